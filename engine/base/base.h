@@ -1,0 +1,154 @@
+/* base.h - what every part of deadwood stands on; it knows nothing of models.
+ *
+ * Errors       a dw_err holds one sentence; the first failure wins.  Functions that can fail return 0 or
+ *              -1 (or a pointer, NULL on failure) and take `dw_err *err` last; err may be NULL.
+ * Memory       taken up front by dw_alloc, which checks the product and names what could not be had.
+ * Files        read by mapping (dw_map), written whole or not at all (dw_out).
+ * Numbers      half-precision conversions, SHA-256, a seeded generator.
+ * Threads      one pool a process; a job runs on every thread and meets at barriers that spin, yield, park.
+ *
+ * Nothing here prints or exits. */
+#ifndef DW_BASE_H
+#define DW_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+typedef struct dw_err {
+    char text[512]; // "" while nothing has failed
+} dw_err;
+
+/* Record a failure unless one is recorded already.  Always returns -1, so that failing is one line. */
+int dw_fail(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Put "where: " in front of a recorded failure, to name the file or layer that a helper did not know. */
+int dw_fail_in(dw_err *err, const char *where);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* n * size bytes, zeroed, aligned to 64; `what` names them in the error.  Free with free(). */
+void *dw_alloc(size_t n, size_t size, const char *what, dw_err *err);
+
+/* Grow an array from dw_alloc to hold at least `need` elements (doubling); old contents are kept.
+ * *array and *cap are updated together; on failure both are unchanged. */
+int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const char *what, dw_err *err);
+
+char *dw_strdup(const char *text, dw_err *err);                                      // free()
+char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
+
+/* Checked arithmetic for every number that comes from a file: false on overflow, *out then unset. */
+static inline bool dw_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool dw_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+
+/* ---- a cursor over untrusted bytes ------------------------------------------------------------ */
+
+/* All reading of binary headers goes through this one type: need(n) compares by subtraction, so no sum of
+ * untrusted numbers can wrap.  After the first failure every read returns 0 and `failed` stays set. */
+typedef struct dw_cursor {
+    const uint8_t *at;
+    size_t left;
+    bool failed;
+} dw_cursor;
+
+const uint8_t *dw_cursor_take(dw_cursor *c, size_t n); // n bytes, or NULL
+uint8_t dw_cursor_u8(dw_cursor *c);
+uint16_t dw_cursor_u16(dw_cursor *c);
+uint32_t dw_cursor_u32(dw_cursor *c);
+uint64_t dw_cursor_u64(dw_cursor *c);
+
+static inline uint16_t dw_le16(const void *p) { const uint8_t *b = p; return (uint16_t)(b[0] | b[1] << 8); }
+static inline uint32_t dw_le32(const void *p) { return dw_le16(p) | (uint32_t)dw_le16((const uint8_t *)p + 2) << 16; }
+static inline uint64_t dw_le64(const void *p) { return dw_le32(p) | (uint64_t)dw_le32((const uint8_t *)p + 4) << 32; }
+
+/* True for well-formed UTF-8 without NUL. */
+bool dw_is_utf8(const char *text, size_t len);
+
+/* ---- files ------------------------------------------------------------------------------------ */
+
+/* A file mapped read-only.  data stays valid until dw_unmap; an empty file has data != NULL and size 0. */
+typedef struct dw_map {
+    const uint8_t *data;
+    size_t size;
+} dw_map;
+
+int dw_map_file(dw_map *map, const char *path, dw_err *err);
+void dw_unmap(dw_map *map);
+
+/* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
+char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);
+
+/* An output file that appears whole or not at all: written under a temporary name in the same folder,
+ * flushed, fsynced and renamed by dw_out_commit.  dw_out_free without commit removes it, and so does a
+ * signal once dw_out_on_signals was called.  Writing to a path that exists replaces it only at commit. */
+typedef struct dw_out dw_out;
+
+dw_out *dw_out_open(const char *path, dw_err *err);
+int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // buffered
+int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int dw_out_commit(dw_out *out, dw_err *err);
+void dw_out_free(dw_out *out);
+
+/* SIGINT, SIGTERM, SIGHUP remove the temporary files and end the process by that signal. */
+void dw_out_on_signals(void);
+
+/* ---- hash, random numbers ---------------------------------------------------------------------- */
+
+typedef struct dw_sha256 {
+    uint32_t state[8];
+    uint64_t n_bytes;
+    uint8_t block[64];
+} dw_sha256;
+
+void dw_sha256_begin(dw_sha256 *h);
+void dw_sha256_add(dw_sha256 *h, const void *data, size_t size); // uses the CPU's SHA instructions where present
+void dw_sha256_end(dw_sha256 *h, uint8_t digest[32]);
+void dw_hex(const uint8_t *bytes, size_t n, char *text); // 2n digits and a NUL
+int dw_sha256_file(const char *path, char hex[65], dw_err *err);
+
+/* xoshiro256** (Blackman & Vigna 2018), seeded by splitmix64: same seed, same numbers, everywhere. */
+typedef struct dw_rng {
+    uint64_t s[4];
+} dw_rng;
+
+void dw_rng_seed(dw_rng *rng, uint64_t seed);
+uint64_t dw_rng_next(dw_rng *rng);
+double dw_rng_uniform(dw_rng *rng);            // [0, 1)
+double dw_rng_normal(dw_rng *rng);             // mean 0, variance 1
+uint64_t dw_rng_below(dw_rng *rng, uint64_t n); // 0 .. n-1 without bias
+
+/* ---- half precision ----------------------------------------------------------------------------- */
+
+static inline float dw_bf16_to_f32(uint16_t h) {
+    union { uint32_t u; float f; } v = {.u = (uint32_t)h << 16};
+    return v.f;
+}
+uint16_t dw_f32_to_bf16(float f); // round to nearest even; NaN stays NaN
+float dw_f16_to_f32(uint16_t h);
+uint16_t dw_f32_to_f16(float f); // round to nearest even, subnormals kept, overflow to infinity
+
+/* ---- threads -------------------------------------------------------------------------------------- */
+
+typedef struct dw_pool dw_pool;
+
+/* n_threads <= 0: as many as there are physical cores this process may use.  The calling thread is one of them. */
+dw_pool *dw_pool_new(int n_threads, dw_err *err);
+void dw_pool_free(dw_pool *pool);
+int dw_pool_size(const dw_pool *pool);
+
+/* Run fn(arg, ith, n) on all n threads, ith = 0 on the caller; returns when all have returned. */
+void dw_pool_run(dw_pool *pool, void (*fn)(void *arg, int ith, int n), void *arg);
+
+/* Inside a job: wait until all threads have come here.  Spins about 20 us, yields, then parks on a futex,
+ * so that a competing process costs its share and not whole scheduler slices (speed.md 4.1). */
+void dw_pool_barrier(dw_pool *pool, int ith);
+
+/* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by all threads. */
+void dw_pool_each(dw_pool *pool, size_t n, void (*fn)(void *arg, size_t i), void *arg);
+
+int dw_cpu_count(void); // physical cores this process may use
+double dw_now(void);    // seconds, monotonic
+
+#endif

@@ -1,0 +1,23 @@
+/* err.c - one sentence for what went wrong. */
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int dw_fail(dw_err *err, const char *format, ...) {
+    if (!err || err->text[0]) return -1;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    for (char *c = err->text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?'; // names from files must not steer a terminal
+    return -1;
+}
+
+int dw_fail_in(dw_err *err, const char *where) {
+    if (!err || !err->text[0]) return -1;
+    const dw_err inner = *err;
+    *err = (dw_err){0};
+    return dw_fail(err, "%s: %s", where, inner.text);
+}

@@ -1,0 +1,211 @@
+/* file.c - mapped input, and output that appears whole or not at all. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- reading ---------------------------------------------------------------------------------- */
+
+/* A descriptor of a regular file and its size, or -1. */
+static int open_regular(const char *path, size_t *size, dw_err *err) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return dw_fail(err, "cannot open '%s': %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0) {
+        close(fd);
+        return dw_fail(err, "cannot read '%s': not a regular file", path);
+    }
+    *size = (size_t)st.st_size;
+    return fd;
+}
+
+int dw_map_file(dw_map *map, const char *path, dw_err *err) {
+    static const uint8_t nothing[1];
+    *map = (dw_map){nothing, 0};
+    size_t size;
+    const int fd = open_regular(path, &size, err);
+    if (fd < 0) return -1;
+    void *data = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+    const int why = errno;
+    close(fd);
+    if (data == MAP_FAILED) return dw_fail(err, "cannot map '%s' (%zu bytes): %s", path, size, strerror(why));
+    if (size) *map = (dw_map){data, size};
+    return 0;
+}
+
+void dw_unmap(dw_map *map) {
+    if (map->size) munmap((void *)(uintptr_t)map->data, map->size);
+    *map = (dw_map){0};
+}
+
+char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err) {
+    size_t n, got = 0;
+    const int fd = open_regular(path, &n, err);
+    if (fd < 0) return NULL;
+    char *text = NULL;
+    if (n > max_bytes)
+        dw_fail(err, "'%s' is too large: %zu bytes, at most %zu are read", path, n, max_bytes);
+    else
+        text = dw_alloc(n + 1, 1, path, err);
+    while (text && got < n) {
+        const ssize_t r = read(fd, text + got, n - got);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) {
+            dw_fail(err, "cannot read '%s': %s", path, r ? strerror(errno) : "it became shorter");
+            free(text);
+            text = NULL;
+            break;
+        }
+        got += (size_t)r;
+    }
+    close(fd);
+    if (text && size) *size = n;
+    return text;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------- */
+
+enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64 };
+
+struct dw_out {
+    char *path, *temporary;
+    int fd, slot;
+    uint8_t *buffer;
+    size_t n_buffered;
+};
+
+/* Names that a signal must remove.  Written by normal code, read by the handler: a slot is claimed by
+ * exchanging its pointer, so the handler sees a whole name or none. */
+static _Atomic(char *) unfinished[MAX_OPEN];
+
+static void remove_unfinished(int sig) {
+    for (int i = 0; i < MAX_OPEN; i++) {
+        char *name = atomic_load(&unfinished[i]);
+        if (name) unlink(name);
+    }
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+void dw_out_on_signals(void) {
+    const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
+        struct sigaction old;
+        if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // nohup
+        struct sigaction act = {.sa_handler = remove_unfinished};
+        sigaction(sigs[i], &act, NULL);
+    }
+}
+
+dw_out *dw_out_open(const char *path, dw_err *err) {
+    dw_out *out = dw_alloc(1, sizeof *out, "an output file", err);
+    if (!out) return NULL;
+    out->fd = out->slot = -1;
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+        dw_fail(err, "cannot write '%s': not a regular file", path);
+        goto fail;
+    }
+    out->path = dw_strdup(path, err);
+    out->temporary = dw_format(err, "%s.%ld.part", path, (long)getpid());
+    out->buffer = dw_alloc(BUFFER_BYTES, 1, "an output buffer", err);
+    if (!out->path || !out->temporary || !out->buffer) goto fail;
+    for (int i = 0; i < MAX_OPEN && out->slot < 0; i++) {
+        char *empty = NULL;
+        if (atomic_compare_exchange_strong(&unfinished[i], &empty, out->temporary)) out->slot = i;
+    }
+    if (out->slot < 0) {
+        dw_fail(err, "cannot write '%s': more than %d output files are open", path, MAX_OPEN);
+        goto fail;
+    }
+    out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (out->fd >= 0) return out;
+    dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
+fail:
+    dw_out_free(out);
+    return NULL;
+}
+
+static int write_all(dw_out *out, const uint8_t *data, size_t size, dw_err *err) {
+    while (size) {
+        const ssize_t w = write(out->fd, data, size);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0) return dw_fail(err, "cannot write '%s': %s", out->path, w ? strerror(errno) : "nothing was written");
+        data += w;
+        size -= (size_t)w;
+    }
+    return 0;
+}
+
+static int flush(dw_out *out, dw_err *err) {
+    const size_t n = out->n_buffered;
+    out->n_buffered = 0;
+    return write_all(out, out->buffer, n, err);
+}
+
+int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err) {
+    if (size > BUFFER_BYTES - out->n_buffered && flush(out, err)) return -1;
+    if (size >= BUFFER_BYTES) return write_all(out, data, size, err);
+    memcpy(out->buffer + out->n_buffered, data, size);
+    out->n_buffered += size;
+    return 0;
+}
+
+int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    char *text = NULL;
+    const int n = vasprintf(&text, format, args);
+    va_end(args);
+    if (n < 0) return dw_fail(err, "out of memory: a line of '%s'", out->path);
+    const int rc = dw_out_write(out, text, (size_t)n, err);
+    free(text);
+    return rc;
+}
+
+/* The rename is durable only when the folder is, too. */
+static void sync_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+int dw_out_commit(dw_out *out, dw_err *err) {
+    if (flush(out, err)) return -1;
+    if (fsync(out->fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
+    const int fd = out->fd;
+    out->fd = -1;
+    if (close(fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
+    if (rename(out->temporary, out->path)) return dw_fail(err, "cannot create '%s': %s", out->path, strerror(errno));
+    atomic_store(&unfinished[out->slot], NULL);
+    out->slot = -1;
+    sync_folder(out->path);
+    return 0;
+}
+
+void dw_out_free(dw_out *out) {
+    if (!out) return;
+    if (out->fd >= 0) close(out->fd);
+    if (out->slot >= 0) {
+        unlink(out->temporary);
+        atomic_store(&unfinished[out->slot], NULL);
+    }
+    free(out->path);
+    free(out->temporary);
+    free(out->buffer);
+    free(out);
+}

@@ -1,0 +1,100 @@
+/* test.c - runs the cases of one test program and counts. */
+#include "test.h"
+
+#include <ftw.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *sentence;
+static int n_failed_checks;
+static bool skipped;
+
+bool test_check(bool ok, const char *file, int line, const char *expression, const char *format, ...) {
+    if (ok) return true;
+    n_failed_checks++;
+    const char *slash = strrchr(file, '/');
+    printf("FAIL  %s  %s:%d  %s", sentence, slash ? slash + 1 : file, line, expression);
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    return false;
+}
+
+void test_skip(const char *format, ...) {
+    skipped = true;
+    printf("SKIP  %s: ", sentence);
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+}
+
+const char *test_path(const char *folder, const char *name) {
+    static char buffers[16][1024];
+    static int next;
+    char *b = buffers[next++ % 16];
+    snprintf(b, sizeof buffers[0], "%s/%s", folder, name);
+    return b;
+}
+
+const char *test_shared(void) {
+    const char *folder = getenv("DW_SHARED");
+    if (!folder) folder = "../shared";
+    return access(test_path(folder, "reference-model"), R_OK) ? NULL : folder;
+}
+
+static char folder_name[64];
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    (void)st, (void)type, (void)ftw;
+    return remove(path);
+}
+
+static void remove_folder(void) { nftw(folder_name, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
+
+const char *test_folder(void) {
+    if (!folder_name[0]) {
+        const char *base = getenv("TMPDIR");
+        snprintf(folder_name, sizeof folder_name, "%s/deadwood-test-XXXXXX", base && strlen(base) < 32 ? base : "/tmp");
+        if (!mkdtemp(folder_name)) {
+            perror("mkdtemp");
+            exit(1);
+        }
+        atexit(remove_folder);
+    }
+    return folder_name;
+}
+
+int test_main(const test_case *cases, const char *file, int argc, char **argv) {
+    const char *only = argc > 1 ? argv[1] : "";
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!strcmp(only, "--list")) {
+        for (const test_case *c = cases; c->sentence; c++) printf("%s\n", c->sentence);
+        return 0;
+    }
+    int n_passed = 0, n_failed = 0, n_skipped = 0;
+    struct timespec t0, t1;
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    for (const test_case *c = cases; c->sentence; c++) {
+        if (!strstr(c->sentence, only)) continue;
+        sentence = c->sentence;
+        n_failed_checks = 0;
+        skipped = false;
+        c->run();
+        if (n_failed_checks) n_failed++;
+        else if (skipped) n_skipped++;
+        else n_passed++;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
+    printf("%-24.*s %d passed, %d failed, %d skipped  %.0f ms\n", (int)strcspn(base, "."), base, n_passed, n_failed, n_skipped,
+           1e3 * (double)(t1.tv_sec - t0.tv_sec) + 1e-6 * (double)(t1.tv_nsec - t0.tv_nsec));
+    return n_failed ? 1 : 0;
+}

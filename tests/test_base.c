@@ -1,0 +1,179 @@
+/* test_base.c - errors, memory, files, hashes, half precision, threads. */
+#include "base/base.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void first_failure_wins(void) {
+    dw_err err = {0};
+    CHECK(dw_fail(&err, "layer %d", 3) == -1);
+    dw_fail(&err, "later");
+    dw_fail_in(&err, "file 'x'");
+    CHECK(!strcmp(err.text, "file 'x': layer 3"), "%s", err.text);
+    CHECK(dw_fail(NULL, "nobody listens") == -1);
+}
+
+static void control_bytes(void) {
+    dw_err err = {0};
+    dw_fail(&err, "name '%s'", "a\033[2Jb");
+    CHECK(!strchr(err.text, 033), "%s", err.text);
+}
+
+static void huge_allocation(void) {
+    dw_err err = {0};
+    CHECK(!dw_alloc(SIZE_MAX / 2, 4, "the moon", &err));
+    CHECK(strstr(err.text, "the moon"), "%s", err.text);
+}
+
+static void cursor_stops(void) {
+    const uint8_t bytes[6] = {1, 0, 0, 0, 2, 0};
+    dw_cursor c = {bytes, sizeof bytes, false};
+    CHECK(dw_cursor_u32(&c) == 1);
+    CHECK(dw_cursor_u32(&c) == 0 && c.failed);
+    CHECK(dw_cursor_u16(&c) == 0, "reads after a failure give 0");
+    CHECK(!dw_cursor_take(&(dw_cursor){bytes, 6, false}, SIZE_MAX));
+}
+
+static void utf8(void) {
+    CHECK(dw_is_utf8("aé日👍", strlen("aé日👍")));
+    const char *bad[] = {"\xc0\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82", "\x80", "\xf0\x80\x80\x80"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(!dw_is_utf8(bad[i], strlen(bad[i])), "case %zu", i);
+    CHECK(!dw_is_utf8("a\0b", 3));
+}
+
+static void whole_or_not(void) {
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "out.txt");
+    dw_out *out = dw_out_open(path, &err);
+    REQUIRE(out, "%s", err.text);
+    CHECK(!dw_out_printf(out, &err, "%d\n", 42));
+    dw_out_free(out);
+    CHECK(access(path, F_OK), "nothing may appear without commit");
+
+    out = dw_out_open(path, &err);
+    REQUIRE(out, "%s", err.text);
+    char *big = calloc(1, 3 << 20);
+    CHECK(!dw_out_write(out, "x", 1, &err) && !dw_out_write(out, big, 3 << 20, &err));
+    CHECK(!dw_out_commit(out, &err), "%s", err.text);
+    dw_out_free(out);
+    size_t size = 0;
+    char *text = dw_read_file(path, 1 << 23, &size, &err);
+    CHECK(text && size == (3u << 20) + 1 && text[0] == 'x', "%s", err.text);
+    free(text);
+    free(big);
+    CHECK(!dw_read_file(path, 10, &size, &err) && strstr(err.text, "too large"));
+}
+
+static void sha256_known(void) {
+    const char *known[][2] = {{"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+                              {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}};
+    for (int i = 0; i < 2; i++) {
+        dw_sha256 h;
+        uint8_t digest[32];
+        char hex[65];
+        dw_sha256_begin(&h);
+        dw_sha256_add(&h, known[i][0], strlen(known[i][0]));
+        dw_sha256_end(&h, digest);
+        dw_hex(digest, 32, hex);
+        CHECK(!strcmp(hex, known[i][1]), "%s", hex);
+    }
+    dw_sha256 h; // FIPS 180-4: a million letters a, here in pieces of 997
+    uint8_t digest[32];
+    char hex[65], piece[997];
+    memset(piece, 'a', sizeof piece);
+    dw_sha256_begin(&h);
+    for (size_t left = 1000000; left;) {
+        const size_t n = left < sizeof piece ? left : sizeof piece;
+        dw_sha256_add(&h, piece, n);
+        left -= n;
+    }
+    dw_sha256_end(&h, digest);
+    dw_hex(digest, 32, hex);
+    CHECK(!strcmp(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"), "%s", hex);
+}
+
+static void half_round_trip(void) {
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float f = dw_f16_to_f32((uint16_t)h), b = dw_bf16_to_f32((uint16_t)h);
+        if (!isnan(f)) REQUIRE(dw_f32_to_f16(f) == h, "f16 %04x", h);
+        if (!isnan(b)) REQUIRE(dw_f32_to_bf16(b) == h, "bf16 %04x", h);
+    }
+    CHECK(dw_f32_to_f16(65519.99f) == 0x7bff && dw_f32_to_f16(65520) == 0x7c00);
+    CHECK(dw_f32_to_f16(0x1p-25f) == 0 && dw_f32_to_f16(0x1.000002p-25f) == 1, "half of the smallest: to even");
+    CHECK(dw_f32_to_f16(1.00048828125f) == 0x3c00 && dw_f32_to_f16(1.00146484375f) == 0x3c02, "ties to even");
+    CHECK(isnan(dw_f16_to_f32(dw_f32_to_f16(NAN))) && isnan(dw_bf16_to_f32(dw_f32_to_bf16(NAN))));
+}
+
+typedef struct barrier_job {
+    dw_pool *pool;
+    int turn[8];
+    atomic_int wrong;
+} barrier_job;
+
+static void count_turns(void *arg, int ith, int n) {
+    barrier_job *job = arg;
+    for (int round = 1; round <= 300; round++) {
+        job->turn[ith] = round;
+        dw_pool_barrier(job->pool, ith);
+        for (int i = 0; i < n; i++)
+            if (job->turn[i] != round) atomic_fetch_add(&job->wrong, 1);
+        dw_pool_barrier(job->pool, ith);
+    }
+}
+
+static void barriers(void) {
+    for (int n = 1; n <= 5; n += 2) {
+        dw_err err = {0};
+        barrier_job job = {.pool = dw_pool_new(n, &err)};
+        REQUIRE(job.pool, "%s", err.text);
+        for (int k = 0; k < 5; k++) dw_pool_run(job.pool, count_turns, &job);
+        CHECK(atomic_load(&job.wrong) == 0, "%d threads", n);
+        dw_pool_free(job.pool);
+    }
+}
+
+static void mark(void *arg, size_t i) { atomic_fetch_add(&((atomic_int *)arg)[i], 1); }
+
+static void each_once(void) {
+    dw_pool *pool = dw_pool_new(3, NULL);
+    REQUIRE(pool);
+    atomic_int seen[1000] = {0};
+    dw_pool_each(pool, 1000, mark, seen);
+    for (int i = 0; i < 1000; i++) REQUIRE(atomic_load(&seen[i]) == 1, "%d", i);
+    dw_pool_free(pool);
+}
+
+static void same_numbers(void) {
+    dw_rng a, b;
+    dw_rng_seed(&a, 7);
+    dw_rng_seed(&b, 7);
+    double mean = 0, square = 0;
+    for (int i = 0; i < 100000; i++) {
+        const double x = dw_rng_normal(&a);
+        REQUIRE(x == dw_rng_normal(&b));
+        mean += x / 1e5;
+        square += x * x / 1e5;
+    }
+    CHECK(fabs(mean) < 0.02 && fabs(square - 1) < 0.02, "mean %g, variance %g", mean, square);
+    for (int i = 0; i < 1000; i++) CHECK(dw_rng_below(&a, 7) < 7);
+}
+
+static const test_case cases[] = {
+    {"the first failure wins, and NULL takes none", first_failure_wins},
+    {"control bytes in names do not reach the terminal", control_bytes},
+    {"an allocation whose size overflows is refused by name", huge_allocation},
+    {"a cursor never reads beyond its bytes", cursor_stops},
+    {"UTF-8 is checked strictly", utf8},
+    {"an output file appears whole or not at all", whole_or_not},
+    {"SHA-256 gives the published digests", sha256_known},
+    {"half precision round-trips every value and rounds to even", half_round_trip},
+    {"no thread passes a barrier before all have come", barriers},
+    {"dw_pool_each runs every index exactly once", each_once},
+    {"a seed gives the same numbers, normal ones of unit variance", same_numbers},
+    {0},
+};
+TEST_MAIN(cases)
