@@ -1,0 +1,165 @@
+/* engine.h - the public header of libengine.a: read a model, run it, look inside.
+ *
+ * Purpose.  One engine runs every model file that the tools make, and nothing else does the arithmetic of a model.
+ * It is small enough to be read in an afternoon and fast enough that speed differences between variants are the
+ * model's, not the engine's.
+ *
+ * Objects
+ *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map.
+ *   session    timelines over a model: KV cache, positions, scratch.  All memory is taken by dw_session_new.
+ *   batch      tokens of one or several sequences, evaluated in one pass: prefill, decode and perplexity alike.
+ *   backend    who computes the fused steps of the pass: `ref` defines, `cpu` is fast (backends/backends.h).
+ *   tap        a callback that sees inner values of whole batches; without one they cost nothing.
+ *   selection  which neurons of each layer's FFN are computed; part of the FFN step, not a filter around it.
+ *
+ * The pass, for a token with residual x in layer l (all norms RMS, h = norm(x)):
+ *   q, k, v = Wq h + bq, Wk h + bk, Wv h + bv   (qwen3: per-head RMS norm of q and k)   rope(q), rope(k)
+ *   x += Wo attention(q, K, V)
+ *   g = act(Wgate h),  u = Wup h,  a = g * u  (length n_ff[l], the neurons),   x += Wdown a
+ * and logits = Wout norm(x).  Widths n_ff and head counts may differ by layer.
+ *
+ * Glossary.  neuron: row j of gate and up, column j of down.  group: neurons cut together.  rate: fraction of neurons
+ * removed for good.  activity: fraction computed at run time.  stats, plan, traces, recipe: the files that tools
+ * exchange.  gate: a rule that decides at run time which neurons are computed.
+ *
+ * Determinism.  With `exact` set in the options the results of a pass do not depend on the number of threads nor on how
+ * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding. */
+#ifndef DW_ENGINE_H
+#define DW_ENGINE_H
+
+#include "base/base.h"
+#include "formats/formats.h"
+#include "qtypes/qtypes.h"
+#include "tokenizers/tokenizers.h"
+
+/* ---- model ------------------------------------------------------------------------------------------ */
+
+typedef struct dw_model dw_model;
+
+typedef struct dw_hparams {
+    const char *arch;          // general.architecture: "qwen2"
+    int n_layer, n_embd, n_vocab;
+    int head_dim;              // of q, k and v
+    int n_ctx_train;
+    const int *n_ff, *n_head, *n_head_kv; // n_layer each
+    int n_ff_max, n_head_max, n_head_kv_max;
+    float norm_eps, attn_scale; // attn_scale multiplies q.k
+    float rope_base;
+    bool tied;                  // output.weight is token_embd.weight
+} dw_hparams;
+
+dw_model *dw_model_open(const char *path, dw_err *err);
+void dw_model_close(dw_model *m);
+const dw_hparams *dw_model_hparams(const dw_model *m);
+const dw_gguf *dw_model_gguf(const dw_model *m);
+const dw_tokenizer *dw_model_tokenizer(const dw_model *m); // NULL: the file has no vocabulary; made at first use
+int dw_model_need_tokenizer(dw_model *m, dw_err *err);     // make it now, or say why not
+size_t dw_model_n_params(const dw_model *m);
+size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely
+
+/* ---- backends --------------------------------------------------------------------------------------- */
+
+typedef struct dw_backend_name {
+    const char *name; // "cpu", "ref"
+    const char *help;
+} dw_backend_name;
+extern const dw_backend_name dw_backend_names[]; // ends with name NULL
+
+/* What the cpu backend would use here, e.g. "avx512-vnni+amx"; $DEADWOOD_CPU forces one: portable, avx2, avx512, amx. */
+const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this machine lacks
+
+/* ---- session ---------------------------------------------------------------------------------------- */
+
+typedef struct dw_session dw_session;
+typedef enum dw_kv_cache { DW_KV_CACHE_F16, DW_KV_CACHE_F32 } dw_kv_cache;
+
+typedef struct dw_session_options { // zero means the default
+    dw_pool *pool;       // required, borrowed
+    const char *backend; // "cpu"
+    int n_ctx;           // positions of a sequence; default min(n_ctx_train, 4096)
+    int n_seq;           // sequences; 1
+    int n_batch;         // tokens in one pass; longer batches are cut into such; 512
+    int n_out;           // output rows kept of one dw_session_eval; n_batch
+    dw_kv_cache kv;      // F16
+    bool exact;          // results independent of threads and batching (score)
+} dw_session_options;
+
+dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_err *err);
+void dw_session_free(dw_session *s);
+size_t dw_session_memory(const dw_model *m, const dw_session_options *o); // bytes that dw_session_new takes
+
+typedef struct dw_batch {
+    int n_tokens;
+    const int32_t *token;
+    const int32_t *seq; // NULL: sequence 0
+    const int32_t *pos; // NULL: each token goes behind the last of its sequence
+    const uint8_t *out; // 1: this token's logits will be asked for; NULL: only the last token's
+} dw_batch;
+
+/* Evaluates the batch; output rows of an earlier one are gone.  A token may be placed at a position that is already
+ * filled: the sequence is rewound to it first. */
+int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err);
+int dw_session_n_out(const dw_session *s);
+/* Logits of output rows first .. first+n-1 into out, (n, n_vocab) row-major. */
+int dw_session_logits(dw_session *s, int first, int n, float *out, dw_err *err);
+/* ln p(target[i]) of output row first+i; the full row of logits is never stored. */
+int dw_session_logprobs(dw_session *s, int first, int n, const int32_t *target, double *logprob, dw_err *err);
+int dw_session_n_past(const dw_session *s, int seq);             // positions filled
+void dw_session_rewind(dw_session *s, int seq, int n_past);      // forget positions n_past and later
+
+/* ---- taps -------------------------------------------------------------------------------------------- */
+
+typedef enum dw_tap_point {
+    DW_TAP_RESIDUAL,  // x before the layer, n_embd; once more behind the last layer with layer = n_layer
+    DW_TAP_ATTN_IN,   // norm(x): input of q, k, v, n_embd
+    DW_TAP_ATTN_MIX,  // input of attn_output, n_head * head_dim
+    DW_TAP_FFN_IN,    // norm(x): input of gate and up, n_embd
+    DW_TAP_FFN_GATE,  // g = act(Wgate h), n_ff
+    DW_TAP_FFN_NEURON, // a = g * u: input of down, n_ff
+    DW_TAP_HEAD_IN,   // norm(x) of the output rows, n_embd
+    DW_N_TAP_POINTS
+} dw_tap_point;
+
+typedef struct dw_tap_event {
+    dw_tap_point point;
+    int layer, n_tokens, n;  // values (n_tokens, n), row-major
+    const float *values;     // borrowed until the callback returns
+    const int32_t *seq, *pos; // n_tokens each
+} dw_tap_event;
+
+typedef struct dw_tap {
+    unsigned points; // bits 1 << dw_tap_point
+    void (*fn)(void *ctx, const dw_tap_event *event); // on the calling thread, in order of layers
+    void *ctx;
+} dw_tap;
+
+void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none
+
+/* ---- selection --------------------------------------------------------------------------------------- */
+
+/* For every layer a list of the neurons that are computed; all others count as zero.  Lists are ascending. */
+typedef struct dw_selection {
+    const int32_t *const *neuron; // n_layer lists; a NULL list: all neurons of that layer
+    const int32_t *n;             // n_layer lengths
+} dw_selection;
+
+/* Borrowed until changed or the session ends; NULL: all.  Refused when a list is not ascending within n_ff[l].
+ * The list path is taken even where a list names every neuron. */
+int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err);
+
+/* ---- sampling ---------------------------------------------------------------------------------------- */
+
+typedef struct dw_sampler_options {
+    double temperature; // 0: greedy
+    int top_k;          // 0: all
+    double top_p;       // 1: all
+    double min_p;       // 0: all
+    uint64_t seed;
+} dw_sampler_options;
+
+typedef struct dw_sampler dw_sampler;
+dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err);
+void dw_sampler_free(dw_sampler *s);
+int32_t dw_sample(dw_sampler *s, const float *logits); // (n_vocab); first of equal logits when greedy; -1: NaN met
+
+#endif

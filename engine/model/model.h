@@ -1,0 +1,39 @@
+/* model.h - inside of model and session: the network bound to a file, and the architecture table. */
+#ifndef DW_MODEL_H
+#define DW_MODEL_H
+
+#include "backends/backends.h"
+
+/* An architecture as data.  All five are the same pre-norm transformer with gated FFN; they differ in the names of the
+ * tensors, the pairing of rope, and in what may vary by layer (the head of arch.c shows the table). */
+typedef struct dw_arch {
+    const char *name;         // general.architecture
+    const char *hf_class[3];  // architectures[0] of config.json
+    bool rope_neox;           // pairs (i, i + D/2) as transformers has them; else (2i, 2i + 1), rows of q and k permuted
+    bool fused_qkv;           // attn_qkv.weight with rows of q, then k, then v
+    bool qk_norm;             // attn_q_norm, attn_k_norm
+    bool may_rope_freqs;      // rope_freqs.weight (Llama 3 scaling) is read
+    bool may_differ_by_layer; // feed_forward_length and head counts may be arrays of unequal numbers
+    bool always_tied;         // no output.weight
+} dw_arch;
+
+extern const dw_arch dw_archs[]; // ends with name NULL
+const dw_arch *dw_arch_find(dw_str name);
+const dw_arch *dw_arch_of_hf(const char *class_name);
+
+struct dw_model {
+    dw_gguf *gguf;
+    const dw_arch *arch;
+    dw_net net;
+    int *widths;          // memory behind hp.n_ff, n_head, n_head_kv
+    float *rope_factors;  // (head_dim/2): divides the frequency of each pair; all 1 without scaling
+    float rope_scale;     // multiplies the position (linear scaling)
+    float rope_magnitude; // multiplies cos and sin (yarn)
+    dw_vocab vocab;
+    dw_tokenizer *tokenizer;
+};
+
+/* cos and sin of every position and pair: table (n_ctx, head_dim/2, 2). */
+void dw_rope_table(const dw_model *m, int n_ctx, float *table);
+
+#endif

@@ -1,0 +1,145 @@
+/* tool.h - what every program of deadwood shares: options, talk, progress, rows, lineage.
+ *
+ * A program is one table of options and one function a step.  The table gives parsing, --help, the man page
+ * (--help-man) and the effective arguments that the lineage stores.  stdout is data, stderr is talk.  Exit status: 0
+ * done, 1 failed (one line: what, where, why, what to do), 2 wrong usage.  Only code behind this header prints or
+ * exits; the engine never does. */
+#ifndef DW_TOOL_H
+#define DW_TOOL_H
+
+#include "engine.h"
+
+#define DEADWOOD_VERSION "0.1"
+
+/* ---- options -------------------------------------------------------------------------------------- */
+
+typedef enum opt_kind {
+    OPT_FLAG,   // bool *: --name sets it
+    OPT_INT,    // int *: min .. max
+    OPT_REAL,   // double *: min .. max
+    OPT_BYTES,  // size_t *: 3300000000, 3.3GB, 512MiB
+    OPT_TEXT,   // const char **
+    OPT_PATH,   // const char **
+    OPT_CHOICE, // const char **: the first member of a row of the table `choices`
+    OPT_TEXTS,  // opt_list *: one or more values, also repeated
+    OPT_RANGE,  // opt_range *: "20" is 1-20, "21-60"
+} opt_kind;
+
+enum { // what an option means beyond its value
+    OPT_REQUIRED = 1,
+    OPT_NO_BYTE = 2, // changes no byte of the output (threads, quiet, output path): not in the lineage
+    OPT_INPUT = 4,   // names an input file: stored by base name; its hash stands in the step's inputs
+};
+
+typedef struct opt_list {
+    const char **item; // n of them, NULL behind the last
+    size_t n;
+} opt_list;
+
+typedef struct opt_range {
+    int first, last; // counted from 1, both included; 0, 0: everything
+} opt_range;
+
+typedef struct opt_row {
+    const char *name;    // long name without dashes; NULL: the positional arguments (target opt_list)
+    char letter;         // 0: none.  Same meaning everywhere: -m model, -o out, -t threads, -q quiet, -f text, ...
+    opt_kind kind;
+    unsigned flags;
+    void *target;
+    const char *initial; // default as help shows it and the parser reads it; NULL: none, target untouched
+    const char *value;   // what help calls the value: "FILE", "N"
+    const char *help;
+    double min, max;     // OPT_INT, OPT_REAL; both 0: unlimited
+    const void *choices; // OPT_CHOICE: a table whose rows begin with `const char *name`, ended by NULL
+    size_t choice_size;  // bytes of a row
+} opt_row;
+
+typedef struct opt_program {
+    const char *name;    // "convert": the program is deadwood-convert
+    const char *summary; // one line
+    const char *usage;   // "DIR -o M.gguf [--type T]"
+    const char *about;   // paragraphs for help and man: what it reads, writes, means
+    const char *example; // one or more command lines
+    const opt_row *rows; // ends with help NULL
+} opt_program;
+
+#define OPT_CHOICES(table) .choices = (table), .choice_size = sizeof (table)[0]
+
+/* Rows that all programs share; put OPT_COMMON at the end of a table. */
+typedef struct tool_common {
+    int threads;         // -t; 0: physical cores
+    const char *backend; // --backend
+    bool quiet;          // -q
+} tool_common;
+extern tool_common tool;
+#define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
+#define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES(dw_backend_names)}
+#define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
+
+/* Parses, applies defaults, checks ranges and requirements; prints help and exits 0, or a usage error and exits 2.
+ * Also installs the signal handlers that remove unfinished output files. */
+void opt_parse(const opt_program *program, int argc, char **argv);
+
+/* The effective value of a row as text (as one would type it), or NULL when unset.  free(). */
+char *opt_value_text(const opt_row *row);
+
+/* ---- talk ------------------------------------------------------------------------------------------- */
+
+void die_err(const dw_err *err) __attribute__((noreturn));                           // "deadwood-cut: sentence", exit 1
+void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));   // the same
+void die_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)); // exit 2, points to --help
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));             // one line on stderr, unless quiet
+void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));            // "deadwood-cut: warning: ...", even if quiet
+
+/* A bar on a terminal after one second, with rate and time left; elsewhere a line each 30 s.  Thread-safe steps. */
+typedef struct progress progress;
+progress *progress_begin(const char *what, const char *unit, double total);
+void progress_step(progress *p, double done); // units since the last call
+void progress_end(progress *p);
+
+/* ---- rows: tab-separated, read and written by column name ------------------------------------------- */
+
+typedef struct tsv_table {
+    size_t n_columns, n_rows;
+    char **column;  // n_columns
+    char **cell;    // n_rows * n_columns
+    char *comment;  // the lines beginning with '#', or ""
+    void *owned;
+} tsv_table;
+
+int tsv_read(tsv_table *t, const char *path, dw_err *err);
+const char *tsv_cell(const tsv_table *t, size_t row, const char *column); // NULL: no such column
+void tsv_release(tsv_table *t);
+
+/* Append n_rows rows whole or not at all, also beside other processes (the file is locked, rewritten, renamed).  A new
+ * file begins with the comment and a header line.  Cells of the other columns of an existing file become "-"; a column
+ * that the file lacks is refused. */
+int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
+               const char *const *cells, size_t n_rows, dw_err *err);
+
+/* ---- lineage: how a file came to be ------------------------------------------------------------------ */
+
+/* GGUF key "deadwood.lineage": an array of strings, one JSON object a step, oldest first:
+ *   {"tool": "convert", "version": "0.1", "args": ["--type", "q8_0"], "inputs": [{"name": .., "sha256": .., "bytes": ..}],
+ *    "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
+ * No time, no host, no absolute path: same inputs, same bytes.  A step is stamped by every tool that writes a model.
+ * `texts` are calibration texts; `blocks` holds a 32-bit hash of each aligned run of 16 tokens, so that a later
+ * evaluation on text that shares a run of 64 tokens can be reported as a leak. */
+typedef struct lineage lineage;
+
+lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err); // parent NULL: a first step
+int lineage_input(lineage *l, const char *path, dw_err *err);                        // hashes the file
+int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
+int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
+void lineage_free(lineage *l);
+
+/* The chain as commands that can be run again, one a line; free().  NULL when the file has none. */
+char *lineage_commands(const dw_gguf *g, dw_err *err);
+/* Why this text is a leak for this model ("calibration text 'x' of step collect has the same hash", "... shares 112
+ * tokens"), or NULL when it is none.  free(). */
+char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
+/* Calls fn for every input of every step. */
+int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),
+                   void *ctx, dw_err *err);
+
+#endif
