@@ -25,7 +25,8 @@ typedef struct dw_qtype_row {
     int file_type;    // general.file_type of a file whose matrices have this type
     /* n values (whole blocks) from src, which may be unaligned. */
     void (*decode)(const void *src, float *dst, size_t n);
-    /* One row of n values; weight: importance per column (an imatrix row), or NULL for the plain form. */
+    /* One row of n values to dst, which may be unaligned; weight: importance per column (an imatrix row), or
+     * NULL for the plain form. */
     void (*encode)(const float *src, void *dst, size_t n, const float *weight);
 } dw_qtype_row;
 
