@@ -20,6 +20,8 @@ dw_encode_fn dw_encode_f32, dw_encode_f16, dw_encode_bf16, dw_encode_q8_0, dw_en
 dw_decode_fn dw_decode_q2_k, dw_decode_q3_k, dw_decode_q4_k, dw_decode_q5_k, dw_decode_q6_k;
 dw_encode_fn dw_encode_q2_k, dw_encode_q3_k, dw_encode_q4_k, dw_encode_q5_k, dw_encode_q6_k;
 
+extern const float dw_iq4_nl_table[16];
+
 static inline uint16_t load16(const uint8_t *p) {
     uint16_t h;
     memcpy(&h, p, sizeof h);

@@ -14,6 +14,9 @@
  * qs[32 (s/2) + l].  Q6_K: lo = nibble j>>1 of ql[64 part + 32 (j&1) + l], hi = 2 bits at 2j of qh[32 part + l].
  * Every formula is evaluated in F32 in the order written. */
 #include "qtypes/codecs.h"
+#include "qtypes/scale_search.h"
+
+#include <math.h>
 
 enum { SUPER = 256 };
 
@@ -110,5 +113,219 @@ void dw_decode_q6_k(const void *src, float *dst, size_t n) {
             const int low = 4 * (j >> 1), high = 2 * j;
             for (int l = 0; l < 16; l++) y[l] = scale * (float)(((ql[l] >> low & 15) | (qh[l] >> high & 3) << 4) - 32);
         }
+    }
+}
+
+/* ---- encoders ------------------------------------------------------------------------------------- */
+
+/* Importance of a column times the size of the value in it, tempered by `variance`; also each sub-block's sum. */
+static void weigh(const float *x, const float *importance, float variance, int len, float w[SUPER], float *sums) {
+    for (int i = 0; i < SUPER; i++) w[i] = importance[i] * sqrtf(variance + x[i] * x[i]);
+    for (int k = 0; k < SUPER / len; k++) {
+        sums[k] = 0;
+        for (int i = 0; i < len; i++) sums[k] += w[k * len + i];
+    }
+}
+
+static float sum_of_squares(const float *x, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i];
+    return sum;
+}
+
+/* Codes 0 .. nmax of non-negative values when the largest gets nmax; returns the scale. */
+static float spread(int n, int nmax, const float *x, uint8_t *code) {
+    float max = 0;
+    for (int i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    const float inverse = max > 0 ? (float)nmax / max : 0;
+    for (int i = 0; i < n; i++) {
+        const int l = nearest(inverse * x[i]);
+        code[i] = (uint8_t)(l < nmax ? l : nmax);
+    }
+    return max / (float)nmax;
+}
+
+/* The first of largest magnitude, with its sign. */
+static float extreme(const float *x, int n) {
+    float magnitude = 0, value = 0;
+    for (int i = 0; i < n; i++)
+        if (fabsf(x[i]) > magnitude) {
+            magnitude = fabsf(x[i]);
+            value = x[i];
+        }
+    return value;
+}
+
+/* The codes that fit the stored scale and minimum best; a scale of zero leaves the search's codes. */
+static void fit_codes(const float *x, int len, float scale, float min, int low, int high, uint8_t *code) {
+    if (scale == 0) return;
+    for (int i = 0; i < len; i++) code[i] = (uint8_t)(clamp(nearest((x[i] + min) / scale), low, high) - low);
+}
+
+/* Bits `from` and up, `width` of them, of the codes of a super-block: 32 bytes hold those of elements l, l + 32,
+ * ... one above the other, as many as fit into eight bits. */
+static void store_bits(uint8_t *to, const uint8_t code[SUPER], int from, int width) {
+    const int stacked = 8 / width, keep = (1 << width) - 1;
+    memset(to, 0, (size_t)(SUPER / stacked));
+    for (int i = 0; i < SUPER; i++) {
+        uint8_t *byte = to + 32 * (i / (32 * stacked)) + i % 32;
+        *byte = (uint8_t)(*byte | (code[i] >> from & keep) << width * (i / 32 % stacked));
+    }
+}
+
+void dw_encode_q2_k(const float *src, void *dst, size_t n, const float *weight) {
+    static const dw_affine_search plain = {3, -0.5f, 0.1f, 15, true}, weighted = {3, -0.9f, 0.05f, 36, false};
+    uint8_t *b = dst;
+    for (const float *x = src, *end = src + n; x < end; x += SUPER, b += 84) {
+        float w[SUPER], sums[16], scale[16], depth[16], d, dmin;
+        uint8_t code[SUPER], scale_code[16], depth_code[16];
+        if (weight) {
+            weigh(x, weight, sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
+            dw_search_affine(weighted, 16, 16, x, w, scale, depth, code);
+            d = dw_search_positive(16, 15, scale, sums, scale_code);
+            dmin = dw_search_positive(16, 15, depth, sums, depth_code);
+            weight += SUPER;
+        } else {
+            for (int i = 0; i < SUPER; i++) w[i] = fabsf(x[i]);
+            dw_search_affine(plain, 16, 16, x, w, scale, depth, code);
+            d = spread(16, 15, scale, scale_code);
+            dmin = spread(16, 15, depth, depth_code);
+        }
+        store_half(b + 80, d);
+        store_half(b + 82, dmin);
+        d = load_half(b + 80);
+        dmin = load_half(b + 82);
+        for (int k = 0; k < 16; k++) {
+            b[k] = (uint8_t)(scale_code[k] | depth_code[k] << 4);
+            fit_codes(x + 16 * k, 16, d * (float)scale_code[k], dmin * (float)depth_code[k], 0, 3, code + 16 * k);
+        }
+        store_bits(b + 16, code, 0, 2);
+    }
+}
+
+static void store_q3_k_scales(uint8_t scales[12], const uint8_t code[16]) {
+    memset(scales, 0, 12);
+    for (int k = 0; k < 16; k++) {
+        scales[k % 8] = (uint8_t)(scales[k % 8] | (code[k] & 15) << 4 * (k / 8));
+        scales[8 + k % 4] = (uint8_t)(scales[8 + k % 4] | code[k] >> 4 << 2 * (k / 4));
+    }
+}
+
+void dw_encode_q3_k(const float *src, void *dst, size_t n, const float *weight) {
+    uint8_t *b = dst;
+    for (const float *x = src, *end = src + n; x < end; x += SUPER, b += 110) {
+        float scale[16], d = 0;
+        uint8_t code[SUPER], scale_code[16] = {0};
+        if (weight) {
+            float w[SUPER], sums[16];
+            weigh(x, weight, 2 * sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
+            dw_search_symmetric(16, 16, 4, x, w, scale, code);
+            dw_search_symmetric(1, 16, 32, scale, sums, &d, scale_code);
+            weight += SUPER;
+        } else {
+            dw_search_sweeps(16, 16, 4, x, scale, code);
+            const float most = extreme(scale, 16);
+            if (most != 0) {
+                const float inverse = -32 / most;
+                for (int k = 0; k < 16; k++) scale_code[k] = (uint8_t)(clamp(nearest(inverse * scale[k]), -32, 31) + 32);
+                d = 1 / inverse;
+            }
+        }
+        store_half(b + 108, d);
+        d = load_half(b + 108);
+        store_q3_k_scales(b + 96, scale_code);
+        for (int k = 0; k < 16; k++)
+            fit_codes(x + 16 * k, 16, d * (float)(scale_code[k] - 32), 0, -4, 3, code + 16 * k);
+        store_bits(b, code, 2, 1);
+        store_bits(b + 32, code, 0, 2);
+    }
+}
+
+static void store_q4_k_scales(uint8_t scales[12], const uint8_t scale[8], const uint8_t min[8]) {
+    for (int s = 0; s < 4; s++) {
+        scales[s] = (uint8_t)(scale[s] | scale[s + 4] >> 4 << 6);
+        scales[s + 4] = (uint8_t)(min[s] | min[s + 4] >> 4 << 6);
+        scales[s + 8] = (uint8_t)((scale[s + 4] & 15) | (min[s + 4] & 15) << 4);
+    }
+}
+
+/* Q4_K and Q5_K share all but the number of codes: the first 16 bytes of a block, and 256 codes to store. */
+static void encode_affine_k(const float *x, uint8_t *b, const float *weight, dw_affine_search plain, uint8_t code[SUPER]) {
+    const dw_affine_search weighted = {plain.nmax, -0.9f, 0.05f, 36, false};
+    float w[SUPER], scale[8], depth[8], d, dmin;
+    uint8_t scale_code[8], depth_code[8];
+    if (weight) {
+        float sums[8];
+        weigh(x, weight, 2 * sum_of_squares(x, SUPER) / SUPER, 32, w, sums);
+        dw_search_affine(weighted, 8, 32, x, w, scale, depth, code);
+        d = dw_search_positive(8, 63, scale, sums, scale_code);
+        dmin = dw_search_positive(8, 63, depth, sums, depth_code);
+    } else {
+        for (int s = 0; s < 8; s++) {
+            const float rms = sqrtf(sum_of_squares(x + 32 * s, 32) / 32);
+            for (int i = 32 * s; i < 32 * s + 32; i++) w[i] = rms + fabsf(x[i]);
+        }
+        dw_search_affine(plain, 8, 32, x, w, scale, depth, code);
+        d = spread(8, 63, scale, scale_code);
+        dmin = spread(8, 63, depth, depth_code);
+    }
+    store_half(b, d);
+    store_half(b + 2, dmin);
+    store_q4_k_scales(b + 4, scale_code, depth_code);
+    d = load_half(b);
+    dmin = load_half(b + 2);
+    for (int s = 0; s < 8; s++)
+        fit_codes(x + 32 * s, 32, d * (float)scale_code[s], dmin * (float)depth_code[s], 0, plain.nmax, code + 32 * s);
+}
+
+void dw_encode_q4_k(const float *src, void *dst, size_t n, const float *weight) {
+    static const dw_affine_search plain = {15, -1, 0.1f, 20, false};
+    uint8_t *b = dst, code[SUPER];
+    for (size_t at = 0; at < n; at += SUPER, b += 144) {
+        encode_affine_k(src + at, b, weight ? weight + at : NULL, plain, code);
+        store_bits(b + 16, code, 0, 4);
+    }
+}
+
+void dw_encode_q5_k(const float *src, void *dst, size_t n, const float *weight) {
+    static const dw_affine_search plain = {31, -0.5f, 0.1f, 15, false};
+    uint8_t *b = dst, code[SUPER];
+    for (size_t at = 0; at < n; at += SUPER, b += 176) {
+        encode_affine_k(src + at, b, weight ? weight + at : NULL, plain, code);
+        store_bits(b + 16, code, 4, 1);
+        store_bits(b + 48, code, 0, 4);
+    }
+}
+
+/* Nibbles of Q6_K pair element l of 128 with l + 64, unlike those of Q4_K. */
+static void store_q6_k_low(uint8_t low[128], const uint8_t code[SUPER]) {
+    for (int part = 0; part < 2; part++)
+        for (int l = 0; l < 64; l++)
+            low[64 * part + l] = (uint8_t)((code[128 * part + l] & 15) | (code[128 * part + l + 64] & 15) << 4);
+}
+
+void dw_encode_q6_k(const float *src, void *dst, size_t n, const float *weight) {
+    uint8_t *b = dst;
+    for (size_t at = 0; at < n; at += SUPER, b += 210) {
+        const float *x = src + at;
+        float scale[16];
+        uint8_t code[SUPER];
+        dw_search_symmetric(16, 16, 32, x, weight ? weight + at : NULL, scale, code);
+        const float most = extreme(scale, 16);
+        if (fabsf(most) < 1e-15f) {
+            memset(b, 0, 210);
+            continue;
+        }
+        const float inverse = -128 / most;
+        store_half(b + 208, 1 / inverse);
+        const float d = load_half(b + 208);
+        for (int k = 0; k < 16; k++) {
+            const int l = nearest(inverse * scale[k]);
+            const int8_t sc = (int8_t)(l < 127 ? l : 127);
+            b[192 + k] = (uint8_t)sc;
+            fit_codes(x + 16 * k, 16, d * (float)sc, 0, -32, 31, code + 16 * k);
+        }
+        store_q6_k_low(b, code);
+        store_bits(b + 128, code, 4, 2);
     }
 }

@@ -10,6 +10,7 @@
  *
  * n[16] holds element j in the low and element j + 16 in the high nibble of byte j. */
 #include "qtypes/codecs.h"
+#include "qtypes/scale_search.h"
 
 #include <math.h>
 
@@ -116,20 +117,20 @@ void dw_decode_q5_1(const void *src, float *dst, size_t n) {
     }
 }
 
-static const float iq4_nl_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const float dw_iq4_nl_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 void dw_decode_iq4_nl(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
     for (const float *end = dst + n; dst < end; dst += BLOCK, b += 18) {
         const float d = load_half(b);
         for (int j = 0; j < HALF; j++) {
-            dst[j] = d * iq4_nl_table[b[2 + j] & 15];
-            dst[j + HALF] = d * iq4_nl_table[b[2 + j] >> 4];
+            dst[j] = d * dw_iq4_nl_table[b[2 + j] & 15];
+            dst[j + HALF] = d * dw_iq4_nl_table[b[2 + j] >> 4];
         }
     }
 }
 
-/* ---- encoders without a search -------------------------------------------------------------------- */
+/* ---- encoders ------------------------------------------------------------------------------------- */
 
 /* Toward zero.  What no int holds (a scale's inverse overflowed, or a NaN came in) becomes 0 by decision. */
 static inline int truncated(float v) { return fabsf(v) < 0x1p31f ? (int)v : 0; }
@@ -157,20 +158,166 @@ void dw_encode_q8_0(const float *src, void *dst, size_t n, const float *weight) 
     }
 }
 
-static inline int at_most(int limit, int v) { return v < limit ? v : limit; }
-
 static void store_nibbles(uint8_t nibbles[HALF], const uint8_t code[BLOCK]) {
     for (int j = 0; j < HALF; j++) nibbles[j] = (uint8_t)((code[j] & 15) | code[j + HALF] << 4);
 }
 
-void dw_encode_q4_0(const float *src, void *dst, size_t n, const float *weight) {
-    (void)weight;
-    uint8_t *b = dst;
-    for (const float *x = src, *end = src + n; x < end; x += BLOCK, b += 18) {
-        const float d = extreme(x, BLOCK) / -8, id = inverse(d);
+static void store_high_bits(uint8_t high[4], const uint8_t code[BLOCK]) {
+    for (int k = 0; k < 4; k++) {
+        high[k] = 0;
+        for (int i = 0; i < 8; i++) high[k] = (uint8_t)(high[k] | (code[8 * k + i] >> 4 & 1) << i);
+    }
+}
+
+/* Scale, minimum and codes of a block, however they were found, as a type lays them out. */
+typedef void store_fn(uint8_t *b, float d, float m, const uint8_t code[BLOCK]);
+
+static void store_q4_0(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
+    (void)m;
+    store_half(b, d);
+    store_nibbles(b + 2, code);
+}
+
+static void store_q4_1(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
+    store_half(b, d);
+    store_half(b + 2, m);
+    store_nibbles(b + 4, code);
+}
+
+static void store_q5_0(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
+    (void)m;
+    store_half(b, d);
+    store_high_bits(b + 2, code);
+    store_nibbles(b + 6, code);
+}
+
+static void store_q5_1(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
+    store_half(b, d);
+    store_half(b + 2, m);
+    store_high_bits(b + 4, code);
+    store_nibbles(b + 8, code);
+}
+
+/* Symmetric: the extreme value becomes code 0, that is -nmax times the (signed) scale. */
+static inline void encode_symmetric(const float *x, uint8_t *b, size_t n, int nmax, size_t bytes, store_fn *store) {
+    for (const float *end = x + n; x < end; x += BLOCK, b += bytes) {
+        const float d = extreme(x, BLOCK) / (float)-nmax, id = inverse(d);
         uint8_t code[BLOCK];
-        for (int i = 0; i < BLOCK; i++) code[i] = (uint8_t)at_most(15, truncated(x[i] * id + 8.5f));
-        store_half(b, d);
-        store_nibbles(b + 2, code);
+        for (int i = 0; i < BLOCK; i++) {
+            const int q = truncated(x[i] * id + ((float)nmax + 0.5f));
+            code[i] = (uint8_t)(q < 2 * nmax ? q : 2 * nmax - 1);
+        }
+        store(b, d, 0, code);
+    }
+}
+
+/* Affine: the smallest value becomes code 0, the largest nmax. */
+static inline void encode_affine(const float *x, uint8_t *b, size_t n, int nmax, size_t bytes, store_fn *store) {
+    for (const float *end = x + n; x < end; x += BLOCK, b += bytes) {
+        float min = x[0], max = x[0];
+        for (int i = 1; i < BLOCK; i++) {
+            min = x[i] < min ? x[i] : min;
+            max = x[i] > max ? x[i] : max;
+        }
+        const float d = (max - min) / (float)nmax, id = inverse(d);
+        uint8_t code[BLOCK];
+        for (int i = 0; i < BLOCK; i++) {
+            const int q = truncated((x[i] - min) * id + 0.5f);
+            code[i] = (uint8_t)(q < nmax ? q : nmax);
+        }
+        store(b, d, min, code);
+    }
+}
+
+/* ---- encoders with importance weights -------------------------------------------------------------- */
+
+enum { BATCH = 4 }; // blocks searched side by side
+
+static float mean_square(const float *x, size_t n) {
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sum / (float)n;
+}
+
+/* Importance of a column times the size of the value in it, tempered by the variance. */
+static void weigh(const float *x, const float *importance, float variance, int n, float *w) {
+    for (int i = 0; i < n; i++) w[i] = importance[i] * sqrtf(variance + x[i] * x[i]);
+}
+
+static void encode_symmetric_weighted(const float *x, uint8_t *b, size_t n, const float *weight, int nmax, size_t bytes,
+                                      store_fn *store) {
+    const float variance = mean_square(x, n);
+    for (size_t left = n / BLOCK; left;) {
+        const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
+        float w[BATCH * BLOCK], d[BATCH];
+        uint8_t code[BATCH * BLOCK];
+        weigh(x, weight, variance, values, w);
+        dw_search_symmetric(blocks, BLOCK, nmax, x, w, d, code);
+        for (int k = 0; k < blocks; k++, b += bytes) store(b, d[k], 0, code + k * BLOCK);
+        x += values, weight += values, left -= (size_t)blocks;
+    }
+}
+
+static void encode_affine_weighted(const float *x, uint8_t *b, size_t n, const float *weight, int nmax, size_t bytes,
+                                   store_fn *store) {
+    const float variance = mean_square(x, n);
+    const dw_affine_search how = {nmax, -0.9f, 0.05f, 36, false};
+    for (size_t left = n / BLOCK; left;) {
+        const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
+        float w[BATCH * BLOCK], d[BATCH], depth[BATCH];
+        uint8_t code[BATCH * BLOCK];
+        weigh(x, weight, variance, values, w);
+        dw_search_affine(how, blocks, BLOCK, x, w, d, depth, code);
+        for (int k = 0; k < blocks; k++, b += bytes) store(b, d[k], -depth[k], code + k * BLOCK);
+        x += values, weight += values, left -= (size_t)blocks;
+    }
+}
+
+void dw_encode_q4_0(const float *src, void *dst, size_t n, const float *weight) {
+    if (weight) encode_symmetric_weighted(src, dst, n, weight, 8, 18, store_q4_0);
+    else encode_symmetric(src, dst, n, 8, 18, store_q4_0);
+}
+
+void dw_encode_q4_1(const float *src, void *dst, size_t n, const float *weight) {
+    if (weight) encode_affine_weighted(src, dst, n, weight, 15, 20, store_q4_1);
+    else encode_affine(src, dst, n, 15, 20, store_q4_1);
+}
+
+void dw_encode_q5_0(const float *src, void *dst, size_t n, const float *weight) {
+    if (weight) encode_symmetric_weighted(src, dst, n, weight, 16, 22, store_q5_0);
+    else encode_symmetric(src, dst, n, 16, 22, store_q5_0);
+}
+
+void dw_encode_q5_1(const float *src, void *dst, size_t n, const float *weight) {
+    if (weight) encode_affine_weighted(src, dst, n, weight, 31, 24, store_q5_1);
+    else encode_affine(src, dst, n, 31, 24, store_q5_1);
+}
+
+/* Code of the nearest table value; between two, the upper. */
+static uint8_t table_code(float v) {
+    uint8_t code = 15;
+    for (int t = 0; t < 15; t++) code = (uint8_t)(code - (v < (dw_iq4_nl_table[t] + dw_iq4_nl_table[t + 1]) / 2));
+    return code;
+}
+
+void dw_encode_iq4_nl(const float *src, void *dst, size_t n, const float *weight) {
+    uint8_t *b = dst;
+    const float *x = src;
+    for (size_t left = n / BLOCK; left;) {
+        const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
+        float w[BATCH * BLOCK], d[BATCH];
+        if (weight) {
+            for (int k = 0; k < blocks; k++)
+                weigh(x + k * BLOCK, weight + k * BLOCK, 2 * mean_square(x + k * BLOCK, BLOCK), BLOCK, w + k * BLOCK);
+            weight += values;
+        }
+        dw_search_table(blocks, BLOCK, x, weight ? w : NULL, d);
+        for (int k = 0; k < blocks; k++, x += BLOCK, b += 18) {
+            const float id = inverse(d[k]);
+            uint8_t code[BLOCK];
+            for (int i = 0; i < BLOCK; i++) code[i] = table_code(id * x[i]);
+            store_q4_0(b, d[k], 0, code);
+        }
+        left -= (size_t)blocks;
     }
 }

@@ -1,0 +1,51 @@
+/* scale_search.h - inside qtypes/: which scale represents a group of values best.
+ *
+ * Encoders divide a row into groups and look, a group at a time, for the scale (and minimum) with the least
+ * weighted error among a few candidates.  Groups lie one after another: group g's values are
+ * x[g * len] .. x[g * len + len - 1], its weights and codes likewise.  len is at most 32.
+ *
+ * Bytes must come out equal everywhere, so each sum runs in index order in F32 and each product associates as
+ * written.  Four groups are searched side by side, one a vector lane, which changes neither. */
+#ifndef DW_SCALE_SEARCH_H
+#define DW_SCALE_SEARCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Round half to even, for |v| < 2^22: the sum's last mantissa bits are the integer. */
+static inline int nearest(float v) {
+    const float sum = v + 12582912.0f;
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    return (int)(bits & 0x7fffff) - 0x400000;
+}
+
+static inline int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
+
+/* x ~ scale * (code - nmax), codes 0 .. 2 nmax - 1.  weight NULL: x^2.  A group of zeros: scale 0, codes 0. */
+void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const float *weight, float *scale,
+                         uint8_t *code);
+
+/* The same with weight x^2, improving one value's code after another, up to five sweeps. */
+void dw_search_sweeps(int n_groups, int len, int nmax, const float *x, float *scale, uint8_t *code);
+
+/* x ~ scale * code - depth, codes 0 .. nmax, depth >= 0.  Candidate k = 0 .. n_steps stretches the range by
+ * first + step * k codes; the error is squared, or absolute. */
+typedef struct dw_affine_search {
+    int nmax;
+    float first, step;
+    int n_steps;
+    bool absolute;
+} dw_affine_search;
+
+void dw_search_affine(dw_affine_search how, int n_groups, int len, const float *x, const float *weight, float *scale,
+                      float *depth, uint8_t *code);
+
+/* x ~ scale * table[code] for the 16 values of IQ4_NL; weight NULL: x^2.  Codes follow from the scale later. */
+void dw_search_table(int n_groups, int len, const float *x, const float *weight, float *scale);
+
+/* One group of n values >= 0 (a super-block's scales): x ~ scale * code, codes 0 .. nmax.  Returns the scale. */
+float dw_search_positive(int n, int nmax, const float *x, const float *weight, uint8_t *code);
+
+#endif
