@@ -1,0 +1,46 @@
+/* build.h - files for tests, valid or broken, made in memory.
+ *
+ *     test_bytes b = {0};
+ *     put_gguf(&b, 3, 1, 1);            // version, tensors, keys
+ *     put_kv_u32(&b, "test.number", 7);
+ *     put_tensor(&b, "w", DW_F32, 2, (uint64_t[]){4, 2}, 0);
+ *     put_padding(&b, 32);
+ *     put_zeros(&b, 32);
+ *     save(&b, path);  free(b.data);
+ *
+ * Nothing here checks anything: what is put is what stands in the file. */
+#ifndef TEST_BUILD_H
+#define TEST_BUILD_H
+
+#include "formats/formats.h"
+
+typedef struct test_bytes {
+    uint8_t *data;
+    size_t size, cap;
+} test_bytes;
+
+void put(test_bytes *b, const void *data, size_t size);
+void put_u8(test_bytes *b, uint8_t v);
+void put_u16(test_bytes *b, uint16_t v);
+void put_u32(test_bytes *b, uint32_t v);
+void put_u64(test_bytes *b, uint64_t v);
+void put_f32(test_bytes *b, float v);
+void put_zeros(test_bytes *b, size_t n);
+void put_padding(test_bytes *b, size_t alignment); // zeros up to a multiple of it
+void put_text(test_bytes *b, const char *text);    // without length or NUL
+void put_str(test_bytes *b, const char *text);     // GGUF: u64 length, bytes
+
+void put_gguf(test_bytes *b, uint32_t version, uint64_t n_tensors, uint64_t n_kv); // magic to counts
+void put_key(test_bytes *b, const char *key, uint32_t type);                       // the value follows
+void put_kv_u32(test_bytes *b, const char *key, uint32_t v);
+void put_kv_str(test_bytes *b, const char *key, const char *v);
+void put_kv_array(test_bytes *b, const char *key, uint32_t type, uint64_t count); // the elements follow
+void put_tensor(test_bytes *b, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *ne, uint64_t offset);
+
+/* A safetensors header: its length and text; the data follow. */
+void put_safetensors(test_bytes *b, const char *json);
+
+/* Writes the bytes to a file; ends the program when that fails. */
+void save(const test_bytes *b, const char *path);
+
+#endif
