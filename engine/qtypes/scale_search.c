@@ -137,8 +137,8 @@ void dw_search_affine(dw_affine_search how, int n_groups, int len, const float *
     const float nmax = (float)how.nmax;
     for (; n_groups > 0; n_groups -= LANES) {
         load(&q, n_groups, len, x, weight);
-        lanes min = q.x[0], max = q.x[0], sum_w = all(0), sum_x = all(0);
-        for (int i = 0; i < len; i++) {
+        lanes min = q.x[0], max = q.x[0], sum_w = q.w[0], sum_x = q.wx[0]; // not from 0: a sum of -0 is -0
+        for (int i = 1; i < len; i++) {
             min = pick(q.x[i] < min, q.x[i], min);
             max = pick(q.x[i] > max, q.x[i], max);
             sum_w += q.w[i];
@@ -209,7 +209,7 @@ void dw_search_table(int n_groups, int len, const float *x, const float *weight,
     for (; n_groups > 0; n_groups -= LANES) {
         load(&q, n_groups, len, x, weight);
         moments s = table_moments(&q, len, all(1) / (-q.extreme / dw_iq4_nl_table[0]));
-        lanes best_scale = s.xl / s.ll, best = best_scale * s.xl;
+        lanes best_scale = pick(s.ll > all(0), s.xl / s.ll, all(0)), best = best_scale * s.xl;
         for (int k = -7; k <= 7; k++) {
             s = table_moments(&q, len, all((float)k + dw_iq4_nl_table[0]) / q.extreme);
             const mask better = (s.ll > all(0)) & (s.xl * s.xl > best * s.ll);
@@ -271,5 +271,5 @@ float dw_search_positive(int n, int nmax, const float *x, const float *weight, u
             changed = true;
         }
     }
-    return xl / ll;
+    return ll > 0 ? xl / ll : 0;
 }
