@@ -91,7 +91,7 @@ int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute
 int dw_out_commit(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
 
-/* SIGINT, SIGTERM, SIGHUP remove the temporary files and end the process by that signal. */
+/* SIGINT, SIGTERM, SIGHUP remove the temporary files and end the process by that signal; exit() removes them too. */
 void dw_out_on_signals(void);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */

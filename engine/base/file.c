@@ -87,21 +87,29 @@ struct dw_out {
  * exchanging its pointer, so the handler sees a whole name or none. */
 static _Atomic(char *) unfinished[MAX_OPEN];
 
-static void remove_unfinished(int sig) {
+static pid_t writer; // a child that exits leaves its parent's files alone
+
+static void remove_unfinished(void) {
     for (int i = 0; i < MAX_OPEN; i++) {
         char *name = atomic_load(&unfinished[i]);
-        if (name) unlink(name);
+        if (name && getpid() == writer) unlink(name);
     }
+}
+
+static void end_by_signal(int sig) {
+    remove_unfinished();
     signal(sig, SIG_DFL);
     raise(sig);
 }
 
 void dw_out_on_signals(void) {
+    if (!writer) atexit(remove_unfinished);
+    writer = getpid();
     const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
         struct sigaction old;
         if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // nohup
-        struct sigaction act = {.sa_handler = remove_unfinished};
+        struct sigaction act = {.sa_handler = end_by_signal};
         sigaction(sigs[i], &act, NULL);
     }
 }
