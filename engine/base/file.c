@@ -47,6 +47,8 @@ void dw_unmap(dw_map *map) {
     *map = (dw_map){0};
 }
 
+bool dw_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err) {
     size_t n, got = 0;
     const int fd = open_regular(path, &n, err);
