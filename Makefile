@@ -7,7 +7,7 @@ B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(filter clang,$(C
 
 PKGS     := libpcre2-8 jansson libzstd
 STD      := -std=gnu11 -fno-fast-math -ffp-contract=off
-WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
+WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -Werror
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 CPP_ALL  := -Iengine -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS))
 LIBS     := $(shell pkg-config --libs $(PKGS)) -lm -lpthread

@@ -23,12 +23,14 @@ typedef enum opt_kind {
     OPT_CHOICE, // const char **: the first member of a row of the table `choices`
     OPT_TEXTS,  // opt_list *: one or more values, also repeated
     OPT_RANGE,  // opt_range *: "20" is 1-20, "21-60"
+    OPT_GROUP,  // no option: `help` is a heading in --help and the man page
 } opt_kind;
 
 enum { // what an option means beyond its value
     OPT_REQUIRED = 1,
     OPT_NO_BYTE = 2, // changes no byte of the output (threads, quiet, output path): not in the lineage
-    OPT_INPUT = 4,   // names an input file: stored by base name; its hash stands in the step's inputs
+    OPT_INPUT = 4,   // names an input file: must be readable when the program starts ("-" is taken for stdin); stored
+                     // by base name; its hash stands in the step's inputs
 };
 
 typedef struct opt_list {
@@ -49,7 +51,8 @@ typedef struct opt_row {
     const char *initial; // default as help shows it and the parser reads it; NULL: none, target untouched
     const char *value;   // what help calls the value: "FILE", "N"
     const char *help;
-    double min, max;     // OPT_INT, OPT_REAL; both 0: unlimited
+    double min, max;     // OPT_INT, OPT_REAL, OPT_BYTES: smallest and largest; OPT_TEXTS and positional arguments: how
+                         // many; both 0: unlimited
     const void *choices; // OPT_CHOICE: a table whose rows begin with `const char *name`, ended by NULL
     size_t choice_size;  // bytes of a row
 } opt_row;
@@ -63,6 +66,11 @@ typedef struct opt_program {
     const opt_row *rows; // ends with help NULL
 } opt_program;
 
+/* How arguments are read: --name value, --name=value, -x value, -xvalue, -- ends the options, flags' letters may stand
+ * together.  A value that begins with a dash and is no number must be given as --name=value.  OPT_TEXTS takes values up
+ * to the next option (--name=value just one), and again when repeated; of other options the last one counts.  Choices
+ * are found in any case and stored as the table writes them.  Every program has --help (-h), --version, --help-man. */
+
 #define OPT_CHOICES(table) .choices = (table), .choice_size = sizeof (table)[0]
 
 /* Rows that all programs share; put OPT_COMMON at the end of a table. */
@@ -75,13 +83,18 @@ extern tool_common tool;
 #define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
 #define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES(dw_backend_names)}
 #define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
+#define OPT_COMMON {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_BACKEND, OPT_QUIET
 
 /* Parses, applies defaults, checks ranges and requirements; prints help and exits 0, or a usage error and exits 2.
  * Also installs the signal handlers that remove unfinished output files. */
 void opt_parse(const opt_program *program, int argc, char **argv);
 
-/* The effective value of a row as text (as one would type it), or NULL when unset.  free(). */
+/* The effective value of a row as text (as one would type it; "" for a flag that is set; several values quoted for the
+ * shell), or NULL when it was not given and has no default.  For rows of the parsed program.  free(). */
 char *opt_value_text(const opt_row *row);
+
+/* The name of a table (rows as in OPT_CHOICES) that is nearest to a mistyped word, or NULL when none is near. */
+const char *opt_nearest(const char *word, const void *table, size_t row_size);
 
 /* ---- talk ------------------------------------------------------------------------------------------- */
 
@@ -120,23 +133,28 @@ int tsv_append(const char *path, const char *comment, const char *const *columns
 /* ---- lineage: how a file came to be ------------------------------------------------------------------ */
 
 /* GGUF key "deadwood.lineage": an array of strings, one JSON object a step, oldest first:
- *   {"tool": "convert", "version": "0.1", "args": ["--type", "q8_0"], "inputs": [{"name": .., "sha256": .., "bytes": ..}],
- *    "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
+ *   {"tool": "convert", "version": "0.1", "args": ["mini", "--type", "q8_0"], "parent": "name of the parent's file",
+ *    "inputs": [{"name": .., "sha256": .., "bytes": ..}], "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
  * No time, no host, no absolute path: same inputs, same bytes.  A step is stamped by every tool that writes a model.
- * `texts` are calibration texts; `blocks` holds a 32-bit hash of each aligned run of 16 tokens, so that a later
- * evaluation on text that shares a run of 64 tokens can be reported as a leak. */
+ * `args` are the effective values, defaults too, positional arguments first, paths by their base names.
+ * `texts` are calibration texts; `blocks` holds a 32-bit hash (8 digits) of each aligned run of 16 tokens.  Any shared
+ * run of 64 tokens, wherever it begins, covers three such blocks: an evaluation text that holds three neighbouring
+ * blocks is reported as a leak (so runs of 48 to 63 may be reported too, longer ones always are). */
 typedef struct lineage lineage;
 
-lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err); // parent NULL: a first step
-int lineage_input(lineage *l, const char *path, dw_err *err);                        // hashes the file
+/* A new step behind the parent's (NULL: a first step), with the arguments that opt_parse has read. */
+lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err);
+int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
+/* A text that the step learnt from: its file's hash, its n tokens. */
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
-/* The chain as commands that can be run again, one a line; free().  NULL when the file has none. */
+/* The chain as commands that can be run again, one a line; free().  Each writes the file that the next one reads.
+ * NULL, with err empty, when the file has none. */
 char *lineage_commands(const dw_gguf *g, dw_err *err);
 /* Why this text is a leak for this model ("calibration text 'x' of step collect has the same hash", "... shares 112
- * tokens"), or NULL when it is none.  free(). */
+ * tokens"), or NULL, with err empty, when it is none.  free(). */
 char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
 /* Calls fn for every input of every step. */
 int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),

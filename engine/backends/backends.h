@@ -46,6 +46,7 @@ typedef struct dw_pass {
     const dw_net *net;
     dw_pool *pool;
     bool exact;            // results must not depend on n_threads or on how tokens are batched
+    int n_batch;           // most tokens of a pass: what scratch was made for
     int n_tokens;
     const int32_t *token, *seq, *pos; // n_tokens; tokens of a sequence come in order of position
     const float *rope;     // (n_ctx, head_dim/2, 2): cos and sin of each position and pair

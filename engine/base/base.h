@@ -77,6 +77,8 @@ typedef struct dw_map {
 int dw_map_file(dw_map *map, const char *path, dw_err *err);
 void dw_unmap(dw_map *map);
 
+bool dw_file_exists(const char *path);
+
 /* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
@@ -91,7 +93,7 @@ int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute
 int dw_out_commit(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
 
-/* SIGINT, SIGTERM, SIGHUP remove the temporary files and end the process by that signal. */
+/* SIGINT, SIGTERM, SIGHUP remove the temporary files and end the process by that signal; exit() removes them too. */
 void dw_out_on_signals(void);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */

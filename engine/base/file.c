@@ -47,6 +47,8 @@ void dw_unmap(dw_map *map) {
     *map = (dw_map){0};
 }
 
+bool dw_file_exists(const char *path) { return access(path, F_OK) == 0; }
+
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err) {
     size_t n, got = 0;
     const int fd = open_regular(path, &n, err);
@@ -87,21 +89,29 @@ struct dw_out {
  * exchanging its pointer, so the handler sees a whole name or none. */
 static _Atomic(char *) unfinished[MAX_OPEN];
 
-static void remove_unfinished(int sig) {
+static pid_t writer; // a child that exits leaves its parent's files alone
+
+static void remove_unfinished(void) {
     for (int i = 0; i < MAX_OPEN; i++) {
         char *name = atomic_load(&unfinished[i]);
-        if (name) unlink(name);
+        if (name && getpid() == writer) unlink(name);
     }
+}
+
+static void end_by_signal(int sig) {
+    remove_unfinished();
     signal(sig, SIG_DFL);
     raise(sig);
 }
 
 void dw_out_on_signals(void) {
+    if (!writer) atexit(remove_unfinished);
+    writer = getpid();
     const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
         struct sigaction old;
         if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // nohup
-        struct sigaction act = {.sa_handler = remove_unfinished};
+        struct sigaction act = {.sa_handler = end_by_signal};
         sigaction(sigs[i], &act, NULL);
     }
 }

@@ -122,6 +122,8 @@ typedef struct dw_safetensors dw_safetensors;
 /* path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json and its shards. */
 dw_safetensors *dw_safetensors_open(const char *path, dw_err *err);
 void dw_safetensors_close(dw_safetensors *st);
+size_t dw_safetensors_n_files(const dw_safetensors *st);
+const char *dw_safetensors_file(const dw_safetensors *st, size_t i); // its name inside the folder
 size_t dw_safetensors_count(const dw_safetensors *st);
 const dw_st_tensor *dw_safetensors_tensor(const dw_safetensors *st, size_t i);
 const dw_st_tensor *dw_safetensors_find(const dw_safetensors *st, const char *name); // NULL: absent

@@ -336,6 +336,14 @@ void dw_safetensors_close(dw_safetensors *st) {
     free(st);
 }
 
+size_t dw_safetensors_n_files(const dw_safetensors *st) { return st->n_shards; }
+
+
+const char *dw_safetensors_file(const dw_safetensors *st, size_t i) {
+    const char *slash = strrchr(st->shards[i].file, '/');
+    return slash ? slash + 1 : st->shards[i].file;
+}
+
 size_t dw_safetensors_count(const dw_safetensors *st) { return st->n_tensors; }
 const dw_st_tensor *dw_safetensors_tensor(const dw_safetensors *st, size_t i) { return &st->tensors[i]; }
 const dw_st_tensor *dw_safetensors_find(const dw_safetensors *st, const char *name) {

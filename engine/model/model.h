@@ -27,11 +27,13 @@ struct dw_model {
     dw_net net;
     int *widths;          // memory behind hp.n_ff, n_head, n_head_kv
     float *rope_factors;  // (head_dim/2): divides the frequency of each pair; all 1 without scaling
-    float rope_scale;     // multiplies the position (linear scaling)
     float rope_magnitude; // multiplies cos and sin (yarn)
     dw_vocab vocab;
     dw_tokenizer *tokenizer;
 };
+
+/* Fills arch, net and rope of a model whose file is open (arch.c). */
+int dw_model_bind(dw_model *m, dw_err *err);
 
 /* cos and sin of every position and pair: table (n_ctx, head_dim/2, 2). */
 void dw_rope_table(const dw_model *m, int n_ctx, float *table);

@@ -1,0 +1,336 @@
+/* backend_ref.c - the fused steps, defined.
+ *
+ * Every sum runs in double and in index order (dot products of attention: in eight interleaved partial sums), so the
+ * result is the same on every machine, for every number of threads and however tokens are batched.  A product works on
+ * a tile of tokens at a time, tokens innermost: that keeps the order of each sum and still fills vector registers. */
+#include "backends/backends.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TILE = 32 }; // tokens that share one decoding of a weight row
+
+typedef struct scratch { // of one thread, behind what all threads share
+    double *xt;          // (n, TILE): a tile of inputs, transposed
+    float *row;          // (n): a decoded weight row
+    double *score;       // (n_ctx): attention
+    float *k, *v;        // (n_batch, n_head_kv * head_dim), shared: before they go to the cache
+} scratch;
+
+static size_t longest_row(const dw_hparams *hp) {
+    const size_t heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
+    size_t n = (size_t)hp->n_embd > heads ? (size_t)hp->n_embd : heads;
+    return n > (size_t)hp->n_ff_max ? n : (size_t)hp->n_ff_max;
+}
+
+static size_t thread_bytes(const dw_hparams *hp, int n_ctx) {
+    const size_t n = longest_row(hp);
+    return (n * TILE * sizeof(double) + n * sizeof(float) + (size_t)n_ctx * sizeof(double) + 63) / 64 * 64;
+}
+
+static size_t kv_bytes(const dw_hparams *hp, int n_batch) {
+    return ((size_t)n_batch * (size_t)hp->n_head_kv_max * (size_t)hp->head_dim * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads) {
+    return 2 * kv_bytes(&net->hp, n_batch) + thread_bytes(&net->hp, n_ctx) * (size_t)n_threads;
+}
+
+static scratch scratch_of(const dw_pass *p, int ith) {
+    const dw_hparams *hp = &p->net->hp;
+    const size_t n = longest_row(hp), kv = kv_bytes(hp, p->n_batch);
+    uint8_t *shared = p->scratch;
+    double *own = (double *)(shared + 2 * kv + thread_bytes(hp, p->cache.n_ctx) * (size_t)ith);
+    return (scratch){.xt = own, .score = own + n * TILE, .row = (float *)(own + n * TILE + p->cache.n_ctx),
+                     .k = (float *)shared, .v = (float *)(shared + kv)};
+}
+
+/* ---- products -------------------------------------------------------------------------------------- */
+
+/* acc[t] = sum over k of row[k] * xt[k][t], each sum in the order of k. */
+static inline __attribute__((always_inline)) void tile_sums(const float *row, const double *xt, size_t n, int width, double *acc) {
+    for (int t = 0; t < width; t++) acc[t] = 0;
+    for (size_t k = 0; k < n; k++)
+        for (int t = 0; t < width; t++) acc[t] += (double)row[k] * xt[k * (size_t)width + (size_t)t];
+}
+
+/* The same arithmetic for any width of the vector unit: contraction is off, lanes are tokens. */
+#if defined(__x86_64__)
+#define FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_VECTOR_UNITS
+#endif
+
+FOR_VECTOR_UNITS static void sums_of_tile(const float *row, const double *xt, size_t n, double *acc) { tile_sums(row, xt, n, TILE, acc); }
+
+static void sums_of_one(const float *row, const double *xt, size_t n, double *acc) { tile_sums(row, xt, n, 1, acc); }
+
+/* What a product does with its sums: out(ctx, row, token, sum + bias). */
+typedef void (*sink)(void *ctx, size_t row, int token, double sum);
+
+static float at(const dw_tensor *vector, size_t i) {
+    float f;
+    memcpy(&f, vector->data + i * sizeof f, sizeof f);
+    return f;
+}
+
+typedef struct row_range { // rows first .. end - 1, or of a list the entries first .. end - 1
+    size_t first, end;
+    const int32_t *list;
+} row_range;
+
+/* out(ctx, r, t, w_r . x_t + bias_r) for the rows r and all tokens of x (n_tokens, w->ne[0]). */
+static void product(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range rows, const float *x, int n_tokens, sink out,
+                    void *ctx) {
+    const size_t n = w->ne[0];
+    double acc[TILE];
+    for (int t0 = 0; t0 < n_tokens; t0 += TILE) {
+        const int left = n_tokens - t0, width = left < TILE ? left : TILE, padded = width == 1 ? 1 : TILE;
+        for (size_t k = 0; k < n; k++)
+            for (int t = 0; t < padded; t++) s->xt[k * (size_t)padded + (size_t)t] = t < width ? x[(size_t)(t0 + t) * n + k] : 0;
+        for (size_t i = rows.first; i < rows.end; i++) {
+            const size_t r = rows.list ? (size_t)rows.list[i] : i;
+            w->type->decode(w->data + r * dw_tensor_row_bytes(w), s->row, n);
+            if (padded == 1) sums_of_one(s->row, s->xt, n, acc);
+            else sums_of_tile(s->row, s->xt, n, acc);
+            const double b = bias && bias->name ? at(bias, r) : 0;
+            for (int t = 0; t < width; t++) out(ctx, r, t0 + t, acc[t] + b);
+        }
+    }
+}
+
+typedef struct matrix_sink {
+    float *y;
+    size_t stride;
+} matrix_sink;
+
+static void store(void *ctx, size_t row, int token, double sum) {
+    const matrix_sink *m = ctx;
+    m->y[(size_t)token * m->stride + row] = (float)sum;
+}
+
+static void add(void *ctx, size_t row, int token, double sum) {
+    const matrix_sink *m = ctx;
+    m->y[(size_t)token * m->stride + row] += (float)sum;
+}
+
+/* Thread ith's share of n rows. */
+static row_range share(size_t n, int ith, int n_threads) {
+    return (row_range){n * (size_t)ith / (size_t)n_threads, n * (size_t)(ith + 1) / (size_t)n_threads, NULL};
+}
+
+static void matrix(dw_pass *p, const dw_tensor *w, const dw_tensor *bias, const float *x, sink out, float *y, int ith, int n_threads) {
+    const scratch s = scratch_of(p, ith);
+    const size_t rows = w->ne[1];
+    product(&s, w, bias, share(rows, ith, n_threads), x, p->n_tokens, out, &(matrix_sink){y, rows});
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------- */
+
+/* y = x / rms(x) * weight (Zhang & Sennrich 2019). */
+static void rms_norm(const float *x, const dw_tensor *weight, float eps, float *y) {
+    const size_t n = weight->ne[0];
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    const double scale = 1 / sqrt(sum / (double)n + eps);
+    for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] * scale * at(weight, i));
+}
+
+static void norm_tokens(dw_pass *p, const dw_tensor *weight, int ith, int n_threads) {
+    const size_t d = (size_t)p->net->hp.n_embd;
+    for (int t = ith; t < p->n_tokens; t += n_threads) rms_norm(p->x + (size_t)t * d, weight, p->net->hp.norm_eps, p->h + (size_t)t * d);
+    dw_pool_barrier(p->pool, ith);
+}
+
+static void embed(dw_pass *p, int ith, int n_threads) {
+    const dw_tensor *w = &p->net->token_embd;
+    for (int t = ith; t < p->n_tokens; t += n_threads)
+        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), p->x + (size_t)t * w->ne[0], w->ne[0]);
+}
+
+/* Rotates the pairs of one head (Su et al. 2021) by the angles of its position. */
+static void rotate(float *v, const float *angles, int head_dim, bool neox) {
+    for (int i = 0; i < head_dim / 2; i++) {
+        float *a = neox ? &v[i] : &v[2 * i], *b = neox ? &v[i + head_dim / 2] : &v[2 * i + 1];
+        const double c = angles[2 * i], s = angles[2 * i + 1], x = *a, y = *b;
+        *a = (float)(x * c - y * s);
+        *b = (float)(x * s + y * c);
+    }
+}
+
+static void to_cache(const dw_cache *c, void *array, size_t first, const float *v, int n) {
+    for (int i = 0; i < n; i++) {
+        if (c->type == DW_KV_CACHE_F32) ((float *)array)[first + (size_t)i] = v[i];
+        else ((uint16_t *)array)[first + (size_t)i] = dw_f32_to_f16(v[i]);
+    }
+}
+
+static void from_cache(const dw_cache *c, const void *array, size_t first, float *v, int n) {
+    for (int i = 0; i < n; i++)
+        v[i] = c->type == DW_KV_CACHE_F32 ? ((const float *)array)[first + (size_t)i] : dw_f16_to_f32(((const uint16_t *)array)[first + (size_t)i]);
+}
+
+static size_t cache_row(const dw_pass *p, int l, int seq, int head, int pos) {
+    const size_t heads = (size_t)p->net->layer[l].n_head_kv;
+    return (((size_t)seq * heads + (size_t)head) * (size_t)p->cache.n_ctx + (size_t)pos) * (size_t)p->net->hp.head_dim;
+}
+
+static void qkv(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer *w = &p->net->layer[l];
+    const dw_hparams *hp = &p->net->hp;
+    const int D = hp->head_dim;
+    norm_tokens(p, &w->attn_norm, ith, n_threads);
+    matrix(p, &w->q, &w->q_bias, p->h, store, p->q, ith, n_threads);
+    const scratch s = scratch_of(p, ith);
+    matrix(p, &w->k, &w->k_bias, p->h, store, s.k, ith, n_threads);
+    matrix(p, &w->v, &w->v_bias, p->h, store, s.v, ith, n_threads);
+    dw_pool_barrier(p->pool, ith);
+    for (int t = ith; t < p->n_tokens; t += n_threads) {
+        const float *angles = p->rope + (size_t)p->pos[t] * (size_t)D;
+        for (int h = 0; h < w->n_head + w->n_head_kv; h++) {
+            const bool is_k = h >= w->n_head;
+            const int head = is_k ? h - w->n_head : h, n_head = is_k ? w->n_head_kv : w->n_head;
+            float *row = (is_k ? s.k : p->q) + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D;
+            const dw_tensor *norm = is_k ? &w->k_norm : &w->q_norm;
+            if (norm->name) rms_norm(row, norm, hp->norm_eps, row);
+            rotate(row, angles, D, p->net->rope_neox);
+            if (!is_k) continue;
+            const size_t slot = cache_row(p, l, p->seq[t], head, p->pos[t]);
+            to_cache(&p->cache, p->cache.k[l], slot, row, D);
+            to_cache(&p->cache, p->cache.v[l], slot, s.v + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D, D);
+        }
+    }
+}
+
+/* Eight interleaved partial sums, folded in order. */
+static double dot(const float *a, const float *b, int n) {
+    double lane[8] = {0}, sum = 0;
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) lane[j] += (double)a[i + j] * b[i + j];
+    for (; i < n; i++) lane[i % 8] += (double)a[i] * b[i];
+    for (int j = 0; j < 8; j++) sum += lane[j];
+    return sum;
+}
+
+/* mix = sum over positions i <= pos of softmax_i(scale q.k_i) v_i, for one token and head. */
+static void attend_head(dw_pass *p, int l, int t, int head, double *score) {
+    const dw_layer *w = &p->net->layer[l];
+    const int D = p->net->hp.head_dim, n = p->pos[t] + 1, kv_head = head / (w->n_head / w->n_head_kv);
+    const float *q = p->q + ((size_t)t * (size_t)w->n_head + (size_t)head) * (size_t)D;
+    const size_t base = cache_row(p, l, p->seq[t], kv_head, 0);
+    float row[4096];
+    double acc[4096], max = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++) {
+        from_cache(&p->cache, p->cache.k[l], base + (size_t)i * (size_t)D, row, D);
+        score[i] = dot(q, row, D) * p->net->hp.attn_scale;
+        if (score[i] > max) max = score[i];
+    }
+    for (int i = 0; i < n; i++) sum += score[i] = exp(score[i] - max);
+    memset(acc, 0, (size_t)D * sizeof *acc);
+    for (int i = 0; i < n; i++) {
+        from_cache(&p->cache, p->cache.v[l], base + (size_t)i * (size_t)D, row, D);
+        for (int j = 0; j < D; j++) acc[j] += score[i] * row[j];
+    }
+    float *mix = p->mix + ((size_t)t * (size_t)w->n_head + (size_t)head) * (size_t)D;
+    for (int j = 0; j < D; j++) mix[j] = (float)(acc[j] / sum);
+}
+
+static void attend(dw_pass *p, int l, int ith, int n_threads) {
+    const scratch s = scratch_of(p, ith);
+    const int n_head = p->net->layer[l].n_head;
+    for (int i = ith; i < p->n_tokens * n_head; i += n_threads) attend_head(p, l, i / n_head, i % n_head, s.score);
+}
+
+static void attn_out(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer *w = &p->net->layer[l];
+    matrix(p, &w->o, &w->o_bias, p->mix, add, p->x, ith, n_threads);
+}
+
+static double silu(double x) { return x / (1 + exp(-x)); }
+
+typedef struct ffn_sink {
+    float *gate, *neuron;
+    size_t n_ff;
+    bool is_up; // first gate, then up
+} ffn_sink;
+
+static void to_neurons(void *ctx, size_t row, int token, double sum) {
+    const ffn_sink *f = ctx;
+    const size_t i = (size_t)token * f->n_ff + row;
+    if (f->is_up) f->neuron[i] = (float)(f->gate[i] * sum);
+    else f->gate[i] = (float)silu(sum);
+}
+
+static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer *w = &p->net->layer[l];
+    const scratch s = scratch_of(p, ith);
+    const size_t n_ff = (size_t)w->n_ff;
+    row_range rows = share(p->selected ? (size_t)p->n_selected : n_ff, ith, n_threads);
+    rows.list = p->selected;
+    ffn_sink f = {p->gate, p->neuron, n_ff, false};
+    norm_tokens(p, &w->ffn_norm, ith, n_threads);
+    if (p->selected) { // neurons that are not computed count as zero
+        for (int t = ith; t < p->n_tokens; t += n_threads) {
+            memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
+            memset(p->neuron + (size_t)t * n_ff, 0, n_ff * sizeof *p->neuron);
+        }
+        dw_pool_barrier(p->pool, ith);
+    }
+    for (int up = 0; up < 2; up++) {
+        const dw_tensor *m = up ? &w->up : &w->gate, *bias = up ? &w->up_bias : &w->gate_bias;
+        f.is_up = up;
+        product(&s, m, bias, rows, p->h, p->n_tokens, to_neurons, &f);
+    }
+}
+
+static void ffn_down(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer *w = &p->net->layer[l];
+    matrix(p, &w->down, &w->down_bias, p->neuron, add, p->x, ith, n_threads);
+}
+
+/* ---- head ------------------------------------------------------------------------------------------------ */
+
+static void head_norm(dw_pass *p, const float *x, float *hidden, int ith, int n_threads) {
+    (void)ith, (void)n_threads;
+    rms_norm(x, &p->net->output_norm, p->net->hp.norm_eps, hidden);
+}
+
+static void logits(dw_pass *p, const float *hidden, int n, float *out, int ith, int n_threads) {
+    const scratch s = scratch_of(p, ith);
+    const dw_tensor *w = &p->net->output;
+    const size_t rows = w->ne[1];
+    product(&s, w, &p->net->output_bias, share(rows, ith, n_threads), hidden, n, store, &(matrix_sink){out, rows});
+}
+
+typedef struct softmax_sink { // running ln sum exp of one tile of rows
+    double max[TILE], sum[TILE], target_logit[TILE];
+    const int32_t *target;
+} softmax_sink;
+
+static void to_softmax(void *ctx, size_t row, int t, double logit) {
+    softmax_sink *f = ctx;
+    if (logit > f->max[t]) {
+        f->sum[t] = f->sum[t] * exp(f->max[t] - logit) + 1;
+        f->max[t] = logit;
+    } else {
+        f->sum[t] += exp(logit - f->max[t]);
+    }
+    if (row == (size_t)f->target[t]) f->target_logit[t] = logit;
+}
+
+static void logprobs(dw_pass *p, const float *hidden, int n, const int32_t *target, double *logprob, int ith, int n_threads) {
+    const scratch s = scratch_of(p, ith);
+    const dw_tensor *w = &p->net->output;
+    for (int t0 = ith * TILE; t0 < n; t0 += n_threads * TILE) {
+        const int width = n - t0 < TILE ? n - t0 : TILE;
+        softmax_sink f = {.target = target + t0};
+        for (int t = 0; t < width; t++) f.max[t] = -INFINITY;
+        product(&s, w, &p->net->output_bias, (row_range){0, w->ne[1], NULL}, hidden + (size_t)t0 * w->ne[0], width, to_softmax, &f);
+        for (int t = 0; t < width; t++) logprob[t0 + t] = f.target_logit[t] - f.max[t] - log(f.sum[t]);
+    }
+}
+
+const dw_backend dw_backend_ref = {
+    .name = "ref", .scratch_bytes = scratch_bytes, .embed = embed, .qkv = qkv, .attend = attend, .attn_out = attn_out,
+    .ffn_neurons = ffn_neurons, .ffn_down = ffn_down, .head_norm = head_norm, .logits = logits, .logprobs = logprobs};

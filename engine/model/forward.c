@@ -1,0 +1,77 @@
+/* forward.c - the pass: every thread runs the same steps and meets the others behind each. */
+#include "model/session.h"
+
+#include <string.h>
+
+/* Shows values to the tap, if it asked for them, while the other threads wait. */
+static void show(dw_session *s, dw_tap_point point, int l, const float *values, int n, int ith) {
+    if (!(s->tap.points >> point & 1)) return;
+    const dw_pass *p = &s->pass;
+    if (ith == 0) {
+        const dw_tap_event event = {.point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq, .pos = p->pos};
+        s->tap.fn(s->tap.ctx, &event);
+    }
+    dw_pool_barrier(p->pool, ith);
+}
+
+static void select_neurons(dw_session *s, int l) {
+    const dw_selection *sel = s->selection;
+    s->pass.selected = sel ? sel->neuron[l] : NULL;
+    s->pass.n_selected = s->pass.selected ? sel->n[l] : s->pass.net->layer[l].n_ff;
+}
+
+static void forward(void *session, int ith, int n) {
+    dw_session *s = session;
+    dw_pass *p = &s->pass;
+    const dw_backend *b = s->backend;
+    const dw_net *net = p->net;
+    const int d = net->hp.n_embd, n_layer = net->hp.n_layer;
+
+    b->embed(p, ith, n);
+    dw_pool_barrier(p->pool, ith);
+    for (int l = 0; l < n_layer; l++) {
+        const dw_layer *w = &net->layer[l];
+        show(s, DW_TAP_RESIDUAL, l, p->x, d, ith);
+        if (w->n_head) {
+            b->qkv(p, l, ith, n);
+            dw_pool_barrier(p->pool, ith);
+            show(s, DW_TAP_ATTN_IN, l, p->h, d, ith);
+            b->attend(p, l, ith, n);
+            dw_pool_barrier(p->pool, ith);
+            show(s, DW_TAP_ATTN_MIX, l, p->mix, w->n_head * net->hp.head_dim, ith);
+            b->attn_out(p, l, ith, n);
+        }
+        if (ith == 0) select_neurons(s, l); // nobody reads it before the barrier
+        dw_pool_barrier(p->pool, ith);
+        b->ffn_neurons(p, l, ith, n);
+        dw_pool_barrier(p->pool, ith);
+        show(s, DW_TAP_FFN_IN, l, p->h, d, ith);
+        show(s, DW_TAP_FFN_GATE, l, p->gate, w->n_ff, ith);
+        show(s, DW_TAP_FFN_NEURON, l, p->neuron, w->n_ff, ith);
+        b->ffn_down(p, l, ith, n);
+        dw_pool_barrier(p->pool, ith);
+    }
+    show(s, DW_TAP_RESIDUAL, n_layer, p->x, d, ith);
+    for (int i = ith; i < s->n_wanted; i += n)
+        b->head_norm(p, p->x + (size_t)s->wanted[i] * (size_t)d, s->hidden + (size_t)(s->n_hidden + i) * (size_t)d, ith, n);
+}
+
+/* The tap of the head sees the output rows only, with the tokens they belong to. */
+static void show_head(dw_session *s) {
+    if (!(s->tap.points >> DW_TAP_HEAD_IN & 1)) return;
+    const int d = s->pass.net->hp.n_embd;
+    for (int i = 0; i < s->n_wanted; i++) {
+        const dw_tap_event event = {.point = DW_TAP_HEAD_IN, .layer = s->pass.net->hp.n_layer, .n_tokens = 1, .n = d,
+                                    .values = s->hidden + (size_t)(s->n_hidden + i) * (size_t)d,
+                                    .seq = s->pass.seq + s->wanted[i], .pos = s->pass.pos + s->wanted[i]};
+        s->tap.fn(s->tap.ctx, &event);
+    }
+}
+
+void dw_session_forward(dw_session *s) {
+    s->pass.keep_h = s->tap.points & (1u << DW_TAP_ATTN_IN | 1u << DW_TAP_FFN_IN);
+    s->pass.keep_gate = s->tap.points & 1u << DW_TAP_FFN_GATE;
+    dw_pool_run(s->pass.pool, forward, s);
+    show_head(s);
+    s->n_hidden += s->n_wanted;
+}

@@ -1,0 +1,60 @@
+/* model.c - a model: a mapped file bound to an architecture. */
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+dw_model *dw_model_open(const char *path, dw_err *err) {
+    dw_model *m = dw_alloc(1, sizeof *m, "a model", err);
+    if (!m) return NULL;
+    m->gguf = dw_gguf_open(path, err);
+    if (!m->gguf) goto fail;
+    if (dw_model_bind(m, err)) {
+        char *where = dw_format(NULL, "'%s'", path);
+        if (where) dw_fail_in(err, where);
+        free(where);
+        goto fail;
+    }
+    return m;
+fail:
+    dw_model_close(m);
+    return NULL;
+}
+
+void dw_model_close(dw_model *m) {
+    if (!m) return;
+    dw_tokenizer_free(m->tokenizer);
+    dw_vocab_release(&m->vocab);
+    free(m->net.layer);
+    free(m->widths);
+    free(m->rope_factors);
+    dw_gguf_close(m->gguf);
+    free(m);
+}
+
+const dw_hparams *dw_model_hparams(const dw_model *m) { return &m->net.hp; }
+const dw_gguf *dw_model_gguf(const dw_model *m) { return m->gguf; }
+const dw_tokenizer *dw_model_tokenizer(const dw_model *m) { return m->tokenizer; }
+
+int dw_model_need_tokenizer(dw_model *m, dw_err *err) {
+    if (m->tokenizer) return 0;
+    if (dw_vocab_from_gguf(&m->vocab, m->gguf, err)) return -1;
+    if (m->vocab.n_token > (size_t)m->net.hp.n_vocab)
+        return dw_fail(err, "the vocabulary has %zu tokens, the embedding %d rows", m->vocab.n_token, m->net.hp.n_vocab);
+    m->tokenizer = dw_tokenizer_new(&m->vocab, err);
+    return m->tokenizer ? 0 : -1;
+}
+
+size_t dw_model_n_params(const dw_model *m) {
+    size_t n = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) n += dw_tensor_n_values(dw_gguf_tensor(m->gguf, i));
+    return n;
+}
+
+/* All tensors, but of an untied embedding only one row. */
+size_t dw_model_bytes_per_token(const dw_model *m) {
+    size_t n = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) n += dw_gguf_tensor(m->gguf, i)->n_bytes;
+    const dw_tensor *embd = &m->net.token_embd;
+    return m->net.hp.tied ? n : n - embd->n_bytes + dw_tensor_row_bytes(embd);
+}

@@ -1,0 +1,66 @@
+/* die.c - what a program says on stderr, and how it ends. */
+#include "tool/tool_own.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+tool_common tool = {.backend = "cpu"};
+const opt_program *tool_program;
+
+const char *tool_name(void) {
+    static char name[64];
+    if (!tool_program) return program_invocation_short_name;
+    snprintf(name, sizeof name, "deadwood%s%s", *tool_program->name ? "-" : "", tool_program->name);
+    return name;
+}
+
+/* "deadwood-cut: " kind sentence end, as one line without control bytes and without taking memory. */
+static void line(const char *kind, const char *end, const char *format, va_list args) {
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    progress_hide();
+    fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, text, end);
+}
+
+void die_err(const dw_err *err) { die("%s", err->text[0] ? err->text : "failed without a reason"); }
+
+void die(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    line("", "", format, args);
+    va_end(args);
+    exit(1);
+}
+
+void die_usage(const char *format, ...) {
+    char end[128];
+    snprintf(end, sizeof end, "; see '%s --help'", tool_name());
+    va_list args;
+    va_start(args, format);
+    line("", end, format, args);
+    va_end(args);
+    exit(2);
+}
+
+void say(const char *format, ...) {
+    if (tool.quiet) return;
+    va_list args;
+    va_start(args, format);
+    line("", "", format, args);
+    va_end(args);
+}
+
+void warn(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    line("warning: ", "", format, args);
+    va_end(args);
+}
+
+void *tool_need(void *p, const char *what) {
+    if (!p) die("out of memory: %s", what);
+    return p;
+}

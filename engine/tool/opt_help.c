@@ -1,0 +1,170 @@
+/* opt_help.c - --help and the man page, both from a program's table of options. */
+#include "tool/tool_own.h"
+
+#include <string.h>
+
+enum { LEFT = 26, WIDTH = 100 };
+
+/* Words of text, wrapped at WIDTH, from column *column on; later lines begin at column `left`. */
+static void put_words(FILE *to, const char *text, int left, int *column) {
+    while (*(text += strspn(text, " "))) {
+        const int n = (int)strcspn(text, " ");
+        if (*column > left && *column + 1 + n > WIDTH) {
+            fprintf(to, "\n%*s", left, "");
+            *column = left;
+        }
+        *column += fprintf(to, "%s%.*s", *column > left ? " " : "", n, text);
+        text += n;
+    }
+}
+
+/* Every line of text behind an indent. */
+static void put_lines(FILE *to, const char *text, int indent) {
+    while (*text) {
+        const int n = (int)strcspn(text, "\n");
+        fprintf(to, "%*s%.*s\n", n ? indent : 0, "", n, text);
+        text += n + (text[n] == '\n');
+    }
+}
+
+typedef struct choice_text {
+    char text[512];
+} choice_text;
+
+static void add_choice(void *ctx, size_t i, const char *name) {
+    choice_text *c = ctx;
+    const size_t used = strlen(c->text);
+    snprintf(c->text + used, sizeof c->text - used, "%s%s", i ? ", " : ": ", name);
+}
+
+/* What a row means: its help, the choices, the default. */
+static void describe(const opt_row *row, char *text, size_t size) {
+    choice_text choices = {""};
+    if (row->kind == OPT_CHOICE) opt_each_choice(row, add_choice, &choices);
+    snprintf(text, size, "%s%s%s%s%s%s", row->help, choices.text, row->initial ? " [" : "",
+             row->initial ? row->initial : "", row->initial ? "]" : "", row->flags & OPT_REQUIRED ? " (required)" : "");
+}
+
+static void help_row(FILE *to, const opt_row *row) {
+    char left[96], text[1024];
+    const char letter[] = {'-', row->letter, ',', ' ', 0};
+    if (row->name)
+        snprintf(left, sizeof left, "  %s--%s%s%s", row->letter ? letter : "    ", row->name, row->value ? " " : "",
+                 row->value ? row->value : "");
+    else
+        snprintf(left, sizeof left, "  %s", row->value);
+    int column = fprintf(to, "%-*s", LEFT - 1, left);
+    if (column >= LEFT) {
+        fprintf(to, "\n%*s", LEFT, "");
+    } else {
+        fputc(' ', to);
+    }
+    column = LEFT;
+    describe(row, text, sizeof text);
+    put_words(to, text, LEFT, &column);
+    fputc('\n', to);
+}
+
+static const opt_row built_in[] = {
+    {"help", 'h', OPT_FLAG, .help = "this text; --help-man writes it as a man page"},
+    {"version", .kind = OPT_FLAG, .help = "the version"},
+    {0},
+};
+
+void opt_print_help(const opt_program *program, FILE *to) {
+    fprintf(to, "usage: %s %s\n\n%s\n", tool_name(), program->usage, program->summary);
+    if (program->about) {
+        fputc('\n', to);
+        put_lines(to, program->about, 0);
+    }
+    if (program->rows[0].kind != OPT_GROUP) fprintf(to, "\noptions:\n");
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        if (row->kind == OPT_GROUP) fprintf(to, "\n%s:\n", row->help);
+        else help_row(to, row);
+    }
+    for (const opt_row *row = built_in; !opt_is_end(row); row++) help_row(to, row);
+    if (program->example) {
+        fprintf(to, "\nexamples:\n");
+        put_lines(to, program->example, 2);
+    }
+}
+
+/* ---- man page ------------------------------------------------------------------------------------------- */
+
+/* Text with what roff would take for its own escaped. */
+static void put_roff(FILE *to, const char *text) {
+    for (bool line_begins = true; *text; line_begins = *text++ == '\n') {
+        if (line_begins && (*text == '.' || *text == '\'')) fputs("\\&", to);
+        if (*text == '\\') fputs("\\e", to);
+        else if (*text == '-') fputs("\\-", to);
+        else fputc(*text, to);
+    }
+}
+
+/* Paragraphs: an empty line begins a new one, an indented line is kept as it stands. */
+static void man_paragraphs(FILE *to, const char *text) {
+    bool kept = false;
+    while (*text) {
+        const size_t n = strcspn(text, "\n");
+        char line[512];
+        snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text);
+        if ((line[0] == ' ') != kept && n) fputs((kept = !kept) ? ".PP\n.nf\n" : ".fi\n", to);
+        if (n) put_roff(to, line);
+        else fputs(".PP", to);
+        fputc('\n', to);
+        text += n + (text[n] == '\n');
+    }
+    if (kept) fputs(".fi\n", to);
+}
+
+static void man_row(FILE *to, const opt_row *row) {
+    char text[1024];
+    fputs(".TP\n", to);
+    if (row->letter) fprintf(to, "\\fB\\-%c\\fR, ", row->letter);
+    if (row->name) {
+        fputs("\\fB\\-\\-", to);
+        put_roff(to, row->name);
+        fputs("\\fR", to);
+    }
+    if (row->value) fprintf(to, "%s\\fI%s\\fR", row->name ? " " : "", row->value);
+    describe(row, text, sizeof text);
+    fputc('\n', to);
+    put_roff(to, text);
+    fputc('\n', to);
+}
+
+void opt_print_man(const opt_program *program, FILE *to) {
+    fputs(".TH \"", to);
+    for (const char *c = tool_name(); *c; c++) fputc(*c >= 'a' && *c <= 'z' ? *c - 32 : *c, to);
+    fprintf(to, "\" 1 \"\" \"deadwood %s\" \"deadwood\"\n.SH NAME\n", DEADWOOD_VERSION);
+    put_roff(to, tool_name());
+    fputs(" \\- ", to);
+    put_roff(to, program->summary);
+    fputs("\n.SH SYNOPSIS\n.B ", to);
+    put_roff(to, tool_name());
+    fputc('\n', to);
+    put_roff(to, program->usage);
+    fputc('\n', to);
+    if (program->about) {
+        fputs(".SH DESCRIPTION\n", to);
+        man_paragraphs(to, program->about);
+    }
+    fputs(".SH OPTIONS\n", to);
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        if (row->kind != OPT_GROUP) {
+            man_row(to, row);
+            continue;
+        }
+        fputs(".SS ", to);
+        put_roff(to, row->help);
+        fputc('\n', to);
+    }
+    for (const opt_row *row = built_in; !opt_is_end(row); row++) man_row(to, row);
+    if (program->example) {
+        fputs(".SH EXAMPLES\n.nf\n", to);
+        put_roff(to, program->example);
+        fputs("\n.fi\n", to);
+    }
+    fputs(".SH EXIT STATUS\n0 done, 1 failed (one line on stderr says why), 2 wrong usage.\n.SH SEE ALSO\n"
+          "\\fBdeadwood\\fR(1)\n", to);
+}
