@@ -1,0 +1,17 @@
+/* experiments.h - the room that compares: programs that bring models in, run them, and measure them.
+ *
+ * Programs (one file with main() each): convert, inspect, generate, score, synth, limits, versus.  They meet the other
+ * rooms in files only.  Code that two of these programs share stands in a file without main() with its own header:
+ *   random_model   shapes of known models and random weights for them     (synth, tests)
+ *   bandwidth      read bandwidth of this minute, load and steal time     (limits, versus, score)
+ *   stock          stock llama.cpp through its packaged libraries         (versus, tests)
+ *
+ * What every measurement here keeps to: the window that is timed is stated; warm-up lies outside of it; medians and
+ * whole ranges are printed, never a best alone; what disturbed the machine (load, steal, CPU time against wall time)
+ * stands in the same row; quality is computed by one kernel path whatever the number of threads. */
+#ifndef EXPERIMENTS_H
+#define EXPERIMENTS_H
+
+#include "engine.h"
+
+#endif

@@ -1,0 +1,45 @@
+/* random_model.h - model files with random weights of a known shape: for speed, memory, parity and planted tests.
+ *
+ * Weights are made where they will lie: random codes with sane scales in the file's own blocks, nothing is encoded.  That
+ * is why a 7B file takes seconds.  Values have mean zero and standard deviation 1/sqrt(inputs), halved where a matrix adds
+ * to the residual stream, so that activations stay of order one through any number of layers and tokens stay
+ * distinguishable at the end.  One seed gives one file, on every machine and for any number of threads. */
+#ifndef EXP_RANDOM_MODEL_H
+#define EXP_RANDOM_MODEL_H
+
+#include "engine.h"
+
+typedef struct exp_shape {
+    const char *name;
+    const char *arch;            // general.architecture
+    int n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab;
+    bool tied;
+    float rope_base;
+    int n_ctx;
+    const int *n_ff_by_layer;    // n_layer widths; NULL: all n_ff
+    const int *n_head_by_layer;  // n_layer numbers of heads, KV heads in the same proportion; NULL: all n_head
+    const char *help;
+} exp_shape;
+
+extern const exp_shape exp_shapes[]; // ends with name NULL
+const exp_shape *exp_shape_find(const char *name); // NULL: unknown
+
+typedef struct exp_random_options {
+    const exp_shape *shape;
+    const dw_qtype_row *type; // of every matrix, the embeddings too; a row that is no whole number of blocks gets Q8_0 or F16
+    uint64_t seed;
+    double dead;              // fraction of each layer's neurons that are planted dead: zero rows of gate and up
+    const dw_vocab *vocab;    // NULL: byte tokens and invented words
+    dw_pool *pool;
+    void (*progress)(void *ctx, double bytes); // may be NULL
+    void *progress_ctx;
+} exp_random_options;
+
+/* Bytes of the tensors that exp_random_write will write. */
+double exp_random_bytes(const exp_random_options *o);
+
+/* Keys, tensors and data into a new writer; the caller may set further keys before, and commits afterwards.
+ * The planted neurons stand in key "deadwood.synth.dead": an array of i32, pairs of layer and neuron, ascending. */
+int exp_random_write(dw_gguf_writer *w, const exp_random_options *o, dw_err *err);
+
+#endif

@@ -1,0 +1,85 @@
+/* synth.c - deadwood-synth: a model file of a known shape with random weights.
+ *
+ *     deadwood-synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf */
+#include "experiments/random_model.h"
+#include "tool.h"
+
+#include <stdlib.h>
+
+static struct {
+    const char *shape, *type, *out, *vocab;
+    int seed;
+    double dead;
+} o;
+
+static const opt_row options[] = {
+    {"shape", 0, OPT_CHOICE, OPT_REQUIRED, &o.shape, NULL, "NAME", "the shape", OPT_CHOICES(exp_shapes)},
+    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too", OPT_CHOICES(dw_qtypes)},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the GGUF file to write"},
+    {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
+    {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0, .max = 1},
+    {"vocab", 0, OPT_PATH, OPT_INPUT, &o.vocab, NULL, "DIR", .help = "take the vocabulary of this folder with a tokenizer.json; default: an invented one"},
+    OPT_THREADS,
+    OPT_QUIET,
+    {0},
+};
+
+static const opt_program program = {
+    .name = "synth",
+    .summary = "write a model of a known shape with random weights",
+    .usage = "--shape NAME [--type T] -o M.gguf [--seed S] [--dead F]",
+    .about = "Writes a GGUF file that has the tensors, sizes and types of a real model and random weights of sane size, for\n"
+             "measurements of speed and memory and for tests.  Activations stay finite and of order one in every layer.\n"
+             "Rows that are no whole number of blocks of the type become Q8_0.\n"
+             "\n"
+             "--dead plants dead neurons: their rows of gate and up are zero, so they are zero for every token.  The file\n"
+             "lists them under the key deadwood.synth.dead as pairs of layer and neuron.\n"
+             "\n"
+             "The same shape, type, seed and fraction give the same bytes.",
+    .example = "deadwood-synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf",
+    .rows = options,
+};
+
+static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
+
+static int add_vocab_input(lineage *l, dw_err *err) {
+    char *path = dw_format(err, "%s/tokenizer.json", o.vocab);
+    const int rc = path ? lineage_input(l, path, err) : -1;
+    free(path);
+    return rc;
+}
+
+static int write_file(const exp_random_options *model, dw_err *err) {
+    lineage *l = lineage_new(&program, NULL, err);
+    const bool ready = l && (!o.vocab || !add_vocab_input(l, err));
+    dw_gguf_writer *w = ready ? dw_gguf_writer_new(o.out, err) : NULL;
+    const int rc = !w || lineage_write(l, w, err) || exp_random_write(w, model, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    dw_gguf_writer_free(w);
+    lineage_free(l);
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    opt_parse(&program, argc, argv);
+    dw_err err = {0};
+    dw_pool *pool = dw_pool_new(tool.threads, &err);
+    if (!pool) die_err(&err);
+    exp_random_options model = {.shape = exp_shape_find(o.shape), .type = dw_qtype_by_name(o.type), .pool = pool};
+    model.seed = (uint64_t)o.seed;
+    model.dead = o.dead;
+    dw_vocab vocab;
+    if (o.vocab) {
+        if (dw_vocab_from_hf(&vocab, o.vocab, (size_t)model.shape->n_vocab, &err)) die_err(&err);
+        model.vocab = &vocab;
+    }
+    const double bytes = exp_random_bytes(&model), t0 = dw_now();
+    model.progress = show;
+    model.progress_ctx = progress_begin("writing", "B", bytes);
+    const int rc = write_file(&model, &err);
+    progress_end(model.progress_ctx);
+    if (rc) die_err(&err);
+    say("%.3f GB in %.1f s, %.2f GB/s", bytes * 1e-9, dw_now() - t0, bytes * 1e-9 / (dw_now() - t0));
+    if (o.vocab) dw_vocab_release(&vocab);
+    dw_pool_free(pool);
+    return 0;
+}
