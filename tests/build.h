@@ -43,4 +43,32 @@ void put_safetensors(test_bytes *b, const char *json);
 /* Writes the bytes to a file; ends the program when that fails. */
 void save(const test_bytes *b, const char *path);
 
+/* ---- broken files ----------------------------------------------------------------------------------
+ *
+ * tests/broken/ holds one small file for every way of being wrong that a reader was ever fooled by, so that other
+ * readers can be tried with them, too.  The tables in the tests that name them also make them:
+ *     build/test_gguf --write tests/broken      writes the files and prints their rows for the README
+ * A file without a row, left there by a fuzzer, must be refused as well. */
+typedef struct broken_file {
+    const char *name;
+    const char *cause;
+    const char *words; // that the error sentence must hold
+    void (*make)(test_bytes *b);
+} broken_file;
+
+/* NULL and a sentence in err, or what it opened. */
+typedef void *open_bytes(const void *data, size_t size, const char *name, dw_err *err);
+
+/* Every committed file is what its row makes, stands in the README, and is refused with its words; and so is every
+ * other file with this prefix. */
+void check_broken(const broken_file *files, const char *prefix, open_bytes *open);
+/* True when the arguments were `--write FOLDER`: done, the program ends. */
+bool write_broken(const broken_file *files, int argc, char **argv);
+
+/* The bytes are refused with one sentence that holds `words`.  They are copied to a block of their exact size, so
+ * that an address sanitizer sees the first byte too many. */
+void check_refused(open_bytes *open, const void *data, size_t size, const char *words, const char *what);
+/* One sentence: not empty, in one line, without a full stop. */
+void check_sentence(const dw_err *err, const char *words, const char *what);
+
 #endif

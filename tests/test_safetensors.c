@@ -1,24 +1,289 @@
-/* test_safetensors.c - the safetensors reader: valid files, every truncation, holes and lies. */
+/* test_safetensors.c - the safetensors and JSON readers: valid files, every truncation, holes and lies. */
 #include "formats/internal.h"
 #include "tests/build.h"
 #include "tests/test.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-static void reference_model(void) {
-    const char *shared = test_shared();
-    if (!shared) SKIP("DW_SHARED is not set");
-    dw_err err = {0};
-    dw_safetensors *st = dw_safetensors_open(test_path(shared, "reference-model/mini"), &err);
-    REQUIRE(st, "%s", err.text);
-    const dw_st_tensor *t = dw_safetensors_find(st, "model.embed_tokens.weight");
-    CHECK(t && t->n_dims == 2 && dw_safetensors_count(st) > 10);
-    dw_safetensors_close(st);
+static void *open_st(const void *data, size_t size, const char *name, dw_err *err) {
+    return dw_safetensors_open_memory(data, size, name, err);
 }
 
-static const test_case cases[] = {
-    {"the reference model opens", reference_model},
+/* ---- valid files ------------------------------------------------------------------------------------ */
+
+/* Data out of order, an empty tensor, a scalar, escapes, padding of the header. */
+static void put_sample(test_bytes *b) {
+    put_safetensors(b, "{\"__metadata__\":{\"format\":\"pt\"},"
+                       "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
+                       "\"a\\u002fb\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]},"
+                       "\"empty\":{\"dtype\":\"F16\",\"shape\":[4,0],\"data_offsets\":[28,28]},"
+                       "\"scalar\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[28,36]}}   ");
+    for (uint8_t i = 0; i < 36; i++) put_u8(b, i);
+}
+
+static void sample(void) {
+    test_bytes b = {0};
+    dw_err err = {0};
+    put_sample(&b);
+    dw_safetensors *st = dw_safetensors_open_memory(b.data, b.size, "sample", &err);
+    REQUIRE(st, "%s", err.text);
+    CHECK(dw_safetensors_count(st) == 4 && !dw_safetensors_find(st, "__metadata__") && !dw_safetensors_find(st, "c"));
+    const dw_st_tensor *t = dw_safetensors_find(st, "b"), *first = dw_safetensors_find(st, "a/b");
+    CHECK(t && t->dtype == DW_ST_F32 && t->n_dims == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[3] == 1);
+    CHECK(t && t->n_bytes == 24 && t->data[0] == 4 && first == dw_safetensors_tensor(st, 0) && first->data[3] == 3);
+    const dw_st_tensor *empty = dw_safetensors_find(st, "empty"), *scalar = dw_safetensors_find(st, "scalar");
+    CHECK(empty && empty->n_bytes == 0 && empty->n_dims == 2 && empty->shape[1] == 0);
+    CHECK(scalar && scalar->n_dims == 0 && scalar->dtype == DW_ST_OTHER && !strcmp(scalar->dtype_name, "I64"));
+    dw_safetensors_close(st);
+    free(b.data);
+}
+
+static void reference_models(void) {
+    const char *shared = test_shared();
+    if (!shared) SKIP("DW_SHARED is not set");
+    const char *models[] = {"reference-model/mini", "reference-model/base", "oracle/mixtral", "oracle/qwen3"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        dw_err err = {0};
+        dw_safetensors *st = dw_safetensors_open(test_path(shared, models[i]), &err);
+        REQUIRE(st, "%s", err.text);
+        const dw_st_tensor *t = dw_safetensors_find(st, "model.embed_tokens.weight");
+        CHECK(t && t->n_dims == 2 && t->n_bytes, "%s", models[i]);
+        dw_safetensors_close(st);
+    }
+}
+
+/* ---- shards ------------------------------------------------------------------------------------------- */
+
+static void put_shard(const char *folder, const char *file, const char *tensor) {
+    char json[256];
+    snprintf(json, sizeof json, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}", tensor);
+    test_bytes b = {0};
+    put_safetensors(&b, json);
+    put_text(&b, tensor), put_zeros(&b, 3 - strlen(tensor));
+    save(&b, test_path(folder, file));
+    free(b.data);
+}
+
+static const char *put_index(const char *folder, const char *weight_map) {
+    test_bytes b = {0};
+    put_text(&b, "{\"metadata\":{\"total_size\":6},\"weight_map\":");
+    put_text(&b, weight_map);
+    put_text(&b, "}");
+    save(&b, test_path(folder, "model.safetensors.index.json"));
+    free(b.data);
+    return folder;
+}
+
+static void folder_refused(const char *folder, const char *words) {
+    dw_err err = {0};
+    CHECK(!dw_safetensors_open(folder, &err), "%s", words);
+    check_sentence(&err, words, folder);
+}
+
+static void shards(void) {
+    const char *folder = test_path(test_folder(), "shards");
+    dw_err err = {0};
+    mkdir(folder, 0777);
+    folder_refused(folder, "has neither model.safetensors nor");
+    put_shard(folder, "one.safetensors", "a");
+    put_shard(folder, "two.safetensors", "b");
+    put_index(folder, "{\"b\":\"two.safetensors\",\"a\":\"one.safetensors\"}");
+    dw_safetensors *st = dw_safetensors_open(folder, &err);
+    REQUIRE(st, "%s", err.text);
+    const dw_st_tensor *t = dw_safetensors_find(st, "b");
+    CHECK(dw_safetensors_count(st) == 2 && t && t->data[0] == 'b');
+    dw_safetensors_close(st);
+
+    folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}"), "index says nothing of it");
+    folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\"}"), "'b' is not in");
+    folder_refused(put_index(folder, "{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}"), "but the index says");
+    folder_refused(put_index(folder, "{\"a\":\"../one.safetensors\"}"), "not a plain file name");
+    folder_refused(put_index(folder, "{\"a\":\"..\"}"), "not a plain file name");
+    folder_refused(put_index(folder, "{\"a\":1}"), "not a plain file name");
+    folder_refused(put_index(folder, "{\"a\":\"three.safetensors\"}"), "three.safetensors'");
+    folder_refused(put_index(folder, "7"), "has no weight_map");
+    folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"a\":\"two.safetensors\"}"), "duplicate");
+    put_shard(folder, "two.safetensors", "a");
+    folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}"), "'a' occurs twice");
+    put_shard(folder, "model.safetensors", "a"); // one file goes before an index
+    st = dw_safetensors_open(folder, &err);
+    CHECK(st && dw_safetensors_count(st) == 1, "%s", err.text);
+    dw_safetensors_close(st);
+    folder_refused(test_path(folder, "none"), "none'");
+}
+
+/* ---- truncations and limits ------------------------------------------------------------------------------ */
+
+static void truncations(void) {
+    test_bytes b = {0};
+    put_sample(&b);
+    for (size_t n = 0; n < b.size; n++) check_refused(open_st, b.data, n, "", "a truncated file");
+    put_u8(&b, 0);
+    check_refused(open_st, b.data, b.size, "account for", "a file with a byte too many");
+    free(b.data);
+}
+
+static void json_limits(void) {
+    dw_err err = {0};
+    CHECK(!dw_json_parse("{\"a\":1,\n\"b\":tru}", 16, "two lines", &err));
+    check_sentence(&err, "'two lines' is not valid JSON: line 2", "a bad second line");
+    err = (dw_err){0};
+    CHECK(!dw_json_parse("{} x", 4, "trailing", &err));
+    check_sentence(&err, "end of file expected", "trailing bytes");
+
+    enum { N = 10 << 20 };
+    char *text = malloc(N);
+    memset(text, '[', N);
+    err = (dw_err){0};
+    CHECK(!dw_json_parse(text, 100000, "deep", &err));
+    check_sentence(&err, "depth", "100,000 brackets");
+    for (size_t i = 1; i < N; i++) text[i] = i % 2 ? '1' : ',';
+    text[N - 1] = ']';
+    err = (dw_err){0};
+    CHECK(!dw_json_parse(text, N, "long", &err));
+    check_sentence(&err, "too many values", "5 million values");
+    free(text);
+}
+
+/* ---- broken files --------------------------------------------------------------------------------------------- */
+
+/* A header and 8 bytes of data. */
+static void header(test_bytes *b, const char *json) {
+    put_safetensors(b, json);
+    put_zeros(b, 8);
+}
+
+/* One tensor "a" with these fields, and 8 bytes of data. */
+static void fields(test_bytes *b, const char *dtype, const char *shape, const char *offsets) {
+    char json[512];
+    snprintf(json, sizeof json, "{\"a\":{\"dtype\":%s,\"shape\":%s,\"data_offsets\":%s}}", dtype, shape, offsets);
+    header(b, json);
+}
+
+/* Two tensors of 4 bytes where they say, and 8 bytes of data. */
+static void places(test_bytes *b, const char *first, const char *second) {
+    char json[512];
+    const char *entry = "{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":";
+    snprintf(json, sizeof json, "{\"a\":%s%s},\"b\":%s%s}}", entry, first, entry, second);
+    header(b, json);
+}
+
+static void b_empty(test_bytes *b) { b->size = 0; }
+static void b_short(test_bytes *b) { put_zeros(b, 7); }
+static void b_length_max(test_bytes *b) { put_u64(b, UINT64_MAX), put_text(b, "{}"); }
+static void b_length_wrap(test_bytes *b) { put_u64(b, UINT64_MAX - 7), put_text(b, "{}"); }
+static void b_length_beyond(test_bytes *b) { put_u64(b, 3), put_text(b, "{}"); }
+static void b_length_0(test_bytes *b) { put_safetensors(b, ""); }
+static void b_not_json(test_bytes *b) { put_safetensors(b, "{\"a\":"); }
+static void b_array(test_bytes *b) { put_safetensors(b, "[]"); }
+static void b_trailing(test_bytes *b) { put_safetensors(b, "{}{}"); }
+static void b_nul(test_bytes *b) { header(b, "{\"a\\u0000b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"); }
+static void b_utf8(test_bytes *b) { header(b, "{\"a\xff\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"); }
+
+static void b_deep(test_bytes *b) {
+    put_u64(b, 1000);
+    for (int i = 0; i < 500; i++) put_u8(b, '[');
+    for (int i = 0; i < 500; i++) put_u8(b, ']');
+}
+
+static void b_twice(test_bytes *b) {
+    const char *entry = "{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}";
+    char json[512];
+    snprintf(json, sizeof json, "{\"a\":%s,\"a\":%s}", entry, entry);
+    header(b, json);
+}
+
+static void b_name_empty(test_bytes *b) { header(b, "{\"\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"); }
+static void b_entry_number(test_bytes *b) { header(b, "{\"a\":1}"); }
+static void b_metadata_number(test_bytes *b) { put_safetensors(b, "{\"__metadata__\":1}"); }
+static void b_metadata_value(test_bytes *b) { put_safetensors(b, "{\"__metadata__\":{\"a\":{}}}"); }
+static void b_unused(test_bytes *b) { header(b, "{}"); }
+static void b_dtype_none(test_bytes *b) { header(b, "{\"a\":{\"shape\":[1],\"data_offsets\":[0,8]}}"); }
+static void b_shape_none(test_bytes *b) { header(b, "{\"a\":{\"dtype\":\"F64\",\"data_offsets\":[0,8]}}"); }
+static void b_offsets_none(test_bytes *b) { header(b, "{\"a\":{\"dtype\":\"F64\",\"shape\":[1]}}"); }
+static void b_dtype_unknown(test_bytes *b) { fields(b, "\"F65\"", "[1]", "[0,8]"); }
+static void b_dtype_number(test_bytes *b) { fields(b, "64", "[1]", "[0,8]"); }
+static void b_dims_5(test_bytes *b) { fields(b, "\"F64\"", "[1,1,1,1,1]", "[0,8]"); }
+static void b_dim_negative(test_bytes *b) { fields(b, "\"F64\"", "[-1,-1]", "[0,8]"); }
+static void b_dim_real(test_bytes *b) { fields(b, "\"F64\"", "[1.0]", "[0,8]"); }
+static void b_dim_big(test_bytes *b) { fields(b, "\"F64\"", "[18446744073709551617]", "[0,8]"); }
+static void b_dims_wrap(test_bytes *b) { fields(b, "\"F64\"", "[4294967296,4294967296]", "[0,8]"); }
+static void b_bits_wrap(test_bytes *b) { fields(b, "\"F64\"", "[288230376151711745]", "[0,8]"); }
+static void b_bits_odd(test_bytes *b) { fields(b, "\"F4\"", "[15]", "[0,8]"); }
+static void b_size_other(test_bytes *b) { fields(b, "\"F32\"", "[1]", "[0,8]"); }
+static void b_offsets_3(test_bytes *b) { fields(b, "\"F64\"", "[1]", "[0,8,8]"); }
+static void b_offsets_text(test_bytes *b) { fields(b, "\"F64\"", "[1]", "[\"0\",\"8\"]"); }
+static void b_offsets_negative(test_bytes *b) { fields(b, "\"F64\"", "[1]", "[-8,0]"); }
+static void b_offsets_reversed(test_bytes *b) { fields(b, "\"F64\"", "[1]", "[8,0]"); }
+static void b_offsets_beyond(test_bytes *b) { fields(b, "\"F64\"", "[1]", "[8,16]"); }
+static void b_hole_first(test_bytes *b) { fields(b, "\"F32\"", "[1]", "[4,8]"); }
+static void b_hole_last(test_bytes *b) { fields(b, "\"F32\"", "[1]", "[0,4]"); }
+static void b_hole(test_bytes *b) { places(b, "[0,4]", "[8,12]"), put_zeros(b, 4); }
+static void b_overlap(test_bytes *b) { places(b, "[2,6]", "[0,4]"); }
+static void b_same_place(test_bytes *b) { places(b, "[0,4]", "[0,4]"); }
+
+// clang-format off
+static const broken_file broken[] = {
+    {"st-empty.safetensors", "a file of 0 bytes", "ends inside its header", b_empty},
+    {"st-short.safetensors", "7 bytes: no header length", "ends inside its header", b_short},
+    {"st-length-max.safetensors", "header length 2^64 - 1", "not a safetensors file", b_length_max},
+    {"st-length-wrap.safetensors", "header length + 8 wraps", "not a safetensors file", b_length_wrap},
+    {"st-length-beyond.safetensors", "a header one byte longer than the file", "ends inside its header", b_length_beyond},
+    {"st-length-0.safetensors", "a header of 0 bytes", "not valid JSON", b_length_0},
+    {"st-not-json.safetensors", "a header that is cut", "not valid JSON: line 1", b_not_json},
+    {"st-array.safetensors", "a header that is an array", "not a JSON object", b_array},
+    {"st-trailing.safetensors", "two values as a header", "end of file expected", b_trailing},
+    {"st-nul.safetensors", "a name with NUL", "not valid JSON", b_nul},
+    {"st-utf8.safetensors", "a name that is not UTF-8", "not valid JSON", b_utf8},
+    {"st-deep.safetensors", "500 brackets, the way to endless recursion", "not a JSON object", b_deep},
+    {"st-twice.safetensors", "the same name twice", "duplicate", b_twice},
+    {"st-name-empty.safetensors", "a tensor without a name", "empty name", b_name_empty},
+    {"st-entry-number.safetensors", "a number instead of a tensor", "tensor 'a': its description is not an object", b_entry_number},
+    {"st-metadata-number.safetensors", "metadata that is a number", "__metadata__ is not an object", b_metadata_number},
+    {"st-metadata-value.safetensors", "metadata with a value that is no string", "__metadata__ 'a' is not a string", b_metadata_value},
+    {"st-unused.safetensors", "data without tensors", "account for 0", b_unused},
+    {"st-dtype-none.safetensors", "a tensor without dtype", "dtype or shape is missing", b_dtype_none},
+    {"st-shape-none.safetensors", "a tensor without shape", "dtype or shape is missing", b_shape_none},
+    {"st-offsets-none.safetensors", "a tensor without data_offsets", "not two whole numbers", b_offsets_none},
+    {"st-dtype-unknown.safetensors", "an unknown dtype", "unknown dtype 'F65'", b_dtype_unknown},
+    {"st-dtype-number.safetensors", "a dtype that is a number", "dtype or shape is missing", b_dtype_number},
+    {"st-dims-5.safetensors", "five dimensions", "5 dimensions", b_dims_5},
+    {"st-dim-negative.safetensors", "-1 x -1 values", "dimension 0 is not a whole number", b_dim_negative},
+    {"st-dim-real.safetensors", "a dimension of 1.0", "dimension 0 is not a whole number", b_dim_real},
+    {"st-dim-big.safetensors", "a dimension of 2^64 + 1", "too big integer", b_dim_big},
+    {"st-dims-wrap.safetensors", "2^32 x 2^32 values", "overflow", b_dims_wrap},
+    {"st-bits-wrap.safetensors", "2^58 + 1 numbers of 64 bits look like one", "overflow", b_bits_wrap},
+    {"st-bits-odd.safetensors", "15 values of 4 bits", "60 bits are not whole bytes", b_bits_odd},
+    {"st-size-other.safetensors", "8 bytes for a tensor of 4", "8 bytes of data where dtype and shape need 4", b_size_other},
+    {"st-offsets-3.safetensors", "three data_offsets", "not two whole numbers", b_offsets_3},
+    {"st-offsets-text.safetensors", "data_offsets as strings", "not two whole numbers", b_offsets_text},
+    {"st-offsets-negative.safetensors", "a negative offset", "not two whole numbers", b_offsets_negative},
+    {"st-offsets-reversed.safetensors", "the end before the begin", "not within the 8 bytes of data", b_offsets_reversed},
+    {"st-offsets-beyond.safetensors", "a tensor beyond the file", "not within the 8 bytes of data", b_offsets_beyond},
+    {"st-hole-first.safetensors", "a hole before the first tensor", "a hole or an overlap before tensor 'a'", b_hole_first},
+    {"st-hole-last.safetensors", "a hole after the last tensor", "account for 4", b_hole_last},
+    {"st-hole.safetensors", "a hole between two tensors", "a hole or an overlap before tensor 'b'", b_hole},
+    {"st-overlap.safetensors", "two tensors that overlap", "a hole or an overlap before tensor 'a'", b_overlap},
+    {"st-same-place.safetensors", "two tensors at one place", "a hole or an overlap before tensor", b_same_place},
     {0},
 };
-TEST_MAIN(cases)
+// clang-format on
+
+static void broken_files(void) { check_broken(broken, "st-", open_st); }
+
+static const test_case cases[] = {
+    {"tensors are found with their shapes, in order of their data", sample},
+    {"the reference models open", reference_models},
+    {"shards are read as one, and contradictions with the index are refused", shards},
+    {"every truncation, and a byte too many, costs one sentence", truncations},
+    {"JSON is bounded in depth and number of values, and errors have a line", json_limits},
+    {"every broken file is refused for its own reason", broken_files},
+    {0},
+};
+
+int main(int argc, char **argv) {
+    return write_broken(broken, argc, argv) ? 0 : test_main(cases, __FILE__, argc, argv);
+}
