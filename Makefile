@@ -22,7 +22,7 @@ TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tes
 objects   = $(patsubst %.c,$B/%.o,$(1))
 roomlib   = $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
 
-.PHONY: all test clean help
+.PHONY: all test fuzz clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -47,6 +47,27 @@ $B/test_%: $B/tests/test_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$
 
 test: all $(TESTS)  ## prove it
 	@for t in $(TESTS); do $$t || exit 1; done
+
+# Every tests/fuzz_NAME.c is a libFuzzer target.  What it finds new stays in build-fuzz/corpus/NAME, so that the
+# next run goes on from there; an input that fails is left as build-fuzz/NAME-crash-... and belongs into tests/broken.
+FUZZERS    := $(patsubst tests/fuzz_%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
+FUZZ_SEEDS := $(wildcard tests/broken tests/seeds)
+FUZZ_FLAGS := -max_len=4096 -timeout=5 -rss_limit_mb=1024 -malloc_limit_mb=128 -print_final_stats=1
+SECONDS    ?= 30
+
+$B/fuzz_%: $B/tests/fuzz_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $B/libengine.a
+	$(CC) $(SANFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LIBS) -o $@
+
+fuzz:  ## feed the readers random bytes, SECONDS=30 each
+	@$(MAKE) --no-print-directory B=build-fuzz CC=clang CFLAGS='-O1 -g' SAN=fuzzer-no-link,address,undefined \
+	    $(FUZZERS:%=build-fuzz/fuzz_%)
+	@for t in $(FUZZERS); do \
+	    mkdir -p build-fuzz/corpus/$$t; \
+	    build-fuzz/fuzz_$$t $(FUZZ_FLAGS) -max_total_time=$(SECONDS) -artifact_prefix=build-fuzz/$$t- \
+	        build-fuzz/corpus/$$t $(FUZZ_SEEDS) 2>build-fuzz/$$t.log || { tail -40 build-fuzz/$$t.log; exit 1; }; \
+	    awk '/number_of_executed_units/ {n = $$2} /peak_rss_mb/ {mb = $$2} \
+	        END {printf "fuzz_%-20s%12d executions, %d MiB\n", "'$$t'", n, mb}' build-fuzz/$$t.log; \
+	done
 
 clean:  ## remove what was built
 	rm -rf build build-*

@@ -107,6 +107,17 @@ static void same_bytes(void) {
     free(bytes_c);
 }
 
+/* The file of an earlier day: the format must not drift, and the fuzzer starts from it. */
+static void seed(void) {
+    const char *path = test_path(test_folder(), "seed.gguf");
+    write_sample(path, 1000);
+    size_t n = 0, n_seed = 0;
+    char *bytes = file_bytes(path, &n), *seed_bytes = file_bytes("tests/seeds/gguf-sample.gguf", &n_seed);
+    CHECK(bytes && seed_bytes && n == n_seed && !memcmp(bytes, seed_bytes, n));
+    free(bytes);
+    free(seed_bytes);
+}
+
 /* ---- refusals of the writer -------------------------------------------------------------------------- */
 
 static void refuse_tensor(const char *name, dw_qtype type, size_t columns, const char *words) {
@@ -594,6 +605,7 @@ static void broken_files(void) { check_broken(broken, "gguf-", open_gguf); }
 static const test_case cases[] = {
     {"what is written is read again", round_trip},
     {"the same calls, a copy, and pieces of any size give the same bytes", same_bytes},
+    {"a file is written as it was in tests/seeds", seed},
     {"the writer refuses what a reader would refuse", writer_refuses},
     {"a file with too few or too many data does not appear", writer_counts},
     {"a value of another type is an error, an absent one is not", typed_values},

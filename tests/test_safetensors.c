@@ -38,6 +38,10 @@ static void sample(void) {
     CHECK(empty && empty->n_bytes == 0 && empty->n_dims == 2 && empty->shape[1] == 0);
     CHECK(scalar && scalar->n_dims == 0 && scalar->dtype == DW_ST_OTHER && !strcmp(scalar->dtype_name, "I64"));
     dw_safetensors_close(st);
+    size_t n = 0;
+    char *seed = dw_read_file("tests/seeds/safetensors-sample.safetensors", 1024, &n, NULL);
+    CHECK(seed && n == b.size && !memcmp(seed, b.data, n), "the fuzzer's seed is another file");
+    free(seed);
     free(b.data);
 }
 
@@ -227,52 +231,52 @@ static void b_same_place(test_bytes *b) { places(b, "[0,4]", "[0,4]"); }
 
 // clang-format off
 static const broken_file broken[] = {
-    {"st-empty.safetensors", "a file of 0 bytes", "ends inside its header", b_empty},
-    {"st-short.safetensors", "7 bytes: no header length", "ends inside its header", b_short},
-    {"st-length-max.safetensors", "header length 2^64 - 1", "not a safetensors file", b_length_max},
-    {"st-length-wrap.safetensors", "header length + 8 wraps", "not a safetensors file", b_length_wrap},
-    {"st-length-beyond.safetensors", "a header one byte longer than the file", "ends inside its header", b_length_beyond},
-    {"st-length-0.safetensors", "a header of 0 bytes", "not valid JSON", b_length_0},
-    {"st-not-json.safetensors", "a header that is cut", "not valid JSON: line 1", b_not_json},
-    {"st-array.safetensors", "a header that is an array", "not a JSON object", b_array},
-    {"st-trailing.safetensors", "two values as a header", "end of file expected", b_trailing},
-    {"st-nul.safetensors", "a name with NUL", "not valid JSON", b_nul},
-    {"st-utf8.safetensors", "a name that is not UTF-8", "not valid JSON", b_utf8},
-    {"st-deep.safetensors", "500 brackets, the way to endless recursion", "not a JSON object", b_deep},
-    {"st-twice.safetensors", "the same name twice", "duplicate", b_twice},
-    {"st-name-empty.safetensors", "a tensor without a name", "empty name", b_name_empty},
-    {"st-entry-number.safetensors", "a number instead of a tensor", "tensor 'a': its description is not an object", b_entry_number},
-    {"st-metadata-number.safetensors", "metadata that is a number", "__metadata__ is not an object", b_metadata_number},
-    {"st-metadata-value.safetensors", "metadata with a value that is no string", "__metadata__ 'a' is not a string", b_metadata_value},
-    {"st-unused.safetensors", "data without tensors", "account for 0", b_unused},
-    {"st-dtype-none.safetensors", "a tensor without dtype", "dtype or shape is missing", b_dtype_none},
-    {"st-shape-none.safetensors", "a tensor without shape", "dtype or shape is missing", b_shape_none},
-    {"st-offsets-none.safetensors", "a tensor without data_offsets", "not two whole numbers", b_offsets_none},
-    {"st-dtype-unknown.safetensors", "an unknown dtype", "unknown dtype 'F65'", b_dtype_unknown},
-    {"st-dtype-number.safetensors", "a dtype that is a number", "dtype or shape is missing", b_dtype_number},
-    {"st-dims-5.safetensors", "five dimensions", "5 dimensions", b_dims_5},
-    {"st-dim-negative.safetensors", "-1 x -1 values", "dimension 0 is not a whole number", b_dim_negative},
-    {"st-dim-real.safetensors", "a dimension of 1.0", "dimension 0 is not a whole number", b_dim_real},
-    {"st-dim-big.safetensors", "a dimension of 2^64 + 1", "too big integer", b_dim_big},
-    {"st-dims-wrap.safetensors", "2^32 x 2^32 values", "overflow", b_dims_wrap},
-    {"st-bits-wrap.safetensors", "2^58 + 1 numbers of 64 bits look like one", "overflow", b_bits_wrap},
-    {"st-bits-odd.safetensors", "15 values of 4 bits", "60 bits are not whole bytes", b_bits_odd},
-    {"st-size-other.safetensors", "8 bytes for a tensor of 4", "8 bytes of data where dtype and shape need 4", b_size_other},
-    {"st-offsets-3.safetensors", "three data_offsets", "not two whole numbers", b_offsets_3},
-    {"st-offsets-text.safetensors", "data_offsets as strings", "not two whole numbers", b_offsets_text},
-    {"st-offsets-negative.safetensors", "a negative offset", "not two whole numbers", b_offsets_negative},
-    {"st-offsets-reversed.safetensors", "the end before the begin", "not within the 8 bytes of data", b_offsets_reversed},
-    {"st-offsets-beyond.safetensors", "a tensor beyond the file", "not within the 8 bytes of data", b_offsets_beyond},
-    {"st-hole-first.safetensors", "a hole before the first tensor", "a hole or an overlap before tensor 'a'", b_hole_first},
-    {"st-hole-last.safetensors", "a hole after the last tensor", "account for 4", b_hole_last},
-    {"st-hole.safetensors", "a hole between two tensors", "a hole or an overlap before tensor 'b'", b_hole},
-    {"st-overlap.safetensors", "two tensors that overlap", "a hole or an overlap before tensor 'a'", b_overlap},
-    {"st-same-place.safetensors", "two tensors at one place", "a hole or an overlap before tensor", b_same_place},
+    {"safetensors-empty.safetensors", "a file of 0 bytes", "ends inside its header", b_empty},
+    {"safetensors-short.safetensors", "7 bytes: no header length", "ends inside its header", b_short},
+    {"safetensors-length-max.safetensors", "header length 2^64 - 1", "not a safetensors file", b_length_max},
+    {"safetensors-length-wrap.safetensors", "header length + 8 wraps", "not a safetensors file", b_length_wrap},
+    {"safetensors-length-beyond.safetensors", "a header one byte longer than the file", "ends inside its header", b_length_beyond},
+    {"safetensors-length-0.safetensors", "a header of 0 bytes", "not valid JSON", b_length_0},
+    {"safetensors-not-json.safetensors", "a header that is cut", "not valid JSON: line 1", b_not_json},
+    {"safetensors-array.safetensors", "a header that is an array", "not a JSON object", b_array},
+    {"safetensors-trailing.safetensors", "two values as a header", "end of file expected", b_trailing},
+    {"safetensors-nul.safetensors", "a name with NUL", "not valid JSON", b_nul},
+    {"safetensors-utf8.safetensors", "a name that is not UTF-8", "not valid JSON", b_utf8},
+    {"safetensors-deep.safetensors", "500 brackets, the way to endless recursion", "not a JSON object", b_deep},
+    {"safetensors-twice.safetensors", "the same name twice", "duplicate", b_twice},
+    {"safetensors-name-empty.safetensors", "a tensor without a name", "empty name", b_name_empty},
+    {"safetensors-entry-number.safetensors", "a number instead of a tensor", "tensor 'a': its description is not an object", b_entry_number},
+    {"safetensors-metadata-number.safetensors", "metadata that is a number", "__metadata__ is not an object", b_metadata_number},
+    {"safetensors-metadata-value.safetensors", "metadata with a value that is no string", "__metadata__ 'a' is not a string", b_metadata_value},
+    {"safetensors-unused.safetensors", "data without tensors", "account for 0", b_unused},
+    {"safetensors-dtype-none.safetensors", "a tensor without dtype", "dtype or shape is missing", b_dtype_none},
+    {"safetensors-shape-none.safetensors", "a tensor without shape", "dtype or shape is missing", b_shape_none},
+    {"safetensors-offsets-none.safetensors", "a tensor without data_offsets", "not two whole numbers", b_offsets_none},
+    {"safetensors-dtype-unknown.safetensors", "an unknown dtype", "unknown dtype 'F65'", b_dtype_unknown},
+    {"safetensors-dtype-number.safetensors", "a dtype that is a number", "dtype or shape is missing", b_dtype_number},
+    {"safetensors-dims-5.safetensors", "five dimensions", "5 dimensions", b_dims_5},
+    {"safetensors-dim-negative.safetensors", "-1 x -1 values", "dimension 0 is not a whole number", b_dim_negative},
+    {"safetensors-dim-real.safetensors", "a dimension of 1.0", "dimension 0 is not a whole number", b_dim_real},
+    {"safetensors-dim-big.safetensors", "a dimension of 2^64 + 1", "too big integer", b_dim_big},
+    {"safetensors-dims-wrap.safetensors", "2^32 x 2^32 values", "overflow", b_dims_wrap},
+    {"safetensors-bits-wrap.safetensors", "2^58 + 1 numbers of 64 bits look like one", "overflow", b_bits_wrap},
+    {"safetensors-bits-odd.safetensors", "15 values of 4 bits", "60 bits are not whole bytes", b_bits_odd},
+    {"safetensors-size-other.safetensors", "8 bytes for a tensor of 4", "8 bytes of data where dtype and shape need 4", b_size_other},
+    {"safetensors-offsets-3.safetensors", "three data_offsets", "not two whole numbers", b_offsets_3},
+    {"safetensors-offsets-text.safetensors", "data_offsets as strings", "not two whole numbers", b_offsets_text},
+    {"safetensors-offsets-negative.safetensors", "a negative offset", "not two whole numbers", b_offsets_negative},
+    {"safetensors-offsets-reversed.safetensors", "the end before the begin", "not within the 8 bytes of data", b_offsets_reversed},
+    {"safetensors-offsets-beyond.safetensors", "a tensor beyond the file", "not within the 8 bytes of data", b_offsets_beyond},
+    {"safetensors-hole-first.safetensors", "a hole before the first tensor", "a hole or an overlap before tensor 'a'", b_hole_first},
+    {"safetensors-hole-last.safetensors", "a hole after the last tensor", "account for 4", b_hole_last},
+    {"safetensors-hole.safetensors", "a hole between two tensors", "a hole or an overlap before tensor 'b'", b_hole},
+    {"safetensors-overlap.safetensors", "two tensors that overlap", "a hole or an overlap before tensor 'a'", b_overlap},
+    {"safetensors-same-place.safetensors", "two tensors at one place", "a hole or an overlap before tensor", b_same_place},
     {0},
 };
 // clang-format on
 
-static void broken_files(void) { check_broken(broken, "st-", open_st); }
+static void broken_files(void) { check_broken(broken, "safetensors-", open_st); }
 
 static const test_case cases[] = {
     {"tensors are found with their shapes, in order of their data", sample},
