@@ -65,7 +65,7 @@ typedef struct dw_backend_name {
 } dw_backend_name;
 extern const dw_backend_name dw_backend_names[]; // ends with name NULL
 
-/* What the cpu backend would use here, e.g. "avx512-vnni+amx"; $DEADWOOD_CPU forces one: portable, avx2, avx512, amx. */
+/* What the cpu backend would use here, e.g. "amx"; $DEADWOOD_CPU forces one: portable, avx2, avx512, amx. */
 const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this machine lacks
 
 /* ---- session ---------------------------------------------------------------------------------------- */

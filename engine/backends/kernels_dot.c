@@ -1,0 +1,272 @@
+/* kernels_dot.c - dot products of packed weight rows with 1..8 activation vectors: the table, packing, portable rows.
+ *
+ * Decoding reads every weight once, so a row must cost no more instructions than the memory takes time to deliver it.
+ * Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).  The portable
+ * rows here say what is computed; kernels_dot_avx2.c and kernels_dot_avx512.c do the same with vectors.
+ *
+ * A row's result depends on the row, the activations and the level alone: not on the rows or columns beside it. */
+#include "backends/kernels_dot.h"
+#include "base/half_inline.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- packing ------------------------------------------------------------------------------------------- */
+
+size_t dw_act_bytes(dw_act_form form, int n) {
+    if (form == DW_ACT_INT8) return (size_t)(n + RECORD - 1) / RECORD * sizeof(record);
+    return ((size_t)n * sizeof(float) + 63) / 64 * 64;
+}
+
+// Adding 1.5 * 2^23 rounds to an integer, half to even, and leaves it in the low bits.
+static int32_t round_small(float x) { return (int32_t)(dw_float_bits(x + 12582912.0f) - dw_float_bits(12582912.0f)); }
+
+static void pack_block(const float *x, record *r, int block) {
+    uint32_t largest = 0; // the order of the bits is that of |x|, with infinity and NaN on top
+    for (int i = 0; i < 32; i++) {
+        const uint32_t bits = dw_float_bits(x[i]) & 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    if (largest < dw_float_bits(0x1p-119f)) return;
+    const float amax = dw_bits_float(largest);
+    const bool finite = largest < dw_float_bits(INFINITY);
+    const float scale = finite ? amax / 127.0f : NAN, inverse = finite ? 127.0f / amax : 0.0f;
+    int32_t sum[2] = {0, 0};
+    for (int half = 0; half < 2 && finite; half++) {
+        int8_t *q = r->q + piece_place(2 * block + half);
+        for (int i = 0; i < 16; i++) sum[half] += q[i] = (int8_t)round_small(x[16 * half + i] * inverse);
+    }
+    r->scale[block] = scale;
+    r->sum[block] = scale * (float)(sum[0] + sum[1]);
+    for (int half = 0; half < 2; half++) r->sum16[2 * block + half] = scale * (float)sum[half];
+}
+
+static void pack_portable(const float *x, int n, record *act) {
+    memset(act, 0, dw_act_bytes(DW_ACT_INT8, n));
+    for (int i = 0; i < n; i += 32) pack_block(x + i, act + i / RECORD, i % RECORD / 32);
+}
+
+void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act) {
+    if (form == DW_ACT_F32) {
+        memcpy(act, x, (size_t)n * sizeof *x);
+        memset(act + (size_t)n * sizeof *x, 0, dw_act_bytes(form, n) - (size_t)n * sizeof *x);
+        return;
+    }
+    record *r = (record *)act;
+#if defined(__x86_64__)
+    if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, r);
+
+#endif
+    (void)level;
+    pack_portable(x, n, r);
+}
+
+/* ---- portable rows of quantized types -------------------------------------------------------------------- */
+
+// Up to 256 weights: value = d u - m, d and m for each piece of 16.
+typedef struct weights {
+    uint8_t u[RECORD];
+    float d[PIECES], m[PIECES];
+} weights;
+
+static inline float half_at(const uint8_t *p) { return dw_f16_to_f32_inline(dw_le16(p)); }
+
+static void set_block(weights *w, int block, float d, float m) {
+    w->d[2 * block] = w->d[2 * block + 1] = d;
+    w->m[2 * block] = w->m[2 * block + 1] = m;
+}
+
+static void nibbles(const uint8_t *p, uint8_t *u) {
+    for (int i = 0; i < 16; i++) u[i] = p[i] & 15, u[i + 16] = p[i] >> 4;
+}
+
+static void fifth_bits(uint32_t bits, uint8_t *u) {
+    for (int i = 0; i < 32; i++) u[i] |= (uint8_t)((bits >> i & 1) << 4);
+}
+
+// Blocks of 32: one at p.
+static void block_q4_0(const uint8_t *p, weights *w, int b) {
+    nibbles(p + 2, w->u + 32 * b);
+    set_block(w, b, half_at(p), 8 * half_at(p));
+}
+
+static void block_q4_1(const uint8_t *p, weights *w, int b) {
+    nibbles(p + 4, w->u + 32 * b);
+    set_block(w, b, half_at(p), -half_at(p + 2));
+}
+
+static void block_q5_0(const uint8_t *p, weights *w, int b) {
+    nibbles(p + 6, w->u + 32 * b);
+    fifth_bits(dw_le32(p + 2), w->u + 32 * b);
+    set_block(w, b, half_at(p), 16 * half_at(p));
+}
+
+static void block_q5_1(const uint8_t *p, weights *w, int b) {
+    nibbles(p + 8, w->u + 32 * b);
+    fifth_bits(dw_le32(p + 4), w->u + 32 * b);
+    set_block(w, b, half_at(p), -half_at(p + 2));
+}
+
+static void block_q8_0(const uint8_t *p, weights *w, int b) {
+    for (int i = 0; i < 32; i++) w->u[32 * b + i] = p[2 + i] ^ 0x80;
+    set_block(w, b, half_at(p), 128 * half_at(p));
+}
+
+static void block_iq4_nl(const uint8_t *p, weights *w, int b) {
+    static const int8_t value[16] = {IQ4_NL_VALUES};
+    uint8_t *u = w->u + 32 * b;
+    nibbles(p + 2, u);
+    for (int i = 0; i < 32; i++) u[i] = (uint8_t)(value[u[i]] + 128);
+    set_block(w, b, half_at(p), 128 * half_at(p));
+}
+
+// Superblocks of 256: one at p.
+static void block_q2_k(const uint8_t *p, weights *w, int b) {
+    (void)b;
+    for (int i = 0; i < RECORD; i++) w->u[i] = p[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+    for (int k = 0; k < PIECES; k++) {
+        w->d[k] = half_at(p + 80) * (float)(p[k] & 15);
+        w->m[k] = half_at(p + 82) * (float)(p[k] >> 4);
+    }
+}
+
+static void block_q3_k(const uint8_t *p, weights *w, int b) {
+    (void)b;
+    for (int i = 0; i < RECORD; i++)
+        w->u[i] = (p[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) | (p[i % 32] >> i / 32 & 1) << 2;
+    uint64_t scales[2];
+    unpack_q3_scales(p + 96, &scales[0], &scales[1]);
+    for (int k = 0; k < PIECES; k++) {
+        w->d[k] = half_at(p + 108) * (float)((int)(scales[k / 8] >> k % 8 * 8 & 63) - 32);
+        w->m[k] = 4 * w->d[k];
+    }
+}
+
+static void scales_mins(const uint8_t *p, weights *w) {
+    uint64_t scales, mins;
+    unpack_scales_mins(p + 4, &scales, &mins);
+    for (int s = 0; s < BLOCKS; s++)
+        set_block(w, s, half_at(p) * (float)(scales >> 8 * s & 63), half_at(p + 2) * (float)(mins >> 8 * s & 63));
+}
+
+static void block_q4_k(const uint8_t *p, weights *w, int b) {
+    (void)b;
+    for (int i = 0; i < RECORD; i++) w->u[i] = p[16 + i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
+    scales_mins(p, w);
+}
+
+static void block_q5_k(const uint8_t *p, weights *w, int b) {
+    (void)b;
+    for (int i = 0; i < RECORD; i++)
+        w->u[i] = (p[48 + i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15) | (p[16 + i % 32] >> i / 32 & 1) << 4;
+    scales_mins(p, w);
+}
+
+static void block_q6_k(const uint8_t *p, weights *w, int b) {
+    (void)b;
+    for (int i = 0; i < RECORD; i++) {
+        const int half = i / 128, j = i % 128 / 32, l = i % 32;
+        const int low = p[64 * half + 32 * (j & 1) + l] >> 4 * (j >> 1) & 15, high = p[128 + 32 * half + l] >> 2 * j & 3;
+        w->u[i] = (uint8_t)(low | high << 4);
+    }
+    for (int k = 0; k < PIECES; k++) {
+        w->d[k] = half_at(p + 208) * (float)(int8_t)p[192 + k];
+        w->m[k] = 32 * w->d[k];
+    }
+}
+
+static float dot_pieces(const weights *w, const record *x, int n_pieces) {
+    float y = 0;
+    for (int k = 0; k < n_pieces; k++) {
+        const uint8_t *u = w->u + 16 * k;
+        const int8_t *q = x->q + piece_place(k);
+        int32_t dot = 0;
+        for (int i = 0; i < 16; i++) dot += u[i] * q[i];
+        y += w->d[k] * x->scale[k / 2] * (float)dot - w->m[k] * x->sum16[k];
+    }
+    return y;
+}
+
+// n values in blocks of `block` values and `bytes` bytes, which `unpack` reads.
+static inline void rows_int8(int block, size_t bytes, void (*unpack)(const uint8_t *, weights *, int), DOT_ROWS_ARGS) {
+    weights u;
+    for (int r = 0; r < n_rows; r++) {
+        float sum[DW_DOT_MAX_COLS] = {0};
+        const uint8_t *p = w + (size_t)r * row_bytes;
+        for (int i = 0; i < n; i += RECORD) {
+            const int n_here = n - i < RECORD ? n - i : RECORD;
+            for (int b = 0; b < n_here / block; b++, p += bytes) unpack(p, &u, b);
+            for (int c = 0; c < n_cols; c++)
+                sum[c] += dot_pieces(&u, (const record *)(act + (size_t)c * act_stride) + i / RECORD, n_here / 16);
+        }
+        for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride + (size_t)r] = sum[c];
+    }
+}
+
+#define PORTABLE_ROWS(suffix, block, bytes)                                                                            \
+    static void portable_##suffix(DOT_ROWS_ARGS) {                                                                     \
+        rows_int8(block, bytes, block_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);        \
+    }
+PORTABLE_ROWS(q4_0, 32, 18)
+PORTABLE_ROWS(q4_1, 32, 20)
+PORTABLE_ROWS(q5_0, 32, 22)
+PORTABLE_ROWS(q5_1, 32, 24)
+PORTABLE_ROWS(q8_0, 32, 34)
+PORTABLE_ROWS(iq4_nl, 32, 18)
+PORTABLE_ROWS(q2_k, 256, 84)
+PORTABLE_ROWS(q3_k, 256, 110)
+PORTABLE_ROWS(q4_k, 256, 144)
+PORTABLE_ROWS(q5_k, 256, 176)
+PORTABLE_ROWS(q6_k, 256, 210)
+
+/* ---- portable rows of F32, F16, BF16 --------------------------------------------------------------------- */
+
+static inline float value_f32(const uint8_t *p) { return dw_bits_float(dw_le32(p)); }
+static inline float value_f16(const uint8_t *p) { return half_at(p); }
+static inline float value_bf16(const uint8_t *p) { return dw_bf16_to_f32(dw_le16(p)); }
+
+static inline void rows_float(size_t bytes, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
+    for (int c = 0; c < n_cols; c++)
+        for (int r = 0; r < n_rows; r++) {
+            const uint8_t *p = w + (size_t)r * row_bytes;
+            const float *x = (const float *)(act + (size_t)c * act_stride);
+            float lane[8] = {0}, sum = 0;
+            int i = 0;
+            for (; i + 8 <= n; i += 8)
+                for (int l = 0; l < 8; l++) lane[l] += value(p + (size_t)(i + l) * bytes) * x[i + l];
+            for (int l = 0; i + l < n; l++) lane[l] += value(p + (size_t)(i + l) * bytes) * x[i + l];
+            for (int l = 0; l < 8; l++) sum += lane[l];
+            y[(size_t)c * y_stride + (size_t)r] = sum;
+        }
+}
+
+#define PORTABLE_FLOAT(suffix, bytes)                                                                                  \
+    static void portable_##suffix(DOT_ROWS_ARGS) {                                                                     \
+        rows_float(bytes, value_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);              \
+    }
+PORTABLE_FLOAT(f32, 4)
+PORTABLE_FLOAT(f16, 2)
+PORTABLE_FLOAT(bf16, 2)
+
+/* ---- the table --------------------------------------------------------------------------------------------- */
+
+#define PORTABLE_INT8_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
+#define PORTABLE_FLOAT_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
+#define AVX512_INT8_ROW(type, suffix) {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
+#define AVX512_FLOAT_ROW(type, suffix) {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
+
+const dw_dot_kernel dw_dot_kernels[] = {
+    INT8_TYPES(PORTABLE_INT8_ROW) FLOAT_TYPES(PORTABLE_FLOAT_ROW)
+#if defined(__x86_64__)
+
+    INT8_TYPES(AVX512_INT8_ROW) FLOAT_TYPES(AVX512_FLOAT_ROW)
+#endif
+    {0},
+};
+
+const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type) {
+    const dw_dot_kernel *best = NULL;
+    for (const dw_dot_kernel *k = dw_dot_kernels; k->rows; k++)
+        if (k->type == type && k->level <= level && (!best || k->level > best->level)) best = k;
+    return best;
+}

@@ -1,0 +1,81 @@
+/* kernels_dot.h - inside of the dot kernels: how activations are packed, and the rows of each level.
+ *
+ * Packed int8 activations are records of 256 values (the last one filled up with zeros).  A record serves eight blocks
+ * of 32 weights or one superblock of 256:
+ *
+ *   q      rint(x / scale) of 256 values, in two halves of four blocks.  A half holds first the first 16 values of each
+ *          block, then the last 16, and its blocks stand in the order 0 2 1 3.  So the low nibbles of four 4-bit blocks
+ *          meet the first 64 bytes, the high nibbles the next 64, and K-quants need no more than one shuffle.
+ *   scale  of each block of 32: largest |x| / 127
+ *   sum    scale * (sum of q) of each block of 32, and of each 16
+ *
+ * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum: the offset of every type, be
+ * it 8, 128 or a minimum of its own, costs one multiply-add for eight or sixteen blocks.
+ *
+ * x that is infinite or NaN makes its block NaN; blocks below 2^-119 count as zero. */
+#ifndef DW_KERNELS_DOT_H
+#define DW_KERNELS_DOT_H
+
+#include "backends/kernels.h"
+
+enum { RECORD = 256, PIECES = RECORD / 16, BLOCKS = RECORD / 32 };
+
+typedef struct record {
+    int8_t q[RECORD];
+    float scale[BLOCKS];
+    float sum[BLOCKS];
+    float sum16[PIECES];
+} record;
+_Static_assert(sizeof(record) == 384, "records keep columns aligned to 64 bytes");
+
+// Where the 16 values of piece k (values 16k..16k+15 of the record) stand in q.
+static inline int piece_place(int k) {
+    static const uint8_t order[4] = {0, 2, 1, 3};
+    return 128 * (k / 8) + 64 * (k % 2) + 16 * order[k / 2 % 4];
+}
+
+static inline bool is_superblock(dw_qtype type) { return type >= DW_Q2_K && type <= DW_Q6_K; }
+static inline bool has_scale_of_16(dw_qtype type) { return type == DW_Q2_K || type == DW_Q3_K || type == DW_Q6_K; }
+
+/* IQ4_NL: code to value. */
+#define IQ4_NL_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+
+#define DOT_ROWS_ARGS                                                                                                  \
+    const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,          \
+        float *y, size_t y_stride
+
+// X(type, suffix): all types, those with int8 activations, the others
+#define INT8_TYPES(X)                                                                                                  \
+    X(DW_Q4_0, q4_0) X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_Q8_0, q8_0) X(DW_IQ4_NL, iq4_nl)          \
+    X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k) X(DW_Q6_K, q6_k)
+#define FLOAT_TYPES(X) X(DW_F32, f32) X(DW_F16, f16) X(DW_BF16, bf16)
+
+#define DECLARE(type, suffix)                                                                                          \
+    void dw_dot_avx2_##suffix(DOT_ROWS_ARGS);                                                                          \
+    void dw_dot_avx512_##suffix(DOT_ROWS_ARGS);
+INT8_TYPES(DECLARE)
+FLOAT_TYPES(DECLARE)
+#undef DECLARE
+
+void dw_act_pack_avx2(const float *x, int n, record *act);
+void dw_act_pack_avx512(const float *x, int n, record *act);
+
+/* Six-bit scales (s[0..7]) and minima (s[8..15]) of a Q4_K or Q5_K superblock from its 12 bytes. */
+static inline void unpack_scales_mins(const uint8_t *packed, uint64_t *scales, uint64_t *mins) {
+    const uint32_t a = dw_le32(packed), b = dw_le32(packed + 4), c = dw_le32(packed + 8);
+    const uint32_t scale_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
+    const uint32_t min_high = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
+    *scales = (a & 0x3f3f3f3f) | (uint64_t)scale_high << 32;
+    *mins = (b & 0x3f3f3f3f) | (uint64_t)min_high << 32;
+}
+
+/* Six-bit scales of a Q3_K superblock from its 12 bytes, 32 too large. */
+static inline void unpack_q3_scales(const uint8_t *packed, uint64_t *first, uint64_t *last) {
+    const uint32_t a = dw_le32(packed), b = dw_le32(packed + 4), c = dw_le32(packed + 8);
+    const uint32_t s0 = (a & 0x0f0f0f0f) | (c << 4 & 0x30303030), s1 = (b & 0x0f0f0f0f) | (c << 2 & 0x30303030);
+    const uint32_t s2 = (a >> 4 & 0x0f0f0f0f) | (c & 0x30303030), s3 = (b >> 4 & 0x0f0f0f0f) | (c >> 2 & 0x30303030);
+    *first = s0 | (uint64_t)s1 << 32;
+    *last = s2 | (uint64_t)s3 << 32;
+}
+
+#endif

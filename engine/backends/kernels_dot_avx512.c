@@ -1,0 +1,436 @@
+/* kernels_dot_avx512.c - dot rows with AVX-512 VNNI.
+ *
+ * A type says how four blocks of 32 become two vectors of unsigned bytes (unpack_half) and what its scales and offsets
+ * are (scales_32, scales_16).  Everything else is one template, add_record: multiply bytes, convert, scale, add.
+ * Vector lanes of 128 bits hold the blocks 0 2 1 3 (kernels_dot.h). */
+#if defined(__x86_64__)
+#include "backends/kernels_dot.h"
+
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+enum { PREFETCH_BYTES = 1024 };
+
+/* ---- weights: bytes ---------------------------------------------------------------------------------------- */
+
+// The first and the last 16 values of each of four blocks, as unsigned bytes.
+typedef struct half_record {
+    __m512i first, last;
+} half_record;
+
+INLINE int record_bytes(dw_qtype type) {
+    switch (type) {
+    case DW_Q4_0: case DW_IQ4_NL: return 8 * 18;
+    case DW_Q4_1: return 8 * 20;
+    case DW_Q5_0: return 8 * 22;
+    case DW_Q5_1: return 8 * 24;
+    case DW_Q8_0: return 8 * 34;
+    case DW_Q2_K: return 84;
+    case DW_Q3_K: return 110;
+    case DW_Q4_K: return 144;
+    case DW_Q5_K: return 176;
+    default: return 210; // Q6_K
+    }
+}
+
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
+
+INLINE __m512i lanes(__m128i a, __m128i b, __m128i c, __m128i d) {
+    const __m512i ab = _mm512_inserti32x4(_mm512_castsi128_si512(a), b, 1);
+    return _mm512_inserti32x4(_mm512_inserti32x4(ab, c, 2), d, 3);
+}
+
+INLINE __m512i same_lanes(const void *p) { return _mm512_broadcast_i32x4(load128(p)); }
+
+// One 32-bit number for each lane.
+INLINE __m512i lane_numbers(int a, int b, int c, int d) {
+    return _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
+}
+
+INLINE half_record low_high_nibbles(__m512i x) {
+    const __m512i fifteen = _mm512_set1_epi8(15);
+    return (half_record){_mm512_and_si512(x, fifteen), _mm512_and_si512(_mm512_srli_epi16(x, 4), fifteen)};
+}
+
+// Adds `value` where bit `bit` + (0 2 1 3 by lane) of the bytes at p is set.
+INLINE __m512i add_bit(__m512i x, const uint8_t *p, int bit, int value) {
+    const __m512i bits = lane_numbers(0x01010101 << bit, 0x04040404 << bit, 0x02020202 << bit, 0x08080808u << bit);
+    const __mmask64 set = _mm512_test_epi8_mask(same_lanes(p), bits);
+    return _mm512_mask_add_epi8(x, set, x, _mm512_set1_epi8((char)value));
+}
+
+// Two bits of each byte at p, at bit 0 2 4 6 for the blocks 0 1 2 3.
+INLINE __m512i two_bits(const uint8_t *p) {
+    return _mm512_and_si512(_mm512_srlv_epi32(same_lanes(p), lane_numbers(0, 4, 2, 6)), _mm512_set1_epi8(3));
+}
+
+// Fifth bits: 32 for each of four blocks; `which` selects the first or last 16 of two blocks.
+INLINE __m512i add_fifth_bits(__m512i x, uint64_t blocks02, uint64_t blocks13, uint64_t which) {
+    const __mmask64 set = _pext_u64(blocks02, which) | _pext_u64(blocks13, which) << 32;
+    return _mm512_mask_add_epi8(x, set, x, _mm512_set1_epi8(16));
+}
+
+INLINE half_record with_fifth_bits(half_record x, const uint8_t *b0, const uint8_t *b1, const uint8_t *b2,
+                                   const uint8_t *b3) {
+    const uint64_t blocks02 = dw_le32(b0) | (uint64_t)dw_le32(b2) << 32;
+    const uint64_t blocks13 = dw_le32(b1) | (uint64_t)dw_le32(b3) << 32;
+    x.first = add_fifth_bits(x.first, blocks02, blocks13, 0x0000ffff0000ffff);
+    x.last = add_fifth_bits(x.last, blocks02, blocks13, 0xffff0000ffff0000);
+    return x;
+}
+
+INLINE half_record nibbles_of_four(const uint8_t *b0, const uint8_t *b1, const uint8_t *b2, const uint8_t *b3) {
+    return low_high_nibbles(lanes(load128(b0), load128(b2), load128(b1), load128(b3)));
+}
+
+// Four lanes from lanes of two vectors: 0 2 of a, 0 2 of b | 1 3 of a, 1 3 of b.
+INLINE half_record even_odd_lanes(__m512i a, __m512i b) {
+    return (half_record){_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd)};
+}
+
+// Four blocks of 32 at b0..b3.
+INLINE half_record unpack_blocks(dw_qtype type, const uint8_t *b0, const uint8_t *b1, const uint8_t *b2,
+                                 const uint8_t *b3) {
+    const __m512i value = _mm512_broadcast_i32x4(_mm_add_epi8(_mm_setr_epi8(IQ4_NL_VALUES), _mm_set1_epi8(-128)));
+    const __m512i sign = _mm512_set1_epi8(-128);
+    half_record x;
+    switch (type) {
+    case DW_Q4_0: return nibbles_of_four(b0 + 2, b1 + 2, b2 + 2, b3 + 2);
+    case DW_Q4_1: return nibbles_of_four(b0 + 4, b1 + 4, b2 + 4, b3 + 4);
+    case DW_Q5_0:
+        x = nibbles_of_four(b0 + 6, b1 + 6, b2 + 6, b3 + 6);
+        return with_fifth_bits(x, b0 + 2, b1 + 2, b2 + 2, b3 + 2);
+    case DW_Q5_1:
+        x = nibbles_of_four(b0 + 8, b1 + 8, b2 + 8, b3 + 8);
+        return with_fifth_bits(x, b0 + 4, b1 + 4, b2 + 4, b3 + 4);
+    case DW_IQ4_NL:
+        x = nibbles_of_four(b0 + 2, b1 + 2, b2 + 2, b3 + 2);
+        return (half_record){_mm512_shuffle_epi8(value, x.first), _mm512_shuffle_epi8(value, x.last)};
+    default: // Q8_0
+        x = even_odd_lanes(_mm512_inserti64x4(_mm512_castsi256_si512(load256(b0 + 2)), load256(b2 + 2), 1),
+                           _mm512_inserti64x4(_mm512_castsi256_si512(load256(b1 + 2)), load256(b3 + 2), 1));
+        return (half_record){_mm512_xor_si512(x.first, sign), _mm512_xor_si512(x.last, sign)};
+    }
+}
+
+// Half h of the superblock at p.
+INLINE half_record unpack_superblock(dw_qtype type, const uint8_t *p, int h) {
+    half_record x;
+    switch (type) {
+    case DW_Q2_K: return (half_record){two_bits(p + 16 + 32 * h), two_bits(p + 32 + 32 * h)};
+    case DW_Q3_K:
+        x = (half_record){two_bits(p + 32 + 32 * h), two_bits(p + 48 + 32 * h)};
+        return (half_record){add_bit(x.first, p, 4 * h, 4), add_bit(x.last, p + 16, 4 * h, 4)};
+    case DW_Q4_K:
+        x = low_high_nibbles(_mm512_loadu_si512(p + 16 + 64 * h));
+        return even_odd_lanes(x.first, x.last);
+    case DW_Q5_K:
+        x = low_high_nibbles(_mm512_loadu_si512(p + 48 + 64 * h));
+        x = even_odd_lanes(x.first, x.last);
+        return (half_record){add_bit(x.first, p + 16, 4 * h, 16), add_bit(x.last, p + 32, 4 * h, 16)};
+    default: { // Q6_K
+        const __m512i low = _mm512_loadu_si512(p + 64 * h), turn = lane_numbers(0, 4, 0, 4);
+        const __m512i fifteen = _mm512_set1_epi8(15), top = _mm512_set1_epi8(0x30), place = lane_numbers(28, 0, 30, 2);
+        enum { OR_AND = 0xf8 }; // a | (b & c)
+        x.first = _mm512_and_si512(_mm512_srlv_epi32(_mm512_shuffle_i32x4(low, low, 0xa0), turn), fifteen);
+        x.last = _mm512_and_si512(_mm512_srlv_epi32(_mm512_shuffle_i32x4(low, low, 0xf5), turn), fifteen);
+        const __m512i high_first = _mm512_rorv_epi32(same_lanes(p + 128 + 32 * h), place);
+        const __m512i high_last = _mm512_rorv_epi32(same_lanes(p + 144 + 32 * h), place);
+        return (half_record){_mm512_ternarylogic_epi32(x.first, high_first, top, OR_AND),
+                             _mm512_ternarylogic_epi32(x.last, high_last, top, OR_AND)};
+    }
+    }
+}
+
+// Half h of the record at p, of which n_blocks blocks of 32 exist; blocks that do not are copies of the last one.
+INLINE half_record unpack_half(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
+    if (is_superblock(type)) return unpack_superblock(type, p, h);
+    const int bytes = record_bytes(type) / 8, last = n_blocks - 1;
+    const uint8_t *b[4];
+    for (int i = 0; i < 4; i++) b[i] = p + (4 * h + i < last ? 4 * h + i : last) * bytes;
+    return unpack_blocks(type, b[0], b[1], b[2], b[3]);
+}
+
+/* ---- weights: scales and offsets ----------------------------------------------------------------------------- */
+
+INLINE __m512 low_high(float low, float high) {
+    return _mm512_setr_ps(low, low, low, low, low, low, low, low, high, high, high, high, high, high, high, high);
+}
+
+INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
+
+// Types with one scale for 32 weights: scales of eight blocks, then what is taken off times the sums.
+INLINE __m512 scales_32(dw_qtype type, const uint8_t *p, int n_blocks) {
+    if (is_superblock(type)) { // Q4_K, Q5_K
+        uint64_t scales, mins;
+        unpack_scales_mins(p + 4, &scales, &mins);
+        const __m512i numbers = _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)mins, (long long)scales));
+        const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)dw_le32(p)));
+        const __m512i pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        return _mm512_mul_ps(_mm512_cvtepi32_ps(numbers), _mm512_permutexvar_ps(pick, _mm512_castps128_ps512(both)));
+    }
+    const int bytes = record_bytes(type) / 8;
+    const __m256i at = _mm256_setr_epi32(0, bytes, 2 * bytes, 3 * bytes, 4 * bytes, 5 * bytes, 6 * bytes, 7 * bytes);
+    const __m256i words = n_blocks == BLOCKS ? _mm256_i32gather_epi32((const int *)p, at, 1)
+                                             : _mm256_mmask_i32gather_epi32(_mm256_setzero_si256(), (__mmask8)((1 << n_blocks) - 1),
+                                                                            at, (const int *)p, 1);
+    const __m512 halves = _mm512_cvtph_ps(words);
+    const __m512i same = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+    const __m512i next = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    switch (type) {
+    case DW_Q4_0: return _mm512_mul_ps(_mm512_permutexvar_ps(same, halves), low_high(1, 8));
+    case DW_Q5_0: return _mm512_mul_ps(_mm512_permutexvar_ps(same, halves), low_high(1, 16));
+    case DW_Q4_1: case DW_Q5_1: return _mm512_mul_ps(_mm512_permutexvar_ps(next, halves), low_high(1, -1));
+    default: return _mm512_mul_ps(_mm512_permutexvar_ps(same, halves), low_high(1, 128)); // Q8_0, IQ4_NL
+    }
+}
+
+// Types with a scale for 16 weights, and what is taken off times the sums of 16.
+typedef struct scales {
+    __m512 d, m;
+} scales;
+
+INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
+    __m128i s;
+    uint64_t first, last;
+    __m512 d;
+    switch (type) {
+    case DW_Q2_K:
+        s = load128(p);
+        d = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(s, _mm_set1_epi8(15))));
+        return (scales){_mm512_mul_ps(d, _mm512_set1_ps(half_at(p + 80))),
+                        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(_mm_srli_epi16(s, 4), _mm_set1_epi8(15)))),
+                                      _mm512_set1_ps(half_at(p + 82)))};
+    case DW_Q3_K:
+        unpack_q3_scales(p + 96, &first, &last);
+        s = _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
+        d = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)), _mm512_set1_ps(half_at(p + 108)));
+        return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(4))};
+    default: // Q6_K
+        d = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128(p + 192)));
+        d = _mm512_mul_ps(d, _mm512_set1_ps(half_at(p + 208)));
+        return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(32))};
+    }
+}
+
+/* ---- the template -------------------------------------------------------------------------------------------- */
+
+INLINE __m512 scaled(__m512i dots, __m512 scale, __m512i pick, __m512 sum) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_permutexvar_ps(pick, scale), sum);
+}
+
+INLINE __m512i dot_bytes(__m512i sum, __m512i u, const int8_t *q) {
+    return _mm512_dpbusd_epi32(sum, u, _mm512_load_si512(q));
+}
+
+// sum[c] += the record's n_blocks blocks at p times column c.
+INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
+                       __m512 *sum) {
+    const half_record u[2] = {unpack_half(type, p, 0, n_blocks), unpack_half(type, p, 1, n_blocks)};
+    const __m512i zero = _mm512_setzero_si512();
+    if (has_scale_of_16(type)) {
+        const scales s = scales_16(type, p);
+        const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        for (int c = 0; c < n_cols; c++) {
+            const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
+            const __m512 scale = _mm512_mul_ps(s.d, _mm512_permutexvar_ps(twice, _mm512_load_ps(r->scale)));
+            sum[c] = _mm512_fnmadd_ps(s.m, _mm512_load_ps(r->sum16), sum[c]);
+            for (int h = 0; h < 2; h++) {
+                const __m512i pick = lane_numbers(8 * h, 8 * h + 4, 8 * h + 2, 8 * h + 6);
+                const __m512i pick_last = lane_numbers(8 * h + 1, 8 * h + 5, 8 * h + 3, 8 * h + 7);
+                sum[c] = scaled(dot_bytes(zero, u[h].first, r->q + 128 * h), scale, pick, sum[c]);
+                sum[c] = scaled(dot_bytes(zero, u[h].last, r->q + 128 * h + 64), scale, pick_last, sum[c]);
+            }
+        }
+        return;
+    }
+    const __m512 both = scales_32(type, p, n_blocks);
+    for (int c = 0; c < n_cols; c++) {
+        const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
+        const __m512 scale = _mm512_mul_ps(both, _mm512_load_ps(r->scale)); // of r->scale and r->sum
+        sum[c] = _mm512_mask_sub_ps(sum[c], 0xff00, sum[c], scale);
+        for (int h = 0; h < 2; h++) {
+            const __m512i pick = lane_numbers(4 * h, 4 * h + 2, 4 * h + 1, 4 * h + 3);
+            const __m512i dots = dot_bytes(zero, u[h].first, r->q + 128 * h);
+            sum[c] = scaled(dot_bytes(dots, u[h].last, r->q + 128 * h + 64), scale, pick, sum[c]);
+        }
+    }
+}
+
+INLINE __m128 add_quarters(__m512 v) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// Sums of four vectors; each is added up in the same order, whatever the others are.
+INLINE __m128 sums_of_four(__m512 a, __m512 b, __m512 c, __m512 d) {
+    const __m128 qa = add_quarters(a), qb = add_quarters(b), qc = add_quarters(c), qd = add_quarters(d);
+    const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(qa, qb), _mm_unpackhi_ps(qa, qb));
+    const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(qc, qd), _mm_unpackhi_ps(qc, qd));
+    return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+}
+
+INLINE float sum_of_one(__m512 v) {
+    const __m128 q = add_quarters(v), pairs = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
+}
+
+INLINE void prefetch(const uint8_t *p, int bytes) {
+    for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
+}
+
+INLINE void store_tile(const __m512 *sum, int tile_rows, int n_cols, float *y, size_t y_stride) {
+    if (tile_rows == 4) {
+        _mm_storeu_ps(y, sums_of_four(sum[0], sum[1], sum[2], sum[3]));
+        return;
+    }
+    for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of_one(sum[c]);
+}
+
+// tile_rows rows times n_cols columns, together at most four; constants after inlining.
+INLINE void tile_int8(dw_qtype type, int tile_rows, int n_cols, const uint8_t *w, size_t row_bytes, int n,
+                      const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+    __m512 sum[4];
+    for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_ps();
+    const record *x = (const record *)act;
+    int i = 0;
+    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++)
+        for (int r = 0; r < tile_rows; r++) {
+            const uint8_t *p = w + (size_t)r * row_bytes;
+            prefetch(p, record_bytes(type));
+            add_record(type, p, BLOCKS, x, act_stride, n_cols, sum + r * n_cols);
+        }
+    if (i < n && !is_superblock(type))
+        for (int r = 0; r < tile_rows; r++)
+            add_record(type, w + (size_t)r * row_bytes, (n - i) / 32, x, act_stride, n_cols, sum + r * n_cols);
+    store_tile(sum, tile_rows, n_cols, y, y_stride);
+}
+
+/* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */
+
+INLINE int value_bytes(dw_qtype type) { return type == DW_F32 ? 4 : 2; }
+
+INLINE __m512 load_values(dw_qtype type, const uint8_t *p) {
+    switch (type) {
+    case DW_F32: return _mm512_loadu_ps(p);
+    case DW_F16: return _mm512_cvtph_ps(load256(p));
+    default: return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load256(p)), 16));
+    }
+}
+
+INLINE __m512 load_some_values(dw_qtype type, const uint8_t *p, __mmask16 some) {
+    switch (type) {
+    case DW_F32: return _mm512_maskz_loadu_ps(some, p);
+    case DW_F16: return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, p));
+    default:
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, p)), 16));
+    }
+}
+
+INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i) {
+    return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
+}
+
+// As tile_int8; four sums for each row and column, of values 16k.. for k = 0 1 2 3 modulo 4.
+INLINE void tile_float(dw_qtype type, int tile_rows, int n_cols, const uint8_t *w, size_t row_bytes, int n,
+                       const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
+    __m512 part[4][4], sum[4];
+    for (int i = 0; i < 16; i++) part[i / 4][i % 4] = _mm512_setzero_ps();
+    int i = 0;
+    for (; i + 64 <= n; i += 64)
+        for (int r = 0; r < tile_rows; r++) {
+            const uint8_t *p = w + (size_t)r * row_bytes + (size_t)(i * value_bytes(type));
+            prefetch(p, 64 * value_bytes(type));
+            for (int k = 0; k < 4; k++) {
+                const __m512 v = load_values(type, p + 16 * k * value_bytes(type));
+                for (int c = 0; c < n_cols; c++) {
+                    __m512 *s = &part[r * n_cols + c][k];
+                    *s = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), *s);
+                }
+            }
+        }
+    for (int k = 0; k < 4; k++, i += 16) {
+        const __mmask16 some = n - i >= 16 ? 0xffff : n > i ? (__mmask16)((1 << (n - i)) - 1) : 0;
+        for (int r = 0; r < tile_rows && some; r++) {
+            const __m512 v = load_some_values(type, w + (size_t)r * row_bytes + (size_t)(i * value_bytes(type)), some);
+            for (int c = 0; c < n_cols; c++) {
+                __m512 *s = &part[r * n_cols + c][k];
+                *s = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), *s);
+            }
+        }
+    }
+    for (int j = 0; j < 4; j++)
+        sum[j] = _mm512_add_ps(_mm512_add_ps(part[j][0], part[j][2]), _mm512_add_ps(part[j][1], part[j][3]));
+    store_tile(sum, tile_rows, n_cols, y, y_stride);
+}
+
+/* ---- rows of each type --------------------------------------------------------------------------------------------- */
+
+INLINE void tile(dw_qtype type, int tile_rows, int n_cols, const uint8_t *w, size_t row_bytes, int n, const uint8_t *act,
+                 size_t act_stride, float *y, size_t y_stride) {
+    if (type == DW_F32 || type == DW_F16 || type == DW_BF16)
+        tile_float(type, tile_rows, n_cols, w, row_bytes, n, act, act_stride, y, y_stride);
+    else
+        tile_int8(type, tile_rows, n_cols, w, row_bytes, n, act, act_stride, y, y_stride);
+}
+
+// A row's columns are taken four at a time; the row is in cache for the second four.
+INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {
+    int r = 0;
+    for (; n_cols == 1 && r + 4 <= n_rows; r += 4)
+        tile(type, 4, 1, w + (size_t)r * row_bytes, row_bytes, n, act, act_stride, y + r, y_stride);
+    for (; r < n_rows; r++)
+        for (int c = 0; c < n_cols; c += 4) {
+            const uint8_t *row = w + (size_t)r * row_bytes, *x = act + (size_t)c * act_stride;
+            float *out = y + (size_t)c * y_stride + r;
+            switch (n_cols - c) {
+            case 1: tile(type, 1, 1, row, row_bytes, n, x, act_stride, out, y_stride); break;
+            case 2: tile(type, 1, 2, row, row_bytes, n, x, act_stride, out, y_stride); break;
+            case 3: tile(type, 1, 3, row, row_bytes, n, x, act_stride, out, y_stride); break;
+            default: tile(type, 1, 4, row, row_bytes, n, x, act_stride, out, y_stride);
+            }
+        }
+}
+
+#define DEFINE(type, suffix)                                                                                             \
+    TARGET void dw_dot_avx512_##suffix(DOT_ROWS_ARGS) {                                                                  \
+        all_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                                   \
+    }
+INT8_TYPES(DEFINE)
+FLOAT_TYPES(DEFINE)
+
+/* ---- packing -------------------------------------------------------------------------------------------------------- */
+
+INLINE uint32_t largest_bits(__m512 a, __m512 b) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    return _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                                                    _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
+}
+
+TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
+    for (int i = 0; i < n; i += 32, x += 32) {
+        record *r = act + i / RECORD;
+        const int block = i % RECORD / 32;
+        if (!block) *r = (record){0};
+        const __m512 first = _mm512_loadu_ps(x), last = _mm512_loadu_ps(x + 16);
+        const uint32_t largest = largest_bits(first, last);
+        if (largest < 0x04000000) continue; // 2^-119
+        const bool finite = largest < 0x7f800000;
+        union { uint32_t u; float f; } amax = {.u = finite ? largest : 0x7fc00000};
+        const float scale = amax.f / 127.0f;
+        const __m512 inverse = _mm512_set1_ps(finite ? 127.0f / amax.f : 0.0f);
+        __m512i qf = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)), ql = _mm512_cvtps_epi32(_mm512_mul_ps(last, inverse));
+        if (!finite) qf = ql = _mm512_setzero_si512();
+        _mm_store_si128((__m128i *)(r->q + piece_place(2 * block)), _mm512_cvtepi32_epi8(qf));
+        _mm_store_si128((__m128i *)(r->q + piece_place(2 * block + 1)), _mm512_cvtepi32_epi8(ql));
+        const int sum_first = _mm512_reduce_add_epi32(qf), sum_last = _mm512_reduce_add_epi32(ql);
+        r->scale[block] = scale;
+        r->sum[block] = scale * (float)(sum_first + sum_last);
+        r->sum16[2 * block] = scale * (float)sum_first;
+        r->sum16[2 * block + 1] = scale * (float)sum_last;
+    }
+}
+#endif

@@ -1,0 +1,253 @@
+/* test_kernels_dot.c - levels, packed activations, and every row of the dot table against decoded weights. */
+#include "backends/kernels_dot.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Rows of weights that end where the readable memory ends, and packed activations likewise. */
+typedef struct guarded {
+    uint8_t *map, *data;
+    size_t map_bytes;
+} guarded;
+
+enum { PAGE = 4096, MAX_N = 4 * 1024, ROWS = 7, TEXT = 128 };
+
+static guarded guard(size_t bytes) {
+    guarded g = {.map_bytes = (bytes + 2 * PAGE - 1) / PAGE * PAGE};
+    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g.map == MAP_FAILED || mprotect(g.map + g.map_bytes - PAGE, PAGE, PROT_NONE)) abort();
+    g.data = g.map + g.map_bytes - PAGE - bytes;
+    return g;
+}
+
+static void unguard(guarded *g) { munmap(g->map, g->map_bytes); }
+
+/* Random blocks: any bits, but scales that are numbers of moderate size. */
+static void random_weights(dw_rng *rng, const dw_qtype_row *t, uint8_t *w, size_t bytes) {
+    static const struct { dw_qtype type; int at[2]; } halves[] = { // where a block has its F16 numbers
+        {DW_Q4_0, {0, 0}}, {DW_Q4_1, {0, 2}}, {DW_Q5_0, {0, 0}}, {DW_Q5_1, {0, 2}}, {DW_Q8_0, {0, 0}},
+        {DW_IQ4_NL, {0, 0}}, {DW_Q2_K, {80, 82}}, {DW_Q3_K, {108, 108}}, {DW_Q4_K, {0, 2}}, {DW_Q5_K, {0, 2}},
+        {DW_Q6_K, {208, 208}}};
+    if (t->block == 1) {
+        for (size_t i = 0; i < bytes; i += (size_t)t->block_bytes) {
+            const float v = (float)dw_rng_normal(rng);
+            const uint16_t h = t->id == DW_F16 ? dw_f32_to_f16(v) : dw_f32_to_bf16(v);
+            memcpy(w + i, t->id == DW_F32 ? (const void *)&v : &h, (size_t)t->block_bytes);
+        }
+        return;
+    }
+    for (size_t i = 0; i < bytes; i++) w[i] = (uint8_t)dw_rng_next(rng);
+    for (size_t k = 0; k < sizeof halves / sizeof *halves; k++)
+        for (size_t i = 0; halves[k].type == t->id && i < bytes; i += (size_t)t->block_bytes)
+            for (int j = 0; j < 2; j++) {
+                // Minima at the middle of the range, so that weights have a mean near zero.
+                const double middle = t->id == DW_Q4_1 ? -7.5 : t->id == DW_Q5_1 ? -15.5 : 1;
+                const double d = 0.01 * (1 + 0.2 * dw_rng_uniform(rng));
+                const uint16_t h = dw_f32_to_f16((float)(j ? d * middle : d));
+                if (j == 0 || halves[k].at[1] != halves[k].at[0]) memcpy(w + i + halves[k].at[j], &h, 2);
+            }
+}
+
+/* The packed activations' values, in order. */
+static void unpacked(const dw_dot_kernel *k, const uint8_t *act, int n, double *x) {
+    const record *r = (const record *)act;
+    for (int i = 0; i < n; i++)
+        x[i] = k->form == DW_ACT_F32 ? ((const float *)act)[i]
+                                     : (double)r[i / RECORD].scale[i % RECORD / 32] *
+                                           r[i / RECORD].q[piece_place(i % RECORD / 16) + i % 16];
+}
+
+static const char *text_of(const dw_dot_kernel *k, int n, int n_cols) {
+    static char text[TEXT];
+    snprintf(text, sizeof text, "%s at %s, n %d, %d columns", dw_qtype_get(k->type)->name, dw_level_names[k->level], n, n_cols);
+    return text;
+}
+
+/* Largest accepted relative RMS error: against the packed activations, and against those that were packed. */
+static const struct { dw_act_form form; double packed, exact; } bounds[] = {
+    [DW_ACT_F32] = {DW_ACT_F32, 2e-6, 2e-6},
+    [DW_ACT_INT8] = {DW_ACT_INT8, 1e-5, 1.5e-2},
+};
+
+/* Multiplies ROWS random rows with n_cols columns that are `size` large, and compares. */
+static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size_t gap) {
+    const dw_qtype_row *t = dw_qtype_get(k->type);
+    dw_rng rng;
+    dw_rng_seed(&rng, (uint64_t)(n * 8 + n_cols));
+    const size_t row_bytes = dw_qtype_row_bytes(t, (size_t)n), stride = row_bytes + gap, act_stride = dw_act_bytes(k->form, n);
+    guarded w = guard((ROWS - 1) * stride + row_bytes), act = guard((size_t)n_cols * act_stride);
+    random_weights(&rng, t, w.data, row_bytes);
+    for (int r = 0; r < ROWS; r++) random_weights(&rng, t, w.data + (size_t)r * stride, row_bytes);
+    static float x[DW_DOT_MAX_COLS][MAX_N], decoded[MAX_N], y[DW_DOT_MAX_COLS][ROWS];
+    static double back[MAX_N];
+    for (int c = 0; c < n_cols; c++) {
+        for (int i = 0; i < n; i++) x[c][i] = (float)(size * dw_rng_normal(&rng));
+        dw_act_pack(k->level, k->form, x[c], n, act.data + (size_t)c * act_stride);
+    }
+    k->rows(w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS);
+    double off_packed = 0, off_exact = 0, all = 0;
+    for (int r = 0; r < ROWS; r++) {
+        t->decode(w.data + (size_t)r * stride, decoded, (size_t)n);
+        for (int c = 0; c < n_cols; c++) {
+            unpacked(k, act.data + (size_t)c * act_stride, n, back);
+            double exact = 0, packed = 0, scale = 0;
+            for (int i = 0; i < n; i++) {
+                exact += (double)decoded[i] * x[c][i], packed += decoded[i] * back[i];
+                scale += (double)decoded[i] * decoded[i] * size * size;
+            }
+            // Against sqrt(n) times the size of a product: the sum itself may be near zero.
+            all += scale;
+            off_packed += pow(y[c][r] - packed, 2), off_exact += pow(y[c][r] - exact, 2);
+            float alone;
+            k->rows(w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride, act_stride, 1, &alone, 1);
+            CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g", text_of(k, n, n_cols), r,
+                  (double)alone, (double)y[c][r]);
+        }
+    }
+    const double packed = sqrt(off_packed / all), exact = sqrt(off_exact / all);
+    CHECK(packed <= bounds[k->form].packed, "%s, size %g: %.3g from the packed", text_of(k, n, n_cols), size, packed);
+    CHECK(exact <= bounds[k->form].exact, "%s, size %g: %.3g from the exact", text_of(k, n, n_cols), size, exact);
+    unguard(&w), unguard(&act);
+}
+
+static void every_usable(void (*check)(const dw_dot_kernel *k)) {
+    for (int l = 0; l < DW_N_LEVELS; l++)
+        if (!dw_level_usable((dw_level)l)) test_skip("this machine lacks '%s'", dw_level_names[l]);
+    for (const dw_dot_kernel *k = dw_dot_kernels; k->rows; k++)
+        if (dw_level_usable(k->level)) check(k);
+}
+
+static void compare_lengths(const dw_dot_kernel *k) {
+    const int block = dw_qtype_get(k->type)->block;
+    for (int n = block; n <= 12 * block; n += block) compare(k, n, 1, 1, 0);
+    for (int n = 256; n <= MAX_N; n *= 4) {
+        compare(k, n, 1, 1, 0);
+        if (block <= 32) compare(k, n - block, 2, 1, 0);
+    }
+    for (int n = 1; block == 1 && n < 70; n++) compare(k, n, 1, 1, 0);
+}
+
+static void compare_columns(const dw_dot_kernel *k) {
+    for (int n_cols = 1; n_cols <= DW_DOT_MAX_COLS; n_cols++) compare(k, 768, n_cols, 1, 0);
+    if (dw_qtype_get(k->type)->block <= 32)
+        for (int n_cols = 1; n_cols <= DW_DOT_MAX_COLS; n_cols++) compare(k, 416, n_cols, 1, 0);
+}
+
+static void compare_sizes(const dw_dot_kernel *k) {
+    for (int e = -30; e <= 30; e += 10) compare(k, 512, 3, pow(10, e), 0);
+    for (size_t gap = 1; gap < 6; gap += 2) compare(k, 512, 1, 1, gap);
+}
+
+static void lengths(void) { every_usable(compare_lengths); }
+static void columns(void) { every_usable(compare_columns); }
+static void sizes(void) { every_usable(compare_sizes); }
+
+static void zero_and_nan(const dw_dot_kernel *k) {
+    enum { N = 512 };
+    const dw_qtype_row *t = dw_qtype_get(k->type);
+    static uint8_t w[N * 4];
+    static _Alignas(64) uint8_t act[N * 4];
+    static float x[N];
+    dw_rng rng;
+    dw_rng_seed(&rng, 1);
+    random_weights(&rng, t, w, dw_qtype_row_bytes(t, N));
+    float y;
+    const float zeros[] = {0.0f, -0.0f, 1e-40f};
+    for (int z = 0; z < 3; z++) {
+        for (int i = 0; i < N; i++) x[i] = zeros[z];
+        dw_act_pack(k->level, k->form, x, N, act);
+        k->rows(w, 0, 1, N, act, 0, 1, &y, 1);
+        CHECK(fabsf(y) < 1e-35f, "%s of %g: %g", text_of(k, N, 1), (double)zeros[z], (double)y);
+    }
+    const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (int b = 0; b < 4; b++) {
+        for (int i = 0; i < N; i++) x[i] = i == 300 ? bad[b] : 1.0f;
+        dw_act_pack(k->level, k->form, x, N, act);
+        k->rows(w, 0, 1, N, act, 0, 1, &y, 1);
+        CHECK(!isfinite(y), "%s with %g: %g", text_of(k, N, 1), (double)bad[b], (double)y);
+    }
+}
+
+static void zeros_and_nans(void) { every_usable(zero_and_nan); }
+
+static void packing_agrees(void) {
+    enum { N = 1024 + 96 };
+    static float x[N];
+    static _Alignas(64) uint8_t act[DW_N_LEVELS][2 * N + 1024];
+    dw_rng rng;
+    dw_rng_seed(&rng, 2);
+    for (int i = 0; i < N; i++) x[i] = (float)dw_rng_normal(&rng) * ldexpf(1, i / 32 % 8 * 20 - 90);
+    for (int i = 0; i < 32; i++) x[i] = (float)(i - 20) + 0.5f, x[32 + i] = 0;
+    x[0] = 127, x[700] = NAN, x[800] = INFINITY, x[900] = 3e38f;
+    for (int l = 0; l < DW_N_LEVELS; l++) {
+        if (!dw_level_usable((dw_level)l)) continue;
+        memset(act[l], 0xee, sizeof act[l]);
+        dw_act_pack((dw_level)l, DW_ACT_INT8, x, N, act[l]);
+        CHECK(!memcmp(act[0], act[l], dw_act_bytes(DW_ACT_INT8, N)), "at %s", dw_level_names[l]);
+        CHECK(act[l][dw_act_bytes(DW_ACT_INT8, N)] == 0xee, "at %s", dw_level_names[l]);
+    }
+    const record *r = (const record *)act[0];
+    CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1], r->q[2], r->q[3]);
+    CHECK(r->scale[0] == 1 && r->scale[1] == 0 && r->sum[1] == 0);
+}
+
+static void packing_error(void) {
+    static float x[MAX_N];
+    static double back[MAX_N];
+    static _Alignas(64) uint8_t act[2 * MAX_N];
+    dw_rng rng;
+    dw_rng_seed(&rng, 3);
+    for (int i = 0; i < MAX_N; i++) x[i] = (float)dw_rng_normal(&rng);
+    dw_act_pack(DW_PORTABLE, DW_ACT_INT8, x, MAX_N, act);
+    unpacked(dw_dot_find(DW_PORTABLE, DW_Q4_0), act, MAX_N, back);
+    double error = 0, all = 0;
+    for (int i = 0; i < MAX_N; i++) error += pow(back[i] - (double)x[i], 2), all += pow((double)x[i], 2);
+    // Largest of 32 normal values / 127 steps / sqrt(12): 2.36 / 440.
+    CHECK(sqrt(error / all) <= 5.6e-3, "%g", sqrt(error / all));
+}
+
+static void levels(void) {
+    dw_err err = {0};
+    CHECK(dw_level_usable(DW_PORTABLE));
+    for (int l = 0; l < DW_N_LEVELS; l++) {
+        dw_level got = DW_N_LEVELS;
+        setenv("DEADWOOD_CPU", dw_level_names[l], 1);
+        err.text[0] = 0;
+        const int rc = dw_level_choose(&got, &err);
+        CHECK(dw_level_usable((dw_level)l) ? rc == 0 && got == (dw_level)l : rc == -1 && strstr(err.text, "lacks"), "%s: %s", dw_level_names[l],
+              err.text);
+        CHECK((dw_cpu_level(NULL) == NULL) == (rc != 0));
+    }
+    setenv("DEADWOOD_CPU", "avx1024", 1);
+    dw_level got;
+    err.text[0] = 0;
+    CHECK(dw_level_choose(&got, &err) == -1 && strstr(err.text, "'avx1024'"), "%s", err.text);
+    unsetenv("DEADWOOD_CPU");
+    CHECK(dw_level_choose(&got, NULL) == 0 && dw_level_usable(got) && dw_cpu_level(NULL) == dw_level_names[got]);
+    for (int l = got + 1; l < DW_N_LEVELS; l++) CHECK(!dw_level_usable((dw_level)l));
+}
+
+static void found(void) {
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++)
+        for (int l = 0; l < DW_N_LEVELS; l++) {
+            const dw_dot_kernel *k = dw_dot_find((dw_level)l, t->id);
+            REQUIRE(k, "%s at %s", t->name, dw_level_names[l]);
+            CHECK(k->type == t->id && k->level <= (dw_level)l && (l > DW_AVX512 || k->level == (dw_level)l || !k->level), "%s", t->name);
+        }
+}
+
+static const test_case cases[] = {
+    {"a level is in force only where the machine has it", levels},
+    {"every type has a row at every level", found},
+    {"all levels pack activations alike, to the nearest step", packing_agrees},
+    {"packing changes normal values by half a percent", packing_error},
+    {"rows of any length, read to the last byte and no further, equal decoded weights times activations", lengths},
+    {"several columns give what each gives alone", columns},
+    {"large and small activations, rows at any address", sizes},
+    {"zero gives zero; NaN and infinity do not vanish", zeros_and_nans},
+    {0},
+};
+TEST_MAIN(cases)
