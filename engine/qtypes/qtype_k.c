@@ -145,17 +145,6 @@ static float spread(int n, int nmax, const float *x, uint8_t *code) {
     return max / (float)nmax;
 }
 
-/* The first of largest magnitude, with its sign. */
-static float extreme(const float *x, int n) {
-    float magnitude = 0, value = 0;
-    for (int i = 0; i < n; i++)
-        if (fabsf(x[i]) > magnitude) {
-            magnitude = fabsf(x[i]);
-            value = x[i];
-        }
-    return value;
-}
-
 /* The codes that fit the stored scale and minimum best; a scale of zero leaves the search's codes. */
 static void fit_codes(const float *x, int len, float scale, float min, int low, int high, uint8_t *code) {
     if (scale == 0) return;
@@ -224,7 +213,7 @@ void dw_encode_q3_k(const float *src, void *dst, size_t n, const float *weight) 
             weight += SUPER;
         } else {
             dw_search_sweeps(16, 16, 4, x, scale, code);
-            const float most = extreme(scale, 16);
+            const float most = dw_extreme(scale, 16);
             if (most != 0) {
                 const float inverse = -32 / most;
                 for (int k = 0; k < 16; k++) scale_code[k] = (uint8_t)(clamp(nearest(inverse * scale[k]), -32, 31) + 32);
@@ -311,7 +300,7 @@ void dw_encode_q6_k(const float *src, void *dst, size_t n, const float *weight) 
         float scale[16];
         uint8_t code[SUPER];
         dw_search_symmetric(16, 16, 32, x, weight ? weight + at : NULL, scale, code);
-        const float most = extreme(scale, 16);
+        const float most = dw_extreme(scale, 16);
         if (fabsf(most) < 1e-15f) {
             memset(b, 0, 210);
             continue;

@@ -68,10 +68,8 @@ void dw_decode_q4_0(const void *src, float *dst, size_t n) {
     for (const float *end = y + n; y < end; y += BLOCK, b += 18) {
         const float d = load_half(b);
         const uint8_t *restrict nibbles = b + 2;
-        for (int j = 0; j < HALF; j++) {
-            y[j] = d * (float)((nibbles[j] & 15) - 8);
-            y[j + HALF] = d * (float)((nibbles[j] >> 4) - 8);
-        }
+        for (int j = 0; j < HALF; j++) y[j] = d * (float)((nibbles[j] & 15) - 8);
+        for (int j = 0; j < HALF; j++) y[j + HALF] = d * (float)((nibbles[j] >> 4) - 8);
     }
 }
 
@@ -81,10 +79,8 @@ void dw_decode_q4_1(const void *src, float *dst, size_t n) {
     for (const float *end = y + n; y < end; y += BLOCK, b += 20) {
         const float d = load_half(b), m = load_half(b + 2);
         const uint8_t *restrict nibbles = b + 4;
-        for (int j = 0; j < HALF; j++) {
-            y[j] = d * (float)(nibbles[j] & 15) + m;
-            y[j + HALF] = d * (float)(nibbles[j] >> 4) + m;
-        }
+        for (int j = 0; j < HALF; j++) y[j] = d * (float)(nibbles[j] & 15) + m;
+        for (int j = 0; j < HALF; j++) y[j + HALF] = d * (float)(nibbles[j] >> 4) + m;
     }
 }
 
@@ -132,18 +128,14 @@ void dw_decode_iq4_nl(const void *src, float *dst, size_t n) {
 
 /* ---- encoders ------------------------------------------------------------------------------------- */
 
-/* Toward zero.  What no int holds (a scale's inverse overflowed, or a NaN came in) becomes 0 by decision. */
-static inline int truncated(float v) { return fabsf(v) < 0x1p31f ? (int)v : 0; }
+/* What no int holds (a scale's inverse overflowed, or a NaN came in) becomes 0 by decision. */
+static inline float held(float v) { return fabsf(v) < 0x1p31f ? v : 0; }
 
-/* The first element of largest magnitude, with its sign. */
-static inline float extreme(const float *x, int n) {
-    float magnitude = 0, value = 0;
-    for (int i = 0; i < n; i++)
-        if (fabsf(x[i]) > magnitude) {
-            magnitude = fabsf(x[i]);
-            value = x[i];
-        }
-    return value;
+/* Half away from zero.  The rest is exact: no value has both a fraction and more than 23 bits before it. */
+static inline int rounded(float v) {
+    const int whole = (int)held(v);
+    const float rest = held(v) - (float)whole;
+    return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
 static inline float inverse(float d) { return d != 0 ? 1 / d : 0; }
@@ -152,9 +144,9 @@ void dw_encode_q8_0(const float *src, void *dst, size_t n, const float *weight) 
     (void)weight;
     uint8_t *b = dst;
     for (const float *x = src, *end = src + n; x < end; x += BLOCK, b += 34) {
-        const float d = fabsf(extreme(x, BLOCK)) / 127, id = inverse(d);
+        const float d = fabsf(dw_extreme(x, BLOCK)) / 127, id = inverse(d);
         store_half(b, d);
-        for (int i = 0; i < BLOCK; i++) b[2 + i] = (uint8_t)truncated(roundf(x[i] * id));
+        for (int i = 0; i < BLOCK; i++) b[2 + i] = (uint8_t)rounded(x[i] * id);
     }
 }
 
@@ -201,10 +193,10 @@ static void store_q5_1(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) 
 /* Symmetric: the extreme value becomes code 0, that is -nmax times the (signed) scale. */
 static inline void encode_symmetric(const float *x, uint8_t *b, size_t n, int nmax, size_t bytes, store_fn *store) {
     for (const float *end = x + n; x < end; x += BLOCK, b += bytes) {
-        const float d = extreme(x, BLOCK) / (float)-nmax, id = inverse(d);
+        const float d = dw_extreme(x, BLOCK) / (float)-nmax, id = inverse(d);
         uint8_t code[BLOCK];
         for (int i = 0; i < BLOCK; i++) {
-            const int q = truncated(x[i] * id + ((float)nmax + 0.5f));
+            const int q = (int)held(x[i] * id + ((float)nmax + 0.5f));
             code[i] = (uint8_t)(q < 2 * nmax ? q : 2 * nmax - 1);
         }
         store(b, d, 0, code);
@@ -214,15 +206,11 @@ static inline void encode_symmetric(const float *x, uint8_t *b, size_t n, int nm
 /* Affine: the smallest value becomes code 0, the largest nmax. */
 static inline void encode_affine(const float *x, uint8_t *b, size_t n, int nmax, size_t bytes, store_fn *store) {
     for (const float *end = x + n; x < end; x += BLOCK, b += bytes) {
-        float min = x[0], max = x[0];
-        for (int i = 1; i < BLOCK; i++) {
-            min = x[i] < min ? x[i] : min;
-            max = x[i] > max ? x[i] : max;
-        }
-        const float d = (max - min) / (float)nmax, id = inverse(d);
+        const dw_range range = dw_range_of(x, BLOCK);
+        const float min = range.min, d = (range.max - min) / (float)nmax, id = inverse(d);
         uint8_t code[BLOCK];
         for (int i = 0; i < BLOCK; i++) {
-            const int q = truncated((x[i] - min) * id + 0.5f);
+            const int q = (int)held((x[i] - min) * id + 0.5f);
             code[i] = (uint8_t)(q < nmax ? q : nmax);
         }
         store(b, d, min, code);

@@ -3,10 +3,47 @@
 #include "qtypes/codecs.h"
 #include "qtypes/lanes.h"
 
+#include <float.h>
 #include <math.h>
 
 enum { LEN_MAX = 32 };
 static const float tiny = 1e-15f; // a group whose values are all smaller counts as zeros
+
+/* ---- extremes --------------------------------------------------------------------------------------- */
+
+static float first_equal(const float *x, float value) {
+    while (*x != value) x++;
+    return *x;
+}
+
+dw_range dw_range_of(const float *x, int n) {
+    lanes low = all(FLT_MAX), high = all(-FLT_MAX);
+    for (int i = 0; i < n; i += LANES) {
+        lanes v;
+        memcpy(&v, x + i, sizeof v);
+        low = pick(v < low, v, low);
+        high = pick(v > high, v, high);
+    }
+    dw_range range = {low[0], high[0]};
+    for (int k = 1; k < LANES; k++) {
+        range.min = low[k] < range.min ? low[k] : range.min;
+        range.max = high[k] > range.max ? high[k] : range.max;
+    }
+    if (range.min == 0) range.min = first_equal(x, 0);
+    if (range.max == 0) range.max = first_equal(x, 0);
+    return range;
+}
+
+float dw_extreme(const float *x, int n) {
+    const dw_range range = dw_range_of(x, n);
+    if (range.max > -range.min) return range.max;
+    if (range.max < -range.min) return range.min;
+    for (int i = 0; i < n && range.max != 0; i++)
+        if (fabsf(x[i]) == range.max) return x[i];
+    return 0;
+}
+
+/* ---- four groups ------------------------------------------------------------------------------------ */
 
 /* Four groups under search.  x, weight and their product, value by value. */
 typedef struct quartet {
@@ -80,38 +117,62 @@ void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const 
 
 /* ---- symmetric, one code at a time ----------------------------------------------------------------- */
 
-void dw_search_sweeps(int n_groups, int len, int nmax, const float *x, float *scale, uint8_t *code) {
+typedef struct sweeping {
     quartet q;
-    for (; n_groups > 0; n_groups -= LANES) {
-        load(&q, n_groups, len, x, NULL);
-        const lanes inverse = all((float)-nmax) / q.extreme;
-        lanes codes[LEN_MAX];
-        moments s = {all(0), all(0)};
-        for (int i = 0; i < len; i++) {
-            const lanes l = lanes_clamp(lanes_nearest(inverse * q.x[i]), (float)-nmax, (float)(nmax - 1));
-            codes[i] = l;
-            s.xl += q.wx[i] * l;
-            s.ll += q.w[i] * l * l;
-        }
-        mask changed = ~q.zero;
-        for (int sweep = 0; sweep < 5 && any(changed); sweep++) {
-            changed = q.zero & 0;
+    lanes codes[LEN_MAX];
+    moments s;
+    mask changed; // groups that the running sweep changed
+} sweeping;
+
+static inline void sweep_begin(sweeping *g, int n_groups, int len, int nmax, const float *x) {
+    load(&g->q, n_groups, len, x, NULL);
+    const lanes inverse = all((float)-nmax) / g->q.extreme;
+    g->s = (moments){all(0), all(0)};
+    for (int i = 0; i < len; i++) {
+        const lanes l = lanes_clamp(lanes_nearest(inverse * g->q.x[i]), (float)-nmax, (float)(nmax - 1));
+        g->codes[i] = l;
+        g->s.xl += g->q.wx[i] * l;
+        g->s.ll += g->q.w[i] * l * l;
+    }
+}
+
+/* Give value i the code that suits the scale which the others want, where that betters the whole. */
+static inline void sweep_value(sweeping *g, int i, int nmax) {
+    const lanes x = g->q.x[i], w = g->q.w[i], wx = g->q.wx[i], old = g->codes[i];
+    const moments s = g->s, rest = {s.xl - wx * old, s.ll - w * old * old};
+    const lanes l = lanes_clamp(lanes_nearest(x * rest.ll / rest.xl), (float)-nmax, (float)(nmax - 1));
+    const moments with = {rest.xl + wx * l, rest.ll + w * l * l};
+    const mask better = ~g->q.zero & (rest.xl > all(0)) & (l != old) & (with.ll > all(0)) &
+                        (with.xl * with.xl * s.ll > s.xl * s.xl * with.ll);
+    g->codes[i] = pick(better, l, old);
+    g->s.xl = pick(better, with.xl, s.xl);
+    g->s.ll = pick(better, with.ll, s.ll);
+    g->changed |= better;
+}
+
+static inline void sweep_end(sweeping *g, int n_groups, int len, int nmax, float *scale, uint8_t *code) {
+    for (int i = 0; i < len; i++) g->codes[i] = pick(g->q.zero, all(0), g->codes[i] + (float)nmax);
+    lanes_store(scale, pick(g->q.zero, all(0), quotient(g->s)), n_groups);
+    lanes_store_codes(code, g->codes, n_groups, len);
+}
+
+/* A value's step waits for its forerunner's division; two quartets in turn fill the wait. */
+void dw_search_sweeps(int n_groups, int len, int nmax, const float *x, float *scale, uint8_t *code) {
+    sweeping a, b;
+    for (; n_groups > 0; n_groups -= 2 * LANES) {
+        sweep_begin(&a, n_groups, len, nmax, x);
+        sweep_begin(&b, n_groups - LANES, len, nmax, x + LANES * len);
+        for (int sweep = 0; sweep < 5; sweep++) {
+            a.changed = b.changed = a.q.zero & 0;
             for (int i = 0; i < len; i++) {
-                const moments rest = {s.xl - q.wx[i] * codes[i], s.ll - q.w[i] * codes[i] * codes[i]};
-                const lanes l = lanes_clamp(lanes_nearest(q.x[i] * rest.ll / rest.xl), (float)-nmax, (float)(nmax - 1));
-                const moments with = {rest.xl + q.wx[i] * l, rest.ll + q.w[i] * l * l};
-                const mask better = ~q.zero & (rest.xl > all(0)) & (l != codes[i]) & (with.ll > all(0)) &
-                                    (with.xl * with.xl * s.ll > s.xl * s.xl * with.ll);
-                codes[i] = pick(better, l, codes[i]);
-                s.xl = pick(better, with.xl, s.xl);
-                s.ll = pick(better, with.ll, s.ll);
-                changed |= better;
+                sweep_value(&a, i, nmax);
+                sweep_value(&b, i, nmax);
             }
+            if (!any(a.changed | b.changed)) break;
         }
-        for (int i = 0; i < len; i++) codes[i] = pick(q.zero, all(0), codes[i] + (float)nmax);
-        lanes_store(scale, pick(q.zero, all(0), quotient(s)), n_groups);
-        lanes_store_codes(code, codes, n_groups, len);
-        x += LANES * len, code += LANES * len, scale += LANES;
+        sweep_end(&a, n_groups, len, nmax, scale, code);
+        sweep_end(&b, n_groups - LANES, len, nmax, scale + LANES, code + LANES * len);
+        x += 2 * LANES * len, code += 2 * LANES * len, scale += 2 * LANES;
     }
 }
 

@@ -23,6 +23,16 @@ static inline int nearest(float v) {
 
 static inline int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
 
+/* Smallest and largest of n values, a multiple of 4; of 0 and -0 the first in order.  NaNs are passed over. */
+typedef struct dw_range {
+    float min, max;
+} dw_range;
+
+dw_range dw_range_of(const float *x, int n);
+
+/* The first value of largest magnitude, with its sign. */
+float dw_extreme(const float *x, int n);
+
 /* x ~ scale * (code - nmax), codes 0 .. 2 nmax - 1.  weight NULL: x^2.  A group of zeros: scale 0, codes 0. */
 void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const float *weight, float *scale,
                          uint8_t *code);
