@@ -5,7 +5,7 @@
  *
  *     type  bytes  layout (offset)                                      value of element i
  *     Q2_K    84   scales[16] 0, qs[64] 16, d 80, dmin 82               (d*(scales[k]&15))*q - dmin*(scales[k]>>4)
- *     Q3_K   110   hmask[32] 0, qs[64] 32, scales[12] 96, d 108         (d*scale(k)) * (q | h<<2) - 4)
+ *     Q3_K   110   hmask[32] 0, qs[64] 32, scales[12] 96, d 108         (d*scale(k)) * ((q | h<<2) - 4)
  *     Q4_K   144   d 0, dmin 2, scales[12] 4, qs[128] 16                (d*scale(s))*q - dmin*min(s)
  *     Q5_K   176   d 0, dmin 2, scales[12] 4, qh[32] 16, qs[128] 48     as Q4_K, q | bit s of qh[l] << 4
  *     Q6_K   210   ql[128] 0, qh[64] 128, scales[16] int8 192, d 208    (d*scales[k]) * ((lo | hi<<4) - 32)
@@ -118,19 +118,13 @@ void dw_decode_q6_k(const void *src, float *dst, size_t n) {
 
 /* ---- encoders ------------------------------------------------------------------------------------- */
 
-/* Importance of a column times the size of the value in it, tempered by `variance`; also each sub-block's sum. */
+/* Weights of a super-block, and their sums by sub-blocks of len values. */
 static void weigh(const float *x, const float *importance, float variance, int len, float w[SUPER], float *sums) {
-    for (int i = 0; i < SUPER; i++) w[i] = importance[i] * sqrtf(variance + x[i] * x[i]);
+    dw_weigh(x, importance, variance, SUPER, w);
     for (int k = 0; k < SUPER / len; k++) {
         sums[k] = 0;
         for (int i = 0; i < len; i++) sums[k] += w[k * len + i];
     }
-}
-
-static float sum_of_squares(const float *x, int n) {
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum += x[i] * x[i];
-    return sum;
 }
 
 /* Codes 0 .. nmax of non-negative values when the largest gets nmax; returns the scale. */
@@ -169,7 +163,7 @@ void dw_encode_q2_k(const float *src, void *dst, size_t n, const float *weight) 
         float w[SUPER], sums[16], scale[16], depth[16], d, dmin;
         uint8_t code[SUPER], scale_code[16], depth_code[16];
         if (weight) {
-            weigh(x, weight, sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
+            weigh(x, weight, dw_sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
             dw_search_affine(weighted, 16, 16, x, w, scale, depth, code);
             d = dw_search_positive(16, 15, scale, sums, scale_code);
             dmin = dw_search_positive(16, 15, depth, sums, depth_code);
@@ -207,7 +201,7 @@ void dw_encode_q3_k(const float *src, void *dst, size_t n, const float *weight) 
         uint8_t code[SUPER], scale_code[16] = {0};
         if (weight) {
             float w[SUPER], sums[16];
-            weigh(x, weight, 2 * sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
+            weigh(x, weight, 2 * dw_sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
             dw_search_symmetric(16, 16, 4, x, w, scale, code);
             dw_search_symmetric(1, 16, 32, scale, sums, &d, scale_code);
             weight += SUPER;
@@ -216,7 +210,8 @@ void dw_encode_q3_k(const float *src, void *dst, size_t n, const float *weight) 
             const float most = dw_extreme(scale, 16);
             if (most != 0) {
                 const float inverse = -32 / most;
-                for (int k = 0; k < 16; k++) scale_code[k] = (uint8_t)(clamp(nearest(inverse * scale[k]), -32, 31) + 32);
+                for (int k = 0; k < 16; k++)
+                    scale_code[k] = (uint8_t)(clamp(nearest(inverse * scale[k]), -32, 31) + 32);
                 d = 1 / inverse;
             }
         }
@@ -239,19 +234,20 @@ static void store_q4_k_scales(uint8_t scales[12], const uint8_t scale[8], const 
 }
 
 /* Q4_K and Q5_K share all but the number of codes: the first 16 bytes of a block, and 256 codes to store. */
-static void encode_affine_k(const float *x, uint8_t *b, const float *weight, dw_affine_search plain, uint8_t code[SUPER]) {
+static void encode_affine_k(const float *x, uint8_t *b, const float *weight, dw_affine_search plain,
+                            uint8_t code[SUPER]) {
     const dw_affine_search weighted = {plain.nmax, -0.9f, 0.05f, 36, false};
     float w[SUPER], scale[8], depth[8], d, dmin;
     uint8_t scale_code[8], depth_code[8];
     if (weight) {
         float sums[8];
-        weigh(x, weight, 2 * sum_of_squares(x, SUPER) / SUPER, 32, w, sums);
+        weigh(x, weight, 2 * dw_sum_of_squares(x, SUPER) / SUPER, 32, w, sums);
         dw_search_affine(weighted, 8, 32, x, w, scale, depth, code);
         d = dw_search_positive(8, 63, scale, sums, scale_code);
         dmin = dw_search_positive(8, 63, depth, sums, depth_code);
     } else {
         for (int s = 0; s < 8; s++) {
-            const float rms = sqrtf(sum_of_squares(x + 32 * s, 32) / 32);
+            const float rms = sqrtf(dw_sum_of_squares(x + 32 * s, 32) / 32);
             for (int i = 32 * s; i < 32 * s + 32; i++) w[i] = rms + fabsf(x[i]);
         }
         dw_search_affine(plain, 8, 32, x, w, scale, depth, code);

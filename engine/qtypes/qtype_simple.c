@@ -221,25 +221,14 @@ static inline void encode_affine(const float *x, uint8_t *b, size_t n, int nmax,
 
 enum { BATCH = 4 }; // blocks searched side by side
 
-static float mean_square(const float *x, size_t n) {
-    float sum = 0;
-    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
-    return sum / (float)n;
-}
-
-/* Importance of a column times the size of the value in it, tempered by the variance. */
-static void weigh(const float *x, const float *importance, float variance, int n, float *w) {
-    for (int i = 0; i < n; i++) w[i] = importance[i] * sqrtf(variance + x[i] * x[i]);
-}
-
 static void encode_symmetric_weighted(const float *x, uint8_t *b, size_t n, const float *weight, int nmax, size_t bytes,
                                       store_fn *store) {
-    const float variance = mean_square(x, n);
+    const float variance = dw_sum_of_squares(x, n) / (float)n;
     for (size_t left = n / BLOCK; left;) {
         const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
         float w[BATCH * BLOCK], d[BATCH];
         uint8_t code[BATCH * BLOCK];
-        weigh(x, weight, variance, values, w);
+        dw_weigh(x, weight, variance, (size_t)values, w);
         dw_search_symmetric(blocks, BLOCK, nmax, x, w, d, code);
         for (int k = 0; k < blocks; k++, b += bytes) store(b, d[k], 0, code + k * BLOCK);
         x += values, weight += values, left -= (size_t)blocks;
@@ -248,13 +237,13 @@ static void encode_symmetric_weighted(const float *x, uint8_t *b, size_t n, cons
 
 static void encode_affine_weighted(const float *x, uint8_t *b, size_t n, const float *weight, int nmax, size_t bytes,
                                    store_fn *store) {
-    const float variance = mean_square(x, n);
+    const float variance = dw_sum_of_squares(x, n) / (float)n;
     const dw_affine_search how = {nmax, -0.9f, 0.05f, 36, false};
     for (size_t left = n / BLOCK; left;) {
         const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
         float w[BATCH * BLOCK], d[BATCH], depth[BATCH];
         uint8_t code[BATCH * BLOCK];
-        weigh(x, weight, variance, values, w);
+        dw_weigh(x, weight, variance, (size_t)values, w);
         dw_search_affine(how, blocks, BLOCK, x, w, d, depth, code);
         for (int k = 0; k < blocks; k++, b += bytes) store(b, d[k], -depth[k], code + k * BLOCK);
         x += values, weight += values, left -= (size_t)blocks;
@@ -295,8 +284,8 @@ void dw_encode_iq4_nl(const float *src, void *dst, size_t n, const float *weight
         const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
         float w[BATCH * BLOCK], d[BATCH];
         if (weight) {
-            for (int k = 0; k < blocks; k++)
-                weigh(x + k * BLOCK, weight + k * BLOCK, 2 * mean_square(x + k * BLOCK, BLOCK), BLOCK, w + k * BLOCK);
+            for (int i = 0; i < values; i += BLOCK)
+                dw_weigh(x + i, weight + i, 2 * dw_sum_of_squares(x + i, BLOCK) / BLOCK, BLOCK, w + i);
             weight += values;
         }
         dw_search_table(blocks, BLOCK, x, weight ? w : NULL, d);

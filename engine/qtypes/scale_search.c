@@ -9,7 +9,17 @@
 enum { LEN_MAX = 32 };
 static const float tiny = 1e-15f; // a group whose values are all smaller counts as zeros
 
-/* ---- extremes --------------------------------------------------------------------------------------- */
+/* ---- what encoders ask of a group -------------------------------------------------------------------- */
+
+float dw_sum_of_squares(const float *x, size_t n) {
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    return sum;
+}
+
+void dw_weigh(const float *x, const float *importance, float variance, size_t n, float *w) {
+    for (size_t i = 0; i < n; i++) w[i] = importance[i] * sqrtf(variance + x[i] * x[i]);
+}
 
 static float first_equal(const float *x, float value) {
     while (*x != value) x++;

@@ -10,6 +10,7 @@
 #define DW_SCALE_SEARCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -32,6 +33,12 @@ dw_range dw_range_of(const float *x, int n);
 
 /* The first value of largest magnitude, with its sign. */
 float dw_extreme(const float *x, int n);
+
+/* In F32 and index order. */
+float dw_sum_of_squares(const float *x, size_t n);
+
+/* w = importance of the column times the size of the value in it, tempered by the variance. */
+void dw_weigh(const float *x, const float *importance, float variance, size_t n, float *w);
 
 /* x ~ scale * (code - nmax), codes 0 .. 2 nmax - 1.  weight NULL: x^2.  A group of zeros: scale 0, codes 0. */
 void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const float *weight, float *scale,
