@@ -2,6 +2,8 @@
 
 CFLAGS   ?= -O3 -g
 SAN      ?=
+PREFIX   ?= /usr/local
+ONLY     ?=
 comma    := ,
 B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(filter clang,$(CC)),-clang)
 
@@ -11,18 +13,21 @@ WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 CPP_ALL  := -Iengine -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS))
 LIBS     := $(shell pkg-config --libs $(PKGS)) -lm -lpthread
+COMPILE   = $(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(CPP_ALL)
 
 ENGINE   := $(sort $(wildcard engine/*/*.c))
 ROOMS    := prune predict quant experiments
 # A room's file with a main() is a program, the others belong to every program of that room.
 MAINS    := $(sort $(shell grep -l '^int main' $(wildcard $(ROOMS:=/*.c)) /dev/null))
-PROGRAMS := $(patsubst %,$B/deadwood-%,$(basename $(notdir $(MAINS))))
-TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
-TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/preload_%.c,$(sort $(wildcard tests/*.c))))
 objects   = $(patsubst %.c,$B/%.o,$(1))
 roomlib   = $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
+program   = $(patsubst deadwood-deadwood,deadwood,deadwood-$(basename $(notdir $(1))))
+PROGRAMS := $(foreach m,$(MAINS),$B/$(call program,$m))
+TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
+TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
+HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: all test fuzz clean help
+.PHONY: all test test-slow tests layers headers fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -34,19 +39,46 @@ $B/libengine.a: $(call objects,$(ENGINE))
 
 $B/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(CPP_ALL) -MMD -MP -c $< -o $@
+	$(COMPILE) -MMD -MP -c $< -o $@
 
-define program
-$B/deadwood-$(basename $(notdir $(1))): $(call objects,$(1)) $(call roomlib,$(patsubst %/,%,$(dir $(1)))) $B/libengine.a
+define program_rule
+$B/$(call program,$(1)): $(call objects,$(1)) $(call roomlib,$(patsubst %/,%,$(dir $(1)))) $B/libengine.a
 	$$(CC) $$(SANFLAGS) $$(LDFLAGS) $$^ $$(LIBS) -o $$@
 endef
-$(foreach m,$(MAINS),$(eval $(call program,$(m))))
+$(foreach m,$(MAINS),$(eval $(call program_rule,$(m))))
+
+# ---- tests: build/run runs test programs and tests/cli, and counts (tests/run.c says how)
 
 $B/test_%: $B/tests/test_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $B/libengine.a
 	$(CC) $(SANFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
-test: all $(TESTS)  ## prove it
-	@for t in $(TESTS); do $$t || exit 1; done
+$B/run: $B/tests/run.o $B/tests/test.o
+	$(CC) $(SANFLAGS) $(LDFLAGS) $^ -o $@
+
+$B/faults.so: tests/preload_faults.c
+	@mkdir -p $(@D)
+	$(CC) $(STD) $(WARN) -O2 -g -D_GNU_SOURCE -shared -fPIC $< -ldl -o $@
+
+tests: all $(TESTS) $B/run $B/faults.so
+
+test: tests layers  ## prove it; ONLY=words runs the tests whose names contain them
+	@SAN=$(SAN) $B/run $B "$(ONLY)" $(TESTS)
+
+test-slow: export DW_SLOW = 1
+test-slow: test  ## prove it at length
+
+layers: headers  ## check the direction of includes
+	@sh tests/layers.sh
+
+# Every header compiles alone.
+headers: $(HEADERS:%=$B/%.alone)
+
+$B/%.h.alone: %.h
+	@mkdir -p $(@D)
+	@$(COMPILE) -Wno-unused -Wno-pragma-once-outside-header -MMD -MP -MF $@.d -MT $@ -fsyntax-only -x c $<
+	@touch $@
+
+# ---- fuzzing
 
 # Every tests/fuzz_NAME.c is a libFuzzer target.  What it finds new stays in build-fuzz/corpus/NAME, so that the
 # next run goes on from there; an input that fails is left as build-fuzz/NAME-crash-... and belongs into tests/broken.
@@ -68,6 +100,23 @@ fuzz:  ## feed the readers random bytes, SECONDS=30 each
 	    awk '/number_of_executed_units/ {n = $$2} /peak_rss_mb/ {mb = $$2} \
 	        END {printf "fuzz_%-20s%12d executions, %d MiB\n", "'$$t'", n, mb}' build-fuzz/$$t.log; \
 	done
+
+# ---- what is installed
+
+MANUALS   = $(PROGRAMS:%=%.1)
+
+man: $$(MANUALS)  ## write the man pages into build/
+
+$B/%.1: $B/%
+	@$< --help-man > $@.part && mv $@.part $@
+
+install: all man  ## PREFIX=/usr/local: programs, man pages, library and headers
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/share/man/man1
+	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $B/libengine.a $(DESTDIR)$(PREFIX)/lib
+	for h in engine/engine.h $(wildcard engine/base/base.h engine/formats/formats.h engine/qtypes/qtypes.h \
+	  engine/tokenizers/tokenizers.h); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/deadwood/$${h#engine/}; done
 
 clean:  ## remove what was built
 	rm -rf build build-*

@@ -74,7 +74,7 @@ static int fail_unknown(const opt_program *program, const char *word, dw_err *er
         if (row->name) nearer(word, row->name, &best, &best_distance);
     nearer(word, "help", &best, &best_distance);
     nearer(word, "version", &best, &best_distance);
-    if (best) return dw_fail(err, "unknown option '--%s', did you mean '--%s'?", word, best);
+    if (best) return dw_fail(err, "unknown option '--%s' (did you mean '--%s'?)", word, best);
     return dw_fail(err, "unknown option '--%s'", word);
 }
 

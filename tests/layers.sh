@@ -1,0 +1,59 @@
+#!/bin/sh
+# layers.sh - checks the direction of includes and that the engine neither prints nor exits.
+#
+#   base <- qtypes <- formats <- tokenizers <- backends <- model <- tool <- rooms <- tests
+#
+# A file may include headers of its own folder and of those left of it, with one exception: backends do not see
+# tokenizers.  engine.h gathers base, qtypes, formats and tokenizers and may be included from backends rightwards;
+# tool.h from tool rightwards.  Rooms (prune, predict, quant, experiments) do not see each other.
+cd "$(dirname "$0")/.." || exit 1
+
+grep -Hn '^ *# *include *"' $(find engine prune predict quant experiments -name '*.[ch]' 2>/dev/null) | awk '
+BEGIN {
+    split("base qtypes formats tokenizers engine.h backends model tool.h tool", order, " ")
+    for (i in order) rank[order[i]] = i + 0
+}
+function layer(path,  part, n) { # engine/base/err.c -> base, engine/engine.h -> engine.h, prune/cut.c -> prune
+    n = split(path, part, "/")
+    return part[1] == "engine" ? part[2] : part[1]
+}
+function exists(path,  line, rc) {
+    if (!(path in known)) {
+        rc = (getline line < path)
+        close(path)
+        known[path] = rc >= 0
+    }
+    return known[path]
+}
+{
+    split($0, field, ":")
+    file = field[1]
+    split($0, quoted, "\"")
+    name = quoted[2]
+    folder = file
+    sub("/[^/]*$", "/", folder)
+    path = exists(folder name) ? folder name : exists("engine/" name) ? "engine/" name : name
+    from = layer(file)
+    to = layer(path)
+    if (!exists(path)) bad = "there is no such file"
+    else if (path ~ /\.c$/) bad = "a .c file is not included"
+    else if (from == to) bad = ""
+    else if (!(to in rank)) bad = from " may not see " to
+    else if (!(from in rank)) bad = ""
+    else if (rank[to] > rank[from]) bad = from " may not see " to
+    else if (from == "backends" && to == "tokenizers") bad = "backends may not see tokenizers"
+    else bad = ""
+    n++
+    if (bad != "") { printf "%s:%s: includes \"%s\": %s\n", file, field[2], name, bad; n_bad++ }
+}
+END {
+    if (n_bad) exit 1
+    if (!n) { print "layers: no includes found"; exit 1 }
+}' || exit 1
+
+# The engine outside tool/ neither prints nor exits, and never sees tool.h (by the order above).
+if grep -nE '(^|[^_[:alnum:]])(printf|puts|putchar|perror|exit|abort|_exit) *\(|(stdout|stderr)[^_[:alnum:]]' \
+    $(find engine -name '*.[ch]' ! -path 'engine/tool*') | grep -vE ':[0-9]+: *(\*|/\*|//)|format\(printf|// .*(exit|print)'; then
+    echo 'layers: the engine may not print or exit'
+    exit 1
+fi
