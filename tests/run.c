@@ -185,7 +185,8 @@ static void report_script(const job *j) {
         n_failed++;
         printf("FAIL  %s: %s, expected %d\n%s%s", j->name, end, wanted, out, err);
     } else {
-        const bool ok = is_expected(j, "out", ".out") & is_expected(j, "err", ".err");
+        const bool out_ok = is_expected(j, "out", ".out"), err_ok = is_expected(j, "err", ".err");
+        const bool ok = out_ok && err_ok;
         if (ok) n_passed++;
         else n_failed++;
         printf("%s%s  %.0f ms\n", ok ? "" : "FAIL  ", j->name, 1e3 * j->seconds);
