@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,6 +71,44 @@ const char *test_folder(void) {
         atexit(remove_folder);
     }
     return folder_name;
+}
+
+bool test_slow(void) {
+    const char *slow = getenv("DW_SLOW");
+    return slow && *slow && strcmp(slow, "0") != 0;
+}
+
+static void put_own_folder_on_path(void) {
+    char own[1024], path[8192];
+    const ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (n < 0) return;
+    own[n] = 0;
+    *strrchr(own, '/') = 0;
+    snprintf(path, sizeof path, "%s:%s", own, getenv("PATH"));
+    setenv("PATH", path, 1);
+}
+
+int test_run(const char *format, ...) {
+    static bool path_is_set;
+    if (!path_is_set) put_own_folder_on_path();
+    path_is_set = true;
+    char command[8192], line[10240];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    snprintf(line, sizeof line, "{ %s ; } >%s/log 2>&1 </dev/null", command, test_folder());
+    const int status = system(line);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+const char *test_run_output(void) {
+    static char text[65536];
+    FILE *f = fopen(test_path(test_folder(), "log"), "r");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    return text;
 }
 
 int test_main(const test_case *cases, const char *file, int argc, char **argv) {

@@ -37,4 +37,12 @@ const char *test_folder(void);
 /* "%s/%s" in a rotating set of static buffers. */
 const char *test_path(const char *folder, const char *name);
 
+/* Runs a command line in which "deadwood-NAME" means the program built beside this test; its output goes to `log` of
+ * test_folder().  Returns the exit status, or 128 + the signal. */
+int test_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What the last test_run printed; static storage. */
+const char *test_run_output(void);
+/* True when the long tests were asked for ($DW_SLOW). */
+bool test_slow(void);
+
 #endif

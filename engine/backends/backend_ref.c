@@ -8,11 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 32 }; // tokens that share one decoding of a weight row
+enum { TILE = 32, ROWS = 4 }; // tokens that share a decoded weight row, and rows that share a tile of tokens
 
 typedef struct scratch { // of one thread, behind what all threads share
     double *xt;          // (n, TILE): a tile of inputs, transposed
-    float *row;          // (n): a decoded weight row
+    float *rows;         // (ROWS, n): decoded weight rows
     double *score;       // (n_ctx): attention
     float *k, *v;        // (n_batch, n_head_kv * head_dim), shared: before they go to the cache
 } scratch;
@@ -25,7 +25,7 @@ static size_t longest_row(const dw_hparams *hp) {
 
 static size_t thread_bytes(const dw_hparams *hp, int n_ctx) {
     const size_t n = longest_row(hp);
-    return (n * TILE * sizeof(double) + n * sizeof(float) + (size_t)n_ctx * sizeof(double) + 63) / 64 * 64;
+    return (n * TILE * sizeof(double) + n * ROWS * sizeof(float) + (size_t)n_ctx * sizeof(double) + 63) / 64 * 64;
 }
 
 static size_t kv_bytes(const dw_hparams *hp, int n_batch) {
@@ -41,17 +41,20 @@ static scratch scratch_of(const dw_pass *p, int ith) {
     const size_t n = longest_row(hp), kv = kv_bytes(hp, p->n_batch);
     uint8_t *shared = p->scratch;
     double *own = (double *)(shared + 2 * kv + thread_bytes(hp, p->cache.n_ctx) * (size_t)ith);
-    return (scratch){.xt = own, .score = own + n * TILE, .row = (float *)(own + n * TILE + p->cache.n_ctx),
+    return (scratch){.xt = own, .score = own + n * TILE, .rows = (float *)(own + n * TILE + p->cache.n_ctx),
                      .k = (float *)shared, .v = (float *)(shared + kv)};
 }
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
-/* acc[t] = sum over k of row[k] * xt[k][t], each sum in the order of k. */
-static inline __attribute__((always_inline)) void tile_sums(const float *row, const double *xt, size_t n, int width, double *acc) {
-    for (int t = 0; t < width; t++) acc[t] = 0;
+/* acc[r][t] = sum over k of rows[r][k] * xt[k][t], each sum in the order of k.  A product of two F32 is exact in double. */
+static inline __attribute__((always_inline)) void tile_sums(const float *rows, const double *restrict xt, size_t n, int width,
+                                                            double (*restrict acc)[TILE]) {
+    double sum[ROWS][TILE] = {0};
     for (size_t k = 0; k < n; k++)
-        for (int t = 0; t < width; t++) acc[t] += (double)row[k] * xt[k * (size_t)width + (size_t)t];
+        for (int r = 0; r < ROWS; r++)
+            for (int t = 0; t < width; t++) sum[r][t] += (double)rows[(size_t)r * n + k] * xt[k * (size_t)width + (size_t)t];
+    memcpy(acc, sum, sizeof sum);
 }
 
 /* The same arithmetic for any width of the vector unit: contraction is off, lanes are tokens. */
@@ -61,9 +64,11 @@ static inline __attribute__((always_inline)) void tile_sums(const float *row, co
 #define FOR_VECTOR_UNITS
 #endif
 
-FOR_VECTOR_UNITS static void sums_of_tile(const float *row, const double *xt, size_t n, double *acc) { tile_sums(row, xt, n, TILE, acc); }
+FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) {
+    tile_sums(rows, xt, n, TILE, acc);
+}
 
-static void sums_of_one(const float *row, const double *xt, size_t n, double *acc) { tile_sums(row, xt, n, 1, acc); }
+FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) { tile_sums(rows, xt, n, 1, acc); }
 
 /* What a product does with its sums: out(ctx, row, token, sum + bias). */
 typedef void (*sink)(void *ctx, size_t row, int token, double sum);
@@ -80,21 +85,27 @@ typedef struct row_range { // rows first .. end - 1, or of a list the entries fi
 } row_range;
 
 /* out(ctx, r, t, w_r . x_t + bias_r) for the rows r and all tokens of x (n_tokens, w->ne[0]). */
-static void product(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range rows, const float *x, int n_tokens, sink out,
+static void product(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x, int n_tokens, sink out,
                     void *ctx) {
     const size_t n = w->ne[0];
-    double acc[TILE];
+    double acc[ROWS][TILE];
     for (int t0 = 0; t0 < n_tokens; t0 += TILE) {
         const int left = n_tokens - t0, width = left < TILE ? left : TILE, padded = width == 1 ? 1 : TILE;
         for (size_t k = 0; k < n; k++)
             for (int t = 0; t < padded; t++) s->xt[k * (size_t)padded + (size_t)t] = t < width ? x[(size_t)(t0 + t) * n + k] : 0;
-        for (size_t i = rows.first; i < rows.end; i++) {
-            const size_t r = rows.list ? (size_t)rows.list[i] : i;
-            w->type->decode(w->data + r * dw_tensor_row_bytes(w), s->row, n);
-            if (padded == 1) sums_of_one(s->row, s->xt, n, acc);
-            else sums_of_tile(s->row, s->xt, n, acc);
-            const double b = bias && bias->name ? at(bias, r) : 0;
-            for (int t = 0; t < width; t++) out(ctx, r, t0 + t, acc[t] + b);
+        for (size_t i = range.first; i < range.end; i += ROWS) {
+            size_t row[ROWS];
+            const size_t n_rows = range.end - i < ROWS ? range.end - i : ROWS;
+            for (size_t r = 0; r < n_rows; r++) {
+                row[r] = range.list ? (size_t)range.list[i + r] : i + r;
+                w->type->decode(w->data + row[r] * dw_tensor_row_bytes(w), s->rows + r * n, n);
+            }
+            if (padded == 1) sums_of_one(s->rows, s->xt, n, acc); // rows beyond n_rows hold old values, unused
+            else sums_of_tile(s->rows, s->xt, n, acc);
+            for (size_t r = 0; r < n_rows; r++) {
+                const double b = bias && bias->name ? at(bias, row[r]) : 0;
+                for (int t = 0; t < width; t++) out(ctx, row[r], t0 + t, acc[r][t] + b);
+            }
         }
     }
 }
@@ -165,9 +176,11 @@ static void to_cache(const dw_cache *c, void *array, size_t first, const float *
     }
 }
 
-static void from_cache(const dw_cache *c, const void *array, size_t first, float *v, int n) {
-    for (int i = 0; i < n; i++)
-        v[i] = c->type == DW_KV_CACHE_F32 ? ((const float *)array)[first + (size_t)i] : dw_f16_to_f32(((const uint16_t *)array)[first + (size_t)i]);
+/* n values of the cache as F32: where they lie, or converted into row. */
+static const float *from_cache(const dw_cache *c, const void *array, size_t first, float *row, int n) {
+    if (c->type == DW_KV_CACHE_F32) return (const float *)array + first;
+    for (int i = 0; i < n; i++) row[i] = dw_f16_to_f32(((const uint16_t *)array)[first + (size_t)i]);
+    return row;
 }
 
 static size_t cache_row(const dw_pass *p, int l, int seq, int head, int pos) {
@@ -203,7 +216,7 @@ static void qkv(dw_pass *p, int l, int ith, int n_threads) {
 }
 
 /* Eight interleaved partial sums, folded in order. */
-static double dot(const float *a, const float *b, int n) {
+FOR_VECTOR_UNITS static double dot(const float *a, const float *b, int n) {
     double lane[8] = {0}, sum = 0;
     int i = 0;
     for (; i + 8 <= n; i += 8)
@@ -211,6 +224,10 @@ static double dot(const float *a, const float *b, int n) {
     for (; i < n; i++) lane[i % 8] += (double)a[i] * b[i];
     for (int j = 0; j < 8; j++) sum += lane[j];
     return sum;
+}
+
+FOR_VECTOR_UNITS static void accumulate(double *acc, double weight, const float *row, int n) {
+    for (int j = 0; j < n; j++) acc[j] += weight * row[j];
 }
 
 /* mix = sum over positions i <= pos of softmax_i(scale q.k_i) v_i, for one token and head. */
@@ -222,16 +239,14 @@ static void attend_head(dw_pass *p, int l, int t, int head, double *score) {
     float row[4096];
     double acc[4096], max = -INFINITY, sum = 0;
     for (int i = 0; i < n; i++) {
-        from_cache(&p->cache, p->cache.k[l], base + (size_t)i * (size_t)D, row, D);
-        score[i] = dot(q, row, D) * p->net->hp.attn_scale;
+        const float *k = from_cache(&p->cache, p->cache.k[l], base + (size_t)i * (size_t)D, row, D);
+        score[i] = dot(q, k, D) * p->net->hp.attn_scale;
         if (score[i] > max) max = score[i];
     }
     for (int i = 0; i < n; i++) sum += score[i] = exp(score[i] - max);
     memset(acc, 0, (size_t)D * sizeof *acc);
-    for (int i = 0; i < n; i++) {
-        from_cache(&p->cache, p->cache.v[l], base + (size_t)i * (size_t)D, row, D);
-        for (int j = 0; j < D; j++) acc[j] += score[i] * row[j];
-    }
+    for (int i = 0; i < n; i++)
+        accumulate(acc, score[i], from_cache(&p->cache, p->cache.v[l], base + (size_t)i * (size_t)D, row, D), D);
     float *mix = p->mix + ((size_t)t * (size_t)w->n_head + (size_t)head) * (size_t)D;
     for (int j = 0; j < D; j++) mix[j] = (float)(acc[j] / sum);
 }

@@ -1,0 +1,60 @@
+/* checkpoint.h - a Hugging Face or MLX checkpoint folder, read as the tensors of a GGUF file.
+ *
+ *   config.json                what the model is (old and new form: rope_theta + rope_scaling, or rope_parameters)
+ *   model*.safetensors         the weights, F32, F16, BF16, or MLX's affine groups (weight, scales, biases)
+ *   tokenizer.json, ...        read by tokenizers/vocab_hf.c
+ *
+ * A matrix keeps its rows; only q and k of architectures with rope on pairs (2i, 2i+1) have them permuted within each
+ * head (transformers pairs i with i + D/2).  MLX's groups w = scale q + bias, q unsigned of b bits, are Q4_1 (b <= 4) or
+ * Q5_1 (b = 5) blocks with scale and bias repeated: exact when both fit F16, which is checked value by value. */
+#ifndef CHECKPOINT_H
+#define CHECKPOINT_H
+
+#include "engine.h"
+#include "model/model.h"
+
+typedef struct checkpoint_config {
+    const dw_arch *arch;
+    int n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
+    double norm_eps, rope_theta;
+    bool tied;
+    int sliding_window; // 0: none
+    enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } rope;
+    double rope_factor, low_freq_factor, high_freq_factor, attention_factor; // attention_factor 0: derived
+    int n_ctx_original;
+    int group_size, bits; // MLX; bits 0: not quantized
+} checkpoint_config;
+
+typedef struct checkpoint_tensor { // one tensor of the GGUF file to be
+    char name[64];
+    int n_dims;
+    size_t ne[2];                 // values of a row, rows
+    const dw_qtype_row *kept;     // the type that keeps every bit; NULL: MLX groups without an exact block format
+    const dw_st_tensor *source;   // NULL: made here (rope_freqs)
+    const dw_st_tensor *scales, *biases; // MLX
+    int group_size, bits;
+    int permute_heads;            // 0: rows stay
+    const float *made;            // values of a tensor made here
+} checkpoint_tensor;
+
+typedef struct checkpoint {
+    checkpoint_config config;
+    dw_safetensors *weights;
+    dw_vocab vocab;
+    checkpoint_tensor *tensor;
+    size_t n_tensor;
+    float *rope_freqs;
+    const char *folder;           // borrowed
+} checkpoint;
+
+int checkpoint_open(checkpoint *c, const char *folder, dw_err *err);
+void checkpoint_close(checkpoint *c);
+
+/* All metadata of the GGUF file, but for types and lineage. */
+void checkpoint_write_keys(const checkpoint *c, dw_gguf_writer *w);
+
+/* Row r of a tensor: as F32 values, or as the bytes of its kept type. */
+void checkpoint_row_values(const checkpoint_tensor *t, size_t r, float *row);
+void checkpoint_row_kept(const checkpoint_tensor *t, size_t r, uint8_t *row);
+
+#endif

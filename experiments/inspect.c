@@ -1,0 +1,243 @@
+/* inspect.c - what is in a model file.
+ *
+ *     deadwood inspect mini.gguf --lineage */
+#include "tool.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    opt_list file, inputs;
+    bool tensors, keys, lineage, verify, json;
+} o;
+
+// clang-format off
+static const opt_row rows[] = {
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF)"},
+    {"tensors", 0, OPT_FLAG, 0, &o.tensors, NULL, NULL, "list the tensors: name, type, shape, bytes"},
+    {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
+    {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands that can be run again"},
+    {"verify", 0, OPT_FLAG, 0, &o.verify, NULL, NULL, "check the hashes of the lineage's inputs that are at hand; exit 1 if one differs"},
+    {"inputs", 0, OPT_TEXTS, 0, &o.inputs, NULL, "DIR", "folders to look for inputs in, besides this one and the file's"},
+    {"json", 0, OPT_FLAG, 0, &o.json, NULL, NULL, "one JSON object instead of text"},
+    OPT_QUIET, {0}};
+// clang-format on
+
+static const opt_program program = {
+    .name = "inspect",
+    .summary = "what is in a model file",
+    .usage = "FILE [--tensors] [--keys] [--lineage] [--verify] [--json]",
+    .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: the chain of "
+             "commands that made the file, with the hashes of what they read.",
+    .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
+    .rows = rows};
+
+/* ---- numbers by type ------------------------------------------------------------------------------------- */
+
+typedef struct type_sum {
+    const dw_qtype_row *type;
+    size_t n_tensors, n_values, n_bytes;
+} type_sum;
+
+/* Sums over the tensors for each type that occurs; returns how many types. */
+static size_t sum_types(const dw_gguf *g, type_sum *sums) {
+    size_t n = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        size_t k = 0;
+        while (k < n && sums[k].type != t->type) k++;
+        if (k == n) sums[n++] = (type_sum){.type = t->type};
+        sums[k].n_tensors++;
+        sums[k].n_values += dw_tensor_n_values(t);
+        sums[k].n_bytes += t->n_bytes;
+    }
+    return n;
+}
+
+/* "1024" where all layers agree, else runs: "0-3: 1024, 4: 768". */
+static void print_layers(const char *what, const int *v, int n) {
+    printf("%-18s", what);
+    for (int first = 0, end; first < n; first = end) {
+        for (end = first + 1; end < n && v[end] == v[first];) end++;
+        if (first == 0 && end == n) printf("%d", v[0]);
+        else if (end == first + 1) printf("%s%d: %d", first ? ", " : "", first, v[first]);
+        else printf("%s%d-%d: %d", first ? ", " : "", first, end - 1, v[first]);
+    }
+    printf("\n");
+}
+
+static void print_summary(const dw_model *m) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    const dw_gguf *g = dw_model_gguf(m);
+    const double n_bytes = (double)dw_gguf_file_bytes(g), n_params = (double)dw_model_n_params(m);
+    dw_str name = {"-", 1};
+    dw_gguf_str(g, "general.name", &name, NULL);
+    printf("%-18s%.*s\n", "name", (int)name.len, name.ptr);
+    printf("%-18s%s\n", "architecture", hp->arch);
+    printf("%-18s%.0f (%.1f MB, %.3f bits per weight)\n", "file bytes", n_bytes, n_bytes / 1e6, 8 * n_bytes / n_params);
+    printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
+    printf("%-18s%zu (%.1f MB)\n", "bytes per token", dw_model_bytes_per_token(m), (double)dw_model_bytes_per_token(m) / 1e6);
+    printf("%-18s%d\n%-18s%d\n%-18s%d\n", "layers", hp->n_layer, "embedding", hp->n_embd, "vocabulary", hp->n_vocab);
+    printf("%-18s%s\n%-18s%d\n", "output", hp->tied ? "tied to the embedding" : "own matrix", "context", hp->n_ctx_train);
+    print_layers("heads", hp->n_head, hp->n_layer);
+    print_layers("KV heads", hp->n_head_kv, hp->n_layer);
+    printf("%-18s%d\n", "head dimension", hp->head_dim);
+    print_layers("FFN width", hp->n_ff, hp->n_layer);
+    printf("%-18s%g, norm epsilon %g\n", "rope base", (double)hp->rope_base, (double)hp->norm_eps);
+    type_sum sums[DW_QTYPE_END];
+    const size_t n = sum_types(g, sums);
+    for (size_t i = 0; i < n; i++)
+        printf("%-18s%zu tensors, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors, sums[i].n_values, sums[i].n_bytes);
+}
+
+/* ---- lists -------------------------------------------------------------------------------------------------- */
+
+static void print_tensors(const dw_gguf *g) {
+    printf("tensor\ttype\tshape\tbytes\n");
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        printf("%s\t%s\t", t->name, t->type->name);
+        for (int k = t->n_dims - 1; k >= 0; k--) printf("%s%zu", k < t->n_dims - 1 ? "x" : "", t->ne[k]);
+        printf("\t%zu\n", t->n_bytes);
+    }
+}
+
+enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
+
+/* Text from a file, without what would break a line or steer a terminal. */
+static void print_text(dw_str s) {
+    for (size_t i = 0; i < s.len && i < SHOWN_CHARS; i++) putchar((unsigned char)s.ptr[i] < ' ' || s.ptr[i] == 0x7f ? ' ' : s.ptr[i]);
+    if (s.len > SHOWN_CHARS) printf("...");
+}
+
+static void print_keys(const dw_gguf *g) {
+    printf("key\tcount\tvalue\n");
+    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
+        const dw_kv *kv = dw_gguf_kv(g, i);
+        printf("%s\t%zu\t", kv->key, kv->count);
+        for (size_t k = 0; k < kv->count && k < SHOWN_ITEMS; k++) {
+            if (k) printf(", ");
+            if (kv->str) print_text(kv->str[k]);
+            else printf("%g", dw_kv_number(kv, k));
+        }
+        printf("%s\n", kv->count > SHOWN_ITEMS ? ", ..." : "");
+    }
+}
+
+static int print_lineage(const dw_gguf *g, dw_err *err) {
+    char *commands = lineage_commands(g, err);
+    if (!commands && err->text[0]) return -1;
+    printf("%s\n", commands ? commands : "no lineage: the file was not made by deadwood");
+    free(commands);
+    return 0;
+}
+
+/* ---- verify ----------------------------------------------------------------------------------------------------- */
+
+typedef struct verify_count {
+    const char *model_path;
+    int n_same, n_other, n_absent;
+} verify_count;
+
+static char *find_input(const char *model_path, const char *name) {
+    const char *slash = strrchr(model_path, '/');
+    for (size_t i = 0; i < o.inputs.n + 2; i++) {
+        char *path = i == 0                ? dw_format(NULL, "%s", name)
+                     : i <= o.inputs.n     ? dw_format(NULL, "%s/%s", o.inputs.item[i - 1], name)
+                     : slash               ? dw_format(NULL, "%.*s%s", (int)(slash - model_path + 1), model_path, name)
+                                           : NULL;
+        if (path && dw_file_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static void verify_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
+    verify_count *count = ctx;
+    char *path = find_input(count->model_path, name), hex[65];
+    const char *state = "not at hand";
+    if (path && !dw_sha256_file(path, hex, NULL)) state = strcmp(hex, sha256) ? "DIFFERS" : "same";
+    printf("%s\t%s\t%s\t%s\n", tool_name, name, state, path ? path : "-");
+    count->n_same += !strcmp(state, "same");
+    count->n_other += !strcmp(state, "DIFFERS");
+    count->n_absent += !strcmp(state, "not at hand");
+    free(path);
+}
+
+static int verify(const dw_gguf *g, dw_err *err) {
+    verify_count count = {.model_path = dw_gguf_path(g)};
+    printf("tool\tinput\tstate\tpath\n");
+    if (lineage_inputs(g, verify_input, &count, err)) return -1;
+    say("%d inputs are the same, %d differ, %d are not at hand", count.n_same, count.n_other, count.n_absent);
+    return count.n_other ? dw_fail(err, "%d inputs are not what '%s' was made from", count.n_other, dw_gguf_path(g)) : 0;
+}
+
+/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+
+static json_t *json_ints(const int *v, int n) {
+    json_t *a = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(a, json_integer(v[i]));
+    return a;
+}
+
+static json_t *json_tensors(const dw_gguf *g) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        json_t *shape = json_array();
+        for (int k = t->n_dims - 1; k >= 0; k--) json_array_append_new(shape, json_integer((json_int_t)t->ne[k]));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type", t->type->name, "shape", shape, "bytes", (json_int_t)t->n_bytes));
+    }
+    return list;
+}
+
+static json_t *json_lineage(const dw_gguf *g) {
+    json_t *steps = json_array();
+    const dw_kv *kv = dw_gguf_find(g, "deadwood.lineage");
+    for (size_t i = 0; kv && kv->str && i < kv->count; i++) {
+        json_t *step = dw_json_parse(kv->str[i].ptr, kv->str[i].len, "lineage", NULL);
+        if (step) json_array_append_new(steps, step);
+    }
+    return steps;
+}
+
+static int print_json(const dw_model *m, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    const dw_gguf *g = dw_model_gguf(m);
+    json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "arch", hp->arch, "file_bytes",
+                          (json_int_t)dw_gguf_file_bytes(g), "params", (json_int_t)dw_model_n_params(m), "bytes_per_token",
+                          (json_int_t)dw_model_bytes_per_token(m), "n_layer", hp->n_layer, "n_embd", hp->n_embd, "n_vocab", hp->n_vocab,
+                          "head_dim", hp->head_dim, "n_ctx_train", hp->n_ctx_train, "tied", hp->tied, "rope_base", (double)hp->rope_base,
+                          "norm_eps", (double)hp->norm_eps);
+    if (!j) return dw_fail(err, "out of memory: JSON");
+    json_object_set_new(j, "n_ff", json_ints(hp->n_ff, hp->n_layer));
+    json_object_set_new(j, "n_head", json_ints(hp->n_head, hp->n_layer));
+    json_object_set_new(j, "n_head_kv", json_ints(hp->n_head_kv, hp->n_layer));
+    json_object_set_new(j, "lineage", json_lineage(g));
+    if (o.tensors) json_object_set_new(j, "tensors", json_tensors(g));
+    json_dumpf(j, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(j);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    opt_parse(&program, argc, argv);
+    if (o.file.n != 1) die_usage("give one file");
+    dw_err err = {0};
+    dw_model *m = dw_model_open(o.file.item[0], &err);
+    if (!m) die_err(&err);
+    const dw_gguf *g = dw_model_gguf(m);
+    int rc = 0;
+    if (o.json) rc = print_json(m, &err);
+    else if (o.tensors) print_tensors(g);
+    else if (o.keys) print_keys(g);
+    else if (o.verify) rc = verify(g, &err);
+    else if (o.lineage) rc = print_lineage(g, &err);
+    else print_summary(m);
+    if (rc) die_err(&err);
+    dw_model_close(m);
+    return 0;
+}
