@@ -1,0 +1,386 @@
+/* test_session.c - what must hold for any model and every backend: prefill equals decode, sequences do not touch each other,
+ * lists of neurons, taps, refusals. */
+#include "engine.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Largest NMSE of logits that differ only by rounding: of one backend on two ways through it, and of the list path. */
+static const struct backend_bound {
+    const char *name;
+    double ways, list;
+} backends[] = {{"ref", 1e-12, 1e-10}, {"cpu", 1e-4, 1e-6}, {0}};
+
+static const char *const shapes[] = {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-deci", "tiny-openelm", NULL};
+
+enum { N = 40, MAX_VOCAB = 4096 };
+
+typedef struct run {
+    dw_pool *pool;
+    dw_model *model;
+    dw_session *session;
+    int n_vocab;
+} run;
+
+/* The path of a random model of a shape; made once. */
+static const char *synth(const char *shape, const char *type, double dead) {
+    char name[96];
+    snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);
+    const char *path = test_path(test_folder(), name);
+    if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s", shape, type, dead, path), "%s", test_run_output());
+    return path;
+}
+
+static bool open_threads(run *r, const char *path, dw_session_options o, int n_threads) {
+    dw_err err = {0};
+    *r = (run){.pool = dw_pool_new(n_threads, &err)};
+    o.pool = r->pool;
+    if (!o.n_ctx) o.n_ctx = 128;
+    r->model = dw_model_open(path, &err);
+    r->session = r->model ? dw_session_new(r->model, &o, &err) : NULL;
+    r->n_vocab = r->model ? dw_model_hparams(r->model)->n_vocab : 0;
+    return CHECK(r->session && r->n_vocab <= MAX_VOCAB, "%s", err.text);
+}
+
+static bool open_run(run *r, const char *path, dw_session_options o) { return open_threads(r, path, o, 2); }
+
+static void close_run(run *r) {
+    dw_session_free(r->session);
+    dw_model_close(r->model);
+    dw_pool_free(r->pool);
+}
+
+static void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed) {
+    dw_rng rng;
+    dw_rng_seed(&rng, seed);
+    for (int i = 0; i < n; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)n_vocab);
+}
+
+static uint8_t all_out[256];
+
+/* Logits of n tokens of sequence seq from position first on, in pieces of `step` tokens. */
+static void logits_of(run *r, const int32_t *token, int n, int step, int seq_id, float *logits) {
+    dw_err err = {0};
+    memset(all_out, 1, sizeof all_out);
+    for (int i = 0; i < n; i += step) {
+        const int k = n - i < step ? n - i : step;
+        int32_t seq[256];
+        for (int j = 0; j < k; j++) seq[j] = seq_id;
+        CHECK(!dw_session_eval(r->session, &(dw_batch){.n_tokens = k, .token = token + i, .seq = seq, .out = all_out}, &err) &&
+                  !dw_session_logits(r->session, 0, k, logits + (size_t)i * (size_t)r->n_vocab, &err), "%s", err.text);
+    }
+}
+
+/* Sum of squared differences over sum of squares; NaN where either is not finite. */
+static double nmse(const float *a, const float *b, size_t n) {
+    double error = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        power += (double)b[i] * b[i];
+    }
+    return error / power;
+}
+
+static float *logit_rows(int n_vocab) { return calloc((size_t)N * (size_t)n_vocab, sizeof(float)); }
+
+/* ---- ways through the same computation ------------------------------------------------------------------------ */
+
+static void prefill_decode(void) {
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        for (int s = 0; shapes[s]; s++) {
+            run r;
+            if (!open_run(&r, synth(shapes[s], "F32", 0), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
+            int32_t token[N];
+            random_tokens(token, N, r.n_vocab, 1);
+            float *whole = logit_rows(r.n_vocab), *single = logit_rows(r.n_vocab);
+            logits_of(&r, token, N, N, 0, whole);
+            dw_session_rewind(r.session, 0, 0);
+            logits_of(&r, token, N, 1, 0, single);
+            const double e = nmse(single, whole, (size_t)N * (size_t)r.n_vocab);
+            CHECK(e <= b->ways, "%s, %s: NMSE %.1e, allowed %.0e", b->name, shapes[s], e, b->ways);
+            free(whole), free(single);
+            close_run(&r);
+        }
+    }
+}
+
+static void rewind_kv(void) {
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        run r;
+        if (!open_run(&r, synth("tiny-qwen2", "Q8_0", 0), (dw_session_options){.backend = b->name})) continue;
+        int32_t token[N], other[N];
+        random_tokens(token, N, r.n_vocab, 2);
+        random_tokens(other, N, r.n_vocab, 3);
+        float *first = logit_rows(r.n_vocab), *again = logit_rows(r.n_vocab);
+        logits_of(&r, token, N, N, 0, first);
+        dw_session_rewind(r.session, 0, 0);
+        logits_of(&r, other, N, N, 0, again); // fills the cache with something else
+        dw_session_rewind(r.session, 0, 0);
+        logits_of(&r, token, N, N, 0, again);
+        CHECK(!memcmp(first, again, (size_t)N * (size_t)r.n_vocab * sizeof *first), "%s", b->name);
+
+        dw_session_rewind(r.session, 0, N / 2); // and from the middle on
+        logits_of(&r, token + N / 2, N / 2, N, 0, again);
+        const double e = nmse(again, first + (size_t)(N / 2) * (size_t)r.n_vocab, (size_t)(N / 2) * (size_t)r.n_vocab);
+        CHECK(e <= b->ways, "%s: NMSE %.1e", b->name, e);
+        CHECK(dw_session_n_past(r.session, 0) == N);
+        free(first), free(again);
+        close_run(&r);
+    }
+}
+
+static void sequences(void) {
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        run r;
+        if (!open_run(&r, synth("tiny-qwen3", "F32", 0), (dw_session_options){.backend = b->name, .n_seq = 3, .kv = DW_KV_CACHE_F32})) continue;
+        int32_t token[3][N], mixed[3 * N], seq[3 * N];
+        float *alone[3], *together = calloc(3 * (size_t)N * (size_t)r.n_vocab, sizeof *together);
+        for (int s = 0; s < 3; s++) {
+            random_tokens(token[s], N, r.n_vocab, 10 + (uint64_t)s);
+            alone[s] = logit_rows(r.n_vocab);
+            logits_of(&r, token[s], N, N, s, alone[s]);
+            dw_session_rewind(r.session, s, 0);
+        }
+        for (int i = 0; i < 3 * N; i++) mixed[i] = token[i % 3][i / 3], seq[i] = i % 3;
+        dw_err err = {0};
+        memset(all_out, 1, sizeof all_out);
+        CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 3 * N, .token = mixed, .seq = seq, .out = all_out}, &err) &&
+                  !dw_session_logits(r.session, 0, 3 * N, together, &err), "%s", err.text);
+        for (int i = 0; i < 3 * N; i++) {
+            const double e = nmse(together + (size_t)i * (size_t)r.n_vocab, alone[i % 3] + (size_t)(i / 3) * (size_t)r.n_vocab, (size_t)r.n_vocab);
+            if (!CHECK(e <= b->ways, "%s: token %d of sequence %d: NMSE %.1e", b->name, i / 3, i % 3, e)) break;
+        }
+        for (int s = 0; s < 3; s++) free(alone[s]);
+        free(together);
+        close_run(&r);
+    }
+}
+
+/* exact: bit for bit the same whatever the batch, the cut into passes and the threads. */
+static void exact_passes(void) {
+    const char *types[] = {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K"};
+    const struct { int n_threads, n_batch, step; } ways[] = {{1, 64, N}, {2, 64, N}, {3, 7, N}, {2, 64, 1}, {1, 64, 13}};
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            float *first = NULL;
+            double *first_logprob = calloc(N, sizeof *first_logprob), logprob[N];
+            for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+                run r;
+                const dw_session_options o = {.backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true};
+                dw_err err = {0};
+                if (!open_threads(&r, synth("tiny-llama", types[t], 0), o, ways[w].n_threads)) continue;
+                int32_t token[N];
+                random_tokens(token, N, r.n_vocab, 4);
+                float *logits = logit_rows(r.n_vocab);
+                logits_of(&r, token, N, ways[w].step, 0, logits);
+                if (!first) first = logits;
+                else CHECK(!memcmp(first, logits, (size_t)N * (size_t)r.n_vocab * sizeof *logits), "%s %s: way %zu", b->name, types[t], w);
+                if (first != logits) free(logits);
+                const int n_out = dw_session_n_out(r.session);
+                CHECK(!dw_session_logprobs(r.session, n_out - 1, 1, token, logprob, &err), "%s", err.text);
+                if (w == 0) *first_logprob = *logprob;
+                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, types[t], w, *logprob, *first_logprob);
+                close_run(&r);
+            }
+            free(first);
+            free(first_logprob);
+        }
+    }
+}
+
+static void logprobs_are_softmax(void) {
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        run r;
+        dw_err err = {0};
+        if (!open_run(&r, synth("tiny-qwen2", "F32", 0), (dw_session_options){.backend = b->name})) continue;
+        int32_t token[N], target[N];
+        random_tokens(token, N, r.n_vocab, 5);
+        random_tokens(target, N, r.n_vocab, 6);
+        float *logits = logit_rows(r.n_vocab);
+        double logprob[N];
+        logits_of(&r, token, N, N, 0, logits);
+        CHECK(!dw_session_logprobs(r.session, 0, N, target, logprob, &err), "%s", err.text);
+        for (int i = 0; i < N; i++) {
+            const float *row = logits + (size_t)i * (size_t)r.n_vocab;
+            double sum = 0;
+            for (int v = 0; v < r.n_vocab; v++) sum += exp(row[v]);
+            const double expected = row[target[i]] - log(sum);
+            if (!CHECK(fabs(logprob[i] - expected) < 1e-4, "%s: row %d: %.6f, expected %.6f", b->name, i, logprob[i], expected)) break;
+        }
+        free(logits);
+        close_run(&r);
+    }
+}
+
+/* ---- selection -------------------------------------------------------------------------------------------------- */
+
+typedef struct lists { // one list of neurons a layer
+    int32_t *neuron[64], n[64];
+} lists;
+
+/* All neurons but those that synth planted dead. */
+static void live_neurons(const dw_model *m, lists *out) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    const dw_kv *dead = dw_gguf_find(dw_model_gguf(m), "deadwood.synth.dead");
+    for (int l = 0; l < hp->n_layer; l++) {
+        out->neuron[l] = calloc((size_t)hp->n_ff[l], sizeof(int32_t));
+        out->n[l] = 0;
+        for (int j = 0; j < hp->n_ff[l]; j++) {
+            bool is_dead = false;
+            for (size_t i = 0; dead && i + 1 < dead->count && !is_dead; i += 2) is_dead = dw_kv_number(dead, i) == l && dw_kv_number(dead, i + 1) == j;
+            if (!is_dead) out->neuron[l][out->n[l]++] = j;
+        }
+    }
+}
+
+static void check_lists(double planted, bool expect_fewer) {
+    const char *types[] = {"F32", "Q4_0", "Q8_0"};
+    for (const struct backend_bound *b = backends; b->name; b++) {
+        for (int s = 0; shapes[s]; s++) {
+            for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+                run r;
+                dw_err err = {0};
+                if (!open_run(&r, synth(shapes[s], types[t], planted), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
+                int32_t token[N];
+                random_tokens(token, N, r.n_vocab, 7);
+                lists l;
+                live_neurons(r.model, &l);
+                CHECK(!expect_fewer || l.n[0] < dw_model_hparams(r.model)->n_ff[0]);
+                float *dense = logit_rows(r.n_vocab), *listed = logit_rows(r.n_vocab);
+                for (int step = 1; step <= N; step += N - 1) { // decode, then prefill
+                    dw_session_rewind(r.session, 0, 0);
+                    dw_session_set_selection(r.session, NULL, NULL);
+                    logits_of(&r, token, N, step, 0, dense);
+                    dw_session_rewind(r.session, 0, 0);
+                    const dw_selection sel = {(const int32_t *const *)l.neuron, l.n};
+                    CHECK(!dw_session_set_selection(r.session, &sel, &err), "%s", err.text);
+                    logits_of(&r, token, N, step, 0, listed);
+                    const double e = nmse(listed, dense, (size_t)N * (size_t)r.n_vocab);
+                    CHECK(e <= b->list, "%s, %s %s, %d at a time: NMSE %.1e, allowed %.0e", b->name, shapes[s], types[t], step, e, b->list);
+                }
+                for (int k = 0; k < dw_model_hparams(r.model)->n_layer; k++) free(l.neuron[k]);
+                free(dense), free(listed);
+                close_run(&r);
+            }
+        }
+    }
+}
+
+static void list_of_all(void) { check_lists(0, false); }
+static void list_of_live(void) { check_lists(0.3, true); }
+
+static void bad_lists(void) {
+    run r;
+    if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){0})) return;
+    int32_t twice[] = {3, 3}, beyond[] = {0, 128}, negative[] = {-1}, *bad[] = {twice, beyond, negative}, n[] = {2, 2, 1};
+    for (int i = 0; i < 3; i++) {
+        dw_err err = {0};
+        const int32_t *neuron[4] = {NULL, bad[i]}, count[4] = {0, n[i]};
+        CHECK(dw_session_set_selection(r.session, &(dw_selection){neuron, count}, &err) == -1 && strstr(err.text, "layer 1"), "%s", err.text);
+    }
+    close_run(&r);
+}
+
+/* ---- taps ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct seen { // what a tap saw of layer 1
+    int n_events[DW_N_TAP_POINTS], n_tokens[DW_N_TAP_POINTS];
+    float gate[N * 256], neuron[N * 256], mix[N * 256];
+    double power[DW_N_TAP_POINTS];
+    int last_layer;
+} seen;
+
+static void look(void *ctx, const dw_tap_event *e) {
+    seen *s = ctx;
+    s->n_events[e->point]++;
+    s->n_tokens[e->point] += e->n_tokens;
+    for (size_t i = 0; i < (size_t)e->n_tokens * (size_t)e->n; i++) s->power[e->point] += (double)e->values[i] * e->values[i];
+    CHECK(e->layer >= s->last_layer || e->point == DW_TAP_RESIDUAL, "layers come in order");
+    s->last_layer = e->layer;
+    float *keep = e->point == DW_TAP_FFN_GATE ? s->gate : e->point == DW_TAP_FFN_NEURON ? s->neuron : e->point == DW_TAP_ATTN_MIX ? s->mix : NULL;
+    if (keep && e->layer == 1) memcpy(keep, e->values, (size_t)e->n_tokens * (size_t)e->n * sizeof *keep);
+}
+
+static void taps(void) {
+    static seen s[2]; // ref, cpu
+    memset(s, 0, sizeof s);
+    int n_layer = 0, n_ff = 0, n_mix = 0;
+    for (int k = 0; k < 2; k++) {
+        run r;
+        if (!open_run(&r, synth("tiny-qwen2", "F32", 0), (dw_session_options){.backend = backends[k].name, .kv = DW_KV_CACHE_F32})) return;
+        const dw_hparams *hp = dw_model_hparams(r.model);
+        n_layer = hp->n_layer, n_ff = hp->n_ff[1], n_mix = hp->n_head[1] * hp->head_dim;
+        REQUIRE(n_ff <= 256 && n_mix <= 256);
+        int32_t token[N];
+        random_tokens(token, N, r.n_vocab, 8);
+        float *plain = logit_rows(r.n_vocab), *tapped = logit_rows(r.n_vocab);
+        logits_of(&r, token, N, N, 0, plain);
+        dw_session_rewind(r.session, 0, 0);
+        dw_session_set_tap(r.session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = look, .ctx = &s[k]});
+        logits_of(&r, token, N, N, 0, tapped);
+        CHECK(!memcmp(plain, tapped, (size_t)N * (size_t)r.n_vocab * sizeof *plain), "%s: a tap changes nothing", backends[k].name);
+        free(plain), free(tapped);
+        close_run(&r);
+        for (int p = 0; p < DW_N_TAP_POINTS; p++) {
+            const int expected = p == DW_TAP_RESIDUAL ? n_layer + 1 : p == DW_TAP_HEAD_IN ? N : n_layer;
+            CHECK(s[k].n_events[p] == expected, "%s: point %d: %d events, expected %d", backends[k].name, p, s[k].n_events[p], expected);
+            CHECK(s[k].n_tokens[p] == (p == DW_TAP_HEAD_IN ? 1 : N) * expected, "%s: point %d: %d tokens", backends[k].name, p, s[k].n_tokens[p]);
+            CHECK(s[k].power[p] > 0, "%s: point %d is all zero", backends[k].name, p);
+        }
+    }
+    CHECK(nmse(s[1].gate, s[0].gate, (size_t)N * (size_t)n_ff) <= 1e-6, "gate");
+    CHECK(nmse(s[1].neuron, s[0].neuron, (size_t)N * (size_t)n_ff) <= 1e-6, "neuron");
+    CHECK(nmse(s[1].mix, s[0].mix, (size_t)N * (size_t)n_mix) <= 1e-6, "mix");
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------------- */
+
+static void refusals(void) {
+    run r;
+    if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = 8, .n_seq = 2})) return;
+    const int32_t token[10] = {0}, big = r.n_vocab, negative = -1, seq = 2, gap = 5;
+    const struct { dw_batch b; const char *says; } bad[] = {
+        {{.n_tokens = 1, .token = &big}, "vocabulary"}, {{.n_tokens = 1, .token = &negative}, "vocabulary"},
+        {{.n_tokens = 1, .token = token, .seq = &seq}, "sequence 2"}, {{.n_tokens = 1, .token = token, .pos = &gap}, "position 5"},
+        {{.n_tokens = 10, .token = token}, "context"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dw_err err = {0};
+        dw_session_rewind(r.session, 0, 0);
+        CHECK(dw_session_eval(r.session, &bad[i].b, &err) == -1 && strstr(err.text, bad[i].says), "case %zu: %s", i, err.text);
+    }
+    dw_err err = {0};
+    float logits[1];
+    CHECK(dw_session_logits(r.session, 5, 3, logits, &err) == -1, "output rows that are not there");
+    err = (dw_err){0};
+    CHECK(!dw_session_new(r.model, &(dw_session_options){.pool = r.pool, .backend = "abacus"}, &err) && strstr(err.text, "abacus"), "%s", err.text);
+    close_run(&r);
+}
+
+static void memory_known(void) {
+    run r;
+    if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){0})) return;
+    const dw_session_options small = {.pool = r.pool, .n_ctx = 64}, large = {.pool = r.pool, .n_ctx = 128};
+    const dw_hparams *hp = dw_model_hparams(r.model);
+    size_t cache = 0;
+    for (int l = 0; l < hp->n_layer; l++) cache += 64u * 2 * 2 * (size_t)(hp->n_head_kv[l] * hp->head_dim);
+    CHECK(dw_session_memory(r.model, &large) >= dw_session_memory(r.model, &small) + cache, "64 positions more cost their cache");
+    close_run(&r);
+}
+
+static const test_case cases[] = {
+    {"prefill equals decode for every architecture", prefill_decode},
+    {"a rewound cache gives the same logits again", rewind_kv},
+    {"sequences evaluated together equal each alone", sequences},
+    {"exact passes give the same bits for any threads, batch and cut", exact_passes},
+    {"log-probabilities are the softmax of the logits", logprobs_are_softmax},
+    {"the list path with all neurons listed equals dense", list_of_all},
+    {"the list path without planted dead neurons equals dense", list_of_live},
+    {"neuron lists out of order or range are refused", bad_lists},
+    {"taps see every layer's values, whole batches, and change nothing", taps},
+    {"bad batches and options are refused in a sentence", refusals},
+    {"a session's memory is known beforehand", memory_known},
+    {0}};
+TEST_MAIN(cases)
