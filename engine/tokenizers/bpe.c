@@ -11,18 +11,18 @@
 enum { N_BYTE_CHARS = 256 + 68 };
 
 typedef struct pair_slot {
-    uint64_t pair;      // left << 32 | right
+    uint64_t pair; // left << 32 | right
     uint32_t rank;
-    int32_t result;     // -1: a free slot
+    int32_t result; // -1: a free slot
 } pair_slot;
 
 struct dw_bpe {
     const dw_lookup *index;
     dw_pretokenizer *pre;
     bool ignore_merges;
-    uint16_t char_of_byte[256];        // code points
+    uint16_t char_of_byte[256];         // code points
     int16_t byte_of_char[N_BYTE_CHARS]; // -1: stands for none
-    int32_t id_of_byte[256];           // -1: the vocabulary lacks it
+    int32_t id_of_byte[256];            // -1: the vocabulary lacks it
     pair_slot *slot;
     unsigned shift; // of the hash, so that n_slots = 2^(64 - shift)
     size_t mask;

@@ -61,9 +61,9 @@ int dw_vocab_from_spm(dw_vocab *v, dw_str model, size_t n_rows, dw_err *err);
 /* ---- pre-tokenizers --------------------------------------------------------------------------------- */
 
 typedef struct dw_pretokenizer_row {
-    const char *names;      // as tokenizer.ggml.pre has them, separated by spaces; the first is ours
-    const char *expr[4];    // PCRE2; each cuts every piece that the one before it left
-    const char *hf_split;   // expression of a tokenizer.json's Split that means this row, or NULL
+    const char *names;           // as tokenizer.ggml.pre has them, separated by spaces; the first is ours
+    const char *expr[4];         // PCRE2; each cuts every piece that the one before it left
+    const char *hf_split;        // expression of a tokenizer.json's Split that means this row, or NULL
     bool add_bos, ignore_merges; // what llama.cpp assumes for it
 } dw_pretokenizer_row;
 

@@ -2,7 +2,7 @@
  *
  * A heap holds every pair of neighbours that can merge, ordered by its key and then by position, so that a word of
  * n symbols costs O(n log n) however long it is.  A pair whose symbols have changed since is recognised by its length:
- * symbols only grow, so the two that follow a position add up to the recorded length only while both are as they were. */
+ * symbols only grow, so the two at a position add up to the recorded length only while both are as they were. */
 #include "tokenizers/internal.h"
 
 static void sift_up(dw_candidate *heap, size_t i) {

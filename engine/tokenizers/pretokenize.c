@@ -85,7 +85,8 @@ dw_pretokenizer *dw_pretokenizer_new(const dw_pretokenizer_row *row, dw_err *err
         pcre2_code **c = &p->code[p->n_expr];
         *c = pcre2_compile((PCRE2_SPTR)row->expr[p->n_expr], PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
         if (!*c) {
-            dw_fail(err, "pre-tokenizer '%s': expression %zu, column %zu: PCRE2 error %d", row->names, p->n_expr, at, code);
+            dw_fail(err, "pre-tokenizer '%s': expression %zu, column %zu: PCRE2 error %d", row->names, p->n_expr, at,
+                    code);
             dw_pretokenizer_free(p);
             return NULL;
         }

@@ -59,7 +59,10 @@ void dw_spm_free(dw_spm *m) { free(m); }
 
 /* A float as an unsigned number that is smaller for higher scores. */
 static uint32_t descending(float score) {
-    union { float f; uint32_t u; } bits = {.f = score + 0.0f}; // -0 becomes +0
+    union {
+        float f;
+        uint32_t u;
+    } bits = {.f = score + 0.0f}; // -0 becomes +0
     const uint32_t ascending = bits.u >> 31 ? ~bits.u : bits.u | 1u << 31;
     return ~ascending;
 }
@@ -85,8 +88,8 @@ static int merge_word(const dw_spm *m, dw_work *w, const char *word, size_t len,
     for (size_t i = 0, n; i < len; i += n) {
         n = announced_len(word + i, len - i);
         if (dw_grow(&w->symbol, &w->cap_symbol, w->n_symbol + 1, sizeof *w->symbol, "a text's symbols", err)) return -1;
-        w->symbol[w->n_symbol++] =
-            (dw_symbol){.at = (uint32_t)i, .len = (uint32_t)n, .id = dw_lookup_find(m->index, word + i, n)};
+        w->symbol[w->n_symbol++] = (dw_symbol){
+            .at = (uint32_t)i, .len = (uint32_t)n, .id = dw_lookup_find(m->index, word + i, n)};
     }
     if (dw_merge(w, pair_by_score, m, word, err)) return -1;
     for (size_t i = 0; i < w->n_symbol; i++) {
@@ -103,8 +106,10 @@ int dw_spm_fragment(const dw_spm *m, dw_work *w, const char *text, size_t len, d
     if (dw_grow(&w->text, &w->cap_text, SPACE_LEN * (len + 1), 1, "a text", err)) return -1;
     if (m->add_space_prefix) n = (memcpy(w->text, DW_SPACE, SPACE_LEN), SPACE_LEN);
     for (size_t i = 0; i < len; i++) {
-        if (text[i] != ' ') w->text[n++] = text[i];
-        else memcpy(w->text + n, DW_SPACE, SPACE_LEN), n += SPACE_LEN;
+        if (text[i] != ' ')
+            w->text[n++] = text[i];
+        else
+            memcpy(w->text + n, DW_SPACE, SPACE_LEN), n += SPACE_LEN;
     }
     bool text_before = false;
     for (size_t i = 0; m->cut_at_spaces && i < n;) {
@@ -121,7 +126,8 @@ int dw_spm_fragment(const dw_spm *m, dw_work *w, const char *text, size_t len, d
 
 int dw_spm_byte(dw_str token) {
     static const char digits[] = "0123456789ABCDEF";
-    if (token.len != 6 || memcmp(token.ptr, "<0x", 3) || token.ptr[5] != '>' || !token.ptr[3] || !token.ptr[4]) return -1;
+    if (token.len != 6 || memcmp(token.ptr, "<0x", 3) || token.ptr[5] != '>' || !token.ptr[3] || !token.ptr[4])
+        return -1;
     const char *high = strchr(digits, token.ptr[3]), *low = strchr(digits, token.ptr[4]);
     return high && low ? (int)(high - digits) * 16 + (int)(low - digits) : -1;
 }

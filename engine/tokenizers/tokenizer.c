@@ -14,7 +14,7 @@ struct dw_tokenizer {
     dw_lookup index;
     dw_bpe *bpe; // one of the two
     dw_spm *spm;
-    bool *ends; // n_token
+    bool *ends;                         // n_token
     size_t n_special_len, *special_len; // lengths of special tokens, longest first
     uint8_t special_start[65536 / 8];   // pairs of bytes with which special tokens begin
 };
@@ -46,8 +46,10 @@ static int find_special(dw_tokenizer *t, dw_err *err) {
         if (!is_special(v, (int32_t)id, true)) continue;
         const dw_str text = v->token[id];
         t->special_len[n++] = text.len;
-        if (text.len > 1) mark_start(t, (uint8_t)text.ptr[0], (uint8_t)text.ptr[1]);
-        else for (int second = 0; second < 256; second++) mark_start(t, (uint8_t)text.ptr[0], (uint8_t)second);
+        if (text.len > 1)
+            mark_start(t, (uint8_t)text.ptr[0], (uint8_t)text.ptr[1]);
+        else
+            for (int second = 0; second < 256; second++) mark_start(t, (uint8_t)text.ptr[0], (uint8_t)second);
     }
     qsort(t->special_len, n, sizeof *t->special_len, longest_first);
     for (size_t i = 0; i < n; i++)
@@ -56,9 +58,9 @@ static int find_special(dw_tokenizer *t, dw_err *err) {
 }
 
 static int find_ends(dw_tokenizer *t, dw_err *err) {
-    static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|eom_id|>",
-                                        "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<EOT>", "_<EOT>",
-                                        "<end_of_utterance>"};
+    static const char *const names[] = {
+        "<|eot_id|>",    "<|im_end|>",      "<|end|>", "<|return|>", "<|call|>", "<|eom_id|>",        "<end_of_turn>",
+        "<|endoftext|>", "<|end_of_text|>", "</s>",    "<EOT>",      "_<EOT>",   "<end_of_utterance>"};
     const dw_vocab *v = t->vocab;
     if (!(t->ends = dw_alloc(v->n_token, sizeof *t->ends, "tokens that end a text", err))) return -1;
     if (v->eos >= 0) t->ends[v->eos] = true;
@@ -75,8 +77,10 @@ dw_tokenizer *dw_tokenizer_new(const dw_vocab *v, dw_err *err) {
     if (!t) return NULL;
     t->vocab = v;
     if (dw_lookup_build(&t->index, v->token, v->n_token, err) || find_special(t, err) || find_ends(t, err)) goto failed;
-    if (v->score) t->spm = dw_spm_new(v, &t->index, err);
-    else t->bpe = dw_bpe_new(v, &t->index, err);
+    if (v->score)
+        t->spm = dw_spm_new(v, &t->index, err);
+    else
+        t->bpe = dw_bpe_new(v, &t->index, err);
     if (t->spm || t->bpe) return t;
 failed:
     dw_tokenizer_free(t);
@@ -108,7 +112,8 @@ typedef struct special_place {
 } special_place;
 
 /* Every place where two bytes look like the start of a special token. */
-static int note_places(const dw_tokenizer *t, const char *text, size_t len, special_place **places, size_t *n, dw_err *err) {
+static int note_places(const dw_tokenizer *t, const char *text, size_t len, special_place **places, size_t *n,
+                       dw_err *err) {
     size_t cap = 0;
     *places = NULL;
     *n = 0;
@@ -148,7 +153,8 @@ static int tokenize(dw_work *w, const char *text, size_t len, bool parse_special
     if (!rc && n) {
         if ((taken = dw_alloc(len, 1, "special tokens of a text", err)))
             take_special(w->t, text, len, parse_special, places, n, taken);
-        else rc = -1;
+        else
+            rc = -1;
     }
     for (size_t i = 0; i < n && !rc; i++) {
         if (places[i].id < 0) continue;
@@ -162,7 +168,8 @@ static int tokenize(dw_work *w, const char *text, size_t len, bool parse_special
     return rc;
 }
 
-int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n, dw_err *err) {
+int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n,
+                dw_err *err) {
     const dw_vocab *v = t->vocab;
     dw_work w = {.t = t};
     *ids = NULL;
@@ -203,12 +210,16 @@ size_t dw_token_bytes(const dw_tokenizer *t, int32_t id, bool special, char *buf
     const dw_vocab *v = t->vocab;
     if (id < 0 || (size_t)id >= v->n_token) return 0;
     switch ((dw_token_type)v->type[id]) {
-    case DW_TOKEN_UNUSED: return 0;
+    case DW_TOKEN_UNUSED:
+        return 0;
     case DW_TOKEN_UNKNOWN:
-    case DW_TOKEN_CONTROL: return special ? copy_bytes(v->token[id], buf, cap) : 0;
-    case DW_TOKEN_USER: return copy_bytes(v->token[id], buf, cap);
+    case DW_TOKEN_CONTROL:
+        return special ? copy_bytes(v->token[id], buf, cap) : 0;
+    case DW_TOKEN_USER:
+        return copy_bytes(v->token[id], buf, cap);
     case DW_TOKEN_NORMAL:
-    case DW_TOKEN_BYTE: break;
+    case DW_TOKEN_BYTE:
+        break;
     }
     return t->bpe ? dw_bpe_bytes(t->bpe, v->token[id], buf, cap) : dw_spm_bytes(v->token[id], v->type[id], buf, cap);
 }
@@ -222,7 +233,8 @@ char *dw_detokenize(const dw_tokenizer *t, const int32_t *ids, size_t n, bool sp
     bool at_start = true; // nothing but control tokens so far
     for (size_t i = 0; i < n; i++) {
         const size_t bytes = dw_token_bytes(t, ids[i], special, text + at, total - at);
-        const bool control = ids[i] < 0 || (size_t)ids[i] >= t->vocab->n_token || t->vocab->type[ids[i]] == DW_TOKEN_CONTROL;
+        const bool control = ids[i] < 0 || (size_t)ids[i] >= t->vocab->n_token ||
+                             t->vocab->type[ids[i]] == DW_TOKEN_CONTROL;
         const bool drop = at_start && !control && t->vocab->add_space_prefix && bytes && text[at] == ' ';
         if (drop) memmove(text + at, text + at + 1, bytes - 1);
         at += bytes - drop;

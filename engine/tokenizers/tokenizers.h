@@ -7,7 +7,8 @@
  *            bytes are mapped to printable characters and merged by rank of the pair, leftmost first on ties.
  *   "llama"  SentencePiece BPE: spaces become U+2581, characters are merged by the score of the result, unknown
  *            characters fall back to byte tokens <0xXX>.
- * No Unicode normalization is done (llama.cpp does none; transformers applies NFC for qwen2). */
+ * No Unicode normalization is done (llama.cpp does none; transformers applies NFC for qwen2).  Special tokens are taken
+ * out of the text first, longest first; what lies between two of them is tokenized on its own. */
 #ifndef DW_TOKENIZERS_H
 #define DW_TOKENIZERS_H
 
@@ -32,9 +33,13 @@ typedef struct dw_vocab {
     void *owned;        // memory behind the above
 } dw_vocab;
 
-/* Each fills *v, which is empty after failure.  The GGUF must outlive a vocabulary read from it. */
+/* Each fills *v, which is empty after failure.  The GGUF must outlive a vocabulary read from it.  A special id that the
+ * file does not name is -1 (llama.cpp would take 11 as bos and eos of a gpt2 vocabulary). */
 int dw_vocab_from_gguf(dw_vocab *v, const dw_gguf *g, dw_err *err);
-/* n_rows: rows of the embedding matrix; ids that no token names become "[PADid]", unused. */
+/* Reads tokenizer.json or tokenizer.model (if both are there and the model is "llama", tokens and scores of the latter),
+ * tokenizer_config.json, config.json, generation_config.json, chat_template.jinja.  What llama.cpp could not do alike
+ * is refused: unknown pre-tokenizers, normalizers other than NFC, ignore_merges where its counterpart has none.
+ * n_rows: rows of the embedding matrix; ids that no token names become "[PADid]", unused. */
 int dw_vocab_from_hf(dw_vocab *v, const char *folder, size_t n_rows, dw_err *err);
 void dw_vocab_write(const dw_vocab *v, dw_gguf_writer *w);
 void dw_vocab_release(dw_vocab *v);
@@ -47,8 +52,10 @@ void dw_tokenizer_free(dw_tokenizer *t);
 
 enum { DW_ADD_SPECIAL = 1, DW_PARSE_SPECIAL = 2 }; // prepend BOS where the model does; recognise control tokens
 
-/* *ids: *n ids, free() them (not NULL even for n = 0).  Text may hold any bytes. */
-int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n, dw_err *err);
+/* *ids: *n ids, free() them (not NULL even for n = 0).  Text may hold any bytes, up to 1 GiB; of what is not UTF-8 gpt2
+ * sees U+FFFD for each byte, llama the bytes.  User-defined tokens are recognised without DW_PARSE_SPECIAL too. */
+int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n,
+                dw_err *err);
 
 /* The bytes that a token stands for: up to cap of them into buf, returns how many there are.  Control tokens give
  * none unless `special`.  Pieces of one UTF-8 character may come from several tokens. */

@@ -153,7 +153,9 @@ int dw_vocab_merge_ids(const dw_vocab *v, const dw_lookup *x, size_t i, dw_merge
     if (joined != few) free(joined);
     if (ids->left < 0 || ids->right < 0 || ids->result < 0)
         return dw_fail(err, "merge %zu, '%.*s': %s is no token", i, DW_SHOW(m),
-                       ids->left < 0 ? "its left part" : ids->right < 0 ? "its right part" : "its result");
+                       ids->left < 0    ? "its left part"
+                       : ids->right < 0 ? "its right part"
+                                        : "its result");
     return 0;
 }
 
@@ -168,8 +170,10 @@ static const dw_kv *find_array(const dw_gguf *g, const char *key, dw_kv_type typ
     if (!kv) return NULL;
     const bool type_fits = kv->type == type || (type == DW_KV_I32 && kv->type == DW_KV_U32);
     if (kv->is_array && type_fits && (n ? kv->count == n : kv->count > 0)) return kv;
-    if (!kv->is_array || !type_fits) dw_fail(err, "key '%s' is not an array of the right type", key);
-    else dw_fail(err, "key '%s' has %zu elements, but there are %zu tokens", key, kv->count, n);
+    if (!kv->is_array || !type_fits)
+        dw_fail(err, "key '%s' is not an array of the right type", key);
+    else
+        dw_fail(err, "key '%s' has %zu elements, but there are %zu tokens", key, kv->count, n);
     return NULL;
 }
 
@@ -298,6 +302,5 @@ void dw_vocab_write(const dw_vocab *v, dw_gguf_writer *w) {
     dw_gguf_set_bool(w, KEY "add_bos_token", v->add_bos);
     dw_gguf_set_bool(w, KEY "add_eos_token", v->add_eos);
     if (v->score) dw_gguf_set_bool(w, KEY "add_space_prefix", v->add_space_prefix);
-    if (v->chat_template.ptr)
-        dw_gguf_set_str(w, "tokenizer.chat_template", v->chat_template.ptr, v->chat_template.len);
+    if (v->chat_template.ptr) dw_gguf_set_str(w, "tokenizer.chat_template", v->chat_template.ptr, v->chat_template.len);
 }

@@ -24,13 +24,13 @@ static dw_str str_of(const json_t *string) {
 
 static dw_str str_at(const json_t *object, const char *key) { return str_of(json_object_get(object, key)); }
 
-static bool is_text(const json_t *string, const char *text) { return json_is_string(string) && dw_str_is(str_of(string), text); }
+static bool is_text(const json_t *string, const char *text) {
+    return json_is_string(string) && dw_str_is(str_of(string), text);
+}
 
 static bool type_is(const json_t *object, const char *type) { return is_text(json_object_get(object, "type"), type); }
 
 static bool is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
-
-static bool contains(dw_str text, const char *part) { return text.len && memmem(text.ptr, text.len, part, strlen(part)); }
 
 /* The steps of a normalizer, pre-tokenizer or post-processor: those of a Sequence, or the one there is. */
 typedef struct steps {
@@ -84,7 +84,8 @@ static int read_llama_layout(const json_t *normalizer, const json_t *pre, layout
             continue;
         if (!type_is(s, "Metaspace") || !is_space_text(json_object_get(s, "replacement")))
             return refuse("pre-tokenizer", s, err);
-        l->add_space_prefix |= scheme ? !is_text(scheme, "never") : !json_is_false(json_object_get(s, "add_prefix_space"));
+        l->add_space_prefix |= scheme ? !is_text(scheme, "never")
+                                      : !json_is_false(json_object_get(s, "add_prefix_space"));
         replaced = true;
     }
     return replaced ? 0 : dw_fail(err, "tokenizer.json says nowhere that spaces become U+2581");
@@ -102,8 +103,8 @@ static int read_gpt2_layout(const json_t *normalizer, const json_t *pre, bool ig
         l->pre = dw_pretokenizer_find((dw_str){"gpt-2", 5});
     } else if (p.n == 2 && use_regex && type_is(first, "Digits") && is_true(first, "individual_digits")) {
         l->pre = dw_pretokenizer_find((dw_str){"smollm", 6});
-    } else if (p.n == 2 && !use_regex && type_is(first, "Split") && is_text(json_object_get(first, "behavior"), "Isolated") &&
-               !is_true(first, "invert")) {
+    } else if (p.n == 2 && !use_regex && type_is(first, "Split") &&
+               is_text(json_object_get(first, "behavior"), "Isolated") && !is_true(first, "invert")) {
         const dw_str split = str_at(json_object_get(first, "pattern"), "Regex");
         if (split.ptr) l->pre = dw_pretokenizer_find_split(split.ptr, ignore_merges);
         if (split.ptr && !l->pre && dw_pretokenizer_find_split(split.ptr, !ignore_merges))
@@ -118,7 +119,8 @@ static int read_gpt2_layout(const json_t *normalizer, const json_t *pre, bool ig
 
 static int read_layout(const json_t *tokenizer, layout *l, dw_err *err) {
     const json_t *model = json_object_get(tokenizer, "model"), *type = json_object_get(model, "type");
-    const json_t *normalizer = json_object_get(tokenizer, "normalizer"), *pre = json_object_get(tokenizer, "pre_tokenizer");
+    const json_t *normalizer = json_object_get(tokenizer, "normalizer"),
+                 *pre = json_object_get(tokenizer, "pre_tokenizer");
     *l = (layout){0};
     if (!json_is_object(model)) return dw_fail(err, "tokenizer.json has no object 'model'");
     if (type && !is_text(type, "BPE")) return refuse("model type", type, err);
@@ -133,10 +135,11 @@ static int read_layout(const json_t *tokenizer, layout *l, dw_err *err) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------ */
 
+/* An empty text stays without a token. */
 static int set_token(dw_vocab *v, json_int_t id, dw_str text, int32_t type, dw_err *err) {
     if (id < 0 || (uint64_t)id >= v->n_token)
-        return dw_fail(err, "token '%.*s' has id %lld, but the model has %zu rows", DW_SHOW(text), (long long)id, v->n_token);
-    if (!text.len) return dw_fail(err, "token %lld is empty", (long long)id);
+        return dw_fail(err, "token '%.*s' has id %lld, but the model has %zu rows", DW_SHOW(text), (long long)id,
+                       v->n_token);
     v->token[id] = dw_vocab_text(v, text.ptr, text.len, err);
     v->type[id] = type;
     return v->token[id].ptr ? 0 : -1;
@@ -151,65 +154,71 @@ static int read_tokens(dw_vocab *v, const json_t *model, dw_err *err) {
         if (!json_is_integer(id)) return dw_fail(err, "the id of token '%.*s' is no integer", DW_SHOW(text));
         const json_int_t n = json_integer_value(id);
         if (n >= 0 && (uint64_t)n < v->n_token && v->token[n].len)
-            return dw_fail(err, "tokens '%.*s' and '%.*s' have the same id %lld", DW_SHOW(v->token[n]), DW_SHOW(text), (long long)n);
+            return dw_fail(err, "tokens '%.*s' and '%.*s' have the same id %lld", DW_SHOW(v->token[n]), DW_SHOW(text),
+                           (long long)n);
         const bool byte = v->score && dw_spm_byte(text) >= 0;
         if (set_token(v, n, text, byte ? DW_TOKEN_BYTE : DW_TOKEN_NORMAL, err)) return -1;
     }
     return 0;
 }
 
-/* Texts that are control tokens even where the file says otherwise. */
+static bool framed(dw_str text, const char *start, const char *end) {
+    const size_t n_start = strlen(start), n_end = strlen(end);
+    return text.len >= n_start + n_end && !memcmp(text.ptr, start, n_start) &&
+           !memcmp(text.ptr + text.len - n_end, end, n_end);
+}
+
+/* Texts that are control tokens even where the file says otherwise, as llama.cpp's converter has it. */
 static bool looks_control(dw_str text) {
-    const char *s = text.ptr, *end = text.ptr + text.len;
-    if (dw_str_is(text, "<pad>") || dw_str_is(text, "<mask>")) return true;
-    if (text.len >= 4 && !memcmp(s, "<|", 2) && !memcmp(end - 2, "|>", 2)) return true;
-    if (text.len < 9 || memcmp(s, "<unused", 7) || end[-1] != '>') return false;
-    for (s += 7; s < end - 1; s++)
-        if (*s < '0' || *s > '9') return false;
-    return true;
+    return dw_str_is(text, "<pad>") || dw_str_is(text, "<mask>") || framed(text, "<|", "|>") ||
+           framed(text, "<\xef\xbd\x9c", "\xef\xbd\x9c>") || framed(text, "<unused", ">"); // U+FF5C is DeepSeek's bar
 }
 
-/* A copy with every `from` replaced by `to`. */
-static dw_str replaced(dw_vocab *v, dw_str text, const char *from, const char *to, dw_err *err) {
-    const size_t n_from = strlen(from), n_to = strlen(to);
-    size_t longest;
-    char *copy = dw_mul(text.len, n_to, &longest) ? dw_alloc(longest + 1, 1, "a token", err) : NULL;
-    if (!copy) return (dw_str){0};
+/* A copy with a space for every U+2581. */
+static dw_str with_spaces(dw_vocab *v, dw_str text, dw_err *err) {
+    dw_str copy = dw_vocab_text(v, text.ptr, text.len, err);
+    char *to = (char *)copy.ptr;
     size_t n = 0;
-    for (size_t i = 0; i < text.len;) {
-        const bool here = text.len - i >= n_from && !memcmp(text.ptr + i, from, n_from);
-        if (here) memcpy(copy + n, to, n_to);
-        else copy[n] = text.ptr[i];
-        n += here ? n_to : 1;
-        i += here ? n_from : 1;
+    for (size_t i = 0; copy.ptr && i < text.len; n++) {
+        const bool space = framed((dw_str){text.ptr + i, text.len - i}, DW_SPACE, "");
+        to[n] = space ? ' ' : text.ptr[i];
+        i += space ? strlen(DW_SPACE) : 1;
     }
-    const dw_str result = dw_vocab_text(v, copy, n, err);
-    free(copy);
-    return result;
+    return (dw_str){copy.ptr, n};
 }
 
-static int read_added_token(dw_vocab *v, const json_t *added, bool replace, dw_err *err) {
+/* One entry; `replace`: it may take the place of another text. */
+static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, bool replace, dw_err *err) {
     const dw_str content = str_at(added, "content");
-    const json_t *id = json_object_get(added, "id");
-    if (!content.len || !json_is_integer(id)) return dw_fail(err, "added_tokens: an entry without content and id");
-    const json_int_t n = json_integer_value(id);
+    if (!content.len) return dw_fail(err, "the added token %lld has no content", (long long)id);
     const bool control = is_true(added, "special") || looks_control(content);
-    const dw_str old = n >= 0 && (uint64_t)n < v->n_token ? v->token[n] : (dw_str){0};
+    const dw_str old = id >= 0 && (uint64_t)id < v->n_token ? v->token[id] : (dw_str){0};
     const bool same = old.len == content.len && !memcmp(old.ptr, content.ptr, old.len);
-    if (same && (v->type[n] == DW_TOKEN_UNKNOWN || v->type[n] == DW_TOKEN_BYTE)) return 0;
+    if (same && (v->type[id] == DW_TOKEN_UNKNOWN || v->type[id] == DW_TOKEN_BYTE)) return 0;
     if (old.len && !same && !replace)
-        return dw_fail(err, "tokens '%.*s' and '%.*s' have the same id %lld", DW_SHOW(old), DW_SHOW(content), (long long)n);
-    const bool rewrite = !control && contains(content, DW_SPACE);
-    const dw_str text = rewrite ? replaced(v, content, DW_SPACE, " ", err) : content;
-    if (!text.ptr || set_token(v, n, text, control ? DW_TOKEN_CONTROL : DW_TOKEN_USER, err)) return -1;
-    if (v->score && !same) v->score[n] = ADDED_SCORE;
+        return dw_fail(err, "tokens '%.*s' and '%.*s' have the same id %lld", DW_SHOW(old), DW_SHOW(content),
+                       (long long)id);
+    const dw_str text = control ? content : with_spaces(v, content, err);
+    if (!text.ptr || set_token(v, id, text, control ? DW_TOKEN_CONTROL : DW_TOKEN_USER, err)) return -1;
+    if (v->score && !same) v->score[id] = ADDED_SCORE;
     return 0;
 }
 
-static int read_added(dw_vocab *v, const json_t *list, bool replace, dw_err *err) {
-    if (list && !json_is_array(list) && !json_is_null(list)) return dw_fail(err, "added_tokens is no array");
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (read_added_token(v, json_array_get(list, i), replace, err)) return -1;
+/* tokenizer.json lists them; beside a lone tokenizer.model they are in tokenizer_config.json, by id. */
+static int read_added(dw_vocab *v, const dw_hf_files *f, bool replace, dw_err *err) {
+    const json_t *list = json_object_get(f->tokenizer, "added_tokens");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *added = json_array_get(list, i), *id = json_object_get(added, "id");
+        if (!json_is_integer(id)) return dw_fail(err, "entry %zu of added_tokens has no id", i);
+        if (read_added_token(v, added, json_integer_value(id), replace, err)) return -1;
+    }
+    json_t *decoder = f->tokenizer ? NULL : json_object_get(f->tokenizer_config, "added_tokens_decoder");
+    for (void *i = json_object_iter(decoder); i; i = json_object_iter_next(decoder, i)) {
+        char *end;
+        const long long id = strtoll(json_object_iter_key(i), &end, 10);
+        if (*end) return dw_fail(err, "added_tokens_decoder: '%.40s' is no id", json_object_iter_key(i));
+        if (read_added_token(v, json_object_iter_value(i), id, replace, err)) return -1;
+    }
     return 0;
 }
 
@@ -224,8 +233,10 @@ static dw_str join_pair(dw_vocab *v, dw_str left, dw_str right, dw_err *err) {
     for (int p = 0; p < 2; p++) {
         if (p) joined[n++] = ' ';
         for (size_t i = 0; i < part[p].len; i++) {
-            if (part[p].ptr[i] == ' ') joined[n++] = '\xc4', joined[n++] = '\xa0';
-            else joined[n++] = part[p].ptr[i];
+            if (part[p].ptr[i] == ' ')
+                joined[n++] = '\xc4', joined[n++] = '\xa0';
+            else
+                joined[n++] = part[p].ptr[i];
         }
     }
     const dw_str merge = dw_vocab_text(v, joined, n, err);
@@ -241,10 +252,12 @@ static int read_merges(dw_vocab *v, const json_t *model, dw_err *err) {
     v->n_merge = n;
     for (size_t i = 0; i < n; i++) {
         const json_t *m = json_array_get(merges, i), *left = json_array_get(m, 0), *right = json_array_get(m, 1);
-        if (json_is_string(m)) v->merge[i] = dw_vocab_text(v, str_of(m).ptr, str_of(m).len, err);
+        if (json_is_string(m))
+            v->merge[i] = dw_vocab_text(v, str_of(m).ptr, str_of(m).len, err);
         else if (json_array_size(m) == 2 && json_is_string(left) && json_is_string(right))
             v->merge[i] = join_pair(v, str_of(left), str_of(right), err);
-        else return dw_fail(err, "merge %zu is neither a text nor two", i);
+        else
+            return dw_fail(err, "merge %zu is neither a text nor two", i);
         if (!v->merge[i].ptr) return -1;
     }
     return 0;
@@ -361,16 +374,15 @@ static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err)
         return dw_fail(err, "neither tokenizer.json nor tokenizer.model is there");
     } else {
         if (dw_vocab_alloc(v, l.llama ? "llama" : "gpt2", n_rows, err) || read_tokens(v, model, err)) return -1;
-        if (read_merges(v, model, err)) return -1;
+        if (read_merges(v, model, err) || use_merges(v, err)) return -1;
         v->add_space_prefix = l.add_space_prefix;
     }
     if (l.pre) {
         memcpy(v->pre, l.pre->names, strcspn(l.pre->names, " "));
         v->ignore_merges = l.pre->ignore_merges;
     }
-    if (read_added(v, json_object_get(f->tokenizer, "added_tokens"), spm, err)) return -1;
-    if (dw_vocab_pad(v, err) || read_special(v, f, err) || read_template(v, f, err)) return -1;
-    return v->merge ? use_merges(v, err) : 0;
+    if (read_added(v, f, spm, err)) return -1;
+    return dw_vocab_pad(v, err) || read_special(v, f, err) || read_template(v, f, err) ? -1 : 0;
 }
 
 int dw_vocab_from_hf_files(dw_vocab *v, const dw_hf_files *files, size_t n_rows, dw_err *err) {
@@ -404,13 +416,14 @@ int dw_vocab_from_hf(dw_vocab *v, const char *folder, size_t n_rows, dw_err *err
     char *model = NULL, *chat_template = NULL;
     size_t model_len = 0, template_len = 0;
     *v = (dw_vocab){0};
-    int rc = load(folder, "tokenizer.json", &tokenizer, err) || load(folder, "tokenizer_config.json", &tokenizer_config, err) ||
+    int rc = load(folder, "tokenizer.json", &tokenizer, err) ||
+             load(folder, "tokenizer_config.json", &tokenizer_config, err) ||
              load(folder, "config.json", &config, err) ||
              load(folder, "generation_config.json", &generation_config, err) ||
              load_text(folder, "tokenizer.model", MAX_JSON, &model, &model_len, err) ||
              load_text(folder, "chat_template.jinja", MAX_TEMPLATE, &chat_template, &template_len, err);
-    const dw_hf_files files = {tokenizer, tokenizer_config, config, generation_config,
-                               {model, model_len}, {chat_template, template_len}};
+    const dw_hf_files files = {tokenizer,         tokenizer_config,   config,
+                               generation_config, {model, model_len}, {chat_template, template_len}};
     if (!rc && dw_vocab_from_hf_files(v, &files, n_rows, err)) rc = dw_fail_in(err, folder);
     json_decref(tokenizer);
     json_decref(tokenizer_config);

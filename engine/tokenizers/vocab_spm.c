@@ -15,8 +15,8 @@ enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 typedef struct field {
     uint64_t number;
     unsigned wire;
-    uint64_t value;  // VARINT
-    dw_str bytes;    // of all others
+    uint64_t value; // VARINT
+    dw_str bytes;   // of all others
 } field;
 
 static uint64_t read_varint(dw_cursor *c) {
@@ -36,11 +36,16 @@ static bool next_field(dw_cursor *c, field *f) {
     const uint64_t tag = read_varint(c);
     *f = (field){.number = tag >> 3, .wire = tag & 7};
     size_t len = 0;
-    if (f->wire == VARINT) f->value = read_varint(c);
-    else if (f->wire == FIXED64) len = 8;
-    else if (f->wire == FIXED32) len = 4;
-    else if (f->wire == BYTES) len = read_varint(c);
-    else c->failed = true;
+    if (f->wire == VARINT)
+        f->value = read_varint(c);
+    else if (f->wire == FIXED64)
+        len = 8;
+    else if (f->wire == FIXED32)
+        len = 4;
+    else if (f->wire == BYTES)
+        len = read_varint(c);
+    else
+        c->failed = true;
     if (f->wire != VARINT) f->bytes = (dw_str){(const char *)dw_cursor_take(c, len), len};
     return !c->failed;
 }
