@@ -126,7 +126,8 @@ static void check_file(const broken_file *row, const char *name, const char *rea
     check_refused(open, bytes, size, row ? row->words : "", name);
     test_bytes made = {0};
     if (row) row->make(&made);
-    CHECK(!row || (made.size == size && (!size || !memcmp(made.data, bytes, size))), "%s is not what its row makes", name);
+    CHECK(!row || (made.size == size && (!size || !memcmp(made.data, bytes, size))), "%s is not what its row makes",
+          name);
     free(made.data);
     free(bytes);
 }

@@ -4,6 +4,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -62,7 +63,8 @@ static void round_trip(void) {
     CHECK(dw_gguf_str(g, "general.architecture", &text, &err) == 1 && dw_str_is(text, "llama"));
     CHECK(dw_gguf_u32s(g, "test.widths", widths, 3, &err) == 1 && widths[0] == 10 && widths[2] == 30);
     CHECK(dw_gguf_u32s(g, "llama.block_count", twice, 2, &err) == 1 && twice[0] == 8 && twice[1] == 8);
-    CHECK(dw_kv_number(dw_gguf_find(g, "test.bytes"), 0) == -1 && isnan(dw_kv_number(dw_gguf_find(g, "test.bytes"), 3)));
+    CHECK(dw_kv_number(dw_gguf_find(g, "test.bytes"), 0) == -1 &&
+          isnan(dw_kv_number(dw_gguf_find(g, "test.bytes"), 3)));
     CHECK(dw_gguf_find(g, "test.none")->count == 0 && !dw_gguf_find(g, "test.gone"));
     const dw_kv *tokens = dw_gguf_find(g, "test.tokens");
     CHECK(tokens->count == 3 && tokens->str[1].len == 0 && !memcmp(tokens->str[2].ptr, "\xff\0z", 3));
@@ -120,13 +122,13 @@ static void seed(void) {
 
 /* ---- refusals of the writer -------------------------------------------------------------------------- */
 
-static void refuse_tensor(const char *name, dw_qtype type, size_t columns, const char *words) {
+static void refuse_tensor(const char *name, dw_qtype type, int n_dims, size_t columns, const char *words) {
     dw_err err = {0};
     const char *path = test_path(test_folder(), "refused.gguf");
     dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
     REQUIRE(w, "%s", err.text);
     dw_gguf_add_tensor(w, "taken", dw_qtype_get(DW_F32), 1, (size_t[]){1});
-    dw_gguf_add_tensor(w, name, dw_qtype_get(type), 2, (size_t[]){columns, 2});
+    dw_gguf_add_tensor(w, name, dw_qtype_get(type), n_dims, (size_t[]){columns, 2, 1, 1, 1});
     CHECK(dw_gguf_begin(w, &err), "'%s' was taken", name);
     check_sentence(&err, words, name);
     dw_gguf_writer_free(w);
@@ -136,13 +138,15 @@ static void refuse_tensor(const char *name, dw_qtype type, size_t columns, const
 static void writer_refuses(void) {
     char name[65] = "";
     memset(name, 'n', 64);
-    refuse_tensor(name, DW_F32, 1, "too long");
-    refuse_tensor("", DW_F32, 1, "empty");
-    refuse_tensor("\xff", DW_F32, 1, "UTF-8");
-    refuse_tensor("taken", DW_F32, 1, "twice");
-    refuse_tensor("rows", DW_Q8_0, 33, "whole blocks");
-    refuse_tensor("none", DW_F32, 0, "dimension 0 is 0");
-    refuse_tensor("huge", DW_F32, SIZE_MAX / 4, "overflow");
+    refuse_tensor(name, DW_F32, 2, 1, "too long");
+    refuse_tensor("", DW_F32, 2, 1, "empty");
+    refuse_tensor("\xff", DW_F32, 2, 1, "UTF-8");
+    refuse_tensor("taken", DW_F32, 2, 1, "twice");
+    refuse_tensor("rows", DW_Q8_0, 2, 33, "whole blocks");
+    refuse_tensor("none", DW_F32, 2, 0, "dimension 0 is 0");
+    refuse_tensor("dims", DW_F32, 0, 1, "0 dimensions");
+    refuse_tensor("dims", DW_F32, 5, 1, "5 dimensions");
+    refuse_tensor("huge", DW_F32, 2, SIZE_MAX / 4, "overflow");
 
     dw_err err = {0};
     dw_gguf_writer *w = dw_gguf_writer_new(test_path(test_folder(), "key.gguf"), &err);
@@ -172,6 +176,29 @@ static void writer_counts(void) {
     check_sentence(&err, "1 bytes too many", "a byte too many");
     dw_gguf_writer_free(w);
     CHECK(access(path, F_OK), "a refused file appeared");
+}
+
+/* A file-size limit stands for a full disk. */
+static void full_disk(void) {
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "full.gguf");
+    const size_t n_bytes = 4 << 20;
+    uint8_t *zeros = calloc(1, n_bytes);
+    struct rlimit old, small = {1 << 20, RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &old);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    REQUIRE(w && zeros, "%s", err.text);
+    dw_gguf_add_tensor(w, "w", dw_qtype_get(DW_F32), 1, (size_t[]){n_bytes / 4});
+    setrlimit(RLIMIT_FSIZE, &small);
+    CHECK(!dw_gguf_begin(w, &err) && dw_gguf_write(w, zeros, n_bytes, &err));
+    check_sentence(&err, "cannot write", "a full disk");
+    CHECK(dw_gguf_commit(w, &err), "committed after a failure");
+    dw_gguf_writer_free(w);
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK(access(path, F_OK), "a cut file appeared");
+    free(zeros);
 }
 
 /* ---- the reader's answers ----------------------------------------------------------------------------- */
@@ -523,6 +550,12 @@ static void b_split_beyond(test_bytes *b) { split(b, 2, 2); }
 static void b_split_none(test_bytes *b) { split(b, 0, 0); }
 static void b_split_name(test_bytes *b) { split(b, 0, 2); }
 
+static void b_split_negative(test_bytes *b) {
+    put_gguf(b, 3, 0, 2);
+    put_key(b, "split.no", DW_KV_I32), put_u32(b, -1u);
+    put_key(b, "split.count", DW_KV_I32), put_u32(b, 2);
+}
+
 static void b_split_type(test_bytes *b) {
     put_gguf(b, 3, 0, 1);
     put_kv_str(b, "split.count", "2");
@@ -536,7 +569,7 @@ static const broken_file broken[] = {
     {"gguf-version-0.gguf", "version 0", "GGUF version 0", b_version_0},
     {"gguf-version-1.gguf", "version 1, whose lengths are 32-bit (CVE-2025-66960)", "GGUF version 1", b_version_1},
     {"gguf-version-4.gguf", "a version of the future", "GGUF version 4", b_version_4},
-    {"gguf-big-endian.gguf", "a big-endian file", "big-endian", b_big_endian},
+    {"gguf-big-endian.gguf", "a big-endian file", "a big-endian GGUF file", b_big_endian},
     {"gguf-keys-wrap.gguf", "number of keys x record size wraps (CVE-2024-23605)", "keys do not fit", b_keys_wrap},
     {"gguf-keys-negative.gguf", "number of keys -1", "keys do not fit", b_keys_negative},
     {"gguf-tensors-wrap.gguf", "number of tensors x record size wraps (CVE-2024-21836)", "tensors do not fit", b_tensors_wrap},
@@ -594,6 +627,7 @@ static const broken_file broken[] = {
     {"gguf-split-second.gguf", "the second part of a split model", "give the first part", b_split_second},
     {"gguf-split-beyond.gguf", "part 3 of 2", "'split.no' is 2, but there are 2 parts", b_split_beyond},
     {"gguf-split-none.gguf", "a split model of no parts", "'split.no' is 0, but there are 0 parts", b_split_none},
+    {"gguf-split-negative.gguf", "part -1 of a split model", "'split.no' is negative", b_split_negative},
     {"gguf-split-name.gguf", "a first part whose name does not lead to the others", "must be named", b_split_name},
     {"gguf-split-type.gguf", "number of parts as a string", "missing or not a number", b_split_type},
     {0},
@@ -608,6 +642,7 @@ static const test_case cases[] = {
     {"a file is written as it was in tests/seeds", seed},
     {"the writer refuses what a reader would refuse", writer_refuses},
     {"a file with too few or too many data does not appear", writer_counts},
+    {"a full disk leaves no file", full_disk},
     {"a value of another type is an error, an absent one is not", typed_values},
     {"thousands of names are found, each in its place", many_names},
     {"opening a file of 4 GiB touches its header only", large_file},

@@ -101,10 +101,12 @@ static void shards(void) {
     CHECK(dw_safetensors_count(st) == 2 && t && t->data[0] == 'b');
     dw_safetensors_close(st);
 
-    folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}"), "index says nothing of it");
+    folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}"),
+                   "index says nothing of it");
     folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\"}"), "'b' is not in");
     folder_refused(put_index(folder, "{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}"), "but the index says");
     folder_refused(put_index(folder, "{\"a\":\"../one.safetensors\"}"), "not a plain file name");
+    folder_refused(put_index(folder, "{\"a\":\"sub/one.safetensors\"}"), "not a plain file name");
     folder_refused(put_index(folder, "{\"a\":\"..\"}"), "not a plain file name");
     folder_refused(put_index(folder, "{\"a\":1}"), "not a plain file name");
     folder_refused(put_index(folder, "{\"a\":\"three.safetensors\"}"), "three.safetensors'");
@@ -184,7 +186,9 @@ static void b_length_0(test_bytes *b) { put_safetensors(b, ""); }
 static void b_not_json(test_bytes *b) { put_safetensors(b, "{\"a\":"); }
 static void b_array(test_bytes *b) { put_safetensors(b, "[]"); }
 static void b_trailing(test_bytes *b) { put_safetensors(b, "{}{}"); }
-static void b_nul(test_bytes *b) { header(b, "{\"a\\u0000b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"); }
+static void b_nul(test_bytes *b) {
+    header(b, "{\"a\\u0000b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}");
+}
 static void b_utf8(test_bytes *b) { header(b, "{\"a\xff\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"); }
 
 static void b_deep(test_bytes *b) {
@@ -200,7 +204,9 @@ static void b_twice(test_bytes *b) {
     header(b, json);
 }
 
-static void b_name_empty(test_bytes *b) { header(b, "{\"\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"); }
+static void b_name_empty(test_bytes *b) {
+    header(b, "{\"\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}");
+}
 static void b_entry_number(test_bytes *b) { header(b, "{\"a\":1}"); }
 static void b_metadata_number(test_bytes *b) { put_safetensors(b, "{\"__metadata__\":1}"); }
 static void b_metadata_value(test_bytes *b) { put_safetensors(b, "{\"__metadata__\":{\"a\":{}}}"); }

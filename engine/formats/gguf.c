@@ -18,8 +18,8 @@ static const struct {
     const char *name;
     size_t n_bytes;
 } kv_types[] = {
-    [DW_KV_U8] = {"u8", 1},   [DW_KV_I8] = {"i8", 1},      [DW_KV_U16] = {"u16", 2},  [DW_KV_I16] = {"i16", 2},
-    [DW_KV_U32] = {"u32", 4}, [DW_KV_I32] = {"i32", 4},    [DW_KV_F32] = {"f32", 4},  [DW_KV_BOOL] = {"bool", 1},
+    [DW_KV_U8] = {"u8", 1},   [DW_KV_I8] = {"i8", 1},       [DW_KV_U16] = {"u16", 2}, [DW_KV_I16] = {"i16", 2},
+    [DW_KV_U32] = {"u32", 4}, [DW_KV_I32] = {"i32", 4},     [DW_KV_F32] = {"f32", 4}, [DW_KV_BOOL] = {"bool", 1},
     [DW_KV_STR] = {"str", 0}, [DW_KV_ARRAY] = {"array", 0}, [DW_KV_U64] = {"u64", 8}, [DW_KV_I64] = {"i64", 8},
     [DW_KV_F64] = {"f64", 8},
 };
@@ -90,7 +90,7 @@ static int read_strings(part *p, dw_cursor *c, dw_kv *kv, dw_str *scalar, dw_err
     dw_str *str = scalar;
     if (kv->is_array) {
         if (kv->count > c->left / 8) // the shortest string is its length
-            return dw_fail(err, "an array of %zu strings does not fit in the file", kv->count);
+            return dw_fail(err, "an array of %zu strings does not fit in the file; it may be truncated", kv->count);
         if (kv->count > DW_GGUF_MAX_STRINGS - p->n_strings)
             return dw_fail(err, "more than %d strings", DW_GGUF_MAX_STRINGS);
         p->n_strings += kv->count;
@@ -118,7 +118,8 @@ static int read_value(part *p, dw_cursor *c, dw_kv *kv, dw_str *scalar, dw_err *
         if (read_strings(p, c, kv, scalar, err)) return -1;
     } else {
         if (!dw_mul(kv->count, dw_kv_type_bytes(type), &kv->n_bytes) || kv->n_bytes > c->left)
-            return dw_fail(err, "%zu x %s do not fit in the file", kv->count, dw_kv_type_name(type));
+            return dw_fail(err, "%zu x %s do not fit in the file; it may be truncated", kv->count,
+                           dw_kv_type_name(type));
         dw_cursor_take(c, kv->n_bytes);
     }
     kv->n_bytes = (size_t)(c->at - kv->data);
@@ -303,8 +304,7 @@ static int check_part(const part *p, size_t i, size_t n, dw_err *err) {
     size_t no = 0, count = 0;
     if (split_number(p, "split.no", &no, err) || split_number(p, "split.count", &count, err)) return -1;
     if (no >= count) return dw_fail(err, "key 'split.no' is %zu, but there are %zu parts", no, count);
-    if (no != i && !i)
-        return dw_fail(err, "part %zu of %zu of a split model; give the first part", no + 1, count);
+    if (no != i && !i) return dw_fail(err, "part %zu of %zu of a split model; give the first part", no + 1, count);
     if (no != i || count != n)
         return dw_fail(err, "part %zu of %zu where part %zu of %zu should be", no + 1, count, i + 1, n);
     return 0;
@@ -412,6 +412,7 @@ double dw_kv_number(const dw_kv *kv, size_t i) {
     const uint32_t u = dw_kv_type_bytes(kv->type) >= 4 ? dw_le32(p) : 0;
     float f;
     double d;
+    // clang-format off
     switch (kv->type) {
     case DW_KV_U8: return *p;
     case DW_KV_I8: return (int8_t)*p;
@@ -426,6 +427,7 @@ double dw_kv_number(const dw_kv *kv, size_t i) {
     case DW_KV_F64: return memcpy(&d, p, sizeof d), d;
     default: return NAN;
     }
+    // clang-format on
 }
 
 static int wrong_type(const dw_gguf *g, const dw_kv *kv, const char *wanted, dw_err *err) {

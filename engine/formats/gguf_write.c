@@ -86,8 +86,10 @@ static void set(dw_gguf_writer *w, const char *key, value v) {
         free_value(&v);
         return;
     }
-    if (old) free_value(old);
-    else old = &w->values[w->n_values++];
+    if (old)
+        free_value(old);
+    else
+        old = &w->values[w->n_values++];
     *old = v;
 }
 
@@ -104,8 +106,12 @@ static void set_numbers(dw_gguf_writer *w, const char *key, bool is_array, dw_kv
         dw_fail(&w->err, "key '%.200s': %zu values of type %s cannot be written", key, count, dw_kv_type_name(type));
         return;
     }
-    set(w, key, (value){.is_array = is_array, .type = type, .count = count, .data = copy_bytes(w, data, n_bytes),
-                        .n_bytes = n_bytes});
+    set(w, key,
+        (value){.is_array = is_array,
+                .type = type,
+                .count = count,
+                .data = copy_bytes(w, data, n_bytes),
+                .n_bytes = n_bytes});
 }
 
 static void set_strings(dw_gguf_writer *w, const char *key, bool is_array, const dw_str *strs, size_t count) {
@@ -146,8 +152,12 @@ void dw_gguf_set_strs(dw_gguf_writer *w, const char *key, const dw_str *strs, si
 }
 
 void dw_gguf_set_kv(dw_gguf_writer *w, const char *key, const dw_kv *kv) {
-    set(w, key, (value){.is_array = kv->is_array, .type = kv->type, .count = kv->count,
-                        .data = copy_bytes(w, kv->data, kv->n_bytes), .n_bytes = kv->n_bytes});
+    set(w, key,
+        (value){.is_array = kv->is_array,
+                .type = kv->type,
+                .count = kv->count,
+                .data = copy_bytes(w, kv->data, kv->n_bytes),
+                .n_bytes = kv->n_bytes});
 }
 
 void dw_gguf_unset(dw_gguf_writer *w, const char *key) {
@@ -174,8 +184,10 @@ void dw_gguf_add_tensor(dw_gguf_writer *w, const char *name, const dw_qtype_row 
     dw_err why = {0};
     if (w->begun) dw_fail(&why, "added after the header was written");
     if (dw_grow(&w->tensors, &w->cap_tensors, w->n_tensors + 1, sizeof *w->tensors, "tensors", &w->err)) return;
-    if (!w->begun && !plan_tensor(&w->tensors[w->n_tensors], name, type, n_dims, ne, &why)) w->n_tensors++;
-    else dw_fail(&w->err, "cannot write '%s': tensor '%.200s': %s", w->path, name, why.text);
+    if (!w->begun && !plan_tensor(&w->tensors[w->n_tensors], name, type, n_dims, ne, &why))
+        w->n_tensors++;
+    else
+        dw_fail(&w->err, "cannot write '%s': tensor '%.200s': %s", w->path, name, why.text);
 }
 
 static int refuse_duplicates(dw_gguf_writer *w, dw_err *err) {

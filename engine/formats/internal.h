@@ -22,8 +22,8 @@ enum {
 dw_gguf *dw_gguf_open_memory(const void *data, size_t size, const char *name, dw_err *err);
 dw_safetensors *dw_safetensors_open_memory(const void *data, size_t size, const char *name, dw_err *err);
 
-size_t dw_kv_type_bytes(uint32_t type);         // of an element; 0: strings, arrays and unknown types
-const char *dw_kv_type_name(uint32_t type);     // "u32"
+size_t dw_kv_type_bytes(uint32_t type);     // of an element; 0: strings, arrays and unknown types
+const char *dw_kv_type_name(uint32_t type); // "u32"
 /* Bytes of a tensor of ne[0..3], ne[0] in whole blocks; fails when a dimension is 0 or the product overflows. */
 int dw_tensor_size(const dw_qtype_row *type, const size_t ne[4], size_t *n_bytes, dw_err *err);
 /* Names of keys and tensors: 1 to max bytes of UTF-8. */

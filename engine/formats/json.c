@@ -15,9 +15,12 @@ static size_t count_values(const char *text, size_t len) {
     bool quoted = false;
     for (size_t i = 0; i < len; i++) {
         const char c = text[i];
-        if (c == '"') quoted = !quoted;
-        else if (quoted) i += c == '\\';
-        else n += c == ',' || c == '[' || c == '{' || c == ':';
+        if (c == '"')
+            quoted = !quoted;
+        else if (quoted)
+            i += c == '\\';
+        else
+            n += c == ',' || c == '[' || c == '{' || c == ':';
     }
     return n;
 }

@@ -20,20 +20,20 @@ static const struct {
     size_t n_bits;
     dw_st_dtype dtype;
 } dtypes[] = {
-    {"F32", 32, DW_ST_F32},         {"F16", 16, DW_ST_F16},       {"BF16", 16, DW_ST_BF16},
-    {"U32", 32, DW_ST_U32},         {"BOOL", 8, DW_ST_OTHER},     {"U8", 8, DW_ST_OTHER},
-    {"I8", 8, DW_ST_OTHER},         {"F8_E4M3", 8, DW_ST_OTHER},  {"F8_E5M2", 8, DW_ST_OTHER},
-    {"F8_E8M0", 8, DW_ST_OTHER},    {"F8_E4M3FNUZ", 8, DW_ST_OTHER}, {"F8_E5M2FNUZ", 8, DW_ST_OTHER},
-    {"I16", 16, DW_ST_OTHER},       {"U16", 16, DW_ST_OTHER},     {"I32", 32, DW_ST_OTHER},
-    {"I64", 64, DW_ST_OTHER},       {"U64", 64, DW_ST_OTHER},     {"F64", 64, DW_ST_OTHER},
-    {"C64", 64, DW_ST_OTHER},       {"F4", 4, DW_ST_OTHER},       {"F6_E2M3", 6, DW_ST_OTHER},
+    {"F32", 32, DW_ST_F32},      {"F16", 16, DW_ST_F16},          {"BF16", 16, DW_ST_BF16},
+    {"U32", 32, DW_ST_U32},      {"BOOL", 8, DW_ST_OTHER},        {"U8", 8, DW_ST_OTHER},
+    {"I8", 8, DW_ST_OTHER},      {"F8_E4M3", 8, DW_ST_OTHER},     {"F8_E5M2", 8, DW_ST_OTHER},
+    {"F8_E8M0", 8, DW_ST_OTHER}, {"F8_E4M3FNUZ", 8, DW_ST_OTHER}, {"F8_E5M2FNUZ", 8, DW_ST_OTHER},
+    {"I16", 16, DW_ST_OTHER},    {"U16", 16, DW_ST_OTHER},        {"I32", 32, DW_ST_OTHER},
+    {"I64", 64, DW_ST_OTHER},    {"U64", 64, DW_ST_OTHER},        {"F64", 64, DW_ST_OTHER},
+    {"C64", 64, DW_ST_OTHER},    {"F4", 4, DW_ST_OTHER},          {"F6_E2M3", 6, DW_ST_OTHER},
     {"F6_E3M2", 6, DW_ST_OTHER},
 };
 
 typedef struct shard {
     char *file; // name of the file
     dw_map map;
-    bool mapped; // else the bytes are the caller's
+    bool mapped;           // else the bytes are the caller's
     dw_st_tensor *tensors; // in order of data
     size_t n_tensors;
     char *names; // the bytes of all names
@@ -117,8 +117,7 @@ static int check_places(shard *s, const uint8_t *data, size_t n_data, dw_err *er
         at += t->n_bytes;
     }
     const size_t n_used = (size_t)(at - data);
-    if (n_used != n_data)
-        return dw_fail(err, "%zu bytes of data, but its tensors account for %zu", n_data, n_used);
+    if (n_used != n_data) return dw_fail(err, "%zu bytes of data, but its tensors account for %zu", n_data, n_used);
     return 0;
 }
 
@@ -126,8 +125,8 @@ static int check_metadata(const json_t *metadata, dw_err *err) {
     const char *key;
     json_t *value;
     if (!json_is_object(metadata)) return dw_fail(err, "__metadata__ is not an object");
-    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
-        if (!json_is_string(value)) return dw_fail(err, "__metadata__ '%.200s' is not a string", key);
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) if (!json_is_string(value)) return dw_fail(
+        err, "__metadata__ '%.200s' is not a string", key);
     return 0;
 }
 
@@ -168,8 +167,10 @@ static int read_shard(shard *s, const char *path, dw_err *err) {
     json_t *header = dw_json_parse((const char *)text, n, path, err);
     if (!header) return -1;
     dw_err why = {0};
-    if (!json_is_object(header)) dw_fail(&why, "its header is not a JSON object");
-    else read_tensors(s, header, c.at, c.left, &why);
+    if (!json_is_object(header))
+        dw_fail(&why, "its header is not a JSON object");
+    else
+        read_tensors(s, header, c.at, c.left, &why);
     json_decref(header);
     return why.text[0] ? dw_fail(err, "'%s': %s", path, why.text) : 0;
 }
@@ -179,8 +180,10 @@ static int add_shard(dw_safetensors *st, const char *path, const char *file, con
     if (dw_grow(&st->shards, &st->cap_shards, st->n_shards + 1, sizeof *st->shards, "shards", err)) return -1;
     shard *s = &st->shards[st->n_shards++];
     *s = (shard){.mapped = !memory};
-    if (memory) s->map = *memory;
-    else if (dw_map_file(&s->map, path, err)) return -1;
+    if (memory)
+        s->map = *memory;
+    else if (dw_map_file(&s->map, path, err))
+        return -1;
     s->file = dw_strdup(file, err);
     return s->file ? read_shard(s, path, err) : -1;
 }
@@ -205,9 +208,7 @@ static int join_shards(dw_safetensors *st, const char *path, dw_err *err) {
 /* A shard must lie beside its index. */
 static bool is_plain_name(const char *file) { return file[0] && file[0] != '.' && !strchr(file, '/'); }
 
-static int by_text(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
+static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 /* The distinct files that an index names; the strings are the index's. */
 static const char **list_files(json_t *weight_map, size_t *n_files, dw_err *err) {
@@ -248,9 +249,8 @@ static int compare_with_index(dw_safetensors *st, json_t *weight_map, dw_err *er
     const char *name;
     json_t *file;
     if (n_listed == json_object_size(weight_map)) return 0;
-    json_object_foreach(weight_map, name, file)
-        if (!dw_safetensors_find(st, name))
-            return dw_fail(err, "tensor '%.200s' is not in '%s', where the index puts it", name, json_string_value(file));
+    json_object_foreach(weight_map, name, file) if (!dw_safetensors_find(st, name)) return dw_fail(
+        err, "tensor '%.200s' is not in '%s', where the index puts it", name, json_string_value(file));
     return 0;
 }
 
@@ -274,7 +274,8 @@ static int open_index(dw_safetensors *st, const char *folder, const char *index,
     json_t *weight_map = json_object_get(root, "weight_map");
     dw_err why = {0};
     int rc = -1;
-    if (!json_is_object(weight_map)) dw_fail(&why, "it has no weight_map");
+    if (!json_is_object(weight_map))
+        dw_fail(&why, "it has no weight_map");
     else if (!add_listed_shards(st, folder, weight_map, &why) && !join_shards(st, folder, &why))
         rc = compare_with_index(st, weight_map, &why);
     json_decref(root);
@@ -295,10 +296,14 @@ static int open_folder(dw_safetensors *st, const char *folder, dw_err *err) {
     char *one = dw_format(err, "%s/model.safetensors", folder);
     char *index = dw_format(err, "%s/model.safetensors.index.json", folder);
     int rc = -1;
-    if (!one || !index) rc = -1;
-    else if (exists(one)) rc = add_shard(st, one, one, NULL, err) || join_shards(st, one, err) ? -1 : 0;
-    else if (exists(index)) rc = open_index(st, folder, index, err);
-    else dw_fail(err, "'%s' has neither model.safetensors nor model.safetensors.index.json", folder);
+    if (!one || !index)
+        rc = -1;
+    else if (exists(one))
+        rc = add_shard(st, one, one, NULL, err) || join_shards(st, one, err) ? -1 : 0;
+    else if (exists(index))
+        rc = open_index(st, folder, index, err);
+    else
+        dw_fail(err, "'%s' has neither model.safetensors nor model.safetensors.index.json", folder);
     free(one);
     free(index);
     return rc;
@@ -337,7 +342,6 @@ void dw_safetensors_close(dw_safetensors *st) {
 }
 
 size_t dw_safetensors_n_files(const dw_safetensors *st) { return st->n_shards; }
-
 
 const char *dw_safetensors_file(const dw_safetensors *st, size_t i) {
     const char *slash = strrchr(st->shards[i].file, '/');
