@@ -474,8 +474,9 @@ static void stock_encodes_alike(void) {
                     const float *w = weighting ? weight : NULL;
                     t->encode(x, packed, (size_t)n, w);
                     stock.quantize(t->id, x, again, 0, 1, n, w);
-                    CHECK(!memcmp(packed, again, dw_qtype_row_bytes(t, (size_t)n)), "%s, values %d, weights %d, length %d",
-                          t->name, kind, weighting, n);
+                    const size_t bytes = dw_qtype_row_bytes(t, (size_t)n);
+                    const bool alike = !memcmp(packed, again, bytes);
+                    CHECK(alike, "%s, values %d, weights %d, length %d", t->name, kind, weighting, n);
                 }
 }
 

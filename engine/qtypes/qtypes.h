@@ -5,7 +5,8 @@
  * ggml-common.h and ggml-quants.c bit for bit (formulas: the head of qtype_simple.c and qtype_k.c); all are
  * evaluated in F32 without contraction, so the same input gives the same bytes on every machine.
  *
- * Adding a type: a row and its number in qtypes.c, its functions beside their kin.  Fast dot products live in backends/. */
+ * Adding a type: a row and its number in qtypes.c, its functions beside their kin.  Fast dot products live in
+ * backends/. */
 #ifndef DW_QTYPES_H
 #define DW_QTYPES_H
 
