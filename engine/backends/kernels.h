@@ -9,7 +9,9 @@
  *              file, activations are int8 blocks of 32 with F32 scale (quantized weights) or F32 (F32, F16, BF16).
  *   gemm       prefill and exact passes: a panel of weight rows is unpacked into cache (F32, or BF16 tiles for AMX) and
  *              multiplied with all tokens.  Every output element is summed in an order that depends on neither the
- *              number of tokens nor of threads, so exact passes are built from this alone. */
+ *              number of tokens nor of threads, so exact passes are built from this alone.
+ *
+ * The functions over activations (norms, attention, exponentials) are in kernels_vec.h. */
 #ifndef DW_KERNELS_H
 #define DW_KERNELS_H
 
@@ -47,13 +49,31 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
-/* Packed tokens: what the panels are multiplied with.  Layout depends on the level and on the weight type's family. */
-size_t dw_gemm_pack_bytes(dw_level level, int n_tokens, int n);
-/* Packs tokens of x (n_tokens, n) with row stride ldx; all threads together, a barrier must follow. */
-void dw_gemm_pack(dw_level level, dw_qtype weight_type, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed, int ith, int n_threads);
-size_t dw_gemm_scratch_bytes(dw_level level, int n_tokens, int n); // a thread
-/* y[t * ldy + r] = w_row(first + r) . x_t for r < n_rows and all tokens, by the calling thread alone. */
-void dw_gemm_rows(dw_level level, const dw_tensor *w, size_t first, int n_rows, const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch);
-int dw_gemm_row_grain(dw_level level); // n_rows should be a multiple of it, but for the last piece
+/* How weights and tokens meet.  Below AMX all numbers are F32 and multiply-adds are F32.  AMX multiplies BF16 numbers
+ * and adds in F32; a number is rounded to one BF16 part or split into two, x = hi + lo, with an error below 2^-17. */
+typedef enum dw_gemm_form {
+    DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights in passes that need not be exact
+    DW_GEMM_SPLIT_X,  // AMX, two parts of the tokens: BF16 weights; 3e-6
+    DW_GEMM_SPLIT,    // AMX, two parts each, lo * lo left out: all other types; 3e-6
+    DW_GEMM_F32,      // the other levels; 1e-6
+} dw_gemm_form;
+
+/* The form for a weight type; matrices that share packed tokens use the largest of their forms. */
+dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, bool exact);
+
+enum {
+    DW_GEMM_TOKENS = 512,      // most tokens of one product
+    DW_GEMM_SCRATCH = 5 << 18, // bytes a thread
+};
+
+/* Packs tokens of x (n_tokens, n), rows ldx apart; all threads together, a barrier must follow.  packed is aligned to 64. */
+size_t dw_gemm_pack_bytes(int n_tokens, int n); // of every form; groups of 16 tokens add up
+void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
+                  int ith, int n_threads);
+
+/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens, by the calling thread alone; row is list[first + r],
+ * or first + r without a list.  Each sum has one order, whatever n_tokens and n_rows.  scratch is aligned to 64. */
+void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
+                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch);
 
 #endif

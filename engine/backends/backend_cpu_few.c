@@ -1,0 +1,119 @@
+/* backend_cpu_few.c - steps for a few tokens: decoding.  Weight rows are read once, straight from the file. */
+#include "backends/backend_cpu.h"
+
+#include <string.h>
+
+/* The tokens' vectors, packed once in each form that the step's matrices ask for. */
+typedef struct vectors {
+    const dw_step *s;
+    const float *x; // (n_cols, n)
+    int n_cols, n;
+    bool packed[2]; // by dw_act_form
+    uint8_t *act[2];
+} vectors;
+
+size_t dw_few_scratch_bytes(int n_max) {
+    return DW_DOT_MAX_COLS * (2 * dw_act_bytes(DW_ACT_F32, n_max) + dw_act_bytes(DW_ACT_INT8, n_max));
+}
+
+/* Scratch: normed vectors, then both packed forms. */
+static vectors vectors_of(const dw_step *s, const float *x, int n_cols, int n) {
+    uint8_t *at = s->kernel + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
+    return (vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
+}
+
+/* h = norm(x); one thread each shows a token's h to whom it may concern. */
+static vectors normed(const dw_step *s, const dw_tensor *norm) {
+    const dw_pass *p = s->p;
+    const int n = p->net->hp.n_embd;
+    float *h = (float *)(void *)s->kernel;
+    for (int t = 0; t < p->n_tokens; t++) {
+        float *row = h + (size_t)t * (size_t)n;
+        s->vec->norm(p->x + (size_t)t * (size_t)n, dw_floats(norm), n, p->net->hp.norm_eps, row);
+        if (p->keep_h && t % s->n_threads == s->ith) memcpy(p->h + (size_t)t * (size_t)n, row, (size_t)n * sizeof *row);
+    }
+    return vectors_of(s, h, p->n_tokens, n);
+}
+
+/* y[c * ldy + r] = row (first + r) of w, or of the list, times vector c. */
+static void dot_rows(vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
+    const dw_dot_kernel *kernel = dw_dot_find(v->s->level, w->type->id);
+    const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
+    if (!v->packed[kernel->form]) {
+        for (int c = 0; c < v->n_cols; c++)
+            dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->n, v->n, v->act[kernel->form] + (size_t)c * stride);
+        v->packed[kernel->form] = true;
+    }
+    for (int r = 0, run; r < n_rows; r += run) { // neighbours in the list are neighbours in the file
+        const int row = list ? list[first + r] : first;
+        run = n_rows - r;
+        if (list)
+            for (run = 1; r + run < n_rows && list[first + r + run] == row + run;) run++;
+        kernel->rows(w->data + (size_t)row * row_bytes, row_bytes, run, v->n, v->act[kernel->form], stride, v->n_cols, y + r, ldy);
+    }
+}
+
+void dw_few_qkv(const dw_step *s, int l) {
+    const dw_layer *w = &s->p->net->layer[l];
+    const int n = s->p->net->hp.head_dim;
+    vectors v = normed(s, &w->attn_norm);
+    dw_pieces pieces = dw_pieces_begin(s, w->n_head + 2 * w->n_head_kv, true);
+    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
+        const dw_head_kind kind = i < w->n_head ? DW_HEAD_Q : i < w->n_head + w->n_head_kv ? DW_HEAD_K : DW_HEAD_V;
+        const int head = kind == DW_HEAD_Q ? i : kind == DW_HEAD_K ? i - w->n_head : i - w->n_head - w->n_head_kv;
+        dot_rows(&v, kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v, NULL, head * n, n, s->gate, (size_t)n);
+        for (int t = 0; t < v.n_cols; t++) dw_finish_head(s, l, kind, head, t, s->gate + t * n);
+    }
+}
+
+/* x += W v + bias. */
+static void add_product(const dw_step *s, vectors *v, const dw_tensor *w, const dw_tensor *bias) {
+    const int n_rows = (int)w->ne[1];
+    const float *b = dw_floats(bias);
+    dw_pieces pieces = dw_pieces_begin(s, (n_rows + DW_FEW_ROWS - 1) / DW_FEW_ROWS, true);
+    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
+        const int first = i * DW_FEW_ROWS, n = dw_smaller(DW_FEW_ROWS, n_rows - first);
+        dot_rows(v, w, NULL, first, n, s->gate, (size_t)n);
+        for (int t = 0; t < v->n_cols; t++)
+            s->vec->add(s->p->x + (size_t)t * (size_t)n_rows + first, s->gate + t * n, b ? b + first : NULL, n);
+    }
+}
+
+void dw_few_attn_out(const dw_step *s, int l) {
+    const dw_layer *w = &s->p->net->layer[l];
+    vectors v = vectors_of(s, s->p->mix, s->p->n_tokens, (int)w->o.ne[0]);
+    add_product(s, &v, &w->o, &w->o_bias);
+}
+
+void dw_few_ffn_neurons(const dw_step *s, int l) {
+    const dw_layer *w = &s->p->net->layer[l];
+    const int32_t *list = s->p->selected;
+    const int n_all = list ? s->p->n_selected : w->n_ff, n_pieces = (n_all + DW_FEW_ROWS - 1) / DW_FEW_ROWS;
+    vectors v = normed(s, &w->ffn_norm);
+    dw_pieces pieces = dw_pieces_begin(s, n_pieces ? n_pieces : 1, true); // an empty list still leaves zeros
+    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
+        const int first = i * DW_FEW_ROWS, n = dw_smaller(DW_FEW_ROWS, n_all - first);
+        dot_rows(&v, &w->gate, list, first, n, s->gate, (size_t)n);
+        dot_rows(&v, &w->up, list, first, n, s->up, (size_t)n);
+        dw_finish_neurons(s, l, first, first + n, 0, v.n_cols);
+    }
+}
+
+void dw_few_ffn_down(const dw_step *s, int l) {
+    const dw_layer *w = &s->p->net->layer[l];
+    vectors v = vectors_of(s, s->p->neuron, s->p->n_tokens, w->n_ff);
+    add_product(s, &v, &w->down, &w->down_bias);
+}
+
+void dw_few_logits(const dw_step *s, const float *hidden, int n, float *logits) {
+    const dw_tensor *w = &s->p->net->output;
+    const int n_vocab = (int)w->ne[1];
+    const float *bias = dw_floats(&s->p->net->output_bias);
+    vectors v = vectors_of(s, hidden, n, (int)w->ne[0]);
+    dw_pieces pieces = dw_pieces_begin(s, (n_vocab + DW_FEW_ROWS - 1) / DW_FEW_ROWS, true);
+    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
+        const int first = i * DW_FEW_ROWS, rows = dw_smaller(DW_FEW_ROWS, n_vocab - first);
+        dot_rows(&v, w, NULL, first, rows, logits + first, (size_t)n_vocab);
+        for (int t = 0; bias && t < n; t++) s->vec->add(logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
+    }
+}

@@ -1,0 +1,176 @@
+/* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
+ *
+ * The sum over n is cut into chunks (256 values of F32, 512 for AMX).  For a block of up to 256 rows, chunk after chunk:
+ * the rows are unpacked into a panel, which stays in L2, and multiplied with the packed tokens, chunk by chunk a stream
+ * that stays there too (512 tokens x chunk: 512 KB).  Sums live in squares of 16 rows x 16 tokens, 1 KB each, that follow
+ * each other; tokens are the lanes, so weights need no transposition, and the squares are transposed once when done.
+ * Rows and tokens that fill up a square are zeros. */
+#include "backends/kernels_vec.h"
+
+#include <string.h>
+
+enum {
+    ROW_BLOCK = 256,
+    SQUARE = DW_TILE * DW_TILE,
+    AMX_TILE = 1024, // bytes
+    SUM_BYTES = ROW_BLOCK * DW_GEMM_TOKENS * 4,
+    PANEL_BYTES = ROW_BLOCK * DW_AMX_K * 4, // two parts of BF16; an F32 panel is smaller
+};
+_Static_assert(SUM_BYTES + PANEL_BYTES + DW_AMX_K * 4 + SQUARE * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
+_Static_assert(ROW_BLOCK * DW_PANEL_LD * 4 <= PANEL_BYTES, "an F32 panel fits");
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+static int tiles_of(int n) { return (n + DW_TILE - 1) / DW_TILE; }
+static int steps_of(int k) { return (k + DW_AMX_STEP - 1) / DW_AMX_STEP; }
+static int chunk_of(dw_gemm_form form) { return form == DW_GEMM_F32 ? DW_PANEL_K : DW_AMX_K; }
+static int token_parts(dw_gemm_form form) { return form == DW_GEMM_ROUNDED ? 1 : 2; }
+static int weight_parts(dw_gemm_form form) { return form == DW_GEMM_SPLIT ? 2 : 1; }
+
+dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, bool exact) {
+    if (level < DW_AMX) return DW_GEMM_F32;
+    if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
+    return exact || type->block == 1 ? DW_GEMM_SPLIT : DW_GEMM_ROUNDED;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------------- */
+
+/* Packed tokens: [chunk][tile of 16 tokens], each of them [k][16] F32 or [step of 32][part] AMX tiles. */
+static size_t tile_bytes(dw_gemm_form form, int k) {
+    if (form == DW_GEMM_F32) return (size_t)k * DW_TILE * sizeof(float);
+    return (size_t)steps_of(k) * (size_t)token_parts(form) * AMX_TILE;
+}
+
+static size_t chunk_offset(dw_gemm_form form, int n_tokens, int first) {
+    return (size_t)tiles_of(n_tokens) * tile_bytes(form, first);
+}
+
+size_t dw_gemm_pack_bytes(int n_tokens, int n) {
+    return (size_t)tiles_of(n_tokens) * (size_t)steps_of(n) * 2 * AMX_TILE;
+}
+
+/* A tile of n_tokens x k values. */
+static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int k, uint8_t *tile) {
+    const dw_vec *vec = dw_vec_of(level);
+    const int step = form == DW_GEMM_F32 ? DW_TILE : DW_AMX_STEP;
+    for (int i = 0; i < k; i += step) {
+        const int n = smaller(step, k - i);
+        const float *from = x + i;
+        size_t ld = ldx;
+        float whole[DW_TILE * DW_AMX_STEP];
+        if (n < step || n_tokens < DW_TILE) {
+            memset(whole, 0, sizeof whole);
+            for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, from + (size_t)t * ldx, (size_t)n * sizeof *x);
+            from = whole;
+            ld = (size_t)step;
+        }
+        if (form != DW_GEMM_F32) {
+            dw_amx_pack(from, ld, token_parts(form), tile);
+            tile += token_parts(form) * AMX_TILE;
+        } else if (n == DW_TILE) {
+            vec->transpose(from, ld, (float *)(void *)tile, DW_TILE);
+            tile += SQUARE * sizeof(float);
+        } else {
+            float square[SQUARE];
+            vec->transpose(from, ld, square, DW_TILE);
+            memcpy(tile, square, (size_t)n * DW_TILE * sizeof(float));
+        }
+    }
+}
+
+void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
+                  int ith, int n_threads) {
+    const int chunk = chunk_of(form), n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
+    for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
+        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
+        pack_tile(level, form, x + (size_t)tile * DW_TILE * ldx + k0, ldx, smaller(DW_TILE, n_tokens - tile * DW_TILE), k,
+                  packed + chunk_offset(form, n_tokens, k0) + (size_t)tile * tile_bytes(form, k));
+    }
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------ */
+
+typedef struct product {
+    dw_level level;
+    dw_gemm_form form;
+    const dw_tensor *w;
+    const int32_t *list;
+    size_t first;
+    const uint8_t *packed;
+    int n_tokens;
+    float *y;
+    size_t ldy;
+    float *sum;     // [row tile][token tile] squares
+    uint8_t *panel;
+    float *row;     // DW_AMX_K values of a weight row
+    float *square;  // one square, transposed
+} product;
+
+/* Unpacks values k0 .. k0 + k - 1 of n_rows rows, zeros in the rows up to n_padded. */
+static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
+    const size_t row_bytes = dw_tensor_row_bytes(p->w), offset = dw_qtype_row_bytes(p->w->type, (size_t)k0);
+    const int n_parts = weight_parts(p->form), n_steps = steps_of(k);
+    const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
+    for (int r = 0; r < n_padded; r++) {
+        float *values = p->form == DW_GEMM_F32 ? (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD : p->row;
+        if (r < n_rows) {
+            const size_t at = p->first + (size_t)(row0 + r), row = p->list ? (size_t)p->list[at] : at;
+            p->w->type->decode(p->w->data + row * row_bytes + offset, values, (size_t)k);
+        } else {
+            memset(values, 0, (size_t)k * sizeof *values);
+        }
+        if (p->form == DW_GEMM_F32) continue;
+        memset(values + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *values);
+        dw_amx_unpack(values, n_steps, r % DW_TILE, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
+    }
+}
+
+/* ---- product ------------------------------------------------------------------------------------------------ */
+
+/* All chunks of rows row0 .. row0 + n_rows - 1 into p->sum. */
+static void multiply(const product *p, int row0, int n_rows) {
+    const int n = (int)p->w->ne[0], chunk = chunk_of(p->form), n_token_tiles = tiles_of(p->n_tokens);
+    const int n_row_tiles = p->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX: pairs
+    for (int k0 = 0; k0 < n; k0 += chunk) {
+        const int k = smaller(chunk, n - k0);
+        const uint8_t *x = p->packed + chunk_offset(p->form, p->n_tokens, k0);
+        unpack(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
+        if (p->form == DW_GEMM_F32)
+            dw_vec_of(p->level)->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x,
+                                          n_token_tiles, k, p->sum, k0 == 0);
+        else
+            dw_amx_multiply(p->form, p->panel, n_row_tiles, x, n_token_tiles, steps_of(k), p->sum, k0 == 0);
+    }
+}
+
+static void store_sums(const product *p, int row0, int n_rows) {
+    const dw_vec *vec = dw_vec_of(p->level);
+    const int n_token_tiles = tiles_of(p->n_tokens);
+    for (int t = 0; t < p->n_tokens; t += DW_TILE)
+        for (int r = 0; r < n_rows; r += DW_TILE) {
+            const float *sum = p->sum + (size_t)(r / DW_TILE * n_token_tiles + t / DW_TILE) * SQUARE;
+            float *y = p->y + (size_t)t * p->ldy + (size_t)(row0 + r);
+            const int rows = smaller(DW_TILE, n_rows - r), tokens = smaller(DW_TILE, p->n_tokens - t);
+            if (rows == DW_TILE && tokens == DW_TILE) {
+                vec->transpose(sum, DW_TILE, y, p->ldy);
+                continue;
+            }
+            vec->transpose(sum, DW_TILE, p->square, DW_TILE);
+            for (int i = 0; i < tokens; i++) memcpy(y + (size_t)i * p->ldy, p->square + i * DW_TILE, (size_t)rows * sizeof *y);
+        }
+}
+
+void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
+                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch) {
+    product p = {level, form, w, list, first, packed, n_tokens, y, ldy, NULL, NULL, NULL, NULL};
+    p.sum = (float *)(void *)scratch;
+    p.panel = scratch + SUM_BYTES;
+    p.row = (float *)(void *)(p.panel + PANEL_BYTES);
+    p.square = p.row + DW_AMX_K;
+    if (form != DW_GEMM_F32) dw_amx_begin();
+    for (int r = 0; r < n_rows; r += ROW_BLOCK) {
+        const int rows = smaller(ROW_BLOCK, n_rows - r);
+        multiply(&p, r, rows);
+        store_sums(&p, r, rows);
+    }
+    if (form != DW_GEMM_F32) dw_amx_end();
+}

@@ -1,0 +1,68 @@
+/* kernels_vec.h - inside of the cpu backend: functions over F32 activations, one table a level.
+ *
+ * One source, kernels_vec_body.inc, is compiled once a level with vectors of 4, 8 or 16 lanes.  Every function computes an
+ * output element in an order that depends only on the lengths of its vectors, never on which other tokens or queries are
+ * at hand: exact passes rest on this.  exp() is accurate to 2e-7 relative; a NaN that comes in goes out. */
+#ifndef DW_KERNELS_VEC_H
+#define DW_KERNELS_VEC_H
+
+#include "backends/kernels.h"
+
+enum {
+    DW_TILE = 16,         // rows and columns of a square that is transposed, multiplied and stored as one
+    DW_KEY_TILE = 64,     // positions that attention takes at a time, beginning at multiples of it
+    DW_QUERY_BLOCK = 64,  // rows of an attention block: queries x heads; more where a group has more heads
+};
+
+/* Queries that share one KV head of one sequence. */
+typedef struct dw_attend_job {
+    dw_kv_cache type;
+    const void *k, *v;  // position 0 of the KV head, rows of head_dim
+    int head_dim, n_group; // query heads that share the KV head
+    int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group)
+    const int32_t *pos; // n_tokens, not descending: token t sees positions 0..pos[t]
+    const float *q;     // head g of token t: q + t * ld + g * head_dim
+    float *mix;         // likewise
+    size_t ld;
+    float scale;
+    uint8_t *scratch;   // dw_attend_scratch_bytes, aligned to 64
+} dw_attend_job;
+
+size_t dw_attend_scratch_bytes(int head_dim, int n_group);
+
+typedef struct dw_vec {
+    /* dst (16, 16) = src transposed. */
+    void (*transpose)(const float *src, size_t ld_src, float *dst, size_t ld_dst);
+    /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD floats
+     * apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero. */
+    void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_token_tiles, int k, float *c, bool fresh);
+    void (*norm)(const float *x, const float *weight, int n, float eps, float *y);    // y = x / rms(x) * weight
+    void (*add)(float *x, const float *y, const float *bias, int n);                  // x += y + bias; bias may be NULL
+    void (*glu)(float *gate, const float *up, int n, float *neuron);                  // gate = silu(gate); neuron = gate * up
+    void (*rope)(float *x, const float *cos_sin, int head_dim, bool neox);            // one head
+    void (*to_f16)(const float *x, int n, uint16_t *y);
+    void (*exp_sum)(const float *x, int n, float *max, float *sum);                   // sum of exp(x - max)
+    void (*attend)(const dw_attend_job *job);
+} dw_vec;
+
+extern const dw_vec dw_vec_portable, dw_vec_avx2, dw_vec_avx512;
+const dw_vec *dw_vec_of(dw_level level);
+
+enum { DW_PANEL_K = 256, DW_PANEL_LD = DW_PANEL_K + 16 }; // of an F32 panel; the gap spreads rows over cache sets
+
+/* ---- AMX (kernels_gemm_amx.c): 16 rows x 32 values BF16 make a tile of 1 KB ---------------------------------- */
+
+enum { DW_AMX_K = 512, DW_AMX_STEP = 32 };
+
+/* One tile of tokens from x (16, 32) F32, rows ldx apart, as n_parts tiles of 16 pairs of values x 16 tokens x 2. */
+void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
+/* One row of 32 * n_steps values into row `row` of weight tiles: step s, part p at tiles + (s * n_parts + p) KB. */
+void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
+void dw_amx_begin(void);
+void dw_amx_end(void);
+/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps, with the parts of `form`.  Row tiles of the panel
+ * (an even number) and token tiles follow each other. */
+void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
+                     float *c, bool fresh);
+
+#endif

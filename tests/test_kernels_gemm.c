@@ -1,0 +1,352 @@
+/* test_kernels_gemm.c - matrix products of every level and type against sums in double, and the vector functions. */
+#include "backends/kernels_vec.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* RMS error allowed of a product w . x, by form, in units of sqrt(sum of (w_i x_i)^2). */
+static const double bound[] = {
+    [DW_GEMM_ROUNDED] = 4e-3, [DW_GEMM_SPLIT_X] = 1e-5, [DW_GEMM_SPLIT] = 1e-5, [DW_GEMM_F32] = 1e-6};
+
+/* ---- memory that ends at a guard page ------------------------------------------------------------------------ */
+
+typedef struct guarded {
+    uint8_t *map, *data; // data ends where the guard page begins
+    size_t map_bytes;
+} guarded;
+
+static guarded guarded_new(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + page - 1) / page * page;
+    guarded g = {.map_bytes = body + page};
+    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g.map == MAP_FAILED || mprotect(g.map + body, page, PROT_NONE)) abort();
+    g.data = g.map + body - bytes;
+    return g;
+}
+
+static void guarded_free(guarded g) { munmap(g.map, g.map_bytes); }
+
+/* ---- a product with its reference ---------------------------------------------------------------------------- */
+
+typedef struct problem {
+    int n, n_rows, n_tokens;
+    dw_tensor w;
+    guarded weights, x, packed, scratch;
+    double *expected; // (n_tokens, n_rows)
+    double size;      // sum of all (w_i x_i)^2
+} problem;
+
+static void random_values(float *x, size_t n, dw_rng *rng) {
+    for (size_t i = 0; i < n; i++) x[i] = (float)dw_rng_normal(rng);
+}
+
+static problem problem_new(const dw_qtype_row *type, int n, int n_rows, int n_tokens) {
+    problem p = {.n = n, .n_rows = n_rows, .n_tokens = n_tokens};
+    dw_rng rng;
+    dw_rng_seed(&rng, (uint64_t)type->id * 1000 + (uint64_t)n);
+    const size_t row_bytes = dw_qtype_row_bytes(type, (size_t)n);
+    p.w = (dw_tensor){.name = "w", .type = type, .n_dims = 2, .ne = {(size_t)n, (size_t)n_rows, 1, 1}};
+    p.weights = guarded_new(row_bytes * (size_t)n_rows);
+    p.x = guarded_new((size_t)n_tokens * (size_t)n * sizeof(float));
+    p.packed = guarded_new(dw_gemm_pack_bytes(n_tokens, n));
+    p.scratch = guarded_new(DW_GEMM_SCRATCH);
+    p.w.data = p.weights.data;
+    float *row = malloc((size_t)n * sizeof *row), *x = (float *)(void *)p.x.data;
+    random_values(x, (size_t)n_tokens * (size_t)n, &rng);
+    p.expected = calloc((size_t)n_tokens * (size_t)n_rows, sizeof *p.expected);
+    for (int r = 0; r < n_rows; r++) {
+        random_values(row, (size_t)n, &rng);
+        type->encode(row, p.weights.data + (size_t)r * row_bytes, (size_t)n, NULL);
+        type->decode(p.weights.data + (size_t)r * row_bytes, row, (size_t)n);
+        for (int t = 0; t < n_tokens; t++)
+            for (int i = 0; i < n; i++) {
+                const double product = (double)row[i] * (double)x[t * n + i];
+                p.expected[t * n_rows + r] += product;
+                p.size += product * product;
+            }
+    }
+    free(row);
+    return p;
+}
+
+static void problem_free(problem *p) {
+    guarded_free(p->weights);
+    guarded_free(p->x);
+    guarded_free(p->packed);
+    guarded_free(p->scratch);
+    free(p->expected);
+}
+
+/* Rows first .. first + n_rows - 1 (of the list, if any) for tokens token0 .. token0 + n_tokens - 1 into y. */
+static void multiply(const problem *p, dw_level level, dw_gemm_form form, const int32_t *list, int first, int n_rows, int token0,
+                     int n_tokens, int n_threads, float *y) {
+    const float *x = (const float *)(const void *)p->x.data + token0 * p->n;
+    uint8_t *packed = p->packed.data + dw_gemm_pack_bytes(p->n_tokens, p->n) - dw_gemm_pack_bytes(n_tokens, p->n);
+    memset(packed, 0xff, dw_gemm_pack_bytes(n_tokens, p->n)); // NaN: whatever is read must be written
+    memset(p->scratch.data, 0xff, DW_GEMM_SCRATCH);
+    for (int i = n_threads - 1; i >= 0; i--) dw_gemm_pack(level, form, x, (size_t)p->n, n_tokens, p->n, packed, i, n_threads);
+    dw_gemm_rows(level, form, &p->w, list, (size_t)first, n_rows, packed, n_tokens, y, (size_t)n_rows, p->scratch.data);
+}
+
+static double relative_error(const problem *p, const float *y) {
+    double error = 0;
+    for (int i = 0; i < p->n_rows * p->n_tokens; i++) error += (y[i] - p->expected[i]) * (y[i] - p->expected[i]);
+    return sqrt(error / p->size);
+}
+
+static const int shapes[][3] = { // n in blocks of the type (of 37 for single values), rows, tokens
+    {1, 9, 1}, {3, 37, 5}, {2, 16, 16}, {5, 33, 33}, {3, 290, 20}};
+
+static int length_of(const dw_qtype_row *type, int blocks) {
+    return blocks * (type->block == 1 ? 237 : type->block == 32 ? 160 : type->block);
+}
+
+static void against_double(void) {
+    for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            problem p = problem_new(type, length_of(type, shapes[s][0]), shapes[s][1], shapes[s][2]);
+            const int n = p.n_rows * p.n_tokens;
+            guarded y = guarded_new((size_t)n * sizeof(float));
+            for (int level = 0; level < DW_N_LEVELS; level++)
+                for (int exact = 0; exact < 2 && dw_level_usable(level); exact++) {
+                    const dw_gemm_form form = dw_gemm_form_of(level, type, exact);
+                    memset(y.data, 0xff, (size_t)n * sizeof(float));
+                    multiply(&p, level, form, NULL, 0, p.n_rows, 0, p.n_tokens, 1, (float *)(void *)y.data);
+                    const double error = relative_error(&p, (float *)(void *)y.data);
+                    CHECK(error <= bound[form], "%s %s n %d rows %d tokens %d: %.3g", dw_level_names[level], type->name, p.n, p.n_rows,
+                          p.n_tokens, error);
+                }
+            guarded_free(y);
+            problem_free(&p);
+        }
+}
+
+static void unaffected_by_cuts(void) {
+    for (const dw_qtype_row *type = dw_qtypes; type->name; type++) {
+        problem p = problem_new(type, length_of(type, 3), 83, 41);
+        float *whole = malloc(83 * 41 * sizeof *whole), *part = malloc(83 * 41 * sizeof *part);
+        for (int level = 0; level < DW_N_LEVELS; level++)
+            for (int exact = 0; exact < 2 && dw_level_usable(level); exact++) {
+                const dw_gemm_form form = dw_gemm_form_of(level, type, exact);
+                multiply(&p, level, form, NULL, 0, 83, 0, 41, 1, whole);
+                static const int cuts[][4] = {{0, 83, 0, 41}, {0, 1, 40, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}}; // rows, tokens
+                for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+                    const int first = cuts[c][0], rows = cuts[c][1], token0 = cuts[c][2], tokens = cuts[c][3];
+                    multiply(&p, level, form, NULL, first, rows, token0, tokens, 3, part);
+                    bool same = true;
+                    for (int t = 0; t < tokens; t++)
+                        same = same && !memcmp(part + t * rows, whole + (token0 + t) * 83 + first, (size_t)rows * sizeof *part);
+                    CHECK(same, "%s %s cut %zu", dw_level_names[level], type->name, c);
+                }
+            }
+        free(whole);
+        free(part);
+        problem_free(&p);
+    }
+}
+
+static void listed_rows(void) {
+    const dw_qtype_row *type = dw_qtype_get(DW_Q8_0);
+    problem p = problem_new(type, 320, 50, 7);
+    float whole[50 * 7], part[3 * 7];
+    const int32_t list[] = {0, 4, 31, 49};
+    for (int level = 0; level < DW_N_LEVELS; level++) {
+        if (!dw_level_usable(level)) continue;
+        const dw_gemm_form form = dw_gemm_form_of(level, type, true);
+        multiply(&p, level, form, NULL, 0, 50, 0, 7, 1, whole);
+        multiply(&p, level, form, list, 1, 3, 0, 7, 1, part);
+        for (int t = 0; t < 7; t++)
+            for (int r = 0; r < 3; r++) CHECK(part[t * 3 + r] == whole[t * 50 + list[1 + r]], "%s", dw_level_names[level]);
+    }
+    problem_free(&p);
+}
+
+/* ---- vector functions ---------------------------------------------------------------------------------------- */
+
+enum { MOST = 131 };
+
+#define EACH_LEVEL(vec)                                                                                                \
+    for (int level = 0; level < DW_N_LEVELS; level++)                                                                  \
+        for (const dw_vec *vec = dw_level_usable(level) ? dw_vec_of(level) : NULL; vec; vec = NULL)
+
+static void norm_and_add(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 1);
+    float x[MOST], w[MOST], y[MOST], z[MOST];
+    random_values(x, MOST, &rng);
+    random_values(w, MOST, &rng);
+    EACH_LEVEL(vec) for (int n = 1; n <= MOST; n++) {
+        double square = 0, worst = 0, worst_add = 0;
+        for (int i = 0; i < n; i++) square += (double)x[i] * (double)x[i];
+        memset(y, 0xff, sizeof y);
+        vec->norm(x, w, n, 1e-5f, y);
+        for (int i = 0; i < n; i++) worst = fmax(worst, fabs(y[i] - x[i] / sqrt(square / n + 1e-5) * w[i]) / (1e-30 + fabs((double)y[i])));
+        CHECK(worst < 1e-6 && (n == MOST || isnan(y[n])), "%s n %d: %g", dw_level_names[level], n, worst);
+        memcpy(z, x, sizeof z);
+        vec->add(z, w, NULL, n);
+        vec->add(z, w, w, n);
+        for (int i = 0; i < n; i++) worst_add = fmax(worst_add, fabs((double)z[i] - (x[i] + 3 * (double)w[i])));
+        CHECK(worst_add < 1e-5 && (n == MOST || z[n] == x[n]), "%s n %d: %g", dw_level_names[level], n, worst_add);
+    }
+}
+
+static void silu_accurate(void) {
+    EACH_LEVEL(vec) for (int n = 1; n <= 37; n++) {
+        float gate[37], up[37], neuron[38];
+        double worst = 0;
+        for (int i = 0; i < n; i++) {
+            gate[i] = (float)(i - n / 2) * 4.7f + 0.1f;
+            up[i] = (float)i - 3.3f;
+        }
+        neuron[n] = 7;
+        float kept[37];
+        memcpy(kept, gate, sizeof gate);
+        vec->glu(gate, up, n, neuron);
+        for (int i = 0; i < n; i++) {
+            const double g = kept[i] / (1 + exp(-(double)kept[i]));
+            worst = fmax(worst, fabs(gate[i] - g) / (fabs(g) + 1e-36));
+            worst = fmax(worst, fabs(neuron[i] - g * up[i]) / (fabs(g * up[i]) + 1e-36));
+        }
+        CHECK(worst < 1e-6 && neuron[n] == 7, "%s n %d: %g", dw_level_names[level], n, worst);
+        gate[n - 1] = NAN;
+        vec->glu(gate, up, n, neuron);
+        CHECK(isnan(neuron[n - 1]), "%s", dw_level_names[level]);
+    }
+}
+
+static void log_sum_exp(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 2);
+    float x[MOST];
+    random_values(x, MOST, &rng);
+    for (int i = 0; i < MOST; i++) x[i] *= 20;
+    EACH_LEVEL(vec) for (int n = 1; n <= MOST; n++) {
+        double expected = 0;
+        float max, sum;
+        for (int i = 0; i < n; i++) expected += exp((double)x[i]);
+        vec->exp_sum(x, n, &max, &sum);
+        const double got = max + log((double)sum);
+        CHECK(fabs(got - log(expected)) < 1e-6, "%s n %d: %g %g", dw_level_names[level], n, got, log(expected));
+    }
+}
+
+static void half_precision(void) {
+    EACH_LEVEL(vec) {
+        float x[21];
+        uint16_t h[22] = {0};
+        for (int i = 0; i < 21; i++) x[i] = ldexpf(1.0f + (float)i / 21, i * 2 - 26);
+        x[3] = 1e9f;
+        x[4] = -0.0f;
+        h[21] = 77;
+        vec->to_f16(x, 21, h);
+        for (int i = 0; i < 21; i++) CHECK(h[i] == dw_f32_to_f16(x[i]), "%s %d", dw_level_names[level], i);
+        CHECK(h[21] == 77);
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+enum { CTX = 200, GROUP = 3, QUERIES = 21 };
+
+static void attend_all(const dw_vec *vec, dw_attend_job job, int n_tokens, int at_once) {
+    const float *q = job.q;
+    float *mix = job.mix;
+    const int32_t *pos = job.pos;
+    for (int t = 0; t < n_tokens; t += at_once) {
+        job.q = q + (size_t)t * job.ld;
+        job.mix = mix + (size_t)t * job.ld;
+        job.pos = pos + t;
+        job.n_tokens = n_tokens - t < at_once ? n_tokens - t : at_once;
+        memset(job.scratch, 0xff, dw_attend_scratch_bytes(job.head_dim, job.n_group));
+        vec->attend(&job);
+    }
+}
+
+static void attention_of(int head_dim, dw_kv_cache type) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 3);
+    const size_t hd = (size_t)head_dim, ld = GROUP * hd + 5;
+    const size_t cache_bytes = CTX * hd * (type == DW_KV_CACHE_F16 ? 2 : 4);
+    guarded k = guarded_new(cache_bytes), v = guarded_new(cache_bytes);
+    float *kf = malloc(CTX * hd * 4), *vf = malloc(CTX * hd * 4), *q = malloc(QUERIES * ld * 4);
+    float *mix = malloc(QUERIES * ld * 4), *again = malloc(QUERIES * ld * 4);
+    int32_t pos[QUERIES];
+    random_values(kf, CTX * hd, &rng);
+    random_values(vf, CTX * hd, &rng);
+    random_values(q, QUERIES * ld, &rng);
+    for (size_t i = 0; i < CTX * hd; i++)
+        if (type == DW_KV_CACHE_F16) {
+            ((uint16_t *)(void *)k.data)[i] = dw_f32_to_f16(kf[i]);
+            ((uint16_t *)(void *)v.data)[i] = dw_f32_to_f16(vf[i]);
+        } else {
+            ((float *)(void *)k.data)[i] = kf[i];
+            ((float *)(void *)v.data)[i] = vf[i];
+        }
+    for (int t = 0; t < QUERIES; t++) pos[t] = t < QUERIES / 2 ? t : CTX - QUERIES + t;
+    const float scale = 1 / sqrtf((float)head_dim);
+    EACH_LEVEL(vec) {
+        dw_attend_job job = {type, k.data, v.data, head_dim, GROUP, QUERIES, pos, q, mix, ld, scale,
+                             aligned_alloc(64, dw_attend_scratch_bytes(head_dim, GROUP))};
+        attend_all(vec, job, QUERIES, QUERIES);
+        double error = 0, size = 0;
+        for (int t = 0; t < QUERIES; t++)
+            for (int g = 0; g < GROUP; g++) {
+                double score[CTX], sum = 0;
+                for (int p = 0; p <= pos[t]; p++) {
+                    score[p] = 0;
+                    for (int d = 0; d < head_dim; d++)
+                        score[p] += (double)q[(size_t)t * ld + (size_t)(g * head_dim + d)] * (double)kf[p * head_dim + d];
+                    sum += score[p] = exp(score[p] * scale);
+                }
+                for (int d = 0; d < head_dim; d++) {
+                    double expected = 0;
+                    for (int p = 0; p <= pos[t]; p++) expected += score[p] / sum * (double)vf[p * head_dim + d];
+                    const double got = mix[(size_t)t * ld + (size_t)(g * head_dim + d)];
+                    error += (got - expected) * (got - expected);
+                    size += expected * expected;
+                }
+            }
+        const double limit = type == DW_KV_CACHE_F16 ? 1e-3 : 1e-6;
+        CHECK(sqrt(error / size) <= limit, "%s head_dim %d: %g", dw_level_names[level], head_dim, sqrt(error / size));
+        for (int at_once = 1; at_once < QUERIES; at_once += 4) {
+            job.mix = again;
+            attend_all(vec, job, QUERIES, at_once);
+            bool same = true;
+            for (size_t t = 0; t < QUERIES; t++) same = same && !memcmp(again + t * ld, mix + t * ld, GROUP * hd * 4);
+            CHECK(same, "%s head_dim %d: %d queries at once", dw_level_names[level], head_dim, at_once);
+        }
+        free(job.scratch);
+    }
+    guarded_free(k);
+    guarded_free(v);
+    free(kf);
+    free(vf);
+    free(q);
+    free(mix);
+    free(again);
+}
+
+static void attention(void) {
+    static const int head_dims[] = {8, 16, 40, 64, 128};
+    for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
+        attention_of(head_dims[i], DW_KV_CACHE_F16);
+        attention_of(head_dims[i], DW_KV_CACHE_F32);
+    }
+}
+
+static const test_case cases[] = {
+    {"every level's product of every type equals the sum in double within its bound, inside its memory", against_double},
+    {"a product's elements do not depend on how rows and tokens are cut, bit for bit", unaffected_by_cuts},
+    {"listed rows equal the same rows of the whole product", listed_rows},
+    {"RMS norm and sums of any length, and nothing behind their end", norm_and_add},
+    {"silu is accurate to 1e-6 and lets NaN through", silu_accurate},
+    {"log of a sum of exponentials is accurate to 1e-6", log_sum_exp},
+    {"conversion to half precision equals the definition", half_precision},
+    {"attention equals softmax in double, and each query does not depend on its neighbours, bit for bit", attention},
+    {0},
+};
+TEST_MAIN(cases)
