@@ -5,6 +5,8 @@
  *   random_model   shapes of known models and random weights for them     (synth, tests)
  *   bandwidth      read bandwidth of this minute, load and steal time     (limits, versus, score)
  *   stock          stock llama.cpp through its packaged libraries         (versus, tests)
+ *   side           this engine or stock behind one set of calls           (versus, tests)
+ *   contest        sides in processes of their own, lap by lap            (versus)
  *
  * What every measurement here keeps to: the window that is timed is stated; warm-up lies outside of it; medians and
  * whole ranges are printed, never a best alone; what disturbed the machine (load, steal, CPU time against wall time)

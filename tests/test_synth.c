@@ -78,10 +78,12 @@ static void same_bytes(void) {
         REQUIRE(!dw_sha256_file(path, other, &err), "%s", err.text);
         if (threads == 1) memcpy(first, other, sizeof first);
         CHECK(!strcmp(first, other), "%d threads", threads);
-        REQUIRE(!write_model(path, "mini", dw_qtype_get(DW_Q5_K), 8, 0.1, threads, &err), "%s", err.text);
-        REQUIRE(!dw_sha256_file(path, other, &err), "%s", err.text);
-        CHECK(strcmp(first, other), "another seed");
     }
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "m.gguf");
+    REQUIRE(!write_model(path, "mini", dw_qtype_get(DW_Q5_K), 8, 0.1, 2, &err), "%s", err.text);
+    REQUIRE(!dw_sha256_file(path, other, &err), "%s", err.text);
+    CHECK(strcmp(first, other), "another seed");
 }
 
 static bool is_zero(const dw_tensor *t, size_t row) {

@@ -1,0 +1,33 @@
+/* bandwidth.h - what a speed must be read beside: this minute's read bandwidth, and who else used the machine.
+ *
+ * On shared hosts the read bandwidth itself moves by a third within minutes, so a speed that is bound by memory is
+ * stated as a share of the bandwidth measured in the same run, before and after it. */
+#ifndef EXP_BANDWIDTH_H
+#define EXP_BANDWIDTH_H
+
+#include "base/base.h"
+
+/* Gigabytes (1e9) a second that all threads of the pool read together from `n_bytes` of touched memory, each its own
+ * part: the median of n_pass passes.  n_bytes 0: four times the last-level cache, from 256 MB to 1 GB and at most an
+ * eighth of the machine's memory.  The memory is taken and given back; takes about half a second.  -1 after an error. */
+double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err);
+
+/* What happened between begin and end. */
+typedef struct exp_watch {
+    double wall_s, own_cpu_s;       // end: of this process (all threads); begin: the clocks
+    double busy_cpu_s, steal_cpu_s; // of all processes; taken by the host
+    double load;                    // load average of one minute, at the end
+} exp_watch;
+
+exp_watch exp_watch_begin(void);
+exp_watch exp_watch_end(const exp_watch *begin);
+/* CPU seconds a second of wall time that others took: processes that are not ours, and the host. */
+double exp_watch_others(const exp_watch *w);
+
+/* Median and extremes of n numbers, which are sorted. */
+typedef struct exp_spread {
+    double median, min, max;
+} exp_spread;
+exp_spread exp_spread_of(double *x, size_t n);
+
+#endif

@@ -1,0 +1,59 @@
+/* contest.h - two sides, each in a child process that holds its model, doing the same work in turn.
+ *
+ * The idle side sleeps in a read from its pipe: it holds memory, but no core.  A child times its own work; what it is
+ * timed for is stated at each work below.  Children end with the parent. */
+#ifndef EXP_CONTEST_H
+#define EXP_CONTEST_H
+
+#include "experiments/side.h"
+
+#include <sys/types.h>
+
+typedef enum exp_work {
+    EXP_DECODE,     // n tokens one by one behind 8 others, logits of each fetched
+    EXP_PREFILL,    // n tokens in one batch from an empty cache, logits of the last fetched
+    EXP_PERPLEXITY, // n windows of n_ctx tokens, log-probabilities of their second halves
+    EXP_N_WORKS
+} exp_work;
+
+typedef struct exp_contestant_options {
+    const char *path;         // the model
+    const char *stock_folder; // NULL: this engine
+    exp_side_options side;    // its pool and stock are made in the child
+    int n_threads;
+    const int32_t *ids;       // n_ids of them, at least one window and one batch
+    size_t n_ids;
+    int n_ctx;                // of a window
+    int32_t bos;              // first token of each window; -1: as it stands
+} exp_contestant_options;
+
+typedef struct exp_contestant {
+    pid_t pid;
+    int to, from;       // pipes
+    double load_s;      // opening model and session
+    double rss_bytes;   // then
+    char about[96];     // kernels or version and CPU library
+} exp_contestant;
+
+typedef struct exp_lap {
+    double wall_s, cpu_s;
+    double nll; // EXP_PERPLEXITY: mean over the scored tokens
+} exp_lap;
+
+/* Starts a child; returns when its model is ready. */
+int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_err *err);
+void exp_contestant_stop(exp_contestant *c);
+/* One repetition: first (of windows, else ignored) and n as above. */
+int exp_contestant_run(exp_contestant *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err);
+
+/* Processes that do nothing but keep cores busy; started stopped. */
+typedef struct exp_crowd {
+    pid_t pid[64];
+    int n;
+} exp_crowd;
+
+int exp_crowd_start(exp_crowd *c, int n, dw_err *err);
+void exp_crowd_go(const exp_crowd *c, bool busy);
+void exp_crowd_stop(exp_crowd *c);
+
+#endif

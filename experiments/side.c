@@ -1,0 +1,123 @@
+/* side.c - the two sides behind one set of calls. */
+#include "experiments/side.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct exp_side {
+    exp_side_options o;
+    int n_vocab, n_out; // rows of the last evaluation
+    dw_model *model;    // this engine
+    dw_session *session;
+    uint8_t *out;       // n_batch flags
+    float *logits;      // (n_vocab)
+    stock_session *stock;
+    int n_last;         // tokens of stock's last evaluation
+    int32_t *window;    // n_ctx ids
+    double *logprob;    // n_ctx
+};
+
+static int open_own(exp_side *s, const char *path, dw_err *err) {
+    s->model = dw_model_open(path, err);
+    if (!s->model) return -1;
+    const dw_session_options o = {.pool = s->o.pool, .backend = s->o.backend, .n_ctx = s->o.n_ctx, .n_batch = s->o.n_batch,
+                                  .kv = s->o.kv_f32 ? DW_KV_CACHE_F32 : DW_KV_CACHE_F16, .exact = s->o.exact};
+    s->session = dw_session_new(s->model, &o, err);
+    s->n_vocab = dw_model_hparams(s->model)->n_vocab;
+    s->out = dw_alloc((size_t)s->o.n_batch, 1, "a batch", err);
+    s->logits = dw_alloc((size_t)s->n_vocab, sizeof *s->logits, "logits", err);
+    return s->session && s->out && s->logits ? 0 : -1;
+}
+
+static int open_stock(exp_side *s, const char *path, dw_err *err) {
+    const stock_options o = {.n_threads = dw_pool_size(s->o.pool), .n_ctx = s->o.n_ctx, .n_batch = s->o.n_batch, .flash = s->o.flash,
+                             .plain_buffers = s->o.plain_buffers, .kv_f32 = s->o.kv_f32};
+    s->stock = stock_session_new(s->o.stock, path, &o, err);
+    s->n_vocab = s->stock ? stock_session_n_vocab(s->stock) : 0;
+    return s->stock ? 0 : -1;
+}
+
+exp_side *exp_side_open(const char *path, const exp_side_options *o, dw_err *err) {
+    exp_side *s = dw_alloc(1, sizeof *s, "a side", err);
+    if (!s) return NULL;
+    s->o = *o;
+    s->window = dw_alloc((size_t)o->n_ctx, sizeof *s->window, "a window", err);
+    s->logprob = dw_alloc((size_t)o->n_ctx, sizeof *s->logprob, "a window", err);
+    if (s->window && s->logprob && !(o->stock ? open_stock(s, path, err) : open_own(s, path, err))) return s;
+    exp_side_close(s);
+    return NULL;
+}
+
+void exp_side_close(exp_side *s) {
+    if (!s) return;
+    stock_session_free(s->stock);
+    dw_session_free(s->session);
+    dw_model_close(s->model);
+    free(s->out);
+    free(s->logits);
+    free(s->window);
+    free(s->logprob);
+    free(s);
+}
+
+int exp_side_n_vocab(const exp_side *s) { return s->n_vocab; }
+
+int exp_side_eval(exp_side *s, const int32_t *token, int n, int pos0, int n_out, dw_err *err) {
+    if (n > s->o.n_batch) return dw_fail(err, "%d tokens in a batch of %d", n, s->o.n_batch);
+    s->n_out = n_out;
+    s->n_last = n;
+    if (s->stock) {
+        if (pos0 == 0) stock_session_clear(s->stock);
+        return stock_session_eval(s->stock, token, n, pos0, n_out, err);
+    }
+    dw_session_rewind(s->session, 0, pos0);
+    for (int i = 0; i < n; i++) s->out[i] = i >= n - n_out;
+    const dw_batch b = {.n_tokens = n, .token = token, .out = s->out};
+    return dw_session_eval(s->session, &b, err);
+}
+
+const float *exp_side_logits(exp_side *s, int i, dw_err *err) {
+    if (s->stock) return stock_session_logits(s->stock, s->n_last - s->n_out + i);
+    return dw_session_logits(s->session, i, 1, s->logits, err) ? NULL : s->logits;
+}
+
+typedef struct softmax_job {
+    exp_side *s;
+    const int32_t *target;
+    double *logprob;
+} softmax_job;
+
+/* As llama-perplexity does it: F32 exponentials, a sum in double. */
+static void stock_logprob(void *job_pointer, size_t i) {
+    const softmax_job *job = job_pointer;
+    const int n_vocab = job->s->n_vocab;
+    const float *logit = stock_session_logits(job->s->stock, job->s->n_last - job->s->n_out + (int)i);
+    float max = logit[0];
+    for (int v = 1; v < n_vocab; v++) max = logit[v] > max ? logit[v] : max;
+    double sum = 0;
+    for (int v = 0; v < n_vocab; v++) sum += expf(logit[v] - max);
+    job->logprob[i] = logit[job->target[i]] - max - log(sum);
+}
+
+int exp_side_logprobs(exp_side *s, int n, const int32_t *target, double *logprob, dw_err *err) {
+    if (!s->stock) return dw_session_logprobs(s->session, 0, n, target, logprob, err);
+    dw_pool_each(s->o.pool, (size_t)n, stock_logprob, &(softmax_job){s, target, logprob});
+    return 0;
+}
+
+int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll, dw_err *err) {
+    const int first_scored = n_ctx / 2, n_scored = n_ctx - 1 - first_scored;
+    if (n_ctx > s->o.n_ctx) return dw_fail(err, "windows of %d tokens in a context of %d", n_ctx, s->o.n_ctx);
+    for (int w = 0; w < n; w++) {
+        const int32_t *window = ids + (size_t)(first + w) * (size_t)n_ctx;
+        memcpy(s->window, window, (size_t)n_ctx * sizeof *window);
+        if (bos >= 0) s->window[0] = bos;
+        if (exp_side_eval(s, s->window, n_ctx, 0, n_ctx - first_scored, err)) return -1;
+        if (exp_side_logprobs(s, n_scored, window + first_scored + 1, s->logprob, err)) return -1;
+        nll[w] = 0;
+        for (int i = 0; i < n_scored; i++) nll[w] -= s->logprob[i];
+        if (!isfinite(nll[w])) return dw_fail(err, "window %d: log-probabilities are not finite", first + w + 1);
+    }
+    return 0;
+}
