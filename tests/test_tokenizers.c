@@ -334,6 +334,157 @@ static void long_word(void) {
     release(&l);
 }
 
+/* ---- pre-tokenizers --------------------------------------------------------------------------------- */
+
+/* Characters and what they are: Letter, Number, White space, line Break, Other. */
+static const struct {
+    const char *text;
+    char kind;
+} characters[] = {
+    {"a", 'L'},
+    {"s", 'L'},
+    {"S", 'L'},
+    {"r", 'L'},
+    {"e", 'L'},
+    {"\xc5\xbf", 'L'}, // U+017F
+    {"L", 'L'},
+    {"\xc3\xa9", 'L'},
+    {"1", 'N'},
+    {"\xc2\xb2", 'N'},
+    {" ", 'W'},
+    {" ", 'W'},
+    {"\n", 'B'},
+    {"\r", 'B'},
+    {"\t", 'W'},
+    {"\xc2\x85", 'W'},
+    {"\xe3\x80\x80", 'W'}, // U+3000
+    {"'", 'O'},
+    {"'", 'O'},
+    {".", 'O'},
+    {"\xcc\x81", 'O'},
+    {"\xe1\xa0\x8e", 'O'}, // U+0301, U+180E
+};
+enum { N_CHARACTERS = sizeof characters / sizeof *characters };
+
+/* Characters of the contraction behind the apostrophe at c[0], or 0. */
+static size_t contraction(const int *c, size_t left, bool any_case) {
+    static const char *const names[] = {"s", "t", "re", "ve", "m", "ll", "d"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i]);
+        size_t k = 0;
+        while (n < left && k < n) {
+            const char *t = characters[c[k + 1]].text;
+            if (t[1] || (any_case ? t[0] | 0x20 : t[0]) != names[i][k]) break;
+            k++;
+        }
+        if (k == n) return n;
+    }
+    return 0;
+}
+
+/* Length in characters of the piece that llama.cpp's hand-written matchers take at c[0]; numbers: 0 for gpt-2, else
+ * how many digits make a piece. */
+static size_t piece_by_rules(const int *c, size_t n, size_t numbers) {
+#define KIND(i) ((i) < n ? characters[c[i]].kind : '-')
+    const bool gpt2 = !numbers, space = *characters[c[0]].text == ' ';
+    size_t end = 0;
+    if (*characters[c[0]].text == '\'' && (end = contraction(c, n, !gpt2))) return end + 1;
+    if (gpt2 ? KIND(space) == 'L' : KIND(0) != 'B' && KIND(0) != 'N' && (KIND(0) == 'L' || KIND(1) == 'L')) {
+        for (end = 1; KIND(end) == 'L';) end++;
+        return end;
+    }
+    if (KIND(gpt2 && space) == 'N') {
+        for (end = gpt2 && space; KIND(end) == 'N' && (gpt2 || end < numbers);) end++;
+        return end;
+    }
+    if (KIND(space) == 'O') {
+        for (end = space; KIND(end) == 'O';) end++;
+        while (!gpt2 && KIND(end) == 'B') end++;
+        return end;
+    }
+    size_t after_break = 0;
+    for (end = 0; KIND(end) == 'W' || KIND(end) == 'B'; end++)
+        if (KIND(end) == 'B') after_break = end + 1;
+    if (!gpt2 && after_break) return after_break;
+    return end > 1 && end < n ? end - 1 : end;
+#undef KIND
+}
+
+typedef struct pieces {
+    const char *text;
+    size_t at, n, end[64];
+} pieces;
+
+static int note_piece(void *arg, const char *text, size_t len, dw_err *err) {
+    pieces *p = arg;
+    if (text != p->text + p->at || !len) return dw_fail(err, "pieces are not adjacent");
+    p->at += len;
+    if (p->n < sizeof p->end / sizeof *p->end) p->end[p->n] = p->at;
+    p->n++;
+    return 0;
+}
+
+static dw_pretokenizer *pretokenizer(const char *name) {
+    dw_err err = {0};
+    const dw_pretokenizer_row *row = dw_pretokenizer_find((dw_str){name, strlen(name)});
+    dw_pretokenizer *p = row ? dw_pretokenizer_new(row, &err) : NULL;
+    CHECK(p, "%s: %s", name, err.text);
+    return p;
+}
+
+static void pieces_by_rules(void) {
+    static const struct {
+        const char *name;
+        size_t numbers;
+    } rules[] = {{"gpt-2", 0}, {"qwen2", 1}, {"llama-bpe", 3}};
+    dw_rng rng;
+    dw_rng_seed(&rng, 6);
+    for (size_t r = 0; r < 3; r++) {
+        dw_pretokenizer *p = pretokenizer(rules[r].name);
+        for (int k = 0; k < 20000 && p; k++) {
+            int c[32];
+            char text[4 * 32];
+            size_t n = dw_rng_below(&rng, 32), len = 0, n_want = 0, want[32], start[33];
+            for (size_t i = 0; i < n; i++) {
+                c[i] = (int)dw_rng_below(&rng, N_CHARACTERS);
+                start[i] = len;
+                len += (size_t)sprintf(text + len, "%s", characters[c[i]].text);
+            }
+            start[n] = len;
+            for (size_t i = 0; i < n; want[n_want++] = start[i]) i += piece_by_rules(c + i, n - i, rules[r].numbers);
+            pieces got = {.text = text};
+            dw_err err = {0};
+            CHECK(!dw_pretokenize(p, text, len, note_piece, &got, &err), "%s", err.text);
+            CHECK(got.n == n_want && !memcmp(got.end, want, n_want * sizeof *want), "%s: '%.*s': %zu and %zu pieces",
+                  rules[r].name, (int)len, text, got.n, n_want);
+        }
+        dw_pretokenizer_free(p);
+    }
+}
+
+static void pieces_are_the_text(void) {
+    static const char *const names[] = {"gpt-2",  "llama-bpe", "smaug-bpe", "qwen2",  "qwen35",
+                                        "smollm", "tekken",    "falcon",    "default"};
+    static const char *const runs[] = {"a", "A",  "Aa",       "1",  " ",   "\n", " \n", "\xe6\x97\xa5",
+                                       "'", "'S", "\xcc\x81", "\r", ".a1 "};
+    enum { LEN = 60000 };
+    char *text = malloc(LEN + 4);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        dw_pretokenizer *p = pretokenizer(names[i]);
+        for (size_t r = 0; r < sizeof runs / sizeof *runs && p; r++) {
+            size_t len = 0;
+            for (; len + strlen(runs[r]) < LEN; len += strlen(runs[r])) memcpy(text + len, runs[r], strlen(runs[r]));
+            text[len++] = 'x';
+            pieces got = {.text = text};
+            dw_err err = {0};
+            CHECK(!dw_pretokenize(p, text, len, note_piece, &got, &err) && got.at == len, "%s, run %zu: %s", names[i],
+                  r, err.text);
+        }
+        dw_pretokenizer_free(p);
+    }
+    free(text);
+}
+
 static const char special_json[] =
     "{" GPT2
     ",\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"e\":3,\"ab\":4},\"merges\":[\"a b\"]},\"added_tokens\":[" ADDED(
@@ -509,19 +660,17 @@ static void through_gguf(void) {
 /* ---- import rules ---------------------------------------------------------------------------------------- */
 
 static void import_rules(void) {
-    static const char
-        tokenizer[] =
-            "{" GPT2
-            ",\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"[PAD9]\":3},\"merges\":[\"a "
-            "b\"]},\"added_tokens\":[" ADDED(4, "<s>", true) "," ADDED(5, "<pad>", false) "," ADDED(
-                6, "\xe2\x96\x81x",
-                false) "," ADDED(7, "<|im_end|>",
-                                 true) "," ADDED(8, "<unused0>",
-                                                 false) "],"
-                                                        "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{"
-                                                        "\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\","
-                                                        "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":"
-                                                        "{\"id\":\"A\"}}]}]}}";
+    static const char tokenizer[] =
+        "{" GPT2 ",\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"[PAD9]\":3},\"merges\":[\"a "
+        "b\"]},\"added_tokens\":[" ADDED(4, "<s>", true) "," ADDED(5, "<pad>", false) "," ADDED(
+            6, "\xe2\x96\x81x",
+            false) "," ADDED(7, "<|im_end|>",
+                             true) "," ADDED(8, "<unused0>",
+                                             false) "],"
+                                                    "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{"
+                                                    "\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\","
+                                                    "\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":"
+                                                    "{\"id\":\"A\"}}]}]}}";
     static const char config[] =
         "{\"eos_token\":{\"content\":\"<|im_end|>\"},\"pad_token\":\"<pad>\",\"chat_template\":["
         "{\"name\":\"tools\",\"template\":\"T\"},{\"name\":\"default\",\"template\":\"D\"}]}";
@@ -743,6 +892,8 @@ static const test_case cases[] = {
     {"the conformance texts of llama-bpe become llama.cpp's ids", conformance_llama_bpe},
     {"byte-level BPE gives what its definition gives", merges_by_definition},
     {"a word of a million bytes is merged in reasonable time", long_word},
+    {"text is cut as llama.cpp's rules for gpt-2, qwen2 and llama-bpe say", pieces_by_rules},
+    {"the pieces that a pre-tokenizer cuts are the whole text, however long its runs", pieces_are_the_text},
     {"special tokens are taken longest first, then leftmost", special_tokens},
     {"cutting SentencePiece text at spaces changes no id", spm_cuts},
     {"text becomes ids and the same text again", text_again},

@@ -344,6 +344,7 @@ static int read_special(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
     const bool processed = json_is_object(json_object_get(f->tokenizer, "post_processor"));
     v->add_bos = find_add(f, "add_bos_token", first >= 0 ? first == v->bos : v->score && !processed) && v->bos >= 0;
     v->add_eos = find_add(f, "add_eos_token", last >= 0 && last == v->eos) && v->eos >= 0;
+    if (v->score) v->add_space_prefix = find_add(f, "add_prefix_space", v->add_space_prefix);
     dw_lookup_release(&x);
     return 0;
 }
