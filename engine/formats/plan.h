@@ -34,7 +34,7 @@ typedef struct dw_plan {
 
 /* n_ff: widths of the model the plan is for (n_layer of them), or NULL to read it unchecked. */
 int dw_plan_read(dw_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err);
-int dw_plan_write(const dw_plan *p, const char *path, dw_err *err); // "-": stdout is the program's business, not here
+int dw_plan_write(const dw_plan *p, const char *path, dw_err *err); // a file; "-" means nothing here
 void dw_plan_release(dw_plan *p);
 
 #endif
