@@ -24,10 +24,10 @@ roomlib   = $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
 program   = $(patsubst deadwood-deadwood,deadwood,deadwood-$(basename $(notdir $(1))))
 PROGRAMS := $(foreach m,$(MAINS),$B/$(call program,$m))
 TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
-TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
+TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: all test test-slow tests layers headers fuzz man install clean help
+.PHONY: all test test-slow tests layers headers bench-dot fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -58,6 +58,12 @@ $B/run: $B/tests/run.o $B/tests/test.o
 $B/faults.so: tests/preload_faults.c
 	@mkdir -p $(@D)
 	$(CC) $(STD) $(WARN) -O2 -g -D_GNU_SOURCE -shared -fPIC $< -ldl -o $@
+
+$B/bench_%: $B/tests/bench_%.o $B/libengine.a
+	$(CC) $(SANFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+
+bench-dot: $B/bench_dot  ## dot rows beside the memory's speed: build/bench_dot [TYPE or LEVEL]...
+	$<
 
 tests: all $(TESTS) $B/run $B/faults.so
 

@@ -56,7 +56,7 @@ static void unpacked(const dw_dot_kernel *k, const uint8_t *act, int n, double *
     const record *r = (const record *)act;
     for (int i = 0; i < n; i++)
         x[i] = k->form == DW_ACT_F32 ? ((const float *)act)[i]
-                                     : (double)r[i / RECORD].scale[i % RECORD / 32] *
+                                     : (double)r[i / RECORD].block[i % RECORD / 32].scale *
                                            r[i / RECORD].q[piece_place(i % RECORD / 16) + i % 16];
 }
 
@@ -191,7 +191,7 @@ static void packing_agrees(void) {
     }
     const record *r = (const record *)act[0];
     CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1], r->q[2], r->q[3]);
-    CHECK(r->scale[0] == 1 && r->scale[1] == 0 && r->sum[1] == 0);
+    CHECK(r->block[0].scale == 1 && r->block[1].scale == 0 && r->block[1].sum == 0);
 }
 
 static void packing_error(void) {

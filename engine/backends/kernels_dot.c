@@ -36,8 +36,8 @@ static void pack_block(const float *x, record *r, int block) {
         int8_t *q = r->q + piece_place(2 * block + half);
         for (int i = 0; i < 16; i++) sum[half] += q[i] = (int8_t)round_small(x[16 * half + i] * inverse);
     }
-    r->scale[block] = scale;
-    r->sum[block] = scale * (float)(sum[0] + sum[1]);
+    r->block[block].scale = scale;
+    r->block[block].sum = scale * (float)(sum[0] + sum[1]);
     for (int half = 0; half < 2; half++) r->sum16[2 * block + half] = scale * (float)sum[half];
 }
 
@@ -182,7 +182,7 @@ static float dot_pieces(const weights *w, const record *x, int n_pieces) {
         const int8_t *q = x->q + piece_place(k);
         int32_t dot = 0;
         for (int i = 0; i < 16; i++) dot += u[i] * q[i];
-        y += w->d[k] * x->scale[k / 2] * (float)dot - w->m[k] * x->sum16[k];
+        y += w->d[k] * x->block[k / 2].scale * (float)dot - w->m[k] * x->sum16[k];
     }
     return y;
 }

@@ -6,11 +6,11 @@
  *   q      rint(x / scale) of 256 values, in two halves of four blocks.  A half holds first the first 16 values of each
  *          block, then the last 16, and its blocks stand in the order 0 2 1 3.  So the low nibbles of four 4-bit blocks
  *          meet the first 64 bytes, the high nibbles the next 64, and K-quants need no more than one shuffle.
- *   scale  of each block of 32: largest |x| / 127
- *   sum    scale * (sum of q) of each block of 32, and of each 16
+ *   block  of each 32 values: scale = largest |x| / 127, sum = scale * (sum of q)
+ *   sum16  scale * (sum of q) of each 16 values
  *
  * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum: the offset of every type, be
- * it 8, 128 or a minimum of its own, costs one multiply-add for eight or sixteen blocks.
+ * it 8, 128 or a minimum of its own, costs one or two operations for eight blocks.
  *
  * x that is infinite or NaN makes its block NaN; blocks below 2^-119 count as zero. */
 #ifndef DW_KERNELS_DOT_H
@@ -22,8 +22,9 @@ enum { RECORD = 256, PIECES = RECORD / 16, BLOCKS = RECORD / 32 };
 
 typedef struct record {
     int8_t q[RECORD];
-    float scale[BLOCKS];
-    float sum[BLOCKS];
+    struct {
+        float scale, sum;
+    } block[BLOCKS];
     float sum16[PIECES];
 } record;
 _Static_assert(sizeof(record) == 384, "records keep columns aligned to 64 bytes");

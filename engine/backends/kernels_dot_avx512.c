@@ -11,7 +11,9 @@
 #define TARGET __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-enum { PREFETCH_BYTES = 1024 };
+/* Rows are taken one after the other, so that the weights are one stream; memory is asked this far ahead, but not beyond
+ * the last row.  (Four rows at once, or 1 KB ahead, read a quarter less.) */
+enum { PREFETCH_BYTES = 4096 };
 
 /* ---- weights: bytes ---------------------------------------------------------------------------------------- */
 
@@ -62,9 +64,21 @@ INLINE __m512i add_bit(__m512i x, const uint8_t *p, int bit, int value) {
     return _mm512_mask_add_epi8(x, set, x, _mm512_set1_epi8((char)value));
 }
 
-// Two bits of each byte at p, at bit 0 2 4 6 for the blocks 0 1 2 3.
+// Two bits of each byte at p, from bit 0 2 4 6 for the blocks 0 1 2 3.
 INLINE __m512i two_bits(const uint8_t *p) {
     return _mm512_and_si512(_mm512_srlv_epi32(same_lanes(p), lane_numbers(0, 4, 2, 6)), _mm512_set1_epi8(3));
+}
+
+// The same left in place: 1 4 16 64 times as large, which the scales of Q2_K undo.
+INLINE __m512i two_bits_in_place(const uint8_t *p) {
+    return _mm512_and_si512(same_lanes(p), lane_numbers(0x03030303, 0x30303030, 0x0c0c0c0c, (int)0xc0c0c0c0));
+}
+
+// Nibbles of the 16 bytes at p (blocks 0 1) and q (blocks 2 3); those of the odd blocks are 16 times as large, which the
+// scales of Q4_K undo.
+INLINE __m512i nibbles_in_place(const uint8_t *p, const uint8_t *q) {
+    const __m512i x = _mm512_mask_broadcast_i32x4(same_lanes(p), 0xf0f0, load128(q));
+    return _mm512_and_si512(x, lane_numbers(0x0f0f0f0f, 0x0f0f0f0f, (int)0xf0f0f0f0, (int)0xf0f0f0f0));
 }
 
 // Fifth bits: 32 for each of four blocks; `which` selects the first or last 16 of two blocks.
@@ -120,13 +134,13 @@ INLINE half_record unpack_blocks(dw_qtype type, const uint8_t *b0, const uint8_t
 INLINE half_record unpack_superblock(dw_qtype type, const uint8_t *p, int h) {
     half_record x;
     switch (type) {
-    case DW_Q2_K: return (half_record){two_bits(p + 16 + 32 * h), two_bits(p + 32 + 32 * h)};
+    case DW_Q2_K: return (half_record){two_bits_in_place(p + 16 + 32 * h), two_bits_in_place(p + 32 + 32 * h)};
     case DW_Q3_K:
         x = (half_record){two_bits(p + 32 + 32 * h), two_bits(p + 48 + 32 * h)};
         return (half_record){add_bit(x.first, p, 4 * h, 4), add_bit(x.last, p + 16, 4 * h, 4)};
     case DW_Q4_K:
-        x = low_high_nibbles(_mm512_loadu_si512(p + 16 + 64 * h));
-        return even_odd_lanes(x.first, x.last);
+        p += 16 + 64 * h;
+        return (half_record){nibbles_in_place(p, p + 32), nibbles_in_place(p + 16, p + 48)};
     case DW_Q5_K:
         x = low_high_nibbles(_mm512_loadu_si512(p + 48 + 64 * h));
         x = even_odd_lanes(x.first, x.last);
@@ -156,35 +170,64 @@ INLINE half_record unpack_half(dw_qtype type, const uint8_t *p, int h, int n_blo
 
 /* ---- weights: scales and offsets ----------------------------------------------------------------------------- */
 
-INLINE __m512 low_high(float low, float high) {
-    return _mm512_setr_ps(low, low, low, low, low, low, low, low, high, high, high, high, high, high, high, high);
+// a b a b ...
+INLINE __m512 two_numbers(float a, float b) {
+    return _mm512_setr_ps(a, b, a, b, a, b, a, b, a, b, a, b, a, b, a, b);
 }
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
-// Types with one scale for 32 weights: scales of eight blocks, then what is taken off times the sums.
-INLINE __m512 scales_32(dw_qtype type, const uint8_t *p, int n_blocks) {
-    if (is_superblock(type)) { // Q4_K, Q5_K
-        uint64_t scales, mins;
-        unpack_scales_mins(p + 4, &scales, &mins);
-        const __m512i numbers = _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)mins, (long long)scales));
-        const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)dw_le32(p)));
-        const __m512i pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-        return _mm512_mul_ps(_mm512_cvtepi32_ps(numbers), _mm512_permutexvar_ps(pick, _mm512_castps128_ps512(both)));
+// Words of the 128 bytes at p: w0, w0 + next, w1, w1 + next, ... of blocks that are `step` words apart, w0 at `first`.
+INLINE __m128i words_of_four(const uint8_t *p, int first, int step, int next) {
+    const __m128i at = _mm_setr_epi16((short)first, (short)(first + next), (short)(first + step), (short)(first + step + next),
+                                      (short)(first + 2 * step), (short)(first + 2 * step + next), (short)(first + 3 * step),
+                                      (short)(first + 3 * step + next));
+    return _mm512_castsi512_si128(
+        _mm512_permutex2var_epi16(_mm512_loadu_si512(p), _mm512_castsi128_si512(at), _mm512_loadu_si512(p + 64)));
+}
+
+INLINE bool has_minimum(dw_qtype type) { return type == DW_Q4_1 || type == DW_Q5_1; }
+
+// Eight blocks of 32: d, m of each, or d, d where a type has no minimum.  Blocks that are not there give zero.
+INLINE __m512 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
+    const int bytes = record_bytes(type) / 8, next = has_minimum(type);
+    if (n_blocks < BLOCKS) {
+        const __m256i at = _mm256_setr_epi32(0, bytes, 2 * bytes, 3 * bytes, 4 * bytes, 5 * bytes, 6 * bytes, 7 * bytes);
+        const __mmask8 there = (__mmask8)((1 << n_blocks) - 1);
+        const __m256i heads = _mm256_mmask_i32gather_epi32(_mm256_setzero_si256(), there, at, (const int *)p, 1);
+        const __m256i twice = _mm256_blend_epi16(heads, _mm256_slli_epi32(heads, 16), 0xaa);
+        return _mm512_cvtph_ps(next ? heads : twice);
     }
-    const int bytes = record_bytes(type) / 8;
-    const __m256i at = _mm256_setr_epi32(0, bytes, 2 * bytes, 3 * bytes, 4 * bytes, 5 * bytes, 6 * bytes, 7 * bytes);
-    const __m256i words = n_blocks == BLOCKS ? _mm256_i32gather_epi32((const int *)p, at, 1)
-                                             : _mm256_mmask_i32gather_epi32(_mm256_setzero_si256(), (__mmask8)((1 << n_blocks) - 1),
-                                                                            at, (const int *)p, 1);
-    const __m512 halves = _mm512_cvtph_ps(words);
-    const __m512i same = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
-    const __m512i next = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    if (bytes == 18) { // all scales are in the first 128 bytes
+        const __m256i at = _mm256_setr_epi16(0, 0, 9, 9, 18, 18, 27, 27, 36, 36, 45, 45, 54, 54, 63, 63);
+        return _mm512_cvtph_ps(_mm512_castsi512_si256(
+            _mm512_permutex2var_epi16(_mm512_loadu_si512(p), _mm512_castsi256_si512(at), _mm512_loadu_si512(p + 64))));
+    }
+    const int second = 4 * bytes < 8 * bytes - 128 ? 4 * bytes : 8 * bytes - 128; // read no further than the last block
+    const __m128i low = words_of_four(p, 0, bytes / 2, next);
+    const __m128i high = words_of_four(p + second, (4 * bytes - second) / 2, bytes / 2, next);
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+}
+
+// Types with one scale for 32 weights: for each of eight blocks d, and what offset_32 times the block's sum is taken off.
+INLINE __m512 scales_32(dw_qtype type, const uint8_t *p, int n_blocks) {
+    if (!is_superblock(type)) return block_scales(type, p, n_blocks);
+    uint64_t scales, mins;
+    unpack_scales_mins(p + 4, &scales, &mins);
+    const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)scales), _mm_cvtsi64_si128((long long)mins));
+    __m512 d = _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p)));
+    const float odd = 1 / 16.0f; // nibbles_in_place
+    if (type == DW_Q4_K) d = _mm512_mul_ps(d, _mm512_setr_ps(1, 1, odd, 1, 1, 1, odd, 1, 1, 1, odd, 1, 1, 1, odd, 1));
+    return _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(both)));
+}
+
+INLINE float offset_32(dw_qtype type) {
     switch (type) {
-    case DW_Q4_0: return _mm512_mul_ps(_mm512_permutexvar_ps(same, halves), low_high(1, 8));
-    case DW_Q5_0: return _mm512_mul_ps(_mm512_permutexvar_ps(same, halves), low_high(1, 16));
-    case DW_Q4_1: case DW_Q5_1: return _mm512_mul_ps(_mm512_permutexvar_ps(next, halves), low_high(1, -1));
-    default: return _mm512_mul_ps(_mm512_permutexvar_ps(same, halves), low_high(1, 128)); // Q8_0, IQ4_NL
+    case DW_Q4_0: return 8;
+    case DW_Q5_0: return 16;
+    case DW_Q8_0: case DW_IQ4_NL: return 128;
+    case DW_Q4_1: case DW_Q5_1: return -1;
+    default: return 1; // Q4_K, Q5_K
     }
 }
 
@@ -193,25 +236,28 @@ typedef struct scales {
     __m512 d, m;
 } scales;
 
+INLINE __m512 bytes_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)); }
+
 INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
-    __m128i s;
+    const __m128i fifteen = _mm_set1_epi8(15);
     uint64_t first, last;
-    __m512 d;
+    __m512 d, place;
+    __m128i s;
     switch (type) {
     case DW_Q2_K:
         s = load128(p);
-        d = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(s, _mm_set1_epi8(15))));
-        return (scales){_mm512_mul_ps(d, _mm512_set1_ps(half_at(p + 80))),
-                        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(_mm_srli_epi16(s, 4), _mm_set1_epi8(15)))),
-                                      _mm512_set1_ps(half_at(p + 82)))};
+        place = _mm512_broadcast_f32x8(_mm256_setr_ps(1, 1, 1 / 4.0f, 1 / 4.0f, 1 / 16.0f, 1 / 16.0f, 1 / 64.0f, 1 / 64.0f));
+        d = _mm512_mul_ps(_mm512_set1_ps(half_at(p + 80)), place); // two_bits_in_place
+        return (scales){_mm512_mul_ps(d, bytes_to_float(_mm_and_si128(s, fifteen))),
+                        _mm512_mul_ps(_mm512_set1_ps(half_at(p + 82)),
+                                      bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
     case DW_Q3_K:
         unpack_q3_scales(p + 96, &first, &last);
         s = _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
-        d = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s)), _mm512_set1_ps(half_at(p + 108)));
+        d = _mm512_mul_ps(bytes_to_float(s), _mm512_set1_ps(half_at(p + 108)));
         return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(4))};
     default: // Q6_K
-        d = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128(p + 192)));
-        d = _mm512_mul_ps(d, _mm512_set1_ps(half_at(p + 208)));
+        d = _mm512_mul_ps(bytes_to_float(load128(p + 192)), _mm512_set1_ps(half_at(p + 208)));
         return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(32))};
     }
 }
@@ -226,17 +272,17 @@ INLINE __m512i dot_bytes(__m512i sum, __m512i u, const int8_t *q) {
     return _mm512_dpbusd_epi32(sum, u, _mm512_load_si512(q));
 }
 
-// sum[c] += the record's n_blocks blocks at p times column c.
+// Adds the record's n_blocks blocks at p times each column: sum[c], and off[c] whose odd lanes count offset_32 times less.
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
-                       __m512 *sum) {
+                       __m512 *sum, __m512 *off) {
     const half_record u[2] = {unpack_half(type, p, 0, n_blocks), unpack_half(type, p, 1, n_blocks)};
     const __m512i zero = _mm512_setzero_si512();
     if (has_scale_of_16(type)) {
         const scales s = scales_16(type, p);
-        const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        const __m512i even_twice = _mm512_setr_epi32(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
         for (int c = 0; c < n_cols; c++) {
             const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
-            const __m512 scale = _mm512_mul_ps(s.d, _mm512_permutexvar_ps(twice, _mm512_load_ps(r->scale)));
+            const __m512 scale = _mm512_mul_ps(s.d, _mm512_permutexvar_ps(even_twice, _mm512_load_ps(r->block)));
             sum[c] = _mm512_fnmadd_ps(s.m, _mm512_load_ps(r->sum16), sum[c]);
             for (int h = 0; h < 2; h++) {
                 const __m512i pick = lane_numbers(8 * h, 8 * h + 4, 8 * h + 2, 8 * h + 6);
@@ -250,63 +296,45 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const reco
     const __m512 both = scales_32(type, p, n_blocks);
     for (int c = 0; c < n_cols; c++) {
         const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
-        const __m512 scale = _mm512_mul_ps(both, _mm512_load_ps(r->scale)); // of r->scale and r->sum
-        sum[c] = _mm512_mask_sub_ps(sum[c], 0xff00, sum[c], scale);
+        const __m512 scale = _mm512_mul_ps(both, _mm512_load_ps(r->block)); // even: scales; odd: sums
+        off[c] = _mm512_add_ps(off[c], scale);
         for (int h = 0; h < 2; h++) {
-            const __m512i pick = lane_numbers(4 * h, 4 * h + 2, 4 * h + 1, 4 * h + 3);
+            const __m512i pick = lane_numbers(8 * h, 8 * h + 4, 8 * h + 2, 8 * h + 6);
             const __m512i dots = dot_bytes(zero, u[h].first, r->q + 128 * h);
             sum[c] = scaled(dot_bytes(dots, u[h].last, r->q + 128 * h + 64), scale, pick, sum[c]);
         }
     }
 }
 
-INLINE __m128 add_quarters(__m512 v) {
+INLINE float sum_of(__m512 v) {
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-// Sums of four vectors; each is added up in the same order, whatever the others are.
-INLINE __m128 sums_of_four(__m512 a, __m512 b, __m512 c, __m512 d) {
-    const __m128 qa = add_quarters(a), qb = add_quarters(b), qc = add_quarters(c), qd = add_quarters(d);
-    const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(qa, qb), _mm_unpackhi_ps(qa, qb));
-    const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(qc, qd), _mm_unpackhi_ps(qc, qd));
-    return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+// The next `bytes` bytes to be asked for while those at p are used; the rows end at `end`.
+INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
+    const uint8_t *ahead = end - p > PREFETCH_BYTES ? p + PREFETCH_BYTES : p;
+    for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T0);
 }
 
-INLINE float sum_of_one(__m512 v) {
-    const __m128 q = add_quarters(v), pairs = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
-}
-
-INLINE void prefetch(const uint8_t *p, int bytes) {
-    for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + PREFETCH_BYTES + i, _MM_HINT_T0);
-}
-
-INLINE void store_tile(const __m512 *sum, int tile_rows, int n_cols, float *y, size_t y_stride) {
-    if (tile_rows == 4) {
-        _mm_storeu_ps(y, sums_of_four(sum[0], sum[1], sum[2], sum[3]));
-        return;
-    }
-    for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of_one(sum[c]);
-}
-
-// tile_rows rows times n_cols columns, together at most four; constants after inlining.
-INLINE void tile_int8(dw_qtype type, int tile_rows, int n_cols, const uint8_t *w, size_t row_bytes, int n,
-                      const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
-    __m512 sum[4];
-    for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_ps();
+// A row times n_cols <= 4 columns, a constant after inlining.
+INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                     size_t act_stride, float *y, size_t y_stride) {
+    __m512 sum[4], off[4];
+    for (int c = 0; c < n_cols; c++) sum[c] = off[c] = _mm512_setzero_ps();
     const record *x = (const record *)act;
     int i = 0;
-    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++)
-        for (int r = 0; r < tile_rows; r++) {
-            const uint8_t *p = w + (size_t)r * row_bytes;
-            prefetch(p, record_bytes(type));
-            add_record(type, p, BLOCKS, x, act_stride, n_cols, sum + r * n_cols);
-        }
-    if (i < n && !is_superblock(type))
-        for (int r = 0; r < tile_rows; r++)
-            add_record(type, w + (size_t)r * row_bytes, (n - i) / 32, x, act_stride, n_cols, sum + r * n_cols);
-    store_tile(sum, tile_rows, n_cols, y, y_stride);
+    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++) {
+        prefetch(w, end, record_bytes(type));
+        add_record(type, w, BLOCKS, x, act_stride, n_cols, sum, off);
+    }
+    if (i < n && !is_superblock(type)) add_record(type, w, (n - i) / 32, x, act_stride, n_cols, sum, off);
+    for (int c = 0; c < n_cols; c++) {
+        if (!has_scale_of_16(type)) sum[c] = _mm512_fnmadd_ps(off[c], two_numbers(0, offset_32(type)), sum[c]);
+        y[(size_t)c * y_stride] = sum_of(sum[c]);
+    }
 }
 
 /* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */
@@ -334,63 +362,53 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
 }
 
-// As tile_int8; four sums for each row and column, of values 16k.. for k = 0 1 2 3 modulo 4.
-INLINE void tile_float(dw_qtype type, int tile_rows, int n_cols, const uint8_t *w, size_t row_bytes, int n,
-                       const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
-    __m512 part[4][4], sum[4];
-    for (int i = 0; i < 16; i++) part[i / 4][i % 4] = _mm512_setzero_ps();
+// As row_int8; four sums for each column, of values 16k.. for k = 0 1 2 3 modulo 4.
+INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                      size_t act_stride, float *y, size_t y_stride) {
+    const int bytes = value_bytes(type);
+    __m512 sum[4][4];
+    for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm512_setzero_ps();
     int i = 0;
-    for (; i + 64 <= n; i += 64)
-        for (int r = 0; r < tile_rows; r++) {
-            const uint8_t *p = w + (size_t)r * row_bytes + (size_t)(i * value_bytes(type));
-            prefetch(p, 64 * value_bytes(type));
-            for (int k = 0; k < 4; k++) {
-                const __m512 v = load_values(type, p + 16 * k * value_bytes(type));
-                for (int c = 0; c < n_cols; c++) {
-                    __m512 *s = &part[r * n_cols + c][k];
-                    *s = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), *s);
-                }
-            }
-        }
-    for (int k = 0; k < 4; k++, i += 16) {
-        const __mmask16 some = n - i >= 16 ? 0xffff : n > i ? (__mmask16)((1 << (n - i)) - 1) : 0;
-        for (int r = 0; r < tile_rows && some; r++) {
-            const __m512 v = load_some_values(type, w + (size_t)r * row_bytes + (size_t)(i * value_bytes(type)), some);
-            for (int c = 0; c < n_cols; c++) {
-                __m512 *s = &part[r * n_cols + c][k];
-                *s = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), *s);
-            }
+    for (; i + 64 <= n; i += 64, w += 64 * bytes) {
+        prefetch(w, end, 64 * bytes);
+        for (int k = 0; k < 4; k++) {
+            const __m512 v = load_values(type, w + 16 * k * bytes);
+            for (int c = 0; c < n_cols; c++)
+                sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), sum[c][k]);
         }
     }
-    for (int j = 0; j < 4; j++)
-        sum[j] = _mm512_add_ps(_mm512_add_ps(part[j][0], part[j][2]), _mm512_add_ps(part[j][1], part[j][3]));
-    store_tile(sum, tile_rows, n_cols, y, y_stride);
+    for (int k = 0; k < 4; k++, i += 16, w += 16 * bytes) {
+        if (i >= n) break;
+        const __m512 v = load_some_values(type, w, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1));
+        for (int c = 0; c < n_cols; c++) sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[c][k]);
+    }
+    for (int c = 0; c < n_cols; c++)
+        y[(size_t)c * y_stride] =
+            sum_of(_mm512_add_ps(_mm512_add_ps(sum[c][0], sum[c][2]), _mm512_add_ps(sum[c][1], sum[c][3])));
 }
 
 /* ---- rows of each type --------------------------------------------------------------------------------------------- */
 
-INLINE void tile(dw_qtype type, int tile_rows, int n_cols, const uint8_t *w, size_t row_bytes, int n, const uint8_t *act,
-                 size_t act_stride, float *y, size_t y_stride) {
+INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act, size_t act_stride,
+                float *y, size_t y_stride) {
     if (type == DW_F32 || type == DW_F16 || type == DW_BF16)
-        tile_float(type, tile_rows, n_cols, w, row_bytes, n, act, act_stride, y, y_stride);
+        row_float(type, n_cols, w, end, n, act, act_stride, y, y_stride);
     else
-        tile_int8(type, tile_rows, n_cols, w, row_bytes, n, act, act_stride, y, y_stride);
+        row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);
 }
 
 // A row's columns are taken four at a time; the row is in cache for the second four.
 INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {
-    int r = 0;
-    for (; n_cols == 1 && r + 4 <= n_rows; r += 4)
-        tile(type, 4, 1, w + (size_t)r * row_bytes, row_bytes, n, act, act_stride, y + r, y_stride);
-    for (; r < n_rows; r++)
+    const uint8_t *end = w + (size_t)n_rows * row_bytes;
+    for (int r = 0; r < n_rows; r++, w += row_bytes)
         for (int c = 0; c < n_cols; c += 4) {
-            const uint8_t *row = w + (size_t)r * row_bytes, *x = act + (size_t)c * act_stride;
+            const uint8_t *x = act + (size_t)c * act_stride;
             float *out = y + (size_t)c * y_stride + r;
             switch (n_cols - c) {
-            case 1: tile(type, 1, 1, row, row_bytes, n, x, act_stride, out, y_stride); break;
-            case 2: tile(type, 1, 2, row, row_bytes, n, x, act_stride, out, y_stride); break;
-            case 3: tile(type, 1, 3, row, row_bytes, n, x, act_stride, out, y_stride); break;
-            default: tile(type, 1, 4, row, row_bytes, n, x, act_stride, out, y_stride);
+            case 1: row(type, 1, w, end, n, x, act_stride, out, y_stride); break;
+            case 2: row(type, 2, w, end, n, x, act_stride, out, y_stride); break;
+            case 3: row(type, 3, w, end, n, x, act_stride, out, y_stride); break;
+            default: row(type, 4, w, end, n, x, act_stride, out, y_stride);
             }
         }
 }
@@ -427,8 +445,8 @@ TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
         _mm_store_si128((__m128i *)(r->q + piece_place(2 * block)), _mm512_cvtepi32_epi8(qf));
         _mm_store_si128((__m128i *)(r->q + piece_place(2 * block + 1)), _mm512_cvtepi32_epi8(ql));
         const int sum_first = _mm512_reduce_add_epi32(qf), sum_last = _mm512_reduce_add_epi32(ql);
-        r->scale[block] = scale;
-        r->sum[block] = scale * (float)(sum_first + sum_last);
+        r->block[block].scale = scale;
+        r->block[block].sum = scale * (float)(sum_first + sum_last);
         r->sum16[2 * block] = scale * (float)sum_first;
         r->sum16[2 * block + 1] = scale * (float)sum_last;
     }

@@ -1,0 +1,167 @@
+/* bench_dot.c - how fast the dot rows read weights, beside a loop that only reads.
+ *
+ *   build/bench_dot [-t threads] [-m MB of weights] [-n row length] [-c columns] [-r rounds] [TYPE or LEVEL]...
+ *
+ * Timed: all threads, each over its part of one matrix as large as -m, activations packed before.  The clock is the threads'
+ * CPU time, so other work on the machine costs less truth: rate = bytes * threads / sum of their CPU seconds.  The reading
+ * loop and all kernels take turns; a round's share is the kernel's rate / the loop's rate in the same round.  Printed: best
+ * rates, median share.  Memory is touched before, so caches hold what fits. */
+#include "backends/kernels.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_ROUNDS = 1024, MAX_ROWS = 64 };
+
+typedef struct bench {
+    dw_pool *pool;
+    uint8_t *weights;
+    size_t bytes;
+    int n, n_cols;
+    const dw_dot_kernel *kernel; // NULL: only read
+    uint8_t *act;
+    float *y;
+    double *cpu_seconds; // of each thread, 8 apart
+} bench;
+
+typedef uint64_t pair __attribute__((vector_size(16)));
+
+static volatile uint64_t sink;
+
+static void read_bytes(const uint8_t *p, size_t n) {
+    pair sum[4] = {{0}};
+    for (size_t i = 0; i + 64 <= n; i += 64) {
+        __builtin_prefetch(p + i + 4096);
+        for (size_t k = 0; k < 4; k++) sum[k] ^= *(const pair *)(p + i + 16 * k);
+    }
+    sum[0] ^= sum[1] ^ sum[2] ^ sum[3];
+    sink = sum[0][0] ^ sum[0][1];
+}
+
+static void work(const bench *b, int ith, int n_threads) {
+    if (!b->kernel) {
+        const size_t part = b->bytes / (size_t)n_threads / 64 * 64;
+        read_bytes(b->weights + part * (size_t)ith, part);
+        return;
+    }
+    const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(b->kernel->type), (size_t)b->n);
+    const size_t n_rows = b->bytes / row_bytes / (size_t)n_threads, first = n_rows * (size_t)ith;
+    for (size_t r = first; r < first + n_rows; r += 256) { // y is one small piece for each thread
+        const int here = (int)(first + n_rows - r < 256 ? first + n_rows - r : 256);
+        b->kernel->rows(b->weights + r * row_bytes, row_bytes, here, b->n, b->act, dw_act_bytes(b->kernel->form, b->n), b->n_cols,
+                        b->y + (size_t)ith * 256 * DW_DOT_MAX_COLS, 256);
+    }
+}
+
+static double cpu_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void job(void *arg, int ith, int n_threads) {
+    const bench *b = arg;
+    const double start = cpu_now();
+    work(b, ith, n_threads);
+    b->cpu_seconds[8 * ith] += cpu_now() - start;
+}
+
+// GB/s of weights; small sets are passed over until 5 ms are over.
+static double rate(bench *b) {
+    const int n_threads = dw_pool_size(b->pool);
+    dw_pool_run(b->pool, job, b);
+    for (int i = 0; i < n_threads; i++) b->cpu_seconds[8 * i] = 0;
+    double seconds = 0, n = 0;
+    while (seconds < 0.005 * n_threads) {
+        dw_pool_run(b->pool, job, b);
+        seconds = 0, n++;
+        for (int i = 0; i < n_threads; i++) seconds += b->cpu_seconds[8 * i];
+    }
+    return n * (double)b->bytes * n_threads / seconds * 1e-9;
+}
+
+// Encoded normal numbers, one row after the other.
+static void fill(bench *b, dw_qtype type) {
+    const dw_qtype_row *t = dw_qtype_get(type);
+    dw_rng rng;
+    dw_rng_seed(&rng, 1);
+    float *x = dw_alloc((size_t)b->n, sizeof *x, "a row", NULL);
+    const size_t row_bytes = dw_qtype_row_bytes(t, (size_t)b->n);
+    for (int r = 0; r < 8; r++) {
+        for (int i = 0; i < b->n; i++) x[i] = (float)dw_rng_normal(&rng);
+        t->encode(x, b->weights + (size_t)r * row_bytes, (size_t)b->n, NULL);
+    }
+    for (size_t i = 8 * row_bytes; i < b->bytes; i++) b->weights[i] = b->weights[i - 8 * row_bytes];
+    const dw_act_form form = dw_dot_find(DW_PORTABLE, type)->form; // the same at every level
+    for (int c = 0; c < b->n_cols; c++) dw_act_pack(DW_PORTABLE, form, x, b->n, b->act + (size_t)c * dw_act_bytes(form, b->n));
+    free(x);
+}
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bool wanted(const dw_dot_kernel *k, char **names, int n_names) {
+    const char *of[2] = {dw_qtype_get(k->type)->name, dw_level_names[k->level]};
+    bool named[2] = {false, false}, asked[2] = {false, false};
+    for (int i = 0; i < n_names; i++) {
+        const int kind = dw_qtype_by_name(names[i]) ? 0 : 1;
+        asked[kind] = true, named[kind] |= !strcasecmp(names[i], of[kind]);
+    }
+    return dw_level_usable(k->level) && (named[0] || !asked[0]) && (named[1] || !asked[1]);
+}
+
+static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names, int n_names) {
+    const dw_dot_kernel *kernel[DW_N_LEVELS];
+    double share[DW_N_LEVELS][MAX_ROUNDS], best[DW_N_LEVELS] = {0}, best_read = 0;
+    int n_kernels = 0;
+    for (const dw_dot_kernel *k = dw_dot_kernels; k->rows; k++)
+        if (k->type == t->id && wanted(k, names, n_names)) kernel[n_kernels++] = k;
+    if (!n_kernels) return;
+    fill(b, t->id);
+    for (int round = 0; round < n_rounds; round++) {
+        b->kernel = NULL;
+        const double read = rate(b);
+        best_read = fmax(best_read, read);
+        for (int k = 0; k < n_kernels; k++) {
+            b->kernel = kernel[k];
+            const double r = rate(b);
+            best[k] = fmax(best[k], r), share[k][round] = r / read;
+        }
+    }
+    for (int k = 0; k < n_kernels; k++) {
+        qsort(share[k], (size_t)n_rounds, sizeof(double), by_size);
+        printf("%-7s %-9s %8.1f %8.1f %8.2f\n", t->name, dw_level_names[kernel[k]->level], best[k], best_read,
+               share[k][n_rounds / 2]);
+    }
+}
+
+int main(int argc, char **argv) {
+    int n_threads = 2, megabytes = 1024, n_rounds = 5;
+    bench b = {.n = 3584, .n_cols = 1};
+    for (int o; (o = getopt(argc, argv, "t:m:n:c:r:")) != -1;) {
+        int *to = o == 't' ? &n_threads : o == 'm' ? &megabytes : o == 'n' ? &b.n : o == 'c' ? &b.n_cols : o == 'r' ? &n_rounds : NULL;
+        if (!to || (*to = atoi(optarg)) < 1) return 2;
+    }
+    if (b.n % 256 || b.n_cols > DW_DOT_MAX_COLS || n_rounds > MAX_ROUNDS) return 2;
+    dw_err err = {0};
+    b.bytes = (size_t)megabytes << 20;
+    b.pool = dw_pool_new(n_threads, &err);
+    b.weights = dw_alloc(b.bytes, 1, "weights", &err);
+    b.act = dw_alloc((size_t)b.n_cols, dw_act_bytes(DW_ACT_F32, b.n), "activations", &err);
+    b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, 256 * sizeof(float), "results", &err);
+    b.cpu_seconds = dw_alloc((size_t)n_threads, 8 * sizeof(double), "clocks", &err);
+    if (!b.pool || !b.weights || !b.act || !b.y || !b.cpu_seconds) return fprintf(stderr, "bench_dot: %s\n", err.text), 1;
+    printf("%d threads, %d MB, rows of %d, %d columns; GB/s of weights, best of %d\n", n_threads, megabytes, b.n, b.n_cols, n_rounds);
+    printf("type    level         best  reading    share\n");
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) run_type(&b, t, n_rounds, argv + optind, argc - optind);
+    dw_pool_free(b.pool);
+    free(b.weights), free(b.act), free(b.y), free(b.cpu_seconds);
+    return 0;
+}
