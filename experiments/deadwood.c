@@ -25,9 +25,10 @@ static const opt_program program = {
     .name = "",
     .summary = "cuts away what a language model does not need, and tells what that cost",
     .usage = "NAME [arguments]",
-    .about = "deadwood NAME runs the program deadwood-NAME.  Each reads files and writes a file: convert makes a model\n"
-             "file, score measures it, inspect says what is in it and how it came to be.  `deadwood` alone lists all\n"
-             "programs; each has --help.",
+    .about =
+        "deadwood NAME runs the program deadwood-NAME.  Each reads files and writes a file: convert makes a model\n"
+        "file, score measures it, inspect says what is in it and how it came to be.  `deadwood` alone lists all\n"
+        "programs; each has --help.",
     .example = "deadwood convert mini -o mini.gguf --type q8_0\ndeadwood score -m mini.gguf -f text.txt",
     .rows = options,
 };
@@ -99,8 +100,10 @@ static void ask_summary(const found *f, char *line, size_t size) {
     FILE *in = fdopen(ends[0], "r");
     if (in && !fgets(line, (int)size, in)) *line = 0;
     line[strcspn(line, "\n")] = 0;
-    if (in) fclose(in);
-    else close(ends[0]);
+    if (in)
+        fclose(in);
+    else
+        close(ends[0]);
     if (pid > 0) waitpid(pid, NULL, 0);
 }
 

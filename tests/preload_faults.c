@@ -1,8 +1,8 @@
 /* preload_faults.c - makes one allocation or one file operation of a program fail (build/faults.so, by LD_PRELOAD).
  *
  *     FAULT_ALLOC=N     the Nth allocation since main() gives NULL
- *     FAULT_IO=N        the Nth open, read, write, fsync, rename, mmap or close since main() fails (ENOSPC when writing,
- *                       EIO else)
+ *     FAULT_IO=N        the Nth open, read, write, fsync, rename, mmap or close since main() fails (writing: ENOSPC,
+ *                       else EIO)
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
@@ -35,9 +35,7 @@ enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_EXCLUDED = 32, DEPTH = 24 }
 
 static bool armed;
 static long n_calls[N_KINDS], failing[N_KINDS];
-static struct {
-    uintptr_t first, end;
-} excluded[MAX_EXCLUDED];
+static struct { uintptr_t first, end; } excluded[MAX_EXCLUDED];
 static int n_excluded;
 
 /* Distinct call stacks: an open hash table, and the calls that came first, in order. */
@@ -99,7 +97,7 @@ static int armed_main(int argc, char **argv, char **envp) {
     failing[IO] = io ? atol(io) : 0;
     count_file = getenv("FAULT_COUNT");
     dl_iterate_phdr(exclude, NULL);
-    backtrace(frame, 4); // loads the unwinder now
+    backtrace(frame, 4);    // loads the unwinder now
     unsetenv("LD_PRELOAD"); // children run as they are
     armed = true;
     const int rc = real_main(argc, argv, envp);
@@ -141,8 +139,8 @@ int posix_memalign(void **p, size_t alignment, size_t size) {
 
 /* ---- files ---------------------------------------------------------------------------------------------------- */
 
-#define REAL(name) \
-    static __typeof__(name) *real; \
+#define REAL(name)                                                                                                     \
+    static __typeof__(name) *real;                                                                                     \
     if (!real) real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 #define IO_FAILS(why) (fails(IO, __builtin_return_address(0)) && (errno = (why)))
 

@@ -26,11 +26,11 @@
 enum { AT_ONCE = 2, SKIP_STATUS = 77, SHOWN_BYTES = 20000 };
 
 typedef struct job {
-    const char *path;        // program or script
-    char name[128];          // "test_base", "cli convert/mini"
+    const char *path; // program or script
+    char name[128];   // "test_base", "cli convert/mini"
     bool is_script;
-    char folder[PATH_MAX];   // holds out, err and the script's own folder `here`
-    pid_t pid;               // 0: not started
+    char folder[PATH_MAX]; // holds out, err and the script's own folder `here`
+    pid_t pid;             // 0: not started
     double began, seconds;
     bool ended, too_long;
     int status;
@@ -79,10 +79,14 @@ static void start(job *j, int number) {
     setpgid(0, 0);
     redirect("/dev/null", O_RDONLY, 0);
     redirect(beside(j, "out"), O_WRONLY | O_CREAT | O_TRUNC, 1);
-    if (j->is_script) redirect(beside(j, "err"), O_WRONLY | O_CREAT | O_TRUNC, 2);
-    else dup2(1, 2);
-    if (!j->is_script) execl(j->path, j->path, (char *)NULL);
-    else if (!chdir(beside(j, "here"))) execlp("bash", "bash", "-eu", j->path, (char *)NULL);
+    if (j->is_script)
+        redirect(beside(j, "err"), O_WRONLY | O_CREAT | O_TRUNC, 2);
+    else
+        dup2(1, 2);
+    if (!j->is_script)
+        execl(j->path, j->path, (char *)NULL);
+    else if (!chdir(beside(j, "here")))
+        execlp("bash", "bash", "-eu", j->path, (char *)NULL);
     _exit(127);
 }
 
@@ -132,9 +136,12 @@ static const char *last_line(char *text) {
 }
 
 static void describe_end(const job *j, char *text, size_t size) {
-    if (j->too_long) snprintf(text, size, "took longer than %.0f s", j->seconds);
-    else if (WIFSIGNALED(j->status)) snprintf(text, size, "ended by signal %d", WTERMSIG(j->status));
-    else snprintf(text, size, "exit status %d", WEXITSTATUS(j->status));
+    if (j->too_long)
+        snprintf(text, size, "took longer than %.0f s", j->seconds);
+    else if (WIFSIGNALED(j->status))
+        snprintf(text, size, "ended by signal %d", WTERMSIG(j->status));
+    else
+        snprintf(text, size, "exit status %d", WEXITSTATUS(j->status));
 }
 
 static void report_program(const job *j) {
@@ -147,7 +154,8 @@ static void report_program(const job *j) {
     const bool honest = counted && WIFEXITED(j->status) && WEXITSTATUS(j->status) == (failed ? 1 : 0);
     if (!honest) {
         describe_end(j, end, sizeof end);
-        printf("%sFAIL  %s: %s%s\n", counted || !*line ? "" : "\n", j->name, end, counted ? "" : ", without counting its cases");
+        printf("%sFAIL  %s: %s%s\n", counted || !*line ? "" : "\n", j->name, end,
+               counted ? "" : ", without counting its cases");
     }
     n_passed += passed;
     n_failed += failed + !honest;
@@ -160,8 +168,9 @@ static bool is_expected(const job *j, const char *stream, const char *ending) {
     char command[3 * PATH_MAX];
     const char *wanted = expected(j, ending);
     if (access(wanted, R_OK)) return true;
-    snprintf(command, sizeof command, "diff -u --label expected --label '%s' '%s' '%s' | head -n 40; exit ${PIPESTATUS[0]}",
-             stream, wanted, beside(j, stream));
+    snprintf(command, sizeof command,
+             "diff -u --label expected --label '%s' '%s' '%s' | head -n 40; exit ${PIPESTATUS[0]}", stream, wanted,
+             beside(j, stream));
     fflush(stdout);
     const pid_t pid = fork();
     int status = 1;
@@ -187,8 +196,10 @@ static void report_script(const job *j) {
     } else {
         const bool out_ok = is_expected(j, "out", ".out"), err_ok = is_expected(j, "err", ".err");
         const bool ok = out_ok && err_ok;
-        if (ok) n_passed++;
-        else n_failed++;
+        if (ok)
+            n_passed++;
+        else
+            n_failed++;
         printf("%s%s  %.0f ms\n", ok ? "" : "FAIL  ", j->name, 1e3 * j->seconds);
     }
     free(out);
@@ -202,8 +213,10 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 }
 
 static void report(const job *j) {
-    if (j->is_script) report_script(j);
-    else report_program(j);
+    if (j->is_script)
+        report_script(j);
+    else
+        report_program(j);
     nftw(j->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     fflush(stdout);
 }

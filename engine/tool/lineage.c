@@ -44,7 +44,8 @@ static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
 static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
     const dw_str s = steps->str[i];
     json_t *step = dw_json_parse(s.ptr, s.len, key, err);
-    if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args"))) return step;
+    if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args")))
+        return step;
     json_decref(step);
     dw_fail(err, "%s: step %zu is not an object with tool and args", key, i + 1);
     return NULL;
@@ -80,8 +81,10 @@ static int add_values(json_t *args, const opt_row *row) {
     int rc = 0;
     for (size_t i = 0; i < n; i++) {
         const bool dashed = row->name && value[i][0] == '-';
-        if (dashed) rc |= json_array_append_new(args, json_sprintf("--%s=%s", row->name, value[i]));
-        else if (row->name && !i) rc |= json_array_append_new(args, json_sprintf("--%s", row->name));
+        if (dashed)
+            rc |= json_array_append_new(args, json_sprintf("--%s=%s", row->name, value[i]));
+        else if (row->name && !i)
+            rc |= json_array_append_new(args, json_sprintf("--%s", row->name));
         if (!dashed && (row->kind != OPT_FLAG || !row->name))
             rc |= json_array_append_new(args, is_path ? base_name_json(value[i]) : json_string(value[i]));
         free(value[i]);
@@ -132,7 +135,8 @@ int lineage_input(lineage *l, const char *path, dw_err *err) {
     char hex[65];
     dw_map map;
     if (dw_sha256_file(path, hex, err) || dw_map_file(&map, path, err)) return -1;
-    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", hex, "bytes", (json_int_t)map.size);
+    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", hex, "bytes",
+                              (json_int_t)map.size);
     dw_unmap(&map);
     return json_array_append_new(l->inputs, input) ? fail_memory(err) : 0;
 }
@@ -201,7 +205,8 @@ static void add_command(char **line, const json_t *step, const char *output) {
     const char *arg;
     add_word(line, "deadwood");
     add_word(line, text_of(step, "tool"));
-    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && strncmp(arg, "--", 2); i++) add_word(line, arg);
+    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && strncmp(arg, "--", 2); i++)
+        add_word(line, arg);
     add_word(line, "-o");
     add_word(line, output);
     for (; i < n; i++)
@@ -276,8 +281,10 @@ static long shared_run(const char *blocks, const windows *w, dw_err *err) {
         size_t low = 0, high = n_block; // first block whose hash is not below
         while (low < high) {
             const size_t middle = low + (high - low) / 2;
-            if (sorted[middle].hash < w->hash[p]) low = middle + 1;
-            else high = middle;
+            if (sorted[middle].hash < w->hash[p])
+                low = middle + 1;
+            else
+                high = middle;
         }
         for (; low < n_block && sorted[low].hash == w->hash[p] && !run; low++) {
             const size_t n = run_length(text, n_block, sorted[low].index, w, p);
@@ -312,8 +319,8 @@ char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, 
     for (size_t i = 0; w.hash && i < steps->count && !why && !own.text[0]; i++) {
         json_t *step = parse_step(steps, i, &own), *text;
         size_t k;
-        json_array_foreach(json_object_get(step, "texts"), k, text)
-            if (!why && !own.text[0]) why = leak_of(text, text_of(step, "tool"), sha256, &w, &own);
+        json_array_foreach(json_object_get(step, "texts"), k, text) if (!why && !own.text[0])
+            why = leak_of(text, text_of(step, "tool"), sha256, &w, &own);
         json_decref(step);
     }
     free(w.hash);

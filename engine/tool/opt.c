@@ -113,8 +113,8 @@ static int set_bytes(const opt_row *row, const char *text, dw_err *err) {
     static const struct {
         const char *name;
         double bytes;
-    } units[] = {{"", 1},          {"B", 1},          {"KB", 1e3},        {"MB", 1e6},        {"GB", 1e9}, {"TB", 1e12},
-                 {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
     char *end;
     const double x = strtod(text, &end);
     while (*end == ' ') end++;
@@ -215,12 +215,15 @@ static int give(reader *r, const opt_row *row, const char *text) {
 }
 
 /* True for an argument that is no option: a word, "-" alone, a negative number. */
-static bool is_word(const char *arg) { return arg[0] != '-' || !arg[1] || isdigit((unsigned char)arg[1]) || arg[1] == '.'; }
+static bool is_word(const char *arg) {
+    return arg[0] != '-' || !arg[1] || isdigit((unsigned char)arg[1]) || arg[1] == '.';
+}
 
 /* Reads the values of an option that has none attached. */
 static int give_following(reader *r, const opt_row *row) {
     if (r->next == r->end || !is_word(*r->next))
-        return dw_fail(r->err, "%s needs a value%s%s", label(row), row->value ? ": " : "", row->value ? row->value : "");
+        return dw_fail(r->err, "%s needs a value%s%s", label(row), row->value ? ": " : "",
+                       row->value ? row->value : "");
     if (row->kind != OPT_TEXTS) return give(r, row, *r->next++);
     while (r->next < r->end && is_word(*r->next))
         if (give(r, row, *r->next++)) return -1;
@@ -296,9 +299,12 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
             options = false;
             continue;
         }
-        if (!options || is_word(arg)) rc = read_word(&r, arg);
-        else if (arg[1] == '-') rc = read_long(&r, arg + 2);
-        else rc = read_letters(&r, arg + 1);
+        if (!options || is_word(arg))
+            rc = read_word(&r, arg);
+        else if (arg[1] == '-')
+            rc = read_long(&r, arg + 2);
+        else
+            rc = read_letters(&r, arg + 1);
         if (rc) return rc;
     }
     return complete(&r);

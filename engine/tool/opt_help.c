@@ -79,8 +79,10 @@ void opt_print_help(const opt_program *program, FILE *to) {
     }
     if (program->rows[0].kind != OPT_GROUP) fprintf(to, "\noptions:\n");
     for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
-        if (row->kind == OPT_GROUP) fprintf(to, "\n%s:\n", row->help);
-        else help_row(to, row);
+        if (row->kind == OPT_GROUP)
+            fprintf(to, "\n%s:\n", row->help);
+        else
+            help_row(to, row);
     }
     for (const opt_row *row = built_in; !opt_is_end(row); row++) help_row(to, row);
     if (program->example) {
@@ -95,9 +97,12 @@ void opt_print_help(const opt_program *program, FILE *to) {
 static void put_roff(FILE *to, const char *text) {
     for (bool line_begins = true; *text; line_begins = *text++ == '\n') {
         if (line_begins && (*text == '.' || *text == '\'')) fputs("\\&", to);
-        if (*text == '\\') fputs("\\e", to);
-        else if (*text == '-') fputs("\\-", to);
-        else fputc(*text, to);
+        if (*text == '\\')
+            fputs("\\e", to);
+        else if (*text == '-')
+            fputs("\\-", to);
+        else
+            fputc(*text, to);
     }
 }
 
@@ -109,8 +114,10 @@ static void man_paragraphs(FILE *to, const char *text) {
         char line[512];
         snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text);
         if ((line[0] == ' ') != kept && n) fputs((kept = !kept) ? ".PP\n.nf\n" : ".fi\n", to);
-        if (n) put_roff(to, line);
-        else fputs(".PP", to);
+        if (n)
+            put_roff(to, line);
+        else
+            fputs(".PP", to);
         fputc('\n', to);
         text += n + (text[n] == '\n');
     }
@@ -166,5 +173,6 @@ void opt_print_man(const opt_program *program, FILE *to) {
         fputs("\n.fi\n", to);
     }
     fputs(".SH EXIT STATUS\n0 done, 1 failed (one line on stderr says why), 2 wrong usage.\n.SH SEE ALSO\n"
-          "\\fBdeadwood\\fR(1)\n", to);
+          "\\fBdeadwood\\fR(1)\n",
+          to);
 }

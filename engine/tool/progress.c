@@ -57,8 +57,10 @@ progress *progress_begin(const char *what, const char *unit, double total) {
 /* "1:02:03", "2:03" */
 static void duration(double seconds, char *text, size_t size) {
     const long s = seconds < 359999 ? lrint(seconds) : 359999;
-    if (s >= 3600) snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+    if (s >= 3600)
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
 }
 
 /* "0.25", "12.5", "12345" */

@@ -48,7 +48,7 @@ void *tool_need(void *p, const char *what);
 typedef struct progress_screen {
     double (*now)(void); // seconds
     FILE *to;
-    int columns;         // of the terminal; 0: no terminal
+    int columns; // of the terminal; 0: no terminal
 } progress_screen;
 
 void progress_set_screen(const progress_screen *screen); // NULL: stderr and the real clock

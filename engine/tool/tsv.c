@@ -62,8 +62,7 @@ static int parse(tsv_table *t, char *text, dw_err *err) {
             if (check_columns(t, err)) return -1;
             continue;
         }
-        if (n != t->n_columns)
-            return dw_fail(err, "line %zu has %zu cells, the header %zu", n_line, n, t->n_columns);
+        if (n != t->n_columns) return dw_fail(err, "line %zu has %zu cells, the header %zu", n_line, n, t->n_columns);
         if (dw_grow(&t->cell, &cap, n_cells + n, sizeof *t->cell, "the cells", err)) return -1;
         split_cells(line, t->cell + n_cells);
         n_cells += n;
@@ -105,7 +104,8 @@ void tsv_release(tsv_table *t) {
 
 static int check_cells(const char *const *cells, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++)
-        if (cells[i] && strpbrk(cells[i], "\t\n\r")) return dw_fail(err, "a cell holds a tab or a line end: '%s'", cells[i]);
+        if (cells[i] && strpbrk(cells[i], "\t\n\r"))
+            return dw_fail(err, "a cell holds a tab or a line end: '%s'", cells[i]);
     return 0;
 }
 
@@ -124,8 +124,7 @@ static int match_columns(const tsv_table *old, const char *const *columns, size_
     for (size_t k = 0; k < n; k++) {
         size_t i = 0;
         while (i < old->n_columns && strcmp(old->column[i], columns[k])) i++;
-        if (i == old->n_columns)
-            return dw_fail(err, "the file has no column '%s'; write to a new file", columns[k]);
+        if (i == old->n_columns) return dw_fail(err, "the file has no column '%s'; write to a new file", columns[k]);
         from[i] = k;
     }
     return 0;

@@ -1,0 +1,1 @@
+deadwood syntj --shape mini

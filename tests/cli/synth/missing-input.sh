@@ -1,0 +1,1 @@
+deadwood synth --shape mini --vocab no/such/folder -o m.gguf
