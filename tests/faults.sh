@@ -6,8 +6,8 @@
 # Every run must either do its whole work all the same (same output: some failures need not matter), or end with exit
 # status 1, exactly one line on stderr that begins with the program's name, no OUTPUT and no *.part file.  A signal or
 # any other status is an error.  The places to fail come from build/faults.so (preload_faults.c): the first call of
-# every distinct call stack, and the last.  FAULT_RUNS (60; DW_SLOW: all) bounds the runs of each kind; a bounded run
-# takes places evenly.  Give the command -t 1 and -q.
+# every distinct call stack, and the last.  FAULT_RUNS (60) bounds the runs of each kind, which then take places
+# evenly; DW_SLOW takes all.  Give the command -t 1 and -q.
 set -u
 output=$1
 program=$2
@@ -16,7 +16,8 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 faults=${BUILD:-$here/build}/faults.so
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-limit=${FAULT_RUNS:-$([ -n "${DW_SLOW:-}" ] && echo 1000000 || echo 60)}
+limit=${FAULT_RUNS:-60}
+[ -z "${DW_SLOW:-}" ] || limit=1000000
 
 remove_output() { [ "$output" = - ] || rm -rf "$output" "$output".*.part; }
 
@@ -53,8 +54,9 @@ check() {
     fi
     n_failed=$((n_failed + 1))
     [ "$rc" = 1 ] || bad "$kind" "$n" "exit status $rc"
-    [ "$(wc -l <"$work/err")" = 1 ] && grep -q "^$(basename "$program"): ." "$work/err" ||
+    if [ "$(wc -l <"$work/err")" != 1 ] || ! grep -q "^$(basename "$program"): ." "$work/err"; then
         bad "$kind" "$n" "not exactly one line of the program's"
+    fi
     [ "$output" = - ] && return
     [ -e "$output" ] && bad "$kind" "$n" "left '$output'"
     compgen -G "$output.*.part" >/dev/null && bad "$kind" "$n" "left a partial file"

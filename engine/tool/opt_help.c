@@ -18,11 +18,18 @@ static void put_words(FILE *to, const char *text, int left, int *column) {
     }
 }
 
-/* Every line of text behind an indent. */
+/* Every line of text behind an indent, long ones wrapped. */
 static void put_lines(FILE *to, const char *text, int indent) {
+    char line[2048];
     while (*text) {
         const int n = (int)strcspn(text, "\n");
-        fprintf(to, "%*s%.*s\n", n ? indent : 0, "", n, text);
+        int column = fprintf(to, "%*s", n ? indent : 0, "");
+        snprintf(line, sizeof line, "%.*s", n, text);
+        if (indent + n <= WIDTH)
+            fputs(line, to);
+        else
+            put_words(to, line, indent, &column);
+        fputc('\n', to);
         text += n + (text[n] == '\n');
     }
 }
@@ -111,8 +118,8 @@ static void man_paragraphs(FILE *to, const char *text) {
     bool kept = false;
     while (*text) {
         const size_t n = strcspn(text, "\n");
-        char line[512];
-        snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text);
+        char line[2048];
+        snprintf(line, sizeof line, "%.*s", (int)n, text);
         if ((line[0] == ' ') != kept && n) fputs((kept = !kept) ? ".PP\n.nf\n" : ".fi\n", to);
         if (n)
             put_roff(to, line);
