@@ -15,11 +15,8 @@ fail() { echo "fresh: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || fail "needs root (debootstrap and chroot): sudo tests/fresh.sh"
 command -v debootstrap >/dev/null || fail "needs debootstrap: apt-get install debootstrap"
 
-# The mirror of the machine's own apt settings: the first http(s) address of a source of packages.
-mirror_of_apt() {
-    cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
-        grep -v '^ *#' | grep -oE '(https?|file)://[^ ]+' | grep -v security | head -n 1
-}
+# The mirror of this machine's own apt settings.
+mirror_of_apt() { apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1 || true; }
 
 mirror=${MIRROR:-$(mirror_of_apt)}
 [ -n "$mirror" ] || fail "apt's settings name no mirror; set MIRROR"
