@@ -21,10 +21,12 @@ mirror_of_apt() { apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packa
 mirror=${MIRROR:-$(mirror_of_apt)}
 [ -n "$mirror" ] || fail "apt's settings name no mirror; set MIRROR"
 folder=${FRESH_FOLDER:-$(mktemp -d)}
-mounted=()
 
 clean_up() {
-    for ((i = ${#mounted[@]} - 1; i >= 0; i--)); do umount "${mounted[i]}" || umount -l "${mounted[i]}"; done
+    local kind
+    for kind in proc sys; do # debootstrap may have mounted them, too
+        while mountpoint -q "$folder/$kind"; do umount "$folder/$kind" || umount -l "$folder/$kind"; done
+    done
     [ -n "${FRESH_FOLDER:-}" ] || rm -rf --one-file-system "$folder"
 }
 trap clean_up EXIT
@@ -44,7 +46,7 @@ if [ ! -x "$folder/bin/bash" ]; then
 fi
 cp -L /etc/resolv.conf /etc/hosts "$folder/etc/"
 for kind in proc sys; do
-    mount -t "$kind" "$kind" "$folder/$kind" && mounted+=("$folder/$kind")
+    mountpoint -q "$folder/$kind" || mount -t "$kind" "$kind" "$folder/$kind"
 done
 
 echo "fresh: clone $(git -C "$root" rev-parse --short HEAD)"

@@ -271,7 +271,8 @@ int main(int argc, char **argv) {
     n = add_jobs(jobs, n, scripts.gl_pathv, scripts.gl_pathc, true, argv[2]);
 
     const char *given = getenv("DW_TEST_SECONDS");
-    const double limit = given ? atof(given) : getenv("DW_SLOW") ? 7200 : 300;
+    const char *san = getenv("SAN"); // a sanitizer makes programs several times slower
+    const double limit = given ? atof(given) : getenv("DW_SLOW") ? 7200 : san && *san ? 1500 : 300;
     for (int started = 0, reported = 0, ended = 0; reported < n;) {
         while (started < n && started - ended < AT_ONCE) {
             start(&jobs[started], started);
