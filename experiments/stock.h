@@ -7,7 +7,9 @@
  * defaults found there are the expected ones; else stock_can_set() is false and stock runs with its defaults (only the
  * number of threads is always set).
  *
- * Used to measure beside it and to test parity; nothing of the engine depends on it.  At most one stock at a time. */
+ * Used to measure beside it and to test parity; nothing of the engine depends on it.  At most one stock at a time, and
+ * not on a thread that uses AMX tiles otherwise (the `cpu` backend): stock configures the tiles of a thread once and trusts
+ * them for ever, and an instruction on released tiles ends the process.  So versus gives each side a process. */
 #ifndef EXP_STOCK_H
 #define EXP_STOCK_H
 
