@@ -149,6 +149,31 @@ static void unaffected_by_cuts(void) {
     }
 }
 
+static void decoders_equal(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 4);
+    for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
+        for (int n = type->block; n <= 1024; n = n * 2 + (type->block == 1)) {
+            const size_t bytes = dw_qtype_row_bytes(type, (size_t)n);
+            guarded src = guarded_new(bytes), dst = guarded_new((size_t)n * sizeof(float));
+            float expected[1024];
+            for (size_t i = 0; i < bytes; i++) src.data[i] = (uint8_t)dw_rng_below(&rng, type->block == 1 ? 120 : 256); // no NaN
+            for (int b = 0; b < n / type->block && type->block > 1; b++) { // halves that are finite, wherever they stand
+                uint8_t *block = src.data + b * type->block_bytes;
+                for (int i = 0; i < type->block_bytes; i++) block[i] = (uint8_t)(block[i] & 0xbf);
+            }
+            type->decode(src.data, expected, (size_t)n);
+            for (int level = 0; level < DW_N_LEVELS; level++) {
+                if (!dw_level_usable(level)) continue;
+                memset(dst.data, 0xff, (size_t)n * sizeof(float));
+                dw_unpack_of(level, type)(src.data, (float *)(void *)dst.data, (size_t)n);
+                CHECK(!memcmp(expected, dst.data, (size_t)n * sizeof(float)), "%s %s n %d", dw_level_names[level], type->name, n);
+            }
+            guarded_free(src);
+            guarded_free(dst);
+        }
+}
+
 static void listed_rows(void) {
     const dw_qtype_row *type = dw_qtype_get(DW_Q8_0);
     problem p = problem_new(type, 320, 50, 7);
@@ -341,6 +366,7 @@ static void attention(void) {
 static const test_case cases[] = {
     {"every level's product of every type equals the sum in double within its bound, inside its memory", against_double},
     {"a product's elements do not depend on how rows and tokens are cut, bit for bit", unaffected_by_cuts},
+    {"every level's decoder equals the type's, bit for bit, inside its memory", decoders_equal},
     {"listed rows equal the same rows of the whole product", listed_rows},
     {"RMS norm and sums of any length, and nothing behind their end", norm_and_add},
     {"silu is accurate to 1e-6 and lets NaN through", silu_accurate},

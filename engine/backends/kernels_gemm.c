@@ -1,8 +1,7 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
- * The sum over n is cut into chunks (256 values of F32, 512 for AMX).  For a block of up to 256 rows, chunk after chunk:
- * the rows are unpacked into a panel, which stays in L2, and multiplied with the packed tokens, chunk by chunk a stream
- * that stays there too (512 tokens x chunk: 512 KB).  Sums live in squares of 16 rows x 16 tokens, 1 KB each, that follow
+ * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk: the rows are unpacked into
+ * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.  Sums live in squares of 16 rows x 16 tokens, 1 KB each, that follow
  * each other; tokens are the lanes, so weights need no transposition, and the squares are transposed once when done.
  * Rows and tokens that fill up a square are zeros. */
 #include "backends/kernels_vec.h"
@@ -11,18 +10,17 @@
 
 enum {
     ROW_BLOCK = 256,
+    ROWS_AHEAD = 8, // pieces of rows are too short for the hardware to foresee
     SQUARE = DW_TILE * DW_TILE,
     AMX_TILE = 1024, // bytes
     SUM_BYTES = ROW_BLOCK * DW_GEMM_TOKENS * 4,
-    PANEL_BYTES = ROW_BLOCK * DW_AMX_K * 4, // two parts of BF16; an F32 panel is smaller
+    PANEL_BYTES = ROW_BLOCK * DW_PANEL_LD * 4, // F32, or two parts of BF16
 };
-_Static_assert(SUM_BYTES + PANEL_BYTES + DW_AMX_K * 4 + SQUARE * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
-_Static_assert(ROW_BLOCK * DW_PANEL_LD * 4 <= PANEL_BYTES, "an F32 panel fits");
+_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 static int tiles_of(int n) { return (n + DW_TILE - 1) / DW_TILE; }
 static int steps_of(int k) { return (k + DW_AMX_STEP - 1) / DW_AMX_STEP; }
-static int chunk_of(dw_gemm_form form) { return form == DW_GEMM_F32 ? DW_PANEL_K : DW_AMX_K; }
 static int token_parts(dw_gemm_form form) { return form == DW_GEMM_ROUNDED ? 1 : 2; }
 static int weight_parts(dw_gemm_form form) { return form == DW_GEMM_SPLIT ? 2 : 1; }
 
@@ -79,7 +77,7 @@ static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t 
 
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads) {
-    const int chunk = chunk_of(form), n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
+    const int chunk = DW_PANEL_K, n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
     for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
         const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
         pack_tile(level, form, x + (size_t)tile * DW_TILE * ldx + k0, ldx, smaller(DW_TILE, n_tokens - tile * DW_TILE), k,
@@ -101,23 +99,27 @@ typedef struct product {
     size_t ldy;
     float *sum;     // [row tile][token tile] squares
     uint8_t *panel;
-    float *row;     // DW_AMX_K values of a weight row
+    float *row;     // DW_PANEL_K values of a weight row
     float *square;  // one square, transposed
 } product;
 
+static const uint8_t *row_at(const product *p, int r) {
+    const size_t at = p->first + (size_t)r;
+    return p->w->data + (p->list ? (size_t)p->list[at] : at) * dw_tensor_row_bytes(p->w);
+}
+
 /* Unpacks values k0 .. k0 + k - 1 of n_rows rows, zeros in the rows up to n_padded. */
 static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
-    const size_t row_bytes = dw_tensor_row_bytes(p->w), offset = dw_qtype_row_bytes(p->w->type, (size_t)k0);
+    const size_t offset = dw_qtype_row_bytes(p->w->type, (size_t)k0), bytes = dw_qtype_row_bytes(p->w->type, (size_t)k);
     const int n_parts = weight_parts(p->form), n_steps = steps_of(k);
     const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
+    dw_unpack_fn *decode = dw_unpack_of(p->level, p->w->type);
     for (int r = 0; r < n_padded; r++) {
         float *values = p->form == DW_GEMM_F32 ? (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD : p->row;
-        if (r < n_rows) {
-            const size_t at = p->first + (size_t)(row0 + r), row = p->list ? (size_t)p->list[at] : at;
-            p->w->type->decode(p->w->data + row * row_bytes + offset, values, (size_t)k);
-        } else {
-            memset(values, 0, (size_t)k * sizeof *values);
-        }
+        if (r + ROWS_AHEAD < n_rows)
+            for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(row_at(p, row0 + r + ROWS_AHEAD) + offset + i);
+        if (r < n_rows) decode(row_at(p, row0 + r) + offset, values, (size_t)k);
+        else memset(values, 0, (size_t)k * sizeof *values);
         if (p->form == DW_GEMM_F32) continue;
         memset(values + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *values);
         dw_amx_unpack(values, n_steps, r % DW_TILE, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
@@ -126,37 +128,43 @@ static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0,
 
 /* ---- product ------------------------------------------------------------------------------------------------ */
 
-/* All chunks of rows row0 .. row0 + n_rows - 1 into p->sum. */
-static void multiply(const product *p, int row0, int n_rows) {
-    const int n = (int)p->w->ne[0], chunk = chunk_of(p->form), n_token_tiles = tiles_of(p->n_tokens);
+/* Finished sums of one or two token tiles, [row tile][token tile], to their places in y. */
+static void store_sums(const product *p, const float *sum, int row0, int n_rows, int token0, int n_token_tiles) {
+    const dw_vec *vec = dw_vec_of(p->level);
+    for (int tile = 0; tile < n_token_tiles; tile++)
+        for (int r = 0; r < n_rows; r += DW_TILE) {
+            const int token = token0 + tile * DW_TILE, rows = smaller(DW_TILE, n_rows - r), tokens = smaller(DW_TILE, p->n_tokens - token);
+            const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
+            float *y = p->y + (size_t)token * p->ldy + (size_t)(row0 + r);
+            if (rows == DW_TILE && tokens == DW_TILE) {
+                vec->transpose(square, DW_TILE, y, p->ldy);
+                continue;
+            }
+            vec->transpose(square, DW_TILE, p->square, DW_TILE);
+            for (int i = 0; i < tokens; i++) memcpy(y + (size_t)i * p->ldy, p->square + i * DW_TILE, (size_t)rows * sizeof *y);
+        }
+}
+
+/* Rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles at a time stay in L1 while all rows pass. */
+static void multiply_block(const product *p, int row0, int n_rows) {
+    const int n = (int)p->w->ne[0], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->n_tokens);
     const int n_row_tiles = p->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX: pairs
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
+        const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->packed + chunk_offset(p->form, p->n_tokens, k0);
         unpack(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
-        if (p->form == DW_GEMM_F32)
-            dw_vec_of(p->level)->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x,
-                                          n_token_tiles, k, p->sum, k0 == 0);
-        else
-            dw_amx_multiply(p->form, p->panel, n_row_tiles, x, n_token_tiles, steps_of(k), p->sum, k0 == 0);
-    }
-}
-
-static void store_sums(const product *p, int row0, int n_rows) {
-    const dw_vec *vec = dw_vec_of(p->level);
-    const int n_token_tiles = tiles_of(p->n_tokens);
-    for (int t = 0; t < p->n_tokens; t += DW_TILE)
-        for (int r = 0; r < n_rows; r += DW_TILE) {
-            const float *sum = p->sum + (size_t)(r / DW_TILE * n_token_tiles + t / DW_TILE) * SQUARE;
-            float *y = p->y + (size_t)t * p->ldy + (size_t)(row0 + r);
-            const int rows = smaller(DW_TILE, n_rows - r), tokens = smaller(DW_TILE, p->n_tokens - t);
-            if (rows == DW_TILE && tokens == DW_TILE) {
-                vec->transpose(sum, DW_TILE, y, p->ldy);
-                continue;
-            }
-            vec->transpose(sum, DW_TILE, p->square, DW_TILE);
-            for (int i = 0; i < tokens; i++) memcpy(y + (size_t)i * p->ldy, p->square + i * DW_TILE, (size_t)rows * sizeof *y);
+        for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->form, k)) {
+            const int here = smaller(2, n_token_tiles - t);
+            float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
+            if (p->form == DW_GEMM_F32)
+                dw_vec_of(p->level)->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k,
+                                              sum, fresh);
+            else
+                dw_amx_multiply(p->form, p->panel, n_row_tiles, x, here, steps_of(k), sum, fresh);
+            if (last) store_sums(p, sum, row0, n_rows, t * DW_TILE, here);
         }
+    }
 }
 
 void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
@@ -165,12 +173,9 @@ void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const i
     p.sum = (float *)(void *)scratch;
     p.panel = scratch + SUM_BYTES;
     p.row = (float *)(void *)(p.panel + PANEL_BYTES);
-    p.square = p.row + DW_AMX_K;
+    p.square = p.row + DW_PANEL_K;
     if (form != DW_GEMM_F32) dw_amx_begin();
-    for (int r = 0; r < n_rows; r += ROW_BLOCK) {
-        const int rows = smaller(ROW_BLOCK, n_rows - r);
-        multiply(&p, r, rows);
-        store_sums(&p, r, rows);
-    }
+    for (int r = 0; r < n_rows; r += ROW_BLOCK)
+        multiply_block(&p, r, smaller(ROW_BLOCK, n_rows - r));
     if (form != DW_GEMM_F32) dw_amx_end();
 }

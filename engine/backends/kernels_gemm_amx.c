@@ -96,12 +96,13 @@ INLINE void end_sums(bool two, float *c, size_t ld) {
     if (two) _tile_stored(3, c + ld + SQUARE, ROW_BYTES);
 }
 
-/* hi * lo, hi * hi, lo * hi: this order loads each part once. */
+/* hi * lo, hi * hi, lo * hi: this order loads each part once.  n_ahead cache lines a step are fetched from `ahead`. */
 INLINE void block(dw_gemm_form form, bool two, const uint8_t *w, size_t w_ld, const uint8_t *x, size_t x_ld, int n_steps, float *c,
-                  size_t c_ld, bool fresh) {
+                  size_t c_ld, bool fresh, const uint8_t *ahead, int n_ahead) {
     const int w_step = form == DW_GEMM_SPLIT ? 2 * TILE_BYTES : TILE_BYTES, x_step = form == DW_GEMM_ROUNDED ? TILE_BYTES : 2 * TILE_BYTES;
     begin_sums(two, fresh, c, c_ld);
     for (int s = 0; s < n_steps; s++, w += w_step, x += x_step) {
+        for (int i = 0; i < n_ahead; i++, ahead += ROW_BYTES) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
         load_weights(w, w_ld);
         if (form != DW_GEMM_ROUNDED) {
             load_tokens(two, x + TILE_BYTES, x_ld);
@@ -117,26 +118,27 @@ INLINE void block(dw_gemm_form form, bool two, const uint8_t *w, size_t w_ld, co
     end_sums(two, c, c_ld);
 }
 
-INLINE void multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
-                     float *c, bool fresh) {
+/* One or two token tiles.  While they meet the rows, the next two come closer: from L3 when the tokens are many. */
+INLINE void multiply(dw_gemm_form form, bool two, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_steps, float *c, bool fresh) {
     const size_t w_ld = (size_t)n_steps * TILE_BYTES * (form == DW_GEMM_SPLIT ? 2 : 1);
     const size_t x_ld = (size_t)n_steps * TILE_BYTES * (form == DW_GEMM_ROUNDED ? 1 : 2);
-    const size_t c_ld = (size_t)n_token_tiles * SQUARE;
-    for (int t = 0; t < n_token_tiles; t += 2, x += 2 * x_ld)
-        for (int r = 0; r < n_row_tiles; r += 2) {
-            const uint8_t *w = panel + (size_t)r * w_ld;
-            float *to = c + (size_t)r * c_ld + (size_t)t * SQUARE;
-            if (t + 1 < n_token_tiles) block(form, true, w, w_ld, x, x_ld, n_steps, to, c_ld, fresh);
-            else block(form, false, w, w_ld, x, x_ld, n_steps, to, c_ld, fresh);
-        }
+    const size_t c_ld = two ? 2 * SQUARE : SQUARE;
+    const int n_pairs = n_row_tiles / 2, lines = 2 * DW_TILE * (form == DW_GEMM_ROUNDED ? 1 : 2), n_ahead = (lines + n_pairs - 1) / n_pairs;
+    const uint8_t *ahead = x + 2 * x_ld;
+    for (int r = 0; r < n_row_tiles; r += 2, ahead += (size_t)(n_ahead * n_steps) * ROW_BYTES)
+        block(form, two, panel + (size_t)r * w_ld, w_ld, x, x_ld, n_steps, c + (size_t)r * c_ld, c_ld, fresh, ahead, n_ahead);
 }
 
 TARGET void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
                             float *c, bool fresh) {
+    const bool two = n_token_tiles > 1;
     __asm__ volatile("" ::: "memory"); // gcc's tile loads do not say that they read memory: all stores happen before
-    if (form == DW_GEMM_ROUNDED) multiply(form, panel, n_row_tiles, x, n_token_tiles, n_steps, c, fresh);
-    else if (form == DW_GEMM_SPLIT_X) multiply(form, panel, n_row_tiles, x, n_token_tiles, n_steps, c, fresh);
-    else multiply(DW_GEMM_SPLIT, panel, n_row_tiles, x, n_token_tiles, n_steps, c, fresh);
+    if (form == DW_GEMM_ROUNDED && two) multiply(DW_GEMM_ROUNDED, true, panel, n_row_tiles, x, n_steps, c, fresh);
+    else if (form == DW_GEMM_ROUNDED) multiply(DW_GEMM_ROUNDED, false, panel, n_row_tiles, x, n_steps, c, fresh);
+    else if (form == DW_GEMM_SPLIT_X && two) multiply(DW_GEMM_SPLIT_X, true, panel, n_row_tiles, x, n_steps, c, fresh);
+    else if (form == DW_GEMM_SPLIT_X) multiply(DW_GEMM_SPLIT_X, false, panel, n_row_tiles, x, n_steps, c, fresh);
+    else if (two) multiply(DW_GEMM_SPLIT, true, panel, n_row_tiles, x, n_steps, c, fresh);
+    else multiply(DW_GEMM_SPLIT, false, panel, n_row_tiles, x, n_steps, c, fresh);
 }
 
 #else // levels below AMX are all there is; never called

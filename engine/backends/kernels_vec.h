@@ -48,11 +48,18 @@ typedef struct dw_vec {
 extern const dw_vec dw_vec_portable, dw_vec_avx2, dw_vec_avx512;
 const dw_vec *dw_vec_of(dw_level level);
 
-enum { DW_PANEL_K = 256, DW_PANEL_LD = DW_PANEL_K + 16 }; // of an F32 panel; the gap spreads rows over cache sets
+enum {
+    DW_PANEL_K = 256,             // values of a chunk: two tiles of tokens and two of weights stay in L1 together
+    DW_PANEL_LD = DW_PANEL_K + 16, // of an F32 panel; the gap spreads rows over cache sets
+};
+
+/* The fastest decoder of a level: the numbers of type->decode, bit for bit. */
+typedef void dw_unpack_fn(const void *src, float *dst, size_t n);
+dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type);
 
 /* ---- AMX (kernels_gemm_amx.c): 16 rows x 32 values BF16 make a tile of 1 KB ---------------------------------- */
 
-enum { DW_AMX_K = 512, DW_AMX_STEP = 32 };
+enum { DW_AMX_STEP = 32 };
 
 /* One tile of tokens from x (16, 32) F32, rows ldx apart, as n_parts tiles of 16 pairs of values x 16 tokens x 2. */
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
@@ -61,7 +68,7 @@ void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8
 void dw_amx_begin(void);
 void dw_amx_end(void);
 /* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps, with the parts of `form`.  Row tiles of the panel
- * (an even number) and token tiles follow each other. */
+ * (an even number) and token tiles (one or two) follow each other. */
 void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
                      float *c, bool fresh);
 
