@@ -27,7 +27,7 @@ TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: all test test-slow tests layers headers bench-dot fuzz man install clean help
+.PHONY: FORCE all test test-slow tests layers headers bench-dot fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -40,6 +40,16 @@ $B/libengine.a: $(call objects,$(ENGINE))
 $B/%.o: %.c
 	@mkdir -p $(@D)
 	$(COMPILE) -MMD -MP -c $< -o $@
+
+# The commit stands in every row of results: one object is made again when it changes.
+COMMIT := $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo -)
+
+$B/commit: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+
+$B/experiments/commit.o: CPP_ALL += -DDEADWOOD_COMMIT='"$(COMMIT)"'
+$B/experiments/commit.o: $B/commit
 
 define program_rule
 $B/$(call program,$(1)): $(call objects,$(1)) $(call roomlib,$(patsubst %/,%,$(dir $(1)))) $B/libengine.a

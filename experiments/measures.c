@@ -1,0 +1,231 @@
+/* measures.c - the table of columns, and the fields that need no evaluation. */
+#include "experiments/measures.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+#define AT(field) offsetof(exp_result, field)
+
+// clang-format off
+const exp_column exp_columns[] = {
+    {"date", AT(date), 0, "when the row was made, UTC"},
+    {"machine", AT(machine), 0, "processor and how many logical ones"},
+    {"commit", AT(commit), 0, "of the build that measured"},
+    {"model", AT(model), 0, "file name"},
+    {"model_sha256", AT(model_sha256), 0, "of the file (of its first part where it is split)"},
+    {"parent", AT(parent), 0, "file that the model was made from"},
+    {"text", AT(text), 0, "file name; * is the geometric mean of several texts, all with the same weight"},
+    {"text_sha256", AT(text_sha256), 0, "of the file"},
+    {"protocol", AT(protocol), 0, "which tokens are scored: llama, hf, full"},
+    {"n_ctx", AT(n_ctx), 12, "tokens of a window"},
+    {"bos", AT(bos), 0, "no; text: in front of the text only; window: at the begin of each window"},
+    {"windows", AT(windows), 12, "windows scored"},
+    {"tokens_scored", AT(tokens_scored), 12, "tokens whose probability was taken"},
+    {"nll_nats", AT(nll), 10, "mean negative log-likelihood of a token"},
+    {"nll_se", AT(nll_se), 4, "its standard error, tokens taken as independent"},
+    {"ppl", AT(ppl), 8, "perplexity, exp(nll_nats)"},
+    {"ppl_se", AT(ppl_se), 4, "ppl * nll_se"},
+    {"base", AT(base), 0, "file name of the model compared with"},
+    {"ln_ratio", AT(ln_ratio), 8, "ln(ppl / ppl of the base) on the same tokens"},
+    {"ln_ratio_se", AT(ln_ratio_se), 4, "its standard error, from window means"},
+    {"resolvable", AT(resolvable), 4, "smallest ln_ratio that this text can tell from 0: 2.8 times the larger standard error"},
+    {"kl_mean", AT(kl_mean), 8, "mean of KL(base || model) of a token, nats; see kl_kind"},
+    {"kl_se", AT(kl_se), 4, "its standard error, tokens taken as independent"},
+    {"kl_median", AT(kl_median), 6, "median over tokens"},
+    {"kl_p99", AT(kl_p99), 6, "99th percentile over tokens"},
+    {"top1_agree", AT(top1_agree), 8, "share of tokens where model and base find the same token likeliest"},
+    {"top1_se", AT(top1_se), 4, "its standard error, binomial"},
+    {"params", AT(params), 15, "parameters of all tensors"},
+    {"bits_per_weight", AT(bits_per_weight), 6, "8 file_bytes / params"},
+    {"file_bytes", AT(file_bytes), 15, "of all parts"},
+    {"bytes_per_token", AT(bytes_per_token), 15, "weight bytes that decoding one token reads when nothing is skipped; the KV cache comes on top"},
+    {"peak_rss_bytes", AT(peak_rss_bytes), 15, "largest resident memory of a process that loads and runs this model alone, the mapped file included"},
+    {"load_ms", AT(load_ms), 4, "opening file and session, the file in the page cache"},
+    {"prefill_tok_s", AT(prefill_tok_s), 5, "tokens a second of one batch of 512 from an empty cache; median over rounds"},
+    {"prefill_spread", AT(prefill_spread), 3, "fastest minus slowest round"},
+    {"decode_tok_s", AT(decode_tok_s), 5, "tokens a second one by one, 64 of them behind 8 others; median over rounds"},
+    {"decode_spread", AT(decode_spread), 3, "fastest minus slowest round"},
+    {"read_gb_s", AT(read_gb_s), 4, "read bandwidth of the machine in the same run, with as many threads: mean of before and after"},
+    {"read_share", AT(read_share), 4, "bytes_per_token * decode_tok_s as a share of it; above 1 where the weights stay in a cache"},
+    {"threads", AT(threads), 4, "threads that ran"},
+    {"backend", AT(backend), 0, "who computed, and by which instructions"},
+    {"disturbed", AT(disturbed), 0, "no, or what shows that others used the machine while speed was measured: cpu, steal, others, load"},
+    {"leak", AT(leak), 0, "no, or which calibration text in the model's lineage shares tokens with this text"},
+    {"coverage", AT(coverage), 6, "not measured yet"},
+    {"tool", AT(tool), 0, "last step of the lineage"},
+    {"metric", AT(metric), 0, "option of the last step that had it; so the ones below"},
+    {"rate", AT(rate), 0, "fraction of neurons to be removed"},
+    {"rate_reached", AT(rate_reached), 0, "fraction removed"},
+    {"group", AT(group), 0, "neurons cut together"},
+    {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
+    {"repair", AT(repair), 0, "what was done for what remained"},
+    {"type", AT(type), 0, "type of the matrices"},
+    {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
+    {"rule", AT(rule), 0, "rule that selects neurons at run time"},
+    {"activity", AT(activity), 0, "fraction computed at run time"},
+    {"tokens_trained", AT(tokens_trained), 0, "tokens that training saw"},
+    {"minutes_trained", AT(minutes_trained), 0, "minutes that it took"},
+    {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
+    {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows"},
+    {"kl_kind", AT(kl_kind), 0, "full: over the vocabulary; top64: a stored base's 64 likeliest tokens and the rest as one, a lower bound"},
+    {"kv", AT(kv), 0, "type of the key/value cache"},
+    {"dominated_by", AT(dominated_by), 0, "row that is better in size or speed and in quality; filled by whoever compares"},
+    {"verdict", AT(verdict), 0, "keep, discard, control, rival, collapsed, failed"},
+    {"note", AT(note), 0, "the reason"},
+    {0}};
+// clang-format on
+
+size_t exp_n_columns(void) { return sizeof exp_columns / sizeof *exp_columns - 1; }
+
+exp_result exp_result_unknown(void) {
+    exp_result r = {0};
+    for (const exp_column *c = exp_columns; c->name; c++)
+        if (c->digits) memcpy((char *)&r + c->offset, &(double){NAN}, sizeof(double));
+    return r;
+}
+
+static double number_at(const exp_result *r, const exp_column *c) {
+    double v;
+    memcpy(&v, (const char *)r + c->offset, sizeof v);
+    return v;
+}
+
+void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size) {
+    const char *text = (const char *)r + c->offset;
+    if (c->digits && isfinite(number_at(r, c))) snprintf(cell, size, "%.*g", c->digits, number_at(r, c));
+    else snprintf(cell, size, "%s", c->digits || !*text ? "-" : text);
+    for (char *p = cell; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127) *p = '?';
+}
+
+/* ---- output ---------------------------------------------------------------------------------------------- */
+
+enum { CELL = 320 };
+
+int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err) {
+    const size_t n_columns = exp_n_columns();
+    const char **names = dw_alloc(n_columns, sizeof *names, "rows", err), **cells = dw_alloc(n * n_columns, sizeof *cells, "rows", err);
+    char(*text)[CELL] = dw_alloc(n * n_columns, sizeof *text, "rows", err);
+    int rc = names && cells && text ? 0 : -1;
+    for (size_t i = 0; !rc && i < n * n_columns; i++) {
+        names[i % n_columns] = exp_columns[i % n_columns].name;
+        exp_cell(&r[i / n_columns], &exp_columns[i % n_columns], text[i], sizeof text[i]);
+        cells[i] = text[i];
+    }
+    if (!rc) rc = tsv_append(path, "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean", names, n_columns, cells, n, err);
+    free(names);
+    free(cells);
+    free(text);
+    return rc;
+}
+
+/* The number as the cell writes it, so that both say the same. */
+static json_t *json_cell(const exp_result *r, const exp_column *c) {
+    char cell[CELL];
+    exp_cell(r, c, cell, sizeof cell);
+    if (!strcmp(cell, "-")) return json_null();
+    if (!c->digits) return json_string(cell);
+    return strpbrk(cell, ".e") ? json_real(strtod(cell, NULL)) : json_integer(strtoll(cell, NULL, 10));
+}
+
+char *exp_result_json(const exp_result *r, dw_err *err) {
+    json_t *object = json_object();
+    int rc = !object;
+    for (const exp_column *c = exp_columns; c->name && !rc; c++) rc = json_object_set_new(object, c->name, json_cell(r, c));
+    char *text = rc ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    json_decref(object);
+    if (!text) dw_fail(err, "out of memory: a row as JSON");
+    return text;
+}
+
+/* ---- what a model file tells ------------------------------------------------------------------------------- */
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+typedef struct option_field { // an option of a lineage step and the text field that it fills
+    const char *option;
+    size_t offset, size;
+} option_field;
+
+#define FIELD(option, field) {"--" option, AT(field), sizeof((exp_result *)0)->field}
+static const option_field option_fields[] = {
+    FIELD("metric", metric), FIELD("rate", rate), FIELD("group", group), FIELD("allocate", allocate),
+    FIELD("repair", repair), FIELD("type", type), FIELD("rule", rule), FIELD("activity", activity)};
+
+/* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */
+static const char *value_of(const json_t *args, size_t i, const char *option) {
+    const char *arg = json_string_value(json_array_get(args, i));
+    const size_t n = strlen(option);
+    if (!arg || strncmp(arg, option, n)) return NULL;
+    return arg[n] == '=' ? arg + n + 1 : arg[n] ? NULL : json_string_value(json_array_get(args, i + 1));
+}
+
+static void fill_step(exp_result *r, const json_t *step) {
+    const char *tool_name = json_string_value(json_object_get(step, "tool")), *parent = json_string_value(json_object_get(step, "parent"));
+    const json_t *args = json_object_get(step, "args");
+    snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
+    snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
+    for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
+        for (size_t i = 0; i < json_array_size(args); i++) {
+            const char *value = value_of(args, i, option_fields[f].option);
+            if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
+        }
+}
+
+/* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */
+static int fill_lineage(exp_result *r, const dw_gguf *g, dw_err *err) {
+    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
+    for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
+        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, "deadwood.lineage", err);
+        if (!step) return dw_fail_in(err, dw_gguf_path(g));
+        fill_step(r, step);
+        json_decref(step);
+    }
+    return 0;
+}
+
+int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err) {
+    const dw_gguf *g = dw_model_gguf(m);
+    snprintf(r->model, sizeof r->model, "%s", base_name(path));
+    snprintf(r->model_sha256, sizeof r->model_sha256, "%s", sha256);
+    r->params = (double)dw_model_n_params(m);
+    r->file_bytes = (double)dw_gguf_file_bytes(g);
+    r->bits_per_weight = 8 * r->file_bytes / r->params;
+    r->bytes_per_token = (double)dw_model_bytes_per_token(m);
+    return fill_lineage(r, g, err);
+}
+
+static void processor_name(char *name, size_t size) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    snprintf(name, size, "unknown processor");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+void exp_fill_place(exp_result *r) {
+    char name[64];
+    struct tm t;
+    const time_t now = time(NULL);
+    if (gmtime_r(&now, &t)) strftime(r->date, sizeof r->date, "%Y-%m-%dT%H:%M:%SZ", &t);
+    processor_name(name, sizeof name);
+    snprintf(r->machine, sizeof r->machine, "%s, %ld", name, sysconf(_SC_NPROCESSORS_ONLN));
+    if (strcmp(exp_commit(), "-")) snprintf(r->commit, sizeof r->commit, "%s", exp_commit());
+}

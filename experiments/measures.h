@@ -1,0 +1,61 @@
+/* measures.h - a row of results: what was measured of one model on one text, and the table of its columns.
+ *
+ * Adding a measure: a field of exp_result, the code that fills it, and a row of exp_columns.  Unknown is NaN or "", and is written
+ * as "-": never an invented number.  rows.tsv, --json and --columns all come from the table; readers go by name. */
+#ifndef EXP_MEASURES_H
+#define EXP_MEASURES_H
+
+#include "engine.h"
+
+typedef struct exp_result {
+    /* what, where */
+    char date[32], machine[96], commit[48];
+    char model[128], model_sha256[65], parent[128], text[128], text_sha256[65];
+    /* how */
+    char protocol[16], bos[16], base[128], backend[32], kv[8];
+    double n_ctx, windows, tokens_scored, threads;
+    /* quality */
+    double nll, nll_se, ppl, ppl_se;
+    double base_ppl, ln_ratio, ln_ratio_se, ln_ratio_se_blocks, resolvable;
+    double kl_mean, kl_se, kl_median, kl_p99, top1_agree, top1_se;
+    char kl_kind[16], leak[256];
+    /* size and speed */
+    double params, bits_per_weight, file_bytes, bytes_per_token;
+    double peak_rss_bytes, load_ms, prefill_tok_s, prefill_spread, decode_tok_s, decode_spread, read_gb_s, read_share;
+    char disturbed[128];
+    double coverage;
+    /* what was done to the model, from its lineage */
+    char tool[32], metric[64], rate[32], rate_reached[32], group[32], allocate[64], repair[64], type[64], nominal_bits[32];
+    char rule[64], activity[32], tokens_trained[32], minutes_trained[32];
+    /* the judgement of whoever reads the rows */
+    char dominated_by[32], verdict[16], note[64];
+} exp_result;
+
+exp_result exp_result_unknown(void); // every number NaN, every text ""
+
+typedef struct exp_column {
+    const char *name;
+    size_t offset; // in exp_result
+    int digits;    // significant digits of a number; 0: a text
+    const char *help;
+} exp_column;
+
+extern const exp_column exp_columns[]; // in the order of rows.tsv; ends with name NULL
+size_t exp_n_columns(void);
+
+/* The cell of a column: "-" when unknown; control characters of texts become '?'. */
+void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size);
+
+/* Appends rows to a table, whole or not at all. */
+int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err);
+/* One JSON object: numbers as numbers, unknown as null; free(). */
+char *exp_result_json(const exp_result *r, dw_err *err);
+
+/* The fields that a model file tells of itself: name, hash (given), size, lineage. */
+int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err);
+/* date, machine, commit. */
+void exp_fill_place(exp_result *r);
+/* The commit that this program was built from, "-dirty" behind it when the tree had changes; "-": unknown. */
+const char *exp_commit(void);
+
+#endif

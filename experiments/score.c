@@ -1,0 +1,701 @@
+/* score.c - the harness: perplexity, distance from a base, size, memory and speed of models, a row each.
+ *
+ *     deadwood score -m mini-q4.gguf -f text.txt --base mini.gguf -o rows.tsv */
+#include "experiments/evaluate.h"
+#include "experiments/measures.h"
+#include "experiments/speed.h"
+#include "experiments/statistics.h"
+#include "tool.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct kv_name {
+    const char *name;
+    dw_kv_cache kv;
+} kv_name;
+
+static const kv_name kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
+
+static struct {
+    opt_list models, texts;
+    const char *base, *store, *protocol, *out, *kv;
+    opt_range windows;
+    int n_ctx, n_batch, n_rounds;
+    bool json, no_speed, columns;
+} o;
+
+// clang-format off
+static const opt_row rows[] = {
+    {"model", 'm', OPT_TEXTS, OPT_INPUT, &o.models, NULL, "FILE", "models (GGUF), or predictions stored with --store"},
+    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "FILE", "texts: a row each, and one for their geometric mean"},
+    {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE", "compare with this model, evaluated side by side, or with its stored predictions"},
+    {"store", 0, OPT_PATH, OPT_NO_BYTE, &o.store, NULL, "FILE", "store the predictions of the one model given, as a base for later runs"},
+    {.kind = OPT_GROUP, .help = "what is scored"},
+    {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES(exp_protocols)},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only these windows of each text, counted from 1"},
+    {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(kv_names)},
+    {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
+    {.kind = OPT_GROUP, .help = "speed"},
+    {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
+    {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn, of which medians are taken", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
+    {.kind = OPT_GROUP, .help = "output"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV)"},
+    {"json", 0, OPT_FLAG, OPT_NO_BYTE, &o.json, NULL, NULL, "print a JSON object a line instead of the short table"},
+    {"columns", 0, OPT_FLAG, OPT_NO_BYTE, &o.columns, NULL, NULL, "say what each column means, and end"},
+    OPT_COMMON, {0}};
+
+static const opt_program program = {
+    .name = "score",
+    .summary = "perplexity, distance from a base model, size, memory and speed of models",
+    .usage = "-m M... -f TEXT... [--base M|STORED] [--store FILE] [-o rows.tsv]",
+    .about = "Makes one row for each model and text.  A short table goes to stdout; all columns go to -o (appended) and --json.  Quality "
+             "does not depend on the number of threads nor on --batch.  Memory, load time and speed are measured in a process that "
+             "holds one model alone; rounds over several models are interleaved, and what disturbed them is said in column "
+             "disturbed.\n"
+             "With --base the difference of the log-perplexities is paired token by token, with its standard error over windows and over "
+             "runs of windows, and the divergence KL(base || model) is taken over the whole vocabulary.  --store keeps of each scored "
+             "token the exact log-probability, the 64 likeliest tokens and the mass of the rest (300 to 500 bytes); compared with that, ln_ratio is "
+             "the same and KL that of the coarser distribution, a lower bound.  Two stored files give ln_ratio only.",
+    .example = "deadwood score -m mini.gguf mini-q8.gguf -f english.txt german.txt\n"
+               "deadwood score -m mini-q4.gguf --base mini.gguf -f english.txt -o rows.tsv\n"
+               "deadwood score -m mini.gguf -f english.txt --store mini.base\n"
+               "deadwood score -m mini-q4.gguf --base mini.base -f english.txt",
+    .rows = rows};
+// clang-format on
+
+/* ---- texts and models ------------------------------------------------------------------------------------- */
+
+typedef struct text {
+    const char *path;
+    char *data;
+    size_t size;
+    uint8_t hash[32];
+    char sha256[65];
+} text;
+
+typedef struct contender { // a model with its ids of every text
+    exp_entrant entrant;
+    const char *path;
+    dw_model *model;
+    exp_predictions *stored;
+    char sha256[65];
+    uint8_t hash[32], vocab[32];
+    int32_t **ids;     // n_texts
+    size_t *n_ids;
+    int32_t bos;       // at the begin of each window, -1: none
+    exp_result *result; // n_texts, and the mean
+    exp_speed speed;
+    exp_mean *nll, *kl, *agree; // n_texts
+    exp_paired *paired;
+} contender;
+
+typedef struct run {
+    const exp_protocol *protocol;
+    dw_kv_cache kv;
+    dw_pool *pool;
+    text *texts;
+    int n_texts;
+    contender *all; // n_models, then the base
+    int n_models;
+    contender *base; // NULL: none
+    double bandwidth;
+    progress *bar;
+} run;
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int open_text(text *t, const char *path, dw_err *err) {
+    dw_sha256 h;
+    t->path = path;
+    t->data = dw_read_file(path, (size_t)1 << 31, &t->size, err);
+    if (!t->data) return -1;
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, t->data, t->size);
+    dw_sha256_end(&h, t->hash);
+    dw_hex(t->hash, 32, t->sha256);
+    return 0;
+}
+
+static int tokenize(contender *c, const run *r, dw_err *err) {
+    const dw_tokenizer *tok = dw_model_tokenizer(c->model);
+    for (int t = 0; t < r->n_texts; t++)
+        if (dw_tokenize(tok, r->texts[t].data, r->texts[t].size, DW_ADD_SPECIAL, &c->ids[t], &c->n_ids[t], err)) return -1;
+    return 0;
+}
+
+static int open_live(contender *c, const run *r, dw_err *err) {
+    c->model = dw_model_open(c->path, err);
+    if (!c->model || dw_sha256_file(c->path, c->sha256, err)) return -1;
+    if (dw_model_need_tokenizer(c->model, err)) {
+        char *where = dw_format(NULL, "'%s'", c->path);
+        if (where) dw_fail_in(err, where);
+        free(where);
+        return -1;
+    }
+    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(c->model));
+    exp_vocab_hash(v, c->vocab);
+    c->bos = r->protocol->bos_each_window && v->add_bos ? v->bos : -1;
+    const int n_ctx_train = dw_model_hparams(c->model)->n_ctx_train;
+    if (o.n_ctx > n_ctx_train) warn("'%s' was trained on %d positions, windows have %d", c->path, n_ctx_train, o.n_ctx);
+    return tokenize(c, r, err);
+}
+
+static int open_contender(contender *c, const char *path, const run *r, dw_err *err) {
+    const size_t n = (size_t)r->n_texts;
+    c->path = path;
+    c->ids = dw_alloc(n, sizeof *c->ids, "texts", err);
+    c->n_ids = dw_alloc(n, sizeof *c->n_ids, "texts", err);
+    c->result = dw_alloc(n + 1, sizeof *c->result, "rows", err);
+    c->nll = dw_alloc(n, sizeof *c->nll, "rows", err);
+    c->kl = dw_alloc(n, sizeof *c->kl, "rows", err);
+    c->agree = dw_alloc(n, sizeof *c->agree, "rows", err);
+    c->paired = dw_alloc(n, sizeof *c->paired, "rows", err);
+    if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->paired) return -1;
+    if (!c->stored) return open_live(c, r, err);
+    const exp_stored_head *h = exp_predictions_head(c->stored);
+    memcpy(c->vocab, h->vocab_sha256, sizeof c->vocab);
+    dw_hex(h->model_sha256, 32, c->sha256);
+    c->bos = h->bos;
+    return 0;
+}
+
+static void close_contender(contender *c, int n_texts) {
+    exp_entrant_close(&c->entrant);
+    for (int t = 0; c->ids && t < n_texts; t++) free(c->ids[t]);
+    free(c->ids);
+    free(c->n_ids);
+    free(c->result);
+    free(c->nll);
+    free(c->kl);
+    free(c->agree);
+    free(c->paired);
+    dw_model_close(c->model);
+    exp_predictions_close(c->stored);
+}
+
+/* ---- stored predictions: they must be of the same tokens -------------------------------------------------- */
+
+static int find_stored_text(const contender *c, const run *r, int t) {
+    const exp_stored_head *h = exp_predictions_head(c->stored);
+    int s = 0;
+    while (s < h->n_texts && memcmp(h->text[s].sha256, r->texts[t].hash, 32)) s++;
+    return s;
+}
+
+/* Every setting that decides which tokens are predicted from what. */
+static int check_stored(const contender *c, const run *r, dw_err *err) {
+    const exp_stored_head *h = exp_predictions_head(c->stored);
+    if (strcmp(h->protocol, r->protocol->name) || h->n_ctx != o.n_ctx)
+        return dw_fail(err, "'%s' was stored with --protocol %s -c %d, this run has --protocol %s -c %d", c->path, h->protocol, h->n_ctx,
+                       r->protocol->name, o.n_ctx);
+    if (h->first != o.windows.first || h->last != o.windows.last)
+        return dw_fail(err, "'%s' was stored with windows %d to %d (0: all), this run has %d to %d; give the same --windows", c->path, h->first,
+                       h->last, o.windows.first, o.windows.last);
+    for (int t = 0; t < r->n_texts; t++)
+        if (find_stored_text(c, r, t) == h->n_texts)
+            return dw_fail(err, "'%s' holds no predictions for the text '%s' as it is now", c->path, r->texts[t].path);
+    return 0;
+}
+
+/* Without texts on the command line those of the first stored file are meant, and its settings. */
+static int take_stored_settings(run *r, dw_err *err) {
+    const exp_stored_head *h = exp_predictions_head(r->all[0].stored);
+    r->n_texts = h->n_texts;
+    r->protocol = exp_protocol_find(h->protocol);
+    r->texts = r->protocol ? dw_alloc((size_t)h->n_texts, sizeof *r->texts, "texts", err) : NULL;
+    o.n_ctx = h->n_ctx;
+    o.windows = (opt_range){h->first, h->last};
+    for (int t = 0; r->texts && t < h->n_texts; t++) {
+        r->texts[t].path = h->text[t].name;
+        memcpy(r->texts[t].hash, h->text[t].sha256, 32);
+        dw_hex(r->texts[t].hash, 32, r->texts[t].sha256);
+    }
+    return r->texts ? 0 : dw_fail(err, "'%s' was stored with protocol '%s', which is unknown here", o.models.item[0], h->protocol);
+}
+
+static int check_same_ids(const contender *c, const contender *base, const run *r, dw_err *err) {
+    if (memcmp(c->vocab, base->vocab, sizeof c->vocab) || c->bos != base->bos)
+        return dw_fail(err, "'%s' and '%s' have different vocabularies, so their predictions cannot be compared", c->path, base->path);
+    if (c->model && base->model && dw_model_hparams(c->model)->n_vocab != dw_model_hparams(base->model)->n_vocab)
+        return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, dw_model_hparams(c->model)->n_vocab, base->path,
+                       dw_model_hparams(base->model)->n_vocab);
+    if (c->model && !base->model && dw_model_hparams(c->model)->n_vocab != exp_predictions_head(base->stored)->n_vocab)
+        return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, dw_model_hparams(c->model)->n_vocab, base->path,
+                       exp_predictions_head(base->stored)->n_vocab);
+    for (int t = 0; t < r->n_texts && c->model && base->model; t++)
+        if (c->n_ids[t] != base->n_ids[t] || memcmp(c->ids[t], base->ids[t], c->n_ids[t] * sizeof *c->ids[t]))
+            return dw_fail(err, "'%s' and '%s' cut the text '%s' into different tokens", c->path, base->path, r->texts[t].path);
+    return 0;
+}
+
+static int open_all(run *r, dw_err *err) {
+    const int n = r->n_models + (r->base != NULL);
+    bool any_live = false;
+    for (int i = 0; i < n; i++) {
+        const char *path = i < r->n_models ? o.models.item[i] : o.base;
+        if (!exp_is_predictions(path)) any_live = true;
+        else if (!(r->all[i].stored = exp_predictions_open(path, err))) return -1;
+    }
+    if (r->base && !r->base->stored)
+        for (int i = 0; i < r->n_models; i++)
+            if (r->all[i].stored) return dw_fail(err, "'%s' holds stored predictions, which can only be compared with a stored base", o.models.item[i]);
+    if (any_live && !o.texts.n) return dw_fail(err, "give a text with -f");
+    if (!o.texts.n && take_stored_settings(r, err)) return -1;
+    for (int t = 0; t < (int)o.texts.n; t++)
+        if (open_text(&r->texts[t], o.texts.item[t], err)) return -1;
+    for (int i = 0; i < n; i++) {
+        if (open_contender(&r->all[i], i < r->n_models ? o.models.item[i] : o.base, r, err)) return -1;
+        if (r->all[i].stored && check_stored(&r->all[i], r, err)) return -1;
+    }
+    for (int i = 0; i < r->n_models && r->base; i++)
+        if (check_same_ids(&r->all[i], r->base, r, err)) return -1;
+    return 0;
+}
+
+/* ---- windows of a text ---------------------------------------------------------------------------------------- */
+
+static size_t n_ids_of(const contender *c, const run *r, int t) {
+    return c->model ? c->n_ids[t] : exp_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_tokens;
+}
+
+static int make_windows(exp_windows *w, const contender *c, const run *r, int t, dw_err *err) {
+    return exp_windows_make(w, r->protocol, n_ids_of(c, r, t), o.n_ctx, o.windows.first, o.windows.last, r->texts[t].path, err);
+}
+
+/* Every window of every model, made once before anything long begins; the number of tokens to be evaluated. */
+static int check_windows(const run *r, double *n_tokens, dw_err *err) {
+    *n_tokens = 0;
+    for (int i = 0; i < r->n_models + (r->base != NULL); i++)
+        for (int t = 0; t < r->n_texts; t++) {
+            const contender *c = &r->all[i];
+            exp_windows w;
+            if (make_windows(&w, c, r, t, err)) return -1;
+            for (size_t k = 0; k < w.n && c->model; k++) *n_tokens += w.window[k].n_eval;
+            const size_t n_scored = w.n_scored;
+            exp_windows_release(&w);
+            if (c->stored && n_scored != exp_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_scored)
+                return dw_fail(err, "'%s' is damaged: other tokens of '%s' were scored than its header says", c->path, r->texts[t].path);
+        }
+    return 0;
+}
+
+/* ---- one text -------------------------------------------------------------------------------------------------- */
+
+static void step(void *ctx, double n) { progress_step(ctx, n); }
+
+static int fill_leak(exp_result *res, const contender *c, const text *tx, int t, dw_err *err) {
+    if (!c->model || !dw_gguf_find(dw_model_gguf(c->model), "deadwood.lineage")) return 0;
+    dw_err own = {0};
+    char *why = lineage_leak(dw_model_gguf(c->model), tx->sha256, c->ids[t], c->n_ids[t], &own);
+    if (own.text[0]) return dw_fail(err, "%s", own.text);
+    snprintf(res->leak, sizeof res->leak, "%s", why ? why : "no");
+    if (why) warn("'%s' has seen the text '%s': %s", c->path, tx->path, why);
+    free(why);
+    return 0;
+}
+
+static void fill_quality(exp_result *q, exp_mean nll, const exp_paired *paired, const exp_mean *kl, const exp_mean *agree) {
+    q->nll = nll.mean;
+    q->nll_se = nll.se;
+    q->ppl = exp(nll.mean);
+    q->ppl_se = q->ppl * nll.se;
+    if (paired) {
+        q->ln_ratio = paired->mean;
+        q->ln_ratio_se = paired->se;
+        q->ln_ratio_se_blocks = paired->se_blocks;
+        q->resolvable = paired->resolvable;
+        q->base_ppl = exp(nll.mean - paired->mean);
+    }
+    if (kl) {
+        q->kl_mean = kl->mean;
+        q->kl_se = kl->se;
+        q->top1_agree = agree->mean;
+        q->top1_se = agree->se;
+    }
+}
+
+static int pair_windows(exp_paired *p, const exp_windows *w, const double *nll, const double *base, dw_err *err) {
+    double *sum = dw_alloc(w->n, sizeof *sum, "windows", err), *n = dw_alloc(w->n, sizeof *n, "windows", err);
+    int rc = sum && n ? 0 : -1;
+    for (size_t k = 0, at = 0; !rc && k < w->n; k++) {
+        n[k] = exp_window_n_scored(&w->window[k]);
+        for (int i = 0; i < (int)n[k]; i++, at++) sum[k] += nll[at] - base[at];
+    }
+    if (!rc) rc = exp_paired_of(p, sum, n, w->n, err);
+    free(sum);
+    free(n);
+    return rc;
+}
+
+/* From the numbers of every token to the row's. */
+static int fill_text(contender *c, const run *r, int t, const exp_windows *w, dw_err *err) {
+    exp_result *res = &c->result[t];
+    const exp_entrant *m = &c->entrant, *base = r->base ? &r->base->entrant : NULL;
+    size_t n_agree = 0;
+    snprintf(res->text, sizeof res->text, "%s", base_name(r->texts[t].path));
+    snprintf(res->text_sha256, sizeof res->text_sha256, "%s", r->texts[t].sha256);
+    res->windows = (double)w->n;
+    res->tokens_scored = (double)w->n_scored;
+    c->nll[t] = exp_mean_of(m->nll, w->n_scored);
+    if (base && pair_windows(&c->paired[t], w, m->nll, base->nll, err)) return -1;
+    if (m->kl) {
+        for (size_t i = 0; i < w->n_scored; i++) n_agree += m->agree[i];
+        c->kl[t] = exp_mean_of(m->kl, w->n_scored);
+        c->agree[t] = exp_share(n_agree, w->n_scored);
+        exp_sort(m->kl, w->n_scored);
+        res->kl_median = exp_quantile(m->kl, w->n_scored, 0.5);
+        res->kl_p99 = exp_quantile(m->kl, w->n_scored, 0.99);
+        snprintf(res->kl_kind, sizeof res->kl_kind, "%s", base->model ? "full" : "top64");
+    }
+    fill_quality(res, c->nll[t], base ? &c->paired[t] : NULL, m->kl ? &c->kl[t] : NULL, &c->agree[t]);
+    return fill_leak(res, c, &r->texts[t], t, err);
+}
+
+static int take_results(exp_entrant *e, size_t n, bool with_kl, dw_err *err) {
+    e->nll = dw_alloc(n, sizeof *e->nll, "results", err);
+    e->kl = with_kl ? dw_alloc(n, sizeof *e->kl, "results", err) : NULL;
+    e->agree = with_kl ? dw_alloc(n, sizeof *e->agree, "results", err) : NULL;
+    return e->nll && (!with_kl || (e->kl && e->agree)) ? 0 : -1;
+}
+
+static void drop_results(exp_entrant *e) {
+    free(e->nll);
+    free(e->kl);
+    free(e->agree);
+    e->nll = e->kl = NULL;
+    e->agree = NULL;
+}
+
+/* Models first .. first + n - 1 on text t, all side by side with the base. */
+static int score_text(run *r, int first, int n, int t, const exp_entrant_options *eo, exp_predictions_writer *store, dw_err *err) {
+    exp_windows w = {0};
+    exp_entrant *models = dw_alloc((size_t)n, sizeof *models, "models", err);
+    contender *one = &r->all[first];
+    int rc = models ? make_windows(&w, one, r, t, err) : -1;
+    for (int i = 0; i < n && !rc; i++) rc = take_results(&r->all[first + i].entrant, w.n_scored, r->base && r->all[first + i].model, err);
+    if (r->base && !rc) rc = take_results(&r->base->entrant, w.n_scored, false, err);
+    for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++)
+        if (r->all[i].stored) exp_predictions_seek(r->all[i].stored, find_stored_text(&r->all[i], r, t));
+    for (int i = 0; i < n && !rc; i++) models[i] = r->all[first + i].entrant;
+    const exp_evaluation e = {.o = eo, .windows = &w, .ids = one->model ? one->ids[t] : NULL, .bos = one->bos, .base = r->base ? &r->base->entrant : NULL,
+                              .model = models, .n_models = n, .store = store, .progress = step, .progress_ctx = r->bar};
+    if (!rc) rc = exp_evaluate(&e, err);
+    for (int i = 0; i < n; i++) {
+        if (!rc) rc = fill_text(&r->all[first + i], r, t, &w, err);
+        drop_results(&r->all[first + i].entrant);
+    }
+    if (r->base) drop_results(&r->base->entrant);
+    exp_windows_release(&w);
+    free(models);
+    return rc;
+}
+
+/* ---- storing ---------------------------------------------------------------------------------------------------- */
+
+static exp_predictions_writer *store_open(const run *r, dw_err *err) {
+    const contender *c = &r->all[0];
+    exp_stored_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
+    exp_stored_head h = {.model = (char *)base_name(c->path), .n_vocab = dw_model_hparams(c->model)->n_vocab, .protocol = (char *)r->protocol->name,
+                         .n_ctx = o.n_ctx, .bos = c->bos, .first = o.windows.first, .last = o.windows.last, .text = texts, .n_texts = r->n_texts};
+    for (int i = 0; i < 32; i++) sscanf(c->sha256 + 2 * i, "%2hhx", &h.model_sha256[i]);
+    memcpy(h.vocab_sha256, c->vocab, sizeof c->vocab);
+    int rc = texts ? 0 : -1;
+    for (int t = 0; t < r->n_texts && !rc; t++) {
+        exp_windows w;
+        if ((rc = make_windows(&w, c, r, t, err))) break;
+        texts[t] = (exp_stored_text){.name = (char *)base_name(r->texts[t].path), .n_tokens = c->n_ids[t], .n_scored = w.n_scored};
+        memcpy(texts[t].sha256, r->texts[t].hash, 32);
+        exp_windows_release(&w);
+    }
+    exp_predictions_writer *w = rc ? NULL : exp_predictions_writer_new(o.store, &h, err);
+    free(texts);
+    return w;
+}
+
+/* ---- all texts ----------------------------------------------------------------------------------------------------- */
+
+/* With a base all models run side by side, so that it is evaluated once; without one each alone, in less memory. */
+static int score_group(run *r, int first, int n, exp_predictions_writer *store, dw_err *err) {
+    const exp_entrant_options eo = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .n_ctx = o.n_ctx, .n_batch = o.n_batch};
+    int rc = 0;
+    for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
+        contender *c = &r->all[i];
+        if (c != r->base && (i < first || i >= first + n)) continue;
+        c->entrant = (exp_entrant){.name = c->path, .model = c->model, .stored = c->stored};
+        rc = exp_entrant_open(&c->entrant, &eo, err);
+    }
+    for (int t = 0; t < r->n_texts && !rc; t++) rc = score_text(r, first, n, t, &eo, store, err);
+    for (int i = first; i < first + n; i++) exp_entrant_close(&r->all[i].entrant);
+    return rc;
+}
+
+static int score_all(run *r, dw_err *err) {
+    exp_predictions_writer *store = NULL;
+    if (o.store && !(store = store_open(r, err))) return -1;
+    int rc = r->base ? score_group(r, 0, r->n_models, store, err) : 0;
+    for (int i = 0; i < r->n_models && !r->base && !rc; i++) rc = score_group(r, i, 1, store, err);
+    if (store && !rc) rc = exp_predictions_commit(store, err);
+    exp_predictions_writer_free(store);
+    return rc;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+
+static const char *bos_text(const contender *c) {
+    if (c->bos >= 0) return "window";
+    if (!c->model) return "-";
+    return dw_tokenizer_vocab(dw_model_tokenizer(c->model))->add_bos ? "text" : "no";
+}
+
+static int begin_rows(contender *c, const run *r, dw_err *err) {
+    exp_result common = exp_result_unknown();
+    dw_err ignored = {0};
+    const char *level = dw_cpu_level(&ignored);
+    exp_fill_place(&common);
+    snprintf(common.protocol, sizeof common.protocol, "%s", r->protocol->name);
+    snprintf(common.bos, sizeof common.bos, "%s", bos_text(c));
+    if (r->base) snprintf(common.base, sizeof common.base, "%s", base_name(r->base->path));
+    common.n_ctx = o.n_ctx;
+    if (c->model) {
+        if (exp_fill_model(&common, c->path, c->sha256, c->model, err)) return -1;
+        common.threads = dw_pool_size(r->pool);
+        const bool is_cpu = !strcmp(tool.backend, "cpu");
+        snprintf(common.backend, sizeof common.backend, "%s%s%s", tool.backend, is_cpu ? "-" : "", is_cpu && level ? level : "");
+        snprintf(common.kv, sizeof common.kv, "%s", o.kv);
+    } else {
+        snprintf(common.model, sizeof common.model, "%s", exp_predictions_head(c->stored)->model);
+        snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
+    }
+    for (int t = 0; t <= r->n_texts; t++) c->result[t] = common;
+    return 0;
+}
+
+static void fill_speed(contender *c, const run *r) {
+    const exp_speed *s = &c->speed;
+    for (int t = 0; t <= r->n_texts; t++) {
+        exp_result *res = &c->result[t];
+        res->peak_rss_bytes = s->peak_rss_bytes;
+        res->load_ms = s->load_ms;
+        res->prefill_tok_s = s->prefill_tok_s.median;
+        res->prefill_spread = s->prefill_tok_s.max - s->prefill_tok_s.min;
+        res->decode_tok_s = s->decode_tok_s.median;
+        res->decode_spread = s->decode_tok_s.max - s->decode_tok_s.min;
+        res->read_gb_s = r->bandwidth;
+        res->read_share = res->bytes_per_token * res->decode_tok_s / (1e9 * r->bandwidth);
+        snprintf(res->disturbed, sizeof res->disturbed, "%s", s->disturbed);
+    }
+}
+
+/* The row of all texts: means of logarithms, so perplexity is the geometric mean; quantiles have no such mean. */
+static void fill_mean(contender *c, const run *r) {
+    exp_result *res = &c->result[r->n_texts];
+    const size_t n = (size_t)r->n_texts;
+    const bool with_kl = c->model && r->base;
+    const exp_mean kl = exp_mean_of_means(c->kl, n), agree = exp_mean_of_means(c->agree, n);
+    const exp_paired paired = exp_paired_of_texts(c->paired, n);
+    snprintf(res->text, sizeof res->text, "*");
+    res->windows = res->tokens_scored = 0;
+    for (size_t t = 0; t < n; t++) {
+        res->windows += c->result[t].windows;
+        res->tokens_scored += c->result[t].tokens_scored;
+        if (!*res->leak || (strcmp(c->result[t].leak, "no") && !strcmp(res->leak, "no")))
+            snprintf(res->leak, sizeof res->leak, "%s", c->result[t].leak);
+    }
+    if (with_kl) snprintf(res->kl_kind, sizeof res->kl_kind, "%s", c->result[0].kl_kind);
+    fill_quality(res, exp_mean_of_means(c->nll, n), r->base ? &paired : NULL, with_kl ? &kl : NULL, &agree);
+}
+
+/* ---- speed -------------------------------------------------------------------------------------------------------------- */
+
+static void count_round(void *bar) { progress_step(bar, 1); }
+
+/* Ids for the benchmark: of the first text, repeated as far as needed. */
+static void speed_ids(const contender *c, int32_t *ids) {
+    for (size_t i = 0; i < EXP_SPEED_TOKENS; i++) ids[i] = c->ids[0][i % c->n_ids[0]];
+}
+
+/* children[k] belongs to the k-th live model. */
+static int measure_speed(run *r, exp_speed_child *children, int n, dw_err *err) {
+    int32_t(*ids)[EXP_SPEED_TOKENS] = dw_alloc((size_t)n, sizeof *ids, "ids", err);
+    const int32_t **of = dw_alloc((size_t)n, sizeof *of, "ids", err);
+    exp_speed *results = dw_alloc((size_t)n, sizeof *results, "speeds", err);
+    int rc = ids && of && results ? 0 : -1;
+    for (int i = 0, k = 0; i < r->n_models && !rc; i++)
+        if (r->all[i].model) {
+            speed_ids(&r->all[i], ids[k]);
+            of[k] = ids[k];
+            k++;
+        }
+    const double before = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
+    progress *bar = progress_begin("measuring speed", "rounds", n * (o.n_rounds + 1.0));
+    if (before < 0 || exp_speed_measure(children, n, of, dw_pool_size(r->pool), o.n_rounds, results, count_round, bar, err)) rc = -1;
+    progress_end(bar);
+    const double after = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
+    if (after < 0) rc = -1;
+    r->bandwidth = (before + after) / 2;
+    for (int i = 0, k = 0; i < r->n_models && !rc; i++)
+        if (r->all[i].model) r->all[i].speed = results[k++];
+    free(ids);
+    free(of);
+    free(results);
+    return rc;
+}
+
+/* Before any thread is started. */
+static int start_children(exp_speed_child *children, int *n, dw_kv_cache kv, dw_err *err) {
+    *n = 0;
+    for (size_t i = 0; i < o.models.n; i++) {
+        if (exp_is_predictions(o.models.item[i])) continue;
+        const exp_speed_options so = {.path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = kv};
+        if (exp_speed_start(&children[*n], &so, err)) return -1;
+        ++*n;
+    }
+    return 0;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------------- */
+
+enum { SHORT_COLUMNS = 9, CELL = 64 };
+
+static void cell_with_se(char *cell, double v, double se, int digits) {
+    if (isnan(v)) snprintf(cell, CELL, "-");
+    else if (isnan(se)) snprintf(cell, CELL, "%.*f", digits, v);
+    else snprintf(cell, CELL, "%.*f ± %.*f", digits, v, digits, se);
+}
+
+static void cell_number(char *cell, double v, const char *format) {
+    if (isnan(v)) snprintf(cell, CELL, "-");
+    else snprintf(cell, CELL, format, v);
+}
+
+static void short_row(char (*cell)[CELL], const exp_result *r) {
+    snprintf(cell[0], CELL, "%.40s", r->model);
+    snprintf(cell[1], CELL, "%.24s", r->text);
+    cell_with_se(cell[2], r->ppl, r->ppl_se, r->ppl < 100 ? 3 : 1);
+    cell_with_se(cell[3], r->ln_ratio, r->ln_ratio_se, 5);
+    cell_with_se(cell[4], r->kl_mean, r->kl_se, 5);
+    cell_with_se(cell[5], 100 * r->top1_agree, 100 * r->top1_se, 2);
+    cell_number(cell[6], r->file_bytes / 1e6, "%.1f");
+    cell_number(cell[7], r->prefill_tok_s, "%.0f");
+    cell_number(cell[8], r->decode_tok_s, r->decode_tok_s < 100 ? "%.1f" : "%.0f");
+    if (*r->disturbed && strcmp(r->disturbed, "no")) strcat(cell[8], " !");
+    if (!strcmp(r->kl_kind, "top64")) strcat(cell[4], " or more");
+}
+
+/* Characters of UTF-8 text. */
+static int width_of(const char *s) {
+    int n = 0;
+    for (; *s; s++) n += (*s & 0xc0) != 0x80;
+    return n;
+}
+
+static void print_cells(char (*cell)[CELL], const int *width) {
+    for (int c = 0; c < SHORT_COLUMNS; c++) {
+        const int pad = width[c] - width_of(cell[c]);
+        if (c < 2) printf("%s%s%*s", c ? "  " : "", cell[c], pad, "");
+        else printf("  %*s%s", pad, "", cell[c]);
+    }
+    printf("\n");
+}
+
+static int print_short(const exp_result *r, size_t n, dw_err *err) {
+    static const char *const heads[SHORT_COLUMNS] = {"model", "text", "ppl", "ln ratio", "KL", "top-1 %", "MB", "prefill tok/s", "decode tok/s"};
+    char(*cell)[SHORT_COLUMNS][CELL] = dw_alloc(n + 1, sizeof *cell, "a table", err);
+    int width[SHORT_COLUMNS] = {0};
+    if (!cell) return -1;
+    for (int c = 0; c < SHORT_COLUMNS; c++) snprintf(cell[0][c], CELL, "%s", heads[c]);
+    for (size_t i = 0; i < n; i++) short_row(cell[i + 1], &r[i]);
+    for (size_t i = 0; i <= n; i++)
+        for (int c = 0; c < SHORT_COLUMNS; c++)
+            if (width_of(cell[i][c]) > width[c]) width[c] = width_of(cell[i][c]);
+    for (size_t i = 0; i <= n; i++) print_cells(cell[i], width);
+    for (size_t i = 0; i < n; i++)
+        if (*r[i].disturbed && strcmp(r[i].disturbed, "no") && (!i || strcmp(r[i].model, r[i - 1].model)))
+            say("the speed of '%s' was disturbed: %s", r[i].model, r[i].disturbed);
+    free(cell);
+    return 0;
+}
+
+static int print_json(const exp_result *r, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++) {
+        char *line = exp_result_json(&r[i], err);
+        if (!line) return -1;
+        puts(line);
+        free(line);
+    }
+    return 0;
+}
+
+static int write_rows(const run *r, dw_err *err) {
+    const int n_each = r->n_texts + (r->n_texts > 1);
+    const size_t n = (size_t)r->n_models * (size_t)n_each;
+    exp_result *all = dw_alloc(n, sizeof *all, "rows", err);
+    if (!all) return -1;
+    for (size_t i = 0; i < n; i++) all[i] = r->all[i / (size_t)n_each].result[i % (size_t)n_each];
+    int rc = o.out ? exp_append_results(o.out, all, n, err) : 0;
+    if (!rc) rc = o.json ? print_json(all, n, err) : print_short(all, n, err);
+    free(all);
+    if (!rc && (fflush(stdout) || ferror(stdout))) rc = dw_fail(err, "cannot write to stdout");
+    return rc;
+}
+
+static void print_columns(void) {
+    printf("column\tmeaning\n");
+    for (const exp_column *c = exp_columns; c->name; c++) printf("%s\t%s\n", c->name, c->help);
+}
+
+/* ---- */
+
+static int score(run *r, exp_speed_child *children, int n_children, dw_err *err) {
+    double n_tokens;
+    if (open_all(r, err) || check_windows(r, &n_tokens, err)) return -1;
+    if (o.store && !r->all[0].model) return dw_fail(err, "'%s' is stored already", r->all[0].path);
+    for (int i = 0; i < r->n_models; i++)
+        if (begin_rows(&r->all[i], r, err)) return -1;
+    if (n_children && measure_speed(r, children, n_children, err)) return -1;
+    for (int i = 0; i < n_children; i++) exp_speed_stop(&children[i]);
+    r->bar = progress_begin("scoring", "tokens", n_tokens);
+    const int rc = score_all(r, err);
+    progress_end(r->bar);
+    for (int i = 0; i < r->n_models && !rc; i++) {
+        fill_mean(&r->all[i], r);
+        if (n_children && r->all[i].model) fill_speed(&r->all[i], r);
+    }
+    return rc ? rc : write_rows(r, err);
+}
+
+int main(int argc, char **argv) {
+    opt_parse(&program, argc, argv);
+    if (o.columns) {
+        print_columns();
+        return 0;
+    }
+    if (!o.models.n) die_usage("give a model with -m");
+    if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
+    dw_err err = {0};
+    run r = {.protocol = exp_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
+    for (const kv_name *k = kv_names; k->name; k++)
+        if (!strcmp(k->name, o.kv)) r.kv = k->kv;
+    exp_speed_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
+    int n_children = 0;
+    if (!children || (!o.no_speed && start_children(children, &n_children, r.kv, &err))) die_err(&err);
+    r.pool = dw_pool_new(tool.threads, &err);
+    r.all = dw_alloc(o.models.n + 1, sizeof *r.all, "models", &err);
+    r.texts = o.texts.n ? dw_alloc(o.texts.n, sizeof *r.texts, "texts", &err) : NULL;
+    if (o.base && r.all) r.base = &r.all[o.models.n];
+    if (!r.pool || !r.all || (o.texts.n && !r.texts) || score(&r, children, n_children, &err)) die_err(&err);
+    for (int i = 0; i < r.n_models + (r.base != NULL); i++) close_contender(&r.all[i], r.n_texts);
+    for (int t = 0; t < r.n_texts; t++) free(r.texts[t].data);
+    free(r.texts);
+    free(r.all);
+    free(children);
+    dw_pool_free(r.pool);
+    return 0;
+}

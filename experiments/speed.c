@@ -1,0 +1,215 @@
+/* speed.c - a child, its commands and replies over two pipes. */
+#include "experiments/speed.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PREFIX = 8, DECODE = 64 };
+
+typedef enum command { LOAD, ROUND } command;
+
+typedef struct reply {
+    dw_err err; // "" when it went well
+    double load_s, prefill_s, decode_s, peak_rss_bytes;
+    int n_prefill;
+    exp_watch watch;
+} reply;
+
+static int read_all(int fd, void *data, size_t size) {
+    for (char *p = data; size;) {
+        const ssize_t n = read(fd, p, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return -1;
+        p += n;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+static int write_all(int fd, const void *data, size_t size) {
+    for (const char *p = data; size;) {
+        const ssize_t n = write(fd, p, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return -1;
+        p += n;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+/* ---- the child ------------------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    const exp_speed_options *o;
+    dw_pool *pool;
+    dw_model *model;
+    dw_session *session;
+    float *logits;
+    int32_t ids[EXP_SPEED_TOKENS];
+    int n_prefill;
+} bench;
+
+static int load(bench *b, reply *r) {
+    b->pool = dw_pool_new(b->o->n_threads, &r->err);
+    if (!b->pool) return -1;
+    const double start = dw_now();
+    b->model = dw_model_open(b->o->path, &r->err);
+    if (!b->model) return -1;
+    const dw_hparams *hp = dw_model_hparams(b->model);
+    b->n_prefill = hp->n_ctx_train < EXP_SPEED_TOKENS ? hp->n_ctx_train : EXP_SPEED_TOKENS;
+    const dw_session_options so = {.pool = b->pool, .backend = b->o->backend, .n_ctx = EXP_SPEED_TOKENS, .n_batch = EXP_SPEED_TOKENS, .n_out = 1, .kv = b->o->kv};
+    b->session = dw_session_new(b->model, &so, &r->err);
+    r->load_s = dw_now() - start;
+    b->logits = dw_alloc((size_t)hp->n_vocab, sizeof *b->logits, "logits", &r->err);
+    return b->session && b->logits ? 0 : -1;
+}
+
+/* Evaluates n tokens behind what is there and fetches the logits of the last. */
+static int advance(bench *b, const int32_t *ids, int n, dw_err *err) {
+    return dw_session_eval(b->session, &(dw_batch){.n_tokens = n, .token = ids}, err) || dw_session_logits(b->session, 0, 1, b->logits, err) ? -1 : 0;
+}
+
+static int run_round(bench *b, reply *r) {
+    const exp_watch began = exp_watch_begin();
+    double start = dw_now();
+    dw_session_rewind(b->session, 0, 0);
+    if (advance(b, b->ids, b->n_prefill, &r->err)) return -1;
+    r->prefill_s = dw_now() - start;
+    dw_session_rewind(b->session, 0, 0);
+    if (advance(b, b->ids, PREFIX, &r->err)) return -1;
+    start = dw_now();
+    for (int i = 0; i < DECODE; i++)
+        if (advance(b, &b->ids[PREFIX + i], 1, &r->err)) return -1;
+    r->decode_s = dw_now() - start;
+    r->n_prefill = b->n_prefill;
+    r->watch = exp_watch_end(&began);
+    return 0;
+}
+
+static void serve(const exp_speed_options *o, int from, int to) {
+    static bench b; // large
+    command what;
+    b.o = o;
+    while (!read_all(from, &what, sizeof what)) {
+        reply r = {0};
+        struct rusage usage = {0};
+        if (what == LOAD && read_all(from, b.ids, sizeof b.ids)) return;
+        if (what == LOAD) load(&b, &r);
+        else run_round(&b, &r);
+        getrusage(RUSAGE_SELF, &usage);
+        r.peak_rss_bytes = 1024.0 * (double)usage.ru_maxrss;
+        if (write_all(to, &r, sizeof r)) return;
+    }
+}
+
+/* ---- the parent ------------------------------------------------------------------------------------------- */
+
+int exp_speed_start(exp_speed_child *c, const exp_speed_options *o, dw_err *err) {
+    int down[2], up[2];
+    *c = (exp_speed_child){0};
+    if (pipe(down)) return dw_fail(err, "cannot measure speed: no pipe: %s", strerror(errno));
+    if (pipe(up)) {
+        dw_fail(err, "cannot measure speed: no pipe: %s", strerror(errno));
+        close(down[0]);
+        close(down[1]);
+        return -1;
+    }
+    const pid_t parent = getpid();
+    c->pid = fork();
+    if (!c->pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(down[1]);
+        close(up[0]);
+        if (getppid() == parent) serve(o, down[0], up[1]);
+        _exit(0);
+    }
+    close(down[0]);
+    close(up[1]);
+    c->to = down[1];
+    c->from = up[0];
+    if (c->pid > 0) return 0;
+    c->pid = 0;
+    dw_fail(err, "cannot measure speed: no child process: %s", strerror(errno));
+    close(c->to);
+    close(c->from);
+    return -1;
+}
+
+void exp_speed_stop(exp_speed_child *c) {
+    if (!c->pid) return;
+    close(c->to);
+    close(c->from);
+    kill(c->pid, SIGKILL);
+    waitpid(c->pid, NULL, 0);
+    c->pid = 0;
+}
+
+static int ask(const exp_speed_child *c, command what, const int32_t *ids, reply *r, dw_err *err) {
+    if (write_all(c->to, &what, sizeof what) || (what == LOAD && write_all(c->to, ids, EXP_SPEED_TOKENS * sizeof *ids)) ||
+        read_all(c->from, r, sizeof *r))
+        return dw_fail(err, "the process that measures speed ended (out of memory?); --no-speed leaves it out");
+    return r->err.text[0] ? dw_fail(err, "%s", r->err.text) : 0;
+}
+
+static void add_watch(exp_watch *sum, const exp_watch *w) {
+    sum->wall_s += w->wall_s;
+    sum->own_cpu_s += w->own_cpu_s;
+    sum->busy_cpu_s += w->busy_cpu_s;
+    sum->steal_cpu_s += w->steal_cpu_s;
+    sum->load = w->load;
+}
+
+int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds, exp_speed *results,
+                      void (*step)(void *ctx), void *ctx, dw_err *err) {
+    double *rate = dw_alloc((size_t)n * (size_t)n_rounds, 2 * sizeof *rate, "rounds", err);
+    exp_watch *watch = dw_alloc((size_t)n, sizeof *watch, "rounds", err);
+    int rc = rate && watch ? 0 : -1;
+    reply r;
+    for (int i = 0; i < n && !rc; i++) {
+        rc = ask(&children[i], LOAD, ids[i], &r, err);
+        results[i].load_ms = 1e3 * r.load_s;
+    }
+    for (int round = -1; round < n_rounds && !rc; round++)
+        for (int i = 0; i < n && !rc; i++) {
+            rc = ask(&children[i], ROUND, NULL, &r, err);
+            if (step) step(ctx);
+            if (round < 0 || rc) continue;
+            double *prefill = rate + (size_t)i * 2 * (size_t)n_rounds, *decode = prefill + n_rounds;
+            prefill[round] = r.n_prefill / r.prefill_s;
+            decode[round] = DECODE / r.decode_s;
+            results[i].peak_rss_bytes = r.peak_rss_bytes;
+            add_watch(&watch[i], &r.watch);
+        }
+    for (int i = 0; i < n && !rc; i++) {
+        double *prefill = rate + (size_t)i * 2 * (size_t)n_rounds;
+        results[i].prefill_tok_s = exp_spread_of(prefill, (size_t)n_rounds);
+        results[i].decode_tok_s = exp_spread_of(prefill + n_rounds, (size_t)n_rounds);
+        exp_disturbed(&watch[i], n_threads, results[i].disturbed, sizeof results[i].disturbed);
+    }
+    free(rate);
+    free(watch);
+    return rc;
+}
+
+void exp_disturbed(const exp_watch *w, int n_threads, char *text, size_t size) {
+    const double could = w->wall_s * n_threads, own = w->own_cpu_s / could, steal = w->steal_cpu_s / could;
+    const double others = (w->busy_cpu_s - w->own_cpu_s) / w->wall_s;
+    const struct {
+        const char *word;
+        bool is;
+        double value;
+    } signs[] = {{"cpu", own < 0.85, own}, {"steal", steal > 0.02, steal}, {"others", others > 0.1, others}, {"load", w->load > n_threads + 1, w->load}};
+    size_t used = 0;
+    snprintf(text, size, "no");
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+        if (signs[i].is && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%s %.2g", used ? ", " : "", signs[i].word, signs[i].value);
+}
