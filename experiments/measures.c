@@ -1,6 +1,7 @@
 /* measures.c - the table of columns, and the fields that need no evaluation. */
 #include "experiments/measures.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -207,25 +208,30 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     return fill_lineage(r, g, err);
 }
 
-static void processor_name(char *name, size_t size) {
+static int processor_name(char *name, size_t size, dw_err *err) {
     char line[256];
     FILE *f = fopen("/proc/cpuinfo", "re");
     snprintf(name, size, "unknown processor");
-    while (f && fgets(line, sizeof line, f)) {
+    if (!f) return errno == ENOENT ? 0 : dw_fail(err, "cannot open '/proc/cpuinfo': %s", strerror(errno));
+    while (fgets(line, sizeof line, f)) {
         const char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) || !colon) continue;
         snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
         break;
     }
-    if (f) fclose(f);
+    const int rc = ferror(f) ? dw_fail(err, "cannot read '/proc/cpuinfo'") : 0;
+    fclose(f);
+    return rc;
 }
 
-void exp_fill_place(exp_result *r) {
+int exp_fill_place(exp_result *r, dw_err *err) {
     char name[64];
     struct tm t;
-    const time_t now = time(NULL);
+    const char *given = getenv("SOURCE_DATE_EPOCH");
+    const time_t now = given ? (time_t)strtoll(given, NULL, 10) : time(NULL);
     if (gmtime_r(&now, &t)) strftime(r->date, sizeof r->date, "%Y-%m-%dT%H:%M:%SZ", &t);
-    processor_name(name, sizeof name);
+    if (processor_name(name, sizeof name, err)) return -1;
     snprintf(r->machine, sizeof r->machine, "%s, %ld", name, sysconf(_SC_NPROCESSORS_ONLN));
     if (strcmp(exp_commit(), "-")) snprintf(r->commit, sizeof r->commit, "%s", exp_commit());
+    return 0;
 }

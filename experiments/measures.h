@@ -53,8 +53,8 @@ char *exp_result_json(const exp_result *r, dw_err *err);
 
 /* The fields that a model file tells of itself: name, hash (given), size, lineage. */
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err);
-/* date, machine, commit. */
-void exp_fill_place(exp_result *r);
+/* date ($SOURCE_DATE_EPOCH, where it is set, makes it repeatable), machine, commit. */
+int exp_fill_place(exp_result *r, dw_err *err);
 /* The commit that this program was built from, "-dirty" behind it when the tree had changes; "-": unknown. */
 const char *exp_commit(void);
 

@@ -458,7 +458,7 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
     exp_result common = exp_result_unknown();
     dw_err ignored = {0};
     const char *level = dw_cpu_level(&ignored);
-    exp_fill_place(&common);
+    if (exp_fill_place(&common, err)) return -1;
     snprintf(common.protocol, sizeof common.protocol, "%s", r->protocol->name);
     snprintf(common.bos, sizeof common.bos, "%s", bos_text(c));
     if (r->base) snprintf(common.base, sizeof common.base, "%s", base_name(r->base->path));
@@ -639,10 +639,10 @@ static int write_rows(const run *r, dw_err *err) {
     exp_result *all = dw_alloc(n, sizeof *all, "rows", err);
     if (!all) return -1;
     for (size_t i = 0; i < n; i++) all[i] = r->all[i / (size_t)n_each].result[i % (size_t)n_each];
-    int rc = o.out ? exp_append_results(o.out, all, n, err) : 0;
-    if (!rc) rc = o.json ? print_json(all, n, err) : print_short(all, n, err);
-    free(all);
+    int rc = o.json ? print_json(all, n, err) : print_short(all, n, err);
     if (!rc && (fflush(stdout) || ferror(stdout))) rc = dw_fail(err, "cannot write to stdout");
+    if (!rc && o.out) rc = exp_append_results(o.out, all, n, err); // last: after it nothing can fail
+    free(all);
     return rc;
 }
 

@@ -171,10 +171,9 @@ static int set_choice(const opt_row *row, const char *text, dw_err *err) {
     return 0;
 }
 
-static int add_text(const opt_row *row, const char *text, dw_err *err) {
+static int add_text(const opt_row *row, const char *text) {
     opt_list *list = row->target;
-    const char **item = realloc(list->item, (list->n + 2) * sizeof *item);
-    if (!item) return dw_fail(err, "out of memory: the values of %s", label(row));
+    const char **item = tool_need(realloc(list->item, (list->n + 2) * sizeof *item), label(row)); // no usage error
     item[list->n++] = text;
     item[list->n] = NULL;
     list->item = item;
@@ -182,7 +181,7 @@ static int add_text(const opt_row *row, const char *text, dw_err *err) {
 }
 
 static int set_value(const opt_row *row, const char *text, dw_err *err) {
-    if (!row->name) return add_text(row, text, err);
+    if (!row->name) return add_text(row, text);
     switch (row->kind) {
     case OPT_FLAG: *(bool *)row->target = true; return 0;
     case OPT_INT: return set_int(row, text, err);
@@ -194,7 +193,7 @@ static int set_value(const opt_row *row, const char *text, dw_err *err) {
         *(const char **)row->target = text;
         return 0;
     case OPT_CHOICE: return set_choice(row, text, err);
-    case OPT_TEXTS: return add_text(row, text, err);
+    case OPT_TEXTS: return add_text(row, text);
     case OPT_RANGE: return set_range(row, text, err);
     case OPT_GROUP: break;
     }
