@@ -7,7 +7,7 @@ ONLY     ?=
 comma    := ,
 B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(filter clang,$(CC)),-clang)
 
-PKGS     := libpcre2-8 jansson libzstd
+PKGS     := libpcre2-8 jansson libzstd hdf5
 STD      := -std=gnu11 -fno-fast-math -ffp-contract=off
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -Werror
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)

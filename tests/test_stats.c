@@ -1,0 +1,414 @@
+/* test_stats.c - statistics in memory and as HDF5 files: round trips, addition, what is refused, h5py. */
+#include "build.h"
+#include "formats/stats.h"
+#include "test.h"
+
+#include <hdf5.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LAYERS = 3, E = 24, TEXTS = 4 };
+static const int n_ff[LAYERS] = {160, 0, 33}, n_mix[LAYERS] = {24, 40, 0};
+
+static void random_squares(double *v, size_t n, dw_rng *rng) {
+    for (size_t i = 0; i < n; i++) v[i] = exp(4 * dw_rng_normal(rng));
+}
+
+static void fill_hist(uint32_t *v, size_t n, dw_rng *rng) {
+    for (size_t i = 0; i < n; i++) v[i] = (uint32_t)dw_rng_below(rng, 1000);
+}
+
+static void fill_text(dw_stats *s, size_t t, dw_rng *rng) {
+    dw_stats_text *x = &s->text[t];
+    snprintf(x->name, sizeof x->name, "t\303\244xt-%zu.txt", t);
+    memset(x->sha256, "0123456789abcdef"[t % 16], 64);
+    x->first_window = 1;
+    x->n_windows = 6;
+    x->blocks = dw_strdup("0123abcdffffffff", NULL);
+    random_squares(s->text_output_square + t * E, E, rng);
+    for (int l = 0; l < s->n_layer; l++) {
+        dw_stats_layer *w = &s->layer[l];
+        const size_t n = (size_t)w->n_ff;
+        w->count[t] = w->text_n_cosine[t] = 768;
+        w->text_cosine[t] = dw_rng_normal(rng);
+        for (size_t j = 0; j < n; j++) {
+            w->sum_a[t * n + j] = dw_rng_normal(rng);
+            w->max_abs[t * n + j] = (float)dw_rng_uniform(rng);
+        }
+        if (n) random_squares(w->sum_abs + t * n, n, rng);
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
+            if (w->n_input[k]) random_squares(w->text_square[k] + t * (size_t)w->n_input[k], (size_t)w->n_input[k], rng);
+    }
+}
+
+static void fill_hists(dw_stats *s, dw_rng *rng) {
+    for (int l = 0; l < s->n_layer; l++) {
+        dw_stats_layer *w = &s->layer[l];
+        if (w->n_ff) {
+            fill_hist(w->hist_a, (size_t)w->n_ff * DW_STATS_BINS, rng);
+            fill_hist(w->hist_gate, (size_t)w->n_ff * DW_STATS_BINS, rng);
+        }
+        for (int g = 0; g < DW_STATS_N_GROUPS && w->n_ff; g++)
+            fill_hist(w->hist_group[g], (size_t)((w->n_ff + dw_stats_group_sizes[g] - 1) / dw_stats_group_sizes[g]) * DW_STATS_BINS, rng);
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
+            for (int b = 0; b < DW_STATS_BINS && w->n_input[k]; b++) w->input_hist[k][b] = dw_rng_next(rng) >> 20;
+    }
+}
+
+static void set_header(dw_stats *s) {
+    memset(s->model_sha256, 'a', 64);
+    strcpy(s->arch, "deci");
+    strcpy(s->backend, "ref");
+    s->n_ctx = 128;
+    s->skip = 1;
+    s->hist_every = 4;
+    free(s->arguments);
+    s->arguments = dw_strdup("--windows 1-6 'a text.txt'", NULL);
+}
+
+/* Random statistics of texts first .. first + n - 1; the same text always has the same sums. */
+static bool make(dw_stats *s, size_t first, size_t n) {
+    dw_err err = {0};
+    dw_rng rng;
+    if (!CHECK(!dw_stats_init(s, LAYERS, E, n_ff, n_mix, n, &err), "%s", err.text)) return false;
+    set_header(s);
+    for (size_t t = 0; t < n; t++) {
+        dw_rng_seed(&rng, 100 + first + t);
+        fill_text(s, t, &rng);
+        memset(s->text[t].sha256, "0123456789abcdef"[(first + t) % 16], 64);
+        s->text[t].n_tokens = 768 + first + t;
+    }
+    fill_hists(s, &rng);
+    dw_stats_total(s);
+    return true;
+}
+
+static const char *file(const char *name) { return test_path(test_folder(), name); }
+
+static bool write_file(const dw_stats *s, const char *path) {
+    dw_err err = {0};
+    return CHECK(!dw_stats_write(s, path, &err), "%s", err.text);
+}
+
+static bool same_files(const char *a, const char *b) {
+    char hash[2][65] = {"a", "b"};
+    return !dw_sha256_file(a, hash[0], NULL) && !dw_sha256_file(b, hash[1], NULL) && !strcmp(hash[0], hash[1]);
+}
+
+/* ---- bins ---------------------------------------------------------------------------------------------------- */
+
+static void bins(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 1);
+    for (int i = 0; i < 100000; i++) {
+        const float v = (float)exp2(-24 + 40 * dw_rng_uniform(&rng));
+        const double wanted = fmin(fmax(floor(2 * log2(v)) + 40, 0), DW_STATS_BINS - 1);
+        if (!CHECK(dw_stats_bin(v) == (int)wanted, "%.9g is in bin %d, expected %g", (double)v, dw_stats_bin(v), wanted)) return;
+    }
+    for (int b = 1; b < DW_STATS_BINS; b++) {
+        const float edge = dw_stats_bin_edge(b), below = nextafterf(edge, 0), above = nextafterf(edge, 1e9f);
+        CHECK(dw_stats_bin(above) == b && dw_stats_bin(nextafterf(below, 0)) == b - 1, "bin %d begins at %.9g", b, (double)edge);
+        if (b % 2 == 0) CHECK(dw_stats_bin(edge) == b && dw_stats_bin(below) == b - 1, "bin %d begins at %.9g", b, (double)edge);
+    }
+    CHECK(dw_stats_bin(0) == 0 && dw_stats_bin(1e-40f) == 0 && dw_stats_bin(INFINITY) == DW_STATS_BINS - 1 && dw_stats_bin_edge(0) == 0);
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------- */
+
+static void round_trip(void) {
+    dw_stats s, back;
+    dw_err err = {0};
+    REQUIRE(make(&s, 0, TEXTS) && write_file(&s, file("a.h5")));
+    REQUIRE(!dw_stats_read(&back, file("a.h5"), &err), "%s", err.text);
+    CHECK(back.n_text == TEXTS && back.n_layer == LAYERS && back.n_ctx == 128 && back.skip == 1 && back.hist_every == 4);
+    CHECK(!strcmp(back.arguments, s.arguments) && !strcmp(back.text[1].name, s.text[1].name) && !strcmp(back.text[1].blocks, s.text[1].blocks));
+    for (int l = 0; l < LAYERS; l++) {
+        const size_t n = (size_t)n_ff[l];
+        CHECK(!n || !memcmp(back.layer[l].sum_a, s.layer[l].sum_a, TEXTS * n * sizeof(double)), "layer %d", l);
+        CHECK(!n || !memcmp(back.layer[l].hist_gate, s.layer[l].hist_gate, n * DW_STATS_BINS * sizeof(uint32_t)), "layer %d", l);
+        CHECK(back.layer[l].sum_cosine == s.layer[l].sum_cosine && back.layer[l].n_cosine == s.layer[l].n_cosine, "layer %d", l);
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
+            CHECK(!s.layer[l].n_input[k] || !memcmp(back.layer[l].input_square[k], s.layer[l].input_square[k], (size_t)s.layer[l].n_input[k] * sizeof(double)),
+                  "layer %d, %s", l, dw_stats_input_names[k]);
+    }
+    CHECK(write_file(&back, file("b.h5")) && same_files(file("a.h5"), file("b.h5")), "what is read writes the same bytes");
+    CHECK(dw_stats_is(file("a.h5")) && !dw_stats_is("/dev/null"));
+    dw_stats_release(&s);
+    dw_stats_release(&back);
+}
+
+static void addition(void) {
+    dw_stats whole, a, b;
+    dw_err err = {0};
+    REQUIRE(make(&whole, 0, TEXTS) && make(&a, 0, 1) && make(&b, 1, TEXTS - 1));
+    const uint32_t hist_a = a.layer[0].hist_a[77], hist_b = b.layer[0].hist_a[77];
+    const uint64_t input_a = a.layer[1].input_hist[1][7], input_b = b.layer[1].input_hist[1][7];
+    REQUIRE(!dw_stats_add(&a, &b, &err), "%s", err.text);
+    CHECK(a.n_text == TEXTS && dw_stats_n_tokens(&a) == dw_stats_n_tokens(&whole));
+    for (int l = 0; l < LAYERS; l++) {
+        const dw_stats_layer *x = &a.layer[l], *y = &whole.layer[l];
+        CHECK(!n_ff[l] || !memcmp(x->sum_abs, y->sum_abs, TEXTS * (size_t)n_ff[l] * sizeof(double)), "layer %d", l);
+        CHECK(!n_ff[l] || !memcmp(x->max_abs, y->max_abs, TEXTS * (size_t)n_ff[l] * sizeof(float)), "layer %d", l);
+        CHECK(x->sum_cosine == y->sum_cosine, "layer %d", l);
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
+            CHECK(!x->n_input[k] || !memcmp(x->input_square[k], y->input_square[k], (size_t)x->n_input[k] * sizeof(double)), "layer %d: %s", l, dw_stats_input_names[k]);
+    }
+    CHECK(!memcmp(a.output_square, whole.output_square, E * sizeof(double)));
+    CHECK(a.layer[0].hist_a[77] == hist_a + hist_b && a.layer[1].input_hist[1][7] == input_a + input_b);
+    dw_stats_release(&whole), dw_stats_release(&a), dw_stats_release(&b);
+}
+
+static void other_model(dw_stats *s) { s->model_sha256[0] = 'b'; }
+static void other_context(dw_stats *s) { s->n_ctx = 256; }
+static void other_skip(dw_stats *s) { s->skip = 0; }
+static void other_sampling(dw_stats *s) { s->hist_every = 1; }
+static void same_text(dw_stats *s) { memset(s->text[0].sha256, '0', 64); }
+static void same_text_partly(dw_stats *s) { same_text(s), s->text[0].first_window = 6; }
+
+static void bad_addition(void) {
+    static const struct { void (*change)(dw_stats *); const char *words; } cases[] = {
+        {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"},
+        {same_text, "stand in both"}, {same_text_partly, "6 to 11"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_stats a, b;
+        dw_err err = {0};
+        REQUIRE(make(&a, 0, 2) && make(&b, 2, 2));
+        cases[i].change(&b);
+        CHECK(dw_stats_add(&a, &b, &err) == -1, "case %zu", i);
+        check_sentence(&err, cases[i].words, cases[i].words);
+        CHECK(a.n_text == 2);
+        dw_stats_release(&a), dw_stats_release(&b);
+    }
+    dw_stats a, b;
+    dw_err err = {0};
+    const int wider[LAYERS] = {161, 0, 33};
+    REQUIRE(make(&a, 0, 1) && !dw_stats_init(&b, LAYERS, E, wider, n_mix, 1, &err));
+    set_header(&b);
+    CHECK(dw_stats_add(&a, &b, &err) == -1 && strstr(err.text, "widths"), "%s", err.text);
+    dw_stats_release(&a), dw_stats_release(&b);
+    size_t first, second;
+    REQUIRE(make(&a, 0, 4));
+    CHECK(!dw_stats_overlap(&a, &first, &second));
+    strcpy(a.text[3].sha256, a.text[0].sha256);
+    a.text[3].first_window = 7;
+    CHECK(!dw_stats_overlap(&a, &first, &second), "windows 1 to 6 and 7 to 12 do not overlap");
+    a.text[3].first_window = 6;
+    CHECK(dw_stats_overlap(&a, &first, &second) && first == 0 && second == 3);
+    dw_stats_release(&a);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------------------------- */
+
+static void check_read_fails(const char *path, const char *words, const char *what) {
+    dw_stats s;
+    dw_err err = {0};
+    if (!CHECK(dw_stats_read(&s, path, &err) == -1, "%s", what)) dw_stats_release(&s);
+    else check_sentence(&err, words, what);
+}
+
+static void bad_numbers(void) {
+    const double values[] = {NAN, INFINITY, -1};
+    const char *const says[] = {"NaN", "infinity", "negative"};
+    for (int i = 0; i < 3; i++) {
+        for (int where = 0; where < 5; where++) {
+            dw_stats s;
+            REQUIRE(make(&s, 0, 2));
+            static const char *const names[] = {"layer/02/ffn/sum_square", "layer/00/ffn/max_abs", "layer/01/input/attn_mix/sum_square", "output/sum_square",
+                                                "layer/00/ffn/sum_abs"};
+            if (where == 0) s.layer[2].sum_square[40] = values[i];
+            if (where == 1) s.layer[0].max_abs[319] = (float)values[i];
+            if (where == 2) s.layer[1].text_square[DW_STATS_ATTN_MIX][0] = values[i];
+            if (where == 3) s.text_output_square[47] = values[i];
+            if (where == 4) s.layer[0].sum_abs[3] = values[i];
+            REQUIRE(write_file(&s, file("n.h5")));
+            check_read_fails(file("n.h5"), says[i], names[where]);
+            check_read_fails(file("n.h5"), names[where], names[where]);
+            dw_stats_release(&s);
+        }
+    }
+}
+
+static void damaged(void) {
+    dw_stats s;
+    size_t size;
+    REQUIRE(make(&s, 0, 1) && write_file(&s, file("d.h5")));
+    dw_stats_release(&s);
+    uint8_t *bytes = (uint8_t *)dw_read_file(file("d.h5"), 1 << 24, &size, NULL);
+    REQUIRE(bytes);
+    dw_rng rng;
+    dw_rng_seed(&rng, 5);
+    for (int i = 0; i < 60; i++) {
+        const size_t n = i < 20 ? (size_t)i * 40 : (size_t)dw_rng_below(&rng, size);
+        save(&(test_bytes){.data = bytes, .size = n}, file("t.h5"));
+        check_read_fails(file("t.h5"), n >= 513 ? "checksum" : "statistics", "truncated");
+        uint8_t *at = &bytes[dw_rng_below(&rng, size)];
+        const uint8_t bit = (uint8_t)(1u << dw_rng_below(&rng, 8));
+        *at ^= bit;
+        save(&(test_bytes){.data = bytes, .size = size}, file("t.h5"));
+        check_read_fails(file("t.h5"), "statistics", "one bit");
+        *at ^= bit;
+    }
+    save(&(test_bytes){.data = bytes + 512, .size = size - 512}, file("t.h5"));
+    check_read_fails(file("t.h5"), "no checksum", "HDF5 without the block in front");
+    free(bytes);
+    check_read_fails(file("absent.h5"), "cannot open", "an absent file");
+}
+
+/* Changes by the HDF5 library, behind which the checksum is put right. */
+static void without_set(hid_t f) { H5Ldelete(f, "layer/02/ffn/sum_abs", H5P_DEFAULT); }
+static void without_count(hid_t f) { H5Ldelete(f, "layer/01/ffn/count", H5P_DEFAULT); }
+static void without_layer(hid_t f) { H5Ldelete(f, "layer/01", H5P_DEFAULT); }
+static void without_texts(hid_t f) { H5Ldelete(f, "texts", H5P_DEFAULT); }
+static void without_output(hid_t f) { H5Ldelete(f, "output", H5P_DEFAULT); }
+static void without_attribute(hid_t f) { H5Adelete(f, "n_ctx"); }
+static void soft_link(hid_t f) {
+    H5Ldelete(f, "layer/02/ffn/sum_abs", H5P_DEFAULT);
+    H5Lcreate_soft("/layer/02/ffn/sum_a", f, "layer/02/ffn/sum_abs", H5P_DEFAULT, H5P_DEFAULT);
+}
+static void external_link(hid_t f) {
+    H5Ldelete(f, "layer/02/ffn/sum_abs", H5P_DEFAULT);
+    H5Lcreate_external("a.h5", "/layer/02/ffn/sum_abs", f, "layer/02/ffn/sum_abs", H5P_DEFAULT, H5P_DEFAULT);
+}
+static void group_for_set(hid_t f) {
+    H5Ldelete(f, "layer/02/ffn/sum_abs", H5P_DEFAULT);
+    H5Gclose(H5Gcreate2(f, "layer/02/ffn/sum_abs", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+}
+
+static void put_set(hid_t f, const char *path, hid_t type, int rank, hsize_t rows, hsize_t cols, bool chunked) {
+    const hsize_t dims[] = {rows, cols}, chunk[] = {2, 64};
+    const hid_t space = H5Screate_simple(rank, dims, NULL), how = H5Pcreate(H5P_DATASET_CREATE);
+    if (chunked) H5Pset_chunk(how, rank, chunk);
+    H5Ldelete(f, path, H5P_DEFAULT);
+    const hid_t set = H5Dcreate2(f, path, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
+    if (!chunked && rows * cols < 100000) {
+        double *zeros = calloc(rows * cols, sizeof *zeros);
+        H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros);
+        free(zeros);
+    }
+    H5Dclose(set), H5Pclose(how), H5Sclose(space);
+}
+
+static void wrong_type(hid_t f) { put_set(f, "layer/02/ffn/sum_abs", H5T_IEEE_F32LE, 2, 2, 33, false); }
+static void wrong_rank(hid_t f) { put_set(f, "layer/02/ffn/sum_abs", H5T_IEEE_F64LE, 1, 66, 1, false); }
+static void wrong_rows(hid_t f) { put_set(f, "layer/02/ffn/sum_abs", H5T_IEEE_F64LE, 2, 3, 33, false); }
+static void wrong_columns(hid_t f) { put_set(f, "layer/02/input/ffn_in/sum_square", H5T_IEEE_F64LE, 2, 2, 25, false); }
+static void empty_chunks(hid_t f) { put_set(f, "layer/02/ffn/sum_square", H5T_IEEE_F64LE, 2, 2, 1 << 20, true); }
+static void many_texts(hid_t f) { put_set(f, "texts/n_tokens", H5T_STD_U64LE, 1, 1 << 19, 1, true); }
+static void more_tokens(hid_t f) { put_set(f, "texts/n_tokens", H5T_STD_U64LE, 1, 2, 1, false); }
+static void put_number(hid_t f, const char *name, int32_t v) {
+    const hid_t a = H5Aopen(f, name, H5P_DEFAULT);
+    H5Awrite(a, H5T_NATIVE_INT32, &v);
+    H5Aclose(a);
+}
+static void next_version(hid_t f) { put_number(f, "format_version", 2); }
+static void no_layers(hid_t f) { put_number(f, "n_layer", 0); }
+static void more_layers(hid_t f) { put_number(f, "n_layer", 1000); }
+static void other_width(hid_t f) { put_number(f, "n_embd", 25); }
+static void every_zero(hid_t f) { put_number(f, "hist_every", 0); }
+
+static const struct { const char *what, *words; void (*change)(hid_t); } changes[] = {
+    {"a dataset is missing", "layer/02/ffn/sum_abs", without_set},
+    {"a count is missing", "layer/01/ffn/count", without_count},
+    {"a layer is missing", "layer/01", without_layer},
+    {"texts are missing", "texts", without_texts},
+    {"the output is missing", "output", without_output},
+    {"an attribute is missing", "n_ctx", without_attribute},
+    {"a soft link", "missing", soft_link},
+    {"an external link", "missing", external_link},
+    {"a group for a dataset", "no dataset", group_for_set},
+    {"another type", "number type", wrong_type},
+    {"another rank", "values", wrong_rank},
+    {"more rows", "expected 2 x 33", wrong_rows},
+    {"more columns", "expected 2 x 24", wrong_columns},
+    {"a large dataset without bytes", "stored", empty_chunks},
+    {"many texts without bytes", "stored", many_texts},
+    {"counts above tokens", "more tokens", more_tokens},
+    {"a newer version", "version is 2", next_version},
+    {"no layers", "n_layer", no_layers},
+    {"more layers than there are", "layer/03", more_layers},
+    {"another embedding", "n_embd", other_width},
+    {"histograms of every 0th position", "hist_every", every_zero}};
+
+/* Opens the file with the library, changes it, and puts the hash of what is behind the block in front. */
+static void change_file(const char *path, void (*change)(hid_t)) {
+    const hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    change(f);
+    H5Fclose(f);
+    size_t size;
+    uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 26, &size, NULL), digest[32];
+    char hex[65];
+    dw_sha256 h;
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, bytes + 512, size - 512);
+    dw_sha256_end(&h, digest);
+    dw_hex(digest, 32, hex);
+    memcpy(bytes + strlen("deadwood stats 1\n"), hex, 64);
+    save(&(test_bytes){.data = bytes, .size = size}, path);
+    free(bytes);
+}
+
+static void nothing(hid_t f) { (void)f; }
+
+static void structure(void) {
+    dw_stats s;
+    REQUIRE(make(&s, 0, 2));
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        REQUIRE(write_file(&s, file("c.h5")));
+        change_file(file("c.h5"), changes[i].change);
+        check_read_fails(file("c.h5"), changes[i].words, changes[i].what);
+    }
+    dw_err err = {0};
+    REQUIRE(write_file(&s, file("c.h5")));
+    change_file(file("c.h5"), nothing);
+    dw_stats_release(&s);
+    CHECK(!dw_stats_read(&s, file("c.h5"), &err), "%s", err.text);
+    dw_stats_release(&s);
+}
+
+/* ---- Python ----------------------------------------------------------------------------------------------------- */
+
+/* Checks the layout that stats.h promises, and prints sums that C adds up too. */
+static const char script[] =
+    "import h5py, sys\n"
+    "f = h5py.File(sys.argv[1], 'r')\n"
+    "assert f.attrs['format_version'] == 1 and f.attrs['model_arch'] == 'deci', dict(f.attrs)\n"
+    "assert f['texts/name'][1].decode() == 't\\u00e4xt-1.txt' and list(f['texts/n_tokens']) == [768, 769, 770, 771]\n"
+    "assert f['layer/00/ffn/sum_a'].shape == (4, 160) and f['layer/02/ffn/hist_group_32'].shape == (2, 64)\n"
+    "assert f['layer/00/input/ffn_neuron/sum_square'] == f['layer/00/ffn/sum_square']\n"
+    "assert 'attn_in' not in f['layer/02/input'] and 'sum_a' not in f['layer/01/ffn']\n"
+    "print('%.17g %.17g %d %.9g %.17g' % (f['layer/00/ffn/sum_a'][3, 159], f['layer/01/input/attn_mix/sum_square'][2, 39],\n"
+    "      f['layer/02/ffn/hist_gate'][:].sum(), f['layer/00/ffn/max_abs'][1, 7], f['output/sum_square'][3, 23]))\n";
+
+static void python(void) {
+    dw_stats s;
+    const char *python3 = "/usr/bin/python3";
+    if (access(python3, X_OK)) python3 = "python3";
+    if (test_run("%s -c 'import h5py'", python3)) SKIP("python3 has no h5py (Debian: python3-h5py)");
+    REQUIRE(make(&s, 0, TEXTS) && write_file(&s, file("p.h5")));
+    save(&(test_bytes){.data = (uint8_t *)(uintptr_t)script, .size = sizeof script - 1}, file("p.py"));
+    REQUIRE(!test_run("%s %s %s", python3, file("p.py"), file("p.h5")), "%s", test_run_output());
+    uint64_t hist = 0;
+    for (int i = 0; i < 33 * DW_STATS_BINS; i++) hist += s.layer[2].hist_gate[i];
+    double a, mix, output;
+    float max;
+    unsigned long long sum;
+    CHECK(sscanf(test_run_output(), "%lf %lf %llu %f %lf", &a, &mix, &sum, &max, &output) == 5 && a == s.layer[0].sum_a[3 * 160 + 159] &&
+              mix == s.layer[1].text_square[DW_STATS_ATTN_MIX][2 * 40 + 39] && sum == hist && max == s.layer[0].max_abs[160 + 7] &&
+              output == s.text_output_square[3 * E + 23],
+          "%s", test_run_output());
+    dw_stats_release(&s);
+}
+
+static const test_case cases[] = {
+    {"bins of histograms are half octaves", bins},
+    {"statistics are read as they were written, byte for byte", round_trip},
+    {"statistics of two halves add up to those of the whole, bit for bit", addition},
+    {"statistics that do not belong together are not added", bad_addition},
+    {"statistics with NaN, infinity or negative sums are refused by name", bad_numbers},
+    {"truncated and damaged statistics are refused in a sentence", damaged},
+    {"statistics of another layout are refused in a sentence", structure},
+    {"statistics open in h5py with the layout of the header", python},
+    {0}};
+TEST_MAIN(cases)
