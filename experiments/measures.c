@@ -163,7 +163,8 @@ typedef struct option_field { // an option of a lineage step and the text field 
 #define FIELD(option, field) {"--" option, AT(field), sizeof((exp_result *)0)->field}
 static const option_field option_fields[] = {
     FIELD("metric", metric), FIELD("rate", rate), FIELD("group", group), FIELD("allocate", allocate),
-    FIELD("repair", repair), FIELD("type", type), FIELD("rule", rule), FIELD("activity", activity)};
+    FIELD("repair", repair), FIELD("type", type), FIELD("mixture", type), FIELD("recipe", type), FIELD("rule", rule),
+    FIELD("activity", activity)};
 
 /* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */
 static const char *value_of(const json_t *args, size_t i, const char *option) {
@@ -205,6 +206,8 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     r->file_bytes = (double)dw_gguf_file_bytes(g);
     r->bits_per_weight = 8 * r->file_bytes / r->params;
     r->bytes_per_token = (double)dw_model_bytes_per_token(m);
+    float nominal;
+    if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1) snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     return fill_lineage(r, g, err);
 }
 

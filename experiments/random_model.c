@@ -418,7 +418,8 @@ done:
 
 static void set_widths(dw_gguf_writer *w, const exp_shape *s) {
     char key[96];
-    uint32_t ff[64], q[64], kv[64];
+    enum { MAX_LAYERS = 512 }; // as many as stock reads
+    uint32_t ff[MAX_LAYERS], q[MAX_LAYERS], kv[MAX_LAYERS];
     for (int l = 0; l < s->n_layer; l++) {
         ff[l] = (uint32_t)width(s, l);
         q[l] = (uint32_t)heads(s, l);

@@ -2,11 +2,132 @@
  *
  *   requant   model [, statistics or importance file] -> model
  *
- * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen.  A source that is
- * already quantized is refused unless the loss on top of a loss is asked for. */
+ * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen (mixtures.c, recipe.c), and
+ * here are the ways of rounding that are no format of their own (methods.c).
+ *
+ * Matrices are the tensors that stock llama.cpp's quantizer would touch: two dimensions, a name that ends in `weight`, no
+ * norm.  Everything else is copied, and so is a matrix that has its type already.  Three ways to choose:
+ *
+ *   --type T        every matrix, embeddings and output too, gets T; a row that is no whole number of T's blocks is refused
+ *   --mixture NAME  what stock gives under that name, tensor by tensor, and its fallbacks where a row does not fit
+ *   --recipe FILE   a text file of lines PATTERN TYPE; the first line that matches a matrix decides; without one it is kept
+ *
+ *       # the FFN in 2 bits, the output better, the rest stays
+ *       blk.*.ffn_*.weight           Q2_K         # * any characters, ? one: the whole name
+ *       /^blk\.[01]\.attn_[vk]/      Q6_K         # between slashes: a regular expression (PCRE2), anywhere in the name
+ *       token_embd.weight            affine4
+ *       *                            keep
+ *
+ *     A `#` at the beginning of a line or behind white space begins a comment.  A pattern that decides nothing is warned of.
+ *
+ * Invariants: a matrix's bytes depend on its values, its type and its importances alone, for any number of threads; they
+ * are those of stock's quantizer where stock has the type (affine and minmax are not of stock, but load there).
+ * A quantized source is refused unless the loss on top of a loss is asked for (--lossy-twice); the lineage shows both. */
 #ifndef QUANT_H
 #define QUANT_H
 
 #include "engine.h"
+
+/* ---- how weights are rounded (methods.c) ------------------------------------------------------------------ */
+
+typedef struct quant_type quant_type;
+
+/* A way of rounding. */
+typedef struct quant_method {
+    const char *name;
+    const char *formula, *source;
+    int min_bits, max_bits; // its types are NAME<bits>; 0: one type for each block format, by the format's name
+    int group;              // values that share a scale; rows must be multiples of it
+    double overhead_bits;   // of a group, beside its codes
+    dw_qtype stored;        // the block format that holds it
+    /* Rounds a row of n values; weight: importance per column or NULL.  Returns how many groups have a scale or offset that
+     * the block format cannot hold exactly (it is then rounded once more). */
+    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n, const float *weight);
+} quant_method;
+
+extern const quant_method quant_methods[]; // ends with name NULL
+
+/* What a matrix can become. */
+struct quant_type {
+    const char *name;           // "Q4_K", "affine2"
+    const quant_method *method;
+    const dw_qtype_row *stored; // its blocks in the file
+    int bits;                   // of a code; 0: the format's
+    int multiple;               // a row must be a multiple of so many values
+    double nominal_bits;        // bits a weight that the method itself needs; 0: those of the file
+};
+
+enum { QUANT_MAX_TYPES = 64 };
+extern quant_type quant_types[QUANT_MAX_TYPES + 1]; // ends with name NULL
+
+void quant_types_init(void); // fills the table: every block format, then every method's widths of code
+const quant_type *quant_type_find(const char *name);         // any case; NULL: unknown
+const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format
+
+/* The largest weight that scales and offsets in half precision can follow in every type. */
+#define QUANT_MAX_WEIGHT 65280.0f
+
+/* ---- which tensor gets which type (mixtures.c) -------------------------------------------------------------- */
+
+/* True for the tensors that are requantized: those that stock's quantizer would touch. */
+bool quant_is_matrix(const dw_tensor *t);
+
+typedef enum quant_when { // of tensor i of n
+    QUANT_NEVER,
+    QUANT_ALWAYS,
+    QUANT_FIRST_2,
+    QUANT_FIRST_4,
+    QUANT_SIXTEENTH,       // i < n/16
+    QUANT_EIGHTH,          // i < n/8
+    QUANT_EIGHTH_WEIGHTED, // that, with importances
+    QUANT_EIGHTH_PLAIN,    // that, without
+    QUANT_MORE,            // the first and last eighth, and every third between
+    QUANT_SHARED_4,        // four or more heads share keys and values (in layer 0)
+} quant_when;
+
+typedef struct quant_mixture_rule {
+    quant_when when;
+    dw_qtype then, otherwise; // 0: the mixture's type
+} quant_mixture_rule;
+
+typedef struct quant_mixture {
+    const char *name;
+    int file_type; // general.file_type
+    dw_qtype type; // of all matrices but the output and those below
+    quant_mixture_rule attn_v, ffn_down, attn_output;
+} quant_mixture;
+
+extern const quant_mixture quant_mixtures[]; // ends with name NULL
+
+const quant_mixture *quant_mixture_find(const char *name); // any case; NULL: unknown
+/* The type that stock gives to this matrix of the model.  weighted: importances are given (stock then decides otherwise for
+ * a few tensors).  *fell_back: the mixture's own type does not fit the rows. */
+const dw_qtype_row *quant_mixture_type(const quant_mixture *m, const dw_model *model, const dw_tensor *t, bool weighted,
+                                       bool *fell_back);
+/* True when stock refuses this mixture's type for this matrix without importances. */
+bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, const dw_qtype_row *type);
+
+/* ---- recipes (recipe.c) ---------------------------------------------------------------------------------------- */
+
+typedef struct quant_rule {
+    char *pattern;          // as written
+    void *regex;            // pcre2_code; NULL: a glob
+    const quant_type *type; // NULL: keep
+    int line;               // counted from 1
+    size_t n_decided;       // matrices that this rule was asked for
+} quant_rule;
+
+typedef struct quant_recipe {
+    quant_rule *rule;
+    size_t n_rule, cap_rule;
+    void *match, *limits; // pcre2_match_data, pcre2_match_context
+} quant_recipe;
+
+/* Every line is checked; the sentence names file and line. */
+int quant_recipe_read(quant_recipe *r, const char *path, dw_err *err);
+int quant_recipe_parse(quant_recipe *r, const char *text, size_t len, const char *what, dw_err *err);
+/* The rule that decides for a name, counted as used; NULL: none. */
+quant_rule *quant_recipe_find(quant_recipe *r, const char *name);
+void quant_recipe_release(quant_recipe *r);
 
 #endif

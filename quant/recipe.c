@@ -1,0 +1,139 @@
+/* recipe.c - a text file of lines PATTERN TYPE (quant.h says how it reads). */
+#include "quant/quant.h"
+#include "tool.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { MAX_BYTES = 1 << 20, MAX_RULES = 4096, MAX_PATTERN = 256, MATCH_LIMIT = 100000 };
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+static pcre2_code *compile(const char *expr, size_t len, dw_err *err) {
+    int code;
+    PCRE2_SIZE at;
+    pcre2_code *regex = pcre2_compile((PCRE2_SPTR)expr, len, PCRE2_UTF, &code, &at, NULL);
+    if (regex) return regex;
+    PCRE2_UCHAR8 why[120];
+    pcre2_get_error_message(code, why, sizeof why);
+    dw_fail(err, "the regular expression is wrong at its column %zu: %s", at + 1, (const char *)why);
+    return NULL;
+}
+
+static int set_type(quant_rule *rule, const char *name, dw_err *err) {
+    if (!strcasecmp(name, "keep")) return 0;
+    rule->type = quant_type_find(name);
+    if (rule->type) return 0;
+    const char *near = opt_nearest(name, quant_types, sizeof *quant_types);
+    if (near) return dw_fail(err, "there is no type '%.40s' (did you mean '%s'?)", name, near);
+    return dw_fail(err, "there is no type '%.40s'; requant --help lists them, and 'keep' leaves a tensor as it is", name);
+}
+
+/* The next word of a line, NUL-terminated in place, or NULL. */
+static char *next_word(char **line) {
+    static const char space[] = " \t\r";
+    char *word = *line + strspn(*line, space);
+    if (!*word || *word == '#') return NULL;
+    const size_t n = strcspn(word, space);
+    *line = word + n + (word[n] != 0);
+    word[n] = 0;
+    return word;
+}
+
+static int parse_line(quant_recipe *r, char *text, int line, dw_err *err) {
+    char *pattern = next_word(&text);
+    if (!pattern) return 0;
+    char *type = next_word(&text);
+    if (!type) return dw_fail(err, "a pattern without a type: '%.40s'", pattern);
+    const char *more = next_word(&text);
+    if (more) return dw_fail(err, "'%.40s' stands behind the type; a line is PATTERN TYPE, and a comment begins with #", more);
+    const size_t len = strlen(pattern);
+    if (len > MAX_PATTERN) return dw_fail(err, "a pattern of %zu bytes; at most %d", len, MAX_PATTERN);
+    if (r->n_rule == MAX_RULES) return dw_fail(err, "more than %d rules", MAX_RULES);
+    if (dw_grow(&r->rule, &r->cap_rule, r->n_rule + 1, sizeof *r->rule, "the rules of a recipe", err)) return -1;
+    quant_rule *rule = &r->rule[r->n_rule++];
+    rule->line = line;
+    rule->pattern = dw_strdup(pattern, err);
+    if (!rule->pattern || set_type(rule, type, err)) return -1;
+    if (*pattern != '/') return 0;
+    if (len < 3 || pattern[len - 1] != '/') return dw_fail(err, "'%.40s': a regular expression stands between two slashes", pattern);
+    return (rule->regex = compile(pattern + 1, len - 2, err)) ? 0 : -1;
+}
+
+int quant_recipe_parse(quant_recipe *r, const char *text, size_t len, const char *what, dw_err *err) {
+    *r = (quant_recipe){0};
+    if (!dw_is_utf8(text, len)) return dw_fail(err, "'%s' is not UTF-8 text", what);
+    char *copy = dw_alloc(len + 1, 1, "a recipe", err), *rest = copy;
+    r->match = pcre2_match_data_create(1, NULL);
+    r->limits = pcre2_match_context_create(NULL);
+    int rc = copy && r->match && r->limits ? 0 : dw_fail(err, "out of memory: a recipe");
+    if (!rc) {
+        memcpy(copy, text, len);
+        pcre2_set_match_limit(r->limits, MATCH_LIMIT);
+    }
+    for (int line = 1; !rc && rest; line++) {
+        dw_err why = {0};
+        rc = parse_line(r, strsep(&rest, "\n"), line, &why);
+        if (rc) dw_fail(err, "'%s', line %d: %s", what, line, why.text);
+    }
+    free(copy);
+    if (!rc && !r->n_rule) rc = dw_fail(err, "'%s' has no rule; a line is PATTERN TYPE", what);
+    if (rc) quant_recipe_release(r);
+    return rc;
+}
+
+int quant_recipe_read(quant_recipe *r, const char *path, dw_err *err) {
+    size_t len;
+    char *text = dw_read_file(path, MAX_BYTES, &len, err);
+    const int rc = text ? quant_recipe_parse(r, text, len, path, err) : -1;
+    free(text);
+    return rc;
+}
+
+void quant_recipe_release(quant_recipe *r) {
+    for (size_t i = 0; i < r->n_rule; i++) {
+        free(r->rule[i].pattern);
+        pcre2_code_free(r->rule[i].regex);
+    }
+    free(r->rule);
+    pcre2_match_data_free(r->match);
+    pcre2_match_context_free(r->limits);
+    *r = (quant_recipe){0};
+}
+
+/* ---- matching ------------------------------------------------------------------------------------------------------ */
+
+/* The last star takes one character more whenever what follows it does not match. */
+static bool glob_matches(const char *p, const char *name) {
+    const char *star = NULL, *taken = NULL;
+    while (*name) {
+        if (*p == '*') {
+            star = p++;
+            taken = name;
+        } else if (*p == '?' || *p == *name) {
+            p++;
+            name++;
+        } else if (star) {
+            p = star + 1;
+            name = ++taken;
+        } else {
+            return false;
+        }
+    }
+    while (*p == '*') p++;
+    return !*p;
+}
+
+quant_rule *quant_recipe_find(quant_recipe *r, const char *name) {
+    for (quant_rule *rule = r->rule; rule < r->rule + r->n_rule; rule++) {
+        const bool matches = rule->regex ? pcre2_match(rule->regex, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits) >= 0
+                                         : glob_matches(rule->pattern, name);
+        if (!matches) continue;
+        rule->n_decided++;
+        return rule;
+    }
+    return NULL;
+}

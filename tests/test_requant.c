@@ -1,0 +1,450 @@
+/* test_requant.c - requant: the types it gives are stock's, its bytes are the encoders', nothing else changes.
+ *
+ * Comparisons with stock need its libraries ($DW_STOCK) and are skipped aloud without them. */
+#include "build.h"
+#include "experiments/random_model.h"
+#include "experiments/stock.h"
+#include "quant/quant.h"
+#include "test.h"
+#include "tool.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Shapes on which the rules differ: rows of whole 256-blocks; widths that are multiples of 32 only; keys shared by four
+ * heads and by two; tied and not; fused and per-layer forms. */
+static const exp_shape shapes[] = {
+    {"shared by four", "qwen2", 9, 256, 512, 4, 1, 64, 512, true, 10000, 256},
+    {"width 288", "llama", 5, 256, 288, 4, 2, 64, 512, false, 10000, 256},
+    {"rows of 96", "qwen3", 3, 96, 160, 3, 1, 32, 512, false, 10000, 256},
+    {0},
+};
+static const exp_shape small = {"small", "qwen2", 2, 256, 256, 4, 2, 64, 512, true, 10000, 256};
+static const exp_shape eighty = {"80 layers", "qwen2", 80, 256, 32, 4, 1, 64, 512, true, 10000, 256};
+
+static dw_pool *pool(void) {
+    static dw_pool *p;
+    dw_err err = {0};
+    if (!p && !(p = dw_pool_new(2, &err))) exit(1);
+    return p;
+}
+
+/* A path that stays, however many others are asked for. */
+static const char *in_folder(const char *name) {
+    static char path[16][256];
+    int i = 0;
+    const char *wanted = test_path(test_folder(), name);
+    while (path[i][0] && strcmp(path[i], wanted)) i++;
+    return strcpy(path[i], wanted);
+}
+
+static bool write_random(const char *path, const exp_shape *shape, const char *type) {
+    dw_err err = {0};
+    const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 7, .pool = pool()};
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    const bool ok = w && !exp_random_write(w, &o, &err) && !dw_gguf_commit(w, &err);
+    dw_gguf_writer_free(w);
+    return CHECK(ok, "%s", err.text);
+}
+
+/* ---- two files ---------------------------------------------------------------------------------------------------- */
+
+typedef struct pair {
+    dw_gguf *a, *b;
+} pair;
+
+static bool open_pair(pair *p, const char *a, const char *b) {
+    dw_err err = {0};
+    *p = (pair){dw_gguf_open(a, &err), NULL};
+    if (p->a) p->b = dw_gguf_open(b, &err);
+    return CHECK(p->b, "%s", err.text);
+}
+
+static void close_pair(pair *p) {
+    dw_gguf_close(p->a);
+    dw_gguf_close(p->b);
+}
+
+/* Same names, shapes, types and bytes. */
+static void check_same_tensors(const char *a, const char *b, const char *what) {
+    pair p;
+    if (open_pair(&p, a, b) && CHECK(dw_gguf_n_tensors(p.a) == dw_gguf_n_tensors(p.b), "%s", what)) {
+        for (size_t i = 0; i < dw_gguf_n_tensors(p.a); i++) {
+            const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_find_tensor(p.b, s->name);
+            if (!CHECK(t, "%s: '%s' is missing", what, s->name)) break;
+            if (!CHECK(s->type == t->type, "%s: '%s' is %s and %s", what, s->name, s->type->name, t->type->name)) continue;
+            CHECK(s->n_bytes == t->n_bytes && !memcmp(s->data, t->data, s->n_bytes), "%s: '%s' (%s) differs", what, s->name, s->type->name);
+        }
+    }
+    close_pair(&p);
+}
+
+static bool same_bytes(const char *a, const char *b) {
+    dw_map x = {0}, y = {0};
+    dw_err err = {0};
+    const bool same = !dw_map_file(&x, a, &err) && !dw_map_file(&y, b, &err) && x.size == y.size && !memcmp(x.data, y.data, x.size);
+    dw_unmap(&x);
+    dw_unmap(&y);
+    return same;
+}
+
+static float *decoded(const dw_tensor *t) {
+    float *v = dw_alloc(dw_tensor_n_values(t), sizeof *v, "values", NULL);
+    t->type->decode(t->data, v, dw_tensor_n_values(t));
+    return v;
+}
+
+/* ---- types and bytes --------------------------------------------------------------------------------------------------- */
+
+static void same_type(void) {
+    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf");
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        if (!write_random(from, &small, t->name)) return;
+        CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", from, to, t->name), "%s", test_run_output());
+        check_same_tensors(from, to, t->name);
+    }
+}
+
+/* Mean square error over mean square, of all matrices. */
+static double relative_error(const char *from, const char *to) {
+    pair p;
+    double error = 0, square = 0;
+    for (size_t i = 0; open_pair(&p, from, to) && i < dw_gguf_n_tensors(p.a); close_pair(&p), i++) {
+        const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_find_tensor(p.b, s->name);
+        if (!quant_is_matrix(s)) continue;
+        float *v = decoded(s), *w = decoded(t);
+        for (size_t k = 0; k < dw_tensor_n_values(s); k++) {
+            error += ((double)v[k] - w[k]) * ((double)v[k] - w[k]);
+            square += (double)v[k] * v[k];
+        }
+        free(v);
+        free(w);
+    }
+    close_pair(&p);
+    return error / square;
+}
+
+/* What a normal distribution costs, with a little room. */
+static void every_type(void) {
+    static const struct { const char *type; double bound; } expected[] = {
+        {"F32", 0}, {"F16", 1e-7}, {"BF16", 3e-6}, {"Q8_0", 4e-5}, {"Q6_K", 5e-4}, {"Q5_K", 1.5e-3}, {"Q5_0", 2e-3}, {"Q5_1", 2e-3},
+        {"Q4_K", 6e-3}, {"Q4_0", 9e-3}, {"Q4_1", 9e-3}, {"IQ4_NL", 8e-3}, {"Q3_K", 2.5e-2}, {"Q2_K", 9e-2},
+        {"affine4", 1.2e-2}, {"minmax4", 1.1e-2}, {"affine3", 6e-2}, {"minmax3", 5e-2}, {"affine2", 0.6}, {"minmax2", 0.25}, {0}};
+    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf");
+    if (!write_random(from, &small, "F32")) return;
+    quant_types_init();
+    int n = 0;
+    for (const quant_type *t = quant_types; t->name; t++) {
+        int i = 0;
+        while (expected[i].type && strcmp(expected[i].type, t->name)) i++;
+        if (!CHECK(expected[i].type, "%s has no bound here", t->name)) continue;
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --type %s", from, to, t->name), "%s", test_run_output());
+        const double error = relative_error(from, to);
+        CHECK(error <= expected[i].bound, "%s: %.3g", t->name, error);
+        n++;
+    }
+    CHECK(n == (int)(sizeof expected / sizeof *expected) - 1);
+}
+
+static void vectors_and_keys(void) {
+    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf");
+    pair p;
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type q4_k", from, to), "%s", test_run_output());
+    if (open_pair(&p, from, to)) {
+        uint32_t file_type = 0, version = 0;
+        for (size_t i = 0; i < dw_gguf_n_tensors(p.a); i++) {
+            const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_tensor(p.b, i);
+            CHECK(!strcmp(s->name, t->name) && t->type->id == (s->n_dims == 2 ? DW_Q4_K : DW_F32), "%s is %s", t->name, t->type->name);
+            if (s->n_dims == 1) CHECK(!memcmp(s->data, t->data, s->n_bytes), "%s", s->name);
+        }
+        for (size_t i = 0; i < dw_gguf_n_kv(p.a); i++) {
+            const dw_kv *k = dw_gguf_kv(p.a, i), *l = dw_gguf_find(p.b, k->key);
+            if (!CHECK(l, "%s", k->key) || !strcmp(k->key, "general.file_type")) continue;
+            CHECK(k->n_bytes == l->n_bytes && !memcmp(k->data, l->data, k->n_bytes), "%s", k->key);
+        }
+        CHECK(dw_gguf_u32(p.b, "general.file_type", &file_type, NULL) == 1 && file_type == 15);
+        CHECK(dw_gguf_u32(p.b, "general.quantization_version", &version, NULL) == 1 && version == 2);
+        CHECK(!dw_gguf_find(p.b, "deadwood.nominal_bits"));
+    }
+    close_pair(&p);
+}
+
+static void any_threads(void) {
+    const char *from = in_folder("a.gguf"), *one = in_folder("b.gguf"), *more = in_folder("c.gguf");
+    static const char *const how[] = {"--type affine2", "--mixture Q4_K_M", NULL};
+    if (!write_random(from, &small, "F32")) return;
+    for (int i = 0; how[i]; i++) {
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s -t 1 %s", from, one, how[i]), "%s", test_run_output());
+        for (int threads = 2; threads < 6; threads++) {
+            REQUIRE(!test_run("deadwood-requant -m %s -o %s -t %d %s", from, more, threads, how[i]), "%s", test_run_output());
+            CHECK(same_bytes(one, more), "%s with %d threads", how[i], threads);
+        }
+    }
+}
+
+/* ---- affine groups ------------------------------------------------------------------------------------------------------ */
+
+static float bf16(float x) { return dw_bf16_to_f32(dw_f32_to_bf16(x)); }
+
+/* One group by its definition, written out a second time: values as MLX would give them back. */
+static void define_group(const float *w, int bits, bool moves_edge, float *out) {
+    const float top = (float)((1 << bits) - 1);
+    float lo = INFINITY, hi = -INFINITY, scale, bias;
+    for (int i = 0; i < 64; i++) {
+        lo = fminf(lo, w[i]);
+        hi = fmaxf(hi, w[i]);
+    }
+    scale = (hi - lo) / top;
+    bias = lo;
+    if (moves_edge) {
+        if (scale < 1e-7f) scale = 1e-7f;
+        if (!(fabsf(lo) > fabsf(hi))) {
+            scale = -scale;
+            bias = hi;
+        }
+        const float steps = nearbyintf(bias / scale);
+        if (steps == 0) bias = 0;
+        else scale = bias / steps;
+    }
+    for (int i = 0; i < 64; i++) {
+        float q = scale == 0 ? 0 : nearbyintf((w[i] - bias) / scale);
+        q = fmaxf(0, fminf(top, q));
+        out[i] = bf16(scale) * q + bf16(bias);
+    }
+}
+
+static void groups_by_definition(void) {
+    enum { N = 64 * 50 };
+    static float row[N], expected[N], got[N];
+    static uint8_t blocks[N / 32 * 20];
+    dw_rng rng;
+    dw_rng_seed(&rng, 3);
+    quant_types_init();
+    for (int i = 0; i < N; i++) row[i] = (float)dw_rng_normal(&rng) * (float)(1 << i / 64 % 8) * 0.01f;
+    for (int i = 0; i < 64; i++) row[i] = 0;                          // a dead group
+    for (int i = 64; i < 128; i++) row[i] = 0.125f;                   // all alike
+    for (int i = 128; i < 192; i++) row[i] = (float)(i - 128) / 63;   // one side
+    for (int i = 192; i < 256; i++) row[i] = -(float)(i - 192) / 63;  // the other
+    for (int i = 256; i < 320; i++) row[i] = i % 2 ? -1.0f : 1.0f;    // as far to both
+    for (const quant_type *t = quant_types; t->name; t++) {
+        if (!t->bits) continue;
+        const bool moves_edge = !strcmp(t->method->name, "affine");
+        CHECK(t->nominal_bits == t->bits + 0.5 && t->stored->id == DW_Q4_1, "%s", t->name);
+        for (int i = 0; i < N; i += 64) define_group(row + i, t->bits, moves_edge, expected + i);
+        CHECK(!t->method->encode(t, row, blocks, N, NULL), "%s: a scale was rounded", t->name);
+        t->stored->decode(blocks, got, N);
+        for (int i = 0; i < N; i++)
+            if (!CHECK(got[i] == expected[i], "%s: value %d of group %d is %g instead of %g", t->name, i % 64, i / 64, (double)got[i], (double)expected[i])) break;
+        if (moves_edge)
+            for (int i = 0; i < 64; i++) CHECK(got[i] == 0);
+    }
+    for (int i = 0; i < N; i++) row[i] *= 1e-6f; // below what F16 holds exactly
+    CHECK(quant_type_find("affine2")->method->encode(quant_type_find("affine2"), row, blocks, N, NULL) > 0);
+}
+
+static void nominal_bits(void) {
+    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf"), *twice = in_folder("c.gguf");
+    float bits = 0;
+    pair p;
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type affine4", from, to), "%s", test_run_output());
+    CHECK(test_run("deadwood-requant -m %s -o %s --type affine2", to, twice) == 1, "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "--lossy-twice"), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type affine2 --lossy-twice", to, twice), "%s", test_run_output());
+    if (open_pair(&p, to, twice)) {
+        CHECK(dw_gguf_f32(p.a, "deadwood.nominal_bits", &bits, NULL) == 1 && bits == 4.5f, "%g", (double)bits);
+        CHECK(dw_gguf_f32(p.b, "deadwood.nominal_bits", &bits, NULL) == 1 && bits == 2.5f, "%g", (double)bits);
+        char *chain = lineage_commands(p.b, NULL);
+        CHECK(chain && strstr(chain, "affine4") && strstr(chain, "affine2") > strstr(chain, "affine4"), "%s", chain);
+        free(chain);
+    }
+    close_pair(&p);
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_1", twice, to), "%s", test_run_output());
+    check_same_tensors(twice, to, "plain Q4_1 keeps the groups");
+}
+
+/* ---- recipes -------------------------------------------------------------------------------------------------------------- */
+
+static void write_text(const char *path, const char *text) {
+    test_bytes b = {0};
+    put_text(&b, text);
+    save(&b, path);
+    free(b.data);
+}
+
+static void recipe_chooses(void) {
+    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf"), *recipe = in_folder("r.recipe");
+    static const struct { const char *name; dw_qtype type; } expected[] = {
+        {"token_embd.weight", DW_BF16},        {"blk.0.attn_v.weight", DW_Q6_K},      {"blk.8.attn_v.weight", DW_Q8_0},
+        {"blk.0.attn_q.weight", DW_BF16},      {"blk.3.ffn_down.weight", DW_Q4_1},    {"blk.3.ffn_up.weight", DW_Q2_K},
+        {"blk.3.ffn_norm.weight", DW_F32},     {"blk.3.attn_output.weight", DW_Q4_0}, {"blk.1.attn_k.weight", DW_BF16}};
+    if (!write_random(from, &shapes[0], "BF16")) return;
+    write_text(recipe, "# a comment\n\n  blk.*.ffn_down.weight\taffine2 # behind\r\n"
+                       "blk.?.ffn_*  q2_k\n"
+                       "/^blk\\.[01]\\.attn_v/ Q6_K\n"
+                       "/attn_(q|k)/ keep\n"
+                       "*attn_v.weight Q8_0\n"
+                       "blk.*.attn_output.weight Q4_0\n"
+                       "nothing* F16\n");
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --recipe %s", from, to, recipe), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "line 9: no matrix is left for the pattern 'nothing*'"), "%s", test_run_output());
+    pair p;
+    if (open_pair(&p, from, to)) {
+        for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+            const dw_tensor *t = dw_gguf_find_tensor(p.b, expected[i].name);
+            CHECK(t && t->type->id == expected[i].type, "%s is %s", expected[i].name, t ? t->type->name : "missing");
+        }
+    }
+    close_pair(&p);
+}
+
+static void recipe_refusals(void) {
+    static const struct { const char *text, *words; } bad[] = {
+        {"", "has no rule"},
+        {"# only this\n", "has no rule"},
+        {"a Q4_0\nblk.*\n", "line 2: a pattern without a type"},
+        {"a Q4_0 b\n", "line 1: 'b' stands behind the type"},
+        {"a Q4_L\n", "line 1: there is no type 'Q4_L'"},
+        {"a affine5\n", "did you mean 'affine"},
+        {"/a Q4_0\n", "between two slashes"},
+        {"/ Q4_0\n", "between two slashes"},
+        {"/(a/ Q4_0\n", "regular expression is wrong at its column 3"},
+        {"\xff Q4_0\n", "not UTF-8"},
+    };
+    quant_types_init();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        quant_recipe r;
+        dw_err err = {0};
+        CHECK(quant_recipe_parse(&r, bad[i].text, strlen(bad[i].text), "r", &err), "'%s' was taken", bad[i].text);
+        check_sentence(&err, bad[i].words, bad[i].text);
+    }
+}
+
+static void globs(void) {
+    static const struct { const char *pattern, *name; bool matches; } row[] = {
+        {"*", "a", true},      {"a", "a", true},          {"a", "ab", false},       {"a*", "ab", true},       {"*b", "ab", true},
+        {"*b*", "ab", true},   {"a?c", "abc", true},      {"a?c", "ac", false},     {"a*b*c", "aXbYbZc", true}, {"a*b*c", "aXbYbZ", false},
+        {"?", "ab", false},    {"**", "ab", true},        {"*aab", "aaaab", true},  {"a.c", "abc", false},
+    };
+    quant_types_init();
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char text[64];
+        quant_recipe r;
+        dw_err err = {0};
+        snprintf(text, sizeof text, "%s Q4_0", row[i].pattern);
+        REQUIRE(!quant_recipe_parse(&r, text, strlen(text), "r", &err), "%s", err.text);
+        CHECK((quant_recipe_find(&r, row[i].name) != NULL) == row[i].matches, "'%s' on '%s'", row[i].pattern, row[i].name);
+        quant_recipe_release(&r);
+    }
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------------------- */
+
+static void check_fails(const char *words, const char *from, const char *how) {
+    const char *to = in_folder("never.gguf");
+    CHECK(test_run("deadwood-requant -q -m %s -o %s %s", from, to, how) == 1, "%s: %s", how, test_run_output());
+    const char *said = test_run_output(), *end = strchr(said, '\n');
+    CHECK(strstr(said, words), "'%s' is not in: %s", words, said);
+    CHECK(end && !end[1], "more than one line: %s", said);
+    CHECK(access(to, F_OK), "a file was left");
+}
+
+static void refusals(void) {
+    const char *from = in_folder("a.gguf"), *bad = in_folder("bad.gguf");
+    dw_err err = {0};
+    if (!write_random(from, &shapes[1], "F32")) return;
+    check_fails("rows of 288 values are no whole number of Q4_K blocks of 256", from, "--type Q4_K");
+    check_fails("rows of 288 values are no whole number of affine2 groups of 64", from, "--type affine2");
+    check_fails("is not made without importances", from, "--mixture Q2_K_S");
+    size_t n;
+    char *bytes = dw_read_file(from, 1 << 26, &n, &err);
+    dw_gguf *g = dw_gguf_open(from, &err);
+    REQUIRE(bytes && g, "%s", err.text);
+    const float nan = NAN;
+    char *found = memmem(bytes, n, dw_gguf_find_tensor(g, "blk.3.ffn_up.weight")->data, 64);
+    REQUIRE(found);
+    memcpy(found + 40, &nan, sizeof nan);
+    save(&(test_bytes){(uint8_t *)bytes, n, n}, bad);
+    dw_gguf_close(g);
+    free(bytes);
+    check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN", bad, "--type Q4_0");
+    check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN", bad, "--type BF16");
+    if (!write_random(from, &shapes[0], "Q4_0")) return;
+    check_fails("is Q4_0 already", from, "--mixture Q2_K");
+    CHECK(!test_run("deadwood-requant -m %s -o %s --type F32", from, bad), "%s", test_run_output());
+    CHECK(relative_error(from, bad) == 0);
+    CHECK(test_run("deadwood-requant -m %s -o %s", from, bad) == 2 && strstr(test_run_output(), "give one of"), "%s", test_run_output());
+}
+
+/* ---- beside stock ------------------------------------------------------------------------------------------------------------ */
+
+static stock *peer(void) {
+    static stock *s;
+    static bool tried;
+    dw_err err = {0};
+    if (!tried && !(s = stock_open(NULL, &err)) && getenv("DW_STOCK")) printf("%s\n", err.text);
+    tried = true;
+    return s;
+}
+
+#define NEED_STOCK() do { if (!peer()) SKIP("$DW_STOCK names no folder with libllama*.so"); } while (0)
+
+static void compare_with_stock(const char *from, const char *what, const char *mixture) {
+    const char *ours = in_folder("ours.gguf"), *theirs = in_folder("theirs.gguf");
+    char label[128];
+    dw_err err = {0};
+    snprintf(label, sizeof label, "%s, %s", what, mixture);
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --mixture %s", from, ours, mixture), "%s", test_run_output());
+    REQUIRE(!stock_quantize(peer(), from, theirs, mixture, NULL, 2, &err), "%s: %s", label, err.text);
+    check_same_tensors(ours, theirs, label);
+    pair p;
+    uint32_t a = 1000, b = 2000;
+    if (open_pair(&p, ours, theirs))
+        CHECK(dw_gguf_u32(p.a, "general.file_type", &a, NULL) == 1 && dw_gguf_u32(p.b, "general.file_type", &b, NULL) == 1 && a == b,
+              "%s: file types %u and %u", label, a, b);
+    close_pair(&p);
+}
+
+static void every_mixture(const exp_shape *shape, const char *type) {
+    const char *from = in_folder("a.gguf");
+    if (!write_random(from, shape, type)) return;
+    for (const quant_mixture *m = quant_mixtures; m->name; m++)
+        if (strcmp(m->name, "Q2_K_S")) compare_with_stock(from, shape->name, m->name);
+}
+
+static void mixtures_are_stocks(void) {
+    NEED_STOCK();
+    for (const exp_shape *s = shapes; s->name; s++) every_mixture(s, "BF16");
+    every_mixture(exp_shape_find("tiny-openelm"), "F32");
+    every_mixture(exp_shape_find("tiny-deci"), "F16");
+}
+
+static void eighty_layers(void) {
+    NEED_STOCK();
+    const char *from = in_folder("a.gguf");
+    if (!test_slow()) SKIP("long: set DW_SLOW=1");
+    if (!write_random(from, &eighty, "F16")) return;
+    compare_with_stock(from, eighty.name, "Q4_K_M");
+    compare_with_stock(from, eighty.name, "Q2_K");
+    compare_with_stock(from, eighty.name, "Q3_K_S");
+}
+
+static const test_case cases[] = {
+    {"a matrix that has its type already keeps its bytes", same_type},
+    {"every type loses no more of normal weights than it must", every_type},
+    {"vectors and keys are copied, and the file says its type", vectors_and_keys},
+    {"the number of threads changes no byte", any_threads},
+    {"affine and min-max groups are what their definition says", groups_by_definition},
+    {"a method's own bits are recorded, and a second rounding is refused unless asked for", nominal_bits},
+    {"a recipe's first matching line decides", recipe_chooses},
+    {"a wrong line of a recipe is refused with its number", recipe_refusals},
+    {"globs match whole names", globs},
+    {"what cannot be requantized is refused in one line and leaves no file", refusals},
+    {"every mixture gives stock's types and stock's bytes", mixtures_are_stocks},
+    {"models of 80 layers get what stock gives them", eighty_layers},
+    {0},
+};
+TEST_MAIN(cases)
