@@ -6,9 +6,7 @@
  *
  * A row's result depends on the row, the activations and the level alone: not on the rows or columns beside it. */
 #include "backends/kernels_dot.h"
-#include "base/half_inline.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- packing ------------------------------------------------------------------------------------------- */
@@ -22,23 +20,19 @@ size_t dw_act_bytes(dw_act_form form, int n) {
 static int32_t round_small(float x) { return (int32_t)(dw_float_bits(x + 12582912.0f) - dw_float_bits(12582912.0f)); }
 
 static void pack_block(const float *x, record *r, int block) {
-    uint32_t largest = 0; // the order of the bits is that of |x|, with infinity and NaN on top
+    uint32_t largest = 0;
     for (int i = 0; i < 32; i++) {
         const uint32_t bits = dw_float_bits(x[i]) & 0x7fffffff;
         largest = bits > largest ? bits : largest;
     }
-    if (largest < dw_float_bits(0x1p-119f)) return;
-    const float amax = dw_bits_float(largest);
-    const bool finite = largest < dw_float_bits(INFINITY);
-    const float scale = finite ? amax / 127.0f : NAN, inverse = finite ? 127.0f / amax : 0.0f;
-    int32_t sum[2] = {0, 0};
-    for (int half = 0; half < 2 && finite; half++) {
+    const act_scale s = scale_of(largest);
+    if (s.zero) return;
+    int sum[2] = {0, 0};
+    for (int half = 0; half < 2 && s.finite; half++) {
         int8_t *q = r->q + piece_place(2 * block + half);
-        for (int i = 0; i < 16; i++) sum[half] += q[i] = (int8_t)round_small(x[16 * half + i] * inverse);
+        for (int i = 0; i < 16; i++) sum[half] += q[i] = (int8_t)round_small(x[16 * half + i] * s.inverse);
     }
-    r->block[block].scale = scale;
-    r->block[block].sum = scale * (float)(sum[0] + sum[1]);
-    for (int half = 0; half < 2; half++) r->sum16[2 * block + half] = scale * (float)sum[half];
+    set_block_sums(r, block, s.scale, sum);
 }
 
 static void pack_portable(const float *x, int n, record *act) {
@@ -55,7 +49,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
     record *r = (record *)act;
 #if defined(__x86_64__)
     if (level >= DW_AVX512) return dw_act_pack_avx512(x, n, r);
-
+    if (level == DW_AVX2) return dw_act_pack_avx2(x, n, r);
 #endif
     (void)level;
     pack_portable(x, n, r);
@@ -252,13 +246,15 @@ PORTABLE_FLOAT(bf16, 2)
 
 #define PORTABLE_INT8_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
 #define PORTABLE_FLOAT_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
+#define AVX2_INT8_ROW(type, suffix) {type, DW_AVX2, DW_ACT_INT8, dw_dot_avx2_##suffix},
+#define AVX2_FLOAT_ROW(type, suffix) {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
 #define AVX512_INT8_ROW(type, suffix) {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
 #define AVX512_FLOAT_ROW(type, suffix) {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
 
 const dw_dot_kernel dw_dot_kernels[] = {
     INT8_TYPES(PORTABLE_INT8_ROW) FLOAT_TYPES(PORTABLE_FLOAT_ROW)
 #if defined(__x86_64__)
-
+    INT8_TYPES(AVX2_INT8_ROW) FLOAT_TYPES(AVX2_FLOAT_ROW)
     INT8_TYPES(AVX512_INT8_ROW) FLOAT_TYPES(AVX512_FLOAT_ROW)
 #endif
     {0},

@@ -17,6 +17,7 @@
 #define DW_KERNELS_DOT_H
 
 #include "backends/kernels.h"
+#include "base/half_inline.h"
 
 enum { RECORD = 256, PIECES = RECORD / 16, BLOCKS = RECORD / 32 };
 
@@ -57,6 +58,44 @@ static inline bool has_scale_of_16(dw_qtype type) { return type == DW_Q2_K || ty
 INT8_TYPES(DECLARE)
 FLOAT_TYPES(DECLARE)
 #undef DECLARE
+
+/* all_rows: every row times all columns.  A row's columns are taken four at a time by row(type, n_cols, ...), a constant
+ * after inlining; the row is in cache for the second four. */
+#define DEFINE_ALL_ROWS(INLINE)                                                                                        \
+    INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {                                                               \
+        const uint8_t *end = w + (size_t)n_rows * row_bytes;                                                           \
+        for (int r = 0; r < n_rows; r++, w += row_bytes)                                                               \
+            for (int c = 0; c < n_cols; c += 4) {                                                                      \
+                const uint8_t *x = act + (size_t)c * act_stride;                                                       \
+                float *out = y + (size_t)c * y_stride + r;                                                             \
+                switch (n_cols - c) {                                                                                  \
+                case 1: row(type, 1, w, end, n, x, act_stride, out, y_stride); break;                                  \
+                case 2: row(type, 2, w, end, n, x, act_stride, out, y_stride); break;                                  \
+                case 3: row(type, 3, w, end, n, x, act_stride, out, y_stride); break;                                  \
+                default: row(type, 4, w, end, n, x, act_stride, out, y_stride);                                        \
+                }                                                                                                      \
+            }                                                                                                          \
+    }
+
+/* Packing a block: what follows from the bits of its largest |x|.  The order of the bits is that of |x|, with infinity and
+ * NaN on top. */
+typedef struct act_scale {
+    bool zero, finite;
+    float scale, inverse;
+} act_scale;
+
+static inline act_scale scale_of(uint32_t largest) {
+    if (largest < 0x04000000) return (act_scale){.zero = true, .finite = true}; // 2^-119
+    if (largest >= 0x7f800000) return (act_scale){.scale = dw_bits_float(0x7fc00000)};
+    const float amax = dw_bits_float(largest);
+    return (act_scale){.finite = true, .scale = amax / 127.0f, .inverse = 127.0f / amax};
+}
+
+static inline void set_block_sums(record *r, int block, float scale, const int sum[2]) {
+    r->block[block].scale = scale;
+    r->block[block].sum = scale * (float)(sum[0] + sum[1]);
+    for (int half = 0; half < 2; half++) r->sum16[2 * block + half] = scale * (float)sum[half];
+}
 
 void dw_act_pack_avx2(const float *x, int n, record *act);
 void dw_act_pack_avx512(const float *x, int n, record *act);

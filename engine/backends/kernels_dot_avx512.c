@@ -397,21 +397,7 @@ INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end,
         row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);
 }
 
-// A row's columns are taken four at a time; the row is in cache for the second four.
-INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {
-    const uint8_t *end = w + (size_t)n_rows * row_bytes;
-    for (int r = 0; r < n_rows; r++, w += row_bytes)
-        for (int c = 0; c < n_cols; c += 4) {
-            const uint8_t *x = act + (size_t)c * act_stride;
-            float *out = y + (size_t)c * y_stride + r;
-            switch (n_cols - c) {
-            case 1: row(type, 1, w, end, n, x, act_stride, out, y_stride); break;
-            case 2: row(type, 2, w, end, n, x, act_stride, out, y_stride); break;
-            case 3: row(type, 3, w, end, n, x, act_stride, out, y_stride); break;
-            default: row(type, 4, w, end, n, x, act_stride, out, y_stride);
-            }
-        }
-}
+DEFINE_ALL_ROWS(INLINE)
 
 #define DEFINE(type, suffix)                                                                                             \
     TARGET void dw_dot_avx512_##suffix(DOT_ROWS_ARGS) {                                                                  \
@@ -428,27 +414,24 @@ INLINE uint32_t largest_bits(__m512 a, __m512 b) {
                                                     _mm512_and_si512(_mm512_castps_si512(b), magnitude)));
 }
 
+// Writes rint(x * inverse) of 16 values and returns their sum.
+INLINE int pack_piece(__m512 x, float inverse, int8_t *q) {
+    const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
+    _mm_store_si128((__m128i *)q, _mm512_cvtepi32_epi8(rounded));
+    return _mm512_reduce_add_epi32(rounded);
+}
+
 TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
     for (int i = 0; i < n; i += 32, x += 32) {
         record *r = act + i / RECORD;
         const int block = i % RECORD / 32;
         if (!block) *r = (record){0};
-        const __m512 first = _mm512_loadu_ps(x), last = _mm512_loadu_ps(x + 16);
-        const uint32_t largest = largest_bits(first, last);
-        if (largest < 0x04000000) continue; // 2^-119
-        const bool finite = largest < 0x7f800000;
-        union { uint32_t u; float f; } amax = {.u = finite ? largest : 0x7fc00000};
-        const float scale = amax.f / 127.0f;
-        const __m512 inverse = _mm512_set1_ps(finite ? 127.0f / amax.f : 0.0f);
-        __m512i qf = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)), ql = _mm512_cvtps_epi32(_mm512_mul_ps(last, inverse));
-        if (!finite) qf = ql = _mm512_setzero_si512();
-        _mm_store_si128((__m128i *)(r->q + piece_place(2 * block)), _mm512_cvtepi32_epi8(qf));
-        _mm_store_si128((__m128i *)(r->q + piece_place(2 * block + 1)), _mm512_cvtepi32_epi8(ql));
-        const int sum_first = _mm512_reduce_add_epi32(qf), sum_last = _mm512_reduce_add_epi32(ql);
-        r->block[block].scale = scale;
-        r->block[block].sum = scale * (float)(sum_first + sum_last);
-        r->sum16[2 * block] = scale * (float)sum_first;
-        r->sum16[2 * block + 1] = scale * (float)sum_last;
+        const __m512 half[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+        const act_scale s = scale_of(largest_bits(half[0], half[1]));
+        if (s.zero) continue;
+        int sum[2] = {0, 0};
+        for (int k = 0; k < 2 && s.finite; k++) sum[k] = pack_piece(half[k], s.inverse, r->q + piece_place(2 * block + k));
+        set_block_sums(r, block, s.scale, sum);
     }
 }
 #endif

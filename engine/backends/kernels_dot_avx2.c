@@ -1,0 +1,380 @@
+/* kernels_dot_avx2.c - dot rows with AVX2, FMA and F16C.
+ *
+ * As kernels_dot_avx512.c with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of bytes are
+ * added in pairs to 16 bits, which must not overflow; Q8_0 and IQ4_NL, whose bytes are too large for that when unsigned,
+ * stay signed and lend their sign to the activations. */
+#if defined(__x86_64__)
+#include "backends/kernels_dot.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+enum { PREFETCH_BYTES = 4096 }; // as at the level above
+
+/* ---- weights: bytes ---------------------------------------------------------------------------------------- */
+
+// The first and the last 16 values of two blocks.
+typedef struct pair {
+    __m256i first, last;
+} pair;
+
+INLINE int record_bytes(dw_qtype type) {
+    switch (type) {
+    case DW_Q4_0: case DW_IQ4_NL: return 8 * 18;
+    case DW_Q4_1: return 8 * 20;
+    case DW_Q5_0: return 8 * 22;
+    case DW_Q5_1: return 8 * 24;
+    case DW_Q8_0: return 8 * 34;
+    case DW_Q2_K: return 84;
+    case DW_Q3_K: return 110;
+    case DW_Q4_K: return 144;
+    case DW_Q5_K: return 176;
+    default: return 210; // Q6_K
+    }
+}
+
+INLINE bool is_signed(dw_qtype type) { return type == DW_Q8_0 || type == DW_IQ4_NL; }
+
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i lanes(const void *a, const void *b) { return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a)), load128(b), 1); }
+INLINE __m256i same_lanes(const void *p) { return _mm256_broadcastsi128_si256(load128(p)); }
+INLINE __m256i lane_numbers(int a, int b) { return _mm256_setr_epi32(a, a, a, a, b, b, b, b); }
+INLINE __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+INLINE __m256i high_nibbles(__m256i x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+INLINE pair nibbles(const uint8_t *a, const uint8_t *b) {
+    const __m256i x = lanes(a, b);
+    return (pair){low_nibbles(x), high_nibbles(x)};
+}
+
+// `value` where all bits of `bits` are set in x.
+INLINE __m256i value_where(__m256i x, __m256i bits, int value) {
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(x, bits), bits), _mm256_set1_epi8((char)value));
+}
+
+// Fifth bits: 32 at a, 32 at b.
+INLINE pair with_fifth_bits(pair x, const uint8_t *a, const uint8_t *b) {
+    const __m256i all = lane_numbers((int)dw_le32(a), (int)dw_le32(b)), bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m128i bytes01 = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m256i which = _mm256_broadcastsi128_si256(bytes01), next = _mm256_add_epi8(which, _mm256_set1_epi8(2));
+    x.first = _mm256_or_si256(x.first, value_where(_mm256_shuffle_epi8(all, which), bit, 16));
+    x.last = _mm256_or_si256(x.last, value_where(_mm256_shuffle_epi8(all, next), bit, 16));
+    return x;
+}
+
+// Two blocks of 32 at a and b.
+INLINE pair unpack_blocks(dw_qtype type, const uint8_t *a, const uint8_t *b) {
+    const __m256i value = _mm256_broadcastsi128_si256(_mm_setr_epi8(IQ4_NL_VALUES));
+    pair x;
+    switch (type) {
+    case DW_Q4_0: return nibbles(a + 2, b + 2);
+    case DW_Q4_1: return nibbles(a + 4, b + 4);
+    case DW_Q5_0: return with_fifth_bits(nibbles(a + 6, b + 6), a + 2, b + 2);
+    case DW_Q5_1: return with_fifth_bits(nibbles(a + 8, b + 8), a + 4, b + 4);
+    case DW_IQ4_NL:
+        x = nibbles(a + 2, b + 2);
+        return (pair){_mm256_shuffle_epi8(value, x.first), _mm256_shuffle_epi8(value, x.last)};
+    default: return (pair){lanes(a + 2, b + 2), lanes(a + 18, b + 18)}; // Q8_0
+    }
+}
+
+// Two bits of each byte at p, at bit 0 4 or 2 6.
+INLINE __m256i two_bits(const uint8_t *p, int odd) {
+    return _mm256_and_si256(_mm256_srlv_epi32(same_lanes(p), lane_numbers(2 * odd, 4 + 2 * odd)), _mm256_set1_epi8(3));
+}
+
+// `value` where bit `bit` (one lane) or bit + 2 (the other) of the bytes at p is set.
+INLINE __m256i bit_value(const uint8_t *p, int bit, int value) {
+    return value_where(same_lanes(p), lane_numbers(0x01010101 << bit, (int)(0x04040404u << bit)), value);
+}
+
+INLINE __m256i nibbles_by_lane(const uint8_t *p) {
+    return low_nibbles(_mm256_srlv_epi32(same_lanes(p), lane_numbers(0, 4)));
+}
+
+// Blocks 0 2 (odd = 0) or 1 3 of half h of the superblock at p.
+INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
+    const int bit = 4 * h + odd;
+    const uint8_t *nib = p + 64 * h + (type == DW_Q4_K ? 16 : 48);
+    pair x;
+    switch (type) {
+    case DW_Q2_K: return (pair){two_bits(p + 16 + 32 * h, odd), two_bits(p + 32 + 32 * h, odd)};
+    case DW_Q3_K:
+        x = (pair){two_bits(p + 32 + 32 * h, odd), two_bits(p + 48 + 32 * h, odd)};
+        return (pair){_mm256_or_si256(x.first, bit_value(p, bit, 4)), _mm256_or_si256(x.last, bit_value(p + 16, bit, 4))};
+    case DW_Q4_K: case DW_Q5_K:
+        x = (pair){lanes(nib, nib + 32), lanes(nib + 16, nib + 48)};
+        x = odd ? (pair){high_nibbles(x.first), high_nibbles(x.last)} : (pair){low_nibbles(x.first), low_nibbles(x.last)};
+        if (type == DW_Q4_K) return x;
+        return (pair){_mm256_or_si256(x.first, bit_value(p + 16, bit, 16)), _mm256_or_si256(x.last, bit_value(p + 32, bit, 16))};
+    default: { // Q6_K
+        const uint8_t *low = p + 64 * h + 32 * odd, *high = p + 128 + 32 * h;
+        return (pair){_mm256_or_si256(nibbles_by_lane(low), _mm256_slli_epi16(two_bits(high, odd), 4)),
+                      _mm256_or_si256(nibbles_by_lane(low + 16), _mm256_slli_epi16(two_bits(high + 16, odd), 4))};
+    }
+    }
+}
+
+// As unpack_superblock, for the record at p of which n_blocks blocks exist; those that do not are copies of the last one.
+INLINE pair unpack_pair(dw_qtype type, const uint8_t *p, int h, int odd, int n_blocks) {
+    if (is_superblock(type)) return unpack_superblock(type, p, h, odd);
+    const int bytes = record_bytes(type) / 8, last = n_blocks - 1, a = 4 * h + odd, b = a + 2;
+    return unpack_blocks(type, p + (a < last ? a : last) * bytes, p + (b < last ? b : last) * bytes);
+}
+
+/* ---- weights: scales and offsets ----------------------------------------------------------------------------- */
+
+INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
+
+// d, m of a block of 32, or d, d where its type has no minimum; both F16.
+INLINE int block_head(dw_qtype type, const uint8_t *p, bool there) {
+    if (!there) return 0;
+    return type == DW_Q4_1 || type == DW_Q5_1 ? (int)dw_le32(p) : (int)(dw_le16(p) * 0x10001u);
+}
+
+// Types with one scale for 32 weights: d of four blocks, each with what offset_32 times its sum is taken off.
+INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
+    if (is_superblock(type)) {
+        uint64_t scales, mins;
+        unpack_scales_mins(p + 4, &scales, &mins);
+        const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)), _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
+    }
+    const int bytes = record_bytes(type) / 8, b = 4 * h;
+    return _mm256_cvtph_ps(_mm_setr_epi32(
+        block_head(type, p + b * bytes, b < n_blocks), block_head(type, p + (b + 1) * bytes, b + 1 < n_blocks),
+        block_head(type, p + (b + 2) * bytes, b + 2 < n_blocks), block_head(type, p + (b + 3) * bytes, b + 3 < n_blocks)));
+}
+
+INLINE float offset_32(dw_qtype type) {
+    switch (type) {
+    case DW_Q4_0: return 8;
+    case DW_Q5_0: return 16;
+    case DW_Q8_0: case DW_IQ4_NL: return 0;
+    case DW_Q4_1: case DW_Q5_1: return -1;
+    default: return 1; // Q4_K, Q5_K
+    }
+}
+
+// Types with a scale for 16 weights, and what is taken off times the sums of 16; eight pieces.
+typedef struct scales {
+    __m256 d, m;
+} scales;
+
+INLINE __m256 bytes_to_float(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)); }
+
+INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
+    const __m128i fifteen = _mm_set1_epi8(15);
+    uint64_t part[2];
+    __m256 d;
+    __m128i s;
+    switch (type) {
+    case DW_Q2_K:
+        s = _mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h));
+        return (scales){_mm256_mul_ps(_mm256_set1_ps(half_at(p + 80)), bytes_to_float(_mm_and_si128(s, fifteen))),
+                        _mm256_mul_ps(_mm256_set1_ps(half_at(p + 82)),
+                                      bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
+    case DW_Q3_K:
+        unpack_q3_scales(p + 96, &part[0], &part[1]);
+        s = _mm_sub_epi8(_mm_cvtsi64_si128((long long)part[h]), _mm_set1_epi8(32));
+        d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 108)));
+        return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(4))};
+    default: // Q6_K
+        s = _mm_loadl_epi64((const __m128i *)(const void *)(p + 192 + 8 * h));
+        d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 208)));
+        return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(32))};
+    }
+}
+
+/* ---- the template -------------------------------------------------------------------------------------------- */
+
+// Products added in twos, to 16 bits.
+INLINE __m256i products(dw_qtype type, __m256i u, __m256i q) {
+    if (is_signed(type)) return _mm256_maddubs_epi16(_mm256_abs_epi8(u), _mm256_sign_epi8(q, u));
+    return _mm256_maddubs_epi16(u, q);
+}
+
+INLINE __m256i in_fours(__m256i twos) { return _mm256_madd_epi16(twos, _mm256_set1_epi16(1)); }
+
+INLINE __m256 scaled(__m256i dots, __m256 scale, int first, int second, __m256 sum) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_permutevar8x32_ps(scale, lane_numbers(first, second)), sum);
+}
+
+INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
+
+// Adds half h of the record's n_blocks blocks at p times each column: sum[c], and off[c] whose odd lanes count offset_32
+// times less.
+INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride, int n_cols,
+                     __m256 *sum, __m256 *off) {
+    const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
+    scales s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    if (has_scale_of_16(type)) s = scales_16(type, p, h);
+    else s.d = scales_32(type, p, h, n_blocks);
+    for (int c = 0; c < n_cols; c++) {
+        const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
+        const __m256 block = _mm256_load_ps(&r->block[4 * h].scale); // even: scales; odd: sums
+        if (has_scale_of_16(type)) {
+            const __m256 scale = _mm256_mul_ps(s.d, _mm256_moveldup_ps(block));
+            sum[c] = _mm256_fnmadd_ps(s.m, _mm256_load_ps(r->sum16 + 8 * h), sum[c]);
+            for (int odd = 0; odd < 2; odd++) {
+                const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
+                const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
+                sum[c] = scaled(in_fours(first), scale, 2 * odd, 4 + 2 * odd, sum[c]);
+                sum[c] = scaled(in_fours(last), scale, 1 + 2 * odd, 5 + 2 * odd, sum[c]);
+            }
+            continue;
+        }
+        const __m256 scale = _mm256_mul_ps(s.d, block);
+        off[c] = _mm256_add_ps(off[c], scale);
+        for (int odd = 0; odd < 2; odd++) {
+            const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
+            const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
+            const __m256i dots = is_signed(type) ? _mm256_add_epi32(in_fours(first), in_fours(last))
+                                                 : in_fours(_mm256_add_epi16(first, last));
+            sum[c] = scaled(dots, scale, 2 * odd, 4 + 2 * odd, sum[c]);
+        }
+    }
+}
+
+INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
+                       __m256 *sum, __m256 *off) {
+    for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, x, act_stride, n_cols, sum, off);
+}
+
+INLINE float sum_of(__m256 v) {
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// The next `bytes` bytes to be asked for while those at p are used; the rows end at `end`.
+INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
+    const uint8_t *ahead = end - p > PREFETCH_BYTES ? p + PREFETCH_BYTES : p;
+    for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T0);
+}
+
+// A row times n_cols <= 4 columns, a constant after inlining.
+INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                     size_t act_stride, float *y, size_t y_stride) {
+    __m256 sum[4], off[4];
+    for (int c = 0; c < n_cols; c++) sum[c] = off[c] = _mm256_setzero_ps();
+    const record *x = (const record *)act;
+    const float offset = offset_32(type);
+    int i = 0;
+    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++) {
+        prefetch(w, end, record_bytes(type));
+        add_record(type, w, BLOCKS, x, act_stride, n_cols, sum, off);
+    }
+    if (i < n && !is_superblock(type)) add_record(type, w, (n - i) / 32, x, act_stride, n_cols, sum, off);
+    for (int c = 0; c < n_cols; c++) {
+        if (!has_scale_of_16(type) && !is_signed(type))
+            sum[c] = _mm256_fnmadd_ps(off[c], _mm256_setr_ps(0, offset, 0, offset, 0, offset, 0, offset), sum[c]);
+        y[(size_t)c * y_stride] = sum_of(sum[c]);
+    }
+}
+
+/* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */
+
+INLINE int value_bytes(dw_qtype type) { return type == DW_F32 ? 4 : 2; }
+
+INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
+    switch (type) {
+    case DW_F32: return _mm256_loadu_ps((const float *)(const void *)p);
+    case DW_F16: return _mm256_cvtph_ps(load128(p));
+    default: return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));
+    }
+}
+
+// As row_int8; four sums for each column, of values 8k.. for k = 0 1 2 3 modulo 4.
+INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                      size_t act_stride, float *y, size_t y_stride) {
+    const int bytes = value_bytes(type);
+    __m256 sum[4][4];
+    for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm256_setzero_ps();
+    int i = 0;
+    for (; i + 32 <= n; i += 32, w += 32 * bytes) {
+        prefetch(w, end, 32 * bytes);
+        for (int k = 0; k < 4; k++) {
+            const __m256 v = load_values(type, w + 8 * k * bytes);
+            for (int c = 0; c < n_cols; c++) {
+                const float *x = (const float *)(const void *)(act + (size_t)c * act_stride) + i + 8 * k;
+                sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
+            }
+        }
+    }
+    for (int k = 0; k < 4; k++, i += 8, w += 8 * bytes) {
+        if (i >= n) break;
+        uint8_t some[8 * sizeof(float)] = {0};
+        memcpy(some, w, (size_t)((n - i < 8 ? n - i : 8) * bytes));
+        const __m256 v = load_values(type, some);
+        for (int c = 0; c < n_cols; c++) {
+            const float *x = (const float *)(const void *)(act + (size_t)c * act_stride) + i;
+            sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
+        }
+    }
+    for (int c = 0; c < n_cols; c++)
+        y[(size_t)c * y_stride] =
+            sum_of(_mm256_add_ps(_mm256_add_ps(sum[c][0], sum[c][2]), _mm256_add_ps(sum[c][1], sum[c][3])));
+}
+
+/* ---- rows of each type --------------------------------------------------------------------------------------------- */
+
+INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act, size_t act_stride,
+                float *y, size_t y_stride) {
+    if (type == DW_F32 || type == DW_F16 || type == DW_BF16)
+        row_float(type, n_cols, w, end, n, act, act_stride, y, y_stride);
+    else
+        row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);
+}
+
+DEFINE_ALL_ROWS(INLINE)
+
+#define DEFINE(type, suffix)                                                                                           \
+    TARGET void dw_dot_avx2_##suffix(DOT_ROWS_ARGS) {                                                                  \
+        all_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                                 \
+    }
+INT8_TYPES(DEFINE)
+FLOAT_TYPES(DEFINE)
+
+/* ---- packing -------------------------------------------------------------------------------------------------------- */
+
+INLINE __m256i magnitudes(const float *x) {
+    return _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)x), _mm256_set1_epi32(0x7fffffff));
+}
+
+INLINE uint32_t largest_bits(const float *x) {
+    const __m256i eight = _mm256_max_epu32(_mm256_max_epu32(magnitudes(x), magnitudes(x + 8)),
+                                           _mm256_max_epu32(magnitudes(x + 16), magnitudes(x + 24)));
+    const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_max_epu32(four, _mm_unpackhi_epi64(four, four));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_srli_epi64(two, 32)));
+}
+
+// Writes rint(x * inverse) of 16 values and returns their sum.
+INLINE int pack_piece(const float *x, __m256 inverse, int8_t *q) {
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), inverse));
+    const __m128i words_a = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    const __m128i words_b = _mm_packs_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    _mm_store_si128((__m128i *)(void *)q, _mm_packs_epi16(words_a, words_b));
+    const __m128i four = _mm_madd_epi16(_mm_add_epi16(words_a, words_b), _mm_set1_epi16(1));
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
+}
+
+TARGET void dw_act_pack_avx2(const float *x, int n, record *act) {
+    for (int i = 0; i < n; i += 32, x += 32) {
+        record *r = act + i / RECORD;
+        const int block = i % RECORD / 32;
+        if (!block) *r = (record){0};
+        const act_scale s = scale_of(largest_bits(x));
+        if (s.zero) continue;
+        int sum[2] = {0, 0};
+        for (int half = 0; half < 2 && s.finite; half++)
+            sum[half] = pack_piece(x + 16 * half, _mm256_set1_ps(s.inverse), r->q + piece_place(2 * block + half));
+        set_block_sums(r, block, s.scale, sum);
+    }
+}
+#endif
