@@ -56,7 +56,8 @@ INLINE __m256i value_where(__m256i x, __m256i bits, int value) {
 
 // Fifth bits: 32 at a, 32 at b.
 INLINE pair with_fifth_bits(pair x, const uint8_t *a, const uint8_t *b) {
-    const __m256i all = lane_numbers((int)dw_le32(a), (int)dw_le32(b)), bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i all = _mm256_set_m128i(_mm_set1_epi32((int)dw_le32(b)), _mm_set1_epi32((int)dw_le32(a)));
     const __m128i bytes01 = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m256i which = _mm256_broadcastsi128_si256(bytes01), next = _mm256_add_epi8(which, _mm256_set1_epi8(2));
     x.first = _mm256_or_si256(x.first, value_where(_mm256_shuffle_epi8(all, which), bit, 16));
@@ -204,8 +205,8 @@ INLINE __m256 scaled(__m256i dots, __m256 scale, int first, int second, __m256 s
 
 INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
 
-// Adds half h of the record's n_blocks blocks at p times each column: sum[c], and off[c] whose odd lanes count offset_32
-// times less.
+// Adds half h of the record's n_blocks blocks at p times each column: to sum[c] and to off[c], which at the end counts as
+// its type has it (add_off).
 INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride, int n_cols,
                      __m256 *sum, __m256 *off) {
     const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
@@ -217,12 +218,12 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const
         const __m256 block = _mm256_load_ps(&r->block[4 * h].scale); // even: scales; odd: sums
         if (has_scale_of_16(type)) {
             const __m256 scale = _mm256_mul_ps(s.d, _mm256_moveldup_ps(block));
-            sum[c] = _mm256_fnmadd_ps(s.m, _mm256_load_ps(r->sum16 + 8 * h), sum[c]);
+            off[c] = _mm256_fnmadd_ps(s.m, _mm256_load_ps(r->sum16 + 8 * h), off[c]); // two sums: half the latency
             for (int odd = 0; odd < 2; odd++) {
                 const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
                 const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
                 sum[c] = scaled(in_fours(first), scale, 2 * odd, 4 + 2 * odd, sum[c]);
-                sum[c] = scaled(in_fours(last), scale, 1 + 2 * odd, 5 + 2 * odd, sum[c]);
+                off[c] = scaled(in_fours(last), scale, 1 + 2 * odd, 5 + 2 * odd, off[c]);
             }
             continue;
         }
@@ -243,6 +244,13 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const reco
     for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, x, act_stride, n_cols, sum, off);
 }
 
+INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
+    if (has_scale_of_16(type)) return _mm256_add_ps(sum, off);
+    if (is_signed(type)) return sum;
+    const float offset = offset_32(type);
+    return _mm256_fnmadd_ps(off, _mm256_setr_ps(0, offset, 0, offset, 0, offset, 0, offset), sum);
+}
+
 INLINE float sum_of(__m256 v) {
     const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
@@ -261,18 +269,13 @@ INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t 
     __m256 sum[4], off[4];
     for (int c = 0; c < n_cols; c++) sum[c] = off[c] = _mm256_setzero_ps();
     const record *x = (const record *)act;
-    const float offset = offset_32(type);
     int i = 0;
     for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++) {
         prefetch(w, end, record_bytes(type));
         add_record(type, w, BLOCKS, x, act_stride, n_cols, sum, off);
     }
     if (i < n && !is_superblock(type)) add_record(type, w, (n - i) / 32, x, act_stride, n_cols, sum, off);
-    for (int c = 0; c < n_cols; c++) {
-        if (!has_scale_of_16(type) && !is_signed(type))
-            sum[c] = _mm256_fnmadd_ps(off[c], _mm256_setr_ps(0, offset, 0, offset, 0, offset, 0, offset), sum[c]);
-        y[(size_t)c * y_stride] = sum_of(sum[c]);
-    }
+    for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of(add_off(type, sum[c], off[c]));
 }
 
 /* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */

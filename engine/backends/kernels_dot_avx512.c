@@ -272,7 +272,8 @@ INLINE __m512i dot_bytes(__m512i sum, __m512i u, const int8_t *q) {
     return _mm512_dpbusd_epi32(sum, u, _mm512_load_si512(q));
 }
 
-// Adds the record's n_blocks blocks at p times each column: sum[c], and off[c] whose odd lanes count offset_32 times less.
+// Adds the record's n_blocks blocks at p times each column: to sum[c] and to off[c], which at the end counts as its type has
+// it (add_off).
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
                        __m512 *sum, __m512 *off) {
     const half_record u[2] = {unpack_half(type, p, 0, n_blocks), unpack_half(type, p, 1, n_blocks)};
@@ -283,12 +284,12 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const reco
         for (int c = 0; c < n_cols; c++) {
             const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
             const __m512 scale = _mm512_mul_ps(s.d, _mm512_permutexvar_ps(even_twice, _mm512_load_ps(r->block)));
-            sum[c] = _mm512_fnmadd_ps(s.m, _mm512_load_ps(r->sum16), sum[c]);
+            off[c] = _mm512_fnmadd_ps(s.m, _mm512_load_ps(r->sum16), off[c]); // two sums: half the latency
             for (int h = 0; h < 2; h++) {
                 const __m512i pick = lane_numbers(8 * h, 8 * h + 4, 8 * h + 2, 8 * h + 6);
                 const __m512i pick_last = lane_numbers(8 * h + 1, 8 * h + 5, 8 * h + 3, 8 * h + 7);
                 sum[c] = scaled(dot_bytes(zero, u[h].first, r->q + 128 * h), scale, pick, sum[c]);
-                sum[c] = scaled(dot_bytes(zero, u[h].last, r->q + 128 * h + 64), scale, pick_last, sum[c]);
+                off[c] = scaled(dot_bytes(zero, u[h].last, r->q + 128 * h + 64), scale, pick_last, off[c]);
             }
         }
         return;
@@ -304,6 +305,11 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const reco
             sum[c] = scaled(dot_bytes(dots, u[h].last, r->q + 128 * h + 64), scale, pick, sum[c]);
         }
     }
+}
+
+INLINE __m512 add_off(dw_qtype type, __m512 sum, __m512 off) {
+    if (has_scale_of_16(type)) return _mm512_add_ps(sum, off);
+    return _mm512_fnmadd_ps(off, two_numbers(0, offset_32(type)), sum); // odd lanes of off are scaled sums
 }
 
 INLINE float sum_of(__m512 v) {
@@ -331,10 +337,7 @@ INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t 
         add_record(type, w, BLOCKS, x, act_stride, n_cols, sum, off);
     }
     if (i < n && !is_superblock(type)) add_record(type, w, (n - i) / 32, x, act_stride, n_cols, sum, off);
-    for (int c = 0; c < n_cols; c++) {
-        if (!has_scale_of_16(type)) sum[c] = _mm512_fnmadd_ps(off[c], two_numbers(0, offset_32(type)), sum[c]);
-        y[(size_t)c * y_stride] = sum_of(sum[c]);
-    }
+    for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of(add_off(type, sum[c], off[c]));
 }
 
 /* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */
