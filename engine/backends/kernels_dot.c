@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define ALWAYS __attribute__((always_inline)) // so that what a type's rows are made of becomes one loop
+
 /* ---- packing ------------------------------------------------------------------------------------------- */
 
 size_t dw_act_bytes(dw_act_form form, int n) {
@@ -70,43 +72,51 @@ static void set_block(weights *w, int block, float d, float m) {
     w->m[2 * block] = w->m[2 * block + 1] = m;
 }
 
-static void nibbles(const uint8_t *p, uint8_t *u) {
-    for (int i = 0; i < 16; i++) u[i] = p[i] & 15, u[i + 16] = p[i] >> 4;
+// Loops of 16 and 32 with plain indices: compilers make vectors of them.
+static inline void nibbles(const uint8_t *restrict p, uint8_t *restrict u) {
+    for (int i = 0; i < 16; i++) u[i] = p[i] & 15;
+    for (int i = 0; i < 16; i++) u[i + 16] = p[i] >> 4;
 }
 
-static void fifth_bits(uint32_t bits, uint8_t *u) {
+static inline void fifth_bits(uint32_t bits, uint8_t *u) {
     for (int i = 0; i < 32; i++) u[i] |= (uint8_t)((bits >> i & 1) << 4);
 }
 
+// u += (bits of p from `shift` on, under the mask) << up
+static inline void add_bits(const uint8_t *restrict p, int shift, int mask, int up, uint8_t *restrict u) {
+    for (int i = 0; i < 32; i++) u[i] = (uint8_t)(u[i] + ((p[i] >> shift & mask) << up));
+}
+
 // Blocks of 32: one at p.
-static void block_q4_0(const uint8_t *p, weights *w, int b) {
+static inline void block_q4_0(const uint8_t *p, weights *w, int b) {
     nibbles(p + 2, w->u + 32 * b);
     set_block(w, b, half_at(p), 8 * half_at(p));
 }
 
-static void block_q4_1(const uint8_t *p, weights *w, int b) {
+static inline void block_q4_1(const uint8_t *p, weights *w, int b) {
     nibbles(p + 4, w->u + 32 * b);
     set_block(w, b, half_at(p), -half_at(p + 2));
 }
 
-static void block_q5_0(const uint8_t *p, weights *w, int b) {
+static inline void block_q5_0(const uint8_t *p, weights *w, int b) {
     nibbles(p + 6, w->u + 32 * b);
     fifth_bits(dw_le32(p + 2), w->u + 32 * b);
     set_block(w, b, half_at(p), 16 * half_at(p));
 }
 
-static void block_q5_1(const uint8_t *p, weights *w, int b) {
+static inline void block_q5_1(const uint8_t *p, weights *w, int b) {
     nibbles(p + 8, w->u + 32 * b);
     fifth_bits(dw_le32(p + 4), w->u + 32 * b);
     set_block(w, b, half_at(p), -half_at(p + 2));
 }
 
-static void block_q8_0(const uint8_t *p, weights *w, int b) {
-    for (int i = 0; i < 32; i++) w->u[32 * b + i] = p[2 + i] ^ 0x80;
+static inline void block_q8_0(const uint8_t *p, weights *w, int b) {
+    uint8_t *restrict u = w->u + 32 * b;
+    for (int i = 0; i < 32; i++) u[i] = p[2 + i] ^ 0x80;
     set_block(w, b, half_at(p), 128 * half_at(p));
 }
 
-static void block_iq4_nl(const uint8_t *p, weights *w, int b) {
+static inline void block_iq4_nl(const uint8_t *p, weights *w, int b) {
     static const int8_t value[16] = {IQ4_NL_VALUES};
     uint8_t *u = w->u + 32 * b;
     nibbles(p + 2, u);
@@ -115,85 +125,114 @@ static void block_iq4_nl(const uint8_t *p, weights *w, int b) {
 }
 
 // Superblocks of 256: one at p.
-static void block_q2_k(const uint8_t *p, weights *w, int b) {
+static inline void block_q2_k(const uint8_t *p, weights *w, int b) {
     (void)b;
-    for (int i = 0; i < RECORD; i++) w->u[i] = p[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
-    for (int k = 0; k < PIECES; k++) {
-        w->d[k] = half_at(p + 80) * (float)(p[k] & 15);
-        w->m[k] = half_at(p + 82) * (float)(p[k] >> 4);
-    }
+    memset(w->u, 0, RECORD);
+    for (int s = 0; s < BLOCKS; s++) add_bits(p + 16 + s / 4 * 32, s % 4 * 2, 3, 0, w->u + 32 * s);
+    const float d = half_at(p + 80), m = half_at(p + 82);
+    for (int k = 0; k < PIECES; k++) w->d[k] = d * (float)(p[k] & 15), w->m[k] = m * (float)(p[k] >> 4);
 }
 
-static void block_q3_k(const uint8_t *p, weights *w, int b) {
+static inline void block_q3_k(const uint8_t *p, weights *w, int b) {
     (void)b;
-    for (int i = 0; i < RECORD; i++)
-        w->u[i] = (p[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) | (p[i % 32] >> i / 32 & 1) << 2;
+    memset(w->u, 0, RECORD);
+    for (int s = 0; s < BLOCKS; s++) {
+        add_bits(p + 32 + s / 4 * 32, s % 4 * 2, 3, 0, w->u + 32 * s);
+        add_bits(p, s, 1, 2, w->u + 32 * s);
+    }
     uint64_t scales[2];
     unpack_q3_scales(p + 96, &scales[0], &scales[1]);
+    const float d = half_at(p + 108);
     for (int k = 0; k < PIECES; k++) {
-        w->d[k] = half_at(p + 108) * (float)((int)(scales[k / 8] >> k % 8 * 8 & 63) - 32);
+        w->d[k] = d * (float)((int)(scales[k / 8] >> k % 8 * 8 & 63) - 32);
         w->m[k] = 4 * w->d[k];
     }
 }
 
-static void scales_mins(const uint8_t *p, weights *w) {
+static inline void scales_mins(const uint8_t *p, weights *w) {
     uint64_t scales, mins;
     unpack_scales_mins(p + 4, &scales, &mins);
+    const float d = half_at(p), m = half_at(p + 2);
     for (int s = 0; s < BLOCKS; s++)
-        set_block(w, s, half_at(p) * (float)(scales >> 8 * s & 63), half_at(p + 2) * (float)(mins >> 8 * s & 63));
+        set_block(w, s, d * (float)(int)(scales >> 8 * s & 63), m * (float)(int)(mins >> 8 * s & 63));
 }
 
-static void block_q4_k(const uint8_t *p, weights *w, int b) {
+static inline void block_q4_k(const uint8_t *p, weights *w, int b) {
     (void)b;
-    for (int i = 0; i < RECORD; i++) w->u[i] = p[16 + i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
+    memset(w->u, 0, RECORD);
+    for (int s = 0; s < BLOCKS; s++) add_bits(p + 16 + s / 2 * 32, s % 2 * 4, 15, 0, w->u + 32 * s);
     scales_mins(p, w);
 }
 
-static void block_q5_k(const uint8_t *p, weights *w, int b) {
+static inline void block_q5_k(const uint8_t *p, weights *w, int b) {
     (void)b;
-    for (int i = 0; i < RECORD; i++)
-        w->u[i] = (p[48 + i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15) | (p[16 + i % 32] >> i / 32 & 1) << 4;
-    scales_mins(p, w);
-}
-
-static void block_q6_k(const uint8_t *p, weights *w, int b) {
-    (void)b;
-    for (int i = 0; i < RECORD; i++) {
-        const int half = i / 128, j = i % 128 / 32, l = i % 32;
-        const int low = p[64 * half + 32 * (j & 1) + l] >> 4 * (j >> 1) & 15, high = p[128 + 32 * half + l] >> 2 * j & 3;
-        w->u[i] = (uint8_t)(low | high << 4);
+    memset(w->u, 0, RECORD);
+    for (int s = 0; s < BLOCKS; s++) {
+        add_bits(p + 48 + s / 2 * 32, s % 2 * 4, 15, 0, w->u + 32 * s);
+        add_bits(p + 16, s, 1, 4, w->u + 32 * s);
     }
+    scales_mins(p, w);
+}
+
+static inline void block_q6_k(const uint8_t *p, weights *w, int b) {
+    (void)b;
+    memset(w->u, 0, RECORD);
+    for (int s = 0; s < BLOCKS; s++) {
+        const int half = s / 4, j = s % 4;
+        add_bits(p + 64 * half + j % 2 * 32, j / 2 * 4, 15, 0, w->u + 32 * s);
+        add_bits(p + 128 + 32 * half, 2 * j, 3, 4, w->u + 32 * s);
+    }
+    const float d = half_at(p + 208);
     for (int k = 0; k < PIECES; k++) {
-        w->d[k] = half_at(p + 208) * (float)(int8_t)p[192 + k];
+        w->d[k] = d * (float)(int8_t)p[192 + k];
         w->m[k] = 32 * w->d[k];
     }
 }
 
-static float dot_pieces(const weights *w, const record *x, int n_pieces) {
-    float y = 0;
+// Eight numbers at once, in whatever vectors the machine has.
+typedef uint8_t bytes8 __attribute__((vector_size(8)));
+typedef int8_t chars8 __attribute__((vector_size(8)));
+typedef int16_t words8 __attribute__((vector_size(16)));
+typedef int32_t ints8 __attribute__((vector_size(32)));
+typedef float floats8 __attribute__((vector_size(32)));
+
+// Products of eight weights and activations: at most 255 * 127, which 16 bits hold.
+static inline words8 products(const uint8_t *u, const int8_t *q) {
+    bytes8 a;
+    chars8 b;
+    memcpy(&a, u, sizeof a), memcpy(&b, q, sizeof b);
+    return __builtin_convertvector(a, words8) * __builtin_convertvector(b, words8);
+}
+
+// Adds the pieces' products to the lanes of sum, and what is to be taken off to off.
+static inline ALWAYS void add_pieces(const weights *w, const record *x, int n_pieces, floats8 *sum, float *off) {
     for (int k = 0; k < n_pieces; k++) {
         const uint8_t *u = w->u + 16 * k;
         const int8_t *q = x->q + piece_place(k);
-        int32_t dot = 0;
-        for (int i = 0; i < 16; i++) dot += u[i] * q[i];
-        y += w->d[k] * x->block[k / 2].scale * (float)dot - w->m[k] * x->sum16[k];
+        const ints8 dots = __builtin_convertvector(products(u, q), ints8) + __builtin_convertvector(products(u + 8, q + 8), ints8);
+        *sum += w->d[k] * x->block[k / 2].scale * __builtin_convertvector(dots, floats8);
+        *off += w->m[k] * x->sum16[k];
     }
-    return y;
 }
 
 // n values in blocks of `block` values and `bytes` bytes, which `unpack` reads.
-static inline void rows_int8(int block, size_t bytes, void (*unpack)(const uint8_t *, weights *, int), DOT_ROWS_ARGS) {
+static inline ALWAYS void rows_int8(int block, size_t bytes, void (*unpack)(const uint8_t *, weights *, int), DOT_ROWS_ARGS) {
     weights u;
     for (int r = 0; r < n_rows; r++) {
-        float sum[DW_DOT_MAX_COLS] = {0};
+        floats8 sum[DW_DOT_MAX_COLS] = {{0}};
+        float off[DW_DOT_MAX_COLS] = {0};
         const uint8_t *p = w + (size_t)r * row_bytes;
         for (int i = 0; i < n; i += RECORD) {
             const int n_here = n - i < RECORD ? n - i : RECORD;
             for (int b = 0; b < n_here / block; b++, p += bytes) unpack(p, &u, b);
             for (int c = 0; c < n_cols; c++)
-                sum[c] += dot_pieces(&u, (const record *)(act + (size_t)c * act_stride) + i / RECORD, n_here / 16);
+                add_pieces(&u, (const record *)(act + (size_t)c * act_stride) + i / RECORD, n_here / 16, &sum[c], &off[c]);
         }
-        for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride + (size_t)r] = sum[c];
+        for (int c = 0; c < n_cols; c++) {
+            float all = -off[c];
+            for (int l = 0; l < 8; l++) all += sum[c][l];
+            y[(size_t)c * y_stride + (size_t)r] = all;
+        }
     }
 }
 
@@ -219,7 +258,7 @@ static inline float value_f32(const uint8_t *p) { return dw_bits_float(dw_le32(p
 static inline float value_f16(const uint8_t *p) { return half_at(p); }
 static inline float value_bf16(const uint8_t *p) { return dw_bf16_to_f32(dw_le16(p)); }
 
-static inline void rows_float(size_t bytes, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
+static inline ALWAYS void rows_float(size_t bytes, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
     for (int c = 0; c < n_cols; c++)
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *p = w + (size_t)r * row_bytes;
