@@ -2,10 +2,10 @@
  *
  *   build/bench_dot [-t threads] [-m MB of weights] [-n row length] [-c columns] [-r rounds] [TYPE or LEVEL]...
  *
- * Timed: all threads, each over its part of one matrix as large as -m, activations packed before.  The clock is the threads'
- * CPU time, so other work on the machine costs less truth: rate = bytes * threads / sum of their CPU seconds.  The reading
- * loop and all kernels take turns; a round's share is the kernel's rate / the loop's rate in the same round.  Printed: best
- * rates, median share.  Memory is touched before, so caches hold what fits. */
+ * Timed: all threads, each over its part of one matrix as large as -m, activations packed before.  The clock is the
+ * threads' CPU time, so that other work on the machine disturbs less: rate = bytes * threads / sum of their CPU
+ * seconds.  The reading loop and all kernels take turns; a round's share is the kernel's rate / the loop's rate in the
+ * same round.  Printed: best rates, median share.  Memory is touched before, so caches hold what fits. */
 #include "backends/kernels.h"
 
 #include <math.h>
@@ -53,8 +53,8 @@ static void work(const bench *b, int ith, int n_threads) {
     const size_t n_rows = b->bytes / row_bytes / (size_t)n_threads, first = n_rows * (size_t)ith;
     for (size_t r = first; r < first + n_rows; r += 256) { // y is one small piece for each thread
         const int here = (int)(first + n_rows - r < 256 ? first + n_rows - r : 256);
-        b->kernel->rows(b->weights + r * row_bytes, row_bytes, here, b->n, b->act, dw_act_bytes(b->kernel->form, b->n), b->n_cols,
-                        b->y + (size_t)ith * 256 * DW_DOT_MAX_COLS, 256);
+        b->kernel->rows(b->weights + r * row_bytes, row_bytes, here, b->n, b->act, dw_act_bytes(b->kernel->form, b->n),
+                        b->n_cols, b->y + (size_t)ith * 256 * DW_DOT_MAX_COLS, 256);
     }
 }
 
@@ -98,7 +98,8 @@ static void fill(bench *b, dw_qtype type) {
     }
     for (size_t i = 8 * row_bytes; i < b->bytes; i++) b->weights[i] = b->weights[i - 8 * row_bytes];
     const dw_act_form form = dw_dot_find(DW_PORTABLE, type)->form; // the same at every level
-    for (int c = 0; c < b->n_cols; c++) dw_act_pack(DW_PORTABLE, form, x, b->n, b->act + (size_t)c * dw_act_bytes(form, b->n));
+    for (int c = 0; c < b->n_cols; c++)
+        dw_act_pack(DW_PORTABLE, form, x, b->n, b->act + (size_t)c * dw_act_bytes(form, b->n));
     free(x);
 }
 
@@ -146,7 +147,12 @@ int main(int argc, char **argv) {
     int n_threads = 2, megabytes = 1024, n_rounds = 5;
     bench b = {.n = 3584, .n_cols = 1};
     for (int o; (o = getopt(argc, argv, "t:m:n:c:r:")) != -1;) {
-        int *to = o == 't' ? &n_threads : o == 'm' ? &megabytes : o == 'n' ? &b.n : o == 'c' ? &b.n_cols : o == 'r' ? &n_rounds : NULL;
+        int *to = o == 't'   ? &n_threads
+                  : o == 'm' ? &megabytes
+                  : o == 'n' ? &b.n
+                  : o == 'c' ? &b.n_cols
+                  : o == 'r' ? &n_rounds
+                             : NULL;
         if (!to || (*to = atoi(optarg)) < 1) return 2;
     }
     if (b.n % 256 || b.n_cols > DW_DOT_MAX_COLS || n_rounds > MAX_ROUNDS) return 2;
@@ -157,8 +163,10 @@ int main(int argc, char **argv) {
     b.act = dw_alloc((size_t)b.n_cols, dw_act_bytes(DW_ACT_F32, b.n), "activations", &err);
     b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, 256 * sizeof(float), "results", &err);
     b.cpu_seconds = dw_alloc((size_t)n_threads, 8 * sizeof(double), "clocks", &err);
-    if (!b.pool || !b.weights || !b.act || !b.y || !b.cpu_seconds) return fprintf(stderr, "bench_dot: %s\n", err.text), 1;
-    printf("%d threads, %d MB, rows of %d, %d columns; GB/s of weights, best of %d\n", n_threads, megabytes, b.n, b.n_cols, n_rounds);
+    if (!b.pool || !b.weights || !b.act || !b.y || !b.cpu_seconds)
+        return fprintf(stderr, "bench_dot: %s\n", err.text), 1;
+    printf("%d threads, %d MB, rows of %d, %d columns; GB/s of weights, best of %d\n", n_threads, megabytes, b.n,
+           b.n_cols, n_rounds);
     printf("type    level         best  reading    share\n");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) run_type(&b, t, n_rounds, argv + optind, argc - optind);
     dw_pool_free(b.pool);

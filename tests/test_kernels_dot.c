@@ -27,10 +27,13 @@ static void unguard(guarded *g) { munmap(g->map, g->map_bytes); }
 
 /* Random blocks: any bits, but scales that are numbers of moderate size. */
 static void random_weights(dw_rng *rng, const dw_qtype_row *t, uint8_t *w, size_t bytes) {
-    static const struct { dw_qtype type; int at[2]; } halves[] = { // where a block has its F16 numbers
-        {DW_Q4_0, {0, 0}}, {DW_Q4_1, {0, 2}}, {DW_Q5_0, {0, 0}}, {DW_Q5_1, {0, 2}}, {DW_Q8_0, {0, 0}},
-        {DW_IQ4_NL, {0, 0}}, {DW_Q2_K, {80, 82}}, {DW_Q3_K, {108, 108}}, {DW_Q4_K, {0, 2}}, {DW_Q5_K, {0, 2}},
-        {DW_Q6_K, {208, 208}}};
+    static const struct {
+        dw_qtype type;
+        int at[2];
+    } halves[] = {// where a block has its F16 numbers
+                  {DW_Q4_0, {0, 0}}, {DW_Q4_1, {0, 2}},   {DW_Q5_0, {0, 0}},    {DW_Q5_1, {0, 2}},
+                  {DW_Q8_0, {0, 0}}, {DW_IQ4_NL, {0, 0}}, {DW_Q2_K, {80, 82}},  {DW_Q3_K, {108, 108}},
+                  {DW_Q4_K, {0, 2}}, {DW_Q5_K, {0, 2}},   {DW_Q6_K, {208, 208}}};
     if (t->block == 1) {
         for (size_t i = 0; i < bytes; i += (size_t)t->block_bytes) {
             const float v = (float)dw_rng_normal(rng);
@@ -62,12 +65,16 @@ static void unpacked(const dw_dot_kernel *k, const uint8_t *act, int n, double *
 
 static const char *text_of(const dw_dot_kernel *k, int n, int n_cols) {
     static char text[TEXT];
-    snprintf(text, sizeof text, "%s at %s, n %d, %d columns", dw_qtype_get(k->type)->name, dw_level_names[k->level], n, n_cols);
+    snprintf(text, sizeof text, "%s at %s, n %d, %d columns", dw_qtype_get(k->type)->name, dw_level_names[k->level], n,
+             n_cols);
     return text;
 }
 
 /* Largest accepted relative RMS error: against the packed activations, and against those that were packed. */
-static const struct { dw_act_form form; double packed, exact; } bounds[] = {
+static const struct {
+    dw_act_form form;
+    double packed, exact;
+} bounds[] = {
     [DW_ACT_F32] = {DW_ACT_F32, 2e-6, 2e-6},
     [DW_ACT_INT8] = {DW_ACT_INT8, 1e-5, 1.5e-2},
 };
@@ -77,7 +84,8 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
     const dw_qtype_row *t = dw_qtype_get(k->type);
     dw_rng rng;
     dw_rng_seed(&rng, (uint64_t)(n * 8 + n_cols));
-    const size_t row_bytes = dw_qtype_row_bytes(t, (size_t)n), stride = row_bytes + gap, act_stride = dw_act_bytes(k->form, n);
+    const size_t row_bytes = dw_qtype_row_bytes(t, (size_t)n), stride = row_bytes + gap,
+                 act_stride = dw_act_bytes(k->form, n);
     guarded w = guard((ROWS - 1) * stride + row_bytes), act = guard((size_t)n_cols * act_stride);
     random_weights(&rng, t, w.data, row_bytes);
     for (int r = 0; r < ROWS; r++) random_weights(&rng, t, w.data + (size_t)r * stride, row_bytes);
@@ -102,9 +110,10 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
             all += scale;
             off_packed += pow(y[c][r] - packed, 2), off_exact += pow(y[c][r] - exact, 2);
             float alone;
-            k->rows(w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride, act_stride, 1, &alone, 1);
-            CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g", text_of(k, n, n_cols), r,
-                  (double)alone, (double)y[c][r]);
+            k->rows(w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride, act_stride, 1, &alone,
+                    1);
+            CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g",
+                  text_of(k, n, n_cols), r, (double)alone, (double)y[c][r]);
         }
     }
     const double packed = sqrt(off_packed / all), exact = sqrt(off_exact / all);
@@ -190,7 +199,8 @@ static void packing_agrees(void) {
         CHECK(act[l][dw_act_bytes(DW_ACT_INT8, N)] == 0xee, "at %s", dw_level_names[l]);
     }
     const record *r = (const record *)act[0];
-    CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1], r->q[2], r->q[3]);
+    CHECK(r->q[0] == 127 && r->q[1] == -18 && r->q[2] == -18 && r->q[3] == -16, "ties go to even: %d %d %d", r->q[1],
+          r->q[2], r->q[3]);
     CHECK(r->block[0].scale == 1 && r->block[1].scale == 0 && r->block[1].sum == 0);
 }
 
@@ -217,8 +227,8 @@ static void levels(void) {
         setenv("DEADWOOD_CPU", dw_level_names[l], 1);
         err.text[0] = 0;
         const int rc = dw_level_choose(&got, &err);
-        CHECK(dw_level_usable((dw_level)l) ? rc == 0 && got == (dw_level)l : rc == -1 && strstr(err.text, "lacks"), "%s: %s", dw_level_names[l],
-              err.text);
+        CHECK(dw_level_usable((dw_level)l) ? rc == 0 && got == (dw_level)l : rc == -1 && strstr(err.text, "lacks"),
+              "%s: %s", dw_level_names[l], err.text);
         CHECK((dw_cpu_level(NULL) == NULL) == (rc != 0));
     }
     setenv("DEADWOOD_CPU", "avx1024", 1);
@@ -235,7 +245,9 @@ static void found(void) {
         for (int l = 0; l < DW_N_LEVELS; l++) {
             const dw_dot_kernel *k = dw_dot_find((dw_level)l, t->id);
             REQUIRE(k, "%s at %s", t->name, dw_level_names[l]);
-            CHECK(k->type == t->id && k->level <= (dw_level)l && (l > DW_AVX512 || k->level == (dw_level)l || !k->level), "%s", t->name);
+            CHECK(k->type == t->id && k->level <= (dw_level)l &&
+                      (l > DW_AVX512 || k->level == (dw_level)l || !k->level),
+                  "%s", t->name);
         }
 }
 

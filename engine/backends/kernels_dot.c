@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-#define ALWAYS __attribute__((always_inline)) // so that what a type's rows are made of becomes one loop
-
 /* ---- packing ------------------------------------------------------------------------------------------- */
 
 size_t dw_act_bytes(dw_act_form form, int n) {
@@ -57,7 +55,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
     pack_portable(x, n, r);
 }
 
-/* ---- portable rows of quantized types -------------------------------------------------------------------- */
+/* ---- portable rows of quantized types ------------------------------------------------------------------ */
 
 // Up to 256 weights: value = d u - m, d and m for each piece of 16.
 typedef struct weights {
@@ -205,18 +203,20 @@ static inline words8 products(const uint8_t *u, const int8_t *q) {
 }
 
 // Adds the pieces' products to the lanes of sum, and what is to be taken off to off.
-static inline ALWAYS void add_pieces(const weights *w, const record *x, int n_pieces, floats8 *sum, float *off) {
+static inline ALWAYS_INLINE void add_pieces(const weights *w, const record *x, int n_pieces, floats8 *sum, float *off) {
     for (int k = 0; k < n_pieces; k++) {
         const uint8_t *u = w->u + 16 * k;
         const int8_t *q = x->q + piece_place(k);
-        const ints8 dots = __builtin_convertvector(products(u, q), ints8) + __builtin_convertvector(products(u + 8, q + 8), ints8);
+        const ints8 dots = __builtin_convertvector(products(u, q), ints8) +
+                           __builtin_convertvector(products(u + 8, q + 8), ints8);
         *sum += w->d[k] * x->block[k / 2].scale * __builtin_convertvector(dots, floats8);
         *off += w->m[k] * x->sum16[k];
     }
 }
 
-// n values in blocks of `block` values and `bytes` bytes, which `unpack` reads.
-static inline ALWAYS void rows_int8(int block, size_t bytes, void (*unpack)(const uint8_t *, weights *, int), DOT_ROWS_ARGS) {
+static inline ALWAYS_INLINE void rows_int8(dw_qtype type, void (*unpack)(const uint8_t *, weights *, int),
+                                           DOT_ROWS_ARGS) {
+    const int block = is_superblock(type) ? RECORD : 32, bytes = record_bytes(type) / (RECORD / block);
     weights u;
     for (int r = 0; r < n_rows; r++) {
         floats8 sum[DW_DOT_MAX_COLS] = {{0}};
@@ -226,7 +226,8 @@ static inline ALWAYS void rows_int8(int block, size_t bytes, void (*unpack)(cons
             const int n_here = n - i < RECORD ? n - i : RECORD;
             for (int b = 0; b < n_here / block; b++, p += bytes) unpack(p, &u, b);
             for (int c = 0; c < n_cols; c++)
-                add_pieces(&u, (const record *)(act + (size_t)c * act_stride) + i / RECORD, n_here / 16, &sum[c], &off[c]);
+                add_pieces(&u, (const record *)(act + (size_t)c * act_stride) + i / RECORD, n_here / 16, &sum[c],
+                           &off[c]);
         }
         for (int c = 0; c < n_cols; c++) {
             float all = -off[c];
@@ -236,29 +237,20 @@ static inline ALWAYS void rows_int8(int block, size_t bytes, void (*unpack)(cons
     }
 }
 
-#define PORTABLE_ROWS(suffix, block, bytes)                                                                            \
+#define PORTABLE_ROWS(type, suffix)                                                                                    \
     static void portable_##suffix(DOT_ROWS_ARGS) {                                                                     \
-        rows_int8(block, bytes, block_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);        \
+        rows_int8(type, block_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                \
     }
-PORTABLE_ROWS(q4_0, 32, 18)
-PORTABLE_ROWS(q4_1, 32, 20)
-PORTABLE_ROWS(q5_0, 32, 22)
-PORTABLE_ROWS(q5_1, 32, 24)
-PORTABLE_ROWS(q8_0, 32, 34)
-PORTABLE_ROWS(iq4_nl, 32, 18)
-PORTABLE_ROWS(q2_k, 256, 84)
-PORTABLE_ROWS(q3_k, 256, 110)
-PORTABLE_ROWS(q4_k, 256, 144)
-PORTABLE_ROWS(q5_k, 256, 176)
-PORTABLE_ROWS(q6_k, 256, 210)
+INT8_TYPES(PORTABLE_ROWS)
 
-/* ---- portable rows of F32, F16, BF16 --------------------------------------------------------------------- */
+/* ---- portable rows of F32, F16, BF16 ------------------------------------------------------------------- */
 
 static inline float value_f32(const uint8_t *p) { return dw_bits_float(dw_le32(p)); }
 static inline float value_f16(const uint8_t *p) { return half_at(p); }
 static inline float value_bf16(const uint8_t *p) { return dw_bf16_to_f32(dw_le16(p)); }
 
-static inline ALWAYS void rows_float(size_t bytes, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
+static inline ALWAYS_INLINE void rows_float(dw_qtype type, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
+    const size_t bytes = (size_t)value_bytes(type);
     for (int c = 0; c < n_cols; c++)
         for (int r = 0; r < n_rows; r++) {
             const uint8_t *p = w + (size_t)r * row_bytes;
@@ -273,15 +265,13 @@ static inline ALWAYS void rows_float(size_t bytes, float (*value)(const uint8_t 
         }
 }
 
-#define PORTABLE_FLOAT(suffix, bytes)                                                                                  \
+#define PORTABLE_FLOAT(type, suffix)                                                                                   \
     static void portable_##suffix(DOT_ROWS_ARGS) {                                                                     \
-        rows_float(bytes, value_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);              \
+        rows_float(type, value_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);               \
     }
-PORTABLE_FLOAT(f32, 4)
-PORTABLE_FLOAT(f16, 2)
-PORTABLE_FLOAT(bf16, 2)
+FLOAT_TYPES(PORTABLE_FLOAT)
 
-/* ---- the table --------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 #define PORTABLE_INT8_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
 #define PORTABLE_FLOAT_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
@@ -290,6 +280,7 @@ PORTABLE_FLOAT(bf16, 2)
 #define AVX512_INT8_ROW(type, suffix) {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
 #define AVX512_FLOAT_ROW(type, suffix) {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
 
+// clang-format off
 const dw_dot_kernel dw_dot_kernels[] = {
     INT8_TYPES(PORTABLE_INT8_ROW) FLOAT_TYPES(PORTABLE_FLOAT_ROW)
 #if defined(__x86_64__)
@@ -298,6 +289,7 @@ const dw_dot_kernel dw_dot_kernels[] = {
 #endif
     {0},
 };
+// clang-format on
 
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type) {
     const dw_dot_kernel *best = NULL;

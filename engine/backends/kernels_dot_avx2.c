@@ -1,8 +1,8 @@
 /* kernels_dot_avx2.c - dot rows with AVX2, FMA and F16C.
  *
- * As kernels_dot_avx512.c with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of bytes are
- * added in pairs to 16 bits, which must not overflow; Q8_0 and IQ4_NL, whose bytes are too large for that when unsigned,
- * stay signed and lend their sign to the activations. */
+ * As kernels_dot_avx512.c with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of bytes
+ * are added in pairs to 16 bits, which must not overflow; Q8_0 and IQ4_NL, whose bytes are too large for that when
+ * unsigned, stay signed and lend their sign to the activations. */
 #if defined(__x86_64__)
 #include "backends/kernels_dot.h"
 
@@ -12,34 +12,19 @@
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-enum { PREFETCH_BYTES = 4096 }; // as at the level above
-
-/* ---- weights: bytes ---------------------------------------------------------------------------------------- */
+/* ---- weights: bytes ------------------------------------------------------------------------------------ */
 
 // The first and the last 16 values of two blocks.
 typedef struct pair {
     __m256i first, last;
 } pair;
 
-INLINE int record_bytes(dw_qtype type) {
-    switch (type) {
-    case DW_Q4_0: case DW_IQ4_NL: return 8 * 18;
-    case DW_Q4_1: return 8 * 20;
-    case DW_Q5_0: return 8 * 22;
-    case DW_Q5_1: return 8 * 24;
-    case DW_Q8_0: return 8 * 34;
-    case DW_Q2_K: return 84;
-    case DW_Q3_K: return 110;
-    case DW_Q4_K: return 144;
-    case DW_Q5_K: return 176;
-    default: return 210; // Q6_K
-    }
-}
-
 INLINE bool is_signed(dw_qtype type) { return type == DW_Q8_0 || type == DW_IQ4_NL; }
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
-INLINE __m256i lanes(const void *a, const void *b) { return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a)), load128(b), 1); }
+INLINE __m256i lanes(const void *a, const void *b) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a)), load128(b), 1);
+}
 INLINE __m256i same_lanes(const void *p) { return _mm256_broadcastsi128_si256(load128(p)); }
 INLINE __m256i lane_numbers(int a, int b) { return _mm256_setr_epi32(a, a, a, a, b, b, b, b); }
 INLINE __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
@@ -104,12 +89,16 @@ INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
     case DW_Q2_K: return (pair){two_bits(p + 16 + 32 * h, odd), two_bits(p + 32 + 32 * h, odd)};
     case DW_Q3_K:
         x = (pair){two_bits(p + 32 + 32 * h, odd), two_bits(p + 48 + 32 * h, odd)};
-        return (pair){_mm256_or_si256(x.first, bit_value(p, bit, 4)), _mm256_or_si256(x.last, bit_value(p + 16, bit, 4))};
-    case DW_Q4_K: case DW_Q5_K:
+        return (pair){_mm256_or_si256(x.first, bit_value(p, bit, 4)),
+                      _mm256_or_si256(x.last, bit_value(p + 16, bit, 4))};
+    case DW_Q4_K:
+    case DW_Q5_K:
         x = (pair){lanes(nib, nib + 32), lanes(nib + 16, nib + 48)};
-        x = odd ? (pair){high_nibbles(x.first), high_nibbles(x.last)} : (pair){low_nibbles(x.first), low_nibbles(x.last)};
+        x = odd ? (pair){high_nibbles(x.first), high_nibbles(x.last)}
+                : (pair){low_nibbles(x.first), low_nibbles(x.last)};
         if (type == DW_Q4_K) return x;
-        return (pair){_mm256_or_si256(x.first, bit_value(p + 16, bit, 16)), _mm256_or_si256(x.last, bit_value(p + 32, bit, 16))};
+        return (pair){_mm256_or_si256(x.first, bit_value(p + 16, bit, 16)),
+                      _mm256_or_si256(x.last, bit_value(p + 32, bit, 16))};
     default: { // Q6_K
         const uint8_t *low = p + 64 * h + 32 * odd, *high = p + 128 + 32 * h;
         return (pair){_mm256_or_si256(nibbles_by_lane(low), _mm256_slli_epi16(two_bits(high, odd), 4)),
@@ -118,14 +107,14 @@ INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
     }
 }
 
-// As unpack_superblock, for the record at p of which n_blocks blocks exist; those that do not are copies of the last one.
+// As unpack_superblock, for the record at p of which n_blocks blocks exist; those that do not copy the last one.
 INLINE pair unpack_pair(dw_qtype type, const uint8_t *p, int h, int odd, int n_blocks) {
     if (is_superblock(type)) return unpack_superblock(type, p, h, odd);
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1, a = 4 * h + odd, b = a + 2;
     return unpack_blocks(type, p + (a < last ? a : last) * bytes, p + (b < last ? b : last) * bytes);
 }
 
-/* ---- weights: scales and offsets ----------------------------------------------------------------------------- */
+/* ---- weights: scales and offsets ----------------------------------------------------------------------- */
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
@@ -140,21 +129,26 @@ INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
     if (is_superblock(type)) {
         uint64_t scales, mins;
         unpack_scales_mins(p + 4, &scales, &mins);
-        const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)), _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
-        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
+        const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)),
+                                               _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))),
+                             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
     }
     const int bytes = record_bytes(type) / 8, b = 4 * h;
-    return _mm256_cvtph_ps(_mm_setr_epi32(
-        block_head(type, p + b * bytes, b < n_blocks), block_head(type, p + (b + 1) * bytes, b + 1 < n_blocks),
-        block_head(type, p + (b + 2) * bytes, b + 2 < n_blocks), block_head(type, p + (b + 3) * bytes, b + 3 < n_blocks)));
+    return _mm256_cvtph_ps(_mm_setr_epi32(block_head(type, p + b * bytes, b < n_blocks),
+                                          block_head(type, p + (b + 1) * bytes, b + 1 < n_blocks),
+                                          block_head(type, p + (b + 2) * bytes, b + 2 < n_blocks),
+                                          block_head(type, p + (b + 3) * bytes, b + 3 < n_blocks)));
 }
 
 INLINE float offset_32(dw_qtype type) {
     switch (type) {
     case DW_Q4_0: return 8;
     case DW_Q5_0: return 16;
-    case DW_Q8_0: case DW_IQ4_NL: return 0;
-    case DW_Q4_1: case DW_Q5_1: return -1;
+    case DW_Q8_0:
+    case DW_IQ4_NL: return 0;
+    case DW_Q4_1:
+    case DW_Q5_1: return -1;
     default: return 1; // Q4_K, Q5_K
     }
 }
@@ -189,7 +183,7 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
     }
 }
 
-/* ---- the template -------------------------------------------------------------------------------------------- */
+/* ---- the template -------------------------------------------------------------------------------------- */
 
 // Products added in twos, to 16 bits.
 INLINE __m256i products(dw_qtype type, __m256i u, __m256i q) {
@@ -205,14 +199,15 @@ INLINE __m256 scaled(__m256i dots, __m256 scale, int first, int second, __m256 s
 
 INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
 
-// Adds half h of the record's n_blocks blocks at p times each column: to sum[c] and to off[c], which at the end counts as
-// its type has it (add_off).
-INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride, int n_cols,
-                     __m256 *sum, __m256 *off) {
+// Adds half h of the record's n_blocks blocks at p times each column: to sum[c], and to off[c] for add_off.
+INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride,
+                     int n_cols, __m256 *sum, __m256 *off) {
     const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
     scales s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    if (has_scale_of_16(type)) s = scales_16(type, p, h);
-    else s.d = scales_32(type, p, h, n_blocks);
+    if (has_scale_of_16(type))
+        s = scales_16(type, p, h);
+    else
+        s.d = scales_32(type, p, h, n_blocks);
     for (int c = 0; c < n_cols; c++) {
         const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
         const __m256 block = _mm256_load_ps(&r->block[4 * h].scale); // even: scales; odd: sums
@@ -257,12 +252,6 @@ INLINE float sum_of(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-// The next `bytes` bytes to be asked for while those at p are used; the rows end at `end`.
-INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
-    const uint8_t *ahead = end - p > PREFETCH_BYTES ? p + PREFETCH_BYTES : p;
-    for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T0);
-}
-
 // A row times n_cols <= 4 columns, a constant after inlining.
 INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
                      size_t act_stride, float *y, size_t y_stride) {
@@ -278,9 +267,7 @@ INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t 
     for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of(add_off(type, sum[c], off[c]));
 }
 
-/* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */
-
-INLINE int value_bytes(dw_qtype type) { return type == DW_F32 ? 4 : 2; }
+/* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
     switch (type) {
@@ -318,19 +305,11 @@ INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t
         }
     }
     for (int c = 0; c < n_cols; c++)
-        y[(size_t)c * y_stride] =
-            sum_of(_mm256_add_ps(_mm256_add_ps(sum[c][0], sum[c][2]), _mm256_add_ps(sum[c][1], sum[c][3])));
+        y[(size_t)c * y_stride] = sum_of(
+            _mm256_add_ps(_mm256_add_ps(sum[c][0], sum[c][2]), _mm256_add_ps(sum[c][1], sum[c][3])));
 }
 
-/* ---- rows of each type --------------------------------------------------------------------------------------------- */
-
-INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act, size_t act_stride,
-                float *y, size_t y_stride) {
-    if (type == DW_F32 || type == DW_F16 || type == DW_BF16)
-        row_float(type, n_cols, w, end, n, act, act_stride, y, y_stride);
-    else
-        row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);
-}
+/* ---- rows of each type --------------------------------------------------------------------------------- */
 
 DEFINE_ALL_ROWS(INLINE)
 
@@ -341,7 +320,7 @@ DEFINE_ALL_ROWS(INLINE)
 INT8_TYPES(DEFINE)
 FLOAT_TYPES(DEFINE)
 
-/* ---- packing -------------------------------------------------------------------------------------------------------- */
+/* ---- packing ------------------------------------------------------------------------------------------- */
 
 INLINE __m256i magnitudes(const float *x) {
     return _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)x), _mm256_set1_epi32(0x7fffffff));

@@ -11,31 +11,12 @@
 #define TARGET __attribute__((target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-/* Rows are taken one after the other, so that the weights are one stream; memory is asked this far ahead, but not beyond
- * the last row.  (Four rows at once, or 1 KB ahead, read a quarter less.) */
-enum { PREFETCH_BYTES = 4096 };
-
-/* ---- weights: bytes ---------------------------------------------------------------------------------------- */
+/* ---- weights: bytes ------------------------------------------------------------------------------------ */
 
 // The first and the last 16 values of each of four blocks, as unsigned bytes.
 typedef struct half_record {
     __m512i first, last;
 } half_record;
-
-INLINE int record_bytes(dw_qtype type) {
-    switch (type) {
-    case DW_Q4_0: case DW_IQ4_NL: return 8 * 18;
-    case DW_Q4_1: return 8 * 20;
-    case DW_Q5_0: return 8 * 22;
-    case DW_Q5_1: return 8 * 24;
-    case DW_Q8_0: return 8 * 34;
-    case DW_Q2_K: return 84;
-    case DW_Q3_K: return 110;
-    case DW_Q4_K: return 144;
-    case DW_Q5_K: return 176;
-    default: return 210; // Q6_K
-    }
-}
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
@@ -74,7 +55,7 @@ INLINE __m512i two_bits_in_place(const uint8_t *p) {
     return _mm512_and_si512(same_lanes(p), lane_numbers(0x03030303, 0x30303030, 0x0c0c0c0c, (int)0xc0c0c0c0));
 }
 
-// Nibbles of the 16 bytes at p (blocks 0 1) and q (blocks 2 3); those of the odd blocks are 16 times as large, which the
+// Nibbles of the 16 bytes at p (blocks 0 1) and q (blocks 2 3); those of odd blocks are 16 times as large, which the
 // scales of Q4_K undo.
 INLINE __m512i nibbles_in_place(const uint8_t *p, const uint8_t *q) {
     const __m512i x = _mm512_mask_broadcast_i32x4(same_lanes(p), 0xf0f0, load128(q));
@@ -138,9 +119,7 @@ INLINE half_record unpack_superblock(dw_qtype type, const uint8_t *p, int h) {
     case DW_Q3_K:
         x = (half_record){two_bits(p + 32 + 32 * h), two_bits(p + 48 + 32 * h)};
         return (half_record){add_bit(x.first, p, 4 * h, 4), add_bit(x.last, p + 16, 4 * h, 4)};
-    case DW_Q4_K:
-        p += 16 + 64 * h;
-        return (half_record){nibbles_in_place(p, p + 32), nibbles_in_place(p + 16, p + 48)};
+    case DW_Q4_K: p += 16 + 64 * h; return (half_record){nibbles_in_place(p, p + 32), nibbles_in_place(p + 16, p + 48)};
     case DW_Q5_K:
         x = low_high_nibbles(_mm512_loadu_si512(p + 48 + 64 * h));
         x = even_odd_lanes(x.first, x.last);
@@ -168,19 +147,18 @@ INLINE half_record unpack_half(dw_qtype type, const uint8_t *p, int h, int n_blo
     return unpack_blocks(type, b[0], b[1], b[2], b[3]);
 }
 
-/* ---- weights: scales and offsets ----------------------------------------------------------------------------- */
+/* ---- weights: scales and offsets ----------------------------------------------------------------------- */
 
 // a b a b ...
-INLINE __m512 two_numbers(float a, float b) {
-    return _mm512_setr_ps(a, b, a, b, a, b, a, b, a, b, a, b, a, b, a, b);
-}
+INLINE __m512 two_numbers(float a, float b) { return _mm512_setr_ps(a, b, a, b, a, b, a, b, a, b, a, b, a, b, a, b); }
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
 // Words of the 128 bytes at p: w0, w0 + next, w1, w1 + next, ... of blocks that are `step` words apart, w0 at `first`.
 INLINE __m128i words_of_four(const uint8_t *p, int first, int step, int next) {
-    const __m128i at = _mm_setr_epi16((short)first, (short)(first + next), (short)(first + step), (short)(first + step + next),
-                                      (short)(first + 2 * step), (short)(first + 2 * step + next), (short)(first + 3 * step),
+    const __m128i at = _mm_setr_epi16((short)first, (short)(first + next), (short)(first + step),
+                                      (short)(first + step + next), (short)(first + 2 * step),
+                                      (short)(first + 2 * step + next), (short)(first + 3 * step),
                                       (short)(first + 3 * step + next));
     return _mm512_castsi512_si128(
         _mm512_permutex2var_epi16(_mm512_loadu_si512(p), _mm512_castsi128_si512(at), _mm512_loadu_si512(p + 64)));
@@ -192,7 +170,8 @@ INLINE bool has_minimum(dw_qtype type) { return type == DW_Q4_1 || type == DW_Q5
 INLINE __m512 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
     const int bytes = record_bytes(type) / 8, next = has_minimum(type);
     if (n_blocks < BLOCKS) {
-        const __m256i at = _mm256_setr_epi32(0, bytes, 2 * bytes, 3 * bytes, 4 * bytes, 5 * bytes, 6 * bytes, 7 * bytes);
+        const __m256i at = _mm256_setr_epi32(0, bytes, 2 * bytes, 3 * bytes, 4 * bytes, 5 * bytes, 6 * bytes,
+                                             7 * bytes);
         const __mmask8 there = (__mmask8)((1 << n_blocks) - 1);
         const __m256i heads = _mm256_mmask_i32gather_epi32(_mm256_setzero_si256(), there, at, (const int *)p, 1);
         const __m256i twice = _mm256_blend_epi16(heads, _mm256_slli_epi32(heads, 16), 0xaa);
@@ -209,7 +188,7 @@ INLINE __m512 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
     return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
 }
 
-// Types with one scale for 32 weights: for each of eight blocks d, and what offset_32 times the block's sum is taken off.
+// Types with one scale for 32 weights: d of eight blocks, each with what offset_32 times its sum is taken off.
 INLINE __m512 scales_32(dw_qtype type, const uint8_t *p, int n_blocks) {
     if (!is_superblock(type)) return block_scales(type, p, n_blocks);
     uint64_t scales, mins;
@@ -225,8 +204,10 @@ INLINE float offset_32(dw_qtype type) {
     switch (type) {
     case DW_Q4_0: return 8;
     case DW_Q5_0: return 16;
-    case DW_Q8_0: case DW_IQ4_NL: return 128;
-    case DW_Q4_1: case DW_Q5_1: return -1;
+    case DW_Q8_0:
+    case DW_IQ4_NL: return 128;
+    case DW_Q4_1:
+    case DW_Q5_1: return -1;
     default: return 1; // Q4_K, Q5_K
     }
 }
@@ -246,7 +227,8 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
     switch (type) {
     case DW_Q2_K:
         s = load128(p);
-        place = _mm512_broadcast_f32x8(_mm256_setr_ps(1, 1, 1 / 4.0f, 1 / 4.0f, 1 / 16.0f, 1 / 16.0f, 1 / 64.0f, 1 / 64.0f));
+        place = _mm512_broadcast_f32x8(
+            _mm256_setr_ps(1, 1, 1 / 4.0f, 1 / 4.0f, 1 / 16.0f, 1 / 16.0f, 1 / 64.0f, 1 / 64.0f));
         d = _mm512_mul_ps(_mm512_set1_ps(half_at(p + 80)), place); // two_bits_in_place
         return (scales){_mm512_mul_ps(d, bytes_to_float(_mm_and_si128(s, fifteen))),
                         _mm512_mul_ps(_mm512_set1_ps(half_at(p + 82)),
@@ -262,7 +244,7 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
     }
 }
 
-/* ---- the template -------------------------------------------------------------------------------------------- */
+/* ---- the template -------------------------------------------------------------------------------------- */
 
 INLINE __m512 scaled(__m512i dots, __m512 scale, __m512i pick, __m512 sum) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_permutexvar_ps(pick, scale), sum);
@@ -272,8 +254,7 @@ INLINE __m512i dot_bytes(__m512i sum, __m512i u, const int8_t *q) {
     return _mm512_dpbusd_epi32(sum, u, _mm512_load_si512(q));
 }
 
-// Adds the record's n_blocks blocks at p times each column: to sum[c] and to off[c], which at the end counts as its type has
-// it (add_off).
+// Adds the record's n_blocks blocks at p times each column: to sum[c], and to off[c] for add_off.
 INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
                        __m512 *sum, __m512 *off) {
     const half_record u[2] = {unpack_half(type, p, 0, n_blocks), unpack_half(type, p, 1, n_blocks)};
@@ -319,12 +300,6 @@ INLINE float sum_of(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-// The next `bytes` bytes to be asked for while those at p are used; the rows end at `end`.
-INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
-    const uint8_t *ahead = end - p > PREFETCH_BYTES ? p + PREFETCH_BYTES : p;
-    for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T0);
-}
-
 // A row times n_cols <= 4 columns, a constant after inlining.
 INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
                      size_t act_stride, float *y, size_t y_stride) {
@@ -340,9 +315,7 @@ INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t 
     for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of(add_off(type, sum[c], off[c]));
 }
 
-/* ---- F32, F16, BF16 -------------------------------------------------------------------------------------------- */
-
-INLINE int value_bytes(dw_qtype type) { return type == DW_F32 ? 4 : 2; }
+/* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m512 load_values(dw_qtype type, const uint8_t *p) {
     switch (type) {
@@ -383,33 +356,26 @@ INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t
     for (int k = 0; k < 4; k++, i += 16, w += 16 * bytes) {
         if (i >= n) break;
         const __m512 v = load_some_values(type, w, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1));
-        for (int c = 0; c < n_cols; c++) sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[c][k]);
+        for (int c = 0; c < n_cols; c++)
+            sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[c][k]);
     }
     for (int c = 0; c < n_cols; c++)
-        y[(size_t)c * y_stride] =
-            sum_of(_mm512_add_ps(_mm512_add_ps(sum[c][0], sum[c][2]), _mm512_add_ps(sum[c][1], sum[c][3])));
+        y[(size_t)c * y_stride] = sum_of(
+            _mm512_add_ps(_mm512_add_ps(sum[c][0], sum[c][2]), _mm512_add_ps(sum[c][1], sum[c][3])));
 }
 
-/* ---- rows of each type --------------------------------------------------------------------------------------------- */
-
-INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act, size_t act_stride,
-                float *y, size_t y_stride) {
-    if (type == DW_F32 || type == DW_F16 || type == DW_BF16)
-        row_float(type, n_cols, w, end, n, act, act_stride, y, y_stride);
-    else
-        row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);
-}
+/* ---- rows of each type --------------------------------------------------------------------------------- */
 
 DEFINE_ALL_ROWS(INLINE)
 
-#define DEFINE(type, suffix)                                                                                             \
-    TARGET void dw_dot_avx512_##suffix(DOT_ROWS_ARGS) {                                                                  \
-        all_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                                   \
+#define DEFINE(type, suffix)                                                                                           \
+    TARGET void dw_dot_avx512_##suffix(DOT_ROWS_ARGS) {                                                                \
+        all_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                                 \
     }
 INT8_TYPES(DEFINE)
 FLOAT_TYPES(DEFINE)
 
-/* ---- packing -------------------------------------------------------------------------------------------------------- */
+/* ---- packing ------------------------------------------------------------------------------------------- */
 
 INLINE uint32_t largest_bits(__m512 a, __m512 b) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -433,7 +399,8 @@ TARGET void dw_act_pack_avx512(const float *x, int n, record *act) {
         const act_scale s = scale_of(largest_bits(half[0], half[1]));
         if (s.zero) continue;
         int sum[2] = {0, 0};
-        for (int k = 0; k < 2 && s.finite; k++) sum[k] = pack_piece(half[k], s.inverse, r->q + piece_place(2 * block + k));
+        for (int k = 0; k < 2 && s.finite; k++)
+            sum[k] = pack_piece(half[k], s.inverse, r->q + piece_place(2 * block + k));
         set_block_sums(r, block, s.scale, sum);
     }
 }

@@ -80,7 +80,8 @@ int dw_level_choose(dw_level *level, dw_err *err) {
         if (strcmp(wish, dw_level_names[l])) continue;
         *level = (dw_level)l;
         if (dw_level_usable(*level)) return 0;
-        return dw_fail(err, "'DEADWOOD_CPU' asks for '%s', which this machine lacks; unset it for the best level", wish);
+        return dw_fail(err, "'DEADWOOD_CPU' asks for '%s', which this machine lacks; unset it for the best level",
+                       wish);
     }
     return dw_fail(err, "'DEADWOOD_CPU' is '%s', but must be portable, avx2, avx512 or amx", wish);
 }
