@@ -145,8 +145,11 @@ typedef struct lineage lineage;
 /* A new step behind the parent's (NULL: a first step), with the arguments that opt_parse has read. */
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err);
 int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
+int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // its hash is known
 /* A text that the step learnt from: its file's hash, its n tokens. */
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
+/* The same of a text whose blocks are known, of n tokens. */
+int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 

@@ -25,6 +25,7 @@ const exp_shape exp_shapes[] = {
     {"tiny-llama",   "llama",    4,    64,   128,  4,  2,  16,    512, false,   10000,   256, .help = "with rope factors"},
     {"tiny-qwen2",   "qwen2",    4,    64,   128,  4,  2,  16,    512, true,    10000,   256, .help = "with biases"},
     {"tiny-qwen3",   "qwen3",    4,    64,   128,  4,  2,  32,    512, false,   10000,   256, .help = "heads wider than n_embd / n_head"},
+    {"tiny-qwen3-tied", "qwen3", 4,    64,   128,  4,  2,  32,    512, true,    10000,   256, .help = "without an output matrix of its own"},
     {"tiny-deci",    "deci",     4,    64,   128,  4,  2,  16,    512, false,   10000,   256, tiny_widths, tiny_heads, "unequal widths and heads"},
     {"tiny-openelm", "openelm",  4,    64,   128,  4,  2,  32,    512, true,    10000,   256, tiny_widths, tiny_heads, "unequal widths and heads, fused QKV"},
     {0},

@@ -131,14 +131,18 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
     return NULL;
 }
 
-int lineage_input(lineage *l, const char *path, dw_err *err) {
-    char hex[65];
+int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err) {
     dw_map map;
-    if (dw_sha256_file(path, hex, err) || dw_map_file(&map, path, err)) return -1;
-    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", hex, "bytes",
+    if (dw_map_file(&map, path, err)) return -1;
+    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes",
                               (json_int_t)map.size);
     dw_unmap(&map);
     return json_array_append_new(l->inputs, input) ? fail_memory(err) : 0;
+}
+
+int lineage_input(lineage *l, const char *path, dw_err *err) {
+    char hex[65];
+    return dw_sha256_file(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
 }
 
 /* 32 bits of 16 token ids: a multiplicative hash, then mixed (the finalizer of MurmurHash3). */
@@ -150,30 +154,38 @@ static uint32_t block_hash(const int32_t *ids) {
     return (uint32_t)(h >> 32);
 }
 
+int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err) {
+    json_t *text = json_pack("{s:o, s:s, s:I, s:s}", "name", base_name_json(name), "sha256", sha256, "tokens",
+                             (json_int_t)n, "blocks", blocks);
+    return json_array_append_new(l->texts, text) ? fail_memory(err) : 0;
+}
+
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err) {
     const size_t n_block = n / BLOCK;
     char *blocks = dw_alloc(n_block * 8 + 1, 1, "the hashes of a text", err);
     if (!blocks) return -1;
     for (size_t i = 0; i < n_block; i++) snprintf(blocks + 8 * i, 9, "%08x", block_hash(ids + BLOCK * i));
-    json_t *text = json_pack("{s:o, s:s, s:I, s:s}", "name", base_name_json(name), "sha256", sha256, "tokens",
-                             (json_int_t)n, "blocks", blocks);
+    const int rc = lineage_text_blocks(l, name, sha256, blocks, n, err);
     free(blocks);
-    return json_array_append_new(l->texts, text) ? fail_memory(err) : 0;
+    return rc;
 }
 
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
-    char *last = json_dumps(l->step, JSON_COMPACT);
+    /* json_dumps() loses pieces of the text when an allocation fails; a buffer of the right size needs none. */
+    const size_t n_last = json_dumpb(l->step, NULL, 0, JSON_COMPACT);
+    char *last = dw_alloc(n_last + 1, 1, "the lineage", err);
     dw_str *steps = dw_alloc(n + 1, sizeof *steps, "the lineage", err);
-    if (last && steps) {
+    const bool ok = last && steps && n_last && json_dumpb(l->step, last, n_last, JSON_COMPACT) == n_last;
+    if (ok) {
         for (size_t i = 0; i < n; i++) {
             const json_t *s = json_array_get(l->steps, i);
             steps[i] = (dw_str){json_string_value(s), json_string_length(s)};
         }
-        steps[n] = (dw_str){last, strlen(last)};
+        steps[n] = (dw_str){last, n_last};
         dw_gguf_set_strs(w, key, steps, n + 1);
     }
-    const int rc = last && steps ? 0 : fail_memory(err);
+    const int rc = ok ? 0 : fail_memory(err);
     free(steps);
     free(last);
     return rc;

@@ -1,0 +1,169 @@
+/* cut.c - deadwood-cut: a plan and a model become the smaller model.
+ *
+ *     deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf
+ *
+ * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
+#include "prune/cutting.h"
+#include "tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct type_name {
+    const char *name;
+} type_name;
+
+static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and the names of dw_qtypes
+
+static struct {
+    const char *model, *plan, *out, *source, *down_type;
+    bool pad;
+} o;
+
+// clang-format off
+static const opt_row rows[] = {
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model to cut"},
+    {"plan", 'p', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.plan, NULL, "FILE", "what stays (made by rank, or by hand)"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model"},
+    {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
+    {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
+    {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
+    OPT_THREADS, OPT_QUIET, {0}};
+
+static const opt_program program = {
+    .name = "cut",
+    .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
+    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad]",
+    .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are copied block for "
+             "block where the kept neurons are whole blocks of down's type (any neurons in 16 and 32 bits, groups of 32 in Q4_0 to Q8_0 and "
+             "IQ4_NL, of 256 in K types); else --down-type lets down be encoded again.  Encoding what was encoded loses twice: give the 16-bit "
+             "file with --source.\n"
+             "\n"
+             "Equal widths keep the architecture.  Unequal ones are stored as deci (llama, mistral, qwen2) or openelm (qwen3 without an output "
+             "matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills up with zero neurons, which change no result but "
+             "cost size and time.\n"
+             "\n"
+             "A plan that names the hash of its model cuts only that model.  The file is opened again and every row compared with the parent's "
+             "before this program says that it is done.",
+    .example = "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf\n"
+               "deadwood cut -m 7b-q4_0.gguf -p plan.tsv -o 7b-cut.gguf --source 7b-bf16.gguf --down-type same",
+    .rows = rows};
+// clang-format on
+
+typedef struct inputs {
+    dw_model *model, *source;
+    dw_plan plan;
+    char model_sha256[65];
+    double hash_seconds;
+} inputs;
+
+static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
+
+static void name_types(void) {
+    size_t n = 1;
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) down_types[n++].name = t->name;
+}
+
+static int open_inputs(inputs *in, dw_err *err) {
+    *in = (inputs){.model = dw_model_open(o.model, err)};
+    if (!in->model) return -1;
+    const dw_hparams *hp = dw_model_hparams(in->model);
+    if (dw_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
+    if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
+    const double t0 = dw_now();
+    if (dw_sha256_file(o.model, in->model_sha256, err)) return -1;
+    in->hash_seconds = dw_now() - t0;
+    if (!in->plan.model_sha256[0]) {
+        warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
+    } else if (strcmp(in->plan.model_sha256, in->model_sha256) != 0) {
+        return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", o.plan,
+                       in->plan.model_sha256, o.model, in->model_sha256);
+    }
+    return 0;
+}
+
+static void close_inputs(inputs *in) {
+    dw_plan_release(&in->plan);
+    dw_model_close(in->source);
+    dw_model_close(in->model);
+}
+
+static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
+    lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
+    int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err) ? -1 : 0;
+    if (!rc && o.source) rc = lineage_input(l, o.source, err);
+    for (size_t i = 0; i < in->plan.n_text && !rc; i++) {
+        const dw_plan_text *t = &in->plan.text[i];
+        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
+    }
+    if (!rc) rc = lineage_write(l, w, err);
+    lineage_free(l);
+    return rc;
+}
+
+static int write_file(const inputs *in, const prune_layout *layout, dw_pool *pool, progress *p, dw_err *err) {
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    const int rc = !w || prune_layout_declare(layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err) ||
+                           prune_layout_write(layout, w, pool, show, p, err) || dw_gguf_commit(w, err)
+                       ? -1
+                       : 0;
+    dw_gguf_writer_free(w);
+    return rc;
+}
+
+/* Writes and compares.  A file that is not what it should be does not stay. */
+static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool, dw_err *err) {
+    const double bytes = layout->data_bytes, t0 = dw_now();
+    progress *p = progress_begin("cutting", "B", 2 * bytes);
+    int rc = write_file(in, layout, pool, p, err);
+    const double t1 = dw_now();
+    if (!rc && (rc = prune_layout_compare(layout, o.out, pool, show, p, err))) unlink(o.out);
+    progress_end(p);
+    if (!rc)
+        say("%.3f GB read, written and synced in %.2f s (%.2f GB/s); the parent hashed in %.2f s, compared in %.2f s", bytes * 1e-9, t1 - t0,
+            bytes * 1e-9 / (t1 - t0), in->hash_seconds, dw_now() - t1);
+    return rc;
+}
+
+/* What the user should know about the file. */
+static void tell(const prune_layout *layout, const dw_plan *plan) {
+    int least = layout->n_ff[0], most = least;
+    for (int l = 0; l < layout->n_layer; l++) {
+        if (layout->n_ff[l] < least) least = layout->n_ff[l];
+        if (layout->n_ff[l] > most) most = layout->n_ff[l];
+    }
+    if (layout->n_layer < plan->n_layer) say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
+    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch, layout->has_padding ? ", filled up with zeros" : "");
+    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch);
+    if (layout->n_encoded && !layout->source)
+        warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)", layout->n_encoded);
+}
+
+static int cut(const inputs *in, dw_pool *pool, dw_err *err) {
+    const bool same = o.down_type && !strcmp(o.down_type, "same");
+    const prune_cut_options options = {.source = in->source,
+                                       .encode_down = o.down_type != NULL,
+                                       .down_type = o.down_type && !same ? dw_qtype_by_name(o.down_type) : NULL,
+                                       .pad = o.pad};
+    prune_layout layout;
+    if (prune_layout_init(&layout, in->model, &in->plan, &options, err)) return -1;
+    tell(&layout, &in->plan);
+    const int rc = make_file(in, &layout, pool, err);
+    prune_layout_release(&layout);
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    name_types();
+    opt_parse(&program, argc, argv);
+    if (o.source && !o.down_type) die_usage("--source is what down is encoded from; give --down-type too");
+    dw_err err = {0};
+    dw_pool *pool = dw_pool_new(tool.threads, &err);
+    inputs in = {0};
+    const int rc = pool && !open_inputs(&in, &err) ? cut(&in, pool, &err) : -1;
+    close_inputs(&in);
+    dw_pool_free(pool);
+    if (rc) die_err(&err);
+    return 0;
+}

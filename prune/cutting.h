@@ -1,0 +1,86 @@
+/* cutting.h - a plan applied to a model: which tensors the smaller file has, and where each of their bytes comes from.
+ *
+ *   gate, up        rows of the kept neurons, as bytes, in every type
+ *   down            columns of the kept neurons: block for block where they are whole blocks of its type, else decoded
+ *                   (from a 16-bit model where there is one) and encoded again
+ *   other tensors   as they are; layers that were dropped are left out and the others renumbered
+ *
+ * Equal widths keep the architecture.  Unequal ones need an architecture that has them (llama.cpp: deci, openelm), or
+ * zeros: a padded neuron has zero rows of gate and up, so it is zero for every token and its column of down is nothing.
+ *
+ *   parent    carrier   what changes
+ *   llama     deci      names of keys
+ *   qwen2     deci      rows of q and k, weights and biases: deci's rope turns the pairs (2i, 2i + 1)
+ *   qwen3     openelm   q, k and v become one matrix; only without an output matrix of its own
+ *   deci, openelm       nothing
+ *
+ * The same layout drives the header, the data and the comparison, one tensor after the other, in bounded memory. */
+#ifndef PRUNE_CUTTING_H
+#define PRUNE_CUTTING_H
+
+#include "formats/plan.h"
+#include "prune/prune.h"
+
+typedef struct prune_cut_options {
+    const dw_model *source;        // 16-bit model that down is encoded from; NULL: the parent
+    bool encode_down;              // down may be encoded; else it is copied or refused
+    const dw_qtype_row *down_type; // its new type; NULL: each layer's own
+    bool pad;                      // zero neurons up to a common width instead of a carrier
+} prune_cut_options;
+
+typedef enum prune_move {
+    PRUNE_ROWS,   // rows (of a vector: values) as bytes
+    PRUNE_BLOCKS, // of every row the mapped columns, whole blocks as bytes
+    PRUNE_ENCODE, // of every row the mapped columns, decoded and encoded
+} prune_move;
+
+typedef struct prune_tensor { // of the smaller file
+    char name[64];
+    const dw_qtype_row *type;
+    int n_dims;
+    size_t ne[2];             // values of a row, rows; a vector is one row
+    prune_move move;
+    const dw_tensor *from[3]; // their rows one behind the other; unused ones NULL
+    const int32_t *map;       // the row or column that each one comes from, -1: zeros; NULL: all as they are
+} prune_tensor;
+
+typedef struct prune_layout {
+    const dw_model *parent;
+    const char *arch;     // of the smaller file
+    bool is_carrier;      // arch is not the parent's
+    bool has_padding;
+    int n_layer;
+    int *layer_of;        // (n_layer): the parent's layer
+    int *n_ff;            // (n_layer): with padding
+    int32_t **keep;       // (n_layer) lists of n_ff[l] neurons of the parent, ascending, then -1
+    int32_t *q_rows, *k_rows; // permutations, NULL: none
+    prune_tensor *tensor; // n_tensor
+    size_t n_tensor, n_encoded;
+    double data_bytes;    // of all tensors
+    const dw_model *source;
+} prune_layout;
+
+/* Borrows the models and nothing of the plan.  Refuses what cannot be stored, or what llama.cpp would silently compute
+ * wrongly.  After a failure there is nothing to release. */
+int prune_layout_init(prune_layout *o, const dw_model *parent, const dw_plan *plan, const prune_cut_options *options, dw_err *err);
+void prune_layout_release(prune_layout *o);
+
+/* Keys and tensors of the smaller file into a new writer; lineage is the caller's. */
+int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err);
+/* All data, behind dw_gguf_begin.  show (may be NULL) hears of bytes done. */
+typedef void prune_show(void *ctx, double bytes);
+int prune_layout_write(const prune_layout *o, dw_gguf_writer *w, dw_pool *pool, prune_show *show, void *ctx, dw_err *err);
+
+/* Opens the file that was written as a model and compares every row with the parent's. */
+int prune_layout_compare(const prune_layout *o, const char *path, dw_pool *pool, prune_show *show, void *ctx, dw_err *err);
+
+/* The bytes of row r in the tensors that t comes from, NULL for a row of zeros. */
+const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r);
+/* Row r of a tensor that is encoded.  values: room for a row of the source and one of t. */
+void prune_tensor_encode(const prune_tensor *t, size_t r, float *values, uint8_t *out);
+static inline size_t prune_tensor_n_rows(const prune_tensor *t) { return t->n_dims == 1 ? t->ne[0] : t->ne[1]; }
+static inline size_t prune_tensor_row_bytes(const prune_tensor *t) {
+    return t->n_dims == 1 ? sizeof(float) : dw_qtype_row_bytes(t->type, t->ne[0]);
+}
+
+#endif

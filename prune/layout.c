@@ -1,0 +1,395 @@
+/* layout.c - what the smaller file holds: widths, architecture, keys, tensors. */
+#include "prune/cutting.h"
+
+#include "model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- carriers: architectures of llama.cpp that read a width a layer ---------------------------------------- */
+
+typedef struct carrier {
+    const char *of, *name;
+    bool permute_qk; // rows of q and k: from pairs (i, i + D/2) to (2i, 2i + 1)
+    bool fuse_qkv;
+    bool tied_only, biases;
+} carrier;
+
+// clang-format off
+static const carrier carriers[] = {
+    /* of       name      permute fuse   tied   biases */
+    {"llama", "deci",    false, false, false, true},
+    {"qwen2", "deci",    true,  false, false, true},
+    {"qwen3", "openelm", false, true,  true,  false},
+    {0}};
+// clang-format on
+
+/* Splits "blk.3.ffn_up.weight"; the layer is -1 and the rest the whole name for tensors outside of the layers. */
+static int layer_of_name(const char *name, const char **rest) {
+    int l, used = 0;
+    if (sscanf(name, "blk.%d.%n", &l, &used) != 1 || !used) {
+        *rest = name;
+        return -1;
+    }
+    *rest = name + used;
+    return l;
+}
+
+static const dw_tensor *layer_tensor(const dw_model *m, int l, const char *rest) {
+    char name[96];
+    snprintf(name, sizeof name, "blk.%d.%s", l, rest);
+    return dw_gguf_find_tensor(m->gguf, name);
+}
+
+static bool is_bias(const char *rest) {
+    const size_t n = strlen(rest);
+    return n > 5 && !strcmp(rest + n - 5, ".bias");
+}
+
+/* q, k and v can be one matrix only where they have one type. */
+static int check_fusable(const dw_model *m, int l, dw_err *err) {
+    const dw_tensor *q = layer_tensor(m, l, "attn_q.weight"), *k = layer_tensor(m, l, "attn_k.weight"), *v = layer_tensor(m, l, "attn_v.weight");
+    if (!q || !k || !v || (q->type == k->type && k->type == v->type)) return 0;
+    return dw_fail(err, "layer %d: q, k and v are %s, %s and %s, but architecture 'openelm', which unequal widths need, stores them as one matrix; "
+                        "give --pad, or make the widths equal", l, q->type->name, k->type->name, v->type->name);
+}
+
+static int check_carrier(const prune_layout *o, const carrier *c, dw_err *err) {
+    const dw_model *m = o->parent;
+    if (!c->of) return dw_fail(err, "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths equal", m->arch->name);
+    if (c->tied_only && !m->net.hp.tied)
+        return dw_fail(err, "the widths differ by layer, which no architecture stores for '%s' with an output matrix of its own; "
+                            "give --pad, or make the widths equal (rank --allocate uniform)", c->of);
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
+        const char *rest, *name = dw_gguf_tensor(m->gguf, i)->name;
+        const int l = layer_of_name(name, &rest);
+        const bool fused = !strncmp(rest, "attn_qkv.", 9) && (c->permute_qk || c->fuse_qkv);
+        if ((is_bias(rest) && (!c->biases || l < 0)) || fused)
+            return dw_fail(err, "the widths differ by layer, but architecture '%s', which has such, has no '%s'; give --pad, or make the widths equal", c->name, name);
+    }
+    for (int l = 0; l < o->n_layer && c->fuse_qkv; l++)
+        if (check_fusable(m, o->layer_of[l], err)) return -1;
+    return 0;
+}
+
+/* Where row r of permuted q or k comes from: within a head of D rows, 2i from i and 2i + 1 from i + D/2. */
+static int32_t *permuted_rows(int n_head, int D, dw_err *err) {
+    int32_t *rows = dw_alloc((size_t)n_head * (size_t)D, sizeof *rows, "permuted rows", err);
+    for (int r = 0; rows && r < n_head * D; r++) {
+        const int i = r % D;
+        rows[r] = r - i + i / 2 + i % 2 * (D / 2);
+    }
+    return rows;
+}
+
+static bool widths_differ(const prune_layout *o) {
+    for (int l = 1; l < o->n_layer; l++)
+        if (o->n_ff[l] != o->n_ff[0]) return true;
+    return false;
+}
+
+static int choose_arch(prune_layout *o, dw_err *err) {
+    const dw_hparams *hp = &o->parent->net.hp;
+    o->arch = hp->arch;
+    if (o->parent->arch->may_differ_by_layer) {
+        if (hp->n_head[o->layer_of[0]] < 1)
+            return dw_fail(err, "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or keep one before it", o->layer_of[0]);
+        return 0;
+    }
+    if (!widths_differ(o)) return 0;
+    const carrier *c = carriers;
+    while (c->of && strcmp(c->of, hp->arch)) c++;
+    if (check_carrier(o, c, err)) return -1;
+    o->arch = c->name;
+    o->is_carrier = true;
+    if (!c->permute_qk) return 0;
+    o->q_rows = permuted_rows(hp->n_head[0], hp->head_dim, err);
+    o->k_rows = o->q_rows ? permuted_rows(hp->n_head_kv[0], hp->head_dim, err) : NULL;
+    return o->k_rows ? 0 : -1;
+}
+
+/* ---- widths ---------------------------------------------------------------------------------------------------- */
+
+static const dw_qtype_row *new_down_type(const prune_cut_options *options, const dw_tensor *down) {
+    return options->encode_down && options->down_type ? options->down_type : down->type;
+}
+
+/* The least common width of all layers that blocks of down fill. */
+static int padded_width(const prune_layout *o, const prune_cut_options *options) {
+    int width = 0, block = 1;
+    for (int l = 0; l < o->n_layer; l++) {
+        const dw_qtype_row *type = new_down_type(options, &o->parent->net.layer[o->layer_of[l]].down);
+        if (type->block > block) block = type->block; // 1, 32 or 256: the largest is a multiple of all
+        if (o->n_ff[l] > width) width = o->n_ff[l];
+    }
+    return (width + block - 1) / block * block;
+}
+
+static int list_kept(prune_layout *o, const dw_plan *plan, int l, dw_err *err) {
+    const dw_plan_layer *from = &plan->layer[o->layer_of[l]];
+    o->keep[l] = dw_alloc((size_t)o->n_ff[l], sizeof **o->keep, "kept neurons", err);
+    if (!o->keep[l]) return -1;
+    dw_plan_neurons(from, o->keep[l]);
+    for (int j = from->n_keep; j < o->n_ff[l]; j++) o->keep[l][j] = -1;
+    return 0;
+}
+
+static int choose_widths(prune_layout *o, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
+    const size_t n = (size_t)plan->n_layer;
+    o->layer_of = dw_alloc(n, sizeof *o->layer_of, "layers", err);
+    o->n_ff = dw_alloc(n, sizeof *o->n_ff, "layers", err);
+    o->keep = dw_alloc(n, sizeof *o->keep, "layers", err);
+    if (!o->layer_of || !o->n_ff || !o->keep) return -1;
+    for (int l = 0; l < plan->n_layer; l++) {
+        if (plan->layer[l].drop) continue;
+        o->layer_of[o->n_layer] = l;
+        o->n_ff[o->n_layer++] = plan->layer[l].n_keep;
+    }
+    const int common = options->pad ? padded_width(o, options) : 0;
+    for (int l = 0; l < o->n_layer; l++) {
+        o->has_padding |= common > o->n_ff[l];
+        if (options->pad) o->n_ff[l] = common;
+        if (list_kept(o, plan, l, err)) return -1;
+    }
+    return 0;
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------------------- */
+
+/* True when every block of the list is a whole one of the parent, in place, or nothing but zeros. */
+static bool is_whole_blocks(const int32_t *keep, int n, int block) {
+    if (n % block) return false;
+    for (int j = 0; j < n; j++) {
+        const int32_t first = keep[j - j % block];
+        if (first < 0 ? keep[j] >= 0 : first % block || keep[j] != first + j % block) return false;
+    }
+    return true;
+}
+
+static bool keeps_all(const prune_layout *o, int l) {
+    const int n = o->n_ff[l];
+    return n == o->parent->net.hp.n_ff[o->layer_of[l]] && o->keep[l][n - 1] == n - 1;
+}
+
+static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_options *options, dw_err *err) {
+    const dw_tensor *down = t->from[0];
+    const int n = o->n_ff[l], parent_l = o->layer_of[l];
+    const dw_qtype_row *type = new_down_type(options, down);
+    t->ne[0] = (size_t)n;
+    t->type = type;
+    if (type == down->type && keeps_all(o, l)) return 0;
+    t->map = o->keep[l];
+    t->move = PRUNE_BLOCKS;
+    if (type == down->type && is_whole_blocks(t->map, n, type->block)) return 0;
+    if (n % type->block)
+        return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; choose a width that is (rank --multiple %d), another --down-type, or --pad",
+                       parent_l, n, type->name, type->block, type->block);
+    if (!options->encode_down)
+        return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type (best with --source), "
+                            "or rank in groups (--group %d)", parent_l, type->block, type->name, type->block);
+    t->move = PRUNE_ENCODE;
+    o->n_encoded++;
+    if (options->source) t->from[0] = &options->source->net.layer[parent_l].down;
+    return 0;
+}
+
+static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
+    snprintf(t->name, sizeof t->name, "blk.%d.attn_qkv.weight", l);
+    t->from[1] = layer_tensor(o->parent, o->layer_of[l], "attn_k.weight");
+    t->from[2] = layer_tensor(o->parent, o->layer_of[l], "attn_v.weight");
+    t->ne[1] = t->from[0]->ne[1] + t->from[1]->ne[1] + t->from[2]->ne[1];
+}
+
+static bool is_any(const char *name, const char *const *names) {
+    while (*names && strcmp(name, *names)) names++;
+    return *names != NULL;
+}
+
+static int place_layer_tensor(prune_layout *o, prune_tensor *t, int l, const char *rest, const prune_cut_options *options, dw_err *err) {
+    static const char *const by_neuron[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_gate.bias", "ffn_up.bias", NULL};
+    static const char *const kept[] = {"attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_q.bias", "attn_k.bias",
+                                       "attn_v.bias", "attn_qkv.weight", "attn_qkv.bias", "attn_output.weight", "attn_output.bias",
+                                       "attn_q_norm.weight", "attn_k_norm.weight", "ffn_norm.weight", "ffn_down.bias", NULL};
+    snprintf(t->name, sizeof t->name, "blk.%d.%.40s", l, rest);
+    if (!strcmp(rest, "ffn_down.weight")) return place_down(o, t, l, options, err);
+    if (is_any(rest, by_neuron)) {
+        t->ne[t->n_dims - 1] = (size_t)o->n_ff[l];
+        if (!keeps_all(o, l)) t->map = o->keep[l];
+        return 0;
+    }
+    if (!is_any(rest, kept)) return dw_fail(err, "tensor '%s' depends on neurons in a way that cut does not know; cut first, then make it", t->from[0]->name);
+    if (!strncmp(rest, "attn_q.", 7)) t->map = o->q_rows;
+    if (!strncmp(rest, "attn_k.", 7)) t->map = o->k_rows;
+    if (o->is_carrier && !strcmp(o->arch, "openelm") && !strcmp(rest, "attn_q.weight")) fuse_qkv(o, t, l);
+    return 0;
+}
+
+/* The place of the parent's layer in the smaller file, -1 when it is dropped. */
+static int new_layer(const prune_layout *o, int parent_l) {
+    for (int l = 0; l < o->n_layer; l++)
+        if (o->layer_of[l] == parent_l) return l;
+    return -1;
+}
+
+static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_err *err) {
+    const dw_gguf *g = o->parent->gguf;
+    const bool fuse = o->is_carrier && !strcmp(o->arch, "openelm");
+    o->tensor = dw_alloc(dw_gguf_n_tensors(g), sizeof *o->tensor, "the list of tensors", err);
+    if (!o->tensor) return -1;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *from = dw_gguf_tensor(g, i);
+        const char *rest;
+        const int parent_l = layer_of_name(from->name, &rest), l = parent_l < 0 ? -1 : new_layer(o, parent_l);
+        if (parent_l >= 0 && l < 0) continue; // dropped
+        if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight"))) continue; // behind q
+        prune_tensor *t = &o->tensor[o->n_tensor++];
+        *t = (prune_tensor){.type = from->type, .n_dims = from->n_dims, .ne = {from->ne[0], from->ne[1]}, .from = {from}};
+        if (t->n_dims == 2 && t->ne[1] == 1 && t->type->id == DW_F32) t->n_dims = 1; // a vector that says it is a matrix
+        if (l < 0) snprintf(t->name, sizeof t->name, "%s", from->name);
+        else if (place_layer_tensor(o, t, l, rest, options, err)) return -1;
+        o->data_bytes += (double)(prune_tensor_n_rows(t) * prune_tensor_row_bytes(t));
+    }
+    return 0;
+}
+
+/* ---- the source of 16-bit weights ---------------------------------------------------------------------------- */
+
+enum { PROBE_ROWS = 4 };
+
+/* Squared error over squared values of the first rows of down, parent against source. */
+static int probe_source(const dw_tensor *a, const dw_tensor *b, int l, dw_err *err) {
+    const size_t n = a->ne[0];
+    float *x = dw_alloc(n, 2 * sizeof *x, "rows to compare", err);
+    if (!x) return -1;
+    double error = 0, power = 0;
+    for (size_t r = 0; r < PROBE_ROWS && r < a->ne[1]; r++) {
+        a->type->decode(a->data + r * dw_tensor_row_bytes(a), x, n);
+        b->type->decode(b->data + r * dw_tensor_row_bytes(b), x + n, n);
+        for (size_t j = 0; j < n; j++) {
+            error += ((double)x[j] - x[n + j]) * ((double)x[j] - x[n + j]);
+            power += (double)x[n + j] * x[n + j];
+        }
+    }
+    free(x);
+    if (error <= 0.5 * power) return 0; // 2 bits: below 0.2; another model: about 2; NaN fails
+    return dw_fail(err, "the source's 'blk.%d.ffn_down.weight' is another matrix than the model's: give the 16-bit file that the model was made from", l);
+}
+
+static int check_source(const dw_model *m, const dw_model *source, dw_err *err) {
+    const dw_hparams *a = &m->net.hp, *b = &source->net.hp;
+    if (a->n_layer != b->n_layer || a->n_embd != b->n_embd)
+        return dw_fail(err, "the source has %d layers of width %d, the model %d of %d", b->n_layer, b->n_embd, a->n_layer, a->n_embd);
+    for (int l = 0; l < a->n_layer; l++) {
+        const dw_tensor *down = &source->net.layer[l].down;
+        if (a->n_ff[l] != b->n_ff[l]) return dw_fail(err, "layer %d: the source has %d neurons, the model %d", l, b->n_ff[l], a->n_ff[l]);
+        if (down->type->block > 1) return dw_fail(err, "the source's 'blk.%d.ffn_down.weight' is %s; a source has F32, F16 or BF16", l, down->type->name);
+        if (probe_source(&m->net.layer[l].down, down, l, err)) return -1;
+    }
+    return 0;
+}
+
+/* ---- all together ------------------------------------------------------------------------------------------------ */
+
+static int init(prune_layout *o, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
+    if (plan->n_layer != o->parent->net.hp.n_layer)
+        return dw_fail(err, "the plan has %d layers, the model %d", plan->n_layer, o->parent->net.hp.n_layer);
+    if (options->source && check_source(o->parent, options->source, err)) return -1;
+    return choose_widths(o, plan, options, err) || choose_arch(o, err) || place_tensors(o, options, err) ? -1 : 0;
+}
+
+int prune_layout_init(prune_layout *o, const dw_model *parent, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
+    *o = (prune_layout){.parent = parent, .source = options->source};
+    if (!init(o, plan, options, err)) return 0;
+    prune_layout_release(o);
+    return -1;
+}
+
+void prune_layout_release(prune_layout *o) {
+    for (int l = 0; l < o->n_layer && o->keep; l++) free(o->keep[l]);
+    free(o->keep);
+    free(o->layer_of);
+    free(o->n_ff);
+    free(o->q_rows);
+    free(o->k_rows);
+    free(o->tensor);
+    *o = (prune_layout){0};
+}
+
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
+
+static void set_u32(const prune_layout *o, dw_gguf_writer *w, const char *name, int value) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", o->arch, name);
+    dw_gguf_set_u32(w, key, (uint32_t)value);
+}
+
+/* Arrays with a number a layer lose those of dropped layers. */
+static int set_filtered(const prune_layout *o, dw_gguf_writer *w, const char *key, const dw_kv *kv, dw_err *err) {
+    const size_t size = kv->count ? kv->n_bytes / kv->count : 0;
+    dw_kv part = *kv;
+    part.count = (size_t)o->n_layer;
+    part.n_bytes = part.count * size;
+    uint8_t *data = dw_alloc(part.n_bytes, 1, "a key", err);
+    if (!data) return -1;
+    for (int l = 0; l < o->n_layer; l++) memcpy(data + (size_t)l * size, kv->data + (size_t)o->layer_of[l] * size, size);
+    part.data = data;
+    dw_gguf_set_kv(w, key, &part);
+    free(data);
+    return 0;
+}
+
+/* The architecture's keys change their prefix, and what speaks of single neurons of the parent is left out. */
+static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
+    const dw_model *m = o->parent;
+    const size_t n_arch = strlen(m->arch->name);
+    const size_t n_layer = (size_t)m->net.hp.n_layer;
+    int rc = 0;
+    for (size_t i = 0; i < dw_gguf_n_kv(m->gguf) && !rc; i++) {
+        const dw_kv *kv = dw_gguf_kv(m->gguf, i);
+        if (!strncmp(kv->key, "deadwood.", 9)) continue;
+        if (strncmp(kv->key, m->arch->name, n_arch) || kv->key[n_arch] != '.') {
+            dw_gguf_set_kv(w, kv->key, kv);
+            continue;
+        }
+        char *key = dw_format(err, "%s%s", o->arch, kv->key + n_arch);
+        const bool by_layer = kv->is_array && kv->type != DW_KV_STR && kv->count == n_layer && o->n_layer < m->net.hp.n_layer;
+        if (!key) rc = -1;
+        else if (by_layer) rc = set_filtered(o, w, key, kv, err);
+        else dw_gguf_set_kv(w, key, kv);
+        free(key);
+    }
+    return rc;
+}
+
+static void set_widths(const prune_layout *o, dw_gguf_writer *w) {
+    if (!dw_arch_find((dw_str){o->arch, strlen(o->arch)})->may_differ_by_layer) {
+        set_u32(o, w, "feed_forward_length", o->n_ff[0]);
+        return;
+    }
+    char key[128];
+    snprintf(key, sizeof key, "%s.feed_forward_length", o->arch);
+    dw_gguf_set_array(w, key, DW_KV_U32, o->n_ff, (size_t)o->n_layer);
+}
+
+int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
+    const dw_hparams *hp = &o->parent->net.hp;
+    if (copy_keys(o, w, err)) return -1;
+    dw_gguf_set_text(w, "general.architecture", o->arch);
+    set_u32(o, w, "block_count", o->n_layer);
+    set_widths(o, w);
+    if (o->is_carrier) { // what a native architecture may leave to a default
+        set_u32(o, w, "attention.key_length", hp->head_dim);
+        set_u32(o, w, "attention.value_length", hp->head_dim);
+        set_u32(o, w, "rope.dimension_count", hp->head_dim);
+        set_u32(o, w, "vocab_size", hp->n_vocab);
+    }
+    bool quantized = false;
+    for (size_t i = 0; i < o->n_tensor; i++) {
+        const prune_tensor *t = &o->tensor[i];
+        quantized |= t->move == PRUNE_ENCODE && t->type->block > 1;
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    if (quantized) dw_gguf_set_u32(w, "general.quantization_version", 2);
+    return 0;
+}

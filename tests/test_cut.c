@@ -1,0 +1,431 @@
+/* test_cut.c - cutting: what stays is the parent's, bit for bit, and computes what the parent computes with a list. */
+#include "build.h"
+#include "engine.h"
+#include "experiments/stock.h"
+#include "formats/plan.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N = 24, MAX_LAYERS = 64 };
+
+/* ---- models and plans ------------------------------------------------------------------------------------------ */
+
+/* A path in this program's folder; the last 64 stay. */
+static const char *in_folder(const char *name) {
+    static char path[64][256];
+    static int i;
+    i = (i + 1) % 64;
+    snprintf(path[i], sizeof path[i], "%s/%s", test_folder(), name);
+    return path[i];
+}
+
+/* The path of a random model of a shape; made once. */
+static const char *synth(const char *shape, const char *type) {
+    char name[96];
+    snprintf(name, sizeof name, "%s-%s.gguf", shape, type);
+    const char *path = in_folder(name);
+    if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s -o %s -q", shape, type, path), "%s", test_run_output());
+    return path;
+}
+
+/* "keep of layer 0|keep of layer 1|..": the last one is repeated for further layers. */
+static const char *write_plan(const char *name, const char *model, const char *keeps) {
+    const char *path = in_folder(name);
+    dw_err err = {0};
+    dw_model *m = dw_model_open(model, &err);
+    FILE *f = fopen(path, "w");
+    char hash[65];
+    if (!CHECK(m && f && !dw_sha256_file(model, hash, &err), "%s", err.text)) exit(1);
+    fprintf(f, "# deadwood plan 1\n# model %s sha256 %s\nlayer width keep\n", model, hash);
+    for (int l = 0; l < dw_model_hparams(m)->n_layer; l++) {
+        const size_t n = strcspn(keeps, "|");
+        int width = 0, first, last, used = 0;
+        char keep[4096];
+        snprintf(keep, sizeof keep, "%.*s", (int)n, keeps);
+        if (!strcmp(keep, "all")) snprintf(keep, sizeof keep, "0-%d", dw_model_hparams(m)->n_ff[l] - 1);
+        for (const char *p = keep; sscanf(p, "%d%n", &first, &used) == 1; p += *p == ',') {
+            p += used;
+            last = *p == '-' && sscanf(p + 1, "%d%n", &last, &used) == 1 ? (p += used + 1, last) : first;
+            width += last - first + 1;
+        }
+        fprintf(f, "%d %d %s\n", l, width, keep);
+        if (keeps[n]) keeps += n + 1;
+    }
+    fclose(f);
+    dw_model_close(m);
+    return path;
+}
+
+static const char *cut(const char *model, const char *plan, const char *name, const char *options) {
+    const char *path = in_folder(name);
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options), "%s: %s", name, test_run_output());
+    return path;
+}
+
+/* The program refuses with one line that holds the words, and leaves no file. */
+static void refused(const char *model, const char *plan, const char *options, const char *words) {
+    const char *path = in_folder("refused.gguf");
+    unlink(path);
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options) == 1 && access(path, F_OK), "not refused: %s", words);
+    const char *text = test_run_output();
+    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
+}
+
+/* ---- logits ------------------------------------------------------------------------------------------------------ */
+
+static void tokens_of(int32_t *token, int n_vocab) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 5);
+    for (int i = 0; i < N; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)n_vocab);
+}
+
+/* Logits (N, n_vocab) by ref; with a plan of the model, those of the neurons that it keeps, chosen by list. */
+static float *logits(const char *path, const char *plan_path, size_t *n) {
+    dw_err err = {0};
+    dw_pool *pool = dw_pool_new(2, &err);
+    dw_model *m = dw_model_open(path, &err);
+    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = 64, .kv = DW_KV_CACHE_F32}, &err) : NULL;
+    if (!CHECK(s, "%s", err.text)) exit(1);
+    const dw_hparams *hp = dw_model_hparams(m);
+    *n = (size_t)N * (size_t)hp->n_vocab;
+    float *out = calloc(*n, sizeof *out);
+    int32_t token[N], *list[MAX_LAYERS], length[MAX_LAYERS];
+    uint8_t all[N];
+    memset(all, 1, sizeof all);
+    tokens_of(token, hp->n_vocab);
+    dw_plan plan = {0};
+    const dw_selection selection = {(const int32_t *const *)list, length};
+    if (plan_path) {
+        CHECK(!dw_plan_read(&plan, plan_path, hp->n_ff, hp->n_layer, &err), "%s", err.text);
+        for (int l = 0; l < plan.n_layer; l++) {
+            length[l] = plan.layer[l].n_keep;
+            list[l] = calloc((size_t)length[l] + 1, sizeof **list);
+            dw_plan_neurons(&plan.layer[l], list[l]);
+        }
+        CHECK(!dw_session_set_selection(s, &selection, &err), "%s", err.text);
+    }
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) && !dw_session_logits(s, 0, N, out, &err), "%s", err.text);
+    dw_session_free(s);
+    for (int l = 0; l < plan.n_layer; l++) free(list[l]);
+    dw_plan_release(&plan);
+    dw_model_close(m);
+    dw_pool_free(pool);
+    return out;
+}
+
+static double nmse(const float *a, const float *b, size_t n) {
+    double error = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        power += (double)b[i] * b[i];
+    }
+    return error / power;
+}
+
+static void same_logits(const char *small, const char *parent, const char *plan, const char *what) {
+    size_t n, n_parent;
+    float *a = logits(small, NULL, &n), *b = logits(parent, plan, &n_parent);
+    if (CHECK(n == n_parent)) CHECK(nmse(a, b, n) <= 1e-10, "%s: NMSE %.1e", what, nmse(a, b, n));
+    free(a);
+    free(b);
+}
+
+static const struct shape {
+    const char *name, *carrier; // NULL: none, unequal widths are refused
+} shapes[] = {{"tiny-llama", "deci"}, {"tiny-qwen2", "deci"}, {"tiny-qwen3-tied", "openelm"}, {"tiny-qwen3", NULL}, {"tiny-deci", "deci"}, {"tiny-openelm", "openelm"}};
+
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+static void check_arch(const char *path, const char *arch) {
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(path, &err);
+    dw_str found = {0};
+    CHECK(g && dw_gguf_str(g, "general.architecture", &found, &err) == 1 && dw_str_is(found, arch), "expected architecture '%s'", arch);
+    dw_gguf_close(g);
+}
+
+static void uniform(void) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        if (strstr(shapes[i].name, "deci") || strstr(shapes[i].name, "openelm")) continue; // their widths are unequal
+        for (int k = 0; k < 2 - i % 2; k++) { // every other shape in Q8_0 too
+            const char *model = synth(shapes[i].name, k ? "Q8_0" : "F32");
+            const char *plan = write_plan("plan.tsv", model, k ? "32-63,96-127|0-31,64-95" : "0-10,20-40,127|1-33");
+            const char *small = cut(model, plan, "small.gguf", "");
+            same_logits(small, model, plan, shapes[i].name);
+            check_arch(small, strstr(shapes[i].name, "llama") ? "llama" : strstr(shapes[i].name, "qwen2") ? "qwen2" : "qwen3");
+        }
+    }
+}
+
+static const char some[] = "1-31,65-95|7|2-30|5,96-127"; // fits 96, 64, 32, 128 too
+
+static void unequal(void) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        for (int k = 0; k < 2 - i % 2; k++) { // every other shape in Q8_0 too
+            const char *model = synth(shapes[i].name, k ? "Q8_0" : "F32");
+            const char *plan = write_plan("plan.tsv", model, k ? "0-31,64-95|32-63|0-31|96-127" : some);
+            if (!shapes[i].carrier) {
+                refused(model, plan, "", "output matrix of its own");
+                continue;
+            }
+            const char *small = cut(model, plan, "small.gguf", "");
+            same_logits(small, model, plan, shapes[i].name);
+            check_arch(small, shapes[i].carrier);
+        }
+    }
+}
+
+static void padded(void) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        for (int k = 0; k < 2 - i % 2; k++) { // every other shape in Q8_0 too
+            const char *model = synth(shapes[i].name, k ? "Q8_0" : "F32");
+            const char *plan = write_plan("plan.tsv", model, k ? "0-31|32-63|0-31|96-127" : some);
+            const char *small = cut(model, plan, "small.gguf", "--pad");
+            same_logits(small, model, plan, shapes[i].name);
+            dw_err err = {0};
+            dw_model *m = dw_model_open(small, &err);
+            REQUIRE(m, "%s", err.text);
+            for (int l = 0; l < 4; l++) CHECK(dw_model_hparams(m)->n_ff[l] == (k ? 32 : 62));
+            dw_model_close(m);
+        }
+    }
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+/* Every tensor of both files is the same, and so is every key but the lineage. */
+static void same_file(const char *a_path, const char *b_path, const char *what) {
+    dw_err err = {0};
+    dw_gguf *a = dw_gguf_open(a_path, &err), *b = dw_gguf_open(b_path, &err);
+    REQUIRE(a && b, "%s: %s", what, err.text);
+    CHECK(dw_gguf_n_tensors(a) == dw_gguf_n_tensors(b), "%s", what);
+    for (size_t i = 0; i < dw_gguf_n_tensors(a); i++) {
+        const dw_tensor *t = dw_gguf_tensor(a, i), *u = dw_gguf_find_tensor(b, t->name);
+        CHECK(u && u->type == t->type && u->n_bytes == t->n_bytes && u->ne[0] == t->ne[0] && !memcmp(u->data, t->data, t->n_bytes), "%s: %s", what, t->name);
+    }
+    for (size_t i = 0; i < dw_gguf_n_kv(a); i++) {
+        const dw_kv *k = dw_gguf_kv(a, i), *u = dw_gguf_find(b, k->key);
+        if (!strncmp(k->key, "deadwood.", 9)) continue;
+        CHECK(u && u->type == k->type && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes), "%s: key %s", what, k->key);
+    }
+    dw_gguf_close(a);
+    dw_gguf_close(b);
+}
+
+static bool is_tested(const dw_qtype_row *t) { // in the short run one of each kind
+    return test_slow() || t->id == DW_Q4_0 || t->id == DW_Q5_1 || t->id == DW_Q3_K || t->id == DW_Q6_K || t->id == DW_IQ4_NL || t->id == DW_BF16;
+}
+
+static void rate_zero(void) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        const char *model = synth(shapes[i].name, "F32");
+        same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), shapes[i].name);
+    }
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        if (!is_tested(t)) continue;
+        const char *model = synth("mini", t->name);
+        same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), t->name);
+        same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", "--down-type same --pad"), t->name);
+    }
+}
+
+/* Kept columns of a down matrix of the small file are those of the parent. */
+static void check_down(const char *small_path, const char *parent_path, const int32_t *keep, int n_keep, double bound) {
+    dw_err err = {0};
+    dw_gguf *a = dw_gguf_open(small_path, &err), *b = dw_gguf_open(parent_path, &err);
+    REQUIRE(a && b, "%s", err.text);
+    const dw_tensor *t = dw_gguf_find_tensor(a, "blk.3.ffn_down.weight"), *u = dw_gguf_find_tensor(b, "blk.3.ffn_down.weight");
+    REQUIRE(t && u && t->ne[0] == (size_t)n_keep);
+    float *x = calloc(t->ne[0] + u->ne[0], sizeof *x), *y = x + t->ne[0];
+    double error = 0, power = 0;
+    for (size_t r = 0; r < t->ne[1]; r++) {
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), x, t->ne[0]);
+        u->type->decode(u->data + r * dw_tensor_row_bytes(u), y, u->ne[0]);
+        for (int j = 0; j < n_keep; j++) {
+            error += (x[j] - y[keep[j]]) * (x[j] - y[keep[j]]);
+            power += y[keep[j]] * y[keep[j]];
+        }
+    }
+    CHECK(error <= bound * power, "%s: NMSE %.2e, allowed %.1e", t->type->name, error / power, bound);
+    free(x);
+    dw_gguf_close(a);
+    dw_gguf_close(b);
+}
+
+static void every_type(void) {
+    int32_t keep[512];
+    for (int j = 0; j < 512; j++) keep[j] = j < 256 ? j + 256 : j + 512;
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        if (!is_tested(t)) continue;
+        const char *model = synth("mini", t->name);
+        check_down(cut(model, write_plan("plan.tsv", model, "256-511,768-1023"), "small.gguf", ""), model, keep, 512, 0);
+        if (t->block == 1) continue;
+        const char *plan = write_plan("plan.tsv", model, "16-255,272-511,768-799");
+        refused(model, plan, "", t->block == 256 ? "whole blocks of 256" : "whole blocks of 32");
+    }
+}
+
+static void cut_twice(void) {
+    const char *model = synth("tiny-llama", "F16"), *plan = write_plan("a.tsv", model, "10-89,100-109");
+    const char *once = cut(model, write_plan("both.tsv", model, "10-19,40-89,105-109"), "once.gguf", "");
+    const char *first = cut(model, plan, "first.gguf", "");
+    same_file(once, cut(first, write_plan("b.tsv", first, "0-9,30-79,85-89"), "twice.gguf", ""), "equal widths");
+
+    once = cut(model, write_plan("both.tsv", model, "10-19,40-89|drop|drop|3"), "once.gguf", "");
+    first = cut(model, write_plan("a.tsv", model, "10-89|0-9|drop|3,70"), "first.gguf", "");
+    same_file(once, cut(first, write_plan("b.tsv", first, "0-9,30-79|drop|0"), "twice.gguf", ""), "a carrier with dropped layers");
+}
+
+static void renumbered(void) {
+    const char *model = synth("tiny-deci", "F32");
+    const char *small = cut(model, write_plan("plan.tsv", model, "all|drop|all|all"), "small.gguf", "");
+    dw_err err = {0};
+    dw_gguf *a = dw_gguf_open(small, &err), *b = dw_gguf_open(model, &err);
+    dw_model *m = dw_model_open(small, &err);
+    REQUIRE(a && b && m, "%s", err.text);
+    const dw_hparams *hp = dw_model_hparams(m);
+    CHECK(hp->n_layer == 3 && hp->n_ff[1] == 32 && hp->n_ff[2] == 128 && hp->n_head[1] == 4 && hp->n_head[2] == 2);
+    const dw_tensor *t = dw_gguf_find_tensor(a, "blk.2.attn_q.weight"), *u = dw_gguf_find_tensor(b, "blk.3.attn_q.weight");
+    CHECK(t && u && t->n_bytes == u->n_bytes && !memcmp(t->data, u->data, t->n_bytes));
+    CHECK(!dw_gguf_find_tensor(a, "blk.3.attn_q.weight"));
+    dw_model_close(m);
+    dw_gguf_close(a);
+    dw_gguf_close(b);
+}
+
+static void threads(void) {
+    const char *model = synth("mini", "Q4_0"), *plan = write_plan("plan.tsv", model, "3-500,600-613");
+    char hash[2][65];
+    dw_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        const char *path = cut(model, plan, "small.gguf", i ? "--down-type same -t 4" : "--down-type same -t 1");
+        CHECK(!dw_sha256_file(path, hash[i], &err), "%s", err.text);
+    }
+    CHECK(!strcmp(hash[0], hash[1]));
+}
+
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
+
+static void encoded(void) {
+    if (access("experiments/mini/model.safetensors", R_OK)) SKIP("experiments/mini is not there");
+    const char *m16 = in_folder("m16.gguf"), *m4 = in_folder("m4.gguf");
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q", m16) && !test_run("deadwood-convert experiments/mini --type q4_0 -o %s -q", m4), "%s",
+            test_run_output());
+    int32_t keep[320];
+    for (int j = 0; j < 320; j++) keep[j] = 3 * j + 1;
+    char text[4096] = "";
+    for (int j = 0; j < 320; j++) sprintf(text + strlen(text), j ? ",%d" : "%d", keep[j]);
+    const char *plan = write_plan("third.tsv", m4, text);
+    char options[512];
+    snprintf(options, sizeof options, "--down-type same --source %s", m16);
+    const char *once = cut(m4, plan, "once.gguf", options), *twice = cut(m4, plan, "twice.gguf", "--down-type same");
+    check_down(once, m16, keep, 320, 0.011);
+    check_down(twice, m16, keep, 320, 0.02);
+    check_down(cut(m4, plan, "q8.gguf", "--down-type q8_0"), m4, keep, 320, 1e-4);
+    check_down(cut(m4, plan, "f32.gguf", "--down-type f32"), m4, keep, 320, 0);
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s --down-type same", m4, plan, twice) == 0 && strstr(test_run_output(), "16 bits are the better source"));
+    refused(m4, plan, "--down-type q4_k", "no whole number of Q4_K blocks of 256");
+}
+
+static void sources(void) {
+    const char *model = synth("mini", "Q4_0"), *plan = write_plan("plan.tsv", model, "0-511");
+    char options[512];
+    snprintf(options, sizeof options, "--down-type same --source %s", synth("mini", "BF16"));
+    refused(model, plan, options, "is another matrix than the model's");
+    snprintf(options, sizeof options, "--down-type same --source %s", synth("tiny-llama", "F32"));
+    refused(model, plan, options, "the source has 4 layers");
+    snprintf(options, sizeof options, "--down-type same --source %s", model);
+    refused(model, plan, options, "is Q4_0; a source has");
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void refusals(void) {
+    const char *model = synth("tiny-llama", "Q8_0"), *other = synth("tiny-qwen2", "F32");
+    refused(other, write_plan("plan.tsv", model, "0-31"), "", "was made for another model");
+    refused(model, write_plan("plan.tsv", model, "0-32"), "", "33 neurons are no whole number of Q8_0 blocks of 32");
+    refused(model, write_plan("plan.tsv", model, "16-47"), "", "not whole blocks of 32");
+    refused(model, write_plan("plan.tsv", model, "drop"), "", "drops every layer");
+    refused(model, write_plan("plan.tsv", model, "0-31|none"), "", "keeps no neuron");
+    refused(model, write_plan("plan.tsv", model, "0-128"), "", "neuron 128 does not exist");
+    CHECK(test_run("deadwood-cut -m %s -p %s -o /dev/null", model, write_plan("plan.tsv", model, "0-31")) == 1);
+}
+
+static void lineage(void) {
+    const char *model = synth("tiny-llama", "F32"), *plan = write_plan("plan.tsv", model, "0-31");
+    FILE *f = fopen(plan, "a");
+    fprintf(f, "# text   a.txt  sha256 %064d  tokens 32  blocks 0123456789abcdef\n", 7);
+    fclose(f);
+    char hash[65];
+    dw_err err = {0};
+    CHECK(!dw_sha256_file(plan, hash, &err), "%s", err.text);
+    dw_gguf *g = dw_gguf_open(cut(model, plan, "small.gguf", ""), &err);
+    REQUIRE(g, "%s", err.text);
+    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
+    REQUIRE(steps && steps->count == 2);
+    char *step = strndup(steps->str[1].ptr, steps->str[1].len);
+    CHECK(strstr(step, "\"cut\"") && strstr(step, hash) && strstr(step, "0123456789abcdef") && !strstr(step, test_folder()), "%s", step);
+    free(step);
+    dw_gguf_close(g);
+}
+
+/* ---- stock ------------------------------------------------------------------------------------------------------- */
+
+/* Logits of stock against ours, F32 weights and cache. */
+static void check_stock(stock *s, const char *path, const char *what) {
+    dw_err err = {0};
+    size_t n;
+    float *ours = logits(path, NULL, &n);
+    stock_session *ss = stock_session_new(s, path, &(stock_options){.n_threads = 1, .n_ctx = 64, .n_batch = 64, .kv_f32 = true, .plain_buffers = true}, &err);
+    if (CHECK(ss, "%s: %s", what, err.text)) {
+        const size_t n_vocab = (size_t)stock_session_n_vocab(ss);
+        int32_t token[N];
+        tokens_of(token, (int)n_vocab);
+        REQUIRE(!stock_session_eval(ss, token, N, 0, N, &err) && n == n_vocab * N, "%s: %s", what, err.text);
+        for (int i = 0; i < N; i++) {
+            const double e = nmse(stock_session_logits(ss, i), ours + (size_t)i * n_vocab, n_vocab);
+            CHECK(e <= 1e-6, "%s: NMSE %.1e of token %d", what, e, i);
+        }
+    }
+    stock_session_free(ss);
+    free(ours);
+}
+
+static void stock_loads(void) {
+    dw_err err = {0};
+    stock *s = stock_open(NULL, &err);
+    if (!s) SKIP("%s", err.text);
+    static const struct { const char *keeps, *options; } ways[] = {
+        {"0-63|0-63|0-63|0-31,64-95", "--pad"}, {"0-63|32-95|0-63|0-63", ""}, {"0-31,64-95|32-63|0-31|96-127", ""}, {"0-63|drop|5|7,9", ""}, {"0-63|drop|5|7,9", "--pad"}};
+    for (int i = 0; i < N_SHAPES; i++) {
+        const char *model = synth(shapes[i].name, "F32");
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            if ((!shapes[i].carrier || strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm")) && k != 0 && k != 4) continue;
+            const bool by_layer = strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm");
+            const char *plan = write_plan("plan.tsv", model, by_layer ? "0-63|drop|5|7,9" : ways[k].keeps);
+            check_stock(s, cut(model, plan, "small.gguf", ways[k].options), shapes[i].name);
+        }
+    }
+    stock_close(s);
+}
+
+static const test_case cases[] = {
+    {"a file cut to equal widths computes what a list of the same neurons computes", uniform},
+    {"a file cut to unequal widths computes the same, in an architecture that has them", unequal},
+    {"a padded file computes the same, at one width", padded},
+    {"rate 0 gives the parent's tensors and keys bit for bit, in every type", rate_zero},
+    {"whole blocks of down are copied in every type, others refused", every_type},
+    {"cutting A then B equals cutting A and B at once", cut_twice},
+    {"dropped layers are renumbered, and with them what the keys say by layer", renumbered},
+    {"the bytes do not depend on the number of threads", threads},
+    {"down is encoded again as asked, better from 16 bits", encoded},
+    {"a source of other weights, shape or type is refused", sources},
+    {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},
+    {"the lineage names the plan and the texts that it learnt from", lineage},
+    {"stock llama.cpp computes the same from cut files", stock_loads},
+    {0}};
+TEST_MAIN(cases)
