@@ -277,18 +277,44 @@ static void half_precision(void) {
 
 enum { CTX = 200, GROUP = 3, QUERIES = 21 };
 
+/* at_once 0: one by one, with the function for single tokens. */
 static void attend_all(const dw_vec *vec, dw_attend_job job, int n_tokens, int at_once) {
     const float *q = job.q;
     float *mix = job.mix;
     const int32_t *pos = job.pos;
-    for (int t = 0; t < n_tokens; t += at_once) {
+    const int step = at_once ? at_once : 1;
+    for (int t = 0; t < n_tokens; t += step) {
         job.q = q + (size_t)t * job.ld;
         job.mix = mix + (size_t)t * job.ld;
         job.pos = pos + t;
-        job.n_tokens = n_tokens - t < at_once ? n_tokens - t : at_once;
+        job.n_tokens = n_tokens - t < step ? n_tokens - t : step;
         memset(job.scratch, 0xff, dw_attend_scratch_bytes(job.head_dim, job.n_group));
-        vec->attend(&job);
+        if (at_once) vec->attend(&job);
+        else vec->attend_token(&job);
     }
+}
+
+/* Relative RMS error against softmax in double. */
+static double attention_error(const float *mix, size_t ld, const float *q, const float *k, const float *v, int head_dim, const int32_t *pos,
+                              float scale) {
+    double error = 0, size = 0;
+    for (int t = 0; t < QUERIES; t++)
+        for (int g = 0; g < GROUP; g++) {
+            const size_t at = (size_t)t * ld + (size_t)(g * head_dim);
+            double score[CTX], sum = 0;
+            for (int p = 0; p <= pos[t]; p++) {
+                score[p] = 0;
+                for (int d = 0; d < head_dim; d++) score[p] += (double)q[at + (size_t)d] * (double)k[p * head_dim + d];
+                sum += score[p] = exp(score[p] * scale);
+            }
+            for (int d = 0; d < head_dim; d++) {
+                double expected = 0;
+                for (int p = 0; p <= pos[t]; p++) expected += score[p] / sum * (double)v[p * head_dim + d];
+                error += (mix[at + (size_t)d] - expected) * (mix[at + (size_t)d] - expected);
+                size += expected * expected;
+            }
+        }
+    return sqrt(error / size);
 }
 
 static void attention_of(int head_dim, dw_kv_cache type) {
@@ -316,27 +342,12 @@ static void attention_of(int head_dim, dw_kv_cache type) {
     EACH_LEVEL(vec) {
         dw_attend_job job = {type, k.data, v.data, head_dim, GROUP, QUERIES, pos, q, mix, ld, scale,
                              aligned_alloc(64, dw_attend_scratch_bytes(head_dim, GROUP))};
+        for (int one = 0; one < 2; one++) {
+            attend_all(vec, job, QUERIES, one ? 0 : QUERIES);
+            const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale), limit = type == DW_KV_CACHE_F16 ? 1e-3 : 1e-6;
+            CHECK(error <= limit, "%s head_dim %d, one %d: %g", dw_level_names[level], head_dim, one, error);
+        }
         attend_all(vec, job, QUERIES, QUERIES);
-        double error = 0, size = 0;
-        for (int t = 0; t < QUERIES; t++)
-            for (int g = 0; g < GROUP; g++) {
-                double score[CTX], sum = 0;
-                for (int p = 0; p <= pos[t]; p++) {
-                    score[p] = 0;
-                    for (int d = 0; d < head_dim; d++)
-                        score[p] += (double)q[(size_t)t * ld + (size_t)(g * head_dim + d)] * (double)kf[p * head_dim + d];
-                    sum += score[p] = exp(score[p] * scale);
-                }
-                for (int d = 0; d < head_dim; d++) {
-                    double expected = 0;
-                    for (int p = 0; p <= pos[t]; p++) expected += score[p] / sum * (double)vf[p * head_dim + d];
-                    const double got = mix[(size_t)t * ld + (size_t)(g * head_dim + d)];
-                    error += (got - expected) * (got - expected);
-                    size += expected * expected;
-                }
-            }
-        const double limit = type == DW_KV_CACHE_F16 ? 1e-3 : 1e-6;
-        CHECK(sqrt(error / size) <= limit, "%s head_dim %d: %g", dw_level_names[level], head_dim, sqrt(error / size));
         for (int at_once = 1; at_once < QUERIES; at_once += 4) {
             job.mix = again;
             attend_all(vec, job, QUERIES, at_once);

@@ -61,6 +61,8 @@ int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
     return -1;
 }
 
+static bool is_few(const dw_pass *p, int n_tokens) { return !p->exact && n_tokens <= DW_DOT_MAX_COLS; }
+
 /* ---- steps in common ---------------------------------------------------------------------------------------- */
 
 static void embed(dw_pass *p, int ith, int n_threads) {
@@ -140,8 +142,9 @@ static int block_end(const dw_pass *p, int first, int most) {
 static void attend(dw_pass *p, int l, int ith, int n_threads) {
     const dw_step s = begin(p, ith, n_threads);
     const dw_layer *w = &p->net->layer[l];
+    const bool few = is_few(p, p->n_tokens);
     const int n = p->net->hp.head_dim, n_group = w->n_head / w->n_head_kv;
-    const int most = n_group < DW_QUERY_BLOCK ? DW_QUERY_BLOCK / n_group : 1;
+    const int most = few ? 1 : n_group < DW_QUERY_BLOCK ? DW_QUERY_BLOCK / n_group : 1;
     const size_t element = p->cache.type == DW_KV_CACHE_F32 ? sizeof(float) : sizeof(uint16_t);
     int n_blocks = 0;
     for (int t = 0; t < p->n_tokens; t = block_end(p, t, most)) n_blocks++;
@@ -157,13 +160,12 @@ static void attend(dw_pass *p, int l, int ith, int n_threads) {
                                    .v = (const uint8_t *)p->cache.v[l] + at * element, .head_dim = n, .n_group = n_group,
                                    .n_tokens = block_end(p, first, most) - first, .pos = p->pos + first, .q = p->q + q,
                                    .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s.kernel};
-        s.vec->attend(&job);
+        if (few) s.vec->attend_token(&job);
+        else s.vec->attend(&job);
     }
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */
-
-static bool is_few(const dw_pass *p, int n_tokens) { return !p->exact && n_tokens <= DW_DOT_MAX_COLS; }
 
 static void qkv(dw_pass *p, int l, int ith, int n_threads) {
     const dw_step s = begin(p, ith, n_threads);

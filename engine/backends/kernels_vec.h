@@ -43,6 +43,7 @@ typedef struct dw_vec {
     void (*to_f16)(const float *x, int n, uint16_t *y);
     void (*exp_sum)(const float *x, int n, float *max, float *sum);                   // sum of exp(x - max)
     void (*attend)(const dw_attend_job *job);
+    void (*attend_token)(const dw_attend_job *job);                                   // n_tokens 1; other sums than attend's
 } dw_vec;
 
 extern const dw_vec dw_vec_portable, dw_vec_avx2, dw_vec_avx512;

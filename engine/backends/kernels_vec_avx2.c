@@ -48,5 +48,7 @@ TARGET static inline void transpose16(const float *src, size_t ld_src, float *ds
         for (size_t j = 0; j < 16; j += 8) transpose8(src + i * ld_src + j, ld_src, dst + j * ld_dst + i, ld_dst);
 }
 
+TARGET static inline void transpose_lanes(const float *src, float *dst) { transpose8(src, LANES, dst, LANES); }
+
 #include "backends/kernels_vec_body.inc"
 #endif

@@ -47,5 +47,7 @@ TARGET static inline void transpose16(const float *src, size_t ld_src, float *ds
     }
 }
 
+TARGET static inline void transpose_lanes(const float *src, float *dst) { transpose16(src, LANES, dst, LANES); }
+
 #include "backends/kernels_vec_body.inc"
 #endif

@@ -32,4 +32,9 @@ static inline void transpose16(const float *src, size_t ld_src, float *dst, size
         for (size_t j = 0; j < 16; j++) dst[i * ld_dst + j] = src[j * ld_src + i];
 }
 
+static inline void transpose_lanes(const float *src, float *dst) {
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < LANES; j++) dst[i * LANES + j] = src[j * LANES + i];
+}
+
 #include "backends/kernels_vec_body.inc"
