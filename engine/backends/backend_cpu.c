@@ -63,6 +63,15 @@ int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
 
 static bool is_few(const dw_pass *p, int n_tokens) { return !p->exact && n_tokens <= DW_DOT_MAX_COLS; }
 
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) {
+    const int left = pieces->end - pieces->next;
+    run->first = dw_pieces_next(s, pieces);
+    if (run->first < 0) return false;
+    run->end = run->first + (left > 0 ? dw_smaller(left, DW_FEW_RUN) : 1);
+    if (left > 0) pieces->next = run->end;
+    return true;
+}
+
 /* ---- steps in common ---------------------------------------------------------------------------------------- */
 
 static void embed(dw_pass *p, int ith, int n_threads) {

@@ -37,8 +37,13 @@ typedef struct dw_pieces {
     int n_shared_out, n;
 } dw_pieces;
 
+typedef struct dw_run {
+    int first, end;
+} dw_run;
+
 dw_pieces dw_pieces_begin(const dw_step *s, int n, bool own_shares);
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces); // -1 once: no more; a barrier must follow before the next step
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run); // likewise, up to DW_FEW_RUN pieces of its own at once
 
 typedef enum dw_head_kind { DW_HEAD_Q, DW_HEAD_K, DW_HEAD_V } dw_head_kind;
 
@@ -54,6 +59,7 @@ static inline int dw_smaller(int a, int b) { return a < b ? a : b; }
 
 enum {
     DW_FEW_ROWS = 32,   // of a piece in `few`
+    DW_FEW_RUN = 64,    // pieces
     DW_MANY_ROWS = 256, // most rows of a piece in `many`, but for wider heads
 };
 

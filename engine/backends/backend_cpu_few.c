@@ -53,6 +53,20 @@ static void dot_rows(vectors *v, const dw_tensor *w, const int32_t *list, int fi
     }
 }
 
+/* The next rows of n_rows for this thread, or none. */
+static bool next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n) {
+    dw_run run;
+    if (!dw_pieces_run(s, pieces, &run)) return false;
+    *first = run.first * DW_FEW_ROWS;
+    *n = dw_smaller(run.end * DW_FEW_ROWS, n_rows) - *first;
+    return true;
+}
+
+static dw_pieces pieces_of_rows(const dw_step *s, int n_rows) {
+    const int n = (n_rows + DW_FEW_ROWS - 1) / DW_FEW_ROWS;
+    return dw_pieces_begin(s, n ? n : 1, true); // an empty selection still leaves zeros
+}
+
 void dw_few_qkv(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     const int n = s->p->net->hp.head_dim;
@@ -70,9 +84,8 @@ void dw_few_qkv(const dw_step *s, int l) {
 static void add_product(const dw_step *s, vectors *v, const dw_tensor *w, const dw_tensor *bias) {
     const int n_rows = (int)w->ne[1];
     const float *b = dw_floats(bias);
-    dw_pieces pieces = dw_pieces_begin(s, (n_rows + DW_FEW_ROWS - 1) / DW_FEW_ROWS, true);
-    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const int first = i * DW_FEW_ROWS, n = dw_smaller(DW_FEW_ROWS, n_rows - first);
+    dw_pieces pieces = pieces_of_rows(s, n_rows);
+    for (int first, n; next_rows(s, &pieces, n_rows, &first, &n);) {
         dot_rows(v, w, NULL, first, n, s->gate, (size_t)n);
         for (int t = 0; t < v->n_cols; t++)
             s->vec->add(s->p->x + (size_t)t * (size_t)n_rows + first, s->gate + t * n, b ? b + first : NULL, n);
@@ -88,11 +101,10 @@ void dw_few_attn_out(const dw_step *s, int l) {
 void dw_few_ffn_neurons(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     const int32_t *list = s->p->selected;
-    const int n_all = list ? s->p->n_selected : w->n_ff, n_pieces = (n_all + DW_FEW_ROWS - 1) / DW_FEW_ROWS;
+    const int n_all = list ? s->p->n_selected : w->n_ff;
     vectors v = normed(s, &w->ffn_norm);
-    dw_pieces pieces = dw_pieces_begin(s, n_pieces ? n_pieces : 1, true); // an empty list still leaves zeros
-    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const int first = i * DW_FEW_ROWS, n = dw_smaller(DW_FEW_ROWS, n_all - first);
+    dw_pieces pieces = pieces_of_rows(s, n_all);
+    for (int first, n; next_rows(s, &pieces, n_all, &first, &n);) {
         dot_rows(&v, &w->gate, list, first, n, s->gate, (size_t)n);
         dot_rows(&v, &w->up, list, first, n, s->up, (size_t)n);
         dw_finish_neurons(s, l, first, first + n, 0, v.n_cols);
@@ -110,9 +122,8 @@ void dw_few_logits(const dw_step *s, const float *hidden, int n, float *logits) 
     const int n_vocab = (int)w->ne[1];
     const float *bias = dw_floats(&s->p->net->output_bias);
     vectors v = vectors_of(s, hidden, n, (int)w->ne[0]);
-    dw_pieces pieces = dw_pieces_begin(s, (n_vocab + DW_FEW_ROWS - 1) / DW_FEW_ROWS, true);
-    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const int first = i * DW_FEW_ROWS, rows = dw_smaller(DW_FEW_ROWS, n_vocab - first);
+    dw_pieces pieces = pieces_of_rows(s, n_vocab);
+    for (int first, rows; next_rows(s, &pieces, n_vocab, &first, &rows);) {
         dot_rows(&v, w, NULL, first, rows, logits + first, (size_t)n_vocab);
         for (int t = 0; bias && t < n; t++) s->vec->add(logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
     }
