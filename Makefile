@@ -77,7 +77,7 @@ bench-dot: $B/bench_dot  ## dot rows beside the memory's speed: build/bench_dot 
 
 tests: all $(TESTS) $B/run $B/faults.so
 
-test: tests layers  ## prove it; ONLY=words runs the tests whose names contain them
+test: tests headers  ## prove it; ONLY=words runs the tests whose names contain them
 	@SAN=$(SAN) $B/run $B "$(ONLY)" $(TESTS)
 
 test-slow: export DW_SLOW = 1

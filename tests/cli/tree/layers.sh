@@ -1,0 +1,2 @@
+# Includes point in one direction, and the engine neither prints nor exits.
+sh "$ROOT/tests/layers.sh"
