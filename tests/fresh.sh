@@ -46,7 +46,7 @@ if [ ! -x "$folder/bin/bash" ]; then
 fi
 cp -L /etc/resolv.conf /etc/hosts "$folder/etc/"
 for kind in proc sys; do
-    mountpoint -q "$folder/$kind" || mount -t "$kind" "$kind" "$folder/$kind"
+    mountpoint -q "$folder/$kind" || mount -t "$kind" "$kind" "$folder/$kind" || echo "fresh: goes on without /$kind"
 done
 
 echo "fresh: clone $(git -C "$root" rev-parse --short HEAD)"
