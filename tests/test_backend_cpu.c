@@ -162,7 +162,7 @@ typedef enum step { EMBED, QKV, ATTEND, ATTN_OUT, FFN_NEURONS, FFN_DOWN, LOGITS,
 static const char *const step_names[] = {"embed", "qkv", "attend", "attn_out", "ffn_neurons", "ffn_down", "logits", "logprobs"};
 
 static const int32_t *targets(void) {
-    static int32_t target[TOKENS];
+    static _Thread_local int32_t target[TOKENS]; // every thread of a step asks
     for (int t = 0; t < TOKENS; t++) target[t] = t * 311 % VOCAB;
     return target;
 }

@@ -57,8 +57,9 @@ static inline __attribute__((always_inline)) void tile_sums(const float *rows, c
     memcpy(acc, sum, sizeof sum);
 }
 
-/* The same arithmetic for any width of the vector unit: contraction is off, lanes are tokens. */
-#if defined(__x86_64__)
+/* The same arithmetic for any width of the vector unit: contraction is off, lanes are tokens.  (Not under the thread
+ * sanitizer: the choice between clones runs before the sanitizer is ready.) */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define FOR_VECTOR_UNITS
