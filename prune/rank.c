@@ -1,0 +1,412 @@
+/* rank.c - deadwood-rank: statistics and a model become a plan.
+ *
+ *     deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2
+ *
+ * Scores come from metrics.c, widths from allocate.c; the plan says all that was decided. */
+#include "formats/plan.h"
+#include "prune/agreement.h"
+#include "prune/allocate.h"
+#include "prune/metrics.h"
+#include "tool.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
+
+static struct {
+    const char *model, *stats, *out, *metric, *group, *allocate;
+    double rate;
+    size_t bytes;
+    int multiple, drop_layers, seed;
+    bool compare;
+} o = {.rate = -1};
+
+// clang-format off
+static const opt_row rows[] = {
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model to be cut"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "the plan; -: standard output"},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(prune_metrics)},
+    {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
+    {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
+    {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
+    {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate, else of 32", .min = 0, .max = 65536},
+    {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how the layers share the loss", OPT_CHOICES(prune_allocators)},
+    {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "S", "of the metric random", .min = 0, .max = 2147483647},
+    {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
+    OPT_THREADS, OPT_QUIET, {0}};
+
+static opt_program program = {
+    .name = "rank",
+    .summary = "decide which neurons and layers stay: a plan for cut",
+    .usage = "-m M.gguf -s stats.h5 -o plan.tsv --metric NAME --rate R|--bytes SIZE [--group N] [--allocate NAME]",
+    .example = "deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2\n"
+               "deadwood rank -m 7b.gguf -s stats.h5 -o plan.tsv --metric activation --group 256 --bytes 3.3GB\n"
+               "deadwood rank -m mini.gguf -s stats.h5 --compare --rate 0.25 --group 64",
+    .rows = rows};
+// clang-format on
+
+static const char about[] =
+    "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the output through its "
+    "column v_j.  Metrics give each a score, a group's is the sum of its neurons', and the smallest go first.  E and Var are over all "
+    "tokens of all texts.\n"
+    "\n"
+    "Kept widths are multiples, so that formats and kernels can hold them; a multiple of 1 needs a down matrix in 16 or 32 bits.  With groups "
+    "the least common multiple of both counts.  The rate counts neurons of layers that stay.  --bytes never exceeds the size, and "
+    "supposes that no tensor changes its type.  --allocate global needs a metric whose scores compare across layers: energy, flap.\n"
+    "\n"
+    "--drop-layers goes by block influence, 1 - mean cosine of the residual before and behind a layer (Men et al. 2024, arXiv 2403.03853).\n"
+    "\n"
+    "metrics:\n";
+
+/* The help lists the table's formulas. */
+static void write_about(void) {
+    char *text = dw_format(NULL, "%s", about);
+    for (const prune_metric *m = prune_metrics; m->name && text; m++) {
+        char *longer = dw_format(NULL, "%s%s: %s (%s)\n", text, m->name, m->formula, m->source);
+        free(text);
+        text = longer;
+    }
+    if (!text) die("out of memory: the help");
+    program.about = text;
+}
+
+typedef struct inputs {
+    dw_model *model;
+    const dw_hparams *hp;
+    dw_stats stats;
+    bool has_stats;
+    char model_sha256[65], stats_sha256[65];
+    prune_scorer scorer;
+    prune_sizes sizes;
+    bool *drop;       // (n_layer)
+    double *influence; // (n_layer), NULL without statistics
+} inputs;
+
+static const char *base_name(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
+
+/* ---- inputs ------------------------------------------------------------------------------------------------- */
+
+static int read_stats(inputs *in, dw_err *err) {
+    if (!o.stats) return 0;
+    if (dw_stats_read(&in->stats, o.stats, err)) return -1;
+    in->has_stats = true;
+    if (strcmp(in->stats.model_sha256, in->model_sha256) != 0)
+        return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...)", o.stats, in->stats.model_sha256, o.model, in->model_sha256);
+    return dw_sha256_file(o.stats, in->stats_sha256, err);
+}
+
+static size_t lineage_bytes(const inputs *in) {
+    size_t n = 0;
+    for (size_t i = 0; in->has_stats && i < in->stats.n_text; i++) n += 256 + strlen(in->stats.text[i].name) + strlen(in->stats.text[i].blocks);
+    return n;
+}
+
+static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
+    *in = (inputs){.model = dw_model_open(o.model, err)};
+    if (!in->model) return -1;
+    in->hp = dw_model_hparams(in->model);
+    if (dw_sha256_file(o.model, in->model_sha256, err) || read_stats(in, err) || prune_sizes_init(&in->sizes, in->model, lineage_bytes(in), err)) return -1;
+    in->drop = dw_alloc((size_t)in->hp->n_layer, sizeof *in->drop, "layers", err);
+    in->scorer = (prune_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group), .seed = (uint64_t)o.seed, .pool = pool};
+    return in->drop ? 0 : -1;
+}
+
+static void close_inputs(inputs *in) {
+    prune_scorer_release(&in->scorer);
+    prune_sizes_release(&in->sizes);
+    if (in->has_stats) dw_stats_release(&in->stats);
+    free(in->influence);
+    free(in->drop);
+    dw_model_close(in->model);
+}
+
+/* ---- layers to drop ------------------------------------------------------------------------------------------ */
+
+static int measure_influence(inputs *in, dw_err *err) {
+    if (!in->has_stats) return dw_fail(err, "--drop-layers needs statistics: collect them and give them with -s");
+    if (in->stats.n_layer != in->hp->n_layer) return dw_fail(err, "the statistics have %d layers, the model %d", in->stats.n_layer, in->hp->n_layer);
+    in->influence = dw_alloc((size_t)in->hp->n_layer, sizeof *in->influence, "block influence", err);
+    for (int l = 0; in->influence && l < in->hp->n_layer; l++) {
+        const dw_stats_layer *layer = &in->stats.layer[l];
+        in->influence[l] = 1 - layer->sum_cosine / (double)layer->n_cosine;
+        if (!isfinite(in->influence[l])) return dw_fail(err, "layer %d: the statistics have no block influence; collect them from texts", l);
+    }
+    return in->influence ? 0 : -1;
+}
+
+static int choose_layers(inputs *in, dw_err *err) {
+    if (!o.drop_layers) return 0;
+    if (o.drop_layers >= in->hp->n_layer) return dw_fail(err, "%d of %d layers cannot be dropped: one must stay", o.drop_layers, in->hp->n_layer);
+    if (measure_influence(in, err)) return -1;
+    for (int i = 0; i < o.drop_layers; i++) {
+        int least = -1;
+        for (int l = 0; l < in->hp->n_layer; l++)
+            if (!in->drop[l] && (least < 0 || in->influence[l] < in->influence[least])) least = l;
+        in->drop[least] = true;
+        say("layer %d is dropped, block influence %.4f", least, in->influence[least]);
+    }
+    return 0;
+}
+
+/* ---- widths --------------------------------------------------------------------------------------------------- */
+
+static int least_common_multiple(int a, int b) {
+    int x = a, y = b;
+    while (y) {
+        const int rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* The largest block of any layer's down, and its type. */
+static const dw_qtype_row *largest_block(const dw_model *m) {
+    const dw_qtype_row *type = dw_qtype_get(DW_F32);
+    for (int l = 0; l < dw_model_hparams(m)->n_layer; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+        const dw_tensor *t = dw_gguf_find_tensor(dw_model_gguf(m), name);
+        if (t && t->type->block > type->block) type = t->type;
+    }
+    return type;
+}
+
+/* Widths of all layers, with the first multiple that comes near enough, or the one that was asked for. */
+static int choose_widths(prune_task *t, const prune_allocator *allocator, double *wanted, int *n_keep, dw_err *err) {
+    static const int multiples[] = {256, 32};
+    const dw_qtype_row *down = largest_block(t->model);
+    *wanted = t->bytes > 0 ? prune_rate_for_bytes(t) : t->rate;
+    for (int i = 0; i < 2; i++) {
+        const int multiple = o.multiple ? o.multiple : multiples[i];
+        const bool last = o.multiple || i == 1 || multiples[i + 1] % down->block;
+        t->unit = least_common_multiple(t->group, multiple);
+        if (t->unit % down->block)
+            return dw_fail(err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does", t->unit, down->name, down->block, down->block);
+        dw_err why = {0};
+        const int rc = allocator->allocate(t, n_keep, &why);
+        if (rc && last) return dw_fail(err, "%s", why.text);
+        if (last || (!rc && fabs(prune_rate_of(t, n_keep) - *wanted) <= 0.01)) break;
+    }
+    if (t->group % down->block) say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)", down->name, down->block, t->group);
+    return 0;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------------------------- */
+
+/* Appends a line to a comment that grows. */
+static int add_line(char **comment, dw_err *err, char *line) {
+    char *longer = line ? dw_format(err, "%s%s\n", *comment ? *comment : "", line) : NULL;
+    free(line);
+    if (!longer) return -1;
+    free(*comment);
+    *comment = longer;
+    return 0;
+}
+
+static int describe(dw_plan *p, const inputs *in, const prune_task *t, const prune_metric *metric, double wanted, dw_err *err) {
+    int rc = add_line(&p->comment, err, dw_format(err, "model  %s  sha256 %s", base_name(o.model), in->model_sha256));
+    if (!rc && o.stats) rc = add_line(&p->comment, err, dw_format(err, "stats  %s  sha256 %s", base_name(o.stats), in->stats_sha256));
+    if (!rc)
+        rc = add_line(&p->comment, err, dw_format(err, "metric %s (%s; %s), group %d, allocate %s, seed %d", metric->name, metric->formula, metric->source, t->group, o.allocate, o.seed));
+    if (!rc) rc = add_line(&p->comment, err, dw_format(err, "rate   wanted %.4f, reached %.4f", wanted, p->rate_reached));
+    if (!rc) rc = add_line(&p->comment, err, dw_format(err, "widths are multiples of %d", t->unit));
+    if (!rc && o.bytes) rc = add_line(&p->comment, err, dw_format(err, "bytes  at most %zu", o.bytes));
+    for (int l = 0; l < p->n_layer && !rc; l++)
+        if (in->drop[l]) rc = add_line(&p->comment, err, dw_format(err, "layer %d is dropped, block influence %.6f", l, in->influence[l]));
+    return rc;
+}
+
+static int list_texts(dw_plan *p, const dw_stats *s, dw_err *err) {
+    p->text = dw_alloc(s->n_text, sizeof *p->text, "texts", err);
+    for (size_t i = 0; p->text && i < s->n_text; i++) {
+        dw_plan_text *t = &p->text[p->n_text++];
+        t->name = dw_strdup(s->text[i].name, err);
+        t->blocks = dw_strdup(s->text[i].blocks, err);
+        t->n_tokens = s->text[i].n_tokens;
+        memcpy(t->sha256, s->text[i].sha256, sizeof t->sha256);
+        if (!t->name || !t->blocks) return -1;
+    }
+    return p->text ? 0 : -1;
+}
+
+static int fill_plan(dw_plan *p, const prune_task *t, const int *n_keep, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(t->model);
+    bool *keep = dw_alloc((size_t)hp->n_ff_max, sizeof *keep, "kept neurons", err);
+    p->layer = dw_alloc((size_t)hp->n_layer, sizeof *p->layer, "layers of a plan", err);
+    int rc = keep && p->layer ? 0 : -1;
+    for (int l = 0; l < hp->n_layer && !rc; l++) {
+        p->n_layer = l + 1;
+        if (t->drop[l]) p->layer[l].drop = true;
+        else rc = prune_choose(t->score[l], hp->n_ff[l], t->group, n_keep[l], keep, err) || dw_plan_set_layer(&p->layer[l], keep, hp->n_ff[l], err) ? -1 : 0;
+    }
+    free(keep);
+    return rc;
+}
+
+static int write_plan(const dw_plan *p, dw_err *err) {
+    if (strcmp(o.out, "-") != 0) return dw_plan_write(p, o.out, err);
+    size_t size;
+    char *text = dw_plan_format(p, &size, err);
+    const bool ok = text && fwrite(text, 1, size, stdout) == size && !fflush(stdout);
+    free(text);
+    return ok ? 0 : dw_fail(err, "cannot write the plan to standard output");
+}
+
+static void tell(const prune_task *t, const int *n_keep, double wanted) {
+    int least = INT32_MAX, most = 0;
+    for (int l = 0; l < dw_model_hparams(t->model)->n_layer; l++) {
+        if (t->drop[l]) continue;
+        if (n_keep[l] < least) least = n_keep[l];
+        if (n_keep[l] > most) most = n_keep[l];
+    }
+    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have %.3f GB", wanted, prune_rate_of(t, n_keep), least, most, t->unit,
+        prune_file_bytes(t, n_keep) * 1e-9);
+}
+
+static int make_plan(inputs *in, dw_err *err) {
+    const prune_metric *metric = prune_metric_find(o.metric);
+    const prune_allocator *allocator = prune_allocator_find(o.allocate);
+    if (allocator->across_layers && !metric->across_layers)
+        return dw_fail(err, "scores of metric '%s' do not compare across layers, as --allocate %s needs; energy and flap do", metric->name, allocator->name);
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    dw_plan plan = {0};
+    double wanted = 0, **score = dw_alloc(n_layer, sizeof *score, "scores", err);
+    int *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
+    prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
+    int rc = !score || !n_keep || prune_score(&in->scorer, metric, score, err) || choose_widths(&t, allocator, &wanted, n_keep, err) ? -1 : 0;
+    if (!rc) {
+        plan.rate_reached = prune_rate_of(&t, n_keep);
+        rc = fill_plan(&plan, &t, n_keep, err) || describe(&plan, in, &t, metric, wanted, err) || (in->has_stats && list_texts(&plan, &in->stats, err)) ||
+             write_plan(&plan, err) ? -1 : 0;
+    }
+    if (!rc) tell(&t, n_keep, wanted);
+    dw_plan_release(&plan);
+    for (size_t l = 0; score && l < n_layer; l++) free(score[l]);
+    free(score);
+    free(n_keep);
+    return rc;
+}
+
+/* ---- comparison of metrics -------------------------------------------------------------------------------------- */
+
+enum { MAX_METRICS = 64 };
+
+typedef struct judged { // one metric
+    const prune_metric *metric;
+    double **score;     // (n_layer)
+    bool **keep;        // (n_layer) of n_ff
+} judged;
+
+static int judge(judged *j, const prune_metric *metric, inputs *in, prune_task *t, const int *n_keep, dw_err *err) {
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err), dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
+    if (!j->score || !j->keep || prune_score(&in->scorer, metric, j->score, err)) return -1;
+    for (int l = 0; l < in->hp->n_layer; l++) {
+        j->keep[l] = dw_alloc((size_t)in->hp->n_ff[l], sizeof **j->keep, "kept neurons", err);
+        if (!j->keep[l] || prune_choose(j->score[l], in->hp->n_ff[l], t->group, n_keep[l], j->keep[l], err)) return -1;
+    }
+    return 0;
+}
+
+static void judged_release(judged *j, int n_layer) {
+    for (int l = 0; l < n_layer; l++) {
+        if (j->score) free(j->score[l]);
+        if (j->keep) free(j->keep[l]);
+    }
+    free(j->score);
+    free(j->keep);
+}
+
+/* Mean over layers of the rank correlation of groups. */
+static int correlation(const judged *a, const judged *b, const inputs *in, double *mean, dw_err *err) {
+    *mean = 0;
+    for (int l = 0; l < in->hp->n_layer; l++) {
+        double rho;
+        if (prune_rank_correlation(a->score[l], b->score[l], in->hp->n_ff[l] / in->scorer.group, &rho, err)) return -1;
+        *mean += rho / in->hp->n_layer;
+    }
+    return 0;
+}
+
+/* Of the neurons that a removes, the fraction that b removes too. */
+static double overlap(const judged *a, const judged *b, const inputs *in) {
+    double removed = 0, both = 0;
+    for (int l = 0; l < in->hp->n_layer; l++)
+        for (int j = 0; j < in->hp->n_ff[l]; j++) {
+            removed += !a->keep[l][j];
+            both += !a->keep[l][j] && !b->keep[l][j];
+        }
+    return both / removed;
+}
+
+static int print_matrix(const judged *j, int n, const inputs *in, bool overlaps, dw_err *err) {
+    printf("%s", overlaps ? "overlap" : "spearman");
+    for (int i = 0; i < n; i++) printf("\t%s", j[i].metric->name);
+    printf("\n");
+    for (int i = 0; i < n; i++) {
+        printf("%s", j[i].metric->name);
+        for (int k = 0; k < n; k++) {
+            double value = 0;
+            if (overlaps) value = overlap(&j[i], &j[k], in);
+            else if (correlation(&j[i], &j[k], in, &value, err)) return -1;
+            if (isnan(value)) printf("\t-"); // nothing is removed, or all scores are equal
+            else printf("\t%.4f", value);
+        }
+        printf("\n");
+    }
+    return 0;
+}
+
+static int compare(inputs *in, dw_err *err) {
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    judged j[MAX_METRICS] = {{0}};
+    int n = 0, *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
+    double wanted;
+    bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
+    prune_task t = {.model = in->model, .drop = all, .group = in->scorer.group, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
+    int rc = !all || !n_keep || choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) ? -1 : 0;
+    for (const prune_metric *m = prune_metrics; m->name && !rc && n < MAX_METRICS; m++)
+        if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
+    if (!rc) {
+        printf("# groups of %d; mean of the layers' rank correlations; overlap of what is removed at rate %.4f\n", t.group, prune_rate_of(&t, n_keep));
+        rc = print_matrix(j, n, in, false, err) || print_matrix(j, n, in, true, err) ? -1 : 0;
+    }
+    if (!rc && fflush(stdout)) rc = dw_fail(err, "cannot write to standard output");
+    for (int i = 0; i < n; i++) judged_release(&j[i], in->hp->n_layer);
+    free(n_keep);
+    free(all);
+    return rc;
+}
+
+/* ---- main ------------------------------------------------------------------------------------------------------- */
+
+static void check_options(void) {
+    const bool has_rate = o.rate >= 0;
+    if (has_rate && o.bytes) die_usage("give --rate or --bytes, not both");
+    if (!has_rate && !o.bytes && !o.drop_layers) die_usage("give --rate, --bytes or --drop-layers");
+    if (!o.compare && (!o.out || !o.metric)) die_usage("give a plan to write (-o) and a --metric, or --compare");
+    if (o.rate >= 1) die("rate 1 leaves no neuron; to remove whole layers, say --drop-layers");
+    if (!has_rate) o.rate = 0;
+}
+
+int main(int argc, char **argv) {
+    write_about();
+    opt_parse(&program, argc, argv);
+    check_options();
+    dw_err err = {0};
+    dw_pool *pool = dw_pool_new(tool.threads, &err);
+    inputs in = {0};
+    int rc = !pool || open_inputs(&in, pool, &err) || choose_layers(&in, &err) ? -1 : 0;
+    if (!rc && o.compare) rc = compare(&in, &err);
+    if (!rc && o.out && o.metric) rc = make_plan(&in, &err);
+    close_inputs(&in);
+    dw_pool_free(pool);
+    if (rc) die_err(&err);
+    return 0;
+}

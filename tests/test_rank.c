@@ -1,0 +1,410 @@
+/* test_rank.c - scores, widths and plans. */
+#include "build.h"
+#include "engine.h"
+#include "experiments/random_model.h"
+#include "formats/plan.h"
+#include "formats/stats.h"
+#include "prune/agreement.h"
+#include "prune/metrics.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_TEXT = 2, N_TOKENS = 40 };
+
+/* A path in this program's folder; the last 64 stay. */
+static const char *in_folder(const char *name) {
+    static char path[64][256];
+    static int i;
+    i = (i + 1) % 64;
+    snprintf(path[i], sizeof path[i], "%s/%s", test_folder(), name);
+    return path[i];
+}
+
+static const char *synth(const char *shape, const char *type, double dead) {
+    char name[96];
+    snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);
+    const char *path = in_folder(name);
+    if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s -q", shape, type, dead, path), "%s", test_run_output());
+    return path;
+}
+
+/* ---- statistics ------------------------------------------------------------------------------------------------ */
+
+typedef struct watch {
+    dw_stats *stats;
+    size_t text;
+    float *before; // residual of the layer before, (N_TOKENS, n_embd)
+} watch;
+
+static void add_neurons(dw_stats_layer *layer, size_t text, const dw_tap_event *e) {
+    layer->count[text] += (uint64_t)e->n_tokens;
+    for (int i = 0; i < e->n_tokens; i++)
+        for (int j = 0; j < e->n; j++) {
+            const double a = e->values[(size_t)i * (size_t)e->n + (size_t)j];
+            const size_t at = text * (size_t)e->n + (size_t)j;
+            layer->sum_a[at] += a;
+            layer->sum_abs[at] += fabs(a);
+            layer->sum_square[at] += a * a;
+        }
+}
+
+static void add_cosines(dw_stats_layer *layer, size_t text, const float *before, const dw_tap_event *e) {
+    for (int i = 0; i < e->n_tokens; i++) {
+        double xy = 0, xx = 0, yy = 0;
+        for (int j = 0; j < e->n; j++) {
+            const double x = before[i * e->n + j], y = e->values[i * e->n + j];
+            xy += x * y, xx += x * x, yy += y * y;
+        }
+        layer->text_cosine[text] += xy / sqrt(xx * yy);
+        layer->text_n_cosine[text]++;
+    }
+}
+
+static void look(void *ctx, const dw_tap_event *e) {
+    watch *w = ctx;
+    if (e->point == DW_TAP_FFN_NEURON) {
+        add_neurons(&w->stats->layer[e->layer], w->text, e);
+        return;
+    }
+    if (e->layer > 0) add_cosines(&w->stats->layer[e->layer - 1], w->text, w->before, e);
+    memcpy(w->before, e->values, (size_t)e->n_tokens * (size_t)e->n * sizeof *w->before);
+}
+
+/* Statistics of random tokens, by taps. */
+static bool collect(dw_stats *s, const char *path) {
+    dw_err err = {0};
+    dw_pool *pool = dw_pool_new(1, &err);
+    dw_model *m = dw_model_open(path, &err);
+    dw_session *session = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = 64}, &err) : NULL;
+    if (!CHECK(session, "%s", err.text)) return false;
+    const dw_hparams *hp = dw_model_hparams(m);
+    int mix[64];
+    for (int l = 0; l < hp->n_layer; l++) mix[l] = hp->n_head[l] * hp->head_dim;
+    CHECK(!dw_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) && !dw_sha256_file(path, s->model_sha256, &err), "%s", err.text);
+    snprintf(s->arch, sizeof s->arch, "%s", hp->arch);
+    snprintf(s->backend, sizeof s->backend, "ref");
+    s->n_ctx = 64, s->hist_every = 1;
+    watch w = {.stats = s, .before = calloc((size_t)N_TOKENS * (size_t)hp->n_embd, sizeof *w.before)};
+    dw_session_set_tap(session, &(dw_tap){1u << DW_TAP_RESIDUAL | 1u << DW_TAP_FFN_NEURON, look, &w});
+    dw_rng rng;
+    dw_rng_seed(&rng, 9);
+    for (w.text = 0; w.text < N_TEXT; w.text++) {
+        int32_t token[N_TOKENS];
+        for (int i = 0; i < N_TOKENS; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)hp->n_vocab);
+        dw_session_rewind(session, 0, 0);
+        CHECK(!dw_session_eval(session, &(dw_batch){.n_tokens = N_TOKENS, .token = token}, &err), "%s", err.text);
+        dw_stats_text *t = &s->text[w.text];
+        snprintf(t->name, sizeof t->name, "text %zu.txt", w.text);
+        snprintf(t->sha256, sizeof t->sha256, "%064zu", w.text);
+        t->first_window = 1, t->n_windows = 1, t->n_tokens = N_TOKENS, t->blocks = dw_strdup("0123456789abcdef", &err);
+    }
+    dw_stats_total(s);
+    free(w.before);
+    dw_session_free(session);
+    dw_model_close(m);
+    dw_pool_free(pool);
+    return true;
+}
+
+/* The statistics of a model in a file; made once. */
+static const char *stats_of(const char *model) {
+    char name[128];
+    snprintf(name, sizeof name, "%s.h5", strrchr(model, '/') + 1);
+    const char *path = in_folder(name);
+    dw_stats s;
+    dw_err err = {0};
+    if (access(path, R_OK) && collect(&s, model)) {
+        CHECK(!dw_stats_write(&s, path, &err), "%s", err.text);
+        dw_stats_release(&s);
+    }
+    return path;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
+
+/* Runs rank with a model and its statistics and reads the plan. */
+static bool rank(dw_plan *p, const char *model, const char *options) {
+    const char *path = in_folder("plan.tsv");
+    dw_err err = {0};
+    if (!CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats_of(model), path, options), "%s: %s", options, test_run_output())) return false;
+    return CHECK(!dw_plan_read(p, path, NULL, 0, &err), "%s", err.text);
+}
+
+static bool keeps(const dw_plan_layer *layer, int j) {
+    for (size_t i = 0; i < layer->n_span; i++)
+        if (j >= layer->span[i].first && j <= layer->span[i].last) return true;
+    return false;
+}
+
+static void dead_first(void) {
+    const char *model = synth("tiny-qwen2", "F32", 0.25);
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(model, &err);
+    REQUIRE(g, "%s", err.text);
+    const dw_kv *dead = dw_gguf_find(g, "deadwood.synth.dead");
+    REQUIRE(dead && dead->count == 2 * 4 * 32);
+    for (const prune_metric *m = prune_metrics; m->name; m++) {
+        char options[128];
+        snprintf(options, sizeof options, "--metric %s --rate 0.25 --multiple 1", m->name);
+        dw_plan p;
+        if (!rank(&p, model, options)) continue;
+        int n_kept = 0;
+        for (size_t i = 0; i < dead->count; i += 2) n_kept += keeps(&p.layer[(int)dw_kv_number(dead, i)], (int)dw_kv_number(dead, i + 1));
+        if (strcmp(m->name, "random")) CHECK(!n_kept, "%s keeps %d dead neurons", m->name, n_kept);
+        else CHECK(n_kept > 32, "at random only %d dead neurons are kept", n_kept);
+        CHECK(p.layer[0].n_keep == 96 && p.rate_wanted == 0.25 && p.rate_reached == 0.25);
+        dw_plan_release(&p);
+    }
+    dw_gguf_close(g);
+}
+
+/* The table's scores against their definitions, one neuron at a time. */
+static void formulas(void) {
+    const char *path = synth("tiny-llama", "Q8_0", 0);
+    dw_err err = {0};
+    dw_stats s;
+    dw_model *m = dw_model_open(path, &err);
+    dw_pool *pool = dw_pool_new(2, &err);
+    REQUIRE(m && pool && collect(&s, path), "%s", err.text);
+    prune_scorer scorer = {.model = m, .stats = &s, .group = 32, .pool = pool};
+    const dw_tensor *t[3] = {dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_gate.weight"), dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_up.weight"),
+                             dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_down.weight")};
+    static float w[3][64 * 128];
+    for (int i = 0; i < 3; i++) t[i]->type->decode(t[i]->data, w[i], 64 * 128);
+    double expected[7][4] = {{0}};
+    for (int j = 0; j < 128; j++) {
+        const dw_stats_layer *layer = &s.layer[1];
+        double rows = 0, down = 0, magnitude = 0;
+        for (int i = 0; i < 64; i++) {
+            rows += pow(w[0][j * 64 + i], 2) + pow(w[1][j * 64 + i], 2);
+            down += pow(w[2][i * 128 + j], 2);
+            magnitude += fabs(w[2][i * 128 + j]);
+        }
+        const double abs0 = layer->sum_abs[j] / N_TOKENS, abs1 = layer->sum_abs[128 + j] / N_TOKENS, n = 2 * N_TOKENS;
+        const double square = (layer->sum_square[j] + layer->sum_square[128 + j]) / n, mean = (layer->sum_a[j] + layer->sum_a[128 + j]) / n;
+        const double score[7] = {(abs0 + abs1) / 2, fmax(abs0, abs1), 0, sqrt(rows + down), sqrt(square) * magnitude, down * square, down * (square - mean * mean)};
+        for (int i = 0; i < 7; i++) expected[i][j / 32] += score[i];
+    }
+    double *score[4];
+    for (int i = 0; prune_metrics[i].name; i++) {
+        REQUIRE(!prune_score(&scorer, &prune_metrics[i], score, &err), "%s", err.text);
+        for (int g = 0; g < 4 && strcmp(prune_metrics[i].name, "random"); g++)
+            CHECK(fabs(score[1][g] - expected[i][g]) <= 1e-9 * expected[i][g], "%s: %.12g, expected %.12g", prune_metrics[i].name, score[1][g], expected[i][g]);
+        for (int l = 0; l < 4; l++) free(score[l]);
+    }
+    s.layer[2].sum_abs[5] = NAN;
+    CHECK(prune_score(&scorer, &prune_metrics[0], score, &err));
+    check_sentence(&err, "layer 2: neuron 5 has the activation score nan", "NaN");
+    prune_scorer_release(&scorer);
+    dw_stats_release(&s);
+    dw_pool_free(pool);
+    dw_model_close(m);
+}
+
+/* ---- widths ------------------------------------------------------------------------------------------------------ */
+
+/* A model of one wide layer. */
+static const char *wide(int n_ff, const char *type) {
+    char name[64];
+    snprintf(name, sizeof name, "wide-%d-%s.gguf", n_ff, type);
+    const char *path = in_folder(name);
+    dw_err err = {0};
+    const exp_shape shape = {"wide", "llama", 2, 32, n_ff, 2, 1, 16, 512, true, 10000, 64, NULL, NULL, NULL};
+    dw_pool *pool = dw_pool_new(1, &err);
+    const exp_random_options o = {.shape = &shape, .type = dw_qtype_by_name(type), .seed = 1, .pool = pool};
+    dw_gguf_writer *w = access(path, R_OK) ? dw_gguf_writer_new(path, &err) : NULL;
+    if (w) CHECK(!exp_random_write(w, &o, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_pool_free(pool);
+    return path;
+}
+
+static const struct width_case {
+    int n_ff;
+    const char *type, *options;
+    int width;
+    double reached;
+} width_cases[] = {
+    {18944, "Q4_0", "--rate 0.2", 15104, 0.2027},       // Qwen2.5-7B: 59 times 256
+    {18944, "Q4_0", "--rate 0.3", 13312, 0.2973},       // 52 times 256
+    {1024, "BF16", "--rate 0.2 --group 64", 832, 0.1875}, // 256 is too coarse, 32 and 64 have 64
+    {1024, "BF16", "--rate 0.25 --group 64", 768, 0.25},
+    {1024, "BF16", "--rate 0.2", 832, 0.1875},          // 26 times 32
+    {1024, "BF16", "--rate 0.2 --multiple 1", 819, 0.2002},
+    {1024, "BF16", "--rate 0.3 --multiple 1", 717, 0.2998},
+    {1024, "Q4_0", "--rate 0.2 --group 32 --multiple 48", 864, 0.1563}, // the least common multiple is 96
+    {1024, "Q4_0", "--rate 0", 1024, 0},
+    {1000, "BF16", "--rate 0.001 --multiple 256", 1000, 0}, // all stay, whatever the multiple
+    {1024, "BF16", "--rate 0.999", 32, 0.9688},         // something stays
+    {1024, "Q6_K", "--rate 0.2", 768, 0.25},            // K types hold nothing finer
+};
+
+static void widths(void) {
+    for (size_t i = 0; i < sizeof width_cases / sizeof *width_cases; i++) {
+        const struct width_case *c = &width_cases[i];
+        const char *plan = in_folder("plan.tsv");
+        dw_plan p;
+        dw_err err = {0};
+        if (!CHECK(!test_run("deadwood-rank -m %s --metric random -o %s -q %s", wide(c->n_ff, c->type), plan, c->options), "%s", test_run_output())) continue;
+        REQUIRE(!dw_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
+        CHECK(p.layer[0].n_keep == c->width && p.layer[1].n_keep == c->width, "%d %s: width %d, expected %d", c->n_ff, c->options, p.layer[0].n_keep, c->width);
+        CHECK(fabs(p.rate_reached - c->reached) < 1e-4, "%d %s: reached %.4f", c->n_ff, c->options, p.rate_reached);
+        dw_plan_release(&p);
+    }
+}
+
+static void bytes(void) {
+    const char *model = synth("mini", "Q4_0", 0), *plan = in_folder("plan.tsv"), *small = in_folder("small.gguf");
+    for (int i = 0; i < 2; i++) {
+        const size_t wanted = i ? 5600000 : 6500000;
+        REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --group 32 --bytes %zu", model, plan, wanted), "%s", test_run_output());
+        dw_plan p;
+        dw_err err = {0};
+        REQUIRE(!dw_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
+        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", model, plan, small), "%s", test_run_output());
+        dw_gguf *g = dw_gguf_open(small, &err);
+        REQUIRE(g, "%s", err.text);
+        const size_t unit = 8 * 256 * 3 * 256 * 18 / 32; // of all layers, multiples of 256
+        CHECK(dw_gguf_file_bytes(g) <= wanted && dw_gguf_file_bytes(g) + unit + 10000 > wanted, "%zu bytes, wanted %zu", dw_gguf_file_bytes(g), wanted);
+        dw_gguf_close(g);
+        dw_plan_release(&p);
+    }
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1MB", model, plan) == 1 && strstr(test_run_output(), "are too few"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1GB", model, plan), "%s", test_run_output());
+}
+
+/* By definition: all neurons of all layers in one list, the smallest go. */
+static void global(void) {
+    const char *path = synth("tiny-llama", "F32", 0);
+    dw_plan p;
+    REQUIRE(rank(&p, path, "--metric energy --rate 0.4 --multiple 1 --allocate global"));
+    dw_err err = {0};
+    dw_stats s;
+    dw_model *m = dw_model_open(path, &err);
+    dw_pool *pool = dw_pool_new(1, &err);
+    REQUIRE(m && pool && collect(&s, path), "%s", err.text);
+    prune_scorer scorer = {.model = m, .stats = &s, .group = 1, .pool = pool};
+    double *score[4], largest_gone = 0, least_kept = INFINITY;
+    REQUIRE(!prune_score(&scorer, prune_metric_find("energy"), score, &err), "%s", err.text);
+    int n_kept = 0;
+    for (int l = 0; l < 4; l++) {
+        n_kept += p.layer[l].n_keep;
+        for (int j = 0; j < 128; j++) {
+            if (keeps(&p.layer[l], j)) least_kept = fmin(least_kept, score[l][j]);
+            else largest_gone = fmax(largest_gone, score[l][j]);
+        }
+        free(score[l]);
+    }
+    CHECK(n_kept == 512 - 205, "%d are kept", n_kept);
+    CHECK(largest_gone <= least_kept);
+    CHECK(!strcmp(p.allocate, "global"));
+    dw_plan_release(&p);
+    REQUIRE(rank(&p, path, "--metric flap --rate 0.9 --group 32 --allocate global"));
+    for (int l = 0; l < 4; l++) CHECK(p.layer[l].n_keep >= 32 && p.layer[l].n_keep % 32 == 0);
+    dw_plan_release(&p);
+    prune_scorer_release(&scorer);
+    dw_stats_release(&s);
+    dw_pool_free(pool);
+    dw_model_close(m);
+}
+
+static void drop_layers(void) {
+    const char *path = synth("tiny-llama", "F32", 0);
+    dw_stats s;
+    dw_plan p;
+    REQUIRE(collect(&s, path) && rank(&p, path, "--metric activation --drop-layers 1 --rate 0.25"));
+    int least = 0, n_dropped = 0;
+    for (int l = 1; l < 4; l++)
+        if (s.layer[l].sum_cosine / (double)s.layer[l].n_cosine > s.layer[least].sum_cosine / (double)s.layer[least].n_cosine) least = l;
+    for (int l = 0; l < 4; l++) n_dropped += p.layer[l].drop;
+    CHECK(n_dropped == 1 && p.layer[least].drop && p.layer[(least + 1) % 4].n_keep == 96 && p.rate_reached == 0.25);
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, in_folder("plan.tsv"), in_folder("small.gguf")), "%s", test_run_output());
+    CHECK(p.n_text == N_TEXT && !strcmp(p.text[1].name, "text 1.txt") && !strcmp(p.text[1].blocks, "0123456789abcdef"));
+    dw_plan_release(&p);
+    dw_stats_release(&s);
+}
+
+/* ---- agreement ----------------------------------------------------------------------------------------------------- */
+
+static void spearman(void) {
+    const double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 1e9}, c[5] = {5, 4, 3, 2, 1}, d[5] = {1, 2, 2, 2, 3}, same[5] = {0};
+    double rho;
+    dw_err err = {0};
+    CHECK(!prune_rank_correlation(a, b, 5, &rho, &err) && fabs(rho - 1) < 1e-12, "%s", err.text);
+    CHECK(!prune_rank_correlation(a, c, 5, &rho, &err) && fabs(rho + 1) < 1e-12);
+    CHECK(!prune_rank_correlation(a, d, 5, &rho, &err) && fabs(rho - 8 / sqrt(80)) < 1e-12, "%g", rho); // ties share ranks 1, 3, 3, 3, 5
+    CHECK(!prune_rank_correlation(a, same, 5, &rho, &err) && isnan(rho));
+}
+
+static void compare(void) {
+    const char *model = synth("tiny-llama", "F32", 0);
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s --compare --rate 0.25", model, stats_of(model)), "%s", test_run_output());
+    const char *text = test_run_output(), *overlap = strstr(text, "overlap\tactivation"), *energy = strstr(text, "\nenergy\t");
+    REQUIRE(overlap && energy, "%s", text);
+    double row[7];
+    REQUIRE(sscanf(energy, "\nenergy %lf %lf %lf %lf %lf %lf %lf", row, row + 1, row + 2, row + 3, row + 4, row + 5, row + 6) == 7, "%s", text);
+    CHECK(row[5] == 1 && row[6] > 0.9 && fabs(row[2]) < 0.3, "%s", text);
+    energy = strstr(overlap, "\nenergy\t");
+    REQUIRE(energy && sscanf(energy, "\nenergy %lf %lf %lf %lf %lf %lf %lf", row, row + 1, row + 2, row + 3, row + 4, row + 5, row + 6) == 7, "%s", text);
+    CHECK(row[5] == 1 && row[6] > 0.7 && row[2] < 0.5, "%s", text);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------------ */
+
+static void refused(const char *arguments, const char *words) {
+    const char *out = in_folder("refused.tsv");
+    CHECK(test_run("deadwood-rank -o %s -q %s", out, arguments) == 1 && access(out, F_OK), "not refused: %s", arguments);
+    const char *text = test_run_output();
+    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
+}
+
+static void refusals(void) {
+    char arguments[1024];
+    const char *f32 = synth("tiny-llama", "F32", 0), *q8 = synth("tiny-llama", "Q8_0", 0), *stats = stats_of(f32);
+    const struct { const char *model, *stats, *options, *words; } rows[] = {
+        {q8, stats, "--metric energy --rate 0.2", "was collected from another model"},
+        {f32, NULL, "--metric energy --rate 0.2", "needs statistics"},
+        {f32, NULL, "--metric weight --drop-layers 1", "needs statistics"},
+        {f32, NULL, "--metric weight --rate 1", "rate 1 leaves no neuron"},
+        {f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are no whole number of groups of 256"},
+        {q8, NULL, "--metric weight --rate 0.2 --multiple 1", "do not fill Q8_0 blocks of 32"},
+        {f32, stats, "--metric activation --rate 0.2 --allocate global", "do not compare across layers"},
+        {f32, stats, "--metric activation --drop-layers 4", "one must stay"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(arguments, sizeof arguments, "-m %s %s %s %s", rows[i].model, rows[i].stats ? "-s" : "", rows[i].stats ? rows[i].stats : "", rows[i].options);
+        refused(arguments, rows[i].words);
+    }
+    CHECK(test_run("deadwood-rank -m %s --rate 0.2 --bytes 1MB --metric weight -o x", f32) == 2);
+    CHECK(test_run("deadwood-rank -m %s --rate 0.2 -o x", f32) == 2);
+}
+
+static void seeds(void) {
+    char hash[3][65];
+    dw_err err = {0};
+    const char *model = synth("tiny-llama", "F32", 0), *plan = in_folder("plan.tsv");
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 7 -t %d", model, plan, i + 1), "%s", test_run_output());
+        if (i == 2) REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 8", model, plan), "%s", test_run_output());
+        CHECK(!dw_sha256_file(plan, hash[i], &err), "%s", err.text);
+    }
+    CHECK(!strcmp(hash[0], hash[1]) && strcmp(hash[0], hash[2]));
+}
+
+static const test_case cases[] = {
+    {"planted dead neurons are cut first by every metric but random", dead_first},
+    {"scores are what the formulas say, and NaN is an error", formulas},
+    {"kept widths are the nearest multiples", widths},
+    {"a file's size is met from below", bytes},
+    {"global allocation cuts the smallest scores of all layers", global},
+    {"the layer with the least block influence is dropped", drop_layers},
+    {"rank correlation with and without ties", spearman},
+    {"metrics are compared", compare},
+    {"what cannot be ranked is refused in one line", refusals},
+    {"same seed, same plan, for any number of threads", seeds},
+    {0}};
+TEST_MAIN(cases)
