@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_ROUNDS = 1024, MAX_ROWS = 64 };
+enum { MAX_ROUNDS = 1024, PIECE = 32 }; // rows of one call, as the cpu backend has it
 
 typedef struct bench {
     dw_pool *pool;
@@ -51,10 +51,10 @@ static void work(const bench *b, int ith, int n_threads) {
     }
     const size_t row_bytes = dw_qtype_row_bytes(dw_qtype_get(b->kernel->type), (size_t)b->n);
     const size_t n_rows = b->bytes / row_bytes / (size_t)n_threads, first = n_rows * (size_t)ith;
-    for (size_t r = first; r < first + n_rows; r += 256) { // y is one small piece for each thread
-        const int here = (int)(first + n_rows - r < 256 ? first + n_rows - r : 256);
+    for (size_t r = first; r < first + n_rows; r += PIECE) { // y is one small piece for each thread
+        const int here = (int)(first + n_rows - r < PIECE ? first + n_rows - r : PIECE);
         b->kernel->rows(b->weights + r * row_bytes, row_bytes, here, b->n, b->act, dw_act_bytes(b->kernel->form, b->n),
-                        b->n_cols, b->y + (size_t)ith * 256 * DW_DOT_MAX_COLS, 256);
+                        b->n_cols, b->y + (size_t)ith * PIECE * DW_DOT_MAX_COLS, PIECE);
     }
 }
 
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     b.pool = dw_pool_new(n_threads, &err);
     b.weights = dw_alloc(b.bytes, 1, "weights", &err);
     b.act = dw_alloc((size_t)b.n_cols, dw_act_bytes(DW_ACT_F32, b.n), "activations", &err);
-    b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, 256 * sizeof(float), "results", &err);
+    b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, PIECE * sizeof(float), "results", &err);
     b.cpu_seconds = dw_alloc((size_t)n_threads, 8 * sizeof(double), "clocks", &err);
     if (!b.pool || !b.weights || !b.act || !b.y || !b.cpu_seconds)
         return fprintf(stderr, "bench_dot: %s\n", err.text), 1;

@@ -29,14 +29,15 @@ int dw_level_choose(dw_level *level, dw_err *err);
 enum { DW_DOT_MAX_COLS = 8 };
 
 /* Activations packed for the dot kernels: int8 blocks of 32, F32 scales and the sums that affine types need
- * (layout at the head of kernels_dot.c), or the F32 values themselves. */
+ * (layout at the head of kernels_dot.h), or the F32 values themselves. */
 typedef enum dw_act_form { DW_ACT_F32, DW_ACT_INT8 } dw_act_form;
 
 typedef struct dw_dot_kernel {
     dw_qtype type;
     dw_level level;
     dw_act_form form;
-    /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie row_bytes apart;
+    /* Fastest with 32 rows or more at a time, one call after the other (rows behind the last are prefetched then).
+     * y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie row_bytes apart;
      * column c's packed activations begin at act + c * act_stride bytes (both multiples of 64). */
     void (*rows)(const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,
                  float *y, size_t y_stride);
