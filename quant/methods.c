@@ -52,7 +52,8 @@ static bool put_half(uint8_t *at, float value) {
 static bool put_group(const uint8_t *code, float scale, float offset, uint8_t *out) {
     bool exact = true;
     for (int b = 0; b < GROUP / BLOCK; b++, code += BLOCK, out += BLOCK_BYTES) {
-        exact = put_half(out, scale) && put_half(out + 2, offset);
+        const bool scale_exact = put_half(out, scale), offset_exact = put_half(out + 2, offset);
+        exact = scale_exact && offset_exact;
         for (int i = 0; i < BLOCK / 2; i++) out[4 + i] = (uint8_t)(code[i] | code[i + BLOCK / 2] << 4);
     }
     return exact;
