@@ -37,6 +37,7 @@ typedef struct job {
 } job;
 
 static char root[PATH_MAX], build[PATH_MAX];
+static volatile pid_t running[AT_ONCE]; // process groups
 static int n_passed, n_failed, n_skipped;
 
 static double now(void) {
@@ -61,6 +62,23 @@ static const char *expected(const job *j, const char *ending) {
     return buffer;
 }
 
+/* An interrupted run takes its programs along. */
+static void end_by_signal(int sig) {
+    for (int i = 0; i < AT_ONCE; i++)
+        if (running[i]) kill(-running[i], SIGKILL);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* Replaces one process in the list of those that run; 0 is an empty place. */
+static void replace_running(pid_t old, pid_t new) {
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (running[i] != old) continue;
+        running[i] = new;
+        return;
+    }
+}
+
 /* ---- running ------------------------------------------------------------------------------------------------ */
 
 static void redirect(const char *path, int flags, int to) {
@@ -75,7 +93,11 @@ static void start(job *j, int number) {
     fflush(stdout);
     j->pid = fork();
     if (j->pid < 0) stop("fork");
-    if (j->pid) return;
+    if (j->pid) {
+        setpgid(j->pid, j->pid);
+        replace_running(0, j->pid);
+        return;
+    }
     setpgid(0, 0);
     redirect("/dev/null", O_RDONLY, 0);
     redirect(beside(j, "out"), O_WRONLY | O_CREAT | O_TRUNC, 1);
@@ -103,6 +125,7 @@ static void wait_for_one(job *jobs, int n, double limit) {
                 j->status = status;
                 j->seconds = now() - j->began;
                 kill(-j->pid, SIGKILL); // what it may have left running
+                replace_running(j->pid, 0);
                 return;
             }
             if (now() - j->began > limit && !j->too_long) {
@@ -260,6 +283,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     prepare_environment(argv[1]);
+    signal(SIGINT, end_by_signal);
+    signal(SIGTERM, end_by_signal);
     glob_t scripts = {0};
     char pattern[PATH_MAX + 32];
     snprintf(pattern, sizeof pattern, "%s/tests/cli/*/*.sh", root);
