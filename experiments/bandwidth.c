@@ -22,6 +22,52 @@ exp_spread exp_spread_of(double *x, size_t n) {
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
+static uint64_t read_plain(const uint8_t *p, size_t n, int prefetch) {
+    typedef uint64_t pair __attribute__((vector_size(16)));
+    pair sum[8] = {{0}};
+    for (size_t i = 0; i + 256 <= n; i += 256) {
+        const pair *w = (const pair *)(const void *)(p + i);
+        if (prefetch)
+            for (int k = 0; k < 256; k += 64) __builtin_prefetch(p + i + prefetch + k);
+        sum[0] += w[0] + w[8];
+        sum[1] += w[1] + w[9];
+        sum[2] += w[2] + w[10];
+        sum[3] += w[3] + w[11];
+        sum[4] += w[4] + w[12];
+        sum[5] += w[5] + w[13];
+        sum[6] += w[6] + w[14];
+        sum[7] += w[7] + w[15];
+    }
+    for (int k = 1; k < 8; k++) sum[0] += sum[k];
+    return sum[0][0] + sum[0][1];
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint64_t read_avx512(const uint8_t *p, size_t n, int prefetch) {
+    typedef uint64_t wide __attribute__((vector_size(64)));
+    wide a = {0}, b = {0}, c = {0}, d = {0};
+    for (size_t i = 0; i + 256 <= n; i += 256) {
+        const wide *w = (const wide *)(const void *)(p + i);
+        if (prefetch)
+            for (int k = 0; k < 256; k += 64) __builtin_prefetch(p + i + prefetch + k);
+        a += w[0];
+        b += w[1];
+        c += w[2];
+        d += w[3];
+    }
+    a = a + b + c + d;
+    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+}
+#endif
+
+uint64_t exp_read_bytes(const void *memory, size_t n, int prefetch) {
+    const uint8_t *p = memory;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) return read_avx512(p, n, prefetch);
+#endif
+    return read_plain(p, n, prefetch);
+}
+
 typedef struct reading {
     uint64_t *word;
     size_t n_word;
@@ -48,16 +94,10 @@ static void read_part(void *arg, int ith, int n) {
     const reading *r = arg;
     size_t first, end;
     part_of(r, ith, n, &first, &end);
-    uint64_t sum[8] = {0};
     dw_pool_barrier(r->pool, ith);
     const double t0 = dw_now();
-    for (size_t i = first; i + 64 <= end; i += 64) {
-        __builtin_prefetch(r->word + i + 128);
-        for (int k = 0; k < 64; k++) sum[k % 8] += r->word[i + (size_t)k];
-    }
+    r->sum[ith] = exp_read_bytes(r->word + first, (end - first) * 8, 0);
     r->seconds[ith] = dw_now() - t0;
-    for (int k = 1; k < 8; k++) sum[0] += sum[k];
-    r->sum[ith] = sum[0];
 }
 
 static size_t default_bytes(void) {

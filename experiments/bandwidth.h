@@ -12,6 +12,10 @@
  * eighth of the machine's memory.  The memory is taken and given back; takes about half a second.  -1 after an error. */
 double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err);
 
+/* Reads n bytes (the last n % 256 not) of memory that is aligned to 64, as fast as this CPU loads them; prefetch: bytes
+ * ahead, 0: left to the hardware.  The sum, so that nothing is left out. */
+uint64_t exp_read_bytes(const void *memory, size_t n, int prefetch);
+
 /* What happened between begin and end. */
 typedef struct exp_watch {
     double wall_s, own_cpu_s;       // end: of this process (all threads); begin: the clocks

@@ -171,7 +171,9 @@ static const struct {
 static void check_parity(const char *folder, int most) {
     dw_err err = {0};
     windows w = {0};
-    const char *f32 = test_path(test_folder(), "f32.gguf"), *path = test_path(test_folder(), "quantized.gguf");
+    char f32[1024], path[1024]; // test_path's own buffers do not last
+    snprintf(f32, sizeof f32, "%s/f32.gguf", test_folder());
+    snprintf(path, sizeof path, "%s/quantized.gguf", test_folder());
     REQUIRE(test_run("deadwood-convert %s -o %s --type f32", folder, f32) == 0, "%s", test_run_output());
     if (!CHECK(!take_windows(&w, f32, most, &err), "%s", err.text)) goto done;
     for (size_t i = 0; i < sizeof parity / sizeof *parity; i++) {
@@ -199,7 +201,9 @@ static void base_perplexity(void) {
     NEED_FOLDER();
     if (!test_slow()) SKIP("takes minutes; make test-slow runs it");
     if (!test_shared()) SKIP("the shared reference models are not here");
-    check_parity(test_path(test_shared(), "reference-model/base"), 4);
+    char folder[1024];
+    snprintf(folder, sizeof folder, "%s/reference-model/base", test_shared());
+    check_parity(folder, 4);
 }
 
 static const test_case cases[] = {
