@@ -27,7 +27,7 @@ TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: FORCE all test test-slow tests layers headers bench-dot fuzz man install clean help
+.PHONY: FORCE all demo test test-slow tests layers headers bench-dot fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -93,6 +93,9 @@ $B/%.h.alone: %.h
 	@mkdir -p $(@D)
 	@$(COMPILE) -Wno-unused -Wno-pragma-once-outside-header -MMD -MP -MF $@.d -MT $@ -fsyntax-only -x c $<
 	@touch $@
+
+demo:  ## convert the embedded model, score it in several number formats, print a table
+	@sh experiments/demo.sh
 
 # ---- fuzzing
 

@@ -129,7 +129,7 @@ static void print_keys(const dw_gguf *g) {
 static int print_lineage(const dw_gguf *g, dw_err *err) {
     char *commands = lineage_commands(g, err);
     if (!commands && err->text[0]) return -1;
-    printf("%s\n", commands ? commands : "no lineage: the file was not made by deadwood");
+    fputs(commands ? commands : "no lineage: the file was not made by deadwood\n", stdout);
     free(commands);
     return 0;
 }
