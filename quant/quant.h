@@ -27,6 +27,8 @@
 #define QUANT_H
 
 #include "engine.h"
+#include "formats/imatrix.h"
+#include "formats/stats.h"
 
 /* ---- how weights are rounded (methods.c) ------------------------------------------------------------------ */
 
@@ -106,6 +108,22 @@ const dw_qtype_row *quant_mixture_type(const quant_mixture *m, const dw_model *m
                                        bool *fell_back);
 /* True when stock refuses this mixture's type for this matrix without importances. */
 bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, const dw_qtype_row *type);
+
+/* ---- importances (weights.c) ------------------------------------------------------------------------------------ */
+
+/* Of each input column the mean of x^2 over calibration tokens: the block formats' encoders weigh errors by it. */
+typedef struct quant_weights {
+    dw_imatrix matrix;
+    dw_stats stats;      // is_stats: where the matrix came from
+    bool is_stats;
+} quant_weights;
+
+/* Reads stats.h5 or stock's importance file, old or new.  Statistics must be of this model (the hash of its file), or of
+ * one that its lineage names. */
+int quant_weights_read(quant_weights *w, const dw_gguf *g, const char model_sha256[65], const char *path, dw_err *err);
+/* *mean: the importances of a matrix's columns, borrowed, or NULL when there are none.  Refused when their number differs. */
+int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float **mean, dw_err *err);
+void quant_weights_release(quant_weights *w);
 
 /* ---- recipes (recipe.c) ---------------------------------------------------------------------------------------- */
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 static struct {
-    const char *model, *out, *type, *mixture, *recipe;
+    const char *model, *out, *type, *mixture, *recipe, *weights;
     bool lossy_twice;
 } o;
 
@@ -29,13 +29,14 @@ static const opt_row rows[] = {
      OPT_CHOICES(quant_mixtures)},
     {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE", "lines PATTERN TYPE; the first that matches a matrix decides"},
     {.kind = OPT_GROUP, .help = "how"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or stock's imatrix"},
     {"lossy-twice", 0, OPT_FLAG, 0, &o.lossy_twice, NULL, NULL, "round tensors again that are quantized already"},
     {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_QUIET, {0}};
 
 static const opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type TYPE|--mixture NAME|--recipe FILE [--lossy-twice]",
+    .usage = "-m M.gguf -o M2.gguf --type TYPE|--mixture NAME|--recipe FILE [-s stats.h5|imatrix] [--lossy-twice]",
     .about = "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
              "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
              "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"
@@ -46,9 +47,13 @@ static const opt_program program = {
              "the same without moving the step.  Both are kept in Q4_1 blocks: the file is larger than the method's own\n"
              "bits, which it records.\n"
              "\n"
+             "With -s the block formats' errors are weighed by the mean square of each input column, as stock's quantizer does\n"
+             "with an importance matrix; Q8_0, affine and minmax know no weights.\n"
+             "\n"
              "A tensor that is quantized already is refused, because a second rounding comes on top of the first;\n"
              "--lossy-twice does it all the same.",
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
+               "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
                "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe",
     .rows = rows};
 // clang-format on
@@ -58,26 +63,30 @@ static const opt_program program = {
 typedef struct target {
     const dw_tensor *from;
     const quant_type *to; // NULL: copied
+    const float *weight;  // importances of its columns; NULL: none
 } target;
 
-typedef struct choice { // how the user chose; one of the three
-    const quant_type *type;
+typedef struct choice {
+    const quant_type *type; // one of the three
     const quant_mixture *mixture;
     quant_recipe recipe;
+    quant_weights weights;
+    char sha256[65];        // of the model
     size_t n_fell_back;
     char fell_back[160]; // the first of them
 } choice;
 
-static int read_choice(choice *c, dw_err *err) {
-    if (o.recipe) return quant_recipe_read(&c->recipe, o.recipe, err);
+static int read_choice(choice *c, const dw_gguf *g, dw_err *err) {
     if (o.type) c->type = quant_type_find(o.type);
-    else c->mixture = quant_mixture_find(o.mixture);
-    return 0;
+    if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
+    if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
+    if (dw_sha256_file(o.model, c->sha256, err)) return -1;
+    return o.weights ? quant_weights_read(&c->weights, g, c->sha256, o.weights, err) : 0;
 }
 
 static const quant_type *mixture_type(choice *c, const dw_model *m, const dw_tensor *t) {
     bool fell_back;
-    const dw_qtype_row *type = quant_mixture_type(c->mixture, m, t, false, &fell_back);
+    const dw_qtype_row *type = quant_mixture_type(c->mixture, m, t, o.weights, &fell_back);
     if (fell_back && !c->n_fell_back++) snprintf(c->fell_back, sizeof c->fell_back, "%s gets %s", t->name, type->name);
     return quant_type_of(type);
 }
@@ -92,7 +101,9 @@ static const quant_type *chosen_type(choice *c, const dw_model *m, const dw_tens
 /* A plain rounding to the type that a tensor has already leaves it as it is. */
 static bool is_copy(const quant_type *to, const dw_tensor *t) { return !to || (!to->bits && to->stored == t->type); }
 
-static int check_target(const choice *c, const dw_tensor *t, const quant_type *to, dw_err *err) {
+static int check_target(const choice *c, const target *wanted, dw_err *err) {
+    const dw_tensor *t = wanted->from;
+    const quant_type *to = wanted->to;
     if (t->ne[0] % (size_t)to->multiple)
         return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; choose another type there by --recipe%s",
                        t->name, t->ne[0], to->name, to->bits ? "groups" : "blocks", to->multiple,
@@ -100,8 +111,8 @@ static int check_target(const choice *c, const dw_tensor *t, const quant_type *t
     if (t->type->block > 1 && to->stored->id != DW_F32 && !o.lossy_twice)
         return dw_fail(err, "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or --lossy-twice",
                        t->name, t->type->name, to->name);
-    if (c->mixture && quant_mixture_needs_weights(c->mixture, t, to->stored))
-        return dw_fail(err, "tensor '%s': %s is not made without importances; choose Q2_K", t->name, o.mixture);
+    if (c->mixture && !wanted->weight && quant_mixture_needs_weights(c->mixture, t, to->stored))
+        return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name, o.mixture);
     return 0;
 }
 
@@ -113,7 +124,7 @@ static int choose(choice *c, const dw_model *m, target *targets, dw_err *err) {
         if (!quant_is_matrix(t->from)) continue;
         t->to = chosen_type(c, m, t->from);
         if (is_copy(t->to, t->from)) t->to = NULL;
-        else if (check_target(c, t->from, t->to, err)) return -1;
+        else if (quant_weights_find(&c->weights, t->from, &t->weight, err) || check_target(c, t, err)) return -1;
     }
     for (size_t i = 0; i < c->recipe.n_rule; i++) {
         const quant_rule *r = &c->recipe.rule[i];
@@ -162,6 +173,41 @@ static double nominal_bits(const target *targets, size_t n) {
     return differs ? bits / values : 0;
 }
 
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* As stock's quantizer says where its importances came from; what an earlier step said goes. */
+static void write_weights_keys(const quant_weights *q, dw_gguf_writer *w) {
+    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset", entries[] = "quantize.imatrix.entries_count",
+                      chunks[] = "quantize.imatrix.chunks_count";
+    const char *const keys[] = {file, dataset, entries, chunks};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dw_gguf_unset(w, keys[i]);
+    if (!o.weights) return;
+    int n_chunks = q->matrix.n_chunks;
+    for (size_t i = 0; i < q->stats.n_text; i++) n_chunks += q->stats.text[i].n_windows;
+    const char *name = q->is_stats ? q->stats.text[0].name : q->matrix.dataset;
+    dw_gguf_set_text(w, file, base_name(o.weights));
+    if (*name) dw_gguf_set_text(w, dataset, name);
+    dw_gguf_set_u32(w, entries, (uint32_t)q->matrix.n_entry);
+    if (n_chunks > 0) dw_gguf_set_u32(w, chunks, (uint32_t)n_chunks);
+}
+
+static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *err) {
+    lineage *l = lineage_new(&program, g, err);
+    int rc = l ? lineage_input_hashed(l, o.model, c->sha256, err) : -1;
+    if (!rc && o.recipe) rc = lineage_input(l, o.recipe, err);
+    if (!rc && o.weights) rc = lineage_input(l, o.weights, err);
+    for (size_t i = 0; i < c->weights.stats.n_text && !rc; i++) {
+        const dw_stats_text *t = &c->weights.stats.text[i];
+        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
+    }
+    if (!rc) rc = lineage_write(l, w, err);
+    lineage_free(l);
+    return rc;
+}
+
 static int write_keys(const choice *c, const dw_gguf *g, const target *targets, dw_gguf_writer *w, dw_err *err) {
     const size_t n = dw_gguf_n_tensors(g);
     for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
@@ -173,10 +219,8 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
     dw_gguf_unset(w, "deadwood.nominal_bits");
     const double nominal = nominal_bits(targets, n);
     if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
-    lineage *l = lineage_new(&program, g, err);
-    const int rc = !l || lineage_input(l, o.model, err) || (o.recipe && lineage_input(l, o.recipe, err)) || lineage_write(l, w, err) ? -1 : 0;
-    lineage_free(l);
-    return rc;
+    write_weights_keys(&c->weights, w);
+    return stamp(c, g, w, err);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------ */
@@ -199,7 +243,6 @@ typedef struct stream {
     int rc;
     /* the rows at hand */
     const target *t;
-    const float *weight;
     size_t first, n, rows_per_piece;
     atomic_bool is_bad;       // a weight that is NaN or too large
     atomic_size_t n_inexact;  // groups whose scale or offset was rounded once more
@@ -229,7 +272,7 @@ static void encode_rows(stream *s, size_t piece) {
     for (size_t i = begin; i < end; i++) {
         from->type->decode(from->data + (s->first + i) * from_bytes, row, n);
         if (!all_within(row, n, limit)) atomic_store(&s->is_bad, true);
-        else s->n_inexact += to->method->encode(to, row, s->next.bytes + i * row_bytes, n, s->weight);
+        else s->n_inexact += to->method->encode(to, row, s->next.bytes + i * row_bytes, n, s->t->weight);
     }
 }
 
@@ -324,17 +367,19 @@ static int write_model(const choice *c, const dw_gguf *g, const target *targets,
 
 static void tell(const dw_gguf *g, const target *targets) {
     double before = 0, after = 0, bits = 0, values = 0;
-    size_t n_changed = 0;
+    size_t n_changed = 0, n_weighed = 0;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         before += (double)targets[i].from->n_bytes;
         after += (double)stored_bytes(&targets[i]);
         n_changed += targets[i].to != NULL;
+        n_weighed += targets[i].weight != NULL;
         if (!quant_is_matrix(targets[i].from)) continue;
         bits += 8 * (double)stored_bytes(&targets[i]);
         values += (double)dw_tensor_n_values(targets[i].from);
     }
     say("%zu tensors rounded, %zu copied; %.1f -> %.1f MB, %.2f bits a weight", n_changed, dw_gguf_n_tensors(g) - n_changed, before * 1e-6,
         after * 1e-6, values > 0 ? bits / values : 0);
+    if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
 }
 
 int main(int argc, char **argv) {
@@ -344,7 +389,7 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     choice c = {0};
     dw_model *m = dw_model_open(o.model, &err);
-    if (!m || read_choice(&c, &err)) die_err(&err);
+    if (!m || read_choice(&c, dw_model_gguf(m), &err)) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     target *targets = dw_alloc(dw_gguf_n_tensors(g), sizeof *targets, "tensors", &err);
     dw_pool *pool = dw_pool_new(tool.threads, &err);
@@ -353,6 +398,7 @@ int main(int argc, char **argv) {
     dw_pool_free(pool);
     free(targets);
     quant_recipe_release(&c.recipe);
+    quant_weights_release(&c.weights);
     dw_model_close(m);
     return 0;
 }

@@ -16,8 +16,8 @@
 /* Shapes on which the rules differ: rows of whole 256-blocks; widths that are multiples of 32 only; keys shared by four
  * heads and by two; tied and not; fused and per-layer forms. */
 static const exp_shape shapes[] = {
-    {"shared by four", "qwen2", 9, 256, 512, 4, 1, 64, 512, true, 10000, 256},
-    {"width 288", "llama", 5, 256, 288, 4, 2, 64, 512, false, 10000, 256},
+    {"shared by four", "qwen2", 8, 256, 256, 4, 1, 64, 320, true, 10000, 256},
+    {"width 288", "llama", 4, 256, 288, 4, 2, 64, 320, false, 10000, 256},
     {"rows of 96", "qwen3", 3, 96, 160, 3, 1, 32, 512, false, 10000, 256},
     {0},
 };
@@ -241,8 +241,13 @@ static void groups_by_definition(void) {
         if (moves_edge)
             for (int i = 0; i < 64; i++) CHECK(got[i] == 0);
     }
+    const quant_type *two = quant_type_find("affine2");
     for (int i = 0; i < N; i++) row[i] *= 1e-6f; // below what F16 holds exactly
-    CHECK(quant_type_find("affine2")->method->encode(quant_type_find("affine2"), row, blocks, N, NULL) > 0);
+    for (int i = 0; i < N; i += 64) define_group(row + i, 2, true, expected + i);
+    CHECK(two->method->encode(two, row, blocks, N, NULL) > 0);
+    two->stored->decode(blocks, got, N);
+    for (int i = 0; i < N; i++) // scale and offset each off by half of F16's smallest step
+        CHECK(fabsf(got[i] - expected[i]) <= (3 + 1) * 0x1p-25f, "value %d is %g instead of %g", i, (double)got[i], (double)expected[i]);
 }
 
 static void nominal_bits(void) {
@@ -278,7 +283,7 @@ static void write_text(const char *path, const char *text) {
 static void recipe_chooses(void) {
     const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf"), *recipe = in_folder("r.recipe");
     static const struct { const char *name; dw_qtype type; } expected[] = {
-        {"token_embd.weight", DW_BF16},        {"blk.0.attn_v.weight", DW_Q6_K},      {"blk.8.attn_v.weight", DW_Q8_0},
+        {"token_embd.weight", DW_BF16},        {"blk.0.attn_v.weight", DW_Q6_K},      {"blk.7.attn_v.weight", DW_Q8_0},
         {"blk.0.attn_q.weight", DW_BF16},      {"blk.3.ffn_down.weight", DW_Q4_1},    {"blk.3.ffn_up.weight", DW_Q2_K},
         {"blk.3.ffn_norm.weight", DW_F32},     {"blk.3.attn_output.weight", DW_Q4_0}, {"blk.1.attn_k.weight", DW_BF16}};
     if (!write_random(from, &shapes[0], "BF16")) return;
@@ -379,6 +384,111 @@ static void refusals(void) {
     CHECK(test_run("deadwood-requant -m %s -o %s", from, bad) == 2 && strstr(test_run_output(), "give one of"), "%s", test_run_output());
 }
 
+/* ---- importances ------------------------------------------------------------------------------------------------------ */
+
+/* Sums of squares of one input: a few columns much stronger than the rest, exact in F32. */
+static void fill_sums(double *sums, size_t n, const char *input) {
+    dw_rng rng;
+    dw_rng_seed(&rng, (uint64_t)strlen(input) + (uint64_t)input[4]);
+    for (size_t i = 0; i < n; i++) sums[i] = (double)(1 + dw_rng_below(&rng, 1000)) * (i % 31 ? 1 : 64);
+}
+
+/* As stock names inputs: those of the matrices that share an input are equal. */
+static const char *input_name(const char *name) {
+    static char shared[64];
+    const char *part = strrchr(name, '.') ? strstr(name, "attn_") : NULL;
+    if (!part) part = strstr(name, "ffn_");
+    if (!part) part = name;
+    snprintf(shared, sizeof shared, "%.*s%s", (int)(part - name), name,
+             !strncmp(part, "attn_output", 11) ? "mix" : !strncmp(part, "attn", 4) ? "attn" : !strncmp(part, "ffn_down", 8) ? "neuron" : "ffn");
+    return shared;
+}
+
+static bool write_importances(const char *model, const char *path, dw_imatrix_form form, uint64_t count) {
+    dw_err err = {0};
+    dw_imatrix im = {.n_chunks = 1, .chunk_size = 512};
+    dw_gguf *g = dw_gguf_open(model, &err);
+    for (size_t i = 0; g && i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        if (!quant_is_matrix(t) || strncmp(t->name, "blk.", 4)) continue;
+        double *sums = dw_alloc(t->ne[0], sizeof *sums, "sums", &err);
+        fill_sums(sums, t->ne[0], input_name(t->name));
+        dw_imatrix_put(&im, t->name, (int)t->ne[0], sums, count, &err);
+        free(sums);
+    }
+    dw_gguf_close(g);
+    dw_imatrix_write(&im, path, form, &err);
+    dw_imatrix_release(&im);
+    return CHECK(!err.text[0], "%s", err.text);
+}
+
+/* The same sums as statistics of a model of the shape `small`. */
+static bool write_statistics(const char *model, const char *path) {
+    dw_err err = {0};
+    dw_stats s;
+    const int n_ff[] = {small.n_ff, small.n_ff}, n_mix[] = {small.n_head * small.head_dim, small.n_head * small.head_dim};
+    if (!CHECK(!dw_stats_init(&s, small.n_layer, small.n_embd, n_ff, n_mix, 1, &err), "%s", err.text)) return false;
+    dw_sha256_file(model, s.model_sha256, &err);
+    snprintf(s.arch, sizeof s.arch, "%s", small.arch);
+    s.n_ctx = 512;
+    s.hist_every = 1;
+    s.text[0] = (dw_stats_text){.name = "text", .first_window = 1, .n_windows = 2, .n_tokens = 1024, .blocks = dw_strdup("0123456789abcdef", &err)};
+    memset(s.text[0].sha256, 'a', 64);
+    for (int l = 0; l < s.n_layer; l++) {
+        static const char *const part[] = {"attn_q", "attn_output", "ffn_up", "ffn_down"};
+        for (int i = 0; i < DW_STATS_N_INPUTS; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s.weight", l, part[i]);
+            fill_sums(s.layer[l].text_square[i], (size_t)s.layer[l].n_input[i], input_name(name));
+        }
+        s.layer[l].count[0] = 1024;
+    }
+    dw_stats_total(&s);
+    const bool ok = !dw_stats_write(&s, path, &err);
+    dw_stats_release(&s);
+    return CHECK(ok, "%s", err.text);
+}
+
+static void importances_in_three_forms(void) {
+    const char *from = in_folder("a.gguf"), *form[] = {in_folder("imatrix.gguf"), in_folder("imatrix.dat"), in_folder("stats.h5")};
+    const char *to[] = {in_folder("b.gguf"), in_folder("c.gguf"), in_folder("d.gguf")}, *plain = in_folder("plain.gguf");
+    if (!write_random(from, &small, "F32") || !write_importances(from, form[0], DW_IMATRIX_GGUF, 1024) ||
+        !write_importances(from, form[1], DW_IMATRIX_OLD, 1024) || !write_statistics(from, form[2]))
+        return;
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_K -s %s", from, to[i], form[i]), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "14 of the 15 rounded tensors had importances"), "%s", test_run_output());
+    check_same_tensors(to[0], to[1], "old and new form");
+    check_same_tensors(to[0], to[2], "importance file and statistics");
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_K", from, plain), "%s", test_run_output());
+    CHECK(!same_bytes(plain, to[0]));
+    pair p;
+    dw_str name = {"", 0};
+    uint32_t n = 0;
+    if (open_pair(&p, to[2], plain)) {
+        CHECK(dw_gguf_str(p.a, "quantize.imatrix.file", &name, NULL) == 1 && dw_str_is(name, "stats.h5"));
+        CHECK(dw_gguf_u32(p.a, "quantize.imatrix.entries_count", &n, NULL) == 1 && n == 14, "%u", n);
+        const dw_kv *steps = dw_gguf_find(p.a, "deadwood.lineage");
+        CHECK(steps && memmem(steps->str[0].ptr, steps->str[0].len, "0123456789abcdef", 16), "the texts' blocks are missing");
+        CHECK(!dw_gguf_find(p.b, "quantize.imatrix.file"));
+    }
+    close_pair(&p);
+}
+
+static void statistics_of_the_ancestors(void) {
+    const char *from = in_folder("a.gguf"), *child = in_folder("b.gguf"), *stranger = in_folder("c.gguf"), *stats = in_folder("stats.h5");
+    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_random(stranger, &small, "F16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type BF16", from, child), "%s", test_run_output());
+    char how[512];
+    snprintf(how, sizeof how, "--mixture Q2_K_S -s %s", stats);
+    CHECK(!test_run("deadwood-requant -m %s -o %s %s", child, in_folder("d.gguf"), how), "%s", test_run_output());
+    check_fails("holds statistics of another model", stranger, how);
+    const char *wide = in_folder("wide.gguf"), *importances = in_folder("imatrix.gguf");
+    if (!write_random(wide, &shapes[1], "F32") || !write_importances(wide, importances, DW_IMATRIX_GGUF, 1024)) return;
+    snprintf(how, sizeof how, "--type Q4_0 -s %s", importances);
+    check_fails("has rows of 256 values and 288 importances", from, how);
+}
+
 /* ---- beside stock ------------------------------------------------------------------------------------------------------------ */
 
 static stock *peer(void) {
@@ -392,13 +502,14 @@ static stock *peer(void) {
 
 #define NEED_STOCK() do { if (!peer()) SKIP("$DW_STOCK names no folder with libllama*.so"); } while (0)
 
-static void compare_with_stock(const char *from, const char *what, const char *mixture) {
+static void compare_with_stock(const char *from, const char *what, const char *mixture, const char *importances) {
     const char *ours = in_folder("ours.gguf"), *theirs = in_folder("theirs.gguf");
     char label[128];
     dw_err err = {0};
-    snprintf(label, sizeof label, "%s, %s", what, mixture);
-    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --mixture %s", from, ours, mixture), "%s", test_run_output());
-    REQUIRE(!stock_quantize(peer(), from, theirs, mixture, NULL, 2, &err), "%s: %s", label, err.text);
+    snprintf(label, sizeof label, "%s, %s%s", what, mixture, importances ? ", weighed" : "");
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --mixture %s %s %s", from, ours, mixture, importances ? "-s" : "", importances ? importances : ""),
+            "%s", test_run_output());
+    REQUIRE(!stock_quantize(peer(), from, theirs, mixture, importances, 2, &err), "%s: %s", label, err.text);
     check_same_tensors(ours, theirs, label);
     pair p;
     uint32_t a = 1000, b = 2000;
@@ -412,7 +523,17 @@ static void every_mixture(const exp_shape *shape, const char *type) {
     const char *from = in_folder("a.gguf");
     if (!write_random(from, shape, type)) return;
     for (const quant_mixture *m = quant_mixtures; m->name; m++)
-        if (strcmp(m->name, "Q2_K_S")) compare_with_stock(from, shape->name, m->name);
+        if (strcmp(m->name, "Q2_K_S")) compare_with_stock(from, shape->name, m->name, NULL);
+}
+
+static void weighed_mixtures_are_stocks(void) {
+    NEED_STOCK();
+    const char *from = in_folder("a.gguf"), *importances = in_folder("imatrix.gguf");
+    for (const exp_shape *s = shapes; s->name; s++) {
+        if (!write_random(from, s, "BF16") || !write_importances(from, importances, DW_IMATRIX_GGUF, 1024)) return;
+        for (const quant_mixture *m = quant_mixtures; m->name; m++)
+            if (test_slow() || m->ffn_down.when) compare_with_stock(from, s->name, m->name, importances);
+    }
 }
 
 static void mixtures_are_stocks(void) {
@@ -427,9 +548,42 @@ static void eighty_layers(void) {
     const char *from = in_folder("a.gguf");
     if (!test_slow()) SKIP("long: set DW_SLOW=1");
     if (!write_random(from, &eighty, "F16")) return;
-    compare_with_stock(from, eighty.name, "Q4_K_M");
-    compare_with_stock(from, eighty.name, "Q2_K");
-    compare_with_stock(from, eighty.name, "Q3_K_S");
+    compare_with_stock(from, eighty.name, "Q4_K_M", NULL);
+    compare_with_stock(from, eighty.name, "Q2_K", NULL);
+    compare_with_stock(from, eighty.name, "Q3_K_S", NULL);
+}
+
+/* ---- perplexities ---------------------------------------------------------------------------------------------------------- */
+
+/* Of mini, geometric mean over the five evaluation texts, first 20 windows of 512: what other programs measured, and how
+ * far from it ours may be (K types: stock rounds activations to 8 bits). */
+static void known_perplexities(void) {
+    static const struct { const char *how, *again; double ppl, below, above; } row[] = {
+        {"--mixture Q8_0", NULL, 16.876, 0.003, 0.003},    {"--mixture Q6_K", NULL, 16.927, 0.015, 0.005},
+        {"--mixture Q5_K_M", NULL, 17.101, 0.015, 0.005},  {"--mixture Q4_K_M", NULL, 17.489, 0.015, 0.005},
+        {"--mixture Q4_0", NULL, 18.017, 0.003, 0.003},    {"--mixture Q3_K_M", NULL, 19.281, 0.015, 0.005},
+        {"--mixture Q2_K", NULL, 31.913, 0.015, 0.005},    {"--mixture Q4_0", "--mixture Q2_K", 38.985, 0.015, 0.005},
+        {"--type affine4", NULL, 18.88, 0.003, 0.003},     {"--type affine2", NULL, 647.7, 0.02, 0.02},
+        {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}};
+    const char *shared = test_shared(), *from = in_folder("a.gguf"), *middle = in_folder("b.gguf"), *to = in_folder("c.gguf");
+    if (!shared) SKIP("the reference models are not there");
+    if (!test_slow()) SKIP("long: set DW_SLOW=1");
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s", from), "%s", test_run_output());
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        const char *rows = test_path(test_folder(), "rows.tsv");
+        unlink(rows);
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s %s", from, row[i].again ? middle : to, row[i].how), "%s", test_run_output());
+        if (row[i].again) REQUIRE(!test_run("deadwood-requant -m %s -o %s %s --lossy-twice", middle, to, row[i].again), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-score -q --no-speed --windows 20 -m %s -f %s/reference-model/text/eval/*.txt -o %s", to, shared, rows), "%s",
+                test_run_output());
+        tsv_table t;
+        dw_err err = {0};
+        REQUIRE(!tsv_read(&t, rows, &err) && t.n_rows == 6, "%s", err.text);
+        const double ppl = atof(tsv_cell(&t, 5, "ppl"));
+        CHECK(ppl >= row[i].ppl * (1 - row[i].below) && ppl <= row[i].ppl * (1 + row[i].above), "%s %s: %g instead of %g", row[i].how,
+              row[i].again ? row[i].again : "", ppl, row[i].ppl);
+        tsv_release(&t);
+    }
 }
 
 static const test_case cases[] = {
@@ -443,7 +597,11 @@ static const test_case cases[] = {
     {"a wrong line of a recipe is refused with its number", recipe_refusals},
     {"globs match whole names", globs},
     {"what cannot be requantized is refused in one line and leaves no file", refusals},
+    {"importances say the same in stock's old and new form and as statistics", importances_in_three_forms},
+    {"statistics are taken of the model or of those it was made of, never of others", statistics_of_the_ancestors},
     {"every mixture gives stock's types and stock's bytes", mixtures_are_stocks},
+    {"every mixture with importances gives stock's types and stock's bytes", weighed_mixtures_are_stocks},
+    {"mini's perplexities are those that other programs measured", known_perplexities},
     {"models of 80 layers get what stock gives them", eighty_layers},
     {0},
 };
