@@ -15,26 +15,36 @@ typedef float half_lanes __attribute__((vector_size(4 * LANES)));
 
 static const double lowest = -708; // exp of it is the smallest that needs no subnormals; far below any sum's precision
 
-/* *v = exp(*v) for values <= 0: 2^n exp(r), |r| <= ln(2)/2, Taylor to r^12 (below 1e-15).  Adding 1.5 * 2^52 rounds to the
- * integer n, whose low bits then stand at the end of the sum's mantissa. */
-INLINE void lanes_exp(lanes *v) {
-    const double shift = 0x1.8p52, log2e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefa0000p-1, ln2_low = 0x1.cf79abc9e3b39p-40;
+/* *e = *e * *r + c, rounded once where `fused`: half the work where the machine can do it. */
+INLINE void multiply_add(lanes *e, const lanes *r, double c, bool fused) {
+    if (fused) {
+        for (int j = 0; j < LANES; j++) (*e)[j] = __builtin_fma((*e)[j], (*r)[j], c);
+    } else {
+        *e = *e * *r + c;
+    }
+}
+
+/* *v = exp(*v) for values <= 0: 2^n exp(r), |r| <= ln(2)/2, Taylor to r^11 (below 1e-14). Adding 1.5 * 2^52 rounds to
+ * the integer n, whose low bits then stand at the end of the sum's mantissa. */
+INLINE void lanes_exp(lanes *v, bool fused) {
+    const double shift = 0x1.8p52, log2e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefa0000p-1,
+                 ln2_low = 0x1.cf79abc9e3b39p-40;
     const lanes least = (lanes){0} + lowest;
     const lane_bits is_low = *v < least;
     const lanes x = (lanes)((is_low & (lane_bits)least) | (~is_low & (lane_bits)*v));
     const lanes t = x * log2e + shift, n = t - shift, r = (x - n * ln2_high) - n * ln2_low;
-    lanes e = r * (1.0 / 479001600) + 1.0 / 39916800;
-    e = e * r + 1.0 / 3628800;
-    e = e * r + 1.0 / 362880;
-    e = e * r + 1.0 / 40320;
-    e = e * r + 1.0 / 5040;
-    e = e * r + 1.0 / 720;
-    e = e * r + 1.0 / 120;
-    e = e * r + 1.0 / 24;
-    e = e * r + 1.0 / 6;
-    e = e * r + 0.5;
-    e = e * r + 1;
-    e = e * r + 1;
+    lanes e = (lanes){0} + 1.0 / 39916800;
+    multiply_add(&e, &r, 1.0 / 3628800, fused);
+    multiply_add(&e, &r, 1.0 / 362880, fused);
+    multiply_add(&e, &r, 1.0 / 40320, fused);
+    multiply_add(&e, &r, 1.0 / 5040, fused);
+    multiply_add(&e, &r, 1.0 / 720, fused);
+    multiply_add(&e, &r, 1.0 / 120, fused);
+    multiply_add(&e, &r, 1.0 / 24, fused);
+    multiply_add(&e, &r, 1.0 / 6, fused);
+    multiply_add(&e, &r, 0.5, fused);
+    multiply_add(&e, &r, 1, fused);
+    multiply_add(&e, &r, 1, fused);
     *v = (lanes)((lane_bits)e + ((lane_bits)t << 52));
 }
 
@@ -55,24 +65,24 @@ INLINE double fold(const lanes *v) {
     return (((*v)[0] + (*v)[1]) + ((*v)[2] + (*v)[3])) + (((*v)[4] + (*v)[5]) + ((*v)[6] + (*v)[7]));
 }
 
-INLINE double sum_exp_body(const float *x, int n, double max) {
+INLINE double sum_exp_body(const float *x, int n, double max, bool fused) {
     lanes sum = {0}, v;
     for (int k = 0; k < n; k += LANES) {
         lanes_load(x + k, n - k, max, &v);
-        lanes_exp(&v);
+        lanes_exp(&v, fused);
         sum += v;
     }
     return fold(&sum);
 }
 
 /* sum of exp(x - max_x) ((x - max_x) - (y - max_y)) */
-INLINE double sum_excess_body(const float *x, double max_x, const float *y, double max_y, int n) {
+INLINE double sum_excess_body(const float *x, double max_x, const float *y, double max_y, int n, bool fused) {
     lanes sum = {0}, v, w;
     for (int k = 0; k < n; k += LANES) {
         lanes_load(x + k, n - k, max_x, &v);
         lanes_load(y + k, n - k, max_y, &w);
         const lanes excess = v - w;
-        lanes_exp(&v);
+        lanes_exp(&v, fused);
         sum += v * excess;
     }
     return fold(&sum);
@@ -101,33 +111,40 @@ INLINE float max_body(const float *x, int n, bool *finite) {
     return max[0];
 }
 
-/* The same loops for wider vectors.  Contraction into fused multiply-adds is off, so all give the same bits. */
+/* The same loops for wider vectors. */
 typedef struct loops {
     float (*max)(const float *, int, bool *);
     double (*sum_exp)(const float *, int, double);
     double (*sum_excess)(const float *, double, const float *, double, int);
 } loops;
 
-#define LOOPS(name, target)                                                                                                                \
-    target static float max_##name(const float *x, int n, bool *finite) { return max_body(x, n, finite); }                               \
-    target static double sum_exp_##name(const float *x, int n, double max) { return sum_exp_body(x, n, max); }                           \
-    target static double sum_excess_##name(const float *x, double max_x, const float *y, double max_y, int n) {                          \
-        return sum_excess_body(x, max_x, y, max_y, n);                                                                                     \
-    }                                                                                                                                      \
+#define LOOPS(name, target, fused)                                                                                     \
+    target static float max_##name(const float *x, int n, bool *finite) { return max_body(x, n, finite); }             \
+    target static double sum_exp_##name(const float *x, int n, double max) { return sum_exp_body(x, n, max, fused); }  \
+    target static double sum_excess_##name(const float *x, double max_x, const float *y, double max_y, int n) {        \
+        return sum_excess_body(x, max_x, y, max_y, n, fused);                                                          \
+    }                                                                                                                  \
     static const loops loops_##name = {max_##name, sum_exp_##name, sum_excess_##name}
 
-LOOPS(plain, );
+LOOPS(plain, , false);
 #if defined(__x86_64__)
-LOOPS(avx2, __attribute__((target("avx2"))));
-LOOPS(avx512, __attribute__((target("avx512f,avx512dq"))));
+LOOPS(avx2, __attribute__((target("avx2,fma"))), true);
+LOOPS(avx512, __attribute__((target("avx512f,avx512dq,fma"))), true);
 #endif
 
 static const loops *best_loops(void) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return &loops_avx512;
-    if (__builtin_cpu_supports("avx2")) return &loops_avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &loops_avx2;
 #endif
     return &loops_plain;
+}
+
+/* Whether one of LANES values is v. */
+static bool has(const float *x, float v) {
+    int n = 0;
+    for (int j = 0; j < LANES; j++) n += x[j] == v;
+    return n > 0;
 }
 
 exp_row exp_row_of(const float *x, int n) {
@@ -136,6 +153,7 @@ exp_row exp_row_of(const float *x, int n) {
     const float max = l->max(x, n, &finite);
     if (!finite) return (exp_row){NAN, NAN, -1};
     exp_row r = {.max = (double)max, .log_sum = log(l->sum_exp(x, n, (double)max))};
+    while (r.top + LANES <= n && !has(x + r.top, max)) r.top += LANES;
     while (x[r.top] != max) r.top++;
     return r;
 }
@@ -146,7 +164,7 @@ double exp_row_kl(const float *x, const exp_row *p, const float *y, const exp_ro
     return kl > 0 ? kl : 0; // rounding may leave -1e-17
 }
 
-/* ---- coarse ---------------------------------------------------------------------------------------------- */
+/* ---- coarse ----------------------------------------------------------------------------------------------- */
 
 static const float no_mass = -1000;
 

@@ -12,14 +12,22 @@ static int tile_rows(int n_vocab) {
     return n < TILE_MIN ? TILE_MIN : n > TILE_MAX ? TILE_MAX : n;
 }
 
-static int n_vocab_of(const exp_entrant *e) { return e->model ? dw_model_hparams(e->model)->n_vocab : exp_predictions_head(e->stored)->n_vocab; }
+static int n_vocab_of(const exp_entrant *e) {
+    return e->model ? dw_model_hparams(e->model)->n_vocab : exp_predictions_head(e->stored)->n_vocab;
+}
 
 int exp_entrant_open(exp_entrant *e, const exp_entrant_options *o, dw_err *err) {
     const size_t tile = (size_t)tile_rows(n_vocab_of(e));
     e->prediction = dw_alloc(tile, sizeof *e->prediction, "predictions", err);
     if (!e->model) return e->prediction ? 0 : -1;
-    const dw_session_options so = {.pool = o->pool, .backend = o->backend, .n_ctx = o->n_ctx, .n_seq = o->n_batch / o->n_ctx + 2,
-                                   .n_batch = o->n_batch, .n_out = o->n_batch, .kv = o->kv, .exact = true};
+    const dw_session_options so = {.pool = o->pool,
+                                   .backend = o->backend,
+                                   .n_ctx = o->n_ctx,
+                                   .n_seq = o->n_batch / o->n_ctx + 2,
+                                   .n_batch = o->n_batch,
+                                   .n_out = o->n_batch,
+                                   .kv = o->kv,
+                                   .exact = true};
     e->session = dw_session_new(e->model, &so, err);
     e->logits = dw_alloc(tile * (size_t)n_vocab_of(e), sizeof *e->logits, "logits", err);
     e->row = dw_alloc(tile, sizeof *e->row, "rows", err);
@@ -37,7 +45,7 @@ void exp_entrant_close(exp_entrant *e) {
     e->prediction = NULL;
 }
 
-/* ---- pieces ------------------------------------------------------------------------------------------------ */
+/* ---- pieces ----------------------------------------------------------------------------------------------- */
 
 typedef struct piece { // tokens of one evaluation, and what is asked of them
     int32_t *token, *seq, *pos;
@@ -45,7 +53,7 @@ typedef struct piece { // tokens of one evaluation, and what is asked of them
     int32_t *target; // n_out: the tokens to be predicted
     size_t *window;  // n_out: where they stand
     int n_tokens, n_out;
-    size_t next;     // window that follows, and the position in it
+    size_t next; // window that follows, and the position in it
     int next_pos;
     void *owned;
 } piece;
@@ -85,9 +93,10 @@ static bool piece_next(piece *p, const exp_evaluation *e) {
     return p->n_tokens > 0;
 }
 
-/* ---- tiles --------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------ */
 
-typedef struct tile { // output rows first .. first + n - 1 of a piece; token 0 of the tile is scored token `at` of the text
+typedef struct
+    tile { // output rows first .. first + n - 1 of a piece; token 0 of the tile is scored token `at` of the text
     const exp_evaluation *e;
     const piece *piece;
     int first, n;
@@ -133,7 +142,8 @@ static int score_tile(const tile *t, exp_entrant *m, const exp_entrant *base, bo
     dw_pool_each(t->e->o->pool, (size_t)t->n, score_row, &job);
     for (int i = 0; i < t->n; i++)
         if (m->row[i].top < 0)
-            return dw_fail(err, "'%s' computes logits that are not finite in window %zu", m->name, t->piece->window[t->first + i] + 1);
+            return dw_fail(err, "'%s' computes logits that are not finite in window %zu", m->name,
+                           t->piece->window[t->first + i] + 1);
     return store ? exp_predictions_write(t->e->store, m->prediction, (size_t)t->n, err) : 0;
 }
 
@@ -157,7 +167,8 @@ int exp_evaluate(const exp_evaluation *e, dw_err *err) {
         for (tile t = {.e = e, .piece = &p, .at = at}; t.first < p.n_out && !rc; t.first += t.n, t.at += (size_t)t.n) {
             t.n = p.n_out - t.first < n_tile ? p.n_out - t.first : n_tile;
             if (e->base) rc = score_tile(&t, e->base, NULL, false, err);
-            for (int m = 0; m < e->n_models && !rc; m++) rc = score_tile(&t, &e->model[m], e->base, e->store && m == 0, err);
+            for (int m = 0; m < e->n_models && !rc; m++)
+                rc = score_tile(&t, &e->model[m], e->base, e->store && m == 0, err);
         }
         at += (size_t)p.n_out;
     }

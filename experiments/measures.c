@@ -12,7 +12,7 @@
 
 #include "tool.h"
 
-/* ---- the table ----------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(exp_result, field)
 
@@ -102,19 +102,22 @@ static double number_at(const exp_result *r, const exp_column *c) {
 
 void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size) {
     const char *text = (const char *)r + c->offset;
-    if (c->digits && isfinite(number_at(r, c))) snprintf(cell, size, "%.*g", c->digits, number_at(r, c));
-    else snprintf(cell, size, "%s", c->digits || !*text ? "-" : text);
+    if (c->digits && isfinite(number_at(r, c)))
+        snprintf(cell, size, "%.*g", c->digits, number_at(r, c));
+    else
+        snprintf(cell, size, "%s", c->digits || !*text ? "-" : text);
     for (char *p = cell; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 127) *p = '?';
 }
 
-/* ---- output ---------------------------------------------------------------------------------------------- */
+/* ---- output ----------------------------------------------------------------------------------------------- */
 
 enum { CELL = 320 };
 
 int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err) {
     const size_t n_columns = exp_n_columns();
-    const char **names = dw_alloc(n_columns, sizeof *names, "rows", err), **cells = dw_alloc(n * n_columns, sizeof *cells, "rows", err);
+    const char **names = dw_alloc(n_columns, sizeof *names, "rows", err),
+               **cells = dw_alloc(n * n_columns, sizeof *cells, "rows", err);
     char(*text)[CELL] = dw_alloc(n * n_columns, sizeof *text, "rows", err);
     int rc = names && cells && text ? 0 : -1;
     for (size_t i = 0; !rc && i < n * n_columns; i++) {
@@ -122,7 +125,10 @@ int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *
         exp_cell(&r[i / n_columns], &exp_columns[i % n_columns], text[i], sizeof text[i]);
         cells[i] = text[i];
     }
-    if (!rc) rc = tsv_append(path, "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean", names, n_columns, cells, n, err);
+    if (!rc)
+        rc = tsv_append(
+            path, "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean",
+            names, n_columns, cells, n, err);
     free(names);
     free(cells);
     free(text);
@@ -141,14 +147,15 @@ static json_t *json_cell(const exp_result *r, const exp_column *c) {
 char *exp_result_json(const exp_result *r, dw_err *err) {
     json_t *object = json_object();
     int rc = !object;
-    for (const exp_column *c = exp_columns; c->name && !rc; c++) rc = json_object_set_new(object, c->name, json_cell(r, c));
+    for (const exp_column *c = exp_columns; c->name && !rc; c++)
+        rc = json_object_set_new(object, c->name, json_cell(r, c));
     char *text = rc ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15));
     json_decref(object);
     if (!text) dw_fail(err, "out of memory: a row as JSON");
     return text;
 }
 
-/* ---- what a model file tells ------------------------------------------------------------------------------- */
+/* ---- what a model file tells ------------------------------------------------------------------------------ */
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -160,11 +167,12 @@ typedef struct option_field { // an option of a lineage step and the text field 
     size_t offset, size;
 } option_field;
 
-#define FIELD(option, field) {"--" option, AT(field), sizeof((exp_result *)0)->field}
+#define FIELD(option, field)                                                                                           \
+    { "--" option, AT(field), sizeof((exp_result *)0)->field }
 static const option_field option_fields[] = {
-    FIELD("metric", metric), FIELD("rate", rate), FIELD("group", group), FIELD("allocate", allocate),
-    FIELD("repair", repair), FIELD("type", type), FIELD("mixture", type), FIELD("recipe", type), FIELD("rule", rule),
-    FIELD("activity", activity)};
+    FIELD("metric", metric), FIELD("rate", rate),        FIELD("group", group),  FIELD("allocate", allocate),
+    FIELD("repair", repair), FIELD("type", type),        FIELD("mixture", type), FIELD("recipe", type),
+    FIELD("rule", rule),     FIELD("activity", activity)};
 
 /* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */
 static const char *value_of(const json_t *args, size_t i, const char *option) {
@@ -175,7 +183,8 @@ static const char *value_of(const json_t *args, size_t i, const char *option) {
 }
 
 static void fill_step(exp_result *r, const json_t *step) {
-    const char *tool_name = json_string_value(json_object_get(step, "tool")), *parent = json_string_value(json_object_get(step, "parent"));
+    const char *tool_name = json_string_value(json_object_get(step, "tool")),
+               *parent = json_string_value(json_object_get(step, "parent"));
     const json_t *args = json_object_get(step, "args");
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
@@ -207,7 +216,8 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     r->bits_per_weight = 8 * r->file_bytes / r->params;
     r->bytes_per_token = (double)dw_model_bytes_per_token(m);
     float nominal;
-    if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1) snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
+    if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1)
+        snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     return fill_lineage(r, g, err);
 }
 

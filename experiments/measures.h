@@ -1,7 +1,8 @@
 /* measures.h - a row of results: what was measured of one model on one text, and the table of its columns.
  *
- * Adding a measure: a field of exp_result, the code that fills it, and a row of exp_columns.  Unknown is NaN or "", and is written
- * as "-": never an invented number.  rows.tsv, --json and --columns all come from the table; readers go by name. */
+ * Adding a measure: a field of exp_result, the code that fills it, and a row of exp_columns. Unknown is NaN or "",
+ * and is written as "-": never an invented number. rows.tsv, --json and --columns all come from the table; readers go
+ * by name. */
 #ifndef EXP_MEASURES_H
 #define EXP_MEASURES_H
 
@@ -25,7 +26,8 @@ typedef struct exp_result {
     char disturbed[128];
     double coverage;
     /* what was done to the model, from its lineage */
-    char tool[32], metric[64], rate[32], rate_reached[32], group[32], allocate[64], repair[64], type[64], nominal_bits[32];
+    char tool[32], metric[64], rate[32], rate_reached[32], group[32], allocate[64], repair[64], type[64],
+        nominal_bits[32];
     char rule[64], activity[32], tokens_trained[32], minutes_trained[32];
     /* the judgement of whoever reads the rows */
     char dominated_by[32], verdict[16], note[64];

@@ -29,7 +29,7 @@ void exp_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
     dw_sha256_end(&h, digest);
 }
 
-/* ---- records ----------------------------------------------------------------------------------------------- */
+/* ---- records ---------------------------------------------------------------------------------------------- */
 
 static void put32(uint8_t *p, uint32_t v) {
     for (int b = 0; b < 4; b++) p[b] = (uint8_t)(v >> 8 * b);
@@ -78,11 +78,11 @@ static bool get_record(const uint8_t *from, int n_vocab, exp_prediction *p) {
     return ok;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------ */
+/* ---- writing ---------------------------------------------------------------------------------------------- */
 
 struct exp_predictions_writer {
     dw_out *out;
-    size_t *n_left;  // of each text, predictions still to come
+    size_t *n_left; // of each text, predictions still to come
     int n_texts, text;
     uint8_t *record; // (CHUNK, RECORD)
     size_t n_record; // of them filled
@@ -153,7 +153,9 @@ static int write_head(exp_predictions_writer *w, const exp_stored_head *h, dw_er
         add_u64(&b, h->text[t].n_tokens);
         add_u64(&b, h->text[t].n_scored);
     }
-    int rc = b.failed ? -1 : b.size > MAX_HEAD || h->n_texts > MAX_TEXTS ? dw_fail(err, "too many texts for one stored base") : 0;
+    int rc = b.failed                                      ? -1
+             : b.size > MAX_HEAD || h->n_texts > MAX_TEXTS ? dw_fail(err, "too many texts for one stored base")
+                                                           : 0;
     const size_t bound = ZSTD_compressBound(b.size > CHUNK * RECORD ? b.size : CHUNK * RECORD);
     w->packed = rc ? NULL : dw_alloc(bound, 1, "packed predictions", err);
     w->packed_cap = bound;
@@ -211,15 +213,15 @@ void exp_predictions_writer_free(exp_predictions_writer *w) {
     free(w);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------ */
+/* ---- reading ---------------------------------------------------------------------------------------------- */
 
 struct exp_predictions {
     dw_map map; // data NULL: memory of the caller
     char *name;
     exp_stored_head head;
-    dw_cursor *chunks;    // n_texts: where each text's begin
-    dw_cursor at;         // the next chunk ...
-    uint64_t n_left;      // ... and how many predictions are in it and in those behind
+    dw_cursor *chunks; // n_texts: where each text's begin
+    dw_cursor at;      // the next chunk ...
+    uint64_t n_left;   // ... and how many predictions are in it and in those behind
     int text;
     uint8_t *planes;      // the chunk at hand
     size_t n_chunk, used; // its predictions, and how many were given out
@@ -228,7 +230,9 @@ struct exp_predictions {
 /* Unpacks a frame that must give exactly size bytes. */
 static int unpack(dw_cursor *c, size_t packed, void *raw, size_t size) {
     const uint8_t *frame = dw_cursor_take(c, packed);
-    if (!frame || ZSTD_getFrameContentSize(frame, packed) != size || ZSTD_findFrameCompressedSize(frame, packed) != packed) return -1;
+    if (!frame || ZSTD_getFrameContentSize(frame, packed) != size ||
+        ZSTD_findFrameCompressedSize(frame, packed) != packed)
+        return -1;
     return ZSTD_decompress(raw, size, frame, packed) == size ? 0 : -1;
 }
 
@@ -292,7 +296,8 @@ static int index_chunks(exp_predictions *p, dw_cursor c, dw_err *err) {
         p->chunks[t] = c;
         for (uint64_t left = p->head.text[t].n_scored; left; left -= left < CHUNK ? left : CHUNK)
             if (!dw_cursor_take(&c, dw_cursor_u32(&c)) || c.failed)
-                return dw_fail(err, "'%s' is no stored base: it ends inside the predictions for '%s'", p->name, p->head.text[t].name);
+                return dw_fail(err, "'%s' is no stored base: it ends inside the predictions for '%s'", p->name,
+                               p->head.text[t].name);
     }
     return c.left ? dw_fail(err, "'%s' is no stored base: %zu bytes follow its end", p->name, c.left) : 0;
 }
@@ -306,11 +311,14 @@ static exp_predictions *open_bytes(exp_predictions *p, const void *data, size_t 
         goto fail;
     }
     const size_t raw = dw_cursor_u32(&c), packed = dw_cursor_u32(&c);
-    uint8_t *head = c.failed || raw > MAX_HEAD || packed > c.left || raw / 4096 > packed ? NULL : dw_alloc(raw + 1, 1, "a header", &own);
+    uint8_t *head = c.failed || raw > MAX_HEAD || packed > c.left || raw / 4096 > packed
+                        ? NULL
+                        : dw_alloc(raw + 1, 1, "a header", &own);
     int rc = head ? unpack(&c, packed, head, raw) : -1;
     if (!rc) rc = read_head(&p->head, &(dw_cursor){.at = head, .left = raw}, &own);
     free(head);
-    if (rc) dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is no stored base: its header is damaged%s", p->name, own.text);
+    if (rc)
+        dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is no stored base: its header is damaged%s", p->name, own.text);
     p->planes = rc ? NULL : dw_alloc(CHUNK, RECORD, "predictions", err);
     if (p->planes && !index_chunks(p, c, err)) {
         exp_predictions_seek(p, 0);
@@ -332,8 +340,10 @@ exp_predictions *exp_predictions_open(const char *path, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, path, err)) return NULL;
     exp_predictions *p = exp_predictions_open_memory(map.data, map.size, path, err);
-    if (p) p->map = map;
-    else dw_unmap(&map);
+    if (p)
+        p->map = map;
+    else
+        dw_unmap(&map);
     return p;
 }
 
@@ -375,7 +385,8 @@ static int next_chunk(exp_predictions *p, dw_err *err) {
     const size_t packed = dw_cursor_u32(&p->at);
     if (!unpack(&p->at, packed, p->planes, p->n_chunk * RECORD)) return 0;
     p->n_left = p->n_chunk = 0;
-    return dw_fail(err, "'%s' is damaged: predictions for '%s' cannot be unpacked", p->name, p->head.text[p->text].name);
+    return dw_fail(err, "'%s' is damaged: predictions for '%s' cannot be unpacked", p->name,
+                   p->head.text[p->text].name);
 }
 
 int exp_predictions_read(exp_predictions *p, exp_prediction *out, size_t n, dw_err *err) {
@@ -385,7 +396,8 @@ int exp_predictions_read(exp_predictions *p, exp_prediction *out, size_t n, dw_e
         for (size_t b = 0; b < RECORD; b++) record[b] = p->planes[b * p->n_chunk + p->used];
         p->used++;
         if (!get_record(record, p->head.n_vocab, &out[i]))
-            return dw_fail(err, "'%s' is damaged: a prediction for '%s' is out of range", p->name, p->head.text[p->text].name);
+            return dw_fail(err, "'%s' is damaged: a prediction for '%s' is out of range", p->name,
+                           p->head.text[p->text].name);
     }
     return 0;
 }

@@ -30,9 +30,9 @@ typedef struct exp_stored_head { // what was predicted, and how: all of it must 
     uint8_t vocab_sha256[32];
     char *protocol;
     int n_ctx;
-    int32_t bos;            // that each window begins with; -1: none
-    int first, last;        // windows; 0, 0: all
-    exp_stored_text *text;  // n_texts
+    int32_t bos;           // that each window begins with; -1: none
+    int first, last;       // windows; 0, 0: all
+    exp_stored_text *text; // n_texts
     int n_texts;
 } exp_stored_head;
 
@@ -55,7 +55,8 @@ void exp_predictions_writer_free(exp_predictions_writer *w);
 typedef struct exp_predictions exp_predictions;
 bool exp_is_predictions(const char *path); // begins like one
 exp_predictions *exp_predictions_open(const char *path, dw_err *err);
-exp_predictions *exp_predictions_open_memory(const void *data, size_t size, const char *name, dw_err *err); // data is borrowed
+exp_predictions *exp_predictions_open_memory(const void *data, size_t size, const char *name,
+                                             dw_err *err); // data is borrowed
 void exp_predictions_close(exp_predictions *p);
 const exp_stored_head *exp_predictions_head(const exp_predictions *p);
 void exp_predictions_seek(exp_predictions *p, int text); // to its first scored token

@@ -45,7 +45,7 @@ static int write_all(int fd, const void *data, size_t size) {
     return 0;
 }
 
-/* ---- the child ------------------------------------------------------------------------------------------- */
+/* ---- the child -------------------------------------------------------------------------------------------- */
 
 typedef struct bench {
     const exp_speed_options *o;
@@ -65,7 +65,12 @@ static int load(bench *b, reply *r) {
     if (!b->model) return -1;
     const dw_hparams *hp = dw_model_hparams(b->model);
     b->n_prefill = hp->n_ctx_train < EXP_SPEED_TOKENS ? hp->n_ctx_train : EXP_SPEED_TOKENS;
-    const dw_session_options so = {.pool = b->pool, .backend = b->o->backend, .n_ctx = EXP_SPEED_TOKENS, .n_batch = EXP_SPEED_TOKENS, .n_out = 1, .kv = b->o->kv};
+    const dw_session_options so = {.pool = b->pool,
+                                   .backend = b->o->backend,
+                                   .n_ctx = EXP_SPEED_TOKENS,
+                                   .n_batch = EXP_SPEED_TOKENS,
+                                   .n_out = 1,
+                                   .kv = b->o->kv};
     b->session = dw_session_new(b->model, &so, &r->err);
     r->load_s = dw_now() - start;
     b->logits = dw_alloc((size_t)hp->n_vocab, sizeof *b->logits, "logits", &r->err);
@@ -74,7 +79,10 @@ static int load(bench *b, reply *r) {
 
 /* Evaluates n tokens behind what is there and fetches the logits of the last. */
 static int advance(bench *b, const int32_t *ids, int n, dw_err *err) {
-    return dw_session_eval(b->session, &(dw_batch){.n_tokens = n, .token = ids}, err) || dw_session_logits(b->session, 0, 1, b->logits, err) ? -1 : 0;
+    return dw_session_eval(b->session, &(dw_batch){.n_tokens = n, .token = ids}, err) ||
+                   dw_session_logits(b->session, 0, 1, b->logits, err)
+               ? -1
+               : 0;
 }
 
 static int run_round(bench *b, reply *r) {
@@ -102,8 +110,10 @@ static void serve(const exp_speed_options *o, int from, int to) {
         reply r = {0};
         struct rusage usage = {0};
         if (what == LOAD && read_all(from, b.ids, sizeof b.ids)) return;
-        if (what == LOAD) load(&b, &r);
-        else run_round(&b, &r);
+        if (what == LOAD)
+            load(&b, &r);
+        else
+            run_round(&b, &r);
         getrusage(RUSAGE_SELF, &usage);
         r.peak_rss_bytes = 1024.0 * (double)usage.ru_maxrss;
         if (write_all(to, &r, sizeof r)) return;
@@ -153,8 +163,8 @@ void exp_speed_stop(exp_speed_child *c) {
 }
 
 static int ask(const exp_speed_child *c, command what, const int32_t *ids, reply *r, dw_err *err) {
-    if (write_all(c->to, &what, sizeof what) || (what == LOAD && write_all(c->to, ids, EXP_SPEED_TOKENS * sizeof *ids)) ||
-        read_all(c->from, r, sizeof *r))
+    if (write_all(c->to, &what, sizeof what) ||
+        (what == LOAD && write_all(c->to, ids, EXP_SPEED_TOKENS * sizeof *ids)) || read_all(c->from, r, sizeof *r))
         return dw_fail(err, "the process that measures speed ended (out of memory?); --no-speed leaves it out");
     return r->err.text[0] ? dw_fail(err, "%s", r->err.text) : 0;
 }
@@ -167,8 +177,8 @@ static void add_watch(exp_watch *sum, const exp_watch *w) {
     sum->load = w->load;
 }
 
-int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds, exp_speed *results,
-                      void (*step)(void *ctx), void *ctx, dw_err *err) {
+int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds,
+                      exp_speed *results, void (*step)(void *ctx), void *ctx, dw_err *err) {
     double *rate = dw_alloc((size_t)n * (size_t)n_rounds, 2 * sizeof *rate, "rounds", err);
     exp_watch *watch = dw_alloc((size_t)n, sizeof *watch, "rounds", err);
     int rc = rate && watch ? 0 : -1;
@@ -206,10 +216,14 @@ void exp_disturbed(const exp_watch *w, int n_threads, char *text, size_t size) {
         const char *word;
         bool is;
         double value;
-    } signs[] = {{"cpu", own < 0.85, own}, {"steal", steal > 0.02, steal}, {"others", others > 0.1, others}, {"load", w->load > n_threads + 1, w->load}};
+    } signs[] = {{"cpu", own < 0.85, own},
+                 {"steal", steal > 0.02, steal},
+                 {"others", others > 0.1, others},
+                 {"load", w->load > n_threads + 1, w->load}};
     size_t used = 0;
     snprintf(text, size, "no");
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
         if (signs[i].is && used < size)
-            used += (size_t)snprintf(text + used, size - used, "%s%s %.2g", used ? ", " : "", signs[i].word, signs[i].value);
+            used += (size_t)snprintf(text + used, size - used, "%s%s %.2g", used ? ", " : "", signs[i].word,
+                                     signs[i].value);
 }

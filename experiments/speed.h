@@ -1,7 +1,7 @@
 /* speed.h - memory, load time and speed of a model, measured in a child process that holds this model alone.
  *
- * Children are made first, while the program has no threads, and wait; each is told to load and then to run rounds, in turn with
- * the other models', so that a slow minute of the machine falls on all.  What a round times:
+ * Children are made first, while the program has no threads, and wait; each is told to load and then to run rounds,
+ * in turn with the other models', so that a slow minute of the machine falls on all. What a round times:
  *   prefill  a batch of up to 512 tokens from an empty cache, logits of the last one fetched
  *   decode   64 tokens one by one behind 8 others, logits of each fetched
  * The first round warms up and is not counted. */
@@ -37,10 +37,10 @@ enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_MAX_ROUNDS = 1000 };
 int exp_speed_start(exp_speed_child *c, const exp_speed_options *o, dw_err *err);
 void exp_speed_stop(exp_speed_child *c);
 
-/* Loads all models and runs the rounds over them in turn.  ids[i]: EXP_SPEED_TOKENS ids for model i.  step(ctx) is called after
- * each model's round, the warm-up too (may be NULL). */
-int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds, exp_speed *results,
-                      void (*step)(void *ctx), void *ctx, dw_err *err);
+/* Loads all models and runs the rounds over them in turn. ids[i]: EXP_SPEED_TOKENS ids for model i. step(ctx) is
+ * called after each model's round, the warm-up too (may be NULL). */
+int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds,
+                      exp_speed *results, void (*step)(void *ctx), void *ctx, dw_err *err);
 
 /* What disturbed a measurement, as a list of words with numbers, or "no":
  *   cpu     the threads got less than 85 % of the CPU time that they could have had

@@ -32,7 +32,8 @@ exp_mean exp_share(size_t n_held, size_t n) {
 /* The standard deviation of the mean over draws of runs of windows that wrap around; sums of runs come from a running
  * sum, so a draw costs one look-up a run. */
 static int bootstrap(const double *sum, const double *n, size_t n_windows, size_t run, double *se, dw_err *err) {
-    double *run_sum = dw_alloc(n_windows, sizeof *run_sum, "bootstrap", err), *run_n = dw_alloc(n_windows, sizeof *run_n, "bootstrap", err);
+    double *run_sum = dw_alloc(n_windows, sizeof *run_sum, "bootstrap", err),
+           *run_n = dw_alloc(n_windows, sizeof *run_n, "bootstrap", err);
     double *draw = dw_alloc(N_DRAWS, sizeof *draw, "bootstrap", err);
     const int rc = run_sum && run_n && draw ? 0 : -1;
     for (size_t i = 0; !rc && i < n_windows; i++)

@@ -10,7 +10,9 @@ static bool consecutive(size_t i, size_t n_ids, int n_ctx, int first, exp_window
     return true;
 }
 
-static bool llama(size_t i, size_t n_ids, int n_ctx, exp_window *w) { return consecutive(i, n_ids, n_ctx, n_ctx / 2, w); }
+static bool llama(size_t i, size_t n_ids, int n_ctx, exp_window *w) {
+    return consecutive(i, n_ids, n_ctx, n_ctx / 2, w);
+}
 static bool full(size_t i, size_t n_ids, int n_ctx, exp_window *w) { return consecutive(i, n_ids, n_ctx, 0, w); }
 
 /* Window i covers stride i .. stride i + n_ctx; what the one before reached is scored already. */
@@ -34,16 +36,19 @@ const exp_protocol *exp_protocol_find(const char *name) {
     return NULL;
 }
 
-int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_ctx, int first, int last, const char *what, dw_err *err) {
+int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_ctx, int first, int last,
+                     const char *what, dw_err *err) {
     const size_t least = p->least_windows ? (size_t)p->least_windows * (size_t)n_ctx : 2;
     exp_window one;
     *w = (exp_windows){0};
     if (n_ids < least)
-        return dw_fail(err, "'%s' has %zu tokens, protocol %s with a context of %d needs %zu; give a longer text or a smaller -c", what, n_ids,
-                       p->name, n_ctx, least);
+        return dw_fail(
+            err, "'%s' has %zu tokens, protocol %s with a context of %d needs %zu; give a longer text or a smaller -c",
+            what, n_ids, p->name, n_ctx, least);
     while (p->window(w->n_all, n_ids, n_ctx, &one)) w->n_all++;
     if (!first) first = 1, last = w->n_all > INT32_MAX ? INT32_MAX : (int)w->n_all;
-    if ((size_t)last > w->n_all) return dw_fail(err, "windows %d to %d were asked for, '%s' has %zu", first, last, what, w->n_all);
+    if ((size_t)last > w->n_all)
+        return dw_fail(err, "windows %d to %d were asked for, '%s' has %zu", first, last, what, w->n_all);
     w->window = dw_alloc((size_t)(last - first + 1), sizeof *w->window, "windows", err);
     if (!w->window) return -1;
     for (size_t i = (size_t)first - 1; i < (size_t)last; i++) {

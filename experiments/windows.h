@@ -3,11 +3,12 @@
  *   llama  consecutive windows of n_ctx tokens, the rest of the text is dropped; each begins with an empty cache, its
  *          first token replaced by BOS where the vocabulary adds one; logits of positions n_ctx/2 .. n_ctx-2 are scored
  *          (llama.cpp tools/perplexity, 255 tokens of 512).  Needs two windows.
- *   hf     windows that slide by n_ctx/2; of each only the tokens that no earlier window scored, so that every token but
- *          the text's first is scored once (the documentation of transformers, "perplexity of fixed-length models").
- *   full   consecutive windows, logits of positions 0 .. n_ctx-2 scored, the rest of the text is dropped (the protocol of
- *          the GPTQ, SparseGPT and Wanda papers, which take n_ctx 2048).
- * Values of different protocols or n_ctx cannot be compared. */
+ *   hf     windows that slide by n_ctx/2; of each only the tokens that no earlier window scored, so that every token
+ *          but the text's first is scored once (the documentation of transformers, "perplexity of fixed-length
+ *          models").
+ *   full   consecutive windows, logits of positions 0 .. n_ctx-2 scored, the rest of the text is dropped (the
+ *          protocol of the GPTQ, SparseGPT and Wanda papers, which take n_ctx 2048). Values of different protocols or
+ *          n_ctx cannot be compared. */
 #ifndef EXP_WINDOWS_H
 #define EXP_WINDOWS_H
 
@@ -30,7 +31,7 @@ typedef struct exp_protocol {
     bool (*window)(size_t i, size_t n_ids, int n_ctx, exp_window *w); // window i, false behind the last
 } exp_protocol;
 
-extern const exp_protocol exp_protocols[]; // ends with name NULL
+extern const exp_protocol exp_protocols[];               // ends with name NULL
 const exp_protocol *exp_protocol_find(const char *name); // NULL: unknown
 
 typedef struct exp_windows {
@@ -41,7 +42,8 @@ typedef struct exp_windows {
 } exp_windows;
 
 /* Windows first .. last (counted from 1; 0, 0: all) of a text of n_ids tokens; `what` names the text in errors. */
-int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_ctx, int first, int last, const char *what, dw_err *err);
+int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_ctx, int first, int last,
+                     const char *what, dw_err *err);
 void exp_windows_release(exp_windows *w);
 
 #endif

@@ -25,7 +25,8 @@ static void read_all(const uint8_t *data, size_t size) {
     for (int t = h->n_texts; t-- > 0;) {
         if (strlen(h->text[t].name) > 4096) abort();
         exp_predictions_seek(s, t);
-        for (uint64_t i = 0; i < h->text[t].n_scored && !exp_predictions_read(s, &p, 1, &err); i++) check(&p, h->n_vocab);
+        for (uint64_t i = 0; i < h->text[t].n_scored && !exp_predictions_read(s, &p, 1, &err); i++)
+            check(&p, h->n_vocab);
     }
     exp_predictions_close(s);
 }
