@@ -116,7 +116,7 @@ typedef enum dw_tap_point {
     DW_TAP_FFN_IN,    // norm(x): input of gate and up, n_embd
     DW_TAP_FFN_GATE,  // g = act(Wgate h), n_ff
     DW_TAP_FFN_NEURON, // a = g * u: input of down, n_ff
-    DW_TAP_HEAD_IN,   // norm(x) of the output rows, n_embd
+    DW_TAP_HEAD_IN,   // norm(x) of the output rows, n_embd: an event for each run of neighbouring tokens
     DW_N_TAP_POINTS
 } dw_tap_point;
 
@@ -131,6 +131,9 @@ typedef struct dw_tap {
     unsigned points; // bits 1 << dw_tap_point
     void (*fn)(void *ctx, const dw_tap_event *event); // on the calling thread, in order of layers
     void *ctx;
+    /* Instead of fn, for work worth dividing: on all threads of the pool at once, ith of n_threads; the next event comes
+     * when all have returned. */
+    void (*fn_thread)(void *ctx, const dw_tap_event *event, int ith, int n_threads);
 } dw_tap;
 
 void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none

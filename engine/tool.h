@@ -149,6 +149,7 @@ int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw
 /* A text that the step learnt from: its file's hash, its n tokens. */
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
 /* The same of a text whose blocks are known, of n tokens. */
+char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
@@ -162,5 +163,36 @@ char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, 
 /* Calls fn for every input of every step. */
 int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),
                    void *ctx, dw_err *err);
+
+/* ---- calibration texts ------------------------------------------------------------------------------------------------ */
+
+/* A text to learn from is a file and a range of its windows: consecutive runs of n_ctx tokens, the rest of the file is
+ * left out.  Where the vocabulary adds BOS, it replaces the first token of every window (as llama.cpp's perplexity does). */
+typedef struct calib_text {
+    const char *name, *sha256;   // of the file: base name, hash
+    int first_window, n_windows; // counted from 1
+    const int32_t *token;        // (n_windows * n_ctx), as tokenized
+} calib_text;
+
+typedef struct calib_file {
+    char name[128], sha256[65];
+    int32_t *token;
+} calib_file;
+
+typedef struct calib_texts {
+    calib_text *text;
+    size_t n_text;
+    int n_ctx;
+    int32_t bos;       // -1: windows keep their first token
+    calib_file *file;  // what the texts borrow
+    size_t n_file;
+} calib_texts;
+
+/* Reads and tokenizes the files and cuts their windows (0, 0: all) into texts of `per_text` windows each, the last one
+ * perhaps of fewer; 0: a file is one text.  Refused when a file has too few tokens, or two files hold the same bytes. */
+int calib_read(calib_texts *t, dw_model *m, const opt_list *paths, opt_range windows, int n_ctx, int per_text, dw_err *err);
+void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token); // n_ctx tokens of window 0 ..
+size_t calib_n_tokens(const calib_texts *t);
+void calib_release(calib_texts *t);
 
 #endif

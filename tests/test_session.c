@@ -325,9 +325,9 @@ static void taps(void) {
         free(plain), free(tapped);
         close_run(&r);
         for (int p = 0; p < DW_N_TAP_POINTS; p++) {
-            const int expected = p == DW_TAP_RESIDUAL ? n_layer + 1 : p == DW_TAP_HEAD_IN ? N : n_layer;
+            const int expected = p == DW_TAP_RESIDUAL ? n_layer + 1 : p == DW_TAP_HEAD_IN ? 1 : n_layer;
             CHECK(s[k].n_events[p] == expected, "%s: point %d: %d events, expected %d", backends[k].name, p, s[k].n_events[p], expected);
-            CHECK(s[k].n_tokens[p] == (p == DW_TAP_HEAD_IN ? 1 : N) * expected, "%s: point %d: %d tokens", backends[k].name, p, s[k].n_tokens[p]);
+            CHECK(s[k].n_tokens[p] == N * expected, "%s: point %d: %d tokens", backends[k].name, p, s[k].n_tokens[p]);
             CHECK(s[k].power[p] > 0, "%s: point %d is all zero", backends[k].name, p);
         }
     }

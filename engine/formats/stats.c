@@ -271,16 +271,20 @@ static int check_counts(const dw_stats *a, const dw_stats *b, dw_err *err) {
     return 0;
 }
 
-int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err) {
-    const size_t n_text = a->n_text;
+int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err) {
     if (check_same(a, b, err) || check_counts(a, b, err)) return -1;
     for (size_t t = 0; t < b->n_text; t++)
-        for (size_t u = 0; u < n_text; u++)
+        for (size_t u = 0; u < a->n_text; u++)
             if (texts_overlap(&a->text[u], &b->text[t]))
                 return dw_fail(err, "windows of '%s' stand in both statistics: %d to %d and %d to %d", b->text[t].name, a->text[u].first_window,
                                a->text[u].first_window + a->text[u].n_windows - 1, b->text[t].first_window,
                                b->text[t].first_window + b->text[t].n_windows - 1);
-    if (dw_stats_reserve(a, n_text + b->n_text, err)) return -1;
+    return 0;
+}
+
+int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err) {
+    const size_t n_text = a->n_text;
+    if (dw_stats_can_add(a, b, err) || dw_stats_reserve(a, n_text + b->n_text, err)) return -1;
     for (size_t t = 0; t < b->n_text; t++) {
         a->text[n_text + t] = b->text[t];
         a->text[n_text + t].blocks = dw_strdup(b->text[t].blocks, err);

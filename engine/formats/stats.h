@@ -92,6 +92,7 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err); // whole o
 /* Appends b's texts to a and renews the totals.  Refused when the models, contexts, skips or histograms differ, or
  * windows of a text stand in both. */
 int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err);
+int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err); // whether it would be refused
 /* Two texts of one file whose windows overlap: true, and the first such pair. */
 bool dw_stats_overlap(const dw_stats *s, size_t *first, size_t *second);
 void dw_stats_total(dw_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts

@@ -154,6 +154,13 @@ static uint32_t block_hash(const int32_t *ids) {
     return (uint32_t)(h >> 32);
 }
 
+char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err) {
+    const size_t n_block = n / BLOCK;
+    char *blocks = dw_alloc(n_block * 8 + 1, 1, "the hashes of a text", err);
+    for (size_t i = 0; blocks && i < n_block; i++) snprintf(blocks + 8 * i, 9, "%08x", block_hash(ids + BLOCK * i));
+    return blocks;
+}
+
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err) {
     json_t *text = json_pack("{s:o, s:s, s:I, s:s}", "name", base_name_json(name), "sha256", sha256, "tokens",
                              (json_int_t)n, "blocks", blocks);
@@ -161,11 +168,8 @@ int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], con
 }
 
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err) {
-    const size_t n_block = n / BLOCK;
-    char *blocks = dw_alloc(n_block * 8 + 1, 1, "the hashes of a text", err);
-    if (!blocks) return -1;
-    for (size_t i = 0; i < n_block; i++) snprintf(blocks + 8 * i, 9, "%08x", block_hash(ids + BLOCK * i));
-    const int rc = lineage_text_blocks(l, name, sha256, blocks, n, err);
+    char *blocks = lineage_blocks(ids, n, err);
+    const int rc = blocks ? lineage_text_blocks(l, name, sha256, blocks, n, err) : -1;
     free(blocks);
     return rc;
 }

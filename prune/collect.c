@@ -1,0 +1,564 @@
+/* collect.c - runs a model over calibration texts and adds up what its neurons and matrix inputs do.
+ *
+ *     deadwood collect -m mini.gguf -f experiments/texts/calib/english-1.txt -o stats.h5
+ *
+ * All sums are taken by the session's own threads inside the pass, each over its own columns and in order of tokens, so
+ * that neither threads nor batches change a bit.  Finished texts are kept in OUT.part, from which the same command goes
+ * on when it was ended; what is written at the end is the same with and without such a stop. */
+#include "formats/imatrix.h"
+#include "formats/stats.h"
+#include "prune/column_sums.h"
+#include "prune/prune.h"
+#include "tool.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct {
+    const char *model, *out, *export_imatrix, *import_imatrix;
+    opt_list texts, parts;
+    opt_range windows;
+    int text_windows, skip, n_ctx, hist_every;
+} o;
+
+// clang-format off
+static const opt_row rows[] = {
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
+    {"file", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "STATS", "the statistics (HDF5)"},
+    {"stats", 's', OPT_TEXTS, OPT_INPUT, &o.parts, NULL, "PART", "statistics of other texts, to which these are added"},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "of every file only windows A to B; 20 is 1-20"},
+    {"text-windows", 0, OPT_INT, 0, &o.text_windows, "0", "N", "every N windows of a file are a text of their own; 0: a file is a text", .min = 0, .max = 1 << 20},
+    {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
+    {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
+    {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
+    {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
+    OPT_COMMON, {0}};
+// clang-format on
+
+static const opt_program program = {
+    .name = "collect",
+    .summary = "activation statistics of a model over texts",
+    .usage = "-m M.gguf -f TEXT.. -o stats.h5 [-s PART.h5..] [--windows A-B] [--text-windows N]",
+    .about = "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: its activation a, |a|, "
+             "a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the squares of every matrix's inputs, and the block "
+             "influence of every layer.  rank, gate and requant read these statistics.\n\n"
+             "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  When a run is ended, "
+             "finished texts stand in OUT.part; the same command goes on behind them.",
+    .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt --windows 24 --text-windows 6 -o stats.h5\n"
+               "deadwood collect -m mini.gguf -s a.h5 b.h5 -o both.h5 --export-imatrix mini.imatrix.gguf",
+    .rows = rows};
+
+/* ---- sums inside the pass -------------------------------------------------------------------------------------- */
+
+enum {
+    UNIT = 128,           // columns that one thread takes together: whole groups of neurons
+    TILE = 4 * UNIT,      // columns whose sums stay in cache while the rows pass
+    BATCH_TOKENS = 512,   // of one pass, but for longer windows: they are cut
+};
+
+typedef struct collector {
+    dw_stats *s;
+    size_t text;               // sums go to this one
+    const column_sums *loops;
+    int n_row, *row;           // tokens of the pass whose position counts
+    int n_sampled, *sampled;   // those of them that enter histograms
+    float *before;             // (tokens, n_embd): residual before the layer
+    double *power;             // (tokens): its square
+    double *cosine;            // (n_layer, tokens)
+    int n_batch;
+} collector;
+
+/* Columns first .. end - 1 belong to thread ith: whole units. */
+static void share(int n, int ith, int n_threads, int *first, int *end) {
+    const long n_unit = (n + UNIT - 1) / UNIT;
+    *first = (int)(n_unit * ith / n_threads) * UNIT;
+    *end = (int)(n_unit * (ith + 1) / n_threads) * UNIT;
+    if (*end > n) *end = n;
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* Integers: the order of threads does not matter. */
+static void add_counts(uint64_t *hist, const uint32_t *counts) {
+    for (int b = 0; b < DW_STATS_BINS; b++)
+        if (counts[b]) __atomic_fetch_add(&hist[b], counts[b], __ATOMIC_RELAXED);
+}
+
+/* |x| of all columns into one histogram, in four tables, so that neighbours do not wait for each other. */
+static void count_inputs(const collector *c, const dw_tap_event *e, int first, int end, uint64_t *hist) {
+    uint32_t counts[4][DW_STATS_BINS] = {{0}};
+    uint8_t bin[UNIT];
+    for (int i = 0; i < c->n_sampled; i++) {
+        const float *x = e->values + (size_t)c->sampled[i] * (size_t)e->n;
+        for (int j = first; j < end; j += UNIT) {
+            const int n = smaller(UNIT, end - j);
+            c->loops->bins(x + j, n, bin);
+            for (int k = 0; k < n; k++) counts[k % 4][bin[k]]++;
+        }
+    }
+    for (int k = 0; k < 4; k++) add_counts(hist, counts[k]);
+}
+
+static void add_input(const collector *c, const dw_tap_event *e, dw_stats_input k, int first, int end) {
+    dw_stats_layer *w = &c->s->layer[e->layer];
+    double *square = w->text_square[k] + c->text * (size_t)e->n;
+    for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
+    if (first < end) count_inputs(c, e, first, end, w->input_hist[k]);
+}
+
+static void add_output(const collector *c, const dw_tap_event *e, int first, int end) {
+    double *square = c->s->text_output_square + c->text * (size_t)e->n;
+    for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
+}
+
+static void add_neurons(const collector *c, const dw_tap_event *e, int first, int end) {
+    dw_stats_layer *w = &c->s->layer[e->layer];
+    const size_t at = c->text * (size_t)e->n;
+    uint8_t bin[UNIT];
+    for (int j = first; j < end; j += TILE) {
+        const size_t to = at + (size_t)j;
+        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), w->sum_a + to, w->sum_abs + to, w->sum_square + to,
+                          w->max_abs + to);
+    }
+    for (int j = first; j < end; j += UNIT) {
+        const int n = smaller(UNIT, end - j);
+        uint32_t *hist = w->hist_a + (size_t)j * DW_STATS_BINS;
+        for (int i = 0; i < c->n_sampled; i++) {
+            c->loops->bins(e->values + (size_t)c->sampled[i] * (size_t)e->n + j, n, bin);
+            for (int k = 0; k < n; k++) hist[k * DW_STATS_BINS + bin[k]]++;
+        }
+    }
+}
+
+/* The largest of 32 bins, in halves. */
+static uint8_t largest_bin(const uint8_t *bin) {
+    uint8_t m[16];
+    for (int i = 0; i < 16; i++) m[i] = bin[i] > bin[16 + i] ? bin[i] : bin[16 + i];
+    for (int w = 8; w; w /= 2)
+        for (int i = 0; i < w; i++) m[i] = m[i] > m[i + w] ? m[i] : m[i + w];
+    return m[0];
+}
+
+/* The bin of a group's largest magnitude is the largest bin.  A unit begins at a multiple of every group size; behind its
+ * n neurons stand zeros. */
+static void count_groups(dw_stats_layer *w, const uint8_t *bin, int first, int n) {
+    uint8_t largest[UNIT / 32];
+    for (int k = 0; k < UNIT / 32; k++) largest[k] = largest_bin(bin + 32 * k);
+    for (int g = 0, n_group = UNIT / 32; g < DW_STATS_N_GROUPS; g++, n_group /= 2) {
+        const int size = dw_stats_group_sizes[g];
+        uint32_t *hist = w->hist_group[g] + (size_t)(first / size) * DW_STATS_BINS;
+        for (int k = 0; k * size < n; k++) hist[k * DW_STATS_BINS + largest[k]]++;
+        for (int k = 0; k < n_group / 2; k++) largest[k] = largest[2 * k] > largest[2 * k + 1] ? largest[2 * k] : largest[2 * k + 1];
+    }
+}
+
+static void add_gates(const collector *c, const dw_tap_event *e, int first, int end) {
+    dw_stats_layer *w = &c->s->layer[e->layer];
+    uint8_t bin[UNIT] = {0};
+    for (int j = first; j < end; j += UNIT) {
+        const int n = smaller(UNIT, end - j);
+        uint32_t *hist = w->hist_gate + (size_t)j * DW_STATS_BINS;
+        memset(bin + n, 0, (size_t)(UNIT - n));
+        for (int i = 0; i < c->n_sampled; i++) {
+            c->loops->bins(e->values + (size_t)c->sampled[i] * (size_t)e->n + j, n, bin);
+            for (int k = 0; k < n; k++) hist[k * DW_STATS_BINS + bin[k]]++;
+            count_groups(w, bin, j, n);
+        }
+    }
+}
+
+/* Cosines of the residual before and behind the layer below, and what the next layer will need. */
+static void add_residual(collector *c, const dw_tap_event *e, int ith, int n_threads) {
+    const size_t n = (size_t)e->n;
+    for (int i = c->n_row * ith / n_threads; i < c->n_row * (ith + 1) / n_threads; i++) {
+        const float *x = e->values + (size_t)c->row[i] * n;
+        float *before = c->before + (size_t)i * n;
+        const double power = c->loops->dot(x, x, e->n);
+        if (e->layer > 0) {
+            const double both = sqrt(c->power[i] * power);
+            const double dot = c->loops->dot(before, x, e->n);
+            c->cosine[(size_t)(e->layer - 1) * (size_t)c->n_batch + (size_t)i] = both != 0 ? dot / both : 0;
+        }
+        memcpy(before, x, n * sizeof *x);
+        c->power[i] = power;
+    }
+}
+
+static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
+    collector *c = ctx;
+    int first, end;
+    share(e->n, ith, n_threads, &first, &end);
+    switch (e->point) {
+    case DW_TAP_RESIDUAL: add_residual(c, e, ith, n_threads); break;
+    case DW_TAP_ATTN_IN: add_input(c, e, DW_STATS_ATTN_IN, first, end); break;
+    case DW_TAP_ATTN_MIX: add_input(c, e, DW_STATS_ATTN_MIX, first, end); break;
+    case DW_TAP_FFN_IN: add_input(c, e, DW_STATS_FFN_IN, first, end); break;
+    case DW_TAP_FFN_GATE: add_gates(c, e, first, end); break;
+    case DW_TAP_FFN_NEURON: add_neurons(c, e, first, end); break;
+    case DW_TAP_HEAD_IN: add_output(c, e, first, end); break;
+    default: break;
+    }
+}
+
+/* ---- one text --------------------------------------------------------------------------------------------------- */
+
+typedef struct run { // everything that evaluating needs
+    dw_model *model;
+    dw_pool *pool;
+    dw_session *session;
+    calib_texts texts;
+    collector c;
+    int n_seq, n_batch;     // windows of one pass; tokens
+    int32_t *token, *seq, *pos;
+    uint8_t *out;
+    progress *bar;
+} run;
+
+/* Evaluates tokens first .. first + n - 1 of windows w .. w + n_window - 1 in one pass. */
+static int eval(run *r, const calib_text *text, int w, int n_window, int first, int n, dw_err *err) {
+    const int n_ctx = o.n_ctx;
+    collector *c = &r->c;
+    c->n_row = c->n_sampled = 0;
+    for (int i = 0; i < n_window; i++) {
+        if (first == 0) dw_session_rewind(r->session, i, 0);
+        calib_window(&r->texts, text, w + i, r->token + (size_t)i * (size_t)n_ctx);
+        for (int p = first; p < first + n; p++) {
+            const int at = i * n + p - first;
+            r->token[at] = r->token[i * n_ctx + p]; // at does not lie behind
+            r->seq[at] = i;
+            r->pos[at] = p;
+            if (p >= o.skip) c->row[c->n_row++] = at;
+            if (p >= o.skip && p % o.hist_every == 0) c->sampled[c->n_sampled++] = at;
+        }
+    }
+    const dw_batch batch = {.n_tokens = n_window * n, .token = r->token, .seq = r->seq, .pos = r->pos, .out = r->out};
+    if (dw_session_eval(r->session, &batch, err)) return -1;
+    for (int l = 0; l < c->s->n_layer; l++)
+        for (int i = 0; i < c->n_row; i++) c->s->layer[l].text_cosine[c->text] += c->cosine[(size_t)l * (size_t)c->n_batch + (size_t)i];
+    progress_step(r->bar, n_window * n);
+    return 0;
+}
+
+static int check_sums(const double *sums, size_t n, int l, const char *what, const calib_text *text, dw_err *err) {
+    for (size_t j = 0; j < n; j++)
+        if (!isfinite(sums[j])) return dw_fail(err, "layer %d: %s of '%s' became NaN or infinite in column %zu; the model is damaged or overflows", l, what, text->name, j);
+    return 0;
+}
+
+/* Refuses sums of NaN, by the first place that has some in the order of the pass. */
+static int check_text(const collector *c, const calib_text *text, dw_err *err) {
+    static const char *const what[] = {"the input of q, k, v", "the input of attn_output", "the input of gate and up", "the neurons"};
+    for (int l = 0; l < c->s->n_layer; l++) {
+        const dw_stats_layer *w = &c->s->layer[l];
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
+            const size_t n = (size_t)w->n_input[k];
+            if (n && check_sums(w->text_square[k] + c->text * n, n, l, what[k], text, err)) return -1;
+        }
+        if (check_sums(w->text_cosine + c->text, 1, l, "the residual", text, err)) return -1;
+    }
+    const size_t n = (size_t)c->s->n_embd;
+    return check_sums(c->s->text_output_square + c->text * n, n, c->s->n_layer, "the input of the output matrix", text, err);
+}
+
+static int add_text(run *r, const calib_text *text, dw_err *err) {
+    dw_stats *s = r->c.s;
+    r->c.text = s->n_text;
+    for (int w = 0, n; w < text->n_windows; w += n) {
+        n = smaller(r->n_seq, text->n_windows - w);
+        for (int first = 0; first < o.n_ctx; first += r->n_batch)
+            if (eval(r, text, w, n, first, smaller(o.n_ctx - first, r->n_batch), err)) return -1;
+    }
+    if (check_text(&r->c, text, err)) return -1;
+    dw_stats_text *t = &s->text[s->n_text];
+    t->blocks = lineage_blocks(text->token, (size_t)text->n_windows * (size_t)o.n_ctx, err);
+    if (!t->blocks) return -1;
+    for (int l = 0; l < s->n_layer; l++) s->layer[l].count[s->n_text] = s->layer[l].text_n_cosine[s->n_text] = t->n_tokens;
+    s->n_text++;
+    return 0;
+}
+
+/* The neurons' own input histogram is that of all neurons together. */
+static void sum_neuron_hists(dw_stats *s) {
+    for (int l = 0; l < s->n_layer; l++) {
+        const dw_stats_layer *w = &s->layer[l];
+        uint64_t *hist = w->input_hist[DW_STATS_FFN_NEURON];
+        for (int b = 0; b < DW_STATS_BINS && w->n_ff; b++) hist[b] = 0;
+        for (size_t i = 0; i < (size_t)w->n_ff * DW_STATS_BINS; i++) hist[i % DW_STATS_BINS] += w->hist_a[i];
+    }
+}
+
+/* ---- what is there already ----------------------------------------------------------------------------------------- */
+
+static int make_stats(dw_stats *s, const dw_model *m, size_t n_text, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    int *n_mix = dw_alloc((size_t)hp->n_layer, sizeof *n_mix, "statistics", err);
+    if (!n_mix) return -1;
+    for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
+    const int rc = dw_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, n_text, err);
+    free(n_mix);
+    return rc;
+}
+
+/* All effective arguments that change a byte, as one would type them. */
+static char *arguments_text(void) {
+    char *line = dw_format(NULL, "%s", "");
+    for (const opt_row *row = rows; line && row->help; row++) {
+        if (row->kind == OPT_GROUP || row->flags & OPT_NO_BYTE) continue;
+        char *value = opt_value_text(row), *longer = value ? dw_format(NULL, "%s%s--%s %s", line, *line ? " " : "", row->name, value) : NULL;
+        free(value);
+        if (!longer) continue;
+        free(line);
+        line = longer;
+    }
+    return line;
+}
+
+static int set_arguments(dw_stats *s, dw_err *err) {
+    free(s->arguments);
+    s->arguments = arguments_text();
+    return s->arguments ? 0 : dw_fail(err, "out of memory: the arguments");
+}
+
+/* "cpu avx512": whose rounding the numbers have. */
+static void backend_text(char text[32]) {
+    const bool fast = !strcmp(tool.backend, "cpu");
+    const char *level = fast ? dw_cpu_level(NULL) : NULL;
+    snprintf(text, 32, "%s%s%s", tool.backend, level ? " " : "", level ? level : "");
+}
+
+static int set_header(dw_stats *s, const dw_model *m, const char *model_sha256, dw_err *err) {
+    snprintf(s->model_sha256, sizeof s->model_sha256, "%s", model_sha256);
+    snprintf(s->arch, sizeof s->arch, "%s", dw_model_hparams(m)->arch);
+    backend_text(s->backend);
+    s->n_ctx = o.n_ctx;
+    s->skip = o.skip;
+    s->hist_every = o.hist_every;
+    return set_arguments(s, err);
+}
+
+/* Finished texts of an ended run, if they are the first ones of this run; else false and *s is empty. */
+static bool resume(dw_stats *s, const char *path, const char *model_sha256, const calib_texts *texts) {
+    dw_err err = {0};
+    char backend[32];
+    if (!dw_file_exists(path)) return false;
+    if (dw_stats_read(s, path, &err)) {
+        warn("beginning anew: %s", err.text);
+        return false;
+    }
+    backend_text(backend);
+    bool same = !strcmp(s->model_sha256, model_sha256) && !strcmp(s->backend, backend) && s->n_ctx == o.n_ctx && s->skip == o.skip &&
+                s->hist_every == o.hist_every && s->n_text <= texts->n_text;
+    for (size_t t = 0; same && t < s->n_text; t++) {
+        const calib_text *x = &texts->text[t];
+        same = !strcmp(s->text[t].sha256, x->sha256) && s->text[t].first_window == x->first_window && s->text[t].n_windows == x->n_windows;
+    }
+    if (same) say("going on behind text %zu of %zu, as '%s' has it", s->n_text, texts->n_text, path);
+    else warn("'%s' is of another run; beginning anew", path);
+    if (!same) dw_stats_release(s);
+    return same;
+}
+
+/* What the texts that are still to come will be called. */
+static void announce(dw_stats *s, const calib_texts *texts) {
+    for (size_t t = s->n_text; t < texts->n_text; t++) {
+        const calib_text *x = &texts->text[t];
+        dw_stats_text *to = &s->text[t];
+        snprintf(to->name, sizeof to->name, "%s", x->name);
+        snprintf(to->sha256, sizeof to->sha256, "%s", x->sha256);
+        to->first_window = x->first_window;
+        to->n_windows = x->n_windows;
+        to->n_tokens = (uint64_t)x->n_windows * (uint64_t)(o.n_ctx - o.skip);
+    }
+}
+
+/* Statistics with room for all texts; those that are finished stand in them. */
+static int prepare(dw_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, dw_err *err) {
+    if (!kept || !resume(s, kept, model_sha256, texts)) {
+        if (make_stats(s, m, texts->n_text, err)) return -1;
+        s->n_text = 0;
+    }
+    if (set_header(s, m, model_sha256, err) || dw_stats_reserve(s, texts->n_text, err)) return -1;
+    announce(s, texts);
+    return 0;
+}
+
+/* Whether the texts can stand behind the parts, before hours pass. */
+static int check_parts(const dw_stats *parts, dw_stats *s, size_t n_text, dw_err *err) {
+    const size_t n_finished = s->n_text;
+    s->n_text = n_text;
+    const int rc = dw_stats_can_add(parts, s, err);
+    s->n_text = n_finished;
+    return rc;
+}
+
+/* Keeps the finished texts, unless that would take more than a twentieth of the time. */
+typedef struct keeper {
+    const char *path;
+    double next;
+} keeper;
+
+static int keep(keeper *k, dw_stats *s, dw_err *err) {
+    const double began = dw_now();
+    if (!k->path || began < k->next) return 0;
+    sum_neuron_hists(s);
+    if (dw_stats_write(s, k->path, err)) return -1;
+    k->next = dw_now() + 20 * (dw_now() - began);
+    return 0;
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------------------ */
+
+static int open_run(run *r, dw_model *m, dw_stats *s, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    r->model = m;
+    r->n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
+    r->n_batch = smaller(r->n_seq * o.n_ctx, BATCH_TOKENS);
+    const size_t n = (size_t)r->n_batch, n_read = (size_t)r->n_seq * (size_t)o.n_ctx;
+    r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err)};
+    if (!r->c.loops || !(r->pool = dw_pool_new(tool.threads, err))) return -1;
+    r->session = dw_session_new(m, &(dw_session_options){.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq, .n_batch = r->n_batch}, err);
+    r->token = dw_alloc(n_read, sizeof *r->token, "a batch", err);
+    r->seq = dw_alloc(n, sizeof *r->seq, "a batch", err);
+    r->pos = dw_alloc(n, sizeof *r->pos, "a batch", err);
+    r->out = dw_alloc(n, 1, "a batch", err);
+    r->c.row = dw_alloc(n, sizeof *r->c.row, "a batch", err);
+    r->c.sampled = dw_alloc(n, sizeof *r->c.sampled, "a batch", err);
+    r->c.before = dw_alloc(n * (size_t)hp->n_embd, sizeof *r->c.before, "a batch", err);
+    r->c.power = dw_alloc(n, sizeof *r->c.power, "a batch", err);
+    r->c.cosine = dw_alloc(n * (size_t)hp->n_layer, sizeof *r->c.cosine, "a batch", err);
+    if (!r->session || !r->token || !r->seq || !r->pos || !r->out || !r->c.row || !r->c.sampled || !r->c.before || !r->c.power || !r->c.cosine) return -1;
+    memset(r->out, 1, n);
+    dw_session_set_tap(r->session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .ctx = &r->c, .fn_thread = look});
+    return 0;
+}
+
+static void close_run(run *r) {
+    calib_release(&r->texts);
+    dw_session_free(r->session);
+    dw_pool_free(r->pool);
+    free(r->token), free(r->seq), free(r->pos), free(r->out);
+    free(r->c.row), free(r->c.sampled), free(r->c.before), free(r->c.power), free(r->c.cosine);
+}
+
+static int collect_texts(run *r, const char *kept, dw_err *err) {
+    dw_stats *s = r->c.s;
+    size_t n_done = 0;
+    for (size_t t = 0; t < s->n_text; t++) n_done += (size_t)s->text[t].n_windows * (size_t)o.n_ctx;
+    const double n_left = (double)(calib_n_tokens(&r->texts) - n_done), began = dw_now();
+    keeper k = {.path = kept};
+    int rc = 0;
+    r->bar = progress_begin("collecting", "tokens", n_left);
+    while (s->n_text < r->texts.n_text && !rc) {
+        rc = add_text(r, &r->texts.text[s->n_text], err);
+        if (!rc && s->n_text < r->texts.n_text) rc = keep(&k, s, err);
+    }
+    const double seconds = dw_now() - began;
+    progress_end(r->bar);
+    if (rc) return -1;
+    sum_neuron_hists(s);
+    dw_stats_total(s);
+    say("%.0f tokens in %.2f s: %.0f tokens/s", n_left, seconds, n_left / (seconds > 0 ? seconds : 1));
+    return 0;
+}
+
+/* Texts of -f behind the texts of -s. */
+static int run_texts(dw_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
+    run r = {0};
+    dw_stats s = {0};
+    char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
+    if (o.skip >= o.n_ctx) return dw_fail(err, "a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
+    if (calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, err) || prepare(&s, m, model_sha256, &r.texts, kept, err) ||
+        (has_parts && check_parts(sum, &s, r.texts.n_text, err)) || open_run(&r, m, &s, err) || collect_texts(&r, kept, err))
+        return -1;
+    if (has_parts) {
+        if (dw_stats_add(sum, &s, err)) return -1;
+        dw_stats_release(&s);
+    } else {
+        *sum = s;
+    }
+    close_run(&r);
+    free(kept);
+    return 0;
+}
+
+static int read_part(dw_stats *s, const char *path, const char *model_sha256, dw_err *err) {
+    if (dw_stats_read(s, path, err)) return -1;
+    if (!strcmp(s->model_sha256, model_sha256)) return 0;
+    return dw_fail(err, "statistics '%s' are of another model: sha256 %.12s, '%s' has %.12s", path, s->model_sha256, o.model, model_sha256);
+}
+
+static int add_parts(dw_stats *sum, const char *model_sha256, dw_err *err) {
+    for (size_t i = 0; i < o.parts.n; i++) {
+        dw_stats part;
+        if (read_part(i ? &part : sum, o.parts.item[i], model_sha256, err)) return -1;
+        if (!i) continue;
+        if (dw_stats_add(sum, &part, err)) return dw_fail_in(err, o.parts.item[i]);
+        dw_stats_release(&part);
+    }
+    return 0;
+}
+
+/* ---- importance matrices ------------------------------------------------------------------------------------------------- */
+
+static int import_imatrix(dw_stats *s, dw_model *m, const char *model_sha256, dw_err *err) {
+    dw_imatrix im;
+    if (dw_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, 1, err) || set_header(s, m, model_sha256, err)) return -1;
+    dw_stats_text *t = &s->text[0];
+    const char *slash = strrchr(o.import_imatrix, '/');
+    snprintf(t->name, sizeof t->name, "%.100s", slash ? slash + 1 : o.import_imatrix);
+    t->first_window = 1;
+    t->blocks = dw_strdup("", err);
+    snprintf(s->backend, sizeof s->backend, "imatrix");
+    s->skip = 0;
+    s->hist_every = 1;
+    if (!t->blocks || dw_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
+    const int rc = dw_imatrix_to_stats(&im, s, err);
+    dw_imatrix_release(&im);
+    return rc ? dw_fail_in(err, o.import_imatrix) : 0;
+}
+
+static int export_imatrix(const dw_stats *s, const dw_model *m, dw_err *err) {
+    dw_imatrix im;
+    const size_t n = strlen(o.export_imatrix);
+    const dw_imatrix_form form = n > 4 && !strcmp(o.export_imatrix + n - 4, ".dat") ? DW_IMATRIX_OLD : DW_IMATRIX_GGUF;
+    if (dw_imatrix_from_stats(&im, s, dw_model_gguf(m), false, err)) return -1;
+    const int rc = dw_imatrix_write(&im, o.export_imatrix, form, err);
+    dw_imatrix_release(&im);
+    return rc;
+}
+
+/* ---- main ----------------------------------------------------------------------------------------------------------------- */
+
+static void check_usage(void) {
+    if (!o.out && !o.export_imatrix) die_usage("nothing to write: give -o or --export-imatrix");
+    if (!o.texts.n && !o.parts.n && !o.import_imatrix) die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
+    if (o.import_imatrix && (o.texts.n || o.parts.n)) die_usage("--import-imatrix cannot be combined with -f or -s");
+}
+
+int main(int argc, char **argv) {
+    opt_parse(&program, argc, argv);
+    check_usage();
+    dw_err err = {0};
+    dw_stats s = {0};
+    char model_sha256[65];
+    dw_model *m = dw_model_open(o.model, &err);
+    if (!m || dw_sha256_file(o.model, model_sha256, &err)) die_err(&err);
+    if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
+    if (o.texts.n && run_texts(&s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
+    if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
+    if (o.out && dw_stats_write(&s, o.out, &err)) die_err(&err);
+    if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
+    if (o.out && o.texts.n) {
+        char *kept = dw_format(NULL, "%s.part", o.out);
+        if (kept) unlink(kept);
+        free(kept);
+    }
+    dw_stats_release(&s);
+    dw_model_close(m);
+    return 0;
+}

@@ -1,0 +1,39 @@
+/* column_sums.c - one source for every level of the CPU; the compiler makes the vectors. */
+#include "prune/column_sums.h"
+#include "formats/stats.h"
+
+#include <math.h>
+#include <string.h>
+
+#define larger(a, b) ((a) > (b) ? (a) : (b))
+
+#define TARGET
+#define LEVEL(name) name##_portable
+#include "prune/column_sums_body.inc"
+
+#if defined(__x86_64__)
+#define TARGET __attribute__((target("avx2")))
+#define LEVEL(name) name##_avx2
+#include "prune/column_sums_body.inc"
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define LEVEL(name) name##_avx512
+#include "prune/column_sums_body.inc"
+#endif
+
+const column_sums column_sums_levels[] = {
+    {"portable", moments_portable, squares_portable, bins_portable, dot_portable},
+#if defined(__x86_64__)
+    {"avx2", moments_avx2, squares_avx2, bins_avx2, dot_avx2},
+    {"avx512", moments_avx512, squares_avx512, bins_avx512, dot_avx512},
+    {"amx", moments_avx512, squares_avx512, bins_avx512, dot_avx512},
+#endif
+    {0}};
+
+const column_sums *column_sums_choose(dw_err *err) {
+    const char *level = dw_cpu_level(err);
+    if (!level) return NULL;
+    for (const column_sums *c = column_sums_levels; c->level; c++)
+        if (!strcmp(c->level, level)) return c;
+    return column_sums_levels;
+}

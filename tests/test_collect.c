@@ -1,0 +1,450 @@
+/* test_collect.c - collect against a plain accumulation of what the taps show; parts, resumption, threads, refusals. */
+#include "build.h"
+#include "engine.h"
+#include "experiments/stock.h"
+#include "formats/imatrix.h"
+#include "formats/stats.h"
+#include "prune/column_sums.h"
+#include "test.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A path that stays: test_path's own buffers are used again. */
+static const char *file(const char *name) {
+    static char paths[64][256];
+    const char *wanted = test_path(test_folder(), name);
+    int i = 0;
+    while (paths[i][0] && strcmp(paths[i], wanted)) i++;
+    return strcpy(paths[i], wanted);
+}
+
+/* The trained model of the repository, made once; a text of letters and words for it. */
+static const char *mini(void) {
+    const char *path = file("mini.gguf");
+    if (access(path, R_OK)) CHECK(!test_run("deadwood-convert experiments/mini -q -o %s", path), "%s", test_run_output());
+    return path;
+}
+
+static const char *a_text(const char *name, int seed) {
+    static const char *const words[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
+    const char *path = file(name);
+    test_bytes b = {0};
+    dw_rng rng;
+    dw_rng_seed(&rng, (uint64_t)seed);
+    for (int i = 0; i < 1500; i++) put_text(&b, words[dw_rng_below(&rng, sizeof words / sizeof *words)]);
+    save(&b, path);
+    free(b.data);
+    return path;
+}
+
+static bool same_files(const char *a, const char *b) {
+    char hash[2][65] = {"a", "b"};
+    return !dw_sha256_file(a, hash[0], NULL) && !dw_sha256_file(b, hash[1], NULL) && !strcmp(hash[0], hash[1]);
+}
+
+#define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
+
+static bool read_stats(dw_stats *s, const char *name) {
+    dw_err err = {0};
+    return CHECK(!dw_stats_read(s, file(name), &err), "%s", err.text);
+}
+
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 23, COLUMNS = 77 };
+
+static void loops(void) {
+    float x[ROWS * COLUMNS], max[2][COLUMNS];
+    double sum[2][COLUMNS], sum_abs[2][COLUMNS], square[2][COLUMNS], only[COLUMNS];
+    int row[ROWS], n_row = 0;
+    dw_rng rng;
+    dw_rng_seed(&rng, 3);
+    for (int i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)(dw_rng_normal(&rng) * exp2(10 * dw_rng_normal(&rng)));
+    for (int r = 0; r < ROWS; r++)
+        if (r % 5) row[n_row++] = r;
+    for (const column_sums *c = column_sums_levels; c->level && strcmp(c->level, "amx"); c++) {
+        if (!strcmp(c->level, "avx2") && !__builtin_cpu_supports("avx2")) break;
+        if (!strcmp(c->level, "avx512") && !__builtin_cpu_supports("avx512dq")) break;
+        memset(sum, 0, sizeof sum), memset(sum_abs, 0, sizeof sum_abs), memset(square, 0, sizeof square), memset(max, 0, sizeof max), memset(only, 0, sizeof only);
+        for (int i = 0; i < n_row; i++) {
+            for (int j = 0; j < COLUMNS; j++) {
+                const double v = (double)x[row[i] * COLUMNS + j];
+                sum[0][j] += v, sum_abs[0][j] += fabs(v), square[0][j] += v * v, max[0][j] = fmaxf(max[0][j], fabsf((float)v));
+            }
+        }
+        c->moments(x, COLUMNS, row, n_row, COLUMNS, sum[1], sum_abs[1], square[1], max[1]);
+        c->squares(x, COLUMNS, row, n_row, COLUMNS, only);
+        CHECK(!memcmp(sum[0], sum[1], sizeof sum[0]) && !memcmp(sum_abs[0], sum_abs[1], sizeof sum[0]) && !memcmp(square[0], square[1], sizeof sum[0]) &&
+                  !memcmp(max[0], max[1], sizeof max[0]) && !memcmp(square[0], only, sizeof only), "%s: sums differ from plain ones", c->level);
+        uint8_t bin[ROWS * COLUMNS];
+        c->bins(x, ROWS * COLUMNS, bin);
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            if (!CHECK(bin[i] == dw_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i])) break;
+        double dot = 0;
+        for (int j = 0; j < COLUMNS; j++) dot += (double)x[j] * (double)x[COLUMNS + j];
+        const double got = c->dot(x, x + COLUMNS, COLUMNS);
+        CHECK(fabs(got - dot) <= 1e-12 * fabs(dot) + 1e-300 && got == column_sums_levels[0].dot(x, x + COLUMNS, COLUMNS), "%s: %g, expected %g", c->level, got, dot);
+    }
+}
+
+/* ---- against a plain accumulation ----------------------------------------------------------------------------------- */
+
+typedef struct plain { // sums as the definition has them, and the same shape
+    dw_stats *s;
+    size_t text;
+    int skip, every;
+    float *before; // (tokens, n_embd)
+} plain;
+
+static void add_square(plain *p, const dw_tap_event *e, int t, double *square, uint64_t *hist) {
+    for (int j = 0; j < e->n; j++) {
+        const double v = (double)e->values[t * e->n + j];
+        square[p->text * (size_t)e->n + (size_t)j] += v * v;
+        if (hist && e->pos[t] % p->every == 0) hist[dw_stats_bin(fabsf((float)v))]++;
+    }
+}
+
+static void add_neuron(plain *p, dw_stats_layer *w, const dw_tap_event *e, int t) {
+    add_square(p, e, t, w->sum_square, w->input_hist[DW_STATS_FFN_NEURON]);
+    for (int j = 0; j < e->n; j++) {
+        const float v = e->values[t * e->n + j];
+        const size_t at = p->text * (size_t)e->n + (size_t)j;
+        w->sum_a[at] += (double)v;
+        w->sum_abs[at] += fabs((double)v);
+        w->max_abs[at] = fmaxf(w->max_abs[at], fabsf(v));
+        if (e->pos[t] % p->every == 0) w->hist_a[j * DW_STATS_BINS + dw_stats_bin(fabsf(v))]++;
+    }
+}
+
+static void add_gate(plain *p, dw_stats_layer *w, const dw_tap_event *e, int t) {
+    if (e->pos[t] % p->every) return;
+    const float *x = e->values + t * e->n;
+    for (int j = 0; j < e->n; j++) w->hist_gate[j * DW_STATS_BINS + dw_stats_bin(fabsf(x[j]))]++;
+    for (int g = 0; g < DW_STATS_N_GROUPS; g++) {
+        const int size = dw_stats_group_sizes[g];
+        for (int first = 0; first < e->n; first += size) {
+            float largest = 0;
+            for (int j = first; j < e->n && j < first + size; j++) largest = fmaxf(largest, fabsf(x[j]));
+            w->hist_group[g][first / size * DW_STATS_BINS + dw_stats_bin(largest)]++;
+        }
+    }
+}
+
+static void add_cosine(plain *p, const dw_tap_event *e, int t) {
+    double xx = 0, xy = 0, yy = 0;
+    float *before = p->before + t * e->n;
+    for (int j = 0; j < e->n; j++) {
+        const double x = (double)before[j], y = (double)e->values[t * e->n + j];
+        xx += x * x, xy += x * y, yy += y * y;
+    }
+    if (e->layer > 0) p->s->layer[e->layer - 1].text_cosine[p->text] += xy / sqrt(xx * yy);
+    memcpy(before, e->values + t * e->n, (size_t)e->n * sizeof *before);
+}
+
+static void add_plainly(void *ctx, const dw_tap_event *e) {
+    plain *p = ctx;
+    dw_stats_layer *w = &p->s->layer[e->layer < p->s->n_layer ? e->layer : 0];
+    for (int t = 0; t < e->n_tokens; t++) {
+        if (e->pos[t] < p->skip) continue;
+        switch (e->point) {
+        case DW_TAP_RESIDUAL: add_cosine(p, e, t); break;
+        case DW_TAP_ATTN_IN: add_square(p, e, t, w->text_square[DW_STATS_ATTN_IN], w->input_hist[DW_STATS_ATTN_IN]); break;
+        case DW_TAP_ATTN_MIX: add_square(p, e, t, w->text_square[DW_STATS_ATTN_MIX], w->input_hist[DW_STATS_ATTN_MIX]); break;
+        case DW_TAP_FFN_IN: add_square(p, e, t, w->text_square[DW_STATS_FFN_IN], w->input_hist[DW_STATS_FFN_IN]); break;
+        case DW_TAP_FFN_GATE: add_gate(p, w, e, t); break;
+        case DW_TAP_FFN_NEURON: add_neuron(p, w, e, t); break;
+        case DW_TAP_HEAD_IN: add_square(p, e, t, p->s->text_output_square, NULL); break;
+        default: break;
+        }
+    }
+}
+
+/* Statistics of two windows of n_ctx tokens a text, window by window. */
+static bool accumulate(dw_stats *s, const char *model, const char *const *texts, int n_text, int n_ctx, int skip, int every, const char *backend) {
+    enum { MOST_LAYERS = 64 };
+    dw_err err = {0};
+    int n_mix[MOST_LAYERS];
+    dw_model *m = dw_model_open(model, &err);
+    dw_pool *pool = dw_pool_new(2, &err);
+    if (!CHECK(m && pool && !dw_model_need_tokenizer(m, &err), "%s", err.text)) return false;
+    const dw_hparams *hp = dw_model_hparams(m);
+    for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
+    const dw_session_options options = {.pool = pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_ctx};
+    dw_session *session = dw_session_new(m, &options, &err);
+    bool ok = CHECK(session && !dw_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, (size_t)n_text, &err), "%s", err.text);
+    plain p = {.s = s, .skip = skip, .every = every, .before = calloc((size_t)n_ctx * (size_t)hp->n_embd, sizeof *p.before)};
+    dw_session_set_tap(session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = add_plainly, .ctx = &p});
+    uint8_t *out = malloc((size_t)n_ctx);
+    memset(out, 1, (size_t)n_ctx);
+    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(m));
+    for (int t = 0; t < n_text && ok; t++) {
+        size_t size, n;
+        int32_t *token;
+        char *text = dw_read_file(texts[t], 1 << 24, &size, &err);
+        ok = CHECK(text && !dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= 2 * (size_t)n_ctx, "%s", err.text);
+        p.text = (size_t)t;
+        for (int w = 0; w < 2 && ok; w++) {
+            dw_session_rewind(session, 0, 0);
+            if (v->add_bos) token[w * n_ctx] = v->bos;
+            ok = CHECK(!dw_session_eval(session, &(dw_batch){.n_tokens = n_ctx, .token = token + w * n_ctx, .out = out}, &err), "%s", err.text);
+        }
+        free(text), free(token);
+    }
+    free(out), free(p.before);
+    dw_session_free(session), dw_pool_free(pool), dw_model_close(m);
+    dw_stats_total(s);
+    return ok;
+}
+
+static bool near(const double *a, const double *b, size_t n, double tolerance) {
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(a[i] - b[i]) <= tolerance * fabs(b[i]))) return false;
+    return true;
+}
+
+static void compare(const dw_stats *got, const dw_stats *expected, const char *what) {
+    REQUIRE(got->n_text == expected->n_text && got->n_layer == expected->n_layer, "%s", what);
+    for (int l = 0; l < got->n_layer; l++) {
+        const dw_stats_layer *a = &got->layer[l], *b = &expected->layer[l];
+        const size_t n_ff = (size_t)a->n_ff, n = got->n_text * n_ff;
+        CHECK(!memcmp(a->sum_a, b->sum_a, n * sizeof(double)) && !memcmp(a->sum_abs, b->sum_abs, n * sizeof(double)) &&
+                  !memcmp(a->sum_square, b->sum_square, n * sizeof(double)) && !memcmp(a->max_abs, b->max_abs, n * sizeof(float)), "%s: neurons of layer %d", what, l);
+        CHECK(!memcmp(a->hist_a, b->hist_a, n_ff * DW_STATS_BINS * 4) && !memcmp(a->hist_gate, b->hist_gate, n_ff * DW_STATS_BINS * 4), "%s: histograms of layer %d", what, l);
+        for (int g = 0; g < DW_STATS_N_GROUPS; g++) {
+            const size_t groups = (n_ff + (size_t)dw_stats_group_sizes[g] - 1) / (size_t)dw_stats_group_sizes[g];
+            CHECK(!memcmp(a->hist_group[g], b->hist_group[g], groups * DW_STATS_BINS * 4), "%s: groups of %d, layer %d", what, dw_stats_group_sizes[g], l);
+        }
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
+            if (!a->n_input[k]) continue;
+            CHECK(!memcmp(a->text_square[k], b->text_square[k], got->n_text * (size_t)a->n_input[k] * sizeof(double)), "%s: %s of layer %d", what, dw_stats_input_names[k], l);
+            CHECK(!memcmp(a->input_hist[k], b->input_hist[k], DW_STATS_BINS * sizeof(uint64_t)), "%s: histogram of %s, layer %d", what, dw_stats_input_names[k], l);
+        }
+        CHECK(near(a->text_cosine, b->text_cosine, got->n_text, 1e-12), "%s: cosines of layer %d: %.17g, expected %.17g", what, l, a->text_cosine[0], b->text_cosine[0]);
+    }
+    CHECK(!memcmp(got->text_output_square, expected->text_output_square, got->n_text * (size_t)got->n_embd * sizeof(double)), "%s: output", what);
+}
+
+static void check_collect(const char *model, int n_ctx, int skip, int every, const char *backend) {
+    const char *const texts[] = {a_text("one.txt", 1), a_text("two.txt", 2)};
+    dw_stats expected, got;
+    char what[256];
+    snprintf(what, sizeof what, "%s, windows of %d, skip %d, every %d, %s", strrchr(model, '/') + 1, n_ctx, skip, every, backend);
+    if (!RUN("deadwood-collect -q -m %s -f %s %s --windows 2 -c %d --skip %d --hist-every %d --backend %s -t 2 -o %s", model, texts[0], texts[1], n_ctx, skip, every,
+             backend, file("brute.h5")))
+        return;
+    if (!accumulate(&expected, model, texts, 2, n_ctx, skip, every, backend)) return;
+    if (!read_stats(&got, "brute.h5")) return;
+    compare(&got, &expected, what);
+    CHECK(got.text[1].n_tokens == 2 * (uint64_t)(n_ctx - skip) && got.layer[0].count[1] == got.text[1].n_tokens, "%s", what);
+    dw_stats_release(&expected), dw_stats_release(&got);
+}
+
+static void brute_force(void) {
+    check_collect(mini(), 128, 0, 4, "cpu");
+    check_collect(mini(), 100, 3, 1, "cpu");
+    check_collect(mini(), 32, 1, 5, "ref");
+    check_collect(mini(), 700, 0, 4, "cpu"); // longer than a batch
+}
+
+/* ---- equalities ------------------------------------------------------------------------------------------------------- */
+
+static void threads(void) {
+    const char *text = a_text("one.txt", 1);
+    for (int t = 1; t <= 3; t++) RUN("deadwood-collect -q -m %s -f %s -c 96 --windows 7 --text-windows 3 -t %d -o %s-%d", mini(), text, t, file("t.h5"), t);
+    CHECK(same_files(file("t.h5-1"), file("t.h5-2")) && same_files(file("t.h5-1"), file("t.h5-3")));
+}
+
+static void halves(void) {
+    const char *one = a_text("one.txt", 1), *two = a_text("two.txt", 2);
+    const char *common = "-c 64 --text-windows 3 --skip 1 -t 2";
+    dw_stats whole, sum;
+    RUN("deadwood-collect -q -m %s -f %s %s --windows 1-6 %s -o %s", mini(), one, two, common, file("whole.h5"));
+    RUN("deadwood-collect -q -m %s -f %s --windows 1-6 %s -o %s", mini(), one, common, file("half1.h5"));
+    RUN("deadwood-collect -q -m %s -f %s --windows 1-3 %s -o %s", mini(), two, common, file("half2.h5"));
+    RUN("deadwood-collect -q -m %s -f %s --windows 4-6 %s -s %s %s -o %s", mini(), two, common, file("half1.h5"), file("half2.h5"), file("sum.h5"));
+    if (!read_stats(&whole, "whole.h5") || !read_stats(&sum, "sum.h5")) return;
+    CHECK(whole.n_text == 4 && whole.text[3].first_window == 4 && whole.text[3].n_windows == 3 && strlen(whole.text[3].blocks) == 8 * 3 * 64 / 16);
+    compare(&sum, &whole, "halves");
+    free(sum.arguments);
+    sum.arguments = dw_strdup(whole.arguments, NULL); // the only difference
+    CHECK(!dw_stats_write(&sum, file("sum.h5"), NULL) && same_files(file("sum.h5"), file("whole.h5")), "bit for bit");
+    dw_stats_release(&whole), dw_stats_release(&sum);
+    RUN("deadwood-collect -q -m %s -s %s %s -o %s", mini(), file("half1.h5"), file("half2.h5"), file("three.h5"));
+    if (!read_stats(&sum, "three.h5")) return;
+    CHECK(sum.n_text == 3 && sum.n_ctx == 64 && sum.skip == 1);
+    dw_stats_release(&sum);
+    CHECK(test_run("deadwood-collect -q -m %s -f %s --windows 3-4 %s -s %s -o %s", mini(), two, common, file("half2.h5"), file("over.h5")) == 1 &&
+          strstr(test_run_output(), "stand in both"), "%s", test_run_output());
+    CHECK(access(file("over.h5"), F_OK), "nothing is written");
+}
+
+/* Ended as soon as finished texts are kept, then run again. */
+static void killed(void) {
+    const char *text = a_text("one.txt", 1), *out = file("k.h5");
+    char command[1024];
+    snprintf(command, sizeof command, "-m %s -f %s -c 64 --windows 24 --text-windows 2 -t 2", mini(), text);
+    RUN("deadwood-collect -q %s -o %s", command, file("unbroken.h5"));
+    for (int i = 0; i < 3; i++) {
+        remove(out);
+        test_run("deadwood-collect -q %s -o %s & pid=$!; i=0; while [ ! -e %s.part ] && [ $i -lt 400 ]; do sleep 0.01; i=$((i+1)); done; kill -%s $pid; wait $pid", command, out,
+                 out, i % 2 ? "INT" : "KILL");
+        const bool kept = !access(file("k.h5.part"), F_OK);
+        RUN("deadwood-collect %s -o %s", command, out);
+        CHECK(!kept || strstr(test_run_output(), "going on behind text"), "%s", test_run_output());
+        CHECK(same_files(out, file("unbroken.h5")), "as without the stop");
+        CHECK(access(file("k.h5.part"), F_OK), "what was kept is gone");
+    }
+    save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "deadwood stats 1\n", .size = 17}, file("k.h5.part"));
+    RUN("deadwood-collect -q %s -o %s", command, out);
+    CHECK(strstr(test_run_output(), "beginning anew") && same_files(out, file("unbroken.h5")), "%s", test_run_output());
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------------------ */
+
+static void one_line(const char *words, int rc) {
+    const char *text = test_run_output();
+    const char *end = strchr(text, '\n');
+    CHECK(rc == 1 && end && !end[1] && !strncmp(text, "deadwood-collect: ", 18) && strstr(text, words), "exit %d, wanted '%s': %s", rc, words, text);
+}
+
+/* A copy of mini with one value of layer 2's down or gate matrix replaced. */
+static const char *damaged_model(const char *tensor) {
+    size_t size;
+    dw_err err = {0};
+    uint8_t *bytes = (uint8_t *)dw_read_file(mini(), 1 << 28, &size, &err);
+    dw_gguf *g = dw_gguf_open(mini(), &err);
+    const dw_tensor *t = g ? dw_gguf_find_tensor(g, tensor) : NULL;
+    const uint8_t *data = t ? t->data : NULL;
+    for (size_t at = 0; data && at + t->n_bytes <= size; at += 32) {
+        if (memcmp(bytes + at, data, t->n_bytes)) continue;
+        bytes[at + 200] = 0xc0, bytes[at + 201] = 0x7f; // NaN of BF16
+        break;
+    }
+    dw_gguf_close(g);
+    save(&(test_bytes){.data = bytes, .size = size}, file("damaged.gguf"));
+    free(bytes);
+    return file("damaged.gguf");
+}
+
+static void refusals(void) {
+    const char *text = a_text("one.txt", 1), *out = file("r.h5");
+    RUN("deadwood-synth --shape mini --type BF16 -o %s", file("other.gguf"));
+    RUN("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", mini(), text, file("part.h5"));
+    one_line("another model", test_run("deadwood-collect -q -m %s -s %s -o %s", file("other.gguf"), file("part.h5"), out));
+    one_line("windows 90 to 900", test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 90-900 -o %s", mini(), text, out));
+    one_line("a window needs", test_run("deadwood-collect -q -m %s -f %s -c 60000 -o %s", mini(), text, out));
+    one_line("same text", test_run("deadwood-collect -q -m %s -f %s %s -c 64 -o %s", mini(), text, text, out));
+    one_line("nothing left", test_run("deadwood-collect -q -m %s -f %s -c 64 --skip 64 -o %s", mini(), text, out));
+    one_line("windows of", test_run("deadwood-collect -q -m %s -f %s -c 128 --windows 3-4 -s %s -o %s", mini(), text, file("part.h5"), out));
+    one_line("cannot open", test_run("deadwood-collect -q -m %s -f %s -o %s", mini(), file("absent.txt"), out));
+    one_line("statistics", test_run("deadwood-collect -q -m %s -s %s -o %s", mini(), text, out));
+    one_line("imatrix", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), text, out));
+    CHECK(test_run("deadwood-collect -m %s -o %s", mini(), out) == 2 && test_run("deadwood-collect -m %s -f %s", mini(), text) == 2);
+    CHECK(access(out, F_OK), "nothing is written");
+}
+
+static void not_finite(void) {
+    const char *text = a_text("one.txt", 1);
+    const char *model = damaged_model("blk.2.ffn_gate.weight");
+    one_line("layer 2: the neurons of 'one.txt'", test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, file("r.h5")));
+    model = damaged_model("blk.1.attn_output.weight");
+    one_line("layer 1: the input of gate and up", test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, file("r.h5")));
+}
+
+/* ---- importance matrices ----------------------------------------------------------------------------------------------------- */
+
+static void imatrix(void) {
+    static const char *const names[] = {"m.imatrix.gguf", "m.imatrix.dat"};
+    dw_stats s, back;
+    RUN("deadwood-collect -q -m %s -f %s %s -c 64 --windows 3 -o %s --export-imatrix %s", mini(), a_text("one.txt", 1), a_text("two.txt", 2), file("i.h5"), file(names[0]));
+    RUN("deadwood-collect -q -m %s -s %s --export-imatrix %s", mini(), file("i.h5"), file(names[1]));
+    if (!read_stats(&s, "i.h5")) return;
+    for (int i = 0; i < 2; i++) {
+        dw_imatrix im;
+        dw_err err = {0};
+        REQUIRE(!dw_imatrix_read(&im, file(names[i]), &err), "%s", err.text);
+        const dw_imatrix_entry *down = dw_imatrix_find(&im, "blk.3.ffn_down.weight"), *up = dw_imatrix_find(&im, "blk.3.ffn_up.weight");
+        CHECK(im.n_entry == (size_t)s.n_layer * 7 && im.n_chunks == 6 && !strcmp(im.dataset, "one.txt") && !dw_imatrix_find(&im, "output.weight"));
+        REQUIRE(down && up && down->n == s.layer[3].n_ff && up->n == s.n_embd && down->count == (i ? 6 : 384));
+        for (int j = 0; j < down->n; j++) {
+            const double mean = s.layer[3].input_square[DW_STATS_FFN_NEURON][j] / 384;
+            if (!CHECK(fabs((double)down->mean[j] - mean) <= 1e-6 * mean, "%s, column %d: %g, expected %g", names[i], j, (double)down->mean[j], mean)) break;
+        }
+        RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), file(names[i]), file("back.h5"));
+        if (!read_stats(&back, "back.h5")) return;
+        CHECK(back.layer[3].count[0] == 0 && back.text[0].n_tokens == (i ? 6 : 384) && back.text[0].n_windows == 6);
+        for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
+            const double a = back.layer[2].input_square[k][5] / (double)back.text[0].n_tokens, b = s.layer[2].input_square[k][5] / 384;
+            CHECK(fabs(a - b) <= 1e-6 * b, "%s: %g, expected %g", dw_stats_input_names[k], a, b);
+        }
+        dw_stats_release(&back);
+        dw_imatrix_release(&im);
+    }
+    dw_stats_release(&s);
+    RUN("deadwood-synth --shape tiny-qwen2 --type BF16 -o %s", file("base.gguf"));
+    one_line("the model has", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", file("base.gguf"), file(names[0]), file("r.h5")));
+    remove(file("base.gguf"));
+}
+
+/* Values and shapes that a reader must not believe. */
+static void bad_imatrix(void) {
+    static const struct { const char *what, *words; int32_t n, len, n_call, n_value; float value; } old[] = {
+        {"no entries", "neither", 0, 1, 1, 1, 1}, {"too many entries", "neither", 1 << 30, 1, 1, 1, 1}, {"a long name", "name of", 1, 70000, 1, 1, 1},
+        {"a negative name", "name of", 1, -1, 1, 1, 1}, {"no calls", "0 calls", 1, 1, 0, 1, 1}, {"no values", "0 values", 1, 1, 1, 0, 1},
+        {"too many values", "ends before", 1, 1, 1, 1000, 1}, {"negative values", "values", 1, 1, 1, -5, 1}, {"NaN", "nan", 1, 1, 1, 1, NAN},
+        {"infinity", "inf", 1, 1, 1, 1, INFINITY}, {"a negative sum", "-1", 1, 1, 1, 1, -1}};
+    for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
+        test_bytes b = {0};
+        dw_imatrix im;
+        dw_err err = {0};
+        put_u32(&b, (uint32_t)old[i].n);
+        put_u32(&b, (uint32_t)old[i].len);
+        put_text(&b, "w");
+        put_u32(&b, (uint32_t)old[i].n_call);
+        put_u32(&b, (uint32_t)old[i].n_value);
+        put_f32(&b, old[i].value);
+        CHECK(dw_imatrix_parse(&im, b.data, b.size, "x", &err) == -1 && !im.n_entry, "%s", old[i].what);
+        check_sentence(&err, old[i].words, old[i].what);
+        free(b.data);
+    }
+    dw_imatrix im = {0}, back;
+    dw_err err = {0};
+    const double sums[] = {1, 2, 3};
+    REQUIRE(!dw_imatrix_put(&im, "a", 3, sums, 2, &err) && !dw_imatrix_put(&im, "a", 3, sums, 2, &err));
+    CHECK(!dw_imatrix_write(&im, file("twice.dat"), DW_IMATRIX_OLD, &err), "%s", err.text);
+    CHECK(dw_imatrix_read(&back, file("twice.dat"), &err) == -1 && strstr(err.text, "twice"), "%s", err.text);
+    dw_imatrix_release(&im);
+}
+
+static void stock_takes_it(void) {
+    dw_err err = {0};
+    stock *peer = stock_open(NULL, &err);
+    if (!peer) SKIP("$DW_STOCK names no folder with libllama*.so");
+    RUN("deadwood-collect -q -m %s -f %s -c 64 --windows 3 --export-imatrix %s", mini(), a_text("one.txt", 1), file("s.imatrix.gguf"));
+    CHECK(!stock_quantize(peer, mini(), file("q.gguf"), "Q4_K_M", file("s.imatrix.gguf"), 2, &err), "%s", err.text);
+    dw_gguf *g = dw_gguf_open(file("q.gguf"), &err);
+    REQUIRE(g, "%s", err.text);
+    uint32_t n = 0;
+    CHECK(dw_gguf_u32(g, "quantize.imatrix.entries_count", &n, NULL) != 1 || n > 0, "%u entries were used", n);
+    dw_gguf_close(g);
+    stock_close(peer);
+}
+
+static const test_case cases[] = {
+    {"sums and bins of every level equal plain ones, bit for bit", loops},
+    {"collect equals a plain accumulation of what the taps show", brute_force},
+    {"collect writes the same bytes for any number of threads", threads},
+    {"statistics of two half runs added are those of one run, bit for bit", halves},
+    {"collect goes on where it was killed and writes the same file", killed},
+    {"collect refuses what does not fit in one line", refusals},
+    {"collect names layer and place of NaN", not_finite},
+    {"importance matrices go out and come back in both forms", imatrix},
+    {"broken importance matrices are refused in a sentence", bad_imatrix},
+    {"stock's quantizer takes the exported importance matrix", stock_takes_it},
+    {0}};
+TEST_MAIN(cases)
