@@ -4,11 +4,12 @@
  *
  *   affine   s = max((max - min) / N, 1e-7), negative when |max| >= |min|; edge: max if s < 0, else min;
  *            k = rint(edge / s);  if k != 0: s = edge / k, o = edge;  else o = 0;  q = clamp(rint((w - o) / s), 0, N)
- *   minmax   s = (max - min) / N,  o = min,  q = clamp(rint((w - o) / s), 0, N)
+ *   minmax   s = bf16((max - min) / N),  o = bf16(min),  q = clamp(rint((w - o) / s), 0, N)
  *
- * and w' = s q + o.  Codes come from the unrounded s and o, which are then kept in BF16, as MLX keeps them in checkpoints of
- * BF16 weights.  In affine k moves the step so that zero lies on the grid.  Both are held by two Q4_1 blocks a group, which
- * have s and o in F16: exact for every BF16 value from 2^-17 on. */
+ * and w' = s q + o.  In affine k moves the step so that zero lies on the grid, and codes come from the unrounded s and o,
+ * which are then kept in BF16, as MLX keeps them in checkpoints of BF16 weights; in minmax codes are nearest on the grid as
+ * it is kept.  Both are held by two Q4_1 blocks a group, which have s and o in F16: exact for every BF16 value from 2^-17
+ * on. */
 #include "quant/quant.h"
 
 #include <math.h>
@@ -22,6 +23,8 @@ typedef struct grid {
     float scale, offset;
 } grid;
 
+static float in_bf16(float x) { return dw_bf16_to_f32(dw_f32_to_bf16(x)); }
+
 static grid affine_grid(float min, float max, int n_steps) {
     const bool from_max = fabsf(max) >= fabsf(min);
     const float edge = from_max ? max : min, step = fmaxf((max - min) / (float)n_steps, 1e-7f), scale = from_max ? -step : step;
@@ -29,7 +32,9 @@ static grid affine_grid(float min, float max, int n_steps) {
     return k != 0 ? (grid){edge / k, edge} : (grid){scale, 0};
 }
 
-static grid minmax_grid(float min, float max, int n_steps) { return (grid){(max - min) / (float)n_steps, min}; }
+static grid minmax_grid(float min, float max, int n_steps) {
+    return (grid){in_bf16((max - min) / (float)n_steps), in_bf16(min)};
+}
 
 /* Codes of a group; true when all are zero, so that the scale does not matter. */
 static bool group_codes(const float *w, grid g, int n_steps, uint8_t *code) {
@@ -58,8 +63,6 @@ static bool put_group(const uint8_t *code, float scale, float offset, uint8_t *o
     }
     return exact;
 }
-
-static float in_bf16(float x) { return dw_bf16_to_f32(dw_f32_to_bf16(x)); }
 
 static size_t encode_groups(const quant_type *t, const float *row, uint8_t *out, size_t n, grid (*fit)(float min, float max, int n_steps)) {
     const int n_steps = (1 << t->bits) - 1;

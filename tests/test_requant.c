@@ -208,6 +208,9 @@ static void define_group(const float *w, int bits, bool moves_edge, float *out) 
         const float steps = nearbyintf(bias / scale);
         if (steps == 0) bias = 0;
         else scale = bias / steps;
+    } else {
+        scale = bf16(scale);
+        bias = bf16(bias);
     }
     for (int i = 0; i < 64; i++) {
         float q = scale == 0 ? 0 : nearbyintf((w[i] - bias) / scale);
@@ -564,7 +567,9 @@ static void known_perplexities(void) {
         {"--mixture Q4_0", NULL, 18.017, 0.003, 0.003},    {"--mixture Q3_K_M", NULL, 19.281, 0.015, 0.005},
         {"--mixture Q2_K", NULL, 31.913, 0.015, 0.005},    {"--mixture Q4_0", "--mixture Q2_K", 38.985, 0.015, 0.005},
         {"--type affine4", NULL, 18.88, 0.003, 0.003},     {"--type affine2", NULL, 647.7, 0.02, 0.02},
-        {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}};
+        {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}, {"--type minmax4", NULL, 18.86, 0.003, 0.003},
+        {"--type minmax3", NULL, 29.86, 0.003, 0.003},     {"--type minmax2", NULL, 1868, 0.02, 0.02},
+        {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02}};
     const char *shared = test_shared(), *from = in_folder("a.gguf"), *middle = in_folder("b.gguf"), *to = in_folder("c.gguf");
     if (!shared) SKIP("the reference models are not there");
     if (!test_slow()) SKIP("long: set DW_SLOW=1");
