@@ -4,6 +4,7 @@
  *
  * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
 #include "prune/cutting.h"
+#include "prune/hf.h"
 #include "tool.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ typedef struct type_name {
 static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and the names of dw_qtypes
 
 static struct {
-    const char *model, *plan, *out, *source, *down_type;
+    const char *model, *plan, *out, *source, *down_type, *hf, *checkpoint;
     bool pad;
 } o;
 
@@ -29,12 +30,15 @@ static const opt_row rows[] = {
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
+    {.kind = OPT_GROUP, .help = "for transformers"},
+    {"hf", 0, OPT_PATH, OPT_NO_BYTE, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width)"},
+    {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR", "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
     OPT_THREADS, OPT_QUIET, {0}};
 
 static const opt_program program = {
     .name = "cut",
     .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
-    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad]",
+    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR --checkpoint DIR]",
     .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are copied block for "
              "block where the kept neurons are whole blocks of down's type (any neurons in 16 and 32 bits, groups of 32 in Q4_0 to Q8_0 and "
              "IQ4_NL, of 256 in K types); else --down-type lets down be encoded again.  Encoding what was encoded loses twice: give the 16-bit "
@@ -147,10 +151,15 @@ static int cut(const inputs *in, dw_pool *pool, dw_err *err) {
                                        .down_type = o.down_type && !same ? dw_qtype_by_name(o.down_type) : NULL,
                                        .pad = o.pad};
     prune_layout layout;
-    if (prune_layout_init(&layout, in->model, &in->plan, &options, err)) return -1;
+    if ((o.hf && prune_hf_check(in->model, o.checkpoint, o.hf, err)) || prune_layout_init(&layout, in->model, &in->plan, &options, err)) return -1;
+    if (o.hf && (layout.is_carrier || layout.n_encoded)) {
+        prune_layout_release(&layout);
+        return dw_fail(err, "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
+    }
     tell(&layout, &in->plan);
-    const int rc = make_file(in, &layout, pool, err);
+    int rc = make_file(in, &layout, pool, err);
     prune_layout_release(&layout);
+    if (!rc && o.hf) rc = prune_hf_write(o.out, &in->plan, o.checkpoint, o.hf, err);
     return rc;
 }
 
@@ -158,6 +167,7 @@ int main(int argc, char **argv) {
     name_types();
     opt_parse(&program, argc, argv);
     if (o.source && !o.down_type) die_usage("--source is what down is encoded from; give --down-type too");
+    if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

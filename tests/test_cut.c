@@ -209,7 +209,7 @@ static void same_file(const char *a_path, const char *b_path, const char *what) 
     }
     for (size_t i = 0; i < dw_gguf_n_kv(a); i++) {
         const dw_kv *k = dw_gguf_kv(a, i), *u = dw_gguf_find(b, k->key);
-        if (!strncmp(k->key, "deadwood.", 9)) continue;
+        if (!strncmp(k->key, "deadwood.", 9) || !strcmp(k->key, "general.name")) continue; // a folder gives its own name
         CHECK(u && u->type == k->type && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes), "%s: key %s", what, k->key);
     }
     dw_gguf_close(a);
@@ -373,6 +373,52 @@ static void lineage(void) {
     dw_gguf_close(g);
 }
 
+/* ---- checkpoint folders -------------------------------------------------------------------------------------------- */
+
+/* Tensors of the folder that is written when nothing is cut are those of the folder that the model came from. */
+static void check_folder(const char *checkpoint) {
+    const char *m = in_folder("from.gguf"), *out = in_folder("folder"), *again = in_folder("again.gguf");
+    char options[1024];
+    test_run("rm -rf %s", out);
+    REQUIRE(!test_run("deadwood-convert %s -o %s -q", checkpoint, m), "%s", test_run_output());
+    snprintf(options, sizeof options, "--hf %s --checkpoint %s", out, checkpoint);
+    cut(m, write_plan("plan.tsv", m, "all"), "same.gguf", options);
+    dw_err err = {0};
+    dw_safetensors *a = dw_safetensors_open(checkpoint, &err), *b = dw_safetensors_open(out, &err);
+    REQUIRE(a && b, "%s", err.text);
+    CHECK(dw_safetensors_count(a) == dw_safetensors_count(b), "%s", checkpoint);
+    for (size_t i = 0; i < dw_safetensors_count(a); i++) {
+        const dw_st_tensor *t = dw_safetensors_tensor(a, i), *u = dw_safetensors_find(b, t->name);
+        CHECK(u && u->dtype == t->dtype && u->n_bytes == t->n_bytes && !memcmp(u->data, t->data, t->n_bytes), "%s: %s", checkpoint, t->name);
+    }
+    dw_safetensors_close(a);
+    dw_safetensors_close(b);
+
+    test_run("rm -rf %s", out);
+    const char *small = cut(m, write_plan("plan.tsv", m, "3-20,40-43"), "small.gguf", options);
+    REQUIRE(!test_run("deadwood-convert %s -o %s -q", out, again), "%s", test_run_output());
+    same_file(small, again, "a cut model through its checkpoint folder");
+    refused(m, write_plan("plan.tsv", m, "3-20,40-43"), options, "exists; --hf writes a new folder");
+}
+
+static void folders(void) {
+    const char *shared = test_shared();
+    if (!shared) SKIP("the shared material is not there");
+    static const char *const names[] = {"llama-untied", "smollm-tied", "mistral", "qwen2-untied", "qwen3"};
+    for (int i = 0; i < 5; i++) {
+        char folder[512];
+        snprintf(folder, sizeof folder, "%s/oracle/%s", shared, names[i]);
+        check_folder(folder);
+    }
+    char options[1024];
+    test_run("rm -rf %s", in_folder("folder"));
+    snprintf(options, sizeof options, "--hf %s --checkpoint %s/oracle/llama-untied", in_folder("folder"), shared);
+    const char *model = synth("tiny-llama", "F32");
+    refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
+    model = synth("tiny-llama", "Q8_0");
+    refused(model, write_plan("plan.tsv", model, "0-31"), options, "F32, F16 and BF16 only");
+}
+
 /* ---- stock ------------------------------------------------------------------------------------------------------- */
 
 /* Logits of stock against ours, F32 weights and cache. */
@@ -426,6 +472,7 @@ static const test_case cases[] = {
     {"a source of other weights, shape or type is refused", sources},
     {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},
     {"the lineage names the plan and the texts that it learnt from", lineage},
+    {"a checkpoint folder holds what the model was made from, and converts into the same file", folders},
     {"stock llama.cpp computes the same from cut files", stock_loads},
     {0}};
 TEST_MAIN(cases)

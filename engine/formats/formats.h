@@ -1,4 +1,4 @@
-/* formats.h - model files: GGUF (read and written) and safetensors (read).
+/* formats.h - model files: GGUF and safetensors, read and written.
  *
  * A reader maps the file, checks every count, offset, type and product against the bytes that are there, and only
  * then allocates; after a successful open every view it hands out lies inside the map.  Views are borrowed until
@@ -127,6 +127,16 @@ const char *dw_safetensors_file(const dw_safetensors *st, size_t i); // its name
 size_t dw_safetensors_count(const dw_safetensors *st);
 const dw_st_tensor *dw_safetensors_tensor(const dw_safetensors *st, size_t i);
 const dw_st_tensor *dw_safetensors_find(const dw_safetensors *st, const char *name); // NULL: absent
+
+/* Writing, as with GGUF: new, add, begin, the data in the order of add, commit, free.  A failure inside add is kept and
+ * reported by begin.  Names and shapes are the caller's to get right; dtype is not DW_ST_OTHER. */
+typedef struct dw_st_writer dw_st_writer;
+dw_st_writer *dw_st_writer_new(const char *path, dw_err *err);
+void dw_st_add_tensor(dw_st_writer *w, const char *name, dw_st_dtype dtype, int n_dims, const size_t *shape);
+int dw_st_begin(dw_st_writer *w, dw_err *err);
+int dw_st_write(dw_st_writer *w, const void *data, size_t n_bytes, dw_err *err); // pieces of any size
+int dw_st_commit(dw_st_writer *w, dw_err *err);
+void dw_st_writer_free(dw_st_writer *w);
 
 /* ---- JSON (jansson), so that one file decides on limits and messages ------------------------------ */
 
