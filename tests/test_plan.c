@@ -53,6 +53,15 @@ static void round_trip(void) {
     free(text);
 }
 
+static void seed(void) {
+    size_t size;
+    dw_err err = {0};
+    char *text = dw_read_file("tests/seeds/plan.tsv", 1 << 16, &size, &err);
+    if (!text) SKIP("%s", err.text);
+    CHECK(!strcmp(text, whole));
+    free(text);
+}
+
 static void by_hand(void) { // spaces, an editor's line ends, single neurons that touch, no comment but the first
     dw_plan p;
     dw_err err = {0};
@@ -144,6 +153,7 @@ static void truncated(void) {
 static const test_case cases[] = {
     {"a plan's comments and layers are read", fields},
     {"a plan that is read and written has the same bytes", round_trip},
+    {"the seed is what is written today", seed},
     {"a plan made by hand may have spaces and other line ends", by_hand},
     {"flags of neurons become ranges", from_flags},
     {"every bad line costs one sentence that names it", bad_lines},

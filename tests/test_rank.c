@@ -7,6 +7,7 @@
 #include "prune/agreement.h"
 #include "prune/metrics.h"
 #include "test.h"
+#include "tool.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -395,6 +396,61 @@ static void seeds(void) {
     CHECK(!strcmp(hash[0], hash[1]) && strcmp(hash[0], hash[2]));
 }
 
+/* ---- figures of an independent program ----------------------------------------------------------------------------- */
+
+/* Perplexity (geometric mean of five domains, 20 windows of 512) of mini without neurons, statistics of 24 windows of
+ * each domain, six a text: by the program that made the model (PyTorch in F32, weights BF16). */
+static const struct figure {
+    const char *options;
+    double perplexity;
+} figures[] = {
+    {"--metric activation --group 64 --rate 0.2", 30.314},      {"--metric activation --group 64 --rate 0.25", 43.508},
+    {"--metric activation --group 64 --rate 0.5", 626.1},       {"--metric activation-max --group 64 --rate 0.2", 29.410},
+    {"--metric activation-max --group 64 --rate 0.25", 41.787}, {"--metric activation-max --group 64 --rate 0.5", 636.5},
+    {"--metric energy --group 64 --rate 0.2", 30.251},          {"--metric energy --group 64 --rate 0.25", 42.076},
+    {"--metric energy --group 64 --rate 0.5", 526.7},           {"--metric activation --multiple 1 --rate 0.2", 24.174},
+    {"--metric activation --multiple 1 --rate 0.3", 32.599},    {"--metric activation --multiple 1 --rate 0.5", 103.15},
+    {"--metric energy --multiple 1 --rate 0.2", 24.742},        {"--metric energy --multiple 1 --rate 0.3", 34.891},
+    {"--metric energy --multiple 1 --rate 0.5", 117.56},        {"--metric flap --multiple 1 --rate 0.2", 24.749},
+    {"--metric flap --multiple 1 --rate 0.3", 35.219},          {"--metric flap --multiple 1 --rate 0.5", 119.61},
+};
+
+static double perplexity(const char *model, const char *texts) {
+    const char *rows = in_folder("rows.tsv");
+    unlink(rows);
+    if (!CHECK(!test_run("deadwood-score -m %s -f %s --windows 20 --no-speed -q -o %s", model, texts, rows), "%s", test_run_output())) return NAN;
+    tsv_table t;
+    dw_err err = {0};
+    double ppl = NAN;
+    if (!CHECK(!tsv_read(&t, rows, &err), "%s", err.text)) return NAN;
+    for (size_t i = 0; i < t.n_rows; i++)
+        if (!strcmp(tsv_cell(&t, i, "text"), "*")) ppl = atof(tsv_cell(&t, i, "ppl"));
+    tsv_release(&t);
+    return ppl;
+}
+
+static void independent(void) {
+    if (!test_slow()) SKIP("takes 10 minutes; set DW_SLOW");
+    const char *shared = test_shared();
+    if (!shared) SKIP("the shared material is not there");
+    if (test_run("deadwood-collect --version")) SKIP("there is no deadwood-collect");
+    char calib[1024] = "", eval[1024] = "";
+    static const char *const domains[] = {"english", "german", "spanish", "code", "math"};
+    for (int i = 0; i < 5; i++) {
+        snprintf(calib + strlen(calib), sizeof calib - strlen(calib), " %s/reference-model/text/calib/%s.txt", shared, domains[i]);
+        snprintf(eval + strlen(eval), sizeof eval - strlen(eval), " %s/reference-model/text/eval/%s.txt", shared, domains[i]);
+    }
+    const char *model = in_folder("mini.gguf"), *stats = in_folder("mini.h5"), *plan = in_folder("plan.tsv"), *small = in_folder("small.gguf");
+    REQUIRE(!test_run("deadwood-convert %s/reference-model/mini -o %s -q", shared, model), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s --windows 24 --text-windows 6 -o %s -q", model, calib, stats), "%s", test_run_output());
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats, plan, figures[i].options), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", model, plan, small), "%s", test_run_output());
+        const double ppl = perplexity(small, eval);
+        CHECK(fabs(ppl / figures[i].perplexity - 1) <= 0.005, "%s: perplexity %.3f, expected %.3f", figures[i].options, ppl, figures[i].perplexity);
+    }
+}
+
 static const test_case cases[] = {
     {"planted dead neurons are cut first by every metric but random", dead_first},
     {"scores are what the formulas say, and NaN is an error", formulas},
@@ -406,5 +462,6 @@ static const test_case cases[] = {
     {"metrics are compared", compare},
     {"what cannot be ranked is refused in one line", refusals},
     {"same seed, same plan, for any number of threads", seeds},
+    {"cut models have the perplexities that an independent program measured", independent},
     {0}};
 TEST_MAIN(cases)
