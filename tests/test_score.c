@@ -541,7 +541,7 @@ static void stored_damage(void) {
 static void disturbances(void) {
     static const struct {
         exp_watch w;
-        const char *words;
+        char words[40];
     } cases[] = {
         {{.wall_s = 10, .own_cpu_s = 19.8, .busy_cpu_s = 20.2, .load = 2.2}, "no"},
         {{.wall_s = 10, .own_cpu_s = 13, .busy_cpu_s = 13.5, .load = 2.2}, "cpu 0.65"},
