@@ -7,6 +7,12 @@
  *   stock          stock llama.cpp through its packaged libraries         (versus, tests)
  *   side           this engine or stock behind one set of calls           (versus, tests)
  *   contest        sides in processes of their own, lap by lap            (versus)
+ *   checkpoint     a checkpoint folder as the tensors of a GGUF file      (convert)
+ *   chat           the common chat formats, recognised                    (generate)
+ *   windows        which tokens of a text are scored: the protocols       (score)
+ *   evaluate       models over windows; distribution: what their logits say; statistics: means and errors (score)
+ *   predictions    stored predictions of a base model                     (score)
+ *   speed          memory, load time and speed in a process alone; measures: the columns of a row (score)
  *
  * What every measurement here keeps to: the window that is timed is stated; warm-up lies outside of it; medians and
  * whole ranges are printed, never a best alone; what disturbed the machine (load, steal, CPU time against wall time)

@@ -9,15 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct kv_name {
-    const char *name;
-    dw_kv_cache kv;
-} kv_name;
-
-static const kv_name kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
-
 static struct {
-    const char *model, *prompt, *prompt_file, *system, *kv;
+    const char *model, *prompt, *prompt_file, *system;
     int n_predict, n_ctx, top_k, seed;
     double temperature, top_p, min_p;
     bool chat, echo;
@@ -38,7 +31,7 @@ static const opt_row rows[] = {
     {"chat", 0, OPT_FLAG, 0, &o.chat, NULL, NULL, "talk in the format of the model's chat template; without -p one message a line from stdin"},
     {"system", 0, OPT_TEXT, 0, &o.system, NULL, "TEXT", "system message of a chat"},
     {"echo", 0, OPT_FLAG, 0, &o.echo, NULL, NULL, "print the prompt before the text"},
-    {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(kv_names)},
+    OPT_KV,
     OPT_BACKEND, OPT_THREADS, OPT_QUIET, {0}};
 // clang-format on
 
@@ -146,8 +139,7 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     if (!o.n_ctx) o.n_ctx = hp->n_ctx_train < 4096 ? hp->n_ctx_train : 4096;
     if (o.n_ctx > hp->n_ctx_train) warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
     dw_session_options so = {.pool = pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_out = 1};
-    for (const kv_name *k = kv_names; k->name; k++)
-        if (!strcmp(k->name, o.kv)) so.kv = k->kv;
+    so.kv = tool_kv();
     t->session = dw_session_new(t->model, &so, err);
     t->sampler = dw_sampler_new(&(dw_sampler_options){o.temperature, o.top_k, o.top_p, o.min_p, (uint64_t)o.seed}, hp->n_vocab, err);
     t->logits = dw_alloc((size_t)hp->n_vocab, sizeof *t->logits, "logits", err);

@@ -12,16 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct kv_name {
-    const char *name;
-    dw_kv_cache kv;
-} kv_name;
-
-static const kv_name kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
-
 static struct {
     opt_list models, texts;
-    const char *base, *store, *protocol, *out, *kv;
+    const char *base, *store, *protocol, *out;
     opt_range windows;
     int n_ctx, n_batch, n_rounds;
     bool json, no_speed, columns;
@@ -37,7 +30,7 @@ static const opt_row rows[] = {
     {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES(exp_protocols)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only these windows of each text, counted from 1"},
-    {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(kv_names)},
+    OPT_KV,
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
     {.kind = OPT_GROUP, .help = "speed"},
     {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
@@ -502,7 +495,7 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
         const bool is_cpu = !strcmp(tool.backend, "cpu");
         snprintf(common.backend, sizeof common.backend, "%s%s%s", tool.backend, is_cpu ? "-" : "",
                  is_cpu && level ? level : "");
-        snprintf(common.kv, sizeof common.kv, "%s", o.kv);
+        snprintf(common.kv, sizeof common.kv, "%s", tool.kv);
     } else {
         snprintf(common.model, sizeof common.model, "%s", exp_predictions_head(c->stored)->model);
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
@@ -726,8 +719,7 @@ int main(int argc, char **argv) {
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
     dw_err err = {0};
     run r = {.protocol = exp_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
-    for (const kv_name *k = kv_names; k->name; k++)
-        if (!strcmp(k->name, o.kv)) r.kv = k->kv;
+    r.kv = tool_kv();
     exp_speed_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
     int n_children = 0;
     if (!children || (!o.no_speed && start_children(children, &n_children, r.kv, &err))) die_err(&err);

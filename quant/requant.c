@@ -36,7 +36,7 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type TYPE|--mixture NAME|--recipe FILE [-s stats.h5|imatrix] [--lossy-twice]",
+    .usage = "-m M.gguf -o M2.gguf --type T|--mixture NAME|--recipe FILE [-s STATS] [--lossy-twice]",
     .about = "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
              "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
              "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"

@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-tool_common tool = {.backend = "cpu"};
+tool_common tool = {.backend = "cpu", .kv = "f16"};
 const opt_program *tool_program;
 
 const char *tool_name(void) {

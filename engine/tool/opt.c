@@ -422,3 +422,11 @@ char *opt_value_text(const opt_row *row) {
     free(value);
     return text;
 }
+
+const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
+
+dw_kv_cache tool_kv(void) {
+    for (const tool_kv_name *k = tool_kv_names; k->name; k++)
+        if (!strcmp(k->name, tool.kv)) return k->kv;
+    return DW_KV_CACHE_F16;
+}
