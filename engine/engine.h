@@ -134,6 +134,7 @@ typedef struct dw_tap {
     /* Instead of fn, for work worth dividing: on all threads of the pool at once, ith of n_threads; the next event comes
      * when all have returned. */
     void (*fn_thread)(void *ctx, const dw_tap_event *event, int ith, int n_threads);
+    int gate_every; // of DW_TAP_FFN_GATE only rows of positions 0, n, 2n.. hold values; 0: all (keeping them costs time)
 } dw_tap;
 
 void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none

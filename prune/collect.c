@@ -433,7 +433,7 @@ static int open_run(run *r, dw_model *m, dw_stats *s, dw_err *err) {
     r->c.cosine = dw_alloc(n * (size_t)hp->n_layer, sizeof *r->c.cosine, "a batch", err);
     if (!r->session || !r->token || !r->seq || !r->pos || !r->out || !r->c.row || !r->c.sampled || !r->c.before || !r->c.power || !r->c.cosine) return -1;
     memset(r->out, 1, n);
-    dw_session_set_tap(r->session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .ctx = &r->c, .fn_thread = look});
+    dw_session_set_tap(r->session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .ctx = &r->c, .fn_thread = look, .gate_every = o.hist_every});
     return 0;
 }
 

@@ -125,7 +125,7 @@ static runner *runner_new(const small_net *net, const char *backend, dw_pool *po
     runner *r = calloc(1, sizeof *r);
     r->backend = dw_backend_find(backend);
     dw_pass *p = &r->pass;
-    *p = (dw_pass){.net = &net->net, .pool = pool, .exact = exact, .n_batch = TOKENS, .rope = net->rope, .keep_h = true, .keep_gate = true};
+    *p = (dw_pass){.net = &net->net, .pool = pool, .exact = exact, .n_batch = TOKENS, .rope = net->rope, .keep_h = true, .gate_every = 1};
     for (int l = 0; l < 2; l++) {
         r->k[l] = calloc(cache_values, sizeof(float));
         r->v[l] = calloc(cache_values, sizeof(float));

@@ -134,8 +134,9 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int end, int first_to
         add_bias(s, &w->up_bias, first, n, up);
         s->vec->glu(gate, up, n, list ? up : p->neuron + row + first);
         if (list) scatter(list + first, n, from, to, up, p->neuron + row);
-        if (list && p->keep_gate) scatter(list + first, n, from, to, gate, p->gate + row);
-        else if (p->keep_gate) memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
+        if (!p->gate_every || p->pos[first_token + t] % p->gate_every) continue;
+        if (list) scatter(list + first, n, from, to, gate, p->gate + row);
+        else memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
     }
 }
 

@@ -56,9 +56,10 @@ typedef struct dw_pass {
     float *h;              // (n_tokens, n_embd): norm(x), input of q, k, v or of gate and up
     float *q;              // (n_tokens, n_head * head_dim)
     float *mix;            // (n_tokens, n_head * head_dim): what attention gives
-    float *gate;           // (n_tokens, n_ff): act(gate), filled when keep_gate
+    float *gate;           // (n_tokens, n_ff): act(gate), filled as gate_every says
     float *neuron;         // (n_tokens, n_ff): a = act(gate) * up; zero where not selected
-    bool keep_h, keep_gate; // a tap looks at h or gate: they must be filled
+    bool keep_h;           // a tap looks at h: it must be filled
+    int gate_every;        // a tap looks at gate, rows of positions 0, n, 2n..; 0: none does
     const int32_t *selected; // neurons of the layer at hand, ascending; NULL: all
     int n_selected;
     void *scratch;         // the backend's own, scratch_bytes of it, 64-byte aligned

@@ -78,7 +78,7 @@ static void forward(void *session, int ith, int n) {
 
 void dw_session_forward(dw_session *s) {
     s->pass.keep_h = s->tap.points & (1u << DW_TAP_ATTN_IN | 1u << DW_TAP_FFN_IN);
-    s->pass.keep_gate = s->tap.points & 1u << DW_TAP_FFN_GATE;
+    s->pass.gate_every = !is_tapped(s, DW_TAP_FFN_GATE) ? 0 : s->tap.gate_every ? s->tap.gate_every : 1;
     dw_pool_run(s->pass.pool, forward, s);
     s->n_hidden += s->n_wanted;
 }
