@@ -163,6 +163,8 @@ int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], con
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
+/* The effective arguments of this run as `args` has them, quoted for a shell; free(). */
+char *lineage_arguments(const opt_program *program, dw_err *err);
 /* The chain as commands that can be run again, one a line; free().  Each writes the file that the next one reads.
  * NULL, with err empty, when the file has none. */
 char *lineage_commands(const dw_gguf *g, dw_err *err);

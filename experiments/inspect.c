@@ -1,6 +1,7 @@
 /* inspect.c - what is in a model file.
  *
  *     deadwood inspect mini.gguf --lineage */
+#include "formats/stats.h"
 #include "tool.h"
 
 #include <jansson.h>
@@ -15,7 +16,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF)"},
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), or statistics"},
     {"tensors", 0, OPT_FLAG, 0, &o.tensors, NULL, NULL, "list the tensors: name, type, shape, bytes"},
     {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
     {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands that can be run again"},
@@ -27,10 +28,10 @@ static const opt_row rows[] = {
 
 static const opt_program program = {
     .name = "inspect",
-    .summary = "what is in a model file",
+    .summary = "what is in a model or statistics file",
     .usage = "FILE [--tensors] [--keys] [--lineage] [--verify] [--json]",
     .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: the chain of "
-             "commands that made the file, with the hashes of what they read.",
+             "commands that made the file, with the hashes of what they read.  Of statistics: the texts, and every layer's block influence.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
     .rows = rows};
 
@@ -90,6 +91,35 @@ static void print_summary(const dw_model *m) {
     const size_t n = sum_types(g, sums);
     for (size_t i = 0; i < n; i++)
         printf("%-18s%zu tensors, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors, sums[i].n_values, sums[i].n_bytes);
+}
+
+/* ---- statistics ---------------------------------------------------------------------------------------------- */
+
+static void print_stats(const dw_stats *s) {
+    printf("%-18s%s, sha256 %.12s\n", "statistics of", s->arch, s->model_sha256);
+    printf("%-18s%d of width %d\n", "layers", s->n_layer, s->n_embd);
+    printf("%-18s%d, the first %d positions left out\n", "window", s->n_ctx, s->skip);
+    printf("%-18severy %d positions\n", "histograms", s->hist_every);
+    printf("%-18s%s\n%-18s%s\n", "backend", s->backend, "arguments", s->arguments);
+    printf("text\twindows\ttokens\tsha256\n");
+    for (size_t t = 0; t < s->n_text; t++) {
+        const dw_stats_text *x = &s->text[t];
+        printf("%s\t%d-%d\t%llu\t%.12s\n", x->name, x->first_window, x->first_window + x->n_windows - 1, (unsigned long long)x->n_tokens, x->sha256);
+    }
+    printf("layer\twidth\tinfluence\n");
+    for (int l = 0; l < s->n_layer; l++) {
+        const dw_stats_layer *w = &s->layer[l];
+        if (w->n_cosine) printf("%d\t%d\t%.6f\n", l, w->n_ff, 1 - w->sum_cosine / (double)w->n_cosine);
+        else printf("%d\t%d\t-\n", l, w->n_ff);
+    }
+}
+
+static int inspect_stats(const char *path, dw_err *err) {
+    dw_stats s;
+    if (dw_stats_read(&s, path, err)) return -1;
+    print_stats(&s);
+    dw_stats_release(&s);
+    return 0;
 }
 
 /* ---- lists -------------------------------------------------------------------------------------------------- */
@@ -227,6 +257,11 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     if (o.file.n != 1) die_usage("give one file");
     dw_err err = {0};
+    if (dw_stats_is(o.file.item[0])) {
+        if (o.json || o.tensors || o.keys || o.lineage || o.verify) die_usage("of statistics there is only the summary; h5py shows the rest");
+        if (inspect_stats(o.file.item[0], &err)) die_err(&err);
+        return 0;
+    }
     dw_model *m = dw_model_open(o.file.item[0], &err);
     if (!m) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);

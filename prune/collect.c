@@ -304,24 +304,10 @@ static int make_stats(dw_stats *s, const dw_model *m, size_t n_text, dw_err *err
     return rc;
 }
 
-/* All effective arguments that change a byte, as one would type them. */
-static char *arguments_text(void) {
-    char *line = dw_format(NULL, "%s", "");
-    for (const opt_row *row = rows; line && row->help; row++) {
-        if (row->kind == OPT_GROUP || row->flags & OPT_NO_BYTE) continue;
-        char *value = opt_value_text(row), *longer = value ? dw_format(NULL, "%s%s--%s %s", line, *line ? " " : "", row->name, value) : NULL;
-        free(value);
-        if (!longer) continue;
-        free(line);
-        line = longer;
-    }
-    return line;
-}
-
 static int set_arguments(dw_stats *s, dw_err *err) {
     free(s->arguments);
-    s->arguments = arguments_text();
-    return s->arguments ? 0 : dw_fail(err, "out of memory: the arguments");
+    s->arguments = lineage_arguments(&program, err);
+    return s->arguments ? 0 : -1;
 }
 
 /* "cpu avx512": whose rounding the numbers have. */

@@ -213,6 +213,16 @@ static void add_word(char **line, const char *word) {
     free(quoted);
 }
 
+char *lineage_arguments(const opt_program *program, dw_err *err) {
+    json_t *args = json_array(), *arg;
+    char *line = args && !add_args(args, program->rows) ? dw_strdup("", err) : NULL;
+    size_t i;
+    if (line) json_array_foreach(args, i, arg) add_word(&line, json_string_value(arg));
+    json_decref(args);
+    if (!line) fail_memory(err);
+    return line;
+}
+
 /* "deadwood TOOL positional.. -o OUTPUT --options.." */
 static void add_command(char **line, const json_t *step, const char *output) {
     const json_t *args = json_object_get(step, "args");
