@@ -134,6 +134,9 @@ install: all man  ## PREFIX=/usr/local: programs, man pages, library and headers
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $B/libengine.a $(DESTDIR)$(PREFIX)/lib
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	printf 'Name: deadwood\nDescription: engine for language models\nVersion: 0.1\nCflags: -I%s/include/deadwood\nLibs: -L%s/lib -lengine %s\n' \
+	  $(PREFIX) $(PREFIX) "$(LIBS)" > $(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood.pc
 	for h in engine/engine.h $(wildcard engine/base/base.h engine/formats/formats.h engine/qtypes/qtypes.h \
 	  engine/tokenizers/tokenizers.h); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/deadwood/$${h#engine/}; done
 

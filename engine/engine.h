@@ -96,8 +96,8 @@ typedef struct dw_batch {
     const uint8_t *out; // 1: this token's logits will be asked for; NULL: only the last token's
 } dw_batch;
 
-/* Evaluates the batch; output rows of an earlier one are gone.  A token may be placed at a position that is already
- * filled: the sequence is rewound to it first. */
+/* Evaluates the batch; output rows of an earlier one are gone.  A sequence's first token in a batch may stand at a
+ * position that is already filled: the sequence is rewound to it.  After an error nothing has moved. */
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err);
 int dw_session_n_out(const dw_session *s);
 /* Logits of output rows first .. first+n-1 into out, (n, n_vocab) row-major. */

@@ -1,8 +1,7 @@
 #!/bin/sh
 # demo.sh - what `make demo` runs: the embedded model is converted, scored in several number formats and heard.
 #
-# Every step is an ordinary command, printed before it runs.  Interrupted, it goes on with what is missing; files are in
-# build/demo.  DEMO_THREADS sets -t.
+# Every step is an ordinary command, printed before it runs; files are in build/demo.  DEMO_THREADS sets -t.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,7 +9,7 @@ missing=""
 for tool in cc make pkg-config; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
-for library in libpcre2-8 jansson libzstd; do
+for library in libpcre2-8 jansson libzstd hdf5; do
     pkg-config --exists "$library" 2>/dev/null || missing="$missing $library"
 done
 if [ -n "$missing" ]; then
@@ -26,15 +25,23 @@ out=build/demo
 threads=${DEMO_THREADS:-0}
 mkdir -p "$out"
 
+# Prints a command as it would be typed, and runs it.
 run() {
-    printf '\n$ %s\n' "$*"
+    printf '\n$'
+    for word in "$@"; do
+        case $word in
+        *[!A-Za-z0-9_./=-]*) printf " '%s'" "$word" ;;
+        *) printf ' %s' "$word" ;;
+        esac
+    done
+    printf '\n'
     "$@"
 }
 
 echo "The embedded model (12 M parameters, experiments/mini) in four number formats."
 for type in keep f16 q8_0 q4_0; do
     [ "$type" = keep ] && name=bf16 || name=$type
-    [ -f "$out/mini-$name.gguf" ] || run deadwood convert experiments/mini -o "$out/mini-$name.gguf" --type "$type" -t "$threads"
+    run deadwood convert experiments/mini -o "$out/mini-$name.gguf" --type "$type" -t "$threads"
 done
 
 echo

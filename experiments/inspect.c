@@ -19,7 +19,7 @@ static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), or statistics"},
     {"tensors", 0, OPT_FLAG, 0, &o.tensors, NULL, NULL, "list the tensors: name, type, shape, bytes"},
     {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
-    {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands that can be run again"},
+    {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands (file names without folders)"},
     {"verify", 0, OPT_FLAG, 0, &o.verify, NULL, NULL, "check the hashes of the lineage's inputs that are at hand; exit 1 if one differs"},
     {"inputs", 0, OPT_TEXTS, 0, &o.inputs, NULL, "DIR", "folders to look for inputs in, besides this one and the file's"},
     {"json", 0, OPT_FLAG, 0, &o.json, NULL, NULL, "one JSON object instead of text"},
@@ -69,6 +69,22 @@ static void print_layers(const char *what, const int *v, int n) {
     printf("\n");
 }
 
+static void print_rope(const dw_model *m) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    const dw_gguf *g = dw_model_gguf(m);
+    char key[96];
+    dw_str type = {"", 0};
+    float factor = 1;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", hp->arch);
+    dw_gguf_str(g, key, &type, NULL);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", hp->arch);
+    dw_gguf_f32(g, key, &factor, NULL);
+    printf("%-18s%g", "rope base", (double)hp->rope_base);
+    if (type.len) printf(", %.*s scaling by %g", (int)type.len, type.ptr, (double)factor);
+    if (dw_gguf_find_tensor(g, "rope_freqs.weight")) printf(", a factor for each frequency (Llama 3)");
+    printf("\n%-18s%g\n", "norm epsilon", (double)hp->norm_eps);
+}
+
 static void print_summary(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
@@ -86,7 +102,7 @@ static void print_summary(const dw_model *m) {
     print_layers("KV heads", hp->n_head_kv, hp->n_layer);
     printf("%-18s%d\n", "head dimension", hp->head_dim);
     print_layers("FFN width", hp->n_ff, hp->n_layer);
-    printf("%-18s%g, norm epsilon %g\n", "rope base", (double)hp->rope_base, (double)hp->norm_eps);
+    print_rope(m);
     type_sum sums[DW_QTYPE_END];
     const size_t n = sum_types(g, sums);
     for (size_t i = 0; i < n; i++)
@@ -201,7 +217,9 @@ static int verify(const dw_gguf *g, dw_err *err) {
     printf("tool\tinput\tstate\tpath\n");
     if (lineage_inputs(g, verify_input, &count, err)) return -1;
     say("%d inputs are the same, %d differ, %d are not at hand", count.n_same, count.n_other, count.n_absent);
-    return count.n_other ? dw_fail(err, "%d inputs are not what '%s' was made from", count.n_other, dw_gguf_path(g)) : 0;
+    if (count.n_other) return dw_fail(err, "%d inputs are not what '%s' was made from", count.n_other, dw_gguf_path(g));
+    if (!count.n_same) return dw_fail(err, "none of the inputs of '%s' is at hand; name their folders with --inputs", dw_gguf_path(g));
+    return 0;
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------- */

@@ -53,7 +53,7 @@ static const opt_program program = {
     .about = "Prints one row a measurement: the median of the repeats, the least and the most, the unit, and what others took\n"
              "of the machine meanwhile (CPU seconds a second of wall time, the host's steal included).  Bandwidth counts\n"
              "1e9 bytes, an operation is a multiply or an add.",
-    .example = "deadwood-limits --what read -t 2",
+    .example = "deadwood limits --what read -t 2",
     .rows = options,
 };
 

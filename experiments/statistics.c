@@ -74,9 +74,9 @@ int exp_paired_of(exp_paired *p, const double *sum, const double *n, size_t n_wi
         const double d = sum[w] - n[w] * p->mean;
         square += d * d;
     }
-    if (n_windows > 1) p->se = sqrt(square * (double)n_windows / (double)(n_windows - 1)) / tokens;
+    if (n_windows >= EXP_LEAST_WINDOWS) p->se = sqrt(square * (double)n_windows / (double)(n_windows - 1)) / tokens;
     const size_t run = (size_t)ceil(cbrt((double)n_windows));
-    if (n_windows >= 2 * run && bootstrap(sum, n, n_windows, run, &p->se_blocks, err)) return -1;
+    if (n_windows >= EXP_LEAST_WINDOWS && n_windows >= 2 * run && bootstrap(sum, n, n_windows, run, &p->se_blocks, err)) return -1;
     p->resolvable = exp_resolvable(p->se, p->se_blocks);
     return 0;
 }

@@ -23,7 +23,9 @@ exp_mean exp_share(size_t n_held, size_t n);
  *   se_blocks  from 10,000 circular block bootstraps over runs of W^(1/3) windows (Politis & Romano 1992), scaled by
  *              sqrt(W / (W - run)) so that independent windows give se; larger than se where neighbours agree
  *   resolvable the smallest true difference that would be found at 5 % significance with 80 % power: 2.8 x the larger
- * NaN with fewer than two windows (runs for se_blocks). */
+ * NaN with fewer than EXP_LEAST_WINDOWS windows: two that happen to agree would look like certainty. */
+enum { EXP_LEAST_WINDOWS = 5 };
+
 typedef struct exp_paired {
     double mean, se, se_blocks, resolvable;
 } exp_paired;

@@ -36,7 +36,7 @@ static const opt_program program = {
              "lists them under the key deadwood.synth.dead as pairs of layer and neuron.\n"
              "\n"
              "The same shape, type, seed and fraction give the same bytes.",
-    .example = "deadwood-synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf",
+    .example = "deadwood synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf",
     .rows = options,
 };
 

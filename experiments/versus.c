@@ -63,10 +63,10 @@ static const opt_program program = {
              "\n"
              "Stock's libraries come from the npm package that --fetch gets; nothing of it is needed at run time but the\n"
              "folder with libllama*.so.",
-    .example = "deadwood-versus --fetch stock\n"
-               "deadwood-versus -m 7b.gguf --what decode,prefill --stock stock/package/bins/linux-x64\n"
-               "deadwood-versus -m mini.gguf --ppl -f text.txt\n"
-               "deadwood-versus --quantize Q4_K_M -m mini-f16.gguf -o mini-q4_k_m.gguf",
+    .example = "deadwood versus --fetch stock\n"
+               "deadwood versus -m 7b.gguf --what decode,prefill --stock stock/package/bins/linux-x64\n"
+               "deadwood versus -m mini.gguf --ppl -f text.txt\n"
+               "deadwood versus --quantize Q4_K_M -m mini-f16.gguf -o mini-q4_k_m.gguf",
     .rows = options,
 };
 

@@ -49,7 +49,7 @@ static const opt_program program = {
              "influence of every layer.  rank, gate and requant read these statistics.\n\n"
              "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  When a run is ended, "
              "finished texts stand in OUT.part; the same command goes on behind them.",
-    .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt --windows 24 --text-windows 6 -o stats.h5\n"
+    .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
                "deadwood collect -m mini.gguf -s a.h5 b.h5 -o both.h5 --export-imatrix mini.imatrix.gguf",
     .rows = rows};
 

@@ -67,7 +67,7 @@ static const char about[] =
 static void write_about(void) {
     char *text = dw_format(NULL, "%s", about);
     for (const prune_metric *m = prune_metrics; m->name && text; m++) {
-        char *longer = dw_format(NULL, "%s%s: %s (%s)\n", text, m->name, m->formula, m->source);
+        char *longer = dw_format(NULL, "%s  %s: %s (%s)\n", text, m->name, m->formula, m->source);
         free(text);
         text = longer;
     }

@@ -152,12 +152,12 @@ static void means(void) {
 static void paired_by_hand(void) {
     dw_err err = {0};
     exp_paired p;
-    const double sum[2] = {10, 30}, n[2] = {10, 10}; // window means 1 and 3: sd sqrt(2), by sqrt(2) windows
-    REQUIRE(!exp_paired_of(&p, sum, n, 2, &err));
-    CHECK(p.mean == 2 && fabs(p.se - 1) < 1e-15 && isnan(p.se_blocks) && fabs(p.resolvable - 2.8) < 1e-15, "%g %g",
-          p.mean, p.se);
-    REQUIRE(!exp_paired_of(&p, sum, n, 1, &err));
-    CHECK(p.mean == 1 && isnan(p.se) && isnan(p.resolvable));
+    // window means 1 1 2 3 3: sd 1, by sqrt(5) windows
+    const double sum[5] = {10, 10, 20, 30, 30}, n[5] = {10, 10, 10, 10, 10};
+    REQUIRE(!exp_paired_of(&p, sum, n, 5, &err));
+    CHECK(p.mean == 2 && fabs(p.se - sqrt(0.2)) < 1e-15 && p.resolvable >= 2.8 * p.se, "%g %g", p.mean, p.se);
+    REQUIRE(!exp_paired_of(&p, sum, n, EXP_LEAST_WINDOWS - 1, &err));
+    CHECK(p.mean == 1.75 && isnan(p.se) && isnan(p.se_blocks) && isnan(p.resolvable), "few windows say nothing of their error");
 }
 
 static void bootstrap_independent(void) {

@@ -341,15 +341,16 @@ static void taps(void) {
 static void refusals(void) {
     run r;
     if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = 8, .n_seq = 2})) return;
-    const int32_t token[10] = {0}, big = r.n_vocab, negative = -1, seq = 2, gap = 5;
+    const int32_t token[10] = {0}, big = r.n_vocab, negative = -1, seq = 2, gap = 5, back[] = {0, 1, 2, 1};
     const struct { dw_batch b; const char *says; } bad[] = {
         {{.n_tokens = 1, .token = &big}, "vocabulary"}, {{.n_tokens = 1, .token = &negative}, "vocabulary"},
         {{.n_tokens = 1, .token = token, .seq = &seq}, "sequence 2"}, {{.n_tokens = 1, .token = token, .pos = &gap}, "position 5"},
-        {{.n_tokens = 10, .token = token}, "context"}};
+        {{.n_tokens = 4, .token = token, .pos = back}, "position 1"}, {{.n_tokens = 10, .token = token}, "context"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
         dw_session_rewind(r.session, 0, 0);
         CHECK(dw_session_eval(r.session, &bad[i].b, &err) == -1 && strstr(err.text, bad[i].says), "case %zu: %s", i, err.text);
+        CHECK(dw_session_n_past(r.session, 0) == 0, "case %zu: after an error nothing has moved", i);
     }
     dw_err err = {0};
     float logits[1];

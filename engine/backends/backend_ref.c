@@ -1,7 +1,8 @@
 /* backend_ref.c - the fused steps, defined.
  *
  * Every sum runs in double and in index order (dot products of attention: in eight interleaved partial sums), so the
- * result is the same on every machine, for every number of threads and however tokens are batched.  A product works on
+ * result is the same for every number of threads and however tokens are batched; and on every machine, but for the last
+ * bit of libm's exp.  A product works on
  * a tile of tokens at a time, tokens innermost: that keeps the order of each sum and still fills vector registers. */
 #include "backends/backends.h"
 

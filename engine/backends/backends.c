@@ -7,7 +7,7 @@ static const dw_backend *const backends[] = {&dw_backend_cpu, &dw_backend_ref};
 
 const dw_backend_name dw_backend_names[] = {
     {"cpu", "fast: kernels chosen for this CPU"},
-    {"ref", "the definition: plain C, double accumulation, equal on every machine"},
+    {"ref", "the definition: plain C, double accumulation"},
     {0}};
 
 const dw_backend *dw_backend_find(const char *name) {

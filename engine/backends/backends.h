@@ -5,7 +5,7 @@
  * step divides its own work among the threads and may use further barriers (dw_pool_barrier on pass->pool).  A backend
  * sees tensors, activations and threads, never a file; steps trust the shapes and return nothing.
  *
- * `ref` is the definition: plain C, one obvious loop a step, double accumulation, the same result on every machine.
+ * `ref` is the definition: plain C, one obvious loop a step, double accumulation.
  * `cpu` is the fast one.  Every kernel of it has its definition in `ref` and a test that compares the two. */
 #ifndef DW_BACKENDS_H
 #define DW_BACKENDS_H

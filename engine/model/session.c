@@ -29,6 +29,8 @@ static void lay_out(dw_session *s, layout *a) {
     const size_t rows = (size_t)o->n_batch, d = (size_t)hp->n_embd, heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
     dw_pass *p = &s->pass;
     s->n_past = take(a, (size_t)o->n_seq, sizeof *s->n_past);
+    s->next_past = take(a, (size_t)o->n_seq, sizeof *s->next_past);
+    s->begun = take(a, (size_t)o->n_seq, sizeof *s->begun);
     s->hidden = take(a, (size_t)o->n_out * d, sizeof *s->hidden);
     s->wanted = take(a, rows, sizeof *s->wanted);
     int32_t *ids = take(a, 3 * rows, sizeof *ids);
@@ -117,33 +119,49 @@ void dw_session_free(dw_session *s) {
 
 /* ---- evaluation --------------------------------------------------------------------------------------- */
 
-/* Checks token i of a batch and places it; n_past moves behind it. */
-static int place(dw_session *s, const dw_batch *b, int i, int32_t *token, int32_t *seq, int32_t *pos, dw_err *err) {
-    *token = b->token[i];
-    *seq = b->seq ? b->seq[i] : 0;
-    if (*token < 0 || *token >= s->model->net.hp.n_vocab)
-        return dw_fail(err, "token %d of the batch is %d, the vocabulary has %d", i, *token, s->model->net.hp.n_vocab);
-    if (*seq < 0 || *seq >= s->o.n_seq) return dw_fail(err, "token %d of the batch is for sequence %d of %d", i, *seq, s->o.n_seq);
-    *pos = b->pos ? b->pos[i] : s->n_past[*seq];
-    if (*pos < 0 || *pos > s->n_past[*seq])
-        return dw_fail(err, "token %d of the batch is for position %d, sequence %d ends at %d", i, *pos, *seq, s->n_past[*seq]);
+/* Where token i of a batch goes; it is checked, and n_past, the ends of the sequences, moves behind it.  Within a batch a
+ * sequence goes on without a gap or a step back: only its first token may rewind it. */
+static int place(const dw_session *s, const dw_batch *b, int i, int *n_past, bool *begun, int32_t *pos, dw_err *err) {
+    const int token = b->token[i], seq = b->seq ? b->seq[i] : 0;
+    if (token < 0 || token >= s->model->net.hp.n_vocab)
+        return dw_fail(err, "token %d of the batch is %d, the vocabulary has %d", i, token, s->model->net.hp.n_vocab);
+    if (seq < 0 || seq >= s->o.n_seq) return dw_fail(err, "token %d of the batch is for sequence %d of %d", i, seq, s->o.n_seq);
+    *pos = b->pos ? b->pos[i] : n_past[seq];
+    if (*pos < 0 || *pos > n_past[seq] || (begun[seq] && *pos < n_past[seq]))
+        return dw_fail(err, "token %d of the batch is for position %d, sequence %d ends at %d", i, *pos, seq, n_past[seq]);
     if (*pos >= s->o.n_ctx) return dw_fail(err, "the context of %d positions is full; give a larger one", s->o.n_ctx);
-    s->n_past[*seq] = *pos + 1;
+    n_past[seq] = *pos + 1;
+    begun[seq] = true;
     return 0;
 }
 
+/* The whole batch is checked before anything moves. */
+static int check_batch(dw_session *s, const dw_batch *b, dw_err *err) {
+    int n_out = 0;
+    int32_t pos;
+    memcpy(s->next_past, s->n_past, (size_t)s->o.n_seq * sizeof *s->n_past);
+    memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun);
+    for (int i = 0; i < b->n_tokens; i++) {
+        if (place(s, b, i, s->next_past, s->begun, &pos, err)) return -1;
+        n_out += b->out ? b->out[i] != 0 : i == b->n_tokens - 1;
+    }
+    return n_out <= s->o.n_out ? 0 : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
+}
+
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
+    if (check_batch(s, b, err)) return -1;
     int32_t *token = (int32_t *)s->pass.token, *seq = (int32_t *)s->pass.seq, *pos = (int32_t *)s->pass.pos;
+    memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun);
     s->n_hidden = 0;
     for (int first = 0; first < b->n_tokens; first += s->o.n_batch) {
         const int left = b->n_tokens - first, n = left < s->o.n_batch ? left : s->o.n_batch;
         s->n_wanted = 0;
         for (int i = 0; i < n; i++) {
-            if (place(s, b, first + i, &token[i], &seq[i], &pos[i], err)) return -1;
+            token[i] = b->token[first + i];
+            seq[i] = b->seq ? b->seq[first + i] : 0;
+            place(s, b, first + i, s->n_past, s->begun, &pos[i], err); // checked above
             if (b->out ? b->out[first + i] : first + i == b->n_tokens - 1) s->wanted[s->n_wanted++] = i;
         }
-        if (s->n_hidden + s->n_wanted > s->o.n_out)
-            return dw_fail(err, "the batch asks for more than %d output rows", s->o.n_out);
         s->pass.n_tokens = n;
         dw_session_forward(s);
     }
@@ -210,6 +228,7 @@ int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err
     const dw_hparams *hp = &s->model->net.hp;
     for (int l = 0; sel && l < hp->n_layer; l++) {
         const int32_t *list = sel->neuron[l];
+        if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list of %d neurons", l, sel->n[l]);
         for (int i = 0; list && i < sel->n[l]; i++)
             if (list[i] < 0 || list[i] >= hp->n_ff[l] || (i && list[i] <= list[i - 1]))
                 return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l, hp->n_ff[l] - 1, i);

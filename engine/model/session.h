@@ -10,6 +10,8 @@ struct dw_session {
     dw_session_options o; // with the defaults filled in
     dw_pass pass;
     int *n_past;          // (n_seq): positions filled
+    int *next_past;       // (n_seq): while a batch is checked
+    bool *begun;          // (n_seq): the batch at hand has a token of it
     float *hidden;        // (n_out, n_embd): normed output rows of the last dw_session_eval
     int n_hidden;
     int n_wanted;         // output rows of the pass at hand, ...

@@ -3,11 +3,13 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_ROWS = 128 };
@@ -324,9 +326,51 @@ static void check_inputs(const opt_program *program) {
     }
 }
 
+static bool is_same_file(const struct stat *a, const char *path) {
+    struct stat b;
+    return !stat(path, &b) && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+}
+
+static void check_not_input(const opt_program *program, const char *output) {
+    struct stat st;
+    if (stat(output, &st)) return;
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
+        size_t n;
+        char **value = opt_values(row, &n);
+        for (size_t i = 0; i < n; i++) {
+            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for -o", output);
+            free(value[i]);
+        }
+        free(value);
+    }
+}
+
+/* So are outputs that cannot be written, and those that would replace an input. */
+static void check_outputs(const opt_program *program) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        const char *path = row->kind == OPT_PATH && row->letter == 'o' ? *(const char **)row->target : NULL;
+        if (!path || !strcmp(path, "-")) continue;
+        struct stat st;
+        if (!stat(path, &st) && !S_ISREG(st.st_mode)) die("cannot write '%s': not a regular file", path);
+        char *copy = tool_need(strdup(path), label(row));
+        if (access(dirname(copy), W_OK | X_OK)) die("cannot write '%s': %s", path, strerror(errno));
+        free(copy);
+        check_not_input(program, path);
+    }
+}
+
+/* Data that stdout did not take must not look like success. */
+static void check_stdout(void) {
+    if (!fflush(stdout) && !ferror(stdout)) return;
+    fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name(), strerror(errno));
+    _exit(1);
+}
+
 void opt_parse(const opt_program *program, int argc, char **argv) {
     tool_program = program;
     dw_out_on_signals();
+    atexit(check_stdout);
     dw_err err = {0};
     const int rc = opt_read(program, argc, argv, &err);
     switch (rc) {
@@ -334,10 +378,9 @@ void opt_parse(const opt_program *program, int argc, char **argv) {
     case OPT_ASKED_MAN: opt_print_man(program, stdout); break;
     case OPT_ASKED_VERSION: printf("%s %s\n", tool_name(), DEADWOOD_VERSION); break;
     case OPT_ASKED_SUMMARY: printf("%s\n", program->summary); break;
-    case OPT_DONE: check_inputs(program); return;
+    case OPT_DONE: check_inputs(program), check_outputs(program); return;
     default: die_usage("%s", err.text);
     }
-    if (fflush(stdout)) die("cannot write to stdout: %s", strerror(errno));
     exit(0);
 }
 

@@ -18,19 +18,37 @@ static void put_words(FILE *to, const char *text, int left, int *column) {
     }
 }
 
-/* Every line of text behind an indent, long ones wrapped. */
-static void put_lines(FILE *to, const char *text, int indent) {
-    char line[2048];
+/* Paragraphs, wrapped anew: an empty line ends one, an indented line is kept as it stands, its wrapped rest indented too. */
+static void put_paragraphs(FILE *to, const char *text) {
+    int column = 0;
     while (*text) {
-        const int n = (int)strcspn(text, "\n");
-        int column = fprintf(to, "%*s", n ? indent : 0, "");
+        char line[2048];
+        const int n = (int)strcspn(text, "\n"), indent = (int)strspn(text, " ");
         snprintf(line, sizeof line, "%.*s", n, text);
-        if (indent + n <= WIDTH)
+        if (column && (!n || indent)) { // the paragraph ends here
+            fputc('\n', to);
+            column = 0;
+        }
+        if (indent && n <= WIDTH) {
             fputs(line, to);
-        else
-            put_words(to, line, indent, &column);
-        fputc('\n', to);
+        } else if (indent) {
+            column = fprintf(to, "%*s", indent, "");
+            put_words(to, line, indent + 4, &column);
+            column = 0;
+        } else {
+            put_words(to, line, 0, &column);
+        }
+        if (!column) fputc('\n', to);
         text += n + (text[n] == '\n');
+    }
+    if (column) fputc('\n', to);
+}
+
+/* Commands are not wrapped: they are there to be copied. */
+static void put_examples(FILE *to, const char *text) {
+    for (int n; *text; text += n + (text[n] == '\n')) {
+        n = (int)strcspn(text, "\n");
+        fprintf(to, "  %.*s\n", n, text);
     }
 }
 
@@ -82,7 +100,7 @@ void opt_print_help(const opt_program *program, FILE *to) {
     fprintf(to, "usage: %s %s\n\n%s\n", tool_name(), program->usage, program->summary);
     if (program->about) {
         fputc('\n', to);
-        put_lines(to, program->about, 0);
+        put_paragraphs(to, program->about);
     }
     if (program->rows[0].kind != OPT_GROUP) fprintf(to, "\noptions:\n");
     for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
@@ -94,7 +112,7 @@ void opt_print_help(const opt_program *program, FILE *to) {
     for (const opt_row *row = built_in; !opt_is_end(row); row++) help_row(to, row);
     if (program->example) {
         fprintf(to, "\nexamples:\n");
-        put_lines(to, program->example, 2);
+        put_examples(to, program->example);
     }
 }
 
