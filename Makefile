@@ -1,6 +1,6 @@
 # deadwood - `make help` lists the targets.
 
-CFLAGS   ?= -O3 -g
+CFLAGS   ?= $(if $(SAN),-O1,-O3) -g
 SAN      ?=
 PREFIX   ?= /usr/local
 ONLY     ?=
