@@ -11,7 +11,7 @@ PKGS     := libpcre2-8 jansson libzstd hdf5
 STD      := -std=gnu11 -fno-fast-math -ffp-contract=off
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -Werror
 # Warnings that hang on what the optimizer sees are for the ordinary build.
-WARN     += $(if $(SAN),-Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow)
+WARN     += $(if $(SAN),$(if $(filter clang,$(CC)),,-Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow))
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 CPP_ALL  := -Iengine -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS))
 LIBS     := $(shell pkg-config --libs $(PKGS)) -lm -lpthread
