@@ -73,6 +73,14 @@ const char *test_folder(void) {
     return folder_name;
 }
 
+const char *test_file(const char *name) {
+    static char path[64][256];
+    static int i;
+    i = (i + 1) % 64;
+    snprintf(path[i], sizeof path[i], "%s/%s", test_folder(), name);
+    return path[i];
+}
+
 bool test_slow(void) {
     const char *slow = getenv("DW_SLOW");
     return slow && *slow && strcmp(slow, "0") != 0;

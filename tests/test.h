@@ -36,6 +36,8 @@ const char *test_shared(void);
 const char *test_folder(void);
 /* "%s/%s" in a rotating set of static buffers. */
 const char *test_path(const char *folder, const char *name);
+/* A path in test_folder(); the last 64 stay. */
+const char *test_file(const char *name);
 
 /* Runs a command line in which "deadwood-NAME" means the program built beside this test; its output goes to `log` of
  * test_folder().  Returns the exit status, or 128 + the signal. */

@@ -14,27 +14,18 @@ enum { N = 24, MAX_LAYERS = 64 };
 
 /* ---- models and plans ------------------------------------------------------------------------------------------ */
 
-/* A path in this program's folder; the last 64 stay. */
-static const char *in_folder(const char *name) {
-    static char path[64][256];
-    static int i;
-    i = (i + 1) % 64;
-    snprintf(path[i], sizeof path[i], "%s/%s", test_folder(), name);
-    return path[i];
-}
-
 /* The path of a random model of a shape; made once. */
 static const char *synth(const char *shape, const char *type) {
     char name[96];
     snprintf(name, sizeof name, "%s-%s.gguf", shape, type);
-    const char *path = in_folder(name);
+    const char *path = test_file(name);
     if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s -o %s -q", shape, type, path), "%s", test_run_output());
     return path;
 }
 
 /* "keep of layer 0|keep of layer 1|..": the last one is repeated for further layers. */
 static const char *write_plan(const char *name, const char *model, const char *keeps) {
-    const char *path = in_folder(name);
+    const char *path = test_file(name);
     dw_err err = {0};
     dw_model *m = dw_model_open(model, &err);
     FILE *f = fopen(path, "w");
@@ -61,14 +52,14 @@ static const char *write_plan(const char *name, const char *model, const char *k
 }
 
 static const char *cut(const char *model, const char *plan, const char *name, const char *options) {
-    const char *path = in_folder(name);
+    const char *path = test_file(name);
     CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options), "%s: %s", name, test_run_output());
     return path;
 }
 
 /* The program refuses with one line that holds the words, and leaves no file. */
 static void refused(const char *model, const char *plan, const char *options, const char *words) {
-    const char *path = in_folder("refused.gguf");
+    const char *path = test_file("refused.gguf");
     unlink(path);
     CHECK(test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options) == 1 && access(path, F_OK), "not refused: %s", words);
     const char *text = test_run_output();
@@ -312,7 +303,7 @@ static void threads(void) {
 
 static void encoded(void) {
     if (access("experiments/mini/model.safetensors", R_OK)) SKIP("experiments/mini is not there");
-    const char *m16 = in_folder("m16.gguf"), *m4 = in_folder("m4.gguf");
+    const char *m16 = test_file("m16.gguf"), *m4 = test_file("m4.gguf");
     REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q", m16) && !test_run("deadwood-convert experiments/mini --type q4_0 -o %s -q", m4), "%s",
             test_run_output());
     int32_t keep[320];
@@ -377,7 +368,7 @@ static void lineage(void) {
 
 /* Tensors of the folder that is written when nothing is cut are those of the folder that the model came from. */
 static void check_folder(const char *checkpoint) {
-    const char *m = in_folder("from.gguf"), *out = in_folder("folder"), *again = in_folder("again.gguf");
+    const char *m = test_file("from.gguf"), *out = test_file("folder"), *again = test_file("again.gguf");
     char options[1024];
     test_run("rm -rf %s", out);
     REQUIRE(!test_run("deadwood-convert %s -o %s -q", checkpoint, m), "%s", test_run_output());
@@ -411,8 +402,8 @@ static void folders(void) {
         check_folder(folder);
     }
     char options[1024];
-    test_run("rm -rf %s", in_folder("folder"));
-    snprintf(options, sizeof options, "--hf %s --checkpoint %s/oracle/llama-untied", in_folder("folder"), shared);
+    test_run("rm -rf %s", test_file("folder"));
+    snprintf(options, sizeof options, "--hf %s --checkpoint %s/oracle/llama-untied", test_file("folder"), shared);
     const char *model = synth("tiny-llama", "F32");
     refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
     model = synth("tiny-llama", "Q8_0");

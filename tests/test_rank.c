@@ -16,19 +16,10 @@
 
 enum { N_TEXT = 2, N_TOKENS = 40 };
 
-/* A path in this program's folder; the last 64 stay. */
-static const char *in_folder(const char *name) {
-    static char path[64][256];
-    static int i;
-    i = (i + 1) % 64;
-    snprintf(path[i], sizeof path[i], "%s/%s", test_folder(), name);
-    return path[i];
-}
-
 static const char *synth(const char *shape, const char *type, double dead) {
     char name[96];
     snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);
-    const char *path = in_folder(name);
+    const char *path = test_file(name);
     if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s -q", shape, type, dead, path), "%s", test_run_output());
     return path;
 }
@@ -115,7 +106,7 @@ static bool collect(dw_stats *s, const char *path) {
 static const char *stats_of(const char *model) {
     char name[128];
     snprintf(name, sizeof name, "%s.h5", strrchr(model, '/') + 1);
-    const char *path = in_folder(name);
+    const char *path = test_file(name);
     dw_stats s;
     dw_err err = {0};
     if (access(path, R_OK) && collect(&s, model)) {
@@ -129,7 +120,7 @@ static const char *stats_of(const char *model) {
 
 /* Runs rank with a model and its statistics and reads the plan. */
 static bool rank(dw_plan *p, const char *model, const char *options) {
-    const char *path = in_folder("plan.tsv");
+    const char *path = test_file("plan.tsv");
     dw_err err = {0};
     if (!CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats_of(model), path, options), "%s: %s", options, test_run_output())) return false;
     return CHECK(!dw_plan_read(p, path, NULL, 0, &err), "%s", err.text);
@@ -212,7 +203,7 @@ static void formulas(void) {
 static const char *wide(int n_ff, const char *type) {
     char name[64];
     snprintf(name, sizeof name, "wide-%d-%s.gguf", n_ff, type);
-    const char *path = in_folder(name);
+    const char *path = test_file(name);
     dw_err err = {0};
     const exp_shape shape = {"wide", "llama", 2, 32, n_ff, 2, 1, 16, 512, true, 10000, 64, NULL, NULL, NULL};
     dw_pool *pool = dw_pool_new(1, &err);
@@ -247,7 +238,7 @@ static const struct width_case {
 static void widths(void) {
     for (size_t i = 0; i < sizeof width_cases / sizeof *width_cases; i++) {
         const struct width_case *c = &width_cases[i];
-        const char *plan = in_folder("plan.tsv");
+        const char *plan = test_file("plan.tsv");
         dw_plan p;
         dw_err err = {0};
         if (!CHECK(!test_run("deadwood-rank -m %s --metric random -o %s -q %s", wide(c->n_ff, c->type), plan, c->options), "%s", test_run_output())) continue;
@@ -259,7 +250,7 @@ static void widths(void) {
 }
 
 static void bytes(void) {
-    const char *model = synth("mini", "Q4_0", 0), *plan = in_folder("plan.tsv"), *small = in_folder("small.gguf");
+    const char *model = synth("mini", "Q4_0", 0), *plan = test_file("plan.tsv"), *small = test_file("small.gguf");
     for (int i = 0; i < 2; i++) {
         const size_t wanted = i ? 5600000 : 6500000;
         REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --group 32 --bytes %zu", model, plan, wanted), "%s", test_run_output());
@@ -323,7 +314,7 @@ static void drop_layers(void) {
         if (s.layer[l].sum_cosine / (double)s.layer[l].n_cosine > s.layer[least].sum_cosine / (double)s.layer[least].n_cosine) least = l;
     for (int l = 0; l < 4; l++) n_dropped += p.layer[l].drop;
     CHECK(n_dropped == 1 && p.layer[least].drop && p.layer[(least + 1) % 4].n_keep == 96 && p.rate_reached == 0.25);
-    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, in_folder("plan.tsv"), in_folder("small.gguf")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s", test_run_output());
     CHECK(p.n_text == N_TEXT && !strcmp(p.text[1].name, "text 1.txt") && !strcmp(p.text[1].blocks, "0123456789abcdef"));
     dw_plan_release(&p);
     dw_stats_release(&s);
@@ -357,7 +348,7 @@ static void compare(void) {
 /* ---- refusals ------------------------------------------------------------------------------------------------------ */
 
 static void refused(const char *arguments, const char *words) {
-    const char *out = in_folder("refused.tsv");
+    const char *out = test_file("refused.tsv");
     CHECK(test_run("deadwood-rank -o %s -q %s", out, arguments) == 1 && access(out, F_OK), "not refused: %s", arguments);
     const char *text = test_run_output();
     CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
@@ -387,7 +378,7 @@ static void refusals(void) {
 static void seeds(void) {
     char hash[3][65];
     dw_err err = {0};
-    const char *model = synth("tiny-llama", "F32", 0), *plan = in_folder("plan.tsv");
+    const char *model = synth("tiny-llama", "F32", 0), *plan = test_file("plan.tsv");
     for (int i = 0; i < 3; i++) {
         REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 7 -t %d", model, plan, i + 1), "%s", test_run_output());
         if (i == 2) REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 8", model, plan), "%s", test_run_output());
@@ -416,7 +407,7 @@ static const struct figure {
 };
 
 static double perplexity(const char *model, const char *texts) {
-    const char *rows = in_folder("rows.tsv");
+    const char *rows = test_file("rows.tsv");
     unlink(rows);
     if (!CHECK(!test_run("deadwood-score -m %s -f %s --windows 20 --no-speed -q -o %s", model, texts, rows), "%s", test_run_output())) return NAN;
     tsv_table t;
@@ -440,7 +431,7 @@ static void independent(void) {
         snprintf(calib + strlen(calib), sizeof calib - strlen(calib), " %s/reference-model/text/calib/%s.txt", shared, domains[i]);
         snprintf(eval + strlen(eval), sizeof eval - strlen(eval), " %s/reference-model/text/eval/%s.txt", shared, domains[i]);
     }
-    const char *model = in_folder("mini.gguf"), *stats = in_folder("mini.h5"), *plan = in_folder("plan.tsv"), *small = in_folder("small.gguf");
+    const char *model = test_file("mini.gguf"), *stats = test_file("mini.h5"), *plan = test_file("plan.tsv"), *small = test_file("small.gguf");
     REQUIRE(!test_run("deadwood-convert %s/reference-model/mini -o %s -q", shared, model), "%s", test_run_output());
     REQUIRE(!test_run("deadwood-collect -m %s -f %s --windows 24 --text-windows 6 -o %s -q", model, calib, stats), "%s", test_run_output());
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
