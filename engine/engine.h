@@ -68,6 +68,32 @@ extern const dw_backend_name dw_backend_names[]; // ends with name NULL
 /* What the cpu backend would use here, e.g. "amx"; $DEADWOOD_CPU forces one: portable, avx2, avx512, amx. */
 const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this machine lacks
 
+/* ---- run-time sparsity ------------------------------------------------------------------------------ */
+
+/* A gated model (formats/sparse.h) says for each layer's FFN which groups of neurons are open for a token: those whose
+ * largest |act(gate)| reaches a threshold, or those that a small network predicts.  Closed neurons count as zero. */
+typedef enum dw_select {
+    DW_SELECT_AUTO,   // fused, but layers that are not sparse enough (marked in the file, or by injection) run dense, ungated
+    DW_SELECT_FUSED,  // gate, test, up and down in one walk over the neurons; in every layer that has a transposed down
+    DW_SELECT_LISTED, // the same decisions the plain way: all gates, a list of open groups, their rows gathered, products
+    DW_SELECT_DENSE,  // as if the model were not gated
+} dw_select;
+
+typedef struct dw_select_name {
+    const char *name; // "auto", "fused", "listed", "dense"
+    const char *help;
+    dw_select select;
+} dw_select_name;
+extern const dw_select_name dw_select_names[]; // ends with name NULL
+
+typedef struct dw_coverage {     // of a layer, since the session began or dw_session_reset_coverage
+    uint64_t n_tokens;
+    uint64_t n_open;             // neurons that counted, summed over tokens: n_tokens * n_ff in a dense layer
+    uint64_t n_computed;         // neurons whose up and down rows were really read, summed over passes of few tokens, ...
+    uint64_t n_bytes;            // ... and the bytes of the FFN's matrices (predictor too) read in these passes, ...
+    uint64_t n_few;              // ... of which there were so many: passes of decoding
+} dw_coverage;
+
 /* ---- session ---------------------------------------------------------------------------------------- */
 
 typedef struct dw_session dw_session;
@@ -82,6 +108,7 @@ typedef struct dw_session_options { // zero means the default
     int n_out;           // output rows kept of one dw_session_eval; n_batch
     dw_kv_cache kv;      // F16
     bool exact;          // results independent of threads and batching (score)
+    dw_select select;    // how gated layers are run; auto
 } dw_session_options;
 
 dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_err *err);
@@ -150,6 +177,18 @@ typedef struct dw_selection {
 /* Borrowed until changed or the session ends; NULL: all.  Refused when a list is not ascending within n_ff[l].
  * The list path is taken even where a list names every neuron. */
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err);
+
+/* ---- gated layers ------------------------------------------------------------------------------------ */
+
+bool dw_model_is_gated(const dw_model *m); // any layer has a transposed down
+/* A layer's counts, of all threads. */
+dw_coverage dw_session_coverage(const dw_session *s, int layer);
+void dw_session_reset_coverage(dw_session *s);
+/* From now on groups open by lot, a share activity[l] of them, drawn anew for each layer, position and group (seeded);
+ * gates and predictors are computed all the same.  For measuring speed.  activity (n_layer) is copied; NULL: no more. */
+void dw_session_inject(dw_session *s, const float *activity, uint64_t seed);
+/* Which groups are open: open[i] = the largest |gate| of group i reaches the threshold.  gate (n_ff) holds act(gate). */
+void dw_open_groups(const float *gate, int n_ff, int group, float threshold, uint8_t *open);
 
 /* ---- sampling ---------------------------------------------------------------------------------------- */
 

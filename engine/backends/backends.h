@@ -12,6 +12,18 @@
 
 #include "engine.h"
 
+/* What a gated model says of a layer's FFN (sparse.h): which groups of neurons are open for a token, and how to read them. */
+typedef struct dw_layer_gate {
+    dw_tensor down_t;                // (n_ff, n_embd): down transposed, a neuron's column as a row
+    int group;                       // neurons that are open or closed together; the last group may be smaller
+    float threshold;                 // a group is open when its largest |act(gate)| reaches it
+    float activity;                  // expected share of open neurons
+    bool dense;                      // not sparse enough: DW_SELECT_AUTO runs it as if it were no gated layer
+    dw_tensor pred_a, pred_a_bias;   // (rank, n_embd), (rank): a predictor instead of the threshold:
+    dw_tensor pred_b, pred_b_bias;   // (n_groups, rank), (n_groups): open when B relu(A h + a) + b >= 0
+    bool pred_previous;              // h is that of the layer before
+} dw_layer_gate;
+
 /* A tensor whose name is NULL is absent.  Norms and biases are F32, one-dimensional. */
 typedef struct dw_layer {
     int n_ff, n_head, n_head_kv;     // n_head 0: a layer without attention
@@ -23,6 +35,7 @@ typedef struct dw_layer {
     dw_tensor ffn_norm;              // (n_embd)
     dw_tensor gate, up, gate_bias, up_bias; // (n_ff, n_embd)
     dw_tensor down, down_bias;       // (n_embd, n_ff)
+    dw_layer_gate sparse;            // absent: down_t.name is NULL
 } dw_layer;
 
 typedef struct dw_net {
@@ -62,6 +75,10 @@ typedef struct dw_pass {
     int gate_every;        // a tap looks at gate, rows of positions 0, n, 2n..; 0: none does
     const int32_t *selected; // neurons of the layer at hand, ascending; NULL: all
     int n_selected;
+    dw_select select;      // how gated layers are run
+    const float *injected; // (n_layer): share of groups that is open by lot, whatever rule and predictor say; NULL: none
+    uint64_t injected_seed;
+    dw_coverage *coverage; // (n_threads, n_layer): what was selected and read, counted by every thread for itself
     void *scratch;         // the backend's own, scratch_bytes of it, 64-byte aligned
 } dw_pass;
 

@@ -1,0 +1,33 @@
+/* sparse.h - what gate and train add to a GGUF file, so that the engine may skip neurons at run time.
+ *
+ * Tensors of layer N, beside those of the architecture (none of them: the layer has no gate):
+ *   blk.N.ffn_down_t.weight      (n_ff, n_embd)    ffn_down transposed: a neuron's column as a row that is read alone
+ *   blk.N.ffn_pred_a.weight      (rank, n_embd)    first matrix of the predictor; all four of them, or none
+ *   blk.N.ffn_pred_a.bias        (rank)            F32
+ *   blk.N.ffn_pred_b.weight      (n_groups, rank)
+ *   blk.N.ffn_pred_b.bias        (n_groups)        F32; what the score must reach is folded in: open at 0 or more
+ *
+ * Keys:
+ *   deadwood.gate.rule           string            the rule's name: cats, group-max, ..
+ *   deadwood.gate.group          u32               neurons that are open or closed together, aligned; 1: single neurons
+ *   deadwood.gate.threshold      f32[n_layer]      a group is open when its largest |act(gate)| reaches it
+ *   deadwood.gate.activity       f32[n_layer]      share of open neurons on the calibration texts, 0 .. 1
+ *   deadwood.gate.dense          bool[n_layer]     the layer is not sparse enough: no threshold is applied, activity 1
+ *   deadwood.predictor.input     string            "ffn" or "previous": whose normed input the networks see
+ *
+ * Stock llama.cpp refuses files with tensors that it does not know. */
+#ifndef DW_SPARSE_H
+#define DW_SPARSE_H
+
+#define DW_KEY_GATE_RULE "deadwood.gate.rule"
+#define DW_KEY_GATE_GROUP "deadwood.gate.group"
+#define DW_KEY_GATE_THRESHOLD "deadwood.gate.threshold"
+#define DW_KEY_GATE_ACTIVITY "deadwood.gate.activity"
+#define DW_KEY_GATE_DENSE "deadwood.gate.dense"
+#define DW_KEY_PREDICTOR_INPUT "deadwood.predictor.input"
+
+/* The largest activity at which walking over open groups of that size is faster than the dense path on a few tokens:
+ * what gate marks layers by, and DW_SELECT_AUTO injected ones. */
+float dw_gate_break_even(int group);
+
+#endif
