@@ -16,8 +16,8 @@ static struct {
     opt_list models, texts;
     const char *base, *store, *protocol, *out;
     opt_range windows;
-    int n_ctx, n_batch, n_rounds;
-    bool json, no_speed, columns;
+    int n_ctx, n_batch, n_rounds, n_prefill, n_decode;
+    bool json, no_speed, speed_only, columns;
 } o;
 
 // clang-format off
@@ -34,6 +34,9 @@ static const opt_row rows[] = {
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
     {.kind = OPT_GROUP, .help = "speed"},
     {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
+    {"speed-only", 0, OPT_FLAG, 0, &o.speed_only, NULL, NULL, "leave quality unknown: one row a model"},
+    {"speed-prefill", 0, OPT_INT, 0, &o.n_prefill, "512", "N", "tokens of a timed prefill; 0: none", .min = 0, .max = EXP_SPEED_TOKENS},
+    {"speed-decode", 0, OPT_INT, 0, &o.n_decode, "64", "N", "tokens of a timed decode; 0: none", .min = 0, .max = EXP_SPEED_TOKENS - EXP_SPEED_PREFIX},
     {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn, of which medians are taken", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
     {.kind = OPT_GROUP, .help = "output"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV)"},
@@ -57,7 +60,8 @@ static const opt_program program = {
     .example = "deadwood score -m mini.gguf mini-q8.gguf -f english.txt german.txt\n"
                "deadwood score -m mini-q4.gguf --base mini.gguf -f english.txt -o rows.tsv\n"
                "deadwood score -m mini.gguf -f english.txt --store mini.base\n"
-               "deadwood score -m mini-q4.gguf --base mini.base -f english.txt",
+               "deadwood score -m mini-q4.gguf --base mini.base -f english.txt\n"
+               "deadwood score -m 7b.gguf 7b-cut.gguf --speed-only --speed-prefill 0",
     .rows = rows};
 // clang-format on
 
@@ -250,8 +254,8 @@ static int open_all(run *r, dw_err *err) {
             if (r->all[i].stored)
                 return dw_fail(err, "'%s' holds stored predictions, which can only be compared with a stored base",
                                o.models.item[i]);
-    if (any_live && !o.texts.n) return dw_fail(err, "give a text with -f");
-    if (!o.texts.n && take_stored_settings(r, err)) return -1;
+    if (any_live && !o.texts.n && !o.speed_only) return dw_fail(err, "give a text with -f");
+    if (!o.texts.n && !o.speed_only && take_stored_settings(r, err)) return -1;
     for (int t = 0; t < (int)o.texts.n; t++)
         if (open_text(&r->texts[t], o.texts.item[t], err)) return -1;
     for (int i = 0; i < n; i++) {
@@ -543,9 +547,11 @@ static void fill_mean(contender *c, const run *r) {
 
 static void count_round(void *bar) { progress_step(bar, 1); }
 
-/* Ids for the benchmark: of the first text, repeated as far as needed. */
-static void speed_ids(const contender *c, int32_t *ids) {
-    for (size_t i = 0; i < EXP_SPEED_TOKENS; i++) ids[i] = c->ids[0][i % c->n_ids[0]];
+/* Ids for the benchmark: of the first text, repeated as far as needed; without texts all over the vocabulary. */
+static void speed_ids(const contender *c, bool from_text, int32_t *ids) {
+    const uint32_t n_vocab = (uint32_t)dw_model_hparams(c->model)->n_vocab;
+    for (uint32_t i = 0; i < EXP_SPEED_TOKENS; i++)
+        ids[i] = from_text ? c->ids[0][i % c->n_ids[0]] : (int32_t)(i * 2654435761u % n_vocab);
 }
 
 /* children[k] belongs to the k-th live model. */
@@ -556,7 +562,7 @@ static int measure_speed(run *r, exp_speed_child *children, int n, dw_err *err) 
     int rc = ids && of && results ? 0 : -1;
     for (int i = 0, k = 0; i < r->n_models && !rc; i++)
         if (r->all[i].model) {
-            speed_ids(&r->all[i], ids[k]);
+            speed_ids(&r->all[i], r->n_texts > 0, ids[k]);
             of[k] = ids[k];
             k++;
         }
@@ -583,7 +589,8 @@ static int start_children(exp_speed_child *children, int *n, dw_kv_cache kv, dw_
     for (size_t i = 0; i < o.models.n; i++) {
         if (exp_is_predictions(o.models.item[i])) continue;
         const exp_speed_options so = {
-            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = kv};
+            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = kv,
+            .n_prefill = o.n_prefill, .n_decode = o.n_decode};
         if (exp_speed_start(&children[*n], &so, err)) return -1;
         ++*n;
     }
@@ -672,7 +679,7 @@ static int print_json(const exp_result *r, size_t n, dw_err *err) {
 }
 
 static int write_rows(const run *r, dw_err *err) {
-    const int n_each = r->n_texts + (r->n_texts > 1);
+    const int n_each = o.speed_only ? 1 : r->n_texts + (r->n_texts > 1);
     const size_t n = (size_t)r->n_models * (size_t)n_each;
     exp_result *all = dw_alloc(n, sizeof *all, "rows", err);
     if (!all) return -1;
@@ -700,10 +707,10 @@ static int score(run *r, exp_speed_child *children, int n_children, dw_err *err)
     if (n_children && measure_speed(r, children, n_children, err)) return -1;
     for (int i = 0; i < n_children; i++) exp_speed_stop(&children[i]);
     r->bar = progress_begin("scoring", "tokens", n_tokens);
-    const int rc = score_all(r, err);
+    const int rc = o.speed_only ? 0 : score_all(r, err);
     progress_end(r->bar);
     for (int i = 0; i < r->n_models && !rc; i++) {
-        fill_mean(&r->all[i], r);
+        if (!o.speed_only) fill_mean(&r->all[i], r);
         if (n_children && r->all[i].model) fill_speed(&r->all[i], r);
     }
     return rc ? rc : write_rows(r, err);
@@ -716,6 +723,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!o.models.n) die_usage("give a model with -m");
+    if (o.speed_only && (o.no_speed || o.store)) die_usage("--speed-only leaves nothing for --no-speed and --store");
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
     dw_err err = {0};
     run r = {.protocol = exp_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};

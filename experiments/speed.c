@@ -12,14 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PREFIX = 8, DECODE = 64 };
-
 typedef enum command { LOAD, ROUND } command;
 
 typedef struct reply {
     dw_err err; // "" when it went well
-    double load_s, prefill_s, decode_s, peak_rss_bytes;
-    int n_prefill;
+    double load_s, prefill_rate, decode_rate, peak_rss_bytes; // tokens a second
     exp_watch watch;
 } reply;
 
@@ -64,7 +61,7 @@ static int load(bench *b, reply *r) {
     b->model = dw_model_open(b->o->path, &r->err);
     if (!b->model) return -1;
     const dw_hparams *hp = dw_model_hparams(b->model);
-    b->n_prefill = hp->n_ctx_train < EXP_SPEED_TOKENS ? hp->n_ctx_train : EXP_SPEED_TOKENS;
+    b->n_prefill = hp->n_ctx_train < b->o->n_prefill ? hp->n_ctx_train : b->o->n_prefill;
     const dw_session_options so = {.pool = b->pool,
                                    .backend = b->o->backend,
                                    .n_ctx = EXP_SPEED_TOKENS,
@@ -85,19 +82,25 @@ static int advance(bench *b, const int32_t *ids, int n, dw_err *err) {
                : 0;
 }
 
+/* Tokens a second of n tokens at once or one by one; NaN for none. */
+static int time_tokens(bench *b, const int32_t *ids, int n, bool at_once, double *rate, dw_err *err) {
+    const double start = dw_now();
+    *rate = NAN;
+    if (!n) return 0;
+    for (int i = 0; i < n; i += at_once ? n : 1)
+        if (advance(b, ids + i, at_once ? n : 1, err)) return -1;
+    *rate = n / (dw_now() - start);
+    return 0;
+}
+
 static int run_round(bench *b, reply *r) {
     const exp_watch began = exp_watch_begin();
-    double start = dw_now();
     dw_session_rewind(b->session, 0, 0);
-    if (advance(b, b->ids, b->n_prefill, &r->err)) return -1;
-    r->prefill_s = dw_now() - start;
+    if (time_tokens(b, b->ids, b->n_prefill, true, &r->prefill_rate, &r->err)) return -1;
     dw_session_rewind(b->session, 0, 0);
-    if (advance(b, b->ids, PREFIX, &r->err)) return -1;
-    start = dw_now();
-    for (int i = 0; i < DECODE; i++)
-        if (advance(b, &b->ids[PREFIX + i], 1, &r->err)) return -1;
-    r->decode_s = dw_now() - start;
-    r->n_prefill = b->n_prefill;
+    if (advance(b, b->ids, EXP_SPEED_PREFIX, &r->err) ||
+        time_tokens(b, b->ids + EXP_SPEED_PREFIX, b->o->n_decode, false, &r->decode_rate, &r->err))
+        return -1;
     r->watch = exp_watch_end(&began);
     return 0;
 }
@@ -193,8 +196,8 @@ int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *id
             if (step) step(ctx);
             if (round < 0 || rc) continue;
             double *prefill = rate + (size_t)i * 2 * (size_t)n_rounds, *decode = prefill + n_rounds;
-            prefill[round] = r.n_prefill / r.prefill_s;
-            decode[round] = DECODE / r.decode_s;
+            prefill[round] = r.prefill_rate;
+            decode[round] = r.decode_rate;
             results[i].peak_rss_bytes = r.peak_rss_bytes;
             add_watch(&watch[i], &r.watch);
         }

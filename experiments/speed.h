@@ -2,8 +2,8 @@
  *
  * Children are made first, while the program has no threads, and wait; each is told to load and then to run rounds,
  * in turn with the other models', so that a slow minute of the machine falls on all. What a round times:
- *   prefill  a batch of up to 512 tokens from an empty cache, logits of the last one fetched
- *   decode   64 tokens one by one behind 8 others, logits of each fetched
+ *   prefill  a batch of n_prefill tokens (fewer where the context ends) from an empty cache, logits of the last one fetched
+ *   decode   n_decode tokens one by one behind 8 others, logits of each fetched
  * The first round warms up and is not counted. */
 #ifndef EXP_SPEED_H
 #define EXP_SPEED_H
@@ -18,6 +18,7 @@ typedef struct exp_speed_options {
     const char *backend;
     int n_threads;
     dw_kv_cache kv;
+    int n_prefill, n_decode; // 0: not measured, NaN
 } exp_speed_options;
 
 typedef struct exp_speed_child {
@@ -31,7 +32,7 @@ typedef struct exp_speed { // of one model after its rounds
     char disturbed[128];
 } exp_speed;
 
-enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_MAX_ROUNDS = 1000 };
+enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000 };
 
 /* Ends with the parent, at the latest. */
 int exp_speed_start(exp_speed_child *c, const exp_speed_options *o, dw_err *err);
