@@ -2,6 +2,7 @@
 #include "experiments/random_model.h"
 
 #include "base/half_inline.h"
+#include "formats/sparse.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,7 +61,7 @@ typedef struct tensor_list {
     size_t n;
 } tensor_list;
 
-enum { MAX_LAYER_TENSORS = 14, OUTER_TENSORS = 4 };
+enum { MAX_LAYER_TENSORS = 19, OUTER_TENSORS = 4 };
 
 /* Rows must be whole blocks: 896 inputs are none of 256 values. */
 static const dw_qtype_row *type_for_row(const dw_qtype_row *type, size_t n_in) {
@@ -81,8 +82,8 @@ static void add_norm(tensor_list *list, int l, const char *name, size_t n, doubl
     add(list, l, name, n, 0, mean, 0.1 * mean);
 }
 
-static void add_matrix(tensor_list *list, int l, const char *name, size_t n_in, size_t n_out) {
-    add(list, l, name, n_in, n_out, 0, 1 / sqrt((double)n_in));
+static random_tensor *add_matrix(tensor_list *list, int l, const char *name, size_t n_in, size_t n_out) {
+    return add(list, l, name, n_in, n_out, 0, 1 / sqrt((double)n_in));
 }
 
 static void add_to_residual(tensor_list *list, int l, const char *name, size_t n_in, size_t n_out) {
@@ -125,6 +126,21 @@ static void add_ffn(tensor_list *list, int l, const int32_t *dead, size_t n_dead
     add_to_residual(list, l, "ffn_down.weight", n_ff, n_embd);
 }
 
+static int gate_group(const exp_random_options *o) { return o->group ? o->group : 1; }
+
+/* What a gated file has beside the architecture's tensors.  Scores of predictors have a mean of about zero over groups. */
+static void add_gate(tensor_list *list, int l) {
+    const exp_random_options *o = list->o;
+    const size_t n_embd = (size_t)o->shape->n_embd, n_ff = (size_t)width(o->shape, l), rank = (size_t)o->predictor_rank;
+    const size_t group = (size_t)gate_group(o), n_group = (n_ff + group - 1) / group;
+    add(list, l, "ffn_down_t.weight", n_embd, n_ff, 0, 0.5 / sqrt((double)n_ff));
+    if (!rank) return;
+    add_matrix(list, l, "ffn_pred_a.weight", n_embd, rank)->type = dw_qtype_get(DW_F16);
+    add(list, l, "ffn_pred_a.bias", rank, 0, 0, 0.1);
+    add_matrix(list, l, "ffn_pred_b.weight", rank, n_group)->type = dw_qtype_get(DW_F16);
+    add(list, l, "ffn_pred_b.bias", n_group, 0, 0, 0.1);
+}
+
 static size_t n_dead_of_layer(const exp_random_options *o, int l) {
     return (size_t)lround(o->dead * width(o->shape, l));
 }
@@ -147,6 +163,7 @@ static void list_tensors(tensor_list *list, const int32_t *dead) {
     add_norm(list, -1, "output_norm.weight", n_embd, s->tied ? 1 / (EMBEDDING_SIGMA * sqrt((double)n_embd)) : 1);
     if (!s->tied) add_matrix(list, -1, "output.weight", n_embd, n_vocab);
     if (!strcmp(s->name, "tiny-llama")) add(list, -1, "rope_freqs.weight", (size_t)s->head_dim / 2, 0, 4, 0.5);
+    for (int l = 0; l < s->n_layer && list->o->gate; l++) add_gate(list, l);
 }
 
 static int list_init(tensor_list *list, const exp_random_options *o, const int32_t *dead, dw_err *err) {
@@ -530,6 +547,24 @@ static int set_dead(dw_gguf_writer *w, const exp_random_options *o, const int32_
     return 0;
 }
 
+/* ---- the gate ------------------------------------------------------------------------------------------- */
+
+/* A threshold that everything reaches: how much is open is for --inject to say. */
+static int set_gate(dw_gguf_writer *w, const exp_random_options *o, dw_err *err) {
+    const size_t n = (size_t)o->shape->n_layer;
+    float *zero = dw_alloc(n, 2 * sizeof *zero, "a gate", err), *one = zero ? zero + n : NULL;
+    if (!zero) return -1;
+    for (size_t l = 0; l < n; l++) one[l] = 1;
+    dw_gguf_set_text(w, DW_KEY_GATE_RULE, gate_group(o) > 1 ? "group-max" : "cats");
+    dw_gguf_set_u32(w, DW_KEY_GATE_GROUP, (uint32_t)gate_group(o));
+    dw_gguf_set_array(w, DW_KEY_GATE_THRESHOLD, DW_KV_F32, zero, n);
+    dw_gguf_set_array(w, DW_KEY_GATE_ACTIVITY, DW_KV_F32, one, n);
+    dw_gguf_set_array(w, DW_KEY_GATE_DENSE, DW_KV_BOOL, zero, n);
+    if (o->predictor_rank) dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, "ffn");
+    free(zero);
+    return 0;
+}
+
 /* ---- the whole file --------------------------------------------------------------------------------------- */
 
 static int set_keys(dw_gguf_writer *w, const exp_random_options *o, dw_err *err) {
@@ -550,7 +585,7 @@ int exp_random_write(dw_gguf_writer *w, const exp_random_options *o, dw_err *err
     tensor_list list = {0};
     int32_t *dead = draw_dead(o, &n_dead, err);
     if (!dead || list_init(&list, o, dead, err)) goto done;
-    if (set_keys(w, o, err) || (n_dead && set_dead(w, o, dead, n_dead, err))) goto done;
+    if (set_keys(w, o, err) || (n_dead && set_dead(w, o, dead, n_dead, err)) || (o->gate && set_gate(w, o, err))) goto done;
     for (size_t i = 0; i < list.n; i++) {
         const random_tensor *t = &list.tensor[i];
         dw_gguf_add_tensor(w, t->name, t->type, t->n_rows ? 2 : 1, (size_t[]){t->n_in, n_rows(t)});

@@ -28,6 +28,9 @@ typedef struct exp_random_options {
     const exp_shape *shape;
     const dw_qtype_row *type; // of every matrix, the embeddings too; a row that is no whole number of blocks gets Q8_0 or F16
     uint64_t seed;
+    bool gate;                // plant transposed copies of down and a gate whose threshold everything reaches (formats/sparse.h)
+    int group;                // of the gate: neurons; 0: 1
+    int predictor_rank;       // plant predictors of that rank, about half of whose groups are open; 0: none; with a gate
     double dead;              // fraction of each layer's neurons that are planted dead: zero rows of gate and up
     const dw_vocab *vocab;    // NULL: byte tokens and invented words
     dw_pool *pool;
@@ -39,7 +42,9 @@ typedef struct exp_random_options {
 double exp_random_bytes(const exp_random_options *o);
 
 /* Keys, tensors and data into a new writer; the caller may set further keys before, and commits afterwards.
- * The planted neurons stand in key "deadwood.synth.dead": an array of i32, pairs of layer and neuron, ascending. */
+ * The planted neurons stand in key "deadwood.synth.dead": an array of i32, pairs of layer and neuron, ascending.
+ * What a gate adds stands behind the rest, which is the same with and without it.  Transposed copies of down are random on
+ * their own: for measuring speed, not for comparing results. */
 int exp_random_write(dw_gguf_writer *w, const exp_random_options *o, dw_err *err);
 
 #endif

@@ -6,10 +6,13 @@
 
 #include <stdlib.h>
 
+static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
+
 static struct {
-    const char *shape, *type, *out, *vocab;
-    int seed;
+    const char *shape, *type, *out, *vocab, *group;
+    int seed, predictors;
     double dead;
+    bool gate;
 } o;
 
 static const opt_row options[] = {
@@ -18,6 +21,9 @@ static const opt_row options[] = {
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the GGUF file to write"},
     {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
     {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0, .max = 1},
+    {"gate", 0, OPT_FLAG, 0, &o.gate, NULL, NULL, "add transposed copies of down and a gate, for measuring run-time sparsity"},
+    {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N", "with --gate: neurons that are open or closed together; without it 1", OPT_CHOICES(groups)},
+    {"predictors", 0, OPT_INT, 0, &o.predictors, NULL, "R", "with --gate: add predictors of that rank in F16", .min = 1, .max = 65536},
     {"vocab", 0, OPT_PATH, OPT_INPUT, &o.vocab, NULL, "DIR", .help = "take the vocabulary of this folder with a tokenizer.json; default: an invented one"},
     OPT_THREADS,
     OPT_QUIET,
@@ -27,7 +33,7 @@ static const opt_row options[] = {
 static const opt_program program = {
     .name = "synth",
     .summary = "write a model of a known shape with random weights",
-    .usage = "--shape NAME [--type T] -o M.gguf [--seed S] [--dead F]",
+    .usage = "--shape NAME [--type T] -o M.gguf [--seed S] [--dead F] [--gate [--group N] [--predictors R]]",
     .about = "Writes a GGUF file that has the tensors, sizes and types of a real model and random weights of sane size, for\n"
              "measurements of speed and memory and for tests.  Activations stay finite and of order one in every layer.\n"
              "Rows that are no whole number of blocks of the type become Q8_0.\n"
@@ -35,8 +41,14 @@ static const opt_program program = {
              "--dead plants dead neurons: their rows of gate and up are zero, so they are zero for every token.  The file\n"
              "lists them under the key deadwood.synth.dead as pairs of layer and neuron.\n"
              "\n"
+             "--gate makes a gated model whose threshold everything reaches; score --inject then says how much is open.  The\n"
+             "transposed copies of down are random data of their own, no copies of the values: skipping costs what it would, but\n"
+             "changes results.  --predictors adds predictors that open about half of the groups.  All other tensors are those of the\n"
+             "model without a gate.\n"
+             "\n"
              "The same shape, type, seed and fraction give the same bytes.",
-    .example = "deadwood synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf",
+    .example = "deadwood synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf\n"
+               "deadwood synth --shape qwen2.5-7b --type Q4_0 --gate --group 64 -o 7b-gated.gguf",
     .rows = options,
 };
 
@@ -61,12 +73,16 @@ static int write_file(const exp_random_options *model, dw_err *err) {
 
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
+    if (!o.gate && (o.group || o.predictors)) die_usage("--group and --predictors belong to --gate");
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool) die_err(&err);
     exp_random_options model = {.shape = exp_shape_find(o.shape), .type = dw_qtype_by_name(o.type), .pool = pool};
     model.seed = (uint64_t)o.seed;
     model.dead = o.dead;
+    model.gate = o.gate;
+    model.group = o.group ? atoi(o.group) : 1;
+    model.predictor_rank = o.predictors;
     dw_vocab vocab;
     if (o.vocab) {
         if (dw_vocab_from_hf(&vocab, o.vocab, (size_t)model.shape->n_vocab, &err)) die_err(&err);
