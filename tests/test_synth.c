@@ -9,7 +9,7 @@
 static int write_model(const char *path, const char *shape, const dw_qtype_row *type, uint64_t seed, double dead, int threads,
                        dw_err *err) {
     dw_pool *pool = dw_pool_new(threads, err);
-    const exp_random_options o = {exp_shape_find(shape), type, seed, dead, NULL, pool, NULL, NULL};
+    const exp_random_options o = {.shape = exp_shape_find(shape), .type = type, .seed = seed, .dead = dead, .pool = pool};
     dw_gguf_writer *w = pool ? dw_gguf_writer_new(path, err) : NULL;
     const int rc = !w || exp_random_write(w, &o, err) || dw_gguf_commit(w, err) ? -1 : 0;
     dw_gguf_writer_free(w);
