@@ -1,0 +1,233 @@
+/* conditions.c - verdicts, marks, and the paragraphs under a table. */
+#include "experiments/conditions.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
+
+static const char *cell_of(const exp_rows *r, size_t row, const char *column) { return exp_rows_cell(r, row, exp_rows_find(r, column)); }
+
+/* ---- marks ---------------------------------------------------------------------------------------------------- */
+
+/* True when a row of the line says something else than "no" or nothing. */
+static bool any_says(const exp_rows *r, const exp_line *line, const char *column) {
+    for (size_t i = 0; i < line->n; i++) {
+        const char *cell = cell_of(r, line->row[i], column);
+        if (is_known(cell) && strcmp(cell, "no")) return true;
+    }
+    return false;
+}
+
+bool exp_is_disturbed(const exp_rows *r, const exp_line *line) { return any_says(r, line, "disturbed"); }
+
+bool exp_is_bound(const exp_rows *r, const exp_line *line) { return !strcmp(cell_of(r, line->row[0], "kl_kind"), "top64"); }
+
+void exp_clip(char *to, size_t size, const char *text) {
+    size_t n = strlen(text);
+    if (n >= size)
+        for (n = size - 1; n && (text[n] & 0xc0) == 0x80; n--) {}
+    memcpy(to, text, n);
+    to[n] = 0;
+}
+
+bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line) {
+    static const struct {
+        const char *column, *begin, *end;
+    } parts[] = {{"verdict", "", ""}, {"note", "(", ")"}, {"dominated_by", "dominated by ", ""}};
+    size_t n = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char cell[EXP_VERDICT / 4];
+        exp_clip(cell, sizeof cell, cell_of(r, line->row[0], parts[i].column));
+        if (is_known(cell)) n += (size_t)sprintf(text + n, "%s%s%s%s", !n ? "" : *parts[i].begin == '(' ? " " : "; ", parts[i].begin, cell, parts[i].end);
+    }
+    if (any_says(r, line, "leak")) n += (size_t)sprintf(text + n, "%sleak", n ? "; " : "");
+    return n > 0;
+}
+
+void exp_escape(char *to, size_t size, const char *text) {
+    char *at = to, *end = to + size - 2;
+    for (; *text && at < end; text++) {
+        if (strchr("|\\`*<[", *text)) *at++ = '\\';
+        *at++ = *text;
+    }
+    if ((*text & 0xc0) == 0x80) { // no half characters
+        while (at > to && (at[-1] & 0xc0) == 0x80) at--;
+        at -= at > to;
+    }
+    *at = 0;
+}
+
+/* ---- paragraphs ----------------------------------------------------------------------------------------------- */
+
+enum { LINE_WIDTH = 110 };
+
+/* A blank line and the text, its lines broken at spaces. */
+static void print_paragraph(FILE *out, const char *text) {
+    int column = 0;
+    fprintf(out, "\n");
+    while (*text) {
+        const size_t n = strcspn(text, " ");
+        int width = 0;
+        for (size_t i = 0; i < n; i++) width += (text[i] & 0xc0) != 0x80;
+        if (column && column + 1 + width > LINE_WIDTH) column = 0, fprintf(out, "\n");
+        fprintf(out, "%s%.*s", column ? " " : "", (int)n, text);
+        column += width + (column > 0);
+        text += n + (text[n] == ' ');
+    }
+    fprintf(out, "\n");
+}
+
+/* Texts that are collected each once. */
+typedef struct values {
+    char **value;
+    size_t n, cap;
+} values;
+
+static int add_value(values *v, const char *text, dw_err *err) {
+    for (size_t i = 0; i < v->n; i++)
+        if (!strcmp(v->value[i], text)) return 0;
+    if (dw_grow(&v->value, &v->cap, v->n + 1, sizeof *v->value, "conditions", err)) return -1;
+    v->value[v->n] = dw_strdup(text, err);
+    return v->value[v->n++] ? 0 : -1;
+}
+
+static void release_values(values *v) {
+    for (size_t i = 0; i < v->n; i++) free(v->value[i]);
+    free(v->value);
+    *v = (values){0};
+}
+
+static void print_values(FILE *out, const char *head, const values *v) {
+    enum { SHOWN = 4 };
+    fprintf(out, "%s ", head);
+    for (size_t i = 0; i < v->n && i < SHOWN; i++) {
+        char text[512];
+        exp_escape(text, sizeof text, v->value[i]);
+        fprintf(out, "%s%s", i ? ", " : "", text);
+    }
+    if (v->n > SHOWN) fprintf(out, " and %zu others", v->n - SHOWN);
+}
+
+/* The texts behind a geometric mean: those of the other rows of the same model and base. */
+static int texts_of_mean(char **text, const exp_rows *r, size_t row, dw_err *err) {
+    static const char *const same[] = {"model", "model_sha256", "base", "protocol", "n_ctx"};
+    values names = {0};
+    int rc = 0;
+    for (size_t i = 0; i < r->n_rows && !rc; i++) {
+        bool ok = strcmp(cell_of(r, i, "text"), "*") != 0;
+        for (size_t k = 0; k < sizeof same / sizeof *same && ok; k++) ok = !strcmp(cell_of(r, i, same[k]), cell_of(r, row, same[k]));
+        if (ok) rc = add_value(&names, cell_of(r, i, "text"), err);
+    }
+    *text = rc ? NULL : dw_strdup(names.n ? "" : "unnamed ones", err);
+    for (size_t i = 0; i < names.n && *text; i++) {
+        char *longer = dw_format(err, "%s%s%s", *text, i ? ", " : "", names.value[i]);
+        free(*text);
+        *text = longer;
+    }
+    if (*text) {
+        char *whole = dw_format(err, "%s (geometric mean)", *text);
+        free(*text);
+        *text = whole;
+    }
+    release_values(&names);
+    return *text ? 0 : -1;
+}
+
+static int value_of(char **text, const exp_sheet *s, const char *column, size_t row, dw_err *err) {
+    const char *cell = cell_of(s->rows, row, column);
+    if (!strcmp(column, "text") && !strcmp(cell, "*")) return texts_of_mean(text, s->rows, row, err);
+    *text = dw_format(err, "%.*s", !strcmp(column, "date") ? 10 : 4000, cell); // the day
+    return *text ? 0 : -1;
+}
+
+/* The values of a column over all rows that are shown; deeds without the dense model's. */
+static int collect_values(values *v, const exp_sheet *s, const exp_heading *h, dw_err *err) {
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const exp_line *line = &s->lines->line[i];
+        for (size_t k = 0; k < line->n && !(line->is_dense && h->role == EXP_DEED); k++) {
+            char *text;
+            if (value_of(&text, s, h->column, line->row[k], err)) return -1;
+            const int rc = add_value(v, text, err);
+            free(text);
+            if (rc) return -1;
+        }
+    }
+    return 0;
+}
+
+static bool is_shown(const exp_sheet *s, const char *column) {
+    for (size_t i = 0; i < s->n_fields; i++)
+        if (!strcmp(s->field[i].heading.column, column)) return true;
+    return false;
+}
+
+/* The number of windows and tokens is a text's: it differs where texts do. */
+static bool is_wanted(const exp_sheet *s, const exp_heading *h, exp_role role) {
+    const bool of_text = !strcmp(h->column, "windows") || !strcmp(h->column, "tokens_scored");
+    if (h->role != role || is_shown(s, h->column) || exp_rows_find(s->rows, h->column) < 0) return false;
+    if (role == EXP_DEED) return h->usual && (!s->join || strcmp(h->column, s->join));
+    return !(of_text && is_shown(s, "text"));
+}
+
+/* The conditions (or deeds) that have one value in all rows, or (differing) those that have several. */
+static int print_role(FILE *out, const exp_sheet *s, exp_role role, bool differing, const char *begin, dw_err *err) {
+    exp_text t;
+    bool any = false;
+    int rc = 0;
+    if (exp_text_begin(&t, err)) return -1;
+    for (const exp_heading *h = exp_headings; h->column && !rc; h++) {
+        if (!is_wanted(s, h, role) || (differing && !strcmp(h->column, "date"))) continue;
+        values v = {0};
+        rc = collect_values(&v, s, h, err);
+        if (!rc && v.n && (v.n > 1) == differing && (v.n > 1 || is_known(v.value[0]))) {
+            fprintf(t.out, "%s", any ? "; " : begin);
+            print_values(t.out, h->head, &v);
+            any = true;
+        }
+        release_values(&v);
+    }
+    fprintf(t.out, ".");
+    char *text = exp_text_end(&t, rc, err);
+    if (text && any) print_paragraph(out, text);
+    free(text);
+    return text ? 0 : -1;
+}
+
+/* ---- what the marks mean -------------------------------------------------------------------------------------- */
+
+static void print_marks(FILE *out, const exp_sheet *s) {
+    bool errors = false, speeds = false, disturbed = false, bound = false, joined = false;
+    for (size_t i = 0; i < s->n_fields; i++) {
+        errors |= s->field[i].se >= 0;
+        speeds |= strstr(s->field[i].heading.column, "_tok_s") != NULL;
+    }
+    for (size_t i = 0; i < s->lines->n; i++) {
+        disturbed |= exp_is_disturbed(s->rows, &s->lines->line[i]);
+        bound |= exp_is_bound(s->rows, &s->lines->line[i]);
+        joined |= s->lines->line[i].n > 1;
+    }
+    const bool paired = is_shown(s, "ln_ratio"), compared = paired || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
+    if (errors)
+        print_paragraph(out, paired ? "± is a standard error: that of ln ratio by windows, the others with tokens taken as independent."
+                                    : "± is a standard error, tokens taken as independent.");
+    if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
+    if (joined) {
+        char text[256];
+        snprintf(text, sizeof text, "A \"mean of N\" is one over rows that differ in %.60s only; behind its ± stands their standard deviation.", s->join);
+        print_paragraph(out, text);
+    }
+    if (speeds && disturbed) print_paragraph(out, "! Something else used the machine while this speed was measured.");
+    if (bound && is_shown(s, "kl_mean")) print_paragraph(out, "≥ The base was a stored one: KL is a lower bound.");
+}
+
+int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
+    if (print_role(out, s, EXP_DEED, false, "All but the base: ", err) || print_role(out, s, EXP_CONDITION, false, "Conditions: ", err) ||
+        print_role(out, s, EXP_CONDITION, true, "Rows differ in: ", err))
+        return -1;
+    print_marks(out, s);
+    return 0;
+}

@@ -1,0 +1,25 @@
+/* conditions.h - what must be said beside the numbers of a table: verdicts, marks, and under which conditions the rows
+ * were measured. */
+#ifndef EXP_CONDITIONS_H
+#define EXP_CONDITIONS_H
+
+#include "experiments/paste.h"
+
+enum { EXP_VERDICT = 640 };
+
+/* "discard; dominated by mini-q4_0.gguf; leak", with the note in parentheses.  False, and "", when there is nothing. */
+bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line);
+/* Some row's speed was taken while others used the machine. */
+bool exp_is_disturbed(const exp_rows *r, const exp_line *line);
+/* The divergence is a lower bound: the base was a stored one. */
+bool exp_is_bound(const exp_rows *r, const exp_line *line);
+
+/* A copy of at most size - 1 bytes, cut to whole characters. */
+void exp_clip(char *to, size_t size, const char *text);
+/* A copy in which what Markdown would take for itself has a backslash, cut to whole characters. */
+void exp_escape(char *to, size_t size, const char *text);
+
+/* The paragraphs under a table of results. */
+int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err);
+
+#endif

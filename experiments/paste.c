@@ -1,0 +1,301 @@
+/* paste.c - fields of a table, their cells, and Markdown, TSV and CSV. */
+#include "experiments/paste.h"
+
+#include "experiments/conditions.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
+
+/* ---- fields --------------------------------------------------------------------------------------------------- */
+
+int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *err) {
+    static const char ratio[] = "/base";
+    const size_t n = strlen(name), n_ratio = strlen(ratio);
+    *f = (exp_field){.se = -1, .is_number = true};
+    if (n >= sizeof f->name) return dw_fail(err, "there is no column '%.80s...'", name);
+    strcpy(f->name, name);
+    f->of_dense = s->rows->are_results && n > n_ratio && !strcmp(name + n - n_ratio, ratio);
+    char *column = dw_format(err, "%.*s", (int)(f->of_dense ? n - n_ratio : n), name);
+    f->column = column ? exp_rows_need(s->rows, column, err) : -1;
+    free(column);
+    if (f->column < 0) return -1;
+    f->heading = exp_heading_of(s->rows->column[f->column]);
+    if (f->heading.se && !f->of_dense) f->se = exp_rows_find(s->rows, f->heading.se);
+    if (f->of_dense) snprintf(f->head, sizeof f->head, "%.40s ÷ dense", f->heading.head);
+    else snprintf(f->head, sizeof f->head, "%.60s", f->heading.head);
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const exp_line *line = &s->lines->line[i];
+        for (size_t k = 0; k < line->n; k++) {
+            const char *cell = exp_rows_cell(s->rows, line->row[k], f->column);
+            if (is_known(cell) && isnan(exp_number(cell))) f->is_number = false;
+        }
+    }
+    return f->of_dense && !f->is_number ? dw_fail(err, "column '%s' holds texts, which have no ratio", f->heading.column) : 0;
+}
+
+double exp_field_value(const exp_sheet *s, const exp_field *f, const exp_line *line, double *error) {
+    double sd, ignored;
+    const double v = exp_line_mean(s->rows, line, f->column, &sd);
+    *error = line->n > 1 ? sd : exp_line_mean(s->rows, line, f->se, &ignored);
+    if (!f->of_dense) return v;
+    const double dense = exp_line_dense(s->rows, line, f->column);
+    *error /= dense;
+    return v / dense;
+}
+
+double exp_field_scale(const exp_field *f) { return f->of_dense ? 1 : f->heading.scale; }
+
+/* Some line knows it, and of deeds: not all but the dense ones say the same. */
+static bool is_worth_showing(const exp_sheet *s, const exp_heading *h) {
+    const int column = exp_rows_find(s->rows, h->column);
+    const char *first = NULL;
+    bool known = false, differs = false;
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const exp_line *line = &s->lines->line[i];
+        const char *text = exp_line_text(s->rows, line, column);
+        known |= !text || is_known(text);
+        if (line->is_dense && h->role == EXP_DEED) continue;
+        if (!text || (first && strcmp(first, text))) differs = true;
+        first = text ? text : first;
+    }
+    return known && (differs || h->role == EXP_MEASURE || h->role == EXP_NAME);
+}
+
+/* The verdict is written together from several columns. */
+static bool has_verdict(const exp_sheet *s) {
+    char text[EXP_VERDICT];
+    for (size_t i = 0; i < s->lines->n; i++)
+        if (exp_verdict(text, s->rows, &s->lines->line[i])) return true;
+    return false;
+}
+
+static int add_field(exp_sheet *s, const char *name, dw_err *err) { return exp_field_find(&s->field[s->n_fields++], s, name, err); }
+
+static int add_usual(exp_sheet *s, dw_err *err) {
+    int rc = 0;
+    for (const exp_heading *h = exp_headings; h->column && s->rows->are_results && !rc; h++) {
+        if (!h->usual || exp_rows_find(s->rows, h->column) < 0) continue;
+        if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s)) rc = add_field(s, h->column, err);
+    }
+    for (size_t i = 0; i < s->rows->n_columns && !s->rows->are_results && !rc; i++) rc = add_field(s, s->rows->column[i], err);
+    return rc;
+}
+
+static int add_named(exp_sheet *s, const char *names, dw_err *err) {
+    int rc = 0;
+    for (const char *at = names; !rc; at++) {
+        const size_t n = strcspn(at, ",");
+        char *name = dw_format(err, "%.*s", (int)n, at);
+        rc = name ? add_field(s, name, err) : -1;
+        free(name);
+        at += n;
+        if (!*at) break;
+    }
+    return rc;
+}
+
+int exp_sheet_fields(exp_sheet *s, const char *names, dw_err *err) {
+    size_t n = s->rows->n_columns;
+    for (const char *p = names ? names : ""; *p; p++) n += *p == ',';
+    s->field = dw_alloc(n + 1, sizeof *s->field, "columns", err);
+    if (!s->field) return -1;
+    return names ? add_named(s, names, err) : add_usual(s, err);
+}
+
+void exp_sheet_release(exp_sheet *s) {
+    free(s->field);
+    *s = (exp_sheet){0};
+}
+
+/* ---- cells of Markdown ---------------------------------------------------------------------------------------- */
+
+enum { CELL = 512 };
+
+/* One place behind the point for a whole column of numbers without errors. */
+static int decimals_of(const exp_sheet *s, const exp_field *f) {
+    double least = INFINITY, most = 0, error;
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const double v = fabs(exp_field_scale(f) * exp_field_value(s, f, &s->lines->line[i], &error));
+        if (v > 0) least = fmin(least, v), most = fmax(most, v);
+    }
+    return isfinite(least) ? exp_decimals(least, most) : 0;
+}
+
+static void number_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, const exp_line *line, int decimals) {
+    char number[EXP_NUMBER];
+    double error;
+    const double v = exp_field_scale(f) * exp_field_value(s, f, line, &error);
+    if (isnan(v)) snprintf(number, sizeof number, "-");
+    else if (f->se >= 0) exp_format_pair(number, v, exp_field_scale(f) * error);
+    else snprintf(number, sizeof number, fabs(v) < 1e15 ? "%.*f" : "%.*g", decimals, v);
+    const bool bound = !strcmp(f->heading.column, "kl_mean") && exp_is_bound(s->rows, line);
+    const bool disturbed = !isnan(v) && strstr(f->heading.column, "_tok_s") && exp_is_disturbed(s->rows, line);
+    snprintf(cell, CELL, "%s%s%s", bound && !isnan(v) ? "≥ " : "", number, disturbed ? " !" : "");
+}
+
+static void joined_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, const exp_line *line) {
+    char first[CELL - 40];
+    exp_escape(first, sizeof first, exp_rows_cell(s->rows, line->row[0], f->column));
+    if (!strcmp(f->heading.column, s->join)) snprintf(cell, CELL, "mean of %zu", line->n);
+    else snprintf(cell, CELL, "%s and %zu more", first, line->n - 1);
+}
+
+static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, const exp_line *line, int decimals) {
+    const char *text = exp_line_text(s->rows, line, f->column);
+    char verdict[EXP_VERDICT];
+    if (!strcmp(f->heading.column, "verdict") && s->rows->are_results) {
+        exp_escape(cell, CELL, exp_verdict(verdict, s->rows, line) ? verdict : "");
+    } else if (f->of_dense || (f->heading.role == EXP_MEASURE && f->is_number)) {
+        number_cell(cell, s, f, line, decimals);
+    } else if (!text) {
+        joined_cell(cell, s, f, line);
+    } else {
+        exp_escape(cell, CELL, !strcmp(f->name, "text") && !strcmp(text, "*") ? "geometric mean" : text);
+    }
+}
+
+/* ---- Markdown ------------------------------------------------------------------------------------------------- */
+
+/* Characters of UTF-8 text. */
+static int width_of(const char *s) {
+    int n = 0;
+    for (; *s; s++) n += (*s & 0xc0) != 0x80;
+    return n;
+}
+
+typedef struct look { // of a column
+    int decimals, width;
+    bool right;
+} look;
+
+static void print_cell(FILE *out, const char *cell, const look *l) {
+    const int pad = l->width - width_of(cell);
+    fprintf(out, " %*s%s%*s |", l->right ? pad : 0, "", cell, l->right ? 0 : pad, "");
+}
+
+static void print_rule(FILE *out, const look *l) {
+    fprintf(out, l->right ? "-" : ":");
+    for (int i = 0; i < l->width; i++) fprintf(out, "-");
+    fprintf(out, l->right ? ":|" : "-|");
+}
+
+static void measure_field(look *l, const exp_sheet *s, const exp_field *f) {
+    char cell[CELL];
+    exp_escape(cell, CELL, f->head);
+    *l = (look){.decimals = decimals_of(s, f), .width = width_of(cell), .right = f->is_number && strcmp(f->name, "verdict")};
+    for (size_t i = 0; i < s->lines->n; i++) {
+        make_cell(cell, s, f, &s->lines->line[i], l->decimals);
+        if (width_of(cell) > l->width) l->width = width_of(cell);
+    }
+}
+
+static int print_markdown(FILE *out, const exp_sheet *s, dw_err *err) {
+    char cell[CELL];
+    look *l = dw_alloc(s->n_fields, sizeof *l, "a table", err);
+    if (!l) return -1;
+    for (size_t k = 0; k < s->n_fields; k++) measure_field(&l[k], s, &s->field[k]);
+    for (size_t k = 0; k < s->n_fields; k++) {
+        exp_escape(cell, CELL, s->field[k].head);
+        if (!k) fprintf(out, "|");
+        print_cell(out, cell, &l[k]);
+    }
+    fprintf(out, "\n|");
+    for (size_t k = 0; k < s->n_fields; k++) print_rule(out, &l[k]);
+    for (size_t i = 0; i < s->lines->n; i++) {
+        fprintf(out, "\n|");
+        for (size_t k = 0; k < s->n_fields; k++) {
+            make_cell(cell, s, &s->field[k], &s->lines->line[i], l[k].decimals);
+            print_cell(out, cell, &l[k]);
+        }
+    }
+    fprintf(out, "\n");
+    free(l);
+    return s->rows->are_results ? exp_conditions_print(out, s, err) : 0;
+}
+
+/* ---- TSV, CSV ------------------------------------------------------------------------------------------------- */
+
+/* Cells are kept without tabs and line ends by the reader; CSV doubles quotes (RFC 4180). */
+static void print_raw(FILE *out, const char *text, char separator, bool first) {
+    if (!first) fputc(separator, out);
+    if (separator == '\t' || !strpbrk(text, ",\"")) {
+        fputs(text, out);
+        return;
+    }
+    fputc('"', out);
+    for (; *text; text++) fprintf(out, *text == '"' ? "\"\"" : "%c", *text);
+    fputc('"', out);
+}
+
+static void print_raw_number(FILE *out, double v, char separator) {
+    char text[EXP_NUMBER];
+    snprintf(text, sizeof text, isnan(v) ? "-" : "%.10g", v);
+    print_raw(out, text, separator, false);
+}
+
+static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, const exp_line *line, char separator, bool first) {
+    char joined[CELL], number[EXP_NUMBER];
+    double error;
+    const double v = exp_field_value(s, f, line, &error);
+    const char *text = exp_line_text(s->rows, line, f->column);
+    snprintf(number, sizeof number, isnan(v) ? "-" : "%.10g", v);
+    if (f->of_dense) text = number;
+    if (!text && f->heading.role == EXP_MEASURE) text = number;
+    if (!text) joined_cell(joined, s, f, line);
+    print_raw(out, text ? text : joined, separator, first);
+    if (f->se >= 0) print_raw_number(out, error, separator);
+}
+
+static void print_raw_table(FILE *out, const exp_sheet *s, char separator) {
+    for (size_t k = 0; k < s->n_fields; k++) {
+        print_raw(out, s->field[k].name, separator, !k);
+        if (s->field[k].se >= 0) print_raw(out, s->field[k].heading.se, separator, false);
+    }
+    fputc('\n', out);
+    for (size_t i = 0; i < s->lines->n; i++) {
+        for (size_t k = 0; k < s->n_fields; k++) print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, !k);
+        fputc('\n', out);
+    }
+}
+
+static int print_tsv(FILE *out, const exp_sheet *s, dw_err *err) {
+    (void)err;
+    print_raw_table(out, s, '\t');
+    return 0;
+}
+
+static int print_csv(FILE *out, const exp_sheet *s, dw_err *err) {
+    (void)err;
+    print_raw_table(out, s, ',');
+    return 0;
+}
+
+/* ---- */
+
+int exp_text_begin(exp_text *t, dw_err *err) {
+    *t = (exp_text){0};
+    t->out = open_memstream(&t->text, &t->size);
+    return t->out ? 0 : dw_fail(err, "out of memory: a text");
+}
+
+char *exp_text_end(exp_text *t, int rc, dw_err *err) {
+    const bool bad = ferror(t->out);
+    if (fclose(t->out) || bad || !t->text) dw_fail(err, "out of memory: a text");
+    else if (!rc) return t->text;
+    free(t->text);
+    return NULL;
+}
+
+static int print_to_text(int (*print)(FILE *out, const exp_sheet *s, dw_err *err), const exp_sheet *s, char **text, dw_err *err) {
+    exp_text t;
+    if (exp_text_begin(&t, err)) return -1;
+    *text = exp_text_end(&t, print(t.out, s, err), err);
+    return *text ? 0 : -1;
+}
+
+int exp_paste_markdown(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_markdown, s, text, err); }
+int exp_paste_tsv(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_tsv, s, text, err); }
+int exp_paste_csv(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_csv, s, text, err); }

@@ -1,0 +1,65 @@
+/* rows.h - tables with a header line, read back by column name: checked, chosen, joined, put in order.
+ *
+ * Rows of results (rows.tsv of score and sweep) are known by their columns `model`, `text` and `ppl`; any other
+ * tab-separated table with a header line does too.  Unknown is "-" in a cell and NaN as a number, and so is every cell
+ * of a column that a row's file lacks.  Cells are borrowed from the files until exp_rows_release. */
+#ifndef EXP_ROWS_H
+#define EXP_ROWS_H
+
+#include "tool.h"
+
+typedef struct exp_rows {
+    const char **column; // n_columns names in the order of the files, NULL behind the last
+    const char **cell;   // (n_rows, n_columns)
+    size_t n_columns, n_rows;
+    bool are_results;
+    tsv_table *file; // what the cells are borrowed from
+    size_t n_files;
+} exp_rows;
+
+/* Refused: files that are no tables, rows of results of another version, cells that are no UTF-8, and numbers of
+ * results that are none.  Control characters in cells become '?'. */
+int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err *err);
+void exp_rows_release(exp_rows *r);
+
+int exp_rows_find(const exp_rows *r, const char *name);              // -1: no such column
+int exp_rows_need(const exp_rows *r, const char *name, dw_err *err); // the same, failing with the nearest name
+const char *exp_rows_cell(const exp_rows *r, size_t row, int column); // "-" for column -1
+
+double exp_number(const char *cell); // NaN when it is no finite decimal number
+
+/* ---- lines: what is shown ------------------------------------------------------------------------------------- */
+
+/* One row, or several that differ in one column only and were joined. */
+typedef struct exp_line {
+    const size_t *row; // n rows, in the order of the files; borrowed from the lines
+    size_t n;
+    bool is_dense; // the model that others are compared with
+} exp_line;
+
+typedef struct exp_lines {
+    exp_line *line; // n of them: dense ones first, then as sorted
+    size_t n;
+    size_t *member; // the rows of all lines
+} exp_lines;
+
+typedef struct exp_choice {
+    const opt_list *where; // COLUMN=VALUE or COLUMN!=VALUE: several values of one column are alternatives
+    const char *text;      // a text's name; "all"; NULL: the geometric means where there are any, else all
+    const char *join;      // column; NULL: none
+    const char *sort;      // column; NULL: the order of the files
+    bool reverse;
+} exp_choice;
+
+/* Fails when no row is left. */
+int exp_lines_choose(exp_lines *s, const exp_rows *r, const exp_choice *c, dw_err *err);
+void exp_lines_release(exp_lines *s);
+
+/* The mean of a column over a line's rows that know it; *sd is their standard deviation, NaN for less than two. */
+double exp_line_mean(const exp_rows *r, const exp_line *line, int column, double *sd);
+/* The cell that all rows of a line have; NULL when they differ. */
+const char *exp_line_text(const exp_rows *r, const exp_line *line, int column);
+/* The same column of the dense model on the same text, machine, threads and backend; NaN: there is none. */
+double exp_line_dense(const exp_rows *r, const exp_line *line, int column);
+
+#endif

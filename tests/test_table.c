@@ -1,0 +1,335 @@
+/* test_table.c - tables: what is shown of rows, how numbers look, plots, and tables that are damaged. */
+#include "experiments/conditions.h"
+#include "experiments/headings.h"
+#include "experiments/plot.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- files ---------------------------------------------------------------------------------------------------- */
+
+/* A table of lines whose cells are separated by spaces. */
+static const char *write_table(const char *name, const char *text) {
+    const char *path = test_file(name);
+    FILE *f = fopen(path, "w");
+    for (; *text; text++) fputc(*text == ' ' ? '\t' : *text, f);
+    fclose(f);
+    return path;
+}
+
+static const char *read_file(const char *path) {
+    static char text[1 << 20];
+    FILE *f = fopen(path, "r");
+    text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
+    if (f) fclose(f);
+    return text;
+}
+
+/* What the program prints for these arguments. */
+static const char *shown(const char *path, const char *arguments) {
+    CHECK(!test_run("deadwood-table %s %s", path, arguments), "%s: %s", arguments, test_run_output());
+    return test_run_output();
+}
+
+/* The line of the output that begins with "| NAME "; "" when there is none. */
+static const char *line_of(const char *output, const char *name) {
+    static char line[4][2048];
+    static int k;
+    char *to = line[k = (k + 1) % 4], begin[64];
+    snprintf(begin, sizeof begin, "| %s ", name);
+    const char *at = strstr(output, begin);
+    snprintf(to, sizeof line[0], "%.*s", at ? (int)strcspn(at, "\n") : 0, at ? at : "");
+    return to;
+}
+
+static const char results[] =
+    "model text base metric rate group file_bytes ppl ppl_se ln_ratio ln_ratio_se kl_mean kl_se top1_agree top1_se decode_tok_s disturbed "
+    "leak verdict dominated_by note windows n_ctx protocol machine threads backend kl_kind commit\n"
+    "cut.gguf a.txt dense.gguf energy 0.25 64 20000000 40 1.2 0.9 0.05 0.8 0.02 0.5 0.01 200 cpu no - - - 3 512 llama m 2 cpu full c1\n"
+    "cut.gguf * dense.gguf energy 0.25 64 20000000 42.123456 0.8 0.91 0.041 0.81 0.012 0.512 0.011 200 cpu no discard q4.gguf - 6 512 llama m 2 cpu full c1\n"
+    "cut.gguf b.txt dense.gguf energy 0.25 64 20000000 44 1.2 0.9 0.05 0.8 0.02 0.5 0.01 200 cpu no - - - 3 512 llama m 2 cpu full c1\n"
+    "dense.gguf a.txt dense.gguf - - - 24730000 16 0.4 0 0 0 0 1 0 100 no no - - - 3 512 llama m 2 cpu full c1\n"
+    "dense.gguf b.txt dense.gguf - - - 24730000 18 0.5 0 0 0 0 1 0 100 no no - - - 3 512 llama m 2 cpu full c1\n"
+    "dense.gguf * dense.gguf - - - 24730000 16.97056 0.32 0 0 0 0 1 0 100 no no - - - 6 512 llama m 2 cpu full c1\n"
+    "flap.gguf * dense.gguf flap 0.25 64 20000000 1868.4 41.7 4.7 0.11 4.2 0.013 0.101 0.009 - - a - - - 6 512 llama m 2 cpu top64 c2\n";
+
+/* ---- what is shown -------------------------------------------------------------------------------------------- */
+
+static void first_and_means(void) {
+    const char *out = shown(write_table("rows.tsv", results), "");
+    const char *dense = strstr(out, "| dense.gguf"), *cut = strstr(out, "| cut.gguf");
+    CHECK(dense && cut && dense < cut, "%s", out);
+    CHECK(!strstr(out, "a.txt |") && strstr(line_of(out, "cut.gguf"), "42.12 ± 0.80"), "%s", out);
+    CHECK(strstr(out, "texts a.txt, b.txt (geometric mean)") || strstr(out, "a.txt, b.txt (geometric mean)"), "%s", out);
+    out = shown(test_file("rows.tsv"), "--text a.txt");
+    CHECK(strstr(line_of(out, "cut.gguf"), "40.0 ± 1.2") && !strstr(out, "flap"), "%s", out);
+    out = shown(test_file("rows.tsv"), "--text all");
+    CHECK(strstr(out, "geometric mean |") && strstr(out, "| a.txt"), "%s", out);
+}
+
+static void roundings(void) {
+    const struct {
+        double value, error;
+        const char *text;
+    } pairs[] = {{16.8463, 0.2138, "16.85 ± 0.21"}, {1868.4, 41.7, "1868 ± 42"},      {0.00031, 0.0000123, "0.000310 ± 0.000012"}, {647.7, 0, "647.7"},
+                 {0, 0, "0"},                       {-0.5, 0.25, "-0.50 ± 0.25"},      {16.8, NAN, "16.80"},                     {NAN, 1, "-"},
+                 {100, 0, "100"}, {1, 1e-9, "1.000000 ± 0.000000"},  {12345678, 1234, "12345678 ± 1234"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char text[EXP_NUMBER];
+        exp_format_pair(text, pairs[i].value, pairs[i].error);
+        CHECK(!strcmp(text, pairs[i].text), "'%s', expected '%s'", text, pairs[i].text);
+    }
+    CHECK(exp_decimals(7.42, 24.7) == 2 && exp_decimals(3640, 4294) == 0 && exp_decimals(0.001, 0.5) == 5 && exp_decimals(0.001, 4294) == 2);
+    for (double v = -1e300; v < 1e301; v += 1e299) {
+        char text[EXP_NUMBER];
+        exp_format_pair(text, v, fabs(v) / 3);
+        CHECK(strlen(text) < EXP_NUMBER - 1, "%s", text);
+    }
+}
+
+static void deeds_that_differ(void) {
+    const char *out = shown(test_file("rows.tsv"), "");
+    CHECK(strstr(out, "| metric") && !strstr(out, "| group") && strstr(out, "All but the base: rate wanted 0.25; group 64."), "%s", out);
+    CHECK(strstr(out, "|      MB |") || strstr(out, " MB |"), "%s", out);
+    CHECK(strstr(line_of(out, "dense.gguf"), "24.7") && strstr(line_of(out, "cut.gguf"), "20.0"), "%s", out);
+}
+
+static void conditions_once(void) {
+    const char *out = shown(test_file("rows.tsv"), "");
+    const char *conditions = strstr(out, "Conditions: "), *differ = strstr(out, "Rows differ in: ");
+    CHECK(conditions && strstr(conditions, "protocol llama") && strstr(conditions, "context 512") && strstr(conditions, "machine m"), "%s", out);
+    CHECK(differ && strstr(differ, "commit c1,"), "%s", out);
+    out = shown(test_file("rows.tsv"), "--where commit=c1");
+    CHECK(!strstr(out, "Rows differ"), "%s", out);
+    out = shown(test_file("rows.tsv"), "--columns model,ppl,commit");
+    CHECK(!strstr(out, "Rows differ in: commit") && strstr(out, "| c2"), "%s", out);
+}
+
+static void marks(void) {
+    const char *out = shown(test_file("rows.tsv"), "");
+    CHECK(strstr(line_of(out, "cut.gguf"), "200 ! |") && strstr(line_of(out, "dense.gguf"), "100 |"), "%s", out);
+    CHECK(strstr(out, "! Something else used the machine"), "%s", out);
+    CHECK(strstr(line_of(out, "cut.gguf"), "discard; dominated by q4.gguf |"), "%s", out);
+    CHECK(strstr(line_of(out, "flap.gguf"), "| leak") && strstr(line_of(out, "flap.gguf"), "≥ 4.200 ± 0.013"), "%s", out);
+    out = shown(test_file("rows.tsv"), "--where model=dense.gguf");
+    CHECK(!strstr(out, "verdict") && !strstr(out, "Something else") && !strstr(out, "lower bound"), "%s", out);
+}
+
+static void aligned(void) {
+    const char *out = shown(test_file("rows.tsv"), "");
+    int first = 0;
+    for (const char *line = out; *line == '|'; line += strcspn(line, "\n") + 1) {
+        int width = 0, bars = 0;
+        for (const char *p = line; *p != '\n'; p++) width += (*p & 0xc0) != 0x80, bars += *p == '|';
+        if (!first) first = width;
+        CHECK(width == first, "%d characters, the first line has %d: %s", width, first, out);
+        CHECK(bars == 10, "%d bars: %s", bars, out);
+    }
+    for (const char *line = strstr(out, "\n\n"); line && *line; line += strcspn(line, "\n") + 1) CHECK(strcspn(line, "\n") <= 120, "%s", line);
+}
+
+static void columns_and_ratios(void) {
+    const char *out = shown(test_file("rows.tsv"), "--columns model,decode_tok_s,decode_tok_s/base,file_bytes/base");
+    CHECK(strstr(line_of(out, "cut.gguf"), "200 ! |") && strstr(line_of(out, "cut.gguf"), " 2.00"), "%s", out);
+    CHECK(strstr(line_of(out, "dense.gguf"), " 1.00"), "%s", out);
+    CHECK(strstr(line_of(out, "cut.gguf"), " 0.809 |"), "%s", out);
+    CHECK(strstr(line_of(out, "flap.gguf"), " - |"), "%s", out);
+    CHECK(test_run("deadwood-table %s --columns model,pppl", test_file("rows.tsv")) == 1);
+    CHECK(strstr(test_run_output(), "no column 'pppl' (did you mean 'ppl'?)"), "%s", test_run_output());
+    CHECK(test_run("deadwood-table %s --columns model/base", test_file("rows.tsv")) == 1 && strstr(test_run_output(), "have no ratio"));
+}
+
+static void alternatives(void) {
+    const char *path = test_file("rows.tsv");
+    const char *out = shown(path, "--where metric=flap metric=energy");
+    CHECK(strstr(out, "flap.gguf") && strstr(out, "cut.gguf") && !strstr(out, "| dense"), "%s", out);
+    out = shown(path, "--where metric!=flap --where metric!=energy");
+    CHECK(!strstr(out, "flap.gguf") && strstr(out, "| dense"), "%s", out);
+    out = shown(path, "--where rate=0.250 --where ppl!=42.123456");
+    CHECK(strstr(out, "flap.gguf") && !strstr(out, "cut.gguf"), "numbers are compared as numbers: %s", out);
+    CHECK(test_run("deadwood-table %s --where ppl", path) == 1 && strstr(test_run_output(), "is no COLUMN=VALUE"));
+    CHECK(test_run("deadwood-table %s --where metric=none", path) == 1 && strstr(test_run_output(), "none of 7 rows is left"), "%s", test_run_output());
+}
+
+static void sorted(void) {
+    const char *path = write_table("sort.tsv", "model text base ppl n\nz * z 1 1\na * z - 2\nb * z 100 3\nc * z 20 4\nd * z 3 5\n");
+    const char *orders[][2] = {{"--sort ppl", "zdcba"}, {"--sort ppl --reverse", "zbcda"}, {"--sort model --reverse", "zdcba"}, {"", "zabcd"}};
+    for (size_t i = 0; i < 4; i++) {
+        const char *at = strstr(shown(path, orders[i][0]), ":-");
+        char order[8] = "";
+        for (at = at ? strchr(at, '\n') : NULL; at && at[1] == '|'; at = strchr(at + 1, '\n')) strncat(order, at + 3, 1);
+        CHECK(!strcmp(order, orders[i][1]), "%s gives %s", orders[i][0], order);
+    }
+}
+
+static void joined(void) {
+    const char *path = write_table("seeds.tsv", "model text base metric seed rate ppl ppl_se file_bytes n_ctx\n"
+                                                "d * d - - - 10 1 100 512\n"
+                                                "r0 * d random 0 0.2 20 1 80 512\nr1 * d random 1 0.2 22 1 80 512\nr2 * d random 2 0.2 24 1 80 512\n"
+                                                "s0 * d random 0 0.3 40 1 70 512\ns1 * d random 1 0.3 44 1 70 256\n");
+    const char *out = shown(path, "--join seed");
+    CHECK(strstr(line_of(out, "r0 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r0 and 2 more"), "mean of 3"), "%s", out);
+    CHECK(strstr(line_of(out, "s0"), "40.0 ± 1.0") && strstr(line_of(out, "s1"), "44.0 ± 1.0"), "another context is no twin: %s", out);
+    CHECK(strstr(out, "standard deviation"), "%s", out);
+    CHECK(!strstr(shown(path, ""), "standard deviation"));
+}
+
+/* ---- forms ---------------------------------------------------------------------------------------------------- */
+
+static void tsv_and_csv(void) {
+    const char *path = test_file("rows.tsv"), *tsv = test_file("out.tsv"), *again = test_file("again.tsv"), *csv = test_file("out.csv");
+    CHECK(!test_run("deadwood-table %s -o %s", path, tsv), "%s", test_run_output());
+    CHECK(strstr(read_file(tsv), "\tppl\tppl_se\t") && strstr(read_file(tsv), "\t42.123456\t0.8\t"), "%s", read_file(tsv));
+    CHECK(!test_run("deadwood-table %s -o %s --columns \"$(head -n 1 %s | tr '\\t' ',' | sed 's/,[a-z0-9_]*_se//g')\"", tsv, again, tsv), "%s", test_run_output());
+    CHECK(!test_run("cmp %s %s", tsv, again), "%s", test_run_output());
+    const char *odd = write_table("odd.tsv", "a b\n1,2 say\"no\"\n3 4\n");
+    CHECK(!test_run("deadwood-table %s -o %s", odd, csv) && !strcmp(read_file(csv), "a,b\n\"1,2\",\"say\"\"no\"\"\"\n3,4\n"), "%s", read_file(csv));
+    CHECK(!test_run("deadwood-table %s -o %s", path, test_file("out.md")) && !strncmp(read_file(test_file("out.md")), "| model", 7));
+}
+
+static void any_table(void) {
+    const char *out = shown(write_table("speed.tsv", "# axpy\npath inactive ms\nlisted 0.5 3.25\nfused 0.5 2\nid|eal* 0.5 1.5\n"), "");
+    CHECK(strstr(out, "| path ") && strstr(line_of(out, "listed"), "3.25 |") && strstr(out, "id\\|eal\\*") && !strstr(out, "Conditions"), "%s", out);
+    out = shown(write_table("more.tsv", "inactive share\n0.75 0.9\n"), test_file("speed.tsv"));
+    CHECK(strstr(out, "| inactive | share | path") && strstr(out, "0.75 |   0.9 | -"), "columns of several files are united: %s", out);
+}
+
+static void damaged(void) {
+    const struct {
+        const char *text, *words;
+    } bad[] = {{"", "no header line"},
+               {"model text ppl\na * x\n", "column 'ppl' of row 1 holds 'x', which is no number"},
+               {"model text ppl\na * nan\n", "no number"},
+               {"model text ppl\na * inf\n", "no number"},
+               {"model text ppl\na * 0x10\n", "no number"},
+               {"model text ppl\na * 1e999\n", "no number"},
+               {"model text ppl kl_mean\na * 1 2 3\n", "line 2 has 5 cells, the header 4"},
+               {"model text ppl ppl\na * 1 2\n", "two columns are called 'ppl'"},
+               {"model text  ppl\na * 1 2\n", "the name of column 3 is empty"},
+               {"model text ppl\n\xff * 1\n", "column 'model' of row 1 is no UTF-8"},
+               {"model text p\xffpl\na * 1\n", "the name of column 3 is no UTF-8"},
+               {"# deadwood\n# x\nmodel text ppl\n", "none of 0 rows is left"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *path = write_table("bad.tsv", bad[i].text), *out = test_file("bad.md");
+        CHECK(test_run("deadwood-table %s -o %s", path, out) == 1, "row %zu", i);
+        const char *said = test_run_output();
+        CHECK(strstr(said, bad[i].words) && strchr(said, '\n') == said + strlen(said) - 1, "'%s' does not say '%s' in one line", said, bad[i].words);
+        CHECK(access(out, F_OK), "a table of row %zu", i);
+    }
+    FILE *f = fopen(test_file("new.tsv"), "w");
+    fprintf(f, "# deadwood rows, version 2: ...\nmodel\ttext\tppl\na\t*\t1\n");
+    fclose(f);
+    CHECK(test_run("deadwood-table %s", test_file("new.tsv")) == 1 && strstr(test_run_output(), "rows of version 2, this program reads version 1"), "%s", test_run_output());
+}
+
+static void wrong_usage(void) {
+    const char *path = test_file("rows.tsv");
+    CHECK(test_run("deadwood-table") == 2 && strstr(test_run_output(), "ROWS is missing"), "%s", test_run_output());
+    CHECK(test_run("deadwood-table %s -o %s", path, test_file("x.html")) == 2 && strstr(test_run_output(), "ends in none of .md, .tsv, .csv"));
+    CHECK(test_run("deadwood-table %s --plot x.png", path) == 2 && strstr(test_run_output(), "does not end in .svg"));
+    CHECK(test_run("deadwood-table %s --x ppl", path) == 2 && strstr(test_run_output(), "belong to --plot"));
+    CHECK(test_run("deadwood-table %s --plot %s", test_file("speed.tsv"), test_file("x.svg")) == 2 && strstr(test_run_output(), "needs --x and --y"));
+    CHECK(access(test_file("x.svg"), F_OK) && access(test_file("x.html"), F_OK));
+}
+
+/* ---- plots ---------------------------------------------------------------------------------------------------- */
+
+/* The script for a table; free(). */
+static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
+    exp_rows r;
+    exp_lines lines;
+    const exp_choice all = {0};
+    if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text)) return NULL;
+    const exp_sheet s = {.rows = &r, .lines = &lines};
+    char *script = exp_plot_script(&s, axes, err);
+    exp_lines_release(&lines);
+    exp_rows_release(&r);
+    return script;
+}
+
+static void scripts(void) {
+    dw_err err = {0};
+    char *script = script_of(test_file("rows.tsv"), &(exp_axes){.x = "file_bytes", .y = "ppl"}, &err);
+    REQUIRE(script, "%s", err.text);
+    CHECK(strstr(script, "set xlabel 'MB'") && strstr(script, "set ylabel 'ppl'"), "%s", script);
+    CHECK(strstr(script, "set logscale y") && !strstr(script, "set logscale x"), "%s", script);
+    CHECK(strstr(script, "\n20 42.123456 41.323456 42.923456\n"), "bars of a standard error: %s", script);
+    CHECK(strstr(script, "$dense << EOD\n24.73 16.97056\n") && strstr(script, "dt 2 title 'dense'"), "%s", script);
+    CHECK(strstr(script, "$front << EOD\n20 42.123456\n24.73 16.97056\nEOD"), "%s", script);
+    CHECK(strstr(script, "title 'energy'") && strstr(script, "title 'flap'"), "%s", script);
+    free(script);
+    script = script_of(test_file("rows.tsv"), &(exp_axes){.x = "rate", .y = "ppl,kl_mean", .by = "model"}, &err);
+    REQUIRE(script, "%s", err.text);
+    CHECK(strstr(script, "title 'cut.gguf, ppl'") && strstr(script, "title 'cut.gguf, KL, nats'") && !strstr(script, "$front"), "%s", script);
+    free(script);
+    CHECK(!script_of(test_file("rows.tsv"), &(exp_axes){.x = "model", .y = "ppl"}, &err) && strstr(err.text, "holds texts"), "%s", err.text);
+    err = (dw_err){0};
+    CHECK(!script_of(write_table("none.tsv", "a b\n- 1\n2 -\n"), &(exp_axes){.x = "a", .y = "b"}, &err) && strstr(err.text, "no row has numbers"), "%s", err.text);
+}
+
+static bool has_gnuplot(void) { return !test_run("gnuplot --version"); }
+
+static void drawn(void) {
+    if (!has_gnuplot()) SKIP("gnuplot is not installed");
+    const char *path = test_file("rows.tsv"), *a = test_file("a.svg"), *b = test_file("b.svg");
+    CHECK(!test_run("deadwood-table %s --plot %s", path, a) && !test_run("deadwood-table %s --plot %s", path, b), "%s", test_run_output());
+    CHECK(strstr(read_file(a), "</svg>") && strstr(read_file(a), "energy") && strstr(read_file(a), "dense"), "%.200s", read_file(a));
+    CHECK(!test_run("cmp %s %s", a, b), "the same rows give the same bytes: %s", test_run_output());
+    CHECK(test_run("grep -q 20[0-9][0-9]-[01][0-9] %s", a) == 1, "a date: %s", test_run_output());
+}
+
+/* Names are data: neither gnuplot nor a shell reads them. */
+static void evil_names(void) {
+    if (!has_gnuplot()) SKIP("gnuplot is not installed");
+    const char *names[] = {"`touch$IFS\"evil\"`", "'.system(\"touch\\tevil\").'", "\";system('touch\\tevil')#", "EOD", "@x", "\\", "a'b", "$(touch evil)", "<b>&"};
+    const char *path = test_file("evil.tsv"), *svg = test_file("evil.svg");
+    FILE *f = fopen(path, "w");
+    fprintf(f, "x\ty\tby'`touch evil`\n");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) fprintf(f, "%zu\t1\t%s\n", i, names[i]);
+    fclose(f);
+    CHECK(!test_run("cd %s && deadwood-table %s --plot %s --x x --y y --by \"by'\\`touch evil\\`\"", test_folder(), path, svg), "%s", test_run_output());
+    CHECK(access(test_file("evil"), F_OK), "a name was run");
+    CHECK(strstr(read_file(svg), "a'b") || strstr(read_file(svg), "a&#39;b") || strstr(read_file(svg), "a&apos;b"), "%.2000s", read_file(svg));
+}
+
+/* The output stays away, and so does the table. */
+static void without_gnuplot(void) {
+    const char *svg = test_file("none.svg"), *md = test_file("none.md"), *folder = test_file("no-programs");
+    mkdir(folder, 0777);
+    CHECK(test_run("table=$(command -v deadwood-table); PATH=%s $table %s --plot %s -o %s", folder, test_file("rows.tsv"), svg, md) == 1, "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "no such program; plots need the package gnuplot-nox\n"), "%s", test_run_output());
+    CHECK(access(svg, F_OK) && access(md, F_OK), "an output was written");
+    FILE *f = fopen(test_path(folder, "gnuplot"), "w");
+    fprintf(f, "#!/bin/sh\necho '' >&2\necho 'line 3: no sense' >&2\nexit 1\n");
+    fclose(f);
+    chmod(test_path(folder, "gnuplot"), 0777);
+    CHECK(test_run("table=$(command -v deadwood-table); PATH=%s:$PATH $table %s --plot %s -o %s", folder, test_file("rows.tsv"), svg, md) == 1, "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "gnuplot failed: line 3: no sense\n"), "%s", test_run_output());
+    CHECK(access(svg, F_OK) && access(md, F_OK), "an output was written");
+}
+
+static const test_case cases[] = {
+    {"the dense model comes first, and of several texts the geometric mean is shown", first_and_means},
+    {"numbers have two digits of their standard error", roundings},
+    {"deeds are columns where they differ, and are said once where they do not", deeds_that_differ},
+    {"conditions stand once under the table, and differences are said", conditions_once},
+    {"disturbed speeds, lower bounds, leaks and verdicts are marked", marks},
+    {"the text of the table is aligned, and its paragraphs are not wide", aligned},
+    {"columns can be chosen, also as ratios to the dense model", columns_and_ratios},
+    {"values of one column are alternatives, columns are not", alternatives},
+    {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
+    {"rows that differ in the seed only become mean and standard deviation", joined},
+    {"TSV keeps cells as they are and can be read again; CSV quotes", tsv_and_csv},
+    {"any table with a header line is shown, and several are united", any_table},
+    {"a damaged table costs one line and no output", damaged},
+    {"wrong usage is told before anything is written", wrong_usage},
+    {"a plot has axes with units, logarithms, bars, the dense model and the front", scripts},
+    {"gnuplot draws the same bytes each time, without a date", drawn},
+    {"names in a table are never run", evil_names},
+    {"a missing or failing gnuplot costs one line that says what to do, and no output", without_gnuplot},
+    {0}};
+TEST_MAIN(cases)
