@@ -54,7 +54,7 @@ const dw_hparams *dw_model_hparams(const dw_model *m);
 const dw_gguf *dw_model_gguf(const dw_model *m);
 const dw_tokenizer *dw_model_tokenizer(const dw_model *m); // NULL: the file has no vocabulary; made at first use
 int dw_model_need_tokenizer(dw_model *m, dw_err *err);     // make it now, or say why not
-size_t dw_model_n_params(const dw_model *m);
+size_t dw_model_n_params(const dw_model *m);               // of the dense model: without what gate and train add
 size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely
 
 /* ---- backends --------------------------------------------------------------------------------------- */

@@ -137,10 +137,11 @@ static runner *runner_new(const small_net *net, const char *backend, dw_pool *po
     p->mix = calloc(TOKENS * N_HEAD * HEAD, sizeof *p->mix);
     p->gate = calloc(TOKENS * FF0, sizeof *p->gate);
     p->neuron = calloc(TOKENS * FF0, sizeof *p->neuron);
+    p->coverage = calloc(2 * (size_t)dw_pool_size(pool), sizeof *p->coverage);
     r->logits = calloc(TOKENS * VOCAB, sizeof *r->logits);
     r->logprob = calloc(TOKENS, sizeof *r->logprob);
     // The scratch ends, but for its alignment, where a guard page begins.
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = r->backend->scratch_bytes(&net->net, TOKENS, CTX, dw_pool_size(pool));
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = r->backend->scratch_bytes(&net->net, TOKENS, CTX, dw_pool_size(pool), DW_SELECT_AUTO);
     const size_t aligned = (bytes + 63) / 64 * 64, body = (aligned + page - 1) / page * page;
     r->map_bytes = body + page;
     r->map = mmap(NULL, r->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -154,6 +155,7 @@ static void runner_free(runner *r) {
     float *all[] = {p->x, p->h, p->q, p->mix, p->gate, p->neuron, r->logits, r->k[0], r->k[1], r->v[0], r->v[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(r->logprob);
+    free(p->coverage);
     munmap(r->map, r->map_bytes);
     free(r);
 }

@@ -12,25 +12,32 @@ static int longest_row(const dw_hparams *hp) {
     return most > hp->n_embd ? most : hp->n_embd;
 }
 
-static size_t kernel_bytes(const dw_hparams *hp) {
+static size_t kernel_bytes(const dw_net *net) {
+    const dw_hparams *hp = &net->hp;
     const size_t attend = dw_attend_scratch_bytes(hp->head_dim, hp->n_head_max > 0 ? hp->n_head_max : 1);
-    return larger(DW_GEMM_SCRATCH, larger(attend, dw_few_scratch_bytes(longest_row(hp))));
+    const size_t gated = dw_few_scratch_bytes(hp->n_embd) + dw_few_scratch_bytes(dw_gate_sizes_of(net).rank);
+    return larger(larger(DW_GEMM_SCRATCH, attend), larger(gated, dw_few_scratch_bytes(longest_row(hp))));
 }
 
 static size_t piece_bytes(const dw_hparams *hp) {
     return DW_GEMM_TOKENS * sizeof(float) * larger(DW_MANY_ROWS, ((size_t)hp->head_dim + 15) / 16 * 16);
 }
 
-static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads) {
+static size_t shared_bytes(const dw_hparams *hp, int n_batch) {
+    const size_t packed = dw_gemm_pack_bytes(n_batch, longest_row(hp));
+    return (larger(packed, dw_many_head_bytes(hp, n_batch)) + 63) / 64 * 64;
+}
+
+static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads, dw_select select) {
     (void)n_ctx;
     const dw_hparams *hp = &net->hp;
-    const size_t packed = dw_gemm_pack_bytes(n_batch, longest_row(hp)), head = dw_many_head_bytes(hp, n_batch);
-    return sizeof(dw_team) + (size_t)n_threads * (kernel_bytes(hp) + 2 * piece_bytes(hp)) + larger(packed, head);
+    return sizeof(dw_team) + (size_t)n_threads * (kernel_bytes(net) + 2 * piece_bytes(hp)) + shared_bytes(hp, n_batch) +
+           dw_gated_bytes(net, n_batch, n_threads, select);
 }
 
 static dw_step begin(dw_pass *p, int ith, int n_threads) {
     const dw_hparams *hp = &p->net->hp;
-    const size_t kernel = kernel_bytes(hp), piece = piece_bytes(hp);
+    const size_t kernel = kernel_bytes(p->net), piece = piece_bytes(hp);
     dw_step s = {.p = p, .ith = ith, .n_threads = n_threads};
     uint8_t *first = (uint8_t *)p->scratch + sizeof(dw_team);
     if (dw_level_choose(&s.level, NULL)) s.level = DW_PORTABLE; // a session is refused before this can happen
@@ -40,6 +47,7 @@ static dw_step begin(dw_pass *p, int ith, int n_threads) {
     s.gate = (float *)(void *)(s.kernel + kernel);
     s.up = (float *)(void *)(s.kernel + kernel + piece);
     s.shared = first + (size_t)n_threads * (kernel + 2 * piece);
+    s.gated = s.shared + shared_bytes(hp, p->n_batch);
     return s;
 }
 
@@ -191,14 +199,17 @@ static void attn_out(dw_pass *p, int l, int ith, int n_threads) {
 
 static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
     const dw_step s = begin(p, ith, n_threads);
-    if (is_few(p, p->n_tokens)) dw_few_ffn_neurons(&s, l);
+    const bool few = is_few(p, p->n_tokens);
+    if (few && dw_is_gated(p, l)) dw_few_gated_neurons(&s, l);
+    else if (few) dw_few_ffn_neurons(&s, l);
     else dw_many_ffn_neurons(&s, l);
 }
 
 static void ffn_down(dw_pass *p, int l, int ith, int n_threads) {
     const dw_step s = begin(p, ith, n_threads);
-    if (is_few(p, p->n_tokens)) dw_few_ffn_down(&s, l);
-    else dw_many_ffn_down(&s, l);
+    const bool few = is_few(p, p->n_tokens);
+    if (dw_is_gated(p, l)) (few ? dw_few_gated_down : dw_many_gated_down)(&s, l);
+    else (few ? dw_few_ffn_down : dw_many_ffn_down)(&s, l);
 }
 
 static void head_norm(dw_pass *p, const float *x, float *hidden, int ith, int n_threads) {

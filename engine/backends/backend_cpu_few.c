@@ -3,27 +3,17 @@
 
 #include <string.h>
 
-/* The tokens' vectors, packed once in each form that the step's matrices ask for. */
-typedef struct vectors {
-    const dw_step *s;
-    const float *x; // (n_cols, n)
-    int n_cols, n;
-    bool packed[2]; // by dw_act_form
-    uint8_t *act[2];
-} vectors;
-
 size_t dw_few_scratch_bytes(int n_max) {
     return DW_DOT_MAX_COLS * (2 * dw_act_bytes(DW_ACT_F32, n_max) + dw_act_bytes(DW_ACT_INT8, n_max));
 }
 
 /* Scratch: normed vectors, then both packed forms. */
-static vectors vectors_of(const dw_step *s, const float *x, int n_cols, int n) {
-    uint8_t *at = s->kernel + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
-    return (vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
+dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n) {
+    uint8_t *at = scratch + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
+    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
 }
 
-/* h = norm(x); one thread each shows a token's h to whom it may concern. */
-static vectors normed(const dw_step *s, const dw_tensor *norm) {
+dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
     const dw_pass *p = s->p;
     const int n = p->net->hp.n_embd;
     float *h = (float *)(void *)s->kernel;
@@ -32,11 +22,10 @@ static vectors normed(const dw_step *s, const dw_tensor *norm) {
         s->vec->norm(p->x + (size_t)t * (size_t)n, dw_floats(norm), n, p->net->hp.norm_eps, row);
         if (p->keep_h && t % s->n_threads == s->ith) memcpy(p->h + (size_t)t * (size_t)n, row, (size_t)n * sizeof *row);
     }
-    return vectors_of(s, h, p->n_tokens, n);
+    return dw_vectors_of(s, s->kernel, h, p->n_tokens, n);
 }
 
-/* y[c * ldy + r] = row (first + r) of w, or of the list, times vector c. */
-static void dot_rows(vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
+void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
     const dw_dot_kernel *kernel = dw_dot_find(v->s->level, w->type->id);
     const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
     if (!v->packed[kernel->form]) {
@@ -53,8 +42,7 @@ static void dot_rows(vectors *v, const dw_tensor *w, const int32_t *list, int fi
     }
 }
 
-/* The next rows of n_rows for this thread, or none. */
-static bool next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n) {
+bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n) {
     dw_run run;
     if (!dw_pieces_run(s, pieces, &run)) return false;
     *first = run.first * DW_FEW_ROWS;
@@ -62,7 +50,7 @@ static bool next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *firs
     return true;
 }
 
-static dw_pieces pieces_of_rows(const dw_step *s, int n_rows) {
+dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows) {
     const int n = (n_rows + DW_FEW_ROWS - 1) / DW_FEW_ROWS;
     return dw_pieces_begin(s, n ? n : 1, true); // an empty selection still leaves zeros
 }
@@ -70,23 +58,23 @@ static dw_pieces pieces_of_rows(const dw_step *s, int n_rows) {
 void dw_few_qkv(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     const int n = s->p->net->hp.head_dim;
-    vectors v = normed(s, &w->attn_norm);
+    dw_vectors v = dw_normed(s, &w->attn_norm);
     dw_pieces pieces = dw_pieces_begin(s, w->n_head + 2 * w->n_head_kv, true);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const dw_head_kind kind = i < w->n_head ? DW_HEAD_Q : i < w->n_head + w->n_head_kv ? DW_HEAD_K : DW_HEAD_V;
         const int head = kind == DW_HEAD_Q ? i : kind == DW_HEAD_K ? i - w->n_head : i - w->n_head - w->n_head_kv;
-        dot_rows(&v, kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v, NULL, head * n, n, s->gate, (size_t)n);
+        dw_dot_rows(&v, kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v, NULL, head * n, n, s->gate, (size_t)n);
         for (int t = 0; t < v.n_cols; t++) dw_finish_head(s, l, kind, head, t, s->gate + t * n);
     }
 }
 
 /* x += W v + bias. */
-static void add_product(const dw_step *s, vectors *v, const dw_tensor *w, const dw_tensor *bias) {
+static void add_product(const dw_step *s, dw_vectors *v, const dw_tensor *w, const dw_tensor *bias) {
     const int n_rows = (int)w->ne[1];
     const float *b = dw_floats(bias);
-    dw_pieces pieces = pieces_of_rows(s, n_rows);
-    for (int first, n; next_rows(s, &pieces, n_rows, &first, &n);) {
-        dot_rows(v, w, NULL, first, n, s->gate, (size_t)n);
+    dw_pieces pieces = dw_pieces_of_rows(s, n_rows);
+    for (int first, n; dw_next_rows(s, &pieces, n_rows, &first, &n);) {
+        dw_dot_rows(v, w, NULL, first, n, s->gate, (size_t)n);
         for (int t = 0; t < v->n_cols; t++)
             s->vec->add(s->p->x + (size_t)t * (size_t)n_rows + first, s->gate + t * n, b ? b + first : NULL, n);
     }
@@ -94,7 +82,7 @@ static void add_product(const dw_step *s, vectors *v, const dw_tensor *w, const 
 
 void dw_few_attn_out(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
-    vectors v = vectors_of(s, s->p->mix, s->p->n_tokens, (int)w->o.ne[0]);
+    dw_vectors v = dw_vectors_of(s, s->kernel, s->p->mix, s->p->n_tokens, (int)w->o.ne[0]);
     add_product(s, &v, &w->o, &w->o_bias);
 }
 
@@ -102,18 +90,20 @@ void dw_few_ffn_neurons(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     const int32_t *list = s->p->selected;
     const int n_all = list ? s->p->n_selected : w->n_ff;
-    vectors v = normed(s, &w->ffn_norm);
-    dw_pieces pieces = pieces_of_rows(s, n_all);
-    for (int first, n; next_rows(s, &pieces, n_all, &first, &n);) {
-        dot_rows(&v, &w->gate, list, first, n, s->gate, (size_t)n);
-        dot_rows(&v, &w->up, list, first, n, s->up, (size_t)n);
+    dw_vectors v = dw_normed(s, &w->ffn_norm);
+    dw_pieces pieces = dw_pieces_of_rows(s, n_all);
+    for (int first, n; dw_next_rows(s, &pieces, n_all, &first, &n);) {
+        dw_dot_rows(&v, &w->gate, list, first, n, s->gate, (size_t)n);
+        dw_dot_rows(&v, &w->up, list, first, n, s->up, (size_t)n);
         dw_finish_neurons(s, l, first, first + n, 0, v.n_cols);
     }
+    if (s->ith == 0) dw_count_dense(s->p, l, true);
+    if (dw_gives_hidden(s->p, l)) dw_few_hidden(s, l + 1, &v);
 }
 
 void dw_few_ffn_down(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
-    vectors v = vectors_of(s, s->p->neuron, s->p->n_tokens, w->n_ff);
+    dw_vectors v = dw_vectors_of(s, s->kernel, s->p->neuron, s->p->n_tokens, w->n_ff);
     add_product(s, &v, &w->down, &w->down_bias);
 }
 
@@ -121,10 +111,10 @@ void dw_few_logits(const dw_step *s, const float *hidden, int n, float *logits) 
     const dw_tensor *w = &s->p->net->output;
     const int n_vocab = (int)w->ne[1];
     const float *bias = dw_floats(&s->p->net->output_bias);
-    vectors v = vectors_of(s, hidden, n, (int)w->ne[0]);
-    dw_pieces pieces = pieces_of_rows(s, n_vocab);
-    for (int first, rows; next_rows(s, &pieces, n_vocab, &first, &rows);) {
-        dot_rows(&v, w, NULL, first, rows, logits + first, (size_t)n_vocab);
+    dw_vectors v = dw_vectors_of(s, s->kernel, hidden, n, (int)w->ne[0]);
+    dw_pieces pieces = dw_pieces_of_rows(s, n_vocab);
+    for (int first, rows; dw_next_rows(s, &pieces, n_vocab, &first, &rows);) {
+        dw_dot_rows(&v, w, NULL, first, rows, logits + first, (size_t)n_vocab);
         for (int t = 0; bias && t < n; t++) s->vec->add(logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
     }
 }

@@ -23,14 +23,15 @@ typedef struct group { // of tokens
     const uint8_t *packed;
 } group;
 
-static group group_of(const dw_step *s, int i, int n_tokens, int n) {
+static group group_in(const uint8_t *packed, int i, int n_tokens, int n) {
     const int first = i * DW_GEMM_TOKENS;
-    return (group){first, dw_smaller(DW_GEMM_TOKENS, n_tokens - first), s->shared + dw_gemm_pack_bytes(first, n)};
+    return (group){first, dw_smaller(DW_GEMM_TOKENS, n_tokens - first), packed + dw_gemm_pack_bytes(first, n)};
 }
 
+static group group_of(const dw_step *s, int i, int n_tokens, int n) { return group_in(s->shared, i, n_tokens, n); }
+
 /* Packs x (n_tokens, n) for the matrices; behind the barrier all groups are there. */
-static dw_gemm_form pack(const dw_step *s, const float *x, int n_tokens, const dw_tensor *const *w, int n_matrices) {
-    const int n = (int)w[0]->ne[0];
+static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x, int n_tokens, int n, const dw_tensor *const *w, int n_matrices) {
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
         const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->exact);
@@ -38,9 +39,13 @@ static dw_gemm_form pack(const dw_step *s, const float *x, int n_tokens, const d
     }
     for (int t = 0; t < n_tokens; t += DW_GEMM_TOKENS)
         dw_gemm_pack(s->level, form, x + (size_t)t * (size_t)n, (size_t)n, dw_smaller(DW_GEMM_TOKENS, n_tokens - t), n,
-                     s->shared + dw_gemm_pack_bytes(t, n), s->ith, s->n_threads);
+                     packed + dw_gemm_pack_bytes(t, n), s->ith, s->n_threads);
     dw_pool_barrier(s->p->pool, s->ith);
     return form;
+}
+
+static dw_gemm_form pack(const dw_step *s, const float *x, int n_tokens, const dw_tensor *const *w, int n_matrices) {
+    return pack_into(s, s->shared, x, n_tokens, (int)w[0]->ne[0], w, n_matrices);
 }
 
 static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
@@ -99,16 +104,119 @@ void dw_many_attn_out(const dw_step *s, int l) {
 
 /* ---- FFN ------------------------------------------------------------------------------------------------------ */
 
-void dw_many_ffn_neurons(const dw_step *s, int l) {
+/* Rows first .. end - 1 of w times all tokens that are packed, 256 at a time by the calling thread alone: `use` takes a product. */
+typedef void use_rows(const dw_step *s, int l, group g, int first, int n_rows);
+
+static void own_rows(const dw_step *s, int l, dw_gemm_form form, const dw_tensor *w, const uint8_t *packed, use_rows *use) {
+    const int n_tokens = s->p->n_tokens, end = dw_share((int)w->ne[1], s->ith + 1, s->n_threads);
+    for (int i = 0; i < n_groups(n_tokens); i++) {
+        const group g = group_in(packed, i, n_tokens, (int)w->ne[0]);
+        for (int first = dw_share((int)w->ne[1], s->ith, s->n_threads); first < end; first += DW_MANY_ROWS) {
+            const int n = dw_smaller(DW_MANY_ROWS, end - first);
+            dw_gemm_rows(s->level, form, w, NULL, (size_t)first, n, g.packed, g.n, s->gate, (size_t)n, s->kernel);
+            use(s, l, g, first, n);
+        }
+    }
+}
+
+static void to_hidden(const dw_step *s, int l, group g, int first, int n) {
+    const dw_layer_gate *gate = &s->p->net->layer[l].sparse;
+    const float *bias = dw_floats(&gate->pred_a_bias) + first;
+    const size_t rank = gate->pred_a.ne[1];
+    float *z = dw_gated_of(s).hidden[l % 2] + (size_t)g.first * rank + first;
+    for (int t = 0; t < g.n; t++)
+        for (int i = 0; i < n; i++) {
+            const float value = s->gate[t * n + i] + bias[i];
+            z[(size_t)t * rank + (size_t)i] = value > 0 ? value : 0;
+        }
+}
+
+static void to_flags(const dw_step *s, int l, group g, int first, int n) {
+    const dw_layer *w = &s->p->net->layer[l];
+    const float *bias = dw_floats(&w->sparse.pred_b_bias) + first;
+    const size_t n_all = (size_t)dw_n_groups(w);
+    uint8_t *open = dw_gated_of(s).open + (size_t)g.first * n_all + first;
+    for (int t = 0; t < g.n; t++)
+        for (int i = 0; i < n; i++) open[(size_t)t * n_all + (size_t)i] = s->gate[t * n + i] + bias[i] >= 0;
+}
+
+/* z of layer l's predictor from the packed h. */
+static void compute_hidden(const dw_step *s, int l, dw_gemm_form form) {
+    own_rows(s, l, form, &s->p->net->layer[l].sparse.pred_a, s->shared, to_hidden);
+}
+
+/* Flags of layer l from its predictor's scores. */
+static void compute_scores(const dw_step *s, int l) {
+    const dw_tensor *b = &s->p->net->layer[l].sparse.pred_b;
+    const dw_gated g = dw_gated_of(s);
+    const dw_gemm_form form = pack_into(s, g.packed, g.hidden[l % 2], s->p->n_tokens, (int)b->ne[0], &b, 1);
+    own_rows(s, l, form, b, g.packed, to_flags);
+}
+
+/* act(gate) of a piece for its tokens into pass->gate. */
+static void finish_gates(const dw_step *s, int l, group g, int first, int n) {
+    const dw_layer *w = &s->p->net->layer[l];
+    const float *bias = dw_floats(&w->gate_bias);
+    for (int t = 0; t < g.n; t++) {
+        float *gate = s->gate + t * n;
+        if (bias) s->vec->add(gate, bias + first, NULL, n);
+        s->vec->glu(gate, gate, n, s->up); // the product is not asked for
+        memcpy(s->p->gate + (size_t)(g.first + t) * (size_t)w->n_ff + first, gate, (size_t)n * sizeof *gate);
+    }
+}
+
+/* a = act(gate) * up of open neurons, 0 of closed ones; with a predictor their gates count as not computed. */
+static void finish_ups(const dw_step *s, int l, group g, int first, int n) {
+    const dw_layer *w = &s->p->net->layer[l];
+    const float *bias = dw_floats(&w->up_bias);
+    const uint8_t *flags = dw_gated_of(s).open;
+    for (int t = 0; t < g.n; t++) {
+        const size_t token = (size_t)(g.first + t), row = token * (size_t)w->n_ff + (size_t)first;
+        const uint8_t *open = flags + token * (size_t)dw_n_groups(w);
+        float *up = s->up + t * n, *gate = s->p->gate + row, *neuron = s->p->neuron + row;
+        if (bias) s->vec->add(up, bias + first, NULL, n);
+        for (int i = 0; i < n; i++) {
+            const bool is_open = open[(first + i) / w->sparse.group];
+            neuron[i] = is_open ? gate[i] * up[i] : 0;
+            if (!is_open && w->sparse.pred_a.name) gate[i] = 0;
+        }
+    }
+}
+
+static void gated_neurons(const dw_step *s, int l, dw_gemm_form form) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
-    const dw_tensor *const matrix[] = {&w->gate, &w->up};
+    const int rows = rows_of_piece(s, w->n_ff, 32), n_pieces = count(w->n_ff, rows);
+    dw_coverage *counts = dw_coverage_of(s, l);
+    if (dw_needs_hidden(p, l)) {
+        compute_hidden(s, l, form);
+        dw_pool_barrier(p->pool, s->ith);
+    }
+    if (w->sparse.pred_a.name) compute_scores(s, l);
+    for (int up = 0; up < 2; up++) {
+        dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
+        for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
+            const group g = group_of(s, i / n_pieces, p->n_tokens, p->net->hp.n_embd);
+            const int first = i % n_pieces * rows, n = dw_smaller(rows, w->n_ff - first);
+            dw_gemm_rows(s->level, form, up ? &w->up : &w->gate, NULL, (size_t)first, n, g.packed, g.n, up ? s->up : s->gate, (size_t)n, s->kernel);
+            (up ? finish_ups : finish_gates)(s, l, g, first, n);
+        }
+        if (up) break;
+        dw_pool_barrier(p->pool, s->ith);
+        for (int t = s->ith; t < p->n_tokens; t += s->n_threads) {
+            counts->n_open += (uint64_t)dw_decide(p, l, t, 0, dw_n_groups(w), dw_gated_of(s).open + (size_t)t * (size_t)dw_n_groups(w));
+            counts->n_tokens++;
+        }
+        dw_pool_barrier(p->pool, s->ith);
+    }
+}
+
+static void dense_neurons(const dw_step *s, int l, dw_gemm_form form) {
+    const dw_pass *p = s->p;
+    const dw_layer *w = &p->net->layer[l];
     const int32_t *list = p->selected;
     const int n_all = list ? p->n_selected : w->n_ff, rows = rows_of_piece(s, n_all, 32);
     const int n_pieces = n_all ? count(n_all, rows) : 1; // an empty list still leaves zeros
-    norm_tokens(s, &w->ffn_norm);
-    const dw_gemm_form form = pack(s, p->h, p->n_tokens, matrix, 2);
-
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, p->net->hp.n_embd);
@@ -117,11 +225,45 @@ void dw_many_ffn_neurons(const dw_step *s, int l) {
         dw_gemm_rows(s->level, form, &w->up, list, (size_t)first, n, g.packed, g.n, s->up, (size_t)n, s->kernel);
         dw_finish_neurons(s, l, first, first + n, g.first, g.n);
     }
+    if (s->ith == 0) dw_count_dense(p, l, false);
+}
+
+void dw_many_ffn_neurons(const dw_step *s, int l) {
+    const dw_pass *p = s->p;
+    const dw_layer *w = &p->net->layer[l];
+    const dw_tensor *matrix[4] = {&w->gate, &w->up};
+    int n_matrices = 2;
+    if (dw_needs_hidden(p, l)) matrix[n_matrices++] = &w->sparse.pred_a;
+    if (dw_gives_hidden(p, l)) matrix[n_matrices++] = &p->net->layer[l + 1].sparse.pred_a;
+    norm_tokens(s, &w->ffn_norm);
+    const dw_gemm_form form = pack(s, p->h, p->n_tokens, matrix, n_matrices);
+    if (dw_is_gated(p, l)) gated_neurons(s, l, form);
+    else dense_neurons(s, l, form);
+    if (dw_gives_hidden(p, l)) compute_hidden(s, l + 1, form);
 }
 
 void dw_many_ffn_down(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     add_product(s, s->p->neuron, &w->down, &w->down_bias);
+}
+
+/* x += sum over neurons of a_j d_j + bias, d_j the rows of the transposed down. */
+void dw_many_gated_down(const dw_step *s, int l) {
+    const dw_pass *p = s->p;
+    const dw_layer *layer = &p->net->layer[l];
+    const dw_tensor *w = &layer->sparse.down_t;
+    const int block = w->type->block > 32 ? w->type->block : 32;
+    const int n_embd = (int)w->ne[0], n_ff = (int)w->ne[1], columns = rows_of_piece(s, n_embd, block), n_pieces = count(n_embd, columns);
+    const float *b = dw_floats(&layer->down_bias);
+    const dw_gemm_form form = pack_into(s, s->shared, p->neuron, p->n_tokens, n_ff, &w, 1);
+    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
+    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
+        const group g = group_of(s, i / n_pieces, p->n_tokens, n_ff);
+        const int first = i % n_pieces * columns, n = dw_smaller(columns, n_embd - first);
+        dw_gemm_columns(s->level, form, w, (size_t)first, n, g.packed, g.n, s->gate, (size_t)n, s->kernel);
+        for (int t = 0; t < g.n; t++)
+            s->vec->add(p->x + (size_t)(g.first + t) * (size_t)n_embd + first, s->gate + (size_t)t * (size_t)n, b ? b + first : NULL, n);
+    }
 }
 
 /* ---- head ----------------------------------------------------------------------------------------------------- */

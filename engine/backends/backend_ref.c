@@ -4,7 +4,7 @@
  * result is the same for every number of threads and however tokens are batched; and on every machine, but for the last
  * bit of libm's exp.  A product works on
  * a tile of tokens at a time, tokens innermost: that keeps the order of each sum and still fills vector registers. */
-#include "backends/backends.h"
+#include "backends/gate.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,16 +16,20 @@ typedef struct scratch { // of one thread, behind what all threads share
     float *rows;         // (ROWS, n): decoded weight rows
     double *score;       // (n_ctx): attention
     float *k, *v;        // (n_batch, n_head_kv * head_dim), shared: before they go to the cache
+    float *hidden[2];    // (n_batch, rank), shared: predictors' z of layers of even and odd number
+    uint8_t *open;       // (n_batch, n_groups), shared: flags
 } scratch;
 
-static size_t longest_row(const dw_hparams *hp) {
-    const size_t heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
-    size_t n = (size_t)hp->n_embd > heads ? (size_t)hp->n_embd : heads;
-    return n > (size_t)hp->n_ff_max ? n : (size_t)hp->n_ff_max;
+static size_t longest_row(const dw_net *net) {
+    const int lengths[] = {net->hp.n_embd, net->hp.n_head_max * net->hp.head_dim, net->hp.n_ff_max, dw_gate_sizes_of(net).rank};
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        if (lengths[i] > n) n = lengths[i];
+    return (size_t)n;
 }
 
-static size_t thread_bytes(const dw_hparams *hp, int n_ctx) {
-    const size_t n = longest_row(hp);
+static size_t thread_bytes(const dw_net *net, int n_ctx) {
+    const size_t n = longest_row(net);
     return (n * TILE * sizeof(double) + n * ROWS * sizeof(float) + (size_t)n_ctx * sizeof(double) + 63) / 64 * 64;
 }
 
@@ -33,17 +37,26 @@ static size_t kv_bytes(const dw_hparams *hp, int n_batch) {
     return ((size_t)n_batch * (size_t)hp->n_head_kv_max * (size_t)hp->head_dim * sizeof(float) + 63) / 64 * 64;
 }
 
-static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads) {
-    return 2 * kv_bytes(&net->hp, n_batch) + thread_bytes(&net->hp, n_ctx) * (size_t)n_threads;
+static size_t hidden_bytes(dw_gate_sizes most, int n_batch) {
+    return ((size_t)n_batch * (size_t)most.rank * sizeof(float) + 63) / 64 * 64;
+}
+
+static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads, dw_select select) {
+    (void)select;
+    const dw_gate_sizes most = dw_gate_sizes_of(net);
+    return 2 * kv_bytes(&net->hp, n_batch) + thread_bytes(net, n_ctx) * (size_t)n_threads + 2 * hidden_bytes(most, n_batch) +
+           (size_t)n_batch * (size_t)most.n_groups;
 }
 
 static scratch scratch_of(const dw_pass *p, int ith) {
     const dw_hparams *hp = &p->net->hp;
-    const size_t n = longest_row(hp), kv = kv_bytes(hp, p->n_batch);
-    uint8_t *shared = p->scratch;
-    double *own = (double *)(shared + 2 * kv + thread_bytes(hp, p->cache.n_ctx) * (size_t)ith);
+    const size_t n = longest_row(p->net), kv = kv_bytes(hp, p->n_batch), thread = thread_bytes(p->net, p->cache.n_ctx);
+    const size_t hidden = hidden_bytes(dw_gate_sizes_of(p->net), p->n_batch);
+    uint8_t *shared = p->scratch, *gate = shared + 2 * kv + thread * (size_t)dw_pool_size(p->pool);
+    double *own = (double *)(shared + 2 * kv + thread * (size_t)ith);
     return (scratch){.xt = own, .score = own + n * TILE, .rows = (float *)(own + n * TILE + p->cache.n_ctx),
-                     .k = (float *)shared, .v = (float *)(shared + kv)};
+                     .k = (float *)shared, .v = (float *)(shared + kv), .hidden = {(float *)gate, (float *)(gate + hidden)},
+                     .open = gate + 2 * hidden};
 }
 
 /* ---- products -------------------------------------------------------------------------------------- */
@@ -270,23 +283,24 @@ typedef struct ffn_sink {
     float *gate, *neuron;
     size_t n_ff;
     bool is_up; // first gate, then up
+    const uint8_t *open; // flags of a gated layer, or NULL: all are
+    size_t n_groups, group;
 } ffn_sink;
 
 static void to_neurons(void *ctx, size_t row, int token, double sum) {
     const ffn_sink *f = ctx;
     const size_t i = (size_t)token * f->n_ff + row;
-    if (f->is_up) f->neuron[i] = (float)(f->gate[i] * sum);
+    if (f->is_up) f->neuron[i] = !f->open || f->open[(size_t)token * f->n_groups + row / f->group] ? (float)(f->gate[i] * sum) : 0;
     else f->gate[i] = (float)silu(sum);
 }
 
-static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
+static void dense_neurons(dw_pass *p, int l, int ith, int n_threads) {
     const dw_layer *w = &p->net->layer[l];
     const scratch s = scratch_of(p, ith);
     const size_t n_ff = (size_t)w->n_ff;
     row_range rows = share(p->selected ? (size_t)p->n_selected : n_ff, ith, n_threads);
     rows.list = p->selected;
-    ffn_sink f = {p->gate, p->neuron, n_ff, false};
-    norm_tokens(p, &w->ffn_norm, ith, n_threads);
+    ffn_sink f = {.gate = p->gate, .neuron = p->neuron, .n_ff = n_ff};
     if (p->selected) { // neurons that are not computed count as zero
         for (int t = ith; t < p->n_tokens; t += n_threads) {
             memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
@@ -299,11 +313,101 @@ static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
         f.is_up = up;
         product(&s, m, bias, rows, p->h, p->n_tokens, to_neurons, &f);
     }
+    if (ith == 0) dw_count_dense(p, l, false);
+}
+
+/* ---- gated layers (gate.h) -------------------------------------------------------------------------------- */
+
+static void store_relu(void *ctx, size_t row, int token, double sum) { store(ctx, row, token, sum > 0 ? sum : 0); }
+
+/* z = relu(A h + a) for the predictor of layer l, from the FFN's input at hand. */
+static void hidden(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer_gate *g = &p->net->layer[l].sparse;
+    matrix(p, &g->pred_a, &g->pred_a_bias, p->h, store_relu, scratch_of(p, ith).hidden[l % 2], ith, n_threads);
+}
+
+typedef struct flag_sink {
+    uint8_t *open;
+    size_t n_groups;
+} flag_sink;
+
+static void to_flags(void *ctx, size_t row, int token, double score) {
+    const flag_sink *f = ctx;
+    f->open[(size_t)token * f->n_groups + row] = score >= 0;
+}
+
+/* What is uncomputed is zero: with a predictor, the gates of closed groups. */
+static void close_gates(float *gate, const uint8_t *open, int n_ff, int group) {
+    for (int j = 0; j < n_ff; j++)
+        if (!open[j / group]) gate[j] = 0;
+}
+
+/* All gates, a decision for each token, up of the open groups.  With a predictor the gates of open groups alone count. */
+static void gated_neurons(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer *w = &p->net->layer[l];
+    const dw_layer_gate *g = &w->sparse;
+    const scratch s = scratch_of(p, ith);
+    const size_t n_ff = (size_t)w->n_ff, n_groups = (size_t)dw_n_groups(w);
+    const row_range rows = share(n_ff, ith, n_threads);
+    dw_coverage *count = p->coverage + (size_t)ith * (size_t)p->net->hp.n_layer + l;
+    ffn_sink f = {.gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s.open, .n_groups = n_groups, .group = (size_t)g->group};
+    if (dw_needs_hidden(p, l)) {
+        hidden(p, l, ith, n_threads);
+        dw_pool_barrier(p->pool, ith);
+    }
+    if (g->pred_a.name)
+        product(&s, &g->pred_b, &g->pred_b_bias, share(n_groups, ith, n_threads), s.hidden[l % 2], p->n_tokens, to_flags,
+                &(flag_sink){s.open, n_groups});
+    product(&s, &w->gate, &w->gate_bias, rows, p->h, p->n_tokens, to_neurons, &f);
+    dw_pool_barrier(p->pool, ith);
+    for (int t = ith; t < p->n_tokens; t += n_threads) {
+        uint8_t *open = s.open + (size_t)t * n_groups;
+        count->n_open += (uint64_t)dw_decide(p, l, t, 0, (int)n_groups, open);
+        count->n_tokens++;
+        if (g->pred_a.name) close_gates(p->gate + (size_t)t * n_ff, open, w->n_ff, g->group);
+    }
+    dw_pool_barrier(p->pool, ith);
+    f.is_up = true;
+    product(&s, &w->up, &w->up_bias, rows, p->h, p->n_tokens, to_neurons, &f);
+}
+
+/* x += sum over neurons j of a_j d_j, for the columns of this thread: whole blocks of the rows d_j. */
+static void add_open_rows(dw_pass *p, int l, int ith, int n_threads) {
+    const dw_layer *w = &p->net->layer[l];
+    const dw_tensor *d = &w->sparse.down_t;
+    const scratch s = scratch_of(p, ith);
+    const size_t n = d->ne[0], n_ff = (size_t)w->n_ff, block = (size_t)d->type->block;
+    const row_range columns = share(n / block, ith, n_threads);
+    const size_t first = columns.first * block, n_here = columns.end * block - first;
+    for (int t0 = 0; t0 < p->n_tokens; t0 += TILE) {
+        const int width = p->n_tokens - t0 < TILE ? p->n_tokens - t0 : TILE;
+        memset(s.xt, 0, (size_t)width * n_here * sizeof *s.xt);
+        for (size_t j = 0; j < n_ff; j++) {
+            d->type->decode(d->data + j * dw_tensor_row_bytes(d) + dw_qtype_row_bytes(d->type, first), s.rows, n_here);
+            for (int t = 0; t < width; t++) {
+                const float a = p->neuron[(size_t)(t0 + t) * n_ff + j];
+                if (a != 0) accumulate(s.xt + (size_t)t * n_here, (double)a, s.rows, (int)n_here);
+            }
+        }
+        for (int t = 0; t < width; t++)
+            for (size_t i = 0; i < n_here; i++) {
+                const double bias = w->down_bias.name ? at(&w->down_bias, first + i) : 0;
+                p->x[(size_t)(t0 + t) * n + first + i] += (float)(s.xt[(size_t)t * n_here + i] + bias);
+            }
+    }
+}
+
+static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
+    norm_tokens(p, &p->net->layer[l].ffn_norm, ith, n_threads);
+    if (dw_is_gated(p, l)) gated_neurons(p, l, ith, n_threads);
+    else dense_neurons(p, l, ith, n_threads);
+    if (dw_gives_hidden(p, l)) hidden(p, l + 1, ith, n_threads);
 }
 
 static void ffn_down(dw_pass *p, int l, int ith, int n_threads) {
     const dw_layer *w = &p->net->layer[l];
-    matrix(p, &w->down, &w->down_bias, p->neuron, add, p->x, ith, n_threads);
+    if (dw_is_gated(p, l)) add_open_rows(p, l, ith, n_threads);
+    else matrix(p, &w->down, &w->down_bias, p->neuron, add, p->x, ith, n_threads);
 }
 
 /* ---- head ------------------------------------------------------------------------------------------------ */

@@ -73,7 +73,7 @@ typedef struct dw_pass {
     float *neuron;         // (n_tokens, n_ff): a = act(gate) * up; zero where not selected
     bool keep_h;           // a tap looks at h: it must be filled
     int gate_every;        // a tap looks at gate, rows of positions 0, n, 2n..; 0: none does
-    const int32_t *selected; // neurons of the layer at hand, ascending; NULL: all
+    const int32_t *selected; // neurons of the layer at hand, ascending, and it is not gated then; NULL: all
     int n_selected;
     dw_select select;      // how gated layers are run
     const float *injected; // (n_layer): share of groups that is open by lot, whatever rule and predictor say; NULL: none
@@ -84,7 +84,7 @@ typedef struct dw_pass {
 
 typedef struct dw_backend {
     const char *name;
-    size_t (*scratch_bytes)(const dw_net *net, int n_batch, int n_ctx, int n_threads);
+    size_t (*scratch_bytes)(const dw_net *net, int n_batch, int n_ctx, int n_threads, dw_select select);
     void (*embed)(dw_pass *p, int ith, int n_threads);              // x = rows of token_embd
     void (*qkv)(dw_pass *p, int l, int ith, int n_threads);         // h = norm(x); q, k, v, bias, head norm, rope; k, v into the cache
     void (*attend)(dw_pass *p, int l, int ith, int n_threads);      // mix = softmax(scale q.K) V over positions 0..pos

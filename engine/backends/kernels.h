@@ -77,4 +77,9 @@ void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx,
 void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
                   const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch);
 
+/* The same of a matrix that is stored transposed: y[t * ldy + i] = sum over its rows k of x_t[k] w_row(k)[first + i] for
+ * i < n_columns.  `first` and, but for the last columns, n_columns are whole blocks of the type; tokens have ne[1] values. */
+void dw_gemm_columns(dw_level level, dw_gemm_form form, const dw_tensor *w, size_t first, int n_columns, const uint8_t *packed, int n_tokens,
+                     float *y, size_t ldy, uint8_t *scratch);
+
 #endif

@@ -3,7 +3,10 @@
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk: the rows are unpacked into
  * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.  Sums live in squares of 16 rows x 16 tokens, 1 KB each, that follow
  * each other; tokens are the lanes, so weights need no transposition, and the squares are transposed once when done.
- * Rows and tokens that fill up a square are zeros. */
+ * Rows and tokens that fill up a square are zeros.
+ *
+ * A matrix that is stored transposed gives the same panels: for 32 of its rows at a time a piece of each, as wide as the
+ * block, is unpacked and turned. */
 #include "backends/kernels_vec.h"
 
 #include <string.h>
@@ -15,8 +18,9 @@ enum {
     AMX_TILE = 1024, // bytes
     SUM_BYTES = ROW_BLOCK * DW_GEMM_TOKENS * 4,
     PANEL_BYTES = ROW_BLOCK * DW_PANEL_LD * 4, // F32, or two parts of BF16
+    STRIP = DW_AMX_STEP * ROW_BLOCK,           // values of 32 rows of a transposed matrix
 };
-_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
+_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + 2 * STRIP * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 static int tiles_of(int n) { return (n + DW_TILE - 1) / DW_TILE; }
@@ -91,6 +95,7 @@ typedef struct product {
     dw_level level;
     dw_gemm_form form;
     const dw_tensor *w;
+    bool turned;    // w is stored transposed: "rows" are its columns
     const int32_t *list;
     size_t first;
     const uint8_t *packed;
@@ -101,6 +106,7 @@ typedef struct product {
     uint8_t *panel;
     float *row;     // DW_PANEL_K values of a weight row
     float *square;  // one square, transposed
+    float *strip;   // STRIP values as stored, and as many transposed
 } product;
 
 static const uint8_t *row_at(const product *p, int r) {
@@ -126,6 +132,39 @@ static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0,
     }
 }
 
+/* Pieces of the stored rows k0 .. k0 + n_k - 1, at most 32, columns row0 .. row0 + n_rows - 1 of the block, as a strip of
+ * (32, n_padded), zeros where there is nothing. */
+static void unpack_strip(const product *p, int row0, int n_rows, int n_padded, int k0, int n_k) {
+    dw_unpack_fn *decode = dw_unpack_of(p->level, p->w->type);
+    const size_t row_bytes = dw_tensor_row_bytes(p->w), offset = dw_qtype_row_bytes(p->w->type, p->first + (size_t)row0);
+    const uint8_t *from = p->w->data + (size_t)k0 * row_bytes + offset;
+    for (int k = 0; k < DW_AMX_STEP; k++, from += row_bytes) {
+        float *to = p->strip + (size_t)k * (size_t)n_padded;
+        const int n = k < n_k ? n_rows : 0;
+        if (n) decode(from, to, (size_t)n);
+        memset(to + n, 0, (size_t)(n_padded - n) * sizeof *to);
+    }
+}
+
+/* The panel that unpack would make of the transposed matrix. */
+static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
+    const dw_vec *vec = dw_vec_of(p->level);
+    const int n_parts = weight_parts(p->form), n_steps = steps_of(k);
+    const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
+    for (int step = 0; step < n_steps; step++) {
+        const bool flat = p->form == DW_GEMM_F32;
+        float *turned = flat ? (float *)(void *)p->panel + step * DW_AMX_STEP : p->strip + STRIP; // rows of the product, 32 values each
+        const size_t ld = flat ? DW_PANEL_LD : DW_AMX_STEP;
+        unpack_strip(p, row0, n_rows, n_padded, k0 + step * DW_AMX_STEP, smaller(DW_AMX_STEP, k - step * DW_AMX_STEP));
+        for (int r = 0; r < n_padded; r += DW_TILE)
+            for (int i = 0; i < DW_AMX_STEP; i += DW_TILE)
+                vec->transpose(p->strip + (size_t)i * (size_t)n_padded + r, (size_t)n_padded, turned + (size_t)r * ld + i, ld);
+        for (int r = 0; !flat && r < n_padded; r++)
+            dw_amx_unpack(turned + (size_t)r * ld, 1, r % DW_TILE, n_parts,
+                          p->panel + (size_t)(r / DW_TILE) * tile_row_bytes + (size_t)(step * n_parts) * AMX_TILE);
+    }
+}
+
 /* ---- product ------------------------------------------------------------------------------------------------ */
 
 /* Finished sums of one or two token tiles, [row tile][token tile], to their places in y. */
@@ -147,13 +186,13 @@ static void store_sums(const product *p, const float *sum, int row0, int n_rows,
 
 /* Rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles at a time stay in L1 while all rows pass. */
 static void multiply_block(const product *p, int row0, int n_rows) {
-    const int n = (int)p->w->ne[0], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->n_tokens);
+    const int n = (int)p->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->n_tokens);
     const int n_row_tiles = p->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX: pairs
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
         const uint8_t *x = p->packed + chunk_offset(p->form, p->n_tokens, k0);
-        unpack(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
+        (p->turned ? unpack_turned : unpack)(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->form, k)) {
             const int here = smaller(2, n_token_tiles - t);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
@@ -167,15 +206,26 @@ static void multiply_block(const product *p, int row0, int n_rows) {
     }
 }
 
-void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
-                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch) {
-    product p = {level, form, w, list, first, packed, n_tokens, y, ldy, NULL, NULL, NULL, NULL};
+static void multiply_all(product p, int n_rows, uint8_t *scratch) {
     p.sum = (float *)(void *)scratch;
     p.panel = scratch + SUM_BYTES;
     p.row = (float *)(void *)(p.panel + PANEL_BYTES);
     p.square = p.row + DW_PANEL_K;
-    if (form != DW_GEMM_F32) dw_amx_begin();
+    p.strip = p.square + SQUARE;
+    if (p.form != DW_GEMM_F32) dw_amx_begin();
     for (int r = 0; r < n_rows; r += ROW_BLOCK)
         multiply_block(&p, r, smaller(ROW_BLOCK, n_rows - r));
-    if (form != DW_GEMM_F32) dw_amx_end();
+    if (p.form != DW_GEMM_F32) dw_amx_end();
+}
+
+void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
+                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch) {
+    const product p = {.level = level, .form = form, .w = w, .list = list, .first = first, .packed = packed, .n_tokens = n_tokens, .y = y, .ldy = ldy};
+    multiply_all(p, n_rows, scratch);
+}
+
+void dw_gemm_columns(dw_level level, dw_gemm_form form, const dw_tensor *w, size_t first, int n_columns, const uint8_t *packed, int n_tokens,
+                     float *y, size_t ldy, uint8_t *scratch) {
+    const product p = {.level = level, .form = form, .w = w, .turned = true, .first = first, .packed = packed, .n_tokens = n_tokens, .y = y, .ldy = ldy};
+    multiply_all(p, n_columns, scratch);
 }

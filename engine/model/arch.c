@@ -40,7 +40,7 @@ const dw_arch *dw_arch_of_hf(const char *class_name) {
 
 /* ---- hyperparameters ------------------------------------------------------------------------------- */
 
-enum { MAX_LAYERS = 512, MAX_DIM = 1 << 24 }; // llama.cpp's limit; far beyond any model
+enum { MAX_LAYERS = 512, MAX_DIM = 1 << 24, MAX_RANK = 1 << 16 }; // llama.cpp's limit; far beyond any model
 
 typedef struct keys { // of one file: "llama.block_count" from "block_count"
     const dw_gguf *g;
@@ -277,6 +277,31 @@ static int bind_ffn(binder *b, const dw_hparams *hp, dw_layer *w) {
                : 0;
 }
 
+/* A transposed down makes a gated layer; a predictor is four tensors more, or none. */
+static int bind_gate(binder *b, const dw_model *m, dw_layer *w) {
+    const size_t d = (size_t)m->net.hp.n_embd, n_ff = (size_t)w->n_ff;
+    static const char *const names[] = {"ffn_pred_a.weight", "ffn_pred_a.bias", "ffn_pred_b.weight", "ffn_pred_b.bias"};
+    const dw_tensor *a = NULL, *any = NULL;
+    dw_layer_gate *g = &w->sparse;
+    if (bind(b, "ffn_down_t.weight", d, n_ff, false, &g->down_t)) return -1;
+    for (int i = 3; i >= 0; i--) {
+        char full[96];
+        snprintf(full, sizeof full, "%s%s", b->prefix, names[i]);
+        a = dw_gguf_find_tensor(b->g, full);
+        if (a) any = a;
+    }
+    if (any && !g->down_t.name) return dw_fail(b->err, "tensor '%sffn_down_t.weight' is missing beside '%s'", b->prefix, any->name);
+    if (!g->down_t.name) return 0;
+    if (dw_model_gate_group(m, &g->group, b->err)) return -1;
+    if (!any) return 0;
+    const size_t rank = a ? a->ne[1] : 1, n_groups = (n_ff + (size_t)g->group - 1) / (size_t)g->group; // without A bind fails
+    if (rank < 1 || rank > MAX_RANK) return dw_fail(b->err, "tensor '%s' has %zu rows, expected 1 to %d", a->name, rank, MAX_RANK);
+    return bind(b, names[0], d, rank, true, &g->pred_a) || bind(b, names[1], rank, 0, true, &g->pred_a_bias) ||
+                   bind(b, names[2], rank, n_groups, true, &g->pred_b) || bind(b, names[3], n_groups, 0, true, &g->pred_b_bias)
+               ? -1
+               : 0;
+}
+
 /* The factors of Llama 3's rope scaling, divided into each pair's frequency. */
 static int bind_rope_freqs(dw_model *m, binder *b) {
     dw_tensor t = {0};
@@ -317,7 +342,7 @@ static int bind_tensors(dw_model *m, dw_err *err) {
         b.prefix = prefix;
         dw_layer *w = &net->layer[l];
         w->n_ff = hp->n_ff[l], w->n_head = hp->n_head[l], w->n_head_kv = hp->n_head_kv[l];
-        if ((w->n_head && bind_attention(&b, m->arch, hp, w)) || bind_ffn(&b, hp, w)) return -1;
+        if ((w->n_head && bind_attention(&b, m->arch, hp, w)) || bind_ffn(&b, hp, w) || bind_gate(&b, m, w)) return -1;
     }
     if (b.n_bound != dw_gguf_n_tensors(m->gguf))
         return dw_fail(err, "the file has %zu tensors, architecture '%s' uses %zu of them", dw_gguf_n_tensors(m->gguf), hp->arch, b.n_bound);
@@ -335,5 +360,5 @@ int dw_model_bind(dw_model *m, dw_err *err) {
                        (int)(name.len < 60 ? name.len : 60), name.ptr);
     m->net.rope_neox = m->arch->rope_neox;
     const keys k = {m->gguf, m->arch->name, err};
-    return read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) ? -1 : 0;
+    return read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) || dw_model_read_gate(m, err) ? -1 : 0;
 }

@@ -45,16 +45,25 @@ int dw_model_need_tokenizer(dw_model *m, dw_err *err) {
     return m->tokenizer ? 0 : -1;
 }
 
+/* What gate and train add (formats/sparse.h) is no weight of the model: down's transposed copy is down once more. */
+static bool is_dense_weight(const dw_tensor *t) { return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_"); }
+
 size_t dw_model_n_params(const dw_model *m) {
     size_t n = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) n += dw_tensor_n_values(dw_gguf_tensor(m->gguf, i));
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
+        const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
+        if (is_dense_weight(t)) n += dw_tensor_n_values(t);
+    }
     return n;
 }
 
 /* All tensors, but of an untied embedding only one row. */
 size_t dw_model_bytes_per_token(const dw_model *m) {
     size_t n = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) n += dw_gguf_tensor(m->gguf, i)->n_bytes;
+    for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
+        const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
+        if (is_dense_weight(t)) n += t->n_bytes;
+    }
     const dw_tensor *embd = &m->net.token_embd;
     return m->net.hp.tied ? n : n - embd->n_bytes + dw_tensor_row_bytes(embd);
 }

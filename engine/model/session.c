@@ -42,7 +42,9 @@ static void lay_out(dw_session *s, layout *a) {
     p->mix = take(a, rows * heads, sizeof *p->mix);
     p->gate = take(a, rows * (size_t)hp->n_ff_max, sizeof *p->gate);
     p->neuron = take(a, rows * (size_t)hp->n_ff_max, sizeof *p->neuron);
-    p->scratch = take(a, s->backend->scratch_bytes(net, o->n_batch, o->n_ctx, dw_pool_size(o->pool)), 1);
+    p->scratch = take(a, s->backend->scratch_bytes(net, o->n_batch, o->n_ctx, dw_pool_size(o->pool), o->select), 1);
+    p->coverage = take(a, (size_t)dw_pool_size(o->pool) * (size_t)hp->n_layer, sizeof *p->coverage);
+    s->injected = take(a, (size_t)hp->n_layer, sizeof *s->injected);
     const size_t size = o->kv == DW_KV_CACHE_F32 ? 4 : 2;
     p->cache.k = take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
     p->cache.v = take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
@@ -101,6 +103,7 @@ dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_er
     s->pass.pool = s->o.pool;
     s->pass.exact = s->o.exact;
     s->pass.n_batch = s->o.n_batch;
+    s->pass.select = s->o.select;
     s->pass.cache.type = s->o.kv;
     s->pass.cache.n_ctx = s->o.n_ctx;
     s->pass.cache.n_seq = s->o.n_seq;
@@ -235,4 +238,29 @@ int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err
     }
     s->selection = sel;
     return 0;
+}
+
+/* ---- gated layers --------------------------------------------------------------------------------------- */
+
+dw_coverage dw_session_coverage(const dw_session *s, int layer) {
+    dw_coverage sum = {0};
+    for (int i = 0; i < dw_pool_size(s->o.pool); i++) {
+        const dw_coverage *c = &s->pass.coverage[i * s->model->net.hp.n_layer + layer];
+        sum.n_tokens += c->n_tokens;
+        sum.n_open += c->n_open;
+        sum.n_computed += c->n_computed;
+        sum.n_bytes += c->n_bytes;
+        sum.n_few += c->n_few;
+    }
+    return sum;
+}
+
+void dw_session_reset_coverage(dw_session *s) {
+    memset(s->pass.coverage, 0, (size_t)dw_pool_size(s->o.pool) * (size_t)s->model->net.hp.n_layer * sizeof *s->pass.coverage);
+}
+
+void dw_session_inject(dw_session *s, const float *activity, uint64_t seed) {
+    if (activity) memcpy(s->injected, activity, (size_t)s->model->net.hp.n_layer * sizeof *s->injected);
+    s->pass.injected = activity ? s->injected : NULL;
+    s->pass.injected_seed = seed;
 }

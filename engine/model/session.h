@@ -18,6 +18,7 @@ struct dw_session {
     int *wanted;          // ... and which of its tokens they are
     dw_tap tap;
     const dw_selection *selection;
+    float *injected;      // (n_layer)
     uint8_t *arena;       // all of the above
     size_t arena_bytes;
 };
