@@ -1,8 +1,10 @@
 /* build.c - files for tests, made in memory. */
 #include "tests/build.h"
+#include "formats/sparse.h"
 #include "tests/test.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +92,137 @@ void save(const test_bytes *b, const char *path) {
     FILE *f = fopen(path, "wb");
     need(f, path);
     need(fwrite(b->data, 1, b->size, f) == b->size && !fclose(f), path);
+}
+
+/* ---- gated models ---------------------------------------------------------------------------------------- */
+
+static void need_no(const dw_err *err) {
+    if (!err->text[0]) return;
+    fprintf(stderr, "%s\n", err->text);
+    exit(1);
+}
+
+enum { MAX_ADDED = 1024 };
+
+typedef struct added { // a tensor that the parent has not, as bytes
+    char name[64];
+    const dw_qtype_row *type;
+    size_t ne[2];
+    uint8_t *data;
+    bool left_out;
+} added;
+
+typedef struct gating {
+    const gated_file *o;
+    const dw_gguf *parent;
+    dw_rng rng;
+    added tensor[MAX_ADDED];
+    int n;
+} gating;
+
+static uint8_t *add(gating *g, int l, const char *name, const dw_qtype_row *type, size_t ne0, size_t ne1) {
+    added *t = &g->tensor[g->n++];
+    snprintf(t->name, sizeof t->name, "blk.%d.%s", l, name);
+    t->type = type;
+    t->ne[0] = ne0, t->ne[1] = ne1;
+    t->data = calloc(ne1, dw_qtype_row_bytes(type, ne0));
+    need(t->data, "calloc");
+    t->left_out = g->o->without && !strcmp(g->o->without, t->name);
+    return t->data;
+}
+
+static void add_random(gating *g, int l, const char *name, size_t ne0, size_t ne1, double mean, double deviation) {
+    float *x = (float *)(void *)add(g, l, name, dw_qtype_get(DW_F32), ne0, ne1);
+    for (size_t i = 0; i < ne0 * ne1; i++) x[i] = (float)(mean + deviation * dw_rng_normal(&g->rng));
+}
+
+/* Down transposed in its own type where rows are whole blocks, else F32; for a twin turned back as F32. */
+static void add_down(gating *g, int l, const dw_tensor *down) {
+    const size_t n_ff = down->ne[0], n_embd = down->ne[1];
+    const dw_qtype_row *type = n_embd % (size_t)down->type->block ? dw_qtype_get(DW_F32) : down->type;
+    float *values = calloc(n_ff * n_embd, sizeof *values), *row = calloc(n_embd, sizeof *row);
+    need(values && row, "calloc");
+    for (size_t i = 0; i < n_embd; i++) down->type->decode(down->data + i * dw_tensor_row_bytes(down), values + i * n_ff, n_ff);
+    uint8_t *bytes = g->o->twin ? add(g, l, "ffn_down.weight", dw_qtype_get(DW_F32), n_ff, n_embd) : add(g, l, "ffn_down_t.weight", type, n_embd, n_ff);
+    const size_t row_bytes = dw_qtype_row_bytes(type, n_embd);
+    uint8_t *packed = calloc(1, row_bytes);
+    need(packed, "calloc");
+    for (size_t j = 0; j < n_ff; j++) {
+        for (size_t i = 0; i < n_embd; i++) row[i] = values[i * n_ff + j];
+        type->encode(row, g->o->twin ? packed : bytes + j * row_bytes, n_embd, NULL);
+        if (!g->o->twin) continue;
+        type->decode(packed, row, n_embd);
+        for (size_t i = 0; i < n_embd; i++) ((float *)(void *)bytes)[i * n_ff + j] = row[i];
+    }
+    free(values), free(row), free(packed);
+}
+
+static void add_layer(gating *g, int l, const dw_tensor *down) {
+    const size_t n_ff = down->ne[0], n_embd = down->ne[1], rank = (size_t)g->o->rank;
+    dw_rng_seed(&g->rng, 77 + (uint64_t)l); // a twin gets the same biases
+    add_random(g, l, "ffn_gate.bias", n_ff, 1, 0, 0.1);
+    add_random(g, l, "ffn_up.bias", n_ff, 1, 0, 0.1);
+    add_random(g, l, "ffn_down.bias", n_embd, 1, 0, 0.1);
+    add_down(g, l, down);
+    if (!rank || g->o->twin) return;
+    const size_t n_groups = (n_ff + (size_t)g->o->group - 1) / (size_t)g->o->group;
+    add_random(g, l, "ffn_pred_a.weight", n_embd, rank, 0, 1 / sqrt((double)n_embd));
+    add_random(g, l, "ffn_pred_a.bias", rank, 1, 0, 0.1);
+    add_random(g, l, "ffn_pred_b.weight", rank, n_groups, 0, 1 / sqrt((double)rank));
+    add_random(g, l, "ffn_pred_b.bias", n_groups, 1, (double)g->o->open_bias, 0.01);
+}
+
+static void set_per_layer(dw_gguf_writer *w, const char *key, const float *values, float all, int n) {
+    float value[64];
+    need(n <= 64, "layers");
+    for (int l = 0; l < n; l++) value[l] = values ? values[l] : all;
+    dw_gguf_set_array(w, key, DW_KV_F32, value, (size_t)n);
+}
+
+static void set_gate_keys(dw_gguf_writer *w, const gated_file *o, int n_layer) {
+    const int n = n_layer + o->layers_more;
+    dw_gguf_set_text(w, DW_KEY_GATE_RULE, "test");
+    dw_gguf_set_u32(w, DW_KEY_GATE_GROUP, (uint32_t)o->group);
+    set_per_layer(w, DW_KEY_GATE_THRESHOLD, o->threshold, 0, n);
+    set_per_layer(w, DW_KEY_GATE_ACTIVITY, o->activity, 1, n);
+    if (o->dense) dw_gguf_set_array(w, DW_KEY_GATE_DENSE, DW_KV_BOOL, o->dense, (size_t)n);
+    if (o->input) dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, o->input);
+}
+
+void write_gated(const char *parent, const char *path, const gated_file *o) {
+    dw_err err = {0};
+    static gating g;
+    g = (gating){.o = o, .parent = dw_gguf_open(parent, &err)};
+    dw_gguf_writer *w = g.parent ? dw_gguf_writer_new(path, &err) : NULL;
+    need_no(&err);
+    for (size_t i = 0; i < dw_gguf_n_kv(g.parent); i++) dw_gguf_set_kv(w, dw_gguf_kv(g.parent, i)->key, dw_gguf_kv(g.parent, i));
+    int n_layer = 0;
+    for (const dw_tensor *down;; n_layer++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", n_layer);
+        if (!(down = dw_gguf_find_tensor(g.parent, name))) break;
+        add_layer(&g, n_layer, down);
+    }
+    if (!o->twin) set_gate_keys(w, o, n_layer);
+    for (int pass = 0; pass < 2; pass++) { // tensors are told, then written
+        if (pass && dw_gguf_begin(w, &err)) break;
+        for (size_t i = 0; i < dw_gguf_n_tensors(g.parent); i++) {
+            const dw_tensor *t = dw_gguf_tensor(g.parent, i);
+            if (o->twin && strstr(t->name, "ffn_down.weight")) continue;
+            if (!pass) dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+            else dw_gguf_write(w, t->data, t->n_bytes, &err);
+        }
+        for (const added *t = g.tensor; t < g.tensor + g.n; t++) {
+            if (t->left_out) continue;
+            if (!pass) dw_gguf_add_tensor(w, t->name, t->type, t->ne[1] > 1 ? 2 : 1, t->ne);
+            else dw_gguf_write(w, t->data, t->ne[1] * dw_qtype_row_bytes(t->type, t->ne[0]), &err);
+        }
+    }
+    if (!err.text[0]) dw_gguf_commit(w, &err);
+    need_no(&err);
+    for (const added *t = g.tensor; t < g.tensor + g.n; t++) free(t->data);
+    dw_gguf_writer_free(w);
+    dw_gguf_close((dw_gguf *)(uintptr_t)g.parent);
 }
 
 /* ---- broken files -------------------------------------------------------------------------------- */

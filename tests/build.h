@@ -43,6 +43,26 @@ void put_safetensors(test_bytes *b, const char *json);
 /* Writes the bytes to a file; ends the program when that fails. */
 void save(const test_bytes *b, const char *path);
 
+/* ---- gated models ------------------------------------------------------------------------------------
+ *
+ * A model's file and what engine/formats/sparse.h adds, with planted biases in the FFN.  Or its dense twin: the same
+ * values, but down is what the transposed copy decodes to, in F32. */
+typedef struct gated_file {
+    bool twin;
+    int group;
+    const float *threshold, *activity; // n_layer; NULL: all 0, all 1
+    const uint8_t *dense;              // n_layer; NULL: no key
+    int rank;                          // of the predictors; 0: none
+    float open_bias;                   // added to every score
+    const char *input;                 // "ffn", "previous"; NULL: no key
+    /* damage */
+    int layers_more;                   // added to the lengths of arrays
+    const char *without;               // tensor that is left out: "blk.1.ffn_pred_b.bias"
+} gated_file;
+
+/* Ends the program when files cannot be read or written. */
+void write_gated(const char *parent, const char *path, const gated_file *o);
+
 /* ---- broken files ----------------------------------------------------------------------------------
  *
  * tests/broken/ holds one small file for every way of being wrong that a reader was ever fooled by, so that other

@@ -8,14 +8,14 @@
  * every token: their pages and cache lines stay with the core); the rest, and all pieces in `many`, are taken from a
  * counter, so that a thread that lost its core does not stop the others.  Who computes a piece never matters.
  *
- * Gated layers (gate.h).  Few tokens: a walk over the neurons adds the down rows of open ones to a sum of its own, and
+ * Gated layers (open_groups.h).  Few tokens: a walk over the neurons adds the down rows of open ones to a sum of its own, and
  * ffn_down adds up these sums; every thread has one for its share, and each piece of the rest one, so that the order of
  * additions is always the same.  Many tokens: all gates, a decision for each token, all ups; closed neurons are zeros, and
  * down is a product with the transposed matrix. */
 #ifndef DW_BACKEND_CPU_H
 #define DW_BACKEND_CPU_H
 
-#include "backends/gate.h"
+#include "backends/open_groups.h"
 #include "backends/kernels_vec.h"
 
 #include <stdatomic.h>

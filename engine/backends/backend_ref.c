@@ -4,7 +4,7 @@
  * result is the same for every number of threads and however tokens are batched; and on every machine, but for the last
  * bit of libm's exp.  A product works on
  * a tile of tokens at a time, tokens innermost: that keeps the order of each sum and still fills vector registers. */
-#include "backends/gate.h"
+#include "backends/open_groups.h"
 
 #include <math.h>
 #include <string.h>
@@ -316,7 +316,7 @@ static void dense_neurons(dw_pass *p, int l, int ith, int n_threads) {
     if (ith == 0) dw_count_dense(p, l, false);
 }
 
-/* ---- gated layers (gate.h) -------------------------------------------------------------------------------- */
+/* ---- gated layers (open_groups.h) -------------------------------------------------------------------------------- */
 
 static void store_relu(void *ctx, size_t row, int token, double sum) { store(ctx, row, token, sum > 0 ? sum : 0); }
 

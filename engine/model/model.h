@@ -35,7 +35,7 @@ struct dw_model {
 /* Fills arch, net and rope of a model whose file is open (arch.c). */
 int dw_model_bind(dw_model *m, dw_err *err);
 
-/* Keys of run-time sparsity (gate.c): the size of a group, and what the layers with a transposed down need besides. */
+/* Keys of run-time sparsity (gate_keys.c): the size of a group, and what the layers with a transposed down need besides. */
 int dw_model_gate_group(const dw_model *m, int *group, dw_err *err);
 int dw_model_read_gate(dw_model *m, dw_err *err);
 

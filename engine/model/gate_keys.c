@@ -1,4 +1,4 @@
-/* gate.c - what a gated model's keys say (formats/sparse.h), checked and given to the layers. */
+/* gate_keys.c - what a gated model's keys say (formats/sparse.h), checked and given to the layers. */
 #include "formats/sparse.h"
 #include "model/model.h"
 

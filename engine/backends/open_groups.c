@@ -1,5 +1,5 @@
-/* gate.c - the decisions of gated layers. */
-#include "backends/gate.h"
+/* open_groups.c - the decisions of gated layers. */
+#include "backends/open_groups.h"
 #include "formats/sparse.h"
 
 #include <math.h>

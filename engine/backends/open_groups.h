@@ -1,4 +1,4 @@
-/* gate.h - inside of the backends: which groups of neurons of a gated layer are open for a token.
+/* open_groups.h - inside of the backends: which groups of neurons of a gated layer are open for a token.
  *
  * Both backends decide by these functions, from the gates or scores that they compute their own way; so a decision is the
  * same wherever these numbers are.  Flags (n_tokens, dw_n_groups) hold 1 for an open group.  A list of selected neurons
@@ -6,8 +6,8 @@
  *
  * A predictor's hidden values z = relu(A h + a) come from the FFN's input of the layer itself, or of the layer before,
  * which then computes them in its own FFN step: the layer finds them ready. */
-#ifndef DW_GATE_H
-#define DW_GATE_H
+#ifndef DW_OPEN_GROUPS_H
+#define DW_OPEN_GROUPS_H
 
 #include "backends/backends.h"
 
