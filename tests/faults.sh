@@ -7,7 +7,7 @@
 # status 1, exactly one line on stderr that begins with the program's name, no OUTPUT and no *.part file.  A signal or
 # any other status is an error.  The places to fail come from build/faults.so (preload_faults.c): the first call of
 # every distinct call stack, and the last.  FAULT_RUNS (60) bounds the runs of each kind, which then take places
-# evenly; DW_SLOW takes all.  Give the command -t 1 and -q.
+# evenly; DW_SLOW takes all.  FAULT_KINDS (alloc io) restricts what fails.  Give the command -t 1 and -q.
 set -u
 output=$1
 program=$2
@@ -62,7 +62,7 @@ check() {
     compgen -G "$output.*.part" >/dev/null && bad "$kind" "$n" "left a partial file"
 }
 
-for kind in alloc io; do
+for kind in ${FAULT_KINDS:-alloc io}; do
     variable=FAULT_${kind^^}
     total=$(sed -n "s/^total $kind //p" "$work/count")
     { sed -n "s/^$kind //p" "$work/count"; echo "$total"; } | sort -nu >"$work/places"

@@ -39,6 +39,10 @@ int dw_model_bind(dw_model *m, dw_err *err);
 int dw_model_gate_group(const dw_model *m, int *group, dw_err *err);
 int dw_model_read_gate(dw_model *m, dw_err *err);
 
+/* Whether down can be encoded from another model: the same shape, F32, F16 or BF16, and the same values but for rounding
+ * (a few rows are compared). */
+int dw_model_check_source(const dw_model *m, const dw_model *source, dw_err *err);
+
 /* cos and sin of every position and pair: table (n_ctx, head_dim/2, 2). */
 void dw_rope_table(const dw_model *m, int n_ctx, float *table);
 

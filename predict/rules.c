@@ -1,0 +1,121 @@
+/* rules.c - the table of rules, and quantiles of histograms. */
+#include "predict/rules.h"
+
+#include <math.h>
+#include <string.h>
+
+static const uint32_t *of_neurons(const dw_stats_layer *s, int group) { return group == 1 ? s->hist_gate : NULL; }
+
+static const uint32_t *of_groups(const dw_stats_layer *s, int group) {
+    for (int i = 0; i < DW_STATS_N_GROUPS; i++)
+        if (dw_stats_group_sizes[i] == group) return s->hist_group[i];
+    return NULL;
+}
+
+// clang-format off
+const predict_rule predict_rules[] = {
+    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763", "1", of_neurons},
+    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group", "CATS over groups, the first attempt of the story", "32, 64 or 128", of_groups},
+    {0}};
+// clang-format on
+
+const predict_rule *predict_rule_find(const char *name) {
+    for (const predict_rule *r = predict_rules; r->name; r++)
+        if (!strcmp(r->name, name)) return r;
+    return NULL;
+}
+
+/* ---- silu backwards --------------------------------------------------------------------------------------------- */
+
+#define SILU_MIN_AT (-1.2784645427610738) // where silu is smallest
+#define SILU_DEPTH 0.2784645427610738     // -silu there
+
+static double silu(double g) { return g / (1 + exp(-g)); }
+
+/* The g between a and b with |silu(g)| = t, where |silu| rises from a to b. */
+static double silu_inverse(double t, double a, double b) {
+    for (int i = 0; i < 64; i++) {
+        const double middle = 0.5 * (a + b);
+        *(fabs(silu(middle)) < t ? &a : &b) = middle;
+    }
+    return 0.5 * (a + b);
+}
+
+/* How many pre-activations have |silu(g)| < t, if each unit of g holds as many: up to a constant, the length of that set. */
+static double length_below(double t) {
+    const double positive = silu_inverse(t, 0, t + 1);
+    if (t >= SILU_DEPTH) return positive;
+    return positive - (silu_inverse(t, 0, SILU_MIN_AT) - silu_inverse(t, -100, SILU_MIN_AT));
+}
+
+/* ---- distributions ---------------------------------------------------------------------------------------------- */
+
+/* The largest of m independent values is below t when all are: the share for one of them, and back. */
+static double of_one(const predict_values *v, double below) { return pow(fmin(fmax(below, v->least), 1 - v->least), 1.0 / v->group); }
+static double of_all(const predict_values *v, double share) { return pow(share, v->group); }
+
+static double logit(double p) { return log(p / (1 - p)); }
+static double of_logit(double x) { return 1 / (1 + exp(-x)); }
+
+/* Between two knots.  The logit of what layers' gates look like is nearly a straight line over the pre-activation, tails included;
+ * where both sides of silu's minimum fall into one bin, the share itself is nearer to one. */
+static double between(const predict_values *v, int k, double t) {
+    const double from = length_below(v->knot[k - 1]), way = (length_below(t) - from) / (length_below(v->knot[k]) - from);
+    const double low = of_one(v, v->below[k - 1]), high = of_one(v, v->below[k]);
+    if (v->knot[k] == SILU_DEPTH) return of_all(v, low + way * (high - low));
+    return of_all(v, of_logit(logit(low) + way * (logit(high) - logit(low))));
+}
+
+/* Above silu's minimum there are only positive pre-activations: as dense as in the next bin, as far as its own bin reaches. */
+static void place_minimum(predict_values *v, int k) {
+    const double *edge = v->knot + k; // the minimum, the upper edge of its bin, that of the next one
+    const double low = of_one(v, v->below[k - 1]), high = of_one(v, v->below[k + 1]), next = of_one(v, v->below[k + 2]);
+    const double above = (next - high) * (length_below(edge[1]) - length_below(edge[0])) / (length_below(edge[2]) - length_below(edge[1]));
+    v->below[k] = of_all(v, high - above > low ? high - above : low);
+}
+
+static void fill_values(predict_values *v, const uint64_t *n, uint64_t n_all) {
+    const int minimum = dw_stats_bin((float)SILU_DEPTH);
+    uint64_t below = 0;
+    for (int b = 0, k = 0; b <= DW_STATS_BINS; b++, k++) { // the last bin, which holds all larger values, is as wide as the others
+        v->knot[k] = b < DW_STATS_BINS ? (double)dw_stats_bin_edge(b) : M_SQRT2 * (double)dw_stats_bin_edge(b - 1);
+        v->below[k] = (double)below / (double)n_all;
+        if (b < DW_STATS_BINS) below += n[b];
+        if (b == minimum) v->knot[++k] = SILU_DEPTH;
+    }
+    place_minimum(v, minimum + 1);
+}
+
+int predict_values_of(predict_values *v, const predict_rule *rule, int group, const dw_stats_layer *s, dw_err *err) {
+    const uint32_t *row = rule->histograms(s, group);
+    uint64_t n[DW_STATS_BINS] = {0}, n_all = 0;
+    if (!row) return dw_fail(err, "rule '%s' works on groups of %s, not of %d", rule->name, rule->groups, group);
+    for (int first = 0; first < s->n_ff; first += group, row += DW_STATS_BINS) {
+        const int n_neuron = s->n_ff - first < group ? s->n_ff - first : group;
+        for (int b = 0; b < DW_STATS_BINS; b++) n[b] += (uint64_t)row[b] * (uint64_t)n_neuron;
+    }
+    for (int b = 0; b < DW_STATS_BINS; b++) n_all += n[b];
+    if (!n_all) return dw_fail(err, "the statistics hold no histograms of the gates; collect them from texts (an importance file has none)");
+    *v = (predict_values){.group = group, .least = 0.5 / (double)n_all};
+    fill_values(v, n, n_all);
+    return 0;
+}
+
+double predict_activity_at(const predict_values *v, float threshold) {
+    const double t = (double)threshold;
+    int k = 1;
+    if (t <= 0) return 1;
+    while (k < PREDICT_KNOTS - 1 && v->knot[k] < t) k++;
+    return 1 - (k == 1 || t >= v->knot[k] ? v->below[k] : between(v, k, t));
+}
+
+float predict_threshold_for(const predict_values *v, double activity) {
+    if (activity >= 1) return 0;
+    if (1 - v->below[1] <= activity) return (float)v->knot[1];
+    double low = v->knot[1], high = v->knot[PREDICT_KNOTS - 1];
+    for (int i = 0; i < 64; i++) {
+        const double middle = sqrt(low * high);
+        *(predict_activity_at(v, (float)middle) > activity ? &low : &high) = middle;
+    }
+    return (float)high;
+}

@@ -1,0 +1,575 @@
+/* test_gate.c - thresholds against what the taps show, transposed copies against down, marks, loss, refusals. */
+#include "build.h"
+#include "engine.h"
+#include "experiments/random_model.h"
+#include "formats/sparse.h"
+#include "model/model.h"
+#include "predict/down_t.h"
+#include "predict/rules.h"
+#include "test.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+/* A path that stays: test_path's own buffers are used again. */
+static const char *file(const char *name) {
+    static char paths[64][256];
+    const char *wanted = test_path(test_folder(), name);
+    int i = 0;
+    while (paths[i][0] && strcmp(paths[i], wanted)) i++;
+    return strcpy(paths[i], wanted);
+}
+
+#define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
+
+/* The trained model of the repository in a number format, made once. */
+static const char *mini(const char *type) {
+    const char *path = file(type);
+    if (access(path, R_OK)) RUN("deadwood-convert experiments/mini -q --type %s -o %s", type, path);
+    return path;
+}
+
+static const char *synth(const char *shape, const char *type) {
+    char name[96];
+    snprintf(name, sizeof name, "%s-%s.gguf", shape, type);
+    const char *path = file(name);
+    if (access(path, R_OK)) RUN("deadwood-synth --shape %s --type %s -o %s -q", shape, type, path);
+    return path;
+}
+
+static const char *a_text(void) {
+    static const char *const words[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
+    const char *path = file("text.txt");
+    if (!access(path, R_OK)) return path;
+    test_bytes b = {0};
+    dw_rng rng;
+    dw_rng_seed(&rng, 3);
+    for (int i = 0; i < 1500; i++) put_text(&b, words[dw_rng_below(&rng, sizeof words / sizeof *words)]);
+    save(&b, path);
+    free(b.data);
+    return path;
+}
+
+enum { N_CTX = 64, N_WINDOWS = 4 };
+
+/* Statistics of a model, made once. */
+static const char *stats_of(const char *model) {
+    char name[128];
+    snprintf(name, sizeof name, "%s.h5", strrchr(model, '/') + 1);
+    const char *path = file(name);
+    if (access(path, R_OK)) RUN("deadwood-collect -q -m %s -f %s -c %d --windows %d --hist-every 1 -o %s", model, a_text(), N_CTX, N_WINDOWS, path);
+    return path;
+}
+
+static const char *gate(const char *model, const char *options) {
+    const char *path = file("gated.gguf");
+    RUN("deadwood-gate -m %s -s %s -o %s %s", model, stats_of(model), path, options);
+    return path;
+}
+
+static void refused(const char *model, const char *stats, const char *options, const char *words) {
+    const char *path = file("refused.gguf");
+    unlink(path);
+    CHECK(test_run("deadwood-gate -m %s -s %s -o %s -q %s", model, stats, path, options) == 1 && access(path, F_OK), "not refused: %s", words);
+    const char *text = test_run_output();
+    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
+}
+
+/* ---- rules --------------------------------------------------------------------------------------------------------- */
+
+/* Values of 64 neurons over 4000 tokens, by lot: histograms and the values themselves. */
+enum { NEURONS = 64, TOKENS = 4000 };
+
+static void draw(dw_stats_layer *s, float *largest, int group, double mean, double deviation) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 11);
+    for (int t = 0; t < TOKENS; t++) {
+        float most[NEURONS] = {0};
+        for (int j = 0; j < NEURONS; j++) {
+            const double g = mean + deviation * dw_rng_normal(&rng);
+            most[j / group] = fmaxf(most[j / group], (float)fabs(g / (1 + exp(-g))));
+        }
+        for (int i = 0; i < NEURONS / group; i++) {
+            uint32_t *hist = group == 1 ? s->hist_gate : s->hist_group[0];
+            hist[i * DW_STATS_BINS + dw_stats_bin(most[i])]++;
+            largest[t * (NEURONS / group) + i] = most[i];
+        }
+    }
+}
+
+static void check_quantiles(int group, double mean, double deviation) {
+    dw_err err = {0};
+    static uint32_t hist[NEURONS * DW_STATS_BINS];
+    static float largest[NEURONS * TOKENS];
+    memset(hist, 0, sizeof hist);
+    dw_stats_layer s = {.n_ff = NEURONS, .hist_gate = hist, .hist_group = {hist}};
+    predict_values v;
+    draw(&s, largest, group, mean, deviation);
+    REQUIRE(!predict_values_of(&v, predict_rule_find(group > 1 ? "group-max" : "cats"), group, &s, &err), "%s", err.text);
+    for (int i = 5; i < 100; i += 5) {
+        const float threshold = predict_threshold_for(&v, i / 100.0);
+        const int n = NEURONS * TOKENS / group;
+        int open = 0;
+        for (int k = 0; k < n; k++) open += largest[k] >= threshold;
+        CHECK(fabs(predict_activity_at(&v, threshold) - i / 100.0) < 5e-3, "%d %%: %g expected", i, predict_activity_at(&v, threshold));
+        CHECK(fabs((double)open / n - i / 100.0) < 0.02, "groups of %d, g of %g +- %g: %d %% wanted, %.4f open", group, mean, deviation, i, (double)open / n);
+    }
+    CHECK(predict_threshold_for(&v, 1) == 0 && predict_activity_at(&v, 0) == 1);
+}
+
+static void quantiles(void) {
+    check_quantiles(1, 0, 1);
+    check_quantiles(1, -1, 1.5);
+    check_quantiles(1, -0.3, 0.4);
+    check_quantiles(32, 0, 1);
+    check_quantiles(32, -2, 1);
+    dw_err err = {0};
+    uint32_t hist[DW_STATS_BINS] = {50, [30] = 50};
+    predict_values v;
+    REQUIRE(!predict_values_of(&v, predict_rule_find("cats"), 1, &(dw_stats_layer){.n_ff = 1, .hist_gate = hist}, &err), "%s", err.text);
+    CHECK(predict_activity_at(&v, predict_threshold_for(&v, 0.8)) == 0.5, "the lowest bin is closed as a whole");
+}
+
+typedef struct counts { // of a layer: neurons whose value reaches the threshold, or an edge of the bin that holds it
+    uint64_t n, open, above_low, above_high;
+} counts;
+
+typedef struct watch {
+    const dw_model *gated;
+    counts layer[64];
+} watch;
+
+/* The edges of the bin that a threshold lies in. */
+static void edges(float threshold, float *low, float *high) {
+    const int b = dw_stats_bin(threshold * 0.99999f);
+    *low = dw_stats_bin_edge(b);
+    *high = dw_stats_bin_edge(b + 1) * 1.00001f;
+}
+
+static void count_open(void *ctx, const dw_tap_event *e) {
+    watch *w = ctx;
+    counts *c = &w->layer[e->layer];
+    const dw_layer_gate *g = &w->gated->net.layer[e->layer].sparse;
+    float low, high;
+    edges(g->threshold, &low, &high);
+    for (int t = 0; t < e->n_tokens; t++) {
+        const float *x = e->values + t * e->n;
+        for (int first = 0; first < e->n; first += g->group) {
+            const int n = e->n - first < g->group ? e->n - first : g->group;
+            float largest = 0;
+            for (int j = first; j < first + n; j++) largest = fmaxf(largest, fabsf(x[j]));
+            c->n += (uint64_t)n;
+            c->open += largest >= g->threshold ? (uint64_t)n : 0;
+            c->above_low += largest >= low ? (uint64_t)n : 0;
+            c->above_high += largest >= high ? (uint64_t)n : 0;
+        }
+    }
+}
+
+/* Runs the model over the windows that the statistics are of, and counts. */
+static bool count_plainly(const char *model, const char *gated, watch *w) {
+    dw_err err = {0};
+    dw_model *m = dw_model_open(model, &err), *g = dw_model_open(gated, &err);
+    dw_pool *pool = dw_pool_new(2, &err);
+    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX}, &err) : NULL;
+    if (!CHECK(g && s && !dw_model_need_tokenizer(m, &err), "%s", err.text)) return false;
+    w->gated = g;
+    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_open, .ctx = w});
+    size_t size, n;
+    int32_t *token = NULL;
+    char *text = dw_read_file(a_text(), 1 << 24, &size, &err);
+    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(m));
+    bool ok = CHECK(text && !dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= N_WINDOWS * N_CTX, "%s", err.text);
+    for (int i = 0; i < N_WINDOWS && ok; i++) {
+        dw_session_rewind(s, 0, 0);
+        if (v->add_bos) token[i * N_CTX] = v->bos;
+        ok = CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N_CTX, .token = token + i * N_CTX}, &err), "%s", err.text);
+    }
+    free(text), free(token);
+    dw_session_free(s), dw_pool_free(pool), dw_model_close(m);
+    return ok;
+}
+
+static void check_activity(const char *model, double activity, int group) {
+    char options[128];
+    watch w = {0};
+    snprintf(options, sizeof options, "--force --rule %s --group %d --activity %g", group > 1 ? "group-max" : "cats", group, activity);
+    const char *gated = gate(model, options);
+    if (!count_plainly(model, gated, &w)) return;
+    for (int l = 0; l < w.gated->net.hp.n_layer; l++) {
+        const counts *c = &w.layer[l];
+        const dw_layer_gate *g = &w.gated->net.layer[l].sparse;
+        const double n = (double)c->n, open = (double)c->open / n, bin = (double)(c->above_low - c->above_high) / n;
+        CHECK(g->group == group && !g->dense && fabs((double)g->activity - activity) < 1e-4, "layer %d: %g expected, %g wanted", l, (double)g->activity, activity);
+        CHECK(fabs(open - (double)g->activity) <= bin + 1e-6, "%s, layer %d: %.4f are open, %.4f expected, the bin holds %.4f", options, l, open, (double)g->activity, bin);
+        CHECK(fabs(open - activity) <= (group > 1 ? 0.06 : 0.03), "%s, layer %d: %.4f are open, %.4f wanted", options, l, open, activity);
+    }
+    dw_model_close((dw_model *)w.gated);
+}
+
+static void activity(void) {
+    check_activity(mini("bf16"), 0.1, 1);
+    check_activity(mini("bf16"), 0.35, 1);
+    check_activity(mini("bf16"), 0.4, 64);
+    check_activity(synth("tiny-deci", "F32"), 0.5, 1);
+    check_activity(synth("tiny-deci", "F32"), 0.7, 64); // widths of 96 and 32: smaller last groups
+}
+
+static void marks(void) {
+    dw_err err = {0};
+    const char *model = mini("bf16");
+    dw_model *m = dw_model_open(gate(model, "--rule cats --activity 0.9"), &err);
+    REQUIRE(m, "%s", err.text);
+    CHECK(strstr(test_run_output(), "stays dense") && strstr(test_run_output(), "no layer is sparse enough"), "%s", test_run_output());
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        const dw_layer_gate *g = &m->net.layer[l].sparse;
+        CHECK(g->dense && g->threshold == 0 && g->activity == 1 && g->down_t.name, "layer %d", l);
+    }
+    dw_model_close(m);
+    m = dw_model_open(gate(model, "--rule cats --activity 0.9 --force"), &err);
+    REQUIRE(m, "%s", err.text);
+    for (int l = 0; l < m->net.hp.n_layer; l++) CHECK(!m->net.layer[l].sparse.dense && m->net.layer[l].sparse.threshold > 0, "layer %d", l);
+    dw_model_close(m);
+    m = dw_model_open(gate(model, "--rule cats --activity 0.1"), &err);
+    REQUIRE(m, "%s", err.text);
+    for (int l = 0; l < m->net.hp.n_layer; l++) CHECK(!m->net.layer[l].sparse.dense && m->net.layer[l].sparse.threshold > 0, "layer %d", l);
+    dw_model_close(m);
+}
+
+/* ---- transposed copies ------------------------------------------------------------------------------------------------ */
+
+/* The relative error of all transposed copies of a file against down of another: the largest of a layer. */
+static double worst_error(const char *gated, const char *model) {
+    dw_err err = {0};
+    dw_model *a = dw_model_open(gated, &err), *b = dw_model_open(model, &err);
+    double worst = 0;
+    if (!CHECK(a && b, "%s", err.text)) return NAN;
+    for (int l = 0; l < a->net.hp.n_layer; l++) {
+        const dw_tensor *t = &a->net.layer[l].sparse.down_t, *down = &b->net.layer[l].down;
+        if (!CHECK(t->name && t->ne[0] == down->ne[1] && t->ne[1] == down->ne[0])) break;
+        const size_t n_embd = t->ne[0], n_ff = t->ne[1];
+        float *x = calloc(n_embd * n_ff, sizeof *x), *y = calloc(n_embd * n_ff, sizeof *y);
+        double error = 0, power = 0;
+        for (size_t j = 0; j < n_ff; j++) t->type->decode(t->data + j * dw_tensor_row_bytes(t), x + j * n_embd, n_embd);
+        for (size_t i = 0; i < n_embd; i++) down->type->decode(down->data + i * dw_tensor_row_bytes(down), y + i * n_ff, n_ff);
+        for (size_t j = 0; j < n_ff; j++) {
+            for (size_t i = 0; i < n_embd; i++) {
+                const double v = (double)y[i * n_ff + j], d = (double)x[j * n_embd + i] - v;
+                error += d * d;
+                power += v * v;
+            }
+        }
+        worst = fmax(worst, sqrt(error / power));
+        free(x), free(y);
+    }
+    dw_model_close(a), dw_model_close(b);
+    return worst;
+}
+
+static void same_tensors(const char *gated, const char *model) {
+    dw_err err = {0};
+    dw_gguf *a = dw_gguf_open(gated, &err), *b = dw_gguf_open(model, &err);
+    REQUIRE(a && b, "%s", err.text);
+    for (size_t i = 0; i < dw_gguf_n_tensors(b); i++) {
+        const dw_tensor *t = dw_gguf_tensor(b, i), *u = dw_gguf_find_tensor(a, t->name);
+        CHECK(u && u->type == t->type && u->n_bytes == t->n_bytes && u->ne[0] == t->ne[0] && !memcmp(u->data, t->data, t->n_bytes), "%s", t->name);
+    }
+    for (size_t i = 0; i < dw_gguf_n_kv(b); i++) {
+        const dw_kv *k = dw_gguf_kv(b, i), *u = dw_gguf_find(a, k->key);
+        if (strcmp(k->key, "deadwood.lineage")) CHECK(u && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes), "%s", k->key);
+    }
+    dw_gguf_close(a), dw_gguf_close(b);
+}
+
+static void exact(void) {
+    static const char *const shapes[] = {"tiny-deci", "tiny-openelm", "tiny-qwen3"};
+    static const char *const types[] = {"F32", "F16", "BF16"};
+    for (int i = 0; i < 3; i++) {
+        const char *model = synth(shapes[i], types[i]), *gated = gate(model, "--rule group-max --group 32 --activity 0.5");
+        CHECK(worst_error(gated, model) == 0, "%s", types[i]);
+        same_tensors(gated, model);
+        CHECK(!strstr(test_run_output(), "RMSE") && strstr(test_run_output(), "stock llama.cpp cannot load"), "%s", test_run_output());
+    }
+    const char *gated = gate(mini("bf16"), "--rule cats --activity 0.3");
+    CHECK(worst_error(gated, mini("bf16")) == 0);
+    same_tensors(gated, mini("bf16"));
+}
+
+/* The loss that the program says. */
+static double stated(void) {
+    const char *at = strstr(test_run_output(), "at most ");
+    return CHECK(at, "no loss is stated: %s", test_run_output()) ? atof(at + strlen("at most ")) : NAN;
+}
+
+static void encoded(void) {
+    static const char *const types[] = {"Q4_0", "Q8_0", "Q6_K"};
+    for (int i = 0; i < 3; i++) {
+        const char *model = synth("mini", types[i]), *gated = gate(model, "--rule cats --activity 0.3");
+        CHECK(strstr(test_run_output(), "16 bits are the better source"), "%s", test_run_output());
+        const double error = worst_error(gated, model), loss = stated();
+        CHECK(error > 0 && error < 0.2 && fabs(error - loss) <= 6e-5, "%s: %.5f is lost, %.5f stated", types[i], error, loss);
+        same_tensors(gated, model);
+    }
+    char options[512];
+    const char *model = mini("q4_0"), *again = gate(model, "--rule cats --activity 0.3");
+    const double twice = worst_error(again, mini("bf16"));
+    snprintf(options, sizeof options, "--rule cats --activity 0.3 --source %s", mini("bf16"));
+    const char *once = gate(model, options);
+    const double loss = stated(), error = worst_error(once, mini("bf16"));
+    CHECK(!strstr(test_run_output(), "better source") && fabs(error - loss) <= 6e-5, "%.5f is lost, %.5f stated", error, loss);
+    CHECK(error < 0.9 * twice, "%.4f from 16 bits, %.4f from 4", error, twice);
+}
+
+static void types(void) {
+    const dw_tensor k = {.type = dw_qtype_get(DW_Q4_K), .ne = {512, 256, 1, 1}}, odd = {.type = dw_qtype_get(DW_Q4_K), .ne = {512, 896, 1, 1}};
+    const dw_tensor none = {.type = dw_qtype_get(DW_Q4_0), .ne = {512, 36, 1, 1}}, half = {.type = dw_qtype_get(DW_BF16), .ne = {7, 9, 1, 1}};
+    CHECK(predict_down_t_type(&k)->id == DW_Q4_K && predict_down_t_type(&odd)->id == DW_Q8_0);
+    CHECK(predict_down_t_type(&none)->id == DW_F16 && predict_down_t_type(&half)->id == DW_BF16);
+}
+
+static void threads(void) {
+    char hash[2][65];
+    dw_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        const char *gated = gate(synth("mini", "Q4_0"), i ? "--rule group-max --group 128 --activity 0.5 -t 3 -q" : "--rule group-max --group 128 --activity 0.5 -t 1");
+        CHECK(!dw_sha256_file(gated, hash[i], &err), "%s", err.text);
+    }
+    CHECK(!strcmp(hash[0], hash[1]));
+}
+
+/* ---- running it ------------------------------------------------------------------------------------------------------ */
+
+/* Logits of 24 tokens by ref. */
+static float *logits(const char *path, dw_select select, size_t *n) {
+    enum { N = 24 };
+    dw_err err = {0};
+    dw_pool *pool = dw_pool_new(2, &err);
+    dw_model *m = dw_model_open(path, &err);
+    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32, .select = select}, &err) : NULL;
+    if (!CHECK(s, "%s", err.text)) exit(1);
+    *n = (size_t)N * (size_t)dw_model_hparams(m)->n_vocab;
+    float *out = calloc(*n, sizeof *out);
+    int32_t token[N];
+    uint8_t all[N];
+    memset(all, 1, sizeof all);
+    for (int i = 0; i < N; i++) token[i] = 7 * i % dw_model_hparams(m)->n_vocab;
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) && !dw_session_logits(s, 0, N, out, &err), "%s", err.text);
+    dw_session_free(s), dw_model_close(m), dw_pool_free(pool);
+    return out;
+}
+
+static void runs(void) {
+    const char *model = synth("tiny-qwen2", "F16");
+    size_t n, n_gated;
+    float *parent = logits(model, DW_SELECT_AUTO, &n);
+    static const struct { const char *options; dw_select select; } ways[] = {
+        {"--rule cats --activity 0.2", DW_SELECT_DENSE},
+        {"--rule cats --activity 0.95", DW_SELECT_AUTO},           // every layer stays dense
+        {"--rule cats --activity 1 --force", DW_SELECT_FUSED},     // everything reaches 0
+        {"--rule group-max --group 32 --activity 1 --force", DW_SELECT_LISTED}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        float *x = logits(gate(model, ways[i].options), ways[i].select, &n_gated);
+        double error = 0, power = 0;
+        for (size_t k = 0; k < n && n == n_gated; k++) {
+            error += ((double)x[k] - parent[k]) * ((double)x[k] - parent[k]);
+            power += (double)parent[k] * parent[k];
+        }
+        CHECK(n == n_gated && error <= 1e-10 * power, "%s: NMSE %.1e", ways[i].options, error / power);
+        free(x);
+    }
+    free(parent);
+}
+
+static void planted(void) {
+    dw_err err = {0};
+    const char *path = file("planted.gguf"), *plain = synth("tiny-deci", "Q4_0");
+    RUN("deadwood-synth --shape tiny-deci --type Q4_0 --gate --group 32 --predictors 8 -q -o %s", path);
+    same_tensors(path, plain);
+    dw_model *m = dw_model_open(path, &err);
+    REQUIRE(m, "%s", err.text);
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        const dw_layer_gate *g = &m->net.layer[l].sparse;
+        CHECK(g->group == 32 && g->threshold == 0 && g->activity == 1 && !g->dense && g->down_t.type->id == DW_Q4_0 && g->pred_a.type->id == DW_F16, "layer %d", l);
+        CHECK((int)g->pred_a.ne[1] == 8 && (int)g->pred_b.ne[1] == (m->net.hp.n_ff[l] + 31) / 32, "layer %d", l);
+    }
+    dw_model_close(m);
+    CHECK(test_run("deadwood-synth --shape tiny-deci --group 32 -o %s", path) == 2);
+}
+
+/* ---- scores ---------------------------------------------------------------------------------------------------------- */
+
+/* The first row of `deadwood-score ARGUMENTS --json`; json_decref() it. */
+static json_t *score(const char *arguments) {
+    if (!CHECK(!test_run("deadwood-score %s --json -q", arguments), "%s: %s", arguments, test_run_output())) return json_null();
+    const char *line = strstr(test_run_output(), "{");
+    json_t *row = line ? json_loads(line, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    CHECK(row, "no row: %s", test_run_output());
+    return row;
+}
+
+static double number(const json_t *row, const char *column) {
+    const json_t *cell = json_object_get(row, column);
+    return json_is_number(cell) ? json_number_value(cell) : NAN;
+}
+
+static bool is_text(const json_t *row, const char *column, const char *expected) {
+    const char *text = json_string_value(json_object_get(row, column));
+    return CHECK(text && !strcmp(text, expected), "%s is '%s', expected '%s'", column, text ? text : "-", expected);
+}
+
+static void coverage(void) {
+    char arguments[1024];
+    const char *model = mini("bf16"), *gated = gate(model, "--rule cats --activity 0.3");
+    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed", gated, a_text(), N_CTX, N_WINDOWS);
+    json_t *row = score(arguments);
+    const double found = number(row, "coverage"), ppl = number(row, "ppl"); // the windows that the statistics are of, without their last tokens
+    CHECK(fabs(found - 0.3) < 0.04, "coverage %g", found);
+    is_text(row, "rule", "cats"), is_text(row, "activity", "0.3"), is_text(row, "group", "1"), is_text(row, "select", "auto"), is_text(row, "tool", "gate");
+    const char *note = json_string_value(json_object_get(row, "note"));
+    CHECK(note && strstr(note, "down_t 4.2 MB of it"), "%s", note ? note : "-");
+    CHECK(isnan(number(row, "bytes_per_token")), "bytes are known that nobody counted");
+    json_decref(row);
+
+    strcat(arguments, " --select dense");
+    row = score(arguments);
+    const double dense = number(row, "bytes_per_token"), dense_ppl = number(row, "ppl");
+    CHECK(dense > 0 && dense_ppl < ppl, "%g bytes, ppl %g, gated %g", dense, dense_ppl, ppl);
+    is_text(row, "select", "dense");
+    json_decref(row);
+
+    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed", model, a_text(), N_CTX, N_WINDOWS);
+    row = score(arguments);
+    CHECK(number(row, "ppl") == dense_ppl && number(row, "bytes_per_token") == dense && isnan(number(row, "coverage")), "the parent differs");
+    json_decref(row);
+}
+
+static void injected(void) {
+    char arguments[1024];
+    const char *path = file("injected.gguf");
+    RUN("deadwood-synth --shape base --type Q4_0 --gate --group 64 -q -o %s", path);
+    snprintf(arguments, sizeof arguments, "-m %s --inject 0.25 --select fused --speed-rounds 1 --speed-decode 16 --speed-prefill 0", path);
+    json_t *row = score(arguments);
+    dw_err err = {0};
+    dw_model *m = dw_model_open(path, &err);
+    REQUIRE(row && m, "%s", err.text);
+    double wanted = (double)dw_model_bytes_per_token(m);
+    for (int l = 0; l < m->net.hp.n_layer; l++) wanted -= 0.75 * (double)(m->net.layer[l].up.n_bytes + m->net.layer[l].down.n_bytes);
+    const double bytes = number(row, "bytes_per_token"), found = number(row, "coverage");
+    CHECK(isnan(number(row, "ppl")) && number(row, "decode_tok_s") > 0, "quality of a planted activity");
+    CHECK(fabs(found - 0.25) < 0.05, "coverage %g", found);
+    CHECK(fabs(bytes / wanted - 1) < 0.05, "%g bytes a token, about %g expected", bytes, wanted);
+    is_text(row, "activity", "0.25");
+    json_decref(row);
+    dw_model_close(m);
+
+    CHECK(!test_run("deadwood-score -m %s --inject 0.1,0.9 --select fused --speed-rounds 1 --speed-decode 32 --speed-prefill 0 --per-layer -q", path), "%s", test_run_output());
+    const char *table = strstr(test_run_output(), "layer");
+    double first = -1, last = -1;
+    if (CHECK(table, "%s", test_run_output())) {
+        sscanf(strstr(table, "\n    0 "), "%*d %*d %*s %*s %*s %lf", &first);
+        sscanf(strstr(table, "\n   11 "), "%*d %*d %*s %*s %*s %lf", &last);
+    }
+    CHECK(fabs(first - 0.1) < 0.08 && fabs(last - 0.9) < 0.08, "%g to %g: %s", first, last, test_run_output());
+}
+
+static void usage(void) {
+    const char *model = synth("tiny-qwen2", "F16");
+    CHECK(test_run("deadwood-score -m %s", model) == 2 && strstr(test_run_output(), "give a text with -f"), "%s", test_run_output());
+    CHECK(test_run("deadwood-score -m %s --inject 1.5", model) == 2);
+    CHECK(test_run("deadwood-score -m %s --inject 0.5,", model) == 2);
+    CHECK(test_run("deadwood-score -m %s --inject 0.5 --no-speed", model) == 2);
+    CHECK(test_run("deadwood-score -m %s --inject 0.5 -q", model) == 1 && strstr(test_run_output(), "is not gated"), "%s", test_run_output());
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------------- */
+
+static void refusals(void) {
+    char options[512];
+    const char *model = synth("tiny-qwen2", "F16"), *other = synth("tiny-llama", "F32"), *wanted = "--rule cats --activity 0.3";
+    refused(model, stats_of(other), wanted, "was collected from another model");
+    refused(model, stats_of(model), "--rule cats --group 32 --activity 0.3", "works on groups of 1, not of 32");
+    refused(model, stats_of(model), "--rule group-max --activity 0.3", "works on groups of 32, 64 or 128, not of 1");
+    refused(gate(model, wanted), stats_of(model), wanted, "is gated already");
+    snprintf(options, sizeof options, "%s --source %s", wanted, other);
+    refused(model, stats_of(model), options, "leave out --source");
+    refused(synth("mini", "Q8_0"), stats_of(synth("mini", "Q8_0")), options, "the source has 4 layers");
+
+    RUN("deadwood-collect -q -m %s -f %s -c %d --windows 2 -o %s --export-imatrix %s", model, a_text(), N_CTX, file("x.h5"), file("x.imatrix"));
+    RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", model, file("x.imatrix"), file("imported.h5"));
+    refused(model, file("imported.h5"), wanted, "layer 0: the statistics hold no histograms");
+
+    CHECK(test_run("deadwood-gate -m %s -s %s -o /dev/null %s", model, stats_of(model), wanted) == 1);
+    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --activity 0", model, stats_of(model), file("x.gguf")) == 2);
+}
+
+/* A weight that is NaN, and statistics of the model that has it. */
+static void damaged(void) {
+    dw_err err = {0};
+    const char *model = synth("tiny-llama", "F16"), *bad = file("nan.gguf");
+    dw_gguf *g = dw_gguf_open(model, &err);
+    dw_gguf_writer *w = dw_gguf_writer_new(bad, &err);
+    REQUIRE(g && w, "%s", err.text);
+    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) dw_gguf_set_kv(w, dw_gguf_kv(g, i)->key, dw_gguf_kv(g, i));
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    CHECK(!dw_gguf_begin(w, &err), "%s", err.text);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        uint8_t *data = malloc(t->n_bytes);
+        memcpy(data, t->data, t->n_bytes);
+        if (!strcmp(t->name, "blk.2.ffn_down.weight")) memset(data + 100, 0xff, 2);
+        CHECK(!dw_gguf_write(w, data, t->n_bytes, &err), "%s", err.text);
+        free(data);
+    }
+    CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf_close(g);
+
+    dw_stats s;
+    char hash[65];
+    REQUIRE(!dw_stats_read(&s, stats_of(model), &err) && !dw_sha256_file(bad, hash, &err), "%s", err.text);
+    memcpy(s.model_sha256, hash, sizeof hash);
+    CHECK(!dw_stats_write(&s, file("of-nan.h5"), &err), "%s", err.text);
+    refused(bad, file("of-nan.h5"), "--rule cats --activity 0.3", "'blk.2.ffn_down.weight' holds a weight that is NaN");
+    dw_stats_release(&s);
+}
+
+static void lineage(void) {
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(gate(synth("tiny-llama", "F16"), "--rule group-max --group 64 --activity 0.25"), &err);
+    REQUIRE(g, "%s", err.text);
+    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
+    REQUIRE(steps && steps->count == 2);
+    char *step = strndup(steps->str[1].ptr, steps->str[1].len);
+    CHECK(strstr(step, "\"gate\"") && strstr(step, "\"group-max\"") && strstr(step, "\"64\"") && strstr(step, "\"0.25\"") && strstr(step, "text.txt") && !strstr(step, test_folder()),
+          "%s", step);
+    free(step);
+    dw_gguf_close(g);
+}
+
+static const test_case cases[] = {
+    {"thresholds are quantiles of histograms, spread evenly inside a bin", quantiles},
+    {"thresholds open the wanted share on the calibration texts, as near as a bin allows", activity},
+    {"layers that would not gain are marked dense, unless that is overruled", marks},
+    {"transposed copies of 16 and 32 bits are exact, and everything else is the parent's", exact},
+    {"transposed copies of blocks lose what is stated, and less from 16 bits", encoded},
+    {"a transposed copy has down's type where its rows are whole blocks", types},
+    {"one thread and three write the same bytes", threads},
+    {"a gated model runs as its parent where nothing is closed", runs},
+    {"synth plants gates and predictors beside the same model", planted},
+    {"score counts coverage, and says what a gated file holds", coverage},
+    {"an injected activity is what decoding reads", injected},
+    {"score's wrong usage", usage},
+    {"what does not fit is refused in one line, and no file is left", refusals},
+    {"a damaged matrix is refused", damaged},
+    {"the lineage tells rule, activity, group and texts", lineage},
+    {0}};
+
+TEST_MAIN(cases)
