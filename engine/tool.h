@@ -83,15 +83,18 @@ typedef struct tool_common {
     int threads;         // -t; 0: physical cores
     const char *backend; // --backend
     const char *kv;      // --kv
+    const char *select;  // --select
     bool quiet;          // -q
 } tool_common;
 extern tool_common tool;
 extern const tool_kv_name tool_kv_names[]; // "f16", "f32"
 dw_kv_cache tool_kv(void);                 // what --kv says
+dw_select tool_select(void);               // what --select says
 #define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
 #define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES(dw_backend_names)}
 #define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
 #define OPT_KV {"kv", 0, OPT_CHOICE, 0, &tool.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(tool_kv_names)}
+#define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES(dw_select_names)}
 #define OPT_COMMON {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_BACKEND, OPT_QUIET
 
 /* Parses, applies defaults, checks ranges and requirements; prints help and exits 0, or a usage error and exits 2.

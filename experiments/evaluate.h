@@ -30,6 +30,7 @@ typedef struct exp_entrant_options {
     dw_pool *pool;
     const char *backend;
     dw_kv_cache kv;
+    dw_select select;   // how gated layers are run
     int n_ctx, n_batch; // tokens of a window, of a piece
 } exp_entrant_options;
 

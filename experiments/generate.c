@@ -31,7 +31,7 @@ static const opt_row rows[] = {
     {"chat", 0, OPT_FLAG, 0, &o.chat, NULL, NULL, "talk in the format of the model's chat template; without -p one message a line from stdin"},
     {"system", 0, OPT_TEXT, 0, &o.system, NULL, "TEXT", "system message of a chat"},
     {"echo", 0, OPT_FLAG, 0, &o.echo, NULL, NULL, "print the prompt before the text"},
-    OPT_KV,
+    OPT_KV, OPT_SELECT,
     OPT_BACKEND, OPT_THREADS, OPT_QUIET, {0}};
 // clang-format on
 
@@ -140,6 +140,7 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     if (o.n_ctx > hp->n_ctx_train) warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
     dw_session_options so = {.pool = pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_out = 1};
     so.kv = tool_kv();
+    so.select = tool_select();
     t->session = dw_session_new(t->model, &so, err);
     t->sampler = dw_sampler_new(&(dw_sampler_options){o.temperature, o.top_k, o.top_p, o.min_p, (uint64_t)o.seed}, hp->n_vocab, err);
     t->logits = dw_alloc((size_t)hp->n_vocab, sizeof *t->logits, "logits", err);

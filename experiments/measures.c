@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "model/model.h"
 #include "tool.h"
 
 /* ---- the table -------------------------------------------------------------------------------------------- */
@@ -48,7 +49,7 @@ const exp_column exp_columns[] = {
     {"params", AT(params), 15, "parameters of all tensors"},
     {"bits_per_weight", AT(bits_per_weight), 6, "8 file_bytes / params"},
     {"file_bytes", AT(file_bytes), 15, "of all parts"},
-    {"bytes_per_token", AT(bytes_per_token), 15, "weight bytes that decoding one token reads when nothing is skipped; the KV cache comes on top"},
+    {"bytes_per_token", AT(bytes_per_token), 15, "weight bytes that decoding one token reads, those of gated models as counted while speed was measured; the KV cache comes on top"},
     {"peak_rss_bytes", AT(peak_rss_bytes), 15, "largest resident memory of a process that loads and runs this model alone, the mapped file included"},
     {"load_ms", AT(load_ms), 4, "opening file and session, the file in the page cache"},
     {"prefill_tok_s", AT(prefill_tok_s), 5, "tokens a second of one batch (--speed-prefill) from an empty cache; median over rounds"},
@@ -61,27 +62,28 @@ const exp_column exp_columns[] = {
     {"backend", AT(backend), 0, "who computed, and by which instructions"},
     {"disturbed", AT(disturbed), 0, "no, or what shows that others used the machine while speed was measured: cpu, steal, others, load"},
     {"leak", AT(leak), 0, "no, or which calibration text in the model's lineage shares tokens with this text"},
-    {"coverage", AT(coverage), 6, "not measured yet"},
+    {"coverage", AT(coverage), 6, "share of a gated model's FFN neurons that counted, over the tokens evaluated; with --speed-only over those decoded"},
     {"tool", AT(tool), 0, "last step of the lineage"},
     {"metric", AT(metric), 0, "option of the last step that had it; so the ones below"},
     {"rate", AT(rate), 0, "fraction of neurons to be removed"},
     {"rate_reached", AT(rate_reached), 0, "fraction removed"},
-    {"group", AT(group), 0, "neurons cut together"},
+    {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
     {"repair", AT(repair), 0, "what was done for what remained"},
     {"type", AT(type), 0, "type of the matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time"},
-    {"activity", AT(activity), 0, "fraction computed at run time"},
+    {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
     {"tokens_trained", AT(tokens_trained), 0, "tokens that training saw"},
     {"minutes_trained", AT(minutes_trained), 0, "minutes that it took"},
     {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
     {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows"},
     {"kl_kind", AT(kl_kind), 0, "full: over the vocabulary; top64: a stored base's 64 likeliest tokens and the rest as one, a lower bound"},
     {"kv", AT(kv), 0, "type of the key/value cache"},
+    {"select", AT(select), 0, "how gated layers were run: auto, fused, listed, dense"},
     {"dominated_by", AT(dominated_by), 0, "row that is better in size or speed and in quality; filled by whoever compares"},
     {"verdict", AT(verdict), 0, "keep, discard, control, rival, collapsed, failed"},
-    {"note", AT(note), 0, "the reason"},
+    {"note", AT(note), 0, "the reason; what a gated file holds beside the model"},
     {0}};
 // clang-format on
 
@@ -207,6 +209,18 @@ static int fill_lineage(exp_result *r, const dw_gguf *g, dw_err *err) {
     return 0;
 }
 
+/* What the transposed copies and predictors of a gated file take of its bytes. */
+static void fill_gate(exp_result *r, const dw_model *m) {
+    double down_t = 0, predictors = 0;
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        const dw_layer_gate *g = &m->net.layer[l].sparse;
+        if (g->down_t.name) down_t += (double)g->down_t.n_bytes;
+        if (g->pred_a.name) predictors += (double)(g->pred_a.n_bytes + g->pred_a_bias.n_bytes + g->pred_b.n_bytes + g->pred_b_bias.n_bytes);
+    }
+    const int n = down_t > 0 ? snprintf(r->note, sizeof r->note, "down_t %.1f MB of it", down_t * 1e-6) : 0;
+    if (predictors > 0) snprintf(r->note + n, sizeof r->note - (size_t)n, ", predictors %.1f MB", predictors * 1e-6);
+}
+
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     snprintf(r->model, sizeof r->model, "%s", base_name(path));
@@ -218,6 +232,7 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     float nominal;
     if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1)
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
+    fill_gate(r, m);
     return fill_lineage(r, g, err);
 }
 

@@ -25,12 +25,13 @@ typedef struct exp_result {
     double peak_rss_bytes, load_ms, prefill_tok_s, prefill_spread, decode_tok_s, decode_spread, read_gb_s, read_share;
     char disturbed[128];
     double coverage;
+    char select[16];
     /* what was done to the model, from its lineage */
     char tool[32], metric[64], rate[32], rate_reached[32], group[32], allocate[64], repair[64], type[64],
         nominal_bits[32];
     char rule[64], activity[32], tokens_trained[32], minutes_trained[32];
     /* the judgement of whoever reads the rows */
-    char dominated_by[32], verdict[16], note[64];
+    char dominated_by[32], verdict[16], note[96];
 } exp_result;
 
 exp_result exp_result_unknown(void); // every number NaN, every text ""

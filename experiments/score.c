@@ -5,6 +5,8 @@
 #include "experiments/measures.h"
 #include "experiments/speed.h"
 #include "experiments/statistics.h"
+#include "formats/sparse.h"
+#include "model/model.h"
 #include "tool.h"
 
 #include <math.h>
@@ -14,10 +16,10 @@
 
 static struct {
     opt_list models, texts;
-    const char *base, *store, *protocol, *out;
+    const char *base, *store, *protocol, *out, *inject;
     opt_range windows;
     int n_ctx, n_batch, n_rounds, n_prefill, n_decode;
-    bool json, no_speed, speed_only, columns;
+    bool json, no_speed, speed_only, per_layer, columns;
 } o;
 
 // clang-format off
@@ -31,15 +33,19 @@ static const opt_row rows[] = {
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only these windows of each text, counted from 1"},
     OPT_KV,
+    OPT_SELECT,
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
     {.kind = OPT_GROUP, .help = "speed"},
     {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
     {"speed-only", 0, OPT_FLAG, 0, &o.speed_only, NULL, NULL, "leave quality unknown: one row a model"},
     {"speed-prefill", 0, OPT_INT, 0, &o.n_prefill, "512", "N", "tokens of a timed prefill; 0: none", .min = 0, .max = EXP_SPEED_TOKENS},
     {"speed-decode", 0, OPT_INT, 0, &o.n_decode, "64", "N", "tokens of a timed decode; 0: none", .min = 0, .max = EXP_SPEED_TOKENS - EXP_SPEED_PREFIX},
+    {"inject", 0, OPT_TEXT, 0, &o.inject, NULL, "A[,A...]",
+     "time gated models with this planted share of open groups, from the first layer to the last; leaves quality unknown"},
     {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn, of which medians are taken", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
     {.kind = OPT_GROUP, .help = "output"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV)"},
+    {"per-layer", 0, OPT_FLAG, OPT_NO_BYTE, &o.per_layer, NULL, NULL, "print a table of each gated model's layers, too"},
     {"json", 0, OPT_FLAG, OPT_NO_BYTE, &o.json, NULL, NULL, "print a JSON object a line instead of the short table"},
     {"columns", 0, OPT_FLAG, OPT_NO_BYTE, &o.columns, NULL, NULL, "say what each column means, and end"},
     OPT_COMMON, {0}};
@@ -56,12 +62,16 @@ static const opt_program program = {
              "runs of windows, and the divergence KL(base || model) is taken over the whole vocabulary.  --store keeps of each scored "
              "token the exact log-probability, the 64 likeliest tokens and the mass of the rest (about 330 bytes); compared with that, ln_ratio "
              "and top-1 agreement are the same, and KL is that of the coarser distribution, a lower bound: on the embedded model 12 to 17 % "
-             "below the full one at 4 bits (Q4_0) and 8 to 14 % at 2 (Q2_K).  Two stored files give ln_ratio only.",
+             "below the full one at 4 bits (Q4_0) and 8 to 14 % at 2 (Q2_K).  Two stored files give ln_ratio only.\n"
+             "Of gated models coverage says which share of the FFN's neurons counted, and bytes_per_token what decoding really read.  "
+             "--inject opens groups by lot instead, a share A of them (a list is interpolated over the layers), which leaves nothing "
+             "to be said about quality: gates and predictors are computed all the same.",
     .example = "deadwood score -m mini.gguf mini-q8.gguf -f english.txt german.txt\n"
                "deadwood score -m mini-q4.gguf --base mini.gguf -f english.txt -o rows.tsv\n"
                "deadwood score -m mini.gguf -f english.txt --store mini.base\n"
                "deadwood score -m mini-q4.gguf --base mini.base -f english.txt\n"
-               "deadwood score -m 7b.gguf 7b-cut.gguf --speed-only --speed-prefill 0",
+               "deadwood score -m 7b.gguf 7b-cut.gguf --speed-only --speed-prefill 0\n"
+               "deadwood score -m 7b-gated.gguf --inject 0.5 --select listed",
     .rows = rows};
 // clang-format on
 
@@ -87,6 +97,7 @@ typedef struct contender { // a model with its ids of every text
     int32_t bos;        // at the begin of each window, -1: none
     exp_result *result; // n_texts, and the mean
     exp_speed speed;
+    double *n_open, *n_seen; // n_layer: neurons that counted in all texts, and all of them; of gated models
     exp_mean *nll, *kl, *agree; // n_texts
     exp_paired *paired;
 } contender;
@@ -101,6 +112,8 @@ typedef struct run {
     int n_models;
     contender *base; // NULL: none
     double bandwidth;
+    const double *inject; // n_inject planted activities
+    int n_inject;
     progress *bar;
 } run;
 
@@ -143,7 +156,10 @@ static int open_live(contender *c, const run *r, dw_err *err) {
     c->bos = r->protocol->bos_each_window && v->add_bos ? v->bos : -1;
     const int n_ctx_train = dw_model_hparams(c->model)->n_ctx_train;
     if (o.n_ctx > n_ctx_train) warn("'%s' was trained on %d positions, windows have %d", c->path, n_ctx_train, o.n_ctx);
-    return tokenize(c, r, err);
+    const size_t n_layer = (size_t)dw_model_hparams(c->model)->n_layer;
+    c->n_open = dw_alloc(n_layer, sizeof *c->n_open, "layers", err);
+    c->n_seen = dw_alloc(n_layer, sizeof *c->n_seen, "layers", err);
+    return c->n_open && c->n_seen ? tokenize(c, r, err) : -1;
 }
 
 static int open_contender(contender *c, const char *path, const run *r, dw_err *err) {
@@ -175,6 +191,8 @@ static void close_contender(contender *c, int n_texts) {
     free(c->kl);
     free(c->agree);
     free(c->paired);
+    free(c->n_open);
+    free(c->n_seen);
     dw_model_close(c->model);
     exp_predictions_close(c->stored);
 }
@@ -241,20 +259,15 @@ static int check_same_ids(const contender *c, const contender *base, const run *
 
 static int open_all(run *r, dw_err *err) {
     const int n = r->n_models + (r->base != NULL);
-    bool any_live = false;
     for (int i = 0; i < n; i++) {
         const char *path = i < r->n_models ? o.models.item[i] : o.base;
-        if (!exp_is_predictions(path))
-            any_live = true;
-        else if (!(r->all[i].stored = exp_predictions_open(path, err)))
-            return -1;
+        if (exp_is_predictions(path) && !(r->all[i].stored = exp_predictions_open(path, err))) return -1;
     }
     if (r->base && !r->base->stored)
         for (int i = 0; i < r->n_models; i++)
             if (r->all[i].stored)
                 return dw_fail(err, "'%s' holds stored predictions, which can only be compared with a stored base",
                                o.models.item[i]);
-    if (any_live && !o.texts.n && !o.speed_only) return dw_fail(err, "give a text with -f");
     if (!o.texts.n && !o.speed_only && take_stored_settings(r, err)) return -1;
     for (int t = 0; t < (int)o.texts.n; t++)
         if (open_text(&r->texts[t], o.texts.item[t], err)) return -1;
@@ -345,6 +358,21 @@ static int pair_windows(exp_paired *p, const exp_windows *w, const double *nll, 
     return rc;
 }
 
+/* What the session has counted of a gated model since the text began. */
+static void fill_coverage(exp_result *res, contender *c) {
+    double open = 0, seen = 0;
+    if (!c->model || !dw_model_is_gated(c->model)) return;
+    for (int l = 0; l < dw_model_hparams(c->model)->n_layer; l++) {
+        const dw_coverage counts = dw_session_coverage(c->entrant.session, l);
+        const double n = (double)counts.n_tokens * dw_model_hparams(c->model)->n_ff[l];
+        open += (double)counts.n_open;
+        seen += n;
+        c->n_open[l] += (double)counts.n_open;
+        c->n_seen[l] += n;
+    }
+    if (seen > 0) res->coverage = open / seen;
+}
+
 /* From the numbers of every token to the row's. */
 static int fill_text(contender *c, const run *r, int t, const exp_windows *w, dw_err *err) {
     exp_result *res = &c->result[t];
@@ -366,6 +394,7 @@ static int fill_text(contender *c, const run *r, int t, const exp_windows *w, dw
         snprintf(res->kl_kind, sizeof res->kl_kind, "%s", base->model ? "full" : "top64");
     }
     fill_quality(res, c->nll[t], base ? &c->paired[t] : NULL, m->kl ? &c->kl[t] : NULL, &c->agree[t]);
+    fill_coverage(res, c);
     return fill_leak(res, c, &r->texts[t], t, err);
 }
 
@@ -396,7 +425,10 @@ static int score_text(run *r, int first, int n, int t, const exp_entrant_options
     if (r->base && !rc) rc = take_results(&r->base->entrant, w.n_scored, false, err);
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++)
         if (r->all[i].stored) exp_predictions_seek(r->all[i].stored, find_stored_text(&r->all[i], r, t));
-    for (int i = 0; i < n && !rc; i++) models[i] = r->all[first + i].entrant;
+    for (int i = 0; i < n && !rc; i++) {
+        models[i] = r->all[first + i].entrant;
+        if (models[i].session) dw_session_reset_coverage(models[i].session);
+    }
     const exp_evaluation e = {.o = eo,
                               .windows = &w,
                               .ids = one->model ? one->ids[t] : NULL,
@@ -453,7 +485,7 @@ static exp_predictions_writer *store_open(const run *r, dw_err *err) {
 /* With a base all models run side by side, so that it is evaluated once; without one each alone, in less memory. */
 static int score_group(run *r, int first, int n, exp_predictions_writer *store, dw_err *err) {
     const exp_entrant_options eo = {
-        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .n_ctx = o.n_ctx, .n_batch = o.n_batch};
+        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select(), .n_ctx = o.n_ctx, .n_batch = o.n_batch};
     int rc = 0;
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
         contender *c = &r->all[i];
@@ -500,12 +532,26 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
         snprintf(common.backend, sizeof common.backend, "%s%s%s", tool.backend, is_cpu ? "-" : "",
                  is_cpu && level ? level : "");
         snprintf(common.kv, sizeof common.kv, "%s", tool.kv);
+        snprintf(common.select, sizeof common.select, "%s", tool.select);
+        if (o.inject) snprintf(common.activity, sizeof common.activity, "%s", o.inject);
+        if (dw_model_is_gated(c->model) && tool_select() != DW_SELECT_DENSE) common.bytes_per_token = NAN; // until it is counted
     } else {
         snprintf(common.model, sizeof common.model, "%s", exp_predictions_head(c->stored)->model);
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
     }
     for (int t = 0; t <= r->n_texts; t++) c->result[t] = common;
     return 0;
+}
+
+/* Without a pass for quality: over the tokens that were decoded. */
+static double decoded_coverage(const contender *c) {
+    const dw_hparams *hp = dw_model_hparams(c->model);
+    double open = 0, all = 0;
+    for (int l = 0; l < hp->n_layer; l++) {
+        open += c->speed.reading.open[l] * hp->n_ff[l];
+        all += hp->n_ff[l];
+    }
+    return open / all;
 }
 
 static void fill_speed(contender *c, const run *r) {
@@ -519,6 +565,8 @@ static void fill_speed(contender *c, const run *r) {
         res->decode_tok_s = s->decode_tok_s.median;
         res->decode_spread = s->decode_tok_s.max - s->decode_tok_s.min;
         res->read_gb_s = r->bandwidth;
+        if (s->reading.n_layer) res->bytes_per_token = s->reading.bytes_per_token;
+        if (s->reading.n_layer && o.speed_only) res->coverage = decoded_coverage(c);
         res->read_share = res->bytes_per_token * res->decode_tok_s / (1e9 * r->bandwidth);
         snprintf(res->disturbed, sizeof res->disturbed, "%s", s->disturbed);
     }
@@ -533,7 +581,9 @@ static void fill_mean(contender *c, const run *r) {
     const exp_paired paired = exp_paired_of_texts(c->paired, n);
     snprintf(res->text, sizeof res->text, "*");
     res->windows = res->tokens_scored = 0;
+    if (isfinite(c->result[0].coverage)) res->coverage = 0;
     for (size_t t = 0; t < n; t++) {
+        res->coverage += c->result[t].coverage / (double)n;
         res->windows += c->result[t].windows;
         res->tokens_scored += c->result[t].tokens_scored;
         if (!*res->leak || (strcmp(c->result[t].leak, "no") && !strcmp(res->leak, "no")))
@@ -584,13 +634,13 @@ static int measure_speed(run *r, exp_speed_child *children, int n, dw_err *err) 
 }
 
 /* Before any thread is started. */
-static int start_children(exp_speed_child *children, int *n, dw_kv_cache kv, dw_err *err) {
+static int start_children(exp_speed_child *children, int *n, const run *r, dw_err *err) {
     *n = 0;
     for (size_t i = 0; i < o.models.n; i++) {
         if (exp_is_predictions(o.models.item[i])) continue;
         const exp_speed_options so = {
-            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = kv,
-            .n_prefill = o.n_prefill, .n_decode = o.n_decode};
+            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select(),
+            .inject = r->inject, .n_inject = r->n_inject, .n_prefill = o.n_prefill, .n_decode = o.n_decode};
         if (exp_speed_start(&children[*n], &so, err)) return -1;
         ++*n;
     }
@@ -678,6 +728,30 @@ static int print_json(const exp_result *r, size_t n, dw_err *err) {
     return 0;
 }
 
+/* A gated model's layers: what was wanted, what the calibration texts gave, what was met. */
+static void print_layers(const contender *c) {
+    const dw_gguf *g = dw_model_gguf(c->model);
+    const dw_hparams *hp = dw_model_hparams(c->model);
+    const char *wanted = *c->result[0].activity ? c->result[0].activity : "-";
+    dw_str rule = {"-", 1};
+    uint32_t group = 0;
+    dw_gguf_str(g, DW_KEY_GATE_RULE, &rule, NULL);
+    dw_gguf_u32(g, DW_KEY_GATE_GROUP, &group, NULL);
+    printf("%s: rule %.*s, groups of %u, select %s, activity %s wanted\n", c->result[0].model, (int)rule.len, rule.ptr, group, tool.select, wanted);
+    printf("%5s  %6s  %12s  %6s  %9s  %9s  %12s\n", "layer", "n_ff", "threshold", "dense", "expected", "coverage", "bytes/token");
+    for (int l = 0; l < hp->n_layer; l++) {
+        const dw_layer_gate *s = &c->model->net.layer[l].sparse;
+        const exp_reading *reading = &c->speed.reading;
+        const double coverage = c->n_seen[l] > 0 ? c->n_open[l] / c->n_seen[l] : reading->n_layer ? reading->open[l] : NAN;
+        char cell[4][CELL];
+        cell_number(cell[0], s->down_t.name && !s->pred_a.name && !s->dense ? (double)s->threshold : NAN, "%.6g");
+        cell_number(cell[1], s->down_t.name ? (double)s->activity : NAN, "%.4f");
+        cell_number(cell[2], coverage, "%.4f");
+        cell_number(cell[3], reading->n_layer ? reading->bytes[l] : NAN, "%.0f");
+        printf("%5d  %6d  %12s  %6s  %9s  %9s  %12s\n", l, hp->n_ff[l], cell[0], s->dense || !s->down_t.name ? "yes" : "no", cell[1], cell[2], cell[3]);
+    }
+}
+
 static int write_rows(const run *r, dw_err *err) {
     const int n_each = o.speed_only ? 1 : r->n_texts + (r->n_texts > 1);
     const size_t n = (size_t)r->n_models * (size_t)n_each;
@@ -685,6 +759,8 @@ static int write_rows(const run *r, dw_err *err) {
     if (!all) return -1;
     for (size_t i = 0; i < n; i++) all[i] = r->all[i / (size_t)n_each].result[i % (size_t)n_each];
     int rc = o.json ? print_json(all, n, err) : print_short(all, n, err);
+    for (int i = 0; i < r->n_models && o.per_layer && !rc; i++)
+        if (r->all[i].model && dw_model_is_gated(r->all[i].model)) print_layers(&r->all[i]);
     if (!rc && (fflush(stdout) || ferror(stdout))) rc = dw_fail(err, "cannot write to stdout");
     if (!rc && o.out) rc = exp_append_results(o.out, all, n, err); // last: after it nothing can fail
     free(all);
@@ -716,6 +792,29 @@ static int score(run *r, exp_speed_child *children, int n_children, dw_err *err)
     return rc ? rc : write_rows(r, err);
 }
 
+/* Shares between 0 and 1, separated by commas; free(). */
+static double *parse_shares(const char *list, int *n) {
+    size_t cap = 1;
+    for (const char *p = list; *p; p++) cap += *p == ',';
+    double *share = dw_alloc(cap, sizeof *share, "shares", NULL);
+    if (!share) die("out of memory: shares");
+    *n = 0;
+    for (char *end = (char *)list - 1; *n == 0 || *end; ++*n) { // behind the comma
+        const char *from = end + 1;
+        share[*n] = strtod(from, &end);
+        if (end == from || (*end && *end != ',') || !(share[*n] >= 0 && share[*n] <= 1))
+            die_usage("--inject '%s' is no list of shares between 0 and 1", list);
+    }
+    return share;
+}
+
+/* Whether a model or the base must be run on texts. */
+static bool needs_text(void) {
+    bool any = o.base && !exp_is_predictions(o.base);
+    for (size_t i = 0; i < o.models.n; i++) any |= !exp_is_predictions(o.models.item[i]);
+    return any && !o.speed_only;
+}
+
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     if (o.columns) {
@@ -725,12 +824,18 @@ int main(int argc, char **argv) {
     if (!o.models.n) die_usage("give a model with -m");
     if (o.speed_only && (o.no_speed || o.store)) die_usage("--speed-only leaves nothing for --no-speed and --store");
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
+    if (o.inject && (o.no_speed || o.store)) die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
+    if (o.json && o.per_layer) die_usage("--per-layer prints a table, --json objects; give one of them");
+    o.speed_only |= o.inject != NULL;
+    if (!o.texts.n && needs_text()) die_usage("give a text with -f");
     dw_err err = {0};
     run r = {.protocol = exp_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
     r.kv = tool_kv();
+    double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;
+    r.inject = shares;
     exp_speed_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
     int n_children = 0;
-    if (!children || (!o.no_speed && start_children(children, &n_children, r.kv, &err))) die_err(&err);
+    if (!children || (!o.no_speed && start_children(children, &n_children, &r, &err))) die_err(&err);
     r.pool = dw_pool_new(tool.threads, &err);
     r.all = dw_alloc(o.models.n + 1, sizeof *r.all, "models", &err);
     r.texts = o.texts.n ? dw_alloc(o.texts.n, sizeof *r.texts, "texts", &err) : NULL;
@@ -741,6 +846,7 @@ int main(int argc, char **argv) {
     free(r.texts);
     free(r.all);
     free(children);
+    free(shares);
     dw_pool_free(r.pool);
     return 0;
 }

@@ -1,6 +1,8 @@
 /* speed.c - a child, its commands and replies over two pipes. */
 #include "experiments/speed.h"
 
+#include "model/model.h"
+
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -18,6 +20,7 @@ typedef struct reply {
     dw_err err; // "" when it went well
     double load_s, prefill_rate, decode_rate, peak_rss_bytes; // tokens a second
     exp_watch watch;
+    exp_reading reading;
 } reply;
 
 static int read_all(int fd, void *data, size_t size) {
@@ -54,6 +57,38 @@ typedef struct bench {
     int n_prefill;
 } bench;
 
+/* The planted activity of every layer. */
+static int inject(const bench *b, dw_err *err) {
+    const int n = b->o->n_inject, n_layer = dw_model_hparams(b->model)->n_layer;
+    float activity[EXP_SPEED_MAX_LAYERS];
+    if (!dw_model_is_gated(b->model)) return dw_fail(err, "'%s' is not gated, so that no activity can be planted in it; gate makes such files, and synth --gate", b->o->path);
+    for (int l = 0; l < n_layer; l++) {
+        const double at = n_layer > 1 ? (double)l * (n - 1) / (n_layer - 1) : 0;
+        const int k = (int)at < n - 1 ? (int)at : n - 1, next = k < n - 1 ? k + 1 : k;
+        activity[l] = (float)(b->o->inject[k] + (at - k) * (b->o->inject[next] - b->o->inject[k]));
+    }
+    dw_session_inject(b->session, activity, 1);
+    return 0;
+}
+
+static size_t ffn_bytes(const dw_layer *w) { return w->gate.n_bytes + w->up.n_bytes + w->down.n_bytes; }
+
+/* What the passes since the counts began have opened and read; layers that count nothing were read densely. */
+static void take_reading(const bench *b, exp_reading *r) {
+    *r = (exp_reading){0};
+    if (!dw_model_is_gated(b->model) || !b->o->n_decode) return;
+    r->n_layer = dw_model_hparams(b->model)->n_layer;
+    r->bytes_per_token = (double)dw_model_bytes_per_token(b->model);
+    for (int l = 0; l < r->n_layer; l++) {
+        const dw_layer *w = &b->model->net.layer[l];
+        const dw_coverage c = dw_session_coverage(b->session, l);
+        const double dense = (double)ffn_bytes(w);
+        r->open[l] = c.n_tokens ? (double)c.n_open / ((double)c.n_tokens * w->n_ff) : 1;
+        r->bytes[l] = c.n_few ? (double)c.n_bytes / (double)c.n_few : dense;
+        r->bytes_per_token += r->bytes[l] - dense;
+    }
+}
+
 static int load(bench *b, reply *r) {
     b->pool = dw_pool_new(b->o->n_threads, &r->err);
     if (!b->pool) return -1;
@@ -67,11 +102,13 @@ static int load(bench *b, reply *r) {
                                    .n_ctx = EXP_SPEED_TOKENS,
                                    .n_batch = EXP_SPEED_TOKENS,
                                    .n_out = 1,
-                                   .kv = b->o->kv};
+                                   .kv = b->o->kv,
+                                   .select = b->o->select};
     b->session = dw_session_new(b->model, &so, &r->err);
     r->load_s = dw_now() - start;
     b->logits = dw_alloc((size_t)hp->n_vocab, sizeof *b->logits, "logits", &r->err);
-    return b->session && b->logits ? 0 : -1;
+    if (!b->session || !b->logits) return -1;
+    return b->o->n_inject ? inject(b, &r->err) : 0;
 }
 
 /* Evaluates n tokens behind what is there and fetches the logits of the last. */
@@ -98,9 +135,11 @@ static int run_round(bench *b, reply *r) {
     dw_session_rewind(b->session, 0, 0);
     if (time_tokens(b, b->ids, b->n_prefill, true, &r->prefill_rate, &r->err)) return -1;
     dw_session_rewind(b->session, 0, 0);
-    if (advance(b, b->ids, EXP_SPEED_PREFIX, &r->err) ||
-        time_tokens(b, b->ids + EXP_SPEED_PREFIX, b->o->n_decode, false, &r->decode_rate, &r->err))
+    if (advance(b, b->ids, EXP_SPEED_PREFIX, &r->err)) return -1;
+    dw_session_reset_coverage(b->session);
+    if (time_tokens(b, b->ids + EXP_SPEED_PREFIX, b->o->n_decode, false, &r->decode_rate, &r->err))
         return -1;
+    take_reading(b, &r->reading);
     r->watch = exp_watch_end(&began);
     return 0;
 }
@@ -199,6 +238,7 @@ int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *id
             prefill[round] = r.prefill_rate;
             decode[round] = r.decode_rate;
             results[i].peak_rss_bytes = r.peak_rss_bytes;
+            results[i].reading = r.reading;
             add_watch(&watch[i], &r.watch);
         }
     for (int i = 0; i < n && !rc; i++) {

@@ -4,7 +4,7 @@
  * in turn with the other models', so that a slow minute of the machine falls on all. What a round times:
  *   prefill  a batch of n_prefill tokens (fewer where the context ends) from an empty cache, logits of the last one fetched
  *   decode   n_decode tokens one by one behind 8 others, logits of each fetched
- * The first round warms up and is not counted. */
+ * The first round warms up and is not counted.  In the decoding of gated models is counted what they open and read. */
 #ifndef EXP_SPEED_H
 #define EXP_SPEED_H
 
@@ -19,6 +19,9 @@ typedef struct exp_speed_options {
     int n_threads;
     dw_kv_cache kv;
     int n_prefill, n_decode; // 0: not measured, NaN
+    dw_select select;        // how gated layers are run
+    const double *inject;    // n_inject shares of open groups, from the first layer to the last, those between interpolated
+    int n_inject;            // 0: the gate decides
 } exp_speed_options;
 
 typedef struct exp_speed_child {
@@ -26,13 +29,21 @@ typedef struct exp_speed_child {
     int to, from;
 } exp_speed_child;
 
+enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000, EXP_SPEED_MAX_LAYERS = 512 };
+
+typedef struct exp_reading { // of the layers of a gated model, a token of decoding
+    int n_layer;             // 0: not gated, or nothing was decoded
+    double open[EXP_SPEED_MAX_LAYERS];  // share of neurons that counted
+    double bytes[EXP_SPEED_MAX_LAYERS]; // of the FFN that were read
+    double bytes_per_token;             // of all weights
+} exp_reading;
+
 typedef struct exp_speed { // of one model after its rounds
     double load_ms, peak_rss_bytes;
+    exp_reading reading;
     exp_spread prefill_tok_s, decode_tok_s;
     char disturbed[128];
 } exp_speed;
-
-enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000 };
 
 /* Ends with the parent, at the latest. */
 int exp_speed_start(exp_speed_child *c, const exp_speed_options *o, dw_err *err);

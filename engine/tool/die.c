@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-tool_common tool = {.backend = "cpu", .kv = "f16"};
+tool_common tool = {.backend = "cpu", .kv = "f16", .select = "auto"};
 const opt_program *tool_program;
 
 const char *tool_name(void) {

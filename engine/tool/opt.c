@@ -468,6 +468,12 @@ char *opt_value_text(const opt_row *row) {
 
 const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
 
+dw_select tool_select(void) {
+    for (const dw_select_name *s = dw_select_names; s->name; s++)
+        if (!strcmp(s->name, tool.select)) return s->select;
+    return DW_SELECT_AUTO;
+}
+
 dw_kv_cache tool_kv(void) {
     for (const tool_kv_name *k = tool_kv_names; k->name; k++)
         if (!strcmp(k->name, tool.kv)) return k->kv;
