@@ -76,6 +76,7 @@ const exp_heading exp_headings[] = {
     {"disturbed",        "disturbed",      EXP_NAME,      false, NULL,          1,     0},
     {"leak",             "leak",           EXP_NAME,      false, NULL,          1,     0},
     {"dominated_by",     "dominated by",   EXP_NAME,      false, NULL,          1,     0},
+    {"variant",          "variant",        EXP_NAME,      false, NULL,          1,     0},
     {"note",             "note",           EXP_NAME,      false, NULL,          1,     0},
     {0}};
 // clang-format on

@@ -74,13 +74,32 @@ static bool has_verdict(const exp_sheet *s) {
 
 static int add_field(exp_sheet *s, const char *name, dw_err *err) { return exp_field_find(&s->field[s->n_fields++], s, name, err); }
 
-static int add_usual(exp_sheet *s, dw_err *err) {
+/* Variables of a sweep that are no columns of results. */
+static int add_variables(exp_sheet *s, dw_err *err) {
     int rc = 0;
-    for (const exp_heading *h = exp_headings; h->column && s->rows->are_results && !rc; h++) {
+    for (size_t i = s->rows->first_variable; i < s->rows->n_columns && !rc; i++) {
+        const exp_heading h = exp_heading_of(s->rows->column[i]);
+        if (!h.usual && is_worth_showing(s, &h)) rc = add_field(s, h.column, err);
+    }
+    return rc;
+}
+
+/* Of results: names, deeds, measures, the verdict. */
+static int add_usual(exp_sheet *s, dw_err *err) {
+    bool deeds = true;
+    int rc = 0;
+    for (const exp_heading *h = exp_headings; h->column && !rc; h++) {
+        if (deeds && h->role == EXP_MEASURE && add_variables(s, err)) return -1;
+        deeds &= h->role != EXP_MEASURE;
         if (!h->usual || exp_rows_find(s->rows, h->column) < 0) continue;
         if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s)) rc = add_field(s, h->column, err);
     }
-    for (size_t i = 0; i < s->rows->n_columns && !s->rows->are_results && !rc; i++) rc = add_field(s, s->rows->column[i], err);
+    return rc;
+}
+
+static int add_all(exp_sheet *s, dw_err *err) {
+    int rc = 0;
+    for (size_t i = 0; i < s->rows->n_columns && !rc; i++) rc = add_field(s, s->rows->column[i], err);
     return rc;
 }
 
@@ -102,7 +121,8 @@ int exp_sheet_fields(exp_sheet *s, const char *names, dw_err *err) {
     for (const char *p = names ? names : ""; *p; p++) n += *p == ',';
     s->field = dw_alloc(n + 1, sizeof *s->field, "columns", err);
     if (!s->field) return -1;
-    return names ? add_named(s, names, err) : add_usual(s, err);
+    if (names) return add_named(s, names, err);
+    return s->rows->are_results ? add_usual(s, err) : add_all(s, err);
 }
 
 void exp_sheet_release(exp_sheet *s) {

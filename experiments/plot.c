@@ -27,6 +27,7 @@ typedef struct plot {
     size_t n_y;
     point *point; // n_points, by series, then x
     size_t n_points;
+    double base_ppl;      // what rows say of their base; NaN: unknown, or not what is drawn
     char (*label)[LABEL]; // n_series
     size_t n_series;
 } plot;
@@ -97,6 +98,8 @@ static int collect_points(plot *p, const exp_sheet *s, int by, dw_err *err) {
             p->point[p->n_points++] = (point){x, y, exp_field_scale(&p->y[k]) * error, line->is_dense ? 0 : series_of(p, name, &p->y[k]), line->is_dense};
         }
     }
+    double ignored;
+    p->base_ppl = strcmp(p->y[0].name, "ppl") ? NAN : exp_line_mean(s->rows, &s->lines->line[0], exp_rows_find(s->rows, "base_ppl"), &ignored);
     if (!p->n_points) return dw_fail(err, "no row has numbers in the columns '%s' and '%s'", p->x.name, p->y[0].name);
     qsort(p->point, p->n_points, sizeof *p->point, compare_points);
     return 0;
@@ -185,6 +188,7 @@ static void print_plot(FILE *out, const plot *p) {
         titled = true, next = ", ";
     }
     if (titled) fprintf(out, "%s$dense with points lc rgb '#000000' pt 7 notitle", next);
+    else if (!isnan(p->base_ppl)) fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 title 'dense'", next, p->base_ppl), next = ", ";
     for (size_t k = 0; k < p->n_series; k++, next = ", ") {
         bool errors = false;
         for (size_t i = 0; i < p->n_points; i++) errors |= p->point[i].series == k && !p->point[i].is_dense && p->point[i].error > 0;

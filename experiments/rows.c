@@ -81,20 +81,95 @@ static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     return 0;
 }
 
-/* The columns of all files, each once. */
+/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; behind the last NULL. */
+static char *next_variable(char *at, char **name, char **value) {
+    bool quoted = false;
+    at += strspn(at, " ");
+    if (!*at) return NULL;
+    char *to = *name = at;
+    for (; *at && (quoted || *at != ' '); at++) {
+        if (*at == '\'') {
+            quoted = !quoted;
+            continue;
+        }
+        if (*at == '\\' && !quoted && at[1]) at++;
+        *to++ = *at;
+    }
+    at += *at != 0;
+    *to = 0;
+    to = strchr(*name, '=');
+    *value = to ? to + 1 : "-";
+    if (to) *to = 0;
+    return at;
+}
+
+static int add_column(exp_rows *r, size_t *cap, const char *name, dw_err *err) {
+    if (exp_rows_find(r, name) >= 0) return 0;
+    if (dw_grow(&r->column, cap, r->n_columns + 2, sizeof *r->column, "columns", err)) return -1;
+    r->column[r->n_columns++] = name;
+    r->column[r->n_columns] = NULL;
+    return 0;
+}
+
+/* Calls fn for each variable of a row that tells of a deed. */
+static int each_variable(exp_rows *r, size_t row, const char *variant, int (*fn)(exp_rows *r, size_t row, const char *name, const char *value, void *ctx),
+                         void *ctx, dw_err *err) {
+    char *name, *value;
+    int rc = 0;
+    free(r->variant[row]);
+    r->variant[row] = dw_strdup(variant, err);
+    if (!r->variant[row]) return -1;
+    for (char *at = r->variant[row]; !rc && (at = next_variable(at, &name, &value));)
+        if (*name && *value && exp_heading_of(name).role == EXP_DEED) rc = fn(r, row, name, value, ctx);
+    return rc;
+}
+
+typedef struct new_columns {
+    size_t cap;
+    dw_err *err;
+} new_columns;
+
+static int note_column(exp_rows *r, size_t row, const char *name, const char *value, void *ctx) {
+    (void)row, (void)value;
+    new_columns *new = ctx;
+    if (exp_rows_find(r, name) >= 0) return 0;
+    char *own = dw_strdup(name, new->err);
+    const int rc = own ? add_column(r, &new->cap, own, new->err) : -1;
+    if (rc) free(own);
+    return rc;
+}
+
+/* A variable stands where the row's own columns say nothing. */
+static int fill_cell(exp_rows *r, size_t row, const char *name, const char *value, void *ctx) {
+    (void)ctx;
+    const char **cell = &r->cell[row * r->n_columns + (size_t)exp_rows_find(r, name)];
+    if (!is_known(*cell)) *cell = value;
+    return 0;
+}
+
+/* The columns of all files, each once; then the variables that are none yet. */
 static int unite_columns(exp_rows *r, dw_err *err) {
-    size_t n = 1;
-    for (size_t f = 0; f < r->n_files; f++) n += r->file[f].n_columns;
-    r->column = dw_alloc(n, sizeof *r->column, "columns", err);
-    for (size_t f = 0; f < r->n_files && r->column; f++)
-        for (size_t i = 0; i < r->file[f].n_columns; i++)
-            if (exp_rows_find(r, r->file[f].column[i]) < 0) r->column[r->n_columns++] = r->file[f].column[i];
-    return r->column ? 0 : -1;
+    new_columns new = {.err = err};
+    size_t row = 0;
+    for (size_t f = 0; f < r->n_files; f++) {
+        r->n_rows += r->file[f].n_rows;
+        for (size_t i = 0; i < r->file[f].n_columns; i++, r->first_variable = r->n_columns)
+            if (add_column(r, &new.cap, r->file[f].column[i], err)) return -1;
+    }
+    r->are_results = is_results((char *const *)r->column, r->n_columns);
+    if (!r->are_results || exp_rows_find(r, "variant") < 0) return 0;
+    r->variant = dw_alloc(r->n_rows, sizeof *r->variant, "variants", err);
+    if (!r->variant) return -1;
+    for (size_t f = 0; f < r->n_files; f++)
+        for (size_t i = 0; i < r->file[f].n_rows; i++, row++) {
+            const char *variant = tsv_cell(&r->file[f], i, "variant");
+            if (variant && is_known(variant) && each_variable(r, row, variant, note_column, &new, err)) return -1;
+        }
+    return 0;
 }
 
 static int unite_cells(exp_rows *r, dw_err *err) {
     size_t n, at = 0;
-    for (size_t f = 0; f < r->n_files; f++) r->n_rows += r->file[f].n_rows;
     if (!dw_mul(r->n_rows, r->n_columns, &n)) return dw_fail(err, "the tables are too large");
     r->cell = dw_alloc(n, sizeof *r->cell, "cells", err);
     if (!r->cell) return -1;
@@ -108,6 +183,9 @@ static int unite_cells(exp_rows *r, dw_err *err) {
         }
         at += t->n_rows;
     }
+    const int variant = r->variant ? exp_rows_find(r, "variant") : -1;
+    for (size_t i = 0; i < r->n_rows && variant >= 0; i++)
+        if (each_variable(r, i, exp_rows_cell(r, i, variant), fill_cell, NULL, err)) return -1;
     return 0;
 }
 
@@ -120,13 +198,15 @@ int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err 
     }
     if (!rc) rc = unite_columns(r, err);
     if (!rc) rc = unite_cells(r, err);
-    r->are_results = !rc && is_results((char *const *)r->column, r->n_columns);
     if (rc) exp_rows_release(r);
     return rc;
 }
 
 void exp_rows_release(exp_rows *r) {
     for (size_t f = 0; f < r->n_files; f++) tsv_release(&r->file[f]);
+    for (size_t i = 0; i < r->n_rows && r->variant; i++) free(r->variant[i]);
+    for (size_t i = r->first_variable; i < r->n_columns; i++) free((char *)r->column[i]);
+    free(r->variant);
     free(r->file);
     free(r->column);
     free(r->cell);

@@ -2,7 +2,8 @@
  *
  * Rows of results (rows.tsv of score and sweep) are known by their columns `model`, `text` and `ppl`; any other
  * tab-separated table with a header line does too.  Unknown is "-" in a cell and NaN as a number, and so is every cell
- * of a column that a row's file lacks.  Cells are borrowed from the files until exp_rows_release. */
+ * of a column that a row's file lacks.  The variables of a sweep's grid, which its rows hold in `variant`, are columns too.
+ * Cells are borrowed from the files until exp_rows_release. */
 #ifndef EXP_ROWS_H
 #define EXP_ROWS_H
 
@@ -12,9 +13,11 @@ typedef struct exp_rows {
     const char **column; // n_columns names in the order of the files, NULL behind the last
     const char **cell;   // (n_rows, n_columns)
     size_t n_columns, n_rows;
+    size_t first_variable; // columns from here on are variables that no file has a column for
     bool are_results;
     tsv_table *file; // what the cells are borrowed from
     size_t n_files;
+    char **variant; // (n_rows) values of variables; NULL: none. The names are owned by `column`
 } exp_rows;
 
 /* Refused: files that are no tables, rows of results of another version, cells that are no UTF-8, and numbers of

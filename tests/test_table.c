@@ -178,6 +178,39 @@ static void joined(void) {
     CHECK(!strstr(shown(path, ""), "standard deviation"));
 }
 
+/* The script for a table; free(). */
+static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
+    exp_rows r;
+    exp_lines lines;
+    const exp_choice all = {0};
+    if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text)) return NULL;
+    const exp_sheet s = {.rows = &r, .lines = &lines};
+    char *script = exp_plot_script(&s, axes, err);
+    exp_lines_release(&lines);
+    exp_rows_release(&r);
+    return script;
+}
+
+static void variants(void) {
+    FILE *f = fopen(test_file("sweep.tsv"), "w");
+    fprintf(f, "model\ttext\tbase\tbase_ppl\tmetric\trate\tppl\tppl_se\tfile_bytes\tvariant\tverdict\n");
+    for (int seed = 1; seed <= 3; seed++)
+        fprintf(f, "r%d\t*\td\t11\trandom\t-\t%d\t1\t80\tmetric=random rate=0.2 seed=%d part=\'a b\' ppl=x\tcontrol\n", seed, 18 + 2 * seed, seed);
+    fprintf(f, "e\t*\td\t11\tenergy\t0.2\t15\t1\t80\tmetric=energy rate=0.2 seed=1 part=c\tkeep\nq\t*\td\t11\t-\t-\t12\t1\t90\t-\tkeep\n");
+    fclose(f);
+    const char *path = test_file("sweep.tsv");
+    const char *out = shown(path, "");
+    CHECK(strstr(out, "| part |") && strstr(line_of(out, "r1"), "| a b ") && strstr(line_of(out, "r1"), " 0.2 |"), "%s", out);
+    out = shown(path, "--join seed --where metric=random");
+    CHECK(strstr(line_of(out, "r1 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r1 and 2 more"), "control"), "%s", out);
+    out = shown(path, "--where part=c");
+    CHECK(strstr(line_of(out, "e"), "15.0 ± 1.0") && !strstr(out, "| r1"), "%s", out);
+    dw_err err = {0};
+    char *script = script_of(path, &(exp_axes){.x = "file_bytes", .y = "ppl"}, &err);
+    CHECK(script && strstr(script, "11 with lines lc rgb '#000000' dt 2 title 'dense'"), "without its row the dense model is known from base_ppl: %s", err.text);
+    free(script);
+}
+
 /* ---- forms ---------------------------------------------------------------------------------------------------- */
 
 static void tsv_and_csv(void) {
@@ -237,19 +270,6 @@ static void wrong_usage(void) {
 }
 
 /* ---- plots ---------------------------------------------------------------------------------------------------- */
-
-/* The script for a table; free(). */
-static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
-    exp_rows r;
-    exp_lines lines;
-    const exp_choice all = {0};
-    if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text)) return NULL;
-    const exp_sheet s = {.rows = &r, .lines = &lines};
-    char *script = exp_plot_script(&s, axes, err);
-    exp_lines_release(&lines);
-    exp_rows_release(&r);
-    return script;
-}
 
 static void scripts(void) {
     dw_err err = {0};
@@ -323,6 +343,7 @@ static const test_case cases[] = {
     {"values of one column are alternatives, columns are not", alternatives},
     {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
     {"rows that differ in the seed only become mean and standard deviation", joined},
+    {"the variables of a sweep are columns", variants},
     {"TSV keeps cells as they are and can be read again; CSV quotes", tsv_and_csv},
     {"any table with a header line is shown, and several are united", any_table},
     {"a damaged table costs one line and no output", damaged},
