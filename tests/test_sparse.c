@@ -311,11 +311,17 @@ static void skipped_is_zero(void) {
         }
 }
 
-static bool same_counts(const run *a, const run *b) {
+static bool near(uint64_t x, uint64_t y, double slack) { return fabs((double)x - (double)y) <= slack * (double)y; }
+
+/* Layers behind the first may differ by a share `slack`: their input does, in the last bits, and some gates stand near their
+ * threshold. */
+static bool same_counts(const run *a, const run *b, double slack) {
     bool same = true;
     for (int l = 0; l < a->hp->n_layer; l++) {
         const dw_coverage x = dw_session_coverage(a->session, l), y = dw_session_coverage(b->session, l);
-        same &= x.n_tokens == y.n_tokens && x.n_open == y.n_open && x.n_computed == y.n_computed && x.n_bytes == y.n_bytes && x.n_few == y.n_few;
+        const double most = l ? slack : 0;
+        same &= x.n_tokens == y.n_tokens && x.n_few == y.n_few && near(x.n_open, y.n_open, most) &&
+                near(x.n_computed, y.n_computed, most) && near(x.n_bytes, y.n_bytes, most);
     }
     return same;
 }
@@ -330,8 +336,9 @@ static void listed_is_fused(void) {
                     open_run(&listed, path, (dw_session_options){.select = DW_SELECT_LISTED}, 3)) {
                     float *a = logits_of(&fused, step), *b = logits_of(&listed, step);
                     const double e = nmse(a, b, n_logits(&fused));
-                    CHECK(e <= (types[t][0] == 'Q' ? 1e-3 : 1e-6), "%s, rule %d, %d at a time: NMSE %.1e", types[t], i, step, e); // sums of another order
-                    CHECK(same_counts(&fused, &listed), "%s, rule %d, %d at a time: other counts", types[t], i, step);
+                    const bool rounded = types[t][0] == 'Q'; // hidden values to 8 bits, down's factors to 16
+                    CHECK(e <= (rounded ? 1e-2 : 1e-6), "%s, rule %d, %d at a time: NMSE %.1e", types[t], i, step, e); // sums of another order
+                    CHECK(same_counts(&fused, &listed, rounded ? 0.01 : 0), "%s, rule %d, %d at a time: other counts", types[t], i, step);
                     free(a), free(b);
                 }
                 close_run(&fused), close_run(&listed);

@@ -1,35 +1,78 @@
-/* kernels_axpy.c - rows added up: the portable form, and the table. */
-#include "backends/kernels_axpy.h"
-#include "backends/kernels_dot.h"
+/* kernels_axpy.c - adding up rows: the table, and rows that are decoded first. */
+#include "backends/kernels_axpy_rows.h"
+#include "backends/kernels_vec.h"
 
-static int smaller(int a, int b) { return a < b ? a : b; }
-
-/* A piece of 256 values of every row after the other: it is decoded once for all columns. */
-static inline void add_rows(const dw_qtype_row *type, DW_AXPY_ROWS_ARGS) {
-    float value[RECORD];
-    for (int first = 0; first < n; first += RECORD) {
-        const int n_here = smaller(RECORD, n - first);
-        const size_t offset = dw_qtype_row_bytes(type, (size_t)first);
-        for (int r = 0; r < n_rows; r++) {
-            type->decode(w + (size_t)(row ? row[r] : r) * row_bytes + offset, value, (size_t)n_here);
-            for (int c = 0; c < n_cols; c++) {
-                const float scale = a[(size_t)c * a_stride + (size_t)r];
-                float *to = y + (size_t)c * y_stride + first;
-                for (int i = 0; i < n_here; i++) to[i] += scale * value[i];
-            }
+// Rows of F32, aligned.
+static void add_values(DW_AXPY_ROWS_ARGS) {
+    for (int r = 0; r < n_rows; r++) {
+        const float *v = (const float *)(const void *)(w + (size_t)(row ? row[r] : r) * row_bytes);
+        for (int c = 0; c < n_cols; c++) {
+            const float factor = a[(size_t)c * a_stride + (size_t)r];
+            float *sum = y + (size_t)c * y_stride;
+            for (int i = 0; i < n; i++) sum[i] += factor * v[i];
         }
     }
 }
 
-#define PORTABLE(type, suffix)                                                                                         \
-    static void portable_##suffix(DW_AXPY_ROWS_ARGS) {                                                                 \
-        add_rows(dw_qtype_get(type), w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);                  \
+/* A bundle's rows are decoded a record at a time and added by the level's row of F32. */
+static void decoded(dw_level level, dw_qtype type, void (*add_f32)(DW_AXPY_ROWS_ARGS), DW_AXPY_ROWS_ARGS) {
+    const dw_qtype_row *t = dw_qtype_get(type);
+    dw_unpack_fn *unpack = dw_unpack_of(level, t);
+    const int bytes = (int)dw_qtype_row_bytes(t, RECORD);
+    _Alignas(64) float values[AXPY_ROWS][RECORD];
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        rows = n_rows - r < AXPY_ROWS ? n_rows - r : AXPY_ROWS;
+        const bundle b = bundle_at(w, row_bytes, row, r, n_rows, rows);
+        for (int i = 0; i < n; i += RECORD) {
+            const int n_here = n - i < RECORD ? n - i : RECORD;
+            const size_t at = dw_qtype_row_bytes(t, (size_t)i);
+            const ahead next = ahead_of(&b, i / RECORD, (n + RECORD - 1) / RECORD, bytes);
+            for (int k = 0; k < rows; k++) {
+                prefetch_row(next, k, bytes);
+                unpack(b.row[k] + at, values[k], (size_t)n_here);
+            }
+            add_f32((const uint8_t *)values, sizeof *values, NULL, rows, n_here, a + r, a_stride, n_cols, y + i,
+                    y_stride);
+        }
     }
-INT8_TYPES(PORTABLE)
-FLOAT_TYPES(PORTABLE)
+}
+
+// clang-format off
+#define DEFINE_DECODED(type, suffix)                                                                                   \
+    static void portable_##suffix(DW_AXPY_ROWS_ARGS) {                                                                 \
+        decoded(DW_PORTABLE, type, add_values, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);        \
+    }
+INT8_TYPES(DEFINE_DECODED)
+FLOAT_TYPES(DEFINE_DECODED)
 
 #define PORTABLE_ROW(type, suffix) {type, DW_PORTABLE, portable_##suffix},
-const dw_axpy_kernel dw_axpy_kernels[] = {INT8_TYPES(PORTABLE_ROW) FLOAT_TYPES(PORTABLE_ROW){0}};
+#if defined(__x86_64__)
+#define DEFINE_DECODED_VECTORS(type, suffix)                                                                           \
+    static void avx2_decoded_##suffix(DW_AXPY_ROWS_ARGS) {                                                             \
+        decoded(DW_AVX2, type, dw_axpy_avx2_f32, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);      \
+    }                                                                                                                  \
+    static void avx512_decoded_##suffix(DW_AXPY_ROWS_ARGS) {                                                           \
+        decoded(DW_AVX512, type, dw_axpy_avx512_f32, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);  \
+    }
+#define VECTOR_DECODED_TYPES(X)                                                                                        \
+    X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k)              \
+    X(DW_Q5_K, q5_k) X(DW_Q6_K, q6_k)
+VECTOR_DECODED_TYPES(DEFINE_DECODED_VECTORS)
+
+#define AVX2_ROW(type, suffix) {type, DW_AVX2, dw_axpy_avx2_##suffix},
+#define AVX512_ROW(type, suffix) {type, DW_AVX512, dw_axpy_avx512_##suffix},
+#define DECODED_ROWS(type, suffix)                                                                                     \
+    {type, DW_AVX2, avx2_decoded_##suffix}, {type, DW_AVX512, avx512_decoded_##suffix},
+#endif
+
+const dw_axpy_kernel dw_axpy_kernels[] = {
+    INT8_TYPES(PORTABLE_ROW) FLOAT_TYPES(PORTABLE_ROW)
+#if defined(__x86_64__)
+    AXPY_AVX2_TYPES(AVX2_ROW) AXPY_AVX512_TYPES(AVX512_ROW) VECTOR_DECODED_TYPES(DECODED_ROWS)
+#endif
+    {0},
+};
+// clang-format on
 
 const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type) {
     const dw_axpy_kernel *best = NULL;
