@@ -105,6 +105,8 @@ void opt_parse(const opt_program *program, int argc, char **argv);
  * shell), or NULL when it was not given and has no default.  For rows of the parsed program.  free(). */
 char *opt_value_text(const opt_row *row);
 
+char *opt_quoted(const char *text); // as a shell would read it back; free()
+
 /* The name of a table (rows as in OPT_CHOICES) that is nearest to a mistyped word, or NULL when none is near. */
 const char *opt_nearest(const char *word, const void *table, size_t row_size);
 

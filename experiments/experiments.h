@@ -1,7 +1,7 @@
 /* experiments.h - the room that compares: programs that bring models in, run them, and measure them.
  *
- * Programs (one file with main() each): convert, inspect, generate, score, table, synth, limits, versus.  They meet the
- * other rooms in files only.  Code that two of these programs share stands in a file without main() with its own header:
+ * Programs (one file with main() each): convert, inspect, generate, score, sweep, table, synth, limits, versus.  They meet
+ * the other rooms in files only.  Code that two of these programs share stands in a file without main() with its own header:
  *   random_model   shapes of known models and random weights for them     (synth, tests)
  *   bandwidth      read bandwidth of this minute, load and steal time     (limits, versus, score)
  *   stock          stock llama.cpp through its packaged libraries         (versus, tests)
@@ -12,7 +12,9 @@
  *   windows        which tokens of a text are scored: the protocols       (score)
  *   evaluate       models over windows; distribution: what their logits say; statistics: means and errors (score)
  *   predictions    stored predictions of a base model                     (score)
- *   speed          memory, load time and speed in a process alone; measures: the columns of a row (score)
+ *   speed          memory, load time and speed in a process alone; measures: the columns of a row (score, sweep)
+ *   grid           variables and steps as text; jobs: what they ask for, with identities (sweep)
+ *   children       commands as child processes; judge: one table of many rows, with verdicts (sweep)
  *   rows           tables read back; headings: what columns are called; paste, conditions, plot: how they look (table)
  *
  * What every measurement here keeps to: the window that is timed is stated; warm-up lies outside of it; medians and

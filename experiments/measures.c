@@ -116,6 +116,8 @@ void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size)
 
 enum { CELL = 320 };
 
+const char exp_rows_comment[] = "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean";
+
 int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err) {
     const size_t n_columns = exp_n_columns();
     const char **names = dw_alloc(n_columns, sizeof *names, "rows", err),
@@ -128,9 +130,7 @@ int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *
         cells[i] = text[i];
     }
     if (!rc)
-        rc = tsv_append(
-            path, "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean",
-            names, n_columns, cells, n, err);
+        rc = tsv_append(path, exp_rows_comment, names, n_columns, cells, n, err);
     free(names);
     free(cells);
     free(text);

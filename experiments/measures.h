@@ -49,6 +49,8 @@ size_t exp_n_columns(void);
 /* The cell of a column: "-" when unknown; control characters of texts become '?'. */
 void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size);
 
+extern const char exp_rows_comment[]; // the first line of every table of rows
+
 /* Appends rows to a table, whole or not at all. */
 int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err);
 /* One JSON object: numbers as numbers, unknown as null; free(). */

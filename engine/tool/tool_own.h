@@ -17,8 +17,6 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err);
  * that is set has one value, "". */
 char **opt_values(const opt_row *row, size_t *n);
 
-char *opt_quoted(const char *text); // as a shell would read it back; free()
-
 /* Calls fn for every name of a table of choices. */
 void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name), void *ctx);
 

@@ -1,0 +1,109 @@
+/* children.c - starts and waits for child processes. */
+#include "experiments/children.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP};
+enum { N_PASSED_ON = sizeof passed_on / sizeof *passed_on };
+
+/* Written while these signals are blocked, read by their handler. */
+static volatile pid_t running[CHILDREN_MAX];
+static volatile sig_atomic_t received;
+
+static void pass_on(int sig) {
+    const int saved = errno;
+    received = sig;
+    for (int i = 0; i < CHILDREN_MAX; i++)
+        if (running[i]) kill(running[i], sig);
+    errno = saved;
+}
+
+void children_on_signals(void) {
+    for (int i = 0; i < N_PASSED_ON; i++) {
+        struct sigaction old, act = {.sa_handler = pass_on};
+        if (sigaction(passed_on[i], NULL, &old) || old.sa_handler == SIG_IGN) continue; // nohup
+        sigaction(passed_on[i], &act, NULL);
+    }
+}
+
+int children_signal(void) { return received; }
+
+static void block(sigset_t *old) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < N_PASSED_ON; i++) sigaddset(&set, passed_on[i]);
+    sigprocmask(SIG_BLOCK, &set, old);
+}
+
+static void replace(pid_t from, pid_t to) {
+    for (int i = 0; i < CHILDREN_MAX; i++) {
+        if (running[i] != from) continue;
+        running[i] = to;
+        return;
+    }
+}
+
+/* In the child: a signal that came since the fork ends it here. */
+static void become(const char *program, char *const *argv, int log, pid_t parent, const sigset_t *mask) {
+    for (int i = 0; i < N_PASSED_ON; i++) {
+        struct sigaction old;
+        if (!sigaction(passed_on[i], NULL, &old) && old.sa_handler == pass_on) signal(passed_on[i], SIG_DFL);
+    }
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+    if (getppid() != parent) _exit(127); // it died before
+    const int nothing = open("/dev/null", O_RDONLY);
+    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0) _exit(127);
+    if (nothing > 2) close(nothing);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    execv(program, argv);
+    dprintf(2, "cannot run '%s': %s\n", program, strerror(errno));
+    _exit(127);
+}
+
+pid_t children_start(const char *program, char *const *argv, const char *log, const char *heading, dw_err *err) {
+    const int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || dprintf(fd, "%s\n", heading) < 0) {
+        dw_fail(err, "cannot write '%s': %s", log, strerror(errno));
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    sigset_t old;
+    block(&old);
+    const pid_t self = getpid(), pid = fork();
+    if (!pid) become(program, argv, fd, self, &old);
+    if (pid > 0)
+        replace(0, pid);
+    else
+        dw_fail(err, "cannot start '%s': %s", program, strerror(errno));
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    close(fd);
+    return pid;
+}
+
+int children_wait(child_end *end) {
+    struct rusage usage;
+    *end = (child_end){0};
+    do end->pid = wait4(-1, &end->status, 0, &usage);
+    while (end->pid < 0 && errno == EINTR);
+    if (end->pid < 0) return -1;
+    sigset_t old;
+    block(&old);
+    replace(end->pid, 0);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    end->cpu_seconds = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                       1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    end->peak_bytes = 1024.0 * (double)usage.ru_maxrss;
+    return 0;
+}

@@ -1,0 +1,122 @@
+/* grid.h - a grid: variables with lists of values, and steps that are commands, in one small text file.
+ *
+ *   # deadwood grid 1
+ *   calib  := experiments/texts/calib/english-*.txt experiments/texts/calib/german-?.txt
+ *   eval   := experiments/texts/eval/english.txt
+ *   metric  = activation energy random
+ *   rate    = 0.1 0.2 0.3
+ *   seed    = 1 2 3                                     if metric = random
+ *
+ *   dense   : convert experiments/mini -o $out.gguf
+ *   stats   : collect -m $dense -f $calib -o $out.h5
+ *   plan    : rank -m $dense -s $stats --metric $metric --rate $rate --seed $seed -o $out.tsv
+ *   cut     : cut -m $dense -p $plan -o $out.gguf
+ *   score   : score -m $cut --base $dense -f $eval --no-speed -o $rows
+ *   speed   : alone score -m $cut --speed-only -o $rows
+ *
+ *   control if metric = random
+ *
+ * Lines.  The first is as above.  # at the begin of a word begins a comment.  A line that begins with a space goes on
+ * with the one before it.  Words are separated by spaces; quotes, ' or ", keep spaces in a word, and in '...' a $ is
+ * only a $.  Paths are those of the folder in which the sweep is started.
+ *
+ *   NAME = VALUE ..       a variable: it has one of these values in a variant
+ *   NAME := WORD ..       a list: all words together; * ? [ ] stand for the files that match, in order of their names
+ *   NAME : COMMAND ..     a step: a deadwood command, run once for each combination of values of the variables that it
+ *                         uses, itself or through the steps that it reads
+ *   NAME : alone COMMAND ..     the same, with no other job beside it: for what measures speed
+ *   control if ..         rows of these variants are controls (those of metric random are, without a word)
+ *
+ * A line may end in `if VARIABLE = VALUE .. [and VARIABLE = VALUE ..]..`.  A variable whose condition does not hold is
+ * not varied and has its first value; a step whose condition does not hold is not run, nor are those that read it.
+ *
+ * In a command $NAME or ${NAME} is the value of a variable or the output of a step above.  A word that is only a
+ * variable and not quoted is split at spaces, so that a value may hold several words ('--type Q4_0' '--mixture Q4_K_M');
+ * a word that is only a list becomes its words.  $out.SUFFIX is the file that the step writes; every step names it
+ * once, or $rows: the rows of results, which the sweep gathers.  Outputs that end in .gguf are models.
+ *
+ * Refused, with the line: names that are unknown or used for nothing, steps without an output, steps that read what
+ * stands below them (so there are no circles), values given twice, more than GRID_MAX_JOBS combinations. */
+#ifndef EXP_GRID_H
+#define EXP_GRID_H
+
+#include "base/base.h"
+
+enum { GRID_MAX_VARIABLES = 64, GRID_MAX_VALUES = 4096, GRID_MAX_STEPS = 256, GRID_MAX_JOBS = 100000 };
+
+typedef struct grid_condition { // the variable has one of some of its values
+    int variable;
+    bool *holds; // (n_value of the variable)
+} grid_condition;
+
+typedef struct grid_conditions { // all of them; none: always
+    grid_condition *one;
+    size_t n, cap;
+} grid_conditions;
+
+typedef struct grid_variable {
+    char *name;
+    int line;
+    char **value;
+    size_t n_value, cap_value;
+    grid_conditions only; // else it has its first value
+    uint64_t needs;       // bits of this variable and of those that its conditions ask
+    bool used;
+} grid_variable;
+
+typedef struct grid_list {
+    char *name;
+    int line;
+    char **word;
+    size_t n_word, cap_word;
+    bool used;
+} grid_list;
+
+typedef enum grid_piece_kind { GRID_TEXT, GRID_VARIABLE, GRID_LIST, GRID_STEP, GRID_OUTPUT } grid_piece_kind;
+
+typedef struct grid_piece { // of a word
+    grid_piece_kind kind;
+    int index;  // of the variable, list or step
+    char *text; // GRID_TEXT
+} grid_piece;
+
+typedef struct grid_word {
+    grid_piece *piece;
+    size_t n, cap;
+    bool splits; // one variable or list, not quoted: becomes several words
+} grid_word;
+
+typedef struct grid_step {
+    char *name, *tool; // the program is deadwood-TOOL
+    int line;
+    bool alone, makes_rows;
+    char *suffix;    // of the output, ".gguf"; "" for none
+    grid_word *word; // the arguments
+    size_t n_word, cap_word;
+    grid_conditions only;
+    int *reads; // steps, each once
+    size_t n_read, cap_read;
+    uint64_t needs; // bits of the variables that decide its output
+} grid_step;
+
+typedef struct grid {
+    grid_variable *variable;
+    size_t n_variable, cap_variable;
+    grid_list *list;
+    size_t n_list, cap_list;
+    grid_step *step;
+    size_t n_step, cap_step;
+    grid_conditions *control; // any of them
+    size_t n_control, cap_control;
+} grid;
+
+/* `what` names the text in errors.  Looks at no file: patterns of lists stand as they are. */
+int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err);
+/* Reads a file, and puts the files that match in the place of patterns. */
+int grid_read(grid *g, const char *path, dw_err *err);
+void grid_release(grid *g);
+
+/* Whether conditions hold for the values (n_variable) of a variant. */
+bool grid_holds(const grid_conditions *c, const uint16_t *value);
+
+#endif

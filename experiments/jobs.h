@@ -1,0 +1,49 @@
+/* jobs.h - what a grid asks for: every step for every combination of values that decides its output.
+ *
+ * A job's identity is a hash of its command, in which the outputs of other jobs stand by their identities and files from
+ * outside by their contents.  So a changed value, command or input changes the identities of what depends on it, and of
+ * nothing else.  A file's name is the step, the values that vary, and ten digits of the identity:
+ *
+ *     cut-energy-0.2-8c5e0f12ab.gguf
+ *
+ * A word that names a file or a folder, alone or behind the = of --option=PATH, is taken for an input. */
+#ifndef EXP_JOBS_H
+#define EXP_JOBS_H
+
+#include "experiments/grid.h"
+
+enum { JOB_NO_VALUE = UINT16_MAX };
+
+typedef struct job {
+    const grid_step *step;
+    const uint16_t *value; // (n_variable) which value each variable has; JOB_NO_VALUE: does not matter
+    int *input;            // (step->n_read) jobs, one of each step that it reads; all stand before this one
+    char id[65];           // from jobs_identify on
+    char *file;            // name of its output without folder
+} job;
+
+typedef struct jobs {
+    const grid *grid; // borrowed
+    job *job;
+    size_t n, cap;
+    uint16_t **values; // what the jobs' values point to, a step each
+    size_t *first;     // (n_step + 1) the first job of each step; they stand in the order of their values
+} jobs;
+
+/* All jobs, in the grid's order: by step, then by values, the first variable slowest. */
+int jobs_expand(jobs *j, const grid *g, const char *what, dw_err *err);
+/* Gives every job its identity and its file's name; reads all inputs from outside. */
+int jobs_identify(jobs *j, dw_err *err);
+void jobs_release(jobs *j);
+
+/* The arguments of a job's command; `file` says how the output of a job is written, its own too.  The words and the
+ * array are to be freed with jobs_free_words. */
+char **jobs_words(const jobs *j, size_t i, const char *(*file)(void *ctx, size_t i), void *ctx, size_t *n, dw_err *err);
+void jobs_free_words(char **word, size_t n);
+
+/* "metric=random rate=0.2 seed=1": the values that vary, quoted as for a shell; free(). */
+char *jobs_variant(const jobs *j, size_t i, dw_err *err);
+/* Whether the grid calls it a control. */
+bool jobs_is_control(const jobs *j, size_t i);
+
+#endif
