@@ -1,7 +1,9 @@
 /* inspect.c - what is in a model file.
  *
  *     deadwood inspect mini.gguf --lineage */
+#include "formats/sparse.h"
 #include "formats/stats.h"
+#include "model/model.h"
 #include "tool.h"
 
 #include <jansson.h>
@@ -85,6 +87,22 @@ static void print_rope(const dw_model *m) {
     printf("\n%-18s%g\n", "norm epsilon", (double)hp->norm_eps);
 }
 
+static void print_gate(const dw_model *m) {
+    dw_str rule = {"-", 1};
+    uint32_t group = 0;
+    int n_gated = 0, n_dense = 0, n_predictors = 0;
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        const dw_layer_gate *g = &m->net.layer[l].sparse;
+        n_gated += g->down_t.name != NULL;
+        n_dense += g->down_t.name && g->dense;
+        n_predictors += g->pred_a.name != NULL;
+    }
+    if (!n_gated) return;
+    dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &rule, NULL);
+    dw_gguf_u32(m->gguf, DW_KEY_GATE_GROUP, &group, NULL);
+    printf("%-18s%.*s, groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", "gate", (int)rule.len, rule.ptr, group, n_gated, n_dense, n_predictors);
+}
+
 static void print_summary(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
@@ -103,6 +121,7 @@ static void print_summary(const dw_model *m) {
     printf("%-18s%d\n", "head dimension", hp->head_dim);
     print_layers("FFN width", hp->n_ff, hp->n_layer);
     print_rope(m);
+    print_gate(m);
     type_sum sums[DW_QTYPE_END];
     const size_t n = sum_types(g, sums);
     for (size_t i = 0; i < n; i++)

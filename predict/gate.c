@@ -48,8 +48,8 @@ static opt_program program = {
 static const char about[] =
     "A group of neurons is open for a token when the rule's value reaches the layer's threshold; closed neurons count as zero, and "
     "their rows of up and columns of down are not read.  The threshold of each layer is the quantile of the value on the texts that the "
-    "statistics were collected from, so that a share --activity of the neurons is open there; what is reached on other texts, score "
-    "shows as coverage.\n"
+    "statistics were collected from, so that a share --activity of the neurons is open there.  On other texts it is another share, and "
+    "what the first layers leave out changes what the later ones see: what is reached in the end, score shows as coverage.\n"
     "\n"
     "Down is stored a second time, transposed, a row for each neuron: exactly in 16 and 32 bits.  In blocks it is encoded again, from the 16-bit "
     "file of --source or else from what it decodes to, which loses a second time; how much is said.  A layer whose activity "
