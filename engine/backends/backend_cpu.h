@@ -96,6 +96,10 @@ bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, i
 
 static inline const float *dw_floats(const dw_tensor *t) { return t->name ? (const float *)(const void *)t->data : NULL; }
 static inline int dw_smaller(int a, int b) { return a < b ? a : b; }
+static inline void dw_prefetch(const uint8_t *p, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i);
+}
+
 /* Where share i of n things begins, and share i - 1 ends. */
 static inline int dw_share(int n, int i, int n_shares) { return (int)((size_t)n * (size_t)i / (size_t)n_shares); }
 

@@ -25,6 +25,9 @@ dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
     return dw_vectors_of(s, s->kernel, h, p->n_tokens, n);
 }
 
+/* The memory's own prefetchers do not see a list: rows of it are asked for that long before their turn. */
+enum { ROWS_AHEAD = 2 };
+
 void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
     const dw_dot_kernel *kernel = dw_dot_find(v->s->level, w->type->id);
     const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
@@ -33,11 +36,14 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int fir
             dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->n, v->n, v->act[kernel->form] + (size_t)c * stride);
         v->packed[kernel->form] = true;
     }
+    int asked = 0;
     for (int r = 0, run; r < n_rows; r += run) { // neighbours in the list are neighbours in the file
         const int row = list ? list[first + r] : first;
         run = n_rows - r;
         if (list)
             for (run = 1; r + run < n_rows && list[first + r + run] == row + run;) run++;
+        for (asked = asked > r + run ? asked : r + run; asked < dw_smaller(n_rows, r + run + ROWS_AHEAD); asked++)
+            dw_prefetch(w->data + (size_t)list[first + asked] * row_bytes, row_bytes);
         kernel->rows(w->data + (size_t)row * row_bytes, row_bytes, run, v->n, v->act[kernel->form], stride, v->n_cols, y + r, ldy);
     }
 }

@@ -134,6 +134,7 @@ static void add_neurons(walker *k, const int32_t *list, int n, bool gathered, in
     float gate[DW_DOT_MAX_COLS * BLOCK], up[DW_DOT_MAX_COLS * BLOCK];
     if (!n) return;
     if (k->predicted) dw_dot_rows(k->h, &k->gate, row, at, n, gate, BLOCK);
+    dw_axpy_prefetch(k->down.data + (size_t)at * row_bytes, row_bytes, row, n);
     dw_dot_rows(k->h, &k->up, row, at, n, up, BLOCK);
     for (int t = 0; t < n_tokens; t++) finish_token(k, t, list, n, gate + t * BLOCK, up + t * BLOCK);
     k->axpy->rows(k->down.data + (size_t)at * row_bytes, row_bytes, row, n, n_embd, up, BLOCK, n_tokens, k->sum, (size_t)n_embd);

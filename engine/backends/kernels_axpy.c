@@ -74,6 +74,12 @@ const dw_axpy_kernel dw_axpy_kernels[] = {
 };
 // clang-format on
 
+void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows) {
+    for (int r = 0; r < n_rows && r < AXPY_ROWS; r++)
+        for (size_t i = 0; i < AXPY_AHEAD && i < row_bytes; i += 64)
+            __builtin_prefetch(w + (size_t)(row ? row[r] : r) * row_bytes + i);
+}
+
 const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type) {
     const dw_axpy_kernel *best = NULL;
     for (const dw_axpy_kernel *k = dw_axpy_kernels; k->rows; k++)

@@ -30,6 +30,9 @@ typedef struct dw_axpy_kernel {
     void (*rows)(DW_AXPY_ROWS_ARGS);
 } dw_axpy_kernel;
 
+/* Asks memory for what the rows of a list are read for first, so that it is there when they are added. */
+void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
+
 extern const dw_axpy_kernel dw_axpy_kernels[]; // ends with rows NULL; tests and benchmarks walk it
 const dw_axpy_kernel *dw_axpy_find(dw_level level,
                                    dw_qtype type); // best row of this level or below; never NULL for a known type
