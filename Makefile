@@ -29,7 +29,7 @@ TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: FORCE all demo exact test test-slow tests layers headers bench-dot fuzz man install clean help
+.PHONY: FORCE all demo exact test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -75,6 +75,9 @@ $B/bench_%: $B/tests/bench_%.o $B/libengine.a
 	$(CC) $(SANFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
 bench-dot: $B/bench_dot  ## dot rows beside the memory's speed: build/bench_dot [TYPE or LEVEL]...
+	$<
+
+bench-sparse: $B/bench_sparse  ## gated FFNs beside the dense one and the ideal, as a table for gnuplot: build/bench_sparse -h
 	$<
 
 tests: all $(TESTS) $B/run $B/faults.so
