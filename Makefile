@@ -29,7 +29,7 @@ TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: FORCE all demo exact test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
+.PHONY: FORCE all demo exact results test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -104,6 +104,9 @@ demo:  ## convert the embedded model, score it in several number formats, print 
 
 exact: all  ## compute results/exact.tsv again: quality by definition, equal on every machine
 	PATH="$(CURDIR)/$B:$$PATH" sh experiments/exact.sh results/exact.tsv
+
+results: all  ## make the tables and plots of the embedded model in results/ again
+	sh experiments/results.sh
 
 # ---- fuzzing
 
