@@ -81,7 +81,8 @@ static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     return 0;
 }
 
-/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; behind the last NULL. */
+/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; behind the last NULL.  *value is NULL for
+ * a word without "=". */
 static char *next_variable(char *at, char **name, char **value) {
     bool quoted = false;
     at += strspn(at, " ");
@@ -98,7 +99,7 @@ static char *next_variable(char *at, char **name, char **value) {
     at += *at != 0;
     *to = 0;
     to = strchr(*name, '=');
-    *value = to ? to + 1 : "-";
+    *value = to ? to + 1 : NULL;
     if (to) *to = 0;
     return at;
 }
@@ -120,7 +121,7 @@ static int each_variable(exp_rows *r, size_t row, const char *variant, int (*fn)
     r->variant[row] = dw_strdup(variant, err);
     if (!r->variant[row]) return -1;
     for (char *at = r->variant[row]; !rc && (at = next_variable(at, &name, &value));)
-        if (*name && *value && exp_heading_of(name).role == EXP_DEED) rc = fn(r, row, name, value, ctx);
+        if (*name && value && *value && exp_heading_of(name).role == EXP_DEED) rc = fn(r, row, name, value, ctx);
     return rc;
 }
 
@@ -163,7 +164,7 @@ static int unite_columns(exp_rows *r, dw_err *err) {
     for (size_t f = 0; f < r->n_files; f++)
         for (size_t i = 0; i < r->file[f].n_rows; i++, row++) {
             const char *variant = tsv_cell(&r->file[f], i, "variant");
-            if (variant && is_known(variant) && each_variable(r, row, variant, note_column, &new, err)) return -1;
+            if (variant && each_variable(r, row, variant, note_column, &new, err)) return -1;
         }
     return 0;
 }

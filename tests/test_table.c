@@ -196,7 +196,7 @@ static void variants(void) {
     fprintf(f, "model\ttext\tbase\tbase_ppl\tmetric\trate\tppl\tppl_se\tfile_bytes\tvariant\tverdict\n");
     for (int seed = 1; seed <= 3; seed++)
         fprintf(f, "r%d\t*\td\t11\trandom\t-\t%d\t1\t80\tmetric=random rate=0.2 seed=%d part=\'a b\' ppl=x\tcontrol\n", seed, 18 + 2 * seed, seed);
-    fprintf(f, "e\t*\td\t11\tenergy\t0.2\t15\t1\t80\tmetric=energy rate=0.2 seed=1 part=c\tkeep\nq\t*\td\t11\t-\t-\t12\t1\t90\t-\tkeep\n");
+    fprintf(f, "e\t*\td\t11\tenergy\t0.2\t15\t1\t80\tmetric=energy rate=0.2 seed=1 part=c\tkeep\nq\t*\td\t11\t-\t-\t12\t1\t90\tword =\tkeep\n-\t*\td\t11\t-\t-\t12\t1\t90\t-\tkeep\n");
     fclose(f);
     const char *path = test_file("sweep.tsv");
     const char *out = shown(path, "");
