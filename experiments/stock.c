@@ -369,7 +369,7 @@ static int imatrix_load(imatrix *m, const char *path, dw_err *err) {
     m->data = dw_alloc(n + 1, sizeof *m->data, "importances", err);
     if (!m->entry || !m->name || !m->data) return -1;
     for (size_t i = 0; i < n; i++)
-        if (imatrix_add(m, dw_gguf_tensor(m->gguf, i), err)) return dw_fail_in(err, path);
+        if (imatrix_add(m, dw_gguf_tensor(m->gguf, i), err)) return dw_fail_in(err, "'%s'", path);
     return m->n ? 0 : dw_fail(err, "'%s' holds no importances (tensors NAME.in_sum2)", path);
 }
 

@@ -3,13 +3,10 @@
 
 #include "model/model.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { MAX_CONFIG_BYTES = 1 << 24 };
 
@@ -201,37 +198,22 @@ static int write_file(const dw_model *m, const dw_plan *plan, const char *from, 
     return dw_file_exists(from) ? copy_file(from, to, err) : 0;
 }
 
-/* What a failure has left. */
-static void remove_folder(const char *folder) {
-    for (int i = 0; files[i]; i++) {
-        char *path = dw_format(NULL, "%s/%s", folder, files[i]);
-        if (path) unlink(path);
-        free(path);
-    }
-    rmdir(folder);
-}
-
-static int fill_folder(const dw_model *m, const dw_plan *plan, const char *checkpoint, const char *folder, dw_err *err) {
+static int fill_folder(const dw_model *m, const dw_plan *plan, const char *checkpoint, dw_out_folder *folder, dw_err *err) {
     int rc = 0;
     for (int i = 0; files[i] && !rc; i++) {
-        char *from = dw_format(err, "%s/%s", checkpoint, files[i]), *to = dw_format(err, "%s/%s", folder, files[i]);
+        char *from = dw_format(err, "%s/%s", checkpoint, files[i]);
+        const char *to = dw_out_folder_file(folder, files[i], err);
         rc = from && to ? write_file(m, plan, from, to, files[i], err) : -1;
         free(from);
-        free(to);
     }
     return rc;
 }
 
 int prune_hf_write(const char *model, const dw_plan *plan, const char *checkpoint, const char *out, dw_err *err) {
     dw_model *m = dw_model_open(model, err);
-    char *folder = dw_format(err, "%s.%ld.part", out, (long)getpid());
-    int rc = m && folder ? 0 : -1;
-    if (!rc && mkdir(folder, 0777)) rc = dw_fail(err, "cannot create '%s': %s", folder, strerror(errno));
-    else if (!rc && (fill_folder(m, plan, checkpoint, folder, err) || (rename(folder, out) && dw_fail(err, "cannot create '%s': %s", out, strerror(errno))))) {
-        remove_folder(folder);
-        rc = -1;
-    }
-    free(folder);
+    dw_out_folder *folder = m ? dw_out_folder_open(out, err) : NULL;
+    const int rc = !folder || fill_folder(m, plan, checkpoint, folder, err) || dw_out_folder_commit(folder, err) ? -1 : 0;
+    dw_out_folder_free(folder);
     dw_model_close(m);
     return rc;
 }

@@ -82,5 +82,5 @@ int prune_layout_compare(const prune_layout *o, const char *path, dw_pool *pool,
     }
     free(c.values);
     dw_model_close(m);
-    return rc ? dw_fail_in(err, path) : 0;
+    return rc ? dw_fail_in(err, "'%s'", path) : 0;
 }

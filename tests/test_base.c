@@ -68,6 +68,27 @@ static void whole_or_not(void) {
     CHECK(!dw_read_file(path, 10, &size, &err) && strstr(err.text, "too large"));
 }
 
+static void out_folder(void) {
+    dw_err err = {0};
+    const char *path = test_file("folder"), *names[] = {"a", "b"};
+    for (int keep = 0; keep < 2; keep++) {
+        dw_out_folder *f = dw_out_folder_open(path, &err);
+        REQUIRE(f, "%s", err.text);
+        for (int i = 0; i < 2; i++) {
+            const char *file = dw_out_folder_file(f, names[i], &err);
+            dw_out *out = file ? dw_out_open(file, &err) : NULL;
+            CHECK(out && !dw_out_write(out, "x", 1, &err) && (i == keep || !dw_out_commit(out, &err)), "%s", err.text);
+            dw_out_free(out);
+        }
+        CHECK(!dw_file_exists(path));
+        if (keep) CHECK(!dw_out_folder_commit(f, &err), "%s", err.text);
+        dw_out_folder_free(f);
+        CHECK(dw_file_exists(path) == keep);
+        CHECK(dw_file_exists(test_file("folder/a")) == keep && !dw_file_exists(test_file("folder/b")));
+        CHECK(test_run("ls -d %s.*.part", path), "%s", test_run_output());
+    }
+}
+
 static void sha256_known(void) {
     const char *known[][2] = {{"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
                               {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}};
@@ -169,6 +190,7 @@ static const test_case cases[] = {
     {"a cursor never reads beyond its bytes", cursor_stops},
     {"UTF-8 is checked strictly", utf8},
     {"an output file appears whole or not at all", whole_or_not},
+    {"a folder of files appears whole or not at all", out_folder},
     {"SHA-256 gives the published digests", sha256_known},
     {"half precision round-trips every value and rounds to even", half_round_trip},
     {"no thread passes a barrier before all have come", barriers},

@@ -122,6 +122,7 @@ static const struct bad {
     {"# deadwood plan 1\n# rate wanted 0.5, reached 1.5\n", "'rate' is not"},
     {"# deadwood plan 1\n# text x sha256 " HASH " tokens 12 blocks 0\n", "'text' is not"},
     {"# deadwood plan 1\n# text x sha256 " HASH " tokens x blocks 00000000\n", "'text' is not"},
+    {"# deadwood plan 1\n# text x sha256 " HASH " tokens -72 blocks 00000000\n", "'text' is not"},
 };
 
 static void bad_lines(void) {

@@ -25,7 +25,7 @@ typedef struct dw_err {
 int dw_fail(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Put "where: " in front of a recorded failure, to name the file or layer that a helper did not know. */
-int dw_fail_in(dw_err *err, const char *where);
+int dw_fail_in(dw_err *err, const char *where, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -93,7 +93,16 @@ int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute
 int dw_out_commit(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
 
-/* SIGINT, SIGTERM, SIGHUP remove the temporary files and end the process by that signal; exit() removes them too. */
+/* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives (borrowed
+ * until the end).  The folder must not exist yet. */
+typedef struct dw_out_folder dw_out_folder;
+
+dw_out_folder *dw_out_folder_open(const char *path, dw_err *err);
+const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err);
+int dw_out_folder_commit(dw_out_folder *f, dw_err *err);
+void dw_out_folder_free(dw_out_folder *f);
+
+/* SIGINT, SIGTERM, SIGHUP remove the temporary files and folders and end the process by that signal; exit() removes them too. */
 void dw_out_on_signals(void);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */

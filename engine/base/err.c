@@ -15,9 +15,14 @@ int dw_fail(dw_err *err, const char *format, ...) {
     return -1;
 }
 
-int dw_fail_in(dw_err *err, const char *where) {
+int dw_fail_in(dw_err *err, const char *where, ...) {
     if (!err || !err->text[0]) return -1;
     const dw_err inner = *err;
+    char text[sizeof inner.text];
+    va_list args;
+    va_start(args, where);
+    vsnprintf(text, sizeof text, where, args);
+    va_end(args);
     *err = (dw_err){0};
-    return dw_fail(err, "%s: %s", where, inner.text);
+    return dw_fail(err, "%s: %s", text, inner.text);
 }

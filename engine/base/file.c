@@ -57,7 +57,7 @@ char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err
     if (n > max_bytes)
         dw_fail(err, "'%s' is too large: %zu bytes, at most %zu are read", path, n, max_bytes);
     else
-        text = dw_alloc(n + 1, 1, path, err);
+        text = dw_alloc(n + 1, 1, "the bytes of a file", err);
     while (text && got < n) {
         const ssize_t r = read(fd, text + got, n - got);
         if (r < 0 && errno == EINTR) continue;
@@ -76,7 +76,7 @@ char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64 };
+enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64, MAX_FILES = 16 };
 
 struct dw_out {
     char *path, *temporary;
@@ -91,11 +91,26 @@ static _Atomic(char *) unfinished[MAX_OPEN];
 
 static pid_t writer; // a child that exits leaves its parent's files alone
 
+/* Files first, then the folders that held them. */
 static void remove_unfinished(void) {
-    for (int i = 0; i < MAX_OPEN; i++) {
-        char *name = atomic_load(&unfinished[i]);
-        if (name && getpid() == writer) unlink(name);
+    for (int i = 0; i < 2 * MAX_OPEN; i++) {
+        char *name = atomic_load(&unfinished[i % MAX_OPEN]);
+        if (name && getpid() == writer) (void)(i < MAX_OPEN ? unlink(name) : rmdir(name));
     }
+}
+
+/* A slot for the name, or -1. */
+static int claim(char *name, dw_err *err) {
+    for (int i = 0; i < MAX_OPEN; i++) {
+        char *empty = NULL;
+        if (atomic_compare_exchange_strong(&unfinished[i], &empty, name)) return i;
+    }
+    return dw_fail(err, "cannot write '%s': more than %d output files are open", name, MAX_OPEN);
+}
+
+static void let_go(int *slot) {
+    if (*slot >= 0) atomic_store(&unfinished[*slot], NULL);
+    *slot = -1;
 }
 
 static void end_by_signal(int sig) {
@@ -114,6 +129,7 @@ void dw_out_on_signals(void) {
         struct sigaction act = {.sa_handler = end_by_signal};
         sigaction(sigs[i], &act, NULL);
     }
+    signal(SIGXFSZ, SIG_IGN); // a limit on the size of files (ulimit -f) makes writing fail, as a full disk does
 }
 
 dw_out *dw_out_open(const char *path, dw_err *err) {
@@ -129,14 +145,7 @@ dw_out *dw_out_open(const char *path, dw_err *err) {
     out->temporary = dw_format(err, "%s.%ld.part", path, (long)getpid());
     out->buffer = dw_alloc(BUFFER_BYTES, 1, "an output buffer", err);
     if (!out->path || !out->temporary || !out->buffer) goto fail;
-    for (int i = 0; i < MAX_OPEN && out->slot < 0; i++) {
-        char *empty = NULL;
-        if (atomic_compare_exchange_strong(&unfinished[i], &empty, out->temporary)) out->slot = i;
-    }
-    if (out->slot < 0) {
-        dw_fail(err, "cannot write '%s': more than %d output files are open", path, MAX_OPEN);
-        goto fail;
-    }
+    if ((out->slot = claim(out->temporary, err)) < 0) goto fail;
     out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (out->fd >= 0) return out;
     dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
@@ -201,8 +210,7 @@ int dw_out_commit(dw_out *out, dw_err *err) {
     out->fd = -1;
     if (close(fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
     if (rename(out->temporary, out->path)) return dw_fail(err, "cannot create '%s': %s", out->path, strerror(errno));
-    atomic_store(&unfinished[out->slot], NULL);
-    out->slot = -1;
+    let_go(&out->slot);
     sync_folder(out->path);
     return 0;
 }
@@ -210,12 +218,67 @@ int dw_out_commit(dw_out *out, dw_err *err) {
 void dw_out_free(dw_out *out) {
     if (!out) return;
     if (out->fd >= 0) close(out->fd);
-    if (out->slot >= 0) {
-        unlink(out->temporary);
-        atomic_store(&unfinished[out->slot], NULL);
-    }
+    if (out->slot >= 0) unlink(out->temporary);
+    let_go(&out->slot);
     free(out->path);
     free(out->temporary);
     free(out->buffer);
     free(out);
+}
+
+/* ---- folders ---------------------------------------------------------------------------------- */
+
+struct dw_out_folder {
+    char *path, *temporary, *file[MAX_FILES]; // in the temporary folder
+    int slot, file_slot[MAX_FILES], n_file;
+};
+
+dw_out_folder *dw_out_folder_open(const char *path, dw_err *err) {
+    dw_out_folder *f = dw_alloc(1, sizeof *f, "an output folder", err);
+    if (!f) return NULL;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    f->slot = -1;
+    f->path = dw_format(err, "%.*s", (int)n, path);
+    f->temporary = dw_format(err, "%.*s.%ld.part", (int)n, path, (long)getpid());
+    if (!f->path || !f->temporary || (f->slot = claim(f->temporary, err)) < 0) goto fail;
+    if (!mkdir(f->temporary, 0777)) return f;
+    dw_fail(err, "cannot create '%s': %s", f->path, strerror(errno));
+fail:
+    dw_out_folder_free(f);
+    return NULL;
+}
+
+const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err) {
+    if (f->n_file == MAX_FILES) return dw_fail(err, "cannot write more than %d files to '%s'", MAX_FILES, f->path), NULL;
+    char *file = dw_format(err, "%s/%s", f->temporary, name);
+    const int slot = file ? claim(file, err) : -1;
+    if (slot < 0) {
+        free(file);
+        return NULL;
+    }
+    f->file[f->n_file] = file;
+    f->file_slot[f->n_file++] = slot;
+    return file;
+}
+
+int dw_out_folder_commit(dw_out_folder *f, dw_err *err) {
+    if (rename(f->temporary, f->path)) return dw_fail(err, "cannot create '%s': %s", f->path, strerror(errno));
+    let_go(&f->slot);
+    sync_folder(f->path);
+    return 0;
+}
+
+void dw_out_folder_free(dw_out_folder *f) {
+    if (!f) return;
+    for (int i = 0; i < f->n_file; i++) {
+        if (f->slot >= 0) unlink(f->file[i]);
+        let_go(&f->file_slot[i]);
+        free(f->file[i]);
+    }
+    if (f->slot >= 0) rmdir(f->temporary);
+    let_go(&f->slot);
+    free(f->path);
+    free(f->temporary);
+    free(f);
 }

@@ -98,12 +98,12 @@ static int read_text(reader *r, char *text) {
     while (n_name && is_blank(text[n_name - 1])) n_name--;
     const char *hash = next_word(&at), *tokens_word = next_word(&at), *tokens = next_word(&at), *blocks_word = next_word(&at), *blocks = next_word(&at);
     dw_plan_text t = {0};
-    char extra;
     if (!n_name || !is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") || strspn(blocks, "0123456789abcdef") != strlen(blocks) ||
-        strlen(blocks) % 8 || strlen(tokens) > 18 || sscanf(tokens, "%lu%c", &t.n_tokens, &extra) != 1)
+        strlen(blocks) % 8 || !*tokens || strlen(tokens) > 18 || tokens[strspn(tokens, "0123456789")])
         return dw_fail(r->err, form);
     if (dw_grow(&r->p->text, &r->cap_text, r->p->n_text + 1, sizeof *r->p->text, "texts of a plan", r->err)) return -1;
     text[n_name] = 0;
+    t.n_tokens = strtoul(tokens, NULL, 10);
     copy_text(t.sha256, sizeof t.sha256, hash);
     t.name = dw_strdup(text, r->err);
     t.blocks = dw_strdup(blocks, r->err);
@@ -228,12 +228,9 @@ static int read_lines(reader *r, char *text, size_t size, const char *name) {
         else rc = read_line(r, line, number);
         line = stop + 1;
     }
-    char where[256];
-    if (rc) snprintf(where, sizeof where, "'%.200s' line %d", name, number);
-    else snprintf(where, sizeof where, "'%.200s'", name);
-    if (!rc && !number) rc = dw_fail(r->err, "the plan is empty");
-    if (!rc) rc = check_whole(r);
-    return rc ? dw_fail_in(r->err, where) : 0;
+    if (rc) return dw_fail_in(r->err, "'%s' line %d", name, number);
+    rc = number ? check_whole(r) : dw_fail(r->err, "the plan is empty");
+    return rc ? dw_fail_in(r->err, "'%s'", name) : 0;
 }
 
 int dw_plan_parse(dw_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err) {

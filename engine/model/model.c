@@ -10,9 +10,7 @@ dw_model *dw_model_open(const char *path, dw_err *err) {
     m->gguf = dw_gguf_open(path, err);
     if (!m->gguf) goto fail;
     if (dw_model_bind(m, err)) {
-        char *where = dw_format(NULL, "'%s'", path);
-        if (where) dw_fail_in(err, where);
-        free(where);
+        dw_fail_in(err, "'%s'", path);
         goto fail;
     }
     return m;

@@ -280,7 +280,7 @@ int dw_vocab_from_gguf(dw_vocab *v, const dw_gguf *g, dw_err *err) {
     *v = (dw_vocab){0};
     if (!read_gguf(v, g, err)) return 0;
     dw_vocab_release(v);
-    return dw_fail_in(err, dw_gguf_path(g));
+    return dw_fail_in(err, "'%s'", dw_gguf_path(g));
 }
 
 static void write_id(dw_gguf_writer *w, const char *key, int32_t id) {

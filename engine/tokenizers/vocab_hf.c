@@ -425,7 +425,7 @@ int dw_vocab_from_hf(dw_vocab *v, const char *folder, size_t n_rows, dw_err *err
              load_text(folder, "chat_template.jinja", MAX_TEMPLATE, &chat_template, &template_len, err);
     const dw_hf_files files = {tokenizer,         tokenizer_config,   config,
                                generation_config, {model, model_len}, {chat_template, template_len}};
-    if (!rc && dw_vocab_from_hf_files(v, &files, n_rows, err)) rc = dw_fail_in(err, folder);
+    if (!rc && dw_vocab_from_hf_files(v, &files, n_rows, err)) rc = dw_fail_in(err, "'%s'", folder);
     json_decref(tokenizer);
     json_decref(tokenizer_config);
     json_decref(config);

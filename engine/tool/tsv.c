@@ -83,7 +83,7 @@ int tsv_read(tsv_table *t, const char *path, dw_err *err) {
     if (!rc) rc = parse(t, text, err);
     if (!rc) return 0;
     tsv_release(t);
-    return dw_fail_in(err, path);
+    return dw_fail_in(err, "'%s'", path);
 }
 
 const char *tsv_cell(const tsv_table *t, size_t row, const char *column) {
@@ -158,7 +158,7 @@ static int rewrite(const char *path, const char *comment, const char *const *col
     if (!from) goto done;
     for (size_t i = 0; i < n_out; i++) from[i] = i;
     if (exists && match_columns(&old, columns, n, from, err)) {
-        dw_fail_in(err, path);
+        dw_fail_in(err, "'%s'", path);
         goto done;
     }
     out = dw_out_open(path, err);
@@ -181,7 +181,7 @@ static int lock_folder(const char *path, dw_err *err) {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = -1;
     while (fd >= 0 && (rc = flock(fd, LOCK_EX)) && errno == EINTR) {}
     if (fd < 0 || rc) {
-        dw_fail(err, "cannot lock the folder of '%s': %s", path, strerror(errno));
+        dw_fail(err, fd < 0 ? "cannot write '%s': %s" : "cannot append to '%s', whose folder cannot be locked: %s", path, strerror(errno));
         if (fd >= 0) close(fd);
         fd = -1;
     }
