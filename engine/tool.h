@@ -31,6 +31,8 @@ enum { // what an option means beyond its value
     OPT_NO_BYTE = 2, // changes no byte of the output (threads, quiet, output path): not in the lineage
     OPT_INPUT = 4,   // names an input file: must be readable when the program starts ("-" is taken for stdin); stored
                      // by base name; its hash stands in the step's inputs
+    OPT_OUTPUT = 8,  // names a file to write (so does every OPT_PATH with letter 'o'): must be writable and no input
+    OPT_STDOUT = 16, // and "-" is standard output; else "-" is refused
 };
 
 typedef struct opt_list {
@@ -117,6 +119,13 @@ void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)
 void die_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)); // exit 2, points to --help
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));             // one line on stderr, unless quiet
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));            // "deadwood-cut: warning: ...", even if quiet
+
+/* A number of bytes for people, in decimal units: show_bytes(n).text is "512 B", "24.7 MB", "4.293 GB". */
+typedef struct shown_bytes {
+    char text[24];
+} shown_bytes;
+shown_bytes show_bytes(double n);
+static inline const char *plural(double n) { return n == 1 ? "" : "s"; } // "%d token%s"
 
 /* A bar on a terminal after one second, with rate and time left; elsewhere a line each 30 s.  Thread-safe steps. */
 typedef struct progress progress;

@@ -20,7 +20,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"prompt", 'p', OPT_TEXT, 0, &o.prompt, NULL, "TEXT", "the prompt, or with --chat the user's message"},
-    {"file", 'f', OPT_PATH, 0, &o.prompt_file, NULL, "FILE", "read the prompt from a file"},
+    {"file", 'f', OPT_PATH, OPT_INPUT, &o.prompt_file, NULL, "FILE", "read the prompt from a file"},
     {"n-predict", 'n', OPT_INT, 0, &o.n_predict, "128", "N", "tokens to generate at most; 0: until the context is full", .min = 0, .max = 1 << 22},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "0", "N", "positions of context; 0: the model's, at most 4096", .min = 0, .max = 1 << 22},
     {"temp", 0, OPT_REAL, 0, &o.temperature, "0.8", "X", "temperature; 0: always the likeliest token", .min = 0, .max = 100},
@@ -59,7 +59,7 @@ static int read_text(talk *t, const char *text, size_t len, unsigned flags, dw_e
     int32_t *ids;
     size_t n;
     if (dw_tokenize(dw_model_tokenizer(t->model), text, len, flags, &ids, &n, err)) return -1;
-    int rc = n ? 0 : dw_fail(err, "the prompt is empty; give some text with -p");
+    int rc = n ? 0 : dw_fail(err, "the prompt is empty; give some text");
     if (n > INT32_MAX / 2) rc = dw_fail(err, "the prompt has %zu tokens, which is too long", n);
     const double start = dw_now();
     if (!rc) rc = dw_session_eval(t->session, &(dw_batch){.n_tokens = (int)n, .token = ids}, err);
@@ -147,15 +147,23 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     return t->session && t->sampler && t->logits ? 0 : -1;
 }
 
+static void check_usage(void) {
+    if (o.chat && o.prompt_file) die_usage("with --chat messages come from -p or from standard input, not from -f");
+    if (o.system && !o.chat) die_usage("--system is the system message of a chat; give --chat too");
+    if (o.prompt && o.prompt_file) die_usage("give the prompt with -p or with -f, not with both");
+    if (!o.chat && !o.prompt && !o.prompt_file) die_usage("give a prompt with -p or -f");
+    if (o.prompt && !*o.prompt) die_usage("the prompt of -p is empty");
+}
+
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
-    if (!o.chat && !o.prompt == !o.prompt_file) die_usage("give a prompt with -p or -f");
+    check_usage();
     dw_err err = {0};
     talk t = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool || open_talk(&t, pool, &err) || (o.chat ? chat(&t, &err) : continue_prompt(&t, &err))) die_err(&err);
-    say("prompt %d tokens, %.1f tok/s; generated %d tokens, %.1f tok/s", t.n_prompt, t.n_prompt / fmax(t.prompt_s, 1e-9), t.n_generated,
-        t.n_generated / fmax(t.generate_s, 1e-9));
+    say("prompt %d token%s, %.1f tok/s; generated %d token%s, %.1f tok/s", t.n_prompt, plural(t.n_prompt), t.n_prompt / fmax(t.prompt_s, 1e-9),
+        t.n_generated, plural(t.n_generated), t.n_generated / fmax(t.generate_s, 1e-9));
     free(t.logits);
     dw_sampler_free(t.sampler);
     dw_session_free(t.session);

@@ -111,9 +111,9 @@ static void print_summary(const dw_model *m) {
     dw_gguf_str(g, "general.name", &name, NULL);
     printf("%-18s%.*s\n", "name", (int)name.len, name.ptr);
     printf("%-18s%s\n", "architecture", hp->arch);
-    printf("%-18s%.0f (%.1f MB, %.3f bits per weight)\n", "file bytes", n_bytes, n_bytes / 1e6, 8 * n_bytes / n_params);
+    printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text, 8 * n_bytes / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
-    printf("%-18s%zu (%.1f MB)\n", "bytes per token", dw_model_bytes_per_token(m), (double)dw_model_bytes_per_token(m) / 1e6);
+    printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m), show_bytes((double)dw_model_bytes_per_token(m)).text);
     printf("%-18s%d\n%-18s%d\n%-18s%d\n", "layers", hp->n_layer, "embedding", hp->n_embd, "vocabulary", hp->n_vocab);
     printf("%-18s%s\n%-18s%d\n", "output", hp->tied ? "tied to the embedding" : "own matrix", "context", hp->n_ctx_train);
     print_layers("heads", hp->n_head, hp->n_layer);
@@ -125,7 +125,7 @@ static void print_summary(const dw_model *m) {
     type_sum sums[DW_QTYPE_END];
     const size_t n = sum_types(g, sums);
     for (size_t i = 0; i < n; i++)
-        printf("%-18s%zu tensors, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors, sums[i].n_values, sums[i].n_bytes);
+        printf("%-18s%zu tensor%s, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors, plural((double)sums[i].n_tensors), sums[i].n_values, sums[i].n_bytes);
 }
 
 /* ---- statistics ---------------------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static void print_stats(const dw_stats *s) {
     printf("%-18s%s, sha256 %.12s\n", "statistics of", s->arch, s->model_sha256);
     printf("%-18s%d of width %d\n", "layers", s->n_layer, s->n_embd);
     printf("%-18s%d, the first %d positions left out\n", "window", s->n_ctx, s->skip);
-    printf("%-18severy %d positions\n", "histograms", s->hist_every);
+    printf("%-18s1 of %d position%s\n", "histograms", s->hist_every, plural(s->hist_every));
     printf("%-18s%s\n%-18s%s\n", "backend", s->backend, "arguments", s->arguments);
     printf("text\twindows\ttokens\tsha256\n");
     for (size_t t = 0; t < s->n_text; t++) {

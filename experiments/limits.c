@@ -127,7 +127,7 @@ static void measure_reading(reading *r, const char *pages, double *rates) {
 
 static uint8_t *take_memory(size_t n_bytes, bool huge) {
     uint8_t *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) die("cannot take %.2f GB to read; give fewer --bytes", (double)n_bytes * 1e-9);
+    if (p == MAP_FAILED) die("cannot take %s to read; give fewer --bytes", show_bytes((double)n_bytes).text);
 #if defined(MADV_HUGEPAGE)
     madvise(p, n_bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #else
@@ -347,7 +347,7 @@ static int temporary_file(size_t n_bytes) {
     uint8_t block[1 << 16];
     memset(block, 7, sizeof block);
     for (size_t at = 0; at < n_bytes; at += sizeof block)
-        if (write(fd, block, sizeof block) != (ssize_t)sizeof block) die("cannot write a temporary file of %zu bytes; give fewer --file-bytes", n_bytes);
+        if (write(fd, block, sizeof block) != (ssize_t)sizeof block) die("cannot write a temporary file of %s; give fewer --file-bytes", show_bytes((double)n_bytes).text);
     return fd;
 }
 
@@ -385,7 +385,7 @@ int main(int argc, char **argv) {
     const char *level = dw_cpu_level(&err); // asks for the tiles before threads start
     if (!level) die_err(&err);
     const int all = tool.threads ? tool.threads : dw_cpu_count();
-    printf("# %d threads, kernels %s, %d repeats, largest working set %.2f GB\n", all, level, o.repeats, (double)o.bytes * 1e-9);
+    printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats, show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");
     for (int n = 1; n <= all; n = n == 1 && all > 1 ? all : all + 1) {
         if (wants("read")) measure_reads(n);

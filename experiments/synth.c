@@ -94,7 +94,8 @@ int main(int argc, char **argv) {
     const int rc = write_file(&model, &err);
     progress_end(model.progress_ctx);
     if (rc) die_err(&err);
-    say("%.3f GB in %.1f s, %.2f GB/s", bytes * 1e-9, dw_now() - t0, bytes * 1e-9 / (dw_now() - t0));
+    const double seconds = dw_now() - t0;
+    say("%s in %.1f s, %s/s", show_bytes(bytes).text, seconds, show_bytes(bytes / seconds).text);
     if (o.vocab) dw_vocab_release(&vocab);
     dw_pool_free(pool);
     return 0;

@@ -219,6 +219,7 @@ static int positions(exp_work work) {
 static const setting *best_setting(const contest *c, exp_work work, int n) {
     const setting *best = settings;
     double best_s = INFINITY;
+    progress *bar = progress_begin("trying stock's settings", "settings", N_SETTINGS);
     for (int i = 0; i < N_SETTINGS; i++) {
         exp_contestant candidate;
         start(&candidate, stock_options_of(c, positions(work), &settings[i]));
@@ -233,7 +234,9 @@ static const setting *best_setting(const contest *c, exp_work work, int n) {
             best_s = least;
             best = &settings[i];
         }
+        progress_step(bar, 1);
     }
+    progress_end(bar);
     return best;
 }
 
@@ -505,8 +508,8 @@ static contest prepare(void) {
     const size_t all = c.n_ids / (size_t)o.n_ctx;
     c.first_window = o.windows.first ? o.windows.first - 1 : 0;
     const size_t end = o.windows.last && (size_t)o.windows.last < all ? (size_t)o.windows.last : all;
-    if (end <= (size_t)c.first_window) die("the text has %zu windows of %d tokens, none of those asked for", all, o.n_ctx);
-    if (c.n_ids < (size_t)o.prefill) die("the text has %zu tokens, --prefill wants %d", c.n_ids, o.prefill);
+    if (end <= (size_t)c.first_window) die("the text has %zu window%s of %d tokens, none of those asked for", all, plural((double)all), o.n_ctx);
+    if (c.n_ids < (size_t)o.prefill) die("the text has %zu token%s, --prefill wants %d", c.n_ids, plural((double)c.n_ids), o.prefill);
     c.n_windows = (int)(end - (size_t)c.first_window);
     return c;
 }

@@ -43,8 +43,8 @@ int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_
     *w = (exp_windows){0};
     if (n_ids < least)
         return dw_fail(
-            err, "'%s' has %zu tokens, protocol %s with a context of %d needs %zu; give a longer text or a smaller -c",
-            what, n_ids, p->name, n_ctx, least);
+            err, "'%s' is too short: protocol %s with a context of %d needs %zu tokens, it has %zu; give a longer text or a smaller -c",
+            what, p->name, n_ctx, least, n_ids);
     while (p->window(w->n_all, n_ids, n_ctx, &one)) w->n_all++;
     if (!first) first = 1, last = w->n_all > INT32_MAX ? INT32_MAX : (int)w->n_all;
     if ((size_t)last > w->n_all)

@@ -2,9 +2,12 @@
  *
  *     deadwood collect -m mini.gguf -f experiments/texts/calib/english-1.txt -o stats.h5
  *
- * All sums are taken by the session's own threads inside the pass, each over its own columns and in order of tokens, so
- * that neither threads nor batches change a bit.  Finished texts are kept in OUT.part, from which the same command goes
- * on when it was ended; what is written at the end is the same with and without such a stop. */
+ * All sums are taken by the session's own threads inside the pass, each over its own columns and in order of tokens; which
+ * windows of a text share a pass follows from -c alone.  So the number of threads changes no bit, although the passes are
+ * the engine's fast ones and not `exact`: few and many tokens may round differently, but the same tokens meet each time.
+ *
+ * Finished texts are kept in OUT.part, from which the same command goes on when it was ended; what is written at the end
+ * is the same with and without such a stop. */
 #include "formats/imatrix.h"
 #include "formats/stats.h"
 #include "prune/column_sums.h"
@@ -35,7 +38,7 @@ static const opt_row rows[] = {
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
-    {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
+    {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
     OPT_COMMON, {0}};
 // clang-format on
@@ -448,7 +451,7 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     if (rc) return -1;
     sum_neuron_hists(s);
     dw_stats_total(s);
-    say("%.0f tokens in %.2f s: %.0f tokens/s", n_left, seconds, n_left / (seconds > 0 ? seconds : 1));
+    say("%.0f token%s in %.2f s: %.0f tokens/s", n_left, plural(n_left), seconds, n_left / (seconds > 0 ? seconds : 1));
     return 0;
 }
 
@@ -457,7 +460,6 @@ static int run_texts(dw_stats *sum, bool has_parts, dw_model *m, const char *mod
     run r = {0};
     dw_stats s = {0};
     char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
-    if (o.skip >= o.n_ctx) return dw_fail(err, "a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
     if (calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, err) || prepare(&s, m, model_sha256, &r.texts, kept, err) ||
         (has_parts && check_parts(sum, &s, r.texts.n_text, err)) || open_run(&r, m, &s, err) || collect_texts(&r, kept, err))
         return -1;
@@ -483,7 +485,7 @@ static int add_parts(dw_stats *sum, const char *model_sha256, dw_err *err) {
         dw_stats part;
         if (read_part(i ? &part : sum, o.parts.item[i], model_sha256, err)) return -1;
         if (!i) continue;
-        if (dw_stats_add(sum, &part, err)) return dw_fail_in(err, o.parts.item[i]);
+        if (dw_stats_add(sum, &part, err)) return dw_fail_in(err, "'%s'", o.parts.item[i]);
         dw_stats_release(&part);
     }
     return 0;
@@ -505,7 +507,7 @@ static int import_imatrix(dw_stats *s, dw_model *m, const char *model_sha256, dw
     if (!t->blocks || dw_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
     const int rc = dw_imatrix_to_stats(&im, s, err);
     dw_imatrix_release(&im);
-    return rc ? dw_fail_in(err, o.import_imatrix) : 0;
+    return rc ? dw_fail_in(err, "'%s'", o.import_imatrix) : 0;
 }
 
 static int export_imatrix(const dw_stats *s, const dw_model *m, dw_err *err) {
@@ -524,6 +526,7 @@ static void check_usage(void) {
     if (!o.out && !o.export_imatrix) die_usage("nothing to write: give -o or --export-imatrix");
     if (!o.texts.n && !o.parts.n && !o.import_imatrix) die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
     if (o.import_imatrix && (o.texts.n || o.parts.n)) die_usage("--import-imatrix cannot be combined with -f or -s");
+    if (o.skip >= o.n_ctx) die_usage("a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
 }
 
 int main(int argc, char **argv) {

@@ -125,8 +125,8 @@ static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool
     if (!rc && (rc = prune_layout_compare(layout, o.out, pool, show, p, err))) unlink(o.out);
     progress_end(p);
     if (!rc)
-        say("%.3f GB read, written and synced in %.2f s (%.2f GB/s); the parent hashed in %.2f s, compared in %.2f s", bytes * 1e-9, t1 - t0,
-            bytes * 1e-9 / (t1 - t0), in->hash_seconds, dw_now() - t1);
+        say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s", show_bytes(bytes).text, t1 - t0,
+            show_bytes(bytes / (t1 - t0)).text, in->hash_seconds, dw_now() - t1);
     return rc;
 }
 

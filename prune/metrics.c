@@ -157,9 +157,8 @@ void prune_scorer_release(prune_scorer *s) {
 
 /* ---- scores ------------------------------------------------------------------------------------------------- */
 
-static int check_stats(const prune_scorer *s, const prune_metric *metric, dw_err *err) {
+static int check_stats(const prune_scorer *s, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
-    if (!s->stats) return dw_fail(err, "metric '%s' needs statistics: collect them and give them with -s", metric->name);
     if (s->stats->n_layer != hp->n_layer) return dw_fail(err, "the statistics have %d layers, the model %d", s->stats->n_layer, hp->n_layer);
     for (int l = 0; l < hp->n_layer; l++) {
         const dw_stats_layer *layer = &s->stats->layer[l];
@@ -201,7 +200,7 @@ int prune_score(prune_scorer *s, const prune_metric *metric, double **score, dw_
     dw_rng rng;
     dw_rng_seed(&rng, s->seed);
     memset(score, 0, (size_t)hp->n_layer * sizeof *score);
-    if ((metric->needs_stats && check_stats(s, metric, err)) || (metric->needs_weights && need_slices(s, err))) return -1;
+    if ((metric->needs_stats && check_stats(s, err)) || (metric->needs_weights && need_slices(s, err))) return -1;
     for (int l = 0; l < hp->n_layer; l++) {
         prune_view v = {.n_ff = hp->n_ff[l], .rng = &rng};
         if (metric->needs_stats) v.stats = &s->stats->layer[l], v.n_text = s->stats->n_text;

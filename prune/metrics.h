@@ -36,15 +36,15 @@ const prune_metric *prune_metric_find(const char *name);
 
 typedef struct prune_scorer {
     const dw_model *model;
-    const dw_stats *stats;    // may be NULL
+    const dw_stats *stats;    // NULL: metrics that need none
     prune_slices *slices;     // (n_layer), made at first need
     int group;
     uint64_t seed;
     dw_pool *pool;
 } prune_scorer;
 
-/* Scores of all groups of all layers: score[l] has n_ff[l] / group values, free() each.  Refused: statistics that are
- * missing or of another shape, groups that do not divide a width, scores that are not finite. */
+/* Scores of all groups of all layers: score[l] has n_ff[l] / group values, free() each.  Refused: statistics of
+ * another shape, groups that do not divide a width, scores that are not finite. */
 int prune_score(prune_scorer *s, const prune_metric *metric, double **score, dw_err *err);
 void prune_scorer_release(prune_scorer *s);
 

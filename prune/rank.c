@@ -28,7 +28,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model to be cut"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "the plan; -: standard output"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, NULL, "FILE", "the plan; -: standard output"},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(prune_metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
@@ -128,7 +128,6 @@ static void close_inputs(inputs *in) {
 /* ---- layers to drop ------------------------------------------------------------------------------------------ */
 
 static int measure_influence(inputs *in, dw_err *err) {
-    if (!in->has_stats) return dw_fail(err, "--drop-layers needs statistics: collect them and give them with -s");
     if (in->stats.n_layer != in->hp->n_layer) return dw_fail(err, "the statistics have %d layers, the model %d", in->stats.n_layer, in->hp->n_layer);
     in->influence = dw_alloc((size_t)in->hp->n_layer, sizeof *in->influence, "block influence", err);
     for (int l = 0; in->influence && l < in->hp->n_layer; l++) {
@@ -265,15 +264,13 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
         if (n_keep[l] < least) least = n_keep[l];
         if (n_keep[l] > most) most = n_keep[l];
     }
-    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have %.3f GB", wanted, prune_rate_of(t, n_keep), least, most, t->unit,
-        prune_file_bytes(t, n_keep) * 1e-9);
+    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have %s", wanted, prune_rate_of(t, n_keep), least, most, t->unit,
+        show_bytes(prune_file_bytes(t, n_keep)).text);
 }
 
 static int make_plan(inputs *in, dw_err *err) {
     const prune_metric *metric = prune_metric_find(o.metric);
     const prune_allocator *allocator = prune_allocator_find(o.allocate);
-    if (allocator->across_layers && !metric->across_layers)
-        return dw_fail(err, "scores of metric '%s' do not compare across layers, as --allocate %s needs; energy and flap do", metric->name, allocator->name);
     const size_t n_layer = (size_t)in->hp->n_layer;
     dw_plan plan = {0};
     double wanted = 0, **score = dw_alloc(n_layer, sizeof *score, "scores", err);
@@ -386,12 +383,20 @@ static int compare(inputs *in, dw_err *err) {
 
 /* ---- main ------------------------------------------------------------------------------------------------------- */
 
+static void check_metric(const prune_metric *metric, const prune_allocator *allocator) {
+    if (metric->needs_stats && !o.stats) die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
+    if (allocator->across_layers && !metric->across_layers)
+        die_usage("scores of metric '%s' do not compare across layers, as --allocate %s needs; energy and flap do", metric->name, allocator->name);
+}
+
 static void check_options(void) {
     const bool has_rate = o.rate >= 0;
     if (has_rate && o.bytes) die_usage("give --rate or --bytes, not both");
     if (!has_rate && !o.bytes && !o.drop_layers) die_usage("give --rate, --bytes or --drop-layers");
     if (!o.compare && (!o.out || !o.metric)) die_usage("give a plan to write (-o) and a --metric, or --compare");
-    if (o.rate >= 1) die("rate 1 leaves no neuron; to remove whole layers, say --drop-layers");
+    if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, say --drop-layers");
+    if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
+    if (o.metric) check_metric(prune_metric_find(o.metric), prune_allocator_find(o.allocate));
     if (!has_rate) o.rate = 0;
 }
 

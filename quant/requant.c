@@ -377,8 +377,8 @@ static void tell(const dw_gguf *g, const target *targets) {
         bits += 8 * (double)stored_bytes(&targets[i]);
         values += (double)dw_tensor_n_values(targets[i].from);
     }
-    say("%zu tensors rounded, %zu copied; %.1f -> %.1f MB, %.2f bits a weight", n_changed, dw_gguf_n_tensors(g) - n_changed, before * 1e-6,
-        after * 1e-6, values > 0 ? bits / values : 0);
+    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed), dw_gguf_n_tensors(g) - n_changed,
+        show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
 }
 

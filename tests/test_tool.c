@@ -223,6 +223,16 @@ static void effective_values(void) {
     }
 }
 
+static void shown_sizes(void) {
+    const struct {
+        double n;
+        const char *text;
+    } wanted[] = {{0, "0 B"}, {999, "999 B"}, {1000, "1.0 kB"}, {24.7e6, "24.7 MB"}, {999.9e6, "999.9 MB"}, {4.2931e9, "4.293 GB"}, {1.5e12, "1500.000 GB"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        CHECK(!strcmp(show_bytes(wanted[i].n).text, wanted[i].text), "%s: %s", wanted[i].text, show_bytes(wanted[i].n).text);
+    CHECK(!*plural(1) && !strcmp(plural(0), "s") && !strcmp(plural(2), "s"));
+}
+
 static void nearest(void) {
     const struct {
         const char *word, *name;
@@ -531,6 +541,7 @@ static const test_case cases[] = {
     {"help, man page, version and summary can be asked for anywhere", asked},
     {"help and man page name every option with its value, default and choices", help_complete},
     {"effective values are written as one would type them", effective_values},
+    {"sizes are shown in decimal units", shown_sizes},
     {"the nearest name is found for a mistyped word and none for a strange one", nearest},
     {"a bar appears after a second, with rate and time left, and is wiped away", progress_bar},
     {"without a terminal a line comes every 30 seconds, and none when quiet", progress_lines},

@@ -39,7 +39,7 @@ static int refuse_twins(const calib_texts *t, const char *path, dw_err *err) {
 static int cut(calib_texts *t, size_t *cap, size_t n_token, opt_range windows, int per_text, const char *path, dw_err *err) {
     const calib_file *f = &t->file[t->n_file - 1];
     const size_t n_all = n_token / (size_t)t->n_ctx;
-    if (!n_all) return dw_fail(err, "'%s' has %zu tokens, a window needs %d; give a longer text or a smaller -c", path, n_token, t->n_ctx);
+    if (!n_all) return dw_fail(err, "'%s' has %zu token%s, a window needs %d; give a longer text or a smaller -c", path, n_token, plural((double)n_token), t->n_ctx);
     if (!windows.first) windows = (opt_range){1, n_all > INT32_MAX / 2 ? INT32_MAX / 2 : (int)n_all};
     if ((size_t)windows.last > n_all) return dw_fail(err, "windows %d to %d were asked for, '%s' has %zu", windows.first, windows.last, path, n_all);
     for (int first = windows.first, n; first <= windows.last; first += n) {

@@ -60,6 +60,18 @@ void warn(const char *format, ...) {
     va_end(args);
 }
 
+shown_bytes show_bytes(double n) {
+    static const struct {
+        double bytes;
+        const char *format;
+    } units[] = {{1e9, "%.3f GB"}, {1e6, "%.1f MB"}, {1e3, "%.1f kB"}, {1, "%.0f B"}};
+    size_t i = 0;
+    while (units[i].bytes > 1 && n < units[i].bytes) i++;
+    shown_bytes shown;
+    snprintf(shown.text, sizeof shown.text, units[i].format, n / units[i].bytes);
+    return shown;
+}
+
 void *tool_need(void *p, const char *what) {
     if (!p) die("out of memory: %s", what);
     return p;

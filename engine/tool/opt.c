@@ -331,7 +331,7 @@ static bool is_same_file(const struct stat *a, const char *path) {
     return !stat(path, &b) && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-static void check_not_input(const opt_program *program, const char *output) {
+static void check_not_input(const opt_program *program, const char *output, const char *name) {
     struct stat st;
     if (stat(output, &st)) return;
     for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
@@ -339,7 +339,7 @@ static void check_not_input(const opt_program *program, const char *output) {
         size_t n;
         char **value = opt_values(row, &n);
         for (size_t i = 0; i < n; i++) {
-            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for -o", output);
+            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for %s", output, name);
             free(value[i]);
         }
         free(value);
@@ -349,14 +349,16 @@ static void check_not_input(const opt_program *program, const char *output) {
 /* So are outputs that cannot be written, and those that would replace an input. */
 static void check_outputs(const opt_program *program) {
     for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
-        const char *path = row->kind == OPT_PATH && row->letter == 'o' ? *(const char **)row->target : NULL;
-        if (!path || !strcmp(path, "-")) continue;
+        const bool is_output = row->kind == OPT_PATH && (row->letter == 'o' || row->flags & OPT_OUTPUT);
+        const char *path = is_output ? *(const char **)row->target : NULL;
+        if (!path || (!strcmp(path, "-") && row->flags & OPT_STDOUT)) continue;
+        if (!strcmp(path, "-")) die_usage("%s: this does not go to standard output; give the name of a file ('./-' is one called '-')", label(row));
         struct stat st;
         if (!stat(path, &st) && !S_ISREG(st.st_mode)) die("cannot write '%s': not a regular file", path);
         char *copy = tool_need(strdup(path), label(row));
         if (access(dirname(copy), W_OK | X_OK)) die("cannot write '%s': %s", path, strerror(errno));
         free(copy);
-        check_not_input(program, path);
+        check_not_input(program, path, label(row));
     }
 }
 

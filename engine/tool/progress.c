@@ -63,21 +63,23 @@ static void duration(double seconds, char *text, size_t size) {
         snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
 }
 
-/* "0.25", "12.5", "12345" */
-static void amount(double x, char *text, size_t size) { snprintf(text, size, x < 100 ? "%.3g" : "%.0f", x); }
+/* "0.25 pairs", "12.5 tokens", "12345 tokens", "24.7 MB" */
+static void amount(double x, const char *unit, char *text, size_t size) {
+    if (!strcmp(unit, "B")) snprintf(text, size, "%s", show_bytes(x).text);
+    else snprintf(text, size, x < 100 ? "%.3g %s" : "%.0f %s", x, unit);
+}
 
 /* "42 %  1234 tokens/s  1:23 left"; without a known total only how many and how fast. */
 static void state_text(const progress *p, double now, char *text, size_t size) {
     const double elapsed = now - p->began, rate = elapsed > 0 ? p->done / elapsed : 0;
-    char left[32], speed[32], done[32];
-    amount(rate, speed, sizeof speed);
-    amount(p->done, done, sizeof done);
+    char left[32], speed[48], done[48];
+    amount(rate, p->unit, speed, sizeof speed);
+    amount(p->done, p->unit, done, sizeof done);
     if (p->total > 0 && rate > 0) {
         duration(fmax(p->total - p->done, 0) / rate, left, sizeof left);
-        snprintf(text, size, "%3.0f %%  %s %s/s  %s left", floor(100 * fmin(p->done / p->total, 1)), speed, p->unit,
-                 left);
+        snprintf(text, size, "%3.0f %%  %s/s  %s left", floor(100 * fmin(p->done / p->total, 1)), speed, left);
     } else {
-        snprintf(text, size, "%s %s  %s %s/s", done, p->unit, speed, p->unit);
+        snprintf(text, size, "%s  %s/s", done, speed);
     }
 }
 

@@ -1,0 +1,53 @@
+# Wrong usage is exit status 2, one line that points to --help, and nothing done.  A row: words, command.
+deadwood synth --shape tiny-llama --type F32 -o m.gguf -q
+head -c 4000 "$ROOT/README.md" >text.txt
+mkdir folder
+bad=0
+wrong() {
+    local words=$1 status=0
+    shift
+    deadwood "$@" >out 2>err </dev/null || status=$?
+    if [ "$status" != 2 ] || [ -s out ] || [ "$(wc -l <err)" != 1 ] || ! grep -q "^deadwood-$1: .*; see 'deadwood-$1 --help'\$" err ||
+        ! grep -qF -- "$words" err || [ "$(ls)" != "$before" ]; then
+        echo "exit status $status, wanted 2 and '$words': $*"
+        cat out err
+        ls
+        bad=1
+    fi
+}
+: >out >err
+before=$(ls)
+
+wrong 'give a prompt'              generate -m m.gguf
+wrong 'is empty'                   generate -m m.gguf -p ''
+wrong 'not with both'              generate -m m.gguf -p a -f text.txt
+wrong 'not from -f'                generate -m m.gguf --chat -f text.txt
+wrong 'give --chat too'            generate -m m.gguf -p a --system b
+wrong 'one checkpoint folder'      convert folder folder -o made
+wrong 'is missing'                 convert "$ROOT/experiments/mini"
+wrong 'needs statistics'           rank -m m.gguf --metric energy --rate 0.5 -o made
+wrong 'needs statistics'           rank -m m.gguf --metric weight --drop-layers 1 -o made
+wrong 'not both'                   rank -m m.gguf --metric weight --rate 0.5 --bytes 1MB -o made
+wrong 'do not compare'             rank -m m.gguf --metric weight --rate 0.5 --allocate global -o made
+wrong 'nothing to read'            collect -m m.gguf -o made
+wrong 'nothing to write'           collect -m m.gguf -f text.txt
+wrong 'nothing left'               collect -m m.gguf -f text.txt -c 64 --skip 64 -o made
+wrong 'belong together'            cut -m m.gguf -p text.txt -o made --hf folder
+wrong 'give --down-type too'       cut -m m.gguf -p text.txt -o made --source m.gguf
+wrong 'give one of'                requant -m m.gguf -o made
+wrong 'give a model'               score -f text.txt
+wrong 'of one model'               score -m m.gguf m.gguf -f text.txt --store made
+wrong 'is missing'                 inspect
+wrong 'give one file'              inspect m.gguf m.gguf
+wrong 'none of decode'             versus -m m.gguf --what encode
+wrong 'needs -o'                   versus -m m.gguf --quantize Q4_0 --stock folder
+
+# Binary output is not for the terminal, nor for a file called '-'.
+wrong 'not go to standard output'  convert "$ROOT/experiments/mini" -o -
+wrong 'not go to standard output'  synth --shape tiny-llama -o -
+wrong 'not go to standard output'  collect -m m.gguf -f text.txt -o -
+wrong 'not go to standard output'  collect -m m.gguf -f text.txt -o made --export-imatrix -
+wrong 'not go to standard output'  cut -m m.gguf -p text.txt -o -
+wrong 'not go to standard output'  requant -m m.gguf --type Q4_0 -o -
+wrong 'not go to standard output'  score -m m.gguf -f text.txt --store -
+exit $bad
