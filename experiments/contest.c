@@ -1,20 +1,14 @@
-/* contest.c - child processes, their pipes and their work. */
+/* contest.c - what the two sides do in their processes. */
 #include "experiments/contest.h"
 
 #include "experiments/bandwidth.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#if defined(__linux__)
-#include <sys/prctl.h>
-#endif
-
-/* ---- pipes --------------------------------------------------------------------------------------------- */
 
 typedef struct order {
     int work, first, n;
@@ -27,35 +21,6 @@ typedef struct reply {
     double load_s, rss_bytes;
     char about[96];
 } reply;
-
-static bool send_all(int fd, const void *data, size_t n) {
-    for (const char *at = data; n;) {
-        const ssize_t w = write(fd, at, n);
-        if (w < 0 && errno == EINTR) continue;
-        if (w <= 0) return false;
-        at += w;
-        n -= (size_t)w;
-    }
-    return true;
-}
-
-static bool receive_all(int fd, void *data, size_t n) {
-    for (char *at = data; n;) {
-        const ssize_t r = read(fd, at, n);
-        if (r < 0 && errno == EINTR) continue;
-        if (r <= 0) return false;
-        at += r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
-static void end_with_parent(pid_t parent) {
-#if defined(__linux__)
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-#endif
-    if (getppid() != parent) _exit(1);
-}
 
 /* ---- the child's work ------------------------------------------------------------------------------------- */
 
@@ -145,41 +110,24 @@ static void open_side(child *c, reply *r) {
     r->rss_bytes = resident_bytes();
 }
 
-static void live(const exp_contestant_options *o, int from_parent, int to_parent) {
-    child c = {.o = o};
+static void live(const void *options, int line) {
+    child c = {.o = options};
     reply r = {0};
     order next;
     open_side(&c, &r);
-    while (send_all(to_parent, &r, sizeof r) && receive_all(from_parent, &next, sizeof next) && next.work != EXP_N_WORKS) {
+    while (exp_send(line, &r, sizeof r) && exp_receive(line, &next, sizeof next)) {
         r = (reply){0};
         obey(&c, &next, &r);
     }
-    _exit(0); // no destructors: the libraries' threads may still sleep
 }
 
 /* ---- the parent's side ---------------------------------------------------------------------------------------- */
 
 int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_err *err) {
-    int down[2] = {-1, -1}, up[2] = {-1, -1};
-    *c = (exp_contestant){.pid = -1, .to = -1, .from = -1};
-    if (pipe(down) || pipe(up)) return dw_fail(err, "cannot make a pipe: %s", strerror(errno));
-    fflush(NULL);
-    signal(SIGPIPE, SIG_IGN);
-    const pid_t parent = getpid();
-    c->pid = fork();
-    if (c->pid == 0) {
-        end_with_parent(parent);
-        close(down[1]);
-        close(up[0]);
-        live(o, down[0], up[1]);
-    }
-    close(down[0]);
-    close(up[1]);
-    c->to = down[1];
-    c->from = up[0];
     reply r;
-    if (c->pid < 0) return dw_fail(err, "cannot start a process: %s", strerror(errno));
-    if (!receive_all(c->from, &r, sizeof r)) return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "stock" : "the engine", o->path);
+    *c = (exp_contestant){0};
+    if (exp_child_start(&c->child, live, o, err)) return -1;
+    if (!exp_receive(c->child.line, &r, sizeof r)) return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "stock" : "the engine", o->path);
     if (r.rc) return dw_fail(err, "%s", r.err.text);
     c->load_s = r.load_s;
     c->rss_bytes = r.rss_bytes;
@@ -187,19 +135,12 @@ int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_
     return 0;
 }
 
-void exp_contestant_stop(exp_contestant *c) {
-    /* Said in words: the end of the pipe would not be seen while a later contestant holds a copy of it. */
-    if (c->to >= 0) send_all(c->to, &(order){EXP_N_WORKS, 0, 0}, sizeof(order));
-    if (c->to >= 0) close(c->to);
-    if (c->from >= 0) close(c->from);
-    if (c->pid > 0) waitpid(c->pid, NULL, 0);
-    *c = (exp_contestant){.pid = -1, .to = -1, .from = -1};
-}
+void exp_contestant_stop(exp_contestant *c) { exp_child_stop(&c->child); }
 
 int exp_contestant_run(exp_contestant *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err) {
     const order o = {work, first, n};
     reply r;
-    if (!send_all(c->to, &o, sizeof o) || !receive_all(c->from, &r, sizeof r))
+    if (!exp_send(c->child.line, &o, sizeof o) || !exp_receive(c->child.line, &r, sizeof r))
         return dw_fail(err, "a contestant (%s) ended in the middle of its work", c->about);
     if (r.rc) return dw_fail(err, "%s: %s", c->about, r.err.text);
     *lap = r.lap;
@@ -208,34 +149,25 @@ int exp_contestant_run(exp_contestant *c, exp_work work, int first, int n, exp_l
 
 /* ---- the crowd -------------------------------------------------------------------------------------------------- */
 
-static void spin(void) {
+static void spin(const void *ctx, int line) {
+    (void)ctx, (void)line;
+    raise(SIGSTOP);
     for (volatile uint64_t i = 0;; i++) {}
 }
 
 int exp_crowd_start(exp_crowd *c, int n, dw_err *err) {
-    const pid_t parent = getpid();
-    for (c->n = 0; c->n < n && c->n < (int)(sizeof c->pid / sizeof *c->pid); c->n++) {
-        const pid_t pid = fork();
-        if (pid < 0) return dw_fail(err, "cannot start a busy process: %s", strerror(errno));
-        if (pid == 0) {
-            end_with_parent(parent);
-            raise(SIGSTOP);
-            spin();
-        }
-        c->pid[c->n] = pid;
-        waitpid(pid, NULL, WUNTRACED); // until it has stopped
+    for (c->n = 0; c->n < n && c->n < (int)(sizeof c->child / sizeof *c->child); c->n++) {
+        if (exp_child_start(&c->child[c->n], spin, NULL, err)) return -1;
+        waitpid(c->child[c->n].pid, NULL, WUNTRACED); // until it has stopped
     }
     return 0;
 }
 
 void exp_crowd_go(const exp_crowd *c, bool busy) {
-    for (int i = 0; i < c->n; i++) kill(c->pid[i], busy ? SIGCONT : SIGSTOP);
+    for (int i = 0; i < c->n; i++) kill(c->child[i].pid, busy ? SIGCONT : SIGSTOP);
 }
 
 void exp_crowd_stop(exp_crowd *c) {
-    for (int i = 0; i < c->n; i++) {
-        kill(c->pid[i], SIGKILL);
-        waitpid(c->pid[i], NULL, 0);
-    }
+    for (int i = 0; i < c->n; i++) exp_child_stop(&c->child[i]);
     c->n = 0;
 }

@@ -1,13 +1,11 @@
 /* contest.h - two sides, each in a child process that holds its model, doing the same work in turn.
  *
- * The idle side sleeps in a read from its pipe: it holds memory, but no core.  A child times its own work; what it is
- * timed for is stated at each work below.  Children end with the parent. */
+ * A child times its own work; what it is timed for is stated at each work below. */
 #ifndef EXP_CONTEST_H
 #define EXP_CONTEST_H
 
+#include "experiments/child.h"
 #include "experiments/side.h"
-
-#include <sys/types.h>
 
 typedef enum exp_work {
     EXP_DECODE,     // n tokens one by one behind 8 others, logits of each fetched
@@ -28,8 +26,7 @@ typedef struct exp_contestant_options {
 } exp_contestant_options;
 
 typedef struct exp_contestant {
-    pid_t pid;
-    int to, from;       // pipes
+    exp_child child;
     double load_s;      // opening model and session
     double rss_bytes;   // then
     char about[96];     // kernels or version and CPU library
@@ -48,7 +45,7 @@ int exp_contestant_run(exp_contestant *c, exp_work work, int first, int n, exp_l
 
 /* Processes that do nothing but keep cores busy; started stopped. */
 typedef struct exp_crowd {
-    pid_t pid[64];
+    exp_child child[64];
     int n;
 } exp_crowd;
 

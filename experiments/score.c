@@ -27,7 +27,7 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_TEXTS, OPT_INPUT, &o.models, NULL, "FILE", "models (GGUF), or predictions stored with --store"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "FILE", "texts: a row each, and one for their geometric mean"},
     {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE", "compare with this model, evaluated side by side, or with its stored predictions"},
-    {"store", 0, OPT_PATH, OPT_NO_BYTE, &o.store, NULL, "FILE", "store the predictions of the one model given, as a base for later runs"},
+    {"store", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.store, NULL, "FILE", "store the predictions of the one model given, as a base for later runs"},
     {.kind = OPT_GROUP, .help = "what is scored"},
     {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES(exp_protocols)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
@@ -145,12 +145,7 @@ static int tokenize(contender *c, const run *r, dw_err *err) {
 static int open_live(contender *c, const run *r, dw_err *err) {
     c->model = dw_model_open(c->path, err);
     if (!c->model || dw_sha256_file(c->path, c->sha256, err)) return -1;
-    if (dw_model_need_tokenizer(c->model, err)) {
-        char *where = dw_format(NULL, "'%s'", c->path);
-        if (where) dw_fail_in(err, where);
-        free(where);
-        return -1;
-    }
+    if (dw_model_need_tokenizer(c->model, err)) return dw_fail_in(err, "'%s'", c->path);
     const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(c->model));
     exp_vocab_hash(v, c->vocab);
     c->bos = r->protocol->bos_each_window && v->add_bos ? v->bos : -1;
@@ -605,7 +600,7 @@ static void speed_ids(const contender *c, bool from_text, int32_t *ids) {
 }
 
 /* children[k] belongs to the k-th live model. */
-static int measure_speed(run *r, exp_speed_child *children, int n, dw_err *err) {
+static int measure_speed(run *r, exp_child *children, int n, dw_err *err) {
     int32_t(*ids)[EXP_SPEED_TOKENS] = dw_alloc((size_t)n, sizeof *ids, "ids", err);
     const int32_t **of = dw_alloc((size_t)n, sizeof *of, "ids", err);
     exp_speed *results = dw_alloc((size_t)n, sizeof *results, "speeds", err);
@@ -634,7 +629,7 @@ static int measure_speed(run *r, exp_speed_child *children, int n, dw_err *err) 
 }
 
 /* Before any thread is started. */
-static int start_children(exp_speed_child *children, int *n, const run *r, dw_err *err) {
+static int start_children(exp_child *children, int *n, const run *r, dw_err *err) {
     *n = 0;
     for (size_t i = 0; i < o.models.n; i++) {
         if (exp_is_predictions(o.models.item[i])) continue;
@@ -774,14 +769,14 @@ static void print_columns(void) {
 
 /* ---- */
 
-static int score(run *r, exp_speed_child *children, int n_children, dw_err *err) {
+static int score(run *r, exp_child *children, int n_children, dw_err *err) {
     double n_tokens;
     if (open_all(r, err) || check_windows(r, &n_tokens, err)) return -1;
     if (o.store && !r->all[0].model) return dw_fail(err, "'%s' is stored already", r->all[0].path);
     for (int i = 0; i < r->n_models; i++)
         if (begin_rows(&r->all[i], r, err)) return -1;
     if (n_children && measure_speed(r, children, n_children, err)) return -1;
-    for (int i = 0; i < n_children; i++) exp_speed_stop(&children[i]);
+    for (int i = 0; i < n_children; i++) exp_child_stop(&children[i]);
     r->bar = progress_begin("scoring", "tokens", n_tokens);
     const int rc = o.speed_only ? 0 : score_all(r, err);
     progress_end(r->bar);
@@ -833,7 +828,7 @@ int main(int argc, char **argv) {
     r.kv = tool_kv();
     double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;
     r.inject = shares;
-    exp_speed_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
+    exp_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
     int n_children = 0;
     if (!children || (!o.no_speed && start_children(children, &n_children, &r, &err))) die_err(&err);
     r.pool = dw_pool_new(tool.threads, &err);

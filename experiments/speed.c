@@ -1,18 +1,12 @@
-/* speed.c - a child, its commands and replies over two pipes. */
+/* speed.c - what the child does when it is told to, and the rounds over all children. */
 #include "experiments/speed.h"
 
 #include "model/model.h"
 
-#include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 typedef enum command { LOAD, ROUND } command;
 
@@ -22,28 +16,6 @@ typedef struct reply {
     exp_watch watch;
     exp_reading reading;
 } reply;
-
-static int read_all(int fd, void *data, size_t size) {
-    for (char *p = data; size;) {
-        const ssize_t n = read(fd, p, size);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return -1;
-        p += n;
-        size -= (size_t)n;
-    }
-    return 0;
-}
-
-static int write_all(int fd, const void *data, size_t size) {
-    for (const char *p = data; size;) {
-        const ssize_t n = write(fd, p, size);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return -1;
-        p += n;
-        size -= (size_t)n;
-    }
-    return 0;
-}
 
 /* ---- the child -------------------------------------------------------------------------------------------- */
 
@@ -144,69 +116,33 @@ static int run_round(bench *b, reply *r) {
     return 0;
 }
 
-static void serve(const exp_speed_options *o, int from, int to) {
+static void serve(const void *options, int line) {
     static bench b; // large
     command what;
-    b.o = o;
-    while (!read_all(from, &what, sizeof what)) {
+    b.o = options;
+    while (exp_receive(line, &what, sizeof what)) {
         reply r = {0};
         struct rusage usage = {0};
-        if (what == LOAD && read_all(from, b.ids, sizeof b.ids)) return;
+        if (what == LOAD && !exp_receive(line, b.ids, sizeof b.ids)) return;
         if (what == LOAD)
             load(&b, &r);
         else
             run_round(&b, &r);
         getrusage(RUSAGE_SELF, &usage);
         r.peak_rss_bytes = 1024.0 * (double)usage.ru_maxrss;
-        if (write_all(to, &r, sizeof r)) return;
+        if (!exp_send(line, &r, sizeof r)) return;
     }
 }
 
 /* ---- the parent ------------------------------------------------------------------------------------------- */
 
-int exp_speed_start(exp_speed_child *c, const exp_speed_options *o, dw_err *err) {
-    int down[2], up[2];
-    *c = (exp_speed_child){0};
-    if (pipe(down)) return dw_fail(err, "cannot measure speed: no pipe: %s", strerror(errno));
-    if (pipe(up)) {
-        dw_fail(err, "cannot measure speed: no pipe: %s", strerror(errno));
-        close(down[0]);
-        close(down[1]);
-        return -1;
-    }
-    const pid_t parent = getpid();
-    c->pid = fork();
-    if (!c->pid) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(down[1]);
-        close(up[0]);
-        if (getppid() == parent) serve(o, down[0], up[1]);
-        _exit(0);
-    }
-    close(down[0]);
-    close(up[1]);
-    c->to = down[1];
-    c->from = up[0];
-    if (c->pid > 0) return 0;
-    c->pid = 0;
-    dw_fail(err, "cannot measure speed: no child process: %s", strerror(errno));
-    close(c->to);
-    close(c->from);
-    return -1;
+int exp_speed_start(exp_child *c, const exp_speed_options *o, dw_err *err) {
+    return exp_child_start(c, serve, o, err) ? dw_fail_in(err, "cannot measure speed") : 0;
 }
 
-void exp_speed_stop(exp_speed_child *c) {
-    if (!c->pid) return;
-    close(c->to);
-    close(c->from);
-    kill(c->pid, SIGKILL);
-    waitpid(c->pid, NULL, 0);
-    c->pid = 0;
-}
-
-static int ask(const exp_speed_child *c, command what, const int32_t *ids, reply *r, dw_err *err) {
-    if (write_all(c->to, &what, sizeof what) ||
-        (what == LOAD && write_all(c->to, ids, EXP_SPEED_TOKENS * sizeof *ids)) || read_all(c->from, r, sizeof *r))
+static int ask(const exp_child *c, command what, const int32_t *ids, reply *r, dw_err *err) {
+    if (!exp_send(c->line, &what, sizeof what) ||
+        (what == LOAD && !exp_send(c->line, ids, EXP_SPEED_TOKENS * sizeof *ids)) || !exp_receive(c->line, r, sizeof *r))
         return dw_fail(err, "the process that measures speed ended (out of memory?); --no-speed leaves it out");
     return r->err.text[0] ? dw_fail(err, "%s", r->err.text) : 0;
 }
@@ -219,7 +155,7 @@ static void add_watch(exp_watch *sum, const exp_watch *w) {
     sum->load = w->load;
 }
 
-int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds,
+int exp_speed_measure(exp_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds,
                       exp_speed *results, void (*step)(void *ctx), void *ctx, dw_err *err) {
     double *rate = dw_alloc((size_t)n * (size_t)n_rounds, 2 * sizeof *rate, "rounds", err);
     exp_watch *watch = dw_alloc((size_t)n, sizeof *watch, "rounds", err);

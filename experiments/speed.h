@@ -10,8 +10,7 @@
 
 #include "engine.h"
 #include "experiments/bandwidth.h"
-
-#include <sys/types.h>
+#include "experiments/child.h"
 
 typedef struct exp_speed_options {
     const char *path;
@@ -23,11 +22,6 @@ typedef struct exp_speed_options {
     const double *inject;    // n_inject shares of open groups, from the first layer to the last, those between interpolated
     int n_inject;            // 0: the gate decides
 } exp_speed_options;
-
-typedef struct exp_speed_child {
-    pid_t pid; // 0: none
-    int to, from;
-} exp_speed_child;
 
 enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000, EXP_SPEED_MAX_LAYERS = 512 };
 
@@ -45,13 +39,12 @@ typedef struct exp_speed { // of one model after its rounds
     char disturbed[128];
 } exp_speed;
 
-/* Ends with the parent, at the latest. */
-int exp_speed_start(exp_speed_child *c, const exp_speed_options *o, dw_err *err);
-void exp_speed_stop(exp_speed_child *c);
+/* *o is borrowed until then; exp_child_stop ends it. */
+int exp_speed_start(exp_child *c, const exp_speed_options *o, dw_err *err);
 
 /* Loads all models and runs the rounds over them in turn. ids[i]: EXP_SPEED_TOKENS ids for model i. step(ctx) is
  * called after each model's round, the warm-up too (may be NULL). */
-int exp_speed_measure(exp_speed_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds,
+int exp_speed_measure(exp_child *children, int n, const int32_t *const *ids, int n_threads, int n_rounds,
                       exp_speed *results, void (*step)(void *ctx), void *ctx, dw_err *err);
 
 /* What disturbed a measurement, as a list of words with numbers, or "no":

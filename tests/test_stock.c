@@ -132,7 +132,7 @@ static int take_windows(windows *all, const char *path, int most, dw_err *err) {
 static double ln_ratio(const char *path, const windows *w, double *se, dw_err *err) {
     exp_contestant_options o = {.path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
     o.side = (exp_side_options){.n_ctx = N_CTX, .n_batch = N_CTX, .exact = true};
-    exp_contestant ours, theirs = {.pid = -1, .to = -1, .from = -1};
+    exp_contestant ours = {0}, theirs = {0};
     bool ok = !exp_contestant_start(&ours, &o, err);
     o.stock_folder = getenv("DW_STOCK");
     o.n_threads = 1;
