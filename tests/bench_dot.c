@@ -122,8 +122,10 @@ static void run_type(bench *b, const dw_qtype_row *t, int n_rounds, char **names
     const dw_dot_kernel *kernel[DW_N_LEVELS];
     double share[DW_N_LEVELS][MAX_ROUNDS], best[DW_N_LEVELS] = {0}, best_read = 0;
     int n_kernels = 0;
-    for (const dw_dot_kernel *k = dw_dot_kernels; k->rows; k++)
-        if (k->type == t->id && wanted(k, names, n_names)) kernel[n_kernels++] = k;
+    for (int l = 0; l < DW_N_LEVELS; l++) {
+        const dw_dot_kernel *k = &dw_dot_kernels[l][t->id];
+        if (k->rows && wanted(k, names, n_names)) kernel[n_kernels++] = k;
+    }
     if (!n_kernels) return;
     fill(b, t->id);
     for (int round = 0; round < n_rounds; round++) {

@@ -78,10 +78,11 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
 }
 
 static void every_usable(void (*check)(const dw_dot_kernel *k)) {
-    for (int l = 0; l < DW_N_LEVELS; l++)
+    for (int l = 0; l < DW_N_LEVELS; l++) {
         if (!dw_level_usable((dw_level)l)) test_skip("this machine lacks '%s'", dw_level_names[l]);
-    for (const dw_dot_kernel *k = dw_dot_kernels; k->rows; k++)
-        if (dw_level_usable(k->level)) check(k);
+        for (int t = 0; t < DW_QTYPE_END && dw_level_usable((dw_level)l); t++)
+            if (dw_dot_kernels[l][t].rows) check(&dw_dot_kernels[l][t]);
+    }
 }
 
 static void compare_lengths(const dw_dot_kernel *k) {

@@ -43,8 +43,8 @@ typedef struct dw_dot_kernel {
                  float *y, size_t y_stride);
 } dw_dot_kernel;
 
-extern const dw_dot_kernel dw_dot_kernels[]; // ends with rows NULL; tests and benchmarks walk it
-const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type); // best row of this level or below; never NULL for a known type
+extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
+const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type); // of this level or below; of a type in dw_qtypes
 size_t dw_act_bytes(dw_act_form form, int n);                    // of one packed vector, padded to 64
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 

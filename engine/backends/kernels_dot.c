@@ -273,27 +273,24 @@ FLOAT_TYPES(PORTABLE_FLOAT)
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
-#define PORTABLE_INT8_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
-#define PORTABLE_FLOAT_ROW(type, suffix) {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
-#define AVX2_INT8_ROW(type, suffix) {type, DW_AVX2, DW_ACT_INT8, dw_dot_avx2_##suffix},
-#define AVX2_FLOAT_ROW(type, suffix) {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
-#define AVX512_INT8_ROW(type, suffix) {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
-#define AVX512_FLOAT_ROW(type, suffix) {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
+#define PORTABLE_INT8_ROW(type, suffix) [type] = {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
+#define PORTABLE_FLOAT_ROW(type, suffix) [type] = {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
+#define AVX2_INT8_ROW(type, suffix) [type] = {type, DW_AVX2, DW_ACT_INT8, dw_dot_avx2_##suffix},
+#define AVX2_FLOAT_ROW(type, suffix) [type] = {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
+#define AVX512_INT8_ROW(type, suffix) [type] = {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
+#define AVX512_FLOAT_ROW(type, suffix) [type] = {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
 
 // clang-format off
-const dw_dot_kernel dw_dot_kernels[] = {
-    INT8_TYPES(PORTABLE_INT8_ROW) FLOAT_TYPES(PORTABLE_FLOAT_ROW)
+const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
+    [DW_PORTABLE] = {INT8_TYPES(PORTABLE_INT8_ROW) FLOAT_TYPES(PORTABLE_FLOAT_ROW)},
 #if defined(__x86_64__)
-    INT8_TYPES(AVX2_INT8_ROW) FLOAT_TYPES(AVX2_FLOAT_ROW)
-    INT8_TYPES(AVX512_INT8_ROW) FLOAT_TYPES(AVX512_FLOAT_ROW)
+    [DW_AVX2] = {INT8_TYPES(AVX2_INT8_ROW) FLOAT_TYPES(AVX2_FLOAT_ROW)},
+    [DW_AVX512] = {INT8_TYPES(AVX512_INT8_ROW) FLOAT_TYPES(AVX512_FLOAT_ROW)},
 #endif
-    {0},
 };
 // clang-format on
 
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type) {
-    const dw_dot_kernel *best = NULL;
-    for (const dw_dot_kernel *k = dw_dot_kernels; k->rows; k++)
-        if (k->type == type && k->level <= level && (!best || k->level > best->level)) best = k;
-    return best;
+    while (!dw_dot_kernels[level][type].rows) level--;
+    return &dw_dot_kernels[level][type];
 }
