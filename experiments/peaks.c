@@ -13,105 +13,46 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define EACH8(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define EACH12(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+static volatile int sink;
 
-static volatile float sink_f32;
-static volatile int sink_i32;
+/* ---- vectors ------------------------------------------------------------------------------------------------ */
 
-/* ---- F32 ------------------------------------------------------------------------------------------------- */
+#define EACH8(X, v) X(0, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v)
+#define EACH12(X, v) EACH8(X, v) X(8, v) X(9, v) X(10, v) X(11, v)
+#define FIRST(k, v) v c##k = (v){0} + (k + 1);
+#define ADD(k, v) sum += c##k;
 
-__attribute__((target("avx2,fma"))) static void f32_avx2(size_t n) {
-    const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-#define X(k) __m256 c##k = _mm256_set1_ps(1.0f + 0.01f * k);
-    EACH12(X)
-#undef X
-    for (size_t i = 0; i < n; i++) {
-#define X(k) c##k = _mm256_fmadd_ps(c##k, a, b);
-        EACH12(X)
-#undef X
+/* n times STEP on each of the accumulators c0, c1, .. of type v; a and b are the step's constants. */
+#define VECTOR_LOOP(name, features, EACH, v, STEP, type_a, value_a, type_b, value_b)                                   \
+    __attribute__((target(features))) static void name(size_t n) {                                                     \
+        const type_a a = value_a;                                                                                      \
+        const type_b b = value_b;                                                                                      \
+        int first;                                                                                                     \
+        v sum = {0};                                                                                                   \
+        EACH(FIRST, v)                                                                                                 \
+        for (size_t i = 0; i < n; i++) { EACH(STEP, v) }                                                               \
+        EACH(ADD, v)                                                                                                   \
+        memcpy(&first, &sum, sizeof first);                                                                            \
+        sink = first;                                                                                                  \
     }
-    __m256 sum = _mm256_setzero_ps();
-#define X(k) sum = _mm256_add_ps(sum, c##k);
-    EACH12(X)
-#undef X
-    sink_f32 = _mm256_cvtss_f32(sum);
-}
 
-__attribute__((target("avx512f"))) static void f32_avx512(size_t n) {
-    const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-#define X(k) __m512 c##k = _mm512_set1_ps(1.0f + 0.01f * k);
-    EACH12(X)
-#undef X
-    for (size_t i = 0; i < n; i++) {
-#define X(k) c##k = _mm512_fmadd_ps(c##k, a, b);
-        EACH12(X)
-#undef X
-    }
-    __m512 sum = _mm512_setzero_ps();
-#define X(k) sum = _mm512_add_ps(sum, c##k);
-    EACH12(X)
-#undef X
-    sink_f32 = _mm512_reduce_add_ps(sum);
-}
-
-/* ---- int8 ------------------------------------------------------------------------------------------------- */
-
-/* As kernels without VNNI do it: products to 16 bits, pairs to 32, add.  With its temporaries 16 registers hold only 8 accumulators. */
-__attribute__((target("avx2"))) static void int8_avx2(size_t n) {
-    const __m256i b = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);
-#define X(k) __m256i c##k = _mm256_set1_epi32(k);
-    EACH8(X)
-#undef X
-    for (size_t i = 0; i < n; i++) { // the sum is an operand, else the product would be computed once
-#define X(k) c##k = _mm256_add_epi32(c##k, _mm256_madd_epi16(_mm256_maddubs_epi16(c##k, b), ones));
-        EACH8(X)
-#undef X
-    }
-    __m256i sum = _mm256_setzero_si256();
-#define X(k) sum = _mm256_add_epi32(sum, c##k);
-    EACH8(X)
-#undef X
-    sink_i32 = _mm256_extract_epi32(sum, 0);
-}
-
+#define FMA_AVX2(k, v) c##k = _mm256_fmadd_ps(c##k, a, b);
+#define FMA_AVX512(k, v) c##k = _mm512_fmadd_ps(c##k, a, b);
+/* As kernels without VNNI do it: products to 16 bits, pairs to 32, add.  With its temporaries 16 registers hold only 8
+ * accumulators.  The sum is an operand, else the product would be computed once. */
+#define MADD_AVX2(k, v) c##k = _mm256_add_epi32(c##k, _mm256_madd_epi16(_mm256_maddubs_epi16(c##k, a), b));
 /* By name: around the intrinsic gcc 12 copies every accumulator twice. */
-__attribute__((target("avx512f,avx512vnni"))) static void int8_vnni(size_t n) {
-    const __m512i a = _mm512_set1_epi8(5), b = _mm512_set1_epi8(3);
-#define X(k) __m512i c##k = _mm512_set1_epi32(k);
-    EACH12(X)
-#undef X
-    for (size_t i = 0; i < n; i++) {
-#define X(k) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(c##k) : "v"(a), "v"(b));
-        EACH12(X)
-#undef X
-    }
-    __m512i sum = _mm512_setzero_si512();
-#define X(k) sum = _mm512_add_epi32(sum, c##k);
-    EACH12(X)
-#undef X
-    sink_i32 = _mm512_reduce_add_epi32(sum);
-}
+#define DPBUSD(k, v) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(c##k) : "v"(a), "v"(b));
+#define DPBF16(k, v) c##k = _mm512_dpbf16_ps(c##k, a, b);
+#define TINY _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.0078125f), _mm512_set1_ps(0.0078125f))
 
-/* ---- BF16 -------------------------------------------------------------------------------------------------- */
-
-__attribute__((target("avx512f,avx512bw,avx512bf16"))) static void bf16_avx512(size_t n) {
-    const __m512 tiny = _mm512_set1_ps(0.0078125f);
-    const __m512bh a = _mm512_cvtne2ps_pbh(tiny, tiny);
-#define X(k) __m512 c##k = _mm512_set1_ps(1.0f + 0.01f * k);
-    EACH12(X)
-#undef X
-    for (size_t i = 0; i < n; i++) {
-#define X(k) c##k = _mm512_dpbf16_ps(c##k, a, a);
-        EACH12(X)
-#undef X
-    }
-    __m512 sum = _mm512_setzero_ps();
-#define X(k) sum = _mm512_add_ps(sum, c##k);
-    EACH12(X)
-#undef X
-    sink_f32 = _mm512_reduce_add_ps(sum);
-}
+// clang-format off
+VECTOR_LOOP(f32_avx2, "avx2,fma", EACH12, __m256, FMA_AVX2, __m256, _mm256_set1_ps(0.999f), __m256, _mm256_set1_ps(0.001f))
+VECTOR_LOOP(f32_avx512, "avx512f", EACH12, __m512, FMA_AVX512, __m512, _mm512_set1_ps(0.999f), __m512, _mm512_set1_ps(0.001f))
+VECTOR_LOOP(int8_avx2, "avx2", EACH8, __m256i, MADD_AVX2, __m256i, _mm256_set1_epi8(3), __m256i, _mm256_set1_epi16(1))
+VECTOR_LOOP(int8_vnni, "avx512f,avx512vnni", EACH12, __m512i, DPBUSD, __m512i, _mm512_set1_epi8(5), __m512i, _mm512_set1_epi8(3))
+VECTOR_LOOP(bf16_avx512, "avx512f,avx512bw,avx512bf16", EACH12, __m512, DPBF16, __m512bh, TINY, __m512bh, TINY)
+// clang-format on
 
 /* ---- AMX ---------------------------------------------------------------------------------------------------- */
 
@@ -149,7 +90,7 @@ __attribute__((target("amx-tile"))) static void tiles_end(void) {
     _tile_release();
     int first;
     memcpy(&first, result, sizeof first);
-    sink_i32 = first;
+    sink = first;
 }
 
 /* BF16 0x3c00 is 2^-7; as bytes 0 and 60. */
@@ -157,65 +98,38 @@ static void fill_tile(uint8_t *tile) {
     for (int i = 0; i < TILE_BYTES; i++) tile[i] = i % 2 ? 0x3c : 0;
 }
 
-__attribute__((target("amx-tile,amx-int8"))) static void int8_amx(size_t n) {
-    _Alignas(64) uint8_t tile[TILE_BYTES];
-    fill_tile(tile);
-    tiles_begin(tile);
-    for (size_t i = 0; i < n; i++) {
-        _tile_dpbssd(0, 4, 6);
-        _tile_dpbssd(1, 4, 7);
-        _tile_dpbssd(2, 5, 6);
-        _tile_dpbssd(3, 5, 7);
+#define TILE_LOOPS(type, dot)                                                                                          \
+    __attribute__((target("amx-tile,amx-" #type))) static void type##_amx(size_t n) {                                  \
+        _Alignas(64) uint8_t tile[TILE_BYTES];                                                                         \
+        fill_tile(tile);                                                                                               \
+        tiles_begin(tile);                                                                                             \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            dot(0, 4, 6);                                                                                              \
+            dot(1, 4, 7);                                                                                              \
+            dot(2, 5, 6);                                                                                              \
+            dot(3, 5, 7);                                                                                              \
+        }                                                                                                              \
+        tiles_end();                                                                                                   \
+    }                                                                                                                  \
+    __attribute__((target("amx-tile,amx-" #type))) static void type##_amx_loads(size_t n) {                            \
+        _Alignas(64) uint8_t tile[4][TILE_BYTES]; /* rows within cache lines: else half the speed */                   \
+        for (int k = 0; k < 4; k++) fill_tile(tile[k]);                                                                \
+        tiles_begin(tile[0]);                                                                                          \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            _tile_loadd(4, tile[0], 64);                                                                               \
+            _tile_loadd(6, tile[2], 64);                                                                               \
+            dot(0, 4, 6);                                                                                              \
+            _tile_loadd(7, tile[3], 64);                                                                               \
+            dot(1, 4, 7);                                                                                              \
+            _tile_loadd(5, tile[1], 64);                                                                               \
+            dot(2, 5, 6);                                                                                              \
+            dot(3, 5, 7);                                                                                              \
+        }                                                                                                              \
+        tiles_end();                                                                                                   \
     }
-    tiles_end();
-}
 
-__attribute__((target("amx-tile,amx-int8"))) static void int8_amx_loads(size_t n) {
-    _Alignas(64) uint8_t tile[4][TILE_BYTES]; // rows within cache lines: else half the speed
-    for (int k = 0; k < 4; k++) fill_tile(tile[k]);
-    tiles_begin(tile[0]);
-    for (size_t i = 0; i < n; i++) {
-        _tile_loadd(4, tile[0], 64);
-        _tile_loadd(6, tile[2], 64);
-        _tile_dpbssd(0, 4, 6);
-        _tile_loadd(7, tile[3], 64);
-        _tile_dpbssd(1, 4, 7);
-        _tile_loadd(5, tile[1], 64);
-        _tile_dpbssd(2, 5, 6);
-        _tile_dpbssd(3, 5, 7);
-    }
-    tiles_end();
-}
-
-__attribute__((target("amx-tile,amx-bf16"))) static void bf16_amx(size_t n) {
-    _Alignas(64) uint8_t tile[TILE_BYTES];
-    fill_tile(tile);
-    tiles_begin(tile);
-    for (size_t i = 0; i < n; i++) {
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    tiles_end();
-}
-
-__attribute__((target("amx-tile,amx-bf16"))) static void bf16_amx_loads(size_t n) {
-    _Alignas(64) uint8_t tile[4][TILE_BYTES]; // rows within cache lines: else half the speed
-    for (int k = 0; k < 4; k++) fill_tile(tile[k]);
-    tiles_begin(tile[0]);
-    for (size_t i = 0; i < n; i++) {
-        _tile_loadd(4, tile[0], 64);
-        _tile_loadd(6, tile[2], 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, tile[3], 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, tile[1], 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    tiles_end();
-}
+TILE_LOOPS(int8, _tile_dpbssd)
+TILE_LOOPS(bf16, _tile_dpbf16ps)
 
 /* ---- the table ------------------------------------------------------------------------------------------------ */
 
