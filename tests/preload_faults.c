@@ -1,20 +1,24 @@
-/* preload_faults.c - makes one allocation or one file operation of a program fail (build/faults.so, by LD_PRELOAD).
+/* preload_faults.c - makes one allocation or one file operation of a program fail, or ends it there by a signal
+ * (build/faults.so, by LD_PRELOAD).
  *
  *     FAULT_ALLOC=N     the Nth allocation since main() gives NULL
  *     FAULT_IO=N        the Nth open, read, write, fsync, rename, mmap or close since main() fails (writing: ENOSPC,
  *                       else EIO)
+ *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
  * Failing the first call of every distinct stack exercises every place that can fail, without as many runs as there
- * are calls.  Calls by the dynamic loader, by BLAS and by HDF5 themselves are passed on and not counted.  Needs glibc;
- * the numbers repeat only for a program that runs on one thread. */
+ * are calls.  Calls by the dynamic loader, by BLAS and by HDF5, directly or through libc, are passed on and not counted:
+ * libhdf5 may crash when its own allocations fail.  Needs glibc; the numbers repeat only for a program that runs on one
+ * thread. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <link.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,12 +35,15 @@ void *__libc_memalign(size_t alignment, size_t size);
 int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
                       void (*rtld_fini)(void), void *stack_end);
 
-enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_EXCLUDED = 32, DEPTH = 24 };
+enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_PARTS = 32, DEPTH = 24 };
 
 static bool armed;
-static long n_calls[N_KINDS], failing[N_KINDS];
-static struct { uintptr_t first, end; } excluded[MAX_EXCLUDED];
-static int n_excluded;
+static long n_calls[N_KINDS], failing[N_KINDS], interrupted;
+typedef struct code { // of loaded libraries
+    struct { uintptr_t first, end; } part[MAX_PARTS];
+    int n;
+} code;
+static code excluded, libc;
 
 /* Distinct call stacks: an open hash table, and the calls that came first, in order. */
 static const char *count_file;
@@ -61,28 +68,47 @@ static void note_stack(int kind) {
     inside = false;
 }
 
+static bool is_in(const code *c, const void *address) {
+    for (int i = 0; i < c->n; i++)
+        if ((uintptr_t)address >= c->part[i].first && (uintptr_t)address < c->part[i].end) return true;
+    return false;
+}
+
+/* The first caller that is not libc (which allocates in strdup, fopen ..). */
+static const void *outer_caller(const void *caller) {
+    if (!is_in(&libc, caller)) return caller;
+    void *frame[DEPTH];
+    inside = true;
+    const int n = backtrace(frame, DEPTH);
+    inside = false;
+    int i = 0;
+    while (i < n && !is_in(&libc, frame[i])) i++; // this file's own frames
+    while (i < n && is_in(&libc, frame[i])) i++;
+    return i < n ? frame[i] : caller;
+}
+
 /* Counts a call; true when it has to fail. */
 static bool fails(int kind, const void *caller) {
-    if (!armed || inside) return false;
-    for (int i = 0; i < n_excluded; i++)
-        if ((uintptr_t)caller >= excluded[i].first && (uintptr_t)caller < excluded[i].end) return false;
+    if (!armed || inside || is_in(&excluded, outer_caller(caller))) return false;
     n_calls[kind]++;
     if (count_file) note_stack(kind);
+    if (kind == IO && n_calls[IO] == interrupted) raise(SIGINT);
     return n_calls[kind] == failing[kind];
 }
 
 /* ---- begin and end -------------------------------------------------------------------------------------------- */
 
-static int exclude(struct dl_phdr_info *info, size_t size, void *ctx) {
+static int find_code(struct dl_phdr_info *info, size_t size, void *ctx) {
     (void)size, (void)ctx;
-    static const char *const names[] = {"/ld-linux", "libopenblas", "libgomp", "libgfortran", "libhdf5", "linux-vdso"};
+    static const char *const names[] = {"/libc.so", "/ld-linux", "libopenblas", "libgomp", "libgfortran", "libhdf5", "/libz.so", "/libsz.so", "/libaec.so", "linux-vdso"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!info->dlpi_name || !strstr(info->dlpi_name, names[i])) continue;
-        for (int k = 0; k < info->dlpi_phnum && n_excluded < MAX_EXCLUDED; k++) {
+        code *c = i ? &excluded : &libc;
+        for (int k = 0; k < info->dlpi_phnum && c->n < MAX_PARTS; k++) {
             if (info->dlpi_phdr[k].p_type != PT_LOAD) continue;
             const uintptr_t first = info->dlpi_addr + info->dlpi_phdr[k].p_vaddr;
-            excluded[n_excluded].first = first;
-            excluded[n_excluded++].end = first + info->dlpi_phdr[k].p_memsz;
+            c->part[c->n].first = first;
+            c->part[c->n++].end = first + info->dlpi_phdr[k].p_memsz;
         }
     }
     return 0;
@@ -91,12 +117,14 @@ static int exclude(struct dl_phdr_info *info, size_t size, void *ctx) {
 static int (*real_main)(int, char **, char **);
 
 static int armed_main(int argc, char **argv, char **envp) {
-    const char *alloc = getenv("FAULT_ALLOC"), *io = getenv("FAULT_IO");
+    const char *alloc = getenv("FAULT_ALLOC"), *io = getenv("FAULT_IO"), *interrupt = getenv("FAULT_INT");
     void *frame[4];
     failing[ALLOC] = alloc ? atol(alloc) : 0;
     failing[IO] = io ? atol(io) : 0;
+    interrupted = interrupt ? atol(interrupt) : 0;
+    signal(SIGINT, SIG_DFL); // a shell may have started this in the background
     count_file = getenv("FAULT_COUNT");
-    dl_iterate_phdr(exclude, NULL);
+    dl_iterate_phdr(find_code, NULL);
     backtrace(frame, 4);    // loads the unwinder now
     unsetenv("LD_PRELOAD"); // children run as they are
     armed = true;
