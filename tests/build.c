@@ -225,6 +225,37 @@ void write_gated(const char *parent, const char *path, const gated_file *o) {
     dw_gguf_close((dw_gguf *)(uintptr_t)g.parent);
 }
 
+/* ---- random models ------------------------------------------------------------------------------- */
+
+const char *random_model(const char *shape, const char *type, double dead) {
+    char name[96];
+    snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);
+    const char *path = test_file(name);
+    if (!dw_file_exists(path))
+        CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s -q", shape, type, dead, path), "%s", test_run_output());
+    return path;
+}
+
+void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed) {
+    dw_rng rng;
+    dw_rng_seed(&rng, seed);
+    for (int i = 0; i < n; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)n_vocab);
+}
+
+double nmse(const float *a, const float *b, size_t n) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return size > 0 ? error / size : error;
+}
+
+bool same_files(const char *a, const char *b) {
+    char hash[2][65] = {"a", "b"};
+    return !dw_sha256_file(a, hash[0], NULL) && !dw_sha256_file(b, hash[1], NULL) && !strcmp(hash[0], hash[1]);
+}
+
 /* ---- broken files -------------------------------------------------------------------------------- */
 
 static const char folder[] = "tests/broken";

@@ -63,6 +63,15 @@ typedef struct gated_file {
 /* Ends the program when files cannot be read or written. */
 void write_gated(const char *parent, const char *path, const gated_file *o);
 
+/* ---- random models, and what comes out of them ------------------------------------------------------- */
+
+/* The path of a random model of a shape that `deadwood synth` knows, a fraction of its neurons dead; made once. */
+const char *random_model(const char *shape, const char *type, double dead);
+void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed);
+/* Sum of squared differences over sum of squares of b; NaN where a value is none. */
+double nmse(const float *a, const float *b, size_t n);
+bool same_files(const char *a, const char *b); // false when one cannot be read
+
 /* ---- broken files ----------------------------------------------------------------------------------
  *
  * tests/broken/ holds one small file for every way of being wrong that a reader was ever fooled by, so that other

@@ -36,7 +36,7 @@ const char *test_shared(void);
 const char *test_folder(void);
 /* "%s/%s" in a rotating set of static buffers. */
 const char *test_path(const char *folder, const char *name);
-/* A path in test_folder(); the last 64 stay. */
+/* A path in test_folder(); the same name gives the same text, which stays. */
 const char *test_file(const char *name);
 
 /* Runs a command line in which "deadwood-NAME" means the program built beside this test; its output goes to `log` of

@@ -1,6 +1,7 @@
 /* test_backend_cpu.c - every fused step of `cpu` against `ref`, on small nets of random weights of every type. */
 #include "backends/backends.h"
 #include "backends/kernels.h"
+#include "build.h"
 #include "test.h"
 
 #include <math.h>
@@ -208,15 +209,6 @@ static void take_state(runner *to, const runner *from) {
         memcpy(to->k[l], from->k[l], cache_values * sizeof(float));
         memcpy(to->v[l], from->v[l], cache_values * sizeof(float));
     }
-}
-
-static double nmse(const float *a, const float *b, size_t n) {
-    double error = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return size > 0 ? error / size : error;
 }
 
 /* The largest NMSE among what the step leaves behind. */

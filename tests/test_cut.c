@@ -14,15 +14,6 @@ enum { N = 24, MAX_LAYERS = 64 };
 
 /* ---- models and plans ------------------------------------------------------------------------------------------ */
 
-/* The path of a random model of a shape; made once. */
-static const char *synth(const char *shape, const char *type) {
-    char name[96];
-    snprintf(name, sizeof name, "%s-%s.gguf", shape, type);
-    const char *path = test_file(name);
-    if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s -o %s -q", shape, type, path), "%s", test_run_output());
-    return path;
-}
-
 /* "keep of layer 0|keep of layer 1|..": the last one is repeated for further layers. */
 static const char *write_plan(const char *name, const char *model, const char *keeps) {
     const char *path = test_file(name);
@@ -68,12 +59,6 @@ static void refused(const char *model, const char *plan, const char *options, co
 
 /* ---- logits ------------------------------------------------------------------------------------------------------ */
 
-static void tokens_of(int32_t *token, int n_vocab) {
-    dw_rng rng;
-    dw_rng_seed(&rng, 5);
-    for (int i = 0; i < N; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)n_vocab);
-}
-
 /* Logits (N, n_vocab) by ref; with a plan of the model, those of the neurons that it keeps, chosen by list. */
 static float *logits(const char *path, const char *plan_path, size_t *n) {
     dw_err err = {0};
@@ -87,7 +72,7 @@ static float *logits(const char *path, const char *plan_path, size_t *n) {
     int32_t token[N], *list[MAX_LAYERS], length[MAX_LAYERS];
     uint8_t all[N];
     memset(all, 1, sizeof all);
-    tokens_of(token, hp->n_vocab);
+    random_tokens(token, N, hp->n_vocab, 5);
     dw_plan plan = {0};
     const dw_selection selection = {(const int32_t *const *)list, length};
     if (plan_path) {
@@ -106,15 +91,6 @@ static float *logits(const char *path, const char *plan_path, size_t *n) {
     dw_model_close(m);
     dw_pool_free(pool);
     return out;
-}
-
-static double nmse(const float *a, const float *b, size_t n) {
-    double error = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        power += (double)b[i] * b[i];
-    }
-    return error / power;
 }
 
 static void same_logits(const char *small, const char *parent, const char *plan, const char *what) {
@@ -143,7 +119,7 @@ static void uniform(void) {
     for (int i = 0; i < N_SHAPES; i++) {
         if (strstr(shapes[i].name, "deci") || strstr(shapes[i].name, "openelm")) continue; // their widths are unequal
         for (int k = 0; k < 2 - i % 2; k++) { // every other shape in Q8_0 too
-            const char *model = synth(shapes[i].name, k ? "Q8_0" : "F32");
+            const char *model = random_model(shapes[i].name, k ? "Q8_0" : "F32", 0);
             const char *plan = write_plan("plan.tsv", model, k ? "32-63,96-127|0-31,64-95" : "0-10,20-40,127|1-33");
             const char *small = cut(model, plan, "small.gguf", "");
             same_logits(small, model, plan, shapes[i].name);
@@ -157,7 +133,7 @@ static const char some[] = "1-31,65-95|7|2-30|5,96-127"; // fits 96, 64, 32, 128
 static void unequal(void) {
     for (int i = 0; i < N_SHAPES; i++) {
         for (int k = 0; k < 2 - i % 2; k++) { // every other shape in Q8_0 too
-            const char *model = synth(shapes[i].name, k ? "Q8_0" : "F32");
+            const char *model = random_model(shapes[i].name, k ? "Q8_0" : "F32", 0);
             const char *plan = write_plan("plan.tsv", model, k ? "0-31,64-95|32-63|0-31|96-127" : some);
             if (!shapes[i].carrier) {
                 refused(model, plan, "", "output matrix of its own");
@@ -173,7 +149,7 @@ static void unequal(void) {
 static void padded(void) {
     for (int i = 0; i < N_SHAPES; i++) {
         for (int k = 0; k < 2 - i % 2; k++) { // every other shape in Q8_0 too
-            const char *model = synth(shapes[i].name, k ? "Q8_0" : "F32");
+            const char *model = random_model(shapes[i].name, k ? "Q8_0" : "F32", 0);
             const char *plan = write_plan("plan.tsv", model, k ? "0-31|32-63|0-31|96-127" : some);
             const char *small = cut(model, plan, "small.gguf", "--pad");
             same_logits(small, model, plan, shapes[i].name);
@@ -213,12 +189,12 @@ static bool is_tested(const dw_qtype_row *t) { // in the short run one of each k
 
 static void rate_zero(void) {
     for (int i = 0; i < N_SHAPES; i++) {
-        const char *model = synth(shapes[i].name, "F32");
+        const char *model = random_model(shapes[i].name, "F32", 0);
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), shapes[i].name);
     }
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
         if (!is_tested(t)) continue;
-        const char *model = synth("mini", t->name);
+        const char *model = random_model("mini", t->name, 0);
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), t->name);
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", "--down-type same --pad"), t->name);
     }
@@ -252,7 +228,7 @@ static void every_type(void) {
     for (int j = 0; j < 512; j++) keep[j] = j < 256 ? j + 256 : j + 512;
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
         if (!is_tested(t)) continue;
-        const char *model = synth("mini", t->name);
+        const char *model = random_model("mini", t->name, 0);
         check_down(cut(model, write_plan("plan.tsv", model, "256-511,768-1023"), "small.gguf", ""), model, keep, 512, 0);
         if (t->block == 1) continue;
         const char *plan = write_plan("plan.tsv", model, "16-255,272-511,768-799");
@@ -261,7 +237,7 @@ static void every_type(void) {
 }
 
 static void cut_twice(void) {
-    const char *model = synth("tiny-llama", "F16"), *plan = write_plan("a.tsv", model, "10-89,100-109");
+    const char *model = random_model("tiny-llama", "F16", 0), *plan = write_plan("a.tsv", model, "10-89,100-109");
     const char *once = cut(model, write_plan("both.tsv", model, "10-19,40-89,105-109"), "once.gguf", "");
     const char *first = cut(model, plan, "first.gguf", "");
     same_file(once, cut(first, write_plan("b.tsv", first, "0-9,30-79,85-89"), "twice.gguf", ""), "equal widths");
@@ -272,7 +248,7 @@ static void cut_twice(void) {
 }
 
 static void renumbered(void) {
-    const char *model = synth("tiny-deci", "F32");
+    const char *model = random_model("tiny-deci", "F32", 0);
     const char *small = cut(model, write_plan("plan.tsv", model, "all|drop|all|all"), "small.gguf", "");
     dw_err err = {0};
     dw_gguf *a = dw_gguf_open(small, &err), *b = dw_gguf_open(model, &err);
@@ -289,7 +265,7 @@ static void renumbered(void) {
 }
 
 static void threads(void) {
-    const char *model = synth("mini", "Q4_0"), *plan = write_plan("plan.tsv", model, "3-500,600-613");
+    const char *model = random_model("mini", "Q4_0", 0), *plan = write_plan("plan.tsv", model, "3-500,600-613");
     char hash[2][65];
     dw_err err = {0};
     for (int i = 0; i < 2; i++) {
@@ -323,11 +299,11 @@ static void encoded(void) {
 }
 
 static void sources(void) {
-    const char *model = synth("mini", "Q4_0"), *plan = write_plan("plan.tsv", model, "0-511");
+    const char *model = random_model("mini", "Q4_0", 0), *plan = write_plan("plan.tsv", model, "0-511");
     char options[512];
-    snprintf(options, sizeof options, "--down-type same --source %s", synth("mini", "BF16"));
+    snprintf(options, sizeof options, "--down-type same --source %s", random_model("mini", "BF16", 0));
     refused(model, plan, options, "is another matrix than the model's");
-    snprintf(options, sizeof options, "--down-type same --source %s", synth("tiny-llama", "F32"));
+    snprintf(options, sizeof options, "--down-type same --source %s", random_model("tiny-llama", "F32", 0));
     refused(model, plan, options, "the source has 4 layers");
     snprintf(options, sizeof options, "--down-type same --source %s", model);
     refused(model, plan, options, "is Q4_0; a source has");
@@ -336,7 +312,7 @@ static void sources(void) {
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
-    const char *model = synth("tiny-llama", "Q8_0"), *other = synth("tiny-qwen2", "F32");
+    const char *model = random_model("tiny-llama", "Q8_0", 0), *other = random_model("tiny-qwen2", "F32", 0);
     refused(other, write_plan("plan.tsv", model, "0-31"), "", "was made for another model");
     refused(model, write_plan("plan.tsv", model, "0-32"), "", "33 neurons are no whole number of Q8_0 blocks of 32");
     refused(model, write_plan("plan.tsv", model, "16-47"), "", "not whole blocks of 32");
@@ -347,7 +323,7 @@ static void refusals(void) {
 }
 
 static void lineage(void) {
-    const char *model = synth("tiny-llama", "F32"), *plan = write_plan("plan.tsv", model, "0-31");
+    const char *model = random_model("tiny-llama", "F32", 0), *plan = write_plan("plan.tsv", model, "0-31");
     FILE *f = fopen(plan, "a");
     fprintf(f, "# text   a.txt  sha256 %064d  tokens 32  blocks 0123456789abcdef\n", 7);
     fclose(f);
@@ -404,9 +380,9 @@ static void folders(void) {
     char options[1024];
     test_run("rm -rf %s", test_file("folder"));
     snprintf(options, sizeof options, "--hf %s --checkpoint %s/oracle/llama-untied", test_file("folder"), shared);
-    const char *model = synth("tiny-llama", "F32");
+    const char *model = random_model("tiny-llama", "F32", 0);
     refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
-    model = synth("tiny-llama", "Q8_0");
+    model = random_model("tiny-llama", "Q8_0", 0);
     refused(model, write_plan("plan.tsv", model, "0-31"), options, "F32, F16 and BF16 only");
 }
 
@@ -421,7 +397,7 @@ static void check_stock(stock *s, const char *path, const char *what) {
     if (CHECK(ss, "%s: %s", what, err.text)) {
         const size_t n_vocab = (size_t)stock_session_n_vocab(ss);
         int32_t token[N];
-        tokens_of(token, (int)n_vocab);
+        random_tokens(token, N, (int)n_vocab, 5);
         REQUIRE(!stock_session_eval(ss, token, N, 0, N, &err) && n == n_vocab * N, "%s: %s", what, err.text);
         for (int i = 0; i < N; i++) {
             const double e = nmse(stock_session_logits(ss, i), ours + (size_t)i * n_vocab, n_vocab);
@@ -439,7 +415,7 @@ static void stock_loads(void) {
     static const struct { const char *keeps, *options; } ways[] = {
         {"0-63|0-63|0-63|0-31,64-95", "--pad"}, {"0-63|32-95|0-63|0-63", ""}, {"0-31,64-95|32-63|0-31|96-127", ""}, {"0-63|drop|5|7,9", ""}, {"0-63|drop|5|7,9", "--pad"}};
     for (int i = 0; i < N_SHAPES; i++) {
-        const char *model = synth(shapes[i].name, "F32");
+        const char *model = random_model(shapes[i].name, "F32", 0);
         for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
             if ((!shapes[i].carrier || strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm")) && k != 0 && k != 4) continue;
             const bool by_layer = strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm");

@@ -31,15 +31,6 @@ static dw_pool *pool(void) {
     return p;
 }
 
-/* A path that stays, however many others are asked for. */
-static const char *in_folder(const char *name) {
-    static char path[16][256];
-    int i = 0;
-    const char *wanted = test_path(test_folder(), name);
-    while (path[i][0] && strcmp(path[i], wanted)) i++;
-    return strcpy(path[i], wanted);
-}
-
 static bool write_random(const char *path, const exp_shape *shape, const char *type) {
     dw_err err = {0};
     const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 7, .pool = pool()};
@@ -81,15 +72,6 @@ static void check_same_tensors(const char *a, const char *b, const char *what) {
     close_pair(&p);
 }
 
-static bool same_bytes(const char *a, const char *b) {
-    dw_map x = {0}, y = {0};
-    dw_err err = {0};
-    const bool same = !dw_map_file(&x, a, &err) && !dw_map_file(&y, b, &err) && x.size == y.size && !memcmp(x.data, y.data, x.size);
-    dw_unmap(&x);
-    dw_unmap(&y);
-    return same;
-}
-
 static float *decoded(const dw_tensor *t) {
     float *v = dw_alloc(dw_tensor_n_values(t), sizeof *v, "values", NULL);
     t->type->decode(t->data, v, dw_tensor_n_values(t));
@@ -99,7 +81,7 @@ static float *decoded(const dw_tensor *t) {
 /* ---- types and bytes --------------------------------------------------------------------------------------------------- */
 
 static void same_type(void) {
-    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf");
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
         if (!write_random(from, &small, t->name)) return;
         CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", from, to, t->name), "%s", test_run_output());
@@ -132,7 +114,7 @@ static void every_type(void) {
         {"F32", 0}, {"F16", 1e-7}, {"BF16", 3e-6}, {"Q8_0", 4e-5}, {"Q6_K", 5e-4}, {"Q5_K", 1.5e-3}, {"Q5_0", 2e-3}, {"Q5_1", 2e-3},
         {"Q4_K", 6e-3}, {"Q4_0", 9e-3}, {"Q4_1", 9e-3}, {"IQ4_NL", 8e-3}, {"Q3_K", 2.5e-2}, {"Q2_K", 9e-2},
         {"affine4", 1.2e-2}, {"minmax4", 1.1e-2}, {"affine3", 6e-2}, {"minmax3", 5e-2}, {"affine2", 0.6}, {"minmax2", 0.25}, {0}};
-    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf");
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     if (!write_random(from, &small, "F32")) return;
     quant_types_init();
     int n = 0;
@@ -149,7 +131,7 @@ static void every_type(void) {
 }
 
 static void vectors_and_keys(void) {
-    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf");
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     pair p;
     if (!write_random(from, &small, "BF16")) return;
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --type q4_k", from, to), "%s", test_run_output());
@@ -173,14 +155,14 @@ static void vectors_and_keys(void) {
 }
 
 static void any_threads(void) {
-    const char *from = in_folder("a.gguf"), *one = in_folder("b.gguf"), *more = in_folder("c.gguf");
+    const char *from = test_file("a.gguf"), *one = test_file("b.gguf"), *more = test_file("c.gguf");
     static const char *const how[] = {"--type affine2", "--mixture Q4_K_M", NULL};
     if (!write_random(from, &small, "F32")) return;
     for (int i = 0; how[i]; i++) {
         REQUIRE(!test_run("deadwood-requant -m %s -o %s -t 1 %s", from, one, how[i]), "%s", test_run_output());
         for (int threads = 2; threads < 6; threads++) {
             REQUIRE(!test_run("deadwood-requant -m %s -o %s -t %d %s", from, more, threads, how[i]), "%s", test_run_output());
-            CHECK(same_bytes(one, more), "%s with %d threads", how[i], threads);
+            CHECK(same_files(one, more), "%s with %d threads", how[i], threads);
         }
     }
 }
@@ -254,7 +236,7 @@ static void groups_by_definition(void) {
 }
 
 static void nominal_bits(void) {
-    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf"), *twice = in_folder("c.gguf");
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *twice = test_file("c.gguf");
     float bits = 0;
     pair p;
     if (!write_random(from, &small, "BF16")) return;
@@ -284,7 +266,7 @@ static void write_text(const char *path, const char *text) {
 }
 
 static void recipe_chooses(void) {
-    const char *from = in_folder("a.gguf"), *to = in_folder("b.gguf"), *recipe = in_folder("r.recipe");
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *recipe = test_file("r.recipe");
     static const struct { const char *name; dw_qtype type; } expected[] = {
         {"token_embd.weight", DW_BF16},        {"blk.0.attn_v.weight", DW_Q6_K},      {"blk.7.attn_v.weight", DW_Q8_0},
         {"blk.0.attn_q.weight", DW_BF16},      {"blk.3.ffn_down.weight", DW_Q4_1},    {"blk.3.ffn_up.weight", DW_Q2_K},
@@ -352,7 +334,7 @@ static void globs(void) {
 /* ---- refusals ------------------------------------------------------------------------------------------------------------- */
 
 static void check_fails(const char *words, const char *from, const char *how) {
-    const char *to = in_folder("never.gguf");
+    const char *to = test_file("never.gguf");
     CHECK(test_run("deadwood-requant -q -m %s -o %s %s", from, to, how) == 1, "%s: %s", how, test_run_output());
     const char *said = test_run_output(), *end = strchr(said, '\n');
     CHECK(strstr(said, words), "'%s' is not in: %s", words, said);
@@ -361,7 +343,7 @@ static void check_fails(const char *words, const char *from, const char *how) {
 }
 
 static void refusals(void) {
-    const char *from = in_folder("a.gguf"), *bad = in_folder("bad.gguf");
+    const char *from = test_file("a.gguf"), *bad = test_file("bad.gguf");
     dw_err err = {0};
     if (!write_random(from, &shapes[1], "F32")) return;
     check_fails("rows of 288 values are no whole number of Q4_K blocks of 256", from, "--type Q4_K");
@@ -453,8 +435,8 @@ static bool write_statistics(const char *model, const char *path) {
 }
 
 static void importances_in_three_forms(void) {
-    const char *from = in_folder("a.gguf"), *form[] = {in_folder("imatrix.gguf"), in_folder("imatrix.dat"), in_folder("stats.h5")};
-    const char *to[] = {in_folder("b.gguf"), in_folder("c.gguf"), in_folder("d.gguf")}, *plain = in_folder("plain.gguf");
+    const char *from = test_file("a.gguf"), *form[] = {test_file("imatrix.gguf"), test_file("imatrix.dat"), test_file("stats.h5")};
+    const char *to[] = {test_file("b.gguf"), test_file("c.gguf"), test_file("d.gguf")}, *plain = test_file("plain.gguf");
     if (!write_random(from, &small, "F32") || !write_importances(from, form[0], DW_IMATRIX_GGUF, 1024) ||
         !write_importances(from, form[1], DW_IMATRIX_OLD, 1024) || !write_statistics(from, form[2]))
         return;
@@ -464,7 +446,7 @@ static void importances_in_three_forms(void) {
     check_same_tensors(to[0], to[1], "old and new form");
     check_same_tensors(to[0], to[2], "importance file and statistics");
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_K", from, plain), "%s", test_run_output());
-    CHECK(!same_bytes(plain, to[0]));
+    CHECK(!same_files(plain, to[0]));
     pair p;
     dw_str name = {"", 0};
     uint32_t n = 0;
@@ -479,14 +461,14 @@ static void importances_in_three_forms(void) {
 }
 
 static void statistics_of_the_ancestors(void) {
-    const char *from = in_folder("a.gguf"), *child = in_folder("b.gguf"), *stranger = in_folder("c.gguf"), *stats = in_folder("stats.h5");
+    const char *from = test_file("a.gguf"), *child = test_file("b.gguf"), *stranger = test_file("c.gguf"), *stats = test_file("stats.h5");
     if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_random(stranger, &small, "F16")) return;
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --type BF16", from, child), "%s", test_run_output());
     char how[512];
     snprintf(how, sizeof how, "--mixture Q2_K_S -s %s", stats);
-    CHECK(!test_run("deadwood-requant -m %s -o %s %s", child, in_folder("d.gguf"), how), "%s", test_run_output());
+    CHECK(!test_run("deadwood-requant -m %s -o %s %s", child, test_file("d.gguf"), how), "%s", test_run_output());
     check_fails("holds statistics of another model", stranger, how);
-    const char *wide = in_folder("wide.gguf"), *importances = in_folder("imatrix.gguf");
+    const char *wide = test_file("wide.gguf"), *importances = test_file("imatrix.gguf");
     if (!write_random(wide, &shapes[1], "F32") || !write_importances(wide, importances, DW_IMATRIX_GGUF, 1024)) return;
     snprintf(how, sizeof how, "--type Q4_0 -s %s", importances);
     check_fails("has rows of 256 values and 288 importances", from, how);
@@ -506,7 +488,7 @@ static stock *peer(void) {
 #define NEED_STOCK() do { if (!peer()) SKIP("$DW_STOCK names no folder with libllama*.so"); } while (0)
 
 static void compare_with_stock(const char *from, const char *what, const char *mixture, const char *importances) {
-    const char *ours = in_folder("ours.gguf"), *theirs = in_folder("theirs.gguf");
+    const char *ours = test_file("ours.gguf"), *theirs = test_file("theirs.gguf");
     char label[128];
     dw_err err = {0};
     snprintf(label, sizeof label, "%s, %s%s", what, mixture, importances ? ", weighed" : "");
@@ -523,7 +505,7 @@ static void compare_with_stock(const char *from, const char *what, const char *m
 }
 
 static void every_mixture(const exp_shape *shape, const char *type) {
-    const char *from = in_folder("a.gguf");
+    const char *from = test_file("a.gguf");
     if (!write_random(from, shape, type)) return;
     for (const quant_mixture *m = quant_mixtures; m->name; m++)
         if (strcmp(m->name, "Q2_K_S")) compare_with_stock(from, shape->name, m->name, NULL);
@@ -531,7 +513,7 @@ static void every_mixture(const exp_shape *shape, const char *type) {
 
 static void weighed_mixtures_are_stocks(void) {
     NEED_STOCK();
-    const char *from = in_folder("a.gguf"), *importances = in_folder("imatrix.gguf");
+    const char *from = test_file("a.gguf"), *importances = test_file("imatrix.gguf");
     for (const exp_shape *s = shapes; s->name; s++) {
         if (!write_random(from, s, "BF16") || !write_importances(from, importances, DW_IMATRIX_GGUF, 1024)) return;
         for (const quant_mixture *m = quant_mixtures; m->name; m++)
@@ -548,7 +530,7 @@ static void mixtures_are_stocks(void) {
 
 static void eighty_layers(void) {
     NEED_STOCK();
-    const char *from = in_folder("a.gguf");
+    const char *from = test_file("a.gguf");
     if (!test_slow()) SKIP("long: set DW_SLOW=1");
     if (!write_random(from, &eighty, "F16")) return;
     compare_with_stock(from, eighty.name, "Q4_K_M", NULL);
@@ -570,7 +552,7 @@ static void known_perplexities(void) {
         {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}, {"--type minmax4", NULL, 18.86, 0.003, 0.003},
         {"--type minmax3", NULL, 29.86, 0.003, 0.003},     {"--type minmax2", NULL, 1868, 0.02, 0.02},
         {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02}};
-    const char *shared = test_shared(), *from = in_folder("a.gguf"), *middle = in_folder("b.gguf"), *to = in_folder("c.gguf");
+    const char *shared = test_shared(), *from = test_file("a.gguf"), *middle = test_file("b.gguf"), *to = test_file("c.gguf");
     if (!shared) SKIP("the reference models are not there");
     if (!test_slow()) SKIP("long: set DW_SLOW=1");
     REQUIRE(!test_run("deadwood-convert experiments/mini -o %s", from), "%s", test_run_output());

@@ -1,5 +1,6 @@
 /* test_session.c - what must hold for any model and every backend: prefill equals decode, sequences do not touch each other,
  * lists of neurons, taps, refusals. */
+#include "build.h"
 #include "engine.h"
 #include "test.h"
 
@@ -25,15 +26,6 @@ typedef struct run {
     int n_vocab;
 } run;
 
-/* The path of a random model of a shape; made once. */
-static const char *synth(const char *shape, const char *type, double dead) {
-    char name[96];
-    snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);
-    const char *path = test_path(test_folder(), name);
-    if (access(path, R_OK)) CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s", shape, type, dead, path), "%s", test_run_output());
-    return path;
-}
-
 static bool open_threads(run *r, const char *path, dw_session_options o, int n_threads) {
     dw_err err = {0};
     *r = (run){.pool = dw_pool_new(n_threads, &err)};
@@ -53,12 +45,6 @@ static void close_run(run *r) {
     dw_pool_free(r->pool);
 }
 
-static void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed) {
-    dw_rng rng;
-    dw_rng_seed(&rng, seed);
-    for (int i = 0; i < n; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)n_vocab);
-}
-
 static uint8_t all_out[256];
 
 /* Logits of n tokens of sequence seq from position first on, in pieces of `step` tokens. */
@@ -74,16 +60,6 @@ static void logits_of(run *r, const int32_t *token, int n, int step, int seq_id,
     }
 }
 
-/* Sum of squared differences over sum of squares; NaN where either is not finite. */
-static double nmse(const float *a, const float *b, size_t n) {
-    double error = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        power += (double)b[i] * b[i];
-    }
-    return error / power;
-}
-
 static float *logit_rows(int n_vocab) { return calloc((size_t)N * (size_t)n_vocab, sizeof(float)); }
 
 /* ---- ways through the same computation ------------------------------------------------------------------------ */
@@ -92,7 +68,7 @@ static void prefill_decode(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         for (int s = 0; shapes[s]; s++) {
             run r;
-            if (!open_run(&r, synth(shapes[s], "F32", 0), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
+            if (!open_run(&r, random_model(shapes[s], "F32", 0), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
             int32_t token[N];
             random_tokens(token, N, r.n_vocab, 1);
             float *whole = logit_rows(r.n_vocab), *single = logit_rows(r.n_vocab);
@@ -110,7 +86,7 @@ static void prefill_decode(void) {
 static void rewind_kv(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         run r;
-        if (!open_run(&r, synth("tiny-qwen2", "Q8_0", 0), (dw_session_options){.backend = b->name})) continue;
+        if (!open_run(&r, random_model("tiny-qwen2", "Q8_0", 0), (dw_session_options){.backend = b->name})) continue;
         int32_t token[N], other[N];
         random_tokens(token, N, r.n_vocab, 2);
         random_tokens(other, N, r.n_vocab, 3);
@@ -135,7 +111,7 @@ static void rewind_kv(void) {
 static void sequences(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         run r;
-        if (!open_run(&r, synth("tiny-qwen3", "F32", 0), (dw_session_options){.backend = b->name, .n_seq = 3, .kv = DW_KV_CACHE_F32})) continue;
+        if (!open_run(&r, random_model("tiny-qwen3", "F32", 0), (dw_session_options){.backend = b->name, .n_seq = 3, .kv = DW_KV_CACHE_F32})) continue;
         int32_t token[3][N], mixed[3 * N], seq[3 * N];
         float *alone[3], *together = calloc(3 * (size_t)N * (size_t)r.n_vocab, sizeof *together);
         for (int s = 0; s < 3; s++) {
@@ -171,7 +147,7 @@ static void exact_passes(void) {
                 run r;
                 const dw_session_options o = {.backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true};
                 dw_err err = {0};
-                if (!open_threads(&r, synth("tiny-llama", types[t], 0), o, ways[w].n_threads)) continue;
+                if (!open_threads(&r, random_model("tiny-llama", types[t], 0), o, ways[w].n_threads)) continue;
                 int32_t token[N];
                 random_tokens(token, N, r.n_vocab, 4);
                 float *logits = logit_rows(r.n_vocab);
@@ -195,7 +171,7 @@ static void logprobs_are_softmax(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         run r;
         dw_err err = {0};
-        if (!open_run(&r, synth("tiny-qwen2", "F32", 0), (dw_session_options){.backend = b->name})) continue;
+        if (!open_run(&r, random_model("tiny-qwen2", "F32", 0), (dw_session_options){.backend = b->name})) continue;
         int32_t token[N], target[N];
         random_tokens(token, N, r.n_vocab, 5);
         random_tokens(target, N, r.n_vocab, 6);
@@ -243,7 +219,7 @@ static void check_lists(double planted, bool expect_fewer) {
             for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
                 run r;
                 dw_err err = {0};
-                if (!open_run(&r, synth(shapes[s], types[t], planted), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
+                if (!open_run(&r, random_model(shapes[s], types[t], planted), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
                 int32_t token[N];
                 random_tokens(token, N, r.n_vocab, 7);
                 lists l;
@@ -274,7 +250,7 @@ static void list_of_live(void) { check_lists(0.3, true); }
 
 static void bad_lists(void) {
     run r;
-    if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){0})) return;
+    if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){0})) return;
     int32_t twice[] = {3, 3}, beyond[] = {0, 128}, negative[] = {-1}, *bad[] = {twice, beyond, negative}, n[] = {2, 2, 1};
     for (int i = 0; i < 3; i++) {
         dw_err err = {0};
@@ -310,7 +286,7 @@ static void taps(void) {
     int n_layer = 0, n_ff = 0, n_mix = 0;
     for (int k = 0; k < 2; k++) {
         run r;
-        if (!open_run(&r, synth("tiny-qwen2", "F32", 0), (dw_session_options){.backend = backends[k].name, .kv = DW_KV_CACHE_F32})) return;
+        if (!open_run(&r, random_model("tiny-qwen2", "F32", 0), (dw_session_options){.backend = backends[k].name, .kv = DW_KV_CACHE_F32})) return;
         const dw_hparams *hp = dw_model_hparams(r.model);
         n_layer = hp->n_layer, n_ff = hp->n_ff[1], n_mix = hp->n_head[1] * hp->head_dim;
         REQUIRE(n_ff <= 256 && n_mix <= 256);
@@ -340,7 +316,7 @@ static void taps(void) {
 
 static void refusals(void) {
     run r;
-    if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = 8, .n_seq = 2})) return;
+    if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = 8, .n_seq = 2})) return;
     const int32_t token[10] = {0}, big = r.n_vocab, negative = -1, seq = 2, gap = 5, back[] = {0, 1, 2, 1};
     const struct { dw_batch b; const char *says; } bad[] = {
         {{.n_tokens = 1, .token = &big}, "vocabulary"}, {{.n_tokens = 1, .token = &negative}, "vocabulary"},
@@ -362,7 +338,7 @@ static void refusals(void) {
 
 static void memory_known(void) {
     run r;
-    if (!open_run(&r, synth("tiny-llama", "F32", 0), (dw_session_options){0})) return;
+    if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){0})) return;
     const dw_session_options small = {.pool = r.pool, .n_ctx = 64}, large = {.pool = r.pool, .n_ctx = 128};
     const dw_hparams *hp = dw_model_hparams(r.model);
     size_t cache = 0;

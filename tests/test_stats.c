@@ -85,16 +85,9 @@ static bool make(dw_stats *s, size_t first, size_t n) {
     return true;
 }
 
-static const char *file(const char *name) { return test_path(test_folder(), name); }
-
 static bool write_file(const dw_stats *s, const char *path) {
     dw_err err = {0};
     return CHECK(!dw_stats_write(s, path, &err), "%s", err.text);
-}
-
-static bool same_files(const char *a, const char *b) {
-    char hash[2][65] = {"a", "b"};
-    return !dw_sha256_file(a, hash[0], NULL) && !dw_sha256_file(b, hash[1], NULL) && !strcmp(hash[0], hash[1]);
 }
 
 /* ---- bins ---------------------------------------------------------------------------------------------------- */
@@ -120,8 +113,8 @@ static void bins(void) {
 static void round_trip(void) {
     dw_stats s, back;
     dw_err err = {0};
-    REQUIRE(make(&s, 0, TEXTS) && write_file(&s, file("a.h5")));
-    REQUIRE(!dw_stats_read(&back, file("a.h5"), &err), "%s", err.text);
+    REQUIRE(make(&s, 0, TEXTS) && write_file(&s, test_file("a.h5")));
+    REQUIRE(!dw_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
     CHECK(back.n_text == TEXTS && back.n_layer == LAYERS && back.n_ctx == 128 && back.skip == 1 && back.hist_every == 4);
     CHECK(!strcmp(back.arguments, s.arguments) && !strcmp(back.text[1].name, s.text[1].name) && !strcmp(back.text[1].blocks, s.text[1].blocks));
     for (int l = 0; l < LAYERS; l++) {
@@ -133,8 +126,8 @@ static void round_trip(void) {
             CHECK(!s.layer[l].n_input[k] || !memcmp(back.layer[l].input_square[k], s.layer[l].input_square[k], (size_t)s.layer[l].n_input[k] * sizeof(double)),
                   "layer %d, %s", l, dw_stats_input_names[k]);
     }
-    CHECK(write_file(&back, file("b.h5")) && same_files(file("a.h5"), file("b.h5")), "what is read writes the same bytes");
-    CHECK(dw_stats_is(file("a.h5")) && !dw_stats_is("/dev/null"));
+    CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")), "what is read writes the same bytes");
+    CHECK(dw_stats_is(test_file("a.h5")) && !dw_stats_is("/dev/null"));
     dw_stats_release(&s);
     dw_stats_release(&back);
 }
@@ -222,9 +215,9 @@ static void bad_numbers(void) {
             if (where == 2) s.layer[1].text_square[DW_STATS_ATTN_MIX][0] = values[i];
             if (where == 3) s.text_output_square[47] = values[i];
             if (where == 4) s.layer[0].sum_abs[3] = values[i];
-            REQUIRE(write_file(&s, file("n.h5")));
-            check_read_fails(file("n.h5"), says[i], names[where]);
-            check_read_fails(file("n.h5"), names[where], names[where]);
+            REQUIRE(write_file(&s, test_file("n.h5")));
+            check_read_fails(test_file("n.h5"), says[i], names[where]);
+            check_read_fails(test_file("n.h5"), names[where], names[where]);
             dw_stats_release(&s);
         }
     }
@@ -233,27 +226,27 @@ static void bad_numbers(void) {
 static void damaged(void) {
     dw_stats s;
     size_t size;
-    REQUIRE(make(&s, 0, 1) && write_file(&s, file("d.h5")));
+    REQUIRE(make(&s, 0, 1) && write_file(&s, test_file("d.h5")));
     dw_stats_release(&s);
-    uint8_t *bytes = (uint8_t *)dw_read_file(file("d.h5"), 1 << 24, &size, NULL);
+    uint8_t *bytes = (uint8_t *)dw_read_file(test_file("d.h5"), 1 << 24, &size, NULL);
     REQUIRE(bytes);
     dw_rng rng;
     dw_rng_seed(&rng, 5);
     for (int i = 0; i < 60; i++) {
         const size_t n = i < 20 ? (size_t)i * 40 : (size_t)dw_rng_below(&rng, size);
-        save(&(test_bytes){.data = bytes, .size = n}, file("t.h5"));
-        check_read_fails(file("t.h5"), n >= 513 ? "checksum" : "statistics", "truncated");
+        save(&(test_bytes){.data = bytes, .size = n}, test_file("t.h5"));
+        check_read_fails(test_file("t.h5"), n >= 513 ? "checksum" : "statistics", "truncated");
         uint8_t *at = &bytes[dw_rng_below(&rng, size)];
         const uint8_t bit = (uint8_t)(1u << dw_rng_below(&rng, 8));
         *at ^= bit;
-        save(&(test_bytes){.data = bytes, .size = size}, file("t.h5"));
-        check_read_fails(file("t.h5"), "statistics", "one bit");
+        save(&(test_bytes){.data = bytes, .size = size}, test_file("t.h5"));
+        check_read_fails(test_file("t.h5"), "statistics", "one bit");
         *at ^= bit;
     }
-    save(&(test_bytes){.data = bytes + 512, .size = size - 512}, file("t.h5"));
-    check_read_fails(file("t.h5"), "no checksum", "HDF5 without the block in front");
+    save(&(test_bytes){.data = bytes + 512, .size = size - 512}, test_file("t.h5"));
+    check_read_fails(test_file("t.h5"), "no checksum", "HDF5 without the block in front");
     free(bytes);
-    check_read_fails(file("absent.h5"), "cannot open", "an absent file");
+    check_read_fails(test_file("absent.h5"), "cannot open", "an absent file");
 }
 
 /* Changes by the HDF5 library, behind which the checksum is put right. */
@@ -355,15 +348,15 @@ static void structure(void) {
     dw_stats s;
     REQUIRE(make(&s, 0, 2));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        REQUIRE(write_file(&s, file("c.h5")));
-        change_file(file("c.h5"), changes[i].change);
-        check_read_fails(file("c.h5"), changes[i].words, changes[i].what);
+        REQUIRE(write_file(&s, test_file("c.h5")));
+        change_file(test_file("c.h5"), changes[i].change);
+        check_read_fails(test_file("c.h5"), changes[i].words, changes[i].what);
     }
     dw_err err = {0};
-    REQUIRE(write_file(&s, file("c.h5")));
-    change_file(file("c.h5"), nothing);
+    REQUIRE(write_file(&s, test_file("c.h5")));
+    change_file(test_file("c.h5"), nothing);
     dw_stats_release(&s);
-    CHECK(!dw_stats_read(&s, file("c.h5"), &err), "%s", err.text);
+    CHECK(!dw_stats_read(&s, test_file("c.h5"), &err), "%s", err.text);
     dw_stats_release(&s);
 }
 
@@ -386,9 +379,9 @@ static void python(void) {
     const char *python3 = "/usr/bin/python3";
     if (access(python3, X_OK)) python3 = "python3";
     if (test_run("%s -c 'import h5py'", python3)) SKIP("python3 has no h5py (Debian: python3-h5py)");
-    REQUIRE(make(&s, 0, TEXTS) && write_file(&s, file("p.h5")));
-    save(&(test_bytes){.data = (uint8_t *)(uintptr_t)script, .size = sizeof script - 1}, file("p.py"));
-    REQUIRE(!test_run("%s %s %s", python3, file("p.py"), file("p.h5")), "%s", test_run_output());
+    REQUIRE(make(&s, 0, TEXTS) && write_file(&s, test_file("p.h5")));
+    save(&(test_bytes){.data = (uint8_t *)(uintptr_t)script, .size = sizeof script - 1}, test_file("p.py"));
+    REQUIRE(!test_run("%s %s %s", python3, test_file("p.py"), test_file("p.h5")), "%s", test_run_output());
     uint64_t hist = 0;
     for (int i = 0; i < 33 * DW_STATS_BINS; i++) hist += s.layer[2].hist_gate[i];
     double a, mix, output;
