@@ -20,7 +20,7 @@ static struct {
 // clang-format off
 static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_INPUT | OPT_REQUIRED, &o.files, NULL, "ROWS", "rows.tsv of score or sweep, or other tables (TSV) with a header line", .min = 1, .max = 4096},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, "-", "FILE", "the table: FILE.md, FILE.tsv, FILE.csv; -: Markdown to standard output"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, "-", "FILE", "the table: FILE.md, FILE.tsv, FILE.csv; -: Markdown to standard output"},
     {.kind = OPT_GROUP, .help = "which rows and columns"},
     {"columns", 0, OPT_TEXT, 0, &o.columns, NULL, "A,B,C", "these columns; NAME/base is the ratio to the dense model's"},
     {"text", 0, OPT_TEXT, 0, &o.text, NULL, "NAME", "rows of this text; *: geometric means; all: every row; default: geometric means where there are any"},
@@ -29,7 +29,7 @@ static const opt_row rows[] = {
     {"sort", 0, OPT_TEXT, 0, &o.sort, NULL, "COLUMN", "ascending, behind the dense model; default: the order of the files"},
     {"reverse", 0, OPT_FLAG, 0, &o.reverse, NULL, NULL, "sort descending"},
     {.kind = OPT_GROUP, .help = "plot"},
-    {"plot", 0, OPT_PATH, OPT_NO_BYTE, &o.plot, NULL, "FILE.svg", "draw the rows too (needs gnuplot)"},
+    {"plot", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.plot, NULL, "FILE.svg", "draw the rows too (needs gnuplot)"},
     {"x", 0, OPT_TEXT, 0, &o.x, NULL, "COLUMN", "along the x axis; of results file_bytes"},
     {"y", 0, OPT_TEXT, 0, &o.y, NULL, "COLUMN", "along the y axis, or several: A,B; of results ppl"},
     {"by", 0, OPT_TEXT, 0, &o.by, NULL, "COLUMN", "a series of points for each value; of results the metric, rule or type"},

@@ -122,15 +122,6 @@ static float *logits_of_file(const char *path, dw_session_options o, int n_threa
     return logits;
 }
 
-static double nmse(const float *a, const float *b, size_t n) {
-    double error = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        error += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        power += (double)b[i] * b[i];
-    }
-    return error / power;
-}
-
 /* Share of open neurons in all layers since the last reset. */
 static double activity_of(const run *r) {
     double open = 0, all = 0;
