@@ -24,5 +24,5 @@ plot cut-size --join seed --where group!=1
 plot cut-rate --join seed --where group=64 --x rate
 
 grid requant requant
-table requant --sort ppl
-plot requant --by family
+table requant --sort ppl --columns family,type,via,nominal_bits,file_bytes,ppl,ln_ratio,kl_mean,top1_agree,verdict
+plot requant --by family --where family!=detour
