@@ -63,12 +63,14 @@ static const char *deed_of(const exp_rows *r, const exp_line *line) {
     return "";
 }
 
-/* The place of a series among the labels, made where it is new. */
-static size_t series_of(plot *p, const char *by, const exp_field *y) {
-    char label[LABEL], name[LABEL - 70];
+/* The place of a series among the labels, made where it is new.  Numbers are told apart by the name of their column. */
+static size_t series_of(plot *p, const char *head, const char *by, const exp_field *y) {
+    char label[LABEL], name[LABEL - 110];
     size_t i = 0;
     exp_clip(name, sizeof name, by);
-    snprintf(label, LABEL, "%s%s%s", name, *by && p->n_y > 1 ? ", " : "", *by && p->n_y == 1 ? "" : y->head);
+    const bool is_number = !isnan(exp_number(name));
+    if (!*name) snprintf(label, LABEL, "%s", y->head);
+    else snprintf(label, LABEL, "%.40s%s%s%s%s", is_number ? head : "", is_number ? " " : "", name, p->n_y > 1 ? ", " : "", p->n_y > 1 ? y->head : "");
     while (i < p->n_series && strcmp(p->label[i], label)) i++;
     if (i == p->n_series) strcpy(p->label[p->n_series++], label);
     return i;
@@ -95,7 +97,7 @@ static int collect_points(plot *p, const exp_sheet *s, int by, dw_err *err) {
             const double y = exp_field_scale(&p->y[k]) * exp_field_value(s, &p->y[k], line, &error);
             if (isnan(x) || isnan(y)) continue;
             const char *name = by >= 0 ? exp_rows_cell(s->rows, line->row[0], by) : deed_of(s->rows, line);
-            p->point[p->n_points++] = (point){x, y, exp_field_scale(&p->y[k]) * error, line->is_dense ? 0 : series_of(p, name, &p->y[k]), line->is_dense};
+            p->point[p->n_points++] = (point){x, y, exp_field_scale(&p->y[k]) * error, line->is_dense ? 0 : series_of(p, by >= 0 ? exp_heading_of(s->rows->column[by]).head : "", name, &p->y[k]), line->is_dense};
         }
     }
     double ignored;

@@ -26,3 +26,7 @@ plot cut-rate --join seed --where group=64 --x rate
 grid requant requant
 table requant --sort ppl --columns family,type,via,nominal_bits,file_bytes,ppl,ln_ratio,kl_mean,top1_agree,verdict
 plot requant --by family --where family!=detour
+
+grid gate gate
+table gate
+plot gate --x coverage --by group

@@ -286,6 +286,9 @@ static void scripts(void) {
     REQUIRE(script, "%s", err.text);
     CHECK(strstr(script, "title 'cut.gguf, ppl'") && strstr(script, "title 'cut.gguf, KL, nats'") && !strstr(script, "$front"), "%s", script);
     free(script);
+    script = script_of(test_file("rows.tsv"), &(exp_axes){.x = "file_bytes", .y = "ppl", .by = "group"}, &err);
+    CHECK(script && strstr(script, "title 'group 64'"), "%s", err.text);
+    free(script);
     CHECK(!script_of(test_file("rows.tsv"), &(exp_axes){.x = "model", .y = "ppl"}, &err) && strstr(err.text, "holds texts"), "%s", err.text);
     err = (dw_err){0};
     CHECK(!script_of(write_table("none.tsv", "a b\n- 1\n2 -\n"), &(exp_axes){.x = "a", .y = "b"}, &err) && strstr(err.text, "no row has numbers"), "%s", err.text);
