@@ -1,7 +1,7 @@
 /* test_gate.c - thresholds against what the taps show, transposed copies against down, marks, loss, refusals. */
 #include "build.h"
 #include "engine.h"
-#include "experiments/random_model.h"
+#include "experiments/windows.h"
 #include "formats/sparse.h"
 #include "model/model.h"
 #include "predict/down_t.h"
@@ -42,18 +42,21 @@ static const char *synth(const char *shape, const char *type) {
     return path;
 }
 
-static const char *a_text(void) {
-    static const char *const words[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
-    const char *path = file("text.txt");
+static const char *words(const char *name, uint64_t seed) {
+    static const char *const word[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
+    const char *path = file(name);
     if (!access(path, R_OK)) return path;
     test_bytes b = {0};
     dw_rng rng;
-    dw_rng_seed(&rng, 3);
-    for (int i = 0; i < 1500; i++) put_text(&b, words[dw_rng_below(&rng, sizeof words / sizeof *words)]);
+    dw_rng_seed(&rng, seed);
+    for (int i = 0; i < 1500; i++) put_text(&b, word[dw_rng_below(&rng, sizeof word / sizeof *word)]);
     save(&b, path);
     free(b.data);
     return path;
 }
+
+static const char *a_text(void) { return words("text.txt", 3); }
+static const char *held_out(void) { return words("held-out.txt", 4); }
 
 enum { N_CTX = 64, N_WINDOWS = 4 };
 
@@ -422,6 +425,52 @@ static bool is_text(const json_t *row, const char *column, const char *expected)
     return CHECK(text && !strcmp(text, expected), "%s is '%s', expected '%s'", column, text ? text : "-", expected);
 }
 
+/* The share of neurons that reach their threshold, of all that a gated model computes for the windows that score takes. */
+static double count_coverage(const char *gated, const char *text_path) {
+    dw_err err = {0};
+    watch w = {0};
+    dw_model *m = dw_model_open(gated, &err);
+    dw_pool *pool = dw_pool_new(2, &err);
+    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX, .exact = true}, &err) : NULL;
+    size_t size, n;
+    int32_t *token = NULL;
+    exp_windows windows = {0};
+    char *text = dw_read_file(text_path, 1 << 24, &size, &err);
+    if (!CHECK(s && text && !dw_model_need_tokenizer(m, &err) && !dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &token, &n, &err) &&
+                   !exp_windows_make(&windows, exp_protocol_find("llama"), n, N_CTX, 1, N_WINDOWS, "text", &err), "%s", err.text))
+        return NAN;
+    w.gated = m;
+    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_open, .ctx = &w});
+    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(m));
+    for (size_t i = 0; i < windows.n; i++) {
+        int32_t *first = token + windows.window[i].start;
+        if (v->add_bos) *first = v->bos;
+        dw_session_rewind(s, 0, 0);
+        CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = windows.window[i].n_eval, .token = first}, &err), "%s", err.text);
+    }
+    double open = 0, all = 0;
+    for (int l = 0; l < m->net.hp.n_layer; l++) open += (double)w.layer[l].open, all += (double)w.layer[l].n;
+    exp_windows_release(&windows);
+    free(text), free(token);
+    dw_session_free(s), dw_pool_free(pool), dw_model_close(m);
+    return open / all;
+}
+
+static void check_coverage(const char *options) {
+    char arguments[1024];
+    const char *gated = gate(mini("bf16"), options);
+    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed --batch 100", gated, held_out(), N_CTX, N_WINDOWS);
+    json_t *row = score(arguments);
+    const double counted = count_coverage(gated, held_out()), found = number(row, "coverage");
+    CHECK(fabs(found - counted) < 1e-6, "%s: coverage %.6f, counted %.6f", options, found, counted);
+    json_decref(row);
+}
+
+static void brute_force(void) {
+    check_coverage("--rule cats --activity 0.3");
+    check_coverage("--rule group-max --group 32 --activity 0.45");
+}
+
 static void coverage(void) {
     char arguments[1024];
     const char *model = mini("bf16"), *gated = gate(model, "--rule cats --activity 0.3");
@@ -564,6 +613,7 @@ static const test_case cases[] = {
     {"one thread and three write the same bytes", threads},
     {"a gated model runs as its parent where nothing is closed", runs},
     {"synth plants gates and predictors beside the same model", planted},
+    {"coverage on held-out tokens is a plain count", brute_force},
     {"score counts coverage, and says what a gated file holds", coverage},
     {"an injected activity is what decoding reads", injected},
     {"score's wrong usage", usage},
