@@ -8,7 +8,9 @@
 
 static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
 
-static const char *cell_of(const exp_rows *r, size_t row, const char *column) { return exp_rows_cell(r, row, exp_rows_find(r, column)); }
+static const char *cell_of(const exp_rows *r, size_t row, const char *column) {
+    return exp_rows_cell(r, row, exp_rows_find(r, column));
+}
 
 /* ---- marks ---------------------------------------------------------------------------------------------------- */
 
@@ -23,7 +25,9 @@ static bool any_says(const exp_rows *r, const exp_line *line, const char *column
 
 bool exp_is_disturbed(const exp_rows *r, const exp_line *line) { return any_says(r, line, "disturbed"); }
 
-bool exp_is_bound(const exp_rows *r, const exp_line *line) { return !strcmp(cell_of(r, line->row[0], "kl_kind"), "top64"); }
+bool exp_is_bound(const exp_rows *r, const exp_line *line) {
+    return !strcmp(cell_of(r, line->row[0], "kl_kind"), "top64");
+}
 
 void exp_clip(char *to, size_t size, const char *text) {
     size_t n = strlen(text);
@@ -42,7 +46,12 @@ bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char cell[EXP_VERDICT / 4];
         exp_clip(cell, sizeof cell, cell_of(r, line->row[0], parts[i].column));
-        if (is_known(cell)) n += (size_t)sprintf(text + n, "%s%s%s%s", !n ? "" : *parts[i].begin == '(' ? " " : "; ", parts[i].begin, cell, parts[i].end);
+        if (is_known(cell))
+            n += (size_t)sprintf(text + n, "%s%s%s%s",
+                                 !n                       ? ""
+                                 : *parts[i].begin == '(' ? " "
+                                                          : "; ",
+                                 parts[i].begin, cell, parts[i].end);
     }
     if (any_says(r, line, "leak")) n += (size_t)sprintf(text + n, "%sleak", n ? "; " : "");
     return n > 0;
@@ -119,7 +128,8 @@ static int texts_of_mean(char **text, const exp_rows *r, size_t row, dw_err *err
     int rc = 0;
     for (size_t i = 0; i < r->n_rows && !rc; i++) {
         bool ok = strcmp(cell_of(r, i, "text"), "*") != 0;
-        for (size_t k = 0; k < sizeof same / sizeof *same && ok; k++) ok = !strcmp(cell_of(r, i, same[k]), cell_of(r, row, same[k]));
+        for (size_t k = 0; k < sizeof same / sizeof *same && ok; k++)
+            ok = !strcmp(cell_of(r, i, same[k]), cell_of(r, row, same[k]));
         if (ok) rc = add_value(&names, cell_of(r, i, "text"), err);
     }
     *text = rc ? NULL : dw_strdup(names.n ? "" : "unnamed ones", err);
@@ -210,14 +220,20 @@ static void print_marks(FILE *out, const exp_sheet *s) {
         bound |= exp_is_bound(s->rows, &s->lines->line[i]);
         joined |= s->lines->line[i].n > 1;
     }
-    const bool paired = is_shown(s, "ln_ratio"), compared = paired || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
+    const bool paired = is_shown(s, "ln_ratio"),
+               compared = paired || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
     if (errors)
-        print_paragraph(out, paired ? "± is a standard error: that of ln ratio by windows, the others with tokens taken as independent."
-                                    : "± is a standard error, tokens taken as independent.");
+        print_paragraph(
+            out,
+            paired ? "± is a standard error: that of ln ratio by windows, the others with tokens taken as independent."
+                   : "± is a standard error, tokens taken as independent.");
     if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
     if (joined) {
         char text[256];
-        snprintf(text, sizeof text, "A \"mean of N\" is one over rows that differ in %.60s only; behind its ± stands their standard deviation.", s->join);
+        snprintf(
+            text, sizeof text,
+            "A \"mean of N\" is one over rows that differ in %.60s only; behind its ± stands their standard deviation.",
+            s->join);
         print_paragraph(out, text);
     }
     if (speeds && disturbed) print_paragraph(out, "! Something else used the machine while this speed was measured.");
@@ -225,7 +241,8 @@ static void print_marks(FILE *out, const exp_sheet *s) {
 }
 
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
-    if (print_role(out, s, EXP_DEED, false, "All but the base: ", err) || print_role(out, s, EXP_CONDITION, false, "Conditions: ", err) ||
+    if (print_role(out, s, EXP_DEED, false, "All but the base: ", err) ||
+        print_role(out, s, EXP_CONDITION, false, "Conditions: ", err) ||
         print_role(out, s, EXP_CONDITION, true, "Rows differ in: ", err))
         return -1;
     print_marks(out, s);

@@ -24,8 +24,10 @@ int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *e
     if (f->column < 0) return -1;
     f->heading = exp_heading_of(s->rows->column[f->column]);
     if (f->heading.se && !f->of_dense) f->se = exp_rows_find(s->rows, f->heading.se);
-    if (f->of_dense) snprintf(f->head, sizeof f->head, "%.40s ÷ dense", f->heading.head);
-    else snprintf(f->head, sizeof f->head, "%.60s", f->heading.head);
+    if (f->of_dense)
+        snprintf(f->head, sizeof f->head, "%.40s ÷ dense", f->heading.head);
+    else
+        snprintf(f->head, sizeof f->head, "%.60s", f->heading.head);
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];
         for (size_t k = 0; k < line->n; k++) {
@@ -33,7 +35,9 @@ int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *e
             if (is_known(cell) && isnan(exp_number(cell))) f->is_number = false;
         }
     }
-    return f->of_dense && !f->is_number ? dw_fail(err, "column '%s' holds texts, which have no ratio", f->heading.column) : 0;
+    return f->of_dense && !f->is_number
+               ? dw_fail(err, "column '%s' holds texts, which have no ratio", f->heading.column)
+               : 0;
 }
 
 double exp_field_value(const exp_sheet *s, const exp_field *f, const exp_line *line, double *error) {
@@ -72,7 +76,9 @@ static bool has_verdict(const exp_sheet *s) {
     return false;
 }
 
-static int add_field(exp_sheet *s, const char *name, dw_err *err) { return exp_field_find(&s->field[s->n_fields++], s, name, err); }
+static int add_field(exp_sheet *s, const char *name, dw_err *err) {
+    return exp_field_find(&s->field[s->n_fields++], s, name, err);
+}
 
 /* Variables of a sweep that are no columns of results. */
 static int add_variables(exp_sheet *s, dw_err *err) {
@@ -148,9 +154,12 @@ static void number_cell(char cell[CELL], const exp_sheet *s, const exp_field *f,
     char number[EXP_NUMBER];
     double error;
     const double v = exp_field_scale(f) * exp_field_value(s, f, line, &error);
-    if (isnan(v)) snprintf(number, sizeof number, "-");
-    else if (f->se >= 0) exp_format_pair(number, v, exp_field_scale(f) * error);
-    else snprintf(number, sizeof number, fabs(v) < 1e15 ? "%.*f" : "%.*g", decimals, v);
+    if (isnan(v))
+        snprintf(number, sizeof number, "-");
+    else if (f->se >= 0)
+        exp_format_pair(number, v, exp_field_scale(f) * error);
+    else
+        snprintf(number, sizeof number, fabs(v) < 1e15 ? "%.*f" : "%.*g", decimals, v);
     const bool bound = !strcmp(f->heading.column, "kl_mean") && exp_is_bound(s->rows, line);
     const bool disturbed = !isnan(v) && strstr(f->heading.column, "_tok_s") && exp_is_disturbed(s->rows, line);
     snprintf(cell, CELL, "%s%s%s", bound && !isnan(v) ? "≥ " : "", number, disturbed ? " !" : "");
@@ -159,8 +168,10 @@ static void number_cell(char cell[CELL], const exp_sheet *s, const exp_field *f,
 static void joined_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, const exp_line *line) {
     char first[CELL - 40];
     exp_escape(first, sizeof first, exp_rows_cell(s->rows, line->row[0], f->column));
-    if (!strcmp(f->heading.column, s->join)) snprintf(cell, CELL, "mean of %zu", line->n);
-    else snprintf(cell, CELL, "%s and %zu more", first, line->n - 1);
+    if (!strcmp(f->heading.column, s->join))
+        snprintf(cell, CELL, "mean of %zu", line->n);
+    else
+        snprintf(cell, CELL, "%s and %zu more", first, line->n - 1);
 }
 
 static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, const exp_line *line, int decimals) {
@@ -205,7 +216,8 @@ static void print_rule(FILE *out, const look *l) {
 static void measure_field(look *l, const exp_sheet *s, const exp_field *f) {
     char cell[CELL];
     exp_escape(cell, CELL, f->head);
-    *l = (look){.decimals = decimals_of(s, f), .width = width_of(cell), .right = f->is_number && strcmp(f->name, "verdict")};
+    *l = (look){
+        .decimals = decimals_of(s, f), .width = width_of(cell), .right = f->is_number && strcmp(f->name, "verdict")};
     for (size_t i = 0; i < s->lines->n; i++) {
         make_cell(cell, s, f, &s->lines->line[i], l->decimals);
         if (width_of(cell) > l->width) l->width = width_of(cell);
@@ -256,7 +268,8 @@ static void print_raw_number(FILE *out, double v, char separator) {
     print_raw(out, text, separator, false);
 }
 
-static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, const exp_line *line, char separator, bool first) {
+static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, const exp_line *line, char separator,
+                            bool first) {
     char joined[CELL], number[EXP_NUMBER];
     double error;
     const double v = exp_field_value(s, f, line, &error);
@@ -276,7 +289,8 @@ static void print_raw_table(FILE *out, const exp_sheet *s, char separator) {
     }
     fputc('\n', out);
     for (size_t i = 0; i < s->lines->n; i++) {
-        for (size_t k = 0; k < s->n_fields; k++) print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, !k);
+        for (size_t k = 0; k < s->n_fields; k++)
+            print_raw_field(out, s, &s->field[k], &s->lines->line[i], separator, !k);
         fputc('\n', out);
     }
 }
@@ -303,19 +317,24 @@ int exp_text_begin(exp_text *t, dw_err *err) {
 
 char *exp_text_end(exp_text *t, int rc, dw_err *err) {
     const bool bad = ferror(t->out);
-    if (fclose(t->out) || bad || !t->text) dw_fail(err, "out of memory: a text");
-    else if (!rc) return t->text;
+    if (fclose(t->out) || bad || !t->text)
+        dw_fail(err, "out of memory: a text");
+    else if (!rc)
+        return t->text;
     free(t->text);
     return NULL;
 }
 
-static int print_to_text(int (*print)(FILE *out, const exp_sheet *s, dw_err *err), const exp_sheet *s, char **text, dw_err *err) {
+static int print_to_text(int (*print)(FILE *out, const exp_sheet *s, dw_err *err), const exp_sheet *s, char **text,
+                         dw_err *err) {
     exp_text t;
     if (exp_text_begin(&t, err)) return -1;
     *text = exp_text_end(&t, print(t.out, s, err), err);
     return *text ? 0 : -1;
 }
 
-int exp_paste_markdown(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_markdown, s, text, err); }
+int exp_paste_markdown(const exp_sheet *s, char **text, dw_err *err) {
+    return print_to_text(print_markdown, s, text, err);
+}
 int exp_paste_tsv(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_tsv, s, text, err); }
 int exp_paste_csv(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_csv, s, text, err); }

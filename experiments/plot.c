@@ -69,8 +69,11 @@ static size_t series_of(plot *p, const char *head, const char *by, const exp_fie
     size_t i = 0;
     exp_clip(name, sizeof name, by);
     const bool is_number = !isnan(exp_number(name));
-    if (!*name) snprintf(label, LABEL, "%s", y->head);
-    else snprintf(label, LABEL, "%.40s%s%s%s%s", is_number ? head : "", is_number ? " " : "", name, p->n_y > 1 ? ", " : "", p->n_y > 1 ? y->head : "");
+    if (!*name)
+        snprintf(label, LABEL, "%s", y->head);
+    else
+        snprintf(label, LABEL, "%.40s%s%s%s%s", is_number ? head : "", is_number ? " " : "", name,
+                 p->n_y > 1 ? ", " : "", p->n_y > 1 ? y->head : "");
     while (i < p->n_series && strcmp(p->label[i], label)) i++;
     if (i == p->n_series) strcpy(p->label[p->n_series++], label);
     return i;
@@ -97,11 +100,17 @@ static int collect_points(plot *p, const exp_sheet *s, int by, dw_err *err) {
             const double y = exp_field_scale(&p->y[k]) * exp_field_value(s, &p->y[k], line, &error);
             if (isnan(x) || isnan(y)) continue;
             const char *name = by >= 0 ? exp_rows_cell(s->rows, line->row[0], by) : deed_of(s->rows, line);
-            p->point[p->n_points++] = (point){x, y, exp_field_scale(&p->y[k]) * error, line->is_dense ? 0 : series_of(p, by >= 0 ? exp_heading_of(s->rows->column[by]).head : "", name, &p->y[k]), line->is_dense};
+            p->point[p->n_points++] = (point){
+                x, y, exp_field_scale(&p->y[k]) * error,
+                line->is_dense ? 0
+                               : series_of(p, by >= 0 ? exp_heading_of(s->rows->column[by]).head : "", name, &p->y[k]),
+                line->is_dense};
         }
     }
     double ignored;
-    p->base_ppl = strcmp(p->y[0].name, "ppl") ? NAN : exp_line_mean(s->rows, &s->lines->line[0], exp_rows_find(s->rows, "base_ppl"), &ignored);
+    p->base_ppl = strcmp(p->y[0].name, "ppl")
+                      ? NAN
+                      : exp_line_mean(s->rows, &s->lines->line[0], exp_rows_find(s->rows, "base_ppl"), &ignored);
     if (!p->n_points) return dw_fail(err, "no row has numbers in the columns '%s' and '%s'", p->x.name, p->y[0].name);
     qsort(p->point, p->n_points, sizeof *p->point, compare_points);
     return 0;
@@ -113,8 +122,10 @@ static int collect_points(plot *p, const exp_sheet *s, int by, dw_err *err) {
 static void print_quoted(FILE *out, const char *text) {
     fputc('\'', out);
     for (; *text; text++)
-        if (*text == '\'') fputs("'.\"'\".'", out);
-        else fputc(*text, out);
+        if (*text == '\'')
+            fputs("'.\"'\".'", out);
+        else
+            fputc(*text, out);
     fputc('\'', out);
 }
 
@@ -131,7 +142,9 @@ static void print_axis(FILE *out, const plot *p, char axis) {
     if (least > 0 && most >= 20 * least) fprintf(out, "set logscale %c\n", axis);
 }
 
-static bool has_front(const plot *p) { return p->n_y == 1 && p->x.heading.better && p->y[0].heading.better && p->n_points > 2; }
+static bool has_front(const plot *p) {
+    return p->n_y == 1 && p->x.heading.better && p->y[0].heading.better && p->n_points > 2;
+}
 
 static bool is_beaten(const plot *p, const point *a) {
     const double sx = p->x.heading.better, sy = p->y[0].heading.better;
@@ -169,8 +182,11 @@ static void print_data(FILE *out, const plot *p) {
             const point *a = &p->point[i];
             if (a->series != k || a->is_dense) continue;
             fprintf(out, "%.10g %.10g", a->x, a->y);
-            if (a->error > 0) fprintf(out, " %.10g %.10g\n", a->y > 0 ? fmax(a->y - a->error, a->y / 100) : a->y - a->error, a->y + a->error);
-            else fprintf(out, " NaN NaN\n");
+            if (a->error > 0)
+                fprintf(out, " %.10g %.10g\n", a->y > 0 ? fmax(a->y - a->error, a->y / 100) : a->y - a->error,
+                        a->y + a->error);
+            else
+                fprintf(out, " NaN NaN\n");
         }
         fprintf(out, "EOD\n");
     }
@@ -186,14 +202,18 @@ static void print_plot(FILE *out, const plot *p) {
     if (has_front(p)) fprintf(out, "%s$front with lines lc rgb '#bbbbbb' lw 5 title 'front'", next), next = ", ";
     for (size_t i = 0; i < p->n_points; i++) {
         if (!p->point[i].is_dense) continue;
-        fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 %s", next, p->point[i].y, titled ? "notitle" : "title 'dense'");
+        fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 %s", next, p->point[i].y,
+                titled ? "notitle" : "title 'dense'");
         titled = true, next = ", ";
     }
-    if (titled) fprintf(out, "%s$dense with points lc rgb '#000000' pt 7 notitle", next);
-    else if (!isnan(p->base_ppl)) fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 title 'dense'", next, p->base_ppl), next = ", ";
+    if (titled)
+        fprintf(out, "%s$dense with points lc rgb '#000000' pt 7 notitle", next);
+    else if (!isnan(p->base_ppl))
+        fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 title 'dense'", next, p->base_ppl), next = ", ";
     for (size_t k = 0; k < p->n_series; k++, next = ", ") {
         bool errors = false;
-        for (size_t i = 0; i < p->n_points; i++) errors |= p->point[i].series == k && !p->point[i].is_dense && p->point[i].error > 0;
+        for (size_t i = 0; i < p->n_points; i++)
+            errors |= p->point[i].series == k && !p->point[i].is_dense && p->point[i].error > 0;
         fprintf(out, "%s$series%zu with linespoints lt %zu title ", next, k + 1, k + 1);
         print_quoted(out, p->label[k]);
         if (errors) fprintf(out, ", $series%zu using 1:2:3:4 with yerrorbars lt %zu notitle", k + 1, k + 1);
@@ -203,11 +223,17 @@ static void print_plot(FILE *out, const plot *p) {
 
 /* Colours that all eyes tell apart (Okabe and Ito). */
 static void print_style(FILE *out) {
-    static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a0522d"};
+    static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                         "#e69f00", "#56b4e9", "#555555", "#a0522d"};
     const int n = sizeof colour / sizeof *colour;
-    fprintf(out, "set terminal svg size 900,560 noenhanced font 'sans-serif,14' background '#ffffff'\nset encoding utf8\n");
-    for (int i = 0; i < n; i++) fprintf(out, "set linetype %d lc rgb '%s' lw 1.5 pt %d ps 0.7\n", i + 1, colour[i], 4 + i);
-    fprintf(out, "set linetype cycle %d\nset key outside right top\nset border 3\nset tics nomirror\nset grid lc rgb '#dddddd'\n", n);
+    fprintf(out,
+            "set terminal svg size 900,560 noenhanced font 'sans-serif,14' background '#ffffff'\nset encoding utf8\n");
+    for (int i = 0; i < n; i++)
+        fprintf(out, "set linetype %d lc rgb '%s' lw 1.5 pt %d ps 0.7\n", i + 1, colour[i], 4 + i);
+    fprintf(out,
+            "set linetype cycle %d\nset key outside right top\nset border 3\nset tics nomirror\nset grid lc rgb "
+            "'#dddddd'\n",
+            n);
 }
 
 static int print_script(FILE *out, const plot *p, dw_err *err) {
@@ -225,7 +251,8 @@ char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, dw_err *err) {
     exp_text t;
     char *script = NULL;
     const int by = axes->by ? exp_rows_need(s->rows, axes->by, err) : -1;
-    if ((!axes->by || by >= 0) && !find_axes(&p, s, axes, err) && !collect_points(&p, s, by, err) && !exp_text_begin(&t, err))
+    if ((!axes->by || by >= 0) && !find_axes(&p, s, axes, err) && !collect_points(&p, s, by, err) &&
+        !exp_text_begin(&t, err))
         script = exp_text_end(&t, print_script(t.out, &p, err), err);
     free(p.point);
     free(p.label);
@@ -296,8 +323,10 @@ static char *run_gnuplot(FILE *script, FILE *complaints, dw_err *err) {
 char *exp_plot_draw(const char *script, dw_err *err) {
     FILE *in = tmpfile(), *complaints = tmpfile();
     char *svg = NULL;
-    if (!in || !complaints || fputs(script, in) < 0 || fflush(in) || lseek(fileno(in), 0, SEEK_SET)) dw_fail(err, "cannot write a temporary file: %s", strerror(errno));
-    else svg = run_gnuplot(in, complaints, err);
+    if (!in || !complaints || fputs(script, in) < 0 || fflush(in) || lseek(fileno(in), 0, SEEK_SET))
+        dw_fail(err, "cannot write a temporary file: %s", strerror(errno));
+    else
+        svg = run_gnuplot(in, complaints, err);
     if (in) fclose(in);
     if (complaints) fclose(complaints);
     return svg;

@@ -33,7 +33,8 @@ int exp_rows_need(const exp_rows *r, const char *name, dw_err *err) {
     const int i = exp_rows_find(r, name);
     if (i >= 0) return i;
     const char *near = opt_nearest(name, r->column, sizeof *r->column);
-    return dw_fail(err, "there is no column '%s'%s%s%s", name, near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+    return dw_fail(err, "there is no column '%s'%s%s%s", name, near ? " (did you mean '" : "", near ? near : "",
+                   near ? "'?)" : "");
 }
 
 const char *exp_rows_cell(const exp_rows *r, size_t row, int column) {
@@ -59,7 +60,8 @@ static int check_numbers(const tsv_table *t, size_t column, const char *path, dw
         for (size_t i = 0; i < t->n_rows; i++) {
             const char *cell = t->cell[i * t->n_columns + column];
             if (*cell && is_known(cell) && isnan(exp_number(cell)))
-                return dw_fail(err, "'%s': column '%s' of row %zu holds '%.40s', which is no number", path, c->name, i + 1, cell);
+                return dw_fail(err, "'%s': column '%s' of row %zu holds '%.40s', which is no number", path, c->name,
+                               i + 1, cell);
         }
     }
     return 0;
@@ -69,13 +71,16 @@ static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     static const char mark[] = "# deadwood rows, version ";
     const char *version = strstr(t->comment, mark);
     if (version && atoi(version + strlen(mark)) != VERSION)
-        return dw_fail(err, "'%s': rows of version %d, this program reads version %d", path, atoi(version + strlen(mark)), VERSION);
+        return dw_fail(err, "'%s': rows of version %d, this program reads version %d", path,
+                       atoi(version + strlen(mark)), VERSION);
     for (size_t i = 0; i < t->n_columns; i++)
         if (clean_text(t->column[i]) || !*t->column[i])
-            return dw_fail(err, "'%s': the name of column %zu is %s", path, i + 1, *t->column[i] ? "no UTF-8" : "empty");
+            return dw_fail(err, "'%s': the name of column %zu is %s", path, i + 1,
+                           *t->column[i] ? "no UTF-8" : "empty");
     for (size_t i = 0; i < t->n_rows * t->n_columns; i++)
         if (clean_text(t->cell[i]))
-            return dw_fail(err, "'%s': column '%s' of row %zu is no UTF-8", path, t->column[i % t->n_columns], i / t->n_columns + 1);
+            return dw_fail(err, "'%s': column '%s' of row %zu is no UTF-8", path, t->column[i % t->n_columns],
+                           i / t->n_columns + 1);
     for (size_t i = 0; i < t->n_columns && is_results(t->column, t->n_columns); i++)
         if (check_numbers(t, i, path, err)) return -1;
     return 0;
@@ -113,8 +118,9 @@ static int add_column(exp_rows *r, size_t *cap, const char *name, dw_err *err) {
 }
 
 /* Calls fn for each variable of a row that tells of a deed. */
-static int each_variable(exp_rows *r, size_t row, const char *variant, int (*fn)(exp_rows *r, size_t row, const char *name, const char *value, void *ctx),
-                         void *ctx, dw_err *err) {
+static int each_variable(exp_rows *r, size_t row, const char *variant,
+                         int (*fn)(exp_rows *r, size_t row, const char *name, const char *value, void *ctx), void *ctx,
+                         dw_err *err) {
     char *name, *value;
     int rc = 0;
     free(r->variant[row]);
@@ -180,7 +186,8 @@ static int unite_cells(exp_rows *r, dw_err *err) {
         for (size_t c = 0; c < t->n_columns; c++) {
             const size_t column = (size_t)exp_rows_find(r, t->column[c]);
             for (size_t i = 0; i < t->n_rows; i++)
-                if (*t->cell[i * t->n_columns + c]) r->cell[(at + i) * r->n_columns + column] = t->cell[i * t->n_columns + c];
+                if (*t->cell[i * t->n_columns + c])
+                    r->cell[(at + i) * r->n_columns + column] = t->cell[i * t->n_columns + c];
         }
         at += t->n_rows;
     }
@@ -263,7 +270,8 @@ static void keep_text(bool *keep, const exp_rows *r, const char *text) {
     bool any_mean = false;
     for (size_t i = 0; i < r->n_rows && !text; i++) any_mean |= keep[i] && !strcmp(exp_rows_cell(r, i, column), "*");
     if (!text) text = any_mean && r->are_results ? "*" : "all";
-    for (size_t i = 0; i < r->n_rows; i++) keep[i] = keep[i] && (!strcmp(text, "all") || !strcmp(exp_rows_cell(r, i, column), text));
+    for (size_t i = 0; i < r->n_rows; i++)
+        keep[i] = keep[i] && (!strcmp(text, "all") || !strcmp(exp_rows_cell(r, i, column), text));
 }
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
@@ -304,7 +312,8 @@ static void mark_dense(exp_lines *s, const exp_rows *r) {
         const char *name = exp_rows_cell(r, i, base);
         if (!strcmp(name, last)) continue;
         last = name;
-        for (size_t k = 0; k < s->n && is_known(name); k++) s->line[k].is_dense |= !strcmp(exp_rows_cell(r, s->line[k].row[0], model), name);
+        for (size_t k = 0; k < s->n && is_known(name); k++)
+            s->line[k].is_dense |= !strcmp(exp_rows_cell(r, s->line[k].row[0], model), name);
     }
 }
 
@@ -333,7 +342,11 @@ static int sort_lines(exp_lines *s, const exp_rows *r, int column, bool reverse,
     for (size_t i = 0; i < s->n; i++) {
         double sd;
         const char *text = exp_line_text(r, &s->line[i], column);
-        key[i] = (sort_key){.line = s->line[i], .number = exp_line_mean(r, &s->line[i], column, &sd), .text = text ? text : "", .order = i, .sign = reverse ? -1 : 1};
+        key[i] = (sort_key){.line = s->line[i],
+                            .number = exp_line_mean(r, &s->line[i], column, &sd),
+                            .text = text ? text : "",
+                            .order = i,
+                            .sign = reverse ? -1 : 1};
     }
     qsort(key, s->n, sizeof *key, compare);
     for (size_t i = 0; i < s->n; i++) s->line[i] = key[i].line;
@@ -355,8 +368,10 @@ static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool
 }
 
 int exp_lines_choose(exp_lines *s, const exp_rows *r, const exp_choice *c, dw_err *err) {
-    *s = (exp_lines){.line = dw_alloc(r->n_rows, sizeof *s->line, "lines", err), .member = dw_alloc(r->n_rows, sizeof *s->member, "lines", err)};
-    bool *keep = dw_alloc(r->n_rows, sizeof *keep, "rows", err), *key = dw_alloc(r->n_columns, sizeof *key, "columns", err);
+    *s = (exp_lines){.line = dw_alloc(r->n_rows, sizeof *s->line, "lines", err),
+                     .member = dw_alloc(r->n_rows, sizeof *s->member, "lines", err)};
+    bool *keep = dw_alloc(r->n_rows, sizeof *keep, "rows", err),
+         *key = dw_alloc(r->n_columns, sizeof *key, "columns", err);
     const int rc = s->line && s->member && keep && key ? make_lines(s, r, c, keep, key, err) : -1;
     free(keep);
     free(key);

@@ -70,7 +70,8 @@ static exp_paste *format_of(const char *path) {
 
 /* Whole or not at all; "-" is standard output. */
 static int write_text(const char *path, const char *text, dw_err *err) {
-    if (!strcmp(path, "-")) return fputs(text, stdout) < 0 || fflush(stdout) ? dw_fail(err, "cannot write to stdout") : 0;
+    if (!strcmp(path, "-"))
+        return fputs(text, stdout) < 0 || fflush(stdout) ? dw_fail(err, "cannot write to stdout") : 0;
     dw_out *out = dw_out_open(path, err);
     const int rc = out && !dw_out_write(out, text, strlen(text), err) && !dw_out_commit(out, err) ? 0 : -1;
     dw_out_free(out);
@@ -79,7 +80,13 @@ static int write_text(const char *path, const char *text, dw_err *err) {
 
 static char *draw(const exp_sheet *s, dw_err *err) {
     const bool results = s->rows->are_results;
-    const exp_axes axes = {.x = o.x ? o.x : results ? "file_bytes" : NULL, .y = o.y ? o.y : results ? "ppl" : NULL, .by = o.by};
+    const exp_axes axes = {.x = o.x       ? o.x
+                                : results ? "file_bytes"
+                                          : NULL,
+                           .y = o.y       ? o.y
+                                : results ? "ppl"
+                                          : NULL,
+                           .by = o.by};
     if (!axes.x || !axes.y) die_usage("a plot of tables that are no results needs --x and --y");
     char *script = exp_plot_script(s, &axes, err), *svg = script ? exp_plot_draw(script, err) : NULL;
     free(script);

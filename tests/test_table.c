@@ -47,15 +47,20 @@ static const char *line_of(const char *output, const char *name) {
 }
 
 static const char results[] =
-    "model text base metric rate group file_bytes ppl ppl_se ln_ratio ln_ratio_se kl_mean kl_se top1_agree top1_se decode_tok_s disturbed "
+    "model text base metric rate group file_bytes ppl ppl_se ln_ratio ln_ratio_se kl_mean kl_se top1_agree top1_se "
+    "decode_tok_s disturbed "
     "leak verdict dominated_by note windows n_ctx protocol machine threads backend kl_kind commit\n"
-    "cut.gguf a.txt dense.gguf energy 0.25 64 20000000 40 1.2 0.9 0.05 0.8 0.02 0.5 0.01 200 cpu no - - - 3 512 llama m 2 cpu full c1\n"
-    "cut.gguf * dense.gguf energy 0.25 64 20000000 42.123456 0.8 0.91 0.041 0.81 0.012 0.512 0.011 200 cpu no discard q4.gguf - 6 512 llama m 2 cpu full c1\n"
-    "cut.gguf b.txt dense.gguf energy 0.25 64 20000000 44 1.2 0.9 0.05 0.8 0.02 0.5 0.01 200 cpu no - - - 3 512 llama m 2 cpu full c1\n"
+    "cut.gguf a.txt dense.gguf energy 0.25 64 20000000 40 1.2 0.9 0.05 0.8 0.02 0.5 0.01 200 cpu no - - - 3 512 llama "
+    "m 2 cpu full c1\n"
+    "cut.gguf * dense.gguf energy 0.25 64 20000000 42.123456 0.8 0.91 0.041 0.81 0.012 0.512 0.011 200 cpu no discard "
+    "q4.gguf - 6 512 llama m 2 cpu full c1\n"
+    "cut.gguf b.txt dense.gguf energy 0.25 64 20000000 44 1.2 0.9 0.05 0.8 0.02 0.5 0.01 200 cpu no - - - 3 512 llama "
+    "m 2 cpu full c1\n"
     "dense.gguf a.txt dense.gguf - - - 24730000 16 0.4 0 0 0 0 1 0 100 no no - - - 3 512 llama m 2 cpu full c1\n"
     "dense.gguf b.txt dense.gguf - - - 24730000 18 0.5 0 0 0 0 1 0 100 no no - - - 3 512 llama m 2 cpu full c1\n"
     "dense.gguf * dense.gguf - - - 24730000 16.97056 0.32 0 0 0 0 1 0 100 no no - - - 6 512 llama m 2 cpu full c1\n"
-    "flap.gguf * dense.gguf flap 0.25 64 20000000 1868.4 41.7 4.7 0.11 4.2 0.013 0.101 0.009 - - a - - - 6 512 llama m 2 cpu top64 c2\n";
+    "flap.gguf * dense.gguf flap 0.25 64 20000000 1868.4 41.7 4.7 0.11 4.2 0.013 0.101 0.009 - - a - - - 6 512 llama m "
+    "2 cpu top64 c2\n";
 
 /* ---- what is shown -------------------------------------------------------------------------------------------- */
 
@@ -64,7 +69,8 @@ static void first_and_means(void) {
     const char *dense = strstr(out, "| dense.gguf"), *cut = strstr(out, "| cut.gguf");
     CHECK(dense && cut && dense < cut, "%s", out);
     CHECK(!strstr(out, "a.txt |") && strstr(line_of(out, "cut.gguf"), "42.12 ± 0.80"), "%s", out);
-    CHECK(strstr(out, "texts a.txt, b.txt (geometric mean)") || strstr(out, "a.txt, b.txt (geometric mean)"), "%s", out);
+    CHECK(strstr(out, "texts a.txt, b.txt (geometric mean)") || strstr(out, "a.txt, b.txt (geometric mean)"), "%s",
+          out);
     out = shown(test_file("rows.tsv"), "--text a.txt");
     CHECK(strstr(line_of(out, "cut.gguf"), "40.0 ± 1.2") && !strstr(out, "flap"), "%s", out);
     out = shown(test_file("rows.tsv"), "--text all");
@@ -75,15 +81,24 @@ static void roundings(void) {
     const struct {
         double value, error;
         const char *text;
-    } pairs[] = {{16.8463, 0.2138, "16.85 ± 0.21"}, {1868.4, 41.7, "1868 ± 42"},      {0.00031, 0.0000123, "0.000310 ± 0.000012"}, {647.7, 0, "647.7"},
-                 {0, 0, "0"},                       {-0.5, 0.25, "-0.50 ± 0.25"},      {16.8, NAN, "16.80"},                     {NAN, 1, "-"},
-                 {100, 0, "100"}, {1, 1e-9, "1.000000 ± 0.000000"},  {12345678, 1234, "12345678 ± 1234"}};
+    } pairs[] = {{16.8463, 0.2138, "16.85 ± 0.21"},
+                 {1868.4, 41.7, "1868 ± 42"},
+                 {0.00031, 0.0000123, "0.000310 ± 0.000012"},
+                 {647.7, 0, "647.7"},
+                 {0, 0, "0"},
+                 {-0.5, 0.25, "-0.50 ± 0.25"},
+                 {16.8, NAN, "16.80"},
+                 {NAN, 1, "-"},
+                 {100, 0, "100"},
+                 {1, 1e-9, "1.000000 ± 0.000000"},
+                 {12345678, 1234, "12345678 ± 1234"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char text[EXP_NUMBER];
         exp_format_pair(text, pairs[i].value, pairs[i].error);
         CHECK(!strcmp(text, pairs[i].text), "'%s', expected '%s'", text, pairs[i].text);
     }
-    CHECK(exp_decimals(7.42, 24.7) == 2 && exp_decimals(3640, 4294) == 0 && exp_decimals(0.001, 0.5) == 5 && exp_decimals(0.001, 4294) == 2);
+    CHECK(exp_decimals(7.42, 24.7) == 2 && exp_decimals(3640, 4294) == 0 && exp_decimals(0.001, 0.5) == 5 &&
+          exp_decimals(0.001, 4294) == 2);
     for (double v = -1e300; v < 1e301; v += 1e299) {
         char text[EXP_NUMBER];
         exp_format_pair(text, v, fabs(v) / 3);
@@ -93,7 +108,9 @@ static void roundings(void) {
 
 static void deeds_that_differ(void) {
     const char *out = shown(test_file("rows.tsv"), "");
-    CHECK(strstr(out, "| metric") && !strstr(out, "| group") && strstr(out, "All but the base: rate wanted 0.25; group 64."), "%s", out);
+    CHECK(strstr(out, "| metric") && !strstr(out, "| group") &&
+              strstr(out, "All but the base: rate wanted 0.25; group 64."),
+          "%s", out);
     CHECK(strstr(out, "|      MB |") || strstr(out, " MB |"), "%s", out);
     CHECK(strstr(line_of(out, "dense.gguf"), "24.7") && strstr(line_of(out, "cut.gguf"), "20.0"), "%s", out);
 }
@@ -101,7 +118,9 @@ static void deeds_that_differ(void) {
 static void conditions_once(void) {
     const char *out = shown(test_file("rows.tsv"), "");
     const char *conditions = strstr(out, "Conditions: "), *differ = strstr(out, "Rows differ in: ");
-    CHECK(conditions && strstr(conditions, "protocol llama") && strstr(conditions, "context 512") && strstr(conditions, "machine m"), "%s", out);
+    CHECK(conditions && strstr(conditions, "protocol llama") && strstr(conditions, "context 512") &&
+              strstr(conditions, "machine m"),
+          "%s", out);
     CHECK(differ && strstr(differ, "commit c1,"), "%s", out);
     out = shown(test_file("rows.tsv"), "--where commit=c1");
     CHECK(!strstr(out, "Rows differ"), "%s", out);
@@ -114,7 +133,8 @@ static void marks(void) {
     CHECK(strstr(line_of(out, "cut.gguf"), "200 ! |") && strstr(line_of(out, "dense.gguf"), "100 |"), "%s", out);
     CHECK(strstr(out, "! Something else used the machine"), "%s", out);
     CHECK(strstr(line_of(out, "cut.gguf"), "discard; dominated by q4.gguf |"), "%s", out);
-    CHECK(strstr(line_of(out, "flap.gguf"), "| leak") && strstr(line_of(out, "flap.gguf"), "≥ 4.200 ± 0.013"), "%s", out);
+    CHECK(strstr(line_of(out, "flap.gguf"), "| leak") && strstr(line_of(out, "flap.gguf"), "≥ 4.200 ± 0.013"), "%s",
+          out);
     out = shown(test_file("rows.tsv"), "--where model=dense.gguf");
     CHECK(!strstr(out, "verdict") && !strstr(out, "Something else") && !strstr(out, "lower bound"), "%s", out);
 }
@@ -129,7 +149,8 @@ static void aligned(void) {
         CHECK(width == first, "%d characters, the first line has %d: %s", width, first, out);
         CHECK(bars == 10, "%d bars: %s", bars, out);
     }
-    for (const char *line = strstr(out, "\n\n"); line && *line; line += strcspn(line, "\n") + 1) CHECK(strcspn(line, "\n") <= 120, "%s", line);
+    for (const char *line = strstr(out, "\n\n"); line && *line; line += strcspn(line, "\n") + 1)
+        CHECK(strcspn(line, "\n") <= 120, "%s", line);
 }
 
 static void columns_and_ratios(void) {
@@ -140,7 +161,8 @@ static void columns_and_ratios(void) {
     CHECK(strstr(line_of(out, "flap.gguf"), " - |"), "%s", out);
     CHECK(test_run("deadwood-table %s --columns model,pppl", test_file("rows.tsv")) == 1);
     CHECK(strstr(test_run_output(), "no column 'pppl' (did you mean 'ppl'?)"), "%s", test_run_output());
-    CHECK(test_run("deadwood-table %s --columns model/base", test_file("rows.tsv")) == 1 && strstr(test_run_output(), "have no ratio"));
+    CHECK(test_run("deadwood-table %s --columns model/base", test_file("rows.tsv")) == 1 &&
+          strstr(test_run_output(), "have no ratio"));
 }
 
 static void alternatives(void) {
@@ -152,28 +174,37 @@ static void alternatives(void) {
     out = shown(path, "--where rate=0.250 --where ppl!=42.123456");
     CHECK(strstr(out, "flap.gguf") && !strstr(out, "cut.gguf"), "numbers are compared as numbers: %s", out);
     CHECK(test_run("deadwood-table %s --where ppl", path) == 1 && strstr(test_run_output(), "is no COLUMN=VALUE"));
-    CHECK(test_run("deadwood-table %s --where metric=none", path) == 1 && strstr(test_run_output(), "none of 7 rows is left"), "%s", test_run_output());
+    CHECK(test_run("deadwood-table %s --where metric=none", path) == 1 &&
+              strstr(test_run_output(), "none of 7 rows is left"),
+          "%s", test_run_output());
 }
 
 static void sorted(void) {
-    const char *path = write_table("sort.tsv", "model text base ppl n\nz * z 1 1\na * z - 2\nb * z 100 3\nc * z 20 4\nd * z 3 5\n");
-    const char *orders[][2] = {{"--sort ppl", "zdcba"}, {"--sort ppl --reverse", "zbcda"}, {"--sort model --reverse", "zdcba"}, {"", "zabcd"}};
+    const char *path = write_table("sort.tsv",
+                                   "model text base ppl n\nz * z 1 1\na * z - 2\nb * z 100 3\nc * z 20 4\nd * z 3 5\n");
+    const char *orders[][2] = {
+        {"--sort ppl", "zdcba"}, {"--sort ppl --reverse", "zbcda"}, {"--sort model --reverse", "zdcba"}, {"", "zabcd"}};
     for (size_t i = 0; i < 4; i++) {
         const char *at = strstr(shown(path, orders[i][0]), ":-");
         char order[8] = "";
-        for (at = at ? strchr(at, '\n') : NULL; at && at[1] == '|'; at = strchr(at + 1, '\n')) strncat(order, at + 3, 1);
+        for (at = at ? strchr(at, '\n') : NULL; at && at[1] == '|'; at = strchr(at + 1, '\n'))
+            strncat(order, at + 3, 1);
         CHECK(!strcmp(order, orders[i][1]), "%s gives %s", orders[i][0], order);
     }
 }
 
 static void joined(void) {
-    const char *path = write_table("seeds.tsv", "model text base metric seed rate ppl ppl_se file_bytes n_ctx\n"
-                                                "d * d - - - 10 1 100 512\n"
-                                                "r0 * d random 0 0.2 20 1 80 512\nr1 * d random 1 0.2 22 1 80 512\nr2 * d random 2 0.2 24 1 80 512\n"
-                                                "s0 * d random 0 0.3 40 1 70 512\ns1 * d random 1 0.3 44 1 70 256\n");
+    const char *path = write_table(
+        "seeds.tsv",
+        "model text base metric seed rate ppl ppl_se file_bytes n_ctx\n"
+        "d * d - - - 10 1 100 512\n"
+        "r0 * d random 0 0.2 20 1 80 512\nr1 * d random 1 0.2 22 1 80 512\nr2 * d random 2 0.2 24 1 80 512\n"
+        "s0 * d random 0 0.3 40 1 70 512\ns1 * d random 1 0.3 44 1 70 256\n");
     const char *out = shown(path, "--join seed");
-    CHECK(strstr(line_of(out, "r0 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r0 and 2 more"), "mean of 3"), "%s", out);
-    CHECK(strstr(line_of(out, "s0"), "40.0 ± 1.0") && strstr(line_of(out, "s1"), "44.0 ± 1.0"), "another context is no twin: %s", out);
+    CHECK(strstr(line_of(out, "r0 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r0 and 2 more"), "mean of 3"),
+          "%s", out);
+    CHECK(strstr(line_of(out, "s0"), "40.0 ± 1.0") && strstr(line_of(out, "s1"), "44.0 ± 1.0"),
+          "another context is no twin: %s", out);
     CHECK(strstr(out, "standard deviation"), "%s", out);
     CHECK(!strstr(shown(path, ""), "standard deviation"));
 }
@@ -183,7 +214,8 @@ static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
     exp_rows r;
     exp_lines lines;
     const exp_choice all = {0};
-    if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text)) return NULL;
+    if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text))
+        return NULL;
     const exp_sheet s = {.rows = &r, .lines = &lines};
     char *script = exp_plot_script(&s, axes, err);
     exp_lines_release(&lines);
@@ -195,40 +227,56 @@ static void variants(void) {
     FILE *f = fopen(test_file("sweep.tsv"), "w");
     fprintf(f, "model\ttext\tbase\tbase_ppl\tmetric\trate\tppl\tppl_se\tfile_bytes\tvariant\tverdict\n");
     for (int seed = 1; seed <= 3; seed++)
-        fprintf(f, "r%d\t*\td\t11\trandom\t-\t%d\t1\t80\tmetric=random rate=0.2 seed=%d part=\'a b\' ppl=x\tcontrol\n", seed, 18 + 2 * seed, seed);
-    fprintf(f, "e\t*\td\t11\tenergy\t0.2\t15\t1\t80\tmetric=energy rate=0.2 seed=1 part=c\tkeep\nq\t*\td\t11\t-\t-\t12\t1\t90\tword =\tkeep\n-\t*\td\t11\t-\t-\t12\t1\t90\t-\tkeep\n");
+        fprintf(f, "r%d\t*\td\t11\trandom\t-\t%d\t1\t80\tmetric=random rate=0.2 seed=%d part=\'a b\' ppl=x\tcontrol\n",
+                seed, 18 + 2 * seed, seed);
+    fprintf(f, "e\t*\td\t11\tenergy\t0.2\t15\t1\t80\tmetric=energy rate=0.2 seed=1 "
+               "part=c\tkeep\nq\t*\td\t11\t-\t-\t12\t1\t90\tword =\tkeep\n-\t*\td\t11\t-\t-\t12\t1\t90\t-\tkeep\n");
     fclose(f);
     const char *path = test_file("sweep.tsv");
     const char *out = shown(path, "");
-    CHECK(strstr(out, "| part |") && strstr(line_of(out, "r1"), "| a b ") && strstr(line_of(out, "r1"), " 0.2 |"), "%s", out);
+    CHECK(strstr(out, "| part |") && strstr(line_of(out, "r1"), "| a b ") && strstr(line_of(out, "r1"), " 0.2 |"), "%s",
+          out);
     out = shown(path, "--join seed --where metric=random");
-    CHECK(strstr(line_of(out, "r1 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r1 and 2 more"), "control"), "%s", out);
+    CHECK(strstr(line_of(out, "r1 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r1 and 2 more"), "control"), "%s",
+          out);
     out = shown(path, "--where part=c");
     CHECK(strstr(line_of(out, "e"), "15.0 ± 1.0") && !strstr(out, "| r1"), "%s", out);
     dw_err err = {0};
     char *script = script_of(path, &(exp_axes){.x = "file_bytes", .y = "ppl"}, &err);
-    CHECK(script && strstr(script, "11 with lines lc rgb '#000000' dt 2 title 'dense'"), "without its row the dense model is known from base_ppl: %s", err.text);
+    CHECK(script && strstr(script, "11 with lines lc rgb '#000000' dt 2 title 'dense'"),
+          "without its row the dense model is known from base_ppl: %s", err.text);
     free(script);
 }
 
 /* ---- forms ---------------------------------------------------------------------------------------------------- */
 
 static void tsv_and_csv(void) {
-    const char *path = test_file("rows.tsv"), *tsv = test_file("out.tsv"), *again = test_file("again.tsv"), *csv = test_file("out.csv");
+    const char *path = test_file("rows.tsv"), *tsv = test_file("out.tsv"), *again = test_file("again.tsv"),
+               *csv = test_file("out.csv");
     CHECK(!test_run("deadwood-table %s -o %s", path, tsv), "%s", test_run_output());
-    CHECK(strstr(read_file(tsv), "\tppl\tppl_se\t") && strstr(read_file(tsv), "\t42.123456\t0.8\t"), "%s", read_file(tsv));
-    CHECK(!test_run("deadwood-table %s -o %s --columns \"$(head -n 1 %s | tr '\\t' ',' | sed 's/,[a-z0-9_]*_se//g')\"", tsv, again, tsv), "%s", test_run_output());
+    CHECK(strstr(read_file(tsv), "\tppl\tppl_se\t") && strstr(read_file(tsv), "\t42.123456\t0.8\t"), "%s",
+          read_file(tsv));
+    CHECK(!test_run("deadwood-table %s -o %s --columns \"$(head -n 1 %s | tr '\\t' ',' | sed 's/,[a-z0-9_]*_se//g')\"",
+                    tsv, again, tsv),
+          "%s", test_run_output());
     CHECK(!test_run("cmp %s %s", tsv, again), "%s", test_run_output());
     const char *odd = write_table("odd.tsv", "a b\n1,2 say\"no\"\n3 4\n");
-    CHECK(!test_run("deadwood-table %s -o %s", odd, csv) && !strcmp(read_file(csv), "a,b\n\"1,2\",\"say\"\"no\"\"\"\n3,4\n"), "%s", read_file(csv));
-    CHECK(!test_run("deadwood-table %s -o %s", path, test_file("out.md")) && !strncmp(read_file(test_file("out.md")), "| model", 7));
+    CHECK(!test_run("deadwood-table %s -o %s", odd, csv) &&
+              !strcmp(read_file(csv), "a,b\n\"1,2\",\"say\"\"no\"\"\"\n3,4\n"),
+          "%s", read_file(csv));
+    CHECK(!test_run("deadwood-table %s -o %s", path, test_file("out.md")) &&
+          !strncmp(read_file(test_file("out.md")), "| model", 7));
 }
 
 static void any_table(void) {
-    const char *out = shown(write_table("speed.tsv", "# axpy\npath inactive ms\nlisted 0.5 3.25\nfused 0.5 2\nid|eal* 0.5 1.5\n"), "");
-    CHECK(strstr(out, "| path ") && strstr(line_of(out, "listed"), "3.25 |") && strstr(out, "id\\|eal\\*") && !strstr(out, "Conditions"), "%s", out);
+    const char *out = shown(
+        write_table("speed.tsv", "# axpy\npath inactive ms\nlisted 0.5 3.25\nfused 0.5 2\nid|eal* 0.5 1.5\n"), "");
+    CHECK(strstr(out, "| path ") && strstr(line_of(out, "listed"), "3.25 |") && strstr(out, "id\\|eal\\*") &&
+              !strstr(out, "Conditions"),
+          "%s", out);
     out = shown(write_table("more.tsv", "inactive share\n0.75 0.9\n"), test_file("speed.tsv"));
-    CHECK(strstr(out, "| inactive | share | path") && strstr(out, "0.75 |   0.9 | -"), "columns of several files are united: %s", out);
+    CHECK(strstr(out, "| inactive | share | path") && strstr(out, "0.75 |   0.9 | -"),
+          "columns of several files are united: %s", out);
 }
 
 static void damaged(void) {
@@ -250,22 +298,27 @@ static void damaged(void) {
         const char *path = write_table("bad.tsv", bad[i].text), *out = test_file("bad.md");
         CHECK(test_run("deadwood-table %s -o %s", path, out) == 1, "row %zu", i);
         const char *said = test_run_output();
-        CHECK(strstr(said, bad[i].words) && strchr(said, '\n') == said + strlen(said) - 1, "'%s' does not say '%s' in one line", said, bad[i].words);
+        CHECK(strstr(said, bad[i].words) && strchr(said, '\n') == said + strlen(said) - 1,
+              "'%s' does not say '%s' in one line", said, bad[i].words);
         CHECK(access(out, F_OK), "a table of row %zu", i);
     }
     FILE *f = fopen(test_file("new.tsv"), "w");
     fprintf(f, "# deadwood rows, version 2: ...\nmodel\ttext\tppl\na\t*\t1\n");
     fclose(f);
-    CHECK(test_run("deadwood-table %s", test_file("new.tsv")) == 1 && strstr(test_run_output(), "rows of version 2, this program reads version 1"), "%s", test_run_output());
+    CHECK(test_run("deadwood-table %s", test_file("new.tsv")) == 1 &&
+              strstr(test_run_output(), "rows of version 2, this program reads version 1"),
+          "%s", test_run_output());
 }
 
 static void wrong_usage(void) {
     const char *path = test_file("rows.tsv");
     CHECK(test_run("deadwood-table") == 2 && strstr(test_run_output(), "ROWS is missing"), "%s", test_run_output());
-    CHECK(test_run("deadwood-table %s -o %s", path, test_file("x.html")) == 2 && strstr(test_run_output(), "ends in none of .md, .tsv, .csv"));
+    CHECK(test_run("deadwood-table %s -o %s", path, test_file("x.html")) == 2 &&
+          strstr(test_run_output(), "ends in none of .md, .tsv, .csv"));
     CHECK(test_run("deadwood-table %s --plot x.png", path) == 2 && strstr(test_run_output(), "does not end in .svg"));
     CHECK(test_run("deadwood-table %s --x ppl", path) == 2 && strstr(test_run_output(), "belong to --plot"));
-    CHECK(test_run("deadwood-table %s --plot %s", test_file("speed.tsv"), test_file("x.svg")) == 2 && strstr(test_run_output(), "needs --x and --y"));
+    CHECK(test_run("deadwood-table %s --plot %s", test_file("speed.tsv"), test_file("x.svg")) == 2 &&
+          strstr(test_run_output(), "needs --x and --y"));
     CHECK(access(test_file("x.svg"), F_OK) && access(test_file("x.html"), F_OK));
 }
 
@@ -284,14 +337,20 @@ static void scripts(void) {
     free(script);
     script = script_of(test_file("rows.tsv"), &(exp_axes){.x = "rate", .y = "ppl,kl_mean", .by = "model"}, &err);
     REQUIRE(script, "%s", err.text);
-    CHECK(strstr(script, "title 'cut.gguf, ppl'") && strstr(script, "title 'cut.gguf, KL, nats'") && !strstr(script, "$front"), "%s", script);
+    CHECK(strstr(script, "title 'cut.gguf, ppl'") && strstr(script, "title 'cut.gguf, KL, nats'") &&
+              !strstr(script, "$front"),
+          "%s", script);
     free(script);
     script = script_of(test_file("rows.tsv"), &(exp_axes){.x = "file_bytes", .y = "ppl", .by = "group"}, &err);
     CHECK(script && strstr(script, "title 'group 64'"), "%s", err.text);
     free(script);
-    CHECK(!script_of(test_file("rows.tsv"), &(exp_axes){.x = "model", .y = "ppl"}, &err) && strstr(err.text, "holds texts"), "%s", err.text);
+    CHECK(!script_of(test_file("rows.tsv"), &(exp_axes){.x = "model", .y = "ppl"}, &err) &&
+              strstr(err.text, "holds texts"),
+          "%s", err.text);
     err = (dw_err){0};
-    CHECK(!script_of(write_table("none.tsv", "a b\n- 1\n2 -\n"), &(exp_axes){.x = "a", .y = "b"}, &err) && strstr(err.text, "no row has numbers"), "%s", err.text);
+    CHECK(!script_of(write_table("none.tsv", "a b\n- 1\n2 -\n"), &(exp_axes){.x = "a", .y = "b"}, &err) &&
+              strstr(err.text, "no row has numbers"),
+          "%s", err.text);
 }
 
 static bool has_gnuplot(void) { return !test_run("gnuplot --version"); }
@@ -299,8 +358,10 @@ static bool has_gnuplot(void) { return !test_run("gnuplot --version"); }
 static void drawn(void) {
     if (!has_gnuplot()) SKIP("gnuplot is not installed");
     const char *path = test_file("rows.tsv"), *a = test_file("a.svg"), *b = test_file("b.svg");
-    CHECK(!test_run("deadwood-table %s --plot %s", path, a) && !test_run("deadwood-table %s --plot %s", path, b), "%s", test_run_output());
-    CHECK(strstr(read_file(a), "</svg>") && strstr(read_file(a), "energy") && strstr(read_file(a), "dense"), "%.200s", read_file(a));
+    CHECK(!test_run("deadwood-table %s --plot %s", path, a) && !test_run("deadwood-table %s --plot %s", path, b), "%s",
+          test_run_output());
+    CHECK(strstr(read_file(a), "</svg>") && strstr(read_file(a), "energy") && strstr(read_file(a), "dense"), "%.200s",
+          read_file(a));
     CHECK(!test_run("cmp %s %s", a, b), "the same rows give the same bytes: %s", test_run_output());
     CHECK(test_run("grep -q 20[0-9][0-9]-[01][0-9] %s", a) == 1, "a date: %s", test_run_output());
 }
@@ -308,29 +369,44 @@ static void drawn(void) {
 /* Names are data: neither gnuplot nor a shell reads them. */
 static void evil_names(void) {
     if (!has_gnuplot()) SKIP("gnuplot is not installed");
-    const char *names[] = {"`touch$IFS\"evil\"`", "'.system(\"touch\\tevil\").'", "\";system('touch\\tevil')#", "EOD", "@x", "\\", "a'b", "$(touch evil)", "<b>&"};
+    const char *names[] = {"`touch$IFS\"evil\"`",
+                           "'.system(\"touch\\tevil\").'",
+                           "\";system('touch\\tevil')#",
+                           "EOD",
+                           "@x",
+                           "\\",
+                           "a'b",
+                           "$(touch evil)",
+                           "<b>&"};
     const char *path = test_file("evil.tsv"), *svg = test_file("evil.svg");
     FILE *f = fopen(path, "w");
     fprintf(f, "x\ty\tby'`touch evil`\n");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) fprintf(f, "%zu\t1\t%s\n", i, names[i]);
     fclose(f);
-    CHECK(!test_run("cd %s && deadwood-table %s --plot %s --x x --y y --by \"by'\\`touch evil\\`\"", test_folder(), path, svg), "%s", test_run_output());
+    CHECK(!test_run("cd %s && deadwood-table %s --plot %s --x x --y y --by \"by'\\`touch evil\\`\"", test_folder(),
+                    path, svg),
+          "%s", test_run_output());
     CHECK(access(test_file("evil"), F_OK), "a name was run");
-    CHECK(strstr(read_file(svg), "a'b") || strstr(read_file(svg), "a&#39;b") || strstr(read_file(svg), "a&apos;b"), "%.2000s", read_file(svg));
+    CHECK(strstr(read_file(svg), "a'b") || strstr(read_file(svg), "a&#39;b") || strstr(read_file(svg), "a&apos;b"),
+          "%.2000s", read_file(svg));
 }
 
 /* The output stays away, and so does the table. */
 static void without_gnuplot(void) {
     const char *svg = test_file("none.svg"), *md = test_file("none.md"), *folder = test_file("no-programs");
     mkdir(folder, 0777);
-    CHECK(test_run("table=$(command -v deadwood-table); PATH=%s $table %s --plot %s -o %s", folder, test_file("rows.tsv"), svg, md) == 1, "%s", test_run_output());
+    CHECK(test_run("table=$(command -v deadwood-table); PATH=%s $table %s --plot %s -o %s", folder,
+                   test_file("rows.tsv"), svg, md) == 1,
+          "%s", test_run_output());
     CHECK(strstr(test_run_output(), "no such program; plots need the package gnuplot-nox\n"), "%s", test_run_output());
     CHECK(access(svg, F_OK) && access(md, F_OK), "an output was written");
     FILE *f = fopen(test_path(folder, "gnuplot"), "w");
     fprintf(f, "#!/bin/sh\necho '' >&2\necho 'line 3: no sense' >&2\nexit 1\n");
     fclose(f);
     chmod(test_path(folder, "gnuplot"), 0777);
-    CHECK(test_run("table=$(command -v deadwood-table); PATH=%s:$PATH $table %s --plot %s -o %s", folder, test_file("rows.tsv"), svg, md) == 1, "%s", test_run_output());
+    CHECK(test_run("table=$(command -v deadwood-table); PATH=%s:$PATH $table %s --plot %s -o %s", folder,
+                   test_file("rows.tsv"), svg, md) == 1,
+          "%s", test_run_output());
     CHECK(strstr(test_run_output(), "gnuplot failed: line 3: no sense\n"), "%s", test_run_output());
     CHECK(access(svg, F_OK) && access(md, F_OK), "an output was written");
 }
