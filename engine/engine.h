@@ -55,6 +55,7 @@ const dw_gguf *dw_model_gguf(const dw_model *m);
 const dw_tokenizer *dw_model_tokenizer(const dw_model *m); // NULL: the file has no vocabulary; made at first use
 int dw_model_need_tokenizer(dw_model *m, dw_err *err);     // make it now, or say why not
 size_t dw_model_n_params(const dw_model *m);               // of the dense model: without what gate and train add
+int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // refuses layers with hot and cold neurons (formats/cold.h)
 size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely
 
 /* ---- backends --------------------------------------------------------------------------------------- */
@@ -174,7 +175,8 @@ typedef struct dw_selection {
     const int32_t *n;             // n_layer lengths
 } dw_selection;
 
-/* Borrowed until changed or the session ends; NULL: all.  Refused when a list is not ascending within n_ff[l].
+/* Borrowed until changed or the session ends; NULL: all.  Refused when a list is not ascending within n_ff[l], and on
+ * models with cold parts.
  * The list path is taken even where a list names every neuron. */
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err);
 

@@ -1,6 +1,7 @@
 /* inspect.c - what is in a model file.
  *
  *     deadwood inspect mini.gguf --lineage */
+#include "formats/cold.h"
 #include "formats/sparse.h"
 #include "formats/stats.h"
 #include "model/model.h"
@@ -71,6 +72,14 @@ static void print_layers(const char *what, const int *v, int n) {
     printf("\n");
 }
 
+/* Of an FFN in two parts. */
+static void print_cold(const dw_gguf *g, int n_layer) {
+    const dw_kv *kv = dw_gguf_find(g, DW_KEY_COLD_LENGTH);
+    int n_cold[512]; // as many layers as a model can have
+    for (int l = 0; kv && l < n_layer; l++) n_cold[l] = (int)dw_kv_number(kv, kv->is_array ? (size_t)l : 0);
+    if (kv) print_layers("cold neurons", n_cold, n_layer);
+}
+
 static void print_rope(const dw_model *m) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
@@ -120,6 +129,7 @@ static void print_summary(const dw_model *m) {
     print_layers("KV heads", hp->n_head_kv, hp->n_layer);
     printf("%-18s%d\n", "head dimension", hp->head_dim);
     print_layers("FFN width", hp->n_ff, hp->n_layer);
+    print_cold(g, hp->n_layer);
     print_rope(m);
     print_gate(m);
     type_sum sums[DW_QTYPE_END];

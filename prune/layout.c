@@ -258,6 +258,7 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
 static int init(prune_layout *o, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
     if (plan->n_layer != o->parent->net.hp.n_layer)
         return dw_fail(err, "the plan has %d layers, the model %d", plan->n_layer, o->parent->net.hp.n_layer);
+    if (dw_model_need_whole_ffn(o->parent, err)) return -1;
     if (options->source && dw_model_check_source(o->parent, options->source, err)) return -1;
     return choose_widths(o, plan, options, err) || choose_arch(o, err) || place_tensors(o, options, err) ? -1 : 0;
 }

@@ -1,9 +1,10 @@
 /* quant.h - requantization: which tensor gets which number format, and how to round well.
  *
- *   requant   model [, statistics or importance file] -> model
+ *   requant   model [, statistics or importance file, plan] -> model
  *
  * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen (mixtures.c, recipe.c), and
- * here are the ways of rounding that are no format of their own (methods.c).
+ * here are the ways of rounding that are no format of their own (methods.c), and the choice of neurons that are kept in
+ * fewer bits than the rest (cold.c; the file is described in formats/cold.h).
  *
  * Matrices are the tensors that stock llama.cpp's quantizer would touch: two dimensions, a name that ends in `weight`, no
  * norm.  Everything else is copied, and so is a matrix that has its type already.  Three ways to choose:
@@ -26,8 +27,9 @@
 #ifndef QUANT_H
 #define QUANT_H
 
-#include "engine.h"
+#include "backends/backends.h"
 #include "formats/imatrix.h"
+#include "formats/plan.h"
 #include "formats/stats.h"
 
 /* ---- how weights are rounded (methods.c) ------------------------------------------------------------------ */
@@ -108,6 +110,38 @@ const dw_qtype_row *quant_mixture_type(const quant_mixture *m, const dw_model *m
                                        bool *fell_back);
 /* True when stock refuses this mixture's type for this matrix without importances. */
 bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, const dw_qtype_row *type);
+
+/* ---- cold neurons (cold.c) ---------------------------------------------------------------------------------- */
+
+/* A score a neuron from sums over calibration tokens; the smallest become cold.  Any other metric comes by a plan. */
+typedef struct quant_metric {
+    const char *name;
+    int (*score)(const dw_stats_layer *s, size_t n_text, const dw_layer *w, double *score, dw_err *err);
+} quant_metric;
+
+extern const quant_metric quant_metrics[]; // ends with name NULL
+const quant_metric *quant_metric_find(const char *name);
+
+typedef struct quant_cold {
+    int n_layer;
+    int *n_cold;     // (n_layer)
+    int32_t **order; // (n_layer): a layer's hot neurons, then its cold ones, each ascending; NULL: all are hot
+    double rate;     // share of cold neurons, of all layers
+} quant_cold;
+
+typedef struct quant_cold_options {
+    const quant_metric *metric;
+    double rate;             // wanted
+    const int *hot_multiple; // (n_layer): block of the hot part's down
+    int cold_multiple;       // block of the cold part's
+} quant_cold_options;
+
+/* The share `rate` of each layer's neurons, or the nearest that blocks can hold, becomes cold.  After a failure there is
+ * nothing to release. */
+int quant_cold_by_rate(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, dw_err *err);
+/* What the plan keeps stays hot, the rest becomes cold. */
+int quant_cold_by_plan(quant_cold *c, const dw_model *m, const dw_plan *plan, dw_err *err);
+void quant_cold_release(quant_cold *c);
 
 /* ---- importances (weights.c) ------------------------------------------------------------------------------------ */
 

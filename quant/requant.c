@@ -4,6 +4,7 @@
  *
  * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while all
  * threads encode a slab, one of them writes the slab before it. */
+#include "formats/cold.h"
 #include "quant/quant.h"
 #include "tool.h"
 
@@ -15,7 +16,8 @@
 #include <string.h>
 
 static struct {
-    const char *model, *out, *type, *mixture, *recipe, *weights;
+    const char *model, *out, *type, *mixture, *recipe, *weights, *metric, *cold_type, *hot;
+    double cold_rate; // 0: not given
     bool lossy_twice;
 } o;
 
@@ -23,11 +25,16 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model to write"},
-    {.kind = OPT_GROUP, .help = "which tensor gets which type (one of them)"},
+    {.kind = OPT_GROUP, .help = "which tensor gets which type (one of them; with --cold-type none keeps the types)"},
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that stock llama.cpp gives under this name",
      OPT_CHOICES(quant_mixtures)},
     {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE", "lines PATTERN TYPE; the first that matches a matrix decides"},
+    {.kind = OPT_GROUP, .help = "less important neurons in fewer bits"},
+    {"cold-type", 0, OPT_CHOICE, 0, &o.cold_type, NULL, "TYPE", "the FFN's cold neurons get this type", OPT_CHOICES(quant_types)},
+    {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R", "so many of each layer are cold, the smallest by --metric; needs -s", .min = 0.001, .max = 0.999},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate: mean |a_j| (default), or ||v_j||^2 E[a_j^2]", OPT_CHOICES(quant_metrics)},
+    {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE", "a plan of rank, by any metric: what it keeps is hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or stock's imatrix"},
     {"lossy-twice", 0, OPT_FLAG, 0, &o.lossy_twice, NULL, NULL, "round tensors again that are quantized already"},
@@ -36,7 +43,7 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type T|--mixture NAME|--recipe FILE [-s STATS] [--lossy-twice]",
+    .usage = "-m M.gguf -o M2.gguf --type T|--mixture NAME|--recipe FILE [-s STATS] [--lossy-twice] [--cold-type T --cold-rate R|--hot PLAN]",
     .about = "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
              "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
              "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"
@@ -50,27 +57,40 @@ static const opt_program program = {
              "With -s the block formats' errors are weighed by the mean square of each input column, as stock's quantizer does\n"
              "with an importance matrix; Q8_0, affine and minmax know no weights.\n"
              "\n"
+             "--cold-type keeps all neurons, but those that matter least in fewer bits: a layer's FFN is stored in two parts\n"
+             "and run as one.  How many are cold goes in steps that the types' blocks allow.  Stock llama.cpp cannot load such\n"
+             "files; formats/cold.h describes them.\n"
+             "\n"
              "A tensor that is quantized already is refused, because a second rounding comes on top of the first;\n"
              "--lossy-twice does it all the same.",
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
                "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
-               "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe",
+               "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe\n"
+               "deadwood requant -m mini.gguf -o mini-cold.gguf --cold-rate 0.5 --cold-type Q2_K -s stats.h5",
     .rows = rows};
 // clang-format on
 
 /* ---- what every tensor becomes --------------------------------------------------------------------------------- */
 
-typedef struct target {
+typedef struct target { // a tensor of the new file
+    char name[64];
     const dw_tensor *from;
-    const quant_type *to; // NULL: copied
-    const float *weight;  // importances of its columns; NULL: none
+    const quant_type *to;  // NULL: copied
+    const float *weight;   // importances of its columns; NULL: none
+    float *own_weight;     // memory behind them, when they are not those of `from` in their order
+    size_t ne[4];          // ne[0] values in each of the other rows
+    const int32_t *row;    // the rows of `from` that it has; NULL: all
+    const int32_t *column; // the columns, likewise
 } target;
 
 typedef struct choice {
-    const quant_type *type; // one of the three
+    const quant_type *type; // one of the three, or none
     const quant_mixture *mixture;
     quant_recipe recipe;
     quant_weights weights;
+    const quant_type *cold_type; // NULL: the FFN stays in one part
+    dw_plan plan;                // of what is hot
+    quant_cold cold;
     char sha256[65];        // of the model
     size_t n_fell_back;
     char fell_back[160]; // the first of them
@@ -80,6 +100,7 @@ static int read_choice(choice *c, const dw_gguf *g, dw_err *err) {
     if (o.type) c->type = quant_type_find(o.type);
     if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
+    if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
     if (dw_sha256_file(o.model, c->sha256, err)) return -1;
     return o.weights ? quant_weights_read(&c->weights, g, c->sha256, o.weights, err) : 0;
 }
@@ -94,6 +115,7 @@ static const quant_type *mixture_type(choice *c, const dw_model *m, const dw_ten
 static const quant_type *chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
     if (c->type) return c->type;
     if (c->mixture) return mixture_type(c, m, t);
+    if (!o.recipe) return NULL;
     const quant_rule *rule = quant_recipe_find(&c->recipe, t->name);
     return rule ? rule->type : NULL;
 }
@@ -101,45 +123,161 @@ static const quant_type *chosen_type(choice *c, const dw_model *m, const dw_tens
 /* A plain rounding to the type that a tensor has already leaves it as it is. */
 static bool is_copy(const quant_type *to, const dw_tensor *t) { return !to || (!to->bits && to->stored == t->type); }
 
-static int check_target(const choice *c, const target *wanted, dw_err *err) {
-    const dw_tensor *t = wanted->from;
-    const quant_type *to = wanted->to;
+/* Rows that have their type already are copied into their new order. */
+static bool is_row_copy(const target *t) { return !t->column && is_copy(t->to, t->from); }
+
+static int check_target(const choice *c, const target *t, dw_err *err) {
+    const dw_tensor *from = t->from;
+    const quant_type *to = t->to;
     if (t->ne[0] % (size_t)to->multiple)
         return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; choose another type there by --recipe%s",
                        t->name, t->ne[0], to->name, to->bits ? "groups" : "blocks", to->multiple,
                        c->type && !to->bits ? ", or let --mixture fall back" : "");
-    if (t->type->block > 1 && to->stored->id != DW_F32 && !o.lossy_twice)
+    if (from->type->block > 1 && to->stored->id != DW_F32 && !is_row_copy(t) && !o.lossy_twice)
         return dw_fail(err, "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or --lossy-twice",
-                       t->name, t->type->name, to->name);
-    if (c->mixture && !wanted->weight && quant_mixture_needs_weights(c->mixture, t, to->stored))
+                       t->name, from->type->name, to->name);
+    if (c->mixture && !t->weight && quant_mixture_needs_weights(c->mixture, from, to->stored))
         return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name, o.mixture);
     return 0;
 }
 
-static int choose(choice *c, const dw_model *m, target *targets, dw_err *err) {
+/* A tensor of the old file as it is or in another type. */
+static target whole(const dw_tensor *from, const quant_type *to) {
+    target t = {.from = from, .to = is_copy(to, from) ? NULL : to};
+    snprintf(t.name, sizeof t.name, "%s", from->name);
+    memcpy(t.ne, from->ne, sizeof t.ne);
+    return t;
+}
+
+/* ---- cold neurons ---------------------------------------------------------------------------------------------- */
+
+/* "blk.3.ffn_up.weight": layer 3, "ffn_up.weight"; -1: of no layer. */
+static int layer_of(const char *name, const char **part) {
+    int layer, end = 0;
+    if (sscanf(name, "blk.%d.%n", &layer, &end) != 1 || !end) return -1;
+    *part = name + end;
+    return layer;
+}
+
+static int read_plan(choice *c, const dw_model *m, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    if (dw_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
+    if (c->plan.model_sha256[0] && strcmp(c->plan.model_sha256, c->sha256) != 0)
+        return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", o.hot,
+                       c->plan.model_sha256, o.model, c->sha256);
+    return quant_cold_by_plan(&c->cold, m, &c->plan, err);
+}
+
+/* Which neurons are cold.  to: the type of each tensor, NULL where it stays. */
+static int choose_cold(choice *c, const dw_model *m, const quant_type *const *to, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
+    if (o.hot) return read_plan(c, m, err);
+    if (!c->weights.is_stats) return dw_fail(err, "'%s' holds no statistics of neurons, which --cold-rate goes by; collect stats.h5", o.weights);
+    int *multiple = dw_alloc((size_t)dw_model_hparams(m)->n_layer, sizeof *multiple, "blocks of layers", err);
+    if (!multiple) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        target *t = &targets[i];
-        t->from = dw_gguf_tensor(g, i);
-        if (!quant_is_matrix(t->from)) continue;
-        t->to = chosen_type(c, m, t->from);
-        if (is_copy(t->to, t->from)) t->to = NULL;
-        else if (quant_weights_find(&c->weights, t->from, &t->weight, err) || check_target(c, t, err)) return -1;
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const char *part;
+        const int l = layer_of(t->name, &part);
+        if (l >= 0 && !strcmp(part, "ffn_down.weight")) multiple[l] = to[i] ? to[i]->multiple : t->type->block;
     }
+    const quant_cold_options how = {quant_metric_find(o.metric ? o.metric : "activation"), o.cold_rate, multiple, c->cold_type->multiple};
+    const int rc = quant_cold_by_rate(&c->cold, m, &c->weights.stats, &how, err);
+    free(multiple);
+    return rc;
+}
+
+/* The importances of the columns that a part of down has. */
+static int take_weights(target *t, dw_err *err) {
+    if (!t->weight) return 0;
+    const float *all = t->weight;
+    t->weight = t->own_weight = dw_alloc(t->ne[0], sizeof *t->own_weight, "importances", err);
+    for (size_t i = 0; t->own_weight && i < t->ne[0]; i++) t->own_weight[i] = all[t->column[i]];
+    return t->own_weight ? 0 : -1;
+}
+
+/* Puts the hot and the cold part of a matrix of the FFN, or its bias in their order, behind the *n targets. */
+static int split(const choice *c, target *targets, size_t *n, const dw_tensor *from, const quant_type *to, int l, const char *part, dw_err *err) {
+    const int32_t *order = c->cold.order[l];
+    const bool is_down = !strcmp(part, "ffn_down.weight");
+    target *hot = &targets[(*n)++];
+    *hot = whole(from, to);
+    hot->to = to ? to : quant_type_of(from->type);
+    if (from->n_dims == 1) {
+        hot->column = order;
+        return 0;
+    }
+    const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[l], n_hot = n_ff - n_cold;
+    if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
+    target *cold = &targets[(*n)++];
+    *cold = *hot;
+    cold->to = c->cold_type;
+    snprintf(cold->name, sizeof cold->name, "blk.%d.%.*s_cold.weight", l, (int)strcspn(part, "."), part);
+    *(is_down ? &hot->column : &hot->row) = order;
+    *(is_down ? &cold->column : &cold->row) = order + n_hot;
+    hot->ne[!is_down] = n_hot;
+    cold->ne[!is_down] = n_cold;
+    if (is_down && (take_weights(hot, err) || take_weights(cold, err))) return -1;
+    return check_target(c, hot, err) || check_target(c, cold, err) ? -1 : 0;
+}
+
+static bool is_of_neurons(const char *part) {
+    static const char *const parts[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "ffn_gate.bias", "ffn_up.bias"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strcmp(part, parts[i])) return true;
+    return false;
+}
+
+/* ---- all tensors -------------------------------------------------------------------------------------------------- */
+
+static int add_targets(const choice *c, const dw_gguf *g, const quant_type *const *to, target *targets, size_t *n, dw_err *err) {
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *from = dw_gguf_tensor(g, i);
+        const char *part;
+        const int l = c->cold_type ? layer_of(from->name, &part) : -1;
+        if (l >= 0 && c->cold.order[l] && is_of_neurons(part)) {
+            if (split(c, targets, n, from, to[i], l, part, err)) return -1;
+            continue;
+        }
+        target *t = &targets[(*n)++];
+        *t = whole(from, to[i]);
+        if (t->to && (quant_weights_find(&c->weights, from, &t->weight, err) || check_target(c, t, err))) return -1;
+    }
+    return 0;
+}
+
+static void tell_choice(const choice *c) {
     for (size_t i = 0; i < c->recipe.n_rule; i++) {
         const quant_rule *r = &c->recipe.rule[i];
         if (!r->n_decided) warn("'%s', line %d: no matrix is left for the pattern '%s'", o.recipe, r->line, r->pattern);
     }
     if (c->n_fell_back) warn("%zu matrices have rows that do not fit their type's blocks and get another, as in stock: %s%s", c->n_fell_back,
                              c->fell_back, c->n_fell_back > 1 ? ", ..." : "");
-    return 0;
+    if (o.cold_rate > 0) say("%.2f %% of the FFN's neurons become cold (wanted %.2f), in %s; stock llama.cpp cannot load this", 100 * c->cold.rate, 100 * o.cold_rate, o.cold_type);
+    else if (c->cold_type) say("%.2f %% of the FFN's neurons become cold, in %s; stock llama.cpp cannot load this", 100 * c->cold.rate, o.cold_type);
+}
+
+/* Fills the targets, *n of them: as many as tensors, and three more a layer. */
+static int choose(choice *c, const dw_model *m, target *targets, size_t *n, dw_err *err) {
+    const dw_gguf *g = dw_model_gguf(m);
+    const quant_type **to = dw_alloc(dw_gguf_n_tensors(g), sizeof *to, "types", err);
+    if (!to) return -1;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
+        if (quant_is_matrix(dw_gguf_tensor(g, i))) to[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
+    int rc = c->cold_type ? choose_cold(c, m, to, err) : 0;
+    if (!rc) rc = add_targets(c, g, to, targets, n, err);
+    free(to);
+    if (!rc) tell_choice(c);
+    return rc;
 }
 
 static const dw_qtype_row *stored_type(const target *t) { return t->to ? t->to->stored : t->from->type; }
 
-static size_t n_rows(const dw_tensor *t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
+static size_t n_rows(const target *t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
 
-static size_t stored_bytes(const target *t) { return dw_qtype_row_bytes(stored_type(t), t->from->ne[0]) * n_rows(t->from); }
+static size_t stored_bytes(const target *t) { return dw_qtype_row_bytes(stored_type(t), t->ne[0]) * n_rows(t); }
+
+static double n_values(const target *t) { return (double)t->ne[0] * (double)n_rows(t); }
 
 /* ---- metadata -------------------------------------------------------------------------------------------------------- */
 
@@ -150,7 +288,7 @@ static int prevailing_file_type(const target *targets, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const dw_qtype_row *type = stored_type(&targets[i]);
         if (!quant_is_matrix(targets[i].from)) continue;
-        values[type->id] += (double)dw_tensor_n_values(targets[i].from);
+        values[type->id] += n_values(&targets[i]);
         if (values[type->id] > values[best->id]) best = type;
     }
     return best->file_type;
@@ -164,7 +302,7 @@ static double nominal_bits(const target *targets, size_t n) {
     bool differs = false;
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
-        const double v = (double)dw_tensor_n_values(t->from);
+        const double v = n_values(t);
         if (!quant_is_matrix(t->from)) continue;
         differs |= t->to && t->to->nominal_bits > 0;
         bits += t->to && t->to->nominal_bits > 0 ? v * t->to->nominal_bits : 8.0 * (double)stored_bytes(t);
@@ -199,6 +337,11 @@ static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *e
     int rc = l ? lineage_input_hashed(l, o.model, c->sha256, err) : -1;
     if (!rc && o.recipe) rc = lineage_input(l, o.recipe, err);
     if (!rc && o.weights) rc = lineage_input(l, o.weights, err);
+    if (!rc && o.hot) rc = lineage_input(l, o.hot, err);
+    for (size_t i = 0; i < c->plan.n_text && !rc; i++) {
+        const dw_plan_text *t = &c->plan.text[i];
+        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
+    }
     for (size_t i = 0; i < c->weights.stats.n_text && !rc; i++) {
         const dw_stats_text *t = &c->weights.stats.text[i];
         rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
@@ -208,8 +351,7 @@ static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *e
     return rc;
 }
 
-static int write_keys(const choice *c, const dw_gguf *g, const target *targets, dw_gguf_writer *w, dw_err *err) {
-    const size_t n = dw_gguf_n_tensors(g);
+static int write_keys(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w, dw_err *err) {
     for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
         const dw_kv *kv = dw_gguf_kv(g, i);
         if (!is_of_parts(kv->key)) dw_gguf_set_kv(w, kv->key, kv);
@@ -220,6 +362,10 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
     const double nominal = nominal_bits(targets, n);
     if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
     write_weights_keys(&c->weights, w);
+    if (c->cold_type) {
+        dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, c->cold.n_cold, (size_t)c->cold.n_layer);
+        dw_gguf_set_f32(w, DW_KEY_COLD_RATE, (float)c->cold.rate);
+    }
     return stamp(c, g, w, err);
 }
 
@@ -237,7 +383,7 @@ typedef struct stream {
     dw_pool *pool;
     progress *p;
     slab full, next; // the one that is written, the one that is encoded
-    float *values;   // (MAX_PIECES, longest row)
+    float *values;   // (MAX_PIECES, 2, longest row)
     size_t longest;
     dw_err *err;
     int rc;
@@ -262,17 +408,32 @@ static bool all_within(const float *x, size_t n, float limit) {
     return !n_beyond;
 }
 
+/* Row r of the tensor at hand, in values (room for two rows). */
+static const float *decode_row(const target *t, const uint8_t *row, float *values) {
+    const size_t n = t->from->ne[0];
+    t->from->type->decode(row, values, n);
+    if (!t->column) return values;
+    for (size_t i = 0; i < t->ne[0]; i++) values[n + i] = values[t->column[i]];
+    return values + n;
+}
+
 static void encode_rows(stream *s, size_t piece) {
-    const dw_tensor *from = s->t->from;
-    const quant_type *to = s->t->to;
-    const size_t n = from->ne[0], row_bytes = dw_qtype_row_bytes(to->stored, n), from_bytes = dw_tensor_row_bytes(from);
+    const target *t = s->t;
+    const quant_type *to = t->to;
+    const size_t n = t->ne[0], row_bytes = dw_qtype_row_bytes(to->stored, n), from_bytes = dw_tensor_row_bytes(t->from);
     const size_t begin = piece * s->rows_per_piece, end = begin + s->rows_per_piece < s->n ? begin + s->rows_per_piece : s->n;
     const float limit = to->stored->id == DW_F32 || to->stored->id == DW_BF16 ? FLT_MAX : QUANT_MAX_WEIGHT;
-    float *row = s->values + piece * s->longest;
     for (size_t i = begin; i < end; i++) {
-        from->type->decode(from->data + (s->first + i) * from_bytes, row, n);
+        const size_t r = t->row ? (size_t)t->row[s->first + i] : s->first + i;
+        const uint8_t *from = t->from->data + r * from_bytes;
+        uint8_t *out = s->next.bytes + i * row_bytes;
+        if (is_row_copy(t)) {
+            memcpy(out, from, row_bytes);
+            continue;
+        }
+        const float *row = decode_row(t, from, s->values + piece * 2 * s->longest);
         if (!all_within(row, n, limit)) atomic_store(&s->is_bad, true);
-        else s->n_inexact += to->method->encode(to, row, s->next.bytes + i * row_bytes, n, s->t->weight);
+        else s->n_inexact += to->method->encode(to, row, out, n, t->weight);
     }
 }
 
@@ -292,11 +453,11 @@ static void encode_slab(stream *s) {
     const slab encoded = s->next;
     s->next = s->full;
     s->full = encoded;
-    s->full.n_bytes = s->n * dw_qtype_row_bytes(s->t->to->stored, s->t->from->ne[0]);
+    s->full.n_bytes = s->n * dw_qtype_row_bytes(s->t->to->stored, s->t->ne[0]);
 }
 
 static void encode_tensor(stream *s) {
-    const size_t row_bytes = dw_qtype_row_bytes(s->t->to->stored, s->t->from->ne[0]), total = n_rows(s->t->from);
+    const size_t row_bytes = dw_qtype_row_bytes(s->t->to->stored, s->t->ne[0]), total = n_rows(s->t);
     const size_t most = SLAB_BYTES / row_bytes ? SLAB_BYTES / row_bytes : 1;
     for (s->first = 0; s->first < total && !s->rc; s->first += most) {
         s->n = total - s->first < most ? total - s->first : most;
@@ -318,13 +479,13 @@ static int stream_init(stream *s, const target *targets, size_t n) {
     size_t slab_bytes = SLAB_BYTES;
     for (size_t i = 0; i < n; i++) {
         if (!targets[i].to) continue;
-        const size_t row = targets[i].from->ne[0], row_bytes = dw_qtype_row_bytes(targets[i].to->stored, row);
+        const size_t row = targets[i].from->ne[0], row_bytes = dw_qtype_row_bytes(targets[i].to->stored, targets[i].ne[0]);
         if (row_bytes > slab_bytes) slab_bytes = row_bytes;
         if (row > s->longest) s->longest = row;
     }
     s->full.bytes = dw_alloc(slab_bytes, 1, "encoded rows", s->err);
     s->next.bytes = dw_alloc(slab_bytes, 1, "encoded rows", s->err);
-    s->values = dw_alloc(s->longest * MAX_PIECES, sizeof *s->values, "rows to encode", s->err);
+    s->values = dw_alloc(s->longest * 2 * MAX_PIECES, sizeof *s->values, "rows to encode", s->err);
     return s->full.bytes && s->next.bytes && s->values ? 0 : -1;
 }
 
@@ -352,12 +513,11 @@ static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_
     return s.rc;
 }
 
-static int write_model(const choice *c, const dw_gguf *g, const target *targets, dw_pool *pool, dw_err *err) {
-    const size_t n = dw_gguf_n_tensors(g);
+static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_pool *pool, dw_err *err) {
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    int rc = w ? write_keys(c, g, targets, w, err) : -1;
+    int rc = w ? write_keys(c, g, targets, n, w, err) : -1;
     for (size_t i = 0; i < n && !rc; i++)
-        dw_gguf_add_tensor(w, targets[i].from->name, stored_type(&targets[i]), targets[i].from->n_dims, targets[i].from->ne);
+        dw_gguf_add_tensor(w, targets[i].name, stored_type(&targets[i]), targets[i].from->n_dims, targets[i].ne);
     if (!rc) rc = dw_gguf_begin(w, err) || write_tensors(w, targets, n, pool, err) || dw_gguf_commit(w, err) ? -1 : 0;
     dw_gguf_writer_free(w);
     return rc;
@@ -365,40 +525,53 @@ static int write_model(const choice *c, const dw_gguf *g, const target *targets,
 
 /* ---- the program ------------------------------------------------------------------------------------------------------------ */
 
-static void tell(const dw_gguf *g, const target *targets) {
+static void tell(const dw_gguf *g, const target *targets, size_t n) {
     double before = 0, after = 0, bits = 0, values = 0;
     size_t n_changed = 0, n_weighed = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        before += (double)targets[i].from->n_bytes;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) before += (double)dw_gguf_tensor(g, i)->n_bytes;
+    for (size_t i = 0; i < n; i++) {
         after += (double)stored_bytes(&targets[i]);
         n_changed += targets[i].to != NULL;
         n_weighed += targets[i].weight != NULL;
         if (!quant_is_matrix(targets[i].from)) continue;
         bits += 8 * (double)stored_bytes(&targets[i]);
-        values += (double)dw_tensor_n_values(targets[i].from);
+        values += n_values(&targets[i]);
     }
-    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed), dw_gguf_n_tensors(g) - n_changed,
+    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed), n - n_changed,
         show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
+}
+
+static void check_usage(void) {
+    if (!!o.type + !!o.mixture + !!o.recipe > 1 || (!o.type && !o.mixture && !o.recipe && !o.cold_type))
+        die_usage("give one of --type, --mixture, --recipe");
+    const bool has_rate = o.cold_rate > 0;
+    if (!o.cold_type != !(has_rate || o.hot)) die_usage("--cold-type belongs with --cold-rate or --hot");
+    if (has_rate && o.hot) die_usage("give --cold-rate or --hot; a plan says itself what is cold");
+    if (has_rate && !o.weights) die_usage("--cold-rate needs statistics of the model: -s stats.h5");
 }
 
 int main(int argc, char **argv) {
     quant_types_init();
     opt_parse(&program, argc, argv);
-    if (!!o.type + !!o.mixture + !!o.recipe != 1) die_usage("give one of --type, --mixture, --recipe");
+    check_usage();
     dw_err err = {0};
     choice c = {0};
     dw_model *m = dw_model_open(o.model, &err);
     if (!m || read_choice(&c, dw_model_gguf(m), &err)) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
-    target *targets = dw_alloc(dw_gguf_n_tensors(g), sizeof *targets, "tensors", &err);
+    size_t n = 0;
+    target *targets = dw_alloc(dw_gguf_n_tensors(g) + 3 * (size_t)dw_model_hparams(m)->n_layer, sizeof *targets, "tensors", &err);
     dw_pool *pool = dw_pool_new(tool.threads, &err);
-    if (!targets || !pool || choose(&c, m, targets, &err) || write_model(&c, g, targets, pool, &err)) die_err(&err);
-    tell(g, targets);
+    if (!targets || !pool || choose(&c, m, targets, &n, &err) || write_model(&c, g, targets, n, pool, &err)) die_err(&err);
+    tell(g, targets, n);
     dw_pool_free(pool);
+    for (size_t i = 0; i < n; i++) free(targets[i].own_weight);
     free(targets);
     quant_recipe_release(&c.recipe);
     quant_weights_release(&c.weights);
+    quant_cold_release(&c.cold);
+    if (o.hot) dw_plan_release(&c.plan);
     dw_model_close(m);
     return 0;
 }

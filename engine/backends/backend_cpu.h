@@ -1,7 +1,7 @@
 /* backend_cpu.h - inside of the cpu backend: what a step knows, and its two ways to compute.
  *
  *   few   1..DW_DOT_MAX_COLS tokens that need not be exact: every thread norms and packs the tokens for itself and takes
- *         weight rows with the dot kernels; no barrier inside a step.
+ *         weight rows with the dot kernels; no barrier inside a step (but between the two parts of a down, cold.h).
  *   many  all other passes: tokens are packed once by all threads, barrier, then matrix products by pieces of rows.
  *
  * Work is cut into numbered pieces.  In `few` each thread owns a contiguous share of nine tenths of them (the same rows for
@@ -79,8 +79,8 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int end, int first_to
 /* Few: the tokens' vectors, packed once in each form that the step's matrices ask for. */
 typedef struct dw_vectors {
     const dw_step *s;
-    const float *x; // (n_cols, n)
-    int n_cols, n;
+    const float *x; // (n_cols, n), rows ldx apart
+    int n_cols, n, ldx;
     bool packed[2]; // by dw_act_form
     uint8_t *act[2];
 } dw_vectors;

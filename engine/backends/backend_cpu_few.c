@@ -10,7 +10,7 @@ size_t dw_few_scratch_bytes(int n_max) {
 /* Scratch: normed vectors, then both packed forms. */
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n) {
     uint8_t *at = scratch + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
-    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
+    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
 }
 
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
@@ -33,7 +33,7 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int fir
     const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
     if (!v->packed[kernel->form]) {
         for (int c = 0; c < v->n_cols; c++)
-            dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->n, v->n, v->act[kernel->form] + (size_t)c * stride);
+            dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->ldx, v->n, v->act[kernel->form] + (size_t)c * stride);
         v->packed[kernel->form] = true;
     }
     int asked = 0;
@@ -92,6 +92,13 @@ void dw_few_attn_out(const dw_step *s, int l) {
     add_product(s, &v, &w->o, &w->o_bias);
 }
 
+/* dw_dot_rows of a matrix whose last rows stand in a second one (cold.h); lists are for matrices in one part. */
+static void dot_rows_of_parts(dw_vectors *v, const dw_tensor *w, const dw_tensor *cold, const int32_t *list, int first, int n_rows, float *y) {
+    const int n_hot = (int)w->ne[1], left = n_hot > first ? n_hot - first : 0, here = cold->name ? dw_smaller(left, n_rows) : n_rows;
+    if (here) dw_dot_rows(v, w, list, first, here, y, (size_t)n_rows);
+    if (here < n_rows) dw_dot_rows(v, cold, NULL, first + here - n_hot, n_rows - here, y + here, (size_t)n_rows);
+}
+
 void dw_few_ffn_neurons(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     const int32_t *list = s->p->selected;
@@ -99,8 +106,8 @@ void dw_few_ffn_neurons(const dw_step *s, int l) {
     dw_vectors v = dw_normed(s, &w->ffn_norm);
     dw_pieces pieces = dw_pieces_of_rows(s, n_all);
     for (int first, n; dw_next_rows(s, &pieces, n_all, &first, &n);) {
-        dw_dot_rows(&v, &w->gate, list, first, n, s->gate, (size_t)n);
-        dw_dot_rows(&v, &w->up, list, first, n, s->up, (size_t)n);
+        dot_rows_of_parts(&v, &w->gate, &w->gate_cold, list, first, n, s->gate);
+        dot_rows_of_parts(&v, &w->up, &w->up_cold, list, first, n, s->up);
         dw_finish_neurons(s, l, first, first + n, 0, v.n_cols);
     }
     if (s->ith == 0) dw_count_dense(s->p, l, true);
@@ -109,8 +116,14 @@ void dw_few_ffn_neurons(const dw_step *s, int l) {
 
 void dw_few_ffn_down(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
-    dw_vectors v = dw_vectors_of(s, s->kernel, s->p->neuron, s->p->n_tokens, w->n_ff);
+    dw_vectors v = dw_vectors_of(s, s->kernel, s->p->neuron, s->p->n_tokens, w->n_ff - w->n_cold);
+    v.ldx = w->n_ff;
     add_product(s, &v, &w->down, &w->down_bias);
+    if (!w->n_cold) return;
+    dw_pool_barrier(s->p->pool, s->ith);
+    v = dw_vectors_of(s, s->kernel, s->p->neuron + w->down.ne[0], s->p->n_tokens, w->n_cold);
+    v.ldx = w->n_ff;
+    add_product(s, &v, &w->down_cold, &(dw_tensor){0});
 }
 
 void dw_few_logits(const dw_step *s, const float *hidden, int n, float *logits) {

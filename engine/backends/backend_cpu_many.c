@@ -30,22 +30,24 @@ static group group_in(const uint8_t *packed, int i, int n_tokens, int n) {
 
 static group group_of(const dw_step *s, int i, int n_tokens, int n) { return group_in(s->shared, i, n_tokens, n); }
 
-/* Packs x (n_tokens, n) for the matrices; behind the barrier all groups are there. */
-static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x, int n_tokens, int n, const dw_tensor *const *w, int n_matrices) {
+/* Packs x (n_tokens, n), rows ldx apart, for the matrices; behind the barrier all groups are there. */
+static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x, int ldx, int n_tokens, int n, const dw_tensor *const *w,
+                              int n_matrices) {
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
         const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->exact);
         if (f > form) form = f;
     }
     for (int t = 0; t < n_tokens; t += DW_GEMM_TOKENS)
-        dw_gemm_pack(s->level, form, x + (size_t)t * (size_t)n, (size_t)n, dw_smaller(DW_GEMM_TOKENS, n_tokens - t), n,
+        dw_gemm_pack(s->level, form, x + (size_t)t * (size_t)ldx, (size_t)ldx, dw_smaller(DW_GEMM_TOKENS, n_tokens - t), n,
                      packed + dw_gemm_pack_bytes(t, n), s->ith, s->n_threads);
     dw_pool_barrier(s->p->pool, s->ith);
     return form;
 }
 
 static dw_gemm_form pack(const dw_step *s, const float *x, int n_tokens, const dw_tensor *const *w, int n_matrices) {
-    return pack_into(s, s->shared, x, n_tokens, (int)w[0]->ne[0], w, n_matrices);
+    const int n = (int)w[0]->ne[0];
+    return pack_into(s, s->shared, x, n, n_tokens, n, w, n_matrices);
 }
 
 static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
@@ -81,12 +83,12 @@ void dw_many_qkv(const dw_step *s, int l) {
     }
 }
 
-/* x += W v + bias for v (n_tokens, columns of W). */
-static void add_product(const dw_step *s, const float *v, const dw_tensor *w, const dw_tensor *bias) {
+/* x += W v + bias for v (n_tokens, columns of W), rows of v ldv apart. */
+static void add_product(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias) {
     const dw_pass *p = s->p;
     const int n_rows = (int)w->ne[1], rows = rows_of_piece(s, n_rows, 32), n_pieces = count(n_rows, rows);
     const float *b = dw_floats(bias);
-    const dw_gemm_form form = pack(s, v, p->n_tokens, &w, 1);
+    const dw_gemm_form form = pack_into(s, s->shared, v, ldv, p->n_tokens, (int)w->ne[0], &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, (int)w->ne[0]);
@@ -99,7 +101,7 @@ static void add_product(const dw_step *s, const float *v, const dw_tensor *w, co
 
 void dw_many_attn_out(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
-    add_product(s, s->p->mix, &w->o, &w->o_bias);
+    add_product(s, s->p->mix, (int)w->o.ne[0], &w->o, &w->o_bias);
 }
 
 /* ---- FFN ------------------------------------------------------------------------------------------------------ */
@@ -149,7 +151,7 @@ static void compute_hidden(const dw_step *s, int l, dw_gemm_form form) {
 static void compute_scores(const dw_step *s, int l) {
     const dw_tensor *b = &s->p->net->layer[l].sparse.pred_b;
     const dw_gated g = dw_gated_of(s);
-    const dw_gemm_form form = pack_into(s, g.packed, g.hidden[l % 2], s->p->n_tokens, (int)b->ne[0], &b, 1);
+    const dw_gemm_form form = pack_into(s, g.packed, g.hidden[l % 2], (int)b->ne[0], s->p->n_tokens, (int)b->ne[0], &b, 1);
     own_rows(s, l, form, b, g.packed, to_flags);
 }
 
@@ -211,6 +213,16 @@ static void gated_neurons(const dw_step *s, int l, dw_gemm_form form) {
     }
 }
 
+/* Rows of a matrix whose last ones may stand in a second one (cold.h); lists are for matrices in one part. */
+static void product_of_parts(const dw_step *s, dw_gemm_form form, const dw_tensor *w, const dw_tensor *cold, const int32_t *list, int first,
+                             int n_rows, group g, float *y) {
+    const int n_hot = (int)w->ne[1], left = n_hot > first ? n_hot - first : 0, here = cold->name ? dw_smaller(left, n_rows) : n_rows;
+    const size_t ldy = (size_t)n_rows;
+    if (here) dw_gemm_rows(s->level, form, w, list, (size_t)first, here, g.packed, g.n, y, ldy, s->kernel);
+    if (here < n_rows)
+        dw_gemm_rows(s->level, form, cold, NULL, (size_t)(first + here - n_hot), n_rows - here, g.packed, g.n, y + here, ldy, s->kernel);
+}
+
 static void dense_neurons(const dw_step *s, int l, dw_gemm_form form) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
@@ -221,8 +233,8 @@ static void dense_neurons(const dw_step *s, int l, dw_gemm_form form) {
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, p->net->hp.n_embd);
         const int first = i % n_pieces * rows, n = dw_smaller(rows, n_all - first);
-        dw_gemm_rows(s->level, form, &w->gate, list, (size_t)first, n, g.packed, g.n, s->gate, (size_t)n, s->kernel);
-        dw_gemm_rows(s->level, form, &w->up, list, (size_t)first, n, g.packed, g.n, s->up, (size_t)n, s->kernel);
+        product_of_parts(s, form, &w->gate, &w->gate_cold, list, first, n, g, s->gate);
+        product_of_parts(s, form, &w->up, &w->up_cold, list, first, n, g, s->up);
         dw_finish_neurons(s, l, first, first + n, g.first, g.n);
     }
     if (s->ith == 0) dw_count_dense(p, l, false);
@@ -233,6 +245,7 @@ void dw_many_ffn_neurons(const dw_step *s, int l) {
     const dw_layer *w = &p->net->layer[l];
     const dw_tensor *matrix[4] = {&w->gate, &w->up};
     int n_matrices = 2;
+    if (w->n_cold) matrix[n_matrices++] = &w->gate_cold, matrix[n_matrices++] = &w->up_cold; // in no gated model
     if (dw_needs_hidden(p, l)) matrix[n_matrices++] = &w->sparse.pred_a;
     if (dw_gives_hidden(p, l)) matrix[n_matrices++] = &p->net->layer[l + 1].sparse.pred_a;
     norm_tokens(s, &w->ffn_norm);
@@ -244,7 +257,10 @@ void dw_many_ffn_neurons(const dw_step *s, int l) {
 
 void dw_many_ffn_down(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
-    add_product(s, s->p->neuron, &w->down, &w->down_bias);
+    add_product(s, s->p->neuron, w->n_ff, &w->down, &w->down_bias);
+    if (!w->n_cold) return;
+    dw_pool_barrier(s->p->pool, s->ith);
+    add_product(s, s->p->neuron + w->down.ne[0], w->n_ff, &w->down_cold, &(dw_tensor){0});
 }
 
 /* x += sum over neurons of a_j d_j + bias, d_j the rows of the transposed down. */
@@ -255,7 +271,7 @@ void dw_many_gated_down(const dw_step *s, int l) {
     const int block = w->type->block > 32 ? w->type->block : 32;
     const int n_embd = (int)w->ne[0], n_ff = (int)w->ne[1], columns = rows_of_piece(s, n_embd, block), n_pieces = count(n_embd, columns);
     const float *b = dw_floats(&layer->down_bias);
-    const dw_gemm_form form = pack_into(s, s->shared, p->neuron, p->n_tokens, n_ff, &w, 1);
+    const dw_gemm_form form = pack_into(s, s->shared, p->neuron, n_ff, p->n_tokens, n_ff, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, n_ff);

@@ -99,15 +99,15 @@ typedef struct row_range { // rows first .. end - 1, or of a list the entries fi
     const int32_t *list;
 } row_range;
 
-/* out(ctx, r, t, w_r . x_t + bias_r) for the rows r and all tokens of x (n_tokens, w->ne[0]). */
-static void product(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x, int n_tokens, sink out,
-                    void *ctx) {
+/* out(ctx, r, t, w_r . x_t + bias_r) for the rows r and all tokens of x (n_tokens, w->ne[0]), rows of x ldx apart. */
+static void product_of(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x, size_t ldx, int n_tokens,
+                       sink out, void *ctx) {
     const size_t n = w->ne[0];
     double acc[ROWS][TILE];
     for (int t0 = 0; t0 < n_tokens; t0 += TILE) {
         const int left = n_tokens - t0, width = left < TILE ? left : TILE, padded = width == 1 ? 1 : TILE;
         for (size_t k = 0; k < n; k++)
-            for (int t = 0; t < padded; t++) s->xt[k * (size_t)padded + (size_t)t] = t < width ? x[(size_t)(t0 + t) * n + k] : 0;
+            for (int t = 0; t < padded; t++) s->xt[k * (size_t)padded + (size_t)t] = t < width ? x[(size_t)(t0 + t) * ldx + k] : 0;
         for (size_t i = range.first; i < range.end; i += ROWS) {
             size_t row[ROWS];
             const size_t n_rows = range.end - i < ROWS ? range.end - i : ROWS;
@@ -123,6 +123,11 @@ static void product(const scratch *s, const dw_tensor *w, const dw_tensor *bias,
             }
         }
     }
+}
+
+static void product(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x, int n_tokens, sink out,
+                    void *ctx) {
+    product_of(s, w, bias, range, x, w->ne[0], n_tokens, out, ctx);
 }
 
 typedef struct matrix_sink {
@@ -280,7 +285,7 @@ static void attn_out(dw_pass *p, int l, int ith, int n_threads) {
 static double silu(double x) { return x / (1 + exp(-x)); }
 
 typedef struct ffn_sink {
-    float *gate, *neuron;
+    float *gate, *neuron; // of the first row
     size_t n_ff;
     bool is_up; // first gate, then up
     const uint8_t *open; // flags of a gated layer, or NULL: all are
@@ -294,13 +299,31 @@ static void to_neurons(void *ctx, size_t row, int token, double sum) {
     else f->gate[i] = (float)silu(sum);
 }
 
+/* Values first and following of a vector. */
+static dw_tensor values_from(const dw_tensor *vector, size_t first) {
+    dw_tensor t = *vector;
+    if (t.name) t.data += first * sizeof(float);
+    return t;
+}
+
+/* The neurons of one pair of matrices: the layer's, or its cold ones. */
+static void neurons_of(dw_pass *p, const dw_layer *w, bool is_cold, row_range rows, int ith) {
+    const scratch s = scratch_of(p, ith);
+    const size_t first = is_cold ? (size_t)(w->n_ff - w->n_cold) : 0;
+    ffn_sink f = {.gate = p->gate + first, .neuron = p->neuron + first, .n_ff = (size_t)w->n_ff};
+    for (int up = 0; up < 2; up++) {
+        const dw_tensor *m = up ? is_cold ? &w->up_cold : &w->up : is_cold ? &w->gate_cold : &w->gate;
+        const dw_tensor bias = values_from(up ? &w->up_bias : &w->gate_bias, first);
+        f.is_up = up;
+        product(&s, m, &bias, rows, p->h, p->n_tokens, to_neurons, &f);
+    }
+}
+
 static void dense_neurons(dw_pass *p, int l, int ith, int n_threads) {
     const dw_layer *w = &p->net->layer[l];
-    const scratch s = scratch_of(p, ith);
     const size_t n_ff = (size_t)w->n_ff;
-    row_range rows = share(p->selected ? (size_t)p->n_selected : n_ff, ith, n_threads);
+    row_range rows = share(p->selected ? (size_t)p->n_selected : (size_t)(w->n_ff - w->n_cold), ith, n_threads);
     rows.list = p->selected;
-    ffn_sink f = {.gate = p->gate, .neuron = p->neuron, .n_ff = n_ff};
     if (p->selected) { // neurons that are not computed count as zero
         for (int t = ith; t < p->n_tokens; t += n_threads) {
             memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
@@ -308,11 +331,8 @@ static void dense_neurons(dw_pass *p, int l, int ith, int n_threads) {
         }
         dw_pool_barrier(p->pool, ith);
     }
-    for (int up = 0; up < 2; up++) {
-        const dw_tensor *m = up ? &w->up : &w->gate, *bias = up ? &w->up_bias : &w->gate_bias;
-        f.is_up = up;
-        product(&s, m, bias, rows, p->h, p->n_tokens, to_neurons, &f);
-    }
+    neurons_of(p, w, false, rows, ith);
+    if (w->n_cold) neurons_of(p, w, true, share((size_t)w->n_cold, ith, n_threads), ith);
     if (ith == 0) dw_count_dense(p, l, false);
 }
 
@@ -404,10 +424,18 @@ static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
     if (dw_gives_hidden(p, l)) hidden(p, l + 1, ith, n_threads);
 }
 
+/* x += Wdown neuron, for the rows of this thread, of both parts. */
+static void add_down(dw_pass *p, const dw_layer *w, int ith, int n_threads) {
+    const scratch s = scratch_of(p, ith);
+    const size_t d = w->down.ne[1], n_ff = (size_t)w->n_ff;
+    const row_range rows = share(d, ith, n_threads);
+    product_of(&s, &w->down, &w->down_bias, rows, p->neuron, n_ff, p->n_tokens, add, &(matrix_sink){p->x, d});
+    if (w->n_cold) product_of(&s, &w->down_cold, NULL, rows, p->neuron + w->down.ne[0], n_ff, p->n_tokens, add, &(matrix_sink){p->x, d});
+}
+
 static void ffn_down(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_layer *w = &p->net->layer[l];
     if (dw_is_gated(p, l)) add_open_rows(p, l, ith, n_threads);
-    else matrix(p, &w->down, &w->down_bias, p->neuron, add, p->x, ith, n_threads);
+    else add_down(p, &p->net->layer[l], ith, n_threads);
 }
 
 /* ---- head ------------------------------------------------------------------------------------------------ */

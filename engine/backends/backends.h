@@ -35,6 +35,9 @@ typedef struct dw_layer {
     dw_tensor ffn_norm;              // (n_embd)
     dw_tensor gate, up, gate_bias, up_bias; // (n_ff, n_embd)
     dw_tensor down, down_bias;       // (n_embd, n_ff)
+    int n_cold;                      // the last neurons, which gate, up and down do not hold (cold.h); 0: they hold all
+    dw_tensor gate_cold, up_cold;    // (n_cold, n_embd)
+    dw_tensor down_cold;             // (n_embd, n_cold)
     dw_layer_gate sparse;            // absent: down_t.name is NULL
 } dw_layer;
 

@@ -95,5 +95,6 @@ void dw_count_dense(const dw_pass *p, int l, bool few) {
     if (!few) return;
     c->n_few++;
     c->n_computed += n;
-    c->n_bytes += n * (dw_tensor_row_bytes(&w->gate) + dw_tensor_row_bytes(&w->up)) + w->down.n_bytes;
+    c->n_bytes += (n - (uint64_t)w->n_cold) * (dw_tensor_row_bytes(&w->gate) + dw_tensor_row_bytes(&w->up)) + w->down.n_bytes +
+                  w->gate_cold.n_bytes + w->up_cold.n_bytes + w->down_cold.n_bytes;
 }

@@ -7,6 +7,7 @@
  *             a layer may have no attention
  *   openelm   carries tied qwen3 with widths that differ by layer; q, k, v fused
  * Keys and tensor names: llama.cpp src/llama-arch.cpp; which architecture reads what: its src/models folder. */
+#include "formats/cold.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -267,14 +268,39 @@ static int bind_attention(binder *b, const dw_arch *arch, const dw_hparams *hp, 
     return bind(b, "attn_output.weight", n_q, d, true, &w->o) || bind(b, "attn_output.bias", d, 0, false, &w->o_bias) ? -1 : 0;
 }
 
+static int bind_cold(binder *b, size_t d, size_t n_cold, dw_layer *w) {
+    return bind(b, "ffn_gate_cold.weight", d, n_cold, true, &w->gate_cold) || bind(b, "ffn_up_cold.weight", d, n_cold, true, &w->up_cold) ||
+                   bind(b, "ffn_down_cold.weight", n_cold, d, true, &w->down_cold)
+               ? -1
+               : 0;
+}
+
 static int bind_ffn(binder *b, const dw_hparams *hp, dw_layer *w) {
-    const size_t d = (size_t)hp->n_embd, n_ff = (size_t)w->n_ff;
-    return bind(b, "ffn_norm.weight", d, 0, true, &w->ffn_norm) || bind(b, "ffn_gate.weight", d, n_ff, true, &w->gate) ||
-                   bind(b, "ffn_up.weight", d, n_ff, true, &w->up) || bind(b, "ffn_down.weight", n_ff, d, true, &w->down) ||
+    const size_t d = (size_t)hp->n_embd, n_ff = (size_t)w->n_ff, n_hot = n_ff - (size_t)w->n_cold;
+    if (w->n_cold && bind_cold(b, d, (size_t)w->n_cold, w)) return -1;
+    return bind(b, "ffn_norm.weight", d, 0, true, &w->ffn_norm) || bind(b, "ffn_gate.weight", d, n_hot, true, &w->gate) ||
+                   bind(b, "ffn_up.weight", d, n_hot, true, &w->up) || bind(b, "ffn_down.weight", n_hot, d, true, &w->down) ||
                    bind(b, "ffn_gate.bias", n_ff, 0, false, &w->gate_bias) || bind(b, "ffn_up.bias", n_ff, 0, false, &w->up_bias) ||
                    bind(b, "ffn_down.bias", d, 0, false, &w->down_bias)
                ? -1
                : 0;
+}
+
+/* How many neurons of each layer are cold: none, unless the file is in two parts. */
+static int read_cold_widths(dw_model *m, dw_err *err) {
+    const dw_hparams *hp = &m->net.hp;
+    uint32_t n_cold[MAX_LAYERS] = {0};
+    if (dw_gguf_u32s(m->gguf, DW_KEY_COLD_LENGTH, n_cold, (size_t)hp->n_layer, err) < 0) return -1;
+    for (int l = 0; l < hp->n_layer; l++) {
+        dw_layer *w = &m->net.layer[l];
+        if (n_cold[l] >= (uint32_t)hp->n_ff[l])
+            return dw_fail(err, "key '" DW_KEY_COLD_LENGTH "' is %u for layer %d of %d neurons", n_cold[l], l, hp->n_ff[l]);
+        w->n_cold = (int)n_cold[l];
+        if (w->n_cold && (hp->n_ff[l] - w->n_cold) % DW_HOT_MULTIPLE)
+            return dw_fail(err, "layer %d: %d hot neurons are no multiple of %d", l, hp->n_ff[l] - w->n_cold, DW_HOT_MULTIPLE);
+        m->is_in_two_parts |= n_cold[l] > 0;
+    }
+    return 0;
 }
 
 /* A transposed down makes a gated layer; a predictor is four tensors more, or none. */
@@ -292,6 +318,7 @@ static int bind_gate(binder *b, const dw_model *m, dw_layer *w) {
     }
     if (any && !g->down_t.name) return dw_fail(b->err, "tensor '%sffn_down_t.weight' is missing beside '%s'", b->prefix, any->name);
     if (!g->down_t.name) return 0;
+    if (m->is_in_two_parts) return dw_fail(b->err, "tensor '%sffn_down_t.weight': a model with cold neurons cannot be gated too", b->prefix);
     if (dw_model_gate_group(m, &g->group, b->err)) return -1;
     if (!any) return 0;
     const size_t rank = a ? a->ne[1] : 1, n_groups = (n_ff + (size_t)g->group - 1) / (size_t)g->group; // without A bind fails
@@ -335,7 +362,7 @@ static int bind_tensors(dw_model *m, dw_err *err) {
     if (bind_rope_freqs(m, &b)) return -1;
 
     net->layer = dw_alloc((size_t)hp->n_layer, sizeof *net->layer, "layers", err);
-    if (!net->layer) return -1;
+    if (!net->layer || read_cold_widths(m, err)) return -1;
     for (int l = 0; l < hp->n_layer; l++) {
         char prefix[24];
         snprintf(prefix, sizeof prefix, "blk.%d.", l);

@@ -43,6 +43,11 @@ int dw_model_need_tokenizer(dw_model *m, dw_err *err) {
     return m->tokenizer ? 0 : -1;
 }
 
+int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {
+    if (!m->is_in_two_parts) return 0;
+    return dw_fail(err, "'%s' has its FFN in two parts (hot and cold), of which this cannot be done; give the model that it was made of", dw_gguf_path(m->gguf));
+}
+
 /* What gate and train add (formats/sparse.h) is no weight of the model: down's transposed copy is down once more. */
 static bool is_dense_weight(const dw_tensor *t) { return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_"); }
 

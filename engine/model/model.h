@@ -26,6 +26,7 @@ struct dw_model {
     const dw_arch *arch;
     dw_net net;
     int *widths;          // memory behind hp.n_ff, n_head, n_head_kv
+    bool is_in_two_parts; // a layer has hot and cold neurons
     float *rope_factors;  // (head_dim/2): divides the frequency of each pair; all 1 without scaling
     float rope_magnitude; // multiplies cos and sin (yarn)
     dw_vocab vocab;

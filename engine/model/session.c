@@ -229,6 +229,7 @@ void dw_session_set_tap(dw_session *s, const dw_tap *tap) { s->tap = tap ? *tap 
 
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
+    if (sel && dw_model_need_whole_ffn(s->model, err)) return -1;
     for (int l = 0; sel && l < hp->n_layer; l++) {
         const int32_t *list = sel->neuron[l];
         if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list of %d neurons", l, sel->n[l]);

@@ -26,6 +26,7 @@ static int probe_source(const dw_tensor *a, const dw_tensor *b, int l, dw_err *e
 
 int dw_model_check_source(const dw_model *m, const dw_model *source, dw_err *err) {
     const dw_hparams *a = &m->net.hp, *b = &source->net.hp;
+    if (dw_model_need_whole_ffn(source, err)) return -1;
     if (a->n_layer != b->n_layer || a->n_embd != b->n_embd)
         return dw_fail(err, "the source has %d layers of width %d, the model %d of %d", b->n_layer, b->n_embd, a->n_layer, a->n_embd);
     for (int l = 0; l < a->n_layer; l++) {
