@@ -1,8 +1,6 @@
 /* kernels_axpy_avx2.c - adding up rows with AVX2, FMA and F16C.
  *
- * As kernels_axpy_avx512.c with vectors half as wide: a block of 32 becomes four vectors of F32.  Four-bit codes are
- * converted as they are, 0..15; the 8 that Q4_0 takes off is the same for all 32 values of a block and is taken off y
- * once for all rows of a bundle. */
+ * As kernels_axpy_avx512.c with vectors half as wide: Q4_0 in fixed point, pairs of rows; the others as F32. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
 
@@ -14,25 +12,11 @@
 
 enum { MOST_COLS = 2 };
 
-/* ---- blocks of 32 ------------------------------------------------------------------------------------------- */
-
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
-
-// The block at p without its scale and offset, eight values each.
-INLINE void unscaled(dw_qtype type, const uint8_t *p, __m256 v[4]) {
-    if (type == DW_Q8_0) {
-        for (int k = 0; k < 4; k++) v[k] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64(p + 2 + 8 * k)));
-        return;
-    }
-    for (int k = 0; k < 2; k++) {
-        const __m256i codes = _mm256_cvtepu8_epi32(load64(p + 2 + 8 * k));
-        v[k] = _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(15)));
-        v[k + 2] = _mm256_cvtepi32_ps(_mm256_srli_epi32(codes, 4));
-    }
-}
+INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 
 // Scales of the eight blocks at p; those behind the n_blocks that exist are copies of the last one's.
-INLINE __m256 block_scales(const uint8_t *p, int bytes, int n_blocks) {
+INLINE __m256 scales_up_to(const uint8_t *p, int bytes, int n_blocks) {
     __m128i h = _mm_setzero_si128();
 #define PUT(k) h = _mm_insert_epi16(h, dw_le16(p + (k < n_blocks ? k : n_blocks - 1) * bytes), k)
     PUT(0), PUT(1), PUT(2), PUT(3), PUT(4), PUT(5), PUT(6), PUT(7);
@@ -40,46 +24,120 @@ INLINE __m256 block_scales(const uint8_t *p, int bytes, int n_blocks) {
     return _mm256_cvtph_ps(h);
 }
 
-INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
-                       float *y, size_t y_stride) {
-    const int bytes = record_bytes(type) / 8;
+INLINE __m256 block_scales(const uint8_t *p, int bytes, int n_blocks) {
+    return n_blocks == BLOCKS ? scales_up_to(p, bytes, BLOCKS) : scales_up_to(p, bytes, n_blocks);
+}
+
+/* ---- Q4_0: pairs of rows in 16 bits ------------------------------------------------------------------------- */
+
+typedef struct factors { // of a record's blocks
+    int32_t pair[AXPY_ROWS / 2][BLOCKS]; // two rows' factors, 16 bits each
+    int32_t offset[BLOCKS];              // -8 times the sum of all rows'
+    float unit[BLOCKS];
+} factors;
+
+INLINE void store_ints(int32_t *to, __m256i v) { _mm256_storeu_si256((__m256i *)(void *)to, v); }
+
+// A block whose products are all below 2^-100 counts as zero; a number that is not finite makes its blocks NaN.
+INLINE void make_factors(const bundle *b, int n_rows, size_t at, int n_blocks, const float *a, factors *f) {
+    __m256 product[AXPY_ROWS], largest = _mm256_setzero_ps(), poison = _mm256_setzero_ps();
+    for (int r = 0; r < n_rows; r++) {
+        product[r] = _mm256_mul_ps(block_scales(b->row[r] + at, 18, n_blocks), _mm256_set1_ps(a[r]));
+        largest = _mm256_max_ps(largest, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), product[r]));
+        poison = _mm256_fmadd_ps(product[r], _mm256_setzero_ps(), poison);
+    }
+    const __m256 some = _mm256_cmp_ps(largest, _mm256_set1_ps(0x1p-100f), _CMP_GE_OQ);
+    const __m256 inverse = _mm256_and_ps(some, _mm256_div_ps(_mm256_set1_ps(32767), largest));
+    __m256i sum = _mm256_setzero_si256();
+    for (int r = 0; r < n_rows; r += 2) {
+        const __m256i even = _mm256_cvtps_epi32(_mm256_mul_ps(product[r], inverse));
+        const __m256i odd = r + 1 < n_rows ? _mm256_cvtps_epi32(_mm256_mul_ps(product[r + 1], inverse))
+                                           : _mm256_setzero_si256();
+        sum = _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+        store_ints(f->pair[r / 2], _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa));
+    }
+    store_ints(f->offset, _mm256_slli_epi32(_mm256_sub_epi32(_mm256_setzero_si256(), sum), 3));
+    _mm256_storeu_ps(f->unit, _mm256_fmadd_ps(largest, _mm256_set1_ps(1 / 32767.0f), poison));
+}
+
+INLINE __m256i add_pairs(__m256i sum, __m256i codes, __m256i pair) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, pair));
+}
+
+INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride, float *y,
+                     size_t y_stride) {
     for (int i = 0; i < n; i += RECORD) {
         const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
-        const size_t at = (size_t)(i / 32 * bytes);
-        float factor[MOST_COLS][AXPY_ROWS][BLOCKS], offset[MOST_COLS][BLOCKS];
-        __m256 all[MOST_COLS] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-        const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, record_bytes(type));
-        for (int r = 0; r < n_rows; r++) {
-            const uint8_t *p = b->row[r] + at;
-            const __m256 scale = n_blocks == BLOCKS ? block_scales(p, bytes, BLOCKS) : block_scales(p, bytes, n_blocks);
-            for (int c = 0; c < n_cols; c++) {
-                const __m256 f = _mm256_mul_ps(scale, _mm256_set1_ps(a[(size_t)c * a_stride + (size_t)r]));
-                _mm256_storeu_ps(factor[c][r], f);
-                all[c] = _mm256_add_ps(all[c], f);
+        const size_t at = (size_t)(i / 32 * 18);
+        const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, 18 * BLOCKS);
+        factors f[MOST_COLS];
+        for (int c = 0; c < n_cols; c++) make_factors(b, n_rows, at, n_blocks, a + (size_t)c * a_stride, &f[c]);
+        for (int k = 0; k < n_blocks; k++) {
+            __m256i sum[MOST_COLS][4]; // of eight columns each
+            if (k < n_rows) prefetch_row(next, k, 18 * BLOCKS);
+            for (int c = 0; c < n_cols; c++)
+                for (int j = 0; j < 4; j++) sum[c][j] = _mm256_set1_epi32(f[c].offset[k]);
+            for (int r = 0; r < n_rows; r += 2) {
+                const size_t codes = at + (size_t)(18 * k + 2);
+                const __m128i p = load128(b->row[r] + codes), q = load128(b->row[r + 1 < n_rows ? r + 1 : r] + codes);
+                const __m256i two[2] = {_mm256_cvtepu8_epi16(_mm_unpacklo_epi8(p, q)),
+                                        _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(p, q))};
+                for (int c = 0; c < n_cols; c++) {
+                    const __m256i pair = _mm256_set1_epi32(f[c].pair[r / 2][k]);
+                    for (int j = 0; j < 2; j++) {
+                        sum[c][j] = add_pairs(sum[c][j], _mm256_and_si256(two[j], _mm256_set1_epi16(15)), pair);
+                        sum[c][j + 2] = add_pairs(sum[c][j + 2], _mm256_srli_epi16(two[j], 4), pair);
+                    }
+                }
             }
+            for (int c = 0; c < n_cols; c++)
+                for (int j = 0; j < 4; j++) {
+                    float *to = y + (size_t)c * y_stride + i + 32 * k + 8 * j;
+                    const __m256 unit = _mm256_set1_ps(f[c].unit[k]);
+                    _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[c][j]), unit, _mm256_loadu_ps(to)));
+                }
         }
-        for (int c = 0; c < n_cols; c++)
-            _mm256_storeu_ps(offset[c], _mm256_mul_ps(all[c], _mm256_set1_ps(type == DW_Q4_0 ? -8 : 0)));
+    }
+}
+
+/* ---- Q8_0 --------------------------------------------------------------------------------------------------- */
+
+INLINE void add_q8_0(int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride, float *y,
+                     size_t y_stride) {
+    for (int i = 0; i < n; i += RECORD) {
+        const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
+        const size_t at = (size_t)(i / 32 * 34);
+        const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, 34 * BLOCKS);
+        float factor[MOST_COLS][AXPY_ROWS][BLOCKS];
+        for (int r = 0; r < n_rows; r++) {
+            const __m256 scale = block_scales(b->row[r] + at, 34, n_blocks);
+            for (int c = 0; c < n_cols; c++)
+                _mm256_storeu_ps(factor[c][r],
+                                 _mm256_mul_ps(scale, _mm256_set1_ps(a[(size_t)c * a_stride + (size_t)r])));
+        }
         for (int k = 0; k < n_blocks; k++) {
             float *to = y + i + 32 * k;
             __m256 sum[MOST_COLS][4];
-            for (int r = k; r < n_rows; r += BLOCKS) prefetch_row(next, r, record_bytes(type));
+            if (k < n_rows) prefetch_row(next, k, 34 * BLOCKS);
             for (int c = 0; c < n_cols; c++)
+                for (int j = 0; j < 4; j++) sum[c][j] = _mm256_loadu_ps(to + (size_t)c * y_stride + 8 * j);
+            for (int r = 0; r < n_rows; r++)
                 for (int j = 0; j < 4; j++) {
-                    sum[c][j] = _mm256_loadu_ps(to + (size_t)c * y_stride + 8 * j);
-                    if (type == DW_Q4_0) sum[c][j] = _mm256_add_ps(sum[c][j], _mm256_set1_ps(offset[c][k]));
+                    const __m128i bytes = load64(b->row[r] + at + (size_t)(34 * k + 2 + 8 * j));
+                    const __m256 v = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+                    for (int c = 0; c < n_cols; c++)
+                        sum[c][j] = _mm256_fmadd_ps(v, _mm256_set1_ps(factor[c][r][k]), sum[c][j]);
                 }
-            for (int r = 0; r < n_rows; r++) {
-                __m256 v[4];
-                unscaled(type, b->row[r] + at + k * bytes, v);
-                for (int c = 0; c < n_cols; c++)
-                    for (int j = 0; j < 4; j++)
-                        sum[c][j] = _mm256_fmadd_ps(v[j], _mm256_set1_ps(factor[c][r][k]), sum[c][j]);
-            }
             for (int c = 0; c < n_cols; c++)
                 for (int j = 0; j < 4; j++) _mm256_storeu_ps(to + (size_t)c * y_stride + 8 * j, sum[c][j]);
         }
     }
+}
+
+INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
+                       float *y, size_t y_stride) {
+    if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, b, n, a, a_stride, y, y_stride);
+    else add_q8_0(n_cols, n_rows, b, n, a, a_stride, y, y_stride);
 }
 
 /* ---- F32, F16, BF16 ----------------------------------------------------------------------------------------- */
