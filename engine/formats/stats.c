@@ -1,12 +1,6 @@
-/* stats.c - activation statistics in memory and as an HDF5 file (layout at the head of stats.h).
- *
- * A file is made in memory by the HDF5 library and written by dw_out, so that a full disk costs one sentence; the library
- * ends badly when its own writes fail.  Reading, the checksum comes first, then only what this file writes is accepted:
- * hard links, plain types, no filters but shuffle and deflate, no storage outside the file, datasets no larger than their
- * bytes in the file explain. */
-#include "formats/stats.h"
+/* stats.c - activation statistics in memory and as an HDF5 file (layout at the head of stats.h, guard in h5.h). */
+#include "formats/h5.h"
 
-#include <hdf5.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +10,8 @@ const char *const dw_stats_input_names[DW_STATS_N_INPUTS] = {"attn_in", "attn_mi
 
 enum {
     VERSION = 1,
-    USER_BLOCK = 512,
     MAX_LAYERS = 1024,
-    MAX_WIDTH = 1 << 24,
-    MAX_TEXTS = 1 << 20,
-    MOST_DEFLATED = 1100, // deflate makes at most 1032 bytes of one
-    CHUNK_ROWS = 256,
+    MAX_WIDTH = DW_H5_MAX_ROWS,
 };
 
 static const char magic[] = "deadwood stats 1\n";
@@ -122,7 +112,7 @@ static int make_room(const item *it, size_t n_used, size_t n_text, dw_err *err) 
 
 int dw_stats_reserve(dw_stats *s, size_t n_text, dw_err *err) {
     if (n_text <= s->cap_text) return 0;
-    if (n_text > MAX_TEXTS) return dw_fail(err, "%zu texts are too many: statistics hold at most %d", n_text, MAX_TEXTS);
+    if (n_text > DW_H5_MAX_TEXTS) return dw_fail(err, "%zu texts are too many: statistics hold at most %d", n_text, DW_H5_MAX_TEXTS);
     dw_stats_text *text = dw_alloc(n_text, sizeof *text, "statistics", err);
     if (!text) return -1;
     if (s->n_text) memcpy(text, s->text, s->n_text * sizeof *text);
@@ -306,12 +296,7 @@ int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err) {
     return 0;
 }
 
-/* ---- HDF5: what both directions need -------------------------------------------------------------------------------- */
-
-static void quiet(void) {
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-    H5PLset_loading_state(0); // no filter comes from outside
-}
+/* ---- HDF5 ------------------------------------------------------------------------------------------------------------- */
 
 /* In the file, little endian; and in memory. */
 static hid_t file_type(kind k) {
@@ -321,98 +306,24 @@ static hid_t memory_type(kind k) {
     return k == F64 || k == F64_SQUARE ? H5T_NATIVE_DOUBLE : k == F32_MAGNITUDE ? H5T_NATIVE_FLOAT : k == U32 ? H5T_NATIVE_UINT32 : H5T_NATIVE_UINT64;
 }
 
-static hid_t string_type(void) {
-    const hid_t t = H5Tcopy(H5T_C_S1);
-    H5Tset_size(t, H5T_VARIABLE);
-    H5Tset_cset(t, H5T_CSET_UTF8);
-    return t;
-}
-
 /* ---- writing ----------------------------------------------------------------------------------------------------------- */
 
-/* Every call hands its identifiers to `keep`, which notes failures and closes at the end. */
-typedef struct h5 {
-    hid_t file, links, text;
-    bool failed;
-} h5;
-
-static hid_t space_of(size_t rows, size_t cols) {
-    const hsize_t dims[] = {rows, cols};
-    return H5Screate_simple(cols ? 2 : 1, dims, NULL);
+static void put_item(dw_h5_out *h, const item *it) {
+    dw_h5_put(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed, *(void **)it->array_pointer);
 }
 
-static void put_values(h5 *h, const char *path, hid_t type, hid_t in_memory, size_t rows, size_t cols, bool packed, const void *values) {
-    const hid_t space = space_of(rows, cols), how = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_obj_track_times(how, 0);
-    if (packed) {
-        const hsize_t chunk[] = {rows < CHUNK_ROWS ? rows : CHUNK_ROWS, cols};
-        H5Pset_chunk(how, 2, chunk);
-        H5Pset_shuffle(how);
-        H5Pset_deflate(how, 1);
-    }
-    const hid_t set = H5Dcreate2(h->file, path, type, space, h->links, how, H5P_DEFAULT);
-    if (set < 0 || H5Dwrite(set, in_memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) h->failed = true;
-    if (set >= 0) H5Dclose(set);
-    H5Pclose(how);
-    H5Sclose(space);
-}
-
-static void put_item(h5 *h, const item *it) {
-    put_values(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed, *(void **)it->array_pointer);
-}
-
-static void put_attribute(h5 *h, const char *name, hid_t type, hid_t in_memory, const void *value) {
-    const hid_t space = H5Screate(H5S_SCALAR), a = H5Acreate2(h->file, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
-    if (a < 0 || H5Awrite(a, in_memory, value) < 0) h->failed = true;
-    if (a >= 0) H5Aclose(a);
-    H5Sclose(space);
-}
-
-static void put_int(h5 *h, const char *name, int value) {
-    const int32_t v = value;
-    put_attribute(h, name, H5T_STD_I32LE, H5T_NATIVE_INT32, &v);
-}
-static void put_text(h5 *h, const char *name, const char *value) { put_attribute(h, name, h->text, h->text, &value); }
-
-static int put_texts(h5 *h, const dw_stats *s, dw_err *err) {
-    const size_t n = s->n_text;
-    const char **names = dw_alloc(n, sizeof *names, "texts", err), **hashes = dw_alloc(n, sizeof *hashes, "texts", err);
-    const char **blocks = dw_alloc(n, sizeof *blocks, "texts", err);
-    int32_t *window = dw_alloc(2 * n, sizeof *window, "texts", err);
-    uint64_t *n_tokens = dw_alloc(n, sizeof *n_tokens, "texts", err);
-    const bool ok = names && hashes && blocks && window && n_tokens;
-    for (size_t t = 0; ok && t < n; t++) {
-        names[t] = s->text[t].name;
-        hashes[t] = s->text[t].sha256;
-        blocks[t] = s->text[t].blocks ? s->text[t].blocks : "";
-        window[t] = s->text[t].first_window;
-        window[n + t] = s->text[t].n_windows;
-        n_tokens[t] = s->text[t].n_tokens;
-    }
-    if (ok) {
-        put_values(h, "texts/name", h->text, h->text, n, 0, false, names);
-        put_values(h, "texts/sha256", h->text, h->text, n, 0, false, hashes);
-        put_values(h, "texts/first_window", H5T_STD_I32LE, H5T_NATIVE_INT32, n, 0, false, window);
-        put_values(h, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, n, 0, false, window + n);
-        put_values(h, "texts/n_tokens", H5T_STD_U64LE, H5T_NATIVE_UINT64, n, 0, false, n_tokens);
-        put_values(h, "texts/blocks", h->text, h->text, n, 0, false, blocks);
-    }
-    free(names), free(hashes), free(blocks), free(window), free(n_tokens);
-    return ok ? 0 : -1;
-}
-
-static int put_all(h5 *h, const dw_stats *s, dw_err *err) {
-    put_int(h, "format_version", VERSION);
-    put_text(h, "model_sha256", s->model_sha256);
-    put_text(h, "model_arch", s->arch);
-    put_int(h, "n_layer", s->n_layer);
-    put_int(h, "n_embd", s->n_embd);
-    put_int(h, "n_ctx", s->n_ctx);
-    put_int(h, "skip", s->skip);
-    put_int(h, "hist_every", s->hist_every);
-    put_text(h, "backend", s->backend);
-    put_text(h, "arguments", s->arguments);
-    if (put_texts(h, s, err)) return -1;
+static int put_all(dw_h5_out *h, const dw_stats *s, dw_err *err) {
+    dw_h5_put_int(h, "format_version", VERSION);
+    dw_h5_put_text(h, "model_sha256", s->model_sha256);
+    dw_h5_put_text(h, "model_arch", s->arch);
+    dw_h5_put_int(h, "n_layer", s->n_layer);
+    dw_h5_put_int(h, "n_embd", s->n_embd);
+    dw_h5_put_int(h, "n_ctx", s->n_ctx);
+    dw_h5_put_int(h, "skip", s->skip);
+    dw_h5_put_int(h, "hist_every", s->hist_every);
+    dw_h5_put_text(h, "backend", s->backend);
+    dw_h5_put_text(h, "arguments", s->arguments);
+    if (dw_h5_put_texts(h, s->text, s->n_text, err)) return -1;
     item list[MAX_ITEMS];
     const item output = output_item(s);
     for (int l = 0; l < s->n_layer; l++) {
@@ -429,44 +340,32 @@ static int put_all(h5 *h, const dw_stats *s, dw_err *err) {
 }
 
 /* The file behind the user block, as the library holds it in memory: borrowed until the file is closed. */
-static const uint8_t *image_of(h5 *h, hid_t access, size_t *size) {
+static const uint8_t *image_of(dw_h5_out *h, hid_t access, size_t *size) {
     void *memory = NULL;
     hsize_t allocated = 0;
     if (H5Fflush(h->file, H5F_SCOPE_GLOBAL) < 0 || H5Fget_filesize(h->file, &allocated) < 0) return NULL;
     const ssize_t n = H5Fget_file_image(h->file, NULL, 0);
-    if (n <= 0 || (hsize_t)n + USER_BLOCK > allocated || H5Fget_vfd_handle(h->file, access, &memory) < 0) return NULL;
+    if (n <= 0 || (hsize_t)n + DW_H5_USER_BLOCK > allocated || H5Fget_vfd_handle(h->file, access, &memory) < 0) return NULL;
     *size = (size_t)n;
-    return *(uint8_t **)memory + USER_BLOCK;
-}
-
-static void user_block(const uint8_t *image, size_t n, char block[USER_BLOCK]) {
-    dw_sha256 h;
-    uint8_t digest[32];
-    char hex[65];
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, image, n);
-    dw_sha256_end(&h, digest);
-    dw_hex(digest, 32, hex);
-    memset(block, 0, USER_BLOCK);
-    snprintf(block, USER_BLOCK, "%s%s\n", magic, hex);
+    return *(uint8_t **)memory + DW_H5_USER_BLOCK;
 }
 
 static int save_image(const uint8_t *image, size_t n, const char *path, dw_err *err) {
-    char block[USER_BLOCK];
+    char block[DW_H5_USER_BLOCK];
     dw_out *out = dw_out_open(path, err);
     if (!out) return -1;
-    user_block(image, n, block);
-    const int rc = dw_out_write(out, block, USER_BLOCK, err) || dw_out_write(out, image, n, err) || dw_out_commit(out, err) ? -1 : 0;
+    dw_h5_user_block(magic, image, n, block);
+    const int rc = dw_out_write(out, block, DW_H5_USER_BLOCK, err) || dw_out_write(out, image, n, err) || dw_out_commit(out, err) ? -1 : 0;
     dw_out_free(out);
     return rc;
 }
 
 int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
-    quiet();
+    dw_h5_quiet();
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), how = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_fapl_core(access, 4 << 20, 0); // in memory, never on disk
-    H5Pset_userblock(how, USER_BLOCK);
-    h5 h = {.file = H5Fcreate(path, H5F_ACC_TRUNC, how, access), .links = H5Pcreate(H5P_LINK_CREATE), .text = string_type()};
+    H5Pset_userblock(how, DW_H5_USER_BLOCK);
+    dw_h5_out h = {.file = H5Fcreate(path, H5F_ACC_TRUNC, how, access), .links = H5Pcreate(H5P_LINK_CREATE), .text = dw_h5_string_type()};
     H5Pset_create_intermediate_group(h.links, 1);
     int rc = h.file < 0 ? dw_fail(err, "cannot make '%s': the HDF5 library gives no memory file", path) : put_all(&h, s, err);
     size_t n = 0;
@@ -480,93 +379,9 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
     return rc;
 }
 
-/* ---- reading: the checksum ------------------------------------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------------------------------------------------------ */
 
-bool dw_stats_is(const char *path) {
-    dw_map map;
-    if (dw_map_file(&map, path, NULL)) return false;
-    const bool is = map.size >= sizeof magic - 1 && !memcmp(map.data, magic, sizeof magic - 1);
-    dw_unmap(&map);
-    return is;
-}
-
-static int check_bytes(const dw_map *map, dw_err *err) {
-    char block[USER_BLOCK];
-    if (map->size >= 8 && !memcmp(map->data, "\211HDF\r\n\032\n", 8))
-        return dw_fail(err, "the file is HDF5 but has no checksum in front; only files that 'deadwood collect' made are read");
-    if (map->size < sizeof magic - 1 || memcmp(map->data, magic, sizeof magic - 1)) return dw_fail(err, "the file holds no statistics of 'deadwood collect'");
-    if (map->size <= USER_BLOCK) return dw_fail(err, "the file ends after %zu bytes", map->size);
-    user_block(map->data + USER_BLOCK, map->size - USER_BLOCK, block);
-    if (memcmp(block, map->data, USER_BLOCK)) return dw_fail(err, "the checksum differs: the file is damaged or was changed");
-    return 0;
-}
-
-/* ---- reading: guarded access ------------------------------------------------------------------------------------------------- */
-
-typedef struct reader {
-    hid_t file, text;
-    size_t n_bytes; // of the file
-    dw_err *err;
-} reader;
-
-/* Every component of the path is a hard link. */
-static bool is_inside(const reader *r, const char *path) {
-    char part[64];
-    for (const char *end = path; *end; ) {
-        end += strcspn(end, "/");
-        snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        H5L_info_t info;
-        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD)
-            return false;
-        if (*end) end++;
-    }
-    return true;
-}
-
-/* Stored in this file in a plain way, as few or many bytes as its values need. */
-static bool is_plain(const reader *r, hid_t set, size_t n_bytes) {
-    const hid_t how = H5Dget_create_plist(set);
-    if (how < 0) return false;
-    const H5D_layout_t layout = H5Pget_layout(how);
-    const size_t stored = (size_t)H5Dget_storage_size(set);
-    bool ok = H5Pget_external_count(how) == 0 && stored <= r->n_bytes;
-    if (layout == H5D_CHUNKED) {
-        const int n = H5Pget_nfilters(how);
-        for (int i = 0; i < n && ok; i++) {
-            unsigned flags, config;
-            size_t n_elements = 0;
-            const H5Z_filter_t f = H5Pget_filter2(how, (unsigned)i, &flags, &n_elements, NULL, 0, NULL, &config);
-            ok = f == H5Z_FILTER_DEFLATE || f == H5Z_FILTER_SHUFFLE;
-        }
-        ok = ok && n >= 0 && n_bytes / MOST_DEFLATED <= stored;
-    } else {
-        ok = ok && (layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && stored == n_bytes;
-    }
-    H5Pclose(how);
-    return ok;
-}
-
-/* The dataset of a type and its dimensions (1 or 2; dims[1] is 0 for one), or -1 with a sentence. */
-static hid_t open_set(const reader *r, const char *path, hid_t type, size_t value_size, size_t dims[2]) {
-    if (!is_inside(r, path)) return dw_fail(r->err, "'%s' is missing", path);
-    const hid_t set = H5Dopen2(r->file, path, H5P_DEFAULT);
-    if (set < 0) return dw_fail(r->err, "'%s' is no dataset", path);
-    const hid_t own = H5Dget_type(set), space = H5Dget_space(set);
-    hsize_t d[2] = {0, 0};
-    const int rank = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
-    size_t n, n_bytes;
-    int rc = 0;
-    if (own < 0 || H5Tequal(own, type) <= 0) rc = dw_fail(r->err, "'%s' has another number type than %s", path, "this format's");
-    else if (rank < 1 || rank > 2 || H5Sget_simple_extent_dims(space, d, NULL) < 0) rc = dw_fail(r->err, "'%s' has %d dimensions", path, rank);
-    else if (d[0] > MAX_WIDTH || d[1] > MAX_WIDTH || !dw_mul(d[0], rank == 2 ? d[1] : 1, &n) || !dw_mul(n, value_size, &n_bytes) || !is_plain(r, set, n_bytes))
-        rc = dw_fail(r->err, "'%s' is stored in a way that this format does not use", path);
-    if (own >= 0) H5Tclose(own);
-    if (space >= 0) H5Sclose(space);
-    dims[0] = d[0], dims[1] = d[1];
-    if (!rc) return set;
-    H5Dclose(set);
-    return -1;
-}
+bool dw_stats_is(const char *path) { return dw_h5_is(path, magic); }
 
 static const char *value_fault(const item *it, size_t n) {
     const void *values = *(void **)it->array_pointer;
@@ -580,9 +395,9 @@ static const char *value_fault(const item *it, size_t n) {
 }
 
 /* An item's values into its array, which has the room. */
-static int read_item(const reader *r, const item *it) {
+static int read_item(const dw_h5_in *r, const item *it) {
     size_t dims[2];
-    const hid_t set = open_set(r, it->path, file_type(it->kind), kind_size(it->kind), dims);
+    const hid_t set = dw_h5_set(r, it->path, file_type(it->kind), kind_size(it->kind), dims);
     if (set < 0) return -1;
     const size_t n = n_values(it);
     int rc = 0;
@@ -595,119 +410,10 @@ static int read_item(const reader *r, const item *it) {
     return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : rc;
 }
 
-/* A small one-dimensional dataset of n values. */
-static int read_list(const reader *r, const char *path, hid_t type, hid_t in_memory, size_t value_size, size_t n, void *values) {
-    size_t dims[2];
-    const hid_t set = open_set(r, path, type, value_size, dims);
-    if (set < 0) return -1;
-    int rc = 0;
-    if (dims[0] != n || dims[1]) rc = dw_fail(r->err, "'%s' has %zu entries, expected %zu", path, dims[0], n);
-    else if (H5Dread(set, in_memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) rc = dw_fail(r->err, "'%s' cannot be read", path);
-    H5Dclose(set);
-    return rc;
-}
-
-static int read_int(const reader *r, const char *name, int least, int most, int *value) {
-    int32_t v = 0;
-    const hid_t a = H5Aexists(r->file, name) > 0 ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
-    const hid_t type = a < 0 ? -1 : H5Aget_type(a), space = a < 0 ? -1 : H5Aget_space(a);
-    const bool ok = type >= 0 && space >= 0 && H5Tequal(type, H5T_STD_I32LE) > 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR &&
-                    H5Aread(a, H5T_NATIVE_INT32, &v) >= 0;
-    if (type >= 0) H5Tclose(type);
-    if (space >= 0) H5Sclose(space);
-    if (a >= 0) H5Aclose(a);
-    *value = v;
-    if (!ok) return dw_fail(r->err, "attribute '%s' is missing or no 32-bit number", name);
-    return v < least || v > most ? dw_fail(r->err, "attribute '%s' is %d, which is out of range", name, v) : 0;
-}
-
-/* The text of an attribute; free(). */
-static char *read_text(const reader *r, const char *name) {
-    char *value = NULL, *copy = NULL;
-    const hid_t a = H5Aexists(r->file, name) > 0 ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
-    const hid_t type = a < 0 ? -1 : H5Aget_type(a), space = a < 0 ? -1 : H5Aget_space(a);
-    if (type >= 0 && space >= 0 && H5Tequal(type, r->text) > 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR && H5Aread(a, r->text, &value) >= 0) {
-        copy = value && !dw_is_utf8(value, strlen(value)) ? NULL : dw_strdup(value ? value : "", r->err);
-        H5free_memory(value);
-    }
-    if (type >= 0) H5Tclose(type);
-    if (space >= 0) H5Sclose(space);
-    if (a >= 0) H5Aclose(a);
-    if (!copy) dw_fail(r->err, "attribute '%s' is missing or no text", name);
-    return copy;
-}
-
-static int read_short_text(const reader *r, const char *name, char *text, size_t size) {
-    char *value = read_text(r, name);
-    if (!value) return -1;
-    const int rc = strlen(value) < size ? 0 : dw_fail(r->err, "attribute '%s' is longer than %zu bytes", name, size - 1);
-    if (!rc) strcpy(text, value);
-    free(value);
-    return rc;
-}
-
-static bool is_hash(const char *text) { return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64; }
-
-/* n strings of a dataset, handed over one by one. */
-static int read_strings(const reader *r, const char *path, dw_stats *s, int (*take)(dw_stats_text *, const char *, dw_err *)) {
-    const size_t n = s->n_text;
-    char **value = dw_alloc(n, sizeof *value, "texts", r->err);
-    if (!value) return -1;
-    int rc = read_list(r, path, r->text, r->text, 16, n, value); // a string of any length is stored as a reference of 16 bytes
-    for (size_t t = 0; t < n && !rc; t++) {
-        const char *text = value[t] ? value[t] : "";
-        rc = dw_is_utf8(text, strlen(text)) ? take(&s->text[t], text, r->err) : dw_fail(r->err, "'%s' holds bytes that are no text", path);
-    }
-    for (size_t t = 0; t < n; t++) H5free_memory(value[t]);
-    free(value);
-    return rc;
-}
-
-static int take_name(dw_stats_text *t, const char *value, dw_err *err) {
-    if (strlen(value) >= sizeof t->name) return dw_fail(err, "'texts/name' holds a name of more than %zu bytes", sizeof t->name - 1);
-    strcpy(t->name, value);
-    return 0;
-}
-
-static int take_hash(dw_stats_text *t, const char *value, dw_err *err) {
-    if (!is_hash(value)) return dw_fail(err, "'texts/sha256' holds something that is no hash");
-    strcpy(t->sha256, value);
-    return 0;
-}
-
-static int take_blocks(dw_stats_text *t, const char *value, dw_err *err) {
-    if (strspn(value, "0123456789abcdef") != strlen(value) || strlen(value) % 8) return dw_fail(err, "'texts/blocks' holds something that is no list of hashes");
-    t->blocks = dw_strdup(value, err);
-    return t->blocks ? 0 : -1;
-}
-
-static int read_texts(const reader *r, dw_stats *s) {
-    const size_t n = s->n_text;
-    int32_t *window = dw_alloc(2 * n, sizeof *window, "texts", r->err);
-    uint64_t *n_tokens = dw_alloc(n, sizeof *n_tokens, "texts", r->err);
-    int rc = window && n_tokens && !read_list(r, "texts/first_window", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window) &&
-                     !read_list(r, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window + n) &&
-                     !read_list(r, "texts/n_tokens", H5T_STD_U64LE, H5T_NATIVE_UINT64, 8, n, n_tokens)
-                 ? 0 : -1;
-    for (size_t t = 0; t < n && !rc; t++) {
-        s->text[t].first_window = window[t];
-        s->text[t].n_windows = window[n + t];
-        s->text[t].n_tokens = n_tokens[t];
-        if (window[t] < 1 || window[n + t] < 0 || window[t] > INT32_MAX - window[n + t] || n_tokens[t] > UINT32_MAX)
-            rc = dw_fail(r->err, "text %zu of '/texts' has windows from %d on, %d of them, %llu tokens", t + 1, window[t], window[n + t], (unsigned long long)n_tokens[t]);
-    }
-    free(window), free(n_tokens);
-    return rc || read_strings(r, "texts/name", s, take_name) || read_strings(r, "texts/sha256", s, take_hash) ||
-                   read_strings(r, "texts/blocks", s, take_blocks)
-               ? -1 : 0;
-}
-
-/* ---- reading: the whole file ----------------------------------------------------------------------------------------------- */
-
 /* Columns of a dataset of n_text rows that stands uncompressed in the file, so that memory follows the file's size. */
-static int columns_of(const reader *r, const char *path, size_t n_text, int *n) {
+static int columns_of(const dw_h5_in *r, const char *path, size_t n_text, int *n) {
     size_t dims[2];
-    const hid_t set = open_set(r, path, H5T_IEEE_F64LE, 8, dims);
+    const hid_t set = dw_h5_set(r, path, H5T_IEEE_F64LE, 8, dims);
     if (set < 0) return -1;
     H5Dclose(set);
     *n = (int)dims[1];
@@ -716,22 +422,22 @@ static int columns_of(const reader *r, const char *path, size_t n_text, int *n) 
 }
 
 /* Widths of all layers: arrays of n_layer. */
-static int read_widths(const reader *r, int n_layer, size_t n_text, int *n_ff, int *n_attn_mix) {
+static int read_widths(const dw_h5_in *r, int n_layer, size_t n_text, int *n_ff, int *n_attn_mix) {
     char path[64];
     for (int l = 0; l < n_layer; l++) {
         snprintf(path, sizeof path, "layer/%02d/ffn/count", l);
-        if (!is_inside(r, path)) return dw_fail(r->err, "'%s' is missing", path);
+        if (!dw_h5_has(r, path)) return dw_fail(r->err, "'%s' is missing", path);
         snprintf(path, sizeof path, "layer/%02d/ffn/sum_square", l);
-        if (is_inside(r, path) && columns_of(r, path, n_text, &n_ff[l])) return -1;
+        if (dw_h5_has(r, path) && columns_of(r, path, n_text, &n_ff[l])) return -1;
         snprintf(path, sizeof path, "layer/%02d/ffn/hist_a", l);
-        if (!n_ff[l] && is_inside(r, path)) return dw_fail(r->err, "'%s' stands there without sum_square", path);
+        if (!n_ff[l] && dw_h5_has(r, path)) return dw_fail(r->err, "'%s' stands there without sum_square", path);
         snprintf(path, sizeof path, "layer/%02d/input/attn_mix/sum_square", l);
-        if (is_inside(r, path) && columns_of(r, path, n_text, &n_attn_mix[l])) return -1;
+        if (dw_h5_has(r, path) && columns_of(r, path, n_text, &n_attn_mix[l])) return -1;
     }
     return 0;
 }
 
-static int read_counts_ok(const reader *r, const dw_stats *s) {
+static int read_counts_ok(const dw_h5_in *r, const dw_stats *s) {
     for (int l = 0; l < s->n_layer; l++)
         for (size_t t = 0; t < s->n_text; t++)
             if (s->layer[l].count[t] > s->text[t].n_tokens || s->layer[l].text_n_cosine[t] > s->text[t].n_tokens)
@@ -739,10 +445,10 @@ static int read_counts_ok(const reader *r, const dw_stats *s) {
     return 0;
 }
 
-static int read_values(const reader *r, dw_stats *s) {
+static int read_values(const dw_h5_in *r, dw_stats *s) {
     item list[MAX_ITEMS];
     const item output = output_item(s);
-    if (read_texts(r, s) || read_item(r, &output)) return -1;
+    if (dw_h5_texts(r, s->text, s->n_text) || read_item(r, &output)) return -1;
     for (int l = 0; l < s->n_layer; l++) {
         const size_t n = layer_items(s, l, list);
         for (size_t i = 0; i < n; i++)
@@ -751,35 +457,31 @@ static int read_values(const reader *r, dw_stats *s) {
     return read_counts_ok(r, s);
 }
 
-static int read_header(const reader *r, dw_stats *s) {
+static int read_header(const dw_h5_in *r, dw_stats *s) {
     int version;
-    if (read_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
+    if (dw_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
-    char *arguments = read_text(r, "arguments");
+    char *arguments = dw_h5_text(r, "arguments");
     if (!arguments) return -1;
     free(s->arguments);
     s->arguments = arguments;
-    if (read_short_text(r, "model_sha256", s->model_sha256, sizeof s->model_sha256) || read_short_text(r, "model_arch", s->arch, sizeof s->arch) ||
-        read_short_text(r, "backend", s->backend, sizeof s->backend) || read_int(r, "n_ctx", 0, 1 << 22, &s->n_ctx) ||
-        read_int(r, "skip", 0, 1 << 22, &s->skip) || read_int(r, "hist_every", 1, 1 << 22, &s->hist_every))
-        return -1;
-    return is_hash(s->model_sha256) ? 0 : dw_fail(r->err, "attribute 'model_sha256' is no hash");
+    return dw_h5_hash(r, "model_sha256", s->model_sha256) || dw_h5_short_text(r, "model_arch", s->arch, sizeof s->arch) ||
+                   dw_h5_short_text(r, "backend", s->backend, sizeof s->backend) || dw_h5_int(r, "n_ctx", 0, 1 << 22, &s->n_ctx) ||
+                   dw_h5_int(r, "skip", 0, 1 << 22, &s->skip) || dw_h5_int(r, "hist_every", 1, 1 << 22, &s->hist_every)
+               ? -1 : 0;
 }
 
-static int read_all(const reader *r, dw_stats *s) {
+static int read_all(const dw_h5_in *r, dw_stats *s) {
     int n_layer, n_embd;
-    size_t dims[2];
-    if (read_int(r, "n_layer", 1, MAX_LAYERS, &n_layer) || read_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
-    const hid_t texts = open_set(r, "texts/n_tokens", H5T_STD_U64LE, 8, dims);
-    if (texts < 0) return -1;
-    H5Dclose(texts);
-    if (!dims[0] || dims[0] > MAX_TEXTS) return dw_fail(r->err, "'texts/n_tokens' has %zu entries", dims[0]);
+    size_t n_text;
+    if (dw_h5_int(r, "n_layer", 1, MAX_LAYERS, &n_layer) || dw_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
+    if (dw_h5_n_texts(r, &n_text)) return -1;
     int output_columns;
-    if (columns_of(r, "output/sum_square", dims[0], &output_columns)) return -1;
+    if (columns_of(r, "output/sum_square", n_text, &output_columns)) return -1;
     if (output_columns != n_embd) return dw_fail(r->err, "'output/sum_square' has %d columns, expected n_embd, %d", output_columns, n_embd);
     int *widths = dw_alloc(2 * (size_t)n_layer, sizeof *widths, "widths", r->err);
     if (!widths) return -1;
-    int rc = read_widths(r, n_layer, dims[0], widths, widths + n_layer) || dw_stats_init(s, n_layer, n_embd, widths, widths + n_layer, dims[0], r->err);
+    int rc = read_widths(r, n_layer, n_text, widths, widths + n_layer) || dw_stats_init(s, n_layer, n_embd, widths, widths + n_layer, n_text, r->err);
     free(widths);
     if (rc) return -1;
     if (!read_header(r, s) && !read_values(r, s)) {
@@ -791,23 +493,10 @@ static int read_all(const reader *r, dw_stats *s) {
 }
 
 int dw_stats_read(dw_stats *s, const char *path, dw_err *err) {
-    dw_map map;
+    dw_h5_in r;
     dw_err own = {0};
     *s = (dw_stats){0};
-    if (dw_map_file(&map, path, err)) return -1;
-    int rc = check_bytes(&map, &own);
-    const reader r = {.n_bytes = map.size, .err = &own, .text = string_type(), .file = -1};
-    dw_unmap(&map);
-    if (!rc) {
-        quiet();
-        const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-        H5Pset_file_locking(access, 0, 1);
-        reader opened = r;
-        opened.file = H5Fopen(path, H5F_ACC_RDONLY, access);
-        rc = opened.file < 0 ? dw_fail(&own, "the HDF5 library cannot read the file") : read_all(&opened, s);
-        if (opened.file >= 0) H5Fclose(opened.file);
-        H5Pclose(access);
-    }
-    H5Tclose(r.text);
+    const int rc = dw_h5_open(&r, path, magic, "statistics", "collect", &own) || read_all(&r, s) ? -1 : 0;
+    dw_h5_close(&r);
     return rc ? dw_fail(err, "statistics '%s': %s", path, own.text) : 0;
 }
