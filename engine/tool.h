@@ -92,6 +92,7 @@ extern tool_common tool;
 extern const tool_kv_name tool_kv_names[]; // "f16", "f32"
 dw_kv_cache tool_kv(void);                 // what --kv says
 dw_select tool_select(void);               // what --select says
+void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the numbers have
 #define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
 #define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES(dw_backend_names)}
 #define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}

@@ -313,17 +313,10 @@ static int set_arguments(dw_stats *s, dw_err *err) {
     return s->arguments ? 0 : -1;
 }
 
-/* "cpu avx512": whose rounding the numbers have. */
-static void backend_text(char text[32]) {
-    const bool fast = !strcmp(tool.backend, "cpu");
-    const char *level = fast ? dw_cpu_level(NULL) : NULL;
-    snprintf(text, 32, "%s%s%s", tool.backend, level ? " " : "", level ? level : "");
-}
-
 static int set_header(dw_stats *s, const dw_model *m, const char *model_sha256, dw_err *err) {
     snprintf(s->model_sha256, sizeof s->model_sha256, "%s", model_sha256);
     snprintf(s->arch, sizeof s->arch, "%s", dw_model_hparams(m)->arch);
-    backend_text(s->backend);
+    tool_backend_text(s->backend);
     s->n_ctx = o.n_ctx;
     s->skip = o.skip;
     s->hist_every = o.hist_every;
@@ -339,7 +332,7 @@ static bool resume(dw_stats *s, const char *path, const char *model_sha256, cons
         warn("beginning anew: %s", err.text);
         return false;
     }
-    backend_text(backend);
+    tool_backend_text(backend);
     bool same = !strcmp(s->model_sha256, model_sha256) && !strcmp(s->backend, backend) && s->n_ctx == o.n_ctx && s->skip == o.skip &&
                 s->hist_every == o.hist_every && s->n_text <= texts->n_text;
     for (size_t t = 0; same && t < s->n_text; t++) {

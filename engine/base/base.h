@@ -91,6 +91,8 @@ dw_out *dw_out_open(const char *path, dw_err *err);
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // buffered
 int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int dw_out_commit(dw_out *out, dw_err *err);
+/* The temporary name, for a library that writes the file itself before anything is written here. */
+const char *dw_out_temporary(const dw_out *out);
 void dw_out_free(dw_out *out);
 
 /* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives (borrowed

@@ -191,6 +191,8 @@ int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) {
     return rc;
 }
 
+const char *dw_out_temporary(const dw_out *out) { return out->temporary; }
+
 /* The rename is durable only when the folder is, too. */
 static void sync_folder(const char *path) {
     const char *slash = strrchr(path, '/');

@@ -476,6 +476,11 @@ dw_select tool_select(void) {
     return DW_SELECT_AUTO;
 }
 
+void tool_backend_text(char text[32]) {
+    const char *level = !strcmp(tool.backend, "cpu") ? dw_cpu_level(NULL) : NULL;
+    snprintf(text, 32, "%s%s%s", tool.backend, level ? " " : "", level ? level : "");
+}
+
 dw_kv_cache tool_kv(void) {
     for (const tool_kv_name *k = tool_kv_names; k->name; k++)
         if (!strcmp(k->name, tool.kv)) return k->kv;
