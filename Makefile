@@ -7,22 +7,23 @@ ONLY     ?=
 comma    := ,
 B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(filter clang,$(CC)),-clang)
 
-PKGS     := libpcre2-8 jansson libzstd hdf5
+PKGS     := libpcre2-8 jansson libzstd hdf5 openblas lapacke
 STD      := -std=gnu11 -fno-fast-math -ffp-contract=off
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -Werror
 # Warnings that hang on what the optimizer sees are for the ordinary build.
 WARN     += $(if $(SAN),$(if $(filter clang,$(CC)),,-Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow))
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 CPP_ALL  := -Iengine -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS))
-LIBS     := $(shell pkg-config --libs $(PKGS)) -lm -lpthread
+# A program loads only the libraries that it uses.
+LIBS     := $(if $(filter Linux,$(shell uname)),-Wl$(comma)--as-needed) $(shell pkg-config --libs $(PKGS)) -lm -lpthread
 COMPILE   = $(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(CPP_ALL)
 
 ENGINE   := $(sort $(wildcard engine/*/*.c))
 ROOMS    := prune predict quant experiments
-# A room's file with a main() is a program, the others belong to every program of that room.
+# A room's file with a main() is a program, the others are the room's library, of which a program takes what it uses.
 MAINS    := $(sort $(shell grep -l '^int main' $(wildcard $(ROOMS:=/*.c)) /dev/null))
 objects   = $(patsubst %.c,$B/%.o,$(1))
-roomlib   = $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
+roomlib   = $(addprefix $B/,$(1).a)
 program   = $(patsubst deadwood-deadwood,deadwood,deadwood-$(basename $(notdir $(1))))
 PROGRAMS := $(foreach m,$(MAINS),$B/$(call program,$m))
 TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
@@ -38,6 +39,13 @@ all: $(PROGRAMS)  ## build everything into build/
 $B/libengine.a: $(call objects,$(ENGINE))
 	@rm -f $@
 	ar rcs $@ $^
+
+define room_rule
+$B/$(1).a: $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
+	@rm -f $$@
+	ar rcs $$@ $$^
+endef
+$(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
 
 $B/%.o: %.c
 	@mkdir -p $(@D)
