@@ -1,0 +1,167 @@
+/* journal.c - an append-only file of checked records. */
+#include "predict/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+static const char magic[] = "deadwood journal 1\n";
+
+enum { IDENTITY_BYTES = 32, HASH_BYTES = 32, HEAD = sizeof magic - 1 + IDENTITY_BYTES };
+
+typedef struct record {
+    size_t first, n_bytes; // of the payload in the file
+} record;
+
+struct journal {
+    char *path;
+    int fd;
+    record *record;
+    size_t n_record, cap;
+    size_t end;        // of the last whole record
+    dw_map map;        // data NULL: not mapped
+    dw_sha256 hash;    // of the record being written
+    size_t left;       // bytes that it still lacks
+};
+
+static int fail(const journal *j, const char *what, dw_err *err) {
+    return dw_fail(err, "cannot %s '%s': %s", what, j->path, strerror(errno));
+}
+
+static int write_all(const journal *j, const void *data, size_t size, dw_err *err) {
+    const uint8_t *at = data;
+    while (size) {
+        const ssize_t n = write(j->fd, at, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail(j, "write", err);
+        at += n;
+        size -= (size_t)n;
+    }
+    return 0;
+}
+
+static void put_size(uint8_t bytes[8], size_t size) {
+    for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)((uint64_t)size >> 8 * i);
+}
+
+static int add_record(journal *j, size_t first, size_t n_bytes, dw_err *err) {
+    if (dw_grow(&j->record, &j->cap, j->n_record + 1, sizeof *j->record, "records", err)) return -1;
+    j->record[j->n_record++] = (record){first, n_bytes};
+    j->end = first + n_bytes + HASH_BYTES;
+    return 0;
+}
+
+static bool is_whole(const uint8_t *size_bytes, size_t n_bytes) {
+    dw_sha256 h;
+    uint8_t digest[HASH_BYTES];
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, size_bytes, 8 + n_bytes);
+    dw_sha256_end(&h, digest);
+    return !memcmp(digest, size_bytes + 8 + n_bytes, HASH_BYTES);
+}
+
+/* Finds the whole records behind the head. */
+static int find_records(journal *j, const dw_map *map, dw_err *err) {
+    dw_cursor c = {.at = map->data + HEAD, .left = map->size - HEAD};
+    while (c.left) {
+        const uint8_t *size_bytes = c.at;
+        const uint64_t n = dw_cursor_u64(&c);
+        if (c.failed || n > c.left || c.left - n < HASH_BYTES || !is_whole(size_bytes, (size_t)n)) return 0;
+        if (add_record(j, (size_t)(c.at - map->data), (size_t)n, err)) return -1;
+        dw_cursor_take(&c, (size_t)n + HASH_BYTES);
+    }
+    return 0;
+}
+
+/* What stands there already; *known: it is a journal of this identity. */
+static int look(journal *j, const uint8_t *identity, bool *known, dw_err *err) {
+    dw_map map;
+    if (dw_map_file(&map, j->path, err)) return -1;
+    const size_t n = sizeof magic - 1 < map.size ? sizeof magic - 1 : map.size;
+    int rc = memcmp(map.data, magic, n) ? dw_fail(err, "'%s' is in the way: it is no journal of an ended run; remove it", j->path) : 0;
+    *known = !rc && map.size >= HEAD && !memcmp(map.data + sizeof magic - 1, identity, IDENTITY_BYTES);
+    if (*known) rc = find_records(j, &map, err);
+    dw_unmap(&map);
+    return rc;
+}
+
+/* An empty journal, or one without what stands behind its last whole record. */
+static int prepare(journal *j, const uint8_t *identity, bool known, dw_err *err) {
+    if (!j->n_record) j->end = known ? HEAD : 0;
+    if (ftruncate(j->fd, (off_t)j->end) || lseek(j->fd, 0, SEEK_END) < 0) return fail(j, "write", err);
+    if (known) return 0;
+    j->end = HEAD;
+    return write_all(j, magic, sizeof magic - 1, err) || write_all(j, identity, IDENTITY_BYTES, err) ? -1 : 0;
+}
+
+journal *journal_open(const char *path, const uint8_t identity[32], bool *resumed, dw_err *err) {
+    journal *j = dw_alloc(1, sizeof *j, "a journal", err);
+    if (!j) return NULL;
+    j->path = dw_strdup(path, err);
+    j->fd = j->path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (j->path && j->fd < 0) fail(j, "open", err);
+    if (j->fd >= 0) {
+        if (flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) dw_fail(err, "'%s' is in use by another run", path);
+        else if (!look(j, identity, resumed, err) && !prepare(j, identity, *resumed, err)) return j;
+    }
+    journal_close(j);
+    return NULL;
+}
+
+static void unmap(journal *j) {
+    if (j->map.data) dw_unmap(&j->map);
+    j->map = (dw_map){0};
+}
+
+void journal_close(journal *j) {
+    if (!j) return;
+    unmap(j);
+    if (j->fd >= 0) close(j->fd);
+    free(j->record);
+    free(j->path);
+    free(j);
+}
+
+void journal_remove(journal *j) {
+    unlink(j->path);
+    journal_close(j);
+}
+
+size_t journal_n_records(const journal *j) { return j->n_record; }
+
+const uint8_t *journal_record(journal *j, size_t i, size_t *size, dw_err *err) {
+    if (!j->map.data && dw_map_file(&j->map, j->path, err)) return NULL;
+    *size = j->record[i].n_bytes;
+    return j->map.data + j->record[i].first;
+}
+
+int journal_begin(journal *j, size_t size, dw_err *err) {
+    uint8_t bytes[8];
+    unmap(j);
+    put_size(bytes, size);
+    dw_sha256_begin(&j->hash);
+    dw_sha256_add(&j->hash, bytes, sizeof bytes);
+    j->left = size;
+    return write_all(j, bytes, sizeof bytes, err);
+}
+
+int journal_add(journal *j, const void *data, size_t size, dw_err *err) {
+    if (size > j->left) return dw_fail(err, "'%s': a record gets more than was announced", j->path);
+    dw_sha256_add(&j->hash, data, size);
+    j->left -= size;
+    return write_all(j, data, size, err);
+}
+
+int journal_end(journal *j, dw_err *err) {
+    uint8_t digest[HASH_BYTES];
+    if (j->left) return dw_fail(err, "'%s': a record lacks %zu bytes", j->path, j->left);
+    dw_sha256_end(&j->hash, digest);
+    if (write_all(j, digest, sizeof digest, err)) return -1;
+    if (fdatasync(j->fd)) return fail(j, "write", err);
+    const size_t first = j->end + 8;
+    const off_t end = lseek(j->fd, 0, SEEK_CUR);
+    return end < 0 ? fail(j, "write", err) : add_record(j, first, (size_t)end - first - HASH_BYTES, err);
+}
