@@ -1,0 +1,30 @@
+/* examples.h - one layer's traces as a predictor learns from them: three parts of every text.
+ *
+ * Of each text's tokens the first eight tenths train, the next tenth chooses (when to stop, and the operating point), the last
+ * tenth is held out: only it is reported.  The parts are contiguous, because neighbouring tokens resemble each other.  Inputs
+ * of the training part are standardized by column; those of the other two are as traced. */
+#ifndef EXAMPLES_H
+#define EXAMPLES_H
+
+#include "predict/traces.h"
+
+typedef enum examples_part { EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS } examples_part;
+
+typedef struct examples {
+    int n_in, n_groups;
+    size_t stride;                     // bytes of a row of decisions
+    size_t n[EXAMPLES_N_PARTS];        // tokens
+    float *x[EXAMPLES_N_PARTS];        // (n, n_in)
+    uint8_t *open[EXAMPLES_N_PARTS];   // (n, stride)
+    uint16_t *share[EXAMPLES_N_PARTS]; // (n, n_groups) F16; not of the training part
+    float *mean, *scale;               // (n_in): standardized = (x - mean) * scale
+    double *rate, *mass;               // (n_groups), on the training part: how often open; summed share
+} examples;
+
+/* Tokens of a part over all texts. */
+size_t examples_count(const traces *t, examples_part part);
+/* Decisions of `layer` from the input of `input_layer`.  One thread at a time, as traces are read. */
+int examples_load(examples *e, const traces *t, int layer, int input_layer, dw_err *err);
+void examples_release(examples *e);
+
+#endif

@@ -1,0 +1,52 @@
+/* network.h - a predictor: which groups of a layer's neurons will be open, from the input of its FFN.
+ *
+ *   score = B relu(A x + a) + b     A (rank, n_in), a (rank), B (n_out, rank), b (n_out); open where score >= 0
+ *
+ * Loss of a token: the mean over groups of binary cross-entropy with weights,
+ *   w+ y ln(1 + e^-s) + w- (1 - y) ln(1 + e^s),       so dloss/ds = w(y) (sigmoid(s) - y)
+ * (the low-rank predictors of Liu et al. 2023, Deja Vu, arXiv 2310.17157, with weights 1 and p + 0.005 at a base rate p).
+ * Training is Adam with decoupled weight decay (Kingma & Ba 2015; Loshchilov & Hutter 2019).  Products are OpenBLAS's sgemm
+ * with one thread, so that the same seed gives the same bits whatever else runs.  Matrices are row-major F32. */
+#ifndef NETWORK_H
+#define NETWORK_H
+
+#include "base/base.h"
+
+typedef struct network {
+    int n_in, rank, n_out;
+    size_t n_params;
+    float *params;                          // all four, one behind the other:
+    float *a, *a_bias, *b, *b_bias;
+} network;
+
+typedef struct network_weights {
+    float open, closed; // w+ and w-
+} network_weights;
+
+/* Memory of passes over up to n_batch tokens. */
+typedef struct network_scratch {
+    int n_batch;
+    float *hidden, *score, *d_hidden;       // (n_batch, rank), (n_batch, n_out), (n_batch, rank)
+} network_scratch;
+
+int network_init(network *net, int n_in, int rank, int n_out, dw_err *err); // all zero
+void network_release(network *net);
+int network_scratch_init(network_scratch *s, const network *net, int n_batch, dw_err *err);
+void network_scratch_release(network_scratch *s);
+
+/* s->score (n, n_out) of x (n, n_in). */
+void network_scores(const network *net, const float *x, int n, network_scratch *s);
+/* The mean loss of n tokens; open: rows of bits, `stride` bytes apart.  gradient (of net's shape): overwritten; NULL: none. */
+double network_loss(const network *net, const float *x, const uint8_t *open, size_t stride, int n, network_weights w, network_scratch *s, network *gradient);
+
+typedef struct adam {
+    double rate, decay;                     // decay is that of A and B
+    int step;
+    float *mean, *square;                   // of the gradient
+} adam;
+
+int adam_init(adam *a, const network *net, double rate, double decay, dw_err *err);
+void adam_step(adam *a, network *net, const network *gradient);
+void adam_release(adam *a);
+
+#endif

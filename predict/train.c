@@ -1,0 +1,467 @@
+/* train.c - deadwood-train: traces become predictors, which stand in a copy of the gated model.
+ *
+ *     deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv
+ *
+ * Layers are trained side by side, each on one thread with its own seed, so that neither the number of threads nor an
+ * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from which the
+ * file and the report are made at the end. */
+#include "formats/sparse.h"
+#include "model/model.h"
+#include "predict/journal.h"
+#include "predict/learn.h"
+#include "predict/predict.h"
+#include "tool.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { const char *name; } inputs[] = {{"ffn"}, {"previous"}, {0}};
+
+static struct {
+    const char *model, *traces, *out, *input, *report;
+    int rank, epochs, batch, seed;
+    double rate, positive_weight, recall, mass;
+} o;
+
+// clang-format off
+static const opt_row rows[] = {
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model that was traced"},
+    {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "its traces (trace)"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model with predictors"},
+    {"report", 0, OPT_PATH, OPT_NO_BYTE, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
+    {.kind = OPT_GROUP, .help = "the predictors"},
+    {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16", .min = 0, .max = 65536},
+    {"input", 0, OPT_CHOICE, 0, &o.input, "ffn", "NAME", "whose normed input they see: ffn, their own layer's, or previous, that of the layer before", OPT_CHOICES(inputs)},
+    {"mass", 0, OPT_REAL, 0, &o.mass, "0.98", "M", "open so many groups that M of the mass is captured that the gate captures", .min = 0, .max = 1},
+    {"recall", 0, OPT_REAL, 0, &o.recall, "0", "R", "or: that R of the gate's open groups are found; 0: by --mass", .min = 0, .max = 1},
+    {.kind = OPT_GROUP, .help = "training"},
+    {"epochs", 0, OPT_INT, 0, &o.epochs, "20", "N", "at most N passes over the training tokens", .min = 1, .max = 100000},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "S", "of the first weights and the order of tokens", .min = 0, .max = 2147483647},
+    {"lr", 0, OPT_REAL, 0, &o.rate, "0.001", "X", "Adam's rate at the beginning; it falls to zero", .min = 1e-9, .max = 1},
+    {"batch", 0, OPT_INT, 0, &o.batch, "128", "N", "tokens of a step", .min = 1, .max = 65536},
+    {"positive-weight", 0, OPT_REAL, 0, &o.positive_weight, "0", "W", "an open group's weight in the loss, a closed one having 1; 0: 1 / (p + 0.005), p the open share", .min = 0, .max = 1e6},
+    {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_QUIET, {0}};
+// clang-format on
+
+static const opt_program program = {
+    .name = "train",
+    .summary = "small networks that predict the gate's decisions",
+    .usage = "-m GATED.gguf -x traces.h5 -o M2.gguf [--rank R] [--input ffn|previous] [--mass M | --recall R]",
+    .about = "One network a layer, score = B relu(A h + a) + b with a score for each group, is trained on the gate's decisions by weighted "
+             "binary cross-entropy (after Liu et al. 2023, Deja Vu) and written in F16 into a copy of the model, where it decides instead of the "
+             "threshold.  Of each text the first eight tenths train, the next tenth chooses when to stop and the operating point, and "
+             "the last tenth, which nothing has seen, is reported.\n\n"
+             "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, the captured share of "
+             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed stand there, beside the gate itself, the static "
+             "choice (always the same groups, as many), the best linear map of the same rank at the same cost, and never.  Where a "
+             "predictor does not beat the static choice, cutting is cheaper.\n\n"
+             "Layers that the gate marks dense get none.  When a run is ended, finished layers stand in OUT.part; the same command goes on behind them.",
+    .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
+    .rows = rows};
+
+/* ---- a layer's record in the journal -------------------------------------------------------------------------------- */
+
+/* Head, then masses of all methods, A and B in F16, a and b in F32. */
+typedef struct record {
+    int32_t layer, n_in, rank, n_groups, n_epochs, n_tokens; // n_tokens: held out
+    tally held_out[LEARN_N_METHODS];
+} record;
+
+typedef struct record_view {
+    record head;
+    const float *mass[LEARN_N_METHODS];
+    const uint16_t *a, *b;
+    const float *a_bias, *b_bias;
+} record_view;
+
+static size_t record_bytes(const record *h) {
+    const size_t n_weights = (size_t)h->rank * ((size_t)h->n_in + (size_t)h->n_groups);
+    return sizeof *h + 4 * (LEARN_N_METHODS * (size_t)h->n_tokens + (size_t)h->rank + (size_t)h->n_groups) + 2 * n_weights;
+}
+
+static int add_halves(journal *j, const float *v, size_t n, dw_err *err) {
+    uint16_t part[1024];
+    int rc = 0;
+    for (size_t i = 0, now; i < n && !rc; i += now) {
+        now = n - i < 1024 ? n - i : 1024;
+        for (size_t k = 0; k < now; k++) part[k] = dw_f32_to_f16(v[i + k]);
+        rc = journal_add(j, part, now * sizeof *part, err);
+    }
+    return rc;
+}
+
+static int put_record(journal *j, int layer, size_t n_tokens, const learned *r, dw_err *err) {
+    const network *net = &r->net;
+    record h = {layer, net->n_in, net->rank, net->n_out, r->n_epochs, (int32_t)n_tokens, {{0}}};
+    memcpy(h.held_out, r->held_out, sizeof h.held_out);
+    int rc = journal_begin(j, record_bytes(&h), err) || journal_add(j, &h, sizeof h, err);
+    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = journal_add(j, r->mass[m], n_tokens * sizeof **r->mass, err);
+    return rc || journal_add(j, net->a_bias, (size_t)net->rank * 4, err) || journal_add(j, net->b_bias, (size_t)net->n_out * 4, err) ||
+                   add_halves(j, net->a, (size_t)(net->a_bias - net->a), err) || add_halves(j, net->b, (size_t)(net->b_bias - net->b), err) || journal_end(j, err)
+               ? -1 : 0;
+}
+
+/* The record at its place, which may be unaligned, is copied into memory of its own, which the caller frees. */
+static uint8_t *read_record(journal *j, size_t i, record_view *v, dw_err *err) {
+    size_t size;
+    const uint8_t *bytes = journal_record(j, i, &size, err);
+    uint8_t *copy = bytes && size >= sizeof v->head ? dw_alloc(size, 1, "a layer", err) : NULL;
+    if (!copy) return NULL;
+    memcpy(copy, bytes, size);
+    memcpy(&v->head, copy, sizeof v->head);
+    const record *h = &v->head;
+    if (h->layer < 0 || h->rank < 1 || h->n_in < 1 || h->n_groups < 1 || h->n_tokens < 1 || size != record_bytes(h)) {
+        dw_fail(err, "'%s.part' is damaged; remove it", o.out);
+        free(copy);
+        return NULL;
+    }
+    const float *at = (const float *)(const void *)(copy + sizeof *h);
+    for (int m = 0; m < LEARN_N_METHODS; m++, at += h->n_tokens) v->mass[m] = at;
+    v->a_bias = at;
+    v->b_bias = v->a_bias + h->rank;
+    v->a = (const uint16_t *)(const void *)(v->b_bias + h->n_groups);
+    v->b = v->a + (size_t)h->rank * (size_t)h->n_in;
+    return copy;
+}
+
+/* ---- a run ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct run {
+    dw_model *model;
+    char model_sha256[65], traces_sha256[65];
+    traces t;
+    int rank;
+    size_t n_layer, *record_of; // layers that are traced, by layer: 1 + the record; 0: not yet
+    int *layer;                 // (n_layer)
+    journal *j;
+    progress *bar;
+    pthread_mutex_t lock;       // of traces, journal, error
+    int rc;
+    dw_err *err;
+} run;
+
+static void show(void *ctx, int n_epochs) { progress_step(((run *)ctx)->bar, n_epochs); }
+
+/* Different for every layer, whatever the order. */
+static uint64_t seed_of(int layer) { return ((uint64_t)(unsigned)o.seed << 16) + (uint64_t)layer; }
+
+static int input_layer(int layer) { return !strcmp(o.input, "previous") && layer > 0 ? layer - 1 : layer; }
+
+static int train_layer(run *r, int layer, dw_err *err) {
+    const learn_options options = {.rank = r->rank, .n_epochs = o.epochs, .n_batch = o.batch, .rate = o.rate, .positive_weight = o.positive_weight,
+                                   .recall = o.recall, .mass = o.mass, .seed = seed_of(layer), .on_epoch = show, .ctx = r};
+    examples e = {0};
+    learned result = {0};
+    pthread_mutex_lock(&r->lock);
+    int rc = r->rc || examples_load(&e, &r->t, layer, input_layer(layer), err) ? -1 : 0;
+    pthread_mutex_unlock(&r->lock);
+    if (!rc) rc = learn_layer(&result, &e, &options, err);
+    pthread_mutex_lock(&r->lock);
+    if (!rc) rc = r->rc || put_record(r->j, layer, e.n[EXAMPLES_HELD_OUT], &result, err) ? -1 : 0;
+    if (!rc) r->record_of[layer] = journal_n_records(r->j);
+    pthread_mutex_unlock(&r->lock);
+    examples_release(&e);
+    learned_release(&result);
+    return rc;
+}
+
+static void train_task(void *arg, size_t i) {
+    run *r = arg;
+    dw_err err = {0};
+    char where[32];
+    const int layer = r->layer[i];
+    if (r->record_of[layer] || !train_layer(r, layer, &err)) return;
+    snprintf(where, sizeof where, "layer %d", layer);
+    pthread_mutex_lock(&r->lock);
+    if (!r->rc && err.text[0]) dw_fail(r->err, "%s: %s", where, err.text);
+    r->rc = -1;
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- inputs -------------------------------------------------------------------------------------------------------------- */
+
+/* The hash says that they belong together; shapes are compared because memory is taken by them. */
+static int check_traces(const run *r, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(r->model);
+    if (strcmp(r->t.model_sha256, r->model_sha256))
+        return dw_fail(err, "'%s' was traced from another model (sha256 %.12s..., '%s' has %.12s...)", o.traces, r->t.model_sha256, o.model, r->model_sha256);
+    bool same = r->t.n_layer == hp->n_layer && r->t.n_embd == hp->n_embd;
+    for (int l = 0; same && l < hp->n_layer; l++) {
+        const dw_layer_gate *g = &r->model->net.layer[l].sparse;
+        same = r->t.layer[l].n_groups == (g->down_t.name && !g->dense ? (hp->n_ff[l] + g->group - 1) / g->group : 0) &&
+               (!r->t.layer[l].n_groups || r->t.layer[input_layer(l)].has_input);
+    }
+    return same ? 0 : dw_fail(err, "'%s' has other layers than '%s'; trace it again", o.traces, o.model);
+}
+
+static int list_layers(run *r, dw_err *err) {
+    const int n_layer = r->t.n_layer;
+    r->layer = dw_alloc((size_t)n_layer, sizeof *r->layer, "layers", err);
+    r->record_of = dw_alloc((size_t)n_layer, sizeof *r->record_of, "layers", err);
+    if (!r->layer || !r->record_of) return -1;
+    for (int l = 0; l < n_layer; l++)
+        if (r->t.layer[l].n_groups) r->layer[r->n_layer++] = l;
+    return 0;
+}
+
+/* All that decides the result. */
+static void identify(const run *r, const char *arguments, uint8_t identity[32]) {
+    dw_sha256 h;
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, r->model_sha256, sizeof r->model_sha256);
+    dw_sha256_add(&h, r->traces_sha256, sizeof r->traces_sha256);
+    dw_sha256_add(&h, arguments, strlen(arguments) + 1);
+    dw_sha256_end(&h, identity);
+}
+
+static int find_finished(run *r, dw_err *err) {
+    const size_t n = journal_n_records(r->j);
+    record_view v;
+    for (size_t i = 0; i < n; i++) {
+        uint8_t *bytes = read_record(r->j, i, &v, err);
+        if (!bytes) return dw_fail(err, "'%s.part' is damaged; remove it", o.out);
+        free(bytes);
+        if (v.head.layer >= r->t.n_layer || v.head.n_groups != r->t.layer[v.head.layer].n_groups || v.head.n_in != r->t.n_embd || v.head.rank != r->rank)
+            return dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
+        r->record_of[v.head.layer] = i + 1;
+    }
+    if (n) say("going on behind %zu of %zu layers, as '%s.part' has them", n, r->n_layer, o.out);
+    return 0;
+}
+
+static int open_journal(run *r, dw_err *err) {
+    uint8_t identity[32];
+    bool resumed = false;
+    char *path = dw_format(err, "%s.part", o.out), *arguments = lineage_arguments(&program, err);
+    if (path && arguments) {
+        identify(r, arguments, identity);
+        r->j = journal_open(path, identity, &resumed, err);
+    }
+    free(path);
+    free(arguments);
+    return r->j ? find_finished(r, err) : -1;
+}
+
+static int open_run(run *r, dw_err *err) {
+    *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER, .t = {.in = {.file = -1, .text = -1}}};
+    r->model = dw_model_open(o.model, err);
+    if (!r->model) return -1;
+    if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
+    r->rank = o.rank ? o.rank : learn_default_rank(dw_model_hparams(r->model)->n_embd);
+    return dw_sha256_file(o.model, r->model_sha256, err) || dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
+                   check_traces(r, err) || list_layers(r, err) || open_journal(r, err)
+               ? -1 : 0;
+}
+
+static void close_run(run *r) {
+    traces_release(&r->t);
+    dw_model_close(r->model);
+    free(r->layer);
+    free(r->record_of);
+}
+
+/* ---- the report ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct result { // of a layer, or of all of them
+    int layer, rank, n_epochs; // layer -1: all
+    tally held_out[LEARN_N_METHODS];
+    double mass_5[LEARN_N_METHODS];
+} result;
+
+/* Unknown is "-". */
+static const char *number(double v) {
+    static char text[16][24];
+    static int turn;
+    char *to = text[turn++ % 16];
+    if (isnan(v)) return "-";
+    snprintf(to, sizeof text[0], "%.4f", v);
+    return to;
+}
+
+static int write_line(dw_out *out, const result *x, learn_method m, dw_err *err) {
+    const tally *t = &x->held_out[m];
+    char layer[16];
+    snprintf(layer, sizeof layer, "%d", x->layer);
+    return dw_out_printf(out, err, "%s\t%s\t%llu\t%llu\t%d\t%d\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\n", x->layer < 0 ? "*" : layer, learn_method_names[m],
+                         (unsigned long long)t->n_tokens, (unsigned long long)t->n_decisions, x->rank, x->n_epochs, tally_open(t), tally_active(t),
+                         tally_accuracy(t), tally_recall(t), tally_precision(t), tally_mass(t), x->mass_5[m]);
+}
+
+static int write_report(const result *x, size_t n, dw_err *err) {
+    if (!o.report) return 0;
+    dw_out *out = dw_out_open(o.report, err);
+    int rc = out ? dw_out_printf(out, err, "layer\tmethod\ttokens\tdecisions\trank\tepochs\topen\tactive\taccuracy\trecall\tprecision\tmass\tmass_p5\n") : -1;
+    for (size_t i = 0; i < n && !rc; i++)
+        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = write_line(out, &x[i], (learn_method)m, err);
+    if (!rc) rc = dw_out_commit(out, err);
+    dw_out_free(out);
+    return rc;
+}
+
+static void print_layers(const result *x, size_t n) {
+    printf("              gate         | predictor                                              | static           | linear           | never\n");
+    printf("layer epochs   open   mass | active  accuracy  recall  precision    mass    5 %%     |  recall    mass   |  recall    mass   | accuracy\n");
+    for (size_t i = 0; i < n; i++) {
+        const tally *t = x[i].held_out, *p = &t[LEARN_PREDICTOR];
+        printf("%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n", x[i].layer, x[i].n_epochs, number(tally_open(t)),
+               number(tally_mass(t)), number(tally_active(p)), number(tally_accuracy(p)), number(tally_recall(p)), number(tally_precision(p)),
+               number(tally_mass(p)), number(x[i].mass_5[LEARN_PREDICTOR]), number(tally_recall(&t[LEARN_STATIC])), number(tally_mass(&t[LEARN_STATIC])),
+               number(tally_recall(&t[LEARN_LINEAR])), number(tally_mass(&t[LEARN_LINEAR])), number(tally_accuracy(&t[LEARN_NEVER])));
+    }
+}
+
+static void print_overall(const result *x, const run *r) {
+    printf("\nall layers, on %zu held-out tokens of %zu texts; groups of %d; rank %d\n", examples_count(&r->t, EXAMPLES_HELD_OUT),
+           r->t.n_text, r->t.group, r->rank);
+    printf("            active  accuracy  recall  precision    mass    5 %%\n");
+    for (int m = 0; m < LEARN_N_METHODS; m++) {
+        const tally *t = &x->held_out[m];
+        printf("%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", learn_method_names[m], number(tally_active(t)), number(tally_accuracy(t)), number(tally_recall(t)),
+               number(tally_precision(t)), number(tally_mass(t)), number(x->mass_5[m]));
+    }
+}
+
+/* Fills x with the layers and, behind them, all of them together. */
+static int gather(run *r, result *x, dw_err *err) {
+    const size_t n_tokens = examples_count(&r->t, EXAMPLES_HELD_OUT);
+    result *all = &x[r->n_layer];
+    float *mass[LEARN_N_METHODS] = {0};
+    int rc = 0;
+    *all = (result){.layer = -1, .rank = r->rank};
+    for (int m = 0; m < LEARN_N_METHODS && !rc; m++)
+        if (!(mass[m] = dw_alloc(r->n_layer * n_tokens, sizeof *mass[m], "captured masses", err))) rc = -1;
+    for (size_t i = 0; i < r->n_layer && !rc; i++) {
+        record_view v;
+        uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
+        rc = !bytes ? -1 : (size_t)v.head.n_tokens != n_tokens ? dw_fail(err, "'%s.part' does not fit this run; remove it", o.out) : 0;
+        if (!rc) x[i] = (result){.layer = v.head.layer, .rank = v.head.rank, .n_epochs = v.head.n_epochs};
+        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
+            memcpy(mass[m] + i * n_tokens, v.mass[m], n_tokens * sizeof *mass[m]);
+            x[i].held_out[m] = v.head.held_out[m];
+            tally_add(&all->held_out[m], &x[i].held_out[m]);
+        }
+        free(bytes);
+    }
+    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
+        all->mass_5[m] = 0;
+        for (size_t i = 0; i < r->n_layer; i++) x[i].mass_5[m] = tally_percentile_5(mass[m] + i * n_tokens, n_tokens);
+        all->mass_5[m] = tally_percentile_5(mass[m], r->n_layer * n_tokens);
+    }
+    for (int m = 0; m < LEARN_N_METHODS; m++) free(mass[m]);
+    return rc;
+}
+
+static int report(run *r, dw_err *err) {
+    result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
+    const int rc = !x || gather(r, x, err) || write_report(x, r->n_layer + 1, err) ? -1 : 0;
+    if (!rc) {
+        print_layers(x, r->n_layer);
+        print_overall(&x[r->n_layer], r);
+    }
+    free(x);
+    return rc;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------------------- */
+
+static bool is_predictor(const char *tensor) { return strstr(tensor, ".ffn_pred_") != NULL; }
+
+static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
+    lineage *l = lineage_new(&program, dw_model_gguf(r->model), err);
+    int rc = !l || lineage_input_hashed(l, o.model, r->model_sha256, err) || lineage_input_hashed(l, o.traces, r->traces_sha256, err) ? -1 : 0;
+    for (size_t i = 0; i < r->t.n_text && !rc; i++) {
+        const dw_stats_text *t = &r->t.text[i];
+        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
+    }
+    if (!rc) rc = lineage_write(l, w, err);
+    lineage_free(l);
+    return rc;
+}
+
+static void declare(const run *r, dw_gguf_writer *w) {
+    const dw_gguf *g = dw_model_gguf(r->model);
+    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
+    char name[64];
+    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
+        const dw_kv *kv = dw_gguf_kv(g, i);
+        if (strncmp(kv->key, "split.", 6)) dw_gguf_set_kv(w, kv->key, kv);
+    }
+    dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, o.input);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        if (!is_predictor(t->name)) dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    for (size_t i = 0; i < r->n_layer; i++) {
+        const int l = r->layer[i];
+        const size_t n_in = (size_t)r->t.n_embd, rank = (size_t)r->rank, n_groups = (size_t)r->t.layer[l].n_groups;
+        const struct { const char *part; const dw_qtype_row *type; int n_dims; size_t ne[2]; } tensors[] = {
+            {"a.weight", f16, 2, {n_in, rank}}, {"a.bias", f32, 1, {rank, 1}}, {"b.weight", f16, 2, {rank, n_groups}}, {"b.bias", f32, 1, {n_groups, 1}}};
+        for (size_t k = 0; k < 4; k++) {
+            snprintf(name, sizeof name, "blk.%d.ffn_pred_%s", l, tensors[k].part);
+            dw_gguf_add_tensor(w, name, tensors[k].type, tensors[k].n_dims, tensors[k].ne);
+        }
+    }
+}
+
+static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
+    const dw_gguf *g = dw_model_gguf(r->model);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        if (!is_predictor(t->name) && dw_gguf_write(w, t->data, t->n_bytes, err)) return -1;
+    }
+    for (size_t i = 0; i < r->n_layer; i++) {
+        record_view v;
+        uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
+        const size_t n_in = (size_t)v.head.n_in, rank = (size_t)v.head.rank, n_groups = (size_t)v.head.n_groups;
+        const int rc = !bytes || dw_gguf_write(w, v.a, 2 * rank * n_in, err) || dw_gguf_write(w, v.a_bias, 4 * rank, err) ||
+                       dw_gguf_write(w, v.b, 2 * n_groups * rank, err) || dw_gguf_write(w, v.b_bias, 4 * n_groups, err);
+        free(bytes);
+        if (rc) return -1;
+    }
+    return 0;
+}
+
+static int write_model(run *r, dw_err *err) {
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    if (w) declare(r, w);
+    const int rc = !w || stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    dw_gguf_writer_free(w);
+    return rc;
+}
+
+/* ---- main ----------------------------------------------------------------------------------------------------------------------- */
+
+static int train(run *r, dw_pool *pool, dw_err *err) {
+    size_t n_left = 0;
+    for (size_t i = 0; i < r->n_layer; i++) n_left += !r->record_of[r->layer[i]];
+    const double began = dw_now();
+    say("%zu layers, rank %d, %zu tokens train, %zu choose, %zu are held out", r->n_layer, r->rank, examples_count(&r->t, EXAMPLES_TRAIN),
+        examples_count(&r->t, EXAMPLES_CHOOSE), examples_count(&r->t, EXAMPLES_HELD_OUT));
+    r->bar = progress_begin("training", "epochs", (double)n_left * o.epochs);
+    openblas_set_num_threads(1);
+    dw_pool_each(pool, r->n_layer, train_task, r);
+    progress_end(r->bar);
+    if (r->rc) return -1;
+    say("%zu layers trained in %.1f minutes", n_left, (dw_now() - began) / 60);
+    return report(r, err) || write_model(r, err) ? -1 : 0;
+}
+
+int main(int argc, char **argv) {
+    opt_parse(&program, argc, argv);
+    dw_err err = {0};
+    run r;
+    dw_pool *pool = dw_pool_new(tool.threads, &err);
+    const int rc = !pool || open_run(&r, &err) || train(&r, pool, &err);
+    if (pool) {
+        if (rc) journal_close(r.j);
+        else journal_remove(r.j);
+        close_run(&r);
+    }
+    dw_pool_free(pool);
+    if (rc) die_err(&err);
+    return 0;
+}

@@ -1,0 +1,499 @@
+/* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and figures. */
+#include "build.h"
+#include "model/model.h"
+#include "planted_gate.h"
+#include "predict/learn.h"
+#include "predict/ridge.h"
+#include "test.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void randomize(float *v, size_t n, double scale, dw_rng *rng) {
+    for (size_t i = 0; i < n; i++) v[i] = (float)(scale * dw_rng_normal(rng));
+}
+
+/* ---- networks -------------------------------------------------------------------------------------------------------- */
+
+/* The loss in doubles, from the formulas. */
+static double plain_loss(const network *net, const float *x, const uint8_t *open, size_t stride, int n, network_weights w) {
+    double sum = 0;
+    for (int t = 0; t < n; t++) {
+        double hidden[64];
+        for (int i = 0; i < net->rank; i++) {
+            hidden[i] = (double)net->a_bias[i];
+            for (int j = 0; j < net->n_in; j++) hidden[i] += (double)net->a[i * net->n_in + j] * (double)x[t * net->n_in + j];
+            hidden[i] = fmax(hidden[i], 0);
+        }
+        for (int g = 0; g < net->n_out; g++) {
+            double s = (double)net->b_bias[g];
+            for (int i = 0; i < net->rank; i++) s += (double)net->b[g * net->rank + i] * hidden[i];
+            const bool y = open[(size_t)t * stride + (size_t)g / 8] >> (g % 8) & 1;
+            sum += y ? (double)w.open * log1p(exp(-s)) : (double)w.closed * log1p(exp(s));
+        }
+    }
+    return sum / ((double)n * net->n_out);
+}
+
+static void gradients(void) {
+    enum { N = 9, IN = 7, RANK = 5, OUT = 11, STRIDE = 2 };
+    const network_weights w = {3, 0.5f};
+    network net, d;
+    network_scratch s;
+    dw_err err = {0};
+    dw_rng rng;
+    float x[N * IN];
+    uint8_t open[N * STRIDE];
+    dw_rng_seed(&rng, 11);
+    REQUIRE(!network_init(&net, IN, RANK, OUT, &err) && !network_init(&d, IN, RANK, OUT, &err) && !network_scratch_init(&s, &net, N, &err), "%s", err.text);
+    randomize(net.params, net.n_params, 0.7, &rng);
+    randomize(x, N * IN, 1, &rng);
+    for (int i = 0; i < N * STRIDE; i++) open[i] = (uint8_t)dw_rng_next(&rng);
+    const double loss = network_loss(&net, x, open, STRIDE, N, w, &s, &d), plain = plain_loss(&net, x, open, STRIDE, N, w);
+    CHECK(fabs(loss - plain) <= 1e-6 * plain, "%.9g, expected %.9g", loss, plain);
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < net.n_params; i++) {
+        const float kept = net.params[i], step = 1e-4f;
+        net.params[i] = kept + step;
+        const double above = plain_loss(&net, x, open, STRIDE, N, w), up = (double)net.params[i];
+        net.params[i] = kept - step;
+        const double slope = (above - plain_loss(&net, x, open, STRIDE, N, w)) / (up - (double)net.params[i]);
+        net.params[i] = kept;
+        worst = fmax(worst, fabs(slope - (double)d.params[i]));
+        largest = fmax(largest, fabs(slope));
+    }
+    CHECK(worst <= 1e-4 * largest, "the worst derivative is off by %g of %g", worst, largest);
+    network_release(&net), network_release(&d), network_scratch_release(&s);
+}
+
+/* On a quadratic bowl, whose minimum is known. */
+static void adam_descends(void) {
+    network net, d;
+    adam a;
+    dw_err err = {0};
+    dw_rng rng;
+    dw_rng_seed(&rng, 12);
+    REQUIRE(!network_init(&net, 4, 3, 5, &err) && !network_init(&d, 4, 3, 5, &err) && !adam_init(&a, &net, 0.05, 0, &err), "%s", err.text);
+    randomize(net.params, net.n_params, 1, &rng);
+    const float first = net.params[0];
+    for (int step = 0; step < 2000; step++) {
+        for (size_t i = 0; i < net.n_params; i++) d.params[i] = 2 * (net.params[i] - 0.01f * (float)i);
+        a.rate = 0.05 * (1 - step / 2000.0);
+        adam_step(&a, &net, &d);
+        if (!step) CHECK(fabs(fabs((double)(net.params[0] - first)) - 0.05) < 1e-4, "the first step is as long as the rate, %g", (double)(net.params[0] - first));
+    }
+    for (size_t i = 0; i < net.n_params; i++)
+        if (!CHECK(fabs((double)net.params[i] - 0.01 * (double)i) < 1e-3, "parameter %zu is %g", i, (double)net.params[i])) break;
+    network_release(&net), network_release(&d), adam_release(&a);
+}
+
+/* ---- the linear rival --------------------------------------------------------------------------------------------------- */
+
+enum { R_N = 700, R_IN = 9, R_OUT = 12, R_STRIDE = 2 };
+
+/* sum ||y - rate - BA x||^2 + lambda ||BA||^2, what ridge_fit minimizes */
+static double ridge_cost(const ridge *r, const float *x, const uint8_t *open, const double *rate, double lambda) {
+    double cost = 0;
+    for (int g = 0; g < R_OUT; g++) {
+        double w[R_IN] = {0};
+        for (int j = 0; j < R_IN; j++) {
+            for (int i = 0; i < r->rank; i++) w[j] += (double)r->b[g * r->rank + i] * (double)r->a[i * R_IN + j];
+            cost += lambda * w[j] * w[j];
+        }
+        for (int t = 0; t < R_N; t++) {
+            double e = (open[t * R_STRIDE + g / 8] >> (g % 8) & 1) - rate[g];
+            for (int j = 0; j < R_IN; j++) e -= w[j] * (double)x[t * R_IN + j];
+            cost += e * e;
+        }
+    }
+    return cost;
+}
+
+static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+static void linear(void) {
+    static float x[R_N * R_IN];
+    static uint8_t open[R_N * R_STRIDE];
+    double rate[R_OUT] = {0}, diagonal[R_IN] = {0}, before = INFINITY;
+    dw_err err = {0};
+    dw_rng rng;
+    dw_rng_seed(&rng, 13);
+    randomize(x, R_N * R_IN, 1, &rng);
+    for (int t = 0; t < R_N; t++)
+        for (int g = 0; g < R_OUT; g++) {
+            const bool y = (double)x[t * R_IN + g % R_IN] - 0.5 * (double)x[t * R_IN] + 0.7 * dw_rng_normal(&rng) > 0.3;
+            open[t * R_STRIDE + g / 8] |= (uint8_t)(y << (g % 8));
+            rate[g] += y / (double)R_N;
+        }
+    for (int i = 0; i < R_N * R_IN; i++) diagonal[i % R_IN] += (double)x[i] * (double)x[i];
+    qsort(diagonal, R_IN, sizeof *diagonal, ascending);
+    const double lambda = 0.01 * diagonal[R_IN / 2];
+    for (int rank = 1; rank <= R_IN + 2; rank += 2) {
+        ridge r;
+        REQUIRE(!ridge_fit(&r, x, open, R_STRIDE, R_N, R_IN, R_OUT, rank, rate, &err), "%s", err.text);
+        const double cost = ridge_cost(&r, x, open, rate, lambda);
+        CHECK(r.rank == (rank < R_IN ? rank : R_IN) && cost <= before * (1 + 1e-6), "rank %d costs %g, a lower one %g", rank, cost, before);
+        before = cost;
+        for (int k = 0; k < 40; k++) { // no small change betters it
+            float *at = k % 2 ? &r.a[dw_rng_below(&rng, (uint64_t)(r.rank * R_IN))] : &r.b[dw_rng_below(&rng, (uint64_t)(R_OUT * r.rank))];
+            const float kept = *at, step = (float)(1e-2 * dw_rng_normal(&rng)) * (1e-3f + fabsf(kept));
+            *at = kept + step;
+            CHECK(ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it", rank, (double)step);
+            *at = kept;
+        }
+        float mean[R_IN], scale[R_IN], raw[R_IN], hidden[R_IN], score[2][R_OUT];
+        for (int j = 0; j < R_IN; j++) mean[j] = 0.3f * (float)j, scale[j] = 0.5f + (float)j, raw[j] = x[j] / scale[j] + mean[j];
+        ridge_scores(&r, x, 1, hidden, score[0]);
+        ridge_fold(&r, mean, scale);
+        ridge_scores(&r, raw, 1, hidden, score[1]);
+        for (int g = 0; g < R_OUT; g++) CHECK(fabs((double)(score[0][g] - score[1][g])) < 1e-4, "folded: %g and %g", (double)score[0][g], (double)score[1][g]);
+        ridge_release(&r);
+    }
+}
+
+/* ---- counts and thresholds -------------------------------------------------------------------------------------------------- */
+
+static void counts(void) {
+    enum { N = 40, GROUPS = 21, STRIDE = 3 };
+    uint8_t open[N * STRIDE] = {0}, chosen[N * STRIDE] = {0};
+    uint16_t share[N * GROUPS];
+    float mass[N];
+    uint64_t n[2][2] = {{0}};
+    double sum = 0;
+    dw_rng rng;
+    dw_rng_seed(&rng, 14);
+    for (int t = 0; t < N; t++) {
+        double all = 0, captured = 0;
+        for (int g = 0; g < GROUPS; g++) {
+            const int y = dw_rng_uniform(&rng) < 0.3, c = dw_rng_uniform(&rng) < (y ? 0.8 : 0.1);
+            share[t * GROUPS + g] = dw_f32_to_f16(t == 5 ? 0 : (float)dw_rng_uniform(&rng));
+            open[t * STRIDE + g / 8] |= (uint8_t)(y << (g % 8));
+            chosen[t * STRIDE + g / 8] |= (uint8_t)(c << (g % 8));
+            n[y][c]++;
+            all += (double)dw_f16_to_f32(share[t * GROUPS + g]);
+            captured += c * (double)dw_f16_to_f32(share[t * GROUPS + g]);
+        }
+        sum += t == 5 ? 1 : captured / all;
+    }
+    tally whole = {0}, parts = {0}, half = {0};
+    tally_rows(&whole, chosen, open, share, GROUPS, N, mass);
+    tally_rows(&parts, chosen, open, share, GROUPS, 13, NULL);
+    tally_rows(&half, chosen + 13 * STRIDE, open + 13 * STRIDE, share + 13 * GROUPS, GROUPS, N - 13, NULL);
+    tally_add(&parts, &half);
+    CHECK(parts.n_both == whole.n_both && parts.n_chosen == whole.n_chosen && fabs(parts.mass - whole.mass) < 1e-9);
+    CHECK(tally_recall(&whole) == (double)n[1][1] / (double)(n[1][0] + n[1][1]) && tally_precision(&whole) == (double)n[1][1] / (double)(n[0][1] + n[1][1]));
+    CHECK(tally_accuracy(&whole) == (double)(n[0][0] + n[1][1]) / (N * GROUPS) && tally_open(&whole) == (double)(n[1][0] + n[1][1]) / (N * GROUPS));
+    CHECK(fabs(tally_mass(&whole) - sum / N) < 1e-12 && mass[5] == 1);
+    CHECK(tally_percentile_5((float[]){3, 1, 2}, 3) == 1 && isnan(tally_precision(&(tally){.n_decisions = 4})));
+}
+
+static void thresholds(void) {
+    enum { N = 60 };
+    dw_rng rng;
+    dw_rng_seed(&rng, 15);
+    for (int trial = 0; trial < 300; trial++) {
+        scored s[N];
+        double all = 0;
+        for (int i = 0; i < N; i++) {
+            const float score = trial % 3 ? (float)dw_rng_normal(&rng) : (float)dw_rng_below(&rng, 6); // often equal
+            s[i] = (scored){score, (float)dw_rng_uniform(&rng)};
+            all += (double)s[i].worth;
+        }
+        const double wanted = trial % 10 ? dw_rng_uniform(&rng) * all : 0;
+        const float t = tally_threshold(s, N, wanted);
+        double got = 0;
+        float least = INFINITY;
+        for (int i = 0; i < N; i++)
+            if (s[i].score >= t) got += (double)s[i].worth, least = fminf(least, s[i].score);
+        double without = 0;
+        for (int i = 0; i < N; i++) without += s[i].score > least && s[i].score >= t ? (double)s[i].worth : 0;
+        CHECK(got >= wanted && (wanted > 0 ? without < wanted : got == 0), "trial %d: %g wanted, %g got, %g without the last", trial, wanted, got, without);
+    }
+}
+
+/* ---- a planted problem -------------------------------------------------------------------------------------------------------- */
+
+enum { P_IN = 32, P_GROUPS = 61, P_TOKENS = 5000, P_RANK = 6 };
+
+typedef struct planted { // open where a product of low rank reaches a threshold
+    float x[P_TOKENS][P_IN];
+    double w[P_GROUPS][P_IN], threshold[P_GROUPS];
+} planted;
+
+static planted plan;
+
+static void plant(planted *p) {
+    double u[P_GROUPS][P_RANK], v[P_RANK][P_IN];
+    dw_rng rng;
+    dw_rng_seed(&rng, 16);
+    for (int g = 0; g < P_GROUPS; g++)
+        for (int i = 0; i < P_RANK; i++) u[g][i] = dw_rng_normal(&rng);
+    for (int i = 0; i < P_RANK; i++)
+        for (int j = 0; j < P_IN; j++) v[i][j] = dw_rng_normal(&rng) / sqrt(P_IN);
+    for (int g = 0; g < P_GROUPS; g++) {
+        p->threshold[g] = dw_rng_normal(&rng);
+        for (int j = 0; j < P_IN; j++) {
+            p->w[g][j] = 0;
+            for (int i = 0; i < P_RANK; i++) p->w[g][j] += u[g][i] * v[i][j];
+        }
+    }
+    for (int t = 0; t < P_TOKENS; t++)
+        for (int j = 0; j < P_IN; j++) p->x[t][j] = dw_f16_to_f32(dw_f32_to_f16((float)(0.3 * j + (1 + 0.1 * j) * dw_rng_normal(&rng))));
+}
+
+static bool planted_open(const planted *p, size_t t, int g) {
+    double s = 0;
+    for (int j = 0; j < P_IN; j++) s += p->w[g][j] * ((double)p->x[t][j] - 0.3 * j) / (1 + 0.1 * j);
+    return s >= p->threshold[g];
+}
+
+static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, uint8_t *to, dw_err *err) {
+    const planted *p = ctx;
+    (void)layer, (void)err;
+    for (size_t t = first; t < first + n; t++) {
+        if (part == TRACES_OPEN) memset(to, 0, traces_open_bytes(P_GROUPS));
+        for (int g = 0; part == TRACES_OPEN && g < P_GROUPS; g++) to[g / 8] |= (uint8_t)(planted_open(p, t, g) << (g % 8));
+        if (part == TRACES_OPEN) to += traces_open_bytes(P_GROUPS);
+        for (int i = 0; part != TRACES_OPEN && i < (part == TRACES_INPUT ? P_IN : P_GROUPS); i++, to += 2) {
+            const uint16_t h = dw_f32_to_f16(part == TRACES_INPUT ? p->x[t][i] : (planted_open(p, t, i) ? 0.05f : 0.001f));
+            to[0] = (uint8_t)h, to[1] = (uint8_t)(h >> 8);
+        }
+    }
+    return 0;
+}
+
+static bool write_planted(const char *path) {
+    static char nothing[] = "";
+    traces_layer layer = {P_GROUPS, true};
+    dw_stats_text text[2] = {{"a", "", 1, 3, 3000, nothing}, {"b", "", 1, 2, 2000, nothing}};
+    traces t = {.n_layer = 1, .n_embd = P_IN, .n_ctx = 1000, .group = 1, .arguments = nothing, .n_tokens = P_TOKENS, .n_text = 2, .text = text, .layer = &layer};
+    dw_err err = {0};
+    memset(t.model_sha256, 'a', 64), memset(text[0].sha256, 'b', 64), memset(text[1].sha256, 'c', 64);
+    return CHECK(!traces_write(&t, path, give, &plan, &err), "%s", err.text);
+}
+
+static void planted_problem(void) {
+    traces t;
+    examples e;
+    learned r;
+    dw_err err = {0};
+    openblas_set_num_threads(1);
+    plant(&plan);
+    REQUIRE(write_planted(test_file("planted.h5")) && !traces_open(&t, test_file("planted.h5"), &err) && !examples_load(&e, &t, 0, 0, &err), "%s", err.text);
+    CHECK(e.n[EXAMPLES_TRAIN] == 4000 && e.n[EXAMPLES_CHOOSE] == 500 && e.n[EXAMPLES_HELD_OUT] == 500);
+    CHECK(e.x[EXAMPLES_HELD_OUT][0] == plan.x[2700][0] && e.x[EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1], "the last tenth of each text, as it is");
+    learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98, .positive_weight = 1};
+    REQUIRE(!learn_layer(&r, &e, &o, &err), "%s", err.text);
+    const tally *p = &r.held_out[LEARN_PREDICTOR];
+    CHECK(tally_recall(p) > 0.97 && tally_precision(p) > 0.97, "recall %g, precision %g", tally_recall(p), tally_precision(p));
+    CHECK(tally_recall(p) > tally_recall(&r.held_out[LEARN_LINEAR]) && tally_recall(p) > tally_recall(&r.held_out[LEARN_STATIC]) + 0.1);
+    CHECK(fabs(tally_accuracy(&r.held_out[LEARN_NEVER]) - (1 - tally_open(p))) < 1e-12 && tally_recall(&r.held_out[LEARN_GATE]) == 1);
+    learned_release(&r);
+    o.recall = 0, o.mass = 0.9, o.n_epochs = 2;
+    REQUIRE(!learn_layer(&r, &e, &o, &err), "%s", err.text);
+    CHECK(fabs(tally_mass(&r.held_out[LEARN_PREDICTOR]) / tally_mass(&r.held_out[LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
+          tally_mass(&r.held_out[LEARN_PREDICTOR]), tally_mass(&r.held_out[LEARN_GATE]));
+    learned_release(&r), examples_release(&e), traces_release(&t);
+}
+
+/* ---- the program ------------------------------------------------------------------------------------------------------------------ */
+
+#define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
+
+/* A gated model, whose layer 2 is dense, and its traces; made once. */
+static const char *gated(void) { return access(test_file("gated.gguf"), R_OK) ? planted_gate("gated.gguf", 1, 4, 1) : test_file("gated.gguf"); }
+
+static const char *traced(void) {
+    const char *path = test_file("traces.h5");
+    if (access(path, R_OK)) RUN("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 2048 --backend ref", gated(), planted_text("one.txt", 3000, 1), path);
+    return path;
+}
+
+static void one_file(void) {
+    const char *m = gated(), *x = traced();
+    const char *const runs[] = {"-t 1", "-t 3", "-t 2 --seed 7", "-t 2 --rank 32"};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "p%zu.gguf", i);
+        RUN("deadwood-train -q -m %s -x %s -o %s --epochs 3 --rank 16 %s", m, x, test_file(name), runs[i]);
+    }
+    CHECK(same_files(test_file("p0.gguf"), test_file("p1.gguf")), "threads change nothing");
+    CHECK(!same_files(test_file("p0.gguf"), test_file("p2.gguf")), "another seed is another order");
+    dw_err err = {0};
+    dw_gguf *parent = dw_gguf_open(m, &err), *child = dw_gguf_open(test_file("p3.gguf"), &err);
+    REQUIRE(parent && child, "%s", err.text);
+    for (size_t i = 0; i < dw_gguf_n_tensors(parent); i++) {
+        const dw_tensor *a = dw_gguf_tensor(parent, i), *b = dw_gguf_find_tensor(child, a->name);
+        CHECK(b && a->n_bytes == b->n_bytes && a->type == b->type && !memcmp(a->data, b->data, a->n_bytes), "%s", a->name);
+    }
+    CHECK(dw_gguf_n_tensors(child) == dw_gguf_n_tensors(parent) + 4 * 3);
+    const dw_tensor *b = dw_gguf_find_tensor(child, "blk.3.ffn_pred_b.weight");
+    CHECK(b && b->ne[0] == 32 && b->ne[1] == PLANTED_FF && b->type->id == DW_F16 && !dw_gguf_find_tensor(child, "blk.2.ffn_pred_b.weight"), "the dense layer has none");
+    /* What has predictors gets new ones. */
+    RUN("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", test_file("p3.gguf"), planted_text("one.txt", 3000, 1), test_file("again.h5"));
+    RUN("deadwood-train -q -m %s -x %s -o %s --epochs 1 --rank 16", test_file("p3.gguf"), test_file("again.h5"), test_file("again.gguf"));
+    dw_gguf *again = dw_gguf_open(test_file("again.gguf"), &err);
+    b = again ? dw_gguf_find_tensor(again, "blk.3.ffn_pred_b.weight") : NULL;
+    CHECK(b && b->ne[0] == 16 && dw_gguf_n_tensors(again) == dw_gguf_n_tensors(parent) + 4 * 3, "%s", err.text);
+    dw_gguf_close(again);
+    dw_gguf_close(parent), dw_gguf_close(child);
+}
+
+static void killed(void) {
+    const char *out = test_file("k.gguf");
+    char command[1024];
+    snprintf(command, sizeof command, "-m %s -x %s --epochs 6 --rank 16 -t 1", gated(), traced());
+    RUN("deadwood-train -q %s -o %s --report %s", command, test_file("unbroken.gguf"), test_file("unbroken.tsv"));
+    for (int i = 0; i < 4; i++) {
+        remove(out);
+        test_run("deadwood-train -q %s -o %s & pid=$!; i=0; while [ ! -s %s.part ] && [ $i -lt 400 ]; do sleep 0.005; i=$((i+1)); done; sleep 0.%d; kill -%s $pid; wait $pid", command, out, out,
+                 1 + i, i % 2 ? "INT" : "KILL");
+        RUN("deadwood-train -q %s -o %s --report %s", command, out, test_file("k.tsv"));
+        CHECK(same_files(out, test_file("unbroken.gguf")) && same_files(test_file("k.tsv"), test_file("unbroken.tsv")), "as without the stop");
+        CHECK(access(test_file("k.gguf.part"), F_OK), "what was kept is gone");
+    }
+}
+
+typedef struct line { // of the report
+    char layer[8], method[16];
+    unsigned long long tokens, decisions;
+    int rank, epochs;
+    double open, active, accuracy, recall, precision, mass, mass_5;
+} line;
+
+static bool find_line(const char *path, const char *layer, const char *method, line *x) {
+    char text[512];
+    bool found = false;
+    FILE *f = fopen(path, "re");
+    while (f && !found && fgets(text, sizeof text, f))
+        found = sscanf(text, "%7s %15s %llu %llu %d %d %lf %lf %lf %lf %lf %lf %lf", x->layer, x->method, &x->tokens, &x->decisions, &x->rank, &x->epochs, &x->open, &x->active,
+                       &x->accuracy, &x->recall, &x->precision, &x->mass, &x->mass_5) == 13 &&
+                !strcmp(x->layer, layer) && !strcmp(x->method, method);
+    if (f) fclose(f);
+    return found;
+}
+
+typedef struct brute { // counted on the last tenth of the text by plain loops
+    unsigned long long n, n_open, n_chosen, n_both;
+    double mass;
+} brute;
+
+static brute count(const dw_model *m, const traces *t, int layer, int input_layer) {
+    brute c = {0};
+    uint16_t in[PLANTED_EMBD], share[PLANTED_FF];
+    uint8_t open[PLANTED_FF / 8];
+    float x[PLANTED_EMBD];
+    double score[PLANTED_FF];
+    for (size_t row = t->n_tokens * 9 / 10; row < t->n_tokens; row++) {
+        double all = 0, captured = 0;
+        CHECK(!traces_read(t, input_layer, TRACES_INPUT, row, 1, in, NULL) && !traces_read(t, layer, TRACES_OPEN, row, 1, open, NULL) &&
+              !traces_read(t, layer, TRACES_SHARE, row, 1, share, NULL));
+        for (int j = 0; j < PLANTED_EMBD; j++) x[j] = dw_f16_to_f32(in[j]);
+        CHECK(plain_scores(m, layer, x, score));
+        for (int g = 0; g < PLANTED_FF; g++) {
+            const bool y = traces_is_open(open, g), chosen = score[g] >= 0;
+            c.n++, c.n_open += y, c.n_chosen += chosen, c.n_both += y && chosen;
+            all += (double)dw_f16_to_f32(share[g]);
+            captured += chosen ? (double)dw_f16_to_f32(share[g]) : 0;
+        }
+        c.mass += captured / all;
+    }
+    return c;
+}
+
+/* One decision in 10,000 may lie within rounding of the threshold. */
+static void reported(void) {
+    static const char *const inputs[] = {"ffn", "previous"};
+    for (int k = 0; k < 2; k++) {
+        dw_err err = {0};
+        traces t;
+        RUN("deadwood-train -q -m %s -x %s -o %s --epochs 4 --rank 16 --input %s --report %s", gated(), traced(), test_file("r.gguf"), inputs[k], test_file("r.tsv"));
+        dw_model *m = dw_model_open(test_file("r.gguf"), &err);
+        REQUIRE(m && !traces_open(&t, traced(), &err), "%s", err.text);
+        brute sum = {0};
+        for (int l = 0; l < PLANTED_LAYERS; l++) {
+            char layer[8];
+            line x;
+            snprintf(layer, sizeof layer, "%d", l);
+            CHECK(find_line(test_file("r.tsv"), layer, "predictor", &x) == (l != 2), "layer %d", l);
+            if (l == 2) continue;
+            const brute c = count(m, &t, l, k && l ? l - 1 : l);
+            const double n = (double)c.n, tolerance = 1e-4 * n / (double)c.n_open + 1e-6;
+            CHECK(x.decisions == c.n && fabs(x.open - (double)c.n_open / n) < 1e-6 && fabs(x.active - (double)c.n_chosen / n) < tolerance, "layer %d", l);
+            CHECK(fabs(x.recall - (double)c.n_both / (double)c.n_open) < tolerance && fabs(x.precision - (double)c.n_both / (double)c.n_chosen) < tolerance,
+                  "layer %d: recall %g, counted %g", l, x.recall, (double)c.n_both / (double)c.n_open);
+            CHECK(fabs(x.mass - c.mass / (double)x.tokens) < 1e-4, "layer %d: mass %g, counted %g", l, x.mass, c.mass / (double)x.tokens);
+            sum.n += c.n, sum.n_open += c.n_open, sum.n_both += c.n_both;
+        }
+        line all;
+        CHECK(find_line(test_file("r.tsv"), "*", "predictor", &all) && all.decisions == sum.n && fabs(all.recall - (double)sum.n_both / (double)sum.n_open) < 1e-4);
+        traces_release(&t);
+        dw_model_close(m);
+    }
+}
+
+/* The first gated layer sees what was traced, so the engine must decide there as the file says. */
+static void engine_decides(void) {
+    enum { CTX = 64 };
+    dw_err err = {0};
+    traces t;
+    size_t size, n;
+    int32_t *token;
+    RUN("deadwood-train -q -m %s -x %s -o %s --epochs 2 --rank 16 --recall 0.9", gated(), traced(), test_file("e.gguf"));
+    dw_model *m = dw_model_open(test_file("e.gguf"), &err);
+    REQUIRE(m && !traces_open(&t, traced(), &err) && !dw_model_need_tokenizer(m, &err), "%s", err.text);
+    char *bytes = dw_read_file(planted_text("one.txt", 3000, 1), 1 << 20, &size, &err);
+    REQUIRE(bytes && !dw_tokenize(dw_model_tokenizer(m), bytes, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text);
+    dw_pool *pool = dw_pool_new(1, &err);
+    dw_session *s = dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = CTX, .select = DW_SELECT_FUSED}, &err);
+    REQUIRE(s && !dw_session_eval(s, &(dw_batch){.n_tokens = CTX, .token = token}, &err), "%s", err.text);
+    uint64_t n_open = 0;
+    for (size_t row = 0; row < CTX; row++) {
+        uint16_t in[PLANTED_EMBD];
+        float x[PLANTED_EMBD];
+        double score[PLANTED_FF];
+        CHECK(!traces_read(&t, 0, TRACES_INPUT, row, 1, in, &err), "%s", err.text);
+        for (int j = 0; j < PLANTED_EMBD; j++) x[j] = dw_f16_to_f32(in[j]);
+        CHECK(plain_scores(m, 0, x, score));
+        for (int g = 0; g < PLANTED_FF; g++) n_open += score[g] >= 0;
+    }
+    const dw_coverage c = dw_session_coverage(s, 0);
+    CHECK(c.n_tokens == CTX && fabs((double)c.n_open - (double)n_open) <= 0.002 * CTX * PLANTED_FF, "%llu open in the engine, %llu counted", (unsigned long long)c.n_open,
+          (unsigned long long)n_open);
+    dw_session_free(s), dw_pool_free(pool), traces_release(&t), dw_model_close(m);
+    free(bytes), free(token);
+}
+
+static void refusals(void) {
+    const char *other = planted_gate("other.gguf", 1, 4, 2);
+    RUN("deadwood-synth --shape tiny-qwen2 --type f16 -q -o %s", test_file("plain.gguf"));
+    const struct { const char *model, *traces, *words; } cases[] = {
+        {other, traced(), "traced from another model"}, {test_file("plain.gguf"), traced(), "not gated"}, {gated(), gated(), "no traces of 'deadwood trace'"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", cases[i].model, cases[i].traces, test_file("no.gguf")) == 1 && strstr(test_run_output(), cases[i].words), "%s",
+              test_run_output());
+        CHECK(access(test_file("no.gguf"), F_OK) && access(test_file("no.gguf.part"), F_OK), "nothing is left");
+    }
+    RUN("deadwood-trace -q -m %s -f %s -o %s -c 4 --tokens 4", gated(), planted_text("one.txt", 3000, 1), test_file("few.h5"));
+    CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), test_file("few.h5"), test_file("no.gguf")) == 1 && strstr(test_run_output(), "too few tokens"), "%s", test_run_output());
+    save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "something", .size = 9}, test_file("way.gguf.part"));
+    CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), traced(), test_file("way.gguf")) == 1 && strstr(test_run_output(), "is in the way"), "%s", test_run_output());
+}
+
+static const test_case cases[] = {
+    {"gradients are the slopes of the loss", gradients},
+    {"Adam's first step has the length of the rate, and it finds a minimum", adam_descends},
+    {"the linear rival is the best map of its rank", linear},
+    {"counts are those of plain loops, and parts add up", counts},
+    {"a threshold opens as few groups as bring what is wanted", thresholds},
+    {"a planted threshold of low rank is learnt", planted_problem},
+    {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
+    {"train goes on where it was killed and writes the same file and report", killed},
+    {"the reported recall and mass equal a count by plain loops", reported},
+    {"the engine decides as the file's predictor says", engine_decides},
+    {"train refuses what does not fit in one line", refusals},
+    {0}};
+TEST_MAIN(cases)
