@@ -74,8 +74,8 @@ const exp_column exp_columns[] = {
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time"},
     {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
-    {"tokens_trained", AT(tokens_trained), 0, "tokens that training saw"},
-    {"minutes_trained", AT(minutes_trained), 0, "minutes that it took"},
+    {"tokens_trained", AT(tokens_trained), 0, "tokens of the texts that training saw"},
+    {"minutes_trained", AT(minutes_trained), 0, "minutes that it took; not in a lineage, which tells of no time"},
     {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
     {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows"},
     {"kl_kind", AT(kl_kind), 0, "full: over the vocabulary; top64: a stored base's 64 likeliest tokens and the rest as one, a lower bound"},
@@ -184,12 +184,21 @@ static const char *value_of(const json_t *args, size_t i, const char *option) {
     return arg[n] == '=' ? arg + n + 1 : arg[n] ? NULL : json_string_value(json_array_get(args, i + 1));
 }
 
+/* Tokens of the texts of a step. */
+static json_int_t step_tokens(const json_t *step) {
+    json_int_t n = 0;
+    const json_t *texts = json_object_get(step, "texts");
+    for (size_t i = 0; i < json_array_size(texts); i++) n += json_integer_value(json_object_get(json_array_get(texts, i), "tokens"));
+    return n;
+}
+
 static void fill_step(exp_result *r, const json_t *step) {
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
     const json_t *args = json_object_get(step, "args");
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
+    if (!strcmp(r->tool, "train")) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
         for (size_t i = 0; i < json_array_size(args); i++) {
             const char *value = value_of(args, i, option_fields[f].option);
