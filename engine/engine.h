@@ -90,7 +90,7 @@ extern const dw_select_name dw_select_names[]; // ends with name NULL
 typedef struct dw_coverage {     // of a layer, since the session began or dw_session_reset_coverage
     uint64_t n_tokens;
     uint64_t n_open;             // neurons that counted, summed over tokens: n_tokens * n_ff in a dense layer
-    uint64_t n_computed;         // neurons whose up and down rows were really read, summed over passes of few tokens, ...
+    uint64_t n_computed;         // cpu: neurons whose up and down rows were really read, summed over passes of few tokens, ...
     uint64_t n_bytes;            // ... and the bytes of the FFN's matrices (predictor too) read in these passes, ...
     uint64_t n_few;              // ... of which there were so many: passes of decoding
 } dw_coverage;
@@ -169,7 +169,8 @@ void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none
 
 /* ---- selection --------------------------------------------------------------------------------------- */
 
-/* For every layer a list of the neurons that are computed; all others count as zero.  Lists are ascending. */
+/* For every layer a list of the neurons that are computed; all others count as zero.  Lists are ascending.  A layer with
+ * a list is run as if it were not gated. */
 typedef struct dw_selection {
     const int32_t *const *neuron; // n_layer lists; a NULL list: all neurons of that layer
     const int32_t *n;             // n_layer lengths

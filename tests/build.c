@@ -189,40 +189,51 @@ static void set_gate_keys(dw_gguf_writer *w, const gated_file *o, int n_layer) {
     if (o->input) dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, o->input);
 }
 
+static int add_layers(gating *g) {
+    for (int l = 0;; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+        const dw_tensor *down = dw_gguf_find_tensor(g->parent, name);
+        if (!down) return l;
+        add_layer(g, l, down);
+    }
+}
+
+static bool is_kept(const gating *g, const dw_tensor *t) { return !g->o->twin || !strstr(t->name, "ffn_down.weight"); }
+
+static void write_tensors(const gating *g, dw_gguf_writer *w, dw_err *err) {
+    const size_t n = dw_gguf_n_tensors(g->parent);
+    for (size_t i = 0; i < n; i++) {
+        const dw_tensor *t = dw_gguf_tensor(g->parent, i);
+        if (is_kept(g, t)) dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    for (const added *t = g->tensor; t < g->tensor + g->n; t++)
+        if (!t->left_out) dw_gguf_add_tensor(w, t->name, t->type, t->ne[1] > 1 ? 2 : 1, t->ne);
+    if (dw_gguf_begin(w, err)) return;
+    for (size_t i = 0; i < n; i++) {
+        const dw_tensor *t = dw_gguf_tensor(g->parent, i);
+        if (is_kept(g, t)) dw_gguf_write(w, t->data, t->n_bytes, err);
+    }
+    for (const added *t = g->tensor; t < g->tensor + g->n; t++)
+        if (!t->left_out) dw_gguf_write(w, t->data, t->ne[1] * dw_qtype_row_bytes(t->type, t->ne[0]), err);
+}
+
 void write_gated(const char *parent, const char *path, const gated_file *o) {
     dw_err err = {0};
     static gating g;
-    g = (gating){.o = o, .parent = dw_gguf_open(parent, &err)};
-    dw_gguf_writer *w = g.parent ? dw_gguf_writer_new(path, &err) : NULL;
+    dw_gguf *from = dw_gguf_open(parent, &err);
+    dw_gguf_writer *w = from ? dw_gguf_writer_new(path, &err) : NULL;
     need_no(&err);
-    for (size_t i = 0; i < dw_gguf_n_kv(g.parent); i++) dw_gguf_set_kv(w, dw_gguf_kv(g.parent, i)->key, dw_gguf_kv(g.parent, i));
-    int n_layer = 0;
-    for (const dw_tensor *down;; n_layer++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", n_layer);
-        if (!(down = dw_gguf_find_tensor(g.parent, name))) break;
-        add_layer(&g, n_layer, down);
-    }
+    g = (gating){.o = o, .parent = from};
+    for (size_t i = 0; i < dw_gguf_n_kv(from); i++) dw_gguf_set_kv(w, dw_gguf_kv(from, i)->key, dw_gguf_kv(from, i));
+    const int n_layer = add_layers(&g);
     if (!o->twin) set_gate_keys(w, o, n_layer);
-    for (int pass = 0; pass < 2; pass++) { // tensors are told, then written
-        if (pass && dw_gguf_begin(w, &err)) break;
-        for (size_t i = 0; i < dw_gguf_n_tensors(g.parent); i++) {
-            const dw_tensor *t = dw_gguf_tensor(g.parent, i);
-            if (o->twin && strstr(t->name, "ffn_down.weight")) continue;
-            if (!pass) dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
-            else dw_gguf_write(w, t->data, t->n_bytes, &err);
-        }
-        for (const added *t = g.tensor; t < g.tensor + g.n; t++) {
-            if (t->left_out) continue;
-            if (!pass) dw_gguf_add_tensor(w, t->name, t->type, t->ne[1] > 1 ? 2 : 1, t->ne);
-            else dw_gguf_write(w, t->data, t->ne[1] * dw_qtype_row_bytes(t->type, t->ne[0]), &err);
-        }
-    }
+    write_tensors(&g, w, &err);
     if (!err.text[0]) dw_gguf_commit(w, &err);
     need_no(&err);
     for (const added *t = g.tensor; t < g.tensor + g.n; t++) free(t->data);
     dw_gguf_writer_free(w);
-    dw_gguf_close((dw_gguf *)(uintptr_t)g.parent);
+    dw_gguf_close(from);
 }
 
 /* ---- random models ------------------------------------------------------------------------------- */

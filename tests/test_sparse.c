@@ -321,9 +321,9 @@ static void listed_is_fused(void) {
     for (int t = 0; types[t]; t++)
         for (int i = 0; i < N_RULES; i++)
             for (int step = 1; step <= 6; step += 5) {
-                run fused, listed;
+                run fused, listed = {0};
                 const char *path = gated("wide", types[t], rules[i]);
-                if (open_run(&fused, path, (dw_session_options){.select = DW_SELECT_FUSED}, 2) &
+                if (open_run(&fused, path, (dw_session_options){.select = DW_SELECT_FUSED}, 2) &&
                     open_run(&listed, path, (dw_session_options){.select = DW_SELECT_LISTED}, 3)) {
                     float *a = logits_of(&fused, step), *b = logits_of(&listed, step);
                     const double e = nmse(a, b, n_logits(&fused));
