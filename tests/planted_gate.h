@@ -13,8 +13,6 @@ float planted_threshold(int layer);
 /* A text of n random words.  The path stays. */
 const char *planted_text(const char *name, int n, int seed);
 
-bool same_files(const char *a, const char *b);
-
 /* score (n_groups) of one token by the file's predictor of a layer, in doubles; false: it has none. */
 bool plain_scores(const dw_model *m, int layer, const float *x, double *score);
 
