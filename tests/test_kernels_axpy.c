@@ -1,7 +1,7 @@
 /* test_kernels_axpy.c - every row of the axpy table against decoded weights, added up in double. */
 #include "backends/kernels_axpy.h"
 #include "test.h"
-#include "weights.h"
+#include "guarded.h"
 
 #include <math.h>
 #include <stdlib.h>

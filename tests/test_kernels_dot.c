@@ -1,7 +1,7 @@
 /* test_kernels_dot.c - levels, packed activations, and every row of the dot table against decoded weights. */
 #include "backends/kernels_dot.h"
 #include "test.h"
-#include "weights.h"
+#include "guarded.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* weights.h - for tests of kernels: random weights, and memory behind whose end nothing may be read. */
-#ifndef WEIGHTS_H
-#define WEIGHTS_H
+/* guarded.h - for tests of kernels: random weights, and memory behind whose end nothing may be read. */
+#ifndef GUARDED_H
+#define GUARDED_H
 
 #include "qtypes/qtypes.h"
 

@@ -1,5 +1,5 @@
-/* weights.c - see weights.h. */
-#include "weights.h"
+/* guarded.c - see guarded.h. */
+#include "guarded.h"
 
 #include <stdlib.h>
 #include <string.h>
