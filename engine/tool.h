@@ -157,11 +157,12 @@ int tsv_append(const char *path, const char *comment, const char *const *columns
 /* ---- lineage: how a file came to be ------------------------------------------------------------------ */
 
 /* GGUF key "deadwood.lineage": an array of strings, one JSON object a step, oldest first:
- *   {"tool": "convert", "version": "0.1", "args": ["mini", "--type", "q8_0"], "parent": "name of the parent's file",
+ *   {"tool": "convert", "version": "0.1", "args": ["mini", "--type", "q8_0"], "facts": {"rate_reached": "0.1875"}, "parent": "name of the parent's file",
  *    "inputs": [{"name": .., "sha256": .., "bytes": ..}], "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
  * No time, no host, no absolute path: same inputs, same bytes.  A step is stamped by every tool that writes a model.
  * `args` are the effective values, defaults too, positional arguments first, paths by their base names.
- * `texts` are calibration texts; `blocks` holds a 32-bit hash (8 digits) of each aligned run of 16 tokens.  Any shared
+ * `facts`, where present, are what an input says of itself or what was reached, by the names of score's columns.  `texts`
+ * are calibration texts; `blocks` holds a 32-bit hash (8 digits) of each aligned run of 16 tokens.  Any shared
  * run of 64 tokens, wherever it begins, covers three such blocks: an evaluation text that holds three neighbouring
  * blocks is reported as a leak (so runs of 48 to 63 may be reported too, longer ones always are). */
 typedef struct lineage lineage;
@@ -170,6 +171,7 @@ typedef struct lineage lineage;
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err);
 int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // its hash is known
+int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); // "" or NULL: not known, nothing is stored
 /* A text that the step learnt from: its file's hash, its n tokens. */
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
 /* The same of a text whose blocks are known, of n tokens. */

@@ -64,7 +64,7 @@ const exp_column exp_columns[] = {
     {"leak", AT(leak), 0, "no, or which calibration text in the model's lineage shares tokens with this text"},
     {"coverage", AT(coverage), 6, "share of a gated model's FFN neurons that counted, over the tokens evaluated; with --speed-only over those decoded"},
     {"tool", AT(tool), 0, "last step of the lineage"},
-    {"metric", AT(metric), 0, "option of the last step that had it; so the ones below"},
+    {"metric", AT(metric), 0, "what the last step that had it was told, or its plan says; so the ones below"},
     {"rate", AT(rate), 0, "fraction of neurons to be removed"},
     {"rate_reached", AT(rate_reached), 0, "fraction removed"},
     {"group", AT(group), 0, "neurons cut or gated together"},
@@ -164,7 +164,7 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-typedef struct option_field { // an option of a lineage step and the text field that it fills
+typedef struct option_field { // an option or a fact of a lineage step and the text field that it fills
     const char *option;
     size_t offset, size;
 } option_field;
@@ -174,6 +174,7 @@ typedef struct option_field { // an option of a lineage step and the text field 
 static const option_field option_fields[] = {
     FIELD("metric", metric), FIELD("rate", rate),        FIELD("group", group),  FIELD("allocate", allocate),
     FIELD("repair", repair), FIELD("type", type),        FIELD("mixture", type), FIELD("recipe", type),
+    FIELD("rate_reached", rate_reached),
     FIELD("rule", rule),     FIELD("activity", activity)};
 
 /* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */
@@ -195,15 +196,15 @@ static json_int_t step_tokens(const json_t *step) {
 static void fill_step(exp_result *r, const json_t *step) {
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
-    const json_t *args = json_object_get(step, "args");
+    const json_t *args = json_object_get(step, "args"), *facts = json_object_get(step, "facts");
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
     if (!strcmp(r->tool, "train")) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
-    for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
-        for (size_t i = 0; i < json_array_size(args); i++) {
-            const char *value = value_of(args, i, option_fields[f].option);
-            if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
-        }
+    for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++) {
+        const char *value = json_string_value(json_object_get(facts, option_fields[f].option + strlen("--")));
+        for (size_t i = 0; !value && i < json_array_size(args); i++) value = value_of(args, i, option_fields[f].option);
+        if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
+    }
 }
 
 /* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */

@@ -7,6 +7,7 @@
 #include "prune/hf.h"
 #include "tool.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -93,9 +94,21 @@ static void close_inputs(inputs *in) {
     dw_model_close(in->model);
 }
 
+/* What the plan says of itself. */
+static int stamp_plan(lineage *l, const dw_plan *p, dw_err *err) {
+    char group[16] = "", wanted[32] = "", reached[32] = "";
+    if (p->group) snprintf(group, sizeof group, "%d", p->group);
+    if (p->rate_wanted >= 0) snprintf(wanted, sizeof wanted, "%.4g", p->rate_wanted);
+    if (p->rate_reached >= 0) snprintf(reached, sizeof reached, "%.4g", p->rate_reached);
+    return lineage_fact(l, "metric", p->metric, err) || lineage_fact(l, "rate", wanted, err) || lineage_fact(l, "rate_reached", reached, err) ||
+                   lineage_fact(l, "group", group, err) || lineage_fact(l, "allocate", p->allocate, err)
+               ? -1
+               : 0;
+}
+
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
-    int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err) ? -1 : 0;
+    int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err) || stamp_plan(l, &in->plan, err) ? -1 : 0;
     if (!rc && o.source) rc = lineage_input(l, o.source, err);
     for (size_t i = 0; i < in->plan.n_text && !rc; i++) {
         const dw_plan_text *t = &in->plan.text[i];

@@ -325,7 +325,8 @@ static void refusals(void) {
 static void lineage(void) {
     const char *model = random_model("tiny-llama", "F32", 0), *plan = write_plan("plan.tsv", model, "0-31");
     FILE *f = fopen(plan, "a");
-    fprintf(f, "# text   a.txt  sha256 %064d  tokens 32  blocks 0123456789abcdef\n", 7);
+    fprintf(f, "# metric energy (a formula), group 32, allocate uniform, seed 0\n# rate   wanted 0.7, reached 0.75\n"
+               "# text   a.txt  sha256 %064d  tokens 32  blocks 0123456789abcdef\n", 7);
     fclose(f);
     char hash[65];
     dw_err err = {0};
@@ -336,6 +337,7 @@ static void lineage(void) {
     REQUIRE(steps && steps->count == 2);
     char *step = strndup(steps->str[1].ptr, steps->str[1].len);
     CHECK(strstr(step, "\"cut\"") && strstr(step, hash) && strstr(step, "0123456789abcdef") && !strstr(step, test_folder()), "%s", step);
+    CHECK(strstr(step, "{\"metric\":\"energy\",\"rate\":\"0.7\",\"rate_reached\":\"0.75\",\"group\":\"32\",\"allocate\":\"uniform\"}"), "%s", step);
     free(step);
     dw_gguf_close(g);
 }
@@ -438,7 +440,7 @@ static const test_case cases[] = {
     {"down is encoded again as asked, better from 16 bits", encoded},
     {"a source of other weights, shape or type is refused", sources},
     {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},
-    {"the lineage names the plan and the texts that it learnt from", lineage},
+    {"the lineage names the plan, what it says of itself and the texts that it learnt from", lineage},
     {"a checkpoint folder holds what the model was made from, and converts into the same file", folders},
     {"stock llama.cpp computes the same from cut files", stock_loads},
     {0}};

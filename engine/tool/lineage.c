@@ -145,6 +145,13 @@ int lineage_input(lineage *l, const char *path, dw_err *err) {
     return dw_sha256_file(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
 }
 
+int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {
+    json_t *facts = json_object_get(l->step, "facts");
+    if (!value || !*value) return 0;
+    if (!facts && json_object_set_new(l->step, "facts", facts = json_object())) return fail_memory(err);
+    return json_object_set_new(facts, name, json_string(value)) ? fail_memory(err) : 0;
+}
+
 /* 32 bits of 16 token ids: a multiplicative hash, then mixed (the finalizer of MurmurHash3). */
 static uint32_t block_hash(const int32_t *ids) {
     uint64_t h = 0x9e3779b97f4a7c15u;
