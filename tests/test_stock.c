@@ -3,6 +3,7 @@
  * Needs stock's libraries ($DW_STOCK) and is skipped aloud without them. */
 #include "experiments/contest.h"
 #include "experiments/random_model.h"
+#include "quant/quant.h"
 #include "test.h"
 
 #include <math.h>
@@ -29,12 +30,16 @@ static bool have_stock(void) {
 #define NEED_FOLDER() do { if (!getenv("DW_STOCK")) SKIP("$DW_STOCK names no folder with libllama*.so"); } while (0)
 #define NEED_STOCK() do { if (!have_stock()) SKIP("$DW_STOCK names no folder with libllama*.so"); } while (0)
 
-static int write_model(const char *path, const char *shape, const char *type, dw_err *err) {
-    const exp_random_options o = {.shape = exp_shape_find(shape), .type = dw_qtype_by_name(type), .seed = 1, .pool = pool};
+static int write_shape(const char *path, const exp_shape *shape, const char *type, dw_err *err) {
+    const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 1, .pool = pool};
     dw_gguf_writer *w = dw_gguf_writer_new(path, err);
     const int rc = !w || exp_random_write(w, &o, err) || dw_gguf_commit(w, err) ? -1 : 0;
     dw_gguf_writer_free(w);
     return rc;
+}
+
+static int write_model(const char *path, const char *shape, const char *type, dw_err *err) {
+    return write_shape(path, exp_shape_find(shape), type, err);
 }
 
 static exp_side *open_side(bool of_stock, const char *path, dw_err *err) {
@@ -84,14 +89,16 @@ static void every_architecture(void) {
 
 /* Stock rounds activations to 8 bits (F16 and BF16 files: to that type), of K types with one scale for 256 of them; the
  * bounds are what that costs. */
+static double bound_of(const dw_qtype_row *t) { return t->id == DW_F32 ? 1e-6 : t->block == 1 ? 1e-4 : t->block == 32 ? 1e-3 : 3e-3; }
+
 static void every_type(void) {
     NEED_STOCK();
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
         dw_err err = {0};
         const char *path = test_path(test_folder(), "m.gguf");
         REQUIRE(!write_model(path, t->block == 256 ? "mini" : "tiny-qwen2", t->name, &err), "%s", err.text);
-        const double nmse = logits_nmse(path, &err), bound = t->id == DW_F32 ? 1e-6 : t->block == 1 ? 1e-4 : t->block == 32 ? 1e-3 : 3e-3;
-        CHECK(nmse <= bound, "%s: NMSE %.3g %s", t->name, nmse, err.text);
+        const double nmse = logits_nmse(path, &err);
+        CHECK(nmse <= bound_of(t), "%s: NMSE %.3g %s", t->name, nmse, err.text);
     }
 }
 
@@ -128,8 +135,8 @@ static int take_windows(windows *all, const char *path, int most, dw_err *err) {
     return rc;
 }
 
-/* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error. */
-static double ln_ratio(const char *path, const windows *w, double *se, dw_err *err) {
+/* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error.  *nll: ours, the mean. */
+static double ln_ratio(const char *path, const windows *w, double *se, double *nll, dw_err *err) {
     exp_contestant_options o = {.path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
     o.side = (exp_side_options){.n_ctx = N_CTX, .n_batch = N_CTX, .exact = true};
     exp_contestant ours = {0}, theirs = {0};
@@ -139,11 +146,13 @@ static double ln_ratio(const char *path, const windows *w, double *se, dw_err *e
     o.side.flash = STOCK_FLASH_AUTO;
     ok = ok && !exp_contestant_start(&theirs, &o, err);
     double mean = 0, square = 0;
+    *nll = 0;
     for (int i = 0; ok && i < w->n; i++) {
         exp_lap a, b;
         ok = !exp_contestant_run(&ours, EXP_PERPLEXITY, i, 1, &a, err) && !exp_contestant_run(&theirs, EXP_PERPLEXITY, i, 1, &b, err);
         if (!ok) break;
         mean += (a.nll - b.nll) / w->n;
+        *nll += a.nll / w->n;
         square += (a.nll - b.nll) * (a.nll - b.nll) / w->n;
     }
     exp_contestant_stop(&ours);
@@ -182,8 +191,8 @@ static void check_parity(const char *folder, int most) {
         const int rc = parity[i].by_convert ? test_run("deadwood-convert %s -o %s --type %s", folder, path, type)
                                             : test_run("deadwood-versus --quantize %s -m %s -o %s", type, f32, path);
         if (!CHECK(rc == 0, "%s: %s", type, test_run_output())) continue;
-        double se;
-        const double ln = ln_ratio(path, &w, &se, &err);
+        double se, nll;
+        const double ln = ln_ratio(path, &w, &se, &nll, &err);
         const double slack = test_slow() ? 0 : 3 * se; // the few windows of a quick run
         CHECK(ln >= parity[i].low - slack && ln <= parity[i].high + slack, "%s %s: ln ratio %+.5f +- %.5f %s", folder, type, ln, se, err.text);
         if (test_slow()) printf("      %s %s: ln ratio %+.5f +- %.5f over %d windows\n", folder, type, ln, se, w.n);
@@ -206,11 +215,136 @@ static void base_perplexity(void) {
     check_parity(folder, 4);
 }
 
+/* ---- files of cut and requant ------------------------------------------------------------------------------------------ */
+
+typedef struct parent { // a trained model in 16 bits, its windows, and what it scores
+    char path[1024];
+    windows w;
+    double nll;
+} parent;
+
+static bool open_parent(parent *p, int most) {
+    dw_err err = {0};
+    double se;
+    snprintf(p->path, sizeof p->path, "%s/bf16.gguf", test_folder());
+    return CHECK(!test_run("deadwood-convert experiments/mini -o %s", p->path), "%s", test_run_output()) &&
+           CHECK(!take_windows(&p->w, p->path, most, &err), "%s", err.text) && CHECK(!isnan(ln_ratio(p->path, &p->w, &se, &p->nll, &err)), "%s", err.text);
+}
+
+static bool has_k_blocks(const char *path) {
+    dw_gguf *g = dw_gguf_open(path, NULL);
+    bool has = false;
+    for (size_t i = 0; g && i < dw_gguf_n_tensors(g); i++) has |= dw_gguf_tensor(g, i)->type->block == 256;
+    dw_gguf_close(g);
+    return has;
+}
+
+/* As in the table above; what is ten times worse than its parent may differ by 2 %. */
+static void check_file(const parent *p, const char *path, const char *what) {
+    dw_err err = {0};
+    double se, nll;
+    const double ln = ln_ratio(path, &p->w, &se, &nll, &err);
+    const bool is_wreck = nll - p->nll > log(10);
+    const double low = is_wreck ? -0.02 : has_k_blocks(path) ? -0.01 : -0.003, high = is_wreck ? 0.02 : 0.003, slack = 3 * se;
+    CHECK(ln >= low - slack && ln <= high + slack, "%s: perplexity %.4g, ln ratio %+.5f +- %.5f %s", what, exp(nll), ln, se, err.text);
+    if (test_slow()) printf("      %-32s perplexity %9.3f, ln ratio %+.5f +- %.5f\n", what, exp(nll), ln, se);
+}
+
+static void requantized(void) {
+    NEED_FOLDER();
+    parent p = {0};
+    char path[1024];
+    snprintf(path, sizeof path, "%s/out.gguf", test_folder());
+    if (!open_parent(&p, test_slow() ? 4 : 1)) return;
+    quant_types_init();
+    for (const quant_type *t = quant_types; t->name; t++) {
+        if (!test_slow() && strcmp(t->name, "affine3") != 0) continue;
+        CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", p.path, path, t->name), "%s", test_run_output());
+        check_file(&p, path, t->name);
+    }
+    for (const quant_mixture *m = quant_mixtures; m->name; m++) {
+        char what[64];
+        if (!strcmp(m->name, "Q2_K_S") || (!test_slow() && strcmp(m->name, "Q3_K_M") != 0)) continue; // needs importances
+        CHECK(!test_run("deadwood-requant -m %s -o %s --mixture %s", p.path, path, m->name), "%s", test_run_output());
+        snprintf(what, sizeof what, "mixture %s", m->name);
+        check_file(&p, path, what);
+    }
+    free(p.w.ids);
+}
+
+/* Blocks of 256 neurons that stay, in every layer or by turns. */
+static const struct layout {
+    const char *name, *keep[2], *options;
+} layouts[] = {{"equal widths", {"0-255,512-1023", "256-1023"}, ""},
+               {"unequal widths", {"0-255,512-1023", "0-1023"}, ""},
+               {"padded", {"0-255,512-1023", "0-1023"}, "--pad"},
+               {0}};
+
+static const char *write_plan(const struct layout *layout, int n_layer) {
+    const char *path = test_path(test_folder(), "plan.tsv");
+    FILE *f = fopen(path, "w");
+    fprintf(f, "# deadwood plan 1\nlayer width keep\n");
+    for (int l = 0; l < n_layer; l++) fprintf(f, "%d %d %s\n", l, strcmp(layout->keep[l % 2], "0-1023") ? 768 : 1024, layout->keep[l % 2]);
+    fclose(f);
+    return path;
+}
+
+static void cut_perplexity(void) {
+    NEED_FOLDER();
+    parent p = {0};
+    char whole[1024], path[1024];
+    snprintf(whole, sizeof whole, "%s/whole.gguf", test_folder());
+    snprintf(path, sizeof path, "%s/cut.gguf", test_folder());
+    if (!open_parent(&p, test_slow() ? 4 : 1)) return;
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        if (!test_slow() && t->id != DW_Q4_0 && t->id != DW_Q4_K) continue;
+        CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", p.path, whole, t->name), "%s", test_run_output());
+        for (const struct layout *layout = layouts; layout->name; layout++) {
+            char what[64];
+            if (!test_slow() && (layout == layouts) == (t->id == DW_Q4_0)) continue;
+            CHECK(!test_run("deadwood-cut -m %s -o %s -p %s %s", whole, path, write_plan(layout, 8), layout->options), "%s", test_run_output());
+            snprintf(what, sizeof what, "%s, %s", t->name, layout->name);
+            check_file(&p, path, what);
+        }
+    }
+    free(p.w.ids);
+}
+
+/* Models of the other architectures, of which no trained one is here. */
+static const exp_shape cuttable[] = {{"llama", "llama", 4, 256, 1024, 4, 2, 64, 512, false, 10000, 256},
+                                     {"qwen3", "qwen3", 4, 256, 1024, 4, 2, 64, 512, false, 10000, 256},
+                                     {"qwen3, tied", "qwen3", 4, 256, 1024, 4, 2, 64, 512, true, 10000, 256},
+                                     {0}};
+
+static void cut_logits(void) {
+    NEED_STOCK();
+    char whole[1024], path[1024];
+    snprintf(whole, sizeof whole, "%s/whole.gguf", test_folder());
+    snprintf(path, sizeof path, "%s/cut.gguf", test_folder());
+    for (const exp_shape *s = cuttable; s->name; s++) {
+        for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+            dw_err err = {0};
+            if (!test_slow() && t->id != DW_BF16 && t->id != DW_Q4_0 && t->id != DW_Q3_K) continue;
+            REQUIRE(!write_shape(whole, s, t->name, &err), "%s", err.text);
+            for (const struct layout *layout = layouts; layout->name; layout++) {
+                const bool has_carrier = strcmp(s->name, "qwen3") != 0; // of qwen3 only where it is tied
+                if (!has_carrier && !strcmp(layout->name, "unequal widths")) continue;
+                CHECK(!test_run("deadwood-cut -m %s -o %s -p %s %s", whole, path, write_plan(layout, 4), layout->options), "%s", test_run_output());
+                const double nmse = logits_nmse(path, &err);
+                CHECK(nmse <= bound_of(t), "%s, %s, %s: NMSE %.3g %s", s->name, t->name, layout->name, nmse, err.text);
+            }
+        }
+    }
+}
+
 static const test_case cases[] = {
     {"mini in every type, by convert or by stock's quantizer, has stock's perplexity", mini_perplexity},
     {"base likewise", base_perplexity},
+    {"mini requantized to every type and mixture has stock's perplexity", requantized},
+    {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
     {"a random model of every architecture has stock's logits", every_architecture},
     {"a random model of every type has stock's logits", every_type},
+    {"random models cut in every way have stock's logits, in every type", cut_logits},
     {0},
 };
 TEST_MAIN(cases)
