@@ -543,7 +543,7 @@ static void eighty_layers(void) {
 /* Of mini, geometric mean over the five evaluation texts, first 20 windows of 512: what other programs measured, and how
  * far from it ours may be (K types: stock rounds activations to 8 bits). */
 static void known_perplexities(void) {
-    static const struct { const char *how, *again; double ppl, below, above; } row[] = {
+    static const struct { const char *how, *again; double ppl, below, above; bool is_weighed; } row[] = {
         {"--mixture Q8_0", NULL, 16.876, 0.003, 0.003},    {"--mixture Q6_K", NULL, 16.927, 0.015, 0.005},
         {"--mixture Q5_K_M", NULL, 17.101, 0.015, 0.005},  {"--mixture Q4_K_M", NULL, 17.489, 0.015, 0.005},
         {"--mixture Q4_0", NULL, 18.017, 0.003, 0.003},    {"--mixture Q3_K_M", NULL, 19.281, 0.015, 0.005},
@@ -551,24 +551,31 @@ static void known_perplexities(void) {
         {"--type affine4", NULL, 18.88, 0.003, 0.003},     {"--type affine2", NULL, 647.7, 0.02, 0.02},
         {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}, {"--type minmax4", NULL, 18.86, 0.003, 0.003},
         {"--type minmax3", NULL, 29.86, 0.003, 0.003},     {"--type minmax2", NULL, 1868, 0.02, 0.02},
-        {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02}};
+        {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02},
+        {"--mixture Q4_K_M", NULL, 17.391, 0.015, 0.005, true}, {"--mixture Q4_0", NULL, 17.721, 0.003, 0.003, true},
+        {"--mixture Q3_K_M", NULL, 18.698, 0.015, 0.005, true}, {"--mixture Q2_K", NULL, 26.684, 0.015, 0.005, true},
+        {"--mixture Q4_0", "--mixture Q2_K", 29.977, 0.025, 0.005, true}};
     const char *shared = test_shared(), *from = test_file("a.gguf"), *middle = test_file("b.gguf"), *to = test_file("c.gguf");
     if (!shared) SKIP("the reference models are not there");
     if (!test_slow()) SKIP("long: set DW_SLOW=1");
     REQUIRE(!test_run("deadwood-convert experiments/mini -o %s", from), "%s", test_run_output());
+    const char *stats = test_file("stats.h5");
+    REQUIRE(!test_run("deadwood-collect -q -m %s -f %s/reference-model/text/calib/*.txt --windows 24 -o %s", from, shared, stats), "%s", test_run_output());
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        const char *rows = test_path(test_folder(), "rows.tsv");
+        const char *rows = test_file("rows.tsv"), *with = row[i].is_weighed ? "-s" : "", *what = row[i].is_weighed ? stats : "";
         unlink(rows);
-        REQUIRE(!test_run("deadwood-requant -m %s -o %s %s", from, row[i].again ? middle : to, row[i].how), "%s", test_run_output());
-        if (row[i].again) REQUIRE(!test_run("deadwood-requant -m %s -o %s %s --lossy-twice", middle, to, row[i].again), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s %s %s %s", from, row[i].again ? middle : to, row[i].how, with, what), "%s", test_run_output());
+        if (row[i].again)
+            REQUIRE(!test_run("deadwood-requant -m %s -o %s %s --lossy-twice %s %s", middle, to, row[i].again, with, what), "%s", test_run_output());
         REQUIRE(!test_run("deadwood-score -q --no-speed --windows 20 -m %s -f %s/reference-model/text/eval/*.txt -o %s", to, shared, rows), "%s",
                 test_run_output());
         tsv_table t;
         dw_err err = {0};
         REQUIRE(!tsv_read(&t, rows, &err) && t.n_rows == 6, "%s", err.text);
         const double ppl = atof(tsv_cell(&t, 5, "ppl"));
-        CHECK(ppl >= row[i].ppl * (1 - row[i].below) && ppl <= row[i].ppl * (1 + row[i].above), "%s %s: %g instead of %g", row[i].how,
-              row[i].again ? row[i].again : "", ppl, row[i].ppl);
+        CHECK(ppl >= row[i].ppl * (1 - row[i].below) && ppl <= row[i].ppl * (1 + row[i].above), "%s %s %s: %g instead of %g", row[i].how,
+              row[i].again ? row[i].again : "", with, ppl, row[i].ppl);
+        printf("      %s %s %s: %.3f, other programs %.3f\n", row[i].how, row[i].again ? row[i].again : "", row[i].is_weighed ? "weighed" : "", ppl, row[i].ppl);
         tsv_release(&t);
     }
 }
