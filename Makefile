@@ -30,7 +30,7 @@ TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
-.PHONY: FORCE all demo exact results test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
+.PHONY: FORCE all demo exact results results-7b test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -115,6 +115,9 @@ exact: all  ## compute results/exact.tsv again: quality by definition, equal on 
 
 results: all  ## make the tables and plots of the embedded model in results/ again
 	sh experiments/results.sh
+
+results-7b: all $B/bench_sparse  ## speed and size on the shape of a 7B model: results/7b.md, sparse-7b.svg
+	sh experiments/results_7b.sh
 
 # ---- fuzzing
 

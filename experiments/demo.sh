@@ -1,15 +1,19 @@
 #!/bin/sh
-# demo.sh - what `make demo` runs: the embedded model is converted, scored in several number formats and heard.
+# demo.sh - what `make demo` runs: four attempts at making a language model smaller or faster, and what they cost.
 #
-# Every step is an ordinary command, printed before it runs; files are in build/demo.  DEMO_THREADS sets -t.
+#   make demo                                  the embedded model, some minutes on two cores
+#   make demo MODEL=FOLDER|M.gguf TEXTS=DIR    another one; DIR/calib/*.txt and DIR/eval/*.txt are the texts
+#   WINDOWS=A-B                                only these windows of each evaluation text (a large model takes hours)
+#
+# Every step is an ordinary command, printed before it runs; files are in build/demo.
 set -eu
 cd "$(dirname "$0")/.."
 
 missing=""
-for tool in cc make pkg-config; do
+for tool in cc make pkg-config gnuplot; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
-for library in libpcre2-8 jansson libzstd hdf5 openblas lapacke; do
+for library in libpcre2-8 jansson libzstd hdf5 openblas; do
     pkg-config --exists "$library" 2>/dev/null || missing="$missing $library"
 done
 if [ -n "$missing" ]; then
@@ -19,40 +23,132 @@ if [ -n "$missing" ]; then
     exit 1
 fi
 
+model=${MODEL:-experiments/mini}
+texts=${TEXTS:-experiments/texts}
+out=build/demo
+rows=$out/rows.tsv
+prompt=${PROMPT:-The function returns}
+for folder in "$texts/calib" "$texts/eval"; do
+    ls "$folder"/*.txt >/dev/null 2>&1 || { echo "demo: no texts '$folder/*.txt'; give TEXTS=DIR with calib/ and eval/ in it" >&2; exit 1; }
+done
+
 make -s -j2
 PATH="$PWD/build:$PATH"
-out=build/demo
-threads=${DEMO_THREADS:-0}
 mkdir -p "$out"
+rm -f "$rows"
 
-# Prints a command as it would be typed, and runs it.
+# Prints a command as it would be typed, texts as a pattern and without -q, and runs it.
 run() {
     printf '\n$'
+    shown=""
     for word in "$@"; do
         case $word in
-        *[!A-Za-z0-9_./=-]*) printf " '%s'" "$word" ;;
-        *) printf ' %s' "$word" ;;
+        "$texts"/*/*.txt) word=${word%/*}/*.txt ;;
+        -q) continue ;;
+        *[!A-Za-z0-9_./=,-]*) word="'$word'" ;;
         esac
+        [ "$word" = "$shown" ] || printf ' %s' "$word"
+        shown=$word
     done
     printf '\n'
     "$@"
 }
 
-echo "The embedded model (12 M parameters, experiments/mini) in four number formats."
-for type in keep f16 q8_0 q4_0; do
-    [ "$type" = keep ] && name=bf16 || name=$type
-    run deadwood convert experiments/mini -o "$out/mini-$name.gguf" --type "$type" -t "$threads"
+say() { printf '\n%s\n' "$*" | fold -s -w 110; }
+heading() { printf '\n==== %s\n' "$*"; }
+
+# score OPTIONS MODEL...: rows of models (names in build/demo, without .gguf), compared with the dense one.
+score() {
+    options=$1
+    shift
+    # shellcheck disable=SC2086  # options are several words
+    run deadwood score -m $(printf "$out/%s.gguf " "$@") $options --base "$out/dense.gguf" -f "$texts"/eval/*.txt \
+        ${WINDOWS:+--windows "$WINDOWS"} -o "$rows" -q | grep -E '^(\$|model|.* \* )'
+}
+
+# cell MODEL COLUMN: of the last row of a model, over all texts where there are several.
+cell() {
+    awk -F '\t' -v model="$1.gguf" -v column="$2" '
+        /^#/ {next}
+        !n {for (n = 1; n <= NF; n++) at[$n] = n; next}
+        $at["model"] == model && ($at["text"] == "*" || value == "") {value = $at[column]}
+        END {print value}' "$rows"
+}
+
+percent() { awk -v x="$1" 'BEGIN {printf "%.1f %%", 100 * x}'; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN {printf "%.2f", a / b}'; }
+costs() { awk -v r="$(cell "$1" ln_ratio)" 'BEGIN {printf "%.1f %%", 100 * (exp(r) - 1)}'; } # of perplexity
+
+hear() {
+    for name; do
+        printf '\n%-14s ' "$name:"
+        deadwood generate -m "$out/$name.gguf" -p "$prompt" -n 30 --temp 0 -q | tr '\n' ' '
+    done
+    echo
+}
+
+heading "The model as it is"
+case $model in
+*.gguf) cp "$model" "$out/dense.gguf" ;;
+*) run deadwood convert "$model" -o "$out/dense.gguf" -q ;;
+esac
+score '' dense
+say "What its neurons do, on texts that are not the ones it is scored on:"
+run deadwood collect -m "$out/dense.gguf" -f "$texts"/calib/*.txt -o "$out/stats.h5" -q
+
+heading "Attempt 1: skip at run time the neurons that a token leaves inactive"
+for activity in 0.9 0.8 0.7 0.5; do
+    run deadwood gate -m "$out/dense.gguf" -s "$out/stats.h5" -o "$out/gated-$activity.gguf" --rule cats --activity $activity --force -q
 done
+score '--select fused' gated-0.9 gated-0.8 gated-0.7 gated-0.5
+gated=gated-0.9 # the sparsest that costs at most 2 % of perplexity
+for name in gated-0.8 gated-0.7 gated-0.5; do
+    if awk -v r="$(cell $name ln_ratio)" 'BEGIN {exit !(r <= log(1.02))}'; then gated=$name; fi
+done
+fused=$(cell $gated decode_tok_s)
+score '--select listed' $gated
+say "The sparsest that costs at most 2 % is $gated: it computes $(percent "$(cell $gated coverage)") of the neurons." \
+    "Decoding runs at $(ratio "$(cell $gated decode_tok_s)" "$(cell dense decode_tok_s)") of the dense speed where the open neurons are" \
+    "listed and gathered, and at $(ratio "$fused" "$(cell dense decode_tok_s)") where gate, test, up and down are one walk." \
+    "All of the gate must be computed to know what to skip, so even without any overhead at most" \
+    "$(awk -v c="$(cell $gated coverage)" 'BEGIN {printf "%.0f %%", 100 * (1 - c) * 2 / 3}') of the FFN could be saved."
 
-echo
-echo "Scored on five texts written for this project, against the file with the checkpoint's own bits."
-rm -f "$out/rows.tsv"
-run deadwood score -m "$out/mini-bf16.gguf" "$out/mini-f16.gguf" "$out/mini-q8_0.gguf" "$out/mini-q4_0.gguf" \
-    --base "$out/mini-bf16.gguf" -f experiments/texts/eval/*.txt -o "$out/rows.tsv" -t "$threads"
+heading "Attempt 2: predict with small networks which neurons a token needs"
+run deadwood trace -m "$out/$gated.gguf" -f "$texts"/calib/*.txt -c 256 -o "$out/traces.h5" -q
+run deadwood train -m "$out/$gated.gguf" -x "$out/traces.h5" -o "$out/predicted.gguf" --report "$out/predictors.tsv" -q
+score '--select fused' predicted
+say "The predictors open $(percent "$(cell predicted coverage)") of the neurons and cost $(costs predicted) of perplexity, at" \
+    "$(ratio "$(cell predicted decode_tok_s)" "$(cell dense decode_tok_s)") of the dense speed.  Their accuracy says little: the row 'never'," \
+    "which closes everything, has one as well."
 
-echo
-echo "How the last file came to be, and what it says."
-run deadwood inspect "$out/mini-q4_0.gguf" --lineage
-run deadwood generate -m "$out/mini-q4_0.gguf" -p 'The function returns' -n 40 --temp 0 -t "$threads"
-echo
-echo "All columns are in $out/rows.tsv (deadwood score --columns says what each means)."
+heading "Attempt 3: cut neurons for good"
+for rate in 0.2 0.3; do
+    for metric in activation random; do
+        run deadwood rank -m "$out/dense.gguf" -s "$out/stats.h5" -o "$out/$metric-$rate.tsv" --metric $metric --rate $rate --group 64 -q
+        run deadwood cut -m "$out/dense.gguf" -p "$out/$metric-$rate.tsv" -o "$out/$metric-$rate.gguf" -q
+    done
+done
+run deadwood rank -m "$out/dense.gguf" -s "$out/stats.h5" -o "$out/single-0.2.tsv" --metric activation --rate 0.2 --group 1 -q
+run deadwood cut -m "$out/dense.gguf" -p "$out/single-0.2.tsv" -o "$out/single-0.2.gguf" -q
+score '' activation-0.2 random-0.2 single-0.2 activation-0.3 random-0.3
+say "Groups of 64 chosen by mean activation cost $(costs activation-0.2) of perplexity at 20 %, groups drawn by lot $(costs random-0.2):" \
+    "neurons in a group have little in common.  Chosen one by one, they cost $(costs single-0.2)."
+
+heading "Attempt 4: requantize"
+run deadwood requant -m "$out/dense.gguf" -o "$out/q4.gguf" --type affine4 -q
+run deadwood requant -m "$out/q4.gguf" -o "$out/q4-q2.gguf" --type affine2 --lossy-twice -q
+run deadwood requant -m "$out/dense.gguf" -o "$out/q2.gguf" --type affine2 -q
+run deadwood requant -m "$out/dense.gguf" -o "$out/q2_k.gguf" --mixture Q2_K -s "$out/stats.h5" -q
+run deadwood requant -m "$out/dense.gguf" -o "$out/q4_k_m.gguf" --mixture Q4_K_M -s "$out/stats.h5" -q
+score '' q4 q4-q2 q2 q2_k q4_k_m
+say "Two bits by round-to-nearest multiply perplexity by $(ratio "$(cell q2 ppl)" "$(cell dense ppl)"); the way over four bits makes it" \
+    "$(ratio "$(cell q4-q2 ppl)" "$(cell dense ppl)").  With scales of scales, weighted by what the inputs were (Q2_K): $(ratio "$(cell q2_k ppl)" "$(cell dense ppl)")."
+
+heading "What they say"
+hear dense $gated predicted activation-0.2 activation-0.3 q4-q2 q2_k
+
+heading "All of it"
+run deadwood table "$rows" -o "$out/table.md" --plot "$out/plot.svg" -q
+cat "$out/table.md"
+say "The table is $out/table.md, the plot $out/plot.svg; every column is in $rows (deadwood score --columns says what each means)." \
+    "How a file came to be: deadwood inspect $out/q4-q2.gguf --lineage"

@@ -30,3 +30,28 @@ plot requant --by family --where family!=detour
 grid gate gate
 table gate
 plot gate --x coverage --by group
+
+# Predictors: a report of what each finds beside the trivial choices, and rows of the models that they make.
+out=build/results/predict
+rows=$out/rows.tsv
+mkdir -p "$out"
+rm -f "$rows" "$out/report.tsv"
+[ -f "$out/dense.gguf" ] || deadwood convert experiments/mini -o "$out/dense.gguf"
+[ -f "$out/stats.h5" ] || deadwood collect -m "$out/dense.gguf" -f experiments/texts/calib/*.txt -c 256 -o "$out/stats.h5"
+set -- cats-1-0.8 cats-1-0.5 cats-1-0.3 group-max-64-0.75 group-max-64-0.5
+models=""
+for gate; do
+    activity=${gate##*-} rest=${gate%-*}
+    gated=$out/gate-$gate.gguf predicted=$out/predicted-$gate.gguf
+    [ -f "$gated" ] || deadwood gate -m "$out/dense.gguf" -s "$out/stats.h5" --rule "${rest%-*}" --group "${rest##*-}" --activity "$activity" --force -o "$gated" -q
+    [ -f "$out/$gate.h5" ] || deadwood trace -m "$gated" -f experiments/texts/calib/*.txt -c 256 --tokens 16384 -o "$out/$gate.h5"
+    [ -f "$predicted" ] || deadwood train -m "$gated" -x "$out/$gate.h5" -o "$predicted" --report "$out/$gate.tsv" >"$out/$gate.txt"
+    [ -f "$out/report.tsv" ] || awk 'NR == 1 {print "gate\t" $0}' "$out/$gate.tsv" >"$out/report.tsv"
+    awk -v gate="$gate" '$1 == "*" {print gate "\t" $0}' "$out/$gate.tsv" >>"$out/report.tsv" # over all layers
+    models="$models $gated $predicted"
+done
+# shellcheck disable=SC2086  # a list of files
+deadwood score -m "$out/dense.gguf" $models --base "$out/dense.gguf" -f experiments/texts/eval/*.txt --select fused --no-speed -o "$rows"
+deadwood table "$rows" -o results/predict.tsv
+table predict
+deadwood table "$out/report.tsv" -o results/predictors.md --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5

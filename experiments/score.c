@@ -528,7 +528,7 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
                  is_cpu && level ? level : "");
         snprintf(common.kv, sizeof common.kv, "%s", tool.kv);
         snprintf(common.select, sizeof common.select, "%s", tool.select);
-        if (o.inject) snprintf(common.activity, sizeof common.activity, "%s", o.inject);
+        if (o.inject && dw_model_is_gated(c->model)) snprintf(common.activity, sizeof common.activity, "%s", o.inject);
         if (dw_model_is_gated(c->model) && tool_select() != DW_SELECT_DENSE) common.bytes_per_token = NAN; // until it is counted
     } else {
         snprintf(common.model, sizeof common.model, "%s", exp_predictions_head(c->stored)->model);
@@ -769,9 +769,16 @@ static void print_columns(void) {
 
 /* ---- */
 
+/* A planted activity needs a gate somewhere; models without one may stand beside it. */
+static int check_inject(const run *r, dw_err *err) {
+    for (int i = 0; i < r->n_models; i++)
+        if (r->all[i].model && dw_model_is_gated(r->all[i].model)) return 0;
+    return dw_fail(err, "'%s' is not gated, so that no activity can be planted in it; gate makes such files, and synth --gate", r->all[0].path);
+}
+
 static int score(run *r, exp_child *children, int n_children, dw_err *err) {
     double n_tokens;
-    if (open_all(r, err) || check_windows(r, &n_tokens, err)) return -1;
+    if (open_all(r, err) || (o.inject && check_inject(r, err)) || check_windows(r, &n_tokens, err)) return -1;
     if (o.store && !r->all[0].model) return dw_fail(err, "'%s' is stored already", r->all[0].path);
     for (int i = 0; i < r->n_models; i++)
         if (begin_rows(&r->all[i], r, err)) return -1;

@@ -1,0 +1,45 @@
+#!/bin/sh
+# results_7b.sh - what `make results-7b` runs: the four attempts' speed and size on the shape of a 7B model.
+#
+# Random weights of that shape, every matrix Q4_0.  The shares of open neurons are those of the embedded model: 0.8 costs it
+# 1 % of perplexity; its predictors of that gate open 0.97, those of a gate of 0.5 open 0.83 (results/predictors.md).
+# They have its relative rank, n_embd / 6.  The models of one run take turns, the dense one among them.  Files are in
+# build/7b, 23 GB; about ten minutes on two idle cores.
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PWD/build:$PATH"
+out=build/7b
+mkdir -p "$out"
+
+# make_file NAME COMMAND..: unless it is there
+make_file() {
+    name=$1
+    shift
+    [ -f "$out/$name.gguf" ] || deadwood "$@" -o "$out/$name.gguf"
+}
+
+make_file dense synth --shape qwen2.5-7b --type Q4_0
+for width in 15104 13312; do
+    rate=$(awk -v w=$width 'BEGIN {print 1 - w / 18944}')
+    [ -f "$out/cut-$width.gguf" ] || deadwood rank -m "$out/dense.gguf" -o "$out/$width.tsv" --metric random --rate "$rate" --group 64
+    make_file cut-$width cut -m "$out/dense.gguf" -p "$out/$width.tsv"
+done
+make_file gated synth --shape qwen2.5-7b --type Q4_0 --gate
+make_file predicted synth --shape qwen2.5-7b --type Q4_0 --gate --predictors 592
+
+rows=$out/rows.tsv
+rm -f "$rows"
+speed() { deadwood score --speed-only --speed-prefill 0 --speed-decode 16 --speed-rounds "${ROUNDS:-9}" -o "$rows" "$@"; }
+speed -m "$out/dense.gguf" "$out/cut-15104.gguf" "$out/cut-13312.gguf"
+speed -m "$out/dense.gguf" "$out/gated.gguf" --select listed --inject 0.8
+speed -m "$out/dense.gguf" "$out/gated.gguf" --select fused --inject 0.8
+for share in 0.97 0.83; do speed -m "$out/dense.gguf" "$out/predicted.gguf" --select fused --inject $share; done
+for ending in md tsv; do
+    deadwood table "$rows" -o results/7b.$ending --columns model,select,activity,file_bytes,bytes_per_token,decode_tok_s,decode_spread,read_share,disturbed
+done
+
+build/bench_sparse | grep -v '^#' >results/sparse-7b.tsv
+for group in 64 1; do
+    deadwood table results/sparse-7b.tsv -o results/sparse-7b-$group.md --where group=$group \
+        --plot results/sparse-7b-$group.svg --x inactive --y ms,ideal_ms --by path
+done
