@@ -80,7 +80,7 @@ typedef struct tool_kv_name {
     dw_kv_cache kv;
 } tool_kv_name;
 
-/* Rows that programs share; put OPT_COMMON at the end of a table. */
+/* Rows that programs share; a table ends with OPT_COMMON, or OPT_COMMON_ENGINE where a model is run. */
 typedef struct tool_common {
     int threads;         // -t; 0: physical cores
     const char *backend; // --backend
@@ -98,7 +98,9 @@ void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the n
 #define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
 #define OPT_KV {"kv", 0, OPT_CHOICE, 0, &tool.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(tool_kv_names)}
 #define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES(dw_select_names)}
-#define OPT_COMMON {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_BACKEND, OPT_QUIET
+#define OPT_COMMON_HEADING {.kind = OPT_GROUP, .help = "common"}
+#define OPT_COMMON OPT_COMMON_HEADING, OPT_THREADS, OPT_QUIET
+#define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET
 
 /* Parses, applies defaults, checks ranges and requirements; prints help and exits 0, or a usage error and exits 2.
  * Also installs the signal handlers that remove unfinished output files. */

@@ -26,7 +26,7 @@ static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.folder, NULL, "DIR", "the checkpoint's folder"},
     {"out", 'o', OPT_PATH,  OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the GGUF file to write"},
     {"type", 0, OPT_CHOICE, 0, &o.type, "keep", "TYPE", "type of every matrix", OPT_CHOICES(types)},
-    OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON, {0}};
 // clang-format on
 
 static const opt_program program = {

@@ -20,19 +20,19 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"prompt", 'p', OPT_TEXT, 0, &o.prompt, NULL, "TEXT", "the prompt, or with --chat the user's message"},
-    {"file", 'f', OPT_PATH, OPT_INPUT, &o.prompt_file, NULL, "FILE", "read the prompt from a file"},
+    {"text", 'f', OPT_PATH, OPT_INPUT, &o.prompt_file, NULL, "TEXT", "the prompt, from a file"},
     {"n-predict", 'n', OPT_INT, 0, &o.n_predict, "128", "N", "tokens to generate at most; 0: until the context is full", .min = 0, .max = 1 << 22},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "0", "N", "positions of context; 0: the model's, at most 4096", .min = 0, .max = 1 << 22},
     {"temp", 0, OPT_REAL, 0, &o.temperature, "0.8", "X", "temperature; 0: always the likeliest token", .min = 0, .max = 100},
     {"top-k", 0, OPT_INT, 0, &o.top_k, "40", "N", "of the N likeliest tokens only; 0: all", .min = 0, .max = 1 << 24},
     {"top-p", 0, OPT_REAL, 0, &o.top_p, "0.95", "X", "of the likeliest tokens that together have probability X", .min = 0, .max = 1},
     {"min-p", 0, OPT_REAL, 0, &o.min_p, "0.05", "X", "of tokens at least X times as likely as the likeliest", .min = 0, .max = 1},
-    {"seed", 's', OPT_INT, 0, &o.seed, "1", "N", "seed of the sampler: the same seed gives the same text", .min = 0, .max = 0x7fffffff},
+    {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of the sampler: the same seed gives the same text", .min = 0, .max = 0x7fffffff},
     {"chat", 0, OPT_FLAG, 0, &o.chat, NULL, NULL, "talk in the format of the model's chat template; without -p one message a line from stdin"},
     {"system", 0, OPT_TEXT, 0, &o.system, NULL, "TEXT", "system message of a chat"},
     {"echo", 0, OPT_FLAG, 0, &o.echo, NULL, NULL, "print the prompt before the text"},
     OPT_KV, OPT_SELECT,
-    OPT_BACKEND, OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON_ENGINE, {0}};
 // clang-format on
 
 static const opt_program program = {

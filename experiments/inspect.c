@@ -26,7 +26,7 @@ static const opt_row rows[] = {
     {"verify", 0, OPT_FLAG, 0, &o.verify, NULL, NULL, "check the hashes of the lineage's inputs that are at hand; exit 1 if one differs"},
     {"inputs", 0, OPT_TEXTS, 0, &o.inputs, NULL, "DIR", "folders to look for inputs in, besides this one and the file's"},
     {"json", 0, OPT_FLAG, 0, &o.json, NULL, NULL, "one JSON object instead of text"},
-    OPT_QUIET, {0}};
+    OPT_COMMON_HEADING, OPT_QUIET, {0}};
 // clang-format on
 
 static const opt_program program = {

@@ -41,8 +41,7 @@ static const opt_row options[] = {
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE", .help = "largest working set; at least four times the cache that is really yours"},
     {"file", 0, OPT_PATH, OPT_INPUT, &o.file, NULL, "FILE", .help = "file to map; default: a temporary one"},
     {"file-bytes", 0, OPT_BYTES, 0, &o.file_bytes, "512MiB", "SIZE", .help = "size of the temporary file"},
-    OPT_THREADS,
-    OPT_QUIET,
+    OPT_COMMON,
     {0},
 };
 

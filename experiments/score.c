@@ -25,13 +25,13 @@ static struct {
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_TEXTS, OPT_INPUT, &o.models, NULL, "FILE", "models (GGUF), or predictions stored with --store"},
-    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "FILE", "texts: a row each, and one for their geometric mean"},
+    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "texts: a row each, and one for their geometric mean"},
     {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE", "compare with this model, evaluated side by side, or with its stored predictions"},
     {"store", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.store, NULL, "FILE", "store the predictions of the one model given, as a base for later runs"},
     {.kind = OPT_GROUP, .help = "what is scored"},
     {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES(exp_protocols)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
-    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only these windows of each text, counted from 1"},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     OPT_KV,
     OPT_SELECT,
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
@@ -48,7 +48,7 @@ static const opt_row rows[] = {
     {"per-layer", 0, OPT_FLAG, OPT_NO_BYTE, &o.per_layer, NULL, NULL, "print a table of each gated model's layers, too"},
     {"json", 0, OPT_FLAG, OPT_NO_BYTE, &o.json, NULL, NULL, "print a JSON object a line instead of the short table"},
     {"columns", 0, OPT_FLAG, OPT_NO_BYTE, &o.columns, NULL, NULL, "say what each column means, and end"},
-    OPT_COMMON, {0}};
+    OPT_COMMON_ENGINE, {0}};
 
 static const opt_program program = {
     .name = "score",

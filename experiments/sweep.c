@@ -51,6 +51,7 @@ static const opt_row rows[] = {
     {"jobs", 'j', OPT_INT, OPT_NO_BYTE, &o.jobs, "0", "N", "jobs at once; 0: as many as threads", .min = 0, .max = CHILDREN_MAX},
     {"keep", 0, OPT_CHOICE, 0, &o.keep, "best", "WHICH", "models that stay when they are scored; best: those whose verdict is keep", OPT_CHOICES(keep_rules)},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the commands that would run, and what is there; write nothing"},
+    OPT_COMMON_HEADING,
     {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads of all jobs together; 0: the physical cores this process may use", .min = 0, .max = 256},
     OPT_QUIET, {0}};
 

@@ -25,8 +25,7 @@ static const opt_row options[] = {
     {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N", "with --gate: neurons that are open or closed together; without it 1", OPT_CHOICES(groups)},
     {"predictors", 0, OPT_INT, 0, &o.predictors, NULL, "R", "with --gate: add predictors of that rank in F16", .min = 1, .max = 65536},
     {"vocab", 0, OPT_PATH, OPT_INPUT, &o.vocab, NULL, "DIR", .help = "take the vocabulary of this folder with a tokenizer.json; default: an invented one"},
-    OPT_THREADS,
-    OPT_QUIET,
+    OPT_COMMON,
     {0},
 };
 

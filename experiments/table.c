@@ -33,7 +33,7 @@ static const opt_row rows[] = {
     {"x", 0, OPT_TEXT, 0, &o.x, NULL, "COLUMN", "along the x axis; of results file_bytes"},
     {"y", 0, OPT_TEXT, 0, &o.y, NULL, "COLUMN", "along the y axis, or several: A,B; of results ppl"},
     {"by", 0, OPT_TEXT, 0, &o.by, NULL, "COLUMN", "a series of points for each value; of results the metric, rule or type"},
-    {.kind = OPT_GROUP, .help = "common"}, OPT_QUIET, {0}};
+    OPT_COMMON_HEADING, OPT_QUIET, {0}};
 
 static const opt_program program = {
     .name = "table",

@@ -26,7 +26,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model"},
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the gated model"},
     {"rule", 0, OPT_CHOICE, OPT_REQUIRED, &o.rule, NULL, "NAME", "what is held against the threshold", OPT_CHOICES(predict_rules)},
@@ -34,7 +34,7 @@ static const opt_row rows[] = {
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that are open or closed together", OPT_CHOICES(groups)},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: transposed copies are encoded from it"},
     {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "thresholds for layers too that are not sparse enough to gain"},
-    OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON, {0}};
 
 static opt_program program = {
     .name = "gate",

@@ -27,19 +27,19 @@ static struct {
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
-    {"file", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "texts to learn from"},
+    {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "TRACES", "the traces (HDF5)"},
     {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows", .min = 1, .max = DW_H5_MAX_ROWS},
-    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "of every file only windows A to B; 20 is 1-20"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 20},
-    OPT_COMMON, {0}};
+    OPT_COMMON_ENGINE, {0}};
 // clang-format on
 
 static const opt_program program = {
     .name = "trace",
     .summary = "the gate's decisions of a model over texts, and what it decided from",
-    .usage = "-m GATED.gguf -f TEXT.. -o traces.h5 [--tokens N] [--windows A-B] [-c N]",
+    .usage = "-m GATED.gguf -f TEXT.. -o traces.h5 [--tokens N] [-c N] [--windows A-B]",
     .about = "Runs the model densely, as if it were not gated, and stores for every token and gated layer the FFN's input, which groups of "
              "neurons the gate would have opened, and each group's share of sum ||v_j||^2 a_j^2.  train learns predictors from it.  Layers "
              "that the gate marks dense have none.\n\n"

@@ -29,8 +29,8 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model that was traced"},
-    {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "its traces (trace)"},
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
+    {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "traces of that model (trace)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model with predictors"},
     {"report", 0, OPT_PATH, OPT_NO_BYTE, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
     {.kind = OPT_GROUP, .help = "the predictors"},
@@ -40,11 +40,11 @@ static const opt_row rows[] = {
     {"recall", 0, OPT_REAL, 0, &o.recall, "0", "R", "or: that R of the gate's open groups are found; 0: by --mass", .min = 0, .max = 1},
     {.kind = OPT_GROUP, .help = "training"},
     {"epochs", 0, OPT_INT, 0, &o.epochs, "20", "N", "at most N passes over the training tokens", .min = 1, .max = 100000},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "S", "of the first weights and the order of tokens", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the first weights and the order of tokens", .min = 0, .max = 2147483647},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.001", "X", "Adam's rate at the beginning; it falls to zero", .min = 1e-9, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "128", "N", "tokens of a step", .min = 1, .max = 65536},
     {"positive-weight", 0, OPT_REAL, 0, &o.positive_weight, "0", "W", "an open group's weight in the loss, a closed one having 1; 0: 1 / (p + 0.005), p the open share", .min = 0, .max = 1e6},
-    {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON, {0}};
 // clang-format on
 
 static const opt_program program = {

@@ -30,23 +30,23 @@ static struct {
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
-    {"file", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
+    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "STATS", "the statistics (HDF5)"},
     {"stats", 's', OPT_TEXTS, OPT_INPUT, &o.parts, NULL, "PART", "statistics of other texts, to which these are added"},
-    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "of every file only windows A to B; 20 is 1-20"},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     {"text-windows", 0, OPT_INT, 0, &o.text_windows, "0", "N", "every N windows of a file are a text of their own; 0: a file is a text", .min = 0, .max = 1 << 20},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
-    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
     {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
-    OPT_COMMON, {0}};
+    OPT_COMMON_ENGINE, {0}};
 // clang-format on
 
 static const opt_program program = {
     .name = "collect",
     .summary = "activation statistics of a model over texts",
-    .usage = "-m M.gguf -f TEXT.. -o stats.h5 [-s PART.h5..] [--windows A-B] [--text-windows N]",
+    .usage = "-m M.gguf -f TEXT.. -o stats.h5 [-s PART.h5..] [-c N] [--windows A-B] [--text-windows N]",
     .about = "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: its activation a, |a|, "
              "a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the squares of every matrix's inputs, and the block "
              "influence of every layer.  rank, gate and requant read these statistics.\n\n"

@@ -25,7 +25,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model to cut"},
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"plan", 'p', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.plan, NULL, "FILE", "what stays (made by rank, or by hand)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model"},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
@@ -34,7 +34,7 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "for transformers"},
     {"hf", 0, OPT_PATH, OPT_NO_BYTE, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width)"},
     {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR", "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
-    OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON, {0}};
 
 static const opt_program program = {
     .name = "cut",

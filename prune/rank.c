@@ -26,7 +26,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model to be cut"},
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, NULL, "FILE", "the plan; -: standard output"},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(prune_metrics)},
@@ -36,9 +36,9 @@ static const opt_row rows[] = {
     {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate, else of 32", .min = 0, .max = 65536},
     {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how the layers share the loss", OPT_CHOICES(prune_allocators)},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "S", "of the metric random", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random", .min = 0, .max = 2147483647},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
-    OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON, {0}};
 
 static opt_program program = {
     .name = "rank",

@@ -23,7 +23,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model"},
+    {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model to write"},
     {.kind = OPT_GROUP, .help = "which tensor gets which type (one of them; with --cold-type none keeps the types)"},
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
@@ -38,12 +38,12 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "how"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or stock's imatrix"},
     {"lossy-twice", 0, OPT_FLAG, 0, &o.lossy_twice, NULL, NULL, "round tensors again that are quantized already"},
-    {.kind = OPT_GROUP, .help = "common"}, OPT_THREADS, OPT_QUIET, {0}};
+    OPT_COMMON, {0}};
 
 static const opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type T|--mixture NAME|--recipe FILE [-s STATS] [--lossy-twice] [--cold-type T --cold-rate R|--hot PLAN]",
+    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [-s STATS] [--cold-type T --cold-rate R]",
     .about = "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
              "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
              "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"

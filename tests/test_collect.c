@@ -259,7 +259,7 @@ static void halves(void) {
     RUN("deadwood-collect -q -m %s -f %s --windows 1-3 %s -o %s", mini(), two, common, test_file("half2.h5"));
     RUN("deadwood-collect -q -m %s -f %s --windows 4-6 %s -s %s %s -o %s", mini(), two, common, test_file("half1.h5"), test_file("half2.h5"), test_file("sum.h5"));
     if (!read_stats(&whole, "whole.h5") || !read_stats(&sum, "sum.h5")) return;
-    CHECK(!strncmp(whole.arguments, "--model mini.gguf --file one.txt two.txt --windows 1-6 ", 55), "%s", whole.arguments);
+    CHECK(!strncmp(whole.arguments, "--model mini.gguf --text one.txt two.txt --ctx 64 --windows 1-6 ", 64), "%s", whole.arguments);
     CHECK(whole.n_text == 4 && whole.text[3].first_window == 4 && whole.text[3].n_windows == 3 && strlen(whole.text[3].blocks) == 8 * 3 * 64 / 16);
     compare(&sum, &whole, "halves");
     free(sum.arguments);

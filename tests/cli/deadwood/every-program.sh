@@ -21,3 +21,9 @@ for program in "$BUILD"/deadwood "$BUILD"/deadwood-*; do
     test "$(wc -l <err)" = 1
     grep -q "^$name: unknown option '--no-such-option'.*; see '$name --help'\$" err
 done
+# What one letter means, it means everywhere.
+for letter in m o f s x c t q; do
+    names=$(for program in "$BUILD"/deadwood-*; do case $program in *.*) ;; *) "$program" --help ;; esac; done |
+        sed -n "s/^  -$letter, \(--[a-z-]*\) .*/\1/p; s/^  -$letter, \(--[a-z-]*\)\$/\1/p" | sort -u)
+    test "$(wc -l <<<"$names")" = 1 || { echo "-$letter is" $names; exit 1; }
+done
