@@ -40,7 +40,7 @@ int prune_sizes_init(prune_sizes *z, const dw_model *m, size_t lineage_bytes, dw
     for (size_t i = 0; i < n_tensor; i++) { // the layers' bytes come out of the fixed ones
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
         int l;
-        if (sscanf(t->name, "blk.%d.", &l) != 1) continue;
+        if (sscanf(t->name, "blk.%d.", &l) != 1 || l < 0 || l >= net->hp.n_layer) continue;
         z->layer[l] += (double)t->n_bytes;
         z->fixed -= (double)t->n_bytes;
     }

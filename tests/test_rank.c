@@ -445,7 +445,35 @@ static void independent(void) {
     }
 }
 
+/* The number in a tensor's name is the file's word, and an index here and there. */
+static void stray_layers(void) {
+    const char *names[] = {"blk.900000000.extra.weight", "blk.-7.extra.weight", "blk.4.extra.weight"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        dw_err err = {0};
+        const char *parent = random_model("tiny-llama", "Q8_0", 0), *path = test_file("stray.gguf");
+        const float value[4] = {0};
+        dw_gguf *g = dw_gguf_open(parent, &err);
+        dw_gguf_writer *w = g ? dw_gguf_writer_new(path, &err) : NULL;
+        REQUIRE(w, "%s", err.text);
+        dw_gguf_set_keys(w, g);
+        for (size_t k = 0; k < dw_gguf_n_tensors(g); k++) {
+            const dw_tensor *t = dw_gguf_tensor(g, k);
+            dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+        }
+        dw_gguf_add_tensor(w, names[i], dw_qtype_get(DW_F32), 1, (size_t[]){4});
+        int rc = dw_gguf_begin(w, &err);
+        for (size_t k = 0; k < dw_gguf_n_tensors(g) && !rc; k++) rc = dw_gguf_write(w, dw_gguf_tensor(g, k)->data, dw_gguf_tensor(g, k)->n_bytes, &err);
+        if (!rc) rc = dw_gguf_write(w, value, sizeof value, &err) || dw_gguf_commit(w, &err);
+        CHECK(!rc, "%s", err.text);
+        dw_gguf_writer_free(w);
+        dw_gguf_close(g);
+        CHECK(test_run("deadwood-rank -m %s --metric weight --rate 0.5 --group 32 -o %s -q", path, test_file("stray.tsv")) == 1 && strstr(test_run_output(), "41 tensors"), "%s: %s",
+              names[i], test_run_output());
+    }
+}
+
 static const test_case cases[] = {
+    {"tensors of layers that do not exist are refused", stray_layers},
     {"planted dead neurons are cut first by every metric but random", dead_first},
     {"scores are what the formulas say, and NaN is an error", formulas},
     {"kept widths are the nearest multiples", widths},
