@@ -159,11 +159,6 @@ char *exp_result_json(const exp_result *r, dw_err *err) {
 
 /* ---- what a model file tells ------------------------------------------------------------------------------ */
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 typedef struct option_field { // an option or a fact of a lineage step and the text field that it fills
     const char *option;
     size_t offset, size;
@@ -233,7 +228,7 @@ static void fill_gate(exp_result *r, const dw_model *m) {
 
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
-    snprintf(r->model, sizeof r->model, "%s", base_name(path));
+    snprintf(r->model, sizeof r->model, "%s", dw_base_name(path));
     snprintf(r->model_sha256, sizeof r->model_sha256, "%s", sha256);
     r->params = (double)dw_model_n_params(m);
     r->file_bytes = (double)dw_gguf_file_bytes(g);

@@ -117,11 +117,6 @@ typedef struct run {
     progress *bar;
 } run;
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static int open_text(text *t, const char *path, dw_err *err) {
     dw_sha256 h;
     t->path = path;
@@ -373,7 +368,7 @@ static int fill_text(contender *c, const run *r, int t, const exp_windows *w, dw
     exp_result *res = &c->result[t];
     const exp_entrant *m = &c->entrant, *base = r->base ? &r->base->entrant : NULL;
     size_t n_agree = 0;
-    snprintf(res->text, sizeof res->text, "%s", base_name(r->texts[t].path));
+    snprintf(res->text, sizeof res->text, "%s", dw_base_name(r->texts[t].path));
     snprintf(res->text_sha256, sizeof res->text_sha256, "%s", r->texts[t].sha256);
     res->windows = (double)w->n;
     res->tokens_scored = (double)w->n_scored;
@@ -450,7 +445,7 @@ static int score_text(run *r, int first, int n, int t, const exp_entrant_options
 static exp_predictions_writer *store_open(const run *r, dw_err *err) {
     const contender *c = &r->all[0];
     exp_stored_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
-    exp_stored_head h = {.model = (char *)base_name(c->path),
+    exp_stored_head h = {.model = (char *)dw_base_name(c->path),
                          .n_vocab = dw_model_hparams(c->model)->n_vocab,
                          .protocol = (char *)r->protocol->name,
                          .n_ctx = o.n_ctx,
@@ -466,7 +461,7 @@ static exp_predictions_writer *store_open(const run *r, dw_err *err) {
         exp_windows w;
         if ((rc = make_windows(&w, c, r, t, err))) break;
         texts[t] = (exp_stored_text){
-            .name = (char *)base_name(r->texts[t].path), .n_tokens = c->n_ids[t], .n_scored = w.n_scored};
+            .name = (char *)dw_base_name(r->texts[t].path), .n_tokens = c->n_ids[t], .n_scored = w.n_scored};
         memcpy(texts[t].sha256, r->texts[t].hash, 32);
         exp_windows_release(&w);
     }
@@ -518,7 +513,7 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
     if (exp_fill_place(&common, err)) return -1;
     snprintf(common.protocol, sizeof common.protocol, "%s", r->protocol->name);
     snprintf(common.bos, sizeof common.bos, "%s", bos_text(c));
-    if (r->base) snprintf(common.base, sizeof common.base, "%s", base_name(r->base->path));
+    if (r->base) snprintf(common.base, sizeof common.base, "%s", dw_base_name(r->base->path));
     common.n_ctx = o.n_ctx;
     if (c->model) {
         if (exp_fill_model(&common, c->path, c->sha256, c->model, err)) return -1;

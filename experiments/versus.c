@@ -98,11 +98,6 @@ static void print_line(const line *l) {
     fflush(stdout);
 }
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* ---- statistics ------------------------------------------------------------------------------------------ */
 
 /* The median lies between the k-th smallest and the k-th largest of n values with a probability of at least 90 %: k is the
@@ -314,7 +309,7 @@ static void print_timing(const timing *t, const contest *c, exp_work work, bool 
     line l = {0};
     if (!ratio) die("out of memory");
     for (int i = 0; i < o.pairs; i++) ratio[i] = side[0].speed[i] / side[1].speed[i];
-    cell(&l, "model", "%s", base_name(o.model));
+    cell(&l, "model", "%s", dw_base_name(o.model));
     cell(&l, "work", "%s", work_names[work]);
     cell(&l, "lap", "%d", crowded ? crowded_lap(work, t->n) : t->n);
     cell(&l, "pairs", "%d", o.pairs);
@@ -413,8 +408,8 @@ static void compare_perplexity(const contest *c) {
     progress_end(bar);
     const double ln_ratio = mean[0] - mean[1], variance = square - ln_ratio * ln_ratio;
     line l = {0};
-    cell(&l, "model", "%s", base_name(o.model));
-    cell(&l, "text", "%s", o.text ? base_name(o.text) : "random");
+    cell(&l, "model", "%s", dw_base_name(o.model));
+    cell(&l, "text", "%s", o.text ? dw_base_name(o.text) : "random");
     cell(&l, "n_ctx", "%d", o.n_ctx);
     cell(&l, "windows", "%d", n);
     cell(&l, "tokens_scored", "%d", n * (o.n_ctx - 1 - o.n_ctx / 2));

@@ -218,10 +218,7 @@ static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
 static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err *err) {
     const dw_gguf *parent = dw_model_gguf(in->model);
     const size_t n = (size_t)g->n_layer;
-    for (size_t i = 0; i < dw_gguf_n_kv(parent); i++) {
-        const dw_kv *kv = dw_gguf_kv(parent, i);
-        if (strncmp(kv->key, "split.", 6)) dw_gguf_set_kv(w, kv->key, kv);
-    }
+    dw_gguf_set_keys(w, parent);
     dw_gguf_set_text(w, DW_KEY_GATE_RULE, o.rule);
     dw_gguf_set_u32(w, DW_KEY_GATE_GROUP, (uint32_t)in->group);
     dw_gguf_set_array(w, DW_KEY_GATE_THRESHOLD, DW_KV_F32, g->threshold, n);

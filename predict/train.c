@@ -386,10 +386,7 @@ static void declare(const run *r, dw_gguf_writer *w) {
     const dw_gguf *g = dw_model_gguf(r->model);
     const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
     char name[64];
-    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
-        const dw_kv *kv = dw_gguf_kv(g, i);
-        if (strncmp(kv->key, "split.", 6)) dw_gguf_set_kv(w, kv->key, kv);
-    }
+    dw_gguf_set_keys(w, g);
     dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, o.input);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);

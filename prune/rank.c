@@ -87,7 +87,6 @@ typedef struct inputs {
     double *influence; // (n_layer), NULL without statistics
 } inputs;
 
-static const char *base_name(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
 
 /* ---- inputs ------------------------------------------------------------------------------------------------- */
 
@@ -209,8 +208,8 @@ static int add_line(char **comment, dw_err *err, char *line) {
 }
 
 static int describe(dw_plan *p, const inputs *in, const prune_task *t, const prune_metric *metric, double wanted, dw_err *err) {
-    int rc = add_line(&p->comment, err, dw_format(err, "model  %s  sha256 %s", base_name(o.model), in->model_sha256));
-    if (!rc && o.stats) rc = add_line(&p->comment, err, dw_format(err, "stats  %s  sha256 %s", base_name(o.stats), in->stats_sha256));
+    int rc = add_line(&p->comment, err, dw_format(err, "model  %s  sha256 %s", dw_base_name(o.model), in->model_sha256));
+    if (!rc && o.stats) rc = add_line(&p->comment, err, dw_format(err, "stats  %s  sha256 %s", dw_base_name(o.stats), in->stats_sha256));
     if (!rc)
         rc = add_line(&p->comment, err, dw_format(err, "metric %s (%s; %s), group %d, allocate %s, seed %d", metric->name, metric->formula, metric->source, t->group, o.allocate, o.seed));
     if (!rc) rc = add_line(&p->comment, err, dw_format(err, "rate   wanted %.4f, reached %.4f", wanted, p->rate_reached));

@@ -294,8 +294,6 @@ static int prevailing_file_type(const target *targets, size_t n) {
     return best->file_type;
 }
 
-static bool is_of_parts(const char *key) { return !strncmp(key, "split.", 6); }
-
 /* Bits a weight of all matrices as the methods count them; 0: all are plain block formats. */
 static double nominal_bits(const target *targets, size_t n) {
     double bits = 0, values = 0;
@@ -311,11 +309,6 @@ static double nominal_bits(const target *targets, size_t n) {
     return differs ? bits / values : 0;
 }
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* As stock's quantizer says where its importances came from; what an earlier step said goes. */
 static void write_weights_keys(const quant_weights *q, dw_gguf_writer *w) {
     static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset", entries[] = "quantize.imatrix.entries_count",
@@ -326,7 +319,7 @@ static void write_weights_keys(const quant_weights *q, dw_gguf_writer *w) {
     int n_chunks = q->matrix.n_chunks;
     for (size_t i = 0; i < q->stats.n_text; i++) n_chunks += q->stats.text[i].n_windows;
     const char *name = q->is_stats ? q->stats.text[0].name : q->matrix.dataset;
-    dw_gguf_set_text(w, file, base_name(o.weights));
+    dw_gguf_set_text(w, file, dw_base_name(o.weights));
     if (*name) dw_gguf_set_text(w, dataset, name);
     dw_gguf_set_u32(w, entries, (uint32_t)q->matrix.n_entry);
     if (n_chunks > 0) dw_gguf_set_u32(w, chunks, (uint32_t)n_chunks);
@@ -352,10 +345,7 @@ static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *e
 }
 
 static int write_keys(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w, dw_err *err) {
-    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
-        const dw_kv *kv = dw_gguf_kv(g, i);
-        if (!is_of_parts(kv->key)) dw_gguf_set_kv(w, kv->key, kv);
-    }
+    dw_gguf_set_keys(w, g);
     dw_gguf_set_u32(w, "general.quantization_version", 2);
     dw_gguf_set_u32(w, "general.file_type", (uint32_t)(c->mixture ? c->mixture->file_type : prevailing_file_type(targets, n)));
     dw_gguf_unset(w, "deadwood.nominal_bits");

@@ -225,7 +225,7 @@ void write_gated(const char *parent, const char *path, const gated_file *o) {
     dw_gguf_writer *w = from ? dw_gguf_writer_new(path, &err) : NULL;
     need_no(&err);
     g = (gating){.o = o, .parent = from};
-    for (size_t i = 0; i < dw_gguf_n_kv(from); i++) dw_gguf_set_kv(w, dw_gguf_kv(from, i)->key, dw_gguf_kv(from, i));
+    dw_gguf_set_keys(w, from);
     const int n_layer = add_layers(&g);
     if (!o->twin) set_gate_keys(w, o, n_layer);
     write_tensors(&g, w, &err);

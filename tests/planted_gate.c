@@ -17,7 +17,7 @@ static void set_keys(dw_gguf_writer *w, const dw_gguf *g, unsigned dense) {
         threshold[l] = planted_threshold(l);
         is_dense[l] = dense >> l & 1;
     }
-    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) dw_gguf_set_kv(w, dw_gguf_kv(g, i)->key, dw_gguf_kv(g, i));
+    dw_gguf_set_keys(w, g);
     dw_gguf_set_array(w, DW_KEY_GATE_THRESHOLD, DW_KV_F32, threshold, PLANTED_LAYERS);
     dw_gguf_set_array(w, DW_KEY_GATE_DENSE, DW_KV_BOOL, is_dense, PLANTED_LAYERS);
 }

@@ -361,7 +361,7 @@ static void check_damaged(const char *cold, const int32_t *length, size_t n, con
     dw_gguf *g = dw_gguf_open(cold, &err);
     dw_gguf_writer *w = dw_gguf_writer_new(bad, &err);
     REQUIRE(g && w, "%s", err.text);
-    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) dw_gguf_set_kv(w, dw_gguf_kv(g, i)->key, dw_gguf_kv(g, i));
+    dw_gguf_set_keys(w, g);
     if (n) dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, length, n);
     else dw_gguf_unset(w, DW_KEY_COLD_LENGTH);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {

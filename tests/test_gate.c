@@ -563,7 +563,7 @@ static void damaged(void) {
     dw_gguf *g = dw_gguf_open(model, &err);
     dw_gguf_writer *w = dw_gguf_writer_new(bad, &err);
     REQUIRE(g && w, "%s", err.text);
-    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) dw_gguf_set_kv(w, dw_gguf_kv(g, i)->key, dw_gguf_kv(g, i));
+    dw_gguf_set_keys(w, g);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);

@@ -78,6 +78,7 @@ int dw_map_file(dw_map *map, const char *path, dw_err *err);
 void dw_unmap(dw_map *map);
 
 bool dw_file_exists(const char *path);
+const char *dw_base_name(const char *path); // what stands behind the last slash
 
 /* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);

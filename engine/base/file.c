@@ -49,6 +49,11 @@ void dw_unmap(dw_map *map) {
 
 bool dw_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+const char *dw_base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err) {
     size_t n, got = 0;
     const int fd = open_regular(path, &n, err);

@@ -96,6 +96,7 @@ void dw_gguf_set_text(dw_gguf_writer *w, const char *key, const char *value); //
 void dw_gguf_set_array(dw_gguf_writer *w, const char *key, dw_kv_type type, const void *data, size_t count);
 void dw_gguf_set_strs(dw_gguf_writer *w, const char *key, const dw_str *strs, size_t count);
 void dw_gguf_set_kv(dw_gguf_writer *w, const char *key, const dw_kv *kv); // a copy of another file's, under a key
+void dw_gguf_set_keys(dw_gguf_writer *w, const dw_gguf *g); // copies of all of another file's
 void dw_gguf_unset(dw_gguf_writer *w, const char *key);
 void dw_gguf_add_tensor(dw_gguf_writer *w, const char *name, const dw_qtype_row *type, int n_dims, const size_t *ne);
 int dw_gguf_begin(dw_gguf_writer *w, dw_err *err);

@@ -64,8 +64,7 @@ void dw_gguf_writer_free(dw_gguf_writer *w) {
 
 /* Keys about the file and not the model: a copy of another file's must not contradict what is written. */
 static bool is_layout_key(const char *key) {
-    return !strcmp(key, "general.alignment") || !strcmp(key, "split.no") || !strcmp(key, "split.count") ||
-           !strcmp(key, "split.tensors.count");
+    return !strcmp(key, "general.alignment") || !strncmp(key, "split.", 6);
 }
 
 static value *find_value(dw_gguf_writer *w, const char *key) {
@@ -158,6 +157,10 @@ void dw_gguf_set_kv(dw_gguf_writer *w, const char *key, const dw_kv *kv) {
                 .count = kv->count,
                 .data = copy_bytes(w, kv->data, kv->n_bytes),
                 .n_bytes = kv->n_bytes});
+}
+
+void dw_gguf_set_keys(dw_gguf_writer *w, const dw_gguf *g) {
+    for (size_t i = 0; i < dw_gguf_n_kv(g); i++) dw_gguf_set_kv(w, dw_gguf_kv(g, i)->key, dw_gguf_kv(g, i));
 }
 
 void dw_gguf_unset(dw_gguf_writer *w, const char *key) {

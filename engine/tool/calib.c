@@ -7,8 +7,7 @@
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
 static void set_name(calib_file *f, const char *path) {
-    const char *slash = strrchr(path, '/');
-    snprintf(f->name, sizeof f->name, "%s", slash ? slash + 1 : path);
+    snprintf(f->name, sizeof f->name, "%s", dw_base_name(path));
     while (!dw_is_utf8(f->name, strlen(f->name))) f->name[strlen(f->name) - 1] = 0; // cut inside a character
 }
 
