@@ -10,7 +10,18 @@ deadwood rank -m m.gguf -s m.h5 --metric energy --rate 0.5 --group 32 -o m.plan 
 # The same weights with another tokenizer.
 perl -0777 -pe 's/tokenizer\.ggml\.bos_token_id/tokenizer.ggml.bos_token_iD/' m.gguf >tokenizer.gguf
 cmp -s m.gguf tokenizer.gguf && exit 1
-for file in m.gguf m.h5 m.plan m.imatrix; do
+# A gated model, its traces, one with predictors; a threshold that is no number; a predictor without a tensor.
+deadwood gate -m m.gguf -s m.h5 --rule cats --activity 0.3 -o gated.gguf -q
+deadwood trace -m gated.gguf -f text.txt -c 32 --tokens 128 -o m.traces -q
+deadwood train -m gated.gguf -x m.traces --rank 16 --epochs 1 -o predicted.gguf -q >table
+deadwood synth --shape tiny-llama --type F32 --gate -o other-gated.gguf -q
+perl -0777 -pe 's/tokenizer\.ggml\.bos_token_id/tokenizer.ggml.bos_token_iD/' gated.gguf >gated-tokenizer.gguf
+perl -0777 -pe 's/(deadwood\.gate\.threshold.{16})..../$1\x00\x00\xc0\x7f/s' gated.gguf >nan.gguf
+perl -0777 -pe 's/blk\.0\.ffn_pred_b\.bias/blk.0.ffn_pred_b.biaX/' predicted.gguf >lacking.gguf
+for changed in gated-tokenizer nan; do
+    if cmp -s gated.gguf $changed.gguf; then exit 1; fi
+done
+for file in m.gguf m.h5 m.plan m.imatrix gated.gguf m.traces; do
     head -c $(($(stat -c %s $file) / 2)) $file >half.$file
     : >empty.$file
 done
@@ -52,6 +63,21 @@ refused 1 'another model'                  requant -m other.gguf -s m.h5 --type 
 refused 1 'm.imatrix'                      collect -m mini.gguf --import-imatrix m.imatrix -o made
 refused 1 'another model'                  requant -m mini.gguf --lossy-twice -s m.imatrix --type Q4_1 -o made
 refused 1 'different vocabularies'                       score -m m.gguf --base mini.gguf -f text.txt -c 64 --no-speed -q -o made
+refused 1 'another model'                  gate -m other.gguf -s m.h5 --rule cats --activity 0.3 -o made
+refused 1 'another model'                  gate -m tokenizer.gguf -s m.h5 --rule cats --activity 0.3 -o made
+refused 1 'another model'                  train -m other-gated.gguf -x m.traces -o made
+refused 1 'another model'                  train -m gated-tokenizer.gguf -x m.traces -o made
+
+# gates that are none, or stand already
+refused 1 'is not gated'                   trace -m m.gguf -f text.txt -o made
+refused 1 'is not gated'                   train -m m.gguf -x m.traces -o made
+refused 1 'is gated already'               gate -m gated.gguf -s m.h5 --rule cats --activity 0.3 -o made
+refused 1 "threshold' is nan for layer 0"  trace -m nan.gguf -f text.txt -o made
+refused 1 "threshold' is nan for layer 0"  train -m nan.gguf -x m.traces -o made
+refused 1 "threshold' is nan for layer 0"  score -m nan.gguf -f text.txt -o made
+refused 1 "ffn_pred_b.bias' is missing"    trace -m lacking.gguf -f text.txt -o made
+refused 1 "ffn_pred_b.bias' is missing"    generate -m lacking.gguf -p a -q
+refused 1 'holds no traces'                train -m gated.gguf -x m.h5 -o made
 
 # widths that cannot be
 refused 1 'keeps no neuron'                cut -m m.gguf -p none.plan -o made
@@ -73,6 +99,10 @@ for part in half empty; do
     refused 1 "'$part.m.h5'"               rank -m m.gguf -s $part.m.h5 --metric energy --rate 0.5 -o made
     refused 1 "'$part.m.h5'"               collect -m m.gguf -s $part.m.h5 -o made
     refused 1 "'$part.m.h5'"               requant -m m.gguf -s $part.m.h5 --type Q4_0 -o made
+    refused 1 "'$part.m.h5'"               gate -m m.gguf -s $part.m.h5 --rule cats --activity 0.3 -o made
+    refused 1 "'$part.gated.gguf'"         trace -m $part.gated.gguf -f text.txt -q -o made
+    refused 1 "'$part.gated.gguf'"         train -m $part.gated.gguf -x m.traces -o made
+    refused 1 "'$part.m.traces'"           train -m gated.gguf -x $part.m.traces -o made
     refused 1 "'$part.m.plan'"             cut -m m.gguf -p $part.m.plan -o made
     refused 1 "'$part.m.imatrix'"          requant -m m.gguf -s $part.m.imatrix --type Q4_0 -o made
     refused 1 "'$part.m.imatrix'"          collect -m m.gguf --import-imatrix $part.m.imatrix -o made

@@ -1,0 +1,5 @@
+# Each allocation and each file operation fails in turn: an error line, no partial file.
+[ -z "${SAN:-}" ] || { echo "faults are not injected under sanitizers" >&2; exit 77; }
+deadwood-synth --shape tiny-qwen2 --type Q8_0 --gate --group 32 -o m.gguf -t 1 -q
+head -c 2000 "$ROOT"/README.md >text.txt
+FAULT_RUNS=${FAULT_RUNS:-30} bash "$ROOT/tests/faults.sh" t.h5 deadwood-trace -m m.gguf -f text.txt -c 32 --tokens 64 -o t.h5 -t 1 -q
