@@ -1,7 +1,8 @@
-/* inspect.c - what is in a model file.
+/* inspect.c - what is in a model, statistics, a plan or rows of results.
  *
  *     deadwood inspect mini.gguf --lineage */
 #include "formats/cold.h"
+#include "formats/plan.h"
 #include "formats/sparse.h"
 #include "formats/stats.h"
 #include "model/model.h"
@@ -19,7 +20,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), or statistics"},
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), statistics, a plan, or rows of results"},
     {"tensors", 0, OPT_FLAG, 0, &o.tensors, NULL, NULL, "list the tensors: name, type, shape, bytes"},
     {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
     {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands (file names without folders)"},
@@ -31,10 +32,11 @@ static const opt_row rows[] = {
 
 static const opt_program program = {
     .name = "inspect",
-    .summary = "what is in a model or statistics file",
+    .summary = "what is in a model, statistics, a plan or rows of results",
     .usage = "FILE [--tensors] [--keys] [--lineage] [--verify] [--json]",
     .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: the chain of "
-             "commands that made the file, with the hashes of what they read.  Of statistics: the texts, and every layer's block influence.",
+             "commands that made the file, with the hashes of what they read.  Of statistics: the texts, and every layer's block influence.  Of "
+             "a plan: what it was made from and every layer's width.  Of rows: how many, and which values each column has.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
     .rows = rows};
 
@@ -167,6 +169,67 @@ static int inspect_stats(const char *path, dw_err *err) {
     return 0;
 }
 
+enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
+
+/* Text from a file, without what would break a line or steer a terminal. */
+static void print_text(dw_str s) {
+    for (size_t i = 0; i < s.len && i < SHOWN_CHARS; i++) putchar((unsigned char)s.ptr[i] < ' ' || s.ptr[i] == 0x7f ? ' ' : s.ptr[i]);
+    if (s.len > SHOWN_CHARS) printf("...");
+}
+
+/* ---- plans and tables ------------------------------------------------------------------------------------- */
+
+static bool begins_with(const char *path, const char *magic) {
+    char start[32] = "";
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(start, 1, sizeof start, f) : 0;
+    if (f) fclose(f);
+    return n >= strlen(magic) && !memcmp(start, magic, strlen(magic));
+}
+
+static int inspect_plan(const char *path, dw_err *err) {
+    dw_plan p;
+    if (dw_plan_read(&p, path, NULL, 0, err)) return -1;
+    fputs(p.comment, stdout);
+    printf("\nlayer\twidth\tspans\n");
+    for (int l = 0; l < p.n_layer; l++) {
+        if (p.layer[l].drop) printf("%d\t0\tdrop\n", l);
+        else printf("%d\t%d\t%zu\n", l, p.layer[l].n_keep, p.layer[l].n_span);
+    }
+    for (size_t i = 0; i < p.n_text; i++) printf("text\t%s\t%llu tokens\n", p.text[i].name, (unsigned long long)p.text[i].n_tokens);
+    dw_plan_release(&p);
+    return 0;
+}
+
+/* The first SHOWN_ITEMS different values of a column. */
+static void print_column(const tsv_table *t, size_t column) {
+    const char *seen[SHOWN_ITEMS];
+    size_t n = 0;
+    bool more = false;
+    for (size_t i = 0; i < t->n_rows && !more; i++) {
+        const char *cell = t->cell[i * t->n_columns + column];
+        size_t k = 0;
+        while (k < n && strcmp(seen[k], cell)) k++;
+        more = k == SHOWN_ITEMS;
+        if (k == n && !more) seen[n++] = cell;
+    }
+    printf("%s\t", t->column[column]);
+    for (size_t k = 0; k < n; k++) {
+        if (k) printf(", ");
+        print_text((dw_str){seen[k], strlen(seen[k])});
+    }
+    printf("%s\n", more ? ", ..." : "");
+}
+
+static int inspect_table(const char *path, dw_err *err) {
+    tsv_table t;
+    if (tsv_read(&t, path, err)) return -1;
+    printf("%-18s%zu\n%-18s%zu\ncolumn\tvalues\n", "rows", t.n_rows, "columns", t.n_columns);
+    for (size_t i = 0; i < t.n_columns; i++) print_column(&t, i);
+    tsv_release(&t);
+    return 0;
+}
+
 /* ---- lists -------------------------------------------------------------------------------------------------- */
 
 static void print_tensors(const dw_gguf *g) {
@@ -177,14 +240,6 @@ static void print_tensors(const dw_gguf *g) {
         for (int k = t->n_dims - 1; k >= 0; k--) printf("%s%zu", k < t->n_dims - 1 ? "x" : "", t->ne[k]);
         printf("\t%zu\n", t->n_bytes);
     }
-}
-
-enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
-
-/* Text from a file, without what would break a line or steer a terminal. */
-static void print_text(dw_str s) {
-    for (size_t i = 0; i < s.len && i < SHOWN_CHARS; i++) putchar((unsigned char)s.ptr[i] < ' ' || s.ptr[i] == 0x7f ? ' ' : s.ptr[i]);
-    if (s.len > SHOWN_CHARS) printf("...");
 }
 
 static void print_keys(const dw_gguf *g) {
@@ -304,12 +359,17 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     if (o.file.n != 1) die_usage("give one file");
     dw_err err = {0};
-    if (dw_stats_is(o.file.item[0])) {
-        if (o.json || o.tensors || o.keys || o.lineage || o.verify) die_usage("of statistics there is only the summary; h5py shows the rest");
-        if (inspect_stats(o.file.item[0], &err)) die_err(&err);
+    const char *path = o.file.item[0];
+    int (*inspect)(const char *path, dw_err *err) = dw_stats_is(path)                     ? inspect_stats
+                                                  : begins_with(path, "# deadwood plan ") ? inspect_plan
+                                                  : begins_with(path, "# deadwood rows") ? inspect_table
+                                                                                          : NULL;
+    if (inspect) {
+        if (o.json || o.tensors || o.keys || o.lineage || o.verify) die_usage("of '%s' there is only the summary; the options are for models", path);
+        if (inspect(path, &err)) die_err(&err);
         return 0;
     }
-    dw_model *m = dw_model_open(o.file.item[0], &err);
+    dw_model *m = dw_model_open(path, &err);
     if (!m) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     int rc = 0;

@@ -17,7 +17,7 @@
  * gate matrix is read whole; up and the transposed copy of down are read where a group is open.
  *
  * Predictors (attempt 2 of the story), a network a layer: score = B relu(A h + a) + b, open at 0 or more (network.h;
- * Liu et al. 2023, Deja Vu, arXiv 2310.17157).  It reads rank * (n_embd + n_groups) weights to save those of the gate, and
+ * Liu et al. 2023, Deja Vu, arXiv 2310.17157).  It reads rank * (n_embd + n_groups) weights to save the gate's, and
  * decides a little wrongly, so it pays only at small rank.  With a group's score s, the gate's decision y and the open
  * share p,
  *

@@ -96,6 +96,7 @@ for part in half empty; do
     refused 1 "'$part.m.gguf'"             collect -m $part.m.gguf -f text.txt -q -o made
     refused 1 "'$part.m.gguf'"             requant -m $part.m.gguf --type Q4_0 -q -o made
     refused 1 "'$part.m.h5'"               inspect $part.m.h5
+    refused 1 "'$part.m.plan'"             inspect $part.m.plan
     refused 1 "'$part.m.h5'"               rank -m m.gguf -s $part.m.h5 --metric energy --rate 0.5 -o made
     refused 1 "'$part.m.h5'"               collect -m m.gguf -s $part.m.h5 -o made
     refused 1 "'$part.m.h5'"               requant -m m.gguf -s $part.m.h5 --type Q4_0 -o made
