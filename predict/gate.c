@@ -186,7 +186,7 @@ static int plan(gating *g, const inputs *in, dw_err *err) {
         if (choose_threshold(g, in, l, err)) {
             char where[64];
             snprintf(where, sizeof where, "layer %d", l);
-            return dw_fail_in(err, where);
+            return dw_fail_in(err, "%s", where);
         }
         plan_down_t(g, in, l);
         n_dense += g->dense[l];
@@ -299,7 +299,7 @@ static int compare_file(const inputs *in, const gating *g, predict_tiles *tiles,
     for (int l = 0; l < g->n_layer && !rc; l++)
         rc = predict_down_t_compare(&g->down_t[l], dw_gguf_find_tensor(m->gguf, g->down_t[l].name), tiles, show, p, err);
     dw_model_close(m);
-    return rc ? dw_fail_in(err, o.out) : 0;
+    return rc ? dw_fail_in(err, "%s", o.out) : 0;
 }
 
 /* ---- the program -------------------------------------------------------------------------------------------- */
