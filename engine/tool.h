@@ -156,6 +156,10 @@ void tsv_release(tsv_table *t);
 int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
                const char *const *cells, size_t n_rows, dw_err *err);
 
+/* Whether tsv_append would accept these columns: there is no such file yet, or it is a table that has them all.  To be
+ * asked before the work whose rows are appended. */
+int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err);
+
 /* ---- lineage: how a file came to be ------------------------------------------------------------------ */
 
 /* GGUF key "deadwood.lineage": an array of strings, one JSON object a step, oldest first:

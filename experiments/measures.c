@@ -118,6 +118,15 @@ enum { CELL = 320 };
 
 const char exp_rows_comment[] = "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean";
 
+int exp_check_results(const char *path, dw_err *err) {
+    const size_t n_columns = exp_n_columns();
+    const char **names = dw_alloc(n_columns, sizeof *names, "rows", err);
+    for (size_t i = 0; names && i < n_columns; i++) names[i] = exp_columns[i].name;
+    const int rc = names ? tsv_check(path, names, n_columns, err) : -1;
+    free(names);
+    return rc;
+}
+
 int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err) {
     const size_t n_columns = exp_n_columns();
     const char **names = dw_alloc(n_columns, sizeof *names, "rows", err),

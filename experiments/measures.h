@@ -53,6 +53,8 @@ extern const char exp_rows_comment[]; // the first line of every table of rows
 
 /* Appends rows to a table, whole or not at all. */
 int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err);
+/* Whether rows can be appended to what stands there: nothing, or a table with all columns. */
+int exp_check_results(const char *path, dw_err *err);
 /* One JSON object: numbers as numbers, unknown as null; free(). */
 char *exp_result_json(const exp_result *r, dw_err *err);
 

@@ -826,6 +826,7 @@ int main(int argc, char **argv) {
     o.speed_only |= o.inject != NULL;
     if (!o.texts.n && needs_text()) die_usage("give a text with -f");
     dw_err err = {0};
+    if (o.out && exp_check_results(o.out, &err)) die_err(&err);
     run r = {.protocol = exp_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
     r.kv = tool_kv();
     double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;

@@ -332,6 +332,9 @@ static void refused_tables(void) {
     CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"a", "1"}, 1, &err) &&
               strstr(err.text, "no column 'ppl'"),
           "%s", err.text);
+    err = (dw_err){0};
+    CHECK(tsv_check(path, columns, 2, &err) && strstr(err.text, "no column 'ppl'") && strstr(err.text, path), "%s", err.text);
+    CHECK(!tsv_check(path, columns, 1, NULL) && !tsv_check(test_path(test_folder(), "new.tsv"), columns, 2, NULL));
     const struct {
         const char *text, *words;
     } bad[] = {{"", "no header"},

@@ -331,7 +331,7 @@ static bool is_same_file(const struct stat *a, const char *path) {
     return !stat(path, &b) && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-static void check_not_input(const opt_program *program, const char *output, const char *name) {
+static void check_not_input(const opt_program *program, const char *output, const opt_row *named_by) {
     struct stat st;
     if (stat(output, &st)) return;
     for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
@@ -339,7 +339,7 @@ static void check_not_input(const opt_program *program, const char *output, cons
         size_t n;
         char **value = opt_values(row, &n);
         for (size_t i = 0; i < n; i++) {
-            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for %s", output, name);
+            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for %s", output, label(named_by));
             free(value[i]);
         }
         free(value);
@@ -358,7 +358,7 @@ static void check_outputs(const opt_program *program) {
         char *copy = tool_need(strdup(path), label(row));
         if (access(dirname(copy), W_OK | X_OK)) die("cannot write '%s': %s", path, strerror(errno));
         free(copy);
-        check_not_input(program, path, label(row));
+        check_not_input(program, path, row);
     }
 }
 

@@ -130,6 +130,18 @@ static int match_columns(const tsv_table *old, const char *const *columns, size_
     return 0;
 }
 
+int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err) {
+    tsv_table old;
+    if (access(path, F_OK)) return 0;
+    if (tsv_read(&old, path, err)) return -1;
+    size_t *from = dw_alloc(old.n_columns, sizeof *from, "the columns", err);
+    int rc = from ? match_columns(&old, columns, n_columns, from, err) : -1;
+    if (rc) dw_fail_in(err, "'%s'", path);
+    free(from);
+    tsv_release(&old);
+    return rc;
+}
+
 /* The file's text as it stands (with a line end at its end), or the head of a new file. */
 static int write_old(dw_out *out, const char *path, bool exists, const char *comment, const char *const *columns,
                      const size_t *from, size_t n, dw_err *err) {
