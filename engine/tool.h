@@ -223,7 +223,8 @@ typedef struct calib_texts {
 } calib_texts;
 
 /* Reads and tokenizes the files and cuts their windows (0, 0: all) into texts of `per_text` windows each, the last one
- * perhaps of fewer; 0: a file is one text.  Refused when a file has too few tokens, or two files hold the same bytes. */
+ * perhaps of fewer; 0: a file is one text.  Refused when a file is not UTF-8 or has too few tokens, or two files hold the
+ * same bytes. */
 int calib_read(calib_texts *t, dw_model *m, const opt_list *paths, opt_range windows, int n_ctx, int per_text, dw_err *err);
 void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token); // n_ctx tokens of window 0 ..
 size_t calib_n_tokens(const calib_texts *t);

@@ -99,7 +99,7 @@ static int write_text(talk *t, dw_err *err) {
 static int continue_prompt(talk *t, dw_err *err) {
     char *text = NULL;
     size_t len = 0;
-    if (o.prompt_file) text = dw_read_file(o.prompt_file, 64 << 20, &len, err);
+    if (o.prompt_file) text = dw_read_text(o.prompt_file, 64 << 20, &len, err);
     else if ((text = dw_strdup(o.prompt, err))) len = strlen(text);
     int rc = text ? read_text(t, text, len, DW_ADD_SPECIAL, err) : -1;
     if (!rc && o.echo) fwrite(text, 1, len, stdout);

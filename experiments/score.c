@@ -120,7 +120,7 @@ typedef struct run {
 static int open_text(text *t, const char *path, dw_err *err) {
     dw_sha256 h;
     t->path = path;
-    t->data = dw_read_file(path, (size_t)1 << 31, &t->size, err);
+    t->data = dw_read_text(path, (size_t)1 << 31, &t->size, err);
     if (!t->data) return -1;
     dw_sha256_begin(&h);
     dw_sha256_add(&h, t->data, t->size);

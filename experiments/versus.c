@@ -469,7 +469,7 @@ static void quantize(void) {
 static void take_text(contest *c, dw_model *m) {
     dw_err err = {0};
     size_t size;
-    char *text = dw_read_file(o.text, SIZE_MAX / 4, &size, &err);
+    char *text = dw_read_text(o.text, SIZE_MAX / 4, &size, &err);
     if (!text || dw_model_need_tokenizer(m, &err)) die_err(&err);
     const dw_tokenizer *t = dw_model_tokenizer(m);
     const dw_vocab *v = dw_tokenizer_vocab(t);

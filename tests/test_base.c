@@ -42,7 +42,7 @@ static void utf8(void) {
     CHECK(dw_is_utf8("aé日👍", strlen("aé日👍")));
     const char *bad[] = {"\xc0\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82", "\x80", "\xf0\x80\x80\x80"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(!dw_is_utf8(bad[i], strlen(bad[i])), "case %zu", i);
-    CHECK(!dw_is_utf8("a\0b", 3));
+    CHECK(!dw_is_utf8("a\0b", 3) && dw_utf8_len("a\0b", 3) == 1 && dw_utf8_len("日\xe9 ", 5) == 3);
 }
 
 static void whole_or_not(void) {
@@ -66,6 +66,8 @@ static void whole_or_not(void) {
     free(text);
     free(big);
     CHECK(!dw_read_file(path, 10, &size, &err) && strstr(err.text, "too large"));
+    err = (dw_err){0};
+    CHECK(!dw_read_text(path, 1 << 23, &size, &err) && strstr(err.text, "byte 0x00 at offset 1;"), "%s", err.text);
 }
 
 static void out_folder(void) {

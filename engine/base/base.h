@@ -63,7 +63,8 @@ static inline uint16_t dw_le16(const void *p) { const uint8_t *b = p; return (ui
 static inline uint32_t dw_le32(const void *p) { return dw_le16(p) | (uint32_t)dw_le16((const uint8_t *)p + 2) << 16; }
 static inline uint64_t dw_le64(const void *p) { return dw_le32(p) | (uint64_t)dw_le32((const uint8_t *)p + 4) << 32; }
 
-/* True for well-formed UTF-8 without NUL. */
+/* True for well-formed UTF-8 without NUL; and how many bytes of it stand before the first that is not. */
+size_t dw_utf8_len(const char *text, size_t len);
 bool dw_is_utf8(const char *text, size_t len);
 
 /* ---- files ------------------------------------------------------------------------------------ */
@@ -82,6 +83,10 @@ const char *dw_base_name(const char *path); // what stands behind the last slash
 
 /* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);
+
+/* The same of a text: refused where it is not UTF-8 without NUL, so that no model is calibrated on, or scored with, the
+ * bytes of a binary file. */
+char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
 /* An output file that appears whole or not at all: written under a temporary name in the same folder,
  * flushed, fsynced and renamed by dw_out_commit.  dw_out_free without commit removes it, and so does a

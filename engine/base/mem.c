@@ -84,21 +84,22 @@ uint64_t dw_cursor_u64(dw_cursor *c) {
     return p ? dw_le64(p) : 0;
 }
 
-bool dw_is_utf8(const char *text, size_t len) {
-    const uint8_t *s = (const uint8_t *)text, *end = s + len;
-    while (s < end) {
-        if (*s < 0x80) {
-            if (!*s++) return false;
-            continue;
-        }
-        const int n = *s >= 0xf0 ? 4 : *s >= 0xe0 ? 3 : 2;
-        if (*s < 0xc2 || *s > 0xf4 || end - s < n) return false;
-        for (int i = 1; i < n; i++)
-            if ((s[i] & 0xc0) != 0x80) return false;
-        const bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
-        const bool surrogate = s[0] == 0xed && s[1] > 0x9f, beyond = s[0] == 0xf4 && s[1] > 0x8f;
-        if (overlong || surrogate || beyond) return false;
-        s += n;
-    }
-    return true;
+/* Bytes of the character at s, or 0 where no well-formed one stands. */
+static int character_bytes(const uint8_t *s, const uint8_t *end) {
+    if (*s < 0x80) return *s != 0;
+    const int n = *s >= 0xf0 ? 4 : *s >= 0xe0 ? 3 : 2;
+    if (*s < 0xc2 || *s > 0xf4 || end - s < n) return 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    const bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    const bool surrogate = s[0] == 0xed && s[1] > 0x9f, beyond = s[0] == 0xf4 && s[1] > 0x8f;
+    return overlong || surrogate || beyond ? 0 : n;
 }
+
+size_t dw_utf8_len(const char *text, size_t len) {
+    const uint8_t *s = (const uint8_t *)text, *end = s + len;
+    for (int n; s < end && (n = character_bytes(s, end)); s += n) {}
+    return (size_t)(s - (const uint8_t *)text);
+}
+
+bool dw_is_utf8(const char *text, size_t len) { return dw_utf8_len(text, len) == len; }

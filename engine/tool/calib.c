@@ -14,7 +14,7 @@ static void set_name(calib_file *f, const char *path) {
 /* Fills *f; *n: its tokens. */
 static int read_file(calib_file *f, size_t *n, const dw_model *m, const char *path, dw_err *err) {
     size_t size;
-    char *bytes = dw_read_file(path, MAX_TEXT_BYTES, &size, err);
+    char *bytes = dw_read_text(path, MAX_TEXT_BYTES, &size, err);
     if (!bytes) return -1;
     dw_sha256 h;
     uint8_t digest[32];
