@@ -29,12 +29,15 @@ bool exp_is_bound(const exp_rows *r, const exp_line *line) {
     return !strcmp(cell_of(r, line->row[0], "kl_kind"), "top64");
 }
 
+static const char ellipsis[] = "…";
+
 void exp_clip(char *to, size_t size, const char *text) {
     size_t n = strlen(text);
-    if (n >= size)
-        for (n = size - 1; n && (text[n] & 0xc0) == 0x80; n--) {}
+    const bool fits = n < size;
+    if (!fits)
+        for (n = size - sizeof ellipsis; n && (text[n] & 0xc0) == 0x80; n--) {}
     memcpy(to, text, n);
-    to[n] = 0;
+    strcpy(to + n, fits ? "" : ellipsis);
 }
 
 bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line) {
@@ -58,7 +61,7 @@ bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line
 }
 
 void exp_escape(char *to, size_t size, const char *text) {
-    char *at = to, *end = to + size - 2;
+    char *at = to, *end = to + size - 1 - sizeof ellipsis;
     for (; *text && at < end; text++) {
         if (strchr("|\\`*<[", *text)) *at++ = '\\';
         *at++ = *text;
@@ -67,7 +70,7 @@ void exp_escape(char *to, size_t size, const char *text) {
         while (at > to && (at[-1] & 0xc0) == 0x80) at--;
         at -= at > to;
     }
-    *at = 0;
+    strcpy(at, *text ? ellipsis : "");
 }
 
 /* ---- paragraphs ----------------------------------------------------------------------------------------------- */
@@ -209,6 +212,18 @@ static int print_role(FILE *out, const exp_sheet *s, exp_role role, bool differi
 
 /* ---- what the marks mean -------------------------------------------------------------------------------------- */
 
+/* The ± of ln ratio goes by windows and needs five of them. */
+static bool lacks_error(const exp_sheet *s) {
+    double ignored;
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const exp_line *line = &s->lines->line[i];
+        const double ratio = exp_line_mean(s->rows, line, exp_rows_find(s->rows, "ln_ratio"), &ignored);
+        const double error = exp_line_mean(s->rows, line, exp_rows_find(s->rows, "ln_ratio_se"), &ignored);
+        if (line->n == 1 && !line->is_dense && !isnan(ratio) && isnan(error)) return true;
+    }
+    return false;
+}
+
 static void print_marks(FILE *out, const exp_sheet *s) {
     bool errors = false, speeds = false, disturbed = false, bound = false, joined = false;
     for (size_t i = 0; i < s->n_fields; i++) {
@@ -223,10 +238,11 @@ static void print_marks(FILE *out, const exp_sheet *s) {
     const bool paired = is_shown(s, "ln_ratio"),
                compared = paired || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
     if (errors)
-        print_paragraph(
-            out,
-            paired ? "± is a standard error: that of ln ratio by windows, the others with tokens taken as independent."
-                   : "± is a standard error, tokens taken as independent.");
+        print_paragraph(out, !paired          ? "± is a standard error, tokens taken as independent."
+                             : lacks_error(s) ? "± is a standard error: that of ln ratio by windows (fewer than 5 windows: "
+                                                "none), the others with tokens taken as independent."
+                                              : "± is a standard error: that of ln ratio by windows, the others with "
+                                                "tokens taken as independent.");
     if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
     if (joined) {
         char text[256];
@@ -240,11 +256,60 @@ static void print_marks(FILE *out, const exp_sheet *s) {
     if (bound && is_shown(s, "kl_mean")) print_paragraph(out, "≥ The base was a stored one: KL is a lower bound.");
 }
 
+static bool any_verdict(const exp_sheet *s, const char *column, const char *verdict) {
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const char *cell = cell_of(s->rows, s->lines->line[i].row[0], column);
+        if (verdict ? !strcmp(cell, verdict) : is_known(cell)) return true;
+    }
+    return false;
+}
+
+/* Which texts leaked, as the rows say it. */
+static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
+    exp_text t;
+    values v = {0};
+    int rc = 0;
+    for (size_t i = 0; i < s->lines->n && !rc; i++) {
+        const exp_line *line = &s->lines->line[i];
+        for (size_t k = 0; k < line->n && !rc; k++) {
+            const char *cell = cell_of(s->rows, line->row[k], "leak");
+            if (is_known(cell) && strcmp(cell, "no")) rc = add_value(&v, cell, err);
+        }
+    }
+    if (!rc && v.n) rc = exp_text_begin(&t, err);
+    if (!rc && v.n) {
+        print_values(t.out, "leak: the model was made with a text that it is scored on:", &v);
+        char *text = exp_text_end(&t, 0, err);
+        if (text) print_paragraph(out, text);
+        rc = text ? 0 : -1;
+        free(text);
+    }
+    release_values(&v);
+    return rc;
+}
+
+/* What the words of the column verdict mean. */
+static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
+    if (!is_shown(s, "verdict")) return 0;
+    if (any_verdict(s, "dominated_by", NULL))
+        print_paragraph(out, "dominated by: that row is worse in nothing of size, bytes a token and ln ratio, and better "
+                             "beyond the standard error in one.");
+    if (any_verdict(s, "verdict", "collapsed"))
+        print_paragraph(out, "collapsed: the perplexity is above ten times the base's.");
+    return print_leaks(out, s, err);
+}
+
+static bool has_dense(const exp_sheet *s) {
+    for (size_t i = 0; i < s->lines->n; i++)
+        if (s->lines->line[i].is_dense) return true;
+    return false;
+}
+
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
-    if (print_role(out, s, EXP_DEED, false, "All but the base: ", err) ||
+    if (print_role(out, s, EXP_DEED, false, has_dense(s) ? "All but the base: " : "All rows: ", err) ||
         print_role(out, s, EXP_CONDITION, false, "Conditions: ", err) ||
         print_role(out, s, EXP_CONDITION, true, "Rows differ in: ", err))
         return -1;
     print_marks(out, s);
-    return 0;
+    return print_verdicts(out, s, err);
 }

@@ -5,7 +5,7 @@
 
 #include "experiments/paste.h"
 
-enum { EXP_VERDICT = 640 };
+enum { EXP_VERDICT = 2400 };
 
 /* "discard; dominated by mini-q4_0.gguf; leak", with the note in parentheses.  False, and "", when there is nothing. */
 bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line);
@@ -14,9 +14,9 @@ bool exp_is_disturbed(const exp_rows *r, const exp_line *line);
 /* The divergence is a lower bound: the base was a stored one. */
 bool exp_is_bound(const exp_rows *r, const exp_line *line);
 
-/* A copy of at most size - 1 bytes, cut to whole characters. */
+/* A copy of at most size - 1 bytes; a longer text is cut to whole characters and ends in "…".  size > 3. */
 void exp_clip(char *to, size_t size, const char *text);
-/* A copy in which what Markdown would take for itself has a backslash, cut to whole characters. */
+/* The same with a backslash before what Markdown would take for itself.  size > 5. */
 void exp_escape(char *to, size_t size, const char *text);
 
 /* The paragraphs under a table of results. */

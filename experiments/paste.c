@@ -138,7 +138,7 @@ void exp_sheet_release(exp_sheet *s) {
 
 /* ---- cells of Markdown ---------------------------------------------------------------------------------------- */
 
-enum { CELL = 512 };
+enum { CELL = 4096 };
 
 /* One place behind the point for a whole column of numbers without errors. */
 static int decimals_of(const exp_sheet *s, const exp_field *f) {

@@ -135,8 +135,23 @@ static void marks(void) {
     CHECK(strstr(line_of(out, "cut.gguf"), "discard; dominated by q4.gguf |"), "%s", out);
     CHECK(strstr(line_of(out, "flap.gguf"), "| leak") && strstr(line_of(out, "flap.gguf"), "≥ 4.200 ± 0.013"), "%s",
           out);
+    CHECK(strstr(out, "\ndominated by: ") && strstr(out, "that it is scored on: a\n") && !strstr(out, "\ncollapsed: "), "%s",
+          out);
     out = shown(test_file("rows.tsv"), "--where model=dense.gguf");
-    CHECK(!strstr(out, "verdict") && !strstr(out, "Something else") && !strstr(out, "lower bound"), "%s", out);
+    CHECK(!strstr(out, "verdict") && !strstr(out, "dominated by") && !strstr(out, "Something else") && !strstr(out, "lower bound"), "%s", out);
+}
+
+static void long_cells(void) {
+    char *text = malloc(20000), wanted[4000];
+    memset(wanted, 'x', sizeof wanted);
+    wanted[3000] = 0;
+    snprintf(text, 20000, "a b\n%s 1\n", wanted);
+    CHECK(strstr(shown(write_table("long.tsv", text), ""), wanted), "a cell of 3000 characters is not whole");
+    strcpy(text, "a b\n");
+    memset(text + 4, 'x', 10000);
+    strcpy(text + 9000, " 1\n");
+    CHECK(strstr(shown(write_table("long.tsv", text), ""), "xxx… |"), "a cell that was cut does not say so");
+    free(text);
 }
 
 static void aligned(void) {
@@ -417,6 +432,7 @@ static const test_case cases[] = {
     {"deeds are columns where they differ, and are said once where they do not", deeds_that_differ},
     {"conditions stand once under the table, and differences are said", conditions_once},
     {"disturbed speeds, lower bounds, leaks and verdicts are marked", marks},
+    {"a long cell is whole, and one beyond all bounds ends in an ellipsis", long_cells},
     {"the text of the table is aligned, and its paragraphs are not wide", aligned},
     {"columns can be chosen, also as ratios to the dense model", columns_and_ratios},
     {"values of one column are alternatives, columns are not", alternatives},
