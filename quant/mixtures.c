@@ -126,19 +126,18 @@ static dw_qtype wanted_type(const quant_mixture *m, const dw_model *model, const
     return r == &m->attn_v && is_80_layers(hp) && (type == DW_Q3_K || type == DW_Q4_K) ? DW_Q5_K : type;
 }
 
-/* A type of 32-blocks, or F16, for rows that are no whole number of 256-blocks. */
-static dw_qtype fallback(dw_qtype type, size_t n) {
+const dw_qtype_row *quant_mixture_fallback(const dw_qtype_row *type, size_t n) {
     static const dw_qtype smaller[DW_QTYPE_END] = {
         [DW_Q2_K] = DW_Q4_0, [DW_Q3_K] = DW_Q4_0, [DW_Q4_K] = DW_Q5_0, [DW_Q5_K] = DW_Q5_1, [DW_Q6_K] = DW_Q8_0};
-    const dw_qtype other = smaller[type] ? smaller[type] : type;
-    return n % (size_t)dw_qtype_get(other)->block ? DW_F16 : other;
+    const dw_qtype_row *other = dw_qtype_get(smaller[type->id] ? smaller[type->id] : type->id);
+    return n % (size_t)other->block ? dw_qtype_get(DW_F16) : other;
 }
 
 const dw_qtype_row *quant_mixture_type(const quant_mixture *m, const dw_model *model, const dw_tensor *t, bool weighted,
                                        bool *fell_back) {
     const dw_qtype_row *type = dw_qtype_get(wanted_type(m, model, t, weighted));
     *fell_back = t->ne[0] % (size_t)type->block != 0;
-    return *fell_back ? dw_qtype_get(fallback(type->id, t->ne[0])) : type;
+    return *fell_back ? quant_mixture_fallback(type, t->ne[0]) : type;
 }
 
 bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, const dw_qtype_row *type) {

@@ -108,6 +108,8 @@ const quant_mixture *quant_mixture_find(const char *name); // any case; NULL: un
  * a few tensors).  *fell_back: the mixture's own type does not fit the rows. */
 const dw_qtype_row *quant_mixture_type(const quant_mixture *m, const dw_model *model, const dw_tensor *t, bool weighted,
                                        bool *fell_back);
+/* What stock takes for rows of n values that are no whole number of the type's blocks: blocks of 32, or F16. */
+const dw_qtype_row *quant_mixture_fallback(const dw_qtype_row *type, size_t n);
 /* True when stock refuses this mixture's type for this matrix without importances. */
 bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, const dw_qtype_row *type);
 

@@ -5,6 +5,7 @@
  * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while all
  * threads encode a slab, one of them writes the slab before it. */
 #include "formats/cold.h"
+#include "formats/sparse.h"
 #include "quant/quant.h"
 #include "tool.h"
 
@@ -66,7 +67,9 @@ static const opt_program program = {
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
                "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
                "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe\n"
-               "deadwood requant -m mini.gguf -o mini-cold.gguf --cold-rate 0.5 --cold-type Q2_K -s stats.h5",
+               "deadwood requant -m mini.gguf -o mini-cold.gguf --cold-rate 0.5 --cold-type Q2_K -s stats.h5\n"
+               "deadwood rank -m mini.gguf -s stats.h5 -o hot.tsv --metric flap --rate 0.5 --multiple 256   # the blocks of Q2_K\n"
+               "deadwood requant -m mini.gguf -o mini-hot.gguf --hot hot.tsv --cold-type Q2_K",
     .rows = rows};
 // clang-format on
 
@@ -81,6 +84,7 @@ typedef struct target { // a tensor of the new file
     size_t ne[4];          // ne[0] values in each of the other rows
     const int32_t *row;    // the rows of `from` that it has; NULL: all
     const int32_t *column; // the columns, likewise
+    bool is_cold;          // the part of --cold-type
 } target;
 
 typedef struct choice {
@@ -105,11 +109,15 @@ static int read_choice(choice *c, const dw_gguf *g, dw_err *err) {
     return o.weights ? quant_weights_read(&c->weights, g, c->sha256, o.weights, err) : 0;
 }
 
+static const quant_type *note_fallback(choice *c, const dw_tensor *t, const dw_qtype_row *type) {
+    if (!c->n_fell_back++) snprintf(c->fell_back, sizeof c->fell_back, "%s gets %s", t->name, type->name);
+    return quant_type_of(type);
+}
+
 static const quant_type *mixture_type(choice *c, const dw_model *m, const dw_tensor *t) {
     bool fell_back;
     const dw_qtype_row *type = quant_mixture_type(c->mixture, m, t, o.weights, &fell_back);
-    if (fell_back && !c->n_fell_back++) snprintf(c->fell_back, sizeof c->fell_back, "%s gets %s", t->name, type->name);
-    return quant_type_of(type);
+    return fell_back ? note_fallback(c, t, type) : quant_type_of(type);
 }
 
 static const quant_type *chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
@@ -126,13 +134,24 @@ static bool is_copy(const quant_type *to, const dw_tensor *t) { return !to || (!
 /* Rows that have their type already are copied into their new order. */
 static bool is_row_copy(const target *t) { return !t->column && is_copy(t->to, t->from); }
 
+/* Rows of a part of down are as wide as the plan of --hot makes them; no recipe reaches the cold ones. */
+static int fail_blocks(const choice *c, const target *t, dw_err *err) {
+    const quant_type *to = t->to;
+    char ranked[64] = "", other[96];
+    if (t->column && t->from->ne[0] % (size_t)to->multiple == 0)
+        snprintf(ranked, sizeof ranked, "rank with --multiple %d, or ", to->multiple);
+    if (t->is_cold)
+        snprintf(other, sizeof other, "give a cold type %s", to->multiple > 32 ? "with blocks of 32" : "without blocks");
+    else
+        snprintf(other, sizeof other, "choose another type there by --recipe%s", c->type && !to->bits ? ", or let --mixture fall back" : "");
+    return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; %s%s", t->name, t->ne[0], to->name,
+                   to->bits ? "groups" : "blocks", to->multiple, ranked, other);
+}
+
 static int check_target(const choice *c, const target *t, dw_err *err) {
     const dw_tensor *from = t->from;
     const quant_type *to = t->to;
-    if (t->ne[0] % (size_t)to->multiple)
-        return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; choose another type there by --recipe%s",
-                       t->name, t->ne[0], to->name, to->bits ? "groups" : "blocks", to->multiple,
-                       c->type && !to->bits ? ", or let --mixture fall back" : "");
+    if (t->ne[0] % (size_t)to->multiple) return fail_blocks(c, t, err);
     if (from->type->block > 1 && to->stored->id != DW_F32 && !is_row_copy(t) && !o.lossy_twice)
         return dw_fail(err, "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or --lossy-twice",
                        t->name, from->type->name, to->name);
@@ -197,7 +216,7 @@ static int take_weights(target *t, dw_err *err) {
 }
 
 /* Puts the hot and the cold part of a matrix of the FFN, or its bias in their order, behind the *n targets. */
-static int split(const choice *c, target *targets, size_t *n, const dw_tensor *from, const quant_type *to, int l, const char *part, dw_err *err) {
+static int split(choice *c, target *targets, size_t *n, const dw_tensor *from, const quant_type *to, int l, const char *part, dw_err *err) {
     const int32_t *order = c->cold.order[l];
     const bool is_down = !strcmp(part, "ffn_down.weight");
     target *hot = &targets[(*n)++];
@@ -212,11 +231,14 @@ static int split(const choice *c, target *targets, size_t *n, const dw_tensor *f
     target *cold = &targets[(*n)++];
     *cold = *hot;
     cold->to = c->cold_type;
+    cold->is_cold = true;
     snprintf(cold->name, sizeof cold->name, "blk.%d.%.*s_cold.weight", l, (int)strcspn(part, "."), part);
     *(is_down ? &hot->column : &hot->row) = order;
     *(is_down ? &cold->column : &cold->row) = order + n_hot;
     hot->ne[!is_down] = n_hot;
     cold->ne[!is_down] = n_cold;
+    if (c->mixture && hot->ne[0] % (size_t)hot->to->multiple)
+        hot->to = note_fallback(c, from, quant_mixture_fallback(hot->to->stored, hot->ne[0]));
     if (is_down && (take_weights(hot, err) || take_weights(cold, err))) return -1;
     return check_target(c, hot, err) || check_target(c, cold, err) ? -1 : 0;
 }
@@ -230,7 +252,7 @@ static bool is_of_neurons(const char *part) {
 
 /* ---- all tensors -------------------------------------------------------------------------------------------------- */
 
-static int add_targets(const choice *c, const dw_gguf *g, const quant_type *const *to, target *targets, size_t *n, dw_err *err) {
+static int add_targets(choice *c, const dw_gguf *g, const quant_type *const *to, target *targets, size_t *n, dw_err *err) {
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *from = dw_gguf_tensor(g, i);
         const char *part;
@@ -253,8 +275,17 @@ static void tell_choice(const choice *c) {
     }
     if (c->n_fell_back) warn("%zu matrices have rows that do not fit their type's blocks and get another, as in stock: %s%s", c->n_fell_back,
                              c->fell_back, c->n_fell_back > 1 ? ", ..." : "");
+    if (o.cold_rate > 0 && fabs(c->cold.rate - o.cold_rate) > 0.25 * o.cold_rate)
+        warn("%.2f %% of the FFN's neurons become cold instead of %.2f: a part is a whole number of its type's blocks; smaller blocks come nearer",
+             100 * c->cold.rate, 100 * o.cold_rate);
     if (o.cold_rate > 0) say("%.2f %% of the FFN's neurons become cold (wanted %.2f), in %s; stock llama.cpp cannot load this", 100 * c->cold.rate, 100 * o.cold_rate, o.cold_type);
     else if (c->cold_type) say("%.2f %% of the FFN's neurons become cold, in %s; stock llama.cpp cannot load this", 100 * c->cold.rate, o.cold_type);
+}
+
+static int check_recipe(const choice *c, dw_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < c->recipe.n_rule; i++) n += c->recipe.rule[i].n_decided;
+    return n || !o.recipe ? 0 : dw_fail(err, "'%s': no pattern matches a matrix of '%s'; deadwood inspect lists their names", o.recipe, o.model);
 }
 
 /* Fills the targets, *n of them: as many as tensors, and three more a layer. */
@@ -264,7 +295,8 @@ static int choose(choice *c, const dw_model *m, target *targets, size_t *n, dw_e
     if (!to) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
         if (quant_is_matrix(dw_gguf_tensor(g, i))) to[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
-    int rc = c->cold_type ? choose_cold(c, m, to, err) : 0;
+    int rc = check_recipe(c, err);
+    if (!rc && c->cold_type) rc = choose_cold(c, m, to, err);
     if (!rc) rc = add_targets(c, g, to, targets, n, err);
     free(to);
     if (!rc) tell_choice(c);
@@ -530,13 +562,16 @@ static void tell(const dw_gguf *g, const target *targets, size_t n) {
     say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed), n - n_changed,
         show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
+    if (n_changed && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT)) warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, trace and train");
+    else if (n_changed && dw_gguf_find(g, DW_KEY_GATE_RULE)) warn("the gate decides from rounded weights now, by thresholds of those before; better round first, then gate");
 }
 
 static void check_usage(void) {
+    const bool has_rate = o.cold_rate > 0;
+    if (!o.cold_type && (has_rate || o.hot)) die_usage("%s needs --cold-type, the type of the cold neurons", has_rate ? "--cold-rate" : "--hot");
+    if (o.cold_type && !has_rate && !o.hot) die_usage("--cold-type needs --cold-rate or --hot, which say what is cold");
     if (!!o.type + !!o.mixture + !!o.recipe > 1 || (!o.type && !o.mixture && !o.recipe && !o.cold_type))
         die_usage("give one of --type, --mixture, --recipe");
-    const bool has_rate = o.cold_rate > 0;
-    if (!o.cold_type != !(has_rate || o.hot)) die_usage("--cold-type belongs with --cold-rate or --hot");
     if (has_rate && o.hot) die_usage("give --cold-rate or --hot; a plan says itself what is cold");
     if (has_rate && !o.weights) die_usage("--cold-rate needs statistics of the model: -s stats.h5");
 }

@@ -307,8 +307,8 @@ static void refusals_of_requant(void) {
     if (!write_random(from, &shapes[1], "F32") || !write_random(other, &shapes[1], "BF16") || !write_statistics(from, &shapes[1], stats) ||
         !write_half_plan(plan, &shapes[1], 32))
         return;
-    check_requant_fails("--cold-type belongs with", 2, from, "--type Q4_0 --cold-type Q4_0");
-    check_requant_fails("--cold-type belongs with", 2, from, "--type Q4_0 --cold-rate 0.5");
+    check_requant_fails("--cold-type needs --cold-rate or --hot", 2, from, "--type Q4_0 --cold-type Q4_0");
+    check_requant_fails("--cold-rate needs --cold-type", 2, from, "--cold-rate 0.5");
     check_requant_fails("needs statistics", 2, from, "--cold-type Q4_0 --cold-rate 0.5");
     check_requant_fails("is not between", 2, from, "--cold-type Q4_0 --cold-rate 1");
     snprintf(how, sizeof how, "--cold-type Q4_0 --cold-rate 0.5 -s %s", stats);
@@ -316,7 +316,7 @@ static void refusals_of_requant(void) {
     snprintf(how, sizeof how, "--cold-type Q2_K --cold-rate 0.5 -s %s", stats);
     check_requant_fails("layer 0: 128 neurons cannot be divided into whole blocks of 32 (hot) and of 256 (cold)", 1, from, how);
     snprintf(how, sizeof how, "--cold-type Q2_K --hot %s", plan);
-    check_requant_fails("no whole number of Q2_K blocks of 256", 1, from, how);
+    check_requant_fails("no whole number of Q2_K blocks of 256; give a cold type with blocks of 32", 1, from, how);
     FILE *f = fopen(plan, "w");
     fputs("# deadwood plan 1\nlayer width keep\n0 48 0-47\n1 128 0-127\n2 128 0-127\n3 128 0-127\n", f);
     fclose(f);

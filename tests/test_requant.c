@@ -349,6 +349,13 @@ static void refusals(void) {
     check_fails("rows of 288 values are no whole number of Q4_K blocks of 256", from, "--type Q4_K");
     check_fails("rows of 288 values are no whole number of affine2 groups of 64", from, "--type affine2");
     check_fails("is not made without importances", from, "--mixture Q2_K_S");
+    const char *recipe = test_file("none.recipe");
+    char how[512];
+    FILE *f = fopen(recipe, "w");
+    fputs("mlp.* Q4_0\n", f);
+    fclose(f);
+    snprintf(how, sizeof how, "--recipe %s", recipe);
+    check_fails("no pattern matches a matrix", from, how);
     size_t n;
     char *bytes = dw_read_file(from, 1 << 26, &n, &err);
     dw_gguf *g = dw_gguf_open(from, &err);
