@@ -735,7 +735,7 @@ static void print_layers(const contender *c) {
         const double coverage = c->n_seen[l] > 0 ? c->n_open[l] / c->n_seen[l] : reading->n_layer ? reading->open[l] : NAN;
         char cell[4][CELL];
         cell_number(cell[0], s->down_t.name && !s->pred_a.name && !s->dense ? (double)s->threshold : NAN, "%.6g");
-        cell_number(cell[1], s->down_t.name ? (double)s->activity : NAN, "%.4f");
+        cell_number(cell[1], s->down_t.name && !s->pred_a.name ? (double)s->activity : NAN, "%.4f");
         cell_number(cell[2], coverage, "%.4f");
         cell_number(cell[3], reading->n_layer ? reading->bytes[l] : NAN, "%.0f");
         printf("%5d  %6d  %12s  %6s  %9s  %9s  %12s\n", l, hp->n_ff[l], cell[0], s->dense || !s->down_t.name ? "yes" : "no", cell[1], cell[2], cell[3]);

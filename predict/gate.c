@@ -338,9 +338,16 @@ static int make_file(const inputs *in, gating *g, dw_pool *pool, dw_err *err) {
     return 0;
 }
 
+static void check_usage(void) {
+    const predict_rule *rule = predict_rule_find(o.rule);
+    if (!predict_rule_fits(rule, atoi(o.group)))
+        die_usage("--rule %s works on groups of %s, not of %s; give --group", rule->name, rule->groups, o.group);
+}
+
 int main(int argc, char **argv) {
     write_about();
     opt_parse(&program, argc, argv);
+    check_usage();
     dw_err err = {0};
     inputs in = {0};
     gating g = {0};

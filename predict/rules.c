@@ -14,8 +14,8 @@ static const uint32_t *of_groups(const dw_stats_layer *s, int group) {
 
 // clang-format off
 const predict_rule predict_rules[] = {
-    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763", "1", of_neurons},
-    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group", "CATS over groups, the first attempt of the story", "32, 64 or 128", of_groups},
+    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763", "1", 1, 1, of_neurons},
+    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group", "CATS over groups, the first attempt of the story", "32, 64 or 128", 32, 128, of_groups},
     {0}};
 // clang-format on
 
@@ -24,6 +24,8 @@ const predict_rule *predict_rule_find(const char *name) {
         if (!strcmp(r->name, name)) return r;
     return NULL;
 }
+
+bool predict_rule_fits(const predict_rule *rule, int group) { return group >= rule->least_group && group <= rule->most_group; }
 
 /* ---- silu backwards --------------------------------------------------------------------------------------------- */
 

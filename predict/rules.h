@@ -17,6 +17,7 @@ typedef struct predict_rule {
     const char *name;
     const char *formula, *source;
     const char *groups; // the sizes that it has statistics for, in words
+    int least_group, most_group;
     /* Histograms of the value, a row of DW_STATS_BINS for each aligned group of so many neurons; NULL: there are none for
      * that size. */
     const uint32_t *(*histograms)(const dw_stats_layer *s, int group);
@@ -24,6 +25,8 @@ typedef struct predict_rule {
 
 extern const predict_rule predict_rules[]; // ends with name NULL
 const predict_rule *predict_rule_find(const char *name); // NULL: unknown
+
+bool predict_rule_fits(const predict_rule *rule, int group); // whether it works on groups of this size
 
 /* How a rule's value is distributed over calibration tokens and neurons (a group counts once for each of its neurons): the
  * share of values below each of the knots, which are the edges of bins and silu's minimum. */

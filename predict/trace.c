@@ -422,7 +422,7 @@ static int prepare(run *r, dw_err *err) {
     if (!r->model || make_header(&r->t, r->model, err) || calib_read(&r->texts, r->model, &o.texts, o.windows, o.n_ctx, 0, err) ||
         make_plan(&r->plan, &r->t, &r->texts, err))
         return -1;
-    say("%zu tokens of %zu texts: at most %.3f GB, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text,
+    say("%zu tokens of %zu text%s: at most %.3f GB, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text, plural((double)r->t.n_text),
         (double)(r->t.n_tokens * traces_token_bytes(&r->t)) * 1e-9, o.out);
     return make_tracer(r, err) || make_session(r, err) || open_journal(r, err) ? -1 : 0;
 }

@@ -188,7 +188,7 @@ static void train_task(void *arg, size_t i) {
 static int check_traces(const run *r, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(r->model);
     if (strcmp(r->t.model_sha256, r->model_sha256))
-        return dw_fail(err, "'%s' was traced from another model (sha256 %.12s..., '%s' has %.12s...)", o.traces, r->t.model_sha256, o.model, r->model_sha256);
+        return dw_fail(err, "'%s' was traced from another model (sha256 %.12s..., '%s' has %.12s...); trace this one", o.traces, r->t.model_sha256, o.model, r->model_sha256);
     bool same = r->t.n_layer == hp->n_layer && r->t.n_embd == hp->n_embd;
     for (int l = 0; same && l < hp->n_layer; l++) {
         const dw_layer_gate *g = &r->model->net.layer[l].sparse;
@@ -304,7 +304,7 @@ static int write_report(const result *x, size_t n, dw_err *err) {
 
 static void print_layers(const result *x, size_t n) {
     printf("              gate         | predictor                                              | static           | linear           | never\n");
-    printf("layer epochs   open   mass | active  accuracy  recall  precision    mass    5 %%     |  recall    mass   |  recall    mass   | accuracy\n");
+    printf("layer epochs   open   mass | active  accuracy  recall  precision    mass mass p5    |  recall    mass   |  recall    mass   | accuracy\n");
     for (size_t i = 0; i < n; i++) {
         const tally *t = x[i].held_out, *p = &t[LEARN_PREDICTOR];
         printf("%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n", x[i].layer, x[i].n_epochs, number(tally_open(t)),
@@ -315,14 +315,20 @@ static void print_layers(const result *x, size_t n) {
 }
 
 static void print_overall(const result *x, const run *r) {
-    printf("\nall layers, on %zu held-out tokens of %zu texts; groups of %d; rank %d\n", examples_count(&r->t, EXAMPLES_HELD_OUT),
-           r->t.n_text, r->t.group, r->rank);
-    printf("            active  accuracy  recall  precision    mass    5 %%\n");
+    printf("\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n", examples_count(&r->t, EXAMPLES_HELD_OUT),
+           r->t.n_text, plural((double)r->t.n_text), r->t.group, r->rank);
+    printf("            active  accuracy  recall  precision    mass mass p5\n");
     for (int m = 0; m < LEARN_N_METHODS; m++) {
         const tally *t = &x->held_out[m];
         printf("%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", learn_method_names[m], number(tally_active(t)), number(tally_accuracy(t)), number(tally_recall(t)),
                number(tally_precision(t)), number(tally_mass(t)), number(x->mass_5[m]));
     }
+}
+
+static void print_verdict(const result *all) {
+    const tally *p = &all->held_out[LEARN_PREDICTOR], *s = &all->held_out[LEARN_STATIC];
+    printf("\nthe predictors capture %s of the mass at an activity of %s; the static choice, which costs nothing, %s%s\n", number(tally_mass(p)),
+           number(tally_active(p)), number(tally_mass(s)), tally_mass(p) > tally_mass(s) ? "" : ": cutting is cheaper");
 }
 
 /* Fills x with the layers and, behind them, all of them together. */
@@ -361,6 +367,7 @@ static int report(run *r, dw_err *err) {
     if (!rc) {
         print_layers(x, r->n_layer);
         print_overall(&x[r->n_layer], r);
+        print_verdict(&x[r->n_layer]);
     }
     free(x);
     return rc;

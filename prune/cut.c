@@ -32,14 +32,14 @@ static const opt_row rows[] = {
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
     {.kind = OPT_GROUP, .help = "for transformers"},
-    {"hf", 0, OPT_PATH, OPT_NO_BYTE, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width)"},
+    {"hf", 0, OPT_PATH, OPT_NO_BYTE, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width); needs --checkpoint"},
     {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR", "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
     OPT_COMMON, {0}};
 
 static const opt_program program = {
     .name = "cut",
     .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
-    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR]",
+    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR --checkpoint DIR]",
     .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are copied block for "
              "block where the kept neurons are whole blocks of down's type (any neurons in 16 and 32 bits, groups of 32 in Q4_0 to Q8_0 and "
              "IQ4_NL, of 256 in K types); else --down-type lets down be encoded again.  Encoding what was encoded loses twice: give the 16-bit "

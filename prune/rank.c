@@ -95,7 +95,7 @@ static int read_stats(inputs *in, dw_err *err) {
     if (dw_stats_read(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     if (strcmp(in->stats.model_sha256, in->model_sha256) != 0)
-        return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...)", o.stats, in->stats.model_sha256, o.model, in->model_sha256);
+        return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...); collect statistics of this one", o.stats, in->stats.model_sha256, o.model, in->model_sha256);
     return dw_sha256_file(o.stats, in->stats_sha256, err);
 }
 

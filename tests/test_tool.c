@@ -139,7 +139,7 @@ static void wrong_usage(void) {
         {"-b=MB", "not a size"},
         {"--windows|0", "not a range"},
         {"--windows|5-4", "is empty"},
-        {"--windows|0-4", "is empty"},
+        {"--windows|0-4", "begins below 1"},
         {"--windows|3-", "not a range"},
         {"--windows=+3", "not a range"},
         {"--windows|3-4-5", "not a range"},

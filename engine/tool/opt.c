@@ -136,7 +136,8 @@ static int set_range(const opt_row *row, const char *text, dw_err *err) {
     int first = 1, last = 0, used = 0;
     const bool digit = isdigit((unsigned char)*text);
     if (digit && sscanf(text, "%9d-%9d%n", &first, &last, &used) == 2 && used && !text[used]) {
-        if (first < 1 || last < first)
+        if (first < 1) return dw_fail(err, "%s: '%s' begins below 1; ranges count from 1, as in 21-60", label(row), text);
+        if (last < first)
             return dw_fail(err, "%s: '%s' is empty; ranges count from 1, as in 21-60", label(row), text);
     } else {
         used = 0;

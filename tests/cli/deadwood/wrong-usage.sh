@@ -35,6 +35,10 @@ wrong 'nothing left'               collect -m m.gguf -f text.txt -c 64 --skip 64
 wrong 'belong together'            cut -m m.gguf -p text.txt -o made --hf folder
 wrong 'give --down-type too'       cut -m m.gguf -p text.txt -o made --source m.gguf
 wrong 'give one of'                requant -m m.gguf -o made
+wrong 'needs --cold-type'          requant -m m.gguf -o made --cold-rate 0.5
+wrong 'or 128, not of 1; give --group' gate -m m.gguf -s text.txt -o made --rule group-max --activity 0.5
+wrong 'of 1, not of 32'            gate -m m.gguf -s text.txt -o made --rule cats --group 32 --activity 0.5
+wrong 'begins below 1'             collect -m m.gguf -f text.txt -o made --windows 0-2
 wrong 'give a model'               score -f text.txt
 wrong 'of one model'               score -m m.gguf m.gguf -f text.txt --store made
 wrong 'is missing'                 inspect
