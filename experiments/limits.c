@@ -9,6 +9,7 @@
 #include "tool.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,10 +59,17 @@ static const opt_program program = {
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
+/* Four digits, and all that stand before the point. */
+static const char *plain(char text[32], double v) {
+    snprintf(text, 32, fabs(v) < 1e4 ? "%.4g" : "%.0f", v);
+    return text;
+}
+
 static void print_row(const char *what, const char *variant, int threads, double *x, int n, const char *unit, const exp_watch *begin) {
     const exp_watch w = exp_watch_end(begin);
     const exp_spread s = exp_spread_of(x, (size_t)n);
-    printf("%s\t%s\t%d\t%.4g\t%.4g\t%.4g\t%s\t%.2f\t%.2f\t%.3f\n", what, variant, threads, s.median, s.min, s.max, unit,
+    char median[32], min[32], max[32];
+    printf("%s\t%s\t%d\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.3f\n", what, variant, threads, plain(median, s.median), plain(min, s.min), plain(max, s.max), unit,
            exp_watch_others(&w), w.load, w.wall_s > 0 ? w.steal_cpu_s / w.wall_s : 0);
     fflush(stdout);
 }
@@ -244,6 +252,16 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Nanoseconds in the unit that fits their median. */
+static void print_times(const char *what, const char *variant, int threads, double *ns, const exp_watch *begin) {
+    static const struct { const char *name; double ns; } units[] = {{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"ns", 1}};
+    const double median = exp_spread_of(ns, (size_t)o.repeats).median;
+    size_t u = 0;
+    while (units[u].ns > 1 && median < units[u].ns) u++;
+    for (int i = 0; i < o.repeats; i++) ns[i] /= units[u].ns;
+    print_row(what, variant, threads, ns, o.repeats, units[u].name, begin);
+}
+
 /* Two rows: the mean price of a barrier (what a token pays), and the price that one in a hundred exceeds. */
 static void measure_meeting(meeting *m, const char *kind, const char *company) {
     double *mean = numbers((size_t)o.repeats), *p99 = numbers((size_t)o.repeats);
@@ -258,8 +276,8 @@ static void measure_meeting(meeting *m, const char *kind, const char *company) {
         p99[repeat] = 1e9 * m->round_s[m->n_rounds / 100 * 99];
     }
     snprintf(variant, sizeof variant, "%s, %s%s", kind, m->work ? "1 us of work between, " : "", company);
-    print_row("barrier mean", variant, dw_pool_size(m->pool), mean, o.repeats, "ns", &begin);
-    print_row("barrier p99", variant, dw_pool_size(m->pool), p99, o.repeats, "ns", &begin);
+    print_times("barrier mean", variant, dw_pool_size(m->pool), mean, &begin);
+    print_times("barrier p99", variant, dw_pool_size(m->pool), p99, &begin);
     free(mean);
     free(p99);
 }
@@ -378,6 +396,13 @@ static void measure_mapping(void) {
 
 static bool wants(const char *name) { return !strcmp(o.what, "all") || !strcmp(o.what, name); }
 
+static void warn_of_cache(void) {
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0 && o.bytes < 4 * (size_t)cache)
+        warn("a working set of %s is less than four times the cache of %s: part of it is read from there; give more --bytes", show_bytes((double)o.bytes).text,
+             show_bytes((double)cache).text);
+}
+
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     dw_err err = {0};
@@ -386,6 +411,7 @@ int main(int argc, char **argv) {
     const int all = tool.threads ? tool.threads : dw_cpu_count();
     printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats, show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");
+    if (wants("read")) warn_of_cache();
     for (int n = 1; n <= all; n = n == 1 && all > 1 ? all : all + 1) {
         if (wants("read")) measure_reads(n);
         if (wants("peak")) measure_peaks(n);

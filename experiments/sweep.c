@@ -673,7 +673,11 @@ static double print_step(const sweep *s, size_t k, const step_times *t, bool *kn
         if (s->task[i].state == DONE && !stat(s->task[i].path, &st)) bytes += (double)st.st_size;
     }
     for (size_t i = 0; i < s->n_order; i++) n_run += job_of(s, s->order[i])->step == &s->grid.step[k];
-    printf("# %-12s %6zu %6zu %6zu %10.1f", s->grid.step[k].name, n, n_there, n_run, bytes * 1e-6);
+    printf("# %-12s %6zu %6zu %6zu", s->grid.step[k].name, n, n_there, n_run);
+    if (n_there)
+        printf(" %10.1f", bytes * 1e-6);
+    else
+        printf(" %10s", "-");
     if (t->n)
         printf(" %10.2f %10.1f %10.1f\n", t->seconds / (double)t->n, t->file_bytes * 1e-6, t->peak_bytes * 1e-6);
     else
@@ -770,6 +774,6 @@ int main(int argc, char **argv) {
     const size_t n_failed = s.n_failed;
     close_sweep(&s);
     free(dir);
-    if (n_failed) die("%zu rows failed, and say why; the same command tries them again", n_failed);
+    if (n_failed) die("%zu row%s failed; rows.tsv says why, and the same command tries again", n_failed, plural((double)n_failed));
     return 0;
 }
