@@ -39,7 +39,7 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "cut",
     .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
-    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR --checkpoint DIR]",
+    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR]",
     .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are copied block for "
              "block where the kept neurons are whole blocks of down's type (any neurons in 16 and 32 bits, groups of 32 in Q4_0 to Q8_0 and "
              "IQ4_NL, of 256 in K types); else --down-type lets down be encoded again.  Encoding what was encoded loses twice: give the 16-bit "
