@@ -123,6 +123,10 @@ void die_usage(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));             // one line on stderr, unless quiet
 void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));            // "deadwood-cut: warning: ...", even if quiet
 
+/* SIGINT ends a run with one line on stderr, unless quiet: that nothing unfinished is left, or, from here on, that the file
+ * `kept` holds what is finished and the same command goes on from there. */
+void say_if_interrupted(const char *kept);
+
 /* A number of bytes for people, in decimal units: show_bytes(n).text is "512 B", "24.7 MB", "4.293 GB". */
 typedef struct shown_bytes {
     char text[24];

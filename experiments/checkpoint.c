@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -287,6 +288,10 @@ static int bind_all(checkpoint *c, dw_err *err) {
 
 int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     *c = (checkpoint){.folder = folder};
+    if (dw_is_gguf(folder)) return dw_fail(err, "'%s' is a GGUF file already; requant changes its types", folder);
+    struct stat st;
+    if (!stat(folder, &st) && !S_ISDIR(st.st_mode))
+        return dw_fail(err, "'%s' is no folder; give the checkpoint's folder, in which config.json and the weights are", folder);
     int rc = -1;
     json_t *config = NULL;
     char *path = dw_format(err, "%s/config.json", folder);

@@ -135,6 +135,7 @@ static int convert(const checkpoint *c, int wished, dw_pool *pool, dw_err *err) 
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
     if (!w) return -1;
     double total = 0;
+    const double began = dw_now();
     checkpoint_write_keys(c, w);
     dw_gguf_set_u32(w, "general.file_type", (uint32_t)file_type(c, wished));
     if (stored_type(&c->tensor[0], wished)->block > 1) dw_gguf_set_u32(w, "general.quantization_version", 2);
@@ -145,6 +146,7 @@ static int convert(const checkpoint *c, int wished, dw_pool *pool, dw_err *err) 
     rc = dw_gguf_commit(w, err);
 done:
     progress_end(p);
+    if (!rc) say("%zu tensors, %s in %.1f s", c->n_tensor, show_bytes(total).text, dw_now() - began);
     dw_gguf_writer_free(w);
     return rc;
 }

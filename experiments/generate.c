@@ -60,7 +60,9 @@ static int read_text(talk *t, const char *text, size_t len, unsigned flags, dw_e
     size_t n;
     if (dw_tokenize(dw_model_tokenizer(t->model), text, len, flags, &ids, &n, err)) return -1;
     int rc = n ? 0 : dw_fail(err, "the prompt is empty; give some text");
-    if (n > INT32_MAX / 2) rc = dw_fail(err, "the prompt has %zu tokens, which is too long", n);
+    const int room = o.n_ctx - dw_session_n_past(t->session, 0);
+    if (n > (size_t)room)
+        rc = dw_fail(err, "the prompt alone has %zu tokens, the context of %d positions has room for %d; give a larger one with -c", n, o.n_ctx, room);
     const double start = dw_now();
     if (!rc) rc = dw_session_eval(t->session, &(dw_batch){.n_tokens = (int)n, .token = ids}, err);
     t->prompt_s += dw_now() - start;
@@ -76,10 +78,9 @@ static void put_token(const dw_tokenizer *tok, int32_t id) {
     fflush(stdout);
 }
 
-/* Generates until an end token, n_predict tokens or a full context.  Every token but the last is evaluated. */
-static int write_text(talk *t, dw_err *err) {
+/* Generates until an end token or n tokens.  Every token but the last is evaluated. */
+static int write_tokens(talk *t, int n, dw_err *err) {
     const dw_tokenizer *tok = dw_model_tokenizer(t->model);
-    const int room = o.n_ctx - dw_session_n_past(t->session, 0), n = o.n_predict && o.n_predict < room ? o.n_predict : room;
     const double start = dw_now();
     for (int i = 0; i < n; i++) {
         if (dw_session_logits(t->session, 0, 1, t->logits, err)) return -1;
@@ -91,9 +92,17 @@ static int write_text(talk *t, dw_err *err) {
         if (i + 1 < n && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
     }
     t->generate_s += dw_now() - start;
-    if (n == room && o.n_predict != n) say("the context of %d positions is full", o.n_ctx);
-    putchar('\n');
     return 0;
+}
+
+/* n_predict tokens at most, or until the context is full.  The line ends before anything is said of it. */
+static int write_text(talk *t, dw_err *err) {
+    const int room = o.n_ctx - dw_session_n_past(t->session, 0), n = o.n_predict && o.n_predict < room ? o.n_predict : room;
+    const int rc = write_tokens(t, n, err);
+    putchar('\n');
+    fflush(stdout);
+    if (!rc && n == room && o.n_predict != n) say("the context of %d positions is full", o.n_ctx);
+    return rc;
 }
 
 static int continue_prompt(talk *t, dw_err *err) {

@@ -138,14 +138,13 @@ static int tokenize(contender *c, const run *r, dw_err *err) {
 }
 
 static int open_live(contender *c, const run *r, dw_err *err) {
+    if (!dw_is_gguf(c->path)) return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
     if (!c->model || dw_sha256_file(c->path, c->sha256, err)) return -1;
     if (dw_model_need_tokenizer(c->model, err)) return dw_fail_in(err, "'%s'", c->path);
     const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(c->model));
     exp_vocab_hash(v, c->vocab);
     c->bos = r->protocol->bos_each_window && v->add_bos ? v->bos : -1;
-    const int n_ctx_train = dw_model_hparams(c->model)->n_ctx_train;
-    if (o.n_ctx > n_ctx_train) warn("'%s' was trained on %d positions, windows have %d", c->path, n_ctx_train, o.n_ctx);
     const size_t n_layer = (size_t)dw_model_hparams(c->model)->n_layer;
     c->n_open = dw_alloc(n_layer, sizeof *c->n_open, "layers", err);
     c->n_seen = dw_alloc(n_layer, sizeof *c->n_seen, "layers", err);
@@ -247,6 +246,16 @@ static int check_same_ids(const contender *c, const contender *base, const run *
     return 0;
 }
 
+/* Once, where the base is one of the models, too. */
+static void warn_of_context(const run *r, int i) {
+    const contender *c = &r->all[i];
+    if (!c->model || o.speed_only) return;
+    const int n_ctx_train = dw_model_hparams(c->model)->n_ctx_train;
+    for (int k = 0; k < i; k++)
+        if (!strcmp(r->all[k].sha256, c->sha256)) return;
+    if (o.n_ctx > n_ctx_train) warn("'%s' was trained on %d positions, windows have %d", c->path, n_ctx_train, o.n_ctx);
+}
+
 static int open_all(run *r, dw_err *err) {
     const int n = r->n_models + (r->base != NULL);
     for (int i = 0; i < n; i++) {
@@ -264,6 +273,7 @@ static int open_all(run *r, dw_err *err) {
     for (int i = 0; i < n; i++) {
         if (open_contender(&r->all[i], i < r->n_models ? o.models.item[i] : o.base, r, err)) return -1;
         if (r->all[i].stored && check_stored(&r->all[i], r, err)) return -1;
+        warn_of_context(r, i);
     }
     for (int i = 0; i < r->n_models && r->base; i++)
         if (check_same_ids(&r->all[i], r->base, r, err)) return -1;
@@ -492,7 +502,10 @@ static int score_all(run *r, dw_err *err) {
     exp_predictions_writer *store = NULL;
     if (o.store && !(store = store_open(r, err))) return -1;
     int rc = r->base ? score_group(r, 0, r->n_models, store, err) : 0;
-    for (int i = 0; i < r->n_models && !r->base && !rc; i++) rc = score_group(r, i, 1, store, err);
+    for (int i = 0; i < r->n_models && !r->base && !rc; i++) {
+        if (r->n_models > 1) say("scoring '%s', model %d of %d", r->all[i].path, i + 1, r->n_models);
+        rc = score_group(r, i, 1, store, err);
+    }
     if (store && !rc) rc = exp_predictions_commit(store, err);
     exp_predictions_writer_free(store);
     return rc;

@@ -347,6 +347,7 @@ static int open_journal(run *r, dw_err *err) {
     identify(r, identity);
     r->c.j = r->j = path ? journal_open(path, identity, &resumed, err) : NULL;
     const int rc = r->j ? check_journal(r, path, err) : -1;
+    if (!rc) say_if_interrupted(path);
     if (!rc && resumed && journal_n_records(r->j)) say("going on behind %zu of %zu tokens, as '%s' has them", rows_finished(r), r->t.n_tokens, path);
     free(path);
     return rc;

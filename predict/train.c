@@ -240,6 +240,7 @@ static int open_journal(run *r, dw_err *err) {
     if (path && arguments) {
         identify(r, arguments, identity);
         r->j = journal_open(path, identity, &resumed, err);
+        if (r->j) say_if_interrupted(path);
     }
     free(path);
     free(arguments);

@@ -363,6 +363,8 @@ static int prepare(dw_stats *s, dw_model *m, const char *model_sha256, const cal
     if (!kept || !resume(s, kept, model_sha256, texts)) {
         if (make_stats(s, m, texts->n_text, err)) return -1;
         s->n_text = 0;
+    } else {
+        say_if_interrupted(kept);
     }
     if (set_header(s, m, model_sha256, err) || dw_stats_reserve(s, texts->n_text, err)) return -1;
     announce(s, texts);
@@ -389,6 +391,7 @@ static int keep(keeper *k, dw_stats *s, dw_err *err) {
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
     if (dw_stats_write(s, k->path, err)) return -1;
+    say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
 }

@@ -112,6 +112,8 @@ void dw_out_folder_free(dw_out_folder *f);
 
 /* SIGINT, SIGTERM, SIGHUP remove the temporary files and folders and end the process by that signal; exit() removes them too. */
 void dw_out_on_signals(void);
+/* What SIGINT then writes to stderr; borrowed.  NULL, as in the beginning: nothing. */
+void dw_out_on_interrupt(const char *words);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */
 

@@ -127,8 +127,14 @@ static void let_go(int *slot) {
     *slot = -1;
 }
 
+static _Atomic(const char *) last_words;
+
+void dw_out_on_interrupt(const char *words) { atomic_store(&last_words, words); }
+
 static void end_by_signal(int sig) {
+    const char *words = atomic_load(&last_words);
     remove_unfinished();
+    if (sig == SIGINT && words && getpid() == writer) (void)!write(STDERR_FILENO, words, strlen(words));
     signal(sig, SIG_DFL);
     raise(sig);
 }

@@ -57,6 +57,7 @@ typedef struct dw_gguf dw_gguf;
 
 /* Opens and checks a file; of a split model give the first part, the others are found by name. */
 dw_gguf *dw_gguf_open(const char *path, dw_err *err);
+bool dw_is_gguf(const char *path); // by its first four bytes
 void dw_gguf_close(dw_gguf *g);
 
 const char *dw_gguf_path(const dw_gguf *g);

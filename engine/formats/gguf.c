@@ -365,6 +365,14 @@ static dw_gguf *new_gguf(const char *path, dw_err *err) {
     return NULL;
 }
 
+bool dw_is_gguf(const char *path) {
+    dw_map map;
+    if (dw_map_file(&map, path, NULL)) return false;
+    const bool is = map.size >= 4 && !memcmp(map.data, "GGUF", 4);
+    dw_unmap(&map);
+    return is;
+}
+
 dw_gguf *dw_gguf_open(const char *path, dw_err *err) {
     dw_gguf *g = new_gguf(path, err);
     if (g && !add_file(g, path, err) && !finish(g, err)) return g;

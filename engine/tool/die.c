@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 tool_common tool = {.backend = "cpu", .kv = "f16", .select = "auto"};
 const opt_program *tool_program;
@@ -15,12 +16,17 @@ const char *tool_name(void) {
     return name;
 }
 
+/* Bytes that a terminal would obey become '?'. */
+static void clean(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
+}
+
 /* "deadwood-cut: " kind sentence end, as one line without control bytes and without taking memory. */
 static void line(const char *kind, const char *end, const char *format, va_list args) {
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    clean(text);
     progress_hide();
     fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, text, end);
 }
@@ -58,6 +64,23 @@ void warn(const char *format, ...) {
     va_start(args, format);
     line("warning: ", "", format, args);
     va_end(args);
+}
+
+/* The texts stay where they are, for the handler; on a terminal ^C, a bar or a text without its end stands in the line. */
+void say_if_interrupted(const char *kept) {
+    static char nothing[128], something[1024];
+    char name[768];
+    if (tool.quiet) return;
+    const char *begin = isatty(STDERR_FILENO) ? "\n" : "";
+    if (!kept) {
+        snprintf(nothing, sizeof nothing, "%s%s: interrupted; nothing unfinished is left\n", begin, tool_name());
+        dw_out_on_interrupt(nothing);
+        return;
+    }
+    snprintf(name, sizeof name, "%s", kept);
+    clean(name);
+    snprintf(something, sizeof something, "%s%s: interrupted; '%s' keeps what is finished, the same command goes on from there\n", begin, tool_name(), name);
+    dw_out_on_interrupt(something);
 }
 
 shown_bytes show_bytes(double n) {
