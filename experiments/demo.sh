@@ -66,13 +66,20 @@ score() {
         ${WINDOWS:+--windows "$WINDOWS"} -o "$rows" -q | grep -E '^(\$|model|.* \* )'
 }
 
-# cell MODEL COLUMN: of the last row of a model, over all texts where there are several.
+# cell MODEL COLUMN [FILE]: of the last row of a model, over all texts where there are several.
 cell() {
     awk -F '\t' -v model="$1.gguf" -v column="$2" '
         /^#/ {next}
         !n {for (n = 1; n <= NF; n++) at[$n] = n; next}
         $at["model"] == model && ($at["text"] == "*" || value == "") {value = $at[column]}
-        END {print value}' "$rows"
+        END {print value}' "${3:-$rows}"
+}
+
+# speed SELECT MODEL: decodes with it and with the dense model in turn; gain is the ratio of their speeds.
+speed() {
+    rm -f "$out/speed.tsv"
+    run deadwood score -m "$out/dense.gguf" "$out/$2.gguf" --select "$1" --speed-only --speed-prefill 0 -o "$out/speed.tsv" -q
+    gain=$(ratio "$(cell "$2" decode_tok_s "$out/speed.tsv")" "$(cell dense decode_tok_s "$out/speed.tsv")")
 }
 
 percent() { awk -v x="$1" 'BEGIN {printf "%.1f %%", 100 * x}'; }
@@ -105,11 +112,12 @@ gated=gated-0.9 # the sparsest that costs at most 2 % of perplexity
 for name in gated-0.8 gated-0.7 gated-0.5; do
     if awk -v r="$(cell $name ln_ratio)" 'BEGIN {exit !(r <= log(1.02))}'; then gated=$name; fi
 done
-fused=$(cell $gated decode_tok_s)
-score '--select listed' $gated
+speed listed $gated
+listed=$gain
+speed fused $gated
 say "The sparsest that costs at most 2 % is $gated: it computes $(percent "$(cell $gated coverage)") of the neurons." \
-    "Decoding runs at $(ratio "$(cell $gated decode_tok_s)" "$(cell dense decode_tok_s)") of the dense speed where the open neurons are" \
-    "listed and gathered, and at $(ratio "$fused" "$(cell dense decode_tok_s)") where gate, test, up and down are one walk." \
+    "Decoding runs at $listed of the dense speed where the open neurons are listed and gathered, and at $gain where gate, test, up" \
+    "and down are one walk." \
     "All of the gate must be computed to know what to skip, so even without any overhead at most" \
     "$(awk -v c="$(cell $gated coverage)" 'BEGIN {printf "%.0f %%", 100 * (1 - c) * 2 / 3}') of the FFN could be saved."
 
@@ -117,9 +125,10 @@ heading "Attempt 2: predict with small networks which neurons a token needs"
 run deadwood trace -m "$out/$gated.gguf" -f "$texts"/calib/*.txt -c 256 -o "$out/traces.h5" -q
 run deadwood train -m "$out/$gated.gguf" -x "$out/traces.h5" -o "$out/predicted.gguf" --report "$out/predictors.tsv" -q
 score '--select fused' predicted
+speed fused predicted
 say "The predictors open $(percent "$(cell predicted coverage)") of the neurons and cost $(costs predicted) of perplexity, at" \
-    "$(ratio "$(cell predicted decode_tok_s)" "$(cell dense decode_tok_s)") of the dense speed.  Their accuracy says little: the row 'never'," \
-    "which closes everything, has one as well."
+    "$gain of the dense speed.  Accuracy says little: look at what 'never' has, which closes everything, and at what" \
+    "'static' captures, always the same neurons and no network."
 
 heading "Attempt 3: cut neurons for good"
 for rate in 0.2 0.3; do
