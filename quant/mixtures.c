@@ -50,7 +50,7 @@ static bool ends_with(const char *name, const char *end) {
 
 bool quant_is_matrix(const dw_tensor *t) {
     return t->ne[1] * t->ne[2] * t->ne[3] > 1 && ends_with(t->name, "weight") && !strstr(t->name, "_norm.weight") &&
-           !ends_with(t->name, "ffn_gate_inp.weight");
+           !ends_with(t->name, "ffn_gate_inp.weight") && !strstr(t->name, ".ffn_pred_"); // what decides keeps its bits
 }
 
 static bool is_output(const char *name) { return !strcmp(name, "output.weight"); }
