@@ -10,6 +10,7 @@ enum {
 };
 
 void dw_h5_quiet(void) {
+    H5dont_atexit(); // at exit it would write again what a full disk refused, and crash
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     H5PLset_loading_state(0); // no filter comes from outside
 }

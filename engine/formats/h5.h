@@ -18,7 +18,7 @@
 
 enum { DW_H5_USER_BLOCK = 512, DW_H5_MAX_ROWS = 1 << 24, DW_H5_MAX_TEXTS = 1 << 20 };
 
-void dw_h5_quiet(void);        // the library prints nothing and loads no filters
+void dw_h5_quiet(void);        // first of all: the library prints nothing, loads no filters and does nothing at exit
 hid_t dw_h5_string_type(void); // UTF-8 of any length; H5Tclose()
 hid_t dw_h5_half_type(void);   // IEEE 754 binary16, little endian; H5Tclose()
 
