@@ -16,41 +16,30 @@ enum { BLOCK = 64 }; // open neurons that are computed together
 
 /* ---- scratch ------------------------------------------------------------------------------------------------ */
 
-typedef struct layout {
-    uint8_t *base; // NULL: only count
-    size_t used;
-} layout;
-
-static void *take(layout *a, size_t n, size_t size) {
-    void *p = a->base ? a->base + a->used : NULL;
-    a->used += (n * size + 63) / 64 * 64;
-    return p;
-}
-
-static dw_gated lay_out(layout *a, const dw_net *net, int n_batch, int n_threads, dw_select select) {
+static dw_gated lay_out(dw_layout *a, const dw_net *net, int n_batch, int n_threads, dw_select select) {
     const dw_gate_sizes most = dw_gate_sizes_of(net);
     const size_t rows = (size_t)n_batch, rank = (size_t)most.rank, n_groups = (size_t)most.n_groups;
     dw_gated g = {0};
     if (!most.n_ff || select == DW_SELECT_DENSE) return g;
-    for (int i = 0; i < 2; i++) g.hidden[i] = take(a, rows * rank, sizeof(float));
-    g.open = take(a, rows, n_groups);
-    g.packed = take(a, rank ? dw_gemm_pack_bytes(n_batch, most.rank) : 0, 1);
-    g.score = take(a, rank ? DW_DOT_MAX_COLS * n_groups : 0, sizeof(float));
-    g.sum = take(a, (size_t)(n_threads + DW_TAIL_PIECES) * DW_DOT_MAX_COLS * (size_t)net->hp.n_embd, sizeof(float));
+    for (int i = 0; i < 2; i++) g.hidden[i] = dw_layout_take(a, rows * rank, sizeof(float));
+    g.open = dw_layout_take(a, rows, n_groups);
+    g.packed = dw_layout_take(a, rank ? dw_gemm_pack_bytes(n_batch, most.rank) : 0, 1);
+    g.score = dw_layout_take(a, rank ? DW_DOT_MAX_COLS * n_groups : 0, sizeof(float));
+    g.sum = dw_layout_take(a, (size_t)(n_threads + DW_TAIL_PIECES) * DW_DOT_MAX_COLS * (size_t)net->hp.n_embd, sizeof(float));
     if (select != DW_SELECT_LISTED) return g;
-    g.list = take(a, (size_t)most.n_ff + 1, sizeof *g.list);
-    for (int i = 0; i < 3; i++) g.rows[i] = take(a, (size_t)most.n_ff, most.row_bytes);
+    g.list = dw_layout_take(a, (size_t)most.n_ff + 1, sizeof *g.list);
+    for (int i = 0; i < 3; i++) g.rows[i] = dw_layout_take(a, (size_t)most.n_ff, most.row_bytes);
     return g;
 }
 
 size_t dw_gated_bytes(const dw_net *net, int n_batch, int n_threads, dw_select select) {
-    layout count = {0};
+    dw_layout count = {0};
     lay_out(&count, net, n_batch, n_threads, select);
     return count.used;
 }
 
 dw_gated dw_gated_of(const dw_step *s) {
-    return lay_out(&(layout){.base = s->gated}, s->p->net, s->p->n_batch, s->n_threads, s->p->select);
+    return lay_out(&(dw_layout){.base = s->gated}, s->p->net, s->p->n_batch, s->n_threads, s->p->select);
 }
 
 /* ---- shares of the walk: nine tenths of the pieces are own, the rest is cut into as few parts as keep threads busy -------- */

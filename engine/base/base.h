@@ -39,6 +39,15 @@ int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const ch
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
 
+/* Places in one block, found by the code that also counts them: with base NULL nothing is placed, `used` is what it takes.
+ * Products must be known to stay small. */
+typedef struct dw_layout {
+    uint8_t *base;
+    size_t used;
+} dw_layout;
+
+void *dw_layout_take(dw_layout *l, size_t n, size_t size); // a multiple of 64 bytes; NULL while counting
+
 /* Checked arithmetic for every number that comes from a file: false on overflow, *out then unset. */
 static inline bool dw_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool dw_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }

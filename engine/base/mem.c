@@ -19,6 +19,12 @@ void *dw_alloc(size_t n, size_t size, const char *what, dw_err *err) {
     return memset(p, 0, bytes);
 }
 
+void *dw_layout_take(dw_layout *l, size_t n, size_t size) {
+    void *p = l->base ? l->base + l->used : NULL;
+    l->used += (n * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return p;
+}
+
 int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const char *what, dw_err *err) {
     if (need <= *cap) return 0;
     size_t wanted = *cap < 8 ? 16 : *cap * 2;

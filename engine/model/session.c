@@ -9,48 +9,37 @@ enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
 
 /* ---- memory: one arena, laid out by the same code that counts it -------------------------------------- */
 
-typedef struct layout {
-    uint8_t *base; // NULL: only count
-    size_t used;
-} layout;
-
-static void *take(layout *a, size_t n, size_t size) {
-    void *p = a->base ? a->base + a->used : NULL;
-    a->used += (n * size + 63) / 64 * 64;
-    return p;
-}
-
 /* Points the session's arrays into the arena.  Products stay below 2^63: dimensions are at most 2^24, the context
  * and the batch are bounded by check_options. */
-static void lay_out(dw_session *s, layout *a) {
+static void lay_out(dw_session *s, dw_layout *a) {
     const dw_net *net = &s->model->net;
     const dw_hparams *hp = &net->hp;
     const dw_session_options *o = &s->o;
     const size_t rows = (size_t)o->n_batch, d = (size_t)hp->n_embd, heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
     dw_pass *p = &s->pass;
-    s->n_past = take(a, (size_t)o->n_seq, sizeof *s->n_past);
-    s->next_past = take(a, (size_t)o->n_seq, sizeof *s->next_past);
-    s->begun = take(a, (size_t)o->n_seq, sizeof *s->begun);
-    s->hidden = take(a, (size_t)o->n_out * d, sizeof *s->hidden);
-    s->wanted = take(a, rows, sizeof *s->wanted);
-    int32_t *ids = take(a, 3 * rows, sizeof *ids);
+    s->n_past = dw_layout_take(a, (size_t)o->n_seq, sizeof *s->n_past);
+    s->next_past = dw_layout_take(a, (size_t)o->n_seq, sizeof *s->next_past);
+    s->begun = dw_layout_take(a, (size_t)o->n_seq, sizeof *s->begun);
+    s->hidden = dw_layout_take(a, (size_t)o->n_out * d, sizeof *s->hidden);
+    s->wanted = dw_layout_take(a, rows, sizeof *s->wanted);
+    int32_t *ids = dw_layout_take(a, 3 * rows, sizeof *ids);
     p->token = ids, p->seq = ids + rows, p->pos = ids + 2 * rows;
-    p->rope = take(a, (size_t)o->n_ctx * (size_t)hp->head_dim, sizeof *p->rope);
-    p->x = take(a, rows * d, sizeof *p->x);
-    p->h = take(a, rows * d, sizeof *p->h);
-    p->q = take(a, rows * heads, sizeof *p->q);
-    p->mix = take(a, rows * heads, sizeof *p->mix);
-    p->gate = take(a, rows * (size_t)hp->n_ff_max, sizeof *p->gate);
-    p->neuron = take(a, rows * (size_t)hp->n_ff_max, sizeof *p->neuron);
-    p->scratch = take(a, s->backend->scratch_bytes(net, o->n_batch, o->n_ctx, dw_pool_size(o->pool), o->select), 1);
-    p->coverage = take(a, (size_t)dw_pool_size(o->pool) * (size_t)hp->n_layer, sizeof *p->coverage);
-    s->injected = take(a, (size_t)hp->n_layer, sizeof *s->injected);
+    p->rope = dw_layout_take(a, (size_t)o->n_ctx * (size_t)hp->head_dim, sizeof *p->rope);
+    p->x = dw_layout_take(a, rows * d, sizeof *p->x);
+    p->h = dw_layout_take(a, rows * d, sizeof *p->h);
+    p->q = dw_layout_take(a, rows * heads, sizeof *p->q);
+    p->mix = dw_layout_take(a, rows * heads, sizeof *p->mix);
+    p->gate = dw_layout_take(a, rows * (size_t)hp->n_ff_max, sizeof *p->gate);
+    p->neuron = dw_layout_take(a, rows * (size_t)hp->n_ff_max, sizeof *p->neuron);
+    p->scratch = dw_layout_take(a, s->backend->scratch_bytes(net, o->n_batch, o->n_ctx, dw_pool_size(o->pool), o->select), 1);
+    p->coverage = dw_layout_take(a, (size_t)dw_pool_size(o->pool) * (size_t)hp->n_layer, sizeof *p->coverage);
+    s->injected = dw_layout_take(a, (size_t)hp->n_layer, sizeof *s->injected);
     const size_t size = o->kv == DW_KV_CACHE_F32 ? 4 : 2;
-    p->cache.k = take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
-    p->cache.v = take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
+    p->cache.k = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
+    p->cache.v = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
     for (int l = 0; l < hp->n_layer; l++) {
         const size_t n = (size_t)o->n_seq * (size_t)hp->n_head_kv[l] * (size_t)o->n_ctx * (size_t)hp->head_dim;
-        void *k = take(a, n, size), *v = take(a, n, size);
+        void *k = dw_layout_take(a, n, size), *v = dw_layout_take(a, n, size);
         if (!a->base) continue;
         p->cache.k[l] = k;
         p->cache.v[l] = v;
@@ -76,7 +65,7 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
 
 size_t dw_session_memory(const dw_model *m, const dw_session_options *o) {
     dw_session s = {.model = m};
-    layout count = {0};
+    dw_layout count = {0};
     if (fill_options(&s, o, NULL)) return 0;
     lay_out(&s, &count);
     return count.used;
@@ -88,7 +77,7 @@ dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_er
     s->model = m;
     if (fill_options(s, o, err)) goto fail;
     if ((s->backend == &dw_backend_cpu) && !dw_cpu_level(err)) goto fail;
-    layout count = {0};
+    dw_layout count = {0};
     lay_out(s, &count);
     /* Fresh pages cost nothing until they are touched: a long context is not paid for before it is used. */
     void *pages = mmap(NULL, count.used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -98,7 +87,7 @@ dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_er
     }
     s->arena = pages;
     s->arena_bytes = count.used;
-    lay_out(s, &(layout){.base = s->arena});
+    lay_out(s, &(dw_layout){.base = s->arena});
     s->pass.net = &m->net;
     s->pass.pool = s->o.pool;
     s->pass.exact = s->o.exact;
