@@ -187,6 +187,8 @@ int lineage_text(lineage *l, const char *name, const char sha256[65], const int3
 /* The same of a text whose blocks are known, of n tokens. */
 char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);
+struct dw_stats_text;
+int lineage_texts(lineage *l, const struct dw_stats_text *text, size_t n, dw_err *err); // n of them, as statistics and traces name them
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 

@@ -183,11 +183,7 @@ static int plan(gating *g, const inputs *in, dw_err *err) {
     const dw_gguf *gguf = dw_model_gguf(in->model);
     if (gating_init(g, in, err)) return -1;
     for (int l = 0; l < g->n_layer; l++) {
-        if (choose_threshold(g, in, l, err)) {
-            char where[64];
-            snprintf(where, sizeof where, "layer %d", l);
-            return dw_fail_in(err, "%s", where);
-        }
+        if (choose_threshold(g, in, l, err)) return dw_fail_in(err, "layer %d", l);
         plan_down_t(g, in, l);
         n_dense += g->dense[l];
     }
@@ -206,10 +202,7 @@ static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.stats, err) ? -1 : 0;
     if (!rc && o.source) rc = lineage_input(l, o.source, err);
-    for (size_t i = 0; i < in->stats.n_text && !rc; i++) {
-        const dw_stats_text *t = &in->stats.text[i];
-        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
-    }
+    if (!rc) rc = lineage_texts(l, in->stats.text, in->stats.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;
@@ -299,7 +292,7 @@ static int compare_file(const inputs *in, const gating *g, predict_tiles *tiles,
     for (int l = 0; l < g->n_layer && !rc; l++)
         rc = predict_down_t_compare(&g->down_t[l], dw_gguf_find_tensor(m->gguf, g->down_t[l].name), tiles, show, p, err);
     dw_model_close(m);
-    return rc ? dw_fail_in(err, "%s", o.out) : 0;
+    return rc ? dw_fail_in(err, "'%s'", o.out) : 0;
 }
 
 /* ---- the program -------------------------------------------------------------------------------------------- */

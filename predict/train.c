@@ -109,16 +109,16 @@ static int put_record(journal *j, int layer, size_t n_tokens, const learned *r, 
 static uint8_t *read_record(journal *j, size_t i, record_view *v, dw_err *err) {
     size_t size;
     const uint8_t *bytes = journal_record(j, i, &size, err);
-    uint8_t *copy = bytes && size >= sizeof v->head ? dw_alloc(size, 1, "a layer", err) : NULL;
-    if (!copy) return NULL;
-    memcpy(copy, bytes, size);
-    memcpy(&v->head, copy, sizeof v->head);
+    if (!bytes) return NULL;
     const record *h = &v->head;
-    if (h->layer < 0 || h->rank < 1 || h->n_in < 1 || h->n_groups < 1 || h->n_tokens < 1 || size != record_bytes(h)) {
+    if (size >= sizeof v->head) memcpy(&v->head, bytes, sizeof v->head);
+    if (size < sizeof v->head || h->layer < 0 || h->rank < 1 || h->n_in < 1 || h->n_groups < 1 || h->n_tokens < 1 || size != record_bytes(h)) {
         dw_fail(err, "'%s.part' is damaged; remove it", o.out);
-        free(copy);
         return NULL;
     }
+    uint8_t *copy = dw_alloc(size, 1, "a layer", err);
+    if (!copy) return NULL;
+    memcpy(copy, bytes, size);
     const float *at = (const float *)(const void *)(copy + sizeof *h);
     for (int m = 0; m < LEARN_N_METHODS; m++, at += h->n_tokens) v->mass[m] = at;
     v->a_bias = at;
@@ -172,12 +172,10 @@ static int train_layer(run *r, int layer, dw_err *err) {
 static void train_task(void *arg, size_t i) {
     run *r = arg;
     dw_err err = {0};
-    char where[32];
     const int layer = r->layer[i];
     if (r->record_of[layer] || !train_layer(r, layer, &err)) return;
-    snprintf(where, sizeof where, "layer %d", layer);
     pthread_mutex_lock(&r->lock);
-    if (!r->rc && err.text[0]) dw_fail(r->err, "%s: %s", where, err.text);
+    if (!r->rc && err.text[0]) dw_fail(r->err, "layer %d: %s", layer, err.text);
     r->rc = -1;
     pthread_mutex_unlock(&r->lock);
 }
@@ -223,7 +221,7 @@ static int find_finished(run *r, dw_err *err) {
     record_view v;
     for (size_t i = 0; i < n; i++) {
         uint8_t *bytes = read_record(r->j, i, &v, err);
-        if (!bytes) return dw_fail(err, "'%s.part' is damaged; remove it", o.out);
+        if (!bytes) return -1;
         free(bytes);
         if (v.head.layer >= r->t.n_layer || v.head.n_groups != r->t.layer[v.head.layer].n_groups || v.head.n_in != r->t.n_embd || v.head.rank != r->rank)
             return dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
@@ -381,10 +379,7 @@ static bool is_predictor(const char *tensor) { return strstr(tensor, ".ffn_pred_
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->model), err);
     int rc = !l || lineage_input_hashed(l, o.model, r->model_sha256, err) || lineage_input_hashed(l, o.traces, r->traces_sha256, err) ? -1 : 0;
-    for (size_t i = 0; i < r->t.n_text && !rc; i++) {
-        const dw_stats_text *t = &r->t.text[i];
-        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
-    }
+    if (!rc) rc = lineage_texts(l, r->t.text, r->t.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;

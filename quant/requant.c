@@ -367,10 +367,7 @@ static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *e
         const dw_plan_text *t = &c->plan.text[i];
         rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
     }
-    for (size_t i = 0; i < c->weights.stats.n_text && !rc; i++) {
-        const dw_stats_text *t = &c->weights.stats.text[i];
-        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
-    }
+    if (!rc) rc = lineage_texts(l, c->weights.stats.text, c->weights.stats.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;

@@ -1,4 +1,5 @@
 /* lineage.c - stamps into a model file how it came to be, and reads it back. */
+#include "formats/stats.h"
 #include "tool/tool_own.h"
 
 #include <jansson.h>
@@ -172,6 +173,12 @@ int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], con
     json_t *text = json_pack("{s:o, s:s, s:I, s:s}", "name", base_name_json(name), "sha256", sha256, "tokens",
                              (json_int_t)n, "blocks", blocks);
     return json_array_append_new(l->texts, text) ? fail_memory(err) : 0;
+}
+
+int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
+    return 0;
 }
 
 int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err) {
