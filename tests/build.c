@@ -238,6 +238,22 @@ void write_gated(const char *parent, const char *path, const gated_file *o) {
 
 /* ---- random models ------------------------------------------------------------------------------- */
 
+dw_pool *two_threads(void) {
+    static dw_pool *p;
+    dw_err err = {0};
+    if (!p && !(p = dw_pool_new(2, &err))) exit(1);
+    return p;
+}
+
+bool write_random(const char *path, const exp_shape *shape, const char *type) {
+    dw_err err = {0};
+    const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 7, .pool = two_threads()};
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    const bool ok = w && !exp_random_write(w, &o, &err) && !dw_gguf_commit(w, &err);
+    dw_gguf_writer_free(w);
+    return CHECK(ok, "%s", err.text);
+}
+
 const char *random_model(const char *shape, const char *type, double dead) {
     char name[96];
     snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);

@@ -12,7 +12,7 @@
 #ifndef TEST_BUILD_H
 #define TEST_BUILD_H
 
-#include "formats/formats.h"
+#include "experiments/random_model.h"
 
 typedef struct test_bytes {
     uint8_t *data;
@@ -65,6 +65,9 @@ void write_gated(const char *parent, const char *path, const gated_file *o);
 
 /* ---- random models, and what comes out of them ------------------------------------------------------- */
 
+dw_pool *two_threads(void); // made once
+/* A random model of any shape; a failure is one of the test. */
+bool write_random(const char *path, const exp_shape *shape, const char *type);
 /* The path of a random model of a shape that `deadwood synth` knows, a fraction of its neurons dead; made once. */
 const char *random_model(const char *shape, const char *type, double dead);
 void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed);

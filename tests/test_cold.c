@@ -27,22 +27,6 @@ static const exp_shape wide = {"wide", "qwen2", 3, 256, 768, 4, 2, 64, 512, true
 
 enum { N = 40 };
 
-static dw_pool *pool(void) {
-    static dw_pool *p;
-    dw_err err = {0};
-    if (!p && !(p = dw_pool_new(2, &err))) exit(1);
-    return p;
-}
-
-static bool write_random(const char *path, const exp_shape *shape, const char *type) {
-    dw_err err = {0};
-    const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 7, .pool = pool()};
-    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
-    const bool ok = w && !exp_random_write(w, &o, &err) && !dw_gguf_commit(w, &err);
-    dw_gguf_writer_free(w);
-    return CHECK(ok, "%s", err.text);
-}
-
 /* A plan that keeps about half of each layer's neurons, any of them, in multiples; layer 1 stays whole. */
 static bool write_half_plan(const char *path, const exp_shape *shape, int multiple) {
     dw_err err = {0};
@@ -134,7 +118,7 @@ static float *logits_of(const char *path, const char *backend, int step, bool ex
     int32_t token[N];
     dw_err err = {0};
     dw_model *m = dw_model_open(path, &err);
-    const dw_session_options o = {.pool = pool(), .backend = backend, .n_ctx = N, .n_batch = N, .kv = DW_KV_CACHE_F32, .exact = exact};
+    const dw_session_options o = {.pool = two_threads(), .backend = backend, .n_ctx = N, .n_batch = N, .kv = DW_KV_CACHE_F32, .exact = exact};
     dw_session *s = m ? dw_session_new(m, &o, &err) : NULL;
     float *logits = calloc(N * 512, sizeof *logits);
     if (CHECK(s && dw_model_hparams(m)->n_vocab == 512, "%s", err.text)) {
@@ -343,7 +327,7 @@ static void refusals_of_others(void) {
     snprintf(how, sizeof how, "--hot %s --cold-type Q4_0", plan);
     check_requant_fails("has its FFN in two parts", 1, cold, how);
     dw_model *m = dw_model_open(cold, &err);
-    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool()}, &err) : NULL;
+    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = two_threads()}, &err) : NULL;
     if (CHECK(s, "%s", err.text)) {
         static const int32_t list[] = {1}, n[] = {1, 1, 1, 1};
         static const int32_t *const lists[] = {list, list, list, list};

@@ -24,22 +24,6 @@ static const exp_shape shapes[] = {
 static const exp_shape small = {"small", "qwen2", 2, 256, 256, 4, 2, 64, 512, true, 10000, 256};
 static const exp_shape eighty = {"80 layers", "qwen2", 80, 256, 32, 4, 1, 64, 512, true, 10000, 256};
 
-static dw_pool *pool(void) {
-    static dw_pool *p;
-    dw_err err = {0};
-    if (!p && !(p = dw_pool_new(2, &err))) exit(1);
-    return p;
-}
-
-static bool write_random(const char *path, const exp_shape *shape, const char *type) {
-    dw_err err = {0};
-    const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 7, .pool = pool()};
-    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
-    const bool ok = w && !exp_random_write(w, &o, &err) && !dw_gguf_commit(w, &err);
-    dw_gguf_writer_free(w);
-    return CHECK(ok, "%s", err.text);
-}
-
 /* ---- two files ---------------------------------------------------------------------------------------------------- */
 
 typedef struct pair {
