@@ -159,9 +159,10 @@ typedef struct dw_tap {
     unsigned points; // bits 1 << dw_tap_point
     void (*fn)(void *ctx, const dw_tap_event *event); // on the calling thread, in order of layers
     void *ctx;
-    /* Instead of fn, for work worth dividing: on all threads of the pool at once, ith of n_threads; the next event comes
-     * when all have returned. */
+    /* Instead of fn, for work worth dividing: on all threads of the pool at once, ith of n_threads; each sees the events in
+     * order. */
     void (*fn_thread)(void *ctx, const dw_tap_event *event, int ith, int n_threads);
+    bool in_step;   // the next event comes when all threads have returned: one barrier more an event
     int gate_every; // of DW_TAP_FFN_GATE only rows of positions 0, n, 2n.. hold values; 0: all (keeping them costs time)
 } dw_tap;
 

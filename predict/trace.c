@@ -401,7 +401,7 @@ static int make_session(run *r, dw_err *err) {
     r->window = dw_alloc((size_t)o.n_ctx, sizeof *r->window, "a batch", err);
     if (!r->session || !r->token || !r->seq || !r->pos || !r->window) return -1;
     const unsigned points = 1u << DW_TAP_FFN_IN | 1u << DW_TAP_FFN_GATE | 1u << DW_TAP_FFN_NEURON;
-    dw_session_set_tap(r->session, &(dw_tap){.points = points, .ctx = &r->c, .fn_thread = look});
+    dw_session_set_tap(r->session, &(dw_tap){.points = points, .ctx = &r->c, .fn_thread = look, .in_step = true});
     return 0;
 }
 

@@ -180,14 +180,10 @@ static void add_residual(collector *c, const dw_tap_event *e, int ith, int n_thr
     const size_t n = (size_t)e->n;
     for (int i = c->n_row * ith / n_threads; i < c->n_row * (ith + 1) / n_threads; i++) {
         const float *x = e->values + (size_t)c->row[i] * n;
-        float *before = c->before + (size_t)i * n;
-        const double power = c->loops->dot(x, x, e->n);
-        if (e->layer > 0) {
-            const double both = sqrt(c->power[i] * power);
-            const double dot = c->loops->dot(before, x, e->n);
-            c->cosine[(size_t)(e->layer - 1) * (size_t)c->n_batch + (size_t)i] = both != 0 ? dot / both : 0;
-        }
-        memcpy(before, x, n * sizeof *x);
+        double power;
+        const double dot = c->loops->replace(c->before + (size_t)i * n, x, e->n, &power);
+        const double both = sqrt(c->power[i] * power);
+        if (e->layer > 0) c->cosine[(size_t)(e->layer - 1) * (size_t)c->n_batch + (size_t)i] = both != 0 ? dot / both : 0;
         c->power[i] = power;
     }
 }
@@ -206,6 +202,10 @@ static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
     case DW_TAP_HEAD_IN: add_output(c, e, first, end); break;
     default: break;
     }
+}
+
+static dw_tap collector_tap(collector *c) {
+    return (dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .ctx = c, .fn_thread = look, .gate_every = o.hist_every};
 }
 
 /* ---- one text --------------------------------------------------------------------------------------------------- */
@@ -418,7 +418,8 @@ static int open_run(run *r, dw_model *m, dw_stats *s, dw_err *err) {
     r->c.cosine = dw_alloc(n * (size_t)hp->n_layer, sizeof *r->c.cosine, "a batch", err);
     if (!r->session || !r->token || !r->seq || !r->pos || !r->out || !r->c.row || !r->c.sampled || !r->c.before || !r->c.power || !r->c.cosine) return -1;
     memset(r->out, 1, n);
-    dw_session_set_tap(r->session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .ctx = &r->c, .fn_thread = look, .gate_every = o.hist_every});
+    const dw_tap tap = collector_tap(&r->c);
+    dw_session_set_tap(r->session, &tap);
     return 0;
 }
 

@@ -8,25 +8,28 @@
 #define larger(a, b) ((a) > (b) ? (a) : (b))
 
 #define TARGET
+#define ADD_PRODUCT(x, y, sum) ((sum) + (x) * (y))
 #define LEVEL(name) name##_portable
 #include "prune/column_sums_body.inc"
 
 #if defined(__x86_64__)
-#define TARGET __attribute__((target("avx2")))
+#define TARGET __attribute__((target("avx2,fma")))
+#define ADD_PRODUCT __builtin_fma
 #define LEVEL(name) name##_avx2
 #include "prune/column_sums_body.inc"
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define ADD_PRODUCT __builtin_fma
 #define LEVEL(name) name##_avx512
 #include "prune/column_sums_body.inc"
 #endif
 
 const column_sums column_sums_levels[] = {
-    {"portable", moments_portable, squares_portable, bins_portable, dot_portable},
+    {"portable", moments_portable, squares_portable, bins_portable, replace_portable},
 #if defined(__x86_64__)
-    {"avx2", moments_avx2, squares_avx2, bins_avx2, dot_avx2},
-    {"avx512", moments_avx512, squares_avx512, bins_avx512, dot_avx512},
-    {"amx", moments_avx512, squares_avx512, bins_avx512, dot_avx512},
+    {"avx2", moments_avx2, squares_avx2, bins_avx2, replace_avx2},
+    {"avx512", moments_avx512, squares_avx512, bins_avx512, replace_avx512},
+    {"amx", moments_avx512, squares_avx512, bins_avx512, replace_avx512},
 #endif
     {0}};
 

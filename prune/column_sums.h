@@ -15,7 +15,7 @@ typedef struct column_sums {
                     float *max_abs);
     void (*squares)(const float *x, size_t ld, const int *row, int n_rows, int n, double *sum_square);
     void (*bins)(const float *x, int n, uint8_t *bin);      // dw_stats_bin of |x[i]|
-    double (*dot)(const float *x, const float *y, int n);   // in 32 interleaved sums
+    double (*replace)(float *old, const float *x, int n, double *square); // old = x; old x and x x as they were, in 32 interleaved sums
 } column_sums;
 
 extern const column_sums column_sums_levels[]; // slowest first; ends with level NULL

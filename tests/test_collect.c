@@ -71,10 +71,16 @@ static void loops(void) {
         c->bins(x, ROWS * COLUMNS, bin);
         for (int i = 0; i < ROWS * COLUMNS; i++)
             if (!CHECK(bin[i] == dw_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i])) break;
-        double dot = 0;
-        for (int j = 0; j < COLUMNS; j++) dot += (double)x[j] * (double)x[COLUMNS + j];
-        const double got = c->dot(x, x + COLUMNS, COLUMNS);
-        CHECK(fabs(got - dot) <= 1e-12 * fabs(dot) + 1e-300 && got == column_sums_levels[0].dot(x, x + COLUMNS, COLUMNS), "%s: %g, expected %g", c->level, got, dot);
+        double dot = 0, power = 0, got_power, first_power;
+        float old[2][COLUMNS];
+        for (int j = 0; j < COLUMNS; j++) {
+            old[0][j] = old[1][j] = x[COLUMNS + j];
+            dot += (double)x[j] * (double)x[COLUMNS + j];
+            power += (double)x[j] * (double)x[j];
+        }
+        const double got = c->replace(old[0], x, COLUMNS, &got_power), first = column_sums_levels[0].replace(old[1], x, COLUMNS, &first_power);
+        CHECK(fabs(got - dot) <= 1e-12 * fabs(dot) + 1e-300 && got == first, "%s: %g, expected %g", c->level, got, dot);
+        CHECK(fabs(got_power - power) <= 1e-12 * power && got_power == first_power && !memcmp(old[0], x, sizeof old[0]), "%s: %g, expected %g", c->level, got_power, power);
     }
 }
 

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-/* Shows values to the tap, if it asked for them: to all threads, or to the first while the others wait. */
+/* Shows values to the tap, if it asked for them: to all threads, or to the first while the others wait.  What was shown is
+ * written again behind a barrier of the pass at the earliest. */
 static void show(dw_session *s, const dw_tap_event *event, int ith) {
     if (s->tap.fn_thread) s->tap.fn_thread(s->tap.ctx, event, ith, dw_pool_size(s->pass.pool));
     else if (ith == 0) s->tap.fn(s->tap.ctx, event);
-    dw_pool_barrier(s->pass.pool, ith);
+    if (!s->tap.fn_thread || s->tap.in_step) dw_pool_barrier(s->pass.pool, ith);
 }
 
 static bool is_tapped(const dw_session *s, dw_tap_point point) { return s->tap.points >> point & 1; }
