@@ -20,6 +20,7 @@ typedef struct reply {
     exp_lap lap;
     double load_s, rss_bytes;
     char about[96];
+    bool can_set;
 } reply;
 
 /* ---- the child's work ------------------------------------------------------------------------------------- */
@@ -98,6 +99,7 @@ static void open_side(child *c, reply *r) {
     if (c->o->stock_folder) {
         side.stock = stock_open(c->o->stock_folder, &r->err);
         if (!side.stock) return;
+        r->can_set = stock_can_set(side.stock);
         snprintf(r->about, sizeof r->about, "%s %s", stock_version(side.stock), stock_cpu_library(side.stock));
     } else {
         level = dw_cpu_level(&r->err);
@@ -131,6 +133,7 @@ int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_
     if (r.rc) return dw_fail(err, "%s", r.err.text);
     c->load_s = r.load_s;
     c->rss_bytes = r.rss_bytes;
+    c->can_set = r.can_set;
     memcpy(c->about, r.about, sizeof c->about);
     return 0;
 }

@@ -30,6 +30,7 @@ typedef struct exp_contestant {
     double load_s;      // opening model and session
     double rss_bytes;   // then
     char about[96];     // kernels or version and CPU library
+    bool can_set;       // options are obeyed: stock_can_set
 } exp_contestant;
 
 typedef struct exp_lap {

@@ -13,7 +13,7 @@ missing=""
 for tool in cc make pkg-config gnuplot; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
 done
-for library in libpcre2-8 jansson libzstd hdf5 openblas; do
+for library in libpcre2-8 jansson libzstd hdf5 openblas lapacke; do
     pkg-config --exists "$library" 2>/dev/null || missing="$missing $library"
 done
 if [ -n "$missing" ]; then

@@ -39,9 +39,9 @@ static const part parts[] = {
 static const opt_row options[] = {
     {"what", 0, OPT_CHOICE, 0, &o.what, "all", "PART", "what is measured", OPT_CHOICES(parts)},
     {"repeats", 0, OPT_INT, 0, &o.repeats, "7", "N", "times that each is measured", .min = 1, .max = 1000},
-    {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE", .help = "largest working set; at least four times the cache that is really yours"},
+    {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE", .help = "largest working set; at least four times the cache that is really yours", .min = 1 << 20, .max = INFINITY},
     {"file", 0, OPT_PATH, OPT_INPUT, &o.file, NULL, "FILE", .help = "file to map; default: a temporary one"},
-    {"file-bytes", 0, OPT_BYTES, 0, &o.file_bytes, "512MiB", "SIZE", .help = "size of the temporary file"},
+    {"file-bytes", 0, OPT_BYTES, 0, &o.file_bytes, "512MiB", "SIZE", .help = "size of the temporary file", .min = 1 << 20, .max = INFINITY},
     OPT_COMMON,
     {0},
 };
@@ -93,7 +93,7 @@ static double *numbers(size_t n) {
 typedef struct reading {
     dw_pool *pool;
     const uint8_t *memory;
-    size_t n_bytes;  // of all threads together, a multiple of 64 for each
+    size_t n_bytes;  // of all threads together, a multiple of 256 for each
     int prefetch;    // bytes ahead; 0: left to the hardware
     int n_pass;      // of one repeat: small sets are read many times
     double *seconds;

@@ -485,7 +485,8 @@ static exp_predictions_writer *store_open(const run *r, dw_err *err) {
 /* With a base all models run side by side, so that it is evaluated once; without one each alone, in less memory. */
 static int score_group(run *r, int first, int n, exp_predictions_writer *store, dw_err *err) {
     const exp_entrant_options eo = {
-        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select(), .n_ctx = o.n_ctx, .n_batch = o.n_batch};
+        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select(), .n_ctx = o.n_ctx,
+        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch}; // windows at once: a session has 4096 sequences
     int rc = 0;
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
         contender *c = &r->all[i];

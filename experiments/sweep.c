@@ -119,7 +119,7 @@ typedef struct sweep {
     size_t *order, n_order, first; // jobs to run; all before `first` are settled
     int n_threads, n_at_once, n_running;
     bool alone_runs, alone_turn;
-    size_t n_failed;
+    size_t n_failed, n_failed_files; // rows; files that no row needed
     double written; // when the table was, last
     char *comment;  // of the table
     progress *bar;
@@ -471,7 +471,13 @@ static void note_time(const sweep *s, size_t i, const child_end *end) {
 /* Every mention of the folder goes, so that a reason does not hang on where it is. */
 static void drop_folder(char *text, const char *dir) {
     const size_t n = strlen(dir);
-    for (char *at; (at = strstr(text, dir)) && at[n] == '/';) memmove(at, at + n + 1, strlen(at + n + 1) + 1);
+    for (char *at = text; (at = strstr(at, dir));) {
+        const bool begins = at == text || strchr(" '\"(:=", at[-1]);
+        if (begins && at[n] == '/')
+            memmove(at, at + n + 1, strlen(at + n + 1) + 1);
+        else
+            at++;
+    }
 }
 
 /* What a log says last; free(). */
@@ -513,7 +519,7 @@ static int fail(sweep *s, size_t i, size_t cause, dw_err *err) {
     t->state = FAILED;
     t->cause = cause;
     settle(s, i);
-    if (t->source == NONE) return 0;
+    if (t->source == NONE) return s->n_failed_files++, 0;
     s->n_failed++;
     const char *reason = s->task[cause].reason;
     char *variant = jobs_variant(&s->jobs, i, err);
@@ -771,9 +777,11 @@ int main(int argc, char **argv) {
             counts.discard, counts.control, counts.collapsed, counts.failed,
             counts.other ? "; some have nothing to compare with" : "");
     }
-    const size_t n_failed = s.n_failed;
+    const size_t n_failed = s.n_failed, n_failed_files = s.n_failed_files;
     close_sweep(&s);
     free(dir);
+    if (n_failed_files && !n_failed)
+        die("%zu file%s could not be made; the log says why, and the same command tries again", n_failed_files, plural((double)n_failed_files));
     if (n_failed) die("%zu row%s failed; rows.tsv says why, and the same command tries again", n_failed, plural((double)n_failed));
     return 0;
 }

@@ -156,6 +156,7 @@ static const setting settings[] = {
     {"flash off, plain", STOCK_FLASH_OFF, true},
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
+static const setting unset = {"its defaults", STOCK_FLASH_AUTO, false};
 
 typedef struct contest {
     int32_t *ids;
@@ -210,7 +211,8 @@ static int positions(exp_work work) {
     return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
 }
 
-/* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds. */
+/* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds.  A release whose
+ * parameters are not known runs as it comes. */
 static const setting *best_setting(const contest *c, exp_work work, int n) {
     const setting *best = settings;
     double best_s = INFINITY;
@@ -218,6 +220,11 @@ static const setting *best_setting(const contest *c, exp_work work, int n) {
     for (int i = 0; i < N_SETTINGS; i++) {
         exp_contestant candidate;
         start(&candidate, stock_options_of(c, positions(work), &settings[i]));
+        if (!candidate.can_set) {
+            exp_contestant_stop(&candidate);
+            best = &unset;
+            break;
+        }
         double spent = run(&candidate, c, work, 0, n, NULL), least = spent;
         for (int lap = 0; lap < 3 && spent < 3; lap++) {
             const double s = run(&candidate, c, work, lap, n, NULL);

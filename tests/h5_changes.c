@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { MAX_DIM = 72 }; // beyond what any good file of the targets has; small, for every file is hashed
+
 static char path[64];
 
 static void remove_file(void) { unlink(path); }
@@ -30,8 +32,8 @@ static void put_set(hid_t f, const char *name, const uint8_t b[6]) {
     const hid_t half = dw_h5_half_type(), types[] = {H5T_IEEE_F64LE, H5T_IEEE_F32LE, half, H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE, H5T_STD_I32LE};
     const hid_t type = types[b[0] % 8];
     const int rank = 1 + b[0] / 8 % 2;
-    const hsize_t dims[] = {b[1], b[2]}, chunk[] = {1 + b[3] % 8, 1 + b[4] % 8};
-    static uint8_t values[256 * 256 * 8];
+    const hsize_t dims[] = {b[1] % MAX_DIM, b[2] % MAX_DIM}, chunk[] = {1 + b[3] % 8, 1 + b[4] % 8};
+    static uint8_t values[MAX_DIM * MAX_DIM * 8];
     memset(values, b[5], sizeof values);
     H5Ldelete(f, name, H5P_DEFAULT);
     const hid_t space = H5Screate_simple(rank, dims, NULL), how = H5Pcreate(H5P_DATASET_CREATE);
