@@ -61,14 +61,15 @@ static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     return 0;
 }
 
-static int read_mlx(checkpoint_config *c, const json_t *config, dw_err *err) {
+/* MLX's affine groups are read; their size and bits show in the shapes of scales. */
+static int check_quantization(const json_t *config, dw_err *err) {
     const json_t *q = json_object_get(config, "quantization");
     if (!json_is_object(q)) q = json_object_get(config, "quantization_config");
     if (!q || json_is_null(q)) return 0;
     const char *method = json_string_value(json_object_get(q, "quant_method")), *mode = json_string_value(json_object_get(q, "mode"));
     if (method || (mode && strcmp(mode, "affine")))
         return dw_fail(err, "config.json: quantization '%s' is not supported; give the 16-bit checkpoint, or MLX's affine form", method ? method : mode);
-    return get_int(q, "group_size", 1, &c->group_size, err) || get_int(q, "bits", 1, &c->bits, err) ? -1 : 0;
+    return 0;
 }
 
 static int read_attention(checkpoint_config *c, const json_t *config, dw_err *err) {
@@ -106,7 +107,7 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
         return dw_fail(err, "config.json: %d layers, %d heads over %d KV heads of %d values do not make a model", c->n_layer, c->n_head,
                        c->n_head_kv, c->head_dim);
     c->tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
-    return read_rope(c, config, err) || read_mlx(c, config, err) ? -1 : 0;
+    return read_rope(c, config, err) || check_quantization(config, err) ? -1 : 0;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */

@@ -22,7 +22,6 @@ typedef struct checkpoint_config {
     enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } rope;
     double rope_factor, low_freq_factor, high_freq_factor, attention_factor; // attention_factor 0: derived
     int n_ctx_original;
-    int group_size, bits; // MLX; bits 0: not quantized
 } checkpoint_config;
 
 typedef struct checkpoint_tensor { // one tensor of the GGUF file to be

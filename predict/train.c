@@ -32,7 +32,7 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "traces of that model (trace)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model with predictors"},
-    {"report", 0, OPT_PATH, OPT_NO_BYTE, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
+    {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
     {.kind = OPT_GROUP, .help = "the predictors"},
     {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16", .min = 0, .max = 65536},
     {"input", 0, OPT_CHOICE, 0, &o.input, "ffn", "NAME", "whose normed input they see: ffn, their own layer's, or previous, that of the layer before", OPT_CHOICES(inputs)},
@@ -352,7 +352,6 @@ static int gather(run *r, result *x, dw_err *err) {
         free(bytes);
     }
     for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        all->mass_5[m] = 0;
         for (size_t i = 0; i < r->n_layer; i++) x[i].mass_5[m] = tally_percentile_5(mass[m] + i * n_tokens, n_tokens);
         all->mass_5[m] = tally_percentile_5(mass[m], r->n_layer * n_tokens);
     }
@@ -416,8 +415,9 @@ static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
     for (size_t i = 0; i < r->n_layer; i++) {
         record_view v;
         uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
+        if (!bytes) return -1;
         const size_t n_in = (size_t)v.head.n_in, rank = (size_t)v.head.rank, n_groups = (size_t)v.head.n_groups;
-        const int rc = !bytes || dw_gguf_write(w, v.a, 2 * rank * n_in, err) || dw_gguf_write(w, v.a_bias, 4 * rank, err) ||
+        const int rc = dw_gguf_write(w, v.a, 2 * rank * n_in, err) || dw_gguf_write(w, v.a_bias, 4 * rank, err) ||
                        dw_gguf_write(w, v.b, 2 * n_groups * rank, err) || dw_gguf_write(w, v.b_bias, 4 * n_groups, err);
         free(bytes);
         if (rc) return -1;

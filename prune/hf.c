@@ -3,10 +3,13 @@
 
 #include "model/model.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_CONFIG_BYTES = 1 << 24 };
 
@@ -64,6 +67,11 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
             return dw_fail(err, "tensor '%s' has no name in transformers; --hf cannot write it", t->name);
     }
     if (dw_file_exists(out)) return dw_fail(err, "'%s' exists; --hf writes a new folder", out);
+    char *copy = dw_strdup(out, err);
+    if (!copy) return -1;
+    const bool can_write = !access(dirname(copy), W_OK | X_OK);
+    free(copy);
+    if (!can_write) return dw_fail(err, "cannot create '%s': %s", out, strerror(errno));
     char *config = dw_format(err, "%s/config.json", checkpoint);
     const bool there = config && dw_file_exists(config);
     free(config);
@@ -144,16 +152,14 @@ static int write_text(const char *path, const char *text, size_t size, dw_err *e
     return rc;
 }
 
-/* Lists with an entry a layer (layer_types) lose those of dropped layers. */
-static int filter_lists(json_t *config, const dw_plan *plan, dw_err *err) {
-    const char *key;
-    json_t *list;
-    void *next;
-    json_object_foreach_safe(config, next, key, list) {
-        if (!json_is_array(list) || json_array_size(list) != (size_t)plan->n_layer) continue;
-        for (int l = plan->n_layer - 1; l >= 0; l--)
-            if (plan->layer[l].drop && json_array_remove(list, (size_t)l)) return dw_fail(err, "out of memory: config.json");
-    }
+/* The list with an entry a layer, where there is one, loses those of dropped layers. */
+static int drop_layer_types(json_t *config, const dw_plan *plan, const char *from, dw_err *err) {
+    json_t *list = json_object_get(config, "layer_types");
+    if (!json_is_array(list)) return 0;
+    if (json_array_size(list) != (size_t)plan->n_layer)
+        return dw_fail(err, "'%s': 'layer_types' has %zu entries, the model had %d layers", from, json_array_size(list), plan->n_layer);
+    for (int l = plan->n_layer - 1; l >= 0; l--)
+        if (plan->layer[l].drop && json_array_remove(list, (size_t)l)) return dw_fail(err, "out of memory: config.json");
     return 0;
 }
 
@@ -166,7 +172,7 @@ static int write_config(const dw_model *m, const dw_plan *plan, const char *from
     if (n_embd != hp->n_embd || n_layer != plan->n_layer) {
         dw_fail(err, "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from", from, (long long)n_layer, (long long)n_embd,
                 plan->n_layer, hp->n_embd);
-    } else if (!filter_lists(config, plan, err)) {
+    } else if (!drop_layer_types(config, plan, from, err)) {
         json_object_del(config, "quantization"); // the weights are plain now
         json_object_del(config, "quantization_config");
         char *text = NULL;

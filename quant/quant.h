@@ -155,8 +155,8 @@ typedef struct quant_weights {
 } quant_weights;
 
 /* Reads stats.h5 or stock's importance file, old or new.  Statistics must be of this model (the hash of its file), or of
- * one that its lineage names. */
-int quant_weights_read(quant_weights *w, const dw_gguf *g, const char model_sha256[65], const char *path, dw_err *err);
+ * one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
+int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err);
 /* *mean: the importances of a matrix's columns, borrowed, or NULL when there are none.  Refused when their number differs. */
 int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float **mean, dw_err *err);
 void quant_weights_release(quant_weights *w);

@@ -100,13 +100,13 @@ typedef struct choice {
     char fell_back[160]; // the first of them
 } choice;
 
-static int read_choice(choice *c, const dw_gguf *g, dw_err *err) {
+static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.type) c->type = quant_type_find(o.type);
     if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
     if (dw_sha256_file(o.model, c->sha256, err)) return -1;
-    return o.weights ? quant_weights_read(&c->weights, g, c->sha256, o.weights, err) : 0;
+    return o.weights ? quant_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 
 static const quant_type *note_fallback(choice *c, const dw_tensor *t, const dw_qtype_row *type) {
@@ -222,7 +222,7 @@ static int split(choice *c, target *targets, size_t *n, const dw_tensor *from, c
     target *hot = &targets[(*n)++];
     *hot = whole(from, to);
     hot->to = to ? to : quant_type_of(from->type);
-    if (from->n_dims == 1) {
+    if (!quant_is_matrix(from)) { // a bias, perhaps of shape (n, 1)
         hot->column = order;
         return 0;
     }
@@ -342,19 +342,16 @@ static double nominal_bits(const target *targets, size_t n) {
 }
 
 /* As stock's quantizer says where its importances came from; what an earlier step said goes. */
-static void write_weights_keys(const quant_weights *q, dw_gguf_writer *w) {
+static void write_weights_keys(const dw_imatrix *im, dw_gguf_writer *w) {
     static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset", entries[] = "quantize.imatrix.entries_count",
                       chunks[] = "quantize.imatrix.chunks_count";
     const char *const keys[] = {file, dataset, entries, chunks};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dw_gguf_unset(w, keys[i]);
     if (!o.weights) return;
-    int n_chunks = q->matrix.n_chunks;
-    for (size_t i = 0; i < q->stats.n_text; i++) n_chunks += q->stats.text[i].n_windows;
-    const char *name = q->is_stats ? q->stats.text[0].name : q->matrix.dataset;
     dw_gguf_set_text(w, file, dw_base_name(o.weights));
-    if (*name) dw_gguf_set_text(w, dataset, name);
-    dw_gguf_set_u32(w, entries, (uint32_t)q->matrix.n_entry);
-    if (n_chunks > 0) dw_gguf_set_u32(w, chunks, (uint32_t)n_chunks);
+    if (*im->dataset) dw_gguf_set_text(w, dataset, im->dataset);
+    dw_gguf_set_u32(w, entries, (uint32_t)im->n_entry);
+    if (im->n_chunks > 0) dw_gguf_set_u32(w, chunks, (uint32_t)im->n_chunks);
 }
 
 static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *err) {
@@ -380,7 +377,7 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
     dw_gguf_unset(w, "deadwood.nominal_bits");
     const double nominal = nominal_bits(targets, n);
     if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
-    write_weights_keys(&c->weights, w);
+    write_weights_keys(&c->weights.matrix, w);
     if (c->cold_type) {
         dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, c->cold.n_cold, (size_t)c->cold.n_layer);
         dw_gguf_set_f32(w, DW_KEY_COLD_RATE, (float)c->cold.rate);
@@ -409,7 +406,8 @@ typedef struct stream {
     /* the rows at hand */
     const target *t;
     size_t first, n, rows_per_piece;
-    atomic_bool is_bad;       // a weight that is NaN or too large
+    atomic_bool is_damaged;   // a weight is NaN or infinite
+    atomic_bool is_beyond;    // a weight is larger than its type can follow
     atomic_size_t n_inexact;  // groups whose scale or offset was rounded once more
 } stream;
 
@@ -451,7 +449,7 @@ static void encode_rows(stream *s, size_t piece) {
             continue;
         }
         const float *row = decode_row(t, from, s->values + piece * 2 * s->longest);
-        if (!all_within(row, n, limit)) atomic_store(&s->is_bad, true);
+        if (!all_within(row, n, limit)) atomic_store(all_within(row, n, FLT_MAX) ? &s->is_beyond : &s->is_damaged, true);
         else s->n_inexact += to->method->encode(to, row, out, n, t->weight);
     }
 }
@@ -466,9 +464,11 @@ static void encode_or_write(void *stream_pointer, size_t piece) {
 static void encode_slab(stream *s) {
     s->rows_per_piece = (s->n + MAX_PIECES - 1) / MAX_PIECES;
     dw_pool_each(s->pool, 1 + (s->n + s->rows_per_piece - 1) / s->rows_per_piece, encode_or_write, s);
-    if (!s->rc && s->is_bad)
-        s->rc = dw_fail(s->err, "tensor '%s' holds a weight that is NaN, infinite or beyond %g; the model is damaged", s->t->from->name,
-                        (double)QUANT_MAX_WEIGHT);
+    if (!s->rc && s->is_damaged)
+        s->rc = dw_fail(s->err, "tensor '%s' holds a weight that is NaN or infinite; the model is damaged", s->t->from->name);
+    else if (!s->rc && s->is_beyond)
+        s->rc = dw_fail(s->err, "tensor '%s' holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
+                        s->t->from->name, (double)QUANT_MAX_WEIGHT, s->t->to->name);
     const slab encoded = s->next;
     s->next = s->full;
     s->full = encoded;
@@ -580,7 +580,7 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     choice c = {0};
     dw_model *m = dw_model_open(o.model, &err);
-    if (!m || read_choice(&c, dw_model_gguf(m), &err)) die_err(&err);
+    if (!m || read_choice(&c, m, &err)) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     size_t n = 0;
     target *targets = dw_alloc(dw_gguf_n_tensors(g) + 3 * (size_t)dw_model_hparams(m)->n_layer, sizeof *targets, "tensors", &err);

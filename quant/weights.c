@@ -5,67 +5,54 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Which statistics a matrix's input has; -1: none. */
-static int input_of(const char *part) {
-    static const struct { const char *part; dw_stats_input input; } rows[] = {
-        {"attn_q.weight", DW_STATS_ATTN_IN},  {"attn_k.weight", DW_STATS_ATTN_IN},        {"attn_v.weight", DW_STATS_ATTN_IN},
-        {"attn_qkv.weight", DW_STATS_ATTN_IN}, {"attn_output.weight", DW_STATS_ATTN_MIX}, {"ffn_gate.weight", DW_STATS_FFN_IN},
-        {"ffn_up.weight", DW_STATS_FFN_IN},   {"ffn_down.weight", DW_STATS_FFN_NEURON}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!strcmp(rows[i].part, part)) return (int)rows[i].input;
-    return -1;
-}
-
-/* The sums of squares of a tensor's input columns, *n of them; NULL: not in the statistics. */
-static const double *sums_of(const dw_stats *s, const char *name, int *n) {
-    int layer, end = 0;
-    *n = s->n_embd;
-    if (!strcmp(name, "output.weight")) return s->output_square;
-    if (sscanf(name, "blk.%d.%n", &layer, &end) < 1 || !end || layer < 0 || layer >= s->n_layer) return NULL;
-    const int input = input_of(name + end);
-    if (input < 0) return NULL;
-    *n = s->layer[layer].n_input[input];
-    return s->layer[layer].input_square[input];
-}
-
-/* Is the model that the statistics are of this one, or one that it was made of? */
+/* Is the model that the statistics are of this one, or one that it was made of?  A cut between moves neurons and layers. */
 typedef struct ancestry {
     const char *wanted;
-    bool found;
+    bool found, was_cut;
 } ancestry;
 
 static void look(void *ancestry_pointer, const char *tool_name, const char *name, const char *sha256) {
-    (void)tool_name, (void)name;
+    (void)name;
     ancestry *a = ancestry_pointer;
     a->found |= !strcmp(sha256, a->wanted);
+    a->was_cut |= a->found && !strcmp(tool_name, "cut");
 }
 
 static int check_origin(const dw_stats *s, const dw_gguf *g, const char sha256[65], const char *path, dw_err *err) {
-    ancestry a = {s->model_sha256, !strcmp(s->model_sha256, sha256)};
+    ancestry a = {.wanted = s->model_sha256};
+    if (!strcmp(s->model_sha256, sha256)) return 0;
     if (lineage_inputs(g, look, &a, err)) return -1;
+    if (a.was_cut)
+        return dw_fail(err, "'%s' holds statistics from before '%s' was cut, whose neurons stand elsewhere now; collect them anew", path, dw_gguf_path(g));
     if (a.found) return 0;
     return dw_fail(err, "'%s' holds statistics of another model: neither '%s' nor a file that it was made of; collect them anew", path,
                    dw_gguf_path(g));
 }
 
-static int from_stats(quant_weights *w, const dw_gguf *g, const char model_sha256[65], const char *path, dw_err *err) {
-    const dw_stats *s = &w->stats;
-    const uint64_t n_tokens = dw_stats_n_tokens(s);
-    if (check_origin(s, g, model_sha256, path, err)) return -1;
-    if (!n_tokens) return dw_fail(err, "'%s' counts no tokens", path);
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        const char *name = dw_gguf_tensor(g, i)->name;
-        int n;
-        const double *sums = sums_of(s, name, &n);
-        if (sums && n > 0 && dw_imatrix_put(&w->matrix, name, n, sums, n_tokens, err)) return -1;
+static int from_stats(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
+    const dw_gguf *g = dw_model_gguf(m);
+    const dw_hparams *hp = dw_model_hparams(m);
+    if (dw_stats_read(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
+    if (dw_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
+        return dw_fail_in(err, "'%s'", path);
+    return 0;
+}
+
+/* An importance file does not say its model.  One of more layers is of another, or of this one before layers went. */
+static int check_layers(const dw_imatrix *im, int n_layer, const char *path, dw_err *err) {
+    for (size_t i = 0; i < im->n_entry; i++) {
+        int layer;
+        if (sscanf(im->entry[i].name, "blk.%d.", &layer) == 1 && layer >= n_layer)
+            return dw_fail(err, "'%s' holds importances of '%s', the model has %d layers: these are of another model, or of this one before it was cut",
+                           path, im->entry[i].name, n_layer);
     }
     return 0;
 }
 
-int quant_weights_read(quant_weights *w, const dw_gguf *g, const char model_sha256[65], const char *path, dw_err *err) {
+int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     *w = (quant_weights){.is_stats = dw_stats_is(path)};
-    if (!w->is_stats) return dw_imatrix_read(&w->matrix, path, err);
-    return dw_stats_read(&w->stats, path, err) || from_stats(w, g, model_sha256, path, err) ? -1 : 0;
+    if (w->is_stats) return from_stats(w, m, model_sha256, path, err);
+    return dw_imatrix_read(&w->matrix, path, err) || check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err) ? -1 : 0;
 }
 
 void quant_weights_release(quant_weights *w) {

@@ -100,7 +100,8 @@ static bool write_dense(const char *from, const char *to, bool add_biases) {
             if (!add_biases || (!strstr(t->name, "ffn_gate") && !strstr(t->name, "ffn_up"))) continue;
             char name[96];
             snprintf(name, sizeof name, "%.*s.bias", (int)(strrchr(t->name, '.') - t->name), t->name);
-            if (!pass) dw_gguf_add_tensor(w, name, dw_qtype_get(DW_F32), 1, (size_t[]){t->ne[1], 1, 1, 1});
+            const int n_dims = strstr(name, "ffn_up") ? 2 : 1; // either form is read
+            if (!pass) dw_gguf_add_tensor(w, name, dw_qtype_get(DW_F32), n_dims, (size_t[]){t->ne[1], 1, 1, 1});
             for (size_t j = 0; pass && j < t->ne[1]; j++) dw_gguf_write(w, &(float){(float)dw_rng_normal(&rng)}, sizeof(float), &err);
         }
     }

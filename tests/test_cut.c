@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { N = 24, MAX_LAYERS = 64 };
@@ -370,6 +371,32 @@ static void check_folder(const char *checkpoint) {
     refused(m, write_plan("plan.tsv", m, "3-20,40-43"), options, "exists; --hf writes a new folder");
 }
 
+/* Of four layers, two are dropped; of lists with four entries only that of layers loses two. */
+static void folder_without_layers(void) {
+    const char *m = random_model("tiny-llama", "F32", 0), *plan = write_plan("plan.tsv", m, "all|drop|all|drop"), *checkpoint = test_file("checkpoint");
+    char options[1024];
+    size_t n;
+    dw_err err = {0};
+    test_run("rm -rf %s %s", test_file("folder"), checkpoint);
+    REQUIRE(!mkdir(checkpoint, 0777));
+    const char *config = test_file("checkpoint/config.json");
+    FILE *f = fopen(config, "w");
+    REQUIRE(f);
+    fputs("{\"hidden_size\": 64, \"num_hidden_layers\": 4, \"layer_types\": [\"a\", \"b\", \"c\", \"d\"], \"eos_token_id\": [1, 2, 3, 4]}", f);
+    fclose(f);
+    snprintf(options, sizeof options, "--hf %s --checkpoint %s", test_file("folder"), checkpoint);
+    cut(m, plan, "small.gguf", options);
+    char *text = dw_read_file(test_file("folder/config.json"), 1 << 16, &n, &err), *to = text;
+    REQUIRE(text, "%s", err.text);
+    for (const char *p = text; *p; p++)
+        if (*p != ' ' && *p != '\n') *to++ = *p;
+    *to = 0;
+    CHECK(strstr(text, "\"layer_types\":[\"a\",\"c\"]") && strstr(text, "\"eos_token_id\":[1,2,3,4]") && strstr(text, "\"num_hidden_layers\":2"), "%s", text);
+    free(text);
+    snprintf(options, sizeof options, "--hf %s/folder --checkpoint %s", test_file("nowhere"), checkpoint);
+    refused(m, plan, options, "cannot create");
+}
+
 static void folders(void) {
     const char *shared = test_shared();
     if (!shared) SKIP("the shared material is not there");
@@ -442,6 +469,7 @@ static const test_case cases[] = {
     {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},
     {"the lineage names the plan, what it says of itself and the texts that it learnt from", lineage},
     {"a checkpoint folder holds what the model was made from, and converts into the same file", folders},
+    {"a folder of fewer layers has their types, and its other lists stay", folder_without_layers},
     {"stock llama.cpp computes the same from cut files", stock_loads},
     {0}};
 TEST_MAIN(cases)

@@ -344,15 +344,20 @@ static void refusals(void) {
     char *bytes = dw_read_file(from, 1 << 26, &n, &err);
     dw_gguf *g = dw_gguf_open(from, &err);
     REQUIRE(bytes && g, "%s", err.text);
-    const float nan = NAN;
+    const float nan = NAN, large = 70000;
     char *found = memmem(bytes, n, dw_gguf_find_tensor(g, "blk.3.ffn_up.weight")->data, 64);
     REQUIRE(found);
     memcpy(found + 40, &nan, sizeof nan);
     save(&(test_bytes){(uint8_t *)bytes, n, n}, bad);
+    const char *beyond = test_file("beyond.gguf");
+    memcpy(found + 40, &large, sizeof large);
+    save(&(test_bytes){(uint8_t *)bytes, n, n}, beyond);
     dw_gguf_close(g);
     free(bytes);
+    check_fails("holds a weight beyond 65280, which the scales of Q4_0 cannot follow", beyond, "--type Q4_0");
+    CHECK(!test_run("deadwood-requant -q -m %s -o %s --type BF16", beyond, test_file("b.gguf")), "%s", test_run_output());
     check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN", bad, "--type Q4_0");
-    check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN", bad, "--type BF16");
+    check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN or infinite; the model is damaged", bad, "--type BF16");
     if (!write_random(from, &shapes[0], "Q4_0")) return;
     check_fails("is Q4_0 already", from, "--mixture Q2_K");
     CHECK(!test_run("deadwood-requant -m %s -o %s --type F32", from, bad), "%s", test_run_output());
@@ -459,10 +464,25 @@ static void statistics_of_the_ancestors(void) {
     snprintf(how, sizeof how, "--mixture Q2_K_S -s %s", stats);
     CHECK(!test_run("deadwood-requant -m %s -o %s %s", child, test_file("d.gguf"), how), "%s", test_run_output());
     check_fails("holds statistics of another model", stranger, how);
-    const char *wide = test_file("wide.gguf"), *importances = test_file("imatrix.gguf");
-    if (!write_random(wide, &shapes[1], "F32") || !write_importances(wide, importances, DW_IMATRIX_GGUF, 1024)) return;
-    snprintf(how, sizeof how, "--type Q4_0 -s %s", importances);
-    check_fails("has rows of 256 values and 288 importances", from, how);
+}
+
+/* Of `small`, by a plan: what was measured before belongs to other neurons, or to other layers. */
+static void importances_from_before_a_cut(void) {
+    static const char *const plans[] = {"0 256 0-255\n1 0 drop\n", "0 128 128-255\n1 256 0-255\n", "0 128 0-127\n1 128 0-127\n", NULL};
+    const char *from = test_file("a.gguf"), *plan = test_file("plan.tsv"), *child = test_file("b.gguf"), *stats = test_file("stats.h5"),
+               *importances = test_file("imatrix.gguf");
+    char how[512], text[256];
+    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_importances(from, importances, DW_IMATRIX_GGUF, 1024)) return;
+    for (int i = 0; plans[i]; i++) {
+        snprintf(text, sizeof text, "# deadwood plan 1\nlayer width keep\n%s", plans[i]);
+        write_text(plan, text);
+        REQUIRE(!test_run("deadwood-cut -q -m %s -p %s -o %s --pad", from, plan, child), "%s", test_run_output());
+        snprintf(how, sizeof how, "--type Q4_0 -s %s", stats);
+        check_fails("holds statistics from before", child, how);
+        snprintf(how, sizeof how, "--type Q4_0 -s %s", importances);
+        if (i == 0) check_fails("holds importances of 'blk.1.attn_q.weight', the model has 1 layers", child, how);
+        if (i == 2) check_fails("has rows of 128 values and 256 importances", child, how);
+    }
 }
 
 /* ---- beside stock ------------------------------------------------------------------------------------------------------------ */
@@ -587,6 +607,7 @@ static const test_case cases[] = {
     {"what cannot be requantized is refused in one line and leaves no file", refusals},
     {"importances say the same in stock's old and new form and as statistics", importances_in_three_forms},
     {"statistics are taken of the model or of those it was made of, never of others", statistics_of_the_ancestors},
+    {"importances from before a cut are refused", importances_from_before_a_cut},
     {"every mixture gives stock's types and stock's bytes", mixtures_are_stocks},
     {"every mixture with importances gives stock's types and stock's bytes", weighed_mixtures_are_stocks},
     {"mini's perplexities are those that other programs measured", known_perplexities},

@@ -479,6 +479,11 @@ static void refusals(void) {
     }
     RUN("deadwood-trace -q -m %s -f %s -o %s -c 4 --tokens 4", gated(), planted_text("one.txt", 3000, 1), test_file("few.h5"));
     CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), test_file("few.h5"), test_file("no.gguf")) == 1 && strstr(test_run_output(), "too few tokens"), "%s", test_run_output());
+    const struct { const char *report, *words; } outputs[] = {{traced(), "is input and output at once"}, {test_file("nowhere/report.tsv"), "cannot write"}};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        CHECK(test_run("deadwood-train -q -m %s -x %s -o %s --report %s", gated(), traced(), test_file("never.gguf"), outputs[i].report) == 1 &&
+                  strstr(test_run_output(), outputs[i].words), "%s", test_run_output());
+    CHECK(access(test_file("never.gguf"), F_OK) && access(test_file("never.gguf.part"), F_OK), "nothing was begun");
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "something", .size = 9}, test_file("way.gguf.part"));
     CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), traced(), test_file("way.gguf")) == 1 && strstr(test_run_output(), "is in the way"), "%s", test_run_output());
 }

@@ -208,6 +208,15 @@ uint64_t dw_stats_n_tokens(const dw_stats *s) {
     return n;
 }
 
+int dw_stats_check_shape(const dw_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err) {
+    if (s->n_layer != n_layer || s->n_embd != n_embd)
+        return dw_fail(err, "the statistics have %d layers of width %d, the model %d of %d; collect them from this model", s->n_layer, s->n_embd, n_layer, n_embd);
+    for (int l = 0; l < n_layer; l++)
+        if (s->layer[l].n_ff != n_ff[l])
+            return dw_fail(err, "layer %d: the statistics have %d neurons, the model %d; collect them from this model", l, s->layer[l].n_ff, n_ff[l]);
+    return 0;
+}
+
 static bool texts_overlap(const dw_stats_text *a, const dw_stats_text *b) {
     return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows && b->first_window < a->first_window + a->n_windows;
 }

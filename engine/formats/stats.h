@@ -98,6 +98,9 @@ bool dw_stats_overlap(const dw_stats *s, size_t *first, size_t *second);
 void dw_stats_total(dw_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts
 void dw_stats_release(dw_stats *s);
 
+/* Whether they fit a model of n_layer layers of n_ff[l] neurons and width n_embd. */
+int dw_stats_check_shape(const dw_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err);
+
 /* Tokens over all texts. */
 uint64_t dw_stats_n_tokens(const dw_stats *s);
 
