@@ -214,8 +214,10 @@ typedef struct calib_text {
     const int32_t *token;        // (n_windows * n_ctx), as tokenized
 } calib_text;
 
+enum { CALIB_NAME = 128 };
+
 typedef struct calib_file {
-    char name[128], sha256[65];
+    char name[CALIB_NAME], sha256[65];
     int32_t *token;
 } calib_file;
 
@@ -232,6 +234,7 @@ typedef struct calib_texts {
  * perhaps of fewer; 0: a file is one text.  Refused when a file is not UTF-8 or has too few tokens, or two files hold the
  * same bytes. */
 int calib_read(calib_texts *t, dw_model *m, const opt_list *paths, opt_range windows, int n_ctx, int per_text, dw_err *err);
+void calib_name(char name[CALIB_NAME], const char *path); // as texts are called: the base name, cut behind a whole character
 void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token); // n_ctx tokens of window 0 ..
 size_t calib_n_tokens(const calib_texts *t);
 void calib_release(calib_texts *t);

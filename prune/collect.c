@@ -494,7 +494,7 @@ static int import_imatrix(dw_stats *s, dw_model *m, const char *model_sha256, dw
     dw_imatrix im;
     if (dw_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, 1, err) || set_header(s, m, model_sha256, err)) return -1;
     dw_stats_text *t = &s->text[0];
-    snprintf(t->name, sizeof t->name, "%.100s", dw_base_name(o.import_imatrix));
+    calib_name(t->name, o.import_imatrix);
     t->first_window = 1;
     t->blocks = dw_strdup("", err);
     snprintf(s->backend, sizeof s->backend, "imatrix");

@@ -385,6 +385,15 @@ static void imatrix(void) {
     }
     dw_stats_release(&s);
     RUN("deadwood-synth --shape tiny-qwen2 --type BF16 -o %s", test_file("base.gguf"));
+    char name[160]; // of letters of three bytes, longer than what is kept
+    for (size_t i = 0; i < 150; i += 3) memcpy(name + i, "\342\202\254", 4);
+    const char *long_name = test_file(name);
+    RUN("cp %s %s", test_file(names[1]), long_name);
+    RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), long_name, test_file("back.h5"));
+    if (read_stats(&back, "back.h5")) {
+        CHECK(strlen(back.text[0].name) == 126 && !strncmp(back.text[0].name, name, 126), "%s", back.text[0].name);
+        dw_stats_release(&back);
+    }
     one_line("the model has", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", test_file("base.gguf"), test_file(names[0]), test_file("r.h5")));
     remove(test_file("base.gguf"));
 }

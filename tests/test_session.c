@@ -336,6 +336,29 @@ static void refusals(void) {
     close_run(&r);
 }
 
+/* A file of keys only whose heads have n_embd / n_head values. */
+static void head_width(int n_embd, int n_head, const char *says) {
+    dw_err err = {0}, why = {0};
+    dw_gguf_writer *w = dw_gguf_writer_new(test_file("heads.gguf"), &err);
+    dw_gguf_set_text(w, "general.architecture", "llama");
+    dw_gguf_set_u32(w, "llama.block_count", 1);
+    dw_gguf_set_u32(w, "llama.embedding_length", (uint32_t)n_embd);
+    dw_gguf_set_u32(w, "llama.context_length", 64);
+    dw_gguf_set_u32(w, "llama.feed_forward_length", 32);
+    dw_gguf_set_u32(w, "llama.attention.head_count", (uint32_t)n_head);
+    dw_gguf_set_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    CHECK(!dw_gguf_begin(w, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    CHECK(!dw_model_open(test_file("heads.gguf"), &why) && strstr(why.text, says), "%s", why.text);
+}
+
+/* The reference backend keeps one head's values on its stack. */
+static void head_widths(void) {
+    head_width(4096, 1, "token_embd.weight"); // its first tensor is missing: the width was accepted
+    head_width(4160, 1, "heads have 4160 values");
+    head_width(4, 8, "heads have 0 values");
+}
+
 static void memory_known(void) {
     run r;
     if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){0})) return;
@@ -358,6 +381,7 @@ static const test_case cases[] = {
     {"neuron lists out of order or range are refused", bad_lists},
     {"taps see every layer's values, whole batches, and change nothing", taps},
     {"bad batches and options are refused in a sentence", refusals},
+    {"heads are of a width that backends have room for", head_widths},
     {"a session's memory is known beforehand", memory_known},
     {0}};
 TEST_MAIN(cases)

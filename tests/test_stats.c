@@ -1,9 +1,8 @@
 /* test_stats.c - statistics in memory and as HDF5 files: round trips, addition, what is refused, h5py. */
 #include "build.h"
-#include "formats/stats.h"
+#include "formats/h5.h"
 #include "test.h"
 
-#include <hdf5.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,12 +156,13 @@ static void other_model(dw_stats *s) { s->model_sha256[0] = 'b'; }
 static void other_context(dw_stats *s) { s->n_ctx = 256; }
 static void other_skip(dw_stats *s) { s->skip = 0; }
 static void other_sampling(dw_stats *s) { s->hist_every = 1; }
+static void many_more(dw_stats *s) { s->text[0].n_windows = INT32_MAX - 10; }
 static void same_text(dw_stats *s) { memset(s->text[0].sha256, '0', 64); }
 static void same_text_partly(dw_stats *s) { same_text(s), s->text[0].first_window = 6; }
 
 static void bad_addition(void) {
     static const struct { void (*change)(dw_stats *); const char *words; } cases[] = {
-        {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"},
+        {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"}, {many_more, "windows cannot"},
         {same_text, "stand in both"}, {same_text_partly, "6 to 11"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_stats a, b;
@@ -288,6 +288,16 @@ static void wrong_rank(hid_t f) { put_set(f, "layer/02/ffn/sum_abs", H5T_IEEE_F6
 static void wrong_rows(hid_t f) { put_set(f, "layer/02/ffn/sum_abs", H5T_IEEE_F64LE, 2, 3, 33, false); }
 static void wrong_columns(hid_t f) { put_set(f, "layer/02/input/ffn_in/sum_square", H5T_IEEE_F64LE, 2, 2, 25, false); }
 static void empty_chunks(hid_t f) { put_set(f, "layer/02/ffn/sum_square", H5T_IEEE_F64LE, 2, 2, 1 << 20, true); }
+static void packed_sums(hid_t f) { // the sums of 64 KiB in a few bytes
+    static const double zeros[2 * 4096];
+    H5Ldelete(f, "layer/02/ffn/sum_square", H5P_DEFAULT);
+    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/02/ffn/sum_square", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 2, 4096, true, zeros);
+}
+static void put_windows(hid_t f, int32_t n) {
+    H5Ldelete(f, "texts/n_windows", H5P_DEFAULT);
+    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, 0, false, (int32_t[]){n, n});
+}
+static void many_windows(hid_t f) { put_windows(f, 1 << 30); }
 static void many_texts(hid_t f) { put_set(f, "texts/n_tokens", H5T_STD_U64LE, 1, 1 << 19, 1, true); }
 static void more_tokens(hid_t f) { put_set(f, "texts/n_tokens", H5T_STD_U64LE, 1, 2, 1, false); }
 static void put_number(hid_t f, const char *name, int32_t v) {
@@ -316,6 +326,8 @@ static const struct { const char *what, *words; void (*change)(hid_t); } changes
     {"more rows", "expected 2 x 33", wrong_rows},
     {"more columns", "expected 2 x 24", wrong_columns},
     {"a large dataset without bytes", "stored", empty_chunks},
+    {"sums that are packed", "packed", packed_sums},
+    {"more windows than an int holds", "windows", many_windows},
     {"many texts without bytes", "stored", many_texts},
     {"counts above tokens", "more tokens", more_tokens},
     {"a newer version", "version is 2", next_version},

@@ -824,6 +824,7 @@ static void set_nan(dw_gguf_writer *w) {
 static void set_merges(dw_gguf_writer *w) {
     dw_gguf_set_array(w, "tokenizer.ggml.merges", DW_KV_I32, (int32_t[]){1}, 1);
 }
+static void set_no_merges(dw_gguf_writer *w) { dw_gguf_set_strs(w, "tokenizer.ggml.merges", NULL, 0); }
 static void set_merge(dw_gguf_writer *w) { dw_gguf_set_strs(w, "tokenizer.ggml.merges", (dw_str[]){{"a c", 3}}, 1); }
 static void set_spaces(dw_gguf_writer *w) { dw_gguf_set_strs(w, "tokenizer.ggml.merges", (dw_str[]){{" ", 1}}, 1); }
 static void set_eos(dw_gguf_writer *w) { dw_gguf_set_u32(w, "tokenizer.ggml.eos_token_id", 3); }
@@ -844,6 +845,7 @@ static void bad_gguf(void) {
     check_bad_gguf("right type", false, set_types);
     check_bad_gguf("score of token 1", true, set_nan);
     check_bad_gguf("right type", false, set_merges);
+    check_bad_gguf("'tokenizer.ggml.merges' is an empty array", false, set_no_merges);
     check_bad_gguf("'a c': its right part", false, set_merge);
     check_bad_gguf("not two tokens", false, set_spaces);
     check_bad_gguf("is 3, but there are 3 tokens", false, set_eos);

@@ -256,8 +256,8 @@ static void attend_head(dw_pass *p, int l, int t, int head, double *score) {
     const int D = p->net->hp.head_dim, n = p->pos[t] + 1, kv_head = head / (w->n_head / w->n_head_kv);
     const float *q = p->q + ((size_t)t * (size_t)w->n_head + (size_t)head) * (size_t)D;
     const size_t base = cache_row(p, l, p->seq[t], kv_head, 0);
-    float row[4096];
-    double acc[4096], max = -INFINITY, sum = 0;
+    float row[DW_MAX_HEAD_DIM];
+    double acc[DW_MAX_HEAD_DIM], max = -INFINITY, sum = 0;
     for (int i = 0; i < n; i++) {
         const float *k = from_cache(&p->cache, p->cache.k[l], base + (size_t)i * (size_t)D, row, D);
         score[i] = dot(q, k, D) * p->net->hp.attn_scale;

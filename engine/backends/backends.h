@@ -12,6 +12,8 @@
 
 #include "engine.h"
 
+enum { DW_MAX_HEAD_DIM = 4096 }; // a model with larger heads is not opened
+
 /* What a gated model says of a layer's FFN (sparse.h): which groups of neurons are open for a token, and how to read them. */
 typedef struct dw_layer_gate {
     dw_tensor down_t;                // (n_ff, n_embd): down transposed, a neuron's column as a row

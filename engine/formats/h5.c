@@ -316,12 +316,15 @@ int dw_h5_texts(const dw_h5_in *r, dw_stats_text *text, size_t n) {
                      !dw_h5_list(r, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window + n) &&
                      !dw_h5_list(r, "texts/n_tokens", H5T_STD_U64LE, H5T_NATIVE_UINT64, 8, n, n_tokens)
                  ? 0 : -1;
+    uint64_t n_windows = 0;
     for (size_t t = 0; t < n && !rc; t++) {
         text[t].first_window = window[t];
         text[t].n_windows = window[n + t];
         text[t].n_tokens = n_tokens[t];
         if (window[t] < 1 || window[n + t] < 0 || window[t] > INT32_MAX - window[n + t] || n_tokens[t] > UINT32_MAX)
             rc = dw_fail(r->err, "text %zu of '/texts' has windows from %d on, %d of them, %llu tokens", t + 1, window[t], window[n + t], (unsigned long long)n_tokens[t]);
+        else if ((n_windows += (uint64_t)window[n + t]) > INT32_MAX)
+            rc = dw_fail(r->err, "'texts/n_windows' adds up to more than %d windows", INT32_MAX);
     }
     free(window), free(n_tokens);
     return rc || read_strings(r, "texts/name", text, n, take_name) || read_strings(r, "texts/sha256", text, n, take_hash) ||

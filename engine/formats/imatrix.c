@@ -217,9 +217,8 @@ static int put_sums(dw_imatrix *im, const dw_gguf *g, const char *name, int n, c
 
 int dw_imatrix_from_stats(dw_imatrix *im, const dw_stats *s, const dw_gguf *g, bool with_output, dw_err *err) {
     char name[64];
-    *im = (dw_imatrix){.n_chunks = 0, .chunk_size = s->n_ctx};
+    *im = (dw_imatrix){.n_chunks = dw_stats_n_windows(s), .chunk_size = s->n_ctx};
     const uint64_t count = dw_stats_n_tokens(s);
-    for (size_t t = 0; t < s->n_text; t++) im->n_chunks += s->text[t].n_windows;
     int rc = (im->dataset = dw_strdup(s->text[0].name, err)) ? 0 : -1;
     for (int l = 0; l < s->n_layer && !rc; l++) {
         const dw_stats_layer *w = &s->layer[l];

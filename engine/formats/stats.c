@@ -217,6 +217,12 @@ int dw_stats_check_shape(const dw_stats *s, int n_layer, int n_embd, const int *
     return 0;
 }
 
+int dw_stats_n_windows(const dw_stats *s) {
+    int n = 0;
+    for (size_t t = 0; t < s->n_text; t++) n += s->text[t].n_windows;
+    return n;
+}
+
 static bool texts_overlap(const dw_stats_text *a, const dw_stats_text *b) {
     return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows && b->first_window < a->first_window + a->n_windows;
 }
@@ -267,6 +273,7 @@ static void add_item_to(const item *to, const item *from) {
 /* Sums of 32-bit histograms stay below 2^32 while all tokens do. */
 static int check_counts(const dw_stats *a, const dw_stats *b, dw_err *err) {
     if (dw_stats_n_tokens(a) + dw_stats_n_tokens(b) > UINT32_MAX) return dw_fail(err, "statistics of more than %u tokens cannot be added", UINT32_MAX);
+    if (dw_stats_n_windows(a) > INT32_MAX - dw_stats_n_windows(b)) return dw_fail(err, "statistics of more than %d windows cannot be added", INT32_MAX);
     return 0;
 }
 
@@ -419,13 +426,15 @@ static int read_item(const dw_h5_in *r, const item *it) {
     return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : rc;
 }
 
-/* Columns of a dataset of n_text rows that stands uncompressed in the file, so that memory follows the file's size. */
+/* Columns of a dataset of n_text rows.  It must stand uncompressed in the file, so that memory follows the file's size. */
 static int columns_of(const dw_h5_in *r, const char *path, size_t n_text, int *n) {
     size_t dims[2];
     const hid_t set = dw_h5_set(r, path, H5T_IEEE_F64LE, 8, dims);
     if (set < 0) return -1;
+    const bool packed = H5Dget_storage_size(set) < dims[0] * dims[1] * 8;
     H5Dclose(set);
     *n = (int)dims[1];
+    if (packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", path);
     if (dims[0] == n_text || !dims[1]) return 0;
     return dw_fail(r->err, "'%s' has %zu rows, expected one for each of %zu texts", path, dims[0], n_text);
 }

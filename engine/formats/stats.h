@@ -101,8 +101,9 @@ void dw_stats_release(dw_stats *s);
 /* Whether they fit a model of n_layer layers of n_ff[l] neurons and width n_embd. */
 int dw_stats_check_shape(const dw_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err);
 
-/* Tokens over all texts. */
+/* Over all texts. */
 uint64_t dw_stats_n_tokens(const dw_stats *s);
+int dw_stats_n_windows(const dw_stats *s); // no reader or sum lets them grow beyond an int
 
 int dw_stats_bin(float magnitude);      // of |v|
 float dw_stats_bin_edge(int bin);       // the smallest value of a bin; 0 for bin 0

@@ -136,7 +136,10 @@ static int read_hparams(dw_model *m, const keys *k) {
     if (hp->n_head[0] < 1) return dw_fail(k->err, "the first layer has no attention heads");
 
     hp->head_dim = hp->n_embd / hp->n_head[0];
-    if (get_int(k, "attention.key_length", false, 4096, &hp->head_dim) || check_attention(m, k)) return -1;
+    if (get_int(k, "attention.key_length", false, INT32_MAX, &hp->head_dim)) return -1;
+    if (hp->head_dim < 1 || hp->head_dim > DW_MAX_HEAD_DIM)
+        return dw_fail(k->err, "attention heads have %d values, expected 1 to %d", hp->head_dim, DW_MAX_HEAD_DIM);
+    if (check_attention(m, k)) return -1;
     if ((size_t)hp->n_head_max * (size_t)hp->head_dim > MAX_DIM)
         return dw_fail(k->err, "%d attention heads of %d values are too many", hp->n_head_max, hp->head_dim);
 

@@ -172,8 +172,10 @@ static const dw_kv *find_array(const dw_gguf *g, const char *key, dw_kv_type typ
     if (kv->is_array && type_fits && (n ? kv->count == n : kv->count > 0)) return kv;
     if (!kv->is_array || !type_fits)
         dw_fail(err, "key '%s' is not an array of the right type", key);
-    else
+    else if (n)
         dw_fail(err, "key '%s' has %zu elements, but there are %zu tokens", key, kv->count, n);
+    else
+        dw_fail(err, "key '%s' is an empty array", key);
     return NULL;
 }
 

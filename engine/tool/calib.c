@@ -6,9 +6,9 @@
 
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
-static void set_name(calib_file *f, const char *path) {
-    snprintf(f->name, sizeof f->name, "%s", dw_base_name(path));
-    while (!dw_is_utf8(f->name, strlen(f->name))) f->name[strlen(f->name) - 1] = 0; // cut inside a character
+void calib_name(char name[CALIB_NAME], const char *path) {
+    snprintf(name, CALIB_NAME, "%s", dw_base_name(path));
+    name[dw_utf8_len(name, strlen(name))] = 0; // cut inside a character
 }
 
 /* Fills *f; *n: its tokens. */
@@ -22,7 +22,7 @@ static int read_file(calib_file *f, size_t *n, const dw_model *m, const char *pa
     dw_sha256_add(&h, bytes, size);
     dw_sha256_end(&h, digest);
     dw_hex(digest, 32, f->sha256);
-    set_name(f, path);
+    calib_name(f->name, path);
     const int rc = dw_tokenize(dw_model_tokenizer(m), bytes, size, DW_ADD_SPECIAL, &f->token, n, err);
     free(bytes);
     return rc;
