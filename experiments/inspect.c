@@ -33,12 +33,30 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "inspect",
     .summary = "what is in a model, statistics, a plan or rows of results",
-    .usage = "FILE [--tensors] [--keys] [--lineage] [--verify] [--json]",
+    .usage = "FILE [--tensors | --keys | --lineage | --verify | --json [--tensors]]",
     .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: the chain of "
              "commands that made the file, with the hashes of what they read.  Of statistics: the texts, and every layer's block influence.  Of "
              "a plan: what it was made from and every layer's width.  Of rows: how many, and which values each column has.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
     .rows = rows};
+
+/* ---- text from files -------------------------------------------------------------------------------------------- */
+
+enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
+
+/* Without what would steer a terminal, as dw_fail does it; lines and columns stay. */
+static void print_lines(const char *text) {
+    for (; *text; text++) putchar(((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 0x7f ? '?' : *text);
+}
+
+/* In one line and one column, cut behind `most` bytes; 0: whole. */
+static void print_text(dw_str s, size_t most) {
+    const size_t n = most && s.len > most ? most : s.len;
+    for (size_t i = 0; i < n; i++) putchar((unsigned char)s.ptr[i] < ' ' || s.ptr[i] == 0x7f ? ' ' : s.ptr[i]);
+    if (n < s.len) printf("...");
+}
+
+static void print_name(const char *name) { print_text((dw_str){name, strlen(name)}, 0); }
 
 /* ---- numbers by type ------------------------------------------------------------------------------------- */
 
@@ -93,7 +111,11 @@ static void print_rope(const dw_model *m) {
     snprintf(key, sizeof key, "%s.rope.scaling.factor", hp->arch);
     dw_gguf_f32(g, key, &factor, NULL);
     printf("%-18s%g", "rope base", (double)hp->rope_base);
-    if (type.len) printf(", %.*s scaling by %g", (int)type.len, type.ptr, (double)factor);
+    if (type.len) {
+        printf(", ");
+        print_text(type, 0);
+        printf(" scaling by %g", (double)factor);
+    }
     if (dw_gguf_find_tensor(g, "rope_freqs.weight")) printf(", a factor for each frequency (Llama 3)");
     printf("\n%-18s%g\n", "norm epsilon", (double)hp->norm_eps);
 }
@@ -111,7 +133,9 @@ static void print_gate(const dw_model *m) {
     if (!n_gated) return;
     dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &rule, NULL);
     dw_gguf_u32(m->gguf, DW_KEY_GATE_GROUP, &group, NULL);
-    printf("%-18s%.*s, groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", "gate", (int)rule.len, rule.ptr, group, n_gated, n_dense, n_predictors);
+    printf("%-18s", "gate");
+    print_text(rule, 0);
+    printf(", groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", group, n_gated, n_dense, n_predictors);
 }
 
 static void print_summary(const dw_model *m) {
@@ -120,8 +144,9 @@ static void print_summary(const dw_model *m) {
     const double n_bytes = (double)dw_gguf_file_bytes(g), n_params = (double)dw_model_n_params(m);
     dw_str name = {"-", 1};
     dw_gguf_str(g, "general.name", &name, NULL);
-    printf("%-18s%.*s\n", "name", (int)name.len, name.ptr);
-    printf("%-18s%s\n", "architecture", hp->arch);
+    printf("%-18s", "name");
+    print_text(name, 0);
+    printf("\n%-18s%s\n", "architecture", hp->arch);
     printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text, 8 * n_bytes / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
     printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m), show_bytes((double)dw_model_bytes_per_token(m)).text);
@@ -143,15 +168,21 @@ static void print_summary(const dw_model *m) {
 /* ---- statistics ---------------------------------------------------------------------------------------------- */
 
 static void print_stats(const dw_stats *s) {
-    printf("%-18s%s, sha256 %.12s\n", "statistics of", s->arch, s->model_sha256);
+    printf("%-18s", "statistics of");
+    print_name(s->arch);
+    printf(", sha256 %.12s\n", s->model_sha256);
     printf("%-18s%d of width %d\n", "layers", s->n_layer, s->n_embd);
     printf("%-18s%d, the first %d positions left out\n", "window", s->n_ctx, s->skip);
     printf("%-18s1 of %d position%s\n", "histograms", s->hist_every, plural(s->hist_every));
-    printf("%-18s%s\n%-18s%s\n", "backend", s->backend, "arguments", s->arguments);
-    printf("text\twindows\ttokens\tsha256\n");
+    printf("%-18s", "backend");
+    print_name(s->backend);
+    printf("\n%-18s", "arguments");
+    print_name(s->arguments);
+    printf("\ntext\twindows\ttokens\tsha256\n");
     for (size_t t = 0; t < s->n_text; t++) {
         const dw_stats_text *x = &s->text[t];
-        printf("%s\t%d-%d\t%llu\t%.12s\n", x->name, x->first_window, x->first_window + x->n_windows - 1, (unsigned long long)x->n_tokens, x->sha256);
+        print_name(x->name);
+        printf("\t%d-%d\t%llu\t%.12s\n", x->first_window, x->first_window + x->n_windows - 1, (unsigned long long)x->n_tokens, x->sha256);
     }
     printf("layer\twidth\tinfluence\n");
     for (int l = 0; l < s->n_layer; l++) {
@@ -169,14 +200,6 @@ static int inspect_stats(const char *path, dw_err *err) {
     return 0;
 }
 
-enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
-
-/* Text from a file, without what would break a line or steer a terminal. */
-static void print_text(dw_str s) {
-    for (size_t i = 0; i < s.len && i < SHOWN_CHARS; i++) putchar((unsigned char)s.ptr[i] < ' ' || s.ptr[i] == 0x7f ? ' ' : s.ptr[i]);
-    if (s.len > SHOWN_CHARS) printf("...");
-}
-
 /* ---- plans and tables ------------------------------------------------------------------------------------- */
 
 static bool begins_with(const char *path, const char *magic) {
@@ -190,13 +213,17 @@ static bool begins_with(const char *path, const char *magic) {
 static int inspect_plan(const char *path, dw_err *err) {
     dw_plan p;
     if (dw_plan_read(&p, path, NULL, 0, err)) return -1;
-    fputs(p.comment, stdout);
+    print_lines(p.comment);
     printf("\nlayer\twidth\tspans\n");
     for (int l = 0; l < p.n_layer; l++) {
         if (p.layer[l].drop) printf("%d\t0\tdrop\n", l);
         else printf("%d\t%d\t%zu\n", l, p.layer[l].n_keep, p.layer[l].n_span);
     }
-    for (size_t i = 0; i < p.n_text; i++) printf("text\t%s\t%llu tokens\n", p.text[i].name, (unsigned long long)p.text[i].n_tokens);
+    for (size_t i = 0; i < p.n_text; i++) {
+        printf("text\t");
+        print_name(p.text[i].name);
+        printf("\t%llu tokens\n", (unsigned long long)p.text[i].n_tokens);
+    }
     dw_plan_release(&p);
     return 0;
 }
@@ -213,10 +240,11 @@ static void print_column(const tsv_table *t, size_t column) {
         more = k == SHOWN_ITEMS;
         if (k == n && !more) seen[n++] = cell;
     }
-    printf("%s\t", t->column[column]);
+    print_name(t->column[column]);
+    putchar('\t');
     for (size_t k = 0; k < n; k++) {
         if (k) printf(", ");
-        print_text((dw_str){seen[k], strlen(seen[k])});
+        print_text((dw_str){seen[k], strlen(seen[k])}, SHOWN_CHARS);
     }
     printf("%s\n", more ? ", ..." : "");
 }
@@ -236,7 +264,8 @@ static void print_tensors(const dw_gguf *g) {
     printf("tensor\ttype\tshape\tbytes\n");
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        printf("%s\t%s\t", t->name, t->type->name);
+        print_name(t->name);
+        printf("\t%s\t", t->type->name);
         for (int k = t->n_dims - 1; k >= 0; k--) printf("%s%zu", k < t->n_dims - 1 ? "x" : "", t->ne[k]);
         printf("\t%zu\n", t->n_bytes);
     }
@@ -246,10 +275,11 @@ static void print_keys(const dw_gguf *g) {
     printf("key\tcount\tvalue\n");
     for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
         const dw_kv *kv = dw_gguf_kv(g, i);
-        printf("%s\t%zu\t", kv->key, kv->count);
+        print_name(kv->key);
+        printf("\t%zu\t", kv->count);
         for (size_t k = 0; k < kv->count && k < SHOWN_ITEMS; k++) {
             if (k) printf(", ");
-            if (kv->str) print_text(kv->str[k]);
+            if (kv->str) print_text(kv->str[k], SHOWN_CHARS);
             else printf("%g", dw_kv_number(kv, k));
         }
         printf("%s\n", kv->count > SHOWN_ITEMS ? ", ..." : "");
@@ -259,7 +289,7 @@ static void print_keys(const dw_gguf *g) {
 static int print_lineage(const dw_gguf *g, dw_err *err) {
     char *commands = lineage_commands(g, err);
     if (!commands && err->text[0]) return -1;
-    fputs(commands ? commands : "no lineage: the file was not made by deadwood\n", stdout);
+    print_lines(commands ? commands : "no lineage: the file was not made by deadwood\n");
     free(commands);
     return 0;
 }
@@ -289,7 +319,12 @@ static void verify_input(void *ctx, const char *tool_name, const char *name, con
     char *path = find_input(count->model_path, name), hex[65];
     const char *state = "not at hand";
     if (path && !dw_sha256_file(path, hex, NULL)) state = strcmp(hex, sha256) ? "DIFFERS" : "same";
-    printf("%s\t%s\t%s\t%s\n", tool_name, name, state, path ? path : "-");
+    print_name(tool_name);
+    putchar('\t');
+    print_name(name);
+    printf("\t%s\t", state);
+    print_name(path ? path : "-");
+    putchar('\n');
     count->n_same += !strcmp(state, "same");
     count->n_other += !strcmp(state, "DIFFERS");
     count->n_absent += !strcmp(state, "not at hand");
@@ -369,6 +404,7 @@ int main(int argc, char **argv) {
         if (inspect(path, &err)) die_err(&err);
         return 0;
     }
+    if ((o.tensors && !o.json) + o.keys + o.lineage + o.verify + o.json > 1) die_usage("give one of --tensors, --keys, --lineage, --verify, --json");
     dw_model *m = dw_model_open(path, &err);
     if (!m) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
