@@ -127,7 +127,6 @@ typedef struct dw_batch {
 /* Evaluates the batch; output rows of an earlier one are gone.  A sequence's first token in a batch may stand at a
  * position that is already filled: the sequence is rewound to it.  After an error nothing has moved. */
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err);
-int dw_session_n_out(const dw_session *s);
 /* Logits of output rows first .. first+n-1 into out, (n, n_vocab) row-major. */
 int dw_session_logits(dw_session *s, int first, int n, float *out, dw_err *err);
 /* ln p(target[i]) of output row first+i; the full row of logits is never stored. */

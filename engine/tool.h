@@ -106,10 +106,6 @@ void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the n
  * Also installs the signal handlers that remove unfinished output files. */
 void opt_parse(const opt_program *program, int argc, char **argv);
 
-/* The effective value of a row as text (as one would type it; "" for a flag that is set; several values quoted for the
- * shell), or NULL when it was not given and has no default.  For rows of the parsed program.  free(). */
-char *opt_value_text(const opt_row *row);
-
 char *opt_quoted(const char *text); // as a shell would read it back; free()
 
 /* The name of a table (rows as in OPT_CHOICES) that is nearest to a mistyped word, or NULL when none is near. */
@@ -182,10 +178,8 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
 int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // its hash is known
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); // "" or NULL: not known, nothing is stored
-/* A text that the step learnt from: its file's hash, its n tokens. */
-int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
-/* The same of a text whose blocks are known, of n tokens. */
 char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()
+/* A text that the step learnt from: its file's hash, the blocks of its n tokens. */
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);
 struct dw_stats_text;
 int lineage_texts(lineage *l, const struct dw_stats_text *text, size_t n, dw_err *err); // n of them, as statistics and traces name them

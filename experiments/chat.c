@@ -5,7 +5,7 @@
 #include <string.h>
 
 // clang-format off
-const chat_family chat_families[] = {
+static const chat_family families[] = { // the first match wins
     {.name = "chatml", .marks = {"<|im_start|>"}, .absent = "<|im_sep|>",
      .before_system = "<|im_start|>system\n", .after_system = "<|im_end|>\n",
      .before_user = "<|im_start|>user\n", .after_user = "<|im_end|>\n<|im_start|>assistant\n", .after_answer = "<|im_end|>\n"},
@@ -41,7 +41,7 @@ const chat_family chat_families[] = {
 // clang-format on
 
 const chat_family *chat_recognise(dw_str t) {
-    for (const chat_family *f = chat_families; f->name; f++) {
+    for (const chat_family *f = families; f->name; f++) {
         bool all = t.ptr && !(f->absent && memmem(t.ptr, t.len, f->absent, strlen(f->absent)));
         for (int i = 0; i < 3 && f->marks[i]; i++) all = all && memmem(t.ptr, t.len, f->marks[i], strlen(f->marks[i]));
         if (all) return f;

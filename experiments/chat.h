@@ -17,7 +17,6 @@ typedef struct chat_family {
     const char *after_answer;
 } chat_family;
 
-extern const chat_family chat_families[]; // first match wins; ends with name NULL
 const chat_family *chat_recognise(dw_str chat_template); // NULL: unknown
 
 /* Text of a user's turn up to where the answer begins; system (may be NULL) only on the first turn.  free(). */

@@ -96,8 +96,7 @@ static bool piece_next(piece *p, const exp_evaluation *e) {
 
 /* ---- tiles ------------------------------------------------------------------------------------------------ */
 
-typedef struct
-    tile { // output rows first .. first + n - 1 of a piece; token 0 of the tile is scored token `at` of the text
+typedef struct tile { // output rows first .. first + n - 1 of a piece; token 0 of the tile is scored token `at` of the text
     const exp_evaluation *e;
     const piece *piece;
     int first, n;

@@ -103,7 +103,7 @@ typedef struct reading {
 static void read_part(void *arg, int ith, int n) {
     reading *r = arg;
     const size_t share = r->n_bytes / (size_t)n / 256 * 256;
-    dw_pool_barrier(r->pool, ith);
+    dw_pool_barrier(r->pool);
     const double t0 = dw_now();
     for (int pass = 0; pass < r->n_pass; pass++) r->sink = exp_read_bytes(r->memory + share * (size_t)ith, share, r->prefetch);
     r->seconds[ith] = dw_now() - t0;
@@ -183,7 +183,7 @@ typedef struct peak_run {
 static void run_peak(void *arg, int ith, int n) {
     (void)n;
     peak_run *r = arg;
-    dw_pool_barrier(r->pool, ith);
+    dw_pool_barrier(r->pool);
     const double t0 = dw_now();
     r->peak->run(r->n_steps);
     r->seconds[ith] = dw_now() - t0;
@@ -242,7 +242,7 @@ static void meet(void *arg, int ith, int n) {
         if (m->work) work_a_while(m, &rng);
         const double t0 = ith ? 0 : dw_now();
         if (m->pthread) pthread_barrier_wait(m->pthread);
-        else dw_pool_barrier(m->pool, ith);
+        else dw_pool_barrier(m->pool);
         if (!ith) m->round_s[i] = dw_now() - t0;
     }
 }
@@ -327,7 +327,6 @@ static volatile uint64_t sink; // what was read is used
 
 /* Seconds of one fresh mapping; -1: the system does not have this kind. */
 static double map_once(int fd, size_t n, map_kind kind) {
-
     int flags = MAP_PRIVATE;
 #if defined(MAP_POPULATE)
     if (kind == MAP_FLAGGED) flags |= MAP_POPULATE;

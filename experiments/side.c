@@ -100,7 +100,8 @@ static void stock_logprob(void *job_pointer, size_t i) {
     job->logprob[i] = logit[job->target[i]] - max - log(sum);
 }
 
-int exp_side_logprobs(exp_side *s, int n, const int32_t *target, double *logprob, dw_err *err) {
+/* logprob[i] = ln p(target[i]) of output row i, i < n. */
+static int logprobs(exp_side *s, int n, const int32_t *target, double *logprob, dw_err *err) {
     if (!s->stock) return dw_session_logprobs(s->session, 0, n, target, logprob, err);
     dw_pool_each(s->o.pool, (size_t)n, stock_logprob, &(softmax_job){s, target, logprob});
     return 0;
@@ -114,7 +115,7 @@ int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, in
         memcpy(s->window, window, (size_t)n_ctx * sizeof *window);
         if (bos >= 0) s->window[0] = bos;
         if (exp_side_eval(s, s->window, n_ctx, 0, n_ctx - first_scored, err)) return -1;
-        if (exp_side_logprobs(s, n_scored, window + first_scored + 1, s->logprob, err)) return -1;
+        if (logprobs(s, n_scored, window + first_scored + 1, s->logprob, err)) return -1;
         nll[w] = 0;
         for (int i = 0; i < n_scored; i++) nll[w] -= s->logprob[i];
         if (!isfinite(nll[w])) return dw_fail(err, "window %d: log-probabilities are not finite", first + w + 1);

@@ -28,8 +28,6 @@ int exp_side_n_vocab(const exp_side *s);
 int exp_side_eval(exp_side *s, const int32_t *token, int n, int pos0, int n_out, dw_err *err);
 /* (n_vocab) logits of output row i, borrowed until the next call. */
 const float *exp_side_logits(exp_side *s, int i, dw_err *err);
-/* logprob[i] = ln p(target[i]) of output row i, i < n. */
-int exp_side_logprobs(exp_side *s, int n, const int32_t *target, double *logprob, dw_err *err);
 
 /* Perplexity as llama-perplexity defines it: window w is ids[w * n_ctx ..], evaluated from an empty cache, its first
  * token replaced by bos unless that is -1; the tokens behind its first half are scored.  nll[w]: their sum of

@@ -63,6 +63,8 @@ static int bootstrap(const double *sum, const double *n, size_t n_windows, size_
     return rc;
 }
 
+static double resolvable(double se, double se_blocks) { return 2.8 * fmax(se, se_blocks); } // fmax passes over a NaN
+
 int exp_paired_of(exp_paired *p, const double *sum, const double *n, size_t n_windows, dw_err *err) {
     double total = 0, tokens = 0, square = 0;
     for (size_t w = 0; w < n_windows; w++) {
@@ -77,7 +79,7 @@ int exp_paired_of(exp_paired *p, const double *sum, const double *n, size_t n_wi
     if (n_windows >= EXP_LEAST_WINDOWS) p->se = sqrt(square * (double)n_windows / (double)(n_windows - 1)) / tokens;
     const size_t run = (size_t)ceil(cbrt((double)n_windows));
     if (n_windows >= EXP_LEAST_WINDOWS && n_windows >= 2 * run && bootstrap(sum, n, n_windows, run, &p->se_blocks, err)) return -1;
-    p->resolvable = exp_resolvable(p->se, p->se_blocks);
+    p->resolvable = resolvable(p->se, p->se_blocks);
     return 0;
 }
 
@@ -91,11 +93,9 @@ exp_paired exp_paired_of_texts(const exp_paired *p, size_t n) {
     }
     all.se = sqrt(se) / (double)n;
     all.se_blocks = sqrt(se_blocks) / (double)n;
-    all.resolvable = exp_resolvable(all.se, all.se_blocks);
+    all.resolvable = resolvable(all.se, all.se_blocks);
     return all;
 }
-
-double exp_resolvable(double se, double se_blocks) { return 2.8 * fmax(se, se_blocks); } // fmax passes over a NaN
 
 double exp_quantile(const double *sorted, size_t n, double q) {
     if (!n) return NAN;

@@ -33,7 +33,6 @@ typedef struct exp_paired {
 /* sum[w]: of the differences over the n[w] tokens of window w.  The generator is seeded: same numbers, same errors. */
 int exp_paired_of(exp_paired *p, const double *sum, const double *n, size_t n_windows, dw_err *err);
 exp_paired exp_paired_of_texts(const exp_paired *p, size_t n); // the mean of independent texts
-double exp_resolvable(double se, double se_blocks);
 
 /* Quantile q of n sorted values, linear between neighbours (fraction q (n - 1)). */
 double exp_quantile(const double *sorted, size_t n, double q);

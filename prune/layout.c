@@ -25,17 +25,6 @@ static const carrier carriers[] = {
     {0}};
 // clang-format on
 
-/* Splits "blk.3.ffn_up.weight"; the layer is -1 and the rest the whole name for tensors outside of the layers. */
-static int layer_of_name(const char *name, const char **rest) {
-    int l, used = 0;
-    if (sscanf(name, "blk.%d.%n", &l, &used) != 1 || !used) {
-        *rest = name;
-        return -1;
-    }
-    *rest = name + used;
-    return l;
-}
-
 static const dw_tensor *layer_tensor(const dw_model *m, int l, const char *rest) {
     char name[96];
     snprintf(name, sizeof name, "blk.%d.%s", l, rest);
@@ -63,7 +52,7 @@ static int check_carrier(const prune_layout *o, const carrier *c, dw_err *err) {
                             "give --pad, or make the widths equal (rank --allocate uniform)", c->of);
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const char *rest, *name = dw_gguf_tensor(m->gguf, i)->name;
-        const int l = layer_of_name(name, &rest);
+        const int l = dw_layer_of(name, &rest);
         const bool fused = !strncmp(rest, "attn_qkv.", 9) && (c->permute_qk || c->fuse_qkv);
         if ((is_bias(rest) && (!c->biases || l < 0)) || fused)
             return dw_fail(err, "the widths differ by layer, but architecture '%s', which has such, has no '%s'; give --pad, or make the widths equal", c->name, name);
@@ -240,7 +229,7 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *from = dw_gguf_tensor(g, i);
         const char *rest;
-        const int parent_l = layer_of_name(from->name, &rest), l = parent_l < 0 ? -1 : new_layer(o, parent_l);
+        const int parent_l = dw_layer_of(from->name, &rest), l = parent_l < 0 ? -1 : new_layer(o, parent_l);
         if (parent_l >= 0 && l < 0) continue; // dropped
         if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight"))) continue; // behind q
         prune_tensor *t = &o->tensor[o->n_tensor++];

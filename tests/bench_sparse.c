@@ -137,9 +137,9 @@ static void layers(void *arg, int ith, int n_threads) {
     bench *b = arg;
     for (int l = 0; l < b->net.hp.n_layer; l++) {
         dw_backend_cpu.ffn_neurons(&b->pass, l, ith, n_threads);
-        dw_pool_barrier(b->pool, ith);
+        dw_pool_barrier(b->pool);
         dw_backend_cpu.ffn_down(&b->pass, l, ith, n_threads);
-        dw_pool_barrier(b->pool, ith);
+        dw_pool_barrier(b->pool);
     }
 }
 

@@ -181,15 +181,6 @@ static void bad_addition(void) {
     set_header(&b);
     CHECK(dw_stats_add(&a, &b, &err) == -1 && strstr(err.text, "widths"), "%s", err.text);
     dw_stats_release(&a), dw_stats_release(&b);
-    size_t first, second;
-    REQUIRE(make(&a, 0, 4));
-    CHECK(!dw_stats_overlap(&a, &first, &second));
-    strcpy(a.text[3].sha256, a.text[0].sha256);
-    a.text[3].first_window = 7;
-    CHECK(!dw_stats_overlap(&a, &first, &second), "windows 1 to 6 and 7 to 12 do not overlap");
-    a.text[3].first_window = 6;
-    CHECK(dw_stats_overlap(&a, &first, &second) && first == 0 && second == 3);
-    dw_stats_release(&a);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------------------- */

@@ -210,15 +210,20 @@ static void effective_values(void) {
     const struct {
         const char *name, *value;
     } wanted[] = {
-        {"count", "7"},     {"rate", "0.1"},     {"bytes", "2048"}, {"text", NULL}, {"texts", "'a b' 'it'\\''s' c"},
+        {"count", "7"},     {"rate", "0.1"},     {"bytes", "2048"}, {"text", NULL}, {"texts", "a b|it's|c"},
         {"windows", "1-9"}, {"colour", "green"}, {"fast", ""},      {"path", NULL}, {"quiet", NULL}};
     for (const opt_row *row = rows; row->help; row++) {
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
             if (!row->name || strcmp(row->name, wanted[i].name)) continue;
-            char *text = opt_value_text(row);
+            size_t n;
+            char joined[64] = "", **value = opt_values(row, &n);
+            for (size_t k = 0; k < n; k++) {
+                snprintf(joined + strlen(joined), sizeof joined - strlen(joined), "%s%s", k ? "|" : "", value[k]);
+                free(value[k]);
+            }
             const char *w = wanted[i].value;
-            CHECK(w ? text && !strcmp(text, w) : !text, "%s: %s", row->name, text ? text : "unset");
-            free(text);
+            CHECK(w ? value && !strcmp(joined, w) : !value, "%s: %s", row->name, value ? joined : "unset");
+            free(value);
         }
     }
 }
@@ -410,8 +415,10 @@ static bool write_step(const char *path, const opt_program *p, const dw_gguf *pa
     const size_t ne[] = {32};
     static const float data[32];
     lineage *l = lineage_new(p, parent, &err);
+    char *blocks = n ? lineage_blocks(ids, n, &err) : NULL;
     bool ok = l && (!input || !lineage_input(l, input, &err)) &&
-              (!n || !lineage_text(l, "in/text.txt", ones, ids, n, &err));
+              (!n || (blocks && !lineage_text_blocks(l, "in/text.txt", ones, blocks, n, &err)));
+    free(blocks);
     dw_gguf_writer *w = ok ? dw_gguf_writer_new(path, &err) : NULL;
     if (w) {
         dw_gguf_set_text(w, "general.architecture", "llama");

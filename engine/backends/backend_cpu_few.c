@@ -120,7 +120,7 @@ void dw_few_ffn_down(const dw_step *s, int l) {
     v.ldx = w->n_ff;
     add_product(s, &v, &w->down, &w->down_bias);
     if (!w->n_cold) return;
-    dw_pool_barrier(s->p->pool, s->ith);
+    dw_pool_barrier(s->p->pool);
     v = dw_vectors_of(s, s->kernel, s->p->neuron + w->down.ne[0], s->p->n_tokens, w->n_cold);
     v.ldx = w->n_ff;
     add_product(s, &v, &w->down_cold, &(dw_tensor){0});

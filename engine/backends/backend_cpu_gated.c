@@ -274,16 +274,16 @@ static void listed_neurons(walker *k) {
     const dw_pass *p = s->p;
     const int32_t *list = k->g.list + 1;
     decide_all(k);
-    dw_pool_barrier(p->pool, s->ith);
+    dw_pool_barrier(p->pool);
     if (s->ith == 0) list_open(k);
-    dw_pool_barrier(p->pool, s->ith);
+    dw_pool_barrier(p->pool);
     const int n = k->g.list[0], first = dw_share(n, s->ith, s->n_threads), end = dw_share(n, s->ith + 1, s->n_threads);
     dw_tensor *const matrix[] = {&k->gate, &k->up, &k->down};
     for (int i = k->predicted ? 0 : 1; i < 3; i++) {
         gather(matrix[i], list, first, end, k->g.rows[i]);
         matrix[i]->data = k->g.rows[i];
     }
-    dw_pool_barrier(p->pool, s->ith);
+    dw_pool_barrier(p->pool);
     k->sum = sum_of(s, &k->g, s->ith);
     memset(k->sum, 0, (size_t)p->n_tokens * (size_t)p->net->hp.n_embd * sizeof *k->sum);
     for (int i = first; i < end; i += BLOCK) add_neurons(k, list + i, dw_smaller(BLOCK, end - i), true, i);
@@ -297,7 +297,7 @@ void dw_few_gated_neurons(const dw_step *s, int l) {
     walker k = walker_of(s, l, &h);
     if (dw_needs_hidden(p, l)) {
         dw_few_hidden(s, l, &h);
-        dw_pool_barrier(p->pool, s->ith);
+        dw_pool_barrier(p->pool);
     }
     if (p->select == DW_SELECT_LISTED) listed_neurons(&k);
     else fused_neurons(&k);

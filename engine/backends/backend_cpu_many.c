@@ -41,7 +41,7 @@ static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x,
     for (int t = 0; t < n_tokens; t += DW_GEMM_TOKENS)
         dw_gemm_pack(s->level, form, x + (size_t)t * (size_t)ldx, (size_t)ldx, dw_smaller(DW_GEMM_TOKENS, n_tokens - t), n,
                      packed + dw_gemm_pack_bytes(t, n), s->ith, s->n_threads);
-    dw_pool_barrier(s->p->pool, s->ith);
+    dw_pool_barrier(s->p->pool);
     return form;
 }
 
@@ -55,7 +55,7 @@ static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
     const size_t n = (size_t)p->net->hp.n_embd;
     for (int t = s->ith; t < p->n_tokens; t += s->n_threads)
         s->vec->norm(p->x + (size_t)t * n, dw_floats(norm), (int)n, p->net->hp.norm_eps, p->h + (size_t)t * n);
-    dw_pool_barrier(p->pool, s->ith);
+    dw_pool_barrier(p->pool);
 }
 
 /* ---- attention's matrices ------------------------------------------------------------------------------------- */
@@ -192,7 +192,7 @@ static void gated_neurons(const dw_step *s, int l, dw_gemm_form form) {
     dw_coverage *counts = dw_coverage_of(s, l);
     if (dw_needs_hidden(p, l)) {
         compute_hidden(s, l, form);
-        dw_pool_barrier(p->pool, s->ith);
+        dw_pool_barrier(p->pool);
     }
     if (w->sparse.pred_a.name) compute_scores(s, l);
     for (int up = 0; up < 2; up++) {
@@ -204,12 +204,12 @@ static void gated_neurons(const dw_step *s, int l, dw_gemm_form form) {
             (up ? finish_ups : finish_gates)(s, l, g, first, n);
         }
         if (up) break;
-        dw_pool_barrier(p->pool, s->ith);
+        dw_pool_barrier(p->pool);
         for (int t = s->ith; t < p->n_tokens; t += s->n_threads) {
             counts->n_open += (uint64_t)dw_decide(p, l, t, 0, dw_n_groups(w), dw_gated_of(s).open + (size_t)t * (size_t)dw_n_groups(w));
             counts->n_tokens++;
         }
-        dw_pool_barrier(p->pool, s->ith);
+        dw_pool_barrier(p->pool);
     }
 }
 
@@ -259,7 +259,7 @@ void dw_many_ffn_down(const dw_step *s, int l) {
     const dw_layer *w = &s->p->net->layer[l];
     add_product(s, s->p->neuron, w->n_ff, &w->down, &w->down_bias);
     if (!w->n_cold) return;
-    dw_pool_barrier(s->p->pool, s->ith);
+    dw_pool_barrier(s->p->pool);
     add_product(s, s->p->neuron + w->down.ne[0], w->n_ff, &w->down_cold, &(dw_tensor){0});
 }
 
@@ -334,7 +334,7 @@ void dw_many_logprobs(const dw_step *s, const float *hidden, int n, const int32_
             if (at >= 0 && at < rows) target_logit[g.first + t] = logit[at];
         }
     }
-    dw_pool_barrier(s->p->pool, s->ith);
+    dw_pool_barrier(s->p->pool);
     for (int t = s->ith; t < n; t += s->n_threads) {
         double max = -INFINITY, sum = 0;
         for (int tile = 0; tile < n_tiles; tile++) max = fmax(max, (double)sums[(size_t)tile * (size_t)n + (size_t)t].max);

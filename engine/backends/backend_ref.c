@@ -170,7 +170,7 @@ static void rms_norm(const float *x, const dw_tensor *weight, float eps, float *
 static void norm_tokens(dw_pass *p, const dw_tensor *weight, int ith, int n_threads) {
     const size_t d = (size_t)p->net->hp.n_embd;
     for (int t = ith; t < p->n_tokens; t += n_threads) rms_norm(p->x + (size_t)t * d, weight, p->net->hp.norm_eps, p->h + (size_t)t * d);
-    dw_pool_barrier(p->pool, ith);
+    dw_pool_barrier(p->pool);
 }
 
 static void embed(dw_pass *p, int ith, int n_threads) {
@@ -217,7 +217,7 @@ static void qkv(dw_pass *p, int l, int ith, int n_threads) {
     const scratch s = scratch_of(p, ith);
     matrix(p, &w->k, &w->k_bias, p->h, store, s.k, ith, n_threads);
     matrix(p, &w->v, &w->v_bias, p->h, store, s.v, ith, n_threads);
-    dw_pool_barrier(p->pool, ith);
+    dw_pool_barrier(p->pool);
     for (int t = ith; t < p->n_tokens; t += n_threads) {
         const float *angles = p->rope + (size_t)p->pos[t] * (size_t)D;
         for (int h = 0; h < w->n_head + w->n_head_kv; h++) {
@@ -329,7 +329,7 @@ static void dense_neurons(dw_pass *p, int l, int ith, int n_threads) {
             memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
             memset(p->neuron + (size_t)t * n_ff, 0, n_ff * sizeof *p->neuron);
         }
-        dw_pool_barrier(p->pool, ith);
+        dw_pool_barrier(p->pool);
     }
     neurons_of(p, w, false, rows, ith);
     if (w->n_cold) neurons_of(p, w, true, share((size_t)w->n_cold, ith, n_threads), ith);
@@ -373,20 +373,20 @@ static void gated_neurons(dw_pass *p, int l, int ith, int n_threads) {
     ffn_sink f = {.gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s.open, .n_groups = n_groups, .group = (size_t)g->group};
     if (dw_needs_hidden(p, l)) {
         hidden(p, l, ith, n_threads);
-        dw_pool_barrier(p->pool, ith);
+        dw_pool_barrier(p->pool);
     }
     if (g->pred_a.name)
         product(&s, &g->pred_b, &g->pred_b_bias, share(n_groups, ith, n_threads), s.hidden[l % 2], p->n_tokens, to_flags,
                 &(flag_sink){s.open, n_groups});
     product(&s, &w->gate, &w->gate_bias, rows, p->h, p->n_tokens, to_neurons, &f);
-    dw_pool_barrier(p->pool, ith);
+    dw_pool_barrier(p->pool);
     for (int t = ith; t < p->n_tokens; t += n_threads) {
         uint8_t *open = s.open + (size_t)t * n_groups;
         count->n_open += (uint64_t)dw_decide(p, l, t, 0, (int)n_groups, open);
         count->n_tokens++;
         if (g->pred_a.name) close_gates(p->gate + (size_t)t * n_ff, open, w->n_ff, g->group);
     }
-    dw_pool_barrier(p->pool, ith);
+    dw_pool_barrier(p->pool);
     f.is_up = true;
     product(&s, &w->up, &w->up_bias, rows, p->h, p->n_tokens, to_neurons, &f);
 }

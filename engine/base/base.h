@@ -64,7 +64,6 @@ typedef struct dw_cursor {
 
 const uint8_t *dw_cursor_take(dw_cursor *c, size_t n); // n bytes, or NULL
 uint8_t dw_cursor_u8(dw_cursor *c);
-uint16_t dw_cursor_u16(dw_cursor *c);
 uint32_t dw_cursor_u32(dw_cursor *c);
 uint64_t dw_cursor_u64(dw_cursor *c);
 
@@ -172,8 +171,8 @@ int dw_pool_size(const dw_pool *pool);
 void dw_pool_run(dw_pool *pool, void (*fn)(void *arg, int ith, int n), void *arg);
 
 /* Inside a job: wait until all threads have come here.  Spins about 20 us, yields, then parks on a futex,
- * so that a competing process costs its share and not whole scheduler slices (speed.md 4.1). */
-void dw_pool_barrier(dw_pool *pool, int ith);
+ * so that a competing process costs its share and not whole scheduler slices. */
+void dw_pool_barrier(dw_pool *pool);
 
 /* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by all threads. */
 void dw_pool_each(dw_pool *pool, size_t n, void (*fn)(void *arg, size_t i), void *arg);

@@ -75,11 +75,6 @@ uint8_t dw_cursor_u8(dw_cursor *c) {
     return p ? *p : 0;
 }
 
-uint16_t dw_cursor_u16(dw_cursor *c) {
-    const uint8_t *p = dw_cursor_take(c, 2);
-    return p ? dw_le16(p) : 0;
-}
-
 uint32_t dw_cursor_u32(dw_cursor *c) {
     const uint8_t *p = dw_cursor_take(c, 4);
     return p ? dw_le32(p) : 0;

@@ -27,7 +27,7 @@ enum {
     MAX_THREADS = 256,
 };
 
-/* A number that threads wait on.  The low bit of `parked` asks the writer to wake sleepers. */
+/* A number that threads wait on.  Only while `n_parked` counts sleepers does the writer wake any. */
 typedef struct signal_word {
     _Alignas(64) atomic_uint value;
     _Alignas(64) atomic_uint n_parked;
@@ -84,8 +84,7 @@ static void advance(signal_word *s) {
 #endif
 }
 
-void dw_pool_barrier(dw_pool *p, int ith) {
-    (void)ith;
+void dw_pool_barrier(dw_pool *p) {
     if (p->n == 1) return;
     const unsigned seen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
     if (atomic_fetch_add(&p->n_arrived, 1) + 1 == (unsigned)p->n) {
@@ -110,7 +109,7 @@ static void *worker(void *start_pointer) {
         wait_for_change(&p->job, seen, SPINS_IDLE);
         if (p->stop) return NULL;
         p->fn(p->arg, ith, p->n);
-        dw_pool_barrier(p, ith);
+        dw_pool_barrier(p);
     }
 }
 
@@ -119,7 +118,7 @@ void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
     p->arg = arg;
     if (p->n > 1) advance(&p->job);
     fn(arg, 0, p->n);
-    dw_pool_barrier(p, 0);
+    dw_pool_barrier(p);
 }
 
 dw_pool *dw_pool_new(int n_threads, dw_err *err) {

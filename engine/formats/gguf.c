@@ -25,6 +25,13 @@ static const struct {
 };
 enum { N_KV_TYPES = sizeof kv_types / sizeof *kv_types };
 
+int dw_layer_of(const char *name, const char **rest) {
+    const size_t n = strncmp(name, "blk.", 4) ? 0 : strspn(name + 4, "0123456789");
+    const bool is_layer = n > 0 && n <= 6 && name[4 + n] == '.' && (n == 1 || name[4] != '0');
+    *rest = is_layer ? name + 4 + n + 1 : name;
+    return is_layer ? atoi(name + 4) : -1;
+}
+
 size_t dw_kv_type_bytes(uint32_t type) { return type < N_KV_TYPES ? kv_types[type].n_bytes : 0; }
 const char *dw_kv_type_name(uint32_t type) { return type < N_KV_TYPES ? kv_types[type].name : "of an unknown type"; }
 

@@ -197,7 +197,7 @@ hid_t dw_h5_set(const dw_h5_in *r, const char *path, hid_t type, size_t value_si
     const int rank = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
     size_t n, n_bytes;
     int rc = 0;
-    if (own < 0 || H5Tequal(own, type) <= 0) rc = dw_fail(r->err, "'%s' has another number type than %s", path, "this format's");
+    if (own < 0 || H5Tequal(own, type) <= 0) rc = dw_fail(r->err, "'%s' has another number type than this format's", path);
     else if (rank < 1 || rank > 2 || H5Sget_simple_extent_dims(space, d, NULL) < 0) rc = dw_fail(r->err, "'%s' has %d dimensions", path, rank);
     else if (d[0] > DW_H5_MAX_ROWS || d[1] > DW_H5_MAX_ROWS || !dw_mul(d[0], rank == 2 ? d[1] : 1, &n) || !dw_mul(n, value_size, &n_bytes) || !is_plain(r, set, n_bytes))
         rc = dw_fail(r->err, "'%s' is stored in a way that this format does not use", path);
@@ -209,9 +209,8 @@ hid_t dw_h5_set(const dw_h5_in *r, const char *path, hid_t type, size_t value_si
     return -1;
 }
 
-
 /* A small one-dimensional dataset of n values. */
-int dw_h5_list(const dw_h5_in *r, const char *path, hid_t type, hid_t in_memory, size_t value_size, size_t n, void *values) {
+static int read_list(const dw_h5_in *r, const char *path, hid_t type, hid_t in_memory, size_t value_size, size_t n, void *values) {
     size_t dims[2];
     const hid_t set = dw_h5_set(r, path, type, value_size, dims);
     if (set < 0) return -1;
@@ -281,7 +280,7 @@ int dw_h5_n_texts(const dw_h5_in *r, size_t *n) {
 static int read_strings(const dw_h5_in *r, const char *path, dw_stats_text *of, size_t n, int (*take)(dw_stats_text *, const char *, dw_err *)) {
     char **value = dw_alloc(n, sizeof *value, "texts", r->err);
     if (!value) return -1;
-    int rc = dw_h5_list(r, path, r->text, r->text, 16, n, value); // a string of any length is stored as a reference of 16 bytes
+    int rc = read_list(r, path, r->text, r->text, 16, n, value); // a string of any length is stored as a reference of 16 bytes
     for (size_t t = 0; t < n && !rc; t++) {
         const char *text = value[t] ? value[t] : "";
         rc = dw_is_utf8(text, strlen(text)) ? take(&of[t], text, r->err) : dw_fail(r->err, "'%s' holds bytes that are no text", path);
@@ -312,9 +311,9 @@ static int take_blocks(dw_stats_text *t, const char *value, dw_err *err) {
 int dw_h5_texts(const dw_h5_in *r, dw_stats_text *text, size_t n) {
     int32_t *window = dw_alloc(2 * n, sizeof *window, "texts", r->err);
     uint64_t *n_tokens = dw_alloc(n, sizeof *n_tokens, "texts", r->err);
-    int rc = window && n_tokens && !dw_h5_list(r, "texts/first_window", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window) &&
-                     !dw_h5_list(r, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window + n) &&
-                     !dw_h5_list(r, "texts/n_tokens", H5T_STD_U64LE, H5T_NATIVE_UINT64, 8, n, n_tokens)
+    int rc = window && n_tokens && !read_list(r, "texts/first_window", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window) &&
+                     !read_list(r, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window + n) &&
+                     !read_list(r, "texts/n_tokens", H5T_STD_U64LE, H5T_NATIVE_UINT64, 8, n, n_tokens)
                  ? 0 : -1;
     uint64_t n_windows = 0;
     for (size_t t = 0; t < n && !rc; t++) {

@@ -57,8 +57,6 @@ void dw_h5_close(dw_h5_in *r);
 bool dw_h5_has(const dw_h5_in *r, const char *path); // by hard links only
 /* The dataset of a type and its dimensions (1 or 2; dims[1] is 0 for one), or -1 with a sentence.  H5Dclose(). */
 hid_t dw_h5_set(const dw_h5_in *r, const char *path, hid_t type, size_t value_size, size_t dims[2]);
-/* A small one-dimensional dataset of n values. */
-int dw_h5_list(const dw_h5_in *r, const char *path, hid_t type, hid_t in_memory, size_t value_size, size_t n, void *values);
 int dw_h5_int(const dw_h5_in *r, const char *name, int least, int most, int *value); // attributes of the root
 char *dw_h5_text(const dw_h5_in *r, const char *name);                               // free()
 int dw_h5_short_text(const dw_h5_in *r, const char *name, char *text, size_t size);

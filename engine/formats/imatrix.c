@@ -204,8 +204,9 @@ static int write_gguf(const dw_imatrix *im, const char *path, dw_err *err) {
 
 /* Matrices by the input that they read. */
 static const struct { const char *name; dw_stats_input input; } readers[] = {
-    {"attn_q", DW_STATS_ATTN_IN}, {"attn_k", DW_STATS_ATTN_IN}, {"attn_v", DW_STATS_ATTN_IN}, {"attn_qkv", DW_STATS_ATTN_IN},
-    {"attn_output", DW_STATS_ATTN_MIX}, {"ffn_gate", DW_STATS_FFN_IN}, {"ffn_up", DW_STATS_FFN_IN}, {"ffn_down", DW_STATS_FFN_NEURON}};
+    {"attn_q.weight", DW_STATS_ATTN_IN}, {"attn_k.weight", DW_STATS_ATTN_IN}, {"attn_v.weight", DW_STATS_ATTN_IN},
+    {"attn_qkv.weight", DW_STATS_ATTN_IN}, {"attn_output.weight", DW_STATS_ATTN_MIX}, {"ffn_gate.weight", DW_STATS_FFN_IN},
+    {"ffn_up.weight", DW_STATS_FFN_IN}, {"ffn_down.weight", DW_STATS_FFN_NEURON}};
 enum { N_READERS = sizeof readers / sizeof *readers };
 
 static int put_sums(dw_imatrix *im, const dw_gguf *g, const char *name, int n, const double *sums, uint64_t count, dw_err *err) {
@@ -224,7 +225,7 @@ int dw_imatrix_from_stats(dw_imatrix *im, const dw_stats *s, const dw_gguf *g, b
         const dw_stats_layer *w = &s->layer[l];
         for (int i = 0; i < N_READERS && !rc; i++) {
             const dw_stats_input k = readers[i].input;
-            snprintf(name, sizeof name, "blk.%d.%s.weight", l, readers[i].name);
+            snprintf(name, sizeof name, "blk.%d.%s", l, readers[i].name);
             if (w->n_input[k]) rc = put_sums(im, g, name, w->n_input[k], w->input_square[k], count, err);
         }
     }
@@ -242,11 +243,10 @@ static int take_sums(const dw_imatrix_entry *e, double *sums, int n, uint64_t n_
 
 /* Layer and input of an entry's matrix; false for names that no model here has. */
 static bool find_input(const dw_imatrix_entry *e, int *l, dw_stats_input *input) {
-    char matrix[32], expected[64];
-    if (sscanf(e->name, "blk.%d.%31[a-z_].weight", l, matrix) != 2) return false;
-    snprintf(expected, sizeof expected, "blk.%d.%s.weight", *l, matrix);
-    for (int i = 0; i < N_READERS && !strcmp(expected, e->name); i++)
-        if (!strcmp(readers[i].name, matrix)) return *input = readers[i].input, true;
+    const char *rest;
+    if ((*l = dw_layer_of(e->name, &rest)) < 0) return false;
+    for (int i = 0; i < N_READERS; i++)
+        if (!strcmp(readers[i].name, rest)) return *input = readers[i].input, true;
     return false;
 }
 
@@ -265,7 +265,7 @@ int dw_imatrix_to_stats(const dw_imatrix *im, dw_stats *s, dw_err *err) {
             if (take_sums(e, s->text_output_square, s->n_embd, n_tokens, err)) return -1;
             continue;
         }
-        if (!find_input(e, &l, &k) || l < 0 || l >= s->n_layer || !s->layer[l].n_input[k])
+        if (!find_input(e, &l, &k) || l >= s->n_layer || !s->layer[l].n_input[k])
             return dw_fail(err, "the imatrix is of another model: it has '%s', which this one lacks", e->name);
         if (take_sums(e, s->layer[l].text_square[k], s->layer[l].n_input[k], n_tokens, err)) return -1;
     }

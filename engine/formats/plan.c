@@ -4,6 +4,7 @@
  * within a small multiple of the text's size: neurons are kept as ranges, never listed. */
 #include "formats/plan.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -296,7 +297,7 @@ char *dw_plan_format(const dw_plan *p, size_t *size, dw_err *err) {
         fprintf(f, "%s\n", columns);
         for (int l = 0; l < p->n_layer; l++) put_layer(f, l, &p->layer[l]);
         for (size_t i = 0; i < p->n_text; i++)
-            fprintf(f, "# text   %s  sha256 %s  tokens %lu  blocks %s\n", p->text[i].name, p->text[i].sha256, p->text[i].n_tokens, p->text[i].blocks);
+            fprintf(f, "# text   %s  sha256 %s  tokens %" PRIu64 "  blocks %s\n", p->text[i].name, p->text[i].sha256, p->text[i].n_tokens, p->text[i].blocks);
         failed = ferror(f);
         failed |= fclose(f) != 0;
     }

@@ -12,8 +12,9 @@
  *
  * The first line says what it is.  A layer's width is the number of neurons that stay, `keep` names them: neurons and
  * ranges with both ends included, ascending.  Layers count from 0 and all are named, in order; `drop` removes a whole
- * one, and its width may be left out.  Fields are separated by tabs or spaces.  Of the comments, which stand anywhere, `model`, `metric`, `rate` and
- * `text` are understood; a text is one that the scores learnt from, `blocks` as the lineage wants them (tool.h). */
+ * one, and its width may be left out.  Fields are separated by tabs or spaces.  Of the comments, which stand anywhere,
+ * `model`, `metric`, `rate` and `text` are understood; a text is one that the scores learnt from, `blocks` as the lineage
+ * wants them (tool.h). */
 #ifndef DW_PLAN_H
 #define DW_PLAN_H
 

@@ -227,25 +227,6 @@ static bool texts_overlap(const dw_stats_text *a, const dw_stats_text *b) {
     return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows && b->first_window < a->first_window + a->n_windows;
 }
 
-static int by_file_and_window(const void *a, const void *b) {
-    const dw_stats_text *x = *(dw_stats_text *const *)a, *y = *(dw_stats_text *const *)b;
-    const int order = strcmp(x->sha256, y->sha256);
-    return order ? order : x->first_window - y->first_window;
-}
-
-bool dw_stats_overlap(const dw_stats *s, size_t *first, size_t *second) {
-    const dw_stats_text **sorted = dw_alloc(s->n_text, sizeof(dw_stats_text *), "texts", NULL);
-    bool found = false;
-    for (size_t t = 0; sorted && t < s->n_text; t++) sorted[t] = &s->text[t];
-    if (sorted) qsort(sorted, s->n_text, sizeof *sorted, by_file_and_window);
-    for (size_t t = 1; sorted && t < s->n_text && !found; t++) {
-        found = texts_overlap(sorted[t - 1], sorted[t]);
-        if (found) *first = (size_t)(sorted[t - 1] - s->text), *second = (size_t)(sorted[t] - s->text);
-    }
-    free(sorted);
-    return found;
-}
-
 static int check_same(const dw_stats *a, const dw_stats *b, dw_err *err) {
     if (strcmp(a->model_sha256, b->model_sha256))
         return dw_fail(err, "statistics of two models do not add up: sha256 %.12s and %.12s", a->model_sha256, b->model_sha256);

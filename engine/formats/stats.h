@@ -23,10 +23,7 @@
  * Bin b of a histogram holds values v with floor(2 log2 v) + 40 = b: half octaves from 2^-20 to 2^12; smaller ones (and
  * zero) are in bin 0, larger ones in the last.
  *
- * The HDF5 file stands behind a user block of 512 bytes: "deadwood stats 1\n", the SHA-256 of all bytes behind the block
- * in hex, "\n", zeros.  HDF5 libraries skip it.  The reader compares the hash before the HDF5 library sees a byte: that
- * library crashes on damaged files.  To change a file in Python, open it in h5py, close it, and put the hash of bytes
- * 512.. back; h5py.File(path, "w", userblock_size=512) makes a new one.
+ * The HDF5 file stands behind a user block with the line "deadwood stats 1\n" and a checksum (h5.h).
  *
  * Statistics made of an imatrix (collect --import-imatrix) hold input sums only: one text, count 0 everywhere in ffn
  * and influence, sums of squares as if n_tokens tokens had been seen. */
@@ -93,8 +90,6 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err); // whole o
  * windows of a text stand in both. */
 int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err);
 int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err); // whether it would be refused
-/* Two texts of one file whose windows overlap: true, and the first such pair. */
-bool dw_stats_overlap(const dw_stats *s, size_t *first, size_t *second);
 void dw_stats_total(dw_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts
 void dw_stats_release(dw_stats *s);
 

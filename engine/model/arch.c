@@ -16,7 +16,7 @@
 #include <string.h>
 
 // clang-format off
-const dw_arch dw_archs[] = {
+static const dw_arch archs[] = {
     /* name      transformers' classes                          neox   fused  qknorm freqs  differ tied */
     {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"},     false, false, false, true,  false, false},
     {"qwen2",   {"Qwen2ForCausalLM"},                           true,  false, false, false, false, false},
@@ -27,13 +27,13 @@ const dw_arch dw_archs[] = {
 // clang-format on
 
 const dw_arch *dw_arch_find(dw_str name) {
-    for (const dw_arch *a = dw_archs; a->name; a++)
+    for (const dw_arch *a = archs; a->name; a++)
         if (dw_str_is(name, a->name)) return a;
     return NULL;
 }
 
 const dw_arch *dw_arch_of_hf(const char *class_name) {
-    for (const dw_arch *a = dw_archs; a->name; a++)
+    for (const dw_arch *a = archs; a->name; a++)
         for (int i = 0; i < 3 && a->hf_class[i]; i++)
             if (!strcmp(a->hf_class[i], class_name)) return a;
     return NULL;

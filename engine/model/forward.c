@@ -8,7 +8,7 @@
 static void show(dw_session *s, const dw_tap_event *event, int ith) {
     if (s->tap.fn_thread) s->tap.fn_thread(s->tap.ctx, event, ith, dw_pool_size(s->pass.pool));
     else if (ith == 0) s->tap.fn(s->tap.ctx, event);
-    if (!s->tap.fn_thread || s->tap.in_step) dw_pool_barrier(s->pass.pool, ith);
+    if (!s->tap.fn_thread || s->tap.in_step) dw_pool_barrier(s->pass.pool);
 }
 
 static bool is_tapped(const dw_session *s, dw_tap_point point) { return s->tap.points >> point & 1; }
@@ -24,7 +24,7 @@ static void show_all(dw_session *s, dw_tap_point point, int l, const float *valu
 static void show_head(dw_session *s, int ith) {
     const int d = s->pass.net->hp.n_embd;
     if (!is_tapped(s, DW_TAP_HEAD_IN)) return;
-    dw_pool_barrier(s->pass.pool, ith); // rows of other threads
+    dw_pool_barrier(s->pass.pool); // rows of other threads
     for (int first = 0, end; first < s->n_wanted; first = end) {
         for (end = first + 1; end < s->n_wanted && s->wanted[end] == s->wanted[end - 1] + 1;) end++;
         const dw_tap_event event = {.point = DW_TAP_HEAD_IN, .layer = s->pass.net->hp.n_layer, .n_tokens = end - first, .n = d,
@@ -48,28 +48,28 @@ static void forward(void *session, int ith, int n) {
     const int d = net->hp.n_embd, n_layer = net->hp.n_layer;
 
     b->embed(p, ith, n);
-    dw_pool_barrier(p->pool, ith);
+    dw_pool_barrier(p->pool);
     for (int l = 0; l < n_layer; l++) {
         const dw_layer *w = &net->layer[l];
         show_all(s, DW_TAP_RESIDUAL, l, p->x, d, ith);
         if (w->n_head) {
             b->qkv(p, l, ith, n);
-            dw_pool_barrier(p->pool, ith);
+            dw_pool_barrier(p->pool);
             show_all(s, DW_TAP_ATTN_IN, l, p->h, d, ith);
             b->attend(p, l, ith, n);
-            dw_pool_barrier(p->pool, ith);
+            dw_pool_barrier(p->pool);
             show_all(s, DW_TAP_ATTN_MIX, l, p->mix, w->n_head * net->hp.head_dim, ith);
             b->attn_out(p, l, ith, n);
         }
         if (ith == 0) select_neurons(s, l); // nobody reads it before the barrier
-        dw_pool_barrier(p->pool, ith);
+        dw_pool_barrier(p->pool);
         b->ffn_neurons(p, l, ith, n);
-        dw_pool_barrier(p->pool, ith);
+        dw_pool_barrier(p->pool);
         show_all(s, DW_TAP_FFN_IN, l, p->h, d, ith);
         show_all(s, DW_TAP_FFN_GATE, l, p->gate, w->n_ff, ith);
         show_all(s, DW_TAP_FFN_NEURON, l, p->neuron, w->n_ff, ith);
         b->ffn_down(p, l, ith, n);
-        dw_pool_barrier(p->pool, ith);
+        dw_pool_barrier(p->pool);
     }
     show_all(s, DW_TAP_RESIDUAL, n_layer, p->x, d, ith);
     for (int i = ith; i < s->n_wanted; i += n)

@@ -17,7 +17,6 @@ typedef struct dw_arch {
     bool always_tied;         // no output.weight
 } dw_arch;
 
-extern const dw_arch dw_archs[]; // ends with name NULL
 const dw_arch *dw_arch_find(dw_str name);
 const dw_arch *dw_arch_of_hf(const char *class_name);
 

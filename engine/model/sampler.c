@@ -43,7 +43,7 @@ static int by_logit(const void *a, const void *b) {
     return x->id < y->id ? -1 : 1;
 }
 
-/* p = softmax of the first n logits at a temperature; returns their sum before normalization. */
+/* p = softmax of the first n logits at a temperature. */
 static void softmax(dw_sampler *s, int n, double temperature) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += s->p[i] = exp((s->list[i].logit - s->list[0].logit) / temperature);

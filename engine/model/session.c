@@ -160,7 +160,6 @@ int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
     return 0;
 }
 
-int dw_session_n_out(const dw_session *s) { return s->n_hidden; }
 int dw_session_n_past(const dw_session *s, int seq) { return s->n_past[seq]; }
 
 void dw_session_rewind(dw_session *s, int seq, int n_past) {

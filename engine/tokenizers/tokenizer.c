@@ -197,7 +197,7 @@ size_t dw_utf8_char(const char *s, size_t left) {
     const uint8_t *b = (const uint8_t *)s;
     if (b[0] < 0x80) return 1;
     const size_t n = b[0] >= 0xf0 ? 4 : b[0] >= 0xe0 ? 3 : 2;
-    if (n > left || !b[0] || !dw_is_utf8(s, n)) return 0;
+    if (n > left || !dw_is_utf8(s, n)) return 0;
     return n;
 }
 

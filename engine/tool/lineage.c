@@ -181,13 +181,6 @@ int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) 
     return 0;
 }
 
-int lineage_text(lineage *l, const char *name, const char sha256[65], const int32_t *ids, size_t n, dw_err *err) {
-    char *blocks = lineage_blocks(ids, n, err);
-    const int rc = blocks ? lineage_text_blocks(l, name, sha256, blocks, n, err) : -1;
-    free(blocks);
-    return rc;
-}
-
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
     /* json_dumps() loses pieces of the text when an allocation fails; a buffer of the right size needs none. */

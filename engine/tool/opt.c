@@ -448,27 +448,6 @@ char *opt_quoted(const char *text) {
     return quoted;
 }
 
-char *opt_value_text(const opt_row *row) {
-    size_t n, length = 1;
-    char **value = opt_values(row, &n);
-    if (!value) return NULL;
-    const bool is_list = !row->name || row->kind == OPT_TEXTS;
-    for (size_t i = 0; i < n && is_list; i++) {
-        char *quoted = opt_quoted(value[i]);
-        free(value[i]);
-        value[i] = quoted;
-    }
-    for (size_t i = 0; i < n; i++) length += strlen(value[i]) + 1;
-    char *text = tool_need(malloc(length), label(row)), *to = text;
-    *to = 0;
-    for (size_t i = 0; i < n; i++) {
-        to = stpcpy(stpcpy(to, i ? " " : ""), value[i]);
-        free(value[i]);
-    }
-    free(value);
-    return text;
-}
-
 const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
 
 dw_select tool_select(void) {
