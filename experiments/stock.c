@@ -1,7 +1,7 @@
 /* stock.c - prototypes, offsets and calls of llama.cpp's public C interface, as of release 0.5.0. */
 #include "experiments/stock.h"
 
-#include "formats/formats.h"
+#include "formats/imatrix.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -317,60 +317,11 @@ static int file_type(const char *name) {
     return -1;
 }
 
-typedef struct imatrix {
-    dw_gguf *gguf;
-    imatrix_entry *entry; // n and an end
-    size_t n;
-    char **name;
-    float **data;
-} imatrix;
-
-static void imatrix_release(imatrix *m) {
-    for (size_t i = 0; i < m->n; i++) {
-        free(m->name[i]);
-        free(m->data[i]);
-    }
-    free(m->entry);
-    free(m->name);
-    free(m->data);
-    dw_gguf_close(m->gguf);
-}
-
-/* Mean squares per column from the tensors NAME.in_sum2 (columns, 1) and NAME.counts (1, 1). */
-static int imatrix_add(imatrix *m, const dw_tensor *sums, dw_err *err) {
-    static const char suffix[] = ".in_sum2";
-    const size_t len = strlen(sums->name), n = sums->ne[0];
-    if (len <= strlen(suffix) || strcmp(sums->name + len - strlen(suffix), suffix)) return 0;
-    const int stem = (int)(len - strlen(suffix));
-    char *counts_name = dw_format(err, "%.*s.counts", stem, sums->name);
-    const dw_tensor *counts = counts_name ? dw_gguf_find_tensor(m->gguf, counts_name) : NULL;
-    free(counts_name);
-    if (!counts || counts->type->id != DW_F32 || sums->type->id != DW_F32 || sums->ne[1] != 1)
-        return dw_fail(err, "tensor '%s': not the sums of a dense matrix", sums->name);
-    float count;
-    memcpy(&count, counts->data, sizeof count);
-    char *name = dw_format(err, "%.*s", stem, sums->name);
-    float *data = dw_alloc(n, sizeof *data, "importances", err);
-    m->name[m->n] = name;
-    m->data[m->n] = data;
-    m->entry[m->n++] = (imatrix_entry){name, data, n};
-    if (!name || !data) return -1;
-    memcpy(data, sums->data, n * sizeof *data);
-    for (size_t i = 0; i < n; i++) data[i] = count > 0 ? data[i] / count : 1;
-    return 0;
-}
-
-static int imatrix_load(imatrix *m, const char *path, dw_err *err) {
-    m->gguf = dw_gguf_open(path, err);
-    if (!m->gguf) return -1;
-    const size_t n = dw_gguf_n_tensors(m->gguf);
-    m->entry = dw_alloc(n + 1, sizeof *m->entry, "importances", err);
-    m->name = dw_alloc(n + 1, sizeof *m->name, "importances", err);
-    m->data = dw_alloc(n + 1, sizeof *m->data, "importances", err);
-    if (!m->entry || !m->name || !m->data) return -1;
-    for (size_t i = 0; i < n; i++)
-        if (imatrix_add(m, dw_gguf_tensor(m->gguf, i), err)) return dw_fail_in(err, "'%s'", path);
-    return m->n ? 0 : dw_fail(err, "'%s' holds no importances (tensors NAME.in_sum2)", path);
+/* The library's view of importances, which it borrows; free(). */
+static imatrix_entry *list_importances(const dw_imatrix *im, dw_err *err) {
+    imatrix_entry *list = dw_alloc(im->n_entry + 1, sizeof *list, "importances", err);
+    for (size_t i = 0; list && i < im->n_entry; i++) list[i] = (imatrix_entry){im->entry[i].name, im->entry[i].mean, (size_t)im->entry[i].n};
+    return list;
 }
 
 int stock_quantize(stock *s, const char *in, const char *out, const char *type, const char *imatrix_path, int n_threads,
@@ -378,16 +329,18 @@ int stock_quantize(stock *s, const char *in, const char *out, const char *type, 
     const int number = file_type(type);
     if (number < 0) return dw_fail(err, "stock quantizes to no type '%s'; try Q4_K_M", type);
     if (!s->can_set) return dw_fail(err, "stock %s: where its quantizer's parameters are is not known", stock_version(s));
-    imatrix m = {0};
+    dw_imatrix im = {0};
+    imatrix_entry *list = NULL;
     int rc = -1;
-    if (imatrix_path && imatrix_load(&m, imatrix_path, err)) goto done;
+    if (imatrix_path && (dw_imatrix_read(&im, imatrix_path, err) || !(list = list_importances(&im, err)))) goto done;
     opaque_params p = s->lib.llama_model_quantize_default_params();
     set(&p, quant_n_threads, n_threads);
     set(&p, quant_type, number);
-    if (imatrix_path) set(&p, quant_imatrix, (int64_t)(intptr_t)m.entry);
+    if (list) set(&p, quant_imatrix, (int64_t)(intptr_t)list);
     s->last_error[0] = 0;
     rc = s->lib.llama_model_quantize(in, out, &p) ? dw_fail(err, "stock cannot quantize '%s' to %s: %s", in, type, why(s)) : 0;
 done:
-    imatrix_release(&m);
+    free(list);
+    dw_imatrix_release(&im);
     return rc;
 }
