@@ -91,16 +91,8 @@ typedef struct gating { // what is added, by layer
 
 static int check_stats(const inputs *in, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(in->model);
-    const dw_stats *s = &in->stats;
-    if (strcmp(s->model_sha256, in->model_sha256) != 0)
-        return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...); collect statistics of this one", o.stats,
-                       s->model_sha256, o.model, in->model_sha256);
-    if (s->n_layer != hp->n_layer || s->n_embd != hp->n_embd)
-        return dw_fail(err, "'%s' has %d layers of width %d, the model %d of %d", o.stats, s->n_layer, s->n_embd, hp->n_layer, hp->n_embd);
-    for (int l = 0; l < hp->n_layer; l++)
-        if (s->layer[l].n_ff != hp->n_ff[l])
-            return dw_fail(err, "'%s' has %d neurons in layer %d, the model %d", o.stats, s->layer[l].n_ff, l, hp->n_ff[l]);
-    return 0;
+    if (dw_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
+    return dw_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ? dw_fail_in(err, "'%s'", o.stats) : 0;
 }
 
 static bool any_blocks(const dw_model *m) {
@@ -168,7 +160,7 @@ static int choose_threshold(gating *g, const inputs *in, int l, dw_err *err) {
     return 0;
 }
 
-static void plan_down_t(gating *g, const inputs *in, int l) {
+static void choose_down_t(gating *g, const inputs *in, int l) {
     predict_down_t *t = &g->down_t[l];
     const dw_tensor *down = &in->model->net.layer[l].down;
     const bool from_source = in->source && down->type->block > 1;
@@ -178,13 +170,13 @@ static void plan_down_t(gating *g, const inputs *in, int l) {
     if (t->type != down->type) say("layer %2d: %zu values are no whole number of %s blocks; the transposed copy is %s", l, t->n_embd, down->type->name, t->type->name);
 }
 
-static int plan(gating *g, const inputs *in, dw_err *err) {
+static int decide(gating *g, const inputs *in, dw_err *err) {
     int n_dense = 0;
     const dw_gguf *gguf = dw_model_gguf(in->model);
     if (gating_init(g, in, err)) return -1;
     for (int l = 0; l < g->n_layer; l++) {
         if (choose_threshold(g, in, l, err)) return dw_fail_in(err, "layer %d", l);
-        plan_down_t(g, in, l);
+        choose_down_t(g, in, l);
         n_dense += g->dense[l];
     }
     for (size_t i = 0; i < dw_gguf_n_tensors(gguf); i++) g->parent_bytes += (double)dw_gguf_tensor(gguf, i)->n_bytes;
@@ -310,8 +302,8 @@ static void tell(const inputs *in, const gating *g) {
     else if (n_again)
         warn("transposed copies of %d layers are encoded again from what was encoded before: a relative RMSE of at most %.4f on top; 16 bits are the better source "
              "(--source)", n_again, worst);
-    say("%.1f MB of tensors, %.1f MB without the transposed copies; stock llama.cpp cannot load the file", (g->parent_bytes + g->added_bytes) * 1e-6,
-        g->parent_bytes * 1e-6);
+    say("%s of tensors, %s without the transposed copies; stock llama.cpp cannot load the file", show_bytes(g->parent_bytes + g->added_bytes).text,
+        show_bytes(g->parent_bytes).text);
 }
 
 /* Writes and compares.  A file that is not what it should be does not stay. */
@@ -327,7 +319,7 @@ static int make_file(const inputs *in, gating *g, dw_pool *pool, dw_err *err) {
     predict_tiles_free(tiles);
     if (rc) return -1;
     tell(in, g);
-    say("written and synced in %.2f s (%.2f GB/s), compared in %.2f s", t1 - t0, bytes * 1e-9 / (t1 - t0), dw_now() - t1);
+    say("written and synced in %.2f s (%s/s), compared in %.2f s", t1 - t0, show_bytes(bytes / (t1 - t0)).text, dw_now() - t1);
     return 0;
 }
 
@@ -345,7 +337,7 @@ int main(int argc, char **argv) {
     inputs in = {0};
     gating g = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
-    const int rc = pool && !open_inputs(&in, &err) && !plan(&g, &in, &err) ? make_file(&in, &g, pool, &err) : -1;
+    const int rc = pool && !open_inputs(&in, &err) && !decide(&g, &in, &err) ? make_file(&in, &g, pool, &err) : -1;
     gating_release(&g);
     close_inputs(&in);
     dw_pool_free(pool);

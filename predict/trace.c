@@ -61,19 +61,19 @@ typedef struct pass {
     size_t record, offset;               // where its rows stand in the journal
 } pass;
 
-typedef struct plan {
+typedef struct schedule {
     int *n_windows;                      // of each text of the command line
     size_t *text_of;                     // texts of the traces among those
     pass *pass;
     size_t n_pass, cap_pass, n_record;
-} plan;
+} schedule;
 
-static void release_plan(plan *p) {
+static void release_schedule(schedule *p) {
     free(p->n_windows), free(p->text_of), free(p->pass);
 }
 
 /* Windows in turn from all texts until the tokens are spent. */
-static int draw(plan *p, const calib_texts *texts, dw_err *err) {
+static int draw(schedule *p, const calib_texts *texts, dw_err *err) {
     const int per_window = o.n_ctx - o.skip;
     int left = o.n_tokens / per_window, n_before;
     if (!left) return dw_fail(err, "%d tokens are less than one window of %d; raise --tokens or lower -c", o.n_tokens, per_window);
@@ -87,7 +87,7 @@ static int draw(plan *p, const calib_texts *texts, dw_err *err) {
     return 0;
 }
 
-static int plan_text(plan *p, size_t text, int n_windows, size_t token_bytes, size_t *row, dw_err *err) {
+static int schedule_text(schedule *p, size_t text, int n_windows, size_t token_bytes, size_t *row, dw_err *err) {
     const int n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
     for (int w = 0, n; w < n_windows; w += n, p->n_record++) {
         n = smaller(n_seq, n_windows - w);
@@ -115,7 +115,7 @@ static int set_text(dw_stats_text *to, const calib_text *from, int n_windows, dw
 }
 
 /* Texts and rows of the traces, and the passes that give them. */
-static int make_plan(plan *p, traces *t, const calib_texts *texts, dw_err *err) {
+static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_err *err) {
     if (o.skip >= o.n_ctx) return dw_fail(err, "a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
     if (draw(p, texts, err)) return -1;
     t->text = dw_alloc(texts->n_text, sizeof *t->text, "texts", err);
@@ -126,7 +126,7 @@ static int make_plan(plan *p, traces *t, const calib_texts *texts, dw_err *err) 
         if (!p->n_windows[i]) continue;
         p->text_of[t->n_text] = i;
         if (set_text(&t->text[t->n_text++], &texts->text[i], p->n_windows[i], err) ||
-            plan_text(p, t->n_text - 1, p->n_windows[i], token_bytes, &t->n_tokens, err))
+            schedule_text(p, t->n_text - 1, p->n_windows[i], token_bytes, &t->n_tokens, err))
             return -1;
     }
     if (t->n_text < texts->n_text) warn("%zu of %zu texts get no window; raise --tokens", texts->n_text - t->n_text, texts->n_text);
@@ -241,7 +241,7 @@ typedef struct run {
     dw_session *session;
     calib_texts texts;
     traces t;
-    plan plan;
+    schedule schedule;
     tracer c;
     journal *j;
     int32_t *token, *seq, *pos, *window;
@@ -249,7 +249,7 @@ typedef struct run {
 } run;
 
 static int eval(run *r, const pass *p, dw_err *err) {
-    const calib_text *text = &r->texts.text[r->plan.text_of[p->text]];
+    const calib_text *text = &r->texts.text[r->schedule.text_of[p->text]];
     int n = 0;
     r->c.n_row = 0;
     for (int i = 0; i < p->n_windows; i++) {
@@ -272,14 +272,14 @@ static int eval(run *r, const pass *p, dw_err *err) {
 
 static size_t record_bytes(const run *r, size_t record) {
     size_t n = 0;
-    for (size_t i = 0; i < r->plan.n_pass; i++)
-        if (r->plan.pass[i].record == record) n += r->plan.pass[i].n_rows * traces_token_bytes(&r->t);
+    for (size_t i = 0; i < r->schedule.n_pass; i++)
+        if (r->schedule.pass[i].record == record) n += r->schedule.pass[i].n_rows * traces_token_bytes(&r->t);
     return n;
 }
 
 /* Evaluates what the journal lacks. */
 static int fill_journal(run *r, dw_err *err) {
-    const plan *p = &r->plan;
+    const schedule *p = &r->schedule;
     int rc = 0;
     for (size_t i = 0; i < p->n_pass && !rc; i++) {
         const bool begins = !i || p->pass[i - 1].record < p->pass[i].record, ends = i + 1 == p->n_pass || p->pass[i + 1].record > p->pass[i].record;
@@ -291,8 +291,8 @@ static int fill_journal(run *r, dw_err *err) {
 
 static size_t rows_finished(const run *r) {
     size_t n = 0;
-    for (size_t i = 0; i < r->plan.n_pass; i++)
-        if (r->plan.pass[i].record < journal_n_records(r->j)) n += r->plan.pass[i].n_rows;
+    for (size_t i = 0; i < r->schedule.n_pass; i++)
+        if (r->schedule.pass[i].record < journal_n_records(r->j)) n += r->schedule.pass[i].n_rows;
     return n;
 }
 
@@ -308,7 +308,7 @@ static int copy_rows(void *ctx, int layer, traces_part part, size_t first, size_
     run *r = ctx;
     const size_t row_bytes = traces_row_bytes(&r->t, layer, part), before = bytes_before(&r->t, layer, part);
     size_t size;
-    for (const pass *p = r->plan.pass; p < r->plan.pass + r->plan.n_pass; p++) {
+    for (const pass *p = r->schedule.pass; p < r->schedule.pass + r->schedule.n_pass; p++) {
         const size_t from = p->row > first ? p->row : first, end = p->row + p->n_rows < first + n ? p->row + p->n_rows : first + n;
         if (from >= end) continue;
         const uint8_t *record = journal_record(r->j, p->record, &size, err);
@@ -335,7 +335,7 @@ static int check_journal(run *r, const char *path, dw_err *err) {
     size_t size;
     for (size_t i = 0; i < journal_n_records(r->j); i++) {
         if (!journal_record(r->j, i, &size, err)) return -1;
-        if (i >= r->plan.n_record || size != record_bytes(r, i)) return dw_fail(err, "'%s' does not fit this run; remove it", path);
+        if (i >= r->schedule.n_record || size != record_bytes(r, i)) return dw_fail(err, "'%s' does not fit this run; remove it", path);
     }
     return 0;
 }
@@ -410,7 +410,7 @@ static void close_run(run *r) {
     for (int l = 0; r->c.weight && l < r->t.n_layer; l++) free(r->c.weight[l]);
     free(r->c.weight), free(r->c.row), free(r->c.buffer), free(r->c.open), free(r->c.mass);
     free(r->token), free(r->seq), free(r->pos), free(r->window);
-    release_plan(&r->plan);
+    release_schedule(&r->schedule);
     traces_release(&r->t);
     calib_release(&r->texts);
     dw_pool_free(r->pool);
@@ -421,10 +421,10 @@ static int prepare(run *r, dw_err *err) {
     r->pool = dw_pool_new(tool.threads, err);
     r->model = r->pool ? dw_model_open(o.model, err) : NULL;
     if (!r->model || make_header(&r->t, r->model, err) || calib_read(&r->texts, r->model, &o.texts, o.windows, o.n_ctx, 0, err) ||
-        make_plan(&r->plan, &r->t, &r->texts, err))
+        make_schedule(&r->schedule, &r->t, &r->texts, err))
         return -1;
-    say("%zu tokens of %zu text%s: at most %.3f GB, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text, plural((double)r->t.n_text),
-        (double)(r->t.n_tokens * traces_token_bytes(&r->t)) * 1e-9, o.out);
+    say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text, plural((double)r->t.n_text),
+        show_bytes((double)(r->t.n_tokens * traces_token_bytes(&r->t))).text, o.out);
     return make_tracer(r, err) || make_session(r, err) || open_journal(r, err) ? -1 : 0;
 }
 

@@ -472,9 +472,7 @@ static int run_texts(dw_stats *sum, bool has_parts, dw_model *m, const char *mod
 }
 
 static int read_part(dw_stats *s, const char *path, const char *model_sha256, dw_err *err) {
-    if (dw_stats_read(s, path, err)) return -1;
-    if (!strcmp(s->model_sha256, model_sha256)) return 0;
-    return dw_fail(err, "statistics '%s' are of another model: sha256 %.12s, '%s' has %.12s; collect statistics of this one", path, s->model_sha256, o.model, model_sha256);
+    return dw_stats_read(s, path, err) || dw_stats_check_model(s, path, o.model, model_sha256, err) ? -1 : 0;
 }
 
 static int add_parts(dw_stats *sum, const char *model_sha256, dw_err *err) {

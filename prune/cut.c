@@ -79,13 +79,8 @@ static int open_inputs(inputs *in, dw_err *err) {
     const double t0 = dw_now();
     if (dw_sha256_file(o.model, in->model_sha256, err)) return -1;
     in->hash_seconds = dw_now() - t0;
-    if (!in->plan.model_sha256[0]) {
-        warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
-    } else if (strcmp(in->plan.model_sha256, in->model_sha256) != 0) {
-        return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", o.plan,
-                       in->plan.model_sha256, o.model, in->model_sha256);
-    }
-    return 0;
+    if (!in->plan.model_sha256[0]) warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
+    return dw_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err);
 }
 
 static void close_inputs(inputs *in) {
@@ -110,10 +105,7 @@ static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err) || stamp_plan(l, &in->plan, err) ? -1 : 0;
     if (!rc && o.source) rc = lineage_input(l, o.source, err);
-    for (size_t i = 0; i < in->plan.n_text && !rc; i++) {
-        const dw_plan_text *t = &in->plan.text[i];
-        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
-    }
+    if (!rc) rc = lineage_plan_texts(l, in->plan.text, in->plan.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;

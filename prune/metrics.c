@@ -159,15 +159,7 @@ void prune_scorer_release(prune_scorer *s) {
 
 static int check_stats(const prune_scorer *s, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
-    if (s->stats->n_layer != hp->n_layer) return dw_fail(err, "the statistics have %d layers, the model %d", s->stats->n_layer, hp->n_layer);
-    for (int l = 0; l < hp->n_layer; l++) {
-        const dw_stats_layer *layer = &s->stats->layer[l];
-        if (layer->n_ff != hp->n_ff[l]) return dw_fail(err, "layer %d: the statistics have %d neurons, the model %d", l, layer->n_ff, hp->n_ff[l]);
-        for (size_t t = 0; t < s->stats->n_text; t++)
-            if (!layer->count[t])
-                return dw_fail(err, "layer %d: the statistics hold no neurons of text '%s' (those of an imatrix have none); collect them from texts", l, s->stats->text[t].name);
-    }
-    return s->stats->n_text ? 0 : dw_fail(err, "the statistics hold no text");
+    return dw_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_stats_check_neurons(s->stats, err) ? -1 : 0;
 }
 
 /* Scores of one layer's neurons, added up in groups. */

@@ -87,16 +87,13 @@ typedef struct inputs {
     double *influence; // (n_layer), NULL without statistics
 } inputs;
 
-
 /* ---- inputs ------------------------------------------------------------------------------------------------- */
 
 static int read_stats(inputs *in, dw_err *err) {
     if (!o.stats) return 0;
     if (dw_stats_read(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
-    if (strcmp(in->stats.model_sha256, in->model_sha256) != 0)
-        return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...); collect statistics of this one", o.stats, in->stats.model_sha256, o.model, in->model_sha256);
-    return dw_sha256_file(o.stats, in->stats_sha256, err);
+    return dw_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err) || dw_sha256_file(o.stats, in->stats_sha256, err) ? -1 : 0;
 }
 
 static size_t lineage_bytes(const inputs *in) {
@@ -127,7 +124,7 @@ static void close_inputs(inputs *in) {
 /* ---- layers to drop ------------------------------------------------------------------------------------------ */
 
 static int measure_influence(inputs *in, dw_err *err) {
-    if (in->stats.n_layer != in->hp->n_layer) return dw_fail(err, "the statistics have %d layers, the model %d", in->stats.n_layer, in->hp->n_layer);
+    if (dw_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err)) return -1;
     in->influence = dw_alloc((size_t)in->hp->n_layer, sizeof *in->influence, "block influence", err);
     for (int l = 0; in->influence && l < in->hp->n_layer; l++) {
         const dw_stats_layer *layer = &in->stats.layer[l];

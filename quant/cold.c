@@ -130,20 +130,6 @@ static int split_by_score(quant_cold *c, int l, const double *score, int n_ff, i
     return rc;
 }
 
-static int check_stats(const dw_stats *s, const dw_model *m, dw_err *err) {
-    const dw_hparams *hp = &m->net.hp;
-    if (s->n_layer != hp->n_layer) return dw_fail(err, "the statistics have %d layers, the model %d", s->n_layer, hp->n_layer);
-    for (int l = 0; l < hp->n_layer; l++) {
-        if (s->layer[l].n_ff != hp->n_ff[l])
-            return dw_fail(err, "layer %d: the statistics have %d neurons, the model %d; collect them from this model", l, s->layer[l].n_ff, hp->n_ff[l]);
-        for (size_t t = 0; t < s->n_text; t++)
-            if (!s->layer[l].count[t])
-                return dw_fail(err, "layer %d: the statistics hold no neurons of text '%s' (those of an imatrix have none); collect them from texts", l,
-                               s->text[t].name);
-    }
-    return s->n_text ? 0 : dw_fail(err, "the statistics hold no text");
-}
-
 static int split_layer(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, int l, dw_err *err) {
     const int n_ff = m->net.hp.n_ff[l], hot_multiple = o->hot_multiple[l] > DW_HOT_MULTIPLE ? o->hot_multiple[l] : DW_HOT_MULTIPLE;
     const int n_cold = cold_width(n_ff, o->rate, hot_multiple, o->cold_multiple);
@@ -157,7 +143,8 @@ static int split_layer(quant_cold *c, const dw_model *m, const dw_stats *s, cons
 }
 
 int quant_cold_by_rate(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, dw_err *err) {
-    int rc = begin(c, m, err) || check_stats(s, m, err) ? -1 : 0;
+    const dw_hparams *hp = &m->net.hp;
+    int rc = begin(c, m, err) || dw_stats_check_shape(s, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_stats_check_neurons(s, err) ? -1 : 0;
     for (int l = 0; l < c->n_layer && !rc; l++) rc = split_layer(c, m, s, o, l, err);
     return end(c, m, rc);
 }

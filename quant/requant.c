@@ -181,10 +181,7 @@ static int layer_of(const char *name, const char **part) {
 static int read_plan(choice *c, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     if (dw_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
-    if (c->plan.model_sha256[0] && strcmp(c->plan.model_sha256, c->sha256) != 0)
-        return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", o.hot,
-                       c->plan.model_sha256, o.model, c->sha256);
-    return quant_cold_by_plan(&c->cold, m, &c->plan, err);
+    return dw_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err) ? -1 : quant_cold_by_plan(&c->cold, m, &c->plan, err);
 }
 
 /* Which neurons are cold.  to: the type of each tensor, NULL where it stays. */
@@ -360,10 +357,7 @@ static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *e
     if (!rc && o.recipe) rc = lineage_input(l, o.recipe, err);
     if (!rc && o.weights) rc = lineage_input(l, o.weights, err);
     if (!rc && o.hot) rc = lineage_input(l, o.hot, err);
-    for (size_t i = 0; i < c->plan.n_text && !rc; i++) {
-        const dw_plan_text *t = &c->plan.text[i];
-        rc = lineage_text_blocks(l, t->name, t->sha256, t->blocks, t->n_tokens, err);
-    }
+    if (!rc) rc = lineage_plan_texts(l, c->plan.text, c->plan.n_text, err);
     if (!rc) rc = lineage_texts(l, c->weights.stats.text, c->weights.stats.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);

@@ -254,6 +254,12 @@ int dw_plan_read(dw_plan *p, const char *path, const int *n_ff, int n_layer, dw_
     return rc;
 }
 
+int dw_plan_check_model(const dw_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err) {
+    if (!p->model_sha256[0] || !strcmp(p->model_sha256, sha256)) return 0;
+    return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", path,
+                   p->model_sha256, model, sha256);
+}
+
 void dw_plan_release(dw_plan *p) {
     for (int l = 0; l < p->n_layer; l++) free(p->layer[l].span);
     for (size_t i = 0; i < p->n_text; i++) {

@@ -55,6 +55,9 @@ int dw_plan_read(dw_plan *p, const char *path, const int *n_ff, int n_layer, dw_
 /* The same of text in memory; `name` stands for the path in errors. */
 int dw_plan_parse(dw_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err);
 
+/* Refused when the plan says that it is for another file than `model` with this hash. */
+int dw_plan_check_model(const dw_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err);
+
 /* The file's text, free(); written from comment, layers and texts only. */
 char *dw_plan_format(const dw_plan *p, size_t *size, dw_err *err);
 int dw_plan_write(const dw_plan *p, const char *path, dw_err *err);

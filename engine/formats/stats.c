@@ -208,6 +208,12 @@ uint64_t dw_stats_n_tokens(const dw_stats *s) {
     return n;
 }
 
+int dw_stats_check_model(const dw_stats *s, const char *path, const char *model, const char sha256[65], dw_err *err) {
+    if (!strcmp(s->model_sha256, sha256)) return 0;
+    return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...); collect statistics of this one", path,
+                   s->model_sha256, model, sha256);
+}
+
 int dw_stats_check_shape(const dw_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err) {
     if (s->n_layer != n_layer || s->n_embd != n_embd)
         return dw_fail(err, "the statistics have %d layers of width %d, the model %d of %d; collect them from this model", s->n_layer, s->n_embd, n_layer, n_embd);
@@ -221,6 +227,15 @@ int dw_stats_n_windows(const dw_stats *s) {
     int n = 0;
     for (size_t t = 0; t < s->n_text; t++) n += s->text[t].n_windows;
     return n;
+}
+
+int dw_stats_check_neurons(const dw_stats *s, dw_err *err) {
+    for (int l = 0; l < s->n_layer; l++)
+        for (size_t t = 0; t < s->n_text; t++)
+            if (!s->layer[l].count[t])
+                return dw_fail(err, "layer %d: the statistics hold no neurons of text '%s' (those of an imatrix have none); collect them from texts", l,
+                               s->text[t].name);
+    return s->n_text ? 0 : dw_fail(err, "the statistics hold no text");
 }
 
 static bool texts_overlap(const dw_stats_text *a, const dw_stats_text *b) {

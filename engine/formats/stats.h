@@ -93,8 +93,11 @@ int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err); // whet
 void dw_stats_total(dw_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts
 void dw_stats_release(dw_stats *s);
 
-/* Whether they fit a model of n_layer layers of n_ff[l] neurons and width n_embd. */
+/* Refused, with the advice to collect anew: statistics of another file than `model` with this hash; of another shape than
+ * n_layer layers of n_ff[l] neurons and width n_embd; without neurons in a text, as those of an imatrix are. */
+int dw_stats_check_model(const dw_stats *s, const char *path, const char *model, const char sha256[65], dw_err *err);
 int dw_stats_check_shape(const dw_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err);
+int dw_stats_check_neurons(const dw_stats *s, dw_err *err);
 
 /* Over all texts. */
 uint64_t dw_stats_n_tokens(const dw_stats *s);

@@ -1,4 +1,5 @@
 /* lineage.c - stamps into a model file how it came to be, and reads it back. */
+#include "formats/plan.h"
 #include "formats/stats.h"
 #include "tool/tool_own.h"
 
@@ -176,6 +177,12 @@ int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], con
 }
 
 int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
+    return 0;
+}
+
+int lineage_plan_texts(lineage *l, const dw_plan_text *text, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++)
         if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
     return 0;
