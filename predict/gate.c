@@ -61,13 +61,12 @@ static const char about[] =
 
 /* The help lists the table's formulas. */
 static void write_about(void) {
-    char *text = dw_format(NULL, "%s", about);
-    for (const predict_rule *r = predict_rules; r->name && text; r++) {
-        char *longer = dw_format(NULL, "%s  %s: %s; groups of %s (%s)\n", text, r->name, r->formula, r->groups, r->source);
-        free(text);
-        text = longer;
-    }
-    if (!text) die("out of memory: the help");
+    char *text = NULL;
+    dw_err err = {0};
+    dw_append(&text, &err, "%s", about);
+    for (const predict_rule *r = predict_rules; r->name; r++)
+        dw_append(&text, &err, "  %s: %s; groups of %s (%s)\n", r->name, r->formula, r->groups, r->source);
+    if (err.text[0]) die_err(&err);
     program.about = text;
 }
 

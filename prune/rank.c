@@ -57,21 +57,29 @@ static const char about[] =
     "\n"
     "Kept widths are multiples, so that formats and kernels can hold them; a multiple of 1 needs a down matrix in 16 or 32 bits.  With groups "
     "the least common multiple of both counts.  The rate counts neurons of layers that stay.  --bytes never exceeds the size, and "
-    "supposes that no tensor changes its type.  --allocate global needs a metric whose scores compare across layers: energy, flap.\n"
+    "supposes that no tensor changes its type.  --allocate global needs a metric whose scores compare across layers: %s.\n"
     "\n"
     "--drop-layers goes by block influence, 1 - mean cosine of the residual before and behind a layer (Men et al. 2024, arXiv 2403.03853).\n"
     "\n"
     "metrics:\n";
 
+/* "energy, flap": the metrics whose scores compare across layers; free(). */
+static char *names_across(dw_err *err) {
+    char *names = NULL;
+    for (const prune_metric *m = prune_metrics; m->name; m++)
+        if (m->across_layers) dw_append(&names, err, "%s%s", names ? ", " : "", m->name);
+    return names;
+}
+
 /* The help lists the table's formulas. */
 static void write_about(void) {
-    char *text = dw_format(NULL, "%s", about);
-    for (const prune_metric *m = prune_metrics; m->name && text; m++) {
-        char *longer = dw_format(NULL, "%s  %s: %s (%s)\n", text, m->name, m->formula, m->source);
-        free(text);
-        text = longer;
-    }
-    if (!text) die("out of memory: the help");
+    char *text = NULL, *across;
+    dw_err err = {0};
+    across = names_across(&err);
+    dw_append(&text, &err, about, across ? across : "");
+    for (const prune_metric *m = prune_metrics; m->name; m++) dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
+    free(across);
+    if (err.text[0]) die_err(&err);
     program.about = text;
 }
 
@@ -194,26 +202,16 @@ static int choose_widths(prune_task *t, const prune_allocator *allocator, double
 
 /* ---- the plan -------------------------------------------------------------------------------------------------- */
 
-/* Appends a line to a comment that grows. */
-static int add_line(char **comment, dw_err *err, char *line) {
-    char *longer = line ? dw_format(err, "%s%s\n", *comment ? *comment : "", line) : NULL;
-    free(line);
-    if (!longer) return -1;
-    free(*comment);
-    *comment = longer;
-    return 0;
-}
-
 static int describe(dw_plan *p, const inputs *in, const prune_task *t, const prune_metric *metric, double wanted, dw_err *err) {
-    int rc = add_line(&p->comment, err, dw_format(err, "model  %s  sha256 %s", dw_base_name(o.model), in->model_sha256));
-    if (!rc && o.stats) rc = add_line(&p->comment, err, dw_format(err, "stats  %s  sha256 %s", dw_base_name(o.stats), in->stats_sha256));
+    int rc = dw_append(&p->comment, err, "model  %s  sha256 %s\n", dw_base_name(o.model), in->model_sha256);
+    if (!rc && o.stats) rc = dw_append(&p->comment, err, "stats  %s  sha256 %s\n", dw_base_name(o.stats), in->stats_sha256);
     if (!rc)
-        rc = add_line(&p->comment, err, dw_format(err, "metric %s (%s; %s), group %d, allocate %s, seed %d", metric->name, metric->formula, metric->source, t->group, o.allocate, o.seed));
-    if (!rc) rc = add_line(&p->comment, err, dw_format(err, "rate   wanted %.4f, reached %.4f", wanted, p->rate_reached));
-    if (!rc) rc = add_line(&p->comment, err, dw_format(err, "widths are multiples of %d", t->unit));
-    if (!rc && o.bytes) rc = add_line(&p->comment, err, dw_format(err, "bytes  at most %zu", o.bytes));
+        rc = dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name, metric->formula, metric->source, t->group, o.allocate, o.seed);
+    if (!rc) rc = dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached);
+    if (!rc) rc = dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit);
+    if (!rc && o.bytes) rc = dw_append(&p->comment, err, "bytes  at most %zu\n", o.bytes);
     for (int l = 0; l < p->n_layer && !rc; l++)
-        if (in->drop[l]) rc = add_line(&p->comment, err, dw_format(err, "layer %d is dropped, block influence %.6f", l, in->influence[l]));
+        if (in->drop[l]) rc = dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]);
     return rc;
 }
 
@@ -381,8 +379,9 @@ static int compare(inputs *in, dw_err *err) {
 
 static void check_metric(const prune_metric *metric, const prune_allocator *allocator) {
     if (metric->needs_stats && !o.stats) die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
-    if (allocator->across_layers && !metric->across_layers)
-        die_usage("scores of metric '%s' do not compare across layers, as --allocate %s needs; energy and flap do", metric->name, allocator->name);
+    if (!allocator->across_layers || metric->across_layers) return;
+    char *across = names_across(NULL);
+    die_usage("scores of metric '%s' do not compare across layers, as --allocate %s needs; these do: %s", metric->name, allocator->name, across ? across : "");
 }
 
 static void check_options(void) {

@@ -101,7 +101,7 @@ const quant_method quant_methods[] = {
     {"rtn",    "each value to its nearest code; scales by the format's own search, weighted by importances where given",
                "llama.cpp, ggml-quants.c", .encode = encode_rtn},
     {"affine", "s q + o in groups of 64, s and o in BF16, the step moved so that zero is on the grid",
-               "MLX, mlx/ops.cpp (affine quantize)", 2, 4, GROUP, 32, DW_Q4_1, encode_affine},
+               "MLX, affine quantize of mlx/ops.cpp", 2, 4, GROUP, 32, DW_Q4_1, encode_affine},
     {"minmax", "s q + o in groups of 64, s and o in BF16, from the least to the largest weight",
                "plain min-max rounding", 2, 4, GROUP, 32, DW_Q4_1, encode_minmax},
     {0},

@@ -41,29 +41,10 @@ static const opt_row rows[] = {
     {"lossy-twice", 0, OPT_FLAG, 0, &o.lossy_twice, NULL, NULL, "round tensors again that are quantized already"},
     OPT_COMMON, {0}};
 
-static const opt_program program = {
+static opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
     .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [-s STATS] [--cold-type T --cold-rate R]",
-    .about = "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
-             "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
-             "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"
-             "a regular expression, `keep` keeps, # begins a comment.  Vectors and norms are copied, and so are tensors\n"
-             "that have their type already.\n"
-             "\n"
-             "affine2 to affine4 are MLX's rounding in groups of 64 with a scale and an offset in BF16, minmax2 to minmax4\n"
-             "the same without moving the step.  Both are kept in Q4_1 blocks: the file is larger than the method's own\n"
-             "bits, which it records.\n"
-             "\n"
-             "With -s the block formats' errors are weighed by the mean square of each input column, as stock's quantizer does\n"
-             "with an importance matrix; Q8_0, affine and minmax know no weights.\n"
-             "\n"
-             "--cold-type keeps all neurons, but those that matter least in fewer bits: a layer's FFN is stored in two parts\n"
-             "and run as one.  How many are cold goes in steps that the types' blocks allow.  Stock llama.cpp cannot load such\n"
-             "files; formats/cold.h describes them.\n"
-             "\n"
-             "A tensor that is quantized already is refused, because a second rounding comes on top of the first;\n"
-             "--lossy-twice does it all the same.",
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
                "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
                "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe\n"
@@ -72,6 +53,41 @@ static const opt_program program = {
                "deadwood requant -m mini.gguf -o mini-hot.gguf --hot hot.tsv --cold-type Q2_K",
     .rows = rows};
 // clang-format on
+
+static const char about[] =
+    "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
+    "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
+    "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"
+    "a regular expression, `keep` keeps, # begins a comment.  Vectors and norms are copied, and so are tensors\n"
+    "that have their type already.\n"
+    "\n"
+    "affine2 to affine4 and minmax2 to minmax4 are kept in Q4_1 blocks: the file is larger than the method's own\n"
+    "bits, which it records.\n"
+    "\n"
+    "With -s the block formats' errors are weighed by the mean square of each input column, as stock's quantizer does\n"
+    "with an importance matrix; Q8_0, affine and minmax know no weights.\n"
+    "\n"
+    "--cold-type keeps all neurons, but those that matter least in fewer bits: a layer's FFN is stored in two parts\n"
+    "and run as one.  How many are cold goes in steps that the types' blocks allow.  Stock llama.cpp cannot load such\n"
+    "files; formats/cold.h describes them.\n"
+    "\n"
+    "A tensor that is quantized already is refused, because a second rounding comes on top of the first;\n"
+    "--lossy-twice does it all the same.\n"
+    "\n"
+    "ways of rounding:\n";
+
+/* The help lists the table's formulas. */
+static void write_about(void) {
+    char *text = NULL;
+    dw_err err = {0};
+    dw_append(&text, &err, "%s", about);
+    for (const quant_method *m = quant_methods; m->name; m++) {
+        if (m->max_bits) dw_append(&text, &err, "  %s%d to %s%d: %s (%s)\n", m->name, m->min_bits, m->name, m->max_bits, m->formula, m->source);
+        else dw_append(&text, &err, "  block formats: %s (%s)\n", m->formula, m->source);
+    }
+    if (err.text[0]) die_err(&err);
+    program.about = text;
+}
 
 /* ---- what every tensor becomes --------------------------------------------------------------------------------- */
 
@@ -569,6 +585,7 @@ static void check_usage(void) {
 
 int main(int argc, char **argv) {
     quant_types_init();
+    write_about();
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};

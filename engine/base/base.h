@@ -39,6 +39,9 @@ int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const ch
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
 
+/* Puts formatted text behind *text (NULL: nothing yet), which is free()d; unchanged on failure. */
+int dw_append(char **text, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Places in one block, found by the code that also counts them: with base NULL nothing is placed, `used` is what it takes.
  * Products must be known to stay small. */
 typedef struct dw_layout {

@@ -46,17 +46,31 @@ char *dw_strdup(const char *text, dw_err *err) {
     return copy ? memcpy(copy, text, n) : NULL;
 }
 
+static char *format_list(dw_err *err, const char *format, va_list args) {
+    char *text = NULL;
+    if (vasprintf(&text, format, args) >= 0) return text;
+    dw_fail(err, "out of memory: a string");
+    return NULL;
+}
+
 char *dw_format(dw_err *err, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    char *text = NULL;
-    const int n = vasprintf(&text, format, args);
+    char *text = format_list(err, format, args);
     va_end(args);
-    if (n < 0) {
-        dw_fail(err, "out of memory: a string");
-        return NULL;
-    }
     return text;
+}
+
+int dw_append(char **text, dw_err *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    char *more = format_list(err, format, args), *longer = more && *text ? dw_format(err, "%s%s", *text, more) : more;
+    va_end(args);
+    if (longer != more) free(more);
+    if (!longer) return -1;
+    free(*text);
+    *text = longer;
+    return 0;
 }
 
 const uint8_t *dw_cursor_take(dw_cursor *c, size_t n) {
