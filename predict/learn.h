@@ -1,14 +1,16 @@
 /* learn.h - trains the predictor of one layer and judges it beside its rivals.
  *
- * Training begins at the linear rival's map, so that the network starts where a closed form ends: batches in a random order, Adam with a rate that falls linearly to zero over the epochs; after each epoch the loss
- * on the choosing part; the best epoch's parameters count, and when three epochs have not bettered it, training ends.  Then the
- * standardization is folded into A and a, A and B are rounded to F16, and only then the operating point is sought: the
- * threshold for which the choosing part has the wanted recall, or the wanted part of the mass that the gate itself captures.
- * It is subtracted from b, so that a group is open at a score of 0 or more.
+ * Training begins at the linear rival's map, so that the network starts where a closed form ends: batches in a random
+ * order, Adam with a rate that falls linearly to zero over the epochs; after each epoch the loss on the choosing part; the
+ * best epoch's parameters count, and when three epochs have not bettered it, training ends.  Then the standardization is
+ * folded into A and a, A and B are rounded to F16, and only then the operating point is sought: the threshold for which the
+ * choosing part has the wanted recall, or the wanted part of the mass that the gate itself captures.  It is subtracted from
+ * b, so that a group is open at a score of 0 or more.
  *
  * Judged on the held-out part, each beside the gate's own decisions:
  *   predictor  the network
- *   static     always the same groups, as many as the predictor opens on average: those of most mass on the training part
+ *   static     always the same groups, as many as the predictor opens on average: those of most mass on the training part;
+ *              what cutting would give
  *   linear     reduced-rank ridge regression (ridge.h) of the same rank, at a threshold that opens as many groups as the
  *              predictor on the choosing part
  *   never      always closed: what accuracy is worth */
@@ -25,7 +27,7 @@ extern const char *const learn_method_names[LEARN_N_METHODS];
 typedef struct learn_options {
     int rank, n_epochs, n_batch;
     double rate;             // of Adam
-    double positive_weight;  // of open groups, closed ones having 1; 0: 1 / (p + 0.005), p being the layer's open share
+    double positive_weight;  // w+ of network.h, w- being 1; 0: by the layer's open share
     double recall, mass;     // wanted on the choosing part: recall, or, where it is 0, mass as a part of the gate's
     uint64_t seed;
     void (*on_epoch)(void *ctx, int n_epochs); // done: one, and at an early end the rest

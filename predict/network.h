@@ -3,10 +3,10 @@
  *   score = B relu(A x + a) + b     A (rank, n_in), a (rank), B (n_out, rank), b (n_out); open where score >= 0
  *
  * Loss of a token: the mean over groups of binary cross-entropy with weights,
- *   w+ y ln(1 + e^-s) + w- (1 - y) ln(1 + e^s),       so dloss/ds = w(y) (sigmoid(s) - y)
- * (the low-rank predictors of Liu et al. 2023, Deja Vu, arXiv 2310.17157, with weights 1 and p + 0.005 at a base rate p).
- * Training is Adam with decoupled weight decay (Kingma & Ba 2015; Loshchilov & Hutter 2019).  Products are OpenBLAS's sgemm
- * with one thread, so that the same seed gives the same bits whatever else runs.  Matrices are row-major F32. */
+ *   w+ y ln(1 + e^-s) + w- (1 - y) ln(1 + e^s),       so dloss/ds = w(y) (sigmoid(s) - y),
+ * y the gate's decision; by default w+ = 1 / (p + 0.005) and w- = 1 at an open share p, as in Deja Vu.  Training is Adam
+ * with decoupled weight decay (Kingma & Ba 2015; Loshchilov & Hutter 2019).  Products are OpenBLAS's sgemm with one thread,
+ * so that the same seed gives the same bits whatever else runs.  Matrices are row-major F32. */
 #ifndef NETWORK_H
 #define NETWORK_H
 

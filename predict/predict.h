@@ -16,22 +16,9 @@
  * t is the quantile of the value over calibration texts at which the share of open neurons is the wanted activity.  The
  * gate matrix is read whole; up and the transposed copy of down are read where a group is open.
  *
- * Predictors (attempt 2 of the story), a network a layer: score = B relu(A h + a) + b, open at 0 or more (network.h;
- * Liu et al. 2023, Deja Vu, arXiv 2310.17157).  It reads rank * (n_embd + n_groups) weights to save the gate's, and
- * decides a little wrongly, so it pays only at small rank.  With a group's score s, the gate's decision y and the open
- * share p,
- *
- *   loss = mean over groups of  w+ y ln(1 + e^-s) + (1 - y) ln(1 + e^s),      w+ = 1 / (p + 0.005)
- *
- * by Adam with decoupled weight decay (Kingma & Ba 2015; Loshchilov & Hutter 2019) from the linear rival's map.
- *
- * Numbers that are reported (tally.h), of text that nothing has seen (learn.h says how texts are divided):
- *   active      chosen groups / groups: what is computed
- *   accuracy    equal decisions / decisions; "never open" has 1 - p, so it stands beside the others
- *   recall      open and chosen / open          precision   open and chosen / chosen
- *   mass        sum over chosen groups of ||v_j||^2 a_j^2 / sum over all groups: mean and 5th percentile of tokens
- * each for the gate itself, the predictor, the static choice (always the same groups, as many: what cutting would
- * give), the reduced-rank ridge regression of the same cost (ridge.h), and never.
+ * Predictors (attempt 2 of the story), a network a layer (network.h; Liu et al. 2023, Deja Vu, arXiv 2310.17157), learn the
+ * gate's decisions.  A predictor reads rank * (n_embd + n_groups) weights to save the gate's, and decides a little wrongly,
+ * so it pays only at small rank.  How it is trained, and which rivals it is judged beside: learn.h; by which numbers: tally.h.
  *
  * Invariants: every tensor of the parent is there, bit for bit (train replaces earlier predictors); what was added says
  * so by name and key; a layer that would not gain is marked dense and runs as before.
