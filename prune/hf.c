@@ -40,12 +40,12 @@ static const name_rule layer_rules[] = {
 
 /* The name in transformers; false for tensors that config.json stands for (rope_freqs). */
 static bool hf_name(const dw_tensor *t, char *name, size_t size, char *permute) {
-    int l, used = 0;
-    const bool in_layer = sscanf(t->name, "blk.%d.%n", &l, &used) == 1 && used;
-    const name_rule *r = in_layer ? layer_rules : model_rules;
-    while (r->gguf && strcmp(r->gguf, t->name + used)) r++;
+    const char *part;
+    const int l = dw_layer_of(t->name, &part);
+    const name_rule *r = l >= 0 ? layer_rules : model_rules;
+    while (r->gguf && strcmp(r->gguf, part)) r++;
     if (!r->gguf) return false;
-    if (in_layer) snprintf(name, size, "model.layers.%d.%s", l, r->hf);
+    if (l >= 0) snprintf(name, size, "model.layers.%d.%s", l, r->hf);
     else snprintf(name, size, "%s", r->hf);
     *permute = r->permute;
     return true;

@@ -59,10 +59,9 @@ static bool is_attn_v(const char *name) { return ends_with(name, ".attn_v.weight
 static bool is_ffn_down(const char *name) { return ends_with(name, ".ffn_down.weight"); }
 static bool is_attn_output(const char *name) { return ends_with(name, ".attn_output.weight"); }
 
-/* "blk.12.attn_v.weight": 12; -1: of no layer. */
 static int layer_of(const char *name) {
-    int layer;
-    return sscanf(name, "blk.%d.", &layer) == 1 ? layer : -1;
+    const char *part;
+    return dw_layer_of(name, &part);
 }
 
 /* How many tensors of a kind stand in layers below `layer`. */

@@ -186,14 +186,6 @@ static target whole(const dw_tensor *from, const quant_type *to) {
 
 /* ---- cold neurons ---------------------------------------------------------------------------------------------- */
 
-/* "blk.3.ffn_up.weight": layer 3, "ffn_up.weight"; -1: of no layer. */
-static int layer_of(const char *name, const char **part) {
-    int layer, end = 0;
-    if (sscanf(name, "blk.%d.%n", &layer, &end) != 1 || !end) return -1;
-    *part = name + end;
-    return layer;
-}
-
 static int read_plan(choice *c, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     if (dw_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
@@ -210,7 +202,7 @@ static int choose_cold(choice *c, const dw_model *m, const quant_type *const *to
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         const char *part;
-        const int l = layer_of(t->name, &part);
+        const int l = dw_layer_of(t->name, &part);
         if (l >= 0 && !strcmp(part, "ffn_down.weight")) multiple[l] = to[i] ? to[i]->multiple : t->type->block;
     }
     const quant_cold_options how = {quant_metric_find(o.metric ? o.metric : "activation"), o.cold_rate, multiple, c->cold_type->multiple};
@@ -269,7 +261,7 @@ static int add_targets(choice *c, const dw_gguf *g, const quant_type *const *to,
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *from = dw_gguf_tensor(g, i);
         const char *part;
-        const int l = c->cold_type ? layer_of(from->name, &part) : -1;
+        const int l = c->cold_type ? dw_layer_of(from->name, &part) : -1;
         if (l >= 0 && c->cold.order[l] && is_of_neurons(part)) {
             if (split(c, targets, n, from, to[i], l, part, err)) return -1;
             continue;

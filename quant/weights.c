@@ -2,7 +2,6 @@
 #include "quant/quant.h"
 #include "tool.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Is the model that the statistics are of this one, or one that it was made of?  A cut between moves neurons and layers. */
@@ -41,8 +40,8 @@ static int from_stats(quant_weights *w, const dw_model *m, const char model_sha2
 /* An importance file does not say its model.  One of more layers is of another, or of this one before layers went. */
 static int check_layers(const dw_imatrix *im, int n_layer, const char *path, dw_err *err) {
     for (size_t i = 0; i < im->n_entry; i++) {
-        int layer;
-        if (sscanf(im->entry[i].name, "blk.%d.", &layer) == 1 && layer >= n_layer)
+        const char *part;
+        if (dw_layer_of(im->entry[i].name, &part) >= n_layer)
             return dw_fail(err, "'%s' holds importances of '%s', the model has %d layers: these are of another model, or of this one before it was cut",
                            path, im->entry[i].name, n_layer);
     }
