@@ -57,6 +57,7 @@ typedef struct opt_row {
                          // many; both 0: unlimited
     const void *choices; // OPT_CHOICE: a table whose rows begin with `const char *name`, ended by NULL
     size_t choice_size;  // bytes of a row
+    size_t choice_help;  // where in a row a `const char *` says what it means; 0: nowhere
 } opt_row;
 
 typedef struct opt_program {
@@ -74,6 +75,7 @@ typedef struct opt_program {
  * are found in any case and stored as the table writes them.  Every program has --help (-h), --version, --help-man. */
 
 #define OPT_CHOICES(table) .choices = (table), .choice_size = sizeof (table)[0]
+#define OPT_CHOICES_HELP(table, type) OPT_CHOICES(table), .choice_help = offsetof(type, help)
 
 typedef struct tool_kv_name {
     const char *name;
@@ -94,10 +96,10 @@ dw_kv_cache tool_kv(void);                 // what --kv says
 dw_select tool_select(void);               // what --select says
 void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the numbers have
 #define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
-#define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES(dw_backend_names)}
+#define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES_HELP(dw_backend_names, dw_backend_name)}
 #define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
 #define OPT_KV {"kv", 0, OPT_CHOICE, 0, &tool.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(tool_kv_names)}
-#define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES(dw_select_names)}
+#define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES_HELP(dw_select_names, dw_select_name)}
 #define OPT_COMMON_HEADING {.kind = OPT_GROUP, .help = "common"}
 #define OPT_COMMON OPT_COMMON_HEADING, OPT_THREADS, OPT_QUIET
 #define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET

@@ -37,7 +37,7 @@ static const part parts[] = {
 };
 
 static const opt_row options[] = {
-    {"what", 0, OPT_CHOICE, 0, &o.what, "all", "PART", "what is measured", OPT_CHOICES(parts)},
+    {"what", 0, OPT_CHOICE, 0, &o.what, "all", "PART", "what is measured", OPT_CHOICES_HELP(parts, part)},
     {"repeats", 0, OPT_INT, 0, &o.repeats, "7", "N", "times that each is measured", .min = 1, .max = 1000},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE", .help = "largest working set; at least four times the cache that is really yours", .min = 1 << 20, .max = INFINITY},
     {"file", 0, OPT_PATH, OPT_INPUT, &o.file, NULL, "FILE", .help = "file to map; default: a temporary one"},

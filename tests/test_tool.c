@@ -13,15 +13,17 @@
 typedef struct named {
     const char *name;
     int value;
+    const char *help;
 } named;
 static const named colours[] = {{"red", 1}, {"green", 2}, {"blue", 3}, {0}};
+static const named cups[] = {{"s", 1, "small, as most things are"}, {"large", 2, "large"}, {0}};
 
 static struct {
     bool fast;
     int count;
     double rate;
     size_t bytes;
-    const char *text, *path, *colour;
+    const char *text, *path, *colour, *size;
     opt_list texts, words;
     opt_range windows;
 } o;
@@ -36,6 +38,7 @@ static const opt_row rows[] = {
     {"text", 'p', OPT_TEXT, 0, &o.text, NULL, "TEXT", "prompt"},
     {"path", 'o', OPT_PATH, OPT_NO_BYTE, &o.path, NULL, "FILE", "output"},
     {"colour", 'c', OPT_CHOICE, 0, &o.colour, "green", "NAME", "colour", OPT_CHOICES(colours)},
+    {"size", 0, OPT_CHOICE, 0, &o.size, NULL, "SIZE", "size", OPT_CHOICES_HELP(cups, named)},
     {"texts", 'f', OPT_TEXTS, 0, &o.texts, NULL, "TEXT..", "texts"},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "windows"},
     {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "silence"},
@@ -194,10 +197,11 @@ static void help_complete(void) {
     }
     const char *words[] = {"usage: deadwood-try [options]", "tries things", "[0.25]",
                            "red, green, blue [green]",      "\nmore:\n",    "Writes nothing.",
+                           "size\n",                "  s      small, as most things are\n", "  large  large\n",
                            "deadwood try --fast",           "--version"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         CHECK(strstr(help, words[i]), "%s in:\n%s", words[i], help);
-    CHECK(strstr(man, ".SH NAME\ndeadwood\\-try \\- tries things\n") && strstr(man, ".SS more\n"), "%s", man);
+    CHECK(strstr(man, ".SH NAME\ndeadwood\\-try \\- tries things\n") && strstr(man, ".SS more\n") && strstr(man, ".br\n\\fBlarge\\fR: large\n"), "%s", man);
     for (const char *line = help; *line; line = strchr(line, '\n') + 1)
         CHECK(strcspn(line, "\n") <= 100, "%.110s", line);
     free(help);

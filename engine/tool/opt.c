@@ -149,9 +149,12 @@ static int set_range(const opt_row *row, const char *text, dw_err *err) {
     return 0;
 }
 
-void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name), void *ctx) {
-    const char *name, *at = row->choices;
-    for (size_t i = 0; memcpy(&name, at, sizeof name), name; at += row->choice_size) fn(ctx, i++, name);
+void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name, const char *help), void *ctx) {
+    const char *name, *help = NULL, *at = row->choices;
+    for (size_t i = 0; memcpy(&name, at, sizeof name), name; at += row->choice_size) {
+        if (row->choice_help) memcpy(&help, at + row->choice_help, sizeof help);
+        fn(ctx, i++, name, help);
+    }
 }
 
 typedef struct choice_search {
@@ -159,7 +162,8 @@ typedef struct choice_search {
     char names[320]; // "a, b, c" as far as there is room
 } choice_search;
 
-static void visit_choice(void *ctx, size_t i, const char *name) {
+static void visit_choice(void *ctx, size_t i, const char *name, const char *help) {
+    (void)help;
     choice_search *s = ctx;
     if (!s->found && !strcasecmp(s->word, name)) s->found = name;
     const size_t used = strlen(s->names);

@@ -56,16 +56,39 @@ typedef struct choice_text {
     char text[512];
 } choice_text;
 
-static void add_choice(void *ctx, size_t i, const char *name) {
+static void add_choice(void *ctx, size_t i, const char *name, const char *help) {
+    (void)help;
     choice_text *c = ctx;
     const size_t used = strlen(c->text);
     snprintf(c->text + used, sizeof c->text - used, "%s%s", i ? ", " : ": ", name);
 }
 
+/* Choices that say what they mean stand in lines of their own behind the row. */
+static bool has_choice_lines(const opt_row *row) { return row->kind == OPT_CHOICE && row->choice_help; }
+
+static void widen(void *ctx, size_t i, const char *name, const char *help) {
+    (void)i, (void)help;
+    int *width = ctx;
+    if ((int)strlen(name) > *width) *width = (int)strlen(name);
+}
+
+typedef struct choice_lines {
+    FILE *to;
+    int width; // of the longest name
+} choice_lines;
+
+static void help_choice(void *ctx, size_t i, const char *name, const char *help) {
+    (void)i;
+    const choice_lines *c = ctx;
+    int column = fprintf(c->to, "%*s%-*s  ", LEFT + 2, "", c->width, name);
+    put_words(c->to, help, LEFT + 4 + c->width, &column);
+    fputc('\n', c->to);
+}
+
 /* What a row means: its help, the choices, the default. */
 static void describe(const opt_row *row, char *text, size_t size) {
     choice_text choices = {""};
-    if (row->kind == OPT_CHOICE) opt_each_choice(row, add_choice, &choices);
+    if (row->kind == OPT_CHOICE && !has_choice_lines(row)) opt_each_choice(row, add_choice, &choices);
     snprintf(text, size, "%s%s%s%s%s%s", row->help, choices.text, row->initial ? " [" : "",
              row->initial ? row->initial : "", row->initial ? "]" : "", row->flags & OPT_REQUIRED ? " (required)" : "");
 }
@@ -88,6 +111,10 @@ static void help_row(FILE *to, const opt_row *row) {
     describe(row, text, sizeof text);
     put_words(to, text, LEFT, &column);
     fputc('\n', to);
+    if (!has_choice_lines(row)) return;
+    choice_lines lines = {.to = to};
+    opt_each_choice(row, widen, &lines.width);
+    opt_each_choice(row, help_choice, &lines);
 }
 
 static const opt_row built_in[] = {
@@ -149,6 +176,16 @@ static void man_paragraphs(FILE *to, const char *text) {
     if (kept) fputs(".fi\n", to);
 }
 
+static void man_choice(void *ctx, size_t i, const char *name, const char *help) {
+    (void)i;
+    FILE *to = ctx;
+    fputs(".br\n\\fB", to);
+    put_roff(to, name);
+    fputs("\\fR: ", to);
+    put_roff(to, help);
+    fputc('\n', to);
+}
+
 static void man_row(FILE *to, const opt_row *row) {
     char text[1024];
     fputs(".TP\n", to);
@@ -163,6 +200,7 @@ static void man_row(FILE *to, const opt_row *row) {
     fputc('\n', to);
     put_roff(to, text);
     fputc('\n', to);
+    if (has_choice_lines(row)) opt_each_choice(row, man_choice, to);
 }
 
 void opt_print_man(const opt_program *program, FILE *to) {

@@ -17,8 +17,8 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err);
  * that is set has one value, "". */
 char **opt_values(const opt_row *row, size_t *n);
 
-/* Calls fn for every name of a table of choices. */
-void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name), void *ctx);
+/* Calls fn for every name of a table of choices; help: what it means, NULL where the table does not say. */
+void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name, const char *help), void *ctx);
 
 /* True for the row behind the last. */
 static inline bool opt_is_end(const opt_row *row) { return !row->help; }
