@@ -202,13 +202,7 @@ static int inspect_stats(const char *path, dw_err *err) {
 
 /* ---- plans and tables ------------------------------------------------------------------------------------- */
 
-static bool begins_with(const char *path, const char *magic) {
-    char start[32] = "";
-    FILE *f = fopen(path, "rb");
-    const size_t n = f ? fread(start, 1, sizeof start, f) : 0;
-    if (f) fclose(f);
-    return n >= strlen(magic) && !memcmp(start, magic, strlen(magic));
-}
+static bool begins(const char *path, const char *line) { return dw_file_begins(path, line, strlen(line)); }
 
 static int inspect_plan(const char *path, dw_err *err) {
     dw_plan p;
@@ -396,9 +390,9 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     const char *path = o.file.item[0];
     int (*inspect)(const char *path, dw_err *err) = dw_stats_is(path)                     ? inspect_stats
-                                                  : begins_with(path, "# deadwood plan ") ? inspect_plan
-                                                  : begins_with(path, "# deadwood rows") ? inspect_table
-                                                                                          : NULL;
+                                                  : begins(path, "# deadwood plan ") ? inspect_plan
+                                                  : begins(path, "# deadwood rows") ? inspect_table
+                                                                                     : NULL;
     if (inspect) {
         if (o.json || o.tensors || o.keys || o.lineage || o.verify) die_usage("of '%s' there is only the summary; the options are for models", path);
         if (inspect(path, &err)) die_err(&err);

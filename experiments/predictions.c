@@ -347,13 +347,7 @@ exp_predictions *exp_predictions_open(const char *path, dw_err *err) {
     return p;
 }
 
-bool exp_is_predictions(const char *path) {
-    dw_map map;
-    if (dw_map_file(&map, path, NULL)) return false;
-    const bool is = map.size >= sizeof magic && !memcmp(map.data, magic, sizeof magic);
-    dw_unmap(&map);
-    return is;
-}
+bool exp_is_predictions(const char *path) { return dw_file_begins(path, magic, sizeof magic); }
 
 void exp_predictions_close(exp_predictions *p) {
     if (!p) return;

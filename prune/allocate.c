@@ -4,7 +4,6 @@
 #include "model/model.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +38,7 @@ int prune_sizes_init(prune_sizes *z, const dw_model *m, size_t lineage_bytes, dw
     z->fixed = (double)dw_gguf_file_bytes(m->gguf) + HEADER_ROOM + (double)lineage_bytes + (double)(ALIGNMENT * n_tensor);
     for (size_t i = 0; i < n_tensor; i++) { // the layers' bytes come out of the fixed ones
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
-        const char *rest;
-        const int l = dw_layer_of(t->name, &rest);
+        const int l = dw_layer_of(t->name, NULL);
         if (l < 0 || l >= net->hp.n_layer) continue;
         z->layer[l] += (double)t->n_bytes;
         z->fixed -= (double)t->n_bytes;

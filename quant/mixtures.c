@@ -8,7 +8,6 @@
  * Layers are counted by the tensors that are there: a layer without attention does not count for attn_v. */
 #include "quant/quant.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -59,17 +58,12 @@ static bool is_attn_v(const char *name) { return ends_with(name, ".attn_v.weight
 static bool is_ffn_down(const char *name) { return ends_with(name, ".ffn_down.weight"); }
 static bool is_attn_output(const char *name) { return ends_with(name, ".attn_output.weight"); }
 
-static int layer_of(const char *name) {
-    const char *part;
-    return dw_layer_of(name, &part);
-}
-
 /* How many tensors of a kind stand in layers below `layer`. */
 static int count_below(const dw_gguf *g, bool (*is_kind)(const char *name), int layer) {
     int n = 0;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const char *name = dw_gguf_tensor(g, i)->name;
-        n += is_kind(name) && layer_of(name) < layer;
+        n += is_kind(name) && dw_layer_of(name, NULL) < layer;
     }
     return n;
 }
@@ -104,7 +98,7 @@ static bool is_80_layers(const dw_hparams *hp) {
 static dw_qtype wanted_type(const quant_mixture *m, const dw_model *model, const dw_tensor *t, bool weighted) {
     const dw_hparams *hp = dw_model_hparams(model);
     const dw_gguf *g = dw_model_gguf(model);
-    const int layer = layer_of(t->name), n_sharing = hp->n_head_kv[0] ? hp->n_head[0] / hp->n_head_kv[0] : 0;
+    const int layer = dw_layer_of(t->name, NULL), n_sharing = hp->n_head_kv[0] ? hp->n_head[0] / hp->n_head_kv[0] : 0;
     if (is_output(t->name) || (hp->tied && is_embedding(t->name)))
         return m->type == DW_Q8_0 || t->ne[0] % (size_t)dw_qtype_get(m->type)->block ? DW_Q8_0 : DW_Q6_K;
     const quant_mixture_rule *r;

@@ -40,8 +40,7 @@ static int from_stats(quant_weights *w, const dw_model *m, const char model_sha2
 /* An importance file does not say its model.  One of more layers is of another, or of this one before layers went. */
 static int check_layers(const dw_imatrix *im, int n_layer, const char *path, dw_err *err) {
     for (size_t i = 0; i < im->n_entry; i++) {
-        const char *part;
-        if (dw_layer_of(im->entry[i].name, &part) >= n_layer)
+        if (dw_layer_of(im->entry[i].name, NULL) >= n_layer)
             return dw_fail(err, "'%s' holds importances of '%s', the model has %d layers: these are of another model, or of this one before it was cut",
                            path, im->entry[i].name, n_layer);
     }

@@ -75,6 +75,16 @@ static void round_trip(void) {
     dw_gguf_close(g);
 }
 
+static void layers_of_names(void) {
+    static const struct { const char *name, *rest; int layer; } rows[] = {
+        {"blk.0.ffn_up.weight", "ffn_up.weight", 0}, {"blk.120.x", "x", 120}, {"output.weight", NULL, -1}, {"blk.x", NULL, -1}, {"blk..x", NULL, -1},
+        {"blk.3", NULL, -1}, {"blk.-3.x", NULL, -1}, {"blk. 3.x", NULL, -1}, {"blk.03.x", NULL, -1}, {"blk.9999999999.x", NULL, -1}, {"", NULL, -1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *rest;
+        CHECK(dw_layer_of(rows[i].name, &rest) == rows[i].layer && !strcmp(rest, rows[i].rest ? rows[i].rest : rows[i].name), "'%s'", rows[i].name);
+    }
+}
+
 static char *file_bytes(const char *path, size_t *size) { return dw_read_file(path, 1 << 20, size, NULL); }
 
 static void same_bytes(void) {
@@ -639,6 +649,7 @@ static void broken_files(void) { check_broken(broken, "gguf-", open_gguf); }
 static const test_case cases[] = {
     {"what is written is read again", round_trip},
     {"the same calls, a copy, and pieces of any size give the same bytes", same_bytes},
+    {"the layer of a tensor is read from its name, and from nothing like it", layers_of_names},
     {"a file is written as it was in tests/seeds", seed},
     {"the writer refuses what a reader would refuse", writer_refuses},
     {"a file with too few or too many data does not appear", writer_counts},

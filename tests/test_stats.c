@@ -333,13 +333,9 @@ static void change_file(const char *path, void (*change)(hid_t)) {
     change(f);
     H5Fclose(f);
     size_t size;
-    uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 26, &size, NULL), digest[32];
+    uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 26, &size, NULL);
     char hex[65];
-    dw_sha256 h;
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, bytes + 512, size - 512);
-    dw_sha256_end(&h, digest);
-    dw_hex(digest, 32, hex);
+    dw_sha256_hex(bytes + 512, size - 512, hex);
     memcpy(bytes + strlen("deadwood stats 1\n"), hex, 64);
     save(&(test_bytes){.data = bytes, .size = size}, path);
     free(bytes);

@@ -90,6 +90,7 @@ int dw_map_file(dw_map *map, const char *path, dw_err *err);
 void dw_unmap(dw_map *map);
 
 bool dw_file_exists(const char *path);
+bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file with these bytes in front
 const char *dw_base_name(const char *path); // what stands behind the last slash
 
 /* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
@@ -138,6 +139,8 @@ void dw_sha256_begin(dw_sha256 *h);
 void dw_sha256_add(dw_sha256 *h, const void *data, size_t size); // uses the CPU's SHA instructions where present
 void dw_sha256_end(dw_sha256 *h, uint8_t digest[32]);
 void dw_hex(const uint8_t *bytes, size_t n, char *text); // 2n digits and a NUL
+bool dw_is_hash(const char *text);                       // 64 digits as dw_hex writes them
+void dw_sha256_hex(const void *data, size_t size, char hex[65]);
 int dw_sha256_file(const char *path, char hex[65], dw_err *err);
 
 /* xoshiro256** (Blackman & Vigna 2018), seeded by splitmix64: same seed, same numbers, everywhere. */

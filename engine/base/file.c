@@ -49,6 +49,14 @@ void dw_unmap(dw_map *map) {
 
 bool dw_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+bool dw_file_begins(const char *path, const void *magic, size_t n) {
+    dw_map map;
+    if (dw_map_file(&map, path, NULL)) return false;
+    const bool begins = map.size >= n && !memcmp(map.data, magic, n);
+    dw_unmap(&map);
+    return begins;
+}
+
 const char *dw_base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

@@ -125,15 +125,21 @@ void dw_hex(const uint8_t *bytes, size_t n, char *text) {
     text[2 * n] = 0;
 }
 
-int dw_sha256_file(const char *path, char hex[65], dw_err *err) {
-    dw_map map;
-    if (dw_map_file(&map, path, err)) return -1;
+bool dw_is_hash(const char *text) { return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64; }
+
+void dw_sha256_hex(const void *data, size_t size, char hex[65]) {
     dw_sha256 h;
     uint8_t digest[32];
     dw_sha256_begin(&h);
-    dw_sha256_add(&h, map.data, map.size);
+    dw_sha256_add(&h, data, size);
     dw_sha256_end(&h, digest);
     dw_hex(digest, 32, hex);
+}
+
+int dw_sha256_file(const char *path, char hex[65], dw_err *err) {
+    dw_map map;
+    if (dw_map_file(&map, path, err)) return -1;
+    dw_sha256_hex(map.data, map.size, hex);
     dw_unmap(&map);
     return 0;
 }

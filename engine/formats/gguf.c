@@ -27,8 +27,8 @@ enum { N_KV_TYPES = sizeof kv_types / sizeof *kv_types };
 
 int dw_layer_of(const char *name, const char **rest) {
     const size_t n = strncmp(name, "blk.", 4) ? 0 : strspn(name + 4, "0123456789");
-    const bool is_layer = n > 0 && n <= 6 && name[4 + n] == '.' && (n == 1 || name[4] != '0');
-    *rest = is_layer ? name + 4 + n + 1 : name;
+    const bool is_layer = n > 0 && n <= 9 && name[4 + n] == '.' && (n == 1 || name[4] != '0');
+    if (rest) *rest = is_layer ? name + 4 + n + 1 : name;
     return is_layer ? atoi(name + 4) : -1;
 }
 
@@ -372,13 +372,7 @@ static dw_gguf *new_gguf(const char *path, dw_err *err) {
     return NULL;
 }
 
-bool dw_is_gguf(const char *path) {
-    dw_map map;
-    if (dw_map_file(&map, path, NULL)) return false;
-    const bool is = map.size >= 4 && !memcmp(map.data, "GGUF", 4);
-    dw_unmap(&map);
-    return is;
-}
+bool dw_is_gguf(const char *path) { return dw_file_begins(path, "GGUF", 4); }
 
 dw_gguf *dw_gguf_open(const char *path, dw_err *err) {
     dw_gguf *g = new_gguf(path, err);

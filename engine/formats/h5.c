@@ -31,13 +31,8 @@ hid_t dw_h5_half_type(void) {
 }
 
 void dw_h5_user_block(const char *magic, const uint8_t *image, size_t n, char block[DW_H5_USER_BLOCK]) {
-    dw_sha256 h;
-    uint8_t digest[32];
     char hex[65];
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, image, n);
-    dw_sha256_end(&h, digest);
-    dw_hex(digest, 32, hex);
+    dw_sha256_hex(image, n, hex);
     memset(block, 0, DW_H5_USER_BLOCK);
     snprintf(block, DW_H5_USER_BLOCK, "%s%s\n", magic, hex);
 }
@@ -105,14 +100,6 @@ int dw_h5_put_texts(dw_h5_out *h, const dw_stats_text *text, size_t n, dw_err *e
 }
 
 /* ---- reading: the checksum ------------------------------------------------------------------------------------------------ */
-
-bool dw_h5_is(const char *path, const char *magic) {
-    dw_map map;
-    if (dw_map_file(&map, path, NULL)) return false;
-    const bool is = map.size >= strlen(magic) && !memcmp(map.data, magic, strlen(magic));
-    dw_unmap(&map);
-    return is;
-}
 
 static int check_bytes(const dw_map *map, const char *magic, const char *what, const char *maker, dw_err *err) {
     char block[DW_H5_USER_BLOCK];
@@ -260,11 +247,9 @@ int dw_h5_short_text(const dw_h5_in *r, const char *name, char *text, size_t siz
     return rc;
 }
 
-static bool is_hash(const char *text) { return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64; }
-
 int dw_h5_hash(const dw_h5_in *r, const char *name, char hash[65]) {
     if (dw_h5_short_text(r, name, hash, 65)) return -1;
-    return is_hash(hash) ? 0 : dw_fail(r->err, "attribute '%s' is no hash", name);
+    return dw_is_hash(hash) ? 0 : dw_fail(r->err, "attribute '%s' is no hash", name);
 }
 
 int dw_h5_n_texts(const dw_h5_in *r, size_t *n) {
@@ -297,7 +282,7 @@ static int take_name(dw_stats_text *t, const char *value, dw_err *err) {
 }
 
 static int take_hash(dw_stats_text *t, const char *value, dw_err *err) {
-    if (!is_hash(value)) return dw_fail(err, "'texts/sha256' holds something that is no hash");
+    if (!dw_is_hash(value)) return dw_fail(err, "'texts/sha256' holds something that is no hash");
     strcpy(t->sha256, value);
     return 0;
 }

@@ -47,8 +47,6 @@ typedef struct dw_h5_in {
     dw_err *err;    // of the call at hand
 } dw_h5_in;
 
-bool dw_h5_is(const char *path, const char *magic); // begins as such a file does
-
 /* Compares the checksum and opens.  `what` and `maker` name contents and program in sentences: "statistics", "collect".
  * dw_h5_close also after a failure. */
 int dw_h5_open(dw_h5_in *r, const char *path, const char *magic, const char *what, const char *maker, dw_err *err);

@@ -49,8 +49,6 @@ static bool take_number(const char **at, int32_t max, int32_t *value) {
     return true;
 }
 
-static bool is_hash(const char *text) { return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64; }
-
 /* Copies as much as fits. */
 static void copy_text(char *dst, size_t size, const char *src) { snprintf(dst, size, "%s", src); }
 
@@ -66,7 +64,7 @@ static char *behind_last(char *text, const char *word) {
 static int read_model(reader *r, char *text) {
     char *at = behind_last(text, " sha256 ");
     const char *hash = at ? next_word(&at) : "";
-    if (!is_hash(hash)) return dw_fail(r->err, "'model' is not followed by a name and 'sha256' with 64 hexadecimal digits");
+    if (!dw_is_hash(hash)) return dw_fail(r->err, "'model' is not followed by a name and 'sha256' with 64 hexadecimal digits");
     copy_text(r->p->model_sha256, sizeof r->p->model_sha256, hash);
     return 0;
 }
@@ -99,7 +97,7 @@ static int read_text(reader *r, char *text) {
     while (n_name && is_blank(text[n_name - 1])) n_name--;
     const char *hash = next_word(&at), *tokens_word = next_word(&at), *tokens = next_word(&at), *blocks_word = next_word(&at), *blocks = next_word(&at);
     dw_plan_text t = {0};
-    if (!n_name || !is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") || strspn(blocks, "0123456789abcdef") != strlen(blocks) ||
+    if (!n_name || !dw_is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") || strspn(blocks, "0123456789abcdef") != strlen(blocks) ||
         strlen(blocks) % 8 || !*tokens || strlen(tokens) > 18 || tokens[strspn(tokens, "0123456789")])
         return dw_fail(r->err, form);
     if (dw_grow(&r->p->text, &r->cap_text, r->p->n_text + 1, sizeof *r->p->text, "texts of a plan", r->err)) return -1;

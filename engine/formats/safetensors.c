@@ -287,20 +287,15 @@ static bool is_folder(const char *path) {
     return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
-static bool exists(const char *path) {
-    struct stat s;
-    return !stat(path, &s);
-}
-
 static int open_folder(dw_safetensors *st, const char *folder, dw_err *err) {
     char *one = dw_format(err, "%s/model.safetensors", folder);
     char *index = dw_format(err, "%s/model.safetensors.index.json", folder);
     int rc = -1;
     if (!one || !index)
         rc = -1;
-    else if (exists(one))
+    else if (dw_file_exists(one))
         rc = add_shard(st, one, one, NULL, err) || join_shards(st, one, err) ? -1 : 0;
-    else if (exists(index))
+    else if (dw_file_exists(index))
         rc = open_index(st, folder, index, err);
     else
         dw_fail(err, "'%s' has neither model.safetensors nor model.safetensors.index.json", folder);

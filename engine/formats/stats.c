@@ -393,7 +393,7 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------ */
 
-bool dw_stats_is(const char *path) { return dw_h5_is(path, magic); }
+bool dw_stats_is(const char *path) { return dw_file_begins(path, magic, strlen(magic)); }
 
 static const char *value_fault(const item *it, size_t n) {
     const void *values = *(void **)it->array_pointer;

@@ -16,12 +16,7 @@ static int read_file(calib_file *f, size_t *n, const dw_model *m, const char *pa
     size_t size;
     char *bytes = dw_read_text(path, MAX_TEXT_BYTES, &size, err);
     if (!bytes) return -1;
-    dw_sha256 h;
-    uint8_t digest[32];
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, bytes, size);
-    dw_sha256_end(&h, digest);
-    dw_hex(digest, 32, f->sha256);
+    dw_sha256_hex(bytes, size, f->sha256);
     calib_name(f->name, path);
     const int rc = dw_tokenize(dw_model_tokenizer(m), bytes, size, DW_ADD_SPECIAL, &f->token, n, err);
     free(bytes);
