@@ -13,7 +13,8 @@
  *   evaluate       models over windows; distribution: what their logits say; statistics: means and errors (score)
  *   predictions    stored predictions of a base model                     (score)
  *   speed          memory, load time and speed in a process alone; measures: the columns of a row (score, sweep)
- *   grid           variables and steps as text; jobs: what they ask for, with identities (sweep)
+ *   grid           variables and steps as text; controls: those it lacks; jobs: what they ask for, with identities (sweep)
+ *   child          a process that answers over a socket; peaks: how much arithmetic the machine does (score, versus, limits)
  *   children       commands as child processes; judge: one table of many rows, with verdicts (sweep)
  *   rows           tables read back; headings: what columns are called; paste, conditions, plot: how they look (table)
  *

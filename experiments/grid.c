@@ -1,5 +1,6 @@
 /* grid.c - reads a grid and checks it (grid.h says how it is written). */
 #include "experiments/grid.h"
+#include "experiments/controls.h"
 #include "tool.h"
 
 #include <ctype.h>
@@ -16,6 +17,7 @@ typedef struct reader {
     char **word; // of the statement that is read, with their quotes
     size_t n_word, cap_word;
     int line; // where it begins
+    controls *controls; // see every statement; NULL: none are wanted
 } reader;
 
 /* ---- words ---------------------------------------------------------------------------------------------------- */
@@ -388,6 +390,7 @@ static int read_control(reader *r, dw_err *err) {
 static int read_statement(reader *r, dw_err *err) {
     if (!r->n_word) return 0;
     const char *second = r->n_word > 1 ? r->word[1] : "";
+    if (r->controls) controls_see(r->controls, r->word, r->n_word);
     if (!strcmp(r->word[0], "control") && !strcmp(second, "if")) return read_control(r, err);
     const bool variable = !strcmp(second, "="), list = !strcmp(second, ":="), step = !strcmp(second, ":");
     if (!variable && !list && !step)
@@ -431,10 +434,10 @@ static int check_used(const grid *g, const char *what, dw_err *err) {
     return g->n_step ? 0 : dw_fail(err, "'%s' has no step; a step is a line NAME : COMMAND", what);
 }
 
-int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err) {
+static int parse(grid *g, const char *text, size_t len, const char *what, controls *seen, dw_err *err) {
     *g = (grid){0};
     if (!dw_is_utf8(text, len)) return dw_fail(err, "'%s' is not UTF-8 text", what);
-    reader r = {.g = g, .line = 1};
+    reader r = {.g = g, .line = 1, .controls = seen};
     char *copy = dw_alloc(len + 1, 1, "a grid", err);
     if (copy) memcpy(copy, text, len);
     int rc = copy ? read_lines(&r, copy, what, err) : -1;
@@ -443,6 +446,26 @@ int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *
     free(r.word);
     free(copy);
     if (rc) grid_release(g);
+    return rc;
+}
+
+int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err) { return parse(g, text, len, what, NULL, err); }
+
+int grid_parse_controlled(grid *g, const char *text, size_t len, const char *what, dw_err *err) {
+    controls *seen = controls_new(err);
+    *g = (grid){0};
+    int rc = seen ? parse(g, text, len, what, seen, err) : -1;
+    char *more = rc ? NULL : controls_text(seen, err), *all = more ? dw_format(err, "%.*s\n%s", (int)len, text, more) : NULL;
+    controls_free(seen);
+    if (!rc && !all) grid_release(g);
+    if (!rc) rc = all ? 0 : -1;
+    if (!rc && *more) {
+        grid_release(g);
+        rc = parse(g, all, strlen(all), what, NULL, err) ? dw_fail_in(err, "with its controls (--controls none leaves them out)") : 0;
+        g->has_controls = !rc;
+    }
+    free(more);
+    free(all);
     return rc;
 }
 
@@ -469,11 +492,11 @@ static int match_files(grid_list *l, const char *what, dw_err *err) {
     return rc;
 }
 
-int grid_read(grid *g, const char *path, dw_err *err) {
+int grid_read(grid *g, const char *path, bool controlled, dw_err *err) {
     size_t len;
     char *text = dw_read_file(path, MAX_BYTES, &len, err);
     *g = (grid){0};
-    int rc = text ? grid_parse(g, text, len, path, err) : -1;
+    int rc = !text ? -1 : controlled ? grid_parse_controlled(g, text, len, path, err) : grid_parse(g, text, len, path, err);
     free(text);
     for (size_t i = 0; i < g->n_list && !rc; i++) rc = match_files(&g->list[i], path, err);
     if (rc) grid_release(g);

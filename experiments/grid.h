@@ -108,12 +108,15 @@ typedef struct grid {
     size_t n_step, cap_step;
     grid_conditions *control; // any of them
     size_t n_control, cap_control;
+    bool has_controls; // statements of controls.h were added
 } grid;
 
 /* `what` names the text in errors.  Looks at no file: patterns of lists stand as they are. */
 int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err);
+/* The same with the controls that it lacks (controls.h). */
+int grid_parse_controlled(grid *g, const char *text, size_t len, const char *what, dw_err *err);
 /* Reads a file, and puts the files that match in the place of patterns. */
-int grid_read(grid *g, const char *path, dw_err *err);
+int grid_read(grid *g, const char *path, bool controlled, dw_err *err);
 void grid_release(grid *g);
 
 /* Whether conditions hold for the values (n_variable) of a variant. */

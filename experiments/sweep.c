@@ -35,11 +35,12 @@ typedef struct keep_rule {
     bool none, best;
 } keep_rule;
 
+static const struct { const char *name; } control_choices[] = {{"auto"}, {"none"}, {0}};
 static const keep_rule keep_rules[] = {{"all", false, false}, {"best", false, true}, {"none", true, false}, {0}};
 
 static struct {
     opt_list grid;
-    const char *dir, *keep;
+    const char *dir, *keep, *controls;
     int jobs;
     bool dry_run;
 } o;
@@ -50,6 +51,7 @@ static const opt_row rows[] = {
     {"out", 'o', OPT_TEXT, OPT_REQUIRED | OPT_NO_BYTE, &o.dir, NULL, "DIR", "the folder for all files; made where it is missing"},
     {"jobs", 'j', OPT_INT, OPT_NO_BYTE, &o.jobs, "0", "N", "jobs at once; 0: as many as threads", .min = 0, .max = CHILDREN_MAX},
     {"keep", 0, OPT_CHOICE, 0, &o.keep, "best", "WHICH", "models that stay when they are scored; best: those whose verdict is keep", OPT_CHOICES(keep_rules)},
+    {"controls", 0, OPT_CHOICE, 0, &o.controls, "auto", "WHICH", "auto: add random neurons and plain quantizations where the grid has none", OPT_CHOICES(control_choices)},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the commands that would run, and what is there; write nothing"},
     OPT_COMMON_HEADING,
     {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads of all jobs together; 0: the physical cores this process may use", .min = 0, .max = 256},
@@ -58,7 +60,7 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "sweep",
     .summary = "run all variants of a grid and make one table of their rows",
-    .usage = "GRID -o DIR [-j N] [--keep all|best|none] [--dry-run]",
+    .usage = "GRID -o DIR [-j N] [--keep all|best|none] [--controls auto|none] [--dry-run]",
     .about = "A grid is a text file of variables with lists of values and of steps, each a deadwood command:\n"
              "\n"
              "  # deadwood grid 1\n"
@@ -78,6 +80,9 @@ static const opt_program program = {
              "what the step writes, $rows the rows that it adds to DIR/rows.tsv.  `if NAME = VALUE .. [and ..]` behind a variable says when it varies "
              "(else it has its first value), behind a step when there is one; `control if ..` says which rows are controls, besides those of metric random.  "
              "Steps marked `alone` have nothing beside them.  experiments/grid.h says it all.\n"
+             "\n"
+             "Controls come by themselves: a grid that ranks neurons by no random metric gets every cut three times by lot as well (steps random_..), and "
+             "one without requant the first cut's model rounded to six types (steps rounded_..), so that verdicts have something to hold cuts against.\n"
              "\n"
              "Files are named by the values and by a hash of the command and of all that it reads, so after any change or any end the same command "
              "computes what is missing and nothing else.  A job that fails costs the rows that need it: they have the "
@@ -726,7 +731,7 @@ static int open_sweep(sweep *s, dw_err *err) {
     char sha256[65];
     s->n_threads = tool.threads ? tool.threads : dw_cpu_count();
     s->n_at_once = o.jobs ? o.jobs : s->n_threads;
-    if (grid_read(&s->grid, path, err) || jobs_expand(&s->jobs, &s->grid, path, err) || find_programs(s, path, err) ||
+    if (grid_read(&s->grid, path, !strcmp(o.controls, "auto"), err) || jobs_expand(&s->jobs, &s->grid, path, err) || find_programs(s, path, err) ||
         dw_sha256_file(path, sha256, err))
         return -1;
     s->comment = dw_format(err, "# sweep of the grid '%s', sha256 %s", slash ? slash + 1 : path, sha256);

@@ -242,13 +242,70 @@ static void lists_of_files(void) {
     write_text("glob-a.txt", "a");
     char text[1024];
     snprintf(text, sizeof text, HEAD "l := %s/glob-*.txt end\nx : cut $l -o $out\n", test_folder());
-    REQUIRE(!grid_read(&g, write_text("files.grid", text), &err), "%s", err.text);
+    REQUIRE(!grid_read(&g, write_text("files.grid", text), false, &err), "%s", err.text);
     CHECK(g.list[0].n_word == 3 && strstr(g.list[0].word[0], "glob-a.txt") && strstr(g.list[0].word[1], "glob-b.txt") &&
           !strcmp(g.list[0].word[2], "end"));
     grid_release(&g);
     snprintf(text, sizeof text, HEAD "l := %s/none-*.txt\nx : cut $l -o $out\n", test_folder());
-    CHECK(grid_read(&g, write_text("files.grid", text), &err) && strstr(err.text, "line 2: no file matches"), "%s",
+    CHECK(grid_read(&g, write_text("files.grid", text), false, &err) && strstr(err.text, "line 2: no file matches"), "%s",
           err.text);
+}
+
+/* The step called `name` as "tool word word", variables and outputs as $NAME; "" for none. */
+static const char *step_text(const grid *g, const char *name) {
+    static char text[512];
+    *text = 0;
+    for (size_t i = 0; i < g->n_step; i++) {
+        const grid_step *s = &g->step[i];
+        if (strcmp(s->name, name)) continue;
+        size_t n = (size_t)snprintf(text, sizeof text, "%s", s->tool);
+        for (size_t k = 0; k < s->n_word; k++) {
+            n += (size_t)snprintf(text + n, sizeof text - n, " ");
+            for (size_t p = 0; p < s->word[k].n; p++) {
+                const grid_piece *piece = &s->word[k].piece[p];
+                n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", piece->kind == GRID_TEXT ? "" : "$",
+                                      piece->kind == GRID_TEXT     ? piece->text
+                                      : piece->kind == GRID_OUTPUT ? "out"
+                                      : piece->kind == GRID_STEP   ? g->step[piece->index].name
+                                                                   : g->variable[piece->index].name);
+            }
+        }
+    }
+    return text;
+}
+
+static void check_step(const grid *g, const char *name, const char *wanted) {
+    const char *got = step_text(g, name);
+    CHECK(!strcmp(got, wanted), "%s: '%s', expected '%s'", name, got, wanted);
+}
+
+static void controls_come(void) {
+    static const char *const chain = "cut : cut -m $dense -p ${plan} -o $out.gguf\n"
+                                     "score : alone score -m $cut --base $dense -o $rows\n";
+    char text[1024];
+    dw_err err = {0};
+    grid g;
+    snprintf(text, sizeof text, HEAD "metric = energy flap\nrate = 0.1 0.2\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric --rate $rate -o $out.tsv\n%s", chain);
+    REQUIRE(!grid_parse_controlled(&g, text, strlen(text), "test.grid", &err), "%s", err.text);
+    CHECK(g.has_controls && g.n_step == 4 + 3 + 2, "%zu steps", g.n_step);
+    check_step(&g, "random_plan", "rank -m $dense --metric random --seed $seed --rate $rate -o $out");
+    check_step(&g, "random_cut", "cut -m $dense -p $random_plan -o $out");
+    check_step(&g, "random_score", "score -m $random_cut --base $dense -o $out");
+    check_step(&g, "rounded_cut", "requant -m $dense --mixture $mixture --lossy-twice -o $out");
+    check_step(&g, "rounded_score", "score -m $rounded_cut --base $dense -o $out");
+    CHECK(g.step[6].alone && g.step[8].alone && g.step[6].makes_rows);
+    grid_release(&g);
+
+    snprintf(text, sizeof text, HEAD "metric = energy random\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric -o $out.tsv\n%s"
+                                     "q : requant -m $dense --type Q4_0 -o $out.gguf\n", chain);
+    REQUIRE(!grid_parse_controlled(&g, text, strlen(text), "test.grid", &err), "%s", err.text);
+    CHECK(!g.has_controls && g.n_step == 5, "a grid with its own has %zu steps", g.n_step);
+    grid_release(&g);
+
+    snprintf(text, sizeof text, HEAD "dense : synth -o $out.gguf\nplan : rank -m $dense --metric energy -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n");
+    REQUIRE(!grid_parse_controlled(&g, text, strlen(text), "test.grid", &err), "%s", err.text);
+    CHECK(!g.has_controls && g.n_step == 3, "a grid without rows has %zu steps", g.n_step);
+    grid_release(&g);
 }
 
 static void seed_reads(void) {
@@ -271,6 +328,7 @@ static const test_case cases[] = {
     {"too many combinations are refused before they are made", too_many},
     {"a change of value, command or input changes the names of what depends on it and of nothing else", identities},
     {"patterns in lists stand for files in order; without a match the line is named", lists_of_files},
+    {"neurons by lot and plain quantizations are added where a grid has none", controls_come},
     {"the grid of every kind of line reads as it did", seed_reads},
     {0}};
 TEST_MAIN(cases)
