@@ -295,7 +295,8 @@ static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
         print_paragraph(out, "dominated by: that row is worse in nothing of size, bytes a token and ln ratio, and better "
                              "beyond the standard error in one.");
     if (any_verdict(s, "verdict", "collapsed"))
-        print_paragraph(out, "collapsed: the perplexity is above ten times the base's.");
+        print_paragraph(out, "collapsed: the perplexity is above ten times the base's, or greedy continuations of at least four "
+                             "of five prompts only repeat and at most half of the base's do.");
     return print_leaks(out, s, err);
 }
 

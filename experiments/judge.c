@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double collapse = 10; // times the base's perplexity
+static const double collapse = 10;           // times the base's perplexity
+static const double repeats_enough = 0.8;    // share of the prompts whose continuations only repeat, ...
+static const double base_repeats_most = 0.5; // ... where the base, which may be small, has at most this share
 
 typedef struct source {
     tsv_table rows;                 // n_columns 0: none yet, or failed
@@ -20,7 +22,7 @@ typedef struct source {
 typedef struct standing { // a model of a source, as its row of all texts has it
     size_t source, row;
     char *frame; // what must agree before two are compared; NULL: cannot be compared
-    double bytes, bytes_per_token, ln_ratio, se, ppl, base_ppl;
+    double bytes, bytes_per_token, ln_ratio, se, ppl, base_ppl, repeats, base_repeats;
     bool is_control;
     size_t dominator; // NONE or a standing
 } standing;
@@ -133,9 +135,14 @@ static void compare(judge *j, size_t b, size_t a) {
     if (loser->dominator == NONE || is_better(&j->all[a], &j->all[loser->dominator])) loser->dominator = a;
 }
 
+/* Unknown numbers (NaN) say nothing. */
+static bool is_collapsed(const standing *s) {
+    return s->ppl > collapse * s->base_ppl || (s->repeats >= repeats_enough && s->base_repeats <= base_repeats_most);
+}
+
 static const char *verdict_of(const standing *s) {
     if (s->is_control) return "control";
-    if (s->ppl > collapse * s->base_ppl) return "collapsed";
+    if (is_collapsed(s)) return "collapsed";
     if (s->dominator != NONE) return "discard";
     return s->frame ? "keep" : "-";
 }
@@ -168,6 +175,8 @@ static int add_standing(judge *j, size_t i, size_t row, dw_err *err) {
     if (isnan(new->se)) new->se = INFINITY; // one window has none: nothing can be told from noise
     new->ppl = number(s, row, "ppl");
     new->base_ppl = number(s, row, "base_ppl");
+    new->repeats = number(s, row, "repeats");
+    new->base_repeats = number(s, row, "base_repeats");
     if (!isnan(new->ln_ratio) && !(new->frame = frame_of(s, row, err))) return -1;
     j->n++;
     for (size_t k = 0; k + 1 < j->n; k++) {

@@ -8,7 +8,8 @@
  *
  *   failed      a job did not succeed; the reason is in `note`
  *   control     of metric random, or the grid says so
- *   collapsed   perplexity above ten times the base's
+ *   collapsed   perplexity above ten times the base's, or continuations that only repeat (continuations.h) for at least four
+ *               of the five prompts, where the base's do for at most half; rows that do not know either say nothing
  *   discard     dominated
  *   keep        none of these
  *

@@ -19,6 +19,7 @@ typedef struct exp_result {
     double nll, nll_se, ppl, ppl_se;
     double base_ppl, ln_ratio, ln_ratio_se, ln_ratio_se_blocks, resolvable;
     double kl_mean, kl_se, kl_median, kl_p99, top1_agree, top1_se;
+    double repeats, base_repeats;
     char kl_kind[16], leak[256];
     /* size and speed */
     double params, bits_per_weight, file_bytes, bytes_per_token;

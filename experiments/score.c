@@ -1,6 +1,7 @@
 /* score.c - the harness: perplexity, distance from a base, size, memory and speed of models, a row each.
  *
  *     deadwood score -m mini-q4.gguf -f text.txt --base mini.gguf -o rows.tsv */
+#include "experiments/continuations.h"
 #include "experiments/evaluate.h"
 #include "experiments/measures.h"
 #include "experiments/speed.h"
@@ -63,6 +64,8 @@ static const opt_program program = {
              "token the exact log-probability, the 64 likeliest tokens and the mass of the rest (about 330 bytes); compared with that, ln_ratio "
              "and top-1 agreement are the same, and KL is that of the coarser distribution, a lower bound: on the embedded model 12 to 17 % "
              "below the full one at 4 bits (Q4_0) and 8 to 14 % at 2 (Q2_K).  Two stored files give ln_ratio only.\n"
+             "Each model, and a base that is a model, also continues five built-in prompts greedily by 48 tokens each; column repeats is the "
+             "share of them that only repeats: at least half of the last 32 tokens are one of the four before them.\n"
              "Of gated models coverage says which share of the FFN's neurons counted, and bytes_per_token what decoding really read.  "
              "--inject opens groups by lot instead, a share A of them (a list is interpolated over the layers), which leaves nothing "
              "to be said about quality: gates and predictors are computed all the same.",
@@ -97,6 +100,7 @@ typedef struct contender { // a model with its ids of every text
     int32_t bos;        // at the begin of each window, -1: none
     exp_result *result; // n_texts, and the mean
     exp_speed speed;
+    double repeats;     // NaN: stored predictions
     double *n_open, *n_seen; // n_layer: neurons that counted in all texts, and all of them; of gated models
     exp_mean *nll, *kl, *agree; // n_texts
     exp_paired *paired;
@@ -512,6 +516,22 @@ static int score_all(run *r, dw_err *err) {
     return rc;
 }
 
+/* Once a model, whatever the texts. */
+static int continue_all(run *r, dw_err *err) {
+    const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()};
+    for (int i = 0; i < r->n_models + (r->base != NULL); i++) {
+        contender *c = &r->all[i];
+        c->repeats = NAN;
+        if (c->model && exp_repeats(c->model, &so, &c->repeats, err)) return dw_fail_in(err, "'%s'", c->path);
+    }
+    for (int i = 0; i < r->n_models; i++)
+        for (int t = 0; t <= r->n_texts; t++) {
+            r->all[i].result[t].repeats = r->all[i].repeats;
+            if (r->base) r->all[i].result[t].base_repeats = r->base->repeats;
+        }
+    return 0;
+}
+
 /* ---- rows ------------------------------------------------------------------------------------------------- */
 
 static const char *bos_text(const contender *c) {
@@ -794,7 +814,7 @@ static int score(run *r, exp_child *children, int n_children, dw_err *err) {
     if (n_children && measure_speed(r, children, n_children, err)) return -1;
     for (int i = 0; i < n_children; i++) exp_child_stop(&children[i]);
     r->bar = progress_begin("scoring", "tokens", n_tokens);
-    const int rc = o.speed_only ? 0 : score_all(r, err);
+    const int rc = o.speed_only ? 0 : score_all(r, err) || continue_all(r, err) ? -1 : 0;
     progress_end(r->bar);
     for (int i = 0; i < r->n_models && !rc; i++) {
         if (!o.speed_only) fill_mean(&r->all[i], r);

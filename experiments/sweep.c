@@ -88,7 +88,7 @@ static const opt_program program = {
              "computes what is missing and nothing else.  A job that fails costs the rows that need it: they have the "
              "verdict failed and the reason; the next run tries again.\n"
              "\n"
-             "Verdicts: control; collapsed (perplexity above ten times the base's); discard (another row is worse in nothing, of file size, bytes a token "
+             "Verdicts: control; collapsed (perplexity above ten times the base's, or greedy continuations that only repeat); discard (another row is worse in nothing, of file size, bytes a token "
              "and ln_ratio, and better beyond the standard error in one); keep.  With --keep best the models of the others are deleted as soon as "
              "that is known; plan and lineage make them again.",
     .example = "deadwood sweep experiments/grids/mini.grid -o build/sweep --dry-run\n"

@@ -1,5 +1,6 @@
 /* test_score.c - the harness: protocols, statistics, distributions, the stored base, rows, and the program itself. */
 #include "build.h"
+#include "experiments/continuations.h"
 #include "experiments/evaluate.h"
 #include "experiments/measures.h"
 #include "experiments/random_model.h"
@@ -562,6 +563,30 @@ static void unknown_cells(void) {
     for (size_t i = 0; i < 3; i++) CHECK(!strcmp(exp_columns[exp_n_columns() - 3 + i].name, last[i]));
 }
 
+/* n tokens of period `period` behind `n_other` that are all different. */
+static bool periodic_repeats(int n_other, int n, int period) {
+    int32_t id[EXP_CONTINUED];
+    for (int i = 0; i < n_other + n; i++) id[i] = i < n_other ? 1000 + i : i % period;
+    return exp_only_repeats(id, n_other + n);
+}
+
+static void repeated_tokens(void) {
+    for (int period = 1; period <= 4; period++) {
+        CHECK(periodic_repeats(0, 48, period) && periodic_repeats(16, 32, period), "period %d", period);
+        CHECK(periodic_repeats(48 - 16 - period, 16 + period, period), "half of the 32, period %d", period);
+        CHECK(!periodic_repeats(48 - 15 - period, 15 + period, period), "one less, period %d", period);
+    }
+    for (int period = 5; period <= 48; period++) CHECK(!periodic_repeats(0, 48, period), "period %d", period);
+    CHECK(!periodic_repeats(0, 31, 1) && periodic_repeats(0, 32, 1) && !periodic_repeats(0, 0, 1), "ended early");
+    int32_t drifting[EXP_CONTINUED], early[EXP_CONTINUED];
+    for (int i = 0; i < EXP_CONTINUED; i++) {
+        drifting[i] = i / 3;
+        early[i] = i < 24 ? 7 : i;
+    }
+    CHECK(exp_only_repeats(drifting, EXP_CONTINUED), "each token three times, though there is no period");
+    CHECK(!exp_only_repeats(early, EXP_CONTINUED), "what it found its way out of");
+}
+
 /* ---- the program ------------------------------------------------------------------------------------------ */
 
 static void uniform(void) {
@@ -570,6 +595,21 @@ static void uniform(void) {
     json_t *rows = SCORE("-m %s -f %s -c 64 --no-speed", m, t);
     CHECK(fabs(number(rows, 0, "ppl") - 512) < 1e-4 && number(rows, 0, "nll_se") < 1e-9, "%.9g",
           number(rows, 0, "ppl"));
+    CHECK(isnan(number(rows, 0, "base_repeats")));
+    json_decref(rows);
+}
+
+/* A model of which only its embeddings are left predicts from the last token alone, which ends in a short circle. */
+static void broken(void) {
+    const char *m = model("m.gguf", "tiny-qwen2", DW_F16, 1), *t = text_file("t.txt", 700, 1),
+               *b = changed(m, "broken.gguf", (change){.zero = "blk."});
+    json_t *rows = SCORE("-m %s %s -f %s --base %s -c 64 --no-speed", m, b, t, m);
+    CHECK(number(rows, 0, "repeats") == number(rows, 0, "base_repeats"));
+    CHECK(number(rows, 1, "repeats") == 1, "%g", number(rows, 1, "repeats"));
+    CHECK(number(rows, 1, "base_repeats") == number(rows, 0, "repeats"));
+    json_decref(rows);
+    rows = SCORE("-m %s --speed-only --speed-prefill 8 --speed-decode 2 --speed-rounds 1", m);
+    CHECK(isnan(number(rows, 0, "repeats")));
     json_decref(rows);
 }
 
@@ -610,6 +650,8 @@ static void side_by_side_and_stored(void) {
         }
         CHECK(json_equal(cell(live, i, "nll_nats"), cell(alone, i, "nll_nats")));
         CHECK(json_equal(cell(live, i, "top1_agree"), cell(stored, i, "top1_agree")));
+        CHECK(json_equal(cell(live, i, "repeats"), cell(alone, i, "repeats")) && isnan(number(both, i, "repeats")));
+        CHECK(!isnan(number(live, i, "base_repeats")) && isnan(number(stored, i, "base_repeats")));
         CHECK(number(stored, i, "kl_mean") > 0 && number(stored, i, "kl_mean") <= number(live, i, "kl_mean"));
         CHECK(isnan(number(both, i, "kl_mean")) && isnan(number(both, i, "params")));
     }
@@ -628,7 +670,8 @@ static void side_by_side_and_stored(void) {
 
 static void threads_and_batches(void) {
     static const char *const quality[] = {"nll_nats", "nll_se", "ln_ratio",  "ln_ratio_se", "ln_ratio_se_blocks",
-                                          "kl_mean",  "kl_se",  "kl_median", "kl_p99",      "top1_agree"};
+                                          "kl_mean",  "kl_se",  "kl_median", "kl_p99",      "top1_agree",
+                                          "repeats",  "base_repeats"};
     static const char *const how[] = {"-t 1", "-t 2 --batch 33", "-t 3 --batch 700"};
     const char *a = model("a.gguf", "tiny-qwen3", DW_F16, 1), *b = model("b.gguf", "tiny-qwen3", DW_Q5_0, 1),
                *t = text_file("t.txt", 700, 1);
@@ -744,6 +787,18 @@ static void mini(void) {
     json_decref(reference);
 }
 
+/* mini comes back to whole sentences, which is not the same as repeating words. */
+static void mini_continues(void) {
+    const char *m = test_file("m.gguf"), *t = text_file("t.txt", 2000, 1), *two = test_file("two.gguf");
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q && deadwood-requant -m %s --type affine4 -o %s.4 -q && "
+                      "deadwood-requant -m %s.4 --type affine2 --lossy-twice -o %s -q", m, m, two, two, two),
+            "%s", test_run_output());
+    json_t *rows = SCORE("-m %s %s -f %s --windows 1 -c 64 --no-speed", m, two, t);
+    CHECK(number(rows, 0, "repeats") <= 0.2 && number(rows, 1, "repeats") >= 0.6, "%g and %g", number(rows, 0, "repeats"),
+          number(rows, 1, "repeats"));
+    json_decref(rows);
+}
+
 static const test_case cases[] = {
     {"means, shares and quantiles are what the formulas say", means},
     {"a paired error is that of the window means", paired_by_hand},
@@ -760,13 +815,16 @@ static const test_case cases[] = {
     {"a truncated stored base is refused, a changed byte never harms", stored_damage},
     {"a disturbed measurement says by what", disturbances},
     {"what is unknown is written as a dash", unknown_cells},
+    {"a continuation only repeats when half of its last 32 tokens are among the four before them", repeated_tokens},
     {"a uniform model has the perplexity of its vocabulary's size", uniform},
+    {"a model without layers only repeats itself, and the row says so of it and of its base", broken},
     {"a model against itself has ratio 0, divergence 0, agreement 1, exactly, live and stored", against_itself},
     {"side by side, against a stored base and between two stored files the ratio is the same", side_by_side_and_stored},
     {"quality columns are the same for every -t and --batch", threads_and_batches},
     {"the table and the objects say the same, with memory and speed", rows_and_objects},
     {"a calibration text in the lineage is reported as a leak, with what was done", leaks},
     {"what cannot be compared or scored is refused in one line", refusals},
+    {"mini does not only repeat itself, but rounded to two bits over four bits it does", mini_continues},
     {"mini's first windows have transformers' likelihood", mini},
     {0}};
 TEST_MAIN(cases)

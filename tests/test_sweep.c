@@ -3,6 +3,7 @@
  * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes its
  * words and its inputs' contents, or a row, and notes each beginning and end in a log. */
 #include "experiments/children.h"
+#include "experiments/judge.h"
 #include "test.h"
 #include "tool.h"
 
@@ -370,6 +371,39 @@ static void verdicts(void) {
     tsv_release(&t);
 }
 
+/* The verdict on one row; repeats: cells "OWN\tOF BASE"; NULL: a table that has no such columns. */
+static void judged(const char *ppl, const char *repeats, const char *verdict) {
+    dw_err err = {0};
+    char row[512];
+    judge_counts counts;
+    tsv_table t;
+    snprintf(row, sizeof row,
+             "model\tmodel_sha256\ttext\tbase\tln_ratio\tbase_ppl\tppl%s\nm\thash\ta\tb\t1\t10\t%s%s%s\n",
+             repeats ? "\trepeats\tbase_repeats" : "", ppl, repeats ? "\t" : "", repeats ? repeats : "");
+    write_text(file("one.tsv"), row);
+    judge *j = judge_new(1, &err);
+    REQUIRE(j && !judge_add(j, 0, file("one.tsv"), "-", false, &err), "%s", err.text);
+    REQUIRE(!judge_write(j, file("one.judged"), "#", &counts, &err), "%s", err.text);
+    REQUIRE(!tsv_read(&t, file("one.judged"), &err), "%s", err.text);
+    CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), verdict), "ppl %s, repeats %s: %s", ppl, repeats ? repeats : "-",
+          tsv_cell(&t, 0, "verdict"));
+    CHECK(counts.collapsed == !strcmp(verdict, "collapsed") && judge_keeps(j, 0) == !counts.collapsed);
+    tsv_release(&t);
+    judge_free(j);
+}
+
+static void collapses(void) {
+    judged("100", NULL, "keep");
+    judged("101", NULL, "collapsed");
+    judged("101", "0\t0", "collapsed");
+    judged("20", "0.6\t0", "keep");
+    judged("20", "0.8\t0", "collapsed");
+    judged("20", "1\t0.4", "collapsed");
+    judged("20", "1\t0.6", "keep"); // so does the base
+    judged("20", "1\t-", "keep");
+    judged("20", "-\t0", "keep");
+}
+
 static int n_models(const char *dir) {
     test_run("ls %s | grep -c gguf", file(dir));
     return atoi(test_run_output());
@@ -407,6 +441,7 @@ static const test_case cases[] = {
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},
     {"a dry run prints what would run and makes nothing", dry_run},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
+    {"a variant is collapsed above ten times the perplexity, or when it only repeats itself and its base does not", collapses},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
     {0}};
 TEST_MAIN(cases)
