@@ -40,7 +40,7 @@ static const opt_row options[] = {
     {.kind = OPT_GROUP, .help = "stock's own tools"},
     {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get stock's libraries with npm into DIR"},
     {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE", .help = "let stock quantize -m to -o: Q4_K_M, Q6_K, ..."},
-    {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize (GGUF)"},
+    {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the file that --quantize writes"},
     OPT_COMMON_ENGINE,
     {0},
