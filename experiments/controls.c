@@ -89,6 +89,12 @@ static const char *value_of(char *const *word, size_t n_word, const char *option
     return NULL;
 }
 
+static bool makes_rows(char *const *word, size_t n_word) {
+    for (size_t i = 2; i < n_word; i++)
+        if (!strcmp(word[i], "$rows")) return true;
+    return false;
+}
+
 /* The step once more, under the prefix; `is_rank`: by lot. */
 static void copy_step(writing *w, char *const *word, size_t n_word, bool is_rank) {
     char *name = strdup(word[0]);
@@ -102,16 +108,16 @@ static void copy_step(writing *w, char *const *word, size_t n_word, bool is_rank
         fputc(' ', w->out);
         if (is_metric) fputs("random --seed $seed", w->out);
         else put_word(w, word[i], w->out);
-        if (!strcmp(word[i], "$rows")) w->has_rows = true;
     }
     fputc('\n', w->out);
     w->step[w->n_step++] = name;
+    w->has_rows |= makes_rows(word, n_word);
 }
 
 static void see_step(controls *c, char *const *word, size_t n_word) {
     const size_t at = 2 + !strcmp(word[2], "alone");
     const char *tool = at < n_word ? word[at] : "", *model = value_of(word, n_word, "--model", "-m");
-    const bool is_rank = !strcmp(tool, "rank") && value_of(word, n_word, "--metric", "--metric"), is_rows = !strcmp(word[n_word - 1], "$rows");
+    const bool is_rank = !strcmp(tool, "rank") && value_of(word, n_word, "--metric", "--metric");
     if (!strcmp(tool, "requant")) c->plain.unwanted = true;
     if (is_rank || names_copies(&c->twins, word, n_word)) copy_step(&c->twins, word, n_word, is_rank);
     if (!strcmp(tool, "cut") && model && !c->plain.n_step) {
@@ -119,7 +125,7 @@ static void see_step(controls *c, char *const *word, size_t n_word) {
                 c->plain.prefix, word[0], model);
         c->plain.step[c->plain.n_step] = strdup(word[0]);
         c->plain.n_step += c->plain.step[0] != NULL;
-    } else if (is_rows && names_copies(&c->plain, word, n_word)) {
+    } else if (makes_rows(word, n_word) && names_copies(&c->plain, word, n_word)) {
         copy_step(&c->plain, word, n_word, false);
     }
 }

@@ -12,6 +12,7 @@
  *   windows        which tokens of a text are scored: the protocols       (score)
  *   evaluate       models over windows; distribution: what their logits say; statistics: means and errors (score)
  *   predictions    stored predictions of a base model                     (score)
+ *   continuations  whether a model goes on with a text or only repeats   (score)
  *   speed          memory, load time and speed in a process alone; measures: the columns of a row (score, sweep)
  *   grid           variables and steps as text; controls: those it lacks; jobs: what they ask for, with identities (sweep)
  *   child          a process that answers over a socket; peaks: how much arithmetic the machine does (score, versus, limits)

@@ -457,9 +457,10 @@ int grid_parse_controlled(grid *g, const char *text, size_t len, const char *wha
     int rc = seen ? parse(g, text, len, what, seen, err) : -1;
     char *more = rc ? NULL : controls_text(seen, err), *all = more ? dw_format(err, "%.*s\n%s", (int)len, text, more) : NULL;
     controls_free(seen);
-    if (!rc && !all) grid_release(g);
-    if (!rc) rc = all ? 0 : -1;
-    if (!rc && *more) {
+    if (!rc && !all) {
+        grid_release(g);
+        rc = -1;
+    } else if (!rc && *more) {
         grid_release(g);
         rc = parse(g, all, strlen(all), what, NULL, err) ? dw_fail_in(err, "with its controls (--controls none leaves them out)") : 0;
         g->has_controls = !rc;

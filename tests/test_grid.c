@@ -281,7 +281,7 @@ static void check_step(const grid *g, const char *name, const char *wanted) {
 
 static void controls_come(void) {
     static const char *const chain = "cut : cut -m $dense -p ${plan} -o $out.gguf\n"
-                                     "score : alone score -m $cut --base $dense -o $rows\n";
+                                     "score : alone score -m $cut -o $rows --base $dense\n";
     char text[1024];
     dw_err err = {0};
     grid g;
@@ -290,9 +290,9 @@ static void controls_come(void) {
     CHECK(g.has_controls && g.n_step == 4 + 3 + 2, "%zu steps", g.n_step);
     check_step(&g, "random_plan", "rank -m $dense --metric random --seed $seed --rate $rate -o $out");
     check_step(&g, "random_cut", "cut -m $dense -p $random_plan -o $out");
-    check_step(&g, "random_score", "score -m $random_cut --base $dense -o $out");
+    check_step(&g, "random_score", "score -m $random_cut -o $out --base $dense");
     check_step(&g, "rounded_cut", "requant -m $dense --mixture $mixture --lossy-twice -o $out");
-    check_step(&g, "rounded_score", "score -m $rounded_cut --base $dense -o $out");
+    check_step(&g, "rounded_score", "score -m $rounded_cut -o $out --base $dense");
     CHECK(g.step[6].alone && g.step[8].alone && g.step[6].makes_rows);
     grid_release(&g);
 
