@@ -81,7 +81,7 @@ static bool widths_differ(const prune_layout *o) {
 static int choose_arch(prune_layout *o, dw_err *err) {
     const dw_hparams *hp = &o->parent->net.hp;
     o->arch = hp->arch;
-    if (o->parent->arch->may_differ_by_layer) {
+    if (o->parent->arch->has & DW_ARCH_BY_LAYER) {
         if (hp->n_head[o->layer_of[0]] < 1)
             return dw_fail(err, "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or keep one before it", o->layer_of[0]);
         return 0;
@@ -317,7 +317,7 @@ static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
 }
 
 static void set_widths(const prune_layout *o, dw_gguf_writer *w) {
-    if (!dw_arch_find((dw_str){o->arch, strlen(o->arch)})->may_differ_by_layer) {
+    if (!(dw_arch_find((dw_str){o->arch, strlen(o->arch)})->has & DW_ARCH_BY_LAYER)) {
         set_u32(o, w, "feed_forward_length", o->n_ff[0]);
         return;
     }
