@@ -137,13 +137,9 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
-static const dw_qtype_row *type_of(dw_st_dtype dtype) {
-    return dtype == DW_ST_F32 ? dw_qtype_get(DW_F32) : dtype == DW_ST_F16 ? dw_qtype_get(DW_F16) : dtype == DW_ST_BF16 ? dw_qtype_get(DW_BF16) : NULL;
-}
-
 /* True when every value of an F16, BF16 or F32 tensor survives the way through F16. */
 static bool fits_f16(const dw_st_tensor *t) {
-    const dw_qtype_row *type = type_of(t->dtype);
+    const dw_qtype_row *type = dw_st_qtype(t->dtype);
     for (size_t i = 0, n = t->n_bytes / (size_t)type->block_bytes; i < n; i++) {
         float f;
         type->decode(t->data + i * (size_t)type->block_bytes, &f, 1);
@@ -170,7 +166,7 @@ static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, siz
     const bool group_ok = t->group_size == 32 || t->group_size == 64 || t->group_size == 128;
     if (!group_ok || t->bits < 2 || t->bits > 8 || t->bits == 7)
         return dw_fail(err, "tensor '%s': %d bits in groups of %d are not MLX's", t->source->name, t->bits, t->group_size);
-    if (!type_of(t->scales->dtype) || t->scales->dtype != t->biases->dtype)
+    if (!dw_st_qtype(t->scales->dtype) || t->scales->dtype != t->biases->dtype)
         return dw_fail(err, "tensor '%s': scales of type %s are not supported", t->source->name, t->scales->dtype_name);
     if (t->bits <= 5 && fits_f16(t->scales) && fits_f16(t->biases)) t->kept = dw_qtype_get(t->bits == 5 ? DW_Q5_1 : DW_Q4_1);
     return 0;
@@ -200,7 +196,7 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
         const size_t *shape = source->shape;
         const bool fits = source->n_dims == t->n_dims && shape[0] == (t->n_dims == 2 ? rows : cols) && (t->n_dims == 1 || shape[1] == cols);
         if (!fits) return dw_fail(err, "tensor '%s' has shape [%zu, %zu], config.json says [%zu, %zu]", hf.text, shape[0], shape[1], rows, cols);
-        t->kept = type_of(source->dtype);
+        t->kept = dw_st_qtype(source->dtype);
         if (!t->kept) return dw_fail(err, "tensor '%s' has type %s, which is not supported", hf.text, source->dtype_name);
     }
     c->n_tensor++;
@@ -228,9 +224,6 @@ static int make_rope_freqs(checkpoint *c, dw_err *err) {
         const double wavelength = 2 * 3.14159265358979323846 * pow(g->value[DW_KEY_ROPE_BASE], 2.0 * i / g->sizes.head_dim);
         const double smooth = (g->n_ctx_original / wavelength - g->low_freq_factor) / (g->high_freq_factor - g->low_freq_factor);
         c->rope_freqs[i] = (float)(wavelength < high ? 1 : wavelength > low ? g->rope_factor : 1 / ((1 - smooth) / g->rope_factor + smooth));
-        if (!(c->rope_freqs[i] > 0) || !isfinite(c->rope_freqs[i]))
-            return dw_fail(err, "config.json: rope type 'llama3' with factor %g and frequency factors %g and %g gives no positive factor for pair %d",
-                           g->rope_factor, g->low_freq_factor, g->high_freq_factor, i);
     }
     c->tensor[c->n_tensor++] = (checkpoint_tensor){.name = "rope_freqs.weight", .n_dims = 1, .ne = {(size_t)n, 1}, .kept = dw_qtype_get(DW_F32), .made = c->rope_freqs};
     return 0;
@@ -319,7 +312,7 @@ static unsigned code(const uint8_t *row, size_t n_bytes, size_t j, int bits) {
 }
 
 static float group_value(const dw_st_tensor *t, size_t row, size_t group) {
-    const dw_qtype_row *type = type_of(t->dtype);
+    const dw_qtype_row *type = dw_st_qtype(t->dtype);
     float f;
     type->decode(t->data + (row * t->shape[1] + group) * (size_t)type->block_bytes, &f, 1);
     return f;
@@ -332,14 +325,14 @@ void checkpoint_row_values(const checkpoint_tensor *t, size_t r, float *row) {
         return;
     }
     if (t->n_dims == 1) { // a bias: values are permuted instead of rows
-        const dw_qtype_row *type = type_of(t->source->dtype);
+        const dw_qtype_row *type = dw_st_qtype(t->source->dtype);
         for (size_t i = 0; i < n; i++) type->decode(t->source->data + source_row(t, i) * (size_t)type->block_bytes, row + i, 1);
         return;
     }
     const size_t from = source_row(t, r), bytes = t->source->n_bytes / t->ne[1];
     const uint8_t *data = t->source->data + from * bytes;
     if (!t->scales) {
-        type_of(t->source->dtype)->decode(data, row, n);
+        dw_st_qtype(t->source->dtype)->decode(data, row, n);
         return;
     }
     for (size_t j = 0; j < n; j++) {

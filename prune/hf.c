@@ -27,18 +27,13 @@ static const dw_tensor_row *find_hf(const dw_tensor *t, dw_tensor_name *hf) {
     return row;
 }
 
-static bool dtype_of(const dw_qtype_row *type, dw_st_dtype *dtype) {
-    *dtype = type->id == DW_F32 ? DW_ST_F32 : type->id == DW_F16 ? DW_ST_F16 : DW_ST_BF16;
-    return type->id == DW_F32 || type->id == DW_F16 || type->id == DW_BF16;
-}
-
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err) {
     if (!m->arch->hf_class[0]) return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
         dw_tensor_name name;
         dw_st_dtype dtype;
-        if (!dtype_of(t->type, &dtype)) return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
+        if (!dw_st_dtype_of(t->type, &dtype)) return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
         if (!find_hf(t, &name) && strcmp(t->name, "rope_freqs.weight") != 0) // which config.json has as numbers
             return dw_fail(err, "tensor '%s' has no name in transformers; --hf cannot write it", t->name);
     }
@@ -90,12 +85,12 @@ static int write_weights(const dw_model *m, const char *path, dw_err *err) {
     dw_st_dtype matrices, *dtype = dw_alloc(dw_gguf_n_tensors(g), sizeof *dtype, "types of tensors", err);
     dw_st_writer *w = dtype ? dw_st_writer_new(path, err) : NULL;
     int rc = w ? 0 : -1;
-    dtype_of(m->net.token_embd.type, &matrices);
+    dw_st_dtype_of(m->net.token_embd.type, &matrices);
     for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_tensor_name name;
         if (!find_hf(t, &name)) continue;
-        dtype_of(t->type, &dtype[i]);
+        dw_st_dtype_of(t->type, &dtype[i]);
         if (t->n_dims == 1) dtype[i] = vector_dtype(t, matrices);
         dw_st_add_tensor(w, name.text, dtype[i], t->n_dims, t->n_dims == 1 ? t->ne : (size_t[]){t->ne[1], t->ne[0]});
     }
