@@ -57,6 +57,38 @@ static void columns_reach_net(void) {
     }
 }
 
+/* ---- every architecture runs ------------------------------------------------------------------------------ */
+
+enum { N = 16, VOCAB = 512 };
+
+static bool compute_logits(const char *path, const char *backend, float *logits) {
+    dw_err err = {0};
+    int32_t token[N];
+    uint8_t out[N];
+    memset(out, 1, sizeof out);
+    random_tokens(token, N, VOCAB, 1);
+    dw_model *m = dw_model_open(path, &err);
+    const dw_session_options o = {.pool = two_threads(), .backend = backend, .n_ctx = N, .kv = DW_KV_CACHE_F32};
+    dw_session *s = m ? dw_session_new(m, &o, &err) : NULL;
+    const bool ok = s && !dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = out}, &err) &&
+                    !dw_session_logits(s, 0, N, logits, &err);
+    dw_session_free(s);
+    dw_model_close(m);
+    return CHECK(ok, "%s: %s", backend, err.text);
+}
+
+/* A row of dw_archs is all that a new architecture needs here: the shape is made from it. */
+static void architectures_run(void) {
+    static float ref[N * VOCAB], cpu[N * VOCAB];
+    for (const dw_arch *a = dw_archs; a->name; a++) {
+        const exp_shape shape = {.name = a->name, .arch = a->name, .n_layer = 3, .n_embd = 64, .n_ff = 128, .n_head = 4, .n_head_kv = 2,
+                                 .head_dim = 16, .n_vocab = VOCAB, .tied = !(a->has & DW_ARCH_UNTIED), .rope_base = 10000, .n_ctx = 256};
+        const char *path = test_file("any.gguf");
+        if (!write_random(path, &shape, "F32") || !compute_logits(path, "ref", ref) || !compute_logits(path, "cpu", cpu)) continue;
+        CHECK(nmse(cpu, ref, N * VOCAB) <= 1e-4, "%s: NMSE %.1e", a->name, nmse(cpu, ref, N * VOCAB));
+    }
+}
+
 /* ---- what the reader refuses ------------------------------------------------------------------------------ */
 
 /* A copy of a random model with some of its keys changed, and without tensors whose names begin with `without`. */
@@ -190,6 +222,7 @@ static const test_case cases[] = {
     {"every row of a tensor is found by its name, and no other name is", names_found},
     {"rows of q and k come back from permutation and stay within their heads", rows_back},
     {"an architecture's columns reach the net of every tiny model", columns_reach_net},
+    {"a random model of every architecture runs, in cpu as in ref", architectures_run},
     {"a model without a required key is refused by name, the norms' epsilon too", required_keys},
     {"real numbers are finite and within bounds", reals_bounded},
     {"every count is bounded", counts_bounded},
