@@ -16,14 +16,15 @@
 // clang-format off
 enum {
     NEOX = DW_ARCH_ROPE_NEOX, FUSED_QKV = DW_ARCH_FUSED_QKV, QKV_BIAS = DW_ARCH_QKV_BIAS, QK_NORM = DW_ARCH_QK_NORM,
-    ROPE_FREQS = DW_ARCH_ROPE_FREQS, UNTIED = DW_ARCH_UNTIED, BY_LAYER = DW_ARCH_BY_LAYER, NO_ATTENTION = DW_ARCH_NO_ATTENTION,
+    BIASES = DW_ARCH_BIASES, ROPE_FREQS = DW_ARCH_ROPE_FREQS, UNTIED = DW_ARCH_UNTIED, BY_LAYER = DW_ARCH_BY_LAYER,
+    NO_ATTENTION = DW_ARCH_NO_ATTENTION,
 };
 
 const dw_arch dw_archs[] = {
-    {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"}, DW_SILU, UNTIED | ROPE_FREQS},
-    {"qwen2",   {"Qwen2ForCausalLM"},                       DW_SILU, UNTIED | NEOX | QKV_BIAS},
-    {"qwen3",   {"Qwen3ForCausalLM"},                       DW_SILU, UNTIED | NEOX | QK_NORM},
-    {"deci",    {0},                                        DW_SILU, UNTIED | ROPE_FREQS | BY_LAYER | NO_ATTENTION},
+    {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"}, DW_SILU, UNTIED | BIASES | ROPE_FREQS, .carrier = "deci"},
+    {"qwen2",   {"Qwen2ForCausalLM"},                       DW_SILU, UNTIED | BIASES | NEOX | QKV_BIAS, .carrier = "deci"},
+    {"qwen3",   {"Qwen3ForCausalLM"},                       DW_SILU, UNTIED | BIASES | NEOX | QK_NORM, .carrier = "openelm"},
+    {"deci",    {0},                                        DW_SILU, UNTIED | BIASES | ROPE_FREQS | BY_LAYER | NO_ATTENTION},
     {"openelm", {0},                                        DW_SILU, NEOX | FUSED_QKV | QK_NORM | BY_LAYER},
     {0}};
 

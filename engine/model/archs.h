@@ -28,6 +28,7 @@ typedef enum dw_arch_has {
     DW_ARCH_BY_LAYER = 64,       // widths and numbers of heads may differ by layer
     DW_ARCH_NO_ATTENTION = 128,  // layers after the first may have no attention
     DW_ARCH_EMBD_SCALE = 256,    // the embedding is multiplied by sqrt(n_embd)
+    DW_ARCH_BIASES = 512,        // llama.cpp reads biases of its layers (this engine reads them in every architecture)
 } dw_arch_has;
 
 typedef struct dw_arch {
@@ -35,6 +36,7 @@ typedef struct dw_arch {
     const char *hf_class[3];  // architectures[0] of config.json; none: transformers has no such class
     dw_act act;               // of the FFN's gate
     unsigned has;             // bits of dw_arch_has
+    const char *carrier;      // the architecture that stores it where widths differ by layer; NULL: none
 } dw_arch;
 
 extern const dw_arch dw_archs[];                       // ends with name NULL
