@@ -20,7 +20,15 @@
 typedef enum dw_level { DW_PORTABLE, DW_AVX2, DW_AVX512, DW_AMX, DW_N_LEVELS } dw_level;
 
 extern const char *const dw_level_names[DW_N_LEVELS];
-bool dw_level_usable(dw_level level); // asks the CPU and, for AMX, the kernel's permission (before threads start)
+bool dw_level_usable(dw_level level); // on this machine; call it before threads start: AMX needs a permission of the kernel
+
+/* What a CPU says of itself: registers of CPUID, and the states that the operating system saves (XCR0). */
+typedef struct dw_cpu_words {
+    uint32_t leaf1_c, leaf7_b, leaf7_c, leaf7_d, leaf7_1_a, state;
+} dw_cpu_words;
+
+/* True when a CPU with these words has all instructions of the level. */
+bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu);
 /* The level in force: the best usable one, or what $DEADWOOD_CPU names.  -1 when that is unknown or not usable here. */
 int dw_level_choose(dw_level *level, dw_err *err);
 
