@@ -38,7 +38,7 @@ struct predict_tiles {
 
 const dw_qtype_row *predict_down_t_type(const dw_tensor *down) {
     const size_t n_embd = down->ne[1];
-    if (n_embd % (size_t)down->type->block == 0) return down->type;
+    if (down->type->encode && n_embd % (size_t)down->type->block == 0) return down->type;
     return dw_qtype_get(n_embd % 32 == 0 ? DW_Q8_0 : DW_F16);
 }
 

@@ -112,7 +112,7 @@ quant_type quant_types[QUANT_MAX_TYPES + 1];
 
 static void add_block_formats(const quant_method *m, quant_type **next) {
     for (const dw_qtype_row *s = dw_qtypes; s->name; s++)
-        *(*next)++ = (quant_type){.name = s->name, .method = m, .stored = s, .multiple = s->block};
+        if (s->encode) *(*next)++ = (quant_type){.name = s->name, .method = m, .stored = s, .multiple = s->block};
 }
 
 static void add_widths(const quant_method *m, quant_type **next) {

@@ -66,7 +66,7 @@ extern quant_type quant_types[QUANT_MAX_TYPES + 1]; // ends with name NULL
 
 void quant_types_init(void); // fills the table: every block format, then every method's widths of code
 const quant_type *quant_type_find(const char *name);         // any case; NULL: unknown
-const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format
+const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format; NULL: it has no encoder
 
 /* The largest weight that scales and offsets in half precision can follow in every type. */
 #define QUANT_MAX_WEIGHT 65280.0f

@@ -234,6 +234,7 @@ static int split(choice *c, target *targets, size_t *n, const dw_tensor *from, c
         hot->column = order;
         return 0;
     }
+    if (!hot->to) return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name, from->type->name);
     const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[l], n_hot = n_ff - n_cold;
     if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
     target *cold = &targets[(*n)++];

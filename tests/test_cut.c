@@ -195,7 +195,7 @@ static void rate_zero(void) {
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), shapes[i].name);
     }
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
-        if (!is_tested(t)) continue;
+        if (!is_tested(t) || !t->encode) continue;
         const char *model = random_model("mini", t->name, 0);
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), t->name);
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", "--down-type same --pad"), t->name);
@@ -229,7 +229,7 @@ static void every_type(void) {
     int32_t keep[512];
     for (int j = 0; j < 512; j++) keep[j] = j < 256 ? j + 256 : j + 512;
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
-        if (!is_tested(t)) continue;
+        if (!is_tested(t) || !t->encode) continue;
         const char *model = random_model("mini", t->name, 0);
         check_down(cut(model, write_plan("plan.tsv", model, "256-511,768-1023"), "small.gguf", ""), model, keep, 512, 0);
         if (t->block == 1) continue;

@@ -80,8 +80,10 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
 static void every_usable(void (*check)(const dw_dot_kernel *k)) {
     for (int l = 0; l < DW_N_LEVELS; l++) {
         if (!dw_level_usable((dw_level)l)) test_skip("this machine lacks '%s'", dw_level_names[l]);
-        for (int t = 0; t < DW_QTYPE_END && dw_level_usable((dw_level)l); t++)
+        for (int t = 0; t < DW_QTYPE_END && dw_level_usable((dw_level)l); t++) {
             if (dw_dot_kernels[l][t].rows) check(&dw_dot_kernels[l][t]);
+            if (dw_dot_decoded[l][t].rows) check(&dw_dot_decoded[l][t]);
+        }
     }
 }
 

@@ -68,6 +68,7 @@ static float *decoded(const dw_tensor *t) {
 static void same_type(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        if (!t->encode) continue;
         if (!write_random(from, &small, t->name)) return;
         CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", from, to, t->name), "%s", test_run_output());
         check_same_tensors(from, to, t->name);

@@ -52,7 +52,10 @@ typedef struct dw_dot_kernel {
 } dw_dot_kernel;
 
 extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
-const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type); // of this level or below; of a type in dw_qtypes
+/* The plain form, which every type has: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
+extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
+/* The type's kernel of this level or below, or the plain form; never NULL for a type in dw_qtypes. */
+const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
 size_t dw_act_bytes(dw_act_form form, int n);                    // of one packed vector, padded to 64
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 
