@@ -44,9 +44,9 @@ typedef struct quant_method {
     int group;              // values that share a scale; rows must be multiples of it
     double overhead_bits;   // of a group, beside its codes
     dw_qtype stored;        // the block format that holds it
-    /* Rounds a row of n values; weight: importance per column or NULL.  Returns how many groups have a scale or offset that
-     * the block format cannot hold exactly (it is then rounded once more). */
-    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n, const float *weight);
+    /* Rounds a row of n finite values.  Returns how many groups have a scale or offset that the block format cannot hold
+     * exactly (it is then rounded once more).  NULL: the block format's own encoder, which takes importances. */
+    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n);
 } quant_method;
 
 extern const quant_method quant_methods[]; // ends with name NULL
