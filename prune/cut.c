@@ -19,7 +19,7 @@ typedef struct type_name {
     const char *name;
 } type_name;
 
-static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and the names of dw_qtypes
+static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and dw_encodable_names
 
 static struct {
     const char *model, *plan, *out, *source, *down_type, *hf, *checkpoint;
@@ -70,7 +70,7 @@ static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
 
 static void name_types(void) {
     size_t n = 1;
-    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) down_types[n++].name = t->name;
+    for (const dw_qtype_name *t = dw_encodable_names; t->name; t++) down_types[n++].name = t->name;
 }
 
 static int open_inputs(inputs *in, dw_err *err) {
