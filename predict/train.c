@@ -249,7 +249,7 @@ static int open_journal(run *r, dw_err *err) {
 }
 
 static int open_run(run *r, dw_err *err) {
-    *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER, .t = {.in = {.file = -1, .text = -1}}};
+    *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER};
     r->model = dw_model_open(o.model, err);
     if (!r->model) return -1;
     if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
