@@ -7,6 +7,7 @@
  * file and the report are made at the end. */
 #include "formats/sparse.h"
 #include "model/model.h"
+#include "predict/blas.h"
 #include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/predict.h"
@@ -15,7 +16,6 @@
 #include "kit/progress.h"
 #include "kit/talk.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -438,14 +438,30 @@ static int write_model(run *r, dw_err *err) {
 
 /* ---- main ----------------------------------------------------------------------------------------------------------------------- */
 
+/* Before anything is computed: later OpenBLAS would wait for the memory for ever. */
+static int check_memory(const run *r, int n_threads, dw_err *err) {
+    double most = 0;
+    int n_left = 0;
+    for (size_t i = 0; i < r->n_layer; i++) {
+        const int l = r->layer[i];
+        if (r->record_of[l]) continue;
+        most = fmax(most, examples_bytes(&r->t, l) + learn_bytes(&r->t, l, r->rank, o.batch));
+        n_left++;
+    }
+    const int n = n_left < n_threads ? n_left : n_threads;
+    if (most < 0x1p62 && blas_has_memory(n, (size_t)most)) return 0;
+    return dw_fail(err, "out of memory: training %d layer%s at once needs %s; %s", n, plural(n), show_bytes(n * (most + BLAS_THREAD_BYTES)).text,
+                   n > 1 ? "try fewer threads with -t" : "trace fewer tokens");
+}
+
 static int train(run *r, dw_pool *pool, dw_err *err) {
     size_t n_left = 0;
+    if (check_memory(r, dw_pool_size(pool), err)) return -1;
     for (size_t i = 0; i < r->n_layer; i++) n_left += !r->record_of[r->layer[i]];
     const double began = dw_now();
     say("%zu layers, rank %d, %zu tokens train, %zu choose, %zu are held out", r->n_layer, r->rank, examples_count(&r->t, EXAMPLES_TRAIN),
         examples_count(&r->t, EXAMPLES_CHOOSE), examples_count(&r->t, EXAMPLES_HELD_OUT));
     r->bar = progress_begin("training", "epochs", (double)n_left * o.epochs);
-    openblas_set_num_threads(1);
     dw_pool_each(pool, r->n_layer, train_task, r);
     progress_end(r->bar);
     if (r->rc) return -1;
@@ -454,16 +470,15 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
 }
 
 int main(int argc, char **argv) {
+    blas_on_one_thread(argv);
     opt_parse(&program, argc, argv);
     dw_err err = {0};
     run r;
-    dw_pool *pool = dw_pool_new(tool.threads, &err);
-    const int rc = !pool || open_run(&r, &err) || train(&r, pool, &err);
-    if (pool) {
-        if (rc) journal_close(r.j);
-        else journal_remove(r.j);
-        close_run(&r);
-    }
+    dw_pool *pool = NULL; // after the traces, whose reading process is forked
+    const int rc = open_run(&r, &err) || !(pool = dw_pool_new(tool.threads, &err)) || train(&r, pool, &err);
+    if (rc) journal_close(r.j);
+    else journal_remove(r.j);
+    close_run(&r);
     dw_pool_free(pool);
     if (rc) die_err(&err);
     return 0;
