@@ -42,7 +42,8 @@ typedef struct learned {
 } learned;
 
 int learn_layer(learned *result, const examples *e, const learn_options *o, dw_err *err);
-/* What learn_layer takes at most, beside the examples, in bytes: its own arrays and LAPACK's, without OpenBLAS's buffer. */
+/* What learn_layer takes at most in addition to the examples, in bytes: its own arrays and LAPACK's, without OpenBLAS's
+ * buffer. */
 double learn_bytes(const traces *t, int layer, int rank, int n_batch);
 void learned_release(learned *r);
 

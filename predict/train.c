@@ -1,4 +1,4 @@
-/* train.c - deadwood-train: traces become predictors, which stand in a copy of the gated model.
+/* train.c - deadwood-train: traces become predictors in a copy of the gated model.
  *
  *     deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv
  *
@@ -59,10 +59,10 @@ static const opt_program program = {
              "threshold.  Of each text the first eight tenths train, the next tenth chooses when to stop and the operating point, and "
              "the last tenth, which nothing has seen, is reported.\n\n"
              "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, the captured share of "
-             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed stand there, beside the gate itself, the static "
+             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed are reported, also for the gate itself, the static "
              "choice (always the same groups, as many), the best linear map of the same rank at the same cost, and never.  Where a "
              "predictor does not beat the static choice, cutting is cheaper.\n\n"
-             "Layers that the gate marks dense get none.  When a run is ended, finished layers stand in OUT.part; the same command goes on behind them.",
+             "Layers that the gate marks dense get none.  When a run is ended, OUT.part holds the finished layers; the same command goes on after them.",
     .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
     .rows = rows};
 
@@ -230,7 +230,7 @@ static int find_finished(run *r, dw_err *err) {
             return dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
         r->record_of[v.head.layer] = i + 1;
     }
-    if (n) say("going on behind %zu of %zu layers, as '%s.part' has them", n, r->n_layer, o.out);
+    if (n) say("going on after %zu of %zu layers, which '%s.part' holds", n, r->n_layer, o.out);
     return 0;
 }
 
@@ -333,7 +333,7 @@ static void print_verdict(const result *all) {
            number(tally_active(p)), number(tally_mass(s)), tally_mass(p) > tally_mass(s) ? "" : ": cutting is cheaper");
 }
 
-/* Fills x with the layers and, behind them, all of them together. */
+/* Fills x with the layers and, after them, all layers together. */
 static int gather(run *r, result *x, dw_err *err) {
     const size_t n_tokens = examples_count(&r->t, EXAMPLES_HELD_OUT);
     result *all = &x[r->n_layer];

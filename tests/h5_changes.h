@@ -1,4 +1,4 @@
-/* h5_changes.h - statistics and traces with changes, behind a right checksum (kit/h5.h), for tests and fuzzing.
+/* h5_changes.h - statistics and traces that are changed and have a right checksum (kit/h5.h), for tests and fuzzing.
  *
  * A kind of file says how a good one is made and what an accepted one must hold.  A fuzzer's bytes are used in three ways:
  *   h5_try_file     as a file

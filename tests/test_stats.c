@@ -168,7 +168,7 @@ static void same_text_partly(dw_stats *s) { same_text(s), s->text[0].first_windo
 static void bad_addition(void) {
     static const struct { void (*change)(dw_stats *); const char *words; } cases[] = {
         {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"}, {many_more, "windows cannot"},
-        {same_text, "stand in both"}, {same_text_partly, "6 to 11"}};
+        {same_text, "are in both"}, {same_text_partly, "6 to 11"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_stats a, b;
         dw_err err = {0};
@@ -245,7 +245,7 @@ static void damaged(void) {
     check_read_fails(test_file("absent.h5"), "cannot open", "an absent file");
 }
 
-/* Changes by the HDF5 library, behind which the checksum is put right. */
+/* Changes by the HDF5 library, after which the checksum is put right. */
 static void without_set(hid_t f) { H5Ldelete(f, "layer/02/ffn/sum_abs", H5P_DEFAULT); }
 static void without_count(hid_t f) { H5Ldelete(f, "layer/01/ffn/count", H5P_DEFAULT); }
 static void without_layer(hid_t f) { H5Ldelete(f, "layer/01", H5P_DEFAULT); }

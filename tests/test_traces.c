@@ -116,7 +116,7 @@ static void bad_numbers(void) {
     fill(&data, 2);
     data.open[7][1] |= 32;
     REQUIRE(write_file(test_file("n.h5")));
-    check_refusal(test_file("n.h5"), "bits behind the last group", "a stray bit");
+    check_refusal(test_file("n.h5"), "bits after the last group", "a stray bit");
 }
 
 static void damaged(void) {
@@ -143,7 +143,7 @@ static void damaged(void) {
     free(bytes);
 }
 
-/* Changes by the HDF5 library, behind which the checksum is put right. */
+/* Changes by the HDF5 library, after which the checksum is put right. */
 static void put_set(hid_t f, const char *path, hid_t type, hsize_t n_rows, hsize_t cols, bool chunked) {
     const hsize_t dims[] = {n_rows, cols}, chunk[] = {1, 8};
     const hid_t space = H5Screate_simple(2, dims, NULL), how = H5Pcreate(H5P_DATASET_CREATE);
@@ -300,7 +300,7 @@ static void journals(void) {
     bytes[size - 40] ^= 1;
     save(&(test_bytes){.data = bytes, .size = size}, path);
     j = open_journal(path, 'a', &resumed);
-    CHECK(j && journal_n_records(j) == 2, "a damaged record and what is behind it go");
+    CHECK(j && journal_n_records(j) == 2, "a damaged record and what follows it go");
     journal_close(j);
     j = open_journal(path, 'b', &resumed);
     CHECK(j && !resumed && !journal_n_records(j), "another run begins anew");

@@ -1,4 +1,4 @@
-/* h5.c - HDF5 files with a checksum: attributes, datasets and the table of texts, written here and read by a child (h5.h). */
+/* h5.c - HDF5 files with a checksum: attributes, datasets, the table of texts; written here, read by a child (h5.h). */
 #include "kit/h5_child.h"
 
 #include <errno.h>
@@ -16,6 +16,7 @@
 enum {
     MOST_DEFLATED = 1100, // deflate makes at most 1032 bytes of one
     CHUNK_ROWS = 256,
+    TEXT_BYTES = 128, // of a text in the file at least: its numbers, three references to strings, its hash
 };
 
 void dw_h5_quiet(void) {
@@ -128,8 +129,10 @@ static int fail_child(const dw_h5_in *r) {
     siginfo_t end = {0};
     kill(r->child, SIGKILL); // changes nothing when it has ended
     while (waitid(P_PID, (id_t)r->child, &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
-    const char *does = end.si_code == CLD_EXITED ? "cannot read" : end.si_status == SIGPROF ? "comes to no end with" : "crashes on";
-    return dw_fail(r->err, "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'", does, r->maker);
+    const bool ended = end.si_code == CLD_EXITED, too_long = !ended && end.si_status == SIGPROF;
+    const char *does = ended ? "cannot read" : too_long ? "comes to no end with" : "crashes on";
+    return dw_fail(r->err, "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'",
+                   does, r->maker);
 }
 
 static int receive(const dw_h5_in *r, void *data, size_t size) {
@@ -187,8 +190,8 @@ void dw_h5_close(dw_h5_in *r) {
 
 int dw_h5_take(dw_h5_in *r, size_t n_bytes, const char *what) {
     if (n_bytes > r->n_left)
-        return dw_fail(r->err, "'%s' needs %zu bytes, but only %zu of the file's %zu are left for it; bytes that several names share are refused",
-                       what, n_bytes, r->n_left, r->n_bytes);
+        return dw_fail(r->err, "'%s' needs %zu bytes, but only %zu of the file's %zu are left for it; bytes that several "
+                       "names share are refused", what, n_bytes, r->n_left, r->n_bytes);
     r->n_left -= n_bytes;
     return 0;
 }
@@ -196,8 +199,8 @@ int dw_h5_take(dw_h5_in *r, size_t n_bytes, const char *what) {
 /* ---- reading: checked access ------------------------------------------------------------------------------------- */
 
 size_t dw_h5_type_size(dw_h5_type type) {
-    static const uint8_t sizes[] = {[DW_H5_U8] = 1, [DW_H5_U32] = 4, [DW_H5_U64] = 8, [DW_H5_I32] = 4, [DW_H5_F16] = 2, [DW_H5_F32] = 4,
-                                    [DW_H5_F64] = 8, [DW_H5_STRING] = 16}; // a string is stored as a reference
+    static const uint8_t sizes[] = {[DW_H5_U8] = 1,  [DW_H5_U32] = 4, [DW_H5_U64] = 8, [DW_H5_I32] = 4,
+                                    [DW_H5_F16] = 2, [DW_H5_F32] = 4, [DW_H5_F64] = 8, [DW_H5_STRING] = 16}; // a reference
     return type <= DW_H5_STRING ? sizes[type] : 1;
 }
 
@@ -221,36 +224,36 @@ static int fail_set(const dw_h5_in *r, const char *path, const dw_h5_answer *a) 
 }
 
 /* Bytes of n rows; false on overflow. */
-static bool bytes_of_rows(const dw_h5_set *set, dw_h5_type type, size_t n, size_t *n_bytes) {
-    return dw_mul(n, set->dims[1] ? set->dims[1] : 1, n_bytes) && dw_mul(*n_bytes, dw_h5_type_size(type), n_bytes);
+static bool bytes_of_rows(const dw_h5_set *set, size_t n, size_t *n_bytes) {
+    return dw_mul(n, set->dims[1] ? set->dims[1] : 1, n_bytes) && dw_mul(*n_bytes, dw_h5_type_size(set->type), n_bytes);
 }
 
 int dw_h5_find(const dw_h5_in *r, const char *path, dw_h5_type type, dw_h5_set *set) {
     const dw_h5_request q = request(DW_H5_SET, path, type, 0, 0);
     dw_h5_answer a;
     size_t n_bytes;
-    *set = (dw_h5_set){0};
+    *set = (dw_h5_set){.path = path, .type = type};
     if (ask(r, &q, &a)) return -1;
-    *set = (dw_h5_set){.dims = {a.dims[0], a.dims[1]}, .n_stored = a.n_stored};
-    const bool fits = a.dims[0] <= DW_H5_MAX_ROWS && a.dims[1] <= DW_H5_MAX_ROWS && bytes_of_rows(set, type, set->dims[0], &n_bytes) &&
-                      set->n_stored <= r->n_bytes && n_bytes / MOST_DEFLATED <= set->n_stored;
-    if (a.fault || !fits) return fail_set(r, path, &a);
+    set->dims[0] = a.dims[0], set->dims[1] = a.dims[1];
+    set->n_stored = a.n_stored;
+    const bool fits = a.dims[0] <= DW_H5_MAX_ROWS && a.dims[1] <= DW_H5_MAX_ROWS && bytes_of_rows(set, a.dims[0], &n_bytes);
+    if (a.fault || !fits || a.n_stored > r->n_bytes || n_bytes / MOST_DEFLATED > a.n_stored) return fail_set(r, path, &a);
     set->is_packed = set->n_stored < n_bytes;
     return 0;
 }
 
-int dw_h5_rows(const dw_h5_in *r, const char *path, dw_h5_type type, const dw_h5_set *set, size_t first, size_t n, void *values) {
-    const dw_h5_request q = request(DW_H5_ROWS, path, type, first, n);
+int dw_h5_rows(const dw_h5_in *r, const dw_h5_set *set, size_t first, size_t n, void *values) {
+    const dw_h5_request q = request(DW_H5_ROWS, set->path, set->type, first, n);
     dw_h5_answer a;
     size_t n_bytes;
-    if (!bytes_of_rows(set, type, n, &n_bytes)) return dw_fail(r->err, "'%s' is too large", path);
+    if (!bytes_of_rows(set, n, &n_bytes)) return dw_fail(r->err, "'%s' is too large", set->path);
     if (ask(r, &q, &a)) return -1;
-    if (a.fault || a.n_bytes != n_bytes) return dw_fail(r->err, "'%s' cannot be read", path);
+    if (a.fault || a.n_bytes != n_bytes) return dw_fail(r->err, "'%s' cannot be read", set->path);
     return receive(r, values, n_bytes);
 }
 
-int dw_h5_whole(dw_h5_in *r, const char *path, dw_h5_type type, const dw_h5_set *set, void *values) {
-    return dw_h5_take(r, set->n_stored, path) || dw_h5_rows(r, path, type, set, 0, set->dims[0], values) ? -1 : 0;
+int dw_h5_whole(dw_h5_in *r, const dw_h5_set *set, void *values) {
+    return dw_h5_take(r, set->n_stored, set->path) || dw_h5_rows(r, set, 0, set->dims[0], values) ? -1 : 0;
 }
 
 /* A dataset of one dimension with n entries, each stored by itself. */
@@ -262,7 +265,7 @@ static int find_list(const dw_h5_in *r, const char *path, dw_h5_type type, size_
 
 static int read_list(dw_h5_in *r, const char *path, dw_h5_type type, size_t n, void *values) {
     dw_h5_set set;
-    return find_list(r, path, type, n, &set) || dw_h5_whole(r, path, type, &set, values) ? -1 : 0;
+    return find_list(r, path, type, n, &set) || dw_h5_whole(r, &set, values) ? -1 : 0;
 }
 
 int dw_h5_int(const dw_h5_in *r, const char *name, int least, int most, int *value) {
@@ -313,7 +316,8 @@ int dw_h5_n_texts(const dw_h5_in *r, size_t *n) {
     dw_h5_set texts;
     if (dw_h5_find(r, "texts/n_tokens", DW_H5_U64, &texts)) return -1;
     *n = texts.dims[0];
-    if (!*n || *n > DW_H5_MAX_TEXTS) return dw_fail(r->err, "'texts/n_tokens' has %zu entries", *n);
+    if (!*n || *n > DW_H5_MAX_TEXTS || *n > r->n_bytes / TEXT_BYTES)
+        return dw_fail(r->err, "'texts/n_tokens' has %zu entries", *n);
     return find_list(r, "texts/n_tokens", DW_H5_U64, *n, &texts);
 }
 

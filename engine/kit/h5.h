@@ -1,16 +1,16 @@
 /* h5.h - the HDF5 files of this project (stats.h5, traces.h5): a checksum in front, read with distrust.
  *
- * In front of the HDF5 file is a user block of 512 bytes, which HDF5 libraries skip: a line that says what the file is (its
- * magic, e.g. "deadwood stats 1\n"), the SHA-256 of all bytes after the block in hex, "\n", zeros.  The reader compares the
- * hash first.  That finds damage, but anybody can compute it, and the HDF5 library crashes, loops or takes memory without
- * bound on hostile files.  So the library reads in a child process with limits (h5_child.h), and this process takes from
- * it plain values whose sizes it has checked:
+ * In front of the HDF5 file is a user block of 512 bytes, which HDF5 libraries skip: a line that says what the file is
+ * (its magic, e.g. "deadwood stats 1\n"), the SHA-256 of all bytes after the block in hex, "\n", zeros.  The reader
+ * compares the hash first.  That finds damage, but anybody can compute it, and the HDF5 library crashes, loops or takes
+ * memory without bound on hostile files.  So the library reads in a child process with limits (h5_child.h), and this
+ * process takes from it plain values whose sizes it has checked:
  *   - only what this project writes is accepted: hard links, plain types, no filters but shuffle and deflate, no storage
  *     outside the file, chunks no larger than their dataset;
- *   - a dataset has at most as many bytes as its bytes in the file explain: the same number, or 1100 times as many when it
- *     is packed (deflate makes at most 1032 bytes of one);
- *   - all that is read once, strings too, has together at most as many bytes as the file (dw_h5_take).  The same bytes
- *     under many names are refused so.
+ *   - a dataset has at most as many bytes as its bytes in the file explain: the same number, or 1100 times as many when
+ *     it is packed (deflate makes at most 1032 bytes of one);
+ *   - all that is read once, strings too, has together at most as many bytes as the file (dw_h5_take).  Bytes that many
+ *     names share are refused so.
  *
  * To change a file in Python, open it in h5py, close it, and put the hash of bytes 512.. back;
  * h5py.File(path, "w", userblock_size=512) makes a new one.
@@ -66,6 +66,8 @@ typedef struct dw_h5_in {
 } dw_h5_in;
 
 typedef struct dw_h5_set { // a dataset
+    const char *path;      // borrowed
+    dw_h5_type type;
     size_t dims[2];        // dims[1] is 0 for one dimension
     size_t n_stored;       // bytes in the file
     bool is_packed;        // they are fewer than its values have
@@ -82,10 +84,9 @@ int dw_h5_take(dw_h5_in *r, size_t n_bytes, const char *what);
 /* Below, -1 and a sentence when the file is not as the call expects. */
 int dw_h5_has(const dw_h5_in *r, const char *path, bool *has);                             // by hard links only
 int dw_h5_find(const dw_h5_in *r, const char *path, dw_h5_type type, dw_h5_set *set);      // a dataset of that type
-/* Rows first .. first + n - 1 of a dataset that was found, as often as wanted; not of strings. */
-int dw_h5_rows(const dw_h5_in *r, const char *path, dw_h5_type type, const dw_h5_set *set, size_t first, size_t n, void *values);
-/* All rows, once. */
-int dw_h5_whole(dw_h5_in *r, const char *path, dw_h5_type type, const dw_h5_set *set, void *values);
+/* Rows of a dataset that was found, as often as wanted; not of strings. */
+int dw_h5_rows(const dw_h5_in *r, const dw_h5_set *set, size_t first, size_t n, void *values);
+int dw_h5_whole(dw_h5_in *r, const dw_h5_set *set, void *values); // all rows, once
 int dw_h5_int(const dw_h5_in *r, const char *name, int least, int most, int *value); // attributes of the root
 char *dw_h5_text(dw_h5_in *r, const char *name);                                     // free()
 int dw_h5_short_text(dw_h5_in *r, const char *name, char *text, size_t size);

@@ -35,7 +35,8 @@ static void limit_memory(void) {
     const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
-    if (n > 0 && !DW_H5_SHADOW) limit(RLIMIT_AS, (rlim_t)strtoull(text, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) + MORE_BYTES);
+    const rlim_t page = (rlim_t)sysconf(_SC_PAGESIZE);
+    if (n > 0 && !DW_H5_SHADOW) limit(RLIMIT_AS, (rlim_t)strtoull(text, NULL, 10) * page + MORE_BYTES);
 }
 
 /* Adds to the CPU time that is left; SIGPROF ends the child when none is. */
@@ -44,7 +45,7 @@ static void allow_time(double seconds) {
     if (getitimer(ITIMER_PROF, &left)) _exit(1);
     seconds += (double)left.it_value.tv_sec + (double)left.it_value.tv_usec * 1e-6;
     left.it_value.tv_sec = (time_t)seconds;
-    left.it_value.tv_usec = 1 + (suseconds_t)((seconds - (double)left.it_value.tv_sec) * 999998); // 0 would be no limit
+    left.it_value.tv_usec = 1 + (suseconds_t)((seconds - (double)left.it_value.tv_sec) * 999998); // 0: no limit
     if (setitimer(ITIMER_PROF, &left, NULL)) _exit(1);
 }
 
@@ -56,7 +57,7 @@ static void default_signals(void) {
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* The socket as descriptor 3, /dev/null in front of it, nothing behind it. */
+/* The socket as descriptor 3, /dev/null as 0 to 2, nothing else. */
 static void keep_only(int fd) {
     const int socket = fcntl(fd, F_DUPFD, SOCKET), null = open("/dev/null", O_RDWR);
     if (socket < 0 || null < 0) _exit(1);
@@ -127,7 +128,8 @@ static herr_t keep_image(void *image) {
 }
 
 static hid_t open_image(const dw_map *map) {
-    H5FD_file_image_callbacks_t calls = {image_malloc, image_memcpy, image_realloc, image_free, same_image, keep_image, (void *)(uintptr_t)map};
+    H5FD_file_image_callbacks_t calls = {image_malloc, image_memcpy, image_realloc, image_free, same_image, keep_image,
+                                         (void *)(uintptr_t)map};
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (H5Pset_fapl_core(access, PIECE_BYTES, 0) < 0 || H5Pset_file_image_callbacks(access, &calls) < 0 ||
         H5Pset_file_image(access, (void *)(uintptr_t)map->data, map->size) < 0)
@@ -174,8 +176,8 @@ static bool has(const reader *r, const char *path) {
         end += strcspn(end, "/");
         snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
         H5L_info_t info;
-        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD)
-            return false;
+        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0) return false;
+        if (info.type != H5L_TYPE_HARD) return false;
         if (*end) end++;
     }
     return true;
@@ -209,8 +211,9 @@ static bool is_plain(hid_t set, int rank, const uint64_t dims[2], size_t value_s
     for (int i = 0; i < n_filters && ok; i++) ok = is_known_filter(how, (unsigned)i);
     *n_stored = H5Dget_storage_size(set);
     if (layout == H5D_CHUNKED) ok = ok && is_small_chunk(how, rank, dims, value_size);
-    else ok = ok && (layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && dw_mul(dims[0], rank == 2 ? dims[1] : 1, &n_bytes) &&
-              dw_mul(n_bytes, value_size, &n_bytes) && *n_stored == n_bytes;
+    else if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT) ok = false;
+    else if (!dw_mul(dims[0], rank == 2 ? dims[1] : 1, &n_bytes) || !dw_mul(n_bytes, value_size, &n_bytes)) ok = false;
+    else ok = ok && *n_stored == n_bytes;
     H5Pclose(how);
     return ok;
 }
@@ -223,7 +226,8 @@ static uint32_t describe(const reader *r, uint32_t type, dw_h5_answer *a) {
     if (own < 0 || H5Tequal(own, file_type(r, type)) <= 0) fault = DW_H5_OTHER_TYPE;
     else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0) fault = DW_H5_OTHER_RANK;
     a->dims[0] = dims[0], a->dims[1] = dims[1];
-    if (!fault && !is_plain(r->set, a->value, a->dims, dw_h5_type_size((dw_h5_type)type), &a->n_stored)) fault = DW_H5_OTHER_STORAGE;
+    const size_t size = dw_h5_type_size((dw_h5_type)type);
+    if (!fault && !is_plain(r->set, a->value, a->dims, size, &a->n_stored)) fault = DW_H5_OTHER_STORAGE;
     if (own >= 0) H5Tclose(own);
     if (space >= 0) H5Sclose(space);
     return fault;
@@ -252,8 +256,8 @@ typedef struct block { // of a dataset
 
 static bool read_block(const reader *r, const block *b, void *to) {
     const hid_t all = H5Dget_space(r->set), memory = H5Screate_simple(2, b->n, NULL);
-    const bool ok = all >= 0 && memory >= 0 && H5Sselect_hyperslab(all, H5S_SELECT_SET, b->first, NULL, b->n, NULL) >= 0 &&
-                    H5Dread(r->set, memory_type(r, r->of.type), memory, all, H5P_DEFAULT, to) >= 0;
+    bool ok = all >= 0 && memory >= 0 && H5Sselect_hyperslab(all, H5S_SELECT_SET, b->first, NULL, b->n, NULL) >= 0;
+    ok = ok && H5Dread(r->set, memory_type(r, r->of.type), memory, all, H5P_DEFAULT, to) >= 0;
     if (all >= 0) H5Sclose(all);
     if (memory >= 0) H5Sclose(memory);
     return ok;
@@ -296,7 +300,8 @@ static void answer_rows(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
     open_set(r, q, a);
     const size_t cols = a->dims[1] ? a->dims[1] : 1;
     size_t n = 0;
-    if (!a->fault && (q->first > a->dims[0] || q->n > a->dims[0] - q->first || !dw_mul(q->n, cols, &n))) a->fault = DW_H5_UNREADABLE;
+    const bool inside = q->first <= a->dims[0] && q->n <= a->dims[0] - q->first && dw_mul(q->n, cols, &n);
+    if (!a->fault && !inside) a->fault = DW_H5_UNREADABLE;
     a->n_bytes = q->type == DW_H5_STRING ? 0 : n * dw_h5_type_size((dw_h5_type)q->type);
     send_all(a, sizeof *a);
     if (a->fault) return;
@@ -310,8 +315,8 @@ static void answer_rows(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
 static bool read_attribute(const reader *r, const char *name, uint32_t type, void *value) {
     const hid_t a = H5Aexists(r->file, name) > 0 ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
     const hid_t own = a < 0 ? -1 : H5Aget_type(a), space = a < 0 ? -1 : H5Aget_space(a);
-    const bool ok = own >= 0 && space >= 0 && H5Tequal(own, file_type(r, type)) > 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR &&
-                    H5Aread(a, memory_type(r, type), value) >= 0;
+    bool ok = own >= 0 && space >= 0 && H5Tequal(own, file_type(r, type)) > 0;
+    ok = ok && H5Sget_simple_extent_type(space) == H5S_SCALAR && H5Aread(a, memory_type(r, type), value) >= 0;
     if (own >= 0) H5Tclose(own);
     if (space >= 0) H5Sclose(space);
     if (a >= 0) H5Aclose(a);
@@ -349,7 +354,8 @@ static void serve(reader *r) {
 static _Noreturn void run(const dw_map *map, int fd) {
     enter_limits(fd);
     dw_h5_quiet();
-    reader r = {.set = -1, .file = open_image(map), .string = dw_h5_string_type(), .half = dw_h5_half_type(), .piece = malloc(PIECE_BYTES)};
+    reader r = {.file = open_image(map), .string = dw_h5_string_type(), .half = dw_h5_half_type(), .set = -1};
+    r.piece = malloc(PIECE_BYTES);
     const dw_h5_answer first = {.fault = r.file < 0 || !r.piece ? DW_H5_UNREADABLE : DW_H5_FINE};
     send_all(&first, sizeof first);
     if (!first.fault) serve(&r);
@@ -358,7 +364,8 @@ static _Noreturn void run(const dw_map *map, int fd) {
 
 int dw_h5_child_start(const dw_map *map, pid_t *pid, int *fd, dw_err *err) {
     int end[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, end)) return dw_fail(err, "cannot make a socket to a reading process: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, end))
+        return dw_fail(err, "cannot make a socket for the process that reads: %s", strerror(errno));
     *pid = fork();
     if (!*pid) run(map, end[1]);
     const int why = errno;
@@ -369,5 +376,5 @@ int dw_h5_child_start(const dw_map *map, pid_t *pid, int *fd, dw_err *err) {
         return 0;
     }
     close(*fd);
-    return dw_fail(err, "cannot start a reading process: %s", strerror(why));
+    return dw_fail(err, "cannot start the process that reads: %s", strerror(why));
 }

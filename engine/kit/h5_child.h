@@ -1,11 +1,11 @@
 /* h5_child.h - the process in which the HDF5 library reads a file (h5.c asks it, h5_child.c answers).
  *
- * libhdf5 crashes, loops for ever or takes memory without bound on hostile files, and a checksum in front keeps only
- * accidents away.  So the library reads in a child process that can do no harm:
+ * libhdf5 crashes, loops for ever or takes memory without bound on hostile files, and the checksum in front of a file
+ * keeps only accidents away.  So the library reads in a child process with limits:
  *   memory       at most 48 MiB more than the program had when it forked (Linux; elsewhere only the budgets of h5.c hold)
  *   time         0.5 s of CPU time, and 1 s more for every 16 MiB that it sends
- *   files        none: it sees the bytes that the program mapped and checked, and a limit of 0 descriptors; its
- *                stdin, stdout and stderr are /dev/null
+ *   files        none can be opened: it sees the bytes that the program mapped and checked; its stdin, stdout and
+ *                stderr are /dev/null, so that the library's own messages are not seen
  * It answers requests over a socket, one at a time, in pieces of 1 MiB.  The program believes nothing of an answer: it
  * compares every size with the file's before it allocates, and every value with the format.
  *
@@ -27,7 +27,7 @@
 
 #include <sys/types.h>
 
-/* 1 with a sanitizer whose shadow memory allows no limit on the address space, and which is slow: 4 s instead of 0.5. */
+/* 1 with a sanitizer: its shadow memory allows no limit on the address space, and it is slow (4 s instead of 0.5). */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define DW_H5_SHADOW 1
 #elif defined __has_feature

@@ -45,7 +45,7 @@ static float *new_entry(dw_imatrix *im, dw_str name, int n, uint64_t count, dw_e
 }
 
 int dw_imatrix_put(dw_imatrix *im, const char *name, int n, const double *sum_square, uint64_t count, dw_err *err) {
-    if (!count) return dw_fail(err, "'%s' has no tokens behind its sums", name);
+    if (!count) return dw_fail(err, "'%s' has sums but counts no token", name);
     float *mean = new_entry(im, (dw_str){name, strlen(name)}, n, count, err);
     for (int j = 0; mean && j < n; j++) mean[j] = (float)(sum_square[j] / (double)count);
     return mean ? 0 : -1;

@@ -298,7 +298,7 @@ int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err) {
     for (size_t t = 0; t < b->n_text; t++)
         for (size_t u = 0; u < a->n_text; u++)
             if (texts_overlap(&a->text[u], &b->text[t]))
-                return dw_fail(err, "windows of '%s' stand in both statistics: %d to %d and %d to %d", b->text[t].name, a->text[u].first_window,
+                return dw_fail(err, "windows of '%s' are in both statistics: %d to %d and %d to %d", b->text[t].name, a->text[u].first_window,
                                a->text[u].first_window + a->text[u].n_windows - 1, b->text[t].first_window,
                                b->text[t].first_window + b->text[t].n_windows - 1);
     return 0;
@@ -371,7 +371,7 @@ static int put_all(dw_h5_out *h, const dw_stats *s, dw_err *err) {
     return 0;
 }
 
-/* The file behind the user block, as the library holds it in memory: borrowed until the file is closed. */
+/* The file after the user block, as the library holds it in memory: borrowed until the file is closed. */
 static const uint8_t *image_of(dw_h5_out *h, hid_t access, size_t *size) {
     void *memory = NULL;
     hsize_t allocated = 0;
@@ -447,7 +447,7 @@ static int read_item(dw_h5_in *r, const item *it, uint64_t n_tokens) {
     if (set.dims[0] != it->rows || set.dims[1] != it->cols)
         return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0], set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
     if (set.is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", it->path);
-    if (dw_h5_whole(r, it->path, type_of(it->kind), &set, *(void **)it->array_pointer)) return -1;
+    if (dw_h5_whole(r, &set, *(void **)it->array_pointer)) return -1;
     const char *fault = value_fault(it, n_values(it), n_tokens);
     return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : 0;
 }
@@ -521,8 +521,8 @@ static int read_header(dw_h5_in *r, dw_stats *s) {
                ? -1 : 0;
 }
 
-/* The file must hold all arrays but the packed histograms, value for value.  A neuron has at least 28 bytes of such arrays and
- * 64 * 4 * (2 + 1/32 + 1/64 + 1/128) = 526 of histograms, so that memory is at most 20 times the file. */
+/* The file must hold all arrays but the packed histograms, value for value.  A neuron has at least 28 bytes of such arrays
+ * and 64 * 4 * (2 + 1/32 + 1/64 + 1/128) = 526 of histograms, so that memory is at most 20 times the file. */
 static int check_memory(dw_h5_in *r, const dw_stats *s, size_t n_text) {
     item list[MAX_ITEMS], output = output_item(s);
     size_t sum = n_text * output.cols * kind_size(output.kind); // below 2^20 * 2^24 * 2^3

@@ -1,4 +1,4 @@
-/* traces.c - traces.h5 read by rows and written from front to end (layout in traces.h). */
+/* traces.c - traces.h5 read by rows and written from begin to end (layout in traces.h). */
 #include "kit/traces.h"
 
 #include <errno.h>
@@ -284,7 +284,7 @@ static const char *fault_of(const traces *t, int layer, traces_part part, size_t
     unsigned bad = 0;
     if (part == TRACES_OPEN) {
         for (size_t i = 1; i <= n && n_last; i++) bad |= rows[i * row_bytes - 1] >> n_last;
-        return bad ? "bits behind the last group" : NULL;
+        return bad ? "bits after the last group" : NULL;
     }
     for (size_t i = 0; i < n * row_bytes; i += 2) {
         const unsigned v = dw_le16(rows + i);
@@ -297,11 +297,11 @@ int traces_read(const traces *t, int layer, traces_part part, size_t first, size
     char path[PATH_BYTES];
     dw_err own = {0};
     dw_h5_in r = t->in;
-    const dw_h5_set set = {.dims = {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}};
+    const dw_h5_set set = {path, number_of(part), {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}, 0, false};
     path_of(path, layer, part);
     r.err = &own;
     if (!n) return 0;
-    if (dw_h5_rows(&r, path, number_of(part), &set, first, n, rows)) return dw_fail(err, "%s", own.text);
+    if (dw_h5_rows(&r, &set, first, n, rows)) return dw_fail(err, "%s", own.text);
     const char *fault = fault_of(t, layer, part, n, rows);
     return fault ? dw_fail(err, "'%s' holds %s", path, fault) : 0;
 }
