@@ -8,8 +8,7 @@
  *                  front of every window), hist_every (positions 0, n, 2n.. of a window enter the histograms), backend
  *                  (who computed: name and level), arguments
  *   /texts         name (string), sha256 (string), first_window, n_windows i32, n_tokens u64 (counted ones), blocks
- *                  (string): one entry a text each; `blocks` as the lineage wants them (lineage.h), so that leaks can be
- *                  told later
+ *                  (string): one entry per text; `blocks` are the hashes of its parts (lineage.h), by which leaks are found
  *   /layer/NN/ffn  count (n_text) u64;  sum_a, sum_abs, sum_square (n_text, n_ff) f64;  max_abs (n_text, n_ff) f32
  *                  hist_a, hist_gate (n_ff, DW_STATS_BINS) u32: how often |a| and |act(gate)| fell into each bin
  *                  hist_group_32, _64, _128 (ceil(n_ff / size), DW_STATS_BINS) u32: of the largest |act(gate)| in
