@@ -7,6 +7,7 @@
 #ifndef DW_TOKENIZERS_INTERNAL_H
 #define DW_TOKENIZERS_INTERNAL_H
 
+#include "base/siphash.h"
 #include "tokenizers/tokenizers.h"
 
 #define DW_SPACE "\xe2\x96\x81" // U+2581, how SentencePiece writes a space
@@ -18,12 +19,14 @@ typedef struct dw_lookup {
     const dw_str *text;
     uint64_t *slot; // high half: part of the text's hash; low half: id + 1, 0 = free
     size_t mask;
+    dw_hash_key key;
 } dw_lookup;
 
 /* Takes the texts whose len is not 0; fails on the first that occurs twice. */
 int dw_lookup_build(dw_lookup *x, const dw_str *text, size_t n, dw_err *err);
 int32_t dw_lookup_find(const dw_lookup *x, const char *text, size_t len); // -1: not there
 void dw_lookup_release(dw_lookup *x);
+size_t dw_lookup_steps(const dw_lookup *x); // slots that are read to find every text once
 
 /* ---- vocabularies under construction -------------------------------------------------------------- */
 
@@ -121,6 +124,7 @@ int dw_merge(dw_work *w, dw_pair_fn *pair, const void *model, const char *word, 
 typedef struct dw_bpe dw_bpe;
 dw_bpe *dw_bpe_new(const dw_vocab *v, const dw_lookup *x, dw_err *err);
 void dw_bpe_free(dw_bpe *m);
+size_t dw_bpe_steps(const dw_bpe *m); // slots that are read to find every merge once
 int dw_bpe_fragment(const dw_bpe *m, dw_work *w, const char *text, size_t len, dw_err *err);
 size_t dw_bpe_bytes(const dw_bpe *m, dw_str token, char *buf, size_t cap);
 
