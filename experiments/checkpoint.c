@@ -1,5 +1,8 @@
 /* checkpoint.c - see checkpoint.h.  Names and keys: transformers' configurations, llama.cpp's conversion scripts. */
 #include "checkpoint.h"
+#include "text/tokenizers.h"
+#include "text/json.h"
+#include "kit/safetensors.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  *   config.json                what the model is (old and new form: rope_theta + rope_scaling, or rope_parameters)
  *   model*.safetensors         the weights, F32, F16, BF16, or MLX's affine groups (weight, scales, biases)
- *   tokenizer.json, ...        read by tokenizers/vocab_hf.c
+ *   tokenizer.json, ...        read by text/vocab_hf.c
  *
  * A matrix keeps its rows; only q and k of architectures with rope on pairs (2i, 2i+1) have them permuted within each
  * head (transformers pairs i with i + D/2).  MLX's groups w = scale q + bias, q unsigned of b bits, are Q4_1 (b <= 4) or
@@ -11,6 +11,8 @@
 #define CHECKPOINT_H
 
 #include "engine.h"
+#include "text/tokenizers.h"
+#include "kit/safetensors.h"
 #include "model/model.h"
 
 typedef struct checkpoint_config {

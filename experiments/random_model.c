@@ -1,5 +1,6 @@
 /* random_model.c - shapes, their tensors, and random blocks of every type. */
 #include "experiments/random_model.h"
+#include "text/tokenizers.h"
 
 #include "base/half_inline.h"
 #include "formats/sparse.h"

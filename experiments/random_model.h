@@ -8,6 +8,7 @@
 #define EXP_RANDOM_MODEL_H
 
 #include "engine.h"
+#include "text/tokenizers.h"
 
 typedef struct exp_shape {
     const char *name;

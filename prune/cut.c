@@ -5,7 +5,10 @@
  * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
 #include "prune/cutting.h"
 #include "prune/hf.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@
 #ifndef PRUNE_CUTTING_H
 #define PRUNE_CUTTING_H
 
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "prune/prune.h"
 
 typedef struct prune_cut_options {

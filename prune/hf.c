@@ -1,5 +1,7 @@
 /* hf.c - writes a checkpoint folder beside a cut model. */
 #include "prune/hf.h"
+#include "text/json.h"
+#include "kit/safetensors.h"
 
 #include "model/model.h"
 

@@ -6,7 +6,7 @@
 #ifndef PRUNE_METRICS_H
 #define PRUNE_METRICS_H
 
-#include "formats/stats.h"
+#include "kit/stats.h"
 #include "prune/prune.h"
 
 /* Sums over the three slices of each neuron of a layer, n_ff each. */

@@ -3,11 +3,13 @@
  *     deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2
  *
  * Scores come from metrics.c, widths from allocate.c; the plan says all that was decided. */
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "prune/agreement.h"
 #include "prune/allocate.h"
 #include "prune/metrics.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/talk.h"
 
 #include <math.h>
 #include <stdio.h>

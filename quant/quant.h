@@ -28,9 +28,9 @@
 #define QUANT_H
 
 #include "backends/backends.h"
-#include "formats/imatrix.h"
-#include "formats/plan.h"
-#include "formats/stats.h"
+#include "kit/imatrix.h"
+#include "kit/plan.h"
+#include "kit/stats.h"
 
 /* ---- how weights are rounded (methods.c) ------------------------------------------------------------------ */
 

@@ -7,7 +7,10 @@
 #include "formats/cold.h"
 #include "formats/sparse.h"
 #include "quant/quant.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <float.h>
 #include <math.h>

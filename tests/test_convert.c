@@ -1,5 +1,6 @@
 /* test_convert.c - checkpoint folders, made here with known weights, against the GGUF files that convert makes of them. */
 #include "build.h"
+#include "kit/safetensors.h"
 #include "engine.h"
 #include "test.h"
 

@@ -2,12 +2,12 @@
 #include "build.h"
 #include "engine.h"
 #include "experiments/random_model.h"
-#include "formats/plan.h"
-#include "formats/stats.h"
+#include "kit/plan.h"
+#include "kit/stats.h"
 #include "prune/agreement.h"
 #include "prune/metrics.h"
 #include "test.h"
-#include "tool.h"
+#include "kit/tsv.h"
 
 #include <math.h>
 #include <stdlib.h>

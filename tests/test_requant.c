@@ -6,7 +6,8 @@
 #include "experiments/stock.h"
 #include "quant/quant.h"
 #include "test.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/tsv.h"
 
 #include <math.h>
 #include <stdlib.h>

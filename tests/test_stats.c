@@ -1,6 +1,6 @@
 /* test_stats.c - statistics in memory and as HDF5 files: round trips, addition, what is refused, h5py. */
 #include "build.h"
-#include "formats/h5.h"
+#include "kit/h5.h"
 #include "test.h"
 
 #include <math.h>

@@ -28,8 +28,6 @@ struct dw_model {
     bool is_in_two_parts; // a layer has hot and cold neurons
     float *rope_factors;  // (head_dim/2): divides the frequency of each pair; all 1 without scaling
     float rope_magnitude; // multiplies cos and sin (yarn)
-    dw_vocab vocab;
-    dw_tokenizer *tokenizer;
 };
 
 /* Fills arch, net and rope of a model whose file is open (arch.c). */

@@ -19,7 +19,7 @@ for source in "$ROOT"/prune/*.c; do
     case $source in */metrics.c) continue ;; */rank.c) ;; *) ! grep -q '^int main' "$source" || continue ;; esac
     objects="$objects $BUILD/prune/$(basename "$source" .c).o"
 done
-cc $objects "$BUILD/libengine.a" $(pkg-config --libs $packages) -lm -lpthread -o deadwood-rank
+cc $objects "$BUILD/libmeasure.a" "$BUILD/libkit.a" "$BUILD/libtext.a" "$BUILD/libengine.a" $(pkg-config --libs $packages) -lm -lpthread -o deadwood-rank
 
 deadwood convert "$ROOT/experiments/mini" -o mini.gguf -q
 deadwood collect -m mini.gguf -f "$ROOT/experiments/texts/calib/english-1.txt" -c 128 --windows 2 -o stats.h5 -q
