@@ -36,6 +36,13 @@ dw_str dw_vocab_text(dw_vocab *v, const char *text, size_t len, dw_err *err);
 int dw_vocab_alloc(dw_vocab *v, const char *model, size_t n_token, dw_err *err);
 /* Names every id that has no text "[PADid]", of type unused. */
 int dw_vocab_pad(dw_vocab *v, dw_err *err);
+/* The names of tokens that end a text; the last row's name is NULL. */
+typedef struct dw_end_token {
+    const char *name;
+    bool is_turn; // it ends a turn of a chat
+} dw_end_token;
+extern const dw_end_token dw_end_tokens[];
+
 /* The first token that is known to end a turn, or -1. */
 int32_t dw_vocab_find_eot(const dw_lookup *x);
 

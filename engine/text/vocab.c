@@ -127,11 +127,17 @@ int dw_vocab_pad(dw_vocab *v, dw_err *err) {
     return rc;
 }
 
+/* As llama.cpp knows them.  Of those that end a turn the first that a vocabulary has is taken for its eot. */
+const dw_end_token dw_end_tokens[] = {
+    {"<|eot_id|>", true}, {"<|im_end|>", true},     {"<|end|>", true},   {"<end_of_turn>", true},
+    {"<EOT>", true},      {"<|endoftext|>", true},  {"<|return|>"},      {"<|call|>"},
+    {"<|eom_id|>"},       {"<|end_of_text|>"},      {"</s>"},            {"_<EOT>"},
+    {"<end_of_utterance>"}, {NULL}};
+
 int32_t dw_vocab_find_eot(const dw_lookup *x) {
-    static const char *const names[] = {"<|eot_id|>", "<|im_end|>",    "<|end|>", "<end_of_turn>",
-                                        "<EOT>",      "<|endoftext|>", NULL};
     int32_t id = -1;
-    for (size_t i = 0; names[i] && id < 0; i++) id = dw_lookup_find(x, names[i], strlen(names[i]));
+    for (const dw_end_token *t = dw_end_tokens; t->name && id < 0; t++)
+        if (t->is_turn) id = dw_lookup_find(x, t->name, strlen(t->name));
     return id;
 }
 
