@@ -203,7 +203,7 @@ static int place_layer_tensor(prune_layout *o, prune_tensor *t, int l, const cha
     snprintf(t->name, sizeof t->name, "blk.%d.%.40s", l, rest);
     if (!strcmp(rest, "ffn_down.weight")) return place_down(o, t, l, options, err);
     if (is_any(rest, by_neuron)) {
-        t->ne[t->n_dims - 1] = (size_t)o->n_ff[l];
+        t->ne[t->n_dims == 1 ? 0 : 1] = (size_t)o->n_ff[l];
         if (!keeps_all(o, l)) t->map = o->keep[l];
         return 0;
     }
@@ -212,6 +212,17 @@ static int place_layer_tensor(prune_layout *o, prune_tensor *t, int l, const cha
     if (!strncmp(rest, "attn_k.", 7)) t->map = o->k_rows;
     if (o->is_carrier && !strcmp(o->arch, "openelm") && !strcmp(rest, "attn_q.weight")) fuse_qkv(o, t, l);
     return 0;
+}
+
+static bool ends_with(const char *name, const char *end) {
+    const size_t n = strlen(name), n_end = strlen(end);
+    return n >= n_end && !strcmp(name + n - n_end, end);
+}
+
+/* By its name, because a file may call a vector a matrix of one row, and such a matrix a vector.  The model has checked the
+ * shapes: vectors are F32. */
+static bool is_vector(const char *name) {
+    return ends_with(name, ".bias") || ends_with(name, "norm.weight") || ends_with(name, "rope_freqs.weight");
 }
 
 /* The place of the parent's layer in the smaller file, -1 when it is dropped. */
@@ -233,8 +244,7 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
         if (parent_l >= 0 && l < 0) continue; // dropped
         if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight"))) continue; // behind q
         prune_tensor *t = &o->tensor[o->n_tensor++];
-        *t = (prune_tensor){.type = from->type, .n_dims = from->n_dims, .ne = {from->ne[0], from->ne[1]}, .from = {from}};
-        if (t->n_dims == 2 && t->ne[1] == 1 && t->type->id == DW_F32) t->n_dims = 1; // a vector that says it is a matrix
+        *t = (prune_tensor){.type = from->type, .n_dims = is_vector(from->name) ? 1 : 2, .ne = {from->ne[0], from->ne[1]}, .from = {from}};
         if (l < 0) snprintf(t->name, sizeof t->name, "%s", from->name);
         else if (place_layer_tensor(o, t, l, rest, options, err)) return -1;
         o->data_bytes += (double)(prune_tensor_n_rows(t) * prune_tensor_row_bytes(t));
