@@ -163,7 +163,7 @@ char *exp_result_json(const exp_result *r, dw_err *err) {
     int rc = !object;
     for (const exp_column *c = exp_columns; c->name && !rc; c++)
         rc = json_object_set_new(object, c->name, json_cell(r, c));
-    char *text = rc ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    char *text = rc ? NULL : json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
     json_decref(object);
     if (!text) dw_fail(err, "out of memory: a row as JSON");
     return text;

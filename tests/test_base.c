@@ -23,6 +23,30 @@ static void control_bytes(void) {
     CHECK(!strchr(err.text, 033), "%s", err.text);
 }
 
+static void shown_text(void) {
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"aé日👍", "aé日👍"},
+        {"a\033[2J\x7f\n\t\r", "a\\x1b[2J\\x7f\\n\\t\\x0d"},
+        {"\xc2\x80\xc2\x9b\xc2\x9f\u00a0", "\\u0080\\u009b\\u009f\u00a0"},
+        {"\u061c\u200d\u200e\u200f", "\\u061c\u200d\\u200e\\u200f"},
+        {"\u2027\u2028\u202a\u202e\u202f", "\u2027\\u2028\\u202a\\u202e\u202f"},
+        {"\u2065\u2066\u2069\u206a", "\u2065\\u2066\\u2069\u206a"},
+        {"\x9b!\xff\xc0\x9b \xe2(", "\\x9b!\\xff\\xc0\\x9b \\xe2("},
+        {"cut \xe6\x97", "cut \\xe6\\x97"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char shown[128];
+        const size_t n = dw_show(shown, sizeof shown, cases[i].text, strlen(cases[i].text));
+        CHECK(!strcmp(shown, cases[i].shown) && n == strlen(shown), "'%s' instead of '%s'", shown, cases[i].shown);
+    }
+    char few[6]; // whole characters and escapes
+    CHECK(dw_show(few, sizeof few, "a\0b", 3) == 5 && !strcmp(few, "a\\x00"), "%s", few);
+    CHECK(dw_show(few, sizeof few, "ab\033", 3) == 2 && dw_show(few, sizeof few, "日日", 6) == 3);
+    CHECK(dw_show(few, 1, "ab", 2) == 0 && !*few);
+}
+
 static void huge_allocation(void) {
     dw_err err = {0};
     CHECK(!dw_alloc(SIZE_MAX / 2, 4, "the moon", &err));
@@ -222,6 +246,7 @@ static void text_grows(void) {
 static const test_case cases[] = {
     {"the first failure wins, and NULL takes none", first_failure_wins},
     {"control bytes in names do not reach the terminal", control_bytes},
+    {"text from files is shown with controls and turns of direction as escapes", shown_text},
     {"an allocation whose size overflows is refused by name", huge_allocation},
     {"text grows by what is put behind it", text_grows},
     {"a cursor never reads beyond its bytes", cursor_stops},

@@ -148,9 +148,34 @@ static void long_tokens(void) {
     CHECK(strlen(text) == 2 * TOKEN_BYTES + 1 && text[strlen(text) - 2] == '.', "%zu bytes: %.300s", strlen(text), text);
 }
 
+/* ---- lineage ----------------------------------------------------------------------------------------------- */
+
+static void set_number_lineage(dw_gguf_writer *w) { dw_gguf_set_u32(w, "deadwood.lineage", 7); }
+static void set_text_lineage(dw_gguf_writer *w) { dw_gguf_set_strs(w, "deadwood.lineage", &(dw_str){"x", 1}, 1); }
+
+/* Beside a second input that is wrong, too: the lineage is what is reported, for it is read with the model. */
+static void early_lineage(void) {
+    static const char *const commands[] = {"cut -p", "gate --rule cats --activity 0.5 -s", "requant --recipe", "train -x"};
+    static void (*const changes[])(dw_gguf_writer *) = {set_number_lineage, set_text_lineage};
+    const char *plain = random_model("tiny-llama", "F16", 0), *wrong = test_file("wrong");
+    FILE *f = fopen(wrong, "w");
+    fputs("\xff wrong", f);
+    fclose(f);
+    for (size_t k = 0; k < 2; k++) {
+        const char *path = changed(plain, "lineage.gguf", &(change){.keys = changes[k]});
+        for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+            const int rc = test_run("deadwood-%s %s -m %s -o %s -q", commands[i], wrong, path, test_file("out.gguf"));
+            const char *text = test_run_output();
+            CHECK(rc == 1 && strstr(text, "deadwood.lineage") && strstr(text, "lineage.gguf"), "%s: %d, %s", commands[i],
+                  rc, text);
+        }
+    }
+}
+
 static const test_case cases[] = {
     {"trailing dimensions of 1 change nothing, in any program", trailing_ones},
     {"a vocabulary of one token is cut like any other", one_token},
     {"generate writes a token's whole text", long_tokens},
+    {"a lineage that cannot be continued is reported before any work", early_lineage},
     {0}};
 TEST_MAIN(cases)
