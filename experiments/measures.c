@@ -218,7 +218,7 @@ static void fill_step(exp_result *r, const json_t *step) {
 static int fill_lineage(exp_result *r, const dw_gguf *g, dw_err *err) {
     const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
     for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
-        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, "deadwood.lineage", err);
+        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, DW_JSON_TREE, "deadwood.lineage", err);
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
         fill_step(r, step);
         json_decref(step);

@@ -39,7 +39,7 @@ static const char *show(ids r) {
 
 static json_t *load_json(const char *folder, const char *name) {
     dw_err err = {0};
-    json_t *json = dw_json_load(test_path(folder, name), 64 << 20, &err);
+    json_t *json = dw_json_load(test_path(folder, name), 64 << 20, DW_JSON_LARGE_TREE, &err);
     CHECK(json, "%s", err.text);
     return json;
 }
@@ -251,8 +251,8 @@ static void conformance_llama_bpe(void) { conformance("llama-bpe"); }
 /* A vocabulary from the text of a tokenizer.json and of a tokenizer_config.json (NULL: none). */
 static int from_text(dw_vocab *v, const char *tokenizer, const char *config, size_t n_rows, dw_err *err) {
     dw_hf_files files = {0};
-    json_t *t = dw_json_parse(tokenizer, strlen(tokenizer), "tokenizer.json", err);
-    json_t *c = config ? dw_json_parse(config, strlen(config), "tokenizer_config.json", err) : NULL;
+    json_t *t = dw_json_parse(tokenizer, strlen(tokenizer), DW_JSON_TREE, "tokenizer.json", err);
+    json_t *c = config ? dw_json_parse(config, strlen(config), DW_JSON_TREE, "tokenizer_config.json", err) : NULL;
     files.tokenizer = t;
     files.tokenizer_config = c;
     const int rc = t ? dw_vocab_from_hf_files(v, &files, n_rows, err) : -1;

@@ -40,7 +40,7 @@ static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
 
 static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
     const dw_str s = steps->str[i];
-    json_t *step = dw_json_parse(s.ptr, s.len, key, err);
+    json_t *step = dw_json_parse(s.ptr, s.len, DW_JSON_TREE, key, err);
     if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args")))
         return step;
     json_decref(step);

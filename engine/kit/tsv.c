@@ -26,11 +26,18 @@ static void split_cells(char *line, char **cell) {
     *cell = line;
 }
 
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
 static int check_columns(const tsv_table *t, dw_err *err) {
-    for (size_t i = 0; i < t->n_columns; i++)
-        for (size_t j = 0; j < i; j++)
-            if (!strcmp(t->column[i], t->column[j])) return dw_fail(err, "two columns are called '%s'", t->column[i]);
-    return 0;
+    char **sorted = dw_alloc(t->n_columns, sizeof *sorted, "the columns", err);
+    if (!sorted) return -1;
+    memcpy(sorted, t->column, t->n_columns * sizeof *sorted);
+    qsort(sorted, t->n_columns, sizeof *sorted, by_text);
+    int rc = 0;
+    for (size_t i = 1; i < t->n_columns && !rc; i++)
+        if (!strcmp(sorted[i - 1], sorted[i])) rc = dw_fail(err, "two columns are called '%s'", sorted[i]);
+    free(sorted);
+    return rc;
 }
 
 /* One line of the file, cut off from the rest; *n_line counts them. */
