@@ -4,6 +4,7 @@
  *
  * Without --type every matrix keeps its type, bit for bit; with it every matrix (the embeddings too) is encoded. */
 #include "checkpoint.h"
+#include "qtypes/encoding.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -49,6 +50,7 @@ typedef struct job { // rows of one tensor, encoded by all threads
     size_t first, n, row_bytes, rows_per_piece;
     float *values; // a row for each piece
     uint8_t *out;
+    dw_encoding *encoding;
 } job;
 
 static void encode_rows(void *job_pointer, size_t piece) {
@@ -59,10 +61,11 @@ static void encode_rows(void *job_pointer, size_t piece) {
         uint8_t *out = j->out + i * j->row_bytes;
         if (j->type == j->t->kept && j->t->n_dims == 2) {
             checkpoint_row_kept(j->t, j->first + i, out);
-        } else {
-            checkpoint_row_values(j->t, j->first + i, row);
-            j->type->encode(row, out, j->t->ne[0], NULL);
+            continue;
         }
+        checkpoint_row_values(j->t, j->first + i, row);
+        if (j->type == j->t->kept) memcpy(out, row, j->row_bytes); // a vector of F32
+        else dw_encode_row(j->encoding, j->first + i, row, out);
     }
 }
 
@@ -74,12 +77,13 @@ static int write_tensor(dw_gguf_writer *w, const checkpoint_tensor *t, const dw_
     slab = slab < 1 ? 1 : slab > n_rows ? n_rows : slab;
     uint8_t *out = dw_alloc(slab, row_bytes, "encoded rows", err);
     float *values = out ? dw_alloc(MAX_PIECES * t->ne[0], sizeof *values, "rows to encode", err) : NULL;
+    dw_encoding encoding = {.tensor = t->name, .type = type, .n = t->ne[0]};
     int rc = values ? 0 : -1;
     for (size_t first = 0; first < n_rows && !rc; first += slab) {
         const size_t n = n_rows - first < slab ? n_rows - first : slab;
-        job j = {t, type, first, n, row_bytes, (n + MAX_PIECES - 1) / MAX_PIECES, values, out};
+        job j = {t, type, first, n, row_bytes, (n + MAX_PIECES - 1) / MAX_PIECES, values, out, &encoding};
         dw_pool_each(pool, (n + j.rows_per_piece - 1) / j.rows_per_piece, encode_rows, &j);
-        rc = dw_gguf_write(w, out, n * row_bytes, err);
+        rc = dw_encoding_end(&encoding, "choose --type bf16 or f32", err) || dw_gguf_write(w, out, n * row_bytes, err) ? -1 : 0;
         progress_step(p, (double)(n * row_bytes));
     }
     free(values);

@@ -21,7 +21,7 @@ static struct {
 
 static const opt_row options[] = {
     {"shape", 0, OPT_CHOICE, OPT_REQUIRED, &o.shape, NULL, "NAME", "the shape", OPT_CHOICES_HELP(exp_shapes, exp_shape)},
-    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too", OPT_CHOICES(dw_qtypes)},
+    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too", OPT_CHOICES(dw_encodable_names)},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the GGUF file to write"},
     {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
     {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0, .max = 1},

@@ -2,6 +2,8 @@
  * tiles is made, the one before is written. */
 #include "predict/down_t.h"
 
+#include "qtypes/encoding.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +31,7 @@ struct predict_tiles {
     size_t first, n_tile;  // neuron, tiles of the slab that is made
     uint8_t *made;         // its bytes
     bool encode;           // else they are there already
+    dw_encoding encoding;
     dw_gguf_writer *w;
     const uint8_t *full;   // the slab that is written
     size_t n_full;
@@ -38,7 +41,7 @@ struct predict_tiles {
 
 const dw_qtype_row *predict_down_t_type(const dw_tensor *down) {
     const size_t n_embd = down->ne[1];
-    if (n_embd % (size_t)down->type->block == 0) return down->type;
+    if (down->type->encode && n_embd % (size_t)down->type->block == 0) return down->type;
     return dw_qtype_get(n_embd % 32 == 0 ? DW_Q8_0 : DW_F16);
 }
 
@@ -96,7 +99,7 @@ static void make_tile(predict_tiles *w, size_t i) {
     at->error = at->power = 0;
     for (size_t j = 0; j < n; j++, bytes += predict_down_t_row_bytes(t)) {
         const float *row = at->rows + j * t->n_embd;
-        if (w->encode) t->type->encode(row, bytes, t->n_embd, NULL);
+        if (w->encode) dw_encode_row(&w->encoding, first + j, row, bytes);
         t->type->decode(bytes, at->again, t->n_embd);
         double error = 0, power = 0;
         for (size_t k = 0; k < t->n_embd; k++) {
@@ -115,11 +118,20 @@ static void task(void *arg, size_t i) {
     else if (w->n_full && !w->rc) w->rc = dw_gguf_write(w->w, w->full, w->n_full, w->err);
 }
 
+/* Rows of the copy are columns of down, where the value stands. */
+static int refusal(predict_tiles *w) {
+    const size_t neuron = w->encoding.row;
+    w->encoding.row = w->encoding.column;
+    w->encoding.column = neuron;
+    return dw_encoding_end(&w->encoding, "requant the model first", w->err);
+}
+
 /* Goes over all neurons, slab by slab: bytes are those of the slabs in turn, or the whole tensor's that is there already. */
 static double go_over(const predict_down_t *t, predict_tiles *w, const uint8_t *written, predict_show *show, void *ctx) {
     double error = 0, power = 0;
     w->t = t;
     w->encode = !written;
+    w->encoding = (dw_encoding){.tensor = t->from->name, .type = t->type, .n = t->n_embd};
     w->n_full = 0;
     w->rc = 0;
     int side = 0;
@@ -134,6 +146,7 @@ static double go_over(const predict_down_t *t, predict_tiles *w, const uint8_t *
             error += w->tile[i].error;
             power += w->tile[i].power;
         }
+        if (w->encoding.is_refused) w->rc = refusal(w);
         w->full = w->made;
         w->n_full = written ? 0 : n_bytes;
         if (show) show(ctx, (double)n_bytes);

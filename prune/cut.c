@@ -19,7 +19,7 @@ typedef struct type_name {
     const char *name;
 } type_name;
 
-static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and the names of dw_qtypes
+static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and dw_encodable_names
 
 static struct {
     const char *model, *plan, *out, *source, *down_type, *hf, *checkpoint;
@@ -70,7 +70,7 @@ static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
 
 static void name_types(void) {
     size_t n = 1;
-    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) down_types[n++].name = t->name;
+    for (const dw_qtype_name *t = dw_encodable_names; t->name; t++) down_types[n++].name = t->name;
 }
 
 static int open_inputs(inputs *in, dw_err *err) {
@@ -146,8 +146,8 @@ static void tell(const prune_layout *layout, const dw_plan *plan) {
         if (layout->n_ff[l] > most) most = layout->n_ff[l];
     }
     if (layout->n_layer < plan->n_layer) say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
-    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch, layout->has_padding ? ", filled up with zeros" : "");
-    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch);
+    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch->name, layout->has_padding ? ", filled up with zeros" : "");
+    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch->name);
     if (layout->n_encoded && !layout->source)
         warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)", layout->n_encoded);
 }

@@ -19,7 +19,9 @@
 #define PRUNE_CUTTING_H
 
 #include "kit/plan.h"
+#include "model/archs.h"
 #include "prune/prune.h"
+#include "qtypes/encoding.h"
 
 typedef struct prune_cut_options {
     const dw_model *source;        // 16-bit model that down is encoded from; NULL: the parent
@@ -46,7 +48,7 @@ typedef struct prune_tensor { // of the smaller file
 
 typedef struct prune_layout {
     const dw_model *parent;
-    const char *arch;     // of the smaller file
+    const dw_arch *arch;  // of the smaller file
     bool is_carrier;      // arch is not the parent's
     bool has_padding;
     int n_layer;
@@ -76,8 +78,9 @@ int prune_layout_compare(const prune_layout *o, const char *path, dw_pool *pool,
 
 /* The bytes of row r in the tensors that t comes from, NULL for a row of zeros. */
 const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r);
-/* Row r of a tensor that is encoded.  values: room for a row of the source and one of t. */
-void prune_tensor_encode(const prune_tensor *t, size_t r, float *values, uint8_t *out);
+/* Row r of a tensor that is encoded, through the tensor's encoding.  values: room for a row of the source and one of t. */
+dw_encoding prune_tensor_encoding(const prune_tensor *t);
+void prune_tensor_encode(const prune_tensor *t, dw_encoding *e, size_t r, float *values, uint8_t *out);
 static inline size_t prune_tensor_n_rows(const prune_tensor *t) { return t->n_dims == 1 ? t->ne[0] : t->ne[1]; }
 static inline size_t prune_tensor_row_bytes(const prune_tensor *t) {
     return t->n_dims == 1 ? sizeof(float) : dw_qtype_row_bytes(t->type, t->ne[0]);

@@ -41,7 +41,8 @@ static bool same_row(const prune_tensor *t, size_t r, const uint8_t *row, float 
     if (t->move == PRUNE_ROWS) return source ? !memcmp(row, source, row_bytes) : is_zero(row, row_bytes);
     if (t->move == PRUNE_BLOCKS) return same_columns(t, row, source, values);
     uint8_t *again = (uint8_t *)(values + t->from[0]->ne[0] + t->ne[0]); // at most as large as the values of a row
-    prune_tensor_encode(t, r, values, again);
+    dw_encoding e = prune_tensor_encoding(t);
+    prune_tensor_encode(t, &e, r, values, again);
     return !memcmp(row, again, row_bytes);
 }
 

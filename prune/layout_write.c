@@ -26,6 +26,7 @@ typedef struct stream {
     prune_show *show;
     void *ctx;
     const prune_tensor *t;  // at hand
+    dw_encoding encoding;   // of its rows
     size_t first, n_rows;   // of the slab being filled
     run *run;               // of a row of t, when its columns are gathered
     size_t n_run;
@@ -51,12 +52,16 @@ const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r) {
     return (*source)->data + from * dw_tensor_row_bytes(*source);
 }
 
-void prune_tensor_encode(const prune_tensor *t, size_t r, float *values, uint8_t *out) {
+dw_encoding prune_tensor_encoding(const prune_tensor *t) {
+    return (dw_encoding){.tensor = t->name, .type = t->type, .n = t->ne[0]};
+}
+
+void prune_tensor_encode(const prune_tensor *t, dw_encoding *e, size_t r, float *values, uint8_t *out) {
     const dw_tensor *from = t->from[0];
     float *kept = values + from->ne[0];
     from->type->decode(prune_tensor_source(t, r), values, from->ne[0]);
     for (size_t j = 0; j < t->ne[0]; j++) kept[j] = !t->map ? values[j] : t->map[j] < 0 ? 0 : values[t->map[j]];
-    t->type->encode(kept, out, t->ne[0], NULL);
+    dw_encode_row(e, r, kept, out);
 }
 
 static void gather_blocks(const stream *s, const uint8_t *row, uint8_t *out) {
@@ -79,7 +84,7 @@ static void fill_piece(stream *s, size_t piece) {
     uint8_t *out = s->slab[s->filling].memory + piece * n * row_bytes;
     for (size_t i = piece * n; i < end; i++, out += row_bytes) {
         const size_t r = s->first + i;
-        if (s->t->move == PRUNE_ENCODE) prune_tensor_encode(s->t, r, s->values + piece * s->n_values, out);
+        if (s->t->move == PRUNE_ENCODE) prune_tensor_encode(s->t, &s->encoding, r, s->values + piece * s->n_values, out);
         else if (s->t->move == PRUNE_BLOCKS) gather_blocks(s, prune_tensor_source(s->t, r), out);
         else copy_row(prune_tensor_source(s->t, r), out, row_bytes);
     }
@@ -105,6 +110,7 @@ static void step(stream *s, size_t first, size_t n) {
     s->n_rows = n;
     slab *next = &s->slab[s->filling];
     dw_pool_each(s->pool, n && !as_it_is ? 1 + N_PIECE : 1, task, s);
+    if (!s->rc) s->rc = dw_encoding_end(&s->encoding, "choose another --down-type, BF16 or F32", s->err);
     next->n_bytes = n ? n * prune_tensor_row_bytes(s->t) : 0;
     next->data = as_it_is ? prune_tensor_source(s->t, first) : next->memory;
     s->filling = !s->filling;
@@ -128,6 +134,7 @@ static void stream_tensor(stream *s, const prune_tensor *t) {
     const size_t n_rows = prune_tensor_n_rows(t), row_bytes = prune_tensor_row_bytes(t);
     const size_t slab_rows = SLAB_BYTES / row_bytes ? SLAB_BYTES / row_bytes : 1;
     s->t = t;
+    s->encoding = prune_tensor_encoding(t);
     if (t->move == PRUNE_BLOCKS) find_runs(s, t);
     for (size_t first = 0; first < n_rows && !s->rc; first += slab_rows) step(s, first, n_rows - first < slab_rows ? n_rows - first : slab_rows);
 }

@@ -29,6 +29,7 @@
 
 #include "backends/backends.h"
 #include "kit/imatrix.h"
+#include "kit/metrics.h"
 #include "kit/plan.h"
 #include "kit/stats.h"
 
@@ -44,9 +45,9 @@ typedef struct quant_method {
     int group;              // values that share a scale; rows must be multiples of it
     double overhead_bits;   // of a group, beside its codes
     dw_qtype stored;        // the block format that holds it
-    /* Rounds a row of n values; weight: importance per column or NULL.  Returns how many groups have a scale or offset that
-     * the block format cannot hold exactly (it is then rounded once more). */
-    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n, const float *weight);
+    /* Rounds a row of n finite values.  Returns how many groups have a scale or offset that the block format cannot hold
+     * exactly (it is then rounded once more).  NULL: the block format's own encoder, which takes importances. */
+    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n);
 } quant_method;
 
 extern const quant_method quant_methods[]; // ends with name NULL
@@ -66,7 +67,7 @@ extern quant_type quant_types[QUANT_MAX_TYPES + 1]; // ends with name NULL
 
 void quant_types_init(void); // fills the table: every block format, then every method's widths of code
 const quant_type *quant_type_find(const char *name);         // any case; NULL: unknown
-const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format
+const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format; NULL: it has no encoder
 
 /* The largest weight that scales and offsets in half precision can follow in every type. */
 #define QUANT_MAX_WEIGHT 65280.0f
@@ -115,15 +116,6 @@ bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, con
 
 /* ---- cold neurons (cold.c) ---------------------------------------------------------------------------------- */
 
-/* A score a neuron from sums over calibration tokens; the smallest become cold.  Any other metric comes by a plan. */
-typedef struct quant_metric {
-    const char *name;
-    int (*score)(const dw_stats_layer *s, size_t n_text, const dw_layer *w, double *score, dw_err *err);
-} quant_metric;
-
-extern const quant_metric quant_metrics[]; // ends with name NULL
-const quant_metric *quant_metric_find(const char *name);
-
 typedef struct quant_cold {
     int n_layer;
     int *n_cold;     // (n_layer)
@@ -132,7 +124,8 @@ typedef struct quant_cold {
 } quant_cold;
 
 typedef struct quant_cold_options {
-    const quant_metric *metric;
+    const kit_metric *metric; // the neurons with the smallest scores become cold
+    dw_pool *pool;
     double rate;             // wanted
     const int *hot_multiple; // (n_layer): block of the hot part's down
     int cold_multiple;       // block of the cold part's

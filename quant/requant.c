@@ -11,8 +11,8 @@
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
+#include "qtypes/encoding.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "less important neurons in fewer bits"},
     {"cold-type", 0, OPT_CHOICE, 0, &o.cold_type, NULL, "TYPE", "the FFN's cold neurons get this type", OPT_CHOICES(quant_types)},
     {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R", "so many of each layer are cold, the smallest by --metric; needs -s", .min = 0.001, .max = 0.999},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate: mean |a_j| (default), or ||v_j||^2 E[a_j^2]", OPT_CHOICES(quant_metrics)},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default", OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
     {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE", "a plan of rank, by any metric: what it keeps is hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or stock's imatrix"},
@@ -114,6 +114,7 @@ typedef struct choice {
     const quant_type *cold_type; // NULL: the FFN stays in one part
     dw_plan plan;                // of what is hot
     quant_cold cold;
+    dw_pool *pool;
     char sha256[65];        // of the model
     size_t n_fell_back;
     char fell_back[160]; // the first of them
@@ -208,7 +209,8 @@ static int choose_cold(choice *c, const dw_model *m, const quant_type *const *to
         const int l = dw_layer_of(t->name, &part);
         if (l >= 0 && !strcmp(part, "ffn_down.weight")) multiple[l] = to[i] ? to[i]->multiple : t->type->block;
     }
-    const quant_cold_options how = {quant_metric_find(o.metric ? o.metric : "activation"), o.cold_rate, multiple, c->cold_type->multiple};
+    const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"), .pool = c->pool, .rate = o.cold_rate,
+                                    .hot_multiple = multiple, .cold_multiple = c->cold_type->multiple};
     const int rc = quant_cold_by_rate(&c->cold, m, &c->weights.stats, &how, err);
     free(multiple);
     return rc;
@@ -234,6 +236,7 @@ static int split(choice *c, target *targets, size_t *n, const dw_tensor *from, c
         hot->column = order;
         return 0;
     }
+    if (!hot->to) return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name, from->type->name);
     const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[l], n_hot = n_ff - n_cold;
     if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
     target *cold = &targets[(*n)++];
@@ -411,8 +414,7 @@ typedef struct stream {
     /* the rows at hand */
     const target *t;
     size_t first, n, rows_per_piece;
-    atomic_bool is_damaged;   // a weight is NaN or infinite
-    atomic_bool is_beyond;    // a weight is larger than its type can follow
+    dw_encoding encoding;
     atomic_size_t n_inexact;  // groups whose scale or offset was rounded once more
 } stream;
 
@@ -421,13 +423,6 @@ static void write_full(stream *s) {
     s->rc = dw_gguf_write(s->w, s->full.bytes, s->full.n_bytes, s->err);
     progress_step(s->p, (double)s->full.n_bytes);
     s->full.n_bytes = 0;
-}
-
-/* NaN is not within. */
-static bool all_within(const float *x, size_t n, float limit) {
-    int n_beyond = 0;
-    for (size_t i = 0; i < n; i++) n_beyond += !(fabsf(x[i]) <= limit);
-    return !n_beyond;
 }
 
 /* Row r of the tensor at hand, in values (room for two rows). */
@@ -444,7 +439,6 @@ static void encode_rows(stream *s, size_t piece) {
     const quant_type *to = t->to;
     const size_t n = t->ne[0], row_bytes = dw_qtype_row_bytes(to->stored, n), from_bytes = dw_tensor_row_bytes(t->from);
     const size_t begin = piece * s->rows_per_piece, end = begin + s->rows_per_piece < s->n ? begin + s->rows_per_piece : s->n;
-    const float limit = to->stored->id == DW_F32 || to->stored->id == DW_BF16 ? FLT_MAX : QUANT_MAX_WEIGHT;
     for (size_t i = begin; i < end; i++) {
         const size_t r = t->row ? (size_t)t->row[s->first + i] : s->first + i;
         const uint8_t *from = t->from->data + r * from_bytes;
@@ -454,8 +448,8 @@ static void encode_rows(stream *s, size_t piece) {
             continue;
         }
         const float *row = decode_row(t, from, s->values + piece * 2 * s->longest);
-        if (!all_within(row, n, limit)) atomic_store(all_within(row, n, FLT_MAX) ? &s->is_beyond : &s->is_damaged, true);
-        else s->n_inexact += to->method->encode(to, row, out, n, t->weight);
+        if (!to->method->encode) dw_encode_row(&s->encoding, r, row, out);
+        else if (dw_encoding_accepts(&s->encoding, r, row)) s->n_inexact += to->method->encode(to, row, out, n);
     }
 }
 
@@ -469,11 +463,12 @@ static void encode_or_write(void *stream_pointer, size_t piece) {
 static void encode_slab(stream *s) {
     s->rows_per_piece = (s->n + MAX_PIECES - 1) / MAX_PIECES;
     dw_pool_each(s->pool, 1 + (s->n + s->rows_per_piece - 1) / s->rows_per_piece, encode_or_write, s);
-    if (!s->rc && s->is_damaged)
-        s->rc = dw_fail(s->err, "tensor '%s' holds a weight that is NaN or infinite; the model is damaged", s->t->from->name);
-    else if (!s->rc && s->is_beyond)
-        s->rc = dw_fail(s->err, "tensor '%s' holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
-                        s->t->from->name, (double)QUANT_MAX_WEIGHT, s->t->to->name);
+    if (!s->rc && s->encoding.is_refused) {
+        char advice[160];
+        snprintf(advice, sizeof advice, "the tensor holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
+                 (double)QUANT_MAX_WEIGHT, s->t->to->name);
+        s->rc = dw_encoding_end(&s->encoding, advice, s->err);
+    }
     const slab encoded = s->next;
     s->next = s->full;
     s->full = encoded;
@@ -483,6 +478,10 @@ static void encode_slab(stream *s) {
 static void encode_tensor(stream *s) {
     const size_t row_bytes = dw_qtype_row_bytes(s->t->to->stored, s->t->ne[0]), total = n_rows(s->t);
     const size_t most = SLAB_BYTES / row_bytes ? SLAB_BYTES / row_bytes : 1;
+    const quant_type *to = s->t->to;
+    const bool has_wide_range = to->stored->id == DW_F32 || to->stored->id == DW_BF16;
+    s->encoding = (dw_encoding){.tensor = s->t->from->name, .type = to->stored, .type_name = to->name, .n = s->t->ne[0],
+                                .weight = s->t->weight, .limit = has_wide_range ? 0 : QUANT_MAX_WEIGHT};
     for (s->first = 0; s->first < total && !s->rc; s->first += most) {
         s->n = total - s->first < most ? total - s->first : most;
         encode_slab(s);
@@ -584,13 +583,13 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};
-    choice c = {0};
+    dw_pool *pool = dw_pool_new(tool.threads, &err);
+    choice c = {.pool = pool};
     dw_model *m = dw_model_open(o.model, &err);
     if (!m || lineage_check(dw_model_gguf(m), &err) || read_choice(&c, m, &err)) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     size_t n = 0;
     target *targets = dw_alloc(dw_gguf_n_tensors(g) + 3 * (size_t)dw_model_hparams(m)->n_layer, sizeof *targets, "tensors", &err);
-    dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!targets || !pool || choose(&c, m, targets, &n, &err) || write_model(&c, g, targets, n, pool, &err)) die_err(&err);
     tell(g, targets, n);
     dw_pool_free(pool);

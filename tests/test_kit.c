@@ -378,6 +378,24 @@ static void refused_tables(void) {
     }
 }
 
+/* A table whose header has n columns. */
+static int read_columns(int n, dw_err *err) {
+    const char *path = test_file("wide.tsv");
+    FILE *f = fopen(path, "w");
+    for (int i = 0; i < n; i++) fprintf(f, "%sc%d", i ? "\t" : "", i);
+    fclose(f);
+    tsv_table t;
+    const int rc = tsv_read(&t, path, err);
+    if (!rc) tsv_release(&t);
+    return rc;
+}
+
+static void many_columns(void) {
+    dw_err err = {0};
+    CHECK(!read_columns(4096, &err), "%s", err.text);
+    CHECK(read_columns(4097, &err) && strstr(err.text, "4097 columns; at most 4096"), "%s", err.text);
+}
+
 static void windows_lines(void) {
     const char *path = test_path(test_folder(), "crlf.tsv");
     FILE *f = fopen(path, "w");
@@ -652,6 +670,7 @@ static const test_case cases[] = {
     {"rows are appended under the columns of the file and read back by name", tables},
     {"a table that would not fit is refused and stays as it was", refused_tables},
     {"tables with CRLF line ends and empty cells are read", windows_lines},
+    {"a table has at most 4,096 columns", many_columns},
     {"processes that append together lose no row", append_together},
     {"the chain of a file is its parent's and its own step, as commands, and repeats bit for bit", chain},
     {"a text that shares 64 tokens with a calibration text is a leak, one that shares 47 is none", leaks},

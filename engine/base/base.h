@@ -15,6 +15,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What must hold inside the engine whatever the caller does.  Checked in builds with -DDW_DEBUG, free in others. */
+#ifdef DW_DEBUG
+#include <assert.h>
+#define dw_assert assert
+#else
+#define dw_assert(x) ((void)sizeof(x))
+#endif
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct dw_err {
