@@ -1,7 +1,8 @@
 /* test_mutants.c - what reads files from elsewhere ends with a result or one line of error, whatever the file holds.
  *
- * Each mutant goes through eight programs (inspect twice), each in a process with limits.  A finding is a signal, ten seconds, an exit status
- * other than 0, 1 and 2, a report of a sanitizer, or an error of more than one line.  DW_MUTANT=N runs mutant N alone. */
+ * Each mutant goes through eight programs (inspect twice), each in a process with limits.  A finding is a signal, ten
+ * seconds, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error of more than one line.  DW_MUTANT=N
+ * tries mutant N alone. */
 #include "tests/mutate.h"
 #include "tests/test.h"
 
@@ -50,7 +51,8 @@ static void start(const char *command, const char *model, const char *folder) {
     char words[256], program[600], *argv[WORDS + 1], *rest = words;
     int n = 0;
     snprintf(words, sizeof words, "%s", command);
-    for (char *word; (word = strtok_r(rest, " ", &rest)) && n < WORDS;) argv[n++] = (char *)(uintptr_t)path_of(word, model);
+    for (char *word; (word = strtok_r(rest, " ", &rest)) && n < WORDS;)
+        argv[n++] = (char *)(uintptr_t)path_of(word, model);
     argv[n] = NULL;
     snprintf(program, sizeof program, "%s/deadwood-%s", folder, argv[0]);
     const int null = open("/dev/null", O_RDWR), err = open(test_file("err"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
