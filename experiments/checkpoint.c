@@ -298,7 +298,7 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     json_t *config = NULL;
     char *path = dw_format(err, "%s/config.json", folder);
     if (!path) return -1;
-    config = dw_json_load(path, MAX_CONFIG_BYTES, err);
+    config = dw_json_load(path, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config || read_config(&c->config, config, err)) goto done;
     c->weights = dw_safetensors_open(folder, err);
     if (!c->weights || bind_all(c, err)) goto done;

@@ -251,7 +251,7 @@ static int open_journal(run *r, dw_err *err) {
 static int open_run(run *r, dw_err *err) {
     *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER};
     r->model = dw_model_open(o.model, err);
-    if (!r->model) return -1;
+    if (!r->model || lineage_check(dw_model_gguf(r->model), err)) return -1;
     if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
     r->rank = o.rank ? o.rank : learn_default_rank(dw_model_hparams(r->model)->n_embd);
     return dw_sha256_file(o.model, r->model_sha256, err) || dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||

@@ -134,7 +134,7 @@ static int drop_layer_types(json_t *config, const dw_plan *plan, const char *fro
 
 static int write_config(const dw_model *m, const dw_plan *plan, const char *from, const char *to, dw_err *err) {
     const dw_hparams *hp = &m->net.hp;
-    json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, err);
+    json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config) return -1;
     int rc = -1;
     const json_int_t n_embd = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_EMBD].config));
