@@ -117,7 +117,7 @@ static inline void block_q8_0(const uint8_t *p, weights *w, int b) {
 }
 
 static inline void block_iq4_nl(const uint8_t *p, weights *w, int b) {
-    static const int8_t value[16] = {IQ4_NL_VALUES};
+    static const int8_t value[16] = {DW_IQ4_NL_VALUES};
     uint8_t *u = w->u + 32 * b;
     nibbles(p + 2, u);
     for (int i = 0; i < 32; i++) u[i] = (uint8_t)(value[u[i]] + 128);
@@ -141,7 +141,7 @@ static inline void block_q3_k(const uint8_t *p, weights *w, int b) {
         add_bits(p, s, 1, 2, w->u + 32 * s);
     }
     uint64_t scales[2];
-    unpack_q3_scales(p + 96, &scales[0], &scales[1]);
+    dw_unpack_q3_scales(p + 96, &scales[0], &scales[1]);
     const float d = half_at(p + 108);
     for (int k = 0; k < PIECES; k++) {
         w->d[k] = d * (float)((int)(scales[k / 8] >> k % 8 * 8 & 63) - 32);
@@ -151,7 +151,7 @@ static inline void block_q3_k(const uint8_t *p, weights *w, int b) {
 
 static inline void scales_mins(const uint8_t *p, weights *w) {
     uint64_t scales, mins;
-    unpack_scales_mins(p + 4, &scales, &mins);
+    dw_unpack_scales_mins(p + 4, &scales, &mins);
     const float d = half_at(p), m = half_at(p + 2);
     for (int s = 0; s < BLOCKS; s++)
         set_block(w, s, d * (float)(int)(scales >> 8 * s & 63), m * (float)(int)(mins >> 8 * s & 63));

@@ -18,6 +18,7 @@
 
 #include "backends/kernels.h"
 #include "base/half_inline.h"
+#include "qtypes/layouts.h"
 
 enum { RECORD = 256, PIECES = RECORD / 16, BLOCKS = RECORD / 32 };
 
@@ -66,9 +67,6 @@ static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, 
     const uint8_t *ahead = end - p > AHEAD ? p + AHEAD : p;
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
 }
-
-/* IQ4_NL: code to value. */
-#define IQ4_NL_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
 #define DOT_ROWS_ARGS                                                                                                  \
     const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,          \
@@ -136,23 +134,5 @@ static inline void set_block_sums(record *r, int block, float scale, const int s
 
 void dw_act_pack_avx2(const float *x, int n, record *act);
 void dw_act_pack_avx512(const float *x, int n, record *act);
-
-/* Six-bit scales (s[0..7]) and minima (s[8..15]) of a Q4_K or Q5_K superblock from its 12 bytes. */
-static inline void unpack_scales_mins(const uint8_t *packed, uint64_t *scales, uint64_t *mins) {
-    const uint32_t a = dw_le32(packed), b = dw_le32(packed + 4), c = dw_le32(packed + 8);
-    const uint32_t scale_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
-    const uint32_t min_high = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
-    *scales = (a & 0x3f3f3f3f) | (uint64_t)scale_high << 32;
-    *mins = (b & 0x3f3f3f3f) | (uint64_t)min_high << 32;
-}
-
-/* Six-bit scales of a Q3_K superblock from its 12 bytes, 32 too large. */
-static inline void unpack_q3_scales(const uint8_t *packed, uint64_t *first, uint64_t *last) {
-    const uint32_t a = dw_le32(packed), b = dw_le32(packed + 4), c = dw_le32(packed + 8);
-    const uint32_t s0 = (a & 0x0f0f0f0f) | (c << 4 & 0x30303030), s1 = (b & 0x0f0f0f0f) | (c << 2 & 0x30303030);
-    const uint32_t s2 = (a >> 4 & 0x0f0f0f0f) | (c & 0x30303030), s3 = (b >> 4 & 0x0f0f0f0f) | (c >> 2 & 0x30303030);
-    *first = s0 | (uint64_t)s1 << 32;
-    *last = s2 | (uint64_t)s3 << 32;
-}
 
 #endif

@@ -14,6 +14,7 @@
  * qs[32 (s/2) + l].  Q6_K: lo = nibble j>>1 of ql[64 part + 32 (j&1) + l], hi = 2 bits at 2j of qh[32 part + l].
  * Every formula is evaluated in F32 in the order written. */
 #include "qtypes/codecs.h"
+#include "qtypes/layouts.h"
 #include "qtypes/scale_search.h"
 
 #include <math.h>
@@ -47,38 +48,24 @@ void dw_decode_q2_k(const void *src, float *dst, size_t n) {
     }
 }
 
-/* Scale k of Q3_K: six bits stored + 32, the low four in bytes 0..7, the high two in bytes 8..11. */
-static inline int q3_k_scale(const uint8_t *scales, int k) {
-    const int low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4;
-    const int high = scales[8 + k % 4] >> 2 * (k / 4) & 3;
-    return (low | high << 4) - 32;
-}
+/* Byte i of a word of scales or minima. */
+static inline float byte_of(uint64_t word, int i) { return (float)(int)(word >> 8 * i & 0xff); }
 
 void dw_decode_q3_k(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
     float *y = dst;
     for (const float *end = y + n; y < end; b += 110) {
         const float d = load_half(b + 108);
+        uint64_t scales[2];
+        dw_unpack_q3_scales(b + 96, &scales[0], &scales[1]);
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *hmask = b, *qs = b + 32 + 32 * (s / 4);
             const int shift = 2 * (s & 3);
-            const float scale[2] = {d * (float)q3_k_scale(b + 96, 2 * s), d * (float)q3_k_scale(b + 96, 2 * s + 1)};
+            const float scale[2] = {d * (byte_of(scales[s / 4], 2 * s % 8) - 32), d * (byte_of(scales[s / 4], 2 * s % 8 + 1) - 32)};
             int8_t code[32];
             for (int l = 0; l < 32; l++) code[l] = (int8_t)(((qs[l] >> shift & 3) | (hmask[l] >> s & 1) << 2) - 4);
             scale_pair(code, scale, no_min, y);
         }
-    }
-}
-
-/* Scale and minimum s of Q4_K and Q5_K, six bits each: of the first four in bytes s and s + 4, of the others
- * the low four bits in byte s + 4 and the high two above those of the first four. */
-static inline void q4_k_scale(const uint8_t *scales, int s, int *scale, int *min) {
-    if (s < 4) {
-        *scale = scales[s] & 63;
-        *min = scales[s + 4] & 63;
-    } else {
-        *scale = (scales[s + 4] & 15) | scales[s - 4] >> 6 << 4;
-        *min = scales[s + 4] >> 4 | scales[s] >> 6 << 4;
     }
 }
 
@@ -87,12 +74,12 @@ void dw_decode_q4_k(const void *src, float *dst, size_t n) {
     float *restrict y = dst;
     for (const float *end = y + n; y < end; b += 144) {
         const float d = load_half(b), dmin = load_half(b + 2);
+        uint64_t scales, mins;
+        dw_unpack_scales_mins(b + 4, &scales, &mins);
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *restrict qs = b + 16 + 32 * (s / 2);
             const int shift = 4 * (s & 1);
-            int sc, mn;
-            q4_k_scale(b + 4, s, &sc, &mn);
-            const float scale = d * (float)sc, min = dmin * (float)mn;
+            const float scale = d * byte_of(scales, s), min = dmin * byte_of(mins, s);
             for (int l = 0; l < 32; l++) y[l] = scale * (float)(qs[l] >> shift & 15) - min;
         }
     }
@@ -103,12 +90,12 @@ void dw_decode_q5_k(const void *src, float *dst, size_t n) {
     float *restrict y = dst;
     for (const float *end = y + n; y < end; b += 176) {
         const float d = load_half(b), dmin = load_half(b + 2);
+        uint64_t scales, mins;
+        dw_unpack_scales_mins(b + 4, &scales, &mins);
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *restrict qh = b + 16, *restrict qs = b + 48 + 32 * (s / 2);
             const int shift = 4 * (s & 1);
-            int sc, mn;
-            q4_k_scale(b + 4, s, &sc, &mn);
-            const float scale = d * (float)sc, min = dmin * (float)mn;
+            const float scale = d * byte_of(scales, s), min = dmin * byte_of(mins, s);
             for (int l = 0; l < 32; l++) y[l] = scale * (float)((qs[l] >> shift & 15) | (qh[l] >> s & 1) << 4) - min;
         }
     }

@@ -10,6 +10,7 @@
  *
  * n[16] holds element j in the low and element j + 16 in the high nibble of byte j. */
 #include "qtypes/codecs.h"
+#include "qtypes/layouts.h"
 #include "qtypes/scale_search.h"
 
 #include <math.h>
@@ -152,7 +153,7 @@ void dw_decode_q5_1(const void *src, float *dst, size_t n) {
     }
 }
 
-const float dw_iq4_nl_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const float dw_iq4_nl_table[16] = {DW_IQ4_NL_VALUES};
 
 void dw_decode_iq4_nl(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
