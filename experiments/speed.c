@@ -32,7 +32,7 @@ typedef struct bench {
 /* The planted activity of every layer; other models of the run are timed as they are. */
 static void inject(const bench *b) {
     const int n = b->o->n_inject, n_layer = dw_model_hparams(b->model)->n_layer;
-    float activity[EXP_SPEED_MAX_LAYERS];
+    float activity[DW_MAX_LAYERS];
     for (int l = 0; l < n_layer; l++) {
         const double at = n_layer > 1 ? (double)l * (n - 1) / (n_layer - 1) : 0;
         const int k = (int)at < n - 1 ? (int)at : n - 1, next = k < n - 1 ? k + 1 : k;

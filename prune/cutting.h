@@ -19,6 +19,7 @@
 #define PRUNE_CUTTING_H
 
 #include "kit/plan.h"
+#include "model/archs.h"
 #include "prune/prune.h"
 #include "qtypes/encoding.h"
 
@@ -47,7 +48,7 @@ typedef struct prune_tensor { // of the smaller file
 
 typedef struct prune_layout {
     const dw_model *parent;
-    const char *arch;     // of the smaller file
+    const dw_arch *arch;  // of the smaller file
     bool is_carrier;      // arch is not the parent's
     bool has_padding;
     int n_layer;

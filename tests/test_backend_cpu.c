@@ -56,6 +56,8 @@ static small_net *small_net_new(dw_qtype type, bool extras) {
                              .n_ff = n_ff, .n_head = n_head, .n_head_kv = n_head_kv, .n_ff_max = FF0, .n_head_max = N_HEAD,
                              .n_head_kv_max = N_HEAD, .norm_eps = 1e-5f, .attn_scale = 0.125f};
     s->net.rope_neox = extras;
+    s->net.act = (dw_act)(type % DW_N_ACTS);
+    s->net.embd_scale = extras ? 1.5f : 0;
     s->net.layer = s->layer;
     s->net.token_embd = random_tensor(&rng, type, EMBD, VOCAB, 0, 1);
     s->net.output = random_tensor(&rng, type, EMBD, VOCAB, 0, 0.2);

@@ -220,28 +220,38 @@ static void norm_and_add(void) {
     }
 }
 
-static void silu_accurate(void) {
+static double activation(dw_act act, double x) {
+    if (act == DW_RELU) return fmax(x, 0);
+    return act == DW_SILU ? x / (1 + exp(-x)) : x / 2 * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+}
+
+/* silu to a relative error; the tail of gelu, where tanh is -1 but for the last bits, to an absolute one. */
+static void activation_accurate(dw_act act) {
     EACH_LEVEL(vec) for (int n = 1; n <= 37; n++) {
         float gate[37], up[37], neuron[38];
         double worst = 0;
         for (int i = 0; i < n; i++) {
-            gate[i] = (float)(i - n / 2) * 4.7f + 0.1f;
+            gate[i] = (float)(i - n / 2) * (act == DW_SILU ? 4.7f : 0.37f) + 0.1f;
             up[i] = (float)i - 3.3f;
         }
         neuron[n] = 7;
         float kept[37];
         memcpy(kept, gate, sizeof gate);
-        vec->glu(gate, up, n, neuron);
+        vec->glu[act](gate, up, n, neuron);
         for (int i = 0; i < n; i++) {
-            const double g = kept[i] / (1 + exp(-(double)kept[i]));
-            worst = fmax(worst, fabs(gate[i] - g) / (fabs(g) + 1e-36));
-            worst = fmax(worst, fabs(neuron[i] - g * up[i]) / (fabs(g * up[i]) + 1e-36));
+            const double g = activation(act, (double)kept[i]), least = act == DW_SILU ? 1e-36 : 1;
+            worst = fmax(worst, fabs(gate[i] - g) / (fabs(g) + least));
+            worst = fmax(worst, fabs(neuron[i] - g * up[i]) / (fabs(g * up[i]) + least));
         }
-        CHECK(worst < 1e-6 && neuron[n] == 7, "%s n %d: %g", dw_level_names[level], n, worst);
+        CHECK(worst < 1e-6 && neuron[n] == 7, "%s, activation %d, n %d: %g", dw_level_names[level], act, n, worst);
         gate[n - 1] = NAN;
-        vec->glu(gate, up, n, neuron);
+        vec->glu[act](gate, up, n, neuron);
         CHECK(isnan(neuron[n - 1]), "%s", dw_level_names[level]);
     }
+}
+
+static void activations_accurate(void) {
+    for (dw_act act = 0; act < DW_N_ACTS; act++) activation_accurate(act);
 }
 
 static void log_sum_exp(void) {
@@ -381,7 +391,7 @@ static const test_case cases[] = {
     {"every level's decoder equals the type's, bit for bit, inside its memory", decoders_equal},
     {"listed rows equal the same rows of the whole product", listed_rows},
     {"RMS norm and sums of any length, and nothing behind their end", norm_and_add},
-    {"silu is accurate to 1e-6 and lets NaN through", silu_accurate},
+    {"every activation (silu, gelu, relu) is accurate to 1e-6 and shows a NaN", activations_accurate},
     {"log of a sum of exponentials is accurate to 1e-6", log_sum_exp},
     {"conversion to half precision equals the definition", half_precision},
     {"attention equals softmax in double, and each query does not depend on its neighbours, bit for bit", attention},

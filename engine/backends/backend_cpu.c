@@ -42,6 +42,7 @@ static dw_step begin(dw_pass *p, int ith, int n_threads) {
     uint8_t *first = (uint8_t *)p->scratch + sizeof(dw_team);
     if (dw_level_choose(&s.level, NULL)) s.level = DW_PORTABLE; // a session is refused before this can happen
     s.vec = dw_vec_of(s.level);
+    s.glu = s.vec->glu[p->net->act];
     s.team = p->scratch;
     s.kernel = first + (size_t)ith * (kernel + 2 * piece);
     s.gate = (float *)(void *)(s.kernel + kernel);
@@ -84,8 +85,12 @@ bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) {
 
 static void embed(dw_pass *p, int ith, int n_threads) {
     const dw_tensor *w = &p->net->token_embd;
-    for (int t = ith; t < p->n_tokens; t += n_threads)
-        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), p->x + (size_t)t * w->ne[0], w->ne[0]);
+    const float scale = p->net->embd_scale != 0 ? p->net->embd_scale : 1;
+    for (int t = ith; t < p->n_tokens; t += n_threads) {
+        float *x = p->x + (size_t)t * w->ne[0];
+        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), x, w->ne[0]);
+        for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
+    }
 }
 
 static size_t cache_at(const dw_pass *p, int l, int seq, int head, int pos) {
@@ -140,7 +145,7 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int end, int first_to
         float *gate = s->gate + (size_t)t * (size_t)n, *up = s->up + (size_t)t * (size_t)n;
         add_bias(s, &w->gate_bias, first, n, gate);
         add_bias(s, &w->up_bias, first, n, up);
-        s->vec->glu(gate, up, n, list ? up : p->neuron + row + first);
+        s->glu(gate, up, n, list ? up : p->neuron + row + first);
         if (list) scatter(list + first, n, from, to, up, p->neuron + row);
         if (!p->gate_every || p->pos[first_token + t] % p->gate_every) continue;
         if (list) scatter(list + first, n, from, to, gate, p->gate + row);

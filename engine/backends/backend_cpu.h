@@ -31,6 +31,7 @@ typedef struct dw_step {
     int ith, n_threads;
     dw_level level;
     const dw_vec *vec;
+    void (*glu)(float *gate, const float *up, int n, float *neuron); // of the net's activation
     dw_team *team;
     uint8_t *kernel;   // this thread's: scratch of a product or of attention, or packed vectors
     float *gate, *up;  // this thread's: results of a piece, (tokens, rows)

@@ -100,7 +100,7 @@ static void finish_token(const walker *k, int token, const int32_t *list, int n,
     add_listed_bias(&k->w->up_bias, list, n, up);
     if (k->predicted) {
         add_listed_bias(&k->w->gate_bias, list, n, gate);
-        k->s->vec->glu(gate, up, n, up);
+        k->s->glu(gate, up, n, up);
     }
     for (int i = 0; i < n; i++) {
         const int j = list[i];
@@ -142,7 +142,7 @@ static void compute_gates(walker *k, int first, int n) {
     for (int t = 0; t < p->n_tokens; t++) {
         float *row = gate + row_of(k, t);
         if (bias) k->s->vec->add(row, bias + first, NULL, n);
-        k->s->vec->glu(row, row, n, p->neuron + row_of(k, t) + first); // what is there will be overwritten
+        k->s->glu(row, row, n, p->neuron + row_of(k, t) + first); // what is there will be overwritten
     }
     k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->w->gate);
 }

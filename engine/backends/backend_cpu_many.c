@@ -162,7 +162,7 @@ static void finish_gates(const dw_step *s, int l, group g, int first, int n) {
     for (int t = 0; t < g.n; t++) {
         float *gate = s->gate + t * n;
         if (bias) s->vec->add(gate, bias + first, NULL, n);
-        s->vec->glu(gate, gate, n, s->up); // the product is not asked for
+        s->glu(gate, gate, n, s->up); // the product is not asked for
         memcpy(s->p->gate + (size_t)(g.first + t) * (size_t)w->n_ff + first, gate, (size_t)n * sizeof *gate);
     }
 }

@@ -175,8 +175,12 @@ static void norm_tokens(dw_pass *p, const dw_tensor *weight, int ith, int n_thre
 
 static void embed(dw_pass *p, int ith, int n_threads) {
     const dw_tensor *w = &p->net->token_embd;
-    for (int t = ith; t < p->n_tokens; t += n_threads)
-        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), p->x + (size_t)t * w->ne[0], w->ne[0]);
+    const float scale = p->net->embd_scale != 0 ? p->net->embd_scale : 1;
+    for (int t = ith; t < p->n_tokens; t += n_threads) {
+        float *x = p->x + (size_t)t * w->ne[0];
+        w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), x, w->ne[0]);
+        for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
+    }
 }
 
 /* Rotates the pairs of one head (Su et al. 2021) by the angles of its position. */
@@ -282,9 +286,16 @@ static void attn_out(dw_pass *p, int l, int ith, int n_threads) {
     matrix(p, &w->o, &w->o_bias, p->mix, add, p->x, ith, n_threads);
 }
 
-static double silu(double x) { return x / (1 + exp(-x)); }
+static double activation(dw_act act, double x) {
+    switch (act) {
+    case DW_GELU_TANH: return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case DW_RELU: return x < 0 ? 0 : x; // a NaN stays
+    default: return x / (1 + exp(-x));  // silu
+    }
+}
 
 typedef struct ffn_sink {
+    dw_act act;
     float *gate, *neuron; // of the first row
     size_t n_ff;
     bool is_up; // first gate, then up
@@ -296,7 +307,7 @@ static void to_neurons(void *ctx, size_t row, int token, double sum) {
     const ffn_sink *f = ctx;
     const size_t i = (size_t)token * f->n_ff + row;
     if (f->is_up) f->neuron[i] = !f->open || f->open[(size_t)token * f->n_groups + row / f->group] ? (float)(f->gate[i] * sum) : 0;
-    else f->gate[i] = (float)silu(sum);
+    else f->gate[i] = (float)activation(f->act, sum);
 }
 
 /* Values first and following of a vector. */
@@ -310,7 +321,7 @@ static dw_tensor values_from(const dw_tensor *vector, size_t first) {
 static void neurons_of(dw_pass *p, const dw_layer *w, bool is_cold, row_range rows, int ith) {
     const scratch s = scratch_of(p, ith);
     const size_t first = is_cold ? (size_t)(w->n_ff - w->n_cold) : 0;
-    ffn_sink f = {.gate = p->gate + first, .neuron = p->neuron + first, .n_ff = (size_t)w->n_ff};
+    ffn_sink f = {.act = p->net->act, .gate = p->gate + first, .neuron = p->neuron + first, .n_ff = (size_t)w->n_ff};
     for (int up = 0; up < 2; up++) {
         const dw_tensor *m = up ? is_cold ? &w->up_cold : &w->up : is_cold ? &w->gate_cold : &w->gate;
         const dw_tensor bias = values_from(up ? &w->up_bias : &w->gate_bias, first);
@@ -370,7 +381,7 @@ static void gated_neurons(dw_pass *p, int l, int ith, int n_threads) {
     const size_t n_ff = (size_t)w->n_ff, n_groups = (size_t)dw_n_groups(w);
     const row_range rows = share(n_ff, ith, n_threads);
     dw_coverage *count = p->coverage + (size_t)ith * (size_t)p->net->hp.n_layer + l;
-    ffn_sink f = {.gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s.open, .n_groups = n_groups, .group = (size_t)g->group};
+    ffn_sink f = {.act = p->net->act, .gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s.open, .n_groups = n_groups, .group = (size_t)g->group};
     if (dw_needs_hidden(p, l)) {
         hidden(p, l, ith, n_threads);
         dw_pool_barrier(p->pool);

@@ -43,8 +43,13 @@ typedef struct dw_layer {
     dw_layer_gate sparse;            // absent: down_t.name is NULL
 } dw_layer;
 
+/* The activation of the FFN's gate.  gelu_tanh(x) = x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016). */
+typedef enum dw_act { DW_SILU, DW_GELU_TANH, DW_RELU, DW_N_ACTS } dw_act;
+
 typedef struct dw_net {
     dw_hparams hp;
+    dw_act act;
+    float embd_scale;                // multiplies the rows of token_embd where they become the residual; 0: 1
     bool rope_neox;                  // pairs (i, i + head_dim/2); else (2i, 2i + 1)
     dw_tensor token_embd;            // (n_vocab, n_embd)
     dw_tensor output_norm;           // (n_embd)

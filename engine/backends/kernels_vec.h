@@ -38,7 +38,8 @@ typedef struct dw_vec {
     void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_token_tiles, int k, float *c, bool fresh);
     void (*norm)(const float *x, const float *weight, int n, float eps, float *y);    // y = x / rms(x) * weight
     void (*add)(float *x, const float *y, const float *bias, int n);                  // x += y + bias; bias may be NULL
-    void (*glu)(float *gate, const float *up, int n, float *neuron);                  // gate = silu(gate); neuron = gate * up
+    /* gate = act(gate); neuron = gate * up; by dw_act */
+    void (*glu[DW_N_ACTS])(float *gate, const float *up, int n, float *neuron);
     void (*rope)(float *x, const float *cos_sin, int head_dim, bool neox);            // one head
     void (*to_f16)(const float *x, int n, uint16_t *y);
     void (*exp_sum)(const float *x, int n, float *max, float *sum);                   // sum of exp(x - max)

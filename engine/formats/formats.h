@@ -35,6 +35,8 @@ typedef struct dw_tensor {
 static inline size_t dw_tensor_row_bytes(const dw_tensor *t) { return dw_qtype_row_bytes(t->type, t->ne[0]); }
 static inline size_t dw_tensor_n_values(const dw_tensor *t) { return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; }
 
+enum { DW_MAX_LAYERS = 512 }; // of a model; llama.cpp's limit too
+
 /* "blk.3.ffn_up.weight": 3, and *rest is "ffn_up.weight"; -1 for a tensor of no layer, *rest is the name.  rest may be NULL. */
 int dw_layer_of(const char *name, const char **rest);
 

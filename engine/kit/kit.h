@@ -6,6 +6,7 @@
  *   calib        texts to learn from, cut into windows                  stats      activation statistics (stats.h5)
  *   h5           HDF5 files of this project, behind a checksum          traces     what predictors learn from (traces.h5)
  *   plan         which neurons stay (plan.tsv)                          imatrix    llama.cpp's importance files
+ *   metrics      how much a neuron matters: a table of scores
  *   safetensors  checkpoints, read and written
  *
  * Tools of different rooms meet in files; the readers and writers of these files are here, so that no two programs know a
@@ -17,6 +18,7 @@
 #include "kit/calib.h"
 #include "kit/imatrix.h"
 #include "kit/lineage.h"
+#include "kit/metrics.h"
 #include "kit/options.h"
 #include "kit/plan.h"
 #include "kit/progress.h"

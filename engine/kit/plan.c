@@ -4,13 +4,15 @@
  * within a small multiple of the text's size: neurons are kept as ranges, never listed. */
 #include "kit/plan.h"
 
+#include "formats/formats.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LAYERS = 512, MAX_NEURON = 1 << 24, MAX_FILE_BYTES = 256 << 20 };
+enum { MAX_NEURON = 1 << 24, MAX_FILE_BYTES = 256 << 20 };
 
 static const char format_line[] = "deadwood plan 1", columns[] = "layer\twidth\tkeep";
 
@@ -170,9 +172,9 @@ static int read_layer(reader *r, char *line) {
     const bool drop = !strcmp(width_word, "drop"); // the width may be left out
     const char *keep = drop ? width_word : next_word(&line), *rest = next_word(&line);
     int32_t l, width = 0;
-    if (!take_number(&number, MAX_LAYERS, &l) || *number) return dw_fail(r->err, "it does not begin with a layer's number");
+    if (!take_number(&number, DW_MAX_LAYERS, &l) || *number) return dw_fail(r->err, "it does not begin with a layer's number");
     if (l != r->p->n_layer) return dw_fail(r->err, "layer %d stands where layer %d is expected", l, r->p->n_layer);
-    if (l >= MAX_LAYERS) return dw_fail(r->err, "more than %d layers", MAX_LAYERS);
+    if (l >= DW_MAX_LAYERS) return dw_fail(r->err, "more than %d layers", DW_MAX_LAYERS);
     if (r->n_ff && l >= r->n_layer) return dw_fail(r->err, "the model has %d layers", r->n_layer);
     if (!drop && (!take_number(&width_word, MAX_NEURON, &width) || *width_word))
         return dw_fail(r->err, "the width of layer %d is not a number up to %d", l, MAX_NEURON);

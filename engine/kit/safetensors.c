@@ -17,20 +17,35 @@ enum {
     MAX_INDEX = 100000000,
 };
 
-static const struct {
-    const char *name;
-    size_t n_bits;
-    dw_st_dtype dtype;
-} dtypes[] = {
-    {"F32", 32, DW_ST_F32},      {"F16", 16, DW_ST_F16},          {"BF16", 16, DW_ST_BF16},
-    {"U32", 32, DW_ST_U32},      {"BOOL", 8, DW_ST_OTHER},        {"U8", 8, DW_ST_OTHER},
-    {"I8", 8, DW_ST_OTHER},      {"F8_E4M3", 8, DW_ST_OTHER},     {"F8_E5M2", 8, DW_ST_OTHER},
-    {"F8_E8M0", 8, DW_ST_OTHER}, {"F8_E4M3FNUZ", 8, DW_ST_OTHER}, {"F8_E5M2FNUZ", 8, DW_ST_OTHER},
-    {"I16", 16, DW_ST_OTHER},    {"U16", 16, DW_ST_OTHER},        {"I32", 32, DW_ST_OTHER},
-    {"I64", 64, DW_ST_OTHER},    {"U64", 64, DW_ST_OTHER},        {"F64", 64, DW_ST_OTHER},
-    {"C64", 64, DW_ST_OTHER},    {"F4", 4, DW_ST_OTHER},          {"F6_E2M3", 6, DW_ST_OTHER},
-    {"F6_E3M2", 6, DW_ST_OTHER},
-};
+// clang-format off
+const dw_st_dtype_row dw_st_dtypes[] = {
+    {"F32",         32, DW_ST_F32,   DW_F32},  {"F16",         16, DW_ST_F16,   DW_F16},
+    {"BF16",        16, DW_ST_BF16,  DW_BF16}, {"U32",         32, DW_ST_U32,   -1},
+    {"BOOL",         8, DW_ST_OTHER, -1},      {"U8",           8, DW_ST_OTHER, -1},
+    {"I8",           8, DW_ST_OTHER, -1},      {"F8_E4M3",      8, DW_ST_OTHER, -1},
+    {"F8_E5M2",      8, DW_ST_OTHER, -1},      {"F8_E8M0",      8, DW_ST_OTHER, -1},
+    {"F8_E4M3FNUZ",  8, DW_ST_OTHER, -1},      {"F8_E5M2FNUZ",  8, DW_ST_OTHER, -1},
+    {"I16",         16, DW_ST_OTHER, -1},      {"U16",         16, DW_ST_OTHER, -1},
+    {"I32",         32, DW_ST_OTHER, -1},      {"I64",         64, DW_ST_OTHER, -1},
+    {"U64",         64, DW_ST_OTHER, -1},      {"F64",         64, DW_ST_OTHER, -1},
+    {"C64",         64, DW_ST_OTHER, -1},      {"F4",           4, DW_ST_OTHER, -1},
+    {"F6_E2M3",      6, DW_ST_OTHER, -1},      {"F6_E3M2",      6, DW_ST_OTHER, -1},
+    {0}};
+// clang-format on
+
+const dw_qtype_row *dw_st_qtype(dw_st_dtype dtype) {
+    const int qtype = dtype == DW_ST_OTHER ? -1 : dw_st_dtypes[dtype].qtype;
+    return qtype < 0 ? NULL : dw_qtype_get((uint32_t)qtype);
+}
+
+bool dw_st_dtype_of(const dw_qtype_row *type, dw_st_dtype *dtype) {
+    for (const dw_st_dtype_row *r = dw_st_dtypes; r->name; r++) {
+        if (r->qtype != (int)type->id) continue;
+        *dtype = r->dtype;
+        return true;
+    }
+    return false;
+}
 
 typedef struct shard {
     char *file; // name of the file
@@ -63,11 +78,11 @@ static int read_shape(dw_st_tensor *t, const json_t *entry, size_t *n_bytes, dw_
     const char *dtype = json_string_value(value);
     if (!dtype || !json_is_array(shape)) return dw_fail(err, "its dtype or shape is missing");
     size_t n_bits = 0, n_dims = json_array_size(shape);
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes && !n_bits; i++) {
-        if (strcmp(dtype, dtypes[i].name)) continue;
-        t->dtype = dtypes[i].dtype;
-        t->dtype_name = dtypes[i].name;
-        n_bits = dtypes[i].n_bits;
+    for (const dw_st_dtype_row *r = dw_st_dtypes; r->name && !n_bits; r++) {
+        if (strcmp(dtype, r->name)) continue;
+        t->dtype = r->dtype;
+        t->dtype_name = r->name;
+        n_bits = r->n_bits;
     }
     if (!n_bits) return dw_fail(err, "unknown dtype '%.40s'", dtype);
     if (n_dims > 4) return dw_fail(err, "%zu dimensions; at most 4 are supported", n_dims);

@@ -5,9 +5,21 @@
 #ifndef KIT_SAFETENSORS_H
 #define KIT_SAFETENSORS_H
 
-#include "base/base.h"
+#include "qtypes/qtypes.h"
 
 typedef enum dw_st_dtype { DW_ST_F32, DW_ST_F16, DW_ST_BF16, DW_ST_U32, DW_ST_OTHER } dw_st_dtype;
+
+/* One table of the format's types: the first four are those of dw_st_dtype, in its order; all others are DW_ST_OTHER. */
+typedef struct dw_st_dtype_row {
+    const char *name;  // ends the table when NULL
+    size_t n_bits;     // of a value
+    dw_st_dtype dtype;
+    int qtype;         // the same numbers in GGUF; -1: none
+} dw_st_dtype_row;
+extern const dw_st_dtype_row dw_st_dtypes[];
+
+const dw_qtype_row *dw_st_qtype(dw_st_dtype dtype);                     // NULL: GGUF has none
+bool dw_st_dtype_of(const dw_qtype_row *type, dw_st_dtype *dtype);      // false: safetensors have none
 
 typedef struct dw_st_tensor {
     const char *name;

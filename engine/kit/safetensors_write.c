@@ -16,9 +16,6 @@ struct dw_st_writer {
     dw_err err;                // of add, until begin
 };
 
-static const struct { const char *name; size_t bytes; } dtypes[] = {
-    [DW_ST_F32] = {"F32", 4}, [DW_ST_F16] = {"F16", 2}, [DW_ST_BF16] = {"BF16", 2}, [DW_ST_U32] = {"U32", 4}};
-
 dw_st_writer *dw_st_writer_new(const char *path, dw_err *err) {
     dw_st_writer *w = dw_alloc(1, sizeof *w, "a safetensors writer", err);
     if (!w) return NULL;
@@ -39,7 +36,7 @@ void dw_st_writer_free(dw_st_writer *w) {
 
 void dw_st_add_tensor(dw_st_writer *w, const char *name, dw_st_dtype dtype, int n_dims, const size_t *shape) {
     json_t *dims = json_array();
-    size_t n = dtypes[dtype].bytes, end;
+    size_t n = dw_st_dtypes[dtype].n_bits / 8, end;
     bool fits = true;
     for (int d = 0; d < n_dims; d++) {
         fits &= dw_mul(n, shape[d], &n);
@@ -49,7 +46,7 @@ void dw_st_add_tensor(dw_st_writer *w, const char *name, dw_st_dtype dtype, int 
         dw_fail(&w->err, "tensor '%.200s' is too large", name);
         end = w->n_bytes;
     }
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[dtype].name, "shape", dims, "data_offsets", (json_int_t)w->n_bytes, (json_int_t)end);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dw_st_dtypes[dtype].name, "shape", dims, "data_offsets", (json_int_t)w->n_bytes, (json_int_t)end);
     if (json_object_get(w->header, name)) dw_fail(&w->err, "tensor '%.200s' is added twice", name);
     if (!entry || json_object_set_new(w->header, name, entry)) dw_fail(&w->err, "out of memory: a safetensors header");
     w->n_bytes = end;

@@ -10,7 +10,6 @@ const char *const dw_stats_input_names[DW_STATS_N_INPUTS] = {"attn_in", "attn_mi
 
 enum {
     VERSION = 1,
-    MAX_LAYERS = 1024,
     MAX_WIDTH = DW_H5_MAX_ROWS,
 };
 
@@ -147,7 +146,7 @@ static int make_totals(dw_stats *s, dw_err *err) {
 
 int dw_stats_init(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err) {
     *s = (dw_stats){.n_embd = n_embd, .hist_every = 1};
-    if (n_layer < 1 || n_layer > MAX_LAYERS || n_embd < 1 || n_embd > MAX_WIDTH || !n_text)
+    if (n_layer < 1 || n_layer > DW_MAX_LAYERS || n_embd < 1 || n_embd > MAX_WIDTH || !n_text)
         return dw_fail(err, "statistics of %d layers of width %d and %zu texts are out of range", n_layer, n_embd, n_text);
     for (int l = 0; l < n_layer; l++)
         if (n_ff[l] < 0 || n_ff[l] > MAX_WIDTH || n_attn_mix[l] < 0 || n_attn_mix[l] > MAX_WIDTH)
@@ -488,7 +487,7 @@ static int read_header(const dw_h5_in *r, dw_stats *s) {
 static int read_all(const dw_h5_in *r, dw_stats *s) {
     int n_layer, n_embd;
     size_t n_text;
-    if (dw_h5_int(r, "n_layer", 1, MAX_LAYERS, &n_layer) || dw_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
+    if (dw_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &n_layer) || dw_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
     if (dw_h5_n_texts(r, &n_text)) return -1;
     int output_columns;
     if (columns_of(r, "output/sum_square", n_text, &output_columns)) return -1;

@@ -9,7 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { VERSION = 1, MAX_LAYERS = 1024, CHUNK_BYTES = 1 << 20, PATH_BYTES = 32 };
+enum { VERSION = 1, CHUNK_BYTES = 1 << 20, PATH_BYTES = 32 };
 
 static const char magic[] = "deadwood traces 1\n";
 
@@ -260,7 +260,7 @@ static int read_header(traces *t) {
     if (dw_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
     if (dw_h5_hash(r, "model_sha256", t->model_sha256) || dw_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
-        dw_h5_short_text(r, "backend", t->backend, sizeof t->backend) || dw_h5_int(r, "n_layer", 1, MAX_LAYERS, &t->n_layer) ||
+        dw_h5_short_text(r, "backend", t->backend, sizeof t->backend) || dw_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
         dw_h5_int(r, "n_embd", 1, DW_H5_MAX_ROWS, &t->n_embd) || dw_h5_int(r, "n_ctx", 1, 1 << 22, &t->n_ctx) ||
         dw_h5_int(r, "skip", 0, 1 << 22, &t->skip) || dw_h5_int(r, "group", 1, DW_H5_MAX_ROWS, &t->group) ||
         dw_h5_int(r, "n_tokens", 1, DW_H5_MAX_ROWS, &n_tokens))
