@@ -83,14 +83,28 @@ size_t dw_gemm_pack_bytes(int n_tokens, int n); // of every form; groups of 16 t
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads);
 
-/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens, by the calling thread alone; row is list[first + r],
- * or first + r without a list.  Each sum has one order, whatever n_tokens and n_rows.  scratch is aligned to 64. */
-void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
-                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch);
+/* A product of weights with packed tokens, by the calling thread alone. */
+typedef struct dw_gemm_job {
+    dw_level level;
+    dw_gemm_form form;
+    const dw_tensor *w;
+    const int32_t *list;   // of rows; NULL: all in order
+    size_t first;          // row (or column) of w, or place in the list, that becomes y's 0
+    int n_rows;            // or columns
+    const uint8_t *packed; // by dw_gemm_pack
+    int n_tokens;
+    float *y;
+    size_t ldy;
+    uint8_t *scratch;      // DW_GEMM_SCRATCH bytes, aligned to 64
+} dw_gemm_job;
+
+/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r without a list.
+ * Each sum has one order, whatever n_tokens and n_rows. */
+void dw_gemm_rows(const dw_gemm_job *job);
 
 /* The same of a matrix that is stored transposed: y[t * ldy + i] = sum over its rows k of x_t[k] w_row(k)[first + i] for
- * i < n_columns.  `first` and, but for the last columns, n_columns are whole blocks of the type; tokens have ne[1] values. */
-void dw_gemm_columns(dw_level level, dw_gemm_form form, const dw_tensor *w, size_t first, int n_columns, const uint8_t *packed, int n_tokens,
-                     float *y, size_t ldy, uint8_t *scratch);
+ * i < n_rows.  `first` and, but for the last columns, n_rows are whole blocks of the type; tokens have ne[1] values; there is
+ * no list. */
+void dw_gemm_columns(const dw_gemm_job *job);
 
 #endif

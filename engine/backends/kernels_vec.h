@@ -69,9 +69,15 @@ void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
 void dw_amx_begin(void);
 void dw_amx_end(void);
-/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps, with the parts of `form`.  Row tiles of the panel
- * (an even number) and token tiles (one or two) follow each other. */
-void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
-                     float *c, bool fresh);
+/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps.  Row tiles of the panel (an even number) and token tiles
+ * (one or two) follow each other. */
+typedef struct dw_amx_product {
+    const uint8_t *panel, *x;
+    int n_row_tiles, n_token_tiles, n_steps;
+    float *c;
+    bool fresh; // c begins at zero
+} dw_amx_product;
+
+void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
 
 #endif
