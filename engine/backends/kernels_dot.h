@@ -72,6 +72,14 @@ static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, 
     const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,          \
         float *y, size_t y_stride
 
+/* What every dot kernel may rely on.  The weights' rows need no alignment. */
+static inline void check_dot_rows(dw_qtype type, DOT_ROWS_ARGS) {
+    dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
+    dw_assert((n_rows == 0 || w) && act && y && (uintptr_t)act % 64 == 0 && act_stride % 64 == 0 && (n_cols == 1 || y_stride >= (size_t)n_rows));
+    dw_assert(n_rows < 2 || !row_bytes || row_bytes >= (size_t)(n / dw_qtype_block(type)) * (size_t)dw_qtype_block_bytes(type));
+    (void)type, (void)w, (void)row_bytes, (void)n_rows, (void)n, (void)act, (void)act_stride, (void)n_cols, (void)y, (void)y_stride;
+}
+
 // X(type, suffix): types with int8 activations, the others
 // clang-format off
 #define INT8_TYPES(X)                                                                                                  \
@@ -98,6 +106,7 @@ FLOAT_TYPES(DECLARE)
             row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);                                           \
     }                                                                                                                  \
     INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {                                                               \
+        check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                           \
         const uint8_t *end = prefetch_end(w, row_bytes, n_rows);                                                       \
         for (int r = 0; r < n_rows; r++, w += row_bytes)                                                               \
             for (int c = 0; c < n_cols; c += 4) {                                                                      \

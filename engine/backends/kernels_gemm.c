@@ -81,6 +81,8 @@ static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t 
 
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads) {
+    dw_assert(x && packed && (uintptr_t)packed % 64 == 0 && n > 0 && n_tokens > 0 && n_tokens <= DW_GEMM_TOKENS);
+    dw_assert(ith >= 0 && ith < n_threads && (n_tokens == 1 || ldx >= (size_t)n));
     const int chunk = DW_PANEL_K, n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
     for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
         const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
