@@ -55,8 +55,6 @@ static const opt_program program = {
     .rows = options,
 };
 
-static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
-
 static int add_vocab_input(lineage *l, dw_err *err) {
     char *path = dw_format(err, "%s/tokenizer.json", o.vocab);
     const int rc = path ? lineage_input(l, path, err) : -1;
@@ -92,10 +90,9 @@ int main(int argc, char **argv) {
         model.vocab = &vocab;
     }
     const double bytes = exp_random_bytes(&model), t0 = dw_now();
-    model.progress = show;
-    model.progress_ctx = progress_begin("writing", "B", bytes);
+    model.bar = progress_begin("writing", "B", bytes);
     const int rc = write_file(&model, &err);
-    progress_end(model.progress_ctx);
+    progress_end(model.bar);
     if (rc) die_err(&err);
     const double seconds = dw_now() - t0;
     say("%s in %.1f s, %s/s", show_bytes(bytes).text, seconds, show_bytes(bytes / seconds).text);
