@@ -1,7 +1,7 @@
-/* kernels.h - inside of the cpu backend: dot products, matrix products, attention, vector functions.
+/* kernels.h - the cpu backend's kernels: dot products and matrix products; kernels_vec.h has attention and the others.
  *
  * Levels.  One level is chosen at start (best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA + F16C),
- * avx512 (F BW VL DQ VNNI), amx (avx512 + AMX BF16/INT8 tiles).  Functions of a level carry target attributes, so one
+ * avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX BF16 tiles).  Functions of a level carry target attributes, so one
  * portable binary holds all.  A level uses the rows of its own and of lower levels.
  *
  * Two shapes of work:
@@ -44,7 +44,7 @@ typedef struct dw_dot_kernel {
     dw_qtype type;
     dw_level level;
     dw_act_form form;
-    /* Fastest with 32 rows or more at a time, one call after the other (rows behind the last are prefetched then).
+    /* Fastest with 32 rows or more at a time, one call after the other (rows after the last are prefetched then).
      * y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie row_bytes apart;
      * column c's packed activations begin at act + c * act_stride bytes (both multiples of 64). */
     void (*rows)(const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,
@@ -75,7 +75,7 @@ dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, bool exac
 
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
-    DW_GEMM_SCRATCH = 5 << 18, // bytes a thread
+    DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
 /* Packs tokens of x (n_tokens, n), rows ldx apart; all threads together, a barrier must follow.  packed is aligned to 64. */

@@ -20,7 +20,7 @@ typedef struct bundle {
     const uint8_t *row[AXPY_ROWS], *next[AXPY_ROWS];
 } bundle;
 
-// Rows first .. first + size - 1 of the list; where nothing comes next the rows themselves stand.
+// Rows first .. first + size - 1 of the list, and as `next` those after them, or the same rows at the end of the list.
 static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes, const int32_t *row, int first,
                                              int n_rows, int size) {
     bundle b;
@@ -32,8 +32,8 @@ static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes,
     return b;
 }
 
-/* Rows are read in tiles of `bytes` bytes.  While one is read, memory is asked for the tiles that will be read AXPY_AHEAD
- * bytes a row later: of the same rows, or of those that come next.  One row at a time, so that requests do not queue up. */
+/* Rows are read in tiles of `bytes` bytes.  While one is read, the tiles AXPY_AHEAD bytes further on in each row are
+ * prefetched: of the same rows, or of those that come next.  One row at a time, so that requests do not queue up. */
 enum { AXPY_AHEAD = 576 };
 
 typedef struct ahead {

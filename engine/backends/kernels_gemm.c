@@ -1,9 +1,15 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk: the rows are unpacked into
- * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.  Sums live in squares of 16 rows x 16 tokens, 1 KB each, that follow
- * each other; tokens are the lanes, so weights need no transposition, and the squares are transposed once when done.
- * Rows and tokens that fill up a square are zeros.
+ * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
+ *
+ *     for each block of 256 rows, each chunk of 256 values:
+ *         panel (256, 256) = unpacked weights
+ *         for each two tiles of 16 tokens:
+ *             squares (16 rows, 16 tokens) += panel . tokens
+ *
+ * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition, and the
+ * squares are transposed once, when they are done.  Rows and tokens that fill up a square are zeros.
  *
  * A matrix that is stored transposed gives the same panels: for 32 of its rows at a time a piece of each, as wide as the
  * block, is unpacked and turned. */
@@ -166,7 +172,8 @@ static void store_sums(const product *p, const float *sum, int row0, int n_rows,
     const dw_vec *vec = dw_vec_of(p->job->level);
     for (int tile = 0; tile < n_token_tiles; tile++)
         for (int r = 0; r < n_rows; r += DW_TILE) {
-            const int token = token0 + tile * DW_TILE, rows = smaller(DW_TILE, n_rows - r), tokens = smaller(DW_TILE, p->job->n_tokens - token);
+            const int token = token0 + tile * DW_TILE, tokens = smaller(DW_TILE, p->job->n_tokens - token);
+            const int rows = smaller(DW_TILE, n_rows - r);
             const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
             float *y = p->job->y + (size_t)token * p->job->ldy + (size_t)(row0 + r);
             if (rows == DW_TILE && tokens == DW_TILE) {
@@ -191,8 +198,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
             const int here = smaller(2, n_token_tiles - t);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
             if (p->job->form == DW_GEMM_F32)
-                dw_vec_of(p->job->level)->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k,
-                                              sum, fresh);
+                dw_vec_of(p->job->level)
+                    ->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k, sum, fresh);
             else
                 dw_amx_multiply(p->job->form, &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh});
             if (last) store_sums(p, sum, row0, n_rows, t * DW_TILE, here);

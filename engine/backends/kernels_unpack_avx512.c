@@ -1,4 +1,4 @@
-/* kernels_unpack_avx512.c - decoders of weight rows, the same numbers as those of qtypes/ bit for bit, for panels.
+/* kernels_unpack_avx512.c - fast decoders of weight rows; their numbers are those of qtypes/, bit for bit.
  *
  * A code of up to five bits is looked up: the 16 or 32 values that a block (or sub-block) can take are computed once, by the
  * formula of the type, and one permutation serves 16 codes. */
@@ -148,8 +148,10 @@ TARGET static void decode_q3_k(const void *src, float *dst, size_t n) {
 INLINE void scales_mins(const uint8_t *b, float scale[8], float min[8]) {
     uint64_t s, m;
     dw_unpack_scales_mins(b + 4, &s, &m);
-    _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_set1_ps(half_at(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)s)))));
-    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_at(b + 2)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)m)))));
+    const __m256 scales = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)s)));
+    const __m256 mins = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)m)));
+    _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_set1_ps(half_at(b)), scales));
+    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_at(b + 2)), mins));
 }
 
 TARGET static void decode_q4_k(const void *src, float *dst, size_t n) {

@@ -1,8 +1,8 @@
-/* kernels_vec.h - inside of the cpu backend: functions over F32 activations, one table a level.
+/* kernels_vec.h - kernels of the cpu backend: functions over F32 activations, one table per level.
  *
- * One source, kernels_vec_body.inc, is compiled once a level with vectors of 4, 8 or 16 lanes.  Every function computes an
+ * One source, kernels_vec_body.inc, is compiled once per level with vectors of 4, 8 or 16 lanes.  Every function computes an
  * output element in an order that depends only on the lengths of its vectors, never on which other tokens or queries are
- * at hand: exact passes rest on this.  exp() is accurate to 2e-7 relative; a NaN that comes in goes out. */
+ * in the pass: exact passes depend on this.  exp() is accurate to 2e-7 relative; a NaN that comes in goes out. */
 #ifndef DW_KERNELS_VEC_H
 #define DW_KERNELS_VEC_H
 
