@@ -16,17 +16,11 @@ const char *tool_name(void) {
     return name;
 }
 
-/* Bytes that a terminal would obey become '?'. */
-static void clean(char *text) {
-    for (; *text; text++)
-        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
-}
-
 /* "deadwood-cut: " kind sentence end, as one line without control bytes and without taking memory. */
 static void line(const char *kind, const char *end, const char *format, va_list args) {
     char text[1024];
     vsnprintf(text, sizeof text, format, args);
-    clean(text);
+    dw_make_printable(text);
     progress_hide();
     fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, text, end);
 }
@@ -74,13 +68,13 @@ void say_if_interrupted(const char *kept) {
     const char *begin = isatty(STDERR_FILENO) ? "\n" : "";
     if (!kept) {
         snprintf(nothing, sizeof nothing, "%s%s: interrupted; nothing unfinished is left\n", begin, tool_name());
-        dw_out_on_interrupt(nothing);
+        signals_on_interrupt(nothing);
         return;
     }
     snprintf(name, sizeof name, "%s", kept);
-    clean(name);
+    dw_make_printable(name);
     snprintf(something, sizeof something, "%s%s: interrupted; '%s' keeps what is finished, the same command goes on from there\n", begin, tool_name(), name);
-    dw_out_on_interrupt(something);
+    signals_on_interrupt(something);
 }
 
 shown_bytes show_bytes(double n) {
