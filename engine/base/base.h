@@ -36,8 +36,9 @@ int dw_fail(dw_err *err, const char *format, ...) __attribute__((format(printf, 
 /* Put "where: " in front of a recorded failure, to name the file or layer that a helper did not know. */
 int dw_fail_in(dw_err *err, const char *where, ...) __attribute__((format(printf, 2, 3)));
 
-/* Replaces by '?' what a terminal would obey instead of showing it: control characters (C0, DEL, C1), marks that turn the
- * direction of writing, bytes that are not UTF-8.  Every message passes here, because names come from files. */
+/* Replaces by '?' what a terminal would obey instead of showing it: control characters (C0, DEL, C1), marks that
+ * turn the direction of writing, bytes that are not UTF-8.  Every message passes here, because names come from
+ * files. */
 void dw_make_printable(char *text);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -55,9 +56,9 @@ char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(prin
 /* Appends formatted text to *text (NULL: nothing yet), which is replaced; unchanged on failure. */
 int dw_append(char **text, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Several arrays in one block of memory.  The same code runs twice: with base NULL it only counts, and `used` is then the
- * size of the block to allocate; with that block it hands out the arrays.  The caller bounds n and size: their product is
- * not checked. */
+/* Several arrays in one block of memory.  The same code runs twice: with base NULL it only counts, and `used` is
+ * then the size of the block to allocate; with that block it hands out the arrays.  The caller bounds n and size:
+ * their product is not checked. */
 typedef struct dw_layout {
     uint8_t *base;
     size_t used;
@@ -94,9 +95,9 @@ bool dw_is_utf8(const char *text, size_t len);
 
 /* ---- input files ------------------------------------------------------------------------------ */
 
-/* A descriptor of an input file and its size, or -1.  Every input is opened here.  Only regular files are read: a FIFO or
- * a terminal would block, so nothing is waited for (O_NONBLOCK) and anything else is refused.  Links are followed, because
- * the caches of Hugging Face are made of them. */
+/* A descriptor of an input file and its size, or -1.  Every input is opened here.  Only regular files are read: a
+ * FIFO or a terminal would block, so nothing is waited for (O_NONBLOCK) and anything else is refused.  Links are
+ * followed, because the caches of Hugging Face are made of them. */
 int dw_open_input(const char *path, size_t *size, dw_err *err);
 
 /* A file mapped read-only.  data stays valid until dw_unmap; an empty file has data != NULL and size 0. */
@@ -120,28 +121,29 @@ char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err
  * bytes of a binary file. */
 char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
-/* No output replaces an input.  After dw_inputs_keep, which a program calls once at its start, every file that is opened
- * as input is kept in mind by device and inode, and dw_out refuses to replace it.  dw_input_named adds a file that the
- * command line names (what does not exist is no input).  A library's caller that does not ask for it may read a file and
- * write it again. */
+/* No output replaces an input.  After dw_inputs_keep, which a program calls once at its start, every file that is
+ * opened as input is kept in mind by device and inode, and dw_out refuses to replace it.  dw_input_named adds a file
+ * that the command line names (what does not exist is no input).  A library's caller that does not ask for it may
+ * read a file and write it again. */
 void dw_inputs_keep(void);
 int dw_input_named(const char *path, dw_err *err);
 bool dw_is_input(const char *path, bool only_named); // whether the path leads to such a file now
 
 /* ---- output files ------------------------------------------------------------------------------ */
 
-/* Opens /dev/null in place of each of the descriptors 0 to 2 that is closed, so that no file that is opened later gets the
- * number of a standard stream and receives its messages.  A program calls it first. */
+/* Opens /dev/null in place of each of the descriptors 0 to 2 that is closed, so that no file that is opened later
+ * gets the number of a standard stream and receives its messages.  A program calls it first. */
 int dw_open_standard_streams(dw_err *err);
 
-/* An output file that appears whole or not at all: written in the same folder without its name (out.c), flushed, fsynced
- * and renamed by dw_out_commit.  dw_out_free without commit removes it.  Writing to a path that exists replaces it only at commit.  Refused: a path of something else than a regular
- * file, and a path of an input, both when it is opened and at commit. */
+/* An output file that appears whole or not at all: written in the same folder without its name (out.c), flushed,
+ * fsynced and renamed by dw_out_commit.  dw_out_free without commit removes it.  Writing to a path that exists
+ * replaces it only at commit.  Refused: a path of something else than a regular file, and a path of an input, both
+ * when it is opened and at commit. */
 typedef struct dw_out dw_out;
 
 dw_out *dw_out_open(const char *path, dw_err *err);
-/* The same for a file that the program itself keeps, reads and writes again (a table to which rows are appended): it may
- * replace a file that was read, but none that the command line names as input. */
+/* The same for a file that the program itself keeps, reads and writes again (a table to which rows are appended): it
+ * may replace a file that was read, but none that the command line names as input. */
 dw_out *dw_out_open_kept(const char *path, dw_err *err);
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // buffered
 int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -153,8 +155,8 @@ void dw_out_free(dw_out *out);
 /* Whether a file's name (without folders) is one that dw_out gives to unfinished files: what a killed process left. */
 bool dw_out_is_temporary(const char *name);
 
-/* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives (borrowed
- * until dw_out_folder_free).  The folder must not exist yet. */
+/* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives
+ * (borrowed until dw_out_folder_free).  The folder must not exist yet. */
 typedef struct dw_out_folder dw_out_folder;
 
 dw_out_folder *dw_out_folder_open(const char *path, dw_err *err);
@@ -162,8 +164,9 @@ const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err);
 int dw_out_folder_commit(dw_out_folder *f, dw_err *err);
 void dw_out_folder_free(dw_out_folder *f);
 
-/* Removes all that is unfinished, for a signal's handler and for exit().  Safe in a handler, in any thread; the process must
- * end soon after, because outputs that are still written have lost their names.  Not for a forked child. */
+/* Removes all that is unfinished, for a signal's handler and for exit().  Safe in a handler, in any thread; the
+ * process must end soon after, because outputs that are still written have lost their names.  Not for a forked
+ * child. */
 void dw_out_remove_unfinished(void);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */

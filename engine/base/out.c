@@ -1,12 +1,13 @@
 /* out.c - output that appears whole or not at all.
  *
- * An output is written into a file that has no name yet (O_TMPFILE), gets a random name in the same folder when it is
- * complete, and is renamed from there over the final one: a process that is killed leaves nothing.  Where a file system
- * has no such files, the random name is there from the beginning:
+ * An output is written into a file that has no name yet (O_TMPFILE), gets a random name in the same folder when it
+ * is complete, and is renamed from there over the final one: a process that is killed leaves nothing.  Where a file
+ * system has no such files, the random name is there from the beginning:
  *
  *     model.gguf.dw9f86d081884c7d65.part
  *
- * The name is made exclusively and never through a link, so nobody who writes into the folder can redirect the output. */
+ * The name is made exclusively and never through a link, so nobody who writes into the folder can redirect the
+ * output. */
 #include "base/base.h"
 
 #include <errno.h>

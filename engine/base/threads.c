@@ -120,9 +120,9 @@ void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
     dw_pool_barrier(p);
 }
 
-/* Threads begin with the signals blocked that their creator blocks.  Those that end a program are for its own thread:
- * what their handler touches is then never in use by another thread in the middle of a change.  Faults (SIGSEGV, SIGBUS)
- * come to the thread that causes them and stay as they are. */
+/* A new thread inherits the mask of blocked signals.  Only the program's own thread runs the handlers of signals that
+ * end it, so that they never run beside that thread.  Faults (SIGSEGV, SIGBUS) come to the thread that causes them
+ * and are not blocked. */
 static void block_signals(sigset_t *old) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
     sigset_t set;

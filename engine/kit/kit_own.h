@@ -47,9 +47,9 @@ void *tool_need(void *p, const char *what);
 
 /* ---- signals.c --------------------------------------------------------------------------------------- */
 
-/* SIGINT, SIGTERM and SIGHUP remove unfinished files and folders and end the process by that signal; exit() removes them
- * too.  SIGBUS, which comes when a mapped file becomes shorter, removes them, says which file it was, and ends the process
- * with status 1. */
+/* SIGINT, SIGTERM and SIGHUP remove unfinished files and folders and end the process by that signal; exit() removes
+ * them too.  SIGBUS, which comes when a mapped file becomes shorter, removes them, says which file it was, and ends
+ * the process with status 1. */
 void signals_catch(void);
 void signals_on_interrupt(const char *words); // what SIGINT then writes to stderr, borrowed; NULL: nothing
 

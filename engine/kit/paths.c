@@ -1,8 +1,8 @@
 /* paths.c - the files that a command line names: inputs that can be read, outputs that can be written.
  *
- * What is wrong with them is said now and not after an hour of work.  All parts of a split model are inputs.  Of a folder
- * the readers choose the files: these are found when an output is opened, and again when it is committed (base.h,
- * dw_inputs_keep). */
+ * What is wrong with them is said now and not after an hour of work.  All parts of a split model are inputs.  Of a
+ * folder the readers choose the files: these are found when an output is opened, and again when it is committed
+ * (base.h, dw_inputs_keep). */
 #include "kit/kit_own.h"
 
 #include <errno.h>
