@@ -68,7 +68,7 @@ typedef struct tensor_list {
 
 enum { MAX_LAYER_TENSORS = 24, OUTER_TENSORS = 4 };
 
-/* Rows must be whole blocks: 896 inputs are none of 256 values. */
+/* Rows must be whole blocks: 896 inputs, for example, are not a multiple of 256. */
 static const dw_qtype_row *type_for_row(const dw_qtype_row *type, size_t n_in) {
     if (n_in % (size_t)type->block == 0) return type;
     return dw_qtype_get(n_in % 32 == 0 ? DW_Q8_0 : DW_F16);
@@ -121,7 +121,8 @@ typedef struct dead_rows {
     size_t n;
 } dead_rows;
 
-/* What the architecture requires, with rows of dead neurons where neurons are rows. */
+/* The rows that the architecture requires.  Where the rows of a matrix are neurons, those of dead ones become zero.
+ * */
 static void add_rows(tensor_list *list, int l, const dw_tensor_row *rows, dead_rows dead) {
     const unsigned has = arch_of(list->o->shape)->has;
     for (const dw_tensor_row *r = rows; r->gguf; r += 1 + r->n_parts) {
@@ -136,7 +137,8 @@ static void add_rows(tensor_list *list, int l, const dw_tensor_row *rows, dead_r
 
 static int gate_group(const exp_random_options *o) { return o->group ? o->group : 1; }
 
-/* What a gated file has beside the architecture's tensors.  Scores of predictors have a mean of about zero over groups. */
+/* The tensors that gate and train add.  The scores of predictors have a mean of about zero, so half of the groups
+ * open. */
 static void add_gate(tensor_list *list, int l) {
     const exp_random_options *o = list->o;
     dw_sizes sizes = sizes_of(o, l);
@@ -155,8 +157,8 @@ static size_t n_dead_of_layer(const exp_random_options *o, int l) {
     return (size_t)lround(o->dead * width(o->shape, l));
 }
 
-/* The embeddings are small beside what the layers add, else a tied model could only repeat its input.  A tied output norm
- * brings the logits back to order one. */
+/* The embeddings are small compared with what the layers add, because a tied model would only repeat its input
+ * otherwise.  The output norm of a tied model brings the logits back to order one. */
 #define EMBEDDING_SIGMA 0.25
 
 static void add_net_row(tensor_list *list, const dw_tensor_row *r) {
@@ -216,8 +218,8 @@ typedef struct value_table { // of one tensor
     };
 } value_table;
 
-/* How random bytes become blocks of a type.  Codes are uniform; their mean is cancelled by a random sign of the scale, or
- * where the type has a minimum, by minimum = middle * scale exactly. */
+/* How random bytes become blocks of a type.  Codes are uniform; their mean is cancelled by a random sign of the
+ * scale, or where the type has a minimum, by minimum = middle * scale exactly. */
 typedef struct block_form {
     dw_qtype type;
     int d_at, min_at;    // byte offsets of the F16 scale and minimum; min_at -1: none, the scale is signed
@@ -226,13 +228,13 @@ typedef struct block_form {
     void (*finish)(uint8_t *block); // makes inner scales and codes legal; NULL: every byte is
 } block_form;
 
-/* -128 is in no file that a converter wrote. */
+/* No converter writes -128. */
 static void finish_q8_0(uint8_t *block) {
     int8_t *q = (int8_t *)block + 2;
     for (int i = 0; i < 32; i++) q[i] = q[i] == -128 ? 0 : q[i];
 }
 
-static void finish_q2_k(uint8_t *block) { // 16 times scale | minimum << 4: equal, 8..15
+static void finish_q2_k(uint8_t *block) { // 16 bytes scale | minimum << 4: both equal, 8 to 15
     for (int k = 0; k < 16; k++) block[k] = (uint8_t)(0x88 | (block[k] & 7) * 0x11);
 }
 
@@ -297,8 +299,8 @@ static void make_table(value_table *table, const random_tensor *t, uint64_t seed
     else make_values(table, t, seed);
 }
 
-/* splitmix64 (Steele, Lea & Flood 2014), inline: its steps do not wait for each other, which makes it four times as fast
- * here as the general generator of base.h. */
+/* splitmix64 (Steele, Lea & Flood 2014).  Its steps are independent of each other, so that here it is four times as
+ * fast as the generator of base.h. */
 static inline uint64_t next_bits(uint64_t *state) {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -329,7 +331,7 @@ static void fill_random(uint8_t *dst, size_t n, uint64_t state) {
     }
 }
 
-/* The scale's own random bytes choose its place in the table. */
+/* The random bytes at the place of the scale choose a scale of the table. */
 static void fill_blocks(uint8_t *dst, size_t n_bytes, const random_tensor *t, const value_table *table, uint64_t state) {
     const block_form *form = form_of(t->type->id);
     fill_random(dst, n_bytes, state);
@@ -345,33 +347,20 @@ static void fill_blocks(uint8_t *dst, size_t n_bytes, const random_tensor *t, co
     }
 }
 
-/* ---- the stream of chunks ----------------------------------------------------------------------------- */
+/* ---- chunks --------------------------------------------------------------------------------------------- */
 
-/* A chunk is a run of rows of about CHUNK_BYTES with its own generator, so that chunks may be made in any order.  While
- * one batch of chunks is made, the one before is written. */
-enum { CHUNK_BYTES = 1 << 20, N_SLOT = 16 };
+/* A chunk is a run of rows of about CHUNK_BYTES with its own generator, so that chunks may be made in any order. */
+enum { CHUNK_BYTES = 1 << 20 };
 
-typedef struct batch {
-    uint8_t *slot[N_SLOT];
-    size_t n_bytes[N_SLOT];
-    int n;
-} batch;
-
-typedef struct stream {
+typedef struct filler { // of one tensor
     const exp_random_options *o;
-    dw_gguf_writer *w;
-    dw_err *err;
-    const random_tensor *tensor; // at hand
+    const random_tensor *t;
     size_t i_tensor, chunk_rows;
-    size_t first_chunk;          // of the batch that is being made
     value_table table;
-    batch batch[2];              // made, written
-    int making;
-    int rc;
-} stream;
+} filler;
 
-static uint64_t chunk_seed(const stream *s, size_t chunk) {
-    uint64_t state = s->o->seed * 0xd1342543de82ef95u + ((uint64_t)s->i_tensor << 32) + chunk;
+static uint64_t chunk_seed(const filler *f, size_t chunk) {
+    uint64_t state = f->o->seed * 0xd1342543de82ef95u + ((uint64_t)f->i_tensor << 32) + chunk;
     return next_bits(&state);
 }
 
@@ -383,69 +372,36 @@ static void zero_dead_rows(uint8_t *rows, size_t first, size_t n, const random_t
     }
 }
 
-static void make_chunk(stream *s, int i) {
-    const random_tensor *t = s->tensor;
-    const size_t chunk = s->first_chunk + (size_t)i, first = chunk * s->chunk_rows, left = n_rows(t) - first;
-    const size_t n = left < s->chunk_rows ? left : s->chunk_rows, n_bytes = n * row_bytes(t);
-    uint8_t *dst = s->batch[s->making].slot[i];
-    const uint64_t seed = chunk_seed(s, chunk);
-    if (form_of(t->type->id)) fill_blocks(dst, n_bytes, t, &s->table, seed);
-    else if (t->type->id == DW_F32) pick_f32((float *)(void *)dst, n * t->n_in, &s->table, seed);
-    else pick_f16((uint16_t *)(void *)dst, n * t->n_in, &s->table, seed);
-    zero_dead_rows(dst, first, n, t);
-    s->batch[s->making].n_bytes[i] = n_bytes;
+/* Rows first .. first+n-1, one chunk. */
+static void fill_chunk(const filler *f, size_t first, size_t n, uint8_t *rows) {
+    const random_tensor *t = f->t;
+    const uint64_t seed = chunk_seed(f, first / f->chunk_rows);
+    if (form_of(t->type->id)) fill_blocks(rows, n * row_bytes(t), t, &f->table, seed);
+    else if (t->type->id == DW_F32) pick_f32((float *)(void *)rows, n * t->n_in, &f->table, seed);
+    else pick_f16((uint16_t *)(void *)rows, n * t->n_in, &f->table, seed);
+    zero_dead_rows(rows, first, n, t);
 }
 
-static void write_batch(stream *s, const batch *b) {
-    for (int i = 0; i < b->n && !s->rc; i++) {
-        s->rc = dw_gguf_write(s->w, b->slot[i], b->n_bytes[i], s->err);
-        if (s->o->progress) s->o->progress(s->o->progress_ctx, (double)b->n_bytes[i]);
-    }
-}
-
-static void stream_task(void *arg, size_t i) {
-    stream *s = arg;
-    if (i == 0) write_batch(s, &s->batch[!s->making]);
-    else make_chunk(s, (int)i - 1);
-}
-
-/* Makes n chunks of the tensor at hand (none: only writes the last batch). */
-static void step(stream *s, int n) {
-    dw_pool_each(s->o->pool, 1 + (size_t)n, stream_task, s);
-    s->batch[s->making].n = n;
-    s->making = !s->making;
-}
-
-static void stream_tensor(stream *s, const random_tensor *t, size_t i_tensor) {
-    s->tensor = t;
-    s->i_tensor = i_tensor;
-    s->chunk_rows = CHUNK_BYTES / row_bytes(t) ? CHUNK_BYTES / row_bytes(t) : 1;
-    make_table(&s->table, t, chunk_seed(s, UINT32_MAX));
-    const size_t n_chunk = (n_rows(t) + s->chunk_rows - 1) / s->chunk_rows;
-    for (s->first_chunk = 0; s->first_chunk < n_chunk && !s->rc; s->first_chunk += N_SLOT) {
-        const size_t left = n_chunk - s->first_chunk;
-        step(s, left < N_SLOT ? (int)left : N_SLOT);
-    }
+static void fill_chunks(void *filler_pointer, const kit_piece *p) {
+    const filler *f = filler_pointer;
+    for (size_t at = 0; at < p->n; at += f->chunk_rows)
+        fill_chunk(f, p->first + at, p->n - at < f->chunk_rows ? p->n - at : f->chunk_rows, p->out + at * row_bytes(f->t));
 }
 
 static int write_tensors(dw_gguf_writer *w, const tensor_list *list, dw_err *err) {
-    stream *s = dw_alloc(1, sizeof *s, "the random numbers", err);
-    size_t slot_bytes = CHUNK_BYTES;
-    for (size_t i = 0; i < list->n; i++)
-        if (row_bytes(&list->tensor[i]) > slot_bytes) slot_bytes = row_bytes(&list->tensor[i]);
-    uint8_t *memory = s ? dw_alloc(2 * N_SLOT, slot_bytes, "buffers for random weights", err) : NULL;
-    int rc = -1;
-    if (!memory) goto done;
-    s->o = list->o;
-    s->w = w;
-    s->err = err;
-    for (int i = 0; i < 2 * N_SLOT; i++) s->batch[i / N_SLOT].slot[i % N_SLOT] = memory + (size_t)i * slot_bytes;
-    for (size_t i = 0; i < list->n && !s->rc; i++) stream_tensor(s, &list->tensor[i], i);
-    if (!s->rc) step(s, 0);
-    rc = s->rc;
-done:
-    free(memory);
-    free(s);
+    filler *f = dw_alloc(1, sizeof *f, "the random numbers", err);
+    kit_stream *s = f ? kit_stream_new(w, list->o->pool, list->o->bar, err) : NULL;
+    int rc = s ? 0 : -1;
+    for (size_t i = 0; i < list->n && !rc; i++) {
+        const random_tensor *t = &list->tensor[i];
+        *f = (filler){.o = list->o, .t = t, .i_tensor = i, .chunk_rows = CHUNK_BYTES / row_bytes(t) ? CHUNK_BYTES / row_bytes(t) : 1};
+        make_table(&f->table, t, chunk_seed(f, UINT32_MAX));
+        const kit_rows rows = {.n_rows = n_rows(t), .row_bytes = row_bytes(t), .unit = f->chunk_rows, .make = fill_chunks, .ctx = f};
+        rc = kit_stream_tensor(s, &rows, err);
+    }
+    if (!rc) rc = kit_stream_end(s, err);
+    kit_stream_free(s);
+    free(f);
     return rc;
 }
 
@@ -491,7 +447,7 @@ static void set_hparams(dw_gguf_writer *w, const exp_shape *s) {
     set_widths(w, s);
 }
 
-/* SentencePiece's form: three special tokens, the bytes, then words that no text holds. */
+/* In the form of SentencePiece: three special tokens, the bytes, then words that do not occur in texts. */
 enum { WORD_CHARS = 32, FIRST_BYTE = 3, FIRST_WORD = FIRST_BYTE + 256 };
 
 static int set_invented_vocab(dw_gguf_writer *w, size_t n, dw_err *err) {
@@ -566,7 +522,7 @@ static int set_dead(dw_gguf_writer *w, const exp_random_options *o, const int32_
 
 /* ---- the gate ------------------------------------------------------------------------------------------- */
 
-/* A threshold that everything reaches: how much is open is for --inject to say. */
+/* Every neuron reaches the threshold; score --inject sets how many are open. */
 static int set_gate(dw_gguf_writer *w, const exp_random_options *o, dw_err *err) {
     const size_t n = (size_t)o->shape->n_layer;
     float *zero = dw_alloc(n, 2 * sizeof *zero, "a gate", err), *one = zero ? zero + n : NULL;

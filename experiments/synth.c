@@ -26,9 +26,11 @@ static const opt_row options[] = {
     {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
     {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0, .max = 1},
     {"gate", 0, OPT_FLAG, 0, &o.gate, NULL, NULL, "add transposed copies of down and a gate, for measuring run-time sparsity"},
-    {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N", "with --gate: neurons that are open or closed together; without it 1", OPT_CHOICES(groups)},
+    {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N", "with --gate: neurons that are open or closed together; default: 1",
+     OPT_CHOICES(groups)},
     {"predictors", 0, OPT_INT, 0, &o.predictors, NULL, "R", "with --gate: add predictors of that rank in F16", .min = 1, .max = 65536},
-    {"vocab", 0, OPT_PATH, OPT_INPUT, &o.vocab, NULL, "DIR", .help = "take the vocabulary of this folder with a tokenizer.json; default: an invented one"},
+    {"vocab", 0, OPT_PATH, OPT_INPUT, &o.vocab, NULL, "DIR",
+     .help = "take the vocabulary of this folder with a tokenizer.json; default: an invented one"},
     OPT_COMMON,
     {0},
 };
@@ -39,13 +41,13 @@ static const opt_program program = {
     .usage = "--shape NAME [--type T] -o M.gguf [--seed S] [--dead F] [--gate [--group N] [--predictors R]]",
     .about = "Writes a GGUF file that has the tensors, sizes and types of a real model and random weights of sane size, for\n"
              "measurements of speed and memory and for tests.  Activations stay finite and of order one in every layer.\n"
-             "Rows that are no whole number of blocks of the type become Q8_0.\n"
+             "Rows that are not a whole number of blocks of the type become Q8_0.\n"
              "\n"
-             "--dead plants dead neurons: their rows of gate and up are zero, so they are zero for every token.  The file\n"
+             "--dead plants dead neurons: their rows of gate and up are zero, so the neurons are zero for every token.  The file\n"
              "lists them under the key deadwood.synth.dead as pairs of layer and neuron.\n"
              "\n"
-             "--gate makes a gated model whose threshold everything reaches; score --inject then says how much is open.  The\n"
-             "transposed copies of down are random data of their own, no copies of the values: skipping costs what it would, but\n"
+             "--gate makes a gated model whose threshold every neuron reaches; score --inject then sets how many are open.  The\n"
+             "transposed copies of down have random values of their own, not those of down: skipping costs the right time, but\n"
              "changes results.  --predictors adds predictors that open about half of the groups.  All other tensors are those of the\n"
              "model without a gate.\n"
              "\n"
@@ -54,8 +56,6 @@ static const opt_program program = {
                "deadwood synth --shape qwen2.5-7b --type Q4_0 --gate --group 64 -o 7b-gated.gguf",
     .rows = options,
 };
-
-static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
 
 static int add_vocab_input(lineage *l, dw_err *err) {
     char *path = dw_format(err, "%s/tokenizer.json", o.vocab);
@@ -92,10 +92,9 @@ int main(int argc, char **argv) {
         model.vocab = &vocab;
     }
     const double bytes = exp_random_bytes(&model), t0 = dw_now();
-    model.progress = show;
-    model.progress_ctx = progress_begin("writing", "B", bytes);
+    model.bar = progress_begin("writing", "B", bytes);
     const int rc = write_file(&model, &err);
-    progress_end(model.progress_ctx);
+    progress_end(model.bar);
     if (rc) die_err(&err);
     const double seconds = dw_now() - t0;
     say("%s in %.1f s, %s/s", show_bytes(bytes).text, seconds, show_bytes(bytes / seconds).text);

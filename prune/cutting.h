@@ -19,6 +19,7 @@
 #define PRUNE_CUTTING_H
 
 #include "kit/plan.h"
+#include "kit/tensor_stream.h"
 #include "model/archs.h"
 #include "prune/prune.h"
 #include "qtypes/encoding.h"
@@ -69,12 +70,11 @@ void prune_layout_release(prune_layout *o);
 
 /* Keys and tensors of the smaller file into a new writer; lineage is the caller's. */
 int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err);
-/* All data, behind dw_gguf_begin.  show (may be NULL) hears of bytes done. */
-typedef void prune_show(void *ctx, double bytes);
-int prune_layout_write(const prune_layout *o, dw_gguf_writer *w, dw_pool *pool, prune_show *show, void *ctx, dw_err *err);
+/* All data, after dw_gguf_begin, into a stream to the writer. */
+int prune_layout_write(const prune_layout *o, kit_stream *s, dw_err *err);
 
 /* Opens the file that was written as a model and compares every row with the parent's. */
-int prune_layout_compare(const prune_layout *o, const char *path, dw_pool *pool, prune_show *show, void *ctx, dw_err *err);
+int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err); // s: a stream without a writer
 
 /* The bytes of row r in the tensors that t comes from, NULL for a row of zeros. */
 const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r);

@@ -36,11 +36,6 @@ int dw_fail(dw_err *err, const char *format, ...) __attribute__((format(printf, 
 /* Put "where: " in front of a recorded failure, to name the file or layer that a helper did not know. */
 int dw_fail_in(dw_err *err, const char *where, ...) __attribute__((format(printf, 2, 3)));
 
-/* Replaces by '?' what a terminal would obey instead of showing it: control characters (C0, DEL, C1), marks that
- * turn the direction of writing, bytes that are not UTF-8.  Every message passes here, because names come from
- * files. */
-void dw_make_printable(char *text);
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* n * size bytes, zeroed, aligned to 64; `what` names them in the error.  Free with free(). */
@@ -93,6 +88,11 @@ static inline uint64_t dw_le64(const void *p) { return dw_le32(p) | (uint64_t)dw
 size_t dw_utf8_len(const char *text, size_t len);
 bool dw_is_utf8(const char *text, size_t len);
 
+/* n bytes of text as a terminal may show them: controls, characters that change the direction of writing, and bytes that are
+ * no UTF-8 become escapes ("\x1b", "\n", "\u202e").  Writes whole characters and escapes, as many as cap bytes with a NUL hold;
+ * cap is at least 1, and 4 n + 1 bytes hold everything.  Returns how many bytes were written before the NUL. */
+size_t dw_show(char *to, size_t cap, const char *text, size_t n);
+
 /* ---- input files ------------------------------------------------------------------------------ */
 
 /* A descriptor of an input file and its size, or -1.  Every input is opened here.  Only regular files are read: a
@@ -112,7 +112,7 @@ void dw_unmap(dw_map *map);
 bool dw_file_exists(const char *path);
 bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file that begins with these bytes
 const char *dw_file_kind(unsigned mode);    // of stat's st_mode, for messages: "a FIFO"
-const char *dw_base_name(const char *path); // the part after the last slash; "dir/" stays whole
+const char *dw_base_name(const char *path); // what follows the last slash that is not at the end: "b/" of "a/b/"
 
 /* A whole file in memory, followed by a NUL; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);

@@ -143,7 +143,7 @@ bool dw_file_begins(const char *path, const void *magic, size_t n) {
 
 const char *dw_base_name(const char *path) {
     size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--; // "mini/" keeps its name
+    while (n > 1 && path[n - 1] == '/') n--;
     while (n && path[n - 1] != '/') n--;
     return path + n;
 }

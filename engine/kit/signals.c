@@ -67,15 +67,13 @@ static void end_by_bus_error(int sig, siginfo_t *info, void *context) {
         end_by_signal(sig);
         return;
     }
-    char text[NAME_BYTES + 256];
-    char *name = file_mapped_at((uintptr_t)info->si_addr, text, sizeof text);
+    char text[NAME_BYTES + 256], shown[2 * NAME_BYTES];
+    const char *name = file_mapped_at((uintptr_t)info->si_addr, text, sizeof text);
     remove_unfinished();
     put(begins_line), put(": ");
     put("cannot read ");
-    if (name)
-        dw_make_printable(name), put("'"), put(name), put("'");
-    else
-        put("a mapped file");
+    if (name) dw_show(shown, sizeof shown, name, strlen(name));
+    put(name ? "'" : ""), put(name ? shown : "a mapped file"), put(name ? "'" : "");
     put(": it became shorter while it was in use, or its disk fails\n");
     _exit(1);
 }
