@@ -1,9 +1,9 @@
 /* inspect.c - what is in a model, statistics, a plan or rows of results.
  *
  *     deadwood inspect mini.gguf --lineage */
-#include "formats/cold.h"
+#include "formats/ffn_two_part.h"
 #include "formats/plan.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "formats/stats.h"
 #include "model/model.h"
 #include "tool.h"

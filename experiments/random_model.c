@@ -2,7 +2,7 @@
 #include "experiments/random_model.h"
 
 #include "base/half_inline.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 
 #include <math.h>
 #include <stdio.h>

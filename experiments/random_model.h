@@ -28,7 +28,7 @@ typedef struct exp_random_options {
     const exp_shape *shape;
     const dw_qtype_row *type; // of every matrix, the embeddings too; a row that is no whole number of blocks gets Q8_0 or F16
     uint64_t seed;
-    bool gate;                // plant transposed copies of down and a gate whose threshold everything reaches (formats/sparse.h)
+    bool gate;                // plant transposed copies of down and a gate whose threshold everything reaches (formats/ffn_gated.h)
     int group;                // of the gate: neurons; 0: 1
     int predictor_rank;       // plant predictors of that rank, about half of whose groups are open; 0: none; with a gate
     double dead;              // fraction of each layer's neurons that are planted dead: zero rows of gate and up

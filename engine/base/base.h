@@ -51,7 +51,7 @@ char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(prin
 int dw_append(char **text, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Places in one block, found by the code that also counts them: with base NULL nothing is placed, `used` is what it takes.
- * Products must be known to stay small. */
+ * A product or a sum that no size_t holds makes `used` SIZE_MAX, and it stays so: no such block can be had. */
 typedef struct dw_layout {
     uint8_t *base;
     size_t used;
@@ -157,6 +157,7 @@ typedef struct dw_rng {
 } dw_rng;
 
 void dw_rng_seed(dw_rng *rng, uint64_t seed);
+uint64_t dw_splitmix(uint64_t x); // a hash of x: the next number of splitmix64 (Steele et al. 2014) after state x
 uint64_t dw_rng_next(dw_rng *rng);
 double dw_rng_uniform(dw_rng *rng);            // [0, 1)
 double dw_rng_normal(dw_rng *rng);             // mean 0, variance 1

@@ -454,10 +454,17 @@ char *opt_quoted(const char *text) {
 
 const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
 
-dw_select tool_select(void) {
-    for (const dw_select_name *s = dw_select_names; s->name; s++)
-        if (!strcmp(s->name, tool.select)) return s->select;
-    return DW_SELECT_AUTO;
+const tool_select_name tool_select_names[] = {
+    {"auto", "skip closed neurons in the layers where that is faster here", DW_SELECT_AUTO, false},
+    {"fused", "gate, test, up and down in one walk over the neurons, in every gated layer", DW_SELECT_FUSED, false},
+    {"listed", "the same decisions the plain way: all gates, a list, gathered rows, products", DW_SELECT_FUSED, true},
+    {"dense", "as if the model were not gated", DW_SELECT_DENSE, false},
+    {0}};
+
+const tool_select_name *tool_select(void) {
+    for (const tool_select_name *s = tool_select_names; s->name; s++)
+        if (!strcmp(s->name, tool.select)) return s;
+    return tool_select_names;
 }
 
 void tool_backend_text(char text[32]) {
