@@ -2,26 +2,36 @@
 
 CFLAGS   ?= $(if $(SAN),-O1,-O3) -g
 SAN      ?=
+DEBUG    ?=
 PREFIX   ?= /usr/local
 ONLY     ?=
 comma    := ,
-B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(filter clang,$(CC)),-clang)
+B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(DEBUG),-debug)$(if $(filter clang,$(CC)),-clang)
 
 PKGS     := libpcre2-8 jansson libzstd hdf5 openblas lapacke
 STD      := -std=gnu11 -fno-fast-math -ffp-contract=off
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -Werror
 # Warnings that hang on what the optimizer sees are for the ordinary build.
 WARN     += $(if $(SAN),$(if $(filter clang,$(CC)),,-Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow))
+# Checks at the boundaries of kernels and steps (dw_assert): in DEBUG=1 and in every sanitizer build.
+CHECKS   := $(if $(SAN)$(DEBUG),-DDW_DEBUG)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 CPP_ALL  := -Iengine -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS))
 # A program loads only the libraries that it uses.
 LIBS     := $(if $(filter Linux,$(shell uname)),-Wl$(comma)--as-needed) $(shell pkg-config --libs $(PKGS)) -lm -lpthread
-COMPILE   = $(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(CPP_ALL)
+COMPILE   = $(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(CHECKS) $(CPP_ALL)
 
-ENGINE   := $(sort $(wildcard engine/*/*.c))
+# Four libraries, each of which may see those before it: the engine itself, which needs nothing but libc, libm and
+# libpthread; text to ids and back; what tools share; what score measures with.
+LIBRARIES    := engine text kit measure
+engine_DIRS  := engine/base engine/qtypes engine/formats engine/backends engine/model
+text_DIRS    := engine/text
+kit_DIRS     := engine/kit
+measure_DIRS := engine/measure
 ROOMS    := prune predict quant experiments
 # A room's file with a main() is a program, the others are the room's library, of which a program takes what it uses.
 MAINS    := $(sort $(shell grep -l '^int main' $(wildcard $(ROOMS:=/*.c)) /dev/null))
+ARCHIVES := $B/libmeasure.a $B/libkit.a $B/libtext.a $B/libengine.a
 objects   = $(patsubst %.c,$B/%.o,$(1))
 roomlib   = $(addprefix $B/,$(1).a)
 program   = $(patsubst deadwood-deadwood,deadwood,deadwood-$(basename $(notdir $(1))))
@@ -36,9 +46,12 @@ HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
 
 all: $(PROGRAMS)  ## build everything into build/
 
-$B/libengine.a: $(call objects,$(ENGINE))
-	@rm -f $@
-	ar rcs $@ $^
+define library_rule
+$B/lib$(1).a: $(call objects,$(sort $(wildcard $($(1)_DIRS:=/*.c))))
+	@rm -f $$@
+	ar rcs $$@ $$^
+endef
+$(foreach l,$(LIBRARIES),$(eval $(call library_rule,$(l))))
 
 define room_rule
 $B/$(1).a: $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
@@ -62,14 +75,14 @@ $B/experiments/commit.o: CPP_ALL += -DDEADWOOD_COMMIT='"$(COMMIT)"'
 $B/experiments/commit.o: $B/commit
 
 define program_rule
-$B/$(call program,$(1)): $(call objects,$(1)) $(call roomlib,$(patsubst %/,%,$(dir $(1)))) $B/libengine.a
+$B/$(call program,$(1)): $(call objects,$(1)) $(call roomlib,$(patsubst %/,%,$(dir $(1)))) $(ARCHIVES)
 	$$(CC) $$(SANFLAGS) $$(LDFLAGS) $$^ $$(LIBS) -o $$@
 endef
 $(foreach m,$(MAINS),$(eval $(call program_rule,$(m))))
 
 # ---- tests: build/run runs test programs and tests/cli, and counts (tests/run.c says how)
 
-$B/test_%: $B/tests/test_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $B/libengine.a
+$B/test_%: $B/tests/test_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $(ARCHIVES)
 	$(CC) $(SANFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $B/run: $B/tests/run.o $B/tests/test.o
@@ -80,7 +93,7 @@ $B/faults.so: tests/preload_faults.c
 	$(CC) $(STD) $(WARN) -O2 -g -D_GNU_SOURCE -shared -fPIC $< -ldl -o $@
 
 $B/bench_collect: $B/prune.a
-$B/bench_%: $B/tests/bench_%.o $B/libengine.a
+$B/bench_%: $B/tests/bench_%.o $(ARCHIVES)
 	$(CC) $(SANFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 
 bench-dot: $B/bench_dot  ## dot rows beside the memory's speed: build/bench_dot [TYPE or LEVEL]...
@@ -129,7 +142,7 @@ FUZZ_SEEDS := $(wildcard tests/broken tests/seeds)
 FUZZ_FLAGS := -max_len=4096 -timeout=5 -rss_limit_mb=1024 -malloc_limit_mb=128 -print_final_stats=1
 SECONDS    ?= 30
 
-$B/fuzz_%: $B/tests/fuzz_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $B/libengine.a
+$B/fuzz_%: $B/tests/fuzz_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $(ARCHIVES)
 	$(CC) $(SANFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LIBS) -o $@
 
 fuzz:  ## feed the readers random bytes, SECONDS=30 each
@@ -152,16 +165,20 @@ man: $$(MANUALS)  ## write the man pages into build/
 $B/%.1: $B/%
 	@$< --help-man > $@.part && mv $@.part $@
 
-install: all man  ## PREFIX=/usr/local: programs, man pages, library and headers
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/share/man/man1
+PUBLIC   := engine/engine.h engine/base/base.h engine/qtypes/qtypes.h engine/formats/formats.h engine/text/tokenizers.h
+
+install: all man  ## PREFIX=/usr/local: programs, man pages, libraries and headers
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/share/man/man1
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(MANUALS) $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 $B/libengine.a $(DESTDIR)$(PREFIX)/lib
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	printf 'Name: deadwood\nDescription: engine for language models\nVersion: 0.1\nCflags: -I%s/include/deadwood\nLibs: -L%s/lib -lengine %s\n' \
-	  $(PREFIX) $(PREFIX) "$(LIBS)" > $(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood.pc
-	for h in engine/engine.h $(wildcard engine/base/base.h engine/formats/formats.h engine/qtypes/qtypes.h \
-	  engine/tokenizers/tokenizers.h); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/deadwood/$${h#engine/}; done
+	install -m 644 $B/libengine.a $B/libtext.a $(DESTDIR)$(PREFIX)/lib
+	for h in $(PUBLIC); do install -D -m 644 $$h $(DESTDIR)$(PREFIX)/include/deadwood/$${h#engine/}; done
+	printf '%s\n' 'Name: deadwood' 'Description: run language models and look inside' 'Version: 0.1' \
+	  'Cflags: -I$(PREFIX)/include/deadwood' 'Libs: -L$(PREFIX)/lib -lengine -lm -lpthread' \
+	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood.pc
+	printf '%s\n' 'Name: deadwood-text' 'Description: text to token ids and back' 'Version: 0.1' 'Requires: deadwood' \
+	  'Requires.private: libpcre2-8 jansson' 'Libs: -L$(PREFIX)/lib -ltext -lpcre2-8 -ljansson' \
+	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/deadwood-text.pc
 
 clean:  ## remove what was built
 	rm -rf build build-*

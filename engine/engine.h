@@ -31,7 +31,6 @@
 #include "base/base.h"
 #include "formats/formats.h"
 #include "qtypes/qtypes.h"
-#include "tokenizers/tokenizers.h"
 
 /* ---- model ------------------------------------------------------------------------------------------ */
 
@@ -53,8 +52,6 @@ dw_model *dw_model_open(const char *path, dw_err *err);
 void dw_model_close(dw_model *m);
 const dw_hparams *dw_model_hparams(const dw_model *m);
 const dw_gguf *dw_model_gguf(const dw_model *m);
-const dw_tokenizer *dw_model_tokenizer(const dw_model *m); // NULL until dw_model_need_tokenizer made it
-int dw_model_need_tokenizer(dw_model *m, dw_err *err);     // make it now, or say why not
 size_t dw_model_n_params(const dw_model *m);               // of the dense model: without what gate and train add
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // refuses layers with hot and cold neurons (formats/ffn_two_part.h)
 size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely

@@ -2,7 +2,7 @@
  *
  *   config.json                what the model is (old and new form: rope_theta + rope_scaling, or rope_parameters)
  *   model*.safetensors         the weights, F32, F16, BF16, or MLX's affine groups (weight, scales, biases)
- *   tokenizer.json, ...        read by tokenizers/vocab_hf.c
+ *   tokenizer.json, ...        read by text/vocab_hf.c
  *
  * A matrix keeps its rows; only q and k of architectures with rope on pairs (2i, 2i+1) have them permuted within each
  * head (transformers pairs i with i + D/2).  MLX's groups w = scale q + bias, q unsigned of b bits, are Q4_1 (b <= 4) or
@@ -11,12 +11,15 @@
 #define CHECKPOINT_H
 
 #include "engine.h"
-#include "model/model.h"
+#include "kit/safetensors.h"
+#include "model/archs.h"
+#include "text/tokenizers.h"
 
 typedef struct checkpoint_config {
     const dw_arch *arch;
-    int n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, n_ctx;
-    double norm_eps, rope_theta;
+    double value[DW_N_KEYS]; // hyperparameters; those that config.json leaves out have their defaults
+    int n_layer, n_ctx;
+    dw_sizes sizes;          // of every layer
     bool tied;
     int sliding_window; // 0: none
     enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_YARN, ROPE_LLAMA3 } rope;
@@ -25,14 +28,14 @@ typedef struct checkpoint_config {
 } checkpoint_config;
 
 typedef struct checkpoint_tensor { // one tensor of the GGUF file to be
-    char name[64];
+    char name[DW_TENSOR_NAME];
     int n_dims;
     size_t ne[2];                 // values of a row, rows
     const dw_qtype_row *kept;     // the type that keeps every bit; NULL: MLX groups without an exact block format
     const dw_st_tensor *source;   // NULL: made here (rope_freqs)
     const dw_st_tensor *scales, *biases; // MLX
     int group_size, bits;
-    int permute_heads;            // 0: rows stay
+    size_t head_dim;              // rows are permuted within heads of so many; 0: they keep their order
     const float *made;            // values of a tensor made here
 } checkpoint_tensor;
 

@@ -4,7 +4,11 @@
  *
  * Without --type every matrix keeps its type, bit for bit; with it every matrix (the embeddings too) is encoded. */
 #include "checkpoint.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/safetensors.h"
+#include "kit/talk.h"
 
 #include <stdlib.h>
 #include <string.h>

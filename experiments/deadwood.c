@@ -1,5 +1,6 @@
 /* deadwood.c - `deadwood NAME ...` runs the program deadwood-NAME beside it or on PATH. */
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/talk.h"
 
 #include <dirent.h>
 #include <errno.h>

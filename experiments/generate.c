@@ -2,8 +2,10 @@
  *
  *     deadwood generate -m mini.gguf -p "The function returns" -n 64 --temp 0 */
 #include "chat.h"
+#include "kit/options.h"
+#include "kit/talk.h"
 #include "model/session.h"
-#include "tool.h"
+#include "text/tokenizers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,6 +50,7 @@ static const opt_program program = {
 
 typedef struct talk { // one conversation, or one continuation
     dw_model *model;
+    dw_tokenizer *tok;
     dw_session *session;
     dw_sampler *sampler;
     float *logits;
@@ -59,7 +62,7 @@ typedef struct talk { // one conversation, or one continuation
 static int read_text(talk *t, const char *text, size_t len, unsigned flags, dw_err *err) {
     int32_t *ids;
     size_t n;
-    if (dw_tokenize(dw_model_tokenizer(t->model), text, len, flags, &ids, &n, err)) return -1;
+    if (dw_tokenize(t->tok, text, len, flags, &ids, &n, err)) return -1;
     int rc = n ? 0 : dw_fail(err, "the prompt is empty; give some text");
     const int room = o.n_ctx - dw_session_n_past(t->session, 0);
     if (n > (size_t)room)
@@ -81,14 +84,13 @@ static void put_token(const dw_tokenizer *tok, int32_t id) {
 
 /* Generates until an end token or n tokens.  Every token but the last is evaluated. */
 static int write_tokens(talk *t, int n, dw_err *err) {
-    const dw_tokenizer *tok = dw_model_tokenizer(t->model);
     const double start = dw_now();
     for (int i = 0; i < n; i++) {
         if (dw_session_logits(t->session, 0, 1, t->logits, err)) return -1;
         const int32_t id = dw_sample(t->sampler, t->logits);
         if (id < 0) return dw_fail(err, "the model '%s' computes NaN", o.model);
-        if (dw_token_ends(tok, id)) break;
-        put_token(tok, id);
+        if (dw_token_ends(t->tok, id)) break;
+        put_token(t->tok, id);
         t->n_generated++;
         if (i + 1 < n && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
     }
@@ -127,7 +129,7 @@ static int take_turn(talk *t, const chat_family *f, const char *user, bool first
 }
 
 static int chat(talk *t, dw_err *err) {
-    const dw_str template = dw_tokenizer_vocab(dw_model_tokenizer(t->model))->chat_template;
+    const dw_str template = dw_tokenizer_vocab(t->tok)->chat_template;
     const chat_family *f = chat_recognise(template);
     if (!f) return dw_fail(err, "%s '%s'; run without --chat", template.ptr ? "no known chat format in the template of" : "there is no chat template in", o.model);
     if (o.prompt) return take_turn(t, f, o.prompt, true, err);
@@ -144,7 +146,7 @@ static int chat(talk *t, dw_err *err) {
 
 static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     t->model = dw_model_open(o.model, err);
-    if (!t->model || dw_model_need_tokenizer(t->model, err)) return -1;
+    if (!t->model || !(t->tok = dw_tokenizer_open(dw_model_gguf(t->model), err))) return -1;
     const dw_hparams *hp = dw_model_hparams(t->model);
     if (!o.n_ctx) o.n_ctx = hp->n_ctx_train < 4096 ? hp->n_ctx_train : 4096;
     if (o.n_ctx > hp->n_ctx_train) warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
@@ -178,6 +180,7 @@ int main(int argc, char **argv) {
     free(t.logits);
     dw_sampler_free(t.sampler);
     dw_session_free(t.session);
+    dw_tokenizer_free(t.tok);
     dw_model_close(t.model);
     dw_pool_free(pool);
     return 0;

@@ -1,7 +1,7 @@
 /* grid.c - reads a grid and checks it (grid.h says how it is written). */
 #include "experiments/grid.h"
 #include "experiments/controls.h"
-#include "tool.h"
+#include "kit/options.h"
 
 #include <ctype.h>
 #include <glob.h>

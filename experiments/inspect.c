@@ -2,11 +2,15 @@
  *
  *     deadwood inspect mini.gguf --lineage */
 #include "formats/ffn_two_part.h"
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "formats/ffn_gated.h"
-#include "formats/stats.h"
+#include "kit/stats.h"
 #include "model/model.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/talk.h"
+#include "kit/tsv.h"
+#include "text/json.h"
 
 #include <jansson.h>
 #include <stdio.h>

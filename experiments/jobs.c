@@ -1,6 +1,7 @@
 /* jobs.c - from a grid to jobs: combinations, commands, identities. */
 #include "experiments/jobs.h"
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/progress.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* judge.c - gathers rows, compares them, writes one table (judge.h says by which rules). */
 #include "experiments/judge.h"
 #include "experiments/measures.h"
-#include "tool.h"
+#include "kit/tsv.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,8 @@
 #include "experiments/bandwidth.h"
 #include "experiments/contest.h"
 #include "experiments/peaks.h"
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/talk.h"
 
 #include <fcntl.h>
 #include <math.h>

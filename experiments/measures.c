@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #include "model/model.h"
-#include "tool.h"
+#include "kit/tsv.h"
+#include "text/json.h"
 
 /* ---- the table -------------------------------------------------------------------------------------------- */
 

@@ -1,10 +1,13 @@
 /* random_model.c - shapes, their tensors, and random blocks of every type. */
 #include "experiments/random_model.h"
+#include "text/tokenizers.h"
 
 #include "base/half_inline.h"
 #include "formats/ffn_gated.h"
+#include "model/archs.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +26,7 @@ const exp_shape exp_shapes[] = {
     {"llama3-8b",    "llama",   32,  4096, 14336, 32,  8, 128, 128256, false,  500000,  8192, .help = "8.0 G parameters"},
     {"mini",         "qwen2",    8,   256,  1024,  4,  2,  64,  16384, true,    10000,  1024, .help = "12 M parameters"},
     {"base",         "qwen2",   12,   512,  2048,  8,  4,  64,  16384, true,    10000,  1024, .help = "56 M parameters"},
-    {"tiny-llama",   "llama",    4,    64,   128,  4,  2,  16,    512, false,   10000,   256, .help = "with rope factors"},
+    {"tiny-llama",   "llama",    4,    64,   128,  4,  2,  16,    512, false,   10000,   256, .help = "with rope factors", .rope_freqs = true},
     {"tiny-qwen2",   "qwen2",    4,    64,   128,  4,  2,  16,    512, true,    10000,   256, .help = "with biases"},
     {"tiny-qwen3",   "qwen3",    4,    64,   128,  4,  2,  32,    512, false,   10000,   256, .help = "heads wider than n_embd / n_head"},
     {"tiny-qwen3-tied", "qwen3", 4,    64,   128,  4,  2,  32,    512, true,    10000,   256, .help = "without an output matrix of its own"},
@@ -39,6 +42,8 @@ const exp_shape *exp_shape_find(const char *name) {
     return NULL;
 }
 
+static const dw_arch *arch_of(const exp_shape *s) { return dw_arch_find((dw_str){s->arch, strlen(s->arch)}); }
+
 static int width(const exp_shape *s, int l) { return s->n_ff_by_layer ? s->n_ff_by_layer[l] : s->n_ff; }
 static int heads(const exp_shape *s, int l) { return s->n_head_by_layer ? s->n_head_by_layer[l] : s->n_head; }
 static int heads_kv(const exp_shape *s, int l) { return heads(s, l) * s->n_head_kv / s->n_head; }
@@ -47,7 +52,7 @@ static int heads_kv(const exp_shape *s, int l) { return heads(s, l) * s->n_head_
 
 /* A tensor to be made: normal values around `mean` with deviation `sigma`. */
 typedef struct random_tensor {
-    char name[64];
+    char name[DW_TENSOR_NAME];
     const dw_qtype_row *type;
     size_t n_in, n_rows; // n_rows 0: a vector of n_in
     float mean, sigma;
@@ -61,7 +66,7 @@ typedef struct tensor_list {
     size_t n;
 } tensor_list;
 
-enum { MAX_LAYER_TENSORS = 19, OUTER_TENSORS = 4 };
+enum { MAX_LAYER_TENSORS = 24, OUTER_TENSORS = 4 };
 
 /* Rows must be whole blocks: 896 inputs are none of 256 values. */
 static const dw_qtype_row *type_for_row(const dw_qtype_row *type, size_t n_in) {
@@ -69,61 +74,64 @@ static const dw_qtype_row *type_for_row(const dw_qtype_row *type, size_t n_in) {
     return dw_qtype_get(n_in % 32 == 0 ? DW_Q8_0 : DW_F16);
 }
 
-static random_tensor *add(tensor_list *list, int l, const char *name, size_t n_in, size_t n_rows, double mean, double sigma) {
+static random_tensor *add(tensor_list *list, const char *name, size_t n_in, size_t n_rows, double mean, double sigma) {
     random_tensor *t = &list->tensor[list->n++];
     *t = (random_tensor){.n_in = n_in, .n_rows = n_rows, .mean = (float)mean, .sigma = (float)sigma};
     t->type = n_rows ? type_for_row(list->o->type, n_in) : dw_qtype_get(DW_F32);
-    if (l < 0) snprintf(t->name, sizeof t->name, "%s", name);
-    else snprintf(t->name, sizeof t->name, "blk.%d.%s", l, name);
+    snprintf(t->name, sizeof t->name, "%s", name);
     return t;
 }
 
-static void add_norm(tensor_list *list, int l, const char *name, size_t n, double mean) {
-    add(list, l, name, n, 0, mean, 0.1 * mean);
+static dw_sizes sizes_of(const exp_random_options *o, int l) {
+    const exp_shape *s = o->shape;
+    dw_sizes sizes = {.n_embd = s->n_embd, .n_vocab = s->n_vocab, .head_dim = s->head_dim};
+    if (l < 0) return sizes;
+    sizes.n_head = heads(s, l), sizes.n_head_kv = heads_kv(s, l), sizes.n_ff = width(s, l);
+    return sizes;
 }
 
-static random_tensor *add_matrix(tensor_list *list, int l, const char *name, size_t n_in, size_t n_out) {
-    return add(list, l, name, n_in, n_out, 0, 1 / sqrt((double)n_in));
+/* A norm of mean 1, or a matrix that keeps the size of its input; one that adds to the residual stream halves it. */
+static random_tensor *add_weight(tensor_list *list, int l, const dw_tensor_row *r) {
+    const dw_sizes sizes = sizes_of(list->o, l);
+    const dw_tensor_name name = dw_name_gguf(r, l, false);
+    const size_t n = dw_dimension(r->shape[0], &sizes);
+    if (!r->shape[1]) return add(list, name.text, n, 0, 1, 0.1);
+    const size_t n_in = dw_dimension(r->shape[1], &sizes);
+    return add(list, name.text, n_in, n, 0, (r->shape[0] == 'd' ? 0.5 : 1) / sqrt((double)n_in));
 }
 
-static void add_to_residual(tensor_list *list, int l, const char *name, size_t n_in, size_t n_out) {
-    add(list, l, name, n_in, n_out, 0, 0.5 / sqrt((double)n_in));
+static void add_bias(tensor_list *list, int l, const dw_tensor_row *r) {
+    const dw_sizes sizes = sizes_of(list->o, l);
+    add(list, dw_name_gguf(r, l, true).text, dw_dimension(r->bias, &sizes), 0, 0, 0.1);
 }
 
-static void add_attention(tensor_list *list, int l) {
-    const exp_shape *s = list->o->shape;
-    const size_t n_embd = (size_t)s->n_embd, n_q = (size_t)(heads(s, l) * s->head_dim);
-    const size_t n_kv = (size_t)(heads_kv(s, l) * s->head_dim);
-    add_norm(list, l, "attn_norm.weight", n_embd, 1);
-    if (!strcmp(s->arch, "openelm")) {
-        add_matrix(list, l, "attn_qkv.weight", n_embd, n_q + 2 * n_kv);
-    } else {
-        add_matrix(list, l, "attn_q.weight", n_embd, n_q);
-        add_matrix(list, l, "attn_k.weight", n_embd, n_kv);
-        add_matrix(list, l, "attn_v.weight", n_embd, n_kv);
+/* q, k and v: one matrix, or three with the biases after them. */
+static void add_parts(tensor_list *list, int l, const dw_tensor_row *whole) {
+    const unsigned has = arch_of(list->o->shape)->has;
+    if (has & DW_ARCH_FUSED_QKV) {
+        add_weight(list, l, whole);
+        return;
     }
-    if (!strcmp(s->arch, "qwen2")) {
-        add(list, l, "attn_q.bias", n_q, 0, 0, 0.1);
-        add(list, l, "attn_k.bias", n_kv, 0, 0, 0.1);
-        add(list, l, "attn_v.bias", n_kv, 0, 0, 0.1);
-    }
-    if (!strcmp(s->arch, "qwen3") || !strcmp(s->arch, "openelm")) {
-        add_norm(list, l, "attn_q_norm.weight", (size_t)s->head_dim, 1);
-        add_norm(list, l, "attn_k_norm.weight", (size_t)s->head_dim, 1);
-    }
-    add_to_residual(list, l, "attn_output.weight", n_q, n_embd);
+    for (int i = 1; i <= whole->n_parts; i++) add_weight(list, l, whole + i);
+    for (int i = 1; i <= whole->n_parts && has & DW_ARCH_QKV_BIAS; i++) add_bias(list, l, whole + i);
 }
 
-static void add_ffn(tensor_list *list, int l, const int32_t *dead, size_t n_dead) {
-    const size_t n_embd = (size_t)list->o->shape->n_embd, n_ff = (size_t)width(list->o->shape, l);
-    add_norm(list, l, "ffn_norm.weight", n_embd, 1);
-    add_matrix(list, l, "ffn_gate.weight", n_embd, n_ff);
-    add_matrix(list, l, "ffn_up.weight", n_embd, n_ff);
-    for (size_t i = list->n - 2; i < list->n; i++) {
-        list->tensor[i].dead = dead;
-        list->tensor[i].n_dead = n_dead;
+typedef struct dead_rows {
+    const int32_t *row; // ascending
+    size_t n;
+} dead_rows;
+
+/* What the architecture requires, with rows of dead neurons where neurons are rows. */
+static void add_rows(tensor_list *list, int l, const dw_tensor_row *rows, dead_rows dead) {
+    const unsigned has = arch_of(list->o->shape)->has;
+    for (const dw_tensor_row *r = rows; r->gguf; r += 1 + r->n_parts) {
+        if (r->n_parts) {
+            add_parts(list, l, r);
+        } else if (!r->optional && (!r->of || has & r->of)) {
+            random_tensor *t = add_weight(list, l, r);
+            if (r->shape[0] == 'n') t->dead = dead.row, t->n_dead = dead.n;
+        }
     }
-    add_to_residual(list, l, "ffn_down.weight", n_ff, n_embd);
 }
 
 static int gate_group(const exp_random_options *o) { return o->group ? o->group : 1; }
@@ -131,38 +139,47 @@ static int gate_group(const exp_random_options *o) { return o->group ? o->group 
 /* What a gated file has beside the architecture's tensors.  Scores of predictors have a mean of about zero over groups. */
 static void add_gate(tensor_list *list, int l) {
     const exp_random_options *o = list->o;
-    const size_t n_embd = (size_t)o->shape->n_embd, n_ff = (size_t)width(o->shape, l), rank = (size_t)o->predictor_rank;
-    const size_t group = (size_t)gate_group(o), n_group = (n_ff + group - 1) / group;
-    add(list, l, "ffn_down_t.weight", n_embd, n_ff, 0, 0.5 / sqrt((double)n_ff));
-    if (!rank) return;
-    add_matrix(list, l, "ffn_pred_a.weight", n_embd, rank)->type = dw_qtype_get(DW_F16);
-    add(list, l, "ffn_pred_a.bias", rank, 0, 0, 0.1);
-    add_matrix(list, l, "ffn_pred_b.weight", rank, n_group)->type = dw_qtype_get(DW_F16);
-    add(list, l, "ffn_pred_b.bias", n_group, 0, 0, 0.1);
+    dw_sizes sizes = sizes_of(o, l);
+    sizes.rank = o->predictor_rank;
+    sizes.n_group = (sizes.n_ff + gate_group(o) - 1) / gate_group(o);
+    const size_t n_embd = (size_t)sizes.n_embd, n_ff = (size_t)sizes.n_ff;
+    add(list, dw_name_gguf(dw_gated_rows, l, false).text, n_embd, n_ff, 0, 0.5 / sqrt((double)n_ff));
+    for (const dw_tensor_row *r = dw_predictor_rows; r->gguf && o->predictor_rank; r++) {
+        const size_t n_in = dw_dimension(r->shape[1], &sizes), n = dw_dimension(r->shape[0], &sizes);
+        add(list, dw_name_gguf(r, l, false).text, n_in, n, 0, 1 / sqrt((double)n_in))->type = dw_qtype_get(DW_F16);
+        add(list, dw_name_gguf(r, l, true).text, n, 0, 0, 0.1);
+    }
 }
 
 static size_t n_dead_of_layer(const exp_random_options *o, int l) {
     return (size_t)lround(o->dead * width(o->shape, l));
 }
 
-/* The embeddings are small beside what the layers add, else a tied model could only repeat its input; a tied output norm
+/* The embeddings are small beside what the layers add, else a tied model could only repeat its input.  A tied output norm
  * brings the logits back to order one. */
 #define EMBEDDING_SIGMA 0.25
 
-/* dead: the layers' lists one behind the other. */
+static void add_net_row(tensor_list *list, const dw_tensor_row *r) {
+    const exp_shape *s = list->o->shape;
+    if (r->at == offsetof(dw_net, output) ? s->tied : r->optional && !s->rope_freqs) return;
+    random_tensor *t = add_weight(list, -1, r);
+    if (r->at == offsetof(dw_net, token_embd)) t->sigma = EMBEDDING_SIGMA;
+    const double norm = 1 / (EMBEDDING_SIGMA * sqrt((double)s->n_embd));
+    if (r->at == offsetof(dw_net, output_norm) && s->tied) t->mean = (float)norm, t->sigma = (float)(0.1 * norm);
+    if (r->optional && !r->shape[1]) t->mean = 4, t->sigma = 0.5f; // rope_freqs
+}
+
+/* The embeddings, the layers, and what comes after them.  dead: the lists of all layers, one after the other. */
 static void list_tensors(tensor_list *list, const int32_t *dead) {
     const exp_shape *s = list->o->shape;
-    const size_t n_embd = (size_t)s->n_embd, n_vocab = (size_t)s->n_vocab;
-    add(list, -1, "token_embd.weight", n_embd, n_vocab, 0, EMBEDDING_SIGMA);
+    add_net_row(list, dw_net_rows);
     for (int l = 0; l < s->n_layer; l++) {
-        const size_t n_dead = n_dead_of_layer(list->o, l);
-        add_attention(list, l);
-        add_ffn(list, l, dead, n_dead);
-        if (dead) dead += n_dead;
+        const dead_rows of_layer = {dead, n_dead_of_layer(list->o, l)};
+        add_rows(list, l, dw_attention_rows, of_layer);
+        add_rows(list, l, dw_ffn_rows, of_layer);
+        if (dead) dead += of_layer.n;
     }
-    add_norm(list, -1, "output_norm.weight", n_embd, s->tied ? 1 / (EMBEDDING_SIGMA * sqrt((double)n_embd)) : 1);
-    if (!s->tied) add_matrix(list, -1, "output.weight", n_embd, n_vocab);
-    if (!strcmp(s->name, "tiny-llama")) add(list, -1, "rope_freqs.weight", (size_t)s->head_dim / 2, 0, 4, 0.5);
+    for (const dw_tensor_row *r = dw_net_rows + 1; r->gguf; r++) add_net_row(list, r);
     for (int l = 0; l < s->n_layer && list->o->gate; l++) add_gate(list, l);
 }
 
@@ -434,43 +451,43 @@ done:
 
 /* ---- keys -------------------------------------------------------------------------------------------- */
 
+static const char *key_name(const exp_shape *s, dw_key which, char buffer[96]) {
+    snprintf(buffer, 96, "%s.%s", s->arch, dw_keys[which].gguf);
+    return buffer;
+}
+
 static void set_widths(dw_gguf_writer *w, const exp_shape *s) {
     char key[96];
-    enum { MAX_LAYERS = 512 }; // as many as stock reads
-    uint32_t ff[MAX_LAYERS], q[MAX_LAYERS], kv[MAX_LAYERS];
+    uint32_t ff[DW_MAX_LAYERS], q[DW_MAX_LAYERS], kv[DW_MAX_LAYERS];
     for (int l = 0; l < s->n_layer; l++) {
         ff[l] = (uint32_t)width(s, l);
         q[l] = (uint32_t)heads(s, l);
         kv[l] = (uint32_t)heads_kv(s, l);
     }
-    const struct { const char *key; const uint32_t *n; bool by_layer; } rows[] = {
-        {"feed_forward_length", ff, s->n_ff_by_layer},
-        {"attention.head_count", q, s->n_head_by_layer},
-        {"attention.head_count_kv", kv, s->n_head_by_layer},
+    const struct { dw_key key; const uint32_t *n; bool by_layer; } rows[] = {
+        {DW_KEY_N_FF, ff, s->n_ff_by_layer},
+        {DW_KEY_N_HEAD, q, s->n_head_by_layer},
+        {DW_KEY_N_HEAD_KV, kv, s->n_head_by_layer},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        snprintf(key, sizeof key, "%s.%s", s->arch, rows[i].key);
+        key_name(s, rows[i].key, key);
         if (rows[i].by_layer) dw_gguf_set_array(w, key, DW_KV_U32, rows[i].n, (size_t)s->n_layer);
         else dw_gguf_set_u32(w, key, rows[i].n[0]);
     }
 }
 
 static void set_hparams(dw_gguf_writer *w, const exp_shape *s) {
-    const struct { const char *key; int value; } rows[] = {
-        {"context_length", s->n_ctx},          {"embedding_length", s->n_embd},
-        {"block_count", s->n_layer},           {"attention.key_length", s->head_dim},
-        {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->head_dim},
-        {"vocab_size", s->n_vocab},
+    const struct { dw_key key; int value; } rows[] = { // in the order of the file
+        {DW_KEY_N_CTX, s->n_ctx},          {DW_KEY_N_EMBD, s->n_embd},
+        {DW_KEY_N_LAYER, s->n_layer},      {DW_KEY_HEAD_DIM, s->head_dim},
+        {DW_KEY_VALUE_DIM, s->head_dim},   {DW_KEY_ROPE_DIM, s->head_dim},
+        {DW_KEY_N_VOCAB, s->n_vocab},
     };
     char key[96];
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        snprintf(key, sizeof key, "%s.%s", s->arch, rows[i].key);
-        dw_gguf_set_u32(w, key, (uint32_t)rows[i].value);
-    }
-    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", s->arch);
-    dw_gguf_set_f32(w, key, 1e-6f);
-    snprintf(key, sizeof key, "%s.rope.freq_base", s->arch);
-    dw_gguf_set_f32(w, key, s->rope_base);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        dw_gguf_set_u32(w, key_name(s, rows[i].key, key), (uint32_t)rows[i].value);
+    dw_gguf_set_f32(w, key_name(s, DW_KEY_NORM_EPS, key), 1e-6f);
+    dw_gguf_set_f32(w, key_name(s, DW_KEY_ROPE_BASE, key), s->rope_base);
     set_widths(w, s);
 }
 

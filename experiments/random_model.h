@@ -8,6 +8,7 @@
 #define EXP_RANDOM_MODEL_H
 
 #include "engine.h"
+#include "text/tokenizers.h"
 
 typedef struct exp_shape {
     const char *name;
@@ -19,6 +20,7 @@ typedef struct exp_shape {
     const int *n_ff_by_layer;    // n_layer widths; NULL: all n_ff
     const int *n_head_by_layer;  // n_layer numbers of heads, KV heads in the same proportion; NULL: all n_head
     const char *help;
+    bool rope_freqs;             // with random rope factors
 } exp_shape;
 
 extern const exp_shape exp_shapes[]; // ends with name NULL

@@ -7,7 +7,8 @@
 #ifndef EXP_ROWS_H
 #define EXP_ROWS_H
 
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/tsv.h"
 
 typedef struct exp_rows {
     const char **column; // n_columns names in the order of the files, NULL behind the last

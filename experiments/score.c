@@ -1,14 +1,18 @@
 /* score.c - the harness: perplexity, distance from a base, size, memory and speed of models, a row each.
  *
  *     deadwood score -m mini-q4.gguf -f text.txt --base mini.gguf -o rows.tsv */
-#include "experiments/continuations.h"
-#include "experiments/evaluate.h"
+#include "measure/continuations.h"
+#include "measure/evaluate.h"
 #include "experiments/measures.h"
 #include "experiments/speed.h"
-#include "experiments/statistics.h"
+#include "measure/statistics.h"
 #include "formats/ffn_gated.h"
 #include "model/model.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
+#include "text/tokenizers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -92,6 +96,7 @@ typedef struct contender { // a model with its ids of every text
     exp_entrant entrant;
     const char *path;
     dw_model *model;
+    dw_tokenizer *tok;  // the model's
     exp_predictions *stored;
     char sha256[65];
     uint8_t hash[32], vocab[32];
@@ -134,9 +139,8 @@ static int open_text(text *t, const char *path, dw_err *err) {
 }
 
 static int tokenize(contender *c, const run *r, dw_err *err) {
-    const dw_tokenizer *tok = dw_model_tokenizer(c->model);
     for (int t = 0; t < r->n_texts; t++)
-        if (dw_tokenize(tok, r->texts[t].data, r->texts[t].size, DW_ADD_SPECIAL, &c->ids[t], &c->n_ids[t], err))
+        if (dw_tokenize(c->tok, r->texts[t].data, r->texts[t].size, DW_ADD_SPECIAL, &c->ids[t], &c->n_ids[t], err))
             return -1;
     return 0;
 }
@@ -145,8 +149,9 @@ static int open_live(contender *c, const run *r, dw_err *err) {
     if (!dw_is_gguf(c->path)) return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
     if (!c->model || dw_sha256_file(c->path, c->sha256, err)) return -1;
-    if (dw_model_need_tokenizer(c->model, err)) return dw_fail_in(err, "'%s'", c->path);
-    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(c->model));
+    c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
+    if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
+    const dw_vocab *v = dw_tokenizer_vocab(c->tok);
     exp_vocab_hash(v, c->vocab);
     c->bos = r->protocol->bos_each_window && v->add_bos ? v->bos : -1;
     const size_t n_layer = (size_t)dw_model_hparams(c->model)->n_layer;
@@ -186,6 +191,7 @@ static void close_contender(contender *c, int n_texts) {
     free(c->paired);
     free(c->n_open);
     free(c->n_seen);
+    dw_tokenizer_free(c->tok);
     dw_model_close(c->model);
     exp_predictions_close(c->stored);
 }
@@ -522,7 +528,7 @@ static int continue_all(run *r, dw_err *err) {
     for (int i = 0; i < r->n_models + (r->base != NULL); i++) {
         contender *c = &r->all[i];
         c->repeats = NAN;
-        if (c->model && exp_repeats(c->model, &so, &c->repeats, err)) return dw_fail_in(err, "'%s'", c->path);
+        if (c->model && exp_repeats(c->model, c->tok, &so, &c->repeats, err)) return dw_fail_in(err, "'%s'", c->path);
     }
     for (int i = 0; i < r->n_models; i++)
         for (int t = 0; t <= r->n_texts; t++) {
@@ -537,7 +543,7 @@ static int continue_all(run *r, dw_err *err) {
 static const char *bos_text(const contender *c) {
     if (c->bos >= 0) return "window";
     if (!c->model) return "-";
-    return dw_tokenizer_vocab(dw_model_tokenizer(c->model))->add_bos ? "text" : "no";
+    return dw_tokenizer_vocab(c->tok)->add_bos ? "text" : "no";
 }
 
 static int begin_rows(contender *c, const run *r, dw_err *err) {

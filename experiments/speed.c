@@ -25,7 +25,7 @@ typedef struct bench {
     dw_model *model;
     dw_session *session;
     float *logits;
-    float activity[EXP_SPEED_MAX_LAYERS]; // planted
+    float activity[DW_MAX_LAYERS]; // planted
     dw_lots lots;
     int32_t ids[EXP_SPEED_TOKENS];
     int n_prefill;

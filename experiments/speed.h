@@ -24,12 +24,12 @@ typedef struct exp_speed_options {
     int n_inject;            // 0: the gate decides
 } exp_speed_options;
 
-enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000, EXP_SPEED_MAX_LAYERS = 512 };
+enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000 };
 
 typedef struct exp_reading { // of the layers of a gated model, a token of decoding
     int n_layer;             // 0: not gated, or nothing was decoded
-    double open[EXP_SPEED_MAX_LAYERS];  // share of neurons that counted
-    double bytes[EXP_SPEED_MAX_LAYERS]; // of the FFN that were read
+    double open[DW_MAX_LAYERS];  // share of neurons that counted
+    double bytes[DW_MAX_LAYERS]; // of the FFN that were read
     double bytes_per_token;             // of all weights
 } exp_reading;
 

@@ -1,7 +1,7 @@
 /* stock.c - prototypes, offsets and calls of llama.cpp's public C interface, as of release 0.5.0. */
 #include "experiments/stock.h"
 
-#include "formats/imatrix.h"
+#include "kit/imatrix.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

@@ -11,7 +11,9 @@
 #include "experiments/children.h"
 #include "experiments/jobs.h"
 #include "experiments/judge.h"
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <ctype.h>
 #include <dirent.h>

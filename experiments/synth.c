@@ -2,7 +2,11 @@
  *
  *     deadwood-synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf */
 #include "experiments/random_model.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
+#include "text/tokenizers.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,8 @@
 #include "experiments/paste.h"
 #include "experiments/plot.h"
 #include "experiments/rows.h"
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/talk.h"
 
 #include <stdlib.h>
 #include <string.h>

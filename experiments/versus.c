@@ -5,7 +5,10 @@
  * One process a side, laps in turn (A B A B), the ratio taken pair by pair. */
 #include "experiments/bandwidth.h"
 #include "experiments/contest.h"
-#include "tool.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
+#include "text/tokenizers.h"
 
 #include <errno.h>
 #include <math.h>
@@ -473,15 +476,16 @@ static void quantize(void) {
 
 /* ---- main ------------------------------------------------------------------------------------------------------------ */
 
-static void take_text(contest *c, dw_model *m) {
+static void take_text(contest *c, const dw_model *m) {
     dw_err err = {0};
     size_t size;
     char *text = dw_read_text(o.text, SIZE_MAX / 4, &size, &err);
-    if (!text || dw_model_need_tokenizer(m, &err)) die_err(&err);
-    const dw_tokenizer *t = dw_model_tokenizer(m);
+    dw_tokenizer *t = text ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
+    if (!t) die_err(&err);
     const dw_vocab *v = dw_tokenizer_vocab(t);
     if (dw_tokenize(t, text, size, DW_ADD_SPECIAL, &c->ids, &c->n_ids, &err)) die_err(&err);
     c->bos = v->add_bos ? v->bos : -1;
+    dw_tokenizer_free(t);
     free(text);
 }
 

@@ -6,7 +6,7 @@
 #ifndef EXAMPLES_H
 #define EXAMPLES_H
 
-#include "predict/traces.h"
+#include "kit/traces.h"
 
 typedef enum examples_part { EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS } examples_part;
 

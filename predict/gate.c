@@ -8,7 +8,10 @@
 #include "model/model.h"
 #include "predict/down_t.h"
 #include "predict/rules.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #ifndef PREDICT_RULES_H
 #define PREDICT_RULES_H
 
-#include "formats/stats.h"
+#include "kit/stats.h"
 #include "predict/predict.h"
 
 typedef struct predict_rule {

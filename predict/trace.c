@@ -5,11 +5,15 @@
  * The session's own threads turn what they see into rows inside the pass; each step of windows becomes a record of OUT.part as
  * soon as it is there, from which the same command goes on when it was ended.  At the end the records become traces.h5
  * (traces.h), chunk by chunk: memory is a batch of one layer and a chunk, whatever the number of tokens. */
-#include "predict/traces.h"
+#include "kit/traces.h"
 #include "model/model.h"
 #include "predict/journal.h"
 #include "predict/predict.h"
-#include "tool.h"
+#include "kit/calib.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -10,7 +10,10 @@
 #include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/predict.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <cblas.h>
 #include <math.h>

@@ -8,11 +8,15 @@
  *
  * Finished texts are kept in OUT.part, from which the same command goes on when it was ended; what is written at the end
  * is the same with and without such a stop. */
-#include "formats/imatrix.h"
-#include "formats/stats.h"
+#include "kit/imatrix.h"
+#include "kit/stats.h"
 #include "prune/column_sums.h"
 #include "prune/prune.h"
-#include "tool.h"
+#include "kit/calib.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* column_sums.c - one source for every level of the CPU; the compiler makes the vectors. */
 #include "prune/column_sums.h"
-#include "formats/stats.h"
+#include "kit/stats.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,10 @@
  * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
 #include "prune/cutting.h"
 #include "prune/hf.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,8 +146,8 @@ static void tell(const prune_layout *layout, const dw_plan *plan) {
         if (layout->n_ff[l] > most) most = layout->n_ff[l];
     }
     if (layout->n_layer < plan->n_layer) say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
-    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch, layout->has_padding ? ", filled up with zeros" : "");
-    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch);
+    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch->name, layout->has_padding ? ", filled up with zeros" : "");
+    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch->name);
     if (layout->n_encoded && !layout->source)
         warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)", layout->n_encoded);
 }

@@ -18,7 +18,8 @@
 #ifndef PRUNE_CUTTING_H
 #define PRUNE_CUTTING_H
 
-#include "formats/plan.h"
+#include "kit/plan.h"
+#include "model/archs.h"
 #include "prune/prune.h"
 
 typedef struct prune_cut_options {
@@ -46,7 +47,7 @@ typedef struct prune_tensor { // of the smaller file
 
 typedef struct prune_layout {
     const dw_model *parent;
-    const char *arch;     // of the smaller file
+    const dw_arch *arch;  // of the smaller file
     bool is_carrier;      // arch is not the parent's
     bool has_padding;
     int n_layer;

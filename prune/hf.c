@@ -1,5 +1,7 @@
 /* hf.c - writes a checkpoint folder beside a cut model. */
 #include "prune/hf.h"
+#include "text/json.h"
+#include "kit/safetensors.h"
 
 #include "model/model.h"
 
@@ -13,57 +15,26 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 24 };
 
-typedef struct name_rule {
-    const char *gguf, *hf;
-    char permute; // q or k
-} name_rule;
-
-// clang-format off
-static const name_rule model_rules[] = {
-    {"token_embd.weight", "model.embed_tokens.weight"}, {"output_norm.weight", "model.norm.weight"}, {"output.weight", "lm_head.weight"}, {0}};
-
-static const name_rule layer_rules[] = {
-    {"attn_norm.weight",   "input_layernorm.weight"},
-    {"attn_q.weight",      "self_attn.q_proj.weight", 'q'}, {"attn_q.bias", "self_attn.q_proj.bias", 'q'},
-    {"attn_k.weight",      "self_attn.k_proj.weight", 'k'}, {"attn_k.bias", "self_attn.k_proj.bias", 'k'},
-    {"attn_v.weight",      "self_attn.v_proj.weight"},      {"attn_v.bias", "self_attn.v_proj.bias"},
-    {"attn_output.weight", "self_attn.o_proj.weight"},      {"attn_output.bias", "self_attn.o_proj.bias"},
-    {"attn_q_norm.weight", "self_attn.q_norm.weight"},      {"attn_k_norm.weight", "self_attn.k_norm.weight"},
-    {"ffn_norm.weight",    "post_attention_layernorm.weight"},
-    {"ffn_gate.weight",    "mlp.gate_proj.weight"},         {"ffn_gate.bias", "mlp.gate_proj.bias"},
-    {"ffn_up.weight",      "mlp.up_proj.weight"},           {"ffn_up.bias", "mlp.up_proj.bias"},
-    {"ffn_down.weight",    "mlp.down_proj.weight"},         {"ffn_down.bias", "mlp.down_proj.bias"},
-    {0}};
-// clang-format on
-
 /* ---- what goes where --------------------------------------------------------------------------------------- */
 
-/* The name in transformers; false for tensors that config.json stands for (rope_freqs). */
-static bool hf_name(const dw_tensor *t, char *name, size_t size, char *permute) {
-    const char *part;
-    const int l = dw_layer_of(t->name, &part);
-    const name_rule *r = l >= 0 ? layer_rules : model_rules;
-    while (r->gguf && strcmp(r->gguf, part)) r++;
-    if (!r->gguf) return false;
-    if (l >= 0) snprintf(name, size, "model.layers.%d.%s", l, r->hf);
-    else snprintf(name, size, "%s", r->hf);
-    *permute = r->permute;
-    return true;
-}
-
-static bool dtype_of(const dw_qtype_row *type, dw_st_dtype *dtype) {
-    *dtype = type->id == DW_F32 ? DW_ST_F32 : type->id == DW_F16 ? DW_ST_F16 : DW_ST_BF16;
-    return type->id == DW_F32 || type->id == DW_F16 || type->id == DW_BF16;
+/* The row of a tensor that the checkpoint has under a name of its own, which is written to *hf; NULL: it has none. */
+static const dw_tensor_row *find_hf(const dw_tensor *t, dw_tensor_name *hf) {
+    int layer;
+    bool bias;
+    const dw_tensor_row *row = dw_tensor_row_find(t->name, &layer, &bias);
+    if (!row || !row->hf || (bias && row->no_hf_bias)) return NULL;
+    *hf = dw_name_hf(row, layer, bias);
+    return row;
 }
 
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err) {
-    if (m->arch->may_differ_by_layer) return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
+    if (!m->arch->hf_class[0]) return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
-        char name[128], permute;
+        dw_tensor_name name;
         dw_st_dtype dtype;
-        if (!dtype_of(t->type, &dtype)) return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
-        if (!hf_name(t, name, sizeof name, &permute) && strcmp(t->name, "rope_freqs.weight") != 0)
+        if (!dw_st_dtype_of(t->type, &dtype)) return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
+        if (!find_hf(t, &name) && strcmp(t->name, "rope_freqs.weight") != 0) // which config.json has as numbers
             return dw_fail(err, "tensor '%s' has no name in transformers; --hf cannot write it", t->name);
     }
     if (dw_file_exists(out)) return dw_fail(err, "'%s' exists; --hf writes a new folder", out);
@@ -91,17 +62,11 @@ static dw_st_dtype vector_dtype(const dw_tensor *t, dw_st_dtype matrices) {
     return matrices;
 }
 
-/* The row of GGUF that row r of transformers stands in: i in 2i, i + D/2 in 2i + 1 of a head. */
-static size_t gguf_row(size_t r, size_t D) {
-    const size_t i = r % D;
-    return r - i + (i < D / 2 ? 2 * i : 2 * (i - D / 2) + 1);
-}
-
 static int write_vector(dw_st_writer *w, const dw_tensor *t, dw_st_dtype dtype, size_t D, dw_err *err) {
     int rc = 0;
     for (size_t i = 0; i < t->ne[0] && !rc; i++) {
         float v;
-        memcpy(&v, t->data + (D ? gguf_row(i, D) : i) * sizeof v, sizeof v);
+        memcpy(&v, t->data + (D ? dw_permuted_row(i, D) : i) * sizeof v, sizeof v);
         const uint16_t half = dtype == DW_ST_F16 ? dw_f32_to_f16(v) : dw_f32_to_bf16(v);
         rc = dtype == DW_ST_F32 ? dw_st_write(w, &v, sizeof v, err) : dw_st_write(w, &half, sizeof half, err);
     }
@@ -111,7 +76,7 @@ static int write_vector(dw_st_writer *w, const dw_tensor *t, dw_st_dtype dtype, 
 static int write_matrix(dw_st_writer *w, const dw_tensor *t, size_t D, dw_err *err) {
     if (!D) return dw_st_write(w, t->data, t->n_bytes, err);
     int rc = 0;
-    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = dw_st_write(w, t->data + gguf_row(r, D) * dw_tensor_row_bytes(t), dw_tensor_row_bytes(t), err);
+    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = dw_st_write(w, t->data + dw_permuted_row(r, D) * dw_tensor_row_bytes(t), dw_tensor_row_bytes(t), err);
     return rc;
 }
 
@@ -120,21 +85,22 @@ static int write_weights(const dw_model *m, const char *path, dw_err *err) {
     dw_st_dtype matrices, *dtype = dw_alloc(dw_gguf_n_tensors(g), sizeof *dtype, "types of tensors", err);
     dw_st_writer *w = dtype ? dw_st_writer_new(path, err) : NULL;
     int rc = w ? 0 : -1;
-    dtype_of(m->net.token_embd.type, &matrices);
+    dw_st_dtype_of(m->net.token_embd.type, &matrices);
     for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        char name[128], permute;
-        if (!hf_name(t, name, sizeof name, &permute)) continue;
-        dtype_of(t->type, &dtype[i]);
+        dw_tensor_name name;
+        if (!find_hf(t, &name)) continue;
+        dw_st_dtype_of(t->type, &dtype[i]);
         if (t->n_dims == 1) dtype[i] = vector_dtype(t, matrices);
-        dw_st_add_tensor(w, name, dtype[i], t->n_dims, t->n_dims == 1 ? t->ne : (size_t[]){t->ne[1], t->ne[0]});
+        dw_st_add_tensor(w, name.text, dtype[i], t->n_dims, t->n_dims == 1 ? t->ne : (size_t[]){t->ne[1], t->ne[0]});
     }
     if (!rc) rc = dw_st_begin(w, err);
     for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        char name[128], permute;
-        if (!hf_name(t, name, sizeof name, &permute)) continue;
-        const size_t D = permute && !m->arch->rope_neox ? (size_t)m->net.hp.head_dim : 0;
+        dw_tensor_name name;
+        const dw_tensor_row *row = find_hf(t, &name);
+        if (!row) continue;
+        const size_t D = row->is_turned && !m->net.rope_neox ? (size_t)m->net.hp.head_dim : 0;
         rc = t->n_dims == 1 ? write_vector(w, t, dtype[i], D, err) : write_matrix(w, t, D, err);
     }
     if (!rc) rc = dw_st_commit(w, err);
@@ -168,7 +134,8 @@ static int write_config(const dw_model *m, const dw_plan *plan, const char *from
     json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, err);
     if (!config) return -1;
     int rc = -1;
-    const json_int_t n_embd = json_integer_value(json_object_get(config, "hidden_size")), n_layer = json_integer_value(json_object_get(config, "num_hidden_layers"));
+    const json_int_t n_embd = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_EMBD].config));
+    const json_int_t n_layer = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_LAYER].config));
     if (n_embd != hp->n_embd || n_layer != plan->n_layer) {
         dw_fail(err, "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from", from, (long long)n_layer, (long long)n_embd,
                 plan->n_layer, hp->n_embd);
@@ -176,7 +143,8 @@ static int write_config(const dw_model *m, const dw_plan *plan, const char *from
         json_object_del(config, "quantization"); // the weights are plain now
         json_object_del(config, "quantization_config");
         char *text = NULL;
-        if (!json_object_set_new(config, "intermediate_size", json_integer(hp->n_ff[0])) && !json_object_set_new(config, "num_hidden_layers", json_integer(hp->n_layer)))
+        if (!json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
+            !json_object_set_new(config, dw_keys[DW_KEY_N_LAYER].config, json_integer(hp->n_layer)))
             text = json_dumps(config, JSON_INDENT(2));
         rc = text ? write_text(to, text, strlen(text), err) : dw_fail(err, "out of memory: config.json");
         free(text);

@@ -7,7 +7,7 @@
 #ifndef PRUNE_HF_H
 #define PRUNE_HF_H
 
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "prune/prune.h"
 
 /* Whether the model at hand can be written so: 16 or 32 bits, a native architecture.  checkpoint: the folder. */

@@ -7,23 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- carriers: architectures of llama.cpp that read a width a layer ---------------------------------------- */
-
-typedef struct carrier {
-    const char *of, *name;
-    bool permute_qk; // rows of q and k: from pairs (i, i + D/2) to (2i, 2i + 1)
-    bool fuse_qkv;
-    bool tied_only, biases;
-} carrier;
-
-// clang-format off
-static const carrier carriers[] = {
-    /* of       name      permute fuse   tied   biases */
-    {"llama", "deci",    false, false, false, true},
-    {"qwen2", "deci",    true,  false, false, true},
-    {"qwen3", "openelm", false, true,  true,  false},
-    {0}};
-// clang-format on
+/* ---- carriers: architectures of llama.cpp that read a width for each layer ---------------------------------- */
 
 static const dw_tensor *layer_tensor(const dw_model *m, int l, const char *rest) {
     char name[96];
@@ -44,31 +28,33 @@ static int check_fusable(const dw_model *m, int l, dw_err *err) {
                         "give --pad, or make the widths equal", l, q->type->name, k->type->name, v->type->name);
 }
 
-static int check_carrier(const prune_layout *o, const carrier *c, dw_err *err) {
+/* Whether q and k need their rows permuted: the carrier turns pairs (2i, 2i + 1), the parent (i, i + D/2). */
+static bool permutes(const dw_arch *from, const dw_arch *to) { return from->has & ~to->has & DW_ARCH_ROPE_NEOX; }
+
+static int check_carrier(const prune_layout *o, const dw_arch *to, dw_err *err) {
     const dw_model *m = o->parent;
-    if (!c->of) return dw_fail(err, "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths equal", m->arch->name);
-    if (c->tied_only && !m->net.hp.tied)
+    if (!to) return dw_fail(err, "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths equal", m->arch->name);
+    if (!(to->has & DW_ARCH_UNTIED) && !m->net.hp.tied)
         return dw_fail(err, "the widths differ by layer, which no architecture stores for '%s' with an output matrix of its own; "
-                            "give --pad, or make the widths equal (rank --allocate uniform)", c->of);
+                            "give --pad, or make the widths equal (rank --allocate uniform)", m->arch->name);
+    const bool fuses = to->has & DW_ARCH_FUSED_QKV;
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const char *rest, *name = dw_gguf_tensor(m->gguf, i)->name;
         const int l = dw_layer_of(name, &rest);
-        const bool fused = !strncmp(rest, "attn_qkv.", 9) && (c->permute_qk || c->fuse_qkv);
-        if ((is_bias(rest) && (!c->biases || l < 0)) || fused)
-            return dw_fail(err, "the widths differ by layer, but architecture '%s', which has such, has no '%s'; give --pad, or make the widths equal", c->name, name);
+        const bool is_fused = !strncmp(rest, "attn_qkv.", 9) && (permutes(m->arch, to) || fuses);
+        if ((is_bias(rest) && (!(to->has & DW_ARCH_BIASES) || l < 0)) || is_fused)
+            return dw_fail(err, "the widths differ by layer, but architecture '%s', which allows that, has no '%s'; give --pad, or make the widths equal", to->name, name);
     }
-    for (int l = 0; l < o->n_layer && c->fuse_qkv; l++)
+    for (int l = 0; l < o->n_layer && fuses; l++)
         if (check_fusable(m, o->layer_of[l], err)) return -1;
     return 0;
 }
 
-/* Where row r of permuted q or k comes from: within a head of D rows, 2i from i and 2i + 1 from i + D/2. */
+/* Where each row of q or k comes from. */
 static int32_t *permuted_rows(int n_head, int D, dw_err *err) {
-    int32_t *rows = dw_alloc((size_t)n_head * (size_t)D, sizeof *rows, "permuted rows", err);
-    for (int r = 0; rows && r < n_head * D; r++) {
-        const int i = r % D;
-        rows[r] = r - i + i / 2 + i % 2 * (D / 2);
-    }
+    const size_t n = (size_t)n_head * (size_t)D;
+    int32_t *rows = dw_alloc(n, sizeof *rows, "permuted rows", err);
+    for (size_t r = 0; rows && r < n; r++) rows[r] = (int32_t)dw_unpermuted_row(r, (size_t)D);
     return rows;
 }
 
@@ -80,19 +66,19 @@ static bool widths_differ(const prune_layout *o) {
 
 static int choose_arch(prune_layout *o, dw_err *err) {
     const dw_hparams *hp = &o->parent->net.hp;
-    o->arch = hp->arch;
-    if (o->parent->arch->may_differ_by_layer) {
+    o->arch = o->parent->arch;
+    if (o->parent->arch->has & DW_ARCH_BY_LAYER) {
         if (hp->n_head[o->layer_of[0]] < 1)
             return dw_fail(err, "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or keep one before it", o->layer_of[0]);
         return 0;
     }
     if (!widths_differ(o)) return 0;
-    const carrier *c = carriers;
-    while (c->of && strcmp(c->of, hp->arch)) c++;
-    if (check_carrier(o, c, err)) return -1;
-    o->arch = c->name;
+    const char *name = o->parent->arch->carrier;
+    const dw_arch *to = name ? dw_arch_find((dw_str){name, strlen(name)}) : NULL;
+    if (check_carrier(o, to, err)) return -1;
+    o->arch = to;
     o->is_carrier = true;
-    if (!c->permute_qk) return 0;
+    if (!permutes(o->parent->arch, to)) return 0;
     o->q_rows = permuted_rows(hp->n_head[0], hp->head_dim, err);
     o->k_rows = o->q_rows ? permuted_rows(hp->n_head_kv[0], hp->head_dim, err) : NULL;
     return o->k_rows ? 0 : -1;
@@ -190,27 +176,26 @@ static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
     t->ne[1] = t->from[0]->ne[1] + t->from[1]->ne[1] + t->from[2]->ne[1];
 }
 
-static bool is_any(const char *name, const char *const *names) {
-    while (*names && strcmp(name, *names)) names++;
-    return *names != NULL;
-}
+/* Whether cut puts q, k and v together; the file then has only the first of the three, with the rows of all. */
+static bool fuses_qkv(const prune_layout *o) { return o->is_carrier && o->arch->has & DW_ARCH_FUSED_QKV; }
 
-static int place_layer_tensor(prune_layout *o, prune_tensor *t, int l, const char *rest, const prune_cut_options *options, dw_err *err) {
-    static const char *const by_neuron[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_gate.bias", "ffn_up.bias", NULL};
-    static const char *const kept[] = {"attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_q.bias", "attn_k.bias",
-                                       "attn_v.bias", "attn_qkv.weight", "attn_qkv.bias", "attn_output.weight", "attn_output.bias",
-                                       "attn_q_norm.weight", "attn_k_norm.weight", "ffn_norm.weight", "ffn_down.bias", NULL};
-    snprintf(t->name, sizeof t->name, "blk.%d.%.40s", l, rest);
-    if (!strcmp(rest, "ffn_down.weight")) return place_down(o, t, l, options, err);
-    if (is_any(rest, by_neuron)) {
+/* l: the layer in the smaller file, -1 for a tensor of the whole model. */
+static int place_tensor(prune_layout *o, prune_tensor *t, int l, const prune_cut_options *options, dw_err *err) {
+    int parent_l;
+    bool bias;
+    const dw_tensor_row *row = dw_tensor_row_find(t->from[0]->name, &parent_l, &bias);
+    if (!row) return dw_fail(err, "tensor '%s' depends on neurons in a way that cut does not know; cut first, then make it", t->from[0]->name);
+    t->n_dims = bias || !row->shape[1] ? 1 : 2; // the file may say that a vector is a matrix of one row
+    snprintf(t->name, sizeof t->name, "%.63s", dw_name_gguf(row, l, bias).text);
+    const char rows = bias ? row->bias : row->shape[0];
+    if (!bias && row->shape[1] == 'n') return place_down(o, t, l, options, err);
+    if (rows == 'n' || rows == 'f') {
         t->ne[t->n_dims - 1] = (size_t)o->n_ff[l];
         if (!keeps_all(o, l)) t->map = o->keep[l];
-        return 0;
+    } else if (row->is_turned) {
+        t->map = rows == 'q' ? o->q_rows : o->k_rows;
     }
-    if (!is_any(rest, kept)) return dw_fail(err, "tensor '%s' depends on neurons in a way that cut does not know; cut first, then make it", t->from[0]->name);
-    if (!strncmp(rest, "attn_q.", 7)) t->map = o->q_rows;
-    if (!strncmp(rest, "attn_k.", 7)) t->map = o->k_rows;
-    if (o->is_carrier && !strcmp(o->arch, "openelm") && !strcmp(rest, "attn_q.weight")) fuse_qkv(o, t, l);
+    if (fuses_qkv(o) && !bias && rows == 'q') fuse_qkv(o, t, l);
     return 0;
 }
 
@@ -223,7 +208,7 @@ static int new_layer(const prune_layout *o, int parent_l) {
 
 static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_err *err) {
     const dw_gguf *g = o->parent->gguf;
-    const bool fuse = o->is_carrier && !strcmp(o->arch, "openelm");
+    const bool fuse = fuses_qkv(o);
     o->tensor = dw_alloc(dw_gguf_n_tensors(g), sizeof *o->tensor, "the list of tensors", err);
     if (!o->tensor) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
@@ -231,12 +216,10 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
         const char *rest;
         const int parent_l = dw_layer_of(from->name, &rest), l = parent_l < 0 ? -1 : new_layer(o, parent_l);
         if (parent_l >= 0 && l < 0) continue; // dropped
-        if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight"))) continue; // behind q
+        if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight"))) continue; // they are rows after q's
         prune_tensor *t = &o->tensor[o->n_tensor++];
-        *t = (prune_tensor){.type = from->type, .n_dims = from->n_dims, .ne = {from->ne[0], from->ne[1]}, .from = {from}};
-        if (t->n_dims == 2 && t->ne[1] == 1 && t->type->id == DW_F32) t->n_dims = 1; // a vector that says it is a matrix
-        if (l < 0) snprintf(t->name, sizeof t->name, "%s", from->name);
-        else if (place_layer_tensor(o, t, l, rest, options, err)) return -1;
+        *t = (prune_tensor){.type = from->type, .ne = {from->ne[0], from->ne[1]}, .from = {from}};
+        if (place_tensor(o, t, l, options, err)) return -1;
         o->data_bytes += (double)(prune_tensor_n_rows(t) * prune_tensor_row_bytes(t));
     }
     return 0;
@@ -274,7 +257,7 @@ void prune_layout_release(prune_layout *o) {
 
 static void set_u32(const prune_layout *o, dw_gguf_writer *w, const char *name, int value) {
     char key[128];
-    snprintf(key, sizeof key, "%s.%s", o->arch, name);
+    snprintf(key, sizeof key, "%s.%s", o->arch->name, name);
     dw_gguf_set_u32(w, key, (uint32_t)value);
 }
 
@@ -306,7 +289,7 @@ static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
             dw_gguf_set_kv(w, kv->key, kv);
             continue;
         }
-        char *key = dw_format(err, "%s%s", o->arch, kv->key + n_arch);
+        char *key = dw_format(err, "%s%s", o->arch->name, kv->key + n_arch);
         const bool by_layer = kv->is_array && kv->type != DW_KV_STR && kv->count == n_layer && o->n_layer < m->net.hp.n_layer;
         if (!key) rc = -1;
         else if (by_layer) rc = set_filtered(o, w, key, kv, err);
@@ -317,19 +300,19 @@ static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
 }
 
 static void set_widths(const prune_layout *o, dw_gguf_writer *w) {
-    if (!dw_arch_find((dw_str){o->arch, strlen(o->arch)})->may_differ_by_layer) {
+    if (!(o->arch->has & DW_ARCH_BY_LAYER)) {
         set_u32(o, w, "feed_forward_length", o->n_ff[0]);
         return;
     }
     char key[128];
-    snprintf(key, sizeof key, "%s.feed_forward_length", o->arch);
+    snprintf(key, sizeof key, "%s.feed_forward_length", o->arch->name);
     dw_gguf_set_array(w, key, DW_KV_U32, o->n_ff, (size_t)o->n_layer);
 }
 
 int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
     const dw_hparams *hp = &o->parent->net.hp;
     if (copy_keys(o, w, err)) return -1;
-    dw_gguf_set_text(w, "general.architecture", o->arch);
+    dw_gguf_set_text(w, "general.architecture", o->arch->name);
     set_u32(o, w, "block_count", o->n_layer);
     set_widths(o, w);
     if (o->is_carrier) { // what a native architecture may leave to a default

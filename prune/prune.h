@@ -4,8 +4,8 @@
  * v_j is its column of down and a_j = act(gate_j . h) * (up_j . h).  A group is a set of neurons cut together: the same
  * rows of gate and up, the same columns of down.
  *
- *   collect   model, texts -> stats.h5   sums over calibration tokens (formats/stats.h)
- *   rank      stats, model -> plan.tsv   scores, order, what stays (formats/plan.h)
+ *   collect   model, texts -> stats.h5   sums over calibration tokens (kit/stats.h)
+ *   rank      stats, model -> plan.tsv   scores, order, what stays (kit/plan.h)
  *   cut       plan, model  -> model      the smaller file
  *
  * A plan is text and complete: the same parent and plan give the same bytes.

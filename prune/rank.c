@@ -3,11 +3,13 @@
  *     deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2
  *
  * Scores come from metrics.c, widths from allocate.c; the plan says all that was decided. */
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "prune/agreement.h"
 #include "prune/allocate.h"
-#include "prune/metrics.h"
-#include "tool.h"
+#include "kit/metrics.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/talk.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +31,7 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, NULL, "FILE", "the plan; -: standard output"},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(prune_metrics)},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(kit_metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
@@ -66,7 +68,7 @@ static const char about[] =
 /* "energy, flap": the metrics whose scores compare across layers; free(). */
 static char *names_across(dw_err *err) {
     char *names = NULL;
-    for (const prune_metric *m = prune_metrics; m->name; m++)
+    for (const kit_metric *m = kit_metrics; m->name; m++)
         if (m->across_layers) dw_append(&names, err, "%s%s", names ? ", " : "", m->name);
     return names;
 }
@@ -77,7 +79,7 @@ static void write_about(void) {
     dw_err err = {0};
     across = names_across(&err);
     dw_append(&text, &err, about, across ? across : "");
-    for (const prune_metric *m = prune_metrics; m->name; m++) dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
+    for (const kit_metric *m = kit_metrics; m->name; m++) dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
     free(across);
     if (err.text[0]) die_err(&err);
     program.about = text;
@@ -89,7 +91,7 @@ typedef struct inputs {
     dw_stats stats;
     bool has_stats;
     char model_sha256[65], stats_sha256[65];
-    prune_scorer scorer;
+    kit_scorer scorer;
     prune_sizes sizes;
     bool *drop;       // (n_layer)
     double *influence; // (n_layer), NULL without statistics
@@ -116,12 +118,12 @@ static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
     in->hp = dw_model_hparams(in->model);
     if (dw_sha256_file(o.model, in->model_sha256, err) || read_stats(in, err) || prune_sizes_init(&in->sizes, in->model, lineage_bytes(in), err)) return -1;
     in->drop = dw_alloc((size_t)in->hp->n_layer, sizeof *in->drop, "layers", err);
-    in->scorer = (prune_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group), .seed = (uint64_t)o.seed, .pool = pool};
+    in->scorer = (kit_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group), .seed = (uint64_t)o.seed, .pool = pool};
     return in->drop ? 0 : -1;
 }
 
 static void close_inputs(inputs *in) {
-    prune_scorer_release(&in->scorer);
+    kit_scorer_release(&in->scorer);
     prune_sizes_release(&in->sizes);
     if (in->has_stats) dw_stats_release(&in->stats);
     free(in->influence);
@@ -202,7 +204,7 @@ static int choose_widths(prune_task *t, const prune_allocator *allocator, double
 
 /* ---- the plan -------------------------------------------------------------------------------------------------- */
 
-static int describe(dw_plan *p, const inputs *in, const prune_task *t, const prune_metric *metric, double wanted, dw_err *err) {
+static int describe(dw_plan *p, const inputs *in, const prune_task *t, const kit_metric *metric, double wanted, dw_err *err) {
     int rc = dw_append(&p->comment, err, "model  %s  sha256 %s\n", dw_base_name(o.model), in->model_sha256);
     if (!rc && o.stats) rc = dw_append(&p->comment, err, "stats  %s  sha256 %s\n", dw_base_name(o.stats), in->stats_sha256);
     if (!rc)
@@ -263,14 +265,14 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
 }
 
 static int make_plan(inputs *in, dw_err *err) {
-    const prune_metric *metric = prune_metric_find(o.metric);
+    const kit_metric *metric = kit_metric_find(o.metric);
     const prune_allocator *allocator = prune_allocator_find(o.allocate);
     const size_t n_layer = (size_t)in->hp->n_layer;
     dw_plan plan = {0};
     double wanted = 0, **score = dw_alloc(n_layer, sizeof *score, "scores", err);
     int *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
     prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
-    int rc = !score || !n_keep || prune_score(&in->scorer, metric, score, err) || choose_widths(&t, allocator, &wanted, n_keep, err) ? -1 : 0;
+    int rc = !score || !n_keep || kit_score(&in->scorer, metric, score, err) || choose_widths(&t, allocator, &wanted, n_keep, err) ? -1 : 0;
     if (!rc) {
         plan.rate_reached = prune_rate_of(&t, n_keep);
         rc = fill_plan(&plan, &t, n_keep, err) || describe(&plan, in, &t, metric, wanted, err) || (in->has_stats && list_texts(&plan, &in->stats, err)) ||
@@ -289,15 +291,15 @@ static int make_plan(inputs *in, dw_err *err) {
 enum { MAX_METRICS = 64 };
 
 typedef struct judged { // one metric
-    const prune_metric *metric;
+    const kit_metric *metric;
     double **score;     // (n_layer)
     bool **keep;        // (n_layer) of n_ff
 } judged;
 
-static int judge(judged *j, const prune_metric *metric, inputs *in, prune_task *t, const int *n_keep, dw_err *err) {
+static int judge(judged *j, const kit_metric *metric, inputs *in, prune_task *t, const int *n_keep, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
     *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err), dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
-    if (!j->score || !j->keep || prune_score(&in->scorer, metric, j->score, err)) return -1;
+    if (!j->score || !j->keep || kit_score(&in->scorer, metric, j->score, err)) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) {
         j->keep[l] = dw_alloc((size_t)in->hp->n_ff[l], sizeof **j->keep, "kept neurons", err);
         if (!j->keep[l] || prune_choose(j->score[l], in->hp->n_ff[l], t->group, n_keep[l], j->keep[l], err)) return -1;
@@ -362,7 +364,7 @@ static int compare(inputs *in, dw_err *err) {
     bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
     prune_task t = {.model = in->model, .drop = all, .group = in->scorer.group, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
     int rc = !all || !n_keep || choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) ? -1 : 0;
-    for (const prune_metric *m = prune_metrics; m->name && !rc && n < MAX_METRICS; m++)
+    for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {
         printf("# groups of %d; mean of the layers' rank correlations; overlap of what is removed at rate %.4f\n", t.group, prune_rate_of(&t, n_keep));
@@ -377,7 +379,7 @@ static int compare(inputs *in, dw_err *err) {
 
 /* ---- main ------------------------------------------------------------------------------------------------------- */
 
-static void check_metric(const prune_metric *metric, const prune_allocator *allocator) {
+static void check_metric(const kit_metric *metric, const prune_allocator *allocator) {
     if (metric->needs_stats && !o.stats) die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
     if (!allocator->across_layers || metric->across_layers) return;
     char *across = names_across(NULL);
@@ -391,7 +393,7 @@ static void check_options(void) {
     if (!o.compare && (!o.out || !o.metric)) die_usage("give a plan to write (-o) and a --metric, or --compare");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, say --drop-layers");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
-    if (o.metric) check_metric(prune_metric_find(o.metric), prune_allocator_find(o.allocate));
+    if (o.metric) check_metric(kit_metric_find(o.metric), prune_allocator_find(o.allocate));
     if (!has_rate) o.rate = 0;
 }
 

@@ -8,47 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- metrics ----------------------------------------------------------------------------------------------------- */
-
-/* Mean over texts of mean |a_j|. */
-static int activation(const dw_stats_layer *s, size_t n_text, const dw_layer *w, double *score, dw_err *err) {
-    (void)w, (void)err;
-    for (int j = 0; j < s->n_ff; j++) {
-        double sum = 0;
-        for (size_t t = 0; t < n_text; t++) sum += s->sum_abs[t * (size_t)s->n_ff + (size_t)j] / (double)s->count[t];
-        score[j] = sum / (double)n_text;
-    }
-    return 0;
-}
-
-/* ||v_j||^2 E[a_j^2]; the number of tokens is the same for all. */
-static int energy(const dw_stats_layer *s, size_t n_text, const dw_layer *w, double *score, dw_err *err) {
-    const dw_tensor *down = &w->down;
-    const size_t n = down->ne[0];
-    float *row = dw_alloc(n, sizeof *row, "a row of down", err);
-    if (!row) return -1;
-    memset(score, 0, n * sizeof *score);
-    for (size_t r = 0; r < down->ne[1]; r++) {
-        down->type->decode(down->data + r * dw_tensor_row_bytes(down), row, n);
-        for (size_t j = 0; j < n; j++) score[j] += (double)row[j] * row[j];
-    }
-    for (size_t j = 0; j < n; j++) {
-        double square = 0;
-        for (size_t t = 0; t < n_text; t++) square += s->sum_square[t * n + j];
-        score[j] *= square;
-    }
-    free(row);
-    return 0;
-}
-
-const quant_metric quant_metrics[] = {{"activation", activation}, {"energy", energy}, {0}};
-
-const quant_metric *quant_metric_find(const char *name) {
-    const quant_metric *m = quant_metrics;
-    while (m->name && strcmp(m->name, name) != 0) m++;
-    return m->name ? m : NULL;
-}
-
 /* ---- a layer's neurons in two parts -------------------------------------------------------------------------------- */
 
 /* Sets a layer's order from which neurons are hot. */
@@ -130,22 +89,24 @@ static int split_by_score(quant_cold *c, int l, const double *score, int n_ff, i
     return rc;
 }
 
-static int split_layer(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, int l, dw_err *err) {
-    const int n_ff = m->net.hp.n_ff[l], hot_multiple = o->hot_multiple[l] > DW_HOT_MULTIPLE ? o->hot_multiple[l] : DW_HOT_MULTIPLE;
+static int split_layer(quant_cold *c, int l, const double *score, int n_ff, const quant_cold_options *o, dw_err *err) {
+    const int hot_multiple = o->hot_multiple[l] > DW_HOT_MULTIPLE ? o->hot_multiple[l] : DW_HOT_MULTIPLE;
     const int n_cold = cold_width(n_ff, o->rate, hot_multiple, o->cold_multiple);
-    if (!n_cold)
-        return dw_fail(err, "layer %d: %d neurons cannot be divided into whole blocks of %d (hot) and of %d (cold); choose types of smaller blocks", l,
-                       n_ff, hot_multiple, o->cold_multiple);
-    double *score = dw_alloc((size_t)n_ff, sizeof *score, "scores", err);
-    const int rc = !score || o->metric->score(&s->layer[l], s->n_text, &m->net.layer[l], score, err) ? -1 : split_by_score(c, l, score, n_ff, n_cold, err);
-    free(score);
-    return rc;
+    if (n_cold) return split_by_score(c, l, score, n_ff, n_cold, err);
+    return dw_fail(err, "layer %d: %d neurons cannot be divided into whole blocks of %d (hot) and of %d (cold); choose types of smaller blocks", l,
+                   n_ff, hot_multiple, o->cold_multiple);
 }
 
 int quant_cold_by_rate(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, dw_err *err) {
-    const dw_hparams *hp = &m->net.hp;
-    int rc = begin(c, m, err) || dw_stats_check_shape(s, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_stats_check_neurons(s, err) ? -1 : 0;
-    for (int l = 0; l < c->n_layer && !rc; l++) rc = split_layer(c, m, s, o, l, err);
+    const int *n_ff = m->net.hp.n_ff;
+    kit_scorer scorer = {.model = m, .stats = s, .group = 1, .pool = o->pool};
+    if (begin(c, m, err)) return end(c, m, -1);
+    double **score = dw_alloc((size_t)c->n_layer, sizeof *score, "scores", err);
+    int rc = score ? kit_score(&scorer, o->metric, score, err) : -1;
+    for (int l = 0; l < c->n_layer && !rc; l++) rc = split_layer(c, l, score[l], n_ff[l], o, err);
+    for (int l = 0; score && l < c->n_layer; l++) free(score[l]);
+    free(score);
+    kit_scorer_release(&scorer);
     return end(c, m, rc);
 }
 

@@ -28,9 +28,10 @@
 #define QUANT_H
 
 #include "backends/backends.h"
-#include "formats/imatrix.h"
-#include "formats/plan.h"
-#include "formats/stats.h"
+#include "kit/imatrix.h"
+#include "kit/metrics.h"
+#include "kit/plan.h"
+#include "kit/stats.h"
 
 /* ---- how weights are rounded (methods.c) ------------------------------------------------------------------ */
 
@@ -115,15 +116,6 @@ bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, con
 
 /* ---- cold neurons (cold.c) ---------------------------------------------------------------------------------- */
 
-/* A score a neuron from sums over calibration tokens; the smallest become cold.  Any other metric comes by a plan. */
-typedef struct quant_metric {
-    const char *name;
-    int (*score)(const dw_stats_layer *s, size_t n_text, const dw_layer *w, double *score, dw_err *err);
-} quant_metric;
-
-extern const quant_metric quant_metrics[]; // ends with name NULL
-const quant_metric *quant_metric_find(const char *name);
-
 typedef struct quant_cold {
     int n_layer;
     int *n_cold;     // (n_layer)
@@ -132,7 +124,8 @@ typedef struct quant_cold {
 } quant_cold;
 
 typedef struct quant_cold_options {
-    const quant_metric *metric;
+    const kit_metric *metric; // the neurons with the smallest scores become cold
+    dw_pool *pool;
     double rate;             // wanted
     const int *hot_multiple; // (n_layer): block of the hot part's down
     int cold_multiple;       // block of the cold part's

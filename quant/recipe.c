@@ -1,6 +1,6 @@
 /* recipe.c - a text file of lines PATTERN TYPE (quant.h says how it reads). */
 #include "quant/quant.h"
-#include "tool.h"
+#include "kit/options.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

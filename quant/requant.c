@@ -7,7 +7,10 @@
 #include "formats/ffn_two_part.h"
 #include "formats/ffn_gated.h"
 #include "quant/quant.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 
 #include <float.h>
 #include <math.h>
@@ -34,7 +37,7 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "less important neurons in fewer bits"},
     {"cold-type", 0, OPT_CHOICE, 0, &o.cold_type, NULL, "TYPE", "the FFN's cold neurons get this type", OPT_CHOICES(quant_types)},
     {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R", "so many of each layer are cold, the smallest by --metric; needs -s", .min = 0.001, .max = 0.999},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate: mean |a_j| (default), or ||v_j||^2 E[a_j^2]", OPT_CHOICES(quant_metrics)},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default", OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
     {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE", "a plan of rank, by any metric: what it keeps is hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or stock's imatrix"},
@@ -111,6 +114,7 @@ typedef struct choice {
     const quant_type *cold_type; // NULL: the FFN stays in one part
     dw_plan plan;                // of what is hot
     quant_cold cold;
+    dw_pool *pool;
     char sha256[65];        // of the model
     size_t n_fell_back;
     char fell_back[160]; // the first of them
@@ -205,7 +209,8 @@ static int choose_cold(choice *c, const dw_model *m, const quant_type *const *to
         const int l = dw_layer_of(t->name, &part);
         if (l >= 0 && !strcmp(part, "ffn_down.weight")) multiple[l] = to[i] ? to[i]->multiple : t->type->block;
     }
-    const quant_cold_options how = {quant_metric_find(o.metric ? o.metric : "activation"), o.cold_rate, multiple, c->cold_type->multiple};
+    const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"), .pool = c->pool, .rate = o.cold_rate,
+                                    .hot_multiple = multiple, .cold_multiple = c->cold_type->multiple};
     const int rc = quant_cold_by_rate(&c->cold, m, &c->weights.stats, &how, err);
     free(multiple);
     return rc;
@@ -581,13 +586,13 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};
-    choice c = {0};
+    dw_pool *pool = dw_pool_new(tool.threads, &err);
+    choice c = {.pool = pool};
     dw_model *m = dw_model_open(o.model, &err);
     if (!m || read_choice(&c, m, &err)) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     size_t n = 0;
     target *targets = dw_alloc(dw_gguf_n_tensors(g) + 3 * (size_t)dw_model_hparams(m)->n_layer, sizeof *targets, "tensors", &err);
-    dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!targets || !pool || choose(&c, m, targets, &n, &err) || write_model(&c, g, targets, n, pool, &err)) die_err(&err);
     tell(g, targets, n);
     dw_pool_free(pool);

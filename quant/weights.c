@@ -1,6 +1,6 @@
 /* weights.c - importances of input columns, from activation statistics or an importance file (quant.h). */
 #include "quant/quant.h"
-#include "tool.h"
+#include "kit/lineage.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* fuzz_plan.c - any bytes as a plan: refused, or written so that it is read as the same plan. */
-#include "formats/plan.h"
+#include "kit/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file: refused, or its tensors cover the data exactly. */
 #include "formats/internal.h"
+#include "kit/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* fuzz_stats.c - any bytes as statistics, and any changes to the datasets of a good file behind a right checksum. */
-#include "formats/stats.h"
+#include "kit/stats.h"
 #include "tests/h5_changes.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* fuzz_stored_base.c - any bytes as a stored base: refused, or every prediction that is handed out is in range.
  *
  * Bytes are tried as a file, and as the content of its frames. */
-#include "experiments/predictions.h"
+#include "measure/predictions.h"
 
 #include <stdlib.h>
 #include <string.h>

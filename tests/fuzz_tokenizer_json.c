@@ -2,7 +2,9 @@
  *
  * The same object also stands for the other JSON files, so that their keys are reached too. */
 #include "tests/tokenize.h"
-#include "tokenizers/internal.h"
+#include "text/tokenizers.h"
+#include "text/json.h"
+#include "text/internal.h"
 
 #include <jansson.h>
 

@@ -1,6 +1,7 @@
 /* fuzz_tokenizer_model.c - any bytes as a tokenizer.model: refused, or a vocabulary that tokenizes. */
 #include "tests/tokenize.h"
-#include "tokenizers/internal.h"
+#include "text/tokenizers.h"
+#include "text/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,5 +1,5 @@
 /* fuzz_traces.c - any bytes as traces, and any changes to the datasets of a good file behind a right checksum. */
-#include "predict/traces.h"
+#include "kit/traces.h"
 #include "tests/h5_changes.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* h5_changes.c - deletes, moves and replaces datasets and attributes as the bytes say. */
 #include "tests/h5_changes.h"
 
-#include "formats/h5.h"
+#include "kit/h5.h"
 
 #include <fcntl.h>
 #include <stdio.h>

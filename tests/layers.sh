@@ -1,16 +1,16 @@
 #!/bin/sh
-# layers.sh - checks the direction of includes and that the engine neither prints nor exits.
+# layers.sh - checks the direction of includes, and that the libraries neither print nor exit.
 #
-#   base <- qtypes <- formats <- tokenizers <- backends <- model <- tool <- rooms <- tests
+#   base <- qtypes <- formats <- backends <- model <- text <- kit <- measure <- rooms <- tests
 #
-# A file may include headers of its own folder and of those left of it, with one exception: backends do not see
-# tokenizers.  engine.h gathers base, qtypes, formats and tokenizers and may be included from backends rightwards;
-# tool.h from tool rightwards.  Rooms (prune, predict, quant, experiments) do not see each other.
+# A file may include headers of its own folder and of those left of it.  text sees base and formats only.  engine.h gathers
+# base, qtypes and formats and may be included from backends rightwards, but not by text.  Rooms (prune, predict, quant,
+# experiments) do not see each other.  Files .c, .h and .inc are checked.
 cd "$(dirname "$0")/.." || exit 1
 
-grep -Hn '^ *# *include *"' $(find engine prune predict quant experiments -name '*.[ch]' 2>/dev/null) | awk '
+grep -Hn '^ *# *include *"' $(find engine prune predict quant experiments -name '*.[ch]' -o -name '*.inc' 2>/dev/null) | awk '
 BEGIN {
-    split("base qtypes formats tokenizers engine.h backends model tool.h tool", order, " ")
+    split("base qtypes formats engine.h backends model text kit measure", order, " ")
     for (i in order) rank[order[i]] = i + 0
 }
 function layer(path,  part, n) { # engine/base/err.c -> base, engine/engine.h -> engine.h, prune/cut.c -> prune
@@ -39,9 +39,9 @@ function exists(path,  line, rc) {
     else if (path ~ /\.c$/) bad = "a .c file is not included"
     else if (from == to) bad = ""
     else if (!(to in rank)) bad = from " may not see " to
+    else if (from == "text" && to !~ /^(base|qtypes|formats)$/) bad = "text may not see " to
     else if (!(from in rank)) bad = ""
     else if (rank[to] > rank[from]) bad = from " may not see " to
-    else if (from == "backends" && to == "tokenizers") bad = "backends may not see tokenizers"
     else bad = ""
     n++
     if (bad != "") { printf "%s:%s: includes \"%s\": %s\n", file, field[2], name, bad; n_bad++ }
@@ -51,9 +51,9 @@ END {
     if (!n) { print "layers: no includes found"; exit 1 }
 }' || exit 1
 
-# The engine outside tool/ neither prints nor exits, and never sees tool.h (by the order above).
+# Only the kit's talk, options and progress print or exit; the engine, text and measure never do.
 if grep -nE '(^|[^_[:alnum:]])(printf|puts|putchar|perror|exit|abort|_exit) *\(|(stdout|stderr)[^_[:alnum:]]' \
-    $(find engine -name '*.[ch]' ! -path 'engine/tool*') | grep -vE ':[0-9]+: *(\*|/\*|//)|format\(printf|// .*(exit|print)'; then
+    $(find engine -name '*.[ch]' ! -path 'engine/kit/*' -o -name '*.inc') | grep -vE ':[0-9]+: *(\*|/\*|//)|format\(printf|// .*(exit|print)'; then
     echo 'layers: the engine may not print or exit'
     exit 1
 fi

@@ -3,8 +3,8 @@
 #include "build.h"
 #include "experiments/random_model.h"
 #include "formats/ffn_two_part.h"
-#include "formats/plan.h"
-#include "formats/stats.h"
+#include "kit/plan.h"
+#include "kit/stats.h"
 #include "quant/quant.h"
 #include "test.h"
 

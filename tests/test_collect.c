@@ -1,9 +1,10 @@
 /* test_collect.c - collect against a plain accumulation of what the taps show; parts, resumption, threads, refusals. */
 #include "build.h"
+#include "text/tokenizers.h"
 #include "engine.h"
 #include "experiments/stock.h"
-#include "formats/imatrix.h"
-#include "formats/stats.h"
+#include "kit/imatrix.h"
+#include "kit/stats.h"
 #include "prune/column_sums.h"
 #include "test.h"
 
@@ -163,7 +164,8 @@ static bool accumulate(dw_stats *s, const char *model, const char *const *texts,
     int n_mix[MOST_LAYERS];
     dw_model *m = dw_model_open(model, &err);
     dw_pool *pool = dw_pool_new(2, &err);
-    if (!CHECK(m && pool && !dw_model_need_tokenizer(m, &err), "%s", err.text)) return false;
+    dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
+    if (!CHECK(pool && tok, "%s", err.text)) return false;
     const dw_hparams *hp = dw_model_hparams(m);
     for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
     const dw_session_options options = {.pool = pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_ctx};
@@ -173,12 +175,12 @@ static bool accumulate(dw_stats *s, const char *model, const char *const *texts,
     dw_session_set_tap(session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = add_plainly, .ctx = &p});
     uint8_t *out = malloc((size_t)n_ctx);
     memset(out, 1, (size_t)n_ctx);
-    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(m));
+    const dw_vocab *v = dw_tokenizer_vocab(tok);
     for (int t = 0; t < n_text && ok; t++) {
         size_t size, n;
         int32_t *token;
         char *text = dw_read_file(texts[t], 1 << 24, &size, &err);
-        ok = CHECK(text && !dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= 2 * (size_t)n_ctx, "%s", err.text);
+        ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= 2 * (size_t)n_ctx, "%s", err.text);
         p.text = (size_t)t;
         for (int w = 0; w < 2 && ok; w++) {
             dw_session_rewind(session, 0, 0);
@@ -188,6 +190,7 @@ static bool accumulate(dw_stats *s, const char *model, const char *const *texts,
         free(text), free(token);
     }
     free(out), free(p.before);
+    dw_tokenizer_free(tok);
     dw_session_free(session), dw_pool_free(pool), dw_model_close(m);
     dw_stats_total(s);
     return ok;

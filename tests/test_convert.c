@@ -1,5 +1,6 @@
 /* test_convert.c - checkpoint folders, made here with known weights, against the GGUF files that convert makes of them. */
 #include "build.h"
+#include "kit/safetensors.h"
 #include "engine.h"
 #include "test.h"
 
@@ -383,6 +384,36 @@ static void refusals(void) {
     check_refusal(&f, "config.json");
 }
 
+/* What convert accepts, the engine opens; what the engine would refuse, convert refuses by name. */
+static void same_bounds(void) {
+    folder f;
+    begin(&f, "bounds", "BF16", 12);
+    add_layers(&f, false);
+    write_weights(&f);
+    const struct { const char *eps, *more, *words; } cases[] = { // words NULL: accepted
+        {"1e-38", "", NULL}, {"1", "", NULL}, {"1e-6", ",\"rope_theta\":3e38", NULL},
+        {"1e308", "", "rms_norm_eps"}, {"1.5", "", "rms_norm_eps"}, {"0", "", "rms_norm_eps"}, {"1e-60", "", "rms_norm_eps"}, {"null", "", "rms_norm_eps"},
+        {"1e-6", ",\"rope_theta\":1e308", "rope_theta"}, {"1e-6", ",\"rope_theta\":1e-60", "rope_theta"},
+        {"1e-6", ",\"head_dim\":15", "15 values"}, {"1e-6", ",\"head_dim\":8192", "head_dim"},
+        {"1e-6", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e308}", "factor"},
+        {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1e-30,\"attention_factor\":1.0}", "attention_factor"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":%d,\"num_hidden_layers\":%d,\"intermediate_size\":%d,"
+                 "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,\"max_position_embeddings\":256,\"rms_norm_eps\":%s%s}",
+                 E, LAYERS, F, H, KV, V, cases[i].eps, cases[i].more);
+        write_text(&f, "config.json", text);
+        if (cases[i].words) {
+            check_refusal(&f, cases[i].words);
+        } else if (convert(&f, "")) {
+            dw_err err = {0};
+            dw_model *m = dw_model_open(out_path(&f), &err);
+            CHECK(m, "case %zu: %s", i, err.text);
+            dw_model_close(m);
+        }
+    }
+}
+
 static void unknown_tensor(void) {
     folder f;
     begin(&f, "unknown", "BF16", 9);
@@ -432,6 +463,7 @@ static const test_case cases[] = {
     {"MLX groups of 6 and 8 bits go through 16 bits", mlx_through_16_bits},
     {"MLX scales that F16 cannot hold are noticed and said", mlx_tiny_scales},
     {"what cannot be carried is refused by name, in one line", refusals},
+    {"convert and the engine have the same bounds of numbers", same_bounds},
     {"a tensor that nobody uses is refused by name", unknown_tensor},
     {"a tied head is left out", tied_head},
     {"the lineage can be run again and verified", lineage_stands},

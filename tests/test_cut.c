@@ -1,8 +1,9 @@
 /* test_cut.c - cutting: what stays is the parent's, bit for bit, and computes what the parent computes with a list. */
 #include "build.h"
+#include "kit/safetensors.h"
 #include "engine.h"
 #include "experiments/stock.h"
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "test.h"
 
 #include <math.h>

@@ -1,7 +1,8 @@
 /* test_gate.c - thresholds against what the taps show, transposed copies against down, marks, loss, refusals. */
 #include "build.h"
+#include "text/tokenizers.h"
 #include "engine.h"
-#include "experiments/windows.h"
+#include "measure/windows.h"
 #include "formats/ffn_gated.h"
 #include "model/model.h"
 #include "predict/down_t.h"
@@ -180,20 +181,22 @@ static bool count_plainly(const char *model, const char *gated, watch *w) {
     dw_model *m = dw_model_open(model, &err), *g = dw_model_open(gated, &err);
     dw_pool *pool = dw_pool_new(2, &err);
     dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX}, &err) : NULL;
-    if (!CHECK(g && s && !dw_model_need_tokenizer(m, &err), "%s", err.text)) return false;
+    dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
+    if (!CHECK(g && s && tok, "%s", err.text)) return false;
     w->gated = g;
     dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_open, .ctx = w});
     size_t size, n;
     int32_t *token = NULL;
     char *text = dw_read_file(a_text(), 1 << 24, &size, &err);
-    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(m));
-    bool ok = CHECK(text && !dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= N_WINDOWS * N_CTX, "%s", err.text);
+    const dw_vocab *v = dw_tokenizer_vocab(tok);
+    bool ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= N_WINDOWS * N_CTX, "%s", err.text);
     for (int i = 0; i < N_WINDOWS && ok; i++) {
         dw_session_rewind(s, 0, 0);
         if (v->add_bos) token[i * N_CTX] = v->bos;
         ok = CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N_CTX, .token = token + i * N_CTX}, &err), "%s", err.text);
     }
     free(text), free(token);
+    dw_tokenizer_free(tok);
     dw_session_free(s), dw_pool_free(pool), dw_model_close(m);
     return ok;
 }
@@ -434,12 +437,13 @@ static double count_coverage(const char *gated, const char *text_path) {
     int32_t *token = NULL;
     exp_windows windows = {0};
     char *text = dw_read_file(text_path, 1 << 24, &size, &err);
-    if (!CHECK(s && text && !dw_model_need_tokenizer(m, &err) && !dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &token, &n, &err) &&
+    dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
+    if (!CHECK(s && text && tok && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) &&
                    !exp_windows_make(&windows, exp_protocol_find("llama"), n, N_CTX, 1, N_WINDOWS, "text", &err), "%s", err.text))
         return NAN;
     w.gated = m;
     dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_open, .ctx = &w});
-    const dw_vocab *v = dw_tokenizer_vocab(dw_model_tokenizer(m));
+    const dw_vocab *v = dw_tokenizer_vocab(tok);
     for (size_t i = 0; i < windows.n; i++) {
         int32_t *first = token + windows.window[i].start;
         if (v->add_bos) *first = v->bos;
@@ -449,6 +453,7 @@ static double count_coverage(const char *gated, const char *text_path) {
     double open = 0, all = 0;
     for (int l = 0; l < m->net.hp.n_layer; l++) open += (double)w.layer[l].open, all += (double)w.layer[l].n;
     exp_windows_release(&windows);
+    dw_tokenizer_free(tok);
     free(text), free(token);
     dw_session_free(s), dw_pool_free(pool), dw_model_close(m);
     return open / all;

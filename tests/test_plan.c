@@ -1,6 +1,6 @@
 /* test_plan.c - plans: what is written is read, and every bad line costs one sentence that names it. */
 #include "build.h"
-#include "formats/plan.h"
+#include "kit/plan.h"
 #include "test.h"
 
 #include <stdlib.h>

@@ -2,12 +2,12 @@
 #include "build.h"
 #include "engine.h"
 #include "experiments/random_model.h"
-#include "formats/plan.h"
-#include "formats/stats.h"
+#include "kit/plan.h"
+#include "kit/stats.h"
 #include "prune/agreement.h"
-#include "prune/metrics.h"
+#include "kit/metrics.h"
 #include "test.h"
-#include "tool.h"
+#include "kit/tsv.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -129,7 +129,7 @@ static void dead_first(void) {
     REQUIRE(g, "%s", err.text);
     const dw_kv *dead = dw_gguf_find(g, "deadwood.synth.dead");
     REQUIRE(dead && dead->count == 2 * 4 * 32);
-    for (const prune_metric *m = prune_metrics; m->name; m++) {
+    for (const kit_metric *m = kit_metrics; m->name; m++) {
         char options[128];
         snprintf(options, sizeof options, "--metric %s --rate 0.25 --multiple 1", m->name);
         dw_plan p;
@@ -152,7 +152,7 @@ static void formulas(void) {
     dw_model *m = dw_model_open(path, &err);
     dw_pool *pool = dw_pool_new(2, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
-    prune_scorer scorer = {.model = m, .stats = &s, .group = 32, .pool = pool};
+    kit_scorer scorer = {.model = m, .stats = &s, .group = 32, .pool = pool};
     const dw_tensor *t[3] = {dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_gate.weight"), dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_up.weight"),
                              dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_down.weight")};
     static float w[3][64 * 128];
@@ -172,16 +172,16 @@ static void formulas(void) {
         for (int i = 0; i < 7; i++) expected[i][j / 32] += score[i];
     }
     double *score[4];
-    for (int i = 0; prune_metrics[i].name; i++) {
-        REQUIRE(!prune_score(&scorer, &prune_metrics[i], score, &err), "%s", err.text);
-        for (int g = 0; g < 4 && strcmp(prune_metrics[i].name, "random"); g++)
-            CHECK(fabs(score[1][g] - expected[i][g]) <= 1e-9 * expected[i][g], "%s: %.12g, expected %.12g", prune_metrics[i].name, score[1][g], expected[i][g]);
+    for (int i = 0; kit_metrics[i].name; i++) {
+        REQUIRE(!kit_score(&scorer, &kit_metrics[i], score, &err), "%s", err.text);
+        for (int g = 0; g < 4 && strcmp(kit_metrics[i].name, "random"); g++)
+            CHECK(fabs(score[1][g] - expected[i][g]) <= 1e-9 * expected[i][g], "%s: %.12g, expected %.12g", kit_metrics[i].name, score[1][g], expected[i][g]);
         for (int l = 0; l < 4; l++) free(score[l]);
     }
     s.layer[2].sum_abs[5] = NAN;
-    CHECK(prune_score(&scorer, &prune_metrics[0], score, &err));
+    CHECK(kit_score(&scorer, &kit_metrics[0], score, &err));
     check_sentence(&err, "layer 2: neuron 5 has the activation score nan", "NaN");
-    prune_scorer_release(&scorer);
+    kit_scorer_release(&scorer);
     dw_stats_release(&s);
     dw_pool_free(pool);
     dw_model_close(m);
@@ -269,9 +269,9 @@ static void global(void) {
     dw_model *m = dw_model_open(path, &err);
     dw_pool *pool = dw_pool_new(1, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
-    prune_scorer scorer = {.model = m, .stats = &s, .group = 1, .pool = pool};
+    kit_scorer scorer = {.model = m, .stats = &s, .group = 1, .pool = pool};
     double *score[4], largest_gone = 0, least_kept = INFINITY;
-    REQUIRE(!prune_score(&scorer, prune_metric_find("energy"), score, &err), "%s", err.text);
+    REQUIRE(!kit_score(&scorer, kit_metric_find("energy"), score, &err), "%s", err.text);
     int n_kept = 0;
     for (int l = 0; l < 4; l++) {
         n_kept += p.layer[l].n_keep;
@@ -288,7 +288,7 @@ static void global(void) {
     REQUIRE(rank(&p, path, "--metric flap --rate 0.9 --group 32 --allocate global"));
     for (int l = 0; l < 4; l++) CHECK(p.layer[l].n_keep >= 32 && p.layer[l].n_keep % 32 == 0);
     dw_plan_release(&p);
-    prune_scorer_release(&scorer);
+    kit_scorer_release(&scorer);
     dw_stats_release(&s);
     dw_pool_free(pool);
     dw_model_close(m);
@@ -397,14 +397,15 @@ static void seeds(void) {
 static const struct figure {
     const char *options;
     double perplexity;
+    bool is_quick; // measured without DW_SLOW, too
 } figures[] = {
-    {"--metric activation --group 64 --rate 0.2", 30.314},      {"--metric activation --group 64 --rate 0.25", 43.508},
+    {"--metric activation --group 64 --rate 0.2", 30.314, true},    {"--metric activation --group 64 --rate 0.25", 43.508},
     {"--metric activation --group 64 --rate 0.5", 626.1},       {"--metric activation-max --group 64 --rate 0.2", 29.410},
     {"--metric activation-max --group 64 --rate 0.25", 41.787}, {"--metric activation-max --group 64 --rate 0.5", 636.5},
     {"--metric energy --group 64 --rate 0.2", 30.251},          {"--metric energy --group 64 --rate 0.25", 42.076},
     {"--metric energy --group 64 --rate 0.5", 526.7},           {"--metric activation --multiple 1 --rate 0.2", 24.174},
     {"--metric activation --multiple 1 --rate 0.3", 32.599},    {"--metric activation --multiple 1 --rate 0.5", 103.15},
-    {"--metric energy --multiple 1 --rate 0.2", 24.742},        {"--metric energy --multiple 1 --rate 0.3", 34.891},
+    {"--metric energy --multiple 1 --rate 0.2", 24.742},        {"--metric energy --multiple 1 --rate 0.3", 34.891, true},
     {"--metric energy --multiple 1 --rate 0.5", 117.56},        {"--metric flap --multiple 1 --rate 0.2", 24.749},
     {"--metric flap --multiple 1 --rate 0.3", 35.219},          {"--metric flap --multiple 1 --rate 0.5", 119.61},
 };
@@ -424,7 +425,6 @@ static double perplexity(const char *model, const char *texts) {
 }
 
 static void independent(void) {
-    if (!test_slow()) SKIP("takes 10 minutes; set DW_SLOW");
     const char *shared = test_shared();
     if (!shared) SKIP("the shared material is not there");
     if (test_run("deadwood-collect --version")) SKIP("there is no deadwood-collect");
@@ -438,6 +438,7 @@ static void independent(void) {
     REQUIRE(!test_run("deadwood-convert %s/reference-model/mini -o %s -q", shared, model), "%s", test_run_output());
     REQUIRE(!test_run("deadwood-collect -m %s -f %s --windows 24 --text-windows 6 -o %s -q", model, calib, stats), "%s", test_run_output());
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
+        if (!figures[i].is_quick && !test_slow()) continue; // all of them take 10 minutes
         REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats, plan, figures[i].options), "%s", test_run_output());
         REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", model, plan, small), "%s", test_run_output());
         const double ppl = perplexity(small, eval);

@@ -3,6 +3,9 @@
  *
  * In a normal run two windows a domain of mini; with DW_SLOW all of them, and base. */
 #include "model/model.h"
+#include "text/tokenizers.h"
+#include "text/json.h"
+#include "kit/safetensors.h"
 #include "test.h"
 
 #include <jansson.h>
@@ -14,6 +17,7 @@
 typedef struct run { // a model open for one backend
     dw_pool *pool;
     dw_model *model;
+    dw_tokenizer *tok;
     dw_session *session;
 } run;
 
@@ -32,7 +36,8 @@ static bool run_open(run *r, const char *gguf, const char *backend, int n_ctx, i
     dw_err err = {0};
     r->pool = dw_pool_new(0, &err);
     r->model = dw_model_open(gguf, &err);
-    if (r->model && dw_model_need_tokenizer(r->model, &err)) return CHECK(false, "%s", err.text);
+    r->tok = r->model ? dw_tokenizer_open(dw_model_gguf(r->model), &err) : NULL;
+    if (r->model && !r->tok) return CHECK(false, "%s", err.text);
     if (r->model && frequencies) round_frequencies(r->model, frequencies);
     const dw_session_options o = {.pool = r->pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_batch, .kv = DW_KV_CACHE_F32, .exact = true};
     r->session = r->model ? dw_session_new(r->model, &o, &err) : NULL;
@@ -41,6 +46,7 @@ static bool run_open(run *r, const char *gguf, const char *backend, int n_ctx, i
 
 static void run_close(run *r) {
     dw_session_free(r->session);
+    dw_tokenizer_free(r->tok);
     dw_model_close(r->model);
     dw_pool_free(r->pool);
 }
@@ -90,7 +96,7 @@ static void check_domain(run *r, const char *name, const json_t *domain, int n_w
     snprintf(path, sizeof path, "%s/reference-model/%s", test_shared(), json_string_value(json_object_get(domain, "file")));
     char *text = dw_read_file(path, 64 << 20, &size, &err);
     REQUIRE(text, "%s", err.text);
-    REQUIRE(!dw_tokenize(dw_model_tokenizer(r->model), text, size, 0, &ids, &n, &err), "%s", err.text);
+    REQUIRE(!dw_tokenize(r->tok, text, size, 0, &ids, &n, &err), "%s", err.text);
     free(text);
     dw_sha256 h;
     uint8_t digest[32];
@@ -197,7 +203,7 @@ static void check_ids(run *r, const char *name, size_t prompt, const json_t *row
     const json_t *ids = json_object_get(row, "ids");
     int32_t *mine;
     size_t n;
-    REQUIRE(!dw_tokenize(dw_model_tokenizer(r->model), text, strlen(text), DW_ADD_SPECIAL | DW_PARSE_SPECIAL, &mine, &n, &err), "%s", err.text);
+    REQUIRE(!dw_tokenize(r->tok, text, strlen(text), DW_ADD_SPECIAL | DW_PARSE_SPECIAL, &mine, &n, &err), "%s", err.text);
     CHECK(n == json_array_size(ids), "%s: prompt %zu: %zu ids, expected %zu", name, prompt, n, json_array_size(ids));
     for (size_t i = 0; i < n && i < json_array_size(ids); i++)
         if (!CHECK(mine[i] == json_integer_value(json_array_get(ids, i)), "%s: prompt %zu: id %zu", name, prompt, i)) break;

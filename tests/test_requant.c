@@ -6,7 +6,8 @@
 #include "experiments/stock.h"
 #include "quant/quant.h"
 #include "test.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/tsv.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -555,12 +556,12 @@ static void eighty_layers(void) {
  * far from it ours may be (K types: stock rounds activations to 8 bits).  Importances weigh the last step: the known figure
  * of Q4_0 over which Q2_K came is that of the plain one (weighed as well, the pair has 29.378). */
 static void known_perplexities(void) {
-    static const struct { const char *how, *again; double ppl, below, above; bool is_weighed; } row[] = {
+    static const struct { const char *how, *again; double ppl, below, above; bool is_weighed, is_quick; } row[] = {
         {"--mixture Q8_0", NULL, 16.876, 0.003, 0.003},    {"--mixture Q6_K", NULL, 16.927, 0.015, 0.005},
-        {"--mixture Q5_K_M", NULL, 17.101, 0.015, 0.005},  {"--mixture Q4_K_M", NULL, 17.489, 0.015, 0.005},
+        {"--mixture Q5_K_M", NULL, 17.101, 0.015, 0.005},  {"--mixture Q4_K_M", NULL, 17.489, 0.015, 0.005, .is_quick = true},
         {"--mixture Q4_0", NULL, 18.017, 0.003, 0.003},    {"--mixture Q3_K_M", NULL, 19.281, 0.015, 0.005},
         {"--mixture Q2_K", NULL, 31.913, 0.015, 0.005},    {"--mixture Q4_0", "--mixture Q2_K", 38.985, 0.015, 0.005},
-        {"--type affine4", NULL, 18.88, 0.003, 0.003},     {"--type affine2", NULL, 647.7, 0.02, 0.02},
+        {"--type affine4", NULL, 18.88, 0.003, 0.003},     {"--type affine2", NULL, 647.7, 0.02, 0.02, .is_quick = true},
         {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}, {"--type minmax4", NULL, 18.86, 0.003, 0.003},
         {"--type minmax3", NULL, 29.86, 0.003, 0.003},     {"--type minmax2", NULL, 1868, 0.02, 0.02},
         {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02},
@@ -569,12 +570,13 @@ static void known_perplexities(void) {
         {"--mixture Q4_0", "--mixture Q2_K", 29.977, 0.015, 0.005, true}};
     const char *shared = test_shared(), *from = test_file("a.gguf"), *middle = test_file("b.gguf"), *to = test_file("c.gguf");
     if (!shared) SKIP("the reference models are not there");
-    if (!test_slow()) SKIP("long: set DW_SLOW=1");
     REQUIRE(!test_run("deadwood-convert experiments/mini -o %s", from), "%s", test_run_output());
     const char *stats = test_file("stats.h5");
-    REQUIRE(!test_run("deadwood-collect -q -m %s -f %s/reference-model/text/calib/*.txt --windows 24 -o %s", from, shared, stats), "%s", test_run_output());
+    REQUIRE(!test_slow() || !test_run("deadwood-collect -q -m %s -f %s/reference-model/text/calib/*.txt --windows 24 -o %s", from, shared, stats), "%s",
+            test_run_output());
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const char *rows = test_file("rows.tsv"), *with = row[i].is_weighed ? "-s" : "", *what = row[i].is_weighed ? stats : "";
+        if (!row[i].is_quick && !test_slow()) continue;
         unlink(rows);
         const bool is_last = !row[i].again;
         REQUIRE(!test_run("deadwood-requant -m %s -o %s %s %s %s", from, is_last ? to : middle, row[i].how, is_last ? with : "", is_last ? what : ""), "%s",

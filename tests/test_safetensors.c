@@ -1,5 +1,7 @@
 /* test_safetensors.c - the safetensors and JSON readers: valid files, every truncation, holes and lies. */
 #include "formats/internal.h"
+#include "text/json.h"
+#include "kit/safetensors.h"
 #include "tests/build.h"
 #include "tests/test.h"
 

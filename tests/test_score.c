@@ -1,13 +1,15 @@
 /* test_score.c - the harness: protocols, statistics, distributions, the stored base, rows, and the program itself. */
 #include "build.h"
-#include "experiments/continuations.h"
-#include "experiments/evaluate.h"
+#include "measure/continuations.h"
+#include "measure/evaluate.h"
 #include "experiments/measures.h"
 #include "experiments/random_model.h"
 #include "experiments/speed.h"
-#include "experiments/statistics.h"
+#include "measure/statistics.h"
 #include "test.h"
-#include "tool.h"
+#include "kit/lineage.h"
+#include "kit/tsv.h"
+#include "text/json.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,6 +2,7 @@
  *
  * Needs stock's libraries ($DW_STOCK) and is skipped aloud without them. */
 #include "experiments/contest.h"
+#include "text/tokenizers.h"
 #include "experiments/random_model.h"
 #include "quant/quant.h"
 #include "test.h"
@@ -116,14 +117,15 @@ typedef struct windows { // of all texts, one behind the other
 /* The first `most` windows of each text, as the model's own tokenizer makes them. */
 static int take_windows(windows *all, const char *path, int most, dw_err *err) {
     dw_model *m = dw_model_open(path, err);
-    int rc = m ? dw_model_need_tokenizer(m, err) : -1;
+    dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), err) : NULL;
+    int rc = tok ? 0 : -1;
     for (size_t i = 0; !rc && i < sizeof texts / sizeof *texts; i++) {
         char name[64];
         size_t size, n_ids = 0;
         int32_t *ids = NULL;
         snprintf(name, sizeof name, "experiments/texts/eval/%s.txt", texts[i]);
         char *text = dw_read_file(name, 1 << 20, &size, err);
-        rc = text ? dw_tokenize(dw_model_tokenizer(m), text, size, DW_ADD_SPECIAL, &ids, &n_ids, err) : -1;
+        rc = text ? dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &ids, &n_ids, err) : -1;
         const int n = (int)(n_ids / N_CTX) < most ? (int)(n_ids / N_CTX) : most;
         all->ids = realloc(all->ids, (size_t)(all->n + n) * N_CTX * sizeof *ids);
         if (n) memcpy(all->ids + (size_t)all->n * N_CTX, ids, (size_t)n * N_CTX * sizeof *ids);
@@ -131,6 +133,7 @@ static int take_windows(windows *all, const char *path, int most, dw_err *err) {
         free(ids);
         free(text);
     }
+    dw_tokenizer_free(tok);
     dw_model_close(m);
     return rc;
 }

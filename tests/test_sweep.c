@@ -5,7 +5,7 @@
 #include "experiments/children.h"
 #include "experiments/judge.h"
 #include "test.h"
-#include "tool.h"
+#include "kit/tsv.h"
 
 #include <signal.h>
 #include <stdlib.h>

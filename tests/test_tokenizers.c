@@ -1,6 +1,8 @@
 /* test_tokenizers.c - text to ids and back, against reference ids, conformance files and bad input. */
 #include "test.h"
-#include "tokenizers/internal.h"
+#include "text/tokenizers.h"
+#include "text/json.h"
+#include "text/internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>

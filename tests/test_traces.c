@@ -1,9 +1,10 @@
 /* test_traces.c - traces.h5: round trips, what is refused, h5py; and trace against what the taps show. */
 #include "build.h"
+#include "text/tokenizers.h"
 #include "model/model.h"
 #include "planted_gate.h"
 #include "predict/journal.h"
-#include "predict/traces.h"
+#include "kit/traces.h"
 #include "test.h"
 
 #include <math.h>
@@ -374,14 +375,15 @@ static void watch_windows(watch *w, dw_model *m, const char *const *text, int n_
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(1, &err);
     dw_session *s = dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = n_ctx, .n_batch = 512, .select = DW_SELECT_DENSE}, &err);
-    REQUIRE(s && !dw_model_need_tokenizer(m, &err), "%s", err.text);
-    const dw_vocab *vocab = dw_tokenizer_vocab(dw_model_tokenizer(m));
+    dw_tokenizer *tok = dw_tokenizer_open(dw_model_gguf(m), &err);
+    REQUIRE(s && tok, "%s", err.text);
+    const dw_vocab *vocab = dw_tokenizer_vocab(tok);
     dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_IN | 1u << DW_TAP_FFN_GATE | 1u << DW_TAP_FFN_NEURON, .ctx = w, .fn = look});
     for (size_t i = 0; i < w->t->n_text; i++) {
         size_t size, n;
         int32_t *token;
         char *bytes = dw_read_file(text[i], 1 << 20, &size, &err);
-        REQUIRE(bytes && !dw_tokenize(dw_model_tokenizer(m), bytes, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text);
+        REQUIRE(bytes && !dw_tokenize(tok, bytes, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text);
         for (int k = 0; k < w->t->text[i].n_windows; k++, w->row += (size_t)(n_ctx - w->skip)) {
             int32_t *window = token + (w->t->text[i].first_window - 1 + k) * n_ctx;
             if (vocab->add_bos) window[0] = vocab->bos;
@@ -390,6 +392,7 @@ static void watch_windows(watch *w, dw_model *m, const char *const *text, int n_
         }
         free(token), free(bytes);
     }
+    dw_tokenizer_free(tok);
     dw_session_free(s);
     dw_pool_free(pool);
 }

@@ -1,5 +1,6 @@
 /* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and figures. */
 #include "build.h"
+#include "text/tokenizers.h"
 #include "model/model.h"
 #include "planted_gate.h"
 #include "predict/learn.h"
@@ -444,9 +445,10 @@ static void engine_decides(void) {
     int32_t *token;
     RUN("deadwood-train -q -m %s -x %s -o %s --epochs 2 --rank 16 --recall 0.9", gated(), traced(), test_file("e.gguf"));
     dw_model *m = dw_model_open(test_file("e.gguf"), &err);
-    REQUIRE(m && !traces_open(&t, traced(), &err) && !dw_model_need_tokenizer(m, &err), "%s", err.text);
+    dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
+    REQUIRE(tok && !traces_open(&t, traced(), &err), "%s", err.text);
     char *bytes = dw_read_file(planted_text("one.txt", 3000, 1), 1 << 20, &size, &err);
-    REQUIRE(bytes && !dw_tokenize(dw_model_tokenizer(m), bytes, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text);
+    REQUIRE(bytes && !dw_tokenize(tok, bytes, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text);
     dw_pool *pool = dw_pool_new(1, &err);
     dw_session *s = dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = CTX, .select = DW_SELECT_FUSED}, &err);
     REQUIRE(s && !dw_session_eval(s, &(dw_batch){.n_tokens = CTX, .token = token}, &err), "%s", err.text);
@@ -463,7 +465,7 @@ static void engine_decides(void) {
     const dw_coverage c = dw_session_coverage(s, 0);
     CHECK(c.n_tokens == CTX && fabs((double)c.n_open - (double)n_open) <= 0.002 * CTX * PLANTED_FF, "%llu open in the engine, %llu counted", (unsigned long long)c.n_open,
           (unsigned long long)n_open);
-    dw_session_free(s), dw_pool_free(pool), traces_release(&t), dw_model_close(m);
+    dw_session_free(s), dw_pool_free(pool), traces_release(&t), dw_tokenizer_free(tok), dw_model_close(m);
     free(bytes), free(token);
 }
 

@@ -1,5 +1,6 @@
 /* tokenize.c - use a vocabulary of unknown origin in every way there is. */
 #include "tests/tokenize.h"
+#include "text/tokenizers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef TEST_TOKENIZE_H
 #define TEST_TOKENIZE_H
 
-#include "tokenizers/tokenizers.h"
+#include "text/tokenizers.h"
 
 /* Tokenizes a few texts and every token's own text, turns ids into text again, and releases the vocabulary.
  * Aborts where an id is out of range. */

@@ -1,4 +1,4 @@
-/* formats.h - model files: GGUF and safetensors, read and written.
+/* formats.h - model files (GGUF), read and written.
  *
  * A reader maps the file, checks every count, offset, type and product against the bytes that are there, and only
  * then allocates; after a successful open every view it hands out lies inside the map.  Views are borrowed until
@@ -8,8 +8,7 @@
  *   "GGUF" u32 version  i64 n_tensors  i64 n_kv
  *   n_kv      x { string key, i32 type, value }
  *   n_tensors x { string name, u32 n_dims, i64 ne[n_dims], i32 type, u64 offset }
- *   padding to general.alignment (32), then data; offset_i is the running padded sum, without gaps.
- * Safetensors: u64 N, N bytes of JSON {name: {dtype, shape, data_offsets}}, data without holes. */
+ *   padding to general.alignment (32), then data; offset_i is the running padded sum, without gaps. */
 #ifndef DW_FORMATS_H
 #define DW_FORMATS_H
 
@@ -35,6 +34,8 @@ typedef struct dw_tensor {
 
 static inline size_t dw_tensor_row_bytes(const dw_tensor *t) { return dw_qtype_row_bytes(t->type, t->ne[0]); }
 static inline size_t dw_tensor_n_values(const dw_tensor *t) { return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3]; }
+
+enum { DW_MAX_LAYERS = 512 }; // of a model; llama.cpp's limit too
 
 /* "blk.3.ffn_up.weight": 3, and *rest is "ffn_up.weight"; -1 for a tensor of no layer, *rest is the name.  rest may be NULL. */
 int dw_layer_of(const char *name, const char **rest);
@@ -107,47 +108,5 @@ int dw_gguf_begin(dw_gguf_writer *w, dw_err *err);
 int dw_gguf_write(dw_gguf_writer *w, const void *data, size_t n_bytes, dw_err *err); // pieces of any size
 int dw_gguf_commit(dw_gguf_writer *w, dw_err *err);
 void dw_gguf_writer_free(dw_gguf_writer *w);
-
-/* ---- safetensors --------------------------------------------------------------------------------- */
-
-typedef enum dw_st_dtype { DW_ST_F32, DW_ST_F16, DW_ST_BF16, DW_ST_U32, DW_ST_OTHER } dw_st_dtype;
-
-typedef struct dw_st_tensor {
-    const char *name;
-    dw_st_dtype dtype;
-    const char *dtype_name; // as the file says it
-    int n_dims;
-    size_t shape[4];        // [out, in]; missing dimensions are 1
-    const uint8_t *data;    // may be unaligned
-    size_t n_bytes;
-} dw_st_tensor;
-
-typedef struct dw_safetensors dw_safetensors;
-
-/* path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json and its shards. */
-dw_safetensors *dw_safetensors_open(const char *path, dw_err *err);
-void dw_safetensors_close(dw_safetensors *st);
-size_t dw_safetensors_n_files(const dw_safetensors *st);
-const char *dw_safetensors_file(const dw_safetensors *st, size_t i); // its name inside the folder
-size_t dw_safetensors_count(const dw_safetensors *st);
-const dw_st_tensor *dw_safetensors_tensor(const dw_safetensors *st, size_t i);
-const dw_st_tensor *dw_safetensors_find(const dw_safetensors *st, const char *name); // NULL: absent
-
-/* Writing, as with GGUF: new, add, begin, the data in the order of add, commit, free.  A failure inside add is kept and
- * reported by begin.  Names and shapes are the caller's to get right; dtype is not DW_ST_OTHER. */
-typedef struct dw_st_writer dw_st_writer;
-dw_st_writer *dw_st_writer_new(const char *path, dw_err *err);
-void dw_st_add_tensor(dw_st_writer *w, const char *name, dw_st_dtype dtype, int n_dims, const size_t *shape);
-int dw_st_begin(dw_st_writer *w, dw_err *err);
-int dw_st_write(dw_st_writer *w, const void *data, size_t n_bytes, dw_err *err); // pieces of any size
-int dw_st_commit(dw_st_writer *w, dw_err *err);
-void dw_st_writer_free(dw_st_writer *w);
-
-/* ---- JSON (jansson), so that one file decides on limits and messages ------------------------------ */
-
-struct json_t;
-/* Parses a whole file: duplicates and trailing bytes are refused.  json_decref() the result. */
-struct json_t *dw_json_load(const char *path, size_t max_bytes, dw_err *err);
-struct json_t *dw_json_parse(const char *text, size_t len, const char *what, dw_err *err);
 
 #endif

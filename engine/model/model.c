@@ -23,8 +23,6 @@ fail:
 
 void dw_model_close(dw_model *m) {
     if (!m) return;
-    dw_tokenizer_free(m->tokenizer);
-    dw_vocab_release(&m->vocab);
     free(m->net.layer);
     free(m->widths);
     free(m->rope_factors);
@@ -34,16 +32,6 @@ void dw_model_close(dw_model *m) {
 
 const dw_hparams *dw_model_hparams(const dw_model *m) { return &m->net.hp; }
 const dw_gguf *dw_model_gguf(const dw_model *m) { return m->gguf; }
-const dw_tokenizer *dw_model_tokenizer(const dw_model *m) { return m->tokenizer; }
-
-int dw_model_need_tokenizer(dw_model *m, dw_err *err) {
-    if (m->tokenizer) return 0;
-    if (dw_vocab_from_gguf(&m->vocab, m->gguf, err)) return -1;
-    if (m->vocab.n_token > (size_t)m->net.hp.n_vocab)
-        return dw_fail(err, "the vocabulary has %zu tokens, the embedding %d rows", m->vocab.n_token, m->net.hp.n_vocab);
-    m->tokenizer = dw_tokenizer_new(&m->vocab, err);
-    return m->tokenizer ? 0 : -1;
-}
 
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {
     if (!m->is_in_two_parts) return 0;

@@ -10,16 +10,16 @@ test "$(cat function row | wc -l)" -le 30
 awk 'FILENAME == "function" { text = text $0 "\n"; next } FILENAME == "row" { row = row $0 "\n"; next }
      /^\/\/ clang-format off/ && !table { printf "%s\n", text; table = 1 }
      table == 1 && /^    \{0\}\};/ { printf "%s", row; table = 2 }
-     { print } END { exit table != 2 }' function row "$ROOT/prune/metrics.c" >metrics.c
+     { print } END { exit table != 2 }' function row "$ROOT/engine/kit/metrics.c" >metrics.c
 
 packages=$(sed -n 's/^PKGS *:= *//p' "$ROOT/Makefile")
 cc -std=gnu11 -Wall -Wextra -Wshadow -Werror -I"$ROOT/engine" -I"$ROOT" -D_GNU_SOURCE $(pkg-config --cflags $packages) -c metrics.c
 objects=metrics.o
 for source in "$ROOT"/prune/*.c; do
-    case $source in */metrics.c) continue ;; */rank.c) ;; *) ! grep -q '^int main' "$source" || continue ;; esac
+    case $source in */rank.c) ;; *) ! grep -q '^int main' "$source" || continue ;; esac
     objects="$objects $BUILD/prune/$(basename "$source" .c).o"
 done
-cc $objects "$BUILD/libengine.a" $(pkg-config --libs $packages) -lm -lpthread -o deadwood-rank
+cc $objects "$BUILD/libmeasure.a" "$BUILD/libkit.a" "$BUILD/libtext.a" "$BUILD/libengine.a" $(pkg-config --libs $packages) -lm -lpthread -o deadwood-rank
 
 deadwood convert "$ROOT/experiments/mini" -o mini.gguf -q
 deadwood collect -m mini.gguf -f "$ROOT/experiments/texts/calib/english-1.txt" -c 128 --windows 2 -o stats.h5 -q

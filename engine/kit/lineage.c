@@ -1,0 +1,371 @@
+/* lineage.c - stamps into a model file how it came to be, and reads it back. */
+#include "kit/kit_own.h"
+#include "kit/lineage.h"
+#include "kit/plan.h"
+#include "kit/stats.h"
+#include "text/json.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024 };
+
+static const char key[] = "deadwood.lineage";
+
+struct lineage {
+    json_t *steps;                 // the parent's, as strings
+    json_t *step, *inputs, *texts; // the new one; inputs and texts are borrowed from it
+};
+
+static const char *base_name(const char *path) {
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--; // "mini/" keeps its name
+    while (n && path[n - 1] != '/') n--;
+    return path + n;
+}
+
+/* A string value of a path's base name, without a slash at its end. */
+static json_t *base_name_json(const char *path) {
+    const char *name = base_name(path);
+    const size_t n = strcspn(name, "/");
+    return json_stringn(name, n ? n : strlen(name));
+}
+
+static int fail_memory(dw_err *err) { return dw_fail(err, "out of memory: the lineage"); }
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+/* The steps of a file: 1 and *steps, 0 when it has none. */
+static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
+    *steps = dw_gguf_find(g, key);
+    if (!*steps) return 0;
+    if (!(*steps)->is_array || (*steps)->type != DW_KV_STR || (*steps)->count > MAX_STEPS)
+        return dw_fail(err, "'%s': %s is not an array of at most %d strings", dw_gguf_path(g), key, MAX_STEPS);
+    return (*steps)->count > 0;
+}
+
+static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
+    const dw_str s = steps->str[i];
+    json_t *step = dw_json_parse(s.ptr, s.len, key, err);
+    if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args")))
+        return step;
+    json_decref(step);
+    dw_fail(err, "%s: step %zu is not an object with tool and args", key, i + 1);
+    return NULL;
+}
+
+static const char *text_of(const json_t *object, const char *name) {
+    const char *text = json_string_value(json_object_get(object, name));
+    return text ? text : "";
+}
+
+int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),
+                   void *ctx, dw_err *err) {
+    const dw_kv *steps;
+    const int found = find_steps(g, &steps, err);
+    for (size_t i = 0; found > 0 && i < steps->count; i++) {
+        json_t *step = parse_step(steps, i, err), *input;
+        if (!step) return -1;
+        size_t k;
+        json_array_foreach(json_object_get(step, "inputs"), k, input)
+            fn(ctx, text_of(step, "tool"), text_of(input, "name"), text_of(input, "sha256"));
+        json_decref(step);
+    }
+    return found < 0 ? -1 : 0;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------- */
+
+/* The values of a row behind its name: "--type" "q8_0"; several: "--text" "a" "b"; with a dash: "--prompt=-x". */
+static int add_values(json_t *args, const opt_row *row) {
+    size_t n;
+    char **value = opt_values(row, &n);
+    const bool is_path = row->kind == OPT_PATH || row->flags & OPT_INPUT;
+    int rc = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool dashed = row->name && value[i][0] == '-';
+        if (dashed)
+            rc |= json_array_append_new(args, json_sprintf("--%s=%s", row->name, value[i]));
+        else if (row->name && !i)
+            rc |= json_array_append_new(args, json_sprintf("--%s", row->name));
+        if (!dashed && (row->kind != OPT_FLAG || !row->name))
+            rc |= json_array_append_new(args, is_path ? base_name_json(value[i]) : json_string(value[i]));
+        free(value[i]);
+    }
+    free(value);
+    return rc;
+}
+
+/* Positional arguments come first, where no option in front of them can swallow them. */
+static int add_args(json_t *args, const opt_row *rows) {
+    int rc = 0;
+    for (int named = 0; named < 2; named++)
+        for (const opt_row *row = rows; !opt_is_end(row); row++)
+            if (opt_is_value(row) && !(row->flags & OPT_NO_BYTE) && (row->name != NULL) == named)
+                rc |= add_values(args, row);
+    return rc;
+}
+
+static int copy_steps(lineage *l, const dw_gguf *parent, dw_err *err) {
+    const dw_kv *steps;
+    const int found = parent ? find_steps(parent, &steps, err) : 0;
+    for (size_t i = 0; found > 0 && i < steps->count; i++)
+        if (json_array_append_new(l->steps, json_stringn(steps->str[i].ptr, steps->str[i].len)))
+            return dw_fail(err, "'%s': %s: step %zu is no text", dw_gguf_path(parent), key, i + 1);
+    return found < 0 ? -1 : 0;
+}
+
+lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err) {
+    lineage *l = dw_alloc(1, sizeof *l, "the lineage", err);
+    if (!l) return NULL;
+    json_t *args = json_array();
+    *l = (lineage){json_array(), json_object(), json_array(), json_array()};
+    int rc = !l->steps;
+    rc |= json_object_set_new(l->step, "tool", json_string(program->name));
+    rc |= json_object_set_new(l->step, "version", json_string(DEADWOOD_VERSION));
+    if (args) rc |= add_args(args, program->rows);
+    rc |= json_object_set_new(l->step, "args", args);
+    if (parent) rc |= json_object_set_new(l->step, "parent", base_name_json(dw_gguf_path(parent)));
+    rc |= json_object_set_new(l->step, "inputs", l->inputs);
+    rc |= json_object_set_new(l->step, "texts", l->texts);
+    if (rc) fail_memory(err);
+    if (!rc && !copy_steps(l, parent, err)) return l;
+    lineage_free(l);
+    return NULL;
+}
+
+int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err) {
+    dw_map map;
+    if (dw_map_file(&map, path, err)) return -1;
+    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes",
+                              (json_int_t)map.size);
+    dw_unmap(&map);
+    return json_array_append_new(l->inputs, input) ? fail_memory(err) : 0;
+}
+
+int lineage_input(lineage *l, const char *path, dw_err *err) {
+    char hex[65];
+    return dw_sha256_file(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
+}
+
+int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {
+    json_t *facts = json_object_get(l->step, "facts");
+    if (!value || !*value) return 0;
+    if (!facts && json_object_set_new(l->step, "facts", facts = json_object())) return fail_memory(err);
+    return json_object_set_new(facts, name, json_string(value)) ? fail_memory(err) : 0;
+}
+
+/* 32 bits of 16 token ids: a multiplicative hash, then mixed (the finalizer of MurmurHash3). */
+static uint32_t block_hash(const int32_t *ids) {
+    uint64_t h = 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < BLOCK; i++) h = (h ^ (uint32_t)ids[i]) * 0x100000001b3u;
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
+    return (uint32_t)(h >> 32);
+}
+
+char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err) {
+    const size_t n_block = n / BLOCK;
+    char *blocks = dw_alloc(n_block * 8 + 1, 1, "the hashes of a text", err);
+    for (size_t i = 0; blocks && i < n_block; i++) snprintf(blocks + 8 * i, 9, "%08x", block_hash(ids + BLOCK * i));
+    return blocks;
+}
+
+int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err) {
+    json_t *text = json_pack("{s:o, s:s, s:I, s:s}", "name", base_name_json(name), "sha256", sha256, "tokens",
+                             (json_int_t)n, "blocks", blocks);
+    return json_array_append_new(l->texts, text) ? fail_memory(err) : 0;
+}
+
+int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
+    return 0;
+}
+
+int lineage_plan_texts(lineage *l, const dw_plan_text *text, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
+    return 0;
+}
+
+int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
+    const size_t n = json_array_size(l->steps);
+    /* json_dumps() loses pieces of the text when an allocation fails; a buffer of the right size needs none. */
+    const size_t n_last = json_dumpb(l->step, NULL, 0, JSON_COMPACT);
+    char *last = dw_alloc(n_last + 1, 1, "the lineage", err);
+    dw_str *steps = dw_alloc(n + 1, sizeof *steps, "the lineage", err);
+    const bool ok = last && steps && n_last && json_dumpb(l->step, last, n_last, JSON_COMPACT) == n_last;
+    if (ok) {
+        for (size_t i = 0; i < n; i++) {
+            const json_t *s = json_array_get(l->steps, i);
+            steps[i] = (dw_str){json_string_value(s), json_string_length(s)};
+        }
+        steps[n] = (dw_str){last, n_last};
+        dw_gguf_set_strs(w, key, steps, n + 1);
+    }
+    const int rc = ok ? 0 : fail_memory(err);
+    free(steps);
+    free(last);
+    return rc;
+}
+
+void lineage_free(lineage *l) {
+    if (!l) return;
+    json_decref(l->steps);
+    json_decref(l->step);
+    free(l);
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------- */
+
+/* Appends a word to a line, quoted for a shell; *line is replaced. */
+static void add_word(char **line, const char *word) {
+    char *quoted = opt_quoted(word);
+    const size_t used = *line ? strlen(*line) : 0, n = strlen(quoted);
+    *line = tool_need(realloc(*line, used + n + 2), "a command");
+    snprintf(*line + used, n + 2, "%s%s", used && (*line)[used - 1] != '\n' ? " " : "", quoted);
+    free(quoted);
+}
+
+char *lineage_arguments(const opt_program *program, dw_err *err) {
+    json_t *args = json_array(), *arg;
+    char *line = args && !add_args(args, program->rows) ? dw_strdup("", err) : NULL;
+    size_t i;
+    if (line) json_array_foreach(args, i, arg) add_word(&line, json_string_value(arg));
+    json_decref(args);
+    if (!line) fail_memory(err);
+    return line;
+}
+
+/* "deadwood TOOL positional.. -o OUTPUT --options.." */
+static void add_command(char **line, const json_t *step, const char *output) {
+    const json_t *args = json_object_get(step, "args");
+    const size_t n = json_array_size(args);
+    size_t i = 0;
+    const char *arg;
+    add_word(line, "deadwood");
+    add_word(line, text_of(step, "tool"));
+    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && strncmp(arg, "--", 2); i++)
+        add_word(line, arg);
+    add_word(line, "-o");
+    add_word(line, output);
+    for (; i < n; i++)
+        if ((arg = json_string_value(json_array_get(args, i)))) add_word(line, arg);
+    const size_t used = strlen(*line);
+    *line = tool_need(realloc(*line, used + 2), "a command");
+    strcpy(*line + used, "\n");
+}
+
+char *lineage_commands(const dw_gguf *g, dw_err *err) {
+    const dw_kv *steps;
+    if (find_steps(g, &steps, err) <= 0) return NULL;
+    char *lines = NULL;
+    for (size_t i = 0; i < steps->count; i++) {
+        json_t *step = parse_step(steps, i, err);
+        json_t *next = step && i + 1 < steps->count ? parse_step(steps, i + 1, err) : NULL;
+        if (step && (next || i + 1 == steps->count)) {
+            add_command(&lines, step, next ? text_of(next, "parent") : base_name(dw_gguf_path(g)));
+        } else {
+            free(lines);
+            lines = NULL;
+            i = steps->count;
+        }
+        json_decref(next);
+        json_decref(step);
+    }
+    return lines;
+}
+
+/* ---- leaks ------------------------------------------------------------------------------------------------ */
+
+typedef struct block {
+    uint32_t hash, index;
+} block;
+
+/* The evaluation text: the hash of the 16 tokens from each position on, n of them. */
+typedef struct windows {
+    uint32_t *hash;
+    size_t n;
+} windows;
+
+static int by_hash(const void *a, const void *b) {
+    const block *x = a, *y = b;
+    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* How many neighbouring blocks, from j on, the evaluation text holds from position p on. */
+static size_t run_length(const uint32_t *text, size_t n_block, size_t j, const windows *w, size_t p) {
+    size_t n = 0;
+    while (j + n < n_block && p + BLOCK * n < w->n && text[j + n] == w->hash[p + BLOCK * n]) n++;
+    return n;
+}
+
+/* Tokens of the first run that both share and that is long enough, 0 when there is none; -1 without memory. */
+static long shared_run(const char *blocks, const windows *w, dw_err *err) {
+    const size_t n_block = strlen(blocks) / 8;
+    if (n_block < LEAK_BLOCKS) return 0;
+    long run = -1;
+    uint32_t *text = dw_alloc(n_block, sizeof *text, "the hashes of a text", err); // in order
+    block *sorted = dw_alloc(n_block, sizeof *sorted, "the hashes of a text", err);
+    if (!text || !sorted) goto done;
+    for (size_t j = 0; j < n_block; j++) {
+        char digits[9] = "";
+        memcpy(digits, blocks + 8 * j, 8);
+        text[j] = (uint32_t)strtoul(digits, NULL, 16);
+        sorted[j] = (block){text[j], (uint32_t)j};
+    }
+    qsort(sorted, n_block, sizeof *sorted, by_hash);
+    run = 0;
+    for (size_t p = 0; p < w->n && !run; p++) {
+        size_t low = 0, high = n_block; // first block whose hash is not below
+        while (low < high) {
+            const size_t middle = low + (high - low) / 2;
+            if (sorted[middle].hash < w->hash[p])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        for (; low < n_block && sorted[low].hash == w->hash[p] && !run; low++) {
+            const size_t n = run_length(text, n_block, sorted[low].index, w, p);
+            if (n >= LEAK_BLOCKS) run = (long)(n * BLOCK);
+        }
+    }
+done:
+    free(text);
+    free(sorted);
+    return run;
+}
+
+/* Why the evaluation text is a leak of this calibration text, or NULL. */
+static char *leak_of(const json_t *text, const char *tool_name, const char *sha256, const windows *w, dw_err *err) {
+    const char *name = text_of(text, "name");
+    if (!strcmp(text_of(text, "sha256"), sha256))
+        return dw_format(err, "calibration text '%s' of step %s has the same hash", name, tool_name);
+    const long run = shared_run(text_of(text, "blocks"), w, err);
+    if (run <= 0) return NULL;
+    return dw_format(err, "calibration text '%s' of step %s shares a run of %ld tokens", name, tool_name, run);
+}
+
+char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err) {
+    const dw_kv *steps;
+    dw_err own = {0};
+    char *why = NULL;
+    windows w = {NULL, n >= BLOCK ? n - BLOCK + 1 : 0};
+    const int found = find_steps(g, &steps, &own);
+    if (found > 0) w.hash = dw_alloc(w.n + 1, sizeof *w.hash, "the hashes of a text", &own);
+    if (w.hash)
+        for (size_t p = 0; p < w.n; p++) w.hash[p] = block_hash(ids + p);
+    for (size_t i = 0; w.hash && i < steps->count && !why && !own.text[0]; i++) {
+        json_t *step = parse_step(steps, i, &own), *text;
+        size_t k;
+        json_array_foreach(json_object_get(step, "texts"), k, text) if (!why && !own.text[0])
+            why = leak_of(text, text_of(step, "tool"), sha256, &w, &own);
+        json_decref(step);
+    }
+    free(w.hash);
+    if (own.text[0]) dw_fail(err, "%s", own.text);
+    return why;
+}

@@ -1,0 +1,207 @@
+/* metrics.c - the metrics, and the sums over weights that some of them need. */
+#include "kit/metrics.h"
+
+#include "model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sums over all texts -------------------------------------------------------------------------------- */
+
+static double total_count(const kit_metric_view *v) {
+    double n = 0;
+    for (size_t t = 0; t < v->n_text; t++) n += (double)v->stats->count[t];
+    return n;
+}
+
+/* Sum over texts of neuron j's entry of a table (n_text, n_ff). */
+static double total(const kit_metric_view *v, const double *table, int j) {
+    double sum = 0;
+    for (size_t t = 0; t < v->n_text; t++) sum += table[t * (size_t)v->n_ff + (size_t)j];
+    return sum;
+}
+
+static double mean_square(const kit_metric_view *v, int j) { return total(v, v->stats->sum_square, j) / total_count(v); }
+
+static double variance(const kit_metric_view *v, int j) {
+    const double mean = total(v, v->stats->sum_a, j) / total_count(v);
+    const double difference = mean_square(v, j) - mean * mean;
+    return difference > 0 ? difference : 0; // rounding of a constant neuron
+}
+
+/* Mean |a_j| over the tokens of one text. */
+static double text_mean(const kit_metric_view *v, size_t t, int j) { return v->stats->sum_abs[t * (size_t)v->n_ff + (size_t)j] / (double)v->stats->count[t]; }
+
+/* ---- metrics -------------------------------------------------------------------------------------------- */
+
+static void activation(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) {
+        double sum = 0;
+        for (size_t t = 0; t < v->n_text; t++) sum += text_mean(v, t, j);
+        score[j] = sum / (double)v->n_text;
+    }
+}
+
+static void activation_max(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) {
+        score[j] = 0;
+        for (size_t t = 0; t < v->n_text; t++) score[j] = fmax(score[j], text_mean(v, t, j));
+    }
+}
+
+static void at_random(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) score[j] = dw_rng_uniform(v->rng);
+}
+
+static void weight(const kit_metric_view *v, double *score) {
+    const kit_slices *s = &v->slices;
+    for (int j = 0; j < v->n_ff; j++) score[j] = sqrt(s->gate_square[j] + s->up_square[j] + s->down_square[j]);
+}
+
+static void wanda(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) score[j] = sqrt(mean_square(v, j)) * v->slices.down_abs[j];
+}
+
+static void energy(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) score[j] = v->slices.down_square[j] * mean_square(v, j);
+}
+
+static void flap(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) score[j] = v->slices.down_square[j] * variance(v, j);
+}
+
+// clang-format off
+const kit_metric kit_metrics[] = {
+    /* name            function        stats  weights across */
+    {"activation",     activation,     true,  false, false, "mean over texts of mean |a_j|",                      "how active a neuron is; blind to its column of down"},
+    {"activation-max", activation_max, true,  false, false, "largest over texts of mean |a_j|",                   "little on all texts, so that one text is enough to stay"},
+    {"random",         at_random,      false, false, false, "uniform random numbers from --seed",                 "the control that every other must beat"},
+    {"weight",         weight,         false, true,  false, "||(gate_j, up_j, v_j)||",                            "norm of the three slices; no statistics"},
+    {"wanda",          wanda,          true,  true,  false, "sqrt(E[a_j^2]) sum_i |V_ij|",                        "Sun et al. 2023 (arXiv 2306.11695), summed over a column"},
+    {"energy",         energy,         true,  true,  true,  "||v_j||^2 E[a_j^2]",                                 "error of the layer's output when j alone is zeroed"},
+    {"flap",           flap,           true,  true,  true,  "||v_j||^2 Var(a_j)",                                 "An et al. 2023 (arXiv 2312.11983), without its bias"},
+    {0}};
+// clang-format on
+
+const kit_metric *kit_metric_find(const char *name) {
+    for (const kit_metric *m = kit_metrics; m->name; m++)
+        if (!strcmp(m->name, name)) return m;
+    return NULL;
+}
+
+/* ---- sums over weights ------------------------------------------------------------------------------------ */
+
+enum { PIECE = 256 }; // neurons of one task: whole blocks of every type
+
+typedef struct slice_job {
+    const dw_layer *w;
+    const kit_slices *s;
+    float *values; // a row of gate or up for each task
+} slice_job;
+
+static double row_square(const dw_tensor *t, int r, float *values) {
+    double sum = 0;
+    t->type->decode(t->data + (size_t)r * dw_tensor_row_bytes(t), values, t->ne[0]);
+    for (size_t i = 0; i < t->ne[0]; i++) sum += (double)values[i] * values[i];
+    return sum;
+}
+
+/* Sums of the neurons of one piece: their rows of gate and up, their columns of every row of down. */
+static void sum_piece(void *arg, size_t piece) {
+    const slice_job *job = arg;
+    const kit_slices *s = job->s;
+    const dw_tensor *down = &job->w->down;
+    float *row = job->values + piece * job->w->gate.ne[0], columns[PIECE];
+    const int first = (int)piece * PIECE, n = job->w->n_ff - first < PIECE ? job->w->n_ff - first : PIECE;
+    for (int j = first; j < first + n; j++) {
+        s->gate_square[j] = row_square(&job->w->gate, j, row);
+        s->up_square[j] = row_square(&job->w->up, j, row);
+    }
+    const size_t at = dw_qtype_row_bytes(down->type, (size_t)first);
+    for (size_t r = 0; r < down->ne[1]; r++) {
+        down->type->decode(down->data + r * dw_tensor_row_bytes(down) + at, columns, (size_t)n);
+        for (int j = 0; j < n; j++) {
+            s->down_square[first + j] += (double)columns[j] * columns[j];
+            s->down_abs[first + j] += fabs((double)columns[j]);
+        }
+    }
+}
+
+static int sum_slices(kit_slices *s, const dw_layer *w, dw_pool *pool, dw_err *err) {
+    const size_t n_ff = (size_t)w->n_ff, n_piece = (n_ff + PIECE - 1) / PIECE;
+    double *sums = dw_alloc(n_ff, 4 * sizeof *sums, "sums over weights", err);
+    float *values = dw_alloc(n_piece, w->gate.ne[0] * sizeof *values, "rows of weights", err);
+    if (sums) *s = (kit_slices){sums, sums + n_ff, sums + 2 * n_ff, sums + 3 * n_ff};
+    const bool ok = sums && values;
+    slice_job job = {w, s, values};
+    if (ok) dw_pool_each(pool, n_piece, sum_piece, &job);
+    free(values);
+    return ok ? 0 : -1;
+}
+
+static int need_slices(kit_scorer *s, dw_err *err) {
+    const dw_net *net = &s->model->net;
+    if (s->slices) return 0;
+    s->slices = dw_alloc((size_t)net->hp.n_layer, sizeof *s->slices, "sums over weights", err);
+    for (int l = 0; s->slices && l < net->hp.n_layer; l++)
+        if (sum_slices(&s->slices[l], &net->layer[l], s->pool, err)) return -1;
+    return s->slices ? 0 : -1;
+}
+
+void kit_scorer_release(kit_scorer *s) {
+    for (int l = 0; s->slices && l < s->model->net.hp.n_layer; l++) free(s->slices[l].gate_square);
+    free(s->slices);
+    s->slices = NULL;
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------- */
+
+static int check_stats(const kit_scorer *s, dw_err *err) {
+    const dw_hparams *hp = &s->model->net.hp;
+    return dw_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_stats_check_neurons(s->stats, err) ? -1 : 0;
+}
+
+/* Scores of one layer's neurons, added up in groups. */
+static double *score_layer(const kit_metric_view *v, const kit_metric *metric, int group, int l, dw_err *err) {
+    const int n_group = v->n_ff / group;
+    if (v->n_ff % group) {
+        dw_fail(err, "layer %d: %d neurons are no whole number of groups of %d; give a --group that divides them", l, v->n_ff, group);
+        return NULL;
+    }
+    double *neuron = dw_alloc((size_t)v->n_ff, sizeof *neuron, "scores", err);
+    double *sum = dw_alloc((size_t)n_group, sizeof *sum, "scores", err);
+    bool ok = neuron && sum;
+    if (ok) metric->score(v, neuron);
+    for (int j = 0; ok && j < v->n_ff; j++) {
+        if (!isfinite(neuron[j])) {
+            dw_fail(err, "layer %d: neuron %d has the %s score %g; its weights or statistics are damaged", l, j, metric->name, neuron[j]);
+            ok = false;
+        } else {
+            sum[j / group] += neuron[j];
+        }
+    }
+    free(neuron);
+    if (ok) return sum;
+    free(sum);
+    return NULL;
+}
+
+int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *err) {
+    const dw_hparams *hp = &s->model->net.hp;
+    dw_rng rng;
+    dw_rng_seed(&rng, s->seed);
+    memset(score, 0, (size_t)hp->n_layer * sizeof *score);
+    if ((metric->needs_stats && check_stats(s, err)) || (metric->needs_weights && need_slices(s, err))) return -1;
+    for (int l = 0; l < hp->n_layer; l++) {
+        kit_metric_view v = {.n_ff = hp->n_ff[l], .rng = &rng};
+        if (metric->needs_stats) v.stats = &s->stats->layer[l], v.n_text = s->stats->n_text;
+        if (metric->needs_weights) v.slices = s->slices[l];
+        score[l] = score_layer(&v, metric, s->group, l, err);
+        if (score[l]) continue;
+        for (int i = 0; i < l; i++) free(score[i]);
+        memset(score, 0, (size_t)hp->n_layer * sizeof *score);
+        return -1;
+    }
+    return 0;
+}

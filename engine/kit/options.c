@@ -1,0 +1,479 @@
+/* options.c - reads a command line by a program's table of options. */
+#include "kit/kit_own.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_ROWS = 128 };
+
+/* The command line that was read: its program, and which rows were given or have a default. */
+static const opt_program *parsed;
+static bool has_value[MAX_ROWS];
+
+/* ---- names ---------------------------------------------------------------------------------------------- */
+
+/* How a message calls a row: "--type", "DIR".  The text lives until the next call. */
+static const char *label(const opt_row *row) {
+    static char text[64];
+    snprintf(text, sizeof text, "%s%s", row->name ? "--" : "", row->name ? row->name : row->value);
+    return text;
+}
+
+/* Insertions, deletions, replacements and swaps of neighbours between two short words, in any case. */
+static int distance(const char *a, const char *b) {
+    enum { MAX = 32 };
+    const int n = (int)strlen(a), m = (int)strlen(b);
+    if (n > MAX || m > MAX) return MAX;
+    int d[MAX + 1][MAX + 1];
+    for (int i = 0; i <= n; i++) {
+        for (int j = 0; j <= m; j++) {
+            if (!i || !j) {
+                d[i][j] = i + j;
+                continue;
+            }
+            const bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
+            int best = d[i - 1][j - 1] + !same;
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+/* Keeps the nearer of two names; a name is near when a third of the word or less must change, or begins with it. */
+static void nearer(const char *word, const char *name, const char **best, int *best_distance) {
+    const size_t len = strlen(word);
+    const int d = len >= 3 && !strncasecmp(word, name, len) ? 1 : distance(word, name);
+    if (d < *best_distance && d <= 1 + (int)len / 3 && d < (int)len) {
+        *best = name;
+        *best_distance = d;
+    }
+}
+
+const char *opt_nearest(const char *word, const void *table, size_t row_size) {
+    const char *best = NULL, *name;
+    int best_distance = INT_MAX;
+    for (const char *row = table; memcpy(&name, row, sizeof name), name; row += row_size)
+        nearer(word, name, &best, &best_distance);
+    return best;
+}
+
+static int fail_unknown(const opt_program *program, const char *word, dw_err *err) {
+    const char *best = NULL;
+    int best_distance = INT_MAX;
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+        if (row->name) nearer(word, row->name, &best, &best_distance);
+    nearer(word, "help", &best, &best_distance);
+    nearer(word, "version", &best, &best_distance);
+    if (best) return dw_fail(err, "unknown option '--%s' (did you mean '--%s'?)", word, best);
+    return dw_fail(err, "unknown option '--%s'", word);
+}
+
+/* ---- values --------------------------------------------------------------------------------------------- */
+
+static bool is_within(const opt_row *row, double x) {
+    return (row->min == 0 && row->max == 0) || (x >= row->min && x <= row->max);
+}
+
+static int fail_range(const opt_row *row, const char *text, dw_err *err) {
+    if (isinf(row->max)) return dw_fail(err, "%s: '%s' is below %.15g", label(row), text, row->min);
+    return dw_fail(err, "%s: '%s' is not between %.15g and %.15g", label(row), text, row->min, row->max);
+}
+
+static int set_int(const opt_row *row, const char *text, dw_err *err) {
+    char *end;
+    errno = 0;
+    const long x = strtol(text, &end, 10);
+    if (end == text || *end) return dw_fail(err, "%s: '%s' is not a whole number", label(row), text);
+    if (errno || x < INT_MIN || x > INT_MAX) return dw_fail(err, "%s: '%s' is too large", label(row), text);
+    if (!is_within(row, (double)x)) return fail_range(row, text, err);
+    *(int *)row->target = (int)x;
+    return 0;
+}
+
+static int set_real(const opt_row *row, const char *text, dw_err *err) {
+    char *end;
+    const double x = strtod(text, &end);
+    if (end == text || *end || !isfinite(x)) return dw_fail(err, "%s: '%s' is not a number", label(row), text);
+    if (!is_within(row, x)) return fail_range(row, text, err);
+    *(double *)row->target = x;
+    return 0;
+}
+
+static int set_bytes(const opt_row *row, const char *text, dw_err *err) {
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    char *end;
+    const double x = strtod(text, &end);
+    while (*end == ' ') end++;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcasecmp(end, units[i].name) || end == text) continue;
+        const double bytes = x * units[i].bytes;
+        if (!(bytes >= 0 && bytes < 0x1p63)) return dw_fail(err, "%s: '%s' is not a possible size", label(row), text);
+        if (!is_within(row, bytes)) return fail_range(row, text, err);
+        *(size_t *)row->target = (size_t)(bytes + 0.5);
+        return 0;
+    }
+    return dw_fail(err, "%s: '%s' is not a size like 3300000000, 3.3GB or 512MiB", label(row), text);
+}
+
+/* "20" is 1-20; "21-60" counts both. */
+static int set_range(const opt_row *row, const char *text, dw_err *err) {
+    int first = 1, last = 0, used = 0;
+    const bool digit = isdigit((unsigned char)*text);
+    if (digit && sscanf(text, "%9d-%9d%n", &first, &last, &used) == 2 && used && !text[used]) {
+        if (first < 1) return dw_fail(err, "%s: '%s' begins below 1; ranges count from 1, as in 21-60", label(row), text);
+        if (last < first)
+            return dw_fail(err, "%s: '%s' is empty; ranges count from 1, as in 21-60", label(row), text);
+    } else {
+        used = 0;
+        first = 1;
+        if (!digit || sscanf(text, "%9d%n", &last, &used) != 1 || text[used] || last < 1)
+            return dw_fail(err, "%s: '%s' is not a range like 20 or 21-60", label(row), text);
+    }
+    *(opt_range *)row->target = (opt_range){first, last};
+    return 0;
+}
+
+void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name, const char *help), void *ctx) {
+    const char *name, *help = NULL, *at = row->choices;
+    for (size_t i = 0; memcpy(&name, at, sizeof name), name; at += row->choice_size) {
+        if (row->choice_help) memcpy(&help, at + row->choice_help, sizeof help);
+        fn(ctx, i++, name, help);
+    }
+}
+
+typedef struct choice_search {
+    const char *word, *found;
+    char names[320]; // "a, b, c" as far as there is room
+} choice_search;
+
+static void visit_choice(void *ctx, size_t i, const char *name, const char *help) {
+    (void)help;
+    choice_search *s = ctx;
+    if (!s->found && !strcasecmp(s->word, name)) s->found = name;
+    const size_t used = strlen(s->names);
+    snprintf(s->names + used, sizeof s->names - used, "%s%s", i ? ", " : "", name);
+}
+
+static int set_choice(const opt_row *row, const char *text, dw_err *err) {
+    choice_search s = {.word = text};
+    opt_each_choice(row, visit_choice, &s);
+    if (!s.found) return dw_fail(err, "%s: '%s' is none of %s", label(row), text, s.names);
+    *(const char **)row->target = s.found;
+    return 0;
+}
+
+static int add_text(const opt_row *row, const char *text) {
+    opt_list *list = row->target;
+    const char **item = tool_need(realloc(list->item, (list->n + 2) * sizeof *item), label(row)); // no usage error
+    item[list->n++] = text;
+    item[list->n] = NULL;
+    list->item = item;
+    return 0;
+}
+
+static int set_value(const opt_row *row, const char *text, dw_err *err) {
+    if (!row->name) return add_text(row, text);
+    switch (row->kind) {
+    case OPT_FLAG: *(bool *)row->target = true; return 0;
+    case OPT_INT: return set_int(row, text, err);
+    case OPT_REAL: return set_real(row, text, err);
+    case OPT_BYTES: return set_bytes(row, text, err);
+    case OPT_TEXT: *(const char **)row->target = text; return 0;
+    case OPT_PATH:
+        if (!*text) return dw_fail(err, "%s: the name is empty", label(row));
+        *(const char **)row->target = text;
+        return 0;
+    case OPT_CHOICE: return set_choice(row, text, err);
+    case OPT_TEXTS: return add_text(row, text);
+    case OPT_RANGE: return set_range(row, text, err);
+    case OPT_GROUP: break;
+    }
+    return dw_fail(err, "%s takes no value", label(row));
+}
+
+/* ---- the command line ----------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const opt_program *program;
+    char **next, **end; // arguments still to be read
+    dw_err *err;
+} reader;
+
+static int give(reader *r, const opt_row *row, const char *text) {
+    has_value[row - r->program->rows] = true;
+    return set_value(row, text, r->err);
+}
+
+/* True for an argument that is no option: a word, "-" alone, a negative number. */
+static bool is_word(const char *arg) {
+    return arg[0] != '-' || !arg[1] || isdigit((unsigned char)arg[1]) || arg[1] == '.';
+}
+
+/* Reads the values of an option that has none attached. */
+static int give_following(reader *r, const opt_row *row) {
+    if (r->next == r->end || !is_word(*r->next))
+        return dw_fail(r->err, "%s needs a value%s%s", label(row), row->value ? ": " : "",
+                       row->value ? row->value : "");
+    if (row->kind != OPT_TEXTS) return give(r, row, *r->next++);
+    while (r->next < r->end && is_word(*r->next))
+        if (give(r, row, *r->next++)) return -1;
+    return 0;
+}
+
+static int read_long(reader *r, const char *arg) {
+    static const char *const asked[] = {"help", "help-man", "version", "summary"};
+    const size_t len = strcspn(arg, "=");
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(arg, asked[i])) return OPT_ASKED_HELP + i;
+    for (const opt_row *row = r->program->rows; !opt_is_end(row); row++) {
+        if (!row->name || strncmp(arg, row->name, len) || row->name[len]) continue;
+        if (row->kind != OPT_FLAG) return arg[len] ? give(r, row, arg + len + 1) : give_following(r, row);
+        return arg[len] ? dw_fail(r->err, "%s takes no value", label(row)) : give(r, row, "");
+    }
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)(len < 60 ? len : 60), arg);
+    return fail_unknown(r->program, word, r->err);
+}
+
+static int read_letters(reader *r, const char *arg) {
+    for (; *arg; arg++) {
+        const opt_row *row = r->program->rows;
+        while (!opt_is_end(row) && row->letter != *arg) row++;
+        if (opt_is_end(row)) return *arg == 'h' ? OPT_ASKED_HELP : dw_fail(r->err, "unknown option '-%c'", *arg);
+        if (row->kind != OPT_FLAG) return arg[1] ? give(r, row, arg + 1 + (arg[1] == '=')) : give_following(r, row);
+        if (give(r, row, "")) return -1;
+    }
+    return OPT_DONE;
+}
+
+static int read_word(reader *r, const char *arg) {
+    for (const opt_row *row = r->program->rows; !opt_is_end(row); row++)
+        if (!row->name && opt_is_value(row)) return give(r, row, arg);
+    return dw_fail(r->err, "unexpected argument '%s'", arg);
+}
+
+/* Defaults, and what must be there. */
+static int complete(reader *r) {
+    for (const opt_row *row = r->program->rows; !opt_is_end(row); row++) {
+        if (!opt_is_value(row)) continue;
+        const bool given = has_value[row - r->program->rows];
+        if (!given && row->initial) {
+            if (give(r, row, row->initial)) return -1;
+        } else if (!given && row->flags & OPT_REQUIRED) {
+            return dw_fail(r->err, "%s%s%s is missing", label(row), row->name && row->value ? " " : "",
+                           row->name && row->value ? row->value : "");
+        }
+        if (row->name && row->kind != OPT_TEXTS) continue;
+        const size_t n = ((const opt_list *)row->target)->n;
+        if (n && !is_within(row, (double)n)) {
+            if (row->max >= row->min && (double)n > row->max)
+                return dw_fail(r->err, "%s: %zu are too many, at most %g", label(row), n, row->max);
+            return dw_fail(r->err, "%s: %zu are too few, at least %g", label(row), n, row->min);
+        }
+    }
+    return 0;
+}
+
+int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
+    reader r = {program, argv + 1, argv + argc, err};
+    bool options = true;
+    size_t n_rows = 0;
+    while (!opt_is_end(&program->rows[n_rows])) n_rows++;
+    if (n_rows > MAX_ROWS) return dw_fail(err, "the program has more than %d options", MAX_ROWS);
+    parsed = program;
+    memset(has_value, 0, sizeof has_value);
+    while (r.next < r.end) {
+        const char *arg = *r.next++;
+        int rc;
+        if (options && !strcmp(arg, "--")) {
+            options = false;
+            continue;
+        }
+        if (!options || is_word(arg))
+            rc = read_word(&r, arg);
+        else if (arg[1] == '-')
+            rc = read_long(&r, arg + 2);
+        else
+            rc = read_letters(&r, arg + 1);
+        if (rc) return rc;
+    }
+    return complete(&r);
+}
+
+/* Input files that cannot be read are reported now and not after an hour. */
+static void check_inputs(const opt_program *program) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
+        size_t n;
+        char **value = opt_values(row, &n);
+        for (size_t i = 0; i < n; i++) {
+            if (strcmp(value[i], "-") && access(value[i], R_OK))
+                die("cannot open '%s' (%s): %s", value[i], label(row), strerror(errno));
+            free(value[i]);
+        }
+        free(value);
+    }
+}
+
+static bool is_same_file(const struct stat *a, const char *path) {
+    struct stat b;
+    return !stat(path, &b) && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+}
+
+static void check_not_input(const opt_program *program, const char *output, const opt_row *named_by) {
+    struct stat st;
+    if (stat(output, &st)) return;
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
+        size_t n;
+        char **value = opt_values(row, &n);
+        for (size_t i = 0; i < n; i++) {
+            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for %s", output, label(named_by));
+            free(value[i]);
+        }
+        free(value);
+    }
+}
+
+/* So are outputs that cannot be written, and those that would replace an input. */
+static void check_outputs(const opt_program *program) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
+        const bool is_output = row->kind == OPT_PATH && (row->letter == 'o' || row->flags & OPT_OUTPUT);
+        const char *path = is_output ? *(const char **)row->target : NULL;
+        if (!path || (!strcmp(path, "-") && row->flags & OPT_STDOUT)) continue;
+        if (!strcmp(path, "-")) die_usage("%s: this does not go to standard output; give the name of a file ('./-' is one called '-')", label(row));
+        struct stat st;
+        if (!stat(path, &st) && !S_ISREG(st.st_mode)) die("cannot write '%s': not a regular file", path);
+        char *copy = tool_need(strdup(path), label(row));
+        if (access(dirname(copy), W_OK | X_OK)) die("cannot write '%s': %s", path, strerror(errno));
+        free(copy);
+        check_not_input(program, path, row);
+    }
+}
+
+/* Data that stdout did not take must not look like success. */
+static void check_stdout(void) {
+    if (!fflush(stdout) && !ferror(stdout)) return;
+    fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name(), strerror(errno));
+    _exit(1);
+}
+
+void opt_parse(const opt_program *program, int argc, char **argv) {
+    tool_program = program;
+    dw_out_on_signals();
+    atexit(check_stdout);
+    dw_err err = {0};
+    const int rc = opt_read(program, argc, argv, &err);
+    switch (rc) {
+    case OPT_ASKED_HELP: opt_print_help(program, stdout); break;
+    case OPT_ASKED_MAN: opt_print_man(program, stdout); break;
+    case OPT_ASKED_VERSION: printf("%s %s\n", tool_name(), DEADWOOD_VERSION); break;
+    case OPT_ASKED_SUMMARY: printf("%s\n", program->summary); break;
+    case OPT_DONE: say_if_interrupted(NULL), check_inputs(program), check_outputs(program); return;
+    default: die_usage("%s", err.text);
+    }
+    exit(0);
+}
+
+/* ---- effective values ----------------------------------------------------------------------------------- */
+
+/* The shortest decimal text that reads back as x. */
+static char *real_text(double x) {
+    char text[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    return strdup(text);
+}
+
+static char *scalar_text(const opt_row *row) {
+    char text[64];
+    switch (row->kind) {
+    case OPT_FLAG: return *(bool *)row->target ? tool_need(strdup(""), label(row)) : NULL;
+    case OPT_INT: snprintf(text, sizeof text, "%d", *(int *)row->target); break;
+    case OPT_REAL: return tool_need(real_text(*(double *)row->target), label(row));
+    case OPT_BYTES: snprintf(text, sizeof text, "%zu", *(size_t *)row->target); break;
+    case OPT_RANGE: {
+        const opt_range *range = row->target;
+        if (!range->last) return NULL;
+        snprintf(text, sizeof text, "%d-%d", range->first, range->last);
+        break;
+    }
+    default: {
+        const char *s = *(const char **)row->target;
+        return s ? tool_need(strdup(s), label(row)) : NULL;
+    }
+    }
+    return tool_need(strdup(text), label(row));
+}
+
+char **opt_values(const opt_row *row, size_t *n) {
+    *n = 0;
+    const ptrdiff_t i = row - parsed->rows;
+    if (!has_value[i]) return NULL;
+    const bool is_list = !row->name || row->kind == OPT_TEXTS;
+    const opt_list *list = row->target; // where is_list
+    char **value = tool_need(calloc(is_list ? list->n + 1 : 1, sizeof *value), label(row));
+    if (is_list) {
+        for (; *n < list->n; ++*n) value[*n] = tool_need(strdup(list->item[*n]), label(row));
+    } else {
+        value[0] = scalar_text(row);
+        *n = value[0] != NULL;
+    }
+    if (*n) return value;
+    free(value);
+    return NULL;
+}
+
+char *opt_quoted(const char *text) {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,/:@%^";
+    if (*text && !text[strspn(text, plain)]) return tool_need(strdup(text), "a quoted word");
+    char *quoted = tool_need(malloc(4 * strlen(text) + 3), "a quoted word"), *to = quoted;
+    *to++ = '\'';
+    for (; *text; text++) to = *text == '\'' ? stpcpy(to, "'\\''") : (*to = *text, to + 1);
+    strcpy(to, "'");
+    return quoted;
+}
+
+const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
+
+const tool_select_name tool_select_names[] = {
+    {"auto", "skip closed neurons in the layers where that is faster here", DW_SELECT_AUTO, false},
+    {"fused", "gate, test, up and down in one walk over the neurons, in every gated layer", DW_SELECT_FUSED, false},
+    {"listed", "the same decisions the plain way: all gates, a list, gathered rows, products", DW_SELECT_FUSED, true},
+    {"dense", "as if the model were not gated", DW_SELECT_DENSE, false},
+    {0}};
+
+const tool_select_name *tool_select(void) {
+    for (const tool_select_name *s = tool_select_names; s->name; s++)
+        if (!strcmp(s->name, tool.select)) return s;
+    return tool_select_names;
+}
+
+void tool_backend_text(char text[32]) {
+    const char *level = !strcmp(tool.backend, "cpu") ? dw_cpu_level(NULL) : NULL;
+    snprintf(text, 32, "%s%s%s", tool.backend, level ? " " : "", level ? level : "");
+}
+
+dw_kv_cache tool_kv(void) {
+    for (const tool_kv_name *k = tool_kv_names; k->name; k++)
+        if (!strcmp(k->name, tool.kv)) return k->kv;
+    return DW_KV_CACHE_F16;
+}

@@ -1,0 +1,346 @@
+/* plan.c - reads, checks and writes plans.
+ *
+ * A plan is edited by hand, so every line is checked and a bad one costs one sentence that names it.  Memory stays
+ * within a small multiple of the text's size: neurons are kept as ranges, never listed. */
+#include "kit/plan.h"
+
+#include "formats/formats.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_NEURON = 1 << 24, MAX_FILE_BYTES = 256 << 20 };
+
+static const char format_line[] = "deadwood plan 1", columns[] = "layer\twidth\tkeep";
+
+typedef struct reader {
+    dw_plan *p;
+    size_t cap_layer, cap_text, n_comment;
+    const int *n_ff; // NULL: unchecked
+    int n_layer;
+    bool columns_seen;
+    dw_err *err;
+} reader;
+
+/* ---- words ----------------------------------------------------------------------------------------------- */
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+/* The next word of a line, NUL-terminated in place; "" at the end. */
+static char *next_word(char **at) {
+    char *word = *at;
+    while (is_blank(*word)) word++;
+    char *end = word;
+    while (*end && !is_blank(*end)) end++;
+    *at = *end ? end + 1 : end;
+    *end = 0;
+    return word;
+}
+
+/* Digits at *at, at most `max`. */
+static bool take_number(const char **at, int32_t max, int32_t *value) {
+    const char *p = *at;
+    int64_t n = 0;
+    for (; *p >= '0' && *p <= '9' && n <= max; p++) n = 10 * n + (*p - '0');
+    if (p == *at || n > max) return false;
+    *at = p;
+    *value = (int32_t)n;
+    return true;
+}
+
+/* Copies as much as fits. */
+static void copy_text(char *dst, size_t size, const char *src) { snprintf(dst, size, "%s", src); }
+
+/* ---- comments -------------------------------------------------------------------------------------------- */
+
+/* The end of a line behind the last `word`, NULL when it is not there. */
+static char *behind_last(char *text, const char *word) {
+    char *found = NULL;
+    for (char *p = text; (p = strstr(p, word)); p++) found = p + strlen(word);
+    return found;
+}
+
+static int read_model(reader *r, char *text) {
+    char *at = behind_last(text, " sha256 ");
+    const char *hash = at ? next_word(&at) : "";
+    if (!dw_is_hash(hash)) return dw_fail(r->err, "'model' is not followed by a name and 'sha256' with 64 hexadecimal digits");
+    copy_text(r->p->model_sha256, sizeof r->p->model_sha256, hash);
+    return 0;
+}
+
+static int read_metric(reader *r, const char *text) {
+    const char *group = strstr(text, ", group "), *allocate = strstr(text, ", allocate ");
+    if (sscanf(text, "%63s", r->p->metric) != 1) return dw_fail(r->err, "'metric' has no name");
+    if (group) {
+        group += strlen(", group ");
+        if (!take_number(&group, MAX_NEURON, &r->p->group)) return dw_fail(r->err, "'group' is not a number up to %d", MAX_NEURON);
+    }
+    if (allocate) sscanf(allocate, ", allocate %31[^, \t]", r->p->allocate);
+    return 0;
+}
+
+static int read_rate(reader *r, const char *text) {
+    double wanted, reached;
+    if (sscanf(text, "wanted %lf , reached %lf", &wanted, &reached) != 2 || !(wanted >= 0 && wanted <= 1) || !(reached >= 0 && reached <= 1))
+        return dw_fail(r->err, "'rate' is not 'wanted W, reached R' with fractions from 0 to 1");
+    r->p->rate_wanted = wanted;
+    r->p->rate_reached = reached;
+    return 0;
+}
+
+static int read_text(reader *r, char *text) {
+    static const char form[] = "'text' is not 'NAME sha256 HASH tokens N blocks HEX'";
+    char *at = behind_last(text, " sha256 ");
+    if (!at) return dw_fail(r->err, form);
+    size_t n_name = (size_t)(at - strlen(" sha256 ") - text);
+    while (n_name && is_blank(text[n_name - 1])) n_name--;
+    const char *hash = next_word(&at), *tokens_word = next_word(&at), *tokens = next_word(&at), *blocks_word = next_word(&at), *blocks = next_word(&at);
+    dw_plan_text t = {0};
+    if (!n_name || !dw_is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") || strspn(blocks, "0123456789abcdef") != strlen(blocks) ||
+        strlen(blocks) % 8 || !*tokens || strlen(tokens) > 18 || tokens[strspn(tokens, "0123456789")])
+        return dw_fail(r->err, form);
+    if (dw_grow(&r->p->text, &r->cap_text, r->p->n_text + 1, sizeof *r->p->text, "texts of a plan", r->err)) return -1;
+    text[n_name] = 0;
+    t.n_tokens = strtoul(tokens, NULL, 10);
+    copy_text(t.sha256, sizeof t.sha256, hash);
+    t.name = dw_strdup(text, r->err);
+    t.blocks = dw_strdup(blocks, r->err);
+    r->p->text[r->p->n_text++] = t;
+    return t.name && t.blocks ? 0 : -1;
+}
+
+static bool is_form(const char *comment) {
+    const size_t n = strlen(format_line);
+    return !strncmp(comment, format_line, n) && strspn(comment + n, " \t\r") == strlen(comment + n);
+}
+
+/* Keeps the comment's text and takes from it what is understood. */
+static int read_comment(reader *r, char *text) {
+    if (*text == ' ') text++;
+    char *at = text + strcspn(text, " \t\r");
+    const size_t n_key = (size_t)(at - text), n = strlen(text);
+    while (is_blank(*at)) at++;
+    const bool is_text = n_key == 4 && !memcmp(text, "text", 4);
+    if (!is_text) { // dw_plan_parse made room for all comments
+        memcpy(r->p->comment + r->n_comment, text, n);
+        r->n_comment += n;
+        r->p->comment[r->n_comment++] = '\n';
+        r->p->comment[r->n_comment] = 0;
+    }
+    if (is_text && strstr(at, " sha256 ")) return read_text(r, at);
+    if (n_key == 5 && !memcmp(text, "model", 5)) return read_model(r, at - 1);
+    if (n_key == 6 && !memcmp(text, "metric", 6)) return read_metric(r, at);
+    if (n_key == 4 && !memcmp(text, "rate", 4)) return read_rate(r, at);
+    return is_text ? dw_fail(r->err, "'text' has no hash") : 0;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------------------- */
+
+static int read_spans(reader *r, const char *text, int width, dw_plan_layer *layer) {
+    const int l = r->p->n_layer;
+    const int32_t max = r->n_ff ? r->n_ff[l] - 1 : MAX_NEURON - 1;
+    size_t n_comma = 0, n_keep = 0;
+    for (const char *p = text; *p; p++) n_comma += *p == ',';
+    layer->span = dw_alloc(n_comma + 1, sizeof *layer->span, "ranges of a plan", r->err);
+    if (!layer->span) return -1;
+    for (const char *at = text;; at++) {
+        dw_plan_span s;
+        const char *word = at;
+        if (!take_number(&at, MAX_NEURON - 1, &s.first)) return dw_fail(r->err, "'%.40s' is not a neuron or a range of neurons", word);
+        s.last = s.first;
+        if (*at == '-' && (at++, !take_number(&at, MAX_NEURON - 1, &s.last))) return dw_fail(r->err, "'%.40s' is not a range of neurons", word);
+        if (*at && *at != ',') return dw_fail(r->err, "'%.40s' is not a neuron or a range of neurons", word);
+        if (s.last < s.first) return dw_fail(r->err, "the range %d-%d runs backwards", s.first, s.last);
+        if (s.last > max) return dw_fail(r->err, "neuron %d does not exist: layer %d has %d", s.last, l, max + 1);
+        dw_plan_span *before = layer->n_span ? &layer->span[layer->n_span - 1] : NULL;
+        if (before && s.first <= before->last) return dw_fail(r->err, "neuron %d stands behind %d: give each once, ascending", s.first, before->last);
+        if (before && s.first == before->last + 1) before->last = s.last;
+        else layer->span[layer->n_span++] = s;
+        n_keep += (size_t)(s.last - s.first) + 1;
+        if (!*at) break;
+    }
+    if (n_keep != (size_t)width) return dw_fail(r->err, "width %d, but %zu neurons are kept", width, n_keep);
+    layer->n_keep = width;
+    return 0;
+}
+
+static int read_layer(reader *r, char *line) {
+    const char *number = next_word(&line), *width_word = next_word(&line);
+    const bool drop = !strcmp(width_word, "drop"); // the width may be left out
+    const char *keep = drop ? width_word : next_word(&line), *rest = next_word(&line);
+    int32_t l, width = 0;
+    if (!take_number(&number, DW_MAX_LAYERS, &l) || *number) return dw_fail(r->err, "it does not begin with a layer's number");
+    if (l != r->p->n_layer) return dw_fail(r->err, "layer %d stands where layer %d is expected", l, r->p->n_layer);
+    if (l >= DW_MAX_LAYERS) return dw_fail(r->err, "more than %d layers", DW_MAX_LAYERS);
+    if (r->n_ff && l >= r->n_layer) return dw_fail(r->err, "the model has %d layers", r->n_layer);
+    if (!drop && (!take_number(&width_word, MAX_NEURON, &width) || *width_word))
+        return dw_fail(r->err, "the width of layer %d is not a number up to %d", l, MAX_NEURON);
+    if (!*keep) return dw_fail(r->err, "layer %d does not say what it keeps", l);
+    if (*rest) return dw_fail(r->err, "'%.40s' stands behind layer %d; ranges are separated by commas alone", rest, l);
+    if (dw_grow(&r->p->layer, &r->cap_layer, (size_t)l + 1, sizeof *r->p->layer, "layers of a plan", r->err)) return -1;
+    dw_plan_layer *layer = &r->p->layer[l];
+    *layer = (dw_plan_layer){.drop = !strcmp(keep, "drop")};
+    int rc;
+    if (layer->drop) rc = width ? dw_fail(r->err, "layer %d is dropped, so its width is 0 and not %d", l, width) : 0;
+    else if (!width) rc = dw_fail(r->err, "layer %d keeps no neuron; one must stay, or say 'drop' for the whole layer", l);
+    else rc = read_spans(r, keep, width, layer);
+    r->p->n_layer++;
+    return rc;
+}
+
+static int read_columns(reader *r, char *line) {
+    char *at = line;
+    if (strcmp(next_word(&at), "layer") || strcmp(next_word(&at), "width") || strcmp(next_word(&at), "keep") || *next_word(&at))
+        return dw_fail(r->err, "the columns are not 'layer width keep'");
+    r->columns_seen = true;
+    return 0;
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------- */
+
+static int read_line(reader *r, char *line, int number) {
+    if (number == 1) return *line == '#' && is_form(line + strspn(line, "# ")) ? 0 : dw_fail(r->err, "it is not '# %s': this is no plan", format_line);
+    if (line[strspn(line, " \t\r")] == 0) return 0;
+    if (*line == '#') return read_comment(r, line + 1);
+    return r->columns_seen ? read_layer(r, line) : read_columns(r, line);
+}
+
+static int check_whole(const reader *r) {
+    const dw_plan *p = r->p;
+    int n_kept = 0;
+    if (!p->n_layer) return dw_fail(r->err, "it has no layers");
+    if (r->n_ff && p->n_layer != r->n_layer) return dw_fail(r->err, "it has %d layers, the model %d", p->n_layer, r->n_layer);
+    for (int l = 0; l < p->n_layer; l++) n_kept += !p->layer[l].drop;
+    return n_kept ? 0 : dw_fail(r->err, "it drops every layer; one must stay");
+}
+
+static int read_lines(reader *r, char *text, size_t size, const char *name) {
+    char *end = text + size;
+    int number = 0, rc = 0;
+    for (char *line = text; line < end && !rc;) {
+        char *stop = memchr(line, '\n', (size_t)(end - line));
+        if (!stop) stop = end;
+        *stop = 0;
+        number++;
+        if (strlen(line) != (size_t)(stop - line)) rc = dw_fail(r->err, "it holds a NUL byte");
+        else rc = read_line(r, line, number);
+        line = stop + 1;
+    }
+    if (rc) return dw_fail_in(r->err, "'%s' line %d", name, number);
+    rc = number ? check_whole(r) : dw_fail(r->err, "the plan is empty");
+    return rc ? dw_fail_in(r->err, "'%s'", name) : 0;
+}
+
+int dw_plan_parse(dw_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err) {
+    *p = (dw_plan){.rate_wanted = -1, .rate_reached = -1};
+    reader r = {.p = p, .n_ff = n_ff, .n_layer = n_layer, .err = err};
+    char *copy = dw_alloc(size + 1, 1, "a plan's text", err);
+    p->comment = dw_alloc(size + 2, 1, "a plan's comments", err);
+    if (copy && size) memcpy(copy, text, size);
+    const int rc = copy && p->comment ? read_lines(&r, copy, size, name) : -1;
+    free(copy);
+    if (rc) dw_plan_release(p);
+    return rc;
+}
+
+int dw_plan_read(dw_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err) {
+    size_t size;
+    char *text = dw_read_file(path, MAX_FILE_BYTES, &size, err);
+    const int rc = text ? dw_plan_parse(p, text, size, path, n_ff, n_layer, err) : -1;
+    free(text);
+    return rc;
+}
+
+int dw_plan_check_model(const dw_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err) {
+    if (!p->model_sha256[0] || !strcmp(p->model_sha256, sha256)) return 0;
+    return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", path,
+                   p->model_sha256, model, sha256);
+}
+
+void dw_plan_release(dw_plan *p) {
+    for (int l = 0; l < p->n_layer; l++) free(p->layer[l].span);
+    for (size_t i = 0; i < p->n_text; i++) {
+        free(p->text[i].name);
+        free(p->text[i].blocks);
+    }
+    free(p->layer);
+    free(p->text);
+    free(p->comment);
+    *p = (dw_plan){0};
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+static void put_comment(FILE *f, const char *comment) {
+    while (comment && *comment) {
+        const int n = (int)strcspn(comment, "\n");
+        fprintf(f, "# %.*s\n", n, comment);
+        comment += n + (comment[n] == '\n');
+    }
+}
+
+static void put_layer(FILE *f, int l, const dw_plan_layer *layer) {
+    fprintf(f, "%d\t%d\t", l, layer->n_keep);
+    for (size_t i = 0; i < layer->n_span; i++) {
+        const dw_plan_span s = layer->span[i];
+        fprintf(f, i ? ",%d" : "%d", s.first);
+        if (s.last > s.first) fprintf(f, "-%d", s.last);
+    }
+    fprintf(f, layer->drop ? "drop\n" : "\n");
+}
+
+char *dw_plan_format(const dw_plan *p, size_t *size, dw_err *err) {
+    char *text = NULL;
+    *size = 0;
+    FILE *f = open_memstream(&text, size);
+    bool failed = !f;
+    if (f) {
+        fprintf(f, "# %s\n", format_line);
+        put_comment(f, p->comment);
+        fprintf(f, "%s\n", columns);
+        for (int l = 0; l < p->n_layer; l++) put_layer(f, l, &p->layer[l]);
+        for (size_t i = 0; i < p->n_text; i++)
+            fprintf(f, "# text   %s  sha256 %s  tokens %" PRIu64 "  blocks %s\n", p->text[i].name, p->text[i].sha256, p->text[i].n_tokens, p->text[i].blocks);
+        failed = ferror(f);
+        failed |= fclose(f) != 0;
+    }
+    if (!failed) return text;
+    free(text);
+    dw_fail(err, "out of memory: a plan's text");
+    return NULL;
+}
+
+int dw_plan_write(const dw_plan *p, const char *path, dw_err *err) {
+    size_t size;
+    char *text = dw_plan_format(p, &size, err);
+    dw_out *out = text ? dw_out_open(path, err) : NULL;
+    const int rc = out && !dw_out_write(out, text, size, err) && !dw_out_commit(out, err) ? 0 : -1;
+    dw_out_free(out);
+    free(text);
+    return rc;
+}
+
+/* ---- layers in memory ------------------------------------------------------------------------------------ */
+
+void dw_plan_neurons(const dw_plan_layer *layer, int32_t *neuron) {
+    for (size_t i = 0; i < layer->n_span; i++)
+        for (int32_t j = layer->span[i].first; j <= layer->span[i].last; j++) *neuron++ = j;
+}
+
+int dw_plan_set_layer(dw_plan_layer *layer, const bool *keep, int n_ff, dw_err *err) {
+    *layer = (dw_plan_layer){0};
+    size_t n_span = 0;
+    for (int j = 0; j < n_ff; j++) n_span += keep[j] && (!j || !keep[j - 1]);
+    layer->span = dw_alloc(n_span ? n_span : 1, sizeof *layer->span, "ranges of a plan", err);
+    if (!layer->span) return -1;
+    for (int j = 0; j < n_ff; j++) {
+        if (!keep[j]) continue;
+        if (!j || !keep[j - 1]) layer->span[layer->n_span++].first = j;
+        layer->span[layer->n_span - 1].last = j;
+        layer->n_keep++;
+    }
+    return 0;
+}

@@ -1,0 +1,101 @@
+/* talk.c - what a program says on stderr, and how it ends. */
+#include "kit/kit_own.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+tool_common tool = {.backend = "cpu", .kv = "f16", .select = "auto"};
+const opt_program *tool_program;
+
+const char *tool_name(void) {
+    static char name[64];
+    if (!tool_program) return program_invocation_short_name;
+    snprintf(name, sizeof name, "deadwood%s%s", *tool_program->name ? "-" : "", tool_program->name);
+    return name;
+}
+
+/* Bytes that a terminal would obey become '?'. */
+static void clean(char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
+}
+
+/* "deadwood-cut: " kind sentence end, as one line without control bytes and without taking memory. */
+static void line(const char *kind, const char *end, const char *format, va_list args) {
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    clean(text);
+    progress_hide();
+    fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, text, end);
+}
+
+void die_err(const dw_err *err) { die("%s", err->text[0] ? err->text : "failed without a reason"); }
+
+void die(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    line("", "", format, args);
+    va_end(args);
+    exit(1);
+}
+
+void die_usage(const char *format, ...) {
+    char end[128];
+    snprintf(end, sizeof end, "; see '%s --help'", tool_name());
+    va_list args;
+    va_start(args, format);
+    line("", end, format, args);
+    va_end(args);
+    exit(2);
+}
+
+void say(const char *format, ...) {
+    if (tool.quiet) return;
+    va_list args;
+    va_start(args, format);
+    line("", "", format, args);
+    va_end(args);
+}
+
+void warn(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    line("warning: ", "", format, args);
+    va_end(args);
+}
+
+/* The texts stay where they are, for the handler; on a terminal ^C, a bar or a text without its end stands in the line. */
+void say_if_interrupted(const char *kept) {
+    static char nothing[128], something[1024];
+    char name[768];
+    if (tool.quiet) return;
+    const char *begin = isatty(STDERR_FILENO) ? "\n" : "";
+    if (!kept) {
+        snprintf(nothing, sizeof nothing, "%s%s: interrupted; nothing unfinished is left\n", begin, tool_name());
+        dw_out_on_interrupt(nothing);
+        return;
+    }
+    snprintf(name, sizeof name, "%s", kept);
+    clean(name);
+    snprintf(something, sizeof something, "%s%s: interrupted; '%s' keeps what is finished, the same command goes on from there\n", begin, tool_name(), name);
+    dw_out_on_interrupt(something);
+}
+
+shown_bytes show_bytes(double n) {
+    static const struct {
+        double bytes;
+        const char *format;
+    } units[] = {{1e9, "%.3f GB"}, {1e6, "%.1f MB"}, {1e3, "%.1f kB"}, {1, "%.0f B"}};
+    size_t i = 0;
+    while (units[i].bytes > 1 && n < units[i].bytes) i++;
+    shown_bytes shown;
+    snprintf(shown.text, sizeof shown.text, units[i].format, n / units[i].bytes);
+    return shown;
+}
+
+void *tool_need(void *p, const char *what) {
+    if (!p) die("out of memory: %s", what);
+    return p;
+}

@@ -1,0 +1,106 @@
+/* continuations.c - greedy continuations of the built-in prompts, and whether they only repeat. */
+#include "measure/continuations.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const prompts[EXP_PROMPTS] = {
+    "The server keeps the measurements in",
+    "Das Programm liest die Datei und",
+    "El programa permite al usuario",
+    "int main(int argc, char **argv) {\n",
+    "Let f be a continuous function on",
+};
+
+enum { PROMPT_TOKENS = 64 }; // more than the bytes of a prompt
+
+typedef struct continuations {
+    const dw_tokenizer *tok;
+    dw_session *session; // a sequence for each prompt
+    dw_sampler *greedy;
+    float *logits; // (n_vocab)
+    int n_vocab;
+    int32_t id[EXP_PROMPTS][EXP_CONTINUED];
+} continuations;
+
+static bool is_among(int32_t id, const int32_t *ids, int n) {
+    for (int i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+bool exp_only_repeats(const int32_t *id, int n) {
+    int repeated = 0;
+    if (n < EXP_REPEAT_TAIL) return false;
+    for (int i = n - EXP_REPEAT_TAIL; i < n; i++) {
+        const int reach = i < EXP_REPEAT_REACH ? i : EXP_REPEAT_REACH;
+        repeated += is_among(id[i], id + i - reach, reach);
+    }
+    return 2 * repeated >= EXP_REPEAT_TAIL;
+}
+
+/* The likeliest token behind an output row. */
+static int likeliest(continuations *c, int row, int32_t *id, dw_err *err) {
+    if (dw_session_logits(c->session, row, 1, c->logits, err)) return -1;
+    *id = dw_sample(c->greedy, c->logits);
+    return *id < 0 ? dw_fail(err, "the model computes NaN") : 0;
+}
+
+static int begin(continuations *c, int seq, dw_err *err) {
+    int32_t *id, of[PROMPT_TOKENS];
+    size_t n;
+    if (dw_tokenize(c->tok, prompts[seq], strlen(prompts[seq]), DW_ADD_SPECIAL, &id, &n, err)) return -1;
+    for (int i = 0; i < PROMPT_TOKENS; i++) of[i] = seq;
+    int rc = n && n <= PROMPT_TOKENS
+                 ? 0
+                 : dw_fail(err, "the prompt '%s' has %zu tokens, there must be 1 to %d", prompts[seq], n, PROMPT_TOKENS);
+    if (!rc) rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = (int)n, .token = id, .seq = of}, err);
+    free(id);
+    return rc ? rc : likeliest(c, 0, &c->id[seq][0], err);
+}
+
+/* One token more for all. */
+static int go_on(continuations *c, int at, dw_err *err) {
+    int32_t id[EXP_PROMPTS], seq[EXP_PROMPTS];
+    uint8_t out[EXP_PROMPTS];
+    for (int s = 0; s < EXP_PROMPTS; s++) {
+        id[s] = c->id[s][at - 1];
+        seq[s] = s;
+        out[s] = 1;
+    }
+    int rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = EXP_PROMPTS, .token = id, .seq = seq, .out = out}, err);
+    for (int s = 0; s < EXP_PROMPTS && !rc; s++) rc = likeliest(c, s, &c->id[s][at], err);
+    return rc;
+}
+
+static int length(const continuations *c, int seq) {
+    int n = 0;
+    while (n < EXP_CONTINUED && !dw_token_ends(c->tok, c->id[seq][n])) n++;
+    return n;
+}
+
+static int open_session(continuations *c, const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, dw_err *err) {
+    dw_session_options own = {.pool = o->pool, .backend = o->backend, .kv = o->kv, .select = o->select, .exact = true};
+    own.n_seq = own.n_out = EXP_PROMPTS;
+    own.n_ctx = PROMPT_TOKENS + EXP_CONTINUED;
+    own.n_batch = PROMPT_TOKENS;
+    c->tok = tok;
+    c->n_vocab = dw_model_hparams(m)->n_vocab;
+    c->session = dw_session_new(m, &own, err);
+    c->greedy = dw_sampler_new(&(dw_sampler_options){0}, c->n_vocab, err);
+    c->logits = dw_alloc((size_t)c->n_vocab, sizeof *c->logits, "logits", err);
+    return c->session && c->greedy && c->logits ? 0 : -1;
+}
+
+int exp_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share, dw_err *err) {
+    continuations c = {0};
+    int rc = open_session(&c, m, tok, o, err), n = 0;
+    for (int s = 0; s < EXP_PROMPTS && !rc; s++) rc = begin(&c, s, err);
+    for (int at = 1; at < EXP_CONTINUED && !rc; at++) rc = go_on(&c, at, err);
+    for (int s = 0; s < EXP_PROMPTS && !rc; s++) n += exp_only_repeats(c.id[s], length(&c, s));
+    *share = (double)n / EXP_PROMPTS;
+    free(c.logits);
+    dw_sampler_free(c.greedy);
+    dw_session_free(c.session);
+    return rc;
+}

@@ -1,0 +1,398 @@
+/* predictions.c - the stored base: written through dw_out, read from a map with a cursor. */
+#include "measure/predictions.h"
+#include "text/tokenizers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+enum {
+    CHUNK = 256,
+    RECORD = 8 + 4 * EXP_TOP + 4 * EXP_TOP + 4,
+    MAX_HEAD = 16 << 20,
+    MAX_NAME = 4096,
+    MAX_TEXTS = 1 << 16,
+    LEVEL = 6,
+};
+
+static const char magic[8] = "dw-base1";
+
+void exp_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
+    dw_sha256 h;
+    dw_sha256_begin(&h);
+    for (size_t i = 0; i < v->n_token + v->n_merge; i++) {
+        const dw_str s = i < v->n_token ? v->token[i] : v->merge[i - v->n_token];
+        const uint32_t len = (uint32_t)s.len;
+        dw_sha256_add(&h, &len, sizeof len);
+        dw_sha256_add(&h, s.ptr, s.len);
+    }
+    dw_sha256_end(&h, digest);
+}
+
+/* ---- records ---------------------------------------------------------------------------------------------- */
+
+static void put32(uint8_t *p, uint32_t v) {
+    for (int b = 0; b < 4; b++) p[b] = (uint8_t)(v >> 8 * b);
+}
+
+static void put_float(uint8_t *p, float f) {
+    uint32_t v;
+    memcpy(&v, &f, sizeof v);
+    put32(p, v);
+}
+
+static float get_float(const uint8_t *p) {
+    const uint32_t v = dw_le32(p);
+    float f;
+    memcpy(&f, &v, sizeof f);
+    return f;
+}
+
+static void put_record(uint8_t *to, const exp_prediction *p) {
+    uint64_t v;
+    memcpy(&v, &p->logprob, sizeof v);
+    put32(to, (uint32_t)v);
+    put32(to + 4, (uint32_t)(v >> 32));
+    for (int k = 0; k < EXP_TOP; k++) {
+        put32(to + 8 + 4 * k, (uint32_t)p->coarse.id[k]);
+        put_float(to + 8 + 4 * EXP_TOP + 4 * k, p->coarse.logprob[k]);
+    }
+    put_float(to + RECORD - 4, p->coarse.tail);
+}
+
+/* ln of a probability: rounding may leave a little more than 0. */
+static bool is_logprob(double v) { return v <= 1e-6 && v > -1e5; }
+
+/* False when the bytes are no prediction over n_vocab tokens. */
+static bool get_record(const uint8_t *from, int n_vocab, exp_prediction *p) {
+    const uint64_t v = dw_le64(from);
+    memcpy(&p->logprob, &v, sizeof v);
+    p->coarse.tail = get_float(from + RECORD - 4);
+    bool ok = is_logprob(p->logprob) && is_logprob((double)p->coarse.tail);
+    for (int k = 0; k < EXP_TOP; k++) {
+        const uint32_t id = dw_le32(from + 8 + 4 * k);
+        p->coarse.id[k] = (int32_t)id;
+        p->coarse.logprob[k] = get_float(from + 8 + 4 * EXP_TOP + 4 * k);
+        if (k < exp_n_top(n_vocab)) ok &= id < (uint32_t)n_vocab && is_logprob((double)p->coarse.logprob[k]);
+    }
+    return ok;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------- */
+
+struct exp_predictions_writer {
+    dw_out *out;
+    size_t *n_left; // of each text, predictions still to come
+    int n_texts, text;
+    uint8_t *record; // (CHUNK, RECORD)
+    size_t n_record; // of them filled
+    uint8_t *planes; // (RECORD, n_record)
+    uint8_t *packed;
+    size_t packed_cap;
+};
+
+static int write_u32(dw_out *out, size_t v, dw_err *err) {
+    uint8_t b[4];
+    put32(b, (uint32_t)v);
+    return dw_out_write(out, b, sizeof b, err);
+}
+
+/* With its raw size in front where `with_raw`: a chunk's follows from the number of its records. */
+static int write_packed(exp_predictions_writer *w, const void *raw, size_t size, bool with_raw, dw_err *err) {
+    const size_t n = ZSTD_compress(w->packed, w->packed_cap, raw, size, LEVEL);
+    if (ZSTD_isError(n)) return dw_fail(err, "cannot compress predictions: %s", ZSTD_getErrorName(n));
+    if (with_raw && write_u32(w->out, size, err)) return -1;
+    return write_u32(w->out, n, err) || dw_out_write(w->out, w->packed, n, err) ? -1 : 0;
+}
+
+typedef struct bytes { // the header as it grows
+    uint8_t *data;
+    size_t size, cap;
+    dw_err *err;
+    bool failed;
+} bytes;
+
+static void add(bytes *b, const void *data, size_t n) {
+    b->failed |= b->failed || dw_grow(&b->data, &b->cap, b->size + n, 1, "a header", b->err);
+    if (b->failed) return;
+    memcpy(b->data + b->size, data, n);
+    b->size += n;
+}
+
+static void add_u32(bytes *b, uint32_t v) {
+    uint8_t le[4];
+    put32(le, v);
+    add(b, le, sizeof le);
+}
+
+static void add_u64(bytes *b, uint64_t v) {
+    add_u32(b, (uint32_t)v);
+    add_u32(b, (uint32_t)(v >> 32));
+}
+
+static void add_text(bytes *b, const char *text) {
+    add_u32(b, (uint32_t)strlen(text));
+    add(b, text, strlen(text));
+}
+
+static int write_head(exp_predictions_writer *w, const exp_stored_head *h, dw_err *err) {
+    bytes b = {.err = err};
+    add_text(&b, h->model);
+    add(&b, h->model_sha256, 32);
+    add_u32(&b, (uint32_t)h->n_vocab);
+    add(&b, h->vocab_sha256, 32);
+    add_text(&b, h->protocol);
+    add_u32(&b, (uint32_t)h->n_ctx);
+    add_u32(&b, (uint32_t)h->bos);
+    add_u32(&b, (uint32_t)h->first);
+    add_u32(&b, (uint32_t)h->last);
+    add_u32(&b, (uint32_t)h->n_texts);
+    for (int t = 0; t < h->n_texts; t++) {
+        add_text(&b, h->text[t].name);
+        add(&b, h->text[t].sha256, 32);
+        add_u64(&b, h->text[t].n_tokens);
+        add_u64(&b, h->text[t].n_scored);
+    }
+    int rc = b.failed                                      ? -1
+             : b.size > MAX_HEAD || h->n_texts > MAX_TEXTS ? dw_fail(err, "too many texts for one stored base")
+                                                           : 0;
+    const size_t bound = ZSTD_compressBound(b.size > CHUNK * RECORD ? b.size : CHUNK * RECORD);
+    w->packed = rc ? NULL : dw_alloc(bound, 1, "packed predictions", err);
+    w->packed_cap = bound;
+    rc = w->packed ? write_packed(w, b.data, b.size, true, err) : -1;
+    free(b.data);
+    return rc;
+}
+
+exp_predictions_writer *exp_predictions_writer_new(const char *path, const exp_stored_head *h, dw_err *err) {
+    exp_predictions_writer *w = dw_alloc(1, sizeof *w, "a writer of predictions", err);
+    if (!w) return NULL;
+    w->n_texts = h->n_texts;
+    w->n_left = dw_alloc((size_t)h->n_texts, sizeof *w->n_left, "a writer of predictions", err);
+    w->record = dw_alloc(CHUNK, RECORD, "predictions", err);
+    w->planes = dw_alloc(CHUNK, RECORD, "predictions", err);
+    if (w->n_left && w->record && w->planes && (w->out = dw_out_open(path, err))) {
+        for (int t = 0; t < h->n_texts; t++) w->n_left[t] = h->text[t].n_scored;
+        if (!dw_out_write(w->out, magic, sizeof magic, err) && !write_head(w, h, err)) return w;
+    }
+    exp_predictions_writer_free(w);
+    return NULL;
+}
+
+static int write_chunk(exp_predictions_writer *w, dw_err *err) {
+    const size_t n = w->n_record;
+    for (size_t b = 0; b < RECORD; b++)
+        for (size_t i = 0; i < n; i++) w->planes[b * n + i] = w->record[i * RECORD + b];
+    w->n_record = 0;
+    return write_packed(w, w->planes, n * RECORD, false, err);
+}
+
+int exp_predictions_write(exp_predictions_writer *w, const exp_prediction *p, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++) {
+        if (w->text == w->n_texts) return dw_fail(err, "more predictions than the header says");
+        put_record(w->record + w->n_record++ * RECORD, &p[i]);
+        const bool text_ends = --w->n_left[w->text] == 0;
+        if ((text_ends || w->n_record == CHUNK) && write_chunk(w, err)) return -1;
+        w->text += text_ends;
+    }
+    return 0;
+}
+
+int exp_predictions_commit(exp_predictions_writer *w, dw_err *err) {
+    if (w->text != w->n_texts) return dw_fail(err, "fewer predictions than the header says");
+    return dw_out_commit(w->out, err);
+}
+
+void exp_predictions_writer_free(exp_predictions_writer *w) {
+    if (!w) return;
+    dw_out_free(w->out);
+    free(w->n_left);
+    free(w->record);
+    free(w->planes);
+    free(w->packed);
+    free(w);
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+struct exp_predictions {
+    dw_map map; // data NULL: memory of the caller
+    char *name;
+    exp_stored_head head;
+    dw_cursor *chunks; // n_texts: where each text's begin
+    dw_cursor at;      // the next chunk ...
+    uint64_t n_left;   // ... and how many predictions are in it and in those behind
+    int text;
+    uint8_t *planes;      // the chunk at hand
+    size_t n_chunk, used; // its predictions, and how many were given out
+};
+
+/* Unpacks a frame that must give exactly size bytes. */
+static int unpack(dw_cursor *c, size_t packed, void *raw, size_t size) {
+    const uint8_t *frame = dw_cursor_take(c, packed);
+    if (!frame || ZSTD_getFrameContentSize(frame, packed) != size ||
+        ZSTD_findFrameCompressedSize(frame, packed) != packed)
+        return -1;
+    return ZSTD_decompress(raw, size, frame, packed) == size ? 0 : -1;
+}
+
+static char *read_name(dw_cursor *c, dw_err *err) {
+    const uint32_t len = dw_cursor_u32(c);
+    if (len > MAX_NAME) c->failed = true;
+    const uint8_t *text = c->failed ? NULL : dw_cursor_take(c, len);
+    if (!text || !dw_is_utf8((const char *)text, len)) {
+        c->failed = true;
+        return NULL;
+    }
+    return dw_format(err, "%.*s", (int)len, (const char *)text);
+}
+
+static void read_hash(dw_cursor *c, uint8_t hash[32]) {
+    const uint8_t *bytes32 = dw_cursor_take(c, 32);
+    if (bytes32) memcpy(hash, bytes32, 32);
+}
+
+/* A number that must be a positive int, or 0 where that is allowed. */
+static int read_count(dw_cursor *c, int least, int most) {
+    const uint32_t v = dw_cursor_u32(c);
+    if (v < (uint32_t)least || v > (uint32_t)most) c->failed = true;
+    return c->failed ? 0 : (int)v;
+}
+
+static int read_text(dw_cursor *c, exp_stored_text *t, dw_err *err) {
+    t->name = read_name(c, err);
+    read_hash(c, t->sha256);
+    t->n_tokens = dw_cursor_u64(c);
+    t->n_scored = dw_cursor_u64(c);
+    if (!t->n_scored || t->n_scored >= t->n_tokens) c->failed = true;
+    return c->failed || !t->name ? -1 : 0;
+}
+
+static int read_head(exp_stored_head *h, dw_cursor *c, dw_err *err) {
+    h->model = read_name(c, err);
+    read_hash(c, h->model_sha256);
+    h->n_vocab = read_count(c, 1, 1 << 24);
+    read_hash(c, h->vocab_sha256);
+    h->protocol = read_name(c, err);
+    h->n_ctx = read_count(c, 1, 1 << 22);
+    h->bos = (int32_t)dw_cursor_u32(c);
+    h->first = read_count(c, 0, INT32_MAX);
+    h->last = read_count(c, 0, INT32_MAX);
+    if (h->bos < -1 || h->bos >= h->n_vocab || h->first > h->last || (!h->first && h->last)) c->failed = true;
+    const int n = read_count(c, 1, MAX_TEXTS);
+    h->text = c->failed || err->text[0] ? NULL : dw_alloc((size_t)n, sizeof *h->text, "texts", err);
+    if (!h->text) return -1;
+    h->n_texts = n;
+    for (int t = 0; t < n; t++)
+        if (read_text(c, &h->text[t], err)) return -1;
+    return c->left ? -1 : 0;
+}
+
+/* Steps over the chunks of every text, so that any can be sought. */
+static int index_chunks(exp_predictions *p, dw_cursor c, dw_err *err) {
+    p->chunks = dw_alloc((size_t)p->head.n_texts, sizeof *p->chunks, "texts", err);
+    if (!p->chunks) return -1;
+    for (int t = 0; t < p->head.n_texts; t++) {
+        p->chunks[t] = c;
+        for (uint64_t left = p->head.text[t].n_scored; left; left -= left < CHUNK ? left : CHUNK)
+            if (!dw_cursor_take(&c, dw_cursor_u32(&c)) || c.failed)
+                return dw_fail(err, "'%s' is no stored base: it ends inside the predictions for '%s'", p->name,
+                               p->head.text[t].name);
+    }
+    return c.left ? dw_fail(err, "'%s' is no stored base: %zu bytes follow its end", p->name, c.left) : 0;
+}
+
+static exp_predictions *open_bytes(exp_predictions *p, const void *data, size_t size, dw_err *err) {
+    dw_cursor c = {.at = data, .left = size};
+    dw_err own = {0};
+    const uint8_t *begin = dw_cursor_take(&c, sizeof magic);
+    if (!begin || memcmp(begin, magic, sizeof magic)) {
+        dw_fail(err, "'%s' is no stored base of predictions; score --store writes one", p->name);
+        goto fail;
+    }
+    const size_t raw = dw_cursor_u32(&c), packed = dw_cursor_u32(&c);
+    uint8_t *head = c.failed || raw > MAX_HEAD || packed > c.left || raw / 4096 > packed
+                        ? NULL
+                        : dw_alloc(raw + 1, 1, "a header", &own);
+    int rc = head ? unpack(&c, packed, head, raw) : -1;
+    if (!rc) rc = read_head(&p->head, &(dw_cursor){.at = head, .left = raw}, &own);
+    free(head);
+    if (rc)
+        dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is no stored base: its header is damaged%s", p->name, own.text);
+    p->planes = rc ? NULL : dw_alloc(CHUNK, RECORD, "predictions", err);
+    if (p->planes && !index_chunks(p, c, err)) {
+        exp_predictions_seek(p, 0);
+        return p;
+    }
+fail:
+    exp_predictions_close(p);
+    return NULL;
+}
+
+exp_predictions *exp_predictions_open_memory(const void *data, size_t size, const char *name, dw_err *err) {
+    exp_predictions *p = dw_alloc(1, sizeof *p, "a stored base", err);
+    if (p && (p->name = dw_strdup(name, err))) return open_bytes(p, data, size, err);
+    exp_predictions_close(p);
+    return NULL;
+}
+
+exp_predictions *exp_predictions_open(const char *path, dw_err *err) {
+    dw_map map;
+    if (dw_map_file(&map, path, err)) return NULL;
+    exp_predictions *p = exp_predictions_open_memory(map.data, map.size, path, err);
+    if (p)
+        p->map = map;
+    else
+        dw_unmap(&map);
+    return p;
+}
+
+bool exp_is_predictions(const char *path) { return dw_file_begins(path, magic, sizeof magic); }
+
+void exp_predictions_close(exp_predictions *p) {
+    if (!p) return;
+    for (int t = 0; t < p->head.n_texts; t++) free(p->head.text[t].name);
+    free(p->head.text);
+    free(p->head.model);
+    free(p->head.protocol);
+    free(p->chunks);
+    free(p->planes);
+    free(p->name);
+    if (p->map.data) dw_unmap(&p->map);
+    free(p);
+}
+
+const exp_stored_head *exp_predictions_head(const exp_predictions *p) { return &p->head; }
+
+void exp_predictions_seek(exp_predictions *p, int text) {
+    p->text = text;
+    p->at = p->chunks[text];
+    p->n_left = p->head.text[text].n_scored;
+    p->n_chunk = p->used = 0;
+}
+
+static int next_chunk(exp_predictions *p, dw_err *err) {
+    if (!p->n_left) return dw_fail(err, "'%s' has no more predictions for '%s'", p->name, p->head.text[p->text].name);
+    p->n_chunk = p->n_left < CHUNK ? (size_t)p->n_left : CHUNK;
+    p->n_left -= p->n_chunk;
+    p->used = 0;
+    const size_t packed = dw_cursor_u32(&p->at);
+    if (!unpack(&p->at, packed, p->planes, p->n_chunk * RECORD)) return 0;
+    p->n_left = p->n_chunk = 0;
+    return dw_fail(err, "'%s' is damaged: predictions for '%s' cannot be unpacked", p->name,
+                   p->head.text[p->text].name);
+}
+
+int exp_predictions_read(exp_predictions *p, exp_prediction *out, size_t n, dw_err *err) {
+    uint8_t record[RECORD];
+    for (size_t i = 0; i < n; i++) {
+        if (p->used == p->n_chunk && next_chunk(p, err)) return -1;
+        for (size_t b = 0; b < RECORD; b++) record[b] = p->planes[b * p->n_chunk + p->used];
+        p->used++;
+        if (!get_record(record, p->head.n_vocab, &out[i]))
+            return dw_fail(err, "'%s' is damaged: a prediction for '%s' is out of range", p->name,
+                           p->head.text[p->text].name);
+    }
+    return 0;
+}

@@ -1,0 +1,573 @@
+/* test_tool.c - options, messages, progress, rows, lineage. */
+#include "formats/formats.h"
+#include "test.h"
+#include "kit/kit_own.h"
+#include "kit/lineage.h"
+#include "kit/tsv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- options ------------------------------------------------------------------------------------------ */
+
+typedef struct named {
+    const char *name;
+    int value;
+    const char *help;
+} named;
+static const named colours[] = {{"red", 1}, {"green", 2}, {"blue", 3}, {0}};
+static const named cups[] = {{"s", 1, "small, as most things are"}, {"large", 2, "large"}, {0}};
+
+static struct {
+    bool fast;
+    int count;
+    double rate;
+    size_t bytes;
+    const char *text, *path, *colour, *size;
+    opt_list texts, words;
+    opt_range windows;
+} o;
+
+static const opt_row rows[] = {
+    {NULL, 0, OPT_TEXTS, 0, &o.words, NULL, "WORD", "words", .max = 2},
+    {"fast", 'F', OPT_FLAG, 0, &o.fast, NULL, NULL, "be fast"},
+    {"count", 'n', OPT_INT, 0, &o.count, "7", "N", "how many", .min = -5, .max = 9},
+    {.kind = OPT_GROUP, .help = "more"},
+    {"rate", 'r', OPT_REAL, 0, &o.rate, "0.25", "R", "fraction", .min = 0, .max = 1},
+    {"bytes", 'b', OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "size"},
+    {"text", 'p', OPT_TEXT, 0, &o.text, NULL, "TEXT", "prompt"},
+    {"path", 'o', OPT_PATH, OPT_NO_BYTE, &o.path, NULL, "FILE", "output"},
+    {"colour", 'c', OPT_CHOICE, 0, &o.colour, "green", "NAME", "colour", OPT_CHOICES(colours)},
+    {"size", 0, OPT_CHOICE, 0, &o.size, NULL, "SIZE", "size", OPT_CHOICES_HELP(cups, named)},
+    {"texts", 'f', OPT_TEXTS, 0, &o.texts, NULL, "TEXT..", "texts"},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "windows"},
+    {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "silence"},
+    {0},
+};
+static const opt_program program = {
+    "try", "tries things", "[options] [WORD..]", "Reads nothing.\n\nWrites nothing.", "deadwood try --fast", rows};
+
+/* Reads a command line of words separated by '|'. */
+static int read_line(const opt_program *p, const char *line, dw_err *err) {
+    static char text[512];
+    static char *argv[32];
+    int argc = 1;
+    free(o.texts.item);
+    free(o.words.item);
+    memset(&o, 0, sizeof o);
+    *err = (dw_err){0};
+    argv[0] = "deadwood-try";
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok(text, "|"); word; word = strtok(NULL, "|")) argv[argc++] = word;
+    argv[argc] = NULL;
+    return opt_read(p, argc, argv, err);
+}
+
+static void every_form(void) {
+    dw_err err;
+    const char *lines[] = {
+        "--count=3|--colour|blue|-F|a|b",     "-n|3|-cblue|--fast|a|b", "-Fn3|-c|BLUE|a|b",
+        "a|--count|3|--colour=blue|b|--fast", "-c=blue|-n=3|-F|--|a|b", "-n|1|-n|3|-cred|-cblue|a|b|-F"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        CHECK(read_line(&program, lines[i], &err) == OPT_DONE, "%s: %s", lines[i], err.text);
+        CHECK(o.count == 3 && o.fast && !strcmp(o.colour, "blue") && o.words.n == 2 && !strcmp(o.words.item[1], "b"),
+              "%s", lines[i]);
+    }
+    CHECK(read_line(&program, "--|--fast|-", &err) == OPT_DONE && !o.fast && !strcmp(o.words.item[0], "--fast"));
+    CHECK(!strcmp(o.words.item[1], "-") && !o.words.item[2]);
+}
+
+static void defaults(void) {
+    dw_err err;
+    CHECK(read_line(&program, "", &err) == OPT_DONE, "%s", err.text);
+    CHECK(o.count == 7 && o.rate == 0.25 && !strcmp(o.colour, "green") && !o.path && !o.texts.n && !o.windows.last);
+}
+
+static void lists(void) {
+    dw_err err;
+    CHECK(read_line(&program, "-f|a|b|-F|c|--texts=d|--texts|e|-|--|w", &err) == OPT_DONE, "%s", err.text);
+    REQUIRE(o.texts.n == 5 && o.words.n == 2, "%zu texts, %zu words", o.texts.n, o.words.n);
+    const char *wanted[] = {"a", "b", "d", "e", "-"};
+    for (int i = 0; i < 5; i++) CHECK(!strcmp(o.texts.item[i], wanted[i]), "%s", o.texts.item[i]);
+    CHECK(!o.texts.item[5] && !strcmp(o.words.item[0], "c") && !strcmp(o.words.item[1], "w"));
+}
+
+static void sizes(void) {
+    const struct {
+        const char *text;
+        size_t bytes;
+    } good[] = {{"0", 0},      {"17", 17},      {"3300000000", 3300000000}, {"3.3GB", 3300000000},
+                {"2KB", 2000}, {"1KiB", 1024},  {"512MiB", 512 << 20},      {"1.5 gib", 3u << 29},
+                {"20B", 20},   {"1MB", 1000000}};
+    dw_err err;
+    char line[64];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(line, sizeof line, "--bytes=%s", good[i].text);
+        CHECK(read_line(&program, line, &err) == OPT_DONE && o.bytes == good[i].bytes, "%s: %zu %s", line, o.bytes,
+              err.text);
+    }
+}
+
+static void ranges(void) {
+    dw_err err;
+    CHECK(read_line(&program, "--windows|20", &err) == OPT_DONE && o.windows.first == 1 && o.windows.last == 20);
+    CHECK(read_line(&program, "--windows|21-60", &err) == OPT_DONE && o.windows.first == 21 && o.windows.last == 60);
+    CHECK(read_line(&program, "--windows=5-5", &err) == OPT_DONE && o.windows.first == 5 && o.windows.last == 5);
+}
+
+static void wrong_usage(void) {
+    const struct {
+        const char *line, *words;
+    } bad[] = {
+        {"--colr|red", "unknown option '--colr' (did you mean '--colour'?)"},
+        {"--col", "(did you mean '--colour'?)"},
+        {"--zzzzzzzz", "unknown option '--zzzzzzzz'"},
+        {"--hepl", "'--help'"},
+        {"-x", "unknown option '-x'"},
+        {"--count", "--count needs a value: N"},
+        {"--count|--fast", "--count needs a value"},
+        {"-o|--fast", "--path needs a value: FILE"},
+        {"--fast=1", "--fast takes no value"},
+        {"-n|three", "'three' is not a whole number"},
+        {"-n|3x", "'3x' is not a whole number"},
+        {"-n|10", "'10' is not between -5 and 9"},
+        {"-n|-6", "'-6' is not between"},
+        {"-n|99999999999999999999", "too large"},
+        {"-r|nan", "not a number"},
+        {"-r|1.01", "not between 0 and 1"},
+        {"-c|pink", "'pink' is none of red, green, blue"},
+        {"-b|3XB", "'3XB' is not a size like"},
+        {"-b=-1", "not a possible size"},
+        {"-b|1e30", "not a possible size"},
+        {"-b=MB", "not a size"},
+        {"--windows|0", "not a range"},
+        {"--windows|5-4", "is empty"},
+        {"--windows|0-4", "begins below 1"},
+        {"--windows|3-", "not a range"},
+        {"--windows=+3", "not a range"},
+        {"--windows|3-4-5", "not a range"},
+        {"a|b|c", "WORD: 3 are too many, at most 2"},
+        {"--path=", "the name is empty"},
+        {"-f", "--texts needs a value"},
+    };
+    dw_err err;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(read_line(&program, bad[i].line, &err) == -1, "%s", bad[i].line);
+        CHECK(strstr(err.text, bad[i].words), "%s: %s", bad[i].line, err.text);
+    }
+}
+
+static void required(void) {
+    static const opt_row needs[] = {{NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.words, NULL, "DIR", "folder", .max = 1},
+                                    {"out", 'o', OPT_PATH, OPT_REQUIRED, &o.path, NULL, "FILE", "output"},
+                                    {0}};
+    static const opt_program p = {"need", "needs things", "DIR -o FILE", NULL, NULL, needs};
+    dw_err err;
+    CHECK(read_line(&p, "-o|x", &err) == -1 && !strcmp(err.text, "DIR is missing"), "%s", err.text);
+    CHECK(read_line(&p, "x", &err) == -1 && !strcmp(err.text, "--out FILE is missing"), "%s", err.text);
+    CHECK(read_line(&p, "x|-o|y", &err) == OPT_DONE, "%s", err.text);
+    static const opt_program none = {"none", "needs nothing", "", NULL, NULL, needs + 2};
+    CHECK(read_line(&none, "x", &err) == -1 && !strcmp(err.text, "unexpected argument 'x'"), "%s", err.text);
+}
+
+static void asked(void) {
+    dw_err err;
+    CHECK(read_line(&program, "--help", &err) == OPT_ASKED_HELP && read_line(&program, "-Fh", &err) == OPT_ASKED_HELP);
+    CHECK(read_line(&program, "--help-man", &err) == OPT_ASKED_MAN);
+    CHECK(read_line(&program, "--fast|--version", &err) == OPT_ASKED_VERSION);
+    CHECK(read_line(&program, "--summary", &err) == OPT_ASKED_SUMMARY);
+}
+
+static char *printed(void (*print)(const opt_program *, FILE *)) {
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    print(&program, f);
+    fclose(f);
+    return text;
+}
+
+static void help_complete(void) {
+    tool_program = &program;
+    char *help = printed(opt_print_help), *man = printed(opt_print_man);
+    for (const opt_row *row = rows; row->help; row++) {
+        CHECK(strstr(help, row->help) && strstr(man, row->help), "%s", row->help);
+        if (row->name) CHECK(strstr(help, row->name) && strstr(man, row->name), "%s", row->name);
+        if (row->value) CHECK(strstr(help, row->value) && strstr(man, row->value), "%s", row->value);
+    }
+    const char *words[] = {"usage: deadwood-try [options]", "tries things", "[0.25]",
+                           "red, green, blue [green]",      "\nmore:\n",    "Writes nothing.",
+                           "size\n",                "  s      small, as most things are\n", "  large  large\n",
+                           "deadwood try --fast",           "--version"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        CHECK(strstr(help, words[i]), "%s in:\n%s", words[i], help);
+    CHECK(strstr(man, ".SH NAME\ndeadwood\\-try \\- tries things\n") && strstr(man, ".SS more\n") && strstr(man, ".br\n\\fBlarge\\fR: large\n"), "%s", man);
+    for (const char *line = help; *line; line = strchr(line, '\n') + 1)
+        CHECK(strcspn(line, "\n") <= 100, "%.110s", line);
+    free(help);
+    free(man);
+}
+
+static void effective_values(void) {
+    dw_err err;
+    CHECK(read_line(&program, "-f|a b|it's|c|--bytes|2KiB|--windows|9|-F|-r0.1|x", &err) == OPT_DONE, "%s", err.text);
+    const struct {
+        const char *name, *value;
+    } wanted[] = {
+        {"count", "7"},     {"rate", "0.1"},     {"bytes", "2048"}, {"text", NULL}, {"texts", "a b|it's|c"},
+        {"windows", "1-9"}, {"colour", "green"}, {"fast", ""},      {"path", NULL}, {"quiet", NULL}};
+    for (const opt_row *row = rows; row->help; row++) {
+        for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+            if (!row->name || strcmp(row->name, wanted[i].name)) continue;
+            size_t n;
+            char joined[64] = "", **value = opt_values(row, &n);
+            for (size_t k = 0; k < n; k++) {
+                snprintf(joined + strlen(joined), sizeof joined - strlen(joined), "%s%s", k ? "|" : "", value[k]);
+                free(value[k]);
+            }
+            const char *w = wanted[i].value;
+            CHECK(w ? value && !strcmp(joined, w) : !value, "%s: %s", row->name, value ? joined : "unset");
+            free(value);
+        }
+    }
+}
+
+static void shown_sizes(void) {
+    const struct {
+        double n;
+        const char *text;
+    } wanted[] = {{0, "0 B"}, {999, "999 B"}, {1000, "1.0 kB"}, {24.7e6, "24.7 MB"}, {999.9e6, "999.9 MB"}, {4.2931e9, "4.293 GB"}, {1.5e12, "1500.000 GB"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        CHECK(!strcmp(show_bytes(wanted[i].n).text, wanted[i].text), "%s: %s", wanted[i].text, show_bytes(wanted[i].n).text);
+    CHECK(!*plural(1) && !strcmp(plural(0), "s") && !strcmp(plural(2), "s"));
+}
+
+static void nearest(void) {
+    const struct {
+        const char *word, *name;
+    } wanted[] = {{"gren", "green"}, {"GREEN", "green"}, {"rde", "red"}, {"blu", "blue"},
+                  {"yellow", NULL},  {"x", NULL},        {"", NULL}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        const char *name = opt_nearest(wanted[i].word, colours, sizeof *colours);
+        CHECK(wanted[i].name ? name && !strcmp(name, wanted[i].name) : !name, "'%s': %s", wanted[i].word,
+              name ? name : "none");
+    }
+}
+
+/* ---- progress ----------------------------------------------------------------------------------------- */
+
+static double clock_now;
+static double scripted_clock(void) { return clock_now; }
+
+/* What is drawn when n steps of 10 units come every `seconds`. */
+static char *drawn(int columns, double total, int n, double seconds) {
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    clock_now = 100;
+    progress_set_screen(&(progress_screen){scripted_clock, f, columns});
+    progress *p = progress_begin("reading", "tokens", total);
+    for (int i = 0; i < n; i++) {
+        clock_now += seconds;
+        progress_step(p, 10);
+    }
+    progress_end(p);
+    progress_set_screen(NULL);
+    fclose(f);
+    return text;
+}
+
+static void progress_bar(void) {
+    char *text = drawn(60, 100, 4, 0.5);
+    CHECK(!strcmp(text, "\rreading  [###..............]   20 %  20 tokens/s  0:04 left\033[K"
+                        "\rreading  [#####............]   30 %  20 tokens/s  0:04 left\033[K"
+                        "\rreading  [######...........]   40 %  20 tokens/s  0:03 left\033[K"
+                        "\r\033[K"),
+          "%s", text);
+    CHECK(!strncmp(text, "\rreading  [", 11) && !strchr(text, '\n'), "%s", text);
+    free(text);
+    text = drawn(80, 1000, 9, 0.1);
+    CHECK(!*text, "nothing within the first second, but: %s", text);
+    free(text);
+    text = drawn(80, 0, 4, 1);
+    CHECK(strstr(text, "reading  40 tokens  10 tokens/s\033[K"), "%s", text);
+    free(text);
+}
+
+static void progress_lines(void) {
+    char *text = drawn(0, 100, 9, 7), wanted[200];
+    snprintf(wanted, sizeof wanted, "%s: reading:  50 %%  1.43 tokens/s  0:35 left\n", tool_name());
+    CHECK(!strcmp(text, wanted), "%s", text);
+    free(text);
+    tool.quiet = true;
+    text = drawn(0, 100, 9, 7);
+    CHECK(!*text, "%s", text);
+    free(text);
+    text = drawn(80, 100, 9, 7);
+    CHECK(!*text, "%s", text);
+    free(text);
+    tool.quiet = false;
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------- */
+
+static const char *const columns[] = {"model", "ppl"};
+
+static void tables(void) {
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "rows.tsv");
+    CHECK(!tsv_append(path, "# rows, format 1", columns, 2, (const char *[]){"a.gguf", "12.5", "b.gguf", ""}, 2, &err),
+          "%s", err.text);
+    CHECK(!tsv_append(path, "# rows, format 1", columns + 1, 1, (const char *[]){"7"}, 1, &err), "%s", err.text);
+    CHECK(!tsv_append(path, NULL, (const char *[]){"ppl", "model"}, 2, (const char *[]){"3", "c d"}, 1, &err), "%s",
+          err.text);
+    char *text = dw_read_file(path, 1000, NULL, &err);
+    CHECK(text && !strcmp(text, "# rows, format 1\nmodel\tppl\na.gguf\t12.5\nb.gguf\t-\n-\t7\nc d\t3\n"), "%s", text);
+    free(text);
+    tsv_table t;
+    REQUIRE(!tsv_read(&t, path, &err), "%s", err.text);
+    CHECK(t.n_columns == 2 && t.n_rows == 4 && !strcmp(t.comment, "# rows, format 1\n"));
+    CHECK(!strcmp(tsv_cell(&t, 3, "model"), "c d") && !strcmp(tsv_cell(&t, 2, "ppl"), "7") && !tsv_cell(&t, 0, "kl"));
+    tsv_release(&t);
+}
+
+static void refused_tables(void) {
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "refused.tsv");
+    CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"a\tb", "1"}, 1, &err) && access(path, F_OK),
+          "a tab in a cell");
+    CHECK(!tsv_append(path, NULL, columns, 1, (const char *[]){"a"}, 1, NULL));
+    err = (dw_err){0};
+    CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"a", "1"}, 1, &err) &&
+              strstr(err.text, "no column 'ppl'"),
+          "%s", err.text);
+    err = (dw_err){0};
+    CHECK(tsv_check(path, columns, 2, &err) && strstr(err.text, "no column 'ppl'") && strstr(err.text, path), "%s", err.text);
+    CHECK(!tsv_check(path, columns, 1, NULL) && !tsv_check(test_path(test_folder(), "new.tsv"), columns, 2, NULL));
+    const struct {
+        const char *text, *words;
+    } bad[] = {{"", "no header"},
+               {"# only\n", "no header"},
+               {"a\tb\n1\n", "line 2 has 1 cells, the header 2"},
+               {"a\ta\n", "two columns"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        FILE *f = fopen(path, "w");
+        fputs(bad[i].text, f);
+        fclose(f);
+        err = (dw_err){0};
+        tsv_table t;
+        CHECK(tsv_read(&t, path, &err) && strstr(err.text, bad[i].words) && strstr(err.text, path), "%s", err.text);
+    }
+}
+
+static void windows_lines(void) {
+    const char *path = test_path(test_folder(), "crlf.tsv");
+    FILE *f = fopen(path, "w");
+    fputs("# c\r\na\tb\r\n1\t\r\n\n2\tx", f);
+    fclose(f);
+    tsv_table t;
+    dw_err err = {0};
+    REQUIRE(!tsv_read(&t, path, &err), "%s", err.text);
+    CHECK(t.n_rows == 2 && !strcmp(t.comment, "# c\n") && !strcmp(t.column[1], "b") && !*tsv_cell(&t, 0, "b"));
+    CHECK(!strcmp(tsv_cell(&t, 1, "b"), "x"));
+    tsv_release(&t);
+    CHECK(!tsv_append(path, NULL, columns, 0, NULL, 0, &err), "%s", err.text);
+}
+
+static void append_together(void) {
+    enum { WRITERS = 4, ROWS = 15 };
+    const char *path = test_path(test_folder(), "together.tsv");
+    for (int k = 0; k < WRITERS; k++) {
+        if (fork()) continue;
+        int rc = 0;
+        for (int i = 0; i < ROWS; i++) {
+            char cell[2][16];
+            snprintf(cell[0], 16, "%d", k);
+            snprintf(cell[1], 16, "%d", i);
+            rc |= tsv_append(path, "# c", columns, 2, (const char *[]){cell[0], cell[1]}, 1, NULL);
+        }
+        _exit(rc != 0);
+    }
+    int status, n_ok = 0;
+    while (wait(&status) > 0) n_ok += status == 0;
+    CHECK(n_ok == WRITERS, "%d writers succeeded", n_ok);
+    tsv_table t;
+    dw_err err = {0};
+    REQUIRE(!tsv_read(&t, path, &err), "%s", err.text);
+    CHECK(t.n_rows == WRITERS * ROWS, "%zu rows", t.n_rows);
+    tsv_release(&t);
+}
+
+/* ---- lineage ------------------------------------------------------------------------------------------ */
+
+static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+static const char ones[] = "1111111111111111111111111111111111111111111111111111111111111111";
+
+static const opt_row collect_rows[] = {
+    {"model", 'm', OPT_PATH, OPT_INPUT, &o.path, NULL, "FILE", "model"},
+    {"texts", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT..", "texts"},
+    {"prompt", 'p', OPT_TEXT, 0, &o.text, NULL, "TEXT", "prompt"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.colour, NULL, "FILE", "output"},
+    {0},
+};
+static const opt_program collect = {"collect", "", "", NULL, NULL, collect_rows};
+
+/* Writes a model file with one more step: the parent's (may be NULL), an input, a text of n tokens. */
+static bool write_step(const char *path, const opt_program *p, const dw_gguf *parent, const char *input,
+                       const int32_t *ids, size_t n) {
+    dw_err err = {0};
+    const size_t ne[] = {32};
+    static const float data[32];
+    lineage *l = lineage_new(p, parent, &err);
+    char *blocks = n ? lineage_blocks(ids, n, &err) : NULL;
+    bool ok = l && (!input || !lineage_input(l, input, &err)) &&
+              (!n || (blocks && !lineage_text_blocks(l, "in/text.txt", ones, blocks, n, &err)));
+    free(blocks);
+    dw_gguf_writer *w = ok ? dw_gguf_writer_new(path, &err) : NULL;
+    if (w) {
+        dw_gguf_set_text(w, "general.architecture", "llama");
+        dw_gguf_add_tensor(w, "w", dw_qtype_get(DW_F32), 1, ne);
+        ok = !lineage_write(l, w, &err) && !dw_gguf_begin(w, &err) && !dw_gguf_write(w, data, sizeof data, &err) &&
+             !dw_gguf_commit(w, &err);
+    }
+    CHECK(ok && w, "%s", err.text);
+    dw_gguf_writer_free(w);
+    lineage_free(l);
+    return ok && w;
+}
+
+typedef struct inputs {
+    int n;
+    char text[512];
+} inputs;
+
+static void note_input(void *ctx, const char *tool_name_, const char *name, const char *sha256) {
+    inputs *in = ctx;
+    const size_t used = strlen(in->text);
+    snprintf(in->text + used, sizeof in->text - used, "%s %s %.8s;", tool_name_, name, sha256);
+    in->n++;
+}
+
+static void chain(void) {
+    dw_err err = {0};
+    const char *source = test_path(test_folder(), "source"), *first = test_path(test_folder(), "first.gguf"),
+               *second = test_path(test_folder(), "the second.gguf"), *again = test_path(test_folder(), "again.gguf");
+    FILE *f = fopen(source, "w");
+    fputs("abc", f);
+    fclose(f);
+    REQUIRE(read_line(&program, "--texts|x/a|it's|-p=-t|--path|gone|/some/where/mini/", &err) == OPT_DONE, "%s",
+            err.text);
+    if (!write_step(first, &program, NULL, source, NULL, 0)) return;
+    dw_gguf *parent = dw_gguf_open(first, &err);
+    REQUIRE(parent, "%s", err.text);
+    char line[400];
+    snprintf(line, sizeof line, "-m|%s|-f|/deep/folder/t.txt|-o|y", first);
+    REQUIRE(read_line(&collect, line, &err) == OPT_DONE, "%s", err.text);
+    if (!write_step(second, &collect, parent, first, NULL, 0) || !write_step(again, &collect, parent, first, NULL, 0))
+        return;
+    dw_gguf_close(parent);
+
+    dw_gguf *g = dw_gguf_open(second, &err);
+    REQUIRE(g, "%s", err.text);
+    char *commands = lineage_commands(g, &err);
+    CHECK(commands &&
+              !strcmp(commands,
+                      "deadwood try /some/where/mini/ -o first.gguf --count 7 --rate 0.25 --text=-t --colour green "
+                      "--texts x/a 'it'\\''s'\n"
+                      "deadwood collect -o 'the second.gguf' --model first.gguf --texts t.txt\n"),
+          "%s", commands);
+    free(commands);
+    inputs in = {0};
+    CHECK(!lineage_inputs(g, note_input, &in, &err) && in.n == 2, "%s", err.text);
+    CHECK(!strncmp(in.text, "try source ba7816bf;collect first.gguf ", 39), "%s", in.text);
+    dw_gguf_close(g);
+
+    char a[65], b[65];
+    CHECK(!dw_sha256_file(second, a, &err) && !dw_sha256_file(again, b, &err) && !strcmp(a, b),
+          "same step, same bytes");
+}
+
+static void leaks(void) {
+    enum { N = 3000 };
+    dw_err err = {0};
+    int32_t ids[N], other[N];
+    dw_rng rng;
+    dw_rng_seed(&rng, 1);
+    for (int i = 0; i < N; i++) ids[i] = (int32_t)dw_rng_below(&rng, 50000);
+    const char *path = test_path(test_folder(), "leak.gguf");
+    REQUIRE(read_line(&collect, "", &err) == OPT_DONE);
+    if (!write_step(path, &collect, NULL, NULL, ids, N)) return;
+    dw_gguf *g = dw_gguf_open(path, &err);
+    REQUIRE(g, "%s", err.text);
+    char *why = lineage_leak(g, ones, other, 0, &err);
+    CHECK(why && !strcmp(why, "calibration text 'text.txt' of step collect has the same hash"), "%s", why);
+    free(why);
+    for (int n = 0; n <= 200; n++) { // n tokens shared, at places that fit no block
+        for (int i = 0; i < N; i++) other[i] = (int32_t)dw_rng_below(&rng, 50000);
+        const int from = (int)dw_rng_below(&rng, N - 200), to = (int)dw_rng_below(&rng, N - 200);
+        memcpy(other + to, ids + from, (size_t)n * sizeof *ids);
+        why = lineage_leak(g, zeros, other, N, &err);
+        CHECK(n < 48 ? !why : n < 64 || why, "%d tokens: %s", n, why ? why : "no leak");
+        free(why);
+    }
+    CHECK(!err.text[0] && !lineage_leak(g, zeros, ids, 15, &err), "%s", err.text);
+    dw_gguf_close(g);
+}
+
+static void bad_lineage(void) {
+    const char *path = test_path(test_folder(), "bad.gguf");
+    const char *bad[] = {"no json",
+                         "[]",
+                         "{}",
+                         "{\"tool\": 1, \"args\": []}",
+                         "{\"tool\": \"x\"}",
+                         "{\"tool\": \"x\", \"args\": [1, {}], \"inputs\": 7, \"texts\": [{\"blocks\": \"zz\"}, 3]}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dw_err err = {0};
+        dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+        dw_gguf_set_text(w, "general.architecture", "llama");
+        dw_gguf_set_strs(w, "deadwood.lineage", &(dw_str){bad[i], strlen(bad[i])}, 1);
+        dw_gguf_add_tensor(w, "w", dw_qtype_get(DW_F32), 1, (size_t[]){1});
+        CHECK(!dw_gguf_begin(w, &err) && !dw_gguf_write(w, "\0\0\0", 4, &err) && !dw_gguf_commit(w, &err), "%s",
+              err.text);
+        dw_gguf_writer_free(w);
+        dw_gguf *g = dw_gguf_open(path, &err);
+        REQUIRE(g, "%s", err.text);
+        const bool odd = i + 1 == sizeof bad / sizeof *bad; // readable, its odd parts are left out
+        inputs in = {0};
+        char *commands = lineage_commands(g, &err);
+        CHECK(odd ? commands && !err.text[0] : !commands && err.text[0], "%s: %s", bad[i], err.text);
+        CHECK(lineage_inputs(g, note_input, &in, &err) == (odd ? 0 : -1) && !in.n, "%s", bad[i]);
+        CHECK(!lineage_leak(g, zeros, (int32_t[64]){0}, 64, &err));
+        free(commands);
+        dw_gguf_close(g);
+    }
+}
+
+static const test_case cases[] = {
+    {"every way to write an option gives the same values", every_form},
+    {"what is not given has its default or stays untouched", defaults},
+    {"an option of several values takes them up to the next option and adds up", lists},
+    {"sizes are read in decimal and binary units", sizes},
+    {"a range counts from 1 and includes both ends", ranges},
+    {"wrong usage is one sentence that names the option and what it wants", wrong_usage},
+    {"what is required is asked for by name", required},
+    {"help, man page, version and summary can be asked for anywhere", asked},
+    {"help and man page name every option with its value, default and choices", help_complete},
+    {"effective values are written as one would type them", effective_values},
+    {"sizes are shown in decimal units", shown_sizes},
+    {"the nearest name is found for a mistyped word and none for a strange one", nearest},
+    {"a bar appears after a second, with rate and time left, and is wiped away", progress_bar},
+    {"without a terminal a line comes every 30 seconds, and none when quiet", progress_lines},
+    {"rows are appended under the columns of the file and read back by name", tables},
+    {"a table that would not fit is refused and stays as it was", refused_tables},
+    {"tables with CRLF line ends and empty cells are read", windows_lines},
+    {"processes that append together lose no row", append_together},
+    {"the chain of a file is its parent's and its own step, as commands, and repeats bit for bit", chain},
+    {"a text that shares 64 tokens with a calibration text is a leak, one that shares 47 is none", leaks},
+    {"a damaged lineage is one sentence", bad_lineage},
+    {0},
+};
+TEST_MAIN(cases)
