@@ -24,7 +24,11 @@
  * exchange.  gate: a rule that decides at run time which neurons are computed.
  *
  * Determinism.  With `exact` set in the options the results of a pass do not depend on the number of threads nor on how
- * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding. */
+ * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding.
+ *
+ * Precision.  How finely matrix products of `cpu` are rounded is a choice of its own, and either one is the same for every
+ * number of threads and every batch.  It shows only on CPUs with tiles for BF16 (level amx); the others multiply in F32.
+ * The fast path for a few tokens packs them to 8 bits for quantized weights, whatever the precision. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -91,6 +95,12 @@ typedef struct dw_coverage {     // of a layer, since the session began or dw_se
 typedef struct dw_session dw_session;
 typedef enum dw_kv_cache { DW_KV_CACHE_F16, DW_KV_CACHE_F32 } dw_kv_cache;
 
+typedef enum dw_precision {
+    DW_PRECISION_DEFAULT, // split in exact sessions, rounded in others
+    DW_PRECISION_SPLIT,   // numbers as a sum of two BF16: relative error about 3e-6
+    DW_PRECISION_ROUNDED, // quantized weights, and what they are multiplied with, to one BF16: 2e-3; 16 and 32 bits as in split
+} dw_precision;
+
 typedef struct dw_session_options { // zero means the default
     dw_pool *pool;       // required, borrowed
     const char *backend; // "cpu"
@@ -100,6 +110,7 @@ typedef struct dw_session_options { // zero means the default
     int n_out;           // output rows kept of one dw_session_eval; n_batch
     dw_kv_cache kv;      // F16
     bool exact;          // results independent of threads and batching (score)
+    dw_precision precision; // of matrix products
     dw_select select;    // how gated layers are run; auto
 } dw_session_options;
 

@@ -105,7 +105,7 @@ static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int
                              .norm_eps = 1e-6f};
     b->backend = dw_backend_find("cpu");
     for (int i = 0; i < N_PATHS; i++) {
-        const dw_session_options o = {.pool = b->pool, .n_ctx = 64, .n_seq = 1, .n_batch = 1, .n_out = 1, .select = path_select[i]};
+        const dw_session_options o = {.pool = b->pool, .n_ctx = 64, .n_seq = 1, .n_batch = 1, .n_out = 1, .precision = DW_PRECISION_ROUNDED, .select = path_select[i]};
         b->state[i] = b->backend->open(b->backend, &b->net, &o, err);
         if (!b->state[i]) return -1;
     }

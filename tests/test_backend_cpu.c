@@ -117,7 +117,8 @@ static size_t layer_values(int l) { return (size_t)SEQS * (size_t)n_head_kv[l] *
 static runner *runner_new(const small_net *net, const char *backend, dw_pool *pool, bool exact) {
     runner *r = calloc(1, sizeof *r);
     dw_err err = {0};
-    const dw_session_options o = {.pool = pool, .n_ctx = CTX, .n_seq = SEQS, .n_batch = TOKENS, .n_out = TOKENS, .kv = DW_KV_CACHE_F32, .exact = exact};
+    const dw_session_options o = {.pool = pool, .n_ctx = CTX, .n_seq = SEQS, .n_batch = TOKENS, .n_out = TOKENS, .kv = DW_KV_CACHE_F32, .exact = exact,
+                                  .precision = exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED};
     r->backend = dw_backend_find(backend);
     r->state = r->backend->open(r->backend, &net->net, &o, &err);
     if (!CHECK(r->state, "%s", err.text)) abort();

@@ -35,7 +35,7 @@ static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x,
                               int n_matrices) {
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
-        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->exact);
+        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->precision);
         if (f > form) form = f;
     }
     for (int t = 0; t < n_tokens; t += DW_GEMM_TOKENS)

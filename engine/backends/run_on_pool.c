@@ -107,7 +107,7 @@ static dw_state *state_new(const dw_backend *b, const dw_net *net, const dw_sess
     const int n_threads = dw_pool_size(o->pool);
     s->steps = b->own;
     s->o = *o;
-    s->pass = (dw_pass){.net = net, .pool = o->pool, .n_threads = n_threads, .exact = o->exact, .n_batch = o->n_batch};
+    s->pass = (dw_pass){.net = net, .pool = o->pool, .n_threads = n_threads, .exact = o->exact, .precision = o->precision, .n_batch = o->n_batch};
     s->pass.own = dw_alloc(1, s->steps->own_bytes(n_threads), "a session", err);
     if (s->pass.own && !s->steps->start(&s->pass, o, err)) return s;
     dw_on_pool_close(s);

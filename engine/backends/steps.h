@@ -38,6 +38,7 @@ struct dw_pass {
     dw_pool *pool;
     int n_threads;
     bool exact;            // results must not depend on n_threads or on how tokens are batched
+    dw_precision precision; // split or rounded
     int n_batch;           // most tokens of a pass: what memory was laid out for
     int way;               // of the pass at hand: which of the steps' ways
     int n_tokens;

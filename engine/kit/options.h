@@ -91,6 +91,13 @@ extern tool_common tool;
 extern const tool_kv_name tool_kv_names[]; // "f16", "f32"
 dw_kv_cache tool_kv(void);                 // what --kv says
 
+typedef struct tool_precision_name {
+    const char *name, *help;
+    dw_precision precision;
+} tool_precision_name;
+extern const tool_precision_name tool_precision_names[];
+dw_precision tool_precision(const char *name);
+
 /* The choices of --select: those of the engine, and what only a comparison of speed wants. */
 typedef struct tool_select_name {
     const char *name, *help;
