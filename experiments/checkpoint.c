@@ -137,13 +137,13 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
-/* True when every value of an F16, BF16 or F32 tensor survives the way through F16. */
+/* True when every value of an F16, BF16 or F32 tensor is finite and survives the way through F16. */
 static bool fits_f16(const dw_st_tensor *t) {
     const dw_qtype_row *type = dw_st_qtype(t->dtype);
     for (size_t i = 0, n = t->n_bytes / (size_t)type->block_bytes; i < n; i++) {
         float f;
         type->decode(t->data + i * (size_t)type->block_bytes, &f, 1);
-        if (dw_f16_to_f32(dw_f32_to_f16(f)) != f) return false;
+        if (!isfinite(f) || dw_f16_to_f32(dw_f32_to_f16(f)) != f) return false;
     }
     return true;
 }

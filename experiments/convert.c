@@ -4,11 +4,13 @@
  *
  * Without --type every matrix keeps its type, bit for bit; with it every matrix (the embeddings too) is encoded. */
 #include "checkpoint.h"
+#include "qtypes/encoding.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/safetensors.h"
 #include "kit/talk.h"
+#include "kit/tensor_stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,48 +45,40 @@ static const opt_program program = {
     .example = "deadwood convert experiments/mini -o mini.gguf\ndeadwood convert experiments/mini -o mini-q4.gguf --type q4_0",
     .rows = rows};
 
-typedef struct job { // rows of one tensor, encoded by all threads
+typedef struct encoder { // of one tensor
     const checkpoint_tensor *t;
     const dw_qtype_row *type;
-    size_t first, n, row_bytes, rows_per_piece;
-    float *values; // a row for each piece
-    uint8_t *out;
-} job;
+    size_t row_bytes;
+    dw_encoding encoding;
+} encoder;
 
-static void encode_rows(void *job_pointer, size_t piece) {
-    const job *j = job_pointer;
-    const size_t end = (piece + 1) * j->rows_per_piece < j->n ? (piece + 1) * j->rows_per_piece : j->n;
-    float *row = j->values + piece * j->t->ne[0];
-    for (size_t i = piece * j->rows_per_piece; i < end; i++) {
-        uint8_t *out = j->out + i * j->row_bytes;
-        if (j->type == j->t->kept && j->t->n_dims == 2) {
-            checkpoint_row_kept(j->t, j->first + i, out);
-        } else {
-            checkpoint_row_values(j->t, j->first + i, row);
-            j->type->encode(row, out, j->t->ne[0], NULL);
-        }
+static void encode_row(encoder *e, size_t r, float *values, uint8_t *out) {
+    const bool is_kept = e->type == e->t->kept;
+    if (is_kept && e->t->n_dims == 2) {
+        checkpoint_row_kept(e->t, r, out);
+        return;
     }
+    checkpoint_row_values(e->t, r, values);
+    if (is_kept) memcpy(out, values, e->row_bytes); // a vector of F32
+    else dw_encode_row(&e->encoding, r, values, out);
 }
 
-enum { SLAB_BYTES = 16 << 20, MAX_PIECES = 64 };
+static void encode_rows(void *encoder_pointer, const kit_piece *p) {
+    encoder *e = encoder_pointer;
+    for (size_t i = 0; i < p->n; i++) encode_row(e, p->first + i, p->scratch, p->out + i * e->row_bytes);
+}
 
-static int write_tensor(dw_gguf_writer *w, const checkpoint_tensor *t, const dw_qtype_row *type, dw_pool *pool, progress *p, dw_err *err) {
-    const size_t row_bytes = dw_qtype_row_bytes(type, t->ne[0]), n_rows = t->n_dims == 2 ? t->ne[1] : 1;
-    size_t slab = SLAB_BYTES / row_bytes;
-    slab = slab < 1 ? 1 : slab > n_rows ? n_rows : slab;
-    uint8_t *out = dw_alloc(slab, row_bytes, "encoded rows", err);
-    float *values = out ? dw_alloc(MAX_PIECES * t->ne[0], sizeof *values, "rows to encode", err) : NULL;
-    int rc = values ? 0 : -1;
-    for (size_t first = 0; first < n_rows && !rc; first += slab) {
-        const size_t n = n_rows - first < slab ? n_rows - first : slab;
-        job j = {t, type, first, n, row_bytes, (n + MAX_PIECES - 1) / MAX_PIECES, values, out};
-        dw_pool_each(pool, (n + j.rows_per_piece - 1) / j.rows_per_piece, encode_rows, &j);
-        rc = dw_gguf_write(w, out, n * row_bytes, err);
-        progress_step(p, (double)(n * row_bytes));
-    }
-    free(values);
-    free(out);
-    return rc;
+static int check_rows(void *encoder_pointer, dw_err *err) {
+    encoder *e = encoder_pointer;
+    return dw_encoding_end(&e->encoding, "choose --type bf16 or f32", err);
+}
+
+static int write_tensor(kit_stream *s, const checkpoint_tensor *t, const dw_qtype_row *type, dw_err *err) {
+    encoder e = {.t = t, .type = type, .row_bytes = dw_qtype_row_bytes(type, t->ne[0]),
+                 .encoding = {.tensor = t->name, .type = type, .n = t->ne[0]}};
+    const kit_rows r = {.n_rows = t->n_dims == 2 ? t->ne[1] : 1, .row_bytes = e.row_bytes, .n_scratch = t->ne[0],
+                        .make = encode_rows, .check = check_rows, .ctx = &e};
+    return kit_stream_tensor(s, &r, err);
 }
 
 /* What a tensor is stored as: vectors as F32, matrices as wished, or kept. */
@@ -92,6 +86,17 @@ static const dw_qtype_row *stored_type(const checkpoint_tensor *t, int wished) {
     if (t->n_dims == 1) return dw_qtype_get(DW_F32);
     if (wished >= 0) return dw_qtype_get((uint32_t)wished);
     return t->kept ? t->kept : dw_qtype_get(DW_F16);
+}
+
+static int write_tensors(const checkpoint *c, int wished, dw_gguf_writer *w, dw_pool *pool, double total, dw_err *err) {
+    progress *bar = progress_begin("writing", "B", total);
+    kit_stream *s = kit_stream_new(w, pool, bar, err);
+    int rc = s ? 0 : -1;
+    for (size_t i = 0; i < c->n_tensor && !rc; i++) rc = write_tensor(s, &c->tensor[i], stored_type(&c->tensor[i], wished), err);
+    if (!rc) rc = kit_stream_end(s, err);
+    kit_stream_free(s);
+    progress_end(bar);
+    return rc;
 }
 
 static int file_type(const checkpoint *c, int wished) {
@@ -134,8 +139,6 @@ static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
 }
 
 static int convert(const checkpoint *c, int wished, dw_pool *pool, dw_err *err) {
-    int rc = -1;
-    progress *p = NULL;
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
     if (!w) return -1;
     double total = 0;
@@ -143,13 +146,9 @@ static int convert(const checkpoint *c, int wished, dw_pool *pool, dw_err *err) 
     checkpoint_write_keys(c, w);
     dw_gguf_set_u32(w, "general.file_type", (uint32_t)file_type(c, wished));
     if (stored_type(&c->tensor[0], wished)->block > 1) dw_gguf_set_u32(w, "general.quantization_version", 2);
-    if (stamp(c, w, err) || add_tensors(c, wished, w, &total, err) || dw_gguf_begin(w, err)) goto done;
-    p = progress_begin("writing", "B", total);
-    for (size_t i = 0; i < c->n_tensor; i++)
-        if (write_tensor(w, &c->tensor[i], stored_type(&c->tensor[i], wished), pool, p, err)) goto done;
-    rc = dw_gguf_commit(w, err);
-done:
-    progress_end(p);
+    int rc = stamp(c, w, err) || add_tensors(c, wished, w, &total, err) || dw_gguf_begin(w, err) ? -1 : 0;
+    if (!rc) rc = write_tensors(c, wished, w, pool, total, err);
+    if (!rc) rc = dw_gguf_commit(w, err);
     if (!rc) say("%zu tensors, %s in %.1f s", c->n_tensor, show_bytes(total).text, dw_now() - began);
     dw_gguf_writer_free(w);
     return rc;

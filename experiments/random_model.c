@@ -345,33 +345,20 @@ static void fill_blocks(uint8_t *dst, size_t n_bytes, const random_tensor *t, co
     }
 }
 
-/* ---- the stream of chunks ----------------------------------------------------------------------------- */
+/* ---- chunks --------------------------------------------------------------------------------------------- */
 
-/* A chunk is a run of rows of about CHUNK_BYTES with its own generator, so that chunks may be made in any order.  While
- * one batch of chunks is made, the one before is written. */
-enum { CHUNK_BYTES = 1 << 20, N_SLOT = 16 };
+/* A chunk is a run of rows of about CHUNK_BYTES with its own generator, so that chunks may be made in any order. */
+enum { CHUNK_BYTES = 1 << 20 };
 
-typedef struct batch {
-    uint8_t *slot[N_SLOT];
-    size_t n_bytes[N_SLOT];
-    int n;
-} batch;
-
-typedef struct stream {
+typedef struct filler { // of one tensor
     const exp_random_options *o;
-    dw_gguf_writer *w;
-    dw_err *err;
-    const random_tensor *tensor; // at hand
+    const random_tensor *t;
     size_t i_tensor, chunk_rows;
-    size_t first_chunk;          // of the batch that is being made
     value_table table;
-    batch batch[2];              // made, written
-    int making;
-    int rc;
-} stream;
+} filler;
 
-static uint64_t chunk_seed(const stream *s, size_t chunk) {
-    uint64_t state = s->o->seed * 0xd1342543de82ef95u + ((uint64_t)s->i_tensor << 32) + chunk;
+static uint64_t chunk_seed(const filler *f, size_t chunk) {
+    uint64_t state = f->o->seed * 0xd1342543de82ef95u + ((uint64_t)f->i_tensor << 32) + chunk;
     return next_bits(&state);
 }
 
@@ -383,69 +370,36 @@ static void zero_dead_rows(uint8_t *rows, size_t first, size_t n, const random_t
     }
 }
 
-static void make_chunk(stream *s, int i) {
-    const random_tensor *t = s->tensor;
-    const size_t chunk = s->first_chunk + (size_t)i, first = chunk * s->chunk_rows, left = n_rows(t) - first;
-    const size_t n = left < s->chunk_rows ? left : s->chunk_rows, n_bytes = n * row_bytes(t);
-    uint8_t *dst = s->batch[s->making].slot[i];
-    const uint64_t seed = chunk_seed(s, chunk);
-    if (form_of(t->type->id)) fill_blocks(dst, n_bytes, t, &s->table, seed);
-    else if (t->type->id == DW_F32) pick_f32((float *)(void *)dst, n * t->n_in, &s->table, seed);
-    else pick_f16((uint16_t *)(void *)dst, n * t->n_in, &s->table, seed);
-    zero_dead_rows(dst, first, n, t);
-    s->batch[s->making].n_bytes[i] = n_bytes;
+/* Rows first .. first+n-1, one chunk. */
+static void fill_chunk(const filler *f, size_t first, size_t n, uint8_t *rows) {
+    const random_tensor *t = f->t;
+    const uint64_t seed = chunk_seed(f, first / f->chunk_rows);
+    if (form_of(t->type->id)) fill_blocks(rows, n * row_bytes(t), t, &f->table, seed);
+    else if (t->type->id == DW_F32) pick_f32((float *)(void *)rows, n * t->n_in, &f->table, seed);
+    else pick_f16((uint16_t *)(void *)rows, n * t->n_in, &f->table, seed);
+    zero_dead_rows(rows, first, n, t);
 }
 
-static void write_batch(stream *s, const batch *b) {
-    for (int i = 0; i < b->n && !s->rc; i++) {
-        s->rc = dw_gguf_write(s->w, b->slot[i], b->n_bytes[i], s->err);
-        if (s->o->progress) s->o->progress(s->o->progress_ctx, (double)b->n_bytes[i]);
-    }
-}
-
-static void stream_task(void *arg, size_t i) {
-    stream *s = arg;
-    if (i == 0) write_batch(s, &s->batch[!s->making]);
-    else make_chunk(s, (int)i - 1);
-}
-
-/* Makes n chunks of the tensor at hand (none: only writes the last batch). */
-static void step(stream *s, int n) {
-    dw_pool_each(s->o->pool, 1 + (size_t)n, stream_task, s);
-    s->batch[s->making].n = n;
-    s->making = !s->making;
-}
-
-static void stream_tensor(stream *s, const random_tensor *t, size_t i_tensor) {
-    s->tensor = t;
-    s->i_tensor = i_tensor;
-    s->chunk_rows = CHUNK_BYTES / row_bytes(t) ? CHUNK_BYTES / row_bytes(t) : 1;
-    make_table(&s->table, t, chunk_seed(s, UINT32_MAX));
-    const size_t n_chunk = (n_rows(t) + s->chunk_rows - 1) / s->chunk_rows;
-    for (s->first_chunk = 0; s->first_chunk < n_chunk && !s->rc; s->first_chunk += N_SLOT) {
-        const size_t left = n_chunk - s->first_chunk;
-        step(s, left < N_SLOT ? (int)left : N_SLOT);
-    }
+static void fill_chunks(void *filler_pointer, const kit_piece *p) {
+    const filler *f = filler_pointer;
+    for (size_t at = 0; at < p->n; at += f->chunk_rows)
+        fill_chunk(f, p->first + at, p->n - at < f->chunk_rows ? p->n - at : f->chunk_rows, p->out + at * row_bytes(f->t));
 }
 
 static int write_tensors(dw_gguf_writer *w, const tensor_list *list, dw_err *err) {
-    stream *s = dw_alloc(1, sizeof *s, "the random numbers", err);
-    size_t slot_bytes = CHUNK_BYTES;
-    for (size_t i = 0; i < list->n; i++)
-        if (row_bytes(&list->tensor[i]) > slot_bytes) slot_bytes = row_bytes(&list->tensor[i]);
-    uint8_t *memory = s ? dw_alloc(2 * N_SLOT, slot_bytes, "buffers for random weights", err) : NULL;
-    int rc = -1;
-    if (!memory) goto done;
-    s->o = list->o;
-    s->w = w;
-    s->err = err;
-    for (int i = 0; i < 2 * N_SLOT; i++) s->batch[i / N_SLOT].slot[i % N_SLOT] = memory + (size_t)i * slot_bytes;
-    for (size_t i = 0; i < list->n && !s->rc; i++) stream_tensor(s, &list->tensor[i], i);
-    if (!s->rc) step(s, 0);
-    rc = s->rc;
-done:
-    free(memory);
-    free(s);
+    filler *f = dw_alloc(1, sizeof *f, "the random numbers", err);
+    kit_stream *s = f ? kit_stream_new(w, list->o->pool, list->o->bar, err) : NULL;
+    int rc = s ? 0 : -1;
+    for (size_t i = 0; i < list->n && !rc; i++) {
+        const random_tensor *t = &list->tensor[i];
+        *f = (filler){.o = list->o, .t = t, .i_tensor = i, .chunk_rows = CHUNK_BYTES / row_bytes(t) ? CHUNK_BYTES / row_bytes(t) : 1};
+        make_table(&f->table, t, chunk_seed(f, UINT32_MAX));
+        const kit_rows rows = {.n_rows = n_rows(t), .row_bytes = row_bytes(t), .unit = f->chunk_rows, .make = fill_chunks, .ctx = f};
+        rc = kit_stream_tensor(s, &rows, err);
+    }
+    if (!rc) rc = kit_stream_end(s, err);
+    kit_stream_free(s);
+    free(f);
     return rc;
 }
 

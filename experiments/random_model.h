@@ -8,6 +8,7 @@
 #define EXP_RANDOM_MODEL_H
 
 #include "engine.h"
+#include "kit/tensor_stream.h"
 #include "text/tokenizers.h"
 
 typedef struct exp_shape {
@@ -36,8 +37,7 @@ typedef struct exp_random_options {
     double dead;              // fraction of each layer's neurons that are planted dead: zero rows of gate and up
     const dw_vocab *vocab;    // NULL: byte tokens and invented words
     dw_pool *pool;
-    void (*progress)(void *ctx, double bytes); // may be NULL
-    void *progress_ctx;
+    progress *bar; // hears of bytes written; may be NULL
 } exp_random_options;
 
 /* Bytes of the tensors that exp_random_write will write. */

@@ -21,7 +21,7 @@ static struct {
 
 static const opt_row options[] = {
     {"shape", 0, OPT_CHOICE, OPT_REQUIRED, &o.shape, NULL, "NAME", "the shape", OPT_CHOICES_HELP(exp_shapes, exp_shape)},
-    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too", OPT_CHOICES(dw_qtypes)},
+    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too", OPT_CHOICES(dw_encodable_names)},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the GGUF file to write"},
     {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
     {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0, .max = 1},
@@ -54,8 +54,6 @@ static const opt_program program = {
                "deadwood synth --shape qwen2.5-7b --type Q4_0 --gate --group 64 -o 7b-gated.gguf",
     .rows = options,
 };
-
-static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
 
 static int add_vocab_input(lineage *l, dw_err *err) {
     char *path = dw_format(err, "%s/tokenizer.json", o.vocab);
@@ -92,10 +90,9 @@ int main(int argc, char **argv) {
         model.vocab = &vocab;
     }
     const double bytes = exp_random_bytes(&model), t0 = dw_now();
-    model.progress = show;
-    model.progress_ctx = progress_begin("writing", "B", bytes);
+    model.bar = progress_begin("writing", "B", bytes);
     const int rc = write_file(&model, &err);
-    progress_end(model.progress_ctx);
+    progress_end(model.bar);
     if (rc) die_err(&err);
     const double seconds = dw_now() - t0;
     say("%s in %.1f s, %s/s", show_bytes(bytes).text, seconds, show_bytes(bytes / seconds).text);

@@ -7,6 +7,7 @@
 #ifndef PREDICT_DOWN_T_H
 #define PREDICT_DOWN_T_H
 
+#include "kit/tensor_stream.h"
 #include "predict/predict.h"
 
 typedef struct predict_down_t { // of a layer
@@ -23,15 +24,10 @@ bool predict_down_t_is_exact(const predict_down_t *t);
 static inline size_t predict_down_t_row_bytes(const predict_down_t *t) { return dw_qtype_row_bytes(t->type, t->n_embd); }
 static inline size_t predict_down_t_bytes(const predict_down_t *t) { return t->n_ff * predict_down_t_row_bytes(t); }
 
-typedef struct predict_tiles predict_tiles; // working memory for transposing
-predict_tiles *predict_tiles_new(const predict_down_t *list, int n, dw_pool *pool, dw_err *err);
-void predict_tiles_free(predict_tiles *w);
-
-typedef void predict_show(void *ctx, double bytes); // so many more bytes are done; may be NULL
-
-/* Encodes all rows into the file, behind what was written before, and finds the loss. */
-int predict_down_t_write(predict_down_t *t, predict_tiles *tiles, dw_gguf_writer *w, predict_show *show, void *ctx, dw_err *err);
-/* Holds what was written against the values once more: the same loss to the last bit, none where it is exact. */
-int predict_down_t_compare(const predict_down_t *t, const dw_tensor *written, predict_tiles *tiles, predict_show *show, void *ctx, dw_err *err);
+/* Encodes all rows into the stream, and finds the loss. */
+int predict_down_t_write(predict_down_t *t, kit_stream *s, dw_err *err);
+/* Holds what was written against the values once more, with a stream that has no writer: the same loss to the last bit,
+ * none where the type is exact. */
+int predict_down_t_compare(const predict_down_t *t, const dw_tensor *written, kit_stream *s, dw_err *err);
 
 #endif

@@ -175,8 +175,6 @@ static int decide(gating *g, const inputs *in, dw_err *err) {
 
 /* ---- writing ------------------------------------------------------------------------------------------------ */
 
-static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
-
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.stats, err) ? -1 : 0;
@@ -204,24 +202,20 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
     return stamp(in, w, err);
 }
 
-enum { PIECE_BYTES = 8 << 20 };
-
-static int copy_tensor(dw_gguf_writer *w, const dw_tensor *t, progress *p, dw_err *err) {
-    for (size_t at = 0; at < t->n_bytes; at += PIECE_BYTES) {
-        const size_t n = t->n_bytes - at < PIECE_BYTES ? t->n_bytes - at : PIECE_BYTES;
-        if (dw_gguf_write(w, t->data + at, n, err)) return -1;
-        progress_step(p, (double)n);
-    }
-    return 0;
+static int write_data(const inputs *in, gating *g, kit_stream *s, dw_err *err) {
+    const dw_gguf *parent = dw_model_gguf(in->model);
+    int rc = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++) rc = kit_stream_copy(s, dw_gguf_tensor(parent, i), err);
+    for (int l = 0; l < g->n_layer && !rc; l++) rc = predict_down_t_write(&g->down_t[l], s, err);
+    return rc ? rc : kit_stream_end(s, err);
 }
 
-static int write_file(const inputs *in, gating *g, predict_tiles *tiles, progress *p, dw_err *err) {
-    const dw_gguf *parent = dw_model_gguf(in->model);
+static int write_file(const inputs *in, gating *g, dw_pool *pool, progress *bar, dw_err *err) {
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    int rc = w && !declare(in, g, w, err) && !dw_gguf_begin(w, err) ? 0 : -1;
-    for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++) rc = copy_tensor(w, dw_gguf_tensor(parent, i), p, err);
-    for (int l = 0; l < g->n_layer && !rc; l++) rc = predict_down_t_write(&g->down_t[l], tiles, w, show, p, err);
+    kit_stream *s = w ? kit_stream_new(w, pool, bar, err) : NULL;
+    int rc = s && !declare(in, g, w, err) && !dw_gguf_begin(w, err) ? write_data(in, g, s, err) : -1;
     if (!rc) rc = dw_gguf_commit(w, err);
+    kit_stream_free(s);
     dw_gguf_writer_free(w);
     return rc;
 }
@@ -229,21 +223,21 @@ static int write_file(const inputs *in, gating *g, predict_tiles *tiles, progres
 /* ---- comparing ---------------------------------------------------------------------------------------------- */
 
 typedef struct comparison {
-    const dw_tensor *a, *b;
+    const dw_tensor *parent;
     atomic_bool differ;
 } comparison;
 
-static void compare_piece(void *arg, size_t i) {
-    comparison *c = arg;
-    const size_t at = i * PIECE_BYTES, n = c->a->n_bytes - at < PIECE_BYTES ? c->a->n_bytes - at : PIECE_BYTES;
-    if (memcmp(c->a->data + at, c->b->data + at, n)) atomic_store(&c->differ, true);
+static void compare_bytes(void *comparison_pointer, const kit_piece *p) {
+    comparison *c = comparison_pointer;
+    if (memcmp(c->parent->data + p->first, p->written, p->n)) atomic_store(&c->differ, true);
 }
 
-static int compare_tensor(const dw_tensor *t, const dw_tensor *written, dw_pool *pool, dw_err *err) {
-    comparison c = {.a = t, .b = written};
+static int compare_tensor(const dw_tensor *t, const dw_tensor *written, kit_stream *s, dw_err *err) {
+    comparison c = {.parent = t};
     if (!written || written->type != t->type || written->n_bytes != t->n_bytes || written->ne[0] != t->ne[0])
         return dw_fail(err, "tensor '%s' was not written as planned", t->name);
-    dw_pool_each(pool, (t->n_bytes + PIECE_BYTES - 1) / PIECE_BYTES, compare_piece, &c);
+    const kit_rows r = {.n_rows = t->n_bytes, .row_bytes = 1, .written = written->data, .make = compare_bytes, .ctx = &c};
+    if (kit_stream_tensor(s, &r, err)) return -1;
     return c.differ ? dw_fail(err, "tensor '%s' differs from its parent", t->name) : 0;
 }
 
@@ -257,18 +251,22 @@ static int compare_gate(const inputs *in, const gating *g, const dw_model *m, dw
     return 0;
 }
 
-static int compare_file(const inputs *in, const gating *g, predict_tiles *tiles, dw_pool *pool, progress *p, dw_err *err) {
+static int compare_all(const inputs *in, const gating *g, const dw_model *m, kit_stream *s, dw_err *err) {
     const dw_gguf *parent = dw_model_gguf(in->model);
-    dw_model *m = dw_model_open(o.out, err);
-    if (!m) return -1;
     int rc = compare_gate(in, g, m, err);
     for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(parent, i);
-        rc = compare_tensor(t, dw_gguf_find_tensor(m->gguf, t->name), pool, err);
-        progress_step(p, (double)t->n_bytes);
+        rc = compare_tensor(t, dw_gguf_find_tensor(m->gguf, t->name), s, err);
     }
-    for (int l = 0; l < g->n_layer && !rc; l++)
-        rc = predict_down_t_compare(&g->down_t[l], dw_gguf_find_tensor(m->gguf, g->down_t[l].name), tiles, show, p, err);
+    for (int l = 0; l < g->n_layer && !rc; l++) rc = predict_down_t_compare(&g->down_t[l], dw_gguf_find_tensor(m->gguf, g->down_t[l].name), s, err);
+    return rc ? rc : kit_stream_end(s, err);
+}
+
+static int compare_file(const inputs *in, const gating *g, dw_pool *pool, progress *bar, dw_err *err) {
+    dw_model *m = dw_model_open(o.out, err);
+    kit_stream *s = m ? kit_stream_new(NULL, pool, bar, err) : NULL;
+    const int rc = s ? compare_all(in, g, m, s, err) : -1;
+    kit_stream_free(s);
     dw_model_close(m);
     return rc ? dw_fail_in(err, "'%s'", o.out) : 0;
 }
@@ -294,15 +292,12 @@ static void tell(const inputs *in, const gating *g) {
 
 /* Writes and compares.  A file that is not what it should be does not stay. */
 static int make_file(const inputs *in, gating *g, dw_pool *pool, dw_err *err) {
-    predict_tiles *tiles = predict_tiles_new(g->down_t, g->n_layer, pool, err);
-    if (!tiles) return -1;
     const double bytes = g->parent_bytes + g->added_bytes, t0 = dw_now();
-    progress *p = progress_begin("gating", "B", 2 * bytes);
-    int rc = write_file(in, g, tiles, p, err);
+    progress *bar = progress_begin("gating", "B", 2 * bytes);
+    int rc = write_file(in, g, pool, bar, err);
     const double t1 = dw_now();
-    if (!rc && (rc = compare_file(in, g, tiles, pool, p, err))) unlink(o.out);
-    progress_end(p);
-    predict_tiles_free(tiles);
+    if (!rc && (rc = compare_file(in, g, pool, bar, err))) unlink(o.out);
+    progress_end(bar);
     if (rc) return -1;
     tell(in, g);
     say("written and synced in %.2f s (%s/s), compared in %.2f s", t1 - t0, show_bytes(bytes / (t1 - t0)).text, dw_now() - t1);

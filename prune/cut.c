@@ -19,7 +19,7 @@ typedef struct type_name {
     const char *name;
 } type_name;
 
-static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and the names of dw_qtypes
+static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and dw_encodable_names
 
 static struct {
     const char *model, *plan, *out, *source, *down_type, *hf, *checkpoint;
@@ -66,11 +66,9 @@ typedef struct inputs {
     double hash_seconds;
 } inputs;
 
-static void show(void *ctx, double bytes) { progress_step(ctx, bytes); }
-
 static void name_types(void) {
     size_t n = 1;
-    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) down_types[n++].name = t->name;
+    for (const dw_qtype_name *t = dw_encodable_names; t->name; t++) down_types[n++].name = t->name;
 }
 
 static int open_inputs(inputs *in, dw_err *err) {
@@ -114,13 +112,26 @@ static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     return rc;
 }
 
-static int write_file(const inputs *in, const prune_layout *layout, dw_pool *pool, progress *p, dw_err *err) {
+static int write_data(const prune_layout *layout, dw_gguf_writer *w, dw_pool *pool, progress *bar, dw_err *err) {
+    kit_stream *s = kit_stream_new(w, pool, bar, err);
+    const int rc = s ? prune_layout_write(layout, s, err) : -1;
+    kit_stream_free(s);
+    return rc;
+}
+
+static int write_file(const inputs *in, const prune_layout *layout, dw_pool *pool, progress *bar, dw_err *err) {
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    const int rc = !w || prune_layout_declare(layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err) ||
-                           prune_layout_write(layout, w, pool, show, p, err) || dw_gguf_commit(w, err)
-                       ? -1
-                       : 0;
+    int rc = !w || prune_layout_declare(layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err) ? -1 : 0;
+    if (!rc) rc = write_data(layout, w, pool, bar, err);
+    if (!rc) rc = dw_gguf_commit(w, err);
     dw_gguf_writer_free(w);
+    return rc;
+}
+
+static int compare_file(const prune_layout *layout, dw_pool *pool, progress *bar, dw_err *err) {
+    kit_stream *s = kit_stream_new(NULL, pool, bar, err);
+    const int rc = s ? prune_layout_compare(layout, o.out, s, err) : -1;
+    kit_stream_free(s);
     return rc;
 }
 
@@ -130,7 +141,7 @@ static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool
     progress *p = progress_begin("cutting", "B", 2 * bytes);
     int rc = write_file(in, layout, pool, p, err);
     const double t1 = dw_now();
-    if (!rc && (rc = prune_layout_compare(layout, o.out, pool, show, p, err))) unlink(o.out);
+    if (!rc && (rc = compare_file(layout, pool, p, err))) unlink(o.out);
     progress_end(p);
     if (!rc)
         say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s", show_bytes(bytes).text, t1 - t0,

@@ -19,8 +19,10 @@
 #define PRUNE_CUTTING_H
 
 #include "kit/plan.h"
+#include "kit/tensor_stream.h"
 #include "model/archs.h"
 #include "prune/prune.h"
+#include "qtypes/encoding.h"
 
 typedef struct prune_cut_options {
     const dw_model *source;        // 16-bit model that down is encoded from; NULL: the parent
@@ -68,17 +70,17 @@ void prune_layout_release(prune_layout *o);
 
 /* Keys and tensors of the smaller file into a new writer; lineage is the caller's. */
 int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err);
-/* All data, behind dw_gguf_begin.  show (may be NULL) hears of bytes done. */
-typedef void prune_show(void *ctx, double bytes);
-int prune_layout_write(const prune_layout *o, dw_gguf_writer *w, dw_pool *pool, prune_show *show, void *ctx, dw_err *err);
+/* All data, after dw_gguf_begin, into a stream to the writer. */
+int prune_layout_write(const prune_layout *o, kit_stream *s, dw_err *err);
 
 /* Opens the file that was written as a model and compares every row with the parent's. */
-int prune_layout_compare(const prune_layout *o, const char *path, dw_pool *pool, prune_show *show, void *ctx, dw_err *err);
+int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err); // s: a stream without a writer
 
 /* The bytes of row r in the tensors that t comes from, NULL for a row of zeros. */
 const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r);
-/* Row r of a tensor that is encoded.  values: room for a row of the source and one of t. */
-void prune_tensor_encode(const prune_tensor *t, size_t r, float *values, uint8_t *out);
+/* Row r of a tensor that is encoded, through the tensor's encoding.  values: room for a row of the source and one of t. */
+dw_encoding prune_tensor_encoding(const prune_tensor *t);
+void prune_tensor_encode(const prune_tensor *t, dw_encoding *e, size_t r, float *values, uint8_t *out);
 static inline size_t prune_tensor_n_rows(const prune_tensor *t) { return t->n_dims == 1 ? t->ne[0] : t->ne[1]; }
 static inline size_t prune_tensor_row_bytes(const prune_tensor *t) {
     return t->n_dims == 1 ? sizeof(float) : dw_qtype_row_bytes(t->type, t->ne[0]);

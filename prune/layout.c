@@ -163,6 +163,7 @@ static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_o
     if (!options->encode_down)
         return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type (best with --source), "
                             "or rank in groups (--group %d)", parent_l, type->block, type->name, type->block);
+    if (!type->encode) return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l, type->name);
     t->move = PRUNE_ENCODE;
     o->n_encoded++;
     if (options->source) t->from[0] = &options->source->net.layer[parent_l].down;

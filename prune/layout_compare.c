@@ -7,13 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_PIECE = 16 };
-
-typedef struct comparison {
+typedef struct comparison { // of one tensor
     const prune_tensor *t;
-    const dw_tensor *written;
-    float *values; // N_PIECE times room for three rows
-    size_t n_values;
     atomic_size_t n_wrong;
 } comparison;
 
@@ -41,46 +36,38 @@ static bool same_row(const prune_tensor *t, size_t r, const uint8_t *row, float 
     if (t->move == PRUNE_ROWS) return source ? !memcmp(row, source, row_bytes) : is_zero(row, row_bytes);
     if (t->move == PRUNE_BLOCKS) return same_columns(t, row, source, values);
     uint8_t *again = (uint8_t *)(values + t->from[0]->ne[0] + t->ne[0]); // at most as large as the values of a row
-    prune_tensor_encode(t, r, values, again);
+    dw_encoding e = prune_tensor_encoding(t);
+    prune_tensor_encode(t, &e, r, values, again);
     return !memcmp(row, again, row_bytes);
 }
 
-static void compare_piece(void *arg, size_t piece) {
-    comparison *c = arg;
-    const size_t n_rows = prune_tensor_n_rows(c->t), row_bytes = prune_tensor_row_bytes(c->t);
-    const size_t first = piece * n_rows / N_PIECE, end = (piece + 1) * n_rows / N_PIECE;
+static void compare_rows(void *comparison_pointer, const kit_piece *p) {
+    comparison *c = comparison_pointer;
+    const size_t row_bytes = prune_tensor_row_bytes(c->t);
     size_t n_wrong = 0;
-    for (size_t r = first; r < end; r++) n_wrong += !same_row(c->t, r, c->written->data + r * row_bytes, c->values + piece * c->n_values);
+    for (size_t i = 0; i < p->n; i++) n_wrong += !same_row(c->t, p->first + i, p->written + i * row_bytes, p->scratch);
     atomic_fetch_add(&c->n_wrong, n_wrong);
 }
 
-static int compare_tensor(comparison *c, const dw_gguf *g, const prune_tensor *t, dw_pool *pool, dw_err *err) {
-    c->t = t;
-    c->written = dw_gguf_find_tensor(g, t->name);
-    if (!c->written || c->written->type != t->type || c->written->ne[0] != t->ne[0] || c->written->ne[1] != t->ne[1])
+static int compare_tensor(kit_stream *s, const dw_gguf *g, const prune_tensor *t, dw_err *err) {
+    comparison c = {.t = t};
+    const dw_tensor *written = dw_gguf_find_tensor(g, t->name);
+    if (!written || written->type != t->type || written->ne[0] != t->ne[0] || written->ne[1] != t->ne[1])
         return dw_fail(err, "tensor '%s' was not written as planned", t->name);
-    dw_pool_each(pool, N_PIECE, compare_piece, c);
-    const size_t n_wrong = atomic_exchange(&c->n_wrong, 0);
-    return n_wrong ? dw_fail(err, "tensor '%s' differs from its parent in %zu of %zu rows", t->name, n_wrong, prune_tensor_n_rows(t)) : 0;
+    const kit_rows r = {.n_rows = prune_tensor_n_rows(t), .row_bytes = prune_tensor_row_bytes(t), .written = written->data,
+                        .n_scratch = t->move == PRUNE_ROWS ? 0 : t->from[0]->ne[0] + 2 * t->ne[0], .make = compare_rows, .ctx = &c};
+    if (kit_stream_tensor(s, &r, err)) return -1;
+    return c.n_wrong ? dw_fail(err, "tensor '%s' differs from its parent in %zu of %zu rows", t->name, (size_t)c.n_wrong, r.n_rows) : 0;
 }
 
-int prune_layout_compare(const prune_layout *o, const char *path, dw_pool *pool, prune_show *show, void *ctx, dw_err *err) {
+int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err) {
     dw_model *m = dw_model_open(path, err);
     if (!m) return -1;
-    comparison c = {0};
-    for (size_t i = 0; i < o->n_tensor; i++) {
-        const size_t n = o->tensor[i].from[0]->ne[0] + 2 * o->tensor[i].ne[0];
-        if (o->tensor[i].move != PRUNE_ROWS && n > c.n_values) c.n_values = n;
-    }
-    c.values = dw_alloc(N_PIECE * (c.n_values + 1), sizeof *c.values, "rows to compare", err);
-    int rc = c.values ? 0 : -1;
-    if (!rc && dw_gguf_n_tensors(m->gguf) != o->n_tensor)
+    int rc = 0;
+    if (dw_gguf_n_tensors(m->gguf) != o->n_tensor)
         rc = dw_fail(err, "%zu tensors were written, %zu were planned", dw_gguf_n_tensors(m->gguf), o->n_tensor);
-    for (size_t i = 0; i < o->n_tensor && !rc; i++) {
-        rc = compare_tensor(&c, m->gguf, &o->tensor[i], pool, err);
-        if (show) show(ctx, (double)(prune_tensor_n_rows(&o->tensor[i]) * prune_tensor_row_bytes(&o->tensor[i])));
-    }
-    free(c.values);
+    for (size_t i = 0; i < o->n_tensor && !rc; i++) rc = compare_tensor(s, m->gguf, &o->tensor[i], err);
+    if (!rc) rc = kit_stream_end(s, err);
     dw_model_close(m);
     return rc ? dw_fail_in(err, "'%s'", path) : 0;
 }

@@ -81,25 +81,18 @@ static size_t encode_groups(const quant_type *t, const float *row, uint8_t *out,
     return n_inexact;
 }
 
-static size_t encode_affine(const quant_type *t, const float *row, void *out, size_t n, const float *weight) {
-    (void)weight;
+static size_t encode_affine(const quant_type *t, const float *row, void *out, size_t n) {
     return encode_groups(t, row, out, n, affine_grid);
 }
 
-static size_t encode_minmax(const quant_type *t, const float *row, void *out, size_t n, const float *weight) {
-    (void)weight;
+static size_t encode_minmax(const quant_type *t, const float *row, void *out, size_t n) {
     return encode_groups(t, row, out, n, minmax_grid);
-}
-
-static size_t encode_rtn(const quant_type *t, const float *row, void *out, size_t n, const float *weight) {
-    t->stored->encode(row, out, n, weight);
-    return 0;
 }
 
 // clang-format off
 const quant_method quant_methods[] = {
     {"rtn",    "each value to its nearest code; scales by the format's own search, weighted by importances where given",
-               "llama.cpp, ggml-quants.c", .encode = encode_rtn},
+               "llama.cpp, ggml-quants.c"},
     {"affine", "s q + o in groups of 64, s and o in BF16, the step moved so that zero is on the grid",
                "MLX, affine quantize of mlx/ops.cpp", 2, 4, GROUP, 32, DW_Q4_1, encode_affine},
     {"minmax", "s q + o in groups of 64, s and o in BF16, from the least to the largest weight",
@@ -112,7 +105,7 @@ quant_type quant_types[QUANT_MAX_TYPES + 1];
 
 static void add_block_formats(const quant_method *m, quant_type **next) {
     for (const dw_qtype_row *s = dw_qtypes; s->name; s++)
-        *(*next)++ = (quant_type){.name = s->name, .method = m, .stored = s, .multiple = s->block};
+        if (s->encode) *(*next)++ = (quant_type){.name = s->name, .method = m, .stored = s, .multiple = s->block};
 }
 
 static void add_widths(const quant_method *m, quant_type **next) {

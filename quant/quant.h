@@ -45,9 +45,9 @@ typedef struct quant_method {
     int group;              // values that share a scale; rows must be multiples of it
     double overhead_bits;   // of a group, beside its codes
     dw_qtype stored;        // the block format that holds it
-    /* Rounds a row of n values; weight: importance per column or NULL.  Returns how many groups have a scale or offset that
-     * the block format cannot hold exactly (it is then rounded once more). */
-    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n, const float *weight);
+    /* Rounds a row of n finite values.  Returns how many groups have a scale or offset that the block format cannot hold
+     * exactly (it is then rounded once more).  NULL: the block format's own encoder, which takes importances. */
+    size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n);
 } quant_method;
 
 extern const quant_method quant_methods[]; // ends with name NULL
@@ -67,7 +67,7 @@ extern quant_type quant_types[QUANT_MAX_TYPES + 1]; // ends with name NULL
 
 void quant_types_init(void); // fills the table: every block format, then every method's widths of code
 const quant_type *quant_type_find(const char *name);         // any case; NULL: unknown
-const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format
+const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format; NULL: it has no encoder
 
 /* The largest weight that scales and offsets in half precision can follow in every type. */
 #define QUANT_MAX_WEIGHT 65280.0f

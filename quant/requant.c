@@ -11,8 +11,9 @@
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
+#include "kit/tensor_stream.h"
+#include "qtypes/encoding.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -236,6 +237,7 @@ static int split(choice *c, target *targets, size_t *n, const dw_tensor *from, c
         hot->column = order;
         return 0;
     }
+    if (!hot->to) return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name, from->type->name);
     const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[l], n_hot = n_ff - n_cold;
     if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
     target *cold = &targets[(*n)++];
@@ -394,45 +396,13 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------ */
 
-enum { SLAB_BYTES = 8 << 20, MAX_PIECES = 64 };
-
-typedef struct slab { // encoded rows on their way into the file
-    uint8_t *bytes;
-    size_t n_bytes;
-} slab;
-
-typedef struct stream {
-    dw_gguf_writer *w;
-    dw_pool *pool;
-    progress *p;
-    slab full, next; // the one that is written, the one that is encoded
-    float *values;   // (MAX_PIECES, 2, longest row)
-    size_t longest;
-    dw_err *err;
-    int rc;
-    /* the rows at hand */
+typedef struct encoder { // of one tensor
     const target *t;
-    size_t first, n, rows_per_piece;
-    atomic_bool is_damaged;   // a weight is NaN or infinite
-    atomic_bool is_beyond;    // a weight is larger than its type can follow
-    atomic_size_t n_inexact;  // groups whose scale or offset was rounded once more
-} stream;
+    dw_encoding encoding;
+    atomic_size_t *n_inexact; // groups whose scale or offset was rounded once more
+} encoder;
 
-static void write_full(stream *s) {
-    if (s->rc || !s->full.n_bytes) return;
-    s->rc = dw_gguf_write(s->w, s->full.bytes, s->full.n_bytes, s->err);
-    progress_step(s->p, (double)s->full.n_bytes);
-    s->full.n_bytes = 0;
-}
-
-/* NaN is not within. */
-static bool all_within(const float *x, size_t n, float limit) {
-    int n_beyond = 0;
-    for (size_t i = 0; i < n; i++) n_beyond += !(fabsf(x[i]) <= limit);
-    return !n_beyond;
-}
-
-/* Row r of the tensor at hand, in values (room for two rows). */
+/* A row of the tensor, in values (room for two rows). */
 static const float *decode_row(const target *t, const uint8_t *row, float *values) {
     const size_t n = t->from->ne[0];
     t->from->type->decode(row, values, n);
@@ -441,102 +411,60 @@ static const float *decode_row(const target *t, const uint8_t *row, float *value
     return values + n;
 }
 
-static void encode_rows(stream *s, size_t piece) {
-    const target *t = s->t;
+static void encode_row(encoder *e, size_t i, float *values, uint8_t *out) {
+    const target *t = e->t;
     const quant_type *to = t->to;
-    const size_t n = t->ne[0], row_bytes = dw_qtype_row_bytes(to->stored, n), from_bytes = dw_tensor_row_bytes(t->from);
-    const size_t begin = piece * s->rows_per_piece, end = begin + s->rows_per_piece < s->n ? begin + s->rows_per_piece : s->n;
-    const float limit = to->stored->id == DW_F32 || to->stored->id == DW_BF16 ? FLT_MAX : QUANT_MAX_WEIGHT;
-    for (size_t i = begin; i < end; i++) {
-        const size_t r = t->row ? (size_t)t->row[s->first + i] : s->first + i;
-        const uint8_t *from = t->from->data + r * from_bytes;
-        uint8_t *out = s->next.bytes + i * row_bytes;
-        if (is_row_copy(t)) {
-            memcpy(out, from, row_bytes);
-            continue;
-        }
-        const float *row = decode_row(t, from, s->values + piece * 2 * s->longest);
-        if (!all_within(row, n, limit)) atomic_store(all_within(row, n, FLT_MAX) ? &s->is_beyond : &s->is_damaged, true);
-        else s->n_inexact += to->method->encode(to, row, out, n, t->weight);
+    const size_t r = t->row ? (size_t)t->row[i] : i;
+    const uint8_t *from = t->from->data + r * dw_tensor_row_bytes(t->from);
+    if (is_row_copy(t)) {
+        memcpy(out, from, dw_qtype_row_bytes(to->stored, t->ne[0]));
+        return;
     }
+    const float *row = decode_row(t, from, values);
+    if (!to->method->encode) dw_encode_row(&e->encoding, r, row, out);
+    else if (dw_encoding_accepts(&e->encoding, r, row)) atomic_fetch_add(e->n_inexact, to->method->encode(to, row, out, t->ne[0]));
 }
 
-static void encode_or_write(void *stream_pointer, size_t piece) {
-    stream *s = stream_pointer;
-    if (!piece) write_full(s);
-    else encode_rows(s, piece - 1);
+static void encode_rows(void *encoder_pointer, const kit_piece *p) {
+    encoder *e = encoder_pointer;
+    const size_t row_bytes = dw_qtype_row_bytes(e->t->to->stored, e->t->ne[0]);
+    for (size_t i = 0; i < p->n; i++) encode_row(e, p->first + i, p->scratch, p->out + i * row_bytes);
 }
 
-/* Encodes the n rows from s->first on into the next slab, while the full one is written. */
-static void encode_slab(stream *s) {
-    s->rows_per_piece = (s->n + MAX_PIECES - 1) / MAX_PIECES;
-    dw_pool_each(s->pool, 1 + (s->n + s->rows_per_piece - 1) / s->rows_per_piece, encode_or_write, s);
-    if (!s->rc && s->is_damaged)
-        s->rc = dw_fail(s->err, "tensor '%s' holds a weight that is NaN or infinite; the model is damaged", s->t->from->name);
-    else if (!s->rc && s->is_beyond)
-        s->rc = dw_fail(s->err, "tensor '%s' holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
-                        s->t->from->name, (double)QUANT_MAX_WEIGHT, s->t->to->name);
-    const slab encoded = s->next;
-    s->next = s->full;
-    s->full = encoded;
-    s->full.n_bytes = s->n * dw_qtype_row_bytes(s->t->to->stored, s->t->ne[0]);
+static int check_rows(void *encoder_pointer, dw_err *err) {
+    encoder *e = encoder_pointer;
+    char advice[160];
+    snprintf(advice, sizeof advice, "the tensor holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
+             (double)QUANT_MAX_WEIGHT, e->t->to->name);
+    return dw_encoding_end(&e->encoding, advice, err);
 }
 
-static void encode_tensor(stream *s) {
-    const size_t row_bytes = dw_qtype_row_bytes(s->t->to->stored, s->t->ne[0]), total = n_rows(s->t);
-    const size_t most = SLAB_BYTES / row_bytes ? SLAB_BYTES / row_bytes : 1;
-    for (s->first = 0; s->first < total && !s->rc; s->first += most) {
-        s->n = total - s->first < most ? total - s->first : most;
-        encode_slab(s);
-    }
-}
-
-static void copy_tensor(stream *s) {
-    write_full(s);
-    const dw_tensor *t = s->t->from;
-    for (size_t at = 0; at < t->n_bytes && !s->rc; at += SLAB_BYTES) {
-        const size_t n = t->n_bytes - at < SLAB_BYTES ? t->n_bytes - at : SLAB_BYTES;
-        s->rc = dw_gguf_write(s->w, t->data + at, n, s->err);
-        progress_step(s->p, (double)n);
-    }
-}
-
-static int stream_init(stream *s, const target *targets, size_t n) {
-    size_t slab_bytes = SLAB_BYTES;
-    for (size_t i = 0; i < n; i++) {
-        if (!targets[i].to) continue;
-        const size_t row = targets[i].from->ne[0], row_bytes = dw_qtype_row_bytes(targets[i].to->stored, targets[i].ne[0]);
-        if (row_bytes > slab_bytes) slab_bytes = row_bytes;
-        if (row > s->longest) s->longest = row;
-    }
-    s->full.bytes = dw_alloc(slab_bytes, 1, "encoded rows", s->err);
-    s->next.bytes = dw_alloc(slab_bytes, 1, "encoded rows", s->err);
-    s->values = dw_alloc(s->longest * 2 * MAX_PIECES, sizeof *s->values, "rows to encode", s->err);
-    return s->full.bytes && s->next.bytes && s->values ? 0 : -1;
-}
-
-static void stream_release(stream *s) {
-    free(s->full.bytes);
-    free(s->next.bytes);
-    free(s->values);
+static int write_tensor(kit_stream *s, const target *t, atomic_size_t *n_inexact, dw_err *err) {
+    if (!t->to) return kit_stream_copy(s, t->from, err);
+    const dw_qtype_row *stored = t->to->stored;
+    const bool has_wide_range = stored->id == DW_F32 || stored->id == DW_BF16;
+    encoder e = {.t = t, .n_inexact = n_inexact,
+                 .encoding = {.tensor = t->from->name, .type = stored, .type_name = t->to->name, .n = t->ne[0], .weight = t->weight,
+                              .limit = has_wide_range ? 0 : QUANT_MAX_WEIGHT}};
+    const kit_rows r = {.n_rows = n_rows(t), .row_bytes = dw_qtype_row_bytes(stored, t->ne[0]), .n_scratch = 2 * t->from->ne[0],
+                        .make = encode_rows, .check = check_rows, .ctx = &e};
+    return kit_stream_tensor(s, &r, err);
 }
 
 static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_pool *pool, dw_err *err) {
-    stream s = {.w = w, .pool = pool, .err = err};
+    atomic_size_t n_inexact = 0;
     double total = 0;
     for (size_t i = 0; i < n; i++) total += (double)stored_bytes(&targets[i]);
-    s.p = progress_begin("writing", "B", total);
-    s.rc = stream_init(&s, targets, n);
-    for (size_t i = 0; i < n && !s.rc; i++) {
-        s.t = &targets[i];
-        s.t->to ? encode_tensor(&s) : copy_tensor(&s);
-    }
-    write_full(&s);
-    progress_end(s.p);
-    stream_release(&s);
-    if (s.n_inexact)
-        warn("%zu groups have a scale or offset below 2^-17, which F16 does not hold exactly; it was rounded once more", (size_t)s.n_inexact);
-    return s.rc;
+    progress *bar = progress_begin("writing", "B", total);
+    kit_stream *s = kit_stream_new(w, pool, bar, err);
+    int rc = s ? 0 : -1;
+    for (size_t i = 0; i < n && !rc; i++) rc = write_tensor(s, &targets[i], &n_inexact, err);
+    if (!rc) rc = kit_stream_end(s, err);
+    kit_stream_free(s);
+    progress_end(bar);
+    if (n_inexact)
+        warn("%zu groups have a scale or offset below 2^-17, which F16 does not hold exactly; it was rounded once more", (size_t)n_inexact);
+    return rc;
 }
 
 static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_pool *pool, dw_err *err) {

@@ -139,7 +139,7 @@ static void add_random(gating *g, int l, const char *name, size_t ne0, size_t ne
 /* Down transposed in its own type where rows are whole blocks, else F32; for a twin turned back as F32. */
 static void add_down(gating *g, int l, const dw_tensor *down) {
     const size_t n_ff = down->ne[0], n_embd = down->ne[1];
-    const dw_qtype_row *type = n_embd % (size_t)down->type->block ? dw_qtype_get(DW_F32) : down->type;
+    const dw_qtype_row *type = !down->type->encode || n_embd % (size_t)down->type->block ? dw_qtype_get(DW_F32) : down->type;
     float *values = calloc(n_ff * n_embd, sizeof *values), *row = calloc(n_embd, sizeof *row);
     need(values && row, "calloc");
     for (size_t i = 0; i < n_embd; i++) down->type->decode(down->data + i * dw_tensor_row_bytes(down), values + i * n_ff, n_ff);

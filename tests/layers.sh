@@ -57,3 +57,9 @@ if grep -nE '(^|[^_[:alnum:]])(printf|puts|putchar|perror|exit|abort|_exit) *\(|
     echo 'layers: the engine may not print or exit'
     exit 1
 fi
+
+# Values are stored through qtypes/encoding.h, which refuses what a type cannot hold.
+if grep -nE '(type|stored|[^_[:alnum:]]t)->encode\(' $(find engine prune predict quant experiments -name '*.c' ! -path 'engine/qtypes/*'); then
+    echo 'layers: encode rows by dw_encode_row of qtypes/encoding.h'
+    exit 1
+fi

@@ -329,7 +329,7 @@ static void every_type_has_a_bound(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
         int n = 0;
         for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) n += bounds[i].type == t->id;
-        CHECK(n == 1, "%s", t->name);
+        CHECK(n == (t->encode != NULL), "%s", t->name); // others: test_decoder_only
     }
 }
 

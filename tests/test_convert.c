@@ -151,13 +151,15 @@ static bool convert(const folder *f, const char *options) {
     return CHECK(rc == 0, "%s", test_run_output());
 }
 
-static void check_refusal(const folder *f, const char *words) {
+static void check_refusal_with(const folder *f, const char *options, const char *words) {
     unlink(out_path(f));
-    const int rc = test_run("deadwood-convert %s -o %s", f->path, out_path(f));
+    const int rc = test_run("deadwood-convert %s -o %s %s", f->path, out_path(f), options);
     const char *said = test_run_output(), *newline = strchr(said, '\n');
     CHECK(rc == 1 && strstr(said, words) && newline && !newline[1], "exit %d, expected '%s': %s", rc, words, said);
     CHECK(access(out_path(f), F_OK), "no file may appear");
 }
+
+static void check_refusal(const folder *f, const char *words) { check_refusal_with(f, "", words); }
 
 /* ---- what must come out ---------------------------------------------------------------------------------------- */
 
@@ -414,6 +416,41 @@ static void same_bounds(void) {
     }
 }
 
+/* Value i of a tensor becomes v. */
+static void spoil(folder *f, const char *name, size_t i, float v) {
+    size_t at = 0;
+    const char *entry = strstr(f->json, name);
+    REQUIRE(entry && sscanf(strstr(entry, "data_offsets"), "data_offsets\":[%zu", &at) == 1);
+    const uint16_t half = dw_f32_to_bf16(v);
+    const bool is_f32 = !strcmp(f->dtype, "F32");
+    memcpy(f->data.data + at + i * (is_f32 ? 4 : 2), is_f32 ? (const void *)&v : &half, is_f32 ? 4 : 2);
+}
+
+static void values_refused(void) {
+    static const struct { const char *dtype, *options; float value; const char *words; } bad[] = {
+        {"BF16", "--type q8_0", NAN, "value nan at column 5 cannot be stored as Q8_0; the model is damaged"},
+        {"BF16", "--type q4_0", NAN, "value nan at column 5 cannot be stored as Q4_0; the model is damaged"},
+        {"F32", "--type q4_0", -INFINITY, "value -inf at column 5 cannot be stored as Q4_0; the model is damaged"},
+        {"BF16", "--type f16", NAN, "value nan at column 5 cannot be stored as F16; the model is damaged"},
+        {"BF16", "--type f32", NAN, "value nan at column 5 cannot be stored as F32; the model is damaged"},
+        {"F32", "--type f16", 1e6f, "value 1e+06 at column 5 cannot be stored as F16; choose --type bf16 or f32"},
+        {"F32", "--type bf16", 3.4e38f, "value 3.4e+38 at column 5 cannot be stored as BF16; choose --type bf16 or f32"},
+        {"F32", "--type q4_0", 1e9f, "value 1e+09 at column 5 cannot be stored as Q4_0; choose --type bf16 or f32"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        folder f;
+        char words[192];
+        begin(&f, "spoilt", bad[i].dtype, 12);
+        add_layers(&f, true);
+        spoil(&f, "model.layers.1.mlp.down_proj.weight", 17 * F + 5, bad[i].value);
+        spoil(&f, "model.layers.1.mlp.down_proj.weight", 30 * F + 7, bad[i].value); // the first row is told
+        write_weights(&f);
+        write_config(&f, "Qwen2ForCausalLM", "");
+        snprintf(words, sizeof words, "'blk.1.ffn_down.weight' row 17: %s", bad[i].words);
+        check_refusal_with(&f, bad[i].options, words);
+        convert(&f, ""); // the bits as they are
+    }
+}
+
 static void unknown_tensor(void) {
     folder f;
     begin(&f, "unknown", "BF16", 9);
@@ -464,6 +501,7 @@ static const test_case cases[] = {
     {"MLX scales that F16 cannot hold are noticed and said", mlx_tiny_scales},
     {"what cannot be carried is refused by name, in one line", refusals},
     {"convert and the engine have the same bounds of numbers", same_bounds},
+    {"a value that the type cannot store is refused, with its tensor, row and column; kept bits are kept", values_refused},
     {"a tensor that nobody uses is refused by name", unknown_tensor},
     {"a tied head is left out", tied_head},
     {"the lineage can be run again and verified", lineage_stands},

@@ -11,7 +11,7 @@ enum { FILE_ROWS = 40, MAX_ROWS = 96, MAX_N = 1024, TEXT = 160 };
 
 // Largest accepted squared error / squared size.
 static double bound_of(const dw_axpy_kernel *k) {
-    return k->type == DW_Q4_0 && k->level >= DW_AVX2 ? 1e-9 : 1e-12; // factors of 16 bits
+    return k->type == DW_Q4_0 && k == &dw_axpy_kernels[k->level][k->type] ? 1e-9 : 1e-12; // factors of 16 bits
 }
 
 typedef struct shape {
@@ -109,8 +109,11 @@ static void compare(const dw_axpy_kernel *k, shape h) {
 static void every_usable(void (*check)(const dw_axpy_kernel *k)) {
     for (int l = 0; l < DW_N_LEVELS; l++)
         if (!dw_level_usable((dw_level)l)) test_skip("this machine lacks '%s'", dw_level_names[l]);
-    for (const dw_axpy_kernel *k = dw_axpy_kernels; k->rows; k++)
-        if (dw_level_usable(k->level)) check(k);
+    for (int l = 0; l < DW_N_LEVELS; l++)
+        for (int t = 0; t < DW_QTYPE_END && dw_level_usable((dw_level)l); t++) {
+            if (dw_axpy_kernels[l][t].rows) check(&dw_axpy_kernels[l][t]);
+            if (dw_axpy_decoded[l][t].rows) check(&dw_axpy_decoded[l][t]);
+        }
 }
 
 static void compare_lengths(const dw_axpy_kernel *k) {

@@ -80,8 +80,10 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
 static void every_usable(void (*check)(const dw_dot_kernel *k)) {
     for (int l = 0; l < DW_N_LEVELS; l++) {
         if (!dw_level_usable((dw_level)l)) test_skip("this machine lacks '%s'", dw_level_names[l]);
-        for (int t = 0; t < DW_QTYPE_END && dw_level_usable((dw_level)l); t++)
+        for (int t = 0; t < DW_QTYPE_END && dw_level_usable((dw_level)l); t++) {
             if (dw_dot_kernels[l][t].rows) check(&dw_dot_kernels[l][t]);
+            if (dw_dot_decoded[l][t].rows) check(&dw_dot_decoded[l][t]);
+        }
     }
 }
 
@@ -196,6 +198,21 @@ static void levels(void) {
     for (int l = got + 1; l < DW_N_LEVELS; l++) CHECK(!dw_level_usable((dw_level)l));
 }
 
+static void amx_needs_bf16(void) {
+    const dw_cpu_words all = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    for (dw_level l = 0; l < DW_N_LEVELS; l++) CHECK(dw_level_runs_on(l, &all), "%s", dw_level_names[l]);
+    dw_cpu_words less = all;
+    less.leaf7_1_a &= ~(1u << 5); // AVX512_BF16
+    CHECK(!dw_level_runs_on(DW_AMX, &less) && dw_level_runs_on(DW_AVX512, &less));
+    less = all;
+    less.leaf7_d &= ~(1u << 25); // AMX_INT8, which no kernel uses
+    CHECK(dw_level_runs_on(DW_AMX, &less));
+    less = all;
+    less.state &= ~0x60000u; // tiles are not saved
+    CHECK(!dw_level_runs_on(DW_AMX, &less));
+    CHECK(!dw_level_runs_on(DW_AVX2, &(dw_cpu_words){0}) && dw_level_runs_on(DW_PORTABLE, &(dw_cpu_words){0}));
+}
+
 static void found(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++)
         for (int l = 0; l < DW_N_LEVELS; l++) {
@@ -209,6 +226,7 @@ static void found(void) {
 
 static const test_case cases[] = {
     {"a level is in force only where the machine has it", levels},
+    {"amx runs on a CPU with AVX512_BF16, whether it has AMX_INT8 or not", amx_needs_bf16},
     {"every type has a row at every level", found},
     {"all levels pack activations alike, to the nearest step", packing_agrees},
     {"packing changes normal values by half a percent", packing_error},

@@ -68,6 +68,7 @@ static float *decoded(const dw_tensor *t) {
 static void same_type(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
+        if (!t->encode) continue;
         if (!write_random(from, &small, t->name)) return;
         CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", from, to, t->name), "%s", test_run_output());
         check_same_tensors(from, to, t->name);
@@ -204,7 +205,7 @@ static void groups_by_definition(void) {
         const bool moves_edge = !strcmp(t->method->name, "affine");
         CHECK(t->nominal_bits == t->bits + 0.5 && t->stored->id == DW_Q4_1, "%s", t->name);
         for (int i = 0; i < N; i += 64) define_group(row + i, t->bits, moves_edge, expected + i);
-        CHECK(!t->method->encode(t, row, blocks, N, NULL), "%s: a scale was rounded", t->name);
+        CHECK(!t->method->encode(t, row, blocks, N), "%s: a scale was rounded", t->name);
         t->stored->decode(blocks, got, N);
         for (int i = 0; i < N; i++)
             if (!CHECK(got[i] == expected[i], "%s: value %d of group %d is %g instead of %g", t->name, i % 64, i / 64, (double)got[i], (double)expected[i])) break;
@@ -214,7 +215,7 @@ static void groups_by_definition(void) {
     const quant_type *two = quant_type_find("affine2");
     for (int i = 0; i < N; i++) row[i] *= 1e-6f; // below what F16 holds exactly
     for (int i = 0; i < N; i += 64) define_group(row + i, 2, true, expected + i);
-    CHECK(two->method->encode(two, row, blocks, N, NULL) > 0);
+    CHECK(two->method->encode(two, row, blocks, N) > 0);
     two->stored->decode(blocks, got, N);
     for (int i = 0; i < N; i++) // scale and offset each off by half of F16's smallest step
         CHECK(fabsf(got[i] - expected[i]) <= (3 + 1) * 0x1p-25f, "value %d is %g instead of %g", i, (double)got[i], (double)expected[i]);
@@ -357,8 +358,8 @@ static void refusals(void) {
     free(bytes);
     check_fails("holds a weight beyond 65280, which the scales of Q4_0 cannot follow", beyond, "--type Q4_0");
     CHECK(!test_run("deadwood-requant -q -m %s -o %s --type BF16", beyond, test_file("b.gguf")), "%s", test_run_output());
-    check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN", bad, "--type Q4_0");
-    check_fails("'blk.3.ffn_up.weight' holds a weight that is NaN or infinite; the model is damaged", bad, "--type BF16");
+    check_fails("'blk.3.ffn_up.weight' row 0: value nan at column 10 cannot be stored as Q4_0; the model is damaged", bad, "--type Q4_0");
+    check_fails("'blk.3.ffn_up.weight' row 0: value nan at column 10 cannot be stored as BF16; the model is damaged", bad, "--type BF16");
     if (!write_random(from, &shapes[0], "Q4_0")) return;
     check_fails("is Q4_0 already", from, "--mixture Q2_K");
     CHECK(!test_run("deadwood-requant -m %s -o %s --type F32", from, bad), "%s", test_run_output());

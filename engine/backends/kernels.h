@@ -20,7 +20,15 @@
 typedef enum dw_level { DW_PORTABLE, DW_AVX2, DW_AVX512, DW_AMX, DW_N_LEVELS } dw_level;
 
 extern const char *const dw_level_names[DW_N_LEVELS];
-bool dw_level_usable(dw_level level); // asks the CPU and, for AMX, the kernel's permission (before threads start)
+bool dw_level_usable(dw_level level); // on this machine; call it before threads start: AMX needs a permission of the kernel
+
+/* What a CPU says of itself: registers of CPUID, and the states that the operating system saves (XCR0). */
+typedef struct dw_cpu_words {
+    uint32_t leaf1_c, leaf7_b, leaf7_c, leaf7_d, leaf7_1_a, state;
+} dw_cpu_words;
+
+/* True when a CPU with these words has all instructions of the level. */
+bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu);
 /* The level in force: the best usable one, or what $DEADWOOD_CPU names.  -1 when that is unknown or not usable here. */
 int dw_level_choose(dw_level *level, dw_err *err);
 
@@ -44,7 +52,10 @@ typedef struct dw_dot_kernel {
 } dw_dot_kernel;
 
 extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
-const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type); // of this level or below; of a type in dw_qtypes
+/* The plain form, which every type has: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
+extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
+/* The type's kernel of this level or below, or the plain form; never NULL for a type in dw_qtypes. */
+const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
 size_t dw_act_bytes(dw_act_form form, int n);                    // of one packed vector, padded to 64
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 

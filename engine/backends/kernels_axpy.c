@@ -37,42 +37,42 @@ static void decoded(dw_level level, dw_qtype type, void (*add_f32)(DW_AXPY_ROWS_
     }
 }
 
-// clang-format off
-#define DEFINE_DECODED(type, suffix)                                                                                   \
-    static void portable_##suffix(DW_AXPY_ROWS_ARGS) {                                                                 \
-        decoded(DW_PORTABLE, type, add_values, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);        \
+#define ADDED(NAME, LEVEL, add_f32, suffix)                                                                            \
+    static void add_##LEVEL##_##suffix(DW_AXPY_ROWS_ARGS) {                                                            \
+        decoded(DW_##LEVEL, DW_##NAME, add_f32, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);       \
     }
-INT8_TYPES(DEFINE_DECODED)
-FLOAT_TYPES(DEFINE_DECODED)
+#define ADDED_ROW(NAME, LEVEL, suffix) [DW_##NAME] = {DW_##NAME, DW_##LEVEL, add_##LEVEL##_##suffix},
 
-#define PORTABLE_ROW(type, suffix) {type, DW_PORTABLE, portable_##suffix},
+#define DEFINE_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED(NAME, PORTABLE, add_values, suffix)
+DW_QTYPES(DEFINE_ADDED)
+#undef DEFINE_ADDED
+#define PORTABLE_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED_ROW(NAME, PORTABLE, suffix)
 #if defined(__x86_64__)
-#define DEFINE_DECODED_VECTORS(type, suffix)                                                                           \
-    static void avx2_decoded_##suffix(DW_AXPY_ROWS_ARGS) {                                                             \
-        decoded(DW_AVX2, type, dw_axpy_avx2_f32, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);      \
-    }                                                                                                                  \
-    static void avx512_decoded_##suffix(DW_AXPY_ROWS_ARGS) {                                                           \
-        decoded(DW_AVX512, type, dw_axpy_avx512_f32, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);  \
-    }
-#define VECTOR_DECODED_TYPES(X)                                                                                        \
-    X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k)              \
-    X(DW_Q5_K, q5_k) X(DW_Q6_K, q6_k)
-VECTOR_DECODED_TYPES(DEFINE_DECODED_VECTORS)
-
-#define AVX2_ROW(type, suffix) {type, DW_AVX2, dw_axpy_avx2_##suffix},
-#define AVX512_ROW(type, suffix) {type, DW_AVX512, dw_axpy_avx512_##suffix},
-#define DECODED_ROWS(type, suffix)                                                                                     \
-    {type, DW_AVX2, avx2_decoded_##suffix}, {type, DW_AVX512, avx512_decoded_##suffix},
+#define DEFINE_ADDED(NAME, id, block, bytes, file_type, suffix, HAS)                                                   \
+    ADDED(NAME, AVX2, dw_axpy_avx2_f32, suffix) ADDED(NAME, AVX512, dw_axpy_avx512_f32, suffix)
+DW_QTYPES(DEFINE_ADDED)
+#define AVX2_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED_ROW(NAME, AVX2, suffix)
+#define AVX512_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED_ROW(NAME, AVX512, suffix)
+#define AVX2_ROW(type, suffix) [type] = {type, DW_AVX2, dw_axpy_avx2_##suffix},
+#define AVX512_ROW(type, suffix) [type] = {type, DW_AVX512, dw_axpy_avx512_##suffix},
 #endif
 
-const dw_axpy_kernel dw_axpy_kernels[] = {
-    INT8_TYPES(PORTABLE_ROW) FLOAT_TYPES(PORTABLE_ROW)
+const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 #if defined(__x86_64__)
-    AXPY_AVX2_TYPES(AVX2_ROW) AXPY_AVX512_TYPES(AVX512_ROW) VECTOR_DECODED_TYPES(DECODED_ROWS)
+    [DW_AVX2] = {AXPY_AVX2_TYPES(AVX2_ROW)},
+    [DW_AVX512] = {AXPY_AVX512_TYPES(AVX512_ROW)},
+#else
+    {{0}},
 #endif
-    {0},
 };
-// clang-format on
+
+const dw_axpy_kernel dw_axpy_decoded[DW_N_LEVELS][DW_QTYPE_END] = {
+    [DW_PORTABLE] = {DW_QTYPES(PORTABLE_ADDED)},
+#if defined(__x86_64__)
+    [DW_AVX2] = {DW_QTYPES(AVX2_ADDED)},
+    [DW_AVX512] = {DW_QTYPES(AVX512_ADDED)},
+#endif
+};
 
 void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows) {
     for (int r = 0; r < n_rows && r < AXPY_ROWS; r++)
@@ -80,9 +80,11 @@ void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, in
             __builtin_prefetch(w + (size_t)(row ? row[r] : r) * row_bytes + i);
 }
 
+/* A level's own row, or its decoded one, before anything of a lower level. */
 const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type) {
-    const dw_axpy_kernel *best = NULL;
-    for (const dw_axpy_kernel *k = dw_axpy_kernels; k->rows; k++)
-        if (k->type == type && k->level <= level && (!best || k->level > best->level)) best = k;
-    return best;
+    for (int l = (int)level; l >= 0; l--) {
+        if (dw_axpy_kernels[l][type].rows) return &dw_axpy_kernels[l][type];
+        if (dw_axpy_decoded[l][type].rows) return &dw_axpy_decoded[l][type];
+    }
+    return NULL;
 }

@@ -32,8 +32,10 @@ typedef struct dw_axpy_kernel {
 /* Asks memory for what the rows of a list are read for first, so that it is there when they are added. */
 void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
 
-extern const dw_axpy_kernel dw_axpy_kernels[]; // ends with rows NULL; tests and benchmarks walk it
-const dw_axpy_kernel *dw_axpy_find(dw_level level,
-                                   dw_qtype type); // best row of this level or below; never NULL for a known type
+extern const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
+/* The plain form, which every type has: rows are decoded and added as F32 (levels above AVX-512: rows NULL). */
+extern const dw_axpy_kernel dw_axpy_decoded[DW_N_LEVELS][DW_QTYPE_END];
+/* The type's kernel or plain form of this level, or of the next below; never NULL for a type in dw_qtypes. */
+const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type);
 
 #endif

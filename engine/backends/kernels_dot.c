@@ -1,11 +1,13 @@
-/* kernels_dot.c - dot products of packed weight rows with 1..8 activation vectors: the table, packing, portable rows.
+/* kernels_dot.c - dot products of packed weight rows with 1..8 activation vectors: the tables, packing, portable rows.
  *
- * Decoding reads every weight once, so a row must cost no more instructions than the memory takes time to deliver it.
- * Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).  The portable
- * rows here say what is computed; kernels_dot_avx2.c and kernels_dot_avx512.c do the same with vectors.
+ * Generation reads every weight once a token, so a row must cost no more instructions than the memory takes time to
+ * deliver it.  Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).  The
+ * portable rows here say what is computed; kernels_dot_avx2.c and kernels_dot_avx512.c do the same with vectors.  A type
+ * that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
  * A row's result depends on the row, the activations and the level alone: not on the rows or columns beside it. */
 #include "backends/kernels_dot.h"
+#include "backends/kernels_vec.h"
 
 #include <string.h>
 
@@ -271,26 +273,74 @@ static inline ALWAYS_INLINE void rows_float(dw_qtype type, float (*value)(const 
     }
 FLOAT_TYPES(PORTABLE_FLOAT)
 
-/* ---- the table ----------------------------------------------------------------------------------------- */
+/* ---- rows that are decoded first ------------------------------------------------------------------------ */
 
-#define PORTABLE_INT8_ROW(type, suffix) [type] = {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
-#define PORTABLE_FLOAT_ROW(type, suffix) [type] = {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
-#define AVX2_INT8_ROW(type, suffix) [type] = {type, DW_AVX2, DW_ACT_INT8, dw_dot_avx2_##suffix},
-#define AVX2_FLOAT_ROW(type, suffix) [type] = {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
-#define AVX512_INT8_ROW(type, suffix) [type] = {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
-#define AVX512_FLOAT_ROW(type, suffix) [type] = {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
+/* Types without a kernel: a row is decoded a record at a time and multiplied by the level's kernel of F32. */
+static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtype_row *type, DOT_ROWS_ARGS) {
+    dw_unpack_fn *decode = dw_unpack_of(level, type);
+    const dw_dot_kernel *f32 = &dw_dot_kernels[level][DW_F32];
+    _Alignas(64) float values[RECORD];
+    for (int r = 0; r < n_rows; r++, w += row_bytes) {
+        float sum[DW_DOT_MAX_COLS] = {0}, part[DW_DOT_MAX_COLS];
+        for (int i = 0; i < n; i += RECORD) {
+            const int n_here = n - i < RECORD ? n - i : RECORD;
+            decode(w + dw_qtype_row_bytes(type, (size_t)i), values, (size_t)n_here);
+            f32->rows((const uint8_t *)values, 0, 1, n_here, act + (size_t)i * sizeof(float), act_stride, n_cols, part, 1);
+            for (int c = 0; c < n_cols; c++) sum[c] += part[c];
+        }
+        for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride + (size_t)r] = sum[c];
+    }
+}
 
-// clang-format off
-const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
-    [DW_PORTABLE] = {INT8_TYPES(PORTABLE_INT8_ROW) FLOAT_TYPES(PORTABLE_FLOAT_ROW)},
+#define DECODED(NAME, level, suffix)                                                                                   \
+    static void decoded_##level##_##suffix(DOT_ROWS_ARGS) {                                                            \
+        rows_decoded(DW_##level, dw_qtype_get(DW_##NAME), w, row_bytes, n_rows, n, act, act_stride, n_cols, y,         \
+                     y_stride);                                                                                        \
+    }
+#define DECODED_ROW(NAME, level, suffix) [DW_##NAME] = {DW_##NAME, DW_##level, DW_ACT_F32, decoded_##level##_##suffix},
+
+/* ---- the tables ---------------------------------------------------------------------------------------- */
+
+#define DEFINE(NAME, id, block, bytes, file_type, suffix, HAS) DECODED(NAME, PORTABLE, suffix)
+DW_QTYPES(DEFINE)
+#undef DEFINE
+#define PORTABLE_DECODED(NAME, id, block, bytes, file_type, suffix, HAS) DECODED_ROW(NAME, PORTABLE, suffix)
+#define PORTABLE_INT8(type, suffix) [type] = {type, DW_PORTABLE, DW_ACT_INT8, portable_##suffix},
+#define PORTABLE_F32(type, suffix) [type] = {type, DW_PORTABLE, DW_ACT_F32, portable_##suffix},
 #if defined(__x86_64__)
-    [DW_AVX2] = {INT8_TYPES(AVX2_INT8_ROW) FLOAT_TYPES(AVX2_FLOAT_ROW)},
-    [DW_AVX512] = {INT8_TYPES(AVX512_INT8_ROW) FLOAT_TYPES(AVX512_FLOAT_ROW)},
+#define DEFINE(NAME, id, block, bytes, file_type, suffix, HAS) DECODED(NAME, AVX2, suffix) DECODED(NAME, AVX512, suffix)
+DW_QTYPES(DEFINE)
+#define AVX2_DECODED(NAME, id, block, bytes, file_type, suffix, HAS) DECODED_ROW(NAME, AVX2, suffix)
+#define AVX512_DECODED(NAME, id, block, bytes, file_type, suffix, HAS) DECODED_ROW(NAME, AVX512, suffix)
+#define AVX2_INT8(type, suffix) [type] = {type, DW_AVX2, DW_ACT_INT8, dw_dot_avx2_##suffix},
+#define AVX2_F32(type, suffix) [type] = {type, DW_AVX2, DW_ACT_F32, dw_dot_avx2_##suffix},
+#define AVX512_INT8(type, suffix) [type] = {type, DW_AVX512, DW_ACT_INT8, dw_dot_avx512_##suffix},
+#define AVX512_F32(type, suffix) [type] = {type, DW_AVX512, DW_ACT_F32, dw_dot_avx512_##suffix},
+#endif
+
+const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
+    [DW_PORTABLE] = {INT8_TYPES(PORTABLE_INT8) FLOAT_TYPES(PORTABLE_F32)},
+#if defined(__x86_64__)
+    [DW_AVX2] = {INT8_TYPES(AVX2_INT8) FLOAT_TYPES(AVX2_F32)},
+    [DW_AVX512] = {INT8_TYPES(AVX512_INT8) FLOAT_TYPES(AVX512_F32)},
 #endif
 };
-// clang-format on
+
+const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END] = {
+    [DW_PORTABLE] = {DW_QTYPES(PORTABLE_DECODED)},
+#if defined(__x86_64__)
+    [DW_AVX2] = {DW_QTYPES(AVX2_DECODED)},
+    [DW_AVX512] = {DW_QTYPES(AVX512_DECODED)},
+#endif
+};
+
+static const dw_dot_kernel *find(const dw_dot_kernel table[][DW_QTYPE_END], dw_level level, dw_qtype type) {
+    for (int l = (int)level; l >= 0; l--)
+        if (table[l][type].rows) return &table[l][type];
+    return NULL;
+}
 
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type) {
-    while (!dw_dot_kernels[level][type].rows) level--;
-    return &dw_dot_kernels[level][type];
+    const dw_dot_kernel *own = find(dw_dot_kernels, level, type);
+    return own ? own : find(dw_dot_decoded, level, type);
 }

@@ -39,29 +39,17 @@ static inline int piece_place(int k) {
 // Rows are written once for all types, which are constants after inlining.
 #define ALWAYS_INLINE __attribute__((always_inline))
 
-static inline ALWAYS_INLINE bool is_superblock(dw_qtype type) { return type >= DW_Q2_K && type <= DW_Q6_K; }
+static inline ALWAYS_INLINE bool is_superblock(dw_qtype type) { return dw_qtype_block(type) == RECORD; }
 static inline ALWAYS_INLINE bool has_scale_of_16(dw_qtype type) {
     return type == DW_Q2_K || type == DW_Q3_K || type == DW_Q6_K;
 }
 
 // Bytes of 256 weights: a superblock, or eight blocks.
 static inline ALWAYS_INLINE int record_bytes(dw_qtype type) {
-    switch (type) {
-    case DW_Q4_0:
-    case DW_IQ4_NL: return 8 * 18;
-    case DW_Q4_1: return 8 * 20;
-    case DW_Q5_0: return 8 * 22;
-    case DW_Q5_1: return 8 * 24;
-    case DW_Q8_0: return 8 * 34;
-    case DW_Q2_K: return 84;
-    case DW_Q3_K: return 110;
-    case DW_Q4_K: return 144;
-    case DW_Q5_K: return 176;
-    default: return 210; // Q6_K
-    }
+    return RECORD / dw_qtype_block(type) * dw_qtype_block_bytes(type);
 }
 
-static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return type == DW_F32 ? 4 : 2; }
+static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
 /* Rows are taken one after the other, so that the weights are one stream, and memory is asked for what comes AHEAD bytes
  * behind.  (Share of reading alone, 600 MB of Q4_0, two threads: 1.0; 2 KB ahead 0.97, 1 KB 0.86, four rows at once

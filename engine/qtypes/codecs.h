@@ -10,15 +10,15 @@
 typedef void dw_decode_fn(const void *src, float *dst, size_t n);
 typedef void dw_encode_fn(const float *src, void *dst, size_t n, const float *weight);
 
-// qtype_simple.c
-dw_decode_fn dw_decode_f32, dw_decode_f16, dw_decode_bf16, dw_decode_q8_0, dw_decode_q4_0, dw_decode_q4_1,
-    dw_decode_q5_0, dw_decode_q5_1, dw_decode_iq4_nl;
-dw_encode_fn dw_encode_f32, dw_encode_f16, dw_encode_bf16, dw_encode_q8_0, dw_encode_q4_0, dw_encode_q4_1,
-    dw_encode_q5_0, dw_encode_q5_1, dw_encode_iq4_nl;
-
-// qtype_k.c
-dw_decode_fn dw_decode_q2_k, dw_decode_q3_k, dw_decode_q4_k, dw_decode_q5_k, dw_decode_q6_k;
-dw_encode_fn dw_encode_q2_k, dw_encode_q3_k, dw_encode_q4_k, dw_encode_q5_k, dw_encode_q6_k;
+#define DECLARE_ENCODER(suffix) dw_encode_fn dw_encode_##suffix;
+#define DECLARE_DECODER(suffix)
+#define DECLARE(NAME, id, block, bytes, file_type, suffix, HAS)                                                        \
+    dw_decode_fn dw_decode_##suffix;                                                                                   \
+    DECLARE_##HAS(suffix)
+DW_QTYPES(DECLARE)
+#undef DECLARE
+#undef DECLARE_ENCODER
+#undef DECLARE_DECODER
 
 extern const float dw_iq4_nl_table[16];
 

@@ -1,0 +1,108 @@
+/* cpu_features.c - which level of kernels this machine can run, and which one is in force.
+ *
+ * A level is usable when the CPU has its instructions and the operating system saves its registers (XCR0).  AMX also
+ * needs a permission for its tiles, which a process requests once, before threads start (Linux, arch_prctl). */
+#include "backends/kernels.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+const char *const dw_level_names[DW_N_LEVELS] = {"portable", "avx2", "avx512", "amx"};
+
+static bool usable[DW_N_LEVELS] = {[DW_PORTABLE] = true};
+
+static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
+    enum { STATE_YMM = 0x6, STATE_ZMM = 0xe6, STATE_TILE = 0x60000 };
+    enum { LEAF1_C_FMA = 1 << 12, LEAF1_C_OSXSAVE = 1 << 27, LEAF1_C_AVX = 1 << 28, LEAF1_C_F16C = 1 << 29 };
+    enum { LEAF7_B_AVX2 = 1 << 5, LEAF7_B_BMI2 = 1 << 8 };
+    enum { LEAF7_B_F = 1 << 16, LEAF7_B_DQ = 1 << 17, LEAF7_B_BW = 1 << 30, LEAF7_C_VNNI = 1 << 11 };
+    enum { LEAF7_D_AMX_BF16 = 1 << 22, LEAF7_D_AMX_TILE = 1 << 24, LEAF7_1_A_AVX512_BF16 = 1 << 5 };
+    const uint32_t leaf7_b_vl = 1u << 31;
+    switch (level) {
+    case DW_PORTABLE: return true;
+    case DW_AVX2:
+        return has(cpu->leaf1_c, LEAF1_C_OSXSAVE | LEAF1_C_AVX | LEAF1_C_FMA | LEAF1_C_F16C) && has(cpu->state, STATE_YMM) &&
+               has(cpu->leaf7_b, LEAF7_B_AVX2 | LEAF7_B_BMI2);
+    case DW_AVX512:
+        return dw_level_runs_on(DW_AVX2, cpu) && has(cpu->state, STATE_ZMM) && has(cpu->leaf7_c, LEAF7_C_VNNI) &&
+               has(cpu->leaf7_b, LEAF7_B_F | LEAF7_B_DQ | LEAF7_B_BW | leaf7_b_vl);
+    case DW_AMX: // tiles are filled by AVX512_BF16
+        return dw_level_runs_on(DW_AVX512, cpu) && has(cpu->state, STATE_TILE) &&
+               has(cpu->leaf7_d, LEAF7_D_AMX_BF16 | LEAF7_D_AMX_TILE) && has(cpu->leaf7_1_a, LEAF7_1_A_AVX512_BF16);
+    default: return false;
+    }
+}
+
+#if defined(__x86_64__)
+
+// State components that the operating system saves.
+static uint32_t saved_state(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static bool permit_tiles(void) {
+#if defined(__linux__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+static void ask_machine(void) {
+    enum { LEAF1_C_OSXSAVE = 1 << 27 };
+    dw_cpu_words cpu = {0};
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &cpu.leaf1_c, &d) || !has(cpu.leaf1_c, LEAF1_C_OSXSAVE)) return;
+    cpu.state = saved_state();
+    if (!__get_cpuid_count(7, 0, &a, &cpu.leaf7_b, &cpu.leaf7_c, &cpu.leaf7_d)) return;
+    if (a >= 1) __get_cpuid_count(7, 1, &cpu.leaf7_1_a, &b, &c, &d); // a: the last subleaf
+    for (dw_level l = DW_AVX2; l < DW_N_LEVELS; l++) usable[l] = dw_level_runs_on(l, &cpu);
+    usable[DW_AMX] = usable[DW_AMX] && permit_tiles();
+}
+
+#else
+
+static void ask_machine(void) {}
+
+#endif
+
+bool dw_level_usable(dw_level level) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, ask_machine);
+    return usable[level];
+}
+
+int dw_level_choose(dw_level *level, dw_err *err) {
+    const char *wish = getenv("DEADWOOD_CPU");
+    if (!wish || !*wish) {
+        *level = DW_N_LEVELS - 1;
+        while (!dw_level_usable(*level)) --*level;
+        return 0;
+    }
+    for (int l = 0; l < DW_N_LEVELS; l++) {
+        if (strcmp(wish, dw_level_names[l])) continue;
+        *level = (dw_level)l;
+        if (dw_level_usable(*level)) return 0;
+        return dw_fail(err, "'DEADWOOD_CPU' asks for '%s', which this machine lacks; unset it for the best level",
+                       wish);
+    }
+    return dw_fail(err, "'DEADWOOD_CPU' is '%s', but must be portable, avx2, avx512 or amx", wish);
+}
+
+const char *dw_cpu_level(dw_err *err) {
+    dw_level level;
+    return dw_level_choose(&level, err) ? NULL : dw_level_names[level];
+}
