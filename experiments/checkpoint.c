@@ -16,13 +16,14 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* ---- config.json ------------------------------------------------------------------------------------- */
 
-/* A key of an object, as a number of dw_keys: an absent or null one leaves *value alone. */
+/* A number of an object, checked by its row.  An absent or null key leaves *value alone. */
 static int get_number(const json_t *object, const dw_key_row *row, const char *key, double *value, dw_err *err) {
     const json_t *j = json_object_get(object, key);
     if (!j || json_is_null(j)) return 0;
     const double v = json_number_value(j);
     if (!(row->is_real ? json_is_number(j) : json_is_integer(j)) || !dw_key_allows(row, v))
-        return dw_fail(err, "config.json: '%s' is not %s %s", key, row->is_real ? "a number" : "an integer from", dw_key_bounds(row).text);
+        return dw_fail(err, "config.json: '%s' is not %s %s", key, row->is_real ? "a number" : "an integer from",
+                       dw_key_bounds(row).text);
     *value = v;
     return 0;
 }
@@ -45,10 +46,12 @@ static int get_count(const json_t *object, const char *key, int least, int *valu
     return 0;
 }
 
-/* What yarn multiplies cos and sin by.  Readers multiply by 1 + 0.1 ln(factor) themselves, so that is divided out. */
+/* The GGUF key of what yarn multiplies cos and sin by.  Readers multiply by 1 + 0.1 ln(factor) too, so that is
+ * divided out. */
 static double attention_factor(const checkpoint_config *c) { return c->attention_factor / (1 + 0.1 * log(c->rope_factor)); }
 
-/* transformers 5 puts all of rope into rope_parameters; before, rope_theta stood alone and rope_scaling beside it. */
+/* transformers 5 has all of rope in rope_parameters.  Earlier versions have rope_theta in the main object, and
+ * rope_scaling. */
 static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     const json_t *rope = json_object_get(config, "rope_parameters");
     if (!json_is_object(rope)) rope = json_object_get(config, "rope_scaling");
@@ -61,7 +64,8 @@ static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     static const char *const names[] = {[ROPE_LINEAR] = "linear", [ROPE_YARN] = "yarn", [ROPE_LLAMA3] = "llama3"};
     for (int i = ROPE_LINEAR; i <= ROPE_LLAMA3; i++)
         if (!strcmp(type, names[i])) c->rope = i;
-    if (c->rope == ROPE_PLAIN) return dw_fail(err, "config.json: rope type '%s' is not supported (default, linear, yarn, llama3 are)", type);
+    if (c->rope == ROPE_PLAIN)
+        return dw_fail(err, "config.json: rope type '%s' is not supported (default, linear, yarn, llama3 are)", type);
     if (c->rope == ROPE_LLAMA3 && !(c->arch->has & DW_ARCH_ROPE_FREQS))
         return dw_fail(err, "config.json: rope type 'llama3' cannot be stored for architecture '%s'", c->arch->name);
     c->rope_factor = c->rope == ROPE_LLAMA3 ? 8 : 1;
@@ -70,25 +74,30 @@ static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     c->n_ctx_original = c->rope == ROPE_LLAMA3 ? 8192 : c->n_ctx;
     double beta_fast = 32, beta_slow = 1;
     if (get_positive(rope, "factor", &c->rope_factor, err) || get_positive(rope, "low_freq_factor", &c->low_freq_factor, err) ||
-        get_positive(rope, "high_freq_factor", &c->high_freq_factor, err) || get_positive(rope, "attention_factor", &c->attention_factor, err) ||
+        get_positive(rope, "high_freq_factor", &c->high_freq_factor, err) ||
+        get_positive(rope, "attention_factor", &c->attention_factor, err) ||
         get_positive(rope, "beta_fast", &beta_fast, err) || get_positive(rope, "beta_slow", &beta_slow, err) ||
         get_count(rope, "original_max_position_embeddings", 1, &c->n_ctx_original, err))
         return -1;
-    if (beta_fast != 32 || beta_slow != 1) return dw_fail(err, "config.json: yarn with other betas than 32 and 1 cannot be stored in GGUF");
+    if (beta_fast != 32 || beta_slow != 1)
+        return dw_fail(err, "config.json: yarn with other betas than 32 and 1 cannot be stored in GGUF");
     const float magnitude = (float)attention_factor(c);
     if (c->rope == ROPE_YARN && c->attention_factor > 0 && (!(magnitude > 0) || !isfinite(magnitude)))
-        return dw_fail(err, "config.json: yarn with attention_factor %g and factor %g gives no positive magnitude", c->attention_factor, c->rope_factor);
+        return dw_fail(err, "config.json: yarn with attention_factor %g and factor %g gives no positive magnitude",
+                       c->attention_factor, c->rope_factor);
     return 0;
 }
 
-/* MLX's affine groups are read; their size and bits show in the shapes of scales. */
+/* Of quantized checkpoints only MLX's affine groups are read.  Their size and bits follow from the shapes of the
+ * scales. */
 static int check_quantization(const json_t *config, dw_err *err) {
     const json_t *q = json_object_get(config, "quantization");
     if (!json_is_object(q)) q = json_object_get(config, "quantization_config");
     if (!q || json_is_null(q)) return 0;
     const char *method = json_string_value(json_object_get(q, "quant_method")), *mode = json_string_value(json_object_get(q, "mode"));
     if (method || (mode && strcmp(mode, "affine")))
-        return dw_fail(err, "config.json: quantization '%s' is not supported; give the 16-bit checkpoint, or MLX's affine form", method ? method : mode);
+        return dw_fail(err, "config.json: quantization '%s' is not supported; give the 16-bit checkpoint, or MLX's affine form",
+                       method ? method : mode);
     return 0;
 }
 
@@ -128,16 +137,18 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
     const double *v = c->value;
     c->n_layer = (int)v[DW_KEY_N_LAYER];
     c->n_ctx = (int)v[DW_KEY_N_CTX];
-    c->sizes = (dw_sizes){.n_embd = (int)v[DW_KEY_N_EMBD], .n_vocab = (int)v[DW_KEY_N_VOCAB], .n_ff = (int)v[DW_KEY_N_FF],
-                          .n_head = (int)v[DW_KEY_N_HEAD], .n_head_kv = (int)v[DW_KEY_N_HEAD_KV], .head_dim = (int)v[DW_KEY_HEAD_DIM]};
-    if (dw_check_heads(c->arch, 0, c->sizes.n_head, c->sizes.n_head_kv, c->sizes.head_dim, err)) return dw_fail_in(err, "config.json");
+    c->sizes = (dw_sizes){.n_embd = (int)v[DW_KEY_N_EMBD],       .n_vocab = (int)v[DW_KEY_N_VOCAB],
+                          .n_ff = (int)v[DW_KEY_N_FF],           .n_head = (int)v[DW_KEY_N_HEAD],
+                          .n_head_kv = (int)v[DW_KEY_N_HEAD_KV], .head_dim = (int)v[DW_KEY_HEAD_DIM]};
+    if (dw_check_heads(c->arch, 0, c->sizes.n_head, c->sizes.n_head_kv, c->sizes.head_dim, err))
+        return dw_fail_in(err, "config.json");
     c->tied = json_is_true(json_object_get(config, "tie_word_embeddings")) || !(c->arch->has & DW_ARCH_UNTIED);
     return read_rope(c, config, err) || check_quantization(config, err) ? -1 : 0;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
-/* True when every value of an F16, BF16 or F32 tensor is finite and survives the way through F16. */
+/* True when every value of an F16, BF16 or F32 tensor is finite and the same after encoding to F16. */
 static bool fits_f16(const dw_st_tensor *t) {
     const dw_qtype_row *type = dw_st_qtype(t->dtype);
     for (size_t i = 0, n = t->n_bytes / (size_t)type->block_bytes; i < n; i++) {
@@ -148,7 +159,8 @@ static bool fits_f16(const dw_st_tensor *t) {
     return true;
 }
 
-/* "x.weight" with "x.scales" and "x.biases" beside it: groups along a row. */
+/* MLX has three tensors for a matrix: x.weight with codes, x.scales and x.biases with one value for each group of a
+ * row. */
 static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, size_t rows, size_t cols, dw_err *err) {
     char name[160];
     snprintf(name, sizeof name, "%s.scales", module);
@@ -157,7 +169,7 @@ static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, siz
     t->biases = dw_safetensors_find(c->weights, name);
     if (!t->scales || !t->biases) return dw_fail(err, "tensor '%s': U32 without scales and biases", t->source->name);
     const size_t words = t->source->shape[1], groups = t->scales->shape[1];
-    /* The shapes say more than config.json, whose per-module overrides they obey. */
+    /* Shapes, not config.json: they already contain its overrides for single modules. */
     if (!groups || cols % groups || t->scales->n_dims != 2 || t->biases->n_dims != 2 || t->biases->shape[1] != groups ||
         t->scales->shape[0] != rows || t->biases->shape[0] != rows || t->source->shape[0] != rows || words * 32 % cols)
         return dw_fail(err, "tensor '%s': weight, scales and biases do not fit together", t->source->name);
@@ -172,11 +184,12 @@ static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, siz
     return 0;
 }
 
-/* Where the checkpoint has a row's weight or bias, it becomes the next tensor of the file. */
+/* A row's weight or bias becomes the next tensor of the file.  Where the checkpoint does not have it, it must be
+ * optional; lm_head is not, because bind_rows comes here only with untied embeddings. */
 static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool bias, dw_err *err) {
     const checkpoint_config *config = &c->config;
     const dw_sizes *sizes = &config->sizes;
-    const bool required = !bias && (!row->optional || row->of & DW_ARCH_UNTIED); // untied: whoever is tied does not come here
+    const bool required = !bias && (!row->optional || row->of & DW_ARCH_UNTIED);
     const dw_tensor_name hf = dw_name_hf(row, layer, bias);
     const dw_st_tensor *source = dw_safetensors_find(c->weights, hf.text);
     if (!source) return required ? dw_fail(err, "tensor '%s' is missing", hf.text) : 0;
@@ -194,8 +207,10 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
         if (bind_mlx(c, t, module, rows, cols, err)) return -1;
     } else {
         const size_t *shape = source->shape;
-        const bool fits = source->n_dims == t->n_dims && shape[0] == (t->n_dims == 2 ? rows : cols) && (t->n_dims == 1 || shape[1] == cols);
-        if (!fits) return dw_fail(err, "tensor '%s' has shape [%zu, %zu], config.json says [%zu, %zu]", hf.text, shape[0], shape[1], rows, cols);
+        const bool is_vector = t->n_dims == 1;
+        if (source->n_dims != t->n_dims || shape[0] != (is_vector ? cols : rows) || (!is_vector && shape[1] != cols))
+            return dw_fail(err, "tensor '%s' has shape [%zu, %zu], config.json says [%zu, %zu]", hf.text, shape[0], shape[1],
+                           rows, cols);
         t->kept = dw_st_qtype(source->dtype);
         if (!t->kept) return dw_fail(err, "tensor '%s' has type %s, which is not supported", hf.text, source->dtype_name);
     }
@@ -203,7 +218,8 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
     return 0;
 }
 
-/* Rows that the architecture does not have are left out: where the checkpoint has them all the same, check_all_used fails. */
+/* Rows that the architecture does not have are left out.  If the checkpoint has such tensors, check_all_used refuses
+ * it. */
 static int bind_rows(checkpoint *c, const dw_tensor_row *rows, int layer, dw_err *err) {
     for (const dw_tensor_row *r = rows; r->gguf; r++) {
         if (!r->hf || (r->of && !(c->config.arch->has & r->of)) || (r->of & DW_ARCH_UNTIED && c->config.tied)) continue;
@@ -223,9 +239,11 @@ static int make_rope_freqs(checkpoint *c, dw_err *err) {
     for (int i = 0; i < n; i++) {
         const double wavelength = 2 * 3.14159265358979323846 * pow(g->value[DW_KEY_ROPE_BASE], 2.0 * i / g->sizes.head_dim);
         const double smooth = (g->n_ctx_original / wavelength - g->low_freq_factor) / (g->high_freq_factor - g->low_freq_factor);
-        c->rope_freqs[i] = (float)(wavelength < high ? 1 : wavelength > low ? g->rope_factor : 1 / ((1 - smooth) / g->rope_factor + smooth));
+        const double between = 1 / ((1 - smooth) / g->rope_factor + smooth);
+        c->rope_freqs[i] = (float)(wavelength < high ? 1 : wavelength > low ? g->rope_factor : between);
     }
-    c->tensor[c->n_tensor++] = (checkpoint_tensor){.name = "rope_freqs.weight", .n_dims = 1, .ne = {(size_t)n, 1}, .kept = dw_qtype_get(DW_F32), .made = c->rope_freqs};
+    c->tensor[c->n_tensor++] = (checkpoint_tensor){.name = "rope_freqs.weight", .n_dims = 1, .ne = {(size_t)n, 1},
+                                                   .kept = dw_qtype_get(DW_F32), .made = c->rope_freqs};
     return 0;
 }
 
@@ -239,7 +257,7 @@ static bool is_bound(const checkpoint *c, const dw_st_tensor *t) {
     return false;
 }
 
-/* Every tensor of the checkpoint must be used: one that is not would be silently lost. */
+/* Refuses a checkpoint with a tensor that is not used, because the converted model would lack it. */
 static int check_all_used(const checkpoint *c, dw_err *err) {
     const size_t n = dw_safetensors_count(c->weights);
     size_t n_left = n;
@@ -247,7 +265,8 @@ static int check_all_used(const checkpoint *c, dw_err *err) {
     for (size_t i = 0; i < n && n_left; i++) {
         const dw_st_tensor *t = dw_safetensors_tensor(c->weights, i);
         if (is_needless(c, t)) n_left--;
-        else if (!is_bound(c, t)) return dw_fail(err, "tensor '%s' is not part of architecture '%s' as it is known here", t->name, c->config.arch->name);
+        else if (!is_bound(c, t))
+            return dw_fail(err, "tensor '%s' is not part of architecture '%s' as it is known here", t->name, c->config.arch->name);
     }
     return 0;
 }
@@ -279,7 +298,7 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     json_t *config = NULL;
     char *path = dw_format(err, "%s/config.json", folder);
     if (!path) return -1;
-    config = dw_json_load(path, MAX_CONFIG_BYTES, err);
+    config = dw_json_load(path, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config || read_config(&c->config, config, err)) goto done;
     c->weights = dw_safetensors_open(folder, err);
     if (!c->weights || bind_all(c, err)) goto done;
@@ -341,7 +360,8 @@ void checkpoint_row_values(const checkpoint_tensor *t, size_t r, float *row) {
     }
 }
 
-/* Blocks of 32: d, m as F16, then (Q5_1) the fifth bits, then nibbles, value i beside value i + 16. */
+/* Blocks of 32: d and m in F16, in Q5_1 the fifth bits of all codes, then 16 bytes with the low bits of codes i and i
+ * + 16. */
 static void affine_blocks(const checkpoint_tensor *t, size_t from, const uint8_t *data, size_t bytes, uint8_t *out) {
     const bool five = t->kept->id == DW_Q5_1;
     for (size_t b = 0; b < t->ne[0] / 32; b++, out += t->kept->block_bytes) {

@@ -1,12 +1,14 @@
 /* checkpoint.h - a Hugging Face or MLX checkpoint folder, read as the tensors of a GGUF file.
  *
- *   config.json                what the model is (old and new form: rope_theta + rope_scaling, or rope_parameters)
+ *   config.json                hyperparameters (rope in the old form, rope_theta and rope_scaling, or the new, rope_parameters)
  *   model*.safetensors         the weights, F32, F16, BF16, or MLX's affine groups (weight, scales, biases)
  *   tokenizer.json, ...        read by text/vocab_hf.c
  *
- * A matrix keeps its rows; only q and k of architectures with rope on pairs (2i, 2i+1) have them permuted within each
- * head (transformers pairs i with i + D/2).  MLX's groups w = scale q + bias, q unsigned of b bits, are Q4_1 (b <= 4) or
- * Q5_1 (b = 5) blocks with scale and bias repeated: exact when both fit F16, which is checked value by value. */
+ * A matrix keeps the order of its rows.  The exception is q and k where the architecture's rope turns the pairs (2i, 2i + 1):
+ * transformers turns (i, i + D/2), so their rows are permuted within each head.
+ *
+ * MLX's groups are w = scale q + bias with q of b unsigned bits.  They become blocks of Q4_1 (b <= 4) or Q5_1 (b = 5) that
+ * repeat the group's scale and bias.  That is exact when both fit F16, which is checked for every value. */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 
@@ -27,7 +29,7 @@ typedef struct checkpoint_config {
     int n_ctx_original;
 } checkpoint_config;
 
-typedef struct checkpoint_tensor { // one tensor of the GGUF file to be
+typedef struct checkpoint_tensor { // a tensor of the new GGUF file
     char name[DW_TENSOR_NAME];
     int n_dims;
     size_t ne[2];                 // values of a row, rows
@@ -35,7 +37,7 @@ typedef struct checkpoint_tensor { // one tensor of the GGUF file to be
     const dw_st_tensor *source;   // NULL: made here (rope_freqs)
     const dw_st_tensor *scales, *biases; // MLX
     int group_size, bits;
-    size_t head_dim;              // rows are permuted within heads of so many; 0: they keep their order
+    size_t head_dim;              // rows are permuted within heads of that many rows; 0: they keep their order
     const float *made;            // values of a tensor made here
 } checkpoint_tensor;
 
@@ -52,7 +54,7 @@ typedef struct checkpoint {
 int checkpoint_open(checkpoint *c, const char *folder, dw_err *err);
 void checkpoint_close(checkpoint *c);
 
-/* All metadata of the GGUF file, but for types and lineage. */
+/* All metadata of the GGUF file except types and lineage. */
 void checkpoint_write_keys(const checkpoint *c, dw_gguf_writer *w);
 
 /* Row r of a tensor: as F32 values, or as the bytes of its kept type. */

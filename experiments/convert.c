@@ -2,7 +2,7 @@
  *
  *     deadwood convert experiments/mini -o mini.gguf
  *
- * Without --type every matrix keeps its type, bit for bit; with it every matrix (the embeddings too) is encoded. */
+ * Without --type every matrix keeps its type, bit for bit.  With it every matrix is encoded, the embeddings too. */
 #include "checkpoint.h"
 #include "qtypes/encoding.h"
 #include "kit/lineage.h"
@@ -20,7 +20,8 @@ typedef struct output_type {
     int id; // a dw_qtype, or -1: as the checkpoint has it
 } output_type;
 
-static const output_type types[] = {{"keep", -1}, {"bf16", DW_BF16}, {"f16", DW_F16}, {"f32", DW_F32}, {"q8_0", DW_Q8_0}, {"q4_0", DW_Q4_0}, {0}};
+static const output_type types[] = {{"keep", -1},      {"bf16", DW_BF16}, {"f16", DW_F16}, {"f32", DW_F32},
+                                    {"q8_0", DW_Q8_0}, {"q4_0", DW_Q4_0}, {0}};
 
 static struct {
     opt_list folder;
@@ -41,7 +42,7 @@ static const opt_program program = {
     .usage = "DIR -o M.gguf [--type TYPE]",
     .about = "Reads config.json, the safetensors weights (single or sharded) and the tokenizer of Llama, Mistral, Qwen2 and "
              "Qwen3 checkpoints, and of MLX's affine-quantized ones.  Without --type every matrix keeps its bits; MLX's groups become "
-             "Q4_1 or Q5_1 blocks where that is exact, and F16 otherwise, which is said.  Vectors become F32.",
+             "Q4_1 or Q5_1 blocks where that is exact, and F16 with a warning otherwise.  Vectors become F32.",
     .example = "deadwood convert experiments/mini -o mini.gguf\ndeadwood convert experiments/mini -o mini-q4.gguf --type q4_0",
     .rows = rows};
 
@@ -81,7 +82,7 @@ static int write_tensor(kit_stream *s, const checkpoint_tensor *t, const dw_qtyp
     return kit_stream_tensor(s, &r, err);
 }
 
-/* What a tensor is stored as: vectors as F32, matrices as wished, or kept. */
+/* The type that a tensor is stored as: F32 for vectors; for matrices the one of --type, or the checkpoint's. */
 static const dw_qtype_row *stored_type(const checkpoint_tensor *t, int wished) {
     if (t->n_dims == 1) return dw_qtype_get(DW_F32);
     if (wished >= 0) return dw_qtype_get((uint32_t)wished);
@@ -109,12 +110,14 @@ static int add_tensors(const checkpoint *c, int wished, dw_gguf_writer *w, doubl
         const checkpoint_tensor *t = &c->tensor[i];
         const dw_qtype_row *type = stored_type(t, wished);
         if (t->ne[0] % (size_t)type->block)
-            return dw_fail(err, "tensor '%s': rows of %zu values do not fit %s blocks of %d; choose another --type", t->name, t->ne[0], type->name, type->block);
+            return dw_fail(err, "tensor '%s': rows of %zu values do not fit %s blocks of %d; choose another --type", t->name, t->ne[0],
+                           type->name, type->block);
         n_inexact += wished < 0 && !t->kept;
         *total += (double)(dw_qtype_row_bytes(type, t->ne[0]) * t->ne[1]);
         dw_gguf_add_tensor(w, t->name, type, t->n_dims, t->ne);
     }
-    if (n_inexact) warn("%zu quantized matrices have no exact GGUF block format (bits, or scales beyond F16) and are stored as F16", n_inexact);
+    if (n_inexact)
+        warn("%zu quantized matrices have no exact GGUF block format (bits, or scales beyond F16) and are stored as F16", n_inexact);
     return 0;
 }
 
@@ -128,9 +131,9 @@ static int add_input(lineage *l, const char *folder, const char *file, bool opti
 static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, NULL, err);
     int rc = l ? 0 : -1;
-    static const char *const beside[] = {"config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json",
-                                        "chat_template.jinja", "model.safetensors.index.json", NULL};
-    for (int i = 0; beside[i] && !rc; i++) rc = add_input(l, c->folder, beside[i], true, err);
+    static const char *const optional[] = {"config.json",         "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json",
+                                           "chat_template.jinja", "model.safetensors.index.json", NULL};
+    for (int i = 0; optional[i] && !rc; i++) rc = add_input(l, c->folder, optional[i], true, err);
     for (size_t i = 0; i < dw_safetensors_n_files(c->weights) && !rc; i++)
         rc = add_input(l, c->folder, dw_safetensors_file(c->weights, i), false, err);
     if (!rc) rc = lineage_write(l, w, err);
@@ -164,7 +167,8 @@ int main(int argc, char **argv) {
     for (const output_type *t = types; t->name; t++)
         if (!strcmp(t->name, o.type)) wished = t->id;
     if (c.config.sliding_window > 0 && c.config.sliding_window < c.config.n_ctx)
-        warn("the model attends to the last %d positions only; here and in llama.cpp all are seen, so longer texts differ", c.config.sliding_window);
+        warn("the model attends to the last %d positions only; this engine and llama.cpp attend to all, so longer texts differ",
+             c.config.sliding_window);
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool || convert(&c, wished, pool, &err)) die_err(&err);
     dw_pool_free(pool);

@@ -75,11 +75,17 @@ static int read_text(talk *t, const char *text, size_t len, unsigned flags, dw_e
     return rc;
 }
 
-static void put_token(const dw_tokenizer *tok, int32_t id) {
-    char bytes[256];
-    const size_t n = dw_token_bytes(tok, id, false, bytes, sizeof bytes);
-    fwrite(bytes, 1, n < sizeof bytes ? n : sizeof bytes, stdout);
+static int put_token(const dw_tokenizer *tok, int32_t id, dw_err *err) {
+    char few[256], *bytes = few;
+    const size_t n = dw_token_bytes(tok, id, false, few, sizeof few);
+    if (n > sizeof few) {
+        if (!(bytes = dw_alloc(n, 1, "the text of a token", err))) return -1;
+        dw_token_bytes(tok, id, false, bytes, n);
+    }
+    fwrite(bytes, 1, n, stdout);
     fflush(stdout);
+    if (bytes != few) free(bytes);
+    return 0;
 }
 
 /* Generates until an end token or n tokens.  Every token but the last is evaluated. */
@@ -90,7 +96,7 @@ static int write_tokens(talk *t, int n, dw_err *err) {
         const int32_t id = dw_sample(t->sampler, t->logits);
         if (id < 0) return dw_fail(err, "the model '%s' computes NaN", o.model);
         if (dw_token_ends(t->tok, id)) break;
-        put_token(t->tok, id);
+        if (put_token(t->tok, id, err)) return -1;
         t->n_generated++;
         if (i + 1 < n && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
     }

@@ -48,15 +48,11 @@ static const opt_program program = {
 
 enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
 
-/* Without what would steer a terminal, as dw_fail does it; lines and columns stay. */
-static void print_lines(const char *text) {
-    for (; *text; text++) putchar(((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 0x7f ? '?' : *text);
-}
-
-/* In one line and one column, cut behind `most` bytes; 0: whole. */
+/* In one line, cut before the character that goes beyond `most` bytes; 0: whole. */
 static void print_text(dw_str s, size_t most) {
-    const size_t n = most && s.len > most ? most : s.len;
-    for (size_t i = 0; i < n; i++) putchar((unsigned char)s.ptr[i] < ' ' || s.ptr[i] == 0x7f ? ' ' : s.ptr[i]);
+    size_t n = most && s.len > most ? most : s.len;
+    while (n < s.len && n && (s.ptr[n] & 0xc0) == 0x80) n--;
+    show_text(stdout, s.ptr, n);
     if (n < s.len) printf("...");
 }
 
@@ -211,7 +207,7 @@ static bool begins(const char *path, const char *line) { return dw_file_begins(p
 static int inspect_plan(const char *path, dw_err *err) {
     dw_plan p;
     if (dw_plan_read(&p, path, NULL, 0, err)) return -1;
-    print_lines(p.comment);
+    show_lines(stdout, p.comment);
     printf("\nlayer\twidth\tspans\n");
     for (int l = 0; l < p.n_layer; l++) {
         if (p.layer[l].drop) printf("%d\t0\tdrop\n", l);
@@ -287,7 +283,7 @@ static void print_keys(const dw_gguf *g) {
 static int print_lineage(const dw_gguf *g, dw_err *err) {
     char *commands = lineage_commands(g, err);
     if (!commands && err->text[0]) return -1;
-    print_lines(commands ? commands : "no lineage: the file was not made by deadwood\n");
+    show_lines(stdout, commands ? commands : "no lineage: the file was not made by deadwood\n");
     free(commands);
     return 0;
 }
@@ -362,7 +358,7 @@ static json_t *json_lineage(const dw_gguf *g) {
     json_t *steps = json_array();
     const dw_kv *kv = dw_gguf_find(g, "deadwood.lineage");
     for (size_t i = 0; kv && kv->str && i < kv->count; i++) {
-        json_t *step = dw_json_parse(kv->str[i].ptr, kv->str[i].len, "lineage", NULL);
+        json_t *step = dw_json_parse(kv->str[i].ptr, kv->str[i].len, DW_JSON_TREE, "lineage", NULL);
         if (step) json_array_append_new(steps, step);
     }
     return steps;
@@ -382,7 +378,7 @@ static int print_json(const dw_model *m, dw_err *err) {
     json_object_set_new(j, "n_head_kv", json_ints(hp->n_head_kv, hp->n_layer));
     json_object_set_new(j, "lineage", json_lineage(g));
     if (o.tensors) json_object_set_new(j, "tensors", json_tensors(g));
-    json_dumpf(j, stdout, JSON_COMPACT);
+    json_dumpf(j, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
     putchar('\n');
     json_decref(j);
     return 0;

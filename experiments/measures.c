@@ -164,7 +164,7 @@ char *exp_result_json(const exp_result *r, dw_err *err) {
     int rc = !object;
     for (const exp_column *c = exp_columns; c->name && !rc; c++)
         rc = json_object_set_new(object, c->name, json_cell(r, c));
-    char *text = rc ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    char *text = rc ? NULL : json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
     json_decref(object);
     if (!text) dw_fail(err, "out of memory: a row as JSON");
     return text;
@@ -219,7 +219,7 @@ static void fill_step(exp_result *r, const json_t *step) {
 static int fill_lineage(exp_result *r, const dw_gguf *g, dw_err *err) {
     const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
     for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
-        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, "deadwood.lineage", err);
+        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, DW_JSON_TREE, "deadwood.lineage", err);
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
         fill_step(r, step);
         json_decref(step);

@@ -68,7 +68,7 @@ typedef struct tensor_list {
 
 enum { MAX_LAYER_TENSORS = 24, OUTER_TENSORS = 4 };
 
-/* Rows must be whole blocks: 896 inputs are none of 256 values. */
+/* Rows must be whole blocks: 896 inputs, for example, are not a multiple of 256. */
 static const dw_qtype_row *type_for_row(const dw_qtype_row *type, size_t n_in) {
     if (n_in % (size_t)type->block == 0) return type;
     return dw_qtype_get(n_in % 32 == 0 ? DW_Q8_0 : DW_F16);
@@ -121,7 +121,8 @@ typedef struct dead_rows {
     size_t n;
 } dead_rows;
 
-/* What the architecture requires, with rows of dead neurons where neurons are rows. */
+/* The rows that the architecture requires.  Where the rows of a matrix are neurons, those of dead ones become zero.
+ * */
 static void add_rows(tensor_list *list, int l, const dw_tensor_row *rows, dead_rows dead) {
     const unsigned has = arch_of(list->o->shape)->has;
     for (const dw_tensor_row *r = rows; r->gguf; r += 1 + r->n_parts) {
@@ -136,7 +137,8 @@ static void add_rows(tensor_list *list, int l, const dw_tensor_row *rows, dead_r
 
 static int gate_group(const exp_random_options *o) { return o->group ? o->group : 1; }
 
-/* What a gated file has beside the architecture's tensors.  Scores of predictors have a mean of about zero over groups. */
+/* The tensors that gate and train add.  The scores of predictors have a mean of about zero, so half of the groups
+ * open. */
 static void add_gate(tensor_list *list, int l) {
     const exp_random_options *o = list->o;
     dw_sizes sizes = sizes_of(o, l);
@@ -155,8 +157,8 @@ static size_t n_dead_of_layer(const exp_random_options *o, int l) {
     return (size_t)lround(o->dead * width(o->shape, l));
 }
 
-/* The embeddings are small beside what the layers add, else a tied model could only repeat its input.  A tied output norm
- * brings the logits back to order one. */
+/* The embeddings are small compared with what the layers add, because a tied model would only repeat its input
+ * otherwise.  The output norm of a tied model brings the logits back to order one. */
 #define EMBEDDING_SIGMA 0.25
 
 static void add_net_row(tensor_list *list, const dw_tensor_row *r) {
@@ -216,8 +218,8 @@ typedef struct value_table { // of one tensor
     };
 } value_table;
 
-/* How random bytes become blocks of a type.  Codes are uniform; their mean is cancelled by a random sign of the scale, or
- * where the type has a minimum, by minimum = middle * scale exactly. */
+/* How random bytes become blocks of a type.  Codes are uniform; their mean is cancelled by a random sign of the
+ * scale, or where the type has a minimum, by minimum = middle * scale exactly. */
 typedef struct block_form {
     dw_qtype type;
     int d_at, min_at;    // byte offsets of the F16 scale and minimum; min_at -1: none, the scale is signed
@@ -226,13 +228,13 @@ typedef struct block_form {
     void (*finish)(uint8_t *block); // makes inner scales and codes legal; NULL: every byte is
 } block_form;
 
-/* -128 is in no file that a converter wrote. */
+/* No converter writes -128. */
 static void finish_q8_0(uint8_t *block) {
     int8_t *q = (int8_t *)block + 2;
     for (int i = 0; i < 32; i++) q[i] = q[i] == -128 ? 0 : q[i];
 }
 
-static void finish_q2_k(uint8_t *block) { // 16 times scale | minimum << 4: equal, 8..15
+static void finish_q2_k(uint8_t *block) { // 16 bytes scale | minimum << 4: both equal, 8 to 15
     for (int k = 0; k < 16; k++) block[k] = (uint8_t)(0x88 | (block[k] & 7) * 0x11);
 }
 
@@ -297,8 +299,8 @@ static void make_table(value_table *table, const random_tensor *t, uint64_t seed
     else make_values(table, t, seed);
 }
 
-/* splitmix64 (Steele, Lea & Flood 2014), inline: its steps do not wait for each other, which makes it four times as fast
- * here as the general generator of base.h. */
+/* splitmix64 (Steele, Lea & Flood 2014).  Its steps are independent of each other, so that here it is four times as
+ * fast as the generator of base.h. */
 static inline uint64_t next_bits(uint64_t *state) {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -329,7 +331,7 @@ static void fill_random(uint8_t *dst, size_t n, uint64_t state) {
     }
 }
 
-/* The scale's own random bytes choose its place in the table. */
+/* The random bytes at the place of the scale choose a scale of the table. */
 static void fill_blocks(uint8_t *dst, size_t n_bytes, const random_tensor *t, const value_table *table, uint64_t state) {
     const block_form *form = form_of(t->type->id);
     fill_random(dst, n_bytes, state);
@@ -445,7 +447,7 @@ static void set_hparams(dw_gguf_writer *w, const exp_shape *s) {
     set_widths(w, s);
 }
 
-/* SentencePiece's form: three special tokens, the bytes, then words that no text holds. */
+/* In the form of SentencePiece: three special tokens, the bytes, then words that do not occur in texts. */
 enum { WORD_CHARS = 32, FIRST_BYTE = 3, FIRST_WORD = FIRST_BYTE + 256 };
 
 static int set_invented_vocab(dw_gguf_writer *w, size_t n, dw_err *err) {
@@ -520,7 +522,7 @@ static int set_dead(dw_gguf_writer *w, const exp_random_options *o, const int32_
 
 /* ---- the gate ------------------------------------------------------------------------------------------- */
 
-/* A threshold that everything reaches: how much is open is for --inject to say. */
+/* Every neuron reaches the threshold; score --inject sets how many are open. */
 static int set_gate(dw_gguf_writer *w, const exp_random_options *o, dw_err *err) {
     const size_t n = (size_t)o->shape->n_layer;
     float *zero = dw_alloc(n, 2 * sizeof *zero, "a gate", err), *one = zero ? zero + n : NULL;

@@ -150,7 +150,7 @@ static int tokenize(contender *c, const run *r, dw_err *err) {
 static int open_live(contender *c, const run *r, dw_err *err) {
     if (!dw_is_gguf(c->path)) return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
-    if (!c->model || dw_sha256_file(c->path, c->sha256, err)) return -1;
+    if (!c->model || lineage_check(dw_model_gguf(c->model), err) || dw_sha256_file(c->path, c->sha256, err)) return -1;
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
     if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
     const dw_vocab *v = dw_tokenizer_vocab(c->tok);
@@ -703,8 +703,8 @@ static void cell_number(char *cell, double v, const char *format) {
 }
 
 static void short_row(char (*cell)[CELL], const exp_result *r) {
-    snprintf(cell[0], CELL, "%.40s", r->model);
-    snprintf(cell[1], CELL, "%.24s", r->text);
+    dw_show(cell[0], 40 + 1, r->model, strlen(r->model));
+    dw_show(cell[1], 24 + 1, r->text, strlen(r->text));
     cell_with_se(cell[2], r->ppl, r->ppl_se, r->ppl < 100 ? 3 : 1);
     cell_with_se(cell[3], r->ln_ratio, r->ln_ratio_se, 5);
     cell_with_se(cell[4], r->kl_mean, r->kl_se, 5);
@@ -772,7 +772,12 @@ static void print_layers(const contender *c) {
     uint32_t group = 0;
     dw_gguf_str(g, DW_KEY_GATE_RULE, &rule, NULL);
     dw_gguf_u32(g, DW_KEY_GATE_GROUP, &group, NULL);
-    printf("%s: rule %.*s, groups of %u, select %s, activity %s wanted\n", c->result[0].model, (int)rule.len, rule.ptr, group, tool.select, wanted);
+    show_text(stdout, c->result[0].model, strlen(c->result[0].model));
+    printf(": rule ");
+    show_text(stdout, rule.ptr, rule.len);
+    printf(", groups of %u, select %s, activity ", group, tool.select);
+    show_text(stdout, wanted, strlen(wanted));
+    printf(" wanted\n");
     printf("%5s  %6s  %12s  %6s  %9s  %9s  %12s\n", "layer", "n_ff", "threshold", "dense", "expected", "coverage", "bytes/token");
     for (int l = 0; l < hp->n_layer; l++) {
         const dw_layer_gate *s = &c->model->net.layer[l].sparse;

@@ -705,7 +705,7 @@ static int print_plan(sweep *s, dw_err *err) {
     for (size_t k = 0; k < s->n_order; k++) {
         size_t n;
         char **argv = command_of(s, s->order[k], 0, &n, err), *line = argv ? line_of(argv, n, err) : NULL;
-        if (line) printf("%s\n", line);
+        if (line) show_text(stdout, line, strlen(line)), putchar('\n');
         jobs_free_words(argv, argv ? n : 0);
         free(line);
         if (!line) return -1;

@@ -71,8 +71,10 @@ static exp_paste *format_of(const char *path) {
 
 /* Whole or not at all; "-" is standard output. */
 static int write_text(const char *path, const char *text, dw_err *err) {
-    if (!strcmp(path, "-"))
-        return fputs(text, stdout) < 0 || fflush(stdout) ? dw_fail(err, "cannot write to stdout") : 0;
+    if (!strcmp(path, "-")) {
+        show_lines(stdout, text);
+        return fflush(stdout) || ferror(stdout) ? dw_fail(err, "cannot write to stdout") : 0;
+    }
     dw_out *out = dw_out_open(path, err);
     const int rc = out && !dw_out_write(out, text, strlen(text), err) && !dw_out_commit(out, err) ? 0 : -1;
     dw_out_free(out);

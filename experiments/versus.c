@@ -97,7 +97,8 @@ static void print_line(const line *l) {
     static bool has_names;
     if (!has_names) printf("%s\n", l->names);
     has_names = true;
-    printf("%s\n", l->cells);
+    show_lines(stdout, l->cells);
+    putchar('\n');
     fflush(stdout);
 }
 

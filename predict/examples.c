@@ -20,6 +20,12 @@ size_t examples_count(const traces *t, examples_part part) {
     return n;
 }
 
+double examples_bytes(const traces *t, int layer) {
+    const double n_groups = t->layer[layer].n_groups, n_in = t->n_embd, n = (double)t->n_tokens;
+    const double n_judged = (double)(examples_count(t, EXAMPLES_CHOOSE) + examples_count(t, EXAMPLES_HELD_OUT));
+    return n * (4 * n_in + n_groups / 8 + 1) + 2 * n_judged * n_groups + 24 * n_in + 16 * n_groups + 2 * BLOCK_BYTES;
+}
+
 static int read_inputs(float *x, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most, dw_err *err) {
     const size_t cols = (size_t)t->n_embd;
     for (size_t done = 0, now; done < n; done += now) {

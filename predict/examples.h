@@ -23,6 +23,8 @@ typedef struct examples {
 
 /* Tokens of a part over all texts. */
 size_t examples_count(const traces *t, examples_part part);
+/* What examples_load takes, in bytes. */
+double examples_bytes(const traces *t, int layer);
 /* Decisions of `layer` from the input of `input_layer`.  One thread at a time, as traces are read. */
 int examples_load(examples *e, const traces *t, int layer, int input_layer, dw_err *err);
 void examples_release(examples *e);

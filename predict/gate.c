@@ -112,7 +112,7 @@ static int open_source(inputs *in, dw_err *err) {
 static int open_inputs(inputs *in, dw_err *err) {
     in->group = atoi(o.group);
     in->model = dw_model_open(o.model, err);
-    if (!in->model || dw_model_need_whole_ffn(in->model, err)) return -1;
+    if (!in->model || lineage_check(dw_model_gguf(in->model), err) || dw_model_need_whole_ffn(in->model, err)) return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
     if (dw_stats_read(&in->stats, o.stats, err)) return -1;

@@ -306,6 +306,17 @@ static int train_and_judge(trainer *t, judge *j, learned *r, dw_err *err) {
     return rc;
 }
 
+double learn_bytes(const traces *t, int layer, int rank, int n_batch) {
+    const double d = t->n_embd, n_groups = t->layer[layer].n_groups, r = rank, n_train = (double)examples_count(t, EXAMPLES_TRAIN);
+    const double n_choose = (double)examples_count(t, EXAMPLES_CHOOSE), n_held_out = (double)examples_count(t, EXAMPLES_HELD_OUT);
+    const double batch = n_batch > JUDGE_BATCH ? n_batch : JUDGE_BATCH, judged = fmax(n_choose, n_held_out);
+    const double networks = 6 * 4 * (r * (d + n_groups) + r + n_groups); // four and Adam's two
+    const double batches = 4 * n_train + batch * (4 * d + n_groups / 8 + 1 + 4 * (2 * r + n_groups));
+    const double judging = judged * (12 * n_groups + 4 * r + n_groups / 8 + 1) + 4 * LEARN_N_METHODS * n_held_out;
+    const double linear = d * d * (8 + 3 * 4 + 3 * 4) + 4 * n_groups * (d + 512) + 4 * r * (d + n_groups); // LAPACK: 3 d^2 floats
+    return networks + batches + judging + linear;
+}
+
 int learn_layer(learned *result, const examples *e, const learn_options *o, dw_err *err) {
     trainer t = {.e = e, .o = o};
     judge j = {0};

@@ -42,6 +42,9 @@ typedef struct learned {
 } learned;
 
 int learn_layer(learned *result, const examples *e, const learn_options *o, dw_err *err);
+/* What learn_layer takes at most in addition to the examples, in bytes: its own arrays and LAPACK's, without OpenBLAS's
+ * buffer. */
+double learn_bytes(const traces *t, int layer, int rank, int n_batch);
 void learned_release(learned *r);
 
 /* The rank that is meant by default: n_embd / 6, a multiple of 16. */

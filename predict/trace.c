@@ -146,7 +146,7 @@ static bool is_traced(const dw_model *m, int l) { return l < m->net.hp.n_layer &
 static int make_header(traces *t, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     int n_traced = 0;
-    *t = (traces){.n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_ctx = o.n_ctx, .skip = o.skip, .group = 1, .in = {.file = -1, .text = -1}};
+    *t = (traces){.n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_ctx = o.n_ctx, .skip = o.skip, .group = 1};
     if (!dw_model_is_gated(m)) return dw_fail(err, "'%s' is not gated: it has nothing to trace; make it with deadwood gate", o.model);
     t->arguments = lineage_arguments(&program, err);
     t->layer = dw_alloc((size_t)hp->n_layer, sizeof *t->layer, "layers", err);
@@ -449,7 +449,7 @@ static int trace(run *r, dw_err *err) {
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     dw_err err = {0};
-    run r = {.t = {.in = {.file = -1, .text = -1}}};
+    run r = {0};
     const int rc = prepare(&r, &err) || trace(&r, &err);
     if (rc) journal_close(r.j);
     else journal_remove(r.j);

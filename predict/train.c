@@ -1,4 +1,4 @@
-/* train.c - deadwood-train: traces become predictors, which stand in a copy of the gated model.
+/* train.c - deadwood-train: traces become predictors in a copy of the gated model.
  *
  *     deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv
  *
@@ -7,6 +7,7 @@
  * file and the report are made at the end. */
 #include "formats/ffn_gated.h"
 #include "model/model.h"
+#include "predict/blas.h"
 #include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/predict.h"
@@ -15,7 +16,6 @@
 #include "kit/progress.h"
 #include "kit/talk.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -59,10 +59,10 @@ static const opt_program program = {
              "threshold.  Of each text the first eight tenths train, the next tenth chooses when to stop and the operating point, and "
              "the last tenth, which nothing has seen, is reported.\n\n"
              "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, the captured share of "
-             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed stand there, beside the gate itself, the static "
+             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed are reported, also for the gate itself, the static "
              "choice (always the same groups, as many), the best linear map of the same rank at the same cost, and never.  Where a "
              "predictor does not beat the static choice, cutting is cheaper.\n\n"
-             "Layers that the gate marks dense get none.  When a run is ended, finished layers stand in OUT.part; the same command goes on behind them.",
+             "Layers that the gate marks dense get none.  When a run is ended, OUT.part holds the finished layers; the same command goes on after them.",
     .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
     .rows = rows};
 
@@ -230,7 +230,7 @@ static int find_finished(run *r, dw_err *err) {
             return dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
         r->record_of[v.head.layer] = i + 1;
     }
-    if (n) say("going on behind %zu of %zu layers, as '%s.part' has them", n, r->n_layer, o.out);
+    if (n) say("going on after %zu of %zu layers, which '%s.part' holds", n, r->n_layer, o.out);
     return 0;
 }
 
@@ -249,9 +249,9 @@ static int open_journal(run *r, dw_err *err) {
 }
 
 static int open_run(run *r, dw_err *err) {
-    *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER, .t = {.in = {.file = -1, .text = -1}}};
+    *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER};
     r->model = dw_model_open(o.model, err);
-    if (!r->model) return -1;
+    if (!r->model || lineage_check(dw_model_gguf(r->model), err)) return -1;
     if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
     r->rank = o.rank ? o.rank : learn_default_rank(dw_model_hparams(r->model)->n_embd);
     return dw_sha256_file(o.model, r->model_sha256, err) || dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
@@ -333,7 +333,7 @@ static void print_verdict(const result *all) {
            number(tally_active(p)), number(tally_mass(s)), tally_mass(p) > tally_mass(s) ? "" : ": cutting is cheaper");
 }
 
-/* Fills x with the layers and, behind them, all of them together. */
+/* Fills x with the layers and, after them, all layers together. */
 static int gather(run *r, result *x, dw_err *err) {
     const size_t n_tokens = examples_count(&r->t, EXAMPLES_HELD_OUT);
     result *all = &x[r->n_layer];
@@ -438,14 +438,30 @@ static int write_model(run *r, dw_err *err) {
 
 /* ---- main ----------------------------------------------------------------------------------------------------------------------- */
 
+/* Before anything is computed: later OpenBLAS would wait for the memory for ever. */
+static int check_memory(const run *r, int n_threads, dw_err *err) {
+    double most = 0;
+    int n_left = 0;
+    for (size_t i = 0; i < r->n_layer; i++) {
+        const int l = r->layer[i];
+        if (r->record_of[l]) continue;
+        most = fmax(most, examples_bytes(&r->t, l) + learn_bytes(&r->t, l, r->rank, o.batch));
+        n_left++;
+    }
+    const int n = n_left < n_threads ? n_left : n_threads;
+    if (most < 0x1p62 && blas_has_memory(n, (size_t)most)) return 0;
+    return dw_fail(err, "out of memory: training %d layer%s at once needs %s; %s", n, plural(n), show_bytes(n * (most + BLAS_THREAD_BYTES)).text,
+                   n > 1 ? "try fewer threads with -t" : "trace fewer tokens");
+}
+
 static int train(run *r, dw_pool *pool, dw_err *err) {
     size_t n_left = 0;
+    if (check_memory(r, dw_pool_size(pool), err)) return -1;
     for (size_t i = 0; i < r->n_layer; i++) n_left += !r->record_of[r->layer[i]];
     const double began = dw_now();
     say("%zu layers, rank %d, %zu tokens train, %zu choose, %zu are held out", r->n_layer, r->rank, examples_count(&r->t, EXAMPLES_TRAIN),
         examples_count(&r->t, EXAMPLES_CHOOSE), examples_count(&r->t, EXAMPLES_HELD_OUT));
     r->bar = progress_begin("training", "epochs", (double)n_left * o.epochs);
-    openblas_set_num_threads(1);
     dw_pool_each(pool, r->n_layer, train_task, r);
     progress_end(r->bar);
     if (r->rc) return -1;
@@ -454,16 +470,15 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
 }
 
 int main(int argc, char **argv) {
+    blas_on_one_thread(argv);
     opt_parse(&program, argc, argv);
     dw_err err = {0};
     run r;
-    dw_pool *pool = dw_pool_new(tool.threads, &err);
-    const int rc = !pool || open_run(&r, &err) || train(&r, pool, &err);
-    if (pool) {
-        if (rc) journal_close(r.j);
-        else journal_remove(r.j);
-        close_run(&r);
-    }
+    dw_pool *pool = NULL; // after the traces, whose reading process is forked
+    const int rc = open_run(&r, &err) || !(pool = dw_pool_new(tool.threads, &err)) || train(&r, pool, &err);
+    if (rc) journal_close(r.j);
+    else journal_remove(r.j);
+    close_run(&r);
     dw_pool_free(pool);
     if (rc) die_err(&err);
     return 0;

@@ -73,7 +73,7 @@ static void name_types(void) {
 
 static int open_inputs(inputs *in, dw_err *err) {
     *in = (inputs){.model = dw_model_open(o.model, err)};
-    if (!in->model) return -1;
+    if (!in->model || lineage_check(dw_model_gguf(in->model), err)) return -1;
     const dw_hparams *hp = dw_model_hparams(in->model);
     if (dw_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;

@@ -15,9 +15,9 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 24 };
 
-/* ---- what goes where --------------------------------------------------------------------------------------- */
+/* ---- names and types --------------------------------------------------------------------------------------- */
 
-/* The row of a tensor that the checkpoint has under a name of its own, which is written to *hf; NULL: it has none. */
+/* The row of a tensor that checkpoints have, and its name there in *hf; NULL: checkpoints do not have it. */
 static const dw_tensor_row *find_hf(const dw_tensor *t, dw_tensor_name *hf) {
     int layer;
     bool bias;
@@ -28,12 +28,14 @@ static const dw_tensor_row *find_hf(const dw_tensor *t, dw_tensor_name *hf) {
 }
 
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err) {
-    if (!m->arch->hf_class[0]) return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
+    if (!m->arch->hf_class[0])
+        return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
         dw_tensor_name name;
         dw_st_dtype dtype;
-        if (!dw_st_dtype_of(t->type, &dtype)) return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
+        if (!dw_st_dtype_of(t->type, &dtype))
+            return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
         if (!find_hf(t, &name) && strcmp(t->name, "rope_freqs.weight") != 0) // which config.json has as numbers
             return dw_fail(err, "tensor '%s' has no name in transformers; --hf cannot write it", t->name);
     }
@@ -51,7 +53,7 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
 
 /* ---- weights ----------------------------------------------------------------------------------------------- */
 
-/* Vectors are F32 in GGUF; they take the type of the matrices when no value changes. */
+/* Vectors are F32 in GGUF.  They take the type of the matrices when that changes no value. */
 static dw_st_dtype vector_dtype(const dw_tensor *t, dw_st_dtype matrices) {
     for (size_t i = 0; i < t->ne[0]; i++) {
         float v;
@@ -76,7 +78,8 @@ static int write_vector(dw_st_writer *w, const dw_tensor *t, dw_st_dtype dtype, 
 static int write_matrix(dw_st_writer *w, const dw_tensor *t, size_t D, dw_err *err) {
     if (!D) return dw_st_write(w, t->data, t->n_bytes, err);
     int rc = 0;
-    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = dw_st_write(w, t->data + dw_permuted_row(r, D) * dw_tensor_row_bytes(t), dw_tensor_row_bytes(t), err);
+    const size_t row_bytes = dw_tensor_row_bytes(t);
+    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = dw_st_write(w, t->data + dw_permuted_row(r, D) * row_bytes, row_bytes, err);
     return rc;
 }
 
@@ -118,7 +121,7 @@ static int write_text(const char *path, const char *text, size_t size, dw_err *e
     return rc;
 }
 
-/* The list with an entry a layer, where there is one, loses those of dropped layers. */
+/* layer_types has an entry for each layer.  Those of dropped layers are removed. */
 static int drop_layer_types(json_t *config, const dw_plan *plan, const char *from, dw_err *err) {
     json_t *list = json_object_get(config, "layer_types");
     if (!json_is_array(list)) return 0;
@@ -131,14 +134,14 @@ static int drop_layer_types(json_t *config, const dw_plan *plan, const char *fro
 
 static int write_config(const dw_model *m, const dw_plan *plan, const char *from, const char *to, dw_err *err) {
     const dw_hparams *hp = &m->net.hp;
-    json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, err);
+    json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config) return -1;
     int rc = -1;
     const json_int_t n_embd = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_EMBD].config));
     const json_int_t n_layer = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_LAYER].config));
     if (n_embd != hp->n_embd || n_layer != plan->n_layer) {
-        dw_fail(err, "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from", from, (long long)n_layer, (long long)n_embd,
-                plan->n_layer, hp->n_embd);
+        dw_fail(err, "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from", from,
+                (long long)n_layer, (long long)n_embd, plan->n_layer, hp->n_embd);
     } else if (!drop_layer_types(config, plan, from, err)) {
         json_object_del(config, "quantization"); // the weights are plain now
         json_object_del(config, "quantization_config");
@@ -163,8 +166,9 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
 
 /* ---- the folder --------------------------------------------------------------------------------------------- */
 
-static const char *const files[] = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-                                    "vocab.json", "merges.txt", "added_tokens.json", "generation_config.json", "chat_template.jinja", NULL};
+static const char *const files[] = {
+    "model.safetensors", "config.json", "tokenizer.json",    "tokenizer.model",        "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json",        "merges.txt",  "added_tokens.json", "generation_config.json", "chat_template.jinja",   NULL};
 
 static int write_file(const dw_model *m, const dw_plan *plan, const char *from, const char *to, const char *file, dw_err *err) {
     if (!strcmp(file, "model.safetensors")) return write_weights(m, to, err);

@@ -200,7 +200,7 @@ static int place_tensor(prune_layout *o, prune_tensor *t, int l, const prune_cut
     return 0;
 }
 
-/* The place of the parent's layer in the smaller file, -1 when it is dropped. */
+/* The index of the parent's layer in the smaller file, -1 when it is dropped. */
 static int new_layer(const prune_layout *o, int parent_l) {
     for (int l = 0; l < o->n_layer; l++)
         if (o->layer_of[l] == parent_l) return l;
@@ -262,7 +262,7 @@ static void set_u32(const prune_layout *o, dw_gguf_writer *w, const char *name, 
     dw_gguf_set_u32(w, key, (uint32_t)value);
 }
 
-/* Arrays with a number a layer lose those of dropped layers. */
+/* Arrays with a number for each layer lose those of dropped layers. */
 static int set_filtered(const prune_layout *o, dw_gguf_writer *w, const char *key, const dw_kv *kv, dw_err *err) {
     const size_t size = kv->count ? kv->n_bytes / kv->count : 0;
     dw_kv part = *kv;
@@ -277,7 +277,7 @@ static int set_filtered(const prune_layout *o, dw_gguf_writer *w, const char *ke
     return 0;
 }
 
-/* The architecture's keys change their prefix, and what speaks of single neurons of the parent is left out. */
+/* The architecture's keys change their prefix.  Keys about single neurons of the parent are left out. */
 static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
     const dw_model *m = o->parent;
     const size_t n_arch = strlen(m->arch->name);

@@ -517,7 +517,7 @@ int main(int argc, char **argv) {
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     choice c = {.pool = pool};
     dw_model *m = dw_model_open(o.model, &err);
-    if (!m || read_choice(&c, m, &err)) die_err(&err);
+    if (!m || lineage_check(dw_model_gguf(m), &err) || read_choice(&c, m, &err)) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     size_t n = 0;
     target *targets = dw_alloc(dw_gguf_n_tensors(g) + 3 * (size_t)dw_model_hparams(m)->n_layer, sizeof *targets, "tensors", &err);

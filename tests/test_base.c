@@ -1,5 +1,5 @@
 /* test_base.c - errors, memory, files, hashes, half precision, threads. */
-#include "base/base.h"
+#include "base/siphash.h"
 #include "test.h"
 
 #include <math.h>
@@ -21,6 +21,44 @@ static void control_bytes(void) {
     dw_err err = {0};
     dw_fail(&err, "name '%s'", "a\033[2Jb");
     CHECK(!strchr(err.text, 033), "%s", err.text);
+}
+
+static void shown_text(void) {
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"aé日👍", "aé日👍"},
+        {"a\033[2J\x7f\n\t\r", "a\\x1b[2J\\x7f\\n\\t\\x0d"},
+        {"\xc2\x80\xc2\x9b\xc2\x9f\u00a0", "\\u0080\\u009b\\u009f\u00a0"},
+        {"\u061c\u200d\u200e\u200f", "\\u061c\u200d\\u200e\\u200f"},
+        {"\u2027\u2028\u202a\u202e\u202f", "\u2027\\u2028\\u202a\\u202e\u202f"},
+        {"\u2065\u2066\u2069\u206a", "\u2065\\u2066\\u2069\u206a"},
+        {"\x9b!\xff\xc0\x9b \xe2(", "\\x9b!\\xff\\xc0\\x9b \\xe2("},
+        {"cut \xe6\x97", "cut \\xe6\\x97"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char shown[128];
+        const size_t n = dw_show(shown, sizeof shown, cases[i].text, strlen(cases[i].text));
+        CHECK(!strcmp(shown, cases[i].shown) && n == strlen(shown), "'%s' instead of '%s'", shown, cases[i].shown);
+    }
+    char few[6]; // whole characters and escapes
+    CHECK(dw_show(few, sizeof few, "a\0b", 3) == 5 && !strcmp(few, "a\\x00"), "%s", few);
+    CHECK(dw_show(few, sizeof few, "ab\033", 3) == 2 && dw_show(few, sizeof few, "日日", 6) == 3);
+    CHECK(dw_show(few, 1, "ab", 2) == 0 && !*few);
+}
+
+/* Sums of places, too: a block that no size_t counts stays too large, whatever follows. */
+static void huge_layout(void) {
+    dw_layout l = {0};
+    dw_layout_take(&l, 3, 5);
+    CHECK(l.used == 64, "%zu", l.used);
+    for (int i = 0; i < 5; i++) dw_layout_take(&l, SIZE_MAX / 4, 1);
+    CHECK(l.used == SIZE_MAX, "%zu", l.used);
+    dw_layout_take(&l, 1, 1);
+    CHECK(l.used == SIZE_MAX, "%zu", l.used);
+    dw_layout product = {0};
+    dw_layout_take(&product, SIZE_MAX / 2, 4);
+    CHECK(product.used == SIZE_MAX, "%zu", product.used);
 }
 
 static void huge_allocation(void) {
@@ -119,6 +157,33 @@ static void sha256_known(void) {
     CHECK(!strcmp(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"), "%s", hex);
 }
 
+/* Messages are the bytes 0, 1, 2, ..; so is the key.  2-4: the paper's appendix A.  1-3: the vectors of Rust's standard
+ * library.  The last ones, with a key of zeros, are CPython's hash() of bytes under PYTHONHASHSEED=0. */
+static void siphash_known(void) {
+    static const uint64_t known[] = {0xabac0158050fc4dc, 0xc9f49bf37d57ca93, 0x82cb9b024dc7d44d, 0x8bf80ab8e7ddf7fb,
+                                     0xcf75576088d38328, 0xdef9d52f49533b67, 0xc50d2b50c59f22a7, 0xd3927d989bb11140,
+                                     0x369095118d299a8e};
+    dw_hash_key key;
+    uint8_t message[64];
+    for (int i = 0; i < 64; i++) message[i] = (uint8_t)i;
+    memcpy(key.k, message, sizeof key.k);
+    CHECK(dw_siphash(2, 4, key, message, 15) == 0xa129ca6149be45e5);
+    for (size_t n = 0; n < sizeof known / sizeof *known; n++)
+        CHECK(dw_siphash13(key, message, n) == known[n], "%zu bytes: %016llx", n,
+              (unsigned long long)dw_siphash13(key, message, n));
+    key = (dw_hash_key){{0, 0}};
+    CHECK((int64_t)dw_siphash13(key, "abc", 3) == -4594863902769663758);
+    CHECK((int64_t)dw_siphash13(key, "12345678", 8) == 3785724242978802311);
+    CHECK((int64_t)dw_siphash13(key, message, 64) == 8493894268803903686);
+}
+
+static void hash_keys_differ(void) {
+    dw_hash_key a, b;
+    dw_err err = {0};
+    REQUIRE(!dw_hash_key_new(&a, &err) && !dw_hash_key_new(&b, &err), "%s", err.text);
+    CHECK(a.k[0] != b.k[0] && a.k[1] != b.k[1]);
+}
+
 static void half_round_trip(void) {
     for (uint32_t h = 0; h < 65536; h++) {
         const float f = dw_f16_to_f32((uint16_t)h), b = dw_bf16_to_f32((uint16_t)h);
@@ -195,13 +260,17 @@ static void text_grows(void) {
 static const test_case cases[] = {
     {"the first failure wins, and NULL takes none", first_failure_wins},
     {"control bytes in names do not reach the terminal", control_bytes},
+    {"text from files is shown with controls and turns of direction as escapes", shown_text},
     {"an allocation whose size overflows is refused by name", huge_allocation},
+    {"a layout whose sum overflows stays too large", huge_layout},
     {"text grows by what is put behind it", text_grows},
     {"a cursor never reads beyond its bytes", cursor_stops},
     {"UTF-8 is checked strictly", utf8},
     {"an output file appears whole or not at all", whole_or_not},
     {"a folder of files appears whole or not at all", out_folder},
     {"SHA-256 gives the published digests", sha256_known},
+    {"SipHash gives the published values", siphash_known},
+    {"each hash table gets its own random key", hash_keys_differ},
     {"half precision round-trips every value and rounds to even", half_round_trip},
     {"no thread passes a barrier before all have come", barriers},
     {"dw_pool_each runs every index exactly once", each_once},

@@ -280,7 +280,7 @@ static void halves(void) {
     CHECK(sum.n_text == 3 && sum.n_ctx == 64 && sum.skip == 1);
     dw_stats_release(&sum);
     CHECK(test_run("deadwood-collect -q -m %s -f %s --windows 3-4 %s -s %s -o %s", mini(), two, common, test_file("half2.h5"), test_file("over.h5")) == 1 &&
-          strstr(test_run_output(), "stand in both"), "%s", test_run_output());
+          strstr(test_run_output(), "are in both"), "%s", test_run_output());
     CHECK(access(test_file("over.h5"), F_OK), "nothing is written");
 }
 
@@ -401,6 +401,27 @@ static void imatrix(void) {
     remove(test_file("base.gguf"));
 }
 
+/* 2048 experts with 2^53 tokens each: no 64-bit number holds their sum. */
+static void many_counts(void) {
+    enum { EXPERTS = 2048 };
+    static const size_t sums[] = {1, EXPERTS};
+    const float most = 0x1p53f, one = 1;
+    dw_err err = {0};
+    dw_imatrix im;
+    dw_gguf_writer *w = dw_gguf_writer_new(test_file("many.imatrix"), &err);
+    REQUIRE(w, "%s", err.text);
+    dw_gguf_set_text(w, "general.type", "imatrix");
+    dw_gguf_add_tensor(w, "w.in_sum2", dw_qtype_get(DW_F32), 2, sums);
+    dw_gguf_add_tensor(w, "w.counts", dw_qtype_get(DW_F32), 2, sums);
+    REQUIRE(!dw_gguf_begin(w, &err), "%s", err.text);
+    for (int i = 0; i < EXPERTS; i++) dw_gguf_write(w, &one, sizeof one, &err);
+    for (int i = 0; i < EXPERTS; i++) dw_gguf_write(w, &most, sizeof most, &err);
+    CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    CHECK(dw_imatrix_read(&im, test_file("many.imatrix"), &err) == -1 && !im.n_entry, "counts beyond 2^53");
+    check_sentence(&err, "in all experts", "counts beyond 2^53");
+}
+
 /* Values and shapes that a reader must not believe. */
 static void bad_imatrix(void) {
     static const struct { const char *what, *words; int32_t n, len, n_call, n_value; float value; } old[] = {
@@ -422,6 +443,7 @@ static void bad_imatrix(void) {
         check_sentence(&err, old[i].words, old[i].what);
         free(b.data);
     }
+    many_counts();
     dw_imatrix im = {0}, back;
     dw_err err = {0};
     const double sums[] = {1, 2, 3};

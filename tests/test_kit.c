@@ -244,6 +244,22 @@ static void shown_sizes(void) {
     CHECK(!*plural(1) && !strcmp(plural(0), "s") && !strcmp(plural(2), "s"));
 }
 
+/* bash reads back what was quoted, and no byte of it acts in a terminal. */
+static void quoted_words(void) {
+    static const char *const words[] = {"plain", "", "two words", "it's", "$(ls) `ls` $x \\ \"", "a\nb\t\033[2J", "\u202e \xc2\x9b'\\",
+                                        "é", "\xff\x9b", "\x7f-1"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char *quoted = opt_quoted(words[i]), shown[256];
+        dw_show(shown, sizeof shown, quoted, strlen(quoted));
+        CHECK(!strcmp(shown, quoted), "%s", shown);
+        FILE *f = fopen(test_file("words.sh"), "w");
+        fprintf(f, "printf %%s %s\n", quoted);
+        fclose(f);
+        CHECK(!test_run("bash %s", test_file("words.sh")) && !strcmp(test_run_output(), words[i]), "%s", quoted);
+        free(quoted);
+    }
+}
+
 static void nearest(void) {
     const struct {
         const char *word, *name;
@@ -362,6 +378,24 @@ static void refused_tables(void) {
     }
 }
 
+/* A table whose header has n columns. */
+static int read_columns(int n, dw_err *err) {
+    const char *path = test_file("wide.tsv");
+    FILE *f = fopen(path, "w");
+    for (int i = 0; i < n; i++) fprintf(f, "%sc%d", i ? "\t" : "", i);
+    fclose(f);
+    tsv_table t;
+    const int rc = tsv_read(&t, path, err);
+    if (!rc) tsv_release(&t);
+    return rc;
+}
+
+static void many_columns(void) {
+    dw_err err = {0};
+    CHECK(!read_columns(4096, &err), "%s", err.text);
+    CHECK(read_columns(4097, &err) && strstr(err.text, "4097 columns; at most 4096"), "%s", err.text);
+}
+
 static void windows_lines(void) {
     const char *path = test_path(test_folder(), "crlf.tsv");
     FILE *f = fopen(path, "w");
@@ -452,20 +486,23 @@ static void note_input(void *ctx, const char *tool_name_, const char *name, cons
 
 static void chain(void) {
     dw_err err = {0};
+    opt_program maker = program, other = collect; // called as tools that write models
+    maker.name = "convert";
+    other.name = "requant";
     const char *source = test_path(test_folder(), "source"), *first = test_path(test_folder(), "first.gguf"),
                *second = test_path(test_folder(), "the second.gguf"), *again = test_path(test_folder(), "again.gguf");
     FILE *f = fopen(source, "w");
     fputs("abc", f);
     fclose(f);
-    REQUIRE(read_line(&program, "--texts|x/a|it's|-p=-t|--path|gone|/some/where/mini/", &err) == OPT_DONE, "%s",
+    REQUIRE(read_line(&maker, "--texts|x/a|it's|-p=-t|--path|gone|/some/where/mini/", &err) == OPT_DONE, "%s",
             err.text);
-    if (!write_step(first, &program, NULL, source, NULL, 0)) return;
+    if (!write_step(first, &maker, NULL, source, NULL, 0)) return;
     dw_gguf *parent = dw_gguf_open(first, &err);
     REQUIRE(parent, "%s", err.text);
     char line[400];
     snprintf(line, sizeof line, "-m|%s|-f|/deep/folder/t.txt|-o|y", first);
-    REQUIRE(read_line(&collect, line, &err) == OPT_DONE, "%s", err.text);
-    if (!write_step(second, &collect, parent, first, NULL, 0) || !write_step(again, &collect, parent, first, NULL, 0))
+    REQUIRE(read_line(&other, line, &err) == OPT_DONE, "%s", err.text);
+    if (!write_step(second, &other, parent, first, NULL, 0) || !write_step(again, &other, parent, first, NULL, 0))
         return;
     dw_gguf_close(parent);
 
@@ -474,14 +511,14 @@ static void chain(void) {
     char *commands = lineage_commands(g, &err);
     CHECK(commands &&
               !strcmp(commands,
-                      "deadwood try /some/where/mini/ -o first.gguf --count 7 --rate 0.25 --text=-t --colour green "
-                      "--texts x/a 'it'\\''s'\n"
-                      "deadwood collect -o 'the second.gguf' --model first.gguf --texts t.txt\n"),
+                      "deadwood convert mini -o first.gguf --count 7 --rate 0.25 --text=-t --colour green "
+                      "--texts a 'it'\\''s'\n"
+                      "deadwood requant -o 'the second.gguf' --model first.gguf --texts t.txt\n"),
           "%s", commands);
     free(commands);
     inputs in = {0};
     CHECK(!lineage_inputs(g, note_input, &in, &err) && in.n == 2, "%s", err.text);
-    CHECK(!strncmp(in.text, "try source ba7816bf;collect first.gguf ", 39), "%s", in.text);
+    CHECK(!strncmp(in.text, "convert source ba7816bf;requant first.gguf ", 43), "%s", in.text);
     dw_gguf_close(g);
 
     char a[65], b[65];
@@ -516,6 +553,73 @@ static void leaks(void) {
     dw_gguf_close(g);
 }
 
+/* A model file with these steps; opened. */
+static dw_gguf *with_steps(const char *name, const char *const *steps, size_t n) {
+    const char *path = test_file(name);
+    dw_err err = {0};
+    dw_str str[8];
+    for (size_t i = 0; i < n; i++) str[i] = (dw_str){steps[i], strlen(steps[i])};
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    dw_gguf_set_text(w, "general.architecture", "llama");
+    dw_gguf_set_strs(w, "deadwood.lineage", str, n);
+    dw_gguf_add_tensor(w, "w", dw_qtype_get(DW_F32), 1, (size_t[]){1});
+    CHECK(!dw_gguf_begin(w, &err) && !dw_gguf_write(w, "\0\0\0", 4, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf *g = dw_gguf_open(path, &err);
+    CHECK(g, "%s", err.text);
+    return g;
+}
+
+/* A step alone in a file, and what is proposed for it, or why nothing is. */
+static void forged_lineage(void) {
+    static const struct {
+        const char *step, *line;
+    } cases[] = {
+        {"{\"tool\":\"convert\",\"args\":[\"/home/a/mini/\",\"--type=../q8_0\"]}", "deadwood convert mini -o forged.gguf --type=q8_0"},
+        {"{\"tool\":\"convert\",\"args\":[\"x\\nrm -rf ~\\n#\"]}", "deadwood convert $'x\\x0arm -rf ~\\x0a#' -o forged.gguf"},
+        {"{\"tool\":\"cut\",\"args\":[\"--model\",\"$(ls) `ls` 'a' \\\\ \\u001b]0;x\\u0007\"]}",
+         "deadwood cut -o forged.gguf --model $'$(ls) `ls` \\x27a\\x27 \\\\ \\x1b]0;x\\x07'"},
+        {"{\"tool\":\"cut\",\"args\":[\"--model\",\"\\u202egnp.sh\",\"--plan\",\"a\\u009bb\"]}",
+         "deadwood cut -o forged.gguf --model $'\\xe2\\x80\\xaegnp.sh' --plan $'a\\xc2\\x9bb'"},
+        {"{\"tool\":\"versus\",\"args\":[\"--stock\",\"./evil\"]}", "it names no tool that writes models"},
+        {"{\"tool\":\"../evil\",\"args\":[]}", "it names no tool that writes models"},
+        {"{\"tool\":\"cut --hf\",\"args\":[]}", "it names no tool that writes models"},
+        {"{\"tool\":\"train\",\"args\":[\"--report\",\"x\"]}", "an option names another file to write, or code"},
+        {"{\"tool\":\"cut\",\"args\":[\"--out=x\"]}", "an option names another file to write, or code"},
+        {"{\"tool\":\"cut\",\"args\":[\"-ox\"]}", "an argument is not written as deadwood writes it"},
+        {"{\"tool\":\"cut\",\"args\":[\"--\",\"-o\",\"x\"]}", "an argument is not written as deadwood writes it"},
+        {"{\"tool\":\"cut\",\"args\":[1]}", "an argument is no text"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_err err = {0};
+        char want[256];
+        const bool is_command = !strncmp(cases[i].line, "deadwood ", 9);
+        snprintf(want, sizeof want, "%s%s\n", is_command ? "" : "# step 1 is left out: ", cases[i].line);
+        dw_gguf *g = with_steps("forged.gguf", &cases[i].step, 1);
+        char *commands = lineage_commands(g, &err);
+        CHECK(commands && !strcmp(commands, want), "%s: %s", cases[i].step, commands ? commands : err.text);
+        free(commands);
+        dw_gguf_close(g);
+    }
+}
+
+/* Each step writes what the next one calls its parent. */
+static void forged_outputs(void) {
+    static const char *const parents[][2] = {{"../../.ssh/authorized_keys", "deadwood convert a -o authorized_keys"},
+                                             {"~/.bashrc", "# step 1 is left out: the file that it writes is hidden or has no name"},
+                                             {"", "# step 1 is left out: the file that it writes is hidden or has no name"}};
+    for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
+        dw_err err = {0};
+        char step[128];
+        snprintf(step, sizeof step, "{\"tool\":\"cut\",\"args\":[],\"parent\":\"%s\"}", parents[i][0]);
+        dw_gguf *g = with_steps("forged.gguf", (const char *[]){"{\"tool\":\"convert\",\"args\":[\"a\"]}", step}, 2);
+        char *commands = lineage_commands(g, &err);
+        CHECK(commands && !strncmp(commands, parents[i][1], strlen(parents[i][1])), "%s", commands ? commands : err.text);
+        free(commands);
+        dw_gguf_close(g);
+    }
+}
+
 static void bad_lineage(void) {
     const char *path = test_path(test_folder(), "bad.gguf");
     const char *bad[] = {"no json",
@@ -538,6 +642,7 @@ static void bad_lineage(void) {
         const bool odd = i + 1 == sizeof bad / sizeof *bad; // readable, its odd parts are left out
         inputs in = {0};
         char *commands = lineage_commands(g, &err);
+        CHECK(lineage_check(g, &err) == (odd ? 0 : -1) && (odd || strstr(err.text, "bad.gguf")), "%s: %s", bad[i], err.text);
         CHECK(odd ? commands && !err.text[0] : !commands && err.text[0], "%s: %s", bad[i], err.text);
         CHECK(lineage_inputs(g, note_input, &in, &err) == (odd ? 0 : -1) && !in.n, "%s", bad[i]);
         CHECK(!lineage_leak(g, zeros, (int32_t[64]){0}, 64, &err));
@@ -558,15 +663,19 @@ static const test_case cases[] = {
     {"help and man page name every option with its value, default and choices", help_complete},
     {"effective values are written as one would type them", effective_values},
     {"sizes are shown in decimal units", shown_sizes},
+    {"a word is quoted so that a shell reads it back and a terminal does not obey it", quoted_words},
     {"the nearest name is found for a mistyped word and none for a strange one", nearest},
     {"a bar appears after a second, with rate and time left, and is wiped away", progress_bar},
     {"without a terminal a line comes every 30 seconds, and none when quiet", progress_lines},
     {"rows are appended under the columns of the file and read back by name", tables},
     {"a table that would not fit is refused and stays as it was", refused_tables},
     {"tables with CRLF line ends and empty cells are read", windows_lines},
+    {"a table has at most 4,096 columns", many_columns},
     {"processes that append together lose no row", append_together},
     {"the chain of a file is its parent's and its own step, as commands, and repeats bit for bit", chain},
     {"a text that shares 64 tokens with a calibration text is a leak, one that shares 47 is none", leaks},
+    {"a forged lineage proposes tools that write models, base names and quoted words only", forged_lineage},
+    {"a forged parent proposes no file elsewhere and no hidden one", forged_outputs},
     {"a damaged lineage is one sentence", bad_lineage},
     {0},
 };

@@ -75,11 +75,13 @@ static void range_at(run *r, int k, const float *whole, const char *what) {
     dw_err err = {0};
     const size_t bytes = n_residual(r) * sizeof(float);
     float *before = malloc(bytes), *x = malloc(bytes);
-    CHECK(!dw_session_embed(r->session, &r->batch, before, &err) && !dw_session_layers(r->session, &r->batch, 0, k, before, &err), "%s", err.text);
+    CHECK(!dw_session_embed(r->session, &r->batch, before, &err) && !dw_session_layers(r->session, &r->batch, 0, k, before,
+                                                            &err), "%s", err.text);
     for (int again = 0; again < 2; again++) {
         memcpy(x, before, bytes);
         CHECK(!dw_session_layers(r->session, &r->batch, k, k + 1, x, &err) &&
-                  !dw_session_layers(r->session, &r->batch, k + 1, r->hp->n_layer, x, &err) && !dw_session_head(r->session, &r->batch, x, &err),
+                  !dw_session_layers(r->session, &r->batch, k + 1, r->hp->n_layer, x, &err) && !dw_session_head(r->session,
+                                                            &r->batch, x, &err),
               "%s", err.text);
         float *logits = fetch(r);
         CHECK(same_logits(logits, whole, r), "%s, layer %d, time %d: other logits than of the whole pass, NMSE %.1e", what, k, again,
@@ -98,7 +100,8 @@ static void range_is_whole(void) {
                 char what[96];
                 const char *type = types[s % 2];
                 snprintf(what, sizeof what, "%s, %s %s, passes of %d", backends[b], shapes[s], type, n_batch);
-                if (!open_run(&r, random_model(shapes[s], type, 0), (dw_session_options){.backend = backends[b], .exact = true, .n_batch = n_batch})) return;
+                if (!open_run(&r, random_model(shapes[s], type, 0), (dw_session_options){.backend = backends[b], .exact = true,
+                                                            .n_batch = n_batch})) return;
                 float *whole = whole_pass(&r);
                 for (int k = 0; k < r.hp->n_layer; k++) range_at(&r, k, whole, what);
                 CHECK(dw_session_n_past(r.session, 0) == N, "n_past does not move");
@@ -127,7 +130,8 @@ static void taps_see_the_range(void) {
     float *x = calloc(n_residual(&r), sizeof *x);
     dw_session_set_tap(r.session, &(dw_tap){.points = 1u << DW_TAP_RESIDUAL | 1u << DW_TAP_FFN_NEURON, .fn = look, .ctx = &s});
     CHECK(!dw_session_layers(r.session, &r.batch, 1, 3, x, &err), "%s", err.text);
-    CHECK(s.first == 1 && s.last == 2 && s.n_residual == 2 && s.n_neuron == 2, "layers %d to %d, %d residuals", s.first, s.last, s.n_residual);
+    CHECK(s.first == 1 && s.last == 2 && s.n_residual == 2 && s.n_neuron == 2, "layers %d to %d, %d residuals", s.first,
+          s.last, s.n_residual);
 #ifndef DW_DEBUG // in builds with checks these end the program
     dw_session_set_tap(r.session, &(dw_tap){.points = 1u << DW_TAP_RESIDUAL}); // no function: no tap
     CHECK(!dw_session_layers(r.session, &r.batch, 1, 3, x, &err), "%s", err.text);
@@ -143,7 +147,8 @@ static void bad_ranges(void) {
     run r;
     if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = N})) return;
     float *x = calloc(n_residual(&r), sizeof *x);
-    static const struct { int first, end; const char *says; } bad[] = {{-1, 2, "layers -1 to 1"}, {2, 1, "layers 2 to 0"}, {0, 5, "the model has 4"}};
+    static const struct { int first, end; const char *says; } bad[] = {{-1, 2, "layers -1 to 1"}, {2, 1, "layers 2 to 0"}, {0,
+                                                            5, "the model has 4"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
         CHECK(dw_session_layers(r.session, &r.batch, bad[i].first, bad[i].end, x, &err) == -1, "%d to %d", bad[i].first, bad[i].end);
@@ -214,10 +219,12 @@ static void compare_replaced(run *r, const char *path, size_t i, bool f32, const
     write_with(path, test_file("replaced.gguf"), &t);
     run other;
     float *before = whole_pass(r), *expected = NULL;
-    if (open_run(&other, test_file("replaced.gguf"), (dw_session_options){.backend = r->session->o.backend, .exact = true})) expected = whole_pass(&other);
+    if (open_run(&other, test_file("replaced.gguf"), (dw_session_options){.backend = r->session->o.backend,
+                                                            .exact = true})) expected = whole_pass(&other);
     CHECK(!dw_session_replace(r->session, 1, weights[i].which, &t, &err), "%s", err.text);
     float *replaced = whole_pass(r);
-    CHECK(expected && same_logits(replaced, expected, r), "%s, %s%s: the session differs from the file", what, weights[i].name, f32 ? " as F32" : "");
+    CHECK(expected && same_logits(replaced, expected, r), "%s, %s%s: the session differs from the file", what, weights[i].name,
+          f32 ? " as F32" : "");
     CHECK(!same_logits(replaced, before, r), "%s, %s: nothing was replaced", what, weights[i].name);
     CHECK(!dw_session_replace(r->session, 1, weights[i].which, NULL, &err), "%s", err.text);
     float *restored = whole_pass(r);
@@ -252,7 +259,8 @@ static void own_copy(void) {
     if (!open_session(&b, (dw_session_options){0})) return;
     float *before = whole_pass(&b), bias[64];
     for (int i = 0; i < 64; i++) bias[i] = 0.5f;
-    const dw_tensor t = {.name = "b", .type = dw_qtype_get(DW_F32), .n_dims = 1, .ne = {64, 1, 1, 1}, .data = (const uint8_t *)bias, .n_bytes = sizeof bias};
+    const dw_tensor t = {.name = "b", .type = dw_qtype_get(DW_F32), .n_dims = 1, .ne = {64, 1, 1, 1},
+                         .data = (const uint8_t *)bias, .n_bytes = sizeof bias};
     CHECK(!dw_session_replace(a.session, 2, DW_W_DOWN_BIAS, &t, &err), "%s", err.text);
     float *changed = whole_pass(&a), *after = whole_pass(&b);
     CHECK(!same_logits(changed, before, &a) && same_logits(after, before, &b), "the sessions are not apart");
@@ -270,8 +278,10 @@ static void bad_replacements(void) {
     static float values[64 * 128];
     const dw_qtype_row *f32 = dw_qtype_get(DW_F32), *f16 = dw_qtype_get(DW_F16), *q4_k = dw_qtype_get(DW_Q4_K);
     const struct { int layer; dw_weight which; const dw_qtype_row *type; size_t n, rows; const char *says; } bad[] = {
-        {1, DW_W_DOWN, f32, 64, 128, "shape [64, 128] was given, expected [128, 64]"}, {4, DW_W_DOWN, f32, 128, 64, "layer 4"}, {-1, DW_W_O, f32, 64, 64, "layer -1"},
-        {0, DW_W_FFN_NORM, f16, 64, 1, "vectors are F32"}, {0, DW_W_GATE, q4_k, 64, 128, "rows of 64 values"}, {0, DW_W_DOWN_T, f32, 64, 128, "not gated"}};
+        {1, DW_W_DOWN, f32, 64, 128, "shape [64, 128] was given, expected [128, 64]"}, {4, DW_W_DOWN, f32, 128, 64,
+                                                            "layer 4"}, {-1, DW_W_O, f32, 64, 64, "layer -1"},
+        {0, DW_W_FFN_NORM, f16, 64, 1, "vectors are F32"}, {0, DW_W_GATE, q4_k, 64, 128, "rows of 64 values"}, {0, DW_W_DOWN_T,
+                                                            f32, 64, 128, "not gated"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
         const dw_tensor t = {.name = "t", .type = bad[i].type, .ne = {bad[i].n, bad[i].rows, 1, 1}, .data = (const uint8_t *)values};
@@ -294,7 +304,8 @@ static void gated_down(void) {
         for (size_t j = 0; j < down.ne[0]; j++) ((float *)(uintptr_t)down_t.data)[j * down.ne[1] + i] = ((const float *)(const void *)down.data)[i * down.ne[0] + j];
     CHECK(dw_session_replace(r.session, 1, DW_W_DOWN, &down, &why) == -1);
     check_sentence(&why, "replace that one first", "down");
-    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err) && !dw_session_replace(r.session, 1, DW_W_DOWN, &down, &err), "%s", err.text);
+    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err) && !dw_session_replace(r.session, 1, DW_W_DOWN, &down,
+                                                            &err), "%s", err.text);
     float *gated = whole_pass(&r);
     dw_session_free(r.session);
     if (!open_session(&r, (dw_session_options){.exact = true, .select = DW_SELECT_DENSE})) return;
@@ -323,13 +334,17 @@ static void state_moves(void) {
             for (int l = 0; l < a.hp->n_layer; l++)
                 for (dw_part part = DW_PART_K; part <= DW_PART_V; part++) {
                     const dw_place from = {part, l, 0, 0, N}, to = {part, l, 1, 0, N};
-                    CHECK(!backend->get(a.session->state, from, values, &err) && !backend->put(c.session->state, to, values, &err), "%s", err.text);
+                    CHECK(!backend->get(a.session->state, from, values, &err) && !backend->put(c.session->state, to, values,
+                                                            &err), "%s", err.text);
                 }
             const int32_t token = 5, seq = 1, pos = N;
             float *x = calloc(2 * (size_t)a.hp->n_embd, sizeof *x), *y = x + a.hp->n_embd;
-            const dw_batch one = {.n_tokens = 1, .token = &token, .pos = &pos}, same = {.n_tokens = 1, .token = &token, .seq = &seq, .pos = &pos};
-            CHECK(!dw_session_embed(a.session, &one, x, &err) && !dw_session_layers(a.session, &one, 0, a.hp->n_layer, x, &err), "%s", err.text);
-            CHECK(!dw_session_embed(c.session, &same, y, &err) && !dw_session_layers(c.session, &same, 0, a.hp->n_layer, y, &err), "%s", err.text);
+            const dw_batch one = {.n_tokens = 1, .token = &token, .pos = &pos}, same = {.n_tokens = 1, .token = &token,
+                                                            .seq = &seq, .pos = &pos};
+            CHECK(!dw_session_embed(a.session, &one, x, &err) && !dw_session_layers(a.session, &one, 0, a.hp->n_layer, x,
+                                                            &err), "%s", err.text);
+            CHECK(!dw_session_embed(c.session, &same, y, &err) && !dw_session_layers(c.session, &same, 0, a.hp->n_layer, y,
+                                                            &err), "%s", err.text);
             CHECK(!memcmp(x, y, (size_t)a.hp->n_embd * sizeof *x), "%s: the cache that was moved gives another residual", backends[b]);
             CHECK(backend->get(a.session->state, (dw_place){DW_PART_K, 0, 0, 60, 5}, values, &err) == -1);
             check_sentence(&err, "there are 64", "rows beyond the context");
@@ -349,10 +364,12 @@ static void long_context(void) {
     int32_t token[LONG];
     random_tokens(token, LONG, r.hp->n_vocab, 8);
     float *whole = calloc(2 * (size_t)r.hp->n_vocab, sizeof *whole), *steps = whole + r.hp->n_vocab;
-    CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = LONG, .token = token}, &err) && !dw_session_logits(r.session, 0, 1, whole, &err), "%s", err.text);
+    CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = LONG, .token = token}, &err) && !dw_session_logits(r.session, 0,
+                                                            1, whole, &err), "%s", err.text);
     dw_session_free(r.session);
     if (!open_session(&r, (dw_session_options){.exact = true, .n_ctx = LONG})) return;
-    for (int i = 0; i < LONG; i += 50) CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 50, .token = token + i}, &err), "%s", err.text);
+    for (int i = 0; i < LONG; i += 50) CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 50, .token = token + i},
+                                                            &err), "%s", err.text);
     CHECK(!dw_session_logits(r.session, 0, 1, steps, &err), "%s", err.text);
     CHECK(!memcmp(whole, steps, (size_t)r.hp->n_vocab * sizeof *whole), "NMSE %.1e", nmse(steps, whole, (size_t)r.hp->n_vocab));
     dw_session_free(r.session);
@@ -362,7 +379,8 @@ static void long_context(void) {
     if (!open_session(&r, (dw_session_options){.n_ctx = 1 << 22})) return;
     CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 1, .token = token}, &err), "%s", err.text);
     getrusage(RUSAGE_SELF, &after);
-    CHECK(after.ru_maxrss - before.ru_maxrss < 16 << 10, "one token of a context of %d takes %ld KiB", 1 << 22, after.ru_maxrss - before.ru_maxrss);
+    CHECK(after.ru_maxrss - before.ru_maxrss < 16 << 10, "one token of a context of %d takes %ld KiB", 1 << 22,
+          after.ru_maxrss - before.ru_maxrss);
     CHECK(dw_now() - start < 1, "%.1f s", dw_now() - start);
     free(whole);
     close_run(&r);
@@ -388,7 +406,8 @@ static void huge_sessions(void) {
 
 static void precision(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
-        const dw_gemm_form split = dw_gemm_form_of(DW_AMX, t, DW_PRECISION_SPLIT), rounded = dw_gemm_form_of(DW_AMX, t, DW_PRECISION_ROUNDED);
+        const dw_gemm_form split = dw_gemm_form_of(DW_AMX, t, DW_PRECISION_SPLIT), rounded = dw_gemm_form_of(DW_AMX, t,
+                                                            DW_PRECISION_ROUNDED);
         CHECK(split != DW_GEMM_ROUNDED && (rounded == DW_GEMM_ROUNDED) == (t->block > 1), "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_ROUNDED) == DW_GEMM_F32, "%s", t->name);
     }
@@ -397,7 +416,8 @@ static void precision(void) {
         {true, DW_PRECISION_ROUNDED, DW_PRECISION_ROUNDED}, {false, DW_PRECISION_SPLIT, DW_PRECISION_SPLIT}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run r;
-        if (!open_run(&r, random_model("tiny-llama", "Q8_0", 0), (dw_session_options){.exact = cases[i].exact, .precision = cases[i].asked})) return;
+        if (!open_run(&r, random_model("tiny-llama", "Q8_0", 0), (dw_session_options){.exact = cases[i].exact,
+                                                            .precision = cases[i].asked})) return;
         CHECK(r.session->o.precision == cases[i].got, "case %zu", i);
         close_run(&r);
     }
@@ -408,7 +428,8 @@ static void rounded_is_exact(void) {
     float *first = NULL;
     for (int n_batch = 32; n_batch >= 5; n_batch -= 9) {
         run r;
-        if (!open_run(&r, random_model("tiny-qwen2", "Q4_0", 0), (dw_session_options){.exact = true, .precision = DW_PRECISION_ROUNDED, .n_batch = n_batch})) return;
+        if (!open_run(&r, random_model("tiny-qwen2", "Q4_0", 0), (dw_session_options){.exact = true,
+                                                            .precision = DW_PRECISION_ROUNDED, .n_batch = n_batch})) return;
         float *logits = whole_pass(&r);
         if (first) CHECK(same_logits(logits, first, &r), "passes of %d", n_batch);
         if (first) free(logits);

@@ -64,7 +64,7 @@ static const char *converted(const char *folder, const char *type) {
 
 static json_t *reference(const char *folder) {
     dw_err err = {0};
-    json_t *r = dw_json_load(test_path(folder, "reference.json"), 64 << 20, &err);
+    json_t *r = dw_json_load(test_path(folder, "reference.json"), 64 << 20, DW_JSON_LARGE_TREE, &err);
     CHECK(r, "%s", err.text);
     return r;
 }

@@ -5,6 +5,8 @@
 #include "tests/build.h"
 #include "tests/test.h"
 
+#include <jansson.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -136,24 +138,65 @@ static void truncations(void) {
 
 static void json_limits(void) {
     dw_err err = {0};
-    CHECK(!dw_json_parse("{\"a\":1,\n\"b\":tru}", 16, "two lines", &err));
+    CHECK(!dw_json_parse("{\"a\":1,\n\"b\":tru}", 16, DW_JSON_LARGE_TREE, "two lines", &err));
     check_sentence(&err, "'two lines' is not valid JSON: line 2", "a bad second line");
     err = (dw_err){0};
-    CHECK(!dw_json_parse("{} x", 4, "trailing", &err));
+    CHECK(!dw_json_parse("{} x", 4, DW_JSON_LARGE_TREE, "trailing", &err));
     check_sentence(&err, "end of file expected", "trailing bytes");
 
     enum { N = 10 << 20 };
     char *text = malloc(N);
     memset(text, '[', N);
     err = (dw_err){0};
-    CHECK(!dw_json_parse(text, 100000, "deep", &err));
+    CHECK(!dw_json_parse(text, 100000, DW_JSON_LARGE_TREE, "deep", &err));
     check_sentence(&err, "depth", "100,000 brackets");
     for (size_t i = 1; i < N; i++) text[i] = i % 2 ? '1' : ',';
     text[N - 1] = ']';
     err = (dw_err){0};
-    CHECK(!dw_json_parse(text, N, "long", &err));
+    CHECK(!dw_json_parse(text, N, DW_JSON_TREE, "long", &err));
     check_sentence(&err, "too many values", "5 million values");
     free(text);
+}
+
+/* What a text takes in memory is known before it is parsed: the smallest limit that lets it pass is enough for its tree. */
+static void json_memory(void) {
+    static const char *const repeated[] = {"[],", "{},", "[[]],", "1,", "\"\",", "\"0123456789012345678\",", "{\"a\":1},", "1.5,",
+                                           "{\"a\":[1,2],\"b\":\"c\",\"d\":[3,4]},", "null,", "\"\\u00e4\\\"\","};
+    enum { N = 1 << 16 };
+    char *text = malloc(2 * N);
+    for (size_t i = 0; i < sizeof repeated / sizeof *repeated; i++) {
+        const size_t n_one = strlen(repeated[i]);
+        char *end = text;
+        for (*end++ = '['; end + n_one < text + N; end += n_one) memcpy(end, repeated[i], n_one);
+        end[-1] = ']';
+        size_t low = 0, high = 400 * N;
+        while (high - low > N / 8) {
+            const size_t middle = (low + high) / 2;
+            json_t *root = dw_json_parse(text, (size_t)(end - text), middle, "x", NULL);
+            *(root ? &high : &low) = middle;
+            json_decref(root);
+        }
+        const struct mallinfo2 before = mallinfo2();
+        json_t *root = dw_json_parse(text, (size_t)(end - text), high, "x", NULL);
+        const struct mallinfo2 after = mallinfo2();
+        const size_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+        CHECK(root && taken <= high, "%s: %zu bytes, %zu allowed", repeated[i], taken, high);
+        json_decref(root);
+    }
+    free(text);
+}
+
+/* 6 MB that would take half a gigabyte as a tree. */
+static void large_header(void) {
+    enum { N = 6 << 20 };
+    char *json = malloc(N + 16), *end = json;
+    for (end = stpcpy(end, "{\"a\":["); end < json + N; end += 3) memcpy(end, "[],", 3);
+    strcpy(end - 1, "]}");
+    test_bytes b = {0};
+    put_safetensors(&b, json);
+    check_refused(open_st, b.data, b.size, "too many values", "a header of many empty arrays");
+    free(b.data);
+    free(json);
 }
 
 /* ---- broken files --------------------------------------------------------------------------------------------- */
@@ -292,6 +335,8 @@ static const test_case cases[] = {
     {"shards are read as one, and contradictions with the index are refused", shards},
     {"every truncation, and a byte too many, costs one sentence", truncations},
     {"JSON is bounded in depth and number of values, and errors have a line", json_limits},
+    {"JSON takes no more memory than it is allowed", json_memory},
+    {"a small header cannot take much memory", large_header},
     {"every broken file is refused for its own reason", broken_files},
     {0},
 };

@@ -773,7 +773,7 @@ static void mini(void) {
     const char *gguf = test_file("mini.gguf"), *domain;
     snprintf(folder, sizeof folder, "%s/reference-model/mini", test_shared());
     REQUIRE(!test_run("deadwood-convert %s -o %s", folder, gguf), "%s", test_run_output());
-    json_t *reference = dw_json_load(test_path(folder, "reference.json"), 64 << 20, &err), *value;
+    json_t *reference = dw_json_load(test_path(folder, "reference.json"), 64 << 20, DW_JSON_LARGE_TREE, &err), *value;
     REQUIRE(reference, "%s", err.text);
     json_object_foreach(json_object_get(reference, "domains"), domain, value) {
         const json_t *windows = json_object_get(value, "per_window");

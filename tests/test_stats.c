@@ -1,12 +1,17 @@
 /* test_stats.c - statistics in memory and as HDF5 files: round trips, addition, what is refused, h5py. */
 #include "build.h"
-#include "kit/h5.h"
+#include "kit/h5_child.h"
 #include "test.h"
+#include "tests/h5_changes.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+static const char magic[] = "deadwood stats 1\n";
 
 enum { LAYERS = 3, E = 24, TEXTS = 4 };
 static const int n_ff[LAYERS] = {160, 0, 33}, n_mix[LAYERS] = {24, 40, 0};
@@ -16,7 +21,7 @@ static void random_squares(double *v, size_t n, dw_rng *rng) {
 }
 
 static void fill_hist(uint32_t *v, size_t n, dw_rng *rng) {
-    for (size_t i = 0; i < n; i++) v[i] = (uint32_t)dw_rng_below(rng, 1000);
+    for (size_t i = 0; i < n; i++) v[i] = (uint32_t)dw_rng_below(rng, 768);
 }
 
 static void fill_text(dw_stats *s, size_t t, dw_rng *rng) {
@@ -52,7 +57,7 @@ static void fill_hists(dw_stats *s, dw_rng *rng) {
         for (int g = 0; g < DW_STATS_N_GROUPS && w->n_ff; g++)
             fill_hist(w->hist_group[g], (size_t)((w->n_ff + dw_stats_group_sizes[g] - 1) / dw_stats_group_sizes[g]) * DW_STATS_BINS, rng);
         for (int k = 0; k < DW_STATS_N_INPUTS; k++)
-            for (int b = 0; b < DW_STATS_BINS && w->n_input[k]; b++) w->input_hist[k][b] = dw_rng_next(rng) >> 20;
+            for (int b = 0; b < DW_STATS_BINS && w->n_input[k]; b++) w->input_hist[k][b] = dw_rng_below(rng, 768 * (uint64_t)w->n_input[k]);
     }
 }
 
@@ -163,7 +168,7 @@ static void same_text_partly(dw_stats *s) { same_text(s), s->text[0].first_windo
 static void bad_addition(void) {
     static const struct { void (*change)(dw_stats *); const char *words; } cases[] = {
         {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"}, {many_more, "windows cannot"},
-        {same_text, "stand in both"}, {same_text_partly, "6 to 11"}};
+        {same_text, "are in both"}, {same_text_partly, "6 to 11"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_stats a, b;
         dw_err err = {0};
@@ -240,7 +245,7 @@ static void damaged(void) {
     check_read_fails(test_file("absent.h5"), "cannot open", "an absent file");
 }
 
-/* Changes by the HDF5 library, behind which the checksum is put right. */
+/* Changes by the HDF5 library, after which the checksum is put right. */
 static void without_set(hid_t f) { H5Ldelete(f, "layer/02/ffn/sum_abs", H5P_DEFAULT); }
 static void without_count(hid_t f) { H5Ldelete(f, "layer/01/ffn/count", H5P_DEFAULT); }
 static void without_layer(hid_t f) { H5Ldelete(f, "layer/01", H5P_DEFAULT); }
@@ -327,20 +332,6 @@ static const struct { const char *what, *words; void (*change)(hid_t); } changes
     {"another embedding", "n_embd", other_width},
     {"histograms of every 0th position", "hist_every", every_zero}};
 
-/* Opens the file with the library, changes it, and puts the hash of what is behind the block in front. */
-static void change_file(const char *path, void (*change)(hid_t)) {
-    const hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-    change(f);
-    H5Fclose(f);
-    size_t size;
-    uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 26, &size, NULL);
-    char hex[65];
-    dw_sha256_hex(bytes + 512, size - 512, hex);
-    memcpy(bytes + strlen("deadwood stats 1\n"), hex, 64);
-    save(&(test_bytes){.data = bytes, .size = size}, path);
-    free(bytes);
-}
-
 static void nothing(hid_t f) { (void)f; }
 
 static void structure(void) {
@@ -348,14 +339,170 @@ static void structure(void) {
     REQUIRE(make(&s, 0, 2));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         REQUIRE(write_file(&s, test_file("c.h5")));
-        change_file(test_file("c.h5"), changes[i].change);
+        h5_change(test_file("c.h5"), magic, changes[i].change);
         check_read_fails(test_file("c.h5"), changes[i].words, changes[i].what);
     }
     dw_err err = {0};
     REQUIRE(write_file(&s, test_file("c.h5")));
-    change_file(test_file("c.h5"), nothing);
+    h5_change(test_file("c.h5"), magic, nothing);
     dw_stats_release(&s);
     CHECK(!dw_stats_read(&s, test_file("c.h5"), &err), "%s", err.text);
+    dw_stats_release(&s);
+}
+
+/* ---- hostile files ---------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    int status;          // of wait(): 0 the file was read, 256 it was refused
+    double seconds;      // of CPU time
+    size_t peak_bytes;   // of memory
+    dw_err err;
+} outcome;
+
+/* Reads a file in a process of its own, so that its memory is known. */
+static outcome read_apart(const char *path) {
+    outcome o = {0};
+    struct rusage use = {0};
+    int end[2];
+    if (pipe(end)) return o;
+    const pid_t pid = fork();
+    if (!pid) {
+        dw_stats s;
+        const int rc = dw_stats_read(&s, path, &o.err);
+        _exit(write(end[1], &o.err, sizeof o.err) != sizeof o.err || rc);
+    }
+    close(end[1]);
+    if (read(end[0], &o.err, sizeof o.err) != sizeof o.err) snprintf(o.err.text, sizeof o.err.text, "nothing");
+    close(end[0]);
+    wait4(pid, &o.status, 0, &use);
+    o.peak_bytes = (size_t)use.ru_maxrss * 1024;
+    o.seconds = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) + 1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+    return o;
+}
+
+/* Statistics of a shape, otherwise empty. */
+static bool write_shape(const char *path, int n_embd, int width, size_t n_text) {
+    dw_stats s;
+    dw_err err = {0};
+    if (!CHECK(!dw_stats_init(&s, 1, n_embd, &width, &width, n_text, &err), "%s", err.text)) return false;
+    set_header(&s);
+    for (size_t t = 0; t < n_text; t++) {
+        memset(s.text[t].sha256, 'a', 64);
+        s.text[t].first_window = 1;
+        s.text[t].n_tokens = 1;
+    }
+    s.text[0].blocks = calloc(60001, 1);
+    memset(s.text[0].blocks, 'a', 60000);
+    const bool ok = write_file(&s, path);
+    dw_stats_release(&s);
+    return ok;
+}
+
+static void link_layers(hid_t f) {
+    put_number(f, "n_layer", 256);
+    for (int l = 1; l < 256; l++) {
+        char path[32];
+        snprintf(path, sizeof path, "layer/%02d", l);
+        H5Lcreate_hard(f, "layer/00", f, path, H5P_DEFAULT, H5P_DEFAULT);
+    }
+}
+
+static bool layers_of_one(const char *path) {
+    if (!write_shape(path, 64, 4096, 1)) return false;
+    h5_change(path, magic, link_layers);
+    return true;
+}
+
+/* All texts name the string of the first one. */
+static bool strings_of_one(const char *path) {
+    enum { N = 20000 };
+    if (!write_shape(path, 1, 0, N)) return false;
+    const hid_t f = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), set = H5Dopen2(f, "texts/blocks", H5P_DEFAULT);
+    const haddr_t at = H5Dget_offset(set);
+    H5Dclose(set), H5Fclose(f);
+    size_t n;
+    uint8_t *bytes = h5_bytes(path, &n);
+    for (size_t t = 1; t < N; t++) memcpy(bytes + at + 16 * t, bytes + at, 16);
+    h5_seal(path, magic, bytes, n);
+    free(bytes);
+    return true;
+}
+
+/* The rows of a histogram are few, but may become many, so that the library accepts a chunk of 64 MiB. */
+static void put_chunk(hid_t f) {
+    const hsize_t dims[] = {256, DW_STATS_BINS}, most[] = {H5S_UNLIMITED, DW_STATS_BINS}, chunk[] = {1 << 18, DW_STATS_BINS};
+    const hid_t space = H5Screate_simple(2, dims, most), how = H5Pcreate(H5P_DATASET_CREATE);
+    static const uint32_t zeros[256 * DW_STATS_BINS];
+    H5Pset_chunk(how, 2, chunk);
+    H5Pset_deflate(how, 1);
+    H5Ldelete(f, "layer/00/ffn/hist_a", H5P_DEFAULT);
+    const hid_t set = H5Dcreate2(f, "layer/00/ffn/hist_a", H5T_STD_U32LE, space, H5P_DEFAULT, how, H5P_DEFAULT);
+    H5Dwrite(set, H5T_NATIVE_UINT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros);
+    H5Dclose(set), H5Pclose(how), H5Sclose(space);
+}
+
+static bool one_chunk(const char *path) {
+    if (!write_shape(path, 64, 256, 1)) return false;
+    h5_change(path, magic, put_chunk);
+    return true;
+}
+
+static bool string_number(const char *path) {
+    if (!write_shape(path, 64, 256, 1)) return false;
+    h5_damage_heap(path, magic, H5_STRING_NUMBER, 1 << 27);
+    return true;
+}
+
+static bool string_length(const char *path) {
+    if (!write_shape(path, 64, 256, 1)) return false;
+    h5_damage_heap(path, magic, H5_STRING_LENGTH, -16);
+    return true;
+}
+
+/* The checksums are right. */
+static void hostile(void) {
+    static const struct { const char *what, *words; bool (*make)(const char *); } files[] = {
+        {"256 layers are the same datasets", "share their bytes", layers_of_one},
+        {"20,000 texts name the same string", "names share", strings_of_one},
+        {"a chunk of 64 MiB", "stored in a way", one_chunk},
+        {"a string that no heap has: the library crashes", "hostile", string_number},
+        {"a string whose length wraps: the library loops", "hostile", string_length}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *path = test_file("h.h5");
+        size_t size;
+        REQUIRE(files[i].make(path));
+        free(h5_bytes(path, &size));
+        const outcome o = read_apart(path);
+        CHECK(o.status == 256, "%s: status %d", files[i].what, o.status);
+        check_sentence(&o.err, files[i].words, files[i].what);
+        CHECK(o.seconds < 2 || DW_H5_SHADOW, "%s: %.1f s", files[i].what, o.seconds);
+        CHECK(o.peak_bytes <= size + (64 << 20) || DW_H5_SHADOW, "%s: %zu bytes of memory for a file of %zu", files[i].what, o.peak_bytes, size);
+        CHECK(test_run("deadwood-inspect %s", path) == 1, "%s", files[i].what);
+        CHECK(strcspn(test_run_output(), "\n") + 1 == strlen(test_run_output()), "%s: one line: %s", files[i].what, test_run_output());
+    }
+}
+
+static void one_bin_more(hid_t f) {
+    uint32_t hist[160 * DW_STATS_BINS] = {[77] = 768 + 769 + 1};
+    H5Ldelete(f, "layer/00/ffn/hist_a", H5P_DEFAULT);
+    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/00/ffn/hist_a", H5T_STD_U32LE, H5T_NATIVE_UINT32, 160, DW_STATS_BINS, true, hist);
+}
+static void one_input_more(hid_t f) {
+    uint64_t hist[DW_STATS_BINS] = {[7] = (768 + 769) * 40 + 1};
+    H5Ldelete(f, "layer/01/input/attn_mix/hist", H5P_DEFAULT);
+    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/01/input/attn_mix/hist", H5T_STD_U64LE, H5T_NATIVE_UINT64, DW_STATS_BINS, 0, false, hist);
+}
+
+static void wrapping_counts(void) {
+    static const struct { const char *words; void (*change)(hid_t); } cases[] = {
+        {"'layer/00/ffn/hist_a' holds counts of more tokens", one_bin_more}, {"'layer/01/input/attn_mix/hist' holds counts of more tokens", one_input_more}};
+    dw_stats s;
+    REQUIRE(make(&s, 0, 2));
+    for (size_t i = 0; i < 2; i++) {
+        REQUIRE(write_file(&s, test_file("c.h5")));
+        h5_change(test_file("c.h5"), magic, cases[i].change);
+        check_read_fails(test_file("c.h5"), cases[i].words, cases[i].words);
+    }
     dw_stats_release(&s);
 }
 
@@ -401,6 +548,8 @@ static const test_case cases[] = {
     {"statistics with NaN, infinity or negative sums are refused by name", bad_numbers},
     {"truncated and damaged statistics are refused in a sentence", damaged},
     {"statistics of another layout are refused in a sentence", structure},
+    {"hostile statistics with a right checksum are refused in one line, two seconds and 64 MiB more than the file", hostile},
+    {"histograms that count more tokens than there are, so that sums could wrap, are refused by name", wrapping_counts},
     {"statistics open in h5py with the layout of the header", python},
     {0}};
 TEST_MAIN(cases)

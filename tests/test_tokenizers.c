@@ -39,7 +39,7 @@ static const char *show(ids r) {
 
 static json_t *load_json(const char *folder, const char *name) {
     dw_err err = {0};
-    json_t *json = dw_json_load(test_path(folder, name), 64 << 20, &err);
+    json_t *json = dw_json_load(test_path(folder, name), 64 << 20, DW_JSON_LARGE_TREE, &err);
     CHECK(json, "%s", err.text);
     return json;
 }
@@ -251,8 +251,8 @@ static void conformance_llama_bpe(void) { conformance("llama-bpe"); }
 /* A vocabulary from the text of a tokenizer.json and of a tokenizer_config.json (NULL: none). */
 static int from_text(dw_vocab *v, const char *tokenizer, const char *config, size_t n_rows, dw_err *err) {
     dw_hf_files files = {0};
-    json_t *t = dw_json_parse(tokenizer, strlen(tokenizer), "tokenizer.json", err);
-    json_t *c = config ? dw_json_parse(config, strlen(config), "tokenizer_config.json", err) : NULL;
+    json_t *t = dw_json_parse(tokenizer, strlen(tokenizer), DW_JSON_TREE, "tokenizer.json", err);
+    json_t *c = config ? dw_json_parse(config, strlen(config), DW_JSON_TREE, "tokenizer_config.json", err) : NULL;
     files.tokenizer = t;
     files.tokenizer_config = c;
     const int rc = t ? dw_vocab_from_hf_files(v, &files, n_rows, err) : -1;
@@ -334,6 +334,65 @@ static void long_word(void) {
     free(got.id);
     free(word);
     release(&l);
+}
+
+/* ---- look-up ------------------------------------------------------------------------------------------ */
+
+/* Texts of 32 words.  Flipping bit 63 of a word and bits 63 and 34 of the next one left the state of a multiplicative hash
+ * as it was, whatever its seed: each of the 2^N texts flips another subset of N pairs of words. */
+static void colliding_tokens(void) {
+    enum { N = 12, BYTES = 256 };
+    const size_t n = 1 << N;
+    dw_err err = {0};
+    dw_str *text = calloc(n, sizeof *text);
+    char *bytes = malloc(n * BYTES);
+    memset(bytes, 'a', n * BYTES);
+    for (size_t i = 0; i < n; i++) {
+        char *t = bytes + i * BYTES;
+        text[i] = (dw_str){t, BYTES};
+        for (int k = 0; k < N; k++, t += 16)
+            if (i >> k & 1) t[7] ^= (char)0x80, t[12] ^= 4, t[15] ^= (char)0x80;
+    }
+    dw_lookup x;
+    if (CHECK(!dw_lookup_build(&x, text, n, &err), "%s", err.text)) {
+        CHECK(dw_lookup_steps(&x) < 3 * n, "%zu steps for %zu texts", dw_lookup_steps(&x), n);
+        for (size_t i = 0; i < n; i++) REQUIRE(dw_lookup_find(&x, text[i].ptr, BYTES) == (int32_t)i);
+        CHECK(dw_lookup_find(&x, bytes, BYTES - 1) < 0);
+        dw_lookup_release(&x);
+    }
+    free(bytes);
+    free(text);
+}
+
+/* Token i is the letter a, i + 1 times, so that any two short ones merge.  Merges are those pairs that a multiplicative
+ * hash without a key put into a 64th of its table. */
+static void colliding_merges(void) {
+    enum { N = 512, BYTES = N + 1 };
+    dw_err err = {0};
+    char *letters = malloc(BYTES), *bytes = malloc(N * N / 32 * BYTES);
+    dw_str token[N], *merge = calloc(N * N / 32, sizeof *merge);
+    memset(letters, 'a', BYTES);
+    for (size_t i = 0; i < N; i++) token[i] = (dw_str){letters, i + 1};
+    dw_vocab v = {.model = "gpt2", .pre = "gpt-2", .n_token = N, .token = token, .merge = merge};
+    for (uint64_t left = 0; left < N; left++)
+        for (uint64_t right = 0; left + right + 2 <= N; right++) {
+            const uint64_t pair = left << 32 | right;
+            if ((pair * 0x9e3779b97f4a7c15u ^ pair >> 7) * 0xbf58476d1ce4e5b9u >> 58) continue;
+            char *text = memset(bytes + v.n_merge * BYTES, 'a', BYTES);
+            text[left + 1] = ' ';
+            merge[v.n_merge++] = (dw_str){text, left + right + 3};
+        }
+    CHECK(v.n_merge > 1000, "%zu merges", v.n_merge);
+    dw_lookup x;
+    REQUIRE(!dw_lookup_build(&x, token, N, &err), "%s", err.text);
+    dw_bpe *m = dw_bpe_new(&v, &x, &err);
+    if (CHECK(m, "%s", err.text))
+        CHECK(dw_bpe_steps(m) < 3 * v.n_merge, "%zu steps for %zu merges", dw_bpe_steps(m), v.n_merge);
+    dw_bpe_free(m);
+    dw_lookup_release(&x);
+    free(merge);
+    free(bytes);
+    free(letters);
 }
 
 /* ---- pre-tokenizers --------------------------------------------------------------------------------- */
@@ -895,6 +954,8 @@ static const test_case cases[] = {
     {"the conformance texts of qwen2 become llama.cpp's ids", conformance_qwen2},
     {"the conformance texts of llama-bpe become llama.cpp's ids", conformance_llama_bpe},
     {"byte-level BPE gives what its definition gives", merges_by_definition},
+    {"tokens chosen to collide are found as fast as others", colliding_tokens},
+    {"merges chosen to collide are found as fast as others", colliding_merges},
     {"a word of a million bytes is merged in reasonable time", long_word},
     {"text is cut as llama.cpp's rules for gpt-2, qwen2 and llama-bpe say", pieces_by_rules},
     {"the pieces that a pre-tokenizer cuts are the whole text, however long its runs", pieces_are_the_text},

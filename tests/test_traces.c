@@ -6,12 +6,15 @@
 #include "predict/journal.h"
 #include "kit/traces.h"
 #include "test.h"
+#include "tests/h5_changes.h"
 
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static const char magic[] = "deadwood traces 1\n";
 
 /* ---- a file of random rows --------------------------------------------------------------------------------------- */
 
@@ -113,7 +116,7 @@ static void bad_numbers(void) {
     fill(&data, 2);
     data.open[7][1] |= 32;
     REQUIRE(write_file(test_file("n.h5")));
-    check_refusal(test_file("n.h5"), "bits behind the last group", "a stray bit");
+    check_refusal(test_file("n.h5"), "bits after the last group", "a stray bit");
 }
 
 static void damaged(void) {
@@ -140,7 +143,7 @@ static void damaged(void) {
     free(bytes);
 }
 
-/* Changes by the HDF5 library, behind which the checksum is put right. */
+/* Changes by the HDF5 library, after which the checksum is put right. */
 static void put_set(hid_t f, const char *path, hid_t type, hsize_t n_rows, hsize_t cols, bool chunked) {
     const hsize_t dims[] = {n_rows, cols}, chunk[] = {1, 8};
     const hid_t space = H5Screate_simple(2, dims, NULL), how = H5Pcreate(H5P_DATASET_CREATE);
@@ -197,25 +200,22 @@ static const struct { const char *what, *words; void (*change)(hid_t); } changes
     {"groups of nothing", "group", no_group},
     {"no hash", "model_sha256", no_hash}};
 
-static void change_file(const char *path, void (*change)(hid_t)) {
-    const hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
-    change(f);
-    H5Fclose(f);
-    size_t size;
-    char block[DW_H5_USER_BLOCK];
-    uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 26, &size, NULL);
-    dw_h5_user_block("deadwood traces 1\n", bytes + 512, size - 512, block);
-    memcpy(bytes, block, 512);
-    save(&(test_bytes){.data = bytes, .size = size}, path);
-    free(bytes);
-}
-
 static void structure(void) {
     fill(&data, 4);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         REQUIRE(write_file(test_file("c.h5")));
-        change_file(test_file("c.h5"), changes[i].change);
+        h5_change(test_file("c.h5"), magic, changes[i].change);
         check_refusal(test_file("c.h5"), changes[i].words, changes[i].what);
+    }
+}
+
+/* The checksums are right; the library crashes or loops. */
+static void hostile(void) {
+    fill(&data, 7);
+    for (int part = H5_STRING_LENGTH; part <= H5_STRING_NUMBER; part++) {
+        REQUIRE(write_file(test_file("h.h5")));
+        h5_damage_heap(test_file("h.h5"), magic, (h5_heap_part)part, part == H5_STRING_LENGTH ? -16 : 1 << 27);
+        check_refusal(test_file("h.h5"), part == H5_STRING_LENGTH ? "comes to no end" : "crashes", "a damaged heap");
     }
 }
 
@@ -300,7 +300,7 @@ static void journals(void) {
     bytes[size - 40] ^= 1;
     save(&(test_bytes){.data = bytes, .size = size}, path);
     j = open_journal(path, 'a', &resumed);
-    CHECK(j && journal_n_records(j) == 2, "a damaged record and what is behind it go");
+    CHECK(j && journal_n_records(j) == 2, "a damaged record and what follows it go");
     journal_close(j);
     j = open_journal(path, 'b', &resumed);
     CHECK(j && !resumed && !journal_n_records(j), "another run begins anew");
@@ -460,6 +460,7 @@ static const test_case cases[] = {
     {"traces with NaN, infinity, bad shares or stray bits are refused by name", bad_numbers},
     {"truncated and damaged traces are refused in a sentence", damaged},
     {"traces of another layout are refused in a sentence", structure},
+    {"hostile traces with a right checksum are refused in a sentence", hostile},
     {"traces open in h5py with the layout of the header", python},
     {"the seed is read", seed_file},
     {"a journal keeps whole records and nothing else", journals},

@@ -37,7 +37,8 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
     if (dw_level_choose(&level, err)) return -1;
     const dw_vec *vec = dw_vec_of(level);
     for (int i = 0; i < p->n_threads; i++)
-        c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec, .glu = vec->glu[p->net->act], .gated = &c->gated};
+        c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec,
+                               .glu = vec->glu[p->net->act], .gated = &c->gated};
     return 0;
 }
 
@@ -201,4 +202,5 @@ void dw_cpu_head_norm(dw_pass *p, const float *x, float *hidden, int ith) {
     dw_step_of(p, ith)->vec->norm(x, dw_floats(&p->net->output_norm), p->net->hp.n_embd, p->net->hp.norm_eps, hidden);
 }
 
-const dw_steps dw_steps_cpu = {.way = {&dw_cpu_few, &dw_cpu_many}, .most_few = DW_DOT_MAX_COLS, .own_bytes = own_bytes, .start = start, .lay_out = lay_out};
+const dw_steps dw_steps_cpu = {.way = {&dw_cpu_few, &dw_cpu_many}, .most_few = DW_DOT_MAX_COLS, .own_bytes = own_bytes,
+                               .start = start, .lay_out = lay_out};

@@ -10,7 +10,8 @@ size_t dw_few_scratch_bytes(int n_max) {
 /* Scratch: normed vectors, then both packed forms. */
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n) {
     uint8_t *at = scratch + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
-    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
+    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at,
+                                                            at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
 }
 
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {

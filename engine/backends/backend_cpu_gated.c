@@ -163,7 +163,8 @@ static void compute_scores(walker *k, int first, int end) {
 
 void dw_few_hidden(const dw_step *s, int l, dw_vectors *h) {
     const dw_layer_gate *g = &s->p->net->layer[l].sparse;
-    const int rank = (int)g->pred_a.ne[1], first = dw_share(rank, s->ith, s->n_threads), n = dw_share(rank, s->ith + 1, s->n_threads) - first;
+    const int rank = (int)g->pred_a.ne[1], first = dw_share(rank, s->ith, s->n_threads), n = dw_share(rank, s->ith + 1,
+                                                            s->n_threads) - first;
     const float *bias = dw_floats(&g->pred_a_bias);
     float *z = s->gated->hidden[l % 2];
     dw_dot_rows(h, &g->pred_a, NULL, first, n, z + first, (size_t)rank);
@@ -340,7 +341,8 @@ void dw_few_gathered_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, i
 static void add_sums(const dw_step *s, int l, int n_sums) {
     const dw_pass *p = s->p;
     const float *bias = dw_floats(&p->net->layer[l].down_bias);
-    const int n_embd = p->net->hp.n_embd, first = dw_share(n_embd, s->ith, s->n_threads), n = dw_share(n_embd, s->ith + 1, s->n_threads) - first;
+    const int n_embd = p->net->hp.n_embd, first = dw_share(n_embd, s->ith, s->n_threads), n = dw_share(n_embd, s->ith + 1,
+                                                            s->n_threads) - first;
     for (int t = 0; t < p->n_tokens; t++)
         for (int i = 0; i < n_sums; i++)
             s->vec->add(p->x + t * n_embd + first, sum_of(s, i) + t * n_embd + first, i == 0 && bias ? bias + first : NULL, n);

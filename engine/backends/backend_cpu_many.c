@@ -239,7 +239,8 @@ static bool next_piece(const ffn_input *in, neuron_pieces *of, neuron_piece *pie
     const int i = dw_pieces_next(in->s, &of->pieces);
     if (i < 0) return false;
     const int first = i % of->n_each * of->rows;
-    *piece = (neuron_piece){first, dw_smaller(of->rows, of->n_all - first), group_of(in->s, i / of->n_each, p->n_tokens, p->net->hp.n_embd)};
+    *piece = (neuron_piece){first, dw_smaller(of->rows, of->n_all - first), group_of(in->s, i / of->n_each, p->n_tokens,
+                                                            p->net->hp.n_embd)};
     return true;
 }
 

@@ -78,7 +78,8 @@ FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, s
     tile_sums(rows, xt, n, TILE, acc);
 }
 
-FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) { tile_sums(rows, xt, n, 1, acc); }
+FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) { tile_sums(rows,
+                                                            xt, n, 1, acc); }
 
 /* What a product does with its sums: out(ctx, row, token, sum + bias). */
 typedef void (*sink)(void *ctx, size_t row, int token, double sum);
@@ -95,7 +96,8 @@ typedef struct row_range { // rows first .. end - 1, or of a list the entries fi
 } row_range;
 
 /* out(ctx, r, t, w_r . x_t + bias_r) for the rows r and all tokens of x (n_tokens, w->ne[0]), rows of x ldx apart. */
-static void product_of(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x, size_t ldx, int n_tokens,
+static void product_of(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x,
+                       size_t ldx, int n_tokens,
                        sink out, void *ctx) {
     const size_t n = w->ne[0];
     double acc[ROWS][TILE];
@@ -396,7 +398,8 @@ static void gated_neurons(dw_pass *p, int l, int ith) {
     const size_t n_ff = (size_t)w->n_ff, n_groups = (size_t)dw_n_groups(w);
     const row_range rows = share(p, n_ff, ith);
     dw_coverage *count = dw_coverage_of(p, l, ith);
-    ffn_sink f = {.act = p->net->act, .gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s->open, .n_groups = n_groups, .group = (size_t)g->group};
+    ffn_sink f = {.act = p->net->act, .gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s->open,
+                  .n_groups = n_groups, .group = (size_t)g->group};
     norm_tokens(p, &w->ffn_norm, ith);
     if (p->layer[l].needs_hidden) {
         hidden(p, l, ith);
@@ -449,7 +452,8 @@ static void add_open_rows(dw_pass *p, int l, int ith) {
 static void add_down(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const size_t d = w->down.ne[1];
-    product_of(scratch_of(p, ith), &w->down, &w->down_bias, share(p, d, ith), p->neuron, (size_t)w->n_ff, p->n_tokens, add, &(matrix_sink){p->x, d});
+    product_of(scratch_of(p, ith), &w->down, &w->down_bias, share(p, d, ith), p->neuron, (size_t)w->n_ff, p->n_tokens, add,
+               &(matrix_sink){p->x, d});
 }
 
 static void add_both_downs(dw_pass *p, int l, int ith) {
@@ -495,7 +499,8 @@ static void logprobs(dw_pass *p, const dw_head *h, int ith) {
         const int width = h->n - t0 < TILE ? h->n - t0 : TILE;
         softmax_sink f = {.target = h->target + t0};
         for (int t = 0; t < width; t++) f.max[t] = -INFINITY;
-        product(scratch_of(p, ith), w, &p->net->output_bias, (row_range){0, w->ne[1], NULL}, h->hidden + (size_t)t0 * w->ne[0], width, to_softmax, &f);
+        product(scratch_of(p, ith), w, &p->net->output_bias, (row_range){0, w->ne[1], NULL}, h->hidden + (size_t)t0 * w->ne[0],
+                width, to_softmax, &f);
         for (int t = 0; t < width; t++) h->logprob[t0 + t] = f.target_logit[t] - f.max[t] - log(f.sum[t]);
     }
 }

@@ -30,6 +30,8 @@ int dw_decide(const dw_pass *p, int l, int token, int first, int end, uint8_t *o
 /* Counts a pass over a layer that computes n of its neurons for all tokens; `few`: rows of all matrices were read for few tokens. */
 void dw_count_dense(const dw_pass *p, int l, int n, bool few);
 
-static inline dw_coverage *dw_coverage_of(const dw_pass *p, int l, int ith) { return p->coverage + (size_t)ith * (size_t)p->net->hp.n_layer + l; }
+static inline dw_coverage *dw_coverage_of(const dw_pass *p, int l, int ith) {
+    return p->coverage + (size_t)ith * (size_t)p->net->hp.n_layer + l;
+}
 
 #endif

@@ -37,7 +37,8 @@ static int arena_new(arena *a, size_t bytes, const dw_session_options *o, dw_err
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = bytes > PTRDIFF_MAX - 2 * page ? 0 : (bytes + page - 1) / page * page;
     void *map = pages ? mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (map == MAP_FAILED)
-        return dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", bytes, o->n_seq, o->n_ctx);
+        return dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", bytes,
+                       o->n_seq, o->n_ctx);
     *a = (arena){(uint8_t *)map + (pages - bytes), map, pages + page};
     mprotect((uint8_t *)map + pages, page, PROT_NONE); // only a check: it may fail
     return 0;
@@ -59,7 +60,8 @@ static void lay_out_cache(dw_pass *p, dw_layout *a, const dw_session_options *o)
     p->cache.k = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
     p->cache.v = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
     for (int l = 0; l < hp->n_layer; l++) {
-        const size_t rows = times(times((size_t)o->n_seq, (size_t)hp->n_head_kv[l]), (size_t)o->n_ctx), n = times(rows, (size_t)hp->head_dim);
+        const size_t rows = times(times((size_t)o->n_seq, (size_t)hp->n_head_kv[l]), (size_t)o->n_ctx), n = times(rows,
+                                                            (size_t)hp->head_dim);
         const size_t size = o->kv == DW_KV_CACHE_F32 ? sizeof(float) : sizeof(uint16_t);
         void *k = dw_layout_take(a, n, size), *v = dw_layout_take(a, n, size);
         if (!a->base) continue;
@@ -107,7 +109,8 @@ static dw_state *state_new(const dw_backend *b, const dw_net *net, const dw_sess
     const int n_threads = dw_pool_size(o->pool);
     s->steps = b->own;
     s->o = *o;
-    s->pass = (dw_pass){.net = net, .pool = o->pool, .n_threads = n_threads, .exact = o->exact, .precision = o->precision, .n_batch = o->n_batch};
+    s->pass = (dw_pass){.net = net, .pool = o->pool, .n_threads = n_threads, .exact = o->exact, .precision = o->precision,
+                        .n_batch = o->n_batch};
     s->pass.own = dw_alloc(1, s->steps->own_bytes(n_threads), "a session", err);
     if (s->pass.own && !s->steps->start(&s->pass, o, err)) return s;
     dw_on_pool_close(s);
@@ -256,7 +259,8 @@ static void show(const forward_job *job, const dw_tap_event *event, int ith) {
 /* Values of all tokens. */
 static void show_all(const forward_job *job, dw_tap_point point, int l, const float *values, int n, int ith) {
     const dw_pass *p = job->p;
-    const dw_tap_event event = {.point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq, .pos = p->pos};
+    const dw_tap_event event = {.point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq,
+                                .pos = p->pos};
     if (is_tapped(job->w, point)) show(job, &event, ith);
 }
 
@@ -380,7 +384,8 @@ static int check_place(const dw_state *s, dw_place at, dw_err *err) {
     if (at.first < 0 || at.n < 0 || at.first > most - at.n)
         return dw_fail(err, "rows %d to %d of the state were asked for, there are %d", at.first, at.first + at.n - 1, most);
     if (is_residual || (at.layer >= 0 && at.layer < hp->n_layer && at.seq >= 0 && at.seq < s->o.n_seq)) return 0;
-    return dw_fail(err, "layer %d and sequence %d of the cache were asked for, there are %d and %d", at.layer, at.seq, hp->n_layer, s->o.n_seq);
+    return dw_fail(err, "layer %d and sequence %d of the cache were asked for, there are %d and %d", at.layer, at.seq,
+                   hp->n_layer, s->o.n_seq);
 }
 
 /* Copies between F32 values and the cache, a head at a time. */

@@ -86,6 +86,11 @@ static inline uint64_t dw_le64(const void *p) { return dw_le32(p) | (uint64_t)dw
 size_t dw_utf8_len(const char *text, size_t len);
 bool dw_is_utf8(const char *text, size_t len);
 
+/* n bytes of text as a terminal may show them: controls, characters that change the direction of writing, and bytes that are
+ * no UTF-8 become escapes ("\x1b", "\n", "\u202e").  Writes whole characters and escapes, as many as cap bytes with a NUL hold;
+ * cap is at least 1, and 4 n + 1 bytes hold everything.  Returns how many bytes were written before the NUL. */
+size_t dw_show(char *to, size_t cap, const char *text, size_t n);
+
 /* ---- files ------------------------------------------------------------------------------------ */
 
 /* A file mapped read-only.  data stays valid until dw_unmap; an empty file has data != NULL and size 0. */
@@ -99,7 +104,7 @@ void dw_unmap(dw_map *map);
 
 bool dw_file_exists(const char *path);
 bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file with these bytes in front
-const char *dw_base_name(const char *path); // what stands behind the last slash
+const char *dw_base_name(const char *path); // what follows the last slash that is not at the end: "b/" of "a/b/"
 
 /* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);

@@ -3,15 +3,16 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 int dw_fail(dw_err *err, const char *format, ...) {
     if (!err || err->text[0]) return -1;
     va_list args;
     va_start(args, format);
-    vsnprintf(err->text, sizeof err->text, format, args);
+    char text[sizeof err->text];
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = err->text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?'; // names from files must not steer a terminal
+    dw_show(err->text, sizeof err->text, text, strlen(text)); // names from files must not steer a terminal
     return -1;
 }
 

@@ -58,8 +58,10 @@ bool dw_file_begins(const char *path, const void *magic, size_t n) {
 }
 
 const char *dw_base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    while (n && path[n - 1] != '/') n--;
+    return path + n;
 }
 
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err) {

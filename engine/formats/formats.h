@@ -26,7 +26,7 @@ bool dw_str_is(dw_str a, const char *b);
 typedef struct dw_tensor {
     const char *name;  // NULL: the tensor is absent
     const dw_qtype_row *type;
-    int n_dims;
+    int n_dims;        // 1 to 4; read from a file, a third or fourth is more than 1
     size_t ne[4];      // missing dimensions are 1
     const uint8_t *data;
     size_t n_bytes;

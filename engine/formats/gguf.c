@@ -158,6 +158,8 @@ static int read_tensor(part *p, dw_cursor *c, size_t i, size_t *offset, dw_err *
     if (n_dims > 4) return dw_fail(err, "tensor '%s' has %u dimensions; at most 4 are supported", t->name, n_dims);
     t->n_dims = (int)n_dims;
     for (int d = 0; d < 4; d++) t->ne[d] = d < t->n_dims ? dw_cursor_u64(c) : 1;
+    if (!t->n_dims) t->n_dims = 1; // one value
+    while (t->n_dims > 2 && t->ne[t->n_dims - 1] == 1) t->n_dims--;
     const uint32_t type = dw_cursor_u32(c);
     *offset = dw_cursor_u64(c);
     if (c->failed) return cut_short(err, "the description of tensor", i);

@@ -1,12 +1,22 @@
-/* h5.c - HDF5 behind a checksum: attributes, datasets and the table of texts, written and read with distrust (h5.h). */
-#include "kit/h5.h"
+/* h5.c - HDF5 files with a checksum: attributes, datasets, the table of texts; written here, read by a child (h5.h). */
+#include "kit/h5_child.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0
+#endif
 
 enum {
     MOST_DEFLATED = 1100, // deflate makes at most 1032 bytes of one
     CHUNK_ROWS = 256,
+    TEXT_BYTES = 128, // of a text in the file at least: its numbers, three references to strings, its hash
 };
 
 void dw_h5_quiet(void) {
@@ -99,7 +109,7 @@ int dw_h5_put_texts(dw_h5_out *h, const dw_stats_text *text, size_t n, dw_err *e
     return ok ? 0 : -1;
 }
 
-/* ---- reading: the checksum ------------------------------------------------------------------------------------------------ */
+/* ---- reading: the checksum --------------------------------------------------------------------------------------- */
 
 static int check_bytes(const dw_map *map, const char *magic, const char *what, const char *maker, dw_err *err) {
     char block[DW_H5_USER_BLOCK];
@@ -112,133 +122,183 @@ static int check_bytes(const dw_map *map, const char *magic, const char *what, c
     return 0;
 }
 
+/* ---- reading: the child ------------------------------------------------------------------------------------------ */
+
+/* The child answered no more.  It is looked at, and waited for by dw_h5_close. */
+static int fail_child(const dw_h5_in *r) {
+    siginfo_t end = {0};
+    kill(r->child, SIGKILL); // changes nothing when it has ended
+    while (waitid(P_PID, (id_t)r->child, &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
+    const bool ended = end.si_code == CLD_EXITED, too_long = !ended && end.si_status == SIGPROF;
+    const char *does = ended ? "cannot read" : too_long ? "comes to no end with" : "crashes on";
+    return dw_fail(r->err, "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'",
+                   does, r->maker);
+}
+
+static int receive(const dw_h5_in *r, void *data, size_t size) {
+    uint8_t *at = data;
+    while (size) {
+        const ssize_t n = read(r->socket, at, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_child(r);
+        at += n, size -= (size_t)n;
+    }
+    return 0;
+}
+
+static int ask(const dw_h5_in *r, const dw_h5_request *q, dw_h5_answer *a) {
+    size_t sent = 0;
+    while (sent < sizeof *q) {
+        const ssize_t n = send(r->socket, (const uint8_t *)q + sent, sizeof *q - sent, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_child(r);
+        sent += (size_t)n;
+    }
+    return receive(r, a, sizeof *a);
+}
+
+static dw_h5_request request(dw_h5_what what, const char *path, dw_h5_type type, size_t first, size_t n) {
+    dw_h5_request q = {.what = what, .type = type, .first = first, .n = n};
+    snprintf(q.path, sizeof q.path, "%s", path);
+    return q;
+}
+
+/* ---- reading: open and close ------------------------------------------------------------------------------------- */
+
 int dw_h5_open(dw_h5_in *r, const char *path, const char *magic, const char *what, const char *maker, dw_err *err) {
     dw_map map;
-    *r = (dw_h5_in){.file = -1, .text = -1, .err = err};
+    dw_h5_answer opened;
+    *r = (dw_h5_in){.maker = maker, .err = err};
     if (dw_map_file(&map, path, err)) return -1;
-    const int rc = check_bytes(&map, magic, what, maker, err);
-    r->n_bytes = map.size;
-    dw_unmap(&map);
-    if (rc) return -1;
-    dw_h5_quiet();
-    r->text = dw_h5_string_type();
-    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_file_locking(access, 0, 1);
-    r->file = H5Fopen(path, H5F_ACC_RDONLY, access);
-    H5Pclose(access);
-    return r->file < 0 ? dw_fail(err, "the HDF5 library cannot read the file") : 0;
+    int rc = check_bytes(&map, magic, what, maker, err);
+    if (!rc) rc = dw_h5_child_start(&map, &r->child, &r->socket, err);
+    r->n_bytes = r->n_left = map.size;
+    dw_unmap(&map); // the child has its own
+    if (rc) r->child = 0;
+    if (rc || receive(r, &opened, sizeof opened)) return -1;
+    return opened.fault ? dw_fail(err, "the HDF5 library cannot read the file; make it again with 'deadwood %s'", maker) : 0;
 }
 
 void dw_h5_close(dw_h5_in *r) {
-    if (r->file >= 0) H5Fclose(r->file);
-    if (r->text >= 0) H5Tclose(r->text);
-    r->file = r->text = -1;
-}
-
-/* ---- reading: guarded access ------------------------------------------------------------------------------------------------- */
-
-/* Every component of the path is a hard link. */
-bool dw_h5_has(const dw_h5_in *r, const char *path) {
-    char part[64];
-    for (const char *end = path; *end; ) {
-        end += strcspn(end, "/");
-        snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        H5L_info_t info;
-        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_HARD)
-            return false;
-        if (*end) end++;
+    if (r->child > 0) {
+        close(r->socket);
+        kill(r->child, SIGKILL); // it has nothing to finish
+        while (waitpid(r->child, NULL, 0) < 0 && errno == EINTR) continue;
     }
-    return true;
+    *r = (dw_h5_in){0};
 }
 
-/* Stored in this file in a plain way, as few or many bytes as its values need. */
-static bool is_plain(const dw_h5_in *r, hid_t set, size_t n_bytes) {
-    const hid_t how = H5Dget_create_plist(set);
-    if (how < 0) return false;
-    const H5D_layout_t layout = H5Pget_layout(how);
-    const size_t stored = (size_t)H5Dget_storage_size(set);
-    bool ok = H5Pget_external_count(how) == 0 && stored <= r->n_bytes;
-    if (layout == H5D_CHUNKED) {
-        const int n = H5Pget_nfilters(how);
-        for (int i = 0; i < n && ok; i++) {
-            unsigned flags, config;
-            size_t n_elements = 0;
-            const H5Z_filter_t f = H5Pget_filter2(how, (unsigned)i, &flags, &n_elements, NULL, 0, NULL, &config);
-            ok = f == H5Z_FILTER_DEFLATE || f == H5Z_FILTER_SHUFFLE;
-        }
-        ok = ok && n >= 0 && n_bytes / MOST_DEFLATED <= stored;
-    } else {
-        ok = ok && (layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && stored == n_bytes;
+int dw_h5_take(dw_h5_in *r, size_t n_bytes, const char *what) {
+    if (n_bytes > r->n_left)
+        return dw_fail(r->err, "'%s' needs %zu bytes, but only %zu of the file's %zu are left for it; bytes that several "
+                       "names share are refused", what, n_bytes, r->n_left, r->n_bytes);
+    r->n_left -= n_bytes;
+    return 0;
+}
+
+/* ---- reading: checked access ------------------------------------------------------------------------------------- */
+
+size_t dw_h5_type_size(dw_h5_type type) {
+    static const uint8_t sizes[] = {[DW_H5_U8] = 1,  [DW_H5_U32] = 4, [DW_H5_U64] = 8, [DW_H5_I32] = 4,
+                                    [DW_H5_F16] = 2, [DW_H5_F32] = 4, [DW_H5_F64] = 8, [DW_H5_STRING] = 16}; // a reference
+    return type <= DW_H5_STRING ? sizes[type] : 1;
+}
+
+int dw_h5_has(const dw_h5_in *r, const char *path, bool *has) {
+    const dw_h5_request q = request(DW_H5_HAS, path, DW_H5_U8, 0, 0);
+    dw_h5_answer a;
+    *has = false;
+    if (ask(r, &q, &a)) return -1;
+    *has = a.fault == DW_H5_FINE;
+    return 0;
+}
+
+static int fail_set(const dw_h5_in *r, const char *path, const dw_h5_answer *a) {
+    switch (a->fault) {
+    case DW_H5_MISSING: return dw_fail(r->err, "'%s' is missing", path);
+    case DW_H5_NO_SET: return dw_fail(r->err, "'%s' is no dataset", path);
+    case DW_H5_OTHER_TYPE: return dw_fail(r->err, "'%s' has another number type than this format's", path);
+    case DW_H5_OTHER_RANK: return dw_fail(r->err, "'%s' has %d dimensions", path, a->value);
+    default: return dw_fail(r->err, "'%s' is stored in a way that this format does not use", path);
     }
-    H5Pclose(how);
-    return ok;
 }
 
-/* The dataset of a type and its dimensions (1 or 2; dims[1] is 0 for one), or -1 with a sentence. */
-hid_t dw_h5_set(const dw_h5_in *r, const char *path, hid_t type, size_t value_size, size_t dims[2]) {
-    if (!dw_h5_has(r, path)) return dw_fail(r->err, "'%s' is missing", path);
-    const hid_t set = H5Dopen2(r->file, path, H5P_DEFAULT);
-    if (set < 0) return dw_fail(r->err, "'%s' is no dataset", path);
-    const hid_t own = H5Dget_type(set), space = H5Dget_space(set);
-    hsize_t d[2] = {0, 0};
-    const int rank = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
-    size_t n, n_bytes;
-    int rc = 0;
-    if (own < 0 || H5Tequal(own, type) <= 0) rc = dw_fail(r->err, "'%s' has another number type than this format's", path);
-    else if (rank < 1 || rank > 2 || H5Sget_simple_extent_dims(space, d, NULL) < 0) rc = dw_fail(r->err, "'%s' has %d dimensions", path, rank);
-    else if (d[0] > DW_H5_MAX_ROWS || d[1] > DW_H5_MAX_ROWS || !dw_mul(d[0], rank == 2 ? d[1] : 1, &n) || !dw_mul(n, value_size, &n_bytes) || !is_plain(r, set, n_bytes))
-        rc = dw_fail(r->err, "'%s' is stored in a way that this format does not use", path);
-    if (own >= 0) H5Tclose(own);
-    if (space >= 0) H5Sclose(space);
-    dims[0] = d[0], dims[1] = d[1];
-    if (!rc) return set;
-    H5Dclose(set);
-    return -1;
+/* Bytes of n rows; false on overflow. */
+static bool bytes_of_rows(const dw_h5_set *set, size_t n, size_t *n_bytes) {
+    return dw_mul(n, set->dims[1] ? set->dims[1] : 1, n_bytes) && dw_mul(*n_bytes, dw_h5_type_size(set->type), n_bytes);
 }
 
-/* A small one-dimensional dataset of n values. */
-static int read_list(const dw_h5_in *r, const char *path, hid_t type, hid_t in_memory, size_t value_size, size_t n, void *values) {
-    size_t dims[2];
-    const hid_t set = dw_h5_set(r, path, type, value_size, dims);
-    if (set < 0) return -1;
-    int rc = 0;
-    if (dims[0] != n || dims[1]) rc = dw_fail(r->err, "'%s' has %zu entries, expected %zu", path, dims[0], n);
-    else if (H5Dread(set, in_memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) rc = dw_fail(r->err, "'%s' cannot be read", path);
-    H5Dclose(set);
-    return rc;
+int dw_h5_find(const dw_h5_in *r, const char *path, dw_h5_type type, dw_h5_set *set) {
+    const dw_h5_request q = request(DW_H5_SET, path, type, 0, 0);
+    dw_h5_answer a;
+    size_t n_bytes;
+    *set = (dw_h5_set){.path = path, .type = type};
+    if (ask(r, &q, &a)) return -1;
+    set->dims[0] = a.dims[0], set->dims[1] = a.dims[1];
+    set->n_stored = a.n_stored;
+    const bool fits = a.dims[0] <= DW_H5_MAX_ROWS && a.dims[1] <= DW_H5_MAX_ROWS && bytes_of_rows(set, a.dims[0], &n_bytes);
+    if (a.fault || !fits || a.n_stored > r->n_bytes || n_bytes / MOST_DEFLATED > a.n_stored) return fail_set(r, path, &a);
+    set->is_packed = set->n_stored < n_bytes;
+    return 0;
+}
+
+int dw_h5_rows(const dw_h5_in *r, const dw_h5_set *set, size_t first, size_t n, void *values) {
+    const dw_h5_request q = request(DW_H5_ROWS, set->path, set->type, first, n);
+    dw_h5_answer a;
+    size_t n_bytes;
+    if (!bytes_of_rows(set, n, &n_bytes)) return dw_fail(r->err, "'%s' is too large", set->path);
+    if (ask(r, &q, &a)) return -1;
+    if (a.fault || a.n_bytes != n_bytes) return dw_fail(r->err, "'%s' cannot be read", set->path);
+    return receive(r, values, n_bytes);
+}
+
+int dw_h5_whole(dw_h5_in *r, const dw_h5_set *set, void *values) {
+    return dw_h5_take(r, set->n_stored, set->path) || dw_h5_rows(r, set, 0, set->dims[0], values) ? -1 : 0;
+}
+
+/* A dataset of one dimension with n entries, each stored by itself. */
+static int find_list(const dw_h5_in *r, const char *path, dw_h5_type type, size_t n, dw_h5_set *set) {
+    if (dw_h5_find(r, path, type, set)) return -1;
+    if (set->dims[0] != n || set->dims[1]) return dw_fail(r->err, "'%s' has %zu entries, expected %zu", path, set->dims[0], n);
+    return set->is_packed ? dw_fail(r->err, "'%s' is packed, which only histograms are", path) : 0;
+}
+
+static int read_list(dw_h5_in *r, const char *path, dw_h5_type type, size_t n, void *values) {
+    dw_h5_set set;
+    return find_list(r, path, type, n, &set) || dw_h5_whole(r, &set, values) ? -1 : 0;
 }
 
 int dw_h5_int(const dw_h5_in *r, const char *name, int least, int most, int *value) {
-    int32_t v = 0;
-    const hid_t a = H5Aexists(r->file, name) > 0 ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
-    const hid_t type = a < 0 ? -1 : H5Aget_type(a), space = a < 0 ? -1 : H5Aget_space(a);
-    const bool ok = type >= 0 && space >= 0 && H5Tequal(type, H5T_STD_I32LE) > 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR &&
-                    H5Aread(a, H5T_NATIVE_INT32, &v) >= 0;
-    if (type >= 0) H5Tclose(type);
-    if (space >= 0) H5Sclose(space);
-    if (a >= 0) H5Aclose(a);
-    *value = v;
-    if (!ok) return dw_fail(r->err, "attribute '%s' is missing or no 32-bit number", name);
-    return v < least || v > most ? dw_fail(r->err, "attribute '%s' is %d, which is out of range", name, v) : 0;
+    const dw_h5_request q = request(DW_H5_INT, name, DW_H5_I32, 0, 0);
+    dw_h5_answer a;
+    if (ask(r, &q, &a)) return -1;
+    *value = a.value;
+    if (a.fault) return dw_fail(r->err, "attribute '%s' is missing or no 32-bit number", name);
+    return a.value < least || a.value > most ? dw_fail(r->err, "attribute '%s' is %d, which is out of range", name, a.value) : 0;
 }
 
-/* The text of an attribute; free(). */
-char *dw_h5_text(const dw_h5_in *r, const char *name) {
-    char *value = NULL, *copy = NULL;
-    const hid_t a = H5Aexists(r->file, name) > 0 ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
-    const hid_t type = a < 0 ? -1 : H5Aget_type(a), space = a < 0 ? -1 : H5Aget_space(a);
-    if (type >= 0 && space >= 0 && H5Tequal(type, r->text) > 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR && H5Aread(a, r->text, &value) >= 0) {
-        copy = value && !dw_is_utf8(value, strlen(value)) ? NULL : dw_strdup(value ? value : "", r->err);
-        H5free_memory(value);
-    }
-    if (type >= 0) H5Tclose(type);
-    if (space >= 0) H5Sclose(space);
-    if (a >= 0) H5Aclose(a);
-    if (!copy) dw_fail(r->err, "attribute '%s' is missing or no text", name);
-    return copy;
+/* The next text that the child sends; free(). */
+static char *receive_text(dw_h5_in *r, const char *name) {
+    uint64_t n;
+    if (receive(r, &n, sizeof n) || dw_h5_take(r, n, name)) return NULL;
+    char *text = dw_alloc(n + 1, 1, "a text", r->err);
+    if (text && !receive(r, text, n)) return text;
+    free(text);
+    return NULL;
 }
 
-int dw_h5_short_text(const dw_h5_in *r, const char *name, char *text, size_t size) {
+char *dw_h5_text(dw_h5_in *r, const char *name) {
+    const dw_h5_request q = request(DW_H5_TEXT, name, DW_H5_STRING, 0, 0);
+    dw_h5_answer a;
+    if (ask(r, &q, &a)) return NULL;
+    char *text = a.fault ? NULL : receive_text(r, name);
+    if (text && dw_is_utf8(text, strlen(text))) return text;
+    free(text);
+    dw_fail(r->err, "attribute '%s' is missing or no text", name);
+    return NULL;
+}
+
+int dw_h5_short_text(dw_h5_in *r, const char *name, char *text, size_t size) {
     char *value = dw_h5_text(r, name);
     if (!value) return -1;
     const int rc = strlen(value) < size ? 0 : dw_fail(r->err, "attribute '%s' is longer than %zu bytes", name, size - 1);
@@ -247,31 +307,33 @@ int dw_h5_short_text(const dw_h5_in *r, const char *name, char *text, size_t siz
     return rc;
 }
 
-int dw_h5_hash(const dw_h5_in *r, const char *name, char hash[65]) {
+int dw_h5_hash(dw_h5_in *r, const char *name, char hash[65]) {
     if (dw_h5_short_text(r, name, hash, 65)) return -1;
     return dw_is_hash(hash) ? 0 : dw_fail(r->err, "attribute '%s' is no hash", name);
 }
 
 int dw_h5_n_texts(const dw_h5_in *r, size_t *n) {
-    size_t dims[2];
-    const hid_t texts = dw_h5_set(r, "texts/n_tokens", H5T_STD_U64LE, 8, dims);
-    if (texts < 0) return -1;
-    H5Dclose(texts);
-    *n = dims[0];
-    return dims[0] && dims[0] <= DW_H5_MAX_TEXTS ? 0 : dw_fail(r->err, "'texts/n_tokens' has %zu entries", dims[0]);
+    dw_h5_set texts;
+    if (dw_h5_find(r, "texts/n_tokens", DW_H5_U64, &texts)) return -1;
+    *n = texts.dims[0];
+    if (!*n || *n > DW_H5_MAX_TEXTS || *n > r->n_bytes / TEXT_BYTES)
+        return dw_fail(r->err, "'texts/n_tokens' has %zu entries", *n);
+    return find_list(r, "texts/n_tokens", DW_H5_U64, *n, &texts);
 }
 
 /* n strings of a dataset, handed over one by one. */
-static int read_strings(const dw_h5_in *r, const char *path, dw_stats_text *of, size_t n, int (*take)(dw_stats_text *, const char *, dw_err *)) {
-    char **value = dw_alloc(n, sizeof *value, "texts", r->err);
-    if (!value) return -1;
-    int rc = read_list(r, path, r->text, r->text, 16, n, value); // a string of any length is stored as a reference of 16 bytes
+static int read_strings(dw_h5_in *r, const char *path, dw_stats_text *of, size_t n, int (*take)(dw_stats_text *, const char *, dw_err *)) {
+    const dw_h5_request q = request(DW_H5_ROWS, path, DW_H5_STRING, 0, n);
+    dw_h5_answer a;
+    dw_h5_set set;
+    if (find_list(r, path, DW_H5_STRING, n, &set) || dw_h5_take(r, set.n_stored, path) || ask(r, &q, &a)) return -1;
+    int rc = a.fault ? dw_fail(r->err, "'%s' cannot be read", path) : 0;
     for (size_t t = 0; t < n && !rc; t++) {
-        const char *text = value[t] ? value[t] : "";
+        char *text = receive_text(r, path);
+        if (!text) return -1;
         rc = dw_is_utf8(text, strlen(text)) ? take(&of[t], text, r->err) : dw_fail(r->err, "'%s' holds bytes that are no text", path);
+        free(text);
     }
-    for (size_t t = 0; t < n; t++) H5free_memory(value[t]);
-    free(value);
     return rc;
 }
 
@@ -293,12 +355,11 @@ static int take_blocks(dw_stats_text *t, const char *value, dw_err *err) {
     return t->blocks ? 0 : -1;
 }
 
-int dw_h5_texts(const dw_h5_in *r, dw_stats_text *text, size_t n) {
+int dw_h5_texts(dw_h5_in *r, dw_stats_text *text, size_t n) {
     int32_t *window = dw_alloc(2 * n, sizeof *window, "texts", r->err);
     uint64_t *n_tokens = dw_alloc(n, sizeof *n_tokens, "texts", r->err);
-    int rc = window && n_tokens && !read_list(r, "texts/first_window", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window) &&
-                     !read_list(r, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 4, n, window + n) &&
-                     !read_list(r, "texts/n_tokens", H5T_STD_U64LE, H5T_NATIVE_UINT64, 8, n, n_tokens)
+    int rc = window && n_tokens && !read_list(r, "texts/first_window", DW_H5_I32, n, window) &&
+                     !read_list(r, "texts/n_windows", DW_H5_I32, n, window + n) && !read_list(r, "texts/n_tokens", DW_H5_U64, n, n_tokens)
                  ? 0 : -1;
     uint64_t n_windows = 0;
     for (size_t t = 0; t < n && !rc; t++) {

@@ -1,20 +1,30 @@
-/* h5.h - HDF5 files of this project, behind a checksum and read with distrust (stats.h5, traces.h5).
+/* h5.h - the HDF5 files of this project (stats.h5, traces.h5): a checksum in front, read with distrust.
  *
- * The HDF5 library crashes on damaged files, so it never sees one: in front of the HDF5 file stands a user block of 512
- * bytes, which HDF5 libraries skip: a line that says what the file is (its magic, e.g. "deadwood stats 1\n"), the SHA-256 of
- * all bytes behind the block in hex, "\n", zeros.  The reader compares the hash first; then it accepts only what this
- * project writes: hard links, plain types, no filters but shuffle and deflate, no storage outside the file, datasets no
- * larger than their bytes in the file explain.  To change a file in Python, open it in h5py, close it, and put the hash of
- * bytes 512.. back; h5py.File(path, "w", userblock_size=512) makes a new one.
+ * In front of the HDF5 file is a user block of 512 bytes, which HDF5 libraries skip: a line that says what the file is
+ * (its magic, e.g. "deadwood stats 1\n"), the SHA-256 of all bytes after the block in hex, "\n", zeros.  The reader
+ * compares the hash first.  That finds damage, but anybody can compute it, and the HDF5 library crashes, loops or takes
+ * memory without bound on hostile files.  So the library reads in a child process with limits (h5_child.h), and this
+ * process takes from it plain values whose sizes it has checked:
+ *   - only what this project writes is accepted: hard links, plain types, no filters but shuffle and deflate, no storage
+ *     outside the file, chunks no larger than their dataset;
+ *   - a dataset has at most as many bytes as its bytes in the file explain: the same number, or 1100 times as many when
+ *     it is packed (deflate makes at most 1032 bytes of one);
+ *   - all that is read once, strings too, has together at most as many bytes as the file (dw_h5_take).  Bytes that many
+ *     names share are refused so.
  *
- * The library ends badly when its own writes fail: small files are made in memory and written by dw_out, large ones on
- * disk space that was reserved before.  It is not thread-safe: one thread at a time, in the whole process. */
+ * To change a file in Python, open it in h5py, close it, and put the hash of bytes 512.. back;
+ * h5py.File(path, "w", userblock_size=512) makes a new one.
+ *
+ * Writing is done in this process.  The library ends badly when its own writes fail: small files are made in memory and
+ * written by dw_out, large ones on disk space that was reserved before.  It is not thread-safe: one thread at a time, in
+ * the whole process. */
 #ifndef DW_H5_H
 #define DW_H5_H
 
 #include "kit/stats.h"
 
 #include <hdf5.h>
+#include <sys/types.h>
 
 enum { DW_H5_USER_BLOCK = 512, DW_H5_MAX_ROWS = 1 << 24, DW_H5_MAX_TEXTS = 1 << 20 };
 
@@ -41,26 +51,48 @@ int dw_h5_put_texts(dw_h5_out *h, const dw_stats_text *text, size_t n, dw_err *e
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
+typedef enum dw_h5_type { DW_H5_U8, DW_H5_U32, DW_H5_U64, DW_H5_I32, DW_H5_F16, DW_H5_F32, DW_H5_F64, DW_H5_STRING } dw_h5_type;
+
+size_t dw_h5_type_size(dw_h5_type type); // bytes of a value in the file
+
+/* A file that is open for reading; all zero: none is. */
 typedef struct dw_h5_in {
-    hid_t file, text;
+    pid_t child;    // 0: none
+    int socket;
     size_t n_bytes; // of the file
+    size_t n_left;  // of them, for what is read once
+    const char *maker;
     dw_err *err;    // of the call at hand
 } dw_h5_in;
 
-/* Compares the checksum and opens.  `what` and `maker` name contents and program in sentences: "statistics", "collect".
- * dw_h5_close also after a failure. */
+typedef struct dw_h5_set { // a dataset
+    const char *path;      // borrowed
+    dw_h5_type type;
+    size_t dims[2];        // dims[1] is 0 for one dimension
+    size_t n_stored;       // bytes in the file
+    bool is_packed;        // they are fewer than its values have
+} dw_h5_set;
+
+/* Compares the checksum and opens.  `what` and `maker` name contents and program in sentences: "statistics", "collect";
+ * they stay.  dw_h5_close also after a failure. */
 int dw_h5_open(dw_h5_in *r, const char *path, const char *magic, const char *what, const char *maker, dw_err *err);
 void dw_h5_close(dw_h5_in *r);
 
-bool dw_h5_has(const dw_h5_in *r, const char *path); // by hard links only
-/* The dataset of a type and its dimensions (1 or 2; dims[1] is 0 for one), or -1 with a sentence.  H5Dclose(). */
-hid_t dw_h5_set(const dw_h5_in *r, const char *path, hid_t type, size_t value_size, size_t dims[2]);
+/* Subtracts from the bytes that the file can explain; refused when they are fewer. */
+int dw_h5_take(dw_h5_in *r, size_t n_bytes, const char *what);
+
+/* Below, -1 and a sentence when the file is not as the call expects. */
+int dw_h5_has(const dw_h5_in *r, const char *path, bool *has);                             // by hard links only
+int dw_h5_find(const dw_h5_in *r, const char *path, dw_h5_type type, dw_h5_set *set);      // a dataset of that type
+/* Rows of a dataset that was found, as often as wanted; not of strings. */
+int dw_h5_rows(const dw_h5_in *r, const dw_h5_set *set, size_t first, size_t n, void *values);
+int dw_h5_whole(dw_h5_in *r, const dw_h5_set *set, void *values); // all rows, once
 int dw_h5_int(const dw_h5_in *r, const char *name, int least, int most, int *value); // attributes of the root
-char *dw_h5_text(const dw_h5_in *r, const char *name);                               // free()
-int dw_h5_short_text(const dw_h5_in *r, const char *name, char *text, size_t size);
-int dw_h5_hash(const dw_h5_in *r, const char *name, char hash[65]);                  // 64 hex digits
+char *dw_h5_text(dw_h5_in *r, const char *name);                                     // free()
+int dw_h5_short_text(dw_h5_in *r, const char *name, char *text, size_t size);
+int dw_h5_hash(dw_h5_in *r, const char *name, char hash[65]);                        // 64 hex digits
 int dw_h5_n_texts(const dw_h5_in *r, size_t *n);                                     // at least 1
 /* Fills n texts; their blocks are the caller's to free, also after a failure. */
-int dw_h5_texts(const dw_h5_in *r, dw_stats_text *text, size_t n);
+int dw_h5_texts(dw_h5_in *r, dw_stats_text *text, size_t n);
 
 #endif

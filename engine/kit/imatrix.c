@@ -9,6 +9,8 @@
 
 enum { MAX_ENTRIES = DW_GGUF_MAX_TENSORS, MAX_COLUMNS = 1 << 28, MAX_NAME = 255 };
 
+#define MAX_COUNT 0x1p53f // tokens: a double still counts them one by one
+
 static const char sums_suffix[] = ".in_sum2", counts_suffix[] = ".counts";
 
 void dw_imatrix_release(dw_imatrix *im) {
@@ -43,7 +45,7 @@ static float *new_entry(dw_imatrix *im, dw_str name, int n, uint64_t count, dw_e
 }
 
 int dw_imatrix_put(dw_imatrix *im, const char *name, int n, const double *sum_square, uint64_t count, dw_err *err) {
-    if (!count) return dw_fail(err, "'%s' has no tokens behind its sums", name);
+    if (!count) return dw_fail(err, "'%s' has sums but counts no token", name);
     float *mean = new_entry(im, (dw_str){name, strlen(name)}, n, count, err);
     for (int j = 0; mean && j < n; j++) mean[j] = (float)(sum_square[j] / (double)count);
     return mean ? 0 : -1;
@@ -119,7 +121,7 @@ static int read_count(const dw_tensor *counts, size_t expert, double *count, dw_
     float v;
     memcpy(&v, counts->data + expert * sizeof v, sizeof v);
     *count = (double)v;
-    return v >= 0 && v <= 0x1p53f ? 0 : dw_fail(err, "'%s' holds %g", counts->name, (double)v);
+    return v >= 0 && v <= MAX_COUNT ? 0 : dw_fail(err, "'%s' holds %g", counts->name, (double)v);
 }
 
 static int read_tensor(dw_imatrix *im, const dw_gguf *g, const dw_tensor *sums, dw_err *err) {
@@ -141,6 +143,7 @@ static int read_tensor(dw_imatrix *im, const dw_gguf *g, const dw_tensor *sums, 
         for (size_t j = e * sums->ne[0]; j < (e + 1) * sums->ne[0]; j++) mean[j] = count > 0 ? (float)((double)mean[j] / count) : 1;
         total += count;
     }
+    if (total > MAX_COUNT) return dw_fail(err, "'%s' counts %g tokens in all experts, at most %g are read", name, total, (double)MAX_COUNT);
     im->entry[im->n_entry - 1].count = (uint64_t)total;
     return total >= 1 ? 0 : dw_fail(err, "'%s' counts no token", name);
 }

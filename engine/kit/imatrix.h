@@ -6,7 +6,8 @@
  *   GGUF  general.type "imatrix", imatrix.datasets, .chunk_count, .chunk_size; tensors NAME.in_sum2 (n, experts): sums,
  *         NAME.counts (1, experts): tokens
  * A matrix with experts is one entry of n = columns * experts, count that of all experts; an expert that saw no token
- * has means of 1.  Non-finite and negative values, names that occur twice, and sums without counts are refused. */
+ * has means of 1.  Non-finite and negative values, names that occur twice, sums without counts, and entries
+ * that count more than 2^53 tokens are refused. */
 #ifndef DW_IMATRIX_H
 #define DW_IMATRIX_H
 
@@ -17,7 +18,7 @@ typedef struct dw_imatrix_entry {
     char *name;       // "blk.0.ffn_down.weight"
     int n;            // columns
     float *mean;      // (n): mean square
-    uint64_t count;   // tokens behind it
+    uint64_t count;   // tokens that the means are of
 } dw_imatrix_entry;
 
 typedef struct dw_imatrix {
@@ -37,7 +38,7 @@ int dw_imatrix_put(dw_imatrix *im, const char *name, int n, const double *sum_sq
 const dw_imatrix_entry *dw_imatrix_find(const dw_imatrix *im, const char *name); // NULL: absent
 void dw_imatrix_release(dw_imatrix *im);
 
-/* The matrices of a model that read one of the four inputs (q, k, v alike; gate and up alike), and if asked for the output
+/* The matrices of a model that read one of the four inputs (q, k, v alike; gate and up alike), and on request the output
  * matrix, with the statistics' sums.  llama.cpp's quantizer would use an entry of the output matrix, but does not make one
  * by itself. */
 int dw_imatrix_from_stats(dw_imatrix *im, const dw_stats *s, const dw_gguf *g, bool with_output, dw_err *err);

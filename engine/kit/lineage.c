@@ -18,16 +18,9 @@ struct lineage {
     json_t *step, *inputs, *texts; // the new one; inputs and texts are borrowed from it
 };
 
-static const char *base_name(const char *path) {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--; // "mini/" keeps its name
-    while (n && path[n - 1] != '/') n--;
-    return path + n;
-}
-
 /* A string value of a path's base name, without a slash at its end. */
 static json_t *base_name_json(const char *path) {
-    const char *name = base_name(path);
+    const char *name = dw_base_name(path);
     const size_t n = strcspn(name, "/");
     return json_stringn(name, n ? n : strlen(name));
 }
@@ -47,12 +40,23 @@ static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
 
 static json_t *parse_step(const dw_kv *steps, size_t i, dw_err *err) {
     const dw_str s = steps->str[i];
-    json_t *step = dw_json_parse(s.ptr, s.len, key, err);
+    json_t *step = dw_json_parse(s.ptr, s.len, DW_JSON_TREE, key, err);
     if (step && json_is_string(json_object_get(step, "tool")) && json_is_array(json_object_get(step, "args")))
         return step;
     json_decref(step);
     dw_fail(err, "%s: step %zu is not an object with tool and args", key, i + 1);
     return NULL;
+}
+
+int lineage_check(const dw_gguf *g, dw_err *err) {
+    const dw_kv *steps;
+    const int found = find_steps(g, &steps, err);
+    for (size_t i = 0; found > 0 && i < steps->count; i++) {
+        json_t *step = parse_step(steps, i, err);
+        if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
+        json_decref(step);
+    }
+    return found < 0 ? -1 : 0;
 }
 
 static const char *text_of(const json_t *object, const char *name) {
@@ -178,16 +182,35 @@ int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], con
     return json_array_append_new(l->texts, text) ? fail_memory(err) : 0;
 }
 
-int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) {
-    for (size_t i = 0; i < n; i++)
-        if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
+typedef struct text_view {
+    const char *name, *sha256, *blocks;
+    uint64_t n_tokens;
+} text_view;
+
+static text_view view_stats(const void *texts, size_t i) {
+    const dw_stats_text *t = (const dw_stats_text *)texts + i;
+    return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
+}
+
+static text_view view_plan(const void *texts, size_t i) {
+    const dw_plan_text *t = (const dw_plan_text *)texts + i;
+    return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
+}
+
+static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i), const void *texts, size_t n, dw_err *err) {
+    for (size_t i = 0; i < n; i++) {
+        const text_view t = view(texts, i);
+        if (lineage_text_blocks(l, t.name, t.sha256, t.blocks, t.n_tokens, err)) return -1;
+    }
     return 0;
 }
 
+int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) {
+    return add_texts(l, view_stats, text, n, err);
+}
+
 int lineage_plan_texts(lineage *l, const dw_plan_text *text, size_t n, dw_err *err) {
-    for (size_t i = 0; i < n; i++)
-        if (lineage_text_blocks(l, text[i].name, text[i].sha256, text[i].blocks, text[i].n_tokens, err)) return -1;
-    return 0;
+    return add_texts(l, view_plan, text, n, err);
 }
 
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
@@ -239,23 +262,80 @@ char *lineage_arguments(const opt_program *program, dw_err *err) {
     return line;
 }
 
+/* The tools that write models.  Commands of others are not proposed, because what they load or write is their options'. */
+static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train"};
+
+/* Options by which these tools write or copy further files, and those of other tools that do so or load code.  No stamp
+ * holds them (OPT_NO_BYTE), so a file that does is forged. */
+static const char *const not_proposed[] = {"out",   "hf",   "checkpoint", "report", "export-imatrix",
+                                           "store", "plot", "stock",      "fetch",  "program"};
+
+static bool is_one_of(const char *word, size_t n_word, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strlen(list[i]) == n_word && !memcmp(list[i], word, n_word)) return true;
+    return false;
+}
+#define IS_ONE_OF(word, n_word, list) is_one_of(word, n_word, list, sizeof(list) / sizeof *(list))
+
+/* Why a step is not proposed as a command that writes `output`, or NULL. */
+static const char *why_not(const json_t *step, const char *output) {
+    if (strchr("./", *dw_base_name(output))) return "the file that it writes is hidden or has no name";
+    const json_t *args = json_object_get(step, "args"), *arg;
+    const char *tool_word = text_of(step, "tool");
+    if (!IS_ONE_OF(tool_word, strlen(tool_word), makers)) return "it names no tool that writes models";
+    size_t i;
+    json_array_foreach((json_t *)(uintptr_t)args, i, arg) {
+        const char *word = json_string_value(arg);
+        if (!word) return "an argument is no text";
+        if (word[0] != '-') continue;
+        const size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
+        if (!n) return "an argument is not written as deadwood writes it";
+        if (IS_ONE_OF(word + 2, n, not_proposed)) return "an option names another file to write, or code";
+    }
+    return NULL;
+}
+
+/* The base name, without a slash at its end, of what may be a path. */
+static void add_base_name(char **line, const char *option, const char *path) {
+    const char *name = dw_base_name(path);
+    char *word = tool_need(dw_format(NULL, "%s%.*s", option, (int)strcspn(name, "/"), name), "a command");
+    add_word(line, word);
+    free(word);
+}
+
+/* "--option", "--option=value" or a value. */
+static void add_argument(char **line, const char *arg) {
+    const size_t n = strncmp(arg, "--", 2) ? 0 : strcspn(arg, "=") + (strchr(arg, '=') != NULL);
+    char *option = tool_need(dw_format(NULL, "%.*s", (int)n, arg), "a command");
+    add_base_name(line, option, arg + n);
+    free(option);
+}
+
+static void add_line(char **lines, const char *text) {
+    if (dw_append(lines, NULL, "%s\n", text)) tool_need(NULL, "a command");
+}
+
 /* "deadwood TOOL positional.. -o OUTPUT --options.." */
-static void add_command(char **line, const json_t *step, const char *output) {
+static void add_command(char **lines, const json_t *step, const char *output) {
     const json_t *args = json_object_get(step, "args");
     const size_t n = json_array_size(args);
+    char *line = NULL;
     size_t i = 0;
     const char *arg;
-    add_word(line, "deadwood");
-    add_word(line, text_of(step, "tool"));
-    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && strncmp(arg, "--", 2); i++)
-        add_word(line, arg);
-    add_word(line, "-o");
-    add_word(line, output);
-    for (; i < n; i++)
-        if ((arg = json_string_value(json_array_get(args, i)))) add_word(line, arg);
-    const size_t used = strlen(*line);
-    *line = tool_need(realloc(*line, used + 2), "a command");
-    strcpy(*line + used, "\n");
+    add_word(&line, "deadwood");
+    add_word(&line, text_of(step, "tool"));
+    for (; i < n && (arg = json_string_value(json_array_get(args, i))) && arg[0] != '-'; i++) add_argument(&line, arg);
+    add_word(&line, "-o");
+    add_base_name(&line, "", output);
+    for (; i < n; i++) add_argument(&line, json_string_value(json_array_get(args, i)));
+    add_line(lines, line);
+    free(line);
+}
+
+static void add_refusal(char **lines, size_t i, const char *why) {
+    char *line = tool_need(dw_format(NULL, "# step %zu is left out: %s", i + 1, why), "a command");
+    add_line(lines, line);
+    free(line);
 }
 
 char *lineage_commands(const dw_gguf *g, dw_err *err) {
@@ -266,7 +346,9 @@ char *lineage_commands(const dw_gguf *g, dw_err *err) {
         json_t *step = parse_step(steps, i, err);
         json_t *next = step && i + 1 < steps->count ? parse_step(steps, i + 1, err) : NULL;
         if (step && (next || i + 1 == steps->count)) {
-            add_command(&lines, step, next ? text_of(next, "parent") : base_name(dw_gguf_path(g)));
+            const char *output = next ? text_of(next, "parent") : dw_gguf_path(g), *why = why_not(step, output);
+            if (why) add_refusal(&lines, i, why);
+            else add_command(&lines, step, output);
         } else {
             free(lines);
             lines = NULL;

@@ -15,6 +15,10 @@
  * blocks is reported as a leak (so runs of 48 to 63 may be reported too, longer ones always are). */
 typedef struct lineage lineage;
 
+/* Whether a file's lineage, if it has one, can be read and continued.  To be called when the file is opened, so that a
+ * program does not fail after its work. */
+int lineage_check(const dw_gguf *g, dw_err *err);
+
 /* A new step behind the parent's (NULL: a first step), with the arguments that opt_parse has read. */
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err);
 int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
@@ -33,7 +37,9 @@ void lineage_free(lineage *l);
 /* The effective arguments of this run as `args` has them, quoted for a shell; free(). */
 char *lineage_arguments(const opt_program *program, dw_err *err);
 /* The chain as commands that can be run again, one a line; free().  Each writes the file that the next one reads.
- * NULL, with err empty, when the file has none. */
+ * NULL, with err empty, when the file has none.  The file is not trusted: only tools that write models are named, paths by
+ * their base names, words are quoted so that no byte acts in a terminal or shell, and a step with an option that loads
+ * code or writes another file becomes a comment. */
 char *lineage_commands(const dw_gguf *g, dw_err *err);
 /* Why this text is a leak for this model ("calibration text 'x' of step collect has the same hash", "... shares 112
  * tokens"), or NULL, with err empty, when it is none.  free(). */

@@ -442,13 +442,32 @@ char **opt_values(const opt_row *row, size_t *n) {
     return NULL;
 }
 
+/* $'..' with every byte that is not printable ASCII, and the quote, as an escape. */
+static char *quote_bytes(const char *text, char *to) {
+    to = stpcpy(to, "$'");
+    for (; *text; text++) {
+        const bool is_plain = *text >= ' ' && *text < 0x7f && *text != '\'';
+        if (*text == '\\') to = stpcpy(to, "\\\\");
+        else if (is_plain) *to++ = *text;
+        else to += sprintf(to, "\\x%02x", (uint8_t)*text);
+    }
+    return stpcpy(to, "'");
+}
+
+static char *quote_text(const char *text, char *to) {
+    *to++ = '\'';
+    for (; *text; text++) to = *text == '\'' ? stpcpy(to, "'\\''") : (*to = *text, to + 1);
+    return stpcpy(to, "'");
+}
+
 char *opt_quoted(const char *text) {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,/:@%^";
     if (*text && !text[strspn(text, plain)]) return tool_need(strdup(text), "a quoted word");
-    char *quoted = tool_need(malloc(4 * strlen(text) + 3), "a quoted word"), *to = quoted;
-    *to++ = '\'';
-    for (; *text; text++) to = *text == '\'' ? stpcpy(to, "'\\''") : (*to = *text, to + 1);
-    strcpy(to, "'");
+    const size_t n = strlen(text);
+    char *shown = tool_need(malloc(4 * n + 1), "a quoted word"), *quoted = tool_need(malloc(4 * n + 4), "a quoted word");
+    dw_show(shown, 4 * n + 1, text, n);
+    strcmp(shown, text) ? quote_bytes(text, quoted) : quote_text(text, quoted);
+    free(shown);
     return quoted;
 }
 

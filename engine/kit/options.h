@@ -120,7 +120,9 @@ void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the n
  * Also installs the signal handlers that remove unfinished output files. */
 void opt_parse(const opt_program *program, int argc, char **argv);
 
-char *opt_quoted(const char *text); // as a shell would read it back; free()
+/* As a shell reads it back, in one line; what a terminal may not show (dw_show) as $'..', which bash, zsh and POSIX 2024 know.
+ * free() */
+char *opt_quoted(const char *text);
 
 /* The name of a table (rows as in OPT_CHOICES) that is nearest to a mistyped word, or NULL when none is near. */
 const char *opt_nearest(const char *word, const void *table, size_t row_size);

@@ -181,7 +181,7 @@ static int read_shard(shard *s, const char *path, dw_err *err) {
                        MAX_HEADER);
     const uint8_t *text = dw_cursor_take(&c, n);
     if (!text) return dw_fail(err, "'%s': the file ends inside its header; it may be truncated", path);
-    json_t *header = dw_json_parse((const char *)text, n, path, err);
+    json_t *header = dw_json_parse((const char *)text, n, DW_JSON_TREE, path, err);
     if (!header) return -1;
     dw_err why = {0};
     if (!json_is_object(header))
@@ -286,7 +286,7 @@ static int add_listed_shards(dw_safetensors *st, const char *folder, json_t *wei
 }
 
 static int open_index(dw_safetensors *st, const char *folder, const char *index, dw_err *err) {
-    json_t *root = dw_json_load(index, MAX_INDEX, err);
+    json_t *root = dw_json_load(index, MAX_INDEX, 2 * DW_JSON_TREE, err);
     if (!root) return -1;
     json_t *weight_map = json_object_get(root, "weight_map");
     dw_err why = {0};

@@ -40,6 +40,7 @@ typedef struct item {
     size_t rows, cols;
     void *array_pointer; // address of the pointer in the dw_stats
     bool by_text, packed;
+    size_t per_token;    // of a histogram: what a token may add to a bin
 } item;
 
 enum { MAX_ITEMS = 24 };
@@ -49,6 +50,13 @@ static item *add_item(item *list, size_t *n, int l, const char *name, kind k, si
     *it = (item){.kind = k, .rows = rows, .cols = cols, .array_pointer = array_pointer, .by_text = by_text};
     snprintf(it->path, sizeof it->path, "layer/%02d/%s", l, name);
     return it;
+}
+
+/* A histogram for each of some neurons or groups. */
+static void add_hist(item *list, size_t *n, int l, const char *name, size_t rows, void *array_pointer) {
+    item *it = add_item(list, n, l, name, U32, rows, DW_STATS_BINS, array_pointer, false);
+    it->packed = true;
+    it->per_token = 1;
 }
 
 /* All datasets of layer l, by the widths that it has: the reader, the writer and the memory follow this list. */
@@ -63,13 +71,13 @@ static size_t layer_items(const dw_stats *s, int l, item *list) {
         add_item(list, &n, l, "ffn/sum_abs", F64_SQUARE, n_text, n_ff, &w->sum_abs, true);
         add_item(list, &n, l, "ffn/sum_square", F64_SQUARE, n_text, n_ff, &w->sum_square, true);
         add_item(list, &n, l, "ffn/max_abs", F32_MAGNITUDE, n_text, n_ff, &w->max_abs, true);
-        add_item(list, &n, l, "ffn/hist_a", U32, n_ff, DW_STATS_BINS, &w->hist_a, false)->packed = true;
-        add_item(list, &n, l, "ffn/hist_gate", U32, n_ff, DW_STATS_BINS, &w->hist_gate, false)->packed = true;
+        add_hist(list, &n, l, "ffn/hist_a", n_ff, &w->hist_a);
+        add_hist(list, &n, l, "ffn/hist_gate", n_ff, &w->hist_gate);
     }
     for (int g = 0; g < DW_STATS_N_GROUPS && n_ff; g++) {
         const size_t size = (size_t)dw_stats_group_sizes[g];
         snprintf(name, sizeof name, "ffn/hist_group_%zu", size);
-        add_item(list, &n, l, name, U32, (n_ff + size - 1) / size, DW_STATS_BINS, &w->hist_group[g], false)->packed = true;
+        add_hist(list, &n, l, name, (n_ff + size - 1) / size, &w->hist_group[g]);
     }
     for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
         if (!w->n_input[k]) continue;
@@ -78,7 +86,7 @@ static size_t layer_items(const dw_stats *s, int l, item *list) {
             add_item(list, &n, l, name, F64_SQUARE, n_text, (size_t)w->n_input[k], &w->text_square[k], true);
         }
         snprintf(name, sizeof name, "input/%s/hist", dw_stats_input_names[k]);
-        add_item(list, &n, l, name, U64, DW_STATS_BINS, 0, &w->input_hist[k], false);
+        add_item(list, &n, l, name, U64, DW_STATS_BINS, 0, &w->input_hist[k], false)->per_token = (size_t)w->n_input[k];
     }
     add_item(list, &n, l, "influence/sum_cosine", F64, n_text, 0, &w->text_cosine, true);
     add_item(list, &n, l, "influence/count", U64, n_text, 0, &w->text_n_cosine, true);
@@ -144,10 +152,11 @@ static int make_totals(dw_stats *s, dw_err *err) {
     return 0;
 }
 
-int dw_stats_init(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err) {
+/* The widths, without any array. */
+static int set_shape(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, dw_err *err) {
     *s = (dw_stats){.n_embd = n_embd, .hist_every = 1};
-    if (n_layer < 1 || n_layer > DW_MAX_LAYERS || n_embd < 1 || n_embd > MAX_WIDTH || !n_text)
-        return dw_fail(err, "statistics of %d layers of width %d and %zu texts are out of range", n_layer, n_embd, n_text);
+    if (n_layer < 1 || n_layer > DW_MAX_LAYERS || n_embd < 1 || n_embd > MAX_WIDTH)
+        return dw_fail(err, "statistics of %d layers of width %d are out of range", n_layer, n_embd);
     for (int l = 0; l < n_layer; l++)
         if (n_ff[l] < 0 || n_ff[l] > MAX_WIDTH || n_attn_mix[l] < 0 || n_attn_mix[l] > MAX_WIDTH)
             return dw_fail(err, "layer %d: statistics of %d neurons and %d attention values are out of range", l, n_ff[l], n_attn_mix[l]);
@@ -156,6 +165,11 @@ int dw_stats_init(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const i
     s->n_layer = n_layer;
     for (int l = 0; l < n_layer; l++)
         s->layer[l] = (dw_stats_layer){.n_ff = n_ff[l], .n_input = {n_attn_mix[l] ? n_embd : 0, n_attn_mix[l], n_ff[l] ? n_embd : 0, n_ff[l]}};
+    return 0;
+}
+
+/* All arrays for n_text texts; on failure everything is released. */
+static int make_arrays(dw_stats *s, size_t n_text, dw_err *err) {
     s->arguments = dw_strdup("", err);
     if (s->arguments && !make_totals(s, err) && !dw_stats_reserve(s, n_text, err)) {
         s->n_text = n_text;
@@ -163,6 +177,12 @@ int dw_stats_init(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const i
     }
     dw_stats_release(s);
     return -1;
+}
+
+int dw_stats_init(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err) {
+    *s = (dw_stats){0};
+    if (!n_text) return dw_fail(err, "statistics of no text are out of range");
+    return set_shape(s, n_layer, n_embd, n_ff, n_attn_mix, err) || make_arrays(s, n_text, err) ? -1 : 0;
 }
 
 void dw_stats_release(dw_stats *s) {
@@ -277,7 +297,7 @@ int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err) {
     for (size_t t = 0; t < b->n_text; t++)
         for (size_t u = 0; u < a->n_text; u++)
             if (texts_overlap(&a->text[u], &b->text[t]))
-                return dw_fail(err, "windows of '%s' stand in both statistics: %d to %d and %d to %d", b->text[t].name, a->text[u].first_window,
+                return dw_fail(err, "windows of '%s' are in both statistics: %d to %d and %d to %d", b->text[t].name, a->text[u].first_window,
                                a->text[u].first_window + a->text[u].n_windows - 1, b->text[t].first_window,
                                b->text[t].first_window + b->text[t].n_windows - 1);
     return 0;
@@ -350,7 +370,7 @@ static int put_all(dw_h5_out *h, const dw_stats *s, dw_err *err) {
     return 0;
 }
 
-/* The file behind the user block, as the library holds it in memory: borrowed until the file is closed. */
+/* The file after the user block, as the library holds it in memory: borrowed until the file is closed. */
 static const uint8_t *image_of(dw_h5_out *h, hid_t access, size_t *size) {
     void *memory = NULL;
     hsize_t allocated = 0;
@@ -394,9 +414,19 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
 
 bool dw_stats_is(const char *path) { return dw_file_begins(path, magic, strlen(magic)); }
 
-static const char *value_fault(const item *it, size_t n) {
+/* Counts are bounded by what n_tokens tokens can add, so that sums of two files' counts do not wrap. */
+static const char *count_fault(const item *it, size_t n, uint64_t n_tokens) {
     const void *values = *(void **)it->array_pointer;
-    if (it->kind == U32 || it->kind == U64) return NULL;
+    size_t most;
+    if (!it->per_token || !dw_mul(n_tokens, it->per_token, &most)) return NULL;
+    for (size_t i = 0; i < n; i++)
+        if ((it->kind == U32 ? ((const uint32_t *)values)[i] : ((const uint64_t *)values)[i]) > most) return "counts of more tokens than its texts have";
+    return NULL;
+}
+
+static const char *value_fault(const item *it, size_t n, uint64_t n_tokens) {
+    const void *values = *(void **)it->array_pointer;
+    if (it->kind == U32 || it->kind == U64) return count_fault(it, n, n_tokens);
     for (size_t i = 0; i < n; i++) {
         const double v = it->kind == F32_MAGNITUDE ? (double)((const float *)values)[i] : ((const double *)values)[i];
         if (!isfinite(v)) return isnan(v) ? "NaN" : "infinity";
@@ -405,47 +435,51 @@ static const char *value_fault(const item *it, size_t n) {
     return NULL;
 }
 
-/* An item's values into its array, which has the room. */
-static int read_item(const dw_h5_in *r, const item *it) {
-    size_t dims[2];
-    const hid_t set = dw_h5_set(r, it->path, file_type(it->kind), kind_size(it->kind), dims);
-    if (set < 0) return -1;
-    const size_t n = n_values(it);
-    int rc = 0;
-    if (dims[0] != it->rows || dims[1] != it->cols)
-        rc = dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, dims[0], dims[1] ? dims[1] : 1, it->rows, it->cols ? it->cols : 1);
-    else if (H5Dread(set, memory_type(it->kind), H5S_ALL, H5S_ALL, H5P_DEFAULT, *(void **)it->array_pointer) < 0)
-        rc = dw_fail(r->err, "'%s' cannot be read", it->path);
-    H5Dclose(set);
-    const char *fault = rc ? NULL : value_fault(it, n);
-    return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : rc;
+static dw_h5_type type_of(kind k) {
+    return k == F64 || k == F64_SQUARE ? DW_H5_F64 : k == F32_MAGNITUDE ? DW_H5_F32 : k == U32 ? DW_H5_U32 : DW_H5_U64;
 }
 
-/* Columns of a dataset of n_text rows.  It must stand uncompressed in the file, so that memory follows the file's size. */
+/* An item's values into its array, which has the room. */
+static int read_item(dw_h5_in *r, const item *it, uint64_t n_tokens) {
+    dw_h5_set set;
+    if (dw_h5_find(r, it->path, type_of(it->kind), &set)) return -1;
+    if (set.dims[0] != it->rows || set.dims[1] != it->cols)
+        return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0], set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
+    if (set.is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", it->path);
+    if (dw_h5_whole(r, &set, *(void **)it->array_pointer)) return -1;
+    const char *fault = value_fault(it, n_values(it), n_tokens);
+    return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : 0;
+}
+
+/* Columns of a dataset of n_text rows; 0 when it is not there. */
 static int columns_of(const dw_h5_in *r, const char *path, size_t n_text, int *n) {
-    size_t dims[2];
-    const hid_t set = dw_h5_set(r, path, H5T_IEEE_F64LE, 8, dims);
-    if (set < 0) return -1;
-    const bool packed = H5Dget_storage_size(set) < dims[0] * dims[1] * 8;
-    H5Dclose(set);
-    *n = (int)dims[1];
-    if (packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", path);
-    if (dims[0] == n_text || !dims[1]) return 0;
-    return dw_fail(r->err, "'%s' has %zu rows, expected one for each of %zu texts", path, dims[0], n_text);
+    dw_h5_set set;
+    bool is_there;
+    *n = 0;
+    if (dw_h5_has(r, path, &is_there)) return -1;
+    if (!is_there) return 0;
+    if (dw_h5_find(r, path, DW_H5_F64, &set)) return -1;
+    *n = (int)set.dims[1];
+    if (set.is_packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", path);
+    if (set.dims[0] == n_text || !set.dims[1]) return 0;
+    return dw_fail(r->err, "'%s' has %zu rows, expected one for each of %zu texts", path, set.dims[0], n_text);
 }
 
 /* Widths of all layers: arrays of n_layer. */
 static int read_widths(const dw_h5_in *r, int n_layer, size_t n_text, int *n_ff, int *n_attn_mix) {
     char path[64];
+    bool has;
     for (int l = 0; l < n_layer; l++) {
         snprintf(path, sizeof path, "layer/%02d/ffn/count", l);
-        if (!dw_h5_has(r, path)) return dw_fail(r->err, "'%s' is missing", path);
+        if (dw_h5_has(r, path, &has)) return -1;
+        if (!has) return dw_fail(r->err, "'%s' is missing", path);
         snprintf(path, sizeof path, "layer/%02d/ffn/sum_square", l);
-        if (dw_h5_has(r, path) && columns_of(r, path, n_text, &n_ff[l])) return -1;
+        if (columns_of(r, path, n_text, &n_ff[l])) return -1;
         snprintf(path, sizeof path, "layer/%02d/ffn/hist_a", l);
-        if (!n_ff[l] && dw_h5_has(r, path)) return dw_fail(r->err, "'%s' stands there without sum_square", path);
+        if (dw_h5_has(r, path, &has)) return -1;
+        if (!n_ff[l] && has) return dw_fail(r->err, "'%s' has no sum_square beside it", path);
         snprintf(path, sizeof path, "layer/%02d/input/attn_mix/sum_square", l);
-        if (dw_h5_has(r, path) && columns_of(r, path, n_text, &n_attn_mix[l])) return -1;
+        if (columns_of(r, path, n_text, &n_attn_mix[l])) return -1;
     }
     return 0;
 }
@@ -458,19 +492,21 @@ static int read_counts_ok(const dw_h5_in *r, const dw_stats *s) {
     return 0;
 }
 
-static int read_values(const dw_h5_in *r, dw_stats *s) {
+static int read_values(dw_h5_in *r, dw_stats *s) {
     item list[MAX_ITEMS];
     const item output = output_item(s);
-    if (dw_h5_texts(r, s->text, s->n_text) || read_item(r, &output)) return -1;
+    if (dw_h5_texts(r, s->text, s->n_text)) return -1;
+    const uint64_t n_tokens = dw_stats_n_tokens(s);
+    if (read_item(r, &output, n_tokens)) return -1;
     for (int l = 0; l < s->n_layer; l++) {
         const size_t n = layer_items(s, l, list);
         for (size_t i = 0; i < n; i++)
-            if (read_item(r, &list[i])) return -1;
+            if (read_item(r, &list[i], n_tokens)) return -1;
     }
     return read_counts_ok(r, s);
 }
 
-static int read_header(const dw_h5_in *r, dw_stats *s) {
+static int read_header(dw_h5_in *r, dw_stats *s) {
     int version;
     if (dw_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
@@ -484,7 +520,21 @@ static int read_header(const dw_h5_in *r, dw_stats *s) {
                ? -1 : 0;
 }
 
-static int read_all(const dw_h5_in *r, dw_stats *s) {
+/* The file must hold all arrays but the packed histograms, value for value.  A neuron has at least 28 bytes of such arrays
+ * and 64 * 4 * (2 + 1/32 + 1/64 + 1/128) = 526 of histograms, so that memory is at most 20 times the file. */
+static int check_memory(dw_h5_in *r, const dw_stats *s, size_t n_text) {
+    item list[MAX_ITEMS], output = output_item(s);
+    size_t sum = n_text * output.cols * kind_size(output.kind); // below 2^20 * 2^24 * 2^3
+    for (int l = 0; l < s->n_layer; l++) {
+        const size_t n = layer_items(s, l, list);
+        for (size_t i = 0; i < n; i++) // 2^10 * 2^5 such terms
+            if (!list[i].packed) sum += (list[i].by_text ? n_text : list[i].rows) * (list[i].cols ? list[i].cols : 1) * kind_size(list[i].kind);
+    }
+    if (sum <= r->n_left) return 0;
+    return dw_fail(r->err, "its arrays would take %zu bytes, but it has only %zu: several names share their bytes", sum, r->n_bytes);
+}
+
+static int read_all(dw_h5_in *r, dw_stats *s) {
     int n_layer, n_embd;
     size_t n_text;
     if (dw_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &n_layer) || dw_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
@@ -494,10 +544,9 @@ static int read_all(const dw_h5_in *r, dw_stats *s) {
     if (output_columns != n_embd) return dw_fail(r->err, "'output/sum_square' has %d columns, expected n_embd, %d", output_columns, n_embd);
     int *widths = dw_alloc(2 * (size_t)n_layer, sizeof *widths, "widths", r->err);
     if (!widths) return -1;
-    int rc = read_widths(r, n_layer, n_text, widths, widths + n_layer) || dw_stats_init(s, n_layer, n_embd, widths, widths + n_layer, n_text, r->err);
+    const int rc = read_widths(r, n_layer, n_text, widths, widths + n_layer) || set_shape(s, n_layer, n_embd, widths, widths + n_layer, r->err);
     free(widths);
-    if (rc) return -1;
-    if (!read_header(r, s) && !read_values(r, s)) {
+    if (!rc && !check_memory(r, s, n_text) && !make_arrays(s, n_text, r->err) && !read_header(r, s) && !read_values(r, s)) {
         dw_stats_total(s);
         return 0;
     }

@@ -1,14 +1,14 @@
-/* stats.h - activation statistics (stats.h5): sums over calibration tokens, kept apart by text.
+/* stats.h - activation statistics (stats.h5): sums over calibration tokens, separately for every text.
  *
- * Sums, not means: two files of disjoint texts add up to the file of both (dw_stats_add), bit for bit, because each
- * text's sums are taken alone and in order.  HDF5, so that h5py opens it.  Layout (n_ff, n differ by layer):
+ * Sums, not means: two files of disjoint texts add up to the file of both (dw_stats_add), bit for bit, because the sums
+ * of a text are computed by themselves and in order.  The file is HDF5, so that h5py opens it.  Layout (n_ff and n differ
+ * by layer):
  *
  *   /  attributes  format_version 1, model_sha256, model_arch, n_layer, n_embd, n_ctx, skip (positions left out at the
  *                  front of every window), hist_every (positions 0, n, 2n.. of a window enter the histograms), backend
  *                  (who computed: name and level), arguments
  *   /texts         name (string), sha256 (string), first_window, n_windows i32, n_tokens u64 (counted ones), blocks
- *                  (string): one entry a text each; `blocks` as the lineage wants them (lineage.h), so that leaks can be
- *                  told later
+ *                  (string): one entry per text; `blocks` are the hashes of its parts (lineage.h), by which leaks are found
  *   /layer/NN/ffn  count (n_text) u64;  sum_a, sum_abs, sum_square (n_text, n_ff) f64;  max_abs (n_text, n_ff) f32
  *                  hist_a, hist_gate (n_ff, DW_STATS_BINS) u32: how often |a| and |act(gate)| fell into each bin
  *                  hist_group_32, _64, _128 (ceil(n_ff / size), DW_STATS_BINS) u32: of the largest |act(gate)| in
@@ -17,13 +17,13 @@
  *                  sum_square (n_text, n) f64: of each input column of q,k,v | attn_output | gate,up | down; that of
  *                  ffn_neuron is a second name of ffn/sum_square;  hist (DW_STATS_BINS) u64: of |x| over all columns
  *   /layer/NN/influence  sum_cosine (n_text) f64, count (n_text) u64: block influence = 1 - sum_cosine / count, of the
- *                  residual before and behind the layer (Men et al. 2024)
+ *                  residual before and after the layer (Men et al. 2024)
  *   /output        sum_square (n_text, n_embd) f64: input of the output matrix
  *
  * Bin b of a histogram holds values v with floor(2 log2 v) + 40 = b: half octaves from 2^-20 to 2^12; smaller ones (and
  * zero) are in bin 0, larger ones in the last.
  *
- * The HDF5 file stands behind a user block with the line "deadwood stats 1\n" and a checksum (h5.h).
+ * In front of the HDF5 file is a user block with the line "deadwood stats 1\n" and a checksum (h5.h).
  *
  * Statistics made of an imatrix (collect --import-imatrix) hold input sums only: one text, count 0 everywhere in ffn
  * and influence, sums of squares as if n_tokens tokens had been seen. */
@@ -81,13 +81,13 @@ typedef struct dw_stats {
 int dw_stats_init(dw_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err);
 /* Room for n_text texts in all arrays; n_text is unchanged, what is new is zero. */
 int dw_stats_reserve(dw_stats *s, size_t n_text, dw_err *err);
-/* Every dataset's shape and every number is checked: NaN, infinity, negative sums of squares are refused by name.  The
- * totals are there. */
+/* Every dataset's shape and every number is checked: NaN, infinity, negative sums of squares, and histograms that count
+ * more tokens than the texts have are refused by name.  Memory is at most 20 times the file.  Makes the totals. */
 int dw_stats_read(dw_stats *s, const char *path, dw_err *err);
 bool dw_stats_is(const char *path); // begins as such a file does
 int dw_stats_write(const dw_stats *s, const char *path, dw_err *err); // whole or not at all; same statistics, same bytes
 /* Appends b's texts to a and renews the totals.  Refused when the models, contexts, skips or histograms differ, or
- * windows of a text stand in both. */
+ * windows of a text are in both. */
 int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err);
 int dw_stats_can_add(const dw_stats *a, const dw_stats *b, dw_err *err); // whether it would be refused
 void dw_stats_total(dw_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 tool_common tool = {.backend = "cpu", .kv = "f16", .select = "auto"};
@@ -16,19 +17,13 @@ const char *tool_name(void) {
     return name;
 }
 
-/* Bytes that a terminal would obey become '?'. */
-static void clean(char *text) {
-    for (; *text; text++)
-        if ((unsigned char)*text < 32 || *text == 127) *text = '?';
-}
-
 /* "deadwood-cut: " kind sentence end, as one line without control bytes and without taking memory. */
 static void line(const char *kind, const char *end, const char *format, va_list args) {
-    char text[1024];
+    char text[1024], shown[2 * sizeof text];
     vsnprintf(text, sizeof text, format, args);
-    clean(text);
+    dw_show(shown, sizeof shown, text, strlen(text));
     progress_hide();
-    fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, text, end);
+    fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, shown, end);
 }
 
 void die_err(const dw_err *err) { die("%s", err->text[0] ? err->text : "failed without a reason"); }
@@ -77,8 +72,7 @@ void say_if_interrupted(const char *kept) {
         dw_out_on_interrupt(nothing);
         return;
     }
-    snprintf(name, sizeof name, "%s", kept);
-    clean(name);
+    dw_show(name, sizeof name, kept, strlen(kept));
     snprintf(something, sizeof something, "%s%s: interrupted; '%s' keeps what is finished, the same command goes on from there\n", begin, tool_name(), name);
     dw_out_on_interrupt(something);
 }
@@ -93,6 +87,27 @@ shown_bytes show_bytes(double n) {
     shown_bytes shown;
     snprintf(shown.text, sizeof shown.text, units[i].format, n / units[i].bytes);
     return shown;
+}
+
+void show_text(FILE *to, const char *text, size_t n) {
+    enum { PIECE = 1000 };
+    char shown[4 * PIECE + 1];
+    while (n) {
+        size_t piece = n < PIECE ? n : PIECE; // ends before a character, unless these are no characters
+        while (piece < n && piece > PIECE - 4 && (text[piece] & 0xc0) == 0x80) piece--;
+        fwrite(shown, 1, dw_show(shown, sizeof shown, text, piece), to);
+        text += piece;
+        n -= piece;
+    }
+}
+
+void show_lines(FILE *to, const char *text) {
+    while (*text) {
+        const size_t n = strcspn(text, "\n\t");
+        show_text(to, text, n);
+        text += n;
+        if (*text) putc(*text++, to);
+    }
 }
 
 void *tool_need(void *p, const char *what) {

@@ -6,6 +6,8 @@
 
 #include "base/base.h"
 
+#include <stdio.h>
+
 void die_err(const dw_err *err) __attribute__((noreturn));                           // "deadwood-cut: sentence", exit 1
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));   // the same
 void die_usage(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)); // exit 2, points to --help
@@ -15,6 +17,10 @@ void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));       
 /* SIGINT ends a run with one line on stderr, unless quiet: that nothing unfinished is left, or, from here on, that the file
  * `kept` holds what is finished and the same command goes on from there. */
 void say_if_interrupted(const char *kept);
+
+/* What comes from files is printed by these two (messages do it themselves): a name cannot steer the terminal (dw_show). */
+void show_text(FILE *to, const char *text, size_t n); // in one line
+void show_lines(FILE *to, const char *text);          // line ends and tabs stay
 
 /* A number of bytes for people, in decimal units: show_bytes(n).text is "512 B", "24.7 MB", "4.293 GB". */
 typedef struct shown_bytes {

@@ -1,4 +1,4 @@
-/* traces.c - traces.h5 read by rows and written from front to end (layout in traces.h). */
+/* traces.c - traces.h5 read by rows and written from begin to end (layout in traces.h). */
 #include "kit/traces.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ void traces_release(traces *t) {
     free(t->text);
     free(t->layer);
     free(t->arguments);
-    *t = (traces){.in = {.file = -1, .text = -1}};
+    *t = (traces){0};
 }
 
 static void path_of(char path[PATH_BYTES], int layer, traces_part part) { snprintf(path, PATH_BYTES, "layer/%02d/%s", layer, part_names[part]); }
@@ -201,20 +201,19 @@ int traces_write(const traces *t, const char *path, traces_rows *rows, void *ctx
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-/* Whether the part stands in the file; its columns. */
+static dw_h5_type number_of(traces_part part) { return part == TRACES_OPEN ? DW_H5_U8 : DW_H5_F16; }
+
+/* Whether the part is in the file; its columns. */
 static int look_at(traces *t, int layer, traces_part part, bool *is_there, size_t *cols) {
     char path[PATH_BYTES];
-    size_t dims[2];
+    dw_h5_set set;
     path_of(path, layer, part);
-    *is_there = dw_h5_has(&t->in, path);
+    if (dw_h5_has(&t->in, path, is_there)) return -1;
     if (!*is_there) return 0;
-    const hid_t type = type_of(part), set = dw_h5_set(&t->in, path, type, value_size(part), dims);
-    H5Tclose(type);
-    if (set < 0) return -1;
-    H5Dclose(set);
-    *cols = dims[1];
-    if (dims[0] == t->n_tokens && dims[1]) return 0;
-    return dw_fail(t->in.err, "'%s' has %zu x %zu values, expected %zu rows", path, dims[0], dims[1], t->n_tokens);
+    if (dw_h5_find(&t->in, path, number_of(part), &set)) return -1;
+    *cols = set.dims[1];
+    if (set.dims[0] == t->n_tokens && set.dims[1]) return 0;
+    return dw_fail(t->in.err, "'%s' has %zu x %zu values, expected %zu rows", path, set.dims[0], set.dims[1], t->n_tokens);
 }
 
 static int look_at_layer(traces *t, int l) {
@@ -255,7 +254,7 @@ static int read_texts(traces *t) {
 }
 
 static int read_header(traces *t) {
-    const dw_h5_in *r = &t->in;
+    dw_h5_in *r = &t->in;
     int version, n_tokens;
     if (dw_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
@@ -285,7 +284,7 @@ static const char *fault_of(const traces *t, int layer, traces_part part, size_t
     unsigned bad = 0;
     if (part == TRACES_OPEN) {
         for (size_t i = 1; i <= n && n_last; i++) bad |= rows[i * row_bytes - 1] >> n_last;
-        return bad ? "bits behind the last group" : NULL;
+        return bad ? "bits after the last group" : NULL;
     }
     for (size_t i = 0; i < n * row_bytes; i += 2) {
         const unsigned v = dw_le16(rows + i);
@@ -296,16 +295,13 @@ static const char *fault_of(const traces *t, int layer, traces_part part, size_t
 
 int traces_read(const traces *t, int layer, traces_part part, size_t first, size_t n, void *rows, dw_err *err) {
     char path[PATH_BYTES];
-    size_t dims[2];
+    dw_err own = {0};
     dw_h5_in r = t->in;
-    const size_t row_bytes = traces_row_bytes(t, layer, part);
-    r.err = err;
+    const dw_h5_set set = {path, number_of(part), {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}, 0, false};
     path_of(path, layer, part);
+    r.err = &own;
     if (!n) return 0;
-    const hid_t type = type_of(part), set = dw_h5_set(&r, path, type, value_size(part), dims);
-    const bool ok = set >= 0 && move_rows(set, type, first, n, row_bytes / value_size(part), rows, NULL);
-    if (set >= 0) H5Dclose(set);
-    H5Tclose(type);
-    const char *fault = ok ? fault_of(t, layer, part, n, rows) : "rows that cannot be read";
+    if (dw_h5_rows(&r, &set, first, n, rows)) return dw_fail(err, "%s", own.text);
+    const char *fault = fault_of(t, layer, part, n, rows);
     return fault ? dw_fail(err, "'%s' holds %s", path, fault) : 0;
 }

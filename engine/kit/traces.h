@@ -9,12 +9,12 @@
  *   /  attributes  format_version 1, model_sha256 (of the gated file), model_arch, n_layer, n_embd, n_ctx, skip (positions
  *                  left out at the front of every window), group (neurons of a group), n_tokens (rows of every dataset),
  *                  backend, arguments
- *   /texts         as in stats.h: name, sha256, first_window, n_windows, n_tokens, blocks; rows stand text by text, n_tokens
+ *   /texts         as in stats.h: name, sha256, first_window, n_windows, n_tokens, blocks; rows follow text by text, n_tokens
  *                  of each, in order of positions
- *   /layer/NN/input (n_tokens, n_embd) f16: norm(x), input of gate and up; of gated layers and of those in front of one
+ *   /layer/NN/input (n_tokens, n_embd) f16: norm(x), input of gate and up; of gated layers and of those before one
  *   of gated layers that are not marked dense, n_groups = ceil(n_ff / group):
  *   /layer/NN/open  (n_tokens, ceil(n_groups / 8)) u8: bit g % 8 of byte g / 8: the largest |act(gate)| of group g reaches
- *                   the threshold; bits behind the last group are 0
+ *                   the threshold; bits after the last group are 0
  *   /layer/NN/share (n_tokens, n_groups) f16: the group's share of sum_j ||v_j||^2 a_j^2 (v_j: column j of down); the mass
  *                   that a selection captures is the sum over its groups
  *
@@ -62,7 +62,7 @@ void traces_release(traces *t); // of a file that was open, or of a header that 
 /* Hands over rows first .. first + n - 1 of a dataset. */
 typedef int traces_rows(void *ctx, int layer, traces_part part, size_t first, size_t n, uint8_t *rows, dw_err *err);
 
-/* Writes the file whole or not at all; the disk space is reserved first.  A dataset is written from front to end. */
+/* Writes the file whole or not at all; the disk space is reserved first.  A dataset is written from begin to end. */
 int traces_write(const traces *t, const char *path, traces_rows *rows, void *ctx, dw_err *err);
 
 #endif

@@ -9,7 +9,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { MAX_TABLE_BYTES = 1 << 30 };
+/* Columns are found by comparing names one after the other, here and by those who read tables. */
+enum { MAX_TABLE_BYTES = 1 << 30, MAX_COLUMNS = 4096 };
 
 static size_t count_cells(const char *line) {
     size_t n = 1;
@@ -56,6 +57,7 @@ static int parse(tsv_table *t, char *text, dw_err *err) {
         }
         const size_t n = count_cells(line);
         if (!t->n_columns) {
+            if (n > MAX_COLUMNS) return dw_fail(err, "line %zu has %zu columns; at most %d are read", n_line, n, MAX_COLUMNS);
             t->column = dw_alloc(n, sizeof *t->column, "the columns", err);
             if (!t->column) return -1;
             t->n_columns = n;

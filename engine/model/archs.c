@@ -21,11 +21,12 @@ enum {
 };
 
 const dw_arch dw_archs[] = {
-    {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"}, DW_SILU, UNTIED | BIASES | ROPE_FREQS, .carrier = "deci"},
-    {"qwen2",   {"Qwen2ForCausalLM"},                       DW_SILU, UNTIED | BIASES | NEOX | QKV_BIAS, .carrier = "deci"},
-    {"qwen3",   {"Qwen3ForCausalLM"},                       DW_SILU, UNTIED | BIASES | NEOX | QK_NORM, .carrier = "openelm"},
-    {"deci",    {0},                                        DW_SILU, UNTIED | BIASES | ROPE_FREQS | BY_LAYER | NO_ATTENTION},
-    {"openelm", {0},                                        DW_SILU, NEOX | FUSED_QKV | QK_NORM | BY_LAYER},
+    /* name     classes in transformers                     carrier    act      has */
+    {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"}, "deci",    DW_SILU, UNTIED | BIASES | ROPE_FREQS},
+    {"qwen2",   {"Qwen2ForCausalLM"},                       "deci",    DW_SILU, UNTIED | BIASES | NEOX | QKV_BIAS},
+    {"qwen3",   {"Qwen3ForCausalLM"},                       "openelm", DW_SILU, UNTIED | BIASES | NEOX | QK_NORM},
+    {"deci",    {0}, NULL, DW_SILU, UNTIED | BIASES | ROPE_FREQS | BY_LAYER | NO_ATTENTION},
+    {"openelm", {0}, NULL, DW_SILU, NEOX | FUSED_QKV | QK_NORM | BY_LAYER},
     {0}};
 
 enum { MAX_DIM = 1 << 24, MAX_CTX = INT32_MAX }; // 2^24: far beyond any model, and products of two fit a size_t
@@ -54,7 +55,7 @@ const dw_tensor_row dw_net_rows[] = {
     {"token_embd",  "model.embed_tokens", "vd", NET(token_embd)},
     {"output_norm", "model.norm",         "d",  NET(output_norm)},
     {"output",      "lm_head",            "vd", NET(output), .of = UNTIED, .optional = true,
-                                                .bias = 'v', .bias_at = offsetof(dw_net, output_bias), .no_hf_bias = true},
+                     .bias = 'v', .bias_at = offsetof(dw_net, output_bias), .no_hf_bias = true},
     {"rope_freqs",  NULL,                 "p",  .of = ROPE_FREQS, .optional = true},
     {0}};
 
@@ -125,7 +126,8 @@ dw_arch_list dw_arch_names(bool hf_classes) {
     }
     size_t used = 0;
     for (int i = 0; i < n && used < sizeof list.text; i++)
-        used += (size_t)snprintf(list.text + used, sizeof list.text - used, "%s%s", !i ? "" : i < n - 1 ? ", " : " and ", name[i]);
+        used += (size_t)snprintf(list.text + used, sizeof list.text - used, "%s%s", !i ? "" : i < n - 1 ? ", " : " and ",
+                                 name[i]);
     return list;
 }
 
@@ -138,10 +140,11 @@ int dw_check_heads(const dw_arch *a, int l, int n_head, int n_head_kv, int head_
     if (n_head == 0 || n_head_kv == 0 || n_head % n_head_kv)
         return dw_fail(err, "layer %d: %d attention heads do not divide into %d KV heads", l, n_head, n_head_kv);
     if (head_dim < 2 || head_dim > DW_MAX_HEAD_DIM || head_dim % 2) // rope turns pairs
-        return dw_fail(err, "attention heads have %d values, expected an even number from 2 to %d", head_dim, DW_MAX_HEAD_DIM);
+        return dw_fail(err, "attention heads have %d values, expected an even number from 2 to %d", head_dim,
+                       DW_MAX_HEAD_DIM);
     if ((size_t)n_head * (size_t)head_dim > MAX_DIM)
-        return dw_fail(err, "layer %d: %d attention heads of %d values are too many; at most %d values are supported", l, n_head,
-                       head_dim, MAX_DIM);
+        return dw_fail(err, "layer %d: %d attention heads of %d values are too many; at most %d values are supported", l,
+                       n_head, head_dim, MAX_DIM);
     return 0;
 }
 
@@ -154,14 +157,16 @@ bool dw_key_allows(const dw_key_row *k, double value) {
 
 dw_key_range dw_key_bounds(const dw_key_row *k) {
     dw_key_range range;
-    snprintf(range.text, sizeof range.text, k->is_real ? "above %.9g, up to %.9g" : "%.10g to %.10g", k->least, k->most);
+    const char *form = k->is_real ? "above %.9g, up to %.9g" : "%.10g to %.10g";
+    snprintf(range.text, sizeof range.text, form, k->least, k->most);
     return range;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------------ */
 
 size_t dw_dimension(char letter, const dw_sizes *s) {
-    const size_t head_dim = (size_t)s->head_dim, n_q = (size_t)s->n_head * head_dim, n_kv = (size_t)s->n_head_kv * head_dim;
+    const size_t head_dim = (size_t)s->head_dim;
+    const size_t n_q = (size_t)s->n_head * head_dim, n_kv = (size_t)s->n_head_kv * head_dim;
     switch (letter) {
     case 'd': return (size_t)s->n_embd;
     case 'v': return (size_t)s->n_vocab;

@@ -19,9 +19,9 @@
 
 /* All architectures are one pre-norm transformer with a gated FFN.  These bits say what is added to it. */
 typedef enum dw_arch_has {
-    DW_ARCH_ROPE_NEOX = 1,       // rope turns pairs (i, i + D/2), as in transformers; else (2i, 2i + 1), with q and k permuted
+    DW_ARCH_ROPE_NEOX = 1,       // rope turns pairs (i, i + D/2) as in transformers; else (2i, 2i + 1), q and k permuted
     DW_ARCH_FUSED_QKV = 2,       // q, k and v are always one matrix, attn_qkv
-    DW_ARCH_QKV_BIAS = 4,        // q, k and v have biases (they are read wherever a file has them; synth makes them here)
+    DW_ARCH_QKV_BIAS = 4,        // q, k and v have biases (synth makes them; they are read wherever a file has them)
     DW_ARCH_QK_NORM = 8,         // an RMS norm of each head of q and k, before rope
     DW_ARCH_ROPE_FREQS = 16,     // may have rope_freqs: factors on the frequencies of rope (Llama 3)
     DW_ARCH_UNTIED = 32,         // may have an output matrix of its own
@@ -34,9 +34,9 @@ typedef enum dw_arch_has {
 typedef struct dw_arch {
     const char *name;         // general.architecture
     const char *hf_class[3];  // architectures[0] of config.json; none: transformers has no such class
+    const char *carrier;      // the architecture that stores it where widths differ by layer; NULL: none
     dw_act act;               // of the FFN's gate
     unsigned has;             // bits of dw_arch_has
-    const char *carrier;      // the architecture that stores it where widths differ by layer; NULL: none
 } dw_arch;
 
 extern const dw_arch dw_archs[];                       // ends with name NULL
@@ -67,7 +67,7 @@ extern const dw_key_row dw_keys[DW_N_KEYS];
 
 /* Whether a value, as F32 for a real one, is finite and within its row's bounds. */
 bool dw_key_allows(const dw_key_row *k, double value);
-/* "from 1 to 512" or "above 0, up to 1", for messages. */
+/* "1 to 512" or "above 0, up to 1", for messages. */
 typedef struct dw_key_range { char text[64]; } dw_key_range;
 dw_key_range dw_key_bounds(const dw_key_row *k);
 
@@ -100,8 +100,8 @@ typedef struct dw_tensor_row {
 } dw_tensor_row;
 
 /* Tables of rows end with gguf NULL. */
-extern const dw_tensor_row dw_net_rows[];                                       // of the whole model
-extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[];                  // of a layer; with n_head 0 only the latter
+extern const dw_tensor_row dw_net_rows[];                                        // of the whole model
+extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[];                   // of a layer; n_head 0: the latter only
 extern const dw_tensor_row dw_cold_rows[], dw_gated_rows[], dw_predictor_rows[]; // of a layer, in deadwood's own files
 
 size_t dw_dimension(char letter, const dw_sizes *s);
@@ -114,8 +114,8 @@ dw_tensor_name dw_name_hf(const dw_tensor_row *r, int layer, bool bias);
 /* The row of dw_net_rows, dw_attention_rows or dw_ffn_rows with this name in GGUF; NULL: none. */
 const dw_tensor_row *dw_tensor_row_find(const char *name, int *layer, bool *bias);
 
-/* The index in a checkpoint of row r of a head-wise permuted q or k, with heads of D rows: 2i is i, 2i + 1 is i + D/2.
- * dw_permuted_row is its inverse: the index in GGUF of row r of the checkpoint. */
+/* The index in a checkpoint of row r of a head-wise permuted q or k, with heads of D rows: 2i is i, 2i + 1 is i +
+ * D/2. dw_permuted_row is its inverse: the index in GGUF of row r of the checkpoint. */
 static inline size_t dw_unpermuted_row(size_t r, size_t D) {
     const size_t i = r % D;
     return r - i + i / 2 + i % 2 * (D / 2);

@@ -55,7 +55,7 @@ static int get_positive(const keys *k, const char *name, float *value, bool may_
     return 0;
 }
 
-/* An integer for each layer; returns the largest, or -1.  Where the key is absent and optional, values keep their content. */
+/* An integer for each layer.  Returns the largest, or -1.  An optional key that is absent leaves the values alone. */
 static int get_per_layer(const dw_model *m, const keys *k, dw_key which, int *values) {
     const dw_key_row *row = &dw_keys[which];
     const int n_layer = m->net.hp.n_layer;
@@ -70,7 +70,8 @@ static int get_per_layer(const dw_model *m, const keys *k, dw_key which, int *va
             return dw_fail(k->err, "key '%s' is %u for layer %d, expected %s", key, u[l], l, dw_key_bounds(row).text);
         if (found) values[l] = (int)u[l];
         if (values[l] != values[0] && !(m->arch->has & DW_ARCH_BY_LAYER))
-            return dw_fail(k->err, "key '%s' differs between layers, which architecture '%s' does not allow", key, k->arch);
+            return dw_fail(k->err, "key '%s' differs between layers, which architecture '%s' does not allow", key,
+                           k->arch);
         if (values[l] > largest) largest = values[l];
     }
     return largest;
@@ -104,10 +105,13 @@ static int read_widths(dw_model *m, const keys *k) {
     if (!m->widths) return -1;
     int *n_ff = m->widths, *n_head = n_ff + hp->n_layer, *n_head_kv = n_head + hp->n_layer;
     hp->n_ff = n_ff, hp->n_head = n_head, hp->n_head_kv = n_head_kv;
-    if ((hp->n_ff_max = get_per_layer(m, k, DW_KEY_N_FF, n_ff)) < 0 || (hp->n_head_max = get_per_layer(m, k, DW_KEY_N_HEAD, n_head)) < 0)
-        return -1;
-    memcpy(n_head_kv, n_head, (size_t)hp->n_layer * sizeof *n_head);
-    return (hp->n_head_kv_max = get_per_layer(m, k, DW_KEY_N_HEAD_KV, n_head_kv)) < 0 ? -1 : 0;
+    hp->n_ff_max = get_per_layer(m, k, DW_KEY_N_FF, n_ff);
+    if (hp->n_ff_max < 0) return -1;
+    hp->n_head_max = get_per_layer(m, k, DW_KEY_N_HEAD, n_head);
+    if (hp->n_head_max < 0) return -1;
+    memcpy(n_head_kv, n_head, (size_t)hp->n_layer * sizeof *n_head); // the default
+    hp->n_head_kv_max = get_per_layer(m, k, DW_KEY_N_HEAD_KV, n_head_kv);
+    return hp->n_head_kv_max < 0 ? -1 : 0;
 }
 
 static int read_hparams(dw_model *m, const keys *k) {
@@ -131,7 +135,8 @@ static int read_hparams(dw_model *m, const keys *k) {
 
 /* ---- rope ------------------------------------------------------------------------------------------- */
 
-/* YaRN (Peng et al. 2023): pairs that turn often keep their frequency, slow ones are interpolated, a ramp between. */
+/* YaRN (Peng et al. 2023): pairs that turn often keep their frequency, slow ones are interpolated, those between get
+ * a mixture. */
 static void yarn_factors(dw_model *m, double factor, double n_ctx_original) {
     const dw_hparams *hp = &m->net.hp;
     const double pi = 3.14159265358979323846, beta_fast = 32, beta_slow = 1;
@@ -144,7 +149,7 @@ static void yarn_factors(dw_model *m, double factor, double n_ctx_original) {
     }
 }
 
-/* The context before scaling: as the one after it, but optional. */
+/* The context before scaling has the bounds of context_length. */
 static int get_original_context(const keys *k, int *n_ctx) {
     const dw_key_row *row = &dw_keys[DW_KEY_N_CTX];
     char key[128];
@@ -197,7 +202,7 @@ static const dw_tensor *find(const binder *b, const dw_tensor_row *r, bool bias)
     return dw_gguf_find_tensor(b->g, dw_name_gguf(r, b->layer, bias).text);
 }
 
-/* Binds a row's weight or bias to *t, with n_rows rows of n values, or as a vector (n_rows 0). */
+/* Binds a row's weight or bias to *t.  Where the file does not have it and it is optional, *t stays. */
 static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
     const dw_tensor *found = find(b, r, bias);
     const dw_tensor_name name = dw_name_gguf(r, b->layer, bias);
@@ -235,7 +240,8 @@ static dw_tensor part_of(const dw_tensor *t, size_t first, size_t n, bool is_vec
     return part;
 }
 
-/* A matrix with its bias that the file may have in place of its parts, which are the next rows of the table. */
+/* A file has either this matrix with its bias, or its parts, which are the next rows of the table.  The parts get
+ * their places in both cases. */
 static int bind_parts(binder *b, const dw_tensor_row *r, void *base) {
     dw_tensor whole = {0}, bias = {0};
     if (bind(b, r, false, &whole)) return -1;
@@ -296,13 +302,16 @@ static int bind_gate(binder *b, const dw_model *m, dw_layer *w) {
     dw_layer_gate *g = &w->sparse;
     if (bind_rows(b, dw_gated_rows, w)) return -1;
     const dw_tensor_name down_t = dw_name_gguf(&dw_gated_rows[0], b->layer, false);
-    if (predictor && !g->down_t.name) return dw_fail(b->err, "tensor '%s' is missing beside '%s'", down_t.text, predictor->name);
+    if (predictor && !g->down_t.name)
+        return dw_fail(b->err, "tensor '%s' is missing beside '%s'", down_t.text, predictor->name);
     if (!g->down_t.name) return 0;
-    if (m->is_in_two_parts) return dw_fail(b->err, "tensor '%s': a model with cold neurons cannot be gated too", down_t.text);
+    if (m->is_in_two_parts)
+        return dw_fail(b->err, "tensor '%s': a model with cold neurons cannot be gated too", down_t.text);
     if (dw_model_gate_group(m, &g->group, b->err)) return -1;
     if (!predictor) return 0;
     const size_t rank = a ? a->ne[1] : 1; // without A bind_rows fails
-    if (rank < 1 || rank > MAX_RANK) return dw_fail(b->err, "tensor '%s' has %zu rows, expected 1 to %d", a->name, rank, MAX_RANK);
+    if (rank < 1 || rank > MAX_RANK)
+        return dw_fail(b->err, "tensor '%s' has %zu rows, expected 1 to %d", a->name, rank, MAX_RANK);
     b->sizes.rank = (int)rank;
     b->sizes.n_group = (w->n_ff + g->group - 1) / g->group;
     return bind_rows(b, dw_predictor_rows, w);
@@ -351,7 +360,8 @@ static int bind_tensors(dw_model *m, dw_err *err) {
     for (int l = 0; l < hp->n_layer; l++)
         if (bind_layer(&b, m, l)) return -1;
     if (b.n_bound != dw_gguf_n_tensors(m->gguf))
-        return dw_fail(err, "the file has %zu tensors, architecture '%s' uses %zu of them", dw_gguf_n_tensors(m->gguf), hp->arch, b.n_bound);
+        return dw_fail(err, "the file has %zu tensors, architecture '%s' uses %zu of them", dw_gguf_n_tensors(m->gguf),
+                       hp->arch, b.n_bound);
     return 0;
 }
 

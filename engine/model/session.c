@@ -149,7 +149,8 @@ static int run_passes(dw_session *s, const dw_batch *b, range r, int *ends, floa
             s->seq[i] = b->seq ? b->seq[from + i] : 0;
             if (r.gives_rows && is_wanted(b, from + i)) s->wanted[n_rows++] = i;
         }
-        const dw_work w = {.n_tokens = n, .token = r.embeds ? s->token : NULL, .seq = s->seq, .pos = s->pos, .x = x ? x + (size_t)from * d : NULL,
+        const dw_work w = {.n_tokens = n, .token = r.embeds ? s->token : NULL, .seq = s->seq, .pos = s->pos,
+                           .x = x ? x + (size_t)from * d : NULL,
                            .n_rows = n_rows, .row = s->wanted, .hidden = s->hidden + (size_t)s->n_hidden * d, .tap = s->tap.points ? &s->tap : NULL};
         if (s->backend->layers(s->state, &w, r.first, r.end, err)) return -1;
         if (r.gives_rows) s->n_hidden += n_rows;
@@ -281,7 +282,8 @@ static slot net_slot(dw_session *s, dw_weight which) {
 
 static int find_slot(dw_session *s, int l, dw_weight which, slot *found, dw_err *err) {
     const bool is_of_net = which >= DW_W_TOKEN_EMBD;
-    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer)) return dw_fail(err, "layer %d cannot be changed, the model has %d", l, s->net.hp.n_layer);
+    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer)) return dw_fail(err, "layer %d cannot be changed, the model has %d", l,
+                                                            s->net.hp.n_layer);
     *found = is_of_net ? net_slot(s, which) : layer_slot(s, l, which);
     if (!is_of_net && which <= DW_W_O_BIAS && !s->net.layer[l].n_head) return dw_fail(err, "layer %d has no attention", l);
     if (!found->mine) return dw_fail(err, "weight %d is unknown", (int)which);

@@ -24,8 +24,8 @@ struct dw_bpe {
     int16_t byte_of_char[N_BYTE_CHARS]; // -1: stands for none
     int32_t id_of_byte[256];            // -1: the vocabulary lacks it
     pair_slot *slot;
-    unsigned shift; // of the hash, so that n_slots = 2^(64 - shift)
-    size_t mask;
+    size_t mask; // slots - 1
+    dw_hash_key key;
 };
 
 static void number_bytes(dw_bpe *m) {
@@ -46,8 +46,11 @@ static size_t write_byte(const dw_bpe *m, uint8_t byte, char out[2]) {
     return 2;
 }
 
+static size_t home_of(const dw_bpe *m, uint64_t pair) { return dw_siphash13(m->key, &pair, sizeof pair) & m->mask; }
+
+/* The slot that holds the pair, or the free one where it belongs. */
 static pair_slot *find_slot(const dw_bpe *m, uint64_t pair) {
-    size_t i = (pair * 0x9e3779b97f4a7c15u ^ pair >> 7) * 0xbf58476d1ce4e5b9u >> m->shift;
+    size_t i = home_of(m, pair);
     while (m->slot[i].result >= 0 && m->slot[i].pair != pair) i = (i + 1) & m->mask;
     return &m->slot[i];
 }
@@ -56,8 +59,9 @@ static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_
 
 static int load_merges(dw_bpe *m, const dw_vocab *v, dw_err *err) {
     size_t n_slots = 16;
-    for (m->shift = 60; n_slots < 2 * v->n_merge; m->shift--) n_slots *= 2;
+    while (n_slots < 2 * v->n_merge) n_slots *= 2;
     m->mask = n_slots - 1;
+    if (dw_hash_key_new(&m->key, err)) return -1;
     if (!(m->slot = dw_alloc(n_slots, sizeof *m->slot, "merges", err))) return -1;
     for (size_t i = 0; i < n_slots; i++) m->slot[i].result = -1;
     for (size_t i = 0; i < v->n_merge; i++) {
@@ -97,6 +101,13 @@ void dw_bpe_free(dw_bpe *m) {
     dw_pretokenizer_free(m->pre);
     free(m->slot);
     free(m);
+}
+
+size_t dw_bpe_steps(const dw_bpe *m) {
+    size_t n = 0;
+    for (size_t i = 0; i <= m->mask; i++)
+        if (m->slot[i].result >= 0) n += 1 + ((i - home_of(m, m->slot[i].pair)) & m->mask);
+    return n;
 }
 
 static bool pair_by_rank(const void *model, const char *word, const dw_symbol *left, const dw_symbol *right,

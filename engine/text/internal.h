@@ -7,6 +7,7 @@
 #ifndef DW_TOKENIZERS_INTERNAL_H
 #define DW_TOKENIZERS_INTERNAL_H
 
+#include "base/siphash.h"
 #include "text/tokenizers.h"
 
 #define DW_SPACE "\xe2\x96\x81" // U+2581, how SentencePiece writes a space
@@ -18,12 +19,14 @@ typedef struct dw_lookup {
     const dw_str *text;
     uint64_t *slot; // high half: part of the text's hash; low half: id + 1, 0 = free
     size_t mask;
+    dw_hash_key key;
 } dw_lookup;
 
 /* Takes the texts whose len is not 0; fails on the first that occurs twice. */
 int dw_lookup_build(dw_lookup *x, const dw_str *text, size_t n, dw_err *err);
 int32_t dw_lookup_find(const dw_lookup *x, const char *text, size_t len); // -1: not there
 void dw_lookup_release(dw_lookup *x);
+size_t dw_lookup_steps(const dw_lookup *x); // slots that are read to find every text once
 
 /* ---- vocabularies under construction -------------------------------------------------------------- */
 
@@ -33,6 +36,13 @@ dw_str dw_vocab_text(dw_vocab *v, const char *text, size_t len, dw_err *err);
 int dw_vocab_alloc(dw_vocab *v, const char *model, size_t n_token, dw_err *err);
 /* Names every id that has no text "[PADid]", of type unused. */
 int dw_vocab_pad(dw_vocab *v, dw_err *err);
+/* The names of tokens that end a text; the last row's name is NULL. */
+typedef struct dw_end_token {
+    const char *name;
+    bool is_turn; // it ends a turn of a chat
+} dw_end_token;
+extern const dw_end_token dw_end_tokens[];
+
 /* The first token that is known to end a turn, or -1. */
 int32_t dw_vocab_find_eot(const dw_lookup *x);
 
@@ -121,6 +131,7 @@ int dw_merge(dw_work *w, dw_pair_fn *pair, const void *model, const char *word, 
 typedef struct dw_bpe dw_bpe;
 dw_bpe *dw_bpe_new(const dw_vocab *v, const dw_lookup *x, dw_err *err);
 void dw_bpe_free(dw_bpe *m);
+size_t dw_bpe_steps(const dw_bpe *m); // slots that are read to find every merge once
 int dw_bpe_fragment(const dw_bpe *m, dw_work *w, const char *text, size_t len, dw_err *err);
 size_t dw_bpe_bytes(const dw_bpe *m, dw_str token, char *buf, size_t cap);
 

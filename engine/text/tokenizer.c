@@ -59,15 +59,12 @@ static int find_special(dw_tokenizer *t, dw_err *err) {
 }
 
 static int find_ends(dw_tokenizer *t, dw_err *err) {
-    static const char *const names[] = {
-        "<|eot_id|>",    "<|im_end|>",      "<|end|>", "<|return|>", "<|call|>", "<|eom_id|>",        "<end_of_turn>",
-        "<|endoftext|>", "<|end_of_text|>", "</s>",    "<EOT>",      "_<EOT>",   "<end_of_utterance>"};
     const dw_vocab *v = t->vocab;
     if (!(t->ends = dw_alloc(v->n_token, sizeof *t->ends, "tokens that end a text", err))) return -1;
     if (v->eos >= 0) t->ends[v->eos] = true;
     if (v->eot >= 0) t->ends[v->eot] = true;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const int32_t id = dw_lookup_find(&t->index, names[i], strlen(names[i]));
+    for (const dw_end_token *end = dw_end_tokens; end->name; end++) {
+        const int32_t id = dw_lookup_find(&t->index, end->name, strlen(end->name));
         if (id >= 0) t->ends[id] = true;
     }
     return 0;

@@ -8,25 +8,13 @@
 
 /* ---- text to id ---------------------------------------------------------------------------------- */
 
-/* Seeded, so that no choice of texts makes look-up slow. */
-static uint32_t hash_text(uint64_t seed, const char *text, size_t len) {
-    uint64_t h = seed ^ len;
-    for (; len >= 8; text += 8, len -= 8) {
-        uint64_t word;
-        memcpy(&word, text, 8);
-        h = (h ^ word) * 0x9e3779b97f4a7c15u;
-        h ^= h >> 29;
-    }
-    uint64_t rest = 0;
-    memcpy(&rest, text, len);
-    h = (h ^ rest) * 0x9e3779b97f4a7c15u;
-    h = (h ^ h >> 32) * 0xbf58476d1ce4e5b9u;
-    return (uint32_t)(h >> 32);
+/* Keyed at random, so that no choice of texts makes look-up slow. */
+static uint32_t hash_text(const dw_lookup *x, const char *text, size_t len) {
+    return (uint32_t)(dw_siphash13(x->key, text, len) >> 32);
 }
 
 /* The slot that holds the text, or the free one where it belongs. */
-static uint64_t *find_slot(const dw_lookup *x, const char *text, size_t len) {
-    const uint32_t hash = hash_text((uintptr_t)x->slot, text, len);
+static uint64_t *find_slot(const dw_lookup *x, uint32_t hash, const char *text, size_t len) {
     for (size_t i = hash & x->mask;; i = (i + 1) & x->mask) {
         uint64_t *slot = &x->slot[i];
         if (!*slot) return slot;
@@ -39,23 +27,32 @@ int dw_lookup_build(dw_lookup *x, const dw_str *text, size_t n, dw_err *err) {
     size_t n_slots = 16;
     while (n_slots < 2 * n) n_slots *= 2;
     *x = (dw_lookup){.text = text, .mask = n_slots - 1};
+    if (dw_hash_key_new(&x->key, err)) return -1;
     if (!(x->slot = dw_alloc(n_slots, sizeof *x->slot, "the lookup of tokens", err))) return -1;
     for (size_t id = 0; id < n; id++) {
         if (!text[id].len) continue;
-        uint64_t *slot = find_slot(x, text[id].ptr, text[id].len);
+        const uint32_t hash = hash_text(x, text[id].ptr, text[id].len);
+        uint64_t *slot = find_slot(x, hash, text[id].ptr, text[id].len);
         if (*slot) {
             dw_fail(err, "tokens %u and %zu are both '%.*s'; token texts must differ", (uint32_t)*slot - 1, id,
                     DW_SHOW(text[id]));
             dw_lookup_release(x);
             return -1;
         }
-        *slot = (uint64_t)hash_text((uintptr_t)x->slot, text[id].ptr, text[id].len) << 32 | (id + 1);
+        *slot = (uint64_t)hash << 32 | (id + 1);
     }
     return 0;
 }
 
 int32_t dw_lookup_find(const dw_lookup *x, const char *text, size_t len) {
-    return (int32_t)(uint32_t)*find_slot(x, text, len) - 1;
+    return (int32_t)(uint32_t)*find_slot(x, hash_text(x, text, len), text, len) - 1;
+}
+
+size_t dw_lookup_steps(const dw_lookup *x) {
+    size_t n = 0;
+    for (size_t i = 0; i <= x->mask; i++)
+        if (x->slot[i]) n += 1 + ((i - (x->slot[i] >> 32)) & x->mask);
+    return n;
 }
 
 void dw_lookup_release(dw_lookup *x) {
@@ -130,11 +127,17 @@ int dw_vocab_pad(dw_vocab *v, dw_err *err) {
     return rc;
 }
 
+/* As llama.cpp knows them.  Of those that end a turn the first that a vocabulary has is taken for its eot. */
+const dw_end_token dw_end_tokens[] = {
+    {"<|eot_id|>", true}, {"<|im_end|>", true},     {"<|end|>", true},   {"<end_of_turn>", true},
+    {"<EOT>", true},      {"<|endoftext|>", true},  {"<|return|>"},      {"<|call|>"},
+    {"<|eom_id|>"},       {"<|end_of_text|>"},      {"</s>"},            {"_<EOT>"},
+    {"<end_of_utterance>"}, {NULL}};
+
 int32_t dw_vocab_find_eot(const dw_lookup *x) {
-    static const char *const names[] = {"<|eot_id|>", "<|im_end|>",    "<|end|>", "<end_of_turn>",
-                                        "<EOT>",      "<|endoftext|>", NULL};
     int32_t id = -1;
-    for (size_t i = 0; names[i] && id < 0; i++) id = dw_lookup_find(x, names[i], strlen(names[i]));
+    for (const dw_end_token *t = dw_end_tokens; t->name && id < 0; t++)
+        if (t->is_turn) id = dw_lookup_find(x, t->name, strlen(t->name));
     return id;
 }
 

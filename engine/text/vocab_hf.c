@@ -399,7 +399,7 @@ static int load(const char *folder, const char *name, json_t **json, dw_err *err
     char *path = dw_format(err, "%s/%s", folder, name);
     if (!path) return -1;
     const bool there = !access(path, F_OK);
-    if (there) *json = dw_json_load(path, MAX_JSON, err);
+    if (there) *json = dw_json_load(path, MAX_JSON, DW_JSON_LARGE_TREE, err);
     free(path);
     return there && !*json ? -1 : 0;
 }

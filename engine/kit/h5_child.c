@@ -1,0 +1,399 @@
+/* h5_child.c - reads an HDF5 file under limits and answers what is asked over a socket (h5_child.h). */
+#include "kit/h5_child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#include <sys/time.h>
+#include <unistd.h>
+
+enum {
+    MORE_BYTES = 48 << 20,
+    MILLISECONDS = DW_H5_SHADOW ? 4000 : 500, // sanitizers are slow
+    BYTES_PER_SECOND = 16 << 20,
+    PIECE_BYTES = 1 << 20,
+    SOCKET = 3 // the descriptor in the child
+};
+
+/* ---- limits ---------------------------------------------------------------------------------------------------- */
+
+static void limit(int what, rlim_t most) {
+    struct rlimit now;
+    if (getrlimit(what, &now)) _exit(1);
+    if (now.rlim_max != RLIM_INFINITY && now.rlim_max < most) most = now.rlim_max;
+    now.rlim_cur = now.rlim_max = most;
+    if (setrlimit(what, &now)) _exit(1);
+}
+
+/* Linux tells the pages of the address space as the first number of this file. */
+static void limit_memory(void) {
+    char text[64] = "";
+    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    const rlim_t page = (rlim_t)sysconf(_SC_PAGESIZE);
+    if (n > 0 && !DW_H5_SHADOW) limit(RLIMIT_AS, (rlim_t)strtoull(text, NULL, 10) * page + MORE_BYTES);
+}
+
+/* Adds to the CPU time that is left; SIGPROF ends the child when none is. */
+static void add_time(double seconds) {
+    struct itimerval left;
+    if (getitimer(ITIMER_PROF, &left)) _exit(1);
+    seconds += (double)left.it_value.tv_sec + (double)left.it_value.tv_usec * 1e-6;
+    left.it_value.tv_sec = (time_t)seconds;
+    left.it_value.tv_usec = 1 + (suseconds_t)((seconds - (double)left.it_value.tv_sec) * 999998); // 0: no limit
+    if (setitimer(ITIMER_PROF, &left, NULL)) _exit(1);
+}
+
+/* A signal to the whole group is the program's affair: it ends the socket. */
+static void default_signals(void) {
+    sigset_t none;
+    for (int s = 1; s < NSIG; s++) signal(s, s == SIGINT || s == SIGTERM || s == SIGHUP ? SIG_IGN : SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void close_from(int first) {
+#ifdef SYS_close_range
+    if (!syscall(SYS_close_range, (unsigned)first, ~0u, 0)) return;
+#endif
+    const long most = sysconf(_SC_OPEN_MAX);
+    for (int i = first; i < (most > 0 && most < 4096 ? most : 4096); i++) close(i);
+}
+
+/* The socket as descriptor 3, /dev/null as 0 to 2, nothing else. */
+static void keep_only(int fd) {
+    const int socket = fcntl(fd, F_DUPFD, SOCKET), null = open("/dev/null", O_RDWR);
+    if (socket < 0 || null < 0) _exit(1);
+    for (int i = 0; i < SOCKET; i++)
+        if (dup2(null, i) < 0) _exit(1);
+    if (dup2(socket, SOCKET) < 0) _exit(1);
+    close_from(SOCKET + 1);
+}
+
+static void enter_limits(int fd) {
+    default_signals();
+    keep_only(fd);
+    limit_memory();
+    limit(RLIMIT_CORE, 0);
+    limit(RLIMIT_FSIZE, 0);
+    limit(RLIMIT_NOFILE, 0);
+    add_time(MILLISECONDS / 1e3);
+}
+
+/* ---- the socket ------------------------------------------------------------------------------------------------ */
+
+static void send_all(const void *data, size_t size) {
+    const uint8_t *at = data;
+    while (size) {
+        const ssize_t n = write(SOCKET, at, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) _exit(0);
+        at += n, size -= (size_t)n;
+    }
+}
+
+/* The end of the socket is the end of the child. */
+static void receive(void *data, size_t size) {
+    uint8_t *at = data;
+    while (size) {
+        const ssize_t n = read(SOCKET, at, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) _exit(0);
+        at += n, size -= (size_t)n;
+    }
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+/* The library works on the mapped bytes themselves: these callbacks of its memory driver hand them out and copy nothing. */
+static void *image_malloc(size_t size, H5FD_file_image_op_t op, void *image) {
+    const dw_map *map = image;
+    (void)op;
+    return size == map->size ? (void *)(uintptr_t)map->data : NULL;
+}
+static void *image_memcpy(void *to, const void *from, size_t size, H5FD_file_image_op_t op, void *image) {
+    (void)size, (void)op, (void)image;
+    return to == from ? to : NULL;
+}
+static void *image_realloc(void *at, size_t size, H5FD_file_image_op_t op, void *image) {
+    (void)at, (void)size, (void)op, (void)image;
+    return NULL;
+}
+static herr_t image_free(void *at, H5FD_file_image_op_t op, void *image) {
+    (void)at, (void)op, (void)image;
+    return 0;
+}
+static void *same_image(void *image) { return image; }
+static herr_t keep_image(void *image) {
+    (void)image;
+    return 0;
+}
+
+static hid_t open_image(const dw_map *map) {
+    H5FD_file_image_callbacks_t calls = {image_malloc, image_memcpy, image_realloc, image_free, same_image, keep_image,
+                                         (void *)(uintptr_t)map};
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    if (H5Pset_fapl_core(access, PIECE_BYTES, 0) < 0 || H5Pset_file_image_callbacks(access, &calls) < 0 ||
+        H5Pset_file_image(access, (void *)(uintptr_t)map->data, map->size) < 0)
+        return -1;
+    return H5Fopen("image", H5F_ACC_RDONLY, access); // the name is not looked for: there are no descriptors
+}
+
+typedef struct reader {
+    hid_t file, string, half;
+    hid_t set;         // the dataset that was asked for last; below 0: none
+    dw_h5_request of;  // what was asked then
+    dw_h5_answer told; // what was answered
+    uint8_t *piece;    // PIECE_BYTES
+    double earned;     // seconds of CPU time that are not added yet
+} reader;
+
+/* In steps of 10 ms: most requests need no calls of the system for it. */
+static void earn_time(reader *r, double seconds) {
+    r->earned += seconds;
+    if (r->earned < 0.01) return;
+    add_time(r->earned);
+    r->earned = 0;
+}
+
+static hid_t file_type(const reader *r, uint32_t type) {
+    switch (type) {
+    case DW_H5_U8: return H5T_STD_U8LE;
+    case DW_H5_U32: return H5T_STD_U32LE;
+    case DW_H5_U64: return H5T_STD_U64LE;
+    case DW_H5_I32: return H5T_STD_I32LE;
+    case DW_H5_F16: return r->half;
+    case DW_H5_F32: return H5T_IEEE_F32LE;
+    case DW_H5_F64: return H5T_IEEE_F64LE;
+    default: return r->string;
+    }
+}
+
+static hid_t memory_type(const reader *r, uint32_t type) {
+    switch (type) {
+    case DW_H5_U32: return H5T_NATIVE_UINT32;
+    case DW_H5_U64: return H5T_NATIVE_UINT64;
+    case DW_H5_I32: return H5T_NATIVE_INT32;
+    case DW_H5_F32: return H5T_NATIVE_FLOAT;
+    case DW_H5_F64: return H5T_NATIVE_DOUBLE;
+    default: return file_type(r, type);
+    }
+}
+
+/* Every component of the path is a hard link. */
+static bool has(const reader *r, const char *path) {
+    char part[DW_H5_PATH_BYTES];
+    for (const char *end = path; *end;) {
+        end += strcspn(end, "/");
+        snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
+        H5L_info_t info;
+        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0) return false;
+        if (info.type != H5L_TYPE_HARD) return false;
+        if (*end) end++;
+    }
+    return true;
+}
+
+static bool is_known_filter(hid_t how, unsigned i) {
+    unsigned flags, config;
+    size_t n_elements = 0;
+    const H5Z_filter_t f = H5Pget_filter2(how, i, &flags, &n_elements, NULL, 0, NULL, &config);
+    return f == H5Z_FILTER_DEFLATE || f == H5Z_FILTER_SHUFFLE;
+}
+
+/* The library takes memory by chunks, so that a chunk may not exceed what the dataset needs. */
+static bool is_small_chunk(hid_t how, int rank, const uint64_t dims[2], size_t value_size) {
+    hsize_t chunk[2] = {0, 0};
+    if (H5Pget_chunk(how, rank, chunk) != rank) return false;
+    size_t n = value_size;
+    for (int i = 0; i < rank; i++)
+        if (!chunk[i] || chunk[i] > dims[i] || !dw_mul(n, chunk[i], &n)) return false;
+    return n <= DW_H5_MAX_CHUNK;
+}
+
+/* Stored in this file, as this project stores datasets; *n_stored: in how many bytes. */
+static bool is_plain(hid_t set, int rank, const uint64_t dims[2], size_t value_size, uint64_t *n_stored) {
+    const hid_t how = H5Dget_create_plist(set);
+    if (how < 0) return false;
+    const H5D_layout_t layout = H5Pget_layout(how);
+    const int n_filters = layout == H5D_CHUNKED ? H5Pget_nfilters(how) : 0;
+    size_t n_bytes;
+    bool ok = H5Pget_external_count(how) == 0 && n_filters >= 0;
+    for (int i = 0; i < n_filters && ok; i++) ok = is_known_filter(how, (unsigned)i);
+    *n_stored = H5Dget_storage_size(set);
+    if (layout == H5D_CHUNKED) ok = ok && is_small_chunk(how, rank, dims, value_size);
+    else if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT) ok = false;
+    else if (!dw_mul(dims[0], rank == 2 ? dims[1] : 1, &n_bytes) || !dw_mul(n_bytes, value_size, &n_bytes)) ok = false;
+    else ok = ok && *n_stored == n_bytes;
+    H5Pclose(how);
+    return ok;
+}
+
+static uint32_t describe(const reader *r, uint32_t type, dw_h5_answer *a) {
+    const hid_t own = H5Dget_type(r->set), space = H5Dget_space(r->set);
+    hsize_t dims[2] = {0, 0};
+    uint32_t fault = DW_H5_FINE;
+    a->value = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
+    if (own < 0 || H5Tequal(own, file_type(r, type)) <= 0) fault = DW_H5_OTHER_TYPE;
+    else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0) fault = DW_H5_OTHER_RANK;
+    a->dims[0] = dims[0], a->dims[1] = dims[1];
+    const size_t size = dw_h5_type_size((dw_h5_type)type);
+    if (!fault && !is_plain(r->set, a->value, a->dims, size, &a->n_stored)) fault = DW_H5_OTHER_STORAGE;
+    if (own >= 0) H5Tclose(own);
+    if (space >= 0) H5Sclose(space);
+    return fault;
+}
+
+/* Opens the dataset of a request, unless it is the last one. */
+static void open_set(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
+    if (r->set >= 0 && q->type == r->of.type && !strcmp(q->path, r->of.path)) {
+        *a = r->told;
+        return;
+    }
+    if (r->set >= 0) H5Dclose(r->set);
+    r->set = -1;
+    if (!has(r, q->path)) a->fault = DW_H5_MISSING;
+    else if ((r->set = H5Dopen2(r->file, q->path, H5P_DEFAULT)) < 0) a->fault = DW_H5_NO_SET;
+    else a->fault = describe(r, q->type, a);
+    r->of = *q;
+    r->told = *a;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+typedef struct block { // of a dataset
+    hsize_t first[2], n[2];
+} block;
+
+static bool read_block(const reader *r, const block *b, void *to) {
+    const hid_t all = H5Dget_space(r->set), memory = H5Screate_simple(2, b->n, NULL);
+    bool ok = all >= 0 && memory >= 0 && H5Sselect_hyperslab(all, H5S_SELECT_SET, b->first, NULL, b->n, NULL) >= 0;
+    ok = ok && H5Dread(r->set, memory_type(r, r->of.type), memory, all, H5P_DEFAULT, to) >= 0;
+    if (all >= 0) H5Sclose(all);
+    if (memory >= 0) H5Sclose(memory);
+    return ok;
+}
+
+/* Rows in pieces: many rows, or parts of one that is longer than a piece. */
+static void send_rows(reader *r, const dw_h5_request *q, size_t cols) {
+    const size_t size = dw_h5_type_size((dw_h5_type)q->type), per_piece = PIECE_BYTES / size;
+    const size_t most_rows = per_piece / cols ? per_piece / cols : 1, most_cols = cols < per_piece ? cols : per_piece;
+    for (size_t row = 0, n_rows; row < q->n; row += n_rows) {
+        n_rows = q->n - row < most_rows ? q->n - row : most_rows;
+        for (size_t col = 0, n_cols; col < cols; col += n_cols) {
+            n_cols = cols - col < most_cols ? cols - col : most_cols;
+            const block b = {{q->first + row, col}, {n_rows, n_cols}};
+            earn_time(r, (double)(n_rows * n_cols * size) / BYTES_PER_SECOND);
+            if (!read_block(r, &b, r->piece)) _exit(1);
+            send_all(r->piece, n_rows * n_cols * size);
+        }
+    }
+}
+
+static void send_text(reader *r, const char *text) {
+    const uint64_t n = text ? strlen(text) : 0;
+    earn_time(r, (double)n / BYTES_PER_SECOND + 1e-5);
+    send_all(&n, sizeof n);
+    send_all(text, n);
+}
+
+/* One by one: together, strings that share their bytes would take memory without bound. */
+static void send_strings(reader *r, const dw_h5_request *q) {
+    for (uint64_t i = 0; i < q->n; i++) {
+        char *text = NULL;
+        if (!read_block(r, &(block){{q->first + i, 0}, {1, 1}}, &text)) _exit(1);
+        send_text(r, text);
+        H5free_memory(text);
+    }
+}
+
+static void answer_rows(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
+    open_set(r, q, a);
+    const size_t cols = a->dims[1] ? a->dims[1] : 1;
+    size_t n = 0;
+    const bool inside = q->first <= a->dims[0] && q->n <= a->dims[0] - q->first && dw_mul(q->n, cols, &n);
+    if (!a->fault && !inside) a->fault = DW_H5_UNREADABLE;
+    a->n_bytes = q->type == DW_H5_STRING ? 0 : n * dw_h5_type_size((dw_h5_type)q->type);
+    send_all(a, sizeof *a);
+    if (a->fault) return;
+    if (q->type == DW_H5_STRING) send_strings(r, q);
+    else send_rows(r, q, cols);
+}
+
+/* ---- attributes of the root ------------------------------------------------------------------------------------- */
+
+/* Reads a scalar of a type into *value. */
+static bool read_attribute(const reader *r, const char *name, uint32_t type, void *value) {
+    const hid_t a = H5Aexists(r->file, name) > 0 ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
+    const hid_t own = a < 0 ? -1 : H5Aget_type(a), space = a < 0 ? -1 : H5Aget_space(a);
+    bool ok = own >= 0 && space >= 0 && H5Tequal(own, file_type(r, type)) > 0;
+    ok = ok && H5Sget_simple_extent_type(space) == H5S_SCALAR && H5Aread(a, memory_type(r, type), value) >= 0;
+    if (own >= 0) H5Tclose(own);
+    if (space >= 0) H5Sclose(space);
+    if (a >= 0) H5Aclose(a);
+    return ok;
+}
+
+static void answer_text(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
+    char *text = NULL;
+    if (!read_attribute(r, q->path, DW_H5_STRING, &text)) a->fault = DW_H5_MISSING;
+    send_all(a, sizeof *a);
+    if (!a->fault) send_text(r, text);
+    H5free_memory(text);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------ */
+
+static void serve(reader *r) {
+    for (;;) {
+        dw_h5_request q;
+        dw_h5_answer a = {.fault = DW_H5_FINE};
+        receive(&q, sizeof q);
+        q.path[sizeof q.path - 1] = 0;
+        earn_time(r, 1e-4);
+        switch (q.what) {
+        case DW_H5_HAS: a.fault = has(r, q.path) ? DW_H5_FINE : DW_H5_MISSING; break;
+        case DW_H5_SET: open_set(r, &q, &a); break;
+        case DW_H5_INT: a.fault = read_attribute(r, q.path, DW_H5_I32, &a.value) ? DW_H5_FINE : DW_H5_MISSING; break;
+        case DW_H5_ROWS: answer_rows(r, &q, &a); continue;
+        default: answer_text(r, &q, &a); continue;
+        }
+        send_all(&a, sizeof a);
+    }
+}
+
+static _Noreturn void run(const dw_map *map, int fd) {
+    enter_limits(fd);
+    dw_h5_quiet();
+    reader r = {.file = open_image(map), .string = dw_h5_string_type(), .half = dw_h5_half_type(), .set = -1};
+    r.piece = malloc(PIECE_BYTES);
+    const dw_h5_answer first = {.fault = r.file < 0 || !r.piece ? DW_H5_UNREADABLE : DW_H5_FINE};
+    send_all(&first, sizeof first);
+    if (!first.fault) serve(&r);
+    _exit(1);
+}
+
+int dw_h5_child_start(const dw_map *map, pid_t *pid, int *fd, dw_err *err) {
+    int end[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, end))
+        return dw_fail(err, "cannot make a socket for the process that reads: %s", strerror(errno));
+    *pid = fork();
+    if (!*pid) run(map, end[1]);
+    const int why = errno;
+    close(end[1]);
+    *fd = end[0];
+    if (*pid > 0) {
+        fcntl(*fd, F_SETFD, FD_CLOEXEC);
+        return 0;
+    }
+    close(*fd);
+    return dw_fail(err, "cannot start the process that reads: %s", strerror(why));
+}

@@ -1,0 +1,22 @@
+# Commands are proposed from a file's lineage only without options that write further files.  Every such option of a tool
+# that writes models is in the list of engine/kit/lineage.c.
+cd "$ROOT"
+list=$(sed -n '/not_proposed\[\] = {/,/};/p' engine/kit/lineage.c)
+makers=$(sed -n 's/.*makers\[\] = {\(.*\)};/\1/p' engine/kit/lineage.c | tr -d '",')
+test -n "$makers"
+for tool in $makers; do
+    file=$(ls */$tool.c)
+    for option in $(sed -n 's/^ *{"\([a-z-]*\)",.*OPT_PATH.*OPT_\(NO_BYTE\|OUTPUT\).*/\1/p' $file); do
+        case $list in
+        *"\"$option\""*) ;;
+        *) echo "$file: --$option"; exit 1 ;;
+        esac
+    done
+done
+# A tool that stamps a lineage is one of them.
+for file in $(grep -l 'lineage_new(' prune/*.c predict/*.c quant/*.c experiments/*.c); do
+    case " $makers " in
+    *" $(basename $file .c) "*) ;;
+    *) echo "$file writes models"; exit 1 ;;
+    esac
+done
