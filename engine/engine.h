@@ -6,9 +6,10 @@
  *
  * Objects
  *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map.
- *   session    timelines over a model: KV cache, positions, scratch.  All memory is taken by dw_session_new.
+ *   session    timelines over a model: KV cache, positions, scratch, and a shallow copy of the net whose tensors can be
+ *              replaced.  All memory is taken by dw_session_new.
  *   batch      tokens of one or several sequences, evaluated in one pass: prefill, decode and perplexity alike.
- *   backend    who computes the fused steps of the pass: `ref` defines, `cpu` is fast (backends/backends.h).
+ *   backend    who computes: `ref` defines, `cpu` is fast (backends/backends.h).
  *   tap        a callback that sees inner values of whole batches; without one they cost nothing.
  *   selection  which neurons of each layer's FFN are computed; part of the FFN step, not a filter around it.
  *
@@ -23,7 +24,11 @@
  * exchange.  gate: a rule that decides at run time which neurons are computed.
  *
  * Determinism.  With `exact` set in the options the results of a pass do not depend on the number of threads nor on how
- * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding. */
+ * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding.
+ *
+ * Precision.  How finely matrix products of `cpu` are rounded is a choice of its own, and either one is the same for every
+ * number of threads and every batch.  It shows only on CPUs with tiles for BF16 (level amx); the others multiply in F32.
+ * The fast path for a few tokens packs them to 8 bits for quantized weights, whatever the precision. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -52,7 +57,7 @@ void dw_model_close(dw_model *m);
 const dw_hparams *dw_model_hparams(const dw_model *m);
 const dw_gguf *dw_model_gguf(const dw_model *m);
 size_t dw_model_n_params(const dw_model *m);               // of the dense model: without what gate and train add
-int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // refuses layers with hot and cold neurons (formats/cold.h)
+int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // refuses layers with hot and cold neurons (formats/ffn_two_part.h)
 size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely
 
 /* ---- backends --------------------------------------------------------------------------------------- */
@@ -68,26 +73,19 @@ const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this mac
 
 /* ---- run-time sparsity ------------------------------------------------------------------------------ */
 
-/* A gated model (formats/sparse.h) says for each layer's FFN which groups of neurons are open for a token: those whose
+/* A gated model (formats/ffn_gated.h) says for each layer's FFN which groups of neurons are open for a token: those whose
  * largest |act(gate)| reaches a threshold, or those that a small network predicts.  Closed neurons count as zero. */
 typedef enum dw_select {
-    DW_SELECT_AUTO,   // fused, but layers that are not sparse enough (marked in the file, or by injection) run dense, ungated
+    DW_SELECT_AUTO,   // like fused, but where it is faster here all neurons are computed and closed ones zeroed (the same bits);
+                      // layers that an older file marks as dense have no gate
     DW_SELECT_FUSED,  // gate, test, up and down in one walk over the neurons; in every layer that has a transposed down
-    DW_SELECT_LISTED, // the same decisions the plain way: all gates, a list of open groups, their rows gathered, products
     DW_SELECT_DENSE,  // as if the model were not gated
 } dw_select;
-
-typedef struct dw_select_name {
-    const char *name; // "auto", "fused", "listed", "dense"
-    const char *help;
-    dw_select select;
-} dw_select_name;
-extern const dw_select_name dw_select_names[]; // ends with name NULL
 
 typedef struct dw_coverage {     // of a layer, since the session began or dw_session_reset_coverage
     uint64_t n_tokens;
     uint64_t n_open;             // neurons that counted, summed over tokens: n_tokens * n_ff in a dense layer
-    uint64_t n_computed;         // cpu: neurons whose up and down rows were really read, summed over passes of few tokens, ...
+    uint64_t n_computed;         // cpu: neurons whose up rows were really read, summed over passes of few tokens, ...
     uint64_t n_bytes;            // ... and the bytes of the FFN's matrices (predictor too) read in these passes, ...
     uint64_t n_few;              // ... of which there were so many: passes of decoding
 } dw_coverage;
@@ -96,6 +94,12 @@ typedef struct dw_coverage {     // of a layer, since the session began or dw_se
 
 typedef struct dw_session dw_session;
 typedef enum dw_kv_cache { DW_KV_CACHE_F16, DW_KV_CACHE_F32 } dw_kv_cache;
+
+typedef enum dw_precision {
+    DW_PRECISION_DEFAULT, // split in exact sessions, rounded in others
+    DW_PRECISION_SPLIT,   // numbers as a sum of two BF16: relative error about 3e-6
+    DW_PRECISION_ROUNDED, // quantized weights, and what they are multiplied with, to one BF16: 2e-3; 16 and 32 bits as in split
+} dw_precision;
 
 typedef struct dw_session_options { // zero means the default
     dw_pool *pool;       // required, borrowed
@@ -106,6 +110,7 @@ typedef struct dw_session_options { // zero means the default
     int n_out;           // output rows kept of one dw_session_eval; n_batch
     dw_kv_cache kv;      // F16
     bool exact;          // results independent of threads and batching (score)
+    dw_precision precision; // of matrix products
     dw_select select;    // how gated layers are run; auto
 } dw_session_options;
 
@@ -117,7 +122,7 @@ typedef struct dw_batch {
     int n_tokens;
     const int32_t *token;
     const int32_t *seq; // NULL: sequence 0
-    const int32_t *pos; // NULL: each token goes behind the last of its sequence
+    const int32_t *pos; // NULL: each token goes after the last of its sequence
     const uint8_t *out; // 1: this token's logits will be asked for; NULL: only the last token's
 } dw_batch;
 
@@ -134,7 +139,7 @@ void dw_session_rewind(dw_session *s, int seq, int n_past);      // forget posit
 /* ---- taps -------------------------------------------------------------------------------------------- */
 
 typedef enum dw_tap_point {
-    DW_TAP_RESIDUAL,  // x before the layer, n_embd; once more behind the last layer with layer = n_layer
+    DW_TAP_RESIDUAL,  // x before the layer, n_embd; once more after the last layer with layer = n_layer
     DW_TAP_ATTN_IN,   // norm(x): input of q, k, v, n_embd
     DW_TAP_ATTN_MIX,  // input of attn_output, n_head * head_dim
     DW_TAP_FFN_IN,    // norm(x): input of gate and up, n_embd
@@ -164,6 +169,39 @@ typedef struct dw_tap {
 
 void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none
 
+/* ---- layers one by one ------------------------------------------------------------------------------- */
+
+/* The same pass in pieces, on a residual of the caller, (b->n_tokens, n_embd) F32, row-major.  Evaluating a changed layer k
+ * costs one layer: keep the residual before it, run the layer on a copy.
+ *
+ *     dw_session_embed(s, &b, x, err);  dw_session_layers(s, &b, 0, n_layer, x, err);  dw_session_head(s, &b, x, err);
+ *
+ * gives what dw_session_eval gives, with `exact` to the bit.  Positions are b->pos, or 0, 1, 2, .. of each sequence.  A layer
+ * writes its keys and values at these positions and reads those before them, which must stand there from an earlier run of
+ * the same layer.  n_past does not move.  Taps see what is run. */
+int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *err);
+/* Layers first .. end - 1; b->token is not read. */
+int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, float *residual, dw_err *err);
+/* The rows that b->out names become the output rows for dw_session_logits and dw_session_logprobs; the residual stays. */
+int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *err);
+
+/* ---- replaced tensors --------------------------------------------------------------------------------- */
+
+typedef enum dw_weight { // of a layer
+    DW_W_ATTN_NORM, DW_W_Q, DW_W_K, DW_W_V, DW_W_Q_BIAS, DW_W_K_BIAS, DW_W_V_BIAS, DW_W_Q_NORM, DW_W_K_NORM, DW_W_O, DW_W_O_BIAS,
+    DW_W_FFN_NORM, DW_W_GATE, DW_W_UP, DW_W_GATE_BIAS, DW_W_UP_BIAS, DW_W_DOWN, DW_W_DOWN_BIAS,
+    DW_W_DOWN_T,         // of gated layers
+    DW_W_TOKEN_EMBD,     // of the model: `layer` is not read; an output that the embedding is tied to is a weight of its own
+    DW_W_OUTPUT_NORM, DW_W_OUTPUT, DW_W_OUTPUT_BIAS
+} dw_weight;
+
+/* From now on this session computes with *t in place of the weight; t NULL: with the model's again.  *t is copied, its data
+ * are borrowed: of any type, vectors (norms, biases) F32, and they may change between evaluations.  Of *t the type, ne[0],
+ * ne[1] and data are read.  Biases that the model lacks may be given.  Other sessions of the model see nothing of it.  In
+ * layers in two parts gate, up and down are the first part.  Refused: another shape; the down of a gated layer before
+ * its transposed copy was replaced. */
+int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err);
+
 /* ---- selection --------------------------------------------------------------------------------------- */
 
 /* For every layer a list of the neurons that are computed; all others count as zero.  Lists are ascending.  A layer with
@@ -184,9 +222,6 @@ bool dw_model_is_gated(const dw_model *m); // any layer has a transposed down
 /* A layer's counts, of all threads. */
 dw_coverage dw_session_coverage(const dw_session *s, int layer);
 void dw_session_reset_coverage(dw_session *s);
-/* From now on groups open by lot, a share activity[l] of them, drawn anew for each layer, position and group (seeded);
- * gates and predictors are computed all the same.  For measuring speed.  activity (n_layer) is copied; NULL: no more. */
-void dw_session_inject(dw_session *s, const float *activity, uint64_t seed);
 /* Which groups are open: open[i] = the largest |gate| of group i reaches the threshold.  gate (n_ff) holds act(gate). */
 void dw_open_groups(const float *gate, int n_ff, int group, float threshold, uint8_t *open);
 

@@ -4,6 +4,7 @@
 #include "chat.h"
 #include "kit/options.h"
 #include "kit/talk.h"
+#include "model/session.h"
 #include "text/tokenizers.h"
 
 #include <math.h>
@@ -157,8 +158,9 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     if (o.n_ctx > hp->n_ctx_train) warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
     dw_session_options so = {.pool = pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_out = 1};
     so.kv = tool_kv();
-    so.select = tool_select();
+    so.select = tool_select()->select;
     t->session = dw_session_new(t->model, &so, err);
+    if (t->session && tool_select()->is_listed && dw_session_experiment(t->session, &(dw_ffn_experiment){.gathered = true}, err)) return -1;
     t->sampler = dw_sampler_new(&(dw_sampler_options){o.temperature, o.top_k, o.top_p, o.min_p, (uint64_t)o.seed}, hp->n_vocab, err);
     t->logits = dw_alloc((size_t)hp->n_vocab, sizeof *t->logits, "logits", err);
     return t->session && t->sampler && t->logits ? 0 : -1;

@@ -66,6 +66,7 @@ const exp_heading exp_headings[] = {
     {"base",             "base",           EXP_CONDITION, false, NULL,          1,     0},
     {"kl_kind",          "kind of KL",     EXP_CONDITION, false, NULL,          1,     0},
     {"kv",               "KV cache",       EXP_CONDITION, false, NULL,          1,     0},
+    {"precision",        "precision",      EXP_CONDITION, false, NULL,          1,     0},
     {"select",           "select",         EXP_CONDITION, false, NULL,          1,     0},
     {"backend",          "backend",        EXP_CONDITION, false, NULL,          1,     0},
     {"threads",          "threads",        EXP_CONDITION, false, NULL,          1,     0},

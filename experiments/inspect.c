@@ -1,9 +1,9 @@
 /* inspect.c - what is in a model, statistics, a plan or rows of results.
  *
  *     deadwood inspect mini.gguf --lineage */
-#include "formats/cold.h"
+#include "formats/ffn_two_part.h"
 #include "kit/plan.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "kit/stats.h"
 #include "model/model.h"
 #include "kit/lineage.h"

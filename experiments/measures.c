@@ -84,6 +84,7 @@ const exp_column exp_columns[] = {
     {"kl_kind", AT(kl_kind), 0, "full: over the vocabulary; top64: a stored base's 64 likeliest tokens and the rest as one, a lower bound"},
     {"kv", AT(kv), 0, "type of the key/value cache"},
     {"select", AT(select), 0, "how gated layers were run: auto, fused, listed, dense"},
+    {"precision", AT(precision), 0, "how finely the products of quality columns were rounded: split, rounded; unknown for ref, which does not"},
     {"dominated_by", AT(dominated_by), 0, "row that is better in size or speed and in quality; filled by whoever compares"},
     {"verdict", AT(verdict), 0, "keep, discard, control, rival, collapsed, failed"},
     {"note", AT(note), 0, "the reason; what a gated file holds beside the model"},

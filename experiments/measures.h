@@ -13,7 +13,7 @@ typedef struct exp_result {
     char date[32], machine[96], commit[48];
     char model[128], model_sha256[65], parent[128], text[128], text_sha256[65];
     /* how */
-    char protocol[16], bos[16], base[128], backend[32], kv[8];
+    char protocol[16], bos[16], base[128], backend[32], kv[8], precision[16];
     double n_ctx, windows, tokens_scored, threads;
     /* quality */
     double nll, nll_se, ppl, ppl_se;

@@ -3,7 +3,7 @@
 #include "text/tokenizers.h"
 
 #include "base/half_inline.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "model/archs.h"
 
 #include <math.h>

@@ -31,7 +31,7 @@ typedef struct exp_random_options {
     const exp_shape *shape;
     const dw_qtype_row *type; // of every matrix, the embeddings too; rows that are not a whole number of blocks become Q8_0 or F16
     uint64_t seed;
-    bool gate;                // add transposed copies of down and a gate whose threshold every neuron reaches (formats/sparse.h)
+    bool gate;                // add transposed copies of down and a gate whose threshold every neuron reaches (formats/ffn_gated.h)
     int group;                // of the gate: neurons; 0: 1
     int predictor_rank;       // add predictors of that rank, which open about half of the groups; 0: none; needs gate
     double dead;              // fraction of each layer's neurons that are planted dead: zero rows of gate and up

@@ -6,7 +6,7 @@
 #include "experiments/measures.h"
 #include "experiments/speed.h"
 #include "measure/statistics.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "model/model.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -21,7 +21,7 @@
 
 static struct {
     opt_list models, texts;
-    const char *base, *store, *protocol, *out, *inject;
+    const char *base, *store, *protocol, *precision, *out, *inject;
     opt_range windows;
     int n_ctx, n_batch, n_rounds, n_prefill, n_decode;
     bool json, no_speed, speed_only, per_layer, columns;
@@ -39,6 +39,8 @@ static const opt_row rows[] = {
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     OPT_KV,
     OPT_SELECT,
+    {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME", "how finely products are rounded, where the CPU multiplies BF16 (amx)",
+     OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
     {.kind = OPT_GROUP, .help = "speed"},
     {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
@@ -71,7 +73,7 @@ static const opt_program program = {
              "Each model, and a base that is a model, also continues five built-in prompts greedily by 48 tokens each; column repeats is the "
              "share of them that only repeats: at least half of the last 32 tokens are one of the four before them.\n"
              "Of gated models coverage says which share of the FFN's neurons counted, and bytes_per_token what decoding really read.  "
-             "--inject opens groups by lot instead, a share A of them (a list is interpolated over the layers), which leaves nothing "
+             "--inject opens groups at random instead, a share A of them (a list is interpolated over the layers), which leaves nothing "
              "to be said about quality: gates and predictors are computed all the same.",
     .example = "deadwood score -m mini.gguf mini-q8.gguf -f english.txt german.txt\n"
                "deadwood score -m mini-q4.gguf --base mini.gguf -f english.txt -o rows.tsv\n"
@@ -496,7 +498,8 @@ static exp_predictions_writer *store_open(const run *r, dw_err *err) {
 /* With a base all models run side by side, so that it is evaluated once; without one each alone, in less memory. */
 static int score_group(run *r, int first, int n, exp_predictions_writer *store, dw_err *err) {
     const exp_entrant_options eo = {
-        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select(), .n_ctx = o.n_ctx,
+        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
+        .precision = tool_precision(o.precision), .n_ctx = o.n_ctx,
         .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch}; // windows at once: a session has 4096 sequences
     int rc = 0;
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
@@ -525,7 +528,8 @@ static int score_all(run *r, dw_err *err) {
 
 /* Once a model, whatever the texts. */
 static int continue_all(run *r, dw_err *err) {
-    const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()};
+    const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
+                                   .precision = tool_precision(o.precision)};
     for (int i = 0; i < r->n_models + (r->base != NULL); i++) {
         contender *c = &r->all[i];
         c->repeats = NAN;
@@ -563,9 +567,10 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
         snprintf(common.backend, sizeof common.backend, "%s%s%s", tool.backend, is_cpu ? "-" : "",
                  is_cpu && level ? level : "");
         snprintf(common.kv, sizeof common.kv, "%s", tool.kv);
+        if (is_cpu) snprintf(common.precision, sizeof common.precision, "%s", o.precision);
         snprintf(common.select, sizeof common.select, "%s", tool.select);
         if (o.inject && dw_model_is_gated(c->model)) snprintf(common.activity, sizeof common.activity, "%s", o.inject);
-        if (dw_model_is_gated(c->model) && tool_select() != DW_SELECT_DENSE) common.bytes_per_token = NAN; // until it is counted
+        if (dw_model_is_gated(c->model) && tool_select()->select != DW_SELECT_DENSE) common.bytes_per_token = NAN; // until it is counted
     } else {
         snprintf(common.model, sizeof common.model, "%s", exp_predictions_head(c->stored)->model);
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
@@ -670,7 +675,7 @@ static int start_children(exp_child *children, int *n, const run *r, dw_err *err
     for (size_t i = 0; i < o.models.n; i++) {
         if (exp_is_predictions(o.models.item[i])) continue;
         const exp_speed_options so = {
-            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select(),
+            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select()->select, .is_listed = tool_select()->is_listed,
             .inject = r->inject, .n_inject = r->n_inject, .n_prefill = o.n_prefill, .n_decode = o.n_decode};
         if (exp_speed_start(&children[*n], &so, err)) return -1;
         ++*n;

@@ -1,7 +1,7 @@
 /* speed.c - what the child does when it is told to, and the rounds over all children. */
 #include "experiments/speed.h"
 
-#include "model/model.h"
+#include "model/session.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,20 +25,33 @@ typedef struct bench {
     dw_model *model;
     dw_session *session;
     float *logits;
+    float activity[DW_MAX_LAYERS]; // planted
+    dw_lots lots;
     int32_t ids[EXP_SPEED_TOKENS];
     int n_prefill;
 } bench;
 
 /* The planted activity of every layer; other models of the run are timed as they are. */
-static void inject(const bench *b) {
+static void plant_activity(bench *b) {
     const int n = b->o->n_inject, n_layer = dw_model_hparams(b->model)->n_layer;
-    float activity[DW_MAX_LAYERS];
     for (int l = 0; l < n_layer; l++) {
         const double at = n_layer > 1 ? (double)l * (n - 1) / (n_layer - 1) : 0;
         const int k = (int)at < n - 1 ? (int)at : n - 1, next = k < n - 1 ? k + 1 : k;
-        activity[l] = (float)(b->o->inject[k] + (at - k) * (b->o->inject[next] - b->o->inject[k]));
+        b->activity[l] = (float)(b->o->inject[k] + (at - k) * (b->o->inject[next] - b->o->inject[k]));
     }
-    dw_session_inject(b->session, activity, 1);
+    b->lots = (dw_lots){b->activity, 1};
+}
+
+static int begin_experiment(bench *b, dw_err *err) {
+    dw_ffn_experiment e = {.gathered = b->o->is_listed};
+    if (!dw_model_is_gated(b->model)) return 0;
+    if (b->o->n_inject) {
+        plant_activity(b);
+        e.decide = dw_draw_lots;
+        e.ctx = &b->lots;
+        e.activity = b->activity;
+    }
+    return e.decide || e.gathered ? dw_session_experiment(b->session, &e, err) : 0;
 }
 
 static size_t ffn_bytes(const dw_layer *w) { return w->gate.n_bytes + w->up.n_bytes + w->down.n_bytes; }
@@ -77,9 +90,7 @@ static int load(bench *b, reply *r) {
     b->session = dw_session_new(b->model, &so, &r->err);
     r->load_s = dw_now() - start;
     b->logits = dw_alloc((size_t)hp->n_vocab, sizeof *b->logits, "logits", &r->err);
-    if (!b->session || !b->logits) return -1;
-    if (b->o->n_inject && dw_model_is_gated(b->model)) inject(b);
-    return 0;
+    return b->session && b->logits ? begin_experiment(b, &r->err) : -1;
 }
 
 /* Evaluates n tokens behind what is there and fetches the logits of the last. */

@@ -19,6 +19,7 @@ typedef struct exp_speed_options {
     dw_kv_cache kv;
     int n_prefill, n_decode; // 0: not measured, NaN
     dw_select select;        // how gated layers are run
+    bool is_listed;          // ... the plain way: open neurons listed, their rows copied together
     const double *inject;    // n_inject shares of open groups, from the first layer to the last, those between interpolated
     int n_inject;            // 0: the gate decides
 } exp_speed_options;

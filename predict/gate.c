@@ -4,7 +4,7 @@
  *
  * Every tensor of the model is copied; beside them stand the transposed copies of down (down_t.h) and, as keys, the rule with a
  * threshold a layer (rules.h).  Then the file is opened again and compared. */
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "model/model.h"
 #include "predict/down_t.h"
 #include "predict/rules.h"
@@ -36,7 +36,7 @@ static const opt_row rows[] = {
     {"activity", 0, OPT_REAL, OPT_REQUIRED, &o.activity, NULL, "A", "share of each layer's neurons to be computed", .min = 0.001, .max = 1},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that are open or closed together", OPT_CHOICES(groups)},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: transposed copies are encoded from it"},
-    {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "thresholds for layers too that are not sparse enough to gain"},
+    {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "accepted for older scripts; every layer gets its threshold"},
     OPT_COMMON, {0}};
 
 static opt_program program = {
@@ -55,8 +55,8 @@ static const char about[] =
     "what the first layers leave out changes what the later ones see: what is reached in the end, score shows as coverage.\n"
     "\n"
     "Down is stored a second time, transposed, a row for each neuron: exactly in 16 and 32 bits.  In blocks it is encoded again, from the 16-bit "
-    "file of --source or else from what it decodes to, which loses a second time; how much is said.  A layer whose activity "
-    "is too high to gain by skipping is marked dense: no threshold is applied there, unless --force is given.\n"
+    "file of --source or else from what it decodes to, which loses a second time; how much is said.  Whether skipping is "
+    "faster is not stored: the engine measures it where the model runs, and where it is not, computes closed neurons and sets them to zero.\n"
     "\n"
     "Stock llama.cpp refuses such a file.  It is opened again and every tensor compared before this program says that it is done.\n"
     "\n"
@@ -84,7 +84,6 @@ typedef struct inputs {
 typedef struct gating { // what is added, by layer
     int n_layer;
     float *threshold, *activity;
-    uint8_t *dense;
     predict_down_t *down_t;
     double parent_bytes, added_bytes;
 } gating;
@@ -135,31 +134,22 @@ static int gating_init(gating *g, const inputs *in, dw_err *err) {
     g->n_layer = (int)n;
     g->threshold = dw_alloc(n, sizeof *g->threshold, "thresholds", err);
     g->activity = dw_alloc(n, sizeof *g->activity, "thresholds", err);
-    g->dense = dw_alloc(n, sizeof *g->dense, "thresholds", err);
     g->down_t = dw_alloc(n, sizeof *g->down_t, "transposed copies", err);
-    return g->threshold && g->activity && g->dense && g->down_t ? 0 : -1;
+    return g->threshold && g->activity && g->down_t ? 0 : -1;
 }
 
 static void gating_release(gating *g) {
     free(g->threshold);
     free(g->activity);
-    free(g->dense);
     free(g->down_t);
 }
 
-/* A layer's threshold, or the mark that it has none. */
 static int choose_threshold(gating *g, const inputs *in, int l, dw_err *err) {
     predict_values values;
     if (predict_values_of(&values, predict_rule_find(o.rule), in->group, &in->stats.layer[l], err)) return -1;
     g->threshold[l] = predict_threshold_for(&values, o.activity);
     g->activity[l] = (float)predict_activity_at(&values, g->threshold[l]);
-    g->dense[l] = !o.force && g->activity[l] > dw_gate_break_even(in->group);
-    say("layer %2d: activity %.4f wanted, %.4f expected at threshold %.6g%s", l, o.activity, (double)g->activity[l], (double)g->threshold[l],
-        g->dense[l] ? "; not sparse enough, stays dense" : "");
-    if (g->dense[l]) {
-        g->threshold[l] = 0;
-        g->activity[l] = 1;
-    }
+    say("layer %2d: activity %.4f wanted, %.4f expected at threshold %.6g", l, o.activity, (double)g->activity[l], (double)g->threshold[l]);
     return 0;
 }
 
@@ -174,18 +164,13 @@ static void choose_down_t(gating *g, const inputs *in, int l) {
 }
 
 static int decide(gating *g, const inputs *in, dw_err *err) {
-    int n_dense = 0;
     const dw_gguf *gguf = dw_model_gguf(in->model);
     if (gating_init(g, in, err)) return -1;
     for (int l = 0; l < g->n_layer; l++) {
         if (choose_threshold(g, in, l, err)) return dw_fail_in(err, "layer %d", l);
         choose_down_t(g, in, l);
-        n_dense += g->dense[l];
     }
     for (size_t i = 0; i < dw_gguf_n_tensors(gguf); i++) g->parent_bytes += (double)dw_gguf_tensor(gguf, i)->n_bytes;
-    if (n_dense == g->n_layer)
-        warn("no layer is sparse enough: an activity of %g is above %.2f, where skipping begins to gain; the model runs dense unless "
-             "it is gated with --force", o.activity, (double)dw_gate_break_even(in->group));
     return 0;
 }
 
@@ -209,7 +194,6 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
     dw_gguf_set_u32(w, DW_KEY_GATE_GROUP, (uint32_t)in->group);
     dw_gguf_set_array(w, DW_KEY_GATE_THRESHOLD, DW_KV_F32, g->threshold, n);
     dw_gguf_set_array(w, DW_KEY_GATE_ACTIVITY, DW_KV_F32, g->activity, n);
-    dw_gguf_set_array(w, DW_KEY_GATE_DENSE, DW_KV_BOOL, g->dense, n);
     for (size_t i = 0; i < dw_gguf_n_tensors(parent); i++) {
         const dw_tensor *t = dw_gguf_tensor(parent, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
@@ -262,7 +246,7 @@ static int compare_tensor(const dw_tensor *t, const dw_tensor *written, kit_stre
 static int compare_gate(const inputs *in, const gating *g, const dw_model *m, dw_err *err) {
     for (int l = 0; l < g->n_layer; l++) {
         const dw_layer_gate *s = &m->net.layer[l].sparse;
-        if (!s->down_t.name || s->group != in->group || s->threshold != g->threshold[l] || s->activity != g->activity[l] || s->dense != g->dense[l])
+        if (!s->down_t.name || s->group != in->group || s->threshold != g->threshold[l] || s->activity != g->activity[l] || s->dense)
             return dw_fail(err, "layer %d: the gate was not written as planned", l);
     }
     return 0;

@@ -5,7 +5,7 @@
  *   train   gated model, traces -> model with small predictor networks of those decisions
  *
  * A selection is part of the FFN step, not a filter around it: listing active neurons first and gathering them later
- * costs what it saves.  What a gated file holds: formats/sparse.h.  With the FFN's normed input h and v_j column j of
+ * costs what it saves.  What a gated file holds: formats/ffn_gated.h.  With the FFN's normed input h and v_j column j of
  * down,
  *
  *   a_j = act(gate_j . h) (up_j . h),    FFN(h) = sum_j a_j v_j,    gated: the sum over j in open groups only

@@ -5,7 +5,7 @@
  * Layers are trained side by side, each on one thread with its own seed, so that neither the number of threads nor an
  * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from which the
  * file and the report are made at the end. */
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "model/model.h"
 #include "predict/blas.h"
 #include "predict/journal.h"

@@ -1,7 +1,7 @@
 /* cold.c - which neurons become cold: by a metric over statistics, or by a plan (quant.h). */
 #include "quant/quant.h"
 
-#include "formats/cold.h"
+#include "formats/ffn_two_part.h"
 #include "model/model.h"
 
 #include <math.h>

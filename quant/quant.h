@@ -4,7 +4,7 @@
  *
  * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen (mixtures.c, recipe.c), and
  * here are the ways of rounding that are no format of their own (methods.c), and the choice of neurons that are kept in
- * fewer bits than the rest (cold.c; the file is described in formats/cold.h).
+ * fewer bits than the rest (cold.c; the file is described in formats/ffn_two_part.h).
  *
  * Matrices are the tensors that stock llama.cpp's quantizer would touch: two dimensions, a name that ends in `weight`, no
  * norm.  Everything else is copied, and so is a matrix that has its type already.  Three ways to choose:

@@ -4,8 +4,8 @@
  *
  * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while all
  * threads encode a slab, one of them writes the slab before it. */
-#include "formats/cold.h"
-#include "formats/sparse.h"
+#include "formats/ffn_two_part.h"
+#include "formats/ffn_gated.h"
 #include "quant/quant.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -73,7 +73,7 @@ static const char about[] =
     "\n"
     "--cold-type keeps all neurons, but those that matter least in fewer bits: a layer's FFN is stored in two parts\n"
     "and run as one.  How many are cold goes in steps that the types' blocks allow.  Stock llama.cpp cannot load such\n"
-    "files; formats/cold.h describes them.\n"
+    "files; formats/ffn_two_part.h describes them.\n"
     "\n"
     "A tensor that is quantized already is refused, because a second rounding comes on top of the first;\n"
     "--lossy-twice does it all the same.\n"

@@ -1,5 +1,6 @@
 /* bench_sparse.c - how fast a gated FFN decodes, beside the dense one and beside what the bytes alone would take. */
 #include "backends/kernels.h"
+#include "backends/steps.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static const char usage[] =
     "inactive\n"
     "    build/bench_sparse -g 1,32,64,128 -s 0,10,20,30,40,50,60,70,80,90,95      where the paths break even\n"
     "\n"
-    "Groups are open by lot, drawn anew for every pass.  All paths and shares take turns in rounds, each share with a "
+    "Groups are open at random, drawn anew for every pass.  All paths and shares take turns in rounds, each share with a "
     "dense\n"
     "pass of its own beside it.  Columns: percentage of inactive groups, neurons in a group, path, milliseconds a "
     "layer\n"
@@ -30,14 +31,21 @@ static const char usage[] =
 
 enum { MAX_CHOICES = 16, MAX_ROUNDS = 256, MAX_LAYERS = 64, MAX_THREADS = 64 };
 
+enum { DENSE, FUSED, LISTED, AUTO, N_PATHS };
+static const dw_select path_select[] = {DW_SELECT_DENSE, DW_SELECT_FUSED, DW_SELECT_FUSED, DW_SELECT_AUTO};
+static const char *const path_name[] = {"dense", "fused", "listed", "auto"};
+
 typedef struct bench {
     dw_pool *pool;
     dw_net net;
-    dw_pass pass;
+    const dw_backend *backend;
+    dw_state *state[N_PATHS];
+    float *residual;
+    int group;
     int n_ff[MAX_LAYERS], n_head[MAX_LAYERS];
     float activity[MAX_LAYERS];
     float *x; // what every pass begins with
-    int32_t pos[1], seq[1], token[1];
+    int32_t pos[1], seq[1];
 } bench;
 
 /* ---- a model of FFNs ---------------------------------------------------------------------------------------- */
@@ -81,7 +89,6 @@ static int make_layer(dw_layer *w, const dw_qtype_row *type, int n_embd, int n_f
 }
 
 static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int n_ff, dw_err *err) {
-    const int n_threads = dw_pool_size(b->pool);
     b->net.layer = dw_alloc((size_t)n_layer, sizeof *b->net.layer, "layers", err);
     for (int l = 0; l < n_layer; l++) {
         if (!b->net.layer || make_layer(&b->net.layer[l], type, n_embd, n_ff, err)) return -1;
@@ -96,23 +103,15 @@ static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int
                              .n_head_kv = b->n_head,
                              .n_ff_max = n_ff,
                              .norm_eps = 1e-6f};
-    dw_pass *p = &b->pass;
-    *p = (dw_pass){.net = &b->net,
-                   .pool = b->pool,
-                   .n_batch = 1,
-                   .n_tokens = 1,
-                   .token = b->token,
-                   .seq = b->seq,
-                   .pos = b->pos,
-                   .injected_seed = 1};
-    p->x = dw_alloc((size_t)n_embd, sizeof(float), "residual", err);
-    p->h = dw_alloc((size_t)n_embd, sizeof(float), "normed residual", err);
-    p->gate = dw_alloc((size_t)n_ff, sizeof(float), "gates", err);
-    p->neuron = dw_alloc((size_t)n_ff, sizeof(float), "neurons", err);
-    p->coverage = dw_alloc((size_t)(n_threads * n_layer), sizeof *p->coverage, "counts", err);
-    p->scratch = dw_alloc(dw_backend_cpu.scratch_bytes(&b->net, 1, 64, n_threads, DW_SELECT_LISTED), 1, "scratch", err);
+    b->backend = dw_backend_find("cpu");
+    for (int i = 0; i < N_PATHS; i++) {
+        const dw_session_options o = {.pool = b->pool, .n_ctx = 64, .n_seq = 1, .n_batch = 1, .n_out = 1, .precision = DW_PRECISION_ROUNDED, .select = path_select[i]};
+        b->state[i] = b->backend->open(b->backend, &b->net, &o, err);
+        if (!b->state[i]) return -1;
+    }
     b->x = dw_alloc((size_t)n_embd, sizeof(float), "residual", err);
-    if (!p->x || !p->h || !p->gate || !p->neuron || !p->coverage || !p->scratch || !b->x) return -1;
+    b->residual = dw_alloc((size_t)n_embd, sizeof(float), "residual", err);
+    if (!b->x || !b->residual) return -1;
     dw_rng rng;
     dw_rng_seed(&rng, 2);
     for (int i = 0; i < n_embd; i++) b->x[i] = (float)dw_rng_normal(&rng);
@@ -125,47 +124,50 @@ static void unmake(bench *b) {
         const dw_tensor *const t[] = {&w->ffn_norm, &w->gate, &w->up, &w->down, &w->sparse.down_t};
         for (int i = 0; i < 5; i++) free((void *)(uintptr_t)t[i]->data);
     }
-    const dw_pass *p = &b->pass;
-    free(b->net.layer), free(b->x), free(p->x), free(p->h), free(p->gate), free(p->neuron), free(p->coverage),
-        free(p->scratch);
+    for (int i = 0; i < N_PATHS; i++)
+        if (b->state[i]) b->backend->close(b->state[i]);
+    free(b->net.layer), free(b->x), free(b->residual);
     dw_pool_free(b->pool);
 }
 
 /* ---- measuring ---------------------------------------------------------------------------------------------- */
 
-static void layers(void *arg, int ith, int n_threads) {
-    bench *b = arg;
-    for (int l = 0; l < b->net.hp.n_layer; l++) {
-        dw_backend_cpu.ffn_neurons(&b->pass, l, ith, n_threads);
-        dw_pool_barrier(b->pool);
-        dw_backend_cpu.ffn_down(&b->pass, l, ith, n_threads);
-        dw_pool_barrier(b->pool);
-    }
-}
-
 typedef struct cell { // a path at a share, in one round
     double ms, ideal;
 } cell;
 
+/* Groups of that size in all layers; what was measured for others is forgotten. */
+static void set_group(bench *b, int group) {
+    for (int l = 0; l < b->net.hp.n_layer; l++) {
+        b->net.layer[l].sparse.group = group;
+        for (int i = 0; i < N_PATHS; i++) dw_on_pool_pass(b->state[i])->layer[l].is_measured = false;
+    }
+    b->group = group;
+}
+
 /* Milliseconds a layer of one pass, and the share of the FFN's bytes that it needed. */
-static double time_pass(bench *b, dw_select select, double inactive, int group, double *needed) {
-    dw_pass *p = &b->pass;
-    const int n_layer = b->net.hp.n_layer, n_counts = n_layer * dw_pool_size(b->pool);
-    for (int l = 0; l < n_layer; l++) b->net.layer[l].sparse.group = group, b->activity[l] = (float)(1 - inactive);
-    memcpy(p->x, b->x, (size_t)b->net.hp.n_embd * sizeof *p->x);
-    memset(p->coverage, 0, (size_t)n_counts * sizeof *p->coverage);
-    p->select = select;
-    p->injected = b->activity;
-    b->pos[0]++;
+static double time_pass(bench *b, int path, double inactive, int group, double *needed) {
+    const int n_layer = b->net.hp.n_layer;
+    dw_state *state = b->state[path];
+    const dw_lots lots = {b->activity, 1};
+    const dw_ffn_experiment e = {.decide = dw_draw_lots, .ctx = &lots, .activity = b->activity, .gathered = path == LISTED};
+    const dw_work w = {.n_tokens = 1, .seq = b->seq, .pos = b->pos, .x = b->residual};
+    if (group != b->group) set_group(b, group);
+    for (int l = 0; l < n_layer; l++) b->activity[l] = (float)(1 - inactive);
+    memcpy(b->residual, b->x, (size_t)b->net.hp.n_embd * sizeof *b->residual);
+    b->pos[0] = (b->pos[0] + 1) % 64;
+    b->backend->bind(state, &(dw_binding){.experiment = &e}, NULL);
+    if (path == AUTO && !dw_on_pool_pass(state)->layer[0].is_measured) b->backend->layers(state, &w, 0, n_layer, NULL);
+    b->backend->reset_coverage(state);
     const double start = dw_now();
-    dw_pool_run(b->pool, layers, b);
+    b->backend->layers(state, &w, 0, n_layer, NULL);
     const double seconds = dw_now() - start;
     double n_computed = 0, n_all = 0, gate = 0, all = 0;
-    for (int i = 0; i < n_counts; i++) n_computed += (double)p->coverage[i].n_computed;
     for (int l = 0; l < n_layer; l++) {
-        const dw_layer *w = &b->net.layer[l];
-        n_all += w->n_ff, gate += (double)w->gate.n_bytes,
-            all += (double)(w->gate.n_bytes + w->up.n_bytes + w->down.n_bytes);
+        const dw_layer *layer = &b->net.layer[l];
+        n_computed += (double)b->backend->coverage(state, l).n_computed;
+        n_all += layer->n_ff, gate += (double)layer->gate.n_bytes;
+        all += (double)(layer->gate.n_bytes + layer->up.n_bytes + layer->down.n_bytes);
     }
     *needed = (gate + n_computed / n_all * (all - gate)) / all;
     return 1e3 * seconds / n_layer;
@@ -185,14 +187,10 @@ static summary summary_of(double *v, int n) {
     return (summary){v[n / 2], v[n / 4], v[3 * n / 4]};
 }
 
-enum { DENSE, FUSED, LISTED, AUTO, N_PATHS };
-static const dw_select path_select[] = {DW_SELECT_DENSE, DW_SELECT_FUSED, DW_SELECT_LISTED, DW_SELECT_AUTO};
-static const char *const path_name[] = {"dense", "fused", "listed", "auto"};
-
 static void run_round(bench *b, double inactive, int group, cell at[N_PATHS]) {
     double needed, dense = 0;
     for (int path = 0; path < N_PATHS; path++) {
-        at[path].ms = time_pass(b, path_select[path], inactive, group, &needed);
+        at[path].ms = time_pass(b, path, inactive, group, &needed);
         if (path == DENSE) dense = at[path].ms;
         at[path].ideal = dense * needed;
     }

@@ -1,6 +1,6 @@
 /* build.c - files for tests, made in memory. */
 #include "tests/build.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "tests/test.h"
 
 #include <dirent.h>

@@ -45,7 +45,7 @@ void save(const test_bytes *b, const char *path);
 
 /* ---- gated models ------------------------------------------------------------------------------------
  *
- * A model's file and what engine/formats/sparse.h adds, with planted biases in the FFN.  Or its dense twin: the same
+ * A model's file and what engine/formats/ffn_gated.h adds, with planted biases in the FFN.  Or its dense twin: the same
  * values, but down is what the transposed copy decodes to, in F32. */
 typedef struct gated_file {
     bool twin;

@@ -1,7 +1,7 @@
 /* planted_gate.c - a gated model from synth with thresholds that something reaches. */
 #include "planted_gate.h"
 #include "build.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "model/model.h"
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* test_backend_cpu.c - every fused step of `cpu` against `ref`, on small nets of random weights of every type. */
-#include "backends/backends.h"
 #include "backends/kernels.h"
+#include "backends/steps.h"
 #include "build.h"
 #include "test.h"
 
@@ -29,7 +29,6 @@ enum { EMBD = 256, HEAD = 64, N_HEAD = 4, N_KV = 2, VOCAB = 300, CTX = 96, SEQS 
 typedef struct small_net {
     dw_net net;
     dw_layer layer[2];
-    float *rope;
 } small_net;
 
 static const int n_ff[2] = {FF0, FF1}, n_head[2] = {N_HEAD, N_HEAD}, n_head_kv[2] = {N_KV, N_HEAD};
@@ -54,7 +53,7 @@ static small_net *small_net_new(dw_qtype type, bool extras) {
     dw_rng_seed(&rng, 7);
     s->net.hp = (dw_hparams){.arch = "test", .n_layer = 2, .n_embd = EMBD, .n_vocab = VOCAB, .head_dim = HEAD, .n_ctx_train = CTX,
                              .n_ff = n_ff, .n_head = n_head, .n_head_kv = n_head_kv, .n_ff_max = FF0, .n_head_max = N_HEAD,
-                             .n_head_kv_max = N_HEAD, .norm_eps = 1e-5f, .attn_scale = 0.125f};
+                             .n_head_kv_max = N_HEAD, .rope_base = 10000, .norm_eps = 1e-5f, .attn_scale = 0.125f};
     s->net.rope_neox = extras;
     s->net.act = (dw_act)(type % DW_N_ACTS);
     s->net.embd_scale = extras ? 1.5f : 0;
@@ -87,13 +86,6 @@ static small_net *small_net_new(dw_qtype type, bool extras) {
         w->up_bias = random_tensor(&rng, DW_F32, ff, 1, 0, 0.5);
         w->down_bias = random_tensor(&rng, DW_F32, EMBD, 1, 0, 0.5);
     }
-    s->rope = malloc(CTX * HEAD * sizeof *s->rope);
-    for (int p = 0; p < CTX; p++)
-        for (int i = 0; i < HEAD / 2; i++) {
-            const double angle = p * pow(10000, -2.0 * i / HEAD);
-            s->rope[p * HEAD + 2 * i] = (float)cos(angle);
-            s->rope[p * HEAD + 2 * i + 1] = (float)sin(angle);
-        }
     return s;
 }
 
@@ -106,7 +98,6 @@ static void small_net_free(small_net *s) {
                             &w->o_bias, &w->ffn_norm, &w->gate, &w->up, &w->gate_bias, &w->up_bias, &w->down, &w->down_bias};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
     }
-    free(s->rope);
     free(s);
 }
 
@@ -114,52 +105,36 @@ static void small_net_free(small_net *s) {
 
 typedef struct runner {
     const dw_backend *backend;
-    dw_pass pass;
-    void *k[2], *v[2];
-    uint8_t *map;
-    size_t map_bytes;
+    dw_state *state;
+    dw_pass *pass;
     float *logits;
     double *logprob;
 } runner;
 
-static const size_t cache_values = (size_t)SEQS * N_HEAD * CTX * HEAD;
+static size_t layer_values(int l) { return (size_t)SEQS * (size_t)n_head_kv[l] * CTX * HEAD; } // of keys
 
+/* All of a state's memory; steps are run one by one on its pass. */
 static runner *runner_new(const small_net *net, const char *backend, dw_pool *pool, bool exact) {
     runner *r = calloc(1, sizeof *r);
+    dw_err err = {0};
+    const dw_session_options o = {.pool = pool, .n_ctx = CTX, .n_seq = SEQS, .n_batch = TOKENS, .n_out = TOKENS, .kv = DW_KV_CACHE_F32, .exact = exact,
+                                  .precision = exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED};
     r->backend = dw_backend_find(backend);
-    dw_pass *p = &r->pass;
-    *p = (dw_pass){.net = &net->net, .pool = pool, .exact = exact, .n_batch = TOKENS, .rope = net->rope, .keep_h = true, .gate_every = 1};
-    for (int l = 0; l < 2; l++) {
-        r->k[l] = calloc(cache_values, sizeof(float));
-        r->v[l] = calloc(cache_values, sizeof(float));
-    }
-    p->cache = (dw_cache){.type = DW_KV_CACHE_F32, .n_ctx = CTX, .n_seq = SEQS, .k = r->k, .v = r->v};
-    p->x = calloc(TOKENS * EMBD, sizeof *p->x);
-    p->h = calloc(TOKENS * EMBD, sizeof *p->h);
-    p->q = calloc(TOKENS * N_HEAD * HEAD, sizeof *p->q);
-    p->mix = calloc(TOKENS * N_HEAD * HEAD, sizeof *p->mix);
-    p->gate = calloc(TOKENS * FF0, sizeof *p->gate);
-    p->neuron = calloc(TOKENS * FF0, sizeof *p->neuron);
-    p->coverage = calloc(2 * (size_t)dw_pool_size(pool), sizeof *p->coverage);
+    r->state = r->backend->open(r->backend, &net->net, &o, &err);
+    if (!CHECK(r->state, "%s", err.text)) abort();
+    r->pass = dw_on_pool_pass(r->state);
+    r->pass->keep_h = true;
+    r->pass->gate_every = 1;
+    r->pass->x = calloc(TOKENS * EMBD, sizeof(float));
+    dw_rope_rows(&net->net, 0, CTX, (float *)r->pass->rope);
     r->logits = calloc(TOKENS * VOCAB, sizeof *r->logits);
     r->logprob = calloc(TOKENS, sizeof *r->logprob);
-    // The scratch ends, but for its alignment, where a guard page begins.
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = r->backend->scratch_bytes(&net->net, TOKENS, CTX, dw_pool_size(pool), DW_SELECT_AUTO);
-    const size_t aligned = (bytes + 63) / 64 * 64, body = (aligned + page - 1) / page * page;
-    r->map_bytes = body + page;
-    r->map = mmap(NULL, r->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (r->map == MAP_FAILED || mprotect(r->map + body, page, PROT_NONE)) abort();
-    p->scratch = r->map + body - aligned;
     return r;
 }
 
 static void runner_free(runner *r) {
-    dw_pass *p = &r->pass;
-    float *all[] = {p->x, p->h, p->q, p->mix, p->gate, p->neuron, r->logits, r->k[0], r->k[1], r->v[0], r->v[1]};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-    free(r->logprob);
-    free(p->coverage);
-    munmap(r->map, r->map_bytes);
+    free(r->pass->x), free(r->logits), free(r->logprob);
+    r->backend->close(r->state);
     free(r);
 }
 
@@ -181,41 +156,45 @@ typedef struct step_job {
 static void run_step(void *job_pointer, int ith, int n) {
     const step_job *job = job_pointer;
     runner *r = job->r;
-    dw_pass *p = &r->pass;
+    dw_pass *p = r->pass;
+    const dw_steps *steps = r->backend->own;
+    const dw_way *way = steps->way[p->way];
+    const dw_head head = {.hidden = p->h, .n = p->n_tokens, .logits = r->logits, .target = targets(), .logprob = r->logprob};
     const int l = job->layer;
+    (void)n;
     switch (job->step) {
-    case EMBED: r->backend->embed(p, ith, n); break;
-    case QKV: r->backend->qkv(p, l, ith, n); break;
-    case ATTEND: r->backend->attend(p, l, ith, n); break;
-    case ATTN_OUT: r->backend->attn_out(p, l, ith, n); break;
-    case FFN_NEURONS: r->backend->ffn_neurons(p, l, ith, n); break;
-    case FFN_DOWN: r->backend->ffn_down(p, l, ith, n); break;
-    case LOGITS: r->backend->logits(p, p->h, p->n_tokens, r->logits, ith, n); break;
-    case LOGPROBS: r->backend->logprobs(p, p->h, p->n_tokens, targets(), r->logprob, ith, n); break;
+    case EMBED: way->embed(p, ith); break;
+    case QKV: way->qkv(p, l, ith); break;
+    case ATTEND: way->attend(p, l, ith); break;
+    case ATTN_OUT: way->attn_out(p, l, ith); break;
+    case FFN_NEURONS: p->layer[l].op[p->way]->neurons(p, l, ith); break;
+    case FFN_DOWN: p->layer[l].op[p->way]->down(p, l, ith); break;
+    case LOGITS: way->logits(p, &head, ith); break;
+    case LOGPROBS: steps->way[DW_WAY_MANY]->logprobs(p, &head, ith); break;
     default: break;
     }
 }
 
-static void run(runner *r, step s, int layer) { dw_pool_run(r->pass.pool, run_step, &(step_job){r, s, layer}); }
+static void run(runner *r, step s, int layer) { dw_pool_run(r->pass->pool, run_step, &(step_job){r, s, layer}); }
 
 /* What a step may change, so that the next step can begin from the same numbers. */
 static void take_state(runner *to, const runner *from) {
-    dw_pass *a = &to->pass;
-    const dw_pass *b = &from->pass;
+    dw_pass *a = to->pass;
+    const dw_pass *b = from->pass;
     memcpy(a->x, b->x, TOKENS * EMBD * sizeof *a->x);
     memcpy(a->h, b->h, TOKENS * EMBD * sizeof *a->h);
     memcpy(a->q, b->q, TOKENS * N_HEAD * HEAD * sizeof *a->q);
     memcpy(a->mix, b->mix, TOKENS * N_HEAD * HEAD * sizeof *a->mix);
     memcpy(a->neuron, b->neuron, TOKENS * FF0 * sizeof *a->neuron);
     for (int l = 0; l < 2; l++) {
-        memcpy(to->k[l], from->k[l], cache_values * sizeof(float));
-        memcpy(to->v[l], from->v[l], cache_values * sizeof(float));
+        memcpy(a->cache.k[l], b->cache.k[l], layer_values(l) * sizeof(float));
+        memcpy(a->cache.v[l], b->cache.v[l], layer_values(l) * sizeof(float));
     }
 }
 
 /* The largest NMSE among what the step leaves behind. */
 static double difference(const runner *a, const runner *b, step s, int l) {
-    const dw_pass *p = &a->pass, *q = &b->pass;
+    const dw_pass *p = a->pass, *q = b->pass;
     const size_t t = (size_t)p->n_tokens, heads = N_HEAD * HEAD, ff = (size_t)n_ff[l];
     double worst;
     switch (s) {
@@ -223,8 +202,8 @@ static double difference(const runner *a, const runner *b, step s, int l) {
     case QKV:
         worst = nmse(p->q, q->q, t * heads);
         worst = fmax(worst, nmse(p->h, q->h, t * EMBD));
-        worst = fmax(worst, nmse(a->k[l], b->k[l], cache_values));
-        return fmax(worst, nmse(a->v[l], b->v[l], cache_values));
+        worst = fmax(worst, nmse(p->cache.k[l], q->cache.k[l], layer_values(l)));
+        return fmax(worst, nmse(p->cache.v[l], q->cache.v[l], layer_values(l)));
     case ATTEND: return nmse(p->mix, q->mix, t * heads);
     case FFN_NEURONS:
         worst = fmax(nmse(p->h, q->h, t * EMBD), nmse(p->gate, q->gate, t * ff));
@@ -241,6 +220,13 @@ static double difference(const runner *a, const runner *b, step s, int l) {
 }
 
 /* ---- cases ------------------------------------------------------------------------------------------------------ */
+
+/* Lists for all layers. */
+static void select_neurons(runner *r, const int32_t *list, int n) {
+    const int32_t *lists[] = {list, list}, lengths[] = {n, n};
+    dw_err err = {0};
+    CHECK(!r->backend->bind(r->state, &(dw_binding){.selection = list ? &(dw_selection){lists, lengths} : NULL}, &err), "%s", err.text);
+}
 
 static const int32_t *selection_of(int kind, int *n) { // 0: all, 1: some with neighbours, 2: none
     static int32_t list[80];
@@ -261,10 +247,12 @@ static void place_tokens(runner *r, int n, int32_t *token, int32_t *seq, int32_t
         seq[t] = t < n / 2 ? 2 : 0;
         pos[t] = 10 + (t < n / 2 ? t : t - n / 2);
     }
-    r->pass.n_tokens = n;
-    r->pass.token = token;
-    r->pass.seq = seq;
-    r->pass.pos = pos;
+    const dw_steps *steps = r->backend->own;
+    r->pass->n_tokens = n;
+    r->pass->token = token;
+    r->pass->seq = seq;
+    r->pass->pos = pos;
+    r->pass->way = !r->pass->exact && n <= steps->most_few ? DW_WAY_FEW : DW_WAY_MANY;
 }
 
 static void force(int level) { setenv("DEADWOOD_CPU", dw_level_names[level], 1); }
@@ -273,13 +261,10 @@ static void force(int level) { setenv("DEADWOOD_CPU", dw_level_names[level], 1);
 static void compare_step(runner *ref, runner *const *cpu, step s, int l, double limit) {
     for (int level = 0; level < DW_N_LEVELS; level++) {
         if (!cpu[level]) continue;
-        dw_pass *p = &cpu[level]->pass;
-        p->selected = ref->pass.selected;
-        p->n_selected = ref->pass.n_selected;
+        dw_pass *p = cpu[level]->pass;
         take_state(cpu[level], ref);
         memset(p->gate, 0xff, TOKENS * FF0 * sizeof(float));
         if (s == FFN_NEURONS) memset(p->neuron, 0xff, TOKENS * FF0 * sizeof(float));
-        force(level);
         run(cpu[level], s, l);
     }
     run(ref, s, l);
@@ -287,8 +272,8 @@ static void compare_step(runner *ref, runner *const *cpu, step s, int l, double 
         if (!cpu[level]) continue;
         const double d = difference(cpu[level], ref, s, l);
         CHECK(d <= limit, "%s %s, %d tokens, %d threads%s, %d selected, layer %d, %s: %.3g", dw_level_names[level],
-              ref->pass.net->output.type->name, ref->pass.n_tokens, dw_pool_size(ref->pass.pool), ref->pass.exact ? ", exact" : "",
-              ref->pass.n_selected, l, step_names[s], d);
+              ref->pass->net->output.type->name, ref->pass->n_tokens, ref->pass->n_threads, ref->pass->exact ? ", exact" : "",
+              ref->pass->layer[l].n_list, l, step_names[s], d);
     }
 }
 
@@ -299,21 +284,26 @@ static void compare_steps(const small_net *net, pass_plan plan, double bound) {
     place_tokens(ref, plan.n_tokens, token, seq, pos);
     for (int level = 0; level < DW_N_LEVELS; level++) {
         if (!dw_level_usable(level)) continue;
+        force(level);
         cpu[level] = runner_new(net, "cpu", pool, plan.exact);
         place_tokens(cpu[level], plan.n_tokens, token, seq, pos);
     }
     dw_rng rng;
     dw_rng_seed(&rng, 9);
     for (int l = 0; l < 2; l++)
-        for (size_t i = 0; i < cache_values; i++) {
-            ((float *)ref->k[l])[i] = (float)dw_rng_normal(&rng);
-            ((float *)ref->v[l])[i] = (float)dw_rng_normal(&rng);
+        for (size_t i = 0; i < layer_values(l); i++) {
+            ((float *)ref->pass->cache.k[l])[i] = (float)dw_rng_normal(&rng);
+            ((float *)ref->pass->cache.v[l])[i] = (float)dw_rng_normal(&rng);
         }
     compare_step(ref, cpu, EMBED, 0, 0);
     for (int l = 0; l < 2; l++)
         for (step s = QKV; s <= FFN_DOWN; s++)
             for (int kind = s == FFN_NEURONS ? 2 : 0; kind >= 0; kind--) {
-                ref->pass.selected = selection_of(kind, &ref->pass.n_selected);
+                int n_selected;
+                const int32_t *list = selection_of(kind, &n_selected);
+                select_neurons(ref, list, n_selected);
+                for (int level = 0; level < DW_N_LEVELS; level++)
+                    if (cpu[level]) select_neurons(cpu[level], list, n_selected);
                 compare_step(ref, cpu, s, l, s == ATTEND ? 1e-12 : bound);
             }
     compare_step(ref, cpu, LOGITS, 0, bound);
@@ -368,8 +358,8 @@ static void whole_pass(const small_net *net, int n_threads, int batch, float *ou
         run(r, EMBED, 0);
         for (int l = 0; l < 2; l++)
             for (step s = QKV; s <= FFN_DOWN; s++) run(r, s, l);
-        memcpy(out + first * EMBD, r->pass.x, (size_t)n * EMBD * sizeof *out);
-        memcpy(r->pass.h, r->pass.x, (size_t)n * EMBD * sizeof *out);
+        memcpy(out + first * EMBD, r->pass->x, (size_t)n * EMBD * sizeof *out);
+        memcpy(r->pass->h, r->pass->x, (size_t)n * EMBD * sizeof *out);
         run(r, LOGPROBS, 0);
         for (int t = 0; t < n; t++) // targets are those of the batch's places
             if (batch == TOKENS || first == 0) logprob[t] = r->logprob[t];

@@ -49,6 +49,20 @@ static void shown_text(void) {
     CHECK(dw_show(few, 1, "ab", 2) == 0 && !*few);
 }
 
+/* Sums of places, too: a block that no size_t counts stays too large, whatever follows. */
+static void huge_layout(void) {
+    dw_layout l = {0};
+    dw_layout_take(&l, 3, 5);
+    CHECK(l.used == 64, "%zu", l.used);
+    for (int i = 0; i < 5; i++) dw_layout_take(&l, SIZE_MAX / 4, 1);
+    CHECK(l.used == SIZE_MAX, "%zu", l.used);
+    dw_layout_take(&l, 1, 1);
+    CHECK(l.used == SIZE_MAX, "%zu", l.used);
+    dw_layout product = {0};
+    dw_layout_take(&product, SIZE_MAX / 2, 4);
+    CHECK(product.used == SIZE_MAX, "%zu", product.used);
+}
+
 static void huge_allocation(void) {
     dw_err err = {0};
     CHECK(!dw_alloc(SIZE_MAX / 2, 4, "the moon", &err));
@@ -295,6 +309,7 @@ static const test_case cases[] = {
     {"control bytes in names do not reach the terminal", control_bytes},
     {"text from files is shown with controls and turns of direction as escapes", shown_text},
     {"an allocation whose size overflows is refused by name", huge_allocation},
+    {"a layout whose sum overflows stays too large", huge_layout},
     {"text grows by what is put behind it", text_grows},
     {"a cursor never reads beyond its bytes", cursor_stops},
     {"UTF-8 is checked strictly", utf8},

@@ -2,7 +2,7 @@
  * and both backends compute it as one. */
 #include "build.h"
 #include "experiments/random_model.h"
-#include "formats/cold.h"
+#include "formats/ffn_two_part.h"
 #include "kit/plan.h"
 #include "kit/stats.h"
 #include "quant/quant.h"

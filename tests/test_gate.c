@@ -3,7 +3,7 @@
 #include "text/tokenizers.h"
 #include "engine.h"
 #include "measure/windows.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
 #include "model/model.h"
 #include "predict/down_t.h"
 #include "predict/rules.h"
@@ -226,25 +226,23 @@ static void activity(void) {
     check_activity(synth("tiny-deci", "F32"), 0.7, 64); // widths of 96 and 32: smaller last groups
 }
 
-static void marks(void) {
+/* Whether skipping pays is for the machine to say that runs the model: no layer is marked, at any activity. */
+static void every_layer_has_a_threshold(void) {
+    static const char *const activities[] = {"0.1", "0.9", "0.9 --force"};
     dw_err err = {0};
     const char *model = mini("bf16");
-    dw_model *m = dw_model_open(gate(model, "--rule cats --activity 0.9"), &err);
-    REQUIRE(m, "%s", err.text);
-    CHECK(strstr(test_run_output(), "stays dense") && strstr(test_run_output(), "no layer is sparse enough"), "%s", test_run_output());
-    for (int l = 0; l < m->net.hp.n_layer; l++) {
-        const dw_layer_gate *g = &m->net.layer[l].sparse;
-        CHECK(g->dense && g->threshold == 0 && g->activity == 1 && g->down_t.name, "layer %d", l);
+    for (size_t i = 0; i < sizeof activities / sizeof *activities; i++) {
+        char options[64];
+        snprintf(options, sizeof options, "--rule cats --activity %s", activities[i]);
+        dw_model *m = dw_model_open(gate(model, options), &err);
+        REQUIRE(m, "%s", err.text);
+        CHECK(!dw_gguf_find(dw_model_gguf(m), DW_KEY_GATE_DENSE) && !strstr(test_run_output(), "dense"), "%s", test_run_output());
+        for (int l = 0; l < m->net.hp.n_layer; l++) {
+            const dw_layer_gate *g = &m->net.layer[l].sparse;
+            CHECK(!g->dense && g->threshold > 0 && g->activity < 1 && g->down_t.name, "--activity %s: layer %d", activities[i], l);
+        }
+        dw_model_close(m);
     }
-    dw_model_close(m);
-    m = dw_model_open(gate(model, "--rule cats --activity 0.9 --force"), &err);
-    REQUIRE(m, "%s", err.text);
-    for (int l = 0; l < m->net.hp.n_layer; l++) CHECK(!m->net.layer[l].sparse.dense && m->net.layer[l].sparse.threshold > 0, "layer %d", l);
-    dw_model_close(m);
-    m = dw_model_open(gate(model, "--rule cats --activity 0.1"), &err);
-    REQUIRE(m, "%s", err.text);
-    for (int l = 0; l < m->net.hp.n_layer; l++) CHECK(!m->net.layer[l].sparse.dense && m->net.layer[l].sparse.threshold > 0, "layer %d", l);
-    dw_model_close(m);
 }
 
 /* ---- transposed copies ------------------------------------------------------------------------------------------------ */
@@ -375,9 +373,9 @@ static void runs(void) {
     float *parent = logits(model, DW_SELECT_AUTO, &n);
     static const struct { const char *options; dw_select select; } ways[] = {
         {"--rule cats --activity 0.2", DW_SELECT_DENSE},
-        {"--rule cats --activity 0.95", DW_SELECT_AUTO},           // every layer stays dense
-        {"--rule cats --activity 1 --force", DW_SELECT_FUSED},     // everything reaches 0
-        {"--rule group-max --group 32 --activity 1 --force", DW_SELECT_LISTED}};
+        {"--rule cats --activity 0.95", DW_SELECT_DENSE},
+        {"--rule cats --activity 1 --force", DW_SELECT_FUSED}, // everything reaches 0
+        {"--rule group-max --group 32 --activity 1", DW_SELECT_AUTO}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         float *x = logits(gate(model, ways[i].options), ways[i].select, &n_gated);
         double error = 0, power = 0;
@@ -610,7 +608,7 @@ static void lineage(void) {
 static const test_case cases[] = {
     {"thresholds are quantiles of histograms, spread evenly inside a bin", quantiles},
     {"thresholds open the wanted share on the calibration texts, as near as a bin allows", activity},
-    {"layers that would not gain are marked dense, unless that is overruled", marks},
+    {"every layer gets a threshold, and no mark of the machine that gated it", every_layer_has_a_threshold},
     {"transposed copies of 16 and 32 bits are exact, and everything else is the parent's", exact},
     {"transposed copies of blocks lose what is stated, and less from 16 bits", encoded},
     {"a transposed copy has down's type where its rows are whole blocks", types},

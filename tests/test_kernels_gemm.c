@@ -114,7 +114,7 @@ static void against_double(void) {
             guarded y = guarded_new((size_t)n * sizeof(float));
             for (int level = 0; level < DW_N_LEVELS; level++)
                 for (int exact = 0; exact < 2 && dw_level_usable(level); exact++) {
-                    const dw_gemm_form form = dw_gemm_form_of(level, type, exact);
+                    const dw_gemm_form form = dw_gemm_form_of(level, type, exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED);
                     memset(y.data, 0xff, (size_t)n * sizeof(float));
                     multiply(&p, level, form, NULL, 0, p.n_rows, 0, p.n_tokens, 1, (float *)(void *)y.data);
                     const double error = relative_error(&p, (float *)(void *)y.data);
@@ -133,7 +133,7 @@ static void unaffected_by_cuts(void) {
         float *whole = malloc(83 * 41 * sizeof *whole), *part = malloc(83 * 41 * sizeof *part);
         for (int level = 0; level < DW_N_LEVELS; level++)
             for (int exact = 0; exact < 2 && dw_level_usable(level); exact++) {
-                const dw_gemm_form form = dw_gemm_form_of(level, type, exact);
+                const dw_gemm_form form = dw_gemm_form_of(level, type, exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED);
                 multiply(&p, level, form, NULL, 0, 83, 0, 41, 1, whole);
                 static const int cuts[][4] = {{0, 83, 0, 41}, {0, 1, 40, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}}; // rows, tokens
                 for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
@@ -183,7 +183,7 @@ static void listed_rows(void) {
     const int32_t list[] = {0, 4, 31, 49};
     for (int level = 0; level < DW_N_LEVELS; level++) {
         if (!dw_level_usable(level)) continue;
-        const dw_gemm_form form = dw_gemm_form_of(level, type, true);
+        const dw_gemm_form form = dw_gemm_form_of(level, type, DW_PRECISION_SPLIT);
         multiply(&p, level, form, NULL, 0, 50, 0, 7, 1, whole);
         multiply(&p, level, form, list, 1, 3, 0, 7, 1, part);
         for (int t = 0; t < 7; t++)

@@ -1,7 +1,9 @@
 /* test_sparse.c - gated layers: what is open, that closed neurons count as zero and nothing else changes. */
 #include "backends/kernels.h"
+#include "backends/steps.h"
 #include "experiments/random_model.h"
-#include "formats/sparse.h"
+#include "formats/ffn_gated.h"
+#include "model/session.h"
 #include "test.h"
 #include "tests/build.h"
 
@@ -16,9 +18,9 @@ enum { N = 24, LAYERS = 4, MAX_FF = 512 };
 static const exp_shape wide = {"wide", "llama", 3, 256, 512, 4, 2, 64, 512, true, 10000, 256, NULL, NULL, "whole superblocks"};
 static const char *const shapes[] = {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-deci", "tiny-openelm", NULL};
 static const char *const types[] = {"BF16", "F16", "Q8_0", "Q4_0", "Q4_K", NULL};
-static const dw_select ways[] = {DW_SELECT_FUSED, DW_SELECT_LISTED};
+typedef enum way { FUSED, GATHERED, N_WAYS } way;
 static const char *const backends[] = {"ref", "cpu"};
-static const char *const way_names[] = {"auto", "fused", "listed", "dense"};
+static const char *const way_names[] = {"fused", "gathered"}, *const select_names[] = {"auto", "fused", "dense"};
 
 /* ---- files ---------------------------------------------------------------------------------------------------- */
 
@@ -90,6 +92,24 @@ static bool open_run(run *r, const char *path, dw_session_options o, int n_threa
     return CHECK(r->session, "%s", err.text);
 }
 
+/* With the open neurons walked over, or listed and their rows copied together. */
+static bool open_way(run *r, const char *path, dw_session_options o, way how, int n_threads) {
+    dw_err err = {0};
+    o.select = DW_SELECT_FUSED;
+    if (!open_run(r, path, o, n_threads)) return false;
+    if (how == FUSED) return true;
+    return CHECK(!dw_session_experiment(r->session, &(dw_ffn_experiment){.gathered = true}, &err), "%s", err.text);
+}
+
+/* Groups are open at random, a share[l] of those of layer l; NULL: as the gate says. */
+static void plant(run *r, const float *share, uint64_t seed) {
+    static dw_lots lots;
+    dw_err err = {0};
+    lots = (dw_lots){share, seed};
+    const dw_ffn_experiment e = {.decide = dw_draw_lots, .ctx = &lots, .activity = share};
+    CHECK(!dw_session_experiment(r->session, share ? &e : NULL, &err), "%s", err.text);
+}
+
 static void close_run(run *r) {
     dw_session_free(r->session);
     dw_model_close(r->model);
@@ -150,14 +170,14 @@ static void check_equals_twin(const char *shape, const char *type, const char *b
     for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
         float *dense = logits_of_file(twin, (dw_session_options){.backend = backend}, 2, steps[s]);
         for (size_t i = first_rule; i < sizeof all_open / sizeof *all_open; i += each)
-            for (int way = 0; way < 2; way++) {
+            for (way how = 0; how < N_WAYS; how++) {
                 run r;
-                if (!strcmp(backend, "ref") && (way || s == 2)) continue;
-                const bool opened = open_run(&r, gated(shape, type, all_open[i]), (dw_session_options){.backend = backend, .select = ways[way]}, 2);
+                if (!strcmp(backend, "ref") && (how || s == 2)) continue;
+                const bool opened = open_way(&r, gated(shape, type, all_open[i]), (dw_session_options){.backend = backend}, how, 2);
                 if (opened) {
                     float *open = logits_of(&r, steps[s]);
                     const double e = nmse(open, dense, n_logits(&r)), bound = bound_of(backend, type);
-                    CHECK(e <= bound, "%s, %s %s, rule %zu, %s, %d at a time: NMSE %.1e, allowed %.0e", backend, shape, type, i, way_names[ways[way]],
+                    CHECK(e <= bound, "%s, %s %s, rule %zu, %s, %d at a time: NMSE %.1e, allowed %.0e", backend, shape, type, i, way_names[how],
                           steps[s], e, bound);
                     CHECK(activity_of(&r) == 1, "activity %g", activity_of(&r));
                     free(open);
@@ -255,11 +275,11 @@ static void counts(void) {
     static seen s;
     for (int b = 0; b < 2; b++)
         for (int i = 0; i < N_RULES; i++)
-            for (int way = 0; way < 2; way++) {
+            for (way how = 0; how < N_WAYS; how++) {
                 run r;
                 char what[64];
-                snprintf(what, sizeof what, "%s, rule %d, %s", backends[b], i, way_names[ways[way]]);
-                if (open_run(&r, gated("wide", "Q4_0", rules[i]), (dw_session_options){.backend = backends[b], .select = ways[way]}, 2)) {
+                snprintf(what, sizeof what, "%s, rule %d, %s", backends[b], i, way_names[how]);
+                if (open_way(&r, gated("wide", "Q4_0", rules[i]), (dw_session_options){.backend = backends[b]}, how, 2)) {
                     tap(&r, &s);
                     free(logits_of(&r, 1));
                     CHECK(activity_of(&r) > 0.1 && activity_of(&r) < 0.9, "%s: activity %g tests nothing", what, activity_of(&r));
@@ -323,8 +343,8 @@ static void listed_is_fused(void) {
             for (int step = 1; step <= 6; step += 5) {
                 run fused, listed = {0};
                 const char *path = gated("wide", types[t], rules[i]);
-                if (open_run(&fused, path, (dw_session_options){.select = DW_SELECT_FUSED}, 2) &&
-                    open_run(&listed, path, (dw_session_options){.select = DW_SELECT_LISTED}, 3)) {
+                if (open_way(&fused, path, (dw_session_options){0}, FUSED, 2) &&
+                    open_way(&listed, path, (dw_session_options){0}, GATHERED, 3)) {
                     float *a = logits_of(&fused, step), *b = logits_of(&listed, step);
                     const double e = nmse(a, b, n_logits(&fused));
                     const bool rounded = types[t][0] == 'Q'; // hidden values to 8 bits, down's factors to 16
@@ -402,7 +422,7 @@ static void marked_dense(void) {
                         const dw_coverage c = dw_session_coverage(r.session, l);
                         const bool is_full = c.n_open == (uint64_t)(N * r.hp->n_ff[l]);
                         const bool wanted = select == DW_SELECT_DENSE || (select == DW_SELECT_AUTO && dense[l]);
-                        CHECK(c.n_tokens == N && is_full == wanted, "%s, rule %d, %s: layer %d: %lu open", backends[b], i, way_names[select], l, c.n_open);
+                        CHECK(c.n_tokens == N && is_full == wanted, "%s, rule %d, %s: layer %d: %lu open", backends[b], i, select_names[select], l, c.n_open);
                         if (!b || !wanted || step > 1) continue;
                         const uint64_t bytes = whole_bytes(&r, l, "ffn_gate.weight") + whole_bytes(&r, l, "ffn_up.weight") + whole_bytes(&r, l, "ffn_down.weight");
                         CHECK(c.n_bytes == N * bytes, "layer %d: %lu bytes", l, c.n_bytes);
@@ -425,7 +445,7 @@ static void injection(void) {
         for (int i = 0; i < N_RULES; i++) {
             run r;
             if (!open_run(&r, gated("tiny-llama", "F32", rules[i]), (dw_session_options){.backend = backends[b], .select = DW_SELECT_FUSED}, 2)) return;
-            dw_session_inject(r.session, share, 9);
+            plant(&r, share, 9);
             tap(&r, &once);
             free(logits_of(&r, 1));
             for (int l = 0; l < LAYERS; l++) {
@@ -441,31 +461,99 @@ static void injection(void) {
                 for (int t = 0; t < N; t++)
                     for (int j = 0; j < r.hp->n_ff[l]; j++) n_other += (once.neuron[l][t][j] != 0) != (again.neuron[l][t][j] != 0);
             CHECK(!n_other, "%s, rule %d: %d lots differ between decode and prefill", backends[b], i, n_other);
-            dw_session_inject(r.session, share, 10);
+            plant(&r, share, 10);
             tap(&r, &again);
             free(logits_of(&r, N));
             CHECK(memcmp(&once.neuron[1], &again.neuron[1], sizeof once.neuron[1]), "another seed, the same lots");
             dw_session_reset_coverage(r.session);
-            dw_session_inject(r.session, none, 10);
+            plant(&r, none, 10);
             free(logits_of(&r, N));
             CHECK(activity_of(&r) == 0, "activity %g", activity_of(&r));
-            dw_session_inject(r.session, NULL, 0);
+            plant(&r, NULL, 0);
             free(logits_of(&r, N));
             CHECK(activity_of(&r) > 0);
             close_run(&r);
         }
 }
 
+/* ---- which way is faster here --------------------------------------------------------------------------------------- */
+
+/* As if the break-even of every layer had been measured; the layers' kinds follow from it. */
+static void pretend_break_even(run *r, float even) {
+    dw_pass *p = dw_on_pool_pass(r->session->state);
+    dw_err err = {0};
+    for (int l = 0; l < r->hp->n_layer; l++) p->layer[l].is_measured = true, p->layer[l].break_even = even;
+    CHECK(!dw_session_experiment(r->session, NULL, &err), "%s", err.text);
+}
+
+static int count_kind(const run *r, dw_ffn_kind kind) {
+    const dw_pass *p = dw_on_pool_pass(r->session->state);
+    int n = 0;
+    for (int l = 0; l < r->hp->n_layer; l++) n += p->layer[l].kind == kind;
+    return n;
+}
+
+/* Whether neurons are skipped, or computed and set to zero, changes what is read and no bit of the result. */
+static void masked_is_fused(void) {
+    static seen s[2];
+    for (int t = 0; types[t]; t++)
+        for (int i = 0; i < N_RULES; i++)
+            for (int step = 1; step <= 6; step += 5) {
+                float *logits[2];
+                run r[2];
+                for (int masked = 0; masked < 2; masked++) {
+                    if (!open_run(&r[masked], gated("wide", types[t], rules[i]), (dw_session_options){0}, 2)) return;
+                    pretend_break_even(&r[masked], masked ? 0 : 1); // the file expects all neurons open
+                    CHECK(count_kind(&r[masked], masked ? DW_FFN_MASKED : DW_FFN_GATED) == r[masked].hp->n_layer, "rule %d", i);
+                    tap(&r[masked], &s[masked]);
+                    logits[masked] = logits_of(&r[masked], step);
+                }
+                CHECK(!memcmp(logits[0], logits[1], n_logits(&r[0]) * sizeof(float)), "%s, rule %d, %d at a time: other logits", types[t], i, step);
+                CHECK(!memcmp(&s[0], &s[1], sizeof s[0]), "%s, rule %d, %d at a time: other neurons", types[t], i, step);
+                for (int l = 0; l < r[0].hp->n_layer; l++) {
+                    const dw_coverage a = dw_session_coverage(r[0].session, l), b = dw_session_coverage(r[1].session, l);
+                    CHECK(a.n_tokens == b.n_tokens && a.n_open == b.n_open && b.n_computed == b.n_few * (uint64_t)r[0].hp->n_ff[l] &&
+                              a.n_computed <= b.n_computed, "%s, rule %d: %lu and %lu open", types[t], i, a.n_open, b.n_open);
+                }
+                for (int k = 0; k < 2; k++) free(logits[k]), close_run(&r[k]);
+            }
+}
+
+static void measured_once(void) {
+    run r;
+    if (!open_run(&r, gated("wide", "Q4_0", rules[1]), (dw_session_options){0}, 2)) return;
+    const dw_pass *p = dw_on_pool_pass(r.session->state);
+    CHECK(!p->layer[0].is_measured, "opening a session measures nothing");
+    free(logits_of(&r, N));
+    CHECK(!p->layer[0].is_measured, "passes of many tokens have one way");
+    dw_session_reset_coverage(r.session);
+    free(logits_of(&r, 1));
+    for (int l = 0; l < r.hp->n_layer; l++) {
+        const dw_bound *b = &p->layer[l];
+        CHECK(b->is_measured && b->break_even >= 0 && b->break_even <= 1, "layer %d: break-even %g", l, (double)b->break_even);
+        CHECK(b->break_even == p->layer[0].break_even, "layers of one kind are measured once");
+        CHECK(dw_session_coverage(r.session, l).n_tokens == N, "measuring counts nothing");
+    }
+    close_run(&r);
+    if (!open_run(&r, gated("wide", "Q4_0", rules[1]), (dw_session_options){.exact = true}, 2)) return;
+    free(logits_of(&r, 1));
+    CHECK(!dw_on_pool_pass(r.session->state)->layer[0].is_measured, "exact sessions measure nothing");
+    close_run(&r);
+}
+
 static void injected_auto(void) {
-    static const int groups[] = {1, 32, 64};
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+    const float share[LAYERS] = {0.49f, 0.51f, 0, 1};
+    for (int i = 0; i < N_RULES; i++) {
         run r;
-        const float even = dw_gate_break_even(groups[i]), share[LAYERS] = {even - 0.01f, even + 0.01f, 0, 1};
-        if (!open_run(&r, gated("tiny-llama", "F32", (gated_file){.group = groups[i]}), (dw_session_options){0}, 2)) return;
-        dw_session_inject(r.session, share, 1);
+        if (!open_run(&r, gated("tiny-llama", "F32", rules[i]), (dw_session_options){0}, 2)) return;
+        pretend_break_even(&r, 0.5f);
+        plant(&r, share, 1);
         free(logits_of(&r, 1));
-        for (int l = 0; l < LAYERS; l++)
-            CHECK((dw_session_coverage(r.session, l).n_open == (uint64_t)(N * r.hp->n_ff[l])) == (share[l] > even), "groups of %d, layer %d", groups[i], l);
+        for (int l = 0; l < LAYERS; l++) {
+            const dw_coverage c = dw_session_coverage(r.session, l);
+            CHECK((c.n_computed == (uint64_t)(N * r.hp->n_ff[l])) == (share[l] > 0.5f), "rule %d, layer %d", i, l);
+            CHECK((c.n_open == (uint64_t)(N * r.hp->n_ff[l])) == (share[l] == 1), "rule %d, layer %d: %lu open", i, l, c.n_open);
+        }
         close_run(&r);
     }
 }
@@ -539,13 +627,15 @@ static const test_case cases[] = {
     {"... and for every type of weights at every level", every_type},
     {"neurons, rows and bytes are counted as a brute-force count of the taps says", counts},
     {"skipping closed neurons is the same as a list of the open ones", skipped_is_zero},
-    {"the listed way takes the decisions of the fused one", listed_is_fused},
+    {"the gathered way takes the decisions of the fused one", listed_is_fused},
     {"cpu skips what ref skips", cpu_is_ref},
     {"prefill equals decode when gated, and decoding twice gives the same bits", prefill_decode},
     {"gated exact passes give the same bits for any threads, batch and cut", exact_passes},
     {"layers that are marked dense run as before when the engine may choose", marked_dense},
     {"injected lots open the wanted share, the same ones for the same position", injection},
-    {"injected layers above the break-even run dense when the engine may choose", injected_auto},
+    {"skipping closed neurons or setting them to zero: the same decisions, the same result", masked_is_fused},
+    {"the break-even is measured at the first pass of few tokens, once for layers of one kind", measured_once},
+    {"injected layers above the break-even compute all neurons when the engine may choose", injected_auto},
     {"a group is open when its largest gate reaches the threshold", open_groups},
     {"what a gated file adds counts neither as parameters nor as bytes of the dense pass", same_size},
     {"damaged gates are refused in a sentence", damage},

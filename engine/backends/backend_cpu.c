@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- scratch: the team, then each thread's own, then what is shared --------------------------------------------- */
+/* ---- memory: the team, each thread's own, what is shared --------------------------------------------------------- */
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -28,28 +28,33 @@ static size_t shared_bytes(const dw_hparams *hp, int n_batch) {
     return (larger(packed, dw_many_head_bytes(hp, n_batch)) + 63) / 64 * 64;
 }
 
-static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads, dw_select select) {
-    (void)n_ctx;
-    const dw_hparams *hp = &net->hp;
-    return sizeof(dw_team) + (size_t)n_threads * (kernel_bytes(net) + 2 * piece_bytes(hp)) + shared_bytes(hp, n_batch) +
-           dw_gated_bytes(net, n_batch, n_threads, select);
+static size_t own_bytes(int n_threads) { return sizeof(dw_cpu) + (size_t)n_threads * sizeof(dw_step); }
+
+static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
+    dw_cpu *c = p->own;
+    dw_level level;
+    (void)o;
+    if (dw_level_choose(&level, err)) return -1;
+    const dw_vec *vec = dw_vec_of(level);
+    for (int i = 0; i < p->n_threads; i++)
+        c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec,
+                               .glu = vec->glu[p->net->act], .gated = &c->gated};
+    return 0;
 }
 
-static dw_step begin(dw_pass *p, int ith, int n_threads) {
+static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
+    dw_cpu *c = p->own;
     const dw_hparams *hp = &p->net->hp;
     const size_t kernel = kernel_bytes(p->net), piece = piece_bytes(hp);
-    dw_step s = {.p = p, .ith = ith, .n_threads = n_threads};
-    uint8_t *first = (uint8_t *)p->scratch + sizeof(dw_team);
-    if (dw_level_choose(&s.level, NULL)) s.level = DW_PORTABLE; // a session is refused before this can happen
-    s.vec = dw_vec_of(s.level);
-    s.glu = s.vec->glu[p->net->act];
-    s.team = p->scratch;
-    s.kernel = first + (size_t)ith * (kernel + 2 * piece);
-    s.gate = (float *)(void *)(s.kernel + kernel);
-    s.up = (float *)(void *)(s.kernel + kernel + piece);
-    s.shared = first + (size_t)n_threads * (kernel + 2 * piece);
-    s.gated = s.shared + shared_bytes(hp, p->n_batch);
-    return s;
+    dw_team *team = dw_layout_take(a, 1, sizeof *team);
+    for (int i = 0; i < p->n_threads; i++) {
+        c->step[i].team = team;
+        c->step[i].kernel = dw_layout_take(a, 1, kernel);
+        c->step[i].gate = dw_layout_take(a, 1, piece);
+        c->step[i].up = dw_layout_take(a, 1, piece);
+    }
+    uint8_t *shared = dw_layout_take(a, 1, shared_bytes(hp, o->n_batch));
+    for (int i = 0; i < p->n_threads; i++) c->step[i].shared = shared;
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */
@@ -70,8 +75,6 @@ int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
     return -1;
 }
 
-static bool is_few(const dw_pass *p, int n_tokens) { return !p->exact && n_tokens <= DW_DOT_MAX_COLS; }
-
 bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) {
     const int left = pieces->end - pieces->next;
     run->first = dw_pieces_next(s, pieces);
@@ -83,10 +86,10 @@ bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run) {
 
 /* ---- steps in common ---------------------------------------------------------------------------------------- */
 
-static void embed(dw_pass *p, int ith, int n_threads) {
+void dw_cpu_embed(dw_pass *p, int ith) {
     const dw_tensor *w = &p->net->token_embd;
     const float scale = p->net->embd_scale != 0 ? p->net->embd_scale : 1;
-    for (int t = ith; t < p->n_tokens; t += n_threads) {
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
         float *x = p->x + (size_t)t * w->ne[0];
         w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), x, w->ne[0]);
         for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
@@ -125,31 +128,39 @@ static void scatter(const int32_t *list, int n, int from, int to, const float *x
     for (int i = 0; i < n; i++) y[list[i]] = x[i];
 }
 
-static void add_bias(const dw_step *s, const dw_tensor *bias, int first, int n, float *x) {
-    const float *b = dw_floats(bias);
-    const int32_t *list = s->p->selected;
-    if (!b) return;
-    if (!list) s->vec->add(x, b + first, NULL, n);
-    else
-        for (int i = 0; i < n; i++) x[i] += b[list[first + i]];
-}
-
-void dw_finish_neurons(const dw_step *s, int l, int first, int end, int first_token, int n_tokens) {
+void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_token, int n_tokens) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
-    const int32_t *list = p->selected;
-    const int n = end - first, n_all = list ? p->n_selected : w->n_ff;
-    const int from = !list || !first ? 0 : list[first], to = list && end < n_all ? list[end] : w->n_ff; // of a list
+    const float *gate_bias = dw_floats(&w->gate_bias), *up_bias = dw_floats(&w->up_bias);
     for (int t = 0; t < n_tokens; t++) {
         const size_t row = (size_t)(first_token + t) * (size_t)w->n_ff;
         float *gate = s->gate + (size_t)t * (size_t)n, *up = s->up + (size_t)t * (size_t)n;
-        add_bias(s, &w->gate_bias, first, n, gate);
-        add_bias(s, &w->up_bias, first, n, up);
-        s->glu(gate, up, n, list ? up : p->neuron + row + first);
-        if (list) scatter(list + first, n, from, to, up, p->neuron + row);
-        if (!p->gate_every || p->pos[first_token + t] % p->gate_every) continue;
-        if (list) scatter(list + first, n, from, to, gate, p->gate + row);
-        else memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
+        if (gate_bias) s->vec->add(gate, gate_bias + first, NULL, n);
+        if (up_bias) s->vec->add(up, up_bias + first, NULL, n);
+        s->glu(gate, up, n, p->neuron + row + first);
+        if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0) memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
+    }
+}
+
+static void add_listed(const dw_tensor *bias, const int32_t *list, int n, float *x) {
+    const float *b = dw_floats(bias);
+    for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
+}
+
+void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token, int n_tokens) {
+    const dw_pass *p = s->p;
+    const dw_layer *w = &p->net->layer[l];
+    const dw_bound *b = &p->layer[l];
+    const int32_t *list = b->list + first;
+    const int from = first ? list[0] : 0, to = first + n < b->n_list ? list[n] : w->n_ff;
+    for (int t = 0; t < n_tokens; t++) {
+        const size_t row = (size_t)(first_token + t) * (size_t)w->n_ff;
+        float *gate = s->gate + (size_t)t * (size_t)n, *up = s->up + (size_t)t * (size_t)n;
+        add_listed(&w->gate_bias, list, n, gate);
+        add_listed(&w->up_bias, list, n, up);
+        s->glu(gate, up, n, up);
+        scatter(list, n, from, to, up, p->neuron + row);
+        if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0) scatter(list, n, from, to, gate, p->gate + row);
     }
 }
 
@@ -162,18 +173,16 @@ static int block_end(const dw_pass *p, int first, int most) {
     return end;
 }
 
-static void attend(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
+void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_attend_job *job)) {
+    const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
-    const bool few = is_few(p, p->n_tokens);
     const int n = p->net->hp.head_dim, n_group = w->n_head / w->n_head_kv;
-    const int most = few ? 1 : n_group < DW_QUERY_BLOCK ? DW_QUERY_BLOCK / n_group : 1;
     const size_t element = p->cache.type == DW_KV_CACHE_F32 ? sizeof(float) : sizeof(uint16_t);
     int n_blocks = 0;
     for (int t = 0; t < p->n_tokens; t = block_end(p, t, most)) n_blocks++;
 
-    dw_pieces pieces = dw_pieces_begin(&s, n_blocks * w->n_head_kv, false);
-    for (int i; (i = dw_pieces_next(&s, &pieces)) >= 0;) {
+    dw_pieces pieces = dw_pieces_begin(s, n_blocks * w->n_head_kv, false);
+    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const int head = i % w->n_head_kv, block = n_blocks - 1 - i / w->n_head_kv; // the longest first
         int first = 0;
         for (int b = 0; b < block; b++) first = block_end(p, first, most);
@@ -182,67 +191,16 @@ static void attend(dw_pass *p, int l, int ith, int n_threads) {
         const dw_attend_job job = {.type = p->cache.type, .k = (const uint8_t *)p->cache.k[l] + at * element,
                                    .v = (const uint8_t *)p->cache.v[l] + at * element, .head_dim = n, .n_group = n_group,
                                    .n_tokens = block_end(p, first, most) - first, .pos = p->pos + first, .q = p->q + q,
-                                   .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s.kernel};
-        if (few) s.vec->attend_token(&job);
-        else s.vec->attend(&job);
+                                   .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s->kernel};
+        attend(&job);
     }
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------- */
+/* ---- the head's norm, and the table ---------------------------------------------------------------------------- */
 
-static void qkv(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    if (is_few(p, p->n_tokens)) dw_few_qkv(&s, l);
-    else dw_many_qkv(&s, l);
+void dw_cpu_head_norm(dw_pass *p, const float *x, float *hidden, int ith) {
+    dw_step_of(p, ith)->vec->norm(x, dw_floats(&p->net->output_norm), p->net->hp.n_embd, p->net->hp.norm_eps, hidden);
 }
 
-static void attn_out(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    if (is_few(p, p->n_tokens)) dw_few_attn_out(&s, l);
-    else dw_many_attn_out(&s, l);
-}
-
-static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    const bool few = is_few(p, p->n_tokens);
-    if (few && dw_is_gated(p, l)) dw_few_gated_neurons(&s, l);
-    else if (few) dw_few_ffn_neurons(&s, l);
-    else dw_many_ffn_neurons(&s, l);
-}
-
-static void ffn_down(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    const bool few = is_few(p, p->n_tokens);
-    if (dw_is_gated(p, l)) (few ? dw_few_gated_down : dw_many_gated_down)(&s, l);
-    else (few ? dw_few_ffn_down : dw_many_ffn_down)(&s, l);
-}
-
-static void head_norm(dw_pass *p, const float *x, float *hidden, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    s.vec->norm(x, dw_floats(&p->net->output_norm), p->net->hp.n_embd, p->net->hp.norm_eps, hidden);
-}
-
-static void logits(dw_pass *p, const float *hidden, int n, float *out, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    if (is_few(p, n)) dw_few_logits(&s, hidden, n, out);
-    else dw_many_logits(&s, hidden, n, out);
-}
-
-static void logprobs(dw_pass *p, const float *hidden, int n, const int32_t *target, double *logprob, int ith, int n_threads) {
-    const dw_step s = begin(p, ith, n_threads);
-    dw_many_logprobs(&s, hidden, n, target, logprob);
-}
-
-const dw_backend dw_backend_cpu = {
-    .name = "cpu",
-    .scratch_bytes = scratch_bytes,
-    .embed = embed,
-    .qkv = qkv,
-    .attend = attend,
-    .attn_out = attn_out,
-    .ffn_neurons = ffn_neurons,
-    .ffn_down = ffn_down,
-    .head_norm = head_norm,
-    .logits = logits,
-    .logprobs = logprobs,
-};
+const dw_steps dw_steps_cpu = {.way = {&dw_cpu_few, &dw_cpu_many}, .most_few = DW_DOT_MAX_COLS, .own_bytes = own_bytes,
+                               .start = start, .lay_out = lay_out};

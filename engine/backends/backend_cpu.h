@@ -1,32 +1,45 @@
 /* backend_cpu.h - inside of the cpu backend: what a step knows, and its two ways to compute.
  *
  *   few   1..DW_DOT_MAX_COLS tokens that need not be exact: every thread norms and packs the tokens for itself and takes
- *         weight rows with the dot kernels; no barrier inside a step (but between the two parts of a down, cold.h).
+ *         weight rows with the dot kernels; no barrier inside a step, except between the two parts of a down.
  *   many  all other passes: tokens are packed once by all threads, barrier, then matrix products by pieces of rows.
  *
  * Work is cut into numbered pieces.  In `few` each thread owns a contiguous share of nine tenths of them (the same rows for
  * every token: their pages and cache lines stay with the core); the rest, and all pieces in `many`, are taken from a
  * counter, so that a thread that lost its core does not stop the others.  Who computes a piece never matters.
  *
- * Gated layers (open_groups.h).  Few tokens: a walk over the neurons adds the down rows of open ones to a sum of its own, and
- * ffn_down adds up these sums; every thread has one for its share, and each piece of the rest one, so that the order of
+ * Gated layers (gate_decide.h).  Few tokens: a walk over the neurons adds the down rows of open ones to a sum of its own, and
+ * the down step adds up these sums; every thread has one for its share, and each piece of the rest one, so that the order of
  * additions is always the same.  Many tokens: all gates, a decision for each token, all ups; closed neurons are zeros, and
- * down is a product with the transposed matrix. */
+ * down is a product with the transposed matrix.
+ *
+ * Memory and functions are found once, when the state is opened: each thread has a dw_step of its own. */
 #ifndef DW_BACKEND_CPU_H
 #define DW_BACKEND_CPU_H
 
-#include "backends/open_groups.h"
+#include "backends/gate_decide.h"
 #include "backends/kernels_vec.h"
 
 #include <stdatomic.h>
 
-/* At the head of the scratch; all zero when a session begins, and again after every step. */
+/* All zero when a state is opened, and again after every step. */
 typedef struct dw_team {
     _Alignas(64) atomic_int n_taken;
     atomic_int n_done;
 } dw_team;
 
-typedef struct dw_step {
+/* What gated layers share; rows of a smaller layer are packed. */
+typedef struct dw_gated {
+    float *hidden[2];  // (n_batch, rank): predictors' z of layers of even and odd number
+    uint8_t *open;     // (n_batch, n_groups): flags
+    uint8_t *packed;   // many: packed z
+    float *score;      // few: (DW_DOT_MAX_COLS, n_groups)
+    float *sum;        // few: (n_threads + DW_TAIL_PIECES, DW_DOT_MAX_COLS, n_embd)
+    int32_t *list;     // gathered: (1 + n_ff): how many neurons, and which
+    uint8_t *rows[3];  // gathered: their rows of gate, up and down_t, of any type
+} dw_gated;
+
+typedef struct dw_step { // a thread's
     dw_pass *p;
     int ith, n_threads;
     dw_level level;
@@ -35,24 +48,16 @@ typedef struct dw_step {
     dw_team *team;
     uint8_t *kernel;   // this thread's: scratch of a product or of attention, or packed vectors
     float *gate, *up;  // this thread's: results of a piece, (tokens, rows)
-    uint8_t *shared;   // packed tokens, and behind them what the head needs
-    uint8_t *gated;    // shared: what gated layers need
+    uint8_t *shared;   // packed tokens, and after them what the head needs
+    const dw_gated *gated;
 } dw_step;
 
-/* Shared scratch of gated layers; rows of a smaller layer are packed. */
-typedef struct dw_gated {
-    float *hidden[2];  // (n_batch, rank): predictors' z of layers of even and odd number
-    uint8_t *open;     // (n_batch, n_groups): flags
-    uint8_t *packed;   // many: packed z
-    float *score;      // few: (DW_DOT_MAX_COLS, n_groups)
-    float *sum;        // few: (n_threads + DW_TAIL_PIECES, DW_DOT_MAX_COLS, n_embd)
-    int32_t *list;     // listed: (1 + n_ff): how many neurons, and which
-    uint8_t *rows[3];  // listed: their rows of gate, up and down_t
-} dw_gated;
+typedef struct dw_cpu { // dw_pass.own
+    dw_gated gated;
+    dw_step step[];    // n_threads
+} dw_cpu;
 
-size_t dw_gated_bytes(const dw_net *net, int n_batch, int n_threads, dw_select select);
-dw_gated dw_gated_of(const dw_step *s);
-static inline dw_coverage *dw_coverage_of(const dw_step *s, int l) { return s->p->coverage + s->ith * s->p->net->hp.n_layer + l; }
+static inline const dw_step *dw_step_of(const dw_pass *p, int ith) { return &((const dw_cpu *)p->own)->step[ith]; }
 
 /* The pieces 0 .. n - 1 of a step as one thread gets them. */
 typedef struct dw_pieces {
@@ -73,9 +78,11 @@ typedef enum dw_head_kind { DW_HEAD_Q, DW_HEAD_K, DW_HEAD_V } dw_head_kind;
 /* Bias, norm and rope of one head of one token, and its way to q or into the cache; x (head_dim) is changed. */
 void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int token, float *x);
 
-/* What a piece of neurons, entries first .. end - 1 of the selection (or neurons), leaves behind: gate and up (n_tokens,
- * end - first) with their biases become neurons first_token and following; neurons between the selected ones become 0. */
-void dw_finish_neurons(const dw_step *s, int l, int first, int end, int first_token, int n_tokens);
+/* What a piece of neurons (n_tokens, n) leaves: gate and up with their biases become neurons first .. first + n - 1 of tokens
+ * first_token and following. */
+void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_token, int n_tokens);
+/* The same of entries first .. first + n - 1 of the layer's list; neurons between the listed ones become 0. */
+void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token, int n_tokens);
 
 /* Few: the tokens' vectors, packed once in each form that the step's matrices ask for. */
 typedef struct dw_vectors {
@@ -111,23 +118,32 @@ enum {
     DW_MANY_ROWS = 256, // most rows of a piece in `many`, but for wider heads
 };
 
-void dw_few_qkv(const dw_step *s, int l);
-void dw_few_attn_out(const dw_step *s, int l);
-void dw_few_ffn_neurons(const dw_step *s, int l);
-void dw_few_ffn_down(const dw_step *s, int l);
-void dw_few_logits(const dw_step *s, const float *hidden, int n, float *logits);
-void dw_few_gated_neurons(const dw_step *s, int l);
-void dw_few_gated_down(const dw_step *s, int l);
-void dw_few_hidden(const dw_step *s, int l, dw_vectors *h); // z of layer l's predictor; a barrier must follow
-size_t dw_few_scratch_bytes(int n_max); // of vectors of at most n_max values
+extern const dw_way dw_cpu_few, dw_cpu_many;
 
-void dw_many_qkv(const dw_step *s, int l);
-void dw_many_attn_out(const dw_step *s, int l);
-void dw_many_ffn_neurons(const dw_step *s, int l);
-void dw_many_ffn_down(const dw_step *s, int l);
-void dw_many_gated_down(const dw_step *s, int l);
-void dw_many_logits(const dw_step *s, const float *hidden, int n, float *logits);
-void dw_many_logprobs(const dw_step *s, const float *hidden, int n, const int32_t *target, double *logprob);
+size_t dw_few_scratch_bytes(int n_max); // of vectors of at most n_max values
+void dw_few_hidden(const dw_step *s, int l, dw_vectors *h); // z of layer l's predictor; a barrier must follow
 size_t dw_many_head_bytes(const dw_hparams *hp, int n_tokens); // of the shared scratch
+
+/* Steps that are the same in both ways. */
+void dw_cpu_embed(dw_pass *p, int ith);
+void dw_cpu_head_norm(dw_pass *p, const float *x, float *hidden, int ith);
+/* Jobs of at most `most` tokens of one sequence, each with `attend`. */
+void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_attend_job *job));
+
+/* Operators for a few tokens of gated layers (backend_cpu_gated.c). */
+void dw_few_fused_neurons(dw_pass *p, int l, int ith);
+void dw_few_masked_neurons(dw_pass *p, int l, int ith);
+void dw_few_gathered_neurons(dw_pass *p, int l, int ith);
+void dw_few_fused_down(dw_pass *p, int l, int ith);
+void dw_few_gathered_down(dw_pass *p, int l, int ith);
+void dw_gated_lay_out(dw_pass *p, dw_layout *a);
+void dw_gathered_lay_out(dw_pass *p, dw_layout *a);
+
+/* Of one product of a matrix in two parts (formats/ffn_two_part.h): how many of n_rows rows from `first` on are in the
+ * first part. */
+static inline int dw_hot_rows(const dw_tensor *w, int first, int n_rows) {
+    const int left = (int)w->ne[1] - first;
+    return left < 0 ? 0 : dw_smaller(left, n_rows);
+}
 
 #endif

@@ -10,7 +10,8 @@ size_t dw_few_scratch_bytes(int n_max) {
 /* Scratch: normed vectors, then both packed forms. */
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n) {
     uint8_t *at = scratch + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
-    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at, at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
+    return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at,
+                                                            at + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n)}};
 }
 
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
@@ -25,7 +26,7 @@ dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
     return dw_vectors_of(s, s->kernel, h, p->n_tokens, n);
 }
 
-/* The memory's own prefetchers do not see a list: rows of it are asked for that long before their turn. */
+/* The hardware does not foresee a list: its rows are prefetched that many rows before their turn. */
 enum { ROWS_AHEAD = 2 };
 
 void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
@@ -61,9 +62,10 @@ dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows) {
     return dw_pieces_begin(s, n ? n : 1, true); // an empty selection still leaves zeros
 }
 
-void dw_few_qkv(const dw_step *s, int l) {
-    const dw_layer *w = &s->p->net->layer[l];
-    const int n = s->p->net->hp.head_dim;
+static void qkv(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    const int n = p->net->hp.head_dim;
     dw_vectors v = dw_normed(s, &w->attn_norm);
     dw_pieces pieces = dw_pieces_begin(s, w->n_head + 2 * w->n_head_kv, true);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
@@ -86,54 +88,118 @@ static void add_product(const dw_step *s, dw_vectors *v, const dw_tensor *w, con
     }
 }
 
-void dw_few_attn_out(const dw_step *s, int l) {
-    const dw_layer *w = &s->p->net->layer[l];
-    dw_vectors v = dw_vectors_of(s, s->kernel, s->p->mix, s->p->n_tokens, (int)w->o.ne[0]);
+static void attend(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    dw_cpu_attend(s, l, 1, s->vec->attend_token);
+}
+
+static void attn_out(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    dw_vectors v = dw_vectors_of(s, s->kernel, p->mix, p->n_tokens, (int)w->o.ne[0]);
     add_product(s, &v, &w->o, &w->o_bias);
 }
 
-/* dw_dot_rows of a matrix whose last rows stand in a second one (cold.h); lists are for matrices in one part. */
-static void dot_rows_of_parts(dw_vectors *v, const dw_tensor *w, const dw_tensor *cold, const int32_t *list, int first, int n_rows, float *y) {
-    const int n_hot = (int)w->ne[1], left = n_hot > first ? n_hot - first : 0, here = cold->name ? dw_smaller(left, n_rows) : n_rows;
-    if (here) dw_dot_rows(v, w, list, first, here, y, (size_t)n_rows);
-    if (here < n_rows) dw_dot_rows(v, cold, NULL, first + here - n_hot, n_rows - here, y + here, (size_t)n_rows);
+/* ---- operators ------------------------------------------------------------------------------------------------ */
+
+/* The end of a step that computed n neurons of a layer without a gate. */
+static void end_neurons(const dw_step *s, int l, int n, dw_vectors *h) {
+    if (s->ith == 0) dw_count_dense(s->p, l, n, true);
+    if (s->p->layer[l].gives_hidden) dw_few_hidden(s, l + 1, h);
 }
 
-void dw_few_ffn_neurons(const dw_step *s, int l) {
-    const dw_layer *w = &s->p->net->layer[l];
-    const int32_t *list = s->p->selected;
-    const int n_all = list ? s->p->n_selected : w->n_ff;
-    dw_vectors v = dw_normed(s, &w->ffn_norm);
-    dw_pieces pieces = dw_pieces_of_rows(s, n_all);
-    for (int first, n; dw_next_rows(s, &pieces, n_all, &first, &n);) {
-        dot_rows_of_parts(&v, &w->gate, &w->gate_cold, list, first, n, s->gate);
-        dot_rows_of_parts(&v, &w->up, &w->up_cold, list, first, n, s->up);
-        dw_finish_neurons(s, l, first, first + n, 0, v.n_cols);
+static void dense_neurons(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    dw_vectors h = dw_normed(s, &w->ffn_norm);
+    dw_pieces pieces = dw_pieces_of_rows(s, w->n_ff);
+    for (int first, n; dw_next_rows(s, &pieces, w->n_ff, &first, &n);) {
+        dw_dot_rows(&h, &w->gate, NULL, first, n, s->gate, (size_t)n);
+        dw_dot_rows(&h, &w->up, NULL, first, n, s->up, (size_t)n);
+        dw_finish_neurons(s, l, first, n, 0, h.n_cols);
     }
-    if (s->ith == 0) dw_count_dense(s->p, l, true);
-    if (dw_gives_hidden(s->p, l)) dw_few_hidden(s, l + 1, &v);
+    end_neurons(s, l, w->n_ff, &h);
 }
 
-void dw_few_ffn_down(const dw_step *s, int l) {
-    const dw_layer *w = &s->p->net->layer[l];
-    dw_vectors v = dw_vectors_of(s, s->kernel, s->p->neuron, s->p->n_tokens, w->n_ff - w->n_cold);
+static void down(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    dw_vectors v = dw_vectors_of(s, s->kernel, p->neuron, p->n_tokens, w->n_ff);
+    add_product(s, &v, &w->down, &w->down_bias);
+}
+
+static void listed_neurons(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    const dw_bound *b = &p->layer[l];
+    dw_vectors h = dw_normed(s, &w->ffn_norm);
+    dw_pieces pieces = dw_pieces_of_rows(s, b->n_list);
+    for (int first, n; dw_next_rows(s, &pieces, b->n_list, &first, &n);) {
+        dw_dot_rows(&h, &w->gate, b->list, first, n, s->gate, (size_t)n);
+        dw_dot_rows(&h, &w->up, b->list, first, n, s->up, (size_t)n);
+        dw_finish_listed(s, l, first, n, 0, h.n_cols);
+    }
+    end_neurons(s, l, b->n_list, &h);
+}
+
+/* dw_dot_rows of a matrix in two parts. */
+static void dot_rows_of_parts(dw_vectors *v, const dw_tensor *hot, const dw_tensor *cold, int first, int n, float *y) {
+    const int here = dw_hot_rows(hot, first, n);
+    if (here) dw_dot_rows(v, hot, NULL, first, here, y, (size_t)n);
+    if (here < n) dw_dot_rows(v, cold, NULL, first + here - (int)hot->ne[1], n - here, y + here, (size_t)n);
+}
+
+static void two_part_neurons(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    dw_vectors h = dw_normed(s, &w->ffn_norm);
+    dw_pieces pieces = dw_pieces_of_rows(s, w->n_ff);
+    for (int first, n; dw_next_rows(s, &pieces, w->n_ff, &first, &n);) {
+        dot_rows_of_parts(&h, &w->gate, &w->gate_cold, first, n, s->gate);
+        dot_rows_of_parts(&h, &w->up, &w->up_cold, first, n, s->up);
+        dw_finish_neurons(s, l, first, n, 0, h.n_cols);
+    }
+    end_neurons(s, l, w->n_ff, &h);
+}
+
+static void two_part_down(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    dw_vectors v = dw_vectors_of(s, s->kernel, p->neuron, p->n_tokens, w->n_ff - w->n_cold);
     v.ldx = w->n_ff;
     add_product(s, &v, &w->down, &w->down_bias);
-    if (!w->n_cold) return;
-    dw_pool_barrier(s->p->pool);
-    v = dw_vectors_of(s, s->kernel, s->p->neuron + w->down.ne[0], s->p->n_tokens, w->n_cold);
+    dw_pool_barrier(p->pool);
+    v = dw_vectors_of(s, s->kernel, p->neuron + w->down.ne[0], p->n_tokens, w->n_cold);
     v.ldx = w->n_ff;
     add_product(s, &v, &w->down_cold, &(dw_tensor){0});
 }
 
-void dw_few_logits(const dw_step *s, const float *hidden, int n, float *logits) {
-    const dw_tensor *w = &s->p->net->output;
+/* ---- the head, and the table ---------------------------------------------------------------------------------- */
+
+static void logits(dw_pass *p, const dw_head *head, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_tensor *w = &p->net->output;
     const int n_vocab = (int)w->ne[1];
-    const float *bias = dw_floats(&s->p->net->output_bias);
-    dw_vectors v = dw_vectors_of(s, s->kernel, hidden, n, (int)w->ne[0]);
+    const float *bias = dw_floats(&p->net->output_bias);
+    dw_vectors v = dw_vectors_of(s, s->kernel, head->hidden, head->n, (int)w->ne[0]);
     dw_pieces pieces = dw_pieces_of_rows(s, n_vocab);
     for (int first, rows; dw_next_rows(s, &pieces, n_vocab, &first, &rows);) {
-        dw_dot_rows(&v, w, NULL, first, rows, logits + first, (size_t)n_vocab);
-        for (int t = 0; bias && t < n; t++) s->vec->add(logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
+        dw_dot_rows(&v, w, NULL, first, rows, head->logits + first, (size_t)n_vocab);
+        for (int t = 0; bias && t < head->n; t++) s->vec->add(head->logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
     }
 }
+
+const dw_way dw_cpu_few = {
+    .embed = dw_cpu_embed,
+    .qkv = qkv,
+    .attend = attend,
+    .attn_out = attn_out,
+    .ffn = {[DW_FFN_DENSE] = {NULL, dense_neurons, down},
+            [DW_FFN_TWO_PART] = {NULL, two_part_neurons, two_part_down},
+            [DW_FFN_LIST] = {NULL, listed_neurons, down},
+            [DW_FFN_GATED] = {dw_gated_lay_out, dw_few_fused_neurons, dw_few_fused_down},
+            [DW_FFN_MASKED] = {NULL, dw_few_masked_neurons, dw_few_fused_down},
+            [DW_FFN_GATHERED] = {dw_gathered_lay_out, dw_few_gathered_neurons, dw_few_gathered_down}},
+    .head_norm = dw_cpu_head_norm,
+    .logits = logits, // log-probabilities are always computed the way of many
+};

@@ -1,10 +1,13 @@
-/* backend_cpu_gated.c - gated layers for a few tokens: rows of closed neurons are not read.
+/* backend_cpu_gated.c - gated layers for a few tokens.
  *
- *   fused    one walk a thread over its neurons: gates of a piece, test, and as soon as a block of open neurons is together,
- *            their ups and down rows, added to the thread's sum.  A predictor's scores come before the walk, and then
- *            the gates of open neurons alone are computed.  No barrier but one behind a predictor's hidden values.
- *   listed   what array frameworks do: all gates, barrier, one thread lists the open neurons, barrier, their rows are copied
- *            together, barrier, products over the copy.
+ *   fused     each thread walks over its neurons: gates of a piece, test, and as soon as a block of open neurons is together,
+ *             their ups and down rows, added to the thread's sum.  A predictor's scores come before the walk, and then only
+ *             the gates of open neurons are computed.  No barrier except after a predictor's hidden values.  Rows of closed
+ *             neurons are not read.
+ *   masked    where picking rows does not pay (break_even.c): the same walk, but gates and ups of all neurons are computed,
+ *             as in a dense layer, and closed neurons are set to zero.  The results have the same bits.
+ *   gathered  what array frameworks do, for comparison: all gates, barrier, one thread lists the open neurons, barrier, their
+ *             rows are copied together, barrier, products over the copy.
  *
  * With several tokens a neuron is computed when it is open for any of them; a token for which it is closed adds zero. */
 #include "backends/backend_cpu.h"
@@ -14,32 +17,25 @@
 
 enum { BLOCK = 64 }; // open neurons that are computed together
 
-/* ---- scratch ------------------------------------------------------------------------------------------------ */
+/* ---- memory --------------------------------------------------------------------------------------------------- */
 
-static dw_gated lay_out(dw_layout *a, const dw_net *net, int n_batch, int n_threads, dw_select select) {
-    const dw_gate_sizes most = dw_gate_sizes_of(net);
-    const size_t rows = (size_t)n_batch, rank = (size_t)most.rank, n_groups = (size_t)most.n_groups;
-    dw_gated g = {0};
-    if (!most.n_ff || select == DW_SELECT_DENSE) return g;
-    for (int i = 0; i < 2; i++) g.hidden[i] = dw_layout_take(a, rows * rank, sizeof(float));
-    g.open = dw_layout_take(a, rows, n_groups);
-    g.packed = dw_layout_take(a, rank ? dw_gemm_pack_bytes(n_batch, most.rank) : 0, 1);
-    g.score = dw_layout_take(a, rank ? DW_DOT_MAX_COLS * n_groups : 0, sizeof(float));
-    g.sum = dw_layout_take(a, (size_t)(n_threads + DW_TAIL_PIECES) * DW_DOT_MAX_COLS * (size_t)net->hp.n_embd, sizeof(float));
-    if (select != DW_SELECT_LISTED) return g;
-    g.list = dw_layout_take(a, (size_t)most.n_ff + 1, sizeof *g.list);
-    for (int i = 0; i < 3; i++) g.rows[i] = dw_layout_take(a, (size_t)most.n_ff, most.row_bytes);
-    return g;
+void dw_gated_lay_out(dw_pass *p, dw_layout *a) {
+    const dw_gate_sizes most = dw_gate_sizes_of(p->net);
+    const size_t rows = (size_t)p->n_batch, rank = (size_t)most.rank, n_groups = (size_t)most.n_groups;
+    dw_gated *g = &((dw_cpu *)p->own)->gated;
+    for (int i = 0; i < 2; i++) g->hidden[i] = dw_layout_take(a, rows * rank, sizeof(float));
+    g->open = dw_layout_take(a, rows, n_groups);
+    g->packed = dw_layout_take(a, rank ? dw_gemm_pack_bytes(p->n_batch, most.rank) : 0, 1);
+    g->score = dw_layout_take(a, rank ? DW_DOT_MAX_COLS * n_groups : 0, sizeof(float));
+    g->sum = dw_layout_take(a, (size_t)(p->n_threads + DW_TAIL_PIECES) * DW_DOT_MAX_COLS * (size_t)p->net->hp.n_embd, sizeof(float));
 }
 
-size_t dw_gated_bytes(const dw_net *net, int n_batch, int n_threads, dw_select select) {
-    dw_layout count = {0};
-    lay_out(&count, net, n_batch, n_threads, select);
-    return count.used;
-}
-
-dw_gated dw_gated_of(const dw_step *s) {
-    return lay_out(&(dw_layout){.base = s->gated}, s->p->net, s->p->n_batch, s->n_threads, s->p->select);
+/* Copies of rows have room for the widest type, F32, because tensors may be replaced. */
+void dw_gathered_lay_out(dw_pass *p, dw_layout *a) {
+    const size_t n_ff = (size_t)dw_gate_sizes_of(p->net).n_ff;
+    dw_gated *g = &((dw_cpu *)p->own)->gated;
+    g->list = dw_layout_take(a, n_ff + 1, sizeof *g->list);
+    for (int i = 0; i < 3; i++) g->rows[i] = dw_layout_take(a, n_ff, (size_t)p->net->hp.n_embd * sizeof(float));
 }
 
 /* ---- shares of the walk: nine tenths of the pieces are own, the rest is cut into as few parts as keep threads busy -------- */
@@ -51,13 +47,12 @@ typedef struct shares {
 
 static shares shares_of(const dw_step *s, const dw_layer *w) {
     const int group = w->sparse.group, rows = (DW_FEW_ROWS + group - 1) / group * group, n = (w->n_ff + rows - 1) / rows;
-    if (s->p->select == DW_SELECT_LISTED) return (shares){.rows = rows, .n_pieces = n};
     const int own = n * 9 / 10 / s->n_threads, rest = n - own * s->n_threads;
     return (shares){rows, n, own, dw_smaller(rest, dw_smaller(4 * s->n_threads, DW_TAIL_PIECES))};
 }
 
-static float *sum_of(const dw_step *s, const dw_gated *g, int i) {
-    return g->sum + (size_t)i * DW_DOT_MAX_COLS * (size_t)s->p->net->hp.n_embd;
+static float *sum_of(const dw_step *s, int i) {
+    return s->gated->sum + (size_t)i * DW_DOT_MAX_COLS * (size_t)s->p->net->hp.n_embd;
 }
 
 /* ---- neurons ------------------------------------------------------------------------------------------------ */
@@ -67,7 +62,7 @@ typedef struct walker {
     const dw_layer *w;
     int l, n_groups;
     bool predicted;
-    dw_gated g;
+    bool is_whole;            // masked: ups stand in pass->neuron
     dw_vectors *h;
     dw_tensor gate, up, down; // rows of neurons: the file's, or gathered
     const dw_axpy_kernel *axpy;
@@ -79,12 +74,12 @@ typedef struct walker {
 
 static walker walker_of(const dw_step *s, int l, dw_vectors *h) {
     const dw_layer *w = &s->p->net->layer[l];
-    return (walker){.s = s, .w = w, .l = l, .n_groups = dw_n_groups(w), .predicted = w->sparse.pred_a.name, .g = dw_gated_of(s), .h = h,
+    return (walker){.s = s, .w = w, .l = l, .n_groups = dw_n_groups(w), .predicted = w->sparse.pred_a.name, .h = h,
                     .gate = w->gate, .up = w->up, .down = w->sparse.down_t, .axpy = dw_axpy_find(s->level, w->sparse.down_t.type->id),
-                    .count = dw_coverage_of(s, l)};
+                    .count = dw_coverage_of(s->p, l, s->ith)};
 }
 
-static uint8_t *flags_of(const walker *k, int token) { return k->g.open + (size_t)token * (size_t)k->n_groups; }
+static uint8_t *flags_of(const walker *k, int token) { return k->s->gated->open + (size_t)token * (size_t)k->n_groups; }
 static size_t row_of(const walker *k, int token) { return (size_t)token * (size_t)k->w->n_ff; }
 
 static void add_listed_bias(const dw_tensor *bias, const int32_t *list, int n, float *x) {
@@ -122,13 +117,19 @@ static void add_neurons(walker *k, const int32_t *list, int n, bool gathered, in
     const size_t row_bytes = dw_tensor_row_bytes(&k->down);
     float gate[DW_DOT_MAX_COLS * BLOCK], up[DW_DOT_MAX_COLS * BLOCK];
     if (!n) return;
-    if (k->predicted) dw_dot_rows(k->h, &k->gate, row, at, n, gate, BLOCK);
     dw_axpy_prefetch(k->down.data + (size_t)at * row_bytes, row_bytes, row, n);
-    dw_dot_rows(k->h, &k->up, row, at, n, up, BLOCK);
-    for (int t = 0; t < n_tokens; t++) finish_token(k, t, list, n, gate + t * BLOCK, up + t * BLOCK);
+    if (k->is_whole) {
+        for (int t = 0; t < n_tokens; t++)
+            for (int i = 0; i < n; i++) up[t * BLOCK + i] = k->s->p->neuron[row_of(k, t) + (size_t)list[i]];
+    } else {
+        if (k->predicted) dw_dot_rows(k->h, &k->gate, row, at, n, gate, BLOCK);
+        dw_dot_rows(k->h, &k->up, row, at, n, up, BLOCK);
+        for (int t = 0; t < n_tokens; t++) finish_token(k, t, list, n, gate + t * BLOCK, up + t * BLOCK);
+        k->count->n_computed += (uint64_t)n;
+        k->count->n_bytes += (uint64_t)n * (dw_tensor_row_bytes(&k->up) + (k->predicted ? dw_tensor_row_bytes(&k->gate) : 0));
+    }
     k->axpy->rows(k->down.data + (size_t)at * row_bytes, row_bytes, row, n, n_embd, up, BLOCK, n_tokens, k->sum, (size_t)n_embd);
-    k->count->n_computed += (uint64_t)n;
-    k->count->n_bytes += (uint64_t)n * (row_bytes + dw_tensor_row_bytes(&k->up) + (k->predicted ? dw_tensor_row_bytes(&k->gate) : 0));
+    k->count->n_bytes += (uint64_t)n * row_bytes;
 }
 
 /* ---- decisions ---------------------------------------------------------------------------------------------- */
@@ -152,26 +153,27 @@ static void compute_scores(walker *k, int first, int end) {
     const dw_layer_gate *g = &k->w->sparse;
     const float *bias = dw_floats(&g->pred_b_bias);
     const int n_tokens = k->s->p->n_tokens, rank = (int)g->pred_b.ne[0];
-    uint8_t *scratch = k->s->kernel + dw_few_scratch_bytes(k->s->p->net->hp.n_embd); // behind the packed h
-    dw_vectors z = dw_vectors_of(k->s, scratch, k->g.hidden[k->l % 2], n_tokens, rank);
-    dw_dot_rows(&z, &g->pred_b, NULL, first, end - first, k->g.score + first, (size_t)k->n_groups);
+    uint8_t *scratch = k->s->kernel + dw_few_scratch_bytes(k->s->p->net->hp.n_embd); // after the packed h
+    dw_vectors z = dw_vectors_of(k->s, scratch, k->s->gated->hidden[k->l % 2], n_tokens, rank);
+    dw_dot_rows(&z, &g->pred_b, NULL, first, end - first, k->s->gated->score + first, (size_t)k->n_groups);
     for (int t = 0; t < n_tokens; t++)
-        for (int i = first; i < end; i++) flags_of(k, t)[i] = k->g.score[t * k->n_groups + i] + bias[i] >= 0;
+        for (int i = first; i < end; i++) flags_of(k, t)[i] = k->s->gated->score[t * k->n_groups + i] + bias[i] >= 0;
     k->count->n_bytes += (uint64_t)(end - first) * dw_tensor_row_bytes(&g->pred_b);
 }
 
 void dw_few_hidden(const dw_step *s, int l, dw_vectors *h) {
     const dw_layer_gate *g = &s->p->net->layer[l].sparse;
-    const int rank = (int)g->pred_a.ne[1], first = dw_share(rank, s->ith, s->n_threads), n = dw_share(rank, s->ith + 1, s->n_threads) - first;
+    const int rank = (int)g->pred_a.ne[1], first = dw_share(rank, s->ith, s->n_threads), n = dw_share(rank, s->ith + 1,
+                                                            s->n_threads) - first;
     const float *bias = dw_floats(&g->pred_a_bias);
-    float *z = dw_gated_of(s).hidden[l % 2];
+    float *z = s->gated->hidden[l % 2];
     dw_dot_rows(h, &g->pred_a, NULL, first, n, z + first, (size_t)rank);
     for (int t = 0; t < h->n_cols; t++)
         for (int i = first; i < first + n; i++) {
             float *value = &z[t * rank + i];
             *value = *value + bias[i] > 0 ? *value + bias[i] : 0;
         }
-    dw_coverage_of(s, l)->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&g->pred_a);
+    dw_coverage_of(s->p, l, s->ith)->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&g->pred_a);
 }
 
 /* What is not computed later is zero. */
@@ -190,7 +192,7 @@ static bool is_open_for_any(const walker *k, int group) {
     return false;
 }
 
-/* ---- fused ---------------------------------------------------------------------------------------------------- */
+/* ---- fused, masked ---------------------------------------------------------------------------------------------------- */
 
 /* Groups first .. end - 1 are decided: their open neurons join the block. */
 static void add_open_groups(walker *k, int first, int end) {
@@ -206,6 +208,25 @@ static void add_open_groups(walker *k, int first, int end) {
     }
 }
 
+/* Neurons of all groups of a piece, which are decided; zeros where closed. */
+static void compute_neurons(walker *k, int first, int n) {
+    const dw_pass *p = k->s->p;
+    const float *bias = dw_floats(&k->w->up_bias);
+    dw_dot_rows(k->h, &k->up, NULL, first, n, p->neuron + first, (size_t)k->w->n_ff);
+    for (int t = 0; t < p->n_tokens; t++) {
+        const uint8_t *open = flags_of(k, t);
+        float *gates = p->gate + row_of(k, t), *neurons = p->neuron + row_of(k, t);
+        if (bias) k->s->vec->add(neurons + first, bias + first, NULL, n);
+        for (int j = first; j < first + n; j++) {
+            const bool is_open = open[j / k->w->sparse.group];
+            neurons[j] = is_open ? gates[j] * neurons[j] : 0;
+            if (!is_open && k->predicted) gates[j] = 0;
+        }
+    }
+    k->count->n_computed += (uint64_t)n;
+    k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->up);
+}
+
 /* Pieces first .. end - 1, into a sum of their own. */
 static void walk(walker *k, const shares *of, int first_piece, int end_piece, float *sum) {
     const dw_pass *p = k->s->p;
@@ -215,10 +236,11 @@ static void walk(walker *k, const shares *of, int first_piece, int end_piece, fl
     if (k->predicted && end_piece > first_piece) compute_scores(k, first_piece * of->rows / group, (end + group - 1) / group);
     for (int first = first_piece * of->rows; first < end; first += of->rows) {
         const int n = dw_smaller(of->rows, end - first), first_group = first / group, end_group = (first + n + group - 1) / group;
-        if (!k->predicted) compute_gates(k, first, n);
-        clear(k, first, first + n);
+        if (!k->predicted || k->is_whole) compute_gates(k, first, n);
+        if (!k->is_whole) clear(k, first, first + n);
         for (int t = 0; t < p->n_tokens; t++)
             k->count->n_open += (uint64_t)dw_decide(p, k->l, t, first_group, end_group, flags_of(k, t));
+        if (k->is_whole) compute_neurons(k, first, n);
         add_open_groups(k, first_group, end_group);
     }
     add_neurons(k, k->block, k->n_block, false, 0);
@@ -229,13 +251,13 @@ static void fused_neurons(walker *k) {
     const dw_step *s = k->s;
     const shares of = shares_of(s, k->w);
     const int tail = of.own * s->n_threads, n = of.n_pieces - tail;
-    walk(k, &of, of.own * s->ith, of.own * (s->ith + 1), sum_of(s, &k->g, s->ith));
+    walk(k, &of, of.own * s->ith, of.own * (s->ith + 1), sum_of(s, s->ith));
     dw_pieces pieces = dw_pieces_begin(s, of.n_tail, false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;)
-        walk(k, &of, tail + n * i / of.n_tail, tail + n * (i + 1) / of.n_tail, sum_of(s, &k->g, s->n_threads + i));
+        walk(k, &of, tail + n * i / of.n_tail, tail + n * (i + 1) / of.n_tail, sum_of(s, s->n_threads + i));
 }
 
-/* ---- listed --------------------------------------------------------------------------------------------------- */
+/* ---- gathered ------------------------------------------------------------------------------------------------- */
 
 /* All gates or scores, every thread its share. */
 static void decide_all(walker *k) {
@@ -255,12 +277,12 @@ static void decide_all(walker *k) {
 
 static void list_open(walker *k) {
     const int group = k->w->sparse.group;
-    int32_t *list = k->g.list + 1;
+    int32_t *list = k->s->gated->list + 1;
     int n = 0;
     for (int t = 0; t < k->s->p->n_tokens; t++) k->count->n_open += (uint64_t)dw_decide(k->s->p, k->l, t, 0, k->n_groups, flags_of(k, t));
     for (int i = 0; i < k->n_groups; i++)
         for (int j = i * group; is_open_for_any(k, i) && j < dw_smaller((i + 1) * group, k->w->n_ff); j++) list[n++] = j;
-    k->g.list[0] = n;
+    k->s->gated->list[0] = n;
 }
 
 /* Entries first .. end - 1 of the list: rows from the file to the copy. */
@@ -269,53 +291,66 @@ static void gather(const dw_tensor *w, const int32_t *list, int first, int end, 
     for (int i = first; i < end; i++) memcpy(rows + (size_t)i * row_bytes, w->data + (size_t)list[i] * row_bytes, row_bytes);
 }
 
-static void listed_neurons(walker *k) {
+static void gathered_neurons(walker *k) {
     const dw_step *s = k->s;
     const dw_pass *p = s->p;
-    const int32_t *list = k->g.list + 1;
+    const int32_t *list = k->s->gated->list + 1;
     decide_all(k);
     dw_pool_barrier(p->pool);
     if (s->ith == 0) list_open(k);
     dw_pool_barrier(p->pool);
-    const int n = k->g.list[0], first = dw_share(n, s->ith, s->n_threads), end = dw_share(n, s->ith + 1, s->n_threads);
+    const int n = k->s->gated->list[0], first = dw_share(n, s->ith, s->n_threads), end = dw_share(n, s->ith + 1, s->n_threads);
     dw_tensor *const matrix[] = {&k->gate, &k->up, &k->down};
     for (int i = k->predicted ? 0 : 1; i < 3; i++) {
-        gather(matrix[i], list, first, end, k->g.rows[i]);
-        matrix[i]->data = k->g.rows[i];
+        gather(matrix[i], list, first, end, k->s->gated->rows[i]);
+        matrix[i]->data = k->s->gated->rows[i];
     }
     dw_pool_barrier(p->pool);
-    k->sum = sum_of(s, &k->g, s->ith);
+    k->sum = sum_of(s, s->ith);
     memset(k->sum, 0, (size_t)p->n_tokens * (size_t)p->net->hp.n_embd * sizeof *k->sum);
     for (int i = first; i < end; i += BLOCK) add_neurons(k, list + i, dw_smaller(BLOCK, end - i), true, i);
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------- */
+static void masked_neurons(walker *k) {
+    k->is_whole = true;
+    fused_neurons(k);
+}
 
-void dw_few_gated_neurons(const dw_step *s, int l) {
-    const dw_pass *p = s->p;
+/* ---- operators -------------------------------------------------------------------------------------------------- */
+
+static void gated_neurons(dw_pass *p, int l, int ith, void (*neurons)(walker *k)) {
+    const dw_step *s = dw_step_of(p, ith);
     dw_vectors h = dw_normed(s, &p->net->layer[l].ffn_norm);
     walker k = walker_of(s, l, &h);
-    if (dw_needs_hidden(p, l)) {
+    if (p->layer[l].needs_hidden) {
         dw_few_hidden(s, l, &h);
         dw_pool_barrier(p->pool);
     }
-    if (p->select == DW_SELECT_LISTED) listed_neurons(&k);
-    else fused_neurons(&k);
-    if (dw_gives_hidden(p, l)) dw_few_hidden(s, l + 1, &h);
-    if (s->ith) return;
+    neurons(&k);
+    if (p->layer[l].gives_hidden) dw_few_hidden(s, l + 1, &h);
+    if (ith) return;
     k.count->n_tokens += (uint64_t)p->n_tokens;
     k.count->n_few++;
 }
 
+void dw_few_fused_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, ith, fused_neurons); }
+void dw_few_masked_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, ith, masked_neurons); }
+void dw_few_gathered_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, ith, gathered_neurons); }
+
 /* x += the sums, in their order, + bias: every thread for its columns. */
-void dw_few_gated_down(const dw_step *s, int l) {
+static void add_sums(const dw_step *s, int l, int n_sums) {
     const dw_pass *p = s->p;
-    const dw_layer *w = &p->net->layer[l];
-    const dw_gated g = dw_gated_of(s);
-    const float *bias = dw_floats(&w->down_bias);
-    const int n_embd = p->net->hp.n_embd, n_sums = s->n_threads + shares_of(s, w).n_tail;
-    const int first = dw_share(n_embd, s->ith, s->n_threads), n = dw_share(n_embd, s->ith + 1, s->n_threads) - first;
+    const float *bias = dw_floats(&p->net->layer[l].down_bias);
+    const int n_embd = p->net->hp.n_embd, first = dw_share(n_embd, s->ith, s->n_threads), n = dw_share(n_embd, s->ith + 1,
+                                                            s->n_threads) - first;
     for (int t = 0; t < p->n_tokens; t++)
         for (int i = 0; i < n_sums; i++)
-            s->vec->add(p->x + t * n_embd + first, sum_of(s, &g, i) + t * n_embd + first, i == 0 && bias ? bias + first : NULL, n);
+            s->vec->add(p->x + t * n_embd + first, sum_of(s, i) + t * n_embd + first, i == 0 && bias ? bias + first : NULL, n);
 }
+
+void dw_few_fused_down(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    add_sums(s, l, s->n_threads + shares_of(s, &p->net->layer[l]).n_tail);
+}
+
+void dw_few_gathered_down(dw_pass *p, int l, int ith) { add_sums(dw_step_of(p, ith), l, p->n_threads); }

@@ -1,7 +1,7 @@
 /* backend_cpu_many.c - steps for many tokens and for exact passes: tokens packed once, then products by pieces of rows.
  *
  * A piece is a range of rows times a group of up to 512 tokens.  The sums of a product do not depend on the cut, and
- * everything behind them works on single tokens: so neither do the results. */
+ * everything after them works on single tokens: so neither do the results. */
 #include "backends/backend_cpu.h"
 
 #include <math.h>
@@ -39,12 +39,12 @@ static void rows_into(dw_gemm_job job, const int32_t *list, size_t first, int n_
     dw_gemm_rows(&job);
 }
 
-/* Packs x (n_tokens, n), rows ldx apart, for the matrices; behind the barrier all groups are there. */
+/* Packs x (n_tokens, n), rows ldx apart, for the matrices; after the barrier all groups are there. */
 static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x, int ldx, int n_tokens, int n, const dw_tensor *const *w,
                               int n_matrices) {
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
-        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->exact);
+        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->precision);
         if (f > form) form = f;
     }
     for (int t = 0; t < n_tokens; t += DW_GEMM_TOKENS)
@@ -69,8 +69,8 @@ static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
 
 /* ---- attention's matrices ------------------------------------------------------------------------------------- */
 
-void dw_many_qkv(const dw_step *s, int l) {
-    const dw_pass *p = s->p;
+static void qkv(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
     const dw_tensor *const matrix[] = {&w->q, &w->k, &w->v}; // by dw_head_kind
     const int n = p->net->hp.head_dim, n_heads[] = {w->n_head, w->n_head_kv, w->n_head_kv};
@@ -108,9 +108,16 @@ static void add_product(const dw_step *s, const float *v, int ldv, const dw_tens
     }
 }
 
-void dw_many_attn_out(const dw_step *s, int l) {
-    const dw_layer *w = &s->p->net->layer[l];
-    add_product(s, s->p->mix, (int)w->o.ne[0], &w->o, &w->o_bias);
+static void attend(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const int n_group = p->net->layer[l].n_head / p->net->layer[l].n_head_kv;
+    dw_cpu_attend(s, l, n_group < DW_QUERY_BLOCK ? DW_QUERY_BLOCK / n_group : 1, s->vec->attend);
+}
+
+static void attn_out(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    add_product(s, p->mix, (int)w->o.ne[0], &w->o, &w->o_bias);
 }
 
 /* ---- FFN ------------------------------------------------------------------------------------------------------ */
@@ -134,7 +141,7 @@ static void to_hidden(const dw_step *s, int l, group g, int first, int n) {
     const dw_layer_gate *gate = &s->p->net->layer[l].sparse;
     const float *bias = dw_floats(&gate->pred_a_bias) + first;
     const size_t rank = gate->pred_a.ne[1];
-    float *z = dw_gated_of(s).hidden[l % 2] + (size_t)g.first * rank + first;
+    float *z = s->gated->hidden[l % 2] + (size_t)g.first * rank + first;
     for (int t = 0; t < g.n; t++)
         for (int i = 0; i < n; i++) {
             const float value = s->gate[t * n + i] + bias[i];
@@ -146,7 +153,7 @@ static void to_flags(const dw_step *s, int l, group g, int first, int n) {
     const dw_layer *w = &s->p->net->layer[l];
     const float *bias = dw_floats(&w->sparse.pred_b_bias) + first;
     const size_t n_all = (size_t)dw_n_groups(w);
-    uint8_t *open = dw_gated_of(s).open + (size_t)g.first * n_all + first;
+    uint8_t *open = s->gated->open + (size_t)g.first * n_all + first;
     for (int t = 0; t < g.n; t++)
         for (int i = 0; i < n; i++) open[(size_t)t * n_all + (size_t)i] = s->gate[t * n + i] + bias[i] >= 0;
 }
@@ -159,9 +166,9 @@ static void compute_hidden(const dw_step *s, int l, dw_gemm_form form) {
 /* Flags of layer l from its predictor's scores. */
 static void compute_scores(const dw_step *s, int l) {
     const dw_tensor *b = &s->p->net->layer[l].sparse.pred_b;
-    const dw_gated g = dw_gated_of(s);
-    const dw_gemm_form form = pack_into(s, g.packed, g.hidden[l % 2], (int)b->ne[0], s->p->n_tokens, (int)b->ne[0], &b, 1);
-    own_rows(s, l, form, b, g.packed, to_flags);
+    const dw_gated *g = s->gated;
+    const dw_gemm_form form = pack_into(s, g->packed, g->hidden[l % 2], (int)b->ne[0], s->p->n_tokens, (int)b->ne[0], &b, 1);
+    own_rows(s, l, form, b, g->packed, to_flags);
 }
 
 /* act(gate) of a piece for its tokens into pass->gate. */
@@ -180,7 +187,7 @@ static void finish_gates(const dw_step *s, int l, group g, int first, int n) {
 static void finish_ups(const dw_step *s, int l, group g, int first, int n) {
     const dw_layer *w = &s->p->net->layer[l];
     const float *bias = dw_floats(&w->up_bias);
-    const uint8_t *flags = dw_gated_of(s).open;
+    const uint8_t *flags = s->gated->open;
     for (int t = 0; t < g.n; t++) {
         const size_t token = (size_t)(g.first + t), row = token * (size_t)w->n_ff + (size_t)first;
         const uint8_t *open = flags + token * (size_t)dw_n_groups(w);
@@ -194,87 +201,150 @@ static void finish_ups(const dw_step *s, int l, group g, int first, int n) {
     }
 }
 
-static void gated_neurons(const dw_step *s, int l, dw_gemm_form form) {
-    const dw_pass *p = s->p;
+/* A neurons step begins with norm and packing, for all matrices that take the FFN's input; the predictor of the next layer
+ * is among them. */
+typedef struct ffn_input {
+    const dw_step *s;
+    int l;
+    dw_gemm_form form;
+} ffn_input;
+
+static ffn_input begin_neurons(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
-    const int rows = rows_of_piece(s, w->n_ff, 32), n_pieces = count(w->n_ff, rows);
-    dw_coverage *counts = dw_coverage_of(s, l);
-    if (dw_needs_hidden(p, l)) {
-        compute_hidden(s, l, form);
+    const dw_tensor *matrix[5] = {&w->gate, &w->up};
+    int n_matrices = 2;
+    if (w->n_cold) matrix[n_matrices++] = &w->gate_cold, matrix[n_matrices++] = &w->up_cold; // in no gated model
+    if (p->layer[l].needs_hidden) matrix[n_matrices++] = &w->sparse.pred_a;
+    if (p->layer[l].gives_hidden) matrix[n_matrices++] = &p->net->layer[l + 1].sparse.pred_a;
+    norm_tokens(s, &w->ffn_norm);
+    return (ffn_input){s, l, pack(s, p->h, p->n_tokens, matrix, n_matrices)};
+}
+
+static void end_neurons(const ffn_input *in, int n_counted) {
+    const dw_bound *b = &in->s->p->layer[in->l];
+    if (in->s->ith == 0 && !dw_ffn_is_gated(b->kind)) dw_count_dense(in->s->p, in->l, n_counted, false);
+    if (b->gives_hidden) compute_hidden(in->s, in->l + 1, in->form);
+}
+
+/* A piece of the neurons times a group of tokens. */
+typedef struct neuron_piece {
+    int first, n; // neurons
+    group g;
+} neuron_piece;
+
+typedef struct neuron_pieces {
+    dw_pieces pieces;
+    int n_all, rows, n_each;
+} neuron_pieces;
+
+static neuron_pieces pieces_of(const ffn_input *in, int n_all) {
+    const int rows = rows_of_piece(in->s, n_all, 32), n_each = n_all ? count(n_all, rows) : 1; // an empty list still leaves zeros
+    return (neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens), false), n_all, rows, n_each};
+}
+
+static bool next_piece(const ffn_input *in, neuron_pieces *of, neuron_piece *piece) {
+    const dw_pass *p = in->s->p;
+    const int i = dw_pieces_next(in->s, &of->pieces);
+    if (i < 0) return false;
+    const int first = i % of->n_each * of->rows;
+    *piece = (neuron_piece){first, dw_smaller(of->rows, of->n_all - first), group_of(in->s, i / of->n_each, p->n_tokens,
+                                                            p->net->hp.n_embd)};
+    return true;
+}
+
+/* y (tokens of the piece, n) = rows of w, n of them from `first` on, or of a list's entries; y's rows lie ldy apart. */
+static void product(const ffn_input *in, const dw_tensor *w, const int32_t *list, int first, int n, group g, float *y, int ldy) {
+    rows_into(job_of(in->s, in->form, w, g), list, (size_t)first, n, y, (size_t)ldy);
+}
+
+static void gated_neurons(dw_pass *p, int l, int ith) {
+    const ffn_input in = begin_neurons(p, l, ith);
+    const dw_step *s = in.s;
+    const dw_layer *w = &p->net->layer[l];
+    dw_coverage *counts = dw_coverage_of(p, l, ith);
+    neuron_piece k;
+    if (p->layer[l].needs_hidden) {
+        compute_hidden(s, l, in.form);
         dw_pool_barrier(p->pool);
     }
     if (w->sparse.pred_a.name) compute_scores(s, l);
-    for (int up = 0; up < 2; up++) {
-        dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
-        for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-            const group g = group_of(s, i / n_pieces, p->n_tokens, p->net->hp.n_embd);
-            const int first = i % n_pieces * rows, n = dw_smaller(rows, w->n_ff - first);
-            rows_into(job_of(s, form, up ? &w->up : &w->gate, g), NULL, (size_t)first, n, up ? s->up : s->gate, (size_t)n);
-            (up ? finish_ups : finish_gates)(s, l, g, first, n);
-        }
-        if (up) break;
-        dw_pool_barrier(p->pool);
-        for (int t = s->ith; t < p->n_tokens; t += s->n_threads) {
-            counts->n_open += (uint64_t)dw_decide(p, l, t, 0, dw_n_groups(w), dw_gated_of(s).open + (size_t)t * (size_t)dw_n_groups(w));
-            counts->n_tokens++;
-        }
-        dw_pool_barrier(p->pool);
+    for (neuron_pieces of = pieces_of(&in, w->n_ff); next_piece(&in, &of, &k);) {
+        product(&in, &w->gate, NULL, k.first, k.n, k.g, s->gate, k.n);
+        finish_gates(s, l, k.g, k.first, k.n);
     }
-}
-
-/* Rows of a matrix whose last ones may stand in a second one (cold.h); lists are for matrices in one part. */
-static void product_of_parts(const dw_step *s, dw_gemm_form form, const dw_tensor *w, const dw_tensor *cold, const int32_t *list, int first,
-                             int n_rows, group g, float *y) {
-    const int n_hot = (int)w->ne[1], left = n_hot > first ? n_hot - first : 0, here = cold->name ? dw_smaller(left, n_rows) : n_rows;
-    const size_t ldy = (size_t)n_rows;
-    if (here) rows_into(job_of(s, form, w, g), list, (size_t)first, here, y, ldy);
-    if (here < n_rows)
-        rows_into(job_of(s, form, cold, g), NULL, (size_t)(first + here - n_hot), n_rows - here, y + here, ldy);
-}
-
-static void dense_neurons(const dw_step *s, int l, dw_gemm_form form) {
-    const dw_pass *p = s->p;
-    const dw_layer *w = &p->net->layer[l];
-    const int32_t *list = p->selected;
-    const int n_all = list ? p->n_selected : w->n_ff, rows = rows_of_piece(s, n_all, 32);
-    const int n_pieces = n_all ? count(n_all, rows) : 1; // an empty list still leaves zeros
-    dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
-    for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
-        const group g = group_of(s, i / n_pieces, p->n_tokens, p->net->hp.n_embd);
-        const int first = i % n_pieces * rows, n = dw_smaller(rows, n_all - first);
-        product_of_parts(s, form, &w->gate, &w->gate_cold, list, first, n, g, s->gate);
-        product_of_parts(s, form, &w->up, &w->up_cold, list, first, n, g, s->up);
-        dw_finish_neurons(s, l, first, first + n, g.first, g.n);
+    dw_pool_barrier(p->pool);
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
+        counts->n_open += (uint64_t)dw_decide(p, l, t, 0, dw_n_groups(w), s->gated->open + (size_t)t * (size_t)dw_n_groups(w));
+        counts->n_tokens++;
     }
-    if (s->ith == 0) dw_count_dense(p, l, false);
+    dw_pool_barrier(p->pool);
+    for (neuron_pieces of = pieces_of(&in, w->n_ff); next_piece(&in, &of, &k);) {
+        product(&in, &w->up, NULL, k.first, k.n, k.g, s->up, k.n);
+        finish_ups(s, l, k.g, k.first, k.n);
+    }
+    end_neurons(&in, w->n_ff);
 }
 
-void dw_many_ffn_neurons(const dw_step *s, int l) {
-    const dw_pass *p = s->p;
+static void dense_neurons(dw_pass *p, int l, int ith) {
+    const ffn_input in = begin_neurons(p, l, ith);
     const dw_layer *w = &p->net->layer[l];
-    const dw_tensor *matrix[4] = {&w->gate, &w->up};
-    int n_matrices = 2;
-    if (w->n_cold) matrix[n_matrices++] = &w->gate_cold, matrix[n_matrices++] = &w->up_cold; // in no gated model
-    if (dw_needs_hidden(p, l)) matrix[n_matrices++] = &w->sparse.pred_a;
-    if (dw_gives_hidden(p, l)) matrix[n_matrices++] = &p->net->layer[l + 1].sparse.pred_a;
-    norm_tokens(s, &w->ffn_norm);
-    const dw_gemm_form form = pack(s, p->h, p->n_tokens, matrix, n_matrices);
-    if (dw_is_gated(p, l)) gated_neurons(s, l, form);
-    else dense_neurons(s, l, form);
-    if (dw_gives_hidden(p, l)) compute_hidden(s, l + 1, form);
+    neuron_piece k;
+    for (neuron_pieces of = pieces_of(&in, w->n_ff); next_piece(&in, &of, &k);) {
+        product(&in, &w->gate, NULL, k.first, k.n, k.g, in.s->gate, k.n);
+        product(&in, &w->up, NULL, k.first, k.n, k.g, in.s->up, k.n);
+        dw_finish_neurons(in.s, l, k.first, k.n, k.g.first, k.g.n);
+    }
+    end_neurons(&in, w->n_ff);
 }
 
-void dw_many_ffn_down(const dw_step *s, int l) {
-    const dw_layer *w = &s->p->net->layer[l];
-    add_product(s, s->p->neuron, w->n_ff, &w->down, &w->down_bias);
-    if (!w->n_cold) return;
-    dw_pool_barrier(s->p->pool);
-    add_product(s, s->p->neuron + w->down.ne[0], w->n_ff, &w->down_cold, &(dw_tensor){0});
+static void listed_neurons(dw_pass *p, int l, int ith) {
+    const ffn_input in = begin_neurons(p, l, ith);
+    const dw_layer *w = &p->net->layer[l];
+    const dw_bound *b = &p->layer[l];
+    neuron_piece k;
+    for (neuron_pieces of = pieces_of(&in, b->n_list); next_piece(&in, &of, &k);) {
+        product(&in, &w->gate, b->list, k.first, k.n, k.g, in.s->gate, k.n);
+        product(&in, &w->up, b->list, k.first, k.n, k.g, in.s->up, k.n);
+        dw_finish_listed(in.s, l, k.first, k.n, k.g.first, k.g.n);
+    }
+    end_neurons(&in, b->n_list);
+}
+
+/* Rows of a matrix in two parts. */
+static void product_of_parts(const ffn_input *in, const dw_tensor *hot, const dw_tensor *cold, const neuron_piece *k, float *y) {
+    const int here = dw_hot_rows(hot, k->first, k->n);
+    if (here) product(in, hot, NULL, k->first, here, k->g, y, k->n);
+    if (here < k->n) product(in, cold, NULL, k->first + here - (int)hot->ne[1], k->n - here, k->g, y + here, k->n);
+}
+
+static void two_part_neurons(dw_pass *p, int l, int ith) {
+    const ffn_input in = begin_neurons(p, l, ith);
+    const dw_layer *w = &p->net->layer[l];
+    neuron_piece k;
+    for (neuron_pieces of = pieces_of(&in, w->n_ff); next_piece(&in, &of, &k);) {
+        product_of_parts(&in, &w->gate, &w->gate_cold, &k, in.s->gate);
+        product_of_parts(&in, &w->up, &w->up_cold, &k, in.s->up);
+        dw_finish_neurons(in.s, l, k.first, k.n, k.g.first, k.g.n);
+    }
+    end_neurons(&in, w->n_ff);
+}
+
+static void down(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    add_product(dw_step_of(p, ith), p->neuron, w->n_ff, &w->down, &w->down_bias);
+}
+
+static void two_part_down(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    down(p, l, ith);
+    dw_pool_barrier(p->pool);
+    add_product(dw_step_of(p, ith), p->neuron + w->down.ne[0], w->n_ff, &w->down_cold, &(dw_tensor){0});
 }
 
 /* x += sum over neurons of a_j d_j + bias, d_j the rows of the transposed down. */
-void dw_many_gated_down(const dw_step *s, int l) {
-    const dw_pass *p = s->p;
+static void gated_down(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
     const dw_layer *layer = &p->net->layer[l];
     const dw_tensor *w = &layer->sparse.down_t;
     const int block = w->type->block > 32 ? w->type->block : 32;
@@ -302,15 +372,16 @@ static void head_piece(const dw_step *s, dw_gemm_form form, group g, int first, 
     for (int t = 0; bias && t < g.n; t++) s->vec->add(y + (size_t)t * ldy, bias + first, NULL, n_rows);
 }
 
-void dw_many_logits(const dw_step *s, const float *hidden, int n, float *logits) {
-    const dw_tensor *w = &s->p->net->output;
-    const int n_vocab = (int)w->ne[1], n_pieces = count(n_vocab, DW_MANY_ROWS);
-    const dw_gemm_form form = pack(s, hidden, n, &w, 1);
+static void logits(dw_pass *p, const dw_head *head, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_tensor *w = &p->net->output;
+    const int n = head->n, n_vocab = (int)w->ne[1], n_pieces = count(n_vocab, DW_MANY_ROWS);
+    const dw_gemm_form form = pack(s, head->hidden, n, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(n), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, n, (int)w->ne[0]);
         const int first = i % n_pieces * DW_MANY_ROWS;
-        head_piece(s, form, g, first, dw_smaller(DW_MANY_ROWS, n_vocab - first), logits + (size_t)g.first * (size_t)n_vocab + first,
+        head_piece(s, form, g, first, dw_smaller(DW_MANY_ROWS, n_vocab - first), head->logits + (size_t)g.first * (size_t)n_vocab + first,
                    (size_t)n_vocab);
     }
 }
@@ -326,12 +397,13 @@ size_t dw_many_head_bytes(const dw_hparams *hp, int n_tokens) {
     return dw_gemm_pack_bytes(n_tokens, hp->n_embd) + (size_t)n_tokens * (n_tiles * sizeof(tile_sum) + sizeof(float));
 }
 
-void dw_many_logprobs(const dw_step *s, const float *hidden, int n, const int32_t *target, double *logprob) {
-    const dw_tensor *w = &s->p->net->output;
-    const int n_vocab = (int)w->ne[1], n_tiles = count(n_vocab, DW_MANY_ROWS);
+static void logprobs(dw_pass *p, const dw_head *head, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_tensor *w = &p->net->output;
+    const int n = head->n, n_vocab = (int)w->ne[1], n_tiles = count(n_vocab, DW_MANY_ROWS);
     tile_sum *sums = (tile_sum *)(void *)(s->shared + dw_gemm_pack_bytes(n, (int)w->ne[0])); // (n_tiles, n)
     float *target_logit = (float *)(void *)(sums + (size_t)n_tiles * (size_t)n);             // (n)
-    const dw_gemm_form form = pack(s, hidden, n, &w, 1);
+    const dw_gemm_form form = pack(s, head->hidden, n, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_tiles * n_groups(n), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_tiles, n, (int)w->ne[0]);
@@ -341,11 +413,11 @@ void dw_many_logprobs(const dw_step *s, const float *hidden, int n, const int32_
             const float *logit = s->gate + (size_t)t * (size_t)rows;
             tile_sum *sum = &sums[(size_t)tile * (size_t)n + (size_t)(g.first + t)];
             s->vec->exp_sum(logit, rows, &sum->max, &sum->sum);
-            const int at = target[g.first + t] - first;
+            const int at = head->target[g.first + t] - first;
             if (at >= 0 && at < rows) target_logit[g.first + t] = logit[at];
         }
     }
-    dw_pool_barrier(s->p->pool);
+    dw_pool_barrier(p->pool);
     for (int t = s->ith; t < n; t += s->n_threads) {
         double max = -INFINITY, sum = 0;
         for (int tile = 0; tile < n_tiles; tile++) max = fmax(max, (double)sums[(size_t)tile * (size_t)n + (size_t)t].max);
@@ -353,6 +425,24 @@ void dw_many_logprobs(const dw_step *s, const float *hidden, int n, const int32_
             const tile_sum *part = &sums[(size_t)tile * (size_t)n + (size_t)t];
             sum += (double)part->sum * exp((double)part->max - max);
         }
-        logprob[t] = (double)target_logit[t] - max - log(sum);
+        head->logprob[t] = (double)target_logit[t] - max - log(sum);
     }
 }
+
+/* ---- the table ------------------------------------------------------------------------------------------------ */
+
+const dw_way dw_cpu_many = {
+    .embed = dw_cpu_embed,
+    .qkv = qkv,
+    .attend = attend,
+    .attn_out = attn_out,
+    .ffn = {[DW_FFN_DENSE] = {NULL, dense_neurons, down},
+            [DW_FFN_TWO_PART] = {NULL, two_part_neurons, two_part_down},
+            [DW_FFN_LIST] = {NULL, listed_neurons, down},
+            [DW_FFN_GATED] = {NULL, gated_neurons, gated_down},
+            [DW_FFN_MASKED] = {NULL, gated_neurons, gated_down},
+            [DW_FFN_GATHERED] = {NULL, gated_neurons, gated_down}},
+    .head_norm = dw_cpu_head_norm,
+    .logits = logits,
+    .logprobs = logprobs,
+};

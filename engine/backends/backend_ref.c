@@ -4,14 +4,15 @@
  * result is the same for every number of threads and however tokens are batched; and on every machine, but for the last
  * bit of libm's exp.  A product works on
  * a tile of tokens at a time, tokens innermost: that keeps the order of each sum and still fills vector registers. */
-#include "backends/open_groups.h"
+#include "backends/gate_decide.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { TILE = 32, ROWS = 4 }; // tokens that share a decoded weight row, and rows that share a tile of tokens
 
-typedef struct scratch { // of one thread, behind what all threads share
+/* What a thread works with: its own memory, then what all threads share. */
+typedef struct scratch {
     double *xt;          // (n, TILE): a tile of inputs, transposed
     float *rows;         // (ROWS, n): decoded weight rows
     double *score;       // (n_ctx): attention
@@ -28,36 +29,30 @@ static size_t longest_row(const dw_net *net) {
     return (size_t)n;
 }
 
-static size_t thread_bytes(const dw_net *net, int n_ctx) {
-    const size_t n = longest_row(net);
-    return (n * TILE * sizeof(double) + n * ROWS * sizeof(float) + (size_t)n_ctx * sizeof(double) + 63) / 64 * 64;
+static size_t own_bytes(int n_threads) { return (size_t)n_threads * sizeof(scratch); }
+
+static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
+    (void)p, (void)o, (void)err;
+    return 0;
 }
 
-static size_t kv_bytes(const dw_hparams *hp, int n_batch) {
-    return ((size_t)n_batch * (size_t)hp->n_head_kv_max * (size_t)hp->head_dim * sizeof(float) + 63) / 64 * 64;
+static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
+    const size_t rows = (size_t)o->n_batch, n = longest_row(p->net), n_kv = rows * (size_t)p->net->hp.n_head_kv_max * (size_t)p->net->hp.head_dim;
+    const dw_gate_sizes most = dw_gate_sizes_of(p->net);
+    scratch *thread = p->own, all = {0};
+    all.k = dw_layout_take(a, n_kv, sizeof *all.k);
+    all.v = dw_layout_take(a, n_kv, sizeof *all.v);
+    for (int i = 0; i < 2; i++) all.hidden[i] = dw_layout_take(a, rows * (size_t)most.rank, sizeof *all.hidden[i]);
+    all.open = dw_layout_take(a, rows, (size_t)most.n_groups);
+    for (int i = 0; i < p->n_threads; i++) {
+        thread[i] = all;
+        thread[i].xt = dw_layout_take(a, n, TILE * sizeof(double));
+        thread[i].rows = dw_layout_take(a, n, ROWS * sizeof(float));
+        thread[i].score = dw_layout_take(a, (size_t)o->n_ctx, sizeof(double));
+    }
 }
 
-static size_t hidden_bytes(dw_gate_sizes most, int n_batch) {
-    return ((size_t)n_batch * (size_t)most.rank * sizeof(float) + 63) / 64 * 64;
-}
-
-static size_t scratch_bytes(const dw_net *net, int n_batch, int n_ctx, int n_threads, dw_select select) {
-    (void)select;
-    const dw_gate_sizes most = dw_gate_sizes_of(net);
-    return 2 * kv_bytes(&net->hp, n_batch) + thread_bytes(net, n_ctx) * (size_t)n_threads + 2 * hidden_bytes(most, n_batch) +
-           (size_t)n_batch * (size_t)most.n_groups;
-}
-
-static scratch scratch_of(const dw_pass *p, int ith) {
-    const dw_hparams *hp = &p->net->hp;
-    const size_t n = longest_row(p->net), kv = kv_bytes(hp, p->n_batch), thread = thread_bytes(p->net, p->cache.n_ctx);
-    const size_t hidden = hidden_bytes(dw_gate_sizes_of(p->net), p->n_batch);
-    uint8_t *shared = p->scratch, *gate = shared + 2 * kv + thread * (size_t)dw_pool_size(p->pool);
-    double *own = (double *)(shared + 2 * kv + thread * (size_t)ith);
-    return (scratch){.xt = own, .score = own + n * TILE, .rows = (float *)(own + n * TILE + p->cache.n_ctx),
-                     .k = (float *)shared, .v = (float *)(shared + kv), .hidden = {(float *)gate, (float *)(gate + hidden)},
-                     .open = gate + 2 * hidden};
-}
+static const scratch *scratch_of(const dw_pass *p, int ith) { return (const scratch *)p->own + ith; }
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
@@ -83,7 +78,8 @@ FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, s
     tile_sums(rows, xt, n, TILE, acc);
 }
 
-FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) { tile_sums(rows, xt, n, 1, acc); }
+FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) { tile_sums(rows,
+                                                            xt, n, 1, acc); }
 
 /* What a product does with its sums: out(ctx, row, token, sum + bias). */
 typedef void (*sink)(void *ctx, size_t row, int token, double sum);
@@ -100,7 +96,8 @@ typedef struct row_range { // rows first .. end - 1, or of a list the entries fi
 } row_range;
 
 /* out(ctx, r, t, w_r . x_t + bias_r) for the rows r and all tokens of x (n_tokens, w->ne[0]), rows of x ldx apart. */
-static void product_of(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x, size_t ldx, int n_tokens,
+static void product_of(const scratch *s, const dw_tensor *w, const dw_tensor *bias, row_range range, const float *x,
+                       size_t ldx, int n_tokens,
                        sink out, void *ctx) {
     const size_t n = w->ne[0];
     double acc[ROWS][TILE];
@@ -146,14 +143,15 @@ static void add(void *ctx, size_t row, int token, double sum) {
 }
 
 /* Thread ith's share of n rows. */
-static row_range share(size_t n, int ith, int n_threads) {
-    return (row_range){n * (size_t)ith / (size_t)n_threads, n * (size_t)(ith + 1) / (size_t)n_threads, NULL};
+static row_range share(const dw_pass *p, size_t n, int ith) {
+    const size_t n_threads = (size_t)p->n_threads;
+    return (row_range){n * (size_t)ith / n_threads, n * (size_t)(ith + 1) / n_threads, NULL};
 }
 
-static void matrix(dw_pass *p, const dw_tensor *w, const dw_tensor *bias, const float *x, sink out, float *y, int ith, int n_threads) {
-    const scratch s = scratch_of(p, ith);
+static void matrix(dw_pass *p, const dw_tensor *w, const dw_tensor *bias, const float *x, sink out, float *y, int ith) {
+    const scratch *s = scratch_of(p, ith);
     const size_t rows = w->ne[1];
-    product(&s, w, bias, share(rows, ith, n_threads), x, p->n_tokens, out, &(matrix_sink){y, rows});
+    product(s, w, bias, share(p, rows, ith), x, p->n_tokens, out, &(matrix_sink){y, rows});
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------- */
@@ -167,16 +165,16 @@ static void rms_norm(const float *x, const dw_tensor *weight, float eps, float *
     for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] * scale * at(weight, i));
 }
 
-static void norm_tokens(dw_pass *p, const dw_tensor *weight, int ith, int n_threads) {
+static void norm_tokens(dw_pass *p, const dw_tensor *weight, int ith) {
     const size_t d = (size_t)p->net->hp.n_embd;
-    for (int t = ith; t < p->n_tokens; t += n_threads) rms_norm(p->x + (size_t)t * d, weight, p->net->hp.norm_eps, p->h + (size_t)t * d);
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) rms_norm(p->x + (size_t)t * d, weight, p->net->hp.norm_eps, p->h + (size_t)t * d);
     dw_pool_barrier(p->pool);
 }
 
-static void embed(dw_pass *p, int ith, int n_threads) {
+static void embed(dw_pass *p, int ith) {
     const dw_tensor *w = &p->net->token_embd;
     const float scale = p->net->embd_scale != 0 ? p->net->embd_scale : 1;
-    for (int t = ith; t < p->n_tokens; t += n_threads) {
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
         float *x = p->x + (size_t)t * w->ne[0];
         w->type->decode(w->data + (size_t)p->token[t] * dw_tensor_row_bytes(w), x, w->ne[0]);
         for (size_t i = 0; scale != 1 && i < w->ne[0]; i++) x[i] *= scale;
@@ -212,29 +210,29 @@ static size_t cache_row(const dw_pass *p, int l, int seq, int head, int pos) {
     return (((size_t)seq * heads + (size_t)head) * (size_t)p->cache.n_ctx + (size_t)pos) * (size_t)p->net->hp.head_dim;
 }
 
-static void qkv(dw_pass *p, int l, int ith, int n_threads) {
+static void qkv(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_hparams *hp = &p->net->hp;
     const int D = hp->head_dim;
-    norm_tokens(p, &w->attn_norm, ith, n_threads);
-    matrix(p, &w->q, &w->q_bias, p->h, store, p->q, ith, n_threads);
-    const scratch s = scratch_of(p, ith);
-    matrix(p, &w->k, &w->k_bias, p->h, store, s.k, ith, n_threads);
-    matrix(p, &w->v, &w->v_bias, p->h, store, s.v, ith, n_threads);
+    norm_tokens(p, &w->attn_norm, ith);
+    matrix(p, &w->q, &w->q_bias, p->h, store, p->q, ith);
+    const scratch *s = scratch_of(p, ith);
+    matrix(p, &w->k, &w->k_bias, p->h, store, s->k, ith);
+    matrix(p, &w->v, &w->v_bias, p->h, store, s->v, ith);
     dw_pool_barrier(p->pool);
-    for (int t = ith; t < p->n_tokens; t += n_threads) {
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
         const float *angles = p->rope + (size_t)p->pos[t] * (size_t)D;
         for (int h = 0; h < w->n_head + w->n_head_kv; h++) {
             const bool is_k = h >= w->n_head;
             const int head = is_k ? h - w->n_head : h, n_head = is_k ? w->n_head_kv : w->n_head;
-            float *row = (is_k ? s.k : p->q) + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D;
+            float *row = (is_k ? s->k : p->q) + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D;
             const dw_tensor *norm = is_k ? &w->k_norm : &w->q_norm;
             if (norm->name) rms_norm(row, norm, hp->norm_eps, row);
             rotate(row, angles, D, p->net->rope_neox);
             if (!is_k) continue;
             const size_t slot = cache_row(p, l, p->seq[t], head, p->pos[t]);
             to_cache(&p->cache, p->cache.k[l], slot, row, D);
-            to_cache(&p->cache, p->cache.v[l], slot, s.v + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D, D);
+            to_cache(&p->cache, p->cache.v[l], slot, s->v + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D, D);
         }
     }
 }
@@ -275,15 +273,15 @@ static void attend_head(dw_pass *p, int l, int t, int head, double *score) {
     for (int j = 0; j < D; j++) mix[j] = (float)(acc[j] / sum);
 }
 
-static void attend(dw_pass *p, int l, int ith, int n_threads) {
-    const scratch s = scratch_of(p, ith);
+static void attend(dw_pass *p, int l, int ith) {
+    const scratch *s = scratch_of(p, ith);
     const int n_head = p->net->layer[l].n_head;
-    for (int i = ith; i < p->n_tokens * n_head; i += n_threads) attend_head(p, l, i / n_head, i % n_head, s.score);
+    for (int i = ith; i < p->n_tokens * n_head; i += p->n_threads) attend_head(p, l, i / n_head, i % n_head, s->score);
 }
 
-static void attn_out(dw_pass *p, int l, int ith, int n_threads) {
+static void attn_out(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
-    matrix(p, &w->o, &w->o_bias, p->mix, add, p->x, ith, n_threads);
+    matrix(p, &w->o, &w->o_bias, p->mix, add, p->x, ith);
 }
 
 static double activation(dw_act act, double x) {
@@ -319,43 +317,62 @@ static dw_tensor values_from(const dw_tensor *vector, size_t first) {
 
 /* The neurons of one pair of matrices: the layer's, or its cold ones. */
 static void neurons_of(dw_pass *p, const dw_layer *w, bool is_cold, row_range rows, int ith) {
-    const scratch s = scratch_of(p, ith);
+    const scratch *s = scratch_of(p, ith);
     const size_t first = is_cold ? (size_t)(w->n_ff - w->n_cold) : 0;
     ffn_sink f = {.act = p->net->act, .gate = p->gate + first, .neuron = p->neuron + first, .n_ff = (size_t)w->n_ff};
     for (int up = 0; up < 2; up++) {
         const dw_tensor *m = up ? is_cold ? &w->up_cold : &w->up : is_cold ? &w->gate_cold : &w->gate;
         const dw_tensor bias = values_from(up ? &w->up_bias : &w->gate_bias, first);
         f.is_up = up;
-        product(&s, m, &bias, rows, p->h, p->n_tokens, to_neurons, &f);
+        product(s, m, &bias, rows, p->h, p->n_tokens, to_neurons, &f);
     }
 }
-
-static void dense_neurons(dw_pass *p, int l, int ith, int n_threads) {
-    const dw_layer *w = &p->net->layer[l];
-    const size_t n_ff = (size_t)w->n_ff;
-    row_range rows = share(p->selected ? (size_t)p->n_selected : (size_t)(w->n_ff - w->n_cold), ith, n_threads);
-    rows.list = p->selected;
-    if (p->selected) { // neurons that are not computed count as zero
-        for (int t = ith; t < p->n_tokens; t += n_threads) {
-            memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
-            memset(p->neuron + (size_t)t * n_ff, 0, n_ff * sizeof *p->neuron);
-        }
-        dw_pool_barrier(p->pool);
-    }
-    neurons_of(p, w, false, rows, ith);
-    if (w->n_cold) neurons_of(p, w, true, share((size_t)w->n_cold, ith, n_threads), ith);
-    if (ith == 0) dw_count_dense(p, l, false);
-}
-
-/* ---- gated layers (open_groups.h) -------------------------------------------------------------------------------- */
 
 static void store_relu(void *ctx, size_t row, int token, double sum) { store(ctx, row, token, sum > 0 ? sum : 0); }
 
 /* z = relu(A h + a) for the predictor of layer l, from the FFN's input at hand. */
-static void hidden(dw_pass *p, int l, int ith, int n_threads) {
+static void hidden(dw_pass *p, int l, int ith) {
     const dw_layer_gate *g = &p->net->layer[l].sparse;
-    matrix(p, &g->pred_a, &g->pred_a_bias, p->h, store_relu, scratch_of(p, ith).hidden[l % 2], ith, n_threads);
+    matrix(p, &g->pred_a, &g->pred_a_bias, p->h, store_relu, scratch_of(p, ith)->hidden[l % 2], ith);
 }
+
+static void finish_neurons(dw_pass *p, int l, int ith, int n_counted) {
+    if (ith == 0 && !dw_ffn_is_gated(p->layer[l].kind)) dw_count_dense(p, l, n_counted, false);
+    if (p->layer[l].gives_hidden) hidden(p, l + 1, ith);
+}
+
+static void dense_neurons(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    norm_tokens(p, &w->ffn_norm, ith);
+    neurons_of(p, w, false, share(p, (size_t)w->n_ff, ith), ith);
+    finish_neurons(p, l, ith, w->n_ff);
+}
+
+static void two_part_neurons(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    norm_tokens(p, &w->ffn_norm, ith);
+    neurons_of(p, w, false, share(p, (size_t)(w->n_ff - w->n_cold), ith), ith);
+    neurons_of(p, w, true, share(p, (size_t)w->n_cold, ith), ith);
+    finish_neurons(p, l, ith, w->n_ff);
+}
+
+/* Neurons that are not listed count as zero. */
+static void listed_neurons(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    const dw_bound *b = &p->layer[l];
+    const size_t n_ff = (size_t)w->n_ff;
+    row_range rows = share(p, (size_t)b->n_list, ith);
+    rows.list = b->list;
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
+        memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
+        memset(p->neuron + (size_t)t * n_ff, 0, n_ff * sizeof *p->neuron);
+    }
+    norm_tokens(p, &w->ffn_norm, ith); // its barrier also serves the zeros
+    neurons_of(p, w, false, rows, ith);
+    finish_neurons(p, l, ith, b->n_list);
+}
+
+/* ---- gated layers (gate_decide.h) -------------------------------------------------------------------------------- */
 
 typedef struct flag_sink {
     uint8_t *open;
@@ -374,93 +391,90 @@ static void close_gates(float *gate, const uint8_t *open, int n_ff, int group) {
 }
 
 /* All gates, a decision for each token, up of the open groups.  With a predictor the gates of open groups alone count. */
-static void gated_neurons(dw_pass *p, int l, int ith, int n_threads) {
+static void gated_neurons(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_layer_gate *g = &w->sparse;
-    const scratch s = scratch_of(p, ith);
+    const scratch *s = scratch_of(p, ith);
     const size_t n_ff = (size_t)w->n_ff, n_groups = (size_t)dw_n_groups(w);
-    const row_range rows = share(n_ff, ith, n_threads);
-    dw_coverage *count = p->coverage + (size_t)ith * (size_t)p->net->hp.n_layer + l;
-    ffn_sink f = {.act = p->net->act, .gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s.open, .n_groups = n_groups, .group = (size_t)g->group};
-    if (dw_needs_hidden(p, l)) {
-        hidden(p, l, ith, n_threads);
+    const row_range rows = share(p, n_ff, ith);
+    dw_coverage *count = dw_coverage_of(p, l, ith);
+    ffn_sink f = {.act = p->net->act, .gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s->open,
+                  .n_groups = n_groups, .group = (size_t)g->group};
+    norm_tokens(p, &w->ffn_norm, ith);
+    if (p->layer[l].needs_hidden) {
+        hidden(p, l, ith);
         dw_pool_barrier(p->pool);
     }
     if (g->pred_a.name)
-        product(&s, &g->pred_b, &g->pred_b_bias, share(n_groups, ith, n_threads), s.hidden[l % 2], p->n_tokens, to_flags,
-                &(flag_sink){s.open, n_groups});
-    product(&s, &w->gate, &w->gate_bias, rows, p->h, p->n_tokens, to_neurons, &f);
+        product(s, &g->pred_b, &g->pred_b_bias, share(p, n_groups, ith), s->hidden[l % 2], p->n_tokens, to_flags,
+                &(flag_sink){s->open, n_groups});
+    product(s, &w->gate, &w->gate_bias, rows, p->h, p->n_tokens, to_neurons, &f);
     dw_pool_barrier(p->pool);
-    for (int t = ith; t < p->n_tokens; t += n_threads) {
-        uint8_t *open = s.open + (size_t)t * n_groups;
+    for (int t = ith; t < p->n_tokens; t += p->n_threads) {
+        uint8_t *open = s->open + (size_t)t * n_groups;
         count->n_open += (uint64_t)dw_decide(p, l, t, 0, (int)n_groups, open);
         count->n_tokens++;
         if (g->pred_a.name) close_gates(p->gate + (size_t)t * n_ff, open, w->n_ff, g->group);
     }
     dw_pool_barrier(p->pool);
     f.is_up = true;
-    product(&s, &w->up, &w->up_bias, rows, p->h, p->n_tokens, to_neurons, &f);
+    product(s, &w->up, &w->up_bias, rows, p->h, p->n_tokens, to_neurons, &f);
+    finish_neurons(p, l, ith, 0);
 }
 
 /* x += sum over neurons j of a_j d_j, for the columns of this thread: whole blocks of the rows d_j. */
-static void add_open_rows(dw_pass *p, int l, int ith, int n_threads) {
+static void add_open_rows(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_tensor *d = &w->sparse.down_t;
-    const scratch s = scratch_of(p, ith);
+    const scratch *s = scratch_of(p, ith);
     const size_t n = d->ne[0], n_ff = (size_t)w->n_ff, block = (size_t)d->type->block;
-    const row_range columns = share(n / block, ith, n_threads);
+    const row_range columns = share(p, n / block, ith);
     const size_t first = columns.first * block, n_here = columns.end * block - first;
     for (int t0 = 0; t0 < p->n_tokens; t0 += TILE) {
         const int width = p->n_tokens - t0 < TILE ? p->n_tokens - t0 : TILE;
-        memset(s.xt, 0, (size_t)width * n_here * sizeof *s.xt);
+        memset(s->xt, 0, (size_t)width * n_here * sizeof *s->xt);
         for (size_t j = 0; j < n_ff; j++) {
-            d->type->decode(d->data + j * dw_tensor_row_bytes(d) + dw_qtype_row_bytes(d->type, first), s.rows, n_here);
+            d->type->decode(d->data + j * dw_tensor_row_bytes(d) + dw_qtype_row_bytes(d->type, first), s->rows, n_here);
             for (int t = 0; t < width; t++) {
                 const float a = p->neuron[(size_t)(t0 + t) * n_ff + j];
-                if (a != 0) accumulate(s.xt + (size_t)t * n_here, (double)a, s.rows, (int)n_here);
+                if (a != 0) accumulate(s->xt + (size_t)t * n_here, (double)a, s->rows, (int)n_here);
             }
         }
         for (int t = 0; t < width; t++)
             for (size_t i = 0; i < n_here; i++) {
                 const double bias = w->down_bias.name ? at(&w->down_bias, first + i) : 0;
-                p->x[(size_t)(t0 + t) * n + first + i] += (float)(s.xt[(size_t)t * n_here + i] + bias);
+                p->x[(size_t)(t0 + t) * n + first + i] += (float)(s->xt[(size_t)t * n_here + i] + bias);
             }
     }
 }
 
-static void ffn_neurons(dw_pass *p, int l, int ith, int n_threads) {
-    norm_tokens(p, &p->net->layer[l].ffn_norm, ith, n_threads);
-    if (dw_is_gated(p, l)) gated_neurons(p, l, ith, n_threads);
-    else dense_neurons(p, l, ith, n_threads);
-    if (dw_gives_hidden(p, l)) hidden(p, l + 1, ith, n_threads);
+/* x += Wdown neuron, for the rows of this thread. */
+static void add_down(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    const size_t d = w->down.ne[1];
+    product_of(scratch_of(p, ith), &w->down, &w->down_bias, share(p, d, ith), p->neuron, (size_t)w->n_ff, p->n_tokens, add,
+               &(matrix_sink){p->x, d});
 }
 
-/* x += Wdown neuron, for the rows of this thread, of both parts. */
-static void add_down(dw_pass *p, const dw_layer *w, int ith, int n_threads) {
-    const scratch s = scratch_of(p, ith);
-    const size_t d = w->down.ne[1], n_ff = (size_t)w->n_ff;
-    const row_range rows = share(d, ith, n_threads);
-    product_of(&s, &w->down, &w->down_bias, rows, p->neuron, n_ff, p->n_tokens, add, &(matrix_sink){p->x, d});
-    if (w->n_cold) product_of(&s, &w->down_cold, NULL, rows, p->neuron + w->down.ne[0], n_ff, p->n_tokens, add, &(matrix_sink){p->x, d});
-}
-
-static void ffn_down(dw_pass *p, int l, int ith, int n_threads) {
-    if (dw_is_gated(p, l)) add_open_rows(p, l, ith, n_threads);
-    else add_down(p, &p->net->layer[l], ith, n_threads);
+static void add_both_downs(dw_pass *p, int l, int ith) {
+    const dw_layer *w = &p->net->layer[l];
+    const size_t d = w->down.ne[1];
+    add_down(p, l, ith);
+    product_of(scratch_of(p, ith), &w->down_cold, NULL, share(p, d, ith), p->neuron + w->down.ne[0], (size_t)w->n_ff, p->n_tokens, add,
+               &(matrix_sink){p->x, d});
 }
 
 /* ---- head ------------------------------------------------------------------------------------------------ */
 
-static void head_norm(dw_pass *p, const float *x, float *hidden, int ith, int n_threads) {
-    (void)ith, (void)n_threads;
-    rms_norm(x, &p->net->output_norm, p->net->hp.norm_eps, hidden);
+static void head_norm(dw_pass *p, const float *x, float *hidden_row, int ith) {
+    (void)ith;
+    rms_norm(x, &p->net->output_norm, p->net->hp.norm_eps, hidden_row);
 }
 
-static void logits(dw_pass *p, const float *hidden, int n, float *out, int ith, int n_threads) {
-    const scratch s = scratch_of(p, ith);
+static void logits(dw_pass *p, const dw_head *h, int ith) {
     const dw_tensor *w = &p->net->output;
     const size_t rows = w->ne[1];
-    product(&s, w, &p->net->output_bias, share(rows, ith, n_threads), hidden, n, store, &(matrix_sink){out, rows});
+    product(scratch_of(p, ith), w, &p->net->output_bias, share(p, rows, ith), h->hidden, h->n, store, &(matrix_sink){h->logits, rows});
 }
 
 typedef struct softmax_sink { // running ln sum exp of one tile of rows
@@ -479,18 +493,34 @@ static void to_softmax(void *ctx, size_t row, int t, double logit) {
     if (row == (size_t)f->target[t]) f->target_logit[t] = logit;
 }
 
-static void logprobs(dw_pass *p, const float *hidden, int n, const int32_t *target, double *logprob, int ith, int n_threads) {
-    const scratch s = scratch_of(p, ith);
+static void logprobs(dw_pass *p, const dw_head *h, int ith) {
     const dw_tensor *w = &p->net->output;
-    for (int t0 = ith * TILE; t0 < n; t0 += n_threads * TILE) {
-        const int width = n - t0 < TILE ? n - t0 : TILE;
-        softmax_sink f = {.target = target + t0};
+    for (int t0 = ith * TILE; t0 < h->n; t0 += p->n_threads * TILE) {
+        const int width = h->n - t0 < TILE ? h->n - t0 : TILE;
+        softmax_sink f = {.target = h->target + t0};
         for (int t = 0; t < width; t++) f.max[t] = -INFINITY;
-        product(&s, w, &p->net->output_bias, (row_range){0, w->ne[1], NULL}, hidden + (size_t)t0 * w->ne[0], width, to_softmax, &f);
-        for (int t = 0; t < width; t++) logprob[t0 + t] = f.target_logit[t] - f.max[t] - log(f.sum[t]);
+        product(scratch_of(p, ith), w, &p->net->output_bias, (row_range){0, w->ne[1], NULL}, h->hidden + (size_t)t0 * w->ne[0],
+                width, to_softmax, &f);
+        for (int t = 0; t < width; t++) h->logprob[t0 + t] = f.target_logit[t] - f.max[t] - log(f.sum[t]);
     }
 }
 
-const dw_backend dw_backend_ref = {
-    .name = "ref", .scratch_bytes = scratch_bytes, .embed = embed, .qkv = qkv, .attend = attend, .attn_out = attn_out,
-    .ffn_neurons = ffn_neurons, .ffn_down = ffn_down, .head_norm = head_norm, .logits = logits, .logprobs = logprobs};
+/* ---- the table ------------------------------------------------------------------------------------------- */
+
+static const dw_way only_way = {
+    .embed = embed,
+    .qkv = qkv,
+    .attend = attend,
+    .attn_out = attn_out,
+    .ffn = {[DW_FFN_DENSE] = {NULL, dense_neurons, add_down},
+            [DW_FFN_TWO_PART] = {NULL, two_part_neurons, add_both_downs},
+            [DW_FFN_LIST] = {NULL, listed_neurons, add_down},
+            [DW_FFN_GATED] = {NULL, gated_neurons, add_open_rows},
+            [DW_FFN_MASKED] = {NULL, gated_neurons, add_open_rows},
+            [DW_FFN_GATHERED] = {NULL, gated_neurons, add_open_rows}},
+    .head_norm = head_norm,
+    .logits = logits,
+    .logprobs = logprobs,
+};
+
+const dw_steps dw_steps_ref = {.way = {&only_way, &only_way}, .own_bytes = own_bytes, .start = start, .lay_out = lay_out};

@@ -1,18 +1,27 @@
-/* backends.c - the backends by name. */
+/* backends.c - the table of backends. */
 #include "backends/backends.h"
+#include "backends/steps.h"
 
 #include <string.h>
 
-static const dw_backend *const backends[] = {&dw_backend_cpu, &dw_backend_ref};
+/* name, help, steps of run_on_pool.c; the first is the default. */
+#define ON_POOL(X)                                                                                                     \
+    X("cpu", "fast: kernels chosen for this CPU", dw_steps_cpu)                                                        \
+    X("ref", "the definition: plain C, double accumulation", dw_steps_ref)
 
-const dw_backend_name dw_backend_names[] = {
-    {"cpu", "fast: kernels chosen for this CPU"},
-    {"ref", "the definition: plain C, double accumulation"},
-    {0}};
+#define ROW(row_name, row_help, row_steps)                                                                             \
+    {.name = row_name, .help = row_help, .own = &row_steps, .memory = dw_on_pool_memory, .open = dw_on_pool_open,      \
+     .close = dw_on_pool_close, .bind = dw_on_pool_bind, .layers = dw_on_pool_layers, .head = dw_on_pool_head,         \
+     .get = dw_on_pool_get, .put = dw_on_pool_put, .coverage = dw_on_pool_coverage,                                    \
+     .reset_coverage = dw_on_pool_reset_coverage},
+#define NAME(row_name, row_help, row_steps) {row_name, row_help},
+
+static const dw_backend backends[] = {ON_POOL(ROW)};
+const dw_backend_name dw_backend_names[] = {ON_POOL(NAME){0}};
 
 const dw_backend *dw_backend_find(const char *name) {
-    if (!name) return &dw_backend_cpu;
+    if (!name) return &backends[0];
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
-        if (!strcmp(backends[i]->name, name)) return backends[i];
+        if (!strcmp(backends[i].name, name)) return &backends[i];
     return NULL;
 }

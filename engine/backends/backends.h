@@ -1,12 +1,15 @@
-/* backends.h - the fused steps of a pass, and who computes them.
+/* backends.h - a net as a value, and the object that computes it.
  *
- * model/ binds a file's tensors to a dw_net (named fields, shapes checked once) and drives a pass: a short function over the
- * steps below, run by every thread of the pool at once (ith of n_threads), with a barrier of the pool behind each step.  A
- * step divides its own work among the threads and may use further barriers (dw_pool_barrier on pass->pool).  A backend
- * sees tensors, activations and threads, never a file; steps trust the shapes and return nothing.
+ * model/ binds a file's tensors to a dw_net: named fields, shapes checked once.  A net is a value: a session copies it
+ * (the weights stay where they are) and may replace single tensors.
  *
- * `ref` is the definition: plain C, one obvious loop a step, double accumulation.
- * `cpu` is the fast one.  Every kernel of it has its definition in `ref` and a test that compares the two. */
+ * A backend is a row of functions over a state that it opens for one net and one shape.  It runs a range of layers on a
+ * residual, turns rows of the residual into logits, and gives and takes what it keeps between passes.  A caller that
+ * owns the residual pays one layer for one layer.  Nothing outside backends/ knows whether threads, a cache of keys or
+ * another device stand below.
+ *
+ * The backends of today, `ref` (the definition: plain C, double accumulation) and `cpu` (the fast one), share
+ * run_on_pool.c: threads, barriers, memory and the pass are there, over a table of fused steps (steps.h). */
 #ifndef DW_BACKENDS_H
 #define DW_BACKENDS_H
 
@@ -14,13 +17,13 @@
 
 enum { DW_MAX_HEAD_DIM = 4096 }; // a model with larger heads is not opened
 
-/* What a gated model says of a layer's FFN (sparse.h): which groups of neurons are open for a token, and how to read them. */
+/* What a gated model says of a layer's FFN (formats/ffn_gated.h): which groups of neurons are open for a token, and how to read them. */
 typedef struct dw_layer_gate {
     dw_tensor down_t;                // (n_ff, n_embd): down transposed, a neuron's column as a row
     int group;                       // neurons that are open or closed together; the last group may be smaller
     float threshold;                 // a group is open when its largest |act(gate)| reaches it
     float activity;                  // expected share of open neurons
-    bool dense;                      // not sparse enough: DW_SELECT_AUTO runs it as if it were no gated layer
+    bool dense;                      // marked in an older file: DW_SELECT_AUTO runs it as if it were no gated layer
     dw_tensor pred_a, pred_a_bias;   // (rank, n_embd), (rank): a predictor instead of the threshold:
     dw_tensor pred_b, pred_b_bias;   // (n_groups, rank), (n_groups): open when B relu(A h + a) + b >= 0
     bool pred_previous;              // h is that of the layer before
@@ -37,7 +40,7 @@ typedef struct dw_layer {
     dw_tensor ffn_norm;              // (n_embd)
     dw_tensor gate, up, gate_bias, up_bias; // (n_ff, n_embd)
     dw_tensor down, down_bias;       // (n_embd, n_ff)
-    int n_cold;                      // the last neurons, which gate, up and down do not hold (cold.h); 0: they hold all
+    int n_cold;                      // the last neurons, which gate, up and down do not hold (formats/ffn_two_part.h); 0: they hold all
     dw_tensor gate_cold, up_cold;    // (n_cold, n_embd)
     dw_tensor down_cold;             // (n_embd, n_cold)
     dw_layer_gate sparse;            // absent: down_t.name is NULL
@@ -51,63 +54,75 @@ typedef struct dw_net {
     dw_act act;
     float embd_scale;                // multiplies the rows of token_embd where they become the residual; 0: 1
     bool rope_neox;                  // pairs (i, i + head_dim/2); else (2i, 2i + 1)
+    const float *rope_factor;        // (head_dim/2): divides the frequency of each pair; NULL: all 1
+    float rope_magnitude;            // multiplies cos and sin (yarn); 0: 1
     dw_tensor token_embd;            // (n_vocab, n_embd)
     dw_tensor output_norm;           // (n_embd)
     dw_tensor output, output_bias;   // (n_vocab, n_embd); token_embd when tied
     dw_layer *layer;                 // n_layer
 } dw_net;
 
-/* Keys and values of layer l, sequence s, KV head h, position p: head_dim values at
- * ((s * n_head_kv[l] + h) * n_ctx + p) * head_dim of k[l] and v[l]. */
-typedef struct dw_cache {
-    dw_kv_cache type;
-    int n_ctx, n_seq;
-    void **k, **v; // n_layer
-} dw_cache;
+/* ---- the object ------------------------------------------------------------------------------------- */
 
-typedef struct dw_pass {
-    const dw_net *net;
-    dw_pool *pool;
-    bool exact;            // results must not depend on n_threads or on how tokens are batched
-    int n_batch;           // most tokens of a pass: what scratch was made for
-    int n_tokens;
-    const int32_t *token, *seq, *pos; // n_tokens; tokens of a sequence come in order of position
-    const float *rope;     // (n_ctx, head_dim/2, 2): cos and sin of each position and pair
-    dw_cache cache;
-    /* activations, row-major; rows are tokens, and a row of a narrower layer is packed (n_ff[l], not n_ff_max) */
-    float *x;              // (n_tokens, n_embd): the residual stream
-    float *h;              // (n_tokens, n_embd): norm(x), input of q, k, v or of gate and up
-    float *q;              // (n_tokens, n_head * head_dim)
-    float *mix;            // (n_tokens, n_head * head_dim): what attention gives
-    float *gate;           // (n_tokens, n_ff): act(gate), filled as gate_every says
-    float *neuron;         // (n_tokens, n_ff): a = act(gate) * up; zero where not selected
-    bool keep_h;           // a tap looks at h: it must be filled
-    int gate_every;        // a tap looks at gate, rows of positions 0, n, 2n..; 0: none does
-    const int32_t *selected; // neurons of the layer at hand, ascending, and it is not gated then; NULL: all
-    int n_selected;
-    dw_select select;      // how gated layers are run
-    const float *injected; // (n_layer): share of groups that is open by lot, whatever rule and predictor say; NULL: none
-    uint64_t injected_seed;
-    dw_coverage *coverage; // (n_threads, n_layer): what was selected and read, counted by every thread for itself
-    void *scratch;         // the backend's own, scratch_bytes of it, 64-byte aligned
-} dw_pass;
+typedef struct dw_backend dw_backend;
+typedef struct dw_state dw_state;
 
-typedef struct dw_backend {
-    const char *name;
-    size_t (*scratch_bytes)(const dw_net *net, int n_batch, int n_ctx, int n_threads, dw_select select);
-    void (*embed)(dw_pass *p, int ith, int n_threads);              // x = rows of token_embd
-    void (*qkv)(dw_pass *p, int l, int ith, int n_threads);         // h = norm(x); q, k, v, bias, head norm, rope; k, v into the cache
-    void (*attend)(dw_pass *p, int l, int ith, int n_threads);      // mix = softmax(scale q.K) V over positions 0..pos
-    void (*attn_out)(dw_pass *p, int l, int ith, int n_threads);    // x += Wo mix + bo
-    void (*ffn_neurons)(dw_pass *p, int l, int ith, int n_threads); // h = norm(x); neuron = act(Wgate h) * Wup h, selected ones
-    void (*ffn_down)(dw_pass *p, int l, int ith, int n_threads);    // x += Wdown neuron
-    /* head, over rows of hidden (n, n_embd) that are already normed */
-    void (*head_norm)(dw_pass *p, const float *x, float *hidden, int ith, int n_threads); // one row, whole by the calling thread
-    void (*logits)(dw_pass *p, const float *hidden, int n, float *logits, int ith, int n_threads);
-    void (*logprobs)(dw_pass *p, const float *hidden, int n, const int32_t *target, double *logprob, int ith, int n_threads);
-} dw_backend;
+/* One pass over a range of layers. */
+typedef struct dw_work {
+    int n_tokens;                    // at most the options' n_batch
+    const int32_t *token;            // (n_tokens): embedded before layer 0; NULL: the residual is there already
+    const int32_t *seq, *pos;        // (n_tokens): tokens of a sequence come in order of position
+    float *x;                        // (n_tokens, n_embd): the residual, the caller's; NULL: the state's own
+    int n_rows;                      // after the last layer these rows of the residual are normed for the head:
+    const int *row;                  // (n_rows)
+    float *hidden;                   // (n_rows, n_embd)
+    const dw_tap *tap;               // NULL: none
+} dw_work;
 
-extern const dw_backend dw_backend_ref, dw_backend_cpu;
-const dw_backend *dw_backend_find(const char *name); // NULL name: cpu; NULL: unknown
+/* Over rows that were normed: logits, or ln p(target) without ever keeping a row of logits. */
+typedef struct dw_head {
+    const float *hidden;             // (n, n_embd)
+    int n;
+    float *logits;                   // (n, n_vocab), or NULL and
+    const int32_t *target;           // (n)
+    double *logprob;                 // (n)
+} dw_head;
+
+/* What decides how layers are bound, besides the net itself.  Borrowed until the next binding. */
+typedef struct dw_binding {
+    const dw_selection *selection;   // NULL: all neurons of every layer
+    const struct dw_ffn_experiment *experiment; // ffn_ops.h; NULL: none
+} dw_binding;
+
+/* A part of the state as F32 values: n rows from `first` on. */
+typedef enum dw_part {
+    DW_PART_RESIDUAL,                // of tokens of the last pass, (n, n_embd)
+    DW_PART_K, DW_PART_V,            // of positions of a layer and sequence, (n_head_kv, n, head_dim)
+} dw_part;
+
+typedef struct dw_place {
+    dw_part part;
+    int layer, seq;                  // of keys and values
+    int first, n;
+} dw_place;
+
+/* The options have their defaults filled in.  The net, the pool and what a binding points to are borrowed until close.
+ * Functions that return int fail with -1 and a sentence. */
+struct dw_backend {
+    const char *name, *help;
+    const void *own;                 // of the backend
+    size_t (*memory)(const dw_backend *b, const dw_net *net, const dw_session_options *o); // bytes that open takes; SIZE_MAX: too many
+    dw_state *(*open)(const dw_backend *b, const dw_net *net, const dw_session_options *o, dw_err *err);
+    void (*close)(dw_state *s);
+    int (*bind)(dw_state *s, const dw_binding *b, dw_err *err); // after tensors of the net were replaced, too
+    int (*layers)(dw_state *s, const dw_work *w, int first, int end, dw_err *err); // first .. end - 1; may be none
+    int (*head)(dw_state *s, const dw_head *h, dw_err *err);
+    int (*get)(dw_state *s, dw_place at, float *values, dw_err *err);
+    int (*put)(dw_state *s, dw_place at, const float *values, dw_err *err);
+    dw_coverage (*coverage)(const dw_state *s, int layer);
+    void (*reset_coverage)(dw_state *s);
+};
+
+const dw_backend *dw_backend_find(const char *name); // NULL name: the first of the table; NULL: unknown
 
 #endif

@@ -71,7 +71,7 @@ typedef enum dw_gemm_form {
 } dw_gemm_form;
 
 /* The form for a weight type; matrices that share packed tokens use the largest of their forms. */
-dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, bool exact);
+dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision);
 
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product

@@ -34,10 +34,10 @@ static int steps_of(int k) { return (k + DW_AMX_STEP - 1) / DW_AMX_STEP; }
 static int token_parts(dw_gemm_form form) { return form == DW_GEMM_ROUNDED ? 1 : 2; }
 static int weight_parts(dw_gemm_form form) { return form == DW_GEMM_SPLIT ? 2 : 1; }
 
-dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, bool exact) {
+dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision) {
     if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
-    return exact || type->block == 1 ? DW_GEMM_SPLIT : DW_GEMM_ROUNDED;
+    return precision == DW_PRECISION_ROUNDED && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------- */

@@ -52,8 +52,8 @@ char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(prin
 int dw_append(char **text, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Several arrays in one block of memory.  The same code runs twice: with base NULL it only counts, and `used` is
- * then the size of the block to allocate; with that block it hands out the arrays.  The caller bounds n and size:
- * their product is not checked. */
+ * then the size of the block to allocate; with that block it hands out the arrays.  A product or a sum that no size_t
+ * holds makes `used` SIZE_MAX, and it stays so: no such block can be had. */
 typedef struct dw_layout {
     uint8_t *base;
     size_t used;
@@ -191,6 +191,7 @@ typedef struct dw_rng {
 } dw_rng;
 
 void dw_rng_seed(dw_rng *rng, uint64_t seed);
+uint64_t dw_splitmix(uint64_t x); // a hash of x: the next number of splitmix64 (Steele et al. 2014) after state x
 uint64_t dw_rng_next(dw_rng *rng);
 double dw_rng_uniform(dw_rng *rng);            // [0, 1)
 double dw_rng_normal(dw_rng *rng);             // mean 0, variance 1

@@ -21,7 +21,10 @@ void *dw_alloc(size_t n, size_t size, const char *what, dw_err *err) {
 
 void *dw_layout_take(dw_layout *l, size_t n, size_t size) {
     void *p = l->base ? l->base + l->used : NULL;
-    l->used += (n * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t bytes, padded;
+    if (!dw_mul(n, size, &bytes) || !dw_add(bytes, ALIGNMENT - 1, &padded) ||
+        !dw_add(l->used, padded / ALIGNMENT * ALIGNMENT, &l->used))
+        l->used = SIZE_MAX;
     return p;
 }
 

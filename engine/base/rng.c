@@ -5,13 +5,18 @@
 
 static uint64_t rotl(uint64_t x, int k) { return x << k | x >> (64 - k); }
 
+enum { STATES = 4 };
+static const uint64_t golden = 0x9e3779b97f4a7c15u; // the step of splitmix64
+
+uint64_t dw_splitmix(uint64_t x) {
+    uint64_t z = x + golden;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
 void dw_rng_seed(dw_rng *rng, uint64_t seed) {
-    for (int i = 0; i < 4; i++) { // splitmix64
-        uint64_t z = seed += 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        rng->s[i] = z ^ z >> 31;
-    }
+    for (int i = 0; i < STATES; i++, seed += golden) rng->s[i] = dw_splitmix(seed);
 }
 
 uint64_t dw_rng_next(dw_rng *rng) {

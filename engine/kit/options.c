@@ -423,10 +423,28 @@ char *opt_quoted(const char *text) {
 
 const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
 
-dw_select tool_select(void) {
-    for (const dw_select_name *s = dw_select_names; s->name; s++)
-        if (!strcmp(s->name, tool.select)) return s->select;
-    return DW_SELECT_AUTO;
+const tool_precision_name tool_precision_names[] = {
+    {"split", "numbers as sums of two BF16", DW_PRECISION_SPLIT},
+    {"rounded", "quantized weights and what they are multiplied with to one BF16: faster", DW_PRECISION_ROUNDED},
+    {0}};
+
+dw_precision tool_precision(const char *name) {
+    for (const tool_precision_name *p = tool_precision_names; p->name; p++)
+        if (!strcmp(p->name, name)) return p->precision;
+    return DW_PRECISION_DEFAULT;
+}
+
+const tool_select_name tool_select_names[] = {
+    {"auto", "skip closed neurons in the layers where that is faster here", DW_SELECT_AUTO, false},
+    {"fused", "gate, test, up and down in one walk over the neurons, in every gated layer", DW_SELECT_FUSED, false},
+    {"listed", "the same decisions the plain way: all gates, a list, gathered rows, products", DW_SELECT_FUSED, true},
+    {"dense", "as if the model were not gated", DW_SELECT_DENSE, false},
+    {0}};
+
+const tool_select_name *tool_select(void) {
+    for (const tool_select_name *s = tool_select_names; s->name; s++)
+        if (!strcmp(s->name, tool.select)) return s;
+    return tool_select_names;
 }
 
 void tool_backend_text(char text[32]) {

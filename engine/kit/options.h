@@ -93,13 +93,28 @@ typedef struct tool_common {
 extern tool_common tool;
 extern const tool_kv_name tool_kv_names[]; // "f16", "f32"
 dw_kv_cache tool_kv(void);                 // what --kv says
-dw_select tool_select(void);               // what --select says
+
+typedef struct tool_precision_name {
+    const char *name, *help;
+    dw_precision precision;
+} tool_precision_name;
+extern const tool_precision_name tool_precision_names[];
+dw_precision tool_precision(const char *name);
+
+/* The choices of --select: those of the engine, and what only a comparison of speed wants. */
+typedef struct tool_select_name {
+    const char *name, *help;
+    dw_select select;
+    bool is_listed;    // install dw_ffn_experiment.gathered (backends/ffn_ops.h)
+} tool_select_name;
+extern const tool_select_name tool_select_names[];
+const tool_select_name *tool_select(void); // what --select says
 void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the numbers have
 #define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
 #define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES_HELP(dw_backend_names, dw_backend_name)}
 #define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
 #define OPT_KV {"kv", 0, OPT_CHOICE, 0, &tool.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(tool_kv_names)}
-#define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES_HELP(dw_select_names, dw_select_name)}
+#define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES_HELP(tool_select_names, tool_select_name)}
 #define OPT_COMMON_HEADING {.kind = OPT_GROUP, .help = "common"}
 #define OPT_COMMON OPT_COMMON_HEADING, OPT_THREADS, OPT_QUIET
 #define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET

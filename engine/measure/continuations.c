@@ -80,7 +80,7 @@ static int length(const continuations *c, int seq) {
 }
 
 static int open_session(continuations *c, const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, dw_err *err) {
-    dw_session_options own = {.pool = o->pool, .backend = o->backend, .kv = o->kv, .select = o->select, .exact = true};
+    dw_session_options own = {.pool = o->pool, .backend = o->backend, .kv = o->kv, .select = o->select, .exact = true, .precision = o->precision};
     own.n_seq = own.n_out = EXP_PROMPTS;
     own.n_ctx = PROMPT_TOKENS + EXP_CONTINUED;
     own.n_batch = PROMPT_TOKENS;

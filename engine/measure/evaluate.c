@@ -28,7 +28,8 @@ int exp_entrant_open(exp_entrant *e, const exp_entrant_options *o, dw_err *err) 
                                    .n_out = o->n_batch,
                                    .kv = o->kv,
                                    .select = o->select,
-                                   .exact = true};
+                                   .exact = true,
+                                   .precision = o->precision};
     e->session = dw_session_new(e->model, &so, err);
     e->logits = dw_alloc(tile * (size_t)n_vocab_of(e), sizeof *e->logits, "logits", err);
     e->row = dw_alloc(tile, sizeof *e->row, "rows", err);

@@ -31,6 +31,7 @@ typedef struct exp_entrant_options {
     const char *backend;
     dw_kv_cache kv;
     dw_select select;   // how gated layers are run
+    dw_precision precision; // default: split
     int n_ctx, n_batch; // tokens of a window, of a piece
 } exp_entrant_options;
 

@@ -77,13 +77,13 @@ const dw_tensor_row dw_ffn_rows[] = {
     {"ffn_down",    "mlp.down_proj",            "dn", LAYER(down), BIAS('d', down_bias)},
     {0}};
 
-const dw_tensor_row dw_cold_rows[] = { // formats/cold.h
+const dw_tensor_row dw_cold_rows[] = { // formats/ffn_two_part.h
     {"ffn_gate_cold", NULL, "cd", LAYER(gate_cold)},
     {"ffn_up_cold",   NULL, "cd", LAYER(up_cold)},
     {"ffn_down_cold", NULL, "dc", LAYER(down_cold)},
     {0}};
 
-const dw_tensor_row dw_gated_rows[] = { // formats/sparse.h
+const dw_tensor_row dw_gated_rows[] = { // formats/ffn_gated.h
     {"ffn_down_t", NULL, "fd", LAYER(sparse.down_t), .optional = true},
     {0}};
 

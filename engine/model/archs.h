@@ -80,8 +80,8 @@ typedef struct dw_sizes {
     int n_head, n_head_kv; // q, k: times head_dim;  s: all of q, k and v
     int head_dim;          // h;  p: half of it, the pairs that rope turns
     int n_ff;              // f
-    int n_cold;            // c: cold neurons (formats/cold.h);  n: the others, all of them in a layer of one part
-    int rank, n_group;     // r, g: of a predictor (formats/sparse.h)
+    int n_cold;            // c: cold neurons (formats/ffn_two_part.h);  n: the others, all of them in a layer of one part
+    int rank, n_group;     // r, g: of a predictor (formats/ffn_gated.h)
 } dw_sizes;
 
 typedef struct dw_tensor_row {

@@ -1,5 +1,5 @@
 /* bind.c - reads a GGUF file's hyperparameters and binds its tensors to a dw_net, by the tables of archs.h. */
-#include "formats/cold.h"
+#include "formats/ffn_two_part.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -185,18 +185,6 @@ static int read_rope_scaling(dw_model *m, const keys *k) {
         return dw_fail(k->err, "rope scaling '%.*s' is not supported", (int)(type.len < 40 ? type.len : 40), type.ptr);
     }
     return 0;
-}
-
-void dw_rope_table(const dw_model *m, int n_ctx, float *table) {
-    const int n_pair = m->net.hp.head_dim / 2;
-    for (int i = 0; i < n_pair; i++) {
-        const double frequency = pow(m->net.hp.rope_base, -2.0 * i / m->net.hp.head_dim) / m->rope_factors[i];
-        for (int pos = 0; pos < n_ctx; pos++) {
-            float *pair = table + 2 * ((size_t)pos * (size_t)n_pair + (size_t)i);
-            pair[0] = (float)cos(pos * frequency) * m->rope_magnitude;
-            pair[1] = (float)sin(pos * frequency) * m->rope_magnitude;
-        }
-    }
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------- */

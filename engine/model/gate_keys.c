@@ -1,5 +1,5 @@
-/* gate_keys.c - what a gated model's keys say (formats/sparse.h), checked and given to the layers. */
-#include "formats/sparse.h"
+/* gate_keys.c - what a gated model's keys say (formats/ffn_gated.h), checked and given to the layers. */
+#include "formats/ffn_gated.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -76,10 +76,3 @@ bool dw_model_is_gated(const dw_model *m) {
         if (m->net.layer[l].sparse.down_t.name) return true;
     return false;
 }
-
-const dw_select_name dw_select_names[] = {
-    {"auto", "fused, but layers that are not sparse enough run dense", DW_SELECT_AUTO},
-    {"fused", "gate, test, up and down in one walk over the neurons, in every gated layer", DW_SELECT_FUSED},
-    {"listed", "the same decisions the plain way: all gates, a list, gathered rows, products", DW_SELECT_LISTED},
-    {"dense", "as if the model were not gated", DW_SELECT_DENSE},
-    {0}};

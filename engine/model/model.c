@@ -13,6 +13,8 @@ dw_model *dw_model_open(const char *path, dw_err *err) {
         dw_fail_in(err, "'%s'", path);
         goto fail;
     }
+    m->net.rope_factor = m->rope_factors;
+    m->net.rope_magnitude = m->rope_magnitude;
     return m;
 fail:
     dw_model_close(m);
@@ -36,7 +38,7 @@ int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {
     return dw_fail(err, "'%s' has its FFN in two parts (hot and cold), of which this cannot be done; give the model that it was made of", dw_gguf_path(m->gguf));
 }
 
-/* What gate and train add (formats/sparse.h) is no weight of the model: down's transposed copy is down once more. */
+/* What gate and train add (formats/ffn_gated.h) is no weight of the model: down's transposed copy is down once more. */
 static bool is_dense_weight(const dw_tensor *t) { return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_"); }
 
 size_t dw_model_n_params(const dw_model *m) {

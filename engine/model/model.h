@@ -26,7 +26,4 @@ int dw_model_read_gate(dw_model *m, dw_err *err);
  * compared have the same values except for rounding. */
 int dw_model_check_source(const dw_model *m, const dw_model *source, dw_err *err);
 
-/* cos and sin of every position and pair: table (n_ctx, head_dim/2, 2). */
-void dw_rope_table(const dw_model *m, int n_ctx, float *table);
-
 #endif

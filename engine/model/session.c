@@ -1,53 +1,36 @@
-/* session.c - memory of a session, batches, outputs. */
+/* session.c - a session: a net of its own, batches cut into passes, outputs. */
 #include "model/session.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
 
-/* ---- memory: one arena, laid out by the same code that counts it -------------------------------------- */
+/* ---- memory: laid out by the same code that counts it; the backend has its own --------------------------------------- */
 
-/* Points the session's arrays into the arena.  Products stay below 2^63: dimensions are at most 2^24, the context
- * and the batch are bounded by check_options. */
 static void lay_out(dw_session *s, dw_layout *a) {
-    const dw_net *net = &s->model->net;
-    const dw_hparams *hp = &net->hp;
-    const dw_session_options *o = &s->o;
-    const size_t rows = (size_t)o->n_batch, d = (size_t)hp->n_embd, heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
-    dw_pass *p = &s->pass;
-    s->n_past = dw_layout_take(a, (size_t)o->n_seq, sizeof *s->n_past);
-    s->next_past = dw_layout_take(a, (size_t)o->n_seq, sizeof *s->next_past);
-    s->begun = dw_layout_take(a, (size_t)o->n_seq, sizeof *s->begun);
-    s->hidden = dw_layout_take(a, (size_t)o->n_out * d, sizeof *s->hidden);
+    const size_t n_layer = (size_t)s->net.hp.n_layer, n_seq = (size_t)s->o.n_seq, rows = (size_t)s->o.n_batch;
+    s->net.layer = dw_layout_take(a, n_layer, sizeof *s->net.layer);
+    s->activity = dw_layout_take(a, n_layer, sizeof *s->activity);
+    s->n_past = dw_layout_take(a, n_seq, sizeof *s->n_past);
+    s->next_past = dw_layout_take(a, n_seq, sizeof *s->next_past);
+    s->begun = dw_layout_take(a, n_seq, sizeof *s->begun);
+    s->token = dw_layout_take(a, rows, sizeof *s->token);
+    s->seq = dw_layout_take(a, rows, sizeof *s->seq);
+    s->pos = dw_layout_take(a, rows, sizeof *s->pos);
     s->wanted = dw_layout_take(a, rows, sizeof *s->wanted);
-    int32_t *ids = dw_layout_take(a, 3 * rows, sizeof *ids);
-    p->token = ids, p->seq = ids + rows, p->pos = ids + 2 * rows;
-    p->rope = dw_layout_take(a, (size_t)o->n_ctx * (size_t)hp->head_dim, sizeof *p->rope);
-    p->x = dw_layout_take(a, rows * d, sizeof *p->x);
-    p->h = dw_layout_take(a, rows * d, sizeof *p->h);
-    p->q = dw_layout_take(a, rows * heads, sizeof *p->q);
-    p->mix = dw_layout_take(a, rows * heads, sizeof *p->mix);
-    p->gate = dw_layout_take(a, rows * (size_t)hp->n_ff_max, sizeof *p->gate);
-    p->neuron = dw_layout_take(a, rows * (size_t)hp->n_ff_max, sizeof *p->neuron);
-    p->scratch = dw_layout_take(a, s->backend->scratch_bytes(net, o->n_batch, o->n_ctx, dw_pool_size(o->pool), o->select), 1);
-    p->coverage = dw_layout_take(a, (size_t)dw_pool_size(o->pool) * (size_t)hp->n_layer, sizeof *p->coverage);
-    s->injected = dw_layout_take(a, (size_t)hp->n_layer, sizeof *s->injected);
-    const size_t size = o->kv == DW_KV_CACHE_F32 ? 4 : 2;
-    p->cache.k = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
-    p->cache.v = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
-    for (int l = 0; l < hp->n_layer; l++) {
-        const size_t n = (size_t)o->n_seq * (size_t)hp->n_head_kv[l] * (size_t)o->n_ctx * (size_t)hp->head_dim;
-        void *k = dw_layout_take(a, n, size), *v = dw_layout_take(a, n, size);
-        if (!a->base) continue;
-        p->cache.k[l] = k;
-        p->cache.v[l] = v;
-    }
+    s->hidden = dw_layout_take(a, (size_t)s->o.n_out * (size_t)s->net.hp.n_embd, sizeof *s->hidden);
+}
+
+static size_t count_bytes(dw_session *s) {
+    dw_session counted = *s;
+    dw_layout count = {0};
+    lay_out(&counted, &count);
+    return count.used;
 }
 
 static int fill_options(dw_session *s, const dw_session_options *given, dw_err *err) {
-    const dw_hparams *hp = &s->model->net.hp;
+    const dw_hparams *hp = &s->net.hp;
     dw_session_options *o = &s->o;
     *o = *given;
     if (!o->pool) return dw_fail(err, "a session needs a thread pool");
@@ -55,6 +38,7 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
     if (!o->n_seq) o->n_seq = 1;
     if (!o->n_batch) o->n_batch = DEFAULT_BATCH;
     if (!o->n_out) o->n_out = o->n_batch;
+    if (!o->precision) o->precision = o->exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED;
     if (o->n_ctx < 1 || o->n_ctx > 1 << 22 || o->n_seq < 1 || o->n_seq > 4096 || o->n_batch < 1 || o->n_batch > 1 << 16 || o->n_out < 1 ||
         o->n_out > 1 << 20)
         return dw_fail(err, "a session of %d positions, %d sequences, %d tokens a batch and %d outputs is out of range", o->n_ctx, o->n_seq,
@@ -64,40 +48,24 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
 }
 
 size_t dw_session_memory(const dw_model *m, const dw_session_options *o) {
-    dw_session s = {.model = m};
-    dw_layout count = {0};
+    dw_session s = {.model = m, .net = m->net};
+    size_t sum;
     if (fill_options(&s, o, NULL)) return 0;
-    lay_out(&s, &count);
-    return count.used;
+    return dw_add(count_bytes(&s), s.backend->memory(s.backend, &s.net, &s.o), &sum) ? sum : SIZE_MAX;
 }
 
 dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_err *err) {
     dw_session *s = dw_alloc(1, sizeof *s, "a session", err);
     if (!s) return NULL;
     s->model = m;
+    s->net = m->net;
     if (fill_options(s, o, err)) goto fail;
-    if ((s->backend == &dw_backend_cpu) && !dw_cpu_level(err)) goto fail;
-    dw_layout count = {0};
-    lay_out(s, &count);
-    /* Fresh pages cost nothing until they are touched: a long context is not paid for before it is used. */
-    void *pages = mmap(NULL, count.used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED) {
-        dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", count.used, s->o.n_seq, s->o.n_ctx);
-        goto fail;
-    }
-    s->arena = pages;
-    s->arena_bytes = count.used;
-    lay_out(s, &(dw_layout){.base = s->arena});
-    s->pass.net = &m->net;
-    s->pass.pool = s->o.pool;
-    s->pass.exact = s->o.exact;
-    s->pass.n_batch = s->o.n_batch;
-    s->pass.select = s->o.select;
-    s->pass.cache.type = s->o.kv;
-    s->pass.cache.n_ctx = s->o.n_ctx;
-    s->pass.cache.n_seq = s->o.n_seq;
-    dw_rope_table(m, s->o.n_ctx, (float *)s->pass.rope);
-    return s;
+    s->memory = dw_alloc(1, count_bytes(s), "a session", err);
+    if (!s->memory) goto fail;
+    lay_out(s, &(dw_layout){.base = s->memory});
+    memcpy(s->net.layer, m->net.layer, (size_t)m->net.hp.n_layer * sizeof *s->net.layer);
+    s->state = s->backend->open(s->backend, &s->net, &s->o, err);
+    if (s->state) return s;
 fail:
     dw_session_free(s);
     return NULL;
@@ -105,118 +73,259 @@ fail:
 
 void dw_session_free(dw_session *s) {
     if (!s) return;
-    if (s->arena) munmap(s->arena, s->arena_bytes);
+    if (s->state) s->backend->close(s->state);
+    free(s->memory);
     free(s);
 }
 
-/* ---- evaluation --------------------------------------------------------------------------------------- */
+/* ---- batches ---------------------------------------------------------------------------------------------------- */
 
-/* Where token i of a batch goes; it is checked, and n_past, the ends of the sequences, moves behind it.  Within a batch a
- * sequence goes on without a gap or a step back: only its first token may rewind it. */
-static int place(const dw_session *s, const dw_batch *b, int i, int *n_past, bool *begun, int32_t *pos, dw_err *err) {
-    const int token = b->token[i], seq = b->seq ? b->seq[i] : 0;
-    if (token < 0 || token >= s->model->net.hp.n_vocab)
-        return dw_fail(err, "token %d of the batch is %d, the vocabulary has %d", i, token, s->model->net.hp.n_vocab);
+/* Which positions a batch may begin a sequence at: at most its end, or anywhere where only layers are run. */
+typedef enum start { AT_MOST_PAST, ANYWHERE } start;
+
+static int token_error(const dw_session *s, const dw_batch *b, int i, int seq, dw_err *err) {
+    if (b->token && (b->token[i] < 0 || b->token[i] >= s->net.hp.n_vocab))
+        return dw_fail(err, "token %d of the batch is %d, the vocabulary has %d", i, b->token[i], s->net.hp.n_vocab);
     if (seq < 0 || seq >= s->o.n_seq) return dw_fail(err, "token %d of the batch is for sequence %d of %d", i, seq, s->o.n_seq);
-    *pos = b->pos ? b->pos[i] : n_past[seq];
-    if (*pos < 0 || *pos > n_past[seq] || (begun[seq] && *pos < n_past[seq]))
-        return dw_fail(err, "token %d of the batch is for position %d, sequence %d ends at %d", i, *pos, seq, n_past[seq]);
-    if (*pos >= s->o.n_ctx) return dw_fail(err, "the context of %d positions is full; give a larger one", s->o.n_ctx);
-    n_past[seq] = *pos + 1;
-    begun[seq] = true;
     return 0;
 }
 
+/* Where token i of a batch goes; it is checked, and n_past, the ends of the sequences, moves past it.  Within a batch a
+ * sequence goes on without a gap or a step back: only its first token may rewind it. */
+static int place(const dw_session *s, const dw_batch *b, int i, start where, int *n_past, int32_t *pos, dw_err *err) {
+    const int seq = b->seq ? b->seq[i] : 0;
+    if (token_error(s, b, i, seq, err)) return -1;
+    *pos = b->pos ? b->pos[i] : n_past[seq];
+    const bool is_first = !s->begun[seq];
+    if (*pos < 0 || (*pos > n_past[seq] && !(is_first && where == ANYWHERE)) || (!is_first && *pos < n_past[seq]))
+        return dw_fail(err, "token %d of the batch is for position %d, sequence %d ends at %d", i, *pos, seq, n_past[seq]);
+    if (*pos >= s->o.n_ctx) return dw_fail(err, "the context of %d positions is full; give a larger one", s->o.n_ctx);
+    n_past[seq] = *pos + 1;
+    s->begun[seq] = true;
+    return 0;
+}
+
+static bool is_wanted(const dw_batch *b, int i) { return b->out ? b->out[i] != 0 : i == b->n_tokens - 1; }
+
+static void begin_batch(dw_session *s) { memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun); }
+
+/* Ends of the sequences before a batch: as they are, or 0 where only layers are run. */
+static void begin_ends(dw_session *s, start where) {
+    if (where == ANYWHERE) memset(s->next_past, 0, (size_t)s->o.n_seq * sizeof *s->next_past);
+    else memcpy(s->next_past, s->n_past, (size_t)s->o.n_seq * sizeof *s->n_past);
+    begin_batch(s);
+}
+
 /* The whole batch is checked before anything moves. */
-static int check_batch(dw_session *s, const dw_batch *b, dw_err *err) {
+static int check_batch(dw_session *s, const dw_batch *b, start where, dw_err *err) {
     int n_out = 0;
     int32_t pos;
-    memcpy(s->next_past, s->n_past, (size_t)s->o.n_seq * sizeof *s->n_past);
-    memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun);
+    if (b->n_tokens < 0) return dw_fail(err, "a batch of %d tokens", b->n_tokens);
+    begin_ends(s, where);
     for (int i = 0; i < b->n_tokens; i++) {
-        if (place(s, b, i, s->next_past, s->begun, &pos, err)) return -1;
-        n_out += b->out ? b->out[i] != 0 : i == b->n_tokens - 1;
+        if (place(s, b, i, where, s->next_past, &pos, err)) return -1;
+        n_out += is_wanted(b, i);
     }
     return n_out <= s->o.n_out ? 0 : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
 }
 
-int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
-    if (check_batch(s, b, err)) return -1;
-    int32_t *token = (int32_t *)s->pass.token, *seq = (int32_t *)s->pass.seq, *pos = (int32_t *)s->pass.pos;
-    memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun);
-    s->n_hidden = 0;
-    for (int first = 0; first < b->n_tokens; first += s->o.n_batch) {
-        const int left = b->n_tokens - first, n = left < s->o.n_batch ? left : s->o.n_batch;
-        s->n_wanted = 0;
+/* Layers first .. end - 1 of a batch that was checked, in passes of at most n_batch tokens.  `work` says what else a pass
+ * does; its arrays are filled in here. */
+typedef struct range {
+    int first, end;
+    bool embeds, gives_rows;
+} range;
+
+static int run_passes(dw_session *s, const dw_batch *b, range r, int *ends, float *x, dw_err *err) {
+    const size_t d = (size_t)s->net.hp.n_embd;
+    const start where = ends == s->n_past ? AT_MOST_PAST : ANYWHERE;
+    if (r.gives_rows) s->n_hidden = 0;
+    for (int from = 0; from < b->n_tokens; from += s->o.n_batch) {
+        const int left = b->n_tokens - from, n = left < s->o.n_batch ? left : s->o.n_batch;
+        int n_rows = 0;
         for (int i = 0; i < n; i++) {
-            token[i] = b->token[first + i];
-            seq[i] = b->seq ? b->seq[first + i] : 0;
-            place(s, b, first + i, s->n_past, s->begun, &pos[i], err); // checked above
-            if (b->out ? b->out[first + i] : first + i == b->n_tokens - 1) s->wanted[s->n_wanted++] = i;
+            if (place(s, b, from + i, where, ends, &s->pos[i], err)) return -1; // cannot happen: checked
+            s->token[i] = b->token ? b->token[from + i] : 0;
+            s->seq[i] = b->seq ? b->seq[from + i] : 0;
+            if (r.gives_rows && is_wanted(b, from + i)) s->wanted[n_rows++] = i;
         }
-        s->pass.n_tokens = n;
-        dw_session_forward(s);
+        const dw_work w = {.n_tokens = n, .token = r.embeds ? s->token : NULL, .seq = s->seq, .pos = s->pos,
+                           .x = x ? x + (size_t)from * d : NULL,
+                           .n_rows = n_rows, .row = s->wanted, .hidden = s->hidden + (size_t)s->n_hidden * d, .tap = s->tap.points ? &s->tap : NULL};
+        if (s->backend->layers(s->state, &w, r.first, r.end, err)) return -1;
+        if (r.gives_rows) s->n_hidden += n_rows;
     }
     return 0;
 }
 
-int dw_session_n_past(const dw_session *s, int seq) { return s->n_past[seq]; }
+int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
+    dw_assert(b->token || !b->n_tokens);
+    if (check_batch(s, b, AT_MOST_PAST, err)) return -1;
+    begin_batch(s);
+    return run_passes(s, b, (range){0, s->net.hp.n_layer, true, true}, s->n_past, NULL, err);
+}
+
+/* ---- layers on a residual of the caller ---------------------------------------------------------------------------- */
+
+static int run_range(dw_session *s, const dw_batch *b, range r, float *residual, dw_err *err) {
+    if (check_batch(s, b, ANYWHERE, err)) return -1;
+    begin_ends(s, ANYWHERE);
+    return run_passes(s, b, r, s->next_past, residual, err);
+}
+
+int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *err) {
+    dw_assert(b->token && residual);
+    return run_range(s, b, (range){0, 0, true, false}, residual, err);
+}
+
+int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, float *residual, dw_err *err) {
+    dw_assert(residual);
+    if (first < 0 || first > end || end > s->net.hp.n_layer)
+        return dw_fail(err, "layers %d to %d were asked for, the model has %d", first, end - 1, s->net.hp.n_layer);
+    return run_range(s, b, (range){first, end, false, false}, residual, err);
+}
+
+int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *err) {
+    dw_assert(residual);
+    return run_range(s, b, (range){s->net.hp.n_layer, s->net.hp.n_layer, false, true}, residual, err);
+}
+
+/* ---- outputs ------------------------------------------------------------------------------------------------------- */
+
+int dw_session_n_past(const dw_session *s, int seq) {
+    dw_assert(seq >= 0 && seq < s->o.n_seq);
+    return seq < 0 || seq >= s->o.n_seq ? 0 : s->n_past[seq];
+}
 
 void dw_session_rewind(dw_session *s, int seq, int n_past) {
+    dw_assert(seq >= 0 && seq < s->o.n_seq && n_past >= 0);
+    if (seq < 0 || seq >= s->o.n_seq) return;
     if (n_past < s->n_past[seq]) s->n_past[seq] = n_past < 0 ? 0 : n_past;
 }
 
-typedef struct head_job {
-    dw_session *s;
-    const float *hidden;
-    int n;
-    float *logits;
-    const int32_t *target;
-    double *logprob;
-} head_job;
-
-static void run_logits(void *job_pointer, int ith, int n) {
-    head_job *job = job_pointer;
-    job->s->backend->logits(&job->s->pass, job->hidden, job->n, job->logits, ith, n);
-}
-
-static void run_logprobs(void *job_pointer, int ith, int n) {
-    head_job *job = job_pointer;
-    job->s->backend->logprobs(&job->s->pass, job->hidden, job->n, job->target, job->logprob, ith, n);
-}
-
-/* The head takes at most n_batch rows at a time: that is what the backend's scratch was made for. */
-static int run_head(dw_session *s, int first, int n, head_job job, void (*run)(void *, int, int), dw_err *err) {
-    if (first < 0 || n < 0 || first > s->n_hidden - n)
-        return dw_fail(err, "output rows %d to %d were asked for, there are %d", first, first + n - 1, s->n_hidden);
-    job.s = s;
-    job.hidden = s->hidden + (size_t)first * (size_t)s->model->net.hp.n_embd;
-    for (int left = n; left > 0; left -= job.n) {
-        job.n = left < s->o.n_batch ? left : s->o.n_batch;
-        dw_pool_run(s->pass.pool, run, &job);
-        job.hidden += (size_t)job.n * (size_t)s->model->net.hp.n_embd;
-        if (job.logits) job.logits += (size_t)job.n * (size_t)s->model->net.hp.n_vocab;
-        if (job.target) job.target += job.n, job.logprob += job.n;
-    }
-    return 0;
+static int run_head(dw_session *s, int first, dw_head h, dw_err *err) {
+    if (first < 0 || h.n < 0 || first > s->n_hidden - h.n)
+        return dw_fail(err, "output rows %d to %d were asked for, there are %d", first, first + h.n - 1, s->n_hidden);
+    h.hidden = s->hidden + (size_t)first * (size_t)s->net.hp.n_embd;
+    return s->backend->head(s->state, &h, err);
 }
 
 int dw_session_logits(dw_session *s, int first, int n, float *out, dw_err *err) {
-    return run_head(s, first, n, (head_job){.logits = out}, run_logits, err);
+    return run_head(s, first, (dw_head){.n = n, .logits = out}, err);
 }
 
 int dw_session_logprobs(dw_session *s, int first, int n, const int32_t *target, double *logprob, dw_err *err) {
+    const int n_vocab = s->net.hp.n_vocab;
     for (int i = 0; i < n; i++)
-        if (target[i] < 0 || target[i] >= s->model->net.hp.n_vocab) return dw_fail(err, "target %d is %d, the vocabulary has %d", i, target[i], s->model->net.hp.n_vocab);
-    return run_head(s, first, n, (head_job){.target = target, .logprob = logprob}, run_logprobs, err);
+        if (target[i] < 0 || target[i] >= n_vocab) return dw_fail(err, "target %d is %d, the vocabulary has %d", i, target[i], n_vocab);
+    return run_head(s, first, (dw_head){.n = n, .target = target, .logprob = logprob}, err);
 }
 
-/* ---- taps and selection --------------------------------------------------------------------------------- */
+void dw_session_set_tap(dw_session *s, const dw_tap *tap) {
+    dw_assert(!tap || !tap->points || tap->fn || tap->fn_thread);
+    s->tap = tap && (tap->fn || tap->fn_thread) ? *tap : (dw_tap){0};
+}
 
-void dw_session_set_tap(dw_session *s, const dw_tap *tap) { s->tap = tap ? *tap : (dw_tap){0}; }
+/* ---- replaced tensors ---------------------------------------------------------------------------------------------- */
+
+/* Where a weight stands, and the shape that it must have: n values in each of `rows` rows, 0 for a vector. */
+typedef struct slot {
+    dw_tensor *mine;
+    const dw_tensor *model;
+    size_t n, rows;
+} slot;
+
+#define SLOT(field, n_values, n_rows) (slot){&w->field, &m->field, n_values, n_rows}
+
+static slot layer_slot(dw_session *s, int l, dw_weight which) {
+    const dw_hparams *hp = &s->net.hp;
+    dw_layer *w = &s->net.layer[l];
+    const dw_layer *m = &s->model->net.layer[l];
+    const size_t d = (size_t)hp->n_embd, n_ff = (size_t)w->n_ff, n_hot = n_ff - (size_t)w->n_cold, head = (size_t)hp->head_dim;
+    const size_t n_q = (size_t)w->n_head * head, n_kv = (size_t)w->n_head_kv * head;
+    switch (which) {
+    case DW_W_ATTN_NORM: return SLOT(attn_norm, d, 0);
+    case DW_W_Q: return SLOT(q, d, n_q);
+    case DW_W_K: return SLOT(k, d, n_kv);
+    case DW_W_V: return SLOT(v, d, n_kv);
+    case DW_W_Q_BIAS: return SLOT(q_bias, n_q, 0);
+    case DW_W_K_BIAS: return SLOT(k_bias, n_kv, 0);
+    case DW_W_V_BIAS: return SLOT(v_bias, n_kv, 0);
+    case DW_W_Q_NORM: return SLOT(q_norm, head, 0);
+    case DW_W_K_NORM: return SLOT(k_norm, head, 0);
+    case DW_W_O: return SLOT(o, n_q, d);
+    case DW_W_O_BIAS: return SLOT(o_bias, d, 0);
+    case DW_W_FFN_NORM: return SLOT(ffn_norm, d, 0);
+    case DW_W_GATE: return SLOT(gate, d, n_hot);
+    case DW_W_UP: return SLOT(up, d, n_hot);
+    case DW_W_GATE_BIAS: return SLOT(gate_bias, n_ff, 0);
+    case DW_W_UP_BIAS: return SLOT(up_bias, n_ff, 0);
+    case DW_W_DOWN: return SLOT(down, n_hot, d);
+    case DW_W_DOWN_BIAS: return SLOT(down_bias, d, 0);
+    case DW_W_DOWN_T: return SLOT(sparse.down_t, d, n_ff);
+    default: return (slot){0};
+    }
+}
+
+static slot net_slot(dw_session *s, dw_weight which) {
+    dw_net *w = &s->net;
+    const dw_net *m = &s->model->net;
+    const size_t d = (size_t)w->hp.n_embd, n_vocab = (size_t)w->hp.n_vocab;
+    switch (which) {
+    case DW_W_TOKEN_EMBD: return SLOT(token_embd, d, n_vocab);
+    case DW_W_OUTPUT_NORM: return SLOT(output_norm, d, 0);
+    case DW_W_OUTPUT: return SLOT(output, d, n_vocab);
+    case DW_W_OUTPUT_BIAS: return SLOT(output_bias, n_vocab, 0);
+    default: return (slot){0};
+    }
+}
+
+static int find_slot(dw_session *s, int l, dw_weight which, slot *found, dw_err *err) {
+    const bool is_of_net = which >= DW_W_TOKEN_EMBD;
+    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer)) return dw_fail(err, "layer %d cannot be changed, the model has %d", l,
+                                                            s->net.hp.n_layer);
+    *found = is_of_net ? net_slot(s, which) : layer_slot(s, l, which);
+    if (!is_of_net && which <= DW_W_O_BIAS && !s->net.layer[l].n_head) return dw_fail(err, "layer %d has no attention", l);
+    if (!found->mine) return dw_fail(err, "weight %d is unknown", (int)which);
+    if (which == DW_W_DOWN_T && !found->model->name) return dw_fail(err, "layer %d is not gated and has no transposed down", l);
+    return 0;
+}
+
+static int check_shape(const slot *at, const dw_tensor *t, dw_err *err) {
+    const size_t rows = at->rows ? at->rows : 1;
+    if (t->ne[0] != at->n || t->ne[1] != rows)
+        return dw_fail(err, "a replacement of shape [%zu, %zu] was given, expected [%zu, %zu]", t->ne[0], t->ne[1], at->n, rows);
+    if (!t->data || !t->type || (!at->rows && t->type->id != DW_F32) || at->n % (size_t)t->type->block)
+        return dw_fail(err, "a replacement has no data or a type that rows of %zu values cannot have (vectors are F32)", at->n);
+    return 0;
+}
+
+/* A gated layer holds down twice; the copy that fits no more is not used silently. */
+static int check_copies(const dw_session *s, int l, dw_weight which, const dw_tensor *t, dw_err *err) {
+    if (which != DW_W_DOWN || !t || s->o.select == DW_SELECT_DENSE) return 0;
+    const dw_layer *mine = &s->net.layer[l], *model = &s->model->net.layer[l];
+    if (!mine->sparse.down_t.name || mine->sparse.down_t.data != model->sparse.down_t.data) return 0;
+    return dw_fail(err, "layer %d is gated and also holds down transposed: replace that one first, or open the session with dense selection", l);
+}
+
+int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err) {
+    slot at = {0};
+    if (find_slot(s, layer, which, &at, err) || (t && (check_shape(&at, t, err) || check_copies(s, layer, which, t, err)))) return -1;
+    *at.mine = t ? *t : *at.model;
+    if (t) {
+        at.mine->name = at.model->name ? at.model->name : "replaced";
+        at.mine->n_dims = at.rows ? 2 : 1;
+        at.mine->ne[1] = at.rows ? at.rows : 1;
+        at.mine->ne[2] = at.mine->ne[3] = 1;
+        at.mine->n_bytes = dw_tensor_row_bytes(at.mine) * at.mine->ne[1];
+    }
+    return s->backend->bind(s->state, &s->binding, err);
+}
+
+/* ---- selection and experiments --------------------------------------------------------------------------------------- */
 
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err) {
-    const dw_hparams *hp = &s->model->net.hp;
+    const dw_hparams *hp = &s->net.hp;
     if (sel && dw_model_need_whole_ffn(s->model, err)) return -1;
     for (int l = 0; sel && l < hp->n_layer; l++) {
         const int32_t *list = sel->neuron[l];
@@ -225,31 +334,24 @@ int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err
             if (list[i] < 0 || list[i] >= hp->n_ff[l] || (i && list[i] <= list[i - 1]))
                 return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l, hp->n_ff[l] - 1, i);
     }
-    s->selection = sel;
-    return 0;
+    s->binding.selection = sel;
+    return s->backend->bind(s->state, &s->binding, err);
 }
 
-/* ---- gated layers --------------------------------------------------------------------------------------- */
+int dw_session_experiment(dw_session *s, const dw_ffn_experiment *e, dw_err *err) {
+    dw_assert(!e || !e->decide == !e->activity);
+    s->experiment = e ? *e : (dw_ffn_experiment){0};
+    if (e && e->activity) {
+        memcpy(s->activity, e->activity, (size_t)s->net.hp.n_layer * sizeof *s->activity);
+        s->experiment.activity = s->activity;
+    }
+    s->binding.experiment = e ? &s->experiment : NULL;
+    return s->backend->bind(s->state, &s->binding, err);
+}
 
 dw_coverage dw_session_coverage(const dw_session *s, int layer) {
-    dw_coverage sum = {0};
-    for (int i = 0; i < dw_pool_size(s->o.pool); i++) {
-        const dw_coverage *c = &s->pass.coverage[i * s->model->net.hp.n_layer + layer];
-        sum.n_tokens += c->n_tokens;
-        sum.n_open += c->n_open;
-        sum.n_computed += c->n_computed;
-        sum.n_bytes += c->n_bytes;
-        sum.n_few += c->n_few;
-    }
-    return sum;
+    dw_assert(layer >= 0 && layer < s->net.hp.n_layer);
+    return s->backend->coverage(s->state, layer);
 }
 
-void dw_session_reset_coverage(dw_session *s) {
-    memset(s->pass.coverage, 0, (size_t)dw_pool_size(s->o.pool) * (size_t)s->model->net.hp.n_layer * sizeof *s->pass.coverage);
-}
-
-void dw_session_inject(dw_session *s, const float *activity, uint64_t seed) {
-    if (activity) memcpy(s->injected, activity, (size_t)s->model->net.hp.n_layer * sizeof *s->injected);
-    s->pass.injected = activity ? s->injected : NULL;
-    s->pass.injected_seed = seed;
-}
+void dw_session_reset_coverage(dw_session *s) { s->backend->reset_coverage(s->state); }

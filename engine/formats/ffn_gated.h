@@ -1,4 +1,4 @@
-/* sparse.h - what gate and train add to a GGUF file, so that the engine may skip neurons at run time.
+/* ffn_gated.h - what gate and train add to a GGUF file, so that the engine may skip neurons at run time.
  *
  * Tensors of layer N, beside those of the architecture (none of them: the layer has no gate):
  *   blk.N.ffn_down_t.weight      (n_ff, n_embd)    ffn_down transposed: a neuron's column as a row that is read alone
@@ -12,12 +12,13 @@
  *   deadwood.gate.group          u32               neurons that are open or closed together, aligned; 1: single neurons
  *   deadwood.gate.threshold      f32[n_layer]      a group is open when its largest |act(gate)| reaches it
  *   deadwood.gate.activity       f32[n_layer]      share of open neurons on the calibration texts, 0 .. 1
- *   deadwood.gate.dense          bool[n_layer]     the layer is not sparse enough: no threshold is applied, activity 1
+ *   deadwood.gate.dense          bool[n_layer]     read only: older files mark layers that have no gate in auto selection
  *   deadwood.predictor.input     string            "ffn" or "previous": whose normed input the networks see
  *
- * Stock llama.cpp refuses files with tensors that it does not know. */
-#ifndef DW_SPARSE_H
-#define DW_SPARSE_H
+ * Whether skipping pays depends on the machine, so no file says it: the engine measures it where the model runs
+ * (DW_SELECT_AUTO in engine.h).  Stock llama.cpp refuses files with tensors that it does not know. */
+#ifndef DW_FFN_GATED_H
+#define DW_FFN_GATED_H
 
 #define DW_KEY_GATE_RULE "deadwood.gate.rule"
 #define DW_KEY_GATE_GROUP "deadwood.gate.group"
@@ -25,9 +26,5 @@
 #define DW_KEY_GATE_ACTIVITY "deadwood.gate.activity"
 #define DW_KEY_GATE_DENSE "deadwood.gate.dense"
 #define DW_KEY_PREDICTOR_INPUT "deadwood.predictor.input"
-
-/* The largest activity at which walking over open groups of that size is faster than the dense path on a few tokens:
- * what gate marks layers by, and DW_SELECT_AUTO injected ones. */
-float dw_gate_break_even(int group);
 
 #endif

@@ -1,4 +1,4 @@
-/* cold.h - what requant --cold-rate and --hot write: an FFN in two parts, the less important neurons in fewer bits.
+/* ffn_two_part.h - what requant --cold-rate and --hot write: an FFN in two parts, the less important neurons in fewer bits.
  *
  * The n_ff neurons of such a layer stand in another order than in the model that it was made of: the n_hot hot ones first,
  * the n_cold cold ones behind them, each part in its old order.  Tensors of layer N:
@@ -14,8 +14,8 @@
  *   deadwood.cold.rate           f32               share of cold neurons, of all layers
  *
  * Nothing is left out at run time: every neuron is computed for every token.  Stock llama.cpp refuses such files. */
-#ifndef DW_COLD_H
-#define DW_COLD_H
+#ifndef DW_FFN_TWO_PART_H
+#define DW_FFN_TWO_PART_H
 
 #define DW_KEY_COLD_LENGTH "deadwood.cold.length"
 #define DW_KEY_COLD_RATE "deadwood.cold.rate"

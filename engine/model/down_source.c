@@ -1,4 +1,4 @@
-/* source.c - whether one model holds the 16-bit weights that another was made from. */
+/* down_source.c - whether one model holds the 16-bit weights that another was made from. */
 #include "model/model.h"
 
 #include <stdlib.h>

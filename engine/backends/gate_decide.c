@@ -1,0 +1,97 @@
+/* gate_decide.c - the kinds of layers, and the decisions of gated ones. */
+#include "backends/gate_decide.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- kinds -------------------------------------------------------------------------------------------------- */
+
+static bool has_list(const dw_selection *lists, int l) { return lists && lists->neuron[l]; }
+
+static dw_ffn_kind kind_of(const dw_pass *p, int l, dw_select select, const dw_selection *lists) {
+    const dw_layer *w = &p->net->layer[l];
+    if (has_list(lists, l)) return DW_FFN_LIST;
+    if (w->n_cold) return DW_FFN_TWO_PART;
+    if (!w->sparse.down_t.name || select == DW_SELECT_DENSE) return DW_FFN_DENSE;
+    if (select == DW_SELECT_AUTO && w->sparse.dense && !p->experiment.decide) return DW_FFN_DENSE;
+    return p->experiment.gathered ? DW_FFN_GATHERED : DW_FFN_GATED;
+}
+
+void dw_choose_kinds(dw_pass *p, dw_select select, const dw_selection *lists) {
+    const int n_layer = p->net->hp.n_layer;
+    for (int l = 0; l < n_layer; l++) {
+        dw_bound *b = &p->layer[l];
+        b->kind = kind_of(p, l, select, lists);
+        b->list = has_list(lists, l) ? lists->neuron[l] : NULL;
+        b->n_list = b->list ? lists->n[l] : 0;
+    }
+    for (int l = 0; l < n_layer; l++) {
+        const dw_layer_gate *g = &p->net->layer[l].sparse, *next = l + 1 < n_layer ? &p->net->layer[l + 1].sparse : NULL;
+        p->layer[l].needs_hidden = dw_ffn_is_gated(p->layer[l].kind) && g->pred_a.name && !g->pred_previous;
+        p->layer[l].gives_hidden = next && dw_ffn_is_gated(p->layer[l + 1].kind) && next->pred_a.name && next->pred_previous;
+    }
+}
+
+static int larger(int a, int b) { return a > b ? a : b; }
+
+dw_gate_sizes dw_gate_sizes_of(const dw_net *net) {
+    dw_gate_sizes most = {0};
+    for (int l = 0; l < net->hp.n_layer; l++) {
+        const dw_layer *w = &net->layer[l];
+        if (!w->sparse.down_t.name) continue;
+        most.n_groups = larger(most.n_groups, dw_n_groups(w));
+        most.n_ff = larger(most.n_ff, w->n_ff);
+        if (w->sparse.pred_a.name) most.rank = larger(most.rank, (int)w->sparse.pred_a.ne[1]);
+    }
+    return most;
+}
+
+/* ---- decisions ---------------------------------------------------------------------------------------------- */
+
+/* Compared so that a NaN leaves its group open and shows. */
+static bool reaches(const float *gate, int n, float threshold) {
+    int found = 0;
+    for (int i = 0; i < n; i++) found |= !(fabsf(gate[i]) < threshold);
+    return found;
+}
+
+void dw_open_groups(const float *gate, int n_ff, int group, float threshold, uint8_t *open) {
+    for (int first = 0; first < n_ff; first += group)
+        *open++ = reaches(gate + first, n_ff - first < group ? n_ff - first : group, threshold);
+}
+
+static bool is_drawn(uint64_t layer_seed, int pos, int group, float share) {
+    const uint64_t hash = dw_splitmix(layer_seed ^ dw_splitmix((uint64_t)pos << 32 | (uint64_t)group));
+    return (double)(hash >> 11) * 0x1p-53 < (double)share;
+}
+
+void dw_draw_lots(const void *ctx, int layer, int pos, int first, int end, uint8_t *open) {
+    const dw_lots *lots = ctx;
+    const uint64_t seed = dw_splitmix(lots->seed + (uint64_t)layer);
+    for (int i = first; i < end; i++) open[i] = is_drawn(seed, pos, i, lots->share[layer]);
+}
+
+int dw_decide(const dw_pass *p, int l, int token, int first, int end, uint8_t *open) {
+    const dw_layer *w = &p->net->layer[l];
+    const int group = w->sparse.group, from = first * group, to = end * group < w->n_ff ? end * group : w->n_ff;
+    if (p->experiment.decide) {
+        p->experiment.decide(p->experiment.ctx, l, p->pos[token], first, end, open);
+    } else if (!w->sparse.pred_a.name) {
+        dw_open_groups(p->gate + (size_t)token * (size_t)w->n_ff + from, to - from, group, w->sparse.threshold, open + first);
+    }
+    int n = 0;
+    for (int i = first; i < end; i++) n += open[i];
+    return n * group - (end * group > to && open[end - 1] ? end * group - to : 0);
+}
+
+void dw_count_dense(const dw_pass *p, int l, int n, bool few) {
+    const dw_layer *w = &p->net->layer[l];
+    dw_coverage *c = &p->coverage[l];
+    c->n_tokens += (uint64_t)p->n_tokens;
+    c->n_open += (uint64_t)n * (uint64_t)p->n_tokens;
+    if (!few) return;
+    c->n_few++;
+    c->n_computed += (uint64_t)n;
+    c->n_bytes += (uint64_t)(n - w->n_cold) * (dw_tensor_row_bytes(&w->gate) + dw_tensor_row_bytes(&w->up)) + w->down.n_bytes +
+                  w->gate_cold.n_bytes + w->up_cold.n_bytes + w->down_cold.n_bytes;
+}
