@@ -73,7 +73,7 @@ static void become(const char *program, char *const *argv, int log, pid_t parent
 }
 
 pid_t children_start(const char *program, char *const *argv, const char *log, const char *heading, dw_err *err) {
-    const int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     if (fd < 0 || dprintf(fd, "%s\n", heading) < 0) {
         dw_fail(err, "cannot write '%s': %s", log, strerror(errno));
         if (fd >= 0) close(fd);

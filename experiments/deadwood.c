@@ -119,6 +119,8 @@ static void list_programs(void) {
 }
 
 int main(int argc, char **argv) {
+    dw_err err = {0};
+    if (dw_open_standard_streams(&err)) die_err(&err);
     find_programs(argv[0]);
     const char *name = argc > 1 ? argv[1] : "--help";
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static struct {
     opt_list file, inputs;
@@ -295,6 +296,11 @@ typedef struct verify_count {
     int n_same, n_other, n_absent;
 } verify_count;
 
+static bool is_file(const char *path) {
+    struct stat st;
+    return !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
 static char *find_input(const char *model_path, const char *name) {
     const char *slash = strrchr(model_path, '/');
     for (size_t i = 0; i < o.inputs.n + 2; i++) {
@@ -302,7 +308,7 @@ static char *find_input(const char *model_path, const char *name) {
                      : i <= o.inputs.n     ? dw_format(NULL, "%s/%s", o.inputs.item[i - 1], name)
                      : slash               ? dw_format(NULL, "%.*s%s", (int)(slash - model_path + 1), model_path, name)
                                            : NULL;
-        if (path && dw_file_exists(path)) return path;
+        if (path && is_file(path)) return path;
         free(path);
     }
     return NULL;
@@ -312,7 +318,9 @@ static void verify_input(void *ctx, const char *tool_name, const char *name, con
     verify_count *count = ctx;
     char *path = find_input(count->model_path, name), hex[65];
     const char *state = "not at hand";
-    if (path && !dw_sha256_file(path, hex, NULL)) state = strcmp(hex, sha256) ? "DIFFERS" : "same";
+    dw_err why = {0};
+    if (path && dw_input_sha256(path, hex, &why)) warn("%s; it counts as different", why.text);
+    if (path) state = why.text[0] || strcmp(hex, sha256) ? "DIFFERS" : "same";
     print_name(tool_name);
     putchar('\t');
     print_name(name);

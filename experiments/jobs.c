@@ -260,7 +260,7 @@ static int hash_outside(const char *word, char hex[65], dw_err *err) {
     *hex = 0;
     if (!*word || stat(word, &st)) return 0;
     if (S_ISDIR(st.st_mode)) return hash_folder(word, hex, err);
-    return S_ISREG(st.st_mode) ? dw_sha256_file(word, hex, err) : 0;
+    return S_ISREG(st.st_mode) ? dw_input_sha256(word, hex, err) : 0;
 }
 
 /* The hash of what a word names, "" for nothing; NULL on failure.  Every word is looked at once. */

@@ -9,7 +9,6 @@
 #include "kit/options.h"
 #include "kit/talk.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -369,16 +368,18 @@ static int temporary_file(size_t n_bytes) {
 }
 
 static void measure_mapping(void) {
-    const int fd = o.file ? open(o.file, O_RDONLY | O_CLOEXEC) : temporary_file(o.file_bytes);
-    const off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1;
-    if (end <= 0) die("cannot map '%s'; give another --file", o.file ? o.file : "the temporary file");
+    dw_err err = {0};
+    size_t end = o.file_bytes;
+    const int fd = o.file ? dw_open_input(o.file, &end, &err) : temporary_file(o.file_bytes);
+    if (fd < 0) die_err(&err);
+    if (!end) die("'%s' is empty; give another --file", o.file ? o.file : "the temporary file");
     double *seconds = numbers((size_t)o.repeats), *rates = numbers((size_t)o.repeats);
-    map_once(fd, (size_t)end, MAP_SCANNED); // warms the cache
+    map_once(fd, end, MAP_SCANNED); // warms the cache
     for (int kind = 0; kind < N_MAP_KINDS; kind++) {
         char variant[96];
         const exp_watch begin = exp_watch_begin();
         for (int repeat = 0; repeat < o.repeats; repeat++) {
-            const double s = map_once(fd, (size_t)end, (map_kind)kind);
+            const double s = map_once(fd, end, (map_kind)kind);
             seconds[repeat] = s * 1e3;
             rates[repeat] = (double)end * 1e-9 / s;
         }

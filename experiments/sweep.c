@@ -209,20 +209,12 @@ static int lock_folder(const char *dir, dw_err *err) {
     return rc;
 }
 
-/* "x.gguf.4711.part": what a process left that was killed.  What tools keep to go on from, "x.h5.part", stays. */
-static bool is_stale(const char *name) {
-    const size_t n = strlen(name);
-    if (n < 7 || strcmp(name + n - 5, ".part")) return false;
-    const char *digit = name + n - 6;
-    while (digit > name && isdigit((unsigned char)*digit)) digit--;
-    return *digit == '.' && digit < name + n - 6;
-}
-
+/* What a process left that was killed goes.  What tools keep to go on from, "x.h5.part", stays, and so does any other file. */
 static int remove_stale(const char *dir, dw_err *err) {
     DIR *d = opendir(dir);
     if (!d) return dw_fail(err, "cannot read the folder '%s': %s", dir, strerror(errno));
     for (struct dirent *entry; (entry = readdir(d));)
-        if (is_stale(entry->d_name)) unlinkat(dirfd(d), entry->d_name, 0);
+        if (dw_out_is_temporary(entry->d_name)) unlinkat(dirfd(d), entry->d_name, 0);
     closedir(d);
     return 0;
 }
@@ -230,6 +222,11 @@ static int remove_stale(const char *dir, dw_err *err) {
 static int copy_grid(const char *dir, const char *path, dw_err *err) {
     size_t n;
     char *text = dw_read_file(path, SIZE_MAX, &n, err), *copy = in_folder(dir, "grid", err);
+    if (text && copy && dw_is_input(copy, true)) { // the copy itself is the grid that is run
+        free(copy);
+        free(text);
+        return 0;
+    }
     dw_out *out = text && copy ? dw_out_open(copy, err) : NULL;
     const int rc = out && !dw_out_write(out, text, n, err) && !dw_out_commit(out, err) ? 0 : -1;
     dw_out_free(out);
@@ -464,7 +461,7 @@ static int start(sweep *s, size_t i, int n_ready, dw_err *err) {
 /* A line for --dry-run of later runs; a torn one is passed over there. */
 static void note_time(const sweep *s, size_t i, const child_end *end) {
     char *path = in_folder(s->dir, "times.tsv", NULL);
-    const int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
+    const int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666) : -1;
     struct stat st;
     if (fd >= 0 && !fstat(fd, &st) && !st.st_size)
         dprintf(fd, "step\tseconds\tcpu_seconds\tpeak_bytes\tfile_bytes\tfile\n");

@@ -117,7 +117,8 @@ static int open_inputs(inputs *in, dw_err *err) {
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
     if (dw_stats_read(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
-    return dw_sha256_file(o.model, in->model_sha256, err) || check_stats(in, err) ? -1 : open_source(in, err);
+    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    return check_stats(in, err) ? -1 : open_source(in, err);
 }
 
 static void close_inputs(inputs *in) {

@@ -101,7 +101,7 @@ journal *journal_open(const char *path, const uint8_t identity[32], bool *resume
     journal *j = dw_alloc(1, sizeof *j, "a journal", err);
     if (!j) return NULL;
     j->path = dw_strdup(path, err);
-    j->fd = j->path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    j->fd = j->path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666) : -1;
     if (j->path && j->fd < 0) fail(j, "open", err);
     if (j->fd >= 0) {
         if (flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) dw_fail(err, "'%s' is in use by another run", path);

@@ -32,7 +32,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "TRACES", "the traces (HDF5)"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "TRACES", "the traces (HDF5)"},
     {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows", .min = 1, .max = DW_H5_MAX_ROWS},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
@@ -150,7 +150,8 @@ static int make_header(traces *t, const dw_model *m, dw_err *err) {
     if (!dw_model_is_gated(m)) return dw_fail(err, "'%s' is not gated: it has nothing to trace; make it with deadwood gate", o.model);
     t->arguments = lineage_arguments(&program, err);
     t->layer = dw_alloc((size_t)hp->n_layer, sizeof *t->layer, "layers", err);
-    if (!t->arguments || !t->layer || dw_sha256_file(o.model, t->model_sha256, err)) return -1;
+    if (!t->arguments || !t->layer) return -1;
+    dw_gguf_sha256(dw_model_gguf(m), t->model_sha256);
     snprintf(t->arch, sizeof t->arch, "%s", hp->arch);
     tool_backend_text(t->backend);
     for (int l = 0; l < hp->n_layer; l++) {

@@ -34,7 +34,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "traces of that model (trace)"},
-    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model with predictors"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "FILE", "the model with predictors"},
     {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
     {.kind = OPT_GROUP, .help = "the predictors"},
     {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16", .min = 0, .max = 65536},
@@ -254,7 +254,8 @@ static int open_run(run *r, dw_err *err) {
     if (!r->model || lineage_check(dw_model_gguf(r->model), err)) return -1;
     if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
     r->rank = o.rank ? o.rank : learn_default_rank(dw_model_hparams(r->model)->n_embd);
-    return dw_sha256_file(o.model, r->model_sha256, err) || dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
+    dw_gguf_sha256(dw_model_gguf(r->model), r->model_sha256);
+    return dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
                    check_traces(r, err) || list_layers(r, err) || open_journal(r, err)
                ? -1 : 0;
 }

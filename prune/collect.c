@@ -35,7 +35,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "STATS", "the statistics (HDF5)"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "STATS", "the statistics (HDF5)"},
     {"stats", 's', OPT_TEXTS, OPT_INPUT, &o.parts, NULL, "PART", "statistics of other texts, to which these are added"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
@@ -394,7 +394,7 @@ static int keep(keeper *k, dw_stats *s, dw_err *err) {
     const double began = dw_now();
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
-    if (dw_stats_write(s, k->path, err)) return -1;
+    if (dw_stats_keep(s, k->path, err)) return -1;
     say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
@@ -534,7 +534,8 @@ int main(int argc, char **argv) {
     dw_stats s = {0};
     char model_sha256[65];
     dw_model *m = dw_model_open(o.model, &err);
-    if (!m || dw_sha256_file(o.model, model_sha256, &err)) die_err(&err);
+    if (!m) die_err(&err);
+    dw_gguf_sha256(dw_model_gguf(m), model_sha256);
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
     if (o.texts.n && run_texts(&s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);

@@ -35,7 +35,7 @@ static const opt_row rows[] = {
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
     {.kind = OPT_GROUP, .help = "for transformers"},
-    {"hf", 0, OPT_PATH, OPT_NO_BYTE, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width); needs --checkpoint"},
+    {"hf", 0, OPT_PATH, OPT_NO_BYTE | OPT_FOLDER, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width); needs --checkpoint"},
     {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR", "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
     OPT_COMMON, {0}};
 
@@ -78,7 +78,7 @@ static int open_inputs(inputs *in, dw_err *err) {
     if (dw_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
     const double t0 = dw_now();
-    if (dw_sha256_file(o.model, in->model_sha256, err)) return -1;
+    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
     if (!in->plan.model_sha256[0]) warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
     return dw_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err);

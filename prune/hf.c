@@ -27,6 +27,21 @@ static const dw_tensor_row *find_hf(const dw_tensor *t, dw_tensor_name *hf) {
     return row;
 }
 
+static const char *const files[] = {
+    "model.safetensors", "config.json", "tokenizer.json",    "tokenizer.model",        "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json",        "merges.txt",  "added_tokens.json", "generation_config.json", "chat_template.jinja",   NULL};
+
+/* The model is written before these are copied, so it must not take the place of one. */
+static int name_inputs(const char *checkpoint, dw_err *err) {
+    int rc = 0;
+    for (int i = 0; files[i] && !rc; i++) {
+        char *path = dw_format(err, "%s/%s", checkpoint, files[i]);
+        rc = path ? dw_input_named(path, err) : -1;
+        free(path);
+    }
+    return rc;
+}
+
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err) {
     if (!m->arch->hf_class[0])
         return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
@@ -48,7 +63,7 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
     char *config = dw_format(err, "%s/config.json", checkpoint);
     const bool there = config && dw_file_exists(config);
     free(config);
-    return there ? 0 : dw_fail(err, "'%s' has no config.json; give the checkpoint folder that the model came from", checkpoint);
+    return there ? name_inputs(checkpoint, err) : dw_fail(err, "'%s' has no config.json; give the checkpoint folder that the model came from", checkpoint);
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------- */
@@ -165,10 +180,6 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
 }
 
 /* ---- the folder --------------------------------------------------------------------------------------------- */
-
-static const char *const files[] = {
-    "model.safetensors", "config.json", "tokenizer.json",    "tokenizer.model",        "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.json",        "merges.txt",  "added_tokens.json", "generation_config.json", "chat_template.jinja",   NULL};
 
 static int write_file(const dw_model *m, const dw_plan *plan, const char *from, const char *to, const char *file, dw_err *err) {
     if (!strcmp(file, "model.safetensors")) return write_weights(m, to, err);

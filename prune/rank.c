@@ -116,7 +116,8 @@ static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
     *in = (inputs){.model = dw_model_open(o.model, err)};
     if (!in->model || dw_model_need_whole_ffn(in->model, err)) return -1;
     in->hp = dw_model_hparams(in->model);
-    if (dw_sha256_file(o.model, in->model_sha256, err) || read_stats(in, err) || prune_sizes_init(&in->sizes, in->model, lineage_bytes(in), err)) return -1;
+    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    if (read_stats(in, err) || prune_sizes_init(&in->sizes, in->model, lineage_bytes(in), err)) return -1;
     in->drop = dw_alloc((size_t)in->hp->n_layer, sizeof *in->drop, "layers", err);
     in->scorer = (kit_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group), .seed = (uint64_t)o.seed, .pool = pool};
     return in->drop ? 0 : -1;

@@ -126,7 +126,7 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
-    if (dw_sha256_file(o.model, c->sha256, err)) return -1;
+    dw_gguf_sha256(dw_model_gguf(m), c->sha256);
     return o.weights ? quant_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 

@@ -2,7 +2,7 @@
  * (build/faults.so, by LD_PRELOAD).
  *
  *     FAULT_ALLOC=N     the Nth allocation since main() gives NULL
- *     FAULT_IO=N        the Nth open, read, write, fsync, rename, mmap or close since main() fails (writing: ENOSPC,
+ *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails (writing: ENOSPC,
  *                       else EIO)
  *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
@@ -172,7 +172,10 @@ int posix_memalign(void **p, size_t alignment, size_t size) {
     if (!real) real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 #define IO_FAILS(why) (fails(IO, __builtin_return_address(0)) && (errno = (why)))
 
-static mode_t mode_of(int flags, va_list args) { return flags & O_CREAT ? va_arg(args, mode_t) : 0; }
+static mode_t mode_of(int flags, va_list args) {
+    const bool makes = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE;
+    return makes ? va_arg(args, mode_t) : 0;
+}
 
 int open(const char *path, int flags, ...) {
     REAL(open);
@@ -230,6 +233,11 @@ int fsync(int fd) {
 int rename(const char *from, const char *to) {
     REAL(rename);
     return IO_FAILS(EIO) ? -1 : real(from, to);
+}
+
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    REAL(linkat);
+    return IO_FAILS(EIO) ? -1 : real(from_folder, from, to_folder, to, flags);
 }
 
 void *mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset) {

@@ -1,8 +1,10 @@
 /* test_base.c - errors, memory, files, hashes, half precision, threads. */
+#include "base/cpus.h"
 #include "base/siphash.h"
 #include "test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,6 +259,51 @@ static void text_grows(void) {
     free(text);
 }
 
+/* Quotas of control groups, as the kernel writes them. */
+static void quota_texts(void) {
+    CHECK(dw_cpus_of_max("200000 100000\n") == 2 && dw_cpus_of_max("250000 100000\n") == 2.5 && dw_cpus_of_max("50000 100000") == 0.5);
+    CHECK(!dw_cpus_of_max("max 100000\n") && !dw_cpus_of_max("") && !dw_cpus_of_max("200000") && !dw_cpus_of_max("200000 0") && !dw_cpus_of_max("-1 100000"));
+    CHECK(dw_cpus_of_quota("400000\n", "100000\n") == 4 && !dw_cpus_of_quota("-1\n", "100000\n") && !dw_cpus_of_quota("x", "y"));
+
+    size_t n;
+    const char *v2 = "0::/user.slice/session-2.scope\n";
+    const char *v1 = "12:memory:/docker/ab\n4:cpu,cpuacct:/docker/cd\n3:cpuset:/docker/ef\n0::/\n", *path;
+    CHECK((path = dw_cpus_group(v2, "", &n)) && n == 27 && !strncmp(path, "/user.slice/session-2.scope", n));
+    CHECK((path = dw_cpus_group(v1, "cpu", &n)) && n == 10 && !strncmp(path, "/docker/cd", n), "not cpuset's, nor cpuacct's");
+    CHECK((path = dw_cpus_group(v1, "", &n)) && n == 1);
+    CHECK(!dw_cpus_group(v2, "cpu", &n) && !dw_cpus_group("", "", &n) && !dw_cpus_group("junk\n4:cpu\n::", "cpu", &n));
+}
+
+static void quota_of_groups(void) {
+    const char *root = test_file("cgroup");
+    REQUIRE(!test_run("mkdir -p %s/a/b/c %s/cpu/d && echo 400000 100000 >%s/a/cpu.max && echo 150000 100000 >%s/a/b/cpu.max && echo max 100000 >%s/a/b/c/cpu.max", root,
+                      root, root, root, root));
+    CHECK(dw_cpus_allowed(root, "0::/a/b/c\n") == 1.5, "the smallest of all above");
+    CHECK(dw_cpus_allowed(root, "0::/a\n") == 4 && !dw_cpus_allowed(root, "0::/\n") && !dw_cpus_allowed(root, ""));
+    REQUIRE(!test_run("echo 300000 >%s/cpu/cpu.cfs_quota_us && echo 100000 >%s/cpu/cpu.cfs_period_us", root, root));
+    REQUIRE(!test_run("echo -1 >%s/cpu/d/cpu.cfs_quota_us && echo 100000 >%s/cpu/d/cpu.cfs_period_us", root, root));
+    CHECK(dw_cpus_allowed(root, "0::/\n4:cpu,cpuacct:/d\n") == 3, "version 1");
+    CHECK(dw_cpus_allowed(root, "4:cpu,cpuacct:/docker/of-the-host\n") == 3, "a path that is the host's");
+}
+
+static void note_mask(void *arg, int ith, int n) {
+    (void)n;
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    ((int *)arg)[ith] = sigismember(&mask, SIGINT) + 2 * sigismember(&mask, SIGTERM) + 4 * sigismember(&mask, SIGBUS);
+}
+
+/* A handler in a worker could meet what the program's own thread is changing. */
+static void signals_of_threads(void) {
+    dw_err err = {0};
+    int blocked[3] = {-1, -1, -1};
+    dw_pool *pool = dw_pool_new(3, &err);
+    REQUIRE(pool, "%s", err.text);
+    dw_pool_run(pool, note_mask, blocked);
+    CHECK(blocked[0] == 0 && blocked[1] == 3 && blocked[2] == 3, "%d %d %d", blocked[0], blocked[1], blocked[2]);
+    dw_pool_free(pool);
+}
+
 static const test_case cases[] = {
     {"the first failure wins, and NULL takes none", first_failure_wins},
     {"control bytes in names do not reach the terminal", control_bytes},
@@ -274,6 +321,9 @@ static const test_case cases[] = {
     {"half precision round-trips every value and rounds to even", half_round_trip},
     {"no thread passes a barrier before all have come", barriers},
     {"dw_pool_each runs every index exactly once", each_once},
+    {"signals that end a program come to its own thread only", signals_of_threads},
+    {"the quota of a control group is read as the kernel writes it", quota_texts},
+    {"every control group above a process limits its processors", quota_of_groups},
     {"a seed gives the same numbers, normal ones of unit variance", same_numbers},
     {0},
 };

@@ -344,6 +344,57 @@ static void same_bytes_everywhere(void) {
     }
 }
 
+/* A row by fit, round and pack, block by block, into `again`; the values as round says that they are read into z. */
+static void encode_in_steps(const dw_qtype_row *t, size_t n, const float *importance) {
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    for (size_t b = 0; b < n / (size_t)t->block; b++) {
+        const size_t at = b * (size_t)t->block;
+        uint32_t code[DW_BLOCK_MAX];
+        dw_block_fit f;
+        memset(&f, 0xa5, sizeof f);
+        t->coder->fit(x + at, importance ? importance + at : NULL, sum / (float)n, &f);
+        for (int i = 0; i < t->block; i++) code[i] = t->coder->round(&f, i, x[at + (size_t)i], &z[at + (size_t)i]);
+        t->coder->pack(&f, code, again + b * (size_t)t->block_bytes);
+    }
+}
+
+static void steps_are_encode(void) {
+    for (int kind = 0; kind < 3; kind++) {
+        normal_row(20 + (uint64_t)kind, N_MAX);
+        for (size_t i = 0; kind == 1 && i < N_MAX; i++) x[i] = i / 64 % 3 ? (float)(i / 256) : 0; // constant groups, zeros
+        for (size_t i = 0; kind == 2 && i < N_MAX; i++) x[i] *= (float)exp2((double)(i / 16 % 40) - 30);
+        EACH_ENCODABLE(t)
+            for (int weighted = 0; weighted < 2; weighted++) {
+                t->encode(x, packed, N_MAX, weighted ? weight : NULL);
+                encode_in_steps(t, N_MAX, weighted ? weight : NULL);
+                CHECK(!memcmp(packed, again, dw_qtype_row_bytes(t, N_MAX)), "%s, weighted %d, values %d", t->name, weighted, kind);
+                t->decode(packed, y, N_MAX);
+                for (size_t i = 0; i < N_MAX; i++)
+                    REQUIRE(y[i] == z[i], "%s element %zu: round says %a, it reads %a", t->name, i, (double)z[i], (double)y[i]);
+            }
+    }
+}
+
+/* An error that was pushed on moves a value beyond what fit saw: it gets the value that is nearest to it in the block. */
+static void round_takes_any_value(void) {
+    normal_row(23, N_MAX);
+    EACH_ENCODABLE(t)
+        for (int weighted = 0; weighted < 2 && t->block > 1; weighted++) {
+            dw_block_fit f;
+            t->coder->fit(x, weighted ? weight : NULL, 1, &f);
+            for (int i = 0; i < t->block; i++) {
+                float last = -INFINITY, value;
+                for (double size = -1e30; size <= 1e30; size = size < -1e-3 ? size / 10 : size < 1e-3 ? size + 2e-4 : size * 10) {
+                    const uint32_t code = t->coder->round(&f, i, (float)size, &value);
+                    REQUIRE(code < 256 && isfinite(value) && value >= last, "%s place %d: %g becomes %g after %g", t->name, i, size,
+                            (double)value, (double)last);
+                    last = value;
+                }
+            }
+        }
+}
+
 static void unaligned(void) {
     static uint8_t shifted[4 * N_MAX + 64];
     normal_row(8, N_MAX);
@@ -488,6 +539,8 @@ static void stock_encodes_alike(void) {
 }
 
 static const test_case cases[] = {
+    {"encode is fit, round and pack, and round says how a value is read", steps_are_encode},
+    {"round takes a value of any size, and larger ones never become less", round_takes_any_value},
     {"every row of the table has consistent sizes and is found by number and by name", table_consistent},
     {"half precision without branches is exact for all halves, and rounds to even", half_exact},
     {"decoders give every element what its formula says, on random bytes", decoders_follow_formulas},

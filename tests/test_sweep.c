@@ -34,6 +34,7 @@ static const char stub[] =
     "    last=$1\n"
     "    shift\n"
     "done\n"
+    "part=$out.dw$(printf %016x $$).part\n" // as tools name what is not finished
     "echo \"begin ${out##*/}\" >>\"$STUB_LOG\"\n"
     "[ -z \"$sleep\" ] || sleep $sleep\n"
     "case $kind in\n"
@@ -44,14 +45,14 @@ static const char stub[] =
     "    [ -z \"$speed\" ] || text=- ln=- ppl=-\n"
     "    printf '# "
     "rows\\nmodel\\tmodel_sha256\\ttext\\tbase\\tln_ratio\\tln_ratio_se\\tfile_bytes\\tbytes_per_token\\tppl\\tbase_"
-    "ppl\\tmetric\\tthreads\\tdecode_tok_s\\n' >\"$out.$$.part\"\n"
+    "ppl\\tmetric\\tthreads\\tdecode_tok_s\\n' >\"$part\"\n"
     "    printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.1\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\n\" \"$model\" \"h$model\" \"$text\" "
-    "\"$ln\" \"$bytes\" \"$ppl\" \"$metric\" \"${speed:+2}\" \"${speed:--}\" >>\"$out.$$.part\" ;;\n"
+    "\"$ln\" \"$bytes\" \"$ppl\" \"$metric\" \"${speed:+2}\" \"${speed:--}\" >>\"$part\" ;;\n"
     "*)\n"
     "    for word in $all; do echo \"${word##*/}\"; [ ! -f \"$word\" ] || cat \"$word\"; done | grep -v '^[-1-9]' "
-    ">\"$out.$$.part\" ;;\n"
+    ">\"$part\" ;;\n"
     "esac\n"
-    "mv \"$out.$$.part\" \"$out\"\n"
+    "mv \"$part\" \"$out\"\n"
     "echo \"end ${out##*/}\" >>\"$STUB_LOG\"\n";
 
 static void write_text(const char *path, const char *text) {

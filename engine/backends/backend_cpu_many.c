@@ -30,6 +30,15 @@ static group group_in(const uint8_t *packed, int i, int n_tokens, int n) {
 
 static group group_of(const dw_step *s, int i, int n_tokens, int n) { return group_in(s->shared, i, n_tokens, n); }
 
+static dw_gemm_job job_of(const dw_step *s, dw_gemm_form form, const dw_tensor *w, group g) {
+    return (dw_gemm_job){.level = s->level, .form = form, .w = w, .packed = g.packed, .n_tokens = g.n, .scratch = s->kernel};
+}
+
+static void rows_into(dw_gemm_job job, const int32_t *list, size_t first, int n_rows, float *y, size_t ldy) {
+    job.list = list, job.first = first, job.n_rows = n_rows, job.y = y, job.ldy = ldy;
+    dw_gemm_rows(&job);
+}
+
 /* Packs x (n_tokens, n), rows ldx apart, for the matrices; after the barrier all groups are there. */
 static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x, int ldx, int n_tokens, int n, const dw_tensor *const *w,
                               int n_matrices) {
@@ -77,7 +86,7 @@ static void qkv(dw_pass *p, int l, int ith) {
         const dw_head_kind kind = piece < n_q ? DW_HEAD_Q : piece < n_q + n_kv ? DW_HEAD_K : DW_HEAD_V;
         const int first = (piece - (kind == DW_HEAD_Q ? 0 : kind == DW_HEAD_K ? n_q : n_q + n_kv)) * heads;
         const int here = dw_smaller(heads, n_heads[kind] - first), n_rows = here * n;
-        dw_gemm_rows(s->level, form, matrix[kind], NULL, (size_t)(first * n), n_rows, g.packed, g.n, s->gate, (size_t)n_rows, s->kernel);
+        rows_into(job_of(s, form, matrix[kind], g), NULL, (size_t)(first * n), n_rows, s->gate, (size_t)n_rows);
         for (int t = 0; t < g.n; t++)
             for (int h = 0; h < here; h++) dw_finish_head(s, l, kind, first + h, g.first + t, s->gate + (size_t)t * (size_t)n_rows + h * n);
     }
@@ -93,7 +102,7 @@ static void add_product(const dw_step *s, const float *v, int ldv, const dw_tens
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, (int)w->ne[0]);
         const int first = i % n_pieces * rows, n = dw_smaller(rows, n_rows - first);
-        dw_gemm_rows(s->level, form, w, NULL, (size_t)first, n, g.packed, g.n, s->gate, (size_t)n, s->kernel);
+        rows_into(job_of(s, form, w, g), NULL, (size_t)first, n, s->gate, (size_t)n);
         for (int t = 0; t < g.n; t++)
             s->vec->add(p->x + (size_t)(g.first + t) * (size_t)n_rows + first, s->gate + (size_t)t * (size_t)n, b ? b + first : NULL, n);
     }
@@ -122,7 +131,7 @@ static void own_rows(const dw_step *s, int l, dw_gemm_form form, const dw_tensor
         const group g = group_in(packed, i, n_tokens, (int)w->ne[0]);
         for (int first = dw_share((int)w->ne[1], s->ith, s->n_threads); first < end; first += DW_MANY_ROWS) {
             const int n = dw_smaller(DW_MANY_ROWS, end - first);
-            dw_gemm_rows(s->level, form, w, NULL, (size_t)first, n, g.packed, g.n, s->gate, (size_t)n, s->kernel);
+            rows_into(job_of(s, form, w, g), NULL, (size_t)first, n, s->gate, (size_t)n);
             use(s, l, g, first, n);
         }
     }
@@ -246,7 +255,7 @@ static bool next_piece(const ffn_input *in, neuron_pieces *of, neuron_piece *pie
 
 /* y (tokens of the piece, n) = rows of w, n of them from `first` on, or of a list's entries; y's rows lie ldy apart. */
 static void product(const ffn_input *in, const dw_tensor *w, const int32_t *list, int first, int n, group g, float *y, int ldy) {
-    dw_gemm_rows(in->s->level, in->form, w, list, (size_t)first, n, g.packed, g.n, y, (size_t)ldy, in->s->kernel);
+    rows_into(job_of(in->s, in->form, w, g), list, (size_t)first, n, y, (size_t)ldy);
 }
 
 static void gated_neurons(dw_pass *p, int l, int ith) {
@@ -346,7 +355,9 @@ static void gated_down(dw_pass *p, int l, int ith) {
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, n_ff);
         const int first = i % n_pieces * columns, n = dw_smaller(columns, n_embd - first);
-        dw_gemm_columns(s->level, form, w, (size_t)first, n, g.packed, g.n, s->gate, (size_t)n, s->kernel);
+        dw_gemm_job job = job_of(s, form, w, g);
+        job.first = (size_t)first, job.n_rows = n, job.y = s->gate, job.ldy = (size_t)n;
+        dw_gemm_columns(&job);
         for (int t = 0; t < g.n; t++)
             s->vec->add(p->x + (size_t)(g.first + t) * (size_t)n_embd + first, s->gate + (size_t)t * (size_t)n, b ? b + first : NULL, n);
     }
@@ -357,7 +368,7 @@ static void gated_down(dw_pass *p, int l, int ith) {
 /* Logits of rows first .. first + n_rows - 1 for a group, rows of y ldy apart. */
 static void head_piece(const dw_step *s, dw_gemm_form form, group g, int first, int n_rows, float *y, size_t ldy) {
     const float *bias = dw_floats(&s->p->net->output_bias);
-    dw_gemm_rows(s->level, form, &s->p->net->output, NULL, (size_t)first, n_rows, g.packed, g.n, y, ldy, s->kernel);
+    rows_into(job_of(s, form, &s->p->net->output, g), NULL, (size_t)first, n_rows, y, ldy);
     for (int t = 0; bias && t < g.n; t++) s->vec->add(y + (size_t)t * ldy, bias + first, NULL, n_rows);
 }
 

@@ -1,7 +1,7 @@
-/* kernels.h - inside of the cpu backend: dot products, matrix products, attention, vector functions.
+/* kernels.h - the cpu backend's kernels: dot products and matrix products; kernels_vec.h has attention and the others.
  *
  * Levels.  One level is chosen at start (best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA + F16C),
- * avx512 (F BW VL DQ VNNI), amx (avx512 + AMX BF16/INT8 tiles).  Functions of a level carry target attributes, so one
+ * avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX BF16 tiles).  Functions of a level carry target attributes, so one
  * portable binary holds all.  A level uses the rows of its own and of lower levels.
  *
  * Two shapes of work:
@@ -44,7 +44,7 @@ typedef struct dw_dot_kernel {
     dw_qtype type;
     dw_level level;
     dw_act_form form;
-    /* Fastest with 32 rows or more at a time, one call after the other (rows behind the last are prefetched then).
+    /* Fastest with 32 rows or more at a time, one call after the other (rows after the last are prefetched then).
      * y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie row_bytes apart;
      * column c's packed activations begin at act + c * act_stride bytes (both multiples of 64). */
     void (*rows)(const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,
@@ -75,7 +75,7 @@ dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precis
 
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
-    DW_GEMM_SCRATCH = 5 << 18, // bytes a thread
+    DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
 /* Packs tokens of x (n_tokens, n), rows ldx apart; all threads together, a barrier must follow.  packed is aligned to 64. */
@@ -83,14 +83,28 @@ size_t dw_gemm_pack_bytes(int n_tokens, int n); // of every form; groups of 16 t
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads);
 
-/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens, by the calling thread alone; row is list[first + r],
- * or first + r without a list.  Each sum has one order, whatever n_tokens and n_rows.  scratch is aligned to 64. */
-void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
-                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch);
+/* A product of weights with packed tokens, by the calling thread alone. */
+typedef struct dw_gemm_job {
+    dw_level level;
+    dw_gemm_form form;
+    const dw_tensor *w;
+    const int32_t *list;   // of rows; NULL: all in order
+    size_t first;          // row (or column) of w, or place in the list, that becomes y's 0
+    int n_rows;            // or columns
+    const uint8_t *packed; // by dw_gemm_pack
+    int n_tokens;
+    float *y;
+    size_t ldy;
+    uint8_t *scratch;      // DW_GEMM_SCRATCH bytes, aligned to 64
+} dw_gemm_job;
+
+/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r without a list.
+ * Each sum has one order, whatever n_tokens and n_rows. */
+void dw_gemm_rows(const dw_gemm_job *job);
 
 /* The same of a matrix that is stored transposed: y[t * ldy + i] = sum over its rows k of x_t[k] w_row(k)[first + i] for
- * i < n_columns.  `first` and, but for the last columns, n_columns are whole blocks of the type; tokens have ne[1] values. */
-void dw_gemm_columns(dw_level level, dw_gemm_form form, const dw_tensor *w, size_t first, int n_columns, const uint8_t *packed, int n_tokens,
-                     float *y, size_t ldy, uint8_t *scratch);
+ * i < n_rows.  `first` and, but for the last columns, n_rows are whole blocks of the type; tokens have ne[1] values; there is
+ * no list. */
+void dw_gemm_columns(const dw_gemm_job *job);
 
 #endif

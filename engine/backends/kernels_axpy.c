@@ -16,6 +16,7 @@ static void add_values(DW_AXPY_ROWS_ARGS) {
 
 /* A bundle's rows are decoded a record at a time and added by the level's row of F32. */
 static void decoded(dw_level level, dw_qtype type, void (*add_f32)(DW_AXPY_ROWS_ARGS), DW_AXPY_ROWS_ARGS) {
+    check_axpy_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);
     const dw_qtype_row *t = dw_qtype_get(type);
     dw_unpack_fn *unpack = dw_unpack_of(level, t);
     const int bytes = (int)dw_qtype_row_bytes(t, RECORD);

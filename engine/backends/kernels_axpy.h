@@ -1,10 +1,10 @@
-/* kernels_axpy.h - inside of the cpu backend: adding up weight rows that were picked at run time.
+/* kernels_axpy.h - kernels of the cpu backend: adding up weight rows that were selected at run time.
  *
  * With down stored transposed a neuron's column is a row of its own, and what an open neuron gives is one row times a
  * number: y += sum over r of a_r w_r.  A closed neuron's row is never touched.
  *
  * Rows are taken eight at a time, so that a piece of y stays in registers while as many rows are added to it, and the
- * tiles of rows that will be read next, wherever they lie, are asked of memory meanwhile.  Weights are unpacked in
+ * tiles of rows that will be read next, wherever they lie, are prefetched meanwhile.  Weights are unpacked in
  * registers and y is F32: y_i = fma(w_ri, a_r, y_i) for one row after the other, in the order of the list; Q4_0 of avx2
  * and avx512 adds eight rows in fixed point, with factors of 16 bits (kernels_axpy_avx512.c).  A result depends on the list
  * of rows and the level alone; a list may be divided into calls at multiples of eight without a change.
@@ -29,7 +29,7 @@ typedef struct dw_axpy_kernel {
     void (*rows)(DW_AXPY_ROWS_ARGS);
 } dw_axpy_kernel;
 
-/* Asks memory for what the rows of a list are read for first, so that it is there when they are added. */
+/* Prefetches the beginnings of the first rows of a list, which are then there when the rows are added. */
 void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows);
 
 extern const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own

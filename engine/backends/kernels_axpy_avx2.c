@@ -15,7 +15,7 @@ enum { MOST_COLS = 2 };
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 
-// Scales of the eight blocks at p; those behind the n_blocks that exist are copies of the last one's.
+// Scales of the eight blocks at p, of which n_blocks exist; the others are copies of the last one's.
 INLINE __m256 scales_up_to(const uint8_t *p, int bytes, int n_blocks) {
     __m128i h = _mm_setzero_si128();
 #define PUT(k) h = _mm_insert_epi16(h, dw_le16(p + (k < n_blocks ? k : n_blocks - 1) * bytes), k)

@@ -44,7 +44,7 @@ INLINE __m256 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
 
 INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
                        float *y, size_t y_stride) {
-    static const float iq4_nl[16] = {IQ4_NL_VALUES};
+    static const float iq4_nl[16] = {DW_IQ4_NL_VALUES};
     const __m512 value = _mm512_loadu_ps(iq4_nl);
     const int bytes = record_bytes(type) / 8;
     for (int i = 0; i < n; i += RECORD) {

@@ -7,12 +7,20 @@
 
 enum { AXPY_ROWS = 8 };
 
+/* What every axpy kernel may rely on. */
+static inline void check_axpy_rows(dw_qtype type, DW_AXPY_ROWS_ARGS) {
+    dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
+    dw_assert(a && y && (n_rows == 0 || w) && (n_cols == 1 || (a_stride >= (size_t)n_rows && y_stride >= (size_t)n)));
+    (void)type, (void)w, (void)row_bytes, (void)row, (void)n_rows, (void)n, (void)a, (void)a_stride, (void)n_cols, (void)y;
+    (void)y_stride;
+}
+
 /* Rows that are added together, and as many that come next. */
 typedef struct bundle {
     const uint8_t *row[AXPY_ROWS], *next[AXPY_ROWS];
 } bundle;
 
-// Rows first .. first + size - 1 of the list; where nothing comes next the rows themselves stand.
+// Rows first .. first + size - 1 of the list, and as `next` those after them, or the same rows at the end of the list.
 static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes, const int32_t *row, int first,
                                              int n_rows, int size) {
     bundle b;
@@ -24,8 +32,8 @@ static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes,
     return b;
 }
 
-/* Rows are read in tiles of `bytes` bytes.  While one is read, memory is asked for the tiles that will be read AXPY_AHEAD
- * bytes a row later: of the same rows, or of those that come next.  One row at a time, so that requests do not queue up. */
+/* Rows are read in tiles of `bytes` bytes.  While one is read, the tiles AXPY_AHEAD bytes further on in each row are
+ * prefetched: of the same rows, or of those that come next.  One row at a time, so that requests do not queue up. */
 enum { AXPY_AHEAD = 576 };
 
 typedef struct ahead {
@@ -81,6 +89,7 @@ AXPY_AVX512_TYPES(DECLARE)
         }                                                                                                              \
     }                                                                                                                  \
     INLINE void add_rows(dw_qtype type, DW_AXPY_ROWS_ARGS) {                                                           \
+        check_axpy_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);                         \
         int r = 0;                                                                                                     \
         for (; r + AXPY_ROWS <= n_rows; r += AXPY_ROWS) {                                                              \
             const bundle b = bundle_at(w, row_bytes, row, r, n_rows, AXPY_ROWS);                                       \

@@ -43,6 +43,7 @@ static void pack_portable(const float *x, int n, record *act) {
 }
 
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act) {
+    dw_assert(x && act && n > 0 && (uintptr_t)act % 64 == 0 && (form == DW_ACT_F32 || n % 32 == 0));
     if (form == DW_ACT_F32) {
         memcpy(act, x, (size_t)n * sizeof *x);
         memset(act + (size_t)n * sizeof *x, 0, dw_act_bytes(form, n) - (size_t)n * sizeof *x);
@@ -117,7 +118,7 @@ static inline void block_q8_0(const uint8_t *p, weights *w, int b) {
 }
 
 static inline void block_iq4_nl(const uint8_t *p, weights *w, int b) {
-    static const int8_t value[16] = {IQ4_NL_VALUES};
+    static const int8_t value[16] = {DW_IQ4_NL_VALUES};
     uint8_t *u = w->u + 32 * b;
     nibbles(p + 2, u);
     for (int i = 0; i < 32; i++) u[i] = (uint8_t)(value[u[i]] + 128);
@@ -141,7 +142,7 @@ static inline void block_q3_k(const uint8_t *p, weights *w, int b) {
         add_bits(p, s, 1, 2, w->u + 32 * s);
     }
     uint64_t scales[2];
-    unpack_q3_scales(p + 96, &scales[0], &scales[1]);
+    dw_unpack_q3_scales(p + 96, &scales[0], &scales[1]);
     const float d = half_at(p + 108);
     for (int k = 0; k < PIECES; k++) {
         w->d[k] = d * (float)((int)(scales[k / 8] >> k % 8 * 8 & 63) - 32);
@@ -151,7 +152,7 @@ static inline void block_q3_k(const uint8_t *p, weights *w, int b) {
 
 static inline void scales_mins(const uint8_t *p, weights *w) {
     uint64_t scales, mins;
-    unpack_scales_mins(p + 4, &scales, &mins);
+    dw_unpack_scales_mins(p + 4, &scales, &mins);
     const float d = half_at(p), m = half_at(p + 2);
     for (int s = 0; s < BLOCKS; s++)
         set_block(w, s, d * (float)(int)(scales >> 8 * s & 63), m * (float)(int)(mins >> 8 * s & 63));
@@ -218,6 +219,7 @@ static inline ALWAYS_INLINE void add_pieces(const weights *w, const record *x, i
 
 static inline ALWAYS_INLINE void rows_int8(dw_qtype type, void (*unpack)(const uint8_t *, weights *, int),
                                            DOT_ROWS_ARGS) {
+    check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
     const int block = is_superblock(type) ? RECORD : 32, bytes = record_bytes(type) / (RECORD / block);
     weights u;
     for (int r = 0; r < n_rows; r++) {
@@ -252,6 +254,7 @@ static inline float value_f16(const uint8_t *p) { return half_at(p); }
 static inline float value_bf16(const uint8_t *p) { return dw_bf16_to_f32(dw_le16(p)); }
 
 static inline ALWAYS_INLINE void rows_float(dw_qtype type, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
+    check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
     const size_t bytes = (size_t)value_bytes(type);
     for (int c = 0; c < n_cols; c++)
         for (int r = 0; r < n_rows; r++) {
@@ -277,6 +280,7 @@ FLOAT_TYPES(PORTABLE_FLOAT)
 
 /* Types without a kernel: a row is decoded a record at a time and multiplied by the level's kernel of F32. */
 static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtype_row *type, DOT_ROWS_ARGS) {
+    check_dot_rows(type->id, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
     dw_unpack_fn *decode = dw_unpack_of(level, type);
     const dw_dot_kernel *f32 = &dw_dot_kernels[level][DW_F32];
     _Alignas(64) float values[RECORD];

@@ -18,6 +18,7 @@
 
 #include "backends/kernels.h"
 #include "base/half_inline.h"
+#include "qtypes/layouts.h"
 
 enum { RECORD = 256, PIECES = RECORD / 16, BLOCKS = RECORD / 32 };
 
@@ -51,10 +52,11 @@ static inline ALWAYS_INLINE int record_bytes(dw_qtype type) {
 
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
-/* Rows are taken one after the other, so that the weights are one stream, and memory is asked for what comes AHEAD bytes
- * behind.  (Share of reading alone, 600 MB of Q4_0, two threads: 1.0; 2 KB ahead 0.97, 1 KB 0.86, four rows at once
- * 0.72.)  A call for LONG_RUN rows or more is taken for a piece of a matrix whose next piece follows; after fewer,
- * picked from a list, nothing is asked for behind the last one's end.  (Pieces of 32 rows of 512: 0.67 to 0.85.) */
+/* Rows are read one after the other, so that the weights are one stream, and what lies AHEAD bytes further on is prefetched.
+ * (Speed as a share of reading alone, 600 MB of Q4_0, two threads: 1.0; 2 KB ahead 0.97, 1 KB 0.86, four rows at once
+ * 0.72.)  A call with LONG_RUN rows or more is probably a piece of a matrix, and the next piece follows: its beginning is
+ * prefetched, too.  Fewer rows come from a list; prefetching stops at the end of the last one.  (Pieces of 32 rows of 512:
+ * this raises 0.67 to 0.85.) */
 enum { AHEAD = 4096, LONG_RUN = 32 };
 
 static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t row_bytes, int n_rows) {
@@ -67,12 +69,18 @@ static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, 
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
 }
 
-/* IQ4_NL: code to value. */
-#define IQ4_NL_VALUES -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
-
 #define DOT_ROWS_ARGS                                                                                                  \
     const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,          \
         float *y, size_t y_stride
+
+/* What every dot kernel may rely on.  The weights' rows need no alignment. */
+static inline void check_dot_rows(dw_qtype type, DOT_ROWS_ARGS) {
+    dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
+    dw_assert((n_rows == 0 || w) && act && y && (uintptr_t)act % 64 == 0 && act_stride % 64 == 0);
+    dw_assert(n_cols == 1 || y_stride >= (size_t)n_rows);
+    dw_assert(n_rows < 2 || !row_bytes || row_bytes >= (size_t)(n / dw_qtype_block(type)) * (size_t)dw_qtype_block_bytes(type));
+    (void)type, (void)w, (void)row_bytes, (void)n_rows, (void)n, (void)act, (void)act_stride, (void)n_cols, (void)y, (void)y_stride;
+}
 
 // X(type, suffix): types with int8 activations, the others
 // clang-format off
@@ -100,6 +108,7 @@ FLOAT_TYPES(DECLARE)
             row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);                                           \
     }                                                                                                                  \
     INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {                                                               \
+        check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                           \
         const uint8_t *end = prefetch_end(w, row_bytes, n_rows);                                                       \
         for (int r = 0; r < n_rows; r++, w += row_bytes)                                                               \
             for (int c = 0; c < n_cols; c += 4) {                                                                      \
@@ -136,23 +145,5 @@ static inline void set_block_sums(record *r, int block, float scale, const int s
 
 void dw_act_pack_avx2(const float *x, int n, record *act);
 void dw_act_pack_avx512(const float *x, int n, record *act);
-
-/* Six-bit scales (s[0..7]) and minima (s[8..15]) of a Q4_K or Q5_K superblock from its 12 bytes. */
-static inline void unpack_scales_mins(const uint8_t *packed, uint64_t *scales, uint64_t *mins) {
-    const uint32_t a = dw_le32(packed), b = dw_le32(packed + 4), c = dw_le32(packed + 8);
-    const uint32_t scale_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
-    const uint32_t min_high = (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030);
-    *scales = (a & 0x3f3f3f3f) | (uint64_t)scale_high << 32;
-    *mins = (b & 0x3f3f3f3f) | (uint64_t)min_high << 32;
-}
-
-/* Six-bit scales of a Q3_K superblock from its 12 bytes, 32 too large. */
-static inline void unpack_q3_scales(const uint8_t *packed, uint64_t *first, uint64_t *last) {
-    const uint32_t a = dw_le32(packed), b = dw_le32(packed + 4), c = dw_le32(packed + 8);
-    const uint32_t s0 = (a & 0x0f0f0f0f) | (c << 4 & 0x30303030), s1 = (b & 0x0f0f0f0f) | (c << 2 & 0x30303030);
-    const uint32_t s2 = (a >> 4 & 0x0f0f0f0f) | (c & 0x30303030), s3 = (b >> 4 & 0x0f0f0f0f) | (c >> 2 & 0x30303030);
-    *first = s0 | (uint64_t)s1 << 32;
-    *last = s2 | (uint64_t)s3 << 32;
-}
 
 #endif

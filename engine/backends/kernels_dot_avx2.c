@@ -52,7 +52,7 @@ INLINE pair with_fifth_bits(pair x, const uint8_t *a, const uint8_t *b) {
 
 // Two blocks of 32 at a and b.
 INLINE pair unpack_blocks(dw_qtype type, const uint8_t *a, const uint8_t *b) {
-    const __m256i value = _mm256_broadcastsi128_si256(_mm_setr_epi8(IQ4_NL_VALUES));
+    const __m256i value = _mm256_broadcastsi128_si256(_mm_setr_epi8(DW_IQ4_NL_VALUES));
     pair x;
     switch (type) {
     case DW_Q4_0: return nibbles(a + 2, b + 2);
@@ -128,7 +128,7 @@ INLINE int block_head(dw_qtype type, const uint8_t *p, bool there) {
 INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
     if (is_superblock(type)) {
         uint64_t scales, mins;
-        unpack_scales_mins(p + 4, &scales, &mins);
+        dw_unpack_scales_mins(p + 4, &scales, &mins);
         const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)),
                                                _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
         return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))),
@@ -172,7 +172,7 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
                         _mm256_mul_ps(_mm256_set1_ps(half_at(p + 82)),
                                       bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
     case DW_Q3_K:
-        unpack_q3_scales(p + 96, &part[0], &part[1]);
+        dw_unpack_q3_scales(p + 96, &part[0], &part[1]);
         s = _mm_sub_epi8(_mm_cvtsi64_si128((long long)part[h]), _mm_set1_epi8(32));
         d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 108)));
         return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(4))};

@@ -89,7 +89,7 @@ INLINE half_record even_odd_lanes(__m512i a, __m512i b) {
 // Four blocks of 32 at b0..b3.
 INLINE half_record unpack_blocks(dw_qtype type, const uint8_t *b0, const uint8_t *b1, const uint8_t *b2,
                                  const uint8_t *b3) {
-    const __m512i value = _mm512_broadcast_i32x4(_mm_add_epi8(_mm_setr_epi8(IQ4_NL_VALUES), _mm_set1_epi8(-128)));
+    const __m512i value = _mm512_broadcast_i32x4(_mm_add_epi8(_mm_setr_epi8(DW_IQ4_NL_VALUES), _mm_set1_epi8(-128)));
     const __m512i sign = _mm512_set1_epi8(-128);
     half_record x;
     switch (type) {
@@ -192,7 +192,7 @@ INLINE __m512 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
 INLINE __m512 scales_32(dw_qtype type, const uint8_t *p, int n_blocks) {
     if (!is_superblock(type)) return block_scales(type, p, n_blocks);
     uint64_t scales, mins;
-    unpack_scales_mins(p + 4, &scales, &mins);
+    dw_unpack_scales_mins(p + 4, &scales, &mins);
     const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)scales), _mm_cvtsi64_si128((long long)mins));
     __m512 d = _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p)));
     const float odd = 1 / 16.0f; // nibbles_in_place
@@ -234,7 +234,7 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
                         _mm512_mul_ps(_mm512_set1_ps(half_at(p + 82)),
                                       bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
     case DW_Q3_K:
-        unpack_q3_scales(p + 96, &first, &last);
+        dw_unpack_q3_scales(p + 96, &first, &last);
         s = _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
         d = _mm512_mul_ps(bytes_to_float(s), _mm512_set1_ps(half_at(p + 108)));
         return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(4))};

@@ -1,9 +1,15 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk: the rows are unpacked into
- * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.  Sums live in squares of 16 rows x 16 tokens, 1 KB each, that follow
- * each other; tokens are the lanes, so weights need no transposition, and the squares are transposed once when done.
- * Rows and tokens that fill up a square are zeros.
+ * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
+ *
+ *     for each block of 256 rows, each chunk of 256 values:
+ *         panel (256, 256) = unpacked weights
+ *         for each two tiles of 16 tokens:
+ *             squares (16 rows, 16 tokens) += panel . tokens
+ *
+ * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition, and the
+ * squares are transposed once, when they are done.  Rows and tokens that fill up a square are zeros.
  *
  * A matrix that is stored transposed gives the same panels: for 32 of its rows at a time a piece of each, as wide as the
  * block, is unpacked and turned. */
@@ -81,6 +87,8 @@ static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t 
 
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads) {
+    dw_assert(x && packed && (uintptr_t)packed % 64 == 0 && n > 0 && n_tokens > 0 && n_tokens <= DW_GEMM_TOKENS);
+    dw_assert(ith >= 0 && ith < n_threads && (n_tokens == 1 || ldx >= (size_t)n));
     const int chunk = DW_PANEL_K, n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
     for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
         const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
@@ -92,16 +100,8 @@ void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx,
 /* ---- weights ------------------------------------------------------------------------------------------------ */
 
 typedef struct product {
-    dw_level level;
-    dw_gemm_form form;
-    const dw_tensor *w;
+    const dw_gemm_job *job;
     bool turned;    // w is stored transposed: "rows" are its columns
-    const int32_t *list;
-    size_t first;
-    const uint8_t *packed;
-    int n_tokens;
-    float *y;
-    size_t ldy;
     float *sum;     // [row tile][token tile] squares
     uint8_t *panel;
     float *row;     // DW_PANEL_K values of a weight row
@@ -110,23 +110,23 @@ typedef struct product {
 } product;
 
 static const uint8_t *row_at(const product *p, int r) {
-    const size_t at = p->first + (size_t)r;
-    return p->w->data + (p->list ? (size_t)p->list[at] : at) * dw_tensor_row_bytes(p->w);
+    const size_t at = p->job->first + (size_t)r;
+    return p->job->w->data + (p->job->list ? (size_t)p->job->list[at] : at) * dw_tensor_row_bytes(p->job->w);
 }
 
 /* Unpacks values k0 .. k0 + k - 1 of n_rows rows, zeros in the rows up to n_padded. */
 static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
-    const size_t offset = dw_qtype_row_bytes(p->w->type, (size_t)k0), bytes = dw_qtype_row_bytes(p->w->type, (size_t)k);
-    const int n_parts = weight_parts(p->form), n_steps = steps_of(k);
+    const size_t offset = dw_qtype_row_bytes(p->job->w->type, (size_t)k0), bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)k);
+    const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
-    dw_unpack_fn *decode = dw_unpack_of(p->level, p->w->type);
+    dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
     for (int r = 0; r < n_padded; r++) {
-        float *values = p->form == DW_GEMM_F32 ? (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD : p->row;
+        float *values = p->job->form == DW_GEMM_F32 ? (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD : p->row;
         if (r + ROWS_AHEAD < n_rows)
             for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(row_at(p, row0 + r + ROWS_AHEAD) + offset + i);
         if (r < n_rows) decode(row_at(p, row0 + r) + offset, values, (size_t)k);
         else memset(values, 0, (size_t)k * sizeof *values);
-        if (p->form == DW_GEMM_F32) continue;
+        if (p->job->form == DW_GEMM_F32) continue;
         memset(values + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *values);
         dw_amx_unpack(values, n_steps, r % DW_TILE, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
     }
@@ -135,9 +135,9 @@ static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0,
 /* Pieces of the stored rows k0 .. k0 + n_k - 1, at most 32, columns row0 .. row0 + n_rows - 1 of the block, as a strip of
  * (32, n_padded), zeros where there is nothing. */
 static void unpack_strip(const product *p, int row0, int n_rows, int n_padded, int k0, int n_k) {
-    dw_unpack_fn *decode = dw_unpack_of(p->level, p->w->type);
-    const size_t row_bytes = dw_tensor_row_bytes(p->w), offset = dw_qtype_row_bytes(p->w->type, p->first + (size_t)row0);
-    const uint8_t *from = p->w->data + (size_t)k0 * row_bytes + offset;
+    dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
+    const size_t row_bytes = dw_tensor_row_bytes(p->job->w), offset = dw_qtype_row_bytes(p->job->w->type, p->job->first + (size_t)row0);
+    const uint8_t *from = p->job->w->data + (size_t)k0 * row_bytes + offset;
     for (int k = 0; k < DW_AMX_STEP; k++, from += row_bytes) {
         float *to = p->strip + (size_t)k * (size_t)n_padded;
         const int n = k < n_k ? n_rows : 0;
@@ -148,11 +148,11 @@ static void unpack_strip(const product *p, int row0, int n_rows, int n_padded, i
 
 /* The panel that unpack would make of the transposed matrix. */
 static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
-    const dw_vec *vec = dw_vec_of(p->level);
-    const int n_parts = weight_parts(p->form), n_steps = steps_of(k);
+    const dw_vec *vec = dw_vec_of(p->job->level);
+    const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
     for (int step = 0; step < n_steps; step++) {
-        const bool flat = p->form == DW_GEMM_F32;
+        const bool flat = p->job->form == DW_GEMM_F32;
         float *turned = flat ? (float *)(void *)p->panel + step * DW_AMX_STEP : p->strip + STRIP; // rows of the product, 32 values each
         const size_t ld = flat ? DW_PANEL_LD : DW_AMX_STEP;
         unpack_strip(p, row0, n_rows, n_padded, k0 + step * DW_AMX_STEP, smaller(DW_AMX_STEP, k - step * DW_AMX_STEP));
@@ -169,63 +169,67 @@ static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, 
 
 /* Finished sums of one or two token tiles, [row tile][token tile], to their places in y. */
 static void store_sums(const product *p, const float *sum, int row0, int n_rows, int token0, int n_token_tiles) {
-    const dw_vec *vec = dw_vec_of(p->level);
+    const dw_vec *vec = dw_vec_of(p->job->level);
     for (int tile = 0; tile < n_token_tiles; tile++)
         for (int r = 0; r < n_rows; r += DW_TILE) {
-            const int token = token0 + tile * DW_TILE, rows = smaller(DW_TILE, n_rows - r), tokens = smaller(DW_TILE, p->n_tokens - token);
+            const int token = token0 + tile * DW_TILE, tokens = smaller(DW_TILE, p->job->n_tokens - token);
+            const int rows = smaller(DW_TILE, n_rows - r);
             const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
-            float *y = p->y + (size_t)token * p->ldy + (size_t)(row0 + r);
+            float *y = p->job->y + (size_t)token * p->job->ldy + (size_t)(row0 + r);
             if (rows == DW_TILE && tokens == DW_TILE) {
-                vec->transpose(square, DW_TILE, y, p->ldy);
+                vec->transpose(square, DW_TILE, y, p->job->ldy);
                 continue;
             }
             vec->transpose(square, DW_TILE, p->square, DW_TILE);
-            for (int i = 0; i < tokens; i++) memcpy(y + (size_t)i * p->ldy, p->square + i * DW_TILE, (size_t)rows * sizeof *y);
+            for (int i = 0; i < tokens; i++) memcpy(y + (size_t)i * p->job->ldy, p->square + i * DW_TILE, (size_t)rows * sizeof *y);
         }
 }
 
 /* Rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles at a time stay in L1 while all rows pass. */
 static void multiply_block(const product *p, int row0, int n_rows) {
-    const int n = (int)p->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->n_tokens);
-    const int n_row_tiles = p->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX: pairs
+    const int n = (int)p->job->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->job->n_tokens);
+    const int n_row_tiles = p->job->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX: pairs
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
-        const uint8_t *x = p->packed + chunk_offset(p->form, p->n_tokens, k0);
+        const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
         (p->turned ? unpack_turned : unpack)(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
-        for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->form, k)) {
+        for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
-            if (p->form == DW_GEMM_F32)
-                dw_vec_of(p->level)->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k,
-                                              sum, fresh);
+            if (p->job->form == DW_GEMM_F32)
+                dw_vec_of(p->job->level)
+                    ->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k, sum, fresh);
             else
-                dw_amx_multiply(p->form, p->panel, n_row_tiles, x, here, steps_of(k), sum, fresh);
+                dw_amx_multiply(p->job->form, &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh});
             if (last) store_sums(p, sum, row0, n_rows, t * DW_TILE, here);
         }
     }
 }
 
-static void multiply_all(product p, int n_rows, uint8_t *scratch) {
-    p.sum = (float *)(void *)scratch;
-    p.panel = scratch + SUM_BYTES;
-    p.row = (float *)(void *)(p.panel + PANEL_BYTES);
-    p.square = p.row + DW_PANEL_K;
-    p.strip = p.square + SQUARE;
-    if (p.form != DW_GEMM_F32) dw_amx_begin();
-    for (int r = 0; r < n_rows; r += ROW_BLOCK)
-        multiply_block(&p, r, smaller(ROW_BLOCK, n_rows - r));
-    if (p.form != DW_GEMM_F32) dw_amx_end();
+static void check(const dw_gemm_job *j) {
+    dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
+    dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS && j->ldy >= (size_t)j->n_rows);
+    (void)j;
 }
 
-void dw_gemm_rows(dw_level level, dw_gemm_form form, const dw_tensor *w, const int32_t *list, size_t first, int n_rows,
-                  const uint8_t *packed, int n_tokens, float *y, size_t ldy, uint8_t *scratch) {
-    const product p = {.level = level, .form = form, .w = w, .list = list, .first = first, .packed = packed, .n_tokens = n_tokens, .y = y, .ldy = ldy};
-    multiply_all(p, n_rows, scratch);
+static void multiply_all(const dw_gemm_job *job, bool turned) {
+    uint8_t *panel = job->scratch + SUM_BYTES;
+    float *row = (float *)(void *)(panel + PANEL_BYTES), *square = row + DW_PANEL_K;
+    const product p = {.job = job, .turned = turned, .sum = (float *)(void *)job->scratch, .panel = panel, .row = row,
+                       .square = square, .strip = square + SQUARE};
+    if (job->form != DW_GEMM_F32) dw_amx_begin();
+    for (int r = 0; r < job->n_rows; r += ROW_BLOCK) multiply_block(&p, r, smaller(ROW_BLOCK, job->n_rows - r));
+    if (job->form != DW_GEMM_F32) dw_amx_end();
 }
 
-void dw_gemm_columns(dw_level level, dw_gemm_form form, const dw_tensor *w, size_t first, int n_columns, const uint8_t *packed, int n_tokens,
-                     float *y, size_t ldy, uint8_t *scratch) {
-    const product p = {.level = level, .form = form, .w = w, .turned = true, .first = first, .packed = packed, .n_tokens = n_tokens, .y = y, .ldy = ldy};
-    multiply_all(p, n_columns, scratch);
+void dw_gemm_rows(const dw_gemm_job *job) {
+    check(job);
+    multiply_all(job, false);
+}
+
+void dw_gemm_columns(const dw_gemm_job *job) {
+    check(job);
+    dw_assert(!job->list && job->first % (size_t)job->w->type->block == 0);
+    multiply_all(job, true);
 }

@@ -96,49 +96,59 @@ INLINE void end_sums(bool two, float *c, size_t ld) {
     if (two) _tile_stored(3, c + ld + SQUARE, ROW_BYTES);
 }
 
-/* hi * lo, hi * hi, lo * hi: this order loads each part once.  n_ahead cache lines a step are fetched from `ahead`. */
-INLINE void block(dw_gemm_form form, bool two, const uint8_t *w, size_t w_ld, const uint8_t *x, size_t x_ld, int n_steps, float *c,
-                  size_t c_ld, bool fresh, const uint8_t *ahead, int n_ahead) {
+typedef struct tile_block {
+    const uint8_t *w, *x, *ahead; // ahead: fetched meanwhile, n_ahead cache lines a step
+    size_t w_ld, x_ld, c_ld;
+    int n_steps, n_ahead;
+    float *c;
+} tile_block;
+
+/* hi * lo, hi * hi, lo * hi: this order loads each part once. */
+INLINE void block(dw_gemm_form form, bool two, tile_block b, bool fresh) {
     const int w_step = form == DW_GEMM_SPLIT ? 2 * TILE_BYTES : TILE_BYTES, x_step = form == DW_GEMM_ROUNDED ? TILE_BYTES : 2 * TILE_BYTES;
-    begin_sums(two, fresh, c, c_ld);
-    for (int s = 0; s < n_steps; s++, w += w_step, x += x_step) {
-        for (int i = 0; i < n_ahead; i++, ahead += ROW_BYTES) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-        load_weights(w, w_ld);
+    begin_sums(two, fresh, b.c, b.c_ld);
+    for (int s = 0; s < b.n_steps; s++, b.w += w_step, b.x += x_step) {
+        for (int i = 0; i < b.n_ahead; i++, b.ahead += ROW_BYTES) _mm_prefetch((const char *)b.ahead, _MM_HINT_T1);
+        load_weights(b.w, b.w_ld);
         if (form != DW_GEMM_ROUNDED) {
-            load_tokens(two, x + TILE_BYTES, x_ld);
+            load_tokens(two, b.x + TILE_BYTES, b.x_ld);
             multiply_tiles(two);
         }
-        load_tokens(two, x, x_ld);
+        load_tokens(two, b.x, b.x_ld);
         multiply_tiles(two);
         if (form == DW_GEMM_SPLIT) {
-            load_weights(w + TILE_BYTES, w_ld);
+            load_weights(b.w + TILE_BYTES, b.w_ld);
             multiply_tiles(two);
         }
     }
-    end_sums(two, c, c_ld);
+    end_sums(two, b.c, b.c_ld);
 }
 
-/* One or two token tiles.  While they meet the rows, the next two come closer: from L3 when the tokens are many. */
-INLINE void multiply(dw_gemm_form form, bool two, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_steps, float *c, bool fresh) {
-    const size_t w_ld = (size_t)n_steps * TILE_BYTES * (form == DW_GEMM_SPLIT ? 2 : 1);
-    const size_t x_ld = (size_t)n_steps * TILE_BYTES * (form == DW_GEMM_ROUNDED ? 1 : 2);
-    const size_t c_ld = two ? 2 * SQUARE : SQUARE;
-    const int n_pairs = n_row_tiles / 2, lines = 2 * DW_TILE * (form == DW_GEMM_ROUNDED ? 1 : 2), n_ahead = (lines + n_pairs - 1) / n_pairs;
-    const uint8_t *ahead = x + 2 * x_ld;
-    for (int r = 0; r < n_row_tiles; r += 2, ahead += (size_t)(n_ahead * n_steps) * ROW_BYTES)
-        block(form, two, panel + (size_t)r * w_ld, w_ld, x, x_ld, n_steps, c + (size_t)r * c_ld, c_ld, fresh, ahead, n_ahead);
+/* One or two token tiles.  While they meet the rows, the next two are fetched into L2: from L3 when the tokens are many. */
+INLINE void multiply(dw_gemm_form form, bool two, const dw_amx_product *p) {
+    const int w_parts = form == DW_GEMM_SPLIT ? 2 : 1, x_parts = form == DW_GEMM_ROUNDED ? 1 : 2;
+    const int n_pairs = p->n_row_tiles / 2, n_ahead = (2 * DW_TILE * x_parts + n_pairs - 1) / n_pairs;
+    const size_t step_bytes = (size_t)p->n_steps * TILE_BYTES;
+    tile_block b = {.w = p->panel, .x = p->x, .w_ld = step_bytes * (size_t)w_parts, .x_ld = step_bytes * (size_t)x_parts,
+                    .c_ld = two ? 2 * SQUARE : SQUARE, .n_steps = p->n_steps, .n_ahead = n_ahead, .c = p->c};
+    b.ahead = p->x + 2 * b.x_ld;
+    for (int r = 0; r < p->n_row_tiles; r += 2, b.ahead += (size_t)(n_ahead * p->n_steps) * ROW_BYTES) {
+        b.w = p->panel + (size_t)r * b.w_ld;
+        b.c = p->c + (size_t)r * b.c_ld;
+        block(form, two, b, p->fresh);
+    }
 }
 
-TARGET void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
-                            float *c, bool fresh) {
-    const bool two = n_token_tiles > 1;
+TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
+    const bool two = p->n_token_tiles > 1;
+    dw_assert(p->n_row_tiles % 2 == 0 && p->n_token_tiles >= 1 && p->n_token_tiles <= 2 && p->n_steps > 0);
     __asm__ volatile("" ::: "memory"); // gcc's tile loads do not say that they read memory: all stores happen before
-    if (form == DW_GEMM_ROUNDED && two) multiply(DW_GEMM_ROUNDED, true, panel, n_row_tiles, x, n_steps, c, fresh);
-    else if (form == DW_GEMM_ROUNDED) multiply(DW_GEMM_ROUNDED, false, panel, n_row_tiles, x, n_steps, c, fresh);
-    else if (form == DW_GEMM_SPLIT_X && two) multiply(DW_GEMM_SPLIT_X, true, panel, n_row_tiles, x, n_steps, c, fresh);
-    else if (form == DW_GEMM_SPLIT_X) multiply(DW_GEMM_SPLIT_X, false, panel, n_row_tiles, x, n_steps, c, fresh);
-    else if (two) multiply(DW_GEMM_SPLIT, true, panel, n_row_tiles, x, n_steps, c, fresh);
-    else multiply(DW_GEMM_SPLIT, false, panel, n_row_tiles, x, n_steps, c, fresh);
+    if (form == DW_GEMM_ROUNDED && two) multiply(DW_GEMM_ROUNDED, true, p);
+    else if (form == DW_GEMM_ROUNDED) multiply(DW_GEMM_ROUNDED, false, p);
+    else if (form == DW_GEMM_SPLIT_X && two) multiply(DW_GEMM_SPLIT_X, true, p);
+    else if (form == DW_GEMM_SPLIT_X) multiply(DW_GEMM_SPLIT_X, false, p);
+    else if (two) multiply(DW_GEMM_SPLIT, true, p);
+    else multiply(DW_GEMM_SPLIT, false, p);
 }
 
 #else // levels below AMX are all there is; never called
@@ -149,9 +159,6 @@ void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8
 }
 void dw_amx_begin(void) {}
 void dw_amx_end(void) {}
-void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
-                     float *c, bool fresh) {
-    (void)form, (void)panel, (void)n_row_tiles, (void)x, (void)n_token_tiles, (void)n_steps, (void)c, (void)fresh;
-}
+void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) { (void)form, (void)p; }
 
 #endif

@@ -1,4 +1,4 @@
-/* kernels_unpack_avx512.c - decoders of weight rows, the same numbers as those of qtypes/ bit for bit, for panels.
+/* kernels_unpack_avx512.c - fast decoders of weight rows; their numbers are those of qtypes/, bit for bit.
  *
  * A code of up to five bits is looked up: the 16 or 32 values that a block (or sub-block) can take are computed once, by the
  * formula of the type, and one permutation serves 16 codes. */
@@ -78,7 +78,7 @@ TARGET static void decode_q4_1(const void *src, float *dst, size_t n) {
 
 TARGET static void decode_iq4_nl(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
-    static const float values[16] = {IQ4_NL_VALUES};
+    static const float values[16] = {DW_IQ4_NL_VALUES};
     const __m512 value = _mm512_loadu_ps(values);
     for (const float *end = dst + n; dst < end; dst += 32, b += 18) look_up_nibbles(dst, b + 2, times(half_at(b), value));
 }
@@ -132,7 +132,7 @@ TARGET static void decode_q3_k(const void *src, float *dst, size_t n) {
         const float d = half_at(b + 108);
         uint8_t scale[16];
         uint64_t first, last;
-        unpack_q3_scales(b + 96, &first, &last);
+        dw_unpack_q3_scales(b + 96, &first, &last);
         memcpy(scale, &first, 8);
         memcpy(scale + 8, &last, 8);
         for (int k = 0; k < 16; k++, dst += 16) {
@@ -147,9 +147,11 @@ TARGET static void decode_q3_k(const void *src, float *dst, size_t n) {
 /* The eight scales and minima of Q4_K and Q5_K. */
 INLINE void scales_mins(const uint8_t *b, float scale[8], float min[8]) {
     uint64_t s, m;
-    unpack_scales_mins(b + 4, &s, &m);
-    _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_set1_ps(half_at(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)s)))));
-    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_at(b + 2)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)m)))));
+    dw_unpack_scales_mins(b + 4, &s, &m);
+    const __m256 scales = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)s)));
+    const __m256 mins = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)m)));
+    _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_set1_ps(half_at(b)), scales));
+    _mm256_storeu_ps(min, _mm256_mul_ps(_mm256_set1_ps(half_at(b + 2)), mins));
 }
 
 TARGET static void decode_q4_k(const void *src, float *dst, size_t n) {

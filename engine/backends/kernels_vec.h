@@ -1,8 +1,8 @@
-/* kernels_vec.h - inside of the cpu backend: functions over F32 activations, one table a level.
+/* kernels_vec.h - kernels of the cpu backend: functions over F32 activations, one table per level.
  *
- * One source, kernels_vec_body.inc, is compiled once a level with vectors of 4, 8 or 16 lanes.  Every function computes an
+ * One source, kernels_vec_body.inc, is compiled once per level with vectors of 4, 8 or 16 lanes.  Every function computes an
  * output element in an order that depends only on the lengths of its vectors, never on which other tokens or queries are
- * at hand: exact passes rest on this.  exp() is accurate to 2e-7 relative; a NaN that comes in goes out. */
+ * in the pass: exact passes depend on this.  exp() is accurate to 2e-7 relative; a NaN that comes in goes out. */
 #ifndef DW_KERNELS_VEC_H
 #define DW_KERNELS_VEC_H
 
@@ -69,9 +69,15 @@ void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
 void dw_amx_begin(void);
 void dw_amx_end(void);
-/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps, with the parts of `form`.  Row tiles of the panel
- * (an even number) and token tiles (one or two) follow each other. */
-void dw_amx_multiply(dw_gemm_form form, const uint8_t *panel, int n_row_tiles, const uint8_t *x, int n_token_tiles, int n_steps,
-                     float *c, bool fresh);
+/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps.  Row tiles of the panel (an even number) and token tiles
+ * (one or two) follow each other. */
+typedef struct dw_amx_product {
+    const uint8_t *panel, *x;
+    int n_row_tiles, n_token_tiles, n_steps;
+    float *c;
+    bool fresh; // c begins at zero
+} dw_amx_product;
+
+void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
 
 #endif

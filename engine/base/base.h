@@ -1,9 +1,10 @@
-/* base.h - what every part of deadwood stands on; it knows nothing of models.
+/* base.h - what every part of deadwood uses; it knows nothing of models.
  *
  * Errors       a dw_err holds one sentence; the first failure wins.  Functions that can fail return 0 or
  *              -1 (or a pointer, NULL on failure) and take `dw_err *err` last; err may be NULL.
  * Memory       taken up front by dw_alloc, which checks the product and names what could not be had.
- * Files        read by mapping (dw_map), written whole or not at all (dw_out).
+ * Files        opened in one place, only regular ones; read by mapping (dw_map), written whole or not at all (dw_out),
+ *              never over an input.
  * Numbers      half-precision conversions, SHA-256, a seeded generator.
  * Threads      one pool a process; a job runs on every thread and meets at barriers that spin, yield, park.
  *
@@ -47,11 +48,12 @@ int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const ch
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
 
-/* Puts formatted text behind *text (NULL: nothing yet), which is free()d; unchanged on failure. */
+/* Appends formatted text to *text (NULL: nothing yet), which is replaced; unchanged on failure. */
 int dw_append(char **text, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Places in one block, found by the code that also counts them: with base NULL nothing is placed, `used` is what it takes.
- * A product or a sum that no size_t holds makes `used` SIZE_MAX, and it stays so: no such block can be had. */
+/* Several arrays in one block of memory.  The same code runs twice: with base NULL it only counts, and `used` is
+ * then the size of the block to allocate; with that block it hands out the arrays.  A product
+ * or a sum that no size_t holds makes `used` SIZE_MAX, and it stays so: no such block can be had. */
 typedef struct dw_layout {
     uint8_t *base;
     size_t used;
@@ -82,7 +84,7 @@ static inline uint16_t dw_le16(const void *p) { const uint8_t *b = p; return (ui
 static inline uint32_t dw_le32(const void *p) { return dw_le16(p) | (uint32_t)dw_le16((const uint8_t *)p + 2) << 16; }
 static inline uint64_t dw_le64(const void *p) { return dw_le32(p) | (uint64_t)dw_le32((const uint8_t *)p + 4) << 32; }
 
-/* True for well-formed UTF-8 without NUL; and how many bytes of it stand before the first that is not. */
+/* True for well-formed UTF-8 without NUL; and how many bytes come before the first that is not. */
 size_t dw_utf8_len(const char *text, size_t len);
 bool dw_is_utf8(const char *text, size_t len);
 
@@ -91,7 +93,12 @@ bool dw_is_utf8(const char *text, size_t len);
  * cap is at least 1, and 4 n + 1 bytes hold everything.  Returns how many bytes were written before the NUL. */
 size_t dw_show(char *to, size_t cap, const char *text, size_t n);
 
-/* ---- files ------------------------------------------------------------------------------------ */
+/* ---- input files ------------------------------------------------------------------------------ */
+
+/* A descriptor of an input file and its size, or -1.  Every input is opened here.  Only regular files are read: a
+ * FIFO or a terminal would block, so nothing is waited for (O_NONBLOCK) and anything else is refused.  Links are
+ * followed, because the caches of Hugging Face are made of them. */
+int dw_open_input(const char *path, size_t *size, dw_err *err);
 
 /* A file mapped read-only.  data stays valid until dw_unmap; an empty file has data != NULL and size 0. */
 typedef struct dw_map {
@@ -103,31 +110,53 @@ int dw_map_file(dw_map *map, const char *path, dw_err *err);
 void dw_unmap(dw_map *map);
 
 bool dw_file_exists(const char *path);
-bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file with these bytes in front
+bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file that begins with these bytes
+const char *dw_file_kind(unsigned mode);    // of stat's st_mode, for messages: "a FIFO"
 const char *dw_base_name(const char *path); // what follows the last slash that is not at the end: "b/" of "a/b/"
 
-/* A whole file in memory, with a NUL behind its end; refused when larger than max_bytes.  free() it. */
+/* A whole file in memory, followed by a NUL; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
 /* The same of a text: refused where it is not UTF-8 without NUL, so that no model is calibrated on, or scored with, the
  * bytes of a binary file. */
 char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
-/* An output file that appears whole or not at all: written under a temporary name in the same folder,
- * flushed, fsynced and renamed by dw_out_commit.  dw_out_free without commit removes it, and so does a
- * signal once dw_out_on_signals was called.  Writing to a path that exists replaces it only at commit. */
+/* No output replaces an input.  After dw_inputs_keep, which a program calls once at its start, every file that is
+ * opened as input is kept in mind by device and inode, and dw_out refuses to replace it.  dw_input_named adds a file
+ * that the command line names (what does not exist is no input).  A library's caller that does not ask for it may
+ * read a file and write it again. */
+void dw_inputs_keep(void);
+int dw_input_named(const char *path, dw_err *err);
+bool dw_is_input(const char *path, bool only_named); // whether the path leads to such a file now
+
+/* ---- output files ------------------------------------------------------------------------------ */
+
+/* Opens /dev/null in place of each of the descriptors 0 to 2 that is closed, so that no file that is opened later
+ * gets the number of a standard stream and receives its messages.  A program calls it first. */
+int dw_open_standard_streams(dw_err *err);
+
+/* An output file that appears whole or not at all: written in the same folder without its name (out.c), flushed,
+ * fsynced and renamed by dw_out_commit.  dw_out_free without commit removes it.  Writing to a path that exists
+ * replaces it only at commit.  Refused: a path of something else than a regular file, and a path of an input, both
+ * when it is opened and at commit. */
 typedef struct dw_out dw_out;
 
 dw_out *dw_out_open(const char *path, dw_err *err);
+/* The same for a file that the program itself keeps, reads and writes again (a table to which rows are appended): it
+ * may replace a file that was read, but none that the command line names as input. */
+dw_out *dw_out_open_kept(const char *path, dw_err *err);
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // buffered
 int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int dw_out_commit(dw_out *out, dw_err *err);
-/* The temporary name, for a library that writes the file itself before anything is written here. */
-const char *dw_out_temporary(const dw_out *out);
+/* Gives the unfinished file its random name, for a library that opens it by name and writes before anything is written
+ * here.  Borrowed. */
+const char *dw_out_temporary(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
+/* Whether a file's name (without folders) is one that dw_out gives to unfinished files: what a killed process left. */
+bool dw_out_is_temporary(const char *name);
 
-/* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives (borrowed
- * until the end).  The folder must not exist yet. */
+/* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives
+ * (borrowed until dw_out_folder_free).  The folder must not exist yet. */
 typedef struct dw_out_folder dw_out_folder;
 
 dw_out_folder *dw_out_folder_open(const char *path, dw_err *err);
@@ -135,10 +164,10 @@ const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err);
 int dw_out_folder_commit(dw_out_folder *f, dw_err *err);
 void dw_out_folder_free(dw_out_folder *f);
 
-/* SIGINT, SIGTERM, SIGHUP remove the temporary files and folders and end the process by that signal; exit() removes them too. */
-void dw_out_on_signals(void);
-/* What SIGINT then writes to stderr; borrowed.  NULL, as in the beginning: nothing. */
-void dw_out_on_interrupt(const char *words);
+/* Removes all that is unfinished, for a signal's handler and for exit().  Safe in a handler, in any thread; the
+ * process must end soon after, because outputs that are still written have lost their names.  Not for a forked
+ * child. */
+void dw_out_remove_unfinished(void);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */
 
@@ -182,7 +211,7 @@ uint16_t dw_f32_to_f16(float f); // round to nearest even, subnormals kept, over
 
 typedef struct dw_pool dw_pool;
 
-/* n_threads <= 0: as many as there are physical cores this process may use.  The calling thread is one of them. */
+/* n_threads <= 0: as many as dw_cpu_count says.  The calling thread is one of them; the others receive no signals. */
 dw_pool *dw_pool_new(int n_threads, dw_err *err);
 void dw_pool_free(dw_pool *pool);
 int dw_pool_size(const dw_pool *pool);
@@ -197,7 +226,7 @@ void dw_pool_barrier(dw_pool *pool);
 /* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by all threads. */
 void dw_pool_each(dw_pool *pool, size_t n, void (*fn)(void *arg, size_t i), void *arg);
 
-int dw_cpu_count(void); // physical cores this process may use
+int dw_cpu_count(void); // physical cores this process may use: its affinity and its control group's quota
 double dw_now(void);    // seconds, monotonic
 
 #endif

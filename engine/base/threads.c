@@ -9,10 +9,9 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__linux__)
@@ -121,24 +120,40 @@ void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
     dw_pool_barrier(p);
 }
 
+/* A new thread inherits the mask of blocked signals.  Only the program's own thread runs the handlers of signals that
+ * end it, so that they never run beside that thread.  Faults (SIGSEGV, SIGBUS) come to the thread that causes them
+ * and are not blocked. */
+static void block_signals(sigset_t *old) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&set, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &set, old);
+}
+
+static int start_thread(dw_pool *p, int ith, dw_err *err) {
+    worker_start *start = dw_alloc(1, sizeof *start, "a thread", err);
+    if (!start) return -1;
+    *start = (worker_start){p, ith};
+    if (!pthread_create(&p->thread[ith], NULL, worker, start)) return 0;
+    free(start);
+    return dw_fail(err, "cannot start thread %d of %d; try fewer with -t", ith + 1, p->n);
+}
+
 dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (n_threads <= 0) n_threads = dw_cpu_count();
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     dw_pool *p = dw_alloc(1, sizeof *p, "a thread pool", err);
     if (!p) return NULL;
     p->n = n_threads;
-    for (int i = 1; i < n_threads; i++) {
-        worker_start *start = dw_alloc(1, sizeof *start, "a thread", err);
-        if (start) *start = (worker_start){p, i};
-        if (!start || pthread_create(&p->thread[i], NULL, worker, start)) {
-            dw_fail(err, "cannot start thread %d of %d; try fewer with -t", i + 1, n_threads);
-            free(start);
-            dw_pool_free(p);
-            return NULL;
-        }
-        p->n_started++;
-    }
-    return p;
+    sigset_t old;
+    block_signals(&old);
+    int rc = 0;
+    while (!rc && p->n_started < n_threads - 1 && !(rc = start_thread(p, p->n_started + 1, err))) p->n_started++;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!rc) return p;
+    dw_pool_free(p);
+    return NULL;
 }
 
 void dw_pool_free(dw_pool *p) {
@@ -167,30 +182,6 @@ static void each_worker(void *job_pointer, int ith, int n) {
 void dw_pool_each(dw_pool *p, size_t n, void (*fn)(void *arg, size_t i), void *arg) {
     each_job job = {.fn = fn, .arg = arg, .n = n};
     dw_pool_run(p, each_worker, &job);
-}
-
-/* Hyper-threads of one core share its units: the matrix kernels gain nothing from the second. */
-int dw_cpu_count(void) {
-    int n = 0;
-#if defined(__linux__)
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed)) return 1;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &allowed)) continue;
-        char path[96];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-        FILE *f = fopen(path, "re");
-        int first = cpu;
-        if (f) {
-            if (fscanf(f, "%d", &first) != 1) first = cpu;
-            fclose(f);
-        }
-        if (first == cpu || first < 0 || first >= CPU_SETSIZE || !CPU_ISSET(first, &allowed)) n++;
-    }
-#else
-    n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return n > 0 ? n : 1;
 }
 
 double dw_now(void) {

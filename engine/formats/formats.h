@@ -66,6 +66,18 @@ void dw_gguf_close(dw_gguf *g);
 
 const char *dw_gguf_path(const dw_gguf *g);
 size_t dw_gguf_file_bytes(const dw_gguf *g); // all parts
+
+/* The identity of a model, by which every file that is made from it names it: the SHA-256 of its file, as sha256sum prints
+ * it; of a split model the SHA-256 of the digests (32 bytes each) of all its parts, in order.  The bytes are those that
+ * were opened, even when the file has been replaced since. */
+void dw_gguf_sha256(const dw_gguf *g, char hex[65]);
+/* The same of a path, and of an input of any other kind: then of its one file. */
+int dw_input_sha256(const char *path, char hex[65], dw_err *err);
+
+/* How many files the name of a model's first part announces: 3 for "m-00001-of-00003.gguf", 1 for any other name; and the
+ * name of part i (0 ..), free() */
+size_t dw_split_count(const char *path);
+char *dw_split_name(const char *path, size_t i, dw_err *err);
 size_t dw_gguf_n_kv(const dw_gguf *g);
 const dw_kv *dw_gguf_kv(const dw_gguf *g, size_t i);
 const dw_kv *dw_gguf_find(const dw_gguf *g, const char *key); // NULL: absent

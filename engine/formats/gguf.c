@@ -319,15 +319,31 @@ static int check_part(const part *p, size_t i, size_t n, dw_err *err) {
     return 0;
 }
 
-/* PREFIX-00001-of-00003.gguf leads to the others. */
+/* "PREFIX-00001-of-00003.gguf" */
+enum { SPLIT_DIGITS = 5, SPLIT_ENDING = sizeof "-00001-of-00003.gguf" - 1 };
+
+size_t dw_split_count(const char *path) {
+    const size_t len = strlen(path);
+    if (len < SPLIT_ENDING) return 1;
+    const char *at = path + len - SPLIT_ENDING, *count = at + sizeof "-00001-of-" - 1;
+    if (strncmp(at, "-00001-of-", sizeof "-00001-of-" - 1) || strcmp(count + SPLIT_DIGITS, ".gguf")) return 1;
+    if (strspn(count, "0123456789") != SPLIT_DIGITS) return 1;
+    const long n = strtol(count, NULL, 10);
+    return n > 1 ? (size_t)n : 1;
+}
+
+char *dw_split_name(const char *path, size_t i, dw_err *err) {
+    const size_t n = dw_split_count(path);
+    if (n == 1) return dw_strdup(path, err);
+    return dw_format(err, "%.*s-%05zu-of-%05zu.gguf", (int)(strlen(path) - SPLIT_ENDING), path, i + 1, n);
+}
+
+/* The first part's name leads to the others. */
 static int add_other_parts(dw_gguf *g, size_t n, dw_err *err) {
-    char ending[64];
-    const int n_ending = snprintf(ending, sizeof ending, "-00001-of-%05zu.gguf", n);
-    const size_t len = strlen(g->path), n_prefix = len - (size_t)n_ending;
-    if (len < (size_t)n_ending || strcmp(g->path + n_prefix, ending))
-        return dw_fail(err, "'%s': the first part of a split model must be named ...%s", g->path, ending);
+    if (dw_split_count(g->path) != n)
+        return dw_fail(err, "'%s': the first part of a split model must be named ...-00001-of-%05zu.gguf", g->path, n);
     for (size_t i = 1; i < n; i++) {
-        char *path = dw_format(err, "%.*s-%05zu-of-%05zu.gguf", (int)n_prefix, g->path, i + 1, n);
+        char *path = dw_split_name(g->path, i, err);
         if (!path) return -1;
         dw_err why = {0};
         int rc = add_file(g, path, err);
@@ -408,6 +424,34 @@ size_t dw_gguf_file_bytes(const dw_gguf *g) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_parts; i++) n += g->parts[i].map.size;
     return n;
+}
+
+void dw_gguf_sha256(const dw_gguf *g, char hex[65]) {
+    if (g->n_parts == 1) {
+        dw_sha256_hex(g->parts[0].map.data, g->parts[0].map.size, hex);
+        return;
+    }
+    dw_sha256 whole;
+    uint8_t digest[32];
+    dw_sha256_begin(&whole);
+    for (size_t i = 0; i < g->n_parts; i++) {
+        dw_sha256 one;
+        dw_sha256_begin(&one);
+        dw_sha256_add(&one, g->parts[i].map.data, g->parts[i].map.size);
+        dw_sha256_end(&one, digest);
+        dw_sha256_add(&whole, digest, sizeof digest);
+    }
+    dw_sha256_end(&whole, digest);
+    dw_hex(digest, sizeof digest, hex);
+}
+
+int dw_input_sha256(const char *path, char hex[65], dw_err *err) {
+    if (dw_split_count(path) == 1 || !dw_is_gguf(path)) return dw_sha256_file(path, hex, err);
+    dw_gguf *g = dw_gguf_open(path, err);
+    if (!g) return -1;
+    dw_gguf_sha256(g, hex);
+    dw_gguf_close(g);
+    return 0;
 }
 
 size_t dw_gguf_n_kv(const dw_gguf *g) { return g->parts[0].n_kv; }

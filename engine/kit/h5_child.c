@@ -147,11 +147,18 @@ static hid_t open_image(const dw_map *map) {
     return H5Fopen("image", H5F_ACC_RDONLY, access); // the name is not looked for: there are no descriptors
 }
 
+enum { N_OPEN = 4 };   // a program reads a few datasets in turn: each keeps its chunk decoded
+
+typedef struct dataset {
+    hid_t set;         // below 0: none
+    dw_h5_request of;  // what was asked when it was opened
+    dw_h5_answer told; // what was answered
+    size_t chunk_bytes; // decoded at once to read any part of it; 0: stored in one piece
+} dataset;
+
 typedef struct reader {
     hid_t file, string, half;
-    hid_t set;         // the dataset that was asked for last; below 0: none
-    dw_h5_request of;  // what was asked then
-    dw_h5_answer told; // what was answered
+    dataset open[N_OPEN], *at; // the one that was asked for last
     uint8_t *piece;    // PIECE_BYTES
     double earned;     // seconds of CPU time that are not added yet
 } reader;
@@ -210,35 +217,39 @@ static bool is_known_filter(hid_t how, unsigned i) {
 }
 
 /* The library takes memory by chunks, so that a chunk may not exceed what the dataset needs. */
-static bool is_small_chunk(hid_t how, int rank, const uint64_t dims[2], size_t value_size) {
+static bool is_small_chunk(hid_t how, int rank, const uint64_t dims[2], size_t value_size, size_t *n_bytes) {
     hsize_t chunk[2] = {0, 0};
     if (H5Pget_chunk(how, rank, chunk) != rank) return false;
     size_t n = value_size;
     for (int i = 0; i < rank; i++)
         if (!chunk[i] || chunk[i] > dims[i] || !dw_mul(n, chunk[i], &n)) return false;
+    *n_bytes = n;
     return n <= DW_H5_MAX_CHUNK;
 }
 
-/* Stored in this file, as this project stores datasets; *n_stored: in how many bytes. */
-static bool is_plain(hid_t set, int rank, const uint64_t dims[2], size_t value_size, uint64_t *n_stored) {
-    const hid_t how = H5Dget_create_plist(set);
+/* Stored in this file, as this project stores datasets; told: its rank, dimensions and, from here, its stored bytes. */
+static bool is_plain(dataset *d, size_t value_size) {
+    dw_h5_answer *told = &d->told;
+    const int rank = told->value;
+    const hid_t how = H5Dget_create_plist(d->set);
     if (how < 0) return false;
     const H5D_layout_t layout = H5Pget_layout(how);
     const int n_filters = layout == H5D_CHUNKED ? H5Pget_nfilters(how) : 0;
     size_t n_bytes;
     bool ok = H5Pget_external_count(how) == 0 && n_filters >= 0;
     for (int i = 0; i < n_filters && ok; i++) ok = is_known_filter(how, (unsigned)i);
-    *n_stored = H5Dget_storage_size(set);
-    if (layout == H5D_CHUNKED) ok = ok && is_small_chunk(how, rank, dims, value_size);
+    told->n_stored = H5Dget_storage_size(d->set);
+    if (layout == H5D_CHUNKED) ok = ok && is_small_chunk(how, rank, told->dims, value_size, &d->chunk_bytes);
     else if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT) ok = false;
-    else if (!dw_mul(dims[0], rank == 2 ? dims[1] : 1, &n_bytes) || !dw_mul(n_bytes, value_size, &n_bytes)) ok = false;
-    else ok = ok && *n_stored == n_bytes;
+    else if (!dw_mul(told->dims[0], rank == 2 ? told->dims[1] : 1, &n_bytes) || !dw_mul(n_bytes, value_size, &n_bytes)) ok = false;
+    else ok = ok && told->n_stored == n_bytes;
     H5Pclose(how);
     return ok;
 }
 
-static uint32_t describe(const reader *r, uint32_t type, dw_h5_answer *a) {
-    const hid_t own = H5Dget_type(r->set), space = H5Dget_space(r->set);
+static uint32_t describe(const reader *r, dataset *d, uint32_t type) {
+    dw_h5_answer *a = &d->told;
+    const hid_t own = H5Dget_type(d->set), space = H5Dget_space(d->set);
     hsize_t dims[2] = {0, 0};
     uint32_t fault = DW_H5_FINE;
     a->value = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
@@ -246,25 +257,31 @@ static uint32_t describe(const reader *r, uint32_t type, dw_h5_answer *a) {
     else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0) fault = DW_H5_OTHER_RANK;
     a->dims[0] = dims[0], a->dims[1] = dims[1];
     const size_t size = dw_h5_type_size((dw_h5_type)type);
-    if (!fault && !is_plain(r->set, a->value, a->dims, size, &a->n_stored)) fault = DW_H5_OTHER_STORAGE;
+    if (!fault && !is_plain(d, size)) fault = DW_H5_OTHER_STORAGE;
     if (own >= 0) H5Tclose(own);
     if (space >= 0) H5Sclose(space);
     return fault;
 }
 
-/* Opens the dataset of a request, unless it is the last one. */
+static bool is_of(const dataset *d, const dw_h5_request *q) {
+    return d->set >= 0 && q->type == d->of.type && !strcmp(q->path, d->of.path);
+}
+
+/* Opens the dataset of a request, unless it is open; the oldest one is closed for it. */
 static void open_set(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
-    if (r->set >= 0 && q->type == r->of.type && !strcmp(q->path, r->of.path)) {
-        *a = r->told;
+    for (dataset *d = r->open; d < r->open + N_OPEN; d++) {
+        if (!is_of(d, q)) continue;
+        r->at = d;
+        *a = d->told;
         return;
     }
-    if (r->set >= 0) H5Dclose(r->set);
-    r->set = -1;
-    if (!has(r, q->path)) a->fault = DW_H5_MISSING;
-    else if ((r->set = H5Dopen2(r->file, q->path, H5P_DEFAULT)) < 0) a->fault = DW_H5_NO_SET;
-    else a->fault = describe(r, q->type, a);
-    r->of = *q;
-    r->told = *a;
+    dataset *d = r->at = r->open + (r->at - r->open + 1) % N_OPEN;
+    if (d->set >= 0) H5Dclose(d->set);
+    *d = (dataset){.set = -1, .of = *q};
+    if (!has(r, q->path)) d->told.fault = DW_H5_MISSING;
+    else if ((d->set = H5Dopen2(r->file, q->path, H5P_DEFAULT)) < 0) d->told.fault = DW_H5_NO_SET;
+    else d->told.fault = describe(r, d, q->type);
+    *a = d->told;
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -274,9 +291,9 @@ typedef struct block { // of a dataset
 } block;
 
 static bool read_block(const reader *r, const block *b, void *to) {
-    const hid_t all = H5Dget_space(r->set), memory = H5Screate_simple(2, b->n, NULL);
+    const hid_t all = H5Dget_space(r->at->set), memory = H5Screate_simple(2, b->n, NULL);
     bool ok = all >= 0 && memory >= 0 && H5Sselect_hyperslab(all, H5S_SELECT_SET, b->first, NULL, b->n, NULL) >= 0;
-    ok = ok && H5Dread(r->set, memory_type(r, r->of.type), memory, all, H5P_DEFAULT, to) >= 0;
+    ok = ok && H5Dread(r->at->set, memory_type(r, r->at->of.type), memory, all, H5P_DEFAULT, to) >= 0;
     if (all >= 0) H5Sclose(all);
     if (memory >= 0) H5Sclose(memory);
     return ok;
@@ -324,6 +341,7 @@ static void answer_rows(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
     a->n_bytes = q->type == DW_H5_STRING ? 0 : n * dw_h5_type_size((dw_h5_type)q->type);
     send_all(a, sizeof *a);
     if (a->fault) return;
+    earn_time(r, (double)r->at->chunk_bytes / BYTES_PER_SECOND); // it may have to be decoded for one row
     if (q->type == DW_H5_STRING) send_strings(r, q);
     else send_rows(r, q, cols);
 }
@@ -373,7 +391,9 @@ static void serve(reader *r) {
 static _Noreturn void run(const dw_map *map, int fd) {
     enter_limits(fd);
     dw_h5_quiet();
-    reader r = {.file = open_image(map), .string = dw_h5_string_type(), .half = dw_h5_half_type(), .set = -1};
+    reader r = {.file = open_image(map), .string = dw_h5_string_type(), .half = dw_h5_half_type()};
+    for (int i = 0; i < N_OPEN; i++) r.open[i].set = -1;
+    r.at = r.open;
     r.piece = malloc(PIECE_BYTES);
     const dw_h5_answer first = {.fault = r.file < 0 || !r.piece ? DW_H5_UNREADABLE : DW_H5_FINE};
     send_all(&first, sizeof first);

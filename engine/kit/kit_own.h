@@ -22,7 +22,10 @@ char **opt_values(const opt_row *row, size_t *n);
 /* Calls fn for every name of a table of choices; help: what it means, NULL where the table does not say. */
 void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name, const char *help), void *ctx);
 
-/* True for the row behind the last. */
+/* How a message calls a row: "--type", "DIR".  The text lives until the next call. */
+const char *opt_label(const opt_row *row);
+
+/* True for the row after the last. */
 static inline bool opt_is_end(const opt_row *row) { return !row->help; }
 /* True for rows that can be given: options and positional arguments. */
 static inline bool opt_is_value(const opt_row *row) { return row->kind != OPT_GROUP; }
@@ -41,6 +44,20 @@ const char *tool_name(void);
 
 /* p, unless it is NULL: then the program ends with a sentence that names what could not be had. */
 void *tool_need(void *p, const char *what);
+
+/* ---- signals.c --------------------------------------------------------------------------------------- */
+
+/* SIGINT, SIGTERM and SIGHUP remove unfinished files and folders and end the process by that signal; exit() removes
+ * them too.  SIGBUS, which comes when a mapped file becomes shorter, removes them, says which file it was, and ends
+ * the process with status 1. */
+void signals_catch(void);
+void signals_on_interrupt(const char *words); // what SIGINT then writes to stderr, borrowed; NULL: nothing
+
+/* ---- paths.c ----------------------------------------------------------------------------------------- */
+
+/* Ends the program unless every input that the options name can be read, every output can be written, no output is an
+ * input (or a part of one: of a split model), and no two outputs are one file. */
+void paths_check(const opt_program *program);
 
 /* ---- progress.c ------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024 };
 
@@ -139,18 +140,33 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
     return NULL;
 }
 
+/* Of all parts of a split model; a file may be named as one without being one. */
+static int size_of_input(const char *path, size_t *bytes, dw_err *err) {
+    const size_t n = dw_split_count(path);
+    *bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        char *part = dw_split_name(path, i, err);
+        size_t size = 0;
+        const bool there = part && (!i || dw_file_exists(part));
+        const int fd = there ? dw_open_input(part, &size, err) : -1;
+        free(part);
+        if (fd >= 0) close(fd);
+        else if (there || !part) return -1;
+        *bytes += size;
+    }
+    return 0;
+}
+
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err) {
-    dw_map map;
-    if (dw_map_file(&map, path, err)) return -1;
-    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes",
-                              (json_int_t)map.size);
-    dw_unmap(&map);
+    size_t bytes;
+    if (size_of_input(path, &bytes, err)) return -1;
+    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes", (json_int_t)bytes);
     return json_array_append_new(l->inputs, input) ? fail_memory(err) : 0;
 }
 
 int lineage_input(lineage *l, const char *path, dw_err *err) {
     char hex[65];
-    return dw_sha256_file(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
+    return dw_input_sha256(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
 }
 
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {

@@ -21,7 +21,7 @@ int lineage_check(const dw_gguf *g, dw_err *err);
 
 /* A new step behind the parent's (NULL: a first step), with the arguments that opt_parse has read. */
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err);
-int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file
+int lineage_input(lineage *l, const char *path, dw_err *err); // hashes it: dw_input_sha256
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // its hash is known
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); // "" or NULL: not known, nothing is stored
 char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()

@@ -20,8 +20,7 @@ static bool has_value[MAX_ROWS];
 
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
-/* How a message calls a row: "--type", "DIR".  The text lives until the next call. */
-static const char *label(const opt_row *row) {
+const char *opt_label(const opt_row *row) {
     static char text[64];
     snprintf(text, sizeof text, "%s%s", row->name ? "--" : "", row->name ? row->name : row->value);
     return text;
@@ -87,16 +86,16 @@ static bool is_within(const opt_row *row, double x) {
 }
 
 static int fail_range(const opt_row *row, const char *text, dw_err *err) {
-    if (isinf(row->max)) return dw_fail(err, "%s: '%s' is below %.15g", label(row), text, row->min);
-    return dw_fail(err, "%s: '%s' is not between %.15g and %.15g", label(row), text, row->min, row->max);
+    if (isinf(row->max)) return dw_fail(err, "%s: '%s' is below %.15g", opt_label(row), text, row->min);
+    return dw_fail(err, "%s: '%s' is not between %.15g and %.15g", opt_label(row), text, row->min, row->max);
 }
 
 static int set_int(const opt_row *row, const char *text, dw_err *err) {
     char *end;
     errno = 0;
     const long x = strtol(text, &end, 10);
-    if (end == text || *end) return dw_fail(err, "%s: '%s' is not a whole number", label(row), text);
-    if (errno || x < INT_MIN || x > INT_MAX) return dw_fail(err, "%s: '%s' is too large", label(row), text);
+    if (end == text || *end) return dw_fail(err, "%s: '%s' is not a whole number", opt_label(row), text);
+    if (errno || x < INT_MIN || x > INT_MAX) return dw_fail(err, "%s: '%s' is too large", opt_label(row), text);
     if (!is_within(row, (double)x)) return fail_range(row, text, err);
     *(int *)row->target = (int)x;
     return 0;
@@ -105,7 +104,7 @@ static int set_int(const opt_row *row, const char *text, dw_err *err) {
 static int set_real(const opt_row *row, const char *text, dw_err *err) {
     char *end;
     const double x = strtod(text, &end);
-    if (end == text || *end || !isfinite(x)) return dw_fail(err, "%s: '%s' is not a number", label(row), text);
+    if (end == text || *end || !isfinite(x)) return dw_fail(err, "%s: '%s' is not a number", opt_label(row), text);
     if (!is_within(row, x)) return fail_range(row, text, err);
     *(double *)row->target = x;
     return 0;
@@ -123,12 +122,12 @@ static int set_bytes(const opt_row *row, const char *text, dw_err *err) {
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcasecmp(end, units[i].name) || end == text) continue;
         const double bytes = x * units[i].bytes;
-        if (!(bytes >= 0 && bytes < 0x1p63)) return dw_fail(err, "%s: '%s' is not a possible size", label(row), text);
+        if (!(bytes >= 0 && bytes < 0x1p63)) return dw_fail(err, "%s: '%s' is not a possible size", opt_label(row), text);
         if (!is_within(row, bytes)) return fail_range(row, text, err);
         *(size_t *)row->target = (size_t)(bytes + 0.5);
         return 0;
     }
-    return dw_fail(err, "%s: '%s' is not a size like 3300000000, 3.3GB or 512MiB", label(row), text);
+    return dw_fail(err, "%s: '%s' is not a size like 3300000000, 3.3GB or 512MiB", opt_label(row), text);
 }
 
 /* "20" is 1-20; "21-60" counts both. */
@@ -136,14 +135,14 @@ static int set_range(const opt_row *row, const char *text, dw_err *err) {
     int first = 1, last = 0, used = 0;
     const bool digit = isdigit((unsigned char)*text);
     if (digit && sscanf(text, "%9d-%9d%n", &first, &last, &used) == 2 && used && !text[used]) {
-        if (first < 1) return dw_fail(err, "%s: '%s' begins below 1; ranges count from 1, as in 21-60", label(row), text);
+        if (first < 1) return dw_fail(err, "%s: '%s' begins below 1; ranges count from 1, as in 21-60", opt_label(row), text);
         if (last < first)
-            return dw_fail(err, "%s: '%s' is empty; ranges count from 1, as in 21-60", label(row), text);
+            return dw_fail(err, "%s: '%s' is empty; ranges count from 1, as in 21-60", opt_label(row), text);
     } else {
         used = 0;
         first = 1;
         if (!digit || sscanf(text, "%9d%n", &last, &used) != 1 || text[used] || last < 1)
-            return dw_fail(err, "%s: '%s' is not a range like 20 or 21-60", label(row), text);
+            return dw_fail(err, "%s: '%s' is not a range like 20 or 21-60", opt_label(row), text);
     }
     *(opt_range *)row->target = (opt_range){first, last};
     return 0;
@@ -173,14 +172,14 @@ static void visit_choice(void *ctx, size_t i, const char *name, const char *help
 static int set_choice(const opt_row *row, const char *text, dw_err *err) {
     choice_search s = {.word = text};
     opt_each_choice(row, visit_choice, &s);
-    if (!s.found) return dw_fail(err, "%s: '%s' is none of %s", label(row), text, s.names);
+    if (!s.found) return dw_fail(err, "%s: '%s' is none of %s", opt_label(row), text, s.names);
     *(const char **)row->target = s.found;
     return 0;
 }
 
 static int add_text(const opt_row *row, const char *text) {
     opt_list *list = row->target;
-    const char **item = tool_need(realloc(list->item, (list->n + 2) * sizeof *item), label(row)); // no usage error
+    const char **item = tool_need(realloc(list->item, (list->n + 2) * sizeof *item), opt_label(row)); // no usage error
     item[list->n++] = text;
     item[list->n] = NULL;
     list->item = item;
@@ -196,7 +195,7 @@ static int set_value(const opt_row *row, const char *text, dw_err *err) {
     case OPT_BYTES: return set_bytes(row, text, err);
     case OPT_TEXT: *(const char **)row->target = text; return 0;
     case OPT_PATH:
-        if (!*text) return dw_fail(err, "%s: the name is empty", label(row));
+        if (!*text) return dw_fail(err, "%s: the name is empty", opt_label(row));
         *(const char **)row->target = text;
         return 0;
     case OPT_CHOICE: return set_choice(row, text, err);
@@ -204,7 +203,7 @@ static int set_value(const opt_row *row, const char *text, dw_err *err) {
     case OPT_RANGE: return set_range(row, text, err);
     case OPT_GROUP: break;
     }
-    return dw_fail(err, "%s takes no value", label(row));
+    return dw_fail(err, "%s takes no value", opt_label(row));
 }
 
 /* ---- the command line ----------------------------------------------------------------------------------- */
@@ -228,7 +227,7 @@ static bool is_word(const char *arg) {
 /* Reads the values of an option that has none attached. */
 static int give_following(reader *r, const opt_row *row) {
     if (r->next == r->end || !is_word(*r->next))
-        return dw_fail(r->err, "%s needs a value%s%s", label(row), row->value ? ": " : "",
+        return dw_fail(r->err, "%s needs a value%s%s", opt_label(row), row->value ? ": " : "",
                        row->value ? row->value : "");
     if (row->kind != OPT_TEXTS) return give(r, row, *r->next++);
     while (r->next < r->end && is_word(*r->next))
@@ -244,7 +243,7 @@ static int read_long(reader *r, const char *arg) {
     for (const opt_row *row = r->program->rows; !opt_is_end(row); row++) {
         if (!row->name || strncmp(arg, row->name, len) || row->name[len]) continue;
         if (row->kind != OPT_FLAG) return arg[len] ? give(r, row, arg + len + 1) : give_following(r, row);
-        return arg[len] ? dw_fail(r->err, "%s takes no value", label(row)) : give(r, row, "");
+        return arg[len] ? dw_fail(r->err, "%s takes no value", opt_label(row)) : give(r, row, "");
     }
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)(len < 60 ? len : 60), arg);
@@ -276,15 +275,15 @@ static int complete(reader *r) {
         if (!given && row->initial) {
             if (give(r, row, row->initial)) return -1;
         } else if (!given && row->flags & OPT_REQUIRED) {
-            return dw_fail(r->err, "%s%s%s is missing", label(row), row->name && row->value ? " " : "",
+            return dw_fail(r->err, "%s%s%s is missing", opt_label(row), row->name && row->value ? " " : "",
                            row->name && row->value ? row->value : "");
         }
         if (row->name && row->kind != OPT_TEXTS) continue;
         const size_t n = ((const opt_list *)row->target)->n;
         if (n && !is_within(row, (double)n)) {
             if (row->max >= row->min && (double)n > row->max)
-                return dw_fail(r->err, "%s: %zu are too many, at most %g", label(row), n, row->max);
-            return dw_fail(r->err, "%s: %zu are too few, at least %g", label(row), n, row->min);
+                return dw_fail(r->err, "%s: %zu are too many, at most %g", opt_label(row), n, row->max);
+            return dw_fail(r->err, "%s: %zu are too few, at least %g", opt_label(row), n, row->min);
         }
     }
     return 0;
@@ -316,57 +315,6 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
     return complete(&r);
 }
 
-/* Input files that cannot be read are reported now and not after an hour. */
-static void check_inputs(const opt_program *program) {
-    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
-        if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
-        size_t n;
-        char **value = opt_values(row, &n);
-        for (size_t i = 0; i < n; i++) {
-            if (strcmp(value[i], "-") && access(value[i], R_OK))
-                die("cannot open '%s' (%s): %s", value[i], label(row), strerror(errno));
-            free(value[i]);
-        }
-        free(value);
-    }
-}
-
-static bool is_same_file(const struct stat *a, const char *path) {
-    struct stat b;
-    return !stat(path, &b) && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
-}
-
-static void check_not_input(const opt_program *program, const char *output, const opt_row *named_by) {
-    struct stat st;
-    if (stat(output, &st)) return;
-    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
-        if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
-        size_t n;
-        char **value = opt_values(row, &n);
-        for (size_t i = 0; i < n; i++) {
-            if (is_same_file(&st, value[i])) die("'%s' is input and output at once; choose another name for %s", output, label(named_by));
-            free(value[i]);
-        }
-        free(value);
-    }
-}
-
-/* So are outputs that cannot be written, and those that would replace an input. */
-static void check_outputs(const opt_program *program) {
-    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
-        const bool is_output = row->kind == OPT_PATH && (row->letter == 'o' || row->flags & OPT_OUTPUT);
-        const char *path = is_output ? *(const char **)row->target : NULL;
-        if (!path || (!strcmp(path, "-") && row->flags & OPT_STDOUT)) continue;
-        if (!strcmp(path, "-")) die_usage("%s: this does not go to standard output; give the name of a file ('./-' is one called '-')", label(row));
-        struct stat st;
-        if (!stat(path, &st) && !S_ISREG(st.st_mode)) die("cannot write '%s': not a regular file", path);
-        char *copy = tool_need(strdup(path), label(row));
-        if (access(dirname(copy), W_OK | X_OK)) die("cannot write '%s': %s", path, strerror(errno));
-        free(copy);
-        check_not_input(program, path, row);
-    }
-}
-
 /* Data that stdout did not take must not look like success. */
 static void check_stdout(void) {
     if (!fflush(stdout) && !ferror(stdout)) return;
@@ -375,17 +323,19 @@ static void check_stdout(void) {
 }
 
 void opt_parse(const opt_program *program, int argc, char **argv) {
-    tool_program = program;
-    dw_out_on_signals();
-    atexit(check_stdout);
     dw_err err = {0};
+    tool_program = program;
+    if (dw_open_standard_streams(&err)) die_err(&err);
+    dw_inputs_keep();
+    signals_catch();
+    atexit(check_stdout);
     const int rc = opt_read(program, argc, argv, &err);
     switch (rc) {
     case OPT_ASKED_HELP: opt_print_help(program, stdout); break;
     case OPT_ASKED_MAN: opt_print_man(program, stdout); break;
     case OPT_ASKED_VERSION: printf("%s %s\n", tool_name(), DEADWOOD_VERSION); break;
     case OPT_ASKED_SUMMARY: printf("%s\n", program->summary); break;
-    case OPT_DONE: say_if_interrupted(NULL), check_inputs(program), check_outputs(program); return;
+    case OPT_DONE: say_if_interrupted(NULL), paths_check(program); return;
     default: die_usage("%s", err.text);
     }
     exit(0);
@@ -406,9 +356,9 @@ static char *real_text(double x) {
 static char *scalar_text(const opt_row *row) {
     char text[64];
     switch (row->kind) {
-    case OPT_FLAG: return *(bool *)row->target ? tool_need(strdup(""), label(row)) : NULL;
+    case OPT_FLAG: return *(bool *)row->target ? tool_need(strdup(""), opt_label(row)) : NULL;
     case OPT_INT: snprintf(text, sizeof text, "%d", *(int *)row->target); break;
-    case OPT_REAL: return tool_need(real_text(*(double *)row->target), label(row));
+    case OPT_REAL: return tool_need(real_text(*(double *)row->target), opt_label(row));
     case OPT_BYTES: snprintf(text, sizeof text, "%zu", *(size_t *)row->target); break;
     case OPT_RANGE: {
         const opt_range *range = row->target;
@@ -418,10 +368,10 @@ static char *scalar_text(const opt_row *row) {
     }
     default: {
         const char *s = *(const char **)row->target;
-        return s ? tool_need(strdup(s), label(row)) : NULL;
+        return s ? tool_need(strdup(s), opt_label(row)) : NULL;
     }
     }
-    return tool_need(strdup(text), label(row));
+    return tool_need(strdup(text), opt_label(row));
 }
 
 char **opt_values(const opt_row *row, size_t *n) {
@@ -430,9 +380,9 @@ char **opt_values(const opt_row *row, size_t *n) {
     if (!has_value[i]) return NULL;
     const bool is_list = !row->name || row->kind == OPT_TEXTS;
     const opt_list *list = row->target; // where is_list
-    char **value = tool_need(calloc(is_list ? list->n + 1 : 1, sizeof *value), label(row));
+    char **value = tool_need(calloc(is_list ? list->n + 1 : 1, sizeof *value), opt_label(row));
     if (is_list) {
-        for (; *n < list->n; ++*n) value[*n] = tool_need(strdup(list->item[*n]), label(row));
+        for (; *n < list->n; ++*n) value[*n] = tool_need(strdup(list->item[*n]), opt_label(row));
     } else {
         value[0] = scalar_text(row);
         *n = value[0] != NULL;

@@ -33,8 +33,11 @@ enum { // what an option means beyond its value
     OPT_NO_BYTE = 2, // changes no byte of the output (threads, quiet, output path): not in the lineage
     OPT_INPUT = 4,   // names an input file: must be readable when the program starts ("-" is taken for stdin); stored
                      // by base name; its hash stands in the step's inputs
-    OPT_OUTPUT = 8,  // names a file to write (so does every OPT_PATH with letter 'o'): must be writable and no input
+    OPT_OUTPUT = 8,  // names a file to write (so does every OPT_PATH with letter 'o'): must be writable, no input and no
+                     // other output
     OPT_STDOUT = 16, // and "-" is standard output; else "-" is refused
+    OPT_KEEPS = 32,  // and what is finished of a run that was ended is kept in FILE.part, which is an output too
+    OPT_FOLDER = 64, // names a folder to make: must be no other output
 };
 
 typedef struct opt_list {
@@ -117,7 +120,8 @@ void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the n
 #define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET
 
 /* Parses, applies defaults, checks ranges and requirements; prints help and exits 0, or a usage error and exits 2.
- * Also installs the signal handlers that remove unfinished output files. */
+ * The first call of every program: it also opens the standard streams that are closed, has inputs remembered, so that no
+ * output replaces one, and installs the signal handlers that remove unfinished output files. */
 void opt_parse(const opt_program *program, int argc, char **argv);
 
 /* As a shell reads it back, in one line; what a terminal may not show (dw_show) as $'..', which bash, zsh and POSIX 2024 know.

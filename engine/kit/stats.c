@@ -381,17 +381,13 @@ static const uint8_t *image_of(dw_h5_out *h, hid_t access, size_t *size) {
     return *(uint8_t **)memory + DW_H5_USER_BLOCK;
 }
 
-static int save_image(const uint8_t *image, size_t n, const char *path, dw_err *err) {
+static int save_image(const uint8_t *image, size_t n, dw_out *out, dw_err *err) {
     char block[DW_H5_USER_BLOCK];
-    dw_out *out = dw_out_open(path, err);
-    if (!out) return -1;
     dw_h5_user_block(magic, image, n, block);
-    const int rc = dw_out_write(out, block, DW_H5_USER_BLOCK, err) || dw_out_write(out, image, n, err) || dw_out_commit(out, err) ? -1 : 0;
-    dw_out_free(out);
-    return rc;
+    return dw_out_write(out, block, DW_H5_USER_BLOCK, err) || dw_out_write(out, image, n, err) || dw_out_commit(out, err) ? -1 : 0;
 }
 
-int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
+static int write_stats(const dw_stats *s, const char *path, dw_out *out, dw_err *err) {
     dw_h5_quiet();
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), how = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_fapl_core(access, 4 << 20, 0); // in memory, never on disk
@@ -401,7 +397,7 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
     int rc = h.file < 0 ? dw_fail(err, "cannot make '%s': the HDF5 library gives no memory file", path) : put_all(&h, s, err);
     size_t n = 0;
     const uint8_t *image = rc || h.failed ? NULL : image_of(&h, access, &n);
-    if (!rc) rc = image ? save_image(image, n, path, err) : dw_fail(err, "out of memory: statistics for '%s' in the HDF5 library", path);
+    if (!rc) rc = image ? save_image(image, n, out, err) : dw_fail(err, "out of memory: statistics for '%s' in the HDF5 library", path);
     if (h.file >= 0) H5Fclose(h.file);
     H5Tclose(h.text);
     H5Pclose(h.links);
@@ -409,6 +405,15 @@ int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) {
     H5Pclose(access);
     return rc;
 }
+
+static int write_to(const dw_stats *s, const char *path, dw_out *out, dw_err *err) {
+    const int rc = out ? write_stats(s, path, out, err) : -1;
+    dw_out_free(out);
+    return rc;
+}
+
+int dw_stats_write(const dw_stats *s, const char *path, dw_err *err) { return write_to(s, path, dw_out_open(path, err), err); }
+int dw_stats_keep(const dw_stats *s, const char *path, dw_err *err) { return write_to(s, path, dw_out_open_kept(path, err), err); }
 
 /* ---- reading ------------------------------------------------------------------------------------------------------------ */
 

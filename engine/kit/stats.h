@@ -4,8 +4,8 @@
  * of a text are computed by themselves and in order.  The file is HDF5, so that h5py opens it.  Layout (n_ff and n differ
  * by layer):
  *
- *   /  attributes  format_version 1, model_sha256, model_arch, n_layer, n_embd, n_ctx, skip (positions left out at the
- *                  front of every window), hist_every (positions 0, n, 2n.. of a window enter the histograms), backend
+ *   /  attributes  format_version 1, model_sha256 (dw_gguf_sha256), model_arch, n_layer, n_embd, n_ctx, skip (positions left out
+ *                  at the front of every window), hist_every (positions 0, n, 2n.. of a window enter the histograms), backend
  *                  (who computed: name and level), arguments
  *   /texts         name (string), sha256 (string), first_window, n_windows i32, n_tokens u64 (counted ones), blocks
  *                  (string): one entry per text; `blocks` are the hashes of its parts (lineage.h), by which leaks are found
@@ -86,6 +86,7 @@ int dw_stats_reserve(dw_stats *s, size_t n_text, dw_err *err);
 int dw_stats_read(dw_stats *s, const char *path, dw_err *err);
 bool dw_stats_is(const char *path); // begins as such a file does
 int dw_stats_write(const dw_stats *s, const char *path, dw_err *err); // whole or not at all; same statistics, same bytes
+int dw_stats_keep(const dw_stats *s, const char *path, dw_err *err);  // the same over a file that this program itself read
 /* Appends b's texts to a and renews the totals.  Refused when the models, contexts, skips or histograms differ, or
  * windows of a text are in both. */
 int dw_stats_add(dw_stats *a, const dw_stats *b, dw_err *err);

@@ -69,12 +69,12 @@ void say_if_interrupted(const char *kept) {
     const char *begin = isatty(STDERR_FILENO) ? "\n" : "";
     if (!kept) {
         snprintf(nothing, sizeof nothing, "%s%s: interrupted; nothing unfinished is left\n", begin, tool_name());
-        dw_out_on_interrupt(nothing);
+        signals_on_interrupt(nothing);
         return;
     }
     dw_show(name, sizeof name, kept, strlen(kept));
     snprintf(something, sizeof something, "%s%s: interrupted; '%s' keeps what is finished, the same command goes on from there\n", begin, tool_name(), name);
-    dw_out_on_interrupt(something);
+    signals_on_interrupt(something);
 }
 
 shown_bytes show_bytes(double n) {

@@ -184,7 +184,8 @@ static int write_h5(writer *w, const char *temporary, const char *path) {
 static int put_user_block(dw_out *out, dw_err *err) {
     char block[DW_H5_USER_BLOCK];
     dw_map map;
-    if (dw_map_file(&map, dw_out_temporary(out), err)) return -1;
+    const char *temporary = dw_out_temporary(out, err);
+    if (!temporary || dw_map_file(&map, temporary, err)) return -1;
     dw_h5_user_block(magic, map.data + DW_H5_USER_BLOCK, map.size - DW_H5_USER_BLOCK, block);
     dw_unmap(&map);
     return dw_out_write(out, block, sizeof block, err);
@@ -193,7 +194,8 @@ static int put_user_block(dw_out *out, dw_err *err) {
 int traces_write(const traces *t, const char *path, traces_rows *rows, void *ctx, dw_err *err) {
     writer w = {.t = t, .rows = rows, .ctx = ctx, .err = err};
     dw_out *out = dw_out_open(path, err);
-    const int rc = !out || take_chunk(&w) || write_h5(&w, dw_out_temporary(out), path) || put_user_block(out, err) || dw_out_commit(out, err) ? -1 : 0;
+    const char *temporary = out ? dw_out_temporary(out, err) : NULL;
+    const int rc = !temporary || take_chunk(&w) || write_h5(&w, temporary, path) || put_user_block(out, err) || dw_out_commit(out, err) ? -1 : 0;
     dw_out_free(out);
     free(w.chunk);
     return rc;

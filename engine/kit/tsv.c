@@ -176,7 +176,7 @@ static int rewrite(const char *path, const char *comment, const char *const *col
         dw_fail_in(err, "'%s'", path);
         goto done;
     }
-    out = dw_out_open(path, err);
+    out = dw_out_open_kept(path, err);
     if (!out || write_old(out, path, exists, comment, columns, from, n, err)) goto done;
     for (size_t r = 0; r < n_rows; r++)
         if (write_line(out, cells + r * n, from, n_out, n, err)) goto done;

@@ -14,6 +14,7 @@
  * qs[32 (s/2) + l].  Q6_K: lo = nibble j>>1 of ql[64 part + 32 (j&1) + l], hi = 2 bits at 2j of qh[32 part + l].
  * Every formula is evaluated in F32 in the order written. */
 #include "qtypes/codecs.h"
+#include "qtypes/layouts.h"
 #include "qtypes/scale_search.h"
 
 #include <math.h>
@@ -47,38 +48,24 @@ void dw_decode_q2_k(const void *src, float *dst, size_t n) {
     }
 }
 
-/* Scale k of Q3_K: six bits stored + 32, the low four in bytes 0..7, the high two in bytes 8..11. */
-static inline int q3_k_scale(const uint8_t *scales, int k) {
-    const int low = k < 8 ? scales[k] & 15 : scales[k - 8] >> 4;
-    const int high = scales[8 + k % 4] >> 2 * (k / 4) & 3;
-    return (low | high << 4) - 32;
-}
+/* Byte i of a word of scales or minima. */
+static inline float byte_of(uint64_t word, int i) { return (float)(int)(word >> 8 * i & 0xff); }
 
 void dw_decode_q3_k(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
     float *y = dst;
     for (const float *end = y + n; y < end; b += 110) {
         const float d = load_half(b + 108);
+        uint64_t scales[2];
+        dw_unpack_q3_scales(b + 96, &scales[0], &scales[1]);
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *hmask = b, *qs = b + 32 + 32 * (s / 4);
             const int shift = 2 * (s & 3);
-            const float scale[2] = {d * (float)q3_k_scale(b + 96, 2 * s), d * (float)q3_k_scale(b + 96, 2 * s + 1)};
+            const float scale[2] = {d * (byte_of(scales[s / 4], 2 * s % 8) - 32), d * (byte_of(scales[s / 4], 2 * s % 8 + 1) - 32)};
             int8_t code[32];
             for (int l = 0; l < 32; l++) code[l] = (int8_t)(((qs[l] >> shift & 3) | (hmask[l] >> s & 1) << 2) - 4);
             scale_pair(code, scale, no_min, y);
         }
-    }
-}
-
-/* Scale and minimum s of Q4_K and Q5_K, six bits each: of the first four in bytes s and s + 4, of the others
- * the low four bits in byte s + 4 and the high two above those of the first four. */
-static inline void q4_k_scale(const uint8_t *scales, int s, int *scale, int *min) {
-    if (s < 4) {
-        *scale = scales[s] & 63;
-        *min = scales[s + 4] & 63;
-    } else {
-        *scale = (scales[s + 4] & 15) | scales[s - 4] >> 6 << 4;
-        *min = scales[s + 4] >> 4 | scales[s] >> 6 << 4;
     }
 }
 
@@ -87,12 +74,12 @@ void dw_decode_q4_k(const void *src, float *dst, size_t n) {
     float *restrict y = dst;
     for (const float *end = y + n; y < end; b += 144) {
         const float d = load_half(b), dmin = load_half(b + 2);
+        uint64_t scales, mins;
+        dw_unpack_scales_mins(b + 4, &scales, &mins);
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *restrict qs = b + 16 + 32 * (s / 2);
             const int shift = 4 * (s & 1);
-            int sc, mn;
-            q4_k_scale(b + 4, s, &sc, &mn);
-            const float scale = d * (float)sc, min = dmin * (float)mn;
+            const float scale = d * byte_of(scales, s), min = dmin * byte_of(mins, s);
             for (int l = 0; l < 32; l++) y[l] = scale * (float)(qs[l] >> shift & 15) - min;
         }
     }
@@ -103,12 +90,12 @@ void dw_decode_q5_k(const void *src, float *dst, size_t n) {
     float *restrict y = dst;
     for (const float *end = y + n; y < end; b += 176) {
         const float d = load_half(b), dmin = load_half(b + 2);
+        uint64_t scales, mins;
+        dw_unpack_scales_mins(b + 4, &scales, &mins);
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *restrict qh = b + 16, *restrict qs = b + 48 + 32 * (s / 2);
             const int shift = 4 * (s & 1);
-            int sc, mn;
-            q4_k_scale(b + 4, s, &sc, &mn);
-            const float scale = d * (float)sc, min = dmin * (float)mn;
+            const float scale = d * byte_of(scales, s), min = dmin * byte_of(mins, s);
             for (int l = 0; l < 32; l++) y[l] = scale * (float)((qs[l] >> shift & 15) | (qh[l] >> s & 1) << 4) - min;
         }
     }
@@ -153,15 +140,16 @@ static float spread(int n, int nmax, const float *x, uint8_t *code) {
     return max / (float)nmax;
 }
 
-/* The codes that fit the stored scale and minimum best; a scale of zero leaves the search's codes. */
-static void fit_codes(const float *x, int len, float scale, float min, int low, int high, uint8_t *code) {
-    if (scale == 0) return;
-    for (int i = 0; i < len; i++) code[i] = (uint8_t)(clamp(nearest((x[i] + min) / scale), low, high) - low);
+/* The code that fits the stored scale and minimum best; under a scale of zero the search's code stays. */
+static inline int best_code(const dw_block_fit *f, int group, int i, float x, bool any, int low, int high) {
+    const float scale = f->scale[group], v = (x + f->min[group]) / scale;
+    if (scale == 0) return f->code[i];
+    return clamp(nearest(any ? limited(v, (float)low, (float)high) : v), low, high) - low;
 }
 
 /* Bits `from` and up, `width` of them, of the codes of a super-block: 32 bytes hold those of elements l, l + 32,
  * ... one above the other, as many as fit into eight bits. */
-static void store_bits(uint8_t *to, const uint8_t code[SUPER], int from, int width) {
+static void store_bits(uint8_t *to, const uint8_t *code, int from, int width) {
     const int stacked = 8 / width, keep = (1 << width) - 1;
     memset(to, 0, (size_t)(SUPER / stacked));
     for (int i = 0; i < SUPER; i++) {
@@ -170,37 +158,81 @@ static void store_bits(uint8_t *to, const uint8_t code[SUPER], int from, int wid
     }
 }
 
-void dw_encode_q2_k(const float *src, void *dst, size_t n, const float *weight) {
-    static const dw_affine_search plain = {3, -0.5f, 0.1f, 15, true}, weighted = {3, -0.9f, 0.05f, 36, false};
-    uint8_t *b = dst;
-    for (const float *x = src, *end = src + n; x < end; x += SUPER, b += 84) {
-        float w[SUPER], sums[16], scale[16], depth[16], d, dmin;
-        uint8_t code[SUPER], scale_code[16], depth_code[16];
-        if (weight) {
-            weigh(x, weight, dw_sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
-            dw_search_affine(weighted, 16, 16, x, w, scale, depth, code);
-            d = dw_search_positive(16, 15, scale, sums, scale_code);
-            dmin = dw_search_positive(16, 15, depth, sums, depth_code);
-            weight += SUPER;
-        } else {
-            for (int i = 0; i < SUPER; i++) w[i] = fabsf(x[i]);
-            dw_search_affine(plain, 16, 16, x, w, scale, depth, code);
-            d = spread(16, 15, scale, scale_code);
-            dmin = spread(16, 15, depth, depth_code);
-        }
-        store_half(b + 80, d);
-        store_half(b + 82, dmin);
-        d = load_half(b + 80);
-        dmin = load_half(b + 82);
-        for (int k = 0; k < 16; k++) {
-            b[k] = (uint8_t)(scale_code[k] | depth_code[k] << 4);
-            fit_codes(x + 16 * k, 16, d * (float)scale_code[k], dmin * (float)depth_code[k], 0, 3, code + 16 * k);
-        }
-        store_bits(b + 16, code, 0, 2);
+/* A block's scale and minimum after they were stored, times the codes of n groups. */
+static void set_groups(dw_block_fit *f, int n) {
+    const float d = in_half(f->d), m = in_half(f->m);
+    for (int k = 0; k < n; k++) {
+        f->scale[k] = d * (float)f->scale_code[k];
+        f->min[k] = m * (float)f->min_code[k];
     }
 }
 
-static void store_q3_k_scales(uint8_t scales[12], const uint8_t code[16]) {
+/* ---- Q2_K -------------------------------------------------------------------------------------------- */
+
+static void fit_q2_k(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    static const dw_affine_search plain = {3, -0.5f, 0.1f, 15, true}, weighted = {3, -0.9f, 0.05f, 36, false};
+    (void)mean_square, (void)n_blocks;
+    f->has_codes = false;
+    float w[SUPER], sums[16], scale[16], depth[16];
+    const dw_groups groups = {16, 16, x, w, scale, depth, .code = f->code};
+    if (importance) {
+        weigh(x, importance, dw_sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
+        dw_search_affine(&groups, weighted);
+        f->d = dw_search_positive(16, 15, scale, sums, f->scale_code);
+        f->m = dw_search_positive(16, 15, depth, sums, f->min_code);
+    } else {
+        for (int i = 0; i < SUPER; i++) w[i] = fabsf(x[i]);
+        dw_search_affine(&groups, plain);
+        f->d = spread(16, 15, scale, f->scale_code);
+        f->m = spread(16, 15, depth, f->min_code);
+    }
+    set_groups(f, 16);
+}
+
+static inline int code_q2_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, 0, 3); }
+
+static float value_16(const dw_block_fit *f, int i, int code) { return f->scale[i / 16] * (float)code - f->min[i / 16]; }
+
+static void pack_q2_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    for (int k = 0; k < 16; k++) b[k] = (uint8_t)(f->scale_code[k] | f->min_code[k] << 4);
+    store_bits(b + 16, code, 0, 2);
+    store_half(b + 80, f->d);
+    store_half(b + 82, f->m);
+}
+
+/* ---- Q3_K: scale codes 0 .. 63 stand for -32 .. 31 --------------------------------------------------- */
+
+static void fit_q3_k(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    (void)mean_square, (void)n_blocks;
+    f->has_codes = false;
+    float w[SUPER], scale[16], sums[16];
+    f->d = 0;
+    memset(f->scale_code, 0, sizeof f->scale_code);
+    if (importance) {
+        weigh(x, importance, 2 * dw_sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
+        dw_search_symmetric(&(dw_groups){16, 16, x, w, .scale = scale, .code = f->code}, 4);
+        dw_search_symmetric(&(dw_groups){1, 16, scale, sums, .scale = &f->d, .code = f->scale_code}, 32);
+    } else {
+        dw_search_sweeps(&(dw_groups){16, 16, x, .scale = scale, .code = f->code}, 4);
+        const float most = dw_extreme(scale, 16);
+        if (most != 0) {
+            const float inverse = -32 / most;
+            for (int k = 0; k < 16; k++)
+                f->scale_code[k] = (uint8_t)(clamp(nearest(inverse * scale[k]), -32, 31) + 32);
+            f->d = 1 / inverse;
+        }
+    }
+    for (int k = 0; k < 16; k++) {
+        f->scale[k] = in_half(f->d) * (float)(f->scale_code[k] - 32);
+        f->min[k] = 0;
+    }
+}
+
+static inline int code_q3_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, -4, 3); }
+
+static float value_q3_k(const dw_block_fit *f, int i, int code) { return f->scale[i / 16] * (float)(code - 4); }
+
+static void store_q3_k_scales(uint8_t *scales, const uint8_t *code) {
     memset(scales, 0, 12);
     for (int k = 0; k < 16; k++) {
         scales[k % 8] = (uint8_t)(scales[k % 8] | (code[k] & 15) << 4 * (k / 8));
@@ -208,123 +240,122 @@ static void store_q3_k_scales(uint8_t scales[12], const uint8_t code[16]) {
     }
 }
 
-void dw_encode_q3_k(const float *src, void *dst, size_t n, const float *weight) {
-    uint8_t *b = dst;
-    for (const float *x = src, *end = src + n; x < end; x += SUPER, b += 110) {
-        float scale[16], d = 0;
-        uint8_t code[SUPER], scale_code[16] = {0};
-        if (weight) {
-            float w[SUPER], sums[16];
-            weigh(x, weight, 2 * dw_sum_of_squares(x, SUPER) / SUPER, 16, w, sums);
-            dw_search_symmetric(16, 16, 4, x, w, scale, code);
-            dw_search_symmetric(1, 16, 32, scale, sums, &d, scale_code);
-            weight += SUPER;
-        } else {
-            dw_search_sweeps(16, 16, 4, x, scale, code);
-            const float most = dw_extreme(scale, 16);
-            if (most != 0) {
-                const float inverse = -32 / most;
-                for (int k = 0; k < 16; k++)
-                    scale_code[k] = (uint8_t)(clamp(nearest(inverse * scale[k]), -32, 31) + 32);
-                d = 1 / inverse;
-            }
-        }
-        store_half(b + 108, d);
-        d = load_half(b + 108);
-        store_q3_k_scales(b + 96, scale_code);
-        for (int k = 0; k < 16; k++)
-            fit_codes(x + 16 * k, 16, d * (float)(scale_code[k] - 32), 0, -4, 3, code + 16 * k);
-        store_bits(b, code, 2, 1);
-        store_bits(b + 32, code, 0, 2);
-    }
+static void pack_q3_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_bits(b, code, 2, 1);
+    store_bits(b + 32, code, 0, 2);
+    store_q3_k_scales(b + 96, f->scale_code);
+    store_half(b + 108, f->d);
 }
 
-static void store_q4_k_scales(uint8_t scales[12], const uint8_t scale[8], const uint8_t min[8]) {
-    for (int s = 0; s < 4; s++) {
-        scales[s] = (uint8_t)(scale[s] | scale[s + 4] >> 4 << 6);
-        scales[s + 4] = (uint8_t)(min[s] | min[s + 4] >> 4 << 6);
-        scales[s + 8] = (uint8_t)((scale[s + 4] & 15) | (min[s + 4] & 15) << 4);
-    }
-}
+/* ---- Q4_K, Q5_K -------------------------------------------------------------------------------------- */
 
-/* Q4_K and Q5_K share all but the number of codes: the first 16 bytes of a block, and 256 codes to store. */
-static void encode_affine_k(const float *x, uint8_t *b, const float *weight, dw_affine_search plain,
-                            uint8_t code[SUPER]) {
+static void fit_affine_k(const float *x, const float *importance, dw_affine_search plain, dw_block_fit *f) {
     const dw_affine_search weighted = {plain.nmax, -0.9f, 0.05f, 36, false};
-    float w[SUPER], scale[8], depth[8], d, dmin;
-    uint8_t scale_code[8], depth_code[8];
-    if (weight) {
-        float sums[8];
-        weigh(x, weight, 2 * dw_sum_of_squares(x, SUPER) / SUPER, 32, w, sums);
-        dw_search_affine(weighted, 8, 32, x, w, scale, depth, code);
-        d = dw_search_positive(8, 63, scale, sums, scale_code);
-        dmin = dw_search_positive(8, 63, depth, sums, depth_code);
+    float w[SUPER], scale[8], depth[8], sums[8];
+    const dw_groups groups = {8, 32, x, w, scale, depth, .code = f->code};
+    if (importance) {
+        weigh(x, importance, 2 * dw_sum_of_squares(x, SUPER) / SUPER, 32, w, sums);
+        dw_search_affine(&groups, weighted);
+        f->d = dw_search_positive(8, 63, scale, sums, f->scale_code);
+        f->m = dw_search_positive(8, 63, depth, sums, f->min_code);
     } else {
         for (int s = 0; s < 8; s++) {
             const float rms = sqrtf(dw_sum_of_squares(x + 32 * s, 32) / 32);
             for (int i = 32 * s; i < 32 * s + 32; i++) w[i] = rms + fabsf(x[i]);
         }
-        dw_search_affine(plain, 8, 32, x, w, scale, depth, code);
-        d = spread(8, 63, scale, scale_code);
-        dmin = spread(8, 63, depth, depth_code);
+        dw_search_affine(&groups, plain);
+        f->d = spread(8, 63, scale, f->scale_code);
+        f->m = spread(8, 63, depth, f->min_code);
     }
-    store_half(b, d);
-    store_half(b + 2, dmin);
-    store_q4_k_scales(b + 4, scale_code, depth_code);
-    d = load_half(b);
-    dmin = load_half(b + 2);
-    for (int s = 0; s < 8; s++)
-        fit_codes(x + 32 * s, 32, d * (float)scale_code[s], dmin * (float)depth_code[s], 0, plain.nmax, code + 32 * s);
+    set_groups(f, 8);
 }
 
-void dw_encode_q4_k(const float *src, void *dst, size_t n, const float *weight) {
-    static const dw_affine_search plain = {15, -1, 0.1f, 20, false};
-    uint8_t *b = dst, code[SUPER];
-    for (size_t at = 0; at < n; at += SUPER, b += 144) {
-        encode_affine_k(src + at, b, weight ? weight + at : NULL, plain, code);
-        store_bits(b + 16, code, 0, 4);
+static void fit_q4_k(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    (void)mean_square, (void)n_blocks;
+    f->has_codes = false;
+    fit_affine_k(x, importance, (dw_affine_search){15, -1, 0.1f, 20, false}, f);
+}
+
+static void fit_q5_k(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    (void)mean_square, (void)n_blocks;
+    f->has_codes = false;
+    fit_affine_k(x, importance, (dw_affine_search){31, -0.5f, 0.1f, 15, false}, f);
+}
+
+static inline int code_q4_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, 0, 15); }
+static inline int code_q5_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, 0, 31); }
+
+static float value_32(const dw_block_fit *f, int i, int code) { return f->scale[i / 32] * (float)code - f->min[i / 32]; }
+
+/* The first 16 bytes of a block. */
+static void store_q4_k_scales(uint8_t *b, const dw_block_fit *f) {
+    const uint8_t *scale = f->scale_code, *min = f->min_code;
+    store_half(b, f->d);
+    store_half(b + 2, f->m);
+    for (int s = 0; s < 4; s++) {
+        b[4 + s] = (uint8_t)(scale[s] | scale[s + 4] >> 4 << 6);
+        b[8 + s] = (uint8_t)(min[s] | min[s + 4] >> 4 << 6);
+        b[12 + s] = (uint8_t)((scale[s + 4] & 15) | (min[s + 4] & 15) << 4);
     }
 }
 
-void dw_encode_q5_k(const float *src, void *dst, size_t n, const float *weight) {
-    static const dw_affine_search plain = {31, -0.5f, 0.1f, 15, false};
-    uint8_t *b = dst, code[SUPER];
-    for (size_t at = 0; at < n; at += SUPER, b += 176) {
-        encode_affine_k(src + at, b, weight ? weight + at : NULL, plain, code);
-        store_bits(b + 16, code, 4, 1);
-        store_bits(b + 48, code, 0, 4);
+static void pack_q4_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_q4_k_scales(b, f);
+    store_bits(b + 16, code, 0, 4);
+}
+
+static void pack_q5_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_q4_k_scales(b, f);
+    store_bits(b + 16, code, 4, 1);
+    store_bits(b + 48, code, 0, 4);
+}
+
+/* ---- Q6_K: scale codes are signed bytes --------------------------------------------------------------- */
+
+static void fit_q6_k(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    (void)mean_square, (void)n_blocks;
+    f->has_codes = false;
+    float scale[16];
+    dw_search_symmetric(&(dw_groups){16, 16, x, importance, .scale = scale, .code = f->code}, 32);
+    const float most = dw_extreme(scale, 16);
+    const bool is_zero = fabsf(most) < 1e-15f;
+    const float inverse = is_zero ? 0 : -128 / most;
+    f->d = is_zero ? 0 : 1 / inverse;
+    if (is_zero) memset(f->code, 0, sizeof f->code);
+    for (int k = 0; k < 16; k++) {
+        const int l = nearest(inverse * scale[k]);
+        const int8_t code = is_zero ? 0 : (int8_t)(l < 127 ? l : 127);
+        f->scale_code[k] = (uint8_t)code;
+        f->scale[k] = in_half(f->d) * (float)code;
+        f->min[k] = 0;
     }
 }
+
+static inline int code_q6_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, -32, 31); }
+
+static float value_q6_k(const dw_block_fit *f, int i, int code) { return f->scale[i / 16] * (float)(code - 32); }
 
 /* Nibbles of Q6_K pair element l of 128 with l + 64, unlike those of Q4_K. */
-static void store_q6_k_low(uint8_t low[128], const uint8_t code[SUPER]) {
+static void store_q6_k_low(uint8_t *low, const uint8_t *code) {
     for (int part = 0; part < 2; part++)
         for (int l = 0; l < 64; l++)
             low[64 * part + l] = (uint8_t)((code[128 * part + l] & 15) | (code[128 * part + l + 64] & 15) << 4);
 }
 
-void dw_encode_q6_k(const float *src, void *dst, size_t n, const float *weight) {
-    uint8_t *b = dst;
-    for (size_t at = 0; at < n; at += SUPER, b += 210) {
-        const float *x = src + at;
-        float scale[16];
-        uint8_t code[SUPER];
-        dw_search_symmetric(16, 16, 32, x, weight ? weight + at : NULL, scale, code);
-        const float most = dw_extreme(scale, 16);
-        if (fabsf(most) < 1e-15f) {
-            memset(b, 0, 210);
-            continue;
-        }
-        const float inverse = -128 / most;
-        store_half(b + 208, 1 / inverse);
-        const float d = load_half(b + 208);
-        for (int k = 0; k < 16; k++) {
-            const int l = nearest(inverse * scale[k]);
-            const int8_t sc = (int8_t)(l < 127 ? l : 127);
-            b[192 + k] = (uint8_t)sc;
-            fit_codes(x + 16 * k, 16, d * (float)sc, 0, -32, 31, code + 16 * k);
-        }
-        store_q6_k_low(b, code);
-        store_bits(b + 128, code, 4, 2);
-    }
+static void pack_q6_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_q6_k_low(b, code);
+    store_bits(b + 128, code, 4, 2);
+    memcpy(b + 192, f->scale_code, 16);
+    store_half(b + 208, f->d);
 }
+
+/* ---- the types ---------------------------------------------------------------------------------------- */
+
+#define TYPE(suffix, bytes, group, value)                                                                                     \
+    static const coding steps_##suffix = {SUPER, bytes, group, 1, false, fit_##suffix, code_##suffix, value, pack_##suffix};        \
+    DEFINE_ENCODER(suffix, steps_##suffix)
+TYPE(q2_k, 84, 16, value_16)
+TYPE(q3_k, 110, 16, value_q3_k)
+TYPE(q4_k, 144, 32, value_32)
+TYPE(q5_k, 176, 32, value_32)
+TYPE(q6_k, 210, 16, value_q6_k)

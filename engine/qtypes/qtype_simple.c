@@ -10,6 +10,7 @@
  *
  * n[16] holds element j in the low and element j + 16 in the high nibble of byte j. */
 #include "qtypes/codecs.h"
+#include "qtypes/layouts.h"
 #include "qtypes/scale_search.h"
 
 #include <math.h>
@@ -50,6 +51,45 @@ void dw_encode_bf16(const float *src, void *dst, size_t n, const float *weight) 
     uint8_t *restrict h = dst;
     for (size_t i = 0; i < n; i++) store16(h + 2 * i, dw_f32_to_bf16_inline(x[i]));
 }
+
+/* Nothing is fitted: a code is the number's bits. */
+static void fit_nothing(const float *x, const float *importance, float mean_square, dw_block_fit *f) {
+    (void)x, (void)importance, (void)mean_square, (void)f;
+}
+
+static uint32_t round_f32(const dw_block_fit *f, int i, float x, float *value) {
+    (void)f, (void)i;
+    *value = x;
+    return dw_float_bits(x);
+}
+
+static uint32_t round_f16(const dw_block_fit *f, int i, float x, float *value) {
+    (void)f, (void)i;
+    const uint16_t h = dw_f32_to_f16_inline(x);
+    *value = dw_f16_to_f32_inline(h);
+    return h;
+}
+
+static uint32_t round_bf16(const dw_block_fit *f, int i, float x, float *value) {
+    (void)f, (void)i;
+    const uint16_t h = dw_f32_to_bf16_inline(x);
+    *value = dw_bf16_to_f32(h);
+    return h;
+}
+
+static void pack_32(const dw_block_fit *f, const uint32_t *code, void *to) {
+    (void)f;
+    memcpy(to, code, 4);
+}
+
+static void pack_16(const dw_block_fit *f, const uint32_t *code, void *to) {
+    (void)f;
+    store16(to, (uint16_t)*code);
+}
+
+const dw_coder dw_coder_f32 = {fit_nothing, round_f32, pack_32};
+const dw_coder dw_coder_f16 = {fit_nothing, round_f16, pack_16};
+const dw_coder dw_coder_bf16 = {fit_nothing, round_bf16, pack_16};
 
 /* ---- decoders of 32 values ------------------------------------------------------------------------ */
 
@@ -113,7 +153,7 @@ void dw_decode_q5_1(const void *src, float *dst, size_t n) {
     }
 }
 
-const float dw_iq4_nl_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const float dw_iq4_nl_table[16] = {DW_IQ4_NL_VALUES};
 
 void dw_decode_iq4_nl(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
@@ -126,9 +166,9 @@ void dw_decode_iq4_nl(const void *src, float *dst, size_t n) {
     }
 }
 
-/* ---- encoders ------------------------------------------------------------------------------------- */
+/* ---- encoders of 32 values ----------------------------------------------------------------------------- */
 
-/* What no int holds (a scale's inverse overflowed, or a NaN came in) becomes 0 by decision. */
+/* A float as the integer below it; 0 for what no int holds (NaN, or the inverse of a scale overflowed). */
 static inline float held(float v) { return fabsf(v) < 0x1p31f ? v : 0; }
 
 /* Half away from zero.  The rest is exact: no value has both a fraction and more than 23 bits before it. */
@@ -140,161 +180,200 @@ static inline int rounded(float v) {
 
 static inline float inverse(float d) { return d != 0 ? 1 / d : 0; }
 
-void dw_encode_q8_0(const float *src, void *dst, size_t n, const float *weight) {
-    (void)weight;
-    uint8_t *b = dst;
-    for (const float *x = src, *end = src + n; x < end; x += BLOCK, b += 34) {
-        const float d = fabsf(dw_extreme(x, BLOCK)) / 127, id = inverse(d);
-        store_half(b, d);
-        for (int i = 0; i < BLOCK; i++) b[2 + i] = (uint8_t)rounded(x[i] * id);
+static void fit_q8_0(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    (void)importance, (void)mean_square;
+    for (int k = 0; k < n_blocks; k++) {
+        f[k].d = fabsf(dw_extreme(x + k * BLOCK, BLOCK)) / 127;
+        f[k].inverse = inverse(f[k].d);
+        f[k].has_codes = false;
     }
 }
 
-static void store_nibbles(uint8_t nibbles[HALF], const uint8_t code[BLOCK]) {
+static inline int code_q8_0(const dw_block_fit *f, int group, int i, float x, bool any) {
+    (void)group, (void)i;
+    return rounded(any ? limited(x * f->inverse, -128, 127) : x * f->inverse);
+}
+
+static float value_q8_0(const dw_block_fit *f, int i, int code) {
+    (void)i;
+    return in_half(f->d) * (float)(int8_t)code;
+}
+
+static inline void pack_q8_0(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_half(b, f->d);
+    memcpy(b + 2, code, BLOCK);
+}
+
+/* ---- symmetric: Q4_0, Q5_0 --------------------------------------------------------------------------- */
+
+enum { SIDE = 4 }; // blocks that are searched side by side
+
+/* Plain: the extreme value becomes code 0, that is -nmax times the (signed) scale. */
+static inline void fit_symmetric(int nmax, const float *x, const float *importance, float mean_square, int n_blocks,
+                                 dw_block_fit *f) {
+    if (!importance) {
+        for (int k = 0; k < n_blocks; k++) {
+            f[k].d = dw_extreme(x + k * BLOCK, BLOCK) / (float)-nmax;
+            f[k].inverse = inverse(f[k].d);
+            f[k].has_codes = false;
+        }
+        return;
+    }
+    float w[SIDE * BLOCK], d[SIDE], to_code[SIDE];
+    uint8_t code[SIDE * BLOCK];
+    dw_weigh(x, importance, mean_square, (size_t)(n_blocks * BLOCK), w);
+    dw_search_symmetric(&(dw_groups){n_blocks, BLOCK, x, w, .scale = d, .inverse = to_code, .code = code}, nmax);
+    for (int k = 0; k < n_blocks; k++) {
+        f[k].d = d[k];
+        f[k].inverse = to_code[k];
+        f[k].has_codes = true;
+        memcpy(f[k].code, code + k * BLOCK, BLOCK);
+    }
+}
+
+static inline int code_symmetric(int nmax, const dw_block_fit *f, int i, float x, bool any) {
+    const float v = x * f->inverse, l = any ? limited(v, (float)-nmax, (float)(nmax - 1)) : v;
+    if (!f->has_codes) return clamp((int)held(l + ((float)nmax + 0.5f)), 0, 2 * nmax - 1);
+    return f->inverse == 0 ? f->code[i] : clamp(nearest(l), -nmax, nmax - 1) + nmax;
+}
+
+static inline float value_symmetric(int nmax, const dw_block_fit *f, int code) { return in_half(f->d) * (float)(code - nmax); }
+
+/* ---- affine: Q4_1, Q5_1 ------------------------------------------------------------------------------ */
+
+/* Plain: the smallest value becomes code 0, the largest nmax. */
+static inline void fit_affine(int nmax, const float *x, const float *importance, float mean_square, int n_blocks,
+                              dw_block_fit *f) {
+    if (!importance) {
+        for (int k = 0; k < n_blocks; k++) {
+            const dw_range range = dw_range_of(x + k * BLOCK, BLOCK);
+            f[k].m = f[k].base = range.min;
+            f[k].d = (range.max - range.min) / (float)nmax;
+            f[k].inverse = inverse(f[k].d);
+            f[k].has_codes = false;
+        }
+        return;
+    }
+    const dw_affine_search how = {nmax, -0.9f, 0.05f, 36, false};
+    float w[SIDE * BLOCK], d[SIDE], depth[SIDE], to_code[SIDE], base[SIDE];
+    uint8_t code[SIDE * BLOCK];
+    dw_weigh(x, importance, mean_square, (size_t)(n_blocks * BLOCK), w);
+    dw_search_affine(&(dw_groups){n_blocks, BLOCK, x, w, d, depth, to_code, base, code}, how);
+    for (int k = 0; k < n_blocks; k++) {
+        f[k].d = d[k];
+        f[k].m = -depth[k];
+        f[k].inverse = to_code[k];
+        f[k].base = base[k];
+        f[k].has_codes = true;
+        memcpy(f[k].code, code + k * BLOCK, BLOCK);
+    }
+}
+
+static inline int code_affine(int nmax, const dw_block_fit *f, int i, float x, bool any) {
+    const float v = (x - f->base) * f->inverse, l = any ? limited(v, 0, (float)nmax) : v;
+    if (!f->has_codes) return clamp((int)held(l + 0.5f), 0, nmax);
+    return f->inverse == 0 ? f->code[i] : clamp(nearest(l), 0, nmax);
+}
+
+static inline float value_affine(const dw_block_fit *f, int code) { return in_half(f->d) * (float)code + in_half(f->m); }
+
+/* ---- IQ4_NL ------------------------------------------------------------------------------------------ */
+
+static void fit_iq4_nl(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f) {
+    (void)mean_square;
+    float w[SIDE * BLOCK], d[SIDE];
+    for (int i = 0; importance && i < n_blocks * BLOCK; i += BLOCK)
+        dw_weigh(x + i, importance + i, 2 * dw_sum_of_squares(x + i, BLOCK) / BLOCK, BLOCK, w + i);
+    dw_search_table(&(dw_groups){n_blocks, BLOCK, x, importance ? w : NULL, .scale = d});
+    for (int k = 0; k < n_blocks; k++) {
+        f[k].d = d[k];
+        f[k].inverse = inverse(d[k]);
+        f[k].has_codes = false;
+    }
+}
+
+/* Code of the nearest table value; between two, the upper. */
+static inline int code_iq4_nl(const dw_block_fit *f, int group, int i, float x, bool any) {
+    (void)group, (void)i, (void)any;
+    const float v = f->inverse * x;
+    int code = 15;
+    for (int t = 0; t < 15; t++) code -= v < (dw_iq4_nl_table[t] + dw_iq4_nl_table[t + 1]) / 2;
+    return code;
+}
+
+static float value_iq4_nl(const dw_block_fit *f, int i, int code) {
+    (void)i;
+    return in_half(f->d) * dw_iq4_nl_table[code];
+}
+
+/* ---- blocks as each type lays them out ----------------------------------------------------------------- */
+
+static inline void store_nibbles(uint8_t *nibbles, const uint8_t *code) {
     for (int j = 0; j < HALF; j++) nibbles[j] = (uint8_t)((code[j] & 15) | code[j + HALF] << 4);
 }
 
-static void store_high_bits(uint8_t high[4], const uint8_t code[BLOCK]) {
+static inline void store_high_bits(uint8_t *high, const uint8_t *code) {
     for (int k = 0; k < 4; k++) {
         high[k] = 0;
         for (int i = 0; i < 8; i++) high[k] = (uint8_t)(high[k] | (code[8 * k + i] >> 4 & 1) << i);
     }
 }
 
-/* Scale, minimum and codes of a block, however they were found, as a type lays them out. */
-typedef void store_fn(uint8_t *b, float d, float m, const uint8_t code[BLOCK]);
-
-static void store_q4_0(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
-    (void)m;
-    store_half(b, d);
+static inline void pack_q4_0(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_half(b, f->d);
     store_nibbles(b + 2, code);
 }
 
-static void store_q4_1(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
-    store_half(b, d);
-    store_half(b + 2, m);
+static inline void pack_q4_1(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_half(b, f->d);
+    store_half(b + 2, f->m);
     store_nibbles(b + 4, code);
 }
 
-static void store_q5_0(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
-    (void)m;
-    store_half(b, d);
+static inline void pack_q5_0(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_half(b, f->d);
     store_high_bits(b + 2, code);
     store_nibbles(b + 6, code);
 }
 
-static void store_q5_1(uint8_t *b, float d, float m, const uint8_t code[BLOCK]) {
-    store_half(b, d);
-    store_half(b + 2, m);
+static inline void pack_q5_1(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
+    store_half(b, f->d);
+    store_half(b + 2, f->m);
     store_high_bits(b + 4, code);
     store_nibbles(b + 8, code);
 }
 
-/* Symmetric: the extreme value becomes code 0, that is -nmax times the (signed) scale. */
-static inline void encode_symmetric(const float *x, uint8_t *b, size_t n, int nmax, size_t bytes, store_fn *store) {
-    for (const float *end = x + n; x < end; x += BLOCK, b += bytes) {
-        const float d = dw_extreme(x, BLOCK) / (float)-nmax, id = inverse(d);
-        uint8_t code[BLOCK];
-        for (int i = 0; i < BLOCK; i++) {
-            const int q = (int)held(x[i] * id + ((float)nmax + 0.5f));
-            code[i] = (uint8_t)(q < 2 * nmax ? q : 2 * nmax - 1);
-        }
-        store(b, d, 0, code);
-    }
-}
+/* ---- the types ------------------------------------------------------------------------------------------ */
 
-/* Affine: the smallest value becomes code 0, the largest nmax. */
-static inline void encode_affine(const float *x, uint8_t *b, size_t n, int nmax, size_t bytes, store_fn *store) {
-    for (const float *end = x + n; x < end; x += BLOCK, b += bytes) {
-        const dw_range range = dw_range_of(x, BLOCK);
-        const float min = range.min, d = (range.max - min) / (float)nmax, id = inverse(d);
-        uint8_t code[BLOCK];
-        for (int i = 0; i < BLOCK; i++) {
-            const int q = (int)held((x[i] - min) * id + 0.5f);
-            code[i] = (uint8_t)(q < nmax ? q : nmax);
-        }
-        store(b, d, min, code);
-    }
-}
+#define STEPS_SYMMETRIC(suffix, nmax)                                                                                  \
+    static void fit_##suffix(const float *x, const float *w, float ms, int n, dw_block_fit *f) {                       \
+        fit_symmetric(nmax, x, w, ms, n, f);                                                                           \
+    }                                                                                                                  \
+    static inline int code_##suffix(const dw_block_fit *f, int g, int i, float x, bool any) {                          \
+        return (void)g, code_symmetric(nmax, f, i, x, any);                                                            \
+    }                                                                                                                  \
+    static float value_##suffix(const dw_block_fit *f, int i, int code) { return (void)i, value_symmetric(nmax, f, code); }
+#define STEPS_AFFINE(suffix, nmax)                                                                                     \
+    static void fit_##suffix(const float *x, const float *w, float ms, int n, dw_block_fit *f) {                       \
+        fit_affine(nmax, x, w, ms, n, f);                                                                              \
+    }                                                                                                                  \
+    static inline int code_##suffix(const dw_block_fit *f, int g, int i, float x, bool any) {                          \
+        return (void)g, code_affine(nmax, f, i, x, any);                                                               \
+    }                                                                                                                  \
+    static float value_##suffix(const dw_block_fit *f, int i, int code) { return (void)i, value_affine(f, code); }
+STEPS_SYMMETRIC(q4_0, 8)
+STEPS_SYMMETRIC(q5_0, 16)
+STEPS_AFFINE(q4_1, 15)
+STEPS_AFFINE(q5_1, 31)
 
-/* ---- encoders with importance weights -------------------------------------------------------------- */
-
-enum { BATCH = 4 }; // blocks searched side by side
-
-static void encode_symmetric_weighted(const float *x, uint8_t *b, size_t n, const float *weight, int nmax, size_t bytes,
-                                      store_fn *store) {
-    const float variance = dw_sum_of_squares(x, n) / (float)n;
-    for (size_t left = n / BLOCK; left;) {
-        const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
-        float w[BATCH * BLOCK], d[BATCH];
-        uint8_t code[BATCH * BLOCK];
-        dw_weigh(x, weight, variance, (size_t)values, w);
-        dw_search_symmetric(blocks, BLOCK, nmax, x, w, d, code);
-        for (int k = 0; k < blocks; k++, b += bytes) store(b, d[k], 0, code + k * BLOCK);
-        x += values, weight += values, left -= (size_t)blocks;
-    }
-}
-
-static void encode_affine_weighted(const float *x, uint8_t *b, size_t n, const float *weight, int nmax, size_t bytes,
-                                   store_fn *store) {
-    const float variance = dw_sum_of_squares(x, n) / (float)n;
-    const dw_affine_search how = {nmax, -0.9f, 0.05f, 36, false};
-    for (size_t left = n / BLOCK; left;) {
-        const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
-        float w[BATCH * BLOCK], d[BATCH], depth[BATCH];
-        uint8_t code[BATCH * BLOCK];
-        dw_weigh(x, weight, variance, (size_t)values, w);
-        dw_search_affine(how, blocks, BLOCK, x, w, d, depth, code);
-        for (int k = 0; k < blocks; k++, b += bytes) store(b, d[k], -depth[k], code + k * BLOCK);
-        x += values, weight += values, left -= (size_t)blocks;
-    }
-}
-
-void dw_encode_q4_0(const float *src, void *dst, size_t n, const float *weight) {
-    if (weight) encode_symmetric_weighted(src, dst, n, weight, 8, 18, store_q4_0);
-    else encode_symmetric(src, dst, n, 8, 18, store_q4_0);
-}
-
-void dw_encode_q4_1(const float *src, void *dst, size_t n, const float *weight) {
-    if (weight) encode_affine_weighted(src, dst, n, weight, 15, 20, store_q4_1);
-    else encode_affine(src, dst, n, 15, 20, store_q4_1);
-}
-
-void dw_encode_q5_0(const float *src, void *dst, size_t n, const float *weight) {
-    if (weight) encode_symmetric_weighted(src, dst, n, weight, 16, 22, store_q5_0);
-    else encode_symmetric(src, dst, n, 16, 22, store_q5_0);
-}
-
-void dw_encode_q5_1(const float *src, void *dst, size_t n, const float *weight) {
-    if (weight) encode_affine_weighted(src, dst, n, weight, 31, 24, store_q5_1);
-    else encode_affine(src, dst, n, 31, 24, store_q5_1);
-}
-
-/* Code of the nearest table value; between two, the upper. */
-static uint8_t table_code(float v) {
-    uint8_t code = 15;
-    for (int t = 0; t < 15; t++) code = (uint8_t)(code - (v < (dw_iq4_nl_table[t] + dw_iq4_nl_table[t + 1]) / 2));
-    return code;
-}
-
-void dw_encode_iq4_nl(const float *src, void *dst, size_t n, const float *weight) {
-    uint8_t *b = dst;
-    const float *x = src;
-    for (size_t left = n / BLOCK; left;) {
-        const int blocks = left < BATCH ? (int)left : BATCH, values = blocks * BLOCK;
-        float w[BATCH * BLOCK], d[BATCH];
-        if (weight) {
-            for (int i = 0; i < values; i += BLOCK)
-                dw_weigh(x + i, weight + i, 2 * dw_sum_of_squares(x + i, BLOCK) / BLOCK, BLOCK, w + i);
-            weight += values;
-        }
-        dw_search_table(blocks, BLOCK, x, weight ? w : NULL, d);
-        for (int k = 0; k < blocks; k++, x += BLOCK, b += 18) {
-            const float id = inverse(d[k]);
-            uint8_t code[BLOCK];
-            for (int i = 0; i < BLOCK; i++) code[i] = table_code(id * x[i]);
-            store_q4_0(b, d[k], 0, code);
-        }
-        left -= (size_t)blocks;
-    }
-}
+#define TYPE(suffix, bytes, by_row)                                                                                          \
+    static const coding steps_##suffix = {BLOCK,        bytes,          BLOCK,       SIDE, by_row, fit_##suffix,       \
+                                          code_##suffix, value_##suffix, pack_##suffix};                               \
+    DEFINE_ENCODER(suffix, steps_##suffix)
+#define pack_iq4_nl pack_q4_0
+TYPE(q8_0, 34, false)
+TYPE(q4_0, 18, true)
+TYPE(q4_1, 20, true)
+TYPE(q5_0, 22, true)
+TYPE(q5_1, 24, true)
+TYPE(iq4_nl, 18, false)

@@ -3,7 +3,7 @@
 
 #include <strings.h>
 
-#define ROW_ENCODER(suffix) .encode = dw_encode_##suffix,
+#define ROW_ENCODER(suffix) .encode = dw_encode_##suffix, .coder = &dw_coder_##suffix,
 #define ROW_DECODER(suffix)
 #define ROW(NAME, number, values, bytes, type_of_file, suffix, HAS)                                                    \
     {.name = #NAME, .id = DW_##NAME, .block = values, .block_bytes = bytes, .file_type = type_of_file,                 \

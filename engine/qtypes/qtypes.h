@@ -45,6 +45,31 @@ typedef enum dw_qtype {
 } dw_qtype;
 #undef DW_QTYPE_ID
 
+/* How blocks are encoded, in three steps, so that a method may change values between them (round one column, push its
+ * error on to the next):  fit finds a block's scales, round gives the code of one value under them, pack writes the block.
+ * A type's encode is the three together. */
+
+enum { DW_BLOCK_MAX = 256, DW_GROUP_MAX = 16 };
+
+/* What fit finds.  A type uses the fields that it needs. */
+typedef struct dw_block_fit {
+    float d, m;          // scale and minimum as they were found; pack rounds them to 16 bits
+    float inverse, base; // blocks of 32: a code is inverse * (x - base), rounded; inverse 0 of a search: `code` stays
+    bool has_codes;      // `code` holds what round gives for the fitted values; it then rounds halves to even
+    float scale[DW_GROUP_MAX], min[DW_GROUP_MAX]; // as they are read again, of each group of a super-block
+    uint8_t scale_code[DW_GROUP_MAX], min_code[DW_GROUP_MAX];
+    uint8_t code[DW_BLOCK_MAX]; // the search's; they stay where a scale is 0, where every code reads as the same value
+} dw_block_fit;
+
+typedef struct dw_coder {
+    /* x: the block's values.  importance: of its columns, or NULL; mean_square: of the whole row's values (with importances). */
+    void (*fit)(const float *x, const float *importance, float mean_square, dw_block_fit *f);
+    /* The code of value x at place i of the block, which may lie beyond what fit saw; *value: how it will be read. */
+    uint32_t (*round)(const dw_block_fit *f, int i, float x, float *value);
+    /* The block with these codes (one a value) to `to`, which may be unaligned. */
+    void (*pack)(const dw_block_fit *f, const uint32_t *code, void *to);
+} dw_coder;
+
 typedef struct dw_qtype_row {
     const char *name; // as GGUF tools print it: "Q4_0"
     dw_qtype id;
@@ -56,6 +81,7 @@ typedef struct dw_qtype_row {
     /* One row of n values to dst, which may be unaligned; weight: importance per column (an imatrix row), or
      * NULL for the plain form.  Values are not checked: dw_encode_row of encoding.h does that.  NULL: cannot be encoded. */
     void (*encode)(const float *src, void *dst, size_t n, const float *weight);
+    const dw_coder *coder; // the steps of encode; NULL without it
 } dw_qtype_row;
 
 extern const dw_qtype_row dw_qtypes[]; // ends with name NULL

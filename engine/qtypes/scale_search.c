@@ -9,7 +9,7 @@
 enum { LEN_MAX = 32 };
 static const float tiny = 1e-15f; // a group whose values are all smaller counts as zeros
 
-/* ---- what encoders ask of a group -------------------------------------------------------------------- */
+/* ---- sums and ranges of a group -------------------------------------------------------------------- */
 
 float dw_sum_of_squares(const float *x, size_t n) {
     float sum = 0;
@@ -96,11 +96,12 @@ static inline moments symmetric_moments(const quartet *q, int len, int nmax, lan
     return s;
 }
 
-void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const float *weight, float *scale,
-                         uint8_t *code) {
+void dw_search_symmetric(const dw_groups *g, int nmax) {
+    const int len = g->len;
     quartet q;
-    for (; n_groups > 0; n_groups -= LANES) {
-        load(&q, n_groups, len, x, weight);
+    for (int first = 0; first < g->n_groups; first += LANES) {
+        const int n_groups = g->n_groups - first;
+        load(&q, n_groups, len, g->x + first * len, g->weight ? g->weight + first * len : NULL);
         lanes inverse = all((float)-nmax) / q.extreme;
         moments s = symmetric_moments(&q, len, nmax, inverse);
         lanes best_scale = quotient(s), best = best_scale * s.xl;
@@ -118,10 +119,9 @@ void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const 
             const lanes l = lanes_clamp(lanes_nearest(inverse * q.x[i]), (float)-nmax, (float)(nmax - 1));
             codes[i] = pick(q.zero, all(0), l + (float)nmax);
         }
-        lanes_store(scale, pick(q.zero, all(0), best_scale), n_groups);
-        lanes_store_codes(code, codes, n_groups, len);
-        x += LANES * len, code += LANES * len, scale += LANES;
-        if (weight) weight += LANES * len;
+        lanes_store(g->scale + first, pick(q.zero, all(0), best_scale), n_groups);
+        if (g->inverse) lanes_store(g->inverse + first, pick(q.zero, all(0), inverse), n_groups);
+        lanes_store_codes(g->code + first * len, codes, n_groups, len);
     }
 }
 
@@ -166,12 +166,14 @@ static inline void sweep_end(sweeping *g, int n_groups, int len, int nmax, float
     lanes_store_codes(code, g->codes, n_groups, len);
 }
 
-/* A value's step waits for its forerunner's division; two quartets in turn fill the wait. */
-void dw_search_sweeps(int n_groups, int len, int nmax, const float *x, float *scale, uint8_t *code) {
+/* A value's step waits for the division of the value before it; a second quartet fills the wait. */
+void dw_search_sweeps(const dw_groups *g, int nmax) {
+    const int len = g->len;
     sweeping a, b;
-    for (; n_groups > 0; n_groups -= 2 * LANES) {
-        sweep_begin(&a, n_groups, len, nmax, x);
-        sweep_begin(&b, n_groups - LANES, len, nmax, x + LANES * len);
+    for (int first = 0; first < g->n_groups; first += 2 * LANES) {
+        const int n_groups = g->n_groups - first, second = first + LANES;
+        sweep_begin(&a, n_groups, len, nmax, g->x + first * len);
+        sweep_begin(&b, n_groups - LANES, len, nmax, g->x + second * len);
         for (int sweep = 0; sweep < 5; sweep++) {
             a.changed = b.changed = a.q.zero & 0;
             for (int i = 0; i < len; i++) {
@@ -180,9 +182,8 @@ void dw_search_sweeps(int n_groups, int len, int nmax, const float *x, float *sc
             }
             if (!any(a.changed | b.changed)) break;
         }
-        sweep_end(&a, n_groups, len, nmax, scale, code);
-        sweep_end(&b, n_groups - LANES, len, nmax, scale + LANES, code + LANES * len);
-        x += 2 * LANES * len, code += 2 * LANES * len, scale += 2 * LANES;
+        sweep_end(&a, n_groups, len, nmax, g->scale + first, g->code + first * len);
+        sweep_end(&b, n_groups - LANES, len, nmax, g->scale + second, g->code + second * len);
     }
 }
 
@@ -202,12 +203,13 @@ static inline lanes affine_code(lanes inverse, lanes x, lanes min, int nmax) {
     return lanes_clamp(lanes_nearest(inverse * (x - min)), 0, (float)nmax);
 }
 
-void dw_search_affine(dw_affine_search how, int n_groups, int len, const float *x, const float *weight, float *scale,
-                      float *depth, uint8_t *code) {
+void dw_search_affine(const dw_groups *g, dw_affine_search how) {
+    const int len = g->len;
     quartet q;
     const float nmax = (float)how.nmax;
-    for (; n_groups > 0; n_groups -= LANES) {
-        load(&q, n_groups, len, x, weight);
+    for (int first = 0; first < g->n_groups; first += LANES) {
+        const int n_groups = g->n_groups - first;
+        load(&q, n_groups, len, g->x + first * len, g->weight + first * len);
         lanes min = q.x[0], max = q.x[0], sum_w = q.w[0], sum_x = q.wx[0]; // not from 0: a sum of -0 is -0
         for (int i = 1; i < len; i++) {
             min = pick(q.x[i] < min, q.x[i], min);
@@ -246,10 +248,11 @@ void dw_search_affine(dw_affine_search how, int n_groups, int len, const float *
             min = pick(better, new_min, min);
         }
         for (int i = 0; i < len; i++) l[i] = pick(flat, all(0), affine_code(inverse, q.x[i], base, how.nmax));
-        lanes_store(scale, pick(flat, all(0), best_scale), n_groups);
-        lanes_store(depth, -min, n_groups);
-        lanes_store_codes(code, l, n_groups, len);
-        x += LANES * len, weight += LANES * len, code += LANES * len, scale += LANES, depth += LANES;
+        lanes_store(g->scale + first, pick(flat, all(0), best_scale), n_groups);
+        lanes_store(g->depth + first, -min, n_groups);
+        if (g->inverse) lanes_store(g->inverse + first, pick(flat, all(0), inverse), n_groups);
+        if (g->base) lanes_store(g->base + first, base, n_groups);
+        lanes_store_codes(g->code + first * len, l, n_groups, len);
     }
 }
 
@@ -275,10 +278,12 @@ static inline moments table_moments(const quartet *q, int len, lanes inverse) {
     return s;
 }
 
-void dw_search_table(int n_groups, int len, const float *x, const float *weight, float *scale) {
+void dw_search_table(const dw_groups *g) {
+    const int len = g->len;
     quartet q;
-    for (; n_groups > 0; n_groups -= LANES) {
-        load(&q, n_groups, len, x, weight);
+    for (int first = 0; first < g->n_groups; first += LANES) {
+        const int n_groups = g->n_groups - first;
+        load(&q, n_groups, len, g->x + first * len, g->weight ? g->weight + first * len : NULL);
         moments s = table_moments(&q, len, all(1) / (-q.extreme / dw_iq4_nl_table[0]));
         lanes best_scale = pick(s.ll > all(0), s.xl / s.ll, all(0)), best = best_scale * s.xl;
         for (int k = -7; k <= 7; k++) {
@@ -287,9 +292,7 @@ void dw_search_table(int n_groups, int len, const float *x, const float *weight,
             best_scale = pick(better, s.xl / s.ll, best_scale);
             best = pick(better, best_scale * s.xl, best);
         }
-        lanes_store(scale, pick(q.zero, all(0), best_scale), n_groups);
-        x += LANES * len, scale += LANES;
-        if (weight) weight += LANES * len;
+        lanes_store(g->scale + first, pick(q.zero, all(0), best_scale), n_groups);
     }
 }
 

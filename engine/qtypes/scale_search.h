@@ -22,6 +22,12 @@ static inline int nearest(float v) {
     return (int)(bits & 0x7fffff) - 0x400000;
 }
 
+/* v within low .. high; NaN gives low. */
+static inline float limited(float v, float low, float high) {
+    const float at_least = v > low ? v : low;
+    return at_least < high ? at_least : high;
+}
+
 static inline int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
 
 /* Smallest and largest of n values, a multiple of 4; of 0 and -0 the first in order.  NaNs are passed over. */
@@ -40,12 +46,21 @@ float dw_sum_of_squares(const float *x, size_t n);
 /* w = importance of the column times the size of the value in it, tempered by the variance. */
 void dw_weigh(const float *x, const float *importance, float variance, size_t n, float *w);
 
-/* x ~ scale * (code - nmax), codes 0 .. 2 nmax - 1.  weight NULL: x^2.  A group of zeros: scale 0, codes 0. */
-void dw_search_symmetric(int n_groups, int len, int nmax, const float *x, const float *weight, float *scale,
-                         uint8_t *code);
+/* Groups to search, and room for what is found: one number a group, one code a value.  Where a search does not need a
+ * field, or the caller not its result (inverse, base), it is NULL. */
+typedef struct dw_groups {
+    int n_groups, len;
+    const float *x, *weight; // weight NULL: x^2
+    float *scale, *depth;
+    float *inverse, *base;   // how codes were made: inverse * (x - base), rounded; inverse 0: codes are 0
+    uint8_t *code;
+} dw_groups;
 
-/* The same with weight x^2, improving one value's code after another, up to five sweeps. */
-void dw_search_sweeps(int n_groups, int len, int nmax, const float *x, float *scale, uint8_t *code);
+/* x ~ scale * (code - nmax), codes 0 .. 2 nmax - 1.  A group of zeros: scale 0, codes 0. */
+void dw_search_symmetric(const dw_groups *g, int nmax);
+
+/* The same with weight x^2, improving one value's code after another, up to five sweeps.  No inverse. */
+void dw_search_sweeps(const dw_groups *g, int nmax);
 
 /* x ~ scale * code - depth, codes 0 .. nmax, depth >= 0.  Candidate k = 0 .. n_steps stretches the range by
  * first + step * k codes; the error is squared, or absolute. */
@@ -56,11 +71,10 @@ typedef struct dw_affine_search {
     bool absolute;
 } dw_affine_search;
 
-void dw_search_affine(dw_affine_search how, int n_groups, int len, const float *x, const float *weight, float *scale,
-                      float *depth, uint8_t *code);
+void dw_search_affine(const dw_groups *g, dw_affine_search how);
 
-/* x ~ scale * table[code] for the 16 values of IQ4_NL; weight NULL: x^2.  Codes follow from the scale later. */
-void dw_search_table(int n_groups, int len, const float *x, const float *weight, float *scale);
+/* x ~ scale * table[code] for the 16 values of IQ4_NL.  Codes follow from the scale later. */
+void dw_search_table(const dw_groups *g);
 
 /* One group of n values >= 0 (a super-block's scales): x ~ scale * code, codes 0 .. nmax.  Returns the scale. */
 float dw_search_positive(int n, int nmax, const float *x, const float *weight, uint8_t *code);

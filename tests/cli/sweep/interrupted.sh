@@ -9,13 +9,14 @@ END
 sweep=(deadwood-sweep small.grid -o made --keep all)
 env --default-signal=INT "${sweep[@]}" 2>err &
 for i in $(seq 300); do
-    compgen -G 'made/dense-*.part' >part && break
+    compgen -G 'made/log/dense-*.log' >log && break
     sleep 0.02
 done
+sleep 0.2 # now it writes
 kill -INT $!
 status=0
 wait $! || status=$?
-test -s part
+test -s log
 test "$status" = 130
 test "$(grep -c interrupted err)" = 1
 test -z "$(compgen -G 'made/*.part')"

@@ -1,0 +1,316 @@
+/* out.c - output that appears whole or not at all.
+ *
+ * An output is written into a file that has no name yet (O_TMPFILE), gets a random name in the same folder when it
+ * is complete, and is renamed from there over the final one: a process that is killed leaves nothing.  Where a file
+ * system has no such files, the random name is there from the beginning:
+ *
+ *     model.gguf.dw9f86d081884c7d65.part
+ *
+ * The name is made exclusively and never through a link, so nobody who writes into the folder can redirect the
+ * output. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16 };
+
+struct dw_out {
+    char *path, *temporary; // the final name and the random one
+    int fd, slot;
+    bool nameless; // so far: the random name is not on the disk
+    bool keeper;
+    uint8_t *buffer;
+    size_t n_buffered;
+};
+
+/* ---- standard streams -------------------------------------------------------------------------- */
+
+/* The wrong direction, so that using the stream fails as it does while it is closed. */
+int dw_open_standard_streams(dw_err *err) {
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = open("/dev/null", fd ? O_RDONLY : O_WRONLY);
+        if (got < 0)
+            return dw_fail(err, "cannot open '/dev/null' for a standard stream that is closed: %s", strerror(errno));
+    }
+    return 0;
+}
+
+/* ---- names that must not stay ------------------------------------------------------------------ */
+
+/* Names of unfinished files and folders.  Who exchanges a name for NULL owns it: either the writer, who frees it, or a
+ * signal handler, which removes the file; so the handler never sees a name that is being freed. */
+static _Atomic(char *) unfinished[MAX_OPEN];
+
+/* Files first, then the folders that held them. */
+void dw_out_remove_unfinished(void) {
+    char *folder[MAX_OPEN];
+    int n_folder = 0;
+    for (int i = 0; i < MAX_OPEN; i++) {
+        char *name = atomic_exchange(&unfinished[i], NULL);
+        if (name && unlink(name) && (errno == EISDIR || errno == EPERM)) folder[n_folder++] = name;
+    }
+    while (n_folder) rmdir(folder[--n_folder]);
+}
+
+/* A slot for the name, or -1. */
+static int claim(char *name, dw_err *err) {
+    for (int i = 0; i < MAX_OPEN; i++) {
+        char *empty = NULL;
+        if (atomic_compare_exchange_strong(&unfinished[i], &empty, name)) return i;
+    }
+    return dw_fail(err, "cannot write '%s': more than %d output files are open", name, MAX_OPEN);
+}
+
+/* Takes the name back and frees it; one that the handler owns is left to it. */
+static void let_go(int *slot, char **name) {
+    char *expected = *name;
+    if (*slot < 0 || atomic_compare_exchange_strong(&unfinished[*slot], &expected, NULL)) free(*name);
+    *slot = -1;
+    *name = NULL;
+}
+
+/* ---- names --------------------------------------------------------------------------------------- */
+
+static const char ending[] = ".part";
+
+static char *temporary_name(const char *path, dw_err *err) {
+    uint64_t number;
+    ssize_t n;
+    do n = getrandom(&number, sizeof number, 0);
+    while (n < 0 && errno == EINTR);
+    if (n != sizeof number)
+        return dw_fail(err, "cannot name a temporary file for '%s': %s", path, strerror(errno)), NULL;
+    return dw_format(err, "%s.dw%016llx%s", path, (unsigned long long)number, ending);
+}
+
+bool dw_out_is_temporary(const char *name) {
+    const size_t n = strlen(name), tail = 3 + N_DIGITS + sizeof ending - 1; // ".dw", digits, ".part"
+    if (n <= tail || strcmp(name + n - (sizeof ending - 1), ending)) return false;
+    const char *at = name + n - tail;
+    return !strncmp(at, ".dw", 3) && strspn(at + 3, "0123456789abcdef") == N_DIGITS;
+}
+
+/* The folder of a path, with its slash; free() */
+static char *folder_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+}
+
+static int refuse_input(const dw_out *out, dw_err *err) {
+    if (!dw_is_input(out->path, out->keeper)) return 0;
+    return dw_fail(err, "'%s' is input and output at once; choose another name for the output", out->path);
+}
+
+static int check_path(const dw_out *out, dw_err *err) {
+    struct stat st;
+    if (stat(out->path, &st)) return 0;
+    if (!S_ISREG(st.st_mode))
+        return dw_fail(err, "cannot write '%s': it is %s, not a regular file", out->path, dw_file_kind(st.st_mode));
+    return refuse_input(out, err);
+}
+
+/* ---- files without a name ------------------------------------------------------------------------ */
+
+#ifdef O_TMPFILE
+static int give_name(int fd, const char *name) {
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
+static int open_in(const char *folder) { return open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }
+
+/* A descriptor, or -1 where such files cannot be had or not be named.  That is tried with an empty one, because the
+ * answer must not come after hours of work. */
+static int open_nameless(const char *path, const char *temporary) {
+    char *folder = folder_of(path);
+    int fd = folder ? open_in(folder) : -1;
+    if (fd >= 0) {
+        const bool can = !give_name(fd, temporary) && !unlink(temporary);
+        close(fd);
+        fd = can ? open_in(folder) : -1;
+    }
+    free(folder);
+    return fd;
+}
+#else
+static int give_name(int fd, const char *name) { return (void)fd, (void)name, -1; }
+static int open_nameless(const char *path, const char *temporary) { return (void)path, (void)temporary, -1; }
+#endif
+
+/* ---- writing --------------------------------------------------------------------------------------- */
+
+static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
+    dw_out *out = dw_alloc(1, sizeof *out, "an output file", err);
+    if (!out) return NULL;
+    out->fd = out->slot = -1;
+    out->keeper = keeper;
+    out->path = dw_strdup(path, err);
+    if (!out->path || check_path(out, err)) goto fail;
+    out->temporary = temporary_name(path, err);
+    out->buffer = dw_alloc(BUFFER_BYTES, 1, "an output buffer", err);
+    if (!out->temporary || !out->buffer) goto fail;
+    if ((out->slot = claim(out->temporary, err)) < 0) goto fail;
+    out->fd = open_nameless(path, out->temporary);
+    out->nameless = out->fd >= 0;
+    if (out->nameless) return out;
+    out->fd = open(out->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (out->fd >= 0) return out;
+    dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
+fail:
+    dw_out_free(out);
+    return NULL;
+}
+
+dw_out *dw_out_open(const char *path, dw_err *err) { return open_out(path, false, err); }
+dw_out *dw_out_open_kept(const char *path, dw_err *err) { return open_out(path, true, err); }
+
+static int write_all(dw_out *out, const uint8_t *data, size_t size, dw_err *err) {
+    while (size) {
+        const ssize_t w = write(out->fd, data, size);
+        if (w < 0 && errno == EINTR) continue;
+        if (w <= 0)
+            return dw_fail(err, "cannot write '%s': %s", out->path, w ? strerror(errno) : "nothing was written");
+        data += w;
+        size -= (size_t)w;
+    }
+    return 0;
+}
+
+static int flush(dw_out *out, dw_err *err) {
+    const size_t n = out->n_buffered;
+    out->n_buffered = 0;
+    return write_all(out, out->buffer, n, err);
+}
+
+int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err) {
+    if (size > BUFFER_BYTES - out->n_buffered && flush(out, err)) return -1;
+    if (size >= BUFFER_BYTES) return write_all(out, data, size, err);
+    memcpy(out->buffer + out->n_buffered, data, size);
+    out->n_buffered += size;
+    return 0;
+}
+
+int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    char *text = NULL;
+    const int n = vasprintf(&text, format, args);
+    va_end(args);
+    if (n < 0) return dw_fail(err, "out of memory: a line of '%s'", out->path);
+    const int rc = dw_out_write(out, text, (size_t)n, err);
+    free(text);
+    return rc;
+}
+
+/* The rename is durable only when the folder is, too. */
+static void sync_folder(const char *path) {
+    char *folder = folder_of(path);
+    const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+static int fail_create(const char *path, dw_err *err) {
+    return dw_fail(err, "cannot create '%s': %s", path, strerror(errno));
+}
+
+const char *dw_out_temporary(dw_out *out, dw_err *err) {
+    if (out->nameless && give_name(out->fd, out->temporary)) return fail_create(out->path, err), NULL;
+    out->nameless = false;
+    return out->temporary;
+}
+
+int dw_out_commit(dw_out *out, dw_err *err) {
+    if (flush(out, err)) return -1;
+    if (fsync(out->fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
+    if (refuse_input(out, err)) return -1;
+    if (!dw_out_temporary(out, err)) return -1;
+    const int fd = out->fd;
+    out->fd = -1;
+    if (close(fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
+    if (rename(out->temporary, out->path)) return fail_create(out->path, err);
+    let_go(&out->slot, &out->temporary);
+    sync_folder(out->path);
+    return 0;
+}
+
+void dw_out_free(dw_out *out) {
+    if (!out) return;
+    if (out->fd >= 0) close(out->fd);
+    if (out->slot >= 0 && !out->nameless) unlink(out->temporary);
+    let_go(&out->slot, &out->temporary);
+    free(out->path);
+    free(out->buffer);
+    free(out);
+}
+
+/* ---- folders ---------------------------------------------------------------------------------------- */
+
+struct dw_out_folder {
+    char *path, *temporary, *file[MAX_FILES]; // in the temporary folder
+    int slot, file_slot[MAX_FILES], n_file;
+    bool done;
+};
+
+dw_out_folder *dw_out_folder_open(const char *path, dw_err *err) {
+    dw_out_folder *f = dw_alloc(1, sizeof *f, "an output folder", err);
+    if (!f) return NULL;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    f->slot = -1;
+    f->path = dw_format(err, "%.*s", (int)n, path);
+    f->temporary = f->path ? temporary_name(f->path, err) : NULL;
+    if (!f->temporary || (f->slot = claim(f->temporary, err)) < 0) goto fail;
+    if (!mkdir(f->temporary, 0777)) return f;
+    fail_create(f->path, err);
+fail:
+    dw_out_folder_free(f);
+    return NULL;
+}
+
+const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err) {
+    if (f->n_file == MAX_FILES)
+        return dw_fail(err, "cannot write more than %d files to '%s'", MAX_FILES, f->path), NULL;
+    char *file = dw_format(err, "%s/%s", f->temporary, name);
+    const int slot = file ? claim(file, err) : -1;
+    if (slot < 0) {
+        free(file);
+        return NULL;
+    }
+    f->file[f->n_file] = file;
+    f->file_slot[f->n_file++] = slot;
+    return file;
+}
+
+int dw_out_folder_commit(dw_out_folder *f, dw_err *err) {
+    if (rename(f->temporary, f->path)) return fail_create(f->path, err);
+    f->done = true;
+    sync_folder(f->path);
+    return 0;
+}
+
+void dw_out_folder_free(dw_out_folder *f) {
+    if (!f) return;
+    for (int i = 0; i < f->n_file; i++) {
+        if (!f->done) unlink(f->file[i]);
+        let_go(&f->file_slot[i], &f->file[i]);
+    }
+    if (f->slot >= 0 && !f->done) rmdir(f->temporary);
+    let_go(&f->slot, &f->temporary);
+    free(f->path);
+    free(f);
+}

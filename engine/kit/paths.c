@@ -1,0 +1,136 @@
+/* paths.c - the files that a command line names: inputs that can be read, outputs that can be written.
+ *
+ * What is wrong with them is said now and not after an hour of work.  All parts of a split model are inputs.  Of a
+ * folder the readers choose the files: these are found when an output is opened, and again when it is committed
+ * (base.h, dw_inputs_keep). */
+#include "kit/kit_own.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- inputs ----------------------------------------------------------------------------------------- */
+
+static void add_input(const char *path) {
+    dw_err err = {0};
+    if (dw_input_named(path, &err)) die_err(&err);
+}
+
+static void add_parts(const char *path) {
+    const size_t n = dw_split_count(path);
+    for (size_t i = 0; i < n; i++) {
+        char *part = tool_need(dw_split_name(path, i, NULL), "the name of an input");
+        add_input(part);
+        free(part);
+    }
+}
+
+static void check_input(const char *path, const opt_row *row) {
+    struct stat st;
+    if (!strcmp(path, "-")) return;
+    if (access(path, R_OK) || stat(path, &st)) die("cannot open '%s' (%s): %s", path, opt_label(row), strerror(errno));
+    if (S_ISREG(st.st_mode))
+        add_parts(path);
+    else if (!S_ISDIR(st.st_mode))
+        die("cannot read '%s' (%s): it is %s, not a regular file", path, opt_label(row), dw_file_kind(st.st_mode));
+}
+
+static void check_inputs(const opt_row *rows) {
+    for (const opt_row *row = rows; !opt_is_end(row); row++) {
+        if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
+        size_t n;
+        char **value = opt_values(row, &n);
+        for (size_t i = 0; i < n; i++) {
+            check_input(value[i], row);
+            free(value[i]);
+        }
+        free(value);
+    }
+}
+
+/* ---- outputs ---------------------------------------------------------------------------------------- */
+
+enum { MAX_OUTPUTS = 16 };
+
+/* A file that the program may make: its folder and its name there, which say whether two are one. */
+typedef struct output {
+    const opt_row *row;
+    bool kept; // FILE.part
+    char *path;
+    struct stat folder;
+    char *name;
+} output;
+
+typedef struct output_list {
+    output item[MAX_OUTPUTS];
+    int n;
+} output_list;
+
+static void check_kind(const output *o) {
+    struct stat st;
+    if (stat(o->path, &st)) return;
+    if (!S_ISREG(st.st_mode)) die("cannot write '%s': it is %s, not a regular file", o->path, dw_file_kind(st.st_mode));
+    if (!dw_is_input(o->path, true)) return;
+    if (o->kept)
+        die("'%s' is an input, and %s keeps there what is finished of a run; choose another name for one of them",
+            o->path, opt_label(o->row));
+    die("'%s' is input and output at once; choose another name for %s", o->path, opt_label(o->row));
+}
+
+static void check_folder(output *o) {
+    char *copy = tool_need(strdup(o->path), opt_label(o->row));
+    const char *folder = dirname(copy);
+    if (access(folder, W_OK | X_OK) || stat(folder, &o->folder))
+        die("cannot %s '%s': %s", o->row->flags & OPT_FOLDER ? "create" : "write", o->path, strerror(errno));
+    free(copy);
+}
+
+static bool is_same(const output *a, const output *b) {
+    return a->folder.st_dev == b->folder.st_dev && a->folder.st_ino == b->folder.st_ino && !strcmp(a->name, b->name);
+}
+
+static void check_distinct(const output_list *list, const output *o) {
+    for (const output *other = list->item; other < o; other++) {
+        if (!is_same(other, o)) continue;
+        char first[64];
+        snprintf(first, sizeof first, "%s", opt_label(other->row));
+        die("'%s' is the file of both %s and %s; give two names", o->path, first, opt_label(o->row));
+    }
+}
+
+/* Takes the path over. */
+static void add_output(output_list *list, const opt_row *row, char *path, bool kept) {
+    if (list->n == MAX_OUTPUTS) die("more than %d outputs", MAX_OUTPUTS);
+    output *o = &list->item[list->n++];
+    *o = (output){.row = row, .kept = kept, .path = tool_need(path, opt_label(row))};
+    char *copy = tool_need(strdup(path), opt_label(row));
+    o->name = tool_need(strdup(basename(copy)), opt_label(row)); // "folder/" too has a name
+    free(copy);
+    if (!(row->flags & OPT_FOLDER)) check_kind(o);
+    check_folder(o);
+    check_distinct(list, o);
+}
+
+static void add_outputs(output_list *list, const opt_row *row) {
+    const bool is_output = row->kind == OPT_PATH && (row->letter == 'o' || row->flags & (OPT_OUTPUT | OPT_FOLDER));
+    const char *path = is_output ? *(const char **)row->target : NULL;
+    if (!path || (!strcmp(path, "-") && row->flags & OPT_STDOUT)) return;
+    if (!strcmp(path, "-"))
+        die_usage("%s: this does not go to standard output; give the name of a file ('./-' is one called '-')",
+                  opt_label(row));
+    add_output(list, row, strdup(path), false);
+    if (row->flags & OPT_KEEPS) add_output(list, row, dw_format(NULL, "%s.part", path), true);
+}
+
+void paths_check(const opt_program *program) {
+    output_list list = {.n = 0};
+    check_inputs(program->rows);
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) add_outputs(&list, row);
+    for (int i = 0; i < list.n; i++) {
+        free(list.item[i].path);
+        free(list.item[i].name);
+    }
+}

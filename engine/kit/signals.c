@@ -1,0 +1,95 @@
+/* signals.c - how signals end a program: nothing unfinished stays, and a fault says what it was. */
+#include "kit/kit_own.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAME_BYTES = 4096 };
+
+static pid_t writer;         // a child leaves the files of its parent alone
+static char begins_line[96]; // "deadwood-cut", on a terminal after the end of what is in the line: ^C, a bar
+static _Atomic(const char *) last_words;
+
+void signals_on_interrupt(const char *words) { atomic_store(&last_words, words); }
+
+static void remove_unfinished(void) {
+    if (getpid() == writer) dw_out_remove_unfinished();
+}
+
+static void put(const char *text) { (void)!write(STDERR_FILENO, text, strlen(text)); }
+
+static void end_by_signal(int sig) {
+    const char *words = atomic_load(&last_words);
+    remove_unfinished();
+    if (sig == SIGINT && words && getpid() == writer) put(words);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* True when a line of /proc/self/maps, "7f12-7f34 r--s 00000000 08:01 42    /the/path", holds the address. */
+static bool is_map_of(const char *line, uintptr_t address) {
+    char *end;
+    const uintptr_t first = strtoul(line, &end, 16), last = *end == '-' ? strtoul(end + 1, NULL, 16) : 0;
+    return address >= first && address < last;
+}
+
+/* The name of the file that is mapped at the address, somewhere in text, or NULL.  Only system calls and plain loops:
+ * this runs in a signal handler. */
+static char *file_mapped_at(uintptr_t address, char *text, size_t size) {
+    const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    size_t held = 0;
+    for (ssize_t n; fd >= 0 && (n = read(fd, text + held, size - 1 - held)) > 0;) {
+        held += (size_t)n;
+        text[held] = 0;
+        char *line = text;
+        for (char *end; (end = strchr(line, '\n')); line = end + 1) {
+            *end = 0;
+            if (!is_map_of(line, address)) continue;
+            close(fd);
+            return strchr(line, '/');
+        }
+        held -= (size_t)(line - text);
+        if (held == size - 1) held = 0; // no path is that long
+        memmove(text, line, held);
+    }
+    if (fd >= 0) close(fd);
+    return NULL;
+}
+
+/* A page of a mapped file cannot be had: the file became shorter, or its disk fails. */
+static void end_by_bus_error(int sig, siginfo_t *info, void *context) {
+    (void)context;
+    if (info->si_code <= 0) { // sent by a process
+        end_by_signal(sig);
+        return;
+    }
+    char text[NAME_BYTES + 256], shown[2 * NAME_BYTES];
+    const char *name = file_mapped_at((uintptr_t)info->si_addr, text, sizeof text);
+    remove_unfinished();
+    put(begins_line), put(": ");
+    put("cannot read ");
+    if (name) dw_show(shown, sizeof shown, name, strlen(name));
+    put(name ? "'" : ""), put(name ? shown : "a mapped file"), put(name ? "'" : "");
+    put(": it became shorter while it was in use, or its disk fails\n");
+    _exit(1);
+}
+
+void signals_catch(void) {
+    if (!writer) atexit(remove_unfinished);
+    writer = getpid();
+    snprintf(begins_line, sizeof begins_line, "%s%s", isatty(STDERR_FILENO) ? "\n" : "", tool_name());
+    const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
+        struct sigaction old;
+        if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // nohup
+        struct sigaction act = {.sa_handler = end_by_signal};
+        sigaction(sigs[i], &act, NULL);
+    }
+    struct sigaction act = {.sa_sigaction = end_by_bus_error, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &act, NULL);
+    signal(SIGXFSZ, SIG_IGN); // a limit on the size of files (ulimit -f) makes writing fail, as a full disk does
+}
