@@ -21,7 +21,7 @@
  * so it pays only at small rank.  How it is trained, and which rivals it is judged beside: learn.h; by which numbers: tally.h.
  *
  * Invariants: every tensor of the parent is there, bit for bit (train replaces earlier predictors); what was added says
- * so by name and key; a layer that would not gain is marked dense and runs as before.
+ * so by name and key.  Whether skipping pays is not said by the file: the engine measures it where the model runs.
  *
  * Not here: removal for good (prune/), number formats (quant/). */
 #ifndef PREDICT_H

@@ -39,8 +39,8 @@ make_all() { # BUILD FOLDER
 
 # The metadata but for the lineage, and the tensors, as text: inspect reads both builds' files alike.
 describe() { "$new/deadwood-inspect" "$1" --keys | grep -vE 'deadwood\.lineage'; "$new/deadwood-inspect" "$1" --tensors; }
-data_bytes() { # the tensors' data: the last bytes of the file, as many as all tensors take
-    "$new/deadwood-inspect" "$1" --json --tensors | tr ',{}' '\n' | awk -F: '/"bytes"/ { n += int(($2 + 31) / 32) * 32 } END { printf "%d", n }'
+data_bytes() { # the tensors' data: the last bytes of the file, as many as all tensors take, each padded to 32
+    "$new/deadwood-inspect" "$1" --tensors | awk '$NF + 0 { n += int(($NF + 31) / 32) * 32 } END { printf "%d", n }'
 }
 compare() { # OLD NEW
     cmp -s "$1" "$2" && { echo same; return; }
