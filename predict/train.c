@@ -305,33 +305,47 @@ static int write_report(const result *x, size_t n, dw_err *err) {
     return rc;
 }
 
-static void print_layers(const result *x, size_t n) {
-    printf("              gate         | predictor                                              | static           | linear           | never\n");
-    printf("layer epochs   open   mass | active  accuracy  recall  precision    mass mass p5    |  recall    mass   |  recall    mass   | accuracy\n");
-    for (size_t i = 0; i < n; i++) {
+/* The tables for people, as one text: a line that there is no memory for is an error, and printf would not say so. */
+
+static int tell_layers(char **text, const result *x, size_t n, dw_err *err) {
+    int rc = dw_append(text, err, "%s\n%s\n",
+                       "              gate         | predictor                                              | static           | linear           | never",
+                       "layer epochs   open   mass | active  accuracy  recall  precision    mass mass p5    |  recall    mass   |  recall    mass   | accuracy");
+    for (size_t i = 0; i < n && !rc; i++) {
         const tally *t = x[i].held_out, *p = &t[LEARN_PREDICTOR];
-        printf("%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n", x[i].layer, x[i].n_epochs, number(tally_open(t)),
-               number(tally_mass(t)), number(tally_active(p)), number(tally_accuracy(p)), number(tally_recall(p)), number(tally_precision(p)),
-               number(tally_mass(p)), number(x[i].mass_5[LEARN_PREDICTOR]), number(tally_recall(&t[LEARN_STATIC])), number(tally_mass(&t[LEARN_STATIC])),
-               number(tally_recall(&t[LEARN_LINEAR])), number(tally_mass(&t[LEARN_LINEAR])), number(tally_accuracy(&t[LEARN_NEVER])));
+        rc = dw_append(text, err, "%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n", x[i].layer, x[i].n_epochs,
+                       number(tally_open(t)), number(tally_mass(t)), number(tally_active(p)), number(tally_accuracy(p)), number(tally_recall(p)),
+                       number(tally_precision(p)), number(tally_mass(p)), number(x[i].mass_5[LEARN_PREDICTOR]), number(tally_recall(&t[LEARN_STATIC])),
+                       number(tally_mass(&t[LEARN_STATIC])), number(tally_recall(&t[LEARN_LINEAR])), number(tally_mass(&t[LEARN_LINEAR])),
+                       number(tally_accuracy(&t[LEARN_NEVER])));
     }
+    return rc;
 }
 
-static void print_overall(const result *x, const run *r) {
-    printf("\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n", examples_count(&r->t, EXAMPLES_HELD_OUT),
-           r->t.n_text, plural((double)r->t.n_text), r->t.group, r->rank);
-    printf("            active  accuracy  recall  precision    mass mass p5\n");
-    for (int m = 0; m < LEARN_N_METHODS; m++) {
+static int tell_overall(char **text, const result *x, const run *r, dw_err *err) {
+    int rc = dw_append(text, err, "\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n%s\n", examples_count(&r->t, EXAMPLES_HELD_OUT),
+                       r->t.n_text, plural((double)r->t.n_text), r->t.group, r->rank, "            active  accuracy  recall  precision    mass mass p5");
+    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
         const tally *t = &x->held_out[m];
-        printf("%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", learn_method_names[m], number(tally_active(t)), number(tally_accuracy(t)), number(tally_recall(t)),
-               number(tally_precision(t)), number(tally_mass(t)), number(x->mass_5[m]));
+        rc = dw_append(text, err, "%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", learn_method_names[m], number(tally_active(t)), number(tally_accuracy(t)),
+                       number(tally_recall(t)), number(tally_precision(t)), number(tally_mass(t)), number(x->mass_5[m]));
     }
+    return rc;
 }
 
-static void print_verdict(const result *all) {
+static int tell_verdict(char **text, const result *all, dw_err *err) {
     const tally *p = &all->held_out[LEARN_PREDICTOR], *s = &all->held_out[LEARN_STATIC];
-    printf("\nthe predictors capture %s of the mass at an activity of %s; the static choice, which costs nothing, %s%s\n", number(tally_mass(p)),
-           number(tally_active(p)), number(tally_mass(s)), tally_mass(p) > tally_mass(s) ? "" : ": cutting is cheaper");
+    return dw_append(text, err, "\nthe predictors capture %s of the mass at an activity of %s; the static choice, which costs nothing, %s%s\n",
+                     number(tally_mass(p)), number(tally_active(p)), number(tally_mass(s)), tally_mass(p) > tally_mass(s) ? "" : ": cutting is cheaper");
+}
+
+static int tell_all(const result *x, const run *r, dw_err *err) {
+    const result *all = &x[r->n_layer];
+    char *text = NULL;
+    const int rc = tell_layers(&text, x, r->n_layer, err) || tell_overall(&text, all, r, err) || tell_verdict(&text, all, err) ? -1 : 0;
+    if (!rc) fputs(text, stdout);
+    free(text);
+    return rc;
 }
 
 /* Fills x with the layers and, after them, all layers together. */
@@ -365,12 +379,7 @@ static int gather(run *r, result *x, dw_err *err) {
 
 static int report(run *r, dw_err *err) {
     result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
-    const int rc = !x || gather(r, x, err) || write_report(x, r->n_layer + 1, err) ? -1 : 0;
-    if (!rc) {
-        print_layers(x, r->n_layer);
-        print_overall(&x[r->n_layer], r);
-        print_verdict(&x[r->n_layer]);
-    }
+    const int rc = !x || gather(r, x, err) || write_report(x, r->n_layer + 1, err) || tell_all(x, r, err) ? -1 : 0;
     free(x);
     return rc;
 }

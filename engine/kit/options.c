@@ -322,10 +322,17 @@ static void check_stdout(void) {
     _exit(1);
 }
 
+/* A buffer that needs no allocation: when one fails, the C library loses what printf was given, without a word. */
+static void buffer_stdout(void) {
+    static char buffer[BUFSIZ];
+    setvbuf(stdout, buffer, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, sizeof buffer);
+}
+
 void opt_parse(const opt_program *program, int argc, char **argv) {
     dw_err err = {0};
     tool_program = program;
     if (dw_open_standard_streams(&err)) die_err(&err);
+    buffer_stdout();
     dw_inputs_keep();
     signals_catch();
     atexit(check_stdout);
