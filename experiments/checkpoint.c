@@ -149,8 +149,8 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
 
 /* True when every value of an F16, BF16 or F32 tensor is finite and the same after encoding to F16. */
-static bool fits_f16(const dw_st_tensor *t) {
-    const dw_qtype_row *type = dw_st_qtype(t->dtype);
+static bool fits_f16(const kit_st_tensor *t) {
+    const dw_qtype_row *type = kit_st_qtype(t->dtype);
     for (size_t i = 0, n = t->n_bytes / (size_t)type->block_bytes; i < n; i++) {
         float f;
         type->decode(t->data + i * (size_t)type->block_bytes, &f, 1);
@@ -164,9 +164,9 @@ static bool fits_f16(const dw_st_tensor *t) {
 static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, size_t rows, size_t cols, dw_err *err) {
     char name[160];
     snprintf(name, sizeof name, "%s.scales", module);
-    t->scales = dw_safetensors_find(c->weights, name);
+    t->scales = kit_safetensors_find(c->weights, name);
     snprintf(name, sizeof name, "%s.biases", module);
-    t->biases = dw_safetensors_find(c->weights, name);
+    t->biases = kit_safetensors_find(c->weights, name);
     if (!t->scales || !t->biases) return dw_fail(err, "tensor '%s': U32 without scales and biases", t->source->name);
     const size_t words = t->source->shape[1], groups = t->scales->shape[1];
     /* Shapes, not config.json: they already contain its overrides for single modules. */
@@ -178,7 +178,7 @@ static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, siz
     const bool group_ok = t->group_size == 32 || t->group_size == 64 || t->group_size == 128;
     if (!group_ok || t->bits < 2 || t->bits > 8 || t->bits == 7)
         return dw_fail(err, "tensor '%s': %d bits in groups of %d are not MLX's", t->source->name, t->bits, t->group_size);
-    if (!dw_st_qtype(t->scales->dtype) || t->scales->dtype != t->biases->dtype)
+    if (!kit_st_qtype(t->scales->dtype) || t->scales->dtype != t->biases->dtype)
         return dw_fail(err, "tensor '%s': scales of type %s are not supported", t->source->name, t->scales->dtype_name);
     if (t->bits <= 5 && fits_f16(t->scales) && fits_f16(t->biases)) t->kept = dw_qtype_get(t->bits == 5 ? DW_Q5_1 : DW_Q4_1);
     return 0;
@@ -191,7 +191,7 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
     const dw_sizes *sizes = &config->sizes;
     const bool required = !bias && (!row->optional || row->of & DW_ARCH_UNTIED);
     const dw_tensor_name hf = dw_name_hf(row, layer, bias);
-    const dw_st_tensor *source = dw_safetensors_find(c->weights, hf.text);
+    const kit_st_tensor *source = kit_safetensors_find(c->weights, hf.text);
     if (!source) return required ? dw_fail(err, "tensor '%s' is missing", hf.text) : 0;
     checkpoint_tensor *t = &c->tensor[c->n_tensor];
     *t = (checkpoint_tensor){.source = source, .n_dims = bias || !row->shape[1] ? 1 : 2};
@@ -201,7 +201,7 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
     t->ne[0] = cols;
     t->ne[1] = rows;
     if (row->is_turned && !(config->arch->has & DW_ARCH_ROPE_NEOX)) t->head_dim = (size_t)sizes->head_dim;
-    if (source->dtype == DW_ST_U32 && t->n_dims == 2 && source->n_dims == 2) {
+    if (source->dtype == KIT_ST_U32 && t->n_dims == 2 && source->n_dims == 2) {
         char module[DW_TENSOR_NAME];
         snprintf(module, sizeof module, "%.*s", (int)(strlen(hf.text) - strlen(".weight")), hf.text);
         if (bind_mlx(c, t, module, rows, cols, err)) return -1;
@@ -211,7 +211,7 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
         if (source->n_dims != t->n_dims || shape[0] != (is_vector ? cols : rows) || (!is_vector && shape[1] != cols))
             return dw_fail(err, "tensor '%s' has shape [%zu, %zu], config.json says [%zu, %zu]", hf.text, shape[0], shape[1],
                            rows, cols);
-        t->kept = dw_st_qtype(source->dtype);
+        t->kept = kit_st_qtype(source->dtype);
         if (!t->kept) return dw_fail(err, "tensor '%s' has type %s, which is not supported", hf.text, source->dtype_name);
     }
     c->n_tensor++;
@@ -247,11 +247,11 @@ static int make_rope_freqs(checkpoint *c, dw_err *err) {
     return 0;
 }
 
-static bool is_needless(const checkpoint *c, const dw_st_tensor *t) {
+static bool is_needless(const checkpoint *c, const kit_st_tensor *t) {
     return strstr(t->name, "rotary_emb.inv_freq") || (c->config.tied && !strncmp(t->name, "lm_head.", 8));
 }
 
-static bool is_bound(const checkpoint *c, const dw_st_tensor *t) {
+static bool is_bound(const checkpoint *c, const kit_st_tensor *t) {
     for (size_t k = 0; k < c->n_tensor; k++)
         if (c->tensor[k].source == t || c->tensor[k].scales == t || c->tensor[k].biases == t) return true;
     return false;
@@ -259,11 +259,11 @@ static bool is_bound(const checkpoint *c, const dw_st_tensor *t) {
 
 /* Refuses a checkpoint with a tensor that is not used, because the converted model would lack it. */
 static int check_all_used(const checkpoint *c, dw_err *err) {
-    const size_t n = dw_safetensors_count(c->weights);
+    const size_t n = kit_safetensors_count(c->weights);
     size_t n_left = n;
     for (size_t i = 0; i < c->n_tensor; i++) n_left -= c->tensor[i].scales ? 3 : c->tensor[i].source != NULL;
     for (size_t i = 0; i < n && n_left; i++) {
-        const dw_st_tensor *t = dw_safetensors_tensor(c->weights, i);
+        const kit_st_tensor *t = kit_safetensors_tensor(c->weights, i);
         if (is_needless(c, t)) n_left--;
         else if (!is_bound(c, t))
             return dw_fail(err, "tensor '%s' is not part of architecture '%s' as it is known here", t->name, c->config.arch->name);
@@ -300,7 +300,7 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     if (!path) return -1;
     config = dw_json_load(path, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config || read_config(&c->config, config, err)) goto done;
-    c->weights = dw_safetensors_open(folder, err);
+    c->weights = kit_safetensors_open(folder, err);
     if (!c->weights || bind_all(c, err)) goto done;
     rc = dw_vocab_from_hf(&c->vocab, folder, (size_t)c->config.sizes.n_vocab, err);
 done:
@@ -312,7 +312,7 @@ done:
 
 void checkpoint_close(checkpoint *c) {
     dw_vocab_release(&c->vocab);
-    dw_safetensors_close(c->weights);
+    kit_safetensors_close(c->weights);
     free(c->tensor);
     free(c->rope_freqs);
     *c = (checkpoint){0};
@@ -330,8 +330,8 @@ static unsigned code(const uint8_t *row, size_t n_bytes, size_t j, int bits) {
     return two >> bit % 8 & ((1u << bits) - 1);
 }
 
-static float group_value(const dw_st_tensor *t, size_t row, size_t group) {
-    const dw_qtype_row *type = dw_st_qtype(t->dtype);
+static float group_value(const kit_st_tensor *t, size_t row, size_t group) {
+    const dw_qtype_row *type = kit_st_qtype(t->dtype);
     float f;
     type->decode(t->data + (row * t->shape[1] + group) * (size_t)type->block_bytes, &f, 1);
     return f;
@@ -344,14 +344,14 @@ void checkpoint_row_values(const checkpoint_tensor *t, size_t r, float *row) {
         return;
     }
     if (t->n_dims == 1) { // a bias: values are permuted instead of rows
-        const dw_qtype_row *type = dw_st_qtype(t->source->dtype);
+        const dw_qtype_row *type = kit_st_qtype(t->source->dtype);
         for (size_t i = 0; i < n; i++) type->decode(t->source->data + source_row(t, i) * (size_t)type->block_bytes, row + i, 1);
         return;
     }
     const size_t from = source_row(t, r), bytes = t->source->n_bytes / t->ne[1];
     const uint8_t *data = t->source->data + from * bytes;
     if (!t->scales) {
-        dw_st_qtype(t->source->dtype)->decode(data, row, n);
+        kit_st_qtype(t->source->dtype)->decode(data, row, n);
         return;
     }
     for (size_t j = 0; j < n; j++) {

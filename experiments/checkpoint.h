@@ -34,8 +34,8 @@ typedef struct checkpoint_tensor { // a tensor of the new GGUF file
     int n_dims;
     size_t ne[2];                 // values of a row, rows
     const dw_qtype_row *kept;     // the type that keeps every bit; NULL: MLX groups without an exact block format
-    const dw_st_tensor *source;   // NULL: made here (rope_freqs)
-    const dw_st_tensor *scales, *biases; // MLX
+    const kit_st_tensor *source;   // NULL: made here (rope_freqs)
+    const kit_st_tensor *scales, *biases; // MLX
     int group_size, bits;
     size_t head_dim;              // rows are permuted within heads of that many rows; 0: they keep their order
     const float *made;            // values of a tensor made here
@@ -43,7 +43,7 @@ typedef struct checkpoint_tensor { // a tensor of the new GGUF file
 
 typedef struct checkpoint {
     checkpoint_config config;
-    dw_safetensors *weights;
+    kit_safetensors *weights;
     dw_vocab vocab;
     checkpoint_tensor *tensor;
     size_t n_tensor;

@@ -134,8 +134,8 @@ static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
     static const char *const optional[] = {"config.json",         "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json",
                                            "chat_template.jinja", "model.safetensors.index.json", NULL};
     for (int i = 0; optional[i] && !rc; i++) rc = add_input(l, c->folder, optional[i], true, err);
-    for (size_t i = 0; i < dw_safetensors_n_files(c->weights) && !rc; i++)
-        rc = add_input(l, c->folder, dw_safetensors_file(c->weights, i), false, err);
+    for (size_t i = 0; i < kit_safetensors_n_files(c->weights) && !rc; i++)
+        rc = add_input(l, c->folder, kit_safetensors_file(c->weights, i), false, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;

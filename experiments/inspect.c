@@ -168,7 +168,7 @@ static void print_summary(const dw_model *m) {
 
 /* ---- statistics ---------------------------------------------------------------------------------------------- */
 
-static void print_stats(const dw_stats *s) {
+static void print_stats(const kit_stats *s) {
     printf("%-18s", "statistics of");
     print_name(s->arch);
     printf(", sha256 %.12s\n", s->model_sha256);
@@ -181,23 +181,23 @@ static void print_stats(const dw_stats *s) {
     print_name(s->arguments);
     printf("\ntext\twindows\ttokens\tsha256\n");
     for (size_t t = 0; t < s->n_text; t++) {
-        const dw_stats_text *x = &s->text[t];
+        const kit_stats_text *x = &s->text[t];
         print_name(x->name);
         printf("\t%d-%d\t%llu\t%.12s\n", x->first_window, x->first_window + x->n_windows - 1, (unsigned long long)x->n_tokens, x->sha256);
     }
     printf("layer\twidth\tinfluence\n");
     for (int l = 0; l < s->n_layer; l++) {
-        const dw_stats_layer *w = &s->layer[l];
+        const kit_stats_layer *w = &s->layer[l];
         if (w->n_cosine) printf("%d\t%d\t%.6f\n", l, w->n_ff, 1 - w->sum_cosine / (double)w->n_cosine);
         else printf("%d\t%d\t-\n", l, w->n_ff);
     }
 }
 
 static int inspect_stats(const char *path, dw_err *err) {
-    dw_stats s;
-    if (dw_stats_read(&s, path, err)) return -1;
+    kit_stats s;
+    if (kit_stats_read(&s, path, err)) return -1;
     print_stats(&s);
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     return 0;
 }
 
@@ -206,8 +206,8 @@ static int inspect_stats(const char *path, dw_err *err) {
 static bool begins(const char *path, const char *line) { return dw_file_begins(path, line, strlen(line)); }
 
 static int inspect_plan(const char *path, dw_err *err) {
-    dw_plan p;
-    if (dw_plan_read(&p, path, NULL, 0, err)) return -1;
+    kit_plan p;
+    if (kit_plan_read(&p, path, NULL, 0, err)) return -1;
     show_lines(stdout, p.comment);
     printf("\nlayer\twidth\tspans\n");
     for (int l = 0; l < p.n_layer; l++) {
@@ -219,7 +219,7 @@ static int inspect_plan(const char *path, dw_err *err) {
         print_name(p.text[i].name);
         printf("\t%llu tokens\n", (unsigned long long)p.text[i].n_tokens);
     }
-    dw_plan_release(&p);
+    kit_plan_release(&p);
     return 0;
 }
 
@@ -397,7 +397,7 @@ int main(int argc, char **argv) {
     if (o.file.n != 1) die_usage("give one file");
     dw_err err = {0};
     const char *path = o.file.item[0];
-    int (*inspect)(const char *path, dw_err *err) = dw_stats_is(path)                     ? inspect_stats
+    int (*inspect)(const char *path, dw_err *err) = kit_stats_is(path)                     ? inspect_stats
                                                   : begins(path, "# deadwood plan ") ? inspect_plan
                                                   : begins(path, "# deadwood rows") ? inspect_table
                                                                                      : NULL;

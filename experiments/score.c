@@ -34,7 +34,7 @@ static const opt_row rows[] = {
     {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE", "compare with this model, evaluated side by side, or with its stored predictions"},
     {"store", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.store, NULL, "FILE", "store the predictions of the one model given, as a base for later runs"},
     {.kind = OPT_GROUP, .help = "what is scored"},
-    {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES_HELP(exp_protocols, exp_protocol)},
+    {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     OPT_KV,
@@ -95,11 +95,11 @@ typedef struct text {
 } text;
 
 typedef struct contender { // a model with its ids of every text
-    exp_entrant entrant;
+    measure_entrant entrant;
     const char *path;
     dw_model *model;
     dw_tokenizer *tok;  // the model's
-    exp_predictions *stored;
+    measure_predictions *stored;
     char sha256[65];
     uint8_t hash[32], vocab[32];
     int32_t **ids; // n_texts
@@ -109,12 +109,12 @@ typedef struct contender { // a model with its ids of every text
     exp_speed speed;
     double repeats;     // NaN: stored predictions
     double *n_open, *n_seen; // n_layer: neurons that counted in all texts, and all of them; of gated models
-    exp_mean *nll, *kl, *agree; // n_texts
-    exp_paired *paired;
+    measure_mean *nll, *kl, *agree; // n_texts
+    measure_paired *paired;
 } contender;
 
 typedef struct run {
-    const exp_protocol *protocol;
+    const measure_protocol *protocol;
     dw_kv_cache kv;
     dw_pool *pool;
     text *texts;
@@ -155,7 +155,7 @@ static int open_live(contender *c, const run *r, dw_err *err) {
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
     if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
     const dw_vocab *v = dw_tokenizer_vocab(c->tok);
-    exp_vocab_hash(v, c->vocab);
+    measure_vocab_hash(v, c->vocab);
     c->bos = r->protocol->bos_each_window && v->add_bos ? v->bos : -1;
     const size_t n_layer = (size_t)dw_model_hparams(c->model)->n_layer;
     c->n_open = dw_alloc(n_layer, sizeof *c->n_open, "layers", err);
@@ -175,7 +175,7 @@ static int open_contender(contender *c, const char *path, const run *r, dw_err *
     c->paired = dw_alloc(n, sizeof *c->paired, "rows", err);
     if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->paired) return -1;
     if (!c->stored) return open_live(c, r, err);
-    const exp_stored_head *h = exp_predictions_head(c->stored);
+    const measure_stored_head *h = measure_predictions_head(c->stored);
     memcpy(c->vocab, h->vocab_sha256, sizeof c->vocab);
     dw_hex(h->model_sha256, 32, c->sha256);
     c->bos = h->bos;
@@ -183,7 +183,7 @@ static int open_contender(contender *c, const char *path, const run *r, dw_err *
 }
 
 static void close_contender(contender *c, int n_texts) {
-    exp_entrant_close(&c->entrant);
+    measure_entrant_close(&c->entrant);
     for (int t = 0; c->ids && t < n_texts; t++) free(c->ids[t]);
     free(c->ids);
     free(c->n_ids);
@@ -196,13 +196,13 @@ static void close_contender(contender *c, int n_texts) {
     free(c->n_seen);
     dw_tokenizer_free(c->tok);
     dw_model_close(c->model);
-    exp_predictions_close(c->stored);
+    measure_predictions_close(c->stored);
 }
 
 /* ---- stored predictions: they must be of the same tokens -------------------------------------------------- */
 
 static int find_stored_text(const contender *c, const run *r, int t) {
-    const exp_stored_head *h = exp_predictions_head(c->stored);
+    const measure_stored_head *h = measure_predictions_head(c->stored);
     int s = 0;
     while (s < h->n_texts && memcmp(h->text[s].sha256, r->texts[t].hash, 32)) s++;
     return s;
@@ -210,7 +210,7 @@ static int find_stored_text(const contender *c, const run *r, int t) {
 
 /* Every setting that decides which tokens are predicted from what. */
 static int check_stored(const contender *c, const run *r, dw_err *err) {
-    const exp_stored_head *h = exp_predictions_head(c->stored);
+    const measure_stored_head *h = measure_predictions_head(c->stored);
     if (strcmp(h->protocol, r->protocol->name) || h->n_ctx != o.n_ctx)
         return dw_fail(err, "'%s' was stored with --protocol %s -c %d, this run has --protocol %s -c %d", c->path,
                        h->protocol, h->n_ctx, r->protocol->name, o.n_ctx);
@@ -226,9 +226,9 @@ static int check_stored(const contender *c, const run *r, dw_err *err) {
 
 /* Without texts on the command line those of the first stored file are meant, and its settings. */
 static int take_stored_settings(run *r, dw_err *err) {
-    const exp_stored_head *h = exp_predictions_head(r->all[0].stored);
+    const measure_stored_head *h = measure_predictions_head(r->all[0].stored);
     r->n_texts = h->n_texts;
-    r->protocol = exp_protocol_find(h->protocol);
+    r->protocol = measure_protocol_find(h->protocol);
     r->texts = r->protocol ? dw_alloc((size_t)h->n_texts, sizeof *r->texts, "texts", err) : NULL;
     o.n_ctx = h->n_ctx;
     o.windows = (opt_range){h->first, h->last};
@@ -249,9 +249,9 @@ static int check_same_ids(const contender *c, const contender *base, const run *
     if (c->model && base->model && dw_model_hparams(c->model)->n_vocab != dw_model_hparams(base->model)->n_vocab)
         return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, dw_model_hparams(c->model)->n_vocab,
                        base->path, dw_model_hparams(base->model)->n_vocab);
-    if (c->model && !base->model && dw_model_hparams(c->model)->n_vocab != exp_predictions_head(base->stored)->n_vocab)
+    if (c->model && !base->model && dw_model_hparams(c->model)->n_vocab != measure_predictions_head(base->stored)->n_vocab)
         return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, dw_model_hparams(c->model)->n_vocab,
-                       base->path, exp_predictions_head(base->stored)->n_vocab);
+                       base->path, measure_predictions_head(base->stored)->n_vocab);
     for (int t = 0; t < r->n_texts && c->model && base->model; t++)
         if (c->n_ids[t] != base->n_ids[t] || memcmp(c->ids[t], base->ids[t], c->n_ids[t] * sizeof *c->ids[t]))
             return dw_fail(err, "'%s' and '%s' cut the text '%s' into different tokens", c->path, base->path,
@@ -273,7 +273,7 @@ static int open_all(run *r, dw_err *err) {
     const int n = r->n_models + (r->base != NULL);
     for (int i = 0; i < n; i++) {
         const char *path = i < r->n_models ? o.models.item[i] : o.base;
-        if (exp_is_predictions(path) && !(r->all[i].stored = exp_predictions_open(path, err))) return -1;
+        if (measure_is_predictions(path) && !(r->all[i].stored = measure_predictions_open(path, err))) return -1;
     }
     if (r->base && !r->base->stored)
         for (int i = 0; i < r->n_models; i++)
@@ -296,11 +296,11 @@ static int open_all(run *r, dw_err *err) {
 /* ---- windows of a text ------------------------------------------------------------------------------------ */
 
 static size_t n_ids_of(const contender *c, const run *r, int t) {
-    return c->model ? c->n_ids[t] : exp_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_tokens;
+    return c->model ? c->n_ids[t] : measure_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_tokens;
 }
 
-static int make_windows(exp_windows *w, const contender *c, const run *r, int t, dw_err *err) {
-    return exp_windows_make(w, r->protocol, n_ids_of(c, r, t), o.n_ctx, o.windows.first, o.windows.last,
+static int make_windows(measure_windows *w, const contender *c, const run *r, int t, dw_err *err) {
+    return measure_windows_make(w, r->protocol, n_ids_of(c, r, t), o.n_ctx, o.windows.first, o.windows.last,
                             r->texts[t].path, err);
 }
 
@@ -310,12 +310,12 @@ static int check_windows(const run *r, double *n_tokens, dw_err *err) {
     for (int i = 0; i < r->n_models + (r->base != NULL); i++)
         for (int t = 0; t < r->n_texts; t++) {
             const contender *c = &r->all[i];
-            exp_windows w;
+            measure_windows w;
             if (make_windows(&w, c, r, t, err)) return -1;
             for (size_t k = 0; k < w.n && c->model; k++) *n_tokens += w.window[k].n_eval;
             const size_t n_scored = w.n_scored;
-            exp_windows_release(&w);
-            if (c->stored && n_scored != exp_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_scored)
+            measure_windows_release(&w);
+            if (c->stored && n_scored != measure_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_scored)
                 return dw_fail(err, "'%s' is damaged: other tokens of '%s' were scored than its header says", c->path,
                                r->texts[t].path);
         }
@@ -337,8 +337,8 @@ static int fill_leak(exp_result *res, const contender *c, const text *tx, int t,
     return 0;
 }
 
-static void fill_quality(exp_result *q, exp_mean nll, const exp_paired *paired, const exp_mean *kl,
-                         const exp_mean *agree) {
+static void fill_quality(exp_result *q, measure_mean nll, const measure_paired *paired, const measure_mean *kl,
+                         const measure_mean *agree) {
     q->nll = nll.mean;
     q->nll_se = nll.se;
     q->ppl = exp(nll.mean);
@@ -358,14 +358,14 @@ static void fill_quality(exp_result *q, exp_mean nll, const exp_paired *paired, 
     }
 }
 
-static int pair_windows(exp_paired *p, const exp_windows *w, const double *nll, const double *base, dw_err *err) {
+static int pair_windows(measure_paired *p, const measure_windows *w, const double *nll, const double *base, dw_err *err) {
     double *sum = dw_alloc(w->n, sizeof *sum, "windows", err), *n = dw_alloc(w->n, sizeof *n, "windows", err);
     int rc = sum && n ? 0 : -1;
     for (size_t k = 0, at = 0; !rc && k < w->n; k++) {
-        n[k] = exp_window_n_scored(&w->window[k]);
+        n[k] = measure_window_n_scored(&w->window[k]);
         for (int i = 0; i < (int)n[k]; i++, at++) sum[k] += nll[at] - base[at];
     }
-    if (!rc) rc = exp_paired_of(p, sum, n, w->n, err);
+    if (!rc) rc = measure_paired_of(p, sum, n, w->n, err);
     free(sum);
     free(n);
     return rc;
@@ -387,23 +387,23 @@ static void fill_coverage(exp_result *res, contender *c) {
 }
 
 /* From the numbers of every token to the row's. */
-static int fill_text(contender *c, const run *r, int t, const exp_windows *w, dw_err *err) {
+static int fill_text(contender *c, const run *r, int t, const measure_windows *w, dw_err *err) {
     exp_result *res = &c->result[t];
-    const exp_entrant *m = &c->entrant, *base = r->base ? &r->base->entrant : NULL;
+    const measure_entrant *m = &c->entrant, *base = r->base ? &r->base->entrant : NULL;
     size_t n_agree = 0;
     snprintf(res->text, sizeof res->text, "%s", dw_base_name(r->texts[t].path));
     snprintf(res->text_sha256, sizeof res->text_sha256, "%s", r->texts[t].sha256);
     res->windows = (double)w->n;
     res->tokens_scored = (double)w->n_scored;
-    c->nll[t] = exp_mean_of(m->nll, w->n_scored);
+    c->nll[t] = measure_mean_of(m->nll, w->n_scored);
     if (base && pair_windows(&c->paired[t], w, m->nll, base->nll, err)) return -1;
     if (m->kl) {
         for (size_t i = 0; i < w->n_scored; i++) n_agree += m->agree[i];
-        c->kl[t] = exp_mean_of(m->kl, w->n_scored);
-        c->agree[t] = exp_share(n_agree, w->n_scored);
-        exp_sort(m->kl, w->n_scored);
-        res->kl_median = exp_quantile(m->kl, w->n_scored, 0.5);
-        res->kl_p99 = exp_quantile(m->kl, w->n_scored, 0.99);
+        c->kl[t] = measure_mean_of(m->kl, w->n_scored);
+        c->agree[t] = measure_share(n_agree, w->n_scored);
+        measure_sort(m->kl, w->n_scored);
+        res->kl_median = measure_quantile(m->kl, w->n_scored, 0.5);
+        res->kl_p99 = measure_quantile(m->kl, w->n_scored, 0.99);
         snprintf(res->kl_kind, sizeof res->kl_kind, "%s", base->model ? "full" : "top64");
     }
     fill_quality(res, c->nll[t], base ? &c->paired[t] : NULL, m->kl ? &c->kl[t] : NULL, &c->agree[t]);
@@ -411,14 +411,14 @@ static int fill_text(contender *c, const run *r, int t, const exp_windows *w, dw
     return fill_leak(res, c, &r->texts[t], t, err);
 }
 
-static int take_results(exp_entrant *e, size_t n, bool with_kl, dw_err *err) {
+static int take_results(measure_entrant *e, size_t n, bool with_kl, dw_err *err) {
     e->nll = dw_alloc(n, sizeof *e->nll, "results", err);
     e->kl = with_kl ? dw_alloc(n, sizeof *e->kl, "results", err) : NULL;
     e->agree = with_kl ? dw_alloc(n, sizeof *e->agree, "results", err) : NULL;
     return e->nll && (!with_kl || (e->kl && e->agree)) ? 0 : -1;
 }
 
-static void drop_results(exp_entrant *e) {
+static void drop_results(measure_entrant *e) {
     free(e->nll);
     free(e->kl);
     free(e->agree);
@@ -427,22 +427,22 @@ static void drop_results(exp_entrant *e) {
 }
 
 /* Models first .. first + n - 1 on text t, all side by side with the base. */
-static int score_text(run *r, int first, int n, int t, const exp_entrant_options *eo, exp_predictions_writer *store,
+static int score_text(run *r, int first, int n, int t, const measure_entrant_options *eo, measure_predictions_writer *store,
                       dw_err *err) {
-    exp_windows w = {0};
-    exp_entrant *models = dw_alloc((size_t)n, sizeof *models, "models", err);
+    measure_windows w = {0};
+    measure_entrant *models = dw_alloc((size_t)n, sizeof *models, "models", err);
     contender *one = &r->all[first];
     int rc = models ? make_windows(&w, one, r, t, err) : -1;
     for (int i = 0; i < n && !rc; i++)
         rc = take_results(&r->all[first + i].entrant, w.n_scored, r->base && r->all[first + i].model, err);
     if (r->base && !rc) rc = take_results(&r->base->entrant, w.n_scored, false, err);
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++)
-        if (r->all[i].stored) exp_predictions_seek(r->all[i].stored, find_stored_text(&r->all[i], r, t));
+        if (r->all[i].stored) measure_predictions_seek(r->all[i].stored, find_stored_text(&r->all[i], r, t));
     for (int i = 0; i < n && !rc; i++) {
         models[i] = r->all[first + i].entrant;
         if (models[i].session) dw_session_reset_coverage(models[i].session);
     }
-    const exp_evaluation e = {.o = eo,
+    const measure_evaluation e = {.o = eo,
                               .windows = &w,
                               .ids = one->model ? one->ids[t] : NULL,
                               .bos = one->bos,
@@ -452,23 +452,23 @@ static int score_text(run *r, int first, int n, int t, const exp_entrant_options
                               .store = store,
                               .progress = step,
                               .progress_ctx = r->bar};
-    if (!rc) rc = exp_evaluate(&e, err);
+    if (!rc) rc = measure_evaluate(&e, err);
     for (int i = 0; i < n; i++) {
         if (!rc) rc = fill_text(&r->all[first + i], r, t, &w, err);
         drop_results(&r->all[first + i].entrant);
     }
     if (r->base) drop_results(&r->base->entrant);
-    exp_windows_release(&w);
+    measure_windows_release(&w);
     free(models);
     return rc;
 }
 
 /* ---- storing ---------------------------------------------------------------------------------------------- */
 
-static exp_predictions_writer *store_open(const run *r, dw_err *err) {
+static measure_predictions_writer *store_open(const run *r, dw_err *err) {
     const contender *c = &r->all[0];
-    exp_stored_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
-    exp_stored_head h = {.model = (char *)dw_base_name(c->path),
+    measure_stored_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
+    measure_stored_head h = {.model = (char *)dw_base_name(c->path),
                          .n_vocab = dw_model_hparams(c->model)->n_vocab,
                          .protocol = (char *)r->protocol->name,
                          .n_ctx = o.n_ctx,
@@ -481,14 +481,14 @@ static exp_predictions_writer *store_open(const run *r, dw_err *err) {
     memcpy(h.vocab_sha256, c->vocab, sizeof c->vocab);
     int rc = texts ? 0 : -1;
     for (int t = 0; t < r->n_texts && !rc; t++) {
-        exp_windows w;
+        measure_windows w;
         if ((rc = make_windows(&w, c, r, t, err))) break;
-        texts[t] = (exp_stored_text){
+        texts[t] = (measure_stored_text){
             .name = (char *)dw_base_name(r->texts[t].path), .n_tokens = c->n_ids[t], .n_scored = w.n_scored};
         memcpy(texts[t].sha256, r->texts[t].hash, 32);
-        exp_windows_release(&w);
+        measure_windows_release(&w);
     }
-    exp_predictions_writer *w = rc ? NULL : exp_predictions_writer_new(o.store, &h, err);
+    measure_predictions_writer *w = rc ? NULL : measure_predictions_writer_new(o.store, &h, err);
     free(texts);
     return w;
 }
@@ -496,8 +496,8 @@ static exp_predictions_writer *store_open(const run *r, dw_err *err) {
 /* ---- all texts -------------------------------------------------------------------------------------------- */
 
 /* With a base all models run side by side, so that it is evaluated once; without one each alone, in less memory. */
-static int score_group(run *r, int first, int n, exp_predictions_writer *store, dw_err *err) {
-    const exp_entrant_options eo = {
+static int score_group(run *r, int first, int n, measure_predictions_writer *store, dw_err *err) {
+    const measure_entrant_options eo = {
         .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
         .precision = tool_precision(o.precision), .n_ctx = o.n_ctx,
         .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch}; // windows at once: a session has 4096 sequences
@@ -505,24 +505,24 @@ static int score_group(run *r, int first, int n, exp_predictions_writer *store, 
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
         contender *c = &r->all[i];
         if (c != r->base && (i < first || i >= first + n)) continue;
-        c->entrant = (exp_entrant){.name = c->path, .model = c->model, .stored = c->stored};
-        rc = exp_entrant_open(&c->entrant, &eo, err);
+        c->entrant = (measure_entrant){.name = c->path, .model = c->model, .stored = c->stored};
+        rc = measure_entrant_open(&c->entrant, &eo, err);
     }
     for (int t = 0; t < r->n_texts && !rc; t++) rc = score_text(r, first, n, t, &eo, store, err);
-    for (int i = first; i < first + n; i++) exp_entrant_close(&r->all[i].entrant);
+    for (int i = first; i < first + n; i++) measure_entrant_close(&r->all[i].entrant);
     return rc;
 }
 
 static int score_all(run *r, dw_err *err) {
-    exp_predictions_writer *store = NULL;
+    measure_predictions_writer *store = NULL;
     if (o.store && !(store = store_open(r, err))) return -1;
     int rc = r->base ? score_group(r, 0, r->n_models, store, err) : 0;
     for (int i = 0; i < r->n_models && !r->base && !rc; i++) {
         if (r->n_models > 1) say("scoring '%s', model %d of %d", r->all[i].path, i + 1, r->n_models);
         rc = score_group(r, i, 1, store, err);
     }
-    if (store && !rc) rc = exp_predictions_commit(store, err);
-    exp_predictions_writer_free(store);
+    if (store && !rc) rc = measure_predictions_commit(store, err);
+    measure_predictions_writer_free(store);
     return rc;
 }
 
@@ -533,7 +533,7 @@ static int continue_all(run *r, dw_err *err) {
     for (int i = 0; i < r->n_models + (r->base != NULL); i++) {
         contender *c = &r->all[i];
         c->repeats = NAN;
-        if (c->model && exp_repeats(c->model, c->tok, &so, &c->repeats, err)) return dw_fail_in(err, "'%s'", c->path);
+        if (c->model && measure_repeats(c->model, c->tok, &so, &c->repeats, err)) return dw_fail_in(err, "'%s'", c->path);
     }
     for (int i = 0; i < r->n_models; i++)
         for (int t = 0; t <= r->n_texts; t++) {
@@ -572,7 +572,7 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
         if (o.inject && dw_model_is_gated(c->model)) snprintf(common.activity, sizeof common.activity, "%s", o.inject);
         if (dw_model_is_gated(c->model) && tool_select()->select != DW_SELECT_DENSE) common.bytes_per_token = NAN; // until it is counted
     } else {
-        snprintf(common.model, sizeof common.model, "%s", exp_predictions_head(c->stored)->model);
+        snprintf(common.model, sizeof common.model, "%s", measure_predictions_head(c->stored)->model);
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
     }
     for (int t = 0; t <= r->n_texts; t++) c->result[t] = common;
@@ -613,8 +613,8 @@ static void fill_mean(contender *c, const run *r) {
     exp_result *res = &c->result[r->n_texts];
     const size_t n = (size_t)r->n_texts;
     const bool with_kl = c->model && r->base;
-    const exp_mean kl = exp_mean_of_means(c->kl, n), agree = exp_mean_of_means(c->agree, n);
-    const exp_paired paired = exp_paired_of_texts(c->paired, n);
+    const measure_mean kl = measure_mean_of_means(c->kl, n), agree = measure_mean_of_means(c->agree, n);
+    const measure_paired paired = measure_paired_of_texts(c->paired, n);
     snprintf(res->text, sizeof res->text, "*");
     res->windows = res->tokens_scored = 0;
     if (isfinite(c->result[0].coverage)) res->coverage = 0;
@@ -626,7 +626,7 @@ static void fill_mean(contender *c, const run *r) {
             snprintf(res->leak, sizeof res->leak, "%s", c->result[t].leak);
     }
     if (with_kl) snprintf(res->kl_kind, sizeof res->kl_kind, "%s", c->result[0].kl_kind);
-    fill_quality(res, exp_mean_of_means(c->nll, n), r->base ? &paired : NULL, with_kl ? &kl : NULL, &agree);
+    fill_quality(res, measure_mean_of_means(c->nll, n), r->base ? &paired : NULL, with_kl ? &kl : NULL, &agree);
 }
 
 /* ---- speed ------------------------------------------------------------------------------------------------ */
@@ -673,7 +673,7 @@ static int measure_speed(run *r, exp_child *children, int n, dw_err *err) {
 static int start_children(exp_child *children, int *n, const run *r, dw_err *err) {
     *n = 0;
     for (size_t i = 0; i < o.models.n; i++) {
-        if (exp_is_predictions(o.models.item[i])) continue;
+        if (measure_is_predictions(o.models.item[i])) continue;
         const exp_speed_options so = {
             .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select()->select, .is_listed = tool_select()->is_listed,
             .inject = r->inject, .n_inject = r->n_inject, .n_prefill = o.n_prefill, .n_decode = o.n_decode};
@@ -858,8 +858,8 @@ static double *parse_shares(const char *list, int *n) {
 
 /* Whether a model or the base must be run on texts. */
 static bool needs_text(void) {
-    bool any = o.base && !exp_is_predictions(o.base);
-    for (size_t i = 0; i < o.models.n; i++) any |= !exp_is_predictions(o.models.item[i]);
+    bool any = o.base && !measure_is_predictions(o.base);
+    for (size_t i = 0; i < o.models.n; i++) any |= !measure_is_predictions(o.models.item[i]);
     return any && !o.speed_only;
 }
 
@@ -878,7 +878,7 @@ int main(int argc, char **argv) {
     if (!o.texts.n && needs_text()) die_usage("give a text with -f");
     dw_err err = {0};
     if (o.out && exp_check_results(o.out, &err)) die_err(&err);
-    run r = {.protocol = exp_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
+    run r = {.protocol = measure_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
     r.kv = tool_kv();
     double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;
     r.inject = shares;

@@ -318,7 +318,7 @@ static int file_type(const char *name) {
 }
 
 /* The library's view of importances, which it borrows; free(). */
-static imatrix_entry *list_importances(const dw_imatrix *im, dw_err *err) {
+static imatrix_entry *list_importances(const kit_imatrix *im, dw_err *err) {
     imatrix_entry *list = dw_alloc(im->n_entry + 1, sizeof *list, "importances", err);
     for (size_t i = 0; list && i < im->n_entry; i++) list[i] = (imatrix_entry){im->entry[i].name, im->entry[i].mean, (size_t)im->entry[i].n};
     return list;
@@ -329,10 +329,10 @@ int stock_quantize(stock *s, const char *in, const char *out, const char *type, 
     const int number = file_type(type);
     if (number < 0) return dw_fail(err, "stock quantizes to no type '%s'; try Q4_K_M", type);
     if (!s->can_set) return dw_fail(err, "stock %s: where its quantizer's parameters are is not known", stock_version(s));
-    dw_imatrix im = {0};
+    kit_imatrix im = {0};
     imatrix_entry *list = NULL;
     int rc = -1;
-    if (imatrix_path && (dw_imatrix_read(&im, imatrix_path, err) || !(list = list_importances(&im, err)))) goto done;
+    if (imatrix_path && (kit_imatrix_read(&im, imatrix_path, err) || !(list = list_importances(&im, err)))) goto done;
     opaque_params p = s->lib.llama_model_quantize_default_params();
     set(&p, quant_n_threads, n_threads);
     set(&p, quant_type, number);
@@ -341,6 +341,6 @@ int stock_quantize(stock *s, const char *in, const char *out, const char *type, 
     rc = s->lib.llama_model_quantize(in, out, &p) ? dw_fail(err, "stock cannot quantize '%s' to %s: %s", in, type, why(s)) : 0;
 done:
     free(list);
-    dw_imatrix_release(&im);
+    kit_imatrix_release(&im);
     return rc;
 }

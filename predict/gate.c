@@ -75,7 +75,7 @@ static void write_about(void) {
 
 typedef struct inputs {
     dw_model *model, *source;
-    dw_stats stats;
+    kit_stats stats;
     bool has_stats;
     char model_sha256[65];
     int group;
@@ -92,8 +92,8 @@ typedef struct gating { // what is added, by layer
 
 static int check_stats(const inputs *in, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(in->model);
-    if (dw_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
-    return dw_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ? dw_fail_in(err, "'%s'", o.stats) : 0;
+    if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
+    return kit_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ? dw_fail_in(err, "'%s'", o.stats) : 0;
 }
 
 static bool any_blocks(const dw_model *m) {
@@ -115,14 +115,14 @@ static int open_inputs(inputs *in, dw_err *err) {
     if (!in->model || lineage_check(dw_model_gguf(in->model), err) || dw_model_need_whole_ffn(in->model, err)) return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
-    if (dw_stats_read(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_read(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     return check_stats(in, err) ? -1 : open_source(in, err);
 }
 
 static void close_inputs(inputs *in) {
-    if (in->has_stats) dw_stats_release(&in->stats);
+    if (in->has_stats) kit_stats_release(&in->stats);
     dw_model_close(in->source);
     dw_model_close(in->model);
 }

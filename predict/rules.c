@@ -4,11 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-static const uint32_t *of_neurons(const dw_stats_layer *s, int group) { return group == 1 ? s->hist_gate : NULL; }
+static const uint32_t *of_neurons(const kit_stats_layer *s, int group) { return group == 1 ? s->hist_gate : NULL; }
 
-static const uint32_t *of_groups(const dw_stats_layer *s, int group) {
-    for (int i = 0; i < DW_STATS_N_GROUPS; i++)
-        if (dw_stats_group_sizes[i] == group) return s->hist_group[i];
+static const uint32_t *of_groups(const kit_stats_layer *s, int group) {
+    for (int i = 0; i < KIT_STATS_N_GROUPS; i++)
+        if (kit_stats_group_sizes[i] == group) return s->hist_group[i];
     return NULL;
 }
 
@@ -77,26 +77,26 @@ static void place_minimum(predict_values *v, int k) {
 }
 
 static void fill_values(predict_values *v, const uint64_t *n, uint64_t n_all) {
-    const int minimum = dw_stats_bin((float)SILU_DEPTH);
+    const int minimum = kit_stats_bin((float)SILU_DEPTH);
     uint64_t below = 0;
-    for (int b = 0, k = 0; b <= DW_STATS_BINS; b++, k++) { // the last bin, which holds all larger values, is as wide as the others
-        v->knot[k] = b < DW_STATS_BINS ? (double)dw_stats_bin_edge(b) : M_SQRT2 * (double)dw_stats_bin_edge(b - 1);
+    for (int b = 0, k = 0; b <= KIT_STATS_BINS; b++, k++) { // the last bin, which holds all larger values, is as wide as the others
+        v->knot[k] = b < KIT_STATS_BINS ? (double)kit_stats_bin_edge(b) : M_SQRT2 * (double)kit_stats_bin_edge(b - 1);
         v->below[k] = (double)below / (double)n_all;
-        if (b < DW_STATS_BINS) below += n[b];
+        if (b < KIT_STATS_BINS) below += n[b];
         if (b == minimum) v->knot[++k] = SILU_DEPTH;
     }
     place_minimum(v, minimum + 1);
 }
 
-int predict_values_of(predict_values *v, const predict_rule *rule, int group, const dw_stats_layer *s, dw_err *err) {
+int predict_values_of(predict_values *v, const predict_rule *rule, int group, const kit_stats_layer *s, dw_err *err) {
     const uint32_t *row = rule->histograms(s, group);
-    uint64_t n[DW_STATS_BINS] = {0}, n_all = 0;
+    uint64_t n[KIT_STATS_BINS] = {0}, n_all = 0;
     if (!row) return dw_fail(err, "rule '%s' works on groups of %s, not of %d", rule->name, rule->groups, group);
-    for (int first = 0; first < s->n_ff; first += group, row += DW_STATS_BINS) {
+    for (int first = 0; first < s->n_ff; first += group, row += KIT_STATS_BINS) {
         const int n_neuron = s->n_ff - first < group ? s->n_ff - first : group;
-        for (int b = 0; b < DW_STATS_BINS; b++) n[b] += (uint64_t)row[b] * (uint64_t)n_neuron;
+        for (int b = 0; b < KIT_STATS_BINS; b++) n[b] += (uint64_t)row[b] * (uint64_t)n_neuron;
     }
-    for (int b = 0; b < DW_STATS_BINS; b++) n_all += n[b];
+    for (int b = 0; b < KIT_STATS_BINS; b++) n_all += n[b];
     if (!n_all) return dw_fail(err, "the statistics hold no histograms of the gates; collect them from texts (an importance file has none)");
     *v = (predict_values){.group = group, .least = 0.5 / (double)n_all};
     fill_values(v, n, n_all);

@@ -18,9 +18,9 @@ typedef struct predict_rule {
     const char *formula, *source;
     const char *groups; // the sizes that it has statistics for, in words
     int least_group, most_group;
-    /* Histograms of the value, a row of DW_STATS_BINS for each aligned group of so many neurons; NULL: there are none for
+    /* Histograms of the value, a row of KIT_STATS_BINS for each aligned group of so many neurons; NULL: there are none for
      * that size. */
-    const uint32_t *(*histograms)(const dw_stats_layer *s, int group);
+    const uint32_t *(*histograms)(const kit_stats_layer *s, int group);
 } predict_rule;
 
 extern const predict_rule predict_rules[]; // ends with name NULL
@@ -30,7 +30,7 @@ bool predict_rule_fits(const predict_rule *rule, int group); // whether it works
 
 /* How a rule's value is distributed over calibration tokens and neurons (a group counts once for each of its neurons): the
  * share of values below each of the knots, which are the edges of bins and silu's minimum. */
-enum { PREDICT_KNOTS = DW_STATS_BINS + 2 };
+enum { PREDICT_KNOTS = KIT_STATS_BINS + 2 };
 
 typedef struct predict_values {
     int group;
@@ -40,7 +40,7 @@ typedef struct predict_values {
 } predict_values;
 
 /* Refused when the rule has no such group size, or the statistics no histograms. */
-int predict_values_of(predict_values *v, const predict_rule *rule, int group, const dw_stats_layer *s, dw_err *err);
+int predict_values_of(predict_values *v, const predict_rule *rule, int group, const kit_stats_layer *s, dw_err *err);
 /* The share of neurons whose value reaches a threshold. */
 double predict_activity_at(const predict_values *v, float threshold);
 /* The threshold that a share `activity` reaches, > 0 .. 1.  0, which everything reaches, where the activity is 1.  Values of

@@ -33,7 +33,7 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "TRACES", "the traces (HDF5)"},
-    {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows", .min = 1, .max = DW_H5_MAX_ROWS},
+    {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows", .min = 1, .max = KIT_H5_MAX_ROWS},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 20},
@@ -108,7 +108,7 @@ static int schedule_text(schedule *p, size_t text, int n_windows, size_t token_b
     return 0;
 }
 
-static int set_text(dw_stats_text *to, const calib_text *from, int n_windows, dw_err *err) {
+static int set_text(kit_stats_text *to, const calib_text *from, int n_windows, dw_err *err) {
     snprintf(to->name, sizeof to->name, "%s", from->name);
     snprintf(to->sha256, sizeof to->sha256, "%s", from->sha256);
     to->first_window = from->first_window;

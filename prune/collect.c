@@ -69,7 +69,7 @@ enum {
 };
 
 typedef struct collector {
-    dw_stats *s;
+    kit_stats *s;
     size_t text;               // sums go to this one
     const column_sums *loops;
     int n_row, *row;           // tokens of the pass whose position counts
@@ -92,13 +92,13 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* Integers: the order of threads does not matter. */
 static void add_counts(uint64_t *hist, const uint32_t *counts) {
-    for (int b = 0; b < DW_STATS_BINS; b++)
+    for (int b = 0; b < KIT_STATS_BINS; b++)
         if (counts[b]) __atomic_fetch_add(&hist[b], counts[b], __ATOMIC_RELAXED);
 }
 
 /* |x| of all columns into one histogram, in four tables, so that neighbours do not wait for each other. */
 static void count_inputs(const collector *c, const dw_tap_event *e, int first, int end, uint64_t *hist) {
-    uint32_t counts[4][DW_STATS_BINS] = {{0}};
+    uint32_t counts[4][KIT_STATS_BINS] = {{0}};
     uint8_t bin[UNIT];
     for (int i = 0; i < c->n_sampled; i++) {
         const float *x = e->values + (size_t)c->sampled[i] * (size_t)e->n;
@@ -111,8 +111,8 @@ static void count_inputs(const collector *c, const dw_tap_event *e, int first, i
     for (int k = 0; k < 4; k++) add_counts(hist, counts[k]);
 }
 
-static void add_input(const collector *c, const dw_tap_event *e, dw_stats_input k, int first, int end) {
-    dw_stats_layer *w = &c->s->layer[e->layer];
+static void add_input(const collector *c, const dw_tap_event *e, kit_stats_input k, int first, int end) {
+    kit_stats_layer *w = &c->s->layer[e->layer];
     double *square = w->text_square[k] + c->text * (size_t)e->n;
     for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
     if (first < end) count_inputs(c, e, first, end, w->input_hist[k]);
@@ -124,7 +124,7 @@ static void add_output(const collector *c, const dw_tap_event *e, int first, int
 }
 
 static void add_neurons(const collector *c, const dw_tap_event *e, int first, int end) {
-    dw_stats_layer *w = &c->s->layer[e->layer];
+    kit_stats_layer *w = &c->s->layer[e->layer];
     const size_t at = c->text * (size_t)e->n;
     uint8_t bin[UNIT];
     for (int j = first; j < end; j += TILE) {
@@ -134,10 +134,10 @@ static void add_neurons(const collector *c, const dw_tap_event *e, int first, in
     }
     for (int j = first; j < end; j += UNIT) {
         const int n = smaller(UNIT, end - j);
-        uint32_t *hist = w->hist_a + (size_t)j * DW_STATS_BINS;
+        uint32_t *hist = w->hist_a + (size_t)j * KIT_STATS_BINS;
         for (int i = 0; i < c->n_sampled; i++) {
             c->loops->bins(e->values + (size_t)c->sampled[i] * (size_t)e->n + j, n, bin);
-            for (int k = 0; k < n; k++) hist[k * DW_STATS_BINS + bin[k]]++;
+            for (int k = 0; k < n; k++) hist[k * KIT_STATS_BINS + bin[k]]++;
         }
     }
 }
@@ -153,27 +153,27 @@ static uint8_t largest_bin(const uint8_t *bin) {
 
 /* The bin of a group's largest magnitude is the largest bin.  A unit begins at a multiple of every group size; behind its
  * n neurons stand zeros. */
-static void count_groups(dw_stats_layer *w, const uint8_t *bin, int first, int n) {
+static void count_groups(kit_stats_layer *w, const uint8_t *bin, int first, int n) {
     uint8_t largest[UNIT / 32];
     for (int k = 0; k < UNIT / 32; k++) largest[k] = largest_bin(bin + 32 * k);
-    for (int g = 0, n_group = UNIT / 32; g < DW_STATS_N_GROUPS; g++, n_group /= 2) {
-        const int size = dw_stats_group_sizes[g];
-        uint32_t *hist = w->hist_group[g] + (size_t)(first / size) * DW_STATS_BINS;
-        for (int k = 0; k * size < n; k++) hist[k * DW_STATS_BINS + largest[k]]++;
+    for (int g = 0, n_group = UNIT / 32; g < KIT_STATS_N_GROUPS; g++, n_group /= 2) {
+        const int size = kit_stats_group_sizes[g];
+        uint32_t *hist = w->hist_group[g] + (size_t)(first / size) * KIT_STATS_BINS;
+        for (int k = 0; k * size < n; k++) hist[k * KIT_STATS_BINS + largest[k]]++;
         for (int k = 0; k < n_group / 2; k++) largest[k] = largest[2 * k] > largest[2 * k + 1] ? largest[2 * k] : largest[2 * k + 1];
     }
 }
 
 static void add_gates(const collector *c, const dw_tap_event *e, int first, int end) {
-    dw_stats_layer *w = &c->s->layer[e->layer];
+    kit_stats_layer *w = &c->s->layer[e->layer];
     uint8_t bin[UNIT] = {0};
     for (int j = first; j < end; j += UNIT) {
         const int n = smaller(UNIT, end - j);
-        uint32_t *hist = w->hist_gate + (size_t)j * DW_STATS_BINS;
+        uint32_t *hist = w->hist_gate + (size_t)j * KIT_STATS_BINS;
         memset(bin + n, 0, (size_t)(UNIT - n));
         for (int i = 0; i < c->n_sampled; i++) {
             c->loops->bins(e->values + (size_t)c->sampled[i] * (size_t)e->n + j, n, bin);
-            for (int k = 0; k < n; k++) hist[k * DW_STATS_BINS + bin[k]]++;
+            for (int k = 0; k < n; k++) hist[k * KIT_STATS_BINS + bin[k]]++;
             count_groups(w, bin, j, n);
         }
     }
@@ -198,9 +198,9 @@ static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
     share(e->n, ith, n_threads, &first, &end);
     switch (e->point) {
     case DW_TAP_RESIDUAL: add_residual(c, e, ith, n_threads); break;
-    case DW_TAP_ATTN_IN: add_input(c, e, DW_STATS_ATTN_IN, first, end); break;
-    case DW_TAP_ATTN_MIX: add_input(c, e, DW_STATS_ATTN_MIX, first, end); break;
-    case DW_TAP_FFN_IN: add_input(c, e, DW_STATS_FFN_IN, first, end); break;
+    case DW_TAP_ATTN_IN: add_input(c, e, KIT_STATS_ATTN_IN, first, end); break;
+    case DW_TAP_ATTN_MIX: add_input(c, e, KIT_STATS_ATTN_MIX, first, end); break;
+    case DW_TAP_FFN_IN: add_input(c, e, KIT_STATS_FFN_IN, first, end); break;
     case DW_TAP_FFN_GATE: add_gates(c, e, first, end); break;
     case DW_TAP_FFN_NEURON: add_neurons(c, e, first, end); break;
     case DW_TAP_HEAD_IN: add_output(c, e, first, end); break;
@@ -261,8 +261,8 @@ static int check_sums(const double *sums, size_t n, int l, const char *what, con
 static int check_text(const collector *c, const calib_text *text, dw_err *err) {
     static const char *const what[] = {"the input of q, k, v", "the input of attn_output", "the input of gate and up", "the neurons"};
     for (int l = 0; l < c->s->n_layer; l++) {
-        const dw_stats_layer *w = &c->s->layer[l];
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
+        const kit_stats_layer *w = &c->s->layer[l];
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
             const size_t n = (size_t)w->n_input[k];
             if (n && check_sums(w->text_square[k] + c->text * n, n, l, what[k], text, err)) return -1;
         }
@@ -273,7 +273,7 @@ static int check_text(const collector *c, const calib_text *text, dw_err *err) {
 }
 
 static int add_text(run *r, const calib_text *text, dw_err *err) {
-    dw_stats *s = r->c.s;
+    kit_stats *s = r->c.s;
     r->c.text = s->n_text;
     for (int w = 0, n; w < text->n_windows; w += n) {
         n = smaller(r->n_seq, text->n_windows - w);
@@ -281,7 +281,7 @@ static int add_text(run *r, const calib_text *text, dw_err *err) {
             if (eval(r, text, w, n, first, smaller(o.n_ctx - first, r->n_batch), err)) return -1;
     }
     if (check_text(&r->c, text, err)) return -1;
-    dw_stats_text *t = &s->text[s->n_text];
+    kit_stats_text *t = &s->text[s->n_text];
     t->blocks = lineage_blocks(text->token, (size_t)text->n_windows * (size_t)o.n_ctx, err);
     if (!t->blocks) return -1;
     for (int l = 0; l < s->n_layer; l++) s->layer[l].count[s->n_text] = s->layer[l].text_n_cosine[s->n_text] = t->n_tokens;
@@ -290,34 +290,34 @@ static int add_text(run *r, const calib_text *text, dw_err *err) {
 }
 
 /* The neurons' own input histogram is that of all neurons together. */
-static void sum_neuron_hists(dw_stats *s) {
+static void sum_neuron_hists(kit_stats *s) {
     for (int l = 0; l < s->n_layer; l++) {
-        const dw_stats_layer *w = &s->layer[l];
-        uint64_t *hist = w->input_hist[DW_STATS_FFN_NEURON];
-        for (int b = 0; b < DW_STATS_BINS && w->n_ff; b++) hist[b] = 0;
-        for (size_t i = 0; i < (size_t)w->n_ff * DW_STATS_BINS; i++) hist[i % DW_STATS_BINS] += w->hist_a[i];
+        const kit_stats_layer *w = &s->layer[l];
+        uint64_t *hist = w->input_hist[KIT_STATS_FFN_NEURON];
+        for (int b = 0; b < KIT_STATS_BINS && w->n_ff; b++) hist[b] = 0;
+        for (size_t i = 0; i < (size_t)w->n_ff * KIT_STATS_BINS; i++) hist[i % KIT_STATS_BINS] += w->hist_a[i];
     }
 }
 
 /* ---- what is there already ----------------------------------------------------------------------------------------- */
 
-static int make_stats(dw_stats *s, const dw_model *m, size_t n_text, dw_err *err) {
+static int make_stats(kit_stats *s, const dw_model *m, size_t n_text, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     int *n_mix = dw_alloc((size_t)hp->n_layer, sizeof *n_mix, "statistics", err);
     if (!n_mix) return -1;
     for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
-    const int rc = dw_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, n_text, err);
+    const int rc = kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, n_text, err);
     free(n_mix);
     return rc;
 }
 
-static int set_arguments(dw_stats *s, dw_err *err) {
+static int set_arguments(kit_stats *s, dw_err *err) {
     free(s->arguments);
     s->arguments = lineage_arguments(&program, err);
     return s->arguments ? 0 : -1;
 }
 
-static int set_header(dw_stats *s, const dw_model *m, const char *model_sha256, dw_err *err) {
+static int set_header(kit_stats *s, const dw_model *m, const char *model_sha256, dw_err *err) {
     snprintf(s->model_sha256, sizeof s->model_sha256, "%s", model_sha256);
     snprintf(s->arch, sizeof s->arch, "%s", dw_model_hparams(m)->arch);
     tool_backend_text(s->backend);
@@ -328,11 +328,11 @@ static int set_header(dw_stats *s, const dw_model *m, const char *model_sha256, 
 }
 
 /* Finished texts of an ended run, if they are the first ones of this run; else false and *s is empty. */
-static bool resume(dw_stats *s, const char *path, const char *model_sha256, const calib_texts *texts) {
+static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts) {
     dw_err err = {0};
     char backend[32];
     if (!dw_file_exists(path)) return false;
-    if (dw_stats_read(s, path, &err)) {
+    if (kit_stats_read(s, path, &err)) {
         warn("beginning anew: %s", err.text);
         return false;
     }
@@ -345,15 +345,15 @@ static bool resume(dw_stats *s, const char *path, const char *model_sha256, cons
     }
     if (same) say("going on behind text %zu of %zu, as '%s' has it", s->n_text, texts->n_text, path);
     else warn("'%s' is of another run; beginning anew", path);
-    if (!same) dw_stats_release(s);
+    if (!same) kit_stats_release(s);
     return same;
 }
 
 /* What the texts that are still to come will be called. */
-static void announce(dw_stats *s, const calib_texts *texts) {
+static void announce(kit_stats *s, const calib_texts *texts) {
     for (size_t t = s->n_text; t < texts->n_text; t++) {
         const calib_text *x = &texts->text[t];
-        dw_stats_text *to = &s->text[t];
+        kit_stats_text *to = &s->text[t];
         snprintf(to->name, sizeof to->name, "%s", x->name);
         snprintf(to->sha256, sizeof to->sha256, "%s", x->sha256);
         to->first_window = x->first_window;
@@ -363,23 +363,23 @@ static void announce(dw_stats *s, const calib_texts *texts) {
 }
 
 /* Statistics with room for all texts; those that are finished stand in them. */
-static int prepare(dw_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, dw_err *err) {
+static int prepare(kit_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, dw_err *err) {
     if (!kept || !resume(s, kept, model_sha256, texts)) {
         if (make_stats(s, m, texts->n_text, err)) return -1;
         s->n_text = 0;
     } else {
         say_if_interrupted(kept);
     }
-    if (set_header(s, m, model_sha256, err) || dw_stats_reserve(s, texts->n_text, err)) return -1;
+    if (set_header(s, m, model_sha256, err) || kit_stats_reserve(s, texts->n_text, err)) return -1;
     announce(s, texts);
     return 0;
 }
 
 /* Whether the texts can stand behind the parts, before hours pass. */
-static int check_parts(const dw_stats *parts, dw_stats *s, size_t n_text, dw_err *err) {
+static int check_parts(const kit_stats *parts, kit_stats *s, size_t n_text, dw_err *err) {
     const size_t n_finished = s->n_text;
     s->n_text = n_text;
-    const int rc = dw_stats_can_add(parts, s, err);
+    const int rc = kit_stats_can_add(parts, s, err);
     s->n_text = n_finished;
     return rc;
 }
@@ -390,11 +390,11 @@ typedef struct keeper {
     double next;
 } keeper;
 
-static int keep(keeper *k, dw_stats *s, dw_err *err) {
+static int keep(keeper *k, kit_stats *s, dw_err *err) {
     const double began = dw_now();
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
-    if (dw_stats_keep(s, k->path, err)) return -1;
+    if (kit_stats_keep(s, k->path, err)) return -1;
     say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
@@ -402,7 +402,7 @@ static int keep(keeper *k, dw_stats *s, dw_err *err) {
 
 /* ---- a run ------------------------------------------------------------------------------------------------------------ */
 
-static int open_run(run *r, dw_model *m, dw_stats *s, dw_err *err) {
+static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     r->model = m;
     r->n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
@@ -436,7 +436,7 @@ static void close_run(run *r) {
 }
 
 static int collect_texts(run *r, const char *kept, dw_err *err) {
-    dw_stats *s = r->c.s;
+    kit_stats *s = r->c.s;
     size_t n_done = 0;
     for (size_t t = 0; t < s->n_text; t++) n_done += (size_t)s->text[t].n_windows * (size_t)o.n_ctx;
     const double n_left = (double)(calib_n_tokens(&r->texts) - n_done), began = dw_now();
@@ -451,22 +451,22 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     progress_end(r->bar);
     if (rc) return -1;
     sum_neuron_hists(s);
-    dw_stats_total(s);
+    kit_stats_total(s);
     say("%.0f token%s in %.2f s: %.0f tokens/s", n_left, plural(n_left), seconds, n_left / (seconds > 0 ? seconds : 1));
     return 0;
 }
 
 /* Texts of -f behind the texts of -s. */
-static int run_texts(dw_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
+static int run_texts(kit_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
     run r = {0};
-    dw_stats s = {0};
+    kit_stats s = {0};
     char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
     if (calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, err) || prepare(&s, m, model_sha256, &r.texts, kept, err) ||
         (has_parts && check_parts(sum, &s, r.texts.n_text, err)) || open_run(&r, m, &s, err) || collect_texts(&r, kept, err))
         return -1;
     if (has_parts) {
-        if (dw_stats_add(sum, &s, err)) return -1;
-        dw_stats_release(&s);
+        if (kit_stats_add(sum, &s, err)) return -1;
+        kit_stats_release(&s);
     } else {
         *sum = s;
     }
@@ -475,27 +475,27 @@ static int run_texts(dw_stats *sum, bool has_parts, dw_model *m, const char *mod
     return 0;
 }
 
-static int read_part(dw_stats *s, const char *path, const char *model_sha256, dw_err *err) {
-    return dw_stats_read(s, path, err) || dw_stats_check_model(s, path, o.model, model_sha256, err) ? -1 : 0;
+static int read_part(kit_stats *s, const char *path, const char *model_sha256, dw_err *err) {
+    return kit_stats_read(s, path, err) || kit_stats_check_model(s, path, o.model, model_sha256, err) ? -1 : 0;
 }
 
-static int add_parts(dw_stats *sum, const char *model_sha256, dw_err *err) {
+static int add_parts(kit_stats *sum, const char *model_sha256, dw_err *err) {
     for (size_t i = 0; i < o.parts.n; i++) {
-        dw_stats part;
+        kit_stats part;
         if (read_part(i ? &part : sum, o.parts.item[i], model_sha256, err)) return -1;
         if (!i) continue;
-        if (dw_stats_add(sum, &part, err)) return dw_fail_in(err, "'%s'", o.parts.item[i]);
-        dw_stats_release(&part);
+        if (kit_stats_add(sum, &part, err)) return dw_fail_in(err, "'%s'", o.parts.item[i]);
+        kit_stats_release(&part);
     }
     return 0;
 }
 
 /* ---- importance matrices ------------------------------------------------------------------------------------------------- */
 
-static int import_imatrix(dw_stats *s, dw_model *m, const char *model_sha256, dw_err *err) {
-    dw_imatrix im;
-    if (dw_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, 1, err) || set_header(s, m, model_sha256, err)) return -1;
-    dw_stats_text *t = &s->text[0];
+static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, dw_err *err) {
+    kit_imatrix im;
+    if (kit_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, 1, err) || set_header(s, m, model_sha256, err)) return -1;
+    kit_stats_text *t = &s->text[0];
     calib_name(t->name, o.import_imatrix);
     t->first_window = 1;
     t->blocks = dw_strdup("", err);
@@ -503,18 +503,18 @@ static int import_imatrix(dw_stats *s, dw_model *m, const char *model_sha256, dw
     s->skip = 0;
     s->hist_every = 1;
     if (!t->blocks || dw_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
-    const int rc = dw_imatrix_to_stats(&im, s, err);
-    dw_imatrix_release(&im);
+    const int rc = kit_imatrix_to_stats(&im, s, err);
+    kit_imatrix_release(&im);
     return rc ? dw_fail_in(err, "'%s'", o.import_imatrix) : 0;
 }
 
-static int export_imatrix(const dw_stats *s, const dw_model *m, dw_err *err) {
-    dw_imatrix im;
+static int export_imatrix(const kit_stats *s, const dw_model *m, dw_err *err) {
+    kit_imatrix im;
     const size_t n = strlen(o.export_imatrix);
-    const dw_imatrix_form form = n > 4 && !strcmp(o.export_imatrix + n - 4, ".dat") ? DW_IMATRIX_OLD : DW_IMATRIX_GGUF;
-    if (dw_imatrix_from_stats(&im, s, dw_model_gguf(m), false, err)) return -1;
-    const int rc = dw_imatrix_write(&im, o.export_imatrix, form, err);
-    dw_imatrix_release(&im);
+    const kit_imatrix_form form = n > 4 && !strcmp(o.export_imatrix + n - 4, ".dat") ? KIT_IMATRIX_OLD : KIT_IMATRIX_GGUF;
+    if (kit_imatrix_from_stats(&im, s, dw_model_gguf(m), false, err)) return -1;
+    const int rc = kit_imatrix_write(&im, o.export_imatrix, form, err);
+    kit_imatrix_release(&im);
     return rc;
 }
 
@@ -531,7 +531,7 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};
-    dw_stats s = {0};
+    kit_stats s = {0};
     char model_sha256[65];
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
@@ -539,14 +539,14 @@ int main(int argc, char **argv) {
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
     if (o.texts.n && run_texts(&s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
-    if (o.out && dw_stats_write(&s, o.out, &err)) die_err(&err);
+    if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);
     if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
     if (o.out && o.texts.n) {
         char *kept = dw_format(NULL, "%s.part", o.out);
         if (kept) unlink(kept);
         free(kept);
     }
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     dw_model_close(m);
     return 0;
 }

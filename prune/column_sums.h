@@ -14,7 +14,7 @@ typedef struct column_sums {
     void (*moments)(const float *x, size_t ld, const int *row, int n_rows, int n, double *sum, double *sum_abs, double *sum_square,
                     float *max_abs);
     void (*squares)(const float *x, size_t ld, const int *row, int n_rows, int n, double *sum_square);
-    void (*bins)(const float *x, int n, uint8_t *bin);      // dw_stats_bin of |x[i]|
+    void (*bins)(const float *x, int n, uint8_t *bin);      // kit_stats_bin of |x[i]|
     double (*replace)(float *old, const float *x, int n, double *square); // old = x; old x and x x as they were, in 32 interleaved sums
 } column_sums;
 

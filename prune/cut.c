@@ -61,7 +61,7 @@ static const opt_program program = {
 
 typedef struct inputs {
     dw_model *model, *source;
-    dw_plan plan;
+    kit_plan plan;
     char model_sha256[65];
     double hash_seconds;
 } inputs;
@@ -75,23 +75,23 @@ static int open_inputs(inputs *in, dw_err *err) {
     *in = (inputs){.model = dw_model_open(o.model, err)};
     if (!in->model || lineage_check(dw_model_gguf(in->model), err)) return -1;
     const dw_hparams *hp = dw_model_hparams(in->model);
-    if (dw_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
+    if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
     const double t0 = dw_now();
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
     if (!in->plan.model_sha256[0]) warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
-    return dw_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err);
+    return kit_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err);
 }
 
 static void close_inputs(inputs *in) {
-    dw_plan_release(&in->plan);
+    kit_plan_release(&in->plan);
     dw_model_close(in->source);
     dw_model_close(in->model);
 }
 
 /* What the plan says of itself. */
-static int stamp_plan(lineage *l, const dw_plan *p, dw_err *err) {
+static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
     char group[16] = "", wanted[32] = "", reached[32] = "";
     if (p->group) snprintf(group, sizeof group, "%d", p->group);
     if (p->rate_wanted >= 0) snprintf(wanted, sizeof wanted, "%.4g", p->rate_wanted);
@@ -150,7 +150,7 @@ static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool
 }
 
 /* What the user should know about the file. */
-static void tell(const prune_layout *layout, const dw_plan *plan) {
+static void tell(const prune_layout *layout, const kit_plan *plan) {
     int least = layout->n_ff[0], most = least;
     for (int l = 0; l < layout->n_layer; l++) {
         if (layout->n_ff[l] < least) least = layout->n_ff[l];

@@ -65,7 +65,7 @@ typedef struct prune_layout {
 
 /* Borrows the models and nothing of the plan.  Refuses what cannot be stored, or what llama.cpp would silently compute
  * wrongly.  After a failure there is nothing to release. */
-int prune_layout_init(prune_layout *o, const dw_model *parent, const dw_plan *plan, const prune_cut_options *options, dw_err *err);
+int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options, dw_err *err);
 void prune_layout_release(prune_layout *o);
 
 /* Keys and tensors of the smaller file into a new writer; lineage is the caller's. */

@@ -48,8 +48,8 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
         dw_tensor_name name;
-        dw_st_dtype dtype;
-        if (!dw_st_dtype_of(t->type, &dtype))
+        kit_st_dtype dtype;
+        if (!kit_st_dtype_of(t->type, &dtype))
             return dw_fail(err, "tensor '%s' is %s; --hf writes F32, F16 and BF16 only", t->name, t->type->name);
         if (!find_hf(t, &name) && strcmp(t->name, "rope_freqs.weight") != 0) // which config.json has as numbers
             return dw_fail(err, "tensor '%s' has no name in transformers; --hf cannot write it", t->name);
@@ -69,50 +69,50 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
 /* ---- weights ----------------------------------------------------------------------------------------------- */
 
 /* Vectors are F32 in GGUF.  They take the type of the matrices when that changes no value. */
-static dw_st_dtype vector_dtype(const dw_tensor *t, dw_st_dtype matrices) {
+static kit_st_dtype vector_dtype(const dw_tensor *t, kit_st_dtype matrices) {
     for (size_t i = 0; i < t->ne[0]; i++) {
         float v;
         memcpy(&v, t->data + i * sizeof v, sizeof v);
-        const float back = matrices == DW_ST_F16 ? dw_f16_to_f32(dw_f32_to_f16(v)) : dw_bf16_to_f32(dw_f32_to_bf16(v));
-        if (back != v) return DW_ST_F32;
+        const float back = matrices == KIT_ST_F16 ? dw_f16_to_f32(dw_f32_to_f16(v)) : dw_bf16_to_f32(dw_f32_to_bf16(v));
+        if (back != v) return KIT_ST_F32;
     }
     return matrices;
 }
 
-static int write_vector(dw_st_writer *w, const dw_tensor *t, dw_st_dtype dtype, size_t D, dw_err *err) {
+static int write_vector(kit_st_writer *w, const dw_tensor *t, kit_st_dtype dtype, size_t D, dw_err *err) {
     int rc = 0;
     for (size_t i = 0; i < t->ne[0] && !rc; i++) {
         float v;
         memcpy(&v, t->data + (D ? dw_permuted_row(i, D) : i) * sizeof v, sizeof v);
-        const uint16_t half = dtype == DW_ST_F16 ? dw_f32_to_f16(v) : dw_f32_to_bf16(v);
-        rc = dtype == DW_ST_F32 ? dw_st_write(w, &v, sizeof v, err) : dw_st_write(w, &half, sizeof half, err);
+        const uint16_t half = dtype == KIT_ST_F16 ? dw_f32_to_f16(v) : dw_f32_to_bf16(v);
+        rc = dtype == KIT_ST_F32 ? kit_st_write(w, &v, sizeof v, err) : kit_st_write(w, &half, sizeof half, err);
     }
     return rc;
 }
 
-static int write_matrix(dw_st_writer *w, const dw_tensor *t, size_t D, dw_err *err) {
-    if (!D) return dw_st_write(w, t->data, t->n_bytes, err);
+static int write_matrix(kit_st_writer *w, const dw_tensor *t, size_t D, dw_err *err) {
+    if (!D) return kit_st_write(w, t->data, t->n_bytes, err);
     int rc = 0;
     const size_t row_bytes = dw_tensor_row_bytes(t);
-    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = dw_st_write(w, t->data + dw_permuted_row(r, D) * row_bytes, row_bytes, err);
+    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = kit_st_write(w, t->data + dw_permuted_row(r, D) * row_bytes, row_bytes, err);
     return rc;
 }
 
 static int write_weights(const dw_model *m, const char *path, dw_err *err) {
     const dw_gguf *g = m->gguf;
-    dw_st_dtype matrices, *dtype = dw_alloc(dw_gguf_n_tensors(g), sizeof *dtype, "types of tensors", err);
-    dw_st_writer *w = dtype ? dw_st_writer_new(path, err) : NULL;
+    kit_st_dtype matrices, *dtype = dw_alloc(dw_gguf_n_tensors(g), sizeof *dtype, "types of tensors", err);
+    kit_st_writer *w = dtype ? kit_st_writer_new(path, err) : NULL;
     int rc = w ? 0 : -1;
-    dw_st_dtype_of(m->net.token_embd.type, &matrices);
+    kit_st_dtype_of(m->net.token_embd.type, &matrices);
     for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_tensor_name name;
         if (!find_hf(t, &name)) continue;
-        dw_st_dtype_of(t->type, &dtype[i]);
+        kit_st_dtype_of(t->type, &dtype[i]);
         if (t->n_dims == 1) dtype[i] = vector_dtype(t, matrices);
-        dw_st_add_tensor(w, name.text, dtype[i], t->n_dims, t->n_dims == 1 ? t->ne : (size_t[]){t->ne[1], t->ne[0]});
+        kit_st_add_tensor(w, name.text, dtype[i], t->n_dims, t->n_dims == 1 ? t->ne : (size_t[]){t->ne[1], t->ne[0]});
     }
-    if (!rc) rc = dw_st_begin(w, err);
+    if (!rc) rc = kit_st_begin(w, err);
     for (size_t i = 0; i < dw_gguf_n_tensors(g) && !rc; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_tensor_name name;
@@ -121,8 +121,8 @@ static int write_weights(const dw_model *m, const char *path, dw_err *err) {
         const size_t D = row->is_turned && !m->net.rope_neox ? (size_t)m->net.hp.head_dim : 0;
         rc = t->n_dims == 1 ? write_vector(w, t, dtype[i], D, err) : write_matrix(w, t, D, err);
     }
-    if (!rc) rc = dw_st_commit(w, err);
-    dw_st_writer_free(w);
+    if (!rc) rc = kit_st_commit(w, err);
+    kit_st_writer_free(w);
     free(dtype);
     return rc;
 }
@@ -137,7 +137,7 @@ static int write_text(const char *path, const char *text, size_t size, dw_err *e
 }
 
 /* layer_types has an entry for each layer.  Those of dropped layers are removed. */
-static int drop_layer_types(json_t *config, const dw_plan *plan, const char *from, dw_err *err) {
+static int drop_layer_types(json_t *config, const kit_plan *plan, const char *from, dw_err *err) {
     json_t *list = json_object_get(config, "layer_types");
     if (!json_is_array(list)) return 0;
     if (json_array_size(list) != (size_t)plan->n_layer)
@@ -147,7 +147,7 @@ static int drop_layer_types(json_t *config, const dw_plan *plan, const char *fro
     return 0;
 }
 
-static int write_config(const dw_model *m, const dw_plan *plan, const char *from, const char *to, dw_err *err) {
+static int write_config(const dw_model *m, const kit_plan *plan, const char *from, const char *to, dw_err *err) {
     const dw_hparams *hp = &m->net.hp;
     json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config) return -1;
@@ -181,13 +181,13 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
 
 /* ---- the folder --------------------------------------------------------------------------------------------- */
 
-static int write_file(const dw_model *m, const dw_plan *plan, const char *from, const char *to, const char *file, dw_err *err) {
+static int write_file(const dw_model *m, const kit_plan *plan, const char *from, const char *to, const char *file, dw_err *err) {
     if (!strcmp(file, "model.safetensors")) return write_weights(m, to, err);
     if (!strcmp(file, "config.json")) return write_config(m, plan, from, to, err);
     return dw_file_exists(from) ? copy_file(from, to, err) : 0;
 }
 
-static int fill_folder(const dw_model *m, const dw_plan *plan, const char *checkpoint, dw_out_folder *folder, dw_err *err) {
+static int fill_folder(const dw_model *m, const kit_plan *plan, const char *checkpoint, dw_out_folder *folder, dw_err *err) {
     int rc = 0;
     for (int i = 0; files[i] && !rc; i++) {
         char *from = dw_format(err, "%s/%s", checkpoint, files[i]);
@@ -198,7 +198,7 @@ static int fill_folder(const dw_model *m, const dw_plan *plan, const char *check
     return rc;
 }
 
-int prune_hf_write(const char *model, const dw_plan *plan, const char *checkpoint, const char *out, dw_err *err) {
+int prune_hf_write(const char *model, const kit_plan *plan, const char *checkpoint, const char *out, dw_err *err) {
     dw_model *m = dw_model_open(model, err);
     dw_out_folder *folder = m ? dw_out_folder_open(out, err) : NULL;
     const int rc = !folder || fill_folder(m, plan, checkpoint, folder, err) || dw_out_folder_commit(folder, err) ? -1 : 0;

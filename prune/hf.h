@@ -15,6 +15,6 @@
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err);
 /* Writes the cut file `model`; `plan` says which layers stayed.  The folder `out` must not exist.  It appears whole
  * or not at all. */
-int prune_hf_write(const char *model, const dw_plan *plan, const char *checkpoint, const char *out, dw_err *err);
+int prune_hf_write(const char *model, const kit_plan *plan, const char *checkpoint, const char *out, dw_err *err);
 
 #endif

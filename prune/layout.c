@@ -101,16 +101,16 @@ static int padded_width(const prune_layout *o, const prune_cut_options *options)
     return (width + block - 1) / block * block;
 }
 
-static int list_kept(prune_layout *o, const dw_plan *plan, int l, dw_err *err) {
-    const dw_plan_layer *from = &plan->layer[o->layer_of[l]];
+static int list_kept(prune_layout *o, const kit_plan *plan, int l, dw_err *err) {
+    const kit_plan_layer *from = &plan->layer[o->layer_of[l]];
     o->keep[l] = dw_alloc((size_t)o->n_ff[l], sizeof **o->keep, "kept neurons", err);
     if (!o->keep[l]) return -1;
-    dw_plan_neurons(from, o->keep[l]);
+    kit_plan_neurons(from, o->keep[l]);
     for (int j = from->n_keep; j < o->n_ff[l]; j++) o->keep[l][j] = -1;
     return 0;
 }
 
-static int choose_widths(prune_layout *o, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
+static int choose_widths(prune_layout *o, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
     const size_t n = (size_t)plan->n_layer;
     o->layer_of = dw_alloc(n, sizeof *o->layer_of, "layers", err);
     o->n_ff = dw_alloc(n, sizeof *o->n_ff, "layers", err);
@@ -228,7 +228,7 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
 
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
-static int init(prune_layout *o, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
+static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
     if (plan->n_layer != o->parent->net.hp.n_layer)
         return dw_fail(err, "the plan has %d layers, the model %d", plan->n_layer, o->parent->net.hp.n_layer);
     if (dw_model_need_whole_ffn(o->parent, err)) return -1;
@@ -236,7 +236,7 @@ static int init(prune_layout *o, const dw_plan *plan, const prune_cut_options *o
     return choose_widths(o, plan, options, err) || choose_arch(o, err) || place_tensors(o, options, err) ? -1 : 0;
 }
 
-int prune_layout_init(prune_layout *o, const dw_model *parent, const dw_plan *plan, const prune_cut_options *options, dw_err *err) {
+int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
     *o = (prune_layout){.parent = parent, .source = options->source};
     if (!init(o, plan, options, err)) return 0;
     prune_layout_release(o);

@@ -88,7 +88,7 @@ static void write_about(void) {
 typedef struct inputs {
     dw_model *model;
     const dw_hparams *hp;
-    dw_stats stats;
+    kit_stats stats;
     bool has_stats;
     char model_sha256[65], stats_sha256[65];
     kit_scorer scorer;
@@ -101,9 +101,9 @@ typedef struct inputs {
 
 static int read_stats(inputs *in, dw_err *err) {
     if (!o.stats) return 0;
-    if (dw_stats_read(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_read(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
-    return dw_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err) || dw_sha256_file(o.stats, in->stats_sha256, err) ? -1 : 0;
+    return kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err) || dw_sha256_file(o.stats, in->stats_sha256, err) ? -1 : 0;
 }
 
 static size_t lineage_bytes(const inputs *in) {
@@ -126,7 +126,7 @@ static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
 static void close_inputs(inputs *in) {
     kit_scorer_release(&in->scorer);
     prune_sizes_release(&in->sizes);
-    if (in->has_stats) dw_stats_release(&in->stats);
+    if (in->has_stats) kit_stats_release(&in->stats);
     free(in->influence);
     free(in->drop);
     dw_model_close(in->model);
@@ -135,10 +135,10 @@ static void close_inputs(inputs *in) {
 /* ---- layers to drop ------------------------------------------------------------------------------------------ */
 
 static int measure_influence(inputs *in, dw_err *err) {
-    if (dw_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err)) return -1;
+    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err)) return -1;
     in->influence = dw_alloc((size_t)in->hp->n_layer, sizeof *in->influence, "block influence", err);
     for (int l = 0; in->influence && l < in->hp->n_layer; l++) {
-        const dw_stats_layer *layer = &in->stats.layer[l];
+        const kit_stats_layer *layer = &in->stats.layer[l];
         in->influence[l] = 1 - layer->sum_cosine / (double)layer->n_cosine;
         if (!isfinite(in->influence[l])) return dw_fail(err, "layer %d: the statistics have no block influence; collect them from texts", l);
     }
@@ -205,7 +205,7 @@ static int choose_widths(prune_task *t, const prune_allocator *allocator, double
 
 /* ---- the plan -------------------------------------------------------------------------------------------------- */
 
-static int describe(dw_plan *p, const inputs *in, const prune_task *t, const kit_metric *metric, double wanted, dw_err *err) {
+static int describe(kit_plan *p, const inputs *in, const prune_task *t, const kit_metric *metric, double wanted, dw_err *err) {
     int rc = dw_append(&p->comment, err, "model  %s  sha256 %s\n", dw_base_name(o.model), in->model_sha256);
     if (!rc && o.stats) rc = dw_append(&p->comment, err, "stats  %s  sha256 %s\n", dw_base_name(o.stats), in->stats_sha256);
     if (!rc)
@@ -218,10 +218,10 @@ static int describe(dw_plan *p, const inputs *in, const prune_task *t, const kit
     return rc;
 }
 
-static int list_texts(dw_plan *p, const dw_stats *s, dw_err *err) {
+static int list_texts(kit_plan *p, const kit_stats *s, dw_err *err) {
     p->text = dw_alloc(s->n_text, sizeof *p->text, "texts", err);
     for (size_t i = 0; p->text && i < s->n_text; i++) {
-        dw_plan_text *t = &p->text[p->n_text++];
+        kit_plan_text *t = &p->text[p->n_text++];
         t->name = dw_strdup(s->text[i].name, err);
         t->blocks = dw_strdup(s->text[i].blocks, err);
         t->n_tokens = s->text[i].n_tokens;
@@ -231,7 +231,7 @@ static int list_texts(dw_plan *p, const dw_stats *s, dw_err *err) {
     return p->text ? 0 : -1;
 }
 
-static int fill_plan(dw_plan *p, const prune_task *t, const int *n_keep, dw_err *err) {
+static int fill_plan(kit_plan *p, const prune_task *t, const int *n_keep, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(t->model);
     bool *keep = dw_alloc((size_t)hp->n_ff_max, sizeof *keep, "kept neurons", err);
     p->layer = dw_alloc((size_t)hp->n_layer, sizeof *p->layer, "layers of a plan", err);
@@ -239,16 +239,16 @@ static int fill_plan(dw_plan *p, const prune_task *t, const int *n_keep, dw_err 
     for (int l = 0; l < hp->n_layer && !rc; l++) {
         p->n_layer = l + 1;
         if (t->drop[l]) p->layer[l].drop = true;
-        else rc = prune_choose(t->score[l], hp->n_ff[l], t->group, n_keep[l], keep, err) || dw_plan_set_layer(&p->layer[l], keep, hp->n_ff[l], err) ? -1 : 0;
+        else rc = prune_choose(t->score[l], hp->n_ff[l], t->group, n_keep[l], keep, err) || kit_plan_set_layer(&p->layer[l], keep, hp->n_ff[l], err) ? -1 : 0;
     }
     free(keep);
     return rc;
 }
 
-static int write_plan(const dw_plan *p, dw_err *err) {
-    if (strcmp(o.out, "-") != 0) return dw_plan_write(p, o.out, err);
+static int write_plan(const kit_plan *p, dw_err *err) {
+    if (strcmp(o.out, "-") != 0) return kit_plan_write(p, o.out, err);
     size_t size;
-    char *text = dw_plan_format(p, &size, err);
+    char *text = kit_plan_format(p, &size, err);
     const bool ok = text && fwrite(text, 1, size, stdout) == size && !fflush(stdout);
     free(text);
     return ok ? 0 : dw_fail(err, "cannot write the plan to standard output");
@@ -269,7 +269,7 @@ static int make_plan(inputs *in, dw_err *err) {
     const kit_metric *metric = kit_metric_find(o.metric);
     const prune_allocator *allocator = prune_allocator_find(o.allocate);
     const size_t n_layer = (size_t)in->hp->n_layer;
-    dw_plan plan = {0};
+    kit_plan plan = {0};
     double wanted = 0, **score = dw_alloc(n_layer, sizeof *score, "scores", err);
     int *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
     prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
@@ -280,7 +280,7 @@ static int make_plan(inputs *in, dw_err *err) {
              write_plan(&plan, err) ? -1 : 0;
     }
     if (!rc) tell(&t, n_keep, wanted);
-    dw_plan_release(&plan);
+    kit_plan_release(&plan);
     for (size_t l = 0; score && l < n_layer; l++) free(score[l]);
     free(score);
     free(n_keep);

@@ -97,7 +97,7 @@ static int split_layer(quant_cold *c, int l, const double *score, int n_ff, cons
                    n_ff, hot_multiple, o->cold_multiple);
 }
 
-int quant_cold_by_rate(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, dw_err *err) {
+int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, const quant_cold_options *o, dw_err *err) {
     const int *n_ff = m->net.hp.n_ff;
     kit_scorer scorer = {.model = m, .stats = s, .group = 1, .pool = o->pool};
     if (begin(c, m, err)) return end(c, m, -1);
@@ -112,7 +112,7 @@ int quant_cold_by_rate(quant_cold *c, const dw_model *m, const dw_stats *s, cons
 
 /* ---- by a plan ---------------------------------------------------------------------------------------------------- */
 
-static int split_by_plan(quant_cold *c, const dw_plan_layer *plan, int l, int n_ff, dw_err *err) {
+static int split_by_plan(quant_cold *c, const kit_plan_layer *plan, int l, int n_ff, dw_err *err) {
     if (plan->drop) return dw_fail(err, "layer %d: the plan drops it; a layer has at least %d hot neurons", l, DW_HOT_MULTIPLE);
     if (plan->n_keep == n_ff) return 0;
     if (plan->n_keep % DW_HOT_MULTIPLE)
@@ -125,7 +125,7 @@ static int split_by_plan(quant_cold *c, const dw_plan_layer *plan, int l, int n_
     return rc;
 }
 
-int quant_cold_by_plan(quant_cold *c, const dw_model *m, const dw_plan *plan, dw_err *err) {
+int quant_cold_by_plan(quant_cold *c, const dw_model *m, const kit_plan *plan, dw_err *err) {
     int rc = begin(c, m, err);
     for (int l = 0; l < c->n_layer && !rc; l++) rc = split_by_plan(c, &plan->layer[l], l, m->net.hp.n_ff[l], err);
     return end(c, m, rc);

@@ -133,17 +133,17 @@ typedef struct quant_cold_options {
 
 /* The share `rate` of each layer's neurons, or the nearest that blocks can hold, becomes cold.  After a failure there is
  * nothing to release. */
-int quant_cold_by_rate(quant_cold *c, const dw_model *m, const dw_stats *s, const quant_cold_options *o, dw_err *err);
+int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, const quant_cold_options *o, dw_err *err);
 /* What the plan keeps stays hot, the rest becomes cold. */
-int quant_cold_by_plan(quant_cold *c, const dw_model *m, const dw_plan *plan, dw_err *err);
+int quant_cold_by_plan(quant_cold *c, const dw_model *m, const kit_plan *plan, dw_err *err);
 void quant_cold_release(quant_cold *c);
 
 /* ---- importances (weights.c) ------------------------------------------------------------------------------------ */
 
 /* Of each input column the mean of x^2 over calibration tokens: the block formats' encoders weigh errors by it. */
 typedef struct quant_weights {
-    dw_imatrix matrix;
-    dw_stats stats;      // is_stats: where the matrix came from
+    kit_imatrix matrix;
+    kit_stats stats;      // is_stats: where the matrix came from
     bool is_stats;
 } quant_weights;
 

@@ -113,7 +113,7 @@ typedef struct choice {
     quant_recipe recipe;
     quant_weights weights;
     const quant_type *cold_type; // NULL: the FFN stays in one part
-    dw_plan plan;                // of what is hot
+    kit_plan plan;                // of what is hot
     quant_cold cold;
     dw_pool *pool;
     char sha256[65];        // of the model
@@ -193,8 +193,8 @@ static target whole(const dw_tensor *from, const quant_type *to) {
 
 static int read_plan(choice *c, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
-    if (dw_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
-    return dw_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err) ? -1 : quant_cold_by_plan(&c->cold, m, &c->plan, err);
+    if (kit_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
+    return kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err) ? -1 : quant_cold_by_plan(&c->cold, m, &c->plan, err);
 }
 
 /* Which neurons are cold.  to: the type of each tensor, NULL where it stays. */
@@ -354,7 +354,7 @@ static double nominal_bits(const target *targets, size_t n) {
 }
 
 /* As stock's quantizer says where its importances came from; what an earlier step said goes. */
-static void write_weights_keys(const dw_imatrix *im, dw_gguf_writer *w) {
+static void write_weights_keys(const kit_imatrix *im, dw_gguf_writer *w) {
     static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset", entries[] = "quantize.imatrix.entries_count",
                       chunks[] = "quantize.imatrix.chunks_count";
     const char *const keys[] = {file, dataset, entries, chunks};
@@ -529,7 +529,7 @@ int main(int argc, char **argv) {
     quant_recipe_release(&c.recipe);
     quant_weights_release(&c.weights);
     quant_cold_release(&c.cold);
-    if (o.hot) dw_plan_release(&c.plan);
+    if (o.hot) kit_plan_release(&c.plan);
     dw_model_close(m);
     return 0;
 }

@@ -17,7 +17,7 @@ static void look(void *ancestry_pointer, const char *tool_name, const char *name
     a->was_cut |= a->found && !strcmp(tool_name, "cut");
 }
 
-static int check_origin(const dw_stats *s, const dw_gguf *g, const char sha256[65], const char *path, dw_err *err) {
+static int check_origin(const kit_stats *s, const dw_gguf *g, const char sha256[65], const char *path, dw_err *err) {
     ancestry a = {.wanted = s->model_sha256};
     if (!strcmp(s->model_sha256, sha256)) return 0;
     if (lineage_inputs(g, look, &a, err)) return -1;
@@ -31,14 +31,14 @@ static int check_origin(const dw_stats *s, const dw_gguf *g, const char sha256[6
 static int from_stats(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     const dw_hparams *hp = dw_model_hparams(m);
-    if (dw_stats_read(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
-    if (dw_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
+    if (kit_stats_read(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
+    if (kit_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || kit_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
         return dw_fail_in(err, "'%s'", path);
     return 0;
 }
 
 /* An importance file does not say its model.  One of more layers is of another, or of this one before layers went. */
-static int check_layers(const dw_imatrix *im, int n_layer, const char *path, dw_err *err) {
+static int check_layers(const kit_imatrix *im, int n_layer, const char *path, dw_err *err) {
     for (size_t i = 0; i < im->n_entry; i++) {
         if (dw_layer_of(im->entry[i].name, NULL) >= n_layer)
             return dw_fail(err, "'%s' holds importances of '%s', the model has %d layers: these are of another model, or of this one before it was cut",
@@ -48,18 +48,18 @@ static int check_layers(const dw_imatrix *im, int n_layer, const char *path, dw_
 }
 
 int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
-    *w = (quant_weights){.is_stats = dw_stats_is(path)};
+    *w = (quant_weights){.is_stats = kit_stats_is(path)};
     if (w->is_stats) return from_stats(w, m, model_sha256, path, err);
-    return dw_imatrix_read(&w->matrix, path, err) || check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err) ? -1 : 0;
+    return kit_imatrix_read(&w->matrix, path, err) || check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err) ? -1 : 0;
 }
 
 void quant_weights_release(quant_weights *w) {
-    dw_imatrix_release(&w->matrix);
-    if (w->is_stats) dw_stats_release(&w->stats);
+    kit_imatrix_release(&w->matrix);
+    if (w->is_stats) kit_stats_release(&w->stats);
 }
 
 int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float **mean, dw_err *err) {
-    const dw_imatrix_entry *e = dw_imatrix_find(&w->matrix, t->name);
+    const kit_imatrix_entry *e = kit_imatrix_find(&w->matrix, t->name);
     const bool fits = e && (size_t)e->n == t->ne[0];
     *mean = fits ? e->mean : NULL;
     if (!e || fits || !strcmp(t->name, "token_embd.weight")) return 0; // some files count tokens there, not columns

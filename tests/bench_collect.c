@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     argv[1] = argv[0];
     opt_parse(&program, argc - 1, argv + 1);
     dw_err err = {0};
-    dw_stats s = {0};
+    kit_stats s = {0};
     run r = {0};
     dw_model *m = dw_model_open(o.model, &err);
     if (!m || calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, &err) || prepare(&s, m, "", &r.texts, NULL, &err) || open_run(&r, m, &s, &err))
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     measure(&r, n);
     progress_end(r.bar);
     close_run(&r);
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     dw_model_close(m);
     return 0;
 }

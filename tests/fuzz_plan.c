@@ -6,10 +6,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check_layers(const dw_plan *a, const dw_plan *b) {
+static void check_layers(const kit_plan *a, const kit_plan *b) {
     if (a->n_layer != b->n_layer) abort();
     for (int l = 0; l < a->n_layer; l++) {
-        const dw_plan_layer *x = &a->layer[l], *y = &b->layer[l];
+        const kit_plan_layer *x = &a->layer[l], *y = &b->layer[l];
         size_t n_keep = 0;
         if (x->drop != y->drop || x->n_keep != y->n_keep || x->n_span != y->n_span || (!x->drop && !x->n_keep)) abort();
         for (size_t i = 0; i < x->n_span; i++) {
@@ -29,18 +29,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *text = malloc(n_head + size - skip + 1);
     memcpy(text, head, n_head);
     if (size) memcpy(text + n_head, data + skip, size - skip);
-    dw_plan p, again;
+    kit_plan p, again;
     const bool checked = size && data[size - 1] & 1;
-    const int rc = dw_plan_parse(&p, text, n_head + size - skip, "fuzz", checked ? n_ff : NULL, 4, &err);
+    const int rc = kit_plan_parse(&p, text, n_head + size - skip, "fuzz", checked ? n_ff : NULL, 4, &err);
     free(text);
     if ((rc != 0) != (err.text[0] != 0)) abort(); // a sentence exactly when it failed
     if (rc) return 0;
     size_t n;
-    char *written = dw_plan_format(&p, &n, &err);
-    if (!written || dw_plan_parse(&again, written, n, "fuzz", checked ? n_ff : NULL, 4, &err)) abort();
+    char *written = kit_plan_format(&p, &n, &err);
+    if (!written || kit_plan_parse(&again, written, n, "fuzz", checked ? n_ff : NULL, 4, &err)) abort();
     check_layers(&p, &again);
-    dw_plan_release(&again);
-    dw_plan_release(&p);
+    kit_plan_release(&again);
+    kit_plan_release(&p);
     free(written);
     return 0;
 }

@@ -9,26 +9,26 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const exp_prediction *p, int n_vocab) {
+static void check(const measure_prediction *p, int n_vocab) {
     if (!(p->logprob <= 1e-6) || !(p->coarse.tail <= 1e-6f)) abort();
-    for (int k = 0; k < exp_n_top(n_vocab); k++)
+    for (int k = 0; k < measure_n_top(n_vocab); k++)
         if (p->coarse.id[k] < 0 || p->coarse.id[k] >= n_vocab || !(p->coarse.logprob[k] <= 1e-6f)) abort();
 }
 
 static void read_all(const uint8_t *data, size_t size) {
     dw_err err = {0};
-    exp_prediction p;
-    exp_predictions *s = exp_predictions_open_memory(data, size, "fuzz", &err);
+    measure_prediction p;
+    measure_predictions *s = measure_predictions_open_memory(data, size, "fuzz", &err);
     if (!s != !!err.text[0]) abort(); // a sentence exactly when it failed
     if (!s) return;
-    const exp_stored_head *h = exp_predictions_head(s);
+    const measure_stored_head *h = measure_predictions_head(s);
     for (int t = h->n_texts; t-- > 0;) {
         if (strlen(h->text[t].name) > 4096) abort();
-        exp_predictions_seek(s, t);
-        for (uint64_t i = 0; i < h->text[t].n_scored && !exp_predictions_read(s, &p, 1, &err); i++)
+        measure_predictions_seek(s, t);
+        for (uint64_t i = 0; i < h->text[t].n_scored && !measure_predictions_read(s, &p, 1, &err); i++)
             check(&p, h->n_vocab);
     }
-    exp_predictions_close(s);
+    measure_predictions_close(s);
 }
 
 static uint8_t *put_u32(uint8_t *to, size_t v) {

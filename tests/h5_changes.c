@@ -26,8 +26,8 @@ uint8_t *h5_bytes(const char *path, size_t *size) {
 }
 
 void h5_seal(const char *path, const char *magic, uint8_t *bytes, size_t n) {
-    char block[DW_H5_USER_BLOCK];
-    dw_h5_user_block(magic, bytes + sizeof block, n - sizeof block, block);
+    char block[KIT_H5_USER_BLOCK];
+    kit_h5_user_block(magic, bytes + sizeof block, n - sizeof block, block);
     memcpy(bytes, block, sizeof block);
     put_file(path, bytes, n);
 }
@@ -53,7 +53,7 @@ void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int6
     size_t n;
     uint8_t *bytes = h5_bytes(path, &n), *heap = memmem(bytes, n, "GCOL", 4);
     if (!heap) abort();
-    struct __attribute__((packed)) { uint32_t length; uint64_t address; } hash = {64, (uint64_t)(heap - bytes) - DW_H5_USER_BLOCK};
+    struct __attribute__((packed)) { uint32_t length; uint64_t address; } hash = {64, (uint64_t)(heap - bytes) - KIT_H5_USER_BLOCK};
     uint8_t *name = memmem(bytes, n, &hash, sizeof hash); // of the model
     if (!name) abort();
     if (part == H5_STRING_LENGTH) memcpy(heap + 24, &value, 8);
@@ -66,33 +66,33 @@ void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int6
 
 static void make_stats(const char *path) {
     const int n_ff[] = {40, 0}, n_mix[] = {8, 8};
-    dw_stats s;
-    if (dw_stats_init(&s, 2, 8, n_ff, n_mix, 3, NULL)) abort();
+    kit_stats s;
+    if (kit_stats_init(&s, 2, 8, n_ff, n_mix, 3, NULL)) abort();
     memset(s.model_sha256, 'a', 64);
     for (size_t t = 0; t < 3; t++) {
         memset(s.text[t].sha256, "bcd"[t], 64);
         s.text[t].first_window = s.text[t].n_windows = 1;
         s.text[t].n_tokens = 10;
     }
-    if (dw_stats_write(&s, path, NULL)) abort();
-    dw_stats_release(&s);
+    if (kit_stats_write(&s, path, NULL)) abort();
+    kit_stats_release(&s);
 }
 
 static void read_stats(const char *path) {
     dw_err err = {0};
-    dw_stats s;
-    const int rc = dw_stats_read(&s, path, &err);
+    kit_stats s;
+    const int rc = kit_stats_read(&s, path, &err);
     if (!rc != !err.text[0]) abort();
     if (rc) return;
-    const uint64_t n_tokens = dw_stats_n_tokens(&s);
+    const uint64_t n_tokens = kit_stats_n_tokens(&s);
     for (int l = 0; l < s.n_layer; l++) {
-        const dw_stats_layer *w = &s.layer[l];
+        const kit_stats_layer *w = &s.layer[l];
         for (size_t i = 0; i < s.n_text * (size_t)w->n_ff; i++)
             if (!(w->sum_abs[i] >= 0) || !(w->max_abs[i] >= 0)) abort();
-        for (size_t i = 0; i < (size_t)w->n_ff * DW_STATS_BINS; i++)
+        for (size_t i = 0; i < (size_t)w->n_ff * KIT_STATS_BINS; i++)
             if (w->hist_a[i] > n_tokens || w->hist_gate[i] > n_tokens) abort();
     }
-    dw_stats_release(&s);
+    kit_stats_release(&s);
 }
 
 static const char *const stats_paths[] = {
@@ -115,7 +115,7 @@ static int give_rows(void *ctx, int layer, traces_part part, size_t first, size_
 static void make_traces(const char *path) {
     static char nothing[] = "";
     traces_layer layer[] = {{0, true}, {11, true}};
-    dw_stats_text text[] = {{"a", "", 1, 2, 12, nothing}, {"b", "", 1, 1, 6, nothing}};
+    kit_stats_text text[] = {{"a", "", 1, 2, 12, nothing}, {"b", "", 1, 1, 6, nothing}};
     traces t = {.n_layer = 2, .n_embd = 8, .n_ctx = 6, .group = 3, .arguments = nothing, .n_tokens = 18, .n_text = 2, .text = text, .layer = layer};
     memset(t.model_sha256, 'a', 64), memset(text[0].sha256, 'b', 64), memset(text[1].sha256, 'c', 64);
     if (traces_write(&t, path, give_rows, &t, NULL)) abort();
@@ -164,7 +164,7 @@ static const char *pick(const char *const *names, uint8_t which) {
 
 /* A dataset in another shape or type, with one value everywhere. */
 static void put_set(hid_t f, const char *name, const uint8_t b[6]) {
-    const hid_t half = dw_h5_half_type(), types[] = {H5T_IEEE_F64LE, H5T_IEEE_F32LE, half, H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE, H5T_STD_I32LE};
+    const hid_t half = kit_h5_half_type(), types[] = {H5T_IEEE_F64LE, H5T_IEEE_F32LE, half, H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE, H5T_STD_I32LE};
     const hid_t type = types[b[0] % 8];
     const int rank = 1 + b[0] / 8 % 2;
     const hsize_t dims[] = {b[1] % MAX_DIM, b[2] % MAX_DIM}, chunk[] = {1 + b[3] % 8, 1 + b[4] % 8};
@@ -215,7 +215,7 @@ static const char *name_tried(void) {
     if (!tried[0]) {
         snprintf(tried, sizeof tried, "/dev/shm/fuzz-h5-%ld.h5", (long)getpid());
         atexit(remove_tried);
-        dw_h5_quiet();
+        kit_h5_quiet();
     }
     return tried;
 }
@@ -254,7 +254,7 @@ void h5_try_damage(const h5_kind *kind, const uint8_t *data, size_t size) {
     if (!bytes) abort();
     memcpy(bytes, good, n);
     for (size_t i = 0; size >= 8 && i < MAX_CHANGES; data += 8, size -= 8, i++) {
-        const size_t at = DW_H5_USER_BLOCK + (dw_le32(data) & 0xffffff) % (n - DW_H5_USER_BLOCK);
+        const size_t at = KIT_H5_USER_BLOCK + (dw_le32(data) & 0xffffff) % (n - KIT_H5_USER_BLOCK);
         const int64_t value = (int32_t)dw_le32(data + 4);
         memcpy(bytes + at, &value, (size_t)1 << data[3] % 4);
     }

@@ -32,7 +32,7 @@ static bool write_half_plan(const char *path, const exp_shape *shape, int multip
     dw_err err = {0};
     dw_rng rng;
     dw_rng_seed(&rng, 5);
-    dw_plan p = {.comment = "", .n_layer = shape->n_layer, .layer = dw_alloc((size_t)shape->n_layer, sizeof *p.layer, "layers", &err)};
+    kit_plan p = {.comment = "", .n_layer = shape->n_layer, .layer = dw_alloc((size_t)shape->n_layer, sizeof *p.layer, "layers", &err)};
     bool ok = p.layer != NULL;
     for (int l = 0; l < shape->n_layer && ok; l++) {
         const int n_ff = shape->n_ff_by_layer ? shape->n_ff_by_layer[l] : shape->n_ff;
@@ -43,12 +43,12 @@ static bool write_half_plan(const char *path, const exp_shape *shape, int multip
             n -= !keep[j];
             keep[j] = true;
         }
-        ok = !dw_plan_set_layer(&p.layer[l], keep, n_ff, &err);
+        ok = !kit_plan_set_layer(&p.layer[l], keep, n_ff, &err);
         free(keep);
     }
-    ok = ok && !dw_plan_write(&p, path, &err);
+    ok = ok && !kit_plan_write(&p, path, &err);
     p.comment = NULL;
-    dw_plan_release(&p);
+    kit_plan_release(&p);
     return CHECK(ok, "%s", err.text);
 }
 
@@ -214,18 +214,18 @@ static void sizes(void) {
 
 static bool write_statistics(const char *model, const exp_shape *shape, const char *path) {
     dw_err err = {0};
-    dw_stats s;
+    kit_stats s;
     dw_rng rng;
     int n_ff[4], n_mix[4];
     for (int l = 0; l < shape->n_layer; l++) n_ff[l] = shape->n_ff, n_mix[l] = shape->n_head * shape->head_dim;
-    if (!CHECK(!dw_stats_init(&s, shape->n_layer, shape->n_embd, n_ff, n_mix, 2, &err), "%s", err.text)) return false;
+    if (!CHECK(!kit_stats_init(&s, shape->n_layer, shape->n_embd, n_ff, n_mix, 2, &err), "%s", err.text)) return false;
     dw_rng_seed(&rng, 11);
     dw_sha256_file(model, s.model_sha256, &err);
     snprintf(s.arch, sizeof s.arch, "%s", shape->arch);
     s.n_ctx = 512;
     s.hist_every = 1;
     for (int t = 0; t < 2; t++) {
-        s.text[t] = (dw_stats_text){.first_window = 1, .n_windows = 1 + t, .n_tokens = 512 * (1 + (uint64_t)t), .blocks = dw_strdup("", &err)};
+        s.text[t] = (kit_stats_text){.first_window = 1, .n_windows = 1 + t, .n_tokens = 512 * (1 + (uint64_t)t), .blocks = dw_strdup("", &err)};
         snprintf(s.text[t].name, sizeof s.text[t].name, "text %d", t);
         memset(s.text[t].sha256, 'a' + t, 64);
         for (int l = 0; l < s.n_layer; l++) {
@@ -236,9 +236,9 @@ static bool write_statistics(const char *model, const exp_shape *shape, const ch
             }
         }
     }
-    dw_stats_total(&s);
-    const bool ok = !dw_stats_write(&s, path, &err);
-    dw_stats_release(&s);
+    kit_stats_total(&s);
+    const bool ok = !kit_stats_write(&s, path, &err);
+    kit_stats_release(&s);
     return CHECK(ok, "%s", err.text);
 }
 

@@ -36,9 +36,9 @@ static const char *a_text(const char *name, int seed) {
 
 #define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
 
-static bool read_stats(dw_stats *s, const char *name) {
+static bool read_stats(kit_stats *s, const char *name) {
     dw_err err = {0};
-    return CHECK(!dw_stats_read(s, test_file(name), &err), "%s", err.text);
+    return CHECK(!kit_stats_read(s, test_file(name), &err), "%s", err.text);
 }
 
 /* ---- loops ------------------------------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ static void loops(void) {
         uint8_t bin[ROWS * COLUMNS];
         c->bins(x, ROWS * COLUMNS, bin);
         for (int i = 0; i < ROWS * COLUMNS; i++)
-            if (!CHECK(bin[i] == dw_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i])) break;
+            if (!CHECK(bin[i] == kit_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i])) break;
         double dot = 0, power = 0, got_power, first_power;
         float old[2][COLUMNS];
         for (int j = 0; j < COLUMNS; j++) {
@@ -88,7 +88,7 @@ static void loops(void) {
 /* ---- against a plain accumulation ----------------------------------------------------------------------------------- */
 
 typedef struct plain { // sums as the definition has them, and the same shape
-    dw_stats *s;
+    kit_stats *s;
     size_t text;
     int skip, every;
     float *before; // (tokens, n_embd)
@@ -98,32 +98,32 @@ static void add_square(plain *p, const dw_tap_event *e, int t, double *square, u
     for (int j = 0; j < e->n; j++) {
         const double v = (double)e->values[t * e->n + j];
         square[p->text * (size_t)e->n + (size_t)j] += v * v;
-        if (hist && e->pos[t] % p->every == 0) hist[dw_stats_bin(fabsf((float)v))]++;
+        if (hist && e->pos[t] % p->every == 0) hist[kit_stats_bin(fabsf((float)v))]++;
     }
 }
 
-static void add_neuron(plain *p, dw_stats_layer *w, const dw_tap_event *e, int t) {
-    add_square(p, e, t, w->sum_square, w->input_hist[DW_STATS_FFN_NEURON]);
+static void add_neuron(plain *p, kit_stats_layer *w, const dw_tap_event *e, int t) {
+    add_square(p, e, t, w->sum_square, w->input_hist[KIT_STATS_FFN_NEURON]);
     for (int j = 0; j < e->n; j++) {
         const float v = e->values[t * e->n + j];
         const size_t at = p->text * (size_t)e->n + (size_t)j;
         w->sum_a[at] += (double)v;
         w->sum_abs[at] += fabs((double)v);
         w->max_abs[at] = fmaxf(w->max_abs[at], fabsf(v));
-        if (e->pos[t] % p->every == 0) w->hist_a[j * DW_STATS_BINS + dw_stats_bin(fabsf(v))]++;
+        if (e->pos[t] % p->every == 0) w->hist_a[j * KIT_STATS_BINS + kit_stats_bin(fabsf(v))]++;
     }
 }
 
-static void add_gate(plain *p, dw_stats_layer *w, const dw_tap_event *e, int t) {
+static void add_gate(plain *p, kit_stats_layer *w, const dw_tap_event *e, int t) {
     if (e->pos[t] % p->every) return;
     const float *x = e->values + t * e->n;
-    for (int j = 0; j < e->n; j++) w->hist_gate[j * DW_STATS_BINS + dw_stats_bin(fabsf(x[j]))]++;
-    for (int g = 0; g < DW_STATS_N_GROUPS; g++) {
-        const int size = dw_stats_group_sizes[g];
+    for (int j = 0; j < e->n; j++) w->hist_gate[j * KIT_STATS_BINS + kit_stats_bin(fabsf(x[j]))]++;
+    for (int g = 0; g < KIT_STATS_N_GROUPS; g++) {
+        const int size = kit_stats_group_sizes[g];
         for (int first = 0; first < e->n; first += size) {
             float largest = 0;
             for (int j = first; j < e->n && j < first + size; j++) largest = fmaxf(largest, fabsf(x[j]));
-            w->hist_group[g][first / size * DW_STATS_BINS + dw_stats_bin(largest)]++;
+            w->hist_group[g][first / size * KIT_STATS_BINS + kit_stats_bin(largest)]++;
         }
     }
 }
@@ -141,14 +141,14 @@ static void add_cosine(plain *p, const dw_tap_event *e, int t) {
 
 static void add_plainly(void *ctx, const dw_tap_event *e) {
     plain *p = ctx;
-    dw_stats_layer *w = &p->s->layer[e->layer < p->s->n_layer ? e->layer : 0];
+    kit_stats_layer *w = &p->s->layer[e->layer < p->s->n_layer ? e->layer : 0];
     for (int t = 0; t < e->n_tokens; t++) {
         if (e->pos[t] < p->skip) continue;
         switch (e->point) {
         case DW_TAP_RESIDUAL: add_cosine(p, e, t); break;
-        case DW_TAP_ATTN_IN: add_square(p, e, t, w->text_square[DW_STATS_ATTN_IN], w->input_hist[DW_STATS_ATTN_IN]); break;
-        case DW_TAP_ATTN_MIX: add_square(p, e, t, w->text_square[DW_STATS_ATTN_MIX], w->input_hist[DW_STATS_ATTN_MIX]); break;
-        case DW_TAP_FFN_IN: add_square(p, e, t, w->text_square[DW_STATS_FFN_IN], w->input_hist[DW_STATS_FFN_IN]); break;
+        case DW_TAP_ATTN_IN: add_square(p, e, t, w->text_square[KIT_STATS_ATTN_IN], w->input_hist[KIT_STATS_ATTN_IN]); break;
+        case DW_TAP_ATTN_MIX: add_square(p, e, t, w->text_square[KIT_STATS_ATTN_MIX], w->input_hist[KIT_STATS_ATTN_MIX]); break;
+        case DW_TAP_FFN_IN: add_square(p, e, t, w->text_square[KIT_STATS_FFN_IN], w->input_hist[KIT_STATS_FFN_IN]); break;
         case DW_TAP_FFN_GATE: add_gate(p, w, e, t); break;
         case DW_TAP_FFN_NEURON: add_neuron(p, w, e, t); break;
         case DW_TAP_HEAD_IN: add_square(p, e, t, p->s->text_output_square, NULL); break;
@@ -158,7 +158,7 @@ static void add_plainly(void *ctx, const dw_tap_event *e) {
 }
 
 /* Statistics of two windows of n_ctx tokens a text, window by window. */
-static bool accumulate(dw_stats *s, const char *model, const char *const *texts, int n_text, int n_ctx, int skip, int every, const char *backend) {
+static bool accumulate(kit_stats *s, const char *model, const char *const *texts, int n_text, int n_ctx, int skip, int every, const char *backend) {
     enum { MOST_LAYERS = 64 };
     dw_err err = {0};
     int n_mix[MOST_LAYERS];
@@ -170,7 +170,7 @@ static bool accumulate(dw_stats *s, const char *model, const char *const *texts,
     for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
     const dw_session_options options = {.pool = pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_ctx};
     dw_session *session = dw_session_new(m, &options, &err);
-    bool ok = CHECK(session && !dw_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, (size_t)n_text, &err), "%s", err.text);
+    bool ok = CHECK(session && !kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, (size_t)n_text, &err), "%s", err.text);
     plain p = {.s = s, .skip = skip, .every = every, .before = calloc((size_t)n_ctx * (size_t)hp->n_embd, sizeof *p.before)};
     dw_session_set_tap(session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = add_plainly, .ctx = &p});
     uint8_t *out = malloc((size_t)n_ctx);
@@ -192,7 +192,7 @@ static bool accumulate(dw_stats *s, const char *model, const char *const *texts,
     free(out), free(p.before);
     dw_tokenizer_free(tok);
     dw_session_free(session), dw_pool_free(pool), dw_model_close(m);
-    dw_stats_total(s);
+    kit_stats_total(s);
     return ok;
 }
 
@@ -202,22 +202,22 @@ static bool near(const double *a, const double *b, size_t n, double tolerance) {
     return true;
 }
 
-static void compare(const dw_stats *got, const dw_stats *expected, const char *what) {
+static void compare(const kit_stats *got, const kit_stats *expected, const char *what) {
     REQUIRE(got->n_text == expected->n_text && got->n_layer == expected->n_layer, "%s", what);
     for (int l = 0; l < got->n_layer; l++) {
-        const dw_stats_layer *a = &got->layer[l], *b = &expected->layer[l];
+        const kit_stats_layer *a = &got->layer[l], *b = &expected->layer[l];
         const size_t n_ff = (size_t)a->n_ff, n = got->n_text * n_ff;
         CHECK(!memcmp(a->sum_a, b->sum_a, n * sizeof(double)) && !memcmp(a->sum_abs, b->sum_abs, n * sizeof(double)) &&
                   !memcmp(a->sum_square, b->sum_square, n * sizeof(double)) && !memcmp(a->max_abs, b->max_abs, n * sizeof(float)), "%s: neurons of layer %d", what, l);
-        CHECK(!memcmp(a->hist_a, b->hist_a, n_ff * DW_STATS_BINS * 4) && !memcmp(a->hist_gate, b->hist_gate, n_ff * DW_STATS_BINS * 4), "%s: histograms of layer %d", what, l);
-        for (int g = 0; g < DW_STATS_N_GROUPS; g++) {
-            const size_t groups = (n_ff + (size_t)dw_stats_group_sizes[g] - 1) / (size_t)dw_stats_group_sizes[g];
-            CHECK(!memcmp(a->hist_group[g], b->hist_group[g], groups * DW_STATS_BINS * 4), "%s: groups of %d, layer %d", what, dw_stats_group_sizes[g], l);
+        CHECK(!memcmp(a->hist_a, b->hist_a, n_ff * KIT_STATS_BINS * 4) && !memcmp(a->hist_gate, b->hist_gate, n_ff * KIT_STATS_BINS * 4), "%s: histograms of layer %d", what, l);
+        for (int g = 0; g < KIT_STATS_N_GROUPS; g++) {
+            const size_t groups = (n_ff + (size_t)kit_stats_group_sizes[g] - 1) / (size_t)kit_stats_group_sizes[g];
+            CHECK(!memcmp(a->hist_group[g], b->hist_group[g], groups * KIT_STATS_BINS * 4), "%s: groups of %d, layer %d", what, kit_stats_group_sizes[g], l);
         }
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
             if (!a->n_input[k]) continue;
-            CHECK(!memcmp(a->text_square[k], b->text_square[k], got->n_text * (size_t)a->n_input[k] * sizeof(double)), "%s: %s of layer %d", what, dw_stats_input_names[k], l);
-            CHECK(!memcmp(a->input_hist[k], b->input_hist[k], DW_STATS_BINS * sizeof(uint64_t)), "%s: histogram of %s, layer %d", what, dw_stats_input_names[k], l);
+            CHECK(!memcmp(a->text_square[k], b->text_square[k], got->n_text * (size_t)a->n_input[k] * sizeof(double)), "%s: %s of layer %d", what, kit_stats_input_names[k], l);
+            CHECK(!memcmp(a->input_hist[k], b->input_hist[k], KIT_STATS_BINS * sizeof(uint64_t)), "%s: histogram of %s, layer %d", what, kit_stats_input_names[k], l);
         }
         CHECK(near(a->text_cosine, b->text_cosine, got->n_text, 1e-12), "%s: cosines of layer %d: %.17g, expected %.17g", what, l, a->text_cosine[0], b->text_cosine[0]);
     }
@@ -226,7 +226,7 @@ static void compare(const dw_stats *got, const dw_stats *expected, const char *w
 
 static void check_collect(const char *model, int n_ctx, int skip, int every, const char *backend) {
     const char *const texts[] = {a_text("one.txt", 1), a_text("two.txt", 2)};
-    dw_stats expected, got;
+    kit_stats expected, got;
     char what[256];
     snprintf(what, sizeof what, "%s, windows of %d, skip %d, every %d, %s", strrchr(model, '/') + 1, n_ctx, skip, every, backend);
     if (!RUN("deadwood-collect -q -m %s -f %s %s --windows 2 -c %d --skip %d --hist-every %d --backend %s -t 2 -o %s", model, texts[0], texts[1], n_ctx, skip, every,
@@ -236,7 +236,7 @@ static void check_collect(const char *model, int n_ctx, int skip, int every, con
     if (!read_stats(&got, "brute.h5")) return;
     compare(&got, &expected, what);
     CHECK(got.text[1].n_tokens == 2 * (uint64_t)(n_ctx - skip) && got.layer[0].count[1] == got.text[1].n_tokens, "%s", what);
-    dw_stats_release(&expected), dw_stats_release(&got);
+    kit_stats_release(&expected), kit_stats_release(&got);
 }
 
 static void brute_force(void) {
@@ -262,7 +262,7 @@ static void threads(void) {
 static void halves(void) {
     const char *one = a_text("one.txt", 1), *two = a_text("two.txt", 2);
     const char *common = "-c 64 --text-windows 3 --skip 1 -t 2";
-    dw_stats whole, sum;
+    kit_stats whole, sum;
     RUN("deadwood-collect -q -m %s -f %s %s --windows 1-6 %s -o %s", mini(), one, two, common, test_file("whole.h5"));
     RUN("deadwood-collect -q -m %s -f %s --windows 1-6 %s -o %s", mini(), one, common, test_file("half1.h5"));
     RUN("deadwood-collect -q -m %s -f %s --windows 1-3 %s -o %s", mini(), two, common, test_file("half2.h5"));
@@ -273,12 +273,12 @@ static void halves(void) {
     compare(&sum, &whole, "halves");
     free(sum.arguments);
     sum.arguments = dw_strdup(whole.arguments, NULL); // the only difference
-    CHECK(!dw_stats_write(&sum, test_file("sum.h5"), NULL) && same_files(test_file("sum.h5"), test_file("whole.h5")), "bit for bit");
-    dw_stats_release(&whole), dw_stats_release(&sum);
+    CHECK(!kit_stats_write(&sum, test_file("sum.h5"), NULL) && same_files(test_file("sum.h5"), test_file("whole.h5")), "bit for bit");
+    kit_stats_release(&whole), kit_stats_release(&sum);
     RUN("deadwood-collect -q -m %s -s %s %s -o %s", mini(), test_file("half1.h5"), test_file("half2.h5"), test_file("three.h5"));
     if (!read_stats(&sum, "three.h5")) return;
     CHECK(sum.n_text == 3 && sum.n_ctx == 64 && sum.skip == 1);
-    dw_stats_release(&sum);
+    kit_stats_release(&sum);
     CHECK(test_run("deadwood-collect -q -m %s -f %s --windows 3-4 %s -s %s -o %s", mini(), two, common, test_file("half2.h5"), test_file("over.h5")) == 1 &&
           strstr(test_run_output(), "are in both"), "%s", test_run_output());
     CHECK(access(test_file("over.h5"), F_OK), "nothing is written");
@@ -361,32 +361,32 @@ static void not_finite(void) {
 
 static void imatrix(void) {
     static const char *const names[] = {"m.imatrix.gguf", "m.imatrix.dat"};
-    dw_stats s, back;
+    kit_stats s, back;
     RUN("deadwood-collect -q -m %s -f %s %s -c 64 --windows 3 -o %s --export-imatrix %s", mini(), a_text("one.txt", 1), a_text("two.txt", 2), test_file("i.h5"), test_file(names[0]));
     RUN("deadwood-collect -q -m %s -s %s --export-imatrix %s", mini(), test_file("i.h5"), test_file(names[1]));
     if (!read_stats(&s, "i.h5")) return;
     for (int i = 0; i < 2; i++) {
-        dw_imatrix im;
+        kit_imatrix im;
         dw_err err = {0};
-        REQUIRE(!dw_imatrix_read(&im, test_file(names[i]), &err), "%s", err.text);
-        const dw_imatrix_entry *down = dw_imatrix_find(&im, "blk.3.ffn_down.weight"), *up = dw_imatrix_find(&im, "blk.3.ffn_up.weight");
-        CHECK(im.n_entry == (size_t)s.n_layer * 7 && im.n_chunks == 6 && !strcmp(im.dataset, "one.txt") && !dw_imatrix_find(&im, "output.weight"));
+        REQUIRE(!kit_imatrix_read(&im, test_file(names[i]), &err), "%s", err.text);
+        const kit_imatrix_entry *down = kit_imatrix_find(&im, "blk.3.ffn_down.weight"), *up = kit_imatrix_find(&im, "blk.3.ffn_up.weight");
+        CHECK(im.n_entry == (size_t)s.n_layer * 7 && im.n_chunks == 6 && !strcmp(im.dataset, "one.txt") && !kit_imatrix_find(&im, "output.weight"));
         REQUIRE(down && up && down->n == s.layer[3].n_ff && up->n == s.n_embd && down->count == (i ? 6 : 384));
         for (int j = 0; j < down->n; j++) {
-            const double mean = s.layer[3].input_square[DW_STATS_FFN_NEURON][j] / 384;
+            const double mean = s.layer[3].input_square[KIT_STATS_FFN_NEURON][j] / 384;
             if (!CHECK(fabs((double)down->mean[j] - mean) <= 1e-6 * mean, "%s, column %d: %g, expected %g", names[i], j, (double)down->mean[j], mean)) break;
         }
         RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), test_file(names[i]), test_file("back.h5"));
         if (!read_stats(&back, "back.h5")) return;
         CHECK(back.layer[3].count[0] == 0 && back.text[0].n_tokens == (i ? 6 : 384) && back.text[0].n_windows == 6);
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++) {
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
             const double a = back.layer[2].input_square[k][5] / (double)back.text[0].n_tokens, b = s.layer[2].input_square[k][5] / 384;
-            CHECK(fabs(a - b) <= 1e-6 * b, "%s: %g, expected %g", dw_stats_input_names[k], a, b);
+            CHECK(fabs(a - b) <= 1e-6 * b, "%s: %g, expected %g", kit_stats_input_names[k], a, b);
         }
-        dw_stats_release(&back);
-        dw_imatrix_release(&im);
+        kit_stats_release(&back);
+        kit_imatrix_release(&im);
     }
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     RUN("deadwood-synth --shape tiny-qwen2 --type BF16 -o %s", test_file("base.gguf"));
     char name[160]; // of letters of three bytes, longer than what is kept
     for (size_t i = 0; i < 150; i += 3) memcpy(name + i, "\342\202\254", 4);
@@ -395,7 +395,7 @@ static void imatrix(void) {
     RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), long_name, test_file("back.h5"));
     if (read_stats(&back, "back.h5")) {
         CHECK(strlen(back.text[0].name) == 126 && !strncmp(back.text[0].name, name, 126), "%s", back.text[0].name);
-        dw_stats_release(&back);
+        kit_stats_release(&back);
     }
     one_line("the model has", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", test_file("base.gguf"), test_file(names[0]), test_file("r.h5")));
     remove(test_file("base.gguf"));
@@ -407,7 +407,7 @@ static void many_counts(void) {
     static const size_t sums[] = {1, EXPERTS};
     const float most = 0x1p53f, one = 1;
     dw_err err = {0};
-    dw_imatrix im;
+    kit_imatrix im;
     dw_gguf_writer *w = dw_gguf_writer_new(test_file("many.imatrix"), &err);
     REQUIRE(w, "%s", err.text);
     dw_gguf_set_text(w, "general.type", "imatrix");
@@ -418,7 +418,7 @@ static void many_counts(void) {
     for (int i = 0; i < EXPERTS; i++) dw_gguf_write(w, &most, sizeof most, &err);
     CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
     dw_gguf_writer_free(w);
-    CHECK(dw_imatrix_read(&im, test_file("many.imatrix"), &err) == -1 && !im.n_entry, "counts beyond 2^53");
+    CHECK(kit_imatrix_read(&im, test_file("many.imatrix"), &err) == -1 && !im.n_entry, "counts beyond 2^53");
     check_sentence(&err, "in all experts", "counts beyond 2^53");
 }
 
@@ -431,7 +431,7 @@ static void bad_imatrix(void) {
         {"infinity", "inf", 1, 1, 1, 1, INFINITY}, {"a negative sum", "-1", 1, 1, 1, 1, -1}};
     for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
         test_bytes b = {0};
-        dw_imatrix im;
+        kit_imatrix im;
         dw_err err = {0};
         put_u32(&b, (uint32_t)old[i].n);
         put_u32(&b, (uint32_t)old[i].len);
@@ -439,18 +439,18 @@ static void bad_imatrix(void) {
         put_u32(&b, (uint32_t)old[i].n_call);
         put_u32(&b, (uint32_t)old[i].n_value);
         put_f32(&b, old[i].value);
-        CHECK(dw_imatrix_parse(&im, b.data, b.size, "x", &err) == -1 && !im.n_entry, "%s", old[i].what);
+        CHECK(kit_imatrix_parse(&im, b.data, b.size, "x", &err) == -1 && !im.n_entry, "%s", old[i].what);
         check_sentence(&err, old[i].words, old[i].what);
         free(b.data);
     }
     many_counts();
-    dw_imatrix im = {0}, back;
+    kit_imatrix im = {0}, back;
     dw_err err = {0};
     const double sums[] = {1, 2, 3};
-    REQUIRE(!dw_imatrix_put(&im, "a", 3, sums, 2, &err) && !dw_imatrix_put(&im, "a", 3, sums, 2, &err));
-    CHECK(!dw_imatrix_write(&im, test_file("twice.dat"), DW_IMATRIX_OLD, &err), "%s", err.text);
-    CHECK(dw_imatrix_read(&back, test_file("twice.dat"), &err) == -1 && strstr(err.text, "twice"), "%s", err.text);
-    dw_imatrix_release(&im);
+    REQUIRE(!kit_imatrix_put(&im, "a", 3, sums, 2, &err) && !kit_imatrix_put(&im, "a", 3, sums, 2, &err));
+    CHECK(!kit_imatrix_write(&im, test_file("twice.dat"), KIT_IMATRIX_OLD, &err), "%s", err.text);
+    CHECK(kit_imatrix_read(&back, test_file("twice.dat"), &err) == -1 && strstr(err.text, "twice"), "%s", err.text);
+    kit_imatrix_release(&im);
 }
 
 static void stock_takes_it(void) {

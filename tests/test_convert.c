@@ -174,20 +174,20 @@ static void bits_kept(void) {
         write_config(&f, "Qwen2ForCausalLM", "");
         if (!convert(&f, "")) return;
         dw_gguf *g = dw_gguf_open(out_path(&f), &err);
-        dw_safetensors *st = dw_safetensors_open(f.path, &err);
+        kit_safetensors *st = kit_safetensors_open(f.path, &err);
         REQUIRE(g && st, "%s", err.text);
         const char *pairs[][2] = {{"blk.1.attn_q.weight", "model.layers.1.self_attn.q_proj.weight"}, {"blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"},
                                   {"token_embd.weight", "model.embed_tokens.weight"}, {"output.weight", "lm_head.weight"}};
         for (int k = 0; k < 4; k++) {
             const dw_tensor *t = dw_gguf_find_tensor(g, pairs[k][0]);
-            const dw_st_tensor *s = dw_safetensors_find(st, pairs[k][1]);
+            const kit_st_tensor *s = kit_safetensors_find(st, pairs[k][1]);
             REQUIRE(t && s && t->n_bytes == s->n_bytes);
             CHECK(!strcmp(t->type->name, dtypes[i]) && !memcmp(t->data, s->data, s->n_bytes), "%s %s", dtypes[i], pairs[k][0]);
         }
         const dw_tensor *norm = dw_gguf_find_tensor(g, "blk.0.attn_norm.weight");
         CHECK(norm && norm->type->id == DW_F32, "norms are F32");
         dw_gguf_close(g);
-        dw_safetensors_close(st);
+        kit_safetensors_close(st);
     }
 }
 
@@ -215,10 +215,10 @@ static void permuted(void) {
     write_config(&f, "LlamaForCausalLM", "");
     if (!convert(&f, "")) return;
     dw_gguf *g = dw_gguf_open(out_path(&f), &err);
-    dw_safetensors *st = dw_safetensors_open(f.path, &err);
+    kit_safetensors *st = kit_safetensors_open(f.path, &err);
     REQUIRE(g && st, "%s", err.text);
     const dw_tensor *k = dw_gguf_find_tensor(g, "blk.1.attn_k.weight"), *b = dw_gguf_find_tensor(g, "blk.1.attn_k.bias");
-    const dw_st_tensor *hf = dw_safetensors_find(st, "model.layers.1.self_attn.k_proj.weight"), *hb = dw_safetensors_find(st, "model.layers.1.self_attn.k_proj.bias");
+    const kit_st_tensor *hf = kit_safetensors_find(st, "model.layers.1.self_attn.k_proj.weight"), *hb = kit_safetensors_find(st, "model.layers.1.self_attn.k_proj.bias");
     REQUIRE(k && b && hf && hb);
     for (size_t head = 0; head < KV; head++)
         for (size_t i = 0; i < D; i++) {
@@ -227,7 +227,7 @@ static void permuted(void) {
             CHECK(!memcmp(b->data + to * 4, hb->data + from * 4, 4), "bias %zu", to);
         }
     dw_gguf_close(g);
-    dw_safetensors_close(st);
+    kit_safetensors_close(st);
 }
 
 static void old_and_new(void) {
@@ -279,14 +279,14 @@ static float half_value(const char *dtype, const uint8_t *p) {
 }
 
 /* w = scale q + bias of one element, by the definition. */
-static float mlx_value(const dw_safetensors *st, const char *module, const char *dtype, size_t r, size_t j, int bits, int group) {
+static float mlx_value(const kit_safetensors *st, const char *module, const char *dtype, size_t r, size_t j, int bits, int group) {
     char name[128];
     snprintf(name, sizeof name, "%s.weight", module);
-    const dw_st_tensor *w = dw_safetensors_find(st, name);
+    const kit_st_tensor *w = kit_safetensors_find(st, name);
     snprintf(name, sizeof name, "%s.scales", module);
-    const dw_st_tensor *s = dw_safetensors_find(st, name);
+    const kit_st_tensor *s = kit_safetensors_find(st, name);
     snprintf(name, sizeof name, "%s.biases", module);
-    const dw_st_tensor *b = dw_safetensors_find(st, name);
+    const kit_st_tensor *b = kit_safetensors_find(st, name);
     const size_t row_bytes = w->n_bytes / w->shape[0], g = r * s->shape[1] + j / (size_t)group;
     unsigned q = 0;
     for (int k = 0; k < bits; k++) {
@@ -309,7 +309,7 @@ static void check_mlx(const char *dtype, int bits, int group, const char *expect
     write_config(&f, "Qwen2ForCausalLM", ",\"quantization\":{\"group_size\":64,\"bits\":4}");
     if (!convert(&f, "")) return;
     dw_gguf *g = dw_gguf_open(out_path(&f), &err);
-    dw_safetensors *st = dw_safetensors_open(f.path, &err);
+    kit_safetensors *st = kit_safetensors_open(f.path, &err);
     REQUIRE(g && st, "%s", err.text);
     const dw_tensor *t = dw_gguf_find_tensor(g, "blk.0.attn_q.weight");
     REQUIRE(t && !strcmp(t->type->name, expected_type), "%s %d bits became %s", dtype, bits, t ? t->type->name : "nothing");
@@ -322,7 +322,7 @@ static void check_mlx(const char *dtype, int bits, int group, const char *expect
         }
     }
     dw_gguf_close(g);
-    dw_safetensors_close(st);
+    kit_safetensors_close(st);
 }
 
 static void mlx_exact(void) {

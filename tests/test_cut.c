@@ -75,21 +75,21 @@ static float *logits(const char *path, const char *plan_path, size_t *n) {
     uint8_t all[N];
     memset(all, 1, sizeof all);
     random_tokens(token, N, hp->n_vocab, 5);
-    dw_plan plan = {0};
+    kit_plan plan = {0};
     const dw_selection selection = {(const int32_t *const *)list, length};
     if (plan_path) {
-        CHECK(!dw_plan_read(&plan, plan_path, hp->n_ff, hp->n_layer, &err), "%s", err.text);
+        CHECK(!kit_plan_read(&plan, plan_path, hp->n_ff, hp->n_layer, &err), "%s", err.text);
         for (int l = 0; l < plan.n_layer; l++) {
             length[l] = plan.layer[l].n_keep;
             list[l] = calloc((size_t)length[l] + 1, sizeof **list);
-            dw_plan_neurons(&plan.layer[l], list[l]);
+            kit_plan_neurons(&plan.layer[l], list[l]);
         }
         CHECK(!dw_session_set_selection(s, &selection, &err), "%s", err.text);
     }
     CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) && !dw_session_logits(s, 0, N, out, &err), "%s", err.text);
     dw_session_free(s);
     for (int l = 0; l < plan.n_layer; l++) free(list[l]);
-    dw_plan_release(&plan);
+    kit_plan_release(&plan);
     dw_model_close(m);
     dw_pool_free(pool);
     return out;
@@ -355,15 +355,15 @@ static void check_folder(const char *checkpoint) {
     snprintf(options, sizeof options, "--hf %s --checkpoint %s", out, checkpoint);
     cut(m, write_plan("plan.tsv", m, "all"), "same.gguf", options);
     dw_err err = {0};
-    dw_safetensors *a = dw_safetensors_open(checkpoint, &err), *b = dw_safetensors_open(out, &err);
+    kit_safetensors *a = kit_safetensors_open(checkpoint, &err), *b = kit_safetensors_open(out, &err);
     REQUIRE(a && b, "%s", err.text);
-    CHECK(dw_safetensors_count(a) == dw_safetensors_count(b), "%s", checkpoint);
-    for (size_t i = 0; i < dw_safetensors_count(a); i++) {
-        const dw_st_tensor *t = dw_safetensors_tensor(a, i), *u = dw_safetensors_find(b, t->name);
+    CHECK(kit_safetensors_count(a) == kit_safetensors_count(b), "%s", checkpoint);
+    for (size_t i = 0; i < kit_safetensors_count(a); i++) {
+        const kit_st_tensor *t = kit_safetensors_tensor(a, i), *u = kit_safetensors_find(b, t->name);
         CHECK(u && u->dtype == t->dtype && u->n_bytes == t->n_bytes && !memcmp(u->data, t->data, t->n_bytes), "%s: %s", checkpoint, t->name);
     }
-    dw_safetensors_close(a);
-    dw_safetensors_close(b);
+    kit_safetensors_close(a);
+    kit_safetensors_close(b);
 
     test_run("rm -rf %s", out);
     const char *small = cut(m, write_plan("plan.tsv", m, "3-20,40-43"), "small.gguf", options);

@@ -89,7 +89,7 @@ static void refused(const char *model, const char *stats, const char *options, c
 /* Values of 64 neurons over 4000 tokens, by lot: histograms and the values themselves. */
 enum { NEURONS = 64, TOKENS = 4000 };
 
-static void draw(dw_stats_layer *s, float *largest, int group, double mean, double deviation) {
+static void draw(kit_stats_layer *s, float *largest, int group, double mean, double deviation) {
     dw_rng rng;
     dw_rng_seed(&rng, 11);
     for (int t = 0; t < TOKENS; t++) {
@@ -100,7 +100,7 @@ static void draw(dw_stats_layer *s, float *largest, int group, double mean, doub
         }
         for (int i = 0; i < NEURONS / group; i++) {
             uint32_t *hist = group == 1 ? s->hist_gate : s->hist_group[0];
-            hist[i * DW_STATS_BINS + dw_stats_bin(most[i])]++;
+            hist[i * KIT_STATS_BINS + kit_stats_bin(most[i])]++;
             largest[t * (NEURONS / group) + i] = most[i];
         }
     }
@@ -108,10 +108,10 @@ static void draw(dw_stats_layer *s, float *largest, int group, double mean, doub
 
 static void check_quantiles(int group, double mean, double deviation) {
     dw_err err = {0};
-    static uint32_t hist[NEURONS * DW_STATS_BINS];
+    static uint32_t hist[NEURONS * KIT_STATS_BINS];
     static float largest[NEURONS * TOKENS];
     memset(hist, 0, sizeof hist);
-    dw_stats_layer s = {.n_ff = NEURONS, .hist_gate = hist, .hist_group = {hist}};
+    kit_stats_layer s = {.n_ff = NEURONS, .hist_gate = hist, .hist_group = {hist}};
     predict_values v;
     draw(&s, largest, group, mean, deviation);
     REQUIRE(!predict_values_of(&v, predict_rule_find(group > 1 ? "group-max" : "cats"), group, &s, &err), "%s", err.text);
@@ -133,9 +133,9 @@ static void quantiles(void) {
     check_quantiles(32, 0, 1);
     check_quantiles(32, -2, 1);
     dw_err err = {0};
-    uint32_t hist[DW_STATS_BINS] = {50, [30] = 50};
+    uint32_t hist[KIT_STATS_BINS] = {50, [30] = 50};
     predict_values v;
-    REQUIRE(!predict_values_of(&v, predict_rule_find("cats"), 1, &(dw_stats_layer){.n_ff = 1, .hist_gate = hist}, &err), "%s", err.text);
+    REQUIRE(!predict_values_of(&v, predict_rule_find("cats"), 1, &(kit_stats_layer){.n_ff = 1, .hist_gate = hist}, &err), "%s", err.text);
     CHECK(predict_activity_at(&v, predict_threshold_for(&v, 0.8)) == 0.5, "the lowest bin is closed as a whole");
 }
 
@@ -150,9 +150,9 @@ typedef struct watch {
 
 /* The edges of the bin that a threshold lies in. */
 static void edges(float threshold, float *low, float *high) {
-    const int b = dw_stats_bin(threshold * 0.99999f);
-    *low = dw_stats_bin_edge(b);
-    *high = dw_stats_bin_edge(b + 1) * 1.00001f;
+    const int b = kit_stats_bin(threshold * 0.99999f);
+    *low = kit_stats_bin_edge(b);
+    *high = kit_stats_bin_edge(b + 1) * 1.00001f;
 }
 
 static void count_open(void *ctx, const dw_tap_event *e) {
@@ -435,11 +435,11 @@ static double count_coverage(const char *gated, const char *text_path) {
     dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX, .exact = true}, &err) : NULL;
     size_t size, n;
     int32_t *token = NULL;
-    exp_windows windows = {0};
+    measure_windows windows = {0};
     char *text = dw_read_file(text_path, 1 << 24, &size, &err);
     dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
     if (!CHECK(s && text && tok && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) &&
-                   !exp_windows_make(&windows, exp_protocol_find("llama"), n, N_CTX, 1, N_WINDOWS, "text", &err), "%s", err.text))
+                   !measure_windows_make(&windows, measure_protocol_find("llama"), n, N_CTX, 1, N_WINDOWS, "text", &err), "%s", err.text))
         return NAN;
     w.gated = m;
     dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_open, .ctx = &w});
@@ -452,7 +452,7 @@ static double count_coverage(const char *gated, const char *text_path) {
     }
     double open = 0, all = 0;
     for (int l = 0; l < m->net.hp.n_layer; l++) open += (double)w.layer[l].open, all += (double)w.layer[l].n;
-    exp_windows_release(&windows);
+    measure_windows_release(&windows);
     dw_tokenizer_free(tok);
     free(text), free(token);
     dw_session_free(s), dw_pool_free(pool), dw_model_close(m);
@@ -583,13 +583,13 @@ static void damaged(void) {
     dw_gguf_writer_free(w);
     dw_gguf_close(g);
 
-    dw_stats s;
+    kit_stats s;
     char hash[65];
-    REQUIRE(!dw_stats_read(&s, stats_of(model), &err) && !dw_sha256_file(bad, hash, &err), "%s", err.text);
+    REQUIRE(!kit_stats_read(&s, stats_of(model), &err) && !dw_sha256_file(bad, hash, &err), "%s", err.text);
     memcpy(s.model_sha256, hash, sizeof hash);
-    CHECK(!dw_stats_write(&s, file("of-nan.h5"), &err), "%s", err.text);
+    CHECK(!kit_stats_write(&s, file("of-nan.h5"), &err), "%s", err.text);
     refused(bad, file("of-nan.h5"), "--rule cats --activity 0.3", "'blk.2.ffn_down.weight' row 0: value nan at column 50 cannot be stored as F16; the model is damaged");
-    dw_stats_release(&s);
+    kit_stats_release(&s);
 }
 
 static void lineage(void) {

@@ -21,35 +21,35 @@ static const char whole[] = "# deadwood plan 1\n"
 
 static const int widths[] = {8, 8, 8};
 
-static int parse(dw_plan *p, const char *text, dw_err *err) { return dw_plan_parse(p, text, strlen(text), "plan.tsv", widths, 3, err); }
+static int parse(kit_plan *p, const char *text, dw_err *err) { return kit_plan_parse(p, text, strlen(text), "plan.tsv", widths, 3, err); }
 
 static void fields(void) {
-    dw_plan p;
+    kit_plan p;
     dw_err err = {0};
     REQUIRE(!parse(&p, whole, &err), "%s", err.text);
     CHECK(!strcmp(p.model_sha256, HASH) && !strcmp(p.metric, "energy") && !strcmp(p.allocate, "uniform"));
     CHECK(p.group == 4 && p.rate_wanted == 0.5 && p.rate_reached == 0.4375 && p.n_layer == 3);
     CHECK(p.layer[0].n_keep == 5 && p.layer[0].n_span == 2 && p.layer[1].drop && p.layer[2].n_keep == 8);
     int32_t neuron[5];
-    dw_plan_neurons(&p.layer[0], neuron);
+    kit_plan_neurons(&p.layer[0], neuron);
     CHECK(neuron[0] == 0 && neuron[3] == 3 && neuron[4] == 7);
     CHECK(p.n_text == 1 && !strcmp(p.text[0].name, "a b.txt") && p.text[0].n_tokens == 3072 && !strcmp(p.text[0].blocks, "0123456789abcdef"));
-    dw_plan_release(&p);
+    kit_plan_release(&p);
 }
 
 static void round_trip(void) {
-    dw_plan p;
+    kit_plan p;
     dw_err err = {0};
     REQUIRE(!parse(&p, whole, &err), "%s", err.text);
     size_t size;
-    char *text = dw_plan_format(&p, &size, &err);
+    char *text = kit_plan_format(&p, &size, &err);
     CHECK(text && size == strlen(whole) && !strcmp(text, whole), "%s", text ? text : err.text);
     const char *path = test_path(test_folder(), "plan.tsv");
-    dw_plan again;
-    CHECK(!dw_plan_write(&p, path, &err) && !dw_plan_read(&again, path, NULL, 0, &err), "%s", err.text);
+    kit_plan again;
+    CHECK(!kit_plan_write(&p, path, &err) && !kit_plan_read(&again, path, NULL, 0, &err), "%s", err.text);
     CHECK(again.n_layer == 3 && again.layer[0].n_keep == 5);
-    dw_plan_release(&again);
-    dw_plan_release(&p);
+    kit_plan_release(&again);
+    kit_plan_release(&p);
     free(text);
 }
 
@@ -63,19 +63,19 @@ static void seed(void) {
 }
 
 static void by_hand(void) { // spaces, an editor's line ends, single neurons that touch, no comment but the first
-    dw_plan p;
+    kit_plan p;
     dw_err err = {0};
     REQUIRE(!parse(&p, "# deadwood plan 1\r\n\r\nlayer width   keep\r\n0 3 1,2,3\r\n1 drop\n2 1 7", &err), "%s", err.text);
     CHECK(p.layer[0].n_span == 1 && p.layer[0].span[0].first == 1 && p.layer[0].span[0].last == 3);
     CHECK(p.layer[1].drop && p.layer[2].n_keep == 1 && !p.model_sha256[0] && p.rate_wanted == -1);
-    dw_plan_release(&p);
+    kit_plan_release(&p);
 }
 
 static void from_flags(void) {
-    dw_plan_layer layer;
+    kit_plan_layer layer;
     dw_err err = {0};
     const bool keep[7] = {true, true, false, true, false, false, true};
-    REQUIRE(!dw_plan_set_layer(&layer, keep, 7, &err), "%s", err.text);
+    REQUIRE(!kit_plan_set_layer(&layer, keep, 7, &err), "%s", err.text);
     CHECK(layer.n_keep == 4 && layer.n_span == 3 && layer.span[1].first == 3 && layer.span[2].last == 6);
     free(layer.span);
 }
@@ -127,26 +127,26 @@ static const struct bad {
 
 static void bad_lines(void) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        dw_plan p;
+        kit_plan p;
         dw_err err = {0};
         if (CHECK(parse(&p, bad[i].text, &err), "read: %s", bad[i].text)) check_sentence(&err, bad[i].words, bad[i].text);
-        else dw_plan_release(&p);
+        else kit_plan_release(&p);
     }
-    dw_plan p;
+    kit_plan p;
     dw_err err = {0};
-    CHECK(dw_plan_parse(&p, "# deadwood plan 1\nlayer\0width", 29, "plan.tsv", NULL, 0, &err));
+    CHECK(kit_plan_parse(&p, "# deadwood plan 1\nlayer\0width", 29, "plan.tsv", NULL, 0, &err));
     check_sentence(&err, "NUL", "a NUL byte");
 }
 
 /* Every beginning of a plan is read or refused with a sentence. */
 static void truncated(void) {
     for (size_t n = 0; n < strlen(whole); n++) {
-        dw_plan p;
+        kit_plan p;
         dw_err err = {0};
         char *copy = malloc(n + 1);
         memcpy(copy, whole, n);
-        if (dw_plan_parse(&p, copy, n, "plan.tsv", widths, 3, &err)) check_sentence(&err, "", "a truncated plan");
-        else dw_plan_release(&p);
+        if (kit_plan_parse(&p, copy, n, "plan.tsv", widths, 3, &err)) check_sentence(&err, "", "a truncated plan");
+        else kit_plan_release(&p);
         free(copy);
     }
 }

@@ -19,12 +19,12 @@ enum { N_TEXT = 2, N_TOKENS = 40 };
 /* ---- statistics ------------------------------------------------------------------------------------------------ */
 
 typedef struct watch {
-    dw_stats *stats;
+    kit_stats *stats;
     size_t text;
     float *before; // residual of the layer before, (N_TOKENS, n_embd)
 } watch;
 
-static void add_neurons(dw_stats_layer *layer, size_t text, const dw_tap_event *e) {
+static void add_neurons(kit_stats_layer *layer, size_t text, const dw_tap_event *e) {
     layer->count[text] += (uint64_t)e->n_tokens;
     for (int i = 0; i < e->n_tokens; i++)
         for (int j = 0; j < e->n; j++) {
@@ -36,7 +36,7 @@ static void add_neurons(dw_stats_layer *layer, size_t text, const dw_tap_event *
         }
 }
 
-static void add_cosines(dw_stats_layer *layer, size_t text, const float *before, const dw_tap_event *e) {
+static void add_cosines(kit_stats_layer *layer, size_t text, const float *before, const dw_tap_event *e) {
     for (int i = 0; i < e->n_tokens; i++) {
         double xy = 0, xx = 0, yy = 0;
         for (int j = 0; j < e->n; j++) {
@@ -59,7 +59,7 @@ static void look(void *ctx, const dw_tap_event *e) {
 }
 
 /* Statistics of random tokens, by taps. */
-static bool collect(dw_stats *s, const char *path) {
+static bool collect(kit_stats *s, const char *path) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(1, &err);
     dw_model *m = dw_model_open(path, &err);
@@ -68,7 +68,7 @@ static bool collect(dw_stats *s, const char *path) {
     const dw_hparams *hp = dw_model_hparams(m);
     int mix[64];
     for (int l = 0; l < hp->n_layer; l++) mix[l] = hp->n_head[l] * hp->head_dim;
-    CHECK(!dw_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) && !dw_sha256_file(path, s->model_sha256, &err), "%s", err.text);
+    CHECK(!kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) && !dw_sha256_file(path, s->model_sha256, &err), "%s", err.text);
     snprintf(s->arch, sizeof s->arch, "%s", hp->arch);
     snprintf(s->backend, sizeof s->backend, "ref");
     s->n_ctx = 64, s->hist_every = 1;
@@ -79,12 +79,12 @@ static bool collect(dw_stats *s, const char *path) {
         random_tokens(token, N_TOKENS, hp->n_vocab, 9 + w.text);
         dw_session_rewind(session, 0, 0);
         CHECK(!dw_session_eval(session, &(dw_batch){.n_tokens = N_TOKENS, .token = token}, &err), "%s", err.text);
-        dw_stats_text *t = &s->text[w.text];
+        kit_stats_text *t = &s->text[w.text];
         snprintf(t->name, sizeof t->name, "text %zu.txt", w.text);
         snprintf(t->sha256, sizeof t->sha256, "%064zu", w.text);
         t->first_window = 1, t->n_windows = 1, t->n_tokens = N_TOKENS, t->blocks = dw_strdup("0123456789abcdef", &err);
     }
-    dw_stats_total(s);
+    kit_stats_total(s);
     free(w.before);
     dw_session_free(session);
     dw_model_close(m);
@@ -97,11 +97,11 @@ static const char *stats_of(const char *model) {
     char name[128];
     snprintf(name, sizeof name, "%s.h5", strrchr(model, '/') + 1);
     const char *path = test_file(name);
-    dw_stats s;
+    kit_stats s;
     dw_err err = {0};
     if (access(path, R_OK) && collect(&s, model)) {
-        CHECK(!dw_stats_write(&s, path, &err), "%s", err.text);
-        dw_stats_release(&s);
+        CHECK(!kit_stats_write(&s, path, &err), "%s", err.text);
+        kit_stats_release(&s);
     }
     return path;
 }
@@ -109,14 +109,14 @@ static const char *stats_of(const char *model) {
 /* ---- plans ------------------------------------------------------------------------------------------------------ */
 
 /* Runs rank with a model and its statistics and reads the plan. */
-static bool rank(dw_plan *p, const char *model, const char *options) {
+static bool rank(kit_plan *p, const char *model, const char *options) {
     const char *path = test_file("plan.tsv");
     dw_err err = {0};
     if (!CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats_of(model), path, options), "%s: %s", options, test_run_output())) return false;
-    return CHECK(!dw_plan_read(p, path, NULL, 0, &err), "%s", err.text);
+    return CHECK(!kit_plan_read(p, path, NULL, 0, &err), "%s", err.text);
 }
 
-static bool keeps(const dw_plan_layer *layer, int j) {
+static bool keeps(const kit_plan_layer *layer, int j) {
     for (size_t i = 0; i < layer->n_span; i++)
         if (j >= layer->span[i].first && j <= layer->span[i].last) return true;
     return false;
@@ -132,14 +132,14 @@ static void dead_first(void) {
     for (const kit_metric *m = kit_metrics; m->name; m++) {
         char options[128];
         snprintf(options, sizeof options, "--metric %s --rate 0.25 --multiple 1", m->name);
-        dw_plan p;
+        kit_plan p;
         if (!rank(&p, model, options)) continue;
         int n_kept = 0;
         for (size_t i = 0; i < dead->count; i += 2) n_kept += keeps(&p.layer[(int)dw_kv_number(dead, i)], (int)dw_kv_number(dead, i + 1));
         if (strcmp(m->name, "random")) CHECK(!n_kept, "%s keeps %d dead neurons", m->name, n_kept);
         else CHECK(n_kept > 32, "at random only %d dead neurons are kept", n_kept);
         CHECK(p.layer[0].n_keep == 96 && p.rate_wanted == 0.25 && p.rate_reached == 0.25);
-        dw_plan_release(&p);
+        kit_plan_release(&p);
     }
     dw_gguf_close(g);
 }
@@ -148,7 +148,7 @@ static void dead_first(void) {
 static void formulas(void) {
     const char *path = random_model("tiny-llama", "Q8_0", 0);
     dw_err err = {0};
-    dw_stats s;
+    kit_stats s;
     dw_model *m = dw_model_open(path, &err);
     dw_pool *pool = dw_pool_new(2, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
@@ -159,7 +159,7 @@ static void formulas(void) {
     for (int i = 0; i < 3; i++) t[i]->type->decode(t[i]->data, w[i], 64 * 128);
     double expected[7][4] = {{0}};
     for (int j = 0; j < 128; j++) {
-        const dw_stats_layer *layer = &s.layer[1];
+        const kit_stats_layer *layer = &s.layer[1];
         double rows = 0, down = 0, magnitude = 0;
         for (int i = 0; i < 64; i++) {
             rows += pow(w[0][j * 64 + i], 2) + pow(w[1][j * 64 + i], 2);
@@ -182,7 +182,7 @@ static void formulas(void) {
     CHECK(kit_score(&scorer, &kit_metrics[0], score, &err));
     check_sentence(&err, "layer 2: neuron 5 has the activation score nan", "NaN");
     kit_scorer_release(&scorer);
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     dw_pool_free(pool);
     dw_model_close(m);
 }
@@ -229,13 +229,13 @@ static void widths(void) {
     for (size_t i = 0; i < sizeof width_cases / sizeof *width_cases; i++) {
         const struct width_case *c = &width_cases[i];
         const char *plan = test_file("plan.tsv");
-        dw_plan p;
+        kit_plan p;
         dw_err err = {0};
         if (!CHECK(!test_run("deadwood-rank -m %s --metric random -o %s -q %s", wide(c->n_ff, c->type), plan, c->options), "%s", test_run_output())) continue;
-        REQUIRE(!dw_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
+        REQUIRE(!kit_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
         CHECK(p.layer[0].n_keep == c->width && p.layer[1].n_keep == c->width, "%d %s: width %d, expected %d", c->n_ff, c->options, p.layer[0].n_keep, c->width);
         CHECK(fabs(p.rate_reached - c->reached) < 1e-4, "%d %s: reached %.4f", c->n_ff, c->options, p.rate_reached);
-        dw_plan_release(&p);
+        kit_plan_release(&p);
     }
 }
 
@@ -244,16 +244,16 @@ static void bytes(void) {
     for (int i = 0; i < 2; i++) {
         const size_t wanted = i ? 5600000 : 6500000;
         REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --group 32 --bytes %zu", model, plan, wanted), "%s", test_run_output());
-        dw_plan p;
+        kit_plan p;
         dw_err err = {0};
-        REQUIRE(!dw_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
+        REQUIRE(!kit_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
         REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", model, plan, small), "%s", test_run_output());
         dw_gguf *g = dw_gguf_open(small, &err);
         REQUIRE(g, "%s", err.text);
         const size_t unit = 8 * 256 * 3 * 256 * 18 / 32; // of all layers, multiples of 256
         CHECK(dw_gguf_file_bytes(g) <= wanted && dw_gguf_file_bytes(g) + unit + 10000 > wanted, "%zu bytes, wanted %zu", dw_gguf_file_bytes(g), wanted);
         dw_gguf_close(g);
-        dw_plan_release(&p);
+        kit_plan_release(&p);
     }
     CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1MB", model, plan) == 1 && strstr(test_run_output(), "are too few"), "%s", test_run_output());
     CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1GB", model, plan), "%s", test_run_output());
@@ -262,10 +262,10 @@ static void bytes(void) {
 /* By definition: all neurons of all layers in one list, the smallest go. */
 static void global(void) {
     const char *path = random_model("tiny-llama", "F32", 0);
-    dw_plan p;
+    kit_plan p;
     REQUIRE(rank(&p, path, "--metric energy --rate 0.4 --multiple 1 --allocate global"));
     dw_err err = {0};
-    dw_stats s;
+    kit_stats s;
     dw_model *m = dw_model_open(path, &err);
     dw_pool *pool = dw_pool_new(1, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
@@ -284,20 +284,20 @@ static void global(void) {
     CHECK(n_kept == 512 - 205, "%d are kept", n_kept);
     CHECK(largest_gone <= least_kept);
     CHECK(!strcmp(p.allocate, "global"));
-    dw_plan_release(&p);
+    kit_plan_release(&p);
     REQUIRE(rank(&p, path, "--metric flap --rate 0.9 --group 32 --allocate global"));
     for (int l = 0; l < 4; l++) CHECK(p.layer[l].n_keep >= 32 && p.layer[l].n_keep % 32 == 0);
-    dw_plan_release(&p);
+    kit_plan_release(&p);
     kit_scorer_release(&scorer);
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     dw_pool_free(pool);
     dw_model_close(m);
 }
 
 static void drop_layers(void) {
     const char *path = random_model("tiny-llama", "F32", 0);
-    dw_stats s;
-    dw_plan p;
+    kit_stats s;
+    kit_plan p;
     REQUIRE(collect(&s, path) && rank(&p, path, "--metric activation --drop-layers 1 --rate 0.25"));
     int least = 0, n_dropped = 0;
     for (int l = 1; l < 4; l++)
@@ -306,8 +306,8 @@ static void drop_layers(void) {
     CHECK(n_dropped == 1 && p.layer[least].drop && p.layer[(least + 1) % 4].n_keep == 96 && p.rate_reached == 0.25);
     CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s", test_run_output());
     CHECK(p.n_text == N_TEXT && !strcmp(p.text[1].name, "text 1.txt") && !strcmp(p.text[1].blocks, "0123456789abcdef"));
-    dw_plan_release(&p);
-    dw_stats_release(&s);
+    kit_plan_release(&p);
+    kit_stats_release(&s);
 }
 
 /* ---- agreement ----------------------------------------------------------------------------------------------------- */
@@ -346,13 +346,13 @@ static void refused(int status, const char *arguments, const char *words) {
 
 /* The statistics with a NaN among the sums of a layer. */
 static const char *with_nan(const char *stats) {
-    dw_stats s;
+    kit_stats s;
     dw_err err = {0};
     const char *path = test_file("nan.h5");
-    if (!CHECK(!dw_stats_read(&s, stats, &err), "%s", err.text)) exit(1);
+    if (!CHECK(!kit_stats_read(&s, stats, &err), "%s", err.text)) exit(1);
     s.layer[1].sum_abs[7] = NAN;
-    CHECK(!dw_stats_write(&s, path, &err), "%s", err.text);
-    dw_stats_release(&s);
+    CHECK(!kit_stats_write(&s, path, &err), "%s", err.text);
+    kit_stats_release(&s);
     return path;
 }
 

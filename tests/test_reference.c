@@ -174,7 +174,7 @@ static void base_cpu(void) {
 
 static const char *const dense[] = {"llama-untied", "llama3-rope", "smollm-tied", "mistral", "qwen2-untied", "qwen3", NULL};
 
-static void check_logits(run *r, const char *name, size_t prompt, const json_t *ids, const dw_st_tensor *expected, double bound) {
+static void check_logits(run *r, const char *name, size_t prompt, const json_t *ids, const kit_st_tensor *expected, double bound) {
     dw_err err = {0};
     const int n = (int)expected->shape[0], n_vocab = (int)expected->shape[1];
     int32_t token[64];
@@ -218,7 +218,7 @@ static void check_oracles(const char *backend, const char *type, double bound) {
         snprintf(folder, sizeof folder, "%s/oracle/%s", test_shared(), dense[i]);
         const char *gguf = converted(folder, type);
         json_t *ref = gguf ? reference(folder) : NULL;
-        dw_safetensors *logits = dw_safetensors_open(test_path(folder, "reference.safetensors"), &err);
+        kit_safetensors *logits = kit_safetensors_open(test_path(folder, "reference.safetensors"), &err);
         CHECK(logits, "%s", err.text);
         run r = {0};
         if (ref && logits && run_open(&r, gguf, backend, 256, 64, json_string_value(json_object_get(ref, "dtype")))) {
@@ -227,14 +227,14 @@ static void check_oracles(const char *backend, const char *type, double bound) {
             json_array_foreach(json_object_get(ref, "prompts"), p, row) {
                 char name[48];
                 snprintf(name, sizeof name, "prompt%zu.logits", p);
-                const dw_st_tensor *expected = dw_safetensors_find(logits, name);
+                const kit_st_tensor *expected = kit_safetensors_find(logits, name);
                 check_ids(&r, dense[i], p, row);
                 if (expected) check_logits(&r, dense[i], p, json_object_get(row, "ids"), expected, bound);
                 if (json_object_get(row, "greedy")) check_greedy(&r, row, "greedy");
             }
         }
         run_close(&r);
-        dw_safetensors_close(logits);
+        kit_safetensors_close(logits);
         json_decref(ref);
     }
 }

@@ -387,56 +387,56 @@ static const char *input_name(const char *name) {
     return shared;
 }
 
-static bool write_importances(const char *model, const char *path, dw_imatrix_form form, uint64_t count) {
+static bool write_importances(const char *model, const char *path, kit_imatrix_form form, uint64_t count) {
     dw_err err = {0};
-    dw_imatrix im = {.n_chunks = 1, .chunk_size = 512};
+    kit_imatrix im = {.n_chunks = 1, .chunk_size = 512};
     dw_gguf *g = dw_gguf_open(model, &err);
     for (size_t i = 0; g && i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         if (!quant_is_matrix(t) || strncmp(t->name, "blk.", 4)) continue;
         double *sums = dw_alloc(t->ne[0], sizeof *sums, "sums", &err);
         fill_sums(sums, t->ne[0], input_name(t->name));
-        dw_imatrix_put(&im, t->name, (int)t->ne[0], sums, count, &err);
+        kit_imatrix_put(&im, t->name, (int)t->ne[0], sums, count, &err);
         free(sums);
     }
     dw_gguf_close(g);
-    dw_imatrix_write(&im, path, form, &err);
-    dw_imatrix_release(&im);
+    kit_imatrix_write(&im, path, form, &err);
+    kit_imatrix_release(&im);
     return CHECK(!err.text[0], "%s", err.text);
 }
 
 /* The same sums as statistics of a model of the shape `small`. */
 static bool write_statistics(const char *model, const char *path) {
     dw_err err = {0};
-    dw_stats s;
+    kit_stats s;
     const int n_ff[] = {small.n_ff, small.n_ff}, n_mix[] = {small.n_head * small.head_dim, small.n_head * small.head_dim};
-    if (!CHECK(!dw_stats_init(&s, small.n_layer, small.n_embd, n_ff, n_mix, 1, &err), "%s", err.text)) return false;
+    if (!CHECK(!kit_stats_init(&s, small.n_layer, small.n_embd, n_ff, n_mix, 1, &err), "%s", err.text)) return false;
     dw_sha256_file(model, s.model_sha256, &err);
     snprintf(s.arch, sizeof s.arch, "%s", small.arch);
     s.n_ctx = 512;
     s.hist_every = 1;
-    s.text[0] = (dw_stats_text){.name = "text", .first_window = 1, .n_windows = 2, .n_tokens = 1024, .blocks = dw_strdup("0123456789abcdef", &err)};
+    s.text[0] = (kit_stats_text){.name = "text", .first_window = 1, .n_windows = 2, .n_tokens = 1024, .blocks = dw_strdup("0123456789abcdef", &err)};
     memset(s.text[0].sha256, 'a', 64);
     for (int l = 0; l < s.n_layer; l++) {
         static const char *const part[] = {"attn_q", "attn_output", "ffn_up", "ffn_down"};
-        for (int i = 0; i < DW_STATS_N_INPUTS; i++) {
+        for (int i = 0; i < KIT_STATS_N_INPUTS; i++) {
             char name[64];
             snprintf(name, sizeof name, "blk.%d.%s.weight", l, part[i]);
             fill_sums(s.layer[l].text_square[i], (size_t)s.layer[l].n_input[i], input_name(name));
         }
         s.layer[l].count[0] = 1024;
     }
-    dw_stats_total(&s);
-    const bool ok = !dw_stats_write(&s, path, &err);
-    dw_stats_release(&s);
+    kit_stats_total(&s);
+    const bool ok = !kit_stats_write(&s, path, &err);
+    kit_stats_release(&s);
     return CHECK(ok, "%s", err.text);
 }
 
 static void importances_in_three_forms(void) {
     const char *from = test_file("a.gguf"), *form[] = {test_file("imatrix.gguf"), test_file("imatrix.dat"), test_file("stats.h5")};
     const char *to[] = {test_file("b.gguf"), test_file("c.gguf"), test_file("d.gguf")}, *plain = test_file("plain.gguf");
-    if (!write_random(from, &small, "F32") || !write_importances(from, form[0], DW_IMATRIX_GGUF, 1024) ||
-        !write_importances(from, form[1], DW_IMATRIX_OLD, 1024) || !write_statistics(from, form[2]))
+    if (!write_random(from, &small, "F32") || !write_importances(from, form[0], KIT_IMATRIX_GGUF, 1024) ||
+        !write_importances(from, form[1], KIT_IMATRIX_OLD, 1024) || !write_statistics(from, form[2]))
         return;
     for (int i = 0; i < 3; i++)
         REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_K -s %s", from, to[i], form[i]), "%s", test_run_output());
@@ -474,7 +474,7 @@ static void importances_from_before_a_cut(void) {
     const char *from = test_file("a.gguf"), *plan = test_file("plan.tsv"), *child = test_file("b.gguf"), *stats = test_file("stats.h5"),
                *importances = test_file("imatrix.gguf");
     char how[512], text[256];
-    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_importances(from, importances, DW_IMATRIX_GGUF, 1024)) return;
+    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024)) return;
     for (int i = 0; plans[i]; i++) {
         snprintf(text, sizeof text, "# deadwood plan 1\nlayer width keep\n%s", plans[i]);
         write_text(plan, text);
@@ -528,7 +528,7 @@ static void weighed_mixtures_are_stocks(void) {
     NEED_STOCK();
     const char *from = test_file("a.gguf"), *importances = test_file("imatrix.gguf");
     for (const exp_shape *s = shapes; s->name; s++) {
-        if (!write_random(from, s, "BF16") || !write_importances(from, importances, DW_IMATRIX_GGUF, 1024)) return;
+        if (!write_random(from, s, "BF16") || !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024)) return;
         for (const quant_mixture *m = quant_mixtures; m->name; m++)
             if (test_slow() || m->ffn_down.when) compare_with_stock(from, s->name, m->name, importances);
     }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static void *open_st(const void *data, size_t size, const char *name, dw_err *err) {
-    return dw_safetensors_open_memory(data, size, name, err);
+    return kit_safetensors_open_memory(data, size, name, err);
 }
 
 /* ---- valid files ------------------------------------------------------------------------------------ */
@@ -32,16 +32,16 @@ static void sample(void) {
     test_bytes b = {0};
     dw_err err = {0};
     put_sample(&b);
-    dw_safetensors *st = dw_safetensors_open_memory(b.data, b.size, "sample", &err);
+    kit_safetensors *st = kit_safetensors_open_memory(b.data, b.size, "sample", &err);
     REQUIRE(st, "%s", err.text);
-    CHECK(dw_safetensors_count(st) == 4 && !dw_safetensors_find(st, "__metadata__") && !dw_safetensors_find(st, "c"));
-    const dw_st_tensor *t = dw_safetensors_find(st, "b"), *first = dw_safetensors_find(st, "a/b");
-    CHECK(t && t->dtype == DW_ST_F32 && t->n_dims == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[3] == 1);
-    CHECK(t && t->n_bytes == 24 && t->data[0] == 4 && first == dw_safetensors_tensor(st, 0) && first->data[3] == 3);
-    const dw_st_tensor *empty = dw_safetensors_find(st, "empty"), *scalar = dw_safetensors_find(st, "scalar");
+    CHECK(kit_safetensors_count(st) == 4 && !kit_safetensors_find(st, "__metadata__") && !kit_safetensors_find(st, "c"));
+    const kit_st_tensor *t = kit_safetensors_find(st, "b"), *first = kit_safetensors_find(st, "a/b");
+    CHECK(t && t->dtype == KIT_ST_F32 && t->n_dims == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[3] == 1);
+    CHECK(t && t->n_bytes == 24 && t->data[0] == 4 && first == kit_safetensors_tensor(st, 0) && first->data[3] == 3);
+    const kit_st_tensor *empty = kit_safetensors_find(st, "empty"), *scalar = kit_safetensors_find(st, "scalar");
     CHECK(empty && empty->n_bytes == 0 && empty->n_dims == 2 && empty->shape[1] == 0);
-    CHECK(scalar && scalar->n_dims == 0 && scalar->dtype == DW_ST_OTHER && !strcmp(scalar->dtype_name, "I64"));
-    dw_safetensors_close(st);
+    CHECK(scalar && scalar->n_dims == 0 && scalar->dtype == KIT_ST_OTHER && !strcmp(scalar->dtype_name, "I64"));
+    kit_safetensors_close(st);
     size_t n = 0;
     char *seed = dw_read_file("tests/seeds/safetensors-sample.safetensors", 1024, &n, NULL);
     CHECK(seed && n == b.size && !memcmp(seed, b.data, n), "the fuzzer's seed is another file");
@@ -55,11 +55,11 @@ static void reference_models(void) {
     const char *models[] = {"reference-model/mini", "reference-model/base", "oracle/mixtral", "oracle/qwen3"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         dw_err err = {0};
-        dw_safetensors *st = dw_safetensors_open(test_path(shared, models[i]), &err);
+        kit_safetensors *st = kit_safetensors_open(test_path(shared, models[i]), &err);
         REQUIRE(st, "%s", err.text);
-        const dw_st_tensor *t = dw_safetensors_find(st, "model.embed_tokens.weight");
+        const kit_st_tensor *t = kit_safetensors_find(st, "model.embed_tokens.weight");
         CHECK(t && t->n_dims == 2 && t->n_bytes, "%s", models[i]);
-        dw_safetensors_close(st);
+        kit_safetensors_close(st);
     }
 }
 
@@ -87,7 +87,7 @@ static const char *put_index(const char *folder, const char *weight_map) {
 
 static void folder_refused(const char *folder, const char *words) {
     dw_err err = {0};
-    CHECK(!dw_safetensors_open(folder, &err), "%s", words);
+    CHECK(!kit_safetensors_open(folder, &err), "%s", words);
     check_sentence(&err, words, folder);
 }
 
@@ -99,11 +99,11 @@ static void shards(void) {
     put_shard(folder, "one.safetensors", "a");
     put_shard(folder, "two.safetensors", "b");
     put_index(folder, "{\"b\":\"two.safetensors\",\"a\":\"one.safetensors\"}");
-    dw_safetensors *st = dw_safetensors_open(folder, &err);
+    kit_safetensors *st = kit_safetensors_open(folder, &err);
     REQUIRE(st, "%s", err.text);
-    const dw_st_tensor *t = dw_safetensors_find(st, "b");
-    CHECK(dw_safetensors_count(st) == 2 && t && t->data[0] == 'b');
-    dw_safetensors_close(st);
+    const kit_st_tensor *t = kit_safetensors_find(st, "b");
+    CHECK(kit_safetensors_count(st) == 2 && t && t->data[0] == 'b');
+    kit_safetensors_close(st);
 
     folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}"),
                    "index says nothing of it");
@@ -119,9 +119,9 @@ static void shards(void) {
     put_shard(folder, "two.safetensors", "a");
     folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}"), "'a' occurs twice");
     put_shard(folder, "model.safetensors", "a"); // one file goes before an index
-    st = dw_safetensors_open(folder, &err);
-    CHECK(st && dw_safetensors_count(st) == 1, "%s", err.text);
-    dw_safetensors_close(st);
+    st = kit_safetensors_open(folder, &err);
+    CHECK(st && kit_safetensors_count(st) == 1, "%s", err.text);
+    kit_safetensors_close(st);
     folder_refused(test_path(folder, "none"), "none'");
 }
 

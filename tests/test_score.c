@@ -136,21 +136,21 @@ static void refused(const char *arguments, const char *sentence) {
 
 static void means(void) {
     const double x[4] = {1, 2, 3, 6};
-    const exp_mean m = exp_mean_of(x, 4), two[2] = {{1, 0.3}, {3, 0.4}}, both = exp_mean_of_means(two, 2);
+    const measure_mean m = measure_mean_of(x, 4), two[2] = {{1, 0.3}, {3, 0.4}}, both = measure_mean_of_means(two, 2);
     CHECK(m.mean == 3 && fabs(m.se - sqrt((12.5 - 9) / 3)) < 1e-15, "%g %g", m.mean, m.se);
     CHECK(both.mean == 2 && fabs(both.se - 0.25) < 1e-15);
-    CHECK(exp_share(3, 4).mean == 0.75 && exp_share(4, 4).se == 0 && fabs(exp_share(3, 4).se - 0.25) < 1e-15);
-    CHECK(exp_quantile(x, 4, 0.5) == 2.5 && exp_quantile(x, 4, 1) == 6 && exp_quantile(x, 1, 0.99) == 1);
+    CHECK(measure_share(3, 4).mean == 0.75 && measure_share(4, 4).se == 0 && fabs(measure_share(3, 4).se - 0.25) < 1e-15);
+    CHECK(measure_quantile(x, 4, 0.5) == 2.5 && measure_quantile(x, 4, 1) == 6 && measure_quantile(x, 1, 0.99) == 1);
 }
 
 static void paired_by_hand(void) {
     dw_err err = {0};
-    exp_paired p;
+    measure_paired p;
     // window means 1 1 2 3 3: sd 1, by sqrt(5) windows
     const double sum[5] = {10, 10, 20, 30, 30}, n[5] = {10, 10, 10, 10, 10};
-    REQUIRE(!exp_paired_of(&p, sum, n, 5, &err));
+    REQUIRE(!measure_paired_of(&p, sum, n, 5, &err));
     CHECK(p.mean == 2 && fabs(p.se - sqrt(0.2)) < 1e-15 && p.resolvable >= 2.8 * p.se, "%g %g", p.mean, p.se);
-    REQUIRE(!exp_paired_of(&p, sum, n, EXP_LEAST_WINDOWS - 1, &err));
+    REQUIRE(!measure_paired_of(&p, sum, n, MEASURE_LEAST_WINDOWS - 1, &err));
     CHECK(p.mean == 1.75 && isnan(p.se) && isnan(p.se_blocks) && isnan(p.resolvable), "few windows say nothing of their error");
 }
 
@@ -161,9 +161,9 @@ static void bootstrap_independent(void) {
     double sum[W], n[W], ratio = 0;
     dw_rng_seed(&rng, 3);
     for (int k = 0; k < REPEATS; k++) {
-        exp_paired p, again;
+        measure_paired p, again;
         for (int w = 0; w < W; w++) n[w] = 255, sum[w] = 255 * dw_rng_normal(&rng);
-        REQUIRE(!exp_paired_of(&p, sum, n, W, &err) && !exp_paired_of(&again, sum, n, W, &err));
+        REQUIRE(!measure_paired_of(&p, sum, n, W, &err) && !measure_paired_of(&again, sum, n, W, &err));
         CHECK(p.se_blocks == again.se_blocks, "the bootstrap is not repeatable");
         CHECK(fabs(p.se * sqrt(W) - 1) < 0.15, "%g", p.se * sqrt(W));
         ratio += p.se_blocks / p.se / REPEATS;
@@ -176,10 +176,10 @@ static void bootstrap_of_runs(void) { // neighbours that agree: pairs of equal w
     dw_err err = {0};
     dw_rng rng;
     double sum[W], n[W];
-    exp_paired p;
+    measure_paired p;
     dw_rng_seed(&rng, 4);
     for (int w = 0; w < W; w++) n[w] = 1, sum[w] = w % 4 ? sum[w - 1] : dw_rng_normal(&rng);
-    REQUIRE(!exp_paired_of(&p, sum, n, W, &err));
+    REQUIRE(!measure_paired_of(&p, sum, n, W, &err));
     CHECK(p.se_blocks > 1.4 * p.se && p.se_blocks < 2.4 * p.se && p.resolvable == 2.8 * p.se_blocks, "%.3f",
           p.se_blocks / p.se);
 }
@@ -197,7 +197,7 @@ static void rows_of_logits(void) {
     for (int n = 1; n <= 1003; n += n < 40 ? 1 : 321) {
         random_row(x, n, 4, &rng);
         random_row(y, n, 4, &rng);
-        const exp_row p = exp_row_of(x, n), q = exp_row_of(y, n);
+        const measure_row p = measure_row_of(x, n), q = measure_row_of(y, n);
         long double sum = 0, other = 0, kl = 0;
         int top = 0;
         for (int i = 0; i < n; i++)
@@ -206,14 +206,14 @@ static void rows_of_logits(void) {
             kl += expl((long double)x[i]) / sum * ((long double)x[i] - logl(sum) - (long double)y[i] + logl(other));
         CHECK(p.top == top && fabs((double)(p.max + p.log_sum - logl(sum))) < 1e-13, "%d: %g", n,
               (double)(p.max + p.log_sum - logl(sum)));
-        CHECK(fabs(exp_row_kl(x, &p, y, &q, n) - (double)kl) < 1e-12, "%d: %g, not %g", n, exp_row_kl(x, &p, y, &q, n),
+        CHECK(fabs(measure_row_kl(x, &p, y, &q, n) - (double)kl) < 1e-12, "%d: %g, not %g", n, measure_row_kl(x, &p, y, &q, n),
               (double)kl);
-        CHECK(exp_row_kl(x, &p, x, &p, n) == 0);
+        CHECK(measure_row_kl(x, &p, x, &p, n) == 0);
     }
     x[70] = NAN;
-    CHECK(exp_row_of(x, 1003).top == -1);
+    CHECK(measure_row_of(x, 1003).top == -1);
     x[70] = -INFINITY;
-    CHECK(exp_row_of(x, 71).top == -1);
+    CHECK(measure_row_of(x, 71).top == -1);
 }
 
 static void coarse_rows(void) {
@@ -224,39 +224,39 @@ static void coarse_rows(void) {
         for (double scale = 0.5; scale < 70; scale *= 5) { // 60: almost all mass on one token
             random_row(x, n, scale, &rng);
             for (int i = 0; i < n; i++) y[i] = x[i] + (float)dw_rng_normal(&rng);
-            const exp_row p = exp_row_of(x, n), q = exp_row_of(y, n);
-            exp_coarse c;
+            const measure_row p = measure_row_of(x, n), q = measure_row_of(y, n);
+            measure_coarse c;
             memcpy(before, x, sizeof x);
-            exp_coarse_of(&c, x, &p, n);
+            measure_coarse_of(&c, x, &p, n);
             CHECK(!memcmp(before, x, sizeof x) && c.id[0] == p.top);
             double mass = exp((double)c.tail);
-            for (int k = 0; k < exp_n_top(n); k++) {
+            for (int k = 0; k < measure_n_top(n); k++) {
                 mass += exp((double)c.logprob[k]);
                 if (k) CHECK(x[c.id[k]] <= x[c.id[k - 1]] && c.id[k] != c.id[k - 1], "n %d, place %d", n, k);
             }
             CHECK(fabs(mass - 1) < 1e-6, "n %d: mass %g", n, mass);
-            const double full = exp_row_kl(x, &p, y, &q, n), coarse = exp_coarse_kl(&c, y, &q, n);
+            const double full = measure_row_kl(x, &p, y, &q, n), coarse = measure_coarse_kl(&c, y, &q, n);
             CHECK(coarse <= full + 1e-6 * (1 + full), "n %d: %g above %g", n, coarse, full);
-            CHECK(n > EXP_TOP || fabs(coarse - full) < 1e-5 * (1 + full), "n %d: nothing is in the tail, %g but %g", n,
+            CHECK(n > MEASURE_TOP || fabs(coarse - full) < 1e-5 * (1 + full), "n %d: nothing is in the tail, %g but %g", n,
                   coarse, full);
-            CHECK(exp_coarse_kl(&c, x, &p, n) == 0);
+            CHECK(measure_coarse_kl(&c, x, &p, n) == 0);
         }
     for (int i = 0; i < 200; i++) x[i] = 1;
-    exp_coarse c;
-    const exp_row p = exp_row_of(x, 200);
-    exp_coarse_of(&c, x, &p, 200);
-    for (int k = 0; k < EXP_TOP; k++) CHECK(c.id[k] == k, "of equals the first ones: %d at %d", c.id[k], k);
+    measure_coarse c;
+    const measure_row p = measure_row_of(x, 200);
+    measure_coarse_of(&c, x, &p, 200);
+    for (int k = 0; k < MEASURE_TOP; k++) CHECK(c.id[k] == k, "of equals the first ones: %d at %d", c.id[k], k);
 }
 
 /* ---- protocols -------------------------------------------------------------------------------------------- */
 
 static void window_counts(void) {
     dw_err err = {0};
-    exp_windows w;
+    measure_windows w;
     for (size_t n = 2; n < 60; n++)
         for (int n_ctx = 4; n_ctx < 20; n_ctx++) {
             uint8_t scored[64] = {0};
-            REQUIRE(!exp_windows_make(&w, exp_protocol_find("hf"), n, n_ctx, 0, 0, "t", &err), "%s", err.text);
+            REQUIRE(!measure_windows_make(&w, measure_protocol_find("hf"), n, n_ctx, 0, 0, "t", &err), "%s", err.text);
             for (size_t k = 0; k < w.n; k++) {
                 CHECK(w.window[k].n_eval < n_ctx && w.window[k].start + (size_t)w.window[k].n_eval < n);
                 for (int p = w.window[k].first; p < w.window[k].n_eval; p++)
@@ -264,19 +264,19 @@ static void window_counts(void) {
             }
             for (size_t i = 0; i < n; i++)
                 CHECK(scored[i] == (i > 0), "hf: token %zu of %zu, context %d: %d times", i, n, n_ctx, scored[i]);
-            exp_windows_release(&w);
+            measure_windows_release(&w);
         }
-    REQUIRE(!exp_windows_make(&w, exp_protocol_find("llama"), 512 * 7 + 511, 512, 0, 0, "t", &err));
+    REQUIRE(!measure_windows_make(&w, measure_protocol_find("llama"), 512 * 7 + 511, 512, 0, 0, "t", &err));
     CHECK(w.n == 7 && w.n_scored == 7 * 255 && w.window[6].start == 6 * 512 && w.window[6].first == 256 &&
           w.window[6].n_eval == 511);
-    exp_windows_release(&w);
-    REQUIRE(!exp_windows_make(&w, exp_protocol_find("full"), 512 * 7 + 511, 512, 2, 3, "t", &err));
+    measure_windows_release(&w);
+    REQUIRE(!measure_windows_make(&w, measure_protocol_find("full"), 512 * 7 + 511, 512, 2, 3, "t", &err));
     CHECK(w.n == 2 && w.n_all == 7 && w.n_scored == 2 * 511 && w.window[0].start == 512);
-    exp_windows_release(&w);
-    CHECK(exp_windows_make(&w, exp_protocol_find("llama"), 1023, 512, 0, 0, "t", &err) &&
+    measure_windows_release(&w);
+    CHECK(measure_windows_make(&w, measure_protocol_find("llama"), 1023, 512, 0, 0, "t", &err) &&
           strstr(err.text, "it has 1023;"));
     err.text[0] = 0;
-    CHECK(exp_windows_make(&w, exp_protocol_find("full"), 1023, 512, 1, 2, "t", &err) && strstr(err.text, "has 1"));
+    CHECK(measure_windows_make(&w, measure_protocol_find("full"), 1023, 512, 1, 2, "t", &err) && strstr(err.text, "has 1"));
 }
 
 typedef struct bench { // a model open for evaluation
@@ -337,17 +337,17 @@ static void protocols_by_definition(void) {
     const dw_session_options so = {.pool = b.pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32};
     dw_session *s = dw_session_new(b.model, &so, &err);
     float *logits = malloc(4 * (size_t)dw_model_hparams(b.model)->n_vocab);
-    for (const exp_protocol *p = exp_protocols; p->name; p++)
+    for (const measure_protocol *p = measure_protocols; p->name; p++)
         for (int32_t bos = -1; bos < 8; bos += 8) {
-            exp_windows w;
+            measure_windows w;
             double nll[N];
-            const exp_entrant_options eo = {
+            const measure_entrant_options eo = {
                 .pool = b.pool, .backend = "ref", .kv = DW_KV_CACHE_F32, .n_ctx = CTX, .n_batch = 21};
-            exp_entrant m = {.name = "m", .model = b.model, .nll = nll};
-            REQUIRE(!exp_windows_make(&w, p, N, CTX, 0, 0, "t", &err) && !exp_entrant_open(&m, &eo, &err), "%s",
+            measure_entrant m = {.name = "m", .model = b.model, .nll = nll};
+            REQUIRE(!measure_windows_make(&w, p, N, CTX, 0, 0, "t", &err) && !measure_entrant_open(&m, &eo, &err), "%s",
                     err.text);
-            const exp_evaluation e = {.o = &eo, .windows = &w, .ids = b.ids, .bos = bos, .model = &m, .n_models = 1};
-            REQUIRE(!exp_evaluate(&e, &err), "%s", err.text);
+            const measure_evaluation e = {.o = &eo, .windows = &w, .ids = b.ids, .bos = bos, .model = &m, .n_models = 1};
+            REQUIRE(!measure_evaluate(&e, &err), "%s", err.text);
             size_t at = 0;
             for (size_t target = 0; target < N; target++) {
                 const long start = context_of(p->name, target, N, CTX);
@@ -358,8 +358,8 @@ static void protocols_by_definition(void) {
                 at++;
             }
             CHECK(at == w.n_scored, "%s scores %zu tokens, not %zu", p->name, w.n_scored, at);
-            exp_entrant_close(&m);
-            exp_windows_release(&w);
+            measure_entrant_close(&m);
+            measure_windows_release(&w);
         }
     free(logits);
     dw_session_free(s);
@@ -375,24 +375,24 @@ static void evaluation_invariance(void) {
     for (int run = 0; run < 6; run++) {
         bench b, c;
         REQUIRE(bench_open(&b, path, run % 3 + 1) && bench_open(&c, other, 1));
-        exp_windows w;
-        const exp_entrant_options eo = {
+        measure_windows w;
+        const measure_entrant_options eo = {
             .pool = b.pool, .backend = "cpu", .n_ctx = CTX, .n_batch = (int[]){512, 1, 37, 100, 47, 2000}[run]};
-        exp_entrant m = {.name = "m", .model = b.model, .nll = nll, .kl = kl, .agree = agree},
+        measure_entrant m = {.name = "m", .model = b.model, .nll = nll, .kl = kl, .agree = agree},
                     base = {.name = "b", .model = c.model, .nll = base_nll};
-        REQUIRE(!exp_windows_make(&w, exp_protocol_find("hf"), N, CTX, 0, 0, "t", &err));
-        REQUIRE(!exp_entrant_open(&m, &eo, &err) && !exp_entrant_open(&base, &eo, &err), "%s", err.text);
-        const exp_evaluation e = {
+        REQUIRE(!measure_windows_make(&w, measure_protocol_find("hf"), N, CTX, 0, 0, "t", &err));
+        REQUIRE(!measure_entrant_open(&m, &eo, &err) && !measure_entrant_open(&base, &eo, &err), "%s", err.text);
+        const measure_evaluation e = {
             .o = &eo, .windows = &w, .ids = b.ids, .bos = -1, .base = &base, .model = &m, .n_models = 1};
-        REQUIRE(!exp_evaluate(&e, &err), "%s", err.text);
+        REQUIRE(!measure_evaluate(&e, &err), "%s", err.text);
         if (!run)
             memcpy(first[0], nll, sizeof nll), memcpy(first[1], kl, sizeof kl),
                 memcpy(first[2], base_nll, sizeof base_nll);
         const size_t n = w.n_scored * sizeof *nll;
         CHECK(!memcmp(first[0], nll, n) && !memcmp(first[1], kl, n) && !memcmp(first[2], base_nll, n), "run %d", run);
-        exp_entrant_close(&m);
-        exp_entrant_close(&base);
-        exp_windows_release(&w);
+        measure_entrant_close(&m);
+        measure_entrant_close(&base);
+        measure_windows_release(&w);
         bench_close(&b);
         bench_close(&c);
     }
@@ -402,26 +402,26 @@ static void evaluation_invariance(void) {
 
 enum { STORED_1 = 300, STORED_2 = 7 }; // one text of more than a chunk, and a short one
 
-static exp_prediction prediction(size_t i) {
-    exp_prediction p = {.logprob = -0.1 - (double)i / 3, .coarse.tail = -1 - (float)i};
-    for (int k = 0; k < EXP_TOP; k++) {
+static measure_prediction prediction(size_t i) {
+    measure_prediction p = {.logprob = -0.1 - (double)i / 3, .coarse.tail = -1 - (float)i};
+    for (int k = 0; k < MEASURE_TOP; k++) {
         p.coarse.id[k] = (int32_t)((i * 31 + (size_t)k * 7) % 1000);
         p.coarse.logprob[k] = -0.5f - (float)k / 7;
     }
     return p;
 }
 
-static bool is_prediction(const exp_prediction *p, size_t i) {
-    const exp_prediction q = prediction(i);
+static bool is_prediction(const measure_prediction *p, size_t i) {
+    const measure_prediction q = prediction(i);
     return p->logprob == q.logprob && !memcmp(&p->coarse, &q.coarse, sizeof q.coarse);
 }
 
 static const char *stored_file(const char *name) {
     dw_err err = {0};
     const char *path = test_file(name);
-    exp_stored_text texts[2] = {{.name = "one.txt", .sha256 = {1}, .n_tokens = 1000, .n_scored = STORED_1},
+    measure_stored_text texts[2] = {{.name = "one.txt", .sha256 = {1}, .n_tokens = 1000, .n_scored = STORED_1},
                                 {.name = "zwei.txt", .sha256 = {2}, .n_tokens = 30, .n_scored = STORED_2}};
-    const exp_stored_head h = {.model = "m.gguf",
+    const measure_stored_head h = {.model = "m.gguf",
                                .model_sha256 = {3},
                                .n_vocab = 1000,
                                .vocab_sha256 = {4},
@@ -430,75 +430,75 @@ static const char *stored_file(const char *name) {
                                .bos = -1,
                                .text = texts,
                                .n_texts = 2};
-    exp_predictions_writer *w = exp_predictions_writer_new(path, &h, &err);
+    measure_predictions_writer *w = measure_predictions_writer_new(path, &h, &err);
     CHECK(w, "%s", err.text);
     for (size_t i = 0; w && i < STORED_1 + STORED_2; i++) {
-        const exp_prediction p = prediction(i);
-        CHECK(!exp_predictions_write(w, &p, 1, &err), "%s", err.text);
+        const measure_prediction p = prediction(i);
+        CHECK(!measure_predictions_write(w, &p, 1, &err), "%s", err.text);
     }
-    CHECK(w && exp_predictions_write(w, &(exp_prediction){0}, 1, NULL), "one more than announced is refused");
-    CHECK(w && !exp_predictions_commit(w, &err), "%s", err.text);
-    exp_predictions_writer_free(w);
+    CHECK(w && measure_predictions_write(w, &(measure_prediction){0}, 1, NULL), "one more than announced is refused");
+    CHECK(w && !measure_predictions_commit(w, &err), "%s", err.text);
+    measure_predictions_writer_free(w);
     return path;
 }
 
 static void stored_round_trip(void) {
     dw_err err = {0};
     const char *path = stored_file("a.base");
-    exp_predictions *s = exp_predictions_open(path, &err);
-    REQUIRE(s && exp_is_predictions(path), "%s", err.text);
-    const exp_stored_head *h = exp_predictions_head(s);
+    measure_predictions *s = measure_predictions_open(path, &err);
+    REQUIRE(s && measure_is_predictions(path), "%s", err.text);
+    const measure_stored_head *h = measure_predictions_head(s);
     CHECK(!strcmp(h->model, "m.gguf") && !strcmp(h->text[1].name, "zwei.txt") && h->n_texts == 2 && h->n_ctx == 16 &&
           h->bos == -1 && h->vocab_sha256[0] == 4);
     for (int t = 1; t >= 0; t--) { // in any order
         const size_t n = t ? STORED_2 : STORED_1;
-        exp_prediction p, *all = calloc(n, sizeof *all);
-        exp_predictions_seek(s, t);
-        CHECK(!exp_predictions_read(s, all, n, &err), "%s", err.text);
+        measure_prediction p, *all = calloc(n, sizeof *all);
+        measure_predictions_seek(s, t);
+        CHECK(!measure_predictions_read(s, all, n, &err), "%s", err.text);
         for (size_t i = 0; i < n; i++)
             CHECK(is_prediction(&all[i], (t ? STORED_1 : 0) + i), "text %d, prediction %zu", t, i);
-        CHECK(exp_predictions_read(s, &p, 1, &err) && strstr(err.text, "no more"), "%s", err.text);
+        CHECK(measure_predictions_read(s, &p, 1, &err) && strstr(err.text, "no more"), "%s", err.text);
         err.text[0] = 0;
         free(all);
     }
-    exp_predictions_close(s);
-    exp_predictions_writer *w = exp_predictions_writer_new(
+    measure_predictions_close(s);
+    measure_predictions_writer *w = measure_predictions_writer_new(
         test_file("b.base"),
-        &(exp_stored_head){.model = "m",
+        &(measure_stored_head){.model = "m",
                            .protocol = "hf",
                            .n_texts = 1,
-                           .text = &(exp_stored_text){.name = "t", .n_tokens = 9, .n_scored = 2}},
+                           .text = &(measure_stored_text){.name = "t", .n_tokens = 9, .n_scored = 2}},
         &err);
-    CHECK(w && exp_predictions_commit(w, NULL), "fewer than announced is refused");
-    exp_predictions_writer_free(w);
+    CHECK(w && measure_predictions_commit(w, NULL), "fewer than announced is refused");
+    measure_predictions_writer_free(w);
 }
 
 static void stored_seed(void) { // written by version 1 of the format
     dw_err err = {0};
-    exp_prediction all[5];
-    exp_predictions *s = exp_predictions_open("tests/seeds/stored-base-sample.base", &err);
+    measure_prediction all[5];
+    measure_predictions *s = measure_predictions_open("tests/seeds/stored-base-sample.base", &err);
     REQUIRE(s, "%s", err.text);
-    const exp_stored_head *h = exp_predictions_head(s);
+    const measure_stored_head *h = measure_predictions_head(s);
     CHECK(!strcmp(h->text[0].name, "text.txt") && h->n_vocab == 1000 && h->text[0].n_scored == 5 && h->bos == 7 &&
           h->last == 3);
-    CHECK(!exp_predictions_read(s, all, 5, &err), "%s", err.text);
+    CHECK(!measure_predictions_read(s, all, 5, &err), "%s", err.text);
     for (size_t i = 0; i < 5; i++) CHECK(is_prediction(&all[i], i), "prediction %zu", i);
-    exp_predictions_close(s);
+    measure_predictions_close(s);
 }
 
 /* Opens bytes and reads all; 0 when every one was accepted. */
 static int read_stored(const uint8_t *data, size_t size, dw_err *err) {
     uint8_t *exact = malloc(size ? size : 1); // so that an address sanitizer sees the first byte too many
     if (size) memcpy(exact, data, size);
-    exp_predictions *s = exp_predictions_open_memory(exact, size, "damaged", err);
+    measure_predictions *s = measure_predictions_open_memory(exact, size, "damaged", err);
     int rc = s ? 0 : -1;
-    for (int t = 0; !rc && t < exp_predictions_head(s)->n_texts; t++) {
-        exp_prediction p;
-        exp_predictions_seek(s, t);
-        for (uint64_t i = 0; !rc && i < exp_predictions_head(s)->text[t].n_scored; i++)
-            rc = exp_predictions_read(s, &p, 1, err);
+    for (int t = 0; !rc && t < measure_predictions_head(s)->n_texts; t++) {
+        measure_prediction p;
+        measure_predictions_seek(s, t);
+        for (uint64_t i = 0; !rc && i < measure_predictions_head(s)->text[t].n_scored; i++)
+            rc = measure_predictions_read(s, &p, 1, err);
     }
-    exp_predictions_close(s);
+    measure_predictions_close(s);
     free(exact);
     return rc;
 }
@@ -567,9 +567,9 @@ static void unknown_cells(void) {
 
 /* n tokens of period `period` behind `n_other` that are all different. */
 static bool periodic_repeats(int n_other, int n, int period) {
-    int32_t id[EXP_CONTINUED];
+    int32_t id[MEASURE_CONTINUED];
     for (int i = 0; i < n_other + n; i++) id[i] = i < n_other ? 1000 + i : i % period;
-    return exp_only_repeats(id, n_other + n);
+    return measure_only_repeats(id, n_other + n);
 }
 
 static void repeated_tokens(void) {
@@ -580,13 +580,13 @@ static void repeated_tokens(void) {
     }
     for (int period = 5; period <= 48; period++) CHECK(!periodic_repeats(0, 48, period), "period %d", period);
     CHECK(!periodic_repeats(0, 31, 1) && periodic_repeats(0, 32, 1) && !periodic_repeats(0, 0, 1), "ended early");
-    int32_t drifting[EXP_CONTINUED], early[EXP_CONTINUED];
-    for (int i = 0; i < EXP_CONTINUED; i++) {
+    int32_t drifting[MEASURE_CONTINUED], early[MEASURE_CONTINUED];
+    for (int i = 0; i < MEASURE_CONTINUED; i++) {
         drifting[i] = i / 3;
         early[i] = i < 24 ? 7 : i;
     }
-    CHECK(exp_only_repeats(drifting, EXP_CONTINUED), "each token three times, though there is no period");
-    CHECK(!exp_only_repeats(early, EXP_CONTINUED), "what it found its way out of");
+    CHECK(measure_only_repeats(drifting, MEASURE_CONTINUED), "each token three times, though there is no period");
+    CHECK(!measure_only_repeats(early, MEASURE_CONTINUED), "what it found its way out of");
 }
 
 /* ---- the program ------------------------------------------------------------------------------------------ */

@@ -24,8 +24,8 @@ static void fill_hist(uint32_t *v, size_t n, dw_rng *rng) {
     for (size_t i = 0; i < n; i++) v[i] = (uint32_t)dw_rng_below(rng, 768);
 }
 
-static void fill_text(dw_stats *s, size_t t, dw_rng *rng) {
-    dw_stats_text *x = &s->text[t];
+static void fill_text(kit_stats *s, size_t t, dw_rng *rng) {
+    kit_stats_text *x = &s->text[t];
     snprintf(x->name, sizeof x->name, "t\303\244xt-%zu.txt", t);
     memset(x->sha256, "0123456789abcdef"[t % 16], 64);
     x->first_window = 1;
@@ -33,7 +33,7 @@ static void fill_text(dw_stats *s, size_t t, dw_rng *rng) {
     x->blocks = dw_strdup("0123abcdffffffff", NULL);
     random_squares(s->text_output_square + t * E, E, rng);
     for (int l = 0; l < s->n_layer; l++) {
-        dw_stats_layer *w = &s->layer[l];
+        kit_stats_layer *w = &s->layer[l];
         const size_t n = (size_t)w->n_ff;
         w->count[t] = w->text_n_cosine[t] = 768;
         w->text_cosine[t] = dw_rng_normal(rng);
@@ -42,26 +42,26 @@ static void fill_text(dw_stats *s, size_t t, dw_rng *rng) {
             w->max_abs[t * n + j] = (float)dw_rng_uniform(rng);
         }
         if (n) random_squares(w->sum_abs + t * n, n, rng);
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
             if (w->n_input[k]) random_squares(w->text_square[k] + t * (size_t)w->n_input[k], (size_t)w->n_input[k], rng);
     }
 }
 
-static void fill_hists(dw_stats *s, dw_rng *rng) {
+static void fill_hists(kit_stats *s, dw_rng *rng) {
     for (int l = 0; l < s->n_layer; l++) {
-        dw_stats_layer *w = &s->layer[l];
+        kit_stats_layer *w = &s->layer[l];
         if (w->n_ff) {
-            fill_hist(w->hist_a, (size_t)w->n_ff * DW_STATS_BINS, rng);
-            fill_hist(w->hist_gate, (size_t)w->n_ff * DW_STATS_BINS, rng);
+            fill_hist(w->hist_a, (size_t)w->n_ff * KIT_STATS_BINS, rng);
+            fill_hist(w->hist_gate, (size_t)w->n_ff * KIT_STATS_BINS, rng);
         }
-        for (int g = 0; g < DW_STATS_N_GROUPS && w->n_ff; g++)
-            fill_hist(w->hist_group[g], (size_t)((w->n_ff + dw_stats_group_sizes[g] - 1) / dw_stats_group_sizes[g]) * DW_STATS_BINS, rng);
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
-            for (int b = 0; b < DW_STATS_BINS && w->n_input[k]; b++) w->input_hist[k][b] = dw_rng_below(rng, 768 * (uint64_t)w->n_input[k]);
+        for (int g = 0; g < KIT_STATS_N_GROUPS && w->n_ff; g++)
+            fill_hist(w->hist_group[g], (size_t)((w->n_ff + kit_stats_group_sizes[g] - 1) / kit_stats_group_sizes[g]) * KIT_STATS_BINS, rng);
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
+            for (int b = 0; b < KIT_STATS_BINS && w->n_input[k]; b++) w->input_hist[k][b] = dw_rng_below(rng, 768 * (uint64_t)w->n_input[k]);
     }
 }
 
-static void set_header(dw_stats *s) {
+static void set_header(kit_stats *s) {
     memset(s->model_sha256, 'a', 64);
     strcpy(s->arch, "deci");
     strcpy(s->backend, "ref");
@@ -73,10 +73,10 @@ static void set_header(dw_stats *s) {
 }
 
 /* Random statistics of texts first .. first + n - 1; the same text always has the same sums. */
-static bool make(dw_stats *s, size_t first, size_t n) {
+static bool make(kit_stats *s, size_t first, size_t n) {
     dw_err err = {0};
     dw_rng rng;
-    if (!CHECK(!dw_stats_init(s, LAYERS, E, n_ff, n_mix, n, &err), "%s", err.text)) return false;
+    if (!CHECK(!kit_stats_init(s, LAYERS, E, n_ff, n_mix, n, &err), "%s", err.text)) return false;
     set_header(s);
     for (size_t t = 0; t < n; t++) {
         dw_rng_seed(&rng, 100 + first + t);
@@ -85,13 +85,13 @@ static bool make(dw_stats *s, size_t first, size_t n) {
         s->text[t].n_tokens = 768 + first + t;
     }
     fill_hists(s, &rng);
-    dw_stats_total(s);
+    kit_stats_total(s);
     return true;
 }
 
-static bool write_file(const dw_stats *s, const char *path) {
+static bool write_file(const kit_stats *s, const char *path) {
     dw_err err = {0};
-    return CHECK(!dw_stats_write(s, path, &err), "%s", err.text);
+    return CHECK(!kit_stats_write(s, path, &err), "%s", err.text);
 }
 
 /* ---- bins ---------------------------------------------------------------------------------------------------- */
@@ -101,99 +101,99 @@ static void bins(void) {
     dw_rng_seed(&rng, 1);
     for (int i = 0; i < 100000; i++) {
         const float v = (float)exp2(-24 + 40 * dw_rng_uniform(&rng));
-        const double wanted = fmin(fmax(floor(2 * log2(v)) + 40, 0), DW_STATS_BINS - 1);
-        if (!CHECK(dw_stats_bin(v) == (int)wanted, "%.9g is in bin %d, expected %g", (double)v, dw_stats_bin(v), wanted)) return;
+        const double wanted = fmin(fmax(floor(2 * log2(v)) + 40, 0), KIT_STATS_BINS - 1);
+        if (!CHECK(kit_stats_bin(v) == (int)wanted, "%.9g is in bin %d, expected %g", (double)v, kit_stats_bin(v), wanted)) return;
     }
-    for (int b = 1; b < DW_STATS_BINS; b++) {
-        const float edge = dw_stats_bin_edge(b), below = nextafterf(edge, 0), above = nextafterf(edge, 1e9f);
-        CHECK(dw_stats_bin(above) == b && dw_stats_bin(nextafterf(below, 0)) == b - 1, "bin %d begins at %.9g", b, (double)edge);
-        if (b % 2 == 0) CHECK(dw_stats_bin(edge) == b && dw_stats_bin(below) == b - 1, "bin %d begins at %.9g", b, (double)edge);
+    for (int b = 1; b < KIT_STATS_BINS; b++) {
+        const float edge = kit_stats_bin_edge(b), below = nextafterf(edge, 0), above = nextafterf(edge, 1e9f);
+        CHECK(kit_stats_bin(above) == b && kit_stats_bin(nextafterf(below, 0)) == b - 1, "bin %d begins at %.9g", b, (double)edge);
+        if (b % 2 == 0) CHECK(kit_stats_bin(edge) == b && kit_stats_bin(below) == b - 1, "bin %d begins at %.9g", b, (double)edge);
     }
-    CHECK(dw_stats_bin(0) == 0 && dw_stats_bin(1e-40f) == 0 && dw_stats_bin(INFINITY) == DW_STATS_BINS - 1 && dw_stats_bin_edge(0) == 0);
+    CHECK(kit_stats_bin(0) == 0 && kit_stats_bin(1e-40f) == 0 && kit_stats_bin(INFINITY) == KIT_STATS_BINS - 1 && kit_stats_bin_edge(0) == 0);
 }
 
 /* ---- files --------------------------------------------------------------------------------------------------- */
 
 static void round_trip(void) {
-    dw_stats s, back;
+    kit_stats s, back;
     dw_err err = {0};
     REQUIRE(make(&s, 0, TEXTS) && write_file(&s, test_file("a.h5")));
-    REQUIRE(!dw_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
+    REQUIRE(!kit_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
     CHECK(back.n_text == TEXTS && back.n_layer == LAYERS && back.n_ctx == 128 && back.skip == 1 && back.hist_every == 4);
     CHECK(!strcmp(back.arguments, s.arguments) && !strcmp(back.text[1].name, s.text[1].name) && !strcmp(back.text[1].blocks, s.text[1].blocks));
     for (int l = 0; l < LAYERS; l++) {
         const size_t n = (size_t)n_ff[l];
         CHECK(!n || !memcmp(back.layer[l].sum_a, s.layer[l].sum_a, TEXTS * n * sizeof(double)), "layer %d", l);
-        CHECK(!n || !memcmp(back.layer[l].hist_gate, s.layer[l].hist_gate, n * DW_STATS_BINS * sizeof(uint32_t)), "layer %d", l);
+        CHECK(!n || !memcmp(back.layer[l].hist_gate, s.layer[l].hist_gate, n * KIT_STATS_BINS * sizeof(uint32_t)), "layer %d", l);
         CHECK(back.layer[l].sum_cosine == s.layer[l].sum_cosine && back.layer[l].n_cosine == s.layer[l].n_cosine, "layer %d", l);
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
             CHECK(!s.layer[l].n_input[k] || !memcmp(back.layer[l].input_square[k], s.layer[l].input_square[k], (size_t)s.layer[l].n_input[k] * sizeof(double)),
-                  "layer %d, %s", l, dw_stats_input_names[k]);
+                  "layer %d, %s", l, kit_stats_input_names[k]);
     }
     CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")), "what is read writes the same bytes");
-    CHECK(dw_stats_is(test_file("a.h5")) && !dw_stats_is("/dev/null"));
-    dw_stats_release(&s);
-    dw_stats_release(&back);
+    CHECK(kit_stats_is(test_file("a.h5")) && !kit_stats_is("/dev/null"));
+    kit_stats_release(&s);
+    kit_stats_release(&back);
 }
 
 static void addition(void) {
-    dw_stats whole, a, b;
+    kit_stats whole, a, b;
     dw_err err = {0};
     REQUIRE(make(&whole, 0, TEXTS) && make(&a, 0, 1) && make(&b, 1, TEXTS - 1));
     const uint32_t hist_a = a.layer[0].hist_a[77], hist_b = b.layer[0].hist_a[77];
     const uint64_t input_a = a.layer[1].input_hist[1][7], input_b = b.layer[1].input_hist[1][7];
-    REQUIRE(!dw_stats_add(&a, &b, &err), "%s", err.text);
-    CHECK(a.n_text == TEXTS && dw_stats_n_tokens(&a) == dw_stats_n_tokens(&whole));
+    REQUIRE(!kit_stats_add(&a, &b, &err), "%s", err.text);
+    CHECK(a.n_text == TEXTS && kit_stats_n_tokens(&a) == kit_stats_n_tokens(&whole));
     for (int l = 0; l < LAYERS; l++) {
-        const dw_stats_layer *x = &a.layer[l], *y = &whole.layer[l];
+        const kit_stats_layer *x = &a.layer[l], *y = &whole.layer[l];
         CHECK(!n_ff[l] || !memcmp(x->sum_abs, y->sum_abs, TEXTS * (size_t)n_ff[l] * sizeof(double)), "layer %d", l);
         CHECK(!n_ff[l] || !memcmp(x->max_abs, y->max_abs, TEXTS * (size_t)n_ff[l] * sizeof(float)), "layer %d", l);
         CHECK(x->sum_cosine == y->sum_cosine, "layer %d", l);
-        for (int k = 0; k < DW_STATS_N_INPUTS; k++)
-            CHECK(!x->n_input[k] || !memcmp(x->input_square[k], y->input_square[k], (size_t)x->n_input[k] * sizeof(double)), "layer %d: %s", l, dw_stats_input_names[k]);
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
+            CHECK(!x->n_input[k] || !memcmp(x->input_square[k], y->input_square[k], (size_t)x->n_input[k] * sizeof(double)), "layer %d: %s", l, kit_stats_input_names[k]);
     }
     CHECK(!memcmp(a.output_square, whole.output_square, E * sizeof(double)));
     CHECK(a.layer[0].hist_a[77] == hist_a + hist_b && a.layer[1].input_hist[1][7] == input_a + input_b);
-    dw_stats_release(&whole), dw_stats_release(&a), dw_stats_release(&b);
+    kit_stats_release(&whole), kit_stats_release(&a), kit_stats_release(&b);
 }
 
-static void other_model(dw_stats *s) { s->model_sha256[0] = 'b'; }
-static void other_context(dw_stats *s) { s->n_ctx = 256; }
-static void other_skip(dw_stats *s) { s->skip = 0; }
-static void other_sampling(dw_stats *s) { s->hist_every = 1; }
-static void many_more(dw_stats *s) { s->text[0].n_windows = INT32_MAX - 10; }
-static void same_text(dw_stats *s) { memset(s->text[0].sha256, '0', 64); }
-static void same_text_partly(dw_stats *s) { same_text(s), s->text[0].first_window = 6; }
+static void other_model(kit_stats *s) { s->model_sha256[0] = 'b'; }
+static void other_context(kit_stats *s) { s->n_ctx = 256; }
+static void other_skip(kit_stats *s) { s->skip = 0; }
+static void other_sampling(kit_stats *s) { s->hist_every = 1; }
+static void many_more(kit_stats *s) { s->text[0].n_windows = INT32_MAX - 10; }
+static void same_text(kit_stats *s) { memset(s->text[0].sha256, '0', 64); }
+static void same_text_partly(kit_stats *s) { same_text(s), s->text[0].first_window = 6; }
 
 static void bad_addition(void) {
-    static const struct { void (*change)(dw_stats *); const char *words; } cases[] = {
+    static const struct { void (*change)(kit_stats *); const char *words; } cases[] = {
         {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"}, {many_more, "windows cannot"},
         {same_text, "are in both"}, {same_text_partly, "6 to 11"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        dw_stats a, b;
+        kit_stats a, b;
         dw_err err = {0};
         REQUIRE(make(&a, 0, 2) && make(&b, 2, 2));
         cases[i].change(&b);
-        CHECK(dw_stats_add(&a, &b, &err) == -1, "case %zu", i);
+        CHECK(kit_stats_add(&a, &b, &err) == -1, "case %zu", i);
         check_sentence(&err, cases[i].words, cases[i].words);
         CHECK(a.n_text == 2);
-        dw_stats_release(&a), dw_stats_release(&b);
+        kit_stats_release(&a), kit_stats_release(&b);
     }
-    dw_stats a, b;
+    kit_stats a, b;
     dw_err err = {0};
     const int wider[LAYERS] = {161, 0, 33};
-    REQUIRE(make(&a, 0, 1) && !dw_stats_init(&b, LAYERS, E, wider, n_mix, 1, &err));
+    REQUIRE(make(&a, 0, 1) && !kit_stats_init(&b, LAYERS, E, wider, n_mix, 1, &err));
     set_header(&b);
-    CHECK(dw_stats_add(&a, &b, &err) == -1 && strstr(err.text, "widths"), "%s", err.text);
-    dw_stats_release(&a), dw_stats_release(&b);
+    CHECK(kit_stats_add(&a, &b, &err) == -1 && strstr(err.text, "widths"), "%s", err.text);
+    kit_stats_release(&a), kit_stats_release(&b);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------------------- */
 
 static void check_read_fails(const char *path, const char *words, const char *what) {
-    dw_stats s;
+    kit_stats s;
     dw_err err = {0};
-    if (!CHECK(dw_stats_read(&s, path, &err) == -1, "%s", what)) dw_stats_release(&s);
+    if (!CHECK(kit_stats_read(&s, path, &err) == -1, "%s", what)) kit_stats_release(&s);
     else check_sentence(&err, words, what);
 }
 
@@ -202,28 +202,28 @@ static void bad_numbers(void) {
     const char *const says[] = {"NaN", "infinity", "negative"};
     for (int i = 0; i < 3; i++) {
         for (int where = 0; where < 5; where++) {
-            dw_stats s;
+            kit_stats s;
             REQUIRE(make(&s, 0, 2));
             static const char *const names[] = {"layer/02/ffn/sum_square", "layer/00/ffn/max_abs", "layer/01/input/attn_mix/sum_square", "output/sum_square",
                                                 "layer/00/ffn/sum_abs"};
             if (where == 0) s.layer[2].sum_square[40] = values[i];
             if (where == 1) s.layer[0].max_abs[319] = (float)values[i];
-            if (where == 2) s.layer[1].text_square[DW_STATS_ATTN_MIX][0] = values[i];
+            if (where == 2) s.layer[1].text_square[KIT_STATS_ATTN_MIX][0] = values[i];
             if (where == 3) s.text_output_square[47] = values[i];
             if (where == 4) s.layer[0].sum_abs[3] = values[i];
             REQUIRE(write_file(&s, test_file("n.h5")));
             check_read_fails(test_file("n.h5"), says[i], names[where]);
             check_read_fails(test_file("n.h5"), names[where], names[where]);
-            dw_stats_release(&s);
+            kit_stats_release(&s);
         }
     }
 }
 
 static void damaged(void) {
-    dw_stats s;
+    kit_stats s;
     size_t size;
     REQUIRE(make(&s, 0, 1) && write_file(&s, test_file("d.h5")));
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     uint8_t *bytes = (uint8_t *)dw_read_file(test_file("d.h5"), 1 << 24, &size, NULL);
     REQUIRE(bytes);
     dw_rng rng;
@@ -287,11 +287,11 @@ static void empty_chunks(hid_t f) { put_set(f, "layer/02/ffn/sum_square", H5T_IE
 static void packed_sums(hid_t f) { // the sums of 64 KiB in a few bytes
     static const double zeros[2 * 4096];
     H5Ldelete(f, "layer/02/ffn/sum_square", H5P_DEFAULT);
-    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/02/ffn/sum_square", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 2, 4096, true, zeros);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/02/ffn/sum_square", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 2, 4096, true, zeros);
 }
 static void put_windows(hid_t f, int32_t n) {
     H5Ldelete(f, "texts/n_windows", H5P_DEFAULT);
-    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, 0, false, (int32_t[]){n, n});
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, 0, false, (int32_t[]){n, n});
 }
 static void many_windows(hid_t f) { put_windows(f, 1 << 30); }
 static void many_texts(hid_t f) { put_set(f, "texts/n_tokens", H5T_STD_U64LE, 1, 1 << 19, 1, true); }
@@ -335,7 +335,7 @@ static const struct { const char *what, *words; void (*change)(hid_t); } changes
 static void nothing(hid_t f) { (void)f; }
 
 static void structure(void) {
-    dw_stats s;
+    kit_stats s;
     REQUIRE(make(&s, 0, 2));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         REQUIRE(write_file(&s, test_file("c.h5")));
@@ -345,9 +345,9 @@ static void structure(void) {
     dw_err err = {0};
     REQUIRE(write_file(&s, test_file("c.h5")));
     h5_change(test_file("c.h5"), magic, nothing);
-    dw_stats_release(&s);
-    CHECK(!dw_stats_read(&s, test_file("c.h5"), &err), "%s", err.text);
-    dw_stats_release(&s);
+    kit_stats_release(&s);
+    CHECK(!kit_stats_read(&s, test_file("c.h5"), &err), "%s", err.text);
+    kit_stats_release(&s);
 }
 
 /* ---- hostile files ---------------------------------------------------------------------------------------------- */
@@ -367,8 +367,8 @@ static outcome read_apart(const char *path) {
     if (pipe(end)) return o;
     const pid_t pid = fork();
     if (!pid) {
-        dw_stats s;
-        const int rc = dw_stats_read(&s, path, &o.err);
+        kit_stats s;
+        const int rc = kit_stats_read(&s, path, &o.err);
         _exit(write(end[1], &o.err, sizeof o.err) != sizeof o.err || rc);
     }
     close(end[1]);
@@ -382,9 +382,9 @@ static outcome read_apart(const char *path) {
 
 /* Statistics of a shape, otherwise empty. */
 static bool write_shape(const char *path, int n_embd, int width, size_t n_text) {
-    dw_stats s;
+    kit_stats s;
     dw_err err = {0};
-    if (!CHECK(!dw_stats_init(&s, 1, n_embd, &width, &width, n_text, &err), "%s", err.text)) return false;
+    if (!CHECK(!kit_stats_init(&s, 1, n_embd, &width, &width, n_text, &err), "%s", err.text)) return false;
     set_header(&s);
     for (size_t t = 0; t < n_text; t++) {
         memset(s.text[t].sha256, 'a', 64);
@@ -394,7 +394,7 @@ static bool write_shape(const char *path, int n_embd, int width, size_t n_text) 
     s.text[0].blocks = calloc(60001, 1);
     memset(s.text[0].blocks, 'a', 60000);
     const bool ok = write_file(&s, path);
-    dw_stats_release(&s);
+    kit_stats_release(&s);
     return ok;
 }
 
@@ -430,9 +430,9 @@ static bool strings_of_one(const char *path) {
 
 /* The rows of a histogram are few, but may become many, so that the library accepts a chunk of 64 MiB. */
 static void put_chunk(hid_t f) {
-    const hsize_t dims[] = {256, DW_STATS_BINS}, most[] = {H5S_UNLIMITED, DW_STATS_BINS}, chunk[] = {1 << 18, DW_STATS_BINS};
+    const hsize_t dims[] = {256, KIT_STATS_BINS}, most[] = {H5S_UNLIMITED, KIT_STATS_BINS}, chunk[] = {1 << 18, KIT_STATS_BINS};
     const hid_t space = H5Screate_simple(2, dims, most), how = H5Pcreate(H5P_DATASET_CREATE);
-    static const uint32_t zeros[256 * DW_STATS_BINS];
+    static const uint32_t zeros[256 * KIT_STATS_BINS];
     H5Pset_chunk(how, 2, chunk);
     H5Pset_deflate(how, 1);
     H5Ldelete(f, "layer/00/ffn/hist_a", H5P_DEFAULT);
@@ -475,35 +475,35 @@ static void hostile(void) {
         const outcome o = read_apart(path);
         CHECK(o.status == 256, "%s: status %d", files[i].what, o.status);
         check_sentence(&o.err, files[i].words, files[i].what);
-        CHECK(o.seconds < 2 || DW_H5_SHADOW, "%s: %.1f s", files[i].what, o.seconds);
-        CHECK(o.peak_bytes <= size + (64 << 20) || DW_H5_SHADOW, "%s: %zu bytes of memory for a file of %zu", files[i].what, o.peak_bytes, size);
+        CHECK(o.seconds < 2 || KIT_H5_SHADOW, "%s: %.1f s", files[i].what, o.seconds);
+        CHECK(o.peak_bytes <= size + (64 << 20) || KIT_H5_SHADOW, "%s: %zu bytes of memory for a file of %zu", files[i].what, o.peak_bytes, size);
         CHECK(test_run("deadwood-inspect %s", path) == 1, "%s", files[i].what);
         CHECK(strcspn(test_run_output(), "\n") + 1 == strlen(test_run_output()), "%s: one line: %s", files[i].what, test_run_output());
     }
 }
 
 static void one_bin_more(hid_t f) {
-    uint32_t hist[160 * DW_STATS_BINS] = {[77] = 768 + 769 + 1};
+    uint32_t hist[160 * KIT_STATS_BINS] = {[77] = 768 + 769 + 1};
     H5Ldelete(f, "layer/00/ffn/hist_a", H5P_DEFAULT);
-    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/00/ffn/hist_a", H5T_STD_U32LE, H5T_NATIVE_UINT32, 160, DW_STATS_BINS, true, hist);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/00/ffn/hist_a", H5T_STD_U32LE, H5T_NATIVE_UINT32, 160, KIT_STATS_BINS, true, hist);
 }
 static void one_input_more(hid_t f) {
-    uint64_t hist[DW_STATS_BINS] = {[7] = (768 + 769) * 40 + 1};
+    uint64_t hist[KIT_STATS_BINS] = {[7] = (768 + 769) * 40 + 1};
     H5Ldelete(f, "layer/01/input/attn_mix/hist", H5P_DEFAULT);
-    dw_h5_put(&(dw_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/01/input/attn_mix/hist", H5T_STD_U64LE, H5T_NATIVE_UINT64, DW_STATS_BINS, 0, false, hist);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/01/input/attn_mix/hist", H5T_STD_U64LE, H5T_NATIVE_UINT64, KIT_STATS_BINS, 0, false, hist);
 }
 
 static void wrapping_counts(void) {
     static const struct { const char *words; void (*change)(hid_t); } cases[] = {
         {"'layer/00/ffn/hist_a' holds counts of more tokens", one_bin_more}, {"'layer/01/input/attn_mix/hist' holds counts of more tokens", one_input_more}};
-    dw_stats s;
+    kit_stats s;
     REQUIRE(make(&s, 0, 2));
     for (size_t i = 0; i < 2; i++) {
         REQUIRE(write_file(&s, test_file("c.h5")));
         h5_change(test_file("c.h5"), magic, cases[i].change);
         check_read_fails(test_file("c.h5"), cases[i].words, cases[i].words);
     }
-    dw_stats_release(&s);
+    kit_stats_release(&s);
 }
 
 /* ---- Python ----------------------------------------------------------------------------------------------------- */
@@ -521,7 +521,7 @@ static const char script[] =
     "      f['layer/02/ffn/hist_gate'][:].sum(), f['layer/00/ffn/max_abs'][1, 7], f['output/sum_square'][3, 23]))\n";
 
 static void python(void) {
-    dw_stats s;
+    kit_stats s;
     const char *python3 = "/usr/bin/python3";
     if (access(python3, X_OK)) python3 = "python3";
     if (test_run("%s -c 'import h5py'", python3)) SKIP("python3 has no h5py (Debian: python3-h5py)");
@@ -529,15 +529,15 @@ static void python(void) {
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t)script, .size = sizeof script - 1}, test_file("p.py"));
     REQUIRE(!test_run("%s %s %s", python3, test_file("p.py"), test_file("p.h5")), "%s", test_run_output());
     uint64_t hist = 0;
-    for (int i = 0; i < 33 * DW_STATS_BINS; i++) hist += s.layer[2].hist_gate[i];
+    for (int i = 0; i < 33 * KIT_STATS_BINS; i++) hist += s.layer[2].hist_gate[i];
     double a, mix, output;
     float max;
     unsigned long long sum;
     CHECK(sscanf(test_run_output(), "%lf %lf %llu %f %lf", &a, &mix, &sum, &max, &output) == 5 && a == s.layer[0].sum_a[3 * 160 + 159] &&
-              mix == s.layer[1].text_square[DW_STATS_ATTN_MIX][2 * 40 + 39] && sum == hist && max == s.layer[0].max_abs[160 + 7] &&
+              mix == s.layer[1].text_square[KIT_STATS_ATTN_MIX][2 * 40 + 39] && sum == hist && max == s.layer[0].max_abs[160 + 7] &&
               output == s.text_output_square[3 * E + 23],
           "%s", test_run_output());
-    dw_stats_release(&s);
+    kit_stats_release(&s);
 }
 
 static const test_case cases[] = {

@@ -50,7 +50,7 @@ static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, 
 }
 
 static traces_layer layers[LAYERS] = {{0, true}, {GROUPS, true}, {0, false}};
-static dw_stats_text texts[2] = {{"t\303\244xt.txt", "", 1, 2, 30, NULL}, {"b.txt", "", 3, 1, 20, NULL}};
+static kit_stats_text texts[2] = {{"t\303\244xt.txt", "", 1, 2, 30, NULL}, {"b.txt", "", 3, 1, 20, NULL}};
 
 static bool write_file(const char *path) {
     static char arguments[] = "--tokens 50", blocks[] = "0123abcd";
@@ -156,7 +156,7 @@ static void put_set(hid_t f, const char *path, hid_t type, hsize_t n_rows, hsize
 }
 
 static void put_half_set(hid_t f, const char *path, hsize_t n_rows, hsize_t cols, bool chunked) {
-    const hid_t half = dw_h5_half_type();
+    const hid_t half = kit_h5_half_type();
     put_set(f, path, half, n_rows, cols, chunked);
     H5Tclose(half);
 }

@@ -269,7 +269,7 @@ static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, 
 static bool write_planted(const char *path) {
     static char nothing[] = "";
     traces_layer layer = {P_GROUPS, true};
-    dw_stats_text text[2] = {{"a", "", 1, 3, 3000, nothing}, {"b", "", 1, 2, 2000, nothing}};
+    kit_stats_text text[2] = {{"a", "", 1, 3, 3000, nothing}, {"b", "", 1, 2, 2000, nothing}};
     traces t = {.n_layer = 1, .n_embd = P_IN, .n_ctx = 1000, .group = 1, .arguments = nothing, .n_tokens = P_TOKENS, .n_text = 2, .text = text, .layer = &layer};
     dw_err err = {0};
     memset(t.model_sha256, 'a', 64), memset(text[0].sha256, 'b', 64), memset(text[1].sha256, 'c', 64);

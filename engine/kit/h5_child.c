@@ -16,7 +16,7 @@
 
 enum {
     MORE_BYTES = 48 << 20,
-    MILLISECONDS = DW_H5_SHADOW ? 4000 : 500, // sanitizers are slow
+    MILLISECONDS = KIT_H5_SHADOW ? 4000 : 500, // sanitizers are slow
     BYTES_PER_SECOND = 16 << 20,
     PIECE_BYTES = 1 << 20,
     SOCKET = 3 // the descriptor in the child
@@ -39,7 +39,7 @@ static void limit_memory(void) {
     const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
     const rlim_t page = (rlim_t)sysconf(_SC_PAGESIZE);
-    if (n > 0 && !DW_H5_SHADOW) limit(RLIMIT_AS, (rlim_t)strtoull(text, NULL, 10) * page + MORE_BYTES);
+    if (n > 0 && !KIT_H5_SHADOW) limit(RLIMIT_AS, (rlim_t)strtoull(text, NULL, 10) * page + MORE_BYTES);
 }
 
 /* Adds to the CPU time that is left; SIGPROF ends the child when none is. */
@@ -151,8 +151,8 @@ enum { N_OPEN = 4 };   // a program reads a few datasets in turn: each keeps its
 
 typedef struct dataset {
     hid_t set;         // below 0: none
-    dw_h5_request of;  // what was asked when it was opened
-    dw_h5_answer told; // what was answered
+    kit_h5_request of;  // what was asked when it was opened
+    kit_h5_answer told; // what was answered
     size_t chunk_bytes; // decoded at once to read any part of it; 0: stored in one piece
 } dataset;
 
@@ -173,31 +173,31 @@ static void earn_time(reader *r, double seconds) {
 
 static hid_t file_type(const reader *r, uint32_t type) {
     switch (type) {
-    case DW_H5_U8: return H5T_STD_U8LE;
-    case DW_H5_U32: return H5T_STD_U32LE;
-    case DW_H5_U64: return H5T_STD_U64LE;
-    case DW_H5_I32: return H5T_STD_I32LE;
-    case DW_H5_F16: return r->half;
-    case DW_H5_F32: return H5T_IEEE_F32LE;
-    case DW_H5_F64: return H5T_IEEE_F64LE;
+    case KIT_H5_U8: return H5T_STD_U8LE;
+    case KIT_H5_U32: return H5T_STD_U32LE;
+    case KIT_H5_U64: return H5T_STD_U64LE;
+    case KIT_H5_I32: return H5T_STD_I32LE;
+    case KIT_H5_F16: return r->half;
+    case KIT_H5_F32: return H5T_IEEE_F32LE;
+    case KIT_H5_F64: return H5T_IEEE_F64LE;
     default: return r->string;
     }
 }
 
 static hid_t memory_type(const reader *r, uint32_t type) {
     switch (type) {
-    case DW_H5_U32: return H5T_NATIVE_UINT32;
-    case DW_H5_U64: return H5T_NATIVE_UINT64;
-    case DW_H5_I32: return H5T_NATIVE_INT32;
-    case DW_H5_F32: return H5T_NATIVE_FLOAT;
-    case DW_H5_F64: return H5T_NATIVE_DOUBLE;
+    case KIT_H5_U32: return H5T_NATIVE_UINT32;
+    case KIT_H5_U64: return H5T_NATIVE_UINT64;
+    case KIT_H5_I32: return H5T_NATIVE_INT32;
+    case KIT_H5_F32: return H5T_NATIVE_FLOAT;
+    case KIT_H5_F64: return H5T_NATIVE_DOUBLE;
     default: return file_type(r, type);
     }
 }
 
 /* Every component of the path is a hard link. */
 static bool has(const reader *r, const char *path) {
-    char part[DW_H5_PATH_BYTES];
+    char part[KIT_H5_PATH_BYTES];
     for (const char *end = path; *end;) {
         end += strcspn(end, "/");
         snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
@@ -224,12 +224,12 @@ static bool is_small_chunk(hid_t how, int rank, const uint64_t dims[2], size_t v
     for (int i = 0; i < rank; i++)
         if (!chunk[i] || chunk[i] > dims[i] || !dw_mul(n, chunk[i], &n)) return false;
     *n_bytes = n;
-    return n <= DW_H5_MAX_CHUNK;
+    return n <= KIT_H5_MAX_CHUNK;
 }
 
 /* Stored in this file, as this project stores datasets; told: its rank, dimensions and, from here, its stored bytes. */
 static bool is_plain(dataset *d, size_t value_size) {
-    dw_h5_answer *told = &d->told;
+    kit_h5_answer *told = &d->told;
     const int rank = told->value;
     const hid_t how = H5Dget_create_plist(d->set);
     if (how < 0) return false;
@@ -248,27 +248,27 @@ static bool is_plain(dataset *d, size_t value_size) {
 }
 
 static uint32_t describe(const reader *r, dataset *d, uint32_t type) {
-    dw_h5_answer *a = &d->told;
+    kit_h5_answer *a = &d->told;
     const hid_t own = H5Dget_type(d->set), space = H5Dget_space(d->set);
     hsize_t dims[2] = {0, 0};
-    uint32_t fault = DW_H5_FINE;
+    uint32_t fault = KIT_H5_FINE;
     a->value = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
-    if (own < 0 || H5Tequal(own, file_type(r, type)) <= 0) fault = DW_H5_OTHER_TYPE;
-    else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0) fault = DW_H5_OTHER_RANK;
+    if (own < 0 || H5Tequal(own, file_type(r, type)) <= 0) fault = KIT_H5_OTHER_TYPE;
+    else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0) fault = KIT_H5_OTHER_RANK;
     a->dims[0] = dims[0], a->dims[1] = dims[1];
-    const size_t size = dw_h5_type_size((dw_h5_type)type);
-    if (!fault && !is_plain(d, size)) fault = DW_H5_OTHER_STORAGE;
+    const size_t size = kit_h5_type_size((kit_h5_type)type);
+    if (!fault && !is_plain(d, size)) fault = KIT_H5_OTHER_STORAGE;
     if (own >= 0) H5Tclose(own);
     if (space >= 0) H5Sclose(space);
     return fault;
 }
 
-static bool is_of(const dataset *d, const dw_h5_request *q) {
+static bool is_of(const dataset *d, const kit_h5_request *q) {
     return d->set >= 0 && q->type == d->of.type && !strcmp(q->path, d->of.path);
 }
 
 /* Opens the dataset of a request, unless it is open; the oldest one is closed for it. */
-static void open_set(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
+static void open_set(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     for (dataset *d = r->open; d < r->open + N_OPEN; d++) {
         if (!is_of(d, q)) continue;
         r->at = d;
@@ -278,8 +278,8 @@ static void open_set(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
     dataset *d = r->at = r->open + (r->at - r->open + 1) % N_OPEN;
     if (d->set >= 0) H5Dclose(d->set);
     *d = (dataset){.set = -1, .of = *q};
-    if (!has(r, q->path)) d->told.fault = DW_H5_MISSING;
-    else if ((d->set = H5Dopen2(r->file, q->path, H5P_DEFAULT)) < 0) d->told.fault = DW_H5_NO_SET;
+    if (!has(r, q->path)) d->told.fault = KIT_H5_MISSING;
+    else if ((d->set = H5Dopen2(r->file, q->path, H5P_DEFAULT)) < 0) d->told.fault = KIT_H5_NO_SET;
     else d->told.fault = describe(r, d, q->type);
     *a = d->told;
 }
@@ -300,8 +300,8 @@ static bool read_block(const reader *r, const block *b, void *to) {
 }
 
 /* Rows in pieces: many rows, or parts of one that is longer than a piece. */
-static void send_rows(reader *r, const dw_h5_request *q, size_t cols) {
-    const size_t size = dw_h5_type_size((dw_h5_type)q->type), per_piece = PIECE_BYTES / size;
+static void send_rows(reader *r, const kit_h5_request *q, size_t cols) {
+    const size_t size = kit_h5_type_size((kit_h5_type)q->type), per_piece = PIECE_BYTES / size;
     const size_t most_rows = per_piece / cols ? per_piece / cols : 1, most_cols = cols < per_piece ? cols : per_piece;
     for (size_t row = 0, n_rows; row < q->n; row += n_rows) {
         n_rows = q->n - row < most_rows ? q->n - row : most_rows;
@@ -323,7 +323,7 @@ static void send_text(reader *r, const char *text) {
 }
 
 /* One by one: together, strings that share their bytes would take memory without bound. */
-static void send_strings(reader *r, const dw_h5_request *q) {
+static void send_strings(reader *r, const kit_h5_request *q) {
     for (uint64_t i = 0; i < q->n; i++) {
         char *text = NULL;
         if (!read_block(r, &(block){{q->first + i, 0}, {1, 1}}, &text)) _exit(1);
@@ -332,17 +332,17 @@ static void send_strings(reader *r, const dw_h5_request *q) {
     }
 }
 
-static void answer_rows(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
+static void answer_rows(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     open_set(r, q, a);
     const size_t cols = a->dims[1] ? a->dims[1] : 1;
     size_t n = 0;
     const bool inside = q->first <= a->dims[0] && q->n <= a->dims[0] - q->first && dw_mul(q->n, cols, &n);
-    if (!a->fault && !inside) a->fault = DW_H5_UNREADABLE;
-    a->n_bytes = q->type == DW_H5_STRING ? 0 : n * dw_h5_type_size((dw_h5_type)q->type);
+    if (!a->fault && !inside) a->fault = KIT_H5_UNREADABLE;
+    a->n_bytes = q->type == KIT_H5_STRING ? 0 : n * kit_h5_type_size((kit_h5_type)q->type);
     send_all(a, sizeof *a);
     if (a->fault) return;
     earn_time(r, (double)r->at->chunk_bytes / BYTES_PER_SECOND); // it may have to be decoded for one row
-    if (q->type == DW_H5_STRING) send_strings(r, q);
+    if (q->type == KIT_H5_STRING) send_strings(r, q);
     else send_rows(r, q, cols);
 }
 
@@ -360,9 +360,9 @@ static bool read_attribute(const reader *r, const char *name, uint32_t type, voi
     return ok;
 }
 
-static void answer_text(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
+static void answer_text(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     char *text = NULL;
-    if (!read_attribute(r, q->path, DW_H5_STRING, &text)) a->fault = DW_H5_MISSING;
+    if (!read_attribute(r, q->path, KIT_H5_STRING, &text)) a->fault = KIT_H5_MISSING;
     send_all(a, sizeof *a);
     if (!a->fault) send_text(r, text);
     H5free_memory(text);
@@ -372,16 +372,16 @@ static void answer_text(reader *r, const dw_h5_request *q, dw_h5_answer *a) {
 
 static void serve(reader *r) {
     for (;;) {
-        dw_h5_request q;
-        dw_h5_answer a = {.fault = DW_H5_FINE};
+        kit_h5_request q;
+        kit_h5_answer a = {.fault = KIT_H5_FINE};
         receive(&q, sizeof q);
         q.path[sizeof q.path - 1] = 0;
         earn_time(r, 1e-4);
         switch (q.what) {
-        case DW_H5_HAS: a.fault = has(r, q.path) ? DW_H5_FINE : DW_H5_MISSING; break;
-        case DW_H5_SET: open_set(r, &q, &a); break;
-        case DW_H5_INT: a.fault = read_attribute(r, q.path, DW_H5_I32, &a.value) ? DW_H5_FINE : DW_H5_MISSING; break;
-        case DW_H5_ROWS: answer_rows(r, &q, &a); continue;
+        case KIT_H5_HAS: a.fault = has(r, q.path) ? KIT_H5_FINE : KIT_H5_MISSING; break;
+        case KIT_H5_SET: open_set(r, &q, &a); break;
+        case KIT_H5_INT: a.fault = read_attribute(r, q.path, KIT_H5_I32, &a.value) ? KIT_H5_FINE : KIT_H5_MISSING; break;
+        case KIT_H5_ROWS: answer_rows(r, &q, &a); continue;
         default: answer_text(r, &q, &a); continue;
         }
         send_all(&a, sizeof a);
@@ -390,18 +390,18 @@ static void serve(reader *r) {
 
 static _Noreturn void run(const dw_map *map, int fd) {
     enter_limits(fd);
-    dw_h5_quiet();
-    reader r = {.file = open_image(map), .string = dw_h5_string_type(), .half = dw_h5_half_type()};
+    kit_h5_quiet();
+    reader r = {.file = open_image(map), .string = kit_h5_string_type(), .half = kit_h5_half_type()};
     for (int i = 0; i < N_OPEN; i++) r.open[i].set = -1;
     r.at = r.open;
     r.piece = malloc(PIECE_BYTES);
-    const dw_h5_answer first = {.fault = r.file < 0 || !r.piece ? DW_H5_UNREADABLE : DW_H5_FINE};
+    const kit_h5_answer first = {.fault = r.file < 0 || !r.piece ? KIT_H5_UNREADABLE : KIT_H5_FINE};
     send_all(&first, sizeof first);
     if (!first.fault) serve(&r);
     _exit(1);
 }
 
-int dw_h5_child_start(const dw_map *map, pid_t *pid, int *fd, dw_err *err) {
+int kit_h5_child_start(const dw_map *map, pid_t *pid, int *fd, dw_err *err) {
     int end[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, end))
         return dw_fail(err, "cannot make a socket for the process that reads: %s", strerror(errno));

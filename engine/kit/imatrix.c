@@ -13,28 +13,28 @@ enum { MAX_ENTRIES = DW_GGUF_MAX_TENSORS, MAX_COLUMNS = 1 << 28, MAX_NAME = 255 
 
 static const char sums_suffix[] = ".in_sum2", counts_suffix[] = ".counts";
 
-void dw_imatrix_release(dw_imatrix *im) {
+void kit_imatrix_release(kit_imatrix *im) {
     for (size_t i = 0; i < im->n_entry; i++) free(im->entry[i].name), free(im->entry[i].mean);
     free(im->entry);
     free(im->dataset);
-    *im = (dw_imatrix){0};
+    *im = (kit_imatrix){0};
 }
 
-const dw_imatrix_entry *dw_imatrix_find(const dw_imatrix *im, const char *name) {
+const kit_imatrix_entry *kit_imatrix_find(const kit_imatrix *im, const char *name) {
     for (size_t i = 0; i < im->n_entry; i++)
         if (!strcmp(im->entry[i].name, name)) return &im->entry[i];
     return NULL;
 }
 
 /* A new entry of n means, which the caller fills; NULL without memory or for a bad name. */
-static float *new_entry(dw_imatrix *im, dw_str name, int n, uint64_t count, dw_err *err) {
+static float *new_entry(kit_imatrix *im, dw_str name, int n, uint64_t count, dw_err *err) {
     if (dw_name_check(name, MAX_NAME, err)) return NULL;
     if (im->n_entry == MAX_ENTRIES) {
         dw_fail(err, "more than %d entries", MAX_ENTRIES);
         return NULL;
     }
     if (dw_grow(&im->entry, &im->cap_entry, im->n_entry + 1, sizeof *im->entry, "an imatrix", err)) return NULL;
-    dw_imatrix_entry e = {.name = dw_format(err, "%.*s", (int)name.len, name.ptr), .n = n, .count = count};
+    kit_imatrix_entry e = {.name = dw_format(err, "%.*s", (int)name.len, name.ptr), .n = n, .count = count};
     e.mean = e.name ? dw_alloc((size_t)n, sizeof *e.mean, "an imatrix", err) : NULL;
     if (!e.mean) {
         free(e.name);
@@ -44,21 +44,21 @@ static float *new_entry(dw_imatrix *im, dw_str name, int n, uint64_t count, dw_e
     return e.mean;
 }
 
-int dw_imatrix_put(dw_imatrix *im, const char *name, int n, const double *sum_square, uint64_t count, dw_err *err) {
+int kit_imatrix_put(kit_imatrix *im, const char *name, int n, const double *sum_square, uint64_t count, dw_err *err) {
     if (!count) return dw_fail(err, "'%s' has sums but counts no token", name);
     float *mean = new_entry(im, (dw_str){name, strlen(name)}, n, count, err);
     for (int j = 0; mean && j < n; j++) mean[j] = (float)(sum_square[j] / (double)count);
     return mean ? 0 : -1;
 }
 
-static int check_means(const dw_imatrix_entry *e, dw_err *err) {
+static int check_means(const kit_imatrix_entry *e, dw_err *err) {
     for (int j = 0; j < e->n; j++)
         if (!(e->mean[j] >= 0) || !isfinite(e->mean[j]))
             return dw_fail(err, "'%.200s' has the importance %g in column %d", e->name, (double)e->mean[j], j);
     return 0;
 }
 
-static int check_names(const dw_imatrix *im, dw_err *err) {
+static int check_names(const kit_imatrix *im, dw_err *err) {
     dw_index index = {0};
     const int rc = dw_index_build(&index, im->entry, im->n_entry, sizeof *im->entry, "entry", err);
     dw_index_free(&index);
@@ -67,7 +67,7 @@ static int check_names(const dw_imatrix *im, dw_err *err) {
 
 /* ---- the old form -------------------------------------------------------------------------------------------------- */
 
-static int read_old_entry(dw_imatrix *im, dw_cursor *c, dw_err *err) {
+static int read_old_entry(kit_imatrix *im, dw_cursor *c, dw_err *err) {
     const uint32_t len = dw_cursor_u32(c);
     const char *name = len <= MAX_NAME ? (const char *)dw_cursor_take(c, len) : NULL;
     const uint32_t n_call = dw_cursor_u32(c), n = dw_cursor_u32(c);
@@ -82,7 +82,7 @@ static int read_old_entry(dw_imatrix *im, dw_cursor *c, dw_err *err) {
     return 0;
 }
 
-static int read_old(dw_imatrix *im, dw_cursor c, dw_err *err) {
+static int read_old(kit_imatrix *im, dw_cursor c, dw_err *err) {
     const uint32_t n = dw_cursor_u32(&c);
     if (c.failed || n < 1 || n > c.left / 13) return dw_fail(err, "not an imatrix: neither GGUF nor the old form");
     for (uint32_t i = 0; i < n; i++)
@@ -98,12 +98,12 @@ static int read_old(dw_imatrix *im, dw_cursor c, dw_err *err) {
     return im->dataset ? 0 : -1;
 }
 
-static int write_old(const dw_imatrix *im, dw_out *out, dw_err *err) {
+static int write_old(const kit_imatrix *im, dw_out *out, dw_err *err) {
     const int32_t n_entry = (int32_t)im->n_entry, n_call = im->n_chunks > 0 ? im->n_chunks : 1;
     const int32_t trailer[] = {im->n_chunks, im->dataset ? (int32_t)strlen(im->dataset) : 0};
     int rc = dw_out_write(out, &n_entry, 4, err);
     for (size_t i = 0; i < im->n_entry && !rc; i++) {
-        const dw_imatrix_entry *e = &im->entry[i];
+        const kit_imatrix_entry *e = &im->entry[i];
         const int32_t len = (int32_t)strlen(e->name), head[] = {n_call, e->n};
         rc = dw_out_write(out, &len, 4, err) || dw_out_write(out, e->name, (size_t)len, err) || dw_out_write(out, head, 8, err);
         for (int j = 0; j < e->n && !rc; j++) {
@@ -124,7 +124,7 @@ static int read_count(const dw_tensor *counts, size_t expert, double *count, dw_
     return v >= 0 && v <= MAX_COUNT ? 0 : dw_fail(err, "'%s' holds %g", counts->name, (double)v);
 }
 
-static int read_tensor(dw_imatrix *im, const dw_gguf *g, const dw_tensor *sums, dw_err *err) {
+static int read_tensor(kit_imatrix *im, const dw_gguf *g, const dw_tensor *sums, dw_err *err) {
     char name[DW_GGUF_MAX_NAME + 1];
     const size_t len = strlen(sums->name) - strlen(sums_suffix), n_expert = sums->ne[1];
     snprintf(name, sizeof name, "%.*s%s", (int)len, sums->name, counts_suffix);
@@ -148,7 +148,7 @@ static int read_tensor(dw_imatrix *im, const dw_gguf *g, const dw_tensor *sums, 
     return total >= 1 ? 0 : dw_fail(err, "'%s' counts no token", name);
 }
 
-static int read_gguf(dw_imatrix *im, const dw_gguf *g, dw_err *err) {
+static int read_gguf(kit_imatrix *im, const dw_gguf *g, dw_err *err) {
     dw_str type = {"", 0}, dataset = {"", 0};
     uint32_t n_chunks = 0, chunk_size = 0;
     if (dw_gguf_str(g, "general.type", &type, err) < 0) return -1;
@@ -170,7 +170,7 @@ static int read_gguf(dw_imatrix *im, const dw_gguf *g, dw_err *err) {
     return im->n_entry ? 0 : dw_fail(err, "the file holds no sums");
 }
 
-static int write_gguf(const dw_imatrix *im, const char *path, dw_err *err) {
+static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
     const char *dataset = im->dataset ? im->dataset : "";
     const dw_str datasets = {dataset, strlen(dataset)};
     dw_gguf_writer *w = dw_gguf_writer_new(path, err);
@@ -190,7 +190,7 @@ static int write_gguf(const dw_imatrix *im, const char *path, dw_err *err) {
     }
     int rc = dw_gguf_begin(w, err);
     for (size_t i = 0; i < im->n_entry && !rc; i++) {
-        const dw_imatrix_entry *e = &im->entry[i];
+        const kit_imatrix_entry *e = &im->entry[i];
         const float count = (float)e->count;
         for (int j = 0; j < e->n && !rc; j++) {
             const float sum = (float)((double)e->mean[j] * (double)count);
@@ -206,46 +206,46 @@ static int write_gguf(const dw_imatrix *im, const char *path, dw_err *err) {
 /* ---- statistics ---------------------------------------------------------------------------------------------------------- */
 
 /* Matrices by the input that they read. */
-static const struct { const char *name; dw_stats_input input; } readers[] = {
-    {"attn_q.weight", DW_STATS_ATTN_IN}, {"attn_k.weight", DW_STATS_ATTN_IN}, {"attn_v.weight", DW_STATS_ATTN_IN},
-    {"attn_qkv.weight", DW_STATS_ATTN_IN}, {"attn_output.weight", DW_STATS_ATTN_MIX}, {"ffn_gate.weight", DW_STATS_FFN_IN},
-    {"ffn_up.weight", DW_STATS_FFN_IN}, {"ffn_down.weight", DW_STATS_FFN_NEURON}};
+static const struct { const char *name; kit_stats_input input; } readers[] = {
+    {"attn_q.weight", KIT_STATS_ATTN_IN}, {"attn_k.weight", KIT_STATS_ATTN_IN}, {"attn_v.weight", KIT_STATS_ATTN_IN},
+    {"attn_qkv.weight", KIT_STATS_ATTN_IN}, {"attn_output.weight", KIT_STATS_ATTN_MIX}, {"ffn_gate.weight", KIT_STATS_FFN_IN},
+    {"ffn_up.weight", KIT_STATS_FFN_IN}, {"ffn_down.weight", KIT_STATS_FFN_NEURON}};
 enum { N_READERS = sizeof readers / sizeof *readers };
 
-static int put_sums(dw_imatrix *im, const dw_gguf *g, const char *name, int n, const double *sums, uint64_t count, dw_err *err) {
+static int put_sums(kit_imatrix *im, const dw_gguf *g, const char *name, int n, const double *sums, uint64_t count, dw_err *err) {
     const dw_tensor *t = dw_gguf_find_tensor(g, name);
     if (!t) return 0;
     if (t->ne[0] != (size_t)n) return dw_fail(err, "'%s' has %zu columns, the statistics have %d", name, t->ne[0], n);
-    return dw_imatrix_put(im, name, n, sums, count, err);
+    return kit_imatrix_put(im, name, n, sums, count, err);
 }
 
-int dw_imatrix_from_stats(dw_imatrix *im, const dw_stats *s, const dw_gguf *g, bool with_output, dw_err *err) {
+int kit_imatrix_from_stats(kit_imatrix *im, const kit_stats *s, const dw_gguf *g, bool with_output, dw_err *err) {
     char name[64];
-    *im = (dw_imatrix){.n_chunks = dw_stats_n_windows(s), .chunk_size = s->n_ctx};
-    const uint64_t count = dw_stats_n_tokens(s);
+    *im = (kit_imatrix){.n_chunks = kit_stats_n_windows(s), .chunk_size = s->n_ctx};
+    const uint64_t count = kit_stats_n_tokens(s);
     int rc = (im->dataset = dw_strdup(s->text[0].name, err)) ? 0 : -1;
     for (int l = 0; l < s->n_layer && !rc; l++) {
-        const dw_stats_layer *w = &s->layer[l];
+        const kit_stats_layer *w = &s->layer[l];
         for (int i = 0; i < N_READERS && !rc; i++) {
-            const dw_stats_input k = readers[i].input;
+            const kit_stats_input k = readers[i].input;
             snprintf(name, sizeof name, "blk.%d.%s", l, readers[i].name);
             if (w->n_input[k]) rc = put_sums(im, g, name, w->n_input[k], w->input_square[k], count, err);
         }
     }
     if (!rc && with_output) rc = put_sums(im, g, "output.weight", s->n_embd, s->output_square, count, err);
-    if (rc) dw_imatrix_release(im);
+    if (rc) kit_imatrix_release(im);
     return rc;
 }
 
 /* The sums of an entry as if n_tokens tokens had been seen. */
-static int take_sums(const dw_imatrix_entry *e, double *sums, int n, uint64_t n_tokens, dw_err *err) {
+static int take_sums(const kit_imatrix_entry *e, double *sums, int n, uint64_t n_tokens, dw_err *err) {
     if (e->n != n) return dw_fail(err, "'%s' has %d values, the model has %d columns", e->name, e->n, n);
     for (int j = 0; j < n; j++) sums[j] = (double)e->mean[j] * (double)n_tokens;
     return 0;
 }
 
 /* Layer and input of an entry's matrix; false for names that no model here has. */
-static bool find_input(const dw_imatrix_entry *e, int *l, dw_stats_input *input) {
+static bool find_input(const kit_imatrix_entry *e, int *l, kit_stats_input *input) {
     const char *rest;
     if ((*l = dw_layer_of(e->name, &rest)) < 0) return false;
     for (int i = 0; i < N_READERS; i++)
@@ -253,7 +253,7 @@ static bool find_input(const dw_imatrix_entry *e, int *l, dw_stats_input *input)
     return false;
 }
 
-int dw_imatrix_to_stats(const dw_imatrix *im, dw_stats *s, dw_err *err) {
+int kit_imatrix_to_stats(const kit_imatrix *im, kit_stats *s, dw_err *err) {
     uint64_t n_tokens = 0;
     for (size_t i = 0; i < im->n_entry; i++) n_tokens = im->entry[i].count > n_tokens ? im->entry[i].count : n_tokens;
     if (n_tokens > UINT32_MAX) return dw_fail(err, "the imatrix counts %llu tokens, which is too many", (unsigned long long)n_tokens);
@@ -261,9 +261,9 @@ int dw_imatrix_to_stats(const dw_imatrix *im, dw_stats *s, dw_err *err) {
     s->text[0].n_windows = im->n_chunks;
     s->n_ctx = im->chunk_size <= 1 << 22 ? im->chunk_size : 0;
     for (size_t i = 0; i < im->n_entry; i++) {
-        const dw_imatrix_entry *e = &im->entry[i];
+        const kit_imatrix_entry *e = &im->entry[i];
         int l;
-        dw_stats_input k;
+        kit_stats_input k;
         if (!strcmp(e->name, "output.weight")) {
             if (take_sums(e, s->text_output_square, s->n_embd, n_tokens, err)) return -1;
             continue;
@@ -272,13 +272,13 @@ int dw_imatrix_to_stats(const dw_imatrix *im, dw_stats *s, dw_err *err) {
             return dw_fail(err, "the imatrix is of another model: it has '%s', which this one lacks", e->name);
         if (take_sums(e, s->layer[l].text_square[k], s->layer[l].n_input[k], n_tokens, err)) return -1;
     }
-    dw_stats_total(s);
+    kit_stats_total(s);
     return 0;
 }
 
 /* ---- either ------------------------------------------------------------------------------------------------------------- */
 
-static int parse(dw_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {
+static int parse(kit_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {
     int rc;
     if (size >= 4 && !memcmp(data, "GGUF", 4)) {
         dw_gguf *g = dw_gguf_open_memory(data, size, name, err);
@@ -291,26 +291,26 @@ static int parse(dw_imatrix *im, const void *data, size_t size, const char *name
     return rc || check_names(im, err) ? -1 : 0;
 }
 
-int dw_imatrix_parse(dw_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {
+int kit_imatrix_parse(kit_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {
     dw_err own = {0};
-    *im = (dw_imatrix){0};
+    *im = (kit_imatrix){0};
     if (!parse(im, data, size, name, &own)) return 0;
-    dw_imatrix_release(im);
+    kit_imatrix_release(im);
     return dw_fail(err, "imatrix '%s': %s", name, own.text);
 }
 
-int dw_imatrix_read(dw_imatrix *im, const char *path, dw_err *err) {
+int kit_imatrix_read(kit_imatrix *im, const char *path, dw_err *err) {
     dw_map map;
-    *im = (dw_imatrix){0};
+    *im = (kit_imatrix){0};
     if (dw_map_file(&map, path, err)) return -1;
-    const int rc = dw_imatrix_parse(im, map.data, map.size, path, err);
+    const int rc = kit_imatrix_parse(im, map.data, map.size, path, err);
     dw_unmap(&map);
     return rc;
 }
 
-int dw_imatrix_write(const dw_imatrix *im, const char *path, dw_imatrix_form form, dw_err *err) {
+int kit_imatrix_write(const kit_imatrix *im, const char *path, kit_imatrix_form form, dw_err *err) {
     if (!im->n_entry) return dw_fail(err, "an imatrix without entries is not written");
-    if (form == DW_IMATRIX_GGUF) return write_gguf(im, path, err);
+    if (form == KIT_IMATRIX_GGUF) return write_gguf(im, path, err);
     dw_out *out = dw_out_open(path, err);
     const int rc = out && !write_old(im, out, err) && !dw_out_commit(out, err) ? 0 : -1;
     dw_out_free(out);

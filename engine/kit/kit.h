@@ -11,7 +11,9 @@
  *
  * Tools of different rooms meet in files; the readers and writers of these files are here, so that no two programs know a
  * layout twice.  The kit stands on the engine (engine.h) and on text (tokenizers.h).  Of the four libraries only this one
- * prints, and ends a program: die, die_usage and opt_parse.  Everything else here returns errors. */
+ * prints, and ends a program: die, die_usage and opt_parse.  Everything else here returns errors.
+ *
+ * Names begin with kit_ or with their subject: opt_, tool_, tsv_, lineage_, calib_, progress_, traces_, signals_, paths_. */
 #ifndef KIT_H
 #define KIT_H
 

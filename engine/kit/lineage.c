@@ -204,12 +204,12 @@ typedef struct text_view {
 } text_view;
 
 static text_view view_stats(const void *texts, size_t i) {
-    const dw_stats_text *t = (const dw_stats_text *)texts + i;
+    const kit_stats_text *t = (const kit_stats_text *)texts + i;
     return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
 }
 
 static text_view view_plan(const void *texts, size_t i) {
-    const dw_plan_text *t = (const dw_plan_text *)texts + i;
+    const kit_plan_text *t = (const kit_plan_text *)texts + i;
     return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
 }
 
@@ -221,11 +221,11 @@ static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i),
     return 0;
 }
 
-int lineage_texts(lineage *l, const dw_stats_text *text, size_t n, dw_err *err) {
+int lineage_texts(lineage *l, const kit_stats_text *text, size_t n, dw_err *err) {
     return add_texts(l, view_stats, text, n, err);
 }
 
-int lineage_plan_texts(lineage *l, const dw_plan_text *text, size_t n, dw_err *err) {
+int lineage_plan_texts(lineage *l, const kit_plan_text *text, size_t n, dw_err *err) {
     return add_texts(l, view_plan, text, n, err);
 }
 

@@ -27,10 +27,10 @@ int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); 
 char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()
 /* A text that the step learnt from: its file's hash, the blocks of its n tokens. */
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);
-struct dw_stats_text;
-int lineage_texts(lineage *l, const struct dw_stats_text *text, size_t n, dw_err *err); // n of them, as statistics and traces name them
-struct dw_plan_text;
-int lineage_plan_texts(lineage *l, const struct dw_plan_text *text, size_t n, dw_err *err); // likewise, as a plan names them
+struct kit_stats_text;
+int lineage_texts(lineage *l, const struct kit_stats_text *text, size_t n, dw_err *err); // n of them, as statistics and traces name them
+struct kit_plan_text;
+int lineage_plan_texts(lineage *l, const struct kit_plan_text *text, size_t n, dw_err *err); // likewise, as a plan names them
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 

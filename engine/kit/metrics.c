@@ -159,7 +159,7 @@ void kit_scorer_release(kit_scorer *s) {
 
 static int check_stats(const kit_scorer *s, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
-    return dw_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || dw_stats_check_neurons(s->stats, err) ? -1 : 0;
+    return kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || kit_stats_check_neurons(s->stats, err) ? -1 : 0;
 }
 
 /* Scores of one layer's neurons, added up in groups. */

@@ -18,7 +18,7 @@ typedef struct kit_slices {
 typedef struct kit_metric_view { // what a metric sees of one layer
     int n_ff;
     size_t n_text;
-    const dw_stats_layer *stats; // NULL unless needs_stats
+    const kit_stats_layer *stats; // NULL unless needs_stats
     kit_slices slices;         // NULLs unless needs_weights
     dw_rng *rng;
 } kit_metric_view;
@@ -36,7 +36,7 @@ const kit_metric *kit_metric_find(const char *name);
 
 typedef struct kit_scorer {
     const dw_model *model;
-    const dw_stats *stats;    // NULL: metrics that need none
+    const kit_stats *stats;    // NULL: metrics that need none
     kit_slices *slices;     // (n_layer), made at first need
     int group;
     uint64_t seed;

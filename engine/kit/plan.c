@@ -17,7 +17,7 @@ enum { MAX_NEURON = 1 << 24, MAX_FILE_BYTES = 256 << 20 };
 static const char format_line[] = "deadwood plan 1", columns[] = "layer\twidth\tkeep";
 
 typedef struct reader {
-    dw_plan *p;
+    kit_plan *p;
     size_t cap_layer, cap_text, n_comment;
     const int *n_ff; // NULL: unchecked
     int n_layer;
@@ -98,7 +98,7 @@ static int read_text(reader *r, char *text) {
     size_t n_name = (size_t)(at - strlen(" sha256 ") - text);
     while (n_name && is_blank(text[n_name - 1])) n_name--;
     const char *hash = next_word(&at), *tokens_word = next_word(&at), *tokens = next_word(&at), *blocks_word = next_word(&at), *blocks = next_word(&at);
-    dw_plan_text t = {0};
+    kit_plan_text t = {0};
     if (!n_name || !dw_is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") || strspn(blocks, "0123456789abcdef") != strlen(blocks) ||
         strlen(blocks) % 8 || !*tokens || strlen(tokens) > 18 || tokens[strspn(tokens, "0123456789")])
         return dw_fail(r->err, form);
@@ -124,7 +124,7 @@ static int read_comment(reader *r, char *text) {
     const size_t n_key = (size_t)(at - text), n = strlen(text);
     while (is_blank(*at)) at++;
     const bool is_text = n_key == 4 && !memcmp(text, "text", 4);
-    if (!is_text) { // dw_plan_parse made room for all comments
+    if (!is_text) { // kit_plan_parse made room for all comments
         memcpy(r->p->comment + r->n_comment, text, n);
         r->n_comment += n;
         r->p->comment[r->n_comment++] = '\n';
@@ -139,7 +139,7 @@ static int read_comment(reader *r, char *text) {
 
 /* ---- layers ---------------------------------------------------------------------------------------------- */
 
-static int read_spans(reader *r, const char *text, int width, dw_plan_layer *layer) {
+static int read_spans(reader *r, const char *text, int width, kit_plan_layer *layer) {
     const int l = r->p->n_layer;
     const int32_t max = r->n_ff ? r->n_ff[l] - 1 : MAX_NEURON - 1;
     size_t n_comma = 0, n_keep = 0;
@@ -147,7 +147,7 @@ static int read_spans(reader *r, const char *text, int width, dw_plan_layer *lay
     layer->span = dw_alloc(n_comma + 1, sizeof *layer->span, "ranges of a plan", r->err);
     if (!layer->span) return -1;
     for (const char *at = text;; at++) {
-        dw_plan_span s;
+        kit_plan_span s;
         const char *word = at;
         if (!take_number(&at, MAX_NEURON - 1, &s.first)) return dw_fail(r->err, "'%.40s' is not a neuron or a range of neurons", word);
         s.last = s.first;
@@ -155,7 +155,7 @@ static int read_spans(reader *r, const char *text, int width, dw_plan_layer *lay
         if (*at && *at != ',') return dw_fail(r->err, "'%.40s' is not a neuron or a range of neurons", word);
         if (s.last < s.first) return dw_fail(r->err, "the range %d-%d runs backwards", s.first, s.last);
         if (s.last > max) return dw_fail(r->err, "neuron %d does not exist: layer %d has %d", s.last, l, max + 1);
-        dw_plan_span *before = layer->n_span ? &layer->span[layer->n_span - 1] : NULL;
+        kit_plan_span *before = layer->n_span ? &layer->span[layer->n_span - 1] : NULL;
         if (before && s.first <= before->last) return dw_fail(r->err, "neuron %d stands behind %d: give each once, ascending", s.first, before->last);
         if (before && s.first == before->last + 1) before->last = s.last;
         else layer->span[layer->n_span++] = s;
@@ -181,8 +181,8 @@ static int read_layer(reader *r, char *line) {
     if (!*keep) return dw_fail(r->err, "layer %d does not say what it keeps", l);
     if (*rest) return dw_fail(r->err, "'%.40s' stands behind layer %d; ranges are separated by commas alone", rest, l);
     if (dw_grow(&r->p->layer, &r->cap_layer, (size_t)l + 1, sizeof *r->p->layer, "layers of a plan", r->err)) return -1;
-    dw_plan_layer *layer = &r->p->layer[l];
-    *layer = (dw_plan_layer){.drop = !strcmp(keep, "drop")};
+    kit_plan_layer *layer = &r->p->layer[l];
+    *layer = (kit_plan_layer){.drop = !strcmp(keep, "drop")};
     int rc;
     if (layer->drop) rc = width ? dw_fail(r->err, "layer %d is dropped, so its width is 0 and not %d", l, width) : 0;
     else if (!width) rc = dw_fail(r->err, "layer %d keeps no neuron; one must stay, or say 'drop' for the whole layer", l);
@@ -209,7 +209,7 @@ static int read_line(reader *r, char *line, int number) {
 }
 
 static int check_whole(const reader *r) {
-    const dw_plan *p = r->p;
+    const kit_plan *p = r->p;
     int n_kept = 0;
     if (!p->n_layer) return dw_fail(r->err, "it has no layers");
     if (r->n_ff && p->n_layer != r->n_layer) return dw_fail(r->err, "it has %d layers, the model %d", p->n_layer, r->n_layer);
@@ -234,33 +234,33 @@ static int read_lines(reader *r, char *text, size_t size, const char *name) {
     return rc ? dw_fail_in(r->err, "'%s'", name) : 0;
 }
 
-int dw_plan_parse(dw_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err) {
-    *p = (dw_plan){.rate_wanted = -1, .rate_reached = -1};
+int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err) {
+    *p = (kit_plan){.rate_wanted = -1, .rate_reached = -1};
     reader r = {.p = p, .n_ff = n_ff, .n_layer = n_layer, .err = err};
     char *copy = dw_alloc(size + 1, 1, "a plan's text", err);
     p->comment = dw_alloc(size + 2, 1, "a plan's comments", err);
     if (copy && size) memcpy(copy, text, size);
     const int rc = copy && p->comment ? read_lines(&r, copy, size, name) : -1;
     free(copy);
-    if (rc) dw_plan_release(p);
+    if (rc) kit_plan_release(p);
     return rc;
 }
 
-int dw_plan_read(dw_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err) {
+int kit_plan_read(kit_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err) {
     size_t size;
     char *text = dw_read_file(path, MAX_FILE_BYTES, &size, err);
-    const int rc = text ? dw_plan_parse(p, text, size, path, n_ff, n_layer, err) : -1;
+    const int rc = text ? kit_plan_parse(p, text, size, path, n_ff, n_layer, err) : -1;
     free(text);
     return rc;
 }
 
-int dw_plan_check_model(const dw_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err) {
+int kit_plan_check_model(const kit_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err) {
     if (!p->model_sha256[0] || !strcmp(p->model_sha256, sha256)) return 0;
     return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", path,
                    p->model_sha256, model, sha256);
 }
 
-void dw_plan_release(dw_plan *p) {
+void kit_plan_release(kit_plan *p) {
     for (int l = 0; l < p->n_layer; l++) free(p->layer[l].span);
     for (size_t i = 0; i < p->n_text; i++) {
         free(p->text[i].name);
@@ -269,7 +269,7 @@ void dw_plan_release(dw_plan *p) {
     free(p->layer);
     free(p->text);
     free(p->comment);
-    *p = (dw_plan){0};
+    *p = (kit_plan){0};
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
@@ -282,17 +282,17 @@ static void put_comment(FILE *f, const char *comment) {
     }
 }
 
-static void put_layer(FILE *f, int l, const dw_plan_layer *layer) {
+static void put_layer(FILE *f, int l, const kit_plan_layer *layer) {
     fprintf(f, "%d\t%d\t", l, layer->n_keep);
     for (size_t i = 0; i < layer->n_span; i++) {
-        const dw_plan_span s = layer->span[i];
+        const kit_plan_span s = layer->span[i];
         fprintf(f, i ? ",%d" : "%d", s.first);
         if (s.last > s.first) fprintf(f, "-%d", s.last);
     }
     fprintf(f, layer->drop ? "drop\n" : "\n");
 }
 
-char *dw_plan_format(const dw_plan *p, size_t *size, dw_err *err) {
+char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err) {
     char *text = NULL;
     *size = 0;
     FILE *f = open_memstream(&text, size);
@@ -313,9 +313,9 @@ char *dw_plan_format(const dw_plan *p, size_t *size, dw_err *err) {
     return NULL;
 }
 
-int dw_plan_write(const dw_plan *p, const char *path, dw_err *err) {
+int kit_plan_write(const kit_plan *p, const char *path, dw_err *err) {
     size_t size;
-    char *text = dw_plan_format(p, &size, err);
+    char *text = kit_plan_format(p, &size, err);
     dw_out *out = text ? dw_out_open(path, err) : NULL;
     const int rc = out && !dw_out_write(out, text, size, err) && !dw_out_commit(out, err) ? 0 : -1;
     dw_out_free(out);
@@ -325,13 +325,13 @@ int dw_plan_write(const dw_plan *p, const char *path, dw_err *err) {
 
 /* ---- layers in memory ------------------------------------------------------------------------------------ */
 
-void dw_plan_neurons(const dw_plan_layer *layer, int32_t *neuron) {
+void kit_plan_neurons(const kit_plan_layer *layer, int32_t *neuron) {
     for (size_t i = 0; i < layer->n_span; i++)
         for (int32_t j = layer->span[i].first; j <= layer->span[i].last; j++) *neuron++ = j;
 }
 
-int dw_plan_set_layer(dw_plan_layer *layer, const bool *keep, int n_ff, dw_err *err) {
-    *layer = (dw_plan_layer){0};
+int kit_plan_set_layer(kit_plan_layer *layer, const bool *keep, int n_ff, dw_err *err) {
+    *layer = (kit_plan_layer){0};
     size_t n_span = 0;
     for (int j = 0; j < n_ff; j++) n_span += keep[j] && (!j || !keep[j - 1]);
     layer->span = dw_alloc(n_span ? n_span : 1, sizeof *layer->span, "ranges of a plan", err);

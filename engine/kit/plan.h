@@ -15,57 +15,57 @@
  * one, and its width may be left out.  Fields are separated by tabs or spaces.  Of the comments, which stand anywhere,
  * `model`, `metric`, `rate` and `text` are understood; a text is one that the scores learnt from, `blocks` as the lineage
  * wants them (lineage.h). */
-#ifndef DW_PLAN_H
-#define DW_PLAN_H
+#ifndef KIT_PLAN_H
+#define KIT_PLAN_H
 
 #include "base/base.h"
 
-typedef struct dw_plan_span {
+typedef struct kit_plan_span {
     int32_t first, last; // both included
-} dw_plan_span;
+} kit_plan_span;
 
-typedef struct dw_plan_layer {
+typedef struct kit_plan_layer {
     bool drop;         // the whole layer goes; no neurons then
     int n_keep;        // neurons that stay, at least 1
-    dw_plan_span *span; // n_span of them, ascending, not touching
+    kit_plan_span *span; // n_span of them, ascending, not touching
     size_t n_span;
-} dw_plan_layer;
+} kit_plan_layer;
 
-typedef struct dw_plan_text {
+typedef struct kit_plan_text {
     char *name, *blocks; // blocks may be ""
     char sha256[65];
     uint64_t n_tokens;
-} dw_plan_text;
+} kit_plan_text;
 
-typedef struct dw_plan {
+typedef struct kit_plan {
     char *comment;         // the lines beginning with '#' without "# ", newline-separated; neither the first nor texts
     char model_sha256[65]; // "" when the comment does not say
     double rate_wanted, rate_reached; // -1: not said
     char metric[64], allocate[32];    // "": not said
     int group;                        // 0: not said
     int n_layer;
-    dw_plan_layer *layer;
-    dw_plan_text *text;
+    kit_plan_layer *layer;
+    kit_plan_text *text;
     size_t n_text;
-} dw_plan;
+} kit_plan;
 
 /* n_ff: widths of the model that the plan is for (n_layer of them), or NULL to read it unchecked.  After a failure
  * there is nothing to release. */
-int dw_plan_read(dw_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err);
+int kit_plan_read(kit_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err);
 /* The same of text in memory; `name` stands for the path in errors. */
-int dw_plan_parse(dw_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err);
+int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err);
 
 /* Refused when the plan says that it is for another file than `model` with this hash. */
-int dw_plan_check_model(const dw_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err);
+int kit_plan_check_model(const kit_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err);
 
 /* The file's text, free(); written from comment, layers and texts only. */
-char *dw_plan_format(const dw_plan *p, size_t *size, dw_err *err);
-int dw_plan_write(const dw_plan *p, const char *path, dw_err *err);
-void dw_plan_release(dw_plan *p);
+char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err);
+int kit_plan_write(const kit_plan *p, const char *path, dw_err *err);
+void kit_plan_release(kit_plan *p);
 
 /* A layer's kept neurons, n_keep of them, ascending. */
-void dw_plan_neurons(const dw_plan_layer *layer, int32_t *neuron);
+void kit_plan_neurons(const kit_plan_layer *layer, int32_t *neuron);
 /* Sets a layer's spans to the neurons whose `keep` is true. */
-int dw_plan_set_layer(dw_plan_layer *layer, const bool *keep, int n_ff, dw_err *err);
+int kit_plan_set_layer(kit_plan_layer *layer, const bool *keep, int n_ff, dw_err *err);
 
 #endif

@@ -18,28 +18,28 @@ enum {
 };
 
 // clang-format off
-const dw_st_dtype_row dw_st_dtypes[] = {
-    {"F32",         32, DW_ST_F32,   DW_F32},  {"F16",         16, DW_ST_F16,   DW_F16},
-    {"BF16",        16, DW_ST_BF16,  DW_BF16}, {"U32",         32, DW_ST_U32,   -1},
-    {"BOOL",         8, DW_ST_OTHER, -1},      {"U8",           8, DW_ST_OTHER, -1},
-    {"I8",           8, DW_ST_OTHER, -1},      {"F8_E4M3",      8, DW_ST_OTHER, -1},
-    {"F8_E5M2",      8, DW_ST_OTHER, -1},      {"F8_E8M0",      8, DW_ST_OTHER, -1},
-    {"F8_E4M3FNUZ",  8, DW_ST_OTHER, -1},      {"F8_E5M2FNUZ",  8, DW_ST_OTHER, -1},
-    {"I16",         16, DW_ST_OTHER, -1},      {"U16",         16, DW_ST_OTHER, -1},
-    {"I32",         32, DW_ST_OTHER, -1},      {"I64",         64, DW_ST_OTHER, -1},
-    {"U64",         64, DW_ST_OTHER, -1},      {"F64",         64, DW_ST_OTHER, -1},
-    {"C64",         64, DW_ST_OTHER, -1},      {"F4",           4, DW_ST_OTHER, -1},
-    {"F6_E2M3",      6, DW_ST_OTHER, -1},      {"F6_E3M2",      6, DW_ST_OTHER, -1},
+const kit_st_dtype_row kit_st_dtypes[] = {
+    {"F32",         32, KIT_ST_F32,   DW_F32},  {"F16",         16, KIT_ST_F16,   DW_F16},
+    {"BF16",        16, KIT_ST_BF16,  DW_BF16}, {"U32",         32, KIT_ST_U32,   -1},
+    {"BOOL",         8, KIT_ST_OTHER, -1},      {"U8",           8, KIT_ST_OTHER, -1},
+    {"I8",           8, KIT_ST_OTHER, -1},      {"F8_E4M3",      8, KIT_ST_OTHER, -1},
+    {"F8_E5M2",      8, KIT_ST_OTHER, -1},      {"F8_E8M0",      8, KIT_ST_OTHER, -1},
+    {"F8_E4M3FNUZ",  8, KIT_ST_OTHER, -1},      {"F8_E5M2FNUZ",  8, KIT_ST_OTHER, -1},
+    {"I16",         16, KIT_ST_OTHER, -1},      {"U16",         16, KIT_ST_OTHER, -1},
+    {"I32",         32, KIT_ST_OTHER, -1},      {"I64",         64, KIT_ST_OTHER, -1},
+    {"U64",         64, KIT_ST_OTHER, -1},      {"F64",         64, KIT_ST_OTHER, -1},
+    {"C64",         64, KIT_ST_OTHER, -1},      {"F4",           4, KIT_ST_OTHER, -1},
+    {"F6_E2M3",      6, KIT_ST_OTHER, -1},      {"F6_E3M2",      6, KIT_ST_OTHER, -1},
     {0}};
 // clang-format on
 
-const dw_qtype_row *dw_st_qtype(dw_st_dtype dtype) {
-    const int qtype = dtype == DW_ST_OTHER ? -1 : dw_st_dtypes[dtype].qtype;
+const dw_qtype_row *kit_st_qtype(kit_st_dtype dtype) {
+    const int qtype = dtype == KIT_ST_OTHER ? -1 : kit_st_dtypes[dtype].qtype;
     return qtype < 0 ? NULL : dw_qtype_get((uint32_t)qtype);
 }
 
-bool dw_st_dtype_of(const dw_qtype_row *type, dw_st_dtype *dtype) {
-    for (const dw_st_dtype_row *r = dw_st_dtypes; r->name; r++) {
+bool kit_st_dtype_of(const dw_qtype_row *type, kit_st_dtype *dtype) {
+    for (const kit_st_dtype_row *r = kit_st_dtypes; r->name; r++) {
         if (r->qtype != (int)type->id) continue;
         *dtype = r->dtype;
         return true;
@@ -51,15 +51,15 @@ typedef struct shard {
     char *file; // name of the file
     dw_map map;
     bool mapped;           // else the bytes are the caller's
-    dw_st_tensor *tensors; // in order of data
+    kit_st_tensor *tensors; // in order of data
     size_t n_tensors;
     char *names; // the bytes of all names
 } shard;
 
-struct dw_safetensors {
+struct kit_safetensors {
     shard *shards;
     size_t n_shards, cap_shards;
-    dw_st_tensor *tensors; // of all shards
+    kit_st_tensor *tensors; // of all shards
     size_t n_tensors;
     dw_index by_name;
 };
@@ -73,12 +73,12 @@ static int read_whole(const json_t *value, size_t *number) {
 }
 
 /* Sets dtype and shape; n_bytes is what they amount to. */
-static int read_shape(dw_st_tensor *t, const json_t *entry, size_t *n_bytes, dw_err *err) {
+static int read_shape(kit_st_tensor *t, const json_t *entry, size_t *n_bytes, dw_err *err) {
     const json_t *shape = json_object_get(entry, "shape"), *value = json_object_get(entry, "dtype");
     const char *dtype = json_string_value(value);
     if (!dtype || !json_is_array(shape)) return dw_fail(err, "its dtype or shape is missing");
     size_t n_bits = 0, n_dims = json_array_size(shape);
-    for (const dw_st_dtype_row *r = dw_st_dtypes; r->name && !n_bits; r++) {
+    for (const kit_st_dtype_row *r = kit_st_dtypes; r->name && !n_bits; r++) {
         if (strcmp(dtype, r->name)) continue;
         t->dtype = r->dtype;
         t->dtype_name = r->name;
@@ -98,7 +98,7 @@ static int read_shape(dw_st_tensor *t, const json_t *entry, size_t *n_bytes, dw_
     return 0;
 }
 
-static int read_entry(dw_st_tensor *t, const json_t *entry, const uint8_t *data, size_t n_data, dw_err *err) {
+static int read_entry(kit_st_tensor *t, const json_t *entry, const uint8_t *data, size_t n_data, dw_err *err) {
     size_t begin = 0, end = 0, n_bytes = 0;
     if (!json_is_object(entry)) return dw_fail(err, "its description is not an object");
     if (read_shape(t, entry, &n_bytes, err)) return -1;
@@ -119,7 +119,7 @@ static int read_entry(dw_st_tensor *t, const json_t *entry, const uint8_t *data,
 /* ---- one file ----------------------------------------------------------------------------------------------- */
 
 static int by_place(const void *a_pointer, const void *b_pointer) {
-    const dw_st_tensor *a = a_pointer, *b = b_pointer;
+    const kit_st_tensor *a = a_pointer, *b = b_pointer;
     if (a->data != b->data) return a->data < b->data ? -1 : 1;
     if (a->n_bytes != b->n_bytes) return a->n_bytes < b->n_bytes ? -1 : 1; // empty ones first
     return strcmp(a->name, b->name);
@@ -129,7 +129,7 @@ static int check_places(shard *s, const uint8_t *data, size_t n_data, dw_err *er
     qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_place);
     const uint8_t *at = data;
     for (size_t i = 0; i < s->n_tensors; i++) {
-        const dw_st_tensor *t = &s->tensors[i];
+        const kit_st_tensor *t = &s->tensors[i];
         if (t->data != at) return dw_fail(err, "a hole or an overlap before tensor '%.200s'", t->name);
         at += t->n_bytes;
     }
@@ -162,7 +162,7 @@ static int read_tensors(shard *s, json_t *header, const uint8_t *data, size_t n_
             if (check_metadata(entry, err)) return -1;
             continue;
         }
-        dw_st_tensor *t = &s->tensors[s->n_tensors++];
+        kit_st_tensor *t = &s->tensors[s->n_tensors++];
         const size_t len = strlen(name) + 1;
         t->name = memcpy(at, name, len);
         at += len;
@@ -193,7 +193,7 @@ static int read_shard(shard *s, const char *path, dw_err *err) {
 }
 
 /* A shard joins, and is freed with the others, whether or not it can be read. */
-static int add_shard(dw_safetensors *st, const char *path, const char *file, const dw_map *memory, dw_err *err) {
+static int add_shard(kit_safetensors *st, const char *path, const char *file, const dw_map *memory, dw_err *err) {
     if (dw_grow(&st->shards, &st->cap_shards, st->n_shards + 1, sizeof *st->shards, "shards", err)) return -1;
     shard *s = &st->shards[st->n_shards++];
     *s = (shard){.mapped = !memory};
@@ -207,7 +207,7 @@ static int add_shard(dw_safetensors *st, const char *path, const char *file, con
 
 /* ---- all files ------------------------------------------------------------------------------------------------ */
 
-static int join_shards(dw_safetensors *st, const char *path, dw_err *err) {
+static int join_shards(kit_safetensors *st, const char *path, dw_err *err) {
     size_t n = 0;
     for (size_t i = 0; i < st->n_shards; i++) n += st->shards[i].n_tensors;
     st->tensors = dw_alloc(n, sizeof *st->tensors, "tensors", err);
@@ -251,7 +251,7 @@ static const char **list_files(json_t *weight_map, size_t *n_files, dw_err *err)
 }
 
 /* Index and shards must name the same tensors at the same places. */
-static int compare_with_index(dw_safetensors *st, json_t *weight_map, dw_err *err) {
+static int compare_with_index(kit_safetensors *st, json_t *weight_map, dw_err *err) {
     size_t n_listed = 0;
     for (size_t i = 0; i < st->n_shards; i++) {
         const shard *s = &st->shards[i];
@@ -266,12 +266,12 @@ static int compare_with_index(dw_safetensors *st, json_t *weight_map, dw_err *er
     const char *name;
     json_t *file;
     if (n_listed == json_object_size(weight_map)) return 0;
-    json_object_foreach(weight_map, name, file) if (!dw_safetensors_find(st, name)) return dw_fail(
+    json_object_foreach(weight_map, name, file) if (!kit_safetensors_find(st, name)) return dw_fail(
         err, "tensor '%.200s' is not in '%s', where the index puts it", name, json_string_value(file));
     return 0;
 }
 
-static int add_listed_shards(dw_safetensors *st, const char *folder, json_t *weight_map, dw_err *err) {
+static int add_listed_shards(kit_safetensors *st, const char *folder, json_t *weight_map, dw_err *err) {
     size_t n_files;
     const char **files = list_files(weight_map, &n_files, err);
     if (!files) return -1;
@@ -285,7 +285,7 @@ static int add_listed_shards(dw_safetensors *st, const char *folder, json_t *wei
     return rc;
 }
 
-static int open_index(dw_safetensors *st, const char *folder, const char *index, dw_err *err) {
+static int open_index(kit_safetensors *st, const char *folder, const char *index, dw_err *err) {
     json_t *root = dw_json_load(index, MAX_INDEX, 2 * DW_JSON_TREE, err);
     if (!root) return -1;
     json_t *weight_map = json_object_get(root, "weight_map");
@@ -304,7 +304,7 @@ static bool is_folder(const char *path) {
     return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
-static int open_folder(dw_safetensors *st, const char *folder, dw_err *err) {
+static int open_folder(kit_safetensors *st, const char *folder, dw_err *err) {
     char *one = dw_format(err, "%s/model.safetensors", folder);
     char *index = dw_format(err, "%s/model.safetensors.index.json", folder);
     int rc = -1;
@@ -321,24 +321,24 @@ static int open_folder(dw_safetensors *st, const char *folder, dw_err *err) {
     return rc;
 }
 
-dw_safetensors *dw_safetensors_open(const char *path, dw_err *err) {
-    dw_safetensors *st = dw_alloc(1, sizeof *st, "a safetensors file", err);
+kit_safetensors *kit_safetensors_open(const char *path, dw_err *err) {
+    kit_safetensors *st = dw_alloc(1, sizeof *st, "a safetensors file", err);
     if (!st) return NULL;
     const bool ok = is_folder(path) ? !open_folder(st, path, err)
                                     : !add_shard(st, path, path, NULL, err) && !join_shards(st, path, err);
     if (ok) return st;
-    dw_safetensors_close(st);
+    kit_safetensors_close(st);
     return NULL;
 }
 
-dw_safetensors *dw_safetensors_open_memory(const void *data, size_t size, const char *name, dw_err *err) {
-    dw_safetensors *st = dw_alloc(1, sizeof *st, "a safetensors file", err);
+kit_safetensors *kit_safetensors_open_memory(const void *data, size_t size, const char *name, dw_err *err) {
+    kit_safetensors *st = dw_alloc(1, sizeof *st, "a safetensors file", err);
     if (st && !add_shard(st, name, name, &(dw_map){data, size}, err) && !join_shards(st, name, err)) return st;
-    dw_safetensors_close(st);
+    kit_safetensors_close(st);
     return NULL;
 }
 
-void dw_safetensors_close(dw_safetensors *st) {
+void kit_safetensors_close(kit_safetensors *st) {
     if (!st) return;
     for (size_t i = 0; i < st->n_shards; i++) {
         shard *s = &st->shards[i];
@@ -353,15 +353,15 @@ void dw_safetensors_close(dw_safetensors *st) {
     free(st);
 }
 
-size_t dw_safetensors_n_files(const dw_safetensors *st) { return st->n_shards; }
+size_t kit_safetensors_n_files(const kit_safetensors *st) { return st->n_shards; }
 
-const char *dw_safetensors_file(const dw_safetensors *st, size_t i) {
+const char *kit_safetensors_file(const kit_safetensors *st, size_t i) {
     const char *slash = strrchr(st->shards[i].file, '/');
     return slash ? slash + 1 : st->shards[i].file;
 }
 
-size_t dw_safetensors_count(const dw_safetensors *st) { return st->n_tensors; }
-const dw_st_tensor *dw_safetensors_tensor(const dw_safetensors *st, size_t i) { return &st->tensors[i]; }
-const dw_st_tensor *dw_safetensors_find(const dw_safetensors *st, const char *name) {
+size_t kit_safetensors_count(const kit_safetensors *st) { return st->n_tensors; }
+const kit_st_tensor *kit_safetensors_tensor(const kit_safetensors *st, size_t i) { return &st->tensors[i]; }
+const kit_st_tensor *kit_safetensors_find(const kit_safetensors *st, const char *name) {
     return dw_index_find(&st->by_name, name);
 }

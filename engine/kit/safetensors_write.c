@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct dw_st_writer {
+struct kit_st_writer {
     dw_out *out;
     json_t *header;
     size_t n_bytes, n_written; // of the data: declared, written
@@ -16,27 +16,27 @@ struct dw_st_writer {
     dw_err err;                // of add, until begin
 };
 
-dw_st_writer *dw_st_writer_new(const char *path, dw_err *err) {
-    dw_st_writer *w = dw_alloc(1, sizeof *w, "a safetensors writer", err);
+kit_st_writer *kit_st_writer_new(const char *path, dw_err *err) {
+    kit_st_writer *w = dw_alloc(1, sizeof *w, "a safetensors writer", err);
     if (!w) return NULL;
     w->header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     if (w->header) w->out = dw_out_open(path, err);
     else dw_fail(err, "out of memory: a safetensors header");
     if (w->out) return w;
-    dw_st_writer_free(w);
+    kit_st_writer_free(w);
     return NULL;
 }
 
-void dw_st_writer_free(dw_st_writer *w) {
+void kit_st_writer_free(kit_st_writer *w) {
     if (!w) return;
     json_decref(w->header);
     dw_out_free(w->out);
     free(w);
 }
 
-void dw_st_add_tensor(dw_st_writer *w, const char *name, dw_st_dtype dtype, int n_dims, const size_t *shape) {
+void kit_st_add_tensor(kit_st_writer *w, const char *name, kit_st_dtype dtype, int n_dims, const size_t *shape) {
     json_t *dims = json_array();
-    size_t n = dw_st_dtypes[dtype].n_bits / 8, end;
+    size_t n = kit_st_dtypes[dtype].n_bits / 8, end;
     bool fits = true;
     for (int d = 0; d < n_dims; d++) {
         fits &= dw_mul(n, shape[d], &n);
@@ -46,13 +46,13 @@ void dw_st_add_tensor(dw_st_writer *w, const char *name, dw_st_dtype dtype, int 
         dw_fail(&w->err, "tensor '%.200s' is too large", name);
         end = w->n_bytes;
     }
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dw_st_dtypes[dtype].name, "shape", dims, "data_offsets", (json_int_t)w->n_bytes, (json_int_t)end);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", kit_st_dtypes[dtype].name, "shape", dims, "data_offsets", (json_int_t)w->n_bytes, (json_int_t)end);
     if (json_object_get(w->header, name)) dw_fail(&w->err, "tensor '%.200s' is added twice", name);
     if (!entry || json_object_set_new(w->header, name, entry)) dw_fail(&w->err, "out of memory: a safetensors header");
     w->n_bytes = end;
 }
 
-int dw_st_begin(dw_st_writer *w, dw_err *err) {
+int kit_st_begin(kit_st_writer *w, dw_err *err) {
     if (w->err.text[0]) return dw_fail(err, "%s", w->err.text);
     const size_t n = json_dumpb(w->header, NULL, 0, JSON_COMPACT), padded = (n + 7) / 8 * 8;
     char *text = dw_alloc(8 + padded, 1, "a safetensors header", err);
@@ -67,13 +67,13 @@ int dw_st_begin(dw_st_writer *w, dw_err *err) {
     return rc;
 }
 
-int dw_st_write(dw_st_writer *w, const void *data, size_t n_bytes, dw_err *err) {
+int kit_st_write(kit_st_writer *w, const void *data, size_t n_bytes, dw_err *err) {
     if (!w->begun || n_bytes > w->n_bytes - w->n_written) return dw_fail(err, "data do not fit what the safetensors header declares");
     w->n_written += n_bytes;
     return dw_out_write(w->out, data, n_bytes, err);
 }
 
-int dw_st_commit(dw_st_writer *w, dw_err *err) {
+int kit_st_commit(kit_st_writer *w, dw_err *err) {
     if (!w->begun || w->n_written < w->n_bytes) return dw_fail(err, "the safetensors file has %zu of %zu bytes of data", w->n_written, w->n_bytes);
     return dw_out_commit(w->out, err);
 }

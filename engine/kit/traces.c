@@ -32,7 +32,7 @@ size_t traces_token_bytes(const traces *t) {
 }
 
 void traces_release(traces *t) {
-    dw_h5_close(&t->in);
+    kit_h5_close(&t->in);
     for (size_t i = 0; t->text && i < t->n_text; i++) free(t->text[i].blocks);
     free(t->text);
     free(t->layer);
@@ -44,7 +44,7 @@ static void path_of(char path[PATH_BYTES], int layer, traces_part part) { snprin
 
 static size_t value_size(traces_part part) { return part == TRACES_OPEN ? 1 : 2; }
 
-static hid_t type_of(traces_part part) { return part == TRACES_OPEN ? H5Tcopy(H5T_STD_U8LE) : dw_h5_half_type(); }
+static hid_t type_of(traces_part part) { return part == TRACES_OPEN ? H5Tcopy(H5T_STD_U8LE) : kit_h5_half_type(); }
 
 /* ---- disk space ------------------------------------------------------------------------------------------ */
 
@@ -77,7 +77,7 @@ static int give_back(const char *temporary, const char *path, dw_err *err) {
 /* ---- writing ------------------------------------------------------------------------------------------------ */
 
 typedef struct writer {
-    dw_h5_out h;
+    kit_h5_out h;
     const traces *t;
     traces_rows *rows;
     void *ctx;
@@ -135,18 +135,18 @@ static int put_part(writer *w, int layer, traces_part part) {
 
 static int put_all(writer *w) {
     const traces *t = w->t;
-    dw_h5_put_int(&w->h, "format_version", VERSION);
-    dw_h5_put_text(&w->h, "model_sha256", t->model_sha256);
-    dw_h5_put_text(&w->h, "model_arch", t->arch);
-    dw_h5_put_int(&w->h, "n_layer", t->n_layer);
-    dw_h5_put_int(&w->h, "n_embd", t->n_embd);
-    dw_h5_put_int(&w->h, "n_ctx", t->n_ctx);
-    dw_h5_put_int(&w->h, "skip", t->skip);
-    dw_h5_put_int(&w->h, "group", t->group);
-    dw_h5_put_int(&w->h, "n_tokens", (int)t->n_tokens);
-    dw_h5_put_text(&w->h, "backend", t->backend);
-    dw_h5_put_text(&w->h, "arguments", t->arguments);
-    if (dw_h5_put_texts(&w->h, t->text, t->n_text, w->err)) return -1;
+    kit_h5_put_int(&w->h, "format_version", VERSION);
+    kit_h5_put_text(&w->h, "model_sha256", t->model_sha256);
+    kit_h5_put_text(&w->h, "model_arch", t->arch);
+    kit_h5_put_int(&w->h, "n_layer", t->n_layer);
+    kit_h5_put_int(&w->h, "n_embd", t->n_embd);
+    kit_h5_put_int(&w->h, "n_ctx", t->n_ctx);
+    kit_h5_put_int(&w->h, "skip", t->skip);
+    kit_h5_put_int(&w->h, "group", t->group);
+    kit_h5_put_int(&w->h, "n_tokens", (int)t->n_tokens);
+    kit_h5_put_text(&w->h, "backend", t->backend);
+    kit_h5_put_text(&w->h, "arguments", t->arguments);
+    if (kit_h5_put_texts(&w->h, t->text, t->n_text, w->err)) return -1;
     for (int l = 0; l < t->n_layer; l++)
         for (int part = TRACES_INPUT; part <= TRACES_SHARE; part++)
             if (put_part(w, l, (traces_part)part)) return -1;
@@ -165,10 +165,10 @@ static int take_chunk(writer *w) {
 /* The HDF5 part, under the temporary name. */
 static int write_h5(writer *w, const char *temporary, const char *path) {
     const size_t raw = w->t->n_tokens * traces_token_bytes(w->t), most = raw + raw / 256 + (4 << 20);
-    dw_h5_quiet();
+    kit_h5_quiet();
     const hid_t how = H5Pcreate(H5P_FILE_CREATE);
-    H5Pset_userblock(how, DW_H5_USER_BLOCK);
-    w->h = (dw_h5_out){.file = H5Fcreate(temporary, H5F_ACC_TRUNC, how, H5P_DEFAULT), .links = H5Pcreate(H5P_LINK_CREATE), .text = dw_h5_string_type()};
+    H5Pset_userblock(how, KIT_H5_USER_BLOCK);
+    w->h = (kit_h5_out){.file = H5Fcreate(temporary, H5F_ACC_TRUNC, how, H5P_DEFAULT), .links = H5Pcreate(H5P_LINK_CREATE), .text = kit_h5_string_type()};
     H5Pset_create_intermediate_group(w->h.links, 1);
     w->h.failed = w->h.file < 0;
     int rc = w->h.failed ? 0 : reserve(temporary, path, most, w->err) || put_all(w) ? -1 : 0;
@@ -182,11 +182,11 @@ static int write_h5(writer *w, const char *temporary, const char *path) {
 
 /* The checksum goes in front of what the library wrote. */
 static int put_user_block(dw_out *out, dw_err *err) {
-    char block[DW_H5_USER_BLOCK];
+    char block[KIT_H5_USER_BLOCK];
     dw_map map;
     const char *temporary = dw_out_temporary(out, err);
     if (!temporary || dw_map_file(&map, temporary, err)) return -1;
-    dw_h5_user_block(magic, map.data + DW_H5_USER_BLOCK, map.size - DW_H5_USER_BLOCK, block);
+    kit_h5_user_block(magic, map.data + KIT_H5_USER_BLOCK, map.size - KIT_H5_USER_BLOCK, block);
     dw_unmap(&map);
     return dw_out_write(out, block, sizeof block, err);
 }
@@ -203,16 +203,16 @@ int traces_write(const traces *t, const char *path, traces_rows *rows, void *ctx
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-static dw_h5_type number_of(traces_part part) { return part == TRACES_OPEN ? DW_H5_U8 : DW_H5_F16; }
+static kit_h5_type number_of(traces_part part) { return part == TRACES_OPEN ? KIT_H5_U8 : KIT_H5_F16; }
 
 /* Whether the part is in the file; its columns. */
 static int look_at(traces *t, int layer, traces_part part, bool *is_there, size_t *cols) {
     char path[PATH_BYTES];
-    dw_h5_set set;
+    kit_h5_set set;
     path_of(path, layer, part);
-    if (dw_h5_has(&t->in, path, is_there)) return -1;
+    if (kit_h5_has(&t->in, path, is_there)) return -1;
     if (!*is_there) return 0;
-    if (dw_h5_find(&t->in, path, number_of(part), &set)) return -1;
+    if (kit_h5_find(&t->in, path, number_of(part), &set)) return -1;
     *cols = set.dims[1];
     if (set.dims[0] == t->n_tokens && set.dims[1]) return 0;
     return dw_fail(t->in.err, "'%s' has %zu x %zu values, expected %zu rows", path, set.dims[0], set.dims[1], t->n_tokens);
@@ -246,35 +246,35 @@ static int read_layers(traces *t) {
 
 static int read_texts(traces *t) {
     size_t n, n_tokens = 0;
-    if (dw_h5_n_texts(&t->in, &n)) return -1;
+    if (kit_h5_n_texts(&t->in, &n)) return -1;
     t->text = dw_alloc(n, sizeof *t->text, "texts", t->in.err);
     if (!t->text) return -1;
     t->n_text = n;
-    if (dw_h5_texts(&t->in, t->text, n)) return -1;
+    if (kit_h5_texts(&t->in, t->text, n)) return -1;
     for (size_t i = 0; i < n; i++) n_tokens += t->text[i].n_tokens;
     return n_tokens == t->n_tokens ? 0 : dw_fail(t->in.err, "the texts have %zu tokens, attribute 'n_tokens' says %zu", n_tokens, t->n_tokens);
 }
 
 static int read_header(traces *t) {
-    dw_h5_in *r = &t->in;
+    kit_h5_in *r = &t->in;
     int version, n_tokens;
-    if (dw_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
+    if (kit_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
-    if (dw_h5_hash(r, "model_sha256", t->model_sha256) || dw_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
-        dw_h5_short_text(r, "backend", t->backend, sizeof t->backend) || dw_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
-        dw_h5_int(r, "n_embd", 1, DW_H5_MAX_ROWS, &t->n_embd) || dw_h5_int(r, "n_ctx", 1, 1 << 22, &t->n_ctx) ||
-        dw_h5_int(r, "skip", 0, 1 << 22, &t->skip) || dw_h5_int(r, "group", 1, DW_H5_MAX_ROWS, &t->group) ||
-        dw_h5_int(r, "n_tokens", 1, DW_H5_MAX_ROWS, &n_tokens))
+    if (kit_h5_hash(r, "model_sha256", t->model_sha256) || kit_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
+        kit_h5_short_text(r, "backend", t->backend, sizeof t->backend) || kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
+        kit_h5_int(r, "n_embd", 1, KIT_H5_MAX_ROWS, &t->n_embd) || kit_h5_int(r, "n_ctx", 1, 1 << 22, &t->n_ctx) ||
+        kit_h5_int(r, "skip", 0, 1 << 22, &t->skip) || kit_h5_int(r, "group", 1, KIT_H5_MAX_ROWS, &t->group) ||
+        kit_h5_int(r, "n_tokens", 1, KIT_H5_MAX_ROWS, &n_tokens))
         return -1;
     t->n_tokens = (size_t)n_tokens;
-    t->arguments = dw_h5_text(r, "arguments");
+    t->arguments = kit_h5_text(r, "arguments");
     return t->arguments ? 0 : -1;
 }
 
 int traces_open(traces *t, const char *path, dw_err *err) {
     dw_err own = {0};
     *t = (traces){0};
-    if (!dw_h5_open(&t->in, path, magic, "traces", "trace", &own) && !read_header(t) && !read_texts(t) && !read_layers(t)) return 0;
+    if (!kit_h5_open(&t->in, path, magic, "traces", "trace", &own) && !read_header(t) && !read_texts(t) && !read_layers(t)) return 0;
     traces_release(t);
     return dw_fail(err, "traces '%s': %s", path, own.text);
 }
@@ -298,12 +298,12 @@ static const char *fault_of(const traces *t, int layer, traces_part part, size_t
 int traces_read(const traces *t, int layer, traces_part part, size_t first, size_t n, void *rows, dw_err *err) {
     char path[PATH_BYTES];
     dw_err own = {0};
-    dw_h5_in r = t->in;
-    const dw_h5_set set = {path, number_of(part), {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}, 0, false};
+    kit_h5_in r = t->in;
+    const kit_h5_set set = {path, number_of(part), {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}, 0, false};
     path_of(path, layer, part);
     r.err = &own;
     if (!n) return 0;
-    if (dw_h5_rows(&r, &set, first, n, rows)) return dw_fail(err, "%s", own.text);
+    if (kit_h5_rows(&r, &set, first, n, rows)) return dw_fail(err, "%s", own.text);
     const char *fault = fault_of(t, layer, part, n, rows);
     return fault ? dw_fail(err, "'%s' holds %s", path, fault) : 0;
 }

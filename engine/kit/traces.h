@@ -36,9 +36,9 @@ typedef struct traces {
     char *arguments;
     size_t n_tokens;     // sum over texts
     size_t n_text;
-    dw_stats_text *text;
+    kit_stats_text *text;
     traces_layer *layer; // n_layer
-    dw_h5_in in;         // of a file that is open for reading
+    kit_h5_in in;         // of a file that is open for reading
 } traces;
 
 typedef enum traces_part { TRACES_INPUT, TRACES_OPEN, TRACES_SHARE } traces_part;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const prompts[EXP_PROMPTS] = {
+static const char *const prompts[MEASURE_PROMPTS] = {
     "The server keeps the measurements in",
     "Das Programm liest die Datei und",
     "El programa permite al usuario",
@@ -20,7 +20,7 @@ typedef struct continuations {
     dw_sampler *greedy;
     float *logits; // (n_vocab)
     int n_vocab;
-    int32_t id[EXP_PROMPTS][EXP_CONTINUED];
+    int32_t id[MEASURE_PROMPTS][MEASURE_CONTINUED];
 } continuations;
 
 static bool is_among(int32_t id, const int32_t *ids, int n) {
@@ -29,14 +29,14 @@ static bool is_among(int32_t id, const int32_t *ids, int n) {
     return false;
 }
 
-bool exp_only_repeats(const int32_t *id, int n) {
+bool measure_only_repeats(const int32_t *id, int n) {
     int repeated = 0;
-    if (n < EXP_REPEAT_TAIL) return false;
-    for (int i = n - EXP_REPEAT_TAIL; i < n; i++) {
-        const int reach = i < EXP_REPEAT_REACH ? i : EXP_REPEAT_REACH;
+    if (n < MEASURE_REPEAT_TAIL) return false;
+    for (int i = n - MEASURE_REPEAT_TAIL; i < n; i++) {
+        const int reach = i < MEASURE_REPEAT_REACH ? i : MEASURE_REPEAT_REACH;
         repeated += is_among(id[i], id + i - reach, reach);
     }
-    return 2 * repeated >= EXP_REPEAT_TAIL;
+    return 2 * repeated >= MEASURE_REPEAT_TAIL;
 }
 
 /* The likeliest token behind an output row. */
@@ -61,28 +61,28 @@ static int begin(continuations *c, int seq, dw_err *err) {
 
 /* One token more for all. */
 static int go_on(continuations *c, int at, dw_err *err) {
-    int32_t id[EXP_PROMPTS], seq[EXP_PROMPTS];
-    uint8_t out[EXP_PROMPTS];
-    for (int s = 0; s < EXP_PROMPTS; s++) {
+    int32_t id[MEASURE_PROMPTS], seq[MEASURE_PROMPTS];
+    uint8_t out[MEASURE_PROMPTS];
+    for (int s = 0; s < MEASURE_PROMPTS; s++) {
         id[s] = c->id[s][at - 1];
         seq[s] = s;
         out[s] = 1;
     }
-    int rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = EXP_PROMPTS, .token = id, .seq = seq, .out = out}, err);
-    for (int s = 0; s < EXP_PROMPTS && !rc; s++) rc = likeliest(c, s, &c->id[s][at], err);
+    int rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = MEASURE_PROMPTS, .token = id, .seq = seq, .out = out}, err);
+    for (int s = 0; s < MEASURE_PROMPTS && !rc; s++) rc = likeliest(c, s, &c->id[s][at], err);
     return rc;
 }
 
 static int length(const continuations *c, int seq) {
     int n = 0;
-    while (n < EXP_CONTINUED && !dw_token_ends(c->tok, c->id[seq][n])) n++;
+    while (n < MEASURE_CONTINUED && !dw_token_ends(c->tok, c->id[seq][n])) n++;
     return n;
 }
 
 static int open_session(continuations *c, const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, dw_err *err) {
     dw_session_options own = {.pool = o->pool, .backend = o->backend, .kv = o->kv, .select = o->select, .exact = true, .precision = o->precision};
-    own.n_seq = own.n_out = EXP_PROMPTS;
-    own.n_ctx = PROMPT_TOKENS + EXP_CONTINUED;
+    own.n_seq = own.n_out = MEASURE_PROMPTS;
+    own.n_ctx = PROMPT_TOKENS + MEASURE_CONTINUED;
     own.n_batch = PROMPT_TOKENS;
     c->tok = tok;
     c->n_vocab = dw_model_hparams(m)->n_vocab;
@@ -92,13 +92,13 @@ static int open_session(continuations *c, const dw_model *m, const dw_tokenizer 
     return c->session && c->greedy && c->logits ? 0 : -1;
 }
 
-int exp_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share, dw_err *err) {
+int measure_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share, dw_err *err) {
     continuations c = {0};
     int rc = open_session(&c, m, tok, o, err), n = 0;
-    for (int s = 0; s < EXP_PROMPTS && !rc; s++) rc = begin(&c, s, err);
-    for (int at = 1; at < EXP_CONTINUED && !rc; at++) rc = go_on(&c, at, err);
-    for (int s = 0; s < EXP_PROMPTS && !rc; s++) n += exp_only_repeats(c.id[s], length(&c, s));
-    *share = (double)n / EXP_PROMPTS;
+    for (int s = 0; s < MEASURE_PROMPTS && !rc; s++) rc = begin(&c, s, err);
+    for (int at = 1; at < MEASURE_CONTINUED && !rc; at++) rc = go_on(&c, at, err);
+    for (int s = 0; s < MEASURE_PROMPTS && !rc; s++) n += measure_only_repeats(c.id[s], length(&c, s));
+    *share = (double)n / MEASURE_PROMPTS;
     free(c.logits);
     dw_sampler_free(c.greedy);
     dw_session_free(c.session);

@@ -8,18 +8,18 @@
  * What ends by itself, at an end token, is judged by what stands before that; fewer than 32 tokens do not only repeat.
  *
  * All prompts are sequences of one exact session: the result is the same for every number of threads. */
-#ifndef EXP_CONTINUATIONS_H
-#define EXP_CONTINUATIONS_H
+#ifndef MEASURE_CONTINUATIONS_H
+#define MEASURE_CONTINUATIONS_H
 
 #include "engine.h"
 #include "text/tokenizers.h"
 
-enum { EXP_PROMPTS = 5, EXP_CONTINUED = 48, EXP_REPEAT_TAIL = 32, EXP_REPEAT_REACH = 4 };
+enum { MEASURE_PROMPTS = 5, MEASURE_CONTINUED = 48, MEASURE_REPEAT_TAIL = 32, MEASURE_REPEAT_REACH = 4 };
 
 /* Whether a continuation of n tokens does. */
-bool exp_only_repeats(const int32_t *id, int n);
+bool measure_only_repeats(const int32_t *id, int n);
 
 /* The share of the prompts whose continuation only repeats; of `o` pool, backend, kv and select are used.  tok: the model's. */
-int exp_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share, dw_err *err);
+int measure_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share, dw_err *err);
 
 #endif

@@ -147,18 +147,18 @@ static bool has(const float *x, float v) {
     return n > 0;
 }
 
-exp_row exp_row_of(const float *x, int n) {
+measure_row measure_row_of(const float *x, int n) {
     const loops *l = best_loops();
     bool finite;
     const float max = l->max(x, n, &finite);
-    if (!finite) return (exp_row){NAN, NAN, -1};
-    exp_row r = {.max = (double)max, .log_sum = log(l->sum_exp(x, n, (double)max))};
+    if (!finite) return (measure_row){NAN, NAN, -1};
+    measure_row r = {.max = (double)max, .log_sum = log(l->sum_exp(x, n, (double)max))};
     while (r.top + LANES <= n && !has(x + r.top, max)) r.top += LANES;
     while (x[r.top] != max) r.top++;
     return r;
 }
 
-double exp_row_kl(const float *x, const exp_row *p, const float *y, const exp_row *q, int n) {
+double measure_row_kl(const float *x, const measure_row *p, const float *y, const measure_row *q, int n) {
     const double excess = best_loops()->sum_excess(x, p->max, y, q->max, n);
     const double kl = excess / exp(p->log_sum) + (q->log_sum - p->log_sum);
     return kl > 0 ? kl : 0; // rounding may leave -1e-17
@@ -199,8 +199,8 @@ static void find_top(const float *x, int n, int32_t *id, int n_top) {
 }
 
 /* ln of the mass of all tokens but id[0 .. n_top-1]: summed itself, because 1 - sum would lose its digits. */
-static float tail_of(float *x, const exp_row *r, int n, const int32_t *id, int n_top) {
-    float kept[EXP_TOP];
+static float tail_of(float *x, const measure_row *r, int n, const int32_t *id, int n_top) {
+    float kept[MEASURE_TOP];
     for (int k = 0; k < n_top; k++) {
         kept[k] = x[id[k]];
         x[id[k]] = -INFINITY;
@@ -210,20 +210,20 @@ static float tail_of(float *x, const exp_row *r, int n, const int32_t *id, int n
     return mass > 1e-300 ? (float)(log(mass) - r->log_sum) : no_mass;
 }
 
-void exp_coarse_of(exp_coarse *c, float *x, const exp_row *r, int n) {
-    const int n_top = exp_n_top(n);
-    *c = (exp_coarse){0};
+void measure_coarse_of(measure_coarse *c, float *x, const measure_row *r, int n) {
+    const int n_top = measure_n_top(n);
+    *c = (measure_coarse){0};
     find_top(x, n, c->id, n_top);
-    for (int k = 0; k < n_top; k++) c->logprob[k] = (float)exp_row_logprob(r, x, c->id[k]);
+    for (int k = 0; k < n_top; k++) c->logprob[k] = (float)measure_row_logprob(r, x, c->id[k]);
     c->tail = tail_of(x, r, n, c->id, n_top);
 }
 
-double exp_coarse_kl(const exp_coarse *c, float *x, const exp_row *q, int n) {
-    const int n_top = exp_n_top(n);
+double measure_coarse_kl(const measure_coarse *c, float *x, const measure_row *q, int n) {
+    const int n_top = measure_n_top(n);
     const float tail = tail_of(x, q, n, c->id, n_top);
     double kl = exp((double)c->tail) * ((double)c->tail - (double)tail);
     for (int k = 0; k < n_top; k++) {
-        const double p = (double)c->logprob[k], ours = (double)(float)exp_row_logprob(q, x, c->id[k]);
+        const double p = (double)c->logprob[k], ours = (double)(float)measure_row_logprob(q, x, c->id[k]);
         kl += exp(p) * (p - ours);
     }
     return kl > 0 ? kl : 0;

@@ -12,11 +12,11 @@ static int tile_rows(int n_vocab) {
     return n < TILE_MIN ? TILE_MIN : n > TILE_MAX ? TILE_MAX : n;
 }
 
-static int n_vocab_of(const exp_entrant *e) {
-    return e->model ? dw_model_hparams(e->model)->n_vocab : exp_predictions_head(e->stored)->n_vocab;
+static int n_vocab_of(const measure_entrant *e) {
+    return e->model ? dw_model_hparams(e->model)->n_vocab : measure_predictions_head(e->stored)->n_vocab;
 }
 
-int exp_entrant_open(exp_entrant *e, const exp_entrant_options *o, dw_err *err) {
+int measure_entrant_open(measure_entrant *e, const measure_entrant_options *o, dw_err *err) {
     const size_t tile = (size_t)tile_rows(n_vocab_of(e));
     e->prediction = dw_alloc(tile, sizeof *e->prediction, "predictions", err);
     if (!e->model) return e->prediction ? 0 : -1;
@@ -36,7 +36,7 @@ int exp_entrant_open(exp_entrant *e, const exp_entrant_options *o, dw_err *err) 
     return e->prediction && e->session && e->logits && e->row ? 0 : -1;
 }
 
-void exp_entrant_close(exp_entrant *e) {
+void measure_entrant_close(measure_entrant *e) {
     dw_session_free(e->session);
     free(e->logits);
     free(e->row);
@@ -75,11 +75,11 @@ static int piece_open(piece *p, int n_batch, dw_err *err) {
 }
 
 /* The next tokens of the windows' stream; false when it has ended.  A window keeps its sequence from piece to piece. */
-static bool piece_next(piece *p, const exp_evaluation *e) {
+static bool piece_next(piece *p, const measure_evaluation *e) {
     const int n_seq = e->o->n_batch / e->o->n_ctx + 2;
     p->n_tokens = p->n_out = 0;
     while (p->next < e->windows->n && p->n_tokens < e->o->n_batch) {
-        const exp_window *w = &e->windows->window[p->next];
+        const measure_window *w = &e->windows->window[p->next];
         const int i = p->n_tokens++, pos = p->next_pos++;
         const int32_t *id = e->ids ? e->ids + w->start + pos : NULL;
         p->token[i] = pos == 0 && e->bos >= 0 ? e->bos : id ? id[0] : 0;
@@ -98,7 +98,7 @@ static bool piece_next(piece *p, const exp_evaluation *e) {
 /* ---- tiles ------------------------------------------------------------------------------------------------ */
 
 typedef struct tile { // output rows first .. first + n - 1 of a piece; token 0 of the tile is scored token `at` of the text
-    const exp_evaluation *e;
+    const measure_evaluation *e;
     const piece *piece;
     int first, n;
     size_t at;
@@ -106,35 +106,35 @@ typedef struct tile { // output rows first .. first + n - 1 of a piece; token 0 
 
 typedef struct row_job {
     const tile *t;
-    exp_entrant *entrant;
-    const exp_entrant *base; // NULL: nothing to compare with
+    measure_entrant *entrant;
+    const measure_entrant *base; // NULL: nothing to compare with
     bool store;
 } row_job;
 
 static void score_row(void *job_pointer, size_t i) {
     const row_job *job = job_pointer;
-    exp_entrant *m = job->entrant;
-    const exp_entrant *base = job->base;
+    measure_entrant *m = job->entrant;
+    const measure_entrant *base = job->base;
     const int n_vocab = n_vocab_of(m);
     const size_t at = job->t->at + i;
     float *x = m->logits + i * (size_t)n_vocab;
-    m->row[i] = exp_row_of(x, n_vocab);
+    m->row[i] = measure_row_of(x, n_vocab);
     if (m->row[i].top < 0) return;
-    m->nll[at] = -exp_row_logprob(&m->row[i], x, job->t->piece->target[job->t->first + (int)i]);
+    m->nll[at] = -measure_row_logprob(&m->row[i], x, job->t->piece->target[job->t->first + (int)i]);
     if (base && m->kl) {
-        m->kl[at] = base->model ? exp_row_kl(base->logits + i * (size_t)n_vocab, &base->row[i], x, &m->row[i], n_vocab)
-                                : exp_coarse_kl(&base->prediction[i].coarse, x, &m->row[i], n_vocab);
+        m->kl[at] = base->model ? measure_row_kl(base->logits + i * (size_t)n_vocab, &base->row[i], x, &m->row[i], n_vocab)
+                                : measure_coarse_kl(&base->prediction[i].coarse, x, &m->row[i], n_vocab);
         m->agree[at] = m->row[i].top == (base->model ? base->row[i].top : base->prediction[i].coarse.id[0]);
     }
     if (job->store) {
         m->prediction[i].logprob = -m->nll[at];
-        exp_coarse_of(&m->prediction[i].coarse, x, &m->row[i], n_vocab);
+        measure_coarse_of(&m->prediction[i].coarse, x, &m->row[i], n_vocab);
     }
 }
 
-static int score_tile(const tile *t, exp_entrant *m, const exp_entrant *base, bool store, dw_err *err) {
+static int score_tile(const tile *t, measure_entrant *m, const measure_entrant *base, bool store, dw_err *err) {
     if (!m->model) {
-        if (exp_predictions_read(m->stored, m->prediction, (size_t)t->n, err)) return -1;
+        if (measure_predictions_read(m->stored, m->prediction, (size_t)t->n, err)) return -1;
         for (int i = 0; i < t->n; i++) m->nll[t->at + (size_t)i] = -m->prediction[i].logprob;
         return 0;
     }
@@ -145,10 +145,10 @@ static int score_tile(const tile *t, exp_entrant *m, const exp_entrant *base, bo
         if (m->row[i].top < 0)
             return dw_fail(err, "'%s' computes logits that are not finite in window %zu", m->name,
                            t->piece->window[t->first + i] + 1);
-    return store ? exp_predictions_write(t->e->store, m->prediction, (size_t)t->n, err) : 0;
+    return store ? measure_predictions_write(t->e->store, m->prediction, (size_t)t->n, err) : 0;
 }
 
-static int eval_piece(const exp_evaluation *e, exp_entrant *m, const piece *p, dw_err *err) {
+static int eval_piece(const measure_evaluation *e, measure_entrant *m, const piece *p, dw_err *err) {
     const dw_batch batch = {.n_tokens = p->n_tokens, .token = p->token, .seq = p->seq, .pos = p->pos, .out = p->out};
     if (!m->model) return 0;
     if (dw_session_eval(m->session, &batch, err)) return -1;
@@ -156,8 +156,8 @@ static int eval_piece(const exp_evaluation *e, exp_entrant *m, const piece *p, d
     return 0;
 }
 
-int exp_evaluate(const exp_evaluation *e, dw_err *err) {
-    const exp_entrant *any = e->base ? e->base : e->model;
+int measure_evaluate(const measure_evaluation *e, dw_err *err) {
+    const measure_entrant *any = e->base ? e->base : e->model;
     const int n_tile = tile_rows(n_vocab_of(any));
     piece p;
     if (piece_open(&p, e->o->n_batch, err)) return -1;

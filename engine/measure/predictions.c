@@ -9,7 +9,7 @@
 
 enum {
     CHUNK = 256,
-    RECORD = 8 + 4 * EXP_TOP + 4 * EXP_TOP + 4,
+    RECORD = 8 + 4 * MEASURE_TOP + 4 * MEASURE_TOP + 4,
     MAX_HEAD = 16 << 20,
     MAX_NAME = 4096,
     MAX_TEXTS = 1 << 16,
@@ -18,7 +18,7 @@ enum {
 
 static const char magic[8] = "dw-base1";
 
-void exp_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
+void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
     dw_sha256 h;
     dw_sha256_begin(&h);
     for (size_t i = 0; i < v->n_token + v->n_merge; i++) {
@@ -49,14 +49,14 @@ static float get_float(const uint8_t *p) {
     return f;
 }
 
-static void put_record(uint8_t *to, const exp_prediction *p) {
+static void put_record(uint8_t *to, const measure_prediction *p) {
     uint64_t v;
     memcpy(&v, &p->logprob, sizeof v);
     put32(to, (uint32_t)v);
     put32(to + 4, (uint32_t)(v >> 32));
-    for (int k = 0; k < EXP_TOP; k++) {
+    for (int k = 0; k < MEASURE_TOP; k++) {
         put32(to + 8 + 4 * k, (uint32_t)p->coarse.id[k]);
-        put_float(to + 8 + 4 * EXP_TOP + 4 * k, p->coarse.logprob[k]);
+        put_float(to + 8 + 4 * MEASURE_TOP + 4 * k, p->coarse.logprob[k]);
     }
     put_float(to + RECORD - 4, p->coarse.tail);
 }
@@ -65,23 +65,23 @@ static void put_record(uint8_t *to, const exp_prediction *p) {
 static bool is_logprob(double v) { return v <= 1e-6 && v > -1e5; }
 
 /* False when the bytes are no prediction over n_vocab tokens. */
-static bool get_record(const uint8_t *from, int n_vocab, exp_prediction *p) {
+static bool get_record(const uint8_t *from, int n_vocab, measure_prediction *p) {
     const uint64_t v = dw_le64(from);
     memcpy(&p->logprob, &v, sizeof v);
     p->coarse.tail = get_float(from + RECORD - 4);
     bool ok = is_logprob(p->logprob) && is_logprob((double)p->coarse.tail);
-    for (int k = 0; k < EXP_TOP; k++) {
+    for (int k = 0; k < MEASURE_TOP; k++) {
         const uint32_t id = dw_le32(from + 8 + 4 * k);
         p->coarse.id[k] = (int32_t)id;
-        p->coarse.logprob[k] = get_float(from + 8 + 4 * EXP_TOP + 4 * k);
-        if (k < exp_n_top(n_vocab)) ok &= id < (uint32_t)n_vocab && is_logprob((double)p->coarse.logprob[k]);
+        p->coarse.logprob[k] = get_float(from + 8 + 4 * MEASURE_TOP + 4 * k);
+        if (k < measure_n_top(n_vocab)) ok &= id < (uint32_t)n_vocab && is_logprob((double)p->coarse.logprob[k]);
     }
     return ok;
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------- */
 
-struct exp_predictions_writer {
+struct measure_predictions_writer {
     dw_out *out;
     size_t *n_left; // of each text, predictions still to come
     int n_texts, text;
@@ -99,7 +99,7 @@ static int write_u32(dw_out *out, size_t v, dw_err *err) {
 }
 
 /* With its raw size in front where `with_raw`: a chunk's follows from the number of its records. */
-static int write_packed(exp_predictions_writer *w, const void *raw, size_t size, bool with_raw, dw_err *err) {
+static int write_packed(measure_predictions_writer *w, const void *raw, size_t size, bool with_raw, dw_err *err) {
     const size_t n = ZSTD_compress(w->packed, w->packed_cap, raw, size, LEVEL);
     if (ZSTD_isError(n)) return dw_fail(err, "cannot compress predictions: %s", ZSTD_getErrorName(n));
     if (with_raw && write_u32(w->out, size, err)) return -1;
@@ -136,7 +136,7 @@ static void add_text(bytes *b, const char *text) {
     add(b, text, strlen(text));
 }
 
-static int write_head(exp_predictions_writer *w, const exp_stored_head *h, dw_err *err) {
+static int write_head(measure_predictions_writer *w, const measure_stored_head *h, dw_err *err) {
     bytes b = {.err = err};
     add_text(&b, h->model);
     add(&b, h->model_sha256, 32);
@@ -165,8 +165,8 @@ static int write_head(exp_predictions_writer *w, const exp_stored_head *h, dw_er
     return rc;
 }
 
-exp_predictions_writer *exp_predictions_writer_new(const char *path, const exp_stored_head *h, dw_err *err) {
-    exp_predictions_writer *w = dw_alloc(1, sizeof *w, "a writer of predictions", err);
+measure_predictions_writer *measure_predictions_writer_new(const char *path, const measure_stored_head *h, dw_err *err) {
+    measure_predictions_writer *w = dw_alloc(1, sizeof *w, "a writer of predictions", err);
     if (!w) return NULL;
     w->n_texts = h->n_texts;
     w->n_left = dw_alloc((size_t)h->n_texts, sizeof *w->n_left, "a writer of predictions", err);
@@ -176,11 +176,11 @@ exp_predictions_writer *exp_predictions_writer_new(const char *path, const exp_s
         for (int t = 0; t < h->n_texts; t++) w->n_left[t] = h->text[t].n_scored;
         if (!dw_out_write(w->out, magic, sizeof magic, err) && !write_head(w, h, err)) return w;
     }
-    exp_predictions_writer_free(w);
+    measure_predictions_writer_free(w);
     return NULL;
 }
 
-static int write_chunk(exp_predictions_writer *w, dw_err *err) {
+static int write_chunk(measure_predictions_writer *w, dw_err *err) {
     const size_t n = w->n_record;
     for (size_t b = 0; b < RECORD; b++)
         for (size_t i = 0; i < n; i++) w->planes[b * n + i] = w->record[i * RECORD + b];
@@ -188,7 +188,7 @@ static int write_chunk(exp_predictions_writer *w, dw_err *err) {
     return write_packed(w, w->planes, n * RECORD, false, err);
 }
 
-int exp_predictions_write(exp_predictions_writer *w, const exp_prediction *p, size_t n, dw_err *err) {
+int measure_predictions_write(measure_predictions_writer *w, const measure_prediction *p, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++) {
         if (w->text == w->n_texts) return dw_fail(err, "more predictions than the header says");
         put_record(w->record + w->n_record++ * RECORD, &p[i]);
@@ -199,12 +199,12 @@ int exp_predictions_write(exp_predictions_writer *w, const exp_prediction *p, si
     return 0;
 }
 
-int exp_predictions_commit(exp_predictions_writer *w, dw_err *err) {
+int measure_predictions_commit(measure_predictions_writer *w, dw_err *err) {
     if (w->text != w->n_texts) return dw_fail(err, "fewer predictions than the header says");
     return dw_out_commit(w->out, err);
 }
 
-void exp_predictions_writer_free(exp_predictions_writer *w) {
+void measure_predictions_writer_free(measure_predictions_writer *w) {
     if (!w) return;
     dw_out_free(w->out);
     free(w->n_left);
@@ -216,10 +216,10 @@ void exp_predictions_writer_free(exp_predictions_writer *w) {
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
-struct exp_predictions {
+struct measure_predictions {
     dw_map map; // data NULL: memory of the caller
     char *name;
-    exp_stored_head head;
+    measure_stored_head head;
     dw_cursor *chunks; // n_texts: where each text's begin
     dw_cursor at;      // the next chunk ...
     uint64_t n_left;   // ... and how many predictions are in it and in those behind
@@ -260,7 +260,7 @@ static int read_count(dw_cursor *c, int least, int most) {
     return c->failed ? 0 : (int)v;
 }
 
-static int read_text(dw_cursor *c, exp_stored_text *t, dw_err *err) {
+static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
     t->name = read_name(c, err);
     read_hash(c, t->sha256);
     t->n_tokens = dw_cursor_u64(c);
@@ -269,7 +269,7 @@ static int read_text(dw_cursor *c, exp_stored_text *t, dw_err *err) {
     return c->failed || !t->name ? -1 : 0;
 }
 
-static int read_head(exp_stored_head *h, dw_cursor *c, dw_err *err) {
+static int read_head(measure_stored_head *h, dw_cursor *c, dw_err *err) {
     h->model = read_name(c, err);
     read_hash(c, h->model_sha256);
     h->n_vocab = read_count(c, 1, 1 << 24);
@@ -290,7 +290,7 @@ static int read_head(exp_stored_head *h, dw_cursor *c, dw_err *err) {
 }
 
 /* Steps over the chunks of every text, so that any can be sought. */
-static int index_chunks(exp_predictions *p, dw_cursor c, dw_err *err) {
+static int index_chunks(measure_predictions *p, dw_cursor c, dw_err *err) {
     p->chunks = dw_alloc((size_t)p->head.n_texts, sizeof *p->chunks, "texts", err);
     if (!p->chunks) return -1;
     for (int t = 0; t < p->head.n_texts; t++) {
@@ -303,7 +303,7 @@ static int index_chunks(exp_predictions *p, dw_cursor c, dw_err *err) {
     return c.left ? dw_fail(err, "'%s' is no stored base: %zu bytes follow its end", p->name, c.left) : 0;
 }
 
-static exp_predictions *open_bytes(exp_predictions *p, const void *data, size_t size, dw_err *err) {
+static measure_predictions *open_bytes(measure_predictions *p, const void *data, size_t size, dw_err *err) {
     dw_cursor c = {.at = data, .left = size};
     dw_err own = {0};
     const uint8_t *begin = dw_cursor_take(&c, sizeof magic);
@@ -322,25 +322,25 @@ static exp_predictions *open_bytes(exp_predictions *p, const void *data, size_t 
         dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is no stored base: its header is damaged%s", p->name, own.text);
     p->planes = rc ? NULL : dw_alloc(CHUNK, RECORD, "predictions", err);
     if (p->planes && !index_chunks(p, c, err)) {
-        exp_predictions_seek(p, 0);
+        measure_predictions_seek(p, 0);
         return p;
     }
 fail:
-    exp_predictions_close(p);
+    measure_predictions_close(p);
     return NULL;
 }
 
-exp_predictions *exp_predictions_open_memory(const void *data, size_t size, const char *name, dw_err *err) {
-    exp_predictions *p = dw_alloc(1, sizeof *p, "a stored base", err);
+measure_predictions *measure_predictions_open_memory(const void *data, size_t size, const char *name, dw_err *err) {
+    measure_predictions *p = dw_alloc(1, sizeof *p, "a stored base", err);
     if (p && (p->name = dw_strdup(name, err))) return open_bytes(p, data, size, err);
-    exp_predictions_close(p);
+    measure_predictions_close(p);
     return NULL;
 }
 
-exp_predictions *exp_predictions_open(const char *path, dw_err *err) {
+measure_predictions *measure_predictions_open(const char *path, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, path, err)) return NULL;
-    exp_predictions *p = exp_predictions_open_memory(map.data, map.size, path, err);
+    measure_predictions *p = measure_predictions_open_memory(map.data, map.size, path, err);
     if (p)
         p->map = map;
     else
@@ -348,9 +348,9 @@ exp_predictions *exp_predictions_open(const char *path, dw_err *err) {
     return p;
 }
 
-bool exp_is_predictions(const char *path) { return dw_file_begins(path, magic, sizeof magic); }
+bool measure_is_predictions(const char *path) { return dw_file_begins(path, magic, sizeof magic); }
 
-void exp_predictions_close(exp_predictions *p) {
+void measure_predictions_close(measure_predictions *p) {
     if (!p) return;
     for (int t = 0; t < p->head.n_texts; t++) free(p->head.text[t].name);
     free(p->head.text);
@@ -363,16 +363,16 @@ void exp_predictions_close(exp_predictions *p) {
     free(p);
 }
 
-const exp_stored_head *exp_predictions_head(const exp_predictions *p) { return &p->head; }
+const measure_stored_head *measure_predictions_head(const measure_predictions *p) { return &p->head; }
 
-void exp_predictions_seek(exp_predictions *p, int text) {
+void measure_predictions_seek(measure_predictions *p, int text) {
     p->text = text;
     p->at = p->chunks[text];
     p->n_left = p->head.text[text].n_scored;
     p->n_chunk = p->used = 0;
 }
 
-static int next_chunk(exp_predictions *p, dw_err *err) {
+static int next_chunk(measure_predictions *p, dw_err *err) {
     if (!p->n_left) return dw_fail(err, "'%s' has no more predictions for '%s'", p->name, p->head.text[p->text].name);
     p->n_chunk = p->n_left < CHUNK ? (size_t)p->n_left : CHUNK;
     p->n_left -= p->n_chunk;
@@ -384,7 +384,7 @@ static int next_chunk(exp_predictions *p, dw_err *err) {
                    p->head.text[p->text].name);
 }
 
-int exp_predictions_read(exp_predictions *p, exp_prediction *out, size_t n, dw_err *err) {
+int measure_predictions_read(measure_predictions *p, measure_prediction *out, size_t n, dw_err *err) {
     uint8_t record[RECORD];
     for (size_t i = 0; i < n; i++) {
         if (p->used == p->n_chunk && next_chunk(p, err)) return -1;

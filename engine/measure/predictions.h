@@ -4,26 +4,26 @@
  *   8 bytes "dw-base1"
  *   header  u32 bytes raw, u32 bytes packed, a zstd frame:
  *             model: u32 length, its file's name; 32 bytes SHA-256 of the file
- *             vocabulary: u32 n_vocab; 32 bytes exp_vocab_hash
+ *             vocabulary: u32 n_vocab; 32 bytes measure_vocab_hash
  *             protocol: u32 length, its name; u32 n_ctx; i32 bos (-1: none); u32 first, u32 last window (0, 0: all)
  *             u32 n_texts, each: u32 length, its file's name; 32 bytes SHA-256; u64 tokens; u64 tokens scored
  *   of each text its scored tokens in order, CHUNK at a time (the last one shorter): u32 bytes packed, a zstd frame of
- *             n records: f64 ln p(target); i32 id[EXP_TOP]; f32 ln p of each; f32 ln of the mass of all others
+ *             n records: f64 ln p(target); i32 id[MEASURE_TOP]; f32 ln p of each; f32 ln of the mass of all others
  *             byte b of record i stands at b * n + i: bytes of one meaning lie together and pack well
  * The reader checks every number; its memory is one header (at most 16 MB) and one chunk whatever the file says. */
-#ifndef EXP_PREDICTIONS_H
-#define EXP_PREDICTIONS_H
+#ifndef MEASURE_PREDICTIONS_H
+#define MEASURE_PREDICTIONS_H
 
 #include "measure/distribution.h"
 #include "text/tokenizers.h"
 
-typedef struct exp_stored_text {
+typedef struct measure_stored_text {
     char *name;
     uint8_t sha256[32];
     uint64_t n_tokens, n_scored;
-} exp_stored_text;
+} measure_stored_text;
 
-typedef struct exp_stored_head { // what was predicted, and how: all of it must agree before two are compared
+typedef struct measure_stored_head { // what was predicted, and how: all of it must agree before two are compared
     char *model;
     uint8_t model_sha256[32];
     int n_vocab;
@@ -32,35 +32,35 @@ typedef struct exp_stored_head { // what was predicted, and how: all of it must 
     int n_ctx;
     int32_t bos;           // that each window begins with; -1: none
     int first, last;       // windows; 0, 0: all
-    exp_stored_text *text; // n_texts
+    measure_stored_text *text; // n_texts
     int n_texts;
-} exp_stored_head;
+} measure_stored_head;
 
-typedef struct exp_prediction {
+typedef struct measure_prediction {
     double logprob; // of the target, exact
-    exp_coarse coarse;
-} exp_prediction;
+    measure_coarse coarse;
+} measure_prediction;
 
 /* SHA-256 over the texts of all tokens and the merges: equal vocabularies give equal ids. */
-void exp_vocab_hash(const dw_vocab *v, uint8_t digest[32]);
+void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]);
 
 /* Writing: new, then the predictions of each text in the order of the head, n at a time as they come; commit. */
-typedef struct exp_predictions_writer exp_predictions_writer;
-exp_predictions_writer *exp_predictions_writer_new(const char *path, const exp_stored_head *h, dw_err *err);
-int exp_predictions_write(exp_predictions_writer *w, const exp_prediction *p, size_t n, dw_err *err);
-int exp_predictions_commit(exp_predictions_writer *w, dw_err *err);
-void exp_predictions_writer_free(exp_predictions_writer *w);
+typedef struct measure_predictions_writer measure_predictions_writer;
+measure_predictions_writer *measure_predictions_writer_new(const char *path, const measure_stored_head *h, dw_err *err);
+int measure_predictions_write(measure_predictions_writer *w, const measure_prediction *p, size_t n, dw_err *err);
+int measure_predictions_commit(measure_predictions_writer *w, dw_err *err);
+void measure_predictions_writer_free(measure_predictions_writer *w);
 
 /* Reading.  Opening checks the header and that the chunks add up. */
-typedef struct exp_predictions exp_predictions;
-bool exp_is_predictions(const char *path); // begins like one
-exp_predictions *exp_predictions_open(const char *path, dw_err *err);
-exp_predictions *exp_predictions_open_memory(const void *data, size_t size, const char *name,
+typedef struct measure_predictions measure_predictions;
+bool measure_is_predictions(const char *path); // begins like one
+measure_predictions *measure_predictions_open(const char *path, dw_err *err);
+measure_predictions *measure_predictions_open_memory(const void *data, size_t size, const char *name,
                                              dw_err *err); // data is borrowed
-void exp_predictions_close(exp_predictions *p);
-const exp_stored_head *exp_predictions_head(const exp_predictions *p);
-void exp_predictions_seek(exp_predictions *p, int text); // to its first scored token
+void measure_predictions_close(measure_predictions *p);
+const measure_stored_head *measure_predictions_head(const measure_predictions *p);
+void measure_predictions_seek(measure_predictions *p, int text); // to its first scored token
 /* The next n of the text that was sought. */
-int exp_predictions_read(exp_predictions *p, exp_prediction *out, size_t n, dw_err *err);
+int measure_predictions_read(measure_predictions *p, measure_prediction *out, size_t n, dw_err *err);
 
 #endif

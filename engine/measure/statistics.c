@@ -6,27 +6,27 @@
 
 enum { N_DRAWS = 10000 };
 
-exp_mean exp_mean_of(const double *x, size_t n) {
+measure_mean measure_mean_of(const double *x, size_t n) {
     double sum = 0, square = 0;
-    if (!n) return (exp_mean){NAN, NAN};
+    if (!n) return (measure_mean){NAN, NAN};
     for (size_t i = 0; i < n; i++) sum += x[i];
     const double mean = sum / (double)n;
     for (size_t i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
-    return (exp_mean){mean, n > 1 ? sqrt(square / (double)n / (double)(n - 1)) : 0};
+    return (measure_mean){mean, n > 1 ? sqrt(square / (double)n / (double)(n - 1)) : 0};
 }
 
-exp_mean exp_mean_of_means(const exp_mean *m, size_t n) {
+measure_mean measure_mean_of_means(const measure_mean *m, size_t n) {
     double sum = 0, square = 0;
     for (size_t i = 0; i < n; i++) {
         sum += m[i].mean;
         square += m[i].se * m[i].se;
     }
-    return (exp_mean){sum / (double)n, sqrt(square) / (double)n};
+    return (measure_mean){sum / (double)n, sqrt(square) / (double)n};
 }
 
-exp_mean exp_share(size_t n_held, size_t n) {
+measure_mean measure_share(size_t n_held, size_t n) {
     const double p = (double)n_held / (double)n;
-    return (exp_mean){p, n > 1 ? sqrt(p * (1 - p) / (double)(n - 1)) : 0};
+    return (measure_mean){p, n > 1 ? sqrt(p * (1 - p) / (double)(n - 1)) : 0};
 }
 
 /* The standard deviation of the mean over draws of runs of windows that wrap around; sums of runs come from a running
@@ -55,7 +55,7 @@ static int bootstrap(const double *sum, const double *n, size_t n_windows, size_
     }
     if (!rc) { // as many runs as fill the windows, and the bias of run sums around their own mean
         const double w = (double)n_windows, drawn = (double)(n_runs * run);
-        *se = exp_mean_of(draw, N_DRAWS).se * sqrt(N_DRAWS - 1) * sqrt(drawn / (w - (double)run));
+        *se = measure_mean_of(draw, N_DRAWS).se * sqrt(N_DRAWS - 1) * sqrt(drawn / (w - (double)run));
     }
     free(run_sum);
     free(run_n);
@@ -65,26 +65,26 @@ static int bootstrap(const double *sum, const double *n, size_t n_windows, size_
 
 static double resolvable(double se, double se_blocks) { return 2.8 * fmax(se, se_blocks); } // fmax passes over a NaN
 
-int exp_paired_of(exp_paired *p, const double *sum, const double *n, size_t n_windows, dw_err *err) {
+int measure_paired_of(measure_paired *p, const double *sum, const double *n, size_t n_windows, dw_err *err) {
     double total = 0, tokens = 0, square = 0;
     for (size_t w = 0; w < n_windows; w++) {
         total += sum[w];
         tokens += n[w];
     }
-    *p = (exp_paired){total / tokens, NAN, NAN, NAN};
+    *p = (measure_paired){total / tokens, NAN, NAN, NAN};
     for (size_t w = 0; w < n_windows; w++) {
         const double d = sum[w] - n[w] * p->mean;
         square += d * d;
     }
-    if (n_windows >= EXP_LEAST_WINDOWS) p->se = sqrt(square * (double)n_windows / (double)(n_windows - 1)) / tokens;
+    if (n_windows >= MEASURE_LEAST_WINDOWS) p->se = sqrt(square * (double)n_windows / (double)(n_windows - 1)) / tokens;
     const size_t run = (size_t)ceil(cbrt((double)n_windows));
-    if (n_windows >= EXP_LEAST_WINDOWS && n_windows >= 2 * run && bootstrap(sum, n, n_windows, run, &p->se_blocks, err)) return -1;
+    if (n_windows >= MEASURE_LEAST_WINDOWS && n_windows >= 2 * run && bootstrap(sum, n, n_windows, run, &p->se_blocks, err)) return -1;
     p->resolvable = resolvable(p->se, p->se_blocks);
     return 0;
 }
 
-exp_paired exp_paired_of_texts(const exp_paired *p, size_t n) {
-    exp_paired all = {0};
+measure_paired measure_paired_of_texts(const measure_paired *p, size_t n) {
+    measure_paired all = {0};
     double se = 0, se_blocks = 0;
     for (size_t i = 0; i < n; i++) {
         all.mean += p[i].mean / (double)n;
@@ -97,7 +97,7 @@ exp_paired exp_paired_of_texts(const exp_paired *p, size_t n) {
     return all;
 }
 
-double exp_quantile(const double *sorted, size_t n, double q) {
+double measure_quantile(const double *sorted, size_t n, double q) {
     if (!n) return NAN;
     const double at = q * (double)(n - 1);
     const size_t i = (size_t)at;
@@ -109,4 +109,4 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-void exp_sort(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }
+void measure_sort(double *x, size_t n) { qsort(x, n, sizeof *x, by_value); }

@@ -4,43 +4,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool consecutive(size_t i, size_t n_ids, int n_ctx, int first, exp_window *w) {
+static bool consecutive(size_t i, size_t n_ids, int n_ctx, int first, measure_window *w) {
     if (i >= n_ids / (size_t)n_ctx) return false;
-    *w = (exp_window){.start = i * (size_t)n_ctx, .n_eval = n_ctx - 1, .first = first};
+    *w = (measure_window){.start = i * (size_t)n_ctx, .n_eval = n_ctx - 1, .first = first};
     return true;
 }
 
-static bool llama(size_t i, size_t n_ids, int n_ctx, exp_window *w) {
+static bool llama(size_t i, size_t n_ids, int n_ctx, measure_window *w) {
     return consecutive(i, n_ids, n_ctx, n_ctx / 2, w);
 }
-static bool full(size_t i, size_t n_ids, int n_ctx, exp_window *w) { return consecutive(i, n_ids, n_ctx, 0, w); }
+static bool full(size_t i, size_t n_ids, int n_ctx, measure_window *w) { return consecutive(i, n_ids, n_ctx, 0, w); }
 
 /* Window i covers stride i .. stride i + n_ctx; what the one before reached is scored already. */
-static bool hf(size_t i, size_t n_ids, int n_ctx, exp_window *w) {
+static bool hf(size_t i, size_t n_ids, int n_ctx, measure_window *w) {
     const size_t stride = (size_t)n_ctx / 2, start = i * stride, reached = i ? start - stride + (size_t)n_ctx : 1;
     if (reached >= n_ids) return false;
     const size_t left = n_ids - start, n = left < (size_t)n_ctx ? left : (size_t)n_ctx;
-    *w = (exp_window){.start = start, .n_eval = (int)n - 1, .first = (int)(reached - 1 - start)};
+    *w = (measure_window){.start = start, .n_eval = (int)n - 1, .first = (int)(reached - 1 - start)};
     return true;
 }
 
-const exp_protocol exp_protocols[] = {
+const measure_protocol measure_protocols[] = {
     {"llama", "windows of n_ctx, second halves scored, as llama.cpp does", 2, true, llama},
     {"hf", "windows sliding by n_ctx/2, every token once", 0, false, hf},
     {"full", "windows of n_ctx, every position but the first", 1, false, full},
     {0}};
 
-const exp_protocol *exp_protocol_find(const char *name) {
-    for (const exp_protocol *p = exp_protocols; p->name; p++)
+const measure_protocol *measure_protocol_find(const char *name) {
+    for (const measure_protocol *p = measure_protocols; p->name; p++)
         if (!strcmp(p->name, name)) return p;
     return NULL;
 }
 
-int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_ctx, int first, int last,
+int measure_windows_make(measure_windows *w, const measure_protocol *p, size_t n_ids, int n_ctx, int first, int last,
                      const char *what, dw_err *err) {
     const size_t least = p->least_windows ? (size_t)p->least_windows * (size_t)n_ctx : 2;
-    exp_window one;
-    *w = (exp_windows){0};
+    measure_window one;
+    *w = (measure_windows){0};
     if (n_ids < least)
         return dw_fail(
             err, "'%s' is too short: protocol %s with a context of %d needs %zu tokens, it has %zu; give a longer text or a smaller -c",
@@ -53,12 +53,12 @@ int exp_windows_make(exp_windows *w, const exp_protocol *p, size_t n_ids, int n_
     if (!w->window) return -1;
     for (size_t i = (size_t)first - 1; i < (size_t)last; i++) {
         p->window(i, n_ids, n_ctx, &w->window[w->n]);
-        w->n_scored += (size_t)exp_window_n_scored(&w->window[w->n++]);
+        w->n_scored += (size_t)measure_window_n_scored(&w->window[w->n++]);
     }
     return 0;
 }
 
-void exp_windows_release(exp_windows *w) {
+void measure_windows_release(measure_windows *w) {
     free(w->window);
-    *w = (exp_windows){0};
+    *w = (measure_windows){0};
 }
