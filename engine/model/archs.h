@@ -19,7 +19,7 @@
 
 /* All architectures are one pre-norm transformer with a gated FFN.  These bits say what is added to it. */
 typedef enum dw_arch_has {
-    DW_ARCH_ROPE_NEOX = 1,       // rope rotates pairs (i, i + D/2) as transformers does; else (2i, 2i + 1), permuted q, k
+    DW_ARCH_ROPE_NEOX = 1,       // rope rotates pairs (i, i + D/2) as in transformers; else (2i, 2i + 1), permuted q, k
     DW_ARCH_FUSED_QKV = 2,       // q, k and v are always one matrix, attn_qkv
     DW_ARCH_QKV_BIAS = 4,        // q, k and v have biases (synth makes them; they are read in every architecture)
     DW_ARCH_QK_NORM = 8,         // an RMS norm of each head of q and k, before rope
@@ -80,7 +80,7 @@ typedef struct dw_sizes {
     int n_head, n_head_kv; // q, k: times head_dim;  s: all of q, k and v
     int head_dim;          // h;  p: half of it, the pairs that rope rotates
     int n_ff;              // f
-    int n_cold;            // c: cold neurons (formats/ffn_two_part.h);  n: the others, all of them in a layer of one part
+    int n_cold;            // c: cold neurons (formats/ffn_two_part.h);  n: the others
     int rank, n_group;     // r, g: of a predictor (formats/ffn_gated.h)
 } dw_sizes;
 
@@ -101,7 +101,7 @@ typedef struct dw_tensor_row {
 
 /* Tables of rows end with gguf NULL. */
 extern const dw_tensor_row dw_net_rows[];                                        // of the whole model
-extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[];                   // of a layer; n_head 0: only the latter
+extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[];                   // of a layer; n_head 0: the latter
 extern const dw_tensor_row dw_cold_rows[], dw_gated_rows[], dw_predictor_rows[]; // of a layer, in deadwood's own files
 
 size_t dw_dimension(char letter, const dw_sizes *s);

@@ -55,8 +55,7 @@ static int get_positive(const keys *k, const char *name, float *value, bool may_
     return 0;
 }
 
-/* Reads an integer for each layer.  Returns the largest, or -1.  If an optional key is absent the values are
- * unchanged. */
+/* Reads an integer for each layer.  Returns the largest, or -1.  An optional key may be absent. */
 static int get_per_layer(const dw_model *m, const keys *k, dw_key which, int *values) {
     const dw_key_row *row = &dw_keys[which];
     const int n_layer = m->net.hp.n_layer;
@@ -136,8 +135,7 @@ static int read_hparams(dw_model *m, const keys *k) {
 
 /* ---- rope ------------------------------------------------------------------------------------------- */
 
-/* YaRN (Peng et al. 2023): fast pairs keep their frequency, slow ones are interpolated, those between get a
- * mixture. */
+/* YaRN (Peng et al. 2023): fast pairs keep their frequency, slow ones are interpolated, those between get a mixture. */
 static void yarn_factors(dw_model *m, double factor, double n_ctx_original) {
     const dw_hparams *hp = &m->net.hp;
     const double pi = 3.14159265358979323846, beta_fast = 32, beta_slow = 1;
@@ -224,8 +222,7 @@ static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
 
 static dw_tensor *place(void *base, size_t at) { return (dw_tensor *)(void *)((char *)base + at); }
 
-/* Binds a row's weight and bias in `base`, a dw_net or a dw_layer.  A tensor without a place there is only
- * checked. */
+/* Binds a row's weight and bias in `base`, a dw_net or a dw_layer.  A tensor without a place there is only checked. */
 static int bind_row(binder *b, const dw_tensor_row *r, void *base) {
     dw_tensor checked;
     if (bind(b, r, false, r->at ? place(base, r->at) : &checked)) return -1;

@@ -6,7 +6,7 @@
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
 
-/* ---- memory: one layout function counts it and places it; the backend has its own -------------------------------- */
+/* ---- memory: one layout function counts it and places it; the backend has its own ------------------------------ */
 
 static void lay_out(dw_session *s, dw_layout *a) {
     const size_t n_layer = (size_t)s->net.hp.n_layer, n_seq = (size_t)s->o.n_seq, rows = (size_t)s->o.n_batch;
@@ -78,7 +78,7 @@ void dw_session_free(dw_session *s) {
     free(s);
 }
 
-/* ---- batches ---------------------------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------------------------- */
 
 /* Where in a sequence a batch may begin: at most at its end, or anywhere if only layers are run. */
 typedef enum start { AT_MOST_PAST, ANYWHERE } start;
@@ -165,7 +165,7 @@ int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
     return run_passes(s, b, (range){0, s->net.hp.n_layer, true, true}, s->n_past, NULL, err);
 }
 
-/* ---- layers on a residual of the caller ---------------------------------------------------------------------------- */
+/* ---- layers on a residual of the caller ------------------------------------------------------------------------ */
 
 static int run_range(dw_session *s, const dw_batch *b, range r, float *residual, dw_err *err) {
     if (check_batch(s, b, ANYWHERE, err)) return -1;
@@ -190,7 +190,7 @@ int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *e
     return run_range(s, b, (range){s->net.hp.n_layer, s->net.hp.n_layer, false, true}, residual, err);
 }
 
-/* ---- outputs ------------------------------------------------------------------------------------------------------- */
+/* ---- outputs --------------------------------------------------------------------------------------------------- */
 
 int dw_session_n_past(const dw_session *s, int seq) {
     dw_assert(seq >= 0 && seq < s->o.n_seq);
@@ -226,7 +226,7 @@ void dw_session_set_tap(dw_session *s, const dw_tap *tap) {
     s->tap = tap && (tap->fn || tap->fn_thread) ? *tap : (dw_tap){0};
 }
 
-/* ---- replaced tensors ---------------------------------------------------------------------------------------------- */
+/* ---- replaced tensors ------------------------------------------------------------------------------------------ */
 
 /* Where a weight is stored, and the shape that it must have: n values in each of `rows` rows, 0 for a vector. */
 typedef struct slot {
@@ -322,14 +322,14 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
     return s->backend->bind(s->state, &s->binding, err);
 }
 
-/* ---- selection and experiments --------------------------------------------------------------------------------------- */
+/* ---- selection and experiments --------------------------------------------------------------------------------- */
 
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err) {
     const dw_hparams *hp = &s->net.hp;
     if (sel && dw_model_need_whole_ffn(s->model, err)) return -1;
     for (int l = 0; sel && l < hp->n_layer; l++) {
         const int32_t *list = sel->neuron[l];
-        if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list of %d neurons", l, sel->n[l]);
+        if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list cannot have %d neurons", l, sel->n[l]);
         for (int i = 0; list && i < sel->n[l]; i++)
             if (list[i] < 0 || list[i] >= hp->n_ff[l] || (i && list[i] <= list[i - 1]))
                 return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l, hp->n_ff[l] - 1, i);
