@@ -28,8 +28,8 @@
  *
  * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  Exact results do not
  * depend on threads or batching with either value.  It matters only on CPUs with tiles for BF16 (level amx); the other
- * levels multiply in F32.  The fast path for a few tokens packs them to 8 bits for quantized weights, whatever the
- * precision. */
+ * levels multiply in F32.  With either value the fast path for a few tokens packs them to 8 bits for
+ * quantized weights. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -183,8 +183,7 @@ void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none
 int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *err);
 /* Layers first .. end - 1; b->token is not read. */
 int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, float *residual, dw_err *err);
-/* The rows that b->out names become the output rows of dw_session_logits and dw_session_logprobs.  The residual is
- * unchanged. */
+/* The rows that b->out names become the output rows (dw_session_logits, _logprobs).  The residual is unchanged. */
 int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *err);
 
 /* ---- replaced tensors --------------------------------------------------------------------------------- */

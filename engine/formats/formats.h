@@ -37,8 +37,7 @@ static inline size_t dw_tensor_n_values(const dw_tensor *t) { return t->ne[0] * 
 
 enum { DW_MAX_LAYERS = 512 }; // of a model; llama.cpp's limit too
 
-/* "blk.3.ffn_up.weight" gives 3 and *rest "ffn_up.weight"; a tensor outside layers gives -1 and its name.  rest may
- * be NULL. */
+/* "blk.3.ffn_up.weight" gives 3 and *rest "ffn_up.weight"; others give -1 and the name.  rest may be NULL. */
 int dw_layer_of(const char *name, const char **rest);
 
 /* ---- GGUF: reading ------------------------------------------------------------------------------ */

@@ -178,7 +178,7 @@ static int plan_tensor(planned_tensor *t, const char *name, const dw_qtype_row *
     *t = (planned_tensor){.type = type, .n_dims = n_dims};
     if (dw_name_check((dw_str){name, strlen(name)}, DW_GGUF_MAX_NAME, err)) return -1;
     memcpy(t->name_bytes, name, strlen(name));
-    if (n_dims < 1 || n_dims > 4) return dw_fail(err, "%d dimensions", n_dims);
+    if (n_dims < 1 || n_dims > 4) return dw_fail(err, "it has %d dimensions, expected 1 to 4", n_dims);
     for (int d = 0; d < 4; d++) t->ne[d] = d < n_dims ? ne[d] : 1;
     return dw_tensor_size(type, t->ne, &t->n_bytes, err);
 }

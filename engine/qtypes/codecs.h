@@ -27,8 +27,7 @@ extern const float dw_iq4_nl_table[16];
 
 /* ---- encoders ------------------------------------------------------------------------------------------- */
 
-/* The steps of an encoder, for several blocks at a time and codes of one byte.  They are inlined into a type's
- * encode. */
+/* The steps of an encoder, for several blocks at a time and codes of one byte.  They are inlined. */
 typedef struct coding {
     int block, block_bytes;
     int group;             // values that share a scale

@@ -6,7 +6,7 @@
 #include <float.h>
 #include <math.h>
 
-/* Every type stores magnitudes up to here as finite numbers: 255 * 2^8, which F16 has with room for a scale's rounding. */
+/* Every type stores magnitudes up to this as finite numbers: 255 * 2^8 fits F16 with room for a scale's rounding. */
 static const float always_finite = 65280;
 
 enum { BLOCK_MAX = 256 };
