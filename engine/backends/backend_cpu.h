@@ -40,7 +40,7 @@ typedef struct dw_gated {
     uint8_t *rows[3];  // gathered: their rows of gate, up and down_t, of any type
 } dw_gated;
 
-typedef struct dw_step { // a thread's
+typedef struct dw_step { // of one thread
     dw_pass *p;
     int ith, n_threads;
     dw_level level;
