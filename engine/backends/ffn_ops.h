@@ -1,9 +1,8 @@
 /* ffn_ops.h - how a layer's FFN is computed: an operator, chosen when the layer is bound.
  *
  * An operator is a row with its memory layout and its two steps.  Every way of computing (steps.h) has one row per
- * kind.  The kind of a layer is chosen from its tensors and the session's options (dw_ffn_kind_of).  It is chosen
- * again only when tensors, lists or an experiment change.  A new operator (experts, say) needs a kind, its rows and a
- * line in dw_ffn_kind_of.
+ * kind.  dw_choose_kinds chooses the kind of a layer from its tensors and the session's options, and again when
+ * tensors, lists or an experiment change.  A new operator (experts, say) needs a kind, its rows and a line in kind_of.
  *
  * An experiment changes what only measurements need: what decides which groups are open, and how open neurons are
  * computed.  A program installs one in a session with dw_session_experiment (model/session.h). */
