@@ -1,8 +1,7 @@
 /* engine.h - the public header of libengine.a: read a model, run it, look inside.
  *
  * Purpose.  One engine runs every model file that the tools make, and nothing else does the arithmetic of a model.
- * It is small enough to be read in an afternoon and fast enough that speed differences between variants are the
- * model's, not the engine's.
+ * It is short enough to be read, and fast enough that speed differences between variants come from the model.
  *
  * Objects
  *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map.
@@ -27,9 +26,9 @@
  * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding.
  *
  * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  Exact results do not
- * depend on threads or batching with either value.  It matters only on CPUs with tiles for BF16 (level amx); the other
- * levels multiply in F32.  With either value the fast path for a few tokens packs them to 8 bits for
- * quantized weights. */
+ * depend on threads or batching with either value.  The option matters only on CPUs with tiles for BF16 (level amx);
+ * the other levels multiply in F32.  The fast path for a few tokens always packs them to 8 bits for quantized
+ * weights. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -118,7 +117,7 @@ typedef struct dw_session_options { // zero means the default
 
 dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_err *err);
 void dw_session_free(dw_session *s);
-size_t dw_session_memory(const dw_model *m, const dw_session_options *o); // bytes that dw_session_new takes
+size_t dw_session_memory(const dw_model *m, const dw_session_options *o); // bytes that dw_session_new allocates
 
 typedef struct dw_batch {
     int n_tokens;

@@ -9,9 +9,11 @@
  * point, with factors of 16 bits (kernels_axpy_avx512.c).  A result depends only on the list of rows and the level; a
  * list may be divided into calls at multiples of eight without a change.
  *
- * Types without a kernel of their own are decoded piece by piece and added as F32.  Measured speed as a share of
- * reading alone, 600 MB, two threads, all rows / half of them, single.  avx512: Q4_0 0.80 / 0.76, Q8_0 1.0 / 1.0, BF16
- * 1.3 / 1.2 (eight streams are read faster than one), Q4_0 in F32 0.66.  avx2: Q4_0 0.67 / 0.64, in F32 0.47. */
+ * Types without a kernel of their own are decoded piece by piece and added as F32.
+ *
+ * Measured speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows:
+ *   avx512   Q4_0 0.80 / 0.76 (as F32 0.66), Q8_0 1.0 / 1.0, BF16 1.3 / 1.2 (eight streams are read faster than one)
+ *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47) */
 #ifndef DW_KERNELS_AXPY_H
 #define DW_KERNELS_AXPY_H
 

@@ -101,7 +101,7 @@ typedef struct dw_tensor_row {
 
 /* Tables of rows end with gguf NULL. */
 extern const dw_tensor_row dw_net_rows[];                                        // of the whole model
-extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[];                   // of a layer; n_head 0: the latter
+extern const dw_tensor_row dw_attention_rows[], dw_ffn_rows[]; // of a layer; if n_head is 0 only dw_ffn_rows
 extern const dw_tensor_row dw_cold_rows[], dw_gated_rows[], dw_predictor_rows[]; // of a layer, in deadwood's own files
 
 size_t dw_dimension(char letter, const dw_sizes *s);
