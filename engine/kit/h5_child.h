@@ -3,7 +3,7 @@
  * libhdf5 crashes, loops for ever or takes memory without bound on hostile files, and the checksum in front of a file
  * keeps only accidents away.  So the library reads in a child process with limits:
  *   memory       at most 48 MiB more than the program had when it forked (Linux; elsewhere only the budgets of h5.c hold)
- *   time         0.5 s of CPU time, and 1 s more for every 16 MiB that it sends or must decode to send
+ *   time         0.5 s of CPU time, and 1 s more for every 16 MiB that it sends or 64 MiB that it decodes
  *   files        none can be opened: it sees the bytes that the program mapped and checked; its stdin, stdout and
  *                stderr are /dev/null, so that the library's own messages are not seen
  * It answers requests over a socket, one at a time, in pieces of 1 MiB.  The program believes nothing of an answer: it
