@@ -32,7 +32,7 @@ void h5_seal(const char *path, const char *magic, uint8_t *bytes, size_t n) {
     put_file(path, bytes, n);
 }
 
-static void seal_file(const char *path, const char *magic) {
+void h5_seal_file(const char *path, const char *magic) {
     size_t n;
     uint8_t *bytes = h5_bytes(path, &n);
     h5_seal(path, magic, bytes, n);
@@ -44,7 +44,7 @@ void h5_change(const char *path, const char *magic, void (*change)(hid_t file)) 
     if (f < 0) abort();
     change(f);
     H5Fclose(f);
-    seal_file(path, magic);
+    h5_seal_file(path, magic);
 }
 
 /* A heap: "GCOL", version (4 bytes), size (8); each string: number (2), references (2), zeros (4), length (8), bytes.  A name of
@@ -186,8 +186,7 @@ static void put_attribute(hid_t f, const char *name, const uint8_t *b) {
     if (a >= 0) H5Awrite(a, H5T_NATIVE_INT32, &v), H5Aclose(a);
 }
 
-/* Deletes, moves, replaces and links datasets, and changes attributes. */
-static void change_file(const h5_kind *kind, const char *path, const uint8_t *data, size_t size) {
+void h5_make_changes(const h5_kind *kind, const char *path, const uint8_t *data, size_t size) {
     const hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     for (size_t n = 0; size >= 8 && n < MAX_CHANGES; data += 8, size -= 8, n++) {
         const char *name = pick(kind->paths, data[1]);
@@ -202,7 +201,7 @@ static void change_file(const h5_kind *kind, const char *path, const uint8_t *da
         }
     }
     H5Fclose(f);
-    seal_file(path, kind->magic);
+    h5_seal_file(path, kind->magic);
 }
 
 /* ---- tries -------------------------------------------------------------------------------------------------------- */
@@ -242,7 +241,7 @@ void h5_try_changes(const h5_kind *kind, const uint8_t *data, size_t size) {
     size_t n;
     const uint8_t *good = good_file(kind, &n);
     put_file(tried, good, n);
-    change_file(kind, tried, data, size);
+    h5_make_changes(kind, tried, data, size);
     kind->read(tried);
 }
 

@@ -27,8 +27,11 @@ void h5_try_damage(const h5_kind *kind, const uint8_t *data, size_t size);
 
 /* Lets the library change the file at `path`, and puts the checksum right. */
 void h5_change(const char *path, const char *magic, void (*change)(hid_t file));
+/* Deletes, moves, replaces and links datasets and changes attributes of the file at `path`, as every 8 bytes say. */
+void h5_make_changes(const h5_kind *kind, const char *path, const uint8_t *data, size_t size);
 /* Writes n bytes of a file, whose checksum is put right, to `path`. */
 void h5_seal(const char *path, const char *magic, uint8_t *bytes, size_t n);
+void h5_seal_file(const char *path, const char *magic); // in place
 /* The bytes of a file, which the caller frees. */
 uint8_t *h5_bytes(const char *path, size_t *n);
 /* Overwrites the first heap of strings: the length of its first string, or the number of the string that the first

@@ -1,8 +1,10 @@
 /* test_mutants.c - what reads files from elsewhere ends with a result or one line of error, whatever the file holds.
  *
- * Each mutant goes through eight programs (inspect twice), each in a process with limits.  A finding is a signal, ten
- * seconds, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error of more than one line.  DW_MUTANT=N
- * tries mutant N alone. */
+ * Three readers: models (GGUF), statistics (HDF5) and stored bases.  A case is one run of one program with one mutant;
+ * each mutant goes through all command lines of its reader, each in a process with limits of time and memory.  A finding
+ * is a signal, ten seconds, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error of more than one
+ * line.  DW_SLOW makes more than 10,000 cases a reader: 1,250 models in 9 command lines, 1,250 statistics in 9, 2,000
+ * stored bases in 6.  DW_MUTANT=N tries mutant N alone. */
 #include "tests/mutate.h"
 #include "tests/test.h"
 
@@ -14,7 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SECONDS = 10, N_SHORT = 15, N_SLOW = 1250, WORDS = 24 };
+enum { SECONDS = 10, WORDS = 24, MAX_COMMANDS = 10 };
+
+/* Mutants of each reader in make test and with DW_SLOW. */
+enum { N_MODELS = 15, N_STATS = 15, N_BASES = 50, N_MODELS_SLOW = 1250, N_STATS_SLOW = 1250, N_BASES_SLOW = 2000 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const bool has_sanitizer = true; // reserves terabytes
@@ -22,37 +27,22 @@ static const bool has_sanitizer = true; // reserves terabytes
 static const bool has_sanitizer = false;
 #endif
 
-static const struct {
-    const char *shape, *type;
-} parents[] = {{"tiny-llama", "F16"}, {"tiny-llama", "Q4_0"}, {"tiny-llama", "F32"}};
-
-/* MODEL, TEXT, PLAN, STATS and OUT stand for paths. */
-static const char *const commands[] = {
-    "inspect MODEL --lineage",
-    "inspect MODEL",
-    "score -m MODEL -f TEXT -c 64 --windows 1 --no-speed --per-layer -t 1 -q",
-    "generate -m MODEL -p a -n 2 -c 32 -t 1 -q",
-    "cut -m MODEL -p PLAN -o OUT -t 1 -q",
-    "rank -m MODEL --metric weight --rate 0.5 -o OUT -t 1 -q",
-    "requant -m MODEL --type Q8_0 --lossy-twice -o OUT -t 1 -q",
-    "collect -m MODEL -f TEXT -c 64 -o OUT -t 1 -q",
-    "gate -m MODEL -s STATS --rule cats --activity 0.5 -o OUT -t 1 -q",
-};
-
-static const char *path_of(const char *word, const char *model) {
-    if (!strcmp(word, "MODEL")) return model;
-    if (!strcmp(word, "TEXT")) return test_file("text");
-    if (!strcmp(word, "PLAN")) return test_file("plan");
-    if (!strcmp(word, "STATS")) return test_file("stats.h5");
-    return strcmp(word, "OUT") ? word : test_file("out");
+/* What the words in capitals stand for. */
+static const char *path_of(const char *word) {
+    static const char *const paths[][2] = {{"TEXT", "text"}, {"OTHER", "other"}, {"PLAN", "plan"}, {"STATS", "stats.h5"},
+                                           {"BASE", "base"}, {"MUTANT", "mutant"}, {"OUT", "out"}, {"KEPT", "kept"}};
+    if (!strcmp(word, "MODEL")) return random_model("tiny-llama", "F16", 0);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (!strcmp(word, paths[i][0])) return test_file(paths[i][1]);
+    return word;
 }
 
-static void start(const char *command, const char *model, const char *folder) {
+static void start(const char *command, const char *folder) {
     char words[256], program[600], *argv[WORDS + 1], *rest = words;
     int n = 0;
     snprintf(words, sizeof words, "%s", command);
     for (char *word; (word = strtok_r(rest, " ", &rest)) && n < WORDS;)
-        argv[n++] = (char *)(uintptr_t)path_of(word, model);
+        argv[n++] = (char *)(uintptr_t)path_of(word);
     argv[n] = NULL;
     snprintf(program, sizeof program, "%s/deadwood-%s", folder, argv[0]);
     const int null = open("/dev/null", O_RDWR), err = open(test_file("err"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -83,9 +73,10 @@ static const char *finding(int status, const char *text) {
     return NULL;
 }
 
-static void try_program(const char *command, const char *model, const char *folder, const char *what) {
+static void try_program(const char *command, const char *folder, const char *what) {
+    unlink(test_file("out")); // a mutant's cases do not depend on those before
     const pid_t pid = fork();
-    if (!pid) start(command, model, folder);
+    if (!pid) start(command, folder);
     int status = 0;
     size_t size;
     if (!CHECK(pid > 0 && waitpid(pid, &status, 0) == pid)) return;
@@ -102,31 +93,96 @@ static void write_text(const char *path, const char *begin, const char *line, in
     fclose(f);
 }
 
-static void mutants(void) {
+typedef struct reader {
+    const char *(*mutate)(const char *parent, const char *path, uint64_t seed);
+    const char *const parents[4];
+    const char *const commands[MAX_COMMANDS + 1];
+    uint64_t n, n_slow; // mutants
+} reader;
+
+/* Mutants of a reader's parents in turn, each through all of its commands. */
+static void try_mutants(const reader *r) {
     char folder[512];
     const ssize_t len = readlink("/proc/self/exe", folder, sizeof folder - 1);
     REQUIRE(len > 0);
     folder[len] = 0;
     *strrchr(folder, '/') = 0;
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1", 0);
-    write_text(test_file("text"), "", "word %d of a text; ", 200);
-    write_text(test_file("plan"), "# deadwood plan 1\nlayer width keep\n", "%d 32 0-31\n", 4);
-    const char *model = random_model(parents[0].shape, parents[0].type, 0);
-    CHECK(!test_run("deadwood-collect -m %s -f %s -c 64 -o %s -q", model, test_file("text"), test_file("stats.h5")), "%s",
-          test_run_output());
+    size_t n_parents = 0;
+    while (r->parents[n_parents]) n_parents++;
     const char *one = getenv("DW_MUTANT");
-    const uint64_t first = one ? strtoull(one, NULL, 10) : 0, n = one ? 1 : test_slow() ? N_SLOW : N_SHORT;
+    const uint64_t first = one ? strtoull(one, NULL, 10) : 0, n = one ? 1 : test_slow() ? r->n_slow : r->n;
     for (uint64_t i = first; i < first + n; i++) {
         char what[400];
-        const size_t p = i % (sizeof parents / sizeof *parents);
         snprintf(what, sizeof what, "mutant %llu, %s", (unsigned long long)i,
-                 mutate_gguf(random_model(parents[p].shape, parents[p].type, 0), test_file("mutant.gguf"), i));
-        for (size_t c = 0; c < sizeof commands / sizeof *commands; c++)
-            try_program(commands[c], test_file("mutant.gguf"), folder, what);
+                 r->mutate(r->parents[i % n_parents], test_file("mutant"), i));
+        for (const char *const *command = r->commands; *command; command++) {
+            if (strstr(*command, "KEPT")) rename(test_file("mutant"), test_file("kept.part"));
+            try_program(*command, folder, what);
+        }
     }
 }
 
+static void write_inputs(void) {
+    write_text(test_file("text"), "", "word %d of a text; ", 400);
+    write_text(test_file("other"), "", "line %d of another one. ", 400);
+    write_text(test_file("plan"), "# deadwood plan 1\nlayer width keep\n", "%d 32 0-31\n", 4);
+    const char *model = random_model("tiny-llama", "F16", 0), *text = test_file("text"), *other = test_file("other");
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c 64 --windows 1-3 --text-windows 1 -o %s -q", model, text,
+                    test_file("stats.h5")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-score -m %s -f %s %s -c 64 --windows 1-10 --no-speed -q --store %s", model, text, other,
+                    test_file("base")), "%s", test_run_output());
+}
+
+static void models(void) {
+    write_inputs();
+    try_mutants(&(reader){
+        mutate_gguf,
+        {random_model("tiny-llama", "F16", 0), random_model("tiny-llama", "Q4_0", 0), random_model("tiny-llama", "F32", 0)},
+        {"inspect MUTANT --lineage", "inspect MUTANT",
+         "score -m MUTANT -f TEXT -c 64 --windows 1 --no-speed --per-layer -t 1 -q",
+         "generate -m MUTANT -p a -n 2 -c 32 -t 1 -q",
+         "cut -m MUTANT -p PLAN -o OUT -t 1 -q",
+         "rank -m MUTANT --metric weight --rate 0.5 -o OUT -t 1 -q",
+         "requant -m MUTANT --type Q8_0 --lossy-twice -o OUT -t 1 -q",
+         "collect -m MUTANT -f TEXT -c 64 -o OUT -t 1 -q",
+         "gate -m MUTANT -s STATS --rule cats --activity 0.5 -o OUT -t 1 -q"},
+        N_MODELS, N_MODELS_SLOW});
+}
+
+/* The last one goes on with statistics that were kept of a run that ended. */
+static void statistics(void) {
+    write_inputs();
+    try_mutants(&(reader){
+        mutate_stats, {test_file("stats.h5")},
+        {"inspect MUTANT",
+         "rank -m MODEL -s MUTANT --metric flap --allocate global --drop-layers 1 --rate 0.5 -o OUT -t 1 -q",
+         "rank -m MODEL -s MUTANT --compare --rate 0.25 -t 1 -q",
+         "gate -m MODEL -s MUTANT --rule cats --activity 0.5 -o OUT -t 1 -q",
+         "gate -m MODEL -s MUTANT --rule group-max --group 64 --activity 0.5 -o OUT -t 1 -q",
+         "requant -m MODEL --type Q4_0 -s MUTANT -o OUT -t 1 -q",
+         "requant -m MODEL --cold-rate 0.5 --cold-type Q4_0 -s MUTANT -o OUT -t 1 -q",
+         "collect -m MODEL -s MUTANT -f TEXT -c 64 --windows 4-5 -o OUT -t 1 -q",
+         "collect -m MODEL -f TEXT -c 64 --windows 1-3 --text-windows 1 -o KEPT -t 1 -q"},
+        N_STATS, N_STATS_SLOW});
+}
+
+static void stored_bases(void) {
+    write_inputs();
+    try_mutants(&(reader){
+        mutate_base, {test_file("base")},
+        {"score -m MUTANT -f TEXT OTHER -c 64 --windows 1-10 --no-speed -t 1 -q",
+         "score -m MUTANT --base BASE -f TEXT OTHER -c 64 --windows 1-10 --no-speed -t 1 -q",
+         "score -m MUTANT --base MUTANT -f TEXT OTHER -c 64 --windows 1-10 --no-speed -t 1 -q",
+         "score -m BASE --base MUTANT -f TEXT OTHER -c 64 --windows 1-10 --no-speed -o OUT -t 1 -q",
+         "score -m MODEL --base MUTANT -f TEXT OTHER -c 64 --windows 1-10 --no-speed -o OUT -t 1 -q",
+         "score -m MODEL MUTANT --base BASE -f TEXT OTHER -c 64 --windows 1-10 --no-speed -t 1 -q"},
+        N_BASES, N_BASES_SLOW});
+}
+
 static const test_case cases[] = {
-    {"mutants of models end in a result or in one line of error, in eight programs", mutants},
+    {"mutants of models end in a result or in one line of error, in eight programs", models},
+    {"mutants of statistics with a right checksum end in a result or in one line of error, in five programs", statistics},
+    {"mutants of stored bases end in a result or in one line of error, as a model and as a base", stored_bases},
     {0}};
 TEST_MAIN(cases)
