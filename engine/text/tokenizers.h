@@ -59,8 +59,7 @@ void dw_tokenizer_free(dw_tokenizer *t);
 enum { DW_ADD_SPECIAL = 1, DW_PARSE_SPECIAL = 2 }; // add BOS and EOS as the vocabulary says; recognise control tokens
 
 /* *ids: *n ids, free() them (not NULL even for n = 0).  Text may hold any bytes, up to 1 GiB.  A byte that is not UTF-8
- * becomes U+FFFD in gpt2; llama takes it as it is.  User-defined tokens are recognised without DW_PARSE_SPECIAL, too.
- * */
+ * becomes U+FFFD in gpt2; llama takes it as it is.  User-defined tokens are always recognised. */
 int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n,
                 dw_err *err);
 
