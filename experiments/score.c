@@ -242,16 +242,16 @@ static int take_stored_settings(run *r, dw_err *err) {
                               h->protocol);
 }
 
+static int n_vocab_of(const contender *c) {
+    return c->model ? dw_model_hparams(c->model)->n_vocab : measure_predictions_head(c->stored)->n_vocab;
+}
+
 static int check_same_ids(const contender *c, const contender *base, const run *r, dw_err *err) {
     if (memcmp(c->vocab, base->vocab, sizeof c->vocab) || c->bos != base->bos)
         return dw_fail(err, "'%s' and '%s' have different vocabularies, so their predictions cannot be compared",
                        c->path, base->path);
-    if (c->model && base->model && dw_model_hparams(c->model)->n_vocab != dw_model_hparams(base->model)->n_vocab)
-        return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, dw_model_hparams(c->model)->n_vocab,
-                       base->path, dw_model_hparams(base->model)->n_vocab);
-    if (c->model && !base->model && dw_model_hparams(c->model)->n_vocab != measure_predictions_head(base->stored)->n_vocab)
-        return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, dw_model_hparams(c->model)->n_vocab,
-                       base->path, measure_predictions_head(base->stored)->n_vocab);
+    if (n_vocab_of(c) != n_vocab_of(base))
+        return dw_fail(err, "'%s' predicts %d tokens, '%s' %d", c->path, n_vocab_of(c), base->path, n_vocab_of(base));
     for (int t = 0; t < r->n_texts && c->model && base->model; t++)
         if (c->n_ids[t] != base->n_ids[t] || memcmp(c->ids[t], base->ids[t], c->n_ids[t] * sizeof *c->ids[t]))
             return dw_fail(err, "'%s' and '%s' cut the text '%s' into different tokens", c->path, base->path,

@@ -342,7 +342,7 @@ static void answer_rows(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     a->n_bytes = q->type == KIT_H5_STRING ? 0 : n * kit_h5_type_size((kit_h5_type)q->type);
     send_all(a, sizeof *a);
     if (a->fault) return;
-    earn_time(r, (double)r->at->chunk_bytes / BYTES_PER_SECOND); // one row may need a whole chunk decoded
+    earn_time(r, (double)r->at->chunk_bytes / (4.0 * BYTES_PER_SECOND)); // one row may need a whole chunk decoded
     if (q->type == KIT_H5_STRING) send_strings(r, q);
     else send_rows(r, q, cols);
 }

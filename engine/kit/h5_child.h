@@ -3,7 +3,7 @@
  * On hostile files libhdf5 crashes, loops forever, or takes memory without limit; the checksum finds only accidents.
  * Therefore the library reads in a child process with limits:
  *   memory       48 MiB more than the program had when it forked (on Linux; elsewhere only the limits of h5.c hold)
- *   time         0.5 s of CPU time, and 1 s more for every 16 MiB that it sends or decodes
+ *   time         0.5 s of CPU time, and 1 s more for every 16 MiB that it sends or 64 MiB that it decodes
  *   files        it can open none; it reads the bytes that the program mapped and checked.  stdin, stdout and stderr
  *                are /dev/null, so the messages of the library are not seen
  * It answers one request at a time over a socket, in pieces of 1 MiB.  The program does not trust an answer: it

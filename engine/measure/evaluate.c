@@ -157,11 +157,20 @@ static int eval_piece(const measure_evaluation *e, measure_entrant *m, const pie
     return 0;
 }
 
+/* Fails unless all entrants have equally large vocabularies, because a tile has one width. */
+static int check_vocabularies(const measure_evaluation *e, const measure_entrant *any, dw_err *err) {
+    for (int m = 0; m < e->n_models; m++)
+        if (n_vocab_of(&e->model[m]) != n_vocab_of(any))
+            return dw_fail(err, "'%s' has a vocabulary of %d tokens, but '%s' one of %d; they cannot be compared",
+                           e->model[m].name, n_vocab_of(&e->model[m]), any->name, n_vocab_of(any));
+    return 0;
+}
+
 int measure_evaluate(const measure_evaluation *e, dw_err *err) {
     const measure_entrant *any = e->base ? e->base : e->model;
     const int n_tile = tile_rows(n_vocab_of(any));
     piece p;
-    if (piece_open(&p, e->o->n_batch, err)) return -1;
+    if (check_vocabularies(e, any, err) || piece_open(&p, e->o->n_batch, err)) return -1;
     int rc = 0;
     for (size_t at = 0; !rc && piece_next(&p, e);) {
         if (e->base) rc = eval_piece(e, e->base, &p, err);

@@ -266,7 +266,8 @@ static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
     read_hash(c, t->sha256);
     t->n_tokens = dw_cursor_u64(c);
     t->n_scored = dw_cursor_u64(c);
-    if (!t->n_scored || t->n_scored >= t->n_tokens) c->failed = true;
+    if (!t->n_scored || t->n_scored >= t->n_tokens || t->n_tokens > INT32_MAX)
+        c->failed = true;
     return c->failed || !t->name ? -1 : 0;
 }
 
