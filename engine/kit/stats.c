@@ -519,7 +519,7 @@ static int read_header(kit_h5_in *r, kit_stats *s) {
     int version;
     if (kit_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION)
-        return dw_fail(r->err, "the file has format version %d, this program reads %d", version, VERSION);
+        return dw_fail(r->err, "the format version is %d, but this program reads %d", version, VERSION);
     char *arguments = kit_h5_text(r, "arguments");
     if (!arguments) return -1;
     free(s->arguments);

@@ -262,7 +262,7 @@ static int read_header(traces *t) {
     int version, n_tokens;
     if (kit_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION)
-        return dw_fail(r->err, "the file has format version %d, this program reads %d", version, VERSION);
+        return dw_fail(r->err, "the format version is %d, but this program reads %d", version, VERSION);
     if (kit_h5_hash(r, "model_sha256", t->model_sha256) || kit_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
         kit_h5_short_text(r, "backend", t->backend, sizeof t->backend) || kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
         kit_h5_int(r, "n_embd", 1, KIT_H5_MAX_ROWS, &t->n_embd) || kit_h5_int(r, "n_ctx", 1, 1 << 22, &t->n_ctx) ||
