@@ -274,7 +274,7 @@ static void window_counts(void) {
     CHECK(w.n == 2 && w.n_all == 7 && w.n_scored == 2 * 511 && w.window[0].start == 512);
     measure_windows_release(&w);
     CHECK(measure_windows_make(&w, measure_protocol_find("llama"), 1023, 512, 0, 0, "t", &err) &&
-          strstr(err.text, "it has 1023;"));
+          strstr(err.text, "the text has 1023;"));
     err.text[0] = 0;
     CHECK(measure_windows_make(&w, measure_protocol_find("full"), 1023, 512, 1, 2, "t", &err) && strstr(err.text, "has 1"));
 }
