@@ -118,7 +118,7 @@ static int check_bytes(const dw_map *map, const char *magic, const char *what, c
         return dw_fail(err, "the file is HDF5 but has no checksum before the data; only files of 'deadwood %s' "
                        "are read", maker);
     if (map->size < strlen(magic) || memcmp(map->data, magic, strlen(magic)))
-        return dw_fail(err, "the file has no %s of 'deadwood %s'", what, maker);
+        return dw_fail(err, "the file holds no %s of 'deadwood %s'", what, maker);
     if (map->size <= KIT_H5_USER_BLOCK) return dw_fail(err, "the file ends after %zu bytes", map->size);
     kit_h5_user_block(magic, map->data + KIT_H5_USER_BLOCK, map->size - KIT_H5_USER_BLOCK, block);
     if (memcmp(block, map->data, KIT_H5_USER_BLOCK))
