@@ -73,8 +73,8 @@ static int read_old_entry(kit_imatrix *im, dw_cursor *c, dw_err *err) {
     const char *name = len <= MAX_NAME ? (const char *)dw_cursor_take(c, len) : NULL;
     const uint32_t n_call = dw_cursor_u32(c), n = dw_cursor_u32(c);
     if (!name || c->failed)
-        return dw_fail(err, "entry %zu is cut off, or its name has %u bytes (at most %d are read)", im->n_entry + 1,
-                       len, MAX_NAME);
+        return dw_fail(err, "entry %zu is cut off, or it has a name of %u bytes (at most %d are read)",
+                       im->n_entry + 1, len, MAX_NAME);
     if (n_call < 1 || n_call > INT32_MAX || n < 1 || n > MAX_COLUMNS)
         return dw_fail(err, "'%.*s' has %u calls and %u values, which is out of range", (int)len, name, n_call, n);
     const uint8_t *values = dw_cursor_take(c, (size_t)n * sizeof(float));
