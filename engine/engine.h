@@ -1,16 +1,15 @@
 /* engine.h - the public header of libengine.a: read a model, run it, look inside.
  *
  * Purpose.  One engine runs every model file that the tools make, and nothing else does the arithmetic of a model.
- * It is small enough to be read in an afternoon and fast enough that speed differences between variants are the
- * model's, not the engine's.
+ * It is short enough to be read, and fast enough that speed differences between variants come from the model.
  *
  * Objects
  *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map.
  *   session    timelines over a model: KV cache, positions, scratch, and a shallow copy of the net whose tensors can be
- *              replaced.  All memory is taken by dw_session_new.
+ *              replaced.  dw_session_new allocates all memory.
  *   batch      tokens of one or several sequences, evaluated in one pass: prefill, decode and perplexity alike.
- *   backend    who computes: `ref` defines, `cpu` is fast (backends/backends.h).
- *   tap        a callback that sees inner values of whole batches; without one they cost nothing.
+ *   backend    what computes: `ref` defines the results, `cpu` is fast (backends/backends.h).
+ *   tap        a callback that receives inner values of whole batches; without a tap they cost nothing.
  *   selection  which neurons of each layer's FFN are computed; part of the FFN step, not a filter around it.
  *
  * The pass, for a token with residual x in layer l (all norms RMS, h = norm(x)):
@@ -26,9 +25,10 @@
  * Determinism.  With `exact` set in the options the results of a pass do not depend on the number of threads nor on how
  * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding.
  *
- * Precision.  How finely matrix products of `cpu` are rounded is a choice of its own, and either one is the same for every
- * number of threads and every batch.  It shows only on CPUs with tiles for BF16 (level amx); the others multiply in F32.
- * The fast path for a few tokens packs them to 8 bits for quantized weights, whatever the precision. */
+ * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  Exact results do not
+ * depend on threads or batching with either value.  The option matters only on CPUs with tiles for BF16 (level amx);
+ * the other levels multiply in F32.  The fast path for a few tokens always packs them to 8 bits for quantized
+ * weights. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -56,8 +56,8 @@ dw_model *dw_model_open(const char *path, dw_err *err);
 void dw_model_close(dw_model *m);
 const dw_hparams *dw_model_hparams(const dw_model *m);
 const dw_gguf *dw_model_gguf(const dw_model *m);
-size_t dw_model_n_params(const dw_model *m);               // of the dense model: without what gate and train add
-int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // refuses layers with hot and cold neurons (formats/ffn_two_part.h)
+size_t dw_model_n_params(const dw_model *m);               // without what gate and train add
+int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // fails for hot and cold neurons (formats/ffn_two_part.h)
 size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely
 
 /* ---- backends --------------------------------------------------------------------------------------- */
@@ -73,21 +73,22 @@ const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this mac
 
 /* ---- run-time sparsity ------------------------------------------------------------------------------ */
 
-/* A gated model (formats/ffn_gated.h) says for each layer's FFN which groups of neurons are open for a token: those whose
- * largest |act(gate)| reaches a threshold, or those that a small network predicts.  Closed neurons count as zero. */
+/* A gated model (formats/ffn_gated.h) says for each layer's FFN which groups of neurons are open for a token: those
+ * whose largest |act(gate)| reaches a threshold, or those that a small network predicts.  Closed neurons count as
+ * zero. */
 typedef enum dw_select {
-    DW_SELECT_AUTO,   // like fused, but where it is faster here all neurons are computed and closed ones zeroed (the same bits);
-                      // layers that an older file marks as dense have no gate
-    DW_SELECT_FUSED,  // gate, test, up and down in one walk over the neurons; in every layer that has a transposed down
+    DW_SELECT_AUTO,   // as fused, but computes all neurons and zeroes closed ones where that is faster (same bits);
+                      // layers that an older file marks as dense are run as if not gated
+    DW_SELECT_FUSED,  // one walk over the neurons: gate, test, up, down; in every layer that has a transposed down
     DW_SELECT_DENSE,  // as if the model were not gated
 } dw_select;
 
 typedef struct dw_coverage {     // of a layer, since the session began or dw_session_reset_coverage
     uint64_t n_tokens;
-    uint64_t n_open;             // neurons that counted, summed over tokens: n_tokens * n_ff in a dense layer
-    uint64_t n_computed;         // cpu: neurons whose up rows were really read, summed over passes of few tokens, ...
-    uint64_t n_bytes;            // ... and the bytes of the FFN's matrices (predictor too) read in these passes, ...
-    uint64_t n_few;              // ... of which there were so many: passes of decoding
+    uint64_t n_open;             // open neurons, summed over tokens: n_tokens * n_ff in a dense layer
+    uint64_t n_computed;         // cpu: neurons whose up rows were read, summed over passes of few tokens
+    uint64_t n_bytes;            // bytes of the FFN's matrices, with the predictor's, read in these passes
+    uint64_t n_few;              // the number of these passes
 } dw_coverage;
 
 /* ---- session ---------------------------------------------------------------------------------------- */
@@ -98,7 +99,7 @@ typedef enum dw_kv_cache { DW_KV_CACHE_F16, DW_KV_CACHE_F32 } dw_kv_cache;
 typedef enum dw_precision {
     DW_PRECISION_DEFAULT, // split in exact sessions, rounded in others
     DW_PRECISION_SPLIT,   // numbers as a sum of two BF16: relative error about 3e-6
-    DW_PRECISION_ROUNDED, // quantized weights, and what they are multiplied with, to one BF16: 2e-3; 16 and 32 bits as in split
+    DW_PRECISION_ROUNDED, // quantized weights and their inputs to one BF16: 2e-3; 16 and 32 bits as in split
 } dw_precision;
 
 typedef struct dw_session_options { // zero means the default
@@ -106,7 +107,7 @@ typedef struct dw_session_options { // zero means the default
     const char *backend; // "cpu"
     int n_ctx;           // positions of a sequence; default min(n_ctx_train, 4096)
     int n_seq;           // sequences; 1
-    int n_batch;         // tokens in one pass; longer batches are cut into such; 512
+    int n_batch;         // tokens in one pass; longer batches are cut into passes; 512
     int n_out;           // output rows kept of one dw_session_eval; n_batch
     dw_kv_cache kv;      // F16
     bool exact;          // results independent of threads and batching (score)
@@ -116,18 +117,18 @@ typedef struct dw_session_options { // zero means the default
 
 dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_err *err);
 void dw_session_free(dw_session *s);
-size_t dw_session_memory(const dw_model *m, const dw_session_options *o); // bytes that dw_session_new takes
+size_t dw_session_memory(const dw_model *m, const dw_session_options *o); // bytes that dw_session_new allocates
 
 typedef struct dw_batch {
     int n_tokens;
     const int32_t *token;
     const int32_t *seq; // NULL: sequence 0
     const int32_t *pos; // NULL: each token goes after the last of its sequence
-    const uint8_t *out; // 1: this token's logits will be asked for; NULL: only the last token's
+    const uint8_t *out; // 1: this token's logits are wanted; NULL: only the last token's
 } dw_batch;
 
-/* Evaluates the batch; output rows of an earlier one are gone.  A sequence's first token in a batch may stand at a
- * position that is already filled: the sequence is rewound to it.  After an error nothing has moved. */
+/* Evaluates the batch and replaces the output rows of the one before.  A sequence's first token may have a position
+ * that is already filled; the sequence is then rewound to it.  After an error no position has changed. */
 int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err);
 /* Logits of output rows first .. first+n-1 into out, (n, n_vocab) row-major. */
 int dw_session_logits(dw_session *s, int first, int n, float *out, dw_err *err);
@@ -145,7 +146,7 @@ typedef enum dw_tap_point {
     DW_TAP_FFN_IN,    // norm(x): input of gate and up, n_embd
     DW_TAP_FFN_GATE,  // g = act(Wgate h), n_ff
     DW_TAP_FFN_NEURON, // a = g * u: input of down, n_ff
-    DW_TAP_HEAD_IN,   // norm(x) of the output rows, n_embd: an event for each run of neighbouring tokens
+    DW_TAP_HEAD_IN,   // norm(x) of the output rows, n_embd; one event per run of neighbouring tokens
     DW_N_TAP_POINTS
 } dw_tap_point;
 
@@ -160,29 +161,28 @@ typedef struct dw_tap {
     unsigned points; // bits 1 << dw_tap_point
     void (*fn)(void *ctx, const dw_tap_event *event); // on the calling thread, in order of layers
     void *ctx;
-    /* Instead of fn, for work worth dividing: on all threads of the pool at once, ith of n_threads; each sees the events in
-     * order. */
+    /* Instead of fn, for expensive work: called on all threads of the pool at once.  Each sees the events in order. */
     void (*fn_thread)(void *ctx, const dw_tap_event *event, int ith, int n_threads);
-    bool in_step;   // the next event comes when all threads have returned: one barrier more an event
-    int gate_every; // of DW_TAP_FFN_GATE only rows of positions 0, n, 2n.. hold values; 0: all (keeping them costs time)
+    bool in_step;   // the next event waits until all threads have returned: one more barrier per event
+    int gate_every; // DW_TAP_FFN_GATE: only rows of positions 0, n, 2n.. hold values; 0: all (slower)
 } dw_tap;
 
 void dw_session_set_tap(dw_session *s, const dw_tap *tap); // copied; NULL: none
 
 /* ---- layers one by one ------------------------------------------------------------------------------- */
 
-/* The same pass in pieces, on a residual of the caller, (b->n_tokens, n_embd) F32, row-major.  Evaluating a changed layer k
- * costs one layer: keep the residual before it, run the layer on a copy.
+/* The same pass in pieces, on a residual that the caller owns: (b->n_tokens, n_embd) F32, row-major.  To evaluate a
+ * changed layer k, keep the residual before it and run only layer k on a copy.
  *
  *     dw_session_embed(s, &b, x, err);  dw_session_layers(s, &b, 0, n_layer, x, err);  dw_session_head(s, &b, x, err);
  *
- * gives what dw_session_eval gives, with `exact` to the bit.  Positions are b->pos, or 0, 1, 2, .. of each sequence.  A layer
- * writes its keys and values at these positions and reads those before them, which must stand there from an earlier run of
- * the same layer.  n_past does not move.  Taps see what is run. */
+ * gives what dw_session_eval gives, with `exact` to the bit.  Positions are b->pos, or 0, 1, 2, .. of each sequence.
+ * A layer writes its keys and values at these positions.  It reads those of earlier positions, which an earlier run
+ * of the same layer must have written.  n_past does not change.  Taps see the layers that are run. */
 int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *err);
 /* Layers first .. end - 1; b->token is not read. */
 int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, float *residual, dw_err *err);
-/* The rows that b->out names become the output rows for dw_session_logits and dw_session_logprobs; the residual stays. */
+/* The rows that b->out names become the output rows (dw_session_logits, _logprobs).  The residual is unchanged. */
 int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *err);
 
 /* ---- replaced tensors --------------------------------------------------------------------------------- */
@@ -191,38 +191,37 @@ typedef enum dw_weight { // of a layer
     DW_W_ATTN_NORM, DW_W_Q, DW_W_K, DW_W_V, DW_W_Q_BIAS, DW_W_K_BIAS, DW_W_V_BIAS, DW_W_Q_NORM, DW_W_K_NORM, DW_W_O, DW_W_O_BIAS,
     DW_W_FFN_NORM, DW_W_GATE, DW_W_UP, DW_W_GATE_BIAS, DW_W_UP_BIAS, DW_W_DOWN, DW_W_DOWN_BIAS,
     DW_W_DOWN_T,         // of gated layers
-    DW_W_TOKEN_EMBD,     // of the model: `layer` is not read; an output that the embedding is tied to is a weight of its own
+    DW_W_TOKEN_EMBD,     // of the model: `layer` is ignored; an output tied to the embedding is replaced separately
     DW_W_OUTPUT_NORM, DW_W_OUTPUT, DW_W_OUTPUT_BIAS
 } dw_weight;
 
-/* From now on this session computes with *t in place of the weight; t NULL: with the model's again.  *t is copied, its data
- * are borrowed: of any type, vectors (norms, biases) F32, and they may change between evaluations.  Of *t the type, ne[0],
- * ne[1] and data are read.  Biases that the model lacks may be given.  Other sessions of the model see nothing of it.  In
- * layers in two parts gate, up and down are the first part.  Refused: another shape; the down of a gated layer before
- * its transposed copy was replaced. */
+/* From now on this session computes with *t instead of the weight; t NULL: with the model's weight again.  Of *t the
+ * type, ne[0], ne[1] and data are read and copied.  The data are borrowed and may change between evaluations.  They
+ * have any type, but vectors (norms, biases) are F32.  Biases that the model lacks may be given.  Other sessions of
+ * the model are not affected.  In layers in two parts, gate, up and down are the first part.  Fails for another
+ * shape, and for the down of a gated layer before its transposed copy was replaced. */
 int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err);
 
 /* ---- selection --------------------------------------------------------------------------------------- */
 
-/* For every layer a list of the neurons that are computed; all others count as zero.  Lists are ascending.  A layer with
- * a list is run as if it were not gated. */
+/* For every layer a list of the neurons that are computed; all others count as zero.  Lists are ascending.  A layer
+ * with a list is run as if it were not gated. */
 typedef struct dw_selection {
     const int32_t *const *neuron; // n_layer lists; a NULL list: all neurons of that layer
     const int32_t *n;             // n_layer lengths
 } dw_selection;
 
-/* Borrowed until changed or the session ends; NULL: all.  Refused when a list is not ascending within n_ff[l], and on
- * models with cold parts.
- * The list path is taken even where a list names every neuron. */
+/* Borrowed until changed or the session ends; NULL: all.  Fails when a list is not ascending within 0 .. n_ff[l] - 1,
+ * and on models with cold parts.  A list that names every neuron still takes the code path of lists. */
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err);
 
 /* ---- gated layers ------------------------------------------------------------------------------------ */
 
 bool dw_model_is_gated(const dw_model *m); // any layer has a transposed down
-/* A layer's counts, of all threads. */
+/* A layer's counts, summed over threads. */
 dw_coverage dw_session_coverage(const dw_session *s, int layer);
 void dw_session_reset_coverage(dw_session *s);
-/* Which groups are open: open[i] = the largest |gate| of group i reaches the threshold.  gate (n_ff) holds act(gate). */
+/* open[i] = the largest |gate| of group i reaches the threshold.  gate (n_ff) holds act(gate). */
 void dw_open_groups(const float *gate, int n_ff, int group, float threshold, uint8_t *open);
 
 /* ---- sampling ---------------------------------------------------------------------------------------- */
@@ -238,6 +237,7 @@ typedef struct dw_sampler_options {
 typedef struct dw_sampler dw_sampler;
 dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err);
 void dw_sampler_free(dw_sampler *s);
-int32_t dw_sample(dw_sampler *s, const float *logits); // (n_vocab); first of equal logits when greedy; -1: NaN met
+/* The token for logits (n_vocab); greedy takes the first of equal ones; -1: a logit is NaN. */
+int32_t dw_sample(dw_sampler *s, const float *logits);
 
 #endif

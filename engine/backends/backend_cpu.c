@@ -68,7 +68,7 @@ int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
     if (pieces->next < pieces->end) return pieces->next++;
     const int i = pieces->n_shared_out + atomic_fetch_add(&s->team->n_taken, 1);
     if (i < pieces->n) return i;
-    if (atomic_fetch_add(&s->team->n_done, 1) + 1 == s->n_threads) { // the last to ask sets the counters back
+    if (atomic_fetch_add(&s->team->n_done, 1) + 1 == s->n_threads) { // the last thread resets the counters
         atomic_store(&s->team->n_taken, 0);
         atomic_store(&s->team->n_done, 0);
     }
@@ -122,7 +122,7 @@ void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int to
     else s->vec->to_f16(x, n, (uint16_t *)cache + at);
 }
 
-/* Values of selected neurons to their places; zero from `from` to `to` elsewhere. */
+/* Copies values of selected neurons to their places in y; the others from `from` to `to` become zero. */
 static void scatter(const int32_t *list, int n, int from, int to, const float *x, float *y) {
     memset(y + from, 0, (size_t)(to - from) * sizeof *y);
     for (int i = 0; i < n; i++) y[list[i]] = x[i];
@@ -166,7 +166,7 @@ void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token
 
 /* ---- attention ---------------------------------------------------------------------------------------------- */
 
-/* First token of the next block: tokens of one sequence, as many as share an attention job. */
+/* The end of a block: tokens of one sequence, at most `most`, that share an attention job. */
 static int block_end(const dw_pass *p, int first, int most) {
     int end = first + 1;
     while (end < p->n_tokens && end - first < most && p->seq[end] == p->seq[first]) end++;

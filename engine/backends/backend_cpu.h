@@ -1,19 +1,20 @@
-/* backend_cpu.h - inside of the cpu backend: what a step knows, and its two ways to compute.
+/* backend_cpu.h - internals of the cpu backend: what a step knows, and its two ways to compute.
  *
- *   few   1..DW_DOT_MAX_COLS tokens that need not be exact: every thread norms and packs the tokens for itself and takes
- *         weight rows with the dot kernels; no barrier inside a step, except between the two parts of a down.
- *   many  all other passes: tokens are packed once by all threads, barrier, then matrix products by pieces of rows.
+ *   few   1..DW_DOT_MAX_COLS tokens that need not be exact: every thread norms and packs the tokens for itself and
+ *         takes weight rows with the dot kernels; no barrier inside a step, except between the two parts of a down.
+ *   many  all other passes: all threads pack the tokens once, barrier, then matrix products by pieces of rows.
  *
- * Work is cut into numbered pieces.  In `few` each thread owns a contiguous share of nine tenths of them (the same rows for
- * every token: their pages and cache lines stay with the core); the rest, and all pieces in `many`, are taken from a
- * counter, so that a thread that lost its core does not stop the others.  Who computes a piece never matters.
+ * Work is cut into numbered pieces.  In `few` each thread owns a contiguous share of nine tenths of them.  The share
+ * has the same rows for every token, so their pages and cache lines stay with the core.  The rest, and all pieces in
+ * `many`, are taken from a counter, so that a thread that lost its core does not stop the others.  Results do not
+ * depend on which thread computes a piece.
  *
- * Gated layers (gate_decide.h).  Few tokens: a walk over the neurons adds the down rows of open ones to a sum of its own, and
- * the down step adds up these sums; every thread has one for its share, and each piece of the rest one, so that the order of
- * additions is always the same.  Many tokens: all gates, a decision for each token, all ups; closed neurons are zeros, and
- * down is a product with the transposed matrix.
+ * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
+ * sum, and the down step adds up the sums.  There is one sum for each thread's share and one for each piece of the
+ * rest, so the order of additions is always the same.  Many tokens: all gates, a decision for each token, all ups;
+ * closed neurons are zeros, and down is a product with the transposed matrix.
  *
- * Memory and functions are found once, when the state is opened: each thread has a dw_step of its own. */
+ * Memory is laid out and functions are chosen once, when the state is opened: each thread has a dw_step of its own. */
 #ifndef DW_BACKEND_CPU_H
 #define DW_BACKEND_CPU_H
 
@@ -28,7 +29,7 @@ typedef struct dw_team {
     atomic_int n_done;
 } dw_team;
 
-/* What gated layers share; rows of a smaller layer are packed. */
+/* Memory that all gated layers share; rows of a smaller layer follow each other without gaps. */
 typedef struct dw_gated {
     float *hidden[2];  // (n_batch, rank): predictors' z of layers of even and odd number
     uint8_t *open;     // (n_batch, n_groups): flags
@@ -39,7 +40,7 @@ typedef struct dw_gated {
     uint8_t *rows[3];  // gathered: their rows of gate, up and down_t, of any type
 } dw_gated;
 
-typedef struct dw_step { // a thread's
+typedef struct dw_step { // of one thread
     dw_pass *p;
     int ith, n_threads;
     dw_level level;
@@ -61,7 +62,7 @@ static inline const dw_step *dw_step_of(const dw_pass *p, int ith) { return &((c
 
 /* The pieces 0 .. n - 1 of a step as one thread gets them. */
 typedef struct dw_pieces {
-    int next, end;     // own share
+    int next, end;     // of the thread's own share
     int n_shared_out, n;
 } dw_pieces;
 
@@ -70,35 +71,37 @@ typedef struct dw_run {
 } dw_run;
 
 dw_pieces dw_pieces_begin(const dw_step *s, int n, bool own_shares);
-int dw_pieces_next(const dw_step *s, dw_pieces *pieces); // -1 once: no more; a barrier must follow before the next step
-bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run); // likewise, up to DW_FEW_RUN pieces of its own at once
+/* The next piece, or -1: no more.  Each thread must get the -1 once per step; a barrier must follow. */
+int dw_pieces_next(const dw_step *s, dw_pieces *pieces);
+/* Likewise, up to DW_FEW_RUN of the thread's own pieces at once; false: no more. */
+bool dw_pieces_run(const dw_step *s, dw_pieces *pieces, dw_run *run);
 
 typedef enum dw_head_kind { DW_HEAD_Q, DW_HEAD_K, DW_HEAD_V } dw_head_kind;
 
-/* Bias, norm and rope of one head of one token, and its way to q or into the cache; x (head_dim) is changed. */
+/* Applies bias, norm and rope to one head of one token and stores it in q or in the cache; x (head_dim) is changed. */
 void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int token, float *x);
 
-/* What a piece of neurons (n_tokens, n) leaves: gate and up with their biases become neurons first .. first + n - 1 of tokens
- * first_token and following. */
+/* Finishes a piece of neurons: products with gate and up (n_tokens, n) and their biases become neurons first .. first
+ * + n - 1 of tokens first_token and following. */
 void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_token, int n_tokens);
-/* The same of entries first .. first + n - 1 of the layer's list; neurons between the listed ones become 0. */
+/* The same for entries first .. first + n - 1 of the layer's list; neurons between the listed ones become 0. */
 void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token, int n_tokens);
 
-/* Few: the tokens' vectors, packed once in each form that the step's matrices ask for. */
+/* Few: the tokens' vectors, packed once in each form that the step's matrices need. */
 typedef struct dw_vectors {
     const dw_step *s;
     const float *x; // (n_cols, n), rows ldx apart
     int n_cols, n, ldx;
-    bool packed[2]; // by dw_act_form
+    bool packed[2]; // indexed by dw_act_form
     uint8_t *act[2];
 } dw_vectors;
 
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n); // dw_few_scratch_bytes(n)
-/* h = norm(x) in s->kernel; one thread each shows a token's h to whom it may concern. */
+/* h = norm(x) in s->kernel.  If a tap needs h, one thread per token copies it to pass->h. */
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm);
-/* y[c * ldy + r] = row (first + r) of w, or of the list, times vector c. */
+/* y[c * ldy + r] = w_row . vector c; the row is first + r, or with a list list[first + r]. */
 void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy);
-/* Pieces of rows, and the next rows of n_rows for this thread, or none. */
+/* Pieces of n_rows rows, and the next rows for this thread; false: no more. */
 dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows);
 bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n);
 
@@ -114,8 +117,8 @@ static inline int dw_share(int n, int i, int n_shares) { return (int)((size_t)n 
 enum {
     DW_FEW_ROWS = 32,   // of a piece in `few`
     DW_FEW_RUN = 64,    // pieces
-    DW_TAIL_PIECES = 16, // of a gated layer, most that are taken from the counter
-    DW_MANY_ROWS = 256, // most rows of a piece in `many`, but for wider heads
+    DW_TAIL_PIECES = 16, // of a gated layer: most pieces that are taken from the counter
+    DW_MANY_ROWS = 256, // most rows of a piece in `many`, except for wider heads
 };
 
 extern const dw_way dw_cpu_few, dw_cpu_many;
@@ -124,10 +127,10 @@ size_t dw_few_scratch_bytes(int n_max); // of vectors of at most n_max values
 void dw_few_hidden(const dw_step *s, int l, dw_vectors *h); // z of layer l's predictor; a barrier must follow
 size_t dw_many_head_bytes(const dw_hparams *hp, int n_tokens); // of the shared scratch
 
-/* Steps that are the same in both ways. */
+/* Steps that both ways share. */
 void dw_cpu_embed(dw_pass *p, int ith);
 void dw_cpu_head_norm(dw_pass *p, const float *x, float *hidden, int ith);
-/* Jobs of at most `most` tokens of one sequence, each with `attend`. */
+/* Attention in jobs of at most `most` tokens of one sequence. */
 void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_attend_job *job));
 
 /* Operators for a few tokens of gated layers (backend_cpu_gated.c). */
@@ -139,8 +142,8 @@ void dw_few_gathered_down(dw_pass *p, int l, int ith);
 void dw_gated_lay_out(dw_pass *p, dw_layout *a);
 void dw_gathered_lay_out(dw_pass *p, dw_layout *a);
 
-/* Of one product of a matrix in two parts (formats/ffn_two_part.h): how many of n_rows rows from `first` on are in the
- * first part. */
+/* For a matrix in two parts (formats/ffn_two_part.h) whose first part is w: how many of n_rows rows from `first` on
+ * are in w. */
 static inline int dw_hot_rows(const dw_tensor *w, int first, int n_rows) {
     const int left = (int)w->ne[1] - first;
     return left < 0 ? 0 : dw_smaller(left, n_rows);

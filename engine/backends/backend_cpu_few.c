@@ -7,7 +7,7 @@ size_t dw_few_scratch_bytes(int n_max) {
     return DW_DOT_MAX_COLS * (2 * dw_act_bytes(DW_ACT_F32, n_max) + dw_act_bytes(DW_ACT_INT8, n_max));
 }
 
-/* Scratch: normed vectors, then both packed forms. */
+/* Scratch holds normed vectors, then both packed forms. */
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n) {
     uint8_t *at = scratch + DW_DOT_MAX_COLS * dw_act_bytes(DW_ACT_F32, n);
     return (dw_vectors){.s = s, .x = x, .n_cols = n_cols, .n = n, .ldx = n, .act = {at,
@@ -26,7 +26,7 @@ dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
     return dw_vectors_of(s, s->kernel, h, p->n_tokens, n);
 }
 
-/* The hardware does not foresee a list: its rows are prefetched that many rows before their turn. */
+/* The hardware cannot predict the rows of a list, so they are prefetched this many rows ahead. */
 enum { ROWS_AHEAD = 2 };
 
 void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
@@ -38,7 +38,7 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int fir
         v->packed[kernel->form] = true;
     }
     int asked = 0;
-    for (int r = 0, run; r < n_rows; r += run) { // neighbours in the list are neighbours in the file
+    for (int r = 0, run; r < n_rows; r += run) { // a run of consecutive rows is one call
         const int row = list ? list[first + r] : first;
         run = n_rows - r;
         if (list)
@@ -59,7 +59,7 @@ bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, i
 
 dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows) {
     const int n = (n_rows + DW_FEW_ROWS - 1) / DW_FEW_ROWS;
-    return dw_pieces_begin(s, n ? n : 1, true); // an empty selection still leaves zeros
+    return dw_pieces_begin(s, n ? n : 1, true); // an empty selection still writes zeros
 }
 
 static void qkv(dw_pass *p, int l, int ith) {
@@ -201,5 +201,5 @@ const dw_way dw_cpu_few = {
             [DW_FFN_MASKED] = {NULL, dw_few_masked_neurons, dw_few_fused_down},
             [DW_FFN_GATHERED] = {dw_gathered_lay_out, dw_few_gathered_neurons, dw_few_gathered_down}},
     .head_norm = dw_cpu_head_norm,
-    .logits = logits, // log-probabilities are always computed the way of many
+    .logits = logits, // log-probabilities always use the way of many
 };

@@ -1,21 +1,21 @@
 /* backend_cpu_gated.c - gated layers for a few tokens.
  *
- *   fused     each thread walks over its neurons: gates of a piece, test, and as soon as a block of open neurons is together,
- *             their ups and down rows, added to the thread's sum.  A predictor's scores come before the walk, and then only
- *             the gates of open neurons are computed.  No barrier except after a predictor's hidden values.  Rows of closed
- *             neurons are not read.
- *   masked    where picking rows does not pay (break_even.c): the same walk, but gates and ups of all neurons are computed,
- *             as in a dense layer, and closed neurons are set to zero.  The results have the same bits.
- *   gathered  what array frameworks do, for comparison: all gates, barrier, one thread lists the open neurons, barrier, their
- *             rows are copied together, barrier, products over the copy.
+ *   fused     each thread walks over its neurons: it computes the gates of a piece and tests them.  When a block of
+ *             open neurons is complete, it computes their ups and adds their down rows to its sum.  With a predictor
+ *             the scores come before the walk, and only the gates of open neurons are computed.  The only barrier is
+ *             after a predictor's hidden values.  Rows of closed neurons are not read.
+ *   masked    used where skipping rows does not pay (break_even.c): the same walk, but gates and ups of all neurons are
+ *             computed, as in a dense layer, and closed neurons are set to zero.  The results have the same bits.
+ *   gathered  what array frameworks do, for comparison: all gates, barrier, one thread lists the open neurons, barrier,
+ *             their rows are copied together, barrier, products over the copy.
  *
- * With several tokens a neuron is computed when it is open for any of them; a token for which it is closed adds zero. */
+ * With several tokens a neuron is computed if it is open for any of them; for the others it adds zero. */
 #include "backends/backend_cpu.h"
 #include "backends/kernels_axpy.h"
 
 #include <string.h>
 
-enum { BLOCK = 64 }; // open neurons that are computed together
+enum { BLOCK = 64 }; // open neurons are computed in blocks of this size
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 
@@ -38,11 +38,11 @@ void dw_gathered_lay_out(dw_pass *p, dw_layout *a) {
     for (int i = 0; i < 3; i++) g->rows[i] = dw_layout_take(a, n_ff, (size_t)p->net->hp.n_embd * sizeof(float));
 }
 
-/* ---- shares of the walk: nine tenths of the pieces are own, the rest is cut into as few parts as keep threads busy -------- */
+/* ---- shares of the walk: each thread owns a part of nine tenths of the pieces, the rest is shared ------ */
 
 typedef struct shares {
     int rows, n_pieces; // rows of a piece: whole groups
-    int own, n_tail;    // pieces of a thread; parts of the rest
+    int own, n_tail;    // pieces that each thread owns; number of parts of the rest
 } shares;
 
 static shares shares_of(const dw_step *s, const dw_layer *w) {
@@ -62,13 +62,13 @@ typedef struct walker {
     const dw_layer *w;
     int l, n_groups;
     bool predicted;
-    bool is_whole;            // masked: ups stand in pass->neuron
+    bool is_whole;            // masked: pass->neuron holds all neurons
     dw_vectors *h;
-    dw_tensor gate, up, down; // rows of neurons: the file's, or gathered
+    dw_tensor gate, up, down; // rows of neurons: the file's, or the gathered copies
     const dw_axpy_kernel *axpy;
     dw_coverage *count;
     float *sum;               // (n_tokens, n_embd)
-    int32_t block[BLOCK];     // open neurons that wait for the others
+    int32_t block[BLOCK];     // open neurons, until the block is full
     int n_block;
 } walker;
 
@@ -87,7 +87,7 @@ static void add_listed_bias(const dw_tensor *bias, const int32_t *list, int n, f
     for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
 }
 
-/* A token's products with gate (with a predictor) and up become its values a of the listed neurons, in up. */
+/* Turns a token's products with up (with a predictor also with gate) into values a of the listed neurons, in up. */
 static void finish_token(const walker *k, int token, const int32_t *list, int n, float *gate, float *up) {
     const dw_pass *p = k->s->p;
     const uint8_t *open = flags_of(k, token);
@@ -109,8 +109,8 @@ static void finish_token(const walker *k, int token, const int32_t *list, int n,
     }
 }
 
-/* Computes n <= BLOCK open neurons and adds their down rows.  The matrices' rows are the listed ones, or of gathered
- * matrices those from `at` on. */
+/* Computes n <= BLOCK open neurons and adds their down rows.  The rows are the listed ones, or in gathered matrices
+ * those from `at` on. */
 static void add_neurons(walker *k, const int32_t *list, int n, bool gathered, int at) {
     const int32_t *row = gathered ? NULL : list;
     const int n_tokens = k->h->n_cols, n_embd = k->s->p->net->hp.n_embd;
@@ -134,7 +134,7 @@ static void add_neurons(walker *k, const int32_t *list, int n, bool gathered, in
 
 /* ---- decisions ---------------------------------------------------------------------------------------------- */
 
-/* act(gate) of n neurons from `first` on into pass->gate. */
+/* pass->gate = act(gate) for n neurons from `first` on. */
 static void compute_gates(walker *k, int first, int n) {
     const dw_pass *p = k->s->p;
     const float *bias = dw_floats(&k->w->gate_bias);
@@ -143,12 +143,12 @@ static void compute_gates(walker *k, int first, int n) {
     for (int t = 0; t < p->n_tokens; t++) {
         float *row = gate + row_of(k, t);
         if (bias) k->s->vec->add(row, bias + first, NULL, n);
-        k->s->glu(row, row, n, p->neuron + row_of(k, t) + first); // what is there will be overwritten
+        k->s->glu(row, row, n, p->neuron + row_of(k, t) + first); // pass->neuron is overwritten later
     }
     k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->w->gate);
 }
 
-/* Scores of groups first .. end - 1 into the flags. */
+/* Sets the flags of groups first .. end - 1 by their scores. */
 static void compute_scores(walker *k, int first, int end) {
     const dw_layer_gate *g = &k->w->sparse;
     const float *bias = dw_floats(&g->pred_b_bias);
@@ -176,7 +176,7 @@ void dw_few_hidden(const dw_step *s, int l, dw_vectors *h) {
     dw_coverage_of(s->p, l, s->ith)->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&g->pred_a);
 }
 
-/* What is not computed later is zero. */
+/* Zeros for neurons that may stay uncomputed. */
 static void clear(const walker *k, int first, int end) {
     const dw_pass *p = k->s->p;
     const size_t n_bytes = (size_t)(end - first) * sizeof(float);
@@ -192,9 +192,9 @@ static bool is_open_for_any(const walker *k, int group) {
     return false;
 }
 
-/* ---- fused, masked ---------------------------------------------------------------------------------------------------- */
+/* ---- fused, masked ------------------------------------------------------------------------------------------ */
 
-/* Groups first .. end - 1 are decided: their open neurons join the block. */
+/* Adds the open neurons of groups first .. end - 1 to the block; the groups are decided. */
 static void add_open_groups(walker *k, int first, int end) {
     const int group = k->w->sparse.group;
     for (int i = first; i < end; i++) {
@@ -208,7 +208,7 @@ static void add_open_groups(walker *k, int first, int end) {
     }
 }
 
-/* Neurons of all groups of a piece, which are decided; zeros where closed. */
+/* Computes the neurons of a piece whose groups are decided; closed ones are zero. */
 static void compute_neurons(walker *k, int first, int n) {
     const dw_pass *p = k->s->p;
     const float *bias = dw_floats(&k->w->up_bias);
@@ -227,7 +227,7 @@ static void compute_neurons(walker *k, int first, int n) {
     k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->up);
 }
 
-/* Pieces first .. end - 1, into a sum of their own. */
+/* Walks over pieces first_piece .. end_piece - 1 and adds into `sum`, which begins at zero. */
 static void walk(walker *k, const shares *of, int first_piece, int end_piece, float *sum) {
     const dw_pass *p = k->s->p;
     const int group = k->w->sparse.group, end = dw_smaller(end_piece * of->rows, k->w->n_ff);
@@ -259,7 +259,7 @@ static void fused_neurons(walker *k) {
 
 /* ---- gathered ------------------------------------------------------------------------------------------------- */
 
-/* All gates or scores, every thread its share. */
+/* Computes all gates or scores; every thread does its share. */
 static void decide_all(walker *k) {
     const dw_step *s = k->s;
     const int ith = s->ith, n_threads = s->n_threads, n_ff = k->w->n_ff;
@@ -285,7 +285,7 @@ static void list_open(walker *k) {
     k->s->gated->list[0] = n;
 }
 
-/* Entries first .. end - 1 of the list: rows from the file to the copy. */
+/* Copies the rows of entries first .. end - 1 of the list. */
 static void gather(const dw_tensor *w, const int32_t *list, int first, int end, uint8_t *rows) {
     const size_t row_bytes = dw_tensor_row_bytes(w);
     for (int i = first; i < end; i++) memcpy(rows + (size_t)i * row_bytes, w->data + (size_t)list[i] * row_bytes, row_bytes);
@@ -337,7 +337,7 @@ void dw_few_fused_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, ith,
 void dw_few_masked_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, ith, masked_neurons); }
 void dw_few_gathered_neurons(dw_pass *p, int l, int ith) { gated_neurons(p, l, ith, gathered_neurons); }
 
-/* x += the sums, in their order, + bias: every thread for its columns. */
+/* x += the sums, in order, + bias; every thread does its columns. */
 static void add_sums(const dw_step *s, int l, int n_sums) {
     const dw_pass *p = s->p;
     const float *bias = dw_floats(&p->net->layer[l].down_bias);

@@ -1,7 +1,7 @@
 /* backend_cpu_many.c - steps for many tokens and for exact passes: tokens packed once, then products by pieces of rows.
  *
- * A piece is a range of rows times a group of up to 512 tokens.  The sums of a product do not depend on the cut, and
- * everything after them works on single tokens: so neither do the results. */
+ * A piece is a range of rows times a group of up to 512 tokens.  The sums of a product do not depend on the cut into
+ * pieces, and everything after them works on single tokens, so the results do not depend on it either. */
 #include "backends/backend_cpu.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 /* ---- pieces ------------------------------------------------------------------------------------------------- */
 
-/* Rows of a piece: a multiple of `unit`, so many that every thread gets a few pieces, 256 at most. */
+/* Rows of a piece: a multiple of `unit`, at most 256, such that every thread gets a few pieces. */
 static int rows_of_piece(const dw_step *s, int n_rows, int unit) {
     const int wanted = dw_smaller(DW_MANY_ROWS, n_rows / (4 * s->n_threads));
     return wanted > unit ? wanted / unit * unit : unit;
@@ -39,7 +39,7 @@ static void rows_into(dw_gemm_job job, const int32_t *list, size_t first, int n_
     dw_gemm_rows(&job);
 }
 
-/* Packs x (n_tokens, n), rows ldx apart, for the matrices; after the barrier all groups are there. */
+/* Packs x (n_tokens, n), rows ldx apart, for the matrices; all groups are packed after the barrier. */
 static dw_gemm_form pack_into(const dw_step *s, uint8_t *packed, const float *x, int ldx, int n_tokens, int n, const dw_tensor *const *w,
                               int n_matrices) {
     dw_gemm_form form = 0;
@@ -72,7 +72,7 @@ static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
 static void qkv(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
-    const dw_tensor *const matrix[] = {&w->q, &w->k, &w->v}; // by dw_head_kind
+    const dw_tensor *const matrix[] = {&w->q, &w->k, &w->v}; // indexed by dw_head_kind
     const int n = p->net->hp.head_dim, n_heads[] = {w->n_head, w->n_head_kv, w->n_head_kv};
     const int rows = rows_of_piece(s, (w->n_head + 2 * w->n_head_kv) * n, n), heads = rows / n;
     const int n_q = count(w->n_head, heads), n_kv = count(w->n_head_kv, heads), n_pieces = n_q + 2 * n_kv;
@@ -122,7 +122,8 @@ static void attn_out(dw_pass *p, int l, int ith) {
 
 /* ---- FFN ------------------------------------------------------------------------------------------------------ */
 
-/* Rows first .. end - 1 of w times all tokens that are packed, 256 at a time by the calling thread alone: `use` takes a product. */
+/* Rows first .. end - 1 of w times all packed tokens, 256 rows at a time, on the calling thread; `use` receives each
+ * product. */
 typedef void use_rows(const dw_step *s, int l, group g, int first, int n_rows);
 
 static void own_rows(const dw_step *s, int l, dw_gemm_form form, const dw_tensor *w, const uint8_t *packed, use_rows *use) {
@@ -158,12 +159,12 @@ static void to_flags(const dw_step *s, int l, group g, int first, int n) {
         for (int i = 0; i < n; i++) open[(size_t)t * n_all + (size_t)i] = s->gate[t * n + i] + bias[i] >= 0;
 }
 
-/* z of layer l's predictor from the packed h. */
+/* Computes z of layer l's predictor from the packed h. */
 static void compute_hidden(const dw_step *s, int l, dw_gemm_form form) {
     own_rows(s, l, form, &s->p->net->layer[l].sparse.pred_a, s->shared, to_hidden);
 }
 
-/* Flags of layer l from its predictor's scores. */
+/* Sets the flags of layer l by its predictor's scores. */
 static void compute_scores(const dw_step *s, int l) {
     const dw_tensor *b = &s->p->net->layer[l].sparse.pred_b;
     const dw_gated *g = s->gated;
@@ -171,19 +172,19 @@ static void compute_scores(const dw_step *s, int l) {
     own_rows(s, l, form, b, g->packed, to_flags);
 }
 
-/* act(gate) of a piece for its tokens into pass->gate. */
+/* pass->gate = act(gate) of a piece for its tokens. */
 static void finish_gates(const dw_step *s, int l, group g, int first, int n) {
     const dw_layer *w = &s->p->net->layer[l];
     const float *bias = dw_floats(&w->gate_bias);
     for (int t = 0; t < g.n; t++) {
         float *gate = s->gate + t * n;
         if (bias) s->vec->add(gate, bias + first, NULL, n);
-        s->glu(gate, gate, n, s->up); // the product is not asked for
+        s->glu(gate, gate, n, s->up); // s->up is scratch here
         memcpy(s->p->gate + (size_t)(g.first + t) * (size_t)w->n_ff + first, gate, (size_t)n * sizeof *gate);
     }
 }
 
-/* a = act(gate) * up of open neurons, 0 of closed ones; with a predictor their gates count as not computed. */
+/* a = act(gate) * up for open neurons, 0 for closed ones; with a predictor the gates of closed ones are zero, too. */
 static void finish_ups(const dw_step *s, int l, group g, int first, int n) {
     const dw_layer *w = &s->p->net->layer[l];
     const float *bias = dw_floats(&w->up_bias);
@@ -201,8 +202,7 @@ static void finish_ups(const dw_step *s, int l, group g, int first, int n) {
     }
 }
 
-/* A neurons step begins with norm and packing, for all matrices that take the FFN's input; the predictor of the next layer
- * is among them. */
+/* A neurons step begins with norm and packing for all matrices that read the FFN's input, the next predictor's too. */
 typedef struct ffn_input {
     const dw_step *s;
     int l;
@@ -214,7 +214,7 @@ static ffn_input begin_neurons(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_tensor *matrix[5] = {&w->gate, &w->up};
     int n_matrices = 2;
-    if (w->n_cold) matrix[n_matrices++] = &w->gate_cold, matrix[n_matrices++] = &w->up_cold; // in no gated model
+    if (w->n_cold) matrix[n_matrices++] = &w->gate_cold, matrix[n_matrices++] = &w->up_cold; // never in a gated model
     if (p->layer[l].needs_hidden) matrix[n_matrices++] = &w->sparse.pred_a;
     if (p->layer[l].gives_hidden) matrix[n_matrices++] = &p->net->layer[l + 1].sparse.pred_a;
     norm_tokens(s, &w->ffn_norm);
@@ -239,7 +239,7 @@ typedef struct neuron_pieces {
 } neuron_pieces;
 
 static neuron_pieces pieces_of(const ffn_input *in, int n_all) {
-    const int rows = rows_of_piece(in->s, n_all, 32), n_each = n_all ? count(n_all, rows) : 1; // an empty list still leaves zeros
+    const int rows = rows_of_piece(in->s, n_all, 32), n_each = n_all ? count(n_all, rows) : 1; // 1: writes zeros
     return (neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens), false), n_all, rows, n_each};
 }
 
@@ -253,7 +253,8 @@ static bool next_piece(const ffn_input *in, neuron_pieces *of, neuron_piece *pie
     return true;
 }
 
-/* y (tokens of the piece, n) = rows of w, n of them from `first` on, or of a list's entries; y's rows lie ldy apart. */
+/* y (tokens of the piece, n) = products with n rows of w from `first` on, or with those of a list's entries; y's rows
+ * lie ldy apart. */
 static void product(const ffn_input *in, const dw_tensor *w, const int32_t *list, int first, int n, group g, float *y, int ldy) {
     rows_into(job_of(in->s, in->form, w, g), list, (size_t)first, n, y, (size_t)ldy);
 }
@@ -311,7 +312,7 @@ static void listed_neurons(dw_pass *p, int l, int ith) {
     end_neurons(&in, b->n_list);
 }
 
-/* Rows of a matrix in two parts. */
+/* The same for a matrix in two parts. */
 static void product_of_parts(const ffn_input *in, const dw_tensor *hot, const dw_tensor *cold, const neuron_piece *k, float *y) {
     const int here = dw_hot_rows(hot, k->first, k->n);
     if (here) product(in, hot, NULL, k->first, here, k->g, y, k->n);
@@ -342,7 +343,7 @@ static void two_part_down(dw_pass *p, int l, int ith) {
     add_product(dw_step_of(p, ith), p->neuron + w->down.ne[0], w->n_ff, &w->down_cold, &(dw_tensor){0});
 }
 
-/* x += sum over neurons of a_j d_j + bias, d_j the rows of the transposed down. */
+/* x += sum over neurons j of a_j d_j + bias; d_j is row j of the transposed down. */
 static void gated_down(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *layer = &p->net->layer[l];
@@ -386,8 +387,8 @@ static void logits(dw_pass *p, const dw_head *head, int ith) {
     }
 }
 
-/* The vocabulary in tiles of 256 rows, the same for every pass: each leaves its maximum and sum of exponentials a token,
- * and they are joined in order of tiles.  No row of logits is ever whole. */
+/* The vocabulary is cut into tiles of 256 rows, the same for every pass.  Each tile gives its maximum and sum of
+ * exponentials per token, which are joined in order of tiles.  A whole row of logits is never stored. */
 typedef struct tile_sum {
     float max, sum; // ln sum exp = max + ln sum
 } tile_sum;

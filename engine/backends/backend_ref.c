@@ -1,9 +1,9 @@
-/* backend_ref.c - the fused steps, defined.
+/* backend_ref.c - the fused steps, as a definition.
  *
- * Every sum runs in double and in index order (dot products of attention: in eight interleaved partial sums), so the
- * result is the same for every number of threads and however tokens are batched; and on every machine, but for the last
- * bit of libm's exp.  A product works on
- * a tile of tokens at a time, tokens innermost: that keeps the order of each sum and still fills vector registers. */
+ * Every sum runs in double and in index order (dot products of attention: in eight interleaved partial sums).  So the
+ * result is the same for every number of threads and every batching, and on every machine except for the last bit of
+ * libm's exp.  A product works on a tile of tokens at a time, with tokens in the inner loop: that keeps the order of
+ * each sum and still fills vector registers. */
 #include "backends/gate_decide.h"
 
 #include <math.h>
@@ -56,7 +56,7 @@ static const scratch *scratch_of(const dw_pass *p, int ith) { return (const scra
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
-/* acc[r][t] = sum over k of rows[r][k] * xt[k][t], each sum in the order of k.  A product of two F32 is exact in double. */
+/* acc[r][t] = sum over k of rows[r][k] * xt[k][t], each sum in the order of k.  Products of two F32 are exact. */
 static inline __attribute__((always_inline)) void tile_sums(const float *rows, const double *restrict xt, size_t n, int width,
                                                             double (*restrict acc)[TILE]) {
     double sum[ROWS][TILE] = {0};
@@ -66,8 +66,8 @@ static inline __attribute__((always_inline)) void tile_sums(const float *rows, c
     memcpy(acc, sum, sizeof sum);
 }
 
-/* The same arithmetic for any width of the vector unit: contraction is off, lanes are tokens.  (Not under the thread
- * sanitizer: the choice between clones runs before the sanitizer is ready.) */
+/* The same arithmetic for every width of the vector unit, because contraction is off and lanes are tokens.  (Not
+ * under the thread sanitizer: the choice between clones runs before the sanitizer is ready.) */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -81,7 +81,7 @@ FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, s
 FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[TILE]) { tile_sums(rows,
                                                             xt, n, 1, acc); }
 
-/* What a product does with its sums: out(ctx, row, token, sum + bias). */
+/* Receives the sums of a product: out(ctx, row, token, sum + bias). */
 typedef void (*sink)(void *ctx, size_t row, int token, double sum);
 
 static float at(const dw_tensor *vector, size_t i) {
@@ -112,7 +112,7 @@ static void product_of(const scratch *s, const dw_tensor *w, const dw_tensor *bi
                 row[r] = range.list ? (size_t)range.list[i + r] : i + r;
                 w->type->decode(w->data + row[r] * dw_tensor_row_bytes(w), s->rows + r * n, n);
             }
-            if (padded == 1) sums_of_one(s->rows, s->xt, n, acc); // rows beyond n_rows hold old values, unused
+            if (padded == 1) sums_of_one(s->rows, s->xt, n, acc); // rows from n_rows on: old values, unused
             else sums_of_tile(s->rows, s->xt, n, acc);
             for (size_t r = 0; r < n_rows; r++) {
                 const double b = bias && bias->name ? at(bias, row[r]) : 0;
@@ -198,7 +198,7 @@ static void to_cache(const dw_cache *c, void *array, size_t first, const float *
     }
 }
 
-/* n values of the cache as F32: where they lie, or converted into row. */
+/* n values of the cache as F32: a pointer into it, or converted into row. */
 static const float *from_cache(const dw_cache *c, const void *array, size_t first, float *row, int n) {
     if (c->type == DW_KV_CACHE_F32) return (const float *)array + first;
     for (int i = 0; i < n; i++) row[i] = dw_f16_to_f32(((const uint16_t *)array)[first + (size_t)i]);
@@ -287,7 +287,7 @@ static void attn_out(dw_pass *p, int l, int ith) {
 static double activation(dw_act act, double x) {
     switch (act) {
     case DW_GELU_TANH: return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
-    case DW_RELU: return x < 0 ? 0 : x; // a NaN stays
+    case DW_RELU: return x < 0 ? 0 : x; // NaN gives NaN
     default: return x / (1 + exp(-x));  // silu
     }
 }
@@ -297,7 +297,7 @@ typedef struct ffn_sink {
     float *gate, *neuron; // of the first row
     size_t n_ff;
     bool is_up; // first gate, then up
-    const uint8_t *open; // flags of a gated layer, or NULL: all are
+    const uint8_t *open; // flags of a gated layer; NULL: all are open
     size_t n_groups, group;
 } ffn_sink;
 
@@ -356,7 +356,7 @@ static void two_part_neurons(dw_pass *p, int l, int ith) {
     finish_neurons(p, l, ith, w->n_ff);
 }
 
-/* Neurons that are not listed count as zero. */
+/* Neurons that are not in the list are zero. */
 static void listed_neurons(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_bound *b = &p->layer[l];
@@ -367,7 +367,7 @@ static void listed_neurons(dw_pass *p, int l, int ith) {
         memset(p->gate + (size_t)t * n_ff, 0, n_ff * sizeof *p->gate);
         memset(p->neuron + (size_t)t * n_ff, 0, n_ff * sizeof *p->neuron);
     }
-    norm_tokens(p, &w->ffn_norm, ith); // its barrier also serves the zeros
+    norm_tokens(p, &w->ffn_norm, ith); // its barrier also comes after the zeros
     neurons_of(p, w, false, rows, ith);
     finish_neurons(p, l, ith, b->n_list);
 }
@@ -384,13 +384,13 @@ static void to_flags(void *ctx, size_t row, int token, double score) {
     f->open[(size_t)token * f->n_groups + row] = score >= 0;
 }
 
-/* What is uncomputed is zero: with a predictor, the gates of closed groups. */
+/* Zeros the gates of closed groups: with a predictor they are not computed. */
 static void close_gates(float *gate, const uint8_t *open, int n_ff, int group) {
     for (int j = 0; j < n_ff; j++)
         if (!open[j / group]) gate[j] = 0;
 }
 
-/* All gates, a decision for each token, up of the open groups.  With a predictor the gates of open groups alone count. */
+/* All gates, a decision for each token, up of the open groups.  With a predictor only gates of open groups are kept. */
 static void gated_neurons(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_layer_gate *g = &w->sparse;

@@ -4,12 +4,12 @@
  * (the weights stay where they are) and may replace single tensors.
  *
  * A backend is a row of functions over a state that it opens for one net and one shape.  It runs a range of layers on a
- * residual, turns rows of the residual into logits, and gives and takes what it keeps between passes.  A caller that
- * owns the residual pays one layer for one layer.  Nothing outside backends/ knows whether threads, a cache of keys or
- * another device stand below.
+ * residual, turns rows of the residual into logits, and reads and writes parts of its state.  A caller that owns the
+ * residual can run a single layer.  Nothing outside backends/ knows whether a backend uses threads, a cache of keys or
+ * another device.
  *
- * The backends of today, `ref` (the definition: plain C, double accumulation) and `cpu` (the fast one), share
- * run_on_pool.c: threads, barriers, memory and the pass are there, over a table of fused steps (steps.h). */
+ * Today's backends, `ref` (the definition: plain C, double accumulation) and `cpu` (the fast one), share run_on_pool.c:
+ * threads, barriers, memory and the pass, over a table of fused steps (steps.h). */
 #ifndef DW_BACKENDS_H
 #define DW_BACKENDS_H
 
@@ -17,13 +17,13 @@
 
 enum { DW_MAX_HEAD_DIM = 4096 }; // a model with larger heads is not opened
 
-/* What a gated model says of a layer's FFN (formats/ffn_gated.h): which groups of neurons are open for a token, and how to read them. */
+/* What a gated model says about a layer's FFN (formats/ffn_gated.h): which groups of neurons are open for a token. */
 typedef struct dw_layer_gate {
     dw_tensor down_t;                // (n_ff, n_embd): down transposed, a neuron's column as a row
     int group;                       // neurons that are open or closed together; the last group may be smaller
     float threshold;                 // a group is open when its largest |act(gate)| reaches it
     float activity;                  // expected share of open neurons
-    bool dense;                      // marked in an older file: DW_SELECT_AUTO runs it as if it were no gated layer
+    bool dense;                      // marked in an older file: DW_SELECT_AUTO runs it as if it were not gated
     dw_tensor pred_a, pred_a_bias;   // (rank, n_embd), (rank): a predictor instead of the threshold:
     dw_tensor pred_b, pred_b_bias;   // (n_groups, rank), (n_groups): open when B relu(A h + a) + b >= 0
     bool pred_previous;              // h is that of the layer before
@@ -40,22 +40,23 @@ typedef struct dw_layer {
     dw_tensor ffn_norm;              // (n_embd)
     dw_tensor gate, up, gate_bias, up_bias; // (n_ff, n_embd)
     dw_tensor down, down_bias;       // (n_embd, n_ff)
-    int n_cold;                      // the last neurons, which gate, up and down do not hold (formats/ffn_two_part.h); 0: they hold all
+    int n_cold;                      // the last neurons, in the *_cold tensors (formats/ffn_two_part.h); 0: none
     dw_tensor gate_cold, up_cold;    // (n_cold, n_embd)
     dw_tensor down_cold;             // (n_embd, n_cold)
     dw_layer_gate sparse;            // absent: down_t.name is NULL
 } dw_layer;
 
-/* The activation of the FFN's gate.  gelu_tanh(x) = x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016). */
+/* The activation of the FFN's gate.  gelu_tanh(x) = x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+ * (Hendrycks & Gimpel 2016). */
 typedef enum dw_act { DW_SILU, DW_GELU_TANH, DW_RELU, DW_N_ACTS } dw_act;
 
 typedef struct dw_net {
     dw_hparams hp;
     dw_act act;
-    float embd_scale;                // multiplies the rows of token_embd where they become the residual; 0: 1
+    float embd_scale;                // multiplies rows of token_embd that become the residual; 0 means 1
     bool rope_neox;                  // pairs (i, i + head_dim/2); else (2i, 2i + 1)
     const float *rope_factor;        // (head_dim/2): divides the frequency of each pair; NULL: all 1
-    float rope_magnitude;            // multiplies cos and sin (yarn); 0: 1
+    float rope_magnitude;            // multiplies cos and sin (yarn); 0 means 1
     dw_tensor token_embd;            // (n_vocab, n_embd)
     dw_tensor output_norm;           // (n_embd)
     dw_tensor output, output_bias;   // (n_vocab, n_embd); token_embd when tied
@@ -70,7 +71,7 @@ typedef struct dw_state dw_state;
 /* One pass over a range of layers. */
 typedef struct dw_work {
     int n_tokens;                    // at most the options' n_batch
-    const int32_t *token;            // (n_tokens): embedded before layer 0; NULL: the residual is there already
+    const int32_t *token;            // (n_tokens): embedded before the layers; NULL: x already holds the residual
     const int32_t *seq, *pos;        // (n_tokens): tokens of a sequence come in order of position
     float *x;                        // (n_tokens, n_embd): the residual, the caller's; NULL: the state's own
     int n_rows;                      // after the last layer these rows of the residual are normed for the head:
@@ -79,16 +80,16 @@ typedef struct dw_work {
     const dw_tap *tap;               // NULL: none
 } dw_work;
 
-/* Over rows that were normed: logits, or ln p(target) without ever keeping a row of logits. */
+/* From normed rows: logits, or ln p(target), for which no row of logits is stored. */
 typedef struct dw_head {
     const float *hidden;             // (n, n_embd)
     int n;
-    float *logits;                   // (n, n_vocab), or NULL and
+    float *logits;                   // (n, n_vocab); or NULL, with these two:
     const int32_t *target;           // (n)
     double *logprob;                 // (n)
 } dw_head;
 
-/* What decides how layers are bound, besides the net itself.  Borrowed until the next binding. */
+/* What decides, in addition to the net, how layers are bound.  Borrowed until the next binding. */
 typedef struct dw_binding {
     const dw_selection *selection;   // NULL: all neurons of every layer
     const struct dw_ffn_experiment *experiment; // ffn_ops.h; NULL: none
@@ -110,11 +111,12 @@ typedef struct dw_place {
  * Functions that return int fail with -1 and a sentence. */
 struct dw_backend {
     const char *name, *help;
-    const void *own;                 // of the backend
-    size_t (*memory)(const dw_backend *b, const dw_net *net, const dw_session_options *o); // bytes that open takes; SIZE_MAX: too many
+    const void *own;                 // the backend's own data
+    /* Bytes that open allocates; SIZE_MAX: too many. */
+    size_t (*memory)(const dw_backend *b, const dw_net *net, const dw_session_options *o);
     dw_state *(*open)(const dw_backend *b, const dw_net *net, const dw_session_options *o, dw_err *err);
     void (*close)(dw_state *s);
-    int (*bind)(dw_state *s, const dw_binding *b, dw_err *err); // after tensors of the net were replaced, too
+    int (*bind)(dw_state *s, const dw_binding *b, dw_err *err); // also after tensors of the net were replaced
     int (*layers)(dw_state *s, const dw_work *w, int first, int end, dw_err *err); // first .. end - 1; may be none
     int (*head)(dw_state *s, const dw_head *h, dw_err *err);
     int (*get)(dw_state *s, dw_place at, float *values, dw_err *err);

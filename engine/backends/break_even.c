@@ -1,10 +1,11 @@
-/* break_even.c - from which activity on it is faster to compute all neurons of a gated layer than to skip closed ones.
+/* break_even.c - from which activity on it is faster to compute all neurons of a gated layer than to skip closed
+ * ones.
  *
- * It depends on the machine, on the types of the matrices, on the size of a group and on whether a cache holds the layer;
- * so it is measured where the model runs, with the layer's own weights, and no file keeps it.  One token's FFN is timed both
- * ways (DW_FFN_GATED, DW_FFN_MASKED) with half of the groups open and with all of them.  Both times are taken as linear in
- * the share of open groups, and the break-even is where the lines cross.  The results of both ways have the same bits, so
- * the choice shows in nothing but time. */
+ * The break-even depends on the machine, the types of the matrices, the size of a group, and whether a cache holds
+ * the layer.  So it is measured where the model runs, with the layer's own weights, and not stored in a file.  One
+ * token's FFN is timed both ways (DW_FFN_GATED, DW_FFN_MASKED) with half of the groups open and with all of them.
+ * Both times are taken as linear in the share of open groups; the break-even is where the lines cross.  Both ways
+ * give the same bits, so the choice affects only time. */
 #include "backends/gate_decide.h"
 
 enum { REPEATS = 3 };
@@ -59,7 +60,7 @@ float dw_measure_break_even(dw_pass *p, const dw_steps *steps, int l, float *x, 
     p->keep_h = false;
     p->gate_every = 0;
     p->experiment = (dw_ffn_experiment){.decide = open_all};
-    dw_pool_run(p->pool, run_ffn, &walk); // brings the pages in
+    dw_pool_run(p->pool, run_ffn, &walk); // loads the pages
     const double more_at_one = time_ffn(walk) - time_ffn(whole); // seconds that skipping costs
     p->experiment.decide = open_half;
     const double more_at_half = time_ffn(walk) - time_ffn(whole), slope = 2 * (more_at_one - more_at_half);

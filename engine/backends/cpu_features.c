@@ -1,4 +1,4 @@
-/* cpu_features.c - which level of kernels this machine can run, and which one is in force.
+/* cpu_features.c - which level of kernels this machine can run, and which one is used.
  *
  * A level is usable when the CPU has its instructions and the operating system saves its registers (XCR0).  AMX also
  * needs a permission for its tiles, which a process requests once, before threads start (Linux, arch_prctl). */
@@ -68,7 +68,7 @@ static void ask_machine(void) {
     if (!__get_cpuid(1, &a, &b, &cpu.leaf1_c, &d) || !has(cpu.leaf1_c, LEAF1_C_OSXSAVE)) return;
     cpu.state = saved_state();
     if (!__get_cpuid_count(7, 0, &a, &cpu.leaf7_b, &cpu.leaf7_c, &cpu.leaf7_d)) return;
-    if (a >= 1) __get_cpuid_count(7, 1, &cpu.leaf7_1_a, &b, &c, &d); // a: the last subleaf
+    if (a >= 1) __get_cpuid_count(7, 1, &cpu.leaf7_1_a, &b, &c, &d); // a: the number of the last subleaf
     for (dw_level l = DW_AVX2; l < DW_N_LEVELS; l++) usable[l] = dw_level_runs_on(l, &cpu);
     usable[DW_AMX] = usable[DW_AMX] && permit_tiles();
 }
@@ -96,7 +96,7 @@ int dw_level_choose(dw_level *level, dw_err *err) {
         if (strcmp(wish, dw_level_names[l])) continue;
         *level = (dw_level)l;
         if (dw_level_usable(*level)) return 0;
-        return dw_fail(err, "'DEADWOOD_CPU' asks for '%s', which this machine lacks; unset it for the best level",
+        return dw_fail(err, "'DEADWOOD_CPU' is '%s', which this machine lacks; unset it for the best level",
                        wish);
     }
     return dw_fail(err, "'DEADWOOD_CPU' is '%s', but must be portable, avx2, avx512 or amx", wish);

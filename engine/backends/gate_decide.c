@@ -48,7 +48,7 @@ dw_gate_sizes dw_gate_sizes_of(const dw_net *net) {
 
 /* ---- decisions ---------------------------------------------------------------------------------------------- */
 
-/* Compared so that a NaN leaves its group open and shows. */
+/* Compared so that a NaN opens its group and reaches the result. */
 static bool reaches(const float *gate, int n, float threshold) {
     int found = 0;
     for (int i = 0; i < n; i++) found |= !(fabsf(gate[i]) < threshold);

@@ -1,33 +1,33 @@
-/* gate_decide.h - inside of the backends: which groups of neurons of a gated layer are open for a token.
+/* gate_decide.h - inside the backends: which groups of neurons of a gated layer are open for a token.
  *
  * Both backends decide by these functions, from the gates or scores that each computes in its own way.  Flags
- * (n_tokens, dw_n_groups) hold 1 for an open group.
+ * (n_tokens, dw_n_groups) are 1 for open groups.
  *
- * A predictor's hidden values z = relu(A h + a) come from the FFN's input h of the layer itself, or of the layer before,
- * which then computes them in its own FFN step, so that the layer finds them ready. */
+ * A predictor's hidden values z = relu(A h + a) come from the FFN's input h of its own layer or of the layer before.
+ * In the second case the FFN step of the layer before computes them. */
 #ifndef DW_GATE_DECIDE_H
 #define DW_GATE_DECIDE_H
 
 #include "backends/steps.h"
 
-/* Chooses the kind of every layer, and which layers compute the hidden values of predictors. */
+/* Chooses the kind of every layer, and which layers compute predictors' hidden values. */
 void dw_choose_kinds(dw_pass *p, dw_select select, const dw_selection *lists);
 
 static inline int dw_n_groups(const dw_layer *w) { return (w->n_ff + w->sparse.group - 1) / w->sparse.group; }
 
-/* What memory must hold: the most of any gated layer; all 0 without one. */
+/* Sizes for memory: the largest of all gated layers; 0 if there is none. */
 typedef struct dw_gate_sizes {
     int n_groups, rank, n_ff;
 } dw_gate_sizes;
 
 dw_gate_sizes dw_gate_sizes_of(const dw_net *net);
 
-/* Decides on groups first .. end - 1 of layer l for a token of the pass: by the experiment, by what a predictor's scores
- * have put into the flags, or by the token's row of pass->gate, whose neurons of these groups hold act(gate).  open: the
- * token's flags.  Returns the number of open neurons. */
+/* Decides on groups first .. end - 1 of layer l for a token of the pass.  open: the token's flags.  The decision is
+ * the experiment's if there is one; else what a predictor has put into the flags; else it follows from act(gate) of
+ * these neurons in the token's row of pass->gate.  Returns the number of open neurons. */
 int dw_decide(const dw_pass *p, int l, int token, int first, int end, uint8_t *open);
 
-/* Counts a pass over a layer that computes n of its neurons for all tokens; `few`: rows of all matrices were read for few tokens. */
+/* Counts a pass over a layer that computes n of its neurons for all tokens; few: count the matrices' bytes, too. */
 void dw_count_dense(const dw_pass *p, int l, int n, bool few);
 
 static inline dw_coverage *dw_coverage_of(const dw_pass *p, int l, int ith) {

@@ -1,17 +1,17 @@
-/* kernels.h - the cpu backend's kernels: dot products and matrix products; kernels_vec.h has attention and the others.
+/* kernels.h - the cpu backend's kernels: dot products and matrix products.
  *
- * Levels.  One level is chosen at start (best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA + F16C),
- * avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX BF16 tiles).  Functions of a level carry target attributes, so one
- * portable binary holds all.  A level uses the rows of its own and of lower levels.
+ * Levels.  One level is chosen at start (the best that the CPU has, or $DEADWOOD_CPU): portable C, avx2 (AVX2 + FMA +
+ * F16C), avx512 (F BW VL DQ VNNI), amx (avx512 + AVX512_BF16 + AMX BF16 tiles).  Functions of a level carry target
+ * attributes, so one portable binary holds all.  A level uses its own rows of the tables and those of lower levels.
  *
  * Two shapes of work:
  *   dot rows   decode, 1..DW_DOT_MAX_COLS activation vectors: weight rows are read once, straight from the packed
- *              file, activations are int8 blocks of 32 with F32 scale (quantized weights) or F32 (F32, F16, BF16).
+ *              file; activations are int8 blocks of 32 with an F32 scale (quantized weights) or F32 (F32, F16, BF16).
  *   gemm       prefill and exact passes: a panel of weight rows is unpacked into cache (F32, or BF16 tiles for AMX) and
- *              multiplied with all tokens.  Every output element is summed in an order that depends on neither the
- *              number of tokens nor of threads, so exact passes are built from this alone.
+ *              multiplied with all tokens.  The order of every sum depends neither on the number of tokens nor on that
+ *              of threads, so exact passes use only this.
  *
- * The functions over activations (norms, attention, exponentials) are in kernels_vec.h. */
+ * Functions on activations (norms, attention, exponentials) are in kernels_vec.h. */
 #ifndef DW_KERNELS_H
 #define DW_KERNELS_H
 
@@ -20,16 +20,16 @@
 typedef enum dw_level { DW_PORTABLE, DW_AVX2, DW_AVX512, DW_AMX, DW_N_LEVELS } dw_level;
 
 extern const char *const dw_level_names[DW_N_LEVELS];
-bool dw_level_usable(dw_level level); // on this machine; call it before threads start: AMX needs a permission of the kernel
+bool dw_level_usable(dw_level level); // call it before threads start: AMX needs a permission from Linux
 
-/* What a CPU says of itself: registers of CPUID, and the states that the operating system saves (XCR0). */
+/* Registers of CPUID, and the register states that the operating system saves (XCR0). */
 typedef struct dw_cpu_words {
     uint32_t leaf1_c, leaf7_b, leaf7_c, leaf7_d, leaf7_1_a, state;
 } dw_cpu_words;
 
 /* True when a CPU with these words has all instructions of the level. */
 bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu);
-/* The level in force: the best usable one, or what $DEADWOOD_CPU names.  -1 when that is unknown or not usable here. */
+/* The level to use: the best usable one, or the one that $DEADWOOD_CPU names.  -1 if that is unknown or not usable. */
 int dw_level_choose(dw_level *level, dw_err *err);
 
 /* ---- dot rows (kernels_dot.c) -------------------------------------------------------------------------- */
@@ -44,30 +44,30 @@ typedef struct dw_dot_kernel {
     dw_qtype type;
     dw_level level;
     dw_act_form form;
-    /* Fastest with 32 rows or more at a time, one call after the other (rows after the last are prefetched then).
-     * y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie row_bytes apart;
-     * column c's packed activations begin at act + c * act_stride bytes (both multiples of 64). */
+    /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie
+     * row_bytes apart; column c's packed activations begin at act + c * act_stride bytes (both multiples of 64).
+     * Fastest in consecutive calls of 32 rows or more, which prefetch the rows after the last one. */
     void (*rows)(const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,
                  float *y, size_t y_stride);
 } dw_dot_kernel;
 
 extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
-/* The plain form, which every type has: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
+/* The plain kernel of every type: rows are decoded and multiplied as F32 (levels above AVX-512: rows NULL). */
 extern const dw_dot_kernel dw_dot_decoded[DW_N_LEVELS][DW_QTYPE_END];
-/* The type's kernel of this level or below, or the plain form; never NULL for a type in dw_qtypes. */
+/* The type's kernel of this level or below, or the plain one; never NULL for a type in dw_qtypes. */
 const dw_dot_kernel *dw_dot_find(dw_level level, dw_qtype type);
 size_t dw_act_bytes(dw_act_form form, int n);                    // of one packed vector, padded to 64
 void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_t *act);
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
-/* How weights and tokens meet.  Below AMX all numbers are F32 and multiply-adds are F32.  AMX multiplies BF16 numbers
- * and adds in F32; a number is rounded to one BF16 part or split into two, x = hi + lo, with an error below 2^-17. */
+/* Precision of a product.  Below AMX numbers and multiply-adds are F32.  AMX multiplies BF16 numbers and adds in F32;
+ * a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below 2^-17. */
 typedef enum dw_gemm_form {
-    DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights in passes that need not be exact
-    DW_GEMM_SPLIT_X,  // AMX, two parts of the tokens: BF16 weights; 3e-6
-    DW_GEMM_SPLIT,    // AMX, two parts each, lo * lo left out: all other types; 3e-6
-    DW_GEMM_F32,      // the other levels; 1e-6
+    DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights
+    DW_GEMM_SPLIT_X,  // AMX, tokens in two parts; BF16 weights: 3e-6
+    DW_GEMM_SPLIT,    // AMX, both in two parts, without lo * lo; other types: 3e-6
+    DW_GEMM_F32,      // the other levels: 1e-6
 } dw_gemm_form;
 
 /* The form for a weight type; matrices that share packed tokens use the largest of their forms. */
@@ -78,8 +78,9 @@ enum {
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
-/* Packs tokens of x (n_tokens, n), rows ldx apart; all threads together, a barrier must follow.  packed is aligned to 64. */
-size_t dw_gemm_pack_bytes(int n_tokens, int n); // of every form; groups of 16 tokens add up
+/* Packs tokens of x (n_tokens, n), rows ldx apart.  All threads call it, and a barrier must follow.  packed is
+ * aligned to 64. */
+size_t dw_gemm_pack_bytes(int n_tokens, int n); // enough for every form; sizes of groups of 16 tokens add up
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads);
 
@@ -89,22 +90,22 @@ typedef struct dw_gemm_job {
     dw_gemm_form form;
     const dw_tensor *w;
     const int32_t *list;   // of rows; NULL: all in order
-    size_t first;          // row (or column) of w, or place in the list, that becomes y's 0
+    size_t first;          // row (or column) of w, or entry of the list, for column 0 of y
     int n_rows;            // or columns
-    const uint8_t *packed; // by dw_gemm_pack
+    const uint8_t *packed; // from dw_gemm_pack
     int n_tokens;
     float *y;
     size_t ldy;
     uint8_t *scratch;      // DW_GEMM_SCRATCH bytes, aligned to 64
 } dw_gemm_job;
 
-/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r without a list.
- * Each sum has one order, whatever n_tokens and n_rows. */
+/* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r if there
+ * is no list.  Each sum has one order, whatever n_tokens and n_rows. */
 void dw_gemm_rows(const dw_gemm_job *job);
 
-/* The same of a matrix that is stored transposed: y[t * ldy + i] = sum over its rows k of x_t[k] w_row(k)[first + i] for
- * i < n_rows.  `first` and, but for the last columns, n_rows are whole blocks of the type; tokens have ne[1] values; there is
- * no list. */
+/* The same for a matrix that is stored transposed: y[t * ldy + i] = sum over its rows k of x_t[k] w_row(k)[first + i]
+ * for i < n_rows.  `first` is a whole number of the type's blocks, and so is n_rows except for the last columns;
+ * tokens have ne[1] values; there is no list. */
 void dw_gemm_columns(const dw_gemm_job *job);
 
 #endif

@@ -1,8 +1,8 @@
-/* kernels_axpy.c - adding up rows: the table, and rows that are decoded first. */
+/* kernels_axpy.c - sums of rows: the table, and kernels that decode rows first. */
 #include "backends/kernels_axpy_rows.h"
 #include "backends/kernels_vec.h"
 
-// Rows of F32, aligned.
+// Adds aligned rows of F32.
 static void add_values(DW_AXPY_ROWS_ARGS) {
     for (int r = 0; r < n_rows; r++) {
         const float *v = (const float *)(const void *)(w + (size_t)(row ? row[r] : r) * row_bytes);
@@ -14,7 +14,7 @@ static void add_values(DW_AXPY_ROWS_ARGS) {
     }
 }
 
-/* A bundle's rows are decoded a record at a time and added by the level's row of F32. */
+/* Decodes a bundle's rows record by record and adds them with the level's F32 kernel. */
 static void decoded(dw_level level, dw_qtype type, void (*add_f32)(DW_AXPY_ROWS_ARGS), DW_AXPY_ROWS_ARGS) {
     check_axpy_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);
     const dw_qtype_row *t = dw_qtype_get(type);
@@ -81,7 +81,7 @@ void dw_axpy_prefetch(const uint8_t *w, size_t row_bytes, const int32_t *row, in
             __builtin_prefetch(w + (size_t)(row ? row[r] : r) * row_bytes + i);
 }
 
-/* A level's own row, or its decoded one, before anything of a lower level. */
+/* A level's own kernel or its decoding one comes before any kernel of a lower level. */
 const dw_axpy_kernel *dw_axpy_find(dw_level level, dw_qtype type) {
     for (int l = (int)level; l >= 0; l--) {
         if (dw_axpy_kernels[l][type].rows) return &dw_axpy_kernels[l][type];

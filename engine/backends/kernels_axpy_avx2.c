@@ -1,4 +1,4 @@
-/* kernels_axpy_avx2.c - adding up rows with AVX2, FMA and F16C.
+/* kernels_axpy_avx2.c - sums of rows with AVX2, FMA and F16C.
  *
  * As kernels_axpy_avx512.c with vectors half as wide: Q4_0 in fixed point, pairs of rows; the others as F32. */
 #if defined(__x86_64__)
@@ -15,7 +15,7 @@ enum { MOST_COLS = 2 };
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 
-// Scales of the eight blocks at p, of which n_blocks exist; the others are copies of the last one's.
+// Scales of the eight blocks at p, of which n_blocks exist; the last one's scale fills the rest.
 INLINE __m256 scales_up_to(const uint8_t *p, int bytes, int n_blocks) {
     __m128i h = _mm_setzero_si128();
 #define PUT(k) h = _mm_insert_epi16(h, dw_le16(p + (k < n_blocks ? k : n_blocks - 1) * bytes), k)
@@ -32,7 +32,7 @@ INLINE __m256 block_scales(const uint8_t *p, int bytes, int n_blocks) {
 
 typedef struct factors { // of a record's blocks
     int32_t pair[AXPY_ROWS / 2][BLOCKS]; // two rows' factors, 16 bits each
-    int32_t offset[BLOCKS];              // -8 times the sum of all rows'
+    int32_t offset[BLOCKS];              // -8 times the sum of all rows' factors
     float unit[BLOCKS];
 } factors;
 

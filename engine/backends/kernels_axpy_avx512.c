@@ -1,8 +1,8 @@
-/* kernels_axpy_avx512.c - adding up rows with AVX-512.
+/* kernels_axpy_avx512.c - sums of rows with AVX-512.
  *
  * Q4_0 is added in fixed point, two rows at a time; the other types as F32, a block of 32 as two vectors.  Scales of
- * many blocks are converted at once and multiplied with the row's factor; the products wait in a small table, from which
- * they are broadcast. */
+ * many blocks are converted at once and multiplied with the row's factor; the products are kept in a small table and
+ * broadcast from there. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
 
@@ -31,7 +31,7 @@ INLINE block unscaled(dw_qtype type, const uint8_t *p, __m512 value) {
 // Scales of the eight blocks at p, of which n_blocks exist.
 INLINE __m256 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
     const int bytes = record_bytes(type) / 8;
-    if (bytes == 18 && n_blocks == BLOCKS) { // all are in the first 128 bytes
+    if (bytes == 18 && n_blocks == BLOCKS) { // all scales are in the first 128 bytes
         const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
         return _mm256_cvtph_ps(
             _mm512_castsi512_si128(_mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64))));
@@ -80,20 +80,20 @@ INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const bundle *b, i
 
 /* ---- Q4_0: pairs of rows in 16 bits ---------------------------------------------------------------------------- */
 
-/* A row's factor times its scale is rounded to 16 bits, in units of the bundle's largest / 32767, block by block.  Then one
- * multiply-add takes two rows: codes of both lie in the halves of a lane, and so do their factors.  Sums are exact; the
- * rounding is 2^-16 of the largest product, about 1e-10 of the result's square. */
+/* For each block a row's factor times its scale is rounded to 16 bits, in units of the bundle's largest product /
+ * 32767.  Then one multiply-add takes two rows: the halves of a lane hold the codes of both, and likewise their
+ * factors.  Sums are exact; the rounding is 2^-16 of the largest product, about 1e-10 of the result's square. */
 enum { TILE_BLOCKS = 16 };
 
 typedef struct factors {                      // of the tile's blocks
     int32_t pair[AXPY_ROWS / 2][TILE_BLOCKS]; // two rows' factors, 16 bits each
-    int32_t offset[TILE_BLOCKS];              // -8 times the sum of all rows'
+    int32_t offset[TILE_BLOCKS];              // -8 times the sum of all rows' factors
     float unit[TILE_BLOCKS];
 } factors;
 
 // Scales of 16 blocks at p, of which n_blocks exist.
 INLINE __m512 tile_scales(const uint8_t *p, int n_blocks) {
-    if (n_blocks == TILE_BLOCKS) { // those of eight blocks are in their first 128 bytes
+    if (n_blocks == TILE_BLOCKS) { // the scales of eight blocks are in their first 128 bytes
         const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
         const __m512i low = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), at, _mm512_loadu_si512(p + 64));
         const __m512i high = _mm512_permutex2var_epi16(_mm512_loadu_si512(p + 144), at, _mm512_loadu_si512(p + 208));
@@ -127,7 +127,7 @@ INLINE void make_factors(const bundle *b, int n_rows, size_t at, int n_blocks, c
     _mm512_storeu_ps(f->unit, _mm512_fmadd_ps(largest, _mm512_set1_ps(1 / 32767.0f), poison));
 }
 
-// Bytes of a block's codes: those of row p in the lower halves of 16 lanes, those of row q in the upper ones.
+// Codes of a block as bytes: row p in the lower halves of 16 lanes, row q in the upper halves.
 INLINE __m512i codes_of_two(const uint8_t *p, const uint8_t *q) {
     const __m512i four = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i place = _mm512_or_si512(_mm512_mullo_epi32(four, _mm512_set1_epi32(0x10001)),
@@ -189,7 +189,7 @@ INLINE __m512 load_values(dw_qtype type, const uint8_t *p, __mmask16 some) {
     }
 }
 
-// Adds to 16 n_vectors values from i on; of the last 16 only those in the mask.
+// Adds to 16 n_vectors values from i on; of the last 16 only to those in the mask.
 INLINE void add_vectors(dw_qtype type, int n_cols, int n_rows, int n_vectors, __mmask16 last, const bundle *b, int i,
                         const float *a, size_t a_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);

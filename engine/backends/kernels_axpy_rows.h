@@ -1,4 +1,4 @@
-/* kernels_axpy_rows.h - inside of the axpy kernels: bundles of rows, and the rows of each level. */
+/* kernels_axpy_rows.h - inside the axpy kernels: bundles of rows, and the kernels of each level. */
 #ifndef DW_KERNELS_AXPY_ROWS_H
 #define DW_KERNELS_AXPY_ROWS_H
 
@@ -7,7 +7,7 @@
 
 enum { AXPY_ROWS = 8 };
 
-/* What every axpy kernel may rely on. */
+/* Preconditions of every axpy kernel. */
 static inline void check_axpy_rows(dw_qtype type, DW_AXPY_ROWS_ARGS) {
     dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
     dw_assert(a && y && (n_rows == 0 || w) && (n_cols == 1 || (a_stride >= (size_t)n_rows && y_stride >= (size_t)n)));
@@ -15,12 +15,12 @@ static inline void check_axpy_rows(dw_qtype type, DW_AXPY_ROWS_ARGS) {
     (void)y_stride;
 }
 
-/* Rows that are added together, and as many that come next. */
+/* Rows that are added together, and the rows that come next. */
 typedef struct bundle {
     const uint8_t *row[AXPY_ROWS], *next[AXPY_ROWS];
 } bundle;
 
-// Rows first .. first + size - 1 of the list, and as `next` those after them, or the same rows at the end of the list.
+// Rows first .. first + size - 1 of the list; `next`: the rows after them, or at the end of the list the same rows.
 static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes, const int32_t *row, int first,
                                              int n_rows, int size) {
     bundle b;
@@ -32,8 +32,9 @@ static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes,
     return b;
 }
 
-/* Rows are read in tiles of `bytes` bytes.  While one is read, the tiles AXPY_AHEAD bytes further on in each row are
- * prefetched: of the same rows, or of those that come next.  One row at a time, so that requests do not queue up. */
+/* Rows are read in tiles of `bytes` bytes.  While a tile is read, each row's tile AXPY_AHEAD bytes further on is
+ * prefetched, or beyond the rows' end that of the rows that come next.  Rows are prefetched one at a time, so that
+ * requests do not queue up. */
 enum { AXPY_AHEAD = 576 };
 
 typedef struct ahead {
@@ -64,8 +65,9 @@ AXPY_AVX2_TYPES(DECLARE)
 AXPY_AVX512_TYPES(DECLARE)
 #undef DECLARE
 
-/* add_rows: all bundles times all columns, up to MOST_COLS columns at a time by add_floats or add_blocks, whose type and
- * numbers of columns and rows are constants after inlining: rows come AXPY_ROWS at a time, the last ones singly. */
+/* add_rows: all bundles times all columns.  add_floats or add_blocks takes up to MOST_COLS columns at a time; its
+ * type and its numbers of columns and rows are constants after inlining.  Rows come AXPY_ROWS at a time, the last
+ * ones singly. */
 #define DEFINE_ADD_ROWS(INLINE, MOST_COLS)                                                                             \
     INLINE void add_some(dw_qtype type, int cols, int rows, const bundle *b, int n, const float *a, size_t a_stride,   \
                          float *y, size_t y_stride) {                                                                  \

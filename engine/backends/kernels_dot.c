@@ -1,11 +1,11 @@
 /* kernels_dot.c - dot products of packed weight rows with 1..8 activation vectors: the tables, packing, portable rows.
  *
- * Generation reads every weight once a token, so a row must cost no more instructions than the memory takes time to
- * deliver it.  Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).  The
- * portable rows here say what is computed; kernels_dot_avx2.c and kernels_dot_avx512.c do the same with vectors.  A type
- * that is in none of their lists is decoded, a record at a time, and multiplied as F32.
+ * Generation reads every weight once per token, so the instructions for a row must take no longer than the memory needs
+ * to deliver it.  Weights stay as the file has them.  Activations are packed once for all rows (layout: kernels_dot.h).
+ * The portable kernels here define the results; kernels_dot_avx2.c and kernels_dot_avx512.c do the same with vectors.
+ * A type that is in none of their lists is decoded, a record at a time, and multiplied as F32.
  *
- * A row's result depends on the row, the activations and the level alone: not on the rows or columns beside it. */
+ * A row's result depends only on the row, the activations and the level, not on other rows or columns of the call. */
 #include "backends/kernels_dot.h"
 #include "backends/kernels_vec.h"
 
@@ -73,7 +73,7 @@ static void set_block(weights *w, int block, float d, float m) {
     w->m[2 * block] = w->m[2 * block + 1] = m;
 }
 
-// Loops of 16 and 32 with plain indices: compilers make vectors of them.
+// Loops of 16 and 32 with plain indices, which compilers turn into vector code.
 static inline void nibbles(const uint8_t *restrict p, uint8_t *restrict u) {
     for (int i = 0; i < 16; i++) u[i] = p[i] & 15;
     for (int i = 0; i < 16; i++) u[i + 16] = p[i] >> 4;
@@ -190,14 +190,14 @@ static inline void block_q6_k(const uint8_t *p, weights *w, int b) {
     }
 }
 
-// Eight numbers at once, in whatever vectors the machine has.
+// Eight numbers at once; the compiler chooses the vectors.
 typedef uint8_t bytes8 __attribute__((vector_size(8)));
 typedef int8_t chars8 __attribute__((vector_size(8)));
 typedef int16_t words8 __attribute__((vector_size(16)));
 typedef int32_t ints8 __attribute__((vector_size(32)));
 typedef float floats8 __attribute__((vector_size(32)));
 
-// Products of eight weights and activations: at most 255 * 127, which 16 bits hold.
+// Products of eight weights and activations: at most 255 * 127, which fits in 16 bits.
 static inline words8 products(const uint8_t *u, const int8_t *q) {
     bytes8 a;
     chars8 b;
@@ -205,7 +205,7 @@ static inline words8 products(const uint8_t *u, const int8_t *q) {
     return __builtin_convertvector(a, words8) * __builtin_convertvector(b, words8);
 }
 
-// Adds the pieces' products to the lanes of sum, and what is to be taken off to off.
+// Adds the pieces' products to the lanes of sum, and what must be subtracted later to off.
 static inline ALWAYS_INLINE void add_pieces(const weights *w, const record *x, int n_pieces, floats8 *sum, float *off) {
     for (int k = 0; k < n_pieces; k++) {
         const uint8_t *u = w->u + 16 * k;
@@ -278,7 +278,7 @@ FLOAT_TYPES(PORTABLE_FLOAT)
 
 /* ---- rows that are decoded first ------------------------------------------------------------------------ */
 
-/* Types without a kernel: a row is decoded a record at a time and multiplied by the level's kernel of F32. */
+/* Types without a kernel: a row is decoded a record at a time and multiplied by the level's F32 kernel. */
 static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtype_row *type, DOT_ROWS_ARGS) {
     check_dot_rows(type->id, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
     dw_unpack_fn *decode = dw_unpack_of(level, type);

@@ -1,18 +1,18 @@
-/* kernels_dot.h - inside of the dot kernels: how activations are packed, and the rows of each level.
+/* kernels_dot.h - inside the dot kernels: how activations are packed, and the kernels of each level.
  *
- * Packed int8 activations are records of 256 values (the last one filled up with zeros).  A record serves eight blocks
- * of 32 weights or one superblock of 256:
+ * Packed int8 activations are records of 256 values (the last one filled up with zeros).  A record serves eight
+ * blocks of 32 weights or one superblock of 256:
  *
  *   q      rint(x / scale) of 256 values, in two halves of four blocks.  A half holds first the first 16 values of each
- *          block, then the last 16, and its blocks stand in the order 0 2 1 3.  So the low nibbles of four 4-bit blocks
- *          meet the first 64 bytes, the high nibbles the next 64, and K-quants need no more than one shuffle.
- *   block  of each 32 values: scale = largest |x| / 127, sum = scale * (sum of q)
- *   sum16  scale * (sum of q) of each 16 values
+ *          block, then the last 16; its blocks are in the order 0 2 1 3.  So the low nibbles of four 4-bit blocks
+ *          match the first 64 bytes, the high nibbles the next 64, and K-quants need no more than one shuffle.
+ *   block  for each 32 values: scale = largest |x| / 127, sum = scale * (sum of q)
+ *   sum16  for each 16 values: scale * (sum of q)
  *
- * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum: the offset of every type,
- * be it 8, 128 or a minimum of its own, costs one or two operations for eight blocks.
+ * With weights w = d u - m (u unsigned bytes) a block's product is  d scale (u . q) - m sum.  So the offset of a type
+ * (8, 128, or its own minimum) costs one or two operations for eight blocks.
  *
- * x that is infinite or NaN makes its block NaN; blocks below 2^-119 count as zero. */
+ * A block with an infinite or NaN x is NaN; a block whose largest |x| is below 2^-119 counts as zero. */
 #ifndef DW_KERNELS_DOT_H
 #define DW_KERNELS_DOT_H
 
@@ -31,13 +31,13 @@ typedef struct record {
 } record;
 _Static_assert(sizeof(record) == 384, "records keep columns aligned to 64 bytes");
 
-// Where the 16 values of piece k (values 16k..16k+15 of the record) stand in q.
+// Where q holds the 16 values of piece k (values 16k..16k+15 of the record).
 static inline int piece_place(int k) {
     static const uint8_t order[4] = {0, 2, 1, 3};
     return 128 * (k / 8) + 64 * (k % 2) + 16 * order[k / 2 % 4];
 }
 
-// Rows are written once for all types, which are constants after inlining.
+// Kernels are written once for all types; the type is a constant after inlining.
 #define ALWAYS_INLINE __attribute__((always_inline))
 
 static inline ALWAYS_INLINE bool is_superblock(dw_qtype type) { return dw_qtype_block(type) == RECORD; }
@@ -52,18 +52,18 @@ static inline ALWAYS_INLINE int record_bytes(dw_qtype type) {
 
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
-/* Rows are read one after the other, so that the weights are one stream, and what lies AHEAD bytes further on is prefetched.
- * (Speed as a share of reading alone, 600 MB of Q4_0, two threads: 1.0; 2 KB ahead 0.97, 1 KB 0.86, four rows at once
- * 0.72.)  A call with LONG_RUN rows or more is probably a piece of a matrix, and the next piece follows: its beginning is
- * prefetched, too.  Fewer rows come from a list; prefetching stops at the end of the last one.  (Pieces of 32 rows of 512:
- * this raises 0.67 to 0.85.) */
+/* Rows are read one after the other, so that the weights are one stream; the bytes AHEAD of the current ones are
+ * prefetched.  (Speed as a share of reading alone, 600 MB of Q4_0, two threads: 1.0; with 2 KB ahead 0.97, 1 KB 0.86,
+ * four rows at once 0.72.)  A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of
+ * the next piece is prefetched, too.  Fewer rows come from a list, and prefetching stops at the end of the last one.
+ * (Pieces of 32 rows of 512: this raises 0.67 to 0.85.) */
 enum { AHEAD = 4096, LONG_RUN = 32 };
 
 static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t row_bytes, int n_rows) {
     return w + (size_t)n_rows * row_bytes + (n_rows >= LONG_RUN ? AHEAD : 0);
 }
 
-// The `bytes` bytes AHEAD of p.
+// Prefetches `bytes` bytes at p + AHEAD.
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
     const uint8_t *ahead = end - p > AHEAD ? p + AHEAD : p;
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
@@ -73,7 +73,7 @@ static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, 
     const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,          \
         float *y, size_t y_stride
 
-/* What every dot kernel may rely on.  The weights' rows need no alignment. */
+/* Preconditions of every dot kernel.  Weight rows need no alignment. */
 static inline void check_dot_rows(dw_qtype type, DOT_ROWS_ARGS) {
     dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
     dw_assert((n_rows == 0 || w) && act && y && (uintptr_t)act % 64 == 0 && act_stride % 64 == 0);
@@ -82,7 +82,7 @@ static inline void check_dot_rows(dw_qtype type, DOT_ROWS_ARGS) {
     (void)type, (void)w, (void)row_bytes, (void)n_rows, (void)n, (void)act, (void)act_stride, (void)n_cols, (void)y, (void)y_stride;
 }
 
-// X(type, suffix): types with int8 activations, the others
+// X(type, suffix): types with int8 activations; types with F32 activations
 // clang-format off
 #define INT8_TYPES(X)                                                                                                  \
     X(DW_Q4_0, q4_0) X(DW_Q4_1, q4_1) X(DW_Q5_0, q5_0) X(DW_Q5_1, q5_1) X(DW_Q8_0, q8_0) X(DW_IQ4_NL, iq4_nl)          \
@@ -123,8 +123,7 @@ FLOAT_TYPES(DECLARE)
             }                                                                                                          \
     }
 
-/* Packing a block: what follows from the bits of its largest |x|.  The order of the bits is that of |x|, with infinity
- * and NaN on top. */
+/* The scale of a block, from the bits of its largest |x|.  Bits are ordered as |x| is, with infinity and NaN on top. */
 typedef struct act_scale {
     bool zero, finite;
     float scale, inverse;

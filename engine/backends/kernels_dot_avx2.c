@@ -1,8 +1,8 @@
 /* kernels_dot_avx2.c - dot rows with AVX2, FMA and F16C.
  *
  * As kernels_dot_avx512.c with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of bytes
- * are added in pairs to 16 bits, which must not overflow; Q8_0 and IQ4_NL, whose bytes are too large for that when
- * unsigned, stay signed and lend their sign to the activations. */
+ * are added in pairs to 16 bits, which must not overflow.  Unsigned bytes of Q8_0 and IQ4_NL would be too large for
+ * that, so these types stay signed and their signs are moved to the activations. */
 #if defined(__x86_64__)
 #include "backends/kernels_dot.h"
 
@@ -107,7 +107,7 @@ INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
     }
 }
 
-// As unpack_superblock, for the record at p of which n_blocks blocks exist; those that do not copy the last one.
+// As unpack_superblock, for the record at p, of which n_blocks blocks exist; the last one replaces the others.
 INLINE pair unpack_pair(dw_qtype type, const uint8_t *p, int h, int odd, int n_blocks) {
     if (is_superblock(type)) return unpack_superblock(type, p, h, odd);
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1, a = 4 * h + odd, b = a + 2;
@@ -124,7 +124,7 @@ INLINE int block_head(dw_qtype type, const uint8_t *p, bool there) {
     return type == DW_Q4_1 || type == DW_Q5_1 ? (int)dw_le32(p) : (int)(dw_le16(p) * 0x10001u);
 }
 
-// Types with one scale for 32 weights: d of four blocks, each with what offset_32 times its sum is taken off.
+// Types with one scale for 32 weights: d, m of four blocks; offset_32 * m * sum is subtracted.
 INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
     if (is_superblock(type)) {
         uint64_t scales, mins;
@@ -153,7 +153,7 @@ INLINE float offset_32(dw_qtype type) {
     }
 }
 
-// Types with a scale for 16 weights, and what is taken off times the sums of 16; eight pieces.
+// Types with a scale for 16 weights: scales of eight pieces, and the factors of the sums of 16, which are subtracted.
 typedef struct scales {
     __m256 d, m;
 } scales;
@@ -185,7 +185,7 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
 
 /* ---- the template -------------------------------------------------------------------------------------- */
 
-// Products added in twos, to 16 bits.
+// Sums of two products, in 16 bits.
 INLINE __m256i products(dw_qtype type, __m256i u, __m256i q) {
     if (is_signed(type)) return _mm256_maddubs_epi16(_mm256_abs_epi8(u), _mm256_sign_epi8(q, u));
     return _mm256_maddubs_epi16(u, q);

@@ -50,13 +50,13 @@ INLINE __m512i two_bits(const uint8_t *p) {
     return _mm512_and_si512(_mm512_srlv_epi32(same_lanes(p), lane_numbers(0, 4, 2, 6)), _mm512_set1_epi8(3));
 }
 
-// The same left in place: 1 4 16 64 times as large, which the scales of Q2_K undo.
+// The same without shifting: 1 4 16 64 times as large; the scales of Q2_K correct it.
 INLINE __m512i two_bits_in_place(const uint8_t *p) {
     return _mm512_and_si512(same_lanes(p), lane_numbers(0x03030303, 0x30303030, 0x0c0c0c0c, (int)0xc0c0c0c0));
 }
 
-// Nibbles of the 16 bytes at p (blocks 0 1) and q (blocks 2 3); those of odd blocks are 16 times as large, which the
-// scales of Q4_K undo.
+// Nibbles of the 16 bytes at p (blocks 0 1) and q (blocks 2 3); those of odd blocks are 16 times as large; the
+// scales of Q4_K correct it.
 INLINE __m512i nibbles_in_place(const uint8_t *p, const uint8_t *q) {
     const __m512i x = _mm512_mask_broadcast_i32x4(same_lanes(p), 0xf0f0, load128(q));
     return _mm512_and_si512(x, lane_numbers(0x0f0f0f0f, 0x0f0f0f0f, (int)0xf0f0f0f0, (int)0xf0f0f0f0));
@@ -138,7 +138,7 @@ INLINE half_record unpack_superblock(dw_qtype type, const uint8_t *p, int h) {
     }
 }
 
-// Half h of the record at p, of which n_blocks blocks of 32 exist; blocks that do not are copies of the last one.
+// Half h of the record at p, of which n_blocks blocks of 32 exist; the last one replaces the others.
 INLINE half_record unpack_half(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
     if (is_superblock(type)) return unpack_superblock(type, p, h);
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1;
@@ -166,7 +166,7 @@ INLINE __m128i words_of_four(const uint8_t *p, int first, int step, int next) {
 
 INLINE bool has_minimum(dw_qtype type) { return type == DW_Q4_1 || type == DW_Q5_1; }
 
-// Eight blocks of 32: d, m of each, or d, d where a type has no minimum.  Blocks that are not there give zero.
+// Eight blocks of 32: d, m of each, or d, d if the type has no minimum.  Missing blocks give zero.
 INLINE __m512 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
     const int bytes = record_bytes(type) / 8, next = has_minimum(type);
     if (n_blocks < BLOCKS) {
@@ -182,13 +182,13 @@ INLINE __m512 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
         return _mm512_cvtph_ps(_mm512_castsi512_si256(
             _mm512_permutex2var_epi16(_mm512_loadu_si512(p), _mm512_castsi256_si512(at), _mm512_loadu_si512(p + 64))));
     }
-    const int second = 4 * bytes < 8 * bytes - 128 ? 4 * bytes : 8 * bytes - 128; // read no further than the last block
+    const int second = 4 * bytes < 8 * bytes - 128 ? 4 * bytes : 8 * bytes - 128; // does not read beyond the last block
     const __m128i low = words_of_four(p, 0, bytes / 2, next);
     const __m128i high = words_of_four(p + second, (4 * bytes - second) / 2, bytes / 2, next);
     return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
 }
 
-// Types with one scale for 32 weights: d of eight blocks, each with what offset_32 times its sum is taken off.
+// Types with one scale for 32 weights: d, m of eight blocks; offset_32 * m * sum is subtracted.
 INLINE __m512 scales_32(dw_qtype type, const uint8_t *p, int n_blocks) {
     if (!is_superblock(type)) return block_scales(type, p, n_blocks);
     uint64_t scales, mins;
@@ -212,7 +212,7 @@ INLINE float offset_32(dw_qtype type) {
     }
 }
 
-// Types with a scale for 16 weights, and what is taken off times the sums of 16.
+// Types with a scale for 16 weights: the scales, and the factors of the sums of 16, which are subtracted.
 typedef struct scales {
     __m512 d, m;
 } scales;

@@ -1,25 +1,25 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
- * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk: the rows are unpacked into
- * a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
+ * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk, the rows are unpacked
+ * into a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
  *
  *     for each block of 256 rows, each chunk of 256 values:
  *         panel (256, 256) = unpacked weights
  *         for each two tiles of 16 tokens:
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
- * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition, and the
- * squares are transposed once, when they are done.  Rows and tokens that fill up a square are zeros.
+ * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
+ * finished squares are transposed once.  Missing rows and tokens of a square are zeros.
  *
- * A matrix that is stored transposed gives the same panels: for 32 of its rows at a time a piece of each, as wide as the
- * block, is unpacked and turned. */
+ * A matrix that is stored transposed gives the same panels: of 32 of its rows at a time a piece, as wide as the block,
+ * is unpacked and transposed. */
 #include "backends/kernels_vec.h"
 
 #include <string.h>
 
 enum {
     ROW_BLOCK = 256,
-    ROWS_AHEAD = 8, // pieces of rows are too short for the hardware to foresee
+    ROWS_AHEAD = 8, // the hardware prefetcher does not follow such short pieces of rows
     SQUARE = DW_TILE * DW_TILE,
     AMX_TILE = 1024, // bytes
     SUM_BYTES = ROW_BLOCK * DW_GEMM_TOKENS * 4,
@@ -56,7 +56,7 @@ size_t dw_gemm_pack_bytes(int n_tokens, int n) {
     return (size_t)tiles_of(n_tokens) * (size_t)steps_of(n) * 2 * AMX_TILE;
 }
 
-/* A tile of n_tokens x k values. */
+/* Packs a tile of n_tokens x k values. */
 static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int k, uint8_t *tile) {
     const dw_vec *vec = dw_vec_of(level);
     const int step = form == DW_GEMM_F32 ? DW_TILE : DW_AMX_STEP;
@@ -114,7 +114,7 @@ static const uint8_t *row_at(const product *p, int r) {
     return p->job->w->data + (p->job->list ? (size_t)p->job->list[at] : at) * dw_tensor_row_bytes(p->job->w);
 }
 
-/* Unpacks values k0 .. k0 + k - 1 of n_rows rows, zeros in the rows up to n_padded. */
+/* Unpacks values k0 .. k0 + k - 1 of n_rows rows into the panel; rows up to n_padded are zeros. */
 static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
     const size_t offset = dw_qtype_row_bytes(p->job->w->type, (size_t)k0), bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)k);
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
@@ -132,8 +132,8 @@ static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0,
     }
 }
 
-/* Pieces of the stored rows k0 .. k0 + n_k - 1, at most 32, columns row0 .. row0 + n_rows - 1 of the block, as a strip of
- * (32, n_padded), zeros where there is nothing. */
+/* Unpacks columns row0 .. row0 + n_rows - 1 of the stored rows k0 .. k0 + n_k - 1 (at most 32) into a strip (32,
+ * n_padded), with zeros elsewhere. */
 static void unpack_strip(const product *p, int row0, int n_rows, int n_padded, int k0, int n_k) {
     dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
     const size_t row_bytes = dw_tensor_row_bytes(p->job->w), offset = dw_qtype_row_bytes(p->job->w->type, p->job->first + (size_t)row0);
@@ -146,14 +146,14 @@ static void unpack_strip(const product *p, int row0, int n_rows, int n_padded, i
     }
 }
 
-/* The panel that unpack would make of the transposed matrix. */
+/* Makes the panel that unpack would make of the transposed matrix. */
 static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
     for (int step = 0; step < n_steps; step++) {
         const bool flat = p->job->form == DW_GEMM_F32;
-        float *turned = flat ? (float *)(void *)p->panel + step * DW_AMX_STEP : p->strip + STRIP; // rows of the product, 32 values each
+        float *turned = flat ? (float *)(void *)p->panel + step * DW_AMX_STEP : p->strip + STRIP; // rows of 32 values
         const size_t ld = flat ? DW_PANEL_LD : DW_AMX_STEP;
         unpack_strip(p, row0, n_rows, n_padded, k0 + step * DW_AMX_STEP, smaller(DW_AMX_STEP, k - step * DW_AMX_STEP));
         for (int r = 0; r < n_padded; r += DW_TILE)
@@ -167,7 +167,7 @@ static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, 
 
 /* ---- product ------------------------------------------------------------------------------------------------ */
 
-/* Finished sums of one or two token tiles, [row tile][token tile], to their places in y. */
+/* Copies finished sums of one or two token tiles, [row tile][token tile], to y. */
 static void store_sums(const product *p, const float *sum, int row0, int n_rows, int token0, int n_token_tiles) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     for (int tile = 0; tile < n_token_tiles; tile++)
@@ -185,10 +185,10 @@ static void store_sums(const product *p, const float *sum, int row0, int n_rows,
         }
 }
 
-/* Rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles at a time stay in L1 while all rows pass. */
+/* Multiplies rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles stay in L1 while all rows are read. */
 static void multiply_block(const product *p, int row0, int n_rows) {
     const int n = (int)p->job->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->job->n_tokens);
-    const int n_row_tiles = p->job->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX: pairs
+    const int n_row_tiles = p->job->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX pairs
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;

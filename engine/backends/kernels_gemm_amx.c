@@ -1,7 +1,7 @@
 /* kernels_gemm_amx.c - products of BF16 tiles: 16 rows x 32 values times 32 values x 16 tokens.
  *
- * A weight tile holds 16 rows of 32 numbers; a token tile holds 16 pairs of values, each for 16 tokens (what TDPBF16PS
- * asks of its second operand).  Two row tiles meet two token tiles, so that four sums hide each other's latency. */
+ * A weight tile holds 16 rows of 32 numbers; a token tile holds 16 pairs of values, each for 16 tokens, as TDPBF16PS
+ * requires.  Two row tiles are multiplied with two token tiles, so that four sums hide each other's latency. */
 #include "backends/kernels_vec.h"
 
 #if defined(__x86_64__)
@@ -11,7 +11,7 @@
 
 enum { TILE_BYTES = 1024, ROW_BYTES = 64, SQUARE = DW_TILE * DW_TILE };
 
-/* Two vectors of 16 as 32 numbers BF16, and what the rounding left over. */
+/* Two vectors of 16 rounded to 32 BF16 numbers, and the remainders. */
 TARGET static inline __m512i round_pair(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
 TARGET static inline __m512i rest_pair(__m512 low, __m512 high, __m512i rounded) {
@@ -41,7 +41,7 @@ TARGET void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts
     }
 }
 
-/* Static: gcc 12 takes ldtilecfg to read 8 bytes and would drop stores to the others. */
+/* Static, because gcc 12 believes that ldtilecfg reads 8 bytes and would drop stores to the others. */
 static const struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -97,7 +97,7 @@ INLINE void end_sums(bool two, float *c, size_t ld) {
 }
 
 typedef struct tile_block {
-    const uint8_t *w, *x, *ahead; // ahead: fetched meanwhile, n_ahead cache lines a step
+    const uint8_t *w, *x, *ahead; // ahead: prefetched meanwhile, n_ahead cache lines per step
     size_t w_ld, x_ld, c_ld;
     int n_steps, n_ahead;
     float *c;
@@ -124,7 +124,7 @@ INLINE void block(dw_gemm_form form, bool two, tile_block b, bool fresh) {
     end_sums(two, b.c, b.c_ld);
 }
 
-/* One or two token tiles.  While they meet the rows, the next two are fetched into L2: from L3 when the tokens are many. */
+/* One or two token tiles.  Meanwhile the next two are prefetched into L2; with many tokens they come from L3. */
 INLINE void multiply(dw_gemm_form form, bool two, const dw_amx_product *p) {
     const int w_parts = form == DW_GEMM_SPLIT ? 2 : 1, x_parts = form == DW_GEMM_ROUNDED ? 1 : 2;
     const int n_pairs = p->n_row_tiles / 2, n_ahead = (2 * DW_TILE * x_parts + n_pairs - 1) / n_pairs;
@@ -142,7 +142,7 @@ INLINE void multiply(dw_gemm_form form, bool two, const dw_amx_product *p) {
 TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
     const bool two = p->n_token_tiles > 1;
     dw_assert(p->n_row_tiles % 2 == 0 && p->n_token_tiles >= 1 && p->n_token_tiles <= 2 && p->n_steps > 0);
-    __asm__ volatile("" ::: "memory"); // gcc's tile loads do not say that they read memory: all stores happen before
+    __asm__ volatile("" ::: "memory"); // completes stores: gcc's tile loads do not declare that they read
     if (form == DW_GEMM_ROUNDED && two) multiply(DW_GEMM_ROUNDED, true, p);
     else if (form == DW_GEMM_ROUNDED) multiply(DW_GEMM_ROUNDED, false, p);
     else if (form == DW_GEMM_SPLIT_X && two) multiply(DW_GEMM_SPLIT_X, true, p);
@@ -151,7 +151,7 @@ TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
     else multiply(DW_GEMM_SPLIT, false, p);
 }
 
-#else // levels below AMX are all there is; never called
+#else // no AMX on this machine: never called
 
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) { (void)x, (void)ldx, (void)n_parts, (void)tiles; }
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles) {

@@ -1,7 +1,7 @@
-/* kernels_unpack_avx512.c - fast decoders of weight rows; their numbers are those of qtypes/, bit for bit.
+/* kernels_unpack_avx512.c - fast decoders of weight rows; results are those of qtypes/, bit for bit.
  *
- * A code of up to five bits is looked up: the 16 or 32 values that a block (or sub-block) can take are computed once, by the
- * formula of the type, and one permutation serves 16 codes. */
+ * Codes of up to five bits are looked up: the 16 or 32 values that a block (or sub-block) can have are computed once,
+ * by the type's formula, and one permutation looks up 16 codes. */
 #include "backends/kernels_vec.h"
 
 #if defined(__x86_64__)

@@ -12,7 +12,7 @@ const dw_vec *dw_vec_of(dw_level level) {
 }
 
 size_t dw_attend_scratch_bytes(int head_dim, int n_group) {
-    const size_t rows = (size_t)(n_group > DW_QUERY_BLOCK ? n_group : DW_QUERY_BLOCK) + 8; // 8: the tallest register tile
+    const size_t rows = (size_t)(n_group > DW_QUERY_BLOCK ? n_group : DW_QUERY_BLOCK) + 8; // the tallest register tile
     const size_t width = (size_t)(head_dim + 31) / 32 * 32;
     const size_t n = 2 * rows * width + rows * DW_KEY_TILE + 2 * width * DW_KEY_TILE + DW_TILE * width + 2 * rows;
     return (n * sizeof(float) + 63) / 64 * 64;

@@ -1,17 +1,17 @@
-/* kernels_vec.h - kernels of the cpu backend: functions over F32 activations, one table per level.
+/* kernels_vec.h - kernels of the cpu backend: functions on F32 activations, one table per level.
  *
- * One source, kernels_vec_body.inc, is compiled once per level with vectors of 4, 8 or 16 lanes.  Every function computes an
- * output element in an order that depends only on the lengths of its vectors, never on which other tokens or queries are
- * in the pass: exact passes depend on this.  exp() is accurate to 2e-7 relative; a NaN that comes in goes out. */
+ * One source, kernels_vec_body.inc, is compiled once per level with vectors of 4, 8 or 16 lanes.  Every function
+ * computes an output element in an order that depends only on the lengths of its vectors, never on the other tokens
+ * or queries of the pass; exact passes depend on this.  exp() is accurate to 2e-7 relative; NaN gives NaN. */
 #ifndef DW_KERNELS_VEC_H
 #define DW_KERNELS_VEC_H
 
 #include "backends/kernels.h"
 
 enum {
-    DW_TILE = 16,         // rows and columns of a square that is transposed, multiplied and stored as one
+    DW_TILE = 16,         // rows and columns of a square that is transposed, multiplied and stored as a unit
     DW_KEY_TILE = 64,     // positions that attention takes at a time, beginning at multiples of it
-    DW_QUERY_BLOCK = 64,  // rows of an attention block: queries x heads; more where a group has more heads
+    DW_QUERY_BLOCK = 64,  // rows of an attention block: queries x heads; more if a group has more heads
 };
 
 /* Queries that share one KV head of one sequence. */
@@ -33,8 +33,8 @@ size_t dw_attend_scratch_bytes(int head_dim, int n_group);
 typedef struct dw_vec {
     /* dst (16, 16) = src transposed. */
     void (*transpose)(const float *src, size_t ld_src, float *dst, size_t ld_dst);
-    /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD floats
-     * apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero. */
+    /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD
+     * floats apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero. */
     void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_token_tiles, int k, float *c, bool fresh);
     void (*norm)(const float *x, const float *weight, int n, float eps, float *y);    // y = x / rms(x) * weight
     void (*add)(float *x, const float *y, const float *bias, int n);                  // x += y + bias; bias may be NULL
@@ -44,18 +44,18 @@ typedef struct dw_vec {
     void (*to_f16)(const float *x, int n, uint16_t *y);
     void (*exp_sum)(const float *x, int n, float *max, float *sum);                   // sum of exp(x - max)
     void (*attend)(const dw_attend_job *job);
-    void (*attend_token)(const dw_attend_job *job);                                   // n_tokens 1; other sums than attend's
+    void (*attend_token)(const dw_attend_job *job);                                    // n_tokens 1; sums differ
 } dw_vec;
 
 extern const dw_vec dw_vec_portable, dw_vec_avx2, dw_vec_avx512;
 const dw_vec *dw_vec_of(dw_level level);
 
 enum {
-    DW_PANEL_K = 256,             // values of a chunk: two tiles of tokens and two of weights stay in L1 together
+    DW_PANEL_K = 256,             // values of a chunk: two tiles of tokens and two of weights fit in L1
     DW_PANEL_LD = DW_PANEL_K + 16, // of an F32 panel; the gap spreads rows over cache sets
 };
 
-/* The fastest decoder of a level: the numbers of type->decode, bit for bit. */
+/* The fastest decoder of a level; its results are those of type->decode, bit for bit. */
 typedef void dw_unpack_fn(const void *src, float *dst, size_t n);
 dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type);
 
@@ -63,14 +63,14 @@ dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type);
 
 enum { DW_AMX_STEP = 32 };
 
-/* One tile of tokens from x (16, 32) F32, rows ldx apart, as n_parts tiles of 16 pairs of values x 16 tokens x 2. */
+/* Packs x (16, 32) F32, rows ldx apart, as n_parts tiles of 16 pairs of values x 16 tokens x 2. */
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
-/* One row of 32 * n_steps values into row `row` of weight tiles: step s, part p at tiles + (s * n_parts + p) KB. */
+/* Packs 32 * n_steps values as row `row` of weight tiles: step s, part p is at tiles + (s * n_parts + p) KB. */
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
 void dw_amx_begin(void);
 void dw_amx_end(void);
-/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps.  Row tiles of the panel (an even number) and token tiles
- * (one or two) follow each other. */
+/* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps.  Row tiles of the panel (an even number) and token
+ * tiles (one or two) follow each other. */
 typedef struct dw_amx_product {
     const uint8_t *panel, *x;
     int n_row_tiles, n_token_tiles, n_steps;

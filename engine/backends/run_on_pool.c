@@ -1,5 +1,5 @@
-/* run_on_pool.c - a backend over fused steps: memory, the pass, taps.  Every thread runs the same steps and meets the
- * others after each. */
+/* run_on_pool.c - a backend over fused steps: memory, the pass, taps.  Every thread runs the same steps, with a
+ * barrier after each. */
 #include "backends/gate_decide.h"
 
 #include <math.h>
@@ -8,9 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ROPE_BLOCK = 256 }; // rows of the table that are made at once
+enum { ROPE_BLOCK = 256 }; // rows of the table that are computed at once
 
-/* Fresh pages, which cost nothing until they are touched.  The memory ends where a page begins that nobody may touch. */
+/* Fresh pages, which cost nothing until they are touched.  The memory ends at a page that nobody may access. */
 typedef struct arena {
     uint8_t *base;
     void *map;
@@ -22,16 +22,16 @@ struct dw_state {
     dw_session_options o;
     dw_pass pass;
     dw_binding binding;
-    arena memory;       // of all below, and of the pass
-    arena experiment;   // what an experiment's operator needs
-    float *x;           // (n_batch, n_embd): the residual when the caller has none
-    int n_rope;         // rows of pass.rope that are made
-    bool is_unsure;     // there are layers whose break-even decides and is not measured
+    arena memory;       // holds the arrays below and those of the pass
+    arena experiment;   // memory of an experiment's operator
+    float *x;           // (n_batch, n_embd): the residual, unless the caller gives one
+    int n_rope;         // rows of pass.rope that are computed
+    bool is_unsure;     // a layer's kind depends on a break-even that is not measured yet
     float *trial_x;     // (n_embd)
     dw_coverage *trial_counts; // (n_threads, n_layer)
 };
 
-/* ---- memory: one arena, laid out by the same code that counts it ---------------------------------------------- */
+/* ---- memory: one arena; the same code counts it and lays it out ----------------------------------------------- */
 
 static int arena_new(arena *a, size_t bytes, const dw_session_options *o, dw_err *err) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = bytes > PTRDIFF_MAX - 2 * page ? 0 : (bytes + page - 1) / page * page;
@@ -40,7 +40,7 @@ static int arena_new(arena *a, size_t bytes, const dw_session_options *o, dw_err
         return dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", bytes,
                        o->n_seq, o->n_ctx);
     *a = (arena){(uint8_t *)map + (pages - bytes), map, pages + page};
-    mprotect((uint8_t *)map + pages, page, PROT_NONE); // only a check: it may fail
+    mprotect((uint8_t *)map + pages, page, PROT_NONE); // only a safeguard: it may fail
     return 0;
 }
 
@@ -49,7 +49,7 @@ static void arena_free(arena *a) {
     *a = (arena){0};
 }
 
-static size_t times(size_t a, size_t b) { // SIZE_MAX when no size_t holds it, which a layout then refuses
+static size_t times(size_t a, size_t b) { // SIZE_MAX on overflow, which a layout then refuses
     size_t product;
     return dw_mul(a, b, &product) ? product : SIZE_MAX;
 }
@@ -98,7 +98,7 @@ static void lay_out(dw_state *s, dw_layout *a) {
     s->trial_counts = dw_layout_take(a, counts, sizeof *s->trial_counts);
     lay_out_cache(p, a, o);
     if (may_be_gated(s)) lay_out_op(s, DW_FFN_GATED, a);
-    s->steps->lay_out(p, a, o); // last: the end of scratch is the end of the memory
+    s->steps->lay_out(p, a, o); // last, so that scratch ends where the memory ends
 }
 
 /* ---- open, close ---------------------------------------------------------------------------------------------- */
@@ -153,7 +153,7 @@ dw_pass *dw_on_pool_pass(dw_state *s) { return &s->pass; }
 
 /* ---- binding -------------------------------------------------------------------------------------------------- */
 
-/* With DW_SELECT_AUTO a layer is walked over where that pays, as far as this is known. */
+/* With DW_SELECT_AUTO a gated layer computes all neurons where its measured break-even says that this is faster. */
 static void weigh(dw_state *s, int l) {
     dw_bound *b = &s->pass.layer[l];
     if (b->kind != DW_FFN_GATED || s->o.select != DW_SELECT_AUTO || s->o.exact || !s->steps->most_few) return;
@@ -188,7 +188,7 @@ int dw_on_pool_bind(dw_state *s, const dw_binding *b, dw_err *err) {
     return 0;
 }
 
-/* Whether two layers take the same time as far as their break-even goes. */
+/* Whether two layers can share a measured break-even. */
 static bool are_alike(const dw_layer *a, const dw_layer *b) {
     return a->gate.type == b->gate.type && a->up.type == b->up.type && a->down.type == b->down.type &&
            a->sparse.down_t.type == b->sparse.down_t.type && a->sparse.group == b->sparse.group &&
@@ -225,7 +225,7 @@ void dw_rope_rows(const dw_net *net, int first, int end, float *table) {
     }
 }
 
-/* The table is made as far as positions were met: a long context costs nothing before it is used. */
+/* The table is computed up to the highest position so far, so a long context costs nothing before it is used. */
 static void need_rope(dw_state *s, const dw_work *w) {
     int n = 0;
     for (int t = 0; t < w->n_tokens; t++)
@@ -247,8 +247,8 @@ typedef struct forward_job {
 
 static bool is_tapped(const dw_work *w, dw_tap_point point) { return w->tap && w->tap->points >> point & 1; }
 
-/* Gives values to the tap: on all threads, or on the first while the others wait.  A step overwrites them after a barrier
- * of the pass at the earliest. */
+/* Gives values to the tap: on all threads, or on the first while the others wait.  A step overwrites the values only
+ * after the next barrier, which no thread passes before its fn_thread has returned. */
 static void show(const forward_job *job, const dw_tap_event *event, int ith) {
     const dw_tap *tap = job->w->tap;
     if (tap->fn_thread) tap->fn_thread(tap->ctx, event, ith, job->p->n_threads);
@@ -256,7 +256,7 @@ static void show(const forward_job *job, const dw_tap_event *event, int ith) {
     if (!tap->fn_thread || tap->in_step) dw_pool_barrier(job->p->pool);
 }
 
-/* Values of all tokens. */
+/* Shows values (n_tokens, n) of all tokens. */
 static void show_all(const forward_job *job, dw_tap_point point, int l, const float *values, int n, int ith) {
     const dw_pass *p = job->p;
     const dw_tap_event event = {.point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq,
@@ -264,12 +264,12 @@ static void show_all(const forward_job *job, dw_tap_point point, int l, const fl
     if (is_tapped(job->w, point)) show(job, &event, ith);
 }
 
-/* Rows for the head, which are packed, with the tokens that they belong to: an event for each run of neighbours. */
+/* Shows the head's rows: one event per run of rows whose tokens are neighbours. */
 static void show_head(const forward_job *job, int ith) {
     const dw_work *w = job->w;
     const int d = job->p->net->hp.n_embd;
     if (!is_tapped(w, DW_TAP_HEAD_IN)) return;
-    dw_pool_barrier(job->p->pool); // rows of other threads
+    dw_pool_barrier(job->p->pool); // waits for the rows of other threads
     for (int first = 0, end; first < w->n_rows; first = end) {
         for (end = first + 1; end < w->n_rows && w->row[end] == w->row[end - 1] + 1;) end++;
         const dw_tap_event event = {.point = DW_TAP_HEAD_IN, .layer = job->p->net->hp.n_layer, .n_tokens = end - first, .n = d,
@@ -358,7 +358,7 @@ static void run_head(void *job_pointer, int ith, int n_threads) {
     (job->h.logits ? job->way->logits : job->way->logprobs)(job->p, &job->h, ith);
 }
 
-/* At most n_batch rows at a time: that is what memory was laid out for. */
+/* At most n_batch rows at a time, because memory was laid out for so many. */
 int dw_on_pool_head(dw_state *s, const dw_head *h, dw_err *err) {
     const dw_hparams *hp = &s->pass.net->hp;
     head_job job = {.p = &s->pass, .h = *h};
@@ -388,7 +388,7 @@ static int check_place(const dw_state *s, dw_place at, dw_err *err) {
                    hp->n_layer, s->o.n_seq);
 }
 
-/* Copies between F32 values and the cache, a head at a time. */
+/* Copies between F32 values and the cache, head by head. */
 static void copy_cache(const dw_state *s, dw_place at, float *to, const float *from) {
     const dw_cache *c = &s->pass.cache;
     const size_t head_dim = (size_t)s->pass.net->hp.head_dim, n = (size_t)at.n * head_dim;

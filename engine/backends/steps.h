@@ -1,8 +1,9 @@
-/* steps.h - inside of the backends that run on a pool: a pass, and the fused steps that compute it.
+/* steps.h - inside the backends that run on a pool: a pass, and the fused steps that compute it.
  *
- * Every thread of the pool runs every step (ith of p->n_threads), with a barrier of the pool after each (run_on_pool.c).
- * A step divides its own work among the threads and may use further barriers.  Steps trust the shapes and return nothing;
- * they allocate nothing and look nothing up: memory is laid out and functions are chosen when the state is opened.
+ * Every thread of the pool runs every step (ith of p->n_threads), with a barrier of the pool after each
+ * (run_on_pool.c).  A step divides its own work among the threads and may use further barriers.  Steps trust the
+ * shapes and return nothing; they allocate nothing and look nothing up.  Memory is laid out and functions
+ * are chosen when the state is opened.
  *
  *     embed                                  x = rows of token_embd
  *     qkv, attend, attn_out                  x += Wo attention(norm(x)), keys and values into the cache
@@ -21,14 +22,14 @@ typedef struct dw_cache {
     void **k, **v; // n_layer
 } dw_cache;
 
-/* What was chosen for a layer. */
+/* What binding chose for a layer. */
 typedef struct dw_bound {
     dw_ffn_kind kind;
-    const dw_ffn_op *op[2];        // its rows, by way
+    const dw_ffn_op *op[2];        // the kind's row of each way
     bool needs_hidden;             // the FFN step computes the hidden values of its own predictor ...
     bool gives_hidden;             // ... and of the next layer's (gate_decide.h)
     bool is_measured;
-    float break_even;              // if so: the activity up to which skipping pays (break_even.c)
+    float break_even;              // if measured: the activity up to which skipping pays (break_even.c)
     const int32_t *list;           // DW_FFN_LIST: ascending
     int n_list;
 } dw_bound;
@@ -39,25 +40,25 @@ struct dw_pass {
     int n_threads;
     bool exact;            // results must not depend on n_threads or on how tokens are batched
     dw_precision precision; // split or rounded
-    int n_batch;           // most tokens of a pass: what memory was laid out for
-    int way;               // of the pass at hand: which of the steps' ways
+    int n_batch;           // most tokens of a pass; memory is laid out for them
+    int way;               // of the current pass: index into dw_steps.way
     int n_tokens;
     const int32_t *token, *seq, *pos; // n_tokens; tokens of a sequence come in order of position
-    const float *rope;     // (n_ctx, head_dim/2, 2): cos and sin of each position and pair, as far as positions were met
+    const float *rope;     // (n_ctx, head_dim/2, 2): cos, sin of each position and pair, up to the highest one so far
     dw_cache cache;
     dw_bound *layer;       // n_layer
-    /* activations, row-major; rows are tokens, and a row of a narrower layer is packed (n_ff[l], not n_ff_max) */
+    /* activations, row-major; rows are tokens, and rows of a narrower layer have no gaps (n_ff[l], not n_ff_max) */
     float *x;              // (n_tokens, n_embd): the residual stream
     float *h;              // (n_tokens, n_embd): norm(x), input of q, k, v or of gate and up
     float *q;              // (n_tokens, n_head * head_dim)
-    float *mix;            // (n_tokens, n_head * head_dim): what attention gives
-    float *gate;           // (n_tokens, n_ff): act(gate), filled as gate_every says
+    float *mix;            // (n_tokens, n_head * head_dim): attention's result
+    float *gate;           // (n_tokens, n_ff): act(gate); gate_every says which rows are filled
     float *neuron;         // (n_tokens, n_ff): a = act(gate) * up; zero where not selected
-    bool keep_h;           // a tap looks at h: it must be filled
-    int gate_every;        // a tap looks at gate, rows of positions 0, n, 2n..; 0: none does
+    bool keep_h;           // a tap reads h, so it must be filled
+    int gate_every;        // a tap reads rows 0, n, 2n.. of gate (by position); 0: no tap does
     dw_ffn_experiment experiment; // all zero: none
-    dw_coverage *coverage; // (n_threads, n_layer): what was selected and read, counted by every thread for itself
-    void *own;             // of the steps, own_bytes of it
+    dw_coverage *coverage; // (n_threads, n_layer): what was selected and read; every thread counts its own
+    void *own;             // the steps' own data, own_bytes of it
 };
 
 /* One way through a pass. */
@@ -67,7 +68,7 @@ typedef struct dw_way {
     void (*attend)(dw_pass *p, int l, int ith);      // mix = softmax(scale q.K) V over positions 0..pos
     void (*attn_out)(dw_pass *p, int l, int ith);    // x += Wo mix + bo
     dw_ffn_op ffn[DW_N_FFN_KINDS];
-    /* head, over rows of hidden (n, n_embd) that are already normed */
+    /* head, on rows of hidden (n, n_embd), which are normed */
     void (*head_norm)(dw_pass *p, const float *x, float *hidden, int ith); // one row, whole by the calling thread
     void (*logits)(dw_pass *p, const dw_head *h, int ith);
     void (*logprobs)(dw_pass *p, const dw_head *h, int ith);
@@ -77,15 +78,15 @@ enum { DW_WAY_FEW, DW_WAY_MANY, DW_N_WAYS };
 
 typedef struct dw_steps {
     const dw_way *way[DW_N_WAYS];
-    int most_few;                                    // tokens that go the way of few, unless the pass is exact; 0: none
+    int most_few;                                    // most tokens of the few way, unless exact; 0: never few
     size_t (*own_bytes)(int n_threads);
     int (*start)(dw_pass *p, const dw_session_options *o, dw_err *err); // chooses functions; before lay_out
-    void (*lay_out)(dw_pass *p, dw_layout *a, const dw_session_options *o); // places own memory, or counts it
+    void (*lay_out)(dw_pass *p, dw_layout *a, const dw_session_options *o); // lays out the steps' own memory
 } dw_steps;
 
 extern const dw_steps dw_steps_cpu, dw_steps_ref;
 
-/* The object over steps (run_on_pool.c); see dw_backend. */
+/* The functions of a dw_backend over steps (run_on_pool.c). */
 size_t dw_on_pool_memory(const dw_backend *b, const dw_net *net, const dw_session_options *o);
 dw_state *dw_on_pool_open(const dw_backend *b, const dw_net *net, const dw_session_options *o, dw_err *err);
 void dw_on_pool_close(dw_state *s);
@@ -99,10 +100,10 @@ void dw_on_pool_reset_coverage(dw_state *s);
 /* The pass of a state: for tests and benchmarks of single steps. */
 dw_pass *dw_on_pool_pass(dw_state *s);
 
-/* Rows first .. end - 1 of the table of rope. */
+/* Computes rows first .. end - 1 of rope's table. */
 void dw_rope_rows(const dw_net *net, int first, int end, float *table);
 
-/* Measures the break-even of layer l, which is gated, on this machine: a few milliseconds.  x (n_embd) and counts
+/* Measures the break-even of gated layer l on this machine, which takes a few milliseconds.  x (n_embd) and counts
  * (n_threads, n_layer) are scratch. */
 float dw_measure_break_even(dw_pass *p, const dw_steps *steps, int l, float *x, dw_coverage *counts);
 

@@ -2,11 +2,11 @@
  *
  * Errors       a dw_err holds one sentence; the first failure wins.  Functions that can fail return 0 or
  *              -1 (or a pointer, NULL on failure) and take `dw_err *err` last; err may be NULL.
- * Memory       taken up front by dw_alloc, which checks the product and names what could not be had.
- * Files        opened in one place, only regular ones; read by mapping (dw_map), written whole or not at all (dw_out),
- *              never over an input.
+ * Memory       allocated up front by dw_alloc, which checks the product and names what could not be allocated.
+ * Files        inputs are opened in one place and must be regular files; they are mapped (dw_map) or read whole.
+ *              An output is written whole or not at all and never replaces an input (dw_out).
  * Numbers      half-precision conversions, SHA-256, a seeded generator.
- * Threads      one pool a process; a job runs on every thread and meets at barriers that spin, yield, park.
+ * Threads      one pool per process; a job runs on every thread; barriers spin, then yield, then park.
  *
  * Nothing here prints or exits. */
 #ifndef DW_BASE_H
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What must hold inside the engine whatever the caller does.  Checked in builds with -DDW_DEBUG, free in others. */
+/* For what must hold inside the engine whatever the caller does.  Checked only in builds with -DDW_DEBUG. */
 #ifdef DW_DEBUG
 #include <assert.h>
 #define dw_assert assert
@@ -48,18 +48,18 @@ int dw_grow(void *array_pointer, size_t *cap, size_t need, size_t size, const ch
 char *dw_strdup(const char *text, dw_err *err);                                      // free()
 char *dw_format(dw_err *err, const char *format, ...) __attribute__((format(printf, 2, 3))); // free()
 
-/* Appends formatted text to *text (NULL: nothing yet), which is replaced; unchanged on failure. */
+/* Appends formatted text to *text (NULL: empty), which is reallocated; unchanged on failure. */
 int dw_append(char **text, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Several arrays in one block of memory.  The same code runs twice: with base NULL it only counts, and `used` is
- * then the size of the block to allocate; with that block it hands out the arrays.  A product or a sum that no size_t
- * holds makes `used` SIZE_MAX, and it stays so: no such block can be had. */
+ * then the size of the block to allocate; with that block it hands out the arrays.  When a product or a sum
+ * overflows, `used` becomes SIZE_MAX and stays so; the allocation then fails. */
 typedef struct dw_layout {
     uint8_t *base;
     size_t used;
 } dw_layout;
 
-void *dw_layout_take(dw_layout *l, size_t n, size_t size); // a multiple of 64 bytes; NULL while counting
+void *dw_layout_take(dw_layout *l, size_t n, size_t size); // rounded up to 64 bytes; NULL while counting
 
 /* Checked arithmetic for every number that comes from a file: false on overflow, *out then unset. */
 static inline bool dw_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
@@ -67,8 +67,8 @@ static inline bool dw_add(size_t a, size_t b, size_t *out) { return !__builtin_a
 
 /* ---- a cursor over untrusted bytes ------------------------------------------------------------ */
 
-/* All reading of binary headers goes through this one type: need(n) compares by subtraction, so no sum of
- * untrusted numbers can wrap.  After the first failure every read returns 0 and `failed` stays set. */
+/* All reading of binary headers goes through this one type.  dw_cursor_take compares n with `left` and adds nothing,
+ * so untrusted numbers cannot overflow.  After the first failure every read returns 0 and `failed` stays set. */
 typedef struct dw_cursor {
     const uint8_t *at;
     size_t left;
@@ -84,20 +84,21 @@ static inline uint16_t dw_le16(const void *p) { const uint8_t *b = p; return (ui
 static inline uint32_t dw_le32(const void *p) { return dw_le16(p) | (uint32_t)dw_le16((const uint8_t *)p + 2) << 16; }
 static inline uint64_t dw_le64(const void *p) { return dw_le32(p) | (uint64_t)dw_le32((const uint8_t *)p + 4) << 32; }
 
-/* True for well-formed UTF-8 without NUL; and how many bytes come before the first that is not. */
+/* The number of bytes before the first that is a NUL or not well-formed UTF-8; and whether there is no such byte. */
 size_t dw_utf8_len(const char *text, size_t len);
 bool dw_is_utf8(const char *text, size_t len);
 
-/* n bytes of text as a terminal may show them: controls, characters that change the direction of writing, and bytes that are
- * no UTF-8 become escapes ("\x1b", "\n", "\u202e").  Writes whole characters and escapes, as many as cap bytes with a NUL hold;
- * cap is at least 1, and 4 n + 1 bytes hold everything.  Returns how many bytes were written before the NUL. */
+/* Copies n bytes of text in a form that is safe to print on a terminal: control characters, characters that change
+ * the direction of writing, and bytes that are not UTF-8 become escapes ("\x1b", "\n", "\u202e").  Writes whole
+ * characters and escapes, as many as fit in cap bytes with the NUL.  cap is at least 1; 4 n + 1 bytes hold
+ * everything.  Returns the number of bytes before the NUL. */
 size_t dw_show(char *to, size_t cap, const char *text, size_t n);
 
 /* ---- input files ------------------------------------------------------------------------------ */
 
-/* A descriptor of an input file and its size, or -1.  Every input is opened here.  Only regular files are read: a
- * FIFO or a terminal would block, so nothing is waited for (O_NONBLOCK) and anything else is refused.  Links are
- * followed, because the caches of Hugging Face are made of them. */
+/* Returns a descriptor, and the file's size, or -1.  Every input is opened here.  Only regular files are accepted;
+ * O_NONBLOCK keeps the open from waiting for a FIFO or a terminal.  Symbolic links are followed, because the caches
+ * of Hugging Face consist of them. */
 int dw_open_input(const char *path, size_t *size, dw_err *err);
 
 /* A file mapped read-only.  data stays valid until dw_unmap; an empty file has data != NULL and size 0. */
@@ -111,52 +112,52 @@ void dw_unmap(dw_map *map);
 
 bool dw_file_exists(const char *path);
 bool dw_file_begins(const char *path, const void *magic, size_t n); // a regular file that begins with these bytes
-const char *dw_file_kind(unsigned mode);    // of stat's st_mode, for messages: "a FIFO"
-const char *dw_base_name(const char *path); // what follows the last slash that is not at the end: "b/" of "a/b/"
+const char *dw_file_kind(unsigned mode);    // st_mode in words, for messages: "a FIFO"
+const char *dw_base_name(const char *path); // the part after the last slash that is not at the end: "b/" for "a/b/"
 
 /* A whole file in memory, followed by a NUL; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
-/* The same of a text: refused where it is not UTF-8 without NUL, so that no model is calibrated on, or scored with, the
- * bytes of a binary file. */
+/* The same for a text.  Fails if it is not UTF-8 without NUL, so that no model is calibrated on, or scored with, a
+ * binary file. */
 char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
-/* No output replaces an input.  After dw_inputs_keep, which a program calls once at its start, every file that is
- * opened as input is kept in mind by device and inode, and dw_out refuses to replace it.  dw_input_named adds a file
- * that the command line names (what does not exist is no input).  A library's caller that does not ask for it may
- * read a file and write it again. */
+/* No output replaces an input.  A program calls dw_inputs_keep once at its start.  From then on every file that is
+ * opened as input is remembered by device, inode, size and time, and dw_out refuses to replace it.  dw_input_named
+ * adds a file that the command line names; a path that does not exist is ignored.  A caller of the library that does
+ * not call dw_inputs_keep may read a file and write it again. */
 void dw_inputs_keep(void);
 int dw_input_named(const char *path, dw_err *err);
-bool dw_is_input(const char *path, bool only_named); // whether the path leads to such a file now
+bool dw_is_input(const char *path, bool only_named); // whether the path now leads to a remembered file
 
 /* ---- output files ------------------------------------------------------------------------------ */
 
-/* Opens /dev/null in place of each of the descriptors 0 to 2 that is closed, so that no file that is opened later
- * gets the number of a standard stream and receives its messages.  A program calls it first. */
+/* Opens /dev/null for each of the descriptors 0 to 2 that is closed.  Otherwise a file opened later would get the
+ * number of a standard stream and receive its messages.  A program calls this first. */
 int dw_open_standard_streams(dw_err *err);
 
-/* An output file that appears whole or not at all: written in the same folder without its name (out.c), flushed,
- * fsynced and renamed by dw_out_commit.  dw_out_free without commit removes it.  Writing to a path that exists
- * replaces it only at commit.  Refused: a path of something else than a regular file, and a path of an input, both
- * when it is opened and at commit. */
+/* An output file that appears whole or not at all.  It is written in the same folder without its final name (out.c);
+ * dw_out_commit flushes, fsyncs and renames it.  dw_out_free without a commit removes it.  An existing file is
+ * replaced only at commit.  Opening fails if the path is not a regular file; opening and commit both fail if it is
+ * an input. */
 typedef struct dw_out dw_out;
 
 dw_out *dw_out_open(const char *path, dw_err *err);
-/* The same for a file that the program itself keeps, reads and writes again (a table to which rows are appended): it
- * may replace a file that was read, but none that the command line names as input. */
+/* The same for a file that the program itself reads and writes again (a table to which rows are appended).  It may
+ * replace a file that was read, but not one that the command line names as input. */
 dw_out *dw_out_open_kept(const char *path, dw_err *err);
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // buffered
 int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int dw_out_commit(dw_out *out, dw_err *err);
-/* Gives the unfinished file its random name, for a library that opens it by name and writes before anything is written
- * here.  Borrowed. */
+/* Gives the unfinished file its random name and returns it (borrowed).  For a library that opens the file by name
+ * and writes it before anything is written here. */
 const char *dw_out_temporary(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
-/* Whether a file's name (without folders) is one that dw_out gives to unfinished files: what a killed process left. */
+/* Whether a file's name (without folders) has the form that dw_out gives to unfinished files. */
 bool dw_out_is_temporary(const char *name);
 
-/* The same of a new folder of up to 16 files, each written with dw_out to the path that dw_out_folder_file gives
- * (borrowed until dw_out_folder_free).  The folder must not exist yet. */
+/* The same for a new folder of up to 16 files.  Each is written with dw_out to the path that dw_out_folder_file
+ * returns (borrowed until dw_out_folder_free).  The folder must not exist yet. */
 typedef struct dw_out_folder dw_out_folder;
 
 dw_out_folder *dw_out_folder_open(const char *path, dw_err *err);
@@ -164,9 +165,8 @@ const char *dw_out_folder_file(dw_out_folder *f, const char *name, dw_err *err);
 int dw_out_folder_commit(dw_out_folder *f, dw_err *err);
 void dw_out_folder_free(dw_out_folder *f);
 
-/* Removes all that is unfinished, for a signal's handler and for exit().  Safe in a handler, in any thread; the
- * process must end soon after, because outputs that are still written have lost their names.  Not for a forked
- * child. */
+/* Removes all unfinished outputs, for signal handlers and exit().  Safe in a handler and in any thread.  The process
+ * must end soon after, because outputs that are still being written have lost their names.  Not for a forked child. */
 void dw_out_remove_unfinished(void);
 
 /* ---- hash, random numbers ---------------------------------------------------------------------- */
@@ -185,7 +185,7 @@ bool dw_is_hash(const char *text);                       // 64 digits as dw_hex 
 void dw_sha256_hex(const void *data, size_t size, char hex[65]);
 int dw_sha256_file(const char *path, char hex[65], dw_err *err);
 
-/* xoshiro256** (Blackman & Vigna 2018), seeded by splitmix64: same seed, same numbers, everywhere. */
+/* xoshiro256** (Blackman & Vigna 2018), seeded by splitmix64: one seed gives the same numbers on every machine. */
 typedef struct dw_rng {
     uint64_t s[4];
 } dw_rng;
@@ -211,7 +211,7 @@ uint16_t dw_f32_to_f16(float f); // round to nearest even, subnormals kept, over
 
 typedef struct dw_pool dw_pool;
 
-/* n_threads <= 0: as many as dw_cpu_count says.  The calling thread is one of them; the others receive no signals. */
+/* n_threads <= 0: dw_cpu_count() threads.  The calling thread is one of them; the others receive no signals. */
 dw_pool *dw_pool_new(int n_threads, dw_err *err);
 void dw_pool_free(dw_pool *pool);
 int dw_pool_size(const dw_pool *pool);
@@ -219,14 +219,14 @@ int dw_pool_size(const dw_pool *pool);
 /* Run fn(arg, ith, n) on all n threads, ith = 0 on the caller; returns when all have returned. */
 void dw_pool_run(dw_pool *pool, void (*fn)(void *arg, int ith, int n), void *arg);
 
-/* Inside a job: wait until all threads have come here.  Spins about 20 us, yields, then parks on a futex,
- * so that a competing process costs its share and not whole scheduler slices. */
+/* Inside a job: wait until all threads are here.  Spins about 20 us, yields, then parks on a futex, so that a
+ * competing process costs only its share of time instead of whole scheduler slices. */
 void dw_pool_barrier(dw_pool *pool);
 
 /* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by all threads. */
 void dw_pool_each(dw_pool *pool, size_t n, void (*fn)(void *arg, size_t i), void *arg);
 
-int dw_cpu_count(void); // physical cores this process may use: its affinity and its control group's quota
+int dw_cpu_count(void); // physical cores that affinity and the control group's quota allow
 double dw_now(void);    // seconds, monotonic
 
 #endif

@@ -20,7 +20,7 @@ double dw_cpus_of_quota(const char *quota, const char *period) {
 
 double dw_cpus_of_max(const char *cpu_max) {
     const char *period = strchr(cpu_max, ' ');
-    return period ? dw_cpus_of_quota(cpu_max, period) : 0; // "max" is no number
+    return period ? dw_cpus_of_quota(cpu_max, period) : 0; // "max" is not a number: no quota
 }
 
 static bool has_word(const char *list, size_t n, const char *word) {
@@ -63,8 +63,8 @@ static double quota_of(const char *root, const char *path, int n, bool version_2
                : 0;
 }
 
-/* Of a group and all above it.  In a container the path may be the host's, which is not there: then the root, which is
- * the container's own group, still counts. */
+/* The smallest quota of a group and of all groups above it.  In a container the path may be the host's and not exist
+ * there; the root, which is the container's own group, still counts. */
 static double smallest_quota(const char *root, const char *path, size_t n, bool version_2) {
     double smallest = 0;
     for (;;) {
@@ -111,7 +111,7 @@ static int first_sibling(int cpu) {
     return first;
 }
 
-/* The kernel refuses a mask that is smaller than its own, whose size nothing tells. */
+/* The kernel refuses a mask smaller than its own and does not tell its size, so larger ones are tried. */
 static cpu_set_t *own_affinity(int *n_cpu, size_t *size) {
     for (*n_cpu = CPU_SETSIZE; *n_cpu <= 1 << 20; *n_cpu *= 2) {
         cpu_set_t *set = CPU_ALLOC((size_t)*n_cpu);
@@ -139,7 +139,7 @@ static int n_cores(void) {
 static int n_cores(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 #endif
 
-/* A part of a processor serves no thread of its own: the others would wait for it at every barrier. */
+/* A quota is rounded down: the other threads would wait at every barrier for one that has only part of a processor. */
 int dw_cpu_count(void) {
     const int n = n_cores();
     const double quota = own_quota();

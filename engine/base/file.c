@@ -12,8 +12,8 @@
 
 /* ---- which files are inputs ------------------------------------------------------------------- */
 
-/* A file that was read.  Device and inode name it while it exists; when it is removed, a new file may get its inode,
- * which is told from it by size and time. */
+/* A file that was read.  Device and inode identify it while it exists.  After it is removed a new file may get its
+ * inode; size and time then tell the two apart. */
 typedef struct input {
     dev_t device;
     ino_t inode;

@@ -1,4 +1,4 @@
-/* half.c - IEEE binary16 and bfloat16, one value a call. */
+/* half.c - IEEE binary16 and bfloat16, one value per call. */
 #include "base/base.h"
 #include "base/half_inline.h"
 

@@ -26,7 +26,7 @@ static inline uint32_t dw_choose(int condition, uint32_t yes, uint32_t no) {
 
 static inline float dw_f16_to_f32_inline(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, magnitude = h & 0x7fff;
-    // A normal number's exponent moves by 112; infinity and NaN move as far again, to the largest exponent.
+    // A normal number's exponent grows by 112; that of infinity and NaN by 224, to the largest exponent.
     const uint32_t moved = (magnitude << 13) + (112u << 23) + dw_choose(magnitude >= 0x7c00, 112u << 23, 0);
     const uint32_t small = dw_float_bits((float)(int32_t)magnitude * 0x1p-24f); // zero and subnormals, exact
     return dw_bits_float(sign | dw_choose(magnitude < 0x400, small, moved));
@@ -34,7 +34,7 @@ static inline float dw_f16_to_f32_inline(uint16_t h) {
 
 static inline uint16_t dw_f32_to_f16_inline(float f) {
     const uint32_t u = dw_float_bits(f), magnitude = u & 0x7fffffff, sign = u >> 16 & 0x8000;
-    // Below 2^-14 results are multiples of 2^-24, and so are F32 numbers next above 0.5: the sum rounds.
+    // Below 2^-14 results are multiples of 2^-24, and so are F32 numbers just above 0.5: adding 0.5 rounds.
     const uint32_t small = dw_float_bits(dw_bits_float(magnitude) + 0.5f) - 0x3f000000;
     const uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
     const uint32_t large = dw_choose(magnitude > 0x7f800000, 0x7e00, 0x7c00); // NaN; 65520 and above

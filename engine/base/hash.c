@@ -38,7 +38,7 @@ static void compress_plain(uint32_t state[8], const uint8_t *p, size_t n_blocks)
 #include <immintrin.h>
 
 static bool has_sha(void) {
-    static int known; // 0 not asked, 1 no, 2 yes; a race only asks twice
+    static int known; // 0: not tested, 1: no, 2: yes; a race only tests twice
     if (!known) {
         unsigned a, b, c, d;
         known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1) && __builtin_cpu_supports("sse4.1") ? 2 : 1;

@@ -102,7 +102,7 @@ uint64_t dw_cursor_u64(dw_cursor *c) {
     return p ? dw_le64(p) : 0;
 }
 
-/* Bytes of the character at s, or 0 where no well-formed one stands. */
+/* Bytes of the UTF-8 character at s; 0 if it is not well-formed or is NUL. */
 static int character_bytes(const uint8_t *s, const uint8_t *end) {
     if (*s < 0x80) return *s != 0;
     const int n = *s >= 0xf0 ? 4 : *s >= 0xe0 ? 3 : 2;

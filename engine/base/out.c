@@ -1,12 +1,12 @@
 /* out.c - output that appears whole or not at all.
  *
- * An output is written into a file that has no name yet (O_TMPFILE), gets a random name in the same folder when it
- * is complete, and is renamed from there over the final one: a process that is killed leaves nothing.  Where a file
- * system has no such files, the random name is there from the beginning:
+ * An output is written into a file without a name (O_TMPFILE).  When it is complete it gets a random name in the
+ * same folder and is renamed to the final one, so a process that is killed leaves nothing.  On a file system without
+ * O_TMPFILE the file has the random name from the beginning:
  *
  *     model.gguf.dw9f86d081884c7d65.part
  *
- * The name is made exclusively and never through a link, so nobody who writes into the folder can redirect the
+ * The random name must be new and is never followed as a link, so nobody who writes into the folder can redirect the
  * output. */
 #include "base/base.h"
 
@@ -26,7 +26,7 @@ enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16 };
 struct dw_out {
     char *path, *temporary; // the final name and the random one
     int fd, slot;
-    bool nameless; // so far: the random name is not on the disk
+    bool nameless; // the random name is not on the disk yet
     bool keeper;
     uint8_t *buffer;
     size_t n_buffered;
@@ -34,7 +34,7 @@ struct dw_out {
 
 /* ---- standard streams -------------------------------------------------------------------------- */
 
-/* The wrong direction, so that using the stream fails as it does while it is closed. */
+/* Each is opened in the wrong direction, so that using the stream still fails, as if it were closed. */
 int dw_open_standard_streams(dw_err *err) {
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -47,8 +47,8 @@ int dw_open_standard_streams(dw_err *err) {
 
 /* ---- names that must not stay ------------------------------------------------------------------ */
 
-/* Names of unfinished files and folders.  Who exchanges a name for NULL owns it: either the writer, who frees it, or a
- * signal handler, which removes the file; so the handler never sees a name that is being freed. */
+/* Names of unfinished files and folders.  Whoever exchanges a name for NULL owns it: the writer, which frees it, or
+ * a signal handler, which removes the file.  So the handler never sees a name that is being freed. */
 static _Atomic(char *) unfinished[MAX_OPEN];
 
 /* Files first, then the folders that held them. */
@@ -71,7 +71,7 @@ static int claim(char *name, dw_err *err) {
     return dw_fail(err, "cannot write '%s': more than %d output files are open", name, MAX_OPEN);
 }
 
-/* Takes the name back and frees it; one that the handler owns is left to it. */
+/* Takes the name back and frees it, unless the handler owns it. */
 static void let_go(int *slot, char **name) {
     char *expected = *name;
     if (*slot < 0 || atomic_compare_exchange_strong(&unfinished[*slot], &expected, NULL)) free(*name);
@@ -100,7 +100,7 @@ bool dw_out_is_temporary(const char *name) {
     return !strncmp(at, ".dw", 3) && strspn(at + 3, "0123456789abcdef") == N_DIGITS;
 }
 
-/* The folder of a path, with its slash; free() */
+/* The folder of a path, with its slash; free() it. */
 static char *folder_of(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
@@ -130,8 +130,8 @@ static int give_name(int fd, const char *name) {
 
 static int open_in(const char *folder) { return open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }
 
-/* A descriptor, or -1 where such files cannot be had or not be named.  That is tried with an empty one, because the
- * answer must not come after hours of work. */
+/* A descriptor, or -1 where files without a name cannot be made or cannot be named later.  An empty file tests both,
+ * because a failure to name the output after hours of work would be too late. */
 static int open_nameless(const char *path, const char *temporary) {
     char *folder = folder_of(path);
     int fd = folder ? open_in(folder) : -1;
@@ -213,7 +213,7 @@ int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) {
     return rc;
 }
 
-/* The rename is durable only when the folder is, too. */
+/* The rename is durable only after the folder is synced. */
 static void sync_folder(const char *path) {
     char *folder = folder_of(path);
     const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;

@@ -39,7 +39,7 @@ double dw_rng_normal(dw_rng *rng) { // Box-Muller; one of the pair is enough her
 }
 
 uint64_t dw_rng_below(dw_rng *rng, uint64_t n) {
-    const uint64_t limit = -n % n; // numbers below it would make the first residues likelier
+    const uint64_t limit = -n % n; // smaller numbers would make the first residues more likely
     uint64_t x;
     do x = dw_rng_next(rng);
     while (x < limit);

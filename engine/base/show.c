@@ -1,17 +1,17 @@
-/* show.c - text from files, as a terminal may show it. */
+/* show.c - text from files, made safe to print on a terminal. */
 #include "base/base.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Code points that control a terminal (C0, DEL, C1), end a line, or change the direction of writing, so that a name looks
- * like another one. */
+/* Code points that control a terminal (C0, DEL, C1), end a line, or change the direction of writing (which makes a
+ * name look like another one). */
 static bool is_control(uint32_t c) {
     return c < ' ' || (c >= 0x7f && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f ||
            (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-/* The code point at text and its length; 0 where no UTF-8 character begins.  A NUL has length 1. */
+/* The code point at text; returns its length, 0 if no UTF-8 character begins there.  A NUL has length 1. */
 static size_t char_at(const char *text, size_t left, uint32_t *c) {
     const uint8_t *b = (const uint8_t *)text;
     const size_t n = b[0] < 0x80 ? 1 : b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;

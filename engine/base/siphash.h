@@ -1,10 +1,10 @@
 /* siphash.h - a hash for tables whose keys come from files.
  *
- * SipHash-c-d (Aumasson and Bernstein, 2012, "SipHash: a fast short-input PRF"): c rounds a word of the message, d at the
- * end.  Without its 128-bit key nobody can choose messages that collide, so a table with a fresh random key has short
- * chains whatever a file holds.  Hash tables use SipHash-1-3, as CPython and Rust do.
+ * SipHash-c-d (Aumasson and Bernstein, 2012, "SipHash: a fast short-input PRF"): c rounds per word of the message, d
+ * at the end.  Without its 128-bit key nobody can choose messages that collide, so a table with a random key has
+ * short chains whatever a file holds.  Hash tables use SipHash-1-3, as CPython and Rust do.
  *
- * The functions are inline so that the compiler sees the length where it is a constant. */
+ * The functions are inline so that the compiler sees lengths that are constants. */
 #ifndef DW_SIPHASH_H
 #define DW_SIPHASH_H
 
@@ -40,7 +40,7 @@ static inline uint64_t dw_siphash(int c, int d, dw_hash_key key, const void *dat
                      key.k[0] ^ 0x6c7967656e657261u, key.k[1] ^ 0x7465646279746573u}; // bytes", the paper's constants
     const uint8_t *at = data, *end = at + n / 8 * 8;
     for (; at < end; at += 8) dw_sip_word(v, dw_le64(at), c);
-    uint64_t last = (uint64_t)n << 56; // the rest, and the length's low byte in the highest
+    uint64_t last = (uint64_t)n << 56; // the remaining bytes; the top byte is the length's low byte
     for (size_t i = 0; i < n % 8; i++) last |= (uint64_t)at[i] << 8 * i;
     dw_sip_word(v, last, c);
     v[2] ^= 0xff;

@@ -1,9 +1,9 @@
-/* threads.c - one pool: a job runs on every thread and meets at barriers.
+/* threads.c - one pool: a job runs on every thread, and threads wait for each other at barriers.
  *
- * Waiting has three stages.  A short spin serves the common case, where the partner arrives within
- * microseconds; then the thread yields a few times, because on a shared machine the partner may be waiting for
- * this very core; then it parks on a futex.  A spin that never ends loses whole scheduler slices to a competing
- * process: stock engines fall to a tenth of their speed there. */
+ * Waiting has three stages.  A short spin serves the common case, where the other thread arrives within
+ * microseconds.  Then the thread yields a few times, because on a shared machine the other may be waiting for this
+ * very core.  Then it parks on a futex.  A spin that never ends loses whole scheduler slices to a competing process:
+ * other engines fall to a tenth of their speed there. */
 #include "base/base.h"
 
 #include <limits.h>
@@ -26,7 +26,7 @@ enum {
     MAX_THREADS = 256,
 };
 
-/* A number that threads wait on.  Only while `n_parked` counts sleepers does the writer wake any. */
+/* A number that threads wait on.  The writer makes the system call that wakes them only if `n_parked` is not 0. */
 typedef struct signal_word {
     _Alignas(64) atomic_uint value;
     _Alignas(64) atomic_uint n_parked;
@@ -120,9 +120,9 @@ void dw_pool_run(dw_pool *p, void (*fn)(void *arg, int ith, int n), void *arg) {
     dw_pool_barrier(p);
 }
 
-/* A new thread inherits the mask of blocked signals.  Only the program's own thread runs the handlers of signals that
- * end it, so that they never run beside that thread.  Faults (SIGSEGV, SIGBUS) come to the thread that causes them
- * and are not blocked. */
+/* A new thread inherits the mask of blocked signals.  Only the program's own thread runs handlers of signals that
+ * end it, so a handler never runs at the same time as that thread.  Faults (SIGSEGV, SIGBUS) are not blocked: they
+ * go to the thread that causes them. */
 static void block_signals(sigset_t *old) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
     sigset_t set;

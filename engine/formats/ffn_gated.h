@@ -1,22 +1,23 @@
 /* ffn_gated.h - what gate and train add to a GGUF file, so that the engine may skip neurons at run time.
  *
- * Tensors of layer N, beside those of the architecture (none of them: the layer has no gate):
- *   blk.N.ffn_down_t.weight      (n_ff, n_embd)    ffn_down transposed: a neuron's column as a row that is read alone
- *   blk.N.ffn_pred_a.weight      (rank, n_embd)    first matrix of the predictor; all four of them, or none
+ * Tensors of layer N, in addition to those of the architecture (a layer without them has no gate):
+ *   blk.N.ffn_down_t.weight      (n_ff, n_embd)    ffn_down transposed: a neuron's column as a row
+ *   blk.N.ffn_pred_a.weight      (rank, n_embd)    predictor, optional: all four tensors or none
  *   blk.N.ffn_pred_a.bias        (rank)            F32
  *   blk.N.ffn_pred_b.weight      (n_groups, rank)
- *   blk.N.ffn_pred_b.bias        (n_groups)        F32; what the score must reach is folded in: open at 0 or more
+ *   blk.N.ffn_pred_b.bias        (n_groups)        F32, minus the threshold: a group is open when its score is >= 0
  *
  * Keys:
  *   deadwood.gate.rule           string            the rule's name: cats, group-max, ..
  *   deadwood.gate.group          u32               neurons that are open or closed together, aligned; 1: single neurons
  *   deadwood.gate.threshold      f32[n_layer]      a group is open when its largest |act(gate)| reaches it
  *   deadwood.gate.activity       f32[n_layer]      share of open neurons on the calibration texts, 0 .. 1
- *   deadwood.gate.dense          bool[n_layer]     read only: older files mark layers that have no gate in auto selection
- *   deadwood.predictor.input     string            "ffn" or "previous": whose normed input the networks see
+ *   deadwood.gate.dense          bool[n_layer]     never written; in older files: auto selection runs the layer ungated
+ *   deadwood.predictor.input     string            "ffn" or "previous": they read the FFN input of their own layer
+ *                                                  or of the layer before
  *
- * Whether skipping pays depends on the machine, so no file says it: the engine measures it where the model runs
- * (DW_SELECT_AUTO in engine.h).  Stock llama.cpp refuses files with tensors that it does not know. */
+ * Whether skipping pays depends on the machine, so the file does not say it: the engine measures it where the model
+ * runs (DW_SELECT_AUTO in engine.h).  Stock llama.cpp refuses files with tensors that it does not know. */
 #ifndef DW_FFN_GATED_H
 #define DW_FFN_GATED_H
 

@@ -1,19 +1,20 @@
-/* ffn_two_part.h - what requant --cold-rate and --hot write: an FFN in two parts, the less important neurons in fewer bits.
+/* ffn_two_part.h - what requant --cold-rate and --hot write: an FFN in two parts; the less important neurons have
+ * fewer bits.
  *
- * The n_ff neurons of such a layer stand in another order than in the model that it was made of: the n_hot hot ones first,
- * the n_cold cold ones behind them, each part in its old order.  Tensors of layer N:
+ * Such a layer has its n_ff neurons in another order than the model that it was made from: first the n_hot hot ones,
+ * then the n_cold cold ones, each part in its old order.  Tensors of layer N:
  *   blk.N.ffn_gate.weight, ffn_up.weight             (n_hot, n_embd)
  *   blk.N.ffn_gate_cold.weight, ffn_up_cold.weight   (n_cold, n_embd)
  *   blk.N.ffn_down.weight                            (n_embd, n_hot)
  *   blk.N.ffn_down_cold.weight                       (n_embd, n_cold)
  *   blk.N.ffn_gate.bias, ffn_up.bias                 (n_ff), where the architecture has them
- * Each part has its own number format.  feed_forward_length is n_ff, as in the model that it was made of.
+ * Each part has its own number format.  feed_forward_length stays n_ff.
  *
  * Keys:
  *   deadwood.cold.length         i32[n_layer]      n_cold; 0: the layer is in one part.  n_hot is a multiple of 32
  *   deadwood.cold.rate           f32               share of cold neurons, of all layers
  *
- * Nothing is left out at run time: every neuron is computed for every token.  Stock llama.cpp refuses such files. */
+ * Every neuron is computed for every token.  Stock llama.cpp refuses such files. */
 #ifndef DW_FFN_TWO_PART_H
 #define DW_FFN_TWO_PART_H
 

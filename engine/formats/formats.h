@@ -2,7 +2,7 @@
  *
  * A reader maps the file, checks every count, offset, type and product against the bytes that are there, and only
  * then allocates; after a successful open every view it hands out lies inside the map.  Views are borrowed until
- * close.  A bad file costs one sentence: what, where, why.
+ * close.  The error for a bad file says what, where and why in one sentence.
  *
  * GGUF v3 (llama.cpp ggml/include/gguf.h), little endian:
  *   "GGUF" u32 version  i64 n_tensors  i64 n_kv
@@ -26,7 +26,7 @@ bool dw_str_is(dw_str a, const char *b);
 typedef struct dw_tensor {
     const char *name;  // NULL: the tensor is absent
     const dw_qtype_row *type;
-    int n_dims;        // 1 to 4; read from a file, a third or fourth is more than 1
+    int n_dims;        // 1 to 4; the reader drops a third and fourth dimension of 1
     size_t ne[4];      // missing dimensions are 1
     const uint8_t *data;
     size_t n_bytes;
@@ -37,7 +37,7 @@ static inline size_t dw_tensor_n_values(const dw_tensor *t) { return t->ne[0] * 
 
 enum { DW_MAX_LAYERS = 512 }; // of a model; llama.cpp's limit too
 
-/* "blk.3.ffn_up.weight": 3, and *rest is "ffn_up.weight"; -1 for a tensor of no layer, *rest is the name.  rest may be NULL. */
+/* "blk.3.ffn_up.weight" gives 3 and *rest "ffn_up.weight"; others give -1 and the name.  rest may be NULL. */
 int dw_layer_of(const char *name, const char **rest);
 
 /* ---- GGUF: reading ------------------------------------------------------------------------------ */
@@ -59,7 +59,7 @@ typedef struct dw_kv {
 
 typedef struct dw_gguf dw_gguf;
 
-/* Opens and checks a file; of a split model give the first part, the others are found by name. */
+/* Opens and checks a file; for a split model give the first part, the others are found by name. */
 dw_gguf *dw_gguf_open(const char *path, dw_err *err);
 bool dw_is_gguf(const char *path); // by its first four bytes
 void dw_gguf_close(dw_gguf *g);
@@ -67,15 +67,15 @@ void dw_gguf_close(dw_gguf *g);
 const char *dw_gguf_path(const dw_gguf *g);
 size_t dw_gguf_file_bytes(const dw_gguf *g); // all parts
 
-/* The identity of a model, by which every file that is made from it names it: the SHA-256 of its file, as sha256sum prints
- * it; of a split model the SHA-256 of the digests (32 bytes each) of all its parts, in order.  The bytes are those that
- * were opened, even when the file has been replaced since. */
+/* The identity of a model, recorded in every file that is made from it: the SHA-256 of its file, as sha256sum prints
+ * it.  For a split model it is the SHA-256 of the digests (32 bytes each) of all parts, in order.  The bytes are
+ * those that were opened, even when the file has been replaced since. */
 void dw_gguf_sha256(const dw_gguf *g, char hex[65]);
-/* The same of a path, and of an input of any other kind: then of its one file. */
+/* The same for a path.  An input that is not a model is one file. */
 int dw_input_sha256(const char *path, char hex[65], dw_err *err);
 
-/* How many files the name of a model's first part announces: 3 for "m-00001-of-00003.gguf", 1 for any other name; and the
- * name of part i (0 ..), free() */
+/* How many files the name of a model's first part announces: 3 for "m-00001-of-00003.gguf", 1 for any other name; and
+ * the name of part i, counted from 0, free() it. */
 size_t dw_split_count(const char *path);
 char *dw_split_name(const char *path, size_t i, dw_err *err);
 size_t dw_gguf_n_kv(const dw_gguf *g);
@@ -85,8 +85,8 @@ size_t dw_gguf_n_tensors(const dw_gguf *g);
 const dw_tensor *dw_gguf_tensor(const dw_gguf *g, size_t i);
 const dw_tensor *dw_gguf_find_tensor(const dw_gguf *g, const char *name); // NULL: absent
 
-/* Typed values: 1 read, 0 absent (value untouched), -1 present with another type.  Unsigned and signed
- * 32-bit integers are taken for each other where the value fits. */
+/* Typed values: 1 read, 0 absent (value untouched), -1 present with another type.  A signed 32-bit integer is
+ * accepted for an unsigned one, and the other way round, if the value fits. */
 int dw_gguf_u32(const dw_gguf *g, const char *key, uint32_t *value, dw_err *err);
 int dw_gguf_f32(const dw_gguf *g, const char *key, float *value, dw_err *err);
 int dw_gguf_bool(const dw_gguf *g, const char *key, bool *value, dw_err *err);
@@ -102,7 +102,7 @@ double dw_kv_number(const dw_kv *kv, size_t i);
 typedef struct dw_gguf_writer dw_gguf_writer;
 
 /* Order of calls: new, set and add in any order, begin, write the data in the order of add, commit, free.
- * A failure inside set or add is kept and reported by begin, so that these need no check.  A key that is set
+ * A failure inside set or add is kept and reported by begin, so callers need not check them.  A key that is set
  * again is replaced in place.  The file appears at commit (base.h, dw_out). */
 dw_gguf_writer *dw_gguf_writer_new(const char *path, dw_err *err);
 void dw_gguf_set_u32(dw_gguf_writer *w, const char *key, uint32_t value);
@@ -112,7 +112,7 @@ void dw_gguf_set_str(dw_gguf_writer *w, const char *key, const char *value, size
 void dw_gguf_set_text(dw_gguf_writer *w, const char *key, const char *value); // NUL-terminated
 void dw_gguf_set_array(dw_gguf_writer *w, const char *key, dw_kv_type type, const void *data, size_t count);
 void dw_gguf_set_strs(dw_gguf_writer *w, const char *key, const dw_str *strs, size_t count);
-void dw_gguf_set_kv(dw_gguf_writer *w, const char *key, const dw_kv *kv); // a copy of another file's, under a key
+void dw_gguf_set_kv(dw_gguf_writer *w, const char *key, const dw_kv *kv); // a copy of another file's value
 void dw_gguf_set_keys(dw_gguf_writer *w, const dw_gguf *g); // copies of all of another file's
 void dw_gguf_unset(dw_gguf_writer *w, const char *key);
 void dw_gguf_add_tensor(dw_gguf_writer *w, const char *name, const dw_qtype_row *type, int n_dims, const size_t *ne);

@@ -1,8 +1,8 @@
 /* gguf.c - the GGUF reader.
  *
  * Every byte of a header is read once, through a cursor that stops at the end of the file.  Counts are compared with
- * the bytes that are left before anything is allocated for them, so the memory taken follows the file's size and not
- * its claims.  Offsets are compared by subtraction.  Only the header's pages are touched: tensors are views. */
+ * the bytes that are left before anything is allocated for them, so memory is bounded by the file's size, whatever
+ * the file claims.  Offsets are compared by subtraction.  Only the header's pages are touched: tensors are views. */
 #include "formats/internal.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ int dw_name_check(dw_str name, size_t max, dw_err *err) {
 /* A file of a split model, or the only one. */
 typedef struct part {
     dw_map map;
-    bool mapped; // else the bytes are the caller's
+    bool mapped; // otherwise the bytes belong to the caller
     dw_kv *kv;
     size_t n_kv;
     dw_str *scalars;  // [n_kv] the values of keys that are one string
@@ -92,11 +92,11 @@ static int cut_short(dw_err *err, const char *what, size_t i) {
     return dw_fail(err, "the file ends inside %s %zu; it may be truncated", what, i);
 }
 
-/* The strings of a value: in its own slot if it is one, else in an array made for them. */
+/* Reads the strings of a value: one string into the key's own slot, several into a new array. */
 static int read_strings(part *p, dw_cursor *c, dw_kv *kv, dw_str *scalar, dw_err *err) {
     dw_str *str = scalar;
     if (kv->is_array) {
-        if (kv->count > c->left / 8) // the shortest string is its length
+        if (kv->count > c->left / 8) // the shortest string is only its length
             return dw_fail(err, "an array of %zu strings does not fit in the file; it may be truncated", kv->count);
         if (kv->count > DW_GGUF_MAX_STRINGS - p->n_strings)
             return dw_fail(err, "more than %d strings", DW_GGUF_MAX_STRINGS);
@@ -185,7 +185,7 @@ static int read_start(dw_cursor *c, size_t *n_tensors, size_t *n_kv, dw_err *err
     return 0;
 }
 
-/* The shortest record of each kind: what a claimed count is measured with. */
+/* Bytes of the shortest record of each kind; a claimed count is compared with the bytes left. */
 enum {
     KV_BYTES = 8 + 1 + 4 + 1,         // a key of one letter, an 8-bit value
     TENSOR_BYTES = 8 + 1 + 4 + 4 + 8, // a name of one letter, no dimensions
@@ -279,7 +279,7 @@ static void free_part(part *p) {
 
 /* ---- the parts of a model ----------------------------------------------------------------------------- */
 
-/* An open file joins the model; its bytes come from the map, which the part takes over even on failure. */
+/* Adds an opened file to the model and reads its header.  The model takes over the map, even on failure. */
 static int add_part(dw_gguf *g, part p, const char *name, dw_err *err) {
     dw_err why = {0};
     if (dw_grow(&g->parts, &g->cap_parts, g->n_parts + 1, sizeof p, "parts of a model", err)) {
@@ -297,7 +297,7 @@ static int add_file(dw_gguf *g, const char *path, dw_err *err) {
     return add_part(g, p, path, err);
 }
 
-/* A count of a split model: the format's u16 and i32, taken for each other. */
+/* A count of a split model.  The format has u16 and i32; either is accepted. */
 static int split_number(const part *p, const char *key, size_t *value, dw_err *err) {
     const dw_kv *kv = dw_index_find(&p->by_key, key);
     if (!kv || kv->is_array || (kv->type != DW_KV_U16 && kv->type != DW_KV_I32 && kv->type != DW_KV_U32))
@@ -308,7 +308,7 @@ static int split_number(const part *p, const char *key, size_t *value, dw_err *e
     return 0;
 }
 
-/* Part i of n must say so. */
+/* Fails unless the file's own keys say that it is part i of n. */
 static int check_part(const part *p, size_t i, size_t n, dw_err *err) {
     size_t no = 0, count = 0;
     if (split_number(p, "split.no", &no, err) || split_number(p, "split.count", &count, err)) return -1;
@@ -338,7 +338,7 @@ char *dw_split_name(const char *path, size_t i, dw_err *err) {
     return dw_format(err, "%.*s-%05zu-of-%05zu.gguf", (int)(strlen(path) - SPLIT_ENDING), path, i + 1, n);
 }
 
-/* The first part's name leads to the others. */
+/* Opens the other parts, whose names follow from the first part's. */
 static int add_other_parts(dw_gguf *g, size_t n, dw_err *err) {
     if (dw_split_count(g->path) != n)
         return dw_fail(err, "'%s': the first part of a split model must be named ...-00001-of-%05zu.gguf", g->path, n);
@@ -354,7 +354,7 @@ static int add_other_parts(dw_gguf *g, size_t n, dw_err *err) {
     return 0;
 }
 
-/* All tensors in one array, after a last look at the whole. */
+/* Puts the tensors of all parts in one array and checks their number and names. */
 static int join_parts(dw_gguf *g, dw_err *err) {
     size_t n = 0, wanted = 0;
     for (size_t i = 0; i < g->n_parts; i++) n += g->parts[i].n_tensors;
@@ -416,7 +416,7 @@ void dw_gguf_close(dw_gguf *g) {
     free(g);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------------------- */
+/* ---- look-up --------------------------------------------------------------------------------------------- */
 
 const char *dw_gguf_path(const dw_gguf *g) { return g->path; }
 

@@ -1,7 +1,7 @@
 /* gguf_write.c - the GGUF writer.
  *
- * What it writes is canonical: version 3, alignment 32, no gaps, padding after the last tensor as well; what it
- * would have to refuse as a reader it refuses as a writer.  The same calls give the same bytes. */
+ * What it writes is canonical: version 3, alignment 32, no gaps, padding after the last tensor as well.  It refuses to
+ * write what the reader would refuse.  The same calls give the same bytes. */
 #include "formats/internal.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct value {
 } value;
 
 typedef struct planned_tensor {
-    const char *name; // the first member: an index finds it
+    const char *name; // the first member, as dw_index requires
     char name_bytes[DW_GGUF_MAX_NAME + 1];
     const dw_qtype_row *type;
     int n_dims;
@@ -28,7 +28,7 @@ typedef struct planned_tensor {
 struct dw_gguf_writer {
     dw_out *out;
     char *path;
-    dw_err err; // of set and add, until begin
+    dw_err err; // of set and add; begin reports it
     value *values;
     size_t n_values, cap_values;
     planned_tensor *tensors;
@@ -73,7 +73,7 @@ static value *find_value(dw_gguf_writer *w, const char *key) {
     return NULL;
 }
 
-/* Takes over v.data, an allocation or NULL after a failure; its place is that of the same key before, or the end. */
+/* Takes over v.data (NULL after a failed allocation).  Replaces the value of the same key, or appends a new one. */
 static void set(dw_gguf_writer *w, const char *key, value v) {
     dw_err why = {0};
     v.key = dw_strdup(key, &w->err);
@@ -178,7 +178,7 @@ static int plan_tensor(planned_tensor *t, const char *name, const dw_qtype_row *
     *t = (planned_tensor){.type = type, .n_dims = n_dims};
     if (dw_name_check((dw_str){name, strlen(name)}, DW_GGUF_MAX_NAME, err)) return -1;
     memcpy(t->name_bytes, name, strlen(name));
-    if (n_dims < 1 || n_dims > 4) return dw_fail(err, "%d dimensions", n_dims);
+    if (n_dims < 1 || n_dims > 4) return dw_fail(err, "it has %d dimensions, expected 1 to 4", n_dims);
     for (int d = 0; d < 4; d++) t->ne[d] = d < n_dims ? ne[d] : 1;
     return dw_tensor_size(type, t->ne, &t->n_bytes, err);
 }
@@ -206,7 +206,7 @@ static int refuse_duplicates(dw_gguf_writer *w, dw_err *err) {
 
 static size_t padding(size_t n) { return -n % DW_GGUF_ALIGNMENT; }
 
-/* Header fields go through here, so that the header's length is known at its end. */
+/* All header fields are written here, so that *n is the header's length in the end. */
 static void put(dw_gguf_writer *w, size_t *n, const void *data, size_t size) {
     *n += size;
     if (!w->err.text[0]) dw_out_write(w->out, data, size, &w->err);

@@ -17,8 +17,8 @@ enum {
     DW_GGUF_MAX_STRINGS = 1 << 22, // in all arrays together
 };
 
-/* The same reader over bytes in memory, which must outlive the result; `name` stands for the path in errors.
- * An address sanitizer sees the end of such bytes exactly, that of a map only to the page. */
+/* The same reader over bytes in memory, which must outlive the result; errors name them `name`.  An address sanitizer
+ * finds a read one byte beyond them, but a read beyond a map only at the end of its page. */
 dw_gguf *dw_gguf_open_memory(const void *data, size_t size, const char *name, dw_err *err);
 
 size_t dw_kv_type_bytes(uint32_t type);     // of an element; 0: strings, arrays and unknown types

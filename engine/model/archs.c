@@ -3,8 +3,8 @@
  *   llama     Llama 2 and 3, Mistral, SmolLM
  *   qwen2     as llama, with biases on q, k and v
  *   qwen3     as llama, with an RMS norm on each head of q and k
- *   deci      carries llama, mistral and qwen2 (with q and k permuted) where widths and heads differ by layer
- *   openelm   carries tied qwen3 where widths differ by layer */
+ *   deci      stores llama, mistral and qwen2 (with q and k permuted) when widths or heads differ by layer
+ *   openelm   stores tied qwen3 when widths differ by layer */
 #include "model/archs.h"
 
 #include <float.h>
@@ -139,7 +139,7 @@ int dw_check_heads(const dw_arch *a, int l, int n_head, int n_head_kv, int head_
     }
     if (n_head == 0 || n_head_kv == 0 || n_head % n_head_kv)
         return dw_fail(err, "layer %d: %d attention heads do not divide into %d KV heads", l, n_head, n_head_kv);
-    if (head_dim < 2 || head_dim > DW_MAX_HEAD_DIM || head_dim % 2) // rope turns pairs
+    if (head_dim < 2 || head_dim > DW_MAX_HEAD_DIM || head_dim % 2) // rope rotates pairs
         return dw_fail(err, "attention heads have %d values, expected an even number from 2 to %d", head_dim,
                        DW_MAX_HEAD_DIM);
     if ((size_t)n_head * (size_t)head_dim > MAX_DIM)
@@ -151,7 +151,7 @@ int dw_check_heads(const dw_arch *a, int l, int n_head, int n_head_kv, int head_
 /* ---- hyperparameters ------------------------------------------------------------------------------------ */
 
 bool dw_key_allows(const dw_key_row *k, double value) {
-    if (k->is_real) value = (double)(float)value; // what a GGUF file holds
+    if (k->is_real) value = (double)(float)value; // rounded as in a GGUF file
     return isfinite(value) && (k->is_real ? value > k->least : value >= k->least) && value <= k->most;
 }
 

@@ -9,7 +9,7 @@
 
 /* ---- hyperparameters ------------------------------------------------------------------------------- */
 
-typedef struct keys { // of one file: "llama.block_count" from "block_count"
+typedef struct keys { // the keys of one file: "block_count" is found as "llama.block_count"
     const dw_gguf *g;
     const char *arch;
     dw_err *err;
@@ -22,7 +22,7 @@ static const char *key_name(const keys *k, const char *name, char buffer[128]) {
 
 static int missing(const keys *k, const char *key) { return dw_fail(k->err, "key '%s' is missing", key); }
 
-/* An integer, checked by its row.  An optional key that is absent leaves *value alone. */
+/* Reads an integer and checks it by its row.  If an optional key is absent *value is unchanged. */
 static int get_int(const keys *k, dw_key which, int *value) {
     const dw_key_row *row = &dw_keys[which];
     char key[128];
@@ -46,7 +46,7 @@ static int get_real(const keys *k, dw_key which, float *value) {
     return 0;
 }
 
-/* An optional number that dw_keys does not have: positive, or 0 where that means the default. */
+/* Reads an optional number that is not in dw_keys: positive, or 0 if that means the default. */
 static int get_positive(const keys *k, const char *name, float *value, bool may_be_zero) {
     char key[128];
     if (dw_gguf_f32(k->g, key_name(k, name, key), value, k->err) < 0) return -1;
@@ -55,7 +55,7 @@ static int get_positive(const keys *k, const char *name, float *value, bool may_
     return 0;
 }
 
-/* An integer for each layer.  Returns the largest, or -1.  An optional key that is absent leaves the values alone. */
+/* Reads an integer for each layer.  Returns the largest, or -1.  An optional key may be absent. */
 static int get_per_layer(const dw_model *m, const keys *k, dw_key which, int *values) {
     const dw_key_row *row = &dw_keys[which];
     const int n_layer = m->net.hp.n_layer;
@@ -77,7 +77,7 @@ static int get_per_layer(const dw_model *m, const keys *k, dw_key which, int *va
     return largest;
 }
 
-/* A key that, where present, must repeat head_dim. */
+/* Checks a key that must repeat head_dim if it is present. */
 static int check_is_head_dim(const keys *k, dw_key which, int head_dim, const char *why) {
     char key[128];
     uint32_t u = (uint32_t)head_dim;
@@ -98,7 +98,7 @@ static int check_attention(const dw_model *m, const keys *k) {
     return 0;
 }
 
-/* Widths and numbers of heads of each layer, and the largest of each. */
+/* Reads widths and numbers of heads of each layer, and finds the largest of each. */
 static int read_widths(dw_model *m, const keys *k) {
     dw_hparams *hp = &m->net.hp;
     m->widths = dw_alloc(3 * (size_t)hp->n_layer, sizeof *m->widths, "layer widths", k->err);
@@ -123,7 +123,7 @@ static int read_hparams(dw_model *m, const keys *k) {
     hp->head_dim = hp->n_head[0] ? hp->n_embd / hp->n_head[0] : 0;
     if (get_int(k, DW_KEY_HEAD_DIM, &hp->head_dim) || check_attention(m, k)) return -1;
 
-    hp->rope_base = 10000; // what llama.cpp takes when the key is missing
+    hp->rope_base = 10000; // llama.cpp's default
     float scale = 0;
     if (get_real(k, DW_KEY_ROPE_BASE, &hp->rope_base) || get_real(k, DW_KEY_NORM_EPS, &hp->norm_eps) ||
         get_positive(k, "attention.scale", &scale, true))
@@ -135,8 +135,7 @@ static int read_hparams(dw_model *m, const keys *k) {
 
 /* ---- rope ------------------------------------------------------------------------------------------- */
 
-/* YaRN (Peng et al. 2023): pairs that turn often keep their frequency, slow ones are interpolated, those between get
- * a mixture. */
+/* YaRN (Peng et al. 2023): fast pairs keep their frequency, slow ones are interpolated, those between get a mixture. */
 static void yarn_factors(dw_model *m, double factor, double n_ctx_original) {
     const dw_hparams *hp = &m->net.hp;
     const double pi = 3.14159265358979323846, beta_fast = 32, beta_slow = 1;
@@ -149,7 +148,7 @@ static void yarn_factors(dw_model *m, double factor, double n_ctx_original) {
     }
 }
 
-/* The context before scaling has the bounds of context_length. */
+/* The context before scaling; it has the bounds of context_length. */
 static int get_original_context(const keys *k, int *n_ctx) {
     const dw_key_row *row = &dw_keys[DW_KEY_N_CTX];
     char key[128];
@@ -202,7 +201,7 @@ static const dw_tensor *find(const binder *b, const dw_tensor_row *r, bool bias)
     return dw_gguf_find_tensor(b->g, dw_name_gguf(r, b->layer, bias).text);
 }
 
-/* Binds a row's weight or bias to *t.  Where the file does not have it and it is optional, *t stays. */
+/* Binds a row's weight or bias to *t.  If it is optional and absent, *t is unchanged. */
 static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
     const dw_tensor *found = find(b, r, bias);
     const dw_tensor_name name = dw_name_gguf(r, b->layer, bias);
@@ -223,7 +222,7 @@ static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
 
 static dw_tensor *place(void *base, size_t at) { return (dw_tensor *)(void *)((char *)base + at); }
 
-/* A row's weight and bias into `base`, a dw_net or a dw_layer.  A tensor without a place there is only checked. */
+/* Binds a row's weight and bias in `base`, a dw_net or a dw_layer.  A tensor without a place there is only checked. */
 static int bind_row(binder *b, const dw_tensor_row *r, void *base) {
     dw_tensor checked;
     if (bind(b, r, false, r->at ? place(base, r->at) : &checked)) return -1;
@@ -240,8 +239,8 @@ static dw_tensor part_of(const dw_tensor *t, size_t first, size_t n, bool is_vec
     return part;
 }
 
-/* A file has either this matrix with its bias, or its parts, which are the next rows of the table.  The parts get
- * their places in both cases. */
+/* Binds a matrix and its bias, or its parts, which are the next rows of the table.  A file has one or the other; the
+ * parts get their places in both cases. */
 static int bind_parts(binder *b, const dw_tensor_row *r, void *base) {
     dw_tensor whole = {0}, bias = {0};
     if (bind(b, r, false, &whole)) return -1;
@@ -280,7 +279,8 @@ static int read_cold_widths(dw_model *m, dw_err *err) {
             return dw_fail(err, "key '" DW_KEY_COLD_LENGTH "' is %u for layer %d of %d neurons", n_cold[l], l, hp->n_ff[l]);
         w->n_cold = (int)n_cold[l];
         if (w->n_cold && (hp->n_ff[l] - w->n_cold) % DW_HOT_MULTIPLE)
-            return dw_fail(err, "layer %d: %d hot neurons are no multiple of %d", l, hp->n_ff[l] - w->n_cold, DW_HOT_MULTIPLE);
+            return dw_fail(err, "layer %d: %d hot neurons are not a multiple of %d", l, hp->n_ff[l] - w->n_cold,
+                           DW_HOT_MULTIPLE);
         m->is_in_two_parts |= n_cold[l] > 0;
     }
     return 0;
@@ -296,20 +296,20 @@ static const dw_tensor *find_predictor(const binder *b) {
 
 enum { MAX_RANK = 1 << 16 };
 
-/* A transposed down makes a gated layer.  It may have a predictor in addition, which is four tensors. */
+/* A layer with a transposed down is gated.  It may also have a predictor, which is four tensors. */
 static int bind_gate(binder *b, const dw_model *m, dw_layer *w) {
     const dw_tensor *predictor = find_predictor(b), *a = find(b, &dw_predictor_rows[0], false);
     dw_layer_gate *g = &w->sparse;
     if (bind_rows(b, dw_gated_rows, w)) return -1;
     const dw_tensor_name down_t = dw_name_gguf(&dw_gated_rows[0], b->layer, false);
     if (predictor && !g->down_t.name)
-        return dw_fail(b->err, "tensor '%s' is missing beside '%s'", down_t.text, predictor->name);
+        return dw_fail(b->err, "tensor '%s' is missing, which '%s' needs", down_t.text, predictor->name);
     if (!g->down_t.name) return 0;
     if (m->is_in_two_parts)
-        return dw_fail(b->err, "tensor '%s': a model with cold neurons cannot be gated too", down_t.text);
+        return dw_fail(b->err, "tensor '%s': a model with cold neurons cannot be gated as well", down_t.text);
     if (dw_model_gate_group(m, &g->group, b->err)) return -1;
     if (!predictor) return 0;
-    const size_t rank = a ? a->ne[1] : 1; // without A bind_rows fails
+    const size_t rank = a ? a->ne[1] : 1; // if A is missing, bind_rows fails
     if (rank < 1 || rank > MAX_RANK)
         return dw_fail(b->err, "tensor '%s' has %zu rows, expected 1 to %d", a->name, rank, MAX_RANK);
     b->sizes.rank = (int)rank;
@@ -317,7 +317,7 @@ static int bind_gate(binder *b, const dw_model *m, dw_layer *w) {
     return bind_rows(b, dw_predictor_rows, w);
 }
 
-/* The factors of Llama 3's rope scaling, divided into each pair's frequency. */
+/* Llama 3's rope scaling: each pair's frequency is divided by its factor. */
 static int apply_rope_freqs(dw_model *m, dw_err *err) {
     const dw_tensor *t = dw_gguf_find_tensor(m->gguf, "rope_freqs.weight");
     if (!t || !(m->arch->has & DW_ARCH_ROPE_FREQS)) return 0;

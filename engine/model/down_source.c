@@ -5,7 +5,7 @@
 
 enum { PROBE_ROWS = 4 };
 
-/* Squared error over squared values of the first rows of down, parent against source. */
+/* Fails if the squared error of down's first rows, model against source, is large relative to their squares. */
 static int probe_source(const dw_tensor *a, const dw_tensor *b, int l, dw_err *err) {
     const size_t n = a->ne[0];
     float *x = dw_alloc(n, 2 * sizeof *x, "rows to compare", err);
@@ -20,7 +20,7 @@ static int probe_source(const dw_tensor *a, const dw_tensor *b, int l, dw_err *e
         }
     }
     free(x);
-    if (error <= 0.5 * power) return 0; // 2 bits: below 0.2; another model: about 2; NaN fails
+    if (error <= 0.5 * power) return 0; // at 2 bits it is below 0.2, for another model about 2; NaN fails
     return dw_fail(err, "the source's 'blk.%d.ffn_down.weight' is another matrix than the model's: give the 16-bit file that the model was made from", l);
 }
 

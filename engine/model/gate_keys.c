@@ -5,10 +5,10 @@
 #include <math.h>
 
 static int missing(const char *key, dw_err *err) {
-    return dw_fail(err, "key '%s' is missing, without which the file's ffn_down_t means nothing; make it again", key);
+    return dw_fail(err, "key '%s' is missing, which layers with ffn_down_t need; make the file again", key);
 }
 
-/* An array of one element a layer; *kv stays NULL when it is absent. */
+/* Finds an array of one element per layer; *kv stays NULL when it is absent. */
 static int find_per_layer(const dw_model *m, const char *key, dw_kv_type type, const char *type_name, const dw_kv **kv, dw_err *err) {
     const dw_kv *found = dw_gguf_find(m->gguf, key);
     if (found && (found->type != type || !found->is_array || found->count != (size_t)m->net.hp.n_layer))
@@ -17,7 +17,7 @@ static int find_per_layer(const dw_model *m, const char *key, dw_kv_type type, c
     return 0;
 }
 
-/* Numbers from 0 to `most`. */
+/* The same for numbers from 0 to `most`. */
 static int find_numbers(const dw_model *m, const char *key, double most, bool required, const dw_kv **kv, dw_err *err) {
     if (find_per_layer(m, key, DW_KV_F32, "f32", kv, err)) return -1;
     if (!*kv) return required ? missing(key, err) : 0;
@@ -66,7 +66,7 @@ int dw_model_read_gate(dw_model *m, dw_err *err) {
         g->threshold = threshold ? (float)dw_kv_number(threshold, (size_t)l) : 0;
         g->activity = (float)dw_kv_number(activity, (size_t)l);
         g->dense = dense && dw_kv_number(dense, (size_t)l) != 0;
-        g->pred_previous = previous && l > 0; // the first layer's sees its own input
+        g->pred_previous = previous && l > 0; // the first layer's predictor reads its own input
     }
     return 0;
 }

@@ -35,10 +35,11 @@ const dw_gguf *dw_model_gguf(const dw_model *m) { return m->gguf; }
 
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {
     if (!m->is_in_two_parts) return 0;
-    return dw_fail(err, "'%s' has its FFN in two parts (hot and cold), of which this cannot be done; give the model that it was made of", dw_gguf_path(m->gguf));
+    return dw_fail(err, "'%s' has its FFN in two parts (hot and cold neurons), which this operation does not support; "
+                        "give the model that it was made from", dw_gguf_path(m->gguf));
 }
 
-/* What gate and train add (formats/ffn_gated.h) is no weight of the model: down's transposed copy is down once more. */
+/* Tensors that gate and train add (formats/ffn_gated.h) do not count: ffn_down_t is a copy of ffn_down. */
 static bool is_dense_weight(const dw_tensor *t) { return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_"); }
 
 size_t dw_model_n_params(const dw_model *m) {
@@ -50,7 +51,7 @@ size_t dw_model_n_params(const dw_model *m) {
     return n;
 }
 
-/* All tensors, but of an untied embedding only one row. */
+/* All tensors, except that only one row of an untied embedding is read. */
 size_t dw_model_bytes_per_token(const dw_model *m) {
     size_t n = 0;
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {

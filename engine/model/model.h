@@ -1,4 +1,4 @@
-/* model.h - inside of model and session: the network bound to a file. */
+/* model.h - internals of model and session: the network bound to a file. */
 #ifndef DW_MODEL_H
 #define DW_MODEL_H
 
@@ -17,13 +17,12 @@ struct dw_model {
 /* Fills arch, net and rope of a model whose file is open (bind.c). */
 int dw_model_bind(dw_model *m, dw_err *err);
 
-/* Keys of run-time sparsity (gate_keys.c): the size of a group, and what layers with a transposed down need in
- * addition. */
+/* Keys of gated models (gate_keys.c): the size of a group, and what layers with a transposed down also need. */
 int dw_model_gate_group(const dw_model *m, int *group, dw_err *err);
 int dw_model_read_gate(dw_model *m, dw_err *err);
 
-/* Whether down can be encoded from another model: it is F32, F16 or BF16, has the same shape, and a few rows that are
- * compared have the same values except for rounding. */
+/* Whether the down matrices of `source` can be encoded instead of the model's: they are F32, F16 or BF16, have the
+ * same shape, and a few rows agree except for rounding. */
 int dw_model_check_source(const dw_model *m, const dw_model *source, dw_err *err);
 
 #endif

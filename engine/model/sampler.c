@@ -1,4 +1,4 @@
-/* sampler.c - from logits to a token: top-k, then top-p, then min-p, then temperature, as stock orders them. */
+/* sampler.c - from logits to a token: top-k, then top-p, then min-p, then temperature, in llama.cpp's order. */
 #include "engine.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ static void softmax(dw_sampler *s, int n, double temperature) {
     for (int i = 0; i < n; i++) s->p[i] /= sum;
 }
 
-/* How many of the sorted candidates stay. */
+/* How many of the sorted candidates are kept. */
 static int truncate_list(dw_sampler *s) {
     int n = s->o.top_k > 0 && s->o.top_k < s->n_vocab ? s->o.top_k : s->n_vocab;
     softmax(s, n, 1);

@@ -6,7 +6,7 @@
 
 enum { DEFAULT_CTX = 4096, DEFAULT_BATCH = 512 };
 
-/* ---- memory: laid out by the same code that counts it; the backend has its own --------------------------------------- */
+/* ---- memory: one layout function counts it and places it; the backend has its own ------------------------------ */
 
 static void lay_out(dw_session *s, dw_layout *a) {
     const size_t n_layer = (size_t)s->net.hp.n_layer, n_seq = (size_t)s->o.n_seq, rows = (size_t)s->o.n_batch;
@@ -78,9 +78,9 @@ void dw_session_free(dw_session *s) {
     free(s);
 }
 
-/* ---- batches ---------------------------------------------------------------------------------------------------- */
+/* ---- batches --------------------------------------------------------------------------------------------------- */
 
-/* Which positions a batch may begin a sequence at: at most its end, or anywhere where only layers are run. */
+/* Where in a sequence a batch may begin: at most at its end, or anywhere if only layers are run. */
 typedef enum start { AT_MOST_PAST, ANYWHERE } start;
 
 static int token_error(const dw_session *s, const dw_batch *b, int i, int seq, dw_err *err) {
@@ -90,8 +90,8 @@ static int token_error(const dw_session *s, const dw_batch *b, int i, int seq, d
     return 0;
 }
 
-/* Where token i of a batch goes; it is checked, and n_past, the ends of the sequences, moves past it.  Within a batch a
- * sequence goes on without a gap or a step back: only its first token may rewind it. */
+/* Checks token i of a batch, finds its position, and moves the sequence's end in n_past past it.  Within a batch a
+ * sequence continues without gaps; only its first token may rewind it. */
 static int place(const dw_session *s, const dw_batch *b, int i, start where, int *n_past, int32_t *pos, dw_err *err) {
     const int seq = b->seq ? b->seq[i] : 0;
     if (token_error(s, b, i, seq, err)) return -1;
@@ -109,7 +109,7 @@ static bool is_wanted(const dw_batch *b, int i) { return b->out ? b->out[i] != 0
 
 static void begin_batch(dw_session *s) { memset(s->begun, 0, (size_t)s->o.n_seq * sizeof *s->begun); }
 
-/* Ends of the sequences before a batch: as they are, or 0 where only layers are run. */
+/* Ends of the sequences before a batch: the current ones, or 0 if only layers are run. */
 static void begin_ends(dw_session *s, start where) {
     if (where == ANYWHERE) memset(s->next_past, 0, (size_t)s->o.n_seq * sizeof *s->next_past);
     else memcpy(s->next_past, s->n_past, (size_t)s->o.n_seq * sizeof *s->n_past);
@@ -120,7 +120,7 @@ static void begin_ends(dw_session *s, start where) {
 static int check_batch(dw_session *s, const dw_batch *b, start where, dw_err *err) {
     int n_out = 0;
     int32_t pos;
-    if (b->n_tokens < 0) return dw_fail(err, "a batch of %d tokens", b->n_tokens);
+    if (b->n_tokens < 0) return dw_fail(err, "a batch cannot have %d tokens", b->n_tokens);
     begin_ends(s, where);
     for (int i = 0; i < b->n_tokens; i++) {
         if (place(s, b, i, where, s->next_past, &pos, err)) return -1;
@@ -129,7 +129,7 @@ static int check_batch(dw_session *s, const dw_batch *b, start where, dw_err *er
     return n_out <= s->o.n_out ? 0 : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
 }
 
-/* Layers first .. end - 1 of a batch that was checked, in passes of at most n_batch tokens.  `work` says what else a pass
+/* Layers first .. end - 1 of a checked batch, in passes of at most n_batch tokens.  `work` says what else a pass
  * does; its arrays are filled in here. */
 typedef struct range {
     int first, end;
@@ -144,7 +144,7 @@ static int run_passes(dw_session *s, const dw_batch *b, range r, int *ends, floa
         const int left = b->n_tokens - from, n = left < s->o.n_batch ? left : s->o.n_batch;
         int n_rows = 0;
         for (int i = 0; i < n; i++) {
-            if (place(s, b, from + i, where, ends, &s->pos[i], err)) return -1; // cannot happen: checked
+            if (place(s, b, from + i, where, ends, &s->pos[i], err)) return -1; // cannot fail: the batch was checked
             s->token[i] = b->token ? b->token[from + i] : 0;
             s->seq[i] = b->seq ? b->seq[from + i] : 0;
             if (r.gives_rows && is_wanted(b, from + i)) s->wanted[n_rows++] = i;
@@ -165,7 +165,7 @@ int dw_session_eval(dw_session *s, const dw_batch *b, dw_err *err) {
     return run_passes(s, b, (range){0, s->net.hp.n_layer, true, true}, s->n_past, NULL, err);
 }
 
-/* ---- layers on a residual of the caller ---------------------------------------------------------------------------- */
+/* ---- layers on a residual of the caller ------------------------------------------------------------------------ */
 
 static int run_range(dw_session *s, const dw_batch *b, range r, float *residual, dw_err *err) {
     if (check_batch(s, b, ANYWHERE, err)) return -1;
@@ -190,7 +190,7 @@ int dw_session_head(dw_session *s, const dw_batch *b, float *residual, dw_err *e
     return run_range(s, b, (range){s->net.hp.n_layer, s->net.hp.n_layer, false, true}, residual, err);
 }
 
-/* ---- outputs ------------------------------------------------------------------------------------------------------- */
+/* ---- outputs --------------------------------------------------------------------------------------------------- */
 
 int dw_session_n_past(const dw_session *s, int seq) {
     dw_assert(seq >= 0 && seq < s->o.n_seq);
@@ -226,9 +226,9 @@ void dw_session_set_tap(dw_session *s, const dw_tap *tap) {
     s->tap = tap && (tap->fn || tap->fn_thread) ? *tap : (dw_tap){0};
 }
 
-/* ---- replaced tensors ---------------------------------------------------------------------------------------------- */
+/* ---- replaced tensors ------------------------------------------------------------------------------------------ */
 
-/* Where a weight stands, and the shape that it must have: n values in each of `rows` rows, 0 for a vector. */
+/* Where a weight is stored, and the shape that it must have: n values in each of `rows` rows, 0 for a vector. */
 typedef struct slot {
     dw_tensor *mine;
     const dw_tensor *model;
@@ -300,7 +300,7 @@ static int check_shape(const slot *at, const dw_tensor *t, dw_err *err) {
     return 0;
 }
 
-/* A gated layer holds down twice; the copy that fits no more is not used silently. */
+/* A gated layer holds down twice.  A copy that no longer matches must not be used silently. */
 static int check_copies(const dw_session *s, int l, dw_weight which, const dw_tensor *t, dw_err *err) {
     if (which != DW_W_DOWN || !t || s->o.select == DW_SELECT_DENSE) return 0;
     const dw_layer *mine = &s->net.layer[l], *model = &s->model->net.layer[l];
@@ -322,14 +322,14 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
     return s->backend->bind(s->state, &s->binding, err);
 }
 
-/* ---- selection and experiments --------------------------------------------------------------------------------------- */
+/* ---- selection and experiments --------------------------------------------------------------------------------- */
 
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err) {
     const dw_hparams *hp = &s->net.hp;
     if (sel && dw_model_need_whole_ffn(s->model, err)) return -1;
     for (int l = 0; sel && l < hp->n_layer; l++) {
         const int32_t *list = sel->neuron[l];
-        if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list of %d neurons", l, sel->n[l]);
+        if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list cannot have %d neurons", l, sel->n[l]);
         for (int i = 0; list && i < sel->n[l]; i++)
             if (list[i] < 0 || list[i] >= hp->n_ff[l] || (i && list[i] <= list[i - 1]))
                 return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l, hp->n_ff[l] - 1, i);

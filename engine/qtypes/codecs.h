@@ -27,14 +27,14 @@ extern const float dw_iq4_nl_table[16];
 
 /* ---- encoders ------------------------------------------------------------------------------------------- */
 
-/* The steps of an encoder: written for several blocks at a time and codes of one byte, and inlined into a type's encode. */
+/* The steps of an encoder, for several blocks at a time and codes of one byte.  They are inlined. */
 typedef struct coding {
     int block, block_bytes;
     int group;             // values that share a scale
-    int n_side;            // blocks that fit searches side by side
-    bool uses_mean_square; // with importances
+    int n_side;            // most blocks that one call of fit searches
+    bool uses_mean_square; // fit needs it when there are importances
     void (*fit)(const float *x, const float *importance, float mean_square, int n_blocks, dw_block_fit *f);
-    /* any: x may be of any size; else it is one of the values that were fitted. */
+    /* any: x may be any value; otherwise it is one of the fitted values. */
     int (*code)(const dw_block_fit *f, int group, int i, float x, bool any);
     float (*value)(const dw_block_fit *f, int i, int code);
     void (*pack)(const dw_block_fit *f, const uint8_t *code, uint8_t *to);
@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) void encode_blocks(const coding *c,
     }
 }
 
-/* dw_encode_SUFFIX and dw_coder_SUFFIX from the steps. */
+/* Defines dw_encode_SUFFIX and dw_coder_SUFFIX from the steps. */
 #define DEFINE_ENCODER(suffix, steps)                                                                                  \
     void dw_encode_##suffix(const float *src, void *dst, size_t n, const float *weight) {                              \
         encode_blocks(&(steps), src, dst, n, weight);                                                                  \

@@ -1,4 +1,4 @@
-/* encoding.c - encoding with a look at what goes in and, where it is needed, at what came out. */
+/* encoding.c - encoding that checks the values before and, where needed, after. */
 #include "qtypes/encoding.h"
 
 #include "base/half_inline.h"
@@ -6,12 +6,12 @@
 #include <float.h>
 #include <math.h>
 
-/* Every type stores magnitudes up to here as finite numbers: 255 * 2^8, which F16 has with room for a scale's rounding. */
+/* Every type stores magnitudes up to this as finite numbers: 255 * 2^8 fits F16 with room for a scale's rounding. */
 static const float always_finite = 65280;
 
 enum { BLOCK_MAX = 256 };
 
-/* The largest magnitude; NaN counts as larger than infinity.  The order of the bits is that of the magnitudes. */
+/* The bits of the largest magnitude.  Bits are ordered as magnitudes are, with NaN above infinity. */
 static uint32_t largest_bits(const float *x, size_t n) {
     uint32_t largest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -23,7 +23,7 @@ static uint32_t largest_bits(const float *x, size_t n) {
 
 static bool all_within(const float *x, size_t n, float limit) { return largest_bits(x, n) <= dw_float_bits(limit); }
 
-/* Keeps the refusal of the smallest row. */
+/* Keeps only the refusal with the smallest row. */
 static void refuse(dw_encoding *e, size_t row, size_t column, float value) {
     while (atomic_exchange(&e->is_busy, true)) continue;
     if (!e->is_refused || row < e->row) {
@@ -39,7 +39,7 @@ bool dw_encoding_accepts(dw_encoding *e, size_t row, const float *values) {
     const float limit = e->limit > 0 ? e->limit : FLT_MAX;
     if (all_within(values, e->n, limit)) return true;
     size_t i = 0;
-    while (fabsf(values[i]) <= limit) i++; // ends at a NaN, too
+    while (fabsf(values[i]) <= limit) i++; // stops at a NaN, too
     refuse(e, row, i, values[i]);
     return false;
 }
@@ -51,7 +51,7 @@ static size_t largest_of(const float *x, size_t n) {
     return at;
 }
 
-/* Of a block that is not finite when it is read, the largest value is what it could not store. */
+/* If a stored block is read back as NaN or infinity, its largest value is reported as the one that does not fit. */
 static void check_stored(dw_encoding *e, size_t row, const float *values, const uint8_t *out) {
     const size_t block = (size_t)e->type->block;
     float read[BLOCK_MAX];
@@ -72,7 +72,7 @@ void dw_encode_row(dw_encoding *e, size_t row, const float *values, void *out) {
 
 int dw_encoding_end(dw_encoding *e, const char *advice, dw_err *err) {
     if (!e->is_refused) return 0;
-    const double value = isnan(e->value) ? (double)NAN : (double)e->value; // without a sign
+    const double value = isnan(e->value) ? (double)NAN : (double)e->value; // printed without a sign
     return dw_fail(err, "'%s' row %zu: value %g at column %zu cannot be stored as %s; %s", e->tensor, e->row, value, e->column,
                    e->type_name ? e->type_name : e->type->name, isfinite(e->value) ? advice : "the model is damaged");
 }

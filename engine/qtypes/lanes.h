@@ -7,7 +7,7 @@
 
 enum { LANES = 4 };
 typedef float lanes __attribute__((vector_size(16)));
-typedef int32_t mask __attribute__((vector_size(16))); // a comparison's result: all bits or none
+typedef int32_t mask __attribute__((vector_size(16))); // a comparison's result: all bits set or none
 
 static inline lanes all(float v) { return (lanes){v, v, v, v}; }
 static inline lanes pick(mask m, lanes yes, lanes no) { return (lanes)((m & (mask)yes) | (~m & (mask)no)); }

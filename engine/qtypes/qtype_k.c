@@ -1,4 +1,4 @@
-/* qtype_k.c - formats of 256 values with quantized scales a sub-block.
+/* qtype_k.c - formats of 256 values with a quantized scale per sub-block.
  *
  * Sub-blocks: k = i / 16 of Q2_K, Q3_K, Q6_K; s = i / 32 of Q4_K, Q5_K.  With part = i / 128, shift
  * j = i % 128 / 32 and l = i % 32:
@@ -23,7 +23,7 @@ enum { SUPER = 256 };
 
 /* ---- decoders ------------------------------------------------------------------------------------- */
 
-/* Two sub-blocks of 16 side by side: so compilers make vector code of it. */
+/* Two sub-blocks of 16 in one loop, which compilers turn into vector code. */
 static inline void scale_pair(const int8_t code[32], const float scale[2], const float min[2], float *y) {
     for (int l = 0; l < 16; l++) y[l] = scale[0] * (float)code[l] - min[0];
     for (int l = 16; l < 32; l++) y[l] = scale[1] * (float)code[l] - min[1];
@@ -119,7 +119,7 @@ void dw_decode_q6_k(const void *src, float *dst, size_t n) {
 
 /* ---- encoders ------------------------------------------------------------------------------------- */
 
-/* Weights of a super-block, and their sums by sub-blocks of len values. */
+/* Weights of a super-block's values, and their sums over sub-blocks of len values. */
 static void weigh(const float *x, const float *importance, float variance, int len, float w[SUPER], float *sums) {
     dw_weigh(x, importance, variance, SUPER, w);
     for (int k = 0; k < SUPER / len; k++) {
@@ -140,15 +140,15 @@ static float spread(int n, int nmax, const float *x, uint8_t *code) {
     return max / (float)nmax;
 }
 
-/* The code that fits the stored scale and minimum best; under a scale of zero the search's code stays. */
+/* The best code under the stored scale and minimum; if the scale is zero, the search's code is kept. */
 static inline int best_code(const dw_block_fit *f, int group, int i, float x, bool any, int low, int high) {
     const float scale = f->scale[group], v = (x + f->min[group]) / scale;
     if (scale == 0) return f->code[i];
     return clamp(nearest(any ? limited(v, (float)low, (float)high) : v), low, high) - low;
 }
 
-/* Bits `from` and up, `width` of them, of the codes of a super-block: 32 bytes hold those of elements l, l + 32,
- * ... one above the other, as many as fit into eight bits. */
+/* Stores `width` bits of each code of a super-block, beginning with bit `from`.  Byte l of a run of 32 bytes holds
+ * those of elements l, l + 32, .., lowest first, as many as fit into eight bits. */
 static void store_bits(uint8_t *to, const uint8_t *code, int from, int width) {
     const int stacked = 8 / width, keep = (1 << width) - 1;
     memset(to, 0, (size_t)(SUPER / stacked));
@@ -158,7 +158,7 @@ static void store_bits(uint8_t *to, const uint8_t *code, int from, int width) {
     }
 }
 
-/* A block's scale and minimum after they were stored, times the codes of n groups. */
+/* Scale and minimum of each of n groups: the block's, as stored, times the group's codes. */
 static void set_groups(dw_block_fit *f, int n) {
     const float d = in_half(f->d), m = in_half(f->m);
     for (int k = 0; k < n; k++) {

@@ -52,7 +52,7 @@ void dw_encode_bf16(const float *src, void *dst, size_t n, const float *weight) 
     for (size_t i = 0; i < n; i++) store16(h + 2 * i, dw_f32_to_bf16_inline(x[i]));
 }
 
-/* Nothing is fitted: a code is the number's bits. */
+/* Nothing to fit: a code is the number's bits. */
 static void fit_nothing(const float *x, const float *importance, float mean_square, dw_block_fit *f) {
     (void)x, (void)importance, (void)mean_square, (void)f;
 }
@@ -168,10 +168,10 @@ void dw_decode_iq4_nl(const void *src, float *dst, size_t n) {
 
 /* ---- encoders of 32 values ----------------------------------------------------------------------------- */
 
-/* A float as the integer below it; 0 for what no int holds (NaN, or the inverse of a scale overflowed). */
+/* v, or 0 if no int holds it (NaN, or the inverse of a scale overflowed). */
 static inline float held(float v) { return fabsf(v) < 0x1p31f ? v : 0; }
 
-/* Half away from zero.  The rest is exact: no value has both a fraction and more than 23 bits before it. */
+/* Rounds half away from zero; the subtraction is exact. */
 static inline int rounded(float v) {
     const int whole = (int)held(v);
     const float rest = held(v) - (float)whole;
@@ -206,9 +206,9 @@ static inline void pack_q8_0(const dw_block_fit *f, const uint8_t *code, uint8_t
 
 /* ---- symmetric: Q4_0, Q5_0 --------------------------------------------------------------------------- */
 
-enum { SIDE = 4 }; // blocks that are searched side by side
+enum { SIDE = 4 }; // blocks that one search handles together
 
-/* Plain: the extreme value becomes code 0, that is -nmax times the (signed) scale. */
+/* Without importances the value of largest magnitude becomes code 0, that is -nmax times the (signed) scale. */
 static inline void fit_symmetric(int nmax, const float *x, const float *importance, float mean_square, int n_blocks,
                                  dw_block_fit *f) {
     if (!importance) {
@@ -241,7 +241,7 @@ static inline float value_symmetric(int nmax, const dw_block_fit *f, int code) {
 
 /* ---- affine: Q4_1, Q5_1 ------------------------------------------------------------------------------ */
 
-/* Plain: the smallest value becomes code 0, the largest nmax. */
+/* Without importances the smallest value becomes code 0, the largest nmax. */
 static inline void fit_affine(int nmax, const float *x, const float *importance, float mean_square, int n_blocks,
                               dw_block_fit *f) {
     if (!importance) {
@@ -292,7 +292,7 @@ static void fit_iq4_nl(const float *x, const float *importance, float mean_squar
     }
 }
 
-/* Code of the nearest table value; between two, the upper. */
+/* Code of the nearest table value; halfway between two, the upper one. */
 static inline int code_iq4_nl(const dw_block_fit *f, int group, int i, float x, bool any) {
     (void)group, (void)i, (void)any;
     const float v = f->inverse * x;

@@ -1,4 +1,4 @@
-/* scale_search.c - the searches; what they minimise is in scale_search.h. */
+/* scale_search.c - the searches; scale_search.h says what they minimise. */
 #include "qtypes/scale_search.h"
 #include "qtypes/codecs.h"
 #include "qtypes/lanes.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum { LEN_MAX = 32 };
-static const float tiny = 1e-15f; // a group whose values are all smaller counts as zeros
+static const float tiny = 1e-15f; // a group of smaller values counts as zeros
 
 /* ---- sums and ranges of a group -------------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ float dw_extreme(const float *x, int n) {
 
 /* ---- four groups ------------------------------------------------------------------------------------ */
 
-/* Four groups under search.  x, weight and their product, value by value. */
+/* Four groups under search: their x, weight and product for each place in the group. */
 typedef struct quartet {
     lanes x[LEN_MAX], w[LEN_MAX], wx[LEN_MAX];
     lanes extreme; // the first value of largest magnitude, with its sign
@@ -77,7 +77,7 @@ static inline void load(quartet *q, int n_groups, int len, const float *x, const
     q->zero = largest < all(tiny);
 }
 
-/* Sums of w x l and w l l over a group: the best scale for codes l is their quotient. */
+/* Sums of w x l and w l l over a group; the best scale for codes l is their quotient. */
 typedef struct moments {
     lanes xl, ll;
 } moments;
@@ -131,7 +131,7 @@ typedef struct sweeping {
     quartet q;
     lanes codes[LEN_MAX];
     moments s;
-    mask changed; // groups that the running sweep changed
+    mask changed; // groups that the current sweep changed
 } sweeping;
 
 static inline void sweep_begin(sweeping *g, int n_groups, int len, int nmax, const float *x) {
@@ -146,7 +146,7 @@ static inline void sweep_begin(sweeping *g, int n_groups, int len, int nmax, con
     }
 }
 
-/* Give value i the code that suits the scale which the others want, where that betters the whole. */
+/* Gives value i its code under the best scale of the other values, if that lowers the group's error. */
 static inline void sweep_value(sweeping *g, int i, int nmax) {
     const lanes x = g->q.x[i], w = g->q.w[i], wx = g->q.wx[i], old = g->codes[i];
     const moments s = g->s, rest = {s.xl - wx * old, s.ll - w * old * old};
@@ -166,7 +166,7 @@ static inline void sweep_end(sweeping *g, int n_groups, int len, int nmax, float
     lanes_store_codes(code, g->codes, n_groups, len);
 }
 
-/* A value's step waits for the division of the value before it; a second quartet fills the wait. */
+/* Each step waits for the division of the step before it; a second quartet uses that time. */
 void dw_search_sweeps(const dw_groups *g, int nmax) {
     const int len = g->len;
     sweeping a, b;
@@ -221,7 +221,7 @@ void dw_search_affine(const dw_groups *g, dw_affine_search how) {
         const mask flat = max <= min;
 
         lanes inverse = all(nmax) / (max - min), best_scale = all(1) / inverse;
-        lanes base = min; // the minimum that the best codes were made with; min itself moves on
+        lanes base = min; // the minimum that gave the best codes; min itself changes
         lanes l[LEN_MAX];
         for (int i = 0; i < len; i++) l[i] = affine_code(inverse, q.x[i], min, how.nmax);
         lanes best = deviation(&q, len, l, best_scale, min, how.absolute);
@@ -258,7 +258,7 @@ void dw_search_affine(const dw_groups *g, dw_affine_search how) {
 
 /* ---- a table of values ------------------------------------------------------------------------------ */
 
-/* The nearest value of IQ4_NL's table; between two, the upper. */
+/* The nearest value of IQ4_NL's table; halfway between two, the upper one. */
 static inline lanes nearest_in_table(lanes v) {
     lanes value = all(dw_iq4_nl_table[15]);
     for (int t = 0; t < 15; t++) {

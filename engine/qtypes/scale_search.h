@@ -1,11 +1,11 @@
 /* scale_search.h - inside qtypes/: which scale represents a group of values best.
  *
- * Encoders divide a row into groups and look, a group at a time, for the scale (and minimum) with the least
- * weighted error among a few candidates.  Groups lie one after another: group g's values are
- * x[g * len] .. x[g * len + len - 1], its weights and codes likewise.  len is at most 32.
+ * Encoders divide a row into groups.  For each group they try a few scales (and minima) and keep the one with the
+ * least weighted error.  Groups follow each other: group g's values are x[g * len] .. x[g * len + len - 1], its
+ * weights and codes likewise.  len is at most 32.
  *
- * Bytes must come out equal everywhere, so each sum runs in index order in F32 and each product associates as
- * written.  Four groups are searched side by side, one a vector lane, which changes neither. */
+ * Bytes must be equal on every machine, so each sum runs in index order in F32 and each product associates as
+ * written.  Four groups are searched together, one per vector lane, which changes neither. */
 #ifndef DW_SCALE_SEARCH_H
 #define DW_SCALE_SEARCH_H
 
@@ -22,7 +22,7 @@ static inline int nearest(float v) {
     return (int)(bits & 0x7fffff) - 0x400000;
 }
 
-/* v within low .. high; NaN gives low. */
+/* v limited to low .. high; NaN gives low. */
 static inline float limited(float v, float low, float high) {
     const float at_least = v > low ? v : low;
     return at_least < high ? at_least : high;
@@ -30,7 +30,7 @@ static inline float limited(float v, float low, float high) {
 
 static inline int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
 
-/* Smallest and largest of n values, a multiple of 4; of 0 and -0 the first in order.  NaNs are passed over. */
+/* Smallest and largest of n values, a multiple of 4; of 0 and -0 the first one.  NaNs are skipped. */
 typedef struct dw_range {
     float min, max;
 } dw_range;
@@ -43,23 +43,23 @@ float dw_extreme(const float *x, int n);
 /* In F32 and index order. */
 float dw_sum_of_squares(const float *x, size_t n);
 
-/* w = importance of the column times the size of the value in it, tempered by the variance. */
+/* w = importance * sqrt(variance + x^2) */
 void dw_weigh(const float *x, const float *importance, float variance, size_t n, float *w);
 
-/* Groups to search, and room for what is found: one number a group, one code a value.  Where a search does not need a
- * field, or the caller not its result (inverse, base), it is NULL. */
+/* Groups to search, and room for the results: one number per group, one code per value.  A field that the search does
+ * not need is NULL, and so are results that the caller does not need (inverse, base). */
 typedef struct dw_groups {
     int n_groups, len;
     const float *x, *weight; // weight NULL: x^2
     float *scale, *depth;
-    float *inverse, *base;   // how codes were made: inverse * (x - base), rounded; inverse 0: codes are 0
+    float *inverse, *base;   // codes are inverse * (x - base), rounded; inverse 0: codes are 0
     uint8_t *code;
 } dw_groups;
 
 /* x ~ scale * (code - nmax), codes 0 .. 2 nmax - 1.  A group of zeros: scale 0, codes 0. */
 void dw_search_symmetric(const dw_groups *g, int nmax);
 
-/* The same with weight x^2, improving one value's code after another, up to five sweeps.  No inverse. */
+/* The same with weight x^2; improves one code after another in up to five sweeps.  No inverse. */
 void dw_search_sweeps(const dw_groups *g, int nmax);
 
 /* x ~ scale * code - depth, codes 0 .. nmax, depth >= 0.  Candidate k = 0 .. n_steps stretches the range by
