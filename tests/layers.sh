@@ -3,7 +3,7 @@
 #
 #   base <- qtypes <- formats <- backends <- model <- text <- kit <- measure <- rooms <- tests
 #
-# A file may include headers of its own folder and of those left of it.  text sees base and formats only.  engine.h gathers
+# A file may include headers of its own folder and of those left of it.  text sees base, qtypes and formats only.  engine.h gathers
 # base, qtypes and formats and may be included from backends rightwards, but not by text.  Rooms (prune, predict, quant,
 # experiments) do not see each other.  Files .c, .h and .inc are checked.
 cd "$(dirname "$0")/.." || exit 1
