@@ -87,7 +87,8 @@ typedef struct dw_coverage {     // of a layer, since the session began or dw_se
     uint64_t n_tokens;
     uint64_t n_open;             // open neurons, summed over tokens: n_tokens * n_ff in a dense layer
     uint64_t n_computed;         // cpu: neurons whose up rows were read, summed over passes of few tokens
-    uint64_t n_bytes;            // bytes of the FFN's matrices, with the predictor's, read in these passes
+    uint64_t n_bytes;            // bytes of the FFN's matrices, with the predictor's, read in these passes; where AUTO computes
+                                 // closed neurons, they count as if skipped
     uint64_t n_few;              // the number of these passes
 } dw_coverage;
 

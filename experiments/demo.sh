@@ -152,7 +152,7 @@ run deadwood collect -m "$out/dense.gguf" -f "$texts"/calib/*.txt -o "$out/stats
 
 heading "Attempt 1: skip at run time the neurons that a token leaves inactive"
 for activity in 0.9 0.8 0.7 0.5; do
-    run deadwood gate -m "$out/dense.gguf" -s "$out/stats.h5" -o "$out/gated-$activity.gguf" --rule cats --activity $activity --force -q
+    run deadwood gate -m "$out/dense.gguf" -s "$out/stats.h5" -o "$out/gated-$activity.gguf" --rule cats --activity $activity -q
 done
 score gated '--select fused' gated-0.9 gated-0.8 gated-0.7 gated-0.5
 gated=gated-0.9 # the sparsest that costs at most 2 % of perplexity

@@ -1,23 +1,30 @@
-/* experiments.h - the room that compares: programs that bring models in, run them, and measure them.
+/* experiments.h - the room that compares: programs that import models, run them, and measure them.
  *
- * Programs (one file with main() each): convert, inspect, generate, score, sweep, table, synth, limits, versus.  They meet
- * the other rooms in files only.  Code that two of these programs share stands in a file without main() with its own header:
+ * Programs (one file with main() each): convert, inspect, generate, score, sweep, table, synth, limits, versus, and
+ * deadwood, which runs the others.  They exchange only files with the other rooms.  What measures quality is in
+ * engine/measure.  The other files of this room have no main() and their own header:
  *   random_model   shapes of known models and random weights for them     (synth, tests)
- *   bandwidth      read bandwidth of this minute, load and steal time     (limits, versus, score)
- *   stock          stock llama.cpp through its packaged libraries         (versus, tests)
- *   side           this engine or stock behind one set of calls           (versus, tests)
- *   contest        sides in processes of their own, lap by lap            (versus)
- *   checkpoint     a checkpoint folder as the tensors of a GGUF file      (convert)
- *   chat           the common chat formats, recognised                    (generate)
- *   speed          memory, load time and speed in a process alone; measures: the columns of a row (score, sweep)
- *   grid           variables and steps as text; controls: those it lacks; jobs: what they ask for, with identities (sweep)
- *   child          a process that answers over a socket; peaks: how much arithmetic the machine does (score, versus, limits)
- *   children       commands as child processes; judge: one table of many rows, with verdicts (sweep)
- *   rows           tables read back; headings: what columns are called; paste, conditions, plot: how they look (table)
+ *   bandwidth      read bandwidth at the time of a measurement, load and steal time   (limits, versus, score)
+ *   stock          stock llama.cpp through its packaged libraries                     (versus, tests)
+ *   side           this engine or stock behind one set of calls                       (versus, tests)
+ *   contest        sides in processes of their own, which work in turn                (versus)
+ *   checkpoint     a checkpoint folder as the tensors of a GGUF file                  (convert)
+ *   chat           recognises the common chat formats                                 (generate)
+ *   speed          memory, load time and speed, each model in its own process         (score)
+ *   measures       the columns of a row of results                                    (score, sweep)
+ *   grid           a grid file: variables and steps                                   (sweep)
+ *   controls       adds the controls that a grid lacks                                (sweep)
+ *   jobs           the jobs of a grid, each with an identity                          (sweep)
+ *   child          a process that answers over a socket                               (score, versus)
+ *   peaks          arithmetic peaks of the machine                                    (limits)
+ *   children       runs commands as child processes                                   (sweep)
+ *   judge          one table of many rows, with verdicts                              (sweep)
+ *   rows           reads tables back; headings: names of columns                      (table)
+ *   paste, conditions, plot    how a table looks                                      (table)
  *
- * What every measurement here keeps to: the window that is timed is stated; warm-up lies outside of it; medians and
- * whole ranges are printed, never a best alone; what disturbed the machine (load, steal, CPU time against wall time)
- * stands in the same row; quality is computed by one kernel path whatever the number of threads. */
+ * Rules of every measurement here: it is stated which time is measured, and warm-up is outside of it; medians and whole
+ * ranges are printed, never the best value alone; the same row says what disturbed the machine (load, steal, CPU time
+ * against wall time); quality is computed by the same kernels for every number of threads. */
 #ifndef EXPERIMENTS_H
 #define EXPERIMENTS_H
 

@@ -43,7 +43,7 @@ models=""
 for gate; do
     activity=${gate##*-} rest=${gate%-*}
     gated=$out/gate-$gate.gguf predicted=$out/predicted-$gate.gguf
-    [ -f "$gated" ] || deadwood gate -m "$out/dense.gguf" -s "$out/stats.h5" --rule "${rest%-*}" --group "${rest##*-}" --activity "$activity" --force -o "$gated" -q
+    [ -f "$gated" ] || deadwood gate -m "$out/dense.gguf" -s "$out/stats.h5" --rule "${rest%-*}" --group "${rest##*-}" --activity "$activity" -o "$gated" -q
     [ -f "$out/$gate.h5" ] || deadwood trace -m "$gated" -f experiments/texts/calib/*.txt -c 256 --tokens 16384 -o "$out/$gate.h5"
     [ -f "$predicted" ] || deadwood train -m "$gated" -x "$out/$gate.h5" -o "$predicted" --report "$out/$gate.tsv" >"$out/$gate.txt"
     [ -f "$out/report.tsv" ] || awk 'NR == 1 {print "gate\t" $0}' "$out/$gate.tsv" >"$out/report.tsv"

@@ -42,7 +42,7 @@ static const opt_row rows[] = {
 static opt_program program = {
     .name = "gate",
     .summary = "thresholds that decide at run time which neurons are computed",
-    .usage = "-m M.gguf -s stats.h5 -o M2.gguf --rule NAME --activity A [--group N] [--source M16.gguf] [--force]",
+    .usage = "-m M.gguf -s stats.h5 -o M2.gguf --rule NAME --activity A [--group N] [--source M16.gguf]",
     .example = "deadwood gate -m mini.gguf -s stats.h5 -o mini-gated.gguf --rule cats --activity 0.3\n"
                "deadwood gate -m q4.gguf -s stats.h5 -o gated.gguf --rule group-max --group 64 --activity 0.5 --source bf16.gguf",
     .rows = rows};

@@ -27,7 +27,7 @@ make_all() { # BUILD FOLDER
     deadwood rank -m convert-keep.gguf -s stats.h5 --metric energy --group 32 --rate 0.3 --multiple 32 --allocate uniform -o uniform.plan -q
     deadwood cut -m convert-keep.gguf -p uniform.plan -o cut-uniform.gguf -q
     deadwood cut -m convert-keep.gguf -p uniform.plan -o cut-q8.gguf --down-type Q8_0 -q
-    for t in "cats --activity 0.3" "cats --activity 0.9 --force" "group-max --group 32 --activity 0.5"; do
+    for t in "cats --activity 0.3" "cats --activity 0.9" "group-max --group 32 --activity 0.5"; do
         deadwood gate -m convert-keep.gguf -s stats.h5 -o "gate-$(echo $t | tr -c 'a-z0-9.\n' -).gguf" --rule $t -q
     done
     for t in F16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL Q2_K Q3_K Q4_K Q5_K Q6_K affine2 minmax4; do

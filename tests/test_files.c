@@ -221,7 +221,7 @@ static void no_output_over_an_input(void) {
     REQUIRE(!test_run("cd %s && deadwood-collect -m %s -f t.txt -c 64 --windows 1 -o y.h5.part -q", dir, m), "%s",
             test_run_output());
     snprintf(command, sizeof command, "cd %s && deadwood-collect -m %s -s y.h5.part -q -o y.h5", dir, m);
-    spares(test_path(dir, "y.h5.part"), "'y.h5.part' is an input, and --out keeps there", command);
+    spares(test_path(dir, "y.h5.part"), "'y.h5.part' is an input, but --out would store an unfinished run", command);
     REQUIRE(!test_run("cd %s && ln y.h5.part same.h5", dir));
     snprintf(command, sizeof command, "cd %s && deadwood-collect -m %s -s y.h5.part -q -o same.h5", dir, m);
     spares(test_path(dir, "y.h5.part"), both, command);
@@ -232,11 +232,11 @@ static void two_outputs(void) {
     REQUIRE(!test_run("cd %s && head -c 4000 $OLDPWD/README.md >t.txt && mkdir -p sub", dir), "%s", test_run_output());
     CHECK(test_run("cd %s && deadwood-collect -m %s -f t.txt -c 64 --windows 1 -q -o z --export-imatrix sub/../z", dir,
                    m) == 1);
-    CHECK(strstr(test_run_output(), "the file of both --out and --export-imatrix"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "given for both --out and --export-imatrix"), "%s", test_run_output());
     CHECK(test_run("cd %s && deadwood-train -m %s -x t.txt -q -o z --report z", dir, m) == 1);
-    CHECK(strstr(test_run_output(), "the file of both --out and --report"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "given for both --out and --report"), "%s", test_run_output());
     CHECK(test_run("cd %s && deadwood-train -m %s -x t.txt -q -o z --report z.part", dir, m) == 1);
-    CHECK(strstr(test_run_output(), "the file of both --out and --report"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "given for both --out and --report"), "%s", test_run_output());
     CHECK(access(test_path(dir, "z"), F_OK), "nothing is made");
 }
 

@@ -137,7 +137,7 @@ static void wrong_usage(void) {
         {"-n|99999999999999999999", "too large"},
         {"-r|nan", "not a number"},
         {"-r|1.01", "not between 0 and 1"},
-        {"-c|pink", "'pink' is none of red, green, blue"},
+        {"-c|pink", "'pink' is not one of red, green, blue"},
         {"-b|3XB", "'3XB' is not a size like"},
         {"-b=-1", "not a possible size"},
         {"-b|1e30", "not a possible size"},
@@ -148,7 +148,7 @@ static void wrong_usage(void) {
         {"--windows|3-", "not a range"},
         {"--windows=+3", "not a range"},
         {"--windows|3-4-5", "not a range"},
-        {"a|b|c", "WORD: 3 are too many, at most 2"},
+        {"a|b|c", "WORD: 3 values are too many, at most 2"},
         {"--path=", "the name is empty"},
         {"-f", "--texts needs a value"},
     };
@@ -588,7 +588,7 @@ static void forged_lineage(void) {
         {"{\"tool\":\"cut\",\"args\":[\"--out=x\"]}", "an option names another file to write, or code"},
         {"{\"tool\":\"cut\",\"args\":[\"-ox\"]}", "an argument is not written as deadwood writes it"},
         {"{\"tool\":\"cut\",\"args\":[\"--\",\"-o\",\"x\"]}", "an argument is not written as deadwood writes it"},
-        {"{\"tool\":\"cut\",\"args\":[1]}", "an argument is no text"},
+        {"{\"tool\":\"cut\",\"args\":[1]}", "an argument is not a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_err err = {0};

@@ -307,6 +307,10 @@ static void gated_down(void) {
     CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err) && !dw_session_replace(r.session, 1, DW_W_DOWN, &down,
                                                             &err), "%s", err.text);
     float *gated = whole_pass(&r);
+    err = (dw_err){0};
+    CHECK(dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err) && strstr(err.text, "restore it before"), "%s", err.text);
+    err = (dw_err){0};
+    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN, NULL, &err) && !dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err), "%s", err.text);
     dw_session_free(r.session);
     if (!open_session(&r, (dw_session_options){.exact = true, .select = DW_SELECT_DENSE})) return;
     CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN, &down, &err), "%s", err.text);
@@ -439,6 +443,22 @@ static void rounded_is_exact(void) {
     free(first);
 }
 
+/* Such a predictor reads what the layer before computes; a saved residual does not hold it. */
+static void range_of_previous(void) {
+    run r;
+    dw_err err = {0};
+    static const gated_file o = {.group = 8, .rank = 8, .input = "previous"};
+    write_gated(random_model("tiny-llama", "F32", 0), test_file("previous.gguf"), &o);
+    if (!open_run(&r, test_file("previous.gguf"), (dw_session_options){.exact = true})) return;
+    float *x = calloc((size_t)dw_model_hparams(r.model)->n_embd, sizeof *x);
+    const int32_t token = 1;
+    const dw_batch b = {.n_tokens = 1, .token = &token};
+    CHECK(!dw_session_embed(r.session, &b, x, &err) && !dw_session_layers(r.session, &b, 0, 2, x, &err), "%s", err.text);
+    CHECK(dw_session_layers(r.session, &b, 2, 3, x, &err) && strstr(err.text, "cannot be the first of a range"), "%s", err.text);
+    free(x);
+    close_run(&r);
+}
+
 static const test_case cases[] = {
     {"layers run one by one on a residual equal the whole pass, bit for bit", range_is_whole},
     {"taps see the layers that are run, and a tap without a function is none", taps_see_the_range},
@@ -446,7 +466,8 @@ static const test_case cases[] = {
     {"a session with a replaced tensor equals a file with that tensor, bit for bit", replaced_is_file},
     {"a replaced tensor is the session's own", own_copy},
     {"replacements of another shape or type are refused in a sentence", bad_replacements},
-    {"down of a gated layer is replaced together with its transposed copy", gated_down},
+    {"down of a gated layer is replaced together with its transposed copy, and restored before it", gated_down},
+    {"a range does not begin where a predictor reads the layer before", range_of_previous},
     {"keys and values are taken out of one session and put into another", state_moves},
     {"a long context costs nothing before it is used", long_context},
     {"sessions whose sizes no sum holds are refused", huge_sessions},

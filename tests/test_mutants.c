@@ -1,9 +1,9 @@
 /* test_mutants.c - what reads files from elsewhere ends with a result or one line of error, whatever the file holds.
  *
  * Three readers: models (GGUF), statistics (HDF5) and stored bases.  A case is one run of one program with one mutant;
- * each mutant goes through all command lines of its reader, each in a process with limits of time and memory.  A finding
- * is a signal, ten seconds, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error of more than one
- * line.  DW_SLOW makes more than 10,000 cases a reader: 1,250 models in 9 command lines, 1,250 statistics in 9, 2,000
+ * each mutant goes through all command lines of its reader, each in a process with limits of time and memory.  A
+ * finding is a signal, ten seconds, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error of more
+ * than one line.  DW_SLOW makes more than 10,000 cases a reader: 1,250 models in 9 command lines, 1,250 statistics in 9, 2,000
  * stored bases in 6.  DW_MUTANT=N tries mutant N alone. */
 #include "tests/mutate.h"
 #include "tests/test.h"
@@ -29,8 +29,9 @@ static const bool has_sanitizer = false;
 
 /* What the words in capitals stand for. */
 static const char *path_of(const char *word) {
-    static const char *const paths[][2] = {{"TEXT", "text"}, {"OTHER", "other"}, {"PLAN", "plan"}, {"STATS", "stats.h5"},
-                                           {"BASE", "base"}, {"MUTANT", "mutant"}, {"OUT", "out"}, {"KEPT", "kept"}};
+    static const char *const paths[][2] = {{"TEXT", "text"}, {"OTHER", "other"}, {"PLAN", "plan"},
+                                           {"STATS", "stats.h5"}, {"BASE", "base"}, {"MUTANT", "mutant"},
+                                           {"OUT", "out"}, {"KEPT", "kept"}};
     if (!strcmp(word, "MODEL")) return random_model("tiny-llama", "F16", 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (!strcmp(word, paths[i][0])) return test_file(paths[i][1]);
@@ -124,8 +125,8 @@ static void try_mutants(const reader *r) {
 }
 
 static void write_inputs(void) {
-    write_text(test_file("text"), "", "word %d of a text; ", 400);
-    write_text(test_file("other"), "", "line %d of another one. ", 400);
+    write_text(test_file("text"), "", "word %d of a text; ", 200);
+    write_text(test_file("other"), "", "line %d of another one. ", 200);
     write_text(test_file("plan"), "# deadwood plan 1\nlayer width keep\n", "%d 32 0-31\n", 4);
     const char *model = random_model("tiny-llama", "F16", 0), *text = test_file("text"), *other = test_file("other");
     CHECK(!test_run("deadwood-collect -m %s -f %s -c 64 --windows 1-3 --text-windows 1 -o %s -q", model, text,
@@ -138,7 +139,8 @@ static void models(void) {
     write_inputs();
     try_mutants(&(reader){
         mutate_gguf,
-        {random_model("tiny-llama", "F16", 0), random_model("tiny-llama", "Q4_0", 0), random_model("tiny-llama", "F32", 0)},
+        {random_model("tiny-llama", "F16", 0), random_model("tiny-llama", "Q4_0", 0),
+         random_model("tiny-llama", "F32", 0)},
         {"inspect MUTANT --lineage", "inspect MUTANT",
          "score -m MUTANT -f TEXT -c 64 --windows 1 --no-speed --per-layer -t 1 -q",
          "generate -m MUTANT -p a -n 2 -c 32 -t 1 -q",
@@ -182,7 +184,8 @@ static void stored_bases(void) {
 
 static const test_case cases[] = {
     {"mutants of models end in a result or in one line of error, in eight programs", models},
-    {"mutants of statistics with a right checksum end in a result or in one line of error, in five programs", statistics},
+    {"mutants of statistics with a right checksum end in a result or in one line of error, in five programs",
+     statistics},
     {"mutants of stored bases end in a result or in one line of error, as a model and as a base", stored_bases},
     {0}};
 TEST_MAIN(cases)

@@ -365,7 +365,7 @@ static void refusals(void) {
         {2, f32, NULL, "--metric energy --rate 0.2", "needs statistics"},
         {2, f32, NULL, "--metric weight --drop-layers 1", "needs statistics"},
         {2, f32, NULL, "--metric weight --rate 1", "rate 1 leaves no neuron"},
-        {1, f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are no whole number of groups of 256"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are not a multiple of the group size"},
         {1, q8, NULL, "--metric weight --rate 0.2 --multiple 1", "do not fill Q8_0 blocks of 32"},
         {2, f32, stats, "--metric activation --rate 0.2 --allocate global", "do not compare across layers"},
         {1, f32, stats, "--metric activation --drop-layers 4", "one must stay"},

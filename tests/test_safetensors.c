@@ -106,9 +106,9 @@ static void shards(void) {
     kit_safetensors_close(st);
 
     folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}"),
-                   "index says nothing of it");
+                   "the index puts it in no file");
     folder_refused(put_index(folder, "{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\"}"), "'b' is not in");
-    folder_refused(put_index(folder, "{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}"), "but the index says");
+    folder_refused(put_index(folder, "{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}"), "the index puts it in");
     folder_refused(put_index(folder, "{\"a\":\"../one.safetensors\"}"), "not a plain file name");
     folder_refused(put_index(folder, "{\"a\":\"sub/one.safetensors\"}"), "not a plain file name");
     folder_refused(put_index(folder, "{\"a\":\"..\"}"), "not a plain file name");

@@ -274,7 +274,7 @@ static void window_counts(void) {
     CHECK(w.n == 2 && w.n_all == 7 && w.n_scored == 2 * 511 && w.window[0].start == 512);
     measure_windows_release(&w);
     CHECK(measure_windows_make(&w, measure_protocol_find("llama"), 1023, 512, 0, 0, "t", &err) &&
-          strstr(err.text, "it has 1023;"));
+          strstr(err.text, "the text has 1023;"));
     err.text[0] = 0;
     CHECK(measure_windows_make(&w, measure_protocol_find("full"), 1023, 512, 1, 2, "t", &err) && strstr(err.text, "has 1"));
 }
@@ -749,9 +749,9 @@ static void refusals(void) {
     const char *m = model("m.gguf", "tiny-llama", DW_F32, 1), *t = text_file("t.txt", 700, 1),
                *shorter = text_file("short.txt", 20, 1);
     refused(words("-m %s -f %s -c 64", m, shorter), "protocol llama with a context of 64 needs 128 tokens");
-    refused(words("-m %s -f %s -c 64 --windows 3-400", m, t), "windows 3 to 400 were asked for");
+    refused(words("-m %s -f %s -c 64 --windows 3-400", m, t), "windows 3 to 400 are wanted");
     refused(words("-m %s -f %s -c 64", changed(m, "nan.gguf", (change){.nan = "output_norm"}), t),
-            "nan.gguf' computes logits that are not finite in window 1");
+            "nan.gguf' are not finite in window 1");
     refused(words("-m %s -f %s -c 64", changed(m, "mute.gguf", (change){.drop_key = "tokenizer."}), t), "mute.gguf': ");
     const char *other = model("other.gguf", "mini", DW_Q4_0, 1), *stored = test_file("m.base");
     refused(words("-m %s -f %s -c 64 --base %s", m, t, other), "have different vocabularies");

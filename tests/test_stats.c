@@ -167,7 +167,7 @@ static void same_text_partly(kit_stats *s) { same_text(s), s->text[0].first_wind
 
 static void bad_addition(void) {
     static const struct { void (*change)(kit_stats *); const char *words; } cases[] = {
-        {other_model, "two models"}, {other_context, "windows of"}, {other_skip, "skip"}, {other_sampling, "histograms every"}, {many_more, "windows cannot"},
+        {other_model, "two models"}, {other_context, "with -c"}, {other_skip, "--skip"}, {other_sampling, "--hist-every"}, {many_more, "windows cannot"},
         {same_text, "are in both"}, {same_text_partly, "6 to 11"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kit_stats a, b;
@@ -316,7 +316,7 @@ static const struct { const char *what, *words; void (*change)(hid_t); } changes
     {"an attribute is missing", "n_ctx", without_attribute},
     {"a soft link", "missing", soft_link},
     {"an external link", "missing", external_link},
-    {"a group for a dataset", "no dataset", group_for_set},
+    {"a group for a dataset", "not a dataset", group_for_set},
     {"another type", "number type", wrong_type},
     {"another rank", "values", wrong_rank},
     {"more rows", "expected 2 x 33", wrong_rows},

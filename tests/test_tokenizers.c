@@ -764,7 +764,7 @@ static void bad_tokenizer_json(void) {
         {"{" GPT2 ",\"model\":{\"type\":\"WordPiece\"}}", "WordPiece"},
         {"{" GPT2 MODEL("[]", "[]") "}", "model.vocab"},
         {"{" GPT2 MODEL("{}", "[]") "}", "model.vocab"},
-        {"{" GPT2 MODEL("{\"a\":\"0\"}", "[\"a b\"]") "}", "the id of token 'a' is no integer"},
+        {"{" GPT2 MODEL("{\"a\":\"0\"}", "[\"a b\"]") "}", "the id of token 'a' is not an integer"},
         {"{" GPT2 MODEL("{\"a\":-1}", "[\"a b\"]") "}", "'a' has id -1"},
         {"{" GPT2 MODEL("{\"a\":8}", "[\"a b\"]") "}", "has id 8, but the model has 8 rows"},
         {"{" GPT2 MODEL("{\"a\":9223372036854775807}", "[\"a b\"]") "}", "9223372036854775807"},

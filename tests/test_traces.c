@@ -184,9 +184,9 @@ static void no_group(hid_t f) { put_number(f, "group", 0); }
 static void no_hash(hid_t f) { H5Adelete(f, "model_sha256"); }
 
 static const struct { const char *what, *words; void (*change)(hid_t); } changes[] = {
-    {"decisions are missing", "not all of", without_open},
-    {"shares are missing", "not all of", without_share},
-    {"inputs are missing", "not all of", without_input},
+    {"decisions are missing", "lacks some of", without_open},
+    {"shares are missing", "lacks some of", without_share},
+    {"inputs are missing", "lacks some of", without_input},
     {"no layers", "no layer has decisions", without_layers},
     {"texts are missing", "texts", without_texts},
     {"fewer rows", "expected 50 rows", fewer_rows},
@@ -215,7 +215,7 @@ static void hostile(void) {
     for (int part = H5_STRING_LENGTH; part <= H5_STRING_NUMBER; part++) {
         REQUIRE(write_file(test_file("h.h5")));
         h5_damage_heap(test_file("h.h5"), magic, (h5_heap_part)part, part == H5_STRING_LENGTH ? -16 : 1 << 27);
-        check_refusal(test_file("h.h5"), part == H5_STRING_LENGTH ? "comes to no end" : "crashes", "a damaged heap");
+        check_refusal(test_file("h.h5"), part == H5_STRING_LENGTH ? "does not finish" : "crashes", "a damaged heap");
     }
 }
 

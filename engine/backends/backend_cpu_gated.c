@@ -125,11 +125,11 @@ static void add_neurons(walker *k, const int32_t *list, int n, bool gathered, in
         if (k->predicted) dw_dot_rows(k->h, &k->gate, row, at, n, gate, BLOCK);
         dw_dot_rows(k->h, &k->up, row, at, n, up, BLOCK);
         for (int t = 0; t < n_tokens; t++) finish_token(k, t, list, n, gate + t * BLOCK, up + t * BLOCK);
-        k->count->n_computed += (uint64_t)n;
-        k->count->n_bytes += (uint64_t)n * (dw_tensor_row_bytes(&k->up) + (k->predicted ? dw_tensor_row_bytes(&k->gate) : 0));
     }
     k->axpy->rows(k->down.data + (size_t)at * row_bytes, row_bytes, row, n, n_embd, up, BLOCK, n_tokens, k->sum, (size_t)n_embd);
-    k->count->n_bytes += (uint64_t)n * row_bytes;
+    if (!k->is_whole) k->count->n_computed += (uint64_t)n;
+    /* Bytes count as if closed neurons were skipped, masked or not: they must not depend on a measurement of time. */
+    k->count->n_bytes += (uint64_t)n * (row_bytes + dw_tensor_row_bytes(&k->up) + (k->predicted ? dw_tensor_row_bytes(&k->gate) : 0));
 }
 
 /* ---- decisions ---------------------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static void compute_gates(walker *k, int first, int n) {
         if (bias) k->s->vec->add(row, bias + first, NULL, n);
         k->s->glu(row, row, n, p->neuron + row_of(k, t) + first); // pass->neuron is overwritten later
     }
-    k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->w->gate);
+    if (!k->predicted) k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->w->gate);
 }
 
 /* Sets the flags of groups first .. end - 1 by their scores. */
@@ -224,7 +224,6 @@ static void compute_neurons(walker *k, int first, int n) {
         }
     }
     k->count->n_computed += (uint64_t)n;
-    k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->up);
 }
 
 /* Walks over pieces first_piece .. end_piece - 1 and adds into `sum`, which begins at zero. */

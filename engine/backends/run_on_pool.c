@@ -317,7 +317,7 @@ static void forward(void *job_pointer, int ith, int n_threads) {
         if (p->net->layer[l].n_head) attention(job, l, ith);
         ffn(job, l, ith);
     }
-    if (job->end == n_layer) show_all(job, DW_TAP_RESIDUAL, n_layer, p->x, d, ith);
+    if (job->first < job->end && job->end == n_layer) show_all(job, DW_TAP_RESIDUAL, n_layer, p->x, d, ith);
     for (int i = ith; i < w->n_rows; i += n_threads)
         job->way->head_norm(p, p->x + (size_t)w->row[i] * (size_t)d, w->hidden + (size_t)i * (size_t)d, ith);
     show_head(job, ith);

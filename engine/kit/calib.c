@@ -1,4 +1,4 @@
-/* calib.c - calibration texts: files, tokens, windows. */
+/* calib.c - reads calibration texts and divides them into windows. */
 #include "kit/calib.h"
 #include "kit/talk.h"
 
@@ -10,10 +10,10 @@ enum { MAX_TEXT_BYTES = 1 << 30 };
 
 void calib_name(char name[CALIB_NAME], const char *path) {
     snprintf(name, CALIB_NAME, "%s", dw_base_name(path));
-    name[dw_utf8_len(name, strlen(name))] = 0; // cut inside a character
+    name[dw_utf8_len(name, strlen(name))] = 0; // snprintf may have cut inside a character
 }
 
-/* Fills *f; *n: its tokens. */
+/* Fills *f; *n: number of its tokens. */
 static int read_file(calib_file *f, size_t *n, const dw_tokenizer *tok, const char *path, dw_err *err) {
     size_t size;
     char *bytes = dw_read_text(path, MAX_TEXT_BYTES, &size, err);
@@ -28,16 +28,20 @@ static int read_file(calib_file *f, size_t *n, const dw_tokenizer *tok, const ch
 static int refuse_twins(const calib_texts *t, const char *path, dw_err *err) {
     const calib_file *last = &t->file[t->n_file - 1];
     for (const calib_file *f = t->file; f < last; f++)
-        if (!strcmp(f->sha256, last->sha256)) return dw_fail(err, "'%s' and '%s' are the same text; give it once", f->name, path);
+        if (!strcmp(f->sha256, last->sha256))
+            return dw_fail(err, "'%s' and '%s' are the same text; give it once", f->name, path);
     return 0;
 }
 
 static int cut(calib_texts *t, size_t *cap, size_t n_token, opt_range windows, int per_text, const char *path, dw_err *err) {
     const calib_file *f = &t->file[t->n_file - 1];
     const size_t n_all = n_token / (size_t)t->n_ctx;
-    if (!n_all) return dw_fail(err, "'%s' has %zu token%s, a window needs %d; give a longer text or a smaller -c", path, n_token, plural((double)n_token), t->n_ctx);
+    if (!n_all)
+        return dw_fail(err, "'%s' has %zu token%s, a window needs %d; give a longer text or a smaller -c", path,
+                       n_token, plural((double)n_token), t->n_ctx);
     if (!windows.first) windows = (opt_range){1, n_all > INT32_MAX / 2 ? INT32_MAX / 2 : (int)n_all};
-    if ((size_t)windows.last > n_all) return dw_fail(err, "windows %d to %d were asked for, '%s' has %zu", windows.first, windows.last, path, n_all);
+    if ((size_t)windows.last > n_all)
+        return dw_fail(err, "windows %d to %d are wanted, but '%s' has %zu", windows.first, windows.last, path, n_all);
     for (int first = windows.first, n; first <= windows.last; first += n) {
         const int left = windows.last - first + 1;
         n = per_text && per_text < left ? per_text : left;

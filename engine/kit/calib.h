@@ -5,12 +5,12 @@
 #include "kit/options.h"
 #include "text/tokenizers.h"
 
-/* A text to learn from is a file and a range of its windows: consecutive runs of n_ctx tokens, the rest of the file is
- * left out.  Where the vocabulary adds BOS, it replaces the first token of every window (as llama.cpp's perplexity does). */
+/* A calibration text is a file and a range of its windows: consecutive runs of n_ctx tokens; the rest of the file is
+ * dropped.  If the vocabulary adds BOS, it replaces the first token of every window, as in llama.cpp's perplexity. */
 typedef struct calib_text {
-    const char *name, *sha256;   // of the file: base name, hash
+    const char *name, *sha256;   // base name and hash of the file
     int first_window, n_windows; // counted from 1
-    const int32_t *token;        // (n_windows * n_ctx), as tokenized
+    const int32_t *token;        // (n_windows * n_ctx), before BOS replaces any
 } calib_text;
 
 enum { CALIB_NAME = 128 };
@@ -25,16 +25,18 @@ typedef struct calib_texts {
     size_t n_text;
     int n_ctx;
     int32_t bos;       // -1: windows keep their first token
-    calib_file *file;  // what the texts borrow
+    calib_file *file;  // n_file; owns what the texts borrow
     size_t n_file;
 } calib_texts;
 
-/* Reads and tokenizes the files and cuts their windows (0, 0: all) into texts of `per_text` windows each, the last one
- * perhaps of fewer; 0: a file is one text.  Refused when a file is not UTF-8 or has too few tokens, or two files hold the
- * same bytes. */
-int calib_read(calib_texts *t, const dw_model *m, const opt_list *paths, opt_range windows, int n_ctx, int per_text, dw_err *err);
-void calib_name(char name[CALIB_NAME], const char *path); // as texts are called: the base name, cut behind a whole character
-void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token); // n_ctx tokens of window 0 ..
+/* Reads and tokenizes the files, and divides their windows (0, 0: all) into texts of `per_text` windows; the last text
+ * of a file may have fewer.  per_text 0: a file is one text.  Refused: a file that is not UTF-8 or has too few tokens,
+ * and two files with the same bytes. */
+int calib_read(calib_texts *t, const dw_model *m, const opt_list *paths, opt_range windows, int n_ctx, int per_text,
+               dw_err *err);
+void calib_name(char name[CALIB_NAME], const char *path); // the base name of path, cut after a whole character
+/* Copies the n_ctx tokens of a window, which counts from 0 in its text. */
+void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token);
 size_t calib_n_tokens(const calib_texts *t);
 void calib_release(calib_texts *t);
 

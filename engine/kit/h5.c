@@ -1,4 +1,4 @@
-/* h5.c - HDF5 files with a checksum: attributes, datasets, the table of texts; written here, read by a child (h5.h). */
+/* h5.c - HDF5 files with a checksum: writes them, and asks a child process for their content (h5.h, h5_child.h). */
 #include "kit/h5_child.h"
 
 #include <errno.h>
@@ -14,13 +14,13 @@
 #endif
 
 enum {
-    MOST_DEFLATED = 1100, // deflate makes at most 1032 bytes of one
+    MOST_DEFLATED = 1100, // bytes from one packed byte; deflate reaches 1032
     CHUNK_ROWS = 256,
-    TEXT_BYTES = 128, // of a text in the file at least: its numbers, three references to strings, its hash
+    TEXT_BYTES = 128, // a text takes at least as much in the file: numbers, three references to strings, a hash
 };
 
 void kit_h5_quiet(void) {
-    H5dont_atexit(); // at exit it would write again what a full disk refused, and crash
+    H5dont_atexit(); // at exit the library would retry a write that a full disk refused, and crash
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     H5PLset_loading_state(0); // no filter comes from outside
 }
@@ -47,7 +47,8 @@ void kit_h5_user_block(const char *magic, const uint8_t *image, size_t n, char b
     snprintf(block, KIT_H5_USER_BLOCK, "%s%s\n", magic, hex);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static hid_t space_of(size_t rows, size_t cols) {
     const hsize_t dims[] = {rows, cols};
@@ -114,23 +115,26 @@ int kit_h5_put_texts(kit_h5_out *h, const kit_stats_text *text, size_t n, dw_err
 static int check_bytes(const dw_map *map, const char *magic, const char *what, const char *maker, dw_err *err) {
     char block[KIT_H5_USER_BLOCK];
     if (map->size >= 8 && !memcmp(map->data, "\211HDF\r\n\032\n", 8))
-        return dw_fail(err, "the file is HDF5 but has no checksum in front; only files that 'deadwood %s' made are read", maker);
-    if (map->size < strlen(magic) || memcmp(map->data, magic, strlen(magic))) return dw_fail(err, "the file holds no %s of 'deadwood %s'", what, maker);
+        return dw_fail(err, "the file is HDF5 but has no checksum before the data; only files of 'deadwood %s' "
+                       "are read", maker);
+    if (map->size < strlen(magic) || memcmp(map->data, magic, strlen(magic)))
+        return dw_fail(err, "the file holds no %s of 'deadwood %s'", what, maker);
     if (map->size <= KIT_H5_USER_BLOCK) return dw_fail(err, "the file ends after %zu bytes", map->size);
     kit_h5_user_block(magic, map->data + KIT_H5_USER_BLOCK, map->size - KIT_H5_USER_BLOCK, block);
-    if (memcmp(block, map->data, KIT_H5_USER_BLOCK)) return dw_fail(err, "the checksum differs: the file is damaged or was changed");
+    if (memcmp(block, map->data, KIT_H5_USER_BLOCK))
+        return dw_fail(err, "the checksum differs: the file is damaged or was changed");
     return 0;
 }
 
 /* ---- reading: the child ------------------------------------------------------------------------------------------ */
 
-/* The child answered no more.  It is looked at, and waited for by kit_h5_close. */
+/* The child no longer answers: says why.  kit_h5_close waits for it. */
 static int fail_child(const kit_h5_in *r) {
     siginfo_t end = {0};
-    kill(r->child, SIGKILL); // changes nothing when it has ended
+    kill(r->child, SIGKILL); // no effect if it has ended
     while (waitid(P_PID, (id_t)r->child, &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
     const bool ended = end.si_code == CLD_EXITED, too_long = !ended && end.si_status == SIGPROF;
-    const char *does = ended ? "cannot read" : too_long ? "comes to no end with" : "crashes on";
+    const char *does = ended ? "cannot read" : too_long ? "does not finish reading" : "crashes on";
     return dw_fail(r->err, "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'",
                    does, r->maker);
 }
@@ -190,8 +194,8 @@ void kit_h5_close(kit_h5_in *r) {
 
 int kit_h5_take(kit_h5_in *r, size_t n_bytes, const char *what) {
     if (n_bytes > r->n_left)
-        return dw_fail(r->err, "'%s' needs %zu bytes, but only %zu of the file's %zu are left for it; bytes that several "
-                       "names share are refused", what, n_bytes, r->n_left, r->n_bytes);
+        return dw_fail(r->err, "'%s' needs %zu bytes, but only %zu of the file's %zu bytes are left; files in which "
+                       "several names share their bytes are refused", what, n_bytes, r->n_left, r->n_bytes);
     r->n_left -= n_bytes;
     return 0;
 }
@@ -216,8 +220,8 @@ int kit_h5_has(const kit_h5_in *r, const char *path, bool *has) {
 static int fail_set(const kit_h5_in *r, const char *path, const kit_h5_answer *a) {
     switch (a->fault) {
     case KIT_H5_MISSING: return dw_fail(r->err, "'%s' is missing", path);
-    case KIT_H5_NO_SET: return dw_fail(r->err, "'%s' is no dataset", path);
-    case KIT_H5_OTHER_TYPE: return dw_fail(r->err, "'%s' has another number type than this format's", path);
+    case KIT_H5_NO_SET: return dw_fail(r->err, "'%s' is not a dataset", path);
+    case KIT_H5_OTHER_TYPE: return dw_fail(r->err, "'%s' has a number type that this format does not use", path);
     case KIT_H5_OTHER_RANK: return dw_fail(r->err, "'%s' has %d dimensions", path, a->value);
     default: return dw_fail(r->err, "'%s' is stored in a way that this format does not use", path);
     }
@@ -256,11 +260,12 @@ int kit_h5_whole(kit_h5_in *r, const kit_h5_set *set, void *values) {
     return kit_h5_take(r, set->n_stored, set->path) || kit_h5_rows(r, set, 0, set->dims[0], values) ? -1 : 0;
 }
 
-/* A dataset of one dimension with n entries, each stored by itself. */
+/* A dataset of one dimension with n entries, not packed. */
 static int find_list(const kit_h5_in *r, const char *path, kit_h5_type type, size_t n, kit_h5_set *set) {
     if (kit_h5_find(r, path, type, set)) return -1;
-    if (set->dims[0] != n || set->dims[1]) return dw_fail(r->err, "'%s' has %zu entries, expected %zu", path, set->dims[0], n);
-    return set->is_packed ? dw_fail(r->err, "'%s' is packed, which only histograms are", path) : 0;
+    if (set->dims[0] != n || set->dims[1])
+        return dw_fail(r->err, "'%s' has %zu entries, expected %zu", path, set->dims[0], n);
+    return set->is_packed ? dw_fail(r->err, "'%s' is packed; only histograms may be", path) : 0;
 }
 
 static int read_list(kit_h5_in *r, const char *path, kit_h5_type type, size_t n, void *values) {
@@ -273,7 +278,7 @@ int kit_h5_int(const kit_h5_in *r, const char *name, int least, int most, int *v
     kit_h5_answer a;
     if (ask(r, &q, &a)) return -1;
     *value = a.value;
-    if (a.fault) return dw_fail(r->err, "attribute '%s' is missing or no 32-bit number", name);
+    if (a.fault) return dw_fail(r->err, "attribute '%s' is missing or not a 32-bit number", name);
     return a.value < least || a.value > most ? dw_fail(r->err, "attribute '%s' is %d, which is out of range", name, a.value) : 0;
 }
 
@@ -294,7 +299,7 @@ char *kit_h5_text(kit_h5_in *r, const char *name) {
     char *text = a.fault ? NULL : receive_text(r, name);
     if (text && dw_is_utf8(text, strlen(text))) return text;
     free(text);
-    dw_fail(r->err, "attribute '%s' is missing or no text", name);
+    dw_fail(r->err, "attribute '%s' is missing or not UTF-8 text", name);
     return NULL;
 }
 
@@ -309,7 +314,7 @@ int kit_h5_short_text(kit_h5_in *r, const char *name, char *text, size_t size) {
 
 int kit_h5_hash(kit_h5_in *r, const char *name, char hash[65]) {
     if (kit_h5_short_text(r, name, hash, 65)) return -1;
-    return dw_is_hash(hash) ? 0 : dw_fail(r->err, "attribute '%s' is no hash", name);
+    return dw_is_hash(hash) ? 0 : dw_fail(r->err, "attribute '%s' is not a hash", name);
 }
 
 int kit_h5_n_texts(const kit_h5_in *r, size_t *n) {
@@ -317,11 +322,11 @@ int kit_h5_n_texts(const kit_h5_in *r, size_t *n) {
     if (kit_h5_find(r, "texts/n_tokens", KIT_H5_U64, &texts)) return -1;
     *n = texts.dims[0];
     if (!*n || *n > KIT_H5_MAX_TEXTS || *n > r->n_bytes / TEXT_BYTES)
-        return dw_fail(r->err, "'texts/n_tokens' has %zu entries", *n);
+        return dw_fail(r->err, "'texts/n_tokens' has %zu entries, which is out of range for this file", *n);
     return find_list(r, "texts/n_tokens", KIT_H5_U64, *n, &texts);
 }
 
-/* n strings of a dataset, handed over one by one. */
+/* Reads n strings of a dataset; take() gets them one by one. */
 static int read_strings(kit_h5_in *r, const char *path, kit_stats_text *of, size_t n, int (*take)(kit_stats_text *, const char *, dw_err *)) {
     const kit_h5_request q = request(KIT_H5_ROWS, path, KIT_H5_STRING, 0, n);
     kit_h5_answer a;
@@ -331,26 +336,29 @@ static int read_strings(kit_h5_in *r, const char *path, kit_stats_text *of, size
     for (size_t t = 0; t < n && !rc; t++) {
         char *text = receive_text(r, path);
         if (!text) return -1;
-        rc = dw_is_utf8(text, strlen(text)) ? take(&of[t], text, r->err) : dw_fail(r->err, "'%s' holds bytes that are no text", path);
+        rc = dw_is_utf8(text, strlen(text)) ? take(&of[t], text, r->err)
+                                            : dw_fail(r->err, "'%s' has bytes that are not UTF-8 text", path);
         free(text);
     }
     return rc;
 }
 
 static int take_name(kit_stats_text *t, const char *value, dw_err *err) {
-    if (strlen(value) >= sizeof t->name) return dw_fail(err, "'texts/name' holds a name of more than %zu bytes", sizeof t->name - 1);
+    if (strlen(value) >= sizeof t->name)
+        return dw_fail(err, "'texts/name' has a name of more than %zu bytes", sizeof t->name - 1);
     strcpy(t->name, value);
     return 0;
 }
 
 static int take_hash(kit_stats_text *t, const char *value, dw_err *err) {
-    if (!dw_is_hash(value)) return dw_fail(err, "'texts/sha256' holds something that is no hash");
+    if (!dw_is_hash(value)) return dw_fail(err, "'texts/sha256' has a value that is not a hash");
     strcpy(t->sha256, value);
     return 0;
 }
 
 static int take_blocks(kit_stats_text *t, const char *value, dw_err *err) {
-    if (strspn(value, "0123456789abcdef") != strlen(value) || strlen(value) % 8) return dw_fail(err, "'texts/blocks' holds something that is no list of hashes");
+    if (strspn(value, "0123456789abcdef") != strlen(value) || strlen(value) % 8)
+        return dw_fail(err, "'texts/blocks' has a value that is not a list of hashes");
     t->blocks = dw_strdup(value, err);
     return t->blocks ? 0 : -1;
 }
@@ -367,7 +375,8 @@ int kit_h5_texts(kit_h5_in *r, kit_stats_text *text, size_t n) {
         text[t].n_windows = window[n + t];
         text[t].n_tokens = n_tokens[t];
         if (window[t] < 1 || window[n + t] < 0 || window[t] > INT32_MAX - window[n + t] || n_tokens[t] > UINT32_MAX)
-            rc = dw_fail(r->err, "text %zu of '/texts' has windows from %d on, %d of them, %llu tokens", t + 1, window[t], window[n + t], (unsigned long long)n_tokens[t]);
+            rc = dw_fail(r->err, "text %zu of '/texts' is out of range: %d windows from window %d on, %llu tokens",
+                         t + 1, window[n + t], window[t], (unsigned long long)n_tokens[t]);
         else if ((n_windows += (uint64_t)window[n + t]) > INT32_MAX)
             rc = dw_fail(r->err, "'texts/n_windows' adds up to more than %d windows", INT32_MAX);
     }

@@ -1,4 +1,4 @@
-/* h5_child.c - reads an HDF5 file under limits and answers what is asked over a socket (h5_child.h). */
+/* h5_child.c - reads an HDF5 file under limits and answers requests over a socket (h5_child.h). */
 #include "kit/h5_child.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ enum {
     MILLISECONDS = KIT_H5_SHADOW ? 4000 : 500, // sanitizers are slow
     BYTES_PER_SECOND = 16 << 20,
     PIECE_BYTES = 1 << 20,
-    SOCKET = 3 // the descriptor in the child
+    SOCKET = 3 // descriptor of the socket in the child
 };
 
 /* ---- limits ---------------------------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ static void limit(int what, rlim_t most) {
     if (setrlimit(what, &now)) _exit(1);
 }
 
-/* Linux tells the pages of the address space as the first number of this file. */
+/* On Linux the first number of /proc/self/statm is the size of the address space in pages. */
 static void limit_memory(void) {
     char text[64] = "";
     const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -42,7 +42,7 @@ static void limit_memory(void) {
     if (n > 0 && !KIT_H5_SHADOW) limit(RLIMIT_AS, (rlim_t)strtoull(text, NULL, 10) * page + MORE_BYTES);
 }
 
-/* Adds to the CPU time that is left; SIGPROF ends the child when none is. */
+/* Adds to the CPU time that is left; at 0 SIGPROF ends the child. */
 static void add_time(double seconds) {
     struct itimerval left;
     if (getitimer(ITIMER_PROF, &left)) _exit(1);
@@ -52,7 +52,7 @@ static void add_time(double seconds) {
     if (setitimer(ITIMER_PROF, &left, NULL)) _exit(1);
 }
 
-/* A signal to the whole group is the program's affair: it ends the socket. */
+/* The child ignores signals that end a whole group: the program gets them, too, and closes the socket. */
 static void default_signals(void) {
     sigset_t none;
     for (int s = 1; s < NSIG; s++) signal(s, s == SIGINT || s == SIGTERM || s == SIGHUP ? SIG_IGN : SIG_DFL);
@@ -68,7 +68,7 @@ static void close_from(int first) {
     for (int i = first; i < (most > 0 && most < 4096 ? most : 4096); i++) close(i);
 }
 
-/* The socket as descriptor 3, /dev/null as 0 to 2, nothing else. */
+/* Keeps the socket as descriptor 3 and /dev/null as 0 to 2; closes all others. */
 static void keep_only(int fd) {
     const int socket = fcntl(fd, F_DUPFD, SOCKET), null = open("/dev/null", O_RDWR);
     if (socket < 0 || null < 0) _exit(1);
@@ -100,7 +100,7 @@ static void send_all(const void *data, size_t size) {
     }
 }
 
-/* The end of the socket is the end of the child. */
+/* Ends the child when the program has closed the socket. */
 static void receive(void *data, size_t size) {
     uint8_t *at = data;
     while (size) {
@@ -113,7 +113,7 @@ static void receive(void *data, size_t size) {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* The library works on the mapped bytes themselves: these callbacks of its memory driver hand them out and copy nothing. */
+/* Callbacks of the library's memory driver: they give it the mapped bytes without a copy. */
 static void *image_malloc(size_t size, H5FD_file_image_op_t op, void *image) {
     const dw_map *map = image;
     (void)op;
@@ -144,26 +144,26 @@ static hid_t open_image(const dw_map *map) {
     if (H5Pset_fapl_core(access, PIECE_BYTES, 0) < 0 || H5Pset_file_image_callbacks(access, &calls) < 0 ||
         H5Pset_file_image(access, (void *)(uintptr_t)map->data, map->size) < 0)
         return -1;
-    return H5Fopen("image", H5F_ACC_RDONLY, access); // the name is not looked for: there are no descriptors
+    return H5Fopen("image", H5F_ACC_RDONLY, access); // the name is not opened: no descriptors are left
 }
 
-enum { N_OPEN = 4 };   // a program reads a few datasets in turn: each keeps its chunk decoded
+enum { N_OPEN = 4 }; // datasets kept open: a program reads a few in turn, and each keeps its chunk decoded
 
 typedef struct dataset {
-    hid_t set;         // below 0: none
-    kit_h5_request of;  // what was asked when it was opened
-    kit_h5_answer told; // what was answered
-    size_t chunk_bytes; // decoded at once to read any part of it; 0: stored in one piece
+    hid_t set;          // below 0: none
+    kit_h5_request of;  // the request that opened it
+    kit_h5_answer told; // the answer to that request
+    size_t chunk_bytes; // decoded to read any part of a chunk; 0: not in chunks
 } dataset;
 
 typedef struct reader {
     hid_t file, string, half;
-    dataset open[N_OPEN], *at; // the one that was asked for last
-    uint8_t *piece;    // PIECE_BYTES
-    double earned;     // seconds of CPU time that are not added yet
+    dataset open[N_OPEN], *at; // at: the dataset of the last request
+    uint8_t *piece;            // PIECE_BYTES
+    double earned;             // seconds of CPU time that are not added yet
 } reader;
 
-/* In steps of 10 ms: most requests need no calls of the system for it. */
+/* Adds CPU time in steps of 10 ms, so that most requests need no system call for it. */
 static void earn_time(reader *r, double seconds) {
     r->earned += seconds;
     if (r->earned < 0.01) return;
@@ -195,7 +195,7 @@ static hid_t memory_type(const reader *r, uint32_t type) {
     }
 }
 
-/* Every component of the path is a hard link. */
+/* Whether every component of the path exists and is a hard link. */
 static bool has(const reader *r, const char *path) {
     char part[KIT_H5_PATH_BYTES];
     for (const char *end = path; *end;) {
@@ -216,7 +216,7 @@ static bool is_known_filter(hid_t how, unsigned i) {
     return f == H5Z_FILTER_DEFLATE || f == H5Z_FILTER_SHUFFLE;
 }
 
-/* The library takes memory by chunks, so that a chunk may not exceed what the dataset needs. */
+/* The library allocates whole chunks, so a chunk must not be larger than its dataset. */
 static bool is_small_chunk(hid_t how, int rank, const uint64_t dims[2], size_t value_size, size_t *n_bytes) {
     hsize_t chunk[2] = {0, 0};
     if (H5Pget_chunk(how, rank, chunk) != rank) return false;
@@ -227,7 +227,8 @@ static bool is_small_chunk(hid_t how, int rank, const uint64_t dims[2], size_t v
     return n <= KIT_H5_MAX_CHUNK;
 }
 
-/* Stored in this file, as this project stores datasets; told: its rank, dimensions and, from here, its stored bytes. */
+/* Whether the dataset is stored in this file as this project stores datasets.  Sets told.n_stored and chunk_bytes; told
+ * has the rank and dimensions. */
 static bool is_plain(dataset *d, size_t value_size) {
     kit_h5_answer *told = &d->told;
     const int rank = told->value;
@@ -267,7 +268,7 @@ static bool is_of(const dataset *d, const kit_h5_request *q) {
     return d->set >= 0 && q->type == d->of.type && !strcmp(q->path, d->of.path);
 }
 
-/* Opens the dataset of a request, unless it is open; the oldest one is closed for it. */
+/* Opens the dataset of a request unless it is open; closes another one to make room. */
 static void open_set(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     for (dataset *d = r->open; d < r->open + N_OPEN; d++) {
         if (!is_of(d, q)) continue;
@@ -299,7 +300,7 @@ static bool read_block(const reader *r, const block *b, void *to) {
     return ok;
 }
 
-/* Rows in pieces: many rows, or parts of one that is longer than a piece. */
+/* Sends rows in pieces: several rows, or a part of a row that is longer than a piece. */
 static void send_rows(reader *r, const kit_h5_request *q, size_t cols) {
     const size_t size = kit_h5_type_size((kit_h5_type)q->type), per_piece = PIECE_BYTES / size;
     const size_t most_rows = per_piece / cols ? per_piece / cols : 1, most_cols = cols < per_piece ? cols : per_piece;
@@ -317,12 +318,12 @@ static void send_rows(reader *r, const kit_h5_request *q, size_t cols) {
 
 static void send_text(reader *r, const char *text) {
     const uint64_t n = text ? strlen(text) : 0;
-    earn_time(r, (double)n / BYTES_PER_SECOND + 1e-5);
+    earn_time(r, (double)n / BYTES_PER_SECOND + 1e-4);
     send_all(&n, sizeof n);
     send_all(text, n);
 }
 
-/* One by one: together, strings that share their bytes would take memory without bound. */
+/* Reads strings one by one, because many strings that share their bytes would together take memory without limit. */
 static void send_strings(reader *r, const kit_h5_request *q) {
     for (uint64_t i = 0; i < q->n; i++) {
         char *text = NULL;
@@ -341,7 +342,7 @@ static void answer_rows(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     a->n_bytes = q->type == KIT_H5_STRING ? 0 : n * kit_h5_type_size((kit_h5_type)q->type);
     send_all(a, sizeof *a);
     if (a->fault) return;
-    earn_time(r, (double)r->at->chunk_bytes / (4.0 * BYTES_PER_SECOND)); // it may have to be decoded for one row
+    earn_time(r, (double)r->at->chunk_bytes / (4.0 * BYTES_PER_SECOND)); // one row may need a whole chunk decoded
     if (q->type == KIT_H5_STRING) send_strings(r, q);
     else send_rows(r, q, cols);
 }
@@ -368,7 +369,8 @@ static void answer_text(reader *r, const kit_h5_request *q, kit_h5_answer *a) {
     H5free_memory(text);
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------ */
+/* ---- requests
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void serve(reader *r) {
     for (;;) {

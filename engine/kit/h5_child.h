@@ -1,13 +1,13 @@
-/* h5_child.h - the process in which the HDF5 library reads a file (h5.c asks it, h5_child.c answers).
+/* h5_child.h - the process in which the HDF5 library reads a file: h5.c sends requests, h5_child.c answers.
  *
- * libhdf5 crashes, loops for ever or takes memory without bound on hostile files, and the checksum in front of a file
- * keeps only accidents away.  So the library reads in a child process with limits:
- *   memory       at most 48 MiB more than the program had when it forked (Linux; elsewhere only the budgets of h5.c hold)
+ * On hostile files libhdf5 crashes, loops forever, or takes memory without limit; the checksum finds only accidents.
+ * Therefore the library reads in a child process with limits:
+ *   memory       48 MiB more than the program had when it forked (on Linux; elsewhere only the limits of h5.c hold)
  *   time         0.5 s of CPU time, and 1 s more for every 16 MiB that it sends or 64 MiB that it decodes
- *   files        none can be opened: it sees the bytes that the program mapped and checked; its stdin, stdout and
- *                stderr are /dev/null, so that the library's own messages are not seen
- * It answers requests over a socket, one at a time, in pieces of 1 MiB.  The program believes nothing of an answer: it
- * compares every size with the file's before it allocates, and every value with the format.
+ *   files        it can open none; it reads the bytes that the program mapped and checked.  stdin, stdout and stderr
+ *                are /dev/null, so the messages of the library are not seen
+ * It answers one request at a time over a socket, in pieces of 1 MiB.  The program does not trust an answer: it
+ * compares every size with the size of the file before it allocates, and every value with the format.
  *
  *     program                               child
  *     kit_h5_request {SET, "output/..."}  ->
@@ -17,9 +17,9 @@
  *     kit_h5_request {ROWS of strings}    ->
  *                                        <- kit_h5_answer, n times: u64 length, bytes
  *
- * The child is forked and does not exec: a library knows no program that it could run, and the mapped bytes stay the
- * same.  Other threads may exist at the fork: the child needs nothing of them.  It uses the heap, which the libc keeps
- * usable, and the HDF5 library, which one thread at a time may use anyway (h5.h). */
+ * The child is a fork without exec, because a library has no program of its own to run, and because the mapped bytes
+ * stay the same.  Other threads may exist at the fork.  The child uses the heap, which libc keeps usable, and the HDF5
+ * library, which only one thread at a time may use anyway (h5.h). */
 #ifndef KIT_H5_CHILD_H
 #define KIT_H5_CHILD_H
 
@@ -27,7 +27,7 @@
 
 #include <sys/types.h>
 
-/* 1 with a sanitizer: its shadow memory allows no limit on the address space, and it is slow (4 s instead of 0.5). */
+/* 1 with a sanitizer: its shadow memory forbids a limit on the address space, and it is slow (limit 4 s, not 0.5 s). */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define KIT_H5_SHADOW 1
 #elif defined __has_feature
@@ -45,11 +45,11 @@ typedef enum kit_h5_what { KIT_H5_HAS, KIT_H5_SET, KIT_H5_ROWS, KIT_H5_INT, KIT_
 
 typedef enum kit_h5_fault {
     KIT_H5_FINE,
-    KIT_H5_MISSING,       // there is no hard link of that name
-    KIT_H5_NO_SET,        // it is a group
+    KIT_H5_MISSING,       // no hard link has that name
+    KIT_H5_NO_SET,        // not a dataset
     KIT_H5_OTHER_TYPE,
     KIT_H5_OTHER_RANK,    // not 1 or 2 dimensions
-    KIT_H5_OTHER_STORAGE, // other filters, storage outside the file, a chunk larger than the dataset or KIT_H5_MAX_CHUNK
+    KIT_H5_OTHER_STORAGE, // other filters, storage outside the file, a chunk larger than dataset or KIT_H5_MAX_CHUNK
     KIT_H5_UNREADABLE
 } kit_h5_fault;
 
@@ -64,11 +64,11 @@ typedef struct kit_h5_answer {
     int32_t value;    // of an attribute; the rank of a dataset
     uint64_t dims[2]; // dims[1] is 0 for one dimension
     uint64_t n_stored; // bytes that hold the dataset in the file
-    uint64_t n_bytes;  // that follow; 0 for strings in rows, which tell their lengths one by one
+    uint64_t n_bytes;  // bytes of the values that follow; 0 for strings, each of which is sent with its length
 } kit_h5_answer;
 
-/* Forks the child for the bytes of a file.  Its first answer says whether the library could open them.  *fd is closed and
- * *pid is waited for by the caller. */
+/* Forks the child for the bytes of a file.  The child sends a first answer: whether the library could open them.  The
+ * caller closes *fd and waits for *pid. */
 int kit_h5_child_start(const dw_map *map, pid_t *pid, int *fd, dw_err *err);
 
 #endif

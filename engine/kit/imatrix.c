@@ -1,4 +1,4 @@
-/* imatrix.c - llama.cpp's importance files, old and new (imatrix.h). */
+/* imatrix.c - reads and writes llama.cpp's importance files in both forms (imatrix.h). */
 #include "kit/imatrix.h"
 #include "formats/internal.h"
 
@@ -9,7 +9,7 @@
 
 enum { MAX_ENTRIES = DW_GGUF_MAX_TENSORS, MAX_COLUMNS = 1 << 28, MAX_NAME = 255 };
 
-#define MAX_COUNT 0x1p53f // tokens: a double still counts them one by one
+#define MAX_COUNT 0x1p53f // tokens; up to here a double has every whole number
 
 static const char sums_suffix[] = ".in_sum2", counts_suffix[] = ".counts";
 
@@ -26,7 +26,7 @@ const kit_imatrix_entry *kit_imatrix_find(const kit_imatrix *im, const char *nam
     return NULL;
 }
 
-/* A new entry of n means, which the caller fills; NULL without memory or for a bad name. */
+/* A new entry of n means, which the caller fills; NULL if memory is missing or the name is invalid. */
 static float *new_entry(kit_imatrix *im, dw_str name, int n, uint64_t count, dw_err *err) {
     if (dw_name_check(name, MAX_NAME, err)) return NULL;
     if (im->n_entry == MAX_ENTRIES) {
@@ -45,7 +45,7 @@ static float *new_entry(kit_imatrix *im, dw_str name, int n, uint64_t count, dw_
 }
 
 int kit_imatrix_put(kit_imatrix *im, const char *name, int n, const double *sum_square, uint64_t count, dw_err *err) {
-    if (!count) return dw_fail(err, "'%s' has sums but counts no token", name);
+    if (!count) return dw_fail(err, "'%s' has sums, but its token count is 0", name);
     float *mean = new_entry(im, (dw_str){name, strlen(name)}, n, count, err);
     for (int j = 0; mean && j < n; j++) mean[j] = (float)(sum_square[j] / (double)count);
     return mean ? 0 : -1;
@@ -65,16 +65,20 @@ static int check_names(const kit_imatrix *im, dw_err *err) {
     return rc;
 }
 
-/* ---- the old form -------------------------------------------------------------------------------------------------- */
+/* ---- the old form
+ * -------------------------------------------------------------------------------------------------- */
 
 static int read_old_entry(kit_imatrix *im, dw_cursor *c, dw_err *err) {
     const uint32_t len = dw_cursor_u32(c);
     const char *name = len <= MAX_NAME ? (const char *)dw_cursor_take(c, len) : NULL;
     const uint32_t n_call = dw_cursor_u32(c), n = dw_cursor_u32(c);
-    if (!name || c->failed) return dw_fail(err, "entry %zu ends too early or has a name of %u bytes", im->n_entry + 1, len);
-    if (n_call < 1 || n_call > INT32_MAX || n < 1 || n > MAX_COLUMNS) return dw_fail(err, "'%.*s' has %u calls and %u values", (int)len, name, n_call, n);
+    if (!name || c->failed)
+        return dw_fail(err, "entry %zu is cut off, or it has a name of %u bytes (at most %d are read)",
+                       im->n_entry + 1, len, MAX_NAME);
+    if (n_call < 1 || n_call > INT32_MAX || n < 1 || n > MAX_COLUMNS)
+        return dw_fail(err, "'%.*s' has %u calls and %u values, which is out of range", (int)len, name, n_call, n);
     const uint8_t *values = dw_cursor_take(c, (size_t)n * sizeof(float));
-    if (!values) return dw_fail(err, "'%.*s' has %u values, the file ends before", (int)len, name, n);
+    if (!values) return dw_fail(err, "'%.*s' has %u values, but the file ends before the last", (int)len, name, n);
     float *mean = new_entry(im, (dw_str){name, len}, (int)n, n_call, err);
     if (!mean) return -1;
     memcpy(mean, values, (size_t)n * sizeof *mean);
@@ -84,14 +88,16 @@ static int read_old_entry(kit_imatrix *im, dw_cursor *c, dw_err *err) {
 
 static int read_old(kit_imatrix *im, dw_cursor c, dw_err *err) {
     const uint32_t n = dw_cursor_u32(&c);
-    if (c.failed || n < 1 || n > c.left / 13) return dw_fail(err, "not an imatrix: neither GGUF nor the old form");
+    if (c.failed || n < 1 || n > c.left / 13)
+        return dw_fail(err, "this is not an imatrix: it has neither the GGUF nor the old form");
     for (uint32_t i = 0; i < n; i++)
         if (read_old_entry(im, &c, err)) return -1;
     dw_str name = {"", 0};
     if (c.left) { // files before 2024 end here
         const uint32_t n_chunks = dw_cursor_u32(&c), len = dw_cursor_u32(&c);
         name = (dw_str){(const char *)dw_cursor_take(&c, len), len};
-        if (c.failed || n_chunks > INT32_MAX || len > 65535 || !dw_is_utf8(name.ptr, len)) return dw_fail(err, "what follows the last entry is no dataset");
+        if (c.failed || n_chunks > INT32_MAX || len > 65535 || !dw_is_utf8(name.ptr, len))
+            return dw_fail(err, "the bytes after the last entry are not a number of chunks and the name of a dataset");
         im->n_chunks = (int)n_chunks;
     }
     im->dataset = dw_format(err, "%.*s", (int)name.len, name.ptr);
@@ -114,14 +120,17 @@ static int write_old(const kit_imatrix *im, dw_out *out, dw_err *err) {
     return rc || dw_out_write(out, trailer, 8, err) || (trailer[1] && dw_out_write(out, im->dataset, (size_t)trailer[1], err)) ? -1 : 0;
 }
 
-/* ---- GGUF ------------------------------------------------------------------------------------------------------------ */
+/* ---- GGUF
+ * ------------------------------------------------------------------------------------------------------------ */
 
-/* The count of an expert as the file has it. */
+/* The token count of an expert. */
 static int read_count(const dw_tensor *counts, size_t expert, double *count, dw_err *err) {
     float v;
     memcpy(&v, counts->data + expert * sizeof v, sizeof v);
     *count = (double)v;
-    return v >= 0 && v <= MAX_COUNT ? 0 : dw_fail(err, "'%s' holds %g", counts->name, (double)v);
+    return v >= 0 && v <= MAX_COUNT
+               ? 0
+               : dw_fail(err, "'%s' has the count %g, which is out of range", counts->name, (double)v);
 }
 
 static int read_tensor(kit_imatrix *im, const dw_gguf *g, const dw_tensor *sums, dw_err *err) {
@@ -143,9 +152,11 @@ static int read_tensor(kit_imatrix *im, const dw_gguf *g, const dw_tensor *sums,
         for (size_t j = e * sums->ne[0]; j < (e + 1) * sums->ne[0]; j++) mean[j] = count > 0 ? (float)((double)mean[j] / count) : 1;
         total += count;
     }
-    if (total > MAX_COUNT) return dw_fail(err, "'%s' counts %g tokens in all experts, at most %g are read", name, total, (double)MAX_COUNT);
+    if (total > MAX_COUNT)
+        return dw_fail(err, "'%s' counts %g tokens in all experts, at most %g are read", name, total,
+                       (double)MAX_COUNT);
     im->entry[im->n_entry - 1].count = (uint64_t)total;
-    return total >= 1 ? 0 : dw_fail(err, "'%s' counts no token", name);
+    return total >= 1 ? 0 : dw_fail(err, "the token count of '%s' is 0", name);
 }
 
 static int read_gguf(kit_imatrix *im, const dw_gguf *g, dw_err *err) {
@@ -167,7 +178,7 @@ static int read_gguf(kit_imatrix *im, const dw_gguf *g, dw_err *err) {
         const size_t len = strlen(t->name), n = strlen(sums_suffix);
         if (len > n && !strcmp(t->name + len - n, sums_suffix) && read_tensor(im, g, t, err)) return -1;
     }
-    return im->n_entry ? 0 : dw_fail(err, "the file holds no sums");
+    return im->n_entry ? 0 : dw_fail(err, "the file has no tensor of sums (NAME.in_sum2)");
 }
 
 static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
@@ -203,9 +214,10 @@ static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
     return rc;
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------------- */
+/* ---- statistics
+ * ---------------------------------------------------------------------------------------------------------- */
 
-/* Matrices by the input that they read. */
+/* Which input each matrix reads. */
 static const struct { const char *name; kit_stats_input input; } readers[] = {
     {"attn_q.weight", KIT_STATS_ATTN_IN}, {"attn_k.weight", KIT_STATS_ATTN_IN}, {"attn_v.weight", KIT_STATS_ATTN_IN},
     {"attn_qkv.weight", KIT_STATS_ATTN_IN}, {"attn_output.weight", KIT_STATS_ATTN_MIX}, {"ffn_gate.weight", KIT_STATS_FFN_IN},
@@ -237,14 +249,14 @@ int kit_imatrix_from_stats(kit_imatrix *im, const kit_stats *s, const dw_gguf *g
     return rc;
 }
 
-/* The sums of an entry as if n_tokens tokens had been seen. */
+/* Sums with the means of an entry, for n_tokens tokens. */
 static int take_sums(const kit_imatrix_entry *e, double *sums, int n, uint64_t n_tokens, dw_err *err) {
     if (e->n != n) return dw_fail(err, "'%s' has %d values, the model has %d columns", e->name, e->n, n);
     for (int j = 0; j < n; j++) sums[j] = (double)e->mean[j] * (double)n_tokens;
     return 0;
 }
 
-/* Layer and input of an entry's matrix; false for names that no model here has. */
+/* Layer and input of the matrix of an entry; false for a name that is not in `readers`. */
 static bool find_input(const kit_imatrix_entry *e, int *l, kit_stats_input *input) {
     const char *rest;
     if ((*l = dw_layer_of(e->name, &rest)) < 0) return false;
@@ -256,7 +268,9 @@ static bool find_input(const kit_imatrix_entry *e, int *l, kit_stats_input *inpu
 int kit_imatrix_to_stats(const kit_imatrix *im, kit_stats *s, dw_err *err) {
     uint64_t n_tokens = 0;
     for (size_t i = 0; i < im->n_entry; i++) n_tokens = im->entry[i].count > n_tokens ? im->entry[i].count : n_tokens;
-    if (n_tokens > UINT32_MAX) return dw_fail(err, "the imatrix counts %llu tokens, which is too many", (unsigned long long)n_tokens);
+    if (n_tokens > UINT32_MAX)
+        return dw_fail(err, "the imatrix counts %llu tokens; at most %u are read", (unsigned long long)n_tokens,
+                       UINT32_MAX);
     s->text[0].n_tokens = n_tokens;
     s->text[0].n_windows = im->n_chunks;
     s->n_ctx = im->chunk_size <= 1 << 22 ? im->chunk_size : 0;
@@ -269,14 +283,15 @@ int kit_imatrix_to_stats(const kit_imatrix *im, kit_stats *s, dw_err *err) {
             continue;
         }
         if (!find_input(e, &l, &k) || l >= s->n_layer || !s->layer[l].n_input[k])
-            return dw_fail(err, "the imatrix is of another model: it has '%s', which this one lacks", e->name);
+            return dw_fail(err, "the imatrix belongs to another model: it has '%s', which this model lacks", e->name);
         if (take_sums(e, s->layer[l].text_square[k], s->layer[l].n_input[k], n_tokens, err)) return -1;
     }
     kit_stats_total(s);
     return 0;
 }
 
-/* ---- either ------------------------------------------------------------------------------------------------------------- */
+/* ---- both forms
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int parse(kit_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {
     int rc;
@@ -309,7 +324,7 @@ int kit_imatrix_read(kit_imatrix *im, const char *path, dw_err *err) {
 }
 
 int kit_imatrix_write(const kit_imatrix *im, const char *path, kit_imatrix_form form, dw_err *err) {
-    if (!im->n_entry) return dw_fail(err, "an imatrix without entries is not written");
+    if (!im->n_entry) return dw_fail(err, "the imatrix has no entries, so it is not written");
     if (form == KIT_IMATRIX_GGUF) return write_gguf(im, path, err);
     dw_out *out = dw_out_open(path, err);
     const int rc = out && !write_old(im, out, err) && !dw_out_commit(out, err) ? 0 : -1;

@@ -1,19 +1,22 @@
 /* kit.h - what the programs of deadwood share (libkit.a), one header for each subject:
  *
- *   options      one table of options for a program: parsing, --help, man page, effective arguments
- *   talk         what a program says on stderr, and how it ends         progress   bars with rate and time left
- *   tsv          tables of rows, read and appended by column name       lineage    how a model file came to be
- *   calib        texts to learn from, cut into windows                  stats      activation statistics (stats.h5)
- *   h5           HDF5 files of this project, behind a checksum          traces     what predictors learn from (traces.h5)
- *   plan         which neurons stay (plan.tsv)                          imatrix    llama.cpp's importance files
- *   metrics      how much a neuron matters: a table of scores
- *   safetensors  checkpoints, read and written
+ *   options        a program's table of options: parsing, --help, man page, effective arguments
+ *   talk           messages on stderr, and how a program ends     progress   bars with rate and time left
+ *   tsv            tables read and appended by column name        lineage    how a model file was made
+ *   calib          calibration texts, divided into windows        stats      activation statistics (stats.h5)
+ *   plan           which neurons stay (plan.tsv)                  imatrix    llama.cpp's importance files
+ *   metrics        scores of neurons                              safetensors  checkpoints, read and written
+ * Not included below, because few programs use them:
+ *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
+ *   tensor_stream  writes tensors while others are computed
  *
- * Tools of different rooms meet in files; the readers and writers of these files are here, so that no two programs know a
- * layout twice.  The kit stands on the engine (engine.h) and on text (tokenizers.h).  Of the four libraries only this one
- * prints, and ends a program: die, die_usage and opt_parse.  Everything else here returns errors.
+ * Programs of different rooms exchange only files.  The readers and writers of these files are here, so each layout is
+ * in one place.  The kit uses the engine (engine.h) and text (tokenizers.h).  It is the only library that prints or
+ * ends a program: die, die_err, die_usage and opt_parse end it, and calls of options, talk and progress end it when
+ * memory is missing.  All other calls return errors.
  *
- * Names begin with kit_ or with their subject: opt_, tool_, tsv_, lineage_, calib_, progress_, traces_, signals_, paths_. */
+ * Names begin with kit_ or with their subject: opt_, tool_, tsv_, lineage_, calib_, progress_, traces_, signals_,
+ * paths_; talk.h has a few plain verbs: die, say, warn, show. */
 #ifndef KIT_H
 #define KIT_H
 

@@ -1,4 +1,4 @@
-/* lineage.c - stamps into a model file how it came to be, and reads it back. */
+/* lineage.c - writes into a model file how it was made, and reads it. */
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
 #include "kit/plan.h"
@@ -15,11 +15,11 @@ enum { BLOCK = 16, LEAK_BLOCKS = 3, MAX_STEPS = 1024 };
 static const char key[] = "deadwood.lineage";
 
 struct lineage {
-    json_t *steps;                 // the parent's, as strings
-    json_t *step, *inputs, *texts; // the new one; inputs and texts are borrowed from it
+    json_t *steps;                 // steps of the parent, as strings
+    json_t *step, *inputs, *texts; // the new step; it owns inputs and texts
 };
 
-/* A string value of a path's base name, without a slash at its end. */
+/* The base name of a path as a JSON string, without a slash at the end. */
 static json_t *base_name_json(const char *path) {
     const char *name = dw_base_name(path);
     const size_t n = strcspn(name, "/");
@@ -30,7 +30,7 @@ static int fail_memory(dw_err *err) { return dw_fail(err, "out of memory: the li
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
-/* The steps of a file: 1 and *steps, 0 when it has none. */
+/* Returns 1 and *steps; 0 if the file has no steps. */
 static int find_steps(const dw_gguf *g, const dw_kv **steps, dw_err *err) {
     *steps = dw_gguf_find(g, key);
     if (!*steps) return 0;
@@ -82,7 +82,7 @@ int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name
 
 /* ---- writing ---------------------------------------------------------------------------------------------- */
 
-/* The values of a row behind its name: "--type" "q8_0"; several: "--text" "a" "b"; with a dash: "--prompt=-x". */
+/* The name of a row and its values: "--type" "q8_0"; several values: "--text" "a" "b"; with a dash: "--prompt=-x". */
 static int add_values(json_t *args, const opt_row *row) {
     size_t n;
     char **value = opt_values(row, &n);
@@ -102,7 +102,7 @@ static int add_values(json_t *args, const opt_row *row) {
     return rc;
 }
 
-/* Positional arguments come first, where no option in front of them can swallow them. */
+/* Positional arguments come first; after an option with several values they would be taken as its values. */
 static int add_args(json_t *args, const opt_row *rows) {
     int rc = 0;
     for (int named = 0; named < 2; named++)
@@ -117,7 +117,7 @@ static int copy_steps(lineage *l, const dw_gguf *parent, dw_err *err) {
     const int found = parent ? find_steps(parent, &steps, err) : 0;
     for (size_t i = 0; found > 0 && i < steps->count; i++)
         if (json_array_append_new(l->steps, json_stringn(steps->str[i].ptr, steps->str[i].len)))
-            return dw_fail(err, "'%s': %s: step %zu is no text", dw_gguf_path(parent), key, i + 1);
+            return dw_fail(err, "'%s': %s: step %zu is not UTF-8 text", dw_gguf_path(parent), key, i + 1);
     return found < 0 ? -1 : 0;
 }
 
@@ -140,7 +140,7 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
     return NULL;
 }
 
-/* Of all parts of a split model; a file may be named as one without being one. */
+/* The size of all parts of a split model.  A single file may have the name of a part, so other parts may be missing. */
 static int size_of_input(const char *path, size_t *bytes, dw_err *err) {
     const size_t n = dw_split_count(path);
     *bytes = 0;
@@ -176,7 +176,7 @@ int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {
     return json_object_set_new(facts, name, json_string(value)) ? fail_memory(err) : 0;
 }
 
-/* 32 bits of 16 token ids: a multiplicative hash, then mixed (the finalizer of MurmurHash3). */
+/* A 32-bit hash of 16 token ids: a multiplicative hash, then the finalizer of MurmurHash3. */
 static uint32_t block_hash(const int32_t *ids) {
     uint64_t h = 0x9e3779b97f4a7c15u;
     for (int i = 0; i < BLOCK; i++) h = (h ^ (uint32_t)ids[i]) * 0x100000001b3u;
@@ -231,7 +231,7 @@ int lineage_plan_texts(lineage *l, const kit_plan_text *text, size_t n, dw_err *
 
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err) {
     const size_t n = json_array_size(l->steps);
-    /* json_dumps() loses pieces of the text when an allocation fails; a buffer of the right size needs none. */
+    /* json_dumps() loses parts of the text when an allocation fails; writing into a buffer allocates nothing. */
     const size_t n_last = json_dumpb(l->step, NULL, 0, JSON_COMPACT);
     char *last = dw_alloc(n_last + 1, 1, "the lineage", err);
     dw_str *steps = dw_alloc(n + 1, sizeof *steps, "the lineage", err);
@@ -259,7 +259,7 @@ void lineage_free(lineage *l) {
 
 /* ---- commands --------------------------------------------------------------------------------------------- */
 
-/* Appends a word to a line, quoted for a shell; *line is replaced. */
+/* Appends a word to a line, quoted for a shell; *line may move. */
 static void add_word(char **line, const char *word) {
     char *quoted = opt_quoted(word);
     const size_t used = *line ? strlen(*line) : 0, n = strlen(quoted);
@@ -278,11 +278,11 @@ char *lineage_arguments(const opt_program *program, dw_err *err) {
     return line;
 }
 
-/* The tools that write models.  Commands of others are not proposed, because what they load or write is their options'. */
+/* Programs that write models.  Other programs are not proposed: their options may load code or write files. */
 static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train"};
 
-/* Options by which these tools write or copy further files, and those of other tools that do so or load code.  No stamp
- * holds them (OPT_NO_BYTE), so a file that does is forged. */
+/* Options that write or copy other files or load code, of these and other programs.  deadwood never stores them
+ * (OPT_NO_BYTE), so a lineage that has one is forged. */
 static const char *const not_proposed[] = {"out",   "hf",   "checkpoint", "report", "export-imatrix",
                                            "store", "plot", "stock",      "fetch",  "program"};
 
@@ -293,7 +293,7 @@ static bool is_one_of(const char *word, size_t n_word, const char *const *list, 
 }
 #define IS_ONE_OF(word, n_word, list) is_one_of(word, n_word, list, sizeof(list) / sizeof *(list))
 
-/* Why a step is not proposed as a command that writes `output`, or NULL. */
+/* Why a step is not proposed as a command that writes `output`; NULL: it is proposed. */
 static const char *why_not(const json_t *step, const char *output) {
     if (strchr("./", *dw_base_name(output))) return "the file that it writes is hidden or has no name";
     const json_t *args = json_object_get(step, "args"), *arg;
@@ -302,7 +302,7 @@ static const char *why_not(const json_t *step, const char *output) {
     size_t i;
     json_array_foreach((json_t *)(uintptr_t)args, i, arg) {
         const char *word = json_string_value(arg);
-        if (!word) return "an argument is no text";
+        if (!word) return "an argument is not a string";
         if (word[0] != '-') continue;
         const size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
         if (!n) return "an argument is not written as deadwood writes it";
@@ -311,7 +311,7 @@ static const char *why_not(const json_t *step, const char *output) {
     return NULL;
 }
 
-/* The base name, without a slash at its end, of what may be a path. */
+/* Appends option and the base name of a value that may be a path, without a slash at the end. */
 static void add_base_name(char **line, const char *option, const char *path) {
     const char *name = dw_base_name(path);
     char *word = tool_need(dw_format(NULL, "%s%.*s", option, (int)strcspn(name, "/"), name), "a command");
@@ -319,7 +319,7 @@ static void add_base_name(char **line, const char *option, const char *path) {
     free(word);
 }
 
-/* "--option", "--option=value" or a value. */
+/* arg is "--option", "--option=value" or a value. */
 static void add_argument(char **line, const char *arg) {
     const size_t n = strncmp(arg, "--", 2) ? 0 : strcspn(arg, "=") + (strchr(arg, '=') != NULL);
     char *option = tool_need(dw_format(NULL, "%.*s", (int)n, arg), "a command");
@@ -382,7 +382,7 @@ typedef struct block {
     uint32_t hash, index;
 } block;
 
-/* The evaluation text: the hash of the 16 tokens from each position on, n of them. */
+/* The n hashes of an evaluation text: of the 16 tokens from each position on. */
 typedef struct windows {
     uint32_t *hash;
     size_t n;
@@ -394,19 +394,19 @@ static int by_hash(const void *a, const void *b) {
     return (x->index > y->index) - (x->index < y->index);
 }
 
-/* How many neighbouring blocks, from j on, the evaluation text holds from position p on. */
+/* How many blocks in a row, from block j on, the evaluation text has from position p on. */
 static size_t run_length(const uint32_t *text, size_t n_block, size_t j, const windows *w, size_t p) {
     size_t n = 0;
     while (j + n < n_block && p + BLOCK * n < w->n && text[j + n] == w->hash[p + BLOCK * n]) n++;
     return n;
 }
 
-/* Tokens of the first run that both share and that is long enough, 0 when there is none; -1 without memory. */
+/* Tokens of the first shared run of at least LEAK_BLOCKS blocks; 0: none; -1: memory is missing. */
 static long shared_run(const char *blocks, const windows *w, dw_err *err) {
     const size_t n_block = strlen(blocks) / 8;
     if (n_block < LEAK_BLOCKS) return 0;
     long run = -1;
-    uint32_t *text = dw_alloc(n_block, sizeof *text, "the hashes of a text", err); // in order
+    uint32_t *text = dw_alloc(n_block, sizeof *text, "the hashes of a text", err); // in the order of the text
     block *sorted = dw_alloc(n_block, sizeof *sorted, "the hashes of a text", err);
     if (!text || !sorted) goto done;
     for (size_t j = 0; j < n_block; j++) {
@@ -418,7 +418,7 @@ static long shared_run(const char *blocks, const windows *w, dw_err *err) {
     qsort(sorted, n_block, sizeof *sorted, by_hash);
     run = 0;
     for (size_t p = 0; p < w->n && !run; p++) {
-        size_t low = 0, high = n_block; // first block whose hash is not below
+        size_t low = 0, high = n_block; // find the first block whose hash is not smaller
         while (low < high) {
             const size_t middle = low + (high - low) / 2;
             if (sorted[middle].hash < w->hash[p])
@@ -437,7 +437,7 @@ done:
     return run;
 }
 
-/* Why the evaluation text is a leak of this calibration text, or NULL. */
+/* Why the evaluation text leaks from this calibration text; NULL: it does not. */
 static char *leak_of(const json_t *text, const char *tool_name, const char *sha256, const windows *w, dw_err *err) {
     const char *name = text_of(text, "name");
     if (!strcmp(text_of(text, "sha256"), sha256))

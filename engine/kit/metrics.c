@@ -1,4 +1,4 @@
-/* metrics.c - the metrics, and the sums over weights that some of them need. */
+/* metrics.c - the table of metrics, and the sums over weights that some metrics need. */
 #include "kit/metrics.h"
 
 #include "model/model.h"
@@ -27,11 +27,13 @@ static double mean_square(const kit_metric_view *v, int j) { return total(v, v->
 static double variance(const kit_metric_view *v, int j) {
     const double mean = total(v, v->stats->sum_a, j) / total_count(v);
     const double difference = mean_square(v, j) - mean * mean;
-    return difference > 0 ? difference : 0; // rounding of a constant neuron
+    return difference > 0 ? difference : 0; // a constant neuron may give a slightly negative number
 }
 
 /* Mean |a_j| over the tokens of one text. */
-static double text_mean(const kit_metric_view *v, size_t t, int j) { return v->stats->sum_abs[t * (size_t)v->n_ff + (size_t)j] / (double)v->stats->count[t]; }
+static double text_mean(const kit_metric_view *v, size_t t, int j) {
+    return v->stats->sum_abs[t * (size_t)v->n_ff + (size_t)j] / (double)v->stats->count[t];
+}
 
 /* ---- metrics -------------------------------------------------------------------------------------------- */
 
@@ -74,13 +76,13 @@ static void flap(const kit_metric_view *v, double *score) {
 // clang-format off
 const kit_metric kit_metrics[] = {
     /* name            function        stats  weights across */
-    {"activation",     activation,     true,  false, false, "mean over texts of mean |a_j|",                      "how active a neuron is; blind to its column of down"},
-    {"activation-max", activation_max, true,  false, false, "largest over texts of mean |a_j|",                   "little on all texts, so that one text is enough to stay"},
-    {"random",         at_random,      false, false, false, "uniform random numbers from --seed",                 "the control that every other must beat"},
-    {"weight",         weight,         false, true,  false, "||(gate_j, up_j, v_j)||",                            "norm of the three slices; no statistics"},
+    {"activation",     activation,     true,  false, false, "mean over texts of mean |a_j|",                      "mean activity of a neuron; ignores its column of down"},
+    {"activation-max", activation_max, true,  false, false, "largest over texts of mean |a_j|",                   "highest activity on any text: one text keeps a neuron"},
+    {"random",         at_random,      false, false, false, "uniform random numbers from --seed",                 "the control that every other metric must beat"},
+    {"weight",         weight,         false, true,  false, "||(gate_j, up_j, v_j)||",                            "norm of the three slices; needs no statistics"},
     {"wanda",          wanda,          true,  true,  false, "sqrt(E[a_j^2]) sum_i |V_ij|",                        "Sun et al. 2023 (arXiv 2306.11695), summed over a column"},
     {"energy",         energy,         true,  true,  true,  "||v_j||^2 E[a_j^2]",                                 "error of the layer's output when j alone is zeroed"},
-    {"flap",           flap,           true,  true,  true,  "||v_j||^2 Var(a_j)",                                 "An et al. 2023 (arXiv 2312.11983), without its bias"},
+    {"flap",           flap,           true,  true,  true,  "||v_j||^2 Var(a_j)",                                 "An et al. 2023 (arXiv 2312.11983), without the bias"},
     {0}};
 // clang-format on
 
@@ -92,7 +94,7 @@ const kit_metric *kit_metric_find(const char *name) {
 
 /* ---- sums over weights ------------------------------------------------------------------------------------ */
 
-enum { PIECE = 256 }; // neurons of one task: whole blocks of every type
+enum { PIECE = 256 }; // neurons of one task; a multiple of the block size of every type
 
 typedef struct slice_job {
     const dw_layer *w;
@@ -107,7 +109,7 @@ static double row_square(const dw_tensor *t, int r, float *values) {
     return sum;
 }
 
-/* Sums of the neurons of one piece: their rows of gate and up, their columns of every row of down. */
+/* Sums of the neurons of one piece: over their rows of gate and up, and over their columns of down. */
 static void sum_piece(void *arg, size_t piece) {
     const slice_job *job = arg;
     const kit_slices *s = job->s;
@@ -162,11 +164,12 @@ static int check_stats(const kit_scorer *s, dw_err *err) {
     return kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || kit_stats_check_neurons(s->stats, err) ? -1 : 0;
 }
 
-/* Scores of one layer's neurons, added up in groups. */
+/* Scores of the neurons of a layer, summed per group. */
 static double *score_layer(const kit_metric_view *v, const kit_metric *metric, int group, int l, dw_err *err) {
     const int n_group = v->n_ff / group;
     if (v->n_ff % group) {
-        dw_fail(err, "layer %d: %d neurons are no whole number of groups of %d; give a --group that divides them", l, v->n_ff, group);
+        dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d; give a --group that divides them",
+                l, v->n_ff, group);
         return NULL;
     }
     double *neuron = dw_alloc((size_t)v->n_ff, sizeof *neuron, "scores", err);
@@ -175,7 +178,8 @@ static double *score_layer(const kit_metric_view *v, const kit_metric *metric, i
     if (ok) metric->score(v, neuron);
     for (int j = 0; ok && j < v->n_ff; j++) {
         if (!isfinite(neuron[j])) {
-            dw_fail(err, "layer %d: neuron %d has the %s score %g; its weights or statistics are damaged", l, j, metric->name, neuron[j]);
+            dw_fail(err, "layer %d: neuron %d has the %s score %g; its weights or statistics are damaged", l, j,
+                    metric->name, neuron[j]);
             ok = false;
         } else {
             sum[j / group] += neuron[j];

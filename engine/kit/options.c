@@ -1,4 +1,4 @@
-/* options.c - reads a command line by a program's table of options. */
+/* options.c - reads a command line with a program's table of options. */
 #include "kit/kit_own.h"
 
 #include <ctype.h>
@@ -14,7 +14,7 @@
 
 enum { MAX_ROWS = 128 };
 
-/* The command line that was read: its program, and which rows were given or have a default. */
+/* The program of the command line, and for each row whether it was given or has a default. */
 static const opt_program *parsed;
 static bool has_value[MAX_ROWS];
 
@@ -26,7 +26,7 @@ const char *opt_label(const opt_row *row) {
     return text;
 }
 
-/* Insertions, deletions, replacements and swaps of neighbours between two short words, in any case. */
+/* Insertions, deletions, replacements and swaps of neighbours that make one short word of another; case is ignored. */
 static int distance(const char *a, const char *b) {
     enum { MAX = 32 };
     const int n = (int)strlen(a), m = (int)strlen(b);
@@ -50,7 +50,8 @@ static int distance(const char *a, const char *b) {
     return d[n][m];
 }
 
-/* Keeps the nearer of two names; a name is near when a third of the word or less must change, or begins with it. */
+/* Keeps the more similar name in *best.  A name is similar if it begins with the word, or if at most 1 + a third of the
+ * word must change. */
 static void nearer(const char *word, const char *name, const char **best, int *best_distance) {
     const size_t len = strlen(word);
     const int d = len >= 3 && !strncasecmp(word, name, len) ? 1 : distance(word, name);
@@ -86,7 +87,7 @@ static bool is_within(const opt_row *row, double x) {
 }
 
 static int fail_range(const opt_row *row, const char *text, dw_err *err) {
-    if (isinf(row->max)) return dw_fail(err, "%s: '%s' is below %.15g", opt_label(row), text, row->min);
+    if (isinf(row->max)) return dw_fail(err, "%s: '%s' is less than %.15g", opt_label(row), text, row->min);
     return dw_fail(err, "%s: '%s' is not between %.15g and %.15g", opt_label(row), text, row->min, row->max);
 }
 
@@ -122,7 +123,8 @@ static int set_bytes(const opt_row *row, const char *text, dw_err *err) {
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcasecmp(end, units[i].name) || end == text) continue;
         const double bytes = x * units[i].bytes;
-        if (!(bytes >= 0 && bytes < 0x1p63)) return dw_fail(err, "%s: '%s' is not a possible size", opt_label(row), text);
+        if (!(bytes >= 0 && bytes < 0x1p63))
+            return dw_fail(err, "%s: '%s' is not a possible size", opt_label(row), text);
         if (!is_within(row, bytes)) return fail_range(row, text, err);
         *(size_t *)row->target = (size_t)(bytes + 0.5);
         return 0;
@@ -135,7 +137,8 @@ static int set_range(const opt_row *row, const char *text, dw_err *err) {
     int first = 1, last = 0, used = 0;
     const bool digit = isdigit((unsigned char)*text);
     if (digit && sscanf(text, "%9d-%9d%n", &first, &last, &used) == 2 && used && !text[used]) {
-        if (first < 1) return dw_fail(err, "%s: '%s' begins below 1; ranges count from 1, as in 21-60", opt_label(row), text);
+        if (first < 1)
+            return dw_fail(err, "%s: '%s' begins below 1; ranges count from 1, as in 21-60", opt_label(row), text);
         if (last < first)
             return dw_fail(err, "%s: '%s' is empty; ranges count from 1, as in 21-60", opt_label(row), text);
     } else {
@@ -158,7 +161,7 @@ void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const c
 
 typedef struct choice_search {
     const char *word, *found;
-    char names[320]; // "a, b, c" as far as there is room
+    char names[320]; // "a, b, c"; a longer list is cut
 } choice_search;
 
 static void visit_choice(void *ctx, size_t i, const char *name, const char *help) {
@@ -172,14 +175,14 @@ static void visit_choice(void *ctx, size_t i, const char *name, const char *help
 static int set_choice(const opt_row *row, const char *text, dw_err *err) {
     choice_search s = {.word = text};
     opt_each_choice(row, visit_choice, &s);
-    if (!s.found) return dw_fail(err, "%s: '%s' is none of %s", opt_label(row), text, s.names);
+    if (!s.found) return dw_fail(err, "%s: '%s' is not one of %s", opt_label(row), text, s.names);
     *(const char **)row->target = s.found;
     return 0;
 }
 
 static int add_text(const opt_row *row, const char *text) {
     opt_list *list = row->target;
-    const char **item = tool_need(realloc(list->item, (list->n + 2) * sizeof *item), opt_label(row)); // no usage error
+    const char **item = tool_need(realloc(list->item, (list->n + 2) * sizeof *item), opt_label(row));
     item[list->n++] = text;
     item[list->n] = NULL;
     list->item = item;
@@ -219,12 +222,12 @@ static int give(reader *r, const opt_row *row, const char *text) {
     return set_value(row, text, r->err);
 }
 
-/* True for an argument that is no option: a word, "-" alone, a negative number. */
+/* True for an argument that is not an option: a word, "-" alone, a negative number. */
 static bool is_word(const char *arg) {
     return arg[0] != '-' || !arg[1] || isdigit((unsigned char)arg[1]) || arg[1] == '.';
 }
 
-/* Reads the values of an option that has none attached. */
+/* Reads the values of an option from the arguments that follow it. */
 static int give_following(reader *r, const opt_row *row) {
     if (r->next == r->end || !is_word(*r->next))
         return dw_fail(r->err, "%s needs a value%s%s", opt_label(row), row->value ? ": " : "",
@@ -267,7 +270,7 @@ static int read_word(reader *r, const char *arg) {
     return dw_fail(r->err, "unexpected argument '%s'", arg);
 }
 
-/* Defaults, and what must be there. */
+/* Applies defaults and checks required options and numbers of values. */
 static int complete(reader *r) {
     for (const opt_row *row = r->program->rows; !opt_is_end(row); row++) {
         if (!opt_is_value(row)) continue;
@@ -282,8 +285,9 @@ static int complete(reader *r) {
         const size_t n = ((const opt_list *)row->target)->n;
         if (n && !is_within(row, (double)n)) {
             if (row->max >= row->min && (double)n > row->max)
-                return dw_fail(r->err, "%s: %zu are too many, at most %g", opt_label(row), n, row->max);
-            return dw_fail(r->err, "%s: %zu are too few, at least %g", opt_label(row), n, row->min);
+                return dw_fail(r->err, "%s: %zu values are too many, at most %g are allowed", opt_label(row), n,
+                               row->max);
+            return dw_fail(r->err, "%s: %zu values are too few, at least %g are needed", opt_label(row), n, row->min);
         }
     }
     return 0;
@@ -315,14 +319,14 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
     return complete(&r);
 }
 
-/* Data that stdout did not take must not look like success. */
+/* A program whose output could not be written must not exit with 0. */
 static void check_stdout(void) {
     if (!fflush(stdout) && !ferror(stdout)) return;
     fprintf(stderr, "%s: cannot write to stdout: %s\n", tool_name(), strerror(errno));
     _exit(1);
 }
 
-/* A buffer that needs no allocation: when one fails, the C library loses what printf was given, without a word. */
+/* A static buffer, because the C library silently drops output when it cannot allocate one. */
 static void buffer_stdout(void) {
     static char buffer[BUFSIZ];
     setvbuf(stdout, buffer, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, sizeof buffer);
@@ -386,7 +390,7 @@ char **opt_values(const opt_row *row, size_t *n) {
     const ptrdiff_t i = row - parsed->rows;
     if (!has_value[i]) return NULL;
     const bool is_list = !row->name || row->kind == OPT_TEXTS;
-    const opt_list *list = row->target; // where is_list
+    const opt_list *list = row->target; // valid if is_list
     char **value = tool_need(calloc(is_list ? list->n + 1 : 1, sizeof *value), opt_label(row));
     if (is_list) {
         for (; *n < list->n; ++*n) value[*n] = tool_need(strdup(list->item[*n]), opt_label(row));
@@ -399,7 +403,7 @@ char **opt_values(const opt_row *row, size_t *n) {
     return NULL;
 }
 
-/* $'..' with every byte that is not printable ASCII, and the quote, as an escape. */
+/* Writes $'..'; the quote and every byte that is not printable ASCII become escapes. */
 static char *quote_bytes(const char *text, char *to) {
     to = stpcpy(to, "$'");
     for (; *text; text++) {
@@ -431,8 +435,8 @@ char *opt_quoted(const char *text) {
 const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
 
 const tool_precision_name tool_precision_names[] = {
-    {"split", "numbers as sums of two BF16", DW_PRECISION_SPLIT},
-    {"rounded", "quantized weights and what they are multiplied with to one BF16: faster", DW_PRECISION_ROUNDED},
+    {"split", "each number as a sum of two BF16", DW_PRECISION_SPLIT},
+    {"rounded", "quantized weights and their inputs rounded to one BF16: faster", DW_PRECISION_ROUNDED},
     {0}};
 
 dw_precision tool_precision(const char *name) {
@@ -442,10 +446,10 @@ dw_precision tool_precision(const char *name) {
 }
 
 const tool_select_name tool_select_names[] = {
-    {"auto", "skip closed neurons in the layers where that is faster here", DW_SELECT_AUTO, false},
-    {"fused", "gate, test, up and down in one walk over the neurons, in every gated layer", DW_SELECT_FUSED, false},
-    {"listed", "the same decisions the plain way: all gates, a list, gathered rows, products", DW_SELECT_FUSED, true},
-    {"dense", "as if the model were not gated", DW_SELECT_DENSE, false},
+    {"auto", "skip closed neurons in the layers in which that is faster on this machine", DW_SELECT_AUTO, false},
+    {"fused", "skip in every gated layer: gate, test, up, down in one pass over the neurons", DW_SELECT_FUSED, false},
+    {"listed", "as fused, in separate steps: all gates, a list, gathered rows, products", DW_SELECT_FUSED, true},
+    {"dense", "skip nothing, as if the model were not gated", DW_SELECT_DENSE, false},
     {0}};
 
 const tool_select_name *tool_select(void) {

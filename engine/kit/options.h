@@ -1,13 +1,13 @@
 /* options.h - one table of options for a program.
  *
- * A program is one table of options and one function a step.  The table gives parsing, --help, the man page (--help-man)
- * and the effective arguments that the lineage stores.  Exit status of every program: 0 done, 1 failed (one line: what,
- * where, why, what to do), 2 wrong usage.
+ * The table gives parsing, --help, the man page (--help-man) and the effective arguments that the lineage stores.
+ * Exit status of every program: 0 done, 1 failed (one line: what, where, why, what to do), 2 wrong usage.
  *
- * How arguments are read: --name value, --name=value, -x value, -xvalue, -- ends the options, letters of flags may be
- * joined.  A value that begins with a dash and is no number must be given as --name=value.  OPT_TEXTS takes values up to
- * the next option (--name=value takes one), and again when repeated; of other options the last one counts.  Choices are
- * found in any case and stored as the table writes them.  Every program has --help (-h), --version, --help-man. */
+ * Arguments are --name value, --name=value, -x value or -xvalue; letters of flags may be joined; -- ends the options.
+ * A value that begins with a dash and is not a number must be given as --name=value.  OPT_TEXTS takes all values up to
+ * the next option (--name=value takes one) and may be repeated; of any other option the last value counts.  Choices are
+ * found in upper and lower case and stored as the table spells them.  Every program has --help (-h), --help-man,
+ * --version and --summary. */
 #ifndef KIT_OPTIONS_H
 #define KIT_OPTIONS_H
 
@@ -25,23 +25,23 @@ typedef enum opt_kind {
     OPT_CHOICE, // const char **: the first member of a row of the table `choices`
     OPT_TEXTS,  // opt_list *: one or more values, also repeated
     OPT_RANGE,  // opt_range *: "20" is 1-20, "21-60"
-    OPT_GROUP,  // no option: `help` is a heading in --help and the man page
+    OPT_GROUP,  // not an option: `help` is a heading in --help and the man page
 } opt_kind;
 
-enum { // what an option means beyond its value
+enum { // flags of an option
     OPT_REQUIRED = 1,
     OPT_NO_BYTE = 2, // changes no byte of the output (threads, quiet, output path): not in the lineage
-    OPT_INPUT = 4,   // names an input file: must be readable when the program starts ("-" is taken for stdin); stored
-                     // by base name; its hash stands in the step's inputs
-    OPT_OUTPUT = 8,  // names a file to write (so does every OPT_PATH with letter 'o'): must be writable, no input and no
-                     // other output
-    OPT_STDOUT = 16, // and "-" is standard output; else "-" is refused
-    OPT_KEEPS = 32,  // and what is finished of a run that was ended is kept in FILE.part, which is an output too
-    OPT_FOLDER = 64, // names a folder to make: must be no other output
+    OPT_INPUT = 4,   // names an input file, which must be readable when the program starts ("-" is stdin); the lineage
+                     // stores its base name
+    OPT_OUTPUT = 8,  // names a file to write, which must be writable and neither an input nor another output; an
+                     // OPT_PATH with letter 'o' needs no such flag
+    OPT_STDOUT = 16, // of an output: "-" is standard output; without this flag "-" is refused
+    OPT_KEEPS = 32,  // of an output: an interrupted run keeps its results in FILE.part, which is an output, too
+    OPT_FOLDER = 64, // names a folder to make, which must not be another output
 };
 
 typedef struct opt_list {
-    const char **item; // n of them, NULL behind the last
+    const char **item; // n texts, then NULL
     size_t n;
 } opt_list;
 
@@ -51,25 +51,25 @@ typedef struct opt_range {
 
 typedef struct opt_row {
     const char *name;    // long name without dashes; NULL: the positional arguments (target opt_list)
-    char letter;         // 0: none.  Same meaning everywhere: -m model, -o out, -t threads, -q quiet, -f text, ...
+    char letter;         // 0: none.  Letters mean the same in all programs: -m model, -o out, -t threads, -q quiet, ...
     opt_kind kind;
     unsigned flags;
     void *target;
-    const char *initial; // default as help shows it and the parser reads it; NULL: none, target untouched
-    const char *value;   // what help calls the value: "FILE", "N"
+    const char *initial; // default, as text; NULL: none, the parser leaves target as it is
+    const char *value;   // name of the value in help: "FILE", "N"
     const char *help;
-    double min, max;     // OPT_INT, OPT_REAL, OPT_BYTES: smallest and largest; OPT_TEXTS and positional arguments: how
-                         // many; both 0: unlimited
-    const void *choices; // OPT_CHOICE: a table whose rows begin with `const char *name`, ended by NULL
+    double min, max;     // OPT_INT, OPT_REAL, OPT_BYTES: smallest and largest value; OPT_TEXTS and positional
+                         // arguments: number of values; both 0: unlimited
+    const void *choices; // OPT_CHOICE: a table whose rows begin with `const char *name`; the last name is NULL
     size_t choice_size;  // bytes of a row
-    size_t choice_help;  // where in a row a `const char *` says what it means; 0: nowhere
+    size_t choice_help;  // offset in a row of a `const char *` with its help text; 0: none
 } opt_row;
 
 typedef struct opt_program {
     const char *name;    // "convert": the program is deadwood-convert
     const char *summary; // one line
     const char *usage;   // "DIR -o M.gguf [--type T]"
-    const char *about;   // paragraphs for help and man: what it reads, writes, means
+    const char *about;   // paragraphs for help and man page
     const char *example; // one or more command lines
     const opt_row *rows; // ends with help NULL
 } opt_program;
@@ -82,7 +82,7 @@ typedef struct tool_kv_name {
     dw_kv_cache kv;
 } tool_kv_name;
 
-/* Rows that programs share; a table ends with OPT_COMMON, or OPT_COMMON_ENGINE where a model is run. */
+/* Options that programs share; a table ends with OPT_COMMON, or with OPT_COMMON_ENGINE if the program runs a model. */
 typedef struct tool_common {
     int threads;         // -t; 0: physical cores
     const char *backend; // --backend
@@ -92,7 +92,7 @@ typedef struct tool_common {
 } tool_common;
 extern tool_common tool;
 extern const tool_kv_name tool_kv_names[]; // "f16", "f32"
-dw_kv_cache tool_kv(void);                 // what --kv says
+dw_kv_cache tool_kv(void);                 // the value of --kv
 
 typedef struct tool_precision_name {
     const char *name, *help;
@@ -101,34 +101,42 @@ typedef struct tool_precision_name {
 extern const tool_precision_name tool_precision_names[];
 dw_precision tool_precision(const char *name);
 
-/* The choices of --select: those of the engine, and what only a comparison of speed wants. */
+/* The choices of --select: those of the engine, and "listed" for comparisons of speed. */
 typedef struct tool_select_name {
     const char *name, *help;
     dw_select select;
-    bool is_listed;    // install dw_ffn_experiment.gathered (backends/ffn_ops.h)
+    bool is_listed; // the session uses dw_ffn_experiment.gathered (backends/ffn_ops.h)
 } tool_select_name;
 extern const tool_select_name tool_select_names[];
-const tool_select_name *tool_select(void); // what --select says
-void tool_backend_text(char text[32]);     // "cpu avx512": whose rounding the numbers have
-#define OPT_THREADS {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads; 0: the physical cores this process may use", .min = 0, .max = 256}
-#define OPT_BACKEND {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "who computes", OPT_CHOICES_HELP(dw_backend_names, dw_backend_name)}
-#define OPT_QUIET {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "no progress, no remarks"}
-#define OPT_KV {"kv", 0, OPT_CHOICE, 0, &tool.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(tool_kv_names)}
-#define OPT_SELECT {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how layers of gated models are run", OPT_CHOICES_HELP(tool_select_names, tool_select_name)}
+const tool_select_name *tool_select(void); // the value of --select
+void tool_backend_text(char text[32]);     // "cpu avx512": backend and level, which determine the rounding
+#define OPT_THREADS \
+    {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", \
+     "number of threads; 0: one per physical core that this process may use", .min = 0, .max = 256}
+#define OPT_BACKEND \
+    {"backend", 0, OPT_CHOICE, 0, &tool.backend, "cpu", "NAME", "implementation that computes", \
+     OPT_CHOICES_HELP(dw_backend_names, dw_backend_name)}
+#define OPT_QUIET \
+    {"quiet", 'q', OPT_FLAG, OPT_NO_BYTE, &tool.quiet, NULL, NULL, "show no progress and no remarks"}
+#define OPT_KV \
+    {"kv", 0, OPT_CHOICE, 0, &tool.kv, "f16", "TYPE", "type of the key/value cache", OPT_CHOICES(tool_kv_names)}
+#define OPT_SELECT \
+    {"select", 0, OPT_CHOICE, 0, &tool.select, "auto", "NAME", "how the layers of gated models are run", \
+     OPT_CHOICES_HELP(tool_select_names, tool_select_name)}
 #define OPT_COMMON_HEADING {.kind = OPT_GROUP, .help = "common"}
 #define OPT_COMMON OPT_COMMON_HEADING, OPT_THREADS, OPT_QUIET
 #define OPT_COMMON_ENGINE OPT_COMMON_HEADING, OPT_THREADS, OPT_BACKEND, OPT_QUIET
 
-/* Parses, applies defaults, checks ranges and requirements; prints help and exits 0, or a usage error and exits 2.
- * The first call of every program: it also opens the standard streams that are closed, has inputs remembered, so that no
- * output replaces one, and installs the signal handlers that remove unfinished output files. */
+/* The first call of every program.  Parses the arguments, applies defaults, checks ranges and requirements; prints help
+ * and exits 0, or a usage error and exits 2.  It also opens closed standard streams, records the inputs so that no
+ * output replaces one, and installs the signal handlers that remove unfinished outputs. */
 void opt_parse(const opt_program *program, int argc, char **argv);
 
-/* As a shell reads it back, in one line; what a terminal may not show (dw_show) as $'..', which bash, zsh and POSIX 2024 know.
- * free() */
+/* The text quoted for a shell, in one line; free() it.  A text with bytes that a terminal must not get (dw_show)
+ * becomes $'..', which bash, zsh and POSIX 2024 understand. */
 char *opt_quoted(const char *text);
 
-/* The name of a table (rows as in OPT_CHOICES) that is nearest to a mistyped word, or NULL when none is near. */
+/* The name in a table (rows as in OPT_CHOICES) that is most similar to a mistyped word; NULL if none is similar. */
 const char *opt_nearest(const char *word, const void *table, size_t row_size);
 
 #endif

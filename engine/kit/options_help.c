@@ -1,11 +1,11 @@
-/* options_help.c - --help and the man page, both from a program's table of options. */
+/* options_help.c - makes --help and the man page from a program's table of options. */
 #include "kit/kit_own.h"
 
 #include <string.h>
 
 enum { LEFT = 26, WIDTH = 100 };
 
-/* Words of text, wrapped at WIDTH, from column *column on; later lines begin at column `left`. */
+/* Writes text from column *column on, wrapped at WIDTH; the next lines begin at column `left`. */
 static void put_words(FILE *to, const char *text, int left, int *column) {
     while (*(text += strspn(text, " "))) {
         const int n = (int)strcspn(text, " ");
@@ -18,14 +18,15 @@ static void put_words(FILE *to, const char *text, int left, int *column) {
     }
 }
 
-/* Paragraphs, wrapped anew: an empty line ends one, an indented line is kept as it stands, its wrapped rest indented too. */
+/* Wraps paragraphs.  An empty line ends a paragraph.  An indented line stays a line; if it is too long, its rest is
+ * indented further. */
 static void put_paragraphs(FILE *to, const char *text) {
     int column = 0;
     while (*text) {
         char line[2048];
         const int n = (int)strcspn(text, "\n"), indent = (int)strspn(text, " ");
         snprintf(line, sizeof line, "%.*s", n, text);
-        if (column && (!n || indent)) { // the paragraph ends here
+        if (column && (!n || indent)) { // end of the paragraph
             fputc('\n', to);
             column = 0;
         }
@@ -44,7 +45,7 @@ static void put_paragraphs(FILE *to, const char *text) {
     if (column) fputc('\n', to);
 }
 
-/* Commands are not wrapped: they are there to be copied. */
+/* Commands are not wrapped, so that they can be copied. */
 static void put_examples(FILE *to, const char *text) {
     for (int n; *text; text += n + (text[n] == '\n')) {
         n = (int)strcspn(text, "\n");
@@ -63,7 +64,7 @@ static void add_choice(void *ctx, size_t i, const char *name, const char *help) 
     snprintf(c->text + used, sizeof c->text - used, "%s%s", i ? ", " : ": ", name);
 }
 
-/* Choices that say what they mean stand in lines of their own behind the row. */
+/* Choices with help texts get their own lines after the row. */
 static bool has_choice_lines(const opt_row *row) { return row->kind == OPT_CHOICE && row->choice_help; }
 
 static void widen(void *ctx, size_t i, const char *name, const char *help) {
@@ -85,7 +86,7 @@ static void help_choice(void *ctx, size_t i, const char *name, const char *help)
     fputc('\n', c->to);
 }
 
-/* What a row means: its help, the choices, the default. */
+/* The text of a row: its help, the choices, the default. */
 static void describe(const opt_row *row, char *text, size_t size) {
     choice_text choices = {""};
     if (row->kind == OPT_CHOICE && !has_choice_lines(row)) opt_each_choice(row, add_choice, &choices);
@@ -118,8 +119,8 @@ static void help_row(FILE *to, const opt_row *row) {
 }
 
 static const opt_row built_in[] = {
-    {"help", 'h', OPT_FLAG, .help = "this text; --help-man writes it as a man page"},
-    {"version", .kind = OPT_FLAG, .help = "the version"},
+    {"help", 'h', OPT_FLAG, .help = "show this text; --help-man writes it as a man page"},
+    {"version", .kind = OPT_FLAG, .help = "show the version"},
     {0},
 };
 
@@ -145,7 +146,7 @@ void opt_print_help(const opt_program *program, FILE *to) {
 
 /* ---- man page ------------------------------------------------------------------------------------------- */
 
-/* Text with what roff would take for its own escaped. */
+/* Escapes what roff would take as a command. */
 static void put_roff(FILE *to, const char *text) {
     for (bool line_begins = true; *text; line_begins = *text++ == '\n') {
         if (line_begins && (*text == '.' || *text == '\'')) fputs("\\&", to);
@@ -158,7 +159,7 @@ static void put_roff(FILE *to, const char *text) {
     }
 }
 
-/* Paragraphs: an empty line begins a new one, an indented line is kept as it stands. */
+/* An empty line begins a new paragraph; indented lines are kept as they are. */
 static void man_paragraphs(FILE *to, const char *text) {
     bool kept = false;
     while (*text) {

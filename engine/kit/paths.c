@@ -1,8 +1,8 @@
-/* paths.c - the files that a command line names: inputs that can be read, outputs that can be written.
+/* paths.c - checks the files that a command line names: whether inputs can be read and outputs can be written.
  *
- * What is wrong with them is said now and not after an hour of work.  All parts of a split model are inputs.  Of a
- * folder the readers choose the files: these are found when an output is opened, and again when it is committed
- * (base.h, dw_inputs_keep). */
+ * The check is at the start, so that a program does not fail after an hour of work.  All parts of a split model are
+ * inputs.  Which files of a folder are inputs is known only when a reader opens them; outputs are compared with these
+ * when they are opened and when they are committed (base.h, dw_inputs_keep). */
 #include "kit/kit_own.h"
 
 #include <errno.h>
@@ -55,10 +55,10 @@ static void check_inputs(const opt_row *rows) {
 
 enum { MAX_OUTPUTS = 16 };
 
-/* A file that the program may make: its folder and its name there, which say whether two are one. */
+/* A file that the program may make.  Two outputs are the same file if folder and name are equal. */
 typedef struct output {
     const opt_row *row;
-    bool kept; // FILE.part
+    bool kept; // path is FILE.part
     char *path;
     struct stat folder;
     char *name;
@@ -75,7 +75,7 @@ static void check_kind(const output *o) {
     if (!S_ISREG(st.st_mode)) die("cannot write '%s': it is %s, not a regular file", o->path, dw_file_kind(st.st_mode));
     if (!dw_is_input(o->path, true)) return;
     if (o->kept)
-        die("'%s' is an input, and %s keeps there what is finished of a run; choose another name for one of them",
+        die("'%s' is an input, but %s would store an unfinished run there; choose another name for one of them",
             o->path, opt_label(o->row));
     die("'%s' is input and output at once; choose another name for %s", o->path, opt_label(o->row));
 }
@@ -97,17 +97,17 @@ static void check_distinct(const output_list *list, const output *o) {
         if (!is_same(other, o)) continue;
         char first[64];
         snprintf(first, sizeof first, "%s", opt_label(other->row));
-        die("'%s' is the file of both %s and %s; give two names", o->path, first, opt_label(o->row));
+        die("'%s' is given for both %s and %s; give two different names", o->path, first, opt_label(o->row));
     }
 }
 
-/* Takes the path over. */
+/* Takes ownership of path. */
 static void add_output(output_list *list, const opt_row *row, char *path, bool kept) {
     if (list->n == MAX_OUTPUTS) die("more than %d outputs", MAX_OUTPUTS);
     output *o = &list->item[list->n++];
     *o = (output){.row = row, .kept = kept, .path = tool_need(path, opt_label(row))};
     char *copy = tool_need(strdup(path), opt_label(row));
-    o->name = tool_need(strdup(basename(copy)), opt_label(row)); // "folder/" too has a name
+    o->name = tool_need(strdup(basename(copy)), opt_label(row)); // basename, so that "folder/" has a name, too
     free(copy);
     if (!(row->flags & OPT_FOLDER)) check_kind(o);
     check_folder(o);
@@ -119,7 +119,7 @@ static void add_outputs(output_list *list, const opt_row *row) {
     const char *path = is_output ? *(const char **)row->target : NULL;
     if (!path || (!strcmp(path, "-") && row->flags & OPT_STDOUT)) return;
     if (!strcmp(path, "-"))
-        die_usage("%s: this does not go to standard output; give the name of a file ('./-' is one called '-')",
+        die_usage("%s: this output cannot go to standard output; give a file name ('./-' for a file called '-')",
                   opt_label(row));
     add_output(list, row, strdup(path), false);
     if (row->flags & OPT_KEEPS) add_output(list, row, dw_format(NULL, "%s.part", path), true);

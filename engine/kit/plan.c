@@ -1,7 +1,7 @@
 /* plan.c - reads, checks and writes plans.
  *
- * A plan is edited by hand, so every line is checked and a bad one costs one sentence that names it.  Memory stays
- * within a small multiple of the text's size: neurons are kept as ranges, never listed. */
+ * People edit plans, so every line is checked, and a message names the line that is wrong.  Neurons are stored as
+ * ranges, so memory is at most a small multiple of the size of the text. */
 #include "kit/plan.h"
 
 #include "formats/formats.h"
@@ -40,7 +40,7 @@ static char *next_word(char **at) {
     return word;
 }
 
-/* Digits at *at, at most `max`. */
+/* Reads a number from 0 to max at *at. */
 static bool take_number(const char **at, int32_t max, int32_t *value) {
     const char *p = *at;
     int64_t n = 0;
@@ -51,20 +51,20 @@ static bool take_number(const char **at, int32_t max, int32_t *value) {
     return true;
 }
 
-/* Copies as much as fits. */
+/* Cuts what does not fit. */
 static void copy_text(char *dst, size_t size, const char *src) { snprintf(dst, size, "%s", src); }
 
 /* ---- comments -------------------------------------------------------------------------------------------- */
 
-/* The end of a line behind the last `word`, NULL when it is not there. */
-static char *behind_last(char *text, const char *word) {
+/* The text after the last `word`; NULL if the word does not occur. */
+static char *after_last(char *text, const char *word) {
     char *found = NULL;
     for (char *p = text; (p = strstr(p, word)); p++) found = p + strlen(word);
     return found;
 }
 
 static int read_model(reader *r, char *text) {
-    char *at = behind_last(text, " sha256 ");
+    char *at = after_last(text, " sha256 ");
     const char *hash = at ? next_word(&at) : "";
     if (!dw_is_hash(hash)) return dw_fail(r->err, "'model' is not followed by a name and 'sha256' with 64 hexadecimal digits");
     copy_text(r->p->model_sha256, sizeof r->p->model_sha256, hash);
@@ -93,7 +93,7 @@ static int read_rate(reader *r, const char *text) {
 
 static int read_text(reader *r, char *text) {
     static const char form[] = "'text' is not 'NAME sha256 HASH tokens N blocks HEX'";
-    char *at = behind_last(text, " sha256 ");
+    char *at = after_last(text, " sha256 ");
     if (!at) return dw_fail(r->err, form);
     size_t n_name = (size_t)(at - strlen(" sha256 ") - text);
     while (n_name && is_blank(text[n_name - 1])) n_name--;
@@ -117,14 +117,14 @@ static bool is_form(const char *comment) {
     return !strncmp(comment, format_line, n) && strspn(comment + n, " \t\r") == strlen(comment + n);
 }
 
-/* Keeps the comment's text and takes from it what is understood. */
+/* Stores the comment and reads it if it begins with a known word. */
 static int read_comment(reader *r, char *text) {
     if (*text == ' ') text++;
     char *at = text + strcspn(text, " \t\r");
     const size_t n_key = (size_t)(at - text), n = strlen(text);
     while (is_blank(*at)) at++;
     const bool is_text = n_key == 4 && !memcmp(text, "text", 4);
-    if (!is_text) { // kit_plan_parse made room for all comments
+    if (!is_text) { // kit_plan_parse has made room for all comments
         memcpy(r->p->comment + r->n_comment, text, n);
         r->n_comment += n;
         r->p->comment[r->n_comment++] = '\n';
@@ -156,7 +156,8 @@ static int read_spans(reader *r, const char *text, int width, kit_plan_layer *la
         if (s.last < s.first) return dw_fail(r->err, "the range %d-%d runs backwards", s.first, s.last);
         if (s.last > max) return dw_fail(r->err, "neuron %d does not exist: layer %d has %d", s.last, l, max + 1);
         kit_plan_span *before = layer->n_span ? &layer->span[layer->n_span - 1] : NULL;
-        if (before && s.first <= before->last) return dw_fail(r->err, "neuron %d stands behind %d: give each once, ascending", s.first, before->last);
+        if (before && s.first <= before->last)
+            return dw_fail(r->err, "neuron %d comes after %d; give each neuron once, ascending", s.first, before->last);
         if (before && s.first == before->last + 1) before->last = s.last;
         else layer->span[layer->n_span++] = s;
         n_keep += (size_t)(s.last - s.first) + 1;
@@ -172,20 +173,25 @@ static int read_layer(reader *r, char *line) {
     const bool drop = !strcmp(width_word, "drop"); // the width may be left out
     const char *keep = drop ? width_word : next_word(&line), *rest = next_word(&line);
     int32_t l, width = 0;
-    if (!take_number(&number, DW_MAX_LAYERS, &l) || *number) return dw_fail(r->err, "it does not begin with a layer's number");
-    if (l != r->p->n_layer) return dw_fail(r->err, "layer %d stands where layer %d is expected", l, r->p->n_layer);
+    if (!take_number(&number, DW_MAX_LAYERS, &l) || *number)
+        return dw_fail(r->err, "the line does not begin with the number of a layer");
+    if (l != r->p->n_layer) return dw_fail(r->err, "this is layer %d, but layer %d is expected", l, r->p->n_layer);
     if (l >= DW_MAX_LAYERS) return dw_fail(r->err, "more than %d layers", DW_MAX_LAYERS);
     if (r->n_ff && l >= r->n_layer) return dw_fail(r->err, "the model has %d layers", r->n_layer);
     if (!drop && (!take_number(&width_word, MAX_NEURON, &width) || *width_word))
         return dw_fail(r->err, "the width of layer %d is not a number up to %d", l, MAX_NEURON);
     if (!*keep) return dw_fail(r->err, "layer %d does not say what it keeps", l);
-    if (*rest) return dw_fail(r->err, "'%.40s' stands behind layer %d; ranges are separated by commas alone", rest, l);
+    if (*rest)
+        return dw_fail(r->err, "'%.40s' follows the ranges of layer %d; separate ranges by commas without spaces",
+                       rest, l);
     if (dw_grow(&r->p->layer, &r->cap_layer, (size_t)l + 1, sizeof *r->p->layer, "layers of a plan", r->err)) return -1;
     kit_plan_layer *layer = &r->p->layer[l];
     *layer = (kit_plan_layer){.drop = !strcmp(keep, "drop")};
     int rc;
-    if (layer->drop) rc = width ? dw_fail(r->err, "layer %d is dropped, so its width is 0 and not %d", l, width) : 0;
-    else if (!width) rc = dw_fail(r->err, "layer %d keeps no neuron; one must stay, or say 'drop' for the whole layer", l);
+    if (layer->drop) rc = width ? dw_fail(r->err, "layer %d is dropped, so its width must be 0, not %d", l, width) : 0;
+    else if (!width)
+        rc = dw_fail(r->err, "layer %d keeps no neuron; keep at least one, or write 'drop' to remove the whole layer",
+                     l);
     else rc = read_spans(r, keep, width, layer);
     r->p->n_layer++;
     return rc;
@@ -202,7 +208,10 @@ static int read_columns(reader *r, char *line) {
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
 static int read_line(reader *r, char *line, int number) {
-    if (number == 1) return *line == '#' && is_form(line + strspn(line, "# ")) ? 0 : dw_fail(r->err, "it is not '# %s': this is no plan", format_line);
+    if (number == 1)
+        return *line == '#' && is_form(line + strspn(line, "# "))
+                   ? 0
+                   : dw_fail(r->err, "the line is not '# %s', so this is not a plan", format_line);
     if (line[strspn(line, " \t\r")] == 0) return 0;
     if (*line == '#') return read_comment(r, line + 1);
     return r->columns_seen ? read_layer(r, line) : read_columns(r, line);
@@ -214,7 +223,7 @@ static int check_whole(const reader *r) {
     if (!p->n_layer) return dw_fail(r->err, "it has no layers");
     if (r->n_ff && p->n_layer != r->n_layer) return dw_fail(r->err, "it has %d layers, the model %d", p->n_layer, r->n_layer);
     for (int l = 0; l < p->n_layer; l++) n_kept += !p->layer[l].drop;
-    return n_kept ? 0 : dw_fail(r->err, "it drops every layer; one must stay");
+    return n_kept ? 0 : dw_fail(r->err, "it drops every layer; at least one must stay");
 }
 
 static int read_lines(reader *r, char *text, size_t size, const char *name) {
@@ -225,7 +234,7 @@ static int read_lines(reader *r, char *text, size_t size, const char *name) {
         if (!stop) stop = end;
         *stop = 0;
         number++;
-        if (strlen(line) != (size_t)(stop - line)) rc = dw_fail(r->err, "it holds a NUL byte");
+        if (strlen(line) != (size_t)(stop - line)) rc = dw_fail(r->err, "the line has a NUL byte");
         else rc = read_line(r, line, number);
         line = stop + 1;
     }
@@ -256,8 +265,8 @@ int kit_plan_read(kit_plan *p, const char *path, const int *n_ff, int n_layer, d
 
 int kit_plan_check_model(const kit_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err) {
     if (!p->model_sha256[0] || !strcmp(p->model_sha256, sha256)) return 0;
-    return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or rank this one", path,
-                   p->model_sha256, model, sha256);
+    return dw_fail(err, "'%s' was made for another model (sha256 %.12s..., '%s' has %.12s...); give that model, or "
+                   "rank this one", path, p->model_sha256, model, sha256);
 }
 
 void kit_plan_release(kit_plan *p) {

@@ -1,4 +1,4 @@
-/* plan.h - which neurons stay (plan.tsv): readable, editable, checked text; written by rank, read by cut.
+/* plan.h - which neurons stay (plan.tsv): text that rank writes, people may edit, and cut reads and checks.
  *
  *   # deadwood plan 1
  *   # model  mini.gguf  sha256 4f...
@@ -10,11 +10,11 @@
  *   1      0      drop
  *   # text   english.txt  sha256 9c...  tokens 3072  blocks 01ab...
  *
- * The first line says what it is.  A layer's width is the number of neurons that stay, `keep` names them: neurons and
- * ranges with both ends included, ascending.  Layers count from 0 and all are named, in order; `drop` removes a whole
- * one, and its width may be left out.  Fields are separated by tabs or spaces.  Of the comments, which stand anywhere,
- * `model`, `metric`, `rate` and `text` are understood; a text is one that the scores learnt from, `blocks` as the lineage
- * wants them (lineage.h). */
+ * The first line is required.  `width` is the number of neurons of a layer that stay; `keep` lists them: neurons and
+ * ranges, ascending, both ends of a range included.  Layers count from 0; every layer is listed, in order.  `drop`
+ * removes a whole layer; its width may be left out.  Tabs or spaces separate fields.
+ * Comments may be anywhere.  Those that begin with `model`, `metric`, `rate` or `text` are read.  A `text` is a
+ * calibration text of the scores; `blocks` are its hashes for the lineage (lineage.h). */
 #ifndef KIT_PLAN_H
 #define KIT_PLAN_H
 
@@ -25,9 +25,9 @@ typedef struct kit_plan_span {
 } kit_plan_span;
 
 typedef struct kit_plan_layer {
-    bool drop;         // the whole layer goes; no neurons then
-    int n_keep;        // neurons that stay, at least 1
-    kit_plan_span *span; // n_span of them, ascending, not touching
+    bool drop;           // the whole layer is removed; n_keep is then 0
+    int n_keep;          // neurons that stay, at least 1
+    kit_plan_span *span; // n_span ranges, ascending, with gaps between them
     size_t n_span;
 } kit_plan_layer;
 
@@ -38,32 +38,33 @@ typedef struct kit_plan_text {
 } kit_plan_text;
 
 typedef struct kit_plan {
-    char *comment;         // the lines beginning with '#' without "# ", newline-separated; neither the first nor texts
-    char model_sha256[65]; // "" when the comment does not say
-    double rate_wanted, rate_reached; // -1: not said
-    char metric[64], allocate[32];    // "": not said
-    int group;                        // 0: not said
+    char *comment; // comment lines without "# ", each with "\n"; the first line and texts are left out
+    char model_sha256[65]; // "": unknown
+    double rate_wanted, rate_reached; // -1: unknown
+    char metric[64], allocate[32];    // "": unknown
+    int group;                        // 0: unknown
     int n_layer;
     kit_plan_layer *layer;
     kit_plan_text *text;
     size_t n_text;
 } kit_plan;
 
-/* n_ff: widths of the model that the plan is for (n_layer of them), or NULL to read it unchecked.  After a failure
- * there is nothing to release. */
+/* n_ff: the n_layer widths of the model that the plan is for; NULL: the plan is not checked against a model.  After a
+ * failure there is nothing to release. */
 int kit_plan_read(kit_plan *p, const char *path, const int *n_ff, int n_layer, dw_err *err);
-/* The same of text in memory; `name` stands for the path in errors. */
-int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err);
+/* The same for text in memory; `name` is used as path in messages. */
+int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer,
+                   dw_err *err);
 
-/* Refused when the plan says that it is for another file than `model` with this hash. */
+/* Fails when the plan names the hash of another model.  `model` is the name of the model with this sha256. */
 int kit_plan_check_model(const kit_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err);
 
-/* The file's text, free(); written from comment, layers and texts only. */
+/* The text of the file, made from comment, layers and texts only; free(). */
 char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err);
 int kit_plan_write(const kit_plan *p, const char *path, dw_err *err);
 void kit_plan_release(kit_plan *p);
 
-/* A layer's kept neurons, n_keep of them, ascending. */
+/* Lists the n_keep neurons of a layer that stay, ascending. */
 void kit_plan_neurons(const kit_plan_layer *layer, int32_t *neuron);
 /* Sets a layer's spans to the neurons whose `keep` is true. */
 int kit_plan_set_layer(kit_plan_layer *layer, const bool *keep, int n_ff, dw_err *err);

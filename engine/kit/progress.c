@@ -1,4 +1,4 @@
-/* progress.c - how far a long step is: a bar on a terminal, a line now and then in a log. */
+/* progress.c - shows progress: a bar on a terminal, a line every 30 s in a log. */
 #include "kit/kit_own.h"
 
 #include <math.h>
@@ -13,11 +13,11 @@ static const double bar_after = 1, bar_every = 0.1, line_every = 30; // seconds
 struct progress {
     const char *what, *unit;
     double total, done;
-    double began, next; // seconds: the beginning, the next time to draw
+    double began, next; // seconds: time of the beginning, time to draw next
     bool silent;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of every progress and of the screen
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // protects every progress and the screen
 static progress_screen screen;
 static bool is_test_screen, bar_is_drawn;
 
@@ -69,7 +69,7 @@ static void amount(double x, const char *unit, char *text, size_t size) {
     else snprintf(text, size, x < 100 ? "%.3g %s" : "%.0f %s", x, unit);
 }
 
-/* "42 %  1234 tokens/s  1:23 left"; without a known total only how many and how fast. */
+/* "42 %  1234 tokens/s  1:23 left"; without a known total "5678 tokens  1234 tokens/s". */
 static void state_text(const progress *p, double now, char *text, size_t size) {
     const double elapsed = now - p->began, rate = elapsed > 0 ? p->done / elapsed : 0;
     char left[32], speed[48], done[48];

@@ -1,8 +1,8 @@
-/* safetensors.c - the safetensors reader: one file, or a folder of shards with an index.
+/* safetensors.c - reads safetensors: one file, or a folder of shards with an index.
  *
- * A header lists {name: {dtype, shape, data_offsets: [begin, end]}}.  It is valid when, in order of begin, each
- * tensor starts where the one before ended, the first at 0, the last ends with the file, and every length is the
- * product of its shape and element: then no byte is unaccounted for and no view leaves the file. */
+ * A header lists {name: {dtype, shape, data_offsets: [begin, end]}}.  It is valid if the tensors, ordered by begin,
+ * cover the data without gap or overlap, and if the length of each is the product of its shape and the size of an
+ * element.  Then every byte belongs to a tensor, and no tensor reaches outside the file. */
 #include "kit/safetensors.h"
 #include "formats/internal.h"
 #include "text/json.h"
@@ -50,10 +50,10 @@ bool kit_st_dtype_of(const dw_qtype_row *type, kit_st_dtype *dtype) {
 typedef struct shard {
     char *file; // name of the file
     dw_map map;
-    bool mapped;           // else the bytes are the caller's
+    bool mapped;           // false: the bytes belong to the caller
     kit_st_tensor *tensors; // in order of data
     size_t n_tensors;
-    char *names; // the bytes of all names
+    char *names; // storage of all names
 } shard;
 
 struct kit_safetensors {
@@ -72,7 +72,7 @@ static int read_whole(const json_t *value, size_t *number) {
     return 0;
 }
 
-/* Sets dtype and shape; n_bytes is what they amount to. */
+/* Sets dtype and shape; *n_bytes: the size that they imply. */
 static int read_shape(kit_st_tensor *t, const json_t *entry, size_t *n_bytes, dw_err *err) {
     const json_t *shape = json_object_get(entry, "shape"), *value = json_object_get(entry, "dtype");
     const char *dtype = json_string_value(value);
@@ -85,7 +85,7 @@ static int read_shape(kit_st_tensor *t, const json_t *entry, size_t *n_bytes, dw
         n_bits = r->n_bits;
     }
     if (!n_bits) return dw_fail(err, "unknown dtype '%.40s'", dtype);
-    if (n_dims > 4) return dw_fail(err, "%zu dimensions; at most 4 are supported", n_dims);
+    if (n_dims > 4) return dw_fail(err, "it has %zu dimensions; at most 4 are supported", n_dims);
     t->n_dims = (int)n_dims;
     for (size_t d = 0; d < 4; d++) {
         t->shape[d] = 1;
@@ -93,7 +93,7 @@ static int read_shape(kit_st_tensor *t, const json_t *entry, size_t *n_bytes, dw
             return dw_fail(err, "dimension %zu is not a whole number", d);
         if (!dw_mul(n_bits, t->shape[d], &n_bits)) return dw_fail(err, "its dimensions overflow");
     }
-    if (n_bits % 8) return dw_fail(err, "%zu bits are not whole bytes", n_bits);
+    if (n_bits % 8) return dw_fail(err, "its %zu bits are not whole bytes", n_bits);
     *n_bytes = n_bits / 8;
     return 0;
 }
@@ -107,10 +107,10 @@ static int read_entry(kit_st_tensor *t, const json_t *entry, const uint8_t *data
         read_whole(json_array_get(offsets, 1), &end))
         return dw_fail(err, "its data_offsets are not two whole numbers");
     if (begin > end || end > n_data)
-        return dw_fail(err, "data_offsets %zu to %zu are not within the %zu bytes of data; the file may be truncated",
-                       begin, end, n_data);
+        return dw_fail(err, "its data_offsets %zu to %zu are not within the %zu bytes of data; the file may be "
+                       "truncated", begin, end, n_data);
     if (end - begin != n_bytes)
-        return dw_fail(err, "%zu bytes of data where dtype and shape need %zu", end - begin, n_bytes);
+        return dw_fail(err, "it has %zu bytes of data where dtype and shape need %zu", end - begin, n_bytes);
     t->data = data + begin;
     t->n_bytes = n_bytes;
     return 0;
@@ -130,11 +130,12 @@ static int check_places(shard *s, const uint8_t *data, size_t n_data, dw_err *er
     const uint8_t *at = data;
     for (size_t i = 0; i < s->n_tensors; i++) {
         const kit_st_tensor *t = &s->tensors[i];
-        if (t->data != at) return dw_fail(err, "a hole or an overlap before tensor '%.200s'", t->name);
+        if (t->data != at) return dw_fail(err, "there is a hole or an overlap before tensor '%.200s'", t->name);
         at += t->n_bytes;
     }
     const size_t n_used = (size_t)(at - data);
-    if (n_used != n_data) return dw_fail(err, "%zu bytes of data, but its tensors account for %zu", n_data, n_used);
+    if (n_used != n_data)
+        return dw_fail(err, "the file has %zu bytes of data, but its tensors account for %zu", n_data, n_used);
     return 0;
 }
 
@@ -172,12 +173,12 @@ static int read_tensors(shard *s, json_t *header, const uint8_t *data, size_t n_
     return check_places(s, data, n_data, err);
 }
 
-/* `err` gets a sentence that names the file. */
+/* Messages in `err` name the file. */
 static int read_shard(shard *s, const char *path, dw_err *err) {
     dw_cursor c = {s->map.data, s->map.size, false};
     const size_t n = dw_cursor_u64(&c);
     if (!c.failed && n > MAX_HEADER)
-        return dw_fail(err, "'%s': a header of %zu bytes; at most %d are read: not a safetensors file", path, n,
+        return dw_fail(err, "'%s' is not a safetensors file: its header would have %zu bytes, the limit is %d", path, n,
                        MAX_HEADER);
     const uint8_t *text = dw_cursor_take(&c, n);
     if (!text) return dw_fail(err, "'%s': the file ends inside its header; it may be truncated", path);
@@ -192,7 +193,7 @@ static int read_shard(shard *s, const char *path, dw_err *err) {
     return why.text[0] ? dw_fail(err, "'%s': %s", path, why.text) : 0;
 }
 
-/* A shard joins, and is freed with the others, whether or not it can be read. */
+/* Adds a shard to st, also if it cannot be read; it is freed with the others.  memory NULL: maps the file. */
 static int add_shard(kit_safetensors *st, const char *path, const char *file, const dw_map *memory, dw_err *err) {
     if (dw_grow(&st->shards, &st->cap_shards, st->n_shards + 1, sizeof *st->shards, "shards", err)) return -1;
     shard *s = &st->shards[st->n_shards++];
@@ -222,12 +223,12 @@ static int join_shards(kit_safetensors *st, const char *path, dw_err *err) {
     return dw_fail(err, "'%s': %s", path, why.text);
 }
 
-/* A shard must lie beside its index. */
+/* A shard must be in the folder of its index. */
 static bool is_plain_name(const char *file) { return file[0] && file[0] != '.' && !strchr(file, '/'); }
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* The distinct files that an index names; the strings are the index's. */
+/* The different files that an index names; the strings are borrowed from the index. */
 static const char **list_files(json_t *weight_map, size_t *n_files, dw_err *err) {
     const char **files = dw_alloc(json_object_size(weight_map), sizeof *files, "names of shards", err);
     const char *name;
@@ -250,7 +251,7 @@ static const char **list_files(json_t *weight_map, size_t *n_files, dw_err *err)
     return files;
 }
 
-/* Index and shards must name the same tensors at the same places. */
+/* Fails unless index and shards have the same tensors in the same files. */
 static int compare_with_index(kit_safetensors *st, json_t *weight_map, dw_err *err) {
     size_t n_listed = 0;
     for (size_t i = 0; i < st->n_shards; i++) {
@@ -258,8 +259,8 @@ static int compare_with_index(kit_safetensors *st, json_t *weight_map, dw_err *e
         for (size_t k = 0; k < s->n_tensors; k++) {
             const char *name = s->tensors[k].name, *file = json_string_value(json_object_get(weight_map, name));
             if (!file || strcmp(file, s->file))
-                return dw_fail(err, "tensor '%.200s' is in '%s', but the index says %s", name, s->file,
-                               file ? file : "nothing of it");
+                return dw_fail(err, "tensor '%.200s' is in '%s', but the index puts it in %s", name, s->file,
+                               file ? file : "no file");
             n_listed++;
         }
     }

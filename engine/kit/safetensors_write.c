@@ -1,6 +1,6 @@
-/* safetensors_write.c - the safetensors writer: one file, data in the order of add, without holes.
+/* safetensors_write.c - writes one safetensors file: data in the order of add, without holes.
  *
- * The header is padded with spaces to 8 bytes, so that every value is aligned. */
+ * Spaces pad the header to a multiple of 8 bytes, so that the data begin aligned. */
 #include "kit/safetensors.h"
 #include "formats/internal.h"
 
@@ -11,9 +11,9 @@
 struct kit_st_writer {
     dw_out *out;
     json_t *header;
-    size_t n_bytes, n_written; // of the data: declared, written
+    size_t n_bytes, n_written; // bytes of data: declared, written
     bool begun;
-    dw_err err;                // of add, until begin
+    dw_err err;                // failure of add; begin reports it
 };
 
 kit_st_writer *kit_st_writer_new(const char *path, dw_err *err) {
@@ -68,12 +68,15 @@ int kit_st_begin(kit_st_writer *w, dw_err *err) {
 }
 
 int kit_st_write(kit_st_writer *w, const void *data, size_t n_bytes, dw_err *err) {
-    if (!w->begun || n_bytes > w->n_bytes - w->n_written) return dw_fail(err, "data do not fit what the safetensors header declares");
+    if (!w->begun || n_bytes > w->n_bytes - w->n_written)
+        return dw_fail(err, "more data are written than the safetensors header declares");
     w->n_written += n_bytes;
     return dw_out_write(w->out, data, n_bytes, err);
 }
 
 int kit_st_commit(kit_st_writer *w, dw_err *err) {
-    if (!w->begun || w->n_written < w->n_bytes) return dw_fail(err, "the safetensors file has %zu of %zu bytes of data", w->n_written, w->n_bytes);
+    if (!w->begun || w->n_written < w->n_bytes)
+        return dw_fail(err, "only %zu of %zu bytes of data were written to the safetensors file", w->n_written,
+                       w->n_bytes);
     return dw_out_commit(w->out, err);
 }

@@ -1,4 +1,4 @@
-/* signals.c - how signals end a program: nothing unfinished stays, and a fault says what it was. */
+/* signals.c - how signals end a program: unfinished files are removed, and a bus error names the file. */
 #include "kit/kit_own.h"
 
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 
 enum { NAME_BYTES = 4096 };
 
-static pid_t writer;         // a child leaves the files of its parent alone
-static char begins_line[96]; // "deadwood-cut", on a terminal after the end of what is in the line: ^C, a bar
+static pid_t writer;         // the process whose files are removed: a child must not remove files of its parent
+static char begins_line[96]; // "deadwood-cut"; on a terminal "\n" before it, because a bar or ^C may be in the line
 static _Atomic(const char *) last_words;
 
 void signals_on_interrupt(const char *words) { atomic_store(&last_words, words); }
@@ -37,8 +37,8 @@ static bool is_map_of(const char *line, uintptr_t address) {
     return address >= first && address < last;
 }
 
-/* The name of the file that is mapped at the address, somewhere in text, or NULL.  Only system calls and plain loops:
- * this runs in a signal handler. */
+/* The name of the file that is mapped at the address, inside `text`, or NULL.  This runs in a signal handler, so it
+ * uses system calls and plain loops only. */
 static char *file_mapped_at(uintptr_t address, char *text, size_t size) {
     const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     size_t held = 0;
@@ -60,10 +60,10 @@ static char *file_mapped_at(uintptr_t address, char *text, size_t size) {
     return NULL;
 }
 
-/* A page of a mapped file cannot be had: the file became shorter, or its disk fails. */
+/* A page of a mapped file cannot be read, because the file became shorter or its disk fails. */
 static void end_by_bus_error(int sig, siginfo_t *info, void *context) {
     (void)context;
-    if (info->si_code <= 0) { // sent by a process
+    if (info->si_code <= 0) { // a process sent the signal
         end_by_signal(sig);
         return;
     }
@@ -85,11 +85,11 @@ void signals_catch(void) {
     const int sigs[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
         struct sigaction old;
-        if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // nohup
+        if (!sigaction(sigs[i], NULL, &old) && old.sa_handler == SIG_IGN) continue; // ignored since the start: nohup
         struct sigaction act = {.sa_handler = end_by_signal};
         sigaction(sigs[i], &act, NULL);
     }
     struct sigaction act = {.sa_sigaction = end_by_bus_error, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &act, NULL);
-    signal(SIGXFSZ, SIG_IGN); // a limit on the size of files (ulimit -f) makes writing fail, as a full disk does
+    signal(SIGXFSZ, SIG_IGN); // with a limit on file sizes (ulimit -f) a write fails instead, as on a full disk
 }

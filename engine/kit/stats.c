@@ -1,4 +1,4 @@
-/* stats.c - activation statistics in memory and as an HDF5 file (layout at the head of stats.h, guard in h5.h). */
+/* stats.c - activation statistics in memory and as an HDF5 file (layout in stats.h, checks in h5.h). */
 #include "kit/h5.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static const char magic[] = "deadwood stats 1\n";
 
 /* ---- bins ----------------------------------------------------------------------------------------------- */
 
-/* The bits of a float are its exponent and mantissa; 2^(1/2) begins the upper half octave. */
+/* Takes the octave from the exponent of the float; mantissas from sqrt(2) on are in the upper half octave. */
 int kit_stats_bin(float magnitude) {
     union { float f; uint32_t u; } v = {magnitude};
     const int octave = (int)(v.u >> 23 & 255) - 127, half = (v.u & 0x7fffff) >= 0x3504f4;
@@ -29,18 +29,18 @@ float kit_stats_bin_edge(int bin) { return bin <= 0 ? 0 : (float)exp2((bin - 40)
 
 /* ---- what a layer holds ------------------------------------------------------------------------------------ */
 
-typedef enum kind { F64, F64_SQUARE, F32_MAGNITUDE, U32, U64 } kind; // sums of squares and magnitudes are not negative
+typedef enum kind { F64, F64_SQUARE, F32_MAGNITUDE, U32, U64 } kind; // F64_SQUARE, F32_MAGNITUDE: never negative
 
 static size_t kind_size(kind k) { return k == U32 || k == F32_MAGNITUDE ? 4 : 8; }
 
-/* One dataset: rows x cols values; cols 0: one dimension.  The arrays' rows by text have room for more texts. */
+/* A dataset of rows x cols values; cols 0: one dimension.  by_text: one row per text, and room for more texts. */
 typedef struct item {
     char path[96];
     kind kind;
     size_t rows, cols;
-    void *array_pointer; // address of the pointer in the kit_stats
+    void *array_pointer; // address of the array pointer in the kit_stats
     bool by_text, packed;
-    size_t per_token;    // of a histogram: what a token may add to a bin
+    size_t per_token;    // of a histogram: the most that a token adds to a bin
 } item;
 
 enum { MAX_ITEMS = 24 };
@@ -59,7 +59,7 @@ static void add_hist(item *list, size_t *n, int l, const char *name, size_t rows
     it->per_token = 1;
 }
 
-/* All datasets of layer l, by the widths that it has: the reader, the writer and the memory follow this list. */
+/* Lists the datasets of layer l, which depend on its widths.  Reader, writer and memory use this list. */
 static size_t layer_items(const kit_stats *s, int l, item *list) {
     kit_stats_layer *w = &s->layer[l];
     const size_t n_text = s->n_text, n_ff = (size_t)w->n_ff;
@@ -102,7 +102,7 @@ static size_t n_values(const item *it) { return it->rows * (it->cols ? it->cols 
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
-/* Makes the array of an item, or moves one by text, with n_used texts in it, to a larger place. */
+/* Makes the array of an item; if the array exists and is by text, moves its n_used texts to larger memory. */
 static int make_room(const item *it, size_t n_used, size_t n_text, dw_err *err) {
     const size_t cols = it->cols ? it->cols : 1, rows = it->by_text ? n_text : it->rows;
     void **array = it->array_pointer, *old = *array;
@@ -137,7 +137,7 @@ int kit_stats_reserve(kit_stats *s, size_t n_text, dw_err *err) {
     return 0;
 }
 
-/* The arrays that hold totals. */
+/* Makes the arrays for totals. */
 static int make_totals(kit_stats *s, dw_err *err) {
     s->output_square = dw_alloc((size_t)s->n_embd, sizeof *s->output_square, "statistics", err);
     if (!s->output_square) return -1;
@@ -152,7 +152,7 @@ static int make_totals(kit_stats *s, dw_err *err) {
     return 0;
 }
 
-/* The widths, without any array. */
+/* Sets the widths; makes no arrays. */
 static int set_shape(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, dw_err *err) {
     *s = (kit_stats){.n_embd = n_embd, .hist_every = 1};
     if (n_layer < 1 || n_layer > DW_MAX_LAYERS || n_embd < 1 || n_embd > MAX_WIDTH)
@@ -168,7 +168,7 @@ static int set_shape(kit_stats *s, int n_layer, int n_embd, const int *n_ff, con
     return 0;
 }
 
-/* All arrays for n_text texts; on failure everything is released. */
+/* Makes all arrays for n_text texts; after a failure everything is released. */
 static int make_arrays(kit_stats *s, size_t n_text, dw_err *err) {
     s->arguments = dw_strdup("", err);
     if (s->arguments && !make_totals(s, err) && !kit_stats_reserve(s, n_text, err)) {
@@ -181,7 +181,7 @@ static int make_arrays(kit_stats *s, size_t n_text, dw_err *err) {
 
 int kit_stats_init(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err) {
     *s = (kit_stats){0};
-    if (!n_text) return dw_fail(err, "statistics of no text are out of range");
+    if (!n_text) return dw_fail(err, "statistics need at least one text");
     return set_shape(s, n_layer, n_embd, n_ff, n_attn_mix, err) || make_arrays(s, n_text, err) ? -1 : 0;
 }
 
@@ -252,9 +252,9 @@ int kit_stats_check_neurons(const kit_stats *s, dw_err *err) {
     for (int l = 0; l < s->n_layer; l++)
         for (size_t t = 0; t < s->n_text; t++)
             if (!s->layer[l].count[t])
-                return dw_fail(err, "layer %d: the statistics hold no neurons of text '%s' (those of an imatrix have none); collect them from texts", l,
-                               s->text[t].name);
-    return s->n_text ? 0 : dw_fail(err, "the statistics hold no text");
+                return dw_fail(err, "layer %d: the statistics have no neurons of text '%s' (as statistics from an "
+                               "imatrix); collect them from texts", l, s->text[t].name);
+    return s->n_text ? 0 : dw_fail(err, "the statistics have no text");
 }
 
 static bool texts_overlap(const kit_stats_text *a, const kit_stats_text *b) {
@@ -263,14 +263,15 @@ static bool texts_overlap(const kit_stats_text *a, const kit_stats_text *b) {
 
 static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
     if (strcmp(a->model_sha256, b->model_sha256))
-        return dw_fail(err, "statistics of two models do not add up: sha256 %.12s and %.12s", a->model_sha256, b->model_sha256);
+        return dw_fail(err, "statistics of two models cannot be added: sha256 %.12s and %.12s", a->model_sha256,
+                       b->model_sha256);
     if (a->n_ctx != b->n_ctx || a->skip != b->skip || a->hist_every != b->hist_every)
-        return dw_fail(err, "statistics of windows of %d, skip %d, histograms every %d do not add up with %d, %d, %d", a->n_ctx, a->skip,
-                       a->hist_every, b->n_ctx, b->skip, b->hist_every);
+        return dw_fail(err, "statistics with -c %d --skip %d --hist-every %d cannot be added to others with %d, %d, %d",
+                       a->n_ctx, a->skip, a->hist_every, b->n_ctx, b->skip, b->hist_every);
     bool same = a->n_layer == b->n_layer && a->n_embd == b->n_embd;
     for (int l = 0; same && l < a->n_layer; l++)
         same = a->layer[l].n_ff == b->layer[l].n_ff && !memcmp(a->layer[l].n_input, b->layer[l].n_input, sizeof a->layer[l].n_input);
-    if (!same) return dw_fail(err, "statistics of different widths do not add up");
+    if (!same) return dw_fail(err, "statistics of models with different widths cannot be added");
     return 0;
 }
 
@@ -285,7 +286,7 @@ static void add_item_to(const item *to, const item *from) {
         for (size_t i = 0; i < n; i++) ((uint64_t *)(void *)a)[i] += ((const uint64_t *)(const void *)b)[i];
 }
 
-/* Sums of 32-bit histograms stay below 2^32 while all tokens do. */
+/* Bins of 32-bit histograms stay below 2^32 if the number of tokens does. */
 static int check_counts(const kit_stats *a, const kit_stats *b, dw_err *err) {
     if (kit_stats_n_tokens(a) + kit_stats_n_tokens(b) > UINT32_MAX) return dw_fail(err, "statistics of more than %u tokens cannot be added", UINT32_MAX);
     if (kit_stats_n_windows(a) > INT32_MAX - kit_stats_n_windows(b)) return dw_fail(err, "statistics of more than %d windows cannot be added", INT32_MAX);
@@ -327,9 +328,10 @@ int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err) {
     return 0;
 }
 
-/* ---- HDF5 ------------------------------------------------------------------------------------------------------------- */
+/* ---- HDF5
+ * ------------------------------------------------------------------------------------------------------------- */
 
-/* In the file, little endian; and in memory. */
+/* Types in the file (little endian) and in memory. */
 static hid_t file_type(kind k) {
     return k == F64 || k == F64_SQUARE ? H5T_IEEE_F64LE : k == F32_MAGNITUDE ? H5T_IEEE_F32LE : k == U32 ? H5T_STD_U32LE : H5T_STD_U64LE;
 }
@@ -337,7 +339,8 @@ static hid_t memory_type(kind k) {
     return k == F64 || k == F64_SQUARE ? H5T_NATIVE_DOUBLE : k == F32_MAGNITUDE ? H5T_NATIVE_FLOAT : k == U32 ? H5T_NATIVE_UINT32 : H5T_NATIVE_UINT64;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void put_item(kit_h5_out *h, const item *it) {
     kit_h5_put(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed, *(void **)it->array_pointer);
@@ -370,7 +373,7 @@ static int put_all(kit_h5_out *h, const kit_stats *s, dw_err *err) {
     return 0;
 }
 
-/* The file after the user block, as the library holds it in memory: borrowed until the file is closed. */
+/* The part of the file after the user block, in the memory of the library; borrowed until the file is closed. */
 static const uint8_t *image_of(kit_h5_out *h, hid_t access, size_t *size) {
     void *memory = NULL;
     hsize_t allocated = 0;
@@ -415,11 +418,12 @@ static int write_to(const kit_stats *s, const char *path, dw_out *out, dw_err *e
 int kit_stats_write(const kit_stats *s, const char *path, dw_err *err) { return write_to(s, path, dw_out_open(path, err), err); }
 int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err) { return write_to(s, path, dw_out_open_kept(path, err), err); }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------------ */
+/* ---- reading
+ * ------------------------------------------------------------------------------------------------------------ */
 
 bool kit_stats_is(const char *path) { return dw_file_begins(path, magic, strlen(magic)); }
 
-/* Counts are bounded by what n_tokens tokens can add, so that sums of two files' counts do not wrap. */
+/* Checks counts against the most that n_tokens tokens can add, so that the sums of two files cannot wrap around. */
 static const char *count_fault(const item *it, size_t n, uint64_t n_tokens) {
     const void *values = *(void **)it->array_pointer;
     size_t most;
@@ -444,19 +448,19 @@ static kit_h5_type type_of(kind k) {
     return k == F64 || k == F64_SQUARE ? KIT_H5_F64 : k == F32_MAGNITUDE ? KIT_H5_F32 : k == U32 ? KIT_H5_U32 : KIT_H5_U64;
 }
 
-/* An item's values into its array, which has the room. */
+/* Reads the values of an item into its array. */
 static int read_item(kit_h5_in *r, const item *it, uint64_t n_tokens) {
     kit_h5_set set;
     if (kit_h5_find(r, it->path, type_of(it->kind), &set)) return -1;
     if (set.dims[0] != it->rows || set.dims[1] != it->cols)
         return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0], set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
-    if (set.is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", it->path);
+    if (set.is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed; only histograms may be", it->path);
     if (kit_h5_whole(r, &set, *(void **)it->array_pointer)) return -1;
     const char *fault = value_fault(it, n_values(it), n_tokens);
     return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : 0;
 }
 
-/* Columns of a dataset of n_text rows; 0 when it is not there. */
+/* *n: columns of a dataset of n_text rows; 0 if the dataset is missing. */
 static int columns_of(const kit_h5_in *r, const char *path, size_t n_text, int *n) {
     kit_h5_set set;
     bool is_there;
@@ -465,12 +469,12 @@ static int columns_of(const kit_h5_in *r, const char *path, size_t n_text, int *
     if (!is_there) return 0;
     if (kit_h5_find(r, path, KIT_H5_F64, &set)) return -1;
     *n = (int)set.dims[1];
-    if (set.is_packed) return dw_fail(r->err, "'%s' is packed, which only histograms are", path);
+    if (set.is_packed) return dw_fail(r->err, "'%s' is packed; only histograms may be", path);
     if (set.dims[0] == n_text || !set.dims[1]) return 0;
     return dw_fail(r->err, "'%s' has %zu rows, expected one for each of %zu texts", path, set.dims[0], n_text);
 }
 
-/* Widths of all layers: arrays of n_layer. */
+/* Reads the widths of all layers into arrays of n_layer. */
 static int read_widths(const kit_h5_in *r, int n_layer, size_t n_text, int *n_ff, int *n_attn_mix) {
     char path[64];
     bool has;
@@ -482,7 +486,7 @@ static int read_widths(const kit_h5_in *r, int n_layer, size_t n_text, int *n_ff
         if (columns_of(r, path, n_text, &n_ff[l])) return -1;
         snprintf(path, sizeof path, "layer/%02d/ffn/hist_a", l);
         if (kit_h5_has(r, path, &has)) return -1;
-        if (!n_ff[l] && has) return dw_fail(r->err, "'%s' has no sum_square beside it", path);
+        if (!n_ff[l] && has) return dw_fail(r->err, "'%s' exists, but ffn/sum_square of that layer is missing", path);
         snprintf(path, sizeof path, "layer/%02d/input/attn_mix/sum_square", l);
         if (columns_of(r, path, n_text, &n_attn_mix[l])) return -1;
     }
@@ -514,7 +518,8 @@ static int read_values(kit_h5_in *r, kit_stats *s) {
 static int read_header(kit_h5_in *r, kit_stats *s) {
     int version;
     if (kit_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
-    if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
+    if (version != VERSION)
+        return dw_fail(r->err, "the format version is %d, but this program reads %d", version, VERSION);
     char *arguments = kit_h5_text(r, "arguments");
     if (!arguments) return -1;
     free(s->arguments);
@@ -525,18 +530,20 @@ static int read_header(kit_h5_in *r, kit_stats *s) {
                ? -1 : 0;
 }
 
-/* The file must hold all arrays but the packed histograms, value for value.  A neuron has at least 28 bytes of such arrays
- * and 64 * 4 * (2 + 1/32 + 1/64 + 1/128) = 526 of histograms, so that memory is at most 20 times the file. */
+/* Fails unless the file has at least the bytes of all arrays that are not packed.  A neuron has at least 28 bytes of
+ * such arrays and 64 * 4 * (2 + 1/32 + 1/64 + 1/128) = 526 bytes of histograms, so memory is at most 20 times the
+ * file. */
 static int check_memory(kit_h5_in *r, const kit_stats *s, size_t n_text) {
     item list[MAX_ITEMS], output = output_item(s);
-    size_t sum = n_text * output.cols * kind_size(output.kind); // below 2^20 * 2^24 * 2^3
+    size_t sum = n_text * output.cols * kind_size(output.kind); // at most 2^20 * 2^24 * 2^3
     for (int l = 0; l < s->n_layer; l++) {
         const size_t n = layer_items(s, l, list);
-        for (size_t i = 0; i < n; i++) // 2^10 * 2^5 such terms
+        for (size_t i = 0; i < n; i++) // at most 2^10 * 2^5 such terms, so the sum does not overflow
             if (!list[i].packed) sum += (list[i].by_text ? n_text : list[i].rows) * (list[i].cols ? list[i].cols : 1) * kind_size(list[i].kind);
     }
     if (sum <= r->n_left) return 0;
-    return dw_fail(r->err, "its arrays would take %zu bytes, but it has only %zu: several names share their bytes", sum, r->n_bytes);
+    return dw_fail(r->err, "its arrays need %zu bytes, but the file has only %zu; files in which several names share "
+                   "their bytes are refused", sum, r->n_bytes);
 }
 
 static int read_all(kit_h5_in *r, kit_stats *s) {

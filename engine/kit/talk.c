@@ -1,4 +1,4 @@
-/* talk.c - what a program says on stderr, and how it ends. */
+/* talk.c - messages on stderr, and how a program ends. */
 #include "kit/kit_own.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ const char *tool_name(void) {
     return name;
 }
 
-/* "deadwood-cut: " kind sentence end, as one line without control bytes and without taking memory. */
+/* Prints "deadwood-cut: KIND TEXT END" as one line without control bytes; allocates no memory. */
 static void line(const char *kind, const char *end, const char *format, va_list args) {
     char text[1024], shown[2 * sizeof text];
     vsnprintf(text, sizeof text, format, args);
@@ -26,7 +26,7 @@ static void line(const char *kind, const char *end, const char *format, va_list 
     fprintf(stderr, "%s: %s%s%s\n", tool_name(), kind, shown, end);
 }
 
-void die_err(const dw_err *err) { die("%s", err->text[0] ? err->text : "failed without a reason"); }
+void die_err(const dw_err *err) { die("%s", err->text[0] ? err->text : "failed, but no reason was recorded"); }
 
 void die(const char *format, ...) {
     va_list args;
@@ -61,7 +61,8 @@ void warn(const char *format, ...) {
     va_end(args);
 }
 
-/* The texts stay where they are, for the handler; on a terminal ^C, a bar or a text without its end stands in the line. */
+/* The texts are static, because the handler reads them later.  On a terminal they begin with "\n", because ^C, a bar or
+ * unfinished text may be in the line. */
 void say_if_interrupted(const char *kept) {
     static char nothing[128], something[1024];
     char name[768];
@@ -73,7 +74,9 @@ void say_if_interrupted(const char *kept) {
         return;
     }
     dw_show(name, sizeof name, kept, strlen(kept));
-    snprintf(something, sizeof something, "%s%s: interrupted; '%s' keeps what is finished, the same command goes on from there\n", begin, tool_name(), name);
+    snprintf(something, sizeof something,
+             "%s%s: interrupted; '%s' has the finished part, the same command continues it\n", begin, tool_name(),
+             name);
     signals_on_interrupt(something);
 }
 
@@ -93,7 +96,7 @@ void show_text(FILE *to, const char *text, size_t n) {
     enum { PIECE = 1000 };
     char shown[4 * PIECE + 1];
     while (n) {
-        size_t piece = n < PIECE ? n : PIECE; // ends before a character, unless these are no characters
+        size_t piece = n < PIECE ? n : PIECE; // ends before a character, unless the bytes are not UTF-8
         while (piece < n && piece > PIECE - 4 && (text[piece] & 0xc0) == 0x80) piece--;
         fwrite(shown, 1, dw_show(shown, sizeof shown, text, piece), to);
         text += piece;

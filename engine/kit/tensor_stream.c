@@ -1,4 +1,4 @@
-/* tensor_stream.c - see tensor_stream.h. */
+/* tensor_stream.c - two slabs of rows in turn: one is written while threads make the other (tensor_stream.h). */
 #include "kit/tensor_stream.h"
 
 #include <stdlib.h>
@@ -14,9 +14,9 @@ struct kit_stream {
     int filling;
     float *scratch;   // of all pieces
     size_t n_scratch;
-    const uint8_t *full; // what waits to be written
+    const uint8_t *full; // the rows that are to be written next
     size_t n_full;
-    /* the slab that is made */
+    /* the slab that is being made */
     const kit_rows *rows;
     size_t first, n, piece_rows;
     size_t piece_scratch; // floats, a multiple of a cache line
@@ -42,7 +42,7 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t in_units(size_t n, size_t unit) { return (n + unit - 1) / unit; }
 static size_t unit_of(const kit_rows *r) { return larger(r->unit, 1); }
 
-/* Rows of a slab: whole units, about SLAB_BYTES, and a unit for every thread. */
+/* Rows of a slab: whole units, about SLAB_BYTES, but at least a unit for every thread. */
 static size_t rows_of_slab(const kit_stream *s, const kit_rows *r) {
     const size_t unit = unit_of(r), fit = SLAB_BYTES / (unit * r->row_bytes);
     return unit * larger(fit, (size_t)dw_pool_size(s->pool));
@@ -58,7 +58,7 @@ static int make_room(kit_stream *s, const kit_rows *r, size_t slab_rows, dw_err 
         if (!s->scratch) return -1;
     }
     if (r->written || rows * r->row_bytes <= s->slab_bytes) return 0;
-    /* A slab that still waits is written first: its memory goes. */
+    /* Writes the slab that is still to be written, because its memory is freed below. */
     if (kit_stream_end(s, err)) return -1;
     s->slab_bytes = larger(rows * r->row_bytes, SLAB_BYTES);
     for (int i = 0; i < 2; i++) {
@@ -86,7 +86,7 @@ static void make_piece(kit_stream *s, size_t i) {
     r->make(r->ctx, &p);
 }
 
-/* The first task writes the slab before, the others make the next one. */
+/* Task 0 writes the previous slab, the others make the next one. */
 static void write_or_make(void *stream, size_t i) {
     kit_stream *s = stream;
     if (i) make_piece(s, i - 1);

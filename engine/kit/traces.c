@@ -1,4 +1,4 @@
-/* traces.c - traces.h5 read by rows and written from begin to end (layout in traces.h). */
+/* traces.c - reads traces.h5 by rows and writes it from begin to end (layout in traces.h). */
 #include "kit/traces.h"
 
 #include <errno.h>
@@ -49,10 +49,11 @@ static hid_t type_of(traces_part part) { return part == TRACES_OPEN ? H5Tcopy(H5
 /* ---- disk space ------------------------------------------------------------------------------------------ */
 
 static int fail_space(const char *path, size_t n_bytes, dw_err *err) {
-    return dw_fail(err, "cannot write '%s': %.3f GB are needed and the disk has not so much room", path, (double)n_bytes * 1e-9);
+    return dw_fail(err, "cannot write '%s': it needs %.3f GB, and the disk does not have that much free space", path,
+                   (double)n_bytes * 1e-9);
 }
 
-/* The library writes into space that it is sure to get. */
+/* Reserves the disk space, because the library handles failed writes badly. */
 static int reserve(const char *temporary, const char *path, size_t n_bytes, dw_err *err) {
     struct statvfs fs;
 #ifdef FALLOC_FL_KEEP_SIZE
@@ -67,7 +68,7 @@ static int reserve(const char *temporary, const char *path, size_t n_bytes, dw_e
     return 0;
 }
 
-/* What was reserved and not used goes back. */
+/* Releases reserved space that was not used: changing the size twice frees the blocks after the end of the file. */
 static int give_back(const char *temporary, const char *path, dw_err *err) {
     struct stat st;
     if (!stat(temporary, &st) && !truncate(temporary, st.st_size + 1) && !truncate(temporary, st.st_size)) return 0;
@@ -103,7 +104,7 @@ static hid_t make_set(writer *w, const char *path, hid_t type, size_t cols, size
     return set;
 }
 
-/* Rows first .. first + n - 1 between a file's dataset and memory: H5Dread or H5Dwrite. */
+/* Reads rows first .. first + n - 1 of a dataset to `to`, or writes them from `from` if `to` is NULL. */
 static bool move_rows(hid_t set, hid_t type, size_t first, size_t n, size_t cols, void *to, const void *from) {
     const hsize_t start[] = {first, 0}, count[] = {n, cols};
     const hid_t all = H5Dget_space(set), memory = H5Screate_simple(2, count, NULL);
@@ -162,7 +163,7 @@ static int take_chunk(writer *w) {
     return w->chunk ? 0 : -1;
 }
 
-/* The HDF5 part, under the temporary name. */
+/* Writes the HDF5 part under the temporary name. */
 static int write_h5(writer *w, const char *temporary, const char *path) {
     const size_t raw = w->t->n_tokens * traces_token_bytes(w->t), most = raw + raw / 256 + (4 << 20);
     kit_h5_quiet();
@@ -180,7 +181,7 @@ static int write_h5(writer *w, const char *temporary, const char *path) {
     return rc ? -1 : give_back(temporary, path, w->err);
 }
 
-/* The checksum goes in front of what the library wrote. */
+/* Writes the user block with the checksum before the HDF5 part. */
 static int put_user_block(dw_out *out, dw_err *err) {
     char block[KIT_H5_USER_BLOCK];
     dw_map map;
@@ -205,7 +206,7 @@ int traces_write(const traces *t, const char *path, traces_rows *rows, void *ctx
 
 static kit_h5_type number_of(traces_part part) { return part == TRACES_OPEN ? KIT_H5_U8 : KIT_H5_F16; }
 
-/* Whether the part is in the file; its columns. */
+/* Whether the file has the part, and the number of its columns. */
 static int look_at(traces *t, int layer, traces_part part, bool *is_there, size_t *cols) {
     char path[PATH_BYTES];
     kit_h5_set set;
@@ -227,7 +228,8 @@ static int look_at_layer(traces *t, int l) {
         return -1;
     w->n_groups = (int)n_share;
     if (w->has_input && n_in != (size_t)t->n_embd) return dw_fail(t->in.err, "'layer/%02d/input' has %zu columns, expected n_embd, %d", l, n_in, t->n_embd);
-    if (has_open != has_share || (has_share && !w->has_input)) return dw_fail(t->in.err, "layer %d has not all of input, open and share", l);
+    if (has_open != has_share || (has_share && !w->has_input))
+        return dw_fail(t->in.err, "layer %d must have input, open and share, but lacks some of them", l);
     if (n_open != traces_open_bytes(w->n_groups))
         return dw_fail(t->in.err, "'layer/%02d/open' has %zu columns, expected %zu for %d groups", l, n_open, traces_open_bytes(w->n_groups), w->n_groups);
     return 0;
@@ -259,7 +261,8 @@ static int read_header(traces *t) {
     kit_h5_in *r = &t->in;
     int version, n_tokens;
     if (kit_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
-    if (version != VERSION) return dw_fail(r->err, "the format's version is %d, this program reads %d", version, VERSION);
+    if (version != VERSION)
+        return dw_fail(r->err, "the format version is %d, but this program reads %d", version, VERSION);
     if (kit_h5_hash(r, "model_sha256", t->model_sha256) || kit_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
         kit_h5_short_text(r, "backend", t->backend, sizeof t->backend) || kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
         kit_h5_int(r, "n_embd", 1, KIT_H5_MAX_ROWS, &t->n_embd) || kit_h5_int(r, "n_ctx", 1, 1 << 22, &t->n_ctx) ||
@@ -279,7 +282,7 @@ int traces_open(traces *t, const char *path, dw_err *err) {
     return dw_fail(err, "traces '%s': %s", path, own.text);
 }
 
-/* Why rows of a part are not what trace writes; NULL: they are. */
+/* What is wrong with rows of a part; NULL: nothing. */
 static const char *fault_of(const traces *t, int layer, traces_part part, size_t n, const uint8_t *rows) {
     const size_t row_bytes = traces_row_bytes(t, layer, part);
     const int n_last = t->layer[layer].n_groups % 8;

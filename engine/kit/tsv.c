@@ -1,4 +1,4 @@
-/* tsv.c - tables as tab-separated text, by column name. */
+/* tsv.c - reads tab-separated tables and appends rows to them. */
 #include "kit/tsv.h"
 #include "kit/kit_own.h"
 
@@ -9,7 +9,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Columns are found by comparing names one after the other, here and by those who read tables. */
+/* MAX_COLUMNS is small because names of columns are found by linear search, here and in programs that read tables. */
 enum { MAX_TABLE_BYTES = 1 << 30, MAX_COLUMNS = 4096 };
 
 static size_t count_cells(const char *line) {
@@ -34,7 +34,7 @@ static int check_columns(const tsv_table *t, dw_err *err) {
     return 0;
 }
 
-/* One line of the file, cut off from the rest; *n_line counts them. */
+/* Cuts the next line off *rest and returns it without its line end. */
 static char *next_line(char **rest) {
     char *line = *rest;
     const size_t n = strcspn(line, "\n");
@@ -71,7 +71,7 @@ static int parse(tsv_table *t, char *text, dw_err *err) {
         n_cells += n;
         t->n_rows++;
     }
-    return t->n_columns ? 0 : dw_fail(err, "no header line with the names of the columns");
+    return t->n_columns ? 0 : dw_fail(err, "there is no header line with the names of the columns");
 }
 
 int tsv_read(tsv_table *t, const char *path, dw_err *err) {
@@ -108,11 +108,11 @@ void tsv_release(tsv_table *t) {
 static int check_cells(const char *const *cells, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++)
         if (cells[i] && strpbrk(cells[i], "\t\n\r"))
-            return dw_fail(err, "a cell holds a tab or a line end: '%s'", cells[i]);
+            return dw_fail(err, "a cell has a tab or a line end: '%s'", cells[i]);
     return 0;
 }
 
-/* One line; cell i of it is cells[from[i]], "-" where from[i] is n or the cell is empty. */
+/* Writes one line.  Cell i is cells[from[i]], or "-" if from[i] is n or that cell is empty. */
 static int write_line(dw_out *out, const char *const *cells, const size_t *from, size_t n_out, size_t n, dw_err *err) {
     for (size_t i = 0; i < n_out; i++) {
         const char *cell = from[i] < n ? cells[from[i]] : NULL;
@@ -121,7 +121,7 @@ static int write_line(dw_out *out, const char *const *cells, const size_t *from,
     return 0;
 }
 
-/* Where each of the file's columns comes from among the given ones. */
+/* from[i]: which of the n given columns is column i of the file; n: none. */
 static int match_columns(const tsv_table *old, const char *const *columns, size_t n, size_t *from, dw_err *err) {
     for (size_t i = 0; i < old->n_columns; i++) from[i] = n;
     for (size_t k = 0; k < n; k++) {
@@ -145,7 +145,7 @@ int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw
     return rc;
 }
 
-/* The file's text as it stands (with a line end at its end), or the head of a new file. */
+/* Copies the text of an existing file and ends it with a line end, or writes the header of a new file. */
 static int write_old(dw_out *out, const char *path, bool exists, const char *comment, const char *const *columns,
                      const size_t *from, size_t n, dw_err *err) {
     if (exists) {
@@ -188,7 +188,7 @@ done:
     return rc;
 }
 
-/* The lock is on the folder: the file itself is replaced by each append, and a lock file would stay behind. */
+/* Locks the folder: every append replaces the file itself, and a lock file would be left over. */
 static int lock_folder(const char *path, dw_err *err) {
     const char *slash = strrchr(path, '/');
     char *folder = dw_format(err, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");

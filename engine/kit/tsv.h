@@ -1,4 +1,4 @@
-/* tsv.h - rows: tab-separated tables, read and written by column name. */
+/* tsv.h - tab-separated tables, read and appended to by column name. */
 #ifndef KIT_TSV_H
 #define KIT_TSV_H
 
@@ -13,17 +13,17 @@ typedef struct tsv_table {
 } tsv_table;
 
 int tsv_read(tsv_table *t, const char *path, dw_err *err);
-const char *tsv_cell(const tsv_table *t, size_t row, const char *column); // NULL: no such column
+const char *tsv_cell(const tsv_table *t, size_t row, const char *column); // NULL: there is no such column
 void tsv_release(tsv_table *t);
 
-/* Append n_rows rows whole or not at all, also beside other processes (the file is locked, rewritten, renamed).  A new
- * file begins with the comment and a header line.  Cells of the other columns of an existing file become "-"; a column
- * that the file lacks is refused. */
+/* Appends n_rows rows, all or none.  Several processes may append at once: the folder is locked, the file is rewritten
+ * and renamed.  A new file begins with the comment and a header line.  In an existing file, columns that are not given
+ * get "-"; a column that the file lacks is an error. */
 int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
                const char *const *cells, size_t n_rows, dw_err *err);
 
-/* Whether tsv_append would accept these columns: there is no such file yet, or it is a table that has them all.  To be
- * asked before the work whose rows are appended. */
+/* Fails if tsv_append would refuse these columns: the file exists and is not a table with all of them.  Call it before
+ * the work whose rows are appended. */
 int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err);
 
 #endif

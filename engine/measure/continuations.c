@@ -39,11 +39,11 @@ bool measure_only_repeats(const int32_t *id, int n) {
     return 2 * repeated >= MEASURE_REPEAT_TAIL;
 }
 
-/* The likeliest token behind an output row. */
+/* The likeliest token after an output row. */
 static int likeliest(continuations *c, int row, int32_t *id, dw_err *err) {
     if (dw_session_logits(c->session, row, 1, c->logits, err)) return -1;
     *id = dw_sample(c->greedy, c->logits);
-    return *id < 0 ? dw_fail(err, "the model computes NaN") : 0;
+    return *id < 0 ? dw_fail(err, "the model's logits are NaN after a built-in prompt") : 0;
 }
 
 static int begin(continuations *c, int seq, dw_err *err) {
@@ -53,13 +53,14 @@ static int begin(continuations *c, int seq, dw_err *err) {
     for (int i = 0; i < PROMPT_TOKENS; i++) of[i] = seq;
     int rc = n && n <= PROMPT_TOKENS
                  ? 0
-                 : dw_fail(err, "the prompt '%s' has %zu tokens, there must be 1 to %d", prompts[seq], n, PROMPT_TOKENS);
+                 : dw_fail(err, "the built-in prompt '%s' has %zu tokens in this vocabulary, allowed are 1 to %d",
+                           prompts[seq], n, PROMPT_TOKENS);
     if (!rc) rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = (int)n, .token = id, .seq = of}, err);
     free(id);
     return rc ? rc : likeliest(c, 0, &c->id[seq][0], err);
 }
 
-/* One token more for all. */
+/* Adds one token to every continuation. */
 static int go_on(continuations *c, int at, dw_err *err) {
     int32_t id[MEASURE_PROMPTS], seq[MEASURE_PROMPTS];
     uint8_t out[MEASURE_PROMPTS];
@@ -68,7 +69,8 @@ static int go_on(continuations *c, int at, dw_err *err) {
         seq[s] = s;
         out[s] = 1;
     }
-    int rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = MEASURE_PROMPTS, .token = id, .seq = seq, .out = out}, err);
+    int rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = MEASURE_PROMPTS, .token = id, .seq = seq, .out = out},
+                             err);
     for (int s = 0; s < MEASURE_PROMPTS && !rc; s++) rc = likeliest(c, s, &c->id[s][at], err);
     return rc;
 }
@@ -79,8 +81,10 @@ static int length(const continuations *c, int seq) {
     return n;
 }
 
-static int open_session(continuations *c, const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, dw_err *err) {
-    dw_session_options own = {.pool = o->pool, .backend = o->backend, .kv = o->kv, .select = o->select, .exact = true, .precision = o->precision};
+static int open_session(continuations *c, const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o,
+                        dw_err *err) {
+    dw_session_options own = {.pool = o->pool,     .backend = o->backend, .kv = o->kv,
+                              .select = o->select, .exact = true,         .precision = o->precision};
     own.n_seq = own.n_out = MEASURE_PROMPTS;
     own.n_ctx = PROMPT_TOKENS + MEASURE_CONTINUED;
     own.n_batch = PROMPT_TOKENS;
@@ -92,7 +96,8 @@ static int open_session(continuations *c, const dw_model *m, const dw_tokenizer 
     return c->session && c->greedy && c->logits ? 0 : -1;
 }
 
-int measure_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share, dw_err *err) {
+int measure_repeats(const dw_model *m, const dw_tokenizer *tok, const dw_session_options *o, double *share,
+                    dw_err *err) {
     continuations c = {0};
     int rc = open_session(&c, m, tok, o, err), n = 0;
     for (int s = 0; s < MEASURE_PROMPTS && !rc; s++) rc = begin(&c, s, err);

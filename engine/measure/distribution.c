@@ -8,14 +8,14 @@ enum { LANES = 8 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Eight lanes in the compiler's own vector arithmetic; in memory, so that no call depends on the width of registers. */
+/* Eight lanes in the compiler's vector arithmetic.  Passed by pointer, so no call depends on the width of registers. */
 typedef double lanes __attribute__((vector_size(8 * LANES)));
 typedef int64_t lane_bits __attribute__((vector_size(8 * LANES)));
 typedef float half_lanes __attribute__((vector_size(4 * LANES)));
 
-static const double lowest = -708; // exp of it is the smallest that needs no subnormals; far below any sum's precision
+static const double lowest = -708; // exp(-708) is still a normal number, and far below the precision of any sum
 
-/* *e = *e * *r + c, rounded once where `fused`: half the work where the machine can do it. */
+/* *e = *e * *r + c; rounded once if `fused`, which takes half the work if the CPU has fused multiply-add. */
 INLINE void multiply_add(lanes *e, const lanes *r, double c, bool fused) {
     if (fused) {
         for (int j = 0; j < LANES; j++) (*e)[j] = __builtin_fma((*e)[j], (*r)[j], c);
@@ -24,8 +24,8 @@ INLINE void multiply_add(lanes *e, const lanes *r, double c, bool fused) {
     }
 }
 
-/* *v = exp(*v) for values <= 0: 2^n exp(r), |r| <= ln(2)/2, Taylor to r^11 (below 1e-14). Adding 1.5 * 2^52 rounds to
- * the integer n, whose low bits then stand at the end of the sum's mantissa. */
+/* *v = exp(*v) for values <= 0: 2^n exp(r) with |r| <= ln(2)/2, by the Taylor series to r^11 (error below 1e-14).
+ * Adding 1.5 * 2^52 rounds to the integer n; the low bits of n are then the last bits of the sum's mantissa. */
 INLINE void lanes_exp(lanes *v, bool fused) {
     const double shift = 0x1.8p52, log2e = 0x1.71547652b82fep0, ln2_high = 0x1.62e42fefa0000p-1,
                  ln2_low = 0x1.cf79abc9e3b39p-40;
@@ -48,7 +48,7 @@ INLINE void lanes_exp(lanes *v, bool fused) {
     *v = (lanes)((lane_bits)e + ((lane_bits)t << 52));
 }
 
-/* x - max of LANES of n logits; behind the row's end the lowest. */
+/* x - max of LANES logits; lanes after the end of the row get `lowest`. */
 INLINE void lanes_load(const float *x, int n, double max, lanes *to) {
     half_lanes f;
     if (n >= LANES) {
@@ -88,7 +88,7 @@ INLINE double sum_excess_body(const float *x, double max_x, const float *y, doub
     return fold(&sum);
 }
 
-/* The maximum, and in *finite whether every logit is: x - x is 0 for finite x only. */
+/* The maximum.  *finite: whether every logit is finite; x - x is 0 for finite x only. */
 INLINE float max_body(const float *x, int n, bool *finite) {
     float max[2 * LANES], odd[2 * LANES] = {0};
     for (int j = 0; j < 2 * LANES; j++) max[j] = x[0];
@@ -111,7 +111,7 @@ INLINE float max_body(const float *x, int n, bool *finite) {
     return max[0];
 }
 
-/* The same loops for wider vectors. */
+/* The loops above, compiled for one level of vector instructions. */
 typedef struct loops {
     float (*max)(const float *, int, bool *);
     double (*sum_exp)(const float *, int, double);
@@ -140,7 +140,7 @@ static const loops *best_loops(void) {
     return &loops_plain;
 }
 
-/* Whether one of LANES values is v. */
+/* Whether one of the LANES values is v. */
 static bool has(const float *x, float v) {
     int n = 0;
     for (int j = 0; j < LANES; j++) n += x[j] == v;
@@ -168,10 +168,10 @@ double measure_row_kl(const float *x, const measure_row *p, const float *y, cons
 
 static const float no_mass = -1000;
 
-/* True when token i stands behind token j in the order of likelihood. */
+/* True when token i comes after token j in the order of likelihood. */
 static bool is_behind(const float *x, int32_t i, int32_t j) { return x[i] < x[j] || (x[i] == x[j] && i > j); }
 
-/* Lets the token at place k of a heap (the least likely on top) sink to where it belongs. */
+/* Moves the token at place k of a heap down to its place; the least likely token is on top. */
 static void sink(int32_t *heap, int n, int k, const float *x) {
     for (int child; (child = 2 * k + 1) < n; k = child) {
         if (child + 1 < n && is_behind(x, heap[child + 1], heap[child])) child++;
@@ -186,11 +186,11 @@ static void find_top(const float *x, int n, int32_t *id, int n_top) {
     for (int i = 0; i < n_top; i++) id[i] = i;
     for (int k = n_top / 2; k-- > 0;) sink(id, n_top, k, x);
     for (int i = n_top; i < n; i++) {
-        if (x[i] <= x[id[0]]) continue; // of equals the first one stays
+        if (x[i] <= x[id[0]]) continue; // on ties the first token stays
         id[0] = i;
         sink(id, n_top, 0, x);
     }
-    for (int last = n_top - 1; last > 0; last--) { // the least likely to the end
+    for (int last = n_top - 1; last > 0; last--) { // moves the least likely token to the end
         const int32_t least = id[0];
         id[0] = id[last];
         id[last] = least;
@@ -198,7 +198,7 @@ static void find_top(const float *x, int n, int32_t *id, int n_top) {
     }
 }
 
-/* ln of the mass of all tokens but id[0 .. n_top-1]: summed itself, because 1 - sum would lose its digits. */
+/* ln of the mass of all tokens except id[0 .. n_top-1].  Summed directly, because 1 - sum would lose digits. */
 static float tail_of(float *x, const measure_row *r, int n, const int32_t *id, int n_top) {
     float kept[MEASURE_TOP];
     for (int k = 0; k < n_top; k++) {

@@ -6,7 +6,7 @@
 
 enum { TILE_BYTES = 8 << 20, TILE_MIN = 32, TILE_MAX = 256 };
 
-/* Rows whose logits are held at once: enough to fill a product, and within a cache where the vocabulary is small. */
+/* Rows whose logits are held at once: enough for an efficient product; if n_vocab is small, they fit a cache. */
 static int tile_rows(int n_vocab) {
     const int n = TILE_BYTES / (n_vocab * (int)sizeof(float));
     return n < TILE_MIN ? TILE_MIN : n > TILE_MAX ? TILE_MAX : n;
@@ -49,13 +49,13 @@ void measure_entrant_close(measure_entrant *e) {
 
 /* ---- pieces ----------------------------------------------------------------------------------------------- */
 
-typedef struct piece { // tokens of one evaluation, and what is asked of them
+typedef struct piece { // the tokens of one evaluation, and which of them are scored
     int32_t *token, *seq, *pos;
     uint8_t *out;
-    int32_t *target; // n_out: the tokens to be predicted
-    size_t *window;  // n_out: where they stand
+    int32_t *target; // n_out: the token that each output row predicts
+    size_t *window;  // n_out: the window of each output row
     int n_tokens, n_out;
-    size_t next; // window that follows, and the position in it
+    size_t next; // the window of the next token, and its position in that window
     int next_pos;
     void *owned;
 } piece;
@@ -74,7 +74,7 @@ static int piece_open(piece *p, int n_batch, dw_err *err) {
     return 0;
 }
 
-/* The next tokens of the windows' stream; false when it has ended.  A window keeps its sequence from piece to piece. */
+/* Takes the next tokens of the stream of windows; false at its end.  A window keeps its sequence in the next piece. */
 static bool piece_next(piece *p, const measure_evaluation *e) {
     const int n_seq = e->o->n_batch / e->o->n_ctx + 2;
     p->n_tokens = p->n_out = 0;
@@ -97,7 +97,7 @@ static bool piece_next(piece *p, const measure_evaluation *e) {
 
 /* ---- tiles ------------------------------------------------------------------------------------------------ */
 
-typedef struct tile { // output rows first .. first + n - 1 of a piece; token 0 of the tile is scored token `at` of the text
+typedef struct tile { // output rows first .. first + n - 1 of a piece; the first is scored token `at` of the text
     const measure_evaluation *e;
     const piece *piece;
     int first, n;
@@ -122,8 +122,9 @@ static void score_row(void *job_pointer, size_t i) {
     if (m->row[i].top < 0) return;
     m->nll[at] = -measure_row_logprob(&m->row[i], x, job->t->piece->target[job->t->first + (int)i]);
     if (base && m->kl) {
-        m->kl[at] = base->model ? measure_row_kl(base->logits + i * (size_t)n_vocab, &base->row[i], x, &m->row[i], n_vocab)
-                                : measure_coarse_kl(&base->prediction[i].coarse, x, &m->row[i], n_vocab);
+        m->kl[at] = base->model
+                        ? measure_row_kl(base->logits + i * (size_t)n_vocab, &base->row[i], x, &m->row[i], n_vocab)
+                        : measure_coarse_kl(&base->prediction[i].coarse, x, &m->row[i], n_vocab);
         m->agree[at] = m->row[i].top == (base->model ? base->row[i].top : base->prediction[i].coarse.id[0]);
     }
     if (job->store) {
@@ -143,7 +144,7 @@ static int score_tile(const tile *t, measure_entrant *m, const measure_entrant *
     dw_pool_each(t->e->o->pool, (size_t)t->n, score_row, &job);
     for (int i = 0; i < t->n; i++)
         if (m->row[i].top < 0)
-            return dw_fail(err, "'%s' computes logits that are not finite in window %zu", m->name,
+            return dw_fail(err, "the logits of '%s' are not finite in window %zu", m->name,
                            t->piece->window[t->first + i] + 1);
     return store ? measure_predictions_write(t->e->store, m->prediction, (size_t)t->n, err) : 0;
 }
@@ -156,12 +157,12 @@ static int eval_piece(const measure_evaluation *e, measure_entrant *m, const pie
     return 0;
 }
 
-/* Tiles and rows have one width: that of every entrant's vocabulary. */
+/* Fails unless all entrants have equally large vocabularies, because a tile has one width. */
 static int check_vocabularies(const measure_evaluation *e, const measure_entrant *any, dw_err *err) {
     for (int m = 0; m < e->n_models; m++)
         if (n_vocab_of(&e->model[m]) != n_vocab_of(any))
-            return dw_fail(err, "'%s' predicts %d tokens, '%s' %d; they cannot be evaluated side by side", e->model[m].name,
-                           n_vocab_of(&e->model[m]), any->name, n_vocab_of(any));
+            return dw_fail(err, "'%s' has a vocabulary of %d tokens, but '%s' one of %d; they cannot be compared",
+                           e->model[m].name, n_vocab_of(&e->model[m]), any->name, n_vocab_of(any));
     return 0;
 }
 

@@ -1,14 +1,14 @@
-/* measure.h - what score measures with (libmeasure.a), for every tool that has to know what a change costs:
+/* measure.h - measures the quality of a model (libmeasure.a); used by score and open to every tool:
  *
- *   windows        which tokens of a text are scored, and with which context: the protocols
- *   evaluate       models over windows, side by side with a base
- *   distribution   what one row of logits says: log-probability, divergence, likeliest token
+ *   windows        the protocols: which tokens of a text are scored, and with which context
+ *   evaluate       evaluates models on windows and compares them with a base
+ *   distribution   log-probability, divergence and likeliest token of one row of logits
  *   statistics     means with standard errors, paired differences
- *   predictions    a base's predictions, stored once and compared with later
+ *   predictions    the predictions of a base, stored once for later comparisons
  *   continuations  whether a model continues a text or only repeats itself
  *
- * Quality is computed by one kernel path whatever the number of threads and the batch.  The library returns errors; it
- * neither prints nor ends a program. */
+ * Quality is computed by the same kernels for every number of threads and every batch size.  The library returns
+ * errors; it neither prints nor ends a program. */
 #ifndef MEASURE_H
 #define MEASURE_H
 

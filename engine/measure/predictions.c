@@ -1,4 +1,4 @@
-/* predictions.c - the stored base: written through dw_out, read from a map with a cursor. */
+/* predictions.c - writes and reads a stored base; the layout is in predictions.h. */
 #include "measure/predictions.h"
 #include "text/tokenizers.h"
 
@@ -61,10 +61,10 @@ static void put_record(uint8_t *to, const measure_prediction *p) {
     put_float(to + RECORD - 4, p->coarse.tail);
 }
 
-/* ln of a probability: rounding may leave a little more than 0. */
+/* Whether v can be ln of a probability; rounding may make it slightly larger than 0. */
 static bool is_logprob(double v) { return v <= 1e-6 && v > -1e5; }
 
-/* False when the bytes are no prediction over n_vocab tokens. */
+/* False when the bytes are not a prediction over n_vocab tokens. */
 static bool get_record(const uint8_t *from, int n_vocab, measure_prediction *p) {
     const uint64_t v = dw_le64(from);
     memcpy(&p->logprob, &v, sizeof v);
@@ -83,10 +83,10 @@ static bool get_record(const uint8_t *from, int n_vocab, measure_prediction *p) 
 
 struct measure_predictions_writer {
     dw_out *out;
-    size_t *n_left; // of each text, predictions still to come
+    size_t *n_left; // for each text, predictions that are not written yet
     int n_texts, text;
     uint8_t *record; // (CHUNK, RECORD)
-    size_t n_record; // of them filled
+    size_t n_record; // filled ones
     uint8_t *planes; // (RECORD, n_record)
     uint8_t *packed;
     size_t packed_cap;
@@ -98,7 +98,7 @@ static int write_u32(dw_out *out, size_t v, dw_err *err) {
     return dw_out_write(out, b, sizeof b, err);
 }
 
-/* With its raw size in front where `with_raw`: a chunk's follows from the number of its records. */
+/* `with_raw`: writes the raw size first.  A chunk needs none, because the number of its records gives it. */
 static int write_packed(measure_predictions_writer *w, const void *raw, size_t size, bool with_raw, dw_err *err) {
     const size_t n = ZSTD_compress(w->packed, w->packed_cap, raw, size, LEVEL);
     if (ZSTD_isError(n)) return dw_fail(err, "cannot compress predictions: %s", ZSTD_getErrorName(n));
@@ -165,7 +165,8 @@ static int write_head(measure_predictions_writer *w, const measure_stored_head *
     return rc;
 }
 
-measure_predictions_writer *measure_predictions_writer_new(const char *path, const measure_stored_head *h, dw_err *err) {
+measure_predictions_writer *measure_predictions_writer_new(const char *path, const measure_stored_head *h,
+                                                           dw_err *err) {
     measure_predictions_writer *w = dw_alloc(1, sizeof *w, "a writer of predictions", err);
     if (!w) return NULL;
     w->n_texts = h->n_texts;
@@ -190,7 +191,7 @@ static int write_chunk(measure_predictions_writer *w, dw_err *err) {
 
 int measure_predictions_write(measure_predictions_writer *w, const measure_prediction *p, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++) {
-        if (w->text == w->n_texts) return dw_fail(err, "more predictions than the header says");
+        if (w->text == w->n_texts) return dw_fail(err, "more predictions are written than the header announces");
         put_record(w->record + w->n_record++ * RECORD, &p[i]);
         const bool text_ends = --w->n_left[w->text] == 0;
         if ((text_ends || w->n_record == CHUNK) && write_chunk(w, err)) return -1;
@@ -200,7 +201,7 @@ int measure_predictions_write(measure_predictions_writer *w, const measure_predi
 }
 
 int measure_predictions_commit(measure_predictions_writer *w, dw_err *err) {
-    if (w->text != w->n_texts) return dw_fail(err, "fewer predictions than the header says");
+    if (w->text != w->n_texts) return dw_fail(err, "fewer predictions are written than the header announces");
     return dw_out_commit(w->out, err);
 }
 
@@ -220,15 +221,15 @@ struct measure_predictions {
     dw_map map; // data NULL: memory of the caller
     char *name;
     measure_stored_head head;
-    dw_cursor *chunks; // n_texts: where each text's begin
-    dw_cursor at;      // the next chunk ...
-    uint64_t n_left;   // ... and how many predictions are in it and in those behind
+    dw_cursor *chunks; // n_texts: the first chunk of each text
+    dw_cursor at;      // the next chunk
+    uint64_t n_left;   // predictions of the text from the next chunk on
     int text;
-    uint8_t *planes;      // the chunk at hand
-    size_t n_chunk, used; // its predictions, and how many were given out
+    uint8_t *planes;      // the chunk that is being read
+    size_t n_chunk, used; // its predictions, and how many of them were read
 };
 
-/* Unpacks a frame that must give exactly size bytes. */
+/* Unpacks a frame; fails unless it gives exactly `size` bytes. */
 static int unpack(dw_cursor *c, size_t packed, void *raw, size_t size) {
     const uint8_t *frame = dw_cursor_take(c, packed);
     if (!frame || ZSTD_getFrameContentSize(frame, packed) != size ||
@@ -253,7 +254,7 @@ static void read_hash(dw_cursor *c, uint8_t hash[32]) {
     if (bytes32) memcpy(hash, bytes32, 32);
 }
 
-/* A number that must be a positive int, or 0 where that is allowed. */
+/* A number from least to most. */
 static int read_count(dw_cursor *c, int least, int most) {
     const uint32_t v = dw_cursor_u32(c);
     if (v < (uint32_t)least || v > (uint32_t)most) c->failed = true;
@@ -265,7 +266,8 @@ static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
     read_hash(c, t->sha256);
     t->n_tokens = dw_cursor_u64(c);
     t->n_scored = dw_cursor_u64(c);
-    if (!t->n_scored || t->n_scored >= t->n_tokens || t->n_tokens > INT32_MAX) c->failed = true; // a text has at most 2 GiB
+    if (!t->n_scored || t->n_scored >= t->n_tokens || t->n_tokens > INT32_MAX)
+        c->failed = true;
     return c->failed || !t->name ? -1 : 0;
 }
 
@@ -289,7 +291,7 @@ static int read_head(measure_stored_head *h, dw_cursor *c, dw_err *err) {
     return c->left ? -1 : 0;
 }
 
-/* Steps over the chunks of every text, so that any can be sought. */
+/* Finds the first chunk of every text. */
 static int index_chunks(measure_predictions *p, dw_cursor c, dw_err *err) {
     p->chunks = dw_alloc((size_t)p->head.n_texts, sizeof *p->chunks, "texts", err);
     if (!p->chunks) return -1;
@@ -297,10 +299,10 @@ static int index_chunks(measure_predictions *p, dw_cursor c, dw_err *err) {
         p->chunks[t] = c;
         for (uint64_t left = p->head.text[t].n_scored; left; left -= left < CHUNK ? left : CHUNK)
             if (!dw_cursor_take(&c, dw_cursor_u32(&c)) || c.failed)
-                return dw_fail(err, "'%s' is no stored base: it ends inside the predictions for '%s'", p->name,
+                return dw_fail(err, "'%s' is not a whole stored base: it ends inside the predictions for '%s'", p->name,
                                p->head.text[t].name);
     }
-    return c.left ? dw_fail(err, "'%s' is no stored base: %zu bytes follow its end", p->name, c.left) : 0;
+    return c.left ? dw_fail(err, "'%s' is not a stored base: %zu bytes follow its end", p->name, c.left) : 0;
 }
 
 static measure_predictions *open_bytes(measure_predictions *p, const void *data, size_t size, dw_err *err) {
@@ -308,7 +310,7 @@ static measure_predictions *open_bytes(measure_predictions *p, const void *data,
     dw_err own = {0};
     const uint8_t *begin = dw_cursor_take(&c, sizeof magic);
     if (!begin || memcmp(begin, magic, sizeof magic)) {
-        dw_fail(err, "'%s' is no stored base of predictions; score --store writes one", p->name);
+        dw_fail(err, "'%s' is not a stored base of predictions; score --store writes one", p->name);
         goto fail;
     }
     const size_t raw = dw_cursor_u32(&c), packed = dw_cursor_u32(&c);
@@ -319,7 +321,8 @@ static measure_predictions *open_bytes(measure_predictions *p, const void *data,
     if (!rc) rc = read_head(&p->head, &(dw_cursor){.at = head, .left = raw}, &own);
     free(head);
     if (rc)
-        dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is no stored base: its header is damaged%s", p->name, own.text);
+        dw_fail(err, own.text[0] ? "'%s': %s" : "'%s' is not a stored base: its header is damaged%s", p->name,
+                own.text);
     p->planes = rc ? NULL : dw_alloc(CHUNK, RECORD, "predictions", err);
     if (p->planes && !index_chunks(p, c, err)) {
         measure_predictions_seek(p, 0);

@@ -1,4 +1,4 @@
-/* statistics.c - plain formulas; statistics.h says which. */
+/* statistics.c - the formulas of statistics.h. */
 #include "measure/statistics.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ measure_mean measure_share(size_t n_held, size_t n) {
     return (measure_mean){p, n > 1 ? sqrt(p * (1 - p) / (double)(n - 1)) : 0};
 }
 
-/* The standard deviation of the mean over draws of runs of windows that wrap around; sums of runs come from a running
- * sum, so a draw costs one look-up a run. */
+/* The standard deviation of the mean over N_DRAWS bootstrap draws.  A draw is n_runs runs of `run` windows each, which
+ * wrap around the end.  The sums of all runs are made first, so a draw costs one lookup per run. */
 static int bootstrap(const double *sum, const double *n, size_t n_windows, size_t run, double *se, dw_err *err) {
     double *run_sum = dw_alloc(n_windows, sizeof *run_sum, "bootstrap", err),
            *run_n = dw_alloc(n_windows, sizeof *run_n, "bootstrap", err);
@@ -53,7 +53,7 @@ static int bootstrap(const double *sum, const double *n, size_t n_windows, size_
         }
         draw[d] = s / tokens;
     }
-    if (!rc) { // as many runs as fill the windows, and the bias of run sums around their own mean
+    if (!rc) { // corrects for n_runs * run != n_windows, and for the bias: run sums deviate from their own mean
         const double w = (double)n_windows, drawn = (double)(n_runs * run);
         *se = measure_mean_of(draw, N_DRAWS).se * sqrt(N_DRAWS - 1) * sqrt(drawn / (w - (double)run));
     }
@@ -63,7 +63,7 @@ static int bootstrap(const double *sum, const double *n, size_t n_windows, size_
     return rc;
 }
 
-static double resolvable(double se, double se_blocks) { return 2.8 * fmax(se, se_blocks); } // fmax passes over a NaN
+static double resolvable(double se, double se_blocks) { return 2.8 * fmax(se, se_blocks); } // fmax ignores a NaN
 
 int measure_paired_of(measure_paired *p, const double *sum, const double *n, size_t n_windows, dw_err *err) {
     double total = 0, tokens = 0, square = 0;
@@ -78,7 +78,9 @@ int measure_paired_of(measure_paired *p, const double *sum, const double *n, siz
     }
     if (n_windows >= MEASURE_LEAST_WINDOWS) p->se = sqrt(square * (double)n_windows / (double)(n_windows - 1)) / tokens;
     const size_t run = (size_t)ceil(cbrt((double)n_windows));
-    if (n_windows >= MEASURE_LEAST_WINDOWS && n_windows >= 2 * run && bootstrap(sum, n, n_windows, run, &p->se_blocks, err)) return -1;
+    if (n_windows >= MEASURE_LEAST_WINDOWS && n_windows >= 2 * run &&
+        bootstrap(sum, n, n_windows, run, &p->se_blocks, err))
+        return -1;
     p->resolvable = resolvable(p->se, p->se_blocks);
     return 0;
 }

@@ -129,8 +129,8 @@ static int check_batch(dw_session *s, const dw_batch *b, start where, dw_err *er
     return n_out <= s->o.n_out ? 0 : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
 }
 
-/* Layers first .. end - 1 of a checked batch, in passes of at most n_batch tokens.  `work` says what else a pass
- * does; its arrays are filled in here. */
+/* Layers first .. end - 1 of a checked batch, in passes of at most n_batch tokens; whether tokens are embedded before them,
+ * and whether wanted rows are kept for the head after them. */
 typedef struct range {
     int first, end;
     bool embeds, gives_rows;
@@ -178,10 +178,19 @@ int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *
     return run_range(s, b, (range){0, 0, true, false}, residual, err);
 }
 
+/* A predictor of that kind reads hidden values that the layer before computes, and no residual holds them. */
+static int check_start(const dw_session *s, int first, dw_err *err) {
+    const bool is_whole = first == 0 || first >= s->net.hp.n_layer || s->o.select == DW_SELECT_DENSE;
+    if (is_whole || !s->net.layer[first].sparse.pred_previous) return 0;
+    return dw_fail(err, "layer %d cannot be the first of a range: its predictor reads the input of the layer before; begin with layer 0 or "
+                        "open the session with dense selection", first);
+}
+
 int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, float *residual, dw_err *err) {
     dw_assert(residual);
     if (first < 0 || first > end || end > s->net.hp.n_layer)
-        return dw_fail(err, "layers %d to %d were asked for, the model has %d", first, end - 1, s->net.hp.n_layer);
+        return dw_fail(err, "layers %d to %d do not exist, the model has %d", first, end - 1, s->net.hp.n_layer);
+    if (check_start(s, first, err)) return -1;
     return run_range(s, b, (range){first, end, false, false}, residual, err);
 }
 
@@ -282,7 +291,7 @@ static slot net_slot(dw_session *s, dw_weight which) {
 
 static int find_slot(dw_session *s, int l, dw_weight which, slot *found, dw_err *err) {
     const bool is_of_net = which >= DW_W_TOKEN_EMBD;
-    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer)) return dw_fail(err, "layer %d cannot be changed, the model has %d", l,
+    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer)) return dw_fail(err, "layer %d does not exist, the model has %d", l,
                                                             s->net.hp.n_layer);
     *found = is_of_net ? net_slot(s, which) : layer_slot(s, l, which);
     if (!is_of_net && which <= DW_W_O_BIAS && !s->net.layer[l].n_head) return dw_fail(err, "layer %d has no attention", l);
@@ -300,17 +309,25 @@ static int check_shape(const slot *at, const dw_tensor *t, dw_err *err) {
     return 0;
 }
 
-/* A gated layer holds down twice.  A copy that no longer matches must not be used silently. */
+static bool is_replaced(const dw_tensor *mine, const dw_tensor *model) { return mine->data != model->data; }
+
+/* A gated layer holds down twice, and gated passes read the transposed copy.  So that copy is replaced first and restored
+ * last: down is never another matrix than the copy that stands for it. */
 static int check_copies(const dw_session *s, int l, dw_weight which, const dw_tensor *t, dw_err *err) {
-    if (which != DW_W_DOWN || !t || s->o.select == DW_SELECT_DENSE) return 0;
     const dw_layer *mine = &s->net.layer[l], *model = &s->model->net.layer[l];
-    if (!mine->sparse.down_t.name || mine->sparse.down_t.data != model->sparse.down_t.data) return 0;
-    return dw_fail(err, "layer %d is gated and also holds down transposed: replace that one first, or open the session with dense selection", l);
+    if (s->o.select == DW_SELECT_DENSE || !model->sparse.down_t.name) return 0;
+    const bool is_copy_new = is_replaced(&mine->sparse.down_t, &model->sparse.down_t), is_down_new = is_replaced(&mine->down, &model->down);
+    if (which == DW_W_DOWN && t && !is_copy_new)
+        return dw_fail(err, "layer %d is gated and also holds down transposed: replace that one first, or open the session with dense selection", l);
+    if (which == DW_W_DOWN_T && !t && is_down_new)
+        return dw_fail(err, "layer %d: down is replaced; restore it before its transposed copy", l);
+    return 0;
 }
 
 int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err) {
     slot at = {0};
-    if (find_slot(s, layer, which, &at, err) || (t && (check_shape(&at, t, err) || check_copies(s, layer, which, t, err)))) return -1;
+    if (find_slot(s, layer, which, &at, err) || (t && check_shape(&at, t, err))) return -1;
+    if ((which == DW_W_DOWN || which == DW_W_DOWN_T) && check_copies(s, layer, which, t, err)) return -1;
     *at.mine = t ? *t : *at.model;
     if (t) {
         at.mine->name = at.model->name ? at.model->name : "replaced";

@@ -1,8 +1,8 @@
 /* bpe.c - "gpt2": byte-level BPE.
  *
- * The vocabulary writes each byte as one printable character: 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF as the code point
- * of that number, the other 68 bytes in order as U+0100, U+0101, ...  Merging works on ids, so that text is never
- * rewritten: a word starts as the ids of its bytes, and a pair of ids looks its merge up. */
+ * The vocabulary writes each byte as one printable character.  Bytes 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF become the code
+ * point of the same number.  The other 68 bytes become U+0100, U+0101, ... in order.
+ * Merging works on ids: a word starts as the ids of its bytes, and a table maps a pair of ids to its merge. */
 #include "text/internal.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct dw_bpe {
     dw_pretokenizer *pre;
     bool ignore_merges;
     uint16_t char_of_byte[256];         // code points
-    int16_t byte_of_char[N_BYTE_CHARS]; // -1: stands for none
+    int16_t byte_of_char[N_BYTE_CHARS]; // -1: no byte has this character
     int32_t id_of_byte[256];            // -1: the vocabulary lacks it
     pair_slot *slot;
     size_t mask; // slots - 1
@@ -37,7 +37,7 @@ static void number_bytes(dw_bpe *m) {
     }
 }
 
-/* A byte as the vocabulary writes it: one or two bytes of UTF-8. */
+/* Writes the character of a byte: one or two bytes of UTF-8.  Returns how many. */
 static size_t write_byte(const dw_bpe *m, uint8_t byte, char out[2]) {
     const unsigned c = m->char_of_byte[byte];
     if (c < 0x80) return out[0] = (char)c, 1;
@@ -48,7 +48,7 @@ static size_t write_byte(const dw_bpe *m, uint8_t byte, char out[2]) {
 
 static size_t home_of(const dw_bpe *m, uint64_t pair) { return dw_siphash13(m->key, &pair, sizeof pair) & m->mask; }
 
-/* The slot that holds the pair, or the free one where it belongs. */
+/* The slot that holds the pair, or the free slot where the pair would go. */
 static pair_slot *find_slot(const dw_bpe *m, uint64_t pair) {
     size_t i = home_of(m, pair);
     while (m->slot[i].result >= 0 && m->slot[i].pair != pair) i = (i + 1) & m->mask;
@@ -69,7 +69,7 @@ static int load_merges(dw_bpe *m, const dw_vocab *v, dw_err *err) {
         if (dw_vocab_merge_ids(v, m->index, i, &ids, err)) return -1;
         const uint64_t pair = pair_of(ids.left, ids.right);
         pair_slot *s = find_slot(m, pair);
-        if (s->result < 0) *s = (pair_slot){pair, (uint32_t)i, ids.result}; // of a repeated merge the first counts
+        if (s->result < 0) *s = (pair_slot){pair, (uint32_t)i, ids.result}; // of equal merges the first counts
     }
     return 0;
 }
@@ -150,7 +150,8 @@ static int merge_word(void *arg, const char *word, size_t len, dw_err *err) {
     return 0;
 }
 
-/* Valid UTF-8: each byte that belongs to no character becomes U+FFFD.  NULL when there was nothing to change. */
+/* A copy in valid UTF-8: each byte that belongs to no character becomes U+FFFD.  NULL if the text is valid
+ * (*repaired_len is then len) or memory is missing. */
 static char *repair_utf8(const char *text, size_t len, size_t *repaired_len, dw_err *err) {
     size_t n_bad = 0;
     for (size_t i = 0, n; i < len; i += n ? n : 1)
@@ -187,7 +188,7 @@ size_t dw_bpe_bytes(const dw_bpe *m, dw_str token, char *buf, size_t cap) {
         if (c < N_BYTE_CHARS && m->byte_of_char[c] >= 0) {
             if (n < cap) buf[n] = (char)m->byte_of_char[c];
             n++;
-        } else { // a character that stands for no byte stands for itself
+        } else { // the character of no byte is copied as it is
             for (size_t k = 0; k < len; k++, n++)
                 if (n < cap) buf[n] = (char)s[k];
         }

@@ -1,17 +1,17 @@
 /* json.c - JSON text to a jansson tree, with our limits and messages.
  *
- * jansson itself bounds the nesting (2048), checks UTF-8, refuses NUL in strings, and seeds its hash tables. */
+ * jansson limits the nesting to 2048, checks UTF-8, refuses NUL in strings, and seeds its hash tables at random. */
 #include "text/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 
-/* What jansson 2 takes on a 64-bit machine, allocations rounded up: an object with its first buckets, an array with its
- * first elements, a string besides its bytes, a member with its share of buckets, an element, a number. */
+/* Bytes that jansson 2 allocates on a 64-bit machine, rounded up.  OBJECT includes its first buckets, ARRAY its first
+ * elements, MEMBER its share of buckets; STRING excludes the bytes of the text. */
 enum { OBJECT = 240, ARRAY = 128, STRING = 80, MEMBER = 80, ELEMENT = 24, NUMBER = 32 };
 
-/* An upper bound of the bytes that the tree of a text takes.  Every value but the first follows one of , [ { or : and may
- * be a number. */
+/* An upper bound of the bytes of the parsed tree.  Every value except the first follows one of , [ : and may be a
+ * number, so each of these characters counts one. */
 static size_t tree_bytes(const char *text, size_t len) {
     size_t n = OBJECT, longest = 0;
     for (size_t i = 0; i < len; i++) {
@@ -35,8 +35,8 @@ static size_t tree_bytes(const char *text, size_t len) {
 struct json_t *dw_json_parse(const char *text, size_t len, size_t max_tree, const char *what, dw_err *err) {
     const size_t n = tree_bytes(text, len);
     if (n > max_tree) {
-        dw_fail(err, "'%s' has too many values: its %zu bytes would take %zu MiB of memory, and at most %zu are allowed", what, len,
-                n >> 20, max_tree >> 20);
+        dw_fail(err, "'%s' has too many values: its %zu bytes would take %zu MiB of memory, at most %zu are allowed",
+                what, len, n >> 20, max_tree >> 20);
         return NULL;
     }
     json_error_t why;

@@ -1,8 +1,8 @@
 /* merge.c - merge neighbours, best pair first.
  *
- * A heap holds every pair of neighbours that can merge, ordered by its key and then by position, so that a word of
- * n symbols costs O(n log n) however long it is.  A pair whose symbols have changed since is recognised by its length:
- * symbols only grow, so the two at a position add up to the recorded length only while both are as they were. */
+ * A heap holds every pair of neighbours that can merge, ordered by key and then by position.  A word of n symbols
+ * therefore costs O(n log n).  A pair in the heap is out of date when one of its symbols was merged since.  Its length
+ * shows this: symbols only grow, so two symbols have the recorded total length only while both are unchanged. */
 #include "text/internal.h"
 
 static void sift_up(dw_candidate *heap, size_t i) {
@@ -37,7 +37,7 @@ int dw_merge(dw_work *w, dw_pair_fn *pair, const void *model, const char *word, 
     dw_symbol *s = w->symbol;
     const size_t n = w->n_symbol;
     if (n < 2) return 0;
-    // n - 1 pairs at first; each of at most n - 1 merges takes one out and puts two in
+    // n - 1 pairs at first; each of at most n - 1 merges removes one pair and adds two
     if (dw_grow(&w->heap, &w->cap_heap, 2 * n, sizeof *w->heap, "pairs to merge", err)) return -1;
     for (size_t i = 0; i < n; i++) {
         s[i].prev = i ? (uint32_t)i - 1 : DW_NO_SYMBOL;

@@ -1,11 +1,11 @@
 /* pretokenize.c - where byte-level BPE cuts text before merging.
  *
- * One row a pre-tokenizer: its names in GGUF files, the expressions that cut like llama.cpp does, and the expression
- * by which a tokenizer.json shows that it means this row.  A match is a piece, and so is the text between two matches.
+ * Each row is a pre-tokenizer: its names in GGUF files, the expressions that cut as llama.cpp does, and the expression
+ * that a tokenizer.json has for it.  A match is a piece, and so is the text between two matches.
  *
- * The expressions are spelled so that nothing depends on the expression library's own idea of a class: white space is
- * Unicode's White_Space written out (PCRE2's \s would add U+180E), and the contractions list both ASCII cases
- * (caseless matching would take U+017F for an s). */
+ * The expressions avoid character classes whose meaning depends on the library.  White space is Unicode's White_Space
+ * written out, because PCRE2's \s also has U+180E.  The contractions list both ASCII cases, because caseless matching
+ * would take U+017F for an s. */
 #include "text/internal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -15,8 +15,8 @@
 
 // clang-format off
 #define WS          "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define SPACES      "[" WS "]+(?![^" WS "])|[" WS "]+"       // all but the last of a run before text
-#define LINES       "[" WS "]*[\\r\\n]+"                     // a run up to its last line break
+#define SPACES      "[" WS "]+(?![^" WS "])|[" WS "]+"       // a run of spaces; before text, all but its last
+#define LINES       "[" WS "]*[\\r\\n]+"                     // a run of spaces up to its last line break
 #define CONTRACTION "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 
 #define GPT2        "'(?:[stmd]|re|ve|ll)| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" SPACES
@@ -90,7 +90,7 @@ dw_pretokenizer *dw_pretokenizer_new(const dw_pretokenizer_row *row, dw_err *err
             dw_pretokenizer_free(p);
             return NULL;
         }
-        pcre2_jit_compile(*c, PCRE2_JIT_COMPLETE); // where there is no JIT, pcre2_match interprets
+        pcre2_jit_compile(*c, PCRE2_JIT_COMPLETE); // without a JIT compiler pcre2_match interprets
     }
     if ((p->context = pcre2_match_context_create(NULL))) {
         pcre2_set_match_limit(p->context, UINT32_MAX); // a run of white space may be as long as the text

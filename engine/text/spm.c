@@ -1,10 +1,11 @@
 /* spm.c - "llama": SentencePiece BPE.
  *
- * Spaces become U+2581, and one is put in front of a fragment where the vocabulary says so.  Characters merge into
- * the token with the highest score, leftmost first on ties; a character that is no token is written in bytes.
+ * Spaces become U+2581.  If the vocabulary asks for it, one more U+2581 goes before the fragment.  The pair whose
+ * result has the highest score is merged first; on ties the leftmost pair.  A character that is not a token becomes
+ * byte tokens.
  *
- * Usually no token has a U+2581 behind another character.  Then no merge can cross such a place, and cutting the
- * text there changes nothing but the size of the queue. */
+ * In most vocabularies no token has a U+2581 after another character.  Then no merge crosses such a place, so cutting
+ * the text there gives the same ids with a shorter queue. */
 #include "text/internal.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ enum { SPACE_LEN = sizeof DW_SPACE - 1 };
 
 static bool is_space(const char *text, size_t left) { return left >= SPACE_LEN && !memcmp(text, DW_SPACE, SPACE_LEN); }
 
-/* A U+2581 behind another character. */
+/* True when the token has a U+2581 after another character. */
 static bool has_inner_space(dw_str token) {
     bool text_before = false;
     for (size_t i = 0; i < token.len;) {
@@ -57,7 +58,7 @@ dw_spm *dw_spm_new(const dw_vocab *v, const dw_lookup *x, dw_err *err) {
 
 void dw_spm_free(dw_spm *m) { free(m); }
 
-/* A float as an unsigned number that is smaller for higher scores. */
+/* Maps a score to an unsigned number; higher scores give smaller numbers. */
 static uint32_t descending(float score) {
     union {
         float f;
@@ -76,7 +77,7 @@ static bool pair_by_score(const void *model, const char *word, const dw_symbol *
     return true;
 }
 
-/* Bytes of the character that a first byte announces; invalid text is cut somehow, but always the same way. */
+/* Bytes of the character that begins with this byte, at most `left`.  Invalid text is cut in a fixed way, too. */
 static size_t announced_len(const char *s, size_t left) {
     const uint8_t b = (uint8_t)*s;
     const size_t len = b < 0xc0 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;

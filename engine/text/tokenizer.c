@@ -1,9 +1,9 @@
-/* tokenizer.c - text to ids and back: special tokens first, what lies between them by the model.
+/* tokenizer.c - text to ids and back: finds special tokens first; the model tokenizes the text between them.
  *
- * llama.cpp takes the special tokens longest first, and splits at every occurrence in whatever text is left.  The same
- * result comes from one pass that notes the places where some special token might begin, and one pass over these
- * places for each length, longest first: an occurrence counts unless a longer one, or one before it, took its bytes.
- * (Earlier ones are at least as long, so that looking at the first and the last byte is enough.) */
+ * llama.cpp goes through the special tokens, longest first, and splits the remaining text at every occurrence.  Here,
+ * for the same result, one pass notes the places where a special token may begin; then there is one pass over these
+ * places for each length, longest first.  An occurrence counts unless its bytes are taken already.  A token that took
+ * bytes is at least as long, so checking the first and the last byte is enough. */
 #include "text/internal.h"
 
 #include <stdlib.h>
@@ -11,13 +11,13 @@
 
 struct dw_tokenizer {
     const dw_vocab *vocab;
-    dw_vocab own; // of dw_tokenizer_open
+    dw_vocab own; // filled by dw_tokenizer_open
     dw_lookup index;
-    dw_bpe *bpe; // one of the two
+    dw_bpe *bpe; // one of bpe and spm is NULL
     dw_spm *spm;
     bool *ends;                         // n_token
     size_t n_special_len, *special_len; // lengths of special tokens, longest first
-    uint8_t special_start[65536 / 8];   // pairs of bytes with which special tokens begin
+    uint8_t special_start[65536 / 8];   // bit set: a special token begins with this pair of bytes
 };
 
 static bool is_special(const dw_vocab *v, int32_t id, bool parse_special) {
@@ -89,7 +89,7 @@ static int read_vocab(dw_tokenizer *t, const dw_gguf *g, dw_err *err) {
     const dw_tensor *embd = dw_gguf_find_tensor(g, "token_embd.weight");
     if (dw_vocab_from_gguf(&t->own, g, err)) return -1;
     if (!embd || t->own.n_token <= embd->ne[1]) return 0;
-    return dw_fail(err, "the vocabulary has %zu tokens, the embedding %zu rows", t->own.n_token, embd->ne[1]);
+    return dw_fail(err, "the vocabulary has %zu tokens, but the embedding only %zu rows", t->own.n_token, embd->ne[1]);
 }
 
 dw_tokenizer *dw_tokenizer_open(const dw_gguf *g, dw_err *err) {
@@ -124,7 +124,7 @@ typedef struct special_place {
     int32_t id; // -1: nothing begins here
 } special_place;
 
-/* Every place where two bytes look like the start of a special token. */
+/* Notes every place whose two bytes begin some special token. */
 static int note_places(const dw_tokenizer *t, const char *text, size_t len, special_place **places, size_t *n,
                        dw_err *err) {
     size_t cap = 0;
@@ -187,7 +187,7 @@ int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned fl
     dw_work w = {.t = t};
     *ids = NULL;
     *n = 0;
-    if (len > 1u << 30) return dw_fail(err, "a text of %zu bytes; cut it into pieces of at most 1 GiB", len);
+    if (len > 1u << 30) return dw_fail(err, "the text has %zu bytes; cut it into pieces of at most 1 GiB", len);
     int rc = dw_grow(&w.ids, &w.cap_ids, len / 4 + 8, sizeof *w.ids, "ids of a text", err);
     if (!rc && flags & DW_ADD_SPECIAL && v->add_bos) rc = dw_work_emit(&w, v->bos, err);
     if (!rc) rc = tokenize(&w, text, len, flags & DW_PARSE_SPECIAL, err);
@@ -243,7 +243,7 @@ char *dw_detokenize(const dw_tokenizer *t, const int32_t *ids, size_t n, bool sp
         if (!dw_add(total, dw_token_bytes(t, ids[i], special, NULL, 0), &total)) total = SIZE_MAX - 1;
     char *text = dw_alloc(total + 1, 1, "a text", err);
     if (!text) return NULL;
-    bool at_start = true; // nothing but control tokens so far
+    bool at_start = true; // only control tokens so far
     for (size_t i = 0; i < n; i++) {
         const size_t bytes = dw_token_bytes(t, ids[i], special, text + at, total - at);
         const bool control = ids[i] < 0 || (size_t)ids[i] >= t->vocab->n_token ||

@@ -1,4 +1,4 @@
-/* vocab.c - vocabularies: their memory, their lookup, their keys in a GGUF file. */
+/* vocab.c - vocabularies: memory, lookup of texts, keys in a GGUF file. */
 #include "text/internal.h"
 
 #include <math.h>
@@ -8,12 +8,12 @@
 
 /* ---- text to id ---------------------------------------------------------------------------------- */
 
-/* Keyed at random, so that no choice of texts makes look-up slow. */
+/* The key is random, so nobody can choose texts that make lookup slow. */
 static uint32_t hash_text(const dw_lookup *x, const char *text, size_t len) {
     return (uint32_t)(dw_siphash13(x->key, text, len) >> 32);
 }
 
-/* The slot that holds the text, or the free one where it belongs. */
+/* The slot that holds the text, or the free slot where the text would go. */
 static uint64_t *find_slot(const dw_lookup *x, uint32_t hash, const char *text, size_t len) {
     for (size_t i = hash & x->mask;; i = (i + 1) & x->mask) {
         uint64_t *slot = &x->slot[i];
@@ -62,7 +62,7 @@ void dw_lookup_release(dw_lookup *x) {
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
-/* Texts that the vocabulary owns lie in chunks; nothing is freed before the vocabulary. */
+/* Texts that the vocabulary owns are kept in chunks, which are freed with the vocabulary. */
 typedef struct chunk {
     struct chunk *next;
     size_t used, cap;
@@ -87,7 +87,7 @@ dw_str dw_vocab_text(dw_vocab *v, const char *text, size_t len, dw_err *err) {
 }
 
 int dw_vocab_alloc(dw_vocab *v, const char *model, size_t n_token, dw_err *err) {
-    if (!n_token || n_token >= INT32_MAX) return dw_fail(err, "a vocabulary of %zu tokens", n_token);
+    if (!n_token || n_token >= INT32_MAX) return dw_fail(err, "a vocabulary cannot have %zu tokens", n_token);
     v->model = model;
     v->n_token = n_token;
     v->bos = v->eos = v->eot = v->unk = v->pad = -1;
@@ -127,7 +127,8 @@ int dw_vocab_pad(dw_vocab *v, dw_err *err) {
     return rc;
 }
 
-/* As llama.cpp knows them.  Of those that end a turn the first that a vocabulary has is taken for its eot. */
+/* The list of llama.cpp.  If a vocabulary names no eot, its eot is the first row here that ends a turn and is a token.
+ * */
 const dw_end_token dw_end_tokens[] = {
     {"<|eot_id|>", true}, {"<|im_end|>", true},     {"<|end|>", true},   {"<end_of_turn>", true},
     {"<EOT>", true},      {"<|endoftext|>", true},  {"<|return|>"},      {"<|call|>"},
@@ -144,7 +145,7 @@ int32_t dw_vocab_find_eot(const dw_lookup *x) {
 int dw_vocab_merge_ids(const dw_vocab *v, const dw_lookup *x, size_t i, dw_merge_ids *ids, dw_err *err) {
     const dw_str m = v->merge[i];
     const char *space = m.len > 1 ? memchr(m.ptr + 1, ' ', m.len - 1) : NULL;
-    if (!space) return dw_fail(err, "merge %zu, '%.*s', is not two tokens with a space between", i, DW_SHOW(m));
+    if (!space) return dw_fail(err, "merge %zu, '%.*s', is not two tokens with a space between them", i, DW_SHOW(m));
     const size_t n_left = (size_t)(space - m.ptr), n_right = m.len - n_left - 1;
     char few[256], *joined = m.len <= sizeof few ? few : dw_alloc(m.len, 1, "a merge", err);
     if (!joined) return -1;
@@ -166,7 +167,7 @@ int dw_vocab_merge_ids(const dw_vocab *v, const dw_lookup *x, size_t i, dw_merge
 
 #define KEY "tokenizer.ggml."
 
-/* An array of n elements (n = 0: any number but none) of a type, or of u32 for i32; NULL: absent or wrong. */
+/* An array of n elements of this type (n = 0: at least one element; u32 also counts as i32).  NULL: absent or wrong. */
 static const dw_kv *find_array(const dw_gguf *g, const char *key, dw_kv_type type, size_t n, bool needed, dw_err *err) {
     const dw_kv *kv = dw_gguf_find(g, key);
     if (!kv && needed) dw_fail(err, "key '%s' is missing", key);
@@ -182,7 +183,7 @@ static const dw_kv *find_array(const dw_gguf *g, const char *key, dw_kv_type typ
     return NULL;
 }
 
-/* A token id; absent, or 0xffffffff as some writers say "none": *id stays. */
+/* Reads a token id.  If the key is absent, or 0xffffffff (what some writers put for "none"), *id is unchanged. */
 static int read_id(const dw_gguf *g, const char *key, size_t n_token, int32_t *id, dw_err *err) {
     uint32_t value;
     const int found = dw_gguf_u32(g, key, &value, err);
@@ -198,7 +199,7 @@ static int read_tokens(dw_vocab *v, const dw_gguf *g, const dw_kv *tokens, dw_er
         v->token[id] = tokens->str[id];
         v->type[id] = DW_TOKEN_NORMAL;
         if (v->token[id].len) continue;
-        char name[32]; // as llama.cpp names them
+        char name[32]; // the name that llama.cpp gives
         v->token[id] = dw_vocab_text(v, name, (size_t)snprintf(name, sizeof name, "[EMPTY_%zu]", id), err);
         if (!v->token[id].ptr) return -1;
     }
@@ -232,7 +233,7 @@ static int read_merges(dw_vocab *v, const dw_gguf *g, dw_err *err) {
 }
 
 static int read_pre(dw_vocab *v, const dw_gguf *g, dw_err *err) {
-    dw_str pre = {"default", 7}; // what llama.cpp takes when the key is absent
+    dw_str pre = {"default", 7}; // what llama.cpp takes if the key is absent
     if (dw_gguf_str(g, KEY "pre", &pre, err) < 0) return -1;
     const dw_pretokenizer_row *row = dw_pretokenizer_find(pre);
     if (!row || pre.len >= sizeof v->pre)

@@ -1,12 +1,12 @@
 /* vocab_hf.c - a vocabulary from a Hugging Face folder.
  *
- *   tokenizer.json          the tokens, merges, added tokens, and how text is prepared
- *   tokenizer.model         SentencePiece's own file; where it is there, tokens and scores come from it
+ *   tokenizer.json          tokens, merges, added tokens, and how text is prepared
+ *   tokenizer.model         SentencePiece's own file; if it exists, a llama vocabulary takes tokens and scores from it
  *   tokenizer_config.json   names of special tokens, add_bos_token, chat_template
  *   config.json, generation_config.json   ids of special tokens
- *   chat_template.jinja     where newer writers put the template
- * All but one of the first two may be missing.  What llama.cpp could not do in the same way is refused, with one
- * exception: the NFC normalizer of qwen2 is ignored, as llama.cpp does. */
+ *   chat_template.jinja     the template, in folders of newer writers
+ * One of the first two must exist; the other files are optional.  What llama.cpp cannot do in the same way is refused,
+ * with one exception: the NFC normalizer of qwen2 is ignored, as llama.cpp does. */
 #include "text/internal.h"
 #include "text/json.h"
 
@@ -17,7 +17,7 @@
 
 enum { MAX_JSON = 256 << 20, MAX_TEMPLATE = 4 << 20 };
 
-static const float ADDED_SCORE = -1000; // of tokens that no merge makes, as llama.cpp's converter sets it
+static const float ADDED_SCORE = -1000; // of added tokens, which no merge makes; the value of llama.cpp's converter
 
 static dw_str str_of(const json_t *string) {
     return json_is_string(string) ? (dw_str){json_string_value(string), json_string_length(string)} : (dw_str){0};
@@ -33,7 +33,7 @@ static bool type_is(const json_t *object, const char *type) { return is_text(jso
 
 static bool is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
-/* The steps of a normalizer, pre-tokenizer or post-processor: those of a Sequence, or the one there is. */
+/* The steps of a normalizer, pre-tokenizer or post-processor: a Sequence lists them, any other object is one step. */
 typedef struct steps {
     size_t n;
     const json_t *list, *only;
@@ -50,7 +50,7 @@ static const json_t *step(const steps *s, size_t i) { return s->only ? s->only :
 
 static int refuse(const char *what, const json_t *object, dw_err *err) {
     char *text = json_dumps(object, JSON_COMPACT | JSON_ENCODE_ANY);
-    dw_fail(err, "%s %.200s has no counterpart in llama.cpp that is known here", what, text ? text : "?");
+    dw_fail(err, "%s %.200s is not supported: llama.cpp is not known to have the same", what, text ? text : "?");
     free(text);
     return -1;
 }
@@ -65,7 +65,7 @@ typedef struct layout {
 
 static bool is_space_text(const json_t *string) { return is_text(string, DW_SPACE); }
 
-/* llama: U+2581 in front (or not) and for every space, by a normalizer, a Metaspace or both. */
+/* llama: a normalizer, a Metaspace or both replace every space by U+2581, and may add one before the text. */
 static int read_llama_layout(const json_t *normalizer, const json_t *pre, layout *l, dw_err *err) {
     const steps n = steps_of(normalizer, "normalizers"), p = steps_of(pre, "pretokenizers");
     bool replaced = false;
@@ -80,7 +80,7 @@ static int read_llama_layout(const json_t *normalizer, const json_t *pre, layout
     }
     for (size_t i = 0; i < p.n; i++) {
         const json_t *s = step(&p, i), *scheme = json_object_get(s, "prepend_scheme");
-        // after the replacement there is no space left that this could cut at
+        // no effect: the normalizer has replaced all spaces
         if (replaced && type_is(s, "Split") && is_text(json_object_get(json_object_get(s, "pattern"), "String"), " "))
             continue;
         if (!type_is(s, "Metaspace") || !is_space_text(json_object_get(s, "replacement")))
@@ -89,7 +89,7 @@ static int read_llama_layout(const json_t *normalizer, const json_t *pre, layout
                                       : !json_is_false(json_object_get(s, "add_prefix_space"));
         replaced = true;
     }
-    return replaced ? 0 : dw_fail(err, "tokenizer.json says nowhere that spaces become U+2581");
+    return replaced ? 0 : dw_fail(err, "tokenizer.json has no step that replaces spaces by U+2581, which is required");
 }
 
 static int read_gpt2_layout(const json_t *normalizer, const json_t *pre, bool ignore_merges, layout *l, dw_err *err) {
@@ -136,7 +136,7 @@ static int read_layout(const json_t *tokenizer, layout *l, dw_err *err) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------ */
 
-/* An empty text stays without a token. */
+/* An empty text counts as none: dw_vocab_pad names its id later. */
 static int set_token(dw_vocab *v, json_int_t id, dw_str text, int32_t type, dw_err *err) {
     if (id < 0 || (uint64_t)id >= v->n_token)
         return dw_fail(err, "token '%.*s' has id %lld, but the model has %zu rows", DW_SHOW(text), (long long)id,
@@ -152,7 +152,7 @@ static int read_tokens(dw_vocab *v, const json_t *model, dw_err *err) {
     for (void *i = json_object_iter(vocab); i; i = json_object_iter_next(vocab, i)) {
         const json_t *id = json_object_iter_value(i);
         const dw_str text = {json_object_iter_key(i), json_object_iter_key_len(i)};
-        if (!json_is_integer(id)) return dw_fail(err, "the id of token '%.*s' is no integer", DW_SHOW(text));
+        if (!json_is_integer(id)) return dw_fail(err, "the id of token '%.*s' is not an integer", DW_SHOW(text));
         const json_int_t n = json_integer_value(id);
         if (n >= 0 && (uint64_t)n < v->n_token && v->token[n].len)
             return dw_fail(err, "tokens '%.*s' and '%.*s' have the same id %lld", DW_SHOW(v->token[n]), DW_SHOW(text),
@@ -169,7 +169,7 @@ static bool framed(dw_str text, const char *start, const char *end) {
            !memcmp(text.ptr + text.len - n_end, end, n_end);
 }
 
-/* Texts that are control tokens even where the file says otherwise, as llama.cpp's converter has it. */
+/* Texts that are control tokens whatever the file says; llama.cpp's converter has the same list. */
 static bool looks_control(dw_str text) {
     return dw_str_is(text, "<pad>") || dw_str_is(text, "<mask>") || framed(text, "<|", "|>") ||
            framed(text, "<\xef\xbd\x9c", "\xef\xbd\x9c>") || framed(text, "<unused", ">"); // U+FF5C is DeepSeek's bar
@@ -188,7 +188,7 @@ static dw_str with_spaces(dw_vocab *v, dw_str text, dw_err *err) {
     return (dw_str){copy.ptr, n};
 }
 
-/* One entry; `replace`: it may take the place of another text. */
+/* Reads one entry; `replace`: it may replace another text of the same id. */
 static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, bool replace, dw_err *err) {
     const dw_str content = str_at(added, "content");
     if (!content.len) return dw_fail(err, "the added token %lld has no content", (long long)id);
@@ -205,7 +205,7 @@ static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, boo
     return 0;
 }
 
-/* tokenizer.json lists them; beside a lone tokenizer.model they are in tokenizer_config.json, by id. */
+/* Added tokens are in tokenizer.json; in a folder without that file they are in tokenizer_config.json, by id. */
 static int read_added(dw_vocab *v, const dw_hf_files *f, bool replace, dw_err *err) {
     const json_t *list = json_object_get(f->tokenizer, "added_tokens");
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -217,7 +217,7 @@ static int read_added(dw_vocab *v, const dw_hf_files *f, bool replace, dw_err *e
     for (void *i = json_object_iter(decoder); i; i = json_object_iter_next(decoder, i)) {
         char *end;
         const long long id = strtoll(json_object_iter_key(i), &end, 10);
-        if (*end) return dw_fail(err, "added_tokens_decoder: '%.40s' is no id", json_object_iter_key(i));
+        if (*end) return dw_fail(err, "added_tokens_decoder: '%.40s' is not an id", json_object_iter_key(i));
         if (read_added_token(v, json_object_iter_value(i), id, replace, err)) return -1;
     }
     return 0;
@@ -225,7 +225,7 @@ static int read_added(dw_vocab *v, const dw_hf_files *f, bool replace, dw_err *e
 
 /* ---- merges ------------------------------------------------------------------------------------------ */
 
-/* A pair of texts as one, "left right"; a space inside a text is written as the byte map does. */
+/* Joins two texts to "left right".  A space inside a text becomes U+0120, the byte-level character of a space. */
 static dw_str join_pair(dw_vocab *v, dw_str left, dw_str right, dw_err *err) {
     const dw_str part[2] = {left, right};
     size_t n = 0;
@@ -258,18 +258,18 @@ static int read_merges(dw_vocab *v, const json_t *model, dw_err *err) {
         else if (json_array_size(m) == 2 && json_is_string(left) && json_is_string(right))
             v->merge[i] = join_pair(v, str_of(left), str_of(right), err);
         else
-            return dw_fail(err, "merge %zu is neither a text nor two", i);
+            return dw_fail(err, "merge %zu is neither a string nor a pair of strings", i);
         if (!v->merge[i].ptr) return -1;
     }
     return 0;
 }
 
-/* Every merge must name tokens.  For llama the scores come from the ranks, and the merges are needed no longer. */
+/* Checks that every merge names tokens.  For llama the ranks become scores, and the merges are freed. */
 static int use_merges(dw_vocab *v, dw_err *err) {
     dw_lookup x;
     int rc = 0;
     if (dw_lookup_build(&x, v->token, v->n_token, err)) return -1;
-    for (size_t i = v->n_merge; i-- && !rc;) { // backwards: of several merges with one result the first counts
+    for (size_t i = v->n_merge; i-- && !rc;) { // backwards, so that the first of several merges with one result counts
         dw_merge_ids ids;
         rc = dw_vocab_merge_ids(v, &x, i, &ids, err);
         if (!rc && v->score) v->score[ids.result] = -(float)i;
@@ -284,14 +284,14 @@ static int use_merges(dw_vocab *v, dw_err *err) {
 
 /* ---- special tokens ------------------------------------------------------------------------------------ */
 
-/* A name as tokenizer_config.json has it: a text, or an object with content. */
+/* The id of a token that tokenizer_config.json names by a text or by an object with "content"; -1: none. */
 static int32_t find_named(const dw_lookup *x, const json_t *config, const char *key) {
     const json_t *entry = json_object_get(config, key);
     const dw_str text = json_is_object(entry) ? str_at(entry, "content") : str_of(entry);
     return text.len ? dw_lookup_find(x, text.ptr, text.len) : -1;
 }
 
-/* An id, or the first of several. */
+/* An id, or the first id of an array; -1: none. */
 static int32_t find_id(const json_t *config, const char *key, size_t n_token) {
     const json_t *entry = json_object_get(config, key);
     if (json_is_array(entry)) entry = json_array_get(entry, 0);
@@ -309,7 +309,7 @@ static void find_special(const dw_hf_files *f, const dw_lookup *x, size_t n_toke
     if (found >= 0) *id = found;
 }
 
-/* Does the post-processor put a special token first (last)?  Its id, or -1. */
+/* The id of the special token that the post-processor puts first (`last`: last); -1: none. */
 static int32_t template_token(const json_t *tokenizer, const dw_lookup *x, bool last) {
     const steps p = steps_of(json_object_get(tokenizer, "post_processor"), "processors");
     for (size_t i = 0; i < p.n; i++) {
@@ -350,7 +350,7 @@ static int read_special(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
     return 0;
 }
 
-/* tokenizer_config.json has the template itself, or a list of named ones of which "default" is meant. */
+/* tokenizer_config.json has the template itself, or a list of named templates, of which we take "default". */
 static int read_template(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
     const json_t *entry = json_object_get(f->tokenizer_config, "chat_template");
     dw_str text = str_of(entry);
@@ -363,7 +363,7 @@ static int read_template(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
     return v->chat_template.ptr ? 0 : -1;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------- */
+/* ---- whole folder ---------------------------------------------------------------------------------------- */
 
 static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err) {
     layout l = {.llama = true};
@@ -373,7 +373,7 @@ static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err)
     if (spm) {
         if (dw_vocab_from_spm(v, f->model, n_rows, err)) return -1;
     } else if (!f->tokenizer) {
-        return dw_fail(err, "neither tokenizer.json nor tokenizer.model is there");
+        return dw_fail(err, "there is neither a tokenizer.json nor a tokenizer.model");
     } else {
         if (dw_vocab_alloc(v, l.llama ? "llama" : "gpt2", n_rows, err) || read_tokens(v, model, err)) return -1;
         if (read_merges(v, model, err) || use_merges(v, err)) return -1;

@@ -4,7 +4,7 @@
  *   SentencePiece   1: piece, string  2: score, float  3: type, as dw_token_type (1 when absent)
  *   TrainerSpec     3: model_type (1 unigram, the default; 2 BPE)  40, 41, 42, 43: unk, bos, eos, pad id
  *   NormalizerSpec  3: add_dummy_prefix (true when absent)
- * A message is a row of fields: a varint number << 3 | wire type, then the value. */
+ * A message is a sequence of fields.  Each is a varint (field number << 3 | wire type) and then the value. */
 #include "text/internal.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct field {
     uint64_t number;
     unsigned wire;
     uint64_t value; // VARINT
-    dw_str bytes;   // of all others
+    dw_str bytes;   // of the other wire types
 } field;
 
 static uint64_t read_varint(dw_cursor *c) {
@@ -30,7 +30,7 @@ static uint64_t read_varint(dw_cursor *c) {
     return 0;
 }
 
-/* The next field; false at the end and after damage (c->failed). */
+/* Reads the next field; false at the end, and at damage, which sets c->failed. */
 static bool next_field(dw_cursor *c, field *f) {
     if (c->failed || !c->left) return false;
     const uint64_t tag = read_varint(c);
@@ -104,7 +104,7 @@ int dw_vocab_from_spm(dw_vocab *v, dw_str model, size_t n_rows, dw_err *err) {
     while (next_field(&c, &f)) n_pieces += f.number == 1 && f.wire == BYTES;
     if (c.failed) return dw_fail(err, "tokenizer.model is damaged %zu bytes before its end", c.left);
     if (!n_pieces || n_pieces > n_rows)
-        return dw_fail(err, "tokenizer.model has %zu pieces, the model %zu rows for them", n_pieces, n_rows);
+        return dw_fail(err, "tokenizer.model has %zu pieces, but the embedding has %zu rows", n_pieces, n_rows);
     if (dw_vocab_alloc(v, "llama", n_rows, err)) return -1;
     v->add_space_prefix = true;
     bool trained = false;
