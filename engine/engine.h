@@ -6,10 +6,10 @@
  * Objects
  *   model      a mapped GGUF file, read-only, shared by threads and sessions; weights stay packed in the map.
  *   session    timelines over a model: KV cache, positions, scratch, and a shallow copy of the net whose tensors can be
- *              replaced.  dw_session_new allocates all memory.
+ *              replaced.  dw_session_new allocates all memory that passes need.
  *   batch      tokens of one or several sequences, evaluated in one pass: prefill, decode and perplexity alike.
  *   backend    what computes: `ref` defines the results, `cpu` is fast (backends/backends.h).
- *   tap        a callback that receives inner values of whole batches; without a tap they cost nothing.
+ *   tap        a callback that receives inner values of whole batches; a session without a tap pays nothing for taps.
  *   selection  which neurons of each layer's FFN are computed; part of the FFN step, not a filter around it.
  *
  * The pass, for a token with residual x in layer l (all norms RMS, h = norm(x)):
@@ -23,10 +23,11 @@
  * exchange.  gate: a rule that decides at run time which neurons are computed.
  *
  * Determinism.  With `exact` set in the options the results of a pass do not depend on the number of threads nor on how
- * tokens are batched (one kernel path, one tile shape); the fast paths may differ from it by rounding.
+ * tokens are batched: exact sessions use the matrix-product kernels only, with one tile shape.  Other sessions use dot
+ * kernels for up to 8 tokens and matrix products for more; the two may differ by rounding.
  *
- * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  Exact results do not
- * depend on threads or batching with either value.  The option matters only on CPUs with tiles for BF16 (level amx);
+ * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  It holds for more than 8
+ * tokens and in exact sessions, whose results depend on threads or batching with neither value.  The option matters only on CPUs with tiles for BF16 (level amx);
  * the other levels multiply in F32.  The fast path for a few tokens always packs them to 8 bits for quantized
  * weights. */
 #ifndef DW_ENGINE_H
@@ -58,7 +59,7 @@ const dw_hparams *dw_model_hparams(const dw_model *m);
 const dw_gguf *dw_model_gguf(const dw_model *m);
 size_t dw_model_n_params(const dw_model *m);               // without what gate and train add
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // fails for hot and cold neurons (formats/ffn_two_part.h)
-size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads, densely
+size_t dw_model_bytes_per_token(const dw_model *m);        // weight bytes that decoding one token reads when all neurons are computed
 
 /* ---- backends --------------------------------------------------------------------------------------- */
 
@@ -79,7 +80,7 @@ const char *dw_cpu_level(dw_err *err); // NULL: a level was forced that this mac
 typedef enum dw_select {
     DW_SELECT_AUTO,   // as fused, but computes all neurons and zeroes closed ones where that is faster (same bits);
                       // layers that an older file marks as dense are run as if not gated
-    DW_SELECT_FUSED,  // one walk over the neurons: gate, test, up, down; in every layer that has a transposed down
+    DW_SELECT_FUSED,  // every layer with a transposed down is gated; up to 8 tokens: gate, test, up, down in one walk
     DW_SELECT_DENSE,  // as if the model were not gated
 } dw_select;
 

@@ -332,7 +332,7 @@ static judge_counts count(const judge *j) {
 }
 
 int judge_write(const judge *j, const char *path, const char *comment, judge_counts *counts, dw_err *err) {
-    dw_out *out = dw_out_open(path, err);
+    dw_out *out = dw_out_open_kept(path, err);
     const int rc = out ? write_table(j, out, comment, err) : -1;
     dw_out_free(out);
     *counts = count(j);

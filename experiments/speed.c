@@ -26,7 +26,7 @@ typedef struct bench {
     dw_session *session;
     float *logits;
     float activity[DW_MAX_LAYERS]; // planted
-    dw_lots lots;
+    dw_random_groups lots;
     int32_t ids[EXP_SPEED_TOKENS];
     int n_prefill;
 } bench;
@@ -39,7 +39,7 @@ static void plant_activity(bench *b) {
         const int k = (int)at < n - 1 ? (int)at : n - 1, next = k < n - 1 ? k + 1 : k;
         b->activity[l] = (float)(b->o->inject[k] + (at - k) * (b->o->inject[next] - b->o->inject[k]));
     }
-    b->lots = (dw_lots){b->activity, 1};
+    b->lots = (dw_random_groups){b->activity, 1};
 }
 
 static int begin_experiment(bench *b, dw_err *err) {
@@ -47,7 +47,7 @@ static int begin_experiment(bench *b, dw_err *err) {
     if (!dw_model_is_gated(b->model)) return 0;
     if (b->o->n_inject) {
         plant_activity(b);
-        e.decide = dw_draw_lots;
+        e.decide = dw_open_random;
         e.ctx = &b->lots;
         e.activity = b->activity;
     }

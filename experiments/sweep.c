@@ -227,7 +227,7 @@ static int copy_grid(const char *dir, const char *path, dw_err *err) {
         free(text);
         return 0;
     }
-    dw_out *out = text && copy ? dw_out_open(copy, err) : NULL;
+    dw_out *out = text && copy ? dw_out_open_kept(copy, err) : NULL;
     const int rc = out && !dw_out_write(out, text, n, err) && !dw_out_commit(out, err) ? 0 : -1;
     dw_out_free(out);
     free(copy);

@@ -149,8 +149,8 @@ static void set_group(bench *b, int group) {
 static double time_pass(bench *b, int path, double inactive, int group, double *needed) {
     const int n_layer = b->net.hp.n_layer;
     dw_state *state = b->state[path];
-    const dw_lots lots = {b->activity, 1};
-    const dw_ffn_experiment e = {.decide = dw_draw_lots, .ctx = &lots, .activity = b->activity, .gathered = path == LISTED};
+    const dw_random_groups lots = {b->activity, 1};
+    const dw_ffn_experiment e = {.decide = dw_open_random, .ctx = &lots, .activity = b->activity, .gathered = path == LISTED};
     const dw_work w = {.n_tokens = 1, .seq = b->seq, .pos = b->pos, .x = b->residual};
     if (group != b->group) set_group(b, group);
     for (int l = 0; l < n_layer; l++) b->activity[l] = (float)(1 - inactive);

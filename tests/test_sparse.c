@@ -103,10 +103,10 @@ static bool open_way(run *r, const char *path, dw_session_options o, way how, in
 
 /* Groups are open at random, a share[l] of those of layer l; NULL: as the gate says. */
 static void plant(run *r, const float *share, uint64_t seed) {
-    static dw_lots lots;
+    static dw_random_groups lots;
     dw_err err = {0};
-    lots = (dw_lots){share, seed};
-    const dw_ffn_experiment e = {.decide = dw_draw_lots, .ctx = &lots, .activity = share};
+    lots = (dw_random_groups){share, seed};
+    const dw_ffn_experiment e = {.decide = dw_open_random, .ctx = &lots, .activity = share};
     CHECK(!dw_session_experiment(r->session, share ? &e : NULL, &err), "%s", err.text);
 }
 

@@ -1,12 +1,14 @@
 /* backend_cpu.h - internals of the cpu backend: what a step knows, and its two ways to compute.
  *
  *   few   1..DW_DOT_MAX_COLS tokens that need not be exact: every thread norms and packs the tokens for itself and
- *         takes weight rows with the dot kernels; no barrier inside a step, except between the two parts of a down.
+ *         takes weight rows with the dot kernels; no barrier inside a step, except between the two parts of
+ *         a down, after a predictor's hidden values and in `gathered`.
  *   many  all other passes: all threads pack the tokens once, barrier, then matrix products by pieces of rows.
  *
- * Work is cut into numbered pieces.  In `few` each thread owns a contiguous share of nine tenths of them.  The share
- * has the same rows for every token, so their pages and cache lines stay with the core.  The rest, and all pieces in
- * `many`, are taken from a counter, so that a thread that lost its core does not stop the others.  Results do not
+ * Work is cut into numbered pieces.  In `few` nine tenths of them are divided evenly, a contiguous share for each thread.
+ * A share has the same rows for every token, so their pages and cache lines stay with the core.  The last tenth, all
+ * pieces of attention and all pieces in `many` are taken from a counter, so that a thread that lost its core takes
+ * fewer.  Results do not
  * depend on which thread computes a piece.
  *
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a

@@ -1,8 +1,8 @@
 /* backend_ref.c - the fused steps, as a definition.
  *
  * Every sum runs in double and in index order (dot products of attention: in eight interleaved partial sums).  So the
- * result is the same for every number of threads and every batching, and on every machine except for the last bit of
- * libm's exp.  A product works on a tile of tokens at a time, with tokens in the inner loop: that keeps the order of
+ * result is the same for every number of threads and every batching, and on every machine except for the last bits
+ * of libm (exp, tanh, pow, cos, sin).  A product works on a tile of tokens at a time, with tokens in the inner loop: that keeps the order of
  * each sum and still fills vector registers. */
 #include "backends/gate_decide.h"
 

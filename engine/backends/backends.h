@@ -5,8 +5,7 @@
  *
  * A backend is a row of functions over a state that it opens for one net and one shape.  It runs a range of layers on a
  * residual, turns rows of the residual into logits, and reads and writes parts of its state.  A caller that owns the
- * residual can run a single layer.  Nothing outside backends/ knows whether a backend uses threads, a cache of keys or
- * another device.
+ * residual can run a single layer.
  *
  * Today's backends, `ref` (the definition: plain C, double accumulation) and `cpu` (the fast one), share run_on_pool.c:
  * threads, barriers, memory and the pass, over a table of fused steps (steps.h). */

@@ -44,11 +44,11 @@ typedef struct dw_ffn_experiment {
 
 /* A `decide` that opens groups at random, each with its layer's probability, independently for every layer, position,
  * group. */
-typedef struct dw_lots {
+typedef struct dw_random_groups {
     const float *share; // (n_layer)
     uint64_t seed;
-} dw_lots;
+} dw_random_groups;
 
-void dw_draw_lots(const void *lots, int layer, int pos, int first, int end, uint8_t *open);
+void dw_open_random(const void *lots, int layer, int pos, int first, int end, uint8_t *open);
 
 #endif

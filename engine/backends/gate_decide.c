@@ -65,8 +65,8 @@ static bool is_drawn(uint64_t layer_seed, int pos, int group, float share) {
     return (double)(hash >> 11) * 0x1p-53 < (double)share;
 }
 
-void dw_draw_lots(const void *ctx, int layer, int pos, int first, int end, uint8_t *open) {
-    const dw_lots *lots = ctx;
+void dw_open_random(const void *ctx, int layer, int pos, int first, int end, uint8_t *open) {
+    const dw_random_groups *lots = ctx;
     const uint64_t seed = dw_splitmix(lots->seed + (uint64_t)layer);
     for (int i = first; i < end; i++) open[i] = is_drawn(seed, pos, i, lots->share[layer]);
 }

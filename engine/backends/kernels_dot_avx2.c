@@ -313,6 +313,7 @@ INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t
 
 DEFINE_ALL_ROWS(INLINE)
 
+// Defines dw_dot_avx2_q4_0, dw_dot_avx2_q8_0, .., dw_dot_avx2_f16, ..: one for each row of the two lists.
 #define DEFINE(type, suffix)                                                                                           \
     TARGET void dw_dot_avx2_##suffix(DOT_ROWS_ARGS) {                                                                  \
         all_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                                 \

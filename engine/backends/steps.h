@@ -2,8 +2,18 @@
  *
  * Every thread of the pool runs every step (ith of p->n_threads), with a barrier of the pool after each
  * (run_on_pool.c).  A step divides its own work among the threads and may use further barriers.  Steps trust the
- * shapes and return nothing; they allocate nothing and look nothing up.  Memory is laid out and functions
- * are chosen when the state is opened.
+ * shapes and return nothing; they allocate nothing.  Memory is laid out and the CPU's level is chosen when the state is
+ * opened; the kernel for a weight type is an entry of a table, read at each call.
+ *
+ * The route of a product, with the names to look for:
+ *
+ *     dw_backend (backends.c)              all entries are dw_on_pool_* (run_on_pool.c)
+ *       -> dw_steps, dw_steps_cpu or _ref  a way for few tokens, one for many (dw_way)
+ *         -> a step of the way: qkv, attend, ..   or its FFN operator for the layer's kind: neurons, down (ffn_ops.h)
+ *           -> few: dw_dot_rows -> dw_dot_kernels[level][type] -> kernels_dot_LEVEL.c
+ *              many: rows_into -> dw_gemm_rows -> kernels_gemm.c
+ *
+ * dw_session_eval ends with normed rows of the residual; dw_session_logits multiplies them by the output matrix.
  *
  *     embed                                  x = rows of token_embd
  *     qkv, attend, attn_out                  x += Wo attention(norm(x)), keys and values into the cache

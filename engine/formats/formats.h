@@ -4,7 +4,7 @@
  * then allocates; after a successful open every view it hands out lies inside the map.  Views are borrowed until
  * close.  The error for a bad file says what, where and why in one sentence.
  *
- * GGUF v3 (llama.cpp ggml/include/gguf.h), little endian:
+ * GGUF v3 (llama.cpp ggml/include/gguf.h; version 2 is read, too), little endian:
  *   "GGUF" u32 version  i64 n_tensors  i64 n_kv
  *   n_kv      x { string key, i32 type, value }
  *   n_tensors x { string name, u32 n_dims, i64 ne[n_dims], i32 type, u64 offset }

@@ -1,7 +1,7 @@
 /* gguf_write.c - the GGUF writer.
  *
- * What it writes is canonical: version 3, alignment 32, no gaps, padding after the last tensor as well.  It refuses to
- * write what the reader would refuse.  The same calls give the same bytes. */
+ * What it writes is canonical: version 3, alignment 32, no gaps, padding after the last tensor as well.  It refuses names
+ * and shapes that the reader would refuse; the reader's limits on counts are the caller's to keep.  The same calls give the same bytes. */
 #include "formats/internal.h"
 
 #include <stdio.h>

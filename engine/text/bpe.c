@@ -121,11 +121,11 @@ static bool pair_by_rank(const void *model, const char *word, const dw_symbol *l
 
 typedef struct bpe_call {
     const dw_bpe *model;
-    dw_work *work;
+    dw_text_work *work;
 } bpe_call;
 
 /* The token that is the whole word, or -1. */
-static int32_t whole_word(const dw_bpe *m, dw_work *w, const char *word, size_t len) {
+static int32_t whole_word(const dw_bpe *m, dw_text_work *w, const char *word, size_t len) {
     size_t n = 0;
     for (size_t i = 0; i < len; i++) n += write_byte(m, (uint8_t)word[i], w->text + n);
     return dw_lookup_find(m->index, w->text, n);
@@ -134,11 +134,11 @@ static int32_t whole_word(const dw_bpe *m, dw_work *w, const char *word, size_t 
 static int merge_word(void *arg, const char *word, size_t len, dw_err *err) {
     const bpe_call *call = arg;
     const dw_bpe *m = call->model;
-    dw_work *w = call->work;
+    dw_text_work *w = call->work;
     if (m->ignore_merges) {
         if (dw_grow(&w->text, &w->cap_text, 2 * len, 1, "a word", err)) return -1;
         const int32_t id = whole_word(m, w, word, len);
-        if (id >= 0) return dw_work_emit(w, id, err);
+        if (id >= 0) return dw_text_emit(w, id, err);
     }
     if (dw_grow(&w->symbol, &w->cap_symbol, len, sizeof *w->symbol, "a word's symbols", err)) return -1;
     w->n_symbol = len;
@@ -146,7 +146,7 @@ static int merge_word(void *arg, const char *word, size_t len, dw_err *err) {
         w->symbol[i] = (dw_symbol){.at = (uint32_t)i, .len = 1, .id = m->id_of_byte[(uint8_t)word[i]]};
     if (dw_merge(w, pair_by_rank, m, word, err)) return -1;
     for (size_t i = 0; i < len; i += w->symbol[i].len)
-        if (dw_work_emit(w, w->symbol[i].id, err)) return -1;
+        if (dw_text_emit(w, w->symbol[i].id, err)) return -1;
     return 0;
 }
 
@@ -168,7 +168,7 @@ static char *repair_utf8(const char *text, size_t len, size_t *repaired_len, dw_
     return out;
 }
 
-int dw_bpe_fragment(const dw_bpe *m, dw_work *w, const char *text, size_t len, dw_err *err) {
+int dw_bpe_fragment(const dw_bpe *m, dw_text_work *w, const char *text, size_t len, dw_err *err) {
     bpe_call call = {m, w};
     size_t valid_len;
     char *valid = repair_utf8(text, len, &valid_len, err);

@@ -105,7 +105,7 @@ typedef struct dw_candidate {
 } dw_candidate;
 
 /* The memory of one call of dw_tokenize; calls share nothing. */
-typedef struct dw_work {
+typedef struct dw_text_work {
     const dw_tokenizer *t;
     int32_t *ids;
     size_t n_ids, cap_ids;
@@ -115,16 +115,16 @@ typedef struct dw_work {
     size_t n_heap, cap_heap;
     char *text; // spm: a fragment with U+2581 for spaces; bpe: a word in the byte alphabet
     size_t cap_text;
-} dw_work;
+} dw_text_work;
 
-int dw_work_emit(dw_work *w, int32_t id, dw_err *err); // id < 0: does nothing
+int dw_text_emit(dw_text_work *w, int32_t id, dw_err *err); // id < 0: does nothing
 
 /* True when left and right merge; sets the id of the result and its key.  The smallest key is merged first. */
 typedef bool dw_pair_fn(const void *model, const char *word, const dw_symbol *left, const dw_symbol *right,
                         uint32_t *key, int32_t *id);
 
 /* Merges w->symbol[0 .. n_symbol) until no pair merges, in O(n log n).  The caller has set at, len and id. */
-int dw_merge(dw_work *w, dw_pair_fn *pair, const void *model, const char *word, dw_err *err);
+int dw_merge(dw_text_work *w, dw_pair_fn *pair, const void *model, const char *word, dw_err *err);
 
 /* ---- the two models --------------------------------------------------------------------------------- */
 
@@ -132,13 +132,13 @@ typedef struct dw_bpe dw_bpe;
 dw_bpe *dw_bpe_new(const dw_vocab *v, const dw_lookup *x, dw_err *err);
 void dw_bpe_free(dw_bpe *m);
 size_t dw_bpe_steps(const dw_bpe *m); // slots read when every merge is looked up once
-int dw_bpe_fragment(const dw_bpe *m, dw_work *w, const char *text, size_t len, dw_err *err);
+int dw_bpe_fragment(const dw_bpe *m, dw_text_work *w, const char *text, size_t len, dw_err *err);
 size_t dw_bpe_bytes(const dw_bpe *m, dw_str token, char *buf, size_t cap);
 
 typedef struct dw_spm dw_spm;
 dw_spm *dw_spm_new(const dw_vocab *v, const dw_lookup *x, dw_err *err);
 void dw_spm_free(dw_spm *m);
-int dw_spm_fragment(const dw_spm *m, dw_work *w, const char *text, size_t len, dw_err *err);
+int dw_spm_fragment(const dw_spm *m, dw_text_work *w, const char *text, size_t len, dw_err *err);
 size_t dw_spm_bytes(dw_str token, int32_t type, char *buf, size_t cap);
 int dw_spm_byte(dw_str token); // the byte of "<0xXX>"; -1 for other texts
 

@@ -23,7 +23,7 @@ static dw_candidate pop(dw_candidate *heap, size_t *n) {
     return first;
 }
 
-static void push_pair(dw_work *w, dw_pair_fn *pair, const void *model, const char *word, uint32_t left) {
+static void push_pair(dw_text_work *w, dw_pair_fn *pair, const void *model, const char *word, uint32_t left) {
     if (left == DW_NO_SYMBOL || w->symbol[left].next == DW_NO_SYMBOL) return;
     const dw_symbol *l = &w->symbol[left], *r = &w->symbol[l->next];
     uint32_t key;
@@ -33,7 +33,7 @@ static void push_pair(dw_work *w, dw_pair_fn *pair, const void *model, const cha
     sift_up(w->heap, w->n_heap++);
 }
 
-int dw_merge(dw_work *w, dw_pair_fn *pair, const void *model, const char *word, dw_err *err) {
+int dw_merge(dw_text_work *w, dw_pair_fn *pair, const void *model, const char *word, dw_err *err) {
     dw_symbol *s = w->symbol;
     const size_t n = w->n_symbol;
     if (n < 2) return 0;

@@ -84,7 +84,7 @@ static size_t announced_len(const char *s, size_t left) {
     return len < left ? len : left;
 }
 
-static int merge_word(const dw_spm *m, dw_work *w, const char *word, size_t len, dw_err *err) {
+static int merge_word(const dw_spm *m, dw_text_work *w, const char *word, size_t len, dw_err *err) {
     w->n_symbol = 0;
     for (size_t i = 0, n; i < len; i += n) {
         n = announced_len(word + i, len - i);
@@ -95,14 +95,14 @@ static int merge_word(const dw_spm *m, dw_work *w, const char *word, size_t len,
     if (dw_merge(w, pair_by_score, m, word, err)) return -1;
     for (size_t i = 0; i < w->n_symbol; i++) {
         const dw_symbol *s = &w->symbol[i];
-        if (s->len && s->id >= 0 && dw_work_emit(w, s->id, err)) return -1;
+        if (s->len && s->id >= 0 && dw_text_emit(w, s->id, err)) return -1;
         for (uint32_t k = 0; s->id < 0 && k < s->len; k++)
-            if (dw_work_emit(w, m->id_of_byte[(uint8_t)word[s->at + k]], err)) return -1;
+            if (dw_text_emit(w, m->id_of_byte[(uint8_t)word[s->at + k]], err)) return -1;
     }
     return 0;
 }
 
-int dw_spm_fragment(const dw_spm *m, dw_work *w, const char *text, size_t len, dw_err *err) {
+int dw_spm_fragment(const dw_spm *m, dw_text_work *w, const char *text, size_t len, dw_err *err) {
     size_t n = 0, start = 0;
     if (dw_grow(&w->text, &w->cap_text, SPACE_LEN * (len + 1), 1, "a text", err)) return -1;
     if (m->add_space_prefix) n = (memcpy(w->text, DW_SPACE, SPACE_LEN), SPACE_LEN);

@@ -112,7 +112,7 @@ void dw_tokenizer_free(dw_tokenizer *t) {
 
 /* ---- text to ids ------------------------------------------------------------------------------------ */
 
-int dw_work_emit(dw_work *w, int32_t id, dw_err *err) {
+int dw_text_emit(dw_text_work *w, int32_t id, dw_err *err) {
     if (id < 0) return 0;
     if (dw_grow(&w->ids, &w->cap_ids, w->n_ids + 1, sizeof *w->ids, "ids of a text", err)) return -1;
     w->ids[w->n_ids++] = id;
@@ -153,12 +153,12 @@ static void take_special(const dw_tokenizer *t, const char *text, size_t len, bo
     }
 }
 
-static int fragment(dw_work *w, const char *text, size_t len, dw_err *err) {
+static int fragment(dw_text_work *w, const char *text, size_t len, dw_err *err) {
     if (!len) return 0;
     return w->t->bpe ? dw_bpe_fragment(w->t->bpe, w, text, len, err) : dw_spm_fragment(w->t->spm, w, text, len, err);
 }
 
-static int tokenize(dw_work *w, const char *text, size_t len, bool parse_special, dw_err *err) {
+static int tokenize(dw_text_work *w, const char *text, size_t len, bool parse_special, dw_err *err) {
     special_place *places;
     size_t n, done = 0;
     uint8_t *taken = NULL;
@@ -172,7 +172,7 @@ static int tokenize(dw_work *w, const char *text, size_t len, bool parse_special
     for (size_t i = 0; i < n && !rc; i++) {
         if (places[i].id < 0) continue;
         rc = fragment(w, text + done, places[i].at - done, err);
-        if (!rc) rc = dw_work_emit(w, places[i].id, err);
+        if (!rc) rc = dw_text_emit(w, places[i].id, err);
         done = places[i].at + w->t->vocab->token[places[i].id].len;
     }
     if (!rc) rc = fragment(w, text + done, len - done, err);
@@ -184,14 +184,14 @@ static int tokenize(dw_work *w, const char *text, size_t len, bool parse_special
 int dw_tokenize(const dw_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n,
                 dw_err *err) {
     const dw_vocab *v = t->vocab;
-    dw_work w = {.t = t};
+    dw_text_work w = {.t = t};
     *ids = NULL;
     *n = 0;
     if (len > 1u << 30) return dw_fail(err, "the text has %zu bytes; cut it into pieces of at most 1 GiB", len);
     int rc = dw_grow(&w.ids, &w.cap_ids, len / 4 + 8, sizeof *w.ids, "ids of a text", err);
-    if (!rc && flags & DW_ADD_SPECIAL && v->add_bos) rc = dw_work_emit(&w, v->bos, err);
+    if (!rc && flags & DW_ADD_SPECIAL && v->add_bos) rc = dw_text_emit(&w, v->bos, err);
     if (!rc) rc = tokenize(&w, text, len, flags & DW_PARSE_SPECIAL, err);
-    if (!rc && flags & DW_ADD_SPECIAL && v->add_eos) rc = dw_work_emit(&w, v->eos, err);
+    if (!rc && flags & DW_ADD_SPECIAL && v->add_eos) rc = dw_text_emit(&w, v->eos, err);
     free(w.symbol);
     free(w.heap);
     free(w.text);
