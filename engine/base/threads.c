@@ -140,6 +140,8 @@ static int start_thread(dw_pool *p, int ith, dw_err *err) {
     return dw_fail(err, "cannot start thread %d of %d; try fewer with -t", ith + 1, p->n);
 }
 
+static void do_nothing(void *arg, int ith, int n) { (void)arg, (void)ith, (void)n; }
+
 dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     if (n_threads <= 0) n_threads = dw_cpu_count();
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
@@ -151,7 +153,10 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     int rc = 0;
     while (!rc && p->n_started < n_threads - 1 && !(rc = start_thread(p, p->n_started + 1, err))) p->n_started++;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!rc) return p;
+    if (!rc) {
+        dw_pool_run(p, do_nothing, NULL); // a thread that still starts may hold a lock of the allocator: a fork would keep it locked
+        return p;
+    }
     dw_pool_free(p);
     return NULL;
 }

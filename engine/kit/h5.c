@@ -2,6 +2,7 @@
 #include "kit/h5_child.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,12 +129,22 @@ static int check_bytes(const dw_map *map, const char *magic, const char *what, c
 
 /* ---- reading: the child ------------------------------------------------------------------------------------------ */
 
+enum { MOST_SECONDS = 120 }; // for an answer, should the child wait for something instead of computing
+
+/* Waits for bytes of an answer. */
+static bool is_silent(const kit_h5_in *r) {
+    struct pollfd p = {.fd = r->socket, .events = POLLIN};
+    int n;
+    while ((n = poll(&p, 1, MOST_SECONDS * 1000)) < 0 && errno == EINTR) continue;
+    return n == 0;
+}
+
 /* The child no longer answers: says why.  kit_h5_close waits for it. */
 static int fail_child(const kit_h5_in *r) {
     siginfo_t end = {0};
     kill(r->child, SIGKILL); // no effect if it has ended
     while (waitid(P_PID, (id_t)r->child, &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
-    const bool ended = end.si_code == CLD_EXITED, too_long = !ended && end.si_status == SIGPROF;
+    const bool ended = end.si_code == CLD_EXITED, too_long = !ended && (end.si_status == SIGPROF || end.si_status == SIGKILL);
     const char *does = ended ? "cannot read" : too_long ? "does not finish reading" : "crashes on";
     return dw_fail(r->err, "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'",
                    does, r->maker);
@@ -142,7 +153,7 @@ static int fail_child(const kit_h5_in *r) {
 static int receive(const kit_h5_in *r, void *data, size_t size) {
     uint8_t *at = data;
     while (size) {
-        const ssize_t n = read(r->socket, at, size);
+        const ssize_t n = is_silent(r) ? 0 : read(r->socket, at, size);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return fail_child(r);
         at += n, size -= (size_t)n;
