@@ -28,26 +28,29 @@ static void add_parts(const char *path) {
     }
 }
 
-static void check_input(const char *path, const opt_row *row) {
+static int check_input(const char *path, const opt_row *row, dw_err *err) {
     struct stat st;
-    if (!strcmp(path, "-")) return;
-    if (access(path, R_OK) || stat(path, &st)) die("cannot open '%s' (%s): %s", path, opt_label(row), strerror(errno));
-    if (S_ISREG(st.st_mode))
-        add_parts(path);
+    if (!strcmp(path, "-")) return 0;
+    if (access(path, R_OK) || stat(path, &st)) return dw_fail(err, "cannot open '%s' (%s): %s", path, opt_label(row), strerror(errno));
+    if (S_ISREG(st.st_mode)) add_parts(path);
     else if (!S_ISDIR(st.st_mode))
-        die("cannot read '%s' (%s): it is %s, not a regular file", path, opt_label(row), dw_file_kind(st.st_mode));
+        return dw_fail(err, "cannot read '%s' (%s): it is %s, not a regular file", path, opt_label(row), dw_file_kind(st.st_mode));
+    return 0;
 }
 
 static void check_inputs(const opt_row *rows) {
+    dw_err err = {0};
     for (const opt_row *row = rows; !opt_is_end(row); row++) {
         if (!opt_is_value(row) || !(row->flags & OPT_INPUT)) continue;
         size_t n;
+        int rc = 0;
         char **value = opt_values(row, &n);
         for (size_t i = 0; i < n; i++) {
-            check_input(value[i], row);
+            if (!rc) rc = check_input(value[i], row, &err);
             free(value[i]);
         }
         free(value);
+        if (rc) die_err(&err);
     }
 }
 
