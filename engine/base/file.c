@@ -44,8 +44,8 @@ static bool same_input(const input *a, const input *b) {
 }
 
 static input *find_input(const input *wanted) {
-    for (input *i = inputs.list; i < inputs.list + inputs.n; i++)
-        if (same_input(i, wanted)) return i;
+    for (size_t i = 0; i < (size_t)inputs.n; i++)
+        if (same_input(&inputs.list[i], wanted)) return &inputs.list[i];
     return NULL;
 }
 
