@@ -107,7 +107,7 @@ INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
     }
 }
 
-// As unpack_superblock, for the record at p, of which n_blocks blocks exist; the last one replaces the others.
+// As unpack_superblock, for a record of n_blocks blocks at p; the last block replaces those that are missing.
 INLINE pair unpack_pair(dw_qtype type, const uint8_t *p, int h, int odd, int n_blocks) {
     if (is_superblock(type)) return unpack_superblock(type, p, h, odd);
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1, a = 4 * h + odd, b = a + 2;

@@ -138,7 +138,7 @@ INLINE half_record unpack_superblock(dw_qtype type, const uint8_t *p, int h) {
     }
 }
 
-// Half h of the record at p, of which n_blocks blocks of 32 exist; the last one replaces the others.
+// Half h of a record of n_blocks blocks of 32 at p; the last block replaces those that are missing.
 INLINE half_record unpack_half(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
     if (is_superblock(type)) return unpack_superblock(type, p, h);
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1;

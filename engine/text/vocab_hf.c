@@ -350,7 +350,7 @@ static int read_special(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
     return 0;
 }
 
-/* tokenizer_config.json has the template itself, or a list of named templates, of which we take "default". */
+/* tokenizer_config.json has the template itself, or a list of named templates; "default" is taken then. */
 static int read_template(dw_vocab *v, const dw_hf_files *f, dw_err *err) {
     const json_t *entry = json_object_get(f->tokenizer_config, "chat_template");
     dw_str text = str_of(entry);
