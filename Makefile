@@ -29,8 +29,9 @@ text_DIRS    := engine/text
 kit_DIRS     := engine/kit
 measure_DIRS := engine/measure
 ROOMS    := prune predict quant experiments
+in_room   = $(sort $(wildcard $(1)/*.c $(1)/*/*.c))
 # A room's file with a main() is a program, the others are the room's library, of which a program takes what it uses.
-MAINS    := $(sort $(shell grep -l '^int main' $(wildcard $(ROOMS:=/*.c)) /dev/null))
+MAINS    := $(sort $(shell grep -l '^int main' $(foreach r,$(ROOMS),$(call in_room,$r)) /dev/null))
 ARCHIVES := $B/libmeasure.a $B/libkit.a $B/libtext.a $B/libengine.a
 objects   = $(patsubst %.c,$B/%.o,$(1))
 roomlib   = $(addprefix $B/,$(1).a)
@@ -38,7 +39,7 @@ program   = $(patsubst deadwood-deadwood,deadwood,deadwood-$(basename $(notdir $
 PROGRAMS := $(foreach m,$(MAINS),$B/$(call program,$m))
 TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
-HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) tests/*.h))
+HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) $(ROOMS:=/*/*.h) tests/*.h))
 
 .PHONY: FORCE all demo exact results results-7b test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
 .SECONDARY:
@@ -54,7 +55,7 @@ endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rule,$(l))))
 
 define room_rule
-$B/$(1).a: $(call objects,$(filter-out $(MAINS),$(wildcard $(1)/*.c)))
+$B/$(1).a: $(call objects,$(filter-out $(MAINS),$(call in_room,$(1))))
 	@rm -f $$@
 	ar rcs $$@ $$^
 endef
@@ -71,11 +72,11 @@ $B/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
 
-$B/experiments/commit.o: CPP_ALL += -DDEADWOOD_COMMIT='"$(COMMIT)"'
-$B/experiments/commit.o: $B/commit
+$B/engine/kit/commit.o: CPP_ALL += -DDEADWOOD_COMMIT='"$(COMMIT)"'
+$B/engine/kit/commit.o: $B/commit
 
 define program_rule
-$B/$(call program,$(1)): $(call objects,$(1)) $(call roomlib,$(patsubst %/,%,$(dir $(1)))) $(ARCHIVES)
+$B/$(call program,$(1)): $(call objects,$(1)) $(call roomlib,$(firstword $(subst /, ,$(1)))) $(ARCHIVES)
 	$$(CC) $$(SANFLAGS) $$(LDFLAGS) $$^ $$(LIBS) -o $$@
 endef
 $(foreach m,$(MAINS),$(eval $(call program_rule,$(m))))

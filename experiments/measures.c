@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "model/model.h"
+#include "kit/lineage.h"
 #include "kit/tsv.h"
 #include "text/json.h"
 
@@ -278,6 +279,6 @@ int exp_fill_place(exp_result *r, dw_err *err) {
     if (gmtime_r(&now, &t)) strftime(r->date, sizeof r->date, "%Y-%m-%dT%H:%M:%SZ", &t);
     if (processor_name(name, sizeof name, err)) return -1;
     snprintf(r->machine, sizeof r->machine, "%s, %ld", name, sysconf(_SC_NPROCESSORS_ONLN));
-    if (strcmp(exp_commit(), "-")) snprintf(r->commit, sizeof r->commit, "%s", exp_commit());
+    if (strcmp(kit_commit(), "-")) snprintf(r->commit, sizeof r->commit, "%s", kit_commit());
     return 0;
 }

@@ -63,7 +63,5 @@ char *exp_result_json(const exp_result *r, dw_err *err);
 int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const dw_model *m, dw_err *err);
 /* date ($SOURCE_DATE_EPOCH, where it is set, makes it repeatable), machine, commit. */
 int exp_fill_place(exp_result *r, dw_err *err);
-/* The commit that this program was built from, "-dirty" behind it when the tree had changes; "-": unknown. */
-const char *exp_commit(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* fuzz_grid.c - any bytes as a grid: refused with a sentence, or jobs whose commands can all be written. */
-#include "experiments/jobs.h"
+#include "experiments/sweep/jobs.h"
 
 #include <stdlib.h>
 #include <string.h>

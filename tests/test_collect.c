@@ -2,7 +2,7 @@
 #include "build.h"
 #include "text/tokenizers.h"
 #include "engine.h"
-#include "experiments/stock.h"
+#include "experiments/peer/stock.h"
 #include "kit/imatrix.h"
 #include "kit/stats.h"
 #include "prune/column_sums.h"

@@ -2,7 +2,7 @@
 #include "build.h"
 #include "kit/safetensors.h"
 #include "engine.h"
-#include "experiments/stock.h"
+#include "experiments/peer/stock.h"
 #include "kit/plan.h"
 #include "test.h"
 

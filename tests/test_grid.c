@@ -1,5 +1,5 @@
 /* test_grid.c - grids: what they say becomes the jobs that are meant; what is wrong is refused with its line. */
-#include "experiments/jobs.h"
+#include "experiments/sweep/jobs.h"
 #include "test.h"
 
 #include <stdlib.h>

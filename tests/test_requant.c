@@ -3,7 +3,7 @@
  * Comparisons with stock need its libraries ($DW_STOCK) and are skipped aloud without them. */
 #include "build.h"
 #include "experiments/random_model.h"
-#include "experiments/stock.h"
+#include "experiments/peer/stock.h"
 #include "quant/quant.h"
 #include "test.h"
 #include "kit/lineage.h"

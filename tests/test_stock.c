@@ -1,7 +1,7 @@
 /* test_stock.c - this engine beside stock llama.cpp: equal logits, equal perplexity, files that load there.
  *
  * Needs stock's libraries ($DW_STOCK) and is skipped aloud without them. */
-#include "experiments/contest.h"
+#include "experiments/peer/contest.h"
 #include "text/tokenizers.h"
 #include "experiments/random_model.h"
 #include "quant/quant.h"

@@ -2,8 +2,8 @@
  *
  * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes its
  * words and its inputs' contents, or a row, and notes each beginning and end in a log. */
-#include "experiments/children.h"
-#include "experiments/judge.h"
+#include "experiments/sweep/children.h"
+#include "experiments/sweep/judge.h"
 #include "test.h"
 #include "kit/tsv.h"
 

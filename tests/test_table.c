@@ -1,7 +1,7 @@
 /* test_table.c - tables: what is shown of rows, how numbers look, plots, and tables that are damaged. */
-#include "experiments/conditions.h"
-#include "experiments/headings.h"
-#include "experiments/plot.h"
+#include "experiments/report/conditions.h"
+#include "experiments/report/headings.h"
+#include "experiments/report/plot.h"
 #include "test.h"
 
 #include <math.h>

@@ -36,6 +36,9 @@ int lineage_plan_texts(lineage *l, const struct kit_plan_text *text, size_t n, d
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
+/* The commit that this program was built from, with "-dirty" after it when the tree had changes; "-": unknown. */
+const char *kit_commit(void);
+
 /* The effective arguments of this run, in the form of `args`, quoted for a shell; free(). */
 char *lineage_arguments(const opt_program *program, dw_err *err);
 /* The steps as commands that can be run again, one per line; free().  Each command writes the file that the next one

@@ -14,7 +14,7 @@ for tool in $makers; do
     done
 done
 # A tool that stamps a lineage is one of them.
-for file in $(grep -l 'lineage_new(' prune/*.c predict/*.c quant/*.c experiments/*.c); do
+for file in $(grep -l 'lineage_new(' prune/*.c predict/*.c quant/*.c experiments/*.c experiments/*/*.c); do
     case " $makers " in
     *" $(basename $file .c) "*) ;;
     *) echo "$file writes models"; exit 1 ;;

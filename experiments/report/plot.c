@@ -1,7 +1,7 @@
 /* plot.c - a gnuplot script of lines of a table, and gnuplot as a child process. */
-#include "experiments/plot.h"
+#include "experiments/report/plot.h"
 
-#include "experiments/conditions.h"
+#include "experiments/report/conditions.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* jobs.c - from a grid to jobs: combinations, commands, identities. */
-#include "experiments/jobs.h"
+#include "experiments/sweep/jobs.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 

@@ -1,5 +1,5 @@
 /* side.c - the two sides behind one set of calls. */
-#include "experiments/side.h"
+#include "experiments/peer/side.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
 /* commit.c - which commit this was built from: the Makefile gives it, and makes this one object again when it changes. */
-#include "experiments/measures.h"
+#include "kit/lineage.h"
 
-const char *exp_commit(void) { return DEADWOOD_COMMIT; }
+const char *kit_commit(void) { return DEADWOOD_COMMIT; }

@@ -1,5 +1,5 @@
 /* contest.c - what the two sides do in their processes. */
-#include "experiments/contest.h"
+#include "experiments/peer/contest.h"
 
 #include "experiments/bandwidth.h"
 

@@ -1,7 +1,7 @@
 /* paste.c - fields of a table, their cells, and Markdown, TSV and CSV. */
-#include "experiments/paste.h"
+#include "experiments/report/paste.h"
 
-#include "experiments/conditions.h"
+#include "experiments/report/conditions.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
  *     deadwood table rows.tsv -o table.md --plot plot.svg
  *
  * Reading and choosing: rows.h; the text: paste.h; the picture: plot.h. */
-#include "experiments/paste.h"
-#include "experiments/plot.h"
-#include "experiments/rows.h"
+#include "experiments/report/paste.h"
+#include "experiments/report/plot.h"
+#include "experiments/report/rows.h"
 #include "kit/options.h"
 #include "kit/talk.h"
 

@@ -3,7 +3,7 @@
 #ifndef EXP_CONDITIONS_H
 #define EXP_CONDITIONS_H
 
-#include "experiments/paste.h"
+#include "experiments/report/paste.h"
 
 enum { EXP_VERDICT = 2400 };
 

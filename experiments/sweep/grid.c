@@ -1,6 +1,6 @@
 /* grid.c - reads a grid and checks it (grid.h says how it is written). */
-#include "experiments/grid.h"
-#include "experiments/controls.h"
+#include "experiments/sweep/grid.h"
+#include "experiments/sweep/controls.h"
 #include "kit/options.h"
 
 #include <ctype.h>

@@ -10,7 +10,7 @@
 #ifndef EXP_JOBS_H
 #define EXP_JOBS_H
 
-#include "experiments/grid.h"
+#include "experiments/sweep/grid.h"
 
 enum { JOB_NO_VALUE = UINT16_MAX };
 

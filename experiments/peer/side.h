@@ -6,7 +6,7 @@
 #define EXP_SIDE_H
 
 #include "engine.h"
-#include "experiments/stock.h"
+#include "experiments/peer/stock.h"
 
 typedef struct exp_side exp_side;
 

@@ -5,7 +5,7 @@
 #define EXP_CONTEST_H
 
 #include "experiments/child.h"
-#include "experiments/side.h"
+#include "experiments/peer/side.h"
 
 typedef enum exp_work {
     EXP_DECODE,     // n tokens one by one behind 8 others, logits of each fetched

@@ -4,7 +4,7 @@
  *
  * One process a side, laps in turn (A B A B), the ratio taken pair by pair. */
 #include "experiments/bandwidth.h"
-#include "experiments/contest.h"
+#include "experiments/peer/contest.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"

@@ -1,6 +1,6 @@
 /* controls.c - writes the statements of a grid's controls from its own. */
-#include "experiments/controls.h"
-#include "experiments/grid.h"
+#include "experiments/sweep/controls.h"
+#include "experiments/sweep/grid.h"
 
 #include <ctype.h>
 #include <stdio.h>

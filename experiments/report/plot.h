@@ -6,7 +6,7 @@
 #ifndef EXP_PLOT_H
 #define EXP_PLOT_H
 
-#include "experiments/paste.h"
+#include "experiments/report/paste.h"
 
 typedef struct exp_axes {
     const char *x, *y; // fields; y may be several, separated by commas

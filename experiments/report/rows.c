@@ -1,7 +1,7 @@
 /* rows.c - reading rows of results, and choosing among them. */
-#include "experiments/rows.h"
+#include "experiments/report/rows.h"
 
-#include "experiments/headings.h"
+#include "experiments/report/headings.h"
 #include "experiments/measures.h"
 
 #include <math.h>

@@ -8,9 +8,9 @@
  *
  * The folder: the jobs' files; rows.tsv; grid, a copy; log/FILE.log, what each command said; times.tsv, what each job
  * took; lock, held by this process and its children. */
-#include "experiments/children.h"
-#include "experiments/jobs.h"
-#include "experiments/judge.h"
+#include "experiments/sweep/children.h"
+#include "experiments/sweep/jobs.h"
+#include "experiments/sweep/judge.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
@@ -81,7 +81,7 @@ static const opt_program program = {
              "for each combination of the values that decide its output.  $NAME is a value, or the output of a step above; $out.SUFFIX is "
              "what the step writes, $rows the rows that it adds to DIR/rows.tsv.  `if NAME = VALUE .. [and ..]` behind a variable says when it varies "
              "(else it has its first value), behind a step when there is one; `control if ..` says which rows are controls, besides those of metric random.  "
-             "Steps marked `alone` have nothing beside them.  experiments/grid.h says it all.\n"
+             "Steps marked `alone` have nothing beside them.  experiments/sweep/grid.h says it all.\n"
              "\n"
              "Controls come by themselves: a grid that ranks neurons by no random metric gets every cut three times by lot as well (steps random_..), and "
              "one without requant the first cut's model rounded to six types (steps rounded_..), so that verdicts have something to hold cuts against.\n"

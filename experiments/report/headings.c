@@ -1,5 +1,5 @@
 /* headings.c - the table of headings, and numbers as a reader wants them. */
-#include "experiments/headings.h"
+#include "experiments/report/headings.h"
 
 #include "experiments/measures.h"
 

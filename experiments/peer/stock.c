@@ -1,5 +1,5 @@
 /* stock.c - prototypes, offsets and calls of llama.cpp's public C interface, as of release 0.5.0. */
-#include "experiments/stock.h"
+#include "experiments/peer/stock.h"
 
 #include "kit/imatrix.h"
 

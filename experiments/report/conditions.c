@@ -1,5 +1,5 @@
 /* conditions.c - verdicts, marks, and the paragraphs under a table. */
-#include "experiments/conditions.h"
+#include "experiments/report/conditions.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -7,8 +7,8 @@
 #ifndef EXP_PASTE_H
 #define EXP_PASTE_H
 
-#include "experiments/headings.h"
-#include "experiments/rows.h"
+#include "experiments/report/headings.h"
+#include "experiments/report/rows.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* children.c - starts and waits for child processes. */
-#include "experiments/children.h"
+#include "experiments/sweep/children.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* judge.c - gathers rows, compares them, writes one table (judge.h says by which rules). */
-#include "experiments/judge.h"
+#include "experiments/sweep/judge.h"
 #include "experiments/measures.h"
 #include "kit/tsv.h"
 
