@@ -7,7 +7,7 @@
  * file and the report are made at the end. */
 #include "formats/ffn_gated.h"
 #include "model/model.h"
-#include "predict/blas.h"
+#include "kit/blas.h"
 #include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/predict.h"
