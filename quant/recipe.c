@@ -1,6 +1,6 @@
 /* recipe.c - a text file of lines PATTERN TYPE (quant.h says how it reads). */
-#include "quant/quant.h"
 #include "kit/options.h"
+#include "quant/quant.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -29,7 +29,8 @@ static int set_type(quant_rule *rule, const char *name, dw_err *err) {
     if (rule->type) return 0;
     const char *near = opt_nearest(name, quant_types, sizeof *quant_types);
     if (near) return dw_fail(err, "there is no type '%.40s' (did you mean '%s'?)", name, near);
-    return dw_fail(err, "there is no type '%.40s'; requant --help lists them, and 'keep' leaves a tensor as it is", name);
+    return dw_fail(err, "there is no type '%.40s'; requant --help lists them, and 'keep' leaves a tensor as it is",
+                   name);
 }
 
 /* The next word of a line, NUL-terminated in place, or NULL. */

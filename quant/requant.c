@@ -4,9 +4,8 @@
  *
  * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while all
  * threads encode a slab, one of them writes the slab before it. */
-#include "formats/ffn_two_part.h"
 #include "formats/ffn_gated.h"
-#include "quant/quant.h"
+#include "formats/ffn_two_part.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -14,6 +13,7 @@
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "qtypes/encoding.h"
+#include "quant/quant.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -104,8 +104,11 @@ static void write_about(void) {
     dw_err err = {0};
     dw_append(&text, &err, "%s", about);
     for (const quant_method *m = quant_methods; m->name; m++) {
-        if (m->max_bits) dw_append(&text, &err, "  %s%d to %s%d: %s (%s)\n", m->name, m->min_bits, m->name, m->max_bits, m->formula, m->source);
-        else dw_append(&text, &err, "  block formats: %s (%s)\n", m->formula, m->source);
+        if (m->max_bits)
+            dw_append(&text, &err, "  %s%d to %s%d: %s (%s)\n", m->name, m->min_bits, m->name, m->max_bits, m->formula,
+                      m->source);
+        else
+            dw_append(&text, &err, "  block formats: %s (%s)\n", m->formula, m->source);
     }
     if (err.text[0]) die_err(&err);
     program.about = text;
@@ -126,7 +129,7 @@ typedef struct target { // a tensor of the new file
     bool fell_back;        // the mixture's type does not fit its rows
 } target;
 
-typedef struct wish { // of a tensor
+typedef struct wish {     // of a tensor
     const quant_type *to; // NULL: it stays
     bool fell_back;
 } wish;
@@ -137,10 +140,10 @@ typedef struct choice {
     quant_recipe recipe, overrides; // of --recipe; of --tensor
     quant_weights weights;
     const quant_type *cold_type; // NULL: the FFN stays in one part
-    kit_plan plan;                // of what is hot
+    kit_plan plan;               // of what is hot
     quant_cold cold;
     dw_pool *pool;
-    char sha256[65];        // of the model
+    char sha256[65]; // of the model
 } choice;
 
 static int read_choice(choice *c, const dw_model *m, dw_err *err) {
@@ -179,11 +182,13 @@ static int fail_blocks(const choice *c, const target *t, dw_err *err) {
     if (t->column && t->from->ne[0] % (size_t)to->multiple == 0)
         snprintf(ranked, sizeof ranked, "rank with --multiple %d, or ", to->multiple);
     if (t->is_cold)
-        snprintf(other, sizeof other, "give a cold type %s", to->multiple > 32 ? "with blocks of 32" : "without blocks");
+        snprintf(other, sizeof other, "give a cold type %s",
+                 to->multiple > 32 ? "with blocks of 32" : "without blocks");
     else
-        snprintf(other, sizeof other, "choose another type there by --recipe%s", c->type && !to->bits ? ", or let --mixture fall back" : "");
-    return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; %s%s", t->name, t->ne[0], to->name,
-                   to->bits ? "groups" : "blocks", to->multiple, ranked, other);
+        snprintf(other, sizeof other, "choose another type there by --recipe%s",
+                 c->type && !to->bits ? ", or let --mixture fall back" : "");
+    return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; %s%s", t->name, t->ne[0],
+                   to->name, to->bits ? "groups" : "blocks", to->multiple, ranked, other);
 }
 
 static int check_target(const choice *c, const target *t, dw_err *err) {
@@ -191,10 +196,13 @@ static int check_target(const choice *c, const target *t, dw_err *err) {
     const quant_type *to = t->to;
     if (t->ne[0] % (size_t)to->multiple) return fail_blocks(c, t, err);
     if (from->type->block > 1 && to->stored->id != DW_F32 && !is_row_copy(t) && !o.lossy_twice)
-        return dw_fail(err, "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or --lossy-twice",
+        return dw_fail(err,
+                       "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or "
+                       "--lossy-twice",
                        t->name, from->type->name, to->name);
     if (c->mixture && !t->weight && quant_mixture_needs_weights(c->mixture, from, to->stored))
-        return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name, o.mixture);
+        return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name,
+                       o.mixture);
     return 0;
 }
 
@@ -211,7 +219,9 @@ static target whole(const dw_tensor *from, wish w) {
 static int read_plan(choice *c, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     if (kit_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
-    return kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err) ? -1 : quant_cold_by_plan(&c->cold, m, &c->plan, err);
+    return kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err)
+               ? -1
+               : quant_cold_by_plan(&c->cold, m, &c->plan, err);
 }
 
 /* Which neurons are cold. */
@@ -219,17 +229,21 @@ static int choose_cold(choice *c, const dw_model *m, const wish *wishes, dw_err 
     const dw_gguf *g = dw_model_gguf(m);
     if (o.hot) return read_plan(c, m, err);
     if (!c->weights.is_stats)
-        return dw_fail(err, "'%s' holds no statistics of neurons, which --cold-rate needs; collect stats.h5", o.weights);
+        return dw_fail(err, "'%s' holds no statistics of neurons, which --cold-rate needs; collect stats.h5",
+                       o.weights);
     int *multiple = dw_alloc((size_t)dw_model_hparams(m)->n_layer, sizeof *multiple, "blocks of layers", err);
     if (!multiple) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         const char *part;
         const int l = dw_layer_of(t->name, &part);
-        if (l >= 0 && !strcmp(part, "ffn_down.weight")) multiple[l] = wishes[i].to ? wishes[i].to->multiple : t->type->block;
+        if (l >= 0 && !strcmp(part, "ffn_down.weight"))
+            multiple[l] = wishes[i].to ? wishes[i].to->multiple : t->type->block;
     }
-    const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"), .pool = c->pool,
-                                    .rate = o.cold_rate, .hot_multiple = multiple,
+    const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"),
+                                    .pool = c->pool,
+                                    .rate = o.cold_rate,
+                                    .hot_multiple = multiple,
                                     .cold_multiple = c->cold_type->multiple};
     const int rc = quant_cold_by_rate(&c->cold, m, &c->weights.stats, &how, err);
     free(multiple);
@@ -265,7 +279,8 @@ static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_er
         return 0;
     }
     if (!hot->to)
-        return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name, from->type->name);
+        return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name,
+                       from->type->name);
     const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[x->layer], n_hot = n_ff - n_cold;
     if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
     target *cold = &targets[(*n)++];
@@ -288,7 +303,8 @@ static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_er
 }
 
 static bool is_of_neurons(const char *part) {
-    static const char *const parts[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "ffn_gate.bias", "ffn_up.bias"};
+    static const char *const parts[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "ffn_gate.bias",
+                                        "ffn_up.bias"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strcmp(part, parts[i])) return true;
     return false;
@@ -315,19 +331,22 @@ static int add_targets(choice *c, const dw_gguf *g, const wish *wishes, target *
 static void tell_patterns(const quant_recipe *r) {
     for (size_t i = 0; i < r->n_rule; i++)
         if (!r->rule[i].n_decided)
-            warn("'%s', line %d: no matrix is left for the pattern '%s'", o.recipe, r->rule[i].line, r->rule[i].pattern);
+            warn("'%s', line %d: no matrix is left for the pattern '%s'", o.recipe, r->rule[i].line,
+                 r->rule[i].pattern);
 }
 
 static void tell_cold(const choice *c) {
     const double reached = 100 * c->cold.rate, wanted = 100 * o.cold_rate;
     if (wanted > 0 && fabs(reached - wanted) > 0.25 * wanted)
         warn("%.2f %% of the FFN's neurons become cold instead of %.2f: a part is a whole number of its type's blocks; "
-             "smaller blocks come nearer", reached, wanted);
+             "smaller blocks come nearer",
+             reached, wanted);
     if (wanted > 0)
-        say("%.2f %% of the FFN's neurons become cold (wanted %.2f), in %s; upstream llama.cpp cannot load this", reached,
-            wanted, o.cold_type);
+        say("%.2f %% of the FFN's neurons become cold (wanted %.2f), in %s; upstream llama.cpp cannot load this",
+            reached, wanted, o.cold_type);
     else if (c->cold_type)
-        say("%.2f %% of the FFN's neurons become cold, in %s; upstream llama.cpp cannot load this", reached, o.cold_type);
+        say("%.2f %% of the FFN's neurons become cold, in %s; upstream llama.cpp cannot load this", reached,
+            o.cold_type);
 }
 
 /* Widths of the FFN come from a cut, which can avoid fallbacks. */
@@ -343,20 +362,23 @@ static void tell_fallbacks(const target *targets, size_t n) {
     }
     if (!first) return;
     warn("%zu of %zu matrices have rows that are no whole number of their type's blocks and get another type, as in "
-         "llama.cpp: '%s' (rows of %zu) gets %s%s%s", n_fell_back, n_matrices, first->name, first->ne[0],
-         first->to ? first->to->name : first->from->type->name, n_fell_back > 1 ? ", ..." : "",
-         is_width ? "; a cut by a plan of rank --multiple 256 avoids it" : "");
+         "llama.cpp: '%s' (rows of %zu) gets %s%s%s",
+         n_fell_back, n_matrices, first->name, first->ne[0], first->to ? first->to->name : first->from->type->name,
+         n_fell_back > 1 ? ", ..." : "", is_width ? "; a cut by a plan of rank --multiple 256 avoids it" : "");
 }
 
 static int check_patterns(const choice *c, dw_err *err) {
     size_t n = 0;
     for (size_t i = 0; i < c->recipe.n_rule; i++) n += c->recipe.rule[i].n_decided;
     if (o.recipe && !n)
-        return dw_fail(err, "'%s': no pattern matches a matrix of '%s'; deadwood inspect lists their names", o.recipe, o.model);
+        return dw_fail(err, "'%s': no pattern matches a matrix of '%s'; deadwood inspect lists their names", o.recipe,
+                       o.model);
     for (size_t i = 0; i < c->overrides.n_rule; i++)
         if (!c->overrides.rule[i].n_decided)
-            return dw_fail(err, "--tensor '%s': it matches no matrix of '%s' that is left; deadwood inspect --tensors lists "
-                           "their names", o.tensors.item[i], o.model);
+            return dw_fail(err,
+                           "--tensor '%s': it matches no matrix of '%s' that is left; deadwood inspect --tensors lists "
+                           "their names",
+                           o.tensors.item[i], o.model);
     return 0;
 }
 
@@ -390,9 +412,9 @@ static kit_sizes sizes_of(const target *targets, size_t n) {
     kit_sizes sizes = {0};
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
-        const char *kind = t->fell_back                  ? KIT_SIZES_FALLBACK
-                           : quant_is_matrix(t->from)    ? KIT_SIZES_MATRICES
-                                                         : KIT_SIZES_VECTORS;
+        const char *kind = t->fell_back               ? KIT_SIZES_FALLBACK
+                           : quant_is_matrix(t->from) ? KIT_SIZES_MATRICES
+                                                      : KIT_SIZES_VECTORS;
         kit_sizes_add(&sizes, t->to ? t->to->name : t->from->type->name, kind, n_values(t), (double)stored_bytes(t));
     }
     return sizes;
@@ -430,8 +452,8 @@ static double nominal_bits(const target *targets, size_t n) {
 
 /* As stock's quantizer says where its importances came from; what an earlier step said goes. */
 static void write_weights_keys(const kit_imatrix *im, dw_gguf_writer *w) {
-    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset", entries[] = "quantize.imatrix.entries_count",
-                      chunks[] = "quantize.imatrix.chunks_count";
+    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset",
+                      entries[] = "quantize.imatrix.entries_count", chunks[] = "quantize.imatrix.chunks_count";
     const char *const keys[] = {file, dataset, entries, chunks};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dw_gguf_unset(w, keys[i]);
     if (!o.weights) return;
@@ -462,10 +484,12 @@ static int stamp(const choice *c, const dw_gguf *g, const kit_sizes *sizes, dw_g
     return rc;
 }
 
-static int write_keys(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w, dw_err *err) {
+static int write_keys(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w,
+                      dw_err *err) {
     dw_gguf_set_keys(w, g);
     dw_gguf_set_u32(w, "general.quantization_version", 2);
-    dw_gguf_set_u32(w, "general.file_type", (uint32_t)(c->mixture ? c->mixture->file_type : prevailing_file_type(targets, n)));
+    dw_gguf_set_u32(w, "general.file_type",
+                    (uint32_t)(c->mixture ? c->mixture->file_type : prevailing_file_type(targets, n)));
     dw_gguf_unset(w, "deadwood.nominal_bits");
     const double nominal = nominal_bits(targets, n);
     if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
@@ -505,8 +529,10 @@ static void encode_row(encoder *e, size_t i, float *values, uint8_t *out) {
         return;
     }
     const float *row = decode_row(t, from, values);
-    if (!to->method->encode) dw_encode_row(&e->encoding, r, row, out);
-    else if (dw_encoding_accepts(&e->encoding, r, row)) atomic_fetch_add(e->n_inexact, to->method->encode(to, row, out, t->ne[0]));
+    if (!to->method->encode)
+        dw_encode_row(&e->encoding, r, row, out);
+    else if (dw_encoding_accepts(&e->encoding, r, row))
+        atomic_fetch_add(e->n_inexact, to->method->encode(to, row, out, t->ne[0]));
 }
 
 static void encode_rows(void *encoder_pointer, const kit_piece *p) {
@@ -518,8 +544,10 @@ static void encode_rows(void *encoder_pointer, const kit_piece *p) {
 static int check_rows(void *encoder_pointer, dw_err *err) {
     encoder *e = encoder_pointer;
     char advice[160];
-    snprintf(advice, sizeof advice, "the tensor holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
-             (double)QUANT_MAX_WEIGHT, e->t->to->name);
+    snprintf(
+        advice, sizeof advice,
+        "the tensor holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
+        (double)QUANT_MAX_WEIGHT, e->t->to->name);
     return dw_encoding_end(&e->encoding, advice, err);
 }
 
@@ -527,11 +555,20 @@ static int write_tensor(kit_stream *s, const target *t, atomic_size_t *n_inexact
     if (!t->to) return kit_stream_copy(s, t->from, err);
     const dw_qtype_row *stored = t->to->stored;
     const bool has_wide_range = stored->id == DW_F32 || stored->id == DW_BF16;
-    encoder e = {.t = t, .n_inexact = n_inexact,
-                 .encoding = {.tensor = t->from->name, .type = stored, .type_name = t->to->name, .n = t->ne[0], .weight = t->weight,
+    encoder e = {.t = t,
+                 .n_inexact = n_inexact,
+                 .encoding = {.tensor = t->from->name,
+                              .type = stored,
+                              .type_name = t->to->name,
+                              .n = t->ne[0],
+                              .weight = t->weight,
                               .limit = has_wide_range ? 0 : QUANT_MAX_WEIGHT}};
-    const kit_rows r = {.n_rows = n_rows(t), .row_bytes = dw_qtype_row_bytes(stored, t->ne[0]), .n_scratch = 2 * t->from->ne[0],
-                        .make = encode_rows, .check = check_rows, .ctx = &e};
+    const kit_rows r = {.n_rows = n_rows(t),
+                        .row_bytes = dw_qtype_row_bytes(stored, t->ne[0]),
+                        .n_scratch = 2 * t->from->ne[0],
+                        .make = encode_rows,
+                        .check = check_rows,
+                        .ctx = &e};
     return kit_stream_tensor(s, &r, err);
 }
 
@@ -547,7 +584,8 @@ static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_
     kit_stream_free(s);
     progress_end(bar);
     if (n_inexact)
-        warn("%zu groups have a scale or offset below 2^-17, which F16 does not hold exactly; it was rounded once more", (size_t)n_inexact);
+        warn("%zu groups have a scale or offset below 2^-17, which F16 does not hold exactly; it was rounded once more",
+             (size_t)n_inexact);
     return rc;
 }
 
@@ -575,16 +613,20 @@ static void tell(const dw_gguf *g, const target *targets, size_t n) {
         bits += 8 * (double)stored_bytes(&targets[i]);
         values += n_values(&targets[i]);
     }
-    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed), n - n_changed,
-        show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
+    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed),
+        n - n_changed, show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
-    if (n_changed && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT)) warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, trace and train");
-    else if (n_changed && dw_gguf_find(g, DW_KEY_GATE_RULE)) warn("the gate decides from rounded weights now, by thresholds of those before; better round first, then gate");
+    if (n_changed && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
+        warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, "
+             "trace and train");
+    else if (n_changed && dw_gguf_find(g, DW_KEY_GATE_RULE))
+        warn("the gate decides from rounded weights now, by thresholds of those before; better round first, then gate");
 }
 
 static void check_usage(void) {
     const bool has_rate = o.cold_rate > 0;
-    if (!o.cold_type && (has_rate || o.hot)) die_usage("%s needs --cold-type, the type of the cold neurons", has_rate ? "--cold-rate" : "--hot");
+    if (!o.cold_type && (has_rate || o.hot))
+        die_usage("%s needs --cold-type, the type of the cold neurons", has_rate ? "--cold-rate" : "--hot");
     if (o.cold_type && !has_rate && !o.hot) die_usage("--cold-type needs --cold-rate or --hot, which say what is cold");
     const int n_ways = !!o.type + !!o.mixture + !!o.recipe;
     if (n_ways > 1 || (!n_ways && !o.cold_type && !o.tensors.n)) die_usage("give one of --type, --mixture, --recipe");
