@@ -175,6 +175,8 @@ static void visit_choice(void *ctx, size_t i, const char *name, const char *help
 static int set_choice(const opt_row *row, const char *text, dw_err *err) {
     choice_search s = {.word = text};
     opt_each_choice(row, visit_choice, &s);
+    const char *hint = !s.found && row->hint ? row->hint(text) : NULL;
+    if (hint) return dw_fail(err, "%s: '%s' is not one of its choices; %s", opt_label(row), text, hint);
     if (!s.found) return dw_fail(err, "%s: '%s' is not one of %s", opt_label(row), text, s.names);
     *(const char **)row->target = s.found;
     return 0;
