@@ -128,7 +128,7 @@ static void try_mutants(const reader *r) {
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1", 0);
     size_t n_parents = 0;
     while (r->parents[n_parents]) n_parents++;
-    part mine;
+    part mine = {0};
     REQUIRE(part_of(test_slow() ? N_SLOW : r->n, &mine), "DW_SHARD='%s': give K/N, like 1/4", getenv("DW_SHARD"));
     for (uint64_t i = mine.first; i < mine.end; i += mine.step) {
         char what[400];
