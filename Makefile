@@ -146,16 +146,20 @@ SECONDS    ?= 30
 $B/fuzz_%: $B/tests/fuzz_%.o $(TESTLIB) $$(foreach r,$(ROOMS),$$(call roomlib,$$r)) $(ARCHIVES)
 	$(CC) $(SANFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ $(LIBS) -o $@
 
-fuzz:  ## feed the readers random bytes, SECONDS=30 each
+fuzz:  ## feed the readers random bytes, SECONDS=30 each; TABLE=FILE writes what was run as a table
 	@$(MAKE) --no-print-directory B=build-fuzz CC=clang CFLAGS='-O1 -g' SAN=fuzzer-no-link,address,undefined \
 	    $(FUZZERS:%=build-fuzz/fuzz_%)
-	@for t in $(FUZZERS); do \
+	@rm -f build-fuzz/table; for t in $(FUZZERS); do \
 	    mkdir -p build-fuzz/corpus/$$t; \
 	    build-fuzz/fuzz_$$t $(FUZZ_FLAGS) -max_total_time=$(SECONDS) -artifact_prefix=build-fuzz/$$t- \
 	        build-fuzz/corpus/$$t $(FUZZ_SEEDS) 2>build-fuzz/$$t.log || { tail -40 build-fuzz/$$t.log; exit 1; }; \
-	    awk '/number_of_executed_units/ {n = $$2} /peak_rss_mb/ {mb = $$2} \
-	        END {printf "fuzz_%-20s%12d executions, %d MiB\n", "'$$t'", n, mb}' build-fuzz/$$t.log; \
+	    awk '/number_of_executed_units/ {n = $$2} /peak_rss_mb/ {mb = $$2} /new_units_added/ {new = $$2} \
+	        END {printf "fuzz_%-20s%12d executions, %d MiB\n", "'$$t'", n, mb; \
+	             printf "%s\t%d\t%d\t%d\t%d\t0\n", "'$$t'", $(SECONDS), n, new, mb >> "build-fuzz/table"}' build-fuzz/$$t.log; \
 	done
+	@if [ -n "$(TABLE)" ]; then { printf '# make fuzz SECONDS=%s TABLE=%s, commit %s; address and undefined sanitizers\n' \
+	    '$(SECONDS)' '$(TABLE)' '$(COMMIT)'; printf 'target\tseconds\texecutions\tnew_inputs\tpeak_rss_mib\tfindings\n'; \
+	    cat build-fuzz/table; } > '$(TABLE)'.part && mv '$(TABLE)'.part '$(TABLE)'; fi
 
 # ---- what is installed
 
