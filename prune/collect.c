@@ -10,6 +10,8 @@
  * is the same with and without such a stop. */
 #include "kit/imatrix.h"
 #include "kit/stats.h"
+#include "kit/blas.h"
+#include "prune/collect_gram.h"
 #include "prune/column_sums.h"
 #include "prune/prune.h"
 #include "kit/calib.h"
@@ -25,7 +27,8 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *out, *export_imatrix, *import_imatrix;
+    const char *model, *out, *export_imatrix, *import_imatrix, *gram;
+    size_t gram_memory;
     opt_list texts, parts;
     opt_range windows;
     int text_windows, skip, n_ctx, hist_every;
@@ -42,6 +45,8 @@ static const opt_row rows[] = {
     {"text-windows", 0, OPT_INT, 0, &o.text_windows, "0", "N", "every N windows of a file are a text of their own; 0: a file is a text", .min = 0, .max = 1 << 20},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
     {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
+    {"gram", 0, OPT_CHOICE, 0, &o.gram, NULL, "WHICH", "also write STATS.gram: sums of x x^T of matrix inputs x", OPT_CHOICES_HELP(gram_inputs_names, gram_inputs)},
+    {"gram-memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.gram_memory, "4GB", "SIZE", "Gram matrices up to this size are summed in the one pass; larger ones in a second, layer by layer", .min = 1, .max = 1e15},
     {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
     OPT_COMMON_ENGINE, {0}};
@@ -54,6 +59,8 @@ static const opt_program program = {
     .about = "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: its activation a, |a|, "
              "a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the squares of every matrix's inputs, and the block "
              "influence of every layer.  rank, gate and requant read these statistics.\n\n"
+             "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every matrix: 4 n^2 bytes for "
+             "width n.  rank --metric obs and cut --repair need it.  With -s the parts' matrices are added.\n\n"
              "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  When a run is ended, "
              "finished texts stand in OUT.part; the same command goes on behind them.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
@@ -78,6 +85,7 @@ typedef struct collector {
     double *power;             // (tokens): its square
     double *cosine;            // (n_layer, tokens)
     int n_batch;
+    collect_gram *gram;        // may be closed
 } collector;
 
 /* Columns first .. end - 1 belong to thread ith: whole units. */
@@ -196,6 +204,7 @@ static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
     collector *c = ctx;
     int first, end;
     share(e->n, ith, n_threads, &first, &end);
+    gram_sums_add(&c->gram->sums, e, c->row, c->n_row, ith, n_threads);
     switch (e->point) {
     case DW_TAP_RESIDUAL: add_residual(c, e, ith, n_threads); break;
     case DW_TAP_ATTN_IN: add_input(c, e, KIT_STATS_ATTN_IN, first, end); break;
@@ -220,6 +229,8 @@ typedef struct run { // everything that evaluating needs
     dw_session *session;
     calib_texts texts;
     collector c;
+    collect_gram gram;
+    dw_session_options walking; // of its second pass
     int n_seq, n_batch;     // windows of one pass; tokens
     int32_t *token, *seq, *pos;
     uint8_t *out;
@@ -328,7 +339,7 @@ static int set_header(kit_stats *s, const dw_model *m, const char *model_sha256,
 }
 
 /* Finished texts of an ended run, if they are the first ones of this run; else false and *s is empty. */
-static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts) {
+static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts, collect_gram *gram) {
     dw_err err = {0};
     char backend[32];
     if (!dw_file_exists(path)) return false;
@@ -343,6 +354,7 @@ static bool resume(kit_stats *s, const char *path, const char *model_sha256, con
         const calib_text *x = &texts->text[t];
         same = !strcmp(s->text[t].sha256, x->sha256) && s->text[t].first_window == x->first_window && s->text[t].n_windows == x->n_windows;
     }
+    same = same && collect_gram_resume(gram, s, path);
     if (same) say("going on behind text %zu of %zu, as '%s' has it", s->n_text, texts->n_text, path);
     else warn("'%s' is of another run; beginning anew", path);
     if (!same) kit_stats_release(s);
@@ -363,8 +375,8 @@ static void announce(kit_stats *s, const calib_texts *texts) {
 }
 
 /* Statistics with room for all texts; those that are finished stand in them. */
-static int prepare(kit_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, dw_err *err) {
-    if (!kept || !resume(s, kept, model_sha256, texts)) {
+static int prepare(kit_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, collect_gram *gram, dw_err *err) {
+    if (!kept || !resume(s, kept, model_sha256, texts, gram)) {
         if (make_stats(s, m, texts->n_text, err)) return -1;
         s->n_text = 0;
     } else {
@@ -387,6 +399,7 @@ static int check_parts(const kit_stats *parts, kit_stats *s, size_t n_text, dw_e
 /* Keeps the finished texts, unless that would take more than a twentieth of the time. */
 typedef struct keeper {
     const char *path;
+    const collect_gram *gram;
     double next;
 } keeper;
 
@@ -394,7 +407,7 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
     const double began = dw_now();
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
-    if (kit_stats_keep(s, k->path, err)) return -1;
+    if (collect_gram_keep(k->gram, s, k->path, err) || kit_stats_keep(s, k->path, err)) return -1;
     say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
@@ -408,8 +421,8 @@ static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
     r->n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
     r->n_batch = smaller(r->n_seq * o.n_ctx, BATCH_TOKENS);
     const size_t n = (size_t)r->n_batch, n_read = (size_t)r->n_seq * (size_t)o.n_ctx;
-    r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err)};
-    if (!r->c.loops || !(r->pool = dw_pool_new(tool.threads, err))) return -1;
+    r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err), .gram = &r->gram};
+    if (!r->c.loops) return -1;
     r->session = dw_session_new(m, &(dw_session_options){.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq, .n_batch = r->n_batch}, err);
     r->token = dw_alloc(n_read, sizeof *r->token, "a batch", err);
     r->seq = dw_alloc(n, sizeof *r->seq, "a batch", err);
@@ -428,6 +441,7 @@ static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
 }
 
 static void close_run(run *r) {
+    collect_gram_close(&r->gram);
     calib_release(&r->texts);
     dw_session_free(r->session);
     dw_pool_free(r->pool);
@@ -440,7 +454,7 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     size_t n_done = 0;
     for (size_t t = 0; t < s->n_text; t++) n_done += (size_t)s->text[t].n_windows * (size_t)o.n_ctx;
     const double n_left = (double)(calib_n_tokens(&r->texts) - n_done), began = dw_now();
-    keeper k = {.path = kept};
+    keeper k = {.path = kept, .gram = r->c.gram};
     int rc = 0;
     r->bar = progress_begin("collecting", "tokens", n_left);
     while (s->n_text < r->texts.n_text && !rc) {
@@ -456,13 +470,29 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     return 0;
 }
 
-/* Texts of -f behind the texts of -s. */
-static int run_texts(kit_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
-    run r = {0};
+/* A pool for all that computes, and what --gram asks for.  Texts are read before. */
+static int open_gram(run *r, dw_model *m, dw_err *err) {
+    if (!(r->pool = dw_pool_new(tool.threads, err))) return -1;
+    if (!o.gram) return 0;
+    r->walking = (dw_session_options){.pool = r->pool, .backend = tool.backend};
+    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram), .model = m, .texts = o.texts.n ? &r->texts : NULL, .skip = o.skip, .session = &r->walking};
+    return collect_gram_open(&r->gram, (double)o.gram_memory, dw_pool_size(r->pool), err);
+}
+
+static int write_gram(run *r, const kit_stats *s, dw_err *err) {
+    if (!o.gram) return 0;
+    r->gram.bar = progress_begin("Gram matrices", "tokens", r->gram.texts && r->gram.by_layer ? (double)calib_n_tokens(&r->texts) : 1);
+    const int rc = collect_gram_write(&r->gram, s, &o.parts, o.out, err);
+    progress_end(r->gram.bar);
+    return rc;
+}
+
+/* Texts of -f after the texts of -s. */
+static int run_texts(run *r, kit_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
     kit_stats s = {0};
     char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
-    if (calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, err) || prepare(&s, m, model_sha256, &r.texts, kept, err) ||
-        (has_parts && check_parts(sum, &s, r.texts.n_text, err)) || open_run(&r, m, &s, err) || collect_texts(&r, kept, err))
+    if (prepare(&s, m, model_sha256, &r->texts, kept, &r->gram, err) || (has_parts && check_parts(sum, &s, r->texts.n_text, err)) ||
+        open_run(r, m, &s, err) || collect_texts(r, kept, err))
         return -1;
     if (has_parts) {
         if (kit_stats_add(sum, &s, err)) return -1;
@@ -470,7 +500,6 @@ static int run_texts(kit_stats *sum, bool has_parts, dw_model *m, const char *mo
     } else {
         *sum = s;
     }
-    close_run(&r);
     free(kept);
     return 0;
 }
@@ -524,6 +553,7 @@ static void check_usage(void) {
     if (!o.out && !o.export_imatrix) die_usage("nothing to write: give -o or --export-imatrix");
     if (!o.texts.n && !o.parts.n && !o.import_imatrix) die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
     if (o.import_imatrix && (o.texts.n || o.parts.n)) die_usage("--import-imatrix cannot be combined with -f or -s");
+    if (o.gram && (!o.out || o.import_imatrix)) die_usage("--gram writes STATS.gram beside the statistics of texts: give -o, and texts (-f) or parts (-s)");
     if (o.skip >= o.n_ctx) die_usage("a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
 }
 
@@ -532,20 +562,28 @@ int main(int argc, char **argv) {
     check_usage();
     dw_err err = {0};
     kit_stats s = {0};
+    run r = {0};
     char model_sha256[65];
+    if (o.gram) blas_on_one_thread(argv);
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     dw_gguf_sha256(dw_model_gguf(m), model_sha256);
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
-    if (o.texts.n && run_texts(&s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
+    if (o.texts.n && calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, &err)) die_err(&err);
+    if ((o.texts.n || o.gram) && open_gram(&r, m, &err)) die_err(&err);
+    if (o.texts.n && run_texts(&r, &s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
+    if (write_gram(&r, &s, &err)) die_err(&err);
     if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);
     if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
     if (o.out && o.texts.n) {
-        char *kept = dw_format(NULL, "%s.part", o.out);
+        char *kept = dw_format(NULL, "%s.part", o.out), *gram = dw_format(NULL, "%s.part.gram", o.out);
         if (kept) unlink(kept);
+        if (gram && o.gram) unlink(gram);
         free(kept);
+        free(gram);
     }
+    close_run(&r);
     kit_stats_release(&s);
     dw_model_close(m);
     return 0;
