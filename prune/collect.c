@@ -14,6 +14,8 @@
  * same file as without the interruption. */
 #include "kit/imatrix.h"
 #include "kit/stats.h"
+#include "kit/blas.h"
+#include "prune/collect_gram.h"
 #include "prune/column_sums.h"
 #include "prune/prune.h"
 #include "kit/calib.h"
@@ -29,7 +31,8 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *out, *export_imatrix, *import_imatrix;
+    const char *model, *out, *export_imatrix, *import_imatrix, *gram;
+    size_t gram_memory;
     opt_list texts, parts;
     opt_range windows;
     int text_windows, skip, n_ctx, hist_every, apart;
@@ -47,6 +50,8 @@ static const opt_row rows[] = {
     {"apart", 0, OPT_INT, 0, &o.apart, "64", "N", "the first N texts have sums of their own; all later ones share one row of sums", .min = 1, .max = 1 << 20},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
     {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
+    {"gram", 0, OPT_CHOICE, 0, &o.gram, NULL, "WHICH", "also write STATS.gram: sums of x x^T of matrix inputs x", OPT_CHOICES_HELP(gram_inputs_names, gram_inputs)},
+    {"gram-memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.gram_memory, "4GB", "SIZE", "Gram matrices up to this size are summed in the one pass; larger ones in a second, layer by layer", .min = 1, .max = 1e15},
     {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
     OPT_COMMON_ENGINE, {0}};
@@ -64,6 +69,8 @@ static const opt_program program = {
              "new tokens count.  With --windows there is no such window.\n\n"
              "Texts after the first --apart ones are pooled: they add to one row of sums, so thousands of texts need no more "
              "memory than a few.  Metrics count such a row as its texts.\n\n"
+             "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every matrix: 4 n^2 "
+             "bytes for width n.  rank --metric obs and cut --repair need it.  With -s the parts' matrices are added.\n\n"
              "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
              "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
@@ -88,6 +95,7 @@ typedef struct collector {
     double *power;             // (tokens): its square
     double *cosine, *inverse;  // (n_layer, tokens)
     int n_batch;
+    collect_gram *gram;        // may be closed
 } collector;
 
 /* Columns first .. end - 1 belong to thread ith: whole units. */
@@ -211,6 +219,7 @@ static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
     collector *c = ctx;
     int first, end;
     share(e->n, ith, n_threads, &first, &end);
+    gram_sums_add(&c->gram->sums, e, c->row, c->n_row, ith, n_threads);
     switch (e->point) {
     case DW_TAP_RESIDUAL: add_residual(c, e, ith, n_threads); break;
     case DW_TAP_ATTN_IN: add_input(c, e, KIT_STATS_ATTN_IN, first, end); break;
@@ -235,20 +244,23 @@ typedef struct run { // everything that evaluating needs
     dw_session *session;
     calib_texts texts;
     collector c;
+    collect_gram gram;
+    dw_session_options walking; // of its second pass
     int n_seq, n_batch;     // windows of one pass; tokens
     int32_t *token, *seq, *pos;
     uint8_t *out;
     progress *bar;
 } run;
 
-typedef struct pass { // tokens first .. first + n - 1 of windows `window` .. window + n_window - 1, which count from `from` on
-    int window, n_window, first, n, from;
+typedef struct pass { // tokens first .. first + n - 1 of windows `window` .. window + n_window - 1 of a text
+    int window, n_window, first, n;
 } pass;
 
 static void fill_batch(run *r, const calib_text *text, const pass *x) {
     collector *c = &r->c;
     c->n_row = c->n_sampled = 0;
     for (int i = 0; i < x->n_window; i++) {
+        const int first_new = calib_first_new(&r->texts, text, x->window + i, o.skip);
         if (x->first == 0) dw_session_rewind(r->session, i, 0);
         calib_window(&r->texts, text, x->window + i, r->token + (size_t)i * (size_t)o.n_ctx);
         for (int p = x->first; p < x->first + x->n; p++) {
@@ -256,7 +268,7 @@ static void fill_batch(run *r, const calib_text *text, const pass *x) {
             r->token[at] = r->token[i * o.n_ctx + p]; // at is not larger, so nothing is overwritten before it is read
             r->seq[at] = i;
             r->pos[at] = p;
-            if (p < x->from) continue;
+            if (p < first_new) continue;
             c->row[c->n_row++] = at;
             if (p % o.hist_every == 0) c->sampled[c->n_sampled++] = at;
         }
@@ -281,10 +293,9 @@ static int eval(run *r, const calib_text *text, const pass *x, dw_err *err) {
     return 0;
 }
 
-/* Whole windows, of which the positions from `from` on count. */
-static int eval_windows(run *r, const calib_text *text, int window, int n_window, int from, dw_err *err) {
+static int eval_windows(run *r, const calib_text *text, int window, int n_window, dw_err *err) {
     for (int first = 0; first < o.n_ctx; first += r->n_batch)
-        if (eval(r, text, &(pass){window, n_window, first, smaller(o.n_ctx - first, r->n_batch), from}, err)) return -1;
+        if (eval(r, text, &(pass){window, n_window, first, smaller(o.n_ctx - first, r->n_batch)}, err)) return -1;
     return 0;
 }
 
@@ -311,19 +322,11 @@ static int check_text(const collector *c, const calib_text *text, dw_err *err) {
     return check_sums(c->s->text_output_square + c->to * n, n, c->s->n_layer, "the input of the output matrix", text, err);
 }
 
-/* How many tokens of a text count. */
-static uint64_t n_counted(const calib_text *text) {
-    const int most = o.n_ctx - o.skip;
-    return (uint64_t)text->n_windows * (uint64_t)most + (uint64_t)smaller(text->n_tail, most);
-}
-
 static int eval_text(run *r, const calib_text *text, dw_err *err) {
-    for (int w = 0, n; w < text->n_windows; w += n) {
-        n = smaller(r->n_seq, text->n_windows - w);
-        if (eval_windows(r, text, w, n, o.skip, err)) return -1;
-    }
-    const int from = o.n_ctx - text->n_tail;
-    return text->n_tail ? eval_windows(r, text, text->n_windows, 1, from > o.skip ? from : o.skip, err) : 0;
+    const int n_all = calib_n_windows(text);
+    for (int w = 0; w < n_all; w += r->n_seq)
+        if (eval_windows(r, text, w, smaller(r->n_seq, n_all - w), err)) return -1;
+    return 0;
 }
 
 static int add_text(run *r, const calib_text *text, dw_err *err) {
@@ -381,8 +384,10 @@ static int set_header(kit_stats *s, const dw_model *m, const char *model_sha256,
 }
 
 /* What is known of a text before it is evaluated. */
-static void describe_text(kit_stats_text *to, const calib_text *x, size_t row) {
-    *to = (kit_stats_text){.first_window = x->first_window, .n_windows = x->n_windows, .n_tokens = n_counted(x), .row = row};
+static void describe_text(kit_stats_text *to, const calib_texts *texts, size_t t, size_t row) {
+    const calib_text *x = &texts->text[t];
+    *to = (kit_stats_text){.first_window = x->first_window, .n_windows = x->n_windows, .row = row};
+    to->n_tokens = calib_n_counted(texts, x, o.skip);
     snprintf(to->name, sizeof to->name, "%s", x->name);
     snprintf(to->sha256, sizeof to->sha256, "%s", x->sha256);
 }
@@ -400,21 +405,21 @@ static bool is_beginning(const kit_stats *s, const char *model_sha256, const cal
     if (s->n_ctx != o.n_ctx || s->skip != o.skip || s->hist_every != o.hist_every) return false;
     for (size_t t = 0; t < s->n_text; t++) {
         kit_stats_text wanted;
-        describe_text(&wanted, &texts->text[t], t < (size_t)o.apart ? t : (size_t)o.apart);
+        describe_text(&wanted, texts, t, t < (size_t)o.apart ? t : (size_t)o.apart);
         if (!same_text(&s->text[t], &wanted)) return false;
     }
     return true;
 }
 
 /* Reads the finished texts of an interrupted run of the same command; otherwise returns false and *s is empty. */
-static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts) {
+static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts, collect_gram *gram) {
     dw_err err = {0};
     if (!dw_file_exists(path)) return false;
     if (kit_stats_read(s, path, &err)) {
         warn("starting again from the first text: %s", err.text);
         return false;
     }
-    const bool same = is_beginning(s, model_sha256, texts);
+    const bool same = is_beginning(s, model_sha256, texts) && collect_gram_resume(gram, s, path);
     if (same) say("continuing after text %zu of %zu, which '%s' has", s->n_text, texts->n_text, path);
     else warn("'%s' is of another run; starting again from the first text", path);
     if (!same) kit_stats_release(s);
@@ -422,28 +427,32 @@ static bool resume(kit_stats *s, const char *path, const char *model_sha256, con
 }
 
 /* Statistics with room for all texts.  Finished ones come first. */
-static int prepare(kit_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, dw_err *err) {
-    if (!kept || !resume(s, kept, model_sha256, texts)) {
-        if (make_stats(s, m, err)) return -1;
+static int prepare(kit_stats *s, run *r, const char *model_sha256, const char *kept, dw_err *err) {
+    const calib_texts *texts = &r->texts;
+    if (!kept || !resume(s, kept, model_sha256, texts, &r->gram)) {
+        if (make_stats(s, r->model, err)) return -1;
         s->n_text = s->n_row = 0;
     } else {
         say_if_interrupted(kept);
     }
     s->apart = (size_t)o.apart;
     const size_t n_row = kit_stats_next_row(s, texts->n_text - 1) + 1;
-    if (set_header(s, m, model_sha256, err) || kit_stats_reserve(s, texts->n_text, n_row, err)) return -1;
+    if (set_header(s, r->model, model_sha256, err) || kit_stats_reserve(s, texts->n_text, n_row, err)) return -1;
     for (size_t t = s->n_text; t < texts->n_text; t++)
-        describe_text(&s->text[t], &texts->text[t], kit_stats_next_row(s, t));
+        describe_text(&s->text[t], texts, t, kit_stats_next_row(s, t));
     return 0;
 }
 
 /* How many tokens there are, how the texts are kept, and how much memory their sums take. */
 static void tell_texts(const kit_stats *s, const calib_texts *texts) {
     const size_t n_row = kit_stats_next_row(s, texts->n_text - 1) + 1, n_pooled = texts->n_text - n_row + 1;
-    double n_tail = 0;
-    for (size_t t = 0; t < texts->n_text; t++) n_tail += texts->text[t].n_tail;
-    say("%zu text%s of %zu tokens, %.0f of them after the last whole window of a file; sums take %s of memory, and as much "
-        "again while they are written", texts->n_text, plural((double)texts->n_text), calib_n_tokens(texts), n_tail,
+    double n_tail = 0, n = 0;
+    for (size_t t = 0; t < texts->n_text; t++) {
+        n_tail += texts->text[t].n_tail;
+        n += (double)texts->text[t].n_windows * o.n_ctx + texts->text[t].n_tail;
+    }
+    say("%zu text%s of %.0f tokens, %.0f of them after the last whole window of a file; sums take %s of memory, and as much "
+        "again while they are written", texts->n_text, plural((double)texts->n_text), n, n_tail,
         show_bytes((double)kit_stats_bytes(s, n_row)).text);
     if (n_pooled > 1) say("the first %zu texts are kept apart, the other %zu are pooled (--apart)", n_row - 1, n_pooled);
 }
@@ -460,6 +469,7 @@ static int check_parts(const kit_stats *parts, kit_stats *s, size_t n_text, dw_e
 /* Keeps the finished texts, unless that would take more than a twentieth of the time. */
 typedef struct keeper {
     const char *path;
+    const collect_gram *gram;
     double next;
 } keeper;
 
@@ -467,7 +477,7 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
     const double began = dw_now();
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
-    if (kit_stats_keep(s, k->path, err)) return -1;
+    if (collect_gram_keep(k->gram, s, k->path, err) || kit_stats_keep(s, k->path, err)) return -1;
     say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
@@ -475,15 +485,14 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
 
 /* ---- a run ------------------------------------------------------------------------------------------------------------ */
 
-static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
-    const dw_hparams *hp = dw_model_hparams(m);
-    r->model = m;
+static int open_run(run *r, kit_stats *s, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(r->model);
     r->n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
     r->n_batch = smaller(r->n_seq * o.n_ctx, BATCH_TOKENS);
     const size_t n = (size_t)r->n_batch, n_read = (size_t)r->n_seq * (size_t)o.n_ctx;
-    r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err)};
-    if (!r->c.loops || !(r->pool = dw_pool_new(tool.threads, err))) return -1;
-    r->session = dw_session_new(m, &(dw_session_options){.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq, .n_batch = r->n_batch}, err);
+    r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err), .gram = &r->gram};
+    if (!r->c.loops) return -1;
+    r->session = dw_session_new(r->model, &(dw_session_options){.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq, .n_batch = r->n_batch}, err);
     r->token = dw_alloc(n_read, sizeof *r->token, "a batch", err);
     r->seq = dw_alloc(n, sizeof *r->seq, "a batch", err);
     r->pos = dw_alloc(n, sizeof *r->pos, "a batch", err);
@@ -503,6 +512,7 @@ static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
 }
 
 static void close_run(run *r) {
+    collect_gram_close(&r->gram);
     calib_release(&r->texts);
     dw_session_free(r->session);
     dw_pool_free(r->pool);
@@ -511,20 +521,19 @@ static void close_run(run *r) {
     free(r->c.cosine), free(r->c.inverse);
 }
 
-/* Tokens of evaluated windows.  That of a tail is a whole one, although only its new tokens count. */
-static double n_evaluated(const calib_texts *texts, size_t first) {
+/* Tokens that are still to be evaluated.  That of a tail is a whole window, although only its new tokens count. */
+static double n_left(const calib_texts *texts, size_t n_finished) {
     double n = 0;
-    for (size_t t = first; t < texts->n_text; t++)
-        n += (double)(texts->text[t].n_windows + (texts->text[t].n_tail > 0)) * o.n_ctx;
+    for (size_t t = n_finished; t < texts->n_text; t++) n += (double)calib_n_windows(&texts->text[t]) * o.n_ctx;
     return n;
 }
 
 static int collect_texts(run *r, const char *kept, dw_err *err) {
     kit_stats *s = r->c.s;
-    const double n_left = n_evaluated(&r->texts, s->n_text), began = dw_now();
-    keeper k = {.path = kept};
+    const double n_tokens = n_left(&r->texts, s->n_text), began = dw_now();
+    keeper k = {.path = kept, .gram = r->c.gram};
     int rc = 0;
-    r->bar = progress_begin("collecting", "tokens", n_left);
+    r->bar = progress_begin("collecting", "tokens", n_tokens);
     while (s->n_text < r->texts.n_text && !rc) {
         rc = add_text(r, &r->texts.text[s->n_text], err);
         if (!rc && s->n_text < r->texts.n_text) rc = keep(&k, s, err);
@@ -534,32 +543,46 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     if (rc) return -1;
     sum_neuron_hists(s);
     kit_stats_total(s);
-    say("%.0f token%s in %.2f s: %.0f tokens/s", n_left, plural(n_left), seconds, n_left / (seconds > 0 ? seconds : 1));
+    say("%.0f token%s in %.2f s: %.0f tokens/s", n_tokens, plural(n_tokens), seconds, n_tokens / (seconds > 0 ? seconds : 1));
     return 0;
 }
 
-/* Reads the texts of -f and makes room for their sums, so that all refusals come before the work. */
-static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, dw_model *m, const char *model_sha256, const char *kept, dw_err *err) {
-    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
-    if (calib_read(&r->texts, m, &wanted, err) || prepare(s, m, model_sha256, &r->texts, kept, err)) return -1;
+/* A pool for all that computes, and what --gram asks for.  Texts are read before. */
+static int open_gram(run *r, dw_err *err) {
+    if (!(r->pool = dw_pool_new(tool.threads, err))) return -1;
+    if (!o.gram) return 0;
+    r->walking = (dw_session_options){.pool = r->pool, .backend = tool.backend};
+    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram), .model = r->model, .texts = o.texts.n ? &r->texts : NULL, .skip = o.skip, .session = &r->walking};
+    return collect_gram_open(&r->gram, (double)o.gram_memory, dw_pool_size(r->pool), err);
+}
+
+static int write_gram(run *r, const kit_stats *s, dw_err *err) {
+    if (!o.gram) return 0;
+    r->gram.bar = progress_begin("Gram matrices", "tokens", r->gram.texts && r->gram.by_layer ? (double)calib_n_tokens(&r->texts) : 1);
+    const int rc = collect_gram_write(&r->gram, s, &o.parts, o.out, err);
+    progress_end(r->gram.bar);
+    return rc;
+}
+
+/* Makes room for the sums of the texts, so that all refusals come before the work. */
+static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, const char *model_sha256, const char *kept, dw_err *err) {
+    if (prepare(s, r, model_sha256, kept, err)) return -1;
     if (parts && check_parts(parts, s, r->texts.n_text, err)) return -1;
     tell_texts(s, &r->texts);
-    return open_run(r, m, s, err);
+    return open_run(r, s, err);
 }
 
 /* Adds the texts of -f to those of -s. */
-static int run_texts(kit_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
-    run r = {0};
+static int run_texts(run *r, kit_stats *sum, bool has_parts, const char *model_sha256, dw_err *err) {
     kit_stats s = {0};
     char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
-    if (begin_texts(&r, &s, has_parts ? sum : NULL, m, model_sha256, kept, err) || collect_texts(&r, kept, err)) return -1;
+    if (begin_texts(r, &s, has_parts ? sum : NULL, model_sha256, kept, err) || collect_texts(r, kept, err)) return -1;
     if (has_parts) {
         if (kit_stats_add(sum, &s, err)) return -1;
         kit_stats_release(&s);
     } else {
         *sum = s;
     }
-    close_run(&r);
     free(kept);
     return 0;
 }
@@ -616,6 +639,7 @@ static void check_usage(void) {
     if (!o.out && !o.export_imatrix) die_usage("nothing to write: give -o or --export-imatrix");
     if (!o.texts.n && !o.parts.n && !o.import_imatrix) die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
     if (o.import_imatrix && (o.texts.n || o.parts.n)) die_usage("--import-imatrix cannot be combined with -f or -s");
+    if (o.gram && (!o.out || o.import_imatrix)) die_usage("--gram writes STATS.gram beside the statistics of texts: give -o, and texts (-f) or parts (-s)");
     if (o.skip >= o.n_ctx) die_usage("a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
 }
 
@@ -624,20 +648,30 @@ int main(int argc, char **argv) {
     check_usage();
     dw_err err = {0};
     kit_stats s = {0};
+    run r = {0};
     char model_sha256[65];
+    if (o.gram) blas_on_one_thread(argv);
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
+    r.model = m;
     dw_gguf_sha256(dw_model_gguf(m), model_sha256);
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
-    if (o.texts.n && run_texts(&s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
+    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
+    if (o.texts.n && calib_read(&r.texts, m, &wanted, &err)) die_err(&err);
+    if ((o.texts.n || o.gram) && open_gram(&r, &err)) die_err(&err);
+    if (o.texts.n && run_texts(&r, &s, o.parts.n > 0, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
+    if (write_gram(&r, &s, &err)) die_err(&err);
     if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);
     if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
     if (o.out && o.texts.n) {
-        char *kept = dw_format(NULL, "%s.part", o.out);
+        char *kept = dw_format(NULL, "%s.part", o.out), *gram = dw_format(NULL, "%s.part.gram", o.out);
         if (kept) unlink(kept);
+        if (gram && o.gram) unlink(gram);
         free(kept);
+        free(gram);
     }
+    close_run(&r);
     kit_stats_release(&s);
     dw_model_close(m);
     return 0;

@@ -78,6 +78,19 @@ int calib_read(calib_texts *t, const dw_model *m, const calib_request *wanted, d
     return rc;
 }
 
+int calib_n_windows(const calib_text *text) { return text->n_windows + (text->n_tail > 0); }
+
+int calib_first_new(const calib_texts *t, const calib_text *text, int window, int skip) {
+    const int n_old = window < text->n_windows ? 0 : t->n_ctx - text->n_tail;
+    return n_old > skip ? n_old : skip;
+}
+
+uint64_t calib_n_counted(const calib_texts *t, const calib_text *text, int skip) {
+    uint64_t n = 0;
+    for (int w = 0; w < calib_n_windows(text); w++) n += (uint64_t)(t->n_ctx - calib_first_new(t, text, w, skip));
+    return n;
+}
+
 void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token) {
     size_t first = (size_t)window * (size_t)t->n_ctx;
     if (window == text->n_windows) first -= (size_t)(t->n_ctx - text->n_tail);
@@ -87,9 +100,8 @@ void calib_window(const calib_texts *t, const calib_text *text, int window, int3
 
 size_t calib_n_tokens(const calib_texts *t) {
     size_t n = 0;
-    for (size_t i = 0; i < t->n_text; i++)
-        n += (size_t)t->text[i].n_windows * (size_t)t->n_ctx + (size_t)t->text[i].n_tail;
-    return n;
+    for (size_t i = 0; i < t->n_text; i++) n += (size_t)calib_n_windows(&t->text[i]);
+    return n * (size_t)t->n_ctx;
 }
 
 void calib_release(calib_texts *t) {

@@ -44,9 +44,14 @@ typedef struct calib_request {
  * few tokens, and two files with the same bytes. */
 int calib_read(calib_texts *t, const dw_model *m, const calib_request *wanted, dw_err *err);
 void calib_name(char name[CALIB_NAME], const char *path); // the base name of path, cut after a whole character
-/* Copies the n_ctx tokens of a window, which counts from 0 in its text; window n_windows is that of the tail. */
+/* Windows of a text, which count from 0 here; the last one is that of the tail, if there is a tail. */
+int calib_n_windows(const calib_text *text);
+/* The first position of a window that counts: `skip`, or after it where the tail begins. */
+int calib_first_new(const calib_texts *t, const calib_text *text, int window, int skip);
+uint64_t calib_n_counted(const calib_texts *t, const calib_text *text, int skip); // positions of a text that count
+/* Copies the n_ctx tokens of a window. */
 void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token);
-size_t calib_n_tokens(const calib_texts *t); // of all windows and tails
+size_t calib_n_tokens(const calib_texts *t); // that are evaluated: n_ctx for each window, also for those of tails
 void calib_release(calib_texts *t);
 
 #endif
