@@ -19,7 +19,10 @@
  *       token_embd.weight            affine4
  *       *                            keep
  *
- *     A `#` at the beginning of a line or behind white space begins a comment.  A pattern that decides nothing is warned of.
+ *     A `#` at the beginning of a line or after white space begins a comment.  A pattern that decides nothing is
+ *     reported as a warning.
+ *
+ * On top of each of these, --tensor REGEX=TYPE decides for the matrices whose names the regular expression matches.
  *
  * Invariants: a matrix's bytes depend on its values, its type and its importances alone, for any number of threads; they
  * are those of stock's quantizer where stock has the type (affine and minmax are not of stock, but load there).
@@ -160,7 +163,7 @@ typedef struct quant_rule {
     char *pattern;          // as written
     void *regex;            // pcre2_code; NULL: a glob
     const quant_type *type; // NULL: keep
-    int line;               // counted from 1
+    int line;               // counted from 1; of --tensor: the number of the word
     size_t n_decided;       // matrices that this rule was asked for
 } quant_rule;
 
@@ -173,6 +176,8 @@ typedef struct quant_recipe {
 /* Every line is checked; the sentence names file and line. */
 int quant_recipe_read(quant_recipe *r, const char *path, dw_err *err);
 int quant_recipe_parse(quant_recipe *r, const char *text, size_t len, const char *what, dw_err *err);
+/* The same of n words REGEX=TYPE, as --tensor takes them; the type begins after the last `=`. */
+int quant_recipe_of_words(quant_recipe *r, const char *const *word, size_t n, dw_err *err);
 /* The rule that decides for a name, counted as used; NULL: none. */
 quant_rule *quant_recipe_find(quant_recipe *r, const char *name);
 void quant_recipe_release(quant_recipe *r);

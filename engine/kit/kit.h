@@ -6,6 +6,7 @@
  *   calib          calibration texts, divided into windows        stats      activation statistics (stats.h5)
  *   plan           which neurons stay (plan.tsv)                  imatrix    llama.cpp's importance files
  *   metrics        scores of neurons                              safetensors  checkpoints, read and written
+ *   sizes          tensors and bytes of a new model, by type
  * Not included below, because few programs use them:
  *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
  *   tensor_stream  writes tensors while others are computed
@@ -28,6 +29,7 @@
 #include "kit/plan.h"
 #include "kit/progress.h"
 #include "kit/safetensors.h"
+#include "kit/sizes.h"
 #include "kit/stats.h"
 #include "kit/talk.h"
 #include "kit/tsv.h"
