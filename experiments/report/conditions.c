@@ -228,7 +228,7 @@ static void print_marks(FILE *out, const exp_sheet *s) {
     bool errors = false, speeds = false, disturbed = false, bound = false, joined = false;
     for (size_t i = 0; i < s->n_fields; i++) {
         errors |= s->field[i].se >= 0;
-        speeds |= strstr(s->field[i].heading.column, "_tok_s") != NULL;
+        speeds |= exp_is_speed(s->field[i].heading.column);
     }
     for (size_t i = 0; i < s->lines->n; i++) {
         disturbed |= exp_is_disturbed(s->rows, &s->lines->line[i]);

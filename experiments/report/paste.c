@@ -161,7 +161,7 @@ static void number_cell(char cell[CELL], const exp_sheet *s, const exp_field *f,
     else
         snprintf(number, sizeof number, fabs(v) < 1e15 ? "%.*f" : "%.*g", decimals, v);
     const bool bound = !strcmp(f->heading.column, "kl_mean") && exp_is_bound(s->rows, line);
-    const bool disturbed = !isnan(v) && strstr(f->heading.column, "_tok_s") && exp_is_disturbed(s->rows, line);
+    const bool disturbed = !isnan(v) && exp_is_speed(f->heading.column) && exp_is_disturbed(s->rows, line);
     snprintf(cell, CELL, "%s%s%s", bound && !isnan(v) ? "≥ " : "", number, disturbed ? " !" : "");
 }
 
