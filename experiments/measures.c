@@ -279,7 +279,7 @@ typedef struct option_field { // an option or a fact of a lineage step and the t
 static const option_field option_fields[] = {
     FIELD("metric", metric), FIELD("rate", rate),        FIELD("group", group),  FIELD("allocate", allocate),
     FIELD("repair", repair), FIELD("type", type),        FIELD("mixture", type), FIELD("recipe", type),
-    FIELD("rate_reached", rate_reached), FIELD("types", types),
+    FIELD("rate_reached", rate_reached), FIELD("types", types), FIELD("tokens_trained", tokens_trained),
     FIELD("rule", rule),     FIELD("activity", activity)};
 
 /* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */
