@@ -239,7 +239,8 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
     kit_gram gram = {0};
     repairs_task t = {.model = in->model, .source = in->source, .plan = &in->plan, .down_type = down_type, .damp = o.damp, .pool = pool, .gram = &gram,
                       .target = target(), .gap = o.gap, .tell = say_text};
-    if (o.sequential && calib_read(&in->texts, in->model, &o.texts, o.windows, o.n_ctx, 0, err)) return -1;
+    const calib_request wanted = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
+    if (o.sequential && calib_read(&in->texts, in->model, &wanted, err)) return -1;
     if (o.sequential) t.texts = &in->texts;
     else if (open_gram(&gram, in, err)) return -1;
     t.bar = progress_begin("repairing", "tokens", repairs_tokens(&t));
