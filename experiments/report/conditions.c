@@ -374,7 +374,7 @@ static void print_counts(FILE *out, const exp_sheet *s) {
     print_hidden(out, s->lines->n_single, "of single texts (--text all)");
     print_hidden(out, s->lines->n_other_texts, "of other texts (--text all)");
     print_hidden(out, s->lines->n_select, "of the texts that variants were chosen by (--where role=select)");
-    print_hidden(out, s->lines->n_again, "that were measured again later with the same result");
+    print_hidden(out, s->lines->n_again, "measured again later with the same result");
 }
 
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
