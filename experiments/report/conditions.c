@@ -248,6 +248,13 @@ static void print_marks(FILE *out, const exp_sheet *s) {
         print_paragraph(out, lacks_error(s) ? "± is a standard error over windows (fewer than 5 windows: none)."
                                             : "± is a standard error over windows.");
     if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
+    if (s->against && is_shown(s, "difference")) {
+        char text[600], name[300];
+        exp_escape(name, sizeof name, s->against);
+        snprintf(text, sizeof text, "paired ln ratio is ln(ppl / ppl of %s) on the same windows, its ± from the "
+                 "differences of the windows.", name);
+        print_paragraph(out, text);
+    }
     if (joined) {
         char text[256];
         snprintf(

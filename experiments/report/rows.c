@@ -342,6 +342,7 @@ void exp_rows_release(exp_rows *r) {
     for (size_t i = 0; i < r->n_rows && r->variant; i++) free(r->variant[i]);
     for (size_t i = r->first_variable; i < r->n_columns; i++) free((char *)r->column[i]);
     free(r->variant);
+    free(r->made);
     free(r->is_base);
     free(r->is_twin);
     free(r->sibling);

@@ -18,6 +18,7 @@ typedef struct exp_rows {
     bool are_results;
     tsv_table *file; // what the cells are borrowed from
     size_t n_files;
+    char *made;     // cells of columns that were added (against.h)
     char **variant; // (n_rows) values of variables; NULL: none. The names are owned by `column`
     /* of rows of results, else NULL */
     bool *is_base;   // (n_rows) another row compares with this model: by its hash, by its name only where that is unknown
