@@ -11,7 +11,7 @@
 #include "kit/progress.h"
 #include "kit/talk.h"
 #include "model/model.h"
-#include "predict/blas.h"
+#include "kit/blas.h"
 #include "predict/journal.h"
 #include "predict/predict.h"
 #include "predict/report.h"

@@ -28,21 +28,14 @@ static struct {
     bool lossy_twice, dry_run;
 } o;
 
-/* Where a name belongs that is no choice of --type, or none of --mixture. */
-static const char *hint(const char *word) {
-    if (quant_mixture_find(word)) return "it is a mixture of types: give --mixture instead of --type";
-    if (quant_type_find(word)) return "it is a type: give --type instead of --mixture";
-    return NULL;
-}
-
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model to write"},
     {.kind = OPT_GROUP, .help = "which tensor gets which type (one of the first three; with --cold-type none keeps the types)"},
-    {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types), .hint = hint},
+    {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that upstream llama.cpp gives under this name",
-     OPT_CHOICES(quant_mixtures), .hint = hint},
+     OPT_CHOICES(quant_mixtures)},
     {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE", "lines PATTERN TYPE; the first that matches a matrix decides"},
     {"tensor", 0, OPT_TEXTS, 0, &o.tensors, NULL, "REGEX=TYPE",
      "on top of those: matrices whose names match get TYPE, or stay as they are with `keep`; the first that matches decides"},

@@ -561,8 +561,8 @@ static void dry_run(void) {
 
 static void wrong_choices(void) {
     static const struct { const char *program, *how, *words; } bad[] = {
-        {"requant -m", "--type Q4_K_M", "give --mixture instead of --type"},
-        {"requant -m", "--mixture q4_k", "give --type instead of --mixture"},
+        {"requant -m", "--type Q4_K_M", "give --mixture Q4_K_M"},
+        {"requant -m", "--mixture q4_k", "give --type q4_k"},
         {"requant -m", "--type Q4_L", "is not one of F32"},
         {"convert", "--type Q4_K_M", "deadwood requant -m M.gguf -o M2.gguf --type T|--mixture NAME"}};
     const char *from = test_file("a.gguf");

@@ -387,7 +387,10 @@ static const uint8_t *image_of(kit_h5_out *h, hid_t access, size_t *size) {
 static int save_image(const uint8_t *image, size_t n, dw_out *out, dw_err *err) {
     char block[KIT_H5_USER_BLOCK];
     kit_h5_user_block(magic, image, n, block);
-    return dw_out_write(out, block, KIT_H5_USER_BLOCK, err) || dw_out_write(out, image, n, err) || dw_out_commit(out, err) ? -1 : 0;
+    const dw_out_piece piece[] = {{block, KIT_H5_USER_BLOCK}, {image, n}};
+    for (int i = 0; i < 2; i++)
+        if (dw_out_write(out, piece[i].data, piece[i].size, err)) return -1;
+    return dw_out_commit_checked(out, dw_out_holds, &(dw_out_pieces){piece, 2}, err);
 }
 
 static int write_stats(const kit_stats *s, const char *path, dw_out *out, dw_err *err) {
