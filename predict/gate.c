@@ -124,7 +124,7 @@ static int open_inputs(inputs *in, dw_err *err) {
         return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
-    if (kit_stats_read(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     return check_stats(in, err) ? -1 : open_source(in, err);
@@ -155,6 +155,7 @@ static void gating_release(gating *g) {
 
 static int choose_threshold(gating *g, const inputs *in, int l, dw_err *err) {
     predict_values values;
+    if (kit_stats_need_layer(&in->stats, l, err)) return -1;
     if (predict_values_of(&values, predict_rule_find(o.rule), in->group, &in->stats.layer[l], err)) return -1;
     g->threshold[l] = predict_threshold_for(&values, o.activity);
     g->activity[l] = (float)predict_activity_at(&values, g->threshold[l]);

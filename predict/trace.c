@@ -465,8 +465,8 @@ static void close_run(run *r) {
 static int prepare(run *r, dw_err *err) {
     r->pool = dw_pool_new(tool.threads, err);
     r->model = r->pool ? dw_model_open(o.model, err) : NULL;
-    if (!r->model || make_header(&r->t, r->model, err) ||
-        calib_read(&r->texts, r->model, &o.texts, o.windows, o.n_ctx, 0, err) ||
+    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, 0};
+    if (!r->model || make_header(&r->t, r->model, err) || calib_read(&r->texts, r->model, &wanted, err) ||
         make_schedule(&r->schedule, &r->t, &r->texts, err))
         return -1;
     say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text,

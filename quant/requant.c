@@ -35,7 +35,7 @@ static const opt_row rows[] = {
     {.kind = OPT_GROUP, .help = "which tensor gets which type (one of the first three; with --cold-type none keeps the types)"},
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that upstream llama.cpp gives under this name",
-     OPT_CHOICES(quant_mixtures)},
+     OPT_CHOICES(kit_mixtures)},
     {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE", "lines PATTERN TYPE; the first that matches a matrix decides"},
     {"tensor", 0, OPT_TEXTS, 0, &o.tensors, NULL, "REGEX=TYPE",
      "on top of those: matrices whose names match get TYPE, or stay as they are with `keep`; the first that matches decides"},
@@ -129,7 +129,7 @@ typedef struct wish {     // of a tensor
 
 typedef struct choice {
     const quant_type *type; // one of the three, or none
-    const quant_mixture *mixture;
+    const kit_mixture *mixture;
     quant_recipe recipe, overrides; // of --recipe; of --tensor
     quant_weights weights;
     const quant_type *cold_type; // NULL: the FFN stays in one part
@@ -141,7 +141,7 @@ typedef struct choice {
 
 static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.type) c->type = quant_type_find(o.type);
-    if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
+    if (o.mixture) c->mixture = kit_mixture_find(o.mixture);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
     if (quant_recipe_of_words(&c->overrides, o.tensors.item, o.tensors.n, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
@@ -150,11 +150,12 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
 }
 
 static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
+    const kit_mixture_use use = {.mixture = c->mixture, .model = m, .weighted = o.weights != NULL};
     wish w = {0};
     const quant_rule *rule = quant_recipe_find(&c->overrides, t->name);
     if (!rule && c->type) return (wish){.to = c->type};
     if (!rule && c->mixture) {
-        w.to = quant_type_of(quant_mixture_type(c->mixture, m, t, o.weights, &w.fell_back));
+        w.to = quant_type_of(kit_mixture_type(&use, t, &w.fell_back));
         return w;
     }
     if (!rule && o.recipe) rule = quant_recipe_find(&c->recipe, t->name);
@@ -193,7 +194,7 @@ static int check_target(const choice *c, const target *t, dw_err *err) {
                        "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or "
                        "--lossy-twice",
                        t->name, from->type->name, to->name);
-    if (c->mixture && !t->weight && quant_mixture_needs_weights(c->mixture, from, to->stored))
+    if (c->mixture && !t->weight && kit_mixture_needs_weights(c->mixture, from, to->stored))
         return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name,
                        o.mixture);
     return 0;
@@ -267,7 +268,7 @@ static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_er
     target *hot = &targets[(*n)++];
     *hot = whole(from, x->w);
     hot->to = x->w.to ? x->w.to : quant_type_of(from->type);
-    if (!quant_is_matrix(from)) { // a bias, perhaps of shape (n, 1)
+    if (!kit_is_matrix(from)) { // a bias, perhaps of shape (n, 1)
         hot->column = order;
         return 0;
     }
@@ -287,7 +288,7 @@ static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_er
     hot->ne[!is_down] = n_hot;
     cold->ne[!is_down] = n_cold;
     if (c->mixture && hot->ne[0] % (size_t)hot->to->multiple) {
-        hot->to = quant_type_of(quant_mixture_fallback(hot->to->stored, hot->ne[0]));
+        hot->to = quant_type_of(kit_mixture_fallback(hot->to->stored, hot->ne[0]));
         hot->fell_back = true;
     }
     if (is_down && (take_weights(hot, err) || take_weights(cold, err))) return -1;
@@ -348,7 +349,7 @@ static void tell_fallbacks(const target *targets, size_t n) {
     const target *first = NULL;
     bool is_width = false;
     for (size_t i = 0; i < n; i++) {
-        n_matrices += quant_is_matrix(targets[i].from);
+        n_matrices += kit_is_matrix(targets[i].from);
         if (!targets[i].fell_back) continue;
         if (!n_fell_back++) first = &targets[i];
         is_width |= strstr(targets[i].name, ".ffn_down") != NULL;
@@ -381,7 +382,7 @@ static int choose(choice *c, const dw_model *m, target *targets, size_t *n, dw_e
     wish *wishes = dw_alloc(dw_gguf_n_tensors(g), sizeof *wishes, "types", err);
     if (!wishes) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
-        if (quant_is_matrix(dw_gguf_tensor(g, i))) wishes[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
+        if (kit_is_matrix(dw_gguf_tensor(g, i))) wishes[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
     int rc = check_patterns(c, err);
     if (!rc && c->cold_type) rc = choose_cold(c, m, wishes, err);
     if (!rc) rc = add_targets(c, g, wishes, targets, n, err);
@@ -406,7 +407,7 @@ static kit_sizes sizes_of(const target *targets, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
         const char *kind = t->fell_back               ? KIT_SIZES_FALLBACK
-                           : quant_is_matrix(t->from) ? KIT_SIZES_MATRICES
+                           : kit_is_matrix(t->from) ? KIT_SIZES_MATRICES
                                                       : KIT_SIZES_VECTORS;
         kit_sizes_add(&sizes, t->to ? t->to->name : t->from->type->name, kind, n_values(t), (double)stored_bytes(t));
     }
@@ -421,7 +422,7 @@ static int prevailing_file_type(const target *targets, size_t n) {
     const dw_qtype_row *best = dw_qtype_get(DW_F32);
     for (size_t i = 0; i < n; i++) {
         const dw_qtype_row *type = stored_type(&targets[i]);
-        if (!quant_is_matrix(targets[i].from)) continue;
+        if (!kit_is_matrix(targets[i].from)) continue;
         values[type->id] += n_values(&targets[i]);
         if (values[type->id] > values[best->id]) best = type;
     }
@@ -435,7 +436,7 @@ static double nominal_bits(const target *targets, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
         const double v = n_values(t);
-        if (!quant_is_matrix(t->from)) continue;
+        if (!kit_is_matrix(t->from)) continue;
         differs |= t->to && t->to->nominal_bits > 0;
         bits += t->to && t->to->nominal_bits > 0 ? v * t->to->nominal_bits : 8.0 * (double)stored_bytes(t);
         values += v;
@@ -602,7 +603,7 @@ static void tell(const dw_gguf *g, const target *targets, size_t n) {
         after += (double)stored_bytes(&targets[i]);
         n_changed += targets[i].to != NULL;
         n_weighed += targets[i].weight != NULL;
-        if (!quant_is_matrix(targets[i].from)) continue;
+        if (!kit_is_matrix(targets[i].from)) continue;
         bits += 8 * (double)stored_bytes(&targets[i]);
         values += n_values(&targets[i]);
     }

@@ -34,7 +34,7 @@ static int check_origin(const kit_stats *s, const dw_gguf *g, const char sha256[
 static int from_stats(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     const dw_hparams *hp = dw_model_hparams(m);
-    if (kit_stats_read(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
+    if (kit_stats_open(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
     if (kit_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ||
         kit_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
         return dw_fail_in(err, "'%s'", path);

@@ -81,7 +81,7 @@ static double relative_error(const char *from, const char *to) {
     double error = 0, square = 0;
     for (size_t i = 0; open_pair(&p, from, to) && i < dw_gguf_n_tensors(p.a); close_pair(&p), i++) {
         const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_find_tensor(p.b, s->name);
-        if (!quant_is_matrix(s)) continue;
+        if (!kit_is_matrix(s)) continue;
         float *v = decoded(s), *w = decoded(t);
         for (size_t k = 0; k < dw_tensor_n_values(s); k++) {
             error += ((double)v[k] - w[k]) * ((double)v[k] - w[k]);
@@ -393,7 +393,7 @@ static bool write_importances(const char *model, const char *path, kit_imatrix_f
     dw_gguf *g = dw_gguf_open(model, &err);
     for (size_t i = 0; g && i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        if (!quant_is_matrix(t) || strncmp(t->name, "blk.", 4)) continue;
+        if (!kit_is_matrix(t) || strncmp(t->name, "blk.", 4)) continue;
         double *sums = dw_alloc(t->ne[0], sizeof *sums, "sums", &err);
         fill_sums(sums, t->ne[0], input_name(t->name));
         kit_imatrix_put(&im, t->name, (int)t->ne[0], sums, count, &err);
@@ -619,7 +619,7 @@ static void compare_with_stock(const char *from, const char *what, const char *m
 static void every_mixture(const exp_shape *shape, const char *type) {
     const char *from = test_file("a.gguf");
     if (!write_random(from, shape, type)) return;
-    for (const quant_mixture *m = quant_mixtures; m->name; m++)
+    for (const kit_mixture *m = kit_mixtures; m->name; m++)
         if (strcmp(m->name, "Q2_K_S")) compare_with_stock(from, shape->name, m->name, NULL);
 }
 
@@ -628,7 +628,7 @@ static void weighed_mixtures_are_stocks(void) {
     const char *from = test_file("a.gguf"), *importances = test_file("imatrix.gguf");
     for (const exp_shape *s = shapes; s->name; s++) {
         if (!write_random(from, s, "BF16") || !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024)) return;
-        for (const quant_mixture *m = quant_mixtures; m->name; m++)
+        for (const kit_mixture *m = kit_mixtures; m->name; m++)
             if (test_slow() || m->ffn_down.when) compare_with_stock(from, s->name, m->name, importances);
     }
 }

@@ -285,7 +285,7 @@ char *lineage_arguments(const opt_program *program, dw_err *err) {
 }
 
 /* Programs that write models.  Other programs are not proposed: their options may load code or write files. */
-static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train"};
+static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train", "heal"};
 
 /* Options that write or copy other files or load code, of these and other programs.  deadwood never stores them
  * (OPT_NO_BYTE), so a lineage that has one is forged. */
