@@ -47,11 +47,9 @@ static void add_gains(sums *s, const float *a, const float *b, size_t n_rows, co
     }
 }
 
-static int find_gain(predict_gain *g, const sums *s, size_t n_windows, dw_err *err) {
-    measure_paired p;
-    if (measure_paired_of(&p, s->gain, s->n, n_windows, err)) return -1;
-    *g = (predict_gain){p.mean, p.se, 2 * p.se};
-    return 0;
+static predict_gain gain_of(const sums *s, size_t n_windows) {
+    const measure_mean m = measure_mean_of_windows(s->gain, s->n, n_windows);
+    return (predict_gain){m.mean, m.se, measure_half_width(&m, 0.9)};
 }
 
 int predict_result_gains(predict_result *x, float *const mass[LEARN_N_METHODS], size_t n_rows, const predict_windows *w,
@@ -61,7 +59,7 @@ int predict_result_gains(predict_result *x, float *const mass[LEARN_N_METHODS], 
     x->n_windows = w->n;
     for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
         add_gains(&s, mass[LEARN_PREDICTOR], mass[m], n_rows, w);
-        rc = find_gain(&x->gain[m], &s, w->n, err);
+        x->gain[m] = gain_of(&s, w->n);
     }
     free(s.gain);
     free(s.n);
