@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 static const char *cell_of(const exp_rows *r, size_t row, const char *column) {
     return exp_rows_cell(r, row, exp_rows_find(r, column));
 }

@@ -18,8 +18,6 @@ double exp_number(const char *cell) {
     return *end || !isfinite(v) ? NAN : v;
 }
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
 static int find_name(const char *const *name, size_t n, const char *wanted) {

@@ -7,6 +7,7 @@
 #ifndef EXP_ROWS_H
 #define EXP_ROWS_H
 
+#include "experiments/measures.h"
 #include "kit/options.h"
 #include "kit/tsv.h"
 
