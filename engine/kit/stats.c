@@ -27,6 +27,16 @@ int kit_stats_bin(float magnitude) {
 
 float kit_stats_bin_edge(int bin) { return bin <= 0 ? 0 : (float)exp2((bin - 40) / 2.0); }
 
+double kit_stats_quantile(const uint64_t hist[KIT_STATS_BINS], double q) {
+    double n = 0, below = 0;
+    for (int b = 0; b < KIT_STATS_BINS; b++) n += (double)hist[b];
+    if (!(n > 0)) return NAN;
+    int b = 0;
+    while (b < KIT_STATS_BINS - 1 && below + (double)hist[b] < q * n) below += (double)hist[b++];
+    const double part = hist[b] ? fmin(fmax((q * n - below) / (double)hist[b], 0), 1) : 1;
+    return b ? (double)kit_stats_bin_edge(b) * exp2(part / 2) : part * (double)kit_stats_bin_edge(1);
+}
+
 /* ---- what a layer holds ------------------------------------------------------------------------------------ */
 
 typedef enum kind { F64, F64_SQUARE, F32_MAGNITUDE, U32, U64 } kind; // F64_SQUARE, F32_MAGNITUDE: never negative
