@@ -131,7 +131,9 @@ static int write_weights(const dw_model *m, const char *path, dw_err *err) {
 
 static int write_text(const char *path, const char *text, size_t size, dw_err *err) {
     dw_out *out = dw_out_open(path, err);
-    const int rc = !out || dw_out_write(out, text, size, err) || dw_out_commit(out, err) ? -1 : 0;
+    dw_out_pieces whole = {&(dw_out_piece){text, size}, 1};
+    int rc = out ? dw_out_write(out, text, size, err) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
     dw_out_free(out);
     return rc;
 }
@@ -201,7 +203,8 @@ static int fill_folder(const dw_model *m, const kit_plan *plan, const char *chec
 int prune_hf_write(const char *model, const kit_plan *plan, const char *checkpoint, const char *out, dw_err *err) {
     dw_model *m = dw_model_open(model, err);
     dw_out_folder *folder = m ? dw_out_folder_open(out, err) : NULL;
-    const int rc = !folder || fill_folder(m, plan, checkpoint, folder, err) || dw_out_folder_commit(folder, err) ? -1 : 0;
+    int rc = folder ? fill_folder(m, plan, checkpoint, folder, err) : -1;
+    if (!rc) rc = dw_out_folder_commit(folder, err);
     dw_out_folder_free(folder);
     dw_model_close(m);
     return rc;

@@ -1,4 +1,4 @@
-/* layout_compare.c - what was written, held against the parent value by value. */
+/* layout_compare.c - compares the new file with its parent, value by value. */
 #include "prune/cutting.h"
 
 #include "model/model.h"

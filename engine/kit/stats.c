@@ -763,10 +763,11 @@ static int read_header(kit_h5_in *r, kit_stats *s) {
     if (!arguments) return -1;
     free(s->arguments);
     s->arguments = arguments;
-    return kit_h5_hash(r, "model_sha256", s->model_sha256) || kit_h5_short_text(r, "model_arch", s->arch, sizeof s->arch) ||
-                   kit_h5_short_text(r, "backend", s->backend, sizeof s->backend) || kit_h5_int(r, "n_ctx", 0, 1 << 22, &s->n_ctx) ||
-                   kit_h5_int(r, "skip", 0, 1 << 22, &s->skip) || kit_h5_int(r, "hist_every", 1, 1 << 22, &s->hist_every)
-               ? -1 : 0;
+    if (kit_h5_hash(r, "model_sha256", s->model_sha256)) return -1;
+    if (kit_h5_short_text(r, "model_arch", s->arch, sizeof s->arch)) return -1;
+    if (kit_h5_short_text(r, "backend", s->backend, sizeof s->backend)) return -1;
+    if (kit_h5_int(r, "n_ctx", 0, 1 << 22, &s->n_ctx) || kit_h5_int(r, "skip", 0, 1 << 22, &s->skip)) return -1;
+    return kit_h5_int(r, "hist_every", 1, 1 << 22, &s->hist_every);
 }
 
 /* Fails unless the file has at least the bytes of all arrays that are not packed.  A neuron has at least 28 bytes of
