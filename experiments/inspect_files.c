@@ -80,8 +80,10 @@ static void print_influence(const kit_stats *s) {
     printf("layer\twidth\tinfluence\n");
     for (int l = 0; l < s->n_layer; l++) {
         const kit_stats_layer *w = &s->layer[l];
-        if (w->n_cosine) printf("%d\t%d\t%.6f\n", l, w->n_ff, 1 - w->sum_cosine / (double)w->n_cosine);
-        else printf("%d\t%d\t-\n", l, w->n_ff);
+        if (w->n_cosine)
+            printf("%d\t%d\t%.6f\n", l, w->n_ff, 1 - w->sum_cosine / (double)w->n_cosine);
+        else
+            printf("%d\t%d\t-\n", l, w->n_ff);
     }
 }
 
@@ -131,7 +133,8 @@ static int open_share(const traces *t, int l, double *open, dw_err *err) {
     for (size_t first = 0, n; first < t->n_tokens && !rc; first += n) {
         n = t->n_tokens - first < TRACE_ROWS ? t->n_tokens - first : TRACE_ROWS;
         rc = traces_read(t, l, TRACES_OPEN, first, n, rows, err);
-        for (size_t i = 0; i < n * row_bytes && !rc; i++) n_open += __builtin_popcount(rows[i]); // bits after the last are 0
+        for (size_t i = 0; i < n * row_bytes && !rc; i++)
+            n_open += __builtin_popcount(rows[i]); // bits after the last are 0
     }
     free(rows);
     *open = n_open / ((double)t->n_tokens * t->layer[l].n_groups);
@@ -153,8 +156,10 @@ static void print_traces(const traces *t, const double *open) {
     print_texts(t->text, t->n_text);
     printf("layer\tgroups\topen\n");
     for (int l = 0; l < t->n_layer; l++) {
-        if (t->layer[l].n_groups) printf("%d\t%d\t%.4f\n", l, t->layer[l].n_groups, open[l]);
-        else printf("%d\t-\t-\n", l);
+        if (t->layer[l].n_groups)
+            printf("%d\t%d\t%.4f\n", l, t->layer[l].n_groups, open[l]);
+        else
+            printf("%d\t-\t-\n", l);
     }
 }
 
@@ -178,8 +183,10 @@ static int inspect_plan(const char *path, dw_err *err) {
     show_lines(stdout, p.comment);
     printf("\nlayer\twidth\tspans\n");
     for (int l = 0; l < p.n_layer; l++) {
-        if (p.layer[l].drop) printf("%d\t0\tdrop\n", l);
-        else printf("%d\t%d\t%zu\n", l, p.layer[l].n_keep, p.layer[l].n_span);
+        if (p.layer[l].drop)
+            printf("%d\t0\tdrop\n", l);
+        else
+            printf("%d\t%d\t%zu\n", l, p.layer[l].n_keep, p.layer[l].n_span);
     }
     for (size_t i = 0; i < p.n_text; i++) {
         printf("text\t");
@@ -223,9 +230,14 @@ static int inspect_table(const char *path, dw_err *err) {
 /* ---- which file it is --------------------------------------------------------------------------------------------- */
 
 inspect_file *inspect_file_of(const char *path) {
-    static const struct { const char *first; inspect_file *inspect; } files[] = {
-        {"deadwood stats ", inspect_stats}, {"deadwood traces ", inspect_traces}, {"# deadwood plan ", inspect_plan},
-        {"# deadwood rows", inspect_table}, {"# deadwood scores", inspect_table}};
+    static const struct {
+        const char *first;
+        inspect_file *inspect;
+    } files[] = {{"deadwood stats ", inspect_stats},
+                 {"deadwood traces ", inspect_traces},
+                 {"# deadwood plan ", inspect_plan},
+                 {"# deadwood rows", inspect_table},
+                 {"# deadwood scores", inspect_table}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (dw_file_begins(path, files[i].first, strlen(files[i].first))) return files[i].inspect;
     return NULL;
