@@ -206,7 +206,7 @@ typedef struct queue {
     double *score; // ascending
     int n_left;    // groups
     int n_next;    // groups that go next, together
-    double next;   // their score a group
+    double next;   // their mean score
 } queue;
 
 static int by_value(const void *a, const void *b) {
@@ -214,7 +214,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* What goes next brings the width to a multiple of the unit; at least one unit stays. */
+/* The groups that go next are as many as bring the width to a multiple of the unit.  At least one unit stays. */
 static void look_ahead(const prune_task *t, queue *q, int l) {
     const int per_unit = t->unit / t->group, n_group = width(t, l) / t->group, over = q->n_left % per_unit;
     q->n_next = over ? over : per_unit;
@@ -239,7 +239,7 @@ static void take_least(const prune_task *t, queue *q, int *n_keep) {
     for (int l = 0; l < n_layer_of(t); l++) all += n_keep[l];
     for (int l; (l = least_layer(t, q)) >= 0;) {
         const double n = (double)q[l].n_next * t->group;
-        if (t->bytes > 0 ? bytes <= t->bytes : gone + n / 2 > t->rate * all) break; // nearest: past the middle it stays
+        if (t->bytes > 0 ? bytes <= t->bytes : gone + n / 2 > t->rate * all) break; // stops where the rate is nearest
         bytes -= layer_bytes(t->sizes, l, n_keep[l]);
         gone += n;
         q[l].n_left -= q[l].n_next;

@@ -1,9 +1,9 @@
 /* cutting.h - a plan applied to a model: which tensors the smaller file has, and where each of their bytes comes from.
  *
  *   gate, up        rows of the kept neurons, as bytes, in every type
- *   down            columns of the kept neurons: block for block where they are whole blocks of its type, else decoded
- *                   (from a 16-bit model where there is one) and encoded again;
- *                   after a repair (repairs.h) its new values are encoded
+ *   down            columns of the kept neurons: block for block where they are whole blocks of its type; otherwise decoded
+ *                   (from a 16-bit model if one is given) and encoded again; after a repair (repairs.h) its new values
+ *                   are encoded
  *   other tensors   as they are; layers that were dropped are left out and the others renumbered
  *
  * Equal widths keep the architecture.  Unequal ones need an architecture that has them (llama.cpp: deci, openelm), or

@@ -29,7 +29,8 @@ static int check_fusable(const dw_model *m, int l, dw_err *err) {
                    "as one matrix; give --pad, or make the widths equal", l, q->type->name, k->type->name, v->type->name);
 }
 
-/* Whether q and k need their rows permuted: the carrier turns pairs (2i, 2i + 1), the parent (i, i + D/2). */
+/* Whether the rows of q and k are permuted: rope rotates the pairs (2i, 2i + 1) in the carrier, (i, i + D/2) in the
+ * parent. */
 static bool permutes(const dw_arch *from, const dw_arch *to) { return from->has & ~to->has & DW_ARCH_ROPE_NEOX; }
 
 static int check_carrier(const prune_layout *o, const dw_arch *to, dw_err *err) {
@@ -95,7 +96,7 @@ static const dw_qtype_row *new_down_type(const prune_cut_options *options, const
     return options->encode_down && options->down_type ? options->down_type : down->type;
 }
 
-/* The least common width of all layers that blocks of down fill. */
+/* The smallest width for all layers that is a whole number of down's blocks. */
 static int padded_width(const prune_layout *o, const prune_cut_options *options) {
     int width = 0, block = 1;
     for (int l = 0; l < o->n_layer; l++) {
@@ -138,7 +139,7 @@ static int choose_widths(prune_layout *o, const kit_plan *plan, const prune_cut_
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
-/* True when every block of the list is a whole one of the parent, in place, or nothing but zeros. */
+/* True if every block of the list is a whole block of the parent, or all zeros. */
 static bool is_whole_blocks(const int32_t *keep, int n, int block) {
     if (n % block) return false;
     for (int j = 0; j < n; j++) {
@@ -227,7 +228,7 @@ static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
     t->ne[1] = t->from[0]->ne[1] + t->from[1]->ne[1] + t->from[2]->ne[1];
 }
 
-/* Whether cut puts q, k and v together; the file then has only the first of the three, with the rows of all. */
+/* Whether q, k and v become one matrix.  The list of tensors then has only q, with the rows of all three. */
 static bool fuses_qkv(const prune_layout *o) { return o->is_carrier && o->arch->has & DW_ARCH_FUSED_QKV; }
 
 /* l: the layer in the smaller file, -1 for a tensor of the whole model. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Neighbouring columns that come from neighbouring columns, in bytes of a row. */
+/* Consecutive columns that were consecutive in the parent, in bytes of a row. */
 typedef struct run {
     size_t from, n_bytes;
     bool zero;
@@ -107,7 +107,7 @@ static int find_runs(gatherer *g, dw_err *err) {
     return 0;
 }
 
-/* Rows that are all there in their order are written from the parent's map. */
+/* A tensor whose rows all stay, in their order, is written directly from the parent's mapped file. */
 static bool is_as_it_was(const prune_tensor *t) { return !t->map && !t->from[1] && t->move == PRUNE_ROWS; }
 
 static int write_tensor(kit_stream *s, const prune_tensor *t, dw_err *err) {
