@@ -18,8 +18,8 @@ static bool is_zero(const uint8_t *row, size_t n) {
     return true;
 }
 
-/* Copied columns have the same values, bit for bit, as the parent's columns that the map names.  Both rows are decoded, so
- * this does not repeat how the blocks were moved. */
+/* Copied columns have the same values, bit for bit, as the parent's columns that the map names.  Both rows are decoded,
+ * so this does not repeat how the blocks were moved. */
 static bool same_columns(const prune_tensor *t, const uint8_t *row, const uint8_t *source, float *values) {
     float *theirs = values, *ours = values + t->from[0]->ne[0];
     t->from[0]->type->decode(source, theirs, t->from[0]->ne[0]);
