@@ -20,6 +20,8 @@
 #define PRUNE_CUTTING_H
 
 #include "kit/plan.h"
+#include "kit/sizes.h"
+#include "kit/stats.h"
 #include "kit/tensor_stream.h"
 #include "model/archs.h"
 #include "prune/prune.h"
@@ -32,6 +34,7 @@ typedef struct prune_cut_options {
     const dw_qtype_row *down_type; // its new type; NULL: each layer's own
     bool pad;                      // zero neurons up to a common width instead of a carrier
     const repairs *repairs;        // values of down where a layer has them; NULL: none
+    const kit_stats *stats;        // of the parent: where down is encoded, a column's mean square weighs its errors; NULL: no
 } prune_cut_options;
 
 typedef enum prune_move {
@@ -46,7 +49,7 @@ typedef struct prune_tensor { // of the smaller file
     int n_dims;
     size_t ne[2];             // values of a row, rows; a vector is one row
     prune_move move;
-    const dw_tensor *from[3]; // their rows one behind the other; unused ones NULL
+    const dw_tensor *from[3]; // their rows one after the other; unused ones NULL
     const int32_t *map;       // the row or column that each one comes from, -1: zeros; NULL: all as they are
     const float *repaired;    // values for the n_kept first columns of every row; NULL: those of `from`
     const float *importance;  // (ne[0]): for the encoder; NULL: none
@@ -65,7 +68,7 @@ typedef struct prune_layout {
     int32_t *q_rows, *k_rows; // permutations, NULL: none
     prune_tensor *tensor; // n_tensor
     size_t n_tensor, n_encoded, n_repaired; // n_encoded: from what the model holds
-    float **importance;   // (n_layer): of repaired columns, then zeros
+    float **importance;   // (n_layer): of columns that are encoded, then zeros; NULL: none
     double data_bytes;    // of all tensors
     const dw_model *source;
 } prune_layout;
@@ -79,6 +82,9 @@ void prune_layout_release(prune_layout *o);
 int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err);
 /* All data, after dw_gguf_begin, into a stream to the writer. */
 int prune_layout_write(const prune_layout *o, kit_stream *s, dw_err *err);
+
+/* Counts the tensors by type and bytes.  Fallback types are none here: cut refuses what does not fit. */
+void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes);
 
 /* Opens the file that was written as a model and compares every row with the parent's. */
 int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err); // s: a stream without a writer

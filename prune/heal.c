@@ -66,7 +66,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the cut model (GGUF)"},
     {"teacher", 'T', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.teacher, NULL, "FILE", "the model that it was cut from, in any type"},
-    {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE", "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1},
+    {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE", "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1, .max = 4096},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the healed model"},
     {.kind = OPT_GROUP, .help = "how long"},
     {"tokens", 0, OPT_REAL, 0, &o.tokens, "0", "N", "learn from N tokens: 2e6", .min = 0, .max = 1e15},

@@ -167,6 +167,34 @@ static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs
     return 0;
 }
 
+/* The mean squares of the kept columns' inputs guide the encoder, as an importance matrix does. */
+static int weigh(prune_layout *o, prune_tensor *t, int l, const kit_stats *stats, dw_err *err) {
+    const int parent_l = o->layer_of[l];
+    if (kit_stats_need_layer(stats, parent_l, err)) return -1;
+    const double *square = stats->layer[parent_l].input_square[KIT_STATS_FFN_NEURON], n_tokens = (double)kit_stats_n_tokens(stats);
+    o->importance[l] = dw_alloc(t->ne[0], sizeof **o->importance, "importances", err);
+    if (!o->importance[l]) return -1;
+    for (size_t j = 0; j < t->ne[0]; j++) {
+        const int32_t from = t->map ? t->map[j] : (int32_t)j;
+        o->importance[l][j] = from < 0 ? 0 : (float)(square[from] / n_tokens);
+    }
+    t->importance = o->importance[l];
+    return 0;
+}
+
+static int refuse_width(int l, int n, const dw_qtype_row *type, dw_err *err) {
+    return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; rank with --multiple %d, or give another "
+                   "--down-type, or --pad", l, n, type->name, type->block, type->block);
+}
+
+static int check_encoding(int l, const dw_qtype_row *type, const prune_cut_options *options, dw_err *err) {
+    if (!options->encode_down)
+        return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type "
+                       "(best with --source), or rank in groups (--group %d)", l, type->block, type->name, type->block);
+    if (type->encode) return 0;
+    return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", l, type->name);
+}
+
 static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_options *options, dw_err *err) {
     const dw_tensor *down = t->from[0];
     const int n = o->n_ff[l], parent_l = o->layer_of[l];
@@ -178,17 +206,12 @@ static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_o
     t->map = o->keep[l];
     t->move = PRUNE_BLOCKS;
     if (type == down->type && is_whole_blocks(t->map, n, type->block)) return 0;
-    if (n % type->block)
-        return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; choose a width that is (rank --multiple %d), another --down-type, or --pad",
-                       parent_l, n, type->name, type->block, type->block);
-    if (!options->encode_down)
-        return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type (best with --source), "
-                            "or rank in groups (--group %d)", parent_l, type->block, type->name, type->block);
-    if (!type->encode) return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l, type->name);
+    if (n % type->block) return refuse_width(parent_l, n, type, err);
+    if (check_encoding(parent_l, type, options, err)) return -1;
     t->move = PRUNE_ENCODE;
     o->n_encoded++;
     if (options->source) t->from[0] = &options->source->net.layer[parent_l].down;
-    return 0;
+    return options->stats ? weigh(o, t, l, options->stats, err) : 0;
 }
 
 static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
@@ -245,6 +268,16 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
         o->data_bytes += (double)(prune_tensor_n_rows(t) * prune_tensor_row_bytes(t));
     }
     return 0;
+}
+
+void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes) {
+    *sizes = (kit_sizes){0};
+    for (size_t i = 0; i < o->n_tensor; i++) {
+        const prune_tensor *t = &o->tensor[i];
+        const size_t n_rows = prune_tensor_n_rows(t), per_row = t->n_dims == 1 ? 1 : t->ne[0];
+        kit_sizes_add(sizes, t->type->name, t->n_dims == 1 ? KIT_SIZES_VECTORS : KIT_SIZES_MATRICES,
+                      (double)n_rows * (double)per_row, (double)n_rows * (double)prune_tensor_row_bytes(t));
+    }
 }
 
 /* ---- all together ------------------------------------------------------------------------------------------------ */

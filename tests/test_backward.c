@@ -211,6 +211,18 @@ static void differences_kl(void) {
     for (int s = 0; s < N_SHAPES; s++) differences_of(s, s == 0, (dw_loss){0}, true);
 }
 
+/* Layers of unequal widths and heads, Q, K and V in one matrix, a layer without attention. */
+static void differences_unequal(void) {
+    static const char *const names[] = {"tiny-deci", "tiny-openelm"};
+    for (int i = 0; i < 2; i++) {
+        couple c;
+        const char *path = random_model(names[i], "F32", 0);
+        if (!couple_open(&c, (setting){path, path, "ref", 4, 1, .pool = one_thread()})) continue;
+        check_differences(&c, (dw_loss){0}, 1e-3, 4, names[i]);
+        couple_close(&c);
+    }
+}
+
 static void differences_ce(void) {
     for (int s = 0; s < N_SHAPES; s++) differences_of(s, s == 2, (dw_loss){.first = 1}, false);
 }
@@ -442,6 +454,7 @@ static void refusals(void) {
 static const test_case cases[] = {
     {"KL: finite differences agree with every kind of gradient, with and without biases, q/k norms, tied embeddings", differences_kl},
     {"cross entropy: finite differences agree with every kind of gradient", differences_ce},
+    {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},
     {"oracles' architectures: finite differences agree", differences_oracles},
     {"silu, gelu_tanh and relu: finite differences agree", differences_act},

@@ -198,7 +198,10 @@ static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, c
     } else if (!text) {
         joined_cell(cell, s, f, line);
     } else {
-        exp_escape(cell, CELL, !strcmp(f->name, "text") && !strcmp(text, "*") ? "geometric mean" : text);
+        char label[EXP_TEXT];
+        const bool is_text = !strcmp(f->name, "text") && s->rows->are_results;
+        if (is_text) text = !strcmp(text, "*") ? "geometric mean" : exp_text_name(label, s->rows, line->row[0]);
+        exp_escape(cell, CELL, text);
     }
 }
 
