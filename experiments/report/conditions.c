@@ -347,8 +347,10 @@ static void print_fallbacks(FILE *out, const exp_sheet *s) {
         n++;
     }
     if (!n) return;
-    char words[1200], name[300], types[300];
-    exp_escape(name, sizeof name, exp_rows_cell(s->rows, first, model));
+    char words[1200], name[300], types[300], label[EXP_LABEL];
+    const char *called = exp_rows_cell(s->rows, first, model);
+    if (has_labels(s)) exp_label_of_model(label, &s->labels, called), called = label;
+    exp_escape(name, sizeof name, called);
     exp_escape(types, sizeof types, exp_rows_cell(s->rows, first, column));
     snprintf(words, sizeof words,
              "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
