@@ -59,30 +59,34 @@ static void report(const dw_model *m, times *t, int n, double n_tokens) {
     double layers, attention, head;
     operations(m, &layers, &attention, &head);
     const double forward = layers + attention, gemm = median(t->gemm, n);
-    /* backward: the layers once more (without the last down), then dx and dW; attention: scores again and four products; the head:
-     * both models' logits, dx and dW */
+    /* backward: the layers once more (without the last down), then dx and dW; attention: scores again and four
+     * products; the head: both models' logits, dx and dW */
     const double back = 3 * layers + (1 + 2.5) * attention + 4 * head;
     const struct {
         const char *name;
         double seconds, operations;
-    } parts[] = {{"teacher forward", median(t->teacher, n), forward}, {"student forward", median(t->forward, n), forward},
-                 {"losses and backward", median(t->backward, n), back}, {"AdamW", median(t->adamw, n), 0}};
+    } parts[] = {{"teacher forward", median(t->teacher, n), forward},
+                 {"student forward", median(t->forward, n), forward},
+                 {"losses and backward", median(t->backward, n), back},
+                 {"AdamW", median(t->adamw, n), 0}};
     double seconds = 0, sum = 0;
     printf("sgemm %.1f GFLOP/s on one thread, %s kernels\n", gemm / 1e9, dw_cpu_level(NULL));
     for (int i = 0; i < 4; i++) {
         printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f\n", parts[i].name, 1e6 * parts[i].seconds / n_tokens,
-               parts[i].operations * n_tokens / parts[i].seconds / 1e9, parts[i].operations * n_tokens / parts[i].seconds / gemm);
+               parts[i].operations * n_tokens / parts[i].seconds / 1e9,
+               parts[i].operations * n_tokens / parts[i].seconds / gemm);
         seconds += parts[i].seconds;
         sum += parts[i].operations * n_tokens;
     }
-    printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f, %.0f tokens/s on one thread\n", "a step", 1e6 * seconds / n_tokens, sum / seconds / 1e9, sum / seconds / gemm,
-           n_tokens / seconds);
+    printf("%-20s %8.1f us/token %8.1f GFLOP/s  share %.2f, %.0f tokens/s on one thread\n", "a step",
+           1e6 * seconds / n_tokens, sum / seconds / 1e9, sum / seconds / gemm, n_tokens / seconds);
 }
 
 int main(int argc, char **argv) {
     blas_on_one_thread(argv);
     const int n_seq = argc > 2 ? atoi(argv[2]) : 4, n = argc > 3 ? atoi(argv[3]) : 5;
-    if (argc < 2 || n_seq < 1 || n < 1 || n > MOST) return fputs("usage: bench_backward M.gguf [WINDOWS [STEPS]]\n", stderr), 2;
+    if (argc < 2 || n_seq < 1 || n < 1 || n > MOST)
+        return fputs("usage: bench_backward M.gguf [WINDOWS [STEPS]]\n", stderr), 2;
     dw_err err = {0};
     static times t;
     dw_parameters p = {0};
@@ -94,8 +98,10 @@ int main(int argc, char **argv) {
     dw_train *teacher = ts ? dw_train_new(ts, &(dw_train_options){.n_seq = n_seq, .forward_only = true}, &err) : NULL;
     float *a = calloc(3 * GEMM * GEMM, sizeof *a);
     int32_t *token = malloc((size_t)n_seq * N_CTX * sizeof *token);
-    if (!train || !teacher || !a || !token || dw_parameters_new(&p, s, any, &err)) return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
-    for (int i = 0; i < n_seq * N_CTX; i++) token[i] = (int32_t)(dw_splitmix((uint64_t)i) % (uint64_t)dw_model_hparams(m)->n_vocab);
+    if (!train || !teacher || !a || !token || dw_parameters_new(&p, s, any, &err))
+        return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
+    for (int i = 0; i < n_seq * N_CTX; i++)
+        token[i] = (int32_t)(dw_splitmix((uint64_t)i) % (uint64_t)dw_model_hparams(m)->n_vocab);
     for (int i = -1; i < n; i++) { // the first step warms up
         double at[5];
         dw_loss_sums sums = {0};
@@ -108,10 +114,12 @@ int main(int argc, char **argv) {
         at[2] = cpu_seconds();
         dw_train_backward(train, &(dw_loss){.teacher = teacher}, 1.0 / (n_seq * N_CTX), p.gradients, &sums);
         at[3] = cpu_seconds();
-        dw_adamw_step(&p, &(dw_adamw){.rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}, (uint64_t)(i + 2), pool);
+        dw_adamw_step(&p, &(dw_adamw){.rate = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1},
+                      (uint64_t)(i + 2), pool);
         at[4] = cpu_seconds();
         if (i < 0) continue;
-        t.teacher[i] = at[1] - at[0], t.forward[i] = at[2] - at[1], t.backward[i] = at[3] - at[2], t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm;
+        t.teacher[i] = at[1] - at[0], t.forward[i] = at[2] - at[1], t.backward[i] = at[3] - at[2],
+        t.adamw[i] = at[4] - at[3], t.gemm[i] = gemm;
     }
     report(m, &t, n, (double)n_seq * N_CTX);
     dw_parameters_release(&p);
