@@ -262,7 +262,7 @@ static bool says(const tsv_table *t, size_t row, const char *column, const char 
 static void equal_variants(void) {
     enum { N = 60, SWEEPS = 100, MOST_WINDOWS = 29 };
     static double nll[N][MOST_WINDOWS];
-    static char name[N][8];
+    static char name[N][16];
     static const size_t windows[] = {5, 29};
     pool p;
     dw_rng rng;
