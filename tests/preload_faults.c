@@ -5,8 +5,8 @@
  *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails (writing: ENOSPC,
  *                       else EIO)
  *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
- *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told
  *     FAULT_NO_TMPFILE=1  files without a name (O_TMPFILE) cannot be made, as on some file systems; in child processes, too
+ *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
