@@ -62,6 +62,7 @@ if [ -z "${OUT:-}" ] && [ -f "$out/model" ] && [ "$(head -n 1 "$out/model")" != 
     out=$out-$(printf '%s' "$model_path" | cksum | cut -d ' ' -f 1) # another model has the same name
 fi
 out=${OUT:-$out}
+case $out in *[!A-Za-z0-9_./-]*) fail "OUT '$out' may hold letters, digits and _ . / - only" ;; esac
 
 build=${DEMO_BUILD:-build}
 [ -n "${DEMO_BUILD:-}" ] || make -s -j2 || exit 1
