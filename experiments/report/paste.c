@@ -198,9 +198,9 @@ static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, c
     } else if (!text) {
         joined_cell(cell, s, f, line);
     } else {
-        char label[EXP_TEXT];
+        char shown[EXP_TEXT];
         const bool is_text = !strcmp(f->name, "text") && s->rows->are_results;
-        if (is_text) text = !strcmp(text, "*") ? "geometric mean" : exp_text_name(label, s->rows, line->row[0]);
+        if (is_text) text = !strcmp(text, "*") ? "geometric mean" : exp_text_name(shown, s->rows, line->row[0]);
         exp_escape(cell, CELL, text);
     }
 }

@@ -207,15 +207,21 @@ static int find_sums(judge *j, standing *new, dw_err *err) {
     return 0;
 }
 
+/* Random neurons, neurons that a gate's control opens for every token, or what the grid calls a control. */
+static bool is_control(const source *s, size_t row) {
+    char metric[64];
+    const char *rule = cell(s, row, "rule");
+    return s->is_control || !strcmp(cell(s, row, "metric"), "random") ||
+           !strcmp(value_in(s->variant, "metric", metric, sizeof metric), "random") || !strcmp(rule, "static") ||
+           !strcmp(rule, "random");
+}
+
 static int add_standing(judge *j, size_t i, size_t row, dw_err *err) {
     const source *s = &j->source[i];
     if (dw_grow(&j->all, &j->cap, j->n + 1, sizeof *j->all, "rows", err)) return -1;
     standing *new = &j->all[j->n];
-    char metric[64];
-    const bool is_random = !strcmp(cell(s, row, "metric"), "random") ||
-                           !strcmp(value_in(s->variant, "metric", metric, sizeof metric), "random");
     const double texts = number(s, row, "texts");
-    *new = (standing){.source = i, .row = row, .dominator = NONE, .is_control = s->is_control || is_random};
+    *new = (standing){.source = i, .row = row, .dominator = NONE, .is_control = is_control(s, row)};
     new->is_report = !strcmp(cell(s, row, "role"), "report");
     new->bytes = number(s, row, "file_bytes");
     new->bytes_per_token = number(s, row, "bytes_per_token");

@@ -5,7 +5,7 @@
  * their sizes and errors stand in the table.  Of several texts the row of their mean speaks for the model.
  *
  *   failed      a job did not succeed; the reason is in `note`
- *   control     of metric random, or the grid says so
+ *   control     of metric random, of a gate's rule static or random, or the grid says so
  *   collapsed   the perplexity is above ten times the base's: the lower end of the 90 % interval of ln_ratio is above
  *               ln 10.  This ratio is taken over all windows and has an error.  A count of prompts whose continuations
  *               repeat has steps of a fifth and no error, and it can call the better of two variants collapsed.
