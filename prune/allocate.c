@@ -53,7 +53,8 @@ static double tensor_bytes(const prune_size *z, int n_ff) {
     const size_t n = z->has_values ? (size_t)n_ff : z->ne[0], rows = z->has_rows ? (size_t)n_ff : z->ne[1];
     const dw_qtype_row *type = z->type;
     if (z->may_fall_back && n % (size_t)type->block) type = kit_mixture_fallback(type, n);
-    const double blocks = is_vector(z) ? (double)n / type->block : (double)((n + (size_t)type->block - 1) / (size_t)type->block);
+    const double blocks = is_vector(z) ? (double)n / type->block
+                                       : (double)((n + (size_t)type->block - 1) / (size_t)type->block);
     return (double)rows * blocks * type->block_bytes;
 }
 
@@ -69,7 +70,9 @@ static double layer_bytes(const prune_sizes *z, int l, int n_ff) {
     return bytes;
 }
 
-static int by_layer(const void *a, const void *b) { return ((const prune_size *)a)->layer - ((const prune_size *)b)->layer; }
+static int by_layer(const void *a, const void *b) {
+    return ((const prune_size *)a)->layer - ((const prune_size *)b)->layer;
+}
 
 static void list_tensors(prune_sizes *z, const prune_sizes_request *wanted) {
     const dw_net *net = &wanted->model->net;
@@ -79,8 +82,10 @@ static void list_tensors(prune_sizes *z, const prune_sizes_request *wanted) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         const prune_size size = size_of(wanted, t);
         z->fixed -= (double)t->n_bytes;
-        if (size.layer < 0 || size.layer >= net->hp.n_layer) z->fixed += tensor_bytes(&size, 0);
-        else if (!wanted->drop[size.layer]) z->tensor[z->n_tensor++] = size;
+        if (size.layer < 0 || size.layer >= net->hp.n_layer)
+            z->fixed += tensor_bytes(&size, 0);
+        else if (!wanted->drop[size.layer])
+            z->tensor[z->n_tensor++] = size;
     }
     qsort(z->tensor, z->n_tensor, sizeof *z->tensor, by_layer);
     for (size_t i = 0, l = 0; l <= (size_t)net->hp.n_layer; l++) {
@@ -96,8 +101,11 @@ static int check_blocks(const prune_sizes_request *wanted, dw_err *err) {
     for (size_t i = 0; type && i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         if (kit_is_matrix(t) && !size_of(wanted, t).has_values && t->ne[0] % (size_t)type->block)
-            return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s blocks of %d; give --as a mixture, "
-                           "which takes another type there", t->name, t->ne[0], type->name, type->block);
+            return dw_fail(
+                err,
+                "tensor '%s': rows of %zu values are no whole number of %s blocks of %d; give --as a mixture, "
+                "which takes another type there",
+                t->name, t->ne[0], type->name, type->block);
     }
     return 0;
 }
@@ -115,7 +123,8 @@ int prune_sizes_init(prune_sizes *z, const prune_sizes_request *wanted, dw_err *
         return -1;
     }
     if (check_blocks(wanted, err)) return -1;
-    z->fixed = (double)dw_gguf_file_bytes(g) + HEADER_ROOM + (double)wanted->lineage_bytes + (double)(ALIGNMENT * n_tensor);
+    z->fixed = (double)dw_gguf_file_bytes(g) + HEADER_ROOM + (double)wanted->lineage_bytes +
+               (double)(ALIGNMENT * n_tensor);
     if (wanted->as.mixture || wanted->as.type) z->fixed += REQUANT_ROOM;
     list_tensors(z, wanted);
     for (size_t l = 0; l < n_layer; l++) {
@@ -162,15 +171,18 @@ static int least_width(const prune_task *t, int l) { return width(t, l) < t->uni
 
 /* The allowed width nearest to `wanted` (the larger of two), or, when rounded down, the next below. */
 static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
-    const int below = (int)(wanted / t->unit + 1e-9) * t->unit, n_ff = width(t, l), above = below + t->unit < n_ff ? below + t->unit : n_ff;
+    const int below = (int)(wanted / t->unit + 1e-9) * t->unit, n_ff = width(t, l),
+              above = below + t->unit < n_ff ? below + t->unit : n_ff;
     int n = !down && above - wanted <= wanted - below ? above : below;
     if (wanted >= n_ff - 1e-9) n = n_ff;
     return n < least_width(t, l) ? least_width(t, l) : n;
 }
 
 static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
-    return dw_fail(err, "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons; drop layers, or allow more", t->bytes,
-                   prune_file_bytes(t, n_keep), t->unit);
+    return dw_fail(err,
+                   "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons; drop "
+                   "layers, or allow more",
+                   t->bytes, prune_file_bytes(t, n_keep), t->unit);
 }
 
 static void uniform_widths(const prune_task *t, double rate, int *n_keep) {
@@ -194,7 +206,7 @@ typedef struct queue {
     double *score; // ascending
     int n_left;    // groups
     int n_next;    // groups that go next, together
-    double next;   // their score a group
+    double next;   // their mean score
 } queue;
 
 static int by_value(const void *a, const void *b) {
@@ -202,7 +214,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* What goes next brings the width to a multiple of the unit; at least one unit stays. */
+/* The groups that go next are as many as bring the width to a multiple of the unit.  At least one unit stays. */
 static void look_ahead(const prune_task *t, queue *q, int l) {
     const int per_unit = t->unit / t->group, n_group = width(t, l) / t->group, over = q->n_left % per_unit;
     q->n_next = over ? over : per_unit;
@@ -227,7 +239,7 @@ static void take_least(const prune_task *t, queue *q, int *n_keep) {
     for (int l = 0; l < n_layer_of(t); l++) all += n_keep[l];
     for (int l; (l = least_layer(t, q)) >= 0;) {
         const double n = (double)q[l].n_next * t->group;
-        if (t->bytes > 0 ? bytes <= t->bytes : gone + n / 2 > t->rate * all) break; // nearest: past the middle it stays
+        if (t->bytes > 0 ? bytes <= t->bytes : gone + n / 2 > t->rate * all) break; // stops where the rate is nearest
         bytes -= layer_bytes(t->sizes, l, n_keep[l]);
         gone += n;
         q[l].n_left -= q[l].n_next;
@@ -282,7 +294,9 @@ static int sort_together(const prune_task *t, int *n_keep, make_comparable *comp
 }
 
 static int global(const prune_task *t, int *n_keep, dw_err *err) { return sort_together(t, n_keep, as_they_are, err); }
-static int standardized(const prune_task *t, int *n_keep, dw_err *err) { return sort_together(t, n_keep, standardize, err); }
+static int standardized(const prune_task *t, int *n_keep, dw_err *err) {
+    return sort_together(t, n_keep, standardize, err);
+}
 static int relative(const prune_task *t, int *n_keep, dw_err *err) {
     return sort_together(t, n_keep, relative_to_residual, err);
 }
@@ -322,7 +336,8 @@ int prune_choose(const double *score, int n_ff, int group, int n_keep, bool *kee
     for (int g = 0; g < n_group; g++) order[g] = (ranked){score[g], g};
     qsort(order, (size_t)n_group, sizeof *order, by_score);
     memset(keep, 0, (size_t)n_ff * sizeof *keep);
-    for (int i = 0; i < n_keep / group; i++) memset(keep + (size_t)order[i].group * (size_t)group, true, (size_t)group * sizeof *keep);
+    for (int i = 0; i < n_keep / group; i++)
+        memset(keep + (size_t)order[i].group * (size_t)group, true, (size_t)group * sizeof *keep);
     free(order);
     return 0;
 }

@@ -9,9 +9,10 @@
  *
  *   standardized   (s - mean) / deviation over the layer's groups, as FLAP does (An et al. 2023, arXiv 2312.11983)
  *   relative       s * E[1 / ||x||^2] for scores s that are energies of the layer's output; x is the residual that the
- *                  output was added to.  The residual stream grows from layer to layer, so the same energy matters less
- *                  in a later one.  E[1 / ||x||^2] instead of 1 / E[||x||^2] because the first tokens of a window can
- *                  have a thousand times the norm of all others, which would decide the mean alone
+ *                  output was added to.  The residual stream grows from layer to layer, so the same energy matters
+ *                  less in a later one.  The mean of 1 / ||x||^2 is taken, not 1 / the mean of ||x||^2, because a few
+ *                  tokens can have norms that would decide the latter alone (massive activations, Sun et al. 2024,
+ *                  arXiv 2402.17762)
  *   global         s itself, for scores that are numbers of one scale by their definition
  *
  * To add a rule: a function and a row in allocate.c. */
@@ -28,9 +29,9 @@ typedef struct prune_as {
     const dw_qtype_row *type;
 } prune_as;
 
-typedef struct prune_size { // of a tensor
-    int layer;                // -1: none
-    size_t ne[2];             // values of a row, rows; a vector is one row
+typedef struct prune_size {    // of a tensor
+    int layer;                 // -1: none
+    size_t ne[2];              // values of a row, rows; a vector is one row
     bool has_rows, has_values; // one for each neuron
     bool may_fall_back;
     const dw_qtype_row *type; // wanted
@@ -38,17 +39,17 @@ typedef struct prune_size { // of a tensor
 
 /* Where a file's bytes are, so that the size after a cut, and after requant if wanted, is known before. */
 typedef struct prune_sizes {
-    prune_size *tensor;    // n_tensor: of layers that stay, sorted by layer
+    prune_size *tensor; // n_tensor: of layers that stay, sorted by layer
     size_t n_tensor;
-    size_t *first;         // (n_layer + 1): where each layer's tensors begin
-    double fixed;          // outside of layers: header, room for a lineage, padding, embeddings, output
-    double *layer;         // (n_layer): all but neurons
-    double *neuron;        // (n_layer): of one neuron, where all rows are whole blocks
+    size_t *first;  // (n_layer + 1): where each layer's tensors begin
+    double fixed;   // outside of layers: header, room for a lineage, padding, embeddings, output
+    double *layer;  // (n_layer): all but neurons
+    double *neuron; // (n_layer): of one neuron, where all rows are whole blocks
 } prune_sizes;
 
 typedef struct prune_sizes_request {
     const dw_model *model;
-    const bool *drop;      // (n_layer): these layers go
+    const bool *drop; // (n_layer): these layers go
     prune_as as;
     size_t lineage_bytes;
 } prune_sizes_request;
@@ -60,21 +61,21 @@ int prune_sizes_block(const prune_sizes *z);
 
 typedef struct prune_task {
     const dw_model *model;
-    const bool *drop;      // (n_layer): these layers go
+    const bool *drop; // (n_layer): these layers go
     int group;
     double *const *score;  // (n_layer) lists of n_ff[l] / group
     const double *inverse; // (n_layer): E[1 / ||x||^2] of the residual after the layer; needed by some allocators
     bool is_energy;        // scores are energies of the layer's output
     const prune_sizes *sizes;
-    double rate;           // wanted, of the neurons of the layers that stay; used when bytes is 0
-    double bytes;          // wanted size of the file, never exceeded; 0: by rate
-    int unit;              // of widths
+    double rate;  // wanted, of the neurons of the layers that stay; used when bytes is 0
+    double bytes; // wanted size of the file, never exceeded; 0: by rate
+    int unit;     // of widths
 } prune_task;
 
 typedef struct prune_allocator {
     const char *name;
     int (*allocate)(const prune_task *t, int *n_keep, dw_err *err); // n_keep of layers that go is 0
-    kit_scale scale;  // scores must be at least so comparable
+    kit_scale scale;                                                // scores must be at least so comparable
     bool needs_inverse;
     const char *help;
 } prune_allocator;

@@ -411,8 +411,9 @@ static void say_text(const char *text) { say("%s", text); }
 static int score_obs(inputs *in, double **score, dw_err *err) {
     kit_gram gram = {0};
     char *path = kit_gram_path(o.stats, err);
-    int rc = !path || kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) || kit_gram_open(&gram, path, err) ||
-             kit_gram_check_stats(&gram, path, &in->stats, err) ? -1 : 0;
+    int rc = path ? kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) : -1;
+    if (!rc) rc = kit_gram_open(&gram, path, err);
+    if (!rc) rc = kit_gram_check_stats(&gram, path, &in->stats, err);
     const obs_model_task t = {.model = in->model, .gram = &gram, .group = in->scorer.group, .most = most_removed(in), .damp = o.damp,
                               .pool = in->scorer.pool, .tell = say_text};
     if (!rc) rc = obs_score_model(&t, score, err);
@@ -551,12 +552,14 @@ static int compare(inputs *in, dw_err *err) {
     double wanted;
     bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
     prune_task t = {.model = in->model, .drop = all, .group = in->scorer.group, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
-    int rc = !all || !n_keep || choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) ? -1 : 0;
+    int rc = all && n_keep ? choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {
-        printf("# groups of %d; mean of the layers' rank correlations; overlap of what is removed at rate %.4f\n", t.group, prune_rate_of(&t, n_keep));
-        rc = print_matrix(j, n, in, false, err) || print_matrix(j, n, in, true, err) ? -1 : 0;
+        printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n", t.group,
+               prune_rate_of(&t, n_keep));
+        rc = print_matrix(j, n, in, false, err);
+        if (!rc) rc = print_matrix(j, n, in, true, err);
     }
     if (!rc && fflush(stdout)) rc = dw_fail(err, "cannot write to standard output");
     for (int i = 0; i < n; i++) judged_release(&j[i], in->hp->n_layer);

@@ -161,7 +161,8 @@ void kit_scorer_release(kit_scorer *s) {
 
 static int check_stats(const kit_scorer *s, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
-    return kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || kit_stats_check_neurons(s->stats, err) ? -1 : 0;
+    if (kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err)) return -1;
+    return kit_stats_check_neurons(s->stats, err);
 }
 
 /* Scores of the neurons of a layer, summed per group. */
