@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <zstd.h>
 
 static const char sample[] = "tests/seeds/window-sums-sample.windows";
 
@@ -326,6 +327,38 @@ static void found(void) {
     pool_close(&p);
 }
 
+/* A table with the paired difference of every row from one model. */
+static void against(void) {
+    enum { W = 12 };
+    double nll[3][W], mean = 0, square = 0;
+    pool p;
+    REQUIRE(pool_open(&p));
+    for (int i = 0; i < 3; i++)
+        for (size_t w = 0; w < W; w++)
+            nll[i][w] = p.cut[0].of->sum[MEASURE_NLL][w] + 2 * i + cos((double)(w + 5 * (size_t)i));
+    const variant v[3] = {{"one", NULL, NULL, 100, 10, nll[0]}, {"two", NULL, NULL, 101, 10, nll[1]},
+                          {"three", NULL, NULL, 99, 10, nll[2]}};
+    write_rows(test_file("against.tsv"), v, 3, W);
+    for (int w = 0; w < W; w++) mean += (nll[2][w] - nll[0][w]) / W;
+    for (int w = 0; w < W; w++) square += pow(nll[2][w] - nll[0][w] - mean, 2);
+    CHECK(!test_run("deadwood-table %s --against one --columns model,difference,difference_ci90 --format tsv -o %s",
+                    test_file("against.tsv"), test_file("against.out")), "%s", test_run_output());
+    dw_err err = {0};
+    tsv_table t;
+    REQUIRE(!tsv_read(&t, test_file("against.out"), &err) && t.n_rows == 3, "%s", err.text);
+    const double se = sqrt(square / W / (W - 1)) / 100;
+    CHECK(fabs(atof(tsv_cell(&t, 2, "difference")) - mean / 100) < 1e-7 && says(&t, 2, "model", "three"));
+    CHECK(fabs(atof(tsv_cell(&t, 2, "difference_se")) / se - 1) < 1e-3, "%s", tsv_cell(&t, 2, "difference_se"));
+    CHECK(fabs(atof(tsv_cell(&t, 2, "difference_ci90")) / (se * measure_t(0.05, W - 1)) - 1) < 1e-3);
+    CHECK(atof(tsv_cell(&t, 0, "difference")) == 0 && says(&t, 0, "difference", "0"));
+    tsv_release(&t);
+    CHECK(!test_run("deadwood-table %s --against one", test_file("against.tsv")) &&
+              strstr(test_run_output(), "paired ln ratio is ln(ppl / ppl of one) on the same windows"), "%s", test_run_output());
+    CHECK(test_run("deadwood-table %s --against four", test_file("against.tsv")) == 1 &&
+              strstr(test_run_output(), "no row is of a model 'four'"), "%s", test_run_output());
+    pool_close(&p);
+}
+
 /* A gated model is judged by the bytes that were counted with its speed, wherever that row is. */
 static void counted_bytes(void) {
     FILE *f = fopen(test_file("gated.tsv"), "w");
@@ -382,6 +415,29 @@ static int read_bytes(const char *data, size_t size, dw_err *err) {
     return rc;
 }
 
+/* Changed bytes of a record whose frame and checksum are right: refused, or read without harm. */
+static void check_contents(const char *data, size_t first) {
+    const size_t raw = dw_le32(data + 8), bound = ZSTD_compressBound(raw);
+    uint8_t *bytes = malloc(raw), *file = malloc(16 + bound);
+    dw_rng rng;
+    dw_rng_seed(&rng, 9);
+    CHECK(ZSTD_decompress(bytes, raw, data + 16, first - 16) == raw);
+    memcpy(file, data, 12);
+    for (int i = 0; i < 400; i++) {
+        dw_err e = {0};
+        const size_t at = i < 200 ? (size_t)i : dw_rng_below(&rng, raw);
+        const uint8_t old = bytes[at];
+        bytes[at] = (uint8_t)dw_rng_next(&rng);
+        const size_t n = ZSTD_compress(file + 16, bound, bytes, raw, 1);
+        for (int k = 0; k < 4; k++) file[12 + k] = (uint8_t)(n >> 8 * k);
+        const int rc = read_bytes((char *)file, 16 + n, &e);
+        CHECK((rc != 0) == (e.text[0] != 0) && !strchr(e.text, '\n'), "byte %zu: %d, '%s'", at, rc, e.text);
+        bytes[at] = old;
+    }
+    free(bytes);
+    free(file);
+}
+
 static void damage(void) {
     dw_err err = {0};
     dw_rng rng;
@@ -396,6 +452,7 @@ static void damage(void) {
         CHECK((rc == 0) == (n == 8 || n == first), "%zu of %zu bytes: %d %s", n, size, rc, e.text);
         CHECK(rc == 0 || (e.text[0] && !strchr(e.text, '\n')));
     }
+    check_contents(data, first);
     dw_rng_seed(&rng, 8);
     for (int i = 0; i < 300; i++) {
         dw_err e = {0};
@@ -473,7 +530,7 @@ static void killed(void) {
     CHECK(!test_run("deadwood-score -m %s %s %s -f %s %s -c 32 --no-speed -t 1 --role select -o %s", a, b, c, t, u, rows) &&
               strstr(test_run_output(), "of these rows before"),
           "%s", test_run_output());
-    CHECK(!test_run("deadwood-table %s --text all", rows) && strstr(test_run_output(), "that were measured again later"),
+    CHECK(!test_run("deadwood-table %s --text all", rows) && strstr(test_run_output(), "measured again later"),
           "%s", test_run_output());
 }
 
@@ -537,6 +594,7 @@ static const test_case cases[] = {
     {"the paired comparison of two cuts is at least three times narrower than the unpaired", narrower},
     {"of 60 equal variants none is discarded in at least 95 % of sweeps", equal_variants},
     {"a difference beyond the paired error is found, among files of one type that are no larger", found},
+    {"a table shows the paired difference of every row from any model", against},
     {"a gated model is judged by counted bytes, or not at all", counted_bytes},
     {"variants are chosen by rows of role select and shown by rows of role report", select_and_report},
     {"damaged window sums are refused in one line", damage},

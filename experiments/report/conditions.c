@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 static const char *cell_of(const exp_rows *r, size_t row, const char *column) {
     return exp_rows_cell(r, row, exp_rows_find(r, column));
 }
@@ -248,6 +246,13 @@ static void print_marks(FILE *out, const exp_sheet *s) {
         print_paragraph(out, lacks_error(s) ? "± is a standard error over windows (fewer than 5 windows: none)."
                                             : "± is a standard error over windows.");
     if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
+    if (s->against && is_shown(s, "difference")) {
+        char text[600], name[300];
+        exp_escape(name, sizeof name, s->against);
+        snprintf(text, sizeof text, "paired ln ratio is ln(ppl / ppl of %s) on the same windows, its ± from the "
+                 "differences of the windows.", name);
+        print_paragraph(out, text);
+    }
     if (joined) {
         char text[256];
         snprintf(
@@ -342,8 +347,10 @@ static void print_fallbacks(FILE *out, const exp_sheet *s) {
         n++;
     }
     if (!n) return;
-    char words[1200], name[300], types[300];
-    exp_escape(name, sizeof name, exp_rows_cell(s->rows, first, model));
+    char words[1200], name[300], types[300], label[EXP_LABEL];
+    const char *called = exp_rows_cell(s->rows, first, model);
+    if (has_labels(s)) exp_label_of_model(label, &s->labels, called), called = label;
+    exp_escape(name, sizeof name, called);
     exp_escape(types, sizeof types, exp_rows_cell(s->rows, first, column));
     snprintf(words, sizeof words,
              "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
@@ -374,7 +381,7 @@ static void print_counts(FILE *out, const exp_sheet *s) {
     print_hidden(out, s->lines->n_single, "of single texts (--text all)");
     print_hidden(out, s->lines->n_other_texts, "of other texts (--text all)");
     print_hidden(out, s->lines->n_select, "of the texts that variants were chosen by (--where role=select)");
-    print_hidden(out, s->lines->n_again, "that were measured again later with the same result");
+    print_hidden(out, s->lines->n_again, "measured again later with the same result");
 }
 
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* ---- fields --------------------------------------------------------------------------------------------------- */
 
 int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *err) {

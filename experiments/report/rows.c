@@ -18,8 +18,6 @@ double exp_number(const char *cell) {
     return *end || !isfinite(v) ? NAN : v;
 }
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
 static int find_name(const char *const *name, size_t n, const char *wanted) {
@@ -342,6 +340,7 @@ void exp_rows_release(exp_rows *r) {
     for (size_t i = 0; i < r->n_rows && r->variant; i++) free(r->variant[i]);
     for (size_t i = r->first_variable; i < r->n_columns; i++) free((char *)r->column[i]);
     free(r->variant);
+    free(r->made);
     free(r->is_base);
     free(r->is_twin);
     free(r->sibling);

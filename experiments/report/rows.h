@@ -7,6 +7,7 @@
 #ifndef EXP_ROWS_H
 #define EXP_ROWS_H
 
+#include "experiments/measures.h"
 #include "kit/options.h"
 #include "kit/tsv.h"
 
@@ -18,6 +19,7 @@ typedef struct exp_rows {
     bool are_results;
     tsv_table *file; // what the cells are borrowed from
     size_t n_files;
+    char *made;     // cells of columns that were added (against.h)
     char **variant; // (n_rows) values of variables; NULL: none. The names are owned by `column`
     /* of rows of results, else NULL */
     bool *is_base;   // (n_rows) another row compares with this model: by its hash, by its name only where that is unknown
