@@ -583,12 +583,26 @@ static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_
     return rc;
 }
 
-static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_pool *pool, dw_err *err) {
-    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    int rc = w ? write_keys(c, g, targets, n, w, err) : -1;
-    for (size_t i = 0; i < n && !rc; i++)
+/* The engine opens the new file before it gets its name. */
+static int open_file(void *nothing, const char *path, dw_err *err) {
+    (void)nothing;
+    dw_model *m = dw_model_open(path, err);
+    dw_model_close(m);
+    return m ? 0 : -1;
+}
+
+static int write_file(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w, dw_err *err) {
+    if (write_keys(c, g, targets, n, w, err)) return -1;
+    for (size_t i = 0; i < n; i++)
         dw_gguf_add_tensor(w, targets[i].name, stored_type(&targets[i]), targets[i].from->n_dims, targets[i].ne);
-    if (!rc) rc = dw_gguf_begin(w, err) || write_tensors(w, targets, n, pool, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    dw_gguf_hash_writes(w);
+    if (dw_gguf_begin(w, err) || write_tensors(w, targets, n, c->pool, err)) return -1;
+    return dw_gguf_commit_read_back(w, open_file, NULL, err);
+}
+
+static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_err *err) {
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    const int rc = w ? write_file(c, g, targets, n, w, err) : -1;
     dw_gguf_writer_free(w);
     return rc;
 }
@@ -640,7 +654,7 @@ static int make(choice *c, const dw_model *m, target *targets, size_t *n, dw_err
     const dw_gguf *g = dw_model_gguf(m);
     if (choose(c, m, targets, n, err)) return -1;
     if (o.dry_run) return print_sizes(targets, *n, err);
-    if (write_model(c, g, targets, *n, c->pool, err)) return -1;
+    if (write_model(c, g, targets, *n, err)) return -1;
     tell(g, targets, *n);
     return 0;
 }
