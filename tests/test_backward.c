@@ -336,8 +336,10 @@ static void rounded_is_near(void) {
     for (int level = 0; level < DW_N_LEVELS; level++) {
         if (!dw_level_usable((dw_level)level)) continue;
         setenv("DEADWOOD_CPU", dw_level_names[level], 1);
-        if (dw_level_has_bf16((dw_level)level)) check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, 1e-3);
-        else if (level == DW_AVX2) check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, 1e-9);
+        if (dw_level_has_bf16((dw_level)level))
+            check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, 1e-3);
+        else if (level == DW_AVX2)
+            check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, 1e-9);
     }
     unsetenv("DEADWOOD_CPU");
 }
@@ -350,8 +352,7 @@ static void check_turned(dw_level level, dw_gemm_form form, int n_tokens, int n)
     dw_rng rng;
     dw_rng_seed(&rng, 9);
     for (int t = 0; t < n_tokens; t++)
-        for (int i = 0; i < n; i++)
-            turned[i * n_tokens + t] = x[t * n + i] = (float)dw_rng_normal(&rng);
+        for (int i = 0; i < n; i++) turned[i * n_tokens + t] = x[t * n + i] = (float)dw_rng_normal(&rng);
     const dw_gemm_tokens rows = {.level = level, .form = form, .x = x, .ldx = (size_t)n, .n_tokens = n_tokens, .n = n};
     dw_gemm_tokens columns = rows;
     columns.x = turned;
@@ -424,7 +425,9 @@ static void logits_of_session(void) {
     for (int b = 0; b < 2; b++) {
         couple c;
         dw_err err = {0};
-        if (!couple_open(&c, (setting){wide_path(0, "F32"), wide_path(1, "F32"), b ? "cpu" : "ref", 40, 1})) return;
+        if (!couple_open(&c, (setting){wide_path(0, "F32"), wide_path(1, "F32"), b ? "cpu" : "ref", 40, 1,
+                                       .precision = DW_PRECISION_SPLIT}))
+            return;
         const size_t n = 40 * 300;
         float *a = malloc(n * sizeof *a), *s = malloc(n * sizeof *s);
         uint8_t out[40];
