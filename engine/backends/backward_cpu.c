@@ -124,9 +124,8 @@ static void pack_piece(void *job, int piece, const thread_memory *m) {
     const int group = piece / PACK_PIECES, n = group_tokens(p, group);
     const size_t first = (size_t)group * DW_GEMM_TOKENS;
     (void)m;
-    dw_gemm_tokens tokens = {.level = p->own->level, .form = p->form, .n_tokens = n, .n = p->n_in};
-    tokens.x = p->x + (p->turned ? first : first * (size_t)p->n_in);
-    tokens.ldx = (size_t)(p->turned ? p->n_tokens : p->n_in);
+    const dw_gemm_tokens tokens = {.level = p->own->level, .form = p->form, .x = p->x + first * (p->turned ? 1 : (size_t)p->n_in),
+                                   .ldx = (size_t)(p->turned ? p->n_tokens : p->n_in), .n_tokens = n, .n = p->n_in};
     (p->turned ? dw_gemm_pack_turned : dw_gemm_pack)(&tokens, packed_group(p, group), piece % PACK_PIECES, PACK_PIECES);
 }
 
