@@ -476,6 +476,7 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
 
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
+    say_if_interrupted(NULL);
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
     dw_err err = {0};
     run r = {0};
