@@ -8,6 +8,7 @@
 #include "measure/statistics.h"
 #include "formats/ffn_gated.h"
 #include "model/model.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -151,7 +152,7 @@ static int open_live(contender *c, const run *r, dw_err *err) {
     if (!dw_is_gguf(c->path)) return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
     if (!c->model || lineage_check(dw_model_gguf(c->model), err)) return -1;
-    dw_gguf_sha256(dw_model_gguf(c->model), c->sha256);
+    kit_sha256_gguf(dw_model_gguf(c->model), c->sha256);
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
     if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
     const dw_vocab *v = dw_tokenizer_vocab(c->tok);

@@ -8,6 +8,7 @@
 #include "model/model.h"
 #include "predict/down_t.h"
 #include "predict/rules.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -117,7 +118,7 @@ static int open_inputs(inputs *in, dw_err *err) {
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
     if (kit_stats_read(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     return check_stats(in, err) ? -1 : open_source(in, err);
 }
 

@@ -11,6 +11,7 @@
 #include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/predict.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -254,8 +255,8 @@ static int open_run(run *r, dw_err *err) {
     if (!r->model || lineage_check(dw_model_gguf(r->model), err)) return -1;
     if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
     r->rank = o.rank ? o.rank : learn_default_rank(dw_model_hparams(r->model)->n_embd);
-    dw_gguf_sha256(dw_model_gguf(r->model), r->model_sha256);
-    return dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
+    kit_sha256_gguf(dw_model_gguf(r->model), r->model_sha256);
+    return kit_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
                    check_traces(r, err) || list_layers(r, err) || open_journal(r, err)
                ? -1 : 0;
 }

@@ -8,6 +8,7 @@
  *
  * Finished texts are kept in OUT.part, from which the same command goes on when it was ended; what is written at the end
  * is the same with and without such a stop. */
+#include "kit/hash_cache.h"
 #include "kit/imatrix.h"
 #include "kit/stats.h"
 #include "prune/column_sums.h"
@@ -502,7 +503,7 @@ static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, d
     snprintf(s->backend, sizeof s->backend, "imatrix");
     s->skip = 0;
     s->hist_every = 1;
-    if (!t->blocks || dw_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
+    if (!t->blocks || kit_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
     const int rc = kit_imatrix_to_stats(&im, s, err);
     kit_imatrix_release(&im);
     return rc ? dw_fail_in(err, "'%s'", o.import_imatrix) : 0;
@@ -535,7 +536,7 @@ int main(int argc, char **argv) {
     char model_sha256[65];
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
-    dw_gguf_sha256(dw_model_gguf(m), model_sha256);
+    kit_sha256_gguf(dw_model_gguf(m), model_sha256);
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
     if (o.texts.n && run_texts(&s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);

@@ -5,6 +5,7 @@
  * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
 #include "prune/cutting.h"
 #include "prune/hf.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -78,7 +79,7 @@ static int open_inputs(inputs *in, dw_err *err) {
     if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
     const double t0 = dw_now();
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
     if (!in->plan.model_sha256[0]) warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
     return kit_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err);

@@ -7,6 +7,7 @@
 #include "formats/ffn_two_part.h"
 #include "formats/ffn_gated.h"
 #include "quant/quant.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -126,7 +127,7 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
-    dw_gguf_sha256(dw_model_gguf(m), c->sha256);
+    kit_sha256_gguf(dw_model_gguf(m), c->sha256);
     return o.weights ? quant_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 

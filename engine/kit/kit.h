@@ -6,6 +6,7 @@
  *   calib          calibration texts, divided into windows        stats      activation statistics (stats.h5)
  *   plan           which neurons stay (plan.tsv)                  imatrix    llama.cpp's importance files
  *   metrics        scores of neurons                              safetensors  checkpoints, read and written
+ *   hash_cache     hashes of large inputs, remembered between runs
  * Not included below, because few programs use them:
  *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
  *   tensor_stream  writes tensors while others are computed
@@ -21,6 +22,7 @@
 #define KIT_H
 
 #include "kit/calib.h"
+#include "kit/hash_cache.h"
 #include "kit/imatrix.h"
 #include "kit/lineage.h"
 #include "kit/metrics.h"
