@@ -96,12 +96,13 @@ static int count_in(const char *path, const char *words) {
 static int begun(void) { return count_in(file("stub.log"), "begin "); }
 
 static int sweep(const char *grid, const char *dir, const char *options) {
-    return test_run("deadwood-sweep %s -o %s -q %s", file(grid), file(dir), options);
+    return test_run("deadwood-sweep %s -o %s --allow stub -q %s", file(grid), file(dir), options);
 }
 
 /* Names and contents of two folders agree, but for what tells of times and processes. */
 static void check_same_folders(const char *a, const char *b) {
-    CHECK(!test_run("diff -r -x log -x lock -x times.tsv %s %s", file(a), file(b)), "%s", test_run_output());
+    const int rc = test_run("diff -r -x log %s %s", file(a), file(b));
+    CHECK(!rc, "%s", test_run_output());
 }
 
 static bool has_leftovers(const char *dir) { return !test_run("ls %s | grep '[.]part$'", file(dir)); }
@@ -117,20 +118,27 @@ static const char plain_grid[] = HEAD "metric = energy weight random\n"
                                       "score : stub rows $cut metric=$metric ln=$rate bytes=$rate$seed -o $rows\n";
 enum { PLAIN_JOBS = 1 + 12 * 3 };
 
+static pid_t sweep_start(const char *grid, const char *dir) {
+    const pid_t pid = fork();
+    if (pid) return pid;
+    char program[1024];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
+    program[n > 0 ? n : 0] = 0;
+    strcpy(strrchr(program, '/'), "/deadwood-sweep");
+    if (!freopen("/dev/null", "w", stderr)) _exit(127);
+    execl(program, program, grid, "-o", dir, "--allow", "stub", "-q", (char *)NULL);
+    _exit(127);
+}
+
+static void sleep_for(double seconds) {
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))}, NULL);
+}
+
 /* Starts a sweep and sends it a signal after a while; its exit status, 128 + signal, or -1. */
 static int sweep_until(const char *grid, const char *dir, int sig, double seconds) {
-    const pid_t pid = fork();
-    if (!pid) {
-        char program[1024];
-        const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
-        program[n > 0 ? n : 0] = 0;
-        strcpy(strrchr(program, '/'), "/deadwood-sweep");
-        if (!freopen("/dev/null", "w", stderr)) _exit(127);
-        execl(program, program, grid, "-o", dir, "-q", (char *)NULL);
-        _exit(127);
-    }
+    const pid_t pid = sweep_start(grid, dir);
     int status;
-    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))}, NULL);
+    sleep_for(seconds);
     kill(pid, sig);
     if (waitpid(pid, &status, 0) != pid) return -1;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -203,19 +211,6 @@ static void real_programs(void) {
     CHECK(compare_ends("real.grid", "real", "real-killed", SIGKILL, 3, seconds / 2) > 0);
 }
 
-/* The acceptance: 60 variants of the embedded model, ended 20 times. */
-static void sixty_variants(void) {
-    if (!test_slow()) SKIP("60 variants of the embedded model take minutes: DW_SLOW=1");
-    set_up();
-    CHECK(!test_run("sed 's/--no-speed/--windows 1 --no-speed/' experiments/grids/mini.grid >%s", file("mini.grid")));
-    const double t0 = dw_now();
-    REQUIRE(!sweep("mini.grid", "mini", ""), "%s", test_run_output());
-    const double seconds = dw_now() - t0;
-    CHECK(count_in(file("mini/rows.tsv"), "\t*\t") == 61);
-    const int n = compare_ends("mini.grid", "mini", "mini-killed", SIGKILL, 20, seconds / 15);
-    CHECK(n == 20, "%d of 20 ended by the signal; a whole run took %.0f s", n, seconds);
-}
-
 /* ---- failures ---------------------------------------------------------------------------------------------------------------- */
 
 static void failures(void) {
@@ -229,9 +224,9 @@ static void failures(void) {
     CHECK(strstr(test_run_output(), "6 rows failed"), "%s", test_run_output());
     const char *rows = file("fail/rows.tsv");
     CHECK(count_in(rows, "\tfailed\t") == 6 && count_in(rows, "\tkeep\t") == 2);
-    CHECK(count_in(rows, "\thow=fail rate=2\t-\tfailed\tdeadwood-stub: cannot read 'x': no such thing\n") == 1);
-    CHECK(count_in(rows, "\thow=die rate=1\t-\tfailed\tdeadwood-stub: ended by signal 9 (Killed)\n") == 1);
-    CHECK(count_in(rows, "\thow=nothing rate=1\t-\tfailed\tdeadwood-stub: wrote no output\n") == 1);
+    CHECK(count_in(rows, "\thow=fail rate=2\t-\t-\tfailed\tdeadwood-stub: cannot read 'x': no such thing\n") == 1);
+    CHECK(count_in(rows, "\thow=die rate=1\t-\t-\tfailed\tdeadwood-stub: ended by signal 9 (Killed)\n") == 1);
+    CHECK(count_in(rows, "\thow=nothing rate=1\t-\t-\tfailed\tdeadwood-stub: wrote no output\n") == 1);
     CHECK(begun() == 8 + 2, "%d", begun());
     CHECK(strstr(test_run_output(), "/log/x-fail-1-"), "the log is named: %s", test_run_output());
     unlink(file("stub.log"));
@@ -242,8 +237,11 @@ static void failures(void) {
 static void refusals(void) {
     set_up();
     write_text(file("bad.grid"), HEAD "x : no_such_program -o $out\n");
-    CHECK(sweep("bad.grid", "bad", "") == 1 &&
+    CHECK(sweep("bad.grid", "bad", "--allow no_such_program") == 1 &&
               strstr(test_run_output(), "line 2: there is no program deadwood-no_such_program"),
+          "%s", test_run_output());
+    CHECK(sweep("bad.grid", "bad", "") == 1 &&
+              strstr(test_run_output(), "line 2: 'no_such_program' is not among the programs that steps run: convert, "),
           "%s", test_run_output());
     CHECK(!dw_file_exists(file("bad")), "a grid that is refused makes no folder");
     write_text(file("bad.grid"), HEAD "x : stub $y -o $out\n");
@@ -254,16 +252,111 @@ static void refusals(void) {
           test_run_output());
 }
 
-static void one_at_a_time(void) {
+/* ---- several sweeps on one folder ---------------------------------------------------------------------------------------------- */
+
+static void two_share(void) {
+    set_up();
+    write_text(file("plain.grid"), plain_grid);
+    REQUIRE(!sweep("plain.grid", "alone-there", ""), "%s", test_run_output());
+    unlink(file("stub.log"));
+    const int rc = test_run("deadwood-sweep %s -o %s --allow stub -q -j 2 & first=$!; "
+                            "deadwood-sweep %s -o %s --allow stub -q -j 2; second=$?; wait $first; test $? = 0 && test $second = 0",
+                            file("plain.grid"), file("shared"), file("plain.grid"), file("shared"));
+    CHECK(!rc, "%s", test_run_output());
+    CHECK(begun() == PLAIN_JOBS, "nothing is done twice: %d", begun());
+    check_same_folders("alone-there", "shared");
+    CHECK(!has_leftovers("shared") && test_run("ls %s | grep .", file("shared/claims")), "%s", test_run_output());
+}
+
+/* Two sweeps on one folder, of which one or the other is killed n times and started again. */
+static void share_and_kill(const char *grid, const char *whole, const char *shared, int n, double seconds) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 7);
+    pid_t pid[2];
+    int n_killed = 0;
+    for (int i = 0; i < 2; i++) pid[i] = sweep_start(file(grid), file(shared));
+    for (int k = 0; k < n; k++) {
+        const int i = (int)dw_rng_below(&rng, 2);
+        int status;
+        sleep_for(seconds * dw_rng_uniform(&rng));
+        kill(pid[i], SIGKILL);
+        CHECK(waitpid(pid[i], &status, 0) == pid[i] && (WIFSIGNALED(status) || !status), "%d", status);
+        n_killed += WIFSIGNALED(status);
+        pid[i] = sweep_start(file(grid), file(shared));
+    }
+    for (int i = 0; i < 2; i++) {
+        int status;
+        CHECK(waitpid(pid[i], &status, 0) == pid[i] && !status, "the last runs end well: %d", status);
+    }
+    CHECK(n_killed > n / 2, "%d of %d were killed at work", n_killed, n);
+    check_same_folders(whole, shared);
+    CHECK(!has_leftovers(shared));
+}
+
+static void two_killed(void) {
+    set_up();
+    write_text(file("plain.grid"), plain_grid);
+    const double t0 = dw_now();
+    REQUIRE(!sweep("plain.grid", "two-whole", ""), "%s", test_run_output());
+    share_and_kill("plain.grid", "two-whole", "two-killed", 6, (dw_now() - t0) / 4);
+}
+
+/* The acceptance: 60 variants of the embedded model, two sweeps, of which one or the other is killed 20 times. */
+static void sixty_variants(void) {
+    if (!test_slow()) SKIP("60 variants of the embedded model take minutes: DW_SLOW=1");
+    set_up();
+    CHECK(!test_run("sed 's/--no-speed/--windows 2 --no-speed/' experiments/grids/mini.grid >%s", file("mini.grid")));
+    const double t0 = dw_now();
+    REQUIRE(!sweep("mini.grid", "mini", ""), "%s", test_run_output());
+    const double seconds = dw_now() - t0;
+    CHECK(count_in(file("mini/rows.tsv"), "\t*\t") == 61);
+    share_and_kill("mini.grid", "mini", "mini-killed", 20, seconds / 15);
+}
+
+/* A claim of this machine whose process is gone, one of a process that lives, and one of another machine. */
+static void claims_die(void) {
+    set_up();
+    write_text(file("claim.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\n");
+    REQUIRE(!sweep("claim.grid", "claim", ""), "%s", test_run_output());
+    const int n = begun();
+    CHECK(!test_run("cd %s && f=$(ls x-1-*) && p=$(sed -n 's/.*//;1p' /dev/null; cat /proc/sys/kernel/random/boot_id | cut -c1-36) && "
+                    "printf 'deadwood claim 1\n%%s %%s %%s 999999999 5\n' $(uname -n) $p \"$(readlink /proc/self/ns/pid)\" >claims/$f",
+                    file("claim")), "%s", test_run_output());
+    CHECK(!sweep("claim.grid", "claim", "") && begun() == n + 1, "what a dead process has written is not trusted: %d", begun() - n);
+    CHECK(!test_run("cd %s && f=$(ls x-1-*) && rm $f && printf 'deadwood claim 1\nelsewhere 1 2 3 4\n' >claims/$f && "
+                    "touch -d '1 hour ago' claims/$f", file("claim")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s --allow stub", file("claim.grid"), file("claim")) &&
+              strstr(test_run_output(), "of elsewhere 1 2 3 4 was not touched for 36"), "%s", test_run_output());
+    CHECK(begun() == n + 2);
+}
+
+static void other_grid(void) {
     set_up();
     write_text(file("long.grid"), HEAD "x : stub sleep=1 -o $out.gguf\n");
-    CHECK(!test_run("deadwood-sweep %s -o %s -q & first=$!; "
-                    "until grep -q begin $STUB_LOG 2>/dev/null; do sleep 0.02; done; "
-                    "deadwood-sweep %s -o %s -q; second=$?; wait $first; test $? = 0 && test $second = 1",
-                    file("long.grid"), file("long"), file("long.grid"), file("long")),
+    write_text(file("other.grid"), HEAD "y : stub -o $out.gguf\n");
+    CHECK(!test_run("deadwood-sweep %s -o %s --allow stub -q & first=$!; "
+                    "for i in $(seq 500); do grep -q begin $STUB_LOG 2>/dev/null && break; sleep 0.02; done; rm -f %s; "
+                    "deadwood-sweep %s -o %s --allow stub -q; second=$?; wait $first; test $? = 0 && test $second = 1",
+                    file("long.grid"), file("long"), file("long/rows.tsv"), file("other.grid"), file("long")),
           "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "another sweep (process "), "%s", test_run_output());
-    CHECK(begun() == 1);
+    CHECK(strstr(test_run_output(), "another sweep (process ") || strstr(test_run_output(), "was not written by a sweep"), "%s", test_run_output());
+}
+
+static void foreign_files(void) {
+    set_up();
+    write_text(file("good.grid"), HEAD "x : stub rows ln=1 -o $rows\n");
+    static const char *const names[] = {"rows.tsv", "grid"};
+    for (int i = 0; i < 2; i++) {
+        CHECK(!test_run("rm -rf %s && mkdir %s && echo mine >%s/%s && echo mine >%s/lock", file("mine"), file("mine"), file("mine"), names[i], file("mine")));
+        CHECK(sweep("good.grid", "mine", "") == 1 && strstr(test_run_output(), "was not written by a sweep"), "%s", test_run_output());
+        CHECK(!test_run("test \"$(cat %s/%s %s/lock)\" = \"mine\nmine\" || test \"$(cat %s/%s)\" = mine", file("mine"), names[i], file("mine"), file("mine"), names[i]));
+        CHECK(!dw_file_exists(file("mine/claims")) && !begun(), "nothing is made there");
+    }
+    CHECK(!test_run("rm %s/grid", file("mine")) && !sweep("good.grid", "mine", "") && !test_run("grep -q mine %s/lock", file("mine")), "%s", test_run_output());
+    write_text(file("second.grid"), HEAD "y : stub rows ln=2 -o $rows\n");
+    CHECK(sweep("second.grid", "mine", "") == 1 && strstr(test_run_output(), "is the table of another grid, 'good.grid'"), "%s", test_run_output());
+    CHECK(count_in(file("mine/rows.tsv"), "\t1\t") >= 1, "its table stays");
+    CHECK(!sweep("mine/grid", "mine", ""), "its own copy of the grid can be run: %s", test_run_output());
 }
 
 /* ---- what is done, and when -------------------------------------------------------------------------------------------------- */
@@ -432,11 +525,15 @@ static void kept_models(void) {
 static const test_case cases[] = {
     {"a sweep that is killed at random moments and run again ends as one that was not", killed},
     {"so does one of real programs", real_programs},
-    {"so do 60 variants of the embedded model, killed at 20 moments", sixty_variants},
+    {"so do 60 variants of the embedded model by two sweeps, of which one or the other is killed 20 times", sixty_variants},
     {"SIGINT ends all jobs, leaves nothing half-written, and the next run goes on", interrupted},
     {"a job that fails costs the rows that need it, which say why; the next run tries it again", failures},
     {"a grid that cannot be run is refused with its line before anything is made", refusals},
-    {"two sweeps on one folder: the second is refused", one_at_a_time},
+    {"two sweeps share a folder: each job is done once, the table is that of one", two_share},
+    {"two sweeps of which one or the other is killed, again and again, end as one that was not", two_killed},
+    {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
+    {"a sweep of another grid does not share the folder", other_grid},
+    {"files of somebody else, and another grid's table, are not replaced", foreign_files},
     {"a changed value, command or input computes what depends on it, and nothing twice", changes},
     {"the number of jobs at once changes no byte", at_once},
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},

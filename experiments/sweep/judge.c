@@ -15,6 +15,7 @@ static const double base_repeats_most = 0.5; // ... where the base, which may be
 typedef struct source {
     tsv_table rows;                 // n_columns 0: none yet, or failed
     char *variant, *model, *reason; // reason: it failed
+    const char *role;               // NULL: none
     bool is_control;
     size_t first, n; // its standings
 } source;
@@ -195,6 +196,8 @@ static bool speaks(const source *s, size_t row) {
     return true;
 }
 
+void judge_set_role(judge *j, size_t i, const char *role) { j->source[i].role = role; }
+
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err) {
     source *s = &j->source[i];
     s->is_control = is_control;
@@ -260,10 +263,10 @@ static int write_cell(dw_out *out, const char *text, char end, dw_err *err) {
     return dw_out_printf(out, err, "%s%c", *text ? text : "-", end);
 }
 
-/* `variant` and what judges stand at the end. */
-static int write_verdict(dw_out *out, const char *variant, const char *dominator, const char *verdict, const char *note,
+/* `variant`, `role` and what judges stand at the end. */
+static int write_verdict(dw_out *out, const char *variant, const char *role, const char *dominator, const char *verdict, const char *note,
                          dw_err *err) {
-    return write_cell(out, variant, '\t', err) || write_cell(out, dominator, '\t', err) ||
+    return write_cell(out, variant, '\t', err) || write_cell(out, role ? role : "-", '\t', err) || write_cell(out, dominator, '\t', err) ||
                    write_cell(out, verdict, '\t', err) || write_cell(out, note, '\n', err)
                ? -1
                : 0;
@@ -279,7 +282,7 @@ static int write_failed(const source *s, dw_out *out, dw_err *err) {
         const char *text = !strcmp(c->name, "model") ? s->model : value_in(s->variant, c->name, value, sizeof value);
         if (!is_of_verdict(c->name) && write_cell(out, text, '\t', err)) return -1;
     }
-    return write_verdict(out, s->variant, "-", "failed", s->reason, err);
+    return write_verdict(out, s->variant, s->role, "-", "failed", s->reason, err);
 }
 
 static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *err) {
@@ -295,7 +298,7 @@ static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *
         if (!is_of_verdict(c->name) && write_cell(out, text, '\t', err)) return -1;
     }
     const standing *best = st && st->dominator != NONE ? &j->all[st->dominator] : NULL;
-    return write_verdict(out, s->variant, best ? cell(&j->source[best->source], best->row, "model") : "-",
+    return write_verdict(out, s->variant, s->role, best ? cell(&j->source[best->source], best->row, "model") : "-",
                          st ? verdict_of(st) : "-", cell(s, row, "note"), err);
 }
 
@@ -311,7 +314,7 @@ static int write_table(const judge *j, dw_out *out, const char *comment, dw_err 
     if (dw_out_printf(out, err, "%s\n%s\n", exp_rows_comment, comment)) return -1;
     for (const exp_column *c = exp_columns; c->name; c++)
         if (!is_of_verdict(c->name) && write_cell(out, c->name, '\t', err)) return -1;
-    if (write_verdict(out, "variant", "dominated_by", "verdict", "note", err)) return -1;
+    if (write_verdict(out, "variant", "role", "dominated_by", "verdict", "note", err)) return -1;
     for (size_t i = 0; i < j->n_source; i++)
         if (write_source(j, i, out, err)) return -1;
     return dw_out_commit(out, err);

@@ -29,6 +29,8 @@ typedef struct judge judge;
 judge *judge_new(size_t n, dw_err *err);
 void judge_free(judge *j);
 
+/* The role of a source's rows: "select", "report", or "-" (grid.h); the column `role`.  The text is borrowed. */
+void judge_set_role(judge *j, size_t i, const char *role);
 /* The rows of source i stand in a file. */
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err);
 /* Source i has no rows, because of `reason`; `model` is what it would have been about. */
