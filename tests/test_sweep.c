@@ -62,7 +62,7 @@ static void write_text(const char *path, const char *text) {
 
 /* A path in the folder of this test; each name has its own memory. */
 static const char *file(const char *name) {
-    static char path[64][256];
+    static char path[256][256];
     int i = 0;
     const char *wanted = test_path(test_folder(), name);
     while (path[i][0] && strcmp(path[i], wanted)) i++;
@@ -429,6 +429,262 @@ static void dry_run(void) {
           test_run_output());
 }
 
+/* ---- programs, inputs, options ------------------------------------------------------------------------------------------------- */
+
+static const char real_grid[] = HEAD "rate = 0.25 0.5\n"
+                                     "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                     "plan : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv\n"
+                                     "cut : cut -m $dense -p $plan -o $out.gguf\n";
+
+/* The steps whose commands a dry run of the copied programs would run: "plan cut ". */
+static const char *to_run(void) {
+    static char steps[256];
+    *steps = 0;
+    CHECK(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --dry-run -q", file("bin"), file("bin"), file("real.grid"), file("real-programs")),
+          "%s", test_run_output());
+    static const char *const names[] = {"synth", "rank", "cut"};
+    for (int i = 0; i < 3; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "deadwood %s ", names[i]);
+        if (strstr(test_run_output(), line)) strcat(strcat(steps, names[i]), " ");
+    }
+    return steps;
+}
+
+static void changed_program(void) {
+    set_up();
+    write_text(file("real.grid"), real_grid);
+    REQUIRE(!test_run("mkdir -p %s && for t in sweep synth rank cut; do cp $(command -v deadwood-$t) %s; done", file("bin"), file("bin")));
+    CHECK(!strcmp(to_run(), "synth rank cut "), "%s", to_run());
+    REQUIRE(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --keep all -q", file("bin"), file("bin"), file("real.grid"), file("real-programs")),
+            "%s", test_run_output());
+    CHECK(!*to_run(), "%s", to_run());
+    REQUIRE(!test_run("LC_ALL=C sed -i 's/deadwood-commit:...../deadwood-commit:other/' %s/deadwood-rank && ! cmp -s %s/deadwood-rank $(command -v deadwood-rank)",
+                      file("bin"), file("bin")));
+    CHECK(!*to_run(), "the commit that a program was built from is not its code: %s", to_run());
+    REQUIRE(!test_run("echo x >>%s/deadwood-cut", file("bin")));
+    CHECK(!strcmp(to_run(), "cut "), "%s", to_run());
+    REQUIRE(!test_run("echo x >>%s/deadwood-rank", file("bin")));
+    CHECK(!strcmp(to_run(), "rank cut "), "%s", to_run());
+    REQUIRE(!test_run("echo x >>%s/deadwood-sweep && cp $(command -v deadwood-rank) %s && cp $(command -v deadwood-cut) %s", file("bin"), file("bin"), file("bin")));
+    CHECK(!*to_run(), "the same programs again, the sweep itself another: %s", to_run());
+}
+
+/* An input that changes while a job reads it: the output is not filed under what the input was. */
+static void changing_input(void) {
+    set_up();
+    write_text(file("moving.txt"), "one");
+    char text[512];
+    snprintf(text, sizeof text, HEAD "x : stub sleep=0.5 %s -o $out.gguf\ny : stub rows ln=1 $x -o $rows\n", file("moving.txt"));
+    write_text(file("moving.grid"), text);
+    CHECK(test_run("(sleep 0.3; echo two >%s) & deadwood-sweep %s -o %s --allow stub -q --keep all", file("moving.txt"), file("moving.grid"), file("moving")) == 1,
+          "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "changed while the sweep ran; run the same command again"), "%s", test_run_output());
+    CHECK(test_run("ls %s/*.gguf", file("moving")), "its output is gone");
+    CHECK(!sweep("moving.grid", "moving", "--keep all") && !test_run("grep -q two %s/x-*.gguf", file("moving")), "%s", test_run_output());
+}
+
+static void refuse(const char *steps, const char *words_wanted) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s%s", HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n", steps);
+    write_text(file("refused.grid"), text);
+    CHECK(test_run("deadwood-sweep %s -o %s --dry-run -q", file("refused.grid"), file("refused")) == 1 && strstr(test_run_output(), words_wanted),
+          "wanted '%s', got '%s'", words_wanted, test_run_output());
+    CHECK(test_run("deadwood-sweep %s -o %s -q", file("refused.grid"), file("refused")) == 1 && !dw_file_exists(file("refused")), "nothing is made");
+}
+
+static void options_checked(void) {
+    refuse("p : rank -m $dense --metric weight --rate 20 -o $out.tsv\n", "line 3: rank: --rate: '20' is not between");
+    refuse("p : rank -m $dense --metric waight --rate 0.2 -o $out.tsv\n", "line 3: rank: --metric: 'waight' is not one of");
+    refuse("p : rank -m $dense --metrik weight --rate 0.2 -o $out.tsv\n", "did you mean '--metric'?");
+    refuse("p : rank -m $dense --metric weight -s $out.tsv --rate 0.2 -o x\n", "would write 'x', which is no output of the step");
+    refuse("p : collect -m $dense -f a.txt --export-imatrix /tmp/x -o $out.h5\n", "would write '/tmp/x', which is no output of the step");
+    refuse("how = '--rate 0.2 -o /tmp/x'\np : rank -m $dense --metric weight -o $out.tsv $how\n", "line 4: rank: the command of 'p' would write '/tmp/x'");
+    refuse("p : versus -m $dense --stock evil -o $out.tsv\n", "line 3: 'versus' is not among the programs that steps run");
+    refuse("p : collect -m $dense -f nowhere/*.txt -o $out.h5\n", "line 3: no file matches 'nowhere/*.txt'");
+}
+
+static void globs_in_steps(void) {
+    set_up();
+    write_text(file("glob-1.txt"), "first");
+    write_text(file("glob-2.txt"), "second");
+    char text[512];
+    snprintf(text, sizeof text, HEAD "x : stub %s '*.quoted' -o $out.gguf\n", file("glob-*.txt"));
+    write_text(file("glob.grid"), text);
+    CHECK(!sweep("glob.grid", "glob", ""), "%s", test_run_output());
+    CHECK(!test_run("cd %s && grep -q first x-*.gguf && grep -q second x-*.gguf && grep -q '[*].quoted' x-*.gguf", file("glob")), "%s", test_run_output());
+}
+
+/* ---- what it takes ---------------------------------------------------------------------------------------------------------------- */
+
+/* The most stubs that ran together, by the log. */
+static int most_together(void) {
+    char *text = dw_read_file(file("stub.log"), 1 << 20, NULL, NULL), *rest = text;
+    int running = 0, most = 0;
+    for (char *line; rest && (line = strsep(&rest, "\n")) && *line;) {
+        running += !strncmp(line, "begin ", 6) ? 1 : -1;
+        if (running > most) most = running;
+    }
+    free(text);
+    return most;
+}
+
+static void memory_bounds(void) {
+    set_up();
+    write_text(file("memory.grid"), HEAD "n = 1 2 3 4 5 6\nx : stub sleep=0.1 $n -o $out.gguf\n");
+    CHECK(!sweep("memory.grid", "memory-1", "-j 4 --memory 1MB"), "%s", test_run_output());
+    CHECK(most_together() == 1, "%d jobs with memory for none", most_together());
+    unlink(file("stub.log"));
+    CHECK(!sweep("memory.grid", "memory-2", "-j 4 --memory 1TB"), "%s", test_run_output());
+    CHECK(most_together() > 1, "%d jobs with memory for all", most_together());
+}
+
+static void costs_remembered(void) {
+    set_up();
+    write_text(file("real.grid"), real_grid);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s --keep all -q --controls none", file("real.grid"), file("cost-1")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run -q --controls none", file("real.grid"), file("cost-2")), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "# 5 jobs to run") && strstr(test_run_output(), " minutes, by what such jobs took on this machine") &&
+              strstr(test_run_output(), "# disk: ") && strstr(test_run_output(), "# memory: up to "),
+          "a sweep elsewhere on this machine knows: %s", test_run_output());
+}
+
+/* A row is in the table while later jobs run. */
+static void rows_come(void) {
+    set_up();
+    write_text(file("come.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\nfast : stub rows ln=$n $x -o $rows\nslow : stub rows sleep=4 ln=$n $x -o $rows\n");
+    const pid_t pid = sweep_start(file("come.grid"), file("come"));
+    bool came = false;
+    for (int i = 0; i < 150 && !came; i++) {
+        sleep_for(0.02);
+        came = count_in(file("come/rows.tsv"), "\tn=1\t") > 0 && !count_in(file("stub.log"), "end slow");
+    }
+    CHECK(came);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static void several_outputs(void) {
+    set_up();
+    write_text(file("several.grid"), HEAD "x : both -o $out.model --report $out.report\ny : stub rows $x.report ln=1 -o $rows\nz : stub $x -o $out.txt\n");
+    write_text(file("deadwood-both"), "#!/bin/sh\nwhile [ $# -gt 1 ]; do case $1 in -o) echo model >$2 ;; --report) echo report >$2 ;; esac; shift; done\n");
+    chmod(file("deadwood-both"), 0755);
+    CHECK(!sweep("several.grid", "several", "--allow both --keep all"), "%s", test_run_output());
+    CHECK(!test_run("cd %s && grep -q model z-*.txt && cat x-*.model x-*.report | tr '\\n' ' ' | grep -q 'model report'", file("several")), "%s", test_run_output());
+    CHECK(!test_run("rm %s/x-*.report %s/y-*.tsv", file("several"), file("several")) && !sweep("several.grid", "several", "--allow both --keep all"));
+    CHECK(!test_run("cat %s/x-*.report", file("several")), "a job of which one output is missing runs again");
+    CHECK(!sweep("several.grid", "several", "--allow both --keep none") && test_run("ls %s/x-*.model", file("several")) && !test_run("ls %s/x-*.report", file("several")),
+          "a model goes, a report stays");
+}
+
+static void alike(void) {
+    set_up();
+    write_text(file("alike.grid"), HEAD "n = 1 2 3 4 5\nx : stub $n -o $out.gguf\ny : stub fail $x -o $out.gguf\nz : stub rows $y -o $rows\n");
+    CHECK(sweep("alike.grid", "alike", "-j 1") == 1);
+    CHECK(strstr(test_run_output(), "5 jobs of step 'y' failed alike: deadwood-stub: cannot read 'x': no such thing"), "%s", test_run_output());
+    CHECK(count_in(file("log"), "warning: ") == 2, "one for the first, one for all: %s", test_run_output());
+}
+
+/* ---- bases, roles, controls ------------------------------------------------------------------------------------------------------------ */
+
+static void write_texts(void) {
+    static const char *const names[] = {"a.txt", "b.txt"};
+    for (int k = 0; k < 2; k++) {
+        FILE *f = fopen(file(names[k]), "w");
+        for (int i = 0; i < 3000; i++) fprintf(f, "%c%s", 'a' + (i * i + k * i) % 26, i % (7 - k) ? "" : " ");
+        fclose(f);
+    }
+}
+
+static void stored_base(void) {
+    set_up();
+    write_texts();
+    char text[1024];
+    snprintf(text, sizeof text, HEAD "rate = 0.25 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+             "plan : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n"
+             "itself : score -m $dense --base $dense -f %s -c 64 --windows 6 --no-speed -o $rows\n"
+             "score : score -m $cut --base=${dense} -f %s -c 64 --windows 6 --no-speed -o $rows\n", file("a.txt"), file("a.txt"));
+    write_text(file("base.grid"), text);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none", file("base.grid"), file("base-stored")), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none --base exact", file("base.grid"), file("base-exact")), "%s", test_run_output());
+    CHECK(!test_run("ls %s/dense_stored-*.base | wc -l | grep -qx 1", file("base-stored")), "evaluated once for all steps");
+    CHECK(test_run("ls %s/*.base", file("base-exact")), "and not at all");
+    tsv_table a, b;
+    dw_err err = {0};
+    REQUIRE(!tsv_read(&a, file("base-stored/rows.tsv"), &err) && !tsv_read(&b, file("base-exact/rows.tsv"), &err), "%s", err.text);
+    CHECK(a.n_rows == 3 && b.n_rows == 3);
+    static const char *const equal[] = {"ppl", "base_ppl", "ln_ratio", "ln_ratio_se", "top1_agree", "nll_nats"};
+    for (size_t i = 0; i < a.n_rows && i < b.n_rows; i++) {
+        for (size_t k = 0; k < sizeof equal / sizeof *equal; k++)
+            CHECK(!strcmp(tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k])), "row %zu, %s: %s and %s", i, equal[k], tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k]));
+        CHECK(!strcmp(tsv_cell(&a, i, "kl_kind"), "top64") && !strcmp(tsv_cell(&b, i, "kl_kind"), "full"));
+        CHECK(atof(tsv_cell(&a, i, "kl_mean")) <= atof(tsv_cell(&b, i, "kl_mean")) + 1e-12, "a lower bound");
+    }
+    tsv_release(&a);
+    tsv_release(&b);
+}
+
+static void roles(void) {
+    set_up();
+    write_texts();
+    char text[1024];
+    static const char format[] = HEAD "select := %s\nreport := %s\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                      "chosen : score -m $dense -f $select -c 64 --windows 6 --no-speed -o $rows\n"
+                                      "told : score -m $dense -f $report -c 64 --windows 6 --no-speed -o $rows\n";
+    snprintf(text, sizeof text, format, file("a.txt"), file("b.txt"));
+    write_text(file("roles.grid"), text);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q", file("roles.grid"), file("roles")), "%s", test_run_output());
+    tsv_table t;
+    dw_err err = {0};
+    REQUIRE(!tsv_read(&t, file("roles/rows.tsv"), &err) && t.n_rows == 2, "%s", err.text);
+    CHECK(!strcmp(tsv_cell(&t, 0, "role"), "select") && !strcmp(tsv_cell(&t, 0, "text"), "a.txt"));
+    CHECK(!strcmp(tsv_cell(&t, 1, "role"), "report") && !strcmp(tsv_cell(&t, 1, "text"), "b.txt"));
+    tsv_release(&t);
+    CHECK(!test_run("cp %s %s", file("a.txt"), file("c.txt"))); // another name, the same text
+    snprintf(text, sizeof text, format, file("a.txt"), file("c.txt"));
+    write_text(file("roles.grid"), text);
+    CHECK(test_run("deadwood-sweep %s -o %s -q --dry-run", file("roles.grid"), file("roles-2")) == 1 &&
+              strstr(test_run_output(), "of report is the same text as"), "%s", test_run_output());
+}
+
+/* The control of a cut model that was quantized before: from the 16-bit model, with the same statistics. */
+static void controls_made(void) {
+    set_up();
+    write_texts();
+    char text[1024];
+    snprintf(text, sizeof text, HEAD "wide : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $wide -f %s -c 64 -o $out.h5\n"
+             "plan : rank -m $wide -s $stats --metric energy --rate 0.5 --group 32 -o $out.tsv\ncut : cut -m $wide -p $plan -o $out.gguf\n"
+             "small : requant -m $cut --type Q8_0 -o $out.gguf\nscore : score -m $small -f %s -c 64 --windows 6 --no-speed -o $rows\n",
+             file("a.txt"), file("b.txt"));
+    write_text(file("controlled.grid"), text);
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("controlled.grid"), file("controlled")), "%s", test_run_output());
+    const char *said = test_run_output();
+    CHECK(strstr(said, "# controls: random neurons in three seeds (steps random_plan random_cut random_small random_score)"), "%s", said);
+    CHECK(strstr(said, "# controls: $wide in six mixtures, with the statistics $stats (steps rounded_cut rounded_score)"), "%s", said);
+    CHECK(strstr(said, "--mixture Q4_K_M -o ") && strstr(said, "/stats-") && !strstr(said, "--lossy-twice"), "%s", said);
+    CHECK(count_in(file("log"), "deadwood requant -m ") == 1 + 3 + 6 && strstr(said, "# 24 of them are for controls"), "%s", said);
+
+    snprintf(text, sizeof text, HEAD "cut : cut -m %s -p a.tsv -o $out.gguf\nscore : score -m $cut -f %s --no-speed -o $rows\n", file("narrow.gguf"), file("a.txt"));
+    CHECK(!test_run("deadwood-synth --shape tiny-llama --type Q8_0 -o %s -q", file("narrow.gguf")), "%s", test_run_output());
+    write_text(file("narrow.grid"), text);
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("narrow.grid"), file("narrow")) &&
+              strstr(test_run_output(), "# no control: plain rounding for step cut: ") && strstr(test_run_output(), "narrow.gguf is Q8_0 already"), "%s", test_run_output());
+}
+
+static void gates_controlled(void) {
+    static const char text[] = HEAD "activity = 0.75 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $dense -f a.txt -o $out.h5\n"
+                                    "gated : gate -m $dense -s $stats --rule cats --activity $activity -o $out.gguf\n"
+                                    "score : score -m $gated --base $dense -f a.txt --no-speed -o $rows\n";
+    set_up();
+    write_text(file("gates.grid"), text);
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("gates.grid"), file("gates")), "%s", test_run_output());
+    const char *said = test_run_output();
+    CHECK(strstr(said, "# no control: neurons chosen at random for each token: gate has no such rule"), "%s", said);
+    CHECK(count_in(file("log"), "--metric energy --rate 0.25") == 1 && count_in(file("log"), "--metric energy --rate 0.5") == 1 &&
+              count_in(file("log"), "--metric random --rate 0.5") == 3, "%s", said);
+    CHECK(count_in(file("log"), "deadwood score -m ") == 2 + 8 + 1, "%s", said); // gated, fixed, the stored base
+}
+
 /* ---- verdicts and models ------------------------------------------------------------------------------------------------------- */
 
 static const char judged_grid[] = HEAD "row = 'ln=0.1 bytes=10' 'ln=0.2 bytes=20' 'ln=0.15 bytes=9' 'ln=0.11 bytes=10' "
@@ -538,6 +794,19 @@ static const test_case cases[] = {
     {"the number of jobs at once changes no byte", at_once},
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},
     {"a dry run prints what would run and makes nothing", dry_run},
+    {"a changed program computes what depends on it, and nothing else; its commit is not its code", changed_program},
+    {"an input that changes while a job reads it makes the job fail, and leaves no output", changing_input},
+    {"options, values and outputs are checked before anything is made; only own programs are steps", options_checked},
+    {"a pattern in a step stands for files, in quotes for itself", globs_in_steps},
+    {"memory bounds the jobs at once", memory_bounds},
+    {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
+    {"rows come into the table while other jobs run", rows_come},
+    {"a step has several outputs; all of them must be there", several_outputs},
+    {"failures that are alike are told once, with their number", alike},
+    {"a base is evaluated once; only KL is another, and the row says so", stored_base},
+    {"rows say whether their texts are for choosing or for reporting, and no text is for both", roles},
+    {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot", controls_made},
+    {"gates get fixed neurons at their activities as controls", gates_controlled},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
     {"a variant is collapsed above ten times the perplexity, or when it only repeats itself and its base does not", collapses},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
