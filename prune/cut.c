@@ -5,7 +5,10 @@
  * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
 #include "prune/cutting.h"
 #include "prune/hf.h"
+#include "prune/repairs.h"
 #include "kit/hash_cache.h"
+#include "kit/blas.h"
+#include "kit/calib.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -14,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct type_name {
     const char *name;
@@ -23,9 +25,18 @@ typedef struct type_name {
 static type_name down_types[DW_QTYPE_END + 2] = {{"same"}}; // and dw_encodable_names
 
 static struct {
-    const char *model, *plan, *out, *source, *down_type, *hf, *checkpoint;
-    bool pad;
-} o;
+    const char *model, *plan, *out, *source, *down_type, *hf, *checkpoint, *repair, *target, *stats;
+    opt_list texts;
+    opt_range windows;
+    double damp, gap;
+    int n_ctx;
+    bool pad, sequential;
+} o = {.damp = 0.01, .gap = REPAIR_GAP, .n_ctx = 512};
+
+static const struct { const char *name, *help; } repair_names[] = {
+    {"none", "down keeps its values"},
+    {"lsq", "least squares with a ridge towards the original (prune/repair.h)"},
+    {0}};
 
 // clang-format off
 static const opt_row rows[] = {
@@ -35,6 +46,16 @@ static const opt_row rows[] = {
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
+    {.kind = OPT_GROUP, .help = "repair"},
+    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "fit what stays of down again; needs -s, or --sequential with -f", OPT_CHOICES(repair_names)},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS", "statistics of the model, with STATS.gram beside them (collect --gram)"},
+    {"sequential", 0, OPT_FLAG, 0, &o.sequential, NULL, NULL, "repair the layers in order, each on the inputs that the cut layers below give it"},
+    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts for --sequential"},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, NULL, "N", "tokens of a window; 512", .min = 1, .max = 1 << 20},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
+    {"target", 0, OPT_CHOICE, 0, &o.target, NULL, "NAME", "what --sequential fits to; dense", OPT_CHOICES_HELP(repair_targets, repair_target)},
+    {"gap", 0, OPT_REAL, 0, &o.gap, NULL, "R", "share of the residual stream's gap that the target dense adds; 0.5", .min = 0, .max = 1},
+    {"damp", 0, OPT_REAL, 0, &o.damp, NULL, "R", "ridge, relative to the median square of the inputs; 0.01", .min = 1e-9, .max = 100},
     {.kind = OPT_GROUP, .help = "for transformers"},
     {"hf", 0, OPT_PATH, OPT_NO_BYTE | OPT_FOLDER, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width); needs --checkpoint"},
     {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR", "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
@@ -43,7 +64,7 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "cut",
     .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
-    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR]",
+    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--repair lsq -s stats.h5] [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR]",
     .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are copied block for "
              "block where the kept neurons are whole blocks of down's type (any neurons in 16 and 32 bits, groups of 32 in Q4_0 to Q8_0 and "
              "IQ4_NL, of 256 in K types); else --down-type lets down be encoded again.  Encoding what was encoded loses twice: give the 16-bit "
@@ -53,9 +74,14 @@ static const opt_program program = {
              "matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills up with zero neurons, which change no result but "
              "cost size and time.\n"
              "\n"
+             "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it can: from STATS.gram, "
+             "or with --sequential on the texts, layer by layer.  down is then encoded anew, in the type that it has unless --down-type says "
+             "another.\n"
+             "\n"
              "A plan that names the hash of its model cuts only that model.  The file is opened again and every row compared with the parent's "
              "before this program says that it is done.",
     .example = "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf\n"
+               "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf --repair lsq --sequential -f experiments/texts/calib/*.txt\n"
                "deadwood cut -m 7b-q4_0.gguf -p plan.tsv -o 7b-cut.gguf --source 7b-bf16.gguf --down-type same",
     .rows = rows};
 // clang-format on
@@ -63,9 +89,14 @@ static const opt_program program = {
 typedef struct inputs {
     dw_model *model, *source;
     kit_plan plan;
+    repairs repairs;       // with --repair
+    calib_texts texts;     // with --sequential
     char model_sha256[65];
     double hash_seconds;
 } inputs;
+
+static bool is_repaired(void) { return o.repair && strcmp(o.repair, "none") != 0; }
+static const repair_target *target(void) { return repair_target_find(o.target ? o.target : "dense"); }
 
 static void name_types(void) {
     size_t n = 1;
@@ -86,6 +117,8 @@ static int open_inputs(inputs *in, dw_err *err) {
 }
 
 static void close_inputs(inputs *in) {
+    repairs_release(&in->repairs);
+    calib_release(&in->texts);
     kit_plan_release(&in->plan);
     dw_model_close(in->source);
     dw_model_close(in->model);
@@ -103,10 +136,28 @@ static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
                : 0;
 }
 
+/* What was repaired, how, and with which texts. */
+static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
+    char words[64];
+    if (!is_repaired()) return 0;
+    snprintf(words, sizeof words, "%s%s%s", o.repair, o.sequential ? "-sequential-" : "", o.sequential ? target()->name : "");
+    if (lineage_fact(l, "repair", words, err) || (o.stats && lineage_input(l, o.stats, err))) return -1;
+    for (size_t i = 0; i < in->texts.n_text; i++) {
+        const calib_text *t = &in->texts.text[i];
+        const size_t n = (size_t)t->n_windows * (size_t)in->texts.n_ctx;
+        char *blocks = lineage_blocks(t->token, n, err);
+        const int rc = blocks ? lineage_text_blocks(l, t->name, t->sha256, blocks, n, err) : -1;
+        free(blocks);
+        if (rc) return -1;
+    }
+    return 0;
+}
+
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err) || stamp_plan(l, &in->plan, err) ? -1 : 0;
     if (!rc && o.source) rc = lineage_input(l, o.source, err);
+    if (!rc) rc = stamp_repair(l, in, err);
     if (!rc) rc = lineage_plan_texts(l, in->plan.text, in->plan.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
@@ -120,34 +171,41 @@ static int write_data(const prune_layout *layout, dw_gguf_writer *w, dw_pool *po
     return rc;
 }
 
-static int write_file(const inputs *in, const prune_layout *layout, dw_pool *pool, progress *bar, dw_err *err) {
-    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    int rc = !w || prune_layout_declare(layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err) ? -1 : 0;
-    if (!rc) rc = write_data(layout, w, pool, bar, err);
-    if (!rc) rc = dw_gguf_commit(w, err);
-    dw_gguf_writer_free(w);
-    return rc;
-}
+typedef struct comparer { // of the new file with the parent
+    const prune_layout *layout;
+    dw_pool *pool;
+    progress *bar;
+    double began;
+} comparer;
 
-static int compare_file(const prune_layout *layout, dw_pool *pool, progress *bar, dw_err *err) {
-    kit_stream *s = kit_stream_new(NULL, pool, bar, err);
-    const int rc = s ? prune_layout_compare(layout, o.out, s, err) : -1;
+static int compare_file(void *comparer_pointer, const char *path, dw_err *err) {
+    comparer *c = comparer_pointer;
+    c->began = dw_now();
+    kit_stream *s = kit_stream_new(NULL, c->pool, c->bar, err);
+    const int rc = s ? prune_layout_compare(c->layout, path, s, err) : -1;
     kit_stream_free(s);
     return rc;
 }
 
-/* Writes and compares.  A file that is not what it should be does not stay. */
+static int write_file(const inputs *in, dw_gguf_writer *w, comparer *c, dw_err *err) {
+    if (prune_layout_declare(c->layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err)) return -1;
+    if (write_data(c->layout, w, c->pool, c->bar, err)) return -1;
+    return dw_gguf_commit_checked(w, compare_file, c, err);
+}
+
+/* Writes the file and compares it with the parent before it replaces an old one. */
 static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool, dw_err *err) {
     const double bytes = layout->data_bytes, t0 = dw_now();
-    progress *p = progress_begin("cutting", "B", 2 * bytes);
-    int rc = write_file(in, layout, pool, p, err);
-    const double t1 = dw_now();
-    if (!rc && (rc = compare_file(layout, pool, p, err))) unlink(o.out);
-    progress_end(p);
-    if (!rc)
-        say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s", show_bytes(bytes).text, t1 - t0,
-            show_bytes(bytes / (t1 - t0)).text, in->hash_seconds, dw_now() - t1);
-    return rc;
+    comparer c = {.layout = layout, .pool = pool, .bar = progress_begin("cutting", "B", 2 * bytes)};
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    const int rc = w ? write_file(in, w, &c, err) : -1;
+    dw_gguf_writer_free(w);
+    progress_end(c.bar);
+    if (rc) return -1;
+    say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s",
+        show_bytes(bytes).text, c.began - t0, show_bytes(bytes / (c.began - t0)).text, in->hash_seconds,
+        dw_now() - c.began);
+    return 0;
 }
 
 /* What the user should know about the file. */
@@ -160,16 +218,53 @@ static void tell(const prune_layout *layout, const kit_plan *plan) {
     if (layout->n_layer < plan->n_layer) say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
     if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch->name, layout->has_padding ? ", filled up with zeros" : "");
     else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch->name);
+    if (layout->n_repaired) say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair, o.sequential ? ", in order of the layers" : "");
     if (layout->n_encoded && !layout->source)
         warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)", layout->n_encoded);
 }
 
-static int cut(const inputs *in, dw_pool *pool, dw_err *err) {
+/* The Gram matrices of the statistics. */
+static int open_gram(kit_gram *gram, const inputs *in, dw_err *err) {
+    kit_stats s = {0};
+    char *path = kit_gram_path(o.stats, err);
+    const int rc = !path || kit_stats_read(&s, o.stats, err) || kit_stats_check_model(&s, o.stats, o.model, in->model_sha256, err) ||
+                   kit_gram_open(gram, path, err) || kit_gram_check_stats(gram, path, &s, err) ? -1 : 0;
+    kit_stats_release(&s);
+    free(path);
+    return rc;
+}
+
+static void say_text(const char *text) { say("%s", text); }
+
+static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_err *err) {
+    kit_gram gram = {0};
+    repairs_task t = {.model = in->model, .source = in->source, .plan = &in->plan, .down_type = down_type, .damp = o.damp, .pool = pool, .gram = &gram,
+                      .target = target(), .gap = o.gap, .tell = say_text};
+    const calib_request wanted = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
+    if (o.sequential && calib_read(&in->texts, in->model, &wanted, err)) return -1;
+    if (o.sequential) t.texts = &in->texts;
+    else if (open_gram(&gram, in, err)) return -1;
+    t.bar = progress_begin("repairing", "tokens", repairs_tokens(&t));
+    const int rc = repairs_make(&in->repairs, &t, err);
+    progress_end(t.bar);
+    kit_gram_close(&gram);
+    return rc;
+}
+
+static int check_plan(const inputs *in, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(in->model);
+    return in->plan.n_layer == hp->n_layer ? dw_model_need_whole_ffn(in->model, err) : dw_fail(err, "the plan has %d layers, the model %d", in->plan.n_layer, hp->n_layer);
+}
+
+static int cut(inputs *in, dw_pool *pool, dw_err *err) {
     const bool same = o.down_type && !strcmp(o.down_type, "same");
+    const dw_qtype_row *down_type = o.down_type && !same ? dw_qtype_by_name(o.down_type) : NULL;
+    if (is_repaired() && (check_plan(in, err) || repair(in, down_type, pool, err))) return -1;
     const prune_cut_options options = {.source = in->source,
                                        .encode_down = o.down_type != NULL,
-                                       .down_type = o.down_type && !same ? dw_qtype_by_name(o.down_type) : NULL,
-                                       .pad = o.pad};
+                                       .down_type = down_type,
+                                       .pad = o.pad,
+                                       .repairs = is_repaired() ? &in->repairs : NULL};
     prune_layout layout;
     if ((o.hf && prune_hf_check(in->model, o.checkpoint, o.hf, err)) || prune_layout_init(&layout, in->model, &in->plan, &options, err)) return -1;
     if (o.hf && (layout.is_carrier || layout.n_encoded)) {
@@ -186,7 +281,12 @@ static int cut(const inputs *in, dw_pool *pool, dw_err *err) {
 int main(int argc, char **argv) {
     name_types();
     opt_parse(&program, argc, argv);
-    if (o.source && !o.down_type) die_usage("--source is what down is encoded from; give --down-type too");
+    if (is_repaired() && !o.sequential != !!o.stats) die_usage("--repair needs statistics with Gram matrices (-s), or --sequential and texts (-f)");
+    if (o.sequential && (!is_repaired() || !o.texts.n)) die_usage("--sequential is for --repair lsq and needs calibration texts (-f)");
+    if (!o.sequential && (o.texts.n || o.target)) die_usage("-f and --target are for --repair lsq --sequential");
+    if (o.stats && !is_repaired()) die_usage("-s is for --repair lsq");
+    if (is_repaired()) blas_on_one_thread(argv);
+    if (o.source && !o.down_type && !is_repaired()) die_usage("--source is what down is encoded from; give --down-type too");
     if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);

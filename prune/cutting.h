@@ -2,7 +2,8 @@
  *
  *   gate, up        rows of the kept neurons, as bytes, in every type
  *   down            columns of the kept neurons: block for block where they are whole blocks of its type, else decoded
- *                   (from a 16-bit model where there is one) and encoded again
+ *                   (from a 16-bit model where there is one) and encoded again;
+ *                   after a repair (repairs.h) its new values are encoded
  *   other tensors   as they are; layers that were dropped are left out and the others renumbered
  *
  * Equal widths keep the architecture.  Unequal ones need an architecture that has them (llama.cpp: deci, openelm), or
@@ -22,6 +23,7 @@
 #include "kit/tensor_stream.h"
 #include "model/archs.h"
 #include "prune/prune.h"
+#include "prune/repairs.h"
 #include "qtypes/encoding.h"
 
 typedef struct prune_cut_options {
@@ -29,12 +31,13 @@ typedef struct prune_cut_options {
     bool encode_down;              // down may be encoded; else it is copied or refused
     const dw_qtype_row *down_type; // its new type; NULL: each layer's own
     bool pad;                      // zero neurons up to a common width instead of a carrier
+    const repairs *repairs;        // values of down where a layer has them; NULL: none
 } prune_cut_options;
 
 typedef enum prune_move {
     PRUNE_ROWS,   // rows (of a vector: values) as bytes
     PRUNE_BLOCKS, // of every row the mapped columns, whole blocks as bytes
-    PRUNE_ENCODE, // of every row the mapped columns, decoded and encoded
+    PRUNE_ENCODE, // of every row the mapped columns, decoded (or repaired) and encoded
 } prune_move;
 
 typedef struct prune_tensor { // of the smaller file
@@ -45,6 +48,9 @@ typedef struct prune_tensor { // of the smaller file
     prune_move move;
     const dw_tensor *from[3]; // their rows one behind the other; unused ones NULL
     const int32_t *map;       // the row or column that each one comes from, -1: zeros; NULL: all as they are
+    const float *repaired;    // values for the n_kept first columns of every row; NULL: those of `from`
+    const float *importance;  // (ne[0]): for the encoder; NULL: none
+    size_t n_kept;
 } prune_tensor;
 
 typedef struct prune_layout {
@@ -58,7 +64,8 @@ typedef struct prune_layout {
     int32_t **keep;       // (n_layer) lists of n_ff[l] neurons of the parent, ascending, then -1
     int32_t *q_rows, *k_rows; // permutations, NULL: none
     prune_tensor *tensor; // n_tensor
-    size_t n_tensor, n_encoded;
+    size_t n_tensor, n_encoded, n_repaired; // n_encoded: from what the model holds
+    float **importance;   // (n_layer): of repaired columns, then zeros
     double data_bytes;    // of all tensors
     const dw_model *source;
 } prune_layout;

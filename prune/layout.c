@@ -115,7 +115,8 @@ static int choose_widths(prune_layout *o, const kit_plan *plan, const prune_cut_
     o->layer_of = dw_alloc(n, sizeof *o->layer_of, "layers", err);
     o->n_ff = dw_alloc(n, sizeof *o->n_ff, "layers", err);
     o->keep = dw_alloc(n, sizeof *o->keep, "layers", err);
-    if (!o->layer_of || !o->n_ff || !o->keep) return -1;
+    o->importance = dw_alloc(n, sizeof *o->importance, "layers", err);
+    if (!o->layer_of || !o->n_ff || !o->keep || !o->importance) return -1;
     for (int l = 0; l < plan->n_layer; l++) {
         if (plan->layer[l].drop) continue;
         o->layer_of[o->n_layer] = l;
@@ -147,12 +148,32 @@ static bool keeps_all(const prune_layout *o, int l) {
     return n == o->parent->net.hp.n_ff[o->layer_of[l]] && o->keep[l][n - 1] == n - 1;
 }
 
+/* Values come from the repair, and the importances of its columns guide the encoder. */
+static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs *r, dw_err *err) {
+    const int n = o->n_ff[l], parent_l = o->layer_of[l];
+    if (n % t->type->block)
+        return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; choose a width that is (rank --multiple %d), another --down-type, or --pad",
+                       parent_l, n, t->type->name, t->type->block, t->type->block);
+    if (!t->type->encode) return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l, t->type->name);
+    for (int j = 0; j < n; j++) t->n_kept += o->keep[l][j] >= 0;
+    o->importance[l] = dw_alloc((size_t)n, sizeof **o->importance, "importances", err);
+    if (!o->importance[l]) return -1;
+    memcpy(o->importance[l], r->importance[parent_l], t->n_kept * sizeof **o->importance);
+    t->map = o->keep[l];
+    t->move = PRUNE_ENCODE;
+    t->repaired = r->down[parent_l];
+    t->importance = o->importance[l];
+    o->n_repaired++;
+    return 0;
+}
+
 static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_options *options, dw_err *err) {
     const dw_tensor *down = t->from[0];
     const int n = o->n_ff[l], parent_l = o->layer_of[l];
     const dw_qtype_row *type = new_down_type(options, down);
     t->ne[0] = (size_t)n;
     t->type = type;
+    if (options->repairs && options->repairs->down[parent_l]) return place_repaired(o, t, l, options->repairs, err);
     if (type == down->type && keeps_all(o, l)) return 0;
     t->map = o->keep[l];
     t->move = PRUNE_BLOCKS;
@@ -245,7 +266,9 @@ int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *p
 
 void prune_layout_release(prune_layout *o) {
     for (int l = 0; l < o->n_layer && o->keep; l++) free(o->keep[l]);
+    for (int l = 0; l < o->n_layer && o->importance; l++) free(o->importance[l]);
     free(o->keep);
+    free(o->importance);
     free(o->layer_of);
     free(o->n_ff);
     free(o->q_rows);

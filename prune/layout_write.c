@@ -32,14 +32,19 @@ const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r) {
 }
 
 dw_encoding prune_tensor_encoding(const prune_tensor *t) {
-    return (dw_encoding){.tensor = t->name, .type = t->type, .n = t->ne[0]};
+    return (dw_encoding){.tensor = t->name, .type = t->type, .n = t->ne[0], .weight = t->importance};
 }
 
 void prune_tensor_encode(const prune_tensor *t, dw_encoding *e, size_t r, float *values, uint8_t *out) {
     const dw_tensor *from = t->from[0];
     float *kept = values + from->ne[0];
-    from->type->decode(prune_tensor_source(t, r), values, from->ne[0]);
-    for (size_t j = 0; j < t->ne[0]; j++) kept[j] = !t->map ? values[j] : t->map[j] < 0 ? 0 : values[t->map[j]];
+    if (t->repaired) {
+        memcpy(kept, t->repaired + r * t->n_kept, t->n_kept * sizeof *kept);
+        memset(kept + t->n_kept, 0, (t->ne[0] - t->n_kept) * sizeof *kept);
+    } else {
+        from->type->decode(prune_tensor_source(t, r), values, from->ne[0]);
+    }
+    for (size_t j = 0; j < t->ne[0] && !t->repaired; j++) kept[j] = !t->map ? values[j] : t->map[j] < 0 ? 0 : values[t->map[j]];
     dw_encode_row(e, r, kept, out);
 }
 

@@ -7,6 +7,8 @@
 #include "kit/plan.h"
 #include "prune/agreement.h"
 #include "prune/allocate.h"
+#include "prune/obs_model.h"
+#include "kit/blas.h"
 #include "kit/metrics.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -17,11 +19,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_METRICS = 32 };
+
+static kit_metric metrics[MOST_METRICS + 2]; // those of the kit, obs; ends with name NULL
+
+static const kit_metric obs_metric = {
+    "obs", NULL, true, true, true, "||v_j||^2 / [H^-1]_jj, one at a time, H = E[a a^T] + damping",
+    "optimal brain surgeon: Hassibi & Stork 1993, Frantar 2022 (arXiv 2208.11580); error of the output when the rest is repaired"};
+
+static void list_metrics(void) {
+    size_t n = 0;
+    for (const kit_metric *m = kit_metrics; m->name && n < MOST_METRICS; m++) metrics[n++] = *m;
+    metrics[n] = obs_metric;
+}
+
+static const kit_metric *find_metric(const char *name) {
+    for (const kit_metric *m = metrics; m->name; m++)
+        if (!strcmp(m->name, name)) return m;
+    return NULL;
+}
+
+static bool is_obs(const kit_metric *m) { return !m->score; }
+
 static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
 
 static struct {
     const char *model, *stats, *out, *metric, *group, *allocate;
-    double rate;
+    double rate, damp;
     size_t bytes;
     int multiple, drop_layers, seed;
     bool compare;
@@ -32,13 +56,14 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, NULL, "FILE", "the plan; -: standard output"},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(kit_metrics)},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
     {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate, else of 32", .min = 0, .max = 65536},
     {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how the layers share the loss", OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
+    {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "obs: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
     {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random", .min = 0, .max = 2147483647},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
     OPT_COMMON, {0}};
@@ -64,12 +89,15 @@ static const char about[] =
     "\n"
     "--drop-layers goes by block influence, 1 - mean cosine of the residual before and behind a layer (Men et al. 2024, arXiv 2403.03853).\n"
     "\n"
+    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of the inputs of down "
+    "(collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
+    "\n"
     "metrics:\n";
 
 /* "energy, flap": the metrics whose scores compare across layers; free(). */
 static char *names_across(dw_err *err) {
     char *names = NULL;
-    for (const kit_metric *m = kit_metrics; m->name; m++)
+    for (const kit_metric *m = metrics; m->name; m++)
         if (m->across_layers) dw_append(&names, err, "%s%s", names ? ", " : "", m->name);
     return names;
 }
@@ -80,7 +108,7 @@ static void write_about(void) {
     dw_err err = {0};
     across = names_across(&err);
     dw_append(&text, &err, about, across ? across : "");
-    for (const kit_metric *m = kit_metrics; m->name; m++) dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
+    for (const kit_metric *m = metrics; m->name; m++) dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
     free(across);
     if (err.text[0]) die_err(&err);
     program.about = text;
@@ -102,7 +130,7 @@ typedef struct inputs {
 
 static int read_stats(inputs *in, dw_err *err) {
     if (!o.stats) return 0;
-    if (kit_stats_read(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     return kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err) || kit_sha256_file(o.stats, in->stats_sha256, err) ? -1 : 0;
 }
@@ -266,15 +294,40 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
         show_bytes(prune_file_bytes(t, n_keep)).text);
 }
 
+/* The selection of wide layers ends a little beyond the rate, where nothing else needs the rest of the order. */
+static double most_removed(const inputs *in) {
+    const bool is_rate = !o.bytes && !strcmp(o.allocate, "uniform");
+    return is_rate && in->hp->n_ff_max > OBS_MOST_F64 ? fmin(1, o.rate + 0.03) : 1;
+}
+
+static void say_text(const char *text) { say("%s", text); }
+
+static int score_obs(inputs *in, double **score, dw_err *err) {
+    kit_gram gram = {0};
+    char *path = kit_gram_path(o.stats, err);
+    int rc = !path || kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) || kit_gram_open(&gram, path, err) ||
+             kit_gram_check_stats(&gram, path, &in->stats, err) ? -1 : 0;
+    const obs_model_task t = {.model = in->model, .gram = &gram, .group = in->scorer.group, .most = most_removed(in), .damp = o.damp,
+                              .pool = in->scorer.pool, .tell = say_text};
+    if (!rc) rc = obs_score_model(&t, score, err);
+    kit_gram_close(&gram);
+    free(path);
+    return rc;
+}
+
+static int make_scores(inputs *in, const kit_metric *metric, double **score, dw_err *err) {
+    return is_obs(metric) ? score_obs(in, score, err) : kit_score(&in->scorer, metric, score, err);
+}
+
 static int make_plan(inputs *in, dw_err *err) {
-    const kit_metric *metric = kit_metric_find(o.metric);
+    const kit_metric *metric = find_metric(o.metric);
     const prune_allocator *allocator = prune_allocator_find(o.allocate);
     const size_t n_layer = (size_t)in->hp->n_layer;
     kit_plan plan = {0};
     double wanted = 0, **score = dw_alloc(n_layer, sizeof *score, "scores", err);
     int *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
     prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
-    int rc = !score || !n_keep || kit_score(&in->scorer, metric, score, err) || choose_widths(&t, allocator, &wanted, n_keep, err) ? -1 : 0;
+    int rc = !score || !n_keep || make_scores(in, metric, score, err) || choose_widths(&t, allocator, &wanted, n_keep, err) ? -1 : 0;
     if (!rc) {
         plan.rate_reached = prune_rate_of(&t, n_keep);
         rc = fill_plan(&plan, &t, n_keep, err) || describe(&plan, in, &t, metric, wanted, err) || (in->has_stats && list_texts(&plan, &in->stats, err)) ||
@@ -395,14 +448,16 @@ static void check_options(void) {
     if (!o.compare && (!o.out || !o.metric)) die_usage("give a plan to write (-o) and a --metric, or --compare");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, say --drop-layers");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
-    if (o.metric) check_metric(kit_metric_find(o.metric), prune_allocator_find(o.allocate));
+    if (o.metric) check_metric(find_metric(o.metric), prune_allocator_find(o.allocate));
     if (!has_rate) o.rate = 0;
 }
 
 int main(int argc, char **argv) {
+    list_metrics();
     write_about();
     opt_parse(&program, argc, argv);
     check_options();
+    if (o.metric && is_obs(find_metric(o.metric))) blas_on_one_thread(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

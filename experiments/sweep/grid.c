@@ -427,6 +427,12 @@ static int read_word(grid *g, grid_step *s, const char *text, dw_err *err) {
     return 0;
 }
 
+/* score writes the role into its rows when it is told so. */
+static int add_role(grid *g, grid_step *s, dw_err *err) {
+    if (s->role == GRID_NO_ROLE || !s->makes_rows) return 0;
+    return read_word(g, s, "--role", err) || read_word(g, s, s->role == GRID_SELECT ? "select" : "report", err) ? -1 : 0;
+}
+
 static int read_step(reader *r, dw_err *err) {
     grid *g = r->g;
     if (g->n_step == GRID_MAX_STEPS) return dw_fail(err, "more than %d steps", GRID_MAX_STEPS);
@@ -442,6 +448,7 @@ static int read_step(reader *r, dw_err *err) {
     s.needs = condition_needs(g, &s.only);
     for (size_t i = tool_at + 1; i < r->n_word && !rc; i++) rc = read_word(g, &s, r->word[i], err);
     if (!rc) rc = check_outputs(&s, err);
+    if (!rc) rc = add_role(g, &s, err);
     g->step[g->n_step++] = s; // it cannot read itself
     return rc;
 }

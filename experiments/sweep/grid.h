@@ -44,8 +44,8 @@
  * Outputs that end in .gguf or .model are models.
  *
  * Two lists have a meaning of their own.  `select` and `report` are two sets of texts: variants are chosen by their rows
- * on the first and reported by their rows on the second.  Rows have the column `role`, which says whether their step
- * read $select or $report.  Both lists are needed, no step reads both, and no text is in both, by its contents.
+ * on the first and reported by their rows on the second.  The column `role` of rows says which of the two their step
+ * read.  Both lists are needed, no step reads both, and no text is in both, by its contents.
  *
  * Refused, with the line: names that are unknown or used for nothing, steps without an output, steps that read what
  * stands below them (so there are no circles), values given twice, more than GRID_MAX_JOBS combinations. */

@@ -106,12 +106,10 @@ static int make_order(sweep *s, dw_err *err) {
 
 /* Reads the rows of a job that is done. */
 int tasks_take_rows(sweep *s, size_t i, dw_err *err) {
-    static const char *const roles[] = {[GRID_NO_ROLE] = "-", [GRID_SELECT] = "select", [GRID_REPORT] = "report"};
     const grid_step *step = job_of(s, i)->step;
     size_t k = 0;
     while (!step->output[k].is_rows) k++;
     char *variant = jobs_variant(&s->jobs, i, err);
-    judge_set_role(s->judge, s->task[i].source, roles[step->role]);
     const int rc = variant ? judge_add(s->judge, s->task[i].source, s->task[i].path[k], variant, jobs_is_control(&s->jobs, i), err) : -1;
     free(variant);
     s->rows_came = true;

@@ -2,8 +2,8 @@
  *
  * OpenBLAS starts threads when a program is loaded, and takes a buffer of 128 MiB for every thread that computes.  Where
  * the memory is refused (ulimit -v) it tries again for ever, also in its own threads, for which exit() then waits. */
-#ifndef BLAS_H
-#define BLAS_H
+#ifndef KIT_BLAS_H
+#define KIT_BLAS_H
 
 #include "base/base.h"
 

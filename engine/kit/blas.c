@@ -1,5 +1,5 @@
 /* blas.c - keeps OpenBLAS from waiting for memory that never comes (blas.h). */
-#include "predict/blas.h"
+#include "kit/blas.h"
 
 #include <limits.h>
 #include <stdlib.h>

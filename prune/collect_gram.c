@@ -1,0 +1,196 @@
+/* collect_gram.c - Gram matrices of collect: kept, resumed, added, written (collect_gram.h). */
+#include "prune/collect_gram.h"
+
+#include "kit/talk.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(g->model);
+    const double bytes = gram_bytes(hp, g->inputs, 0, hp->n_layer);
+    double largest = 0;
+    for (int l = 0; l < hp->n_layer; l++) largest = fmax(largest, gram_bytes(hp, g->inputs, l, l + 1));
+    g->by_layer = bytes > limit;
+    if (!g->texts) return 0;
+    if (!g->by_layer) return gram_sums_init(&g->sums, hp, g->inputs, 0, hp->n_layer, n_threads, err);
+    say("Gram matrices take %s, more than --gram-memory: layer by layer in a second pass, with %s for a layer and %s for residuals", show_bytes(bytes).text,
+        show_bytes(largest).text, show_bytes(walk_bytes(g->model, g->texts)).text);
+    return 0;
+}
+
+void collect_gram_close(collect_gram *g) {
+    gram_sums_release(&g->sums);
+    g->inputs = NULL;
+}
+
+/* ---- a file for texts that are finished -------------------------------------------------------------------------- */
+
+static int list_matrices(kit_gram *head, const collect_gram *g, const kit_stats *s, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(g->model);
+    if (kit_gram_head(head, s, err)) return -1;
+    for (int l = 0; l < hp->n_layer; l++)
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
+            const int n = gram_width(hp, l, (kit_stats_input)k);
+            if (g->inputs->wanted[k] && n && kit_gram_add_matrix(head, l, (kit_stats_input)k, n, err)) return -1;
+        }
+    return 0;
+}
+
+int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err) {
+    if (!g->inputs || g->by_layer) return 0;
+    kit_gram head = {0};
+    char *path = kit_gram_path(stats_path, err);
+    kit_gram_out *out = path && !list_matrices(&head, g, s, err) ? kit_gram_begin(&head, path, err) : NULL;
+    int rc = out ? 0 : -1;
+    for (size_t i = 0; i < head.n_matrix && !rc; i++) rc = kit_gram_put(out, g->sums.sum[head.matrix[i].layer][head.matrix[i].input], err);
+    if (!rc) rc = kit_gram_commit(out, err);
+    kit_gram_out_free(out);
+    kit_gram_close(&head);
+    free(path);
+    return rc;
+}
+
+/* Copies all matrices of a file into the sums. */
+static int load(collect_gram *g, kit_gram *file, dw_err *err) {
+    double n_tokens;
+    for (int l = 0; l < g->sums.n_layer; l++)
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
+            double *sum = g->sums.sum[l][k];
+            const kit_gram_matrix *m = sum ? kit_gram_find(file, l, (kit_stats_input)k, &n_tokens, err) : NULL;
+            if (!sum) continue;
+            if (!m || m->n != gram_width(dw_model_hparams(g->model), l, (kit_stats_input)k)) return -1;
+            memcpy(sum, m->sum, kit_gram_packed(m->n) * sizeof *sum);
+        }
+    return 0;
+}
+
+bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path) {
+    if (!g->inputs || g->by_layer) return true;
+    kit_gram file = {0};
+    dw_err err = {0};
+    char *path = kit_gram_path(stats_path, &err);
+    const bool ok = path && !kit_gram_open(&file, path, &err) && !kit_gram_check_stats(&file, path, s, &err) && !load(g, &file, &err);
+    kit_gram_close(&file);
+    free(path);
+    return ok;
+}
+
+/* ---- a layer in the second pass ----------------------------------------------------------------------------------- */
+
+typedef struct layer_pass {
+    walk w;
+    gram_sums sums; // of one layer
+} layer_pass;
+
+static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
+    const layer_pass *p = ctx;
+    gram_sums_add(&p->sums, e, p->w.row, p->w.n_row, ith, n_threads);
+}
+
+static int sum_layer(layer_pass *p, const collect_gram *g, int l, dw_err *err) {
+    const dw_tap tap = {.points = gram_tap_points(g->inputs), .fn_thread = look, .ctx = p};
+    if (gram_sums_init(&p->sums, dw_model_hparams(g->model), g->inputs, l, l + 1, dw_pool_size(g->session->pool), err)) return -1;
+    dw_session_set_tap(p->w.session, &tap);
+    for (int b = 0; b < p->w.n_batch; b++) {
+        walk_select(&p->w, b);
+        if (walk_run(&p->w, l, l + 1, p->w.residual, err)) return -1;
+        progress_step(g->bar, (double)p->w.batch.n_tokens / dw_model_hparams(g->model)->n_layer);
+    }
+    return 0;
+}
+
+/* ---- the result ----------------------------------------------------------------------------------------------------- */
+
+typedef struct part_list {
+    kit_gram *file;
+    size_t n;
+} part_list;
+
+/* The texts of the parts, then those of this run, are the texts of s. */
+static int check_parts(const part_list *p, const opt_list *paths, const kit_stats *s, dw_err *err) {
+    size_t at = 0;
+    for (size_t i = 0; i < p->n; i++)
+        for (size_t t = 0; t < p->file[i].n_text; t++, at++) {
+            const kit_stats_text *a = &p->file[i].text[t], *b = at < s->n_text ? &s->text[at] : NULL;
+            if (!b || strcmp(a->sha256, b->sha256) || a->first_window != b->first_window || a->n_windows != b->n_windows || a->n_tokens != b->n_tokens ||
+                strcmp(p->file[i].model_sha256, s->model_sha256))
+                return dw_fail(err, "'%s.gram' is not of the same model and texts as '%s'; collect both in one run", paths->item[i], paths->item[i]);
+        }
+    return 0;
+}
+
+static int open_parts(part_list *p, const opt_list *paths, const kit_stats *s, dw_err *err) {
+    p->file = dw_alloc(paths->n + 1, sizeof *p->file, "parts", err);
+    for (size_t i = 0; p->file && i < paths->n; i++) {
+        char *path = kit_gram_path(paths->item[i], err);
+        const int rc = path ? kit_gram_open(&p->file[i], path, err) : -1;
+        free(path);
+        if (rc) return -1;
+        p->n++;
+    }
+    return p->file ? check_parts(p, paths, s, err) : -1;
+}
+
+static void close_parts(part_list *p) {
+    for (size_t i = 0; i < p->n; i++) kit_gram_close(&p->file[i]);
+    free(p->file);
+}
+
+static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
+    for (size_t i = 0; i < kit_gram_packed(m->n); i++)
+        if (!isfinite(sum[i])) return dw_fail(err, "layer %d: the Gram matrix of '%s' became NaN or infinite; the model is damaged or overflows", m->layer, kit_stats_input_names[m->input]);
+    return 0;
+}
+
+/* One matrix: the sums of the parts in order, then `own`, which may be NULL. */
+static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *parts, const double *own, dw_err *err) {
+    const size_t n = kit_gram_packed(m->n);
+    double n_tokens, *sum;
+    if (!parts->n) return check_sum(own, m, err) || kit_gram_put(out, own, err) ? -1 : 0;
+    if (!(sum = dw_alloc(n, sizeof *sum, "a Gram matrix", err))) return -1;
+    int rc = 0;
+    for (size_t i = 0; i < parts->n && !rc; i++) {
+        const kit_gram_matrix *part = kit_gram_find(&parts->file[i], m->layer, m->input, &n_tokens, err);
+        if (!part || part->n != m->n) rc = dw_fail(err, "layer %d: the Gram matrix of a part has another width", m->layer);
+        for (size_t k = 0; k < n && !rc; k++) sum[k] += part->sum[k];
+    }
+    for (size_t k = 0; k < n && own && !rc; k++) sum[k] += own[k];
+    if (!rc) rc = check_sum(sum, m, err) || kit_gram_put(out, sum, err) ? -1 : 0;
+    free(sum);
+    return rc;
+}
+
+static int put_all(kit_gram_out *out, const kit_gram *head, collect_gram *g, part_list *parts, dw_err *err) {
+    layer_pass p = {0};
+    const bool second = g->texts && g->by_layer;
+    int rc = second ? walk_open(&p.w, g->model, g->texts, g->skip, g->session, err) : 0;
+    for (size_t i = 0; i < head->n_matrix && !rc; i++) {
+        const kit_gram_matrix *m = &head->matrix[i];
+        if (second && (!i || m->layer != head->matrix[i - 1].layer)) {
+            gram_sums_release(&p.sums);
+            rc = sum_layer(&p, g, m->layer, err);
+        }
+        const gram_sums *sums = second ? &p.sums : &g->sums;
+        if (!rc) rc = put_matrix(out, m, parts, sums->sum ? sums->sum[m->layer][m->input] : NULL, err);
+    }
+    gram_sums_release(&p.sums);
+    walk_close(&p.w);
+    return rc;
+}
+
+int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path, dw_err *err) {
+    kit_gram head = {0};
+    part_list files = {0};
+    char *path = kit_gram_path(stats_path, err);
+    int rc = !path || list_matrices(&head, g, s, err) || open_parts(&files, parts, s, err) ? -1 : 0;
+    kit_gram_out *out = rc ? NULL : kit_gram_begin(&head, path, err);
+    if (!rc) rc = out ? put_all(out, &head, g, &files, err) : -1;
+    if (!rc) rc = kit_gram_commit(out, err);
+    kit_gram_out_free(out);
+    close_parts(&files);
+    kit_gram_close(&head);
+    free(path);
+    return rc;
+}

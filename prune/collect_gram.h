@@ -1,0 +1,36 @@
+/* collect_gram.h - collect's Gram matrices: summed inside the pass when all of them fit, else layer by layer.
+ *
+ * When the matrices of all layers are larger than a limit, they are summed after the statistics in a second pass
+ * (walk.h), which holds the residuals of all tokens and the matrices of one layer.  Both ways give the same sums.
+ * The result is STATS.gram (kit/gram.h); the matrices of parts (-s) are added to it one by one. */
+#ifndef PRUNE_COLLECT_GRAM_H
+#define PRUNE_COLLECT_GRAM_H
+
+#include "prune/gram_sums.h"
+#include "kit/progress.h"
+#include "prune/walk.h"
+
+typedef struct collect_gram {
+    const gram_inputs *inputs;
+    const dw_model *model;
+    const calib_texts *texts; // that are evaluated; NULL: only parts are added
+    int skip;
+    bool by_layer;
+    gram_sums sums;           // of all layers, unless by_layer
+    const dw_session_options *session;
+    progress *bar;            // hears of tokens of the second pass
+} collect_gram;
+
+/* Decides and takes memory: limit is in bytes, n_threads is that of the pool. */
+int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err);
+void collect_gram_close(collect_gram *g);
+
+/* The sums so far, of the texts of s, into STATS.gram, from which collect_gram_resume goes on.  Does nothing when the
+ * second pass makes them.  Resume returns false when the file is not there or is not of these texts. */
+int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err);
+bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path);
+
+/* Writes STATS.gram for the statistics s: those of the parts, in order, and after them the evaluated texts. */
+int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path, dw_err *err);
+
+#endif

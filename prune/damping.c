@@ -1,0 +1,72 @@
+/* damping.c - the ridge on a Gram matrix, and what is done about dead neurons (damping.h). */
+#include "prune/damping.h"
+
+#include "prune/spd.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEAD 1e-12 // of the median
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of the positive values of the diagonal; 0: there is none. */
+static double median_of_diagonal(const kit_gram_matrix *g, double *value) {
+    int n = 0;
+    for (int j = 0; j < g->n; j++)
+        if (kit_gram_at(g, j, j) > 0) value[n++] = kit_gram_at(g, j, j);
+    qsort(value, (size_t)n, sizeof *value, ascending);
+    return n == 0 ? 0 : 0.5 * (value[n / 2] + value[(n - 1) / 2]);
+}
+
+int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double relative, bool *dead, dw_err *err) {
+    double *value = dw_alloc((size_t)g->n, sizeof *value, "a diagonal", err);
+    if (!value) return -1;
+    const double median = median_of_diagonal(g, value), least = 5.0 * g->n;
+    free(value);
+    *d = (damping){.median = median / n_tokens, .few_tokens = n_tokens < least};
+    d->lambda = relative * d->median * (d->few_tokens ? least / n_tokens : 1);
+    for (int j = 0; j < g->n; j++) d->n_dead += dead[j] = !(kit_gram_at(g, j, j) > DEAD * median);
+    if (d->n_dead < g->n && isfinite(d->lambda) && d->lambda > 0) return 0;
+    return dw_fail(err, "layer %d: all %d inputs are 0 for all tokens, so there is nothing to choose by", g->layer, g->n);
+}
+
+void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
+                  double *h) {
+    for (int i = 0; i < m; i++) {
+        double *row = h + (size_t)i * (size_t)m;
+        const int r = at ? at[i] : i;
+        for (int k = 0; k < i; k++) {
+            const int c = at ? at[k] : k;
+            row[k] = dead[r] || dead[c] ? 0 : g->sum[kit_gram_row(g->n, c) + (size_t)r] / n_tokens;
+        }
+        row[i] = dead[r] ? d->median : kit_gram_at(g, r, r) / n_tokens + d->lambda;
+    }
+}
+
+int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m, double *h,
+                   dw_pool *pool, dw_err *err) {
+    for (;; d->n_raised++, d->lambda *= 10) {
+        damping_fill(d, g, n_tokens, dead, at, m, h);
+        const int row = spd_factor(h, m, pool);
+        if (row == m) return 0;
+        if (d->n_raised == DAMPING_TRIES)
+            return dw_fail(err, "layer %d: the Gram matrix has no Cholesky factor (row %d), even with %.3g times the median added to its "
+                                "diagonal; collect it again from more text", g->layer, at ? at[row] : row, d->lambda / d->median);
+    }
+}
+
+void damping_tell(const damping *d, int n, double n_tokens, char text[200]) {
+    char dead[64] = "", few[64] = "";
+    text[0] = 0;
+    if (d->n_dead) snprintf(dead, sizeof dead, "; %d of %d neurons are dead", d->n_dead, n);
+    if (d->few_tokens) snprintf(few, sizeof few, "; %.0f tokens are few for %d neurons", n_tokens, n);
+    if (d->n_dead || d->few_tokens || d->n_raised)
+        snprintf(text, 200, "damped by %.3g of the median square%s%s%s", d->lambda / d->median, dead, few,
+                 d->n_raised ? "; a pivot was not positive" : "");
+}

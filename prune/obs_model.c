@@ -1,0 +1,78 @@
+/* obs_model.c - orders of removal for all layers of a model (obs_model.h). */
+#include "prune/obs_model.h"
+
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct decoding {
+    const dw_tensor *t;
+    float *to;
+} decoding;
+
+static void decode_row(void *arg, size_t r) {
+    const decoding *d = arg;
+    d->t->type->decode(d->t->data + r * dw_tensor_row_bytes(d->t), d->to + r * d->t->ne[0], d->t->ne[0]);
+}
+
+float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *err) {
+    const dw_tensor *down = &m->net.layer[layer].down;
+    decoding d = {down, dw_alloc(down->ne[1], down->ne[0] * sizeof(float), "a down matrix", err)};
+    if (d.to) dw_pool_each(pool, down->ne[1], decode_row, &d);
+    return d.to;
+}
+
+static void tell(const obs_model_task *t, int l, const damping *d, double n_tokens) {
+    char words[200], text[256];
+    damping_tell(d, dw_model_hparams(t->model)->n_ff[l], n_tokens, words);
+    snprintf(text, sizeof text, "layer %d: %s", l, words);
+    if (words[0] && t->tell) t->tell(text);
+}
+
+static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(t->model);
+    double n_tokens;
+    const kit_gram_matrix *g = kit_gram_find(t->gram, l, KIT_STATS_FFN_NEURON, &n_tokens, err);
+    if (!g) return -1;
+    if (g->n != hp->n_ff[l]) return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l, g->n, hp->n_ff[l]);
+    float *v = prune_decode_down(t->model, l, t->pool, err);
+    const obs_task task = {.gram = g, .n_tokens = n_tokens, .v = v, .d = hp->n_embd, .group = t->group, .damp = t->damp,
+                           .most_removed = (int)ceil(t->most * g->n / t->group)};
+    const int rc = v ? obs_select(order, &task, t->pool, err) : -1;
+    if (!rc) tell(t, l, &order->damping, n_tokens);
+    free(v);
+    return rc;
+}
+
+obs_order *obs_select_model(const obs_model_task *t, dw_err *err) {
+    const int n_layer = dw_model_hparams(t->model)->n_layer;
+    obs_order *order = dw_alloc((size_t)n_layer, sizeof *order, "orders of neurons", err);
+    for (int l = 0; order && l < n_layer; l++) {
+        if (!select_layer(t, l, &order[l], err)) continue;
+        obs_orders_free(order, n_layer);
+        return NULL;
+    }
+    return order;
+}
+
+void obs_orders_free(obs_order *order, int n_layer) {
+    for (int l = 0; order && l < n_layer; l++) obs_order_release(&order[l]);
+    free(order);
+}
+
+int obs_score_model(const obs_model_task *t, double **score, dw_err *err) {
+    const int n_layer = dw_model_hparams(t->model)->n_layer;
+    obs_order *order = obs_select_model(t, err);
+    int rc = order ? 0 : -1;
+    memset(score, 0, (size_t)n_layer * sizeof *score);
+    for (int l = 0; l < n_layer && !rc; l++) {
+        score[l] = dw_alloc((size_t)order[l].n_group, sizeof **score, "scores", err);
+        if (score[l]) obs_scores(&order[l], score[l]);
+        else rc = -1;
+    }
+    obs_orders_free(order, n_layer);
+    return rc;
+}

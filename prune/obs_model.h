@@ -1,0 +1,28 @@
+/* obs_model.h - exact selection (obs.h) for the layers of a model. */
+#ifndef PRUNE_OBS_MODEL_H
+#define PRUNE_OBS_MODEL_H
+
+#include "engine.h"
+#include "prune/obs.h"
+
+/* down of a layer as (n_embd, n_ff) floats; free(). */
+float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *err);
+
+typedef struct obs_model_task {
+    const dw_model *model;
+    kit_gram *gram;
+    int group;
+    double most;  // fraction of a layer's neurons that is removed at most
+    double damp;  // as in obs_task
+    dw_pool *pool;
+    void (*tell)(const char *text); // hears what is said of a layer's damping; may be NULL
+} obs_model_task;
+
+/* Orders of all layers, order[l] for each of n_layer; obs_orders_free. */
+obs_order *obs_select_model(const obs_model_task *t, dw_err *err);
+void obs_orders_free(obs_order *order, int n_layer);
+
+/* Scores of all groups, as kit_score gives them. */
+int obs_score_model(const obs_model_task *t, double **score, dw_err *err);
+
+#endif

@@ -1,0 +1,65 @@
+/* repairs.h - repaired down matrices of all layers that a plan cuts.
+ *
+ * One-shot repairs come from STATS.gram: each layer's inputs are those of the whole model.  Sequential ones run the
+ * calibration texts through the model (walk.h), layer by layer: the inputs a' of a layer are those behind the layers
+ * that are cut and repaired already, a are those of the whole model on the same tokens.  With the residual before the
+ * FFN, x' of the cut and x of the whole model, the target of layer l is
+ *
+ *     own      V a'                          the layer's own output on its new inputs
+ *     dense    V a + gap (x - x')            what the whole model writes, and a share of the residual's gap
+ *     blend    the mean of both
+ *
+ * and V'_S is fitted to it (repair.h).  The next layers see V' as it will be in the file, rounded to its type.
+ * Memory: two residuals of all tokens for sequential repairs, one layer's matrices, and all V' in F32. */
+#ifndef PRUNE_REPAIRS_H
+#define PRUNE_REPAIRS_H
+
+#include "engine.h"
+#include "kit/calib.h"
+#include "kit/gram.h"
+#include "kit/plan.h"
+#include "kit/progress.h"
+
+typedef struct repair_target {
+    const char *name;
+    double dense; // share of the dense target, the rest is own
+    const char *help;
+} repair_target;
+extern const repair_target repair_targets[]; // ends with name NULL
+const repair_target *repair_target_find(const char *name);
+
+#define REPAIR_GAP 0.5
+
+typedef struct repairs_task {
+    const dw_model *model, *source; // source: 16-bit weights of the same model, or NULL
+    const kit_plan *plan;
+    const dw_qtype_row *down_type;  // of the file; NULL: each layer's own
+    double damp;                    // lambda over the median
+    dw_pool *pool;
+    kit_gram *gram;                 // of one-shot repairs
+    /* sequential repairs; texts NULL: one-shot */
+    const calib_texts *texts;
+    const char *backend;            // NULL: the default
+    const repair_target *target;
+    double gap;
+    progress *bar;                  // hears of tokens: repairs_tokens in all
+    void (*tell)(const char *text); // hears of damping; may be NULL
+} repairs_task;
+
+typedef struct repairs {
+    int n_layer;        // of the model
+    float **down;       // (n_layer): (n_embd, n_keep); NULL: the layer keeps all its neurons, or is dropped
+    float **importance; // (n_layer): (n_keep), mean squares of the inputs
+} repairs;
+
+/* After a failure there is nothing to release. */
+int repairs_make(repairs *r, const repairs_task *t, dw_err *err);
+void repairs_release(repairs *r);
+double repairs_tokens(const repairs_task *t);
+
+/* For the makers: whether a plan's layer is repaired; its matrix to be. */
+bool repairs_needed(const repairs_task *t, int layer);
+int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err);
+void repairs_tell(const repairs_task *t, int layer, const char *text);
+
+#endif
