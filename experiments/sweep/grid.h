@@ -39,7 +39,6 @@
  * $STEP.SUFFIX:
  *
  *   learnt  : train -m $gated -x $traces -o $out.gguf --report $out.report.tsv
- *   shown   : inspect $learnt.report.tsv -o $out.txt
  *
  * Outputs that end in .gguf or .model are models.
  *
