@@ -20,7 +20,9 @@ static const int64_t settled = 2000000000; // nanoseconds after which a change w
 
 char *kit_cache_path(const char *name) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *root = xdg && *xdg == '/' ? dw_strdup(xdg, NULL) : home && *home == '/' ? dw_format(NULL, "%s/.cache", home) : NULL;
+    char *root = xdg && *xdg == '/'     ? dw_strdup(xdg, NULL)
+                 : home && *home == '/' ? dw_format(NULL, "%s/.cache", home)
+                                        : NULL;
     char *folder = root ? dw_format(NULL, "%s/deadwood", root) : NULL;
     if (folder) mkdir(root, 0700), mkdir(folder, 0700);
     char *path = folder && !access(folder, X_OK) ? dw_format(NULL, "%s/%s", folder, name) : NULL;
@@ -42,8 +44,8 @@ static char *entry_path(const dw_stamp *file) {
 
 /* All words before the hash. */
 static int begin_line(char line[MAX_LINE], const dw_stamp *s) {
-    return snprintf(line, MAX_LINE, "deadwood-hash-1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 " ", s->device,
-                    s->inode, s->size, s->modified, s->changed);
+    return snprintf(line, MAX_LINE, "deadwood-hash-1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 " ",
+                    s->device, s->inode, s->size, s->modified, s->changed);
 }
 
 static void end_line(char line[MAX_LINE], const char sha256[65]) {
@@ -149,7 +151,7 @@ int kit_sha256_program(const char *path, char hex[65], dw_err *err) {
     const uint8_t *at = file.data, *end = file.data + file.size;
     dw_sha256 h;
     dw_sha256_begin(&h);
-    for (const uint8_t *mark; (mark = memmem(at, (size_t)(end - at), kit_commit_mark(), KIT_COMMIT_MARK)); ) {
+    for (const uint8_t *mark; (mark = memmem(at, (size_t)(end - at), kit_commit_mark(), KIT_COMMIT_MARK));) {
         const size_t n = (size_t)(end - mark) < KIT_COMMIT_BYTES ? (size_t)(end - mark) : KIT_COMMIT_BYTES;
         dw_sha256_add(&h, at, (size_t)(mark - at));
         at = mark + n;

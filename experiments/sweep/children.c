@@ -106,7 +106,8 @@ pid_t children_start(const char *program, char *const *argv, const char *log, co
 
 void children_nap(double seconds) {
     if (!(seconds > 0)) return;
-    const struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    const struct timespec time = {.tv_sec = (time_t)seconds,
+                                  .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
     sigset_t mask;
     sigprocmask(SIG_SETMASK, NULL, &mask);
     sigdelset(&mask, SIGCHLD);
@@ -152,7 +153,8 @@ int children_ask(const char *program, char *const *argv, char **said, dw_err *er
     sigprocmask(SIG_SETMASK, NULL, &mask);
     if (!pid) become(program, argv, ends[1], self, &mask);
     close(ends[1]);
-    const int rc = pid < 0 ? dw_fail(err, "cannot start '%s': %s", program, strerror(errno)) : read_all(ends[0], said, err);
+    const int rc = pid < 0 ? dw_fail(err, "cannot start '%s': %s", program, strerror(errno))
+                           : read_all(ends[0], said, err);
     close(ends[0]);
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     return rc ? -1 : status;

@@ -1,7 +1,7 @@
 /* children.h - commands as child processes: many at once, each with a log; none outlives this process.
  *
- * SIGINT, SIGTERM and SIGHUP are passed on to all children, which remove what they have not finished.  When this process
- * is killed, its children are too (on Linux; elsewhere they end when they are done). */
+ * SIGINT, SIGTERM and SIGHUP are passed on to all children, which remove what they have not finished.  When this
+ * process is killed, its children are too (on Linux; elsewhere they end when they are done). */
 #ifndef EXP_CHILDREN_H
 #define EXP_CHILDREN_H
 

@@ -26,7 +26,7 @@ struct claims {
     double beaten; // when claims were touched last
 };
 
-/* ---- processes ---------------------------------------------------------------------------------------------- */
+/* ---- processes -------------------------------------------------------------------------------------------------- */
 
 /* The first word of a small file; "-": it cannot be read. */
 static void read_word(const char *path, char *word, size_t size) {
@@ -62,7 +62,7 @@ static void name_place(char *place, size_t size) {
     snprintf(place, size, "%.100s %.40s %.40s", host, boot, space);
 }
 
-/* ---- claims as text ------------------------------------------------------------------------------------------- */
+/* ---- claims as text --------------------------------------------------------------------------------------------- */
 
 static char *path_of(const claims *c, const char *name) { return dw_format(NULL, "%s/%s", c->folder, name); }
 
@@ -91,12 +91,13 @@ static char *line_in(const char *text, const char *word) {
     return NULL;
 }
 
-/* ---- life and death ---------------------------------------------------------------------------------------------- */
+/* ---- life and death --------------------------------------------------------------------------------------------- */
 
 /* Seconds since a file was touched, by the clock of the file system; 0 where that cannot be known. */
 static double age_of(const claims *c, const char *path) {
     struct stat now, then;
-    if (!c->presence || utimensat(AT_FDCWD, c->presence, NULL, 0) || stat(c->presence, &now) || stat(path, &then)) return 0;
+    if (!c->presence || utimensat(AT_FDCWD, c->presence, NULL, 0) || stat(c->presence, &now) || stat(path, &then))
+        return 0;
     return difftime(now.st_mtime, then.st_mtime);
 }
 
@@ -120,14 +121,17 @@ claim_state claims_look(claims *c, const char *name, char **reason) {
     claim_state state = CLAIM_OTHER;
     *reason = NULL;
     char process[256];
-    if (path && (read_claim(path, text) || (process_in(text, process) && !strcmp(process, c->process)))) state = CLAIM_FREE;
-    else if (path && is_dead(c, path, text)) state = CLAIM_DEAD;
-    else if (path && (*reason = line_in(text, "failed "))) state = CLAIM_FAILED;
+    if (path && (read_claim(path, text) || (process_in(text, process) && !strcmp(process, c->process))))
+        state = CLAIM_FREE;
+    else if (path && is_dead(c, path, text))
+        state = CLAIM_DEAD;
+    else if (path && (*reason = line_in(text, "failed ")))
+        state = CLAIM_FAILED;
     free(path);
     return state;
 }
 
-/* ---- taking and giving --------------------------------------------------------------------------------------------- */
+/* ---- taking and giving ------------------------------------------------------------------------------------------ */
 
 static int write_claim(const claims *c, const char *path, const char *more, dw_err *err) {
     char text[MAX_CLAIM];
@@ -155,7 +159,8 @@ static bool bury(claims *c, const char *path) {
     }
     const bool dead = !read_claim(path, text) && is_dead(c, path, text);
     const bool here = process_in(text, process) && !strncmp(process, c->process, strcspn(c->process, " ") + 1);
-    if (dead && !here) say("the claim '%s' of %s was not touched for %.0f s; the job is done here", path, process, age_of(c, path));
+    if (dead && !here)
+        say("the claim '%s' of %s was not touched for %.0f s; the job is done here", path, process, age_of(c, path));
     const bool removed = dead && !unlink(path);
     close(lock);
     return removed;
@@ -219,7 +224,7 @@ void claims_beat(claims *c) {
     }
 }
 
-/* ---- the folder -------------------------------------------------------------------------------------------------------- */
+/* ---- the folder ------------------------------------------------------------------------------------------------- */
 
 static bool is_presence(const char *name) {
     const size_t n = strlen(name);
@@ -231,9 +236,11 @@ static int refuse_other_grid(const char *folder, const char *text, dw_err *err) 
     process_in(text, process);
     const char *last = strrchr(process, ' ');
     while (last && last > process && last[-1] != ' ') last--;
-    return dw_fail(err, "another sweep (process %.*s on %.*s) works on '%.*s' with another grid; wait for it, or choose another folder",
-                   last ? (int)strcspn(last, " ") : 1, last ? last : "?", (int)strcspn(process, " "), process,
-                   (int)(strrchr(folder, '/') - folder), folder);
+    return dw_fail(
+        err,
+        "another sweep (process %.*s on %.*s) works on '%.*s' with another grid; wait for it, or choose another folder",
+        last ? (int)strcspn(last, " ") : 1, last ? last : "?", (int)strcspn(process, " "), process,
+        (int)(strrchr(folder, '/') - folder), folder);
 }
 
 /* Who else is here: dead ones are forgotten, live ones must have the same grid. */
@@ -245,9 +252,12 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
         char text[MAX_CLAIM], *path = is_presence(e->d_name) ? path_of(c, e->d_name) : NULL;
         if (path && strcmp(path, c->presence) && !read_claim(path, text)) {
             char *grid = line_in(text, "grid ");
-            if (is_dead(c, path, text)) bury(c, path);
-            else if (grid && strcmp(grid, grid_sha256)) rc = refuse_other_grid(c->folder, text, err);
-            else ++*n_others;
+            if (is_dead(c, path, text))
+                bury(c, path);
+            else if (grid && strcmp(grid, grid_sha256))
+                rc = refuse_other_grid(c->folder, text, err);
+            else
+                ++*n_others;
             free(grid);
         }
         free(path);
@@ -257,7 +267,8 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
 }
 
 static int make_presence(claims *c, const char *grid_sha256, dw_err *err) {
-    char line[80], *path = dw_format(err, "%s/%.*s-%ld.sweep", c->folder, (int)strcspn(c->process, " "), c->process, (long)getpid());
+    char line[80], *path = dw_format(err, "%s/%.*s-%ld.sweep", c->folder, (int)strcspn(c->process, " "), c->process,
+                                     (long)getpid());
     if (!path) return -1;
     snprintf(line, sizeof line, "grid %s\n", grid_sha256);
     unlink(path); // of a process of this number that was killed
@@ -279,7 +290,8 @@ claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, 
     snprintf(c->process, sizeof c->process, "%s %ld %llu", place, (long)getpid(), start_of((long)getpid()));
     c->folder = dw_format(err, "%s/claims", folder);
     int rc = c->folder ? 0 : -1;
-    if (!rc && mkdir(c->folder, 0777) && errno != EEXIST) rc = dw_fail(err, "cannot make the folder '%s': %s", c->folder, strerror(errno));
+    if (!rc && mkdir(c->folder, 0777) && errno != EEXIST)
+        rc = dw_fail(err, "cannot make the folder '%s': %s", c->folder, strerror(errno));
     if (!rc && (stat(c->folder, &st) || !S_ISDIR(st.st_mode))) rc = dw_fail(err, "'%s' is no folder", c->folder);
     if (!rc && (make_presence(c, grid_sha256, err) || look_around(c, grid_sha256, n_others, err))) rc = -1;
     if (!rc) return c;

@@ -2,7 +2,7 @@
  *
  *   FOLDER/claims/JOB            a process works on this job:   "deadwood claim 1\nPROCESS\n"
  *   FOLDER/claims/HOST-PID.sweep a process shares the folder:   the same, and "grid SHA256\n"
- *   PROCESS                      "HOST BOOT NAMESPACE PID START": host name, boot id, pid namespace, process id, start time
+ *   PROCESS                      "HOST BOOT NAMESPACE PID START": host, boot id, pid namespace, process id, its start
  *
  * A claim is made with O_EXCL, so one process gets it, and removed when the job's outputs are complete.  So an output
  * without a claim is finished, and an output with the claim of a dead process is not trusted.  A claim of this host,
@@ -40,6 +40,6 @@ typedef enum claim_taken { CLAIM_NOT_MINE, CLAIM_NEW, CLAIM_INHERITED } claim_ta
 int claims_take(claims *c, const char *name, claim_taken *taken, dw_err *err);
 void claims_release(claims *c, const char *name);
 void claims_fail(claims *c, const char *name, const char *reason); // of a job that this process holds
-void claims_beat(claims *c);                                       // call it often: touches what is held, when it is time
+void claims_beat(claims *c); // call it often: touches what is held, when it is time
 
 #endif

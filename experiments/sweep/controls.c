@@ -51,7 +51,7 @@ void controls_see(controls *c, char *const *word, size_t n_word) {
     for (; !c->failed && s->n < n_word; s->n++) c->failed = !(s->word[s->n] = dw_strdup(word[s->n], NULL));
 }
 
-/* ---- what the grid says ------------------------------------------------------------------------------------------- */
+/* ---- what the grid says ----------------------------------------------------------------------------------------- */
 
 static bool is_step(const statement *s) { return !strcmp(s->word[1], ":"); }
 
@@ -72,7 +72,8 @@ static const char *value_of(const statement *s, const char *name, const char *le
     for (size_t i = 3; i < s->n; i++) {
         const size_t n = strlen(name);
         if (!strncmp(s->word[i], name, n) && s->word[i][n] == '=') return s->word[i] + n + 1;
-        if (i + 1 < s->n && (!strcmp(s->word[i], name) || (letter && !strcmp(s->word[i], letter)))) return s->word[i + 1];
+        if (i + 1 < s->n && (!strcmp(s->word[i], name) || (letter && !strcmp(s->word[i], letter))))
+            return s->word[i + 1];
     }
     return NULL;
 }
@@ -100,7 +101,9 @@ static bool is_named(const controls *c, const char *name) {
 }
 
 /* A name that the grid leaves free: the wish, or the other one. */
-static const char *free_name(const controls *c, const char *wish, const char *other) { return is_named(c, wish) ? other : wish; }
+static const char *free_name(const controls *c, const char *wish, const char *other) {
+    return is_named(c, wish) ? other : wish;
+}
 
 static bool is_variable(const statement *s) { return !strcmp(s->word[1], "="); }
 
@@ -139,7 +142,7 @@ static bool same_word(const controls *c, const char *a, const char *b) {
     return i != NONE ? i == referred(c, b) : !strcmp(a, b);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 #define PUT(c, ...) ((c)->failed |= dw_append(&(c)->text, NULL, __VA_ARGS__) != 0)
 #define NOTE(c, ...) ((c)->failed |= dw_append(&(c)->notes, NULL, __VA_ARGS__) != 0)
@@ -192,7 +195,7 @@ static bool put_rows(controls *c, const char *prefix, const statement *s, rename
     return true;
 }
 
-/* ---- random neurons -------------------------------------------------------------------------------------------------- */
+/* ---- random neurons --------------------------------------------------------------------------------------------- */
 
 static const char *as_random(const controls *c, size_t step, const void *ctx) {
     char *name = (char *)(uintptr_t)ctx;
@@ -257,7 +260,7 @@ static void add_random(controls *c) {
     NOTE(c, ")\n");
 }
 
-/* ---- plain rounding ---------------------------------------------------------------------------------------------------- */
+/* ---- plain rounding --------------------------------------------------------------------------------------------- */
 
 static const char *stats_of(const controls *c, const statement *cut) {
     const char *own = value_of(cut, "--stats", "-s");
@@ -332,7 +335,8 @@ static bool is_rounded(const controls *c, const char *source) {
 static bool is_repeated(const controls *c, size_t cut, const char *source, const char *stats) {
     for (size_t i = 0; i < cut; i++) {
         const statement *s = &c->s[i];
-        const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL, *own = model ? value_of(s, "--source", NULL) : NULL;
+        const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL,
+                   *own = model ? value_of(s, "--source", NULL) : NULL;
         const char *other = model ? stats_of(c, s) : NULL;
         if (model && has_rows(c, i) && same_word(c, own ? own : root_of(c, model), source) && !other == !stats &&
             (!stats || same_word(c, other, stats)))
@@ -347,27 +351,31 @@ static void add_rounding(controls *c) {
         const statement *s = &c->s[i];
         const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL;
         if (!model || !has_rows(c, i)) continue;
-        const char *own = value_of(s, "--source", NULL), *source = own ? own : root_of(c, model), *stats = stats_of(c, s);
+        const char *own = value_of(s, "--source", NULL), *source = own ? own : root_of(c, model),
+                   *stats = stats_of(c, s);
         const char *narrow = narrow_type(c, source), *mixture = free_name(c, "mixture", "rounding");
         if (is_rounded(c, source) || is_repeated(c, i, source, stats)) continue;
         if (narrow) {
-            NOTE(c, "no control: plain rounding for step %s: %s is %s already, and rounding it twice would be worse than "
-                    "rounding once; give the 16-bit model with cut --source\n", s->word[0], source, narrow);
+            NOTE(c,
+                 "no control: plain rounding for step %s: %s is %s already, and rounding it twice would be worse than "
+                 "rounding once; give the 16-bit model with cut --source\n",
+                 s->word[0], source, narrow);
             continue;
         }
         char name[128];
         snprintf(name, sizeof name, "rounded_%.100s", s->word[0]);
         if (!has_variable) PUT(c, "%s = Q8_0 Q6_K Q5_K_M Q4_K_M Q3_K_M Q2_K\n", mixture);
         has_variable = true;
-        PUT(c, "%s : requant -m %s%s%s --mixture $%s -o $out.gguf\n", name, source, stats ? " -s " : "", stats ? stats : "", mixture);
-        NOTE(c, "controls: %s in six mixtures, %s%s (steps %s", source, stats ? "with the statistics " : "without statistics",
-             stats ? stats : "", name);
+        PUT(c, "%s : requant -m %s%s%s --mixture $%s -o $out.gguf\n", name, source, stats ? " -s " : "",
+            stats ? stats : "", mixture);
+        NOTE(c, "controls: %s in six mixtures, %s%s (steps %s", source,
+             stats ? "with the statistics " : "without statistics", stats ? stats : "", name);
         put_rows_of(c, "rounded", i, name);
         NOTE(c, ")\n");
     }
 }
 
-/* ---- fixed neurons, for gates --------------------------------------------------------------------------------------------- */
+/* ---- fixed neurons, for gates ----------------------------------------------------------------------------------- */
 
 /* Appends 1 - A for each activity that a word can be; whether there is any. */
 static bool put_rates(controls *c, const char *activity) {
@@ -387,14 +395,18 @@ static bool put_rates(controls *c, const char *activity) {
 }
 
 static void put_static(controls *c, size_t gate, const char *model, const char *stats) {
-    PUT(c, "static_metric = energy random\n"
-           "static_seed = 1 2 3 if static_metric = random\n"
-           "static_plan : rank -m %s -s %s --metric $static_metric --rate $static_rate --seed $static_seed -o $out.tsv\n"
-           "static_cut : cut -m %s -p $static_plan -o $out.gguf\n", model, stats, model);
-    NOTE(c, "controls: for gates, the same neurons for all tokens at their activities, by energy and at random in three seeds "
+    PUT(c,
+        "static_metric = energy random\n"
+        "static_seed = 1 2 3 if static_metric = random\n"
+        "static_plan : rank -m %s -s %s --metric $static_metric --rate $static_rate --seed $static_seed -o $out.tsv\n"
+        "static_cut : cut -m %s -p $static_plan -o $out.gguf\n",
+        model, stats, model);
+    NOTE(c, "controls: for gates, the same neurons for all tokens at their activities, by energy and at random in "
+            "three seeds "
             "(steps static_plan static_cut");
     for (size_t i = gate; i < c->n; i++)
-        if (runs(&c->s[i], "gate") && same_word(c, value_of(&c->s[i], "--model", "-m"), model)) put_rows_of(c, "static", i, "static_cut");
+        if (runs(&c->s[i], "gate") && same_word(c, value_of(&c->s[i], "--model", "-m"), model))
+            put_rows_of(c, "static", i, "static_cut");
     NOTE(c, ")\n");
     PUT(c, "control if static_metric = energy\n");
 }
@@ -407,9 +419,12 @@ static void add_static(controls *c) {
     }
     if (gate == NONE) return;
     const statement *s = &c->s[gate];
-    const char *model = value_of(s, "--model", "-m"), *stats = value_of(s, "--stats", "-s"), *activity = value_of(s, "--activity", NULL);
+    const char *model = value_of(s, "--model", "-m"), *stats = value_of(s, "--stats", "-s"),
+               *activity = value_of(s, "--activity", NULL);
     if (!model || !stats || !activity || is_named(c, "static_rate") || !put_rates(c, activity))
-        NOTE(c, "no control: fixed neurons for step %s: its model, statistics and activities must be words or variables\n", s->word[0]);
+        NOTE(c,
+             "no control: fixed neurons for step %s: its model, statistics and activities must be words or variables\n",
+             s->word[0]);
     else
         put_static(c, gate, model, stats);
     NOTE(c, "no control: neurons chosen at random for each token: gate has no such rule\n");

@@ -1,7 +1,7 @@
 /* controls.h - the controls of a grid that has none of its own: what any choice of neurons must be compared with.
  *
- *   random neurons    Every step from a `rank --metric ..` to its rows once more as random_NAME, with --metric random and
- *                     three seeds.  Not added where some `rank` of the grid has the metric random.
+ *   random neurons    Every step from a `rank --metric ..` to its rows once more as random_NAME, with --metric random
+ *                     and three seeds.  Not added where some `rank` of the grid has the metric random.
  *   plain rounding    The model that is cut, uncut but in six mixtures, Q8_0 to Q2_K, as rounded_NAME.  It is made from
  *                     the 16-bit model (that of `cut --source`, or the first model of the chain of -m) and with the
  *                     statistics that the cut used, so the control has what the cut had.  For any number of bytes
@@ -22,7 +22,7 @@ typedef struct controls controls;
 controls *controls_new(dw_err *err);
 void controls_free(controls *c);
 
-/* A statement of the grid, in order; the words as they stand there.  Running out of memory is told by controls_write. */
+/* A statement of the grid, in order; the words as they stand there.  controls_write tells when memory ran out. */
 void controls_see(controls *c, char *const *word, size_t n_word);
 /* The statements to be added, "" for none, and the notes, a line each; free() both. */
 int controls_write(controls *c, char **text, char **notes, dw_err *err);

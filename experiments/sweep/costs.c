@@ -31,8 +31,9 @@ struct costs {
 /* A line that is torn or damaged is left out. */
 static int add_line(costs *c, const char *line, dw_err *err) {
     remembered r = {0};
-    if (sscanf(line, "%31[a-z0-9_]\t%" SCNx64 "\t%" SCNx64 "\t%lf\t%d\t%lf\t%lf\t%lf\t%lf", r.tool, &r.options, &r.words,
-               &r.in_bytes, &r.cost.threads, &r.cost.seconds, &r.cost.cpu_seconds, &r.cost.peak_bytes, &r.cost.file_bytes) != 9)
+    if (sscanf(line, "%31[a-z0-9_]\t%" SCNx64 "\t%" SCNx64 "\t%lf\t%d\t%lf\t%lf\t%lf\t%lf", r.tool, &r.options,
+               &r.words, &r.in_bytes, &r.cost.threads, &r.cost.seconds, &r.cost.cpu_seconds, &r.cost.peak_bytes,
+               &r.cost.file_bytes) != 9)
         return 0;
     const double all[] = {r.in_bytes, r.cost.seconds, r.cost.cpu_seconds, r.cost.peak_bytes, r.cost.file_bytes};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -86,7 +87,8 @@ bool costs_find(const costs *c, const job *j, double in_bytes, job_cost *cost) {
     int most = 0;
     for (size_t i = c->n; i-- > 0;) { // the last ones first
         const int like = likeness(&c->all[i], j);
-        if (!like || like < most || (like == most && distance(&c->all[i], in_bytes) >= distance(best, in_bytes))) continue;
+        if (!like || like < most || (like == most && distance(&c->all[i], in_bytes) >= distance(best, in_bytes)))
+            continue;
         best = &c->all[i];
         most = like;
     }
@@ -102,10 +104,13 @@ bool costs_find(const costs *c, const job *j, double in_bytes, job_cost *cost) {
 
 void costs_note(costs *c, const job *j, double in_bytes, const job_cost *k) {
     char line[512];
-    const int n = snprintf(line, sizeof line, "%s\t%016" PRIx64 "\t%016" PRIx64 "\t%.0f\t%d\t%.3f\t%.3f\t%.0f\t%.0f\n", j->step->tool,
-                           j->options, j->words, in_bytes, k->threads, k->seconds, k->cpu_seconds, k->peak_bytes, k->file_bytes);
+    const int n = snprintf(line, sizeof line, "%s\t%016" PRIx64 "\t%016" PRIx64 "\t%.0f\t%d\t%.3f\t%.3f\t%.0f\t%.0f\n",
+                           j->step->tool, j->options, j->words, in_bytes, k->threads, k->seconds, k->cpu_seconds,
+                           k->peak_bytes, k->file_bytes);
     add_line(c, line, NULL);
-    const int fd = c->path ? open(c->path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666) : -1;
+    const int fd = c->path ? open(c->path,
+                                  O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666)
+                           : -1;
     struct stat st;
     if (fd < 0) return;
     if (!fstat(fd, &st) && S_ISREG(st.st_mode)) {
@@ -115,7 +120,7 @@ void costs_note(costs *c, const job *j, double in_bytes, const job_cost *k) {
     close(fd);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
 
 /* The first number of a file; NaN: there is none. */
 static double number_in(const char *path) {
@@ -126,11 +131,13 @@ static double number_in(const char *path) {
     return x;
 }
 
-/* What the limit of the control group leaves; infinity: no limit.  Pages of files can be dropped, so they count as free. */
+/* What the limit of the control group leaves; infinity: no limit.  Pages of files count as free, for they can go. */
 static double left_in_group(void) {
-    static const struct { const char *limit, *used, *stat; } versions[] = {
-        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
-        {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat"}};
+    static const struct {
+        const char *limit, *used, *stat;
+    } versions[] = {{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
+                    {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+                     "/sys/fs/cgroup/memory/memory.stat"}};
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
         const double limit = number_in(versions[i].limit), used = number_in(versions[i].used);
         if (!(limit < 0x1p60) || isnan(used)) continue;

@@ -12,7 +12,7 @@
 static bool is_to_run(const sweep *s, size_t i) { return s->task[i].needed && s->task[i].state != DONE; }
 
 typedef struct totals {
-    size_t n_run, n_known;                       // jobs to run; those of known cost
+    size_t n_run, n_known; // jobs to run; those of known cost
     size_t n_control;
     double seconds, alone_seconds, bytes, peak; // the largest
 } totals;
@@ -43,8 +43,10 @@ static step_sums sum_step(const sweep *s, size_t k) {
 }
 
 static void print_number(double x, bool known, int digits) {
-    if (known) printf(" %10.*f", digits, x);
-    else printf(" %10s", "-");
+    if (known)
+        printf(" %10.*f", digits, x);
+    else
+        printf(" %10s", "-");
 }
 
 static void print_step(const sweep *s, size_t k, totals *all) {
@@ -82,21 +84,28 @@ static double free_disk(const sweep *s) {
 
 static void print_totals(const sweep *s, const totals *t) {
     printf("# %zu jobs to run, %d at once; ", t->n_run, s->n_at_once);
-    if (!t->n_run) printf("nothing to do\n");
-    else if (!t->n_known) printf("minutes, disk and memory are known when such jobs have run on this machine\n");
+    if (!t->n_run)
+        printf("nothing to do\n");
+    else if (!t->n_known)
+        printf("minutes, disk and memory are known when such jobs have run on this machine\n");
     else
-        printf("%s %.1f minutes, by what such jobs took on this machine\n", t->n_known < t->n_run ? "more than" : "about",
-               (t->seconds / s->n_at_once + t->alone_seconds) / 60);
-    if (t->n_control) printf("# %zu of them are for controls that the sweep adds (--controls none leaves them out)\n", t->n_control);
+        printf("%s %.1f minutes, by what such jobs took on this machine\n",
+               t->n_known < t->n_run ? "more than" : "about", (t->seconds / s->n_at_once + t->alone_seconds) / 60);
+    if (t->n_control)
+        printf("# %zu of them are for controls that the sweep adds (--controls none leaves them out)\n", t->n_control);
     if (!t->n_known) return;
     const double disk = free_disk(s), memory = s->memory > 0 ? s->memory : memory_available();
     printf("# disk: %s%s written%s, %s free", t->n_known < t->n_run ? "more than " : "", show_bytes(t->bytes).text,
-           s->keep->none || s->keep->best ? " in all, before models are removed" : "", isnan(disk) ? "an unknown number" : show_bytes(disk).text);
+           s->keep->none || s->keep->best ? " in all, before models are removed" : "",
+           isnan(disk) ? "an unknown number" : show_bytes(disk).text);
     printf("%s\n", disk < t->bytes ? "; that is too little where all of it stays" : "");
     printf("# memory: up to %s a job", show_bytes(t->peak).text);
     if (!isnan(memory)) {
         const double at_once = floor(memory / (1.1 * t->peak));
-        printf(", %s for all: %.0f such job%s at once", show_bytes(memory).text, at_once < 1 ? 1 : at_once < s->n_at_once ? at_once : s->n_at_once,
+        printf(", %s for all: %.0f such job%s at once", show_bytes(memory).text,
+               at_once < 1              ? 1
+               : at_once < s->n_at_once ? at_once
+                                        : s->n_at_once,
                at_once >= 2 && s->n_at_once >= 2 ? "s" : "");
     }
     printf("\n");
@@ -122,8 +131,8 @@ int dry_run_print(sweep *s, dw_err *err) {
         if (!line) return -1;
     }
     print_notes(s);
-    printf("# %-16s %6s %6s %6s %10s %10s %10s %10s\n", "step", "jobs", "there", "to run", "MB there", "s a job", "MB a file",
-           "MB memory");
+    printf("# %-16s %6s %6s %6s %10s %10s %10s %10s\n", "step", "jobs", "there", "to run", "MB there", "s a job",
+           "MB a file", "MB memory");
     for (size_t k = 0; k < s->grid.n_step; k++) print_step(s, k, &all);
     print_totals(s, &all);
     return 0;

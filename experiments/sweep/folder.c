@@ -27,7 +27,7 @@ static int make_folder(const char *path, dw_err *err) {
     return !stat(path, &st) && S_ISDIR(st.st_mode) ? 0 : dw_fail(err, "'%s' is no folder", path);
 }
 
-/* ---- files of somebody else -------------------------------------------------------------------------------------- */
+/* ---- files of somebody else ------------------------------------------------------------------------------------- */
 
 /* The line of a table that says which sweep wrote it; NULL: it has none. */
 static char *table_line(const char *path, dw_err *err) {
@@ -41,7 +41,8 @@ static char *table_line(const char *path, dw_err *err) {
 /* The table belongs to this grid if its name or its contents are the same. */
 static int check_table(const sweep *s, const char *path, const char *line, dw_err *err) {
     if (!line)
-        return dw_fail(err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder", path);
+        return dw_fail(
+            err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder", path);
     const char *name = line + strlen(sweep_comment), *own = s->comment + strlen(sweep_comment);
     const bool same_name = !strncmp(name, own, strcspn(own, "'") + 1);
     if (same_name || strstr(line, s->grid_sha256)) return 0;
@@ -53,7 +54,8 @@ static int check_copy(const sweep *s, const char *path, const char *line, dw_err
     char hex[65];
     if (dw_sha256_file(path, hex, err)) return -1;
     if (!strcmp(hex, s->grid_sha256) || (line && strstr(line, hex)) || dw_is_input(path, true)) return 0;
-    return dw_fail(err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder", path);
+    return dw_fail(err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder",
+                   path);
 }
 
 int folder_check(const sweep *s, dw_err *err) {
@@ -73,7 +75,7 @@ int folder_check(const sweep *s, dw_err *err) {
     return rc;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 static int copy_grid(const sweep *s, dw_err *err) {
     size_t n;
@@ -99,12 +101,14 @@ int folder_open(sweep *s, dw_err *err) {
     if (!rc) rc = make_folder(log, err);
     if (!rc) rc = copy_grid(s, err);
     if (!rc) s->alone_lock = open(log, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!rc && n_others) say("%d other sweep%s of this grid work%s on '%s'; the jobs are shared", n_others, plural(n_others), n_others == 1 ? "s" : "", s->dir);
+    if (!rc && n_others)
+        say("%d other sweep%s of this grid work%s on '%s'; the jobs are shared", n_others, plural(n_others),
+            n_others == 1 ? "s" : "", s->dir);
     free(log);
     return rc;
 }
 
-/* ---- what killed programs left ---------------------------------------------------------------------------------------- */
+/* ---- what killed programs left ---------------------------------------------------------------------------------- */
 
 /* The job whose output has this name, n bytes; SWEEP_NONE: none. */
 static size_t job_named(const sweep *s, const char *name, size_t n) {

@@ -18,12 +18,12 @@ typedef struct reader {
     grid *g;
     char **word; // of the statement that is read, with their quotes
     size_t n_word, cap_word;
-    int line; // where it begins
-    controls *controls; // see every statement; NULL: none are wanted
+    int line;            // where it begins
+    controls *controls;  // see every statement; NULL: none are wanted
     stored_bases *bases; // NULL: bases are evaluated with every model
 } reader;
 
-/* ---- words ---------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------ */
 
 static bool is_name_byte(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
@@ -209,7 +209,7 @@ static void release_conditions(grid_conditions *c) {
     free(c->one);
 }
 
-/* ---- variables and lists ------------------------------------------------------------------------------------------ */
+/* ---- variables and lists ---------------------------------------------------------------------------------------- */
 
 static int read_variable(reader *r, dw_err *err) {
     grid *g = r->g;
@@ -229,8 +229,11 @@ static int read_variable(reader *r, dw_err *err) {
     if (r->n_word - 2 > GRID_MAX_VALUES) return dw_fail(err, "'%s' has more than %d values", v->name, GRID_MAX_VALUES);
     for (size_t i = 2; i < r->n_word; i++) {
         if (has_pattern(r->word[i]))
-            return dw_fail(err, "'%s': '%.40s' is no value; values are separated by spaces, without brackets, and patterns of "
-                                "files belong into a list (:=); quotes keep these bytes", v->name, r->word[i]);
+            return dw_fail(
+                err,
+                "'%s': '%.40s' is no value; values are separated by spaces, without brackets, and patterns of "
+                "files belong into a list (:=); quotes keep these bytes",
+                v->name, r->word[i]);
         if (dw_grow(&v->value, &v->cap_value, v->n_value + 1, sizeof *v->value, "values", err)) return -1;
         char *value = v->value[v->n_value] = plain(r->word[i], err);
         if (!value) return -1;
@@ -257,7 +260,7 @@ static int read_list(reader *r, dw_err *err) {
     return 0;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
 
 static int add_piece(grid_word *w, grid_piece piece, dw_err *err) {
     if (dw_grow(&w->piece, &w->cap, w->n + 1, sizeof *w->piece, "a word", err)) return -1;
@@ -279,7 +282,8 @@ static int add_text(grid_word *w, const char *text, size_t n, dw_err *err) {
 /* A new output; which one, -1: refused.  Its suffix comes with the rest of the word (take_suffix). */
 static int add_output(grid_step *s, bool rows, dw_err *err) {
     if (rows && s->makes_rows) return dw_fail(err, "'%s' names $rows twice", s->name);
-    if (s->n_output == GRID_MAX_OUTPUTS) return dw_fail(err, "'%s' has more than %d outputs", s->name, GRID_MAX_OUTPUTS);
+    if (s->n_output == GRID_MAX_OUTPUTS)
+        return dw_fail(err, "'%s' has more than %d outputs", s->name, GRID_MAX_OUTPUTS);
     if (dw_grow(&s->output, &s->cap_output, s->n_output + 1, sizeof *s->output, "outputs", err)) return -1;
     grid_output *o = &s->output[s->n_output];
     *o = (grid_output){dw_strdup(rows ? ".tsv" : "", err), rows};
@@ -294,8 +298,10 @@ static int check_outputs(const grid_step *s, dw_err *err) {
     for (size_t i = 0; i < s->n_output; i++)
         for (size_t k = 0; k < i; k++)
             if (!strcmp(s->output[i].suffix, s->output[k].suffix))
-                return dw_fail(err, "'%s' names its output twice; several outputs need different suffixes, "
-                                    "as in -o $out.gguf --report $out.report.tsv", s->name);
+                return dw_fail(err,
+                               "'%s' names its output twice; several outputs need different suffixes, "
+                               "as in -o $out.gguf --report $out.report.tsv",
+                               s->name);
     return 0;
 }
 
@@ -313,7 +319,8 @@ static int add_read(grid *g, grid_step *s, int step, dw_err *err) {
 static int set_role(grid_step *s, const char *list, dw_err *err) {
     const grid_role role = !strcmp(list, "select") ? GRID_SELECT : !strcmp(list, "report") ? GRID_REPORT : GRID_NO_ROLE;
     if (role == GRID_NO_ROLE || role == s->role) return 0;
-    if (s->role != GRID_NO_ROLE) return dw_fail(err, "'%s' reads the texts of select and those of report; use two steps", s->name);
+    if (s->role != GRID_NO_ROLE)
+        return dw_fail(err, "'%s' reads the texts of select and those of report; use two steps", s->name);
     if (role == GRID_REPORT && strcmp(s->tool, "score"))
         return dw_fail(err, "'%s' reads the texts of report, which are for rows of score alone", s->name);
     s->role = role;
@@ -337,7 +344,8 @@ static int add_reference(grid *g, grid_step *s, grid_word *w, const char *name, 
         g->list[list].used = true;
         return set_role(s, name, err) ? -1 : add_piece(w, (grid_piece){.kind = GRID_LIST, .index = list}, err);
     }
-    if (step >= 0) return add_read(g, s, step, err) ? -1 : add_piece(w, (grid_piece){.kind = GRID_STEP, .index = step}, err);
+    if (step >= 0)
+        return add_read(g, s, step, err) ? -1 : add_piece(w, (grid_piece){.kind = GRID_STEP, .index = step}, err);
     if (!strcmp(name, s->name))
         return dw_fail(err, "'%s' reads its own output; what it writes is called $out", s->name);
     return fail_unknown(g, name, err);
@@ -374,7 +382,8 @@ static int take_suffix(grid_step *s, grid_word *w, dw_err *err) {
     grid_output *o = &s->output[w->piece[i].output];
     char *suffix = w->piece[i + 1].text;
     if (o->is_rows) return dw_fail(err, "nothing can stand behind $rows in a word");
-    if (i + 2 < w->n || !suffix || !is_suffix(suffix)) return dw_fail(err, "behind $out stands a suffix like .gguf or .h5, or nothing");
+    if (i + 2 < w->n || !suffix || !is_suffix(suffix))
+        return dw_fail(err, "behind $out stands a suffix like .gguf or .h5, or nothing");
     free(o->suffix);
     o->suffix = suffix;
     w->n--;
@@ -430,7 +439,8 @@ static int read_word(grid *g, grid_step *s, const char *text, dw_err *err) {
 /* score writes the role into its rows when it is told so. */
 static int add_role(grid *g, grid_step *s, dw_err *err) {
     if (s->role == GRID_NO_ROLE || !s->makes_rows) return 0;
-    return read_word(g, s, "--role", err) || read_word(g, s, s->role == GRID_SELECT ? "select" : "report", err) ? -1 : 0;
+    return read_word(g, s, "--role", err) || read_word(g, s, s->role == GRID_SELECT ? "select" : "report", err) ? -1
+                                                                                                                : 0;
 }
 
 static int read_step(reader *r, dw_err *err) {
@@ -460,7 +470,7 @@ static int read_control(reader *r, dw_err *err) {
     return read_conditions(r, &g->control[g->n_control++], err);
 }
 
-/* ---- stored bases ----------------------------------------------------------------------------------------------------- */
+/* ---- stored bases ----------------------------------------------------------------------------------------------- */
 
 /* A step that compares with the output of a step reads stored predictions instead.  The step that stores them is new,
  * unless another step asked for the same ones before. */
@@ -473,12 +483,13 @@ static int read_stored_base(reader *r, dw_err *err) {
         other.word = base.word;
         other.n_word = base.n_word;
         if (check_new_name(r->g, base.word[0], err) || read_step(&other, err))
-            return dw_fail_in(err, "the step that stores the base (--base exact evaluates it with every model instead)");
+            return dw_fail_in(err,
+                              "the step that stores the base (--base exact evaluates it with every model instead)");
     }
     return stored_bases_use(&base, r->word, err);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------- */
+/* ---- the file --------------------------------------------------------------------------------------------------- */
 
 static int read_statement(reader *r, dw_err *err) {
     if (!r->n_word) return 0;
@@ -551,7 +562,8 @@ static int parse(grid *g, const char *text, size_t len, const char *what, reader
 }
 
 /* Parses the text, with stored bases where they are wanted. */
-static int parse_plain(grid *g, const char *text, size_t len, const char *what, const grid_options *o, controls *seen, dw_err *err) {
+static int parse_plain(grid *g, const char *text, size_t len, const char *what, const grid_options *o, controls *seen,
+                       dw_err *err) {
     reader r = {.controls = seen, .bases = o->stored_bases ? stored_bases_new(err) : NULL};
     *g = (grid){0};
     const int rc = o->stored_bases && !r.bases ? -1 : parse(g, text, len, what, &r, err);
@@ -564,7 +576,8 @@ int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *
 }
 
 /* The text once more, with the statements of its controls after it. */
-static int parse_more(grid *g, const char *text, size_t len, const char *what, const grid_options *o, const char *more, dw_err *err) {
+static int parse_more(grid *g, const char *text, size_t len, const char *what, const grid_options *o, const char *more,
+                      dw_err *err) {
     const size_t n_own = g->n_step;
     char *all = dw_format(err, "%.*s\n%s", (int)len, text, more);
     grid_release(g);
@@ -594,7 +607,7 @@ int grid_parse_with(grid *g, const char *text, size_t len, const char *what, con
     return rc;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------------------------ */
 
 /* Appends the files that match a pattern. */
 static int add_matches(const char *pattern, char ***file, size_t *n, size_t *cap, dw_err *err) {
@@ -658,8 +671,10 @@ static int check_roles(const grid *g, const char *what, dw_err *err) {
         for (size_t k = 0; k < g->list[b].n_word; k++) {
             if (kit_sha256_file(g->list[b].word[k], other, err)) return -1;
             if (!strcmp(one, other))
-                return dw_fail(err, "'%s', line %d: '%s' of report is the same text as '%s' of select; give each set its own texts",
-                               what, g->list[b].line, g->list[b].word[k], g->list[a].word[i]);
+                return dw_fail(
+                    err,
+                    "'%s', line %d: '%s' of report is the same text as '%s' of select; give each set its own texts",
+                    what, g->list[b].line, g->list[b].word[k], g->list[a].word[i]);
         }
     }
     return 0;

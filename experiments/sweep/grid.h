@@ -31,7 +31,7 @@
  * not varied and has its first value; a step whose condition does not hold is not run, nor are those that read it.
  *
  * In a command $NAME or ${NAME} is the value of a variable or the output of a step above.  A word that is only a
- * variable and not quoted is split at spaces, so that a value may hold several words ('--type Q4_0' '--mixture Q4_K_M');
+ * variable and not quoted is split at spaces, so that a value may hold several words ('--type Q4_0' '--mixture Q2_K');
  * a word that is only a list becomes its words; a word with * ? [ ] that is not quoted becomes the files that match.
  *
  * $out.SUFFIX is a file that the step writes, $rows the rows of results, which the sweep gathers.  Every step names one
@@ -42,7 +42,7 @@
  *
  * Outputs that end in .gguf or .model are models.
  *
- * Two lists have a meaning of their own.  `select` and `report` are two sets of texts: variants are chosen by their rows
+ * Two lists have a meaning of their own.  `select` and `report` are two sets of texts: variants are chosen by rows
  * on the first and reported by their rows on the second.  The column `role` of rows says which of the two their step
  * read.  Both lists are needed, no step reads both, and no text is in both, by its contents.
  *
@@ -53,8 +53,13 @@
 
 #include "base/base.h"
 
-enum { GRID_MAX_VARIABLES = 64, GRID_MAX_VALUES = 4096, GRID_MAX_STEPS = 256, GRID_MAX_OUTPUTS = 4,
-       GRID_MAX_JOBS = 100000 };
+enum {
+    GRID_MAX_VARIABLES = 64,
+    GRID_MAX_VALUES = 4096,
+    GRID_MAX_STEPS = 256,
+    GRID_MAX_OUTPUTS = 4,
+    GRID_MAX_JOBS = 100000
+};
 
 typedef struct grid_condition { // the variable has one of some of its values
     int variable;
@@ -133,8 +138,8 @@ typedef struct grid {
     size_t n_step, cap_step;
     grid_conditions *control; // any of them
     size_t n_control, cap_control;
-    char *notes;         // lines about the controls that were added, or could not be; NULL: none
-    size_t n_own_step;   // steps behind these are controls that were added
+    char *notes;       // lines about the controls that were added, or could not be; NULL: none
+    size_t n_own_step; // steps behind these are controls that were added
 } grid;
 
 typedef struct grid_options {

@@ -124,7 +124,7 @@ void jobs_release(jobs *j) {
     *j = (jobs){0};
 }
 
-/* ---- commands ----------------------------------------------------------------------------------------------------- */
+/* ---- commands --------------------------------------------------------------------------------------------------- */
 
 typedef struct words {
     char **word;
@@ -159,21 +159,18 @@ static int add_list(words *w, const grid_list *l, dw_err *err) {
 static const char *piece_text(const jobs *j, size_t i, const grid_piece *p, job_file_fn file, void *ctx) {
     const job *self = &j->job[i];
     switch (p->kind) {
-    case GRID_TEXT:
-        return p->text;
-    case GRID_VARIABLE:
-        return j->grid->variable[p->index].value[self->value[p->index]];
-    case GRID_OUTPUT:
-        return file(ctx, i, p->output);
-    default:
-        break;
+    case GRID_TEXT: return p->text;
+    case GRID_VARIABLE: return j->grid->variable[p->index].value[self->value[p->index]];
+    case GRID_OUTPUT: return file(ctx, i, p->output);
+    default: break;
     }
     for (size_t k = 0; k < self->step->n_read; k++)
         if (self->step->reads[k] == p->index) return file(ctx, (size_t)self->input[k], p->output);
     return "";
 }
 
-static int add_pieces(words *w, const jobs *j, size_t i, const grid_word *from, job_file_fn file, void *ctx, dw_err *err) {
+static int add_pieces(words *w, const jobs *j, size_t i, const grid_word *from, job_file_fn file, void *ctx,
+                      dw_err *err) {
     char *text = dw_strdup("", err);
     for (size_t k = 0; k < from->n && text; k++) {
         char *longer = dw_format(err, "%s%s", text, piece_text(j, i, &from->piece[k], file, ctx));
@@ -211,7 +208,7 @@ void jobs_free_words(char **word, size_t n) {
     free(word);
 }
 
-/* ---- inputs from outside ------------------------------------------------------------------------------------------- */
+/* ---- inputs from outside ---------------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
@@ -297,7 +294,7 @@ int jobs_check_inputs(const jobs *j, size_t i, dw_err *err) {
     return 0;
 }
 
-/* ---- identities ------------------------------------------------------------------------------------------------------ */
+/* ---- identities ------------------------------------------------------------------------------------------------- */
 
 /* How outputs are written where only identities count.  '/' keeps them from being names of files. */
 static const char *id_of(void *ctx, size_t i, int output) {
@@ -329,7 +326,8 @@ static int add_identity(jobs *j, size_t i, dw_sha256 *h, const char *word, dw_er
     add_text(h, sha256);
     const bool is_output = strspn(word, "0123456789abcdef") >= 64 || strstr(word, "/out/");
     if (!*sha256 && !is_output) j->job[i].words = mix(j->job[i].words, word);
-    if (word[0] == '-' && isalpha((unsigned char)word[word[1] == '-' ? 2 : 1])) j->job[i].options = mix(j->job[i].options, word);
+    if (word[0] == '-' && isalpha((unsigned char)word[word[1] == '-' ? 2 : 1]))
+        j->job[i].options = mix(j->job[i].options, word);
     return 0;
 }
 
@@ -398,7 +396,7 @@ int jobs_identify(jobs *j, char *const *program, dw_err *err) {
     return rc;
 }
 
-/* ---- words for people -------------------------------------------------------------------------------------------------- */
+/* ---- words for people ------------------------------------------------------------------------------------------- */
 
 char *jobs_variant(const jobs *j, size_t i, dw_err *err) {
     char *text = dw_strdup("", err);

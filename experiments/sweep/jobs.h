@@ -1,9 +1,9 @@
 /* jobs.h - what a grid asks for: every step for every combination of values that decides its output.
  *
- * A job's identity is a hash of its command, in which the outputs of other jobs stand by their identities and files from
- * outside by their contents; of the bytes of the program that runs it (kit/hash_cache.h, kit_sha256_program: its code,
- * not the commit that it was built from); and of the backend and its level, which decide how results are rounded.  So a
- * changed value, command, input or formula changes the identities of what depends on it, and of nothing else.  The
+ * A job's identity is a hash of its command, in which the outputs of other jobs stand by their identities and files
+ * from outside by their contents; of the bytes of the program that runs it (kit/hash_cache.h, kit_sha256_program: its
+ * code, not the commit that it was built from); and of the level of the cpu backend, which decides how results are
+ * rounded.  So a changed value, command, input or formula changes the identities of what depends on it, and of nothing else.  The
  * commit is in every lineage and row.  It is not in the identity, because then a commit of a comment would change every
  * job.  A file's name is the step, the values that vary, and ten digits of the identity:
  *
@@ -19,12 +19,12 @@ enum { JOB_NO_VALUE = UINT16_MAX };
 
 typedef struct job {
     const grid_step *step;
-    const uint16_t *value; // (n_variable) which value each variable has; JOB_NO_VALUE: does not matter
-    int *input;            // (step->n_read) jobs, one of each step that it reads; all stand before this one
-    char id[65];           // from jobs_identify on
+    const uint16_t *value;        // (n_variable) which value each variable has; JOB_NO_VALUE: does not matter
+    int *input;                   // (step->n_read) jobs, one of each step that it reads; all stand before this one
+    char id[65];                  // from jobs_identify on
     char *file[GRID_MAX_OUTPUTS]; // names of its outputs without folder
-    uint64_t options, words; // hashes of the options, and of all words that are no files
-    uint32_t *outside;     // (n_outside) inputs from outside, its program among them: places in jobs.outside
+    uint64_t options, words;      // hashes of the options, and of all words that are no files
+    uint32_t *outside;            // (n_outside) inputs from outside, its program among them: places in jobs.outside
     size_t n_outside, cap_outside;
 } job;
 

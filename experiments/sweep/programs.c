@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const steps[] = {"convert", "synth", "collect", "rank",  "cut",  "gate",
+static const char *const steps[] = {"convert", "synth", "collect", "rank", "cut",   "gate",
                                     "trace",   "train", "requant", "heal", "score", "inspect"};
 enum { N_STEPS = sizeof steps / sizeof *steps };
 
@@ -28,7 +28,7 @@ static bool is_allowed(const char *name, const opt_list *allowed) {
     return is_own(name);
 }
 
-/* ---- where they are -------------------------------------------------------------------------------------------- */
+/* ---- where they are --------------------------------------------------------------------------------------------- */
 
 static char *executable(const char *folder, size_t n, const char *name, dw_err *err) {
     char *path = dw_format(err, "%.*s/deadwood-%s", (int)n, folder, name);
@@ -55,7 +55,9 @@ static int fail_not_allowed(const sweep *s, const grid_step *step, dw_err *err) 
     char *list = NULL;
     for (size_t i = 0; i < N_STEPS; i++)
         if (dw_append(&list, err, "%s%s", i ? ", " : "", steps[i])) break;
-    dw_fail(err, "'%s', line %d: '%s' is not among the programs that steps run: %s; --allow %s runs deadwood-%s with what the grid says",
+    dw_fail(err,
+            "'%s', line %d: '%s' is not among the programs that steps run: %s; --allow %s runs deadwood-%s with what "
+            "the grid says",
             s->grid_path, step->line, step->tool, list ? list : "", step->tool, step->tool);
     free(list);
     return -1;
@@ -73,7 +75,7 @@ int programs_find(sweep *s, const opt_list *allowed, dw_err *err) {
     return s->program ? 0 : -1;
 }
 
-/* ---- whether they understand ------------------------------------------------------------------------------------- */
+/* ---- whether they understand ------------------------------------------------------------------------------------ */
 
 /* Names for files in a command that is only checked: outputs are told apart, inputs are not. */
 typedef struct checked_job {
@@ -92,16 +94,19 @@ static int check_outputs(const grid_step *step, char *said, dw_err *err) {
     for (char *rest = said, *line; rest && (line = strsep(&rest, "\n")) && *line;) {
         unsigned k = 0;
         char end;
-        if (strncmp(line, "output ", 7)) return dw_fail(err, "cannot check the options of '%s': it said '%.80s'", step->tool, line);
+        if (strncmp(line, "output ", 7))
+            return dw_fail(err, "cannot check the options of '%s': it said '%.80s'", step->tool, line);
         if (sscanf(line + 7, "//out/%u%c", &k, &end) != 1 || k >= step->n_output)
-            return dw_fail(err, "the command of '%s' would write '%s', which is no output of the step; name it as $out.SUFFIX", step->name,
-                           line + 7);
+            return dw_fail(
+                err, "the command of '%s' would write '%s', which is no output of the step; name it as $out.SUFFIX",
+                step->name, line + 7);
         written[k] = true;
     }
     for (size_t k = 0; k < step->n_output; k++)
         if (!written[k])
-            return dw_fail(err, "the command of '%s' does not write %s%s: no option that names an output has it", step->name,
-                           step->output[k].is_rows ? "$rows" : "$out", step->output[k].is_rows ? "" : step->output[k].suffix);
+            return dw_fail(err, "the command of '%s' does not write %s%s: no option that names an output has it",
+                           step->name, step->output[k].is_rows ? "$rows" : "$out",
+                           step->output[k].is_rows ? "" : step->output[k].suffix);
     return 0;
 }
 
@@ -158,7 +163,8 @@ static int check_job(const sweep *s, size_t i, asked *a, dw_err *err) {
     int rc = k < a->n ? 0 : dw_grow(&a->hash, &a->cap, a->n + 1, sizeof *a->hash, "commands", err);
     if (!rc && k == a->n) {
         a->hash[a->n++] = hash;
-        if (ask(s, step, word, n, &why)) rc = dw_fail(err, "'%s', line %d: %s: %s", s->grid_path, step->line, step->tool, why.text);
+        if (ask(s, step, word, n, &why))
+            rc = dw_fail(err, "'%s', line %d: %s: %s", s->grid_path, step->line, step->tool, why.text);
     }
     jobs_free_words(word, n);
     return rc;

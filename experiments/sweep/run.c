@@ -19,7 +19,7 @@ enum { ALONE_BATCH = 8 }; // so many jobs that run alone wait before the others 
 static const double look_every = 0.2; // seconds between looks at what other sweeps do
 static const double spare = 1.1;      // of the memory that a job had when it ran before
 
-/* ---- commands ------------------------------------------------------------------------------------------------------ */
+/* ---- commands --------------------------------------------------------------------------------------------------- */
 
 static const char *path_of(void *ctx, size_t i, int output) { return ((const sweep *)ctx)->task[i].path[output]; }
 
@@ -105,7 +105,7 @@ static int start(sweep *s, size_t i, int n_ready, dw_err *err) {
     return rc;
 }
 
-/* ---- why a job failed ------------------------------------------------------------------------------------------------- */
+/* ---- why a job failed ------------------------------------------------------------------------------------------- */
 
 /* Every mention of the folder goes, so that a reason does not hang on where it is. */
 static void drop_folder(char *text, const char *dir) {
@@ -137,7 +137,8 @@ static char *last_line(const sweep *s, size_t i) {
 static char *reason_of(const sweep *s, size_t i, int status) {
     const char *name = job_of(s, i)->step->tool;
     if (WIFSIGNALED(status))
-        return dw_format(NULL, "deadwood-%s: ended by signal %d (%s)", name, WTERMSIG(status), strsignal(WTERMSIG(status)));
+        return dw_format(NULL, "deadwood-%s: ended by signal %d (%s)", name, WTERMSIG(status),
+                         strsignal(WTERMSIG(status)));
     char *line = last_line(s, i);
     if (line && status) return line;
     free(line);
@@ -184,7 +185,8 @@ static void tell_failure(sweep *s, size_t i) {
 static void tell_repeated_failures(const sweep *s) {
     for (size_t k = 0; k < s->n_failure; k++)
         if (s->failure[k].n > 1)
-            warn("%zu jobs of step '%s' failed alike: %s", s->failure[k].n, s->grid.step[s->failure[k].step].name, s->failure[k].reason);
+            warn("%zu jobs of step '%s' failed alike: %s", s->failure[k].n, s->grid.step[s->failure[k].step].name,
+                 s->failure[k].reason);
 }
 
 /* The job cannot be done because `cause`, itself or one that it needs, failed. */
@@ -199,23 +201,29 @@ static int fail(sweep *s, size_t i, size_t cause, dw_err *err) {
     const char *reason = s->task[cause].reason;
     char *variant = jobs_variant(&s->jobs, i, err);
     const char *model = job_of(s, i)->step->n_read ? job_of(s, (size_t)job_of(s, i)->input[0])->file[0] : "-";
-    const int rc = variant ? judge_fail(s->judge, t->source, model, variant, reason ? reason : "out of memory", err) : -1;
+    const int rc = variant ? judge_fail(s->judge, t->source, model, variant, reason ? reason : "out of memory", err)
+                           : -1;
     free(variant);
     return rc;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------------ */
+/* ---- results ---------------------------------------------------------------------------------------------------- */
 
 static void note_cost(sweep *s, size_t i, const child_end *end) {
     task *t = &s->task[i];
     double *peak = &s->peak[job_of(s, i)->step - s->grid.step];
     struct stat st;
-    job_cost cost = {.seconds = dw_now() - t->began, .cpu_seconds = end->cpu_seconds, .peak_bytes = end->peak_bytes, .threads = t->n_threads};
-    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) cost.file_bytes += stat(t->path[k], &st) ? 0 : (double)st.st_size;
+    job_cost cost = {.seconds = dw_now() - t->began,
+                     .cpu_seconds = end->cpu_seconds,
+                     .peak_bytes = end->peak_bytes,
+                     .threads = t->n_threads};
+    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++)
+        cost.file_bytes += stat(t->path[k], &st) ? 0 : (double)st.st_size;
     if (end->peak_bytes > *peak) *peak = end->peak_bytes;
     double in_bytes = 0;
     const job *j = job_of(s, i);
-    for (size_t k = 0; k < j->n_outside; k++) in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
+    for (size_t k = 0; k < j->n_outside; k++)
+        in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
     for (size_t k = 0; k < j->step->n_read; k++) in_bytes += s->task[j->input[k]].cost.file_bytes;
     costs_note(s->costs, j, in_bytes, &cost);
     t->cost = cost;
@@ -247,7 +255,8 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
         claims_release(s->claims, claim);
         return 0;
     }
-    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) unlink(t->path[k]); // what a program that failed has written is not trusted
+    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++)
+        unlink(t->path[k]); // what a program that failed has written is not trusted
     t->reason = *why.text ? dw_strdup(why.text, NULL) : reason_of(s, i, end->status);
     if (t->reason) drop_folder(t->reason, s->dir);
     claims_fail(s->claims, claim, t->reason ? t->reason : "out of memory");
@@ -255,7 +264,7 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     return fail(s, i, i, err);
 }
 
-/* ---- other sweeps --------------------------------------------------------------------------------------------------------- */
+/* ---- other sweeps ----------------------------------------------------------------------------------------------- */
 
 /* What has become of a job that another process works on. */
 static int look_at(sweep *s, size_t i, dw_err *err) {
@@ -340,7 +349,7 @@ static int take_claim(sweep *s, size_t i, bool *mine, dw_err *err) {
     return 0;
 }
 
-/* ---- which job is next -------------------------------------------------------------------------------------------------------- */
+/* ---- which job is next ------------------------------------------------------------------------------------------ */
 
 /* Whether all that a job reads is there; *failed: what it needs and will not come, else SWEEP_NONE. */
 static bool is_ready(const sweep *s, size_t i, size_t *failed) {
@@ -372,8 +381,10 @@ static int find_room(const sweep *s, room *r, dw_err *err) {
         const size_t i = s->order[k];
         if (s->task[i].state != RUNNING) continue;
         const double wanted = memory_for(s, i), now = s->memory > 0 ? 0 : memory_of(s->task[i].pid);
-        if (isnan(wanted)) r->first[job_of(s, i)->step - s->grid.step] = true;
-        else if (wanted * spare > now) r->left -= wanted * spare - now;
+        if (isnan(wanted))
+            r->first[job_of(s, i)->step - s->grid.step] = true;
+        else if (wanted * spare > now)
+            r->left -= wanted * spare - now;
     }
     if (isnan(r->left)) r->left = INFINITY;
     return r->first ? 0 : -1;
@@ -420,7 +431,7 @@ static int find_ready(sweep *s, ready_jobs *r, dw_err *err) {
     return rc;
 }
 
-/* The job to start now, SWEEP_NONE: wait.  Those that run alone are gathered, so that the others are not held up for each. */
+/* The job to start now, SWEEP_NONE: wait.  Those that run alone are gathered, so that others do not wait for each. */
 static size_t choose(sweep *s, const ready_jobs *r) {
     if (s->alone_runs || s->n_running == s->n_at_once) return SWEEP_NONE;
     if (!r->n_alone)
@@ -431,7 +442,7 @@ static size_t choose(sweep *s, const ready_jobs *r) {
     return s->n_running ? SWEEP_NONE : r->alone;
 }
 
-/* Other sweeps of the folder on this machine run nothing beside a job that runs alone, and it runs beside nothing of theirs. */
+/* A job that runs alone runs beside no job of another sweep of this folder on this machine. */
 static bool may_run(const sweep *s, bool alone) {
     return s->alone_lock < 0 || !flock(s->alone_lock, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) || errno != EWOULDBLOCK;
 }
@@ -447,7 +458,7 @@ static int start_ready(sweep *s, dw_err *err) {
     }
 }
 
-/* ---- all jobs --------------------------------------------------------------------------------------------------------------------- */
+/* ---- all jobs --------------------------------------------------------------------------------------------------- */
 
 /* Waits for a job, at most so many seconds. */
 static int wait_for_one(sweep *s, double seconds, dw_err *err) {

@@ -51,10 +51,23 @@ typedef enum place { KEPT, DROPPED, WITH_VALUE, WITH_VALUES } place;
 
 /* What becomes of an option of the comparing step: those of quality stay. */
 static place place_of(const char *word) {
-    static const struct { const char *name; place place; } table[] = {
-        {"-m", WITH_VALUES}, {"--model", WITH_VALUES}, {"--base", WITH_VALUE}, {"-o", WITH_VALUE}, {"--out", WITH_VALUE},
-        {"-t", WITH_VALUE}, {"--threads", WITH_VALUE}, {"--speed-prefill", WITH_VALUE}, {"--speed-decode", WITH_VALUE},
-        {"--speed-rounds", WITH_VALUE}, {"--role", WITH_VALUE}, {"--no-speed", DROPPED}, {"--json", DROPPED}, {"--per-layer", DROPPED}};
+    static const struct {
+        const char *name;
+        place place;
+    } table[] = {{"-m", WITH_VALUES},
+                 {"--model", WITH_VALUES},
+                 {"--base", WITH_VALUE},
+                 {"-o", WITH_VALUE},
+                 {"--out", WITH_VALUE},
+                 {"-t", WITH_VALUE},
+                 {"--threads", WITH_VALUE},
+                 {"--speed-prefill", WITH_VALUE},
+                 {"--speed-decode", WITH_VALUE},
+                 {"--speed-rounds", WITH_VALUE},
+                 {"--role", WITH_VALUE},
+                 {"--no-speed", DROPPED},
+                 {"--json", DROPPED},
+                 {"--per-layer", DROPPED}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const size_t n = strlen(table[i].name);
         if (!strcmp(word, table[i].name)) return table[i].place;

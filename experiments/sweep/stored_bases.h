@@ -7,11 +7,11 @@
  *   dense_stored : score -m $dense -f $eval --no-speed --store $out.base
  *   score        : score -m $cut --base $dense_stored -f $eval -o $rows
  *
- * because evaluating the base takes as long as evaluating a model, and it gives the same numbers every time.  Steps that
- * ask for the same predictions share one file.  Stored predictions keep the exact log-probability of every scored token,
- * the 64 likeliest tokens and the mass of the rest.  So ln_ratio, perplexities and top-1 agreement are those of an exact
- * base; KL is that of the coarser distribution, which is a lower bound, and column kl_kind says "top64" instead of
- * "full".  --base exact keeps the grid as it stands. */
+ * because evaluating the base takes as long as evaluating a model and gives the same numbers every time.  Steps that
+ * ask for the same predictions share one file.  Stored predictions keep the exact log-probability of every scored
+ * token, the 64 likeliest tokens and the mass of the rest.  So ln_ratio, perplexities and top-1 agreement are exact.
+ * KL is that of the coarser distribution, a lower bound, and column kl_kind says "top64" instead of "full".  --base exact
+ * keeps the grid as it stands. */
 #ifndef EXP_STORED_BASES_H
 #define EXP_STORED_BASES_H
 
@@ -20,12 +20,12 @@
 typedef struct stored_bases stored_bases;
 
 typedef struct stored_base {
-    const char *of;             // the step whose output is the base
-    char **word;                // the statement of the step that stores it, n_word
+    const char *of; // the step whose output is the base
+    char **word;    // the statement of the step that stores it, n_word
     size_t n_word;
-    bool is_new;                // no earlier step asked for it
-    size_t at;                  // the word of the comparing step that names the base
-    bool joined;                // as --base=$dense
+    bool is_new; // no earlier step asked for it
+    size_t at;   // the word of the comparing step that names the base
+    bool joined; // as --base=$dense
 } stored_base;
 
 stored_bases *stored_bases_new(dw_err *err);

@@ -119,7 +119,8 @@ static int find_work(sweep *s, dw_err *err) {
 }
 
 static void tell_controls(const sweep *s) {
-    for (const char *at = s->grid.notes; at && *at; at += strcspn(at, "\n"), at += *at == '\n') say("%.*s", (int)strcspn(at, "\n"), at);
+    for (const char *at = s->grid.notes; at && *at; at += strcspn(at, "\n"), at += *at == '\n')
+        say("%.*s", (int)strcspn(at, "\n"), at);
 }
 
 static void close_sweep(sweep *s) {
@@ -162,7 +163,8 @@ static int run(sweep *s, dw_err *err) {
         return sig;
     }
     say("%s/rows.tsv: %zu to keep, %zu dominated, %zu controls, %zu collapsed, %zu failed%s", s->dir, counts.keep,
-        counts.discard, counts.control, counts.collapsed, counts.failed, counts.other ? "; some have nothing to compare with" : "");
+        counts.discard, counts.control, counts.collapsed, counts.failed,
+        counts.other ? "; some have nothing to compare with" : "");
     return 0;
 }
 
@@ -174,14 +176,19 @@ int main(int argc, char **argv) {
     char *dir = dw_format(&err, "%.*s", (int)n, o.dir);
     sweep s = {.dir = dir, .grid_path = o.grid.item[0], .keep = keep_rules, .written = dw_now(), .alone_lock = -1};
     while (strcmp(s.keep->name, o.keep)) s.keep++;
-    int rc = !dir || open_sweep(&s, &err) || find_work(&s, &err) ? -1 : o.dry_run ? dry_run_print(&s, &err) : run(&s, &err);
+    int rc = !dir || open_sweep(&s, &err) || find_work(&s, &err) ? -1
+             : o.dry_run                                         ? dry_run_print(&s, &err)
+                                                                 : run(&s, &err);
     const size_t n_failed = s.n_failed, n_failed_files = s.n_failed_files;
     close_sweep(&s);
     free(dir);
     if (rc < 0) die_err(&err);
     if (rc) end_by(rc);
     if (n_failed_files && !n_failed)
-        die("%zu file%s could not be made; the log says why, and the same command tries again", n_failed_files, plural((double)n_failed_files));
-    if (n_failed) die("%zu row%s failed; rows.tsv says why, and the same command tries again", n_failed, plural((double)n_failed));
+        die("%zu file%s could not be made; the log says why, and the same command tries again", n_failed_files,
+            plural((double)n_failed_files));
+    if (n_failed)
+        die("%zu row%s failed; rows.tsv says why, and the same command tries again", n_failed,
+            plural((double)n_failed));
     return 0;
 }

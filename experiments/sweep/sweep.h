@@ -95,16 +95,16 @@ int folder_open(sweep *s, dw_err *err);
 /* Removes what killed programs left of the outputs of jobs that nobody works on. */
 int folder_clean(const sweep *s, dw_err *err);
 int folder_clean_job(const sweep *s, size_t i, dw_err *err); // of one job, which this process holds
-extern const char sweep_comment[]; // the begin of the second line of a sweep's table
+extern const char sweep_comment[];                           // the begin of the second line of a sweep's table
 
 /* ---- tasks.c ---- */
 
-int tasks_find(sweep *s, dw_err *err);    // which jobs are done, in which order the others come
-bool tasks_exist(const task *t);          // whether all outputs are there
-void tasks_estimate(sweep *s);            // what every job that is still to run will read, take and write
-void tasks_want(sweep *s, size_t i);      // a model that was removed is needed again
-void tasks_settle(sweep *s, size_t i);    // a job has an end: those that it reads are read once less
-void tasks_remove_models(sweep *s);       // that --keep does not keep
+int tasks_find(sweep *s, dw_err *err); // which jobs are done, in which order the others come
+bool tasks_exist(const task *t);       // whether all outputs are there
+void tasks_estimate(sweep *s);         // what every job that is still to run will read, take and write
+void tasks_want(sweep *s, size_t i);   // a model that was removed is needed again
+void tasks_settle(sweep *s, size_t i); // a job has an end: those that it reads are read once less
+void tasks_remove_models(sweep *s);    // that --keep does not keep
 int tasks_take_rows(sweep *s, size_t i, dw_err *err);
 int tasks_table(sweep *s, judge_counts *counts, dw_err *err); // writes rows.tsv
 

@@ -14,7 +14,7 @@ bool tasks_exist(const task *t) {
     return true;
 }
 
-/* ---- needs -------------------------------------------------------------------------------------------------------- */
+/* ---- needs ------------------------------------------------------------------------------------------------------ */
 
 static int link_readers(sweep *s, dw_err *err) {
     for (size_t i = 0; i < s->jobs.n; i++)
@@ -66,7 +66,7 @@ void tasks_settle(sweep *s, size_t i) {
     progress_step(s->bar, 1);
 }
 
-/* ---- order -------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------ */
 
 static void put_in_order(sweep *s, size_t i, bool *placed) {
     if (placed[i]) return;
@@ -102,7 +102,7 @@ static int make_order(sweep *s, dw_err *err) {
     return ok ? 0 : -1;
 }
 
-/* ---- what is there -------------------------------------------------------------------------------------------------- */
+/* ---- what is there ---------------------------------------------------------------------------------------------- */
 
 /* Reads the rows of a job that is done. */
 int tasks_take_rows(sweep *s, size_t i, dw_err *err) {
@@ -110,7 +110,9 @@ int tasks_take_rows(sweep *s, size_t i, dw_err *err) {
     size_t k = 0;
     while (!step->output[k].is_rows) k++;
     char *variant = jobs_variant(&s->jobs, i, err);
-    const int rc = variant ? judge_add(s->judge, s->task[i].source, s->task[i].path[k], variant, jobs_is_control(&s->jobs, i), err) : -1;
+    const int rc = variant ? judge_add(s->judge, s->task[i].source, s->task[i].path[k], variant,
+                                       jobs_is_control(&s->jobs, i), err)
+                           : -1;
     free(variant);
     s->rows_came = true;
     return rc;
@@ -144,7 +146,7 @@ int tasks_find(sweep *s, dw_err *err) {
     return make_order(s, err);
 }
 
-/* ---- what it will take ------------------------------------------------------------------------------------------------- */
+/* ---- what it will take ------------------------------------------------------------------------------------------ */
 
 static double bytes_of(const task *t) {
     double bytes = 0;
@@ -158,7 +160,8 @@ void tasks_estimate(sweep *s) {
         const job *j = job_of(s, i);
         task *t = &s->task[i];
         t->in_bytes = 0;
-        for (size_t k = 0; k < j->n_outside; k++) t->in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
+        for (size_t k = 0; k < j->n_outside; k++)
+            t->in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
         for (size_t k = 0; k < j->step->n_read; k++) t->in_bytes += s->task[j->input[k]].cost.file_bytes;
         t->cost_known = costs_find(s->costs, j, t->in_bytes, &t->cost);
         const double there = t->state == DONE ? bytes_of(t) : 0;
@@ -166,7 +169,7 @@ void tasks_estimate(sweep *s) {
     }
 }
 
-/* ---- models that may go --------------------------------------------------------------------------------------------------- */
+/* ---- models that may go ----------------------------------------------------------------------------------------- */
 
 static bool ends_in(const char *text, const char *end) {
     const size_t n = strlen(text), n_end = strlen(end);
@@ -192,12 +195,13 @@ void tasks_remove_models(sweep *s) {
         if (t->state != DONE || t->n_waiting || !t->scored || !is_model(&step->output[0])) continue;
         if (!s->keep->none && (!s->keep->best || is_best(s, i))) continue;
         for (size_t k = 0; k < step->n_output; k++)
-            if (is_model(&step->output[k]) && unlink(t->path[k]) && errno != ENOENT) warn("cannot remove '%s': %s", t->path[k], strerror(errno));
+            if (is_model(&step->output[k]) && unlink(t->path[k]) && errno != ENOENT)
+                warn("cannot remove '%s': %s", t->path[k], strerror(errno));
         t->state = REMOVED;
     }
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------------- */
 
 int tasks_table(sweep *s, judge_counts *counts, dw_err *err) {
     const double began = dw_now();
