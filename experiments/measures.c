@@ -453,7 +453,7 @@ int exp_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
         const char *name = json_string_value(json_object_get(step, "tool"));
         weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
-        *unnamed |= !names_its_data(step);
+        *unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
         json_decref(step);
     }
     *unnamed |= dw_gguf_find(g, "quantize.imatrix.file") && !weighed;

@@ -375,59 +375,54 @@ static void add_rounding(controls *c) {
     }
 }
 
-/* ---- fixed neurons, for gates ----------------------------------------------------------------------------------- */
+/* ---- fixed neurons, for gates ------------------------------------------------------------------------------------ */
 
-/* Appends 1 - A for each activity that a word can be; whether there is any. */
-static bool put_rates(controls *c, const char *activity) {
-    const size_t v = referred(c, activity);
-    const bool varies = v != NONE && is_variable(&c->s[v]);
-    bool any = false;
-    for (size_t k = 2; varies ? k < c->s[v].n && strcmp(c->s[v].word[k], "if") : k == 2; k++) {
-        char *end;
-        const char *text = varies ? c->s[v].word[k] : activity;
-        const double a = strtod(text, &end);
-        if (end == text || *end || !(a > 0 && a < 1)) continue;
-        PUT(c, "%s %.10g", any ? "" : "static_rate =", 1 - a);
-        any = true;
+static void put_fixed(controls *c, const statement *gate) {
+    PUT(c, "fixed_%s :", gate->word[0]);
+    for (size_t i = 2; i < gate->n; i++) {
+        const bool rule = !strncmp(gate->word[i], "--rule", 6), seed = !strncmp(gate->word[i], "--seed", 6);
+        if (rule) PUT(c, " --rule $fixed --seed $fixed_seed");
+        if (rule || seed)
+            i += !strchr(gate->word[i], '=');
+        else
+            PUT(c, " %s", gate->word[i]);
     }
-    if (any) PUT(c, "\n");
-    return any;
+    PUT(c, "\n");
 }
 
-static void put_static(controls *c, size_t gate, const char *model, const char *stats) {
-    PUT(c,
-        "static_metric = energy random\n"
-        "static_seed = 1 2 3 if static_metric = random\n"
-        "static_plan : rank -m %s -s %s --metric $static_metric --rate $static_rate --seed $static_seed -o $out.tsv\n"
-        "static_cut : cut -m %s -p $static_plan -o $out.gguf\n",
-        model, stats, model);
-    NOTE(c, "controls: for gates, the same neurons for all tokens at their activities, by energy and at random in "
-            "three seeds "
-            "(steps static_plan static_cut");
-    for (size_t i = gate; i < c->n; i++)
-        if (runs(&c->s[i], "gate") && same_word(c, value_of(&c->s[i], "--model", "-m"), model))
-            put_rows_of(c, "static", i, "static_cut");
-    NOTE(c, ")\n");
-    PUT(c, "control if static_metric = energy\n");
-}
-
-static void add_static(controls *c) {
-    size_t gate = NONE;
+/* Whether the grid compares gates with fixed neurons itself. */
+static bool has_fixed(const controls *c) {
     for (size_t i = 0; i < c->n; i++) {
-        if (runs(&c->s[i], "cut")) return;
-        if (gate == NONE && runs(&c->s[i], "gate") && has_rows(c, i)) gate = i;
+        const char *rule = runs(&c->s[i], "gate") ? value_of(&c->s[i], "--rule", NULL) : NULL;
+        if (rule && (may_be(c, rule, "static") || may_be(c, rule, "random"))) return true;
     }
-    if (gate == NONE) return;
-    const statement *s = &c->s[gate];
-    const char *model = value_of(s, "--model", "-m"), *stats = value_of(s, "--stats", "-s"),
-               *activity = value_of(s, "--activity", NULL);
-    if (!model || !stats || !activity || is_named(c, "static_rate") || !put_rates(c, activity))
-        NOTE(c,
-             "no control: fixed neurons for step %s: its model, statistics and activities must be words or variables\n",
-             s->word[0]);
-    else
-        put_static(c, gate, model, stats);
-    NOTE(c, "no control: neurons chosen at random for each token: gate has no such rule\n");
+    return false;
+}
+
+static void add_fixed(controls *c) {
+    bool any = false;
+    for (size_t i = 0; i < c->n && !has_fixed(c); i++) {
+        const statement *s = &c->s[i];
+        char name[128];
+        if (!runs(s, "gate") || !has_rows(c, i) || !value_of(s, "--rule", NULL)) continue;
+        if (!any && (is_named(c, "fixed") || is_named(c, "fixed_seed"))) {
+            NOTE(c, "no control: fixed neurons for gates: the grid has its own 'fixed'; rename it\n");
+            return;
+        }
+        if (!any) PUT(c, "fixed = static random\nfixed_seed = 1 2 3 if fixed = random\n");
+        if (!any)
+            NOTE(
+                c,
+                "controls: for gates, the same neurons for every token, by energy and at random in three seeds (steps");
+        any = true;
+        snprintf(name, sizeof name, "fixed_%.100s", s->word[0]);
+        put_fixed(c, s);
+        NOTE(c, " %s", name);
+        put_rows_of(c, "fixed", i, name);
+    }
+    if (!any) return;
+    NOTE(c, ")\n");
+    PUT(c, "control if fixed = static random\n");
 }
 
 int controls_write(controls *c, char **text, char **notes, dw_err *err) {
@@ -435,7 +430,7 @@ int controls_write(controls *c, char **text, char **notes, dw_err *err) {
     if (!c->failed) {
         add_random(c);
         add_rounding(c);
-        add_static(c);
+        add_fixed(c);
     }
     if (c->failed) return dw_fail(err, "out of memory: controls");
     *text = c->text;

@@ -7,9 +7,9 @@
  *                     statistics that the cut used, so the control has what the cut had.  For any number of bytes
  *                     between those of Q2_K and of the 16-bit model two of the controls are the nearest smaller and the
  *                     nearest larger one.  Not added where some `requant` of the grid rounds the 16-bit model itself.
- *   fixed neurons     For `gate`: at every activity A the same neurons for all tokens, as static_NAME: rank and cut by
- *                     1 - A, by energy and at random in three seeds.  Not added where the grid has a cut.  A random
- *                     choice for each token cannot be made, because gate has no such rule.
+ *   fixed neurons     Every step with `gate --rule ..` once more as fixed_NAME, with the rules static and random (three
+ *                     seeds): the same neurons for every token, as many as the gate opens, and the rows of what comes
+ *                     from the gate for them.  Not added where some gate of the grid has one of these rules.
  *
  * The notes name the steps that were added, and say which controls cannot be made and why. */
 #ifndef EXP_CONTROLS_H
