@@ -312,14 +312,15 @@ static void sixty_variants(void) {
     snprintf(text, sizeof text,
              HEAD "metric = weight random\nrate = 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55\nseed = 1 2 3 4 5 if metric = random\n"
                   "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
-                  "plan : rank -m $dense --metric $metric --rate $rate --seed $seed -o $out.tsv\n"
+                  "plan : rank -m $dense --metric $metric --rate $rate --seed $seed --multiple 1 -o $out.tsv\n"
                   "cut : cut -m $dense -p $plan -o $out.gguf\n"
                   "own : requant -m $dense --type Q8_0 -o $out.gguf\n"
                   "score : score -m $cut --base $dense -f %s -c 64 --windows 6 --no-speed -o $rows\n",
              file("a.txt"));
     write_text(file("sixty.grid"), text);
     const double t0 = dw_now();
-    REQUIRE(!sweep("sixty.grid", "sixty", ""), "%s", test_run_output());
+    const int rc = sweep("sixty.grid", "sixty", "");
+    REQUIRE(!rc, "%s", test_run_output());
     CHECK(count_in(file("sixty/rows.tsv"), "\tmetric=") == 60, "%d variants", count_in(file("sixty/rows.tsv"), "\tmetric="));
     share_and_kill("sixty.grid", "sixty", "sixty-killed", 20, (dw_now() - t0) / 15);
 }
