@@ -27,6 +27,8 @@ typedef struct exp_result {
     /* size and speed */
     double params, bits_per_weight, file_bytes, bytes_per_token;
     double peak_rss_bytes, load_ms, prefill_tok_s, prefill_spread, decode_tok_s, decode_spread, read_gb_s, read_share;
+    double depth, sequences;
+    char speed_test[48];
     char disturbed[128];
     double coverage;
     char select[16];

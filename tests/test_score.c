@@ -623,6 +623,59 @@ static void broken(void) {
     json_decref(rows);
 }
 
+/* ---- speed at a depth, and of several sequences ----------------------------------------------------------- */
+
+static void depth_lists(void) {
+    int depth[EXP_SPEED_MAX_DEPTHS];
+    CHECK(exp_speed_depths("0", depth) == 1 && depth[0] == 0);
+    CHECK(exp_speed_depths("4096,0,12", depth) == 3 && depth[0] == 4096 && depth[1] == 0 && depth[2] == 12);
+    static const char *const wrong[] = {"", ",", "0,", "-1", "1,1", "a", "1 2", "1, 2", "1048577", "99999999999999999999",
+                                        "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) CHECK(!exp_speed_depths(wrong[i], depth), "'%s'", wrong[i]);
+    const struct { exp_speed_options o; int depth; const char *name; } names[] = {
+        {{.n_prefill = 512, .n_decode = 64, .n_seq = 1}, 0, "pp512 tg64"},
+        {{.n_prefill = 512, .n_decode = 64, .n_seq = 1}, 4096, "pp512 tg64 @ d4096"},
+        {{.n_decode = 64, .n_seq = 4}, 12, "tg64 x4 @ d12"},
+        {{.n_prefill = 8, .n_seq = 1}, 0, "pp8"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char name[48];
+        exp_speed_name(&names[i].o, names[i].depth, name, sizeof name);
+        CHECK(!strcmp(name, names[i].name), "%s, expected %s", name, names[i].name);
+    }
+}
+
+/* Each further depth is a row without a text: its speed stands beside that of the row with the text. */
+static void depths(void) {
+    const char *m = model("m.gguf", "tiny-llama", DW_F32, 1), *t = text_file("t.txt", 700, 1), *out = test_file("depths.tsv");
+    json_t *rows = SCORE("-m %s -f %s -c 64 --windows 1-2 --depth 0,8192 --speed-prefill 16 --speed-decode 4 --speed-rounds 3 -o %s", m, t, out);
+    REQUIRE(json_array_size(rows) == 2, "%zu rows", json_array_size(rows));
+    for (size_t i = 0; i < 2; i++) {
+        const bool is_deep = i == 1;
+        CHECK(number(rows, i, "depth") == (is_deep ? 8192 : 0) && number(rows, i, "sequences") == 1);
+        CHECK(!strcmp(json_string_value(cell(rows, i, "speed_test")), is_deep ? "pp16 tg4 @ d8192" : "pp16 tg4"));
+        CHECK(json_is_null(cell(rows, i, "text")) == is_deep && isnan(number(rows, i, "ppl")) == is_deep);
+        CHECK(number(rows, i, "prefill_tok_s") > 0 && number(rows, i, "decode_tok_s") > 0 && number(rows, i, "file_bytes") > 0);
+    }
+    const double at_0 = number(rows, 0, "decode_tok_s"), at_8192 = number(rows, 1, "decode_tok_s");
+    CHECK(at_0 > 1.5 * at_8192, "%g at 0, %g at 8192, though so many positions cost more than this model's weights", at_0, at_8192);
+    json_decref(rows);
+    CHECK(!test_run("deadwood-table %s --columns model,text,speed_test,depth,decode_tok_s", out), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "pp16 tg4 @ d8192"), "%s", test_run_output());
+}
+
+/* Four sequences in one batch: weights are read once, and the rate counts the tokens of all. */
+static void sequences(void) {
+    const char *m = model("m.gguf", "tiny-llama", DW_F32, 1);
+    json_t *rows = SCORE("-m %s --speed-only --depth 3,0 --sequences 4 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m);
+    REQUIRE(json_array_size(rows) == 2, "%zu rows", json_array_size(rows));
+    for (size_t i = 0; i < 2; i++)
+        CHECK(number(rows, i, "sequences") == 4 && number(rows, i, "depth") == (i ? 0 : 3) && number(rows, i, "decode_tok_s") > 0);
+    const double share = number(rows, 0, "read_share"), bytes = number(rows, 0, "bytes_per_token");
+    const double wanted = bytes * number(rows, 0, "decode_tok_s") / 4e9 / number(rows, 0, "read_gb_s");
+    CHECK(fabs(share / wanted - 1) < 1e-2, "read share %g, expected %g", share, wanted);
+    json_decref(rows);
+}
+
 static void against_itself(void) {
     const char *m = model("m.gguf", "tiny-llama", DW_Q4_0, 1), *t = text_file("t.txt", 700, 1),
                *stored = test_file("m.base");
@@ -885,6 +938,9 @@ static const test_case cases[] = {
     {"a continuation only repeats when half of its last 32 tokens are among the four before them", repeated_tokens},
     {"a uniform model has the perplexity of its vocabulary's size", uniform},
     {"a model without layers only repeats itself, and the row says so of it and of its base", broken},
+    {"depths are a list of different numbers, and what is timed is named as llama-bench does", depth_lists},
+    {"each further depth has a row of its own with its speed and no quality", depths},
+    {"several sequences are timed together", sequences},
     {"a model against itself has ratio 0, divergence 0, agreement 1, exactly, live and stored", against_itself},
     {"side by side, against a stored base and between two stored files the ratio is the same", side_by_side_and_stored},
     {"quality columns are the same for every -t and --batch", threads_and_batches},

@@ -67,7 +67,7 @@ static int start(dw_back_env *e, dw_err *err) {
     return 0;
 }
 
-/* ---- pieces from a counter ------------------------------------------------------------------------------------- */
+/* ---- pieces from a counter -------------------------------------------------------------------------------------- */
 
 typedef struct pieces {
     void (*fn)(void *job, int piece, const thread_memory *m);
@@ -89,7 +89,7 @@ static void for_pieces(const dw_back_env *e, int n, void (*fn)(void *job, int pi
     dw_pool_run(e->pool, take_pieces, &(pieces){.fn = fn, .job = job, .own = e->own, .n = n});
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* A product of n_tokens packed tokens with rows or columns of w. */
 typedef struct product {
@@ -124,9 +124,8 @@ static void pack_piece(void *job, int piece, const thread_memory *m) {
     const int group = piece / PACK_PIECES, n = group_tokens(p, group);
     const size_t first = (size_t)group * DW_GEMM_TOKENS;
     (void)m;
-    dw_gemm_tokens tokens = {.level = p->own->level, .form = p->form, .n_tokens = n, .n = p->n_in};
-    tokens.x = p->x + (p->turned ? first : first * (size_t)p->n_in);
-    tokens.ldx = (size_t)(p->turned ? p->n_tokens : p->n_in);
+    const dw_gemm_tokens tokens = {.level = p->own->level, .form = p->form, .x = p->x + first * (p->turned ? 1 : (size_t)p->n_in),
+                                   .ldx = (size_t)(p->turned ? p->n_tokens : p->n_in), .n_tokens = n, .n = p->n_in};
     (p->turned ? dw_gemm_pack_turned : dw_gemm_pack)(&tokens, packed_group(p, group), piece % PACK_PIECES, PACK_PIECES);
 }
 
@@ -165,8 +164,7 @@ static void pack(const dw_back_env *e, product *p) {
     for_pieces(e, count(p->n_tokens, DW_GEMM_TOKENS) * PACK_PIECES, pack_piece, p);
 }
 
-/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their
- * type. */
+/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their type. */
 static void multiply(const dw_back_env *e, product *p) {
     const int groups = count(p->n_tokens, DW_GEMM_TOKENS), wanted = PIECES_PER_THREAD * dw_pool_size(e->pool);
     const int least = p->columns && p->w->type->block > LEAST_PIECE_ROWS ? PIECE_ROWS : LEAST_PIECE_ROWS;
@@ -223,7 +221,7 @@ static void linear_w(const dw_back_env *e, const float *x, int n_in, const float
     multiply(e, &p);
 }
 
-/* ---- the gate, attention, the loss ----------------------------------------------------------------------------- */
+/* ---- the gate, attention, the loss ---------------------------------------------------------------------------------- */
 
 typedef struct glu_job {
     const own *own;

@@ -99,7 +99,7 @@ typedef struct dw_gemm_tokens { // x (n_tokens, n), rows ldx apart, to be packed
 size_t dw_gemm_pack_bytes(int n_tokens, int n); // enough for every form; sizes of groups of 16 tokens add up
 void dw_gemm_pack(const dw_gemm_tokens *tokens, uint8_t *packed, int ith, int n_threads);
 
-/* The same for tokens that are columns of x (n, n_tokens). */
+/* The same for tokens that are columns of x (n, n_tokens), whose rows lie ldx apart. */
 void dw_gemm_pack_turned(const dw_gemm_tokens *tokens, uint8_t *packed, int ith, int n_threads);
 
 /* A product of weights with packed tokens, by the calling thread alone. */

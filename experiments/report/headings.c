@@ -12,6 +12,7 @@ const exp_heading exp_headings[] = {
     /* column            head              role           usual  se             scale better */
     {"model",            "model",          EXP_NAME,      true,  NULL,          1,     0},
     {"text",             "text",           EXP_CONDITION, true,  NULL,          1,     0},
+    {"speed_test",       "timed",          EXP_CONDITION, true,  NULL,          1,     0},
     {"tool",             "tool",           EXP_DEED,      false, NULL,          1,     0},
     {"metric",           "metric",         EXP_DEED,      true,  NULL,          1,     0},
     {"rule",             "rule",           EXP_DEED,      true,  NULL,          1,     0},
@@ -91,6 +92,8 @@ const exp_heading exp_headings[] = {
     {"texts",            "texts",          EXP_NAME,      false, NULL,          1,     0},
     {"types",            "types in the file",EXP_NAME,    false, NULL,          1,     0},
     {"parent",           "parent",         EXP_NAME,      false, NULL,          1,     0},
+    {"depth",            "depth",          EXP_NAME,      false, NULL,          1,     0},
+    {"sequences",        "sequences",      EXP_NAME,      false, NULL,          1,     0},
     {"disturbed",        "disturbed",      EXP_NAME,      false, NULL,          1,     0},
     {"leak",             "leak",           EXP_NAME,      false, NULL,          1,     0},
     {"dominated_by",     "dominated by",   EXP_NAME,      false, NULL,          1,     0},
