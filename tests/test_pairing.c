@@ -364,17 +364,19 @@ static void against(void) {
 /* A gated model is judged by the bytes that were counted with its speed, wherever that row is. */
 static void counted_bytes(void) {
     FILE *f = fopen(test_file("gated.tsv"), "w");
-    fprintf(f, "model\tmodel_sha256\ttext\tln_ratio\tln_ratio_se\twindows\tfile_bytes\tbytes_per_token\n"
-               "gated\th1\ta\t0.5\t0.001\t30\t100\t-\n"
-               "dense\th2\ta\t0\t0.001\t30\t90\t80\n"
-               "gated\th1\t-\t-\t-\t-\t100\t%s\n", "95");
+    fprintf(f, "model\tmodel_sha256\ttext\tln_ratio\tln_ratio_se\twindows\tfile_bytes\tbytes_per_token\tdepth\n"
+               "gated\th1\t-\t-\t-\t-\t100\t70\t4096\n"
+               "gated\th1\ta\t0.5\t0.001\t30\t100\t-\t-\n"
+               "dense\th2\ta\t0\t0.001\t30\t90\t80\t-\n"
+               "gated\th1\t-\t-\t-\t-\t100\t%s\t0\n", "95");
     fclose(f);
     tsv_table t;
     judge_counts counts;
     REQUIRE(judged(test_file("gated.tsv"), &t, &counts));
-    CHECK(t.n_rows == 2 && says(&t, 0, "verdict", "discard") && says(&t, 0, "dominated_by", "dense") &&
-              says(&t, 0, "bytes_per_token", "95"),
-          "%zu rows, %s", t.n_rows, tsv_cell(&t, 0, "verdict"));
+    CHECK(t.n_rows == 3 && says(&t, 1, "verdict", "discard") && says(&t, 1, "dominated_by", "dense") &&
+              says(&t, 1, "bytes_per_token", "95"),
+          "%zu rows, %s", t.n_rows, tsv_cell(&t, 1, "verdict"));
+    CHECK(says(&t, 0, "depth", "4096") && says(&t, 0, "verdict", "-"), "speed at a further depth stays");
     tsv_release(&t);
 }
 

@@ -158,6 +158,11 @@ static const char *value_in(const char *variant, const char *name, char *value, 
 
 static bool is_speed_alone(const source *s, size_t row) { return !is_known(cell(s, row, "text")); }
 
+/* Speed at a further depth has no other row to go into. */
+static bool fills_others(const source *s, size_t row) {
+    return is_speed_alone(s, row) && !(number(s, row, "depth") > 0);
+}
+
 /* ---- adding ----------------------------------------------------------------------------------------------------- */
 
 /* The type that was asked for, else that of most matrices. */
@@ -377,7 +382,7 @@ static int index_rows(judge *j, dw_err *err) {
     j->n_speed = j->n_speaker = 0;
     for (size_t i = 0; i < j->n_source; i++)
         for (size_t row = 0; row < j->source[i].rows.n_rows; row++) {
-            if (!is_speed_alone(&j->source[i], row)) continue;
+            if (!fills_others(&j->source[i], row)) continue;
             if (dw_grow(&j->speed, &j->cap_speed, j->n_speed + 1, sizeof *j->speed, "rows", err)) return -1;
             j->speed[j->n_speed++] = place_at(j, i, row);
         }
@@ -611,7 +616,7 @@ static int write_source(const judge *j, size_t i, dw_out *out, dw_err *err) {
     const source *s = &j->source[i];
     if (s->reason) return write_failed(s, out, err);
     for (size_t row = 0; row < s->rows.n_rows; row++)
-        if (!(is_speed_alone(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
+        if (!(fills_others(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
     return 0;
 }
 

@@ -24,7 +24,7 @@
  *
  * A row that does not know its bytes_per_token (a gated model whose bytes were not counted) is not judged.  A row
  * without text tells of speed alone: before anything is judged it fills what is unknown in the other rows of its model,
- * with the number of threads that it was measured with, and disappears.
+ * with the number of threads that it was measured with, and disappears; one of a depth above 0 stays.
  *
  * Selection and report: where a model has rows of role select, they alone decide its verdict.  Its rows of role report
  * get the same verdict, and their numbers are unbiased, because nothing was chosen by their texts.
