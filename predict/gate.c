@@ -6,6 +6,7 @@
  * a threshold per layer (rules.h), or for a control its fixed choice (fixed.h).  The new file is opened and compared
  * before it replaces an old one. */
 #include "formats/ffn_gated.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -148,7 +149,7 @@ static int open_inputs(inputs *in, dw_err *err) {
         return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     if (needs_stats(in->rule)) {
         if (kit_stats_open(&in->stats, o.stats, err)) return -1;
         in->has_stats = true;
