@@ -1,5 +1,6 @@
 /* allocate.c - rules for the widths, and the choice of neurons within a layer. */
 #include "prune/allocate.h"
+#include "prune/search.h"
 
 #include "model/model.h"
 
@@ -164,9 +165,38 @@ static int global(const prune_task *t, int *n_keep, dw_err *err) {
     return rc;
 }
 
+/* z = (score - mean) / sd within each layer; a layer of equal scores has z = 0. */
+static void standardize(const prune_task *t, int l, double *z) {
+    const int n = width(t, l) / t->group;
+    double mean = 0, square = 0;
+    for (int g = 0; g < n; g++) mean += t->score[l][g] / n;
+    for (int g = 0; g < n; g++) square += (t->score[l][g] - mean) * (t->score[l][g] - mean) / n;
+    for (int g = 0; g < n; g++) z[g] = square > 0 ? (t->score[l][g] - mean) / sqrt(square) : 0;
+}
+
+static int standardized(const prune_task *t, int *n_keep, dw_err *err) {
+    const size_t n_layer = (size_t)n_layer_of(t);
+    double **z = dw_alloc(n_layer, sizeof *z, "standardized scores", err);
+    int rc = z ? 0 : -1;
+    for (int l = 0; l < n_layer_of(t) && !rc; l++) {
+        z[l] = dw_alloc((size_t)(width(t, l) / t->group), sizeof **z, "standardized scores", err);
+        if (z[l]) standardize(t, l, z[l]);
+        else rc = -1;
+    }
+    prune_task other = *t;
+    other.score = z;
+    if (!rc) rc = global(&other, n_keep, err);
+    for (size_t l = 0; z && l < n_layer; l++) free(z[l]);
+    free(z);
+    return rc;
+}
+
 const prune_allocator prune_allocators[] = {
-    {"uniform", uniform, false, "every layer loses the same fraction"},
-    {"global", global, true, "scores of all layers are sorted together"},
+    {"uniform", uniform, false, false, "every layer loses the same fraction"},
+    {"global", global, true, false, "scores of all layers are sorted together"},
+    {"flap", standardized, false, false, "the same, each layer's scores less their mean and over their standard deviation (An et al. 2023)"},
+    {"sensitivity", search_sensitivity, false, true, "least sum of divergences of single cut layers, measured on held-out texts (-f)"},
+    {"evolve", search_evolve, false, true, "neurons move between layers when the divergence on held-out texts (-f) falls; from --start"},
     {0}};
 
 const prune_allocator *prune_allocator_find(const char *name) {

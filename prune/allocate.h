@@ -27,12 +27,16 @@ typedef struct prune_task {
     double rate;           // wanted, of the neurons of the layers that stay; used when bytes is 0
     double bytes;          // wanted size of the file, never exceeded; 0: by rate
     int unit;              // of widths
+    const struct prune_search *search; // of rules that run the model (search.h); else NULL
 } prune_task;
+
+typedef struct prune_search prune_search;
 
 typedef struct prune_allocator {
     const char *name;
     int (*allocate)(const prune_task *t, int *n_keep, dw_err *err); // n_keep of layers that go is 0
     bool across_layers; // needs scores that compare across layers
+    bool runs_model;    // needs held-out texts: task->search
     const char *help;
 } prune_allocator;
 
