@@ -95,7 +95,7 @@ $B/faults.so: tests/preload_faults.c
 
 $B/bench_collect: $B/prune.a
 $B/bench_%: $B/tests/bench_%.o $(ARCHIVES)
-	$(CC) $(SANFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+	$(CC) $(SANFLAGS) $(LDFLAGS) $(filter-out $(ARCHIVES),$^) $(ARCHIVES) $(LIBS) -o $@
 
 bench-dot: $B/bench_dot  ## dot rows beside the memory's speed: build/bench_dot [TYPE or LEVEL]...
 	$<

@@ -194,8 +194,11 @@ typedef enum dw_weight { // of a layer
     DW_W_FFN_NORM, DW_W_GATE, DW_W_UP, DW_W_GATE_BIAS, DW_W_UP_BIAS, DW_W_DOWN, DW_W_DOWN_BIAS,
     DW_W_DOWN_T,         // of gated layers
     DW_W_TOKEN_EMBD,     // of the model: `layer` is ignored; an output tied to the embedding is replaced separately
-    DW_W_OUTPUT_NORM, DW_W_OUTPUT, DW_W_OUTPUT_BIAS
+    DW_W_OUTPUT_NORM, DW_W_OUTPUT, DW_W_OUTPUT_BIAS,
+    DW_N_WEIGHTS
 } dw_weight;
+
+static inline bool dw_weight_is_of_model(int which) { return which >= DW_W_TOKEN_EMBD; }
 
 /* From now on this session computes with *t instead of the weight; t NULL: with the model's weight again.  Of *t the
  * type, ne[0], ne[1] and data are read and copied.  The data are borrowed and may change between evaluations.  They
@@ -203,6 +206,8 @@ typedef enum dw_weight { // of a layer
  * the model are not affected.  In layers in two parts, gate, up and down are the first part.  Fails for another
  * shape, and for the down of a gated layer before its transposed copy was replaced. */
 int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err);
+/* The tensor that the session computes with; name NULL: the layer or the model has no such weight. */
+dw_tensor dw_session_tensor(dw_session *s, int layer, dw_weight which);
 
 /* ---- selection --------------------------------------------------------------------------------------- */
 
@@ -225,6 +230,79 @@ dw_coverage dw_session_coverage(const dw_session *s, int layer);
 void dw_session_reset_coverage(dw_session *s);
 /* open[i] = the largest |gate| of group i reaches the threshold.  gate (n_ff) holds act(gate). */
 void dw_open_groups(const float *gate, int n_ff, int group, float threshold, uint8_t *open);
+
+/* ---- training ------------------------------------------------------------------------------------------ */
+
+/* Gradients of a loss by every weight (formulas: backends/backward.h).  A pass works on whole windows of a text: token t
+ * of a window has position t and sees positions 0 .. t.
+ *
+ *     dw_train_forward(teacher, token, n_seq, err);  dw_train_forward(student, token, n_seq, err);
+ *     dw_train_backward(student, &(dw_loss){.teacher = teacher}, 1.0 / n, gradients, &sums);
+ *
+ * Two models that compute with the same numbers have the same logits bit for bit, so their KL and its gradients are 0.
+ * The results do not depend on the number of threads. */
+typedef struct dw_train dw_train;
+
+typedef struct dw_train_options { // zero means the default
+    int n_ctx;              // tokens of a window; the session's positions
+    int n_seq;              // most windows of one pass; 1
+    bool forward_only;      // no gradients: a teacher.  Takes less memory
+    dw_precision precision; // of products on CPUs with tiles for BF16; rounded: one BF16 of each number, sums in F32
+} dw_train_options;
+
+/* A pass computes with the session's net, its replaced tensors included.  The session must outlive dw_train; its cache and
+ * its positions are not used.  All memory is allocated here.  Fails for models with cold neurons, and for gated ones unless the
+ * session's selection is dense. */
+dw_train *dw_train_new(dw_session *s, const dw_train_options *o, dw_err *err);
+size_t dw_train_memory(dw_session *s, const dw_train_options *o); // bytes that dw_train_new allocates; 0: it fails
+void dw_train_free(dw_train *t);
+
+/* token: (n_seq, n_ctx).  Fails for a token that the vocabulary lacks and for too many windows. */
+int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err);
+/* Logits of tokens first .. first + n - 1 of the last forward pass into out, (n, n_vocab). */
+void dw_train_logits(dw_train *t, int first, int n, float *out);
+
+typedef struct dw_loss {
+    dw_train *teacher;  // its last forward pass had the same tokens; NULL: cross entropy alone
+    double temperature; // of the distributions in KL(teacher || net); 0: 1.  The KL is multiplied by its square
+    double ce;          // share of the cross entropy with the text's next tokens, the KL having the rest; 0 .. 1
+    int first;          // positions of a window before it have no loss
+} dw_loss;
+
+typedef struct dw_loss_sums { // nats; a caller may add up passes
+    double loss, kl, nll;
+    size_t n_kl, n_nll;       // tokens; the last of a window has no next token
+} dw_loss_sums;
+
+/* Arrays of the caller with the weights' shapes, to which gradients are added; NULL: not wanted. */
+typedef struct dw_gradients {
+    float *of[DW_N_WEIGHTS];
+} dw_gradients;
+
+/* After a forward pass: adds to *sums. */
+void dw_train_loss(dw_train *t, const dw_loss *loss, dw_loss_sums *sums);
+/* The same, and adds scale times the gradients of the loss's sum.  g: (n_layer + 1), the last with the model's own weights.  A
+ * forward pass must come before the next backward pass. */
+void dw_train_backward(dw_train *t, const dw_loss *loss, double scale, const dw_gradients *g, dw_loss_sums *sums);
+
+typedef enum dw_grad_point {
+    DW_GRAD_FFN_OUT, // by the FFN's output, n_embd
+    DW_GRAD_NEURON,  // by the neurons a, n_ff; the event's values are a
+} dw_grad_point;
+
+typedef struct dw_grad_event {
+    dw_grad_point point;
+    int layer, n_tokens, n;
+    const float *grad;   // (n_tokens, n) of the scaled loss; borrowed until the callback returns
+    const float *values; // (n_tokens, n); NULL: none
+} dw_grad_event;
+
+typedef struct dw_grad_tap {
+    void (*fn)(void *ctx, const dw_grad_event *event); // on the calling thread, from the last layer to the first
+    void *ctx;
+} dw_grad_tap;
+
+void dw_train_set_tap(dw_train *t, const dw_grad_tap *tap); // copied; NULL: none
 
 /* ---- sampling ---------------------------------------------------------------------------------------- */
 

@@ -28,11 +28,17 @@ static struct {
     const char *out, *type;
 } o;
 
+static const char *hint(const char *word) {
+    (void)word;
+    return "other types and mixtures are made in two steps: deadwood convert DIR -o M.gguf, then deadwood requant -m M.gguf "
+           "-o M2.gguf --type T|--mixture NAME";
+}
+
 // clang-format off
 static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.folder, NULL, "DIR", "the checkpoint's folder"},
     {"out", 'o', OPT_PATH,  OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the GGUF file to write"},
-    {"type", 0, OPT_CHOICE, 0, &o.type, "keep", "TYPE", "type of every matrix", OPT_CHOICES(types)},
+    {"type", 0, OPT_CHOICE, 0, &o.type, "keep", "TYPE", "type of every matrix", OPT_CHOICES(types), .hint = hint},
     OPT_COMMON, {0}};
 // clang-format on
 

@@ -1,4 +1,4 @@
-/* deadwood.c - `deadwood NAME ...` runs the program deadwood-NAME beside it or on PATH. */
+/* deadwood.c - `deadwood NAME ...` runs the program deadwood-NAME beside it or on PATH; `deadwood help NAME` its --help. */
 #include "kit/options.h"
 #include "kit/talk.h"
 
@@ -115,7 +115,20 @@ static void list_programs(void) {
         ask_summary(&table[i], line, sizeof line);
         printf("  %-12s %s\n", table[i].name, line);
     }
-    printf("\n`deadwood NAME --help` tells more about each.\n");
+    printf("\n`deadwood help NAME` tells more about each.\n");
+}
+
+/* Becomes the program of that name, with these arguments; argv[0] is replaced. */
+static void run(const char *name, char **argv) {
+    for (int i = 0; i < n_found; i++) {
+        if (strcmp(table[i].name, name)) continue;
+        argv[0] = table[i].path;
+        execv(table[i].path, argv);
+        die("cannot run '%s': %s", table[i].path, strerror(errno));
+    }
+    const char *near = opt_nearest(name, table, sizeof *table);
+    if (near) die_usage("there is no program '%s' (did you mean '%s'?)", name, near);
+    die_usage("there is no program '%s'", name);
 }
 
 int main(int argc, char **argv) {
@@ -123,18 +136,12 @@ int main(int argc, char **argv) {
     if (dw_open_standard_streams(&err)) die_err(&err);
     find_programs(argv[0]);
     const char *name = argc > 1 ? argv[1] : "--help";
-    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
+    const bool is_help = !strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help");
+    if (is_help && (argc < 3 || !strcmp(argv[2], "help"))) {
         list_programs();
         return fflush(stdout) ? 1 : 0;
     }
-    opt_parse(&program, *name == '-' ? argc : 1, argv);
-    for (int i = 0; i < n_found; i++) {
-        if (strcmp(table[i].name, name)) continue;
-        argv[1] = table[i].path;
-        execv(table[i].path, argv + 1);
-        die("cannot run '%s': %s", table[i].path, strerror(errno));
-    }
-    const char *near = opt_nearest(name, table, sizeof *table);
-    if (near) die_usage("there is no program '%s' (did you mean '%s'?)", name, near);
-    die_usage("there is no program '%s'", name);
+    opt_parse(&program, *name == '-' && !is_help ? argc : 1, argv);
+    if (is_help) run(argv[2], (char *[]){argv[0], "--help", NULL});
+    run(name, argv + 1);
 }

@@ -12,6 +12,7 @@
 
 #include "model/model.h"
 #include "kit/lineage.h"
+#include "kit/metrics.h"
 #include "kit/tsv.h"
 #include "text/json.h"
 
@@ -27,27 +28,27 @@ const exp_column exp_columns[] = {
     {"model", AT(model), 0, "file name"},
     {"model_sha256", AT(model_sha256), 0, "of the file (of its first part where it is split)"},
     {"parent", AT(parent), 0, "file that the model was made from"},
-    {"text", AT(text), 0, "file name; * is the geometric mean of several texts, all with the same weight"},
-    {"text_sha256", AT(text_sha256), 0, "of the file"},
+    {"text", AT(text), 0, "file name; * is the geometric mean of several texts, all with the same weight: its errors are conditional on these texts, see texts_sd"},
+    {"text_sha256", AT(text_sha256), 0, "of the file; of *: of the set of texts and windows"},
     {"protocol", AT(protocol), 0, "which tokens are scored: llama, hf, full"},
     {"n_ctx", AT(n_ctx), 12, "tokens of a window"},
     {"bos", AT(bos), 0, "no; text: in front of the text only; window: at the begin of each window"},
     {"windows", AT(windows), 12, "windows scored"},
     {"tokens_scored", AT(tokens_scored), 12, "tokens whose probability was taken"},
     {"nll_nats", AT(nll), 10, "mean negative log-likelihood of a token"},
-    {"nll_se", AT(nll_se), 4, "its standard error, tokens taken as independent"},
+    {"nll_se", AT(nll_se), 4, "its standard error, clustered by window (engine/measure/statistics.h); unknown for fewer than 5 windows, as are those below"},
     {"ppl", AT(ppl), 8, "perplexity, exp(nll_nats)"},
     {"ppl_se", AT(ppl_se), 4, "ppl * nll_se"},
     {"base", AT(base), 0, "file name of the model compared with"},
     {"ln_ratio", AT(ln_ratio), 8, "ln(ppl / ppl of the base) on the same tokens"},
     {"ln_ratio_se", AT(ln_ratio_se), 4, "its standard error, from window means"},
-    {"resolvable", AT(resolvable), 4, "smallest ln_ratio that this text can tell from 0: 2.8 times the larger standard error"},
+    {"resolvable", AT(resolvable), 4, "smallest ln_ratio that this text can tell from 0, at 5 % significance with 80 % power: for many windows 2.8 times the larger standard error"},
     {"kl_mean", AT(kl_mean), 8, "mean of KL(base || model) of a token, nats; see kl_kind"},
-    {"kl_se", AT(kl_se), 4, "its standard error, tokens taken as independent"},
+    {"kl_se", AT(kl_se), 4, "its standard error, clustered by window"},
     {"kl_median", AT(kl_median), 6, "median over tokens"},
     {"kl_p99", AT(kl_p99), 6, "99th percentile over tokens"},
     {"top1_agree", AT(top1_agree), 8, "share of tokens where model and base find the same token likeliest"},
-    {"top1_se", AT(top1_se), 4, "its standard error, binomial"},
+    {"top1_se", AT(top1_se), 4, "its standard error, clustered by window"},
     {"repeats", AT(repeats), 4, "share of five built-in prompts whose greedy continuation only repeats: half of its last 32 tokens are one of the four before them"},
     {"params", AT(params), 15, "parameters of all tensors"},
     {"bits_per_weight", AT(bits_per_weight), 6, "8 file_bytes / params"},
@@ -64,30 +65,40 @@ const exp_column exp_columns[] = {
     {"threads", AT(threads), 4, "threads that ran"},
     {"backend", AT(backend), 0, "who computed, and by which instructions"},
     {"disturbed", AT(disturbed), 0, "no, or what shows that others used the machine while speed was measured: cpu, steal, others, load"},
-    {"leak", AT(leak), 0, "no, or which calibration text in the model's lineage shares tokens with this text"},
+    {"leak", AT(leak), 0, "no, or which calibration text in the model's lineage shares tokens with this text; unknown if a step learnt from data that it does not name"},
     {"coverage", AT(coverage), 6, "share of a gated model's FFN neurons that counted, over the tokens evaluated; with --speed-only over those decoded"},
     {"tool", AT(tool), 0, "last step of the lineage"},
-    {"metric", AT(metric), 0, "what the last step that had it was told, or its plan says; so the ones below"},
+    {"metric", AT(metric), 0, "that ranked the neurons; this column and those below tell what the last step that has such an option was given, or what its plan says"},
     {"rate", AT(rate), 0, "fraction of neurons to be removed"},
     {"rate_reached", AT(rate_reached), 0, "fraction removed"},
     {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
     {"repair", AT(repair), 0, "what was done for what remained"},
-    {"type", AT(type), 0, "type of the matrices"},
+    {"type", AT(type), 0, "type or mixture that was asked for; for `keep` and for files of others the type of most matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
     {"rule", AT(rule), 0, "rule that selects neurons at run time"},
     {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
     {"tokens_trained", AT(tokens_trained), 0, "tokens of the texts that training saw"},
-    {"minutes_trained", AT(minutes_trained), 0, "minutes that it took; not in a lineage, which tells of no time"},
     {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
     {"base_repeats", AT(base_repeats), 4, "repeats of the base; unknown where its predictions were stored"},
-    {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows"},
+    {"ln_ratio_se_blocks", AT(ln_ratio_se_blocks), 4, "standard error of ln_ratio by bootstrap over runs of windows; unknown for fewer than ten runs"},
     {"kl_kind", AT(kl_kind), 0, "full: over the vocabulary; top64: a stored base's 64 likeliest tokens and the rest as one, a lower bound"},
     {"kv", AT(kv), 0, "type of the key/value cache"},
     {"select", AT(select), 0, "how gated layers were run: auto, fused, listed, dense"},
     {"precision", AT(precision), 0, "how finely the products of quality columns were rounded: split, rounded; unknown for ref, which does not"},
-    {"dominated_by", AT(dominated_by), 0, "row that is better in size or speed and in quality; filled by whoever compares"},
-    {"verdict", AT(verdict), 0, "keep, discard, control, rival, collapsed, failed"},
+    {"base_sha256", AT(base_sha256), 0, "of the file of the model compared with"},
+    {"window_range", AT(window_range), 0, "first and last window that was scored; of * where all texts have the same"},
+    {"nll_ci90", AT(nll_ci90), 4, "half the width of the 90 % interval of nll_nats, by Student's t; that of ppl is exp(nll_nats - this) to exp(nll_nats + this)"},
+    {"ln_ratio_ci90", AT(ln_ratio_ci90), 4, "the same for ln_ratio"},
+    {"kl_ci90", AT(kl_ci90), 4, "the same for kl_mean"},
+    {"top1_ci90", AT(top1_ci90), 4, "the same for top1_agree"},
+    {"texts", AT(texts), 12, "of *: how many"},
+    {"nll_texts_sd", AT(nll_texts_sd), 4, "of *: standard deviation of nll_nats between its texts"},
+    {"ln_ratio_texts_sd", AT(ln_ratio_texts_sd), 4, "of *: standard deviation of ln_ratio between its texts"},
+    {"types", AT(types), 0, "types of the matrices in the file and how many there are of each; (fallback): of a mixture, where a row does not fit its type"},
+    {"role", AT(role), 0, "select: a variant may be chosen by this row; report: it was not chosen by this text (score --role)"},
+    {"dominated_by", AT(dominated_by), 0, "row of the same type that is no larger and better beyond the error of the paired difference; filled by whoever compares"},
+    {"verdict", AT(verdict), 0, "keep, discard, control, collapsed, failed; unknown: it could not be judged, see note"},
     {"note", AT(note), 0, "the reason; what a gated file holds beside the model"},
     {0}};
 // clang-format on
@@ -132,23 +143,108 @@ int exp_check_results(const char *path, dw_err *err) {
     return rc;
 }
 
-int exp_append_results(const char *path, const exp_result *r, size_t n, dw_err *err) {
+bool exp_column_varies(const char *column) {
+    static const char *const names[] = {"date",           "machine",       "commit",         "peak_rss_bytes",
+                                        "load_ms",        "prefill_tok_s", "prefill_spread", "decode_tok_s",
+                                        "decode_spread",  "read_gb_s",     "read_share",     "disturbed"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], column)) return true;
+    return false;
+}
+
+/* Whether a row of a table is this measurement, made before. */
+static bool is_again(const tsv_table *t, size_t row, const char *const *cells) {
+    bool same = strcmp(tsv_cell(t, row, "model_sha256"), "-") != 0;
+    for (size_t c = 0; exp_columns[c].name && same; c++)
+        if (!exp_column_varies(exp_columns[c].name))
+            same = !strcmp(tsv_cell(t, row, exp_columns[c].name), *cells[c] ? cells[c] : "-");
+    return same;
+}
+
+static int count_again(const char *path, const char *const *cells, size_t n, size_t *n_again, dw_err *err) {
+    tsv_table t;
+    if (tsv_read(&t, path, err)) return -1;
+    for (size_t i = 0; i < n; i++)
+        for (size_t row = 0; row < t.n_rows; row++)
+            if (is_again(&t, row, cells + i * exp_n_columns())) {
+                ++*n_again;
+                break;
+            }
+    tsv_release(&t);
+    return 0;
+}
+
+/* Without a table, sums that an earlier table has left do not count. */
+static int append_sums(const char *path, bool exists, const measure_sums *sums, dw_err *err) {
+    char *of = measure_book_path(path, err);
+    measure_book *b = of ? measure_book_new(err) : NULL;
+    int rc = b ? 0 : -1;
+    if (!rc && exists && dw_file_exists(of)) rc = measure_book_read(b, of, err);
+    if (!rc) rc = measure_book_add(b, sums, err);
+    if (!rc) rc = measure_book_write(b, of, err);
+    measure_book_free(b);
+    free(of);
+    return rc;
+}
+
+int exp_append_results(const char *path, const exp_result *r, size_t n, const measure_sums *sums, size_t *n_again,
+                       dw_err *err) {
     const size_t n_columns = exp_n_columns();
     const char **names = dw_alloc(n_columns, sizeof *names, "rows", err),
                **cells = dw_alloc(n * n_columns, sizeof *cells, "rows", err);
     char(*text)[CELL] = dw_alloc(n * n_columns, sizeof *text, "rows", err);
-    int rc = names && cells && text ? 0 : -1;
+    const int folder = names && cells && text ? tsv_lock(path, err) : -1;
+    int rc = folder < 0 ? -1 : 0;
     for (size_t i = 0; !rc && i < n * n_columns; i++) {
         names[i % n_columns] = exp_columns[i % n_columns].name;
         exp_cell(&r[i / n_columns], &exp_columns[i % n_columns], text[i], sizeof text[i]);
         cells[i] = text[i];
     }
-    if (!rc)
-        rc = tsv_append(path, exp_rows_comment, names, n_columns, cells, n, err);
+    const bool exists = dw_file_exists(path);
+    *n_again = 0;
+    if (!rc && exists) rc = tsv_check(path, names, n_columns, err);
+    if (!rc && exists) rc = count_again(path, cells, n, n_again, err);
+    if (!rc && sums) rc = append_sums(path, exists, sums, err);
+    if (!rc) rc = tsv_append_locked(path, exp_rows_comment, names, n_columns, cells, n, err);
+    tsv_unlock(folder);
     free(names);
     free(cells);
     free(text);
     return rc;
+}
+
+/* ---- window sums ------------------------------------------------------------------------------------------ */
+
+char *exp_sums_how(exp_cell_of *cell, const void *row, dw_err *err) {
+    static const char *const columns[] = {"model_sha256", "protocol", "n_ctx",  "bos",       "base_sha256",
+                                          "kl_kind",      "kv",       "select", "precision", "backend"};
+    char *how = NULL;
+    int rc = 0;
+    for (size_t i = 0; i < sizeof columns / sizeof *columns && !rc; i++)
+        rc = dw_append(&how, err, "%s%s %s", i ? ", " : "", columns[i], cell(row, columns[i]));
+    if (!rc) return how;
+    free(how);
+    return NULL;
+}
+
+typedef struct cell_buffer { // of the one row that is asked
+    const exp_result *row;
+    char *text; // CELL bytes
+} cell_buffer;
+
+static const char *cell_of_result(const void *of, const char *column) {
+    const cell_buffer *b = of;
+    for (const exp_column *c = exp_columns; c->name; c++)
+        if (!strcmp(c->name, column)) {
+            exp_cell(b->row, c, b->text, CELL);
+            return b->text;
+        }
+    return "-";
+}
+
+char *exp_sums_how_of(const exp_result *r, dw_err *err) {
+    char text[CELL];
+    return exp_sums_how(cell_of_result, &(cell_buffer){r, text}, err);
 }
 
 /* The number as the cell writes it, so that both say the same. */
@@ -183,7 +279,7 @@ typedef struct option_field { // an option or a fact of a lineage step and the t
 static const option_field option_fields[] = {
     FIELD("metric", metric), FIELD("rate", rate),        FIELD("group", group),  FIELD("allocate", allocate),
     FIELD("repair", repair), FIELD("type", type),        FIELD("mixture", type), FIELD("recipe", type),
-    FIELD("rate_reached", rate_reached),
+    FIELD("rate_reached", rate_reached), FIELD("types", types), FIELD("tokens_trained", tokens_trained),
     FIELD("rule", rule),     FIELD("activity", activity)};
 
 /* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */
@@ -214,6 +310,60 @@ static void fill_step(exp_result *r, const json_t *step) {
         for (size_t i = 0; !value && i < json_array_size(args); i++) value = value_of(args, i, option_fields[f].option);
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
+}
+
+/* ---- types of the matrices ---- */
+
+enum { MAX_TYPES = 64 };
+
+typedef struct type_count {
+    const char *name;
+    size_t n;
+} type_count;
+
+static int by_count(const void *pa, const void *pb) {
+    const type_count *a = pa, *b = pb;
+    return a->n != b->n ? (a->n < b->n) - (a->n > b->n) : strcmp(a->name, b->name);
+}
+
+static size_t count_types(const dw_gguf *g, type_count *of) {
+    size_t n = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        size_t k = 0;
+        if (t->n_dims < 2) continue;
+        while (k < n && strcmp(of[k].name, t->type->name)) k++;
+        if (k == MAX_TYPES) continue;
+        if (k == n) of[n++] = (type_count){t->type->name, 0};
+        of[k].n++;
+    }
+    qsort(of, n, sizeof *of, by_count);
+    return n;
+}
+
+/* Whether the lineage's fact "Q4_K 140, Q8_0 12 (fallback)" calls this type a fallback. */
+static bool is_fallback(const char *fact, const char *type) {
+    const size_t n = strlen(type);
+    for (const char *at = fact; (at = strstr(at, type)); at += n) {
+        const bool whole = (at == fact || at[-1] == ' ') && at[n] == ' ';
+        const size_t part = strcspn(at, ",");
+        const char *word = strstr(at, "(fallback)");
+        if (whole && word && word < at + part) return true;
+    }
+    return false;
+}
+
+/* "Q4_K 140, Q6_K 20, Q8_0 12 (fallback)"; r->types holds the fact of the lineage before. */
+static void fill_types(exp_result *r, const dw_gguf *g) {
+    type_count of[MAX_TYPES];
+    char fact[sizeof r->types];
+    const size_t n = count_types(g, of);
+    size_t at = 0;
+    memcpy(fact, r->types, sizeof fact);
+    for (size_t i = 0; i < n && at < sizeof r->types; i++)
+        at += (size_t)snprintf(r->types + at, sizeof r->types - at, "%s%s %zu%s", i ? ", " : "", of[i].name, of[i].n,
+                               is_fallback(fact, of[i].name) ? " (fallback)" : "");
+    if (n && (!*r->type || !strcmp(r->type, "keep"))) snprintf(r->type, sizeof r->type, "%s", of[0].name);
 }
 
 /* Later steps overwrite earlier ones, so that each field tells of the last step that had it. */
@@ -252,7 +402,62 @@ int exp_fill_model(exp_result *r, const char *path, const char sha256[65], const
     if (dw_gguf_f32(g, "deadwood.nominal_bits", &nominal, NULL) == 1)
         snprintf(r->nominal_bits, sizeof r->nominal_bits, "%.4g", (double)nominal);
     fill_gate(r, m);
-    return fill_lineage(r, g, err);
+    if (fill_lineage(r, g, err)) return -1;
+    fill_types(r, g);
+    return 0;
+}
+
+/* ---- data without a name ----------------------------------------------------------------------------------- */
+
+static bool has_option(const json_t *args, const char *option) {
+    const size_t n = strlen(option);
+    for (size_t i = 0; i < json_array_size(args); i++) {
+        const char *arg = json_string_value(json_array_get(args, i));
+        if (arg && !strncmp(arg, option, n) && (!arg[n] || arg[n] == '=')) return true;
+    }
+    return false;
+}
+
+/* A plan whose metric is unknown was made by hand or elsewhere, from whatever data. */
+static bool plan_learns(const json_t *facts) {
+    const char *name = json_string_value(json_object_get(facts, "metric"));
+    const kit_metric *m = name ? kit_metric_find(name) : NULL;
+    return !m || m->needs_stats;
+}
+
+static bool step_learns(const json_t *step) {
+    static const char *const options[] = {"--stats", "--traces", "--text"};
+    const json_t *args = json_object_get(step, "args");
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (has_option(args, options[i])) return true;
+    return has_option(args, "--plan") && plan_learns(json_object_get(step, "facts"));
+}
+
+/* A text is known by its blocks; one of fewer than three blocks of 16 tokens cannot leak a run (lineage.h). */
+static bool names_its_data(const json_t *step) {
+    const json_t *texts = json_object_get(step, "texts");
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        const char *blocks = json_string_value(json_object_get(text, "blocks"));
+        if (json_integer_value(json_object_get(text, "tokens")) >= 48 && !(blocks && *blocks)) return false;
+    }
+    return json_array_size(texts) > 0 || !step_learns(step);
+}
+
+int exp_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
+    const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
+    bool weighed = false;
+    *unnamed = false;
+    for (size_t i = 0; steps && steps->str && i < steps->count; i++) {
+        json_t *step = dw_json_parse(steps->str[i].ptr, steps->str[i].len, DW_JSON_TREE, "deadwood.lineage", err);
+        if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
+        const char *name = json_string_value(json_object_get(step, "tool"));
+        weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
+        *unnamed |= !names_its_data(step);
+        json_decref(step);
+    }
+    *unnamed |= dw_gguf_find(g, "quantize.imatrix.file") && !weighed;
+    return 0;
 }
 
 static int processor_name(char *name, size_t size, dw_err *err) {

@@ -21,11 +21,13 @@
 
 static struct {
     opt_list models, texts;
-    const char *base, *store, *protocol, *precision, *out, *inject;
+    const char *base, *store, *protocol, *precision, *out, *inject, *role;
     opt_range windows;
-    int n_ctx, n_batch, n_rounds, n_prefill, n_decode;
+    int n_ctx, n_batch, n_rounds, n_prefill, n_decode, n_beside;
     bool json, no_speed, speed_only, per_layer, columns;
 } o;
+
+static const struct { const char *name; } roles[] = {{"select"}, {"report"}, {0}};
 
 // clang-format off
 static const opt_row rows[] = {
@@ -42,6 +44,7 @@ static const opt_row rows[] = {
     {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME", "how finely products are rounded, where the CPU multiplies BF16 (amx)",
      OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
+    {"side-by-side", 0, OPT_INT, OPT_NO_BYTE, &o.n_beside, "8", "N", "models evaluated at once with the base, each in memory of its own; the base is evaluated again for the next N; changes no result", .min = 1, .max = 4096},
     {.kind = OPT_GROUP, .help = "speed"},
     {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
     {"speed-only", 0, OPT_FLAG, 0, &o.speed_only, NULL, NULL, "leave quality unknown: one row a model"},
@@ -51,7 +54,8 @@ static const opt_row rows[] = {
      "time gated models with this planted share of open groups, from the first layer to the last; leaves quality unknown"},
     {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn, of which medians are taken", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
     {.kind = OPT_GROUP, .help = "output"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV)"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV) as soon as a model is finished, and its window sums to FILE.windows"},
+    {"role", 0, OPT_CHOICE, 0, &o.role, NULL, "NAME", "of these texts: select, to choose variants by, or report, which nothing is chosen by", OPT_CHOICES(roles)},
     {"per-layer", 0, OPT_FLAG, OPT_NO_BYTE, &o.per_layer, NULL, NULL, "print a table of each gated model's layers, too"},
     {"json", 0, OPT_FLAG, OPT_NO_BYTE, &o.json, NULL, NULL, "print a JSON object a line instead of the short table"},
     {"columns", 0, OPT_FLAG, OPT_NO_BYTE, &o.columns, NULL, NULL, "say what each column means, and end"},
@@ -65,6 +69,8 @@ static const opt_program program = {
              "does not depend on the number of threads nor on --batch.  Memory, load time and speed are measured in a process that "
              "holds one model alone; rounds over several models are interleaved, and what disturbed them is said in column "
              "disturbed.\n"
+             "Standard errors are clustered by window: tokens of one window are not independent.  Intervals take Student's t, because windows "
+             "are few.  FILE.windows keeps the sums of each window, from which any two rows of the table compare pairwise.\n"
              "With --base the difference of the log-perplexities is paired token by token, with its standard error over windows and over "
              "runs of windows, and the divergence KL(base || model) is taken over the whole vocabulary.  --store keeps of each scored "
              "token the exact log-probability, the 64 likeliest tokens and the mass of the rest (about 330 bytes); compared with that, ln_ratio "
@@ -94,8 +100,8 @@ typedef struct text {
     char sha256[65];
 } text;
 
-typedef struct contender { // a model with its ids of every text
-    measure_entrant entrant;
+typedef struct entrant { // a model with its ids of every text
+    measure_entrant of;
     const char *path;
     dw_model *model;
     dw_tokenizer *tok;  // the model's
@@ -109,9 +115,12 @@ typedef struct contender { // a model with its ids of every text
     exp_speed speed;
     double repeats;     // NaN: stored predictions
     double *n_open, *n_seen; // n_layer: neurons that counted in all texts, and all of them; of gated models
-    measure_mean *nll, *kl, *agree; // n_texts
+    bool learnt_unnamed;     // from data that no text can be compared with
+    measure_mean *nll, *kl, *agree, *ratio; // n_texts
     measure_paired *paired;
-} contender;
+    measure_sums sums;
+    int *place; // n_texts: of a text in the sums
+} entrant;
 
 typedef struct run {
     const measure_protocol *protocol;
@@ -119,13 +128,14 @@ typedef struct run {
     dw_pool *pool;
     text *texts;
     int n_texts;
-    contender *all; // n_models, then the base
+    entrant *all; // n_models, then the base
     int n_models;
-    contender *base; // NULL: none
+    entrant *base; // NULL: none
     double bandwidth;
     const double *inject; // n_inject planted activities
     int n_inject;
     progress *bar;
+    size_t n_again; // rows that the table had before
 } run;
 
 static int open_text(text *t, const char *path, dw_err *err) {
@@ -140,17 +150,19 @@ static int open_text(text *t, const char *path, dw_err *err) {
     return 0;
 }
 
-static int tokenize(contender *c, const run *r, dw_err *err) {
+static int tokenize(entrant *c, const run *r, dw_err *err) {
     for (int t = 0; t < r->n_texts; t++)
         if (dw_tokenize(c->tok, r->texts[t].data, r->texts[t].size, DW_ADD_SPECIAL, &c->ids[t], &c->n_ids[t], err))
             return -1;
     return 0;
 }
 
-static int open_live(contender *c, const run *r, dw_err *err) {
+static int open_live(entrant *c, const run *r, dw_err *err) {
     if (!dw_is_gguf(c->path)) return dw_fail(err, "'%s' is neither a model (GGUF) nor stored predictions", c->path);
     c->model = dw_model_open(c->path, err);
-    if (!c->model || lineage_check(dw_model_gguf(c->model), err)) return -1;
+    if (!c->model || lineage_check(dw_model_gguf(c->model), err) ||
+        exp_learnt_unnamed(dw_model_gguf(c->model), &c->learnt_unnamed, err))
+        return -1;
     dw_gguf_sha256(dw_model_gguf(c->model), c->sha256);
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
     if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
@@ -163,7 +175,7 @@ static int open_live(contender *c, const run *r, dw_err *err) {
     return c->n_open && c->n_seen ? tokenize(c, r, err) : -1;
 }
 
-static int open_contender(contender *c, const char *path, const run *r, dw_err *err) {
+static int open_entrant(entrant *c, const char *path, const run *r, dw_err *err) {
     const size_t n = (size_t)r->n_texts;
     c->path = path;
     c->ids = dw_alloc(n, sizeof *c->ids, "texts", err);
@@ -172,8 +184,10 @@ static int open_contender(contender *c, const char *path, const run *r, dw_err *
     c->nll = dw_alloc(n, sizeof *c->nll, "rows", err);
     c->kl = dw_alloc(n, sizeof *c->kl, "rows", err);
     c->agree = dw_alloc(n, sizeof *c->agree, "rows", err);
+    c->ratio = dw_alloc(n, sizeof *c->ratio, "rows", err);
     c->paired = dw_alloc(n, sizeof *c->paired, "rows", err);
-    if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->paired) return -1;
+    c->place = dw_alloc(n, sizeof *c->place, "rows", err);
+    if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->ratio || !c->paired || !c->place) return -1;
     if (!c->stored) return open_live(c, r, err);
     const measure_stored_head *h = measure_predictions_head(c->stored);
     memcpy(c->vocab, h->vocab_sha256, sizeof c->vocab);
@@ -182,8 +196,8 @@ static int open_contender(contender *c, const char *path, const run *r, dw_err *
     return 0;
 }
 
-static void close_contender(contender *c, int n_texts) {
-    measure_entrant_close(&c->entrant);
+static void close_entrant(entrant *c, int n_texts) {
+    measure_entrant_close(&c->of);
     for (int t = 0; c->ids && t < n_texts; t++) free(c->ids[t]);
     free(c->ids);
     free(c->n_ids);
@@ -191,7 +205,10 @@ static void close_contender(contender *c, int n_texts) {
     free(c->nll);
     free(c->kl);
     free(c->agree);
+    free(c->ratio);
     free(c->paired);
+    free(c->place);
+    measure_sums_release(&c->sums);
     free(c->n_open);
     free(c->n_seen);
     dw_tokenizer_free(c->tok);
@@ -201,7 +218,7 @@ static void close_contender(contender *c, int n_texts) {
 
 /* ---- stored predictions: they must be of the same tokens -------------------------------------------------- */
 
-static int find_stored_text(const contender *c, const run *r, int t) {
+static int find_stored_text(const entrant *c, const run *r, int t) {
     const measure_stored_head *h = measure_predictions_head(c->stored);
     int s = 0;
     while (s < h->n_texts && memcmp(h->text[s].sha256, r->texts[t].hash, 32)) s++;
@@ -209,7 +226,7 @@ static int find_stored_text(const contender *c, const run *r, int t) {
 }
 
 /* Every setting that decides which tokens are predicted from what. */
-static int check_stored(const contender *c, const run *r, dw_err *err) {
+static int check_stored(const entrant *c, const run *r, dw_err *err) {
     const measure_stored_head *h = measure_predictions_head(c->stored);
     if (strcmp(h->protocol, r->protocol->name) || h->n_ctx != o.n_ctx)
         return dw_fail(err, "'%s' was stored with --protocol %s -c %d, this run has --protocol %s -c %d", c->path,
@@ -242,11 +259,11 @@ static int take_stored_settings(run *r, dw_err *err) {
                               h->protocol);
 }
 
-static int n_vocab_of(const contender *c) {
+static int n_vocab_of(const entrant *c) {
     return c->model ? dw_model_hparams(c->model)->n_vocab : measure_predictions_head(c->stored)->n_vocab;
 }
 
-static int check_same_ids(const contender *c, const contender *base, const run *r, dw_err *err) {
+static int check_same_ids(const entrant *c, const entrant *base, const run *r, dw_err *err) {
     if (memcmp(c->vocab, base->vocab, sizeof c->vocab) || c->bos != base->bos)
         return dw_fail(err, "'%s' and '%s' have different vocabularies, so their predictions cannot be compared",
                        c->path, base->path);
@@ -261,7 +278,7 @@ static int check_same_ids(const contender *c, const contender *base, const run *
 
 /* Once, where the base is one of the models, too. */
 static void warn_of_context(const run *r, int i) {
-    const contender *c = &r->all[i];
+    const entrant *c = &r->all[i];
     if (!c->model || o.speed_only) return;
     const int n_ctx_train = dw_model_hparams(c->model)->n_ctx_train;
     for (int k = 0; k < i; k++)
@@ -284,7 +301,7 @@ static int open_all(run *r, dw_err *err) {
     for (int t = 0; t < (int)o.texts.n; t++)
         if (open_text(&r->texts[t], o.texts.item[t], err)) return -1;
     for (int i = 0; i < n; i++) {
-        if (open_contender(&r->all[i], i < r->n_models ? o.models.item[i] : o.base, r, err)) return -1;
+        if (open_entrant(&r->all[i], i < r->n_models ? o.models.item[i] : o.base, r, err)) return -1;
         if (r->all[i].stored && check_stored(&r->all[i], r, err)) return -1;
         warn_of_context(r, i);
     }
@@ -295,43 +312,59 @@ static int open_all(run *r, dw_err *err) {
 
 /* ---- windows of a text ------------------------------------------------------------------------------------ */
 
-static size_t n_ids_of(const contender *c, const run *r, int t) {
+static size_t n_ids_of(const entrant *c, const run *r, int t) {
     return c->model ? c->n_ids[t] : measure_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_tokens;
 }
 
-static int make_windows(measure_windows *w, const contender *c, const run *r, int t, dw_err *err) {
+static int make_windows(measure_windows *w, const entrant *c, const run *r, int t, dw_err *err) {
     return measure_windows_make(w, r->protocol, n_ids_of(c, r, t), o.n_ctx, o.windows.first, o.windows.last,
                             r->texts[t].path, err);
 }
 
+/* How often the base is evaluated. */
+static int n_groups(const run *r) { return r->base ? (r->n_models + o.n_beside - 1) / o.n_beside : r->n_models; }
+
+/* Adds the tokens that a model evaluates for a text, and says which windows these are. */
+static int check_text(const entrant *c, const run *r, int t, double *n_tokens, measure_sums_text *part, dw_err *err) {
+    measure_windows w;
+    if (make_windows(&w, c, r, t, err)) return -1;
+    for (size_t k = 0; k < w.n && c->model; k++) *n_tokens += w.window[k].n_eval;
+    const size_t n_scored = w.n_scored;
+    *part = (measure_sums_text){.first = o.windows.first ? o.windows.first : 1, .n_windows = (int)w.n};
+    memcpy(part->sha256, r->texts[t].hash, sizeof part->sha256);
+    measure_windows_release(&w);
+    if (c->stored && n_scored != measure_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_scored)
+        return dw_fail(err, "'%s' is damaged: other tokens of '%s' were scored than its header says", c->path,
+                       r->texts[t].path);
+    return 0;
+}
+
 /* Every window of every model, made once before anything long begins; the number of tokens to be evaluated. */
 static int check_windows(const run *r, double *n_tokens, dw_err *err) {
+    measure_sums_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
+    int rc = texts ? 0 : -1;
     *n_tokens = 0;
-    for (int i = 0; i < r->n_models + (r->base != NULL); i++)
-        for (int t = 0; t < r->n_texts; t++) {
-            const contender *c = &r->all[i];
-            measure_windows w;
-            if (make_windows(&w, c, r, t, err)) return -1;
-            for (size_t k = 0; k < w.n && c->model; k++) *n_tokens += w.window[k].n_eval;
-            const size_t n_scored = w.n_scored;
-            measure_windows_release(&w);
-            if (c->stored && n_scored != measure_predictions_head(c->stored)->text[find_stored_text(c, r, t)].n_scored)
-                return dw_fail(err, "'%s' is damaged: other tokens of '%s' were scored than its header says", c->path,
-                               r->texts[t].path);
-        }
-    return 0;
+    for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
+        entrant *c = &r->all[i];
+        double n = 0;
+        for (int t = 0; t < r->n_texts && !rc; t++) rc = check_text(c, r, t, &n, &texts[t], err);
+        *n_tokens += n * (c == r->base ? n_groups(r) : 1);
+        if (!rc) rc = measure_sums_make(&c->sums, "", texts, r->n_texts, c->place, err);
+    }
+    free(texts);
+    return rc;
 }
 
 /* ---- one text --------------------------------------------------------------------------------------------- */
 
 static void step(void *ctx, double n) { progress_step(ctx, n); }
 
-static int fill_leak(exp_result *res, const contender *c, const text *tx, int t, dw_err *err) {
+static int fill_leak(exp_result *res, const entrant *c, const text *tx, int t, dw_err *err) {
     if (!c->model || !dw_gguf_find(dw_model_gguf(c->model), "deadwood.lineage")) return 0;
     dw_err own = {0};
     char *why = lineage_leak(dw_model_gguf(c->model), tx->sha256, c->ids[t], c->n_ids[t], &own);
     if (own.text[0]) return dw_fail(err, "%s", own.text);
-    snprintf(res->leak, sizeof res->leak, "%s", why ? why : "no");
+    if (why || !c->learnt_unnamed) snprintf(res->leak, sizeof res->leak, "%s", why ? why : "no");
     if (why) warn("'%s' has seen the text '%s': %s", c->path, tx->path, why);
     free(why);
     return 0;
@@ -341,23 +374,45 @@ static void fill_quality(exp_result *q, measure_mean nll, const measure_paired *
                          const measure_mean *agree) {
     q->nll = nll.mean;
     q->nll_se = nll.se;
+    q->nll_ci90 = measure_half_width(&nll, 0.9);
     q->ppl = exp(nll.mean);
     q->ppl_se = q->ppl * nll.se;
     if (paired) {
-        q->ln_ratio = paired->mean;
-        q->ln_ratio_se = paired->se;
+        q->ln_ratio = paired->of.mean;
+        q->ln_ratio_se = paired->of.se;
+        q->ln_ratio_ci90 = measure_half_width(&paired->of, 0.9);
         q->ln_ratio_se_blocks = paired->se_blocks;
         q->resolvable = paired->resolvable;
-        q->base_ppl = exp(nll.mean - paired->mean);
+        q->base_ppl = exp(nll.mean - paired->of.mean);
     }
     if (kl) {
         q->kl_mean = kl->mean;
         q->kl_se = kl->se;
+        q->kl_ci90 = measure_half_width(kl, 0.9);
         q->top1_agree = agree->mean;
         q->top1_se = agree->se;
+        q->top1_ci90 = measure_half_width(agree, 0.9);
     }
 }
 
+/* From the numbers of every token to the sums of every window of text t. */
+static void sum_windows(entrant *c, const entrant *base, int t, const measure_windows *w) {
+    const measure_entrant *m = &c->of;
+    const size_t first = measure_sums_at(&c->sums, c->place[t]);
+    for (size_t k = 0, i = 0; k < w->n; k++) {
+        double *const *sum = c->sums.sum;
+        const size_t at = first + k, end = i + (size_t)measure_window_n_scored(&w->window[k]);
+        sum[MEASURE_TOKENS][at] = (double)(end - i);
+        for (; i < end; i++) {
+            sum[MEASURE_NLL][at] += m->nll[i];
+            if (base) sum[MEASURE_BASE_NLL][at] += base->of.nll[i];
+            if (m->kl) sum[MEASURE_KL][at] += m->kl[i];
+            if (m->kl) sum[MEASURE_AGREE][at] += m->agree[i];
+        }
+    }
+}
+
+/* The base is compared token by token: its differences are summed, not its sums subtracted. */
 static int pair_windows(measure_paired *p, const measure_windows *w, const double *nll, const double *base, dw_err *err) {
     double *sum = dw_alloc(w->n, sizeof *sum, "windows", err), *n = dw_alloc(w->n, sizeof *n, "windows", err);
     int rc = sum && n ? 0 : -1;
@@ -372,11 +427,11 @@ static int pair_windows(measure_paired *p, const measure_windows *w, const doubl
 }
 
 /* What the session has counted of a gated model since the text began. */
-static void fill_coverage(exp_result *res, contender *c) {
+static void fill_coverage(exp_result *res, entrant *c) {
     double open = 0, seen = 0;
     if (!c->model || !dw_model_is_gated(c->model)) return;
     for (int l = 0; l < dw_model_hparams(c->model)->n_layer; l++) {
-        const dw_coverage counts = dw_session_coverage(c->entrant.session, l);
+        const dw_coverage counts = dw_session_coverage(c->of.session, l);
         const double n = (double)counts.n_tokens * dw_model_hparams(c->model)->n_ff[l];
         open += (double)counts.n_open;
         seen += n;
@@ -387,24 +442,22 @@ static void fill_coverage(exp_result *res, contender *c) {
 }
 
 /* From the numbers of every token to the row's. */
-static int fill_text(contender *c, const run *r, int t, const measure_windows *w, dw_err *err) {
+static int fill_text(entrant *c, const run *r, int t, const measure_windows *w, dw_err *err) {
     exp_result *res = &c->result[t];
-    const measure_entrant *m = &c->entrant, *base = r->base ? &r->base->entrant : NULL;
-    size_t n_agree = 0;
-    snprintf(res->text, sizeof res->text, "%s", dw_base_name(r->texts[t].path));
-    snprintf(res->text_sha256, sizeof res->text_sha256, "%s", r->texts[t].sha256);
-    res->windows = (double)w->n;
+    const measure_entrant *m = &c->of, *base = r->base ? &r->base->of : NULL;
+    const size_t at = measure_sums_at(&c->sums, c->place[t]);
+    double *const *sum = c->sums.sum, *n = sum[MEASURE_TOKENS] + at;
     res->tokens_scored = (double)w->n_scored;
-    c->nll[t] = measure_mean_of(m->nll, w->n_scored);
+    sum_windows(c, r->base, t, w);
+    c->nll[t] = measure_mean_of_windows(sum[MEASURE_NLL] + at, n, w->n);
     if (base && pair_windows(&c->paired[t], w, m->nll, base->nll, err)) return -1;
+    c->ratio[t] = c->paired[t].of;
     if (m->kl) {
-        for (size_t i = 0; i < w->n_scored; i++) n_agree += m->agree[i];
-        c->kl[t] = measure_mean_of(m->kl, w->n_scored);
-        c->agree[t] = measure_share(n_agree, w->n_scored);
+        c->kl[t] = measure_mean_of_windows(sum[MEASURE_KL] + at, n, w->n);
+        c->agree[t] = measure_mean_of_windows(sum[MEASURE_AGREE] + at, n, w->n);
         measure_sort(m->kl, w->n_scored);
         res->kl_median = measure_quantile(m->kl, w->n_scored, 0.5);
         res->kl_p99 = measure_quantile(m->kl, w->n_scored, 0.99);
-        snprintf(res->kl_kind, sizeof res->kl_kind, "%s", base->model ? "full" : "top64");
     }
     fill_quality(res, c->nll[t], base ? &c->paired[t] : NULL, m->kl ? &c->kl[t] : NULL, &c->agree[t]);
     fill_coverage(res, c);
@@ -431,22 +484,22 @@ static int score_text(run *r, int first, int n, int t, const measure_entrant_opt
                       dw_err *err) {
     measure_windows w = {0};
     measure_entrant *models = dw_alloc((size_t)n, sizeof *models, "models", err);
-    contender *one = &r->all[first];
+    entrant *one = &r->all[first];
     int rc = models ? make_windows(&w, one, r, t, err) : -1;
     for (int i = 0; i < n && !rc; i++)
-        rc = take_results(&r->all[first + i].entrant, w.n_scored, r->base && r->all[first + i].model, err);
-    if (r->base && !rc) rc = take_results(&r->base->entrant, w.n_scored, false, err);
+        rc = take_results(&r->all[first + i].of, w.n_scored, r->base && r->all[first + i].model, err);
+    if (r->base && !rc) rc = take_results(&r->base->of, w.n_scored, false, err);
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++)
         if (r->all[i].stored) measure_predictions_seek(r->all[i].stored, find_stored_text(&r->all[i], r, t));
     for (int i = 0; i < n && !rc; i++) {
-        models[i] = r->all[first + i].entrant;
+        models[i] = r->all[first + i].of;
         if (models[i].session) dw_session_reset_coverage(models[i].session);
     }
     const measure_evaluation e = {.o = eo,
                               .windows = &w,
                               .ids = one->model ? one->ids[t] : NULL,
                               .bos = one->bos,
-                              .base = r->base ? &r->base->entrant : NULL,
+                              .base = r->base ? &r->base->of : NULL,
                               .model = models,
                               .n_models = n,
                               .store = store,
@@ -455,9 +508,9 @@ static int score_text(run *r, int first, int n, int t, const measure_entrant_opt
     if (!rc) rc = measure_evaluate(&e, err);
     for (int i = 0; i < n; i++) {
         if (!rc) rc = fill_text(&r->all[first + i], r, t, &w, err);
-        drop_results(&r->all[first + i].entrant);
+        drop_results(&r->all[first + i].of);
     }
-    if (r->base) drop_results(&r->base->entrant);
+    if (r->base) drop_results(&r->base->of);
     measure_windows_release(&w);
     free(models);
     return rc;
@@ -466,7 +519,7 @@ static int score_text(run *r, int first, int n, int t, const measure_entrant_opt
 /* ---- storing ---------------------------------------------------------------------------------------------- */
 
 static measure_predictions_writer *store_open(const run *r, dw_err *err) {
-    const contender *c = &r->all[0];
+    const entrant *c = &r->all[0];
     measure_stored_text *texts = dw_alloc((size_t)r->n_texts, sizeof *texts, "texts", err);
     measure_stored_head h = {.model = (char *)dw_base_name(c->path),
                          .n_vocab = dw_model_hparams(c->model)->n_vocab,
@@ -493,65 +546,43 @@ static measure_predictions_writer *store_open(const run *r, dw_err *err) {
     return w;
 }
 
-/* ---- all texts -------------------------------------------------------------------------------------------- */
-
-/* With a base all models run side by side, so that it is evaluated once; without one each alone, in less memory. */
-static int score_group(run *r, int first, int n, measure_predictions_writer *store, dw_err *err) {
-    const measure_entrant_options eo = {
-        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
-        .precision = tool_precision(o.precision), .n_ctx = o.n_ctx,
-        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch}; // windows at once: a session has 4096 sequences
-    int rc = 0;
-    for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
-        contender *c = &r->all[i];
-        if (c != r->base && (i < first || i >= first + n)) continue;
-        c->entrant = (measure_entrant){.name = c->path, .model = c->model, .stored = c->stored};
-        rc = measure_entrant_open(&c->entrant, &eo, err);
-    }
-    for (int t = 0; t < r->n_texts && !rc; t++) rc = score_text(r, first, n, t, &eo, store, err);
-    for (int i = first; i < first + n; i++) measure_entrant_close(&r->all[i].entrant);
-    return rc;
-}
-
-static int score_all(run *r, dw_err *err) {
-    measure_predictions_writer *store = NULL;
-    if (o.store && !(store = store_open(r, err))) return -1;
-    int rc = r->base ? score_group(r, 0, r->n_models, store, err) : 0;
-    for (int i = 0; i < r->n_models && !r->base && !rc; i++) {
-        if (r->n_models > 1) say("scoring '%s', model %d of %d", r->all[i].path, i + 1, r->n_models);
-        rc = score_group(r, i, 1, store, err);
-    }
-    if (store && !rc) rc = measure_predictions_commit(store, err);
-    measure_predictions_writer_free(store);
-    return rc;
-}
-
-/* Once a model, whatever the texts. */
-static int continue_all(run *r, dw_err *err) {
-    const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
-                                   .precision = tool_precision(o.precision)};
-    for (int i = 0; i < r->n_models + (r->base != NULL); i++) {
-        contender *c = &r->all[i];
-        c->repeats = NAN;
-        if (c->model && measure_repeats(c->model, c->tok, &so, &c->repeats, err)) return dw_fail_in(err, "'%s'", c->path);
-    }
-    for (int i = 0; i < r->n_models; i++)
-        for (int t = 0; t <= r->n_texts; t++) {
-            r->all[i].result[t].repeats = r->all[i].repeats;
-            if (r->base) r->all[i].result[t].base_repeats = r->base->repeats;
-        }
-    return 0;
-}
-
 /* ---- rows ------------------------------------------------------------------------------------------------- */
 
-static const char *bos_text(const contender *c) {
+static const char *bos_text(const entrant *c) {
     if (c->bos >= 0) return "window";
     if (!c->model) return "-";
     return dw_tokenizer_vocab(c->tok)->add_bos ? "text" : "no";
 }
 
-static int begin_rows(contender *c, const run *r, dw_err *err) {
+static void put_range(exp_result *res, const measure_sums_text *part) {
+    snprintf(res->window_range, sizeof res->window_range, "%d-%d", part->first, part->first + part->n_windows - 1);
+}
+
+static void name_texts(entrant *c, const run *r) {
+    for (int t = 0; t < r->n_texts; t++) {
+        exp_result *res = &c->result[t];
+        const measure_sums_text *part = &c->sums.text[c->place[t]];
+        snprintf(res->text, sizeof res->text, "%s", dw_base_name(r->texts[t].path));
+        snprintf(res->text_sha256, sizeof res->text_sha256, "%s", r->texts[t].sha256);
+        put_range(res, part);
+        res->windows = part->n_windows;
+    }
+}
+
+/* The row of all texts. */
+static int name_mean(entrant *c, const run *r, dw_err *err) {
+    exp_result *res = &c->result[r->n_texts];
+    const measure_sums *s = &c->sums;
+    bool same = true;
+    snprintf(res->text, sizeof res->text, "*");
+    res->texts = r->n_texts;
+    for (int t = 1; t < s->n_texts; t++)
+        same &= s->text[t].first == s->text[0].first && s->text[t].n_windows == s->text[0].n_windows;
+    if (same) put_range(res, &s->text[0]);
+    return measure_sums_set_hash(s->text, s->n_texts, res->text_sha256, err);
+}
+
+static int begin_rows(entrant *c, const run *r, dw_err *err) {
     exp_result common = exp_result_unknown();
     dw_err ignored = {0};
     const char *level = dw_cpu_level(&ignored);
@@ -559,6 +590,10 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
     snprintf(common.protocol, sizeof common.protocol, "%s", r->protocol->name);
     snprintf(common.bos, sizeof common.bos, "%s", bos_text(c));
     if (r->base) snprintf(common.base, sizeof common.base, "%s", dw_base_name(r->base->path));
+    if (r->base) snprintf(common.base_sha256, sizeof common.base_sha256, "%s", r->base->sha256);
+    if (o.role) snprintf(common.role, sizeof common.role, "%s", o.role);
+    if (r->base && c->model && !o.speed_only)
+        snprintf(common.kl_kind, sizeof common.kl_kind, "%s", r->base->model ? "full" : "top64");
     common.n_ctx = o.n_ctx;
     if (c->model) {
         if (exp_fill_model(&common, c->path, c->sha256, c->model, err)) return -1;
@@ -576,11 +611,12 @@ static int begin_rows(contender *c, const run *r, dw_err *err) {
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
     }
     for (int t = 0; t <= r->n_texts; t++) c->result[t] = common;
-    return 0;
+    if (!o.speed_only) name_texts(c, r);
+    return o.speed_only || r->n_texts < 2 ? 0 : name_mean(c, r, err);
 }
 
 /* Without a pass for quality: over the tokens that were decoded. */
-static double decoded_coverage(const contender *c) {
+static double decoded_coverage(const entrant *c) {
     const dw_hparams *hp = dw_model_hparams(c->model);
     double open = 0, all = 0;
     for (int l = 0; l < hp->n_layer; l++) {
@@ -590,7 +626,7 @@ static double decoded_coverage(const contender *c) {
     return open / all;
 }
 
-static void fill_speed(contender *c, const run *r) {
+static void fill_speed(entrant *c, const run *r) {
     const exp_speed *s = &c->speed;
     for (int t = 0; t <= r->n_texts; t++) {
         exp_result *res = &c->result[t];
@@ -609,24 +645,26 @@ static void fill_speed(contender *c, const run *r) {
 }
 
 /* The row of all texts: means of logarithms, so perplexity is the geometric mean; quantiles have no such mean. */
-static void fill_mean(contender *c, const run *r) {
+static void fill_mean(entrant *c, const run *r) {
     exp_result *res = &c->result[r->n_texts];
     const size_t n = (size_t)r->n_texts;
     const bool with_kl = c->model && r->base;
-    const measure_mean kl = measure_mean_of_means(c->kl, n), agree = measure_mean_of_means(c->agree, n);
+    const measure_mean kl = measure_mean_of_texts(c->kl, n), agree = measure_mean_of_texts(c->agree, n);
     const measure_paired paired = measure_paired_of_texts(c->paired, n);
-    snprintf(res->text, sizeof res->text, "*");
+    if (n < 2) return;
     res->windows = res->tokens_scored = 0;
     if (isfinite(c->result[0].coverage)) res->coverage = 0;
+    snprintf(res->leak, sizeof res->leak, "%s", c->result[0].leak);
     for (size_t t = 0; t < n; t++) {
         res->coverage += c->result[t].coverage / (double)n;
         res->windows += c->result[t].windows;
         res->tokens_scored += c->result[t].tokens_scored;
-        if (!*res->leak || (strcmp(c->result[t].leak, "no") && !strcmp(res->leak, "no")))
+        if (*c->result[t].leak && strcmp(c->result[t].leak, "no"))
             snprintf(res->leak, sizeof res->leak, "%s", c->result[t].leak);
     }
-    if (with_kl) snprintf(res->kl_kind, sizeof res->kl_kind, "%s", c->result[0].kl_kind);
-    fill_quality(res, measure_mean_of_means(c->nll, n), r->base ? &paired : NULL, with_kl ? &kl : NULL, &agree);
+    res->nll_texts_sd = measure_between_texts(c->nll, n);
+    if (r->base) res->ln_ratio_texts_sd = measure_between_texts(c->ratio, n);
+    fill_quality(res, measure_mean_of_texts(c->nll, n), r->base ? &paired : NULL, with_kl ? &kl : NULL, &agree);
 }
 
 /* ---- speed ------------------------------------------------------------------------------------------------ */
@@ -634,7 +672,7 @@ static void fill_mean(contender *c, const run *r) {
 static void count_round(void *bar) { progress_step(bar, 1); }
 
 /* Ids for the benchmark: of the first text, repeated as far as needed; without texts all over the vocabulary. */
-static void speed_ids(const contender *c, bool from_text, int32_t *ids) {
+static void speed_ids(const entrant *c, bool from_text, int32_t *ids) {
     const uint32_t n_vocab = (uint32_t)dw_model_hparams(c->model)->n_vocab;
     for (uint32_t i = 0; i < EXP_SPEED_TOKENS; i++)
         ids[i] = from_text ? c->ids[0][i % c->n_ids[0]] : (int32_t)(i * 2654435761u % n_vocab);
@@ -681,6 +719,86 @@ static int start_children(exp_child *children, int *n, const run *r, dw_err *err
         ++*n;
     }
     return 0;
+}
+
+/* ---- a finished model ------------------------------------------------------------------------------------- */
+
+static int n_rows_of(const run *r) { return o.speed_only ? 1 : r->n_texts + (r->n_texts > 1); }
+
+/* Sums of quantities that were not measured are none. */
+static void drop_unknown_sums(entrant *c, const run *r) {
+    const bool unknown[MEASURE_N_SUMS] = {
+        [MEASURE_BASE_NLL] = !r->base, [MEASURE_KL] = !r->base || !c->model, [MEASURE_AGREE] = !r->base || !c->model};
+    for (int k = 0; k < MEASURE_N_SUMS; k++) {
+        if (!unknown[k]) continue;
+        free(c->sums.sum[k]);
+        c->sums.sum[k] = NULL;
+    }
+}
+
+/* Completes the rows of a model and appends them, so that what is finished stays whatever happens to the rest. */
+static int finish(entrant *c, run *r, dw_err *err) {
+    if (!o.speed_only) fill_mean(c, r);
+    if (!o.no_speed && c->model) fill_speed(c, r);
+    for (int t = 0; t < n_rows_of(r) && !o.speed_only; t++) {
+        c->result[t].repeats = c->repeats;
+        if (r->base) c->result[t].base_repeats = r->base->repeats;
+    }
+    if (!o.out) return 0;
+    size_t n_again;
+    drop_unknown_sums(c, r);
+    free(c->sums.how);
+    c->sums.how = exp_sums_how_of(&c->result[0], err);
+    if (!c->sums.how || exp_append_results(o.out, c->result, (size_t)n_rows_of(r), o.speed_only ? NULL : &c->sums, &n_again, err))
+        return -1;
+    r->n_again += n_again;
+    return 0;
+}
+
+/* ---- all texts -------------------------------------------------------------------------------------------- */
+
+/* Models first .. first + n - 1 and the base, so that the base is evaluated once for all of them. */
+static int score_group(run *r, int first, int n, measure_predictions_writer *store, dw_err *err) {
+    const measure_entrant_options eo = {
+        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
+        .precision = tool_precision(o.precision), .n_ctx = o.n_ctx,
+        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch}; // windows at once: a session has 4096 sequences
+    int rc = 0;
+    for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
+        entrant *c = &r->all[i];
+        if (c != r->base && (i < first || i >= first + n)) continue;
+        c->of = (measure_entrant){.name = c->path, .model = c->model, .stored = c->stored};
+        rc = measure_entrant_open(&c->of, &eo, err);
+    }
+    for (int t = 0; t < r->n_texts && !rc; t++) rc = score_text(r, first, n, t, &eo, store, err);
+    for (int i = first; i < first + n; i++) measure_entrant_close(&r->all[i].of);
+    if (r->base) measure_entrant_close(&r->base->of);
+    return rc;
+}
+
+static int continue_prompts(entrant *c, const run *r, dw_err *err) {
+    const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
+                                   .precision = tool_precision(o.precision)};
+    c->repeats = NAN;
+    if (!c->model || !measure_repeats(c->model, c->tok, &so, &c->repeats, err)) return 0;
+    return dw_fail_in(err, "'%s'", c->path);
+}
+
+static int score_all(run *r, dw_err *err) {
+    const int n_beside = r->base ? o.n_beside : 1;
+    measure_predictions_writer *store = NULL;
+    if (o.store && !(store = store_open(r, err))) return -1;
+    int rc = r->base ? continue_prompts(r->base, r, err) : 0;
+    for (int i = 0, n; i < r->n_models && !rc; i += n) {
+        n = r->n_models - i < n_beside ? r->n_models - i : n_beside;
+        if (r->n_models > n_beside) say("scoring '%s', model %d of %d", r->all[i].path, i + 1, r->n_models);
+        rc = score_group(r, i, n, store, err);
+        for (int k = i; k < i + n && !rc; k++) rc = continue_prompts(&r->all[k], r, err);
+        if (store && !rc) rc = measure_predictions_commit(store, err);
+        for (int k = i; k < i + n && !rc; k++) rc = finish(&r->all[k], r, err);
+    }
+    measure_predictions_writer_free(store);
+    return rc;
 }
 
 /* ---- output ----------------------------------------------------------------------------------------------- */
@@ -765,7 +883,7 @@ static int print_json(const exp_result *r, size_t n, dw_err *err) {
 }
 
 /* A gated model's layers: what was wanted, what the calibration texts gave, what was met. */
-static void print_layers(const contender *c) {
+static void print_layers(const entrant *c) {
     const dw_gguf *g = dw_model_gguf(c->model);
     const dw_hparams *hp = dw_model_hparams(c->model);
     const char *wanted = *c->result[0].activity ? c->result[0].activity : "-";
@@ -793,8 +911,8 @@ static void print_layers(const contender *c) {
     }
 }
 
-static int write_rows(const run *r, dw_err *err) {
-    const int n_each = o.speed_only ? 1 : r->n_texts + (r->n_texts > 1);
+static int print_rows(const run *r, dw_err *err) {
+    const int n_each = n_rows_of(r);
     const size_t n = (size_t)r->n_models * (size_t)n_each;
     exp_result *all = dw_alloc(n, sizeof *all, "rows", err);
     if (!all) return -1;
@@ -803,7 +921,6 @@ static int write_rows(const run *r, dw_err *err) {
     for (int i = 0; i < r->n_models && o.per_layer && !rc; i++)
         if (r->all[i].model && dw_model_is_gated(r->all[i].model)) print_layers(&r->all[i]);
     if (!rc && (fflush(stdout) || ferror(stdout))) rc = dw_fail(err, "cannot write to stdout");
-    if (!rc && o.out) rc = exp_append_results(o.out, all, n, err); // last: after it nothing can fail
     free(all);
     return rc;
 }
@@ -831,13 +948,12 @@ static int score(run *r, exp_child *children, int n_children, dw_err *err) {
     if (n_children && measure_speed(r, children, n_children, err)) return -1;
     for (int i = 0; i < n_children; i++) exp_child_stop(&children[i]);
     r->bar = progress_begin("scoring", "tokens", n_tokens);
-    const int rc = o.speed_only ? 0 : score_all(r, err) || continue_all(r, err) ? -1 : 0;
+    int rc = o.speed_only ? 0 : score_all(r, err);
+    for (int i = 0; i < r->n_models && o.speed_only && !rc; i++) rc = finish(&r->all[i], r, err);
     progress_end(r->bar);
-    for (int i = 0; i < r->n_models && !rc; i++) {
-        if (!o.speed_only) fill_mean(&r->all[i], r);
-        if (n_children && r->all[i].model) fill_speed(&r->all[i], r);
-    }
-    return rc ? rc : write_rows(r, err);
+    if (!rc && r->n_again)
+        say("'%s' had %zu of these rows before; deadwood table shows the last ones and says so", o.out, r->n_again);
+    return rc ? rc : print_rows(r, err);
 }
 
 /* Shares between 0 and 1, separated by commas; free(). */
@@ -890,7 +1006,7 @@ int main(int argc, char **argv) {
     r.texts = o.texts.n ? dw_alloc(o.texts.n, sizeof *r.texts, "texts", &err) : NULL;
     if (o.base && r.all) r.base = &r.all[o.models.n];
     if (!r.pool || !r.all || (o.texts.n && !r.texts) || score(&r, children, n_children, &err)) die_err(&err);
-    for (int i = 0; i < r.n_models + (r.base != NULL); i++) close_contender(&r.all[i], r.n_texts);
+    for (int i = 0; i < r.n_models + (r.base != NULL); i++) close_entrant(&r.all[i], r.n_texts);
     for (int t = 0; t < r.n_texts; t++) free(r.texts[t].data);
     free(r.texts);
     free(r.all);

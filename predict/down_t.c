@@ -19,7 +19,7 @@ typedef struct loss {
 typedef struct turner { // of one copy
     const predict_down_t *t;
     dw_encoding encoding;
-    loss *tile;         // of each tile, so that sums are in the order of tiles whoever makes them
+    loss *tile; // of each tile, so that sums are in the order of tiles whoever makes them
 } turner;
 
 const dw_qtype_row *predict_down_t_type(const dw_tensor *down) {
@@ -28,9 +28,7 @@ const dw_qtype_row *predict_down_t_type(const dw_tensor *down) {
     return dw_qtype_get(n_embd % 32 == 0 ? DW_Q8_0 : DW_F16);
 }
 
-bool predict_down_t_is_exact(const predict_down_t *t) {
-    return t->type == t->from->type && t->type->block == 1;
-}
+bool predict_down_t_is_exact(const predict_down_t *t) { return t->type == t->from->type && t->type->block == 1; }
 
 /* rows (n, n_embd) = columns first .. first+n-1 of down. */
 static void turn(const dw_tensor *down, size_t first, size_t n, float *strip, float *rows) {
@@ -76,7 +74,8 @@ static void do_tiles(void *turner_pointer, const kit_piece *p) {
     const size_t row_bytes = predict_down_t_row_bytes(w->t);
     for (size_t at = 0; at < p->n; at += TILE_NEURONS) {
         const size_t n = p->n - at < TILE_NEURONS ? p->n - at : TILE_NEURONS;
-        do_tile(w, p->first + at, n, p->out ? p->out + at * row_bytes : NULL, p->written ? p->written + at * row_bytes : NULL, p->scratch);
+        do_tile(w, p->first + at, n, p->out ? p->out + at * row_bytes : NULL,
+                p->written ? p->written + at * row_bytes : NULL, p->scratch);
     }
 }
 
@@ -92,10 +91,17 @@ static int check_rows(void *turner_pointer, dw_err *err) {
 /* Goes over all neurons; `written` NULL: their rows are made.  *ratio: root of squared error over squared values. */
 static int go_over(const predict_down_t *t, const uint8_t *written, kit_stream *s, double *ratio, dw_err *err) {
     const size_t n_tiles = (t->n_ff + TILE_NEURONS - 1) / TILE_NEURONS;
-    turner w = {.t = t, .encoding = {.tensor = t->from->name, .type = t->type, .n = t->n_embd},
+    turner w = {.t = t,
+                .encoding = {.tensor = t->from->name, .type = t->type, .n = t->n_embd},
                 .tile = dw_alloc(n_tiles, sizeof *w.tile, "errors of tiles", err)};
-    const kit_rows r = {.n_rows = t->n_ff, .row_bytes = predict_down_t_row_bytes(t), .written = written, .unit = TILE_NEURONS,
-                        .n_scratch = (TILE_NEURONS + 1) * t->n_embd + STRIP * TILE_NEURONS, .make = do_tiles, .check = check_rows, .ctx = &w};
+    const kit_rows r = {.n_rows = t->n_ff,
+                        .row_bytes = predict_down_t_row_bytes(t),
+                        .written = written,
+                        .unit = TILE_NEURONS,
+                        .n_scratch = (TILE_NEURONS + 1) * t->n_embd + STRIP * TILE_NEURONS,
+                        .make = do_tiles,
+                        .check = check_rows,
+                        .ctx = &w};
     const int rc = w.tile ? kit_stream_tensor(s, &r, err) : -1;
     loss sum = {0};
     for (size_t i = 0; i < n_tiles && !rc; i++) {
@@ -109,15 +115,20 @@ static int go_over(const predict_down_t *t, const uint8_t *written, kit_stream *
 
 int predict_down_t_write(predict_down_t *t, kit_stream *s, dw_err *err) {
     if (go_over(t, NULL, s, &t->loss, err)) return -1;
-    if (!isfinite(t->loss)) return dw_fail(err, "'%s' holds a weight that is NaN or infinite, or too large for %s; the model is damaged", t->from->name, t->type->name);
+    if (!isfinite(t->loss))
+        return dw_fail(err, "'%s' holds a weight that is NaN or infinite, or too large for %s; the model is damaged",
+                       t->from->name, t->type->name);
     if (predict_down_t_is_exact(t) && t->loss > 0) return dw_fail(err, "'%s' should be exact and is not", t->name);
     return 0;
 }
 
 int predict_down_t_compare(const predict_down_t *t, const dw_tensor *written, kit_stream *s, dw_err *err) {
-    const bool as_planned = written && written->type == t->type && written->n_dims == 2 && written->ne[0] == t->n_embd && written->ne[1] == t->n_ff;
+    const bool as_planned = written && written->type == t->type && written->n_dims == 2 &&
+                            written->ne[0] == t->n_embd && written->ne[1] == t->n_ff;
     double ratio;
     if (!as_planned) return dw_fail(err, "tensor '%s' was not written as planned", t->name);
     if (go_over(t, written->data, s, &ratio, err)) return -1;
-    return ratio == t->loss ? 0 : dw_fail(err, "tensor '%s' does not hold what was written: its loss is %.9g, not %.9g", t->name, ratio, t->loss);
+    return ratio == t->loss ? 0
+                            : dw_fail(err, "tensor '%s' does not hold what was written: its loss is %.9g, not %.9g",
+                                      t->name, ratio, t->loss);
 }

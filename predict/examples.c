@@ -8,25 +8,27 @@
 enum { BLOCK_BYTES = 1 << 20 };
 
 /* Rows of a text with n tokens that belong to a part: *first from its begin, and how many. */
-static size_t part_of_text(size_t n, examples_part part, size_t *first) {
+static size_t part_of_text(size_t n, predict_examples_part part, size_t *first) {
     const size_t border[] = {0, n * 8 / 10, n * 9 / 10, n};
     *first = border[part];
     return border[part + 1] - border[part];
 }
 
-size_t examples_count(const traces *t, examples_part part) {
+size_t predict_examples_count(const traces *t, predict_examples_part part) {
     size_t n = 0, first;
     for (size_t i = 0; i < t->n_text; i++) n += part_of_text(t->text[i].n_tokens, part, &first);
     return n;
 }
 
-double examples_bytes(const traces *t, int layer) {
+double predict_examples_bytes(const traces *t, int layer) {
     const double n_groups = t->layer[layer].n_groups, n_in = t->n_embd, n = (double)t->n_tokens;
-    const double n_judged = (double)(examples_count(t, EXAMPLES_CHOOSE) + examples_count(t, EXAMPLES_HELD_OUT));
+    const double n_judged = (double)(predict_examples_count(t, EXAMPLES_CHOOSE) +
+                                     predict_examples_count(t, EXAMPLES_HELD_OUT));
     return n * (4 * n_in + n_groups / 8 + 1) + 2 * n_judged * n_groups + 24 * n_in + 16 * n_groups + 2 * BLOCK_BYTES;
 }
 
-static int read_inputs(float *x, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most, dw_err *err) {
+static int read_inputs(float *x, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most,
+                       dw_err *err) {
     const size_t cols = (size_t)t->n_embd;
     for (size_t done = 0, now; done < n; done += now) {
         now = n - done < most ? n - done : most;
@@ -37,7 +39,8 @@ static int read_inputs(float *x, const traces *t, int layer, size_t first, size_
 }
 
 /* Only sums of the training part's shares are wanted. */
-static int sum_shares(double *mass, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most, dw_err *err) {
+static int sum_shares(double *mass, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most,
+                      dw_err *err) {
     const size_t cols = (size_t)t->layer[layer].n_groups;
     for (size_t done = 0, now; done < n; done += now) {
         now = n - done < most ? n - done : most;
@@ -48,7 +51,8 @@ static int sum_shares(double *mass, const traces *t, int layer, size_t first, si
     return 0;
 }
 
-static int read_part(examples *e, const traces *t, int layer, int input_layer, examples_part part, uint16_t *rows, size_t most, dw_err *err) {
+static int read_part(predict_examples *e, const traces *t, int layer, int input_layer, predict_examples_part part,
+                     uint16_t *rows, size_t most, dw_err *err) {
     size_t row = 0, text_row = 0, first;
     for (size_t i = 0; i < t->n_text; text_row += t->text[i].n_tokens, i++) {
         const size_t n = part_of_text(t->text[i].n_tokens, part, &first), from = text_row + first;
@@ -56,7 +60,8 @@ static int read_part(examples *e, const traces *t, int layer, int input_layer, e
             traces_read(t, layer, TRACES_OPEN, from, n, e->open[part] + row * e->stride, err))
             return -1;
         const int rc = part == EXAMPLES_TRAIN ? sum_shares(e->mass, t, layer, from, n, rows, most, err)
-                                              : traces_read(t, layer, TRACES_SHARE, from, n, e->share[part] + row * (size_t)e->n_groups, err);
+                                              : traces_read(t, layer, TRACES_SHARE, from, n,
+                                                            e->share[part] + row * (size_t)e->n_groups, err);
         if (rc) return -1;
         row += n;
     }
@@ -64,7 +69,7 @@ static int read_part(examples *e, const traces *t, int layer, int input_layer, e
 }
 
 /* Columns that hardly vary get no larger scale than a thousand times the median. */
-static void find_scale(examples *e, double *square) {
+static void find_scale(predict_examples *e, double *square) {
     const size_t n = e->n[EXAMPLES_TRAIN], cols = (size_t)e->n_in;
     const float *x = e->x[EXAMPLES_TRAIN];
     double *sum = square + cols, typical = 0;
@@ -81,26 +86,30 @@ static void find_scale(examples *e, double *square) {
     }
 }
 
-static void standardize(examples *e) {
+static void standardize(predict_examples *e) {
     const size_t cols = (size_t)e->n_in;
     float *x = e->x[EXAMPLES_TRAIN];
     for (size_t i = 0; i < e->n[EXAMPLES_TRAIN] * cols; i++) x[i] = (x[i] - e->mean[i % cols]) * e->scale[i % cols];
 }
 
-static void find_rates(examples *e) {
+static void find_rates(predict_examples *e) {
     for (size_t i = 0; i < e->n[EXAMPLES_TRAIN]; i++)
         for (int g = 0; g < e->n_groups; g++) e->rate[g] += traces_is_open(e->open[EXAMPLES_TRAIN] + i * e->stride, g);
     for (int g = 0; g < e->n_groups; g++) e->rate[g] /= (double)e->n[EXAMPLES_TRAIN];
 }
 
-static int take_memory(examples *e, const traces *t, dw_err *err) {
+static int take_memory(predict_examples *e, const traces *t, dw_err *err) {
     bool ok = true;
     for (int part = 0; part < EXAMPLES_N_PARTS; part++) {
-        const size_t n = e->n[part] = examples_count(t, (examples_part)part);
-        if (!n) return dw_fail(err, "the traces have too few tokens: %zu, and a tenth of a text is to be held out; trace more", t->n_tokens);
+        const size_t n = e->n[part] = predict_examples_count(t, (predict_examples_part)part);
+        if (!n)
+            return dw_fail(err,
+                           "the traces have too few tokens: %zu, and a tenth of a text is to be held out; trace more",
+                           t->n_tokens);
         e->x[part] = dw_alloc(n * (size_t)e->n_in, sizeof *e->x[part], "examples", err);
         e->open[part] = dw_alloc(n, e->stride, "examples", err);
-        if (part != EXAMPLES_TRAIN) e->share[part] = dw_alloc(n * (size_t)e->n_groups, sizeof *e->share[part], "examples", err);
+        if (part != EXAMPLES_TRAIN)
+            e->share[part] = dw_alloc(n * (size_t)e->n_groups, sizeof *e->share[part], "examples", err);
         ok = ok && e->x[part] && e->open[part] && (part == EXAMPLES_TRAIN || e->share[part]);
     }
     e->mean = dw_alloc((size_t)e->n_in, sizeof *e->mean, "examples", err);
@@ -110,14 +119,15 @@ static int take_memory(examples *e, const traces *t, dw_err *err) {
     return ok && e->mean && e->scale && e->rate && e->mass ? 0 : -1;
 }
 
-int examples_load(examples *e, const traces *t, int layer, int input_layer, dw_err *err) {
+int predict_examples_load(predict_examples *e, const traces *t, int layer, int input_layer, dw_err *err) {
     const int n_groups = t->layer[layer].n_groups, widest = n_groups > t->n_embd ? n_groups : t->n_embd;
-    *e = (examples){.n_in = t->n_embd, .n_groups = n_groups, .stride = traces_open_bytes(n_groups)};
+    *e = (predict_examples){.n_in = t->n_embd, .n_groups = n_groups, .stride = traces_open_bytes(n_groups)};
     const size_t most = 1 + BLOCK_BYTES / (2 * (size_t)widest);
     uint16_t *rows = dw_alloc(most * (size_t)widest, sizeof *rows, "rows of traces", err);
     double *sums = dw_alloc(2 * (size_t)e->n_in, sizeof *sums, "examples", err);
     int rc = rows && sums ? take_memory(e, t, err) : -1;
-    for (int part = 0; part < EXAMPLES_N_PARTS && !rc; part++) rc = read_part(e, t, layer, input_layer, (examples_part)part, rows, most, err);
+    for (int part = 0; part < EXAMPLES_N_PARTS && !rc; part++)
+        rc = read_part(e, t, layer, input_layer, (predict_examples_part)part, rows, most, err);
     if (!rc) {
         find_scale(e, sums);
         standardize(e);
@@ -128,8 +138,8 @@ int examples_load(examples *e, const traces *t, int layer, int input_layer, dw_e
     return rc;
 }
 
-void examples_release(examples *e) {
+void predict_examples_release(predict_examples *e) {
     for (int part = 0; part < EXAMPLES_N_PARTS; part++) free(e->x[part]), free(e->open[part]), free(e->share[part]);
     free(e->mean), free(e->scale), free(e->rate), free(e->mass);
-    *e = (examples){0};
+    *e = (predict_examples){0};
 }

@@ -8,9 +8,9 @@
 
 #include "kit/traces.h"
 
-typedef enum examples_part { EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS } examples_part;
+typedef enum predict_examples_part { EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS } predict_examples_part;
 
-typedef struct examples {
+typedef struct predict_examples {
     int n_in, n_groups;
     size_t stride;                     // bytes of a row of decisions
     size_t n[EXAMPLES_N_PARTS];        // tokens
@@ -19,14 +19,14 @@ typedef struct examples {
     uint16_t *share[EXAMPLES_N_PARTS]; // (n, n_groups) F16; not of the training part
     float *mean, *scale;               // (n_in): standardized = (x - mean) * scale
     double *rate, *mass;               // (n_groups), on the training part: how often open; summed share
-} examples;
+} predict_examples;
 
 /* Tokens of a part over all texts. */
-size_t examples_count(const traces *t, examples_part part);
-/* What examples_load takes, in bytes. */
-double examples_bytes(const traces *t, int layer);
+size_t predict_examples_count(const traces *t, predict_examples_part part);
+/* What predict_examples_load takes, in bytes. */
+double predict_examples_bytes(const traces *t, int layer);
 /* Decisions of `layer` from the input of `input_layer`.  One thread at a time, as traces are read. */
-int examples_load(examples *e, const traces *t, int layer, int input_layer, dw_err *err);
-void examples_release(examples *e);
+int predict_examples_load(predict_examples *e, const traces *t, int layer, int input_layer, dw_err *err);
+void predict_examples_release(predict_examples *e);
 
 #endif

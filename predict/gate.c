@@ -5,13 +5,13 @@
  * Every tensor of the model is copied; beside them stand the transposed copies of down (down_t.h) and, as keys, the rule with a
  * threshold a layer (rules.h).  Then the file is opened again and compared. */
 #include "formats/ffn_gated.h"
-#include "model/model.h"
-#include "predict/down_t.h"
-#include "predict/rules.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
+#include "model/model.h"
+#include "predict/down_t.h"
+#include "predict/rules.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -48,19 +48,26 @@ static opt_program program = {
     .rows = rows};
 // clang-format on
 
-static const char about[] =
-    "A group of neurons is open for a token when the rule's value reaches the layer's threshold; closed neurons count as zero, and "
-    "their rows of up and columns of down are not read.  The threshold of each layer is the quantile of the value on the texts that the "
-    "statistics were collected from, so that a share --activity of the neurons is open there.  On other texts it is another share, and "
-    "what the first layers leave out changes what the later ones see: what is reached in the end, score shows as coverage.\n"
-    "\n"
-    "Down is stored a second time, transposed, a row for each neuron: exactly in 16 and 32 bits.  In blocks it is encoded again, from the 16-bit "
-    "file of --source or else from what it decodes to, which loses a second time; how much is said.  Whether skipping is "
-    "faster is not stored: the engine measures it where the model runs, and where it is not, computes closed neurons and sets them to zero.\n"
-    "\n"
-    "Stock llama.cpp refuses such a file.  It is opened again and every tensor compared before this program says that it is done.\n"
-    "\n"
-    "rules:\n";
+static const char about[] = "A group of neurons is open for a token when the rule's value reaches the layer's "
+                            "threshold; closed neurons count as zero, and "
+                            "their rows of up and columns of down are not read.  The threshold of each layer is the "
+                            "quantile of the value on the texts that the "
+                            "statistics were collected from, so that a share --activity of the neurons is open there.  "
+                            "On other texts it is another share, and "
+                            "what the first layers leave out changes what the later ones see: what is reached in the "
+                            "end, score shows as coverage.\n"
+                            "\n"
+                            "Down is stored a second time, transposed, a row for each neuron: exactly in 16 and 32 "
+                            "bits.  In blocks it is encoded again, from the 16-bit "
+                            "file of --source or else from what it decodes to, which loses a second time; how much is "
+                            "said.  Whether skipping is "
+                            "faster is not stored: the engine measures it where the model runs, and where it is not, "
+                            "computes closed neurons and sets them to zero.\n"
+                            "\n"
+                            "Stock llama.cpp refuses such a file.  It is opened again and every tensor compared before "
+                            "this program says that it is done.\n"
+                            "\n"
+                            "rules:\n";
 
 /* The help lists the table's formulas. */
 static void write_about(void) {
@@ -93,7 +100,8 @@ typedef struct gating { // what is added, by layer
 static int check_stats(const inputs *in, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(in->model);
     if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
-    return kit_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ? dw_fail_in(err, "'%s'", o.stats) : 0;
+    return kit_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ? dw_fail_in(err, "'%s'", o.stats)
+                                                                                     : 0;
 }
 
 static bool any_blocks(const dw_model *m) {
@@ -112,10 +120,11 @@ static int open_source(inputs *in, dw_err *err) {
 static int open_inputs(inputs *in, dw_err *err) {
     in->group = atoi(o.group);
     in->model = dw_model_open(o.model, err);
-    if (!in->model || lineage_check(dw_model_gguf(in->model), err) || dw_model_need_whole_ffn(in->model, err)) return -1;
+    if (!in->model || lineage_check(dw_model_gguf(in->model), err) || dw_model_need_whole_ffn(in->model, err))
+        return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
-    if (kit_stats_read(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     return check_stats(in, err) ? -1 : open_source(in, err);
@@ -146,10 +155,12 @@ static void gating_release(gating *g) {
 
 static int choose_threshold(gating *g, const inputs *in, int l, dw_err *err) {
     predict_values values;
+    if (kit_stats_need_layer(&in->stats, l, err)) return -1;
     if (predict_values_of(&values, predict_rule_find(o.rule), in->group, &in->stats.layer[l], err)) return -1;
     g->threshold[l] = predict_threshold_for(&values, o.activity);
     g->activity[l] = (float)predict_activity_at(&values, g->threshold[l]);
-    say("layer %2d: activity %.4f wanted, %.4f expected at threshold %.6g", l, o.activity, (double)g->activity[l], (double)g->threshold[l]);
+    say("layer %2d: activity %.4f wanted, %.4f expected at threshold %.6g", l, o.activity, (double)g->activity[l],
+        (double)g->threshold[l]);
     return 0;
 }
 
@@ -157,10 +168,15 @@ static void choose_down_t(gating *g, const inputs *in, int l) {
     predict_down_t *t = &g->down_t[l];
     const dw_tensor *down = &in->model->net.layer[l].down;
     const bool from_source = in->source && down->type->block > 1;
-    *t = (predict_down_t){.from = from_source ? &in->source->net.layer[l].down : down, .type = predict_down_t_type(down), .n_ff = down->ne[0], .n_embd = down->ne[1]};
+    *t = (predict_down_t){.from = from_source ? &in->source->net.layer[l].down : down,
+                          .type = predict_down_t_type(down),
+                          .n_ff = down->ne[0],
+                          .n_embd = down->ne[1]};
     snprintf(t->name, sizeof t->name, "blk.%d.ffn_down_t.weight", l);
     g->added_bytes += (double)predict_down_t_bytes(t);
-    if (t->type != down->type) say("layer %2d: %zu values are no whole number of %s blocks; the transposed copy is %s", l, t->n_embd, down->type->name, t->type->name);
+    if (t->type != down->type)
+        say("layer %2d: %zu values are no whole number of %s blocks; the transposed copy is %s", l, t->n_embd,
+            down->type->name, t->type->name);
 }
 
 static int decide(gating *g, const inputs *in, dw_err *err) {
@@ -206,7 +222,8 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
 static int write_data(const inputs *in, gating *g, kit_stream *s, dw_err *err) {
     const dw_gguf *parent = dw_model_gguf(in->model);
     int rc = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++) rc = kit_stream_copy(s, dw_gguf_tensor(parent, i), err);
+    for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++)
+        rc = kit_stream_copy(s, dw_gguf_tensor(parent, i), err);
     for (int l = 0; l < g->n_layer && !rc; l++) rc = predict_down_t_write(&g->down_t[l], s, err);
     return rc ? rc : kit_stream_end(s, err);
 }
@@ -237,7 +254,8 @@ static int compare_tensor(const dw_tensor *t, const dw_tensor *written, kit_stre
     comparison c = {.parent = t};
     if (!written || written->type != t->type || written->n_bytes != t->n_bytes || written->ne[0] != t->ne[0])
         return dw_fail(err, "tensor '%s' was not written as planned", t->name);
-    const kit_rows r = {.n_rows = t->n_bytes, .row_bytes = 1, .written = written->data, .make = compare_bytes, .ctx = &c};
+    const kit_rows r = {
+        .n_rows = t->n_bytes, .row_bytes = 1, .written = written->data, .make = compare_bytes, .ctx = &c};
     if (kit_stream_tensor(s, &r, err)) return -1;
     return c.differ ? dw_fail(err, "tensor '%s' differs from its parent", t->name) : 0;
 }
@@ -246,7 +264,8 @@ static int compare_tensor(const dw_tensor *t, const dw_tensor *written, kit_stre
 static int compare_gate(const inputs *in, const gating *g, const dw_model *m, dw_err *err) {
     for (int l = 0; l < g->n_layer; l++) {
         const dw_layer_gate *s = &m->net.layer[l].sparse;
-        if (!s->down_t.name || s->group != in->group || s->threshold != g->threshold[l] || s->activity != g->activity[l] || s->dense)
+        if (!s->down_t.name || s->group != in->group || s->threshold != g->threshold[l] ||
+            s->activity != g->activity[l] || s->dense)
             return dw_fail(err, "layer %d: the gate was not written as planned", l);
     }
     return 0;
@@ -259,7 +278,8 @@ static int compare_all(const inputs *in, const gating *g, const dw_model *m, kit
         const dw_tensor *t = dw_gguf_tensor(parent, i);
         rc = compare_tensor(t, dw_gguf_find_tensor(m->gguf, t->name), s, err);
     }
-    for (int l = 0; l < g->n_layer && !rc; l++) rc = predict_down_t_compare(&g->down_t[l], dw_gguf_find_tensor(m->gguf, g->down_t[l].name), s, err);
+    for (int l = 0; l < g->n_layer && !rc; l++)
+        rc = predict_down_t_compare(&g->down_t[l], dw_gguf_find_tensor(m->gguf, g->down_t[l].name), s, err);
     return rc ? rc : kit_stream_end(s, err);
 }
 
@@ -283,12 +303,15 @@ static void tell(const inputs *in, const gating *g) {
         n_again++;
         if (t->loss > worst) worst = t->loss;
     }
-    if (n_again && in->source) say("transposed copies of %d layers are encoded from 16 bits: relative RMSE at most %.4f", n_again, worst);
+    if (n_again && in->source)
+        say("transposed copies of %d layers are encoded from 16 bits: relative RMSE at most %.4f", n_again, worst);
     else if (n_again)
-        warn("transposed copies of %d layers are encoded again from what was encoded before: a relative RMSE of at most %.4f on top; 16 bits are the better source "
-             "(--source)", n_again, worst);
-    say("%s of tensors, %s without the transposed copies; stock llama.cpp cannot load the file", show_bytes(g->parent_bytes + g->added_bytes).text,
-        show_bytes(g->parent_bytes).text);
+        warn("transposed copies of %d layers are encoded again from what was encoded before: a relative RMSE of at "
+             "most %.4f on top; 16 bits are the better source "
+             "(--source)",
+             n_again, worst);
+    say("%s of tensors, %s without the transposed copies; stock llama.cpp cannot load the file",
+        show_bytes(g->parent_bytes + g->added_bytes).text, show_bytes(g->parent_bytes).text);
 }
 
 /* Writes and compares.  A file that is not what it should be does not stay. */
@@ -301,7 +324,8 @@ static int make_file(const inputs *in, gating *g, dw_pool *pool, dw_err *err) {
     progress_end(bar);
     if (rc) return -1;
     tell(in, g);
-    say("written and synced in %.2f s (%s/s), compared in %.2f s", t1 - t0, show_bytes(bytes / (t1 - t0)).text, dw_now() - t1);
+    say("written and synced in %.2f s (%s/s), compared in %.2f s", t1 - t0, show_bytes(bytes / (t1 - t0)).text,
+        dw_now() - t1);
     return 0;
 }
 

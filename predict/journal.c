@@ -16,22 +16,22 @@ typedef struct record {
     size_t first, n_bytes; // of the payload in the file
 } record;
 
-struct journal {
+struct predict_journal {
     char *path;
     int fd;
     record *record;
     size_t n_record, cap;
-    size_t end;        // of the last whole record
-    dw_map map;        // data NULL: not mapped
-    dw_sha256 hash;    // of the record being written
-    size_t left;       // bytes that it still lacks
+    size_t end;     // of the last whole record
+    dw_map map;     // data NULL: not mapped
+    dw_sha256 hash; // of the record being written
+    size_t left;    // bytes that it still lacks
 };
 
-static int fail(const journal *j, const char *what, dw_err *err) {
+static int fail(const predict_journal *j, const char *what, dw_err *err) {
     return dw_fail(err, "cannot %s '%s': %s", what, j->path, strerror(errno));
 }
 
-static int write_all(const journal *j, const void *data, size_t size, dw_err *err) {
+static int write_all(const predict_journal *j, const void *data, size_t size, dw_err *err) {
     const uint8_t *at = data;
     while (size) {
         const ssize_t n = write(j->fd, at, size);
@@ -47,7 +47,7 @@ static void put_size(uint8_t bytes[8], size_t size) {
     for (int i = 0; i < 8; i++) bytes[i] = (uint8_t)((uint64_t)size >> 8 * i);
 }
 
-static int add_record(journal *j, size_t first, size_t n_bytes, dw_err *err) {
+static int add_record(predict_journal *j, size_t first, size_t n_bytes, dw_err *err) {
     if (dw_grow(&j->record, &j->cap, j->n_record + 1, sizeof *j->record, "records", err)) return -1;
     j->record[j->n_record++] = (record){first, n_bytes};
     j->end = first + n_bytes + HASH_BYTES;
@@ -64,7 +64,7 @@ static bool is_whole(const uint8_t *size_bytes, size_t n_bytes) {
 }
 
 /* Finds the whole records behind the head. */
-static int find_records(journal *j, const dw_map *map, dw_err *err) {
+static int find_records(predict_journal *j, const dw_map *map, dw_err *err) {
     dw_cursor c = {.at = map->data + HEAD, .left = map->size - HEAD};
     while (c.left) {
         const uint8_t *size_bytes = c.at;
@@ -77,11 +77,13 @@ static int find_records(journal *j, const dw_map *map, dw_err *err) {
 }
 
 /* What stands there already; *known: it is a journal of this identity. */
-static int look(journal *j, const uint8_t *identity, bool *known, dw_err *err) {
+static int look(predict_journal *j, const uint8_t *identity, bool *known, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, j->path, err)) return -1;
     const size_t n = sizeof magic - 1 < map.size ? sizeof magic - 1 : map.size;
-    int rc = memcmp(map.data, magic, n) ? dw_fail(err, "'%s' is in the way: it is no journal of an ended run; remove it", j->path) : 0;
+    int rc = memcmp(map.data, magic, n)
+                 ? dw_fail(err, "'%s' is in the way: it is no journal of an ended run; remove it", j->path)
+                 : 0;
     *known = !rc && map.size >= HEAD && !memcmp(map.data + sizeof magic - 1, identity, IDENTITY_BYTES);
     if (*known) rc = find_records(j, &map, err);
     dw_unmap(&map);
@@ -89,7 +91,7 @@ static int look(journal *j, const uint8_t *identity, bool *known, dw_err *err) {
 }
 
 /* An empty journal, or one without what stands behind its last whole record. */
-static int prepare(journal *j, const uint8_t *identity, bool known, dw_err *err) {
+static int prepare(predict_journal *j, const uint8_t *identity, bool known, dw_err *err) {
     if (!j->n_record) j->end = known ? HEAD : 0;
     if (ftruncate(j->fd, (off_t)j->end) || lseek(j->fd, 0, SEEK_END) < 0) return fail(j, "write", err);
     if (known) return 0;
@@ -97,26 +99,28 @@ static int prepare(journal *j, const uint8_t *identity, bool known, dw_err *err)
     return write_all(j, magic, sizeof magic - 1, err) || write_all(j, identity, IDENTITY_BYTES, err) ? -1 : 0;
 }
 
-journal *journal_open(const char *path, const uint8_t identity[32], bool *resumed, dw_err *err) {
-    journal *j = dw_alloc(1, sizeof *j, "a journal", err);
+predict_journal *predict_journal_open(const char *path, const uint8_t identity[32], bool *resumed, dw_err *err) {
+    predict_journal *j = dw_alloc(1, sizeof *j, "a journal", err);
     if (!j) return NULL;
     j->path = dw_strdup(path, err);
     j->fd = j->path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666) : -1;
     if (j->path && j->fd < 0) fail(j, "open", err);
     if (j->fd >= 0) {
-        if (flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) dw_fail(err, "'%s' is in use by another run", path);
-        else if (!look(j, identity, resumed, err) && !prepare(j, identity, *resumed, err)) return j;
+        if (flock(j->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+            dw_fail(err, "'%s' is in use by another run", path);
+        else if (!look(j, identity, resumed, err) && !prepare(j, identity, *resumed, err))
+            return j;
     }
-    journal_close(j);
+    predict_journal_close(j);
     return NULL;
 }
 
-static void unmap(journal *j) {
+static void unmap(predict_journal *j) {
     if (j->map.data) dw_unmap(&j->map);
     j->map = (dw_map){0};
 }
 
-void journal_close(journal *j) {
+void predict_journal_close(predict_journal *j) {
     if (!j) return;
     unmap(j);
     if (j->fd >= 0) close(j->fd);
@@ -125,20 +129,20 @@ void journal_close(journal *j) {
     free(j);
 }
 
-void journal_remove(journal *j) {
+void predict_journal_remove(predict_journal *j) {
     unlink(j->path);
-    journal_close(j);
+    predict_journal_close(j);
 }
 
-size_t journal_n_records(const journal *j) { return j->n_record; }
+size_t predict_journal_n_records(const predict_journal *j) { return j->n_record; }
 
-const uint8_t *journal_record(journal *j, size_t i, size_t *size, dw_err *err) {
+const uint8_t *predict_journal_record(predict_journal *j, size_t i, size_t *size, dw_err *err) {
     if (!j->map.data && dw_map_file(&j->map, j->path, err)) return NULL;
     *size = j->record[i].n_bytes;
     return j->map.data + j->record[i].first;
 }
 
-int journal_begin(journal *j, size_t size, dw_err *err) {
+int predict_journal_begin(predict_journal *j, size_t size, dw_err *err) {
     uint8_t bytes[8];
     unmap(j);
     put_size(bytes, size);
@@ -148,14 +152,14 @@ int journal_begin(journal *j, size_t size, dw_err *err) {
     return write_all(j, bytes, sizeof bytes, err);
 }
 
-int journal_add(journal *j, const void *data, size_t size, dw_err *err) {
+int predict_journal_add(predict_journal *j, const void *data, size_t size, dw_err *err) {
     if (size > j->left) return dw_fail(err, "'%s': a record gets more than was announced", j->path);
     dw_sha256_add(&j->hash, data, size);
     j->left -= size;
     return write_all(j, data, size, err);
 }
 
-int journal_end(journal *j, dw_err *err) {
+int predict_journal_end(predict_journal *j, dw_err *err) {
     uint8_t digest[HASH_BYTES];
     if (j->left) return dw_fail(err, "'%s': a record lacks %zu bytes", j->path, j->left);
     dw_sha256_end(&j->hash, digest);

@@ -21,10 +21,10 @@
 #include "predict/network.h"
 #include "predict/tally.h"
 
-typedef enum learn_method { LEARN_GATE, LEARN_PREDICTOR, LEARN_STATIC, LEARN_LINEAR, LEARN_NEVER, LEARN_N_METHODS } learn_method;
-extern const char *const learn_method_names[LEARN_N_METHODS];
+typedef enum predict_learn_method { LEARN_GATE, LEARN_PREDICTOR, LEARN_STATIC, LEARN_LINEAR, LEARN_NEVER, LEARN_N_METHODS } predict_learn_method;
+extern const char *const predict_learn_method_names[LEARN_N_METHODS];
 
-typedef struct learn_options {
+typedef struct predict_learn_options {
     int rank, n_epochs, n_batch;
     double rate;             // of Adam
     double positive_weight;  // w+ of network.h, w- being 1; 0: by the layer's open share
@@ -32,22 +32,22 @@ typedef struct learn_options {
     uint64_t seed;
     void (*on_epoch)(void *ctx, int n_epochs); // done: one, and at an early end the rest
     void *ctx;
-} learn_options;
+} predict_learn_options;
 
-typedef struct learned {
-    network net;                      // as stored: F16 values in A and B
-    tally held_out[LEARN_N_METHODS];
+typedef struct predict_learned {
+    predict_network net;                      // as stored: F16 values in A and B
+    predict_tally held_out[LEARN_N_METHODS];
     float *mass[LEARN_N_METHODS];     // (tokens held out)
     int n_epochs;                     // that were run
-} learned;
+} predict_learned;
 
-int learn_layer(learned *result, const examples *e, const learn_options *o, dw_err *err);
-/* What learn_layer takes at most in addition to the examples, in bytes: its own arrays and LAPACK's, without OpenBLAS's
+int predict_learn_layer(predict_learned *result, const predict_examples *e, const predict_learn_options *o, dw_err *err);
+/* What predict_learn_layer takes at most in addition to the examples, in bytes: its own arrays and LAPACK's, without OpenBLAS's
  * buffer. */
-double learn_bytes(const traces *t, int layer, int rank, int n_batch);
-void learned_release(learned *r);
+double predict_learn_bytes(const traces *t, int layer, int rank, int n_batch);
+void predict_learned_release(predict_learned *r);
 
 /* The rank that is meant by default: n_embd / 6, a multiple of 16. */
-int learn_default_rank(int n_embd);
+int predict_learn_default_rank(int n_embd);
 
 #endif

@@ -8,9 +8,10 @@
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-int network_init(network *net, int n_in, int rank, int n_out, dw_err *err) {
+int predict_network_init(predict_network *net, int n_in, int rank, int n_out, dw_err *err) {
     const size_t n_a = (size_t)rank * (size_t)n_in, n_b = (size_t)n_out * (size_t)rank;
-    *net = (network){.n_in = n_in, .rank = rank, .n_out = n_out, .n_params = n_a + n_b + (size_t)rank + (size_t)n_out};
+    *net = (predict_network){
+        .n_in = n_in, .rank = rank, .n_out = n_out, .n_params = n_a + n_b + (size_t)rank + (size_t)n_out};
     net->params = dw_alloc(net->n_params, sizeof *net->params, "a predictor", err);
     if (!net->params) return -1;
     net->a = net->params;
@@ -20,23 +21,23 @@ int network_init(network *net, int n_in, int rank, int n_out, dw_err *err) {
     return 0;
 }
 
-void network_release(network *net) {
+void predict_network_release(predict_network *net) {
     free(net->params);
-    *net = (network){0};
+    *net = (predict_network){0};
 }
 
-int network_scratch_init(network_scratch *s, const network *net, int n_batch, dw_err *err) {
+int predict_network_scratch_init(predict_network_scratch *s, const predict_network *net, int n_batch, dw_err *err) {
     const size_t n = (size_t)n_batch, rank = (size_t)net->rank, n_out = (size_t)net->n_out;
-    *s = (network_scratch){.n_batch = n_batch};
+    *s = (predict_network_scratch){.n_batch = n_batch};
     s->hidden = dw_alloc(n * rank, sizeof *s->hidden, "a batch", err);
     s->d_hidden = dw_alloc(n * rank, sizeof *s->d_hidden, "a batch", err);
     s->score = dw_alloc(n * n_out, sizeof *s->score, "a batch", err);
     return s->hidden && s->d_hidden && s->score ? 0 : -1;
 }
 
-void network_scratch_release(network_scratch *s) {
+void predict_network_scratch_release(predict_network_scratch *s) {
     free(s->hidden), free(s->d_hidden), free(s->score);
-    *s = (network_scratch){0};
+    *s = (predict_network_scratch){0};
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
@@ -47,7 +48,7 @@ static void affine(const float *m, const float *bias, int rows, int cols, const 
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, rows, cols, 1, x, cols, m, cols, 1, y, rows);
 }
 
-void network_scores(const network *net, const float *x, int n, network_scratch *s) {
+void predict_network_scores(const predict_network *net, const float *x, int n, predict_network_scratch *s) {
     affine(net->a, net->a_bias, net->rank, net->n_in, x, n, s->hidden);
     for (size_t i = 0; i < (size_t)n * (size_t)net->rank; i++) s->hidden[i] = s->hidden[i] > 0 ? s->hidden[i] : 0;
     affine(net->b, net->b_bias, net->n_out, net->rank, s->hidden, n, s->score);
@@ -56,12 +57,12 @@ void network_scores(const network *net, const float *x, int n, network_scratch *
 /* ---- loss and backward ------------------------------------------------------------------------------------------ */
 
 /* Loss of one token's scores, which become their derivatives times `scale`. */
-static double token_loss(float *score, const uint8_t *open, int n_out, network_weights w, float scale) {
+static double token_loss(float *score, const uint8_t *open, int n_out, predict_network_weights w, float scale) {
     double sum = 0;
     for (int g = 0; g < n_out; g++) {
         const bool y = open[g / 8] >> (g % 8) & 1;
         const float weight = y ? w.open : w.closed, s = y ? score[g] : -score[g]; // loss = weight * ln(1 + e^-s)
-        const float e = expf(-fabsf(s)), miss = (s < 0 ? 1.0f : e) / (1 + e);    // sigmoid(-s)
+        const float e = expf(-fabsf(s)), miss = (s < 0 ? 1.0f : e) / (1 + e);     // sigmoid(-s)
         sum += (double)weight * (double)(log1pf(e) + (s < 0 ? -s : 0.0f));
         score[g] = scale * weight * (y ? -miss : miss);
     }
@@ -76,43 +77,50 @@ static void add_rows(const float *m, int n, int cols, float *sum) {
 }
 
 /* From s->score, which holds derivatives. */
-static void backward(const network *net, const float *x, int n, network_scratch *s, network *d) {
+static void backward(const predict_network *net, const float *x, int n, predict_network_scratch *s,
+                     predict_network *d) {
     const int rank = net->rank, n_out = net->n_out, n_in = net->n_in;
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n_out, rank, n, 1, s->score, n_out, s->hidden, rank, 0, d->b, rank);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n_out, rank, n, 1, s->score, n_out, s->hidden, rank, 0, d->b,
+                rank);
     add_rows(s->score, n, n_out, d->b_bias);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, rank, n_out, 1, s->score, n_out, net->b, rank, 0, s->d_hidden, rank);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, rank, n_out, 1, s->score, n_out, net->b, rank, 0,
+                s->d_hidden, rank);
     for (size_t i = 0; i < (size_t)n * (size_t)rank; i++) s->d_hidden[i] = s->hidden[i] > 0 ? s->d_hidden[i] : 0;
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, rank, n_in, n, 1, s->d_hidden, rank, x, n_in, 0, d->a, n_in);
     add_rows(s->d_hidden, n, rank, d->a_bias);
 }
 
-double network_loss(const network *net, const float *x, const uint8_t *open, size_t stride, int n, network_weights w, network_scratch *s, network *gradient) {
+double predict_network_loss(const predict_network *net, const float *x, const uint8_t *open, size_t stride, int n,
+                            predict_network_weights w, predict_network_scratch *s, predict_network *gradient) {
     const double terms = (double)n * (double)net->n_out;
     double sum = 0;
-    network_scores(net, x, n, s);
+    predict_network_scores(net, x, n, s);
     for (int t = 0; t < n; t++)
-        sum += token_loss(s->score + (size_t)t * (size_t)net->n_out, open + (size_t)t * stride, net->n_out, w, (float)(1 / terms));
+        sum += token_loss(s->score + (size_t)t * (size_t)net->n_out, open + (size_t)t * stride, net->n_out, w,
+                          (float)(1 / terms));
     if (gradient) backward(net, x, n, s, gradient);
     return sum / terms;
 }
 
 /* ---- Adam ---------------------------------------------------------------------------------------------------------- */
 
-int adam_init(adam *a, const network *net, double rate, double decay, dw_err *err) {
-    *a = (adam){.rate = rate, .decay = decay};
+int predict_adam_init(predict_adam *a, const predict_network *net, double rate, double decay, dw_err *err) {
+    *a = (predict_adam){.rate = rate, .decay = decay};
     a->mean = dw_alloc(net->n_params, sizeof *a->mean, "a predictor's moments", err);
     a->square = dw_alloc(net->n_params, sizeof *a->square, "a predictor's moments", err);
     return a->mean && a->square ? 0 : -1;
 }
 
-void adam_release(adam *a) {
+void predict_adam_release(predict_adam *a) {
     free(a->mean), free(a->square);
-    *a = (adam){0};
+    *a = (predict_adam){0};
 }
 
-static void update(const adam *a, float *p, const float *g, float *mean, float *square, size_t n, double decay) {
+static void update(const predict_adam *a, float *p, const float *g, float *mean, float *square, size_t n,
+                   double decay) {
     const double beta1 = 0.9, beta2 = 0.999;
-    const float rate = (float)(a->rate / (1 - pow(beta1, a->step))), norm = (float)(1 / (1 - pow(beta2, a->step))), keep = (float)(1 - a->rate * decay);
+    const float rate = (float)(a->rate / (1 - pow(beta1, a->step))), norm = (float)(1 / (1 - pow(beta2, a->step))),
+                keep = (float)(1 - a->rate * decay);
     const float b1 = (float)beta1, c1 = (float)(1 - beta1), b2 = (float)beta2, c2 = (float)(1 - beta2);
     for (size_t i = 0; i < n; i++) {
         mean[i] = b1 * mean[i] + c1 * g[i];
@@ -121,9 +129,14 @@ static void update(const adam *a, float *p, const float *g, float *mean, float *
     }
 }
 
-void adam_step(adam *a, network *net, const network *gradient) {
-    const struct { const float *at, *end; double decay; } parts[] = {
-        {net->a, net->a_bias, a->decay}, {net->a_bias, net->b, 0}, {net->b, net->b_bias, a->decay}, {net->b_bias, net->params + net->n_params, 0}};
+void predict_adam_step(predict_adam *a, predict_network *net, const predict_network *gradient) {
+    const struct {
+        const float *at, *end;
+        double decay;
+    } parts[] = {{net->a, net->a_bias, a->decay},
+                 {net->a_bias, net->b, 0},
+                 {net->b, net->b_bias, a->decay},
+                 {net->b_bias, net->params + net->n_params, 0}};
     a->step++;
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
         const size_t first = (size_t)(parts[k].at - net->params), n = (size_t)(parts[k].end - parts[k].at);

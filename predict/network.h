@@ -12,41 +12,41 @@
 
 #include "base/base.h"
 
-typedef struct network {
+typedef struct predict_network {
     int n_in, rank, n_out;
     size_t n_params;
     float *params;                          // all four, one behind the other:
     float *a, *a_bias, *b, *b_bias;
-} network;
+} predict_network;
 
-typedef struct network_weights {
+typedef struct predict_network_weights {
     float open, closed; // w+ and w-
-} network_weights;
+} predict_network_weights;
 
 /* Memory of passes over up to n_batch tokens. */
-typedef struct network_scratch {
+typedef struct predict_network_scratch {
     int n_batch;
     float *hidden, *score, *d_hidden;       // (n_batch, rank), (n_batch, n_out), (n_batch, rank)
-} network_scratch;
+} predict_network_scratch;
 
-int network_init(network *net, int n_in, int rank, int n_out, dw_err *err); // all zero
-void network_release(network *net);
-int network_scratch_init(network_scratch *s, const network *net, int n_batch, dw_err *err);
-void network_scratch_release(network_scratch *s);
+int predict_network_init(predict_network *net, int n_in, int rank, int n_out, dw_err *err); // all zero
+void predict_network_release(predict_network *net);
+int predict_network_scratch_init(predict_network_scratch *s, const predict_network *net, int n_batch, dw_err *err);
+void predict_network_scratch_release(predict_network_scratch *s);
 
 /* s->score (n, n_out) of x (n, n_in). */
-void network_scores(const network *net, const float *x, int n, network_scratch *s);
+void predict_network_scores(const predict_network *net, const float *x, int n, predict_network_scratch *s);
 /* The mean loss of n tokens; open: rows of bits, `stride` bytes apart.  gradient (of net's shape): overwritten; NULL: none. */
-double network_loss(const network *net, const float *x, const uint8_t *open, size_t stride, int n, network_weights w, network_scratch *s, network *gradient);
+double predict_network_loss(const predict_network *net, const float *x, const uint8_t *open, size_t stride, int n, predict_network_weights w, predict_network_scratch *s, predict_network *gradient);
 
-typedef struct adam {
+typedef struct predict_adam {
     double rate, decay;                     // decay is that of A and B
     int step;
     float *mean, *square;                   // of the gradient
-} adam;
+} predict_adam;
 
-int adam_init(adam *a, const network *net, double rate, double decay, dw_err *err);
-void adam_step(adam *a, network *net, const network *gradient);
-void adam_release(adam *a);
+int predict_adam_init(predict_adam *a, const predict_network *net, double rate, double decay, dw_err *err);
+void predict_adam_step(predict_adam *a, predict_network *net, const predict_network *gradient);
+void predict_adam_release(predict_adam *a);
 
 #endif

@@ -10,16 +10,18 @@ enum { BLOCK = 512 }; // tokens whose products are summed in F32 before they ent
 
 typedef struct fit {
     int n_in, n_out, rank;
-    double *c;       // (n_in, n_in): X^T X, then its factor
-    float *m;        // (n_in, n_out): X^T Y, then M
-    float *l;        // (n_in, n_in): the factor in F32
-    float *k;        // (n_in, n_in): M M^T, then its eigenvectors
-    float *part;     // (n_in, n_in)
-    float *y;        // (BLOCK, n_out)
-    float *value;    // (n_in)
+    double *c;    // (n_in, n_in): X^T X, then its factor
+    float *m;     // (n_in, n_out): X^T Y, then M
+    float *l;     // (n_in, n_in): the factor in F32
+    float *k;     // (n_in, n_in): M M^T, then its eigenvectors
+    float *part;  // (n_in, n_in)
+    float *y;     // (BLOCK, n_out)
+    float *value; // (n_in)
 } fit;
 
-static void release(fit *f) { free(f->c), free(f->m), free(f->l), free(f->k), free(f->part), free(f->y), free(f->value); }
+static void release(fit *f) {
+    free(f->c), free(f->m), free(f->l), free(f->k), free(f->part), free(f->y), free(f->value);
+}
 
 static int take_memory(fit *f, dw_err *err) {
     const size_t d = (size_t)f->n_in, n_out = (size_t)f->n_out;
@@ -59,7 +61,8 @@ static int factorize(fit *f, dw_err *err) {
     qsort(f->value, d, sizeof *f->value, ascending);
     const double lambda = f->value[d / 2] > 0 ? 0.01 * (double)f->value[d / 2] : 1;
     for (size_t i = 0; i < d; i++) f->c[i * d + i] += lambda;
-    if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'L', f->n_in, f->c, f->n_in)) return dw_fail(err, "the inputs' products have no Cholesky factor; the traces are damaged");
+    if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'L', f->n_in, f->c, f->n_in))
+        return dw_fail(err, "the inputs' products have no Cholesky factor; the traces are damaged");
     for (size_t i = 0; i < d * d; i++) f->l[i] = (float)f->c[i];
     return 0;
 }
@@ -67,25 +70,30 @@ static int factorize(fit *f, dw_err *err) {
 /* U as the last `rank` columns of k, the eigenvectors of M M^T in ascending order. */
 static int find_directions(fit *f, dw_err *err) {
     const int d = f->n_in;
-    cblas_strsm(CblasRowMajor, CblasLeft, CblasLower, CblasNoTrans, CblasNonUnit, d, f->n_out, 1, f->l, d, f->m, f->n_out);
+    cblas_strsm(CblasRowMajor, CblasLeft, CblasLower, CblasNoTrans, CblasNonUnit, d, f->n_out, 1, f->l, d, f->m,
+                f->n_out);
     cblas_ssyrk(CblasRowMajor, CblasLower, CblasNoTrans, d, f->n_out, 1, f->m, f->n_out, 0, f->k, d);
-    return LAPACKE_ssyevd(LAPACK_ROW_MAJOR, 'V', 'L', d, f->k, d, f->value) ? dw_fail(err, "a linear predictor has no eigenvectors; the traces are damaged") : 0;
+    return LAPACKE_ssyevd(LAPACK_ROW_MAJOR, 'V', 'L', d, f->k, d, f->value)
+               ? dw_fail(err, "a linear predictor has no eigenvectors; the traces are damaged")
+               : 0;
 }
 
-static int solve(fit *f, ridge *r, dw_err *err) {
+static int solve(fit *f, predict_ridge *r, dw_err *err) {
     const int d = f->n_in, rank = f->rank;
     if (factorize(f, err) || find_directions(f, err)) return -1;
     const float *u = f->k + (d - rank); // (n_in, rank), rows n_in apart
     for (int i = 0; i < rank; i++)
         for (int j = 0; j < d; j++) r->a[(size_t)i * (size_t)d + (size_t)j] = u[(size_t)j * (size_t)d + (size_t)i];
-    cblas_strsm(CblasRowMajor, CblasRight, CblasLower, CblasNoTrans, CblasNonUnit, rank, d, 1, f->l, d, r->a, d); // U^T L^-1
+    cblas_strsm(CblasRowMajor, CblasRight, CblasLower, CblasNoTrans, CblasNonUnit, rank, d, 1, f->l, d, r->a,
+                d); // U^T L^-1
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, f->n_out, rank, d, 1, f->m, f->n_out, u, d, 0, r->b, rank);
     return 0;
 }
 
-int ridge_fit(ridge *r, const float *x, const uint8_t *open, size_t stride, size_t n, int n_in, int n_out, int rank, const double *rate, dw_err *err) {
+int predict_ridge_fit(predict_ridge *r, const float *x, const uint8_t *open, size_t stride, size_t n, int n_in,
+                      int n_out, int rank, const double *rate, dw_err *err) {
     fit f = {.n_in = n_in, .n_out = n_out, .rank = rank < n_in ? rank : n_in};
-    *r = (ridge){.n_in = n_in, .rank = f.rank, .n_out = n_out};
+    *r = (predict_ridge){.n_in = n_in, .rank = f.rank, .n_out = n_out};
     r->a = dw_alloc((size_t)f.rank * (size_t)n_in, sizeof *r->a, "a linear predictor", err);
     r->b = dw_alloc((size_t)n_out * (size_t)f.rank, sizeof *r->b, "a linear predictor", err);
     r->bias = dw_alloc((size_t)n_out, sizeof *r->bias, "a linear predictor", err);
@@ -100,7 +108,7 @@ int ridge_fit(ridge *r, const float *x, const uint8_t *open, size_t stride, size
     return rc;
 }
 
-void ridge_fold(ridge *r, const float *mean, const float *scale) {
+void predict_ridge_fold(predict_ridge *r, const float *mean, const float *scale) {
     for (int i = 0; i < r->rank; i++) {
         float *row = r->a + (size_t)i * (size_t)r->n_in;
         double offset = 0;
@@ -108,17 +116,20 @@ void ridge_fold(ridge *r, const float *mean, const float *scale) {
             row[j] *= scale[j];
             offset += (double)row[j] * (double)mean[j];
         }
-        for (int g = 0; g < r->n_out; g++) r->bias[g] -= (float)((double)r->b[(size_t)g * (size_t)r->rank + (size_t)i] * offset);
+        for (int g = 0; g < r->n_out; g++)
+            r->bias[g] -= (float)((double)r->b[(size_t)g * (size_t)r->rank + (size_t)i] * offset);
     }
 }
 
-void ridge_scores(const ridge *r, const float *x, int n, float *hidden, float *score) {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, r->rank, r->n_in, 1, x, r->n_in, r->a, r->n_in, 0, hidden, r->rank);
+void predict_ridge_scores(const predict_ridge *r, const float *x, int n, float *hidden, float *score) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, r->rank, r->n_in, 1, x, r->n_in, r->a, r->n_in, 0, hidden,
+                r->rank);
     for (int t = 0; t < n; t++) memcpy(score + (size_t)t * (size_t)r->n_out, r->bias, (size_t)r->n_out * sizeof *score);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, r->n_out, r->rank, 1, hidden, r->rank, r->b, r->rank, 1, score, r->n_out);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, r->n_out, r->rank, 1, hidden, r->rank, r->b, r->rank, 1,
+                score, r->n_out);
 }
 
-void ridge_release(ridge *r) {
+void predict_ridge_release(predict_ridge *r) {
     free(r->a), free(r->b), free(r->bias);
-    *r = (ridge){0};
+    *r = (predict_ridge){0};
 }

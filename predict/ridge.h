@@ -10,18 +10,18 @@
 
 #include "base/base.h"
 
-typedef struct ridge {
+typedef struct predict_ridge {
     int n_in, rank, n_out;
     float *a, *b, *bias; // (rank, n_in), (n_out, rank), (n_out)
-} ridge;
+} predict_ridge;
 
 /* x (n, n_in): centred, about unit variance; open: rows of bits, `stride` bytes apart; rate (n_out): their means.  lambda is
  * a hundredth of the median diagonal of X^T X.  OpenBLAS and LAPACK on the calling thread. */
-int ridge_fit(ridge *r, const float *x, const uint8_t *open, size_t stride, size_t n, int n_in, int n_out, int rank, const double *rate, dw_err *err);
+int predict_ridge_fit(predict_ridge *r, const float *x, const uint8_t *open, size_t stride, size_t n, int n_in, int n_out, int rank, const double *rate, dw_err *err);
 /* From a map of standardized inputs, (x - mean) * scale, to one of inputs as they are; each (n_in). */
-void ridge_fold(ridge *r, const float *mean, const float *scale);
+void predict_ridge_fold(predict_ridge *r, const float *mean, const float *scale);
 /* score (n, n_out); hidden (n, rank) is scratch. */
-void ridge_scores(const ridge *r, const float *x, int n, float *hidden, float *score);
-void ridge_release(ridge *r);
+void predict_ridge_scores(const predict_ridge *r, const float *x, int n, float *hidden, float *score);
+void predict_ridge_release(predict_ridge *r);
 
 #endif

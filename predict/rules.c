@@ -25,7 +25,9 @@ const predict_rule *predict_rule_find(const char *name) {
     return NULL;
 }
 
-bool predict_rule_fits(const predict_rule *rule, int group) { return group >= rule->least_group && group <= rule->most_group; }
+bool predict_rule_fits(const predict_rule *rule, int group) {
+    return group >= rule->least_group && group <= rule->most_group;
+}
 
 /* ---- silu backwards --------------------------------------------------------------------------------------------- */
 
@@ -53,7 +55,9 @@ static double length_below(double t) {
 /* ---- distributions ---------------------------------------------------------------------------------------------- */
 
 /* The largest of m independent values is below t when all are: the share for one of them, and back. */
-static double of_one(const predict_values *v, double below) { return pow(fmin(fmax(below, v->least), 1 - v->least), 1.0 / v->group); }
+static double of_one(const predict_values *v, double below) {
+    return pow(fmin(fmax(below, v->least), 1 - v->least), 1.0 / v->group);
+}
 static double of_all(const predict_values *v, double share) { return pow(share, v->group); }
 
 static double logit(double p) { return log(p / (1 - p)); }
@@ -62,7 +66,8 @@ static double of_logit(double x) { return 1 / (1 + exp(-x)); }
 /* Between two knots.  The logit of what layers' gates look like is nearly a straight line over the pre-activation, tails included;
  * where both sides of silu's minimum fall into one bin, the share itself is nearer to one. */
 static double between(const predict_values *v, int k, double t) {
-    const double from = length_below(v->knot[k - 1]), way = (length_below(t) - from) / (length_below(v->knot[k]) - from);
+    const double from = length_below(v->knot[k - 1]),
+                 way = (length_below(t) - from) / (length_below(v->knot[k]) - from);
     const double low = of_one(v, v->below[k - 1]), high = of_one(v, v->below[k]);
     if (v->knot[k] == SILU_DEPTH) return of_all(v, low + way * (high - low));
     return of_all(v, of_logit(logit(low) + way * (logit(high) - logit(low))));
@@ -72,14 +77,16 @@ static double between(const predict_values *v, int k, double t) {
 static void place_minimum(predict_values *v, int k) {
     const double *edge = v->knot + k; // the minimum, the upper edge of its bin, that of the next one
     const double low = of_one(v, v->below[k - 1]), high = of_one(v, v->below[k + 1]), next = of_one(v, v->below[k + 2]);
-    const double above = (next - high) * (length_below(edge[1]) - length_below(edge[0])) / (length_below(edge[2]) - length_below(edge[1]));
+    const double above = (next - high) * (length_below(edge[1]) - length_below(edge[0])) /
+                         (length_below(edge[2]) - length_below(edge[1]));
     v->below[k] = of_all(v, high - above > low ? high - above : low);
 }
 
 static void fill_values(predict_values *v, const uint64_t *n, uint64_t n_all) {
     const int minimum = kit_stats_bin((float)SILU_DEPTH);
     uint64_t below = 0;
-    for (int b = 0, k = 0; b <= KIT_STATS_BINS; b++, k++) { // the last bin, which holds all larger values, is as wide as the others
+    for (int b = 0, k = 0; b <= KIT_STATS_BINS;
+         b++, k++) { // the last bin, which holds all larger values, is as wide as the others
         v->knot[k] = b < KIT_STATS_BINS ? (double)kit_stats_bin_edge(b) : M_SQRT2 * (double)kit_stats_bin_edge(b - 1);
         v->below[k] = (double)below / (double)n_all;
         if (b < KIT_STATS_BINS) below += n[b];
@@ -97,7 +104,10 @@ int predict_values_of(predict_values *v, const predict_rule *rule, int group, co
         for (int b = 0; b < KIT_STATS_BINS; b++) n[b] += (uint64_t)row[b] * (uint64_t)n_neuron;
     }
     for (int b = 0; b < KIT_STATS_BINS; b++) n_all += n[b];
-    if (!n_all) return dw_fail(err, "the statistics hold no histograms of the gates; collect them from texts (an importance file has none)");
+    if (!n_all)
+        return dw_fail(
+            err,
+            "the statistics hold no histograms of the gates; collect them from texts (an importance file has none)");
     *v = (predict_values){.group = group, .least = 0.5 / (double)n_all};
     fill_values(v, n, n_all);
     return 0;

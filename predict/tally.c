@@ -7,7 +7,8 @@
 
 static bool bit(const uint8_t *row, int g) { return row[g / 8] >> (g % 8) & 1; }
 
-void tally_rows(tally *t, const uint8_t *chosen, const uint8_t *open, const uint16_t *share, int n_groups, size_t n, float *mass) {
+void predict_tally_rows(predict_tally *t, const uint8_t *chosen, const uint8_t *open, const uint16_t *share,
+                        int n_groups, size_t n, float *mass) {
     const size_t stride = ((size_t)n_groups + 7) / 8;
     t->n_tokens += n;
     t->n_decisions += n * (uint64_t)n_groups;
@@ -26,7 +27,7 @@ void tally_rows(tally *t, const uint8_t *chosen, const uint8_t *open, const uint
     }
 }
 
-void tally_add(tally *t, const tally *other) {
+void predict_tally_add(predict_tally *t, const predict_tally *other) {
     t->n_tokens += other->n_tokens;
     t->n_decisions += other->n_decisions;
     t->n_open += other->n_open;
@@ -37,30 +38,32 @@ void tally_add(tally *t, const tally *other) {
 
 static double ratio(uint64_t a, uint64_t b) { return b ? (double)a / (double)b : NAN; }
 
-double tally_open(const tally *t) { return ratio(t->n_open, t->n_decisions); }
-double tally_active(const tally *t) { return ratio(t->n_chosen, t->n_decisions); }
-double tally_accuracy(const tally *t) { return ratio(t->n_decisions - t->n_open - t->n_chosen + 2 * t->n_both, t->n_decisions); }
-double tally_recall(const tally *t) { return ratio(t->n_both, t->n_open); }
-double tally_precision(const tally *t) { return ratio(t->n_both, t->n_chosen); }
-double tally_mass(const tally *t) { return t->n_tokens ? t->mass / (double)t->n_tokens : NAN; }
+double predict_tally_open(const predict_tally *t) { return ratio(t->n_open, t->n_decisions); }
+double predict_tally_active(const predict_tally *t) { return ratio(t->n_chosen, t->n_decisions); }
+double predict_tally_accuracy(const predict_tally *t) {
+    return ratio(t->n_decisions - t->n_open - t->n_chosen + 2 * t->n_both, t->n_decisions);
+}
+double predict_tally_recall(const predict_tally *t) { return ratio(t->n_both, t->n_open); }
+double predict_tally_precision(const predict_tally *t) { return ratio(t->n_both, t->n_chosen); }
+double predict_tally_mass(const predict_tally *t) { return t->n_tokens ? t->mass / (double)t->n_tokens : NAN; }
 
 static int ascending(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
-double tally_percentile_5(float *values, size_t n) {
+double predict_tally_percentile_5(float *values, size_t n) {
     if (!n) return NAN;
     qsort(values, n, sizeof *values, ascending);
     return (double)values[(n + 19) / 20 - 1];
 }
 
 static int best_first(const void *a, const void *b) {
-    const scored *x = a, *y = b;
+    const predict_scored *x = a, *y = b;
     return (x->score < y->score) - (x->score > y->score);
 }
 
-float tally_threshold(scored *s, size_t n, double wanted) {
+float predict_tally_threshold(predict_scored *s, size_t n, double wanted) {
     double sum = 0;
     size_t i = 0;
     qsort(s, n, sizeof *s, best_first);
@@ -71,9 +74,11 @@ float tally_threshold(scored *s, size_t n, double wanted) {
     return middle > s[i].score ? middle : s[i - 1].score;
 }
 
-void tally_choose(const float *score, float threshold, int n_groups, size_t n, uint8_t *chosen) {
+void predict_tally_choose(const float *score, float threshold, int n_groups, size_t n, uint8_t *chosen) {
     const size_t stride = ((size_t)n_groups + 7) / 8;
     memset(chosen, 0, n * stride);
     for (size_t i = 0; i < n; i++)
-        for (int g = 0; g < n_groups; g++) chosen[i * stride + (size_t)g / 8] |= (uint8_t)((score[i * (size_t)n_groups + (size_t)g] >= threshold) << (g % 8));
+        for (int g = 0; g < n_groups; g++)
+            chosen[i * stride + (size_t)g / 8] |= (uint8_t)((score[i * (size_t)n_groups + (size_t)g] >= threshold)
+                                                            << (g % 8));
 }

@@ -11,37 +11,37 @@
 
 #include "base/base.h"
 
-typedef struct tally {
+typedef struct predict_tally {
     uint64_t n_tokens, n_decisions; // tokens; tokens times groups
     uint64_t n_open, n_chosen, n_both;
     double mass;                    // summed over tokens
-} tally;
+} predict_tally;
 
 /* Adds n tokens: rows of (n_groups + 7) / 8 bytes, shares (n, n_groups) in F16.  mass (n): each token's, or NULL. */
-void tally_rows(tally *t, const uint8_t *chosen, const uint8_t *open, const uint16_t *share, int n_groups, size_t n, float *mass);
-void tally_add(tally *t, const tally *other);
+void predict_tally_rows(predict_tally *t, const uint8_t *chosen, const uint8_t *open, const uint16_t *share, int n_groups, size_t n, float *mass);
+void predict_tally_add(predict_tally *t, const predict_tally *other);
 
 /* NaN where nothing was counted. */
-double tally_open(const tally *t);      // share of open groups
-double tally_active(const tally *t);
-double tally_accuracy(const tally *t);
-double tally_recall(const tally *t);
-double tally_precision(const tally *t);
-double tally_mass(const tally *t);      // mean over tokens
+double predict_tally_open(const predict_tally *t);      // share of open groups
+double predict_tally_active(const predict_tally *t);
+double predict_tally_accuracy(const predict_tally *t);
+double predict_tally_recall(const predict_tally *t);
+double predict_tally_precision(const predict_tally *t);
+double predict_tally_mass(const predict_tally *t);      // mean over tokens
 
 /* The value below which a twentieth of n values lies, by nearest rank; sorts them. */
-double tally_percentile_5(float *values, size_t n);
+double predict_tally_percentile_5(float *values, size_t n);
 
 /* A decision's score and what opening it brings. */
-typedef struct scored {
+typedef struct predict_scored {
     float score, worth;
-} scored;
+} predict_scored;
 
 /* The threshold t for which the groups with score >= t, as few as possible, are worth at least `wanted`: half way to the next
  * lower score.  Sorts. */
-float tally_threshold(scored *s, size_t n, double wanted);
+float predict_tally_threshold(predict_scored *s, size_t n, double wanted);
 
 /* Bits of score >= threshold, of (n, n_groups). */
-void tally_choose(const float *score, float threshold, int n_groups, size_t n, uint8_t *chosen);
+void predict_tally_choose(const float *score, float threshold, int n_groups, size_t n, uint8_t *chosen);
 
 #endif

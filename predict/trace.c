@@ -5,15 +5,15 @@
  * The session's own threads turn what they see into rows inside the pass; each step of windows becomes a record of OUT.part as
  * soon as it is there, from which the same command goes on when it was ended.  At the end the records become traces.h5
  * (traces.h), chunk by chunk: memory is a batch of one layer and a chunk, whatever the number of tokens. */
-#include "kit/traces.h"
-#include "model/model.h"
-#include "predict/journal.h"
-#include "predict/predict.h"
 #include "kit/calib.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
+#include "kit/traces.h"
+#include "model/model.h"
+#include "predict/journal.h"
+#include "predict/predict.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -44,11 +44,15 @@ static const opt_program program = {
     .name = "trace",
     .summary = "the gate's decisions of a model over texts, and what it decided from",
     .usage = "-m GATED.gguf -f TEXT.. -o traces.h5 [--tokens N] [-c N] [--windows A-B]",
-    .about = "Runs the model densely, as if it were not gated, and stores for every token and gated layer the FFN's input, which groups of "
-             "neurons the gate would have opened, and each group's share of sum ||v_j||^2 a_j^2.  train learns predictors from it.  Layers "
-             "that the gate marks dense have none.\n\n"
-             "Tokens are drawn evenly: the first window of every text, then the second, and so on, while --tokens lasts.  The size is told "
-             "beforehand.  When a run is ended, what is finished stands in OUT.part; the same command goes on behind it.",
+    .about =
+        "Runs the model densely, as if it were not gated, and stores for every token and gated layer the FFN's input, "
+        "which groups of "
+        "neurons the gate would have opened, and each group's share of sum ||v_j||^2 a_j^2.  train learns predictors "
+        "from it.  Layers "
+        "that the gate marks dense have none.\n\n"
+        "Tokens are drawn evenly: the first window of every text, then the second, and so on, while --tokens lasts.  "
+        "The size is told "
+        "beforehand.  When a run is ended, what is finished stands in OUT.part; the same command goes on behind it.",
     .example = "deadwood trace -m mini-gated.gguf -f experiments/texts/calib/*.txt -o traces.h5",
     .rows = rows};
 
@@ -59,28 +63,28 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 /* ---- what will be evaluated ------------------------------------------------------------------------------------- */
 
 typedef struct pass {
-    size_t text;                         // of the traces
-    int window, n_windows, first, n;     // tokens first .. first + n - 1 of each of these windows
-    size_t row, n_rows;                  // of the datasets
-    size_t record, offset;               // where its rows stand in the journal
+    size_t text;                     // of the traces
+    int window, n_windows, first, n; // tokens first .. first + n - 1 of each of these windows
+    size_t row, n_rows;              // of the datasets
+    size_t record, offset;           // where its rows stand in the journal
 } pass;
 
 typedef struct schedule {
-    int *n_windows;                      // of each text of the command line
-    size_t *text_of;                     // texts of the traces among those
+    int *n_windows;  // of each text of the command line
+    size_t *text_of; // texts of the traces among those
     pass *pass;
     size_t n_pass, cap_pass, n_record;
 } schedule;
 
-static void release_schedule(schedule *p) {
-    free(p->n_windows), free(p->text_of), free(p->pass);
-}
+static void release_schedule(schedule *p) { free(p->n_windows), free(p->text_of), free(p->pass); }
 
 /* Windows in turn from all texts until the tokens are spent. */
 static int draw(schedule *p, const calib_texts *texts, dw_err *err) {
     const int per_window = o.n_ctx - o.skip;
     int left = o.n_tokens / per_window, n_before;
-    if (!left) return dw_fail(err, "%d tokens are less than one window of %d; raise --tokens or lower -c", o.n_tokens, per_window);
+    if (!left)
+        return dw_fail(err, "%d tokens are less than one window of %d; raise --tokens or lower -c", o.n_tokens,
+                       per_window);
     p->n_windows = dw_alloc(texts->n_text, sizeof *p->n_windows, "windows", err);
     if (!p->n_windows) return -1;
     do {
@@ -98,7 +102,13 @@ static int schedule_text(schedule *p, size_t text, int n_windows, size_t token_b
         for (int first = 0; first < o.n_ctx; first += BATCH_TOKENS) {
             if (dw_grow(&p->pass, &p->cap_pass, p->n_pass + 1, sizeof *p->pass, "passes", err)) return -1;
             pass *x = &p->pass[p->n_pass++];
-            *x = (pass){.text = text, .window = w, .n_windows = n, .first = first, .n = smaller(BATCH_TOKENS, o.n_ctx - first), .row = *row, .record = p->n_record};
+            *x = (pass){.text = text,
+                        .window = w,
+                        .n_windows = n,
+                        .first = first,
+                        .n = smaller(BATCH_TOKENS, o.n_ctx - first),
+                        .row = *row,
+                        .record = p->n_record};
             const int n_skipped = o.skip > first ? smaller(o.skip - first, x->n) : 0;
             x->n_rows = (size_t)n * (size_t)(x->n - n_skipped);
             if (first) x->offset = x[-1].offset + x[-1].n_rows * token_bytes;
@@ -120,7 +130,8 @@ static int set_text(kit_stats_text *to, const calib_text *from, int n_windows, d
 
 /* Texts and rows of the traces, and the passes that give them. */
 static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_err *err) {
-    if (o.skip >= o.n_ctx) return dw_fail(err, "a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
+    if (o.skip >= o.n_ctx)
+        return dw_fail(err, "a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
     if (draw(p, texts, err)) return -1;
     t->text = dw_alloc(texts->n_text, sizeof *t->text, "texts", err);
     p->text_of = dw_alloc(texts->n_text, sizeof *p->text_of, "texts", err);
@@ -133,7 +144,8 @@ static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_er
             schedule_text(p, t->n_text - 1, p->n_windows[i], token_bytes, &t->n_tokens, err))
             return -1;
     }
-    if (t->n_text < texts->n_text) warn("%zu of %zu texts get no window; raise --tokens", texts->n_text - t->n_text, texts->n_text);
+    if (t->n_text < texts->n_text)
+        warn("%zu of %zu texts get no window; raise --tokens", texts->n_text - t->n_text, texts->n_text);
     return 0;
 }
 
@@ -141,13 +153,16 @@ static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_er
 
 static const dw_layer_gate *gate_of(const dw_model *m, int l) { return &m->net.layer[l].sparse; }
 
-static bool is_traced(const dw_model *m, int l) { return l < m->net.hp.n_layer && gate_of(m, l)->down_t.name && !gate_of(m, l)->dense; }
+static bool is_traced(const dw_model *m, int l) {
+    return l < m->net.hp.n_layer && gate_of(m, l)->down_t.name && !gate_of(m, l)->dense;
+}
 
 static int make_header(traces *t, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     int n_traced = 0;
     *t = (traces){.n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_ctx = o.n_ctx, .skip = o.skip, .group = 1};
-    if (!dw_model_is_gated(m)) return dw_fail(err, "'%s' is not gated: it has nothing to trace; make it with deadwood gate", o.model);
+    if (!dw_model_is_gated(m))
+        return dw_fail(err, "'%s' is not gated: it has nothing to trace; make it with deadwood gate", o.model);
     t->arguments = lineage_arguments(&program, err);
     t->layer = dw_alloc((size_t)hp->n_layer, sizeof *t->layer, "layers", err);
     if (!t->arguments || !t->layer) return -1;
@@ -161,7 +176,11 @@ static int make_header(traces *t, const dw_model *m, dw_err *err) {
         t->layer[l].n_groups = (hp->n_ff[l] + t->group - 1) / t->group;
         n_traced++;
     }
-    return n_traced ? 0 : dw_fail(err, "'%s': every layer is marked dense, so there is nothing to predict; gate it with a smaller activity", o.model);
+    return n_traced ? 0
+                    : dw_fail(err,
+                              "'%s': every layer is marked dense, so there is nothing to predict; gate it with a "
+                              "smaller activity",
+                              o.model);
 }
 
 /* ---- rows inside the pass ------------------------------------------------------------------------------------------------ */
@@ -169,16 +188,16 @@ static int make_header(traces *t, const dw_model *m, dw_err *err) {
 typedef struct tracer {
     const dw_model *model;
     const traces *t;
-    float **weight;         // (n_ff) of each traced layer: ||v_j||^2
-    int n_row, *row;        // tokens of the pass whose position counts
-    uint8_t *buffer;        // their rows of one part of one layer
-    uint8_t *open;          // (n_threads, n_groups)
-    double *mass;           // (n_threads, n_groups)
+    float **weight;  // (n_ff) of each traced layer: ||v_j||^2
+    int n_row, *row; // tokens of the pass whose position counts
+    uint8_t *buffer; // their rows of one part of one layer
+    uint8_t *open;   // (n_threads, n_groups)
+    double *mass;    // (n_threads, n_groups)
     size_t most_groups;
-    atomic_int n_done;      // threads that finished the event
-    atomic_bool is_bad;     // a value that F16 cannot hold, or NaN
+    atomic_int n_done;  // threads that finished the event
+    atomic_bool is_bad; // a value that F16 cannot hold, or NaN
     int bad_layer;
-    journal *j;
+    predict_journal *j;
     int rc;
     dw_err *err;
 } tracer;
@@ -220,7 +239,8 @@ static bool put_row(tracer *c, const dw_tap_event *e, traces_part part, int i, i
     const dw_layer_gate *g = gate_of(c->model, e->layer);
     uint8_t *to = c->buffer + (size_t)i * traces_row_bytes(c->t, e->layer, part);
     if (part == TRACES_INPUT) return put_halves(x, (size_t)e->n, to);
-    if (part == TRACES_SHARE) return put_shares(c->weight[e->layer], x, e->n, g->group, c->mass + (size_t)ith * c->most_groups, to);
+    if (part == TRACES_SHARE)
+        return put_shares(c->weight[e->layer], x, e->n, g->group, c->mass + (size_t)ith * c->most_groups, to);
     put_open(g, x, e->n, c->t->layer[e->layer].n_groups, c->open + (size_t)ith * c->most_groups, to);
     return true;
 }
@@ -228,14 +248,16 @@ static bool put_row(tracer *c, const dw_tap_event *e, traces_part part, int i, i
 /* Each thread its rows; the last one that comes puts them into the journal. */
 static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
     tracer *c = ctx;
-    const traces_part part = e->point == DW_TAP_FFN_IN ? TRACES_INPUT : e->point == DW_TAP_FFN_GATE ? TRACES_OPEN : TRACES_SHARE;
+    const traces_part part = e->point == DW_TAP_FFN_IN     ? TRACES_INPUT
+                             : e->point == DW_TAP_FFN_GATE ? TRACES_OPEN
+                                                           : TRACES_SHARE;
     const size_t row_bytes = traces_row_bytes(c->t, e->layer, part);
     if (!row_bytes) return;
     for (int i = c->n_row * ith / n_threads; i < c->n_row * (ith + 1) / n_threads; i++)
         if (!put_row(c, e, part, i, ith) && !atomic_exchange(&c->is_bad, true)) c->bad_layer = e->layer;
     if (atomic_fetch_add(&c->n_done, 1) < n_threads - 1) return;
     atomic_store(&c->n_done, 0);
-    if (!c->rc) c->rc = journal_add(c->j, c->buffer, (size_t)c->n_row * row_bytes, c->err);
+    if (!c->rc) c->rc = predict_journal_add(c->j, c->buffer, (size_t)c->n_row * row_bytes, c->err);
 }
 
 /* ---- a run ------------------------------------------------------------------------------------------------------------------ */
@@ -248,7 +270,7 @@ typedef struct run {
     traces t;
     schedule schedule;
     tracer c;
-    journal *j;
+    predict_journal *j;
     int32_t *token, *seq, *pos, *window;
     progress *bar;
 } run;
@@ -270,7 +292,10 @@ static int eval(run *r, const pass *p, dw_err *err) {
     const dw_batch batch = {.n_tokens = n, .token = r->token, .seq = r->seq, .pos = r->pos};
     if (dw_session_eval(r->session, &batch, err) || r->c.rc) return -1;
     if (r->c.is_bad)
-        return dw_fail(err, "layer %d: the FFN's values became NaN, infinite or beyond F16 in '%s'; the model is damaged or overflows", r->c.bad_layer, text->name);
+        return dw_fail(
+            err,
+            "layer %d: the FFN's values became NaN, infinite or beyond F16 in '%s'; the model is damaged or overflows",
+            r->c.bad_layer, text->name);
     progress_step(r->bar, (double)p->n_rows);
     return 0;
 }
@@ -287,9 +312,11 @@ static int fill_journal(run *r, dw_err *err) {
     const schedule *p = &r->schedule;
     int rc = 0;
     for (size_t i = 0; i < p->n_pass && !rc; i++) {
-        const bool begins = !i || p->pass[i - 1].record < p->pass[i].record, ends = i + 1 == p->n_pass || p->pass[i + 1].record > p->pass[i].record;
-        if (p->pass[i].record < journal_n_records(r->j)) continue;
-        rc = (begins && journal_begin(r->j, record_bytes(r, p->pass[i].record), err)) || eval(r, &p->pass[i], err) || (ends && journal_end(r->j, err));
+        const bool begins = !i || p->pass[i - 1].record < p->pass[i].record,
+                   ends = i + 1 == p->n_pass || p->pass[i + 1].record > p->pass[i].record;
+        if (p->pass[i].record < predict_journal_n_records(r->j)) continue;
+        rc = (begins && predict_journal_begin(r->j, record_bytes(r, p->pass[i].record), err)) ||
+             eval(r, &p->pass[i], err) || (ends && predict_journal_end(r->j, err));
     }
     return rc ? -1 : 0;
 }
@@ -297,7 +324,7 @@ static int fill_journal(run *r, dw_err *err) {
 static size_t rows_finished(const run *r) {
     size_t n = 0;
     for (size_t i = 0; i < r->schedule.n_pass; i++)
-        if (r->schedule.pass[i].record < journal_n_records(r->j)) n += r->schedule.pass[i].n_rows;
+        if (r->schedule.pass[i].record < predict_journal_n_records(r->j)) n += r->schedule.pass[i].n_rows;
     return n;
 }
 
@@ -305,7 +332,8 @@ static size_t rows_finished(const run *r) {
 static size_t bytes_before(const traces *t, int layer, traces_part part) {
     size_t n = 0;
     for (int l = 0; l <= layer; l++)
-        for (int k = TRACES_INPUT; k <= TRACES_SHARE && (l < layer || k < (int)part); k++) n += traces_row_bytes(t, l, (traces_part)k);
+        for (int k = TRACES_INPUT; k <= TRACES_SHARE && (l < layer || k < (int)part); k++)
+            n += traces_row_bytes(t, l, (traces_part)k);
     return n;
 }
 
@@ -314,11 +342,13 @@ static int copy_rows(void *ctx, int layer, traces_part part, size_t first, size_
     const size_t row_bytes = traces_row_bytes(&r->t, layer, part), before = bytes_before(&r->t, layer, part);
     size_t size;
     for (const pass *p = r->schedule.pass; p < r->schedule.pass + r->schedule.n_pass; p++) {
-        const size_t from = p->row > first ? p->row : first, end = p->row + p->n_rows < first + n ? p->row + p->n_rows : first + n;
+        const size_t from = p->row > first ? p->row : first,
+                     end = p->row + p->n_rows < first + n ? p->row + p->n_rows : first + n;
         if (from >= end) continue;
-        const uint8_t *record = journal_record(r->j, p->record, &size, err);
+        const uint8_t *record = predict_journal_record(r->j, p->record, &size, err);
         if (!record) return -1;
-        memcpy(to + (from - first) * row_bytes, record + p->offset + p->n_rows * before + (from - p->row) * row_bytes, (end - from) * row_bytes);
+        memcpy(to + (from - first) * row_bytes, record + p->offset + p->n_rows * before + (from - p->row) * row_bytes,
+               (end - from) * row_bytes);
     }
     progress_step(r->bar, (double)(n * row_bytes));
     return 0;
@@ -338,9 +368,10 @@ static void identify(const run *r, uint8_t identity[32]) {
 
 static int check_journal(run *r, const char *path, dw_err *err) {
     size_t size;
-    for (size_t i = 0; i < journal_n_records(r->j); i++) {
-        if (!journal_record(r->j, i, &size, err)) return -1;
-        if (i >= r->schedule.n_record || size != record_bytes(r, i)) return dw_fail(err, "'%s' does not fit this run; remove it", path);
+    for (size_t i = 0; i < predict_journal_n_records(r->j); i++) {
+        if (!predict_journal_record(r->j, i, &size, err)) return -1;
+        if (i >= r->schedule.n_record || size != record_bytes(r, i))
+            return dw_fail(err, "'%s' does not fit this run; remove it", path);
     }
     return 0;
 }
@@ -350,10 +381,11 @@ static int open_journal(run *r, dw_err *err) {
     bool resumed = false;
     char *path = dw_format(err, "%s.part", o.out);
     identify(r, identity);
-    r->c.j = r->j = path ? journal_open(path, identity, &resumed, err) : NULL;
+    r->c.j = r->j = path ? predict_journal_open(path, identity, &resumed, err) : NULL;
     const int rc = r->j ? check_journal(r, path, err) : -1;
     if (!rc) say_if_interrupted(path);
-    if (!rc && resumed && journal_n_records(r->j)) say("going on behind %zu of %zu tokens, as '%s' has them", rows_finished(r), r->t.n_tokens, path);
+    if (!rc && resumed && predict_journal_n_records(r->j))
+        say("going on behind %zu of %zu tokens, as '%s' has them", rows_finished(r), r->t.n_tokens, path);
     free(path);
     return rc;
 }
@@ -383,8 +415,11 @@ static int make_tracer(run *r, dw_err *err) {
         const size_t n_groups = (size_t)r->t.layer[l].n_groups;
         if (n_groups > c->most_groups) c->most_groups = n_groups;
         for (int part = TRACES_INPUT; part <= TRACES_SHARE; part++)
-            if (traces_row_bytes(&r->t, l, (traces_part)part) > most_bytes) most_bytes = traces_row_bytes(&r->t, l, (traces_part)part);
-        if (n_groups && !(c->weight[l] = dw_alloc((size_t)(hp->n_ff[l] + hp->n_embd), sizeof *c->weight[l], "norms", err))) return -1;
+            if (traces_row_bytes(&r->t, l, (traces_part)part) > most_bytes)
+                most_bytes = traces_row_bytes(&r->t, l, (traces_part)part);
+        if (n_groups &&
+            !(c->weight[l] = dw_alloc((size_t)(hp->n_ff[l] + hp->n_embd), sizeof *c->weight[l], "norms", err)))
+            return -1;
     }
     c->row = dw_alloc(BATCH_TOKENS, sizeof *c->row, "rows", err);
     c->buffer = dw_alloc(BATCH_TOKENS * most_bytes, 1, "rows", err);
@@ -397,8 +432,13 @@ static int make_tracer(run *r, dw_err *err) {
 
 static int make_session(run *r, dw_err *err) {
     const int n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
-    const dw_session_options options = {.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = n_seq, .n_batch = BATCH_TOKENS,
-                                        .n_out = 1, .select = DW_SELECT_DENSE};
+    const dw_session_options options = {.pool = r->pool,
+                                        .backend = tool.backend,
+                                        .n_ctx = o.n_ctx,
+                                        .n_seq = n_seq,
+                                        .n_batch = BATCH_TOKENS,
+                                        .n_out = 1,
+                                        .select = DW_SELECT_DENSE};
     r->session = dw_session_new(r->model, &options, err);
     r->token = dw_alloc(BATCH_TOKENS, sizeof *r->token, "a batch", err);
     r->seq = dw_alloc(BATCH_TOKENS, sizeof *r->seq, "a batch", err);
@@ -425,11 +465,12 @@ static void close_run(run *r) {
 static int prepare(run *r, dw_err *err) {
     r->pool = dw_pool_new(tool.threads, err);
     r->model = r->pool ? dw_model_open(o.model, err) : NULL;
-    if (!r->model || make_header(&r->t, r->model, err) || calib_read(&r->texts, r->model, &o.texts, o.windows, o.n_ctx, 0, err) ||
+    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, 0};
+    if (!r->model || make_header(&r->t, r->model, err) || calib_read(&r->texts, r->model, &wanted, err) ||
         make_schedule(&r->schedule, &r->t, &r->texts, err))
         return -1;
-    say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text, plural((double)r->t.n_text),
-        show_bytes((double)(r->t.n_tokens * traces_token_bytes(&r->t))).text, o.out);
+    say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text,
+        plural((double)r->t.n_text), show_bytes((double)(r->t.n_tokens * traces_token_bytes(&r->t))).text, o.out);
     return make_tracer(r, err) || make_session(r, err) || open_journal(r, err) ? -1 : 0;
 }
 
@@ -443,7 +484,9 @@ static int trace(run *r, dw_err *err) {
     r->bar = progress_begin("writing", "B", (double)(r->t.n_tokens * traces_token_bytes(&r->t)));
     rc = traces_write(&r->t, o.out, copy_rows, r, err);
     progress_end(r->bar);
-    if (!rc) say("%.0f tokens in %.2f s, %.0f a second; written in %.2f s", left, traced - began, left / fmax(traced - began, 1e-9), dw_now() - traced);
+    if (!rc)
+        say("%.0f tokens in %.2f s, %.0f a second; written in %.2f s", left, traced - began,
+            left / fmax(traced - began, 1e-9), dw_now() - traced);
     return rc;
 }
 
@@ -452,8 +495,10 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     run r = {0};
     const int rc = prepare(&r, &err) || trace(&r, &err);
-    if (rc) journal_close(r.j);
-    else journal_remove(r.j);
+    if (rc)
+        predict_journal_close(r.j);
+    else
+        predict_journal_remove(r.j);
     close_run(&r);
     if (rc) die_err(&err);
     return 0;

@@ -6,15 +6,15 @@
  * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from which the
  * file and the report are made at the end. */
 #include "formats/ffn_gated.h"
+#include "kit/lineage.h"
+#include "kit/options.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
 #include "model/model.h"
 #include "kit/blas.h"
 #include "predict/journal.h"
 #include "predict/learn.h"
 #include "predict/predict.h"
-#include "kit/lineage.h"
-#include "kit/options.h"
-#include "kit/progress.h"
-#include "kit/talk.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -54,15 +54,22 @@ static const opt_program program = {
     .name = "train",
     .summary = "small networks that predict the gate's decisions",
     .usage = "-m GATED.gguf -x traces.h5 -o M2.gguf [--rank R] [--input ffn|previous] [--mass M | --recall R]",
-    .about = "One network a layer, score = B relu(A h + a) + b with a score for each group, is trained on the gate's decisions by weighted "
-             "binary cross-entropy (after Liu et al. 2023, Deja Vu) and written in F16 into a copy of the model, where it decides instead of the "
-             "threshold.  Of each text the first eight tenths train, the next tenth chooses when to stop and the operating point, and "
+    .about = "One network a layer, score = B relu(A h + a) + b with a score for each group, is trained on the gate's "
+             "decisions by weighted "
+             "binary cross-entropy (after Liu et al. 2023, Deja Vu) and written in F16 into a copy of the model, where "
+             "it decides instead of the "
+             "threshold.  Of each text the first eight tenths train, the next tenth chooses when to stop and the "
+             "operating point, and "
              "the last tenth, which nothing has seen, is reported.\n\n"
-             "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, the captured share of "
-             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed are reported, also for the gate itself, the static "
-             "choice (always the same groups, as many), the best linear map of the same rank at the same cost, and never.  Where a "
+             "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, "
+             "precision, the captured share of "
+             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed are reported, "
+             "also for the gate itself, the static "
+             "choice (always the same groups, as many), the best linear map of the same rank at the same cost, and "
+             "never.  Where a "
              "predictor does not beat the static choice, cutting is cheaper.\n\n"
-             "Layers that the gate marks dense get none.  When a run is ended, OUT.part holds the finished layers; the same command goes on after them.",
+             "Layers that the gate marks dense get none.  When a run is ended, OUT.part holds the finished layers; the "
+             "same command goes on after them.",
     .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
     .rows = rows};
 
@@ -71,7 +78,7 @@ static const opt_program program = {
 /* Head, then masses of all methods, A and B in F16, a and b in F32. */
 typedef struct record {
     int32_t layer, n_in, rank, n_groups, n_epochs, n_tokens; // n_tokens: held out
-    tally held_out[LEARN_N_METHODS];
+    predict_tally held_out[LEARN_N_METHODS];
 } record;
 
 typedef struct record_view {
@@ -83,39 +90,45 @@ typedef struct record_view {
 
 static size_t record_bytes(const record *h) {
     const size_t n_weights = (size_t)h->rank * ((size_t)h->n_in + (size_t)h->n_groups);
-    return sizeof *h + 4 * (LEARN_N_METHODS * (size_t)h->n_tokens + (size_t)h->rank + (size_t)h->n_groups) + 2 * n_weights;
+    return sizeof *h + 4 * (LEARN_N_METHODS * (size_t)h->n_tokens + (size_t)h->rank + (size_t)h->n_groups) +
+           2 * n_weights;
 }
 
-static int add_halves(journal *j, const float *v, size_t n, dw_err *err) {
+static int add_halves(predict_journal *j, const float *v, size_t n, dw_err *err) {
     uint16_t part[1024];
     int rc = 0;
     for (size_t i = 0, now; i < n && !rc; i += now) {
         now = n - i < 1024 ? n - i : 1024;
         for (size_t k = 0; k < now; k++) part[k] = dw_f32_to_f16(v[i + k]);
-        rc = journal_add(j, part, now * sizeof *part, err);
+        rc = predict_journal_add(j, part, now * sizeof *part, err);
     }
     return rc;
 }
 
-static int put_record(journal *j, int layer, size_t n_tokens, const learned *r, dw_err *err) {
-    const network *net = &r->net;
+static int put_record(predict_journal *j, int layer, size_t n_tokens, const predict_learned *r, dw_err *err) {
+    const predict_network *net = &r->net;
     record h = {layer, net->n_in, net->rank, net->n_out, r->n_epochs, (int32_t)n_tokens, {{0}}};
     memcpy(h.held_out, r->held_out, sizeof h.held_out);
-    int rc = journal_begin(j, record_bytes(&h), err) || journal_add(j, &h, sizeof h, err);
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = journal_add(j, r->mass[m], n_tokens * sizeof **r->mass, err);
-    return rc || journal_add(j, net->a_bias, (size_t)net->rank * 4, err) || journal_add(j, net->b_bias, (size_t)net->n_out * 4, err) ||
-                   add_halves(j, net->a, (size_t)(net->a_bias - net->a), err) || add_halves(j, net->b, (size_t)(net->b_bias - net->b), err) || journal_end(j, err)
-               ? -1 : 0;
+    int rc = predict_journal_begin(j, record_bytes(&h), err) || predict_journal_add(j, &h, sizeof h, err);
+    for (int m = 0; m < LEARN_N_METHODS && !rc; m++)
+        rc = predict_journal_add(j, r->mass[m], n_tokens * sizeof **r->mass, err);
+    return rc || predict_journal_add(j, net->a_bias, (size_t)net->rank * 4, err) ||
+                   predict_journal_add(j, net->b_bias, (size_t)net->n_out * 4, err) ||
+                   add_halves(j, net->a, (size_t)(net->a_bias - net->a), err) ||
+                   add_halves(j, net->b, (size_t)(net->b_bias - net->b), err) || predict_journal_end(j, err)
+               ? -1
+               : 0;
 }
 
 /* The record at its place, which may be unaligned, is copied into memory of its own, which the caller frees. */
-static uint8_t *read_record(journal *j, size_t i, record_view *v, dw_err *err) {
+static uint8_t *read_record(predict_journal *j, size_t i, record_view *v, dw_err *err) {
     size_t size;
-    const uint8_t *bytes = journal_record(j, i, &size, err);
+    const uint8_t *bytes = predict_journal_record(j, i, &size, err);
     if (!bytes) return NULL;
     const record *h = &v->head;
     if (size >= sizeof v->head) memcpy(&v->head, bytes, sizeof v->head);
-    if (size < sizeof v->head || h->layer < 0 || h->rank < 1 || h->n_in < 1 || h->n_groups < 1 || h->n_tokens < 1 || size != record_bytes(h)) {
+    if (size < sizeof v->head || h->layer < 0 || h->rank < 1 || h->n_in < 1 || h->n_groups < 1 || h->n_tokens < 1 ||
+        size != record_bytes(h)) {
         dw_fail(err, "'%s.part' is damaged; remove it", o.out);
         return NULL;
     }
@@ -140,9 +153,9 @@ typedef struct run {
     int rank;
     size_t n_layer, *record_of; // layers that are traced, by layer: 1 + the record; 0: not yet
     int *layer;                 // (n_layer)
-    journal *j;
+    predict_journal *j;
     progress *bar;
-    pthread_mutex_t lock;       // of traces, journal, error
+    pthread_mutex_t lock; // of traces, journal, error
     int rc;
     dw_err *err;
 } run;
@@ -155,20 +168,28 @@ static uint64_t seed_of(int layer) { return ((uint64_t)(unsigned)o.seed << 16) +
 static int input_layer(int layer) { return !strcmp(o.input, "previous") && layer > 0 ? layer - 1 : layer; }
 
 static int train_layer(run *r, int layer, dw_err *err) {
-    const learn_options options = {.rank = r->rank, .n_epochs = o.epochs, .n_batch = o.batch, .rate = o.rate, .positive_weight = o.positive_weight,
-                                   .recall = o.recall, .mass = o.mass, .seed = seed_of(layer), .on_epoch = show, .ctx = r};
-    examples e = {0};
-    learned result = {0};
+    const predict_learn_options options = {.rank = r->rank,
+                                           .n_epochs = o.epochs,
+                                           .n_batch = o.batch,
+                                           .rate = o.rate,
+                                           .positive_weight = o.positive_weight,
+                                           .recall = o.recall,
+                                           .mass = o.mass,
+                                           .seed = seed_of(layer),
+                                           .on_epoch = show,
+                                           .ctx = r};
+    predict_examples e = {0};
+    predict_learned result = {0};
     pthread_mutex_lock(&r->lock);
-    int rc = r->rc || examples_load(&e, &r->t, layer, input_layer(layer), err) ? -1 : 0;
+    int rc = r->rc || predict_examples_load(&e, &r->t, layer, input_layer(layer), err) ? -1 : 0;
     pthread_mutex_unlock(&r->lock);
-    if (!rc) rc = learn_layer(&result, &e, &options, err);
+    if (!rc) rc = predict_learn_layer(&result, &e, &options, err);
     pthread_mutex_lock(&r->lock);
     if (!rc) rc = r->rc || put_record(r->j, layer, e.n[EXAMPLES_HELD_OUT], &result, err) ? -1 : 0;
-    if (!rc) r->record_of[layer] = journal_n_records(r->j);
+    if (!rc) r->record_of[layer] = predict_journal_n_records(r->j);
     pthread_mutex_unlock(&r->lock);
-    examples_release(&e);
-    learned_release(&result);
+    predict_examples_release(&e);
+    predict_learned_release(&result);
     return rc;
 }
 
@@ -189,7 +210,8 @@ static void train_task(void *arg, size_t i) {
 static int check_traces(const run *r, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(r->model);
     if (strcmp(r->t.model_sha256, r->model_sha256))
-        return dw_fail(err, "'%s' was traced from another model (sha256 %.12s..., '%s' has %.12s...); trace this one", o.traces, r->t.model_sha256, o.model, r->model_sha256);
+        return dw_fail(err, "'%s' was traced from another model (sha256 %.12s..., '%s' has %.12s...); trace this one",
+                       o.traces, r->t.model_sha256, o.model, r->model_sha256);
     bool same = r->t.n_layer == hp->n_layer && r->t.n_embd == hp->n_embd;
     for (int l = 0; same && l < hp->n_layer; l++) {
         const dw_layer_gate *g = &r->model->net.layer[l].sparse;
@@ -220,13 +242,14 @@ static void identify(const run *r, const char *arguments, uint8_t identity[32]) 
 }
 
 static int find_finished(run *r, dw_err *err) {
-    const size_t n = journal_n_records(r->j);
+    const size_t n = predict_journal_n_records(r->j);
     record_view v;
     for (size_t i = 0; i < n; i++) {
         uint8_t *bytes = read_record(r->j, i, &v, err);
         if (!bytes) return -1;
         free(bytes);
-        if (v.head.layer >= r->t.n_layer || v.head.n_groups != r->t.layer[v.head.layer].n_groups || v.head.n_in != r->t.n_embd || v.head.rank != r->rank)
+        if (v.head.layer >= r->t.n_layer || v.head.n_groups != r->t.layer[v.head.layer].n_groups ||
+            v.head.n_in != r->t.n_embd || v.head.rank != r->rank)
             return dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
         r->record_of[v.head.layer] = i + 1;
     }
@@ -240,7 +263,7 @@ static int open_journal(run *r, dw_err *err) {
     char *path = dw_format(err, "%s.part", o.out), *arguments = lineage_arguments(&program, err);
     if (path && arguments) {
         identify(r, arguments, identity);
-        r->j = journal_open(path, identity, &resumed, err);
+        r->j = predict_journal_open(path, identity, &resumed, err);
         if (r->j) say_if_interrupted(path);
     }
     free(path);
@@ -252,12 +275,14 @@ static int open_run(run *r, dw_err *err) {
     *r = (run){.err = err, .lock = PTHREAD_MUTEX_INITIALIZER};
     r->model = dw_model_open(o.model, err);
     if (!r->model || lineage_check(dw_model_gguf(r->model), err)) return -1;
-    if (!dw_model_is_gated(r->model)) return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
-    r->rank = o.rank ? o.rank : learn_default_rank(dw_model_hparams(r->model)->n_embd);
+    if (!dw_model_is_gated(r->model))
+        return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
+    r->rank = o.rank ? o.rank : predict_learn_default_rank(dw_model_hparams(r->model)->n_embd);
     dw_gguf_sha256(dw_model_gguf(r->model), r->model_sha256);
     return dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
                    check_traces(r, err) || list_layers(r, err) || open_journal(r, err)
-               ? -1 : 0;
+               ? -1
+               : 0;
 }
 
 static void close_run(run *r) {
@@ -269,9 +294,9 @@ static void close_run(run *r) {
 
 /* ---- the report ------------------------------------------------------------------------------------------------------------ */
 
-typedef struct result { // of a layer, or of all of them
+typedef struct result {        // of a layer, or of all of them
     int layer, rank, n_epochs; // layer -1: all
-    tally held_out[LEARN_N_METHODS];
+    predict_tally held_out[LEARN_N_METHODS];
     double mass_5[LEARN_N_METHODS];
 } result;
 
@@ -285,21 +310,26 @@ static const char *number(double v) {
     return to;
 }
 
-static int write_line(dw_out *out, const result *x, learn_method m, dw_err *err) {
-    const tally *t = &x->held_out[m];
+static int write_line(dw_out *out, const result *x, predict_learn_method m, dw_err *err) {
+    const predict_tally *t = &x->held_out[m];
     char layer[16];
     snprintf(layer, sizeof layer, "%d", x->layer);
-    return dw_out_printf(out, err, "%s\t%s\t%llu\t%llu\t%d\t%d\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\n", x->layer < 0 ? "*" : layer, learn_method_names[m],
-                         (unsigned long long)t->n_tokens, (unsigned long long)t->n_decisions, x->rank, x->n_epochs, tally_open(t), tally_active(t),
-                         tally_accuracy(t), tally_recall(t), tally_precision(t), tally_mass(t), x->mass_5[m]);
+    return dw_out_printf(out, err, "%s\t%s\t%llu\t%llu\t%d\t%d\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\n",
+                         x->layer < 0 ? "*" : layer, predict_learn_method_names[m], (unsigned long long)t->n_tokens,
+                         (unsigned long long)t->n_decisions, x->rank, x->n_epochs, predict_tally_open(t),
+                         predict_tally_active(t), predict_tally_accuracy(t), predict_tally_recall(t),
+                         predict_tally_precision(t), predict_tally_mass(t), x->mass_5[m]);
 }
 
 static int write_report(const result *x, size_t n, dw_err *err) {
     if (!o.report) return 0;
     dw_out *out = dw_out_open(o.report, err);
-    int rc = out ? dw_out_printf(out, err, "layer\tmethod\ttokens\tdecisions\trank\tepochs\topen\tactive\taccuracy\trecall\tprecision\tmass\tmass_p5\n") : -1;
+    int rc = out ? dw_out_printf(out, err,
+                                 "layer\tmethod\ttokens\tdecisions\trank\tepochs\topen\tactive\taccuracy\trecall\tpreci"
+                                 "sion\tmass\tmass_p5\n")
+                 : -1;
     for (size_t i = 0; i < n && !rc; i++)
-        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = write_line(out, &x[i], (learn_method)m, err);
+        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = write_line(out, &x[i], (predict_learn_method)m, err);
     if (!rc) rc = dw_out_commit(out, err);
     dw_out_free(out);
     return rc;
@@ -309,40 +339,54 @@ static int write_report(const result *x, size_t n, dw_err *err) {
 
 static int tell_layers(char **text, const result *x, size_t n, dw_err *err) {
     int rc = dw_append(text, err, "%s\n%s\n",
-                       "              gate         | predictor                                              | static           | linear           | never",
-                       "layer epochs   open   mass | active  accuracy  recall  precision    mass mass p5    |  recall    mass   |  recall    mass   | accuracy");
+                       "              gate         | predictor                                              | static   "
+                       "        | linear           | never",
+                       "layer epochs   open   mass | active  accuracy  recall  precision    mass mass p5    |  recall  "
+                       "  mass   |  recall    mass   | accuracy");
     for (size_t i = 0; i < n && !rc; i++) {
-        const tally *t = x[i].held_out, *p = &t[LEARN_PREDICTOR];
-        rc = dw_append(text, err, "%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n", x[i].layer, x[i].n_epochs,
-                       number(tally_open(t)), number(tally_mass(t)), number(tally_active(p)), number(tally_accuracy(p)), number(tally_recall(p)),
-                       number(tally_precision(p)), number(tally_mass(p)), number(x[i].mass_5[LEARN_PREDICTOR]), number(tally_recall(&t[LEARN_STATIC])),
-                       number(tally_mass(&t[LEARN_STATIC])), number(tally_recall(&t[LEARN_LINEAR])), number(tally_mass(&t[LEARN_LINEAR])),
-                       number(tally_accuracy(&t[LEARN_NEVER])));
+        const predict_tally *t = x[i].held_out, *p = &t[LEARN_PREDICTOR];
+        rc = dw_append(
+            text, err, "%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n",
+            x[i].layer, x[i].n_epochs, number(predict_tally_open(t)), number(predict_tally_mass(t)),
+            number(predict_tally_active(p)), number(predict_tally_accuracy(p)), number(predict_tally_recall(p)),
+            number(predict_tally_precision(p)), number(predict_tally_mass(p)), number(x[i].mass_5[LEARN_PREDICTOR]),
+            number(predict_tally_recall(&t[LEARN_STATIC])), number(predict_tally_mass(&t[LEARN_STATIC])),
+            number(predict_tally_recall(&t[LEARN_LINEAR])), number(predict_tally_mass(&t[LEARN_LINEAR])),
+            number(predict_tally_accuracy(&t[LEARN_NEVER])));
     }
     return rc;
 }
 
 static int tell_overall(char **text, const result *x, const run *r, dw_err *err) {
-    int rc = dw_append(text, err, "\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n%s\n", examples_count(&r->t, EXAMPLES_HELD_OUT),
-                       r->t.n_text, plural((double)r->t.n_text), r->t.group, r->rank, "            active  accuracy  recall  precision    mass mass p5");
+    int rc = dw_append(text, err, "\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n%s\n",
+                       predict_examples_count(&r->t, EXAMPLES_HELD_OUT), r->t.n_text, plural((double)r->t.n_text),
+                       r->t.group, r->rank, "            active  accuracy  recall  precision    mass mass p5");
     for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        const tally *t = &x->held_out[m];
-        rc = dw_append(text, err, "%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", learn_method_names[m], number(tally_active(t)), number(tally_accuracy(t)),
-                       number(tally_recall(t)), number(tally_precision(t)), number(tally_mass(t)), number(x->mass_5[m]));
+        const predict_tally *t = &x->held_out[m];
+        rc = dw_append(text, err, "%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", predict_learn_method_names[m],
+                       number(predict_tally_active(t)), number(predict_tally_accuracy(t)),
+                       number(predict_tally_recall(t)), number(predict_tally_precision(t)),
+                       number(predict_tally_mass(t)), number(x->mass_5[m]));
     }
     return rc;
 }
 
 static int tell_verdict(char **text, const result *all, dw_err *err) {
-    const tally *p = &all->held_out[LEARN_PREDICTOR], *s = &all->held_out[LEARN_STATIC];
-    return dw_append(text, err, "\nthe predictors capture %s of the mass at an activity of %s; the static choice, which costs nothing, %s%s\n",
-                     number(tally_mass(p)), number(tally_active(p)), number(tally_mass(s)), tally_mass(p) > tally_mass(s) ? "" : ": cutting is cheaper");
+    const predict_tally *p = &all->held_out[LEARN_PREDICTOR], *s = &all->held_out[LEARN_STATIC];
+    return dw_append(
+        text, err,
+        "\nthe predictors capture %s of the mass at an activity of %s; the static choice, which costs nothing, %s%s\n",
+        number(predict_tally_mass(p)), number(predict_tally_active(p)), number(predict_tally_mass(s)),
+        predict_tally_mass(p) > predict_tally_mass(s) ? "" : ": cutting is cheaper");
 }
 
 static int tell_all(const result *x, const run *r, dw_err *err) {
     const result *all = &x[r->n_layer];
     char *text = NULL;
-    const int rc = tell_layers(&text, x, r->n_layer, err) || tell_overall(&text, all, r, err) || tell_verdict(&text, all, err) ? -1 : 0;
+    const int rc = tell_layers(&text, x, r->n_layer, err) || tell_overall(&text, all, r, err) ||
+                           tell_verdict(&text, all, err)
+                       ? -1
+                       : 0;
     if (!rc) fputs(text, stdout);
     free(text);
     return rc;
@@ -350,7 +394,7 @@ static int tell_all(const result *x, const run *r, dw_err *err) {
 
 /* Fills x with the layers and, after them, all layers together. */
 static int gather(run *r, result *x, dw_err *err) {
-    const size_t n_tokens = examples_count(&r->t, EXAMPLES_HELD_OUT);
+    const size_t n_tokens = predict_examples_count(&r->t, EXAMPLES_HELD_OUT);
     result *all = &x[r->n_layer];
     float *mass[LEARN_N_METHODS] = {0};
     int rc = 0;
@@ -360,18 +404,21 @@ static int gather(run *r, result *x, dw_err *err) {
     for (size_t i = 0; i < r->n_layer && !rc; i++) {
         record_view v;
         uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
-        rc = !bytes ? -1 : (size_t)v.head.n_tokens != n_tokens ? dw_fail(err, "'%s.part' does not fit this run; remove it", o.out) : 0;
+        rc = !bytes                                ? -1
+             : (size_t)v.head.n_tokens != n_tokens ? dw_fail(err, "'%s.part' does not fit this run; remove it", o.out)
+                                                   : 0;
         if (!rc) x[i] = (result){.layer = v.head.layer, .rank = v.head.rank, .n_epochs = v.head.n_epochs};
         for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
             memcpy(mass[m] + i * n_tokens, v.mass[m], n_tokens * sizeof *mass[m]);
             x[i].held_out[m] = v.head.held_out[m];
-            tally_add(&all->held_out[m], &x[i].held_out[m]);
+            predict_tally_add(&all->held_out[m], &x[i].held_out[m]);
         }
         free(bytes);
     }
     for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        for (size_t i = 0; i < r->n_layer; i++) x[i].mass_5[m] = tally_percentile_5(mass[m] + i * n_tokens, n_tokens);
-        all->mass_5[m] = tally_percentile_5(mass[m], r->n_layer * n_tokens);
+        for (size_t i = 0; i < r->n_layer; i++)
+            x[i].mass_5[m] = predict_tally_percentile_5(mass[m] + i * n_tokens, n_tokens);
+        all->mass_5[m] = predict_tally_percentile_5(mass[m], r->n_layer * n_tokens);
     }
     for (int m = 0; m < LEARN_N_METHODS; m++) free(mass[m]);
     return rc;
@@ -390,7 +437,10 @@ static bool is_predictor(const char *tensor) { return strstr(tensor, ".ffn_pred_
 
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->model), err);
-    int rc = !l || lineage_input_hashed(l, o.model, r->model_sha256, err) || lineage_input_hashed(l, o.traces, r->traces_sha256, err) ? -1 : 0;
+    int rc = !l || lineage_input_hashed(l, o.model, r->model_sha256, err) ||
+                     lineage_input_hashed(l, o.traces, r->traces_sha256, err)
+                 ? -1
+                 : 0;
     if (!rc) rc = lineage_texts(l, r->t.text, r->t.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
@@ -410,8 +460,15 @@ static void declare(const run *r, dw_gguf_writer *w) {
     for (size_t i = 0; i < r->n_layer; i++) {
         const int l = r->layer[i];
         const size_t n_in = (size_t)r->t.n_embd, rank = (size_t)r->rank, n_groups = (size_t)r->t.layer[l].n_groups;
-        const struct { const char *part; const dw_qtype_row *type; int n_dims; size_t ne[2]; } tensors[] = {
-            {"a.weight", f16, 2, {n_in, rank}}, {"a.bias", f32, 1, {rank, 1}}, {"b.weight", f16, 2, {rank, n_groups}}, {"b.bias", f32, 1, {n_groups, 1}}};
+        const struct {
+            const char *part;
+            const dw_qtype_row *type;
+            int n_dims;
+            size_t ne[2];
+        } tensors[] = {{"a.weight", f16, 2, {n_in, rank}},
+                       {"a.bias", f32, 1, {rank, 1}},
+                       {"b.weight", f16, 2, {rank, n_groups}},
+                       {"b.bias", f32, 1, {n_groups, 1}}};
         for (size_t k = 0; k < 4; k++) {
             snprintf(name, sizeof name, "blk.%d.ffn_pred_%s", l, tensors[k].part);
             dw_gguf_add_tensor(w, name, tensors[k].type, tensors[k].n_dims, tensors[k].ne);
@@ -441,7 +498,9 @@ static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
 static int write_model(run *r, dw_err *err) {
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
     if (w) declare(r, w);
-    const int rc = !w || stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    const int rc = !w || stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err)
+                       ? -1
+                       : 0;
     dw_gguf_writer_free(w);
     return rc;
 }
@@ -455,12 +514,13 @@ static int check_memory(const run *r, int n_threads, dw_err *err) {
     for (size_t i = 0; i < r->n_layer; i++) {
         const int l = r->layer[i];
         if (r->record_of[l]) continue;
-        most = fmax(most, examples_bytes(&r->t, l) + learn_bytes(&r->t, l, r->rank, o.batch));
+        most = fmax(most, predict_examples_bytes(&r->t, l) + predict_learn_bytes(&r->t, l, r->rank, o.batch));
         n_left++;
     }
     const int n = n_left < n_threads ? n_left : n_threads;
     if (most < 0x1p62 && blas_has_memory(n, (size_t)most)) return 0;
-    return dw_fail(err, "out of memory: training %d layer%s at once needs %s; %s", n, plural(n), show_bytes(n * (most + BLAS_THREAD_BYTES)).text,
+    return dw_fail(err, "out of memory: training %d layer%s at once needs %s; %s", n, plural(n),
+                   show_bytes(n * (most + BLAS_THREAD_BYTES)).text,
                    n > 1 ? "try fewer threads with -t" : "trace fewer tokens");
 }
 
@@ -469,8 +529,9 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     if (check_memory(r, dw_pool_size(pool), err)) return -1;
     for (size_t i = 0; i < r->n_layer; i++) n_left += !r->record_of[r->layer[i]];
     const double began = dw_now();
-    say("%zu layers, rank %d, %zu tokens train, %zu choose, %zu are held out", r->n_layer, r->rank, examples_count(&r->t, EXAMPLES_TRAIN),
-        examples_count(&r->t, EXAMPLES_CHOOSE), examples_count(&r->t, EXAMPLES_HELD_OUT));
+    say("%zu layers, rank %d, %zu tokens train, %zu choose, %zu are held out", r->n_layer, r->rank,
+        predict_examples_count(&r->t, EXAMPLES_TRAIN), predict_examples_count(&r->t, EXAMPLES_CHOOSE),
+        predict_examples_count(&r->t, EXAMPLES_HELD_OUT));
     r->bar = progress_begin("training", "epochs", (double)n_left * o.epochs);
     dw_pool_each(pool, r->n_layer, train_task, r);
     progress_end(r->bar);
@@ -486,8 +547,10 @@ int main(int argc, char **argv) {
     run r;
     dw_pool *pool = NULL; // after the traces, whose reading process is forked
     const int rc = open_run(&r, &err) || !(pool = dw_pool_new(tool.threads, &err)) || train(&r, pool, &err);
-    if (rc) journal_close(r.j);
-    else journal_remove(r.j);
+    if (rc)
+        predict_journal_close(r.j);
+    else
+        predict_journal_remove(r.j);
     close_run(&r);
     dw_pool_free(pool);
     if (rc) die_err(&err);

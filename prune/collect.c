@@ -2,12 +2,16 @@
  *
  *     deadwood collect -m mini.gguf -f experiments/texts/calib/english-1.txt -o stats.h5
  *
- * All sums are taken by the session's own threads inside the pass, each over its own columns and in order of tokens; which
- * windows of a text share a pass follows from -c alone.  So the number of threads changes no bit, although the passes are
- * the engine's fast ones and not `exact`: few and many tokens may round differently, but the same tokens meet each time.
+ * The session's own threads take all sums inside the pass.  Each thread has its own columns and adds in the order of
+ * tokens.  Which windows of a text share a pass depends on -c alone.  So the number of threads changes no bit, although
+ * the passes are the engine's fast ones and not `exact`: few and many tokens may round differently, but the same tokens
+ * are together in every run.
  *
- * Finished texts are kept in OUT.part, from which the same command goes on when it was ended; what is written at the end
- * is the same with and without such a stop. */
+ * Memory depends on the model and on how many texts are kept apart, not on how many texts there are: later texts add to
+ * one row of the sums (stats.h).
+ *
+ * Finished texts are kept in OUT.part.  The same command continues after them when it was interrupted, and writes the
+ * same file as without the interruption. */
 #include "kit/imatrix.h"
 #include "kit/stats.h"
 #include "kit/blas.h"
@@ -31,7 +35,7 @@ static struct {
     size_t gram_memory;
     opt_list texts, parts;
     opt_range windows;
-    int text_windows, skip, n_ctx, hist_every;
+    int text_windows, skip, n_ctx, hist_every, apart;
 } o;
 
 // clang-format off
@@ -43,6 +47,7 @@ static const opt_row rows[] = {
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     {"text-windows", 0, OPT_INT, 0, &o.text_windows, "0", "N", "every N windows of a file are a text of their own; 0: a file is a text", .min = 0, .max = 1 << 20},
+    {"apart", 0, OPT_INT, 0, &o.apart, "64", "N", "the first N texts have sums of their own; all later ones share one row of sums", .min = 1, .max = 1 << 20},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
     {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
     {"gram", 0, OPT_CHOICE, 0, &o.gram, NULL, "WHICH", "also write STATS.gram: sums of x x^T of matrix inputs x", OPT_CHOICES_HELP(gram_inputs_names, gram_inputs)},
@@ -56,13 +61,18 @@ static const opt_program program = {
     .name = "collect",
     .summary = "activation statistics of a model over texts",
     .usage = "-m M.gguf -f TEXT.. -o stats.h5 [-s PART.h5..] [-c N] [--windows A-B] [--text-windows N]",
-    .about = "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: its activation a, |a|, "
-             "a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the squares of every matrix's inputs, and the block "
-             "influence of every layer.  rank, gate and requant read these statistics.\n\n"
-             "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every matrix: 4 n^2 bytes for "
-             "width n.  rank --metric obs and cut --repair need it.  With -s the parts' matrices are added.\n\n"
-             "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  When a run is ended, "
-             "finished texts stand in OUT.part; the same command goes on behind them.",
+    .about = "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: "
+             "its activation a, |a|, a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the squares "
+             "of every matrix's inputs, and the block influence of every layer.  rank, cut, gate and requant read these "
+             "statistics.\n\n"
+             "The tokens after the last whole window of a file are used too: a last window ends with the file, and only its "
+             "new tokens count.  With --windows there is no such window.\n\n"
+             "Texts after the first --apart ones are pooled: they add to one row of sums, so thousands of texts need no more "
+             "memory than a few.  Metrics count such a row as its texts.\n\n"
+             "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every matrix: 4 n^2 "
+             "bytes for width n.  rank --metric obs and cut --repair need it.  With -s the parts' matrices are added.\n\n"
+             "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
+             "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
                "deadwood collect -m mini.gguf -s a.h5 b.h5 -o both.h5 --export-imatrix mini.imatrix.gguf",
     .rows = rows};
@@ -77,13 +87,13 @@ enum {
 
 typedef struct collector {
     kit_stats *s;
-    size_t text;               // sums go to this one
+    size_t to;                 // the row of s that the sums of this text go to
     const column_sums *loops;
     int n_row, *row;           // tokens of the pass whose position counts
     int n_sampled, *sampled;   // those of them that enter histograms
     float *before;             // (tokens, n_embd): residual before the layer
     double *power;             // (tokens): its square
-    double *cosine;            // (n_layer, tokens)
+    double *cosine, *inverse;  // (n_layer, tokens)
     int n_batch;
     collect_gram *gram;        // may be closed
 } collector;
@@ -121,24 +131,24 @@ static void count_inputs(const collector *c, const dw_tap_event *e, int first, i
 
 static void add_input(const collector *c, const dw_tap_event *e, kit_stats_input k, int first, int end) {
     kit_stats_layer *w = &c->s->layer[e->layer];
-    double *square = w->text_square[k] + c->text * (size_t)e->n;
+    double *square = w->text_square[k] + c->to * (size_t)e->n;
     for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
     if (first < end) count_inputs(c, e, first, end, w->input_hist[k]);
 }
 
 static void add_output(const collector *c, const dw_tap_event *e, int first, int end) {
-    double *square = c->s->text_output_square + c->text * (size_t)e->n;
+    double *square = c->s->text_output_square + c->to * (size_t)e->n;
     for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
 }
 
 static void add_neurons(const collector *c, const dw_tap_event *e, int first, int end) {
     kit_stats_layer *w = &c->s->layer[e->layer];
-    const size_t at = c->text * (size_t)e->n;
+    const size_t at = c->to * (size_t)e->n;
     uint8_t bin[UNIT];
     for (int j = first; j < end; j += TILE) {
         const size_t to = at + (size_t)j;
-        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), w->sum_a + to, w->sum_abs + to, w->sum_square + to,
-                          w->max_abs + to);
+        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), w->sum_a + to, w->sum_abs + to,
+                          w->sum_square + to, w->max_abs + to);
     }
     for (int j = first; j < end; j += UNIT) {
         const int n = smaller(UNIT, end - j);
@@ -159,8 +169,8 @@ static uint8_t largest_bin(const uint8_t *bin) {
     return m[0];
 }
 
-/* The bin of a group's largest magnitude is the largest bin.  A unit begins at a multiple of every group size; behind its
- * n neurons stand zeros. */
+/* The bin of a group's largest magnitude is the largest bin.  A unit begins at a multiple of every group size, and has
+ * zeros after its n neurons. */
 static void count_groups(kit_stats_layer *w, const uint8_t *bin, int first, int n) {
     uint8_t largest[UNIT / 32];
     for (int k = 0; k < UNIT / 32; k++) largest[k] = largest_bin(bin + 32 * k);
@@ -187,7 +197,8 @@ static void add_gates(const collector *c, const dw_tap_event *e, int first, int 
     }
 }
 
-/* Cosines of the residual before and behind the layer below, and what the next layer will need. */
+/* Cosines between the residuals before and after the layer below, 1 / ||x||^2 of the latter, and the residual for the
+ * next layer. */
 static void add_residual(collector *c, const dw_tap_event *e, int ith, int n_threads) {
     const size_t n = (size_t)e->n;
     for (int i = c->n_row * ith / n_threads; i < c->n_row * (ith + 1) / n_threads; i++) {
@@ -195,7 +206,11 @@ static void add_residual(collector *c, const dw_tap_event *e, int ith, int n_thr
         double power;
         const double dot = c->loops->replace(c->before + (size_t)i * n, x, e->n, &power);
         const double both = sqrt(c->power[i] * power);
-        if (e->layer > 0) c->cosine[(size_t)(e->layer - 1) * (size_t)c->n_batch + (size_t)i] = both != 0 ? dot / both : 0;
+        if (e->layer > 0) {
+            const size_t at = (size_t)(e->layer - 1) * (size_t)c->n_batch + (size_t)i;
+            c->cosine[at] = both != 0 ? dot / both : 0;
+            c->inverse[at] = power > 0 ? 1 / power : 0;
+        }
         c->power[i] = power;
     }
 }
@@ -237,34 +252,58 @@ typedef struct run { // everything that evaluating needs
     progress *bar;
 } run;
 
-/* Evaluates tokens first .. first + n - 1 of windows w .. w + n_window - 1 in one pass. */
-static int eval(run *r, const calib_text *text, int w, int n_window, int first, int n, dw_err *err) {
-    const int n_ctx = o.n_ctx;
+typedef struct pass { // tokens first .. first + n - 1 of windows `window` .. window + n_window - 1 of a text
+    int window, n_window, first, n;
+} pass;
+
+static void fill_batch(run *r, const calib_text *text, const pass *x) {
     collector *c = &r->c;
     c->n_row = c->n_sampled = 0;
-    for (int i = 0; i < n_window; i++) {
-        if (first == 0) dw_session_rewind(r->session, i, 0);
-        calib_window(&r->texts, text, w + i, r->token + (size_t)i * (size_t)n_ctx);
-        for (int p = first; p < first + n; p++) {
-            const int at = i * n + p - first;
-            r->token[at] = r->token[i * n_ctx + p]; // at does not lie behind
+    for (int i = 0; i < x->n_window; i++) {
+        const int first_new = calib_first_new(&r->texts, text, x->window + i, o.skip);
+        if (x->first == 0) dw_session_rewind(r->session, i, 0);
+        calib_window(&r->texts, text, x->window + i, r->token + (size_t)i * (size_t)o.n_ctx);
+        for (int p = x->first; p < x->first + x->n; p++) {
+            const int at = i * x->n + p - x->first;
+            r->token[at] = r->token[i * o.n_ctx + p]; // at is not larger, so nothing is overwritten before it is read
             r->seq[at] = i;
             r->pos[at] = p;
-            if (p >= o.skip) c->row[c->n_row++] = at;
-            if (p >= o.skip && p % o.hist_every == 0) c->sampled[c->n_sampled++] = at;
+            if (p < first_new) continue;
+            c->row[c->n_row++] = at;
+            if (p % o.hist_every == 0) c->sampled[c->n_sampled++] = at;
         }
     }
-    const dw_batch batch = {.n_tokens = n_window * n, .token = r->token, .seq = r->seq, .pos = r->pos, .out = r->out};
+}
+
+/* One pass, and its sums. */
+static int eval(run *r, const calib_text *text, const pass *x, dw_err *err) {
+    collector *c = &r->c;
+    fill_batch(r, text, x);
+    const dw_batch batch = {.n_tokens = x->n_window * x->n, .token = r->token, .seq = r->seq, .pos = r->pos, .out = r->out};
     if (dw_session_eval(r->session, &batch, err)) return -1;
-    for (int l = 0; l < c->s->n_layer; l++)
-        for (int i = 0; i < c->n_row; i++) c->s->layer[l].text_cosine[c->text] += c->cosine[(size_t)l * (size_t)c->n_batch + (size_t)i];
-    progress_step(r->bar, n_window * n);
+    for (int l = 0; l < c->s->n_layer; l++) {
+        kit_stats_layer *w = &c->s->layer[l];
+        const size_t at = (size_t)l * (size_t)c->n_batch;
+        for (int i = 0; i < c->n_row; i++) {
+            w->text_cosine[c->to] += c->cosine[at + (size_t)i];
+            w->text_inverse[c->to] += c->inverse[at + (size_t)i];
+        }
+    }
+    progress_step(r->bar, x->n_window * x->n);
+    return 0;
+}
+
+static int eval_windows(run *r, const calib_text *text, int window, int n_window, dw_err *err) {
+    for (int first = 0; first < o.n_ctx; first += r->n_batch)
+        if (eval(r, text, &(pass){window, n_window, first, smaller(o.n_ctx - first, r->n_batch)}, err)) return -1;
     return 0;
 }
 
 static int check_sums(const double *sums, size_t n, int l, const char *what, const calib_text *text, dw_err *err) {
     for (size_t j = 0; j < n; j++)
-        if (!isfinite(sums[j])) return dw_fail(err, "layer %d: %s of '%s' became NaN or infinite in column %zu; the model is damaged or overflows", l, what, text->name, j);
+        if (!isfinite(sums[j]))
+            return dw_fail(err, "layer %d: %s of '%s' became NaN or infinite in column %zu; the model is damaged or overflows",
+                           l, what, text->name, j);
     return 0;
 }
 
@@ -275,28 +314,34 @@ static int check_text(const collector *c, const calib_text *text, dw_err *err) {
         const kit_stats_layer *w = &c->s->layer[l];
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
             const size_t n = (size_t)w->n_input[k];
-            if (n && check_sums(w->text_square[k] + c->text * n, n, l, what[k], text, err)) return -1;
+            if (n && check_sums(w->text_square[k] + c->to * n, n, l, what[k], text, err)) return -1;
         }
-        if (check_sums(w->text_cosine + c->text, 1, l, "the residual", text, err)) return -1;
+        if (check_sums(w->text_cosine + c->to, 1, l, "the residual", text, err)) return -1;
     }
     const size_t n = (size_t)c->s->n_embd;
-    return check_sums(c->s->text_output_square + c->text * n, n, c->s->n_layer, "the input of the output matrix", text, err);
+    return check_sums(c->s->text_output_square + c->to * n, n, c->s->n_layer, "the input of the output matrix", text, err);
+}
+
+static int eval_text(run *r, const calib_text *text, dw_err *err) {
+    const int n_all = calib_n_windows(text);
+    for (int w = 0; w < n_all; w += r->n_seq)
+        if (eval_windows(r, text, w, smaller(r->n_seq, n_all - w), err)) return -1;
+    return 0;
 }
 
 static int add_text(run *r, const calib_text *text, dw_err *err) {
     kit_stats *s = r->c.s;
-    r->c.text = s->n_text;
-    for (int w = 0, n; w < text->n_windows; w += n) {
-        n = smaller(r->n_seq, text->n_windows - w);
-        for (int first = 0; first < o.n_ctx; first += r->n_batch)
-            if (eval(r, text, w, n, first, smaller(o.n_ctx - first, r->n_batch), err)) return -1;
-    }
-    if (check_text(&r->c, text, err)) return -1;
     kit_stats_text *t = &s->text[s->n_text];
-    t->blocks = lineage_blocks(text->token, (size_t)text->n_windows * (size_t)o.n_ctx, err);
+    r->c.to = t->row;
+    if (eval_text(r, text, err) || check_text(&r->c, text, err)) return -1;
+    t->blocks = lineage_blocks(text->token, (size_t)text->n_windows * (size_t)o.n_ctx + (size_t)text->n_tail, err);
     if (!t->blocks) return -1;
-    for (int l = 0; l < s->n_layer; l++) s->layer[l].count[s->n_text] = s->layer[l].text_n_cosine[s->n_text] = t->n_tokens;
+    for (int l = 0; l < s->n_layer; l++) {
+        s->layer[l].count[t->row] += t->n_tokens;
+        s->layer[l].text_n_cosine[t->row] += t->n_tokens;
+    }
     s->n_text++;
+    if (s->n_row <= t->row) s->n_row = t->row + 1;
     return 0;
 }
 
@@ -312,12 +357,12 @@ static void sum_neuron_hists(kit_stats *s) {
 
 /* ---- what is there already ----------------------------------------------------------------------------------------- */
 
-static int make_stats(kit_stats *s, const dw_model *m, size_t n_text, dw_err *err) {
+static int make_stats(kit_stats *s, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     int *n_mix = dw_alloc((size_t)hp->n_layer, sizeof *n_mix, "statistics", err);
     if (!n_mix) return -1;
     for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
-    const int rc = kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, n_text, err);
+    const int rc = kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, 1, err);
     free(n_mix);
     return rc;
 }
@@ -338,56 +383,81 @@ static int set_header(kit_stats *s, const dw_model *m, const char *model_sha256,
     return set_arguments(s, err);
 }
 
-/* Finished texts of an ended run, if they are the first ones of this run; else false and *s is empty. */
+/* What is known of a text before it is evaluated. */
+static void describe_text(kit_stats_text *to, const calib_texts *texts, size_t t, size_t row) {
+    const calib_text *x = &texts->text[t];
+    *to = (kit_stats_text){.first_window = x->first_window, .n_windows = x->n_windows, .row = row};
+    to->n_tokens = calib_n_counted(texts, x, o.skip);
+    snprintf(to->name, sizeof to->name, "%s", x->name);
+    snprintf(to->sha256, sizeof to->sha256, "%s", x->sha256);
+}
+
+static bool same_text(const kit_stats_text *a, const kit_stats_text *b) {
+    return !strcmp(a->sha256, b->sha256) && a->first_window == b->first_window && a->n_windows == b->n_windows &&
+           a->n_tokens == b->n_tokens && a->row == b->row;
+}
+
+/* Whether finished texts are the first ones of this run. */
+static bool is_beginning(const kit_stats *s, const char *model_sha256, const calib_texts *texts) {
+    char backend[32];
+    tool_backend_text(backend);
+    if (strcmp(s->model_sha256, model_sha256) || strcmp(s->backend, backend) || s->n_text > texts->n_text) return false;
+    if (s->n_ctx != o.n_ctx || s->skip != o.skip || s->hist_every != o.hist_every) return false;
+    for (size_t t = 0; t < s->n_text; t++) {
+        kit_stats_text wanted;
+        describe_text(&wanted, texts, t, t < (size_t)o.apart ? t : (size_t)o.apart);
+        if (!same_text(&s->text[t], &wanted)) return false;
+    }
+    return true;
+}
+
+/* Reads the finished texts of an interrupted run of the same command; otherwise returns false and *s is empty. */
 static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts, collect_gram *gram) {
     dw_err err = {0};
-    char backend[32];
     if (!dw_file_exists(path)) return false;
     if (kit_stats_read(s, path, &err)) {
-        warn("beginning anew: %s", err.text);
+        warn("starting again from the first text: %s", err.text);
         return false;
     }
-    tool_backend_text(backend);
-    bool same = !strcmp(s->model_sha256, model_sha256) && !strcmp(s->backend, backend) && s->n_ctx == o.n_ctx && s->skip == o.skip &&
-                s->hist_every == o.hist_every && s->n_text <= texts->n_text;
-    for (size_t t = 0; same && t < s->n_text; t++) {
-        const calib_text *x = &texts->text[t];
-        same = !strcmp(s->text[t].sha256, x->sha256) && s->text[t].first_window == x->first_window && s->text[t].n_windows == x->n_windows;
-    }
-    same = same && collect_gram_resume(gram, s, path);
-    if (same) say("going on behind text %zu of %zu, as '%s' has it", s->n_text, texts->n_text, path);
-    else warn("'%s' is of another run; beginning anew", path);
+    const bool same = is_beginning(s, model_sha256, texts) && collect_gram_resume(gram, s, path);
+    if (same) say("continuing after text %zu of %zu, which '%s' has", s->n_text, texts->n_text, path);
+    else warn("'%s' is of another run; starting again from the first text", path);
     if (!same) kit_stats_release(s);
     return same;
 }
 
-/* What the texts that are still to come will be called. */
-static void announce(kit_stats *s, const calib_texts *texts) {
-    for (size_t t = s->n_text; t < texts->n_text; t++) {
-        const calib_text *x = &texts->text[t];
-        kit_stats_text *to = &s->text[t];
-        snprintf(to->name, sizeof to->name, "%s", x->name);
-        snprintf(to->sha256, sizeof to->sha256, "%s", x->sha256);
-        to->first_window = x->first_window;
-        to->n_windows = x->n_windows;
-        to->n_tokens = (uint64_t)x->n_windows * (uint64_t)(o.n_ctx - o.skip);
-    }
-}
-
-/* Statistics with room for all texts; those that are finished stand in them. */
-static int prepare(kit_stats *s, dw_model *m, const char *model_sha256, const calib_texts *texts, const char *kept, collect_gram *gram, dw_err *err) {
-    if (!kept || !resume(s, kept, model_sha256, texts, gram)) {
-        if (make_stats(s, m, texts->n_text, err)) return -1;
-        s->n_text = 0;
+/* Statistics with room for all texts.  Finished ones come first. */
+static int prepare(kit_stats *s, run *r, const char *model_sha256, const char *kept, dw_err *err) {
+    const calib_texts *texts = &r->texts;
+    if (!kept || !resume(s, kept, model_sha256, texts, &r->gram)) {
+        if (make_stats(s, r->model, err)) return -1;
+        s->n_text = s->n_row = 0;
     } else {
         say_if_interrupted(kept);
     }
-    if (set_header(s, m, model_sha256, err) || kit_stats_reserve(s, texts->n_text, err)) return -1;
-    announce(s, texts);
+    s->apart = (size_t)o.apart;
+    const size_t n_row = kit_stats_next_row(s, texts->n_text - 1) + 1;
+    if (set_header(s, r->model, model_sha256, err) || kit_stats_reserve(s, texts->n_text, n_row, err)) return -1;
+    for (size_t t = s->n_text; t < texts->n_text; t++)
+        describe_text(&s->text[t], texts, t, kit_stats_next_row(s, t));
     return 0;
 }
 
-/* Whether the texts can stand behind the parts, before hours pass. */
+/* How many tokens there are, how the texts are kept, and how much memory their sums take. */
+static void tell_texts(const kit_stats *s, const calib_texts *texts) {
+    const size_t n_row = kit_stats_next_row(s, texts->n_text - 1) + 1, n_pooled = texts->n_text - n_row + 1;
+    double n_tail = 0, n = 0;
+    for (size_t t = 0; t < texts->n_text; t++) {
+        n_tail += texts->text[t].n_tail;
+        n += (double)texts->text[t].n_windows * o.n_ctx + texts->text[t].n_tail;
+    }
+    say("%zu text%s of %.0f tokens, %.0f of them after the last whole window of a file; sums take %s of memory, and as much "
+        "again while they are written", texts->n_text, plural((double)texts->n_text), n, n_tail,
+        show_bytes((double)kit_stats_bytes(s, n_row)).text);
+    if (n_pooled > 1) say("the first %zu texts are kept apart, the other %zu are pooled (--apart)", n_row - 1, n_pooled);
+}
+
+/* Whether the texts can be added to the parts; asked before hours pass. */
 static int check_parts(const kit_stats *parts, kit_stats *s, size_t n_text, dw_err *err) {
     const size_t n_finished = s->n_text;
     s->n_text = n_text;
@@ -415,15 +485,14 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
 
 /* ---- a run ------------------------------------------------------------------------------------------------------------ */
 
-static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
-    const dw_hparams *hp = dw_model_hparams(m);
-    r->model = m;
+static int open_run(run *r, kit_stats *s, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(r->model);
     r->n_seq = o.n_ctx < BATCH_TOKENS ? BATCH_TOKENS / o.n_ctx : 1;
     r->n_batch = smaller(r->n_seq * o.n_ctx, BATCH_TOKENS);
     const size_t n = (size_t)r->n_batch, n_read = (size_t)r->n_seq * (size_t)o.n_ctx;
     r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err), .gram = &r->gram};
     if (!r->c.loops) return -1;
-    r->session = dw_session_new(m, &(dw_session_options){.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq, .n_batch = r->n_batch}, err);
+    r->session = dw_session_new(r->model, &(dw_session_options){.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq, .n_batch = r->n_batch}, err);
     r->token = dw_alloc(n_read, sizeof *r->token, "a batch", err);
     r->seq = dw_alloc(n, sizeof *r->seq, "a batch", err);
     r->pos = dw_alloc(n, sizeof *r->pos, "a batch", err);
@@ -433,7 +502,9 @@ static int open_run(run *r, dw_model *m, kit_stats *s, dw_err *err) {
     r->c.before = dw_alloc(n * (size_t)hp->n_embd, sizeof *r->c.before, "a batch", err);
     r->c.power = dw_alloc(n, sizeof *r->c.power, "a batch", err);
     r->c.cosine = dw_alloc(n * (size_t)hp->n_layer, sizeof *r->c.cosine, "a batch", err);
-    if (!r->session || !r->token || !r->seq || !r->pos || !r->out || !r->c.row || !r->c.sampled || !r->c.before || !r->c.power || !r->c.cosine) return -1;
+    r->c.inverse = dw_alloc(n * (size_t)hp->n_layer, sizeof *r->c.inverse, "a batch", err);
+    if (!r->session || !r->token || !r->seq || !r->pos || !r->out || !r->c.row || !r->c.sampled) return -1;
+    if (!r->c.before || !r->c.power || !r->c.cosine || !r->c.inverse) return -1;
     memset(r->out, 1, n);
     const dw_tap tap = collector_tap(&r->c);
     dw_session_set_tap(r->session, &tap);
@@ -446,17 +517,23 @@ static void close_run(run *r) {
     dw_session_free(r->session);
     dw_pool_free(r->pool);
     free(r->token), free(r->seq), free(r->pos), free(r->out);
-    free(r->c.row), free(r->c.sampled), free(r->c.before), free(r->c.power), free(r->c.cosine);
+    free(r->c.row), free(r->c.sampled), free(r->c.before), free(r->c.power);
+    free(r->c.cosine), free(r->c.inverse);
+}
+
+/* Tokens that are still to be evaluated.  That of a tail is a whole window, although only its new tokens count. */
+static double n_left(const calib_texts *texts, size_t n_finished) {
+    double n = 0;
+    for (size_t t = n_finished; t < texts->n_text; t++) n += (double)calib_n_windows(&texts->text[t]) * o.n_ctx;
+    return n;
 }
 
 static int collect_texts(run *r, const char *kept, dw_err *err) {
     kit_stats *s = r->c.s;
-    size_t n_done = 0;
-    for (size_t t = 0; t < s->n_text; t++) n_done += (size_t)s->text[t].n_windows * (size_t)o.n_ctx;
-    const double n_left = (double)(calib_n_tokens(&r->texts) - n_done), began = dw_now();
+    const double n_tokens = n_left(&r->texts, s->n_text), began = dw_now();
     keeper k = {.path = kept, .gram = r->c.gram};
     int rc = 0;
-    r->bar = progress_begin("collecting", "tokens", n_left);
+    r->bar = progress_begin("collecting", "tokens", n_tokens);
     while (s->n_text < r->texts.n_text && !rc) {
         rc = add_text(r, &r->texts.text[s->n_text], err);
         if (!rc && s->n_text < r->texts.n_text) rc = keep(&k, s, err);
@@ -466,16 +543,16 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     if (rc) return -1;
     sum_neuron_hists(s);
     kit_stats_total(s);
-    say("%.0f token%s in %.2f s: %.0f tokens/s", n_left, plural(n_left), seconds, n_left / (seconds > 0 ? seconds : 1));
+    say("%.0f token%s in %.2f s: %.0f tokens/s", n_tokens, plural(n_tokens), seconds, n_tokens / (seconds > 0 ? seconds : 1));
     return 0;
 }
 
 /* A pool for all that computes, and what --gram asks for.  Texts are read before. */
-static int open_gram(run *r, dw_model *m, dw_err *err) {
+static int open_gram(run *r, dw_err *err) {
     if (!(r->pool = dw_pool_new(tool.threads, err))) return -1;
     if (!o.gram) return 0;
     r->walking = (dw_session_options){.pool = r->pool, .backend = tool.backend};
-    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram), .model = m, .texts = o.texts.n ? &r->texts : NULL, .skip = o.skip, .session = &r->walking};
+    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram), .model = r->model, .texts = o.texts.n ? &r->texts : NULL, .skip = o.skip, .session = &r->walking};
     return collect_gram_open(&r->gram, (double)o.gram_memory, dw_pool_size(r->pool), err);
 }
 
@@ -487,13 +564,19 @@ static int write_gram(run *r, const kit_stats *s, dw_err *err) {
     return rc;
 }
 
-/* Texts of -f after the texts of -s. */
-static int run_texts(run *r, kit_stats *sum, bool has_parts, dw_model *m, const char *model_sha256, dw_err *err) {
+/* Makes room for the sums of the texts, so that all refusals come before the work. */
+static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, const char *model_sha256, const char *kept, dw_err *err) {
+    if (prepare(s, r, model_sha256, kept, err)) return -1;
+    if (parts && check_parts(parts, s, r->texts.n_text, err)) return -1;
+    tell_texts(s, &r->texts);
+    return open_run(r, s, err);
+}
+
+/* Adds the texts of -f to those of -s. */
+static int run_texts(run *r, kit_stats *sum, bool has_parts, const char *model_sha256, dw_err *err) {
     kit_stats s = {0};
     char *kept = o.out ? dw_format(err, "%s.part", o.out) : NULL;
-    if (prepare(&s, m, model_sha256, &r->texts, kept, &r->gram, err) || (has_parts && check_parts(sum, &s, r->texts.n_text, err)) ||
-        open_run(r, m, &s, err) || collect_texts(r, kept, err))
-        return -1;
+    if (begin_texts(r, &s, has_parts ? sum : NULL, model_sha256, kept, err) || collect_texts(r, kept, err)) return -1;
     if (has_parts) {
         if (kit_stats_add(sum, &s, err)) return -1;
         kit_stats_release(&s);
@@ -504,18 +587,21 @@ static int run_texts(run *r, kit_stats *sum, bool has_parts, dw_model *m, const 
     return 0;
 }
 
-static int read_part(kit_stats *s, const char *path, const char *model_sha256, dw_err *err) {
-    return kit_stats_read(s, path, err) || kit_stats_check_model(s, path, o.model, model_sha256, err) ? -1 : 0;
+/* The first part is read whole, of the others one layer at a time. */
+static int add_part(kit_stats *sum, const char *path, bool is_first, const char *model_sha256, dw_err *err) {
+    kit_stats part;
+    if (is_first ? kit_stats_read(sum, path, err) : kit_stats_open(&part, path, err)) return -1;
+    if (kit_stats_check_model(is_first ? sum : &part, path, o.model, model_sha256, err)) return -1;
+    sum->apart = (size_t)o.apart;
+    if (is_first) return 0;
+    if (kit_stats_add(sum, &part, err)) return dw_fail_in(err, "'%s'", path);
+    kit_stats_release(&part);
+    return 0;
 }
 
 static int add_parts(kit_stats *sum, const char *model_sha256, dw_err *err) {
-    for (size_t i = 0; i < o.parts.n; i++) {
-        kit_stats part;
-        if (read_part(i ? &part : sum, o.parts.item[i], model_sha256, err)) return -1;
-        if (!i) continue;
-        if (kit_stats_add(sum, &part, err)) return dw_fail_in(err, "'%s'", o.parts.item[i]);
-        kit_stats_release(&part);
-    }
+    for (size_t i = 0; i < o.parts.n; i++)
+        if (add_part(sum, o.parts.item[i], i == 0, model_sha256, err)) return -1;
     return 0;
 }
 
@@ -523,7 +609,7 @@ static int add_parts(kit_stats *sum, const char *model_sha256, dw_err *err) {
 
 static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, dw_err *err) {
     kit_imatrix im;
-    if (kit_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, 1, err) || set_header(s, m, model_sha256, err)) return -1;
+    if (kit_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, err) || set_header(s, m, model_sha256, err)) return -1;
     kit_stats_text *t = &s->text[0];
     calib_name(t->name, o.import_imatrix);
     t->first_window = 1;
@@ -567,11 +653,13 @@ int main(int argc, char **argv) {
     if (o.gram) blas_on_one_thread(argv);
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
+    r.model = m;
     dw_gguf_sha256(dw_model_gguf(m), model_sha256);
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
-    if (o.texts.n && calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, &err)) die_err(&err);
-    if ((o.texts.n || o.gram) && open_gram(&r, m, &err)) die_err(&err);
-    if (o.texts.n && run_texts(&r, &s, o.parts.n > 0, m, model_sha256, &err)) die_err(&err);
+    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
+    if (o.texts.n && calib_read(&r.texts, m, &wanted, &err)) die_err(&err);
+    if ((o.texts.n || o.gram) && open_gram(&r, &err)) die_err(&err);
+    if (o.texts.n && run_texts(&r, &s, o.parts.n > 0, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
     if (write_gram(&r, &s, &err)) die_err(&err);
     if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct type_name {
     const char *name;
@@ -171,34 +170,41 @@ static int write_data(const prune_layout *layout, dw_gguf_writer *w, dw_pool *po
     return rc;
 }
 
-static int write_file(const inputs *in, const prune_layout *layout, dw_pool *pool, progress *bar, dw_err *err) {
-    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    int rc = !w || prune_layout_declare(layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err) ? -1 : 0;
-    if (!rc) rc = write_data(layout, w, pool, bar, err);
-    if (!rc) rc = dw_gguf_commit(w, err);
-    dw_gguf_writer_free(w);
-    return rc;
-}
+typedef struct comparer { // of the new file with the parent
+    const prune_layout *layout;
+    dw_pool *pool;
+    progress *bar;
+    double began;
+} comparer;
 
-static int compare_file(const prune_layout *layout, dw_pool *pool, progress *bar, dw_err *err) {
-    kit_stream *s = kit_stream_new(NULL, pool, bar, err);
-    const int rc = s ? prune_layout_compare(layout, o.out, s, err) : -1;
+static int compare_file(void *comparer_pointer, const char *path, dw_err *err) {
+    comparer *c = comparer_pointer;
+    c->began = dw_now();
+    kit_stream *s = kit_stream_new(NULL, c->pool, c->bar, err);
+    const int rc = s ? prune_layout_compare(c->layout, path, s, err) : -1;
     kit_stream_free(s);
     return rc;
 }
 
-/* Writes and compares.  A file that is not what it should be does not stay. */
+static int write_file(const inputs *in, dw_gguf_writer *w, comparer *c, dw_err *err) {
+    if (prune_layout_declare(c->layout, w, err) || stamp(in, w, err) || dw_gguf_begin(w, err)) return -1;
+    if (write_data(c->layout, w, c->pool, c->bar, err)) return -1;
+    return dw_gguf_commit_checked(w, compare_file, c, err);
+}
+
+/* Writes the file and compares it with the parent before it replaces an old one. */
 static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool, dw_err *err) {
     const double bytes = layout->data_bytes, t0 = dw_now();
-    progress *p = progress_begin("cutting", "B", 2 * bytes);
-    int rc = write_file(in, layout, pool, p, err);
-    const double t1 = dw_now();
-    if (!rc && (rc = compare_file(layout, pool, p, err))) unlink(o.out);
-    progress_end(p);
-    if (!rc)
-        say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s", show_bytes(bytes).text, t1 - t0,
-            show_bytes(bytes / (t1 - t0)).text, in->hash_seconds, dw_now() - t1);
-    return rc;
+    comparer c = {.layout = layout, .pool = pool, .bar = progress_begin("cutting", "B", 2 * bytes)};
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    const int rc = w ? write_file(in, w, &c, err) : -1;
+    dw_gguf_writer_free(w);
+    progress_end(c.bar);
+    if (rc) return -1;
+    say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s",
+        show_bytes(bytes).text, c.began - t0, show_bytes(bytes / (c.began - t0)).text, in->hash_seconds,
+        dw_now() - c.began);
+    return 0;
 }
 
 /* What the user should know about the file. */
@@ -233,7 +239,8 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
     kit_gram gram = {0};
     repairs_task t = {.model = in->model, .source = in->source, .plan = &in->plan, .down_type = down_type, .damp = o.damp, .pool = pool, .gram = &gram,
                       .target = target(), .gap = o.gap, .tell = say_text};
-    if (o.sequential && calib_read(&in->texts, in->model, &o.texts, o.windows, o.n_ctx, 0, err)) return -1;
+    const calib_request wanted = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
+    if (o.sequential && calib_read(&in->texts, in->model, &wanted, err)) return -1;
     if (o.sequential) t.texts = &in->texts;
     else if (open_gram(&gram, in, err)) return -1;
     t.bar = progress_begin("repairing", "tokens", repairs_tokens(&t));

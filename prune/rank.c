@@ -145,7 +145,7 @@ typedef struct inputs {
 
 static int read_stats(inputs *in, dw_err *err) {
     if (!o.stats) return 0;
-    if (kit_stats_read(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     return kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err) || dw_sha256_file(o.stats, in->stats_sha256, err) ? -1 : 0;
 }

@@ -19,6 +19,7 @@ typedef struct walk {
     size_t n_tokens;
     int n_embd, n_seq, most, n_batch, skip;
     int32_t *token, *seq, *pos; // (most)
+    int32_t *window;            // (n_ctx)
     /* the selected batch */
     dw_batch batch;
     float *residual;        // its rows of x

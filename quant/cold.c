@@ -30,7 +30,10 @@ static int begin(quant_cold *c, const dw_model *m, dw_err *err) {
     c->n_cold = dw_alloc(n, sizeof *c->n_cold, "cold widths", err);
     c->order = c->n_cold ? dw_alloc(n, sizeof *c->order, "orders of neurons", err) : NULL;
     if (!c->order || dw_model_need_whole_ffn(m, err)) return -1;
-    return dw_model_is_gated(m) ? dw_fail(err, "'%s' is gated, and such neurons cannot be cold too; give the model that it was made of", dw_gguf_path(m->gguf)) : 0;
+    return dw_model_is_gated(m)
+               ? dw_fail(err, "'%s' is gated, and such neurons cannot be cold too; give the model that it was made of",
+                         dw_gguf_path(m->gguf))
+               : 0;
 }
 
 static int end(quant_cold *c, const dw_model *m, int rc) {
@@ -77,7 +80,8 @@ static int split_by_score(quant_cold *c, int l, const double *score, int n_ff, i
     int rc = list && is_hot ? 0 : -1;
     for (int j = 0; j < n_ff && !rc; j++) {
         list[j] = (scored){score[j], j};
-        if (!isfinite(score[j])) rc = dw_fail(err, "layer %d: neuron %d has the score %g; its weights are damaged", l, j, score[j]);
+        if (!isfinite(score[j]))
+            rc = dw_fail(err, "layer %d: neuron %d has the score %g; its weights are damaged", l, j, score[j]);
     }
     if (!rc) {
         qsort(list, (size_t)n_ff, sizeof *list, by_score);
@@ -93,8 +97,10 @@ static int split_layer(quant_cold *c, int l, const double *score, int n_ff, cons
     const int hot_multiple = o->hot_multiple[l] > DW_HOT_MULTIPLE ? o->hot_multiple[l] : DW_HOT_MULTIPLE;
     const int n_cold = cold_width(n_ff, o->rate, hot_multiple, o->cold_multiple);
     if (n_cold) return split_by_score(c, l, score, n_ff, n_cold, err);
-    return dw_fail(err, "layer %d: %d neurons cannot be divided into whole blocks of %d (hot) and of %d (cold); choose types of smaller blocks", l,
-                   n_ff, hot_multiple, o->cold_multiple);
+    return dw_fail(err,
+                   "layer %d: %d neurons cannot be divided into whole blocks of %d (hot) and of %d (cold); choose "
+                   "types of smaller blocks",
+                   l, n_ff, hot_multiple, o->cold_multiple);
 }
 
 int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, const quant_cold_options *o, dw_err *err) {
@@ -113,10 +119,12 @@ int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, con
 /* ---- by a plan ---------------------------------------------------------------------------------------------------- */
 
 static int split_by_plan(quant_cold *c, const kit_plan_layer *plan, int l, int n_ff, dw_err *err) {
-    if (plan->drop) return dw_fail(err, "layer %d: the plan drops it; a layer has at least %d hot neurons", l, DW_HOT_MULTIPLE);
+    if (plan->drop)
+        return dw_fail(err, "layer %d: the plan drops it; a layer has at least %d hot neurons", l, DW_HOT_MULTIPLE);
     if (plan->n_keep == n_ff) return 0;
     if (plan->n_keep % DW_HOT_MULTIPLE)
-        return dw_fail(err, "layer %d: the plan keeps %d neurons; hot ones are a multiple of %d (rank --multiple)", l, plan->n_keep, DW_HOT_MULTIPLE);
+        return dw_fail(err, "layer %d: the plan keeps %d neurons; hot ones are a multiple of %d (rank --multiple)", l,
+                       plan->n_keep, DW_HOT_MULTIPLE);
     bool *is_hot = dw_alloc((size_t)n_ff, sizeof *is_hot, "hot neurons", err);
     for (size_t i = 0; is_hot && i < plan->n_span; i++)
         for (int32_t j = plan->span[i].first; j <= plan->span[i].last; j++) is_hot[j] = true;

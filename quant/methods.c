@@ -27,7 +27,8 @@ static float in_bf16(float x) { return dw_bf16_to_f32(dw_f32_to_bf16(x)); }
 
 static grid affine_grid(float min, float max, int n_steps) {
     const bool from_max = fabsf(max) >= fabsf(min);
-    const float edge = from_max ? max : min, step = fmaxf((max - min) / (float)n_steps, 1e-7f), scale = from_max ? -step : step;
+    const float edge = from_max ? max : min, step = fmaxf((max - min) / (float)n_steps, 1e-7f),
+                scale = from_max ? -step : step;
     const float k = rintf(edge / scale);
     return k != 0 ? (grid){edge / k, edge} : (grid){scale, 0};
 }
@@ -64,7 +65,8 @@ static bool put_group(const uint8_t *code, float scale, float offset, uint8_t *o
     return exact;
 }
 
-static size_t encode_groups(const quant_type *t, const float *row, uint8_t *out, size_t n, grid (*fit)(float min, float max, int n_steps)) {
+static size_t encode_groups(const quant_type *t, const float *row, uint8_t *out, size_t n,
+                            grid (*fit)(float min, float max, int n_steps)) {
     const int n_steps = (1 << t->bits) - 1;
     size_t n_inexact = 0;
     for (const float *w = row; w < row + n; w += GROUP, out += GROUP / BLOCK * BLOCK_BYTES) {

@@ -2,7 +2,7 @@
  *
  *   requant   model [, statistics or importance file, plan] -> model
  *
- * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen (mixtures.c, recipe.c), and
+ * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen (kit/mixtures.h, recipe.c), and
  * here are the ways of rounding that are no format of their own (methods.c), and the choice of neurons that are kept in
  * fewer bits than the rest (cold.c; the file is described in formats/ffn_two_part.h).
  *
@@ -19,7 +19,10 @@
  *       token_embd.weight            affine4
  *       *                            keep
  *
- *     A `#` at the beginning of a line or behind white space begins a comment.  A pattern that decides nothing is warned of.
+ *     A `#` at the beginning of a line or after white space begins a comment.  A pattern that decides nothing is
+ *     reported as a warning.
+ *
+ * On top of each of these, --tensor REGEX=TYPE decides for the matrices whose names the regular expression matches.
  *
  * Invariants: a matrix's bytes depend on its values, its type and its importances alone, for any number of threads; they
  * are those of stock's quantizer where stock has the type (affine and minmax are not of stock, but load there).
@@ -30,6 +33,7 @@
 #include "backends/backends.h"
 #include "kit/imatrix.h"
 #include "kit/metrics.h"
+#include "kit/mixtures.h"
 #include "kit/plan.h"
 #include "kit/stats.h"
 
@@ -71,48 +75,6 @@ const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding t
 
 /* The largest weight that scales and offsets in half precision can follow in every type. */
 #define QUANT_MAX_WEIGHT 65280.0f
-
-/* ---- which tensor gets which type (mixtures.c) -------------------------------------------------------------- */
-
-/* True for the tensors that are requantized: those that stock's quantizer would touch. */
-bool quant_is_matrix(const dw_tensor *t);
-
-typedef enum quant_when { // of tensor i of n
-    QUANT_NEVER,
-    QUANT_ALWAYS,
-    QUANT_FIRST_2,
-    QUANT_FIRST_4,
-    QUANT_SIXTEENTH,       // i < n/16
-    QUANT_EIGHTH,          // i < n/8
-    QUANT_EIGHTH_WEIGHTED, // that, with importances
-    QUANT_EIGHTH_PLAIN,    // that, without
-    QUANT_MORE,            // the first and last eighth, and every third between
-    QUANT_SHARED_4,        // four or more heads share keys and values (in layer 0)
-} quant_when;
-
-typedef struct quant_mixture_rule {
-    quant_when when;
-    dw_qtype then, otherwise; // 0: the mixture's type
-} quant_mixture_rule;
-
-typedef struct quant_mixture {
-    const char *name;
-    int file_type; // general.file_type
-    dw_qtype type; // of all matrices but the output and those below
-    quant_mixture_rule attn_v, ffn_down, attn_output;
-} quant_mixture;
-
-extern const quant_mixture quant_mixtures[]; // ends with name NULL
-
-const quant_mixture *quant_mixture_find(const char *name); // any case; NULL: unknown
-/* The type that stock gives to this matrix of the model.  weighted: importances are given (stock then decides otherwise for
- * a few tensors).  *fell_back: the mixture's own type does not fit the rows. */
-const dw_qtype_row *quant_mixture_type(const quant_mixture *m, const dw_model *model, const dw_tensor *t, bool weighted,
-                                       bool *fell_back);
-/* What stock takes for rows of n values that are no whole number of the type's blocks: blocks of 32, or F16. */
-const dw_qtype_row *quant_mixture_fallback(const dw_qtype_row *type, size_t n);
-/* True when stock refuses this mixture's type for this matrix without importances. */
-bool quant_mixture_needs_weights(const quant_mixture *m, const dw_tensor *t, const dw_qtype_row *type);
 
 /* ---- cold neurons (cold.c) ---------------------------------------------------------------------------------- */
 
@@ -160,7 +122,7 @@ typedef struct quant_rule {
     char *pattern;          // as written
     void *regex;            // pcre2_code; NULL: a glob
     const quant_type *type; // NULL: keep
-    int line;               // counted from 1
+    int line;               // counted from 1; of --tensor: the number of the word
     size_t n_decided;       // matrices that this rule was asked for
 } quant_rule;
 
@@ -173,6 +135,8 @@ typedef struct quant_recipe {
 /* Every line is checked; the sentence names file and line. */
 int quant_recipe_read(quant_recipe *r, const char *path, dw_err *err);
 int quant_recipe_parse(quant_recipe *r, const char *text, size_t len, const char *what, dw_err *err);
+/* The same of n words REGEX=TYPE, as --tensor takes them; the type begins after the last `=`. */
+int quant_recipe_of_words(quant_recipe *r, const char *const *word, size_t n, dw_err *err);
 /* The rule that decides for a name, counted as used; NULL: none. */
 quant_rule *quant_recipe_find(quant_recipe *r, const char *name);
 void quant_recipe_release(quant_recipe *r);

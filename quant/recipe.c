@@ -1,6 +1,6 @@
 /* recipe.c - a text file of lines PATTERN TYPE (quant.h says how it reads). */
-#include "quant/quant.h"
 #include "kit/options.h"
+#include "quant/quant.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -29,7 +29,8 @@ static int set_type(quant_rule *rule, const char *name, dw_err *err) {
     if (rule->type) return 0;
     const char *near = opt_nearest(name, quant_types, sizeof *quant_types);
     if (near) return dw_fail(err, "there is no type '%.40s' (did you mean '%s'?)", name, near);
-    return dw_fail(err, "there is no type '%.40s'; requant --help lists them, and 'keep' leaves a tensor as it is", name);
+    return dw_fail(err, "there is no type '%.40s'; requant --help lists them, and 'keep' leaves a tensor as it is",
+                   name);
 }
 
 /* The next word of a line, NUL-terminated in place, or NULL. */
@@ -43,44 +44,86 @@ static char *next_word(char **line) {
     return word;
 }
 
+/* A new rule at the end of the recipe. */
+static quant_rule *add_rule(quant_recipe *r, const char *pattern, int line, dw_err *err) {
+    const size_t len = strlen(pattern);
+    if (len > MAX_PATTERN) return dw_fail(err, "a pattern of %zu bytes; at most %d", len, MAX_PATTERN), NULL;
+    if (r->n_rule == MAX_RULES) return dw_fail(err, "more than %d rules", MAX_RULES), NULL;
+    if (dw_grow(&r->rule, &r->cap_rule, r->n_rule + 1, sizeof *r->rule, "the rules of a recipe", err)) return NULL;
+    quant_rule *rule = &r->rule[r->n_rule++];
+    *rule = (quant_rule){.line = line};
+    rule->pattern = dw_strdup(pattern, err);
+    return rule->pattern ? rule : NULL;
+}
+
 static int parse_line(quant_recipe *r, char *text, int line, dw_err *err) {
     char *pattern = next_word(&text);
     if (!pattern) return 0;
     char *type = next_word(&text);
     if (!type) return dw_fail(err, "a pattern without a type: '%.40s'", pattern);
     const char *more = next_word(&text);
-    if (more) return dw_fail(err, "'%.40s' stands behind the type; a line is PATTERN TYPE, and a comment begins with #", more);
+    if (more)
+        return dw_fail(err, "'%.40s' follows the type; a line is PATTERN TYPE, and a comment begins with #", more);
     const size_t len = strlen(pattern);
-    if (len > MAX_PATTERN) return dw_fail(err, "a pattern of %zu bytes; at most %d", len, MAX_PATTERN);
-    if (r->n_rule == MAX_RULES) return dw_fail(err, "more than %d rules", MAX_RULES);
-    if (dw_grow(&r->rule, &r->cap_rule, r->n_rule + 1, sizeof *r->rule, "the rules of a recipe", err)) return -1;
-    quant_rule *rule = &r->rule[r->n_rule++];
-    rule->line = line;
-    rule->pattern = dw_strdup(pattern, err);
-    if (!rule->pattern || set_type(rule, type, err)) return -1;
+    quant_rule *rule = add_rule(r, pattern, line, err);
+    if (!rule || set_type(rule, type, err)) return -1;
     if (*pattern != '/') return 0;
-    if (len < 3 || pattern[len - 1] != '/') return dw_fail(err, "'%.40s': a regular expression stands between two slashes", pattern);
+    if (len < 3 || pattern[len - 1] != '/')
+        return dw_fail(err, "'%.40s': a regular expression is written between two slashes", pattern);
     return (rule->regex = compile(pattern + 1, len - 2, err)) ? 0 : -1;
+}
+
+/* Memory for matching. */
+static int begin(quant_recipe *r, dw_err *err) {
+    *r = (quant_recipe){0};
+    r->match = pcre2_match_data_create(1, NULL);
+    r->limits = pcre2_match_context_create(NULL);
+    if (!r->match || !r->limits) return dw_fail(err, "out of memory: a recipe");
+    pcre2_set_match_limit(r->limits, MATCH_LIMIT);
+    return 0;
+}
+
+static int parse_lines(quant_recipe *r, char *text, const char *what, dw_err *err) {
+    for (int line = 1; text; line++) {
+        dw_err why = {0};
+        if (parse_line(r, strsep(&text, "\n"), line, &why))
+            return dw_fail(err, "'%s', line %d: %s", what, line, why.text);
+    }
+    return r->n_rule ? 0 : dw_fail(err, "'%s' has no rule; a line is PATTERN TYPE", what);
 }
 
 int quant_recipe_parse(quant_recipe *r, const char *text, size_t len, const char *what, dw_err *err) {
     *r = (quant_recipe){0};
     if (!dw_is_utf8(text, len)) return dw_fail(err, "'%s' is not UTF-8 text", what);
-    char *copy = dw_alloc(len + 1, 1, "a recipe", err), *rest = copy;
-    r->match = pcre2_match_data_create(1, NULL);
-    r->limits = pcre2_match_context_create(NULL);
-    int rc = copy && r->match && r->limits ? 0 : dw_fail(err, "out of memory: a recipe");
-    if (!rc) {
-        memcpy(copy, text, len);
-        pcre2_set_match_limit(r->limits, MATCH_LIMIT);
-    }
-    for (int line = 1; !rc && rest; line++) {
-        dw_err why = {0};
-        rc = parse_line(r, strsep(&rest, "\n"), line, &why);
-        if (rc) dw_fail(err, "'%s', line %d: %s", what, line, why.text);
-    }
+    char *copy = dw_alloc(len + 1, 1, "a recipe", err);
+    if (!copy) return -1;
+    memcpy(copy, text, len);
+    int rc = begin(r, err);
+    if (!rc) rc = parse_lines(r, copy, what, err);
     free(copy);
-    if (!rc && !r->n_rule) rc = dw_fail(err, "'%s' has no rule; a line is PATTERN TYPE", what);
+    if (rc) quant_recipe_release(r);
+    return rc;
+}
+
+static int parse_word(quant_recipe *r, const char *word, int number, dw_err *err) {
+    const char *sign = strrchr(word, '=');
+    if (!sign || sign == word || !sign[1]) return dw_fail(err, "a word is REGEX=TYPE, as in 'ffn_down=Q6_K'");
+    if (!dw_is_utf8(word, strlen(word))) return dw_fail(err, "it is not UTF-8 text");
+    char *pattern = dw_format(err, "%.*s", (int)(sign - word), word);
+    quant_rule *rule = pattern ? add_rule(r, pattern, number, err) : NULL;
+    int rc = rule ? set_type(rule, sign + 1, err) : -1;
+    if (!rc) rc = (rule->regex = compile(pattern, strlen(pattern), err)) ? 0 : -1;
+    free(pattern);
+    return rc;
+}
+
+int quant_recipe_of_words(quant_recipe *r, const char *const *word, size_t n, dw_err *err) {
+    int rc = begin(r, err);
+    for (size_t i = 0; i < n && !rc; i++) {
+        dw_err why = {0};
+        rc = parse_word(r, word[i], (int)i + 1, &why);
+        if (rc) dw_fail(err, "--tensor '%.80s': %s", word[i], why.text);
+    }
     if (rc) quant_recipe_release(r);
     return rc;
 }
@@ -127,10 +170,13 @@ static bool glob_matches(const char *p, const char *name) {
     return !*p;
 }
 
+static bool regex_matches(const quant_recipe *r, const pcre2_code *regex, const char *name) {
+    return pcre2_match(regex, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits) >= 0;
+}
+
 quant_rule *quant_recipe_find(quant_recipe *r, const char *name) {
     for (quant_rule *rule = r->rule; rule < r->rule + r->n_rule; rule++) {
-        const bool matches = rule->regex ? pcre2_match(rule->regex, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits) >= 0
-                                         : glob_matches(rule->pattern, name);
+        const bool matches = rule->regex ? regex_matches(r, rule->regex, name) : glob_matches(rule->pattern, name);
         if (!matches) continue;
         rule->n_decided++;
         return rule;

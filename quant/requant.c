@@ -4,15 +4,16 @@
  *
  * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while all
  * threads encode a slab, one of them writes the slab before it. */
-#include "formats/ffn_two_part.h"
 #include "formats/ffn_gated.h"
-#include "quant/quant.h"
+#include "formats/ffn_two_part.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
+#include "kit/sizes.h"
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "qtypes/encoding.h"
+#include "quant/quant.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -22,36 +23,43 @@
 
 static struct {
     const char *model, *out, *type, *mixture, *recipe, *weights, *metric, *cold_type, *hot;
+    opt_list tensors;
     double cold_rate; // 0: not given
-    bool lossy_twice;
+    bool lossy_twice, dry_run;
 } o;
 
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model to write"},
-    {.kind = OPT_GROUP, .help = "which tensor gets which type (one of them; with --cold-type none keeps the types)"},
+    {.kind = OPT_GROUP, .help = "which tensor gets which type (one of the first three; with --cold-type none keeps the types)"},
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
-    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that stock llama.cpp gives under this name",
-     OPT_CHOICES(quant_mixtures)},
+    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that upstream llama.cpp gives under this name",
+     OPT_CHOICES(kit_mixtures)},
     {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE", "lines PATTERN TYPE; the first that matches a matrix decides"},
+    {"tensor", 0, OPT_TEXTS, 0, &o.tensors, NULL, "REGEX=TYPE",
+     "on top of those: matrices whose names match get TYPE, or stay as they are with `keep`; the first that matches decides"},
     {.kind = OPT_GROUP, .help = "less important neurons in fewer bits"},
     {"cold-type", 0, OPT_CHOICE, 0, &o.cold_type, NULL, "TYPE", "the FFN's cold neurons get this type", OPT_CHOICES(quant_types)},
-    {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R", "so many of each layer are cold, the smallest by --metric; needs -s", .min = 0.001, .max = 0.999},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default", OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
-    {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE", "a plan of rank, by any metric: what it keeps is hot, the rest cold"},
+    {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R", "this share of each layer is cold, the smallest by --metric; needs -s",
+     .min = 0.001, .max = 0.999},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default",
+     OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
+    {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE", "a plan of rank, by any metric: its neurons are hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
-    {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or stock's imatrix"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or llama.cpp's imatrix"},
     {"lossy-twice", 0, OPT_FLAG, 0, &o.lossy_twice, NULL, NULL, "round tensors again that are quantized already"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
     OPT_COMMON, {0}};
 
 static opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [-s STATS] [--cold-type T --cold-rate R]",
+    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [--tensor RE=T] [-s STATS] [--cold-type T --cold-rate R]",
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
                "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
                "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe\n"
+               "deadwood requant -m mini.gguf -o mixed.gguf --mixture Q4_K_M --tensor 'blk\\.0\\..*=Q8_0' --dry-run\n"
                "deadwood requant -m mini.gguf -o mini-cold.gguf --cold-rate 0.5 --cold-type Q2_K -s stats.h5\n"
                "deadwood rank -m mini.gguf -s stats.h5 -o hot.tsv --metric flap --rate 0.5 --multiple 256   # the blocks of Q2_K\n"
                "deadwood requant -m mini.gguf -o mini-hot.gguf --hot hot.tsv --cold-type Q2_K",
@@ -60,23 +68,26 @@ static opt_program program = {
 
 static const char about[] =
     "Rounds the matrices of a model to block formats.  --type gives every matrix, embeddings and output too, one\n"
-    "type.  --mixture gives each tensor the type and the bytes that stock llama.cpp's quantizer gives it under that\n"
-    "name.  A recipe is a text file of lines PATTERN TYPE: * and ? stand for any characters and for one, /.../ is\n"
-    "a regular expression, `keep` keeps, # begins a comment.  Vectors and norms are copied, and so are tensors\n"
-    "that have their type already.\n"
+    "type.  --mixture gives each tensor the type and the bytes that upstream llama.cpp's quantizer gives it under\n"
+    "that name.  A recipe is a text file of lines PATTERN TYPE: * and ? match any characters and one, /.../ is a\n"
+    "regular expression, `keep` keeps, # begins a comment.  --tensor overrides the type of single tensors by a\n"
+    "regular expression.  Vectors and norms are copied, and so are tensors that have their type already.\n"
     "\n"
-    "affine2 to affine4 and minmax2 to minmax4 are kept in Q4_1 blocks: the file is larger than the method's own\n"
+    "In a mixture, a matrix whose rows are no whole number of blocks gets another type, as in llama.cpp.  The types\n"
+    "that a file really has are in its lineage (fact `types`), and --dry-run prints them with their bytes.\n"
+    "\n"
+    "affine2 to affine4 and minmax2 to minmax4 are stored in Q4_1 blocks: the file is larger than the method's own\n"
     "bits, which it records.\n"
     "\n"
-    "With -s the block formats' errors are weighed by the mean square of each input column, as stock's quantizer does\n"
-    "with an importance matrix; Q8_0, affine and minmax know no weights.\n"
+    "With -s the block formats' errors are weighed by the mean square of each input column, as llama.cpp's quantizer\n"
+    "does with an importance matrix; Q8_0, affine and minmax use no weights.\n"
     "\n"
-    "--cold-type keeps all neurons, but those that matter least in fewer bits: a layer's FFN is stored in two parts\n"
-    "and run as one.  How many are cold goes in steps that the types' blocks allow.  Stock llama.cpp cannot load such\n"
-    "files; formats/ffn_two_part.h describes them.\n"
+    "--cold-type keeps all neurons, but stores those that matter least in fewer bits: a layer's FFN is stored in two\n"
+    "parts and run as one.  The number of cold neurons is a whole number of the types' blocks.  Upstream llama.cpp\n"
+    "cannot load such files; formats/ffn_two_part.h describes them.\n"
     "\n"
-    "A tensor that is quantized already is refused, because a second rounding comes on top of the first;\n"
-    "--lossy-twice does it all the same.\n"
+    "A tensor that is quantized already is refused, because a second rounding adds its loss to the first.\n"
+    "--lossy-twice allows it.\n"
     "\n"
     "ways of rounding:\n";
 
@@ -86,8 +97,11 @@ static void write_about(void) {
     dw_err err = {0};
     dw_append(&text, &err, "%s", about);
     for (const quant_method *m = quant_methods; m->name; m++) {
-        if (m->max_bits) dw_append(&text, &err, "  %s%d to %s%d: %s (%s)\n", m->name, m->min_bits, m->name, m->max_bits, m->formula, m->source);
-        else dw_append(&text, &err, "  block formats: %s (%s)\n", m->formula, m->source);
+        if (m->max_bits)
+            dw_append(&text, &err, "  %s%d to %s%d: %s (%s)\n", m->name, m->min_bits, m->name, m->max_bits, m->formula,
+                      m->source);
+        else
+            dw_append(&text, &err, "  block formats: %s (%s)\n", m->formula, m->source);
     }
     if (err.text[0]) die_err(&err);
     program.about = text;
@@ -105,48 +119,48 @@ typedef struct target { // a tensor of the new file
     const int32_t *row;    // the rows of `from` that it has; NULL: all
     const int32_t *column; // the columns, likewise
     bool is_cold;          // the part of --cold-type
+    bool fell_back;        // the mixture's type does not fit its rows
 } target;
+
+typedef struct wish {     // of a tensor
+    const quant_type *to; // NULL: it stays
+    bool fell_back;
+} wish;
 
 typedef struct choice {
     const quant_type *type; // one of the three, or none
-    const quant_mixture *mixture;
-    quant_recipe recipe;
+    const kit_mixture *mixture;
+    quant_recipe recipe, overrides; // of --recipe; of --tensor
     quant_weights weights;
     const quant_type *cold_type; // NULL: the FFN stays in one part
-    kit_plan plan;                // of what is hot
+    kit_plan plan;               // of what is hot
     quant_cold cold;
     dw_pool *pool;
-    char sha256[65];        // of the model
-    size_t n_fell_back;
-    char fell_back[160]; // the first of them
+    char sha256[65]; // of the model
 } choice;
 
 static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.type) c->type = quant_type_find(o.type);
-    if (o.mixture) c->mixture = quant_mixture_find(o.mixture);
+    if (o.mixture) c->mixture = kit_mixture_find(o.mixture);
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
+    if (quant_recipe_of_words(&c->overrides, o.tensors.item, o.tensors.n, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
     dw_gguf_sha256(dw_model_gguf(m), c->sha256);
     return o.weights ? quant_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 
-static const quant_type *note_fallback(choice *c, const dw_tensor *t, const dw_qtype_row *type) {
-    if (!c->n_fell_back++) snprintf(c->fell_back, sizeof c->fell_back, "%s gets %s", t->name, type->name);
-    return quant_type_of(type);
-}
-
-static const quant_type *mixture_type(choice *c, const dw_model *m, const dw_tensor *t) {
-    bool fell_back;
-    const dw_qtype_row *type = quant_mixture_type(c->mixture, m, t, o.weights, &fell_back);
-    return fell_back ? note_fallback(c, t, type) : quant_type_of(type);
-}
-
-static const quant_type *chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
-    if (c->type) return c->type;
-    if (c->mixture) return mixture_type(c, m, t);
-    if (!o.recipe) return NULL;
-    const quant_rule *rule = quant_recipe_find(&c->recipe, t->name);
-    return rule ? rule->type : NULL;
+static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
+    const kit_mixture_use use = {.mixture = c->mixture, .model = m, .weighted = o.weights != NULL};
+    wish w = {0};
+    const quant_rule *rule = quant_recipe_find(&c->overrides, t->name);
+    if (!rule && c->type) return (wish){.to = c->type};
+    if (!rule && c->mixture) {
+        w.to = quant_type_of(kit_mixture_type(&use, t, &w.fell_back));
+        return w;
+    }
+    if (!rule && o.recipe) rule = quant_recipe_find(&c->recipe, t->name);
+    if (rule) w.to = rule->type;
+    return w;
 }
 
 /* A plain rounding to the type that a tensor has already leaves it as it is. */
@@ -162,11 +176,13 @@ static int fail_blocks(const choice *c, const target *t, dw_err *err) {
     if (t->column && t->from->ne[0] % (size_t)to->multiple == 0)
         snprintf(ranked, sizeof ranked, "rank with --multiple %d, or ", to->multiple);
     if (t->is_cold)
-        snprintf(other, sizeof other, "give a cold type %s", to->multiple > 32 ? "with blocks of 32" : "without blocks");
+        snprintf(other, sizeof other, "give a cold type %s",
+                 to->multiple > 32 ? "with blocks of 32" : "without blocks");
     else
-        snprintf(other, sizeof other, "choose another type there by --recipe%s", c->type && !to->bits ? ", or let --mixture fall back" : "");
-    return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; %s%s", t->name, t->ne[0], to->name,
-                   to->bits ? "groups" : "blocks", to->multiple, ranked, other);
+        snprintf(other, sizeof other, "choose another type there by --recipe%s",
+                 c->type && !to->bits ? ", or let --mixture fall back" : "");
+    return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; %s%s", t->name, t->ne[0],
+                   to->name, to->bits ? "groups" : "blocks", to->multiple, ranked, other);
 }
 
 static int check_target(const choice *c, const target *t, dw_err *err) {
@@ -174,16 +190,19 @@ static int check_target(const choice *c, const target *t, dw_err *err) {
     const quant_type *to = t->to;
     if (t->ne[0] % (size_t)to->multiple) return fail_blocks(c, t, err);
     if (from->type->block > 1 && to->stored->id != DW_F32 && !is_row_copy(t) && !o.lossy_twice)
-        return dw_fail(err, "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or --lossy-twice",
+        return dw_fail(err,
+                       "tensor '%s' is %s already, and %s would be a loss on top of a loss; give the 16-bit model, or "
+                       "--lossy-twice",
                        t->name, from->type->name, to->name);
-    if (c->mixture && !t->weight && quant_mixture_needs_weights(c->mixture, from, to->stored))
-        return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name, o.mixture);
+    if (c->mixture && !t->weight && kit_mixture_needs_weights(c->mixture, from, to->stored))
+        return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name,
+                       o.mixture);
     return 0;
 }
 
 /* A tensor of the old file as it is or in another type. */
-static target whole(const dw_tensor *from, const quant_type *to) {
-    target t = {.from = from, .to = is_copy(to, from) ? NULL : to};
+static target whole(const dw_tensor *from, wish w) {
+    target t = {.from = from, .to = is_copy(w.to, from) ? NULL : w.to, .fell_back = w.fell_back};
     snprintf(t.name, sizeof t.name, "%s", from->name);
     memcpy(t.ne, from->ne, sizeof t.ne);
     return t;
@@ -194,24 +213,32 @@ static target whole(const dw_tensor *from, const quant_type *to) {
 static int read_plan(choice *c, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     if (kit_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
-    return kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err) ? -1 : quant_cold_by_plan(&c->cold, m, &c->plan, err);
+    return kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err)
+               ? -1
+               : quant_cold_by_plan(&c->cold, m, &c->plan, err);
 }
 
-/* Which neurons are cold.  to: the type of each tensor, NULL where it stays. */
-static int choose_cold(choice *c, const dw_model *m, const quant_type *const *to, dw_err *err) {
+/* Which neurons are cold. */
+static int choose_cold(choice *c, const dw_model *m, const wish *wishes, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     if (o.hot) return read_plan(c, m, err);
-    if (!c->weights.is_stats) return dw_fail(err, "'%s' holds no statistics of neurons, which --cold-rate goes by; collect stats.h5", o.weights);
+    if (!c->weights.is_stats)
+        return dw_fail(err, "'%s' holds no statistics of neurons, which --cold-rate needs; collect stats.h5",
+                       o.weights);
     int *multiple = dw_alloc((size_t)dw_model_hparams(m)->n_layer, sizeof *multiple, "blocks of layers", err);
     if (!multiple) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         const char *part;
         const int l = dw_layer_of(t->name, &part);
-        if (l >= 0 && !strcmp(part, "ffn_down.weight")) multiple[l] = to[i] ? to[i]->multiple : t->type->block;
+        if (l >= 0 && !strcmp(part, "ffn_down.weight"))
+            multiple[l] = wishes[i].to ? wishes[i].to->multiple : t->type->block;
     }
-    const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"), .pool = c->pool, .rate = o.cold_rate,
-                                    .hot_multiple = multiple, .cold_multiple = c->cold_type->multiple};
+    const quant_cold_options how = {.metric = kit_metric_find(o.metric ? o.metric : "activation"),
+                                    .pool = c->pool,
+                                    .rate = o.cold_rate,
+                                    .hot_multiple = multiple,
+                                    .cold_multiple = c->cold_type->multiple};
     const int rc = quant_cold_by_rate(&c->cold, m, &c->weights.stats, &how, err);
     free(multiple);
     return rc;
@@ -226,37 +253,52 @@ static int take_weights(target *t, dw_err *err) {
     return t->own_weight ? 0 : -1;
 }
 
-/* Puts the hot and the cold part of a matrix of the FFN, or its bias in their order, behind the *n targets. */
-static int split(choice *c, target *targets, size_t *n, const dw_tensor *from, const quant_type *to, int l, const char *part, dw_err *err) {
-    const int32_t *order = c->cold.order[l];
-    const bool is_down = !strcmp(part, "ffn_down.weight");
+typedef struct ffn_part { // a tensor of an FFN that is divided
+    const dw_tensor *from;
+    wish w;
+    int layer;
+    const char *name; // "ffn_up.weight"
+} ffn_part;
+
+/* Adds the hot and the cold part of a matrix, or its bias in their order, to the *n targets. */
+static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_err *err) {
+    const dw_tensor *from = x->from;
+    const int32_t *order = c->cold.order[x->layer];
+    const bool is_down = !strcmp(x->name, "ffn_down.weight");
     target *hot = &targets[(*n)++];
-    *hot = whole(from, to);
-    hot->to = to ? to : quant_type_of(from->type);
-    if (!quant_is_matrix(from)) { // a bias, perhaps of shape (n, 1)
+    *hot = whole(from, x->w);
+    hot->to = x->w.to ? x->w.to : quant_type_of(from->type);
+    if (!kit_is_matrix(from)) { // a bias, perhaps of shape (n, 1)
         hot->column = order;
         return 0;
     }
-    if (!hot->to) return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name, from->type->name);
-    const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[l], n_hot = n_ff - n_cold;
+    if (!hot->to)
+        return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name,
+                       from->type->name);
+    const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[x->layer], n_hot = n_ff - n_cold;
     if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
     target *cold = &targets[(*n)++];
     *cold = *hot;
     cold->to = c->cold_type;
     cold->is_cold = true;
-    snprintf(cold->name, sizeof cold->name, "blk.%d.%.*s_cold.weight", l, (int)strcspn(part, "."), part);
+    cold->fell_back = false;
+    snprintf(cold->name, sizeof cold->name, "blk.%d.%.*s_cold.weight", x->layer, (int)strcspn(x->name, "."), x->name);
     *(is_down ? &hot->column : &hot->row) = order;
     *(is_down ? &cold->column : &cold->row) = order + n_hot;
     hot->ne[!is_down] = n_hot;
     cold->ne[!is_down] = n_cold;
-    if (c->mixture && hot->ne[0] % (size_t)hot->to->multiple)
-        hot->to = note_fallback(c, from, quant_mixture_fallback(hot->to->stored, hot->ne[0]));
+    if (c->mixture && hot->ne[0] % (size_t)hot->to->multiple) {
+        hot->to = quant_type_of(kit_mixture_fallback(hot->to->stored, hot->ne[0]));
+        hot->fell_back = true;
+    }
     if (is_down && (take_weights(hot, err) || take_weights(cold, err))) return -1;
-    return check_target(c, hot, err) || check_target(c, cold, err) ? -1 : 0;
+    if (check_target(c, hot, err)) return -1;
+    return check_target(c, cold, err);
 }
 
 static bool is_of_neurons(const char *part) {
-    static const char *const parts[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "ffn_gate.bias", "ffn_up.bias"};
+    static const char *const parts[] = {"ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "ffn_gate.bias",
+                                        "ffn_up.bias"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strcmp(part, parts[i])) return true;
     return false;
@@ -264,55 +306,92 @@ static bool is_of_neurons(const char *part) {
 
 /* ---- all tensors -------------------------------------------------------------------------------------------------- */
 
-static int add_targets(choice *c, const dw_gguf *g, const quant_type *const *to, target *targets, size_t *n, dw_err *err) {
+static int add_targets(choice *c, const dw_gguf *g, const wish *wishes, target *targets, size_t *n, dw_err *err) {
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        const dw_tensor *from = dw_gguf_tensor(g, i);
-        const char *part;
-        const int l = c->cold_type ? dw_layer_of(from->name, &part) : -1;
-        if (l >= 0 && c->cold.order[l] && is_of_neurons(part)) {
-            if (split(c, targets, n, from, to[i], l, part, err)) return -1;
+        ffn_part x = {.from = dw_gguf_tensor(g, i), .w = wishes[i], .layer = -1};
+        if (c->cold_type) x.layer = dw_layer_of(x.from->name, &x.name);
+        if (x.layer >= 0 && c->cold.order[x.layer] && is_of_neurons(x.name)) {
+            if (split(c, targets, n, &x, err)) return -1;
             continue;
         }
         target *t = &targets[(*n)++];
-        *t = whole(from, to[i]);
-        if (t->to && (quant_weights_find(&c->weights, from, &t->weight, err) || check_target(c, t, err))) return -1;
+        *t = whole(x.from, x.w);
+        if (!t->to) continue;
+        if (quant_weights_find(&c->weights, x.from, &t->weight, err) || check_target(c, t, err)) return -1;
     }
     return 0;
 }
 
-static void tell_choice(const choice *c) {
-    for (size_t i = 0; i < c->recipe.n_rule; i++) {
-        const quant_rule *r = &c->recipe.rule[i];
-        if (!r->n_decided) warn("'%s', line %d: no matrix is left for the pattern '%s'", o.recipe, r->line, r->pattern);
-    }
-    if (c->n_fell_back) warn("%zu matrices have rows that do not fit their type's blocks and get another, as in stock: %s%s", c->n_fell_back,
-                             c->fell_back, c->n_fell_back > 1 ? ", ..." : "");
-    if (o.cold_rate > 0 && fabs(c->cold.rate - o.cold_rate) > 0.25 * o.cold_rate)
-        warn("%.2f %% of the FFN's neurons become cold instead of %.2f: a part is a whole number of its type's blocks; smaller blocks come nearer",
-             100 * c->cold.rate, 100 * o.cold_rate);
-    if (o.cold_rate > 0) say("%.2f %% of the FFN's neurons become cold (wanted %.2f), in %s; stock llama.cpp cannot load this", 100 * c->cold.rate, 100 * o.cold_rate, o.cold_type);
-    else if (c->cold_type) say("%.2f %% of the FFN's neurons become cold, in %s; stock llama.cpp cannot load this", 100 * c->cold.rate, o.cold_type);
+static void tell_patterns(const quant_recipe *r) {
+    for (size_t i = 0; i < r->n_rule; i++)
+        if (!r->rule[i].n_decided)
+            warn("'%s', line %d: no matrix is left for the pattern '%s'", o.recipe, r->rule[i].line,
+                 r->rule[i].pattern);
 }
 
-static int check_recipe(const choice *c, dw_err *err) {
+static void tell_cold(const choice *c) {
+    const double reached = 100 * c->cold.rate, wanted = 100 * o.cold_rate;
+    if (wanted > 0 && fabs(reached - wanted) > 0.25 * wanted)
+        warn("%.2f %% of the FFN's neurons become cold instead of %.2f: a part is a whole number of its type's blocks; "
+             "smaller blocks come nearer",
+             reached, wanted);
+    if (wanted > 0)
+        say("%.2f %% of the FFN's neurons become cold (wanted %.2f), in %s; upstream llama.cpp cannot load this",
+            reached, wanted, o.cold_type);
+    else if (c->cold_type)
+        say("%.2f %% of the FFN's neurons become cold, in %s; upstream llama.cpp cannot load this", reached,
+            o.cold_type);
+}
+
+/* Widths of the FFN come from a cut, which can avoid fallbacks. */
+static void tell_fallbacks(const target *targets, size_t n) {
+    size_t n_matrices = 0, n_fell_back = 0;
+    const target *first = NULL;
+    bool is_width = false;
+    for (size_t i = 0; i < n; i++) {
+        n_matrices += kit_is_matrix(targets[i].from);
+        if (!targets[i].fell_back) continue;
+        if (!n_fell_back++) first = &targets[i];
+        is_width |= strstr(targets[i].name, ".ffn_down") != NULL;
+    }
+    if (!first) return;
+    warn("%zu of %zu matrices have rows that are no whole number of their type's blocks and get another type, as in "
+         "llama.cpp: '%s' (rows of %zu) gets %s%s%s",
+         n_fell_back, n_matrices, first->name, first->ne[0], first->to ? first->to->name : first->from->type->name,
+         n_fell_back > 1 ? ", ..." : "", is_width ? "; a cut by a plan of rank --multiple 256 avoids it" : "");
+}
+
+static int check_patterns(const choice *c, dw_err *err) {
     size_t n = 0;
     for (size_t i = 0; i < c->recipe.n_rule; i++) n += c->recipe.rule[i].n_decided;
-    return n || !o.recipe ? 0 : dw_fail(err, "'%s': no pattern matches a matrix of '%s'; deadwood inspect lists their names", o.recipe, o.model);
+    if (o.recipe && !n)
+        return dw_fail(err, "'%s': no pattern matches a matrix of '%s'; deadwood inspect lists their names", o.recipe,
+                       o.model);
+    for (size_t i = 0; i < c->overrides.n_rule; i++)
+        if (!c->overrides.rule[i].n_decided)
+            return dw_fail(err,
+                           "--tensor '%s': it matches no matrix of '%s' that is left; deadwood inspect --tensors lists "
+                           "their names",
+                           o.tensors.item[i], o.model);
+    return 0;
 }
 
-/* Fills the targets, *n of them: as many as tensors, and three more a layer. */
+/* Fills the targets, *n of them: as many as tensors, and three more per layer. */
 static int choose(choice *c, const dw_model *m, target *targets, size_t *n, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
-    const quant_type **to = dw_alloc(dw_gguf_n_tensors(g), sizeof *to, "types", err);
-    if (!to) return -1;
+    wish *wishes = dw_alloc(dw_gguf_n_tensors(g), sizeof *wishes, "types", err);
+    if (!wishes) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
-        if (quant_is_matrix(dw_gguf_tensor(g, i))) to[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
-    int rc = check_recipe(c, err);
-    if (!rc && c->cold_type) rc = choose_cold(c, m, to, err);
-    if (!rc) rc = add_targets(c, g, to, targets, n, err);
-    free(to);
-    if (!rc) tell_choice(c);
-    return rc;
+        if (kit_is_matrix(dw_gguf_tensor(g, i))) wishes[i] = chosen_type(c, m, dw_gguf_tensor(g, i));
+    int rc = check_patterns(c, err);
+    if (!rc && c->cold_type) rc = choose_cold(c, m, wishes, err);
+    if (!rc) rc = add_targets(c, g, wishes, targets, n, err);
+    free(wishes);
+    if (rc) return -1;
+    tell_patterns(&c->recipe);
+    tell_fallbacks(targets, *n);
+    tell_cold(c);
+    return 0;
 }
 
 static const dw_qtype_row *stored_type(const target *t) { return t->to ? t->to->stored : t->from->type; }
@@ -323,6 +402,18 @@ static size_t stored_bytes(const target *t) { return dw_qtype_row_bytes(stored_t
 
 static double n_values(const target *t) { return (double)t->ne[0] * (double)n_rows(t); }
 
+static kit_sizes sizes_of(const target *targets, size_t n) {
+    kit_sizes sizes = {0};
+    for (size_t i = 0; i < n; i++) {
+        const target *t = &targets[i];
+        const char *kind = t->fell_back               ? KIT_SIZES_FALLBACK
+                           : kit_is_matrix(t->from) ? KIT_SIZES_MATRICES
+                                                      : KIT_SIZES_VECTORS;
+        kit_sizes_add(&sizes, t->to ? t->to->name : t->from->type->name, kind, n_values(t), (double)stored_bytes(t));
+    }
+    return sizes;
+}
+
 /* ---- metadata -------------------------------------------------------------------------------------------------------- */
 
 /* The type that holds most weights of the matrices stands for the file. */
@@ -331,7 +422,7 @@ static int prevailing_file_type(const target *targets, size_t n) {
     const dw_qtype_row *best = dw_qtype_get(DW_F32);
     for (size_t i = 0; i < n; i++) {
         const dw_qtype_row *type = stored_type(&targets[i]);
-        if (!quant_is_matrix(targets[i].from)) continue;
+        if (!kit_is_matrix(targets[i].from)) continue;
         values[type->id] += n_values(&targets[i]);
         if (values[type->id] > values[best->id]) best = type;
     }
@@ -345,7 +436,7 @@ static double nominal_bits(const target *targets, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
         const double v = n_values(t);
-        if (!quant_is_matrix(t->from)) continue;
+        if (!kit_is_matrix(t->from)) continue;
         differs |= t->to && t->to->nominal_bits > 0;
         bits += t->to && t->to->nominal_bits > 0 ? v * t->to->nominal_bits : 8.0 * (double)stored_bytes(t);
         values += v;
@@ -355,8 +446,8 @@ static double nominal_bits(const target *targets, size_t n) {
 
 /* As stock's quantizer says where its importances came from; what an earlier step said goes. */
 static void write_weights_keys(const kit_imatrix *im, dw_gguf_writer *w) {
-    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset", entries[] = "quantize.imatrix.entries_count",
-                      chunks[] = "quantize.imatrix.chunks_count";
+    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset",
+                      entries[] = "quantize.imatrix.entries_count", chunks[] = "quantize.imatrix.chunks_count";
     const char *const keys[] = {file, dataset, entries, chunks};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dw_gguf_unset(w, keys[i]);
     if (!o.weights) return;
@@ -366,23 +457,33 @@ static void write_weights_keys(const kit_imatrix *im, dw_gguf_writer *w) {
     if (im->n_chunks > 0) dw_gguf_set_u32(w, chunks, (uint32_t)im->n_chunks);
 }
 
-static int stamp(const choice *c, const dw_gguf *g, dw_gguf_writer *w, dw_err *err) {
-    lineage *l = lineage_new(&program, g, err);
-    int rc = l ? lineage_input_hashed(l, o.model, c->sha256, err) : -1;
-    if (!rc && o.recipe) rc = lineage_input(l, o.recipe, err);
-    if (!rc && o.weights) rc = lineage_input(l, o.weights, err);
-    if (!rc && o.hot) rc = lineage_input(l, o.hot, err);
+static int add_inputs(lineage *l, const choice *c, dw_err *err) {
+    const char *const paths[] = {o.recipe, o.weights, o.hot};
+    int rc = lineage_input_hashed(l, o.model, c->sha256, err);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths && !rc; i++)
+        if (paths[i]) rc = lineage_input(l, paths[i], err);
     if (!rc) rc = lineage_plan_texts(l, c->plan.text, c->plan.n_text, err);
-    if (!rc) rc = lineage_texts(l, c->weights.stats.text, c->weights.stats.n_text, err);
+    if (!rc && o.weights && !c->weights.is_stats) rc = lineage_unnamed_data(l, o.weights, err);
+    return rc ? rc : lineage_texts(l, c->weights.stats.text, c->weights.stats.n_text, err);
+}
+
+static int stamp(const choice *c, const dw_gguf *g, const kit_sizes *sizes, dw_gguf_writer *w, dw_err *err) {
+    lineage *l = lineage_new(&program, g, err);
+    char *types = kit_sizes_types(sizes, err);
+    int rc = l && types ? add_inputs(l, c, err) : -1;
+    if (!rc) rc = lineage_fact(l, "types", types, err);
     if (!rc) rc = lineage_write(l, w, err);
+    free(types);
     lineage_free(l);
     return rc;
 }
 
-static int write_keys(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w, dw_err *err) {
+static int write_keys(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w,
+                      dw_err *err) {
     dw_gguf_set_keys(w, g);
     dw_gguf_set_u32(w, "general.quantization_version", 2);
-    dw_gguf_set_u32(w, "general.file_type", (uint32_t)(c->mixture ? c->mixture->file_type : prevailing_file_type(targets, n)));
+    dw_gguf_set_u32(w, "general.file_type",
+                    (uint32_t)(c->mixture ? c->mixture->file_type : prevailing_file_type(targets, n)));
     dw_gguf_unset(w, "deadwood.nominal_bits");
     const double nominal = nominal_bits(targets, n);
     if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
@@ -391,7 +492,8 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
         dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, c->cold.n_cold, (size_t)c->cold.n_layer);
         dw_gguf_set_f32(w, DW_KEY_COLD_RATE, (float)c->cold.rate);
     }
-    return stamp(c, g, w, err);
+    const kit_sizes sizes = sizes_of(targets, n);
+    return stamp(c, g, &sizes, w, err);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------------------------ */
@@ -421,8 +523,10 @@ static void encode_row(encoder *e, size_t i, float *values, uint8_t *out) {
         return;
     }
     const float *row = decode_row(t, from, values);
-    if (!to->method->encode) dw_encode_row(&e->encoding, r, row, out);
-    else if (dw_encoding_accepts(&e->encoding, r, row)) atomic_fetch_add(e->n_inexact, to->method->encode(to, row, out, t->ne[0]));
+    if (!to->method->encode)
+        dw_encode_row(&e->encoding, r, row, out);
+    else if (dw_encoding_accepts(&e->encoding, r, row))
+        atomic_fetch_add(e->n_inexact, to->method->encode(to, row, out, t->ne[0]));
 }
 
 static void encode_rows(void *encoder_pointer, const kit_piece *p) {
@@ -434,8 +538,10 @@ static void encode_rows(void *encoder_pointer, const kit_piece *p) {
 static int check_rows(void *encoder_pointer, dw_err *err) {
     encoder *e = encoder_pointer;
     char advice[160];
-    snprintf(advice, sizeof advice, "the tensor holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
-             (double)QUANT_MAX_WEIGHT, e->t->to->name);
+    snprintf(
+        advice, sizeof advice,
+        "the tensor holds a weight beyond %g, which the scales of %s cannot follow; give it F32 or BF16 by --recipe",
+        (double)QUANT_MAX_WEIGHT, e->t->to->name);
     return dw_encoding_end(&e->encoding, advice, err);
 }
 
@@ -443,11 +549,20 @@ static int write_tensor(kit_stream *s, const target *t, atomic_size_t *n_inexact
     if (!t->to) return kit_stream_copy(s, t->from, err);
     const dw_qtype_row *stored = t->to->stored;
     const bool has_wide_range = stored->id == DW_F32 || stored->id == DW_BF16;
-    encoder e = {.t = t, .n_inexact = n_inexact,
-                 .encoding = {.tensor = t->from->name, .type = stored, .type_name = t->to->name, .n = t->ne[0], .weight = t->weight,
+    encoder e = {.t = t,
+                 .n_inexact = n_inexact,
+                 .encoding = {.tensor = t->from->name,
+                              .type = stored,
+                              .type_name = t->to->name,
+                              .n = t->ne[0],
+                              .weight = t->weight,
                               .limit = has_wide_range ? 0 : QUANT_MAX_WEIGHT}};
-    const kit_rows r = {.n_rows = n_rows(t), .row_bytes = dw_qtype_row_bytes(stored, t->ne[0]), .n_scratch = 2 * t->from->ne[0],
-                        .make = encode_rows, .check = check_rows, .ctx = &e};
+    const kit_rows r = {.n_rows = n_rows(t),
+                        .row_bytes = dw_qtype_row_bytes(stored, t->ne[0]),
+                        .n_scratch = 2 * t->from->ne[0],
+                        .make = encode_rows,
+                        .check = check_rows,
+                        .ctx = &e};
     return kit_stream_tensor(s, &r, err);
 }
 
@@ -463,7 +578,8 @@ static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_
     kit_stream_free(s);
     progress_end(bar);
     if (n_inexact)
-        warn("%zu groups have a scale or offset below 2^-17, which F16 does not hold exactly; it was rounded once more", (size_t)n_inexact);
+        warn("%zu groups have a scale or offset below 2^-17, which F16 does not hold exactly; it was rounded once more",
+             (size_t)n_inexact);
     return rc;
 }
 
@@ -487,25 +603,46 @@ static void tell(const dw_gguf *g, const target *targets, size_t n) {
         after += (double)stored_bytes(&targets[i]);
         n_changed += targets[i].to != NULL;
         n_weighed += targets[i].weight != NULL;
-        if (!quant_is_matrix(targets[i].from)) continue;
+        if (!kit_is_matrix(targets[i].from)) continue;
         bits += 8 * (double)stored_bytes(&targets[i]);
         values += n_values(&targets[i]);
     }
-    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed), n - n_changed,
-        show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
+    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed),
+        n - n_changed, show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
     if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
-    if (n_changed && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT)) warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, trace and train");
-    else if (n_changed && dw_gguf_find(g, DW_KEY_GATE_RULE)) warn("the gate decides from rounded weights now, by thresholds of those before; better round first, then gate");
+    if (n_changed && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
+        warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, "
+             "trace and train");
+    else if (n_changed && dw_gguf_find(g, DW_KEY_GATE_RULE))
+        warn("the gate decides from rounded weights now, by thresholds of those before; better round first, then gate");
 }
 
 static void check_usage(void) {
     const bool has_rate = o.cold_rate > 0;
-    if (!o.cold_type && (has_rate || o.hot)) die_usage("%s needs --cold-type, the type of the cold neurons", has_rate ? "--cold-rate" : "--hot");
+    if (!o.cold_type && (has_rate || o.hot))
+        die_usage("%s needs --cold-type, the type of the cold neurons", has_rate ? "--cold-rate" : "--hot");
     if (o.cold_type && !has_rate && !o.hot) die_usage("--cold-type needs --cold-rate or --hot, which say what is cold");
-    if (!!o.type + !!o.mixture + !!o.recipe > 1 || (!o.type && !o.mixture && !o.recipe && !o.cold_type))
-        die_usage("give one of --type, --mixture, --recipe");
+    const int n_ways = !!o.type + !!o.mixture + !!o.recipe;
+    if (n_ways > 1 || (!n_ways && !o.cold_type && !o.tensors.n)) die_usage("give one of --type, --mixture, --recipe");
     if (has_rate && o.hot) die_usage("give --cold-rate or --hot; a plan says itself what is cold");
     if (has_rate && !o.weights) die_usage("--cold-rate needs statistics of the model: -s stats.h5");
+}
+
+static int print_sizes(const target *targets, size_t n, dw_err *err) {
+    const kit_sizes sizes = sizes_of(targets, n);
+    char *text = kit_sizes_table(&sizes, err);
+    if (text) fputs(text, stdout);
+    free(text);
+    return text ? 0 : -1;
+}
+
+static int make(choice *c, const dw_model *m, target *targets, size_t *n, dw_err *err) {
+    const dw_gguf *g = dw_model_gguf(m);
+    if (choose(c, m, targets, n, err)) return -1;
+    if (o.dry_run) return print_sizes(targets, *n, err);
+    if (write_model(c, g, targets, *n, c->pool, err)) return -1;
+    tell(g, targets, *n);
+    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -514,19 +651,18 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};
-    dw_pool *pool = dw_pool_new(tool.threads, &err);
-    choice c = {.pool = pool};
-    dw_model *m = dw_model_open(o.model, &err);
+    choice c = {.pool = dw_pool_new(tool.threads, &err)};
+    dw_model *m = c.pool ? dw_model_open(o.model, &err) : NULL;
     if (!m || lineage_check(dw_model_gguf(m), &err) || read_choice(&c, m, &err)) die_err(&err);
-    const dw_gguf *g = dw_model_gguf(m);
+    const size_t most = dw_gguf_n_tensors(dw_model_gguf(m)) + 3 * (size_t)dw_model_hparams(m)->n_layer;
     size_t n = 0;
-    target *targets = dw_alloc(dw_gguf_n_tensors(g) + 3 * (size_t)dw_model_hparams(m)->n_layer, sizeof *targets, "tensors", &err);
-    if (!targets || !pool || choose(&c, m, targets, &n, &err) || write_model(&c, g, targets, n, pool, &err)) die_err(&err);
-    tell(g, targets, n);
-    dw_pool_free(pool);
+    target *targets = dw_alloc(most, sizeof *targets, "tensors", &err);
+    if (!targets || make(&c, m, targets, &n, &err)) die_err(&err);
+    dw_pool_free(c.pool);
     for (size_t i = 0; i < n; i++) free(targets[i].own_weight);
     free(targets);
     quant_recipe_release(&c.recipe);
+    quant_recipe_release(&c.overrides);
     quant_weights_release(&c.weights);
     quant_cold_release(&c.cold);
     if (o.hot) kit_plan_release(&c.plan);

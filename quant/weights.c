@@ -1,6 +1,6 @@
 /* weights.c - importances of input columns, from activation statistics or an importance file (quant.h). */
-#include "quant/quant.h"
 #include "kit/lineage.h"
+#include "quant/quant.h"
 
 #include <string.h>
 
@@ -22,17 +22,21 @@ static int check_origin(const kit_stats *s, const dw_gguf *g, const char sha256[
     if (!strcmp(s->model_sha256, sha256)) return 0;
     if (lineage_inputs(g, look, &a, err)) return -1;
     if (a.was_cut)
-        return dw_fail(err, "'%s' holds statistics from before '%s' was cut, whose neurons stand elsewhere now; collect them anew", path, dw_gguf_path(g));
+        return dw_fail(
+            err, "'%s' holds statistics from before '%s' was cut, whose neurons stand elsewhere now; collect them anew",
+            path, dw_gguf_path(g));
     if (a.found) return 0;
-    return dw_fail(err, "'%s' holds statistics of another model: neither '%s' nor a file that it was made of; collect them anew", path,
-                   dw_gguf_path(g));
+    return dw_fail(
+        err, "'%s' holds statistics of another model: neither '%s' nor a file that it was made of; collect them anew",
+        path, dw_gguf_path(g));
 }
 
 static int from_stats(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     const dw_hparams *hp = dw_model_hparams(m);
-    if (kit_stats_read(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
-    if (kit_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || kit_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
+    if (kit_stats_open(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
+    if (kit_stats_check_shape(&w->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) ||
+        kit_imatrix_from_stats(&w->matrix, &w->stats, g, true, err))
         return dw_fail_in(err, "'%s'", path);
     return 0;
 }
@@ -41,16 +45,21 @@ static int from_stats(quant_weights *w, const dw_model *m, const char model_sha2
 static int check_layers(const kit_imatrix *im, int n_layer, const char *path, dw_err *err) {
     for (size_t i = 0; i < im->n_entry; i++) {
         if (dw_layer_of(im->entry[i].name, NULL) >= n_layer)
-            return dw_fail(err, "'%s' holds importances of '%s', the model has %d layers: these are of another model, or of this one before it was cut",
+            return dw_fail(err,
+                           "'%s' holds importances of '%s', the model has %d layers: these are of another model, or of "
+                           "this one before it was cut",
                            path, im->entry[i].name, n_layer);
     }
     return 0;
 }
 
-int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
+int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path,
+                       dw_err *err) {
     *w = (quant_weights){.is_stats = kit_stats_is(path)};
     if (w->is_stats) return from_stats(w, m, model_sha256, path, err);
-    return kit_imatrix_read(&w->matrix, path, err) || check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err) ? -1 : 0;
+    return kit_imatrix_read(&w->matrix, path, err) || check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err)
+               ? -1
+               : 0;
 }
 
 void quant_weights_release(quant_weights *w) {
@@ -63,6 +72,8 @@ int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float *
     const bool fits = e && (size_t)e->n == t->ne[0];
     *mean = fits ? e->mean : NULL;
     if (!e || fits || !strcmp(t->name, "token_embd.weight")) return 0; // some files count tokens there, not columns
-    return dw_fail(err, "tensor '%s' has rows of %zu values and %d importances: these are of another model, or of this one before it was cut",
+    return dw_fail(err,
+                   "tensor '%s' has rows of %zu values and %d importances: these are of another model, or of this one "
+                   "before it was cut",
                    t->name, t->ne[0], e->n);
 }

@@ -23,8 +23,7 @@ static double time_window(run *r, const dw_tap *tap, int w) {
     dw_session_set_tap(r->session, tap);
     memset(r->out, tap != NULL, (size_t)r->n_batch);
     const double began = dw_now();
-    for (int first = 0; first < o.n_ctx; first += r->n_batch)
-        if (eval(r, text, w % text->n_windows, 1, first, smaller(o.n_ctx - first, r->n_batch), &err)) die_err(&err);
+    if (eval_windows(r, text, w % text->n_windows, 1, &err)) die_err(&err);
     return dw_now() - began;
 }
 
@@ -54,7 +53,10 @@ int main(int argc, char **argv) {
     kit_stats s = {0};
     run r = {0};
     dw_model *m = dw_model_open(o.model, &err);
-    if (!m || calib_read(&r.texts, m, &o.texts, o.windows, o.n_ctx, o.text_windows, &err) || prepare(&s, m, "", &r.texts, NULL, &err) || open_run(&r, m, &s, &err))
+    r.model = m;
+    r.pool = dw_pool_new(tool.threads, &err);
+    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
+    if (!m || !r.pool || calib_read(&r.texts, m, &wanted, &err) || prepare(&s, &r, "", NULL, &err) || open_run(&r, &s, &err))
         die_err(&err);
     r.bar = progress_begin("measuring", "tokens", 2.0 * (n + 1) * o.n_ctx);
     measure(&r, n);

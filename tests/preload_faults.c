@@ -5,6 +5,7 @@
  *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails (writing: ENOSPC,
  *                       else EIO)
  *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
+ *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
@@ -38,7 +39,7 @@ int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
 enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_PARTS = 32, DEPTH = 24 };
 
 static bool armed;
-static long n_calls[N_KINDS], failing[N_KINDS], interrupted;
+static long n_calls[N_KINDS], failing[N_KINDS], interrupted, n_writes, flipped;
 typedef struct code { // of loaded libraries
     struct { uintptr_t first, end; } part[MAX_PARTS];
     int n;
@@ -122,6 +123,8 @@ static int armed_main(int argc, char **argv, char **envp) {
     failing[ALLOC] = alloc ? atol(alloc) : 0;
     failing[IO] = io ? atol(io) : 0;
     interrupted = interrupt ? atol(interrupt) : 0;
+    const char *flip = getenv("FAULT_FLIP");
+    flipped = flip ? atol(flip) : 0;
     signal(SIGINT, SIG_DFL); // a shell may have started this in the background
     count_file = getenv("FAULT_COUNT");
     dl_iterate_phdr(find_code, NULL);
@@ -210,8 +213,20 @@ ssize_t pread(int fd, void *to, size_t size, off_t at) {
     return IO_FAILS(EIO) ? -1 : real(fd, to, size, at);
 }
 
+/* Writes the bytes with one bit changed in the middle. */
+static ssize_t write_flipped(int fd, const void *from, size_t size, __typeof__(write) *real) {
+    uint8_t *changed = __libc_malloc(size);
+    if (!changed) abort();
+    memcpy(changed, from, size);
+    changed[size / 2] ^= 1;
+    const ssize_t n = real(fd, changed, size);
+    free(changed);
+    return n;
+}
+
 ssize_t write(int fd, const void *from, size_t size) {
     REAL(write);
+    if (armed && flipped && fd > 2 && size && ++n_writes == flipped) return write_flipped(fd, from, size, real);
     return fd != 2 && IO_FAILS(ENOSPC) ? -1 : real(fd, from, size);
 }
 

@@ -1,6 +1,7 @@
 /* test_base.c - errors, memory, files, hashes, half precision, threads. */
 #include "base/cpus.h"
 #include "base/siphash.h"
+#include "build.h"
 #include "test.h"
 
 #include <math.h>
@@ -108,6 +109,30 @@ static void whole_or_not(void) {
     CHECK(!dw_read_file(path, 10, &size, &err) && strstr(err.text, "too large"));
     err = (dw_err){0};
     CHECK(!dw_read_text(path, 1 << 23, &size, &err) && strstr(err.text, "byte 0x00 at offset 1;"), "%s", err.text);
+}
+
+/* A new file is complete when it is checked, and replaces the old one only after that. */
+static void checked(void) {
+    const char *path = test_path(test_folder(), "checked.txt");
+    const struct { dw_out_piece piece[2]; size_t n; const char *words; } cases[] = {
+        {{{"new ", 4}, {"file", 4}}, 2, NULL},
+        {{{"new ", 4}, {"FILE", 4}}, 2, "its bytes from 4 on"},
+        {{{"new ", 4}}, 1, "8 bytes instead of 4"},
+        {{{"new file and more", 17}}, 1, "its bytes from 0 on"}};
+    for (int i = 0; i < 4; i++) {
+        dw_err err = {0};
+        save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "old", .size = 3}, path);
+        dw_out *out = dw_out_open(path, &err);
+        REQUIRE(out && !dw_out_write(out, "new file", 8, &err), "%s", err.text);
+        dw_out_pieces pieces = {cases[i].piece, cases[i].n};
+        const int rc = dw_out_commit_checked(out, dw_out_holds, &pieces, &err);
+        dw_out_free(out);
+        size_t size;
+        char *text = dw_read_file(path, 100, &size, NULL);
+        CHECK(!rc == !cases[i].words && text && !strcmp(text, rc ? "old" : "new file"), "case %d: %s", i, err.text);
+        if (rc) CHECK(strstr(err.text, "checked.txt' was not written") && strstr(err.text, cases[i].words), "%s", err.text);
+        free(text);
+    }
 }
 
 static void out_folder(void) {
@@ -314,6 +339,7 @@ static const test_case cases[] = {
     {"a cursor never reads beyond its bytes", cursor_stops},
     {"UTF-8 is checked strictly", utf8},
     {"an output file appears whole or not at all", whole_or_not},
+    {"a new file replaces the old one only after its check", checked},
     {"a folder of files appears whole or not at all", out_folder},
     {"SHA-256 gives the published digests", sha256_known},
     {"SipHash gives the published values", siphash_known},

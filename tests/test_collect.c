@@ -12,6 +12,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <limits.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -135,7 +137,10 @@ static void add_cosine(plain *p, const dw_tap_event *e, int t) {
         const double x = (double)before[j], y = (double)e->values[t * e->n + j];
         xx += x * x, xy += x * y, yy += y * y;
     }
-    if (e->layer > 0) p->s->layer[e->layer - 1].text_cosine[p->text] += xy / sqrt(xx * yy);
+    if (e->layer > 0) {
+        p->s->layer[e->layer - 1].text_cosine[p->text] += xy / sqrt(xx * yy);
+        p->s->layer[e->layer - 1].text_inverse[p->text] += 1 / yy;
+    }
     memcpy(before, e->values + t * e->n, (size_t)e->n * sizeof *before);
 }
 
@@ -157,8 +162,30 @@ static void add_plainly(void *ctx, const dw_tap_event *e) {
     }
 }
 
-/* Statistics of two windows of n_ctx tokens a text, window by window. */
-static bool accumulate(kit_stats *s, const char *model, const char *const *texts, int n_text, int n_ctx, int skip, int every, const char *backend) {
+typedef struct setting { // of collect
+    int n_ctx, skip, every;
+    const char *backend;
+    bool whole; // the whole text and its tail, not two windows
+} setting;
+
+/* Evaluates a window; only its positions from `from` on count. */
+static bool add_window(dw_session *session, plain *p, int32_t *token, int n_ctx, int bos, int from) {
+    dw_err err = {0};
+    static uint8_t out[1024];
+    memset(out, 1, sizeof out);
+    p->skip = from;
+    const int32_t first = token[0];
+    if (bos >= 0) token[0] = bos;
+    dw_session_rewind(session, 0, 0);
+    const int rc = dw_session_eval(session, &(dw_batch){.n_tokens = n_ctx, .token = token, .out = out}, &err);
+    token[0] = first;
+    return CHECK(!rc, "%s", err.text);
+}
+
+/* Statistics by their definition, window by window. */
+static bool accumulate(kit_stats *s, const char *model, const char *const *texts, int n_text, const setting *how) {
+    const int n_ctx = how->n_ctx, skip = how->skip, every = how->every;
+    const char *backend = how->backend;
     enum { MOST_LAYERS = 64 };
     dw_err err = {0};
     int n_mix[MOST_LAYERS];
@@ -173,23 +200,20 @@ static bool accumulate(kit_stats *s, const char *model, const char *const *texts
     bool ok = CHECK(session && !kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, (size_t)n_text, &err), "%s", err.text);
     plain p = {.s = s, .skip = skip, .every = every, .before = calloc((size_t)n_ctx * (size_t)hp->n_embd, sizeof *p.before)};
     dw_session_set_tap(session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = add_plainly, .ctx = &p});
-    uint8_t *out = malloc((size_t)n_ctx);
-    memset(out, 1, (size_t)n_ctx);
     const dw_vocab *v = dw_tokenizer_vocab(tok);
+    const int bos = v->add_bos ? v->bos : -1;
     for (int t = 0; t < n_text && ok; t++) {
         size_t size, n;
         int32_t *token;
         char *text = dw_read_file(texts[t], 1 << 24, &size, &err);
         ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= 2 * (size_t)n_ctx, "%s", err.text);
         p.text = (size_t)t;
-        for (int w = 0; w < 2 && ok; w++) {
-            dw_session_rewind(session, 0, 0);
-            if (v->add_bos) token[w * n_ctx] = v->bos;
-            ok = CHECK(!dw_session_eval(session, &(dw_batch){.n_tokens = n_ctx, .token = token + w * n_ctx, .out = out}, &err), "%s", err.text);
-        }
+        const int n_windows = how->whole ? (int)n / n_ctx : 2, n_tail = how->whole ? (int)n % n_ctx : 0;
+        for (int w = 0; w < n_windows && ok; w++) ok = add_window(session, &p, token + w * n_ctx, n_ctx, bos, skip);
+        if (n_tail && ok) ok = add_window(session, &p, token + n - n_ctx, n_ctx, bos, n_ctx - n_tail > skip ? n_ctx - n_tail : skip);
         free(text), free(token);
     }
-    free(out), free(p.before);
+    free(p.before);
     dw_tokenizer_free(tok);
     dw_session_free(session), dw_pool_free(pool), dw_model_close(m);
     kit_stats_total(s);
@@ -219,31 +243,49 @@ static void compare(const kit_stats *got, const kit_stats *expected, const char 
             CHECK(!memcmp(a->text_square[k], b->text_square[k], got->n_text * (size_t)a->n_input[k] * sizeof(double)), "%s: %s of layer %d", what, kit_stats_input_names[k], l);
             CHECK(!memcmp(a->input_hist[k], b->input_hist[k], KIT_STATS_BINS * sizeof(uint64_t)), "%s: histogram of %s, layer %d", what, kit_stats_input_names[k], l);
         }
+        CHECK(near(a->text_inverse, b->text_inverse, got->n_row, 1e-12), "%s: 1 / ||x||^2 of layer %d: %.17g, expected %.17g", what, l,
+              a->text_inverse[0], b->text_inverse[0]);
         CHECK(near(a->text_cosine, b->text_cosine, got->n_text, 1e-12), "%s: cosines of layer %d: %.17g, expected %.17g", what, l, a->text_cosine[0], b->text_cosine[0]);
     }
     CHECK(!memcmp(got->text_output_square, expected->text_output_square, got->n_text * (size_t)got->n_embd * sizeof(double)), "%s: output", what);
 }
 
-static void check_collect(const char *model, int n_ctx, int skip, int every, const char *backend) {
+static void check_collect(const char *model, setting how) {
     const char *const texts[] = {a_text("one.txt", 1), a_text("two.txt", 2)};
     kit_stats expected, got;
     char what[256];
-    snprintf(what, sizeof what, "%s, windows of %d, skip %d, every %d, %s", strrchr(model, '/') + 1, n_ctx, skip, every, backend);
-    if (!RUN("deadwood-collect -q -m %s -f %s %s --windows 2 -c %d --skip %d --hist-every %d --backend %s -t 2 -o %s", model, texts[0], texts[1], n_ctx, skip, every,
-             backend, test_file("brute.h5")))
+    snprintf(what, sizeof what, "%s, windows of %d, skip %d, every %d, %s", strrchr(model, '/') + 1, how.n_ctx, how.skip, how.every, how.backend);
+    const int n_text = how.whole ? 1 : 2;
+    if (!RUN("deadwood-collect -q -m %s -f %s %s %s -c %d --skip %d --hist-every %d --backend %s -t 2 -o %s", model, texts[0], how.whole ? "" : texts[1],
+             how.whole ? "" : "--windows 2", how.n_ctx, how.skip, how.every, how.backend, test_file("brute.h5")))
         return;
-    if (!accumulate(&expected, model, texts, 2, n_ctx, skip, every, backend)) return;
+    if (!accumulate(&expected, model, texts, n_text, &how)) return;
     if (!read_stats(&got, "brute.h5")) return;
     compare(&got, &expected, what);
-    CHECK(got.text[1].n_tokens == 2 * (uint64_t)(n_ctx - skip) && got.layer[0].count[1] == got.text[1].n_tokens, "%s", what);
+    if (!how.whole) CHECK(got.text[1].n_tokens == 2 * (uint64_t)(how.n_ctx - how.skip), "%s", what);
+    CHECK(got.layer[0].count[n_text - 1] == got.text[n_text - 1].n_tokens, "%s", what);
     kit_stats_release(&expected), kit_stats_release(&got);
 }
 
 static void brute_force(void) {
-    check_collect(mini(), 128, 0, 4, "cpu");
-    check_collect(mini(), 100, 3, 1, "cpu");
-    check_collect(mini(), 32, 1, 5, "ref");
-    check_collect(mini(), 700, 0, 4, "cpu"); // longer than a batch
+    check_collect(mini(), (setting){128, 0, 4, "cpu"});
+    check_collect(mini(), (setting){100, 3, 1, "cpu"});
+    check_collect(mini(), (setting){32, 1, 5, "ref"});
+    check_collect(mini(), (setting){700, 0, 4, "cpu"}); // longer than a batch
+}
+
+/* The tokens after the last whole window count once, in a window that ends with the text. */
+static void tails(void) {
+    check_collect(mini(), (setting){500, 0, 4, "cpu", .whole = true});
+    check_collect(mini(), (setting){700, 300, 1, "cpu", .whole = true}); // skips more than the overlap
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c 500 -o %s", mini(), a_text("one.txt", 1), test_file("tail.h5")));
+    const char *said = strstr(test_run_output(), "1 text of ");
+    kit_stats s;
+    if (!said || !read_stats(&s, "tail.h5")) return;
+    size_t n, n_tail;
+    CHECK(sscanf(said, "1 text of %zu tokens, %zu of them after the last whole window", &n, &n_tail) == 2, "%s", said);
+    CHECK(s.text[0].n_tokens == n && n_tail == n % 500 && n_tail && s.text[0].n_windows == (int)(n / 500), "%zu and %zu", n, n_tail);
+    kit_stats_release(&s);
 }
 
 /* ---- equalities ------------------------------------------------------------------------------------------------------- */
@@ -284,6 +326,71 @@ static void halves(void) {
     CHECK(access(test_file("over.h5"), F_OK), "nothing is written");
 }
 
+/* ---- many texts ------------------------------------------------------------------------------------------------------- */
+
+/* The row of the last texts is the sum of theirs; the others are what they are alone. */
+static void pooled(void) {
+    const char *one = a_text("one.txt", 1), *two = a_text("two.txt", 2), *common = "-c 64 --windows 6 --text-windows 1 -t 2";
+    kit_stats all, some, sum;
+    RUN("deadwood-collect -q -m %s -f %s %s %s -o %s", mini(), one, two, common, test_file("all.h5"));
+    CHECK(!test_run("deadwood-collect -m %s -f %s %s %s --apart 5 -o %s", mini(), one, two, common, test_file("some.h5")) &&
+          strstr(test_run_output(), "the first 5 texts are kept apart, the other 7 are pooled"), "%s", test_run_output());
+    RUN("deadwood-collect -q -m %s -f %s %s --apart 5 -o %s", mini(), one, common, test_file("first.h5"));
+    RUN("deadwood-collect -q -m %s -f %s %s --apart 5 -s %s -o %s", mini(), two, common, test_file("first.h5"), test_file("added.h5"));
+    if (!read_stats(&all, "all.h5") || !read_stats(&some, "some.h5") || !read_stats(&sum, "added.h5")) return;
+    CHECK(all.n_row == 12 && some.n_text == 12 && some.n_row == 6 && sum.n_text == 12 && sum.n_row == 6);
+    CHECK(kit_stats_row_texts(&some, 5) == 7 && some.text[4].row == 4 && some.text[11].row == 5);
+    for (int l = 0; l < all.n_layer; l++) {
+        const kit_stats_layer *a = &all.layer[l], *b = &some.layer[l], *c = &sum.layer[l];
+        const size_t n = (size_t)a->n_ff;
+        CHECK(!memcmp(a->sum_square, b->sum_square, 5 * n * sizeof *a->sum_square), "layer %d: the first five", l);
+        CHECK(b->count[5] == 7 * 64 && c->count[5] == 7 * 64 && near(&b->sum_cosine, &a->sum_cosine, 1, 1e-12), "layer %d", l);
+        CHECK(near(b->input_square[KIT_STATS_FFN_IN], a->input_square[KIT_STATS_FFN_IN], (size_t)all.n_embd, 1e-12), "layer %d: inputs", l);
+        CHECK(!memcmp(a->hist_a, b->hist_a, n * KIT_STATS_BINS * 4) && !memcmp(a->hist_a, c->hist_a, n * KIT_STATS_BINS * 4), "layer %d: histograms", l);
+        for (size_t j = 0; j < n; j++) {
+            double square = 0;
+            float most = 0;
+            for (size_t t = 5; t < 12; t++) square += a->sum_square[t * n + j], most = fmaxf(most, a->max_abs[t * n + j]);
+            const double got[] = {b->sum_square[5 * n + j], c->sum_square[5 * n + j]}, wanted[] = {square, square};
+            if (!CHECK(near(got, wanted, 2, 1e-12) && b->max_abs[5 * n + j] == most && c->max_abs[5 * n + j] == most, "layer %d, neuron %zu", l, j)) break;
+        }
+    }
+    kit_stats_release(&all), kit_stats_release(&some), kit_stats_release(&sum);
+}
+
+/* Peak memory of collect over windows 1 .. n, each a text of its own. */
+static long peak_kilobytes(const char *model, const char *text, const char *windows) {
+    struct rusage use = {0};
+    int status = -1;
+    char program[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 32);
+    if (n <= 0) return 0;
+    program[n] = 0;
+    strcpy(strrchr(program, '/') + 1, "deadwood-collect");
+    const pid_t pid = fork();
+    if (!pid) {
+        execl(program, program, "-q", "-m", model, "-f", text, "-c", "16", "--windows", windows, "--text-windows", "1", "-t", "1", "-o",
+              test_file("peak.h5"), (char *)NULL);
+        _exit(1);
+    }
+    wait4(pid, &status, 0, &use);
+    CHECK(!status, "status %d", status);
+    return use.ru_maxrss;
+}
+
+static void many_texts(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *text = test_file("many.txt");
+    test_bytes b = {0};
+    dw_rng rng;
+    dw_rng_seed(&rng, 8);
+    for (int i = 0; i < 33000; i++) put_u8(&b, (uint8_t)(i % 7 ? 'a' + dw_rng_below(&rng, 26) : ' '));
+    save(&b, text);
+    free(b.data);
+    const long few = peak_kilobytes(model, text, "64"), many = peak_kilobytes(model, text, "2000");
+    CHECK(few > 0 && 2 * many < 3 * few, "%ld kB for 2000 texts, %ld kB for 64", many, few);
+    if (getenv("DW_SHOW")) printf("%ld kB for 2000 texts, %ld kB for 64\n", many, few);
+}
+
 /* Ended as soon as finished texts are kept, then run again. */
 static void killed(void) {
     const char *text = a_text("one.txt", 1), *out = test_file("k.h5");
@@ -296,13 +403,13 @@ static void killed(void) {
                  out, i % 2 ? "INT" : "KILL");
         const bool kept = !access(test_file("k.h5.part"), F_OK);
         RUN("deadwood-collect %s -o %s", command, out);
-        CHECK(!kept || strstr(test_run_output(), "going on behind text"), "%s", test_run_output());
+        CHECK(!kept || strstr(test_run_output(), "continuing after text"), "%s", test_run_output());
         CHECK(same_files(out, test_file("unbroken.h5")), "as without the stop");
         CHECK(access(test_file("k.h5.part"), F_OK), "what was kept is gone");
     }
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "deadwood stats 1\n", .size = 17}, test_file("k.h5.part"));
     RUN("deadwood-collect -q %s -o %s", command, out);
-    CHECK(strstr(test_run_output(), "beginning anew") && same_files(out, test_file("unbroken.h5")), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "starting again from the first text") && same_files(out, test_file("unbroken.h5")), "%s", test_run_output());
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------------------------------ */
@@ -472,6 +579,9 @@ static const test_case cases[] = {
     {"collect equals a plain accumulation of what the taps show", brute_force},
     {"collect writes the same bytes for any number of threads", threads},
     {"statistics of two half runs added are those of one run, bit for bit", halves},
+    {"the tokens after the last whole window are used, and their number is said", tails},
+    {"texts after the first ones are pooled: their sums add up", pooled},
+    {"2,000 texts take less than 1.5 times the memory of 64", many_texts},
     {"collect goes on where it was killed and writes the same file", killed},
     {"collect refuses what does not fit in one line", refusals},
     {"collect names layer and place of NaN", not_finite},

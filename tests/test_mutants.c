@@ -3,8 +3,10 @@
  * Three readers: models (GGUF), statistics (HDF5) and stored bases.  A case is one run of one program with one mutant;
  * each mutant goes through all command lines of its reader, each in a process with limits of time and memory.  A
  * finding is a signal, ten seconds, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error of more
- * than one line.  DW_SLOW makes more than 10,000 cases a reader: 1,250 models in 9 command lines, 1,250 statistics in 9, 2,000
- * stored bases in 6.  DW_MUTANT=N tries mutant N alone. */
+ * than one line.
+ *
+ * DW_SLOW makes 10,000 mutants a reader.  They take hours, so DW_SHARD=K/N tries the K-th of N equal parts of them (1/4
+ * .. 4/4), and parts may run at the same time.  DW_MUTANT=N tries mutant N alone. */
 #include "tests/mutate.h"
 #include "tests/test.h"
 
@@ -18,8 +20,8 @@
 
 enum { SECONDS = 10, WORDS = 24, MAX_COMMANDS = 10 };
 
-/* Mutants of each reader in make test and with DW_SLOW. */
-enum { N_MODELS = 15, N_STATS = 15, N_BASES = 50, N_MODELS_SLOW = 1250, N_STATS_SLOW = 1250, N_BASES_SLOW = 2000 };
+/* Mutants of each reader in make test, and with DW_SLOW. */
+enum { N_MODELS = 15, N_STATS = 15, N_BASES = 50, N_SLOW = 10000 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const bool has_sanitizer = true; // reserves terabytes
@@ -98,8 +100,23 @@ typedef struct reader {
     const char *(*mutate)(const char *parent, const char *path, uint64_t seed);
     const char *const parents[4];
     const char *const commands[MAX_COMMANDS + 1];
-    uint64_t n, n_slow; // mutants
+    uint64_t n; // mutants in make test
 } reader;
+
+/* The mutants first, first + step, .. that are below end. */
+typedef struct part {
+    uint64_t first, end, step;
+} part;
+
+/* False: DW_SHARD is no K/N. */
+static bool part_of(uint64_t n, part *mine) {
+    const char *one = getenv("DW_MUTANT"), *shard = getenv("DW_SHARD");
+    unsigned k = 1, of = 1;
+    if (shard && (sscanf(shard, "%u/%u", &k, &of) != 2 || k < 1 || k > of)) return false;
+    *mine = (part){k - 1, n, of};
+    if (one) mine->first = strtoull(one, NULL, 10), mine->end = mine->first + 1;
+    return true;
+}
 
 /* Mutants of a reader's parents in turn, each through all of its commands. */
 static void try_mutants(const reader *r) {
@@ -111,9 +128,9 @@ static void try_mutants(const reader *r) {
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1", 0);
     size_t n_parents = 0;
     while (r->parents[n_parents]) n_parents++;
-    const char *one = getenv("DW_MUTANT");
-    const uint64_t first = one ? strtoull(one, NULL, 10) : 0, n = one ? 1 : test_slow() ? r->n_slow : r->n;
-    for (uint64_t i = first; i < first + n; i++) {
+    part mine = {0};
+    REQUIRE(part_of(test_slow() ? N_SLOW : r->n, &mine), "DW_SHARD='%s': give K/N, like 1/4", getenv("DW_SHARD"));
+    for (uint64_t i = mine.first; i < mine.end; i += mine.step) {
         char what[400];
         snprintf(what, sizeof what, "mutant %llu, %s", (unsigned long long)i,
                  r->mutate(r->parents[i % n_parents], test_file("mutant"), i));
@@ -149,7 +166,7 @@ static void models(void) {
          "requant -m MUTANT --type Q8_0 --lossy-twice -o OUT -t 1 -q",
          "collect -m MUTANT -f TEXT -c 64 -o OUT -t 1 -q",
          "gate -m MUTANT -s STATS --rule cats --activity 0.5 -o OUT -t 1 -q"},
-        N_MODELS, N_MODELS_SLOW});
+        N_MODELS});
 }
 
 /* The last one goes on with statistics that were kept of a run that ended. */
@@ -166,7 +183,7 @@ static void statistics(void) {
          "requant -m MODEL --cold-rate 0.5 --cold-type Q4_0 -s MUTANT -o OUT -t 1 -q",
          "collect -m MODEL -s MUTANT -f TEXT -c 64 --windows 4-5 -o OUT -t 1 -q",
          "collect -m MODEL -f TEXT -c 64 --windows 1-3 --text-windows 1 -o KEPT -t 1 -q"},
-        N_STATS, N_STATS_SLOW});
+        N_STATS});
 }
 
 static void stored_bases(void) {
@@ -179,7 +196,7 @@ static void stored_bases(void) {
          "score -m BASE --base MUTANT -f TEXT OTHER -c 64 --windows 1-10 --no-speed -o OUT -t 1 -q",
          "score -m MODEL --base MUTANT -f TEXT OTHER -c 64 --windows 1-10 --no-speed -o OUT -t 1 -q",
          "score -m MODEL MUTANT --base BASE -f TEXT OTHER -c 64 --windows 1-10 --no-speed -t 1 -q"},
-        N_BASES, N_BASES_SLOW});
+        N_BASES});
 }
 
 static const test_case cases[] = {

@@ -81,7 +81,7 @@ static double relative_error(const char *from, const char *to) {
     double error = 0, square = 0;
     for (size_t i = 0; open_pair(&p, from, to) && i < dw_gguf_n_tensors(p.a); close_pair(&p), i++) {
         const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_find_tensor(p.b, s->name);
-        if (!quant_is_matrix(s)) continue;
+        if (!kit_is_matrix(s)) continue;
         float *v = decoded(s), *w = decoded(t);
         for (size_t k = 0; k < dw_tensor_n_values(s); k++) {
             error += ((double)v[k] - w[k]) * ((double)v[k] - w[k]);
@@ -282,7 +282,7 @@ static void recipe_refusals(void) {
         {"", "has no rule"},
         {"# only this\n", "has no rule"},
         {"a Q4_0\nblk.*\n", "line 2: a pattern without a type"},
-        {"a Q4_0 b\n", "line 1: 'b' stands behind the type"},
+        {"a Q4_0 b\n", "line 1: 'b' follows the type"},
         {"a Q4_L\n", "line 1: there is no type 'Q4_L'"},
         {"a affine5\n", "did you mean 'affine"},
         {"/a Q4_0\n", "between two slashes"},
@@ -393,7 +393,7 @@ static bool write_importances(const char *model, const char *path, kit_imatrix_f
     dw_gguf *g = dw_gguf_open(model, &err);
     for (size_t i = 0; g && i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        if (!quant_is_matrix(t) || strncmp(t->name, "blk.", 4)) continue;
+        if (!kit_is_matrix(t) || strncmp(t->name, "blk.", 4)) continue;
         double *sums = dw_alloc(t->ne[0], sizeof *sums, "sums", &err);
         fill_sums(sums, t->ne[0], input_name(t->name));
         kit_imatrix_put(&im, t->name, (int)t->ne[0], sums, count, &err);
@@ -487,6 +487,105 @@ static void importances_from_before_a_cut(void) {
     }
 }
 
+/* ---- overrides, dry runs, facts ---------------------------------------------------------------------------------- */
+
+/* Whether the last step of a file's lineage has these words. */
+static bool lineage_has(const char *path, const char *words) {
+    dw_gguf *g = dw_gguf_open(path, NULL);
+    const dw_kv *steps = g ? dw_gguf_find(g, "deadwood.lineage") : NULL;
+    const dw_str last = steps ? steps->str[steps->count - 1] : (dw_str){"", 0};
+    const bool has = memmem(last.ptr, last.len, words, strlen(words)) != NULL;
+    dw_gguf_close(g);
+    return has;
+}
+
+static void tensor_overrides(void) {
+    static const struct { const char *name; dw_qtype type; } expected[] = {
+        {"blk.0.ffn_up.weight", DW_Q8_0}, {"blk.0.attn_q.weight", DW_Q8_0}, {"blk.1.ffn_down.weight", DW_BF16},
+        {"blk.1.ffn_up.weight", DW_Q4_K}, {"blk.0.ffn_norm.weight", DW_F32}};
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
+    dw_err err = {0};
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --mixture Q4_K_M --tensor 'blk\\.0\\..*=Q8_0' 'ffn_down=keep'", from, to), "%s",
+            test_run_output());
+    dw_gguf *g = dw_gguf_open(to, &err);
+    for (size_t i = 0; g && i < sizeof expected / sizeof *expected; i++) {
+        const dw_tensor *t = dw_gguf_find_tensor(g, expected[i].name);
+        CHECK(t && t->type->id == expected[i].type, "%s is %s", expected[i].name, t ? t->type->name : "missing");
+    }
+    dw_gguf_close(g);
+    CHECK(g && lineage_has(to, "blk\\\\.0\\\\..*=Q8_0"), "%s", err.text);
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --tensor 'attn_v=Q6_K'", from, to), "%s", test_run_output());
+    CHECK(lineage_has(to, "BF16 13, Q6_K 2"), "alone it leaves the rest");
+    check_fails("--tensor 'blk.7=Q8_0': it matches no matrix", from, "--mixture Q4_K_M --tensor 'blk.7=Q8_0'");
+    check_fails("--tensor 'ffn_up=Q8_0': it matches no matrix", from, "--type Q4_0 --tensor 'ffn=Q4_1' 'ffn_up=Q8_0'");
+    check_fails("--tensor 'ffn_up': a word is REGEX=TYPE", from, "--type Q4_0 --tensor ffn_up");
+    check_fails("--tensor '(=Q4_0': the regular expression is wrong", from, "--type Q4_0 --tensor '(=Q4_0'");
+    check_fails("there is no type 'Q4_L'", from, "--type Q4_0 --tensor 'ffn_up=Q4_L'");
+}
+
+/* Rows of 288 values are no whole number of blocks of 256: all four of ffn_down, of which layers 2 and 3 have more bits. */
+static void fallbacks_are_facts(void) {
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
+    if (!write_random(from, &shapes[1], "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --mixture Q4_K_M", from, to), "%s", test_run_output());
+    const char *said = test_run_output();
+    CHECK(strstr(said, "warning: 4 of 30 matrices have rows that are no whole number of their type's blocks"), "%s", said);
+    CHECK(strstr(said, "'blk.0.ffn_down.weight' (rows of 288) gets ") && strstr(said, "--multiple 256"), "%s", said);
+    CHECK(lineage_has(to, "\"types\":\"Q4_K 23, Q6_K 3, Q5_0 2 (fallback), Q8_0 2 (fallback)\""), "the types are no fact");
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_0", from, to), "%s", test_run_output());
+    CHECK(!strstr(test_run_output(), "warning") && lineage_has(to, "\"types\":\"Q4_0 30\""), "%s", test_run_output());
+}
+
+static void dry_run(void) {
+    static const char *const how[] = {"--mixture Q4_K_M", "--type affine3", "--mixture Q3_K_S --tensor 'attn_v=F16'", NULL};
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
+    for (int i = 0; how[i]; i++) {
+        char *end, total[64] = "";
+        double bytes = 0;
+        dw_err err = {0};
+        if (!write_random(from, &small, "BF16")) return;
+        REQUIRE(!test_run("deadwood-requant -q -m %s -o %s %s", from, to, how[i]), "%s", test_run_output());
+        dw_gguf *g = dw_gguf_open(to, &err);
+        for (size_t k = 0; g && k < dw_gguf_n_tensors(g); k++) bytes += (double)dw_gguf_tensor(g, k)->n_bytes;
+        dw_gguf_close(g);
+        unlink(to);
+        REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --dry-run %s", from, to, how[i]), "%s", test_run_output());
+        const char *said = test_run_output(), *last = strstr(said, "*\ttotal\t");
+        CHECK(access(to, F_OK), "a file was written");
+        if (last) sscanf(last, "*\ttotal\t%*s %*s %63s", total);
+        CHECK(strtod(total, &end) == bytes && bytes > 0, "%s: %g bytes in the file, told was\n%s", how[i], bytes, said);
+        CHECK(strstr(said, "type\tkind\ttensors\tvalues\tbytes\tbits_per_value\n") == said, "%s", said);
+    }
+}
+
+static void wrong_choices(void) {
+    static const struct { const char *program, *how, *words; } bad[] = {
+        {"requant -m", "--type Q4_K_M", "give --mixture Q4_K_M"},
+        {"requant -m", "--mixture q4_k", "give --type q4_k"},
+        {"requant -m", "--type Q4_L", "is not one of F32"},
+        {"convert", "--type Q4_K_M", "deadwood requant -m M.gguf -o M2.gguf --type T|--mixture NAME"}};
+    const char *from = test_file("a.gguf");
+    if (!write_random(from, &small, "BF16")) return;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const int rc = test_run("deadwood-%s %s -o %s %s", bad[i].program, from, test_file("never.gguf"), bad[i].how);
+        CHECK(rc == 2 && strstr(test_run_output(), bad[i].words), "%s", test_run_output());
+    }
+}
+
+static void unnamed_data(void) {
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *imatrix = test_file("imatrix.gguf"), *stats = test_file("stats.h5");
+    if (!write_random(from, &small, "F32") || !write_importances(from, imatrix, KIT_IMATRIX_GGUF, 1024) || !write_statistics(from, stats))
+        return;
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, imatrix), "%s", test_run_output());
+    CHECK(lineage_has(to, "\"unnamed_data\":\"imatrix.gguf\""), "an imatrix does not say its texts");
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, stats), "%s", test_run_output());
+    CHECK(!lineage_has(to, "unnamed_data"), "statistics say their texts");
+    REQUIRE(!test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", from, imatrix, test_file("imported.h5")), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, test_file("imported.h5")), "%s", test_run_output());
+    CHECK(lineage_has(to, "\"unnamed_data\":\"imatrix.gguf\""), "nor do statistics that were made of one");
+}
+
 /* ---- beside stock ------------------------------------------------------------------------------------------------------------ */
 
 static stock *peer(void) {
@@ -520,7 +619,7 @@ static void compare_with_stock(const char *from, const char *what, const char *m
 static void every_mixture(const exp_shape *shape, const char *type) {
     const char *from = test_file("a.gguf");
     if (!write_random(from, shape, type)) return;
-    for (const quant_mixture *m = quant_mixtures; m->name; m++)
+    for (const kit_mixture *m = kit_mixtures; m->name; m++)
         if (strcmp(m->name, "Q2_K_S")) compare_with_stock(from, shape->name, m->name, NULL);
 }
 
@@ -529,7 +628,7 @@ static void weighed_mixtures_are_stocks(void) {
     const char *from = test_file("a.gguf"), *importances = test_file("imatrix.gguf");
     for (const exp_shape *s = shapes; s->name; s++) {
         if (!write_random(from, s, "BF16") || !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024)) return;
-        for (const quant_mixture *m = quant_mixtures; m->name; m++)
+        for (const kit_mixture *m = kit_mixtures; m->name; m++)
             if (test_slow() || m->ffn_down.when) compare_with_stock(from, s->name, m->name, importances);
     }
 }
@@ -611,6 +710,11 @@ static const test_case cases[] = {
     {"importances say the same in stock's old and new form and as statistics", importances_in_three_forms},
     {"statistics are taken of the model or of those it was made of, never of others", statistics_of_the_ancestors},
     {"importances from before a cut are refused", importances_from_before_a_cut},
+    {"--tensor decides on top of a mixture, and a pattern that matches nothing is refused", tensor_overrides},
+    {"a mixture's fallbacks are counted, told with advice, and facts of the lineage", fallbacks_are_facts},
+    {"a dry run prints the types and bytes of the file, and writes none", dry_run},
+    {"a mixture's name given as a type is pointed to --mixture, and convert says how", wrong_choices},
+    {"learning from data without named texts is a fact of the lineage", unnamed_data},
     {"every mixture gives stock's types and stock's bytes", mixtures_are_stocks},
     {"every mixture with importances gives stock's types and stock's bytes", weighed_mixtures_are_stocks},
     {"mini's perplexities are those that other programs measured", known_perplexities},

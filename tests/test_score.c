@@ -136,10 +136,12 @@ static void refused(const char *arguments, const char *sentence) {
 
 static void means(void) {
     const double x[4] = {1, 2, 3, 6};
-    const measure_mean m = measure_mean_of(x, 4), two[2] = {{1, 0.3}, {3, 0.4}}, both = measure_mean_of_means(two, 2);
+    const measure_mean m = measure_mean_of_values(x, 4), two[2] = {{1, 0.3, 4}, {3, 0.4, 7}},
+                       both = measure_mean_of_texts(two, 2);
     CHECK(m.mean == 3 && fabs(m.se - sqrt((12.5 - 9) / 3)) < 1e-15, "%g %g", m.mean, m.se);
     CHECK(both.mean == 2 && fabs(both.se - 0.25) < 1e-15);
-    CHECK(measure_share(3, 4).mean == 0.75 && measure_share(4, 4).se == 0 && fabs(measure_share(3, 4).se - 0.25) < 1e-15);
+    CHECK(fabs(both.df - 0.0625 / (0.0081 / 4 + 0.0256 / 7)) < 1e-12, "Satterthwaite: %g", both.df);
+    CHECK(fabs(measure_between_texts(two, 2) - sqrt(2)) < 1e-15 && isnan(measure_between_texts(two, 1)));
     CHECK(measure_quantile(x, 4, 0.5) == 2.5 && measure_quantile(x, 4, 1) == 6 && measure_quantile(x, 1, 0.99) == 1);
 }
 
@@ -149,9 +151,12 @@ static void paired_by_hand(void) {
     // window means 1 1 2 3 3: sd 1, by sqrt(5) windows
     const double sum[5] = {10, 10, 20, 30, 30}, n[5] = {10, 10, 10, 10, 10};
     REQUIRE(!measure_paired_of(&p, sum, n, 5, &err));
-    CHECK(p.mean == 2 && fabs(p.se - sqrt(0.2)) < 1e-15 && p.resolvable >= 2.8 * p.se, "%g %g", p.mean, p.se);
+    CHECK(p.of.mean == 2 && fabs(p.of.se - sqrt(0.2)) < 1e-15 && p.of.df == 4, "%g %g", p.of.mean, p.of.se);
+    CHECK(fabs(p.resolvable / p.of.se - (2.7764451 + 0.9409646)) < 1e-6, "with 4 degrees of freedom: %g", p.resolvable);
+    CHECK(isnan(p.se_blocks), "five windows are too few for a bootstrap of runs");
     REQUIRE(!measure_paired_of(&p, sum, n, MEASURE_LEAST_WINDOWS - 1, &err));
-    CHECK(p.mean == 1.75 && isnan(p.se) && isnan(p.se_blocks) && isnan(p.resolvable), "few windows say nothing of their error");
+    CHECK(p.of.mean == 1.75 && isnan(p.of.se) && isnan(p.se_blocks) && isnan(p.resolvable),
+          "few windows say nothing of their error");
 }
 
 static void bootstrap_independent(void) {
@@ -165,8 +170,8 @@ static void bootstrap_independent(void) {
         for (int w = 0; w < W; w++) n[w] = 255, sum[w] = 255 * dw_rng_normal(&rng);
         REQUIRE(!measure_paired_of(&p, sum, n, W, &err) && !measure_paired_of(&again, sum, n, W, &err));
         CHECK(p.se_blocks == again.se_blocks, "the bootstrap is not repeatable");
-        CHECK(fabs(p.se * sqrt(W) - 1) < 0.15, "%g", p.se * sqrt(W));
-        ratio += p.se_blocks / p.se / REPEATS;
+        CHECK(fabs(p.of.se * sqrt(W) - 1) < 0.15, "%g", p.of.se * sqrt(W));
+        ratio += p.se_blocks / p.of.se / REPEATS;
     }
     CHECK(fabs(ratio - 1) < 0.06, "bootstrap / analytic %.3f", ratio);
 }
@@ -180,8 +185,9 @@ static void bootstrap_of_runs(void) { // neighbours that agree: pairs of equal w
     dw_rng_seed(&rng, 4);
     for (int w = 0; w < W; w++) n[w] = 1, sum[w] = w % 4 ? sum[w - 1] : dw_rng_normal(&rng);
     REQUIRE(!measure_paired_of(&p, sum, n, W, &err));
-    CHECK(p.se_blocks > 1.4 * p.se && p.se_blocks < 2.4 * p.se && p.resolvable == 2.8 * p.se_blocks, "%.3f",
-          p.se_blocks / p.se);
+    CHECK(p.se_blocks > 1.4 * p.of.se && p.se_blocks < 2.4 * p.of.se, "%.3f", p.se_blocks / p.of.se);
+    const double factor = measure_t(0.025, 63) + measure_t(0.2, 63); // 64 runs of 8
+    CHECK(fabs(p.resolvable - factor * p.se_blocks) < 1e-12 && factor > 2.8 && factor < 2.9, "%g", factor);
 }
 
 /* ---- distributions ---------------------------------------------------------------------------------------- */

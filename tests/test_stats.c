@@ -350,6 +350,141 @@ static void structure(void) {
     kit_stats_release(&s);
 }
 
+/* ---- pooled texts --------------------------------------------------------------------------------------------- */
+
+/* Texts 0 .. n - 1 added one at a time, of which `apart` have rows of their own. */
+static bool make_pooled(kit_stats *s, size_t n, size_t apart) {
+    dw_err err = {0};
+    if (!make(s, 0, 1)) return false;
+    s->apart = apart;
+    for (size_t t = 1; t < n; t++) {
+        kit_stats one;
+        if (!make(&one, t, 1) || !CHECK(!kit_stats_add(s, &one, &err), "%s", err.text)) return false;
+        kit_stats_release(&one);
+    }
+    return true;
+}
+
+static void pooled(void) {
+    kit_stats s, all, back;
+    dw_err err = {0};
+    REQUIRE(make_pooled(&s, 6, 3) && make_pooled(&all, 6, 6) && write_file(&s, test_file("a.h5")));
+    REQUIRE(!kit_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
+    CHECK(back.n_text == 6 && back.n_row == 4 && back.text[2].row == 2 && back.text[5].row == 3 && kit_stats_row_texts(&back, 3) == 3);
+    for (int l = 0; l < LAYERS; l++) {
+        const size_t n = (size_t)n_ff[l];
+        CHECK(!n || !memcmp(back.layer[l].sum_a, all.layer[l].sum_a, 3 * n * sizeof(double)), "layer %d: texts apart", l);
+        for (size_t j = 0; j < n; j++) {
+            const double *a = all.layer[l].sum_a;
+            const float *m = all.layer[l].max_abs;
+            const double sum = a[3 * n + j] + a[4 * n + j] + a[5 * n + j];
+            if (!CHECK(back.layer[l].sum_a[3 * n + j] == sum && back.layer[l].max_abs[3 * n + j] == fmaxf(fmaxf(m[3 * n + j], m[4 * n + j]), m[5 * n + j]),
+                       "layer %d, neuron %zu", l, j))
+                break;
+        }
+        CHECK(back.layer[l].n_cosine == all.layer[l].n_cosine, "layer %d", l);
+    }
+    CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")), "what is read writes the same bytes");
+    kit_stats_release(&s), kit_stats_release(&all), kit_stats_release(&back);
+}
+
+static void put_rows(hid_t f, const int32_t *row) {
+    H5Ldelete(f, "texts/row", H5P_DEFAULT);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/row", H5T_STD_I32LE, H5T_NATIVE_INT32, 6, 0, false, row);
+}
+static void row_beyond(hid_t f) { put_rows(f, (int32_t[]){0, 1, 2, 3, 4, 3}); }
+static void row_below(hid_t f) { put_rows(f, (int32_t[]){0, 1, 2, 3, -1, 3}); }
+static void row_unused(hid_t f) { put_rows(f, (int32_t[]){0, 1, 2, 2, 2, 2}); }
+static void row_lost(hid_t f) { H5Ldelete(f, "texts/row", H5P_DEFAULT); }
+
+static void bad_rows(void) {
+    static const struct { const char *words; void (*change)(hid_t); } cases[] = {
+        {"has the row 4 of 4", row_beyond}, {"has the row -1 of 4", row_below}, {"leaves row 3 without a text", row_unused}, {"expected one for each of 6 texts", row_lost}};
+    kit_stats s;
+    REQUIRE(make_pooled(&s, 6, 3));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        REQUIRE(write_file(&s, test_file("c.h5")));
+        h5_change(test_file("c.h5"), magic, cases[i].change);
+        check_read_fails(test_file("c.h5"), cases[i].words, cases[i].words);
+    }
+    kit_stats_release(&s);
+}
+
+/* ---- layers one at a time --------------------------------------------------------------------------------------- */
+
+static void by_layers(void) {
+    static const int order[] = {2, 0, 0, 1, 2};
+    kit_stats whole, open;
+    dw_err err = {0};
+    REQUIRE(make(&whole, 0, TEXTS) && write_file(&whole, test_file("a.h5")) && !kit_stats_open(&open, test_file("a.h5"), &err), "%s", err.text);
+    CHECK(open.layer[1].sum_cosine == whole.layer[1].sum_cosine && open.layer[1].n_cosine == whole.layer[1].n_cosine && open.text_output_square[5] == whole.text_output_square[5]);
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        const kit_stats_layer *a = &open.layer[order[i]], *b = &whole.layer[order[i]];
+        REQUIRE(!kit_stats_need_layer(&open, order[i], &err), "%s", err.text);
+        CHECK(!a->n_ff || !memcmp(a->sum_abs, b->sum_abs, TEXTS * (size_t)a->n_ff * sizeof(double)), "layer %d", order[i]);
+        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
+            CHECK(!a->n_input[k] || !memcmp(a->input_square[k], b->input_square[k], (size_t)a->n_input[k] * sizeof(double)), "layer %d, input %d", order[i], k);
+        for (int l = 0; l < LAYERS; l++) CHECK(l == order[i] || (!open.layer[l].sum_a && !open.layer[l].input_square[0]), "layer %d stays in memory", l);
+    }
+    kit_stats_release(&whole), kit_stats_release(&open);
+}
+
+/* A layer's numbers are checked when it is read. */
+static void late_damage(void) {
+    kit_stats s;
+    dw_err err = {0};
+    REQUIRE(make(&s, 0, 2));
+    s.layer[2].sum_abs[3] = NAN;
+    REQUIRE(write_file(&s, test_file("n.h5")));
+    kit_stats_release(&s);
+    REQUIRE(!kit_stats_open(&s, test_file("n.h5"), &err), "%s", err.text);
+    CHECK(!kit_stats_need_layer(&s, 0, &err) && kit_stats_need_layer(&s, 2, &err) == -1);
+    check_sentence(&err, "n.h5': 'layer/02/ffn/sum_abs' holds NaN", "NaN in layer 2");
+    kit_stats_release(&s);
+}
+
+/* ---- notes in the file -------------------------------------------------------------------------------------------- */
+
+static int n_sets, n_notes;
+
+static bool has_text(hid_t set, const char *name) {
+    const hid_t a = H5Aexists(set, name) > 0 ? H5Aopen(set, name, H5P_DEFAULT) : -1, type = kit_h5_string_type();
+    char *text = NULL;
+    const bool ok = a >= 0 && H5Aread(a, type, &text) >= 0 && text && *text;
+    if (text) H5free_memory(text);
+    if (a >= 0) H5Aclose(a);
+    H5Tclose(type);
+    return ok;
+}
+
+static herr_t look_at_notes(hid_t f, const char *name, const H5L_info_t *info, void *ctx) {
+    (void)info, (void)ctx;
+    const hid_t set = strncmp(name, "texts", 5) ? H5Oopen(f, name, H5P_DEFAULT) : -1;
+    if (set >= 0 && H5Iget_type(set) == H5I_DATASET) {
+        n_sets++;
+        n_notes += has_text(set, "meaning") && has_text(set, "unit");
+        if (!has_text(set, "meaning") || !has_text(set, "unit")) printf("%s has no meaning or unit\n", name);
+    }
+    if (set >= 0) H5Oclose(set);
+    return 0;
+}
+
+static void notes(void) {
+    kit_stats s;
+    REQUIRE(make(&s, 0, 2) && write_file(&s, test_file("u.h5")));
+    kit_stats_release(&s);
+    const hid_t f = H5Fopen(test_file("u.h5"), H5F_ACC_RDONLY, H5P_DEFAULT);
+    REQUIRE(f >= 0);
+    H5Lvisit(f, H5_INDEX_NAME, H5_ITER_INC, look_at_notes, NULL);
+    CHECK(n_sets > 30 && n_notes == n_sets, "%d of %d datasets have a meaning and a unit", n_notes, n_sets);
+    double edge[KIT_STATS_BINS] = {0};
+    const hid_t a = H5Aopen(f, "bin_lower_edges", H5P_DEFAULT), space = a < 0 ? -1 : H5Aget_space(a);
+    REQUIRE(a >= 0 && H5Sget_simple_extent_npoints(space) == KIT_STATS_BINS && H5Aread(a, H5T_NATIVE_DOUBLE, edge) >= 0);
+    for (int b = 0; b < KIT_STATS_BINS; b++)
+        CHECK(edge[b] == (b ? exp2((b - 40) / 2.0) : 0) || fabs(edge[b] / exp2((b - 40) / 2.0) - 1) < 1e-7, "bin %d begins at %g", b, edge[b]);
+    H5Sclose(space), H5Aclose(a), H5Fclose(f);
+}
+
 /* ---- hostile files ---------------------------------------------------------------------------------------------- */
 
 typedef struct outcome {
@@ -513,6 +648,7 @@ static const char script[] =
     "import h5py, sys\n"
     "f = h5py.File(sys.argv[1], 'r')\n"
     "assert f.attrs['format_version'] == 1 and f.attrs['model_arch'] == 'deci', dict(f.attrs)\n"
+    "assert abs(f.attrs['bin_lower_edges'][42] - 2) < 1e-9 and 'a^2' in f['layer/00/ffn/sum_square'].attrs['meaning']\n"
     "assert f['texts/name'][1].decode() == 't\\u00e4xt-1.txt' and list(f['texts/n_tokens']) == [768, 769, 770, 771]\n"
     "assert f['layer/00/ffn/sum_a'].shape == (4, 160) and f['layer/02/ffn/hist_group_32'].shape == (2, 64)\n"
     "assert f['layer/00/input/ffn_neuron/sum_square'] == f['layer/00/ffn/sum_square']\n"
@@ -550,6 +686,11 @@ static const test_case cases[] = {
     {"statistics of another layout are refused in a sentence", structure},
     {"hostile statistics with a right checksum are refused in one line, two seconds and 64 MiB more than the file", hostile},
     {"histograms that count more tokens than there are, so that sums could wrap, are refused by name", wrapping_counts},
+    {"texts that share a row are read as they were written", pooled},
+    {"texts with rows that do not exist are refused", bad_rows},
+    {"layers are read one at a time and are those of the whole file", by_layers},
+    {"a layer that is read late is checked like the others", late_damage},
+    {"every dataset says its meaning and unit, and the file says the edges of bins", notes},
     {"statistics open in h5py with the layout of the header", python},
     {0}};
 TEST_MAIN(cases)

@@ -266,7 +266,7 @@ static void requantized(void) {
         CHECK(!test_run("deadwood-requant -m %s -o %s --type %s", p.path, path, t->name), "%s", test_run_output());
         check_file(&p, path, t->name);
     }
-    for (const quant_mixture *m = quant_mixtures; m->name; m++) {
+    for (const kit_mixture *m = kit_mixtures; m->name; m++) {
         char what[64];
         if (!strcmp(m->name, "Q2_K_S") || (!test_slow() && strcmp(m->name, "Q3_K_M") != 0)) continue; // needs importances
         CHECK(!test_run("deadwood-requant -m %s -o %s --mixture %s", p.path, path, m->name), "%s", test_run_output());

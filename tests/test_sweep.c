@@ -45,8 +45,8 @@ static const char stub[] =
     "    [ -z \"$speed\" ] || text=- ln=- ppl=-\n"
     "    printf '# "
     "rows\\nmodel\\tmodel_sha256\\ttext\\tbase\\tln_ratio\\tln_ratio_se\\tfile_bytes\\tbytes_per_token\\tppl\\tbase_"
-    "ppl\\tmetric\\tthreads\\tdecode_tok_s\\n' >\"$part\"\n"
-    "    printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.1\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\n\" \"$model\" \"h$model\" \"$text\" "
+    "ppl\\tmetric\\tthreads\\tdecode_tok_s\\twindows\\n' >\"$part\"\n"
+    "    printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.0001\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\t100\\n\" \"$model\" \"h$model\" \"$text\" "
     "\"$ln\" \"$bytes\" \"$ppl\" \"$metric\" \"${speed:+2}\" \"${speed:--}\" >>\"$part\" ;;\n"
     "*)\n"
     "    for word in $all; do echo \"${word##*/}\"; [ ! -f \"$word\" ] || cat \"$word\"; done | grep -v '^[-1-9]' "
@@ -372,37 +372,35 @@ static void verdicts(void) {
     tsv_release(&t);
 }
 
-/* The verdict on one row; repeats: cells "OWN\tOF BASE"; NULL: a table that has no such columns. */
-static void judged(const char *ppl, const char *repeats, const char *verdict) {
+/* The verdict on one row, and what its note begins with. */
+static void judged(const char *ln_ratio, const char *se, const char *verdict, const char *note) {
     dw_err err = {0};
     char row[512];
     judge_counts counts;
     tsv_table t;
     snprintf(row, sizeof row,
-             "model\tmodel_sha256\ttext\tbase\tln_ratio\tbase_ppl\tppl%s\nm\thash\ta\tb\t1\t10\t%s%s%s\n",
-             repeats ? "\trepeats\tbase_repeats" : "", ppl, repeats ? "\t" : "", repeats ? repeats : "");
+             "model\tmodel_sha256\ttext\tbase\tfile_bytes\tbytes_per_token\twindows\tbase_repeats\trepeats\tln_ratio\tln_ratio_se\n"
+             "m\thash\ta\tb\t1\t1\t5\t0\t1\t%s\t%s\n", ln_ratio, se);
     write_text(file("one.tsv"), row);
     judge *j = judge_new(1, &err);
     REQUIRE(j && !judge_add(j, 0, file("one.tsv"), "-", false, &err), "%s", err.text);
     REQUIRE(!judge_write(j, file("one.judged"), "#", &counts, &err), "%s", err.text);
     REQUIRE(!tsv_read(&t, file("one.judged"), &err), "%s", err.text);
-    CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), verdict), "ppl %s, repeats %s: %s", ppl, repeats ? repeats : "-",
-          tsv_cell(&t, 0, "verdict"));
+    CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), verdict) && !strncmp(tsv_cell(&t, 0, "note"), note, strlen(note)),
+          "ln ratio %s +- %s: %s, %s", ln_ratio, se, tsv_cell(&t, 0, "verdict"), tsv_cell(&t, 0, "note"));
     CHECK(counts.collapsed == !strcmp(verdict, "collapsed") && judge_keeps(j, 0) == !counts.collapsed);
     tsv_release(&t);
     judge_free(j);
 }
 
+/* The model of `judged` only repeats itself on five prompts; that decides nothing. */
 static void collapses(void) {
-    judged("100", NULL, "keep");
-    judged("101", NULL, "collapsed");
-    judged("101", "0\t0", "collapsed");
-    judged("20", "0.6\t0", "keep");
-    judged("20", "0.8\t0", "collapsed");
-    judged("20", "1\t0.4", "collapsed");
-    judged("20", "1\t0.6", "keep"); // so does the base
-    judged("20", "1\t-", "keep");
-    judged("20", "-\t0", "keep");
+    judged("2.30", "-", "keep", "-");
+    judged("2.31", "-", "collapsed", "ln ratio 2.31, above ln 10");
+    judged("2.70", "0.2", "keep", "-"); // 2.13 standard errors below it is 2.27
+    judged("2.75", "0.2", "collapsed", "ln ratio 2.75 ± 0.43, above ln 10");
+    judged("1", "0.01", "keep", "-");
+    judged("-", "-", "-", "-");
 }
 
 static int n_models(const char *dir) {
@@ -442,7 +440,7 @@ static const test_case cases[] = {
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},
     {"a dry run prints what would run and makes nothing", dry_run},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
-    {"a variant is collapsed above ten times the perplexity, or when it only repeats itself and its base does not", collapses},
+    {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts say", collapses},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
     {0}};
 TEST_MAIN(cases)

@@ -232,7 +232,7 @@ static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
     if (!CHECK(!exp_rows_read(&r, &path, 1, err) && !exp_lines_choose(&lines, &r, &all, err), "%s", err->text))
         return NULL;
     const exp_sheet s = {.rows = &r, .lines = &lines};
-    char *script = exp_plot_script(&s, axes, err);
+    char *script = exp_plot_script(&s, axes, EXP_SVG, err);
     exp_lines_release(&lines);
     exp_rows_release(&r);
     return script;
@@ -248,14 +248,13 @@ static void variants(void) {
                "part=c\tkeep\nq\t*\td\t11\t-\t-\t12\t1\t90\tword =\tkeep\n-\t*\td\t11\t-\t-\t12\t1\t90\t-\tkeep\n");
     fclose(f);
     const char *path = test_file("sweep.tsv");
-    const char *out = shown(path, "");
+    const char *out = shown(path, "--columns model,rate,part");
     CHECK(strstr(out, "| part |") && strstr(line_of(out, "r1"), "| a b ") && strstr(line_of(out, "r1"), " 0.2 |"), "%s",
           out);
     out = shown(path, "--join seed --where metric=random");
-    CHECK(strstr(line_of(out, "r1 and 2 more"), "22.0 ± 2.0") && strstr(line_of(out, "r1 and 2 more"), "control"), "%s",
-          out);
+    CHECK(strstr(line_of(out, "random, rate 0.2, a b (mean of 3)"), "22.0 ± 2.0") && strstr(out, "control"), "%s", out);
     out = shown(path, "--where part=c");
-    CHECK(strstr(line_of(out, "e"), "15.0 ± 1.0") && !strstr(out, "| r1"), "%s", out);
+    CHECK(strstr(line_of(out, "energy"), "15.0 ± 1.0") && !strstr(out, "random"), "%s", out);
     dw_err err = {0};
     char *script = script_of(path, &(exp_axes){.x = "file_bytes", .y = "ppl"}, &err);
     CHECK(script && strstr(script, "11 with lines lc rgb '#000000' dt 2 title 'dense'"),
@@ -329,8 +328,11 @@ static void wrong_usage(void) {
     const char *path = test_file("rows.tsv");
     CHECK(test_run("deadwood-table") == 2 && strstr(test_run_output(), "ROWS is missing"), "%s", test_run_output());
     CHECK(test_run("deadwood-table %s -o %s", path, test_file("x.html")) == 2 &&
-          strstr(test_run_output(), "ends in none of .md, .tsv, .csv"));
-    CHECK(test_run("deadwood-table %s --plot x.png", path) == 2 && strstr(test_run_output(), "does not end in .svg"));
+          strstr(test_run_output(), "ends in none of .md, .tsv, .csv, .tex"));
+    CHECK(test_run("deadwood-table %s --plot x.gif", path) == 2 && strstr(test_run_output(), "ends in none of .svg, .pdf, .png"));
+    CHECK(test_run("deadwood-table %s --plot %s --x-range 9:3", path, test_file("x.svg")) == 2 &&
+              strstr(test_run_output(), "--x-range: '9:3' is no range like 5:10"),
+          "%s", test_run_output());
     CHECK(test_run("deadwood-table %s --x ppl", path) == 2 && strstr(test_run_output(), "belong to --plot"));
     CHECK(test_run("deadwood-table %s --plot %s", test_file("speed.tsv"), test_file("x.svg")) == 2 &&
           strstr(test_run_output(), "needs --x and --y"));
@@ -379,6 +381,156 @@ static void drawn(void) {
           read_file(a));
     CHECK(!test_run("cmp %s %s", a, b), "the same rows give the same bytes: %s", test_run_output());
     CHECK(test_run("grep -q 20[0-9][0-9]-[01][0-9] %s", a) == 1, "a date: %s", test_run_output());
+}
+
+/* A script for a table with the given options of the plot; free(). */
+static char *script_for(const char *text, exp_axes axes) {
+    dw_err err = {0};
+    char *script = script_of(write_table("plot.tsv", text), &axes, &err);
+    CHECK(script, "%s", err.text);
+    return script;
+}
+
+static void two_variables(void) {
+    char *script = script_for("x y metric group\n1 5 energy 64\n2 6 energy 64\n1 4 energy 1\n1 3 energy 1\n2 9 flap 64\n",
+                              (exp_axes){.x = "x", .y = "y", .by = "metric,group"});
+    REQUIRE(script);
+    CHECK(strstr(script, "title 'energy, group 64'") && strstr(script, "title 'energy, group 1'") &&
+              strstr(script, "title 'flap, group 64'"),
+          "%s", script);
+    CHECK(strstr(script, "$series2 with points") && strstr(script, "$series1 with linespoints"),
+          "points of one x are not joined: %s", script);
+    free(script);
+    CHECK(test_run("deadwood-table %s --plot %s --x x --y y --by metric,grup", test_file("plot.tsv"), test_file("x.svg")) == 1 &&
+              strstr(test_run_output(), "no column 'grup' (did you mean 'group'?)"),
+          "%s", test_run_output());
+}
+
+static void ranges_and_title(void) {
+    const char *table = "x y\n1 5\n2 6\n30 900\n";
+    exp_axes axes = {.x = "x", .y = "y", .title = "it's"};
+    dw_err err = {0};
+    CHECK(!exp_range_read(&axes.x_range, "0.5:3", &err) && !exp_range_read(&axes.y_range, ":10", &err), "%s", err.text);
+    char *script = script_for(table, axes);
+    REQUIRE(script);
+    CHECK(strstr(script, "set xrange [0.5:3]\n") && strstr(script, "set yrange [*:10]\n"), "%s", script);
+    CHECK(!strstr(script, "logscale"), "an axis is logarithmic by what is drawn: %s", script);
+    CHECK(strstr(script, "set title 'it'.\"'\".'s'"), "%s", script);
+    free(script);
+    const char *bad[] = {"", "3", "3:1", "1:1", "a:2", ":x", "1:2:3"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        exp_range r;
+        CHECK(exp_range_read(&r, bad[i], NULL), "'%s'", bad[i]);
+    }
+    axes = (exp_axes){.x = "x", .y = "y", .x_range = {.from = 100, .has_from = true}};
+    CHECK(!script_of(test_file("plot.tsv"), &axes, &err) && strstr(err.text, "no point lies within"), "%s", err.text);
+}
+
+/* Three seeds of random cuts at two sizes, and one metric. */
+static const char twins[] = "model text base metric rate group seed ppl ppl_se file_bytes\n"
+                            "d * d - - - - 10 1 100000000\n"
+                            "a * d random 0.2 64 1 20 1 80000000\nb * d random 0.2 64 2 26 1 80000000\nc * d random 0.2 64 3 23 1 80000000\n"
+                            "e * d random 0.3 64 1 40 1 70000000\nf * d random 0.3 64 2 46 1 70000000\ng * d random 0.3 64 3 43 1 70000000\n"
+                            "h * d random 0.2 1 1 19 1 80000000\n"
+                            "i * d energy 0.2 64 - 18 1 80000000\nj * d energy 0.3 64 - 30 1 70000000\n";
+
+static void bands(void) {
+    char *script = script_for(twins, (exp_axes){.x = "file_bytes", .y = "ppl", .by = "metric,group"});
+    REQUIRE(script);
+    CHECK(strstr(script, "\n70 43 40 46\n80 23 20 26\nEOD"), "the mean, the least and the largest: %s", script);
+    CHECK(strstr(script, "using 1:3:4 with filledcurves") && strstr(script, "\n80 19 18 20\n"),
+          "another group is no twin: %s", script);
+    CHECK(strstr(script, "\n70 30 29 31\n80 18 17 19\n"), "a standard error is a bar: %s", script);
+    free(script);
+    /* the same when the table joins them */
+    dw_err err = {0};
+    exp_rows r;
+    exp_lines lines;
+    const char *path = test_file("plot.tsv");
+    const exp_choice joined = {.join = "seed"};
+    REQUIRE(!exp_rows_read(&r, &path, 1, &err) && !exp_lines_choose(&lines, &r, &joined, &err), "%s", err.text);
+    const exp_sheet s = {.rows = &r, .lines = &lines, .join = "seed"};
+    script = exp_plot_script(&s, &(exp_axes){.x = "file_bytes", .y = "ppl", .by = "metric,group"}, EXP_SVG, &err);
+    CHECK(script && strstr(script, "\n70 43 40 46\n80 23 20 26\nEOD"), "%s", script);
+    free(script);
+    exp_lines_release(&lines);
+    exp_rows_release(&r);
+}
+
+static const char quantized[] = "model text base tool metric rate type ppl ppl_se file_bytes\n"
+                                "d * d convert - - - 30 1 24000000\n"
+                                "a * d cut energy 0.2 - 40 1 8000000\nb * d cut energy 0.3 - 60 1 7000000\n"
+                                "q3 * d requant - - Q3_K_M 45 1 6000000\nq4 * d requant - - Q4_K_M 33 1 9000000\n"
+                                "c * d requant energy 0.2 Q4_K_M 50 1 5000000\n";
+
+static void plain_quantizations(void) {
+    char *script = script_for(quantized, (exp_axes){.x = "file_bytes", .y = "ppl"});
+    REQUIRE(script);
+    CHECK(strstr(script, "\n6 45 44 46\n9 33 32 34\nEOD") && strstr(script, "title 'plain quantization'"), "%s", script);
+    CHECK(strstr(script, "set label 'Q3_K_M' at first 6, first 45") && !strstr(script, "at first 5, first 50"), "%s", script);
+    CHECK(strstr(script, "title 'energy'") && !strstr(script, "title 'Q4_K_M'"), "%s", script);
+    CHECK(strstr(script, "30 with lines lc rgb '#000000' dt 2 title 'dense, at MB 24'") && strstr(script, "$dense << EOD\nEOD"),
+          "a dense model of three times the size squeezes nothing: %s", script);
+    free(script);
+    exp_axes axes = {.x = "file_bytes", .y = "ppl", .x_range = {.to = 30, .has_to = true}};
+    script = script_for(quantized, axes);
+    CHECK(script && strstr(script, "$dense << EOD\n24 30\n"), "a range that holds it shows it: %s", script);
+    free(script);
+}
+
+static void pictures(void) {
+    if (!has_gnuplot()) SKIP("gnuplot is not installed");
+    const char *endings[] = {"svg", "pdf", "png"}, *begin[] = {"<?xml", "%PDF-", "\x89PNG"};
+    write_table("plot.tsv", twins);
+    for (int i = 0; i < 3; i++) {
+        char name[2][16];
+        for (int k = 0; k < 2; k++) {
+            snprintf(name[k], sizeof name[k], "%d.%s", k, endings[i]);
+            CHECK(!test_run("deadwood-table %s --plot %s --title 'a < b' && sleep 0.%d", test_file("plot.tsv"), test_file(name[k]), 5 * (1 - k) * (i > 0)),
+                  "%s", test_run_output());
+        }
+        CHECK(!strncmp(read_file(test_file(name[0])), begin[i], strlen(begin[i])), "%s", endings[i]);
+        CHECK(!test_run("cmp %s %s", test_file(name[0]), test_file(name[1])), "%s", test_run_output());
+    }
+}
+
+/* ---- labels, LaTeX -------------------------------------------------------------------------------------------- */
+
+static void labels(void) {
+    FILE *f = fopen(test_file("named.tsv"), "w");
+    fprintf(f, "model\ttext\tbase\tmetric\trate\tgroup\ttype\tppl\tfile_bytes\tvariant\tverdict\tdominated_by\n"
+               "dense-1a.gguf\t*\tdense-1a.gguf\t-\t-\t-\t-\t10\t30\tpart=x\t-\t-\n"
+               "cut-energy-1-0.2-26ea4cde1d.gguf\t*\tdense-1a.gguf\tenergy\t0.2\t1\t-\t15\t20\tmetric=energy\tdiscard\tcut-energy-64-0.2-77.gguf\n"
+               "cut-energy-64-0.2-77.gguf\t*\tdense-1a.gguf\tenergy\t0.2\t64\t-\t14\t19\tmetric=energy\tkeep\t-\n"
+               "rounded-0b.gguf\t*\tdense-1a.gguf\t-\t-\t-\tQ4_K_M\t11\t10\t-\tcontrol\t-\n");
+    fclose(f);
+    const char *out = shown(test_file("named.tsv"), "");
+    CHECK(strstr(line_of(out, "dense"), " 10.0") && strstr(line_of(out, "Q4_K_M"), "control") &&
+              strstr(line_of(out, "energy, group 1"), "discard; dominated by energy, group 64 |"),
+          "%s", out);
+    CHECK(!strstr(out, ".gguf |") && strstr(out, "The same wherever it applies: metric energy; rate wanted 0.2; type Q4_K_M."), "%s", out);
+    out = shown(test_file("named.tsv"), "--columns label,model,ppl");
+    CHECK(strstr(out, "| energy, group 64 | cut-energy-64-0.2-77.gguf "), "%s", out);
+    out = shown(test_file("named.tsv"), "--format tsv");
+    CHECK(!strncmp(out, "model\tmetric\trate\tgroup\t", 24) && strstr(out, "\ncut-energy-1-0.2-26ea4cde1d.gguf\tenergy\t0.2\t"),
+          "programs get the names of files and each variable: %s", out);
+    out = shown(write_table("rows.tsv", results), "");
+    CHECK(strstr(out, "| cut.gguf "), "files that a person named keep their names: %s", out);
+}
+
+static void latex(void) {
+    const char *path = write_table("rows.tsv", results), *tex = test_file("t.tex");
+    CHECK(!test_run("deadwood-table %s -o %s", path, tex), "%s", test_run_output());
+    const char *out = read_file(tex);
+    CHECK(strstr(out, "\\begin{tabular}{llrrrrrrl}\n\\toprule\nmodel & metric & "), "%s", out);
+    CHECK(strstr(out, "top-1 \\%") && strstr(out, "42.12 $\\pm$ 0.80") && strstr(out, "discard; dominated by q4.gguf \\\\\n"), "%s", out);
+    CHECK(strstr(out, "$\\ge$ 4.200 $\\pm$ 0.013") && strstr(out, "\\bottomrule\n\\end{tabular}\n"), "%s", out);
+    CHECK(strstr(out, "\\footnotesize\nAll but the base: rate wanted 0.25; group 64.\n\nConditions: ") && strstr(out, "\\end{table}\n"), "%s", out);
+    CHECK(!strcmp(shown(path, "--format latex"), read_file(tex)), "--format gives the same on standard output");
+    out = shown(write_table("odd.tsv", "a_b% c\n\\x{1} -2\na&b~^#$ *|`<\n"), "--format latex");
+    CHECK(strstr(out, "a\\_b\\% & c \\\\\n") && strstr(out, "\\textbackslash{}x\\{1\\} & $-$2 \\\\\n") &&
+              strstr(out, "a\\&b\\textasciitilde{}\\textasciicircum{}\\#\\$ & *\\textbar{}`\\textless{} \\\\\n"),
+          "%s", out);
 }
 
 /* Names are data: neither gnuplot nor a shell reads them. */
@@ -445,6 +597,13 @@ static const test_case cases[] = {
     {"wrong usage is told before anything is written", wrong_usage},
     {"a plot has axes with units, logarithms, bars, the dense model and the front", scripts},
     {"gnuplot draws the same bytes each time, without a date", drawn},
+    {"a plot by two variables has a series for each pair, and no line where x repeats", two_variables},
+    {"a plot has a title and ranges, and refuses ranges that are none", ranges_and_title},
+    {"rows that differ in the seed only are a band from the least to the largest", bands},
+    {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing", plain_quantizations},
+    {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
+    {"rows of a sweep are called by what was done, and so is what dominates them", labels},
+    {"LaTeX tables escape what LaTeX would take for itself", latex},
     {"names in a table are never run", evil_names},
     {"a missing or failing gnuplot costs one line that says what to do, and no output", without_gnuplot},
     {0}};

@@ -258,57 +258,57 @@ static void seed_file(void) {
 
 /* ---- journals ---------------------------------------------------------------------------------------------------------- */
 
-static journal *open_journal(const char *path, char who, bool *resumed) {
+static predict_journal *open_journal(const char *path, char who, bool *resumed) {
     uint8_t identity[32];
     dw_err err = {0};
     memset(identity, who, sizeof identity);
-    journal *j = journal_open(path, identity, resumed, &err);
+    predict_journal *j = predict_journal_open(path, identity, resumed, &err);
     CHECK(j, "%s", err.text);
     return j;
 }
 
-static bool add_record(journal *j, const char *text) {
+static bool add_record(predict_journal *j, const char *text) {
     const size_t n = strlen(text);
-    return !journal_begin(j, n, NULL) && !journal_add(j, text, n / 2, NULL) && !journal_add(j, text + n / 2, n - n / 2, NULL) && !journal_end(j, NULL);
+    return !predict_journal_begin(j, n, NULL) && !predict_journal_add(j, text, n / 2, NULL) && !predict_journal_add(j, text + n / 2, n - n / 2, NULL) && !predict_journal_end(j, NULL);
 }
 
-static bool record_is(journal *j, size_t i, const char *text) {
+static bool record_is(predict_journal *j, size_t i, const char *text) {
     size_t size;
-    const uint8_t *bytes = journal_record(j, i, &size, NULL);
+    const uint8_t *bytes = predict_journal_record(j, i, &size, NULL);
     return bytes && size == strlen(text) && !memcmp(bytes, text, size);
 }
 
 static void journals(void) {
     const char *path = test_file("run.part");
     bool resumed;
-    journal *j = open_journal(path, 'a', &resumed);
+    predict_journal *j = open_journal(path, 'a', &resumed);
     REQUIRE(j && !resumed && add_record(j, "one") && add_record(j, "second") && record_is(j, 1, "second") && add_record(j, "3rd"));
     dw_err err = {0};
     uint8_t identity[32] = {0};
-    CHECK(!journal_open(path, identity, &resumed, &err) && strstr(err.text, "in use"), "%s", err.text);
-    journal_close(j);
+    CHECK(!predict_journal_open(path, identity, &resumed, &err) && strstr(err.text, "in use"), "%s", err.text);
+    predict_journal_close(j);
     size_t size;
     uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 20, &size, NULL);
     for (size_t n = 0; n <= size; n++) {
         save(&(test_bytes){.data = bytes, .size = n}, path);
         j = open_journal(path, 'a', &resumed);
         const size_t n_whole = n < 51 + 43 ? 0 : n < 51 + 43 + 46 ? 1 : n < size ? 2 : 3;
-        if (!CHECK(j && journal_n_records(j) == n_whole && resumed == (n >= 51), "%zu of %zu bytes", n, size)) return;
+        if (!CHECK(j && predict_journal_n_records(j) == n_whole && resumed == (n >= 51), "%zu of %zu bytes", n, size)) return;
         CHECK(add_record(j, "more") && record_is(j, n_whole, "more") && (!n_whole || record_is(j, 0, "one")), "%zu bytes", n);
-        journal_close(j);
+        predict_journal_close(j);
     }
     bytes[size - 40] ^= 1;
     save(&(test_bytes){.data = bytes, .size = size}, path);
     j = open_journal(path, 'a', &resumed);
-    CHECK(j && journal_n_records(j) == 2, "a damaged record and what follows it go");
-    journal_close(j);
+    CHECK(j && predict_journal_n_records(j) == 2, "a damaged record and what follows it go");
+    predict_journal_close(j);
     j = open_journal(path, 'b', &resumed);
-    CHECK(j && !resumed && !journal_n_records(j), "another run begins anew");
-    journal_remove(j);
+    CHECK(j && !resumed && !predict_journal_n_records(j), "another run begins anew");
+    predict_journal_remove(j);
     CHECK(access(path, F_OK));
     free(bytes);
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "my novel", .size = 8}, path);
-    CHECK(!journal_open(path, identity, &resumed, &(dw_err){0}), "what is no journal stays");
+    CHECK(!predict_journal_open(path, identity, &resumed, &(dw_err){0}), "what is no journal stays");
 }
 
 /* ---- trace ------------------------------------------------------------------------------------------------------------------ */

@@ -20,7 +20,7 @@ static void randomize(float *v, size_t n, double scale, dw_rng *rng) {
 /* ---- networks -------------------------------------------------------------------------------------------------------- */
 
 /* The loss in doubles, from the formulas. */
-static double plain_loss(const network *net, const float *x, const uint8_t *open, size_t stride, int n, network_weights w) {
+static double plain_loss(const predict_network *net, const float *x, const uint8_t *open, size_t stride, int n, predict_network_weights w) {
     double sum = 0;
     for (int t = 0; t < n; t++) {
         double hidden[64];
@@ -41,19 +41,19 @@ static double plain_loss(const network *net, const float *x, const uint8_t *open
 
 static void gradients(void) {
     enum { N = 9, IN = 7, RANK = 5, OUT = 11, STRIDE = 2 };
-    const network_weights w = {3, 0.5f};
-    network net, d;
-    network_scratch s;
+    const predict_network_weights w = {3, 0.5f};
+    predict_network net, d;
+    predict_network_scratch s;
     dw_err err = {0};
     dw_rng rng;
     float x[N * IN];
     uint8_t open[N * STRIDE];
     dw_rng_seed(&rng, 11);
-    REQUIRE(!network_init(&net, IN, RANK, OUT, &err) && !network_init(&d, IN, RANK, OUT, &err) && !network_scratch_init(&s, &net, N, &err), "%s", err.text);
+    REQUIRE(!predict_network_init(&net, IN, RANK, OUT, &err) && !predict_network_init(&d, IN, RANK, OUT, &err) && !predict_network_scratch_init(&s, &net, N, &err), "%s", err.text);
     randomize(net.params, net.n_params, 0.7, &rng);
     randomize(x, N * IN, 1, &rng);
     for (int i = 0; i < N * STRIDE; i++) open[i] = (uint8_t)dw_rng_next(&rng);
-    const double loss = network_loss(&net, x, open, STRIDE, N, w, &s, &d), plain = plain_loss(&net, x, open, STRIDE, N, w);
+    const double loss = predict_network_loss(&net, x, open, STRIDE, N, w, &s, &d), plain = plain_loss(&net, x, open, STRIDE, N, w);
     CHECK(fabs(loss - plain) <= 1e-6 * plain, "%.9g, expected %.9g", loss, plain);
     double worst = 0, largest = 0;
     for (size_t i = 0; i < net.n_params; i++) {
@@ -67,36 +67,36 @@ static void gradients(void) {
         largest = fmax(largest, fabs(slope));
     }
     CHECK(worst <= 1e-4 * largest, "the worst derivative is off by %g of %g", worst, largest);
-    network_release(&net), network_release(&d), network_scratch_release(&s);
+    predict_network_release(&net), predict_network_release(&d), predict_network_scratch_release(&s);
 }
 
 /* On a quadratic bowl, whose minimum is known. */
-static void adam_descends(void) {
-    network net, d;
-    adam a;
+static void predict_adam_descends(void) {
+    predict_network net, d;
+    predict_adam a;
     dw_err err = {0};
     dw_rng rng;
     dw_rng_seed(&rng, 12);
-    REQUIRE(!network_init(&net, 4, 3, 5, &err) && !network_init(&d, 4, 3, 5, &err) && !adam_init(&a, &net, 0.05, 0, &err), "%s", err.text);
+    REQUIRE(!predict_network_init(&net, 4, 3, 5, &err) && !predict_network_init(&d, 4, 3, 5, &err) && !predict_adam_init(&a, &net, 0.05, 0, &err), "%s", err.text);
     randomize(net.params, net.n_params, 1, &rng);
     const float first = net.params[0];
     for (int step = 0; step < 2000; step++) {
         for (size_t i = 0; i < net.n_params; i++) d.params[i] = 2 * (net.params[i] - 0.01f * (float)i);
         a.rate = 0.05 * (1 - step / 2000.0);
-        adam_step(&a, &net, &d);
+        predict_adam_step(&a, &net, &d);
         if (!step) CHECK(fabs(fabs((double)(net.params[0] - first)) - 0.05) < 1e-4, "the first step is as long as the rate, %g", (double)(net.params[0] - first));
     }
     for (size_t i = 0; i < net.n_params; i++)
         if (!CHECK(fabs((double)net.params[i] - 0.01 * (double)i) < 1e-3, "parameter %zu is %g", i, (double)net.params[i])) break;
-    network_release(&net), network_release(&d), adam_release(&a);
+    predict_network_release(&net), predict_network_release(&d), predict_adam_release(&a);
 }
 
 /* ---- the linear rival --------------------------------------------------------------------------------------------------- */
 
 enum { R_N = 700, R_IN = 9, R_OUT = 12, R_STRIDE = 2 };
 
-/* sum ||y - rate - BA x||^2 + lambda ||BA||^2, what ridge_fit minimizes */
-static double ridge_cost(const ridge *r, const float *x, const uint8_t *open, const double *rate, double lambda) {
+/* sum ||y - rate - BA x||^2 + lambda ||BA||^2, what predict_ridge_fit minimizes */
+static double predict_ridge_cost(const predict_ridge *r, const float *x, const uint8_t *open, const double *rate, double lambda) {
     double cost = 0;
     for (int g = 0; g < R_OUT; g++) {
         double w[R_IN] = {0};
@@ -133,25 +133,25 @@ static void linear(void) {
     qsort(diagonal, R_IN, sizeof *diagonal, ascending);
     const double lambda = 0.01 * diagonal[R_IN / 2];
     for (int rank = 1; rank <= R_IN + 2; rank += 2) {
-        ridge r;
-        REQUIRE(!ridge_fit(&r, x, open, R_STRIDE, R_N, R_IN, R_OUT, rank, rate, &err), "%s", err.text);
-        const double cost = ridge_cost(&r, x, open, rate, lambda);
+        predict_ridge r;
+        REQUIRE(!predict_ridge_fit(&r, x, open, R_STRIDE, R_N, R_IN, R_OUT, rank, rate, &err), "%s", err.text);
+        const double cost = predict_ridge_cost(&r, x, open, rate, lambda);
         CHECK(r.rank == (rank < R_IN ? rank : R_IN) && cost <= before * (1 + 1e-6), "rank %d costs %g, a lower one %g", rank, cost, before);
         before = cost;
         for (int k = 0; k < 40; k++) { // no small change betters it
             float *at = k % 2 ? &r.a[dw_rng_below(&rng, (uint64_t)(r.rank * R_IN))] : &r.b[dw_rng_below(&rng, (uint64_t)(R_OUT * r.rank))];
             const float kept = *at, step = (float)(1e-2 * dw_rng_normal(&rng)) * (1e-3f + fabsf(kept));
             *at = kept + step;
-            CHECK(ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it", rank, (double)step);
+            CHECK(predict_ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it", rank, (double)step);
             *at = kept;
         }
         float mean[R_IN], scale[R_IN], raw[R_IN], hidden[R_IN], score[2][R_OUT];
         for (int j = 0; j < R_IN; j++) mean[j] = 0.3f * (float)j, scale[j] = 0.5f + (float)j, raw[j] = x[j] / scale[j] + mean[j];
-        ridge_scores(&r, x, 1, hidden, score[0]);
-        ridge_fold(&r, mean, scale);
-        ridge_scores(&r, raw, 1, hidden, score[1]);
+        predict_ridge_scores(&r, x, 1, hidden, score[0]);
+        predict_ridge_fold(&r, mean, scale);
+        predict_ridge_scores(&r, raw, 1, hidden, score[1]);
         for (int g = 0; g < R_OUT; g++) CHECK(fabs((double)(score[0][g] - score[1][g])) < 1e-4, "folded: %g and %g", (double)score[0][g], (double)score[1][g]);
-        ridge_release(&r);
+        predict_ridge_release(&r);
     }
 }
 
@@ -179,16 +179,16 @@ static void counts(void) {
         }
         sum += t == 5 ? 1 : captured / all;
     }
-    tally whole = {0}, parts = {0}, half = {0};
-    tally_rows(&whole, chosen, open, share, GROUPS, N, mass);
-    tally_rows(&parts, chosen, open, share, GROUPS, 13, NULL);
-    tally_rows(&half, chosen + 13 * STRIDE, open + 13 * STRIDE, share + 13 * GROUPS, GROUPS, N - 13, NULL);
-    tally_add(&parts, &half);
+    predict_tally whole = {0}, parts = {0}, half = {0};
+    predict_tally_rows(&whole, chosen, open, share, GROUPS, N, mass);
+    predict_tally_rows(&parts, chosen, open, share, GROUPS, 13, NULL);
+    predict_tally_rows(&half, chosen + 13 * STRIDE, open + 13 * STRIDE, share + 13 * GROUPS, GROUPS, N - 13, NULL);
+    predict_tally_add(&parts, &half);
     CHECK(parts.n_both == whole.n_both && parts.n_chosen == whole.n_chosen && fabs(parts.mass - whole.mass) < 1e-9);
-    CHECK(tally_recall(&whole) == (double)n[1][1] / (double)(n[1][0] + n[1][1]) && tally_precision(&whole) == (double)n[1][1] / (double)(n[0][1] + n[1][1]));
-    CHECK(tally_accuracy(&whole) == (double)(n[0][0] + n[1][1]) / (N * GROUPS) && tally_open(&whole) == (double)(n[1][0] + n[1][1]) / (N * GROUPS));
-    CHECK(fabs(tally_mass(&whole) - sum / N) < 1e-12 && mass[5] == 1);
-    CHECK(tally_percentile_5((float[]){3, 1, 2}, 3) == 1 && isnan(tally_precision(&(tally){.n_decisions = 4})));
+    CHECK(predict_tally_recall(&whole) == (double)n[1][1] / (double)(n[1][0] + n[1][1]) && predict_tally_precision(&whole) == (double)n[1][1] / (double)(n[0][1] + n[1][1]));
+    CHECK(predict_tally_accuracy(&whole) == (double)(n[0][0] + n[1][1]) / (N * GROUPS) && predict_tally_open(&whole) == (double)(n[1][0] + n[1][1]) / (N * GROUPS));
+    CHECK(fabs(predict_tally_mass(&whole) - sum / N) < 1e-12 && mass[5] == 1);
+    CHECK(predict_tally_percentile_5((float[]){3, 1, 2}, 3) == 1 && isnan(predict_tally_precision(&(predict_tally){.n_decisions = 4})));
 }
 
 static void thresholds(void) {
@@ -196,15 +196,15 @@ static void thresholds(void) {
     dw_rng rng;
     dw_rng_seed(&rng, 15);
     for (int trial = 0; trial < 300; trial++) {
-        scored s[N];
+        predict_scored s[N];
         double all = 0;
         for (int i = 0; i < N; i++) {
             const float score = trial % 3 ? (float)dw_rng_normal(&rng) : (float)dw_rng_below(&rng, 6); // often equal
-            s[i] = (scored){score, (float)dw_rng_uniform(&rng)};
+            s[i] = (predict_scored){score, (float)dw_rng_uniform(&rng)};
             all += (double)s[i].worth;
         }
         const double wanted = trial % 10 ? dw_rng_uniform(&rng) * all : 0;
-        const float t = tally_threshold(s, N, wanted);
+        const float t = predict_tally_threshold(s, N, wanted);
         double got = 0;
         float least = INFINITY;
         for (int i = 0; i < N; i++)
@@ -278,26 +278,26 @@ static bool write_planted(const char *path) {
 
 static void planted_problem(void) {
     traces t;
-    examples e;
-    learned r;
+    predict_examples e;
+    predict_learned r;
     dw_err err = {0};
     openblas_set_num_threads(1);
     plant(&plan);
-    REQUIRE(write_planted(test_file("planted.h5")) && !traces_open(&t, test_file("planted.h5"), &err) && !examples_load(&e, &t, 0, 0, &err), "%s", err.text);
+    REQUIRE(write_planted(test_file("planted.h5")) && !traces_open(&t, test_file("planted.h5"), &err) && !predict_examples_load(&e, &t, 0, 0, &err), "%s", err.text);
     CHECK(e.n[EXAMPLES_TRAIN] == 4000 && e.n[EXAMPLES_CHOOSE] == 500 && e.n[EXAMPLES_HELD_OUT] == 500);
     CHECK(e.x[EXAMPLES_HELD_OUT][0] == plan.x[2700][0] && e.x[EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1], "the last tenth of each text, as it is");
-    learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98, .positive_weight = 1};
-    REQUIRE(!learn_layer(&r, &e, &o, &err), "%s", err.text);
-    const tally *p = &r.held_out[LEARN_PREDICTOR];
-    CHECK(tally_recall(p) > 0.97 && tally_precision(p) > 0.97, "recall %g, precision %g", tally_recall(p), tally_precision(p));
-    CHECK(tally_recall(p) > tally_recall(&r.held_out[LEARN_LINEAR]) && tally_recall(p) > tally_recall(&r.held_out[LEARN_STATIC]) + 0.1);
-    CHECK(fabs(tally_accuracy(&r.held_out[LEARN_NEVER]) - (1 - tally_open(p))) < 1e-12 && tally_recall(&r.held_out[LEARN_GATE]) == 1);
-    learned_release(&r);
+    predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98, .positive_weight = 1};
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    const predict_tally *p = &r.held_out[LEARN_PREDICTOR];
+    CHECK(predict_tally_recall(p) > 0.97 && predict_tally_precision(p) > 0.97, "recall %g, precision %g", predict_tally_recall(p), predict_tally_precision(p));
+    CHECK(predict_tally_recall(p) > predict_tally_recall(&r.held_out[LEARN_LINEAR]) && predict_tally_recall(p) > predict_tally_recall(&r.held_out[LEARN_STATIC]) + 0.1);
+    CHECK(fabs(predict_tally_accuracy(&r.held_out[LEARN_NEVER]) - (1 - predict_tally_open(p))) < 1e-12 && predict_tally_recall(&r.held_out[LEARN_GATE]) == 1);
+    predict_learned_release(&r);
     o.recall = 0, o.mass = 0.9, o.n_epochs = 2;
-    REQUIRE(!learn_layer(&r, &e, &o, &err), "%s", err.text);
-    CHECK(fabs(tally_mass(&r.held_out[LEARN_PREDICTOR]) / tally_mass(&r.held_out[LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
-          tally_mass(&r.held_out[LEARN_PREDICTOR]), tally_mass(&r.held_out[LEARN_GATE]));
-    learned_release(&r), examples_release(&e), traces_release(&t);
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    CHECK(fabs(predict_tally_mass(&r.held_out[LEARN_PREDICTOR]) / predict_tally_mass(&r.held_out[LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
+          predict_tally_mass(&r.held_out[LEARN_PREDICTOR]), predict_tally_mass(&r.held_out[LEARN_GATE]));
+    predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
 /* ---- the program ------------------------------------------------------------------------------------------------------------------ */
@@ -492,7 +492,7 @@ static void refusals(void) {
 
 static const test_case cases[] = {
     {"gradients are the slopes of the loss", gradients},
-    {"Adam's first step has the length of the rate, and it finds a minimum", adam_descends},
+    {"Adam's first step has the length of the rate, and it finds a minimum", predict_adam_descends},
     {"the linear rival is the best map of its rank", linear},
     {"counts are those of plain loops, and parts add up", counts},
     {"a threshold opens as few groups as bring what is wanted", thresholds},

@@ -84,6 +84,10 @@ size_t dw_gemm_pack_bytes(int n_tokens, int n); // enough for every form; sizes 
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads);
 
+/* The same for tokens that are columns of x (n, n_tokens). */
+void dw_gemm_pack_turned(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
+                         int ith, int n_threads);
+
 /* A product of weights with packed tokens, by the calling thread alone. */
 typedef struct dw_gemm_job {
     dw_level level;

@@ -85,6 +85,38 @@ static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t 
     }
 }
 
+/* Likewise of k x n_tokens values: a token is a column of x. */
+static void pack_turned_tile(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int k, uint8_t *tile) {
+    const dw_vec *vec = dw_vec_of(level);
+    const int step = form == DW_GEMM_F32 ? 1 : DW_AMX_STEP;
+    float strip[DW_AMX_STEP * DW_TILE], whole[DW_TILE * DW_AMX_STEP];
+    for (int i = 0; i < k; i += step) {
+        const int n = smaller(step, k - i);
+        float *to = form == DW_GEMM_F32 ? (float *)(void *)tile : strip;
+        if (n < step || n_tokens < DW_TILE) memset(to, 0, (size_t)step * DW_TILE * sizeof *to);
+        for (int r = 0; r < n; r++) memcpy(to + r * DW_TILE, x + (size_t)(i + r) * ldx, (size_t)n_tokens * sizeof *x);
+        if (form == DW_GEMM_F32) {
+            tile += DW_TILE * sizeof(float);
+            continue;
+        }
+        for (int r = 0; r < DW_AMX_STEP; r += DW_TILE) vec->transpose(strip + r * DW_TILE, DW_TILE, whole + r, DW_AMX_STEP);
+        dw_amx_pack(whole, DW_AMX_STEP, token_parts(form), tile);
+        tile += token_parts(form) * AMX_TILE;
+    }
+}
+
+void dw_gemm_pack_turned(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed, int ith,
+                         int n_threads) {
+    dw_assert(x && packed && (uintptr_t)packed % 64 == 0 && n > 0 && n_tokens > 0 && n_tokens <= DW_GEMM_TOKENS);
+    dw_assert(ith >= 0 && ith < n_threads && (n == 1 || ldx >= (size_t)n_tokens));
+    const int chunk = DW_PANEL_K, n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
+    for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
+        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
+        pack_turned_tile(level, form, x + (size_t)k0 * ldx + (size_t)tile * DW_TILE, ldx, smaller(DW_TILE, n_tokens - tile * DW_TILE), k,
+                         packed + chunk_offset(form, n_tokens, k0) + (size_t)tile * tile_bytes(form, k));
+    }
+}
+
 void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
                   int ith, int n_threads) {
     dw_assert(x && packed && (uintptr_t)packed % 64 == 0 && n > 0 && n_tokens > 0 && n_tokens <= DW_GEMM_TOKENS);

@@ -51,4 +51,5 @@ TARGET static inline void transpose16(const float *src, size_t ld_src, float *ds
 TARGET static inline void transpose_lanes(const float *src, float *dst) { transpose8(src, LANES, dst, LANES); }
 
 #include "backends/kernels_vec_body.inc"
+#include "backends/kernels_backward_body.inc"
 #endif

@@ -38,3 +38,4 @@ static inline void transpose_lanes(const float *src, float *dst) {
 }
 
 #include "backends/kernels_vec_body.inc"
+#include "backends/kernels_backward_body.inc"

@@ -149,6 +149,21 @@ dw_out *dw_out_open_kept(const char *path, dw_err *err);
 int dw_out_write(dw_out *out, const void *data, size_t size, dw_err *err); // buffered
 int dw_out_printf(dw_out *out, dw_err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int dw_out_commit(dw_out *out, dw_err *err);
+/* Commits only a file that passes a check.  check(ctx, path, err) opens the complete new file for reading under `path`,
+ * which is not its final name, and returns 0, or -1 with the reason and without a path in it.  After a failed check an
+ * old file of the final name is unchanged, and the new one is removed. */
+typedef int dw_out_check(void *ctx, const char *path, dw_err *err);
+int dw_out_commit_checked(dw_out *out, dw_out_check *check, void *ctx, dw_err *err);
+/* A check for an output that is still in memory: the file consists of these pieces. */
+typedef struct dw_out_piece {
+    const void *data;
+    size_t size;
+} dw_out_piece;
+typedef struct dw_out_pieces {
+    const dw_out_piece *piece;
+    size_t n;
+} dw_out_pieces;
+int dw_out_holds(void *pieces, const char *path, dw_err *err);
 /* Gives the unfinished file its random name and returns it (borrowed).  For a library that opens the file by name
  * and writes it before anything is written here. */
 const char *dw_out_temporary(dw_out *out, dw_err *err);

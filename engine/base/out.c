@@ -28,6 +28,7 @@ struct dw_out {
     int fd, slot;
     bool nameless; // the random name is not on the disk yet
     bool keeper;
+    char link[32]; // leads to the file while it has no name
     uint8_t *buffer;
     size_t n_buffered;
 };
@@ -234,10 +235,29 @@ const char *dw_out_temporary(dw_out *out, dw_err *err) {
     return out->temporary;
 }
 
-int dw_out_commit(dw_out *out, dw_err *err) {
+/* Everything that was written is now on the disk. */
+static int sync_file(dw_out *out, dw_err *err) {
     if (flush(out, err)) return -1;
-    if (fsync(out->fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
-    if (refuse_input(out, err)) return -1;
+    return fsync(out->fd) ? dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno)) : 0;
+}
+
+/* A file without a name is opened through its descriptor, so a process that is killed meanwhile leaves nothing. */
+static const char *readable_path(dw_out *out) {
+    if (!out->nameless) return out->temporary;
+    snprintf(out->link, sizeof out->link, "/proc/self/fd/%d", out->fd);
+    return out->link;
+}
+
+int dw_out_commit_checked(dw_out *out, dw_out_check *check, void *ctx, dw_err *err) {
+    dw_err why = {0};
+    if (sync_file(out, err)) return -1;
+    if (check(ctx, readable_path(out), &why))
+        return dw_fail(err, "'%s' was not written, because the new file fails its check: %s", out->path, why.text);
+    return dw_out_commit(out, err);
+}
+
+int dw_out_commit(dw_out *out, dw_err *err) {
+    if (sync_file(out, err) || refuse_input(out, err)) return -1;
     if (!dw_out_temporary(out, err)) return -1;
     const int fd = out->fd;
     out->fd = -1;
@@ -246,6 +266,24 @@ int dw_out_commit(dw_out *out, dw_err *err) {
     let_go(&out->slot, &out->temporary);
     sync_folder(out->path);
     return 0;
+}
+
+int dw_out_holds(void *pieces_pointer, const char *path, dw_err *err) {
+    const dw_out_pieces *pieces = pieces_pointer;
+    dw_map map;
+    size_t at = 0;
+    int rc = 0;
+    if (dw_map_file(&map, path, err)) return -1;
+    for (size_t i = 0; i < pieces->n && !rc; i++) {
+        const dw_out_piece *p = &pieces->piece[i];
+        if (map.size - at < p->size || memcmp(map.data + at, p->data, p->size))
+            rc = dw_fail(err, "its bytes from %zu on are not those that were written", at);
+        else
+            at += p->size;
+    }
+    if (!rc && at != map.size) rc = dw_fail(err, "it has %zu bytes instead of %zu", map.size, at);
+    dw_unmap(&map);
+    return rc;
 }
 
 void dw_out_free(dw_out *out) {

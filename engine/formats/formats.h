@@ -119,6 +119,7 @@ void dw_gguf_add_tensor(dw_gguf_writer *w, const char *name, const dw_qtype_row 
 int dw_gguf_begin(dw_gguf_writer *w, dw_err *err);
 int dw_gguf_write(dw_gguf_writer *w, const void *data, size_t n_bytes, dw_err *err); // pieces of any size
 int dw_gguf_commit(dw_gguf_writer *w, dw_err *err);
+int dw_gguf_commit_checked(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err); // as in base.h
 void dw_gguf_writer_free(dw_gguf_writer *w);
 
 #endif

@@ -285,12 +285,18 @@ int dw_gguf_write(dw_gguf_writer *w, const void *data, size_t n_bytes, dw_err *e
     return 0;
 }
 
-int dw_gguf_commit(dw_gguf_writer *w, dw_err *err) {
+static int check_complete(const dw_gguf_writer *w, dw_err *err) {
     if (!w->begun) return dw_fail(err, "'%s' is finished before its header", w->path);
     if (w->err.text[0]) return dw_fail(err, "%s", w->err.text);
-    if (w->n_done < w->n_tensors) {
-        const planned_tensor *t = &w->tensors[w->n_done];
-        return dw_fail(err, "'%s': tensor '%s' has %zu of its %zu bytes", w->path, t->name, w->n_written, t->n_bytes);
-    }
-    return dw_out_commit(w->out, err);
+    if (w->n_done == w->n_tensors) return 0;
+    const planned_tensor *t = &w->tensors[w->n_done];
+    return dw_fail(err, "'%s': tensor '%s' has %zu of its %zu bytes", w->path, t->name, w->n_written, t->n_bytes);
+}
+
+int dw_gguf_commit(dw_gguf_writer *w, dw_err *err) {
+    return check_complete(w, err) ? -1 : dw_out_commit(w->out, err);
+}
+
+int dw_gguf_commit_checked(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err) {
+    return check_complete(w, err) ? -1 : dw_out_commit_checked(w->out, check, ctx, err);
 }

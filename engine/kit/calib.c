@@ -33,55 +33,74 @@ static int refuse_twins(const calib_texts *t, const char *path, dw_err *err) {
     return 0;
 }
 
-static int cut(calib_texts *t, size_t *cap, size_t n_token, opt_range windows, int per_text, const char *path, dw_err *err) {
+static int cut(calib_texts *t, size_t *cap, size_t n_token, const calib_request *wanted, const char *path, dw_err *err) {
     const calib_file *f = &t->file[t->n_file - 1];
-    const size_t n_all = n_token / (size_t)t->n_ctx;
+    const size_t n_ctx = (size_t)t->n_ctx, n_all = n_token / n_ctx;
+    opt_range windows = wanted->windows;
     if (!n_all)
         return dw_fail(err, "'%s' has %zu token%s, a window needs %d; give a longer text or a smaller -c", path,
                        n_token, plural((double)n_token), t->n_ctx);
-    if (!windows.first) windows = (opt_range){1, n_all > INT32_MAX / 2 ? INT32_MAX / 2 : (int)n_all};
+    const bool whole = !windows.first;
+    if (whole) windows = (opt_range){1, n_all > INT32_MAX / 2 ? INT32_MAX / 2 : (int)n_all};
     if ((size_t)windows.last > n_all)
         return dw_fail(err, "windows %d to %d are wanted, but '%s' has %zu", windows.first, windows.last, path, n_all);
     for (int first = windows.first, n; first <= windows.last; first += n) {
         const int left = windows.last - first + 1;
-        n = per_text && per_text < left ? per_text : left;
+        n = wanted->per_text && wanted->per_text < left ? wanted->per_text : left;
         if (dw_grow(&t->text, cap, t->n_text + 1, sizeof *t->text, "texts", err)) return -1;
-        t->text[t->n_text++] = (calib_text){f->name, f->sha256, first, n, f->token + (size_t)(first - 1) * (size_t)t->n_ctx};
+        t->text[t->n_text++] = (calib_text){.name = f->name, .sha256 = f->sha256, .first_window = first, .n_windows = n,
+                                            .token = f->token + (size_t)(first - 1) * n_ctx};
     }
+    if (whole && (size_t)windows.last == n_all) t->text[t->n_text - 1].n_tail = (int)(n_token % n_ctx);
     return 0;
 }
 
-static int read_files(calib_texts *t, const dw_tokenizer *tok, const opt_list *paths, opt_range windows, int per_text, dw_err *err) {
+static int read_files(calib_texts *t, const dw_tokenizer *tok, const calib_request *wanted, dw_err *err) {
     const dw_vocab *v = dw_tokenizer_vocab(tok);
+    const opt_list *paths = wanted->paths;
     size_t n_token, cap = 0;
     if (v->add_bos) t->bos = v->bos;
     t->file = dw_alloc(paths->n, sizeof *t->file, "texts", err);
     for (size_t i = 0; t->file && i < paths->n; i++) {
         calib_file *f = &t->file[t->n_file++];
-        if (read_file(f, &n_token, tok, paths->item[i], err) || refuse_twins(t, paths->item[i], err) ||
-            cut(t, &cap, n_token, windows, per_text, paths->item[i], err))
-            return -1;
+        if (read_file(f, &n_token, tok, paths->item[i], err) || refuse_twins(t, paths->item[i], err)) return -1;
+        if (cut(t, &cap, n_token, wanted, paths->item[i], err)) return -1;
     }
     return t->file ? 0 : -1;
 }
 
-int calib_read(calib_texts *t, const dw_model *m, const opt_list *paths, opt_range windows, int n_ctx, int per_text, dw_err *err) {
-    *t = (calib_texts){.n_ctx = n_ctx, .bos = -1};
+int calib_read(calib_texts *t, const dw_model *m, const calib_request *wanted, dw_err *err) {
+    *t = (calib_texts){.n_ctx = wanted->n_ctx, .bos = -1};
     dw_tokenizer *tok = dw_tokenizer_open(dw_model_gguf(m), err);
-    const int rc = tok ? read_files(t, tok, paths, windows, per_text, err) : -1;
+    const int rc = tok ? read_files(t, tok, wanted, err) : -1;
     dw_tokenizer_free(tok);
     if (rc) calib_release(t);
     return rc;
 }
 
+int calib_n_windows(const calib_text *text) { return text->n_windows + (text->n_tail > 0); }
+
+int calib_first_new(const calib_texts *t, const calib_text *text, int window, int skip) {
+    const int n_old = window < text->n_windows ? 0 : t->n_ctx - text->n_tail;
+    return n_old > skip ? n_old : skip;
+}
+
+uint64_t calib_n_counted(const calib_texts *t, const calib_text *text, int skip) {
+    uint64_t n = 0;
+    for (int w = 0; w < calib_n_windows(text); w++) n += (uint64_t)(t->n_ctx - calib_first_new(t, text, w, skip));
+    return n;
+}
+
 void calib_window(const calib_texts *t, const calib_text *text, int window, int32_t *token) {
-    memcpy(token, text->token + (size_t)window * (size_t)t->n_ctx, (size_t)t->n_ctx * sizeof *token);
+    size_t first = (size_t)window * (size_t)t->n_ctx;
+    if (window == text->n_windows) first -= (size_t)(t->n_ctx - text->n_tail);
+    memcpy(token, text->token + first, (size_t)t->n_ctx * sizeof *token);
     if (t->bos >= 0) token[0] = t->bos;
 }
 
 size_t calib_n_tokens(const calib_texts *t) {
     size_t n = 0;
-    for (size_t i = 0; i < t->n_text; i++) n += (size_t)t->text[i].n_windows;
+    for (size_t i = 0; i < t->n_text; i++) n += (size_t)calib_n_windows(&t->text[i]);
     return n * (size_t)t->n_ctx;
 }
 

@@ -85,6 +85,24 @@ void kit_h5_put_int(kit_h5_out *h, const char *name, int value) {
 }
 void kit_h5_put_text(kit_h5_out *h, const char *name, const char *value) { put_attribute(h, name, h->text, h->text, &value); }
 
+void kit_h5_put_numbers(kit_h5_out *h, const char *name, const double *value, size_t n) {
+    const hid_t space = space_of(n, 0), a = H5Acreate2(h->file, name, H5T_IEEE_F64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (a < 0 || H5Awrite(a, H5T_NATIVE_DOUBLE, value) < 0) h->failed = true;
+    if (a >= 0) H5Aclose(a);
+    H5Sclose(space);
+}
+
+void kit_h5_put_note(kit_h5_out *h, const char *path, const char *name, const char *value) {
+    kit_h5_out set = {.file = H5Oopen(h->file, path, H5P_DEFAULT)};
+    if (set.file < 0) {
+        h->failed = true;
+        return;
+    }
+    put_attribute(&set, name, h->text, h->text, &value);
+    h->failed |= set.failed;
+    H5Oclose(set.file);
+}
+
 int kit_h5_put_texts(kit_h5_out *h, const kit_stats_text *text, size_t n, dw_err *err) {
     const char **names = dw_alloc(n, sizeof *names, "texts", err), **hashes = dw_alloc(n, sizeof *hashes, "texts", err);
     const char **blocks = dw_alloc(n, sizeof *blocks, "texts", err);

@@ -51,6 +51,9 @@ void kit_h5_put(kit_h5_out *h, const char *path, hid_t type, hid_t in_memory, si
                 const void *values);
 void kit_h5_put_int(kit_h5_out *h, const char *name, int value);          // an attribute of the root
 void kit_h5_put_text(kit_h5_out *h, const char *name, const char *value);
+void kit_h5_put_numbers(kit_h5_out *h, const char *name, const double *value, size_t n);
+/* An attribute of a dataset that exists. */
+void kit_h5_put_note(kit_h5_out *h, const char *path, const char *name, const char *value);
 int kit_h5_put_texts(kit_h5_out *h, const kit_stats_text *text, size_t n, dw_err *err); // group /texts (stats.h)
 
 /* ---- reading ---------------------------------------------------------------------------------------- */

@@ -238,6 +238,7 @@ int kit_imatrix_from_stats(kit_imatrix *im, const kit_stats *s, const dw_gguf *g
     int rc = (im->dataset = dw_strdup(s->text[0].name, err)) ? 0 : -1;
     for (int l = 0; l < s->n_layer && !rc; l++) {
         const kit_stats_layer *w = &s->layer[l];
+        rc = kit_stats_need_layer(s, l, err);
         for (int i = 0; i < N_READERS && !rc; i++) {
             const kit_stats_input k = readers[i].input;
             snprintf(name, sizeof name, "blk.%d.%s", l, readers[i].name);

@@ -6,6 +6,8 @@
  *   calib          calibration texts, divided into windows        stats      activation statistics (stats.h5)
  *   plan           which neurons stay (plan.tsv)                  imatrix    llama.cpp's importance files
  *   metrics        scores of neurons                              safetensors  checkpoints, read and written
+ *   mixtures       types that llama.cpp's quantizer gives to tensors
+ *   sizes          tensors and bytes of a new model, by type
  * Not included below, because few programs use them:
  *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
  *   tensor_stream  writes tensors while others are computed
@@ -24,10 +26,12 @@
 #include "kit/imatrix.h"
 #include "kit/lineage.h"
 #include "kit/metrics.h"
+#include "kit/mixtures.h"
 #include "kit/options.h"
 #include "kit/plan.h"
 #include "kit/progress.h"
 #include "kit/safetensors.h"
+#include "kit/sizes.h"
 #include "kit/stats.h"
 #include "kit/talk.h"
 #include "kit/tsv.h"

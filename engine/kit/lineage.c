@@ -176,6 +176,10 @@ int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {
     return json_object_set_new(facts, name, json_string(value)) ? fail_memory(err) : 0;
 }
 
+int lineage_unnamed_data(lineage *l, const char *path, dw_err *err) {
+    return lineage_fact(l, "unnamed_data", dw_base_name(path), err);
+}
+
 /* A 32-bit hash of 16 token ids: a multiplicative hash, then the finalizer of MurmurHash3. */
 static uint32_t block_hash(const int32_t *ids) {
     uint64_t h = 0x9e3779b97f4a7c15u;
@@ -217,6 +221,8 @@ static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i),
     for (size_t i = 0; i < n; i++) {
         const text_view t = view(texts, i);
         if (lineage_text_blocks(l, t.name, t.sha256, t.blocks, t.n_tokens, err)) return -1;
+        const bool is_imported = t.n_tokens >= BLOCK && !*t.blocks; // sums of an imatrix, whose texts are not known
+        if (is_imported && lineage_unnamed_data(l, t.name, err)) return -1;
     }
     return 0;
 }
@@ -279,7 +285,7 @@ char *lineage_arguments(const opt_program *program, dw_err *err) {
 }
 
 /* Programs that write models.  Other programs are not proposed: their options may load code or write files. */
-static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train"};
+static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train", "heal"};
 
 /* Options that write or copy other files or load code, of these and other programs.  deadwood never stores them
  * (OPT_NO_BYTE), so a lineage that has one is forged. */

@@ -11,7 +11,10 @@
  * Every program that writes a model adds a step.  A step has no time, host or absolute path, so the same inputs give
  * the same bytes.
  *   args    effective values, defaults included; positional arguments first; paths by their base names
- *   facts   optional: properties of an input, or rates that were reached, by the names of score's columns
+ *   facts   optional: properties of an input, or rates that were reached, by the names of score's columns;
+ *           types: the number types of the file's matrices, as kit/sizes.h counts them;
+ *           unnamed_data: a file that this step learnt from and that does not say its texts, such as an imatrix;
+ *           whether an evaluation text leaks is then unknown
  *   texts   calibration texts; blocks has a 32-bit hash (8 digits) of each aligned run of 16 tokens
  * An evaluation text that contains three neighbouring blocks is reported as a leak.  A shared run of 63 tokens or more
  * always covers three blocks, wherever it begins; runs of 48 to 62 tokens may be reported, too. */
@@ -26,6 +29,7 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
 int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file with dw_input_sha256
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // the hash is known
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); // "" or NULL: unknown, not stored
+int lineage_unnamed_data(lineage *l, const char *path, dw_err *err); // the fact unnamed_data
 char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err); // 8 hex digits for each whole run of 16 tokens; free()
 /* Adds a calibration text: the hash of its file, the blocks of its n tokens. */
 int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err);

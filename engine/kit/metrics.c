@@ -11,14 +11,14 @@
 
 static double total_count(const kit_metric_view *v) {
     double n = 0;
-    for (size_t t = 0; t < v->n_text; t++) n += (double)v->stats->count[t];
+    for (size_t r = 0; r < v->n_row; r++) n += (double)v->stats->count[r];
     return n;
 }
 
-/* Sum over texts of neuron j's entry of a table (n_text, n_ff). */
+/* Sum over rows of neuron j's entry of a table (n_row, n_ff). */
 static double total(const kit_metric_view *v, const double *table, int j) {
     double sum = 0;
-    for (size_t t = 0; t < v->n_text; t++) sum += table[t * (size_t)v->n_ff + (size_t)j];
+    for (size_t r = 0; r < v->n_row; r++) sum += table[r * (size_t)v->n_ff + (size_t)j];
     return sum;
 }
 
@@ -30,9 +30,9 @@ static double variance(const kit_metric_view *v, int j) {
     return difference > 0 ? difference : 0; // a constant neuron may give a slightly negative number
 }
 
-/* Mean |a_j| over the tokens of one text. */
-static double text_mean(const kit_metric_view *v, size_t t, int j) {
-    return v->stats->sum_abs[t * (size_t)v->n_ff + (size_t)j] / (double)v->stats->count[t];
+/* Mean |a_j| over the tokens of one row. */
+static double row_mean(const kit_metric_view *v, size_t r, int j) {
+    return v->stats->sum_abs[r * (size_t)v->n_ff + (size_t)j] / (double)v->stats->count[r];
 }
 
 /* ---- metrics -------------------------------------------------------------------------------------------- */
@@ -40,15 +40,15 @@ static double text_mean(const kit_metric_view *v, size_t t, int j) {
 static void activation(const kit_metric_view *v, double *score) {
     for (int j = 0; j < v->n_ff; j++) {
         double sum = 0;
-        for (size_t t = 0; t < v->n_text; t++) sum += text_mean(v, t, j);
-        score[j] = sum / (double)v->n_text;
+        for (size_t r = 0; r < v->n_row; r++) sum += v->row_texts[r] * row_mean(v, r, j);
+        score[j] = sum / v->n_text;
     }
 }
 
 static void activation_max(const kit_metric_view *v, double *score) {
     for (int j = 0; j < v->n_ff; j++) {
         score[j] = 0;
-        for (size_t t = 0; t < v->n_text; t++) score[j] = fmax(score[j], text_mean(v, t, j));
+        for (size_t r = 0; r < v->n_row; r++) score[j] = fmax(score[j], row_mean(v, r, j));
     }
 }
 
@@ -191,21 +191,47 @@ static double *score_layer(const kit_metric_view *v, const kit_metric *metric, i
     return NULL;
 }
 
-int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *err) {
-    const dw_hparams *hp = &s->model->net.hp;
-    dw_rng rng;
-    dw_rng_seed(&rng, s->seed);
-    memset(score, 0, (size_t)hp->n_layer * sizeof *score);
-    if ((metric->needs_stats && check_stats(s, err)) || (metric->needs_weights && need_slices(s, err))) return -1;
-    for (int l = 0; l < hp->n_layer; l++) {
-        kit_metric_view v = {.n_ff = hp->n_ff[l], .rng = &rng};
-        if (metric->needs_stats) v.stats = &s->stats->layer[l], v.n_text = s->stats->n_text;
+/* (n_row): how many texts each row of the statistics has; NULL without statistics or memory. */
+static double *count_texts(const kit_stats *s, dw_err *err) {
+    double *n = dw_alloc(s->n_row, sizeof *n, "texts of rows", err);
+    for (size_t t = 0; n && t < s->n_text; t++) n[s->text[t].row]++;
+    return n;
+}
+
+static int view_stats(kit_metric_view *v, const kit_stats *s, int l, dw_err *err) {
+    if (kit_stats_need_layer(s, l, err)) return -1;
+    v->stats = &s->layer[l];
+    v->n_row = s->n_row;
+    v->n_text = (double)s->n_text;
+    return 0;
+}
+
+static int score_layers(kit_scorer *s, const kit_metric *metric, kit_metric_view view, double **score, dw_err *err) {
+    for (int l = 0; l < s->model->net.hp.n_layer; l++) {
+        kit_metric_view v = view;
+        v.n_ff = s->model->net.hp.n_ff[l];
+        if (metric->needs_stats && view_stats(&v, s->stats, l, err)) return -1;
         if (metric->needs_weights) v.slices = s->slices[l];
         score[l] = score_layer(&v, metric, s->group, l, err);
-        if (score[l]) continue;
-        for (int i = 0; i < l; i++) free(score[i]);
-        memset(score, 0, (size_t)hp->n_layer * sizeof *score);
-        return -1;
+        if (!score[l]) return -1;
     }
     return 0;
+}
+
+int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *err) {
+    const int n_layer = s->model->net.hp.n_layer;
+    dw_rng rng;
+    dw_rng_seed(&rng, s->seed);
+    memset(score, 0, (size_t)n_layer * sizeof *score);
+    if (metric->needs_stats && check_stats(s, err)) return -1;
+    if (metric->needs_weights && need_slices(s, err)) return -1;
+    double *row_texts = metric->needs_stats ? count_texts(s->stats, err) : NULL;
+    const bool ready = row_texts || !metric->needs_stats;
+    const int rc = ready ? score_layers(s, metric, (kit_metric_view){.rng = &rng, .row_texts = row_texts}, score, err) : -1;
+    for (int l = 0; l < n_layer && rc; l++) {
+        free(score[l]);
+        score[l] = NULL;
+    }
+    free(row_texts);
+    return rc;
 }

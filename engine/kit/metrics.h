@@ -17,8 +17,10 @@ typedef struct kit_slices {
 
 typedef struct kit_metric_view { // what a metric sees of one layer
     int n_ff;
-    size_t n_text;
     const kit_stats_layer *stats; // NULL unless needs_stats
+    size_t n_row;                 // rows of its sums: one for each text, the last one for many texts if there are many
+    const double *row_texts;      // (n_row): how many texts each row has
+    double n_text;                // their sum
     kit_slices slices;            // NULL pointers unless needs_weights
     dw_rng *rng;
 } kit_metric_view;

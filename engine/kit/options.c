@@ -69,6 +69,56 @@ const char *opt_nearest(const char *word, const void *table, size_t row_size) {
     return best;
 }
 
+/* Options of llama.cpp that people type from habit, and what to do instead. */
+static const struct habit {
+    const char *option, *instead; // the program's own option; NULL: see advice
+    const char *advice;
+} habits[] = {
+    {"-ngl", NULL, "the CPU computes all layers; leave it out"},
+    {"--gpu-layers", NULL, "the CPU computes all layers; leave it out"},
+    {"--n-gpu-layers", NULL, "the CPU computes all layers; leave it out"},
+    {"--flash-attn", NULL, "attention is always fused; leave it out"},
+    {"--no-mmap", NULL, "models are always mapped; leave it out"},
+    {"--mlock", NULL, "models are mapped and never locked; leave it out"},
+    {"-cnv", "chat", NULL},
+    {"--conversation", "chat", NULL},
+    {"-sys", "system", NULL},
+    {"--system-prompt", "system", NULL},
+    {"--ctx-size", "ctx", NULL},
+    {"--file", "text", NULL},
+    {"--batch-size", "batch", NULL},
+    {"-ctk", "kv", NULL},
+    {"-ctv", "kv", NULL},
+    {"--cache-type-k", "kv", NULL},
+    {"--cache-type-v", "kv", NULL},
+    {"--imatrix", "stats", NULL},
+    {0},
+};
+
+static const opt_row *find_long(const opt_program *program, const char *name, size_t len) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+        if (row->name && !strncmp(name, row->name, len) && !row->name[len]) return row;
+    return NULL;
+}
+
+/* Replaces the error for an argument like "-ngl", "--ctx-size=9" or "-temp" by what to give instead.  The error stays
+ * where there is nothing to advise. */
+static int advise(const opt_program *program, const char *arg, dw_err *err) {
+    const int len = (int)strcspn(arg, "=");
+    const char *name = NULL, *advice = NULL;
+    for (const struct habit *h = habits; h->option; h++) {
+        if (strncmp(arg, h->option, (size_t)len) || h->option[len]) continue;
+        advice = h->advice;
+        if (h->instead && find_long(program, h->instead, strlen(h->instead))) name = h->instead;
+    }
+    const opt_row *same = arg[1] == '-' || len < 3 ? NULL : find_long(program, arg + 1, (size_t)len - 1);
+    if (same) name = same->name;
+    if (!name && !advice) return -1;
+    if (err) *err = (dw_err){0};
+    if (name) return dw_fail(err, "unknown option '%.*s' (did you mean '--%s'?)", len, arg, name);
+    return dw_fail(err, "unknown option '%.*s': %s", len, arg, advice);
+}
+
 static int fail_unknown(const opt_program *program, const char *word, dw_err *err) {
     const char *best = NULL;
     int best_distance = INT_MAX;
@@ -172,12 +222,28 @@ static void visit_choice(void *ctx, size_t i, const char *name, const char *help
     snprintf(s->names + used, sizeof s->names - used, "%s%s", i ? ", " : "", name);
 }
 
+/* Another option of the program that has this choice, or NULL: `requant --type Q4_K_M` means --mixture. */
+static const opt_row *other_with_choice(const opt_row *row, const char *text) {
+    for (const opt_row *other = parsed->rows; !opt_is_end(other); other++) {
+        choice_search s = {.word = text};
+        if (other == row || other->kind != OPT_CHOICE) continue;
+        opt_each_choice(other, visit_choice, &s);
+        if (s.found) return other;
+    }
+    return NULL;
+}
+
 static int set_choice(const opt_row *row, const char *text, dw_err *err) {
     choice_search s = {.word = text};
     opt_each_choice(row, visit_choice, &s);
-    if (!s.found) return dw_fail(err, "%s: '%s' is not one of %s", opt_label(row), text, s.names);
     *(const char **)row->target = s.found;
-    return 0;
+    if (s.found) return 0;
+    const char *hint = row->hint ? row->hint(text) : NULL;
+    if (hint) return dw_fail(err, "%s: '%s' is not one of its choices; %s", opt_label(row), text, hint);
+    const opt_row *other = other_with_choice(row, text);
+    if (other)
+        return dw_fail(err, "--%s: '%s' is a choice of --%s; give --%s %s", row->name, text, other->name, other->name, text);
+    return dw_fail(err, "%s: '%s' is not one of %s", opt_label(row), text, s.names);
 }
 
 static int add_text(const opt_row *row, const char *text) {
@@ -243,11 +309,9 @@ static int read_long(reader *r, const char *arg) {
     const size_t len = strcspn(arg, "=");
     for (int i = 0; i < 4; i++)
         if (!strcmp(arg, asked[i])) return OPT_ASKED_HELP + i;
-    for (const opt_row *row = r->program->rows; !opt_is_end(row); row++) {
-        if (!row->name || strncmp(arg, row->name, len) || row->name[len]) continue;
-        if (row->kind != OPT_FLAG) return arg[len] ? give(r, row, arg + len + 1) : give_following(r, row);
-        return arg[len] ? dw_fail(r->err, "%s takes no value", opt_label(row)) : give(r, row, "");
-    }
+    const opt_row *row = find_long(r->program, arg, len);
+    if (row && row->kind != OPT_FLAG) return arg[len] ? give(r, row, arg + len + 1) : give_following(r, row);
+    if (row) return arg[len] ? dw_fail(r->err, "%s takes no value", opt_label(row)) : give(r, row, "");
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)(len < 60 ? len : 60), arg);
     return fail_unknown(r->program, word, r->err);
@@ -293,6 +357,11 @@ static int complete(reader *r) {
     return 0;
 }
 
+/* True for "--count" and "--count=x" of a program that has --count. */
+static bool is_own(const opt_program *program, const char *arg) {
+    return arg[1] == '-' && find_long(program, arg + 2, strcspn(arg + 2, "="));
+}
+
 int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
     reader r = {program, argv + 1, argv + argc, err};
     bool options = true;
@@ -314,6 +383,7 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
             rc = read_long(&r, arg + 2);
         else
             rc = read_letters(&r, arg + 1);
+        if (rc < 0 && options && !is_word(arg) && !is_own(program, arg)) rc = advise(program, arg, err);
         if (rc) return rc;
     }
     return complete(&r);

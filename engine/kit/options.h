@@ -63,6 +63,8 @@ typedef struct opt_row {
     const void *choices; // OPT_CHOICE: a table whose rows begin with `const char *name`; the last name is NULL
     size_t choice_size;  // bytes of a row
     size_t choice_help;  // offset in a row of a `const char *` with its help text; 0: none
+    const char *(*hint)(const char *word); // OPT_CHOICE: where a word belongs that is no choice here, for the error
+                                           // message; it returns NULL if it does not know; may be NULL
 } opt_row;
 
 typedef struct opt_program {

@@ -326,7 +326,9 @@ int kit_plan_write(const kit_plan *p, const char *path, dw_err *err) {
     size_t size;
     char *text = kit_plan_format(p, &size, err);
     dw_out *out = text ? dw_out_open(path, err) : NULL;
-    const int rc = out && !dw_out_write(out, text, size, err) && !dw_out_commit(out, err) ? 0 : -1;
+    dw_out_pieces whole = {&(dw_out_piece){text, size}, 1};
+    int rc = out ? dw_out_write(out, text, size, err) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
     dw_out_free(out);
     free(text);
     return rc;

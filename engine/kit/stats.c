@@ -13,7 +13,7 @@ enum {
     MAX_WIDTH = KIT_H5_MAX_ROWS,
 };
 
-static const char magic[] = "deadwood stats 1\n";
+static const char magic[] = "deadwood stats 1\n", text_rows[] = "texts/row";
 
 /* ---- bins ----------------------------------------------------------------------------------------------- */
 
@@ -33,82 +33,128 @@ typedef enum kind { F64, F64_SQUARE, F32_MAGNITUDE, U32, U64 } kind; // F64_SQUA
 
 static size_t kind_size(kind k) { return k == U32 || k == F32_MAGNITUDE ? 4 : 8; }
 
-/* A dataset of rows x cols values; cols 0: one dimension.  by_text: one row per text, and room for more texts. */
+/* A dataset of rows x cols values; cols 0: one dimension.  by_row: one row of sums after the other, with room for more.
+ * small: read when the file is opened.  optional: older files lack it, and it is then 0. */
 typedef struct item {
     char path[96];
     kind kind;
     size_t rows, cols;
     void *array_pointer; // address of the array pointer in the kit_stats
-    bool by_text, packed;
+    bool by_row, packed, small, optional;
     size_t per_token;    // of a histogram: the most that a token adds to a bin
+    const char *meaning, *unit; // attributes in the file
 } item;
 
 enum { MAX_ITEMS = 24 };
 
-static item *add_item(item *list, size_t *n, int l, const char *name, kind k, size_t rows, size_t cols, void *array_pointer, bool by_text) {
-    item *it = &list[(*n)++];
-    *it = (item){.kind = k, .rows = rows, .cols = cols, .array_pointer = array_pointer, .by_text = by_text};
-    snprintf(it->path, sizeof it->path, "layer/%02d/%s", l, name);
+typedef struct item_list {
+    const kit_stats *s;
+    int l; // the layer
+    item *item;
+    size_t n;
+} item_list;
+
+static item *add_item(item_list *list, const char *name, kind k, size_t rows, size_t cols, void *array_pointer) {
+    item *it = &list->item[list->n++];
+    *it = (item){.kind = k, .rows = rows, .cols = cols, .array_pointer = array_pointer, .unit = "1"};
+    snprintf(it->path, sizeof it->path, "layer/%02d/%s", list->l, name);
+    return it;
+}
+
+/* Sums for each row: cols values of them, or one if cols is 0. */
+static item *add_sums(item_list *list, const char *name, kind k, size_t cols, void *array_pointer, const char *meaning) {
+    item *it = add_item(list, name, k, list->s->n_row, cols, array_pointer);
+    it->by_row = true;
+    it->small = !cols;
+    it->meaning = meaning;
     return it;
 }
 
 /* A histogram for each of some neurons or groups. */
-static void add_hist(item *list, size_t *n, int l, const char *name, size_t rows, void *array_pointer) {
-    item *it = add_item(list, n, l, name, U32, rows, KIT_STATS_BINS, array_pointer, false);
+static void add_hist(item_list *list, const char *name, size_t rows, void *array_pointer, const char *meaning) {
+    item *it = add_item(list, name, U32, rows, KIT_STATS_BINS, array_pointer);
     it->packed = true;
     it->per_token = 1;
+    it->meaning = meaning;
+    it->unit = "tokens in each bin (edges: root attribute bin_lower_edges)";
 }
 
-/* Lists the datasets of layer l, which depend on its widths.  Reader, writer and memory use this list. */
-static size_t layer_items(const kit_stats *s, int l, item *list) {
-    kit_stats_layer *w = &s->layer[l];
-    const size_t n_text = s->n_text, n_ff = (size_t)w->n_ff;
-    size_t n = 0;
+static void add_neuron_items(item_list *list, kit_stats_layer *w) {
+    static const char *const of_groups[KIT_STATS_N_GROUPS] = {"largest |act(gate)| in each aligned group of 32 neurons",
+                                                              "largest |act(gate)| in each aligned group of 64 neurons",
+                                                              "largest |act(gate)| in each aligned group of 128 neurons"};
+    const size_t n_ff = (size_t)w->n_ff;
     char name[48];
-    add_item(list, &n, l, "ffn/count", U64, n_text, 0, &w->count, true);
-    if (n_ff) {
-        add_item(list, &n, l, "ffn/sum_a", F64, n_text, n_ff, &w->sum_a, true);
-        add_item(list, &n, l, "ffn/sum_abs", F64_SQUARE, n_text, n_ff, &w->sum_abs, true);
-        add_item(list, &n, l, "ffn/sum_square", F64_SQUARE, n_text, n_ff, &w->sum_square, true);
-        add_item(list, &n, l, "ffn/max_abs", F32_MAGNITUDE, n_text, n_ff, &w->max_abs, true);
-        add_hist(list, &n, l, "ffn/hist_a", n_ff, &w->hist_a);
-        add_hist(list, &n, l, "ffn/hist_gate", n_ff, &w->hist_gate);
-    }
-    for (int g = 0; g < KIT_STATS_N_GROUPS && n_ff; g++) {
+    if (!n_ff) return;
+    add_sums(list, "ffn/sum_a", F64, n_ff, &w->sum_a, "sum over tokens of the neuron's value a = act(gate) up");
+    add_sums(list, "ffn/sum_abs", F64_SQUARE, n_ff, &w->sum_abs, "sum over tokens of |a|");
+    add_sums(list, "ffn/sum_square", F64_SQUARE, n_ff, &w->sum_square, "sum over tokens of a^2")->unit = "1 (square)";
+    add_sums(list, "ffn/max_abs", F32_MAGNITUDE, n_ff, &w->max_abs, "largest |a| of any token");
+    add_hist(list, "ffn/hist_a", n_ff, &w->hist_a, "|a| of each neuron");
+    add_hist(list, "ffn/hist_gate", n_ff, &w->hist_gate, "|act(gate)| of each neuron");
+    for (int g = 0; g < KIT_STATS_N_GROUPS; g++) {
         const size_t size = (size_t)kit_stats_group_sizes[g];
         snprintf(name, sizeof name, "ffn/hist_group_%zu", size);
-        add_hist(list, &n, l, name, (n_ff + size - 1) / size, &w->hist_group[g]);
+        add_hist(list, name, (n_ff + size - 1) / size, &w->hist_group[g], of_groups[g]);
     }
+}
+
+static void add_input_items(item_list *list, kit_stats_layer *w) {
+    static const char *const squares[KIT_STATS_N_INPUTS] = {
+        "sum over tokens of x^2, x: input of q, k and v", "sum over tokens of x^2, x: input of attn_output",
+        "sum over tokens of x^2, x: input of gate and up", "sum over tokens of x^2, x: input of down"};
+    static const char *const hists[KIT_STATS_N_INPUTS] = {
+        "|x| of all columns together, x: input of q, k and v", "|x| of all columns together, x: input of attn_output",
+        "|x| of all columns together, x: input of gate and up", "|x| of all columns together, x: input of down"};
+    char name[48];
     for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
         if (!w->n_input[k]) continue;
         if (k != KIT_STATS_FFN_NEURON) {
             snprintf(name, sizeof name, "input/%s/sum_square", kit_stats_input_names[k]);
-            add_item(list, &n, l, name, F64_SQUARE, n_text, (size_t)w->n_input[k], &w->text_square[k], true);
+            add_sums(list, name, F64_SQUARE, (size_t)w->n_input[k], &w->text_square[k], squares[k])->unit = "1 (square)";
         }
         snprintf(name, sizeof name, "input/%s/hist", kit_stats_input_names[k]);
-        add_item(list, &n, l, name, U64, KIT_STATS_BINS, 0, &w->input_hist[k], false)->per_token = (size_t)w->n_input[k];
+        item *it = add_item(list, name, U64, KIT_STATS_BINS, 0, &w->input_hist[k]);
+        it->per_token = (size_t)w->n_input[k];
+        it->meaning = hists[k];
+        it->unit = "values in each bin (edges: root attribute bin_lower_edges)";
     }
-    add_item(list, &n, l, "influence/sum_cosine", F64, n_text, 0, &w->text_cosine, true);
-    add_item(list, &n, l, "influence/count", U64, n_text, 0, &w->text_n_cosine, true);
-    return n;
+}
+
+/* Lists the datasets of layer l, which depend on its widths.  Reader, writer and memory use this list. */
+static size_t layer_items(const kit_stats *s, int l, item *items) {
+    kit_stats_layer *w = &s->layer[l];
+    item_list list = {.s = s, .l = l, .item = items};
+    add_sums(&list, "ffn/count", U64, 0, &w->count, "tokens that were counted")->unit = "tokens";
+    add_neuron_items(&list, w);
+    add_input_items(&list, w);
+    add_sums(&list, "influence/sum_cosine", F64, 0, &w->text_cosine,
+             "sum over tokens of the cosine between the residuals before and after the layer");
+    add_sums(&list, "influence/count", U64, 0, &w->text_n_cosine, "tokens in sum_cosine and sum_inverse")->unit = "tokens";
+    item *inverse = add_sums(&list, "influence/sum_inverse", F64_SQUARE, 0, &w->text_inverse,
+                             "sum over tokens of 1 / ||x||^2, x: residual after the layer");
+    inverse->unit = "1 (inverse square)";
+    inverse->optional = true;
+    return list.n;
 }
 
 static item output_item(const kit_stats *s) {
-    return (item){.path = "output/sum_square", .kind = F64_SQUARE, .rows = s->n_text, .cols = (size_t)s->n_embd,
-                  .array_pointer = (void *)(uintptr_t)&s->text_output_square, .by_text = true};
+    return (item){.path = "output/sum_square", .kind = F64_SQUARE, .rows = s->n_row, .cols = (size_t)s->n_embd,
+                  .array_pointer = (void *)(uintptr_t)&s->text_output_square, .by_row = true,
+                  .meaning = "sum over tokens of x^2, x: input of the output matrix", .unit = "1 (square)"};
 }
 
 static size_t n_values(const item *it) { return it->rows * (it->cols ? it->cols : 1); }
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
-/* Makes the array of an item; if the array exists and is by text, moves its n_used texts to larger memory. */
-static int make_room(const item *it, size_t n_used, size_t n_text, dw_err *err) {
-    const size_t cols = it->cols ? it->cols : 1, rows = it->by_text ? n_text : it->rows;
+/* Makes the array of an item; if the array exists and is by row, moves its n_used rows to larger memory. */
+static int make_room(const item *it, size_t n_used, size_t n_row, dw_err *err) {
+    const size_t cols = it->cols ? it->cols : 1, rows = it->by_row ? n_row : it->rows;
     void **array = it->array_pointer, *old = *array;
     size_t n;
-    if (old && !it->by_text) return 0;
-    if (!dw_mul(rows, cols, &n)) return dw_fail(err, "statistics of %zu texts are too large", n_text);
+    if (old && !it->by_row) return 0;
+    if (!dw_mul(rows, cols, &n)) return dw_fail(err, "statistics of %zu rows are too large", n_row);
     void *room = dw_alloc(n, kind_size(it->kind), "statistics", err);
     if (!room) return -1;
     if (old) memcpy(room, old, n_used * cols * kind_size(it->kind));
@@ -117,44 +163,93 @@ static int make_room(const item *it, size_t n_used, size_t n_text, dw_err *err) 
     return 0;
 }
 
-int kit_stats_reserve(kit_stats *s, size_t n_text, dw_err *err) {
+typedef enum part { SMALL = 1, LARGE = 2, ALL = 3 } part; // of a layer's items
+
+static bool is_in(part p, const item *it) { return p & (it->small ? SMALL : LARGE); }
+
+static int make_layer(const kit_stats *s, int l, part p, size_t n_row, dw_err *err) {
+    item list[MAX_ITEMS];
+    const size_t n = layer_items(s, l, list);
+    for (size_t i = 0; i < n; i++)
+        if (is_in(p, &list[i]) && make_room(&list[i], s->n_row, n_row, err)) return -1;
+    s->layer[l].text_square[KIT_STATS_FFN_NEURON] = s->layer[l].sum_square;
+    return 0;
+}
+
+static void free_layer(const kit_stats *s, int l, part p) {
+    kit_stats_layer *w = &s->layer[l];
+    item list[MAX_ITEMS];
+    const size_t n = layer_items(s, l, list);
+    for (size_t i = 0; i < n; i++) {
+        if (!is_in(p, &list[i])) continue;
+        void **array = list[i].array_pointer;
+        free(*array);
+        *array = NULL;
+    }
+    for (int k = 0; k < KIT_STATS_N_INPUTS && p & LARGE; k++) {
+        free(w->input_square[k]);
+        w->input_square[k] = NULL;
+    }
+    w->text_square[KIT_STATS_FFN_NEURON] = w->sum_square;
+}
+
+static int reserve_texts(kit_stats *s, size_t n_text, dw_err *err) {
     if (n_text <= s->cap_text) return 0;
-    if (n_text > KIT_H5_MAX_TEXTS) return dw_fail(err, "%zu texts are too many: statistics hold at most %d", n_text, KIT_H5_MAX_TEXTS);
+    if (n_text > KIT_H5_MAX_TEXTS)
+        return dw_fail(err, "%zu texts are too many: statistics hold at most %d", n_text, KIT_H5_MAX_TEXTS);
     kit_stats_text *text = dw_alloc(n_text, sizeof *text, "statistics", err);
     if (!text) return -1;
     if (s->n_text) memcpy(text, s->text, s->n_text * sizeof *text);
     free(s->text);
     s->text = text;
-    item list[MAX_ITEMS], output = output_item(s);
-    if (make_room(&output, s->n_text, n_text, err)) return -1;
-    for (int l = 0; l < s->n_layer; l++) {
-        const size_t n = layer_items(s, l, list);
-        for (size_t i = 0; i < n; i++)
-            if (make_room(&list[i], s->n_text, n_text, err)) return -1;
-        s->layer[l].text_square[KIT_STATS_FFN_NEURON] = s->layer[l].sum_square;
-    }
     s->cap_text = n_text;
     return 0;
 }
 
-/* Makes the arrays for totals. */
-static int make_totals(kit_stats *s, dw_err *err) {
-    s->output_square = dw_alloc((size_t)s->n_embd, sizeof *s->output_square, "statistics", err);
-    if (!s->output_square) return -1;
-    for (int l = 0; l < s->n_layer; l++) {
-        kit_stats_layer *w = &s->layer[l];
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
-            if (!w->n_input[k]) continue;
-            w->input_square[k] = dw_alloc((size_t)w->n_input[k], sizeof *w->input_square[k], "statistics", err);
-            if (!w->input_square[k]) return -1;
-        }
+/* Room for the output and one part of all layers. */
+static int reserve_rows(kit_stats *s, size_t n_row, part p, dw_err *err) {
+    const item output = output_item(s);
+    if (n_row <= s->cap_row) return 0;
+    if (make_room(&output, s->n_row, n_row, err)) return -1;
+    for (int l = 0; l < s->n_layer; l++)
+        if (make_layer(s, l, p, n_row, err)) return -1;
+    s->cap_row = n_row;
+    return 0;
+}
+
+int kit_stats_reserve(kit_stats *s, size_t n_text, size_t n_row, dw_err *err) {
+    return reserve_texts(s, n_text, err) ? -1 : reserve_rows(s, n_row, ALL, err);
+}
+
+static size_t layer_bytes(const kit_stats *s, int l, size_t n_row) {
+    item list[MAX_ITEMS];
+    const size_t n = layer_items(s, l, list);
+    size_t sum = 0; // at most 2^5 items of 2^20 * 2^24 * 2^3 bytes
+    for (size_t i = 0; i < n; i++)
+        sum += (list[i].by_row ? n_row : list[i].rows) * (list[i].cols ? list[i].cols : 1) * kind_size(list[i].kind);
+    return sum;
+}
+
+size_t kit_stats_bytes(const kit_stats *s, size_t n_row) {
+    size_t sum = n_row * (size_t)s->n_embd * sizeof(double);
+    for (int l = 0; l < s->n_layer; l++) sum += layer_bytes(s, l, n_row);
+    return sum;
+}
+
+/* Makes the arrays for a layer's totals. */
+static int make_totals(const kit_stats *s, int l, dw_err *err) {
+    kit_stats_layer *w = &s->layer[l];
+    for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
+        if (!w->n_input[k] || w->input_square[k]) continue;
+        w->input_square[k] = dw_alloc((size_t)w->n_input[k], sizeof *w->input_square[k], "statistics", err);
+        if (!w->input_square[k]) return -1;
     }
     return 0;
 }
 
 /* Sets the widths; makes no arrays. */
 static int set_shape(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, dw_err *err) {
-    *s = (kit_stats){.n_embd = n_embd, .hist_every = 1};
+    *s = (kit_stats){.n_embd = n_embd, .hist_every = 1, .apart = KIT_STATS_APART};
     if (n_layer < 1 || n_layer > DW_MAX_LAYERS || n_embd < 1 || n_embd > MAX_WIDTH)
         return dw_fail(err, "statistics of %d layers of width %d are out of range", n_layer, n_embd);
     for (int l = 0; l < n_layer; l++)
@@ -168,30 +263,49 @@ static int set_shape(kit_stats *s, int n_layer, int n_embd, const int *n_ff, con
     return 0;
 }
 
-/* Makes all arrays for n_text texts; after a failure everything is released. */
-static int make_arrays(kit_stats *s, size_t n_text, dw_err *err) {
+/* Makes the arrays of texts, output and one part of the layers. */
+static int make_arrays(kit_stats *s, size_t n_text, size_t n_row, part p, dw_err *err) {
     s->arguments = dw_strdup("", err);
-    if (s->arguments && !make_totals(s, err) && !kit_stats_reserve(s, n_text, err)) {
-        s->n_text = n_text;
-        return 0;
-    }
-    kit_stats_release(s);
-    return -1;
+    s->output_square = dw_alloc((size_t)s->n_embd, sizeof *s->output_square, "statistics", err);
+    if (!s->arguments || !s->output_square || reserve_texts(s, n_text, err) || reserve_rows(s, n_row, p, err)) return -1;
+    for (int l = 0; l < s->n_layer && p & LARGE; l++)
+        if (make_totals(s, l, err)) return -1;
+    s->n_text = n_text;
+    s->n_row = n_row;
+    return 0;
 }
 
 int kit_stats_init(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err) {
     *s = (kit_stats){0};
     if (!n_text) return dw_fail(err, "statistics need at least one text");
-    return set_shape(s, n_layer, n_embd, n_ff, n_attn_mix, err) || make_arrays(s, n_text, err) ? -1 : 0;
+    if (set_shape(s, n_layer, n_embd, n_ff, n_attn_mix, err)) return -1;
+    if (make_arrays(s, n_text, n_text, ALL, err)) {
+        kit_stats_release(s);
+        return -1;
+    }
+    for (size_t t = 0; t < n_text; t++) s->text[t].row = t;
+    return 0;
+}
+
+struct kit_stats_file {
+    kit_h5_in in;
+    char *path;
+    int loaded;      // the layer whose arrays are in memory, -1: none
+    bool *was_read;  // (n_layer)
+};
+
+static void close_file(kit_stats *s) {
+    if (!s->file) return;
+    kit_h5_close(&s->file->in);
+    free(s->file->path);
+    free(s->file->was_read);
+    free(s->file);
+    s->file = NULL;
 }
 
 void kit_stats_release(kit_stats *s) {
-    item list[MAX_ITEMS];
-    for (int l = 0; l < s->n_layer; l++) {
-        const size_t n = layer_items(s, l, list);
-        for (size_t i = 0; i < n; i++) free(*(void **)list[i].array_pointer);
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) free(s->layer[l].input_square[k]);
-    }
+    close_file(s);
+    for (int l = 0; l < s->n_layer; l++) free_layer(s, l, ALL);
     for (size_t t = 0; t < s->n_text; t++) free(s->text[t].blocks);
     free(s->text);
     free(s->layer);
@@ -209,16 +323,38 @@ static void add_rows(double *total, const double *rows, size_t n_rows, size_t n)
         for (size_t i = 0; i < n; i++) total[i] += rows[r * n + i];
 }
 
-void kit_stats_total(kit_stats *s) {
-    add_rows(s->output_square, s->text_output_square, s->n_text, (size_t)s->n_embd);
-    for (int l = 0; l < s->n_layer; l++) {
-        kit_stats_layer *w = &s->layer[l];
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            if (w->n_input[k]) add_rows(w->input_square[k], w->text_square[k], s->n_text, (size_t)w->n_input[k]);
-        add_rows(&w->sum_cosine, w->text_cosine, s->n_text, 1);
-        w->n_cosine = 0;
-        for (size_t t = 0; t < s->n_text; t++) w->n_cosine += w->text_n_cosine[t];
+/* Of what is read with the header. */
+static void total_small(const kit_stats *s, int l) {
+    kit_stats_layer *w = &s->layer[l];
+    bool has_inverse = true;
+    add_rows(&w->sum_cosine, w->text_cosine, s->n_row, 1);
+    add_rows(&w->sum_inverse, w->text_inverse, s->n_row, 1);
+    w->n_cosine = 0;
+    for (size_t r = 0; r < s->n_row; r++) {
+        w->n_cosine += w->text_n_cosine[r];
+        has_inverse &= w->text_inverse[r] > 0;
     }
+    if (!has_inverse) w->sum_inverse = 0; // some texts are from an older file
+}
+
+static void total_large(const kit_stats *s, int l) {
+    kit_stats_layer *w = &s->layer[l];
+    for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
+        if (w->n_input[k]) add_rows(w->input_square[k], w->text_square[k], s->n_row, (size_t)w->n_input[k]);
+}
+
+void kit_stats_total(kit_stats *s) {
+    add_rows(s->output_square, s->text_output_square, s->n_row, (size_t)s->n_embd);
+    for (int l = 0; l < s->n_layer; l++) {
+        total_small(s, l);
+        total_large(s, l);
+    }
+}
+
+size_t kit_stats_row_texts(const kit_stats *s, size_t row) {
+    size_t n = 0;
+    for (size_t t = 0; t < s->n_text; t++) n += s->text[t].row == row;
+    return n;
 }
 
 uint64_t kit_stats_n_tokens(const kit_stats *s) {
@@ -251,7 +387,7 @@ int kit_stats_n_windows(const kit_stats *s) {
 int kit_stats_check_neurons(const kit_stats *s, dw_err *err) {
     for (int l = 0; l < s->n_layer; l++)
         for (size_t t = 0; t < s->n_text; t++)
-            if (!s->layer[l].count[t])
+            if (!s->layer[l].count[s->text[t].row])
                 return dw_fail(err, "layer %d: the statistics have no neurons of text '%s' (as statistics from an "
                                "imatrix); collect them from texts", l, s->text[t].name);
     return s->n_text ? 0 : dw_fail(err, "the statistics have no text");
@@ -275,15 +411,32 @@ static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
     return 0;
 }
 
-static void add_item_to(const item *to, const item *from) {
-    const size_t size = kind_size(to->kind), n = n_values(from);
-    uint8_t *a = *(uint8_t **)to->array_pointer;
-    const uint8_t *b = *(uint8_t **)from->array_pointer;
-    if (to->by_text) memcpy(a + n_values(to) * size, b, n * size);
-    else if (to->kind == U32)
-        for (size_t i = 0; i < n; i++) ((uint32_t *)(void *)a)[i] += ((const uint32_t *)(const void *)b)[i];
-    else
-        for (size_t i = 0; i < n; i++) ((uint64_t *)(void *)a)[i] += ((const uint64_t *)(const void *)b)[i];
+static void add_values(kind k, void *to, const void *from, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (k == U32) ((uint32_t *)to)[i] += ((const uint32_t *)from)[i];
+        else if (k == U64) ((uint64_t *)to)[i] += ((const uint64_t *)from)[i];
+        else if (k == F32_MAGNITUDE) ((float *)to)[i] = fmaxf(((float *)to)[i], ((const float *)from)[i]);
+        else ((double *)to)[i] += ((const double *)from)[i];
+    }
+}
+
+/* The row of a that row r of the added statistics goes to. */
+static size_t target_row(const kit_stats *a, size_t r) {
+    const size_t last = a->n_row > a->apart + 1 ? a->n_row - 1 : a->apart;
+    return a->n_row + r < last ? a->n_row + r : last;
+}
+
+/* New rows are zero before.  The first addition to them gives the added numbers, bit for bit. */
+static void add_item_to(const kit_stats *a, const item *to, const item *from) {
+    uint8_t *sums = *(uint8_t **)to->array_pointer;
+    const uint8_t *more = *(uint8_t **)from->array_pointer;
+    const size_t cols = to->cols ? to->cols : 1, row_bytes = cols * kind_size(to->kind);
+    if (!to->by_row) {
+        add_values(to->kind, sums, more, n_values(from));
+        return;
+    }
+    for (size_t r = 0; r < from->rows; r++)
+        add_values(to->kind, sums + target_row(a, r) * row_bytes, more + r * row_bytes, cols);
 }
 
 /* Bins of 32-bit histograms stay below 2^32 if the number of tokens does. */
@@ -304,26 +457,34 @@ int kit_stats_can_add(const kit_stats *a, const kit_stats *b, dw_err *err) {
     return 0;
 }
 
-int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err) {
-    const size_t n_text = a->n_text;
-    if (kit_stats_can_add(a, b, err) || kit_stats_reserve(a, n_text + b->n_text, err)) return -1;
+static int append_texts(kit_stats *a, const kit_stats *b, dw_err *err) {
+    kit_stats_text *to = a->text + a->n_text;
     for (size_t t = 0; t < b->n_text; t++) {
-        a->text[n_text + t] = b->text[t];
-        a->text[n_text + t].blocks = dw_strdup(b->text[t].blocks, err);
-        if (!a->text[n_text + t].blocks) {
-            while (t--) free(a->text[n_text + t].blocks);
-            return -1;
-        }
+        to[t] = b->text[t];
+        to[t].row = target_row(a, b->text[t].row);
+        to[t].blocks = dw_strdup(b->text[t].blocks, err);
+        if (to[t].blocks) continue;
+        while (t--) free(to[t].blocks);
+        return -1;
     }
+    return 0;
+}
+
+int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err) {
+    const size_t n_row = b->n_row ? target_row(a, b->n_row - 1) + 1 : a->n_row;
+    if (kit_stats_can_add(a, b, err) || kit_stats_reserve(a, a->n_text + b->n_text, n_row, err)) return -1;
     item to[MAX_ITEMS], from[MAX_ITEMS];
     for (int l = 0; l < a->n_layer; l++) {
         const size_t n = layer_items(a, l, to);
+        if (kit_stats_need_layer(b, l, err)) return -1;
         layer_items(b, l, from);
-        for (size_t i = 0; i < n; i++) add_item_to(&to[i], &from[i]);
+        for (size_t i = 0; i < n; i++) add_item_to(a, &to[i], &from[i]);
     }
     const item output_a = output_item(a), output_b = output_item(b);
-    add_item_to(&output_a, &output_b);
-    a->n_text = n_text + b->n_text;
+    add_item_to(a, &output_a, &output_b);
+    if (append_texts(a, b, err)) return -1;
+    a->n_text += b->n_text;
+    a->n_row = n_row > a->n_row ? n_row : a->n_row;
     kit_stats_total(a);
     return 0;
 }
@@ -344,6 +505,25 @@ static hid_t memory_type(kind k) {
 
 static void put_item(kit_h5_out *h, const item *it) {
     kit_h5_put(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed, *(void **)it->array_pointer);
+    kit_h5_put_note(h, it->path, "meaning", it->meaning);
+    kit_h5_put_note(h, it->path, "unit", it->unit);
+}
+
+/* Only where texts share rows. */
+static int put_text_rows(kit_h5_out *h, const kit_stats *s, dw_err *err) {
+    if (s->n_row == s->n_text) return 0;
+    int32_t *row = dw_alloc(s->n_text, sizeof *row, "rows of texts", err);
+    if (!row) return -1;
+    for (size_t t = 0; t < s->n_text; t++) row[t] = (int32_t)s->text[t].row;
+    kit_h5_put(h, text_rows, H5T_STD_I32LE, H5T_NATIVE_INT32, s->n_text, 0, false, row);
+    free(row);
+    return 0;
+}
+
+static void put_edges(kit_h5_out *h) {
+    double edge[KIT_STATS_BINS];
+    for (int b = 0; b < KIT_STATS_BINS; b++) edge[b] = (double)kit_stats_bin_edge(b);
+    kit_h5_put_numbers(h, "bin_lower_edges", edge, KIT_STATS_BINS);
 }
 
 static int put_all(kit_h5_out *h, const kit_stats *s, dw_err *err) {
@@ -357,7 +537,8 @@ static int put_all(kit_h5_out *h, const kit_stats *s, dw_err *err) {
     kit_h5_put_int(h, "hist_every", s->hist_every);
     kit_h5_put_text(h, "backend", s->backend);
     kit_h5_put_text(h, "arguments", s->arguments);
-    if (kit_h5_put_texts(h, s->text, s->n_text, err)) return -1;
+    put_edges(h);
+    if (kit_h5_put_texts(h, s->text, s->n_text, err) || put_text_rows(h, s, err)) return -1;
     item list[MAX_ITEMS];
     const item output = output_item(s);
     for (int l = 0; l < s->n_layer; l++) {
@@ -387,7 +568,10 @@ static const uint8_t *image_of(kit_h5_out *h, hid_t access, size_t *size) {
 static int save_image(const uint8_t *image, size_t n, dw_out *out, dw_err *err) {
     char block[KIT_H5_USER_BLOCK];
     kit_h5_user_block(magic, image, n, block);
-    return dw_out_write(out, block, KIT_H5_USER_BLOCK, err) || dw_out_write(out, image, n, err) || dw_out_commit(out, err) ? -1 : 0;
+    const dw_out_piece piece[] = {{block, KIT_H5_USER_BLOCK}, {image, n}};
+    for (int i = 0; i < 2; i++)
+        if (dw_out_write(out, piece[i].data, piece[i].size, err)) return -1;
+    return dw_out_commit_checked(out, dw_out_holds, &(dw_out_pieces){piece, 2}, err);
 }
 
 static int write_stats(const kit_stats *s, const char *path, dw_out *out, dw_err *err) {
@@ -451,6 +635,9 @@ static kit_h5_type type_of(kind k) {
 /* Reads the values of an item into its array. */
 static int read_item(kit_h5_in *r, const item *it, uint64_t n_tokens) {
     kit_h5_set set;
+    bool is_there = true;
+    if (it->optional && kit_h5_has(r, it->path, &is_there)) return -1;
+    if (!is_there) return 0;
     if (kit_h5_find(r, it->path, type_of(it->kind), &set)) return -1;
     if (set.dims[0] != it->rows || set.dims[1] != it->cols)
         return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0], set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
@@ -460,8 +647,8 @@ static int read_item(kit_h5_in *r, const item *it, uint64_t n_tokens) {
     return fault ? dw_fail(r->err, "'%s' holds %s", it->path, fault) : 0;
 }
 
-/* *n: columns of a dataset of n_text rows; 0 if the dataset is missing. */
-static int columns_of(const kit_h5_in *r, const char *path, size_t n_text, int *n) {
+/* *n: columns of a dataset of n_row rows; 0 if the dataset is missing. */
+static int columns_of(const kit_h5_in *r, const char *path, size_t n_row, int *n) {
     kit_h5_set set;
     bool is_there;
     *n = 0;
@@ -470,12 +657,12 @@ static int columns_of(const kit_h5_in *r, const char *path, size_t n_text, int *
     if (kit_h5_find(r, path, KIT_H5_F64, &set)) return -1;
     *n = (int)set.dims[1];
     if (set.is_packed) return dw_fail(r->err, "'%s' is packed; only histograms may be", path);
-    if (set.dims[0] == n_text || !set.dims[1]) return 0;
-    return dw_fail(r->err, "'%s' has %zu rows, expected one for each of %zu texts", path, set.dims[0], n_text);
+    if (set.dims[0] == n_row || !set.dims[1]) return 0;
+    return dw_fail(r->err, "'%s' has %zu rows, expected one for each of %zu texts", path, set.dims[0], n_row);
 }
 
 /* Reads the widths of all layers into arrays of n_layer. */
-static int read_widths(const kit_h5_in *r, int n_layer, size_t n_text, int *n_ff, int *n_attn_mix) {
+static int read_widths(const kit_h5_in *r, int n_layer, size_t n_row, int *n_ff, int *n_attn_mix) {
     char path[64];
     bool has;
     for (int l = 0; l < n_layer; l++) {
@@ -483,36 +670,78 @@ static int read_widths(const kit_h5_in *r, int n_layer, size_t n_text, int *n_ff
         if (kit_h5_has(r, path, &has)) return -1;
         if (!has) return dw_fail(r->err, "'%s' is missing", path);
         snprintf(path, sizeof path, "layer/%02d/ffn/sum_square", l);
-        if (columns_of(r, path, n_text, &n_ff[l])) return -1;
+        if (columns_of(r, path, n_row, &n_ff[l])) return -1;
         snprintf(path, sizeof path, "layer/%02d/ffn/hist_a", l);
         if (kit_h5_has(r, path, &has)) return -1;
         if (!n_ff[l] && has) return dw_fail(r->err, "'%s' exists, but ffn/sum_square of that layer is missing", path);
         snprintf(path, sizeof path, "layer/%02d/input/attn_mix/sum_square", l);
-        if (columns_of(r, path, n_text, &n_attn_mix[l])) return -1;
+        if (columns_of(r, path, n_row, &n_attn_mix[l])) return -1;
     }
     return 0;
 }
 
-static int read_counts_ok(const kit_h5_in *r, const kit_stats *s) {
-    for (int l = 0; l < s->n_layer; l++)
-        for (size_t t = 0; t < s->n_text; t++)
-            if (s->layer[l].count[t] > s->text[t].n_tokens || s->layer[l].text_n_cosine[t] > s->text[t].n_tokens)
-                return dw_fail(r->err, "layer %d counts more tokens than text %zu has", l, t + 1);
+static int check_rows(const kit_h5_in *r, const int32_t *row, size_t n_text, size_t n_row) {
+    bool *used = dw_alloc(n_row, sizeof *used, "rows of texts", r->err);
+    int rc = used ? 0 : -1;
+    for (size_t t = 0; t < n_text && !rc; t++) {
+        if (row[t] < 0 || (size_t)row[t] >= n_row) rc = dw_fail(r->err, "'%s' has the row %d of %zu", text_rows, row[t], n_row);
+        else used[row[t]] = true;
+    }
+    for (size_t i = 0; i < n_row && !rc; i++)
+        if (!used[i]) rc = dw_fail(r->err, "'%s' leaves row %zu without a text", text_rows, i);
+    free(used);
+    return rc;
+}
+
+/* *row: the row of each text, free(); NULL if every text has its own. */
+static int read_text_rows(kit_h5_in *r, size_t n_text, int32_t **row, size_t *n_row) {
+    kit_h5_set set, output;
+    bool is_there;
+    *row = NULL;
+    *n_row = n_text;
+    if (kit_h5_has(r, text_rows, &is_there)) return -1;
+    if (!is_there) return 0;
+    if (kit_h5_find(r, text_rows, KIT_H5_I32, &set) || kit_h5_find(r, "output/sum_square", KIT_H5_F64, &output)) return -1;
+    *n_row = output.dims[0];
+    if (set.dims[0] != n_text || set.dims[1] || set.is_packed || !*n_row || *n_row > n_text)
+        return dw_fail(r->err, "'%s' does not fit %zu texts and %zu rows of sums", text_rows, n_text, *n_row);
+    *row = dw_alloc(n_text, sizeof **row, "rows of texts", r->err);
+    return *row && !kit_h5_whole(r, &set, *row) && !check_rows(r, *row, n_text, *n_row) ? 0 : -1;
+}
+
+static int check_row_counts(const kit_h5_in *r, const kit_stats *s) {
+    uint64_t *n_tokens = dw_alloc(s->n_row, sizeof *n_tokens, "tokens of rows", r->err);
+    int rc = n_tokens ? 0 : -1;
+    for (size_t t = 0; t < s->n_text && !rc; t++) n_tokens[s->text[t].row] += s->text[t].n_tokens;
+    for (int l = 0; l < s->n_layer && !rc; l++)
+        for (size_t i = 0; i < s->n_row && !rc; i++)
+            if (s->layer[l].count[i] > n_tokens[i] || s->layer[l].text_n_cosine[i] > n_tokens[i])
+                rc = dw_fail(r->err, "layer %d counts more tokens than text %zu has", l, i + 1);
+    free(n_tokens);
+    return rc;
+}
+
+static int read_layer(kit_h5_in *r, const kit_stats *s, int l, part p) {
+    item list[MAX_ITEMS];
+    const size_t n = layer_items(s, l, list);
+    const uint64_t n_tokens = kit_stats_n_tokens(s);
+    for (size_t i = 0; i < n; i++)
+        if (is_in(p, &list[i]) && read_item(r, &list[i], n_tokens)) return -1;
     return 0;
 }
 
-static int read_values(kit_h5_in *r, kit_stats *s) {
-    item list[MAX_ITEMS];
+/* What is read with the header: texts, output, and the small items of all layers. */
+static int read_small(kit_h5_in *r, kit_stats *s, const int32_t *row) {
     const item output = output_item(s);
     if (kit_h5_texts(r, s->text, s->n_text)) return -1;
-    const uint64_t n_tokens = kit_stats_n_tokens(s);
-    if (read_item(r, &output, n_tokens)) return -1;
+    for (size_t t = 0; t < s->n_text; t++) s->text[t].row = row ? (size_t)row[t] : t;
+    if (read_item(r, &output, kit_stats_n_tokens(s))) return -1;
+    add_rows(s->output_square, s->text_output_square, s->n_row, (size_t)s->n_embd);
     for (int l = 0; l < s->n_layer; l++) {
-        const size_t n = layer_items(s, l, list);
-        for (size_t i = 0; i < n; i++)
-            if (read_item(r, &list[i], n_tokens)) return -1;
+        if (read_layer(r, s, l, SMALL)) return -1;
+        total_small(s, l);
     }
-    return read_counts_ok(r, s);
+    return check_row_counts(r, s);
 }
 
 static int read_header(kit_h5_in *r, kit_stats *s) {
@@ -533,44 +762,108 @@ static int read_header(kit_h5_in *r, kit_stats *s) {
 /* Fails unless the file has at least the bytes of all arrays that are not packed.  A neuron has at least 28 bytes of
  * such arrays and 64 * 4 * (2 + 1/32 + 1/64 + 1/128) = 526 bytes of histograms, so memory is at most 20 times the
  * file. */
-static int check_memory(kit_h5_in *r, const kit_stats *s, size_t n_text) {
+static int check_memory(kit_h5_in *r, const kit_stats *s, size_t n_row) {
     item list[MAX_ITEMS], output = output_item(s);
-    size_t sum = n_text * output.cols * kind_size(output.kind); // at most 2^20 * 2^24 * 2^3
+    size_t sum = n_row * output.cols * kind_size(output.kind); // at most 2^20 * 2^24 * 2^3
     for (int l = 0; l < s->n_layer; l++) {
         const size_t n = layer_items(s, l, list);
         for (size_t i = 0; i < n; i++) // at most 2^10 * 2^5 such terms, so the sum does not overflow
-            if (!list[i].packed) sum += (list[i].by_text ? n_text : list[i].rows) * (list[i].cols ? list[i].cols : 1) * kind_size(list[i].kind);
+            if (!list[i].packed && !list[i].optional)
+                sum += (list[i].by_row ? n_row : list[i].rows) * (list[i].cols ? list[i].cols : 1) * kind_size(list[i].kind);
     }
     if (sum <= r->n_left) return 0;
     return dw_fail(r->err, "its arrays need %zu bytes, but the file has only %zu; files in which several names share "
                    "their bytes are refused", sum, r->n_bytes);
 }
 
-static int read_all(kit_h5_in *r, kit_stats *s) {
-    int n_layer, n_embd;
-    size_t n_text;
+static int read_shape(kit_h5_in *r, kit_stats *s, size_t n_row) {
+    int n_layer, n_embd, output_columns;
     if (kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &n_layer) || kit_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
-    if (kit_h5_n_texts(r, &n_text)) return -1;
-    int output_columns;
-    if (columns_of(r, "output/sum_square", n_text, &output_columns)) return -1;
-    if (output_columns != n_embd) return dw_fail(r->err, "'output/sum_square' has %d columns, expected n_embd, %d", output_columns, n_embd);
+    if (columns_of(r, "output/sum_square", n_row, &output_columns)) return -1;
+    if (output_columns != n_embd)
+        return dw_fail(r->err, "'output/sum_square' has %d columns, expected n_embd, %d", output_columns, n_embd);
     int *widths = dw_alloc(2 * (size_t)n_layer, sizeof *widths, "widths", r->err);
-    if (!widths) return -1;
-    const int rc = read_widths(r, n_layer, n_text, widths, widths + n_layer) || set_shape(s, n_layer, n_embd, widths, widths + n_layer, r->err);
+    int rc = widths ? read_widths(r, n_layer, n_row, widths, widths + n_layer) : -1;
+    if (!rc) rc = set_shape(s, n_layer, n_embd, widths, widths + n_layer, r->err);
     free(widths);
-    if (!rc && !check_memory(r, s, n_text) && !make_arrays(s, n_text, r->err) && !read_header(r, s) && !read_values(r, s)) {
-        kit_stats_total(s);
-        return 0;
-    }
-    kit_stats_release(s);
-    return -1;
+    return rc;
 }
 
-int kit_stats_read(kit_stats *s, const char *path, dw_err *err) {
+static int read_all(kit_h5_in *r, kit_stats *s) {
+    size_t n_text, n_row;
+    int32_t *row = NULL;
+    int rc = kit_h5_n_texts(r, &n_text);
+    if (!rc) rc = read_text_rows(r, n_text, &row, &n_row);
+    if (!rc) rc = read_shape(r, s, n_row);
+    if (!rc) rc = check_memory(r, s, n_row);
+    if (!rc) rc = make_arrays(s, n_text, n_row, SMALL, r->err);
+    if (!rc) rc = read_header(r, s);
+    if (!rc) rc = read_small(r, s, row);
+    free(row);
+    return rc;
+}
+
+/* The file's structure, which outlives the opening. */
+static kit_stats_file *new_file(int n_layer, const char *path, dw_err *err) {
+    kit_stats_file *f = dw_alloc(1, sizeof *f, "statistics", err);
+    if (!f) return NULL;
+    f->loaded = -1;
+    f->path = dw_strdup(path, err);
+    f->was_read = dw_alloc((size_t)n_layer, sizeof *f->was_read, "statistics", err);
+    if (f->path && f->was_read) return f;
+    free(f->path);
+    free(f->was_read);
+    free(f);
+    return NULL;
+}
+
+int kit_stats_open(kit_stats *s, const char *path, dw_err *err) {
     kit_h5_in r;
     dw_err own = {0};
     *s = (kit_stats){0};
-    const int rc = kit_h5_open(&r, path, magic, "statistics", "collect", &own) || read_all(&r, s) ? -1 : 0;
+    int rc = kit_h5_open(&r, path, magic, "statistics", "collect", &own);
+    if (!rc) rc = read_all(&r, s);
+    if (!rc) rc = (s->file = new_file(s->n_layer, path, &own)) ? 0 : -1;
+    if (!rc) {
+        s->file->in = r;
+        return 0;
+    }
     kit_h5_close(&r);
-    return rc ? dw_fail(err, "statistics '%s': %s", path, own.text) : 0;
+    kit_stats_release(s);
+    return dw_fail(err, "statistics '%s': %s", path, own.text);
+}
+
+/* Reads the large arrays of a layer.  The bytes of a layer that is read again were subtracted from the limit before. */
+static int load_layer(const kit_stats *s, int l, dw_err *err) {
+    kit_stats_file *f = s->file;
+    dw_err own = {0};
+    const size_t n_left = f->in.n_left;
+    f->in.err = &own;
+    if (f->was_read[l]) f->in.n_left = f->in.n_bytes;
+    int rc = make_layer(s, l, LARGE, s->n_row, &own);
+    if (!rc) rc = make_totals(s, l, &own);
+    if (!rc) rc = read_layer(&f->in, s, l, LARGE);
+    if (f->was_read[l]) f->in.n_left = n_left;
+    f->was_read[l] = true;
+    if (rc) return dw_fail(err, "statistics '%s': %s", f->path, own.text);
+    total_large(s, l);
+    return 0;
+}
+
+int kit_stats_need_layer(const kit_stats *s, int l, dw_err *err) {
+    kit_stats_file *f = s->file;
+    if (!f || f->loaded == l) return 0;
+    if (f->loaded >= 0) free_layer(s, f->loaded, LARGE);
+    f->loaded = -1;
+    if (load_layer(s, l, err)) return -1;
+    f->loaded = l;
+    return 0;
+}
+
+int kit_stats_read(kit_stats *s, const char *path, dw_err *err) {
+    int rc = kit_stats_open(s, path, err);
+    for (int l = 0; l < s->n_layer && !rc; l++) rc = load_layer(s, l, err);
+    if (rc) kit_stats_release(s);
+    else close_file(s);
+    return rc;
 }

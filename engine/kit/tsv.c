@@ -189,7 +189,7 @@ done:
 }
 
 /* Locks the folder: every append replaces the file itself, and a lock file would be left over. */
-static int lock_folder(const char *path, dw_err *err) {
+int tsv_lock(const char *path, dw_err *err) {
     const char *slash = strrchr(path, '/');
     char *folder = dw_format(err, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     if (!folder) return -1;
@@ -204,12 +204,21 @@ static int lock_folder(const char *path, dw_err *err) {
     return fd;
 }
 
+void tsv_unlock(int folder) {
+    if (folder >= 0) close(folder);
+}
+
+int tsv_append_locked(const char *path, const char *comment, const char *const *columns, size_t n_columns,
+                      const char *const *cells, size_t n_rows, dw_err *err) {
+    if (check_cells(columns, n_columns, err) || check_cells(cells, n_rows * n_columns, err)) return -1;
+    return rewrite(path, comment, columns, n_columns, cells, n_rows, err);
+}
+
 int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
                const char *const *cells, size_t n_rows, dw_err *err) {
-    if (check_cells(columns, n_columns, err) || check_cells(cells, n_rows * n_columns, err)) return -1;
-    const int folder = lock_folder(path, err);
+    const int folder = tsv_lock(path, err);
     if (folder < 0) return -1;
-    const int rc = rewrite(path, comment, columns, n_columns, cells, n_rows, err);
-    close(folder);
+    const int rc = tsv_append_locked(path, comment, columns, n_columns, cells, n_rows, err);
+    tsv_unlock(folder);
     return rc;
 }

@@ -22,6 +22,12 @@ void tsv_release(tsv_table *t);
 int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
                const char *const *cells, size_t n_rows, dw_err *err);
 
+/* The same in steps, for a caller that writes other files together with the rows: lock, tsv_append_locked, unlock. */
+int tsv_lock(const char *path, dw_err *err); // a descriptor, or -1
+void tsv_unlock(int folder);                 // -1: does nothing
+int tsv_append_locked(const char *path, const char *comment, const char *const *columns, size_t n_columns,
+                      const char *const *cells, size_t n_rows, dw_err *err);
+
 /* Fails if tsv_append would refuse these columns: the file exists and is not a table with all of them.  Call it before
  * the work whose rows are appended. */
 int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err);

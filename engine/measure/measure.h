@@ -5,6 +5,7 @@
  *   distribution   log-probability, divergence and likeliest token of one row of logits
  *   statistics     means with standard errors, paired differences
  *   predictions    the predictions of a base, stored once for later comparisons
+ *   sums           sums of each window, stored beside rows: any two rows compare pairwise
  *   continuations  whether a model continues a text or only repeats itself
  *
  * Quality is computed by the same kernels for every number of threads and every batch size.  The library returns
@@ -15,5 +16,6 @@
 #include "measure/continuations.h"
 #include "measure/evaluate.h"
 #include "measure/statistics.h"
+#include "measure/sums.h"
 
 #endif

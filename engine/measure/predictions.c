@@ -1,5 +1,6 @@
 /* predictions.c - writes and reads a stored base; the layout is in predictions.h. */
 #include "measure/predictions.h"
+#include "measure/pack.h"
 #include "text/tokenizers.h"
 
 #include <math.h>
@@ -32,14 +33,10 @@ void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]) {
 
 /* ---- records ---------------------------------------------------------------------------------------------- */
 
-static void put32(uint8_t *p, uint32_t v) {
-    for (int b = 0; b < 4; b++) p[b] = (uint8_t)(v >> 8 * b);
-}
-
 static void put_float(uint8_t *p, float f) {
     uint32_t v;
     memcpy(&v, &f, sizeof v);
-    put32(p, v);
+    measure_put_u32(p, v);
 }
 
 static float get_float(const uint8_t *p) {
@@ -52,10 +49,10 @@ static float get_float(const uint8_t *p) {
 static void put_record(uint8_t *to, const measure_prediction *p) {
     uint64_t v;
     memcpy(&v, &p->logprob, sizeof v);
-    put32(to, (uint32_t)v);
-    put32(to + 4, (uint32_t)(v >> 32));
+    measure_put_u32(to, (uint32_t)v);
+    measure_put_u32(to + 4, (uint32_t)(v >> 32));
     for (int k = 0; k < MEASURE_TOP; k++) {
-        put32(to + 8 + 4 * k, (uint32_t)p->coarse.id[k]);
+        measure_put_u32(to + 8 + 4 * k, (uint32_t)p->coarse.id[k]);
         put_float(to + 8 + 4 * MEASURE_TOP + 4 * k, p->coarse.logprob[k]);
     }
     put_float(to + RECORD - 4, p->coarse.tail);
@@ -94,7 +91,7 @@ struct measure_predictions_writer {
 
 static int write_u32(dw_out *out, size_t v, dw_err *err) {
     uint8_t b[4];
-    put32(b, (uint32_t)v);
+    measure_put_u32(b, (uint32_t)v);
     return dw_out_write(out, b, sizeof b, err);
 }
 
@@ -106,53 +103,23 @@ static int write_packed(measure_predictions_writer *w, const void *raw, size_t s
     return write_u32(w->out, n, err) || dw_out_write(w->out, w->packed, n, err) ? -1 : 0;
 }
 
-typedef struct bytes { // the header as it grows
-    uint8_t *data;
-    size_t size, cap;
-    dw_err *err;
-    bool failed;
-} bytes;
-
-static void add(bytes *b, const void *data, size_t n) {
-    b->failed |= b->failed || dw_grow(&b->data, &b->cap, b->size + n, 1, "a header", b->err);
-    if (b->failed) return;
-    memcpy(b->data + b->size, data, n);
-    b->size += n;
-}
-
-static void add_u32(bytes *b, uint32_t v) {
-    uint8_t le[4];
-    put32(le, v);
-    add(b, le, sizeof le);
-}
-
-static void add_u64(bytes *b, uint64_t v) {
-    add_u32(b, (uint32_t)v);
-    add_u32(b, (uint32_t)(v >> 32));
-}
-
-static void add_text(bytes *b, const char *text) {
-    add_u32(b, (uint32_t)strlen(text));
-    add(b, text, strlen(text));
-}
-
 static int write_head(measure_predictions_writer *w, const measure_stored_head *h, dw_err *err) {
-    bytes b = {.err = err};
-    add_text(&b, h->model);
-    add(&b, h->model_sha256, 32);
-    add_u32(&b, (uint32_t)h->n_vocab);
-    add(&b, h->vocab_sha256, 32);
-    add_text(&b, h->protocol);
-    add_u32(&b, (uint32_t)h->n_ctx);
-    add_u32(&b, (uint32_t)h->bos);
-    add_u32(&b, (uint32_t)h->first);
-    add_u32(&b, (uint32_t)h->last);
-    add_u32(&b, (uint32_t)h->n_texts);
+    measure_bytes b = {.err = err};
+    measure_add_text(&b, h->model);
+    measure_add(&b, h->model_sha256, 32);
+    measure_add_u32(&b, (uint32_t)h->n_vocab);
+    measure_add(&b, h->vocab_sha256, 32);
+    measure_add_text(&b, h->protocol);
+    measure_add_u32(&b, (uint32_t)h->n_ctx);
+    measure_add_u32(&b, (uint32_t)h->bos);
+    measure_add_u32(&b, (uint32_t)h->first);
+    measure_add_u32(&b, (uint32_t)h->last);
+    measure_add_u32(&b, (uint32_t)h->n_texts);
     for (int t = 0; t < h->n_texts; t++) {
-        add_text(&b, h->text[t].name);
-        add(&b, h->text[t].sha256, 32);
-        add_u64(&b, h->text[t].n_tokens);
-        add_u64(&b, h->text[t].n_scored);
+        measure_add_text(&b, h->text[t].name);
+        measure_add(&b, h->text[t].sha256, 32);
+        measure_add_u64(&b, h->text[t].n_tokens);
+        measure_add_u64(&b, h->text[t].n_scored);
     }
     int rc = b.failed                                      ? -1
              : b.size > MAX_HEAD || h->n_texts > MAX_TEXTS ? dw_fail(err, "too many texts for one stored base")
@@ -229,26 +196,6 @@ struct measure_predictions {
     size_t n_chunk, used; // its predictions, and how many of them were read
 };
 
-/* Unpacks a frame; fails unless it gives exactly `size` bytes. */
-static int unpack(dw_cursor *c, size_t packed, void *raw, size_t size) {
-    const uint8_t *frame = dw_cursor_take(c, packed);
-    if (!frame || ZSTD_getFrameContentSize(frame, packed) != size ||
-        ZSTD_findFrameCompressedSize(frame, packed) != packed)
-        return -1;
-    return ZSTD_decompress(raw, size, frame, packed) == size ? 0 : -1;
-}
-
-static char *read_name(dw_cursor *c, dw_err *err) {
-    const uint32_t len = dw_cursor_u32(c);
-    if (len > MAX_NAME) c->failed = true;
-    const uint8_t *text = c->failed ? NULL : dw_cursor_take(c, len);
-    if (!text || !dw_is_utf8((const char *)text, len)) {
-        c->failed = true;
-        return NULL;
-    }
-    return dw_format(err, "%.*s", (int)len, (const char *)text);
-}
-
 static void read_hash(dw_cursor *c, uint8_t hash[32]) {
     const uint8_t *bytes32 = dw_cursor_take(c, 32);
     if (bytes32) memcpy(hash, bytes32, 32);
@@ -262,7 +209,7 @@ static int read_count(dw_cursor *c, int least, int most) {
 }
 
 static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
-    t->name = read_name(c, err);
+    t->name = measure_read_text(c, MAX_NAME, err);
     read_hash(c, t->sha256);
     t->n_tokens = dw_cursor_u64(c);
     t->n_scored = dw_cursor_u64(c);
@@ -272,11 +219,11 @@ static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
 }
 
 static int read_head(measure_stored_head *h, dw_cursor *c, dw_err *err) {
-    h->model = read_name(c, err);
+    h->model = measure_read_text(c, MAX_NAME, err);
     read_hash(c, h->model_sha256);
     h->n_vocab = read_count(c, 1, 1 << 24);
     read_hash(c, h->vocab_sha256);
-    h->protocol = read_name(c, err);
+    h->protocol = measure_read_text(c, MAX_NAME, err);
     h->n_ctx = read_count(c, 1, 1 << 22);
     h->bos = (int32_t)dw_cursor_u32(c);
     h->first = read_count(c, 0, INT32_MAX);
@@ -317,7 +264,7 @@ static measure_predictions *open_bytes(measure_predictions *p, const void *data,
     uint8_t *head = c.failed || raw > MAX_HEAD || packed > c.left || raw / 4096 > packed
                         ? NULL
                         : dw_alloc(raw + 1, 1, "a header", &own);
-    int rc = head ? unpack(&c, packed, head, raw) : -1;
+    int rc = head ? measure_unpack(&c, packed, head, raw) : -1;
     if (!rc) rc = read_head(&p->head, &(dw_cursor){.at = head, .left = raw}, &own);
     free(head);
     if (rc)
@@ -381,7 +328,7 @@ static int next_chunk(measure_predictions *p, dw_err *err) {
     p->n_left -= p->n_chunk;
     p->used = 0;
     const size_t packed = dw_cursor_u32(&p->at);
-    if (!unpack(&p->at, packed, p->planes, p->n_chunk * RECORD)) return 0;
+    if (!measure_unpack(&p->at, packed, p->planes, p->n_chunk * RECORD)) return 0;
     p->n_left = p->n_chunk = 0;
     return dw_fail(err, "'%s' is damaged: predictions for '%s' cannot be unpacked", p->name,
                    p->head.text[p->text].name);

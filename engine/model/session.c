@@ -339,6 +339,11 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
     return s->backend->bind(s->state, &s->binding, err);
 }
 
+dw_tensor dw_session_tensor(dw_session *s, int layer, dw_weight which) {
+    slot at = {0};
+    return find_slot(s, layer, which, &at, NULL) ? (dw_tensor){0} : *at.mine;
+}
+
 /* ---- selection and experiments --------------------------------------------------------------------------------- */
 
 int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err) {

@@ -40,15 +40,25 @@ void exp_clip(char *to, size_t size, const char *text) {
     strcpy(to + n, fits ? "" : ellipsis);
 }
 
-bool exp_verdict(char text[EXP_VERDICT], const exp_rows *r, const exp_line *line) {
+static bool has_labels(const exp_sheet *s) {
+    for (size_t i = 0; i < s->n_fields; i++)
+        if (s->field[i].is_label) return true;
+    return false;
+}
+
+bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *line) {
     static const struct {
         const char *column, *begin, *end;
     } parts[] = {{"verdict", "", ""}, {"note", "(", ")"}, {"dominated_by", "dominated by ", ""}};
+    const exp_rows *r = s->rows;
+    const bool is_label_table = has_labels(s);
     size_t n = 0;
     text[0] = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char cell[EXP_VERDICT / 4];
         exp_clip(cell, sizeof cell, cell_of(r, line->row[0], parts[i].column));
+        if (is_known(cell) && is_label_table && !strcmp(parts[i].column, "dominated_by"))
+            exp_label_of_model(cell, &s->labels, cell_of(r, line->row[0], parts[i].column));
         if (is_known(cell))
             n += (size_t)sprintf(text + n, "%s%s%s%s",
                                  !n                       ? ""
@@ -157,14 +167,16 @@ static int value_of(char **text, const exp_sheet *s, const char *column, size_t 
     return *text ? 0 : -1;
 }
 
-/* The values of a column over all rows that are shown; deeds without the dense model's. */
+/* The values of a column over all rows that are shown; deeds without the dense model's, and beside labels, which tell what
+ * differs, without unknown ones. */
 static int collect_values(values *v, const exp_sheet *s, const exp_heading *h, dw_err *err) {
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];
         for (size_t k = 0; k < line->n && !(line->is_dense && h->role == EXP_DEED); k++) {
             char *text;
             if (value_of(&text, s, h->column, line->row[k], err)) return -1;
-            const int rc = add_value(v, text, err);
+            const bool skip = h->role == EXP_DEED && has_labels(s) && !is_known(text);
+            const int rc = skip ? 0 : add_value(v, text, err);
             free(text);
             if (rc) return -1;
         }
@@ -228,7 +240,7 @@ static void print_marks(FILE *out, const exp_sheet *s) {
     bool errors = false, speeds = false, disturbed = false, bound = false, joined = false;
     for (size_t i = 0; i < s->n_fields; i++) {
         errors |= s->field[i].se >= 0;
-        speeds |= strstr(s->field[i].heading.column, "_tok_s") != NULL;
+        speeds |= exp_is_speed(s->field[i].heading.column);
     }
     for (size_t i = 0; i < s->lines->n; i++) {
         disturbed |= exp_is_disturbed(s->rows, &s->lines->line[i]);
@@ -307,7 +319,10 @@ static bool has_dense(const exp_sheet *s) {
 }
 
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
-    if (print_role(out, s, EXP_DEED, false, has_dense(s) ? "All but the base: " : "All rows: ", err) ||
+    const char *all = has_labels(s)  ? "The same wherever it applies: "
+                      : has_dense(s) ? "All but the base: "
+                                     : "All rows: ";
+    if (print_role(out, s, EXP_DEED, false, all, err) ||
         print_role(out, s, EXP_CONDITION, false, "Conditions: ", err) ||
         print_role(out, s, EXP_CONDITION, true, "Rows differ in: ", err))
         return -1;

@@ -45,6 +45,7 @@ const exp_heading exp_headings[] = {
     {"load_ms",          "load, ms",       EXP_MEASURE,   false, NULL,          1,    -1},
     {"prefill_tok_s",    "prefill tok/s",  EXP_MEASURE,   true,  NULL,          1,     1},
     {"decode_tok_s",     "decode tok/s",   EXP_MEASURE,   true,  NULL,          1,     1},
+    {"decode_gain",      "decoding, dense = 1", EXP_MEASURE, true, NULL,          1,     1},
     {"read_share",       "read share %",   EXP_MEASURE,   false, NULL,          100,   1},
     {"coverage",         "coverage %",     EXP_MEASURE,   true,  NULL,          100,  -1},
     {"verdict",          "verdict",        EXP_NAME,      true,  NULL,          1,     0},
@@ -93,6 +94,8 @@ exp_heading exp_heading_of(const char *column) {
         if (c->digits && !strcmp(c->name, column)) own.role = EXP_MEASURE;
     return own;
 }
+
+bool exp_is_speed(const char *column) { return strstr(column, "_tok_s") || !strcmp(column, "decode_gain"); }
 
 /* Place of the first digit: 0 for 1 to 9.99, -1 for 0.1 to 0.99. */
 static int magnitude(double v) { return v > 0 ? (int)floor(log10(v) + 1e-9) : 0; }

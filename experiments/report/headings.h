@@ -26,6 +26,8 @@ typedef struct exp_heading {
 
 /* The heading of a column; one made of its name where there is none. */
 exp_heading exp_heading_of(const char *column);
+/* True for columns of speeds, which other work on the machine disturbs. */
+bool exp_is_speed(const char *column);
 extern const exp_heading exp_headings[]; // in the order of a table; ends with column NULL
 
 enum { EXP_NUMBER = 48 };

@@ -1,4 +1,4 @@
-/* paste.c - fields of a table, their cells, and Markdown, TSV and CSV. */
+/* paste.c - fields of a table, their cells, and Markdown, LaTeX, TSV and CSV. */
 #include "experiments/report/paste.h"
 
 #include "experiments/report/conditions.h"
@@ -17,6 +17,11 @@ int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *e
     *f = (exp_field){.se = -1, .is_number = true};
     if (n >= sizeof f->name) return dw_fail(err, "there is no column '%.80s...'", name);
     strcpy(f->name, name);
+    if (s->rows->are_results && !strcmp(name, "label") && exp_rows_find(s->rows, name) < 0) {
+        *f = (exp_field){.heading = {.column = "label", .role = EXP_NAME, .scale = 1}, .name = "label", .head = "variant",
+                         .column = -1, .se = -1, .is_label = true};
+        return 0;
+    }
     f->of_dense = s->rows->are_results && n > n_ratio && !strcmp(name + n - n_ratio, ratio);
     char *column = dw_format(err, "%.*s", (int)(f->of_dense ? n - n_ratio : n), name);
     f->column = column ? exp_rows_need(s->rows, column, err) : -1;
@@ -72,7 +77,7 @@ static bool is_worth_showing(const exp_sheet *s, const exp_heading *h) {
 static bool has_verdict(const exp_sheet *s) {
     char text[EXP_VERDICT];
     for (size_t i = 0; i < s->lines->n; i++)
-        if (exp_verdict(text, s->rows, &s->lines->line[i])) return true;
+        if (exp_verdict(text, s, &s->lines->line[i])) return true;
     return false;
 }
 
@@ -90,15 +95,20 @@ static int add_variables(exp_sheet *s, dw_err *err) {
     return rc;
 }
 
-/* Of results: names, deeds, measures, the verdict. */
+/* Of results: the model and what was done to it, measures, the verdict.  For readers of a sweep a label tells all that was
+ * done but the rate that was reached. */
 static int add_usual(exp_sheet *s, dw_err *err) {
+    const bool labelled = !s->for_programs && exp_labels_are_needed(s->rows, s->lines);
     bool deeds = true;
     int rc = 0;
     for (const exp_heading *h = exp_headings; h->column && !rc; h++) {
-        if (deeds && h->role == EXP_MEASURE && add_variables(s, err)) return -1;
+        if (deeds && h->role == EXP_MEASURE && !labelled && add_variables(s, err)) return -1;
         deeds &= h->role != EXP_MEASURE;
         if (!h->usual || exp_rows_find(s->rows, h->column) < 0) continue;
-        if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s)) rc = add_field(s, h->column, err);
+        if (labelled && h->role == EXP_DEED && strcmp(h->column, "rate_reached")) continue;
+        const bool is_name = labelled && !strcmp(h->column, "model");
+        if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s))
+            rc = add_field(s, is_name ? "label" : h->column, err);
     }
     return rc;
 }
@@ -126,13 +136,14 @@ int exp_sheet_fields(exp_sheet *s, const char *names, dw_err *err) {
     size_t n = s->rows->n_columns;
     for (const char *p = names ? names : ""; *p; p++) n += *p == ',';
     s->field = dw_alloc(n + 1, sizeof *s->field, "columns", err);
-    if (!s->field) return -1;
+    if (!s->field || exp_labels_make(&s->labels, s->rows, s->lines, err)) return -1;
     if (names) return add_named(s, names, err);
     return s->rows->are_results ? add_usual(s, err) : add_all(s, err);
 }
 
 void exp_sheet_release(exp_sheet *s) {
     free(s->field);
+    exp_labels_release(&s->labels);
     *s = (exp_sheet){0};
 }
 
@@ -161,7 +172,7 @@ static void number_cell(char cell[CELL], const exp_sheet *s, const exp_field *f,
     else
         snprintf(number, sizeof number, fabs(v) < 1e15 ? "%.*f" : "%.*g", decimals, v);
     const bool bound = !strcmp(f->heading.column, "kl_mean") && exp_is_bound(s->rows, line);
-    const bool disturbed = !isnan(v) && strstr(f->heading.column, "_tok_s") && exp_is_disturbed(s->rows, line);
+    const bool disturbed = !isnan(v) && exp_is_speed(f->heading.column) && exp_is_disturbed(s->rows, line);
     snprintf(cell, CELL, "%s%s%s", bound && !isnan(v) ? "≥ " : "", number, disturbed ? " !" : "");
 }
 
@@ -176,9 +187,12 @@ static void joined_cell(char cell[CELL], const exp_sheet *s, const exp_field *f,
 
 static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, const exp_line *line, int decimals) {
     const char *text = exp_line_text(s->rows, line, f->column);
-    char verdict[EXP_VERDICT];
-    if (!strcmp(f->heading.column, "verdict") && s->rows->are_results) {
-        exp_escape(cell, CELL, exp_verdict(verdict, s->rows, line) ? verdict : "");
+    char verdict[EXP_VERDICT], label[EXP_LABEL];
+    if (f->is_label) {
+        exp_label(label, &s->labels, line);
+        exp_escape(cell, CELL, label);
+    } else if (!strcmp(f->heading.column, "verdict") && s->rows->are_results) {
+        exp_escape(cell, CELL, exp_verdict(verdict, s, line) ? verdict : "");
     } else if (f->of_dense || (f->heading.role == EXP_MEASURE && f->is_number)) {
         number_cell(cell, s, f, line, decimals);
     } else if (!text) {
@@ -248,6 +262,83 @@ static int print_markdown(FILE *out, const exp_sheet *s, dw_err *err) {
     return s->rows->are_results ? exp_conditions_print(out, s, err) : 0;
 }
 
+/* ---- LaTeX ---------------------------------------------------------------------------------------------------- */
+
+/* What a character of a cell or paragraph of Markdown is in LaTeX; *n is how many bytes it has there. */
+static const char *latex_of(const char *at, size_t *n, char own[8]) {
+    static const struct {
+        const char *text, *latex;
+    } forms[] = {{"±", "$\\pm$"}, {"≥", "$\\ge$"}, {"÷", "$\\div$"}, {"…", "\\ldots{}"}, {"~", "\\textasciitilde{}"},
+                 {"^", "\\textasciicircum{}"}, {"<", "\\textless{}"}, {">", "\\textgreater{}"}, {"|", "\\textbar{}"},
+                 {"\"", "\\textquotedbl{}"}};
+    const size_t escaped = *at == '\\' && at[1] && strchr("|\\`*<[", at[1]) ? 1 : 0; // as exp_escape wrote it
+    at += escaped;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        *n = strlen(forms[i].text) + escaped;
+        if (!strncmp(at, forms[i].text, strlen(forms[i].text))) return forms[i].latex;
+    }
+    *n = 1 + escaped;
+    if (*at == '\\') return "\\textbackslash{}";
+    snprintf(own, 8, "%s%c", strchr("&%$#_{}", *at) ? "\\" : "", *at);
+    return own;
+}
+
+static void put_latex(FILE *out, const char *text) {
+    char own[8];
+    size_t n;
+    if (text[0] == '-' && text[1] >= '0' && text[1] <= '9') fputs("$-$", out), text++;
+    for (; *text; text += n) fputs(latex_of(text, &n, own), out);
+}
+
+/* The paragraphs under the table, each as one. */
+static int put_latex_conditions(FILE *out, const exp_sheet *s, dw_err *err) {
+    exp_text t;
+    if (exp_text_begin(&t, err)) return -1;
+    char *text = exp_text_end(&t, exp_conditions_print(t.out, s, err), err);
+    if (!text) return -1;
+    fprintf(out, "\n\\medskip\n\\parbox{\\linewidth}{\\footnotesize\n");
+    char *rest = text;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        if (!*line && rest && *rest) fprintf(out, line == text ? "" : "\n");
+        put_latex(out, line);
+        if (*line) fprintf(out, "\n");
+    }
+    fprintf(out, "}\n");
+    free(text);
+    return 0;
+}
+
+static int print_latex(FILE *out, const exp_sheet *s, dw_err *err) {
+    char cell[CELL];
+    look *l = dw_alloc(s->n_fields, sizeof *l, "a table", err);
+    if (!l) return -1;
+    fprintf(out, "%% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n\\begin{tabular}{");
+    for (size_t k = 0; k < s->n_fields; k++) {
+        measure_field(&l[k], s, &s->field[k]);
+        fputc(l[k].right ? 'r' : 'l', out);
+    }
+    fprintf(out, "}\n\\toprule\n");
+    for (size_t k = 0; k < s->n_fields; k++) {
+        exp_escape(cell, CELL, s->field[k].head);
+        fprintf(out, k ? " & " : "");
+        put_latex(out, cell);
+    }
+    fprintf(out, " \\\\\n\\midrule\n");
+    for (size_t i = 0; i < s->lines->n; i++) {
+        for (size_t k = 0; k < s->n_fields; k++) {
+            make_cell(cell, s, &s->field[k], &s->lines->line[i], l[k].decimals);
+            fprintf(out, k ? " & " : "");
+            put_latex(out, cell);
+        }
+        fprintf(out, " \\\\\n");
+    }
+    fprintf(out, "\\bottomrule\n\\end{tabular}\n");
+    free(l);
+    if (s->rows->are_results && put_latex_conditions(out, s, err)) return -1;
+    fprintf(out, "\\end{table}\n");
+    return 0;
+}
+
 /* ---- TSV, CSV ------------------------------------------------------------------------------------------------- */
 
 /* Cells are kept without tabs and line ends by the reader; CSV doubles quotes (RFC 4180). */
@@ -270,10 +361,11 @@ static void print_raw_number(FILE *out, double v, char separator) {
 
 static void print_raw_field(FILE *out, const exp_sheet *s, const exp_field *f, const exp_line *line, char separator,
                             bool first) {
-    char joined[CELL], number[EXP_NUMBER];
+    char joined[CELL], number[EXP_NUMBER], label[EXP_LABEL];
     double error;
     const double v = exp_field_value(s, f, line, &error);
-    const char *text = exp_line_text(s->rows, line, f->column);
+    const char *text = f->is_label ? label : exp_line_text(s->rows, line, f->column);
+    if (f->is_label) exp_label(label, &s->labels, line);
     snprintf(number, sizeof number, isnan(v) ? "-" : "%.10g", v);
     if (f->of_dense) text = number;
     if (!text && f->heading.role == EXP_MEASURE) text = number;
@@ -336,5 +428,6 @@ static int print_to_text(int (*print)(FILE *out, const exp_sheet *s, dw_err *err
 int exp_paste_markdown(const exp_sheet *s, char **text, dw_err *err) {
     return print_to_text(print_markdown, s, text, err);
 }
+int exp_paste_latex(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_latex, s, text, err); }
 int exp_paste_tsv(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_tsv, s, text, err); }
 int exp_paste_csv(const exp_sheet *s, char **text, dw_err *err) { return print_to_text(print_csv, s, text, err); }

@@ -1,6 +1,7 @@
-/* paste.h - lines of results as a table that can be pasted: Markdown for readers, TSV and CSV for programs.
+/* paste.h - lines of results as a table that can be pasted: Markdown and LaTeX for readers, TSV and CSV for programs.
  *
- * A field is a column of the output: a column of the rows, or its ratio to the dense model's (`decode_tok_s/base`).
+ * A field is a column of the output: a column of the rows, its ratio to the dense model's (`decode_tok_s/base`), or
+ * `label`, which says what was done (labels.h) and stands for the names of files in tables of sweeps.
  * Markdown rounds by the standard error, puts units into the headings and says once, under the table, under which
  * conditions the rows were measured and in which they differ.  TSV and CSV keep the cells as they are, each with its
  * standard error in a column of its own. */
@@ -8,6 +9,7 @@
 #define EXP_PASTE_H
 
 #include "experiments/report/headings.h"
+#include "experiments/report/labels.h"
 #include "experiments/report/rows.h"
 
 #include <stdio.h>
@@ -18,6 +20,7 @@ typedef struct exp_field {
     char head[64];
     int column, se; // of the rows; -1: none
     bool of_dense;  // divided by the dense model's value
+    bool is_label;  // what was done; column is -1
     bool is_number; // every known cell of the lines is one
 } exp_field;
 
@@ -27,6 +30,8 @@ typedef struct exp_sheet {
     const char *join; // column whose values were joined; NULL: none
     exp_field *field; // n_fields
     size_t n_fields;
+    bool for_programs; // without --columns: names of files and all that was done, instead of labels
+    exp_labels labels;
 } exp_sheet;
 
 /* NAME or NAME/base. */
@@ -54,6 +59,6 @@ char *exp_text_end(exp_text *t, int rc, dw_err *err);
 
 /* The whole output as text in *text (free()). */
 typedef int exp_paste(const exp_sheet *s, char **text, dw_err *err);
-exp_paste exp_paste_markdown, exp_paste_tsv, exp_paste_csv;
+exp_paste exp_paste_markdown, exp_paste_latex, exp_paste_tsv, exp_paste_csv;
 
 #endif

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -14,23 +15,67 @@
 
 extern char **environ;
 
-enum { MAX_FIELDS = 8, LABEL = 160, MAX_SVG_BYTES = 1 << 28 };
+enum { MAX_FIELDS = 8, MAX_BY = 4, LABEL = 200, MAX_PICTURE_BYTES = 1 << 28 };
+
+static const char plain_series[] = "plain quantization";
 
 typedef struct point {
-    double x, y, error;
+    double x, y, low, high; // the ends of a bar or a band; NaN: none
     size_t series;
-    bool is_dense;
+    uint64_t deeds; // a hash of what was done, without the seed
+    const exp_line *line;
+    bool is_dense, is_band;
 } point;
+
+typedef struct reach { // of the values along an axis
+    double least, most;
+    size_t n; // different values, at most 3 are counted
+} reach;
+
+typedef struct axis {
+    exp_range range;
+    reach others;    // without the dense model
+    reach all;       // what is drawn
+    bool has_dense;  // the dense model is drawn on it
+    bool is_log;
+} axis;
 
 typedef struct plot {
     exp_field x, y[MAX_FIELDS];
     size_t n_y;
-    point *point; // n_points, by series, then x
+    int by[MAX_BY], n_by;
+    bool joins_plain;     // plain quantizations are one series
+    point *point;         // n_points, by series, then x
     size_t n_points;
     double base_ppl;      // what rows say of their base; NaN: unknown, or not what is drawn
     char (*label)[LABEL]; // n_series
     size_t n_series;
+    axis ax, ay;
 } plot;
+
+/* ---- options -------------------------------------------------------------------------------------------------- */
+
+int exp_range_read(exp_range *r, const char *text, dw_err *err) {
+    *r = (exp_range){0};
+    if (!text) return 0;
+    const char *colon = strchr(text, ':');
+    char from[64] = "";
+    if (colon && colon - text < (int)sizeof from) memcpy(from, text, (size_t)(colon - text));
+    r->has_from = *from, r->has_to = colon && colon[1];
+    if (r->has_from) r->from = exp_number(from);
+    if (r->has_to) r->to = exp_number(colon + 1);
+    if (!colon || isnan(r->from) || isnan(r->to) || (r->has_from && r->has_to && r->from >= r->to))
+        return dw_fail(err, "'%s' is no range like 5:10, 5: or :10", text);
+    return 0;
+}
+
+exp_picture exp_picture_of(const char *path) {
+    static const char *const endings[] = {".svg", ".pdf", ".png"};
+    const size_t n = strlen(path);
+    for (int i = 0; i < 3; i++)
+        if (n > 4 && !strcmp(path + n - 4, endings[i])) return (exp_picture)i;
+    return EXP_NO_PICTURE;
+}
 
 /* ---- points --------------------------------------------------------------------------------------------------- */
 
@@ -53,58 +98,132 @@ static int find_axes(plot *p, const exp_sheet *s, const exp_axes *axes, dw_err *
     }
 }
 
+static int find_by(plot *p, const exp_rows *r, const char *by, dw_err *err) {
+    for (const char *at = by; at; at += *at == ',') {
+        const size_t n = strcspn(at, ",");
+        if (p->n_by == MAX_BY) return dw_fail(err, "--by: more than %d columns", MAX_BY);
+        char *name = dw_format(err, "%.*s", (int)n, at);
+        p->by[p->n_by] = name ? exp_rows_need(r, name, err) : -1;
+        free(name);
+        if (p->by[p->n_by++] < 0) return -1;
+        at += n;
+        if (!*at) return 0;
+    }
+    return 0;
+}
+
+static const char *cell_of(const exp_rows *r, const exp_line *line, const char *column) {
+    return exp_rows_cell(r, line->row[0], exp_rows_find(r, column));
+}
+
+static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
+
+/* Neurons of the model were removed, or are left out at run time. */
+static bool is_pruned(const exp_rows *r, const exp_line *line) {
+    return is_known(cell_of(r, line, "metric")) || is_known(cell_of(r, line, "rule")) ||
+           is_known(cell_of(r, line, "rate"));
+}
+
+/* A type or mixture for the whole model.  Methods that keep fewer bits than their file's type say so in nominal_bits. */
+static bool is_plain_quantization(const exp_rows *r, const exp_line *line) {
+    return !line->is_dense && !is_pruned(r, line) && !strcmp(cell_of(r, line, "tool"), "requant") &&
+           is_known(cell_of(r, line, "type")) && !is_known(cell_of(r, line, "nominal_bits"));
+}
+
 /* What a line's series is called when nothing was said: what was done to the model. */
-static const char *deed_of(const exp_rows *r, const exp_line *line) {
+static const char *deed_of(const plot *p, const exp_rows *r, const exp_line *line) {
     static const char *const columns[] = {"metric", "rule", "type", "tool"};
+    if (p->joins_plain && is_plain_quantization(r, line)) return plain_series;
     for (size_t i = 0; i < sizeof columns / sizeof *columns && r->are_results; i++) {
-        const char *cell = exp_rows_cell(r, line->row[0], exp_rows_find(r, columns[i]));
-        if (strcmp(cell, "-")) return cell;
+        const char *cell = cell_of(r, line, columns[i]);
+        if (is_known(cell)) return cell;
     }
     return "";
 }
 
-/* The place of a series among the labels, made where it is new.  Numbers are told apart by the name of their column. */
-static size_t series_of(plot *p, const char *head, const char *by, const exp_field *y) {
-    char label[LABEL], name[LABEL - 110];
+/* "energy, group 64": the values of a line in the columns `by`, or what was done.  Numbers are told apart by the name of
+ * their column. */
+static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
+    size_t n = 0;
+    name[0] = 0;
+    if (!p->n_by) exp_clip(name, LABEL - 60, deed_of(p, r, line));
+    for (int i = 0; i < p->n_by; i++) {
+        char value[40];
+        exp_clip(value, sizeof value, exp_rows_cell(r, line->row[0], p->by[i]));
+        const char *head = isnan(exp_number(value)) ? "" : exp_heading_of(r->column[p->by[i]]).head;
+        const int used = snprintf(name + n, LABEL - 60 - n, "%s%.30s%s%s", i ? ", " : "", head, *head ? " " : "", value);
+        n += (size_t)used;
+        if (n >= LABEL - 60) break;
+    }
+}
+
+/* The place of a line's series among the labels, made where it is new. */
+static size_t series_of(plot *p, const exp_rows *r, const exp_line *line, const exp_field *y) {
+    char label[LABEL], name[LABEL - 60];
     size_t i = 0;
-    exp_clip(name, sizeof name, by);
-    const bool is_number = !isnan(exp_number(name));
+    name_series(name, p, r, line);
     if (!*name)
         snprintf(label, LABEL, "%s", y->head);
     else
-        snprintf(label, LABEL, "%.40s%s%s%s%s", is_number ? head : "", is_number ? " " : "", name,
-                 p->n_y > 1 ? ", " : "", p->n_y > 1 ? y->head : "");
+        snprintf(label, LABEL, "%s%s%.50s", name, p->n_y > 1 ? ", " : "", p->n_y > 1 ? y->head : "");
     while (i < p->n_series && strcmp(p->label[i], label)) i++;
     if (i == p->n_series) strcpy(p->label[p->n_series++], label);
     return i;
+}
+
+/* FNV-1a of all that was done, without the seed: random twins have the same. */
+static uint64_t hash_deeds(const exp_rows *r, const exp_line *line, const bool *is_deed) {
+    uint64_t h = 0xcbf29ce484222325;
+    for (size_t c = 0; c < r->n_columns; c++) {
+        if (!is_deed[c]) continue;
+        for (const char *at = exp_rows_cell(r, line->row[0], (int)c); *at; at++)
+            h = (h ^ (unsigned char)*at) * 0x100000001b3;
+        h = (h ^ '\t') * 0x100000001b3;
+    }
+    return h;
 }
 
 static int compare_points(const void *pa, const void *pb) {
     const point *a = pa, *b = pb;
     if (a->series != b->series) return a->series < b->series ? -1 : 1;
     if (a->x != b->x) return a->x < b->x ? -1 : 1;
+    if (a->deeds != b->deeds) return a->deeds < b->deeds ? -1 : 1;
     return (a->y > b->y) - (a->y < b->y);
 }
 
-static int collect_points(plot *p, const exp_sheet *s, int by, dw_err *err) {
+/* The point of a line in the units of the axes; NaN where the line lacks a number. */
+static point make_point(const plot *p, const exp_sheet *s, const exp_field *y, const exp_line *line) {
+    double ignored, error, sd;
+    const double scale = exp_field_scale(y);
+    point a = {.x = exp_field_scale(&p->x) * exp_field_value(s, &p->x, line, &ignored),
+               .y = scale * exp_field_value(s, y, line, &error),
+               .line = line, .is_dense = line->is_dense, .low = NAN, .high = NAN};
+    if (line->n == 1 && error > 0) a.low = a.y - scale * error, a.high = a.y + scale * error;
+    for (size_t k = 0; line->n > 1 && k < line->n; k++) { // joined rows: from the least to the largest
+        const exp_line one = {.row = &line->row[k], .n = 1};
+        const double v = scale * exp_field_value(s, y, &one, &sd);
+        a.low = fmin(a.low, v), a.high = fmax(a.high, v);
+        a.is_band = true;
+    }
+    return a;
+}
+
+static int collect_points(plot *p, const exp_sheet *s, const bool *is_deed, dw_err *err) {
     size_t n;
     if (!dw_mul(s->lines->n, p->n_y, &n)) return dw_fail(err, "the table is too large");
     p->point = dw_alloc(n, sizeof *p->point, "points", err);
     p->label = dw_alloc(n, sizeof *p->label, "series", err);
     if (!p->point || !p->label) return -1;
+    for (size_t i = 0; i < s->lines->n && !p->n_by && s->rows->are_results; i++)
+        p->joins_plain |= !s->lines->line[i].is_dense && is_pruned(s->rows, &s->lines->line[i]);
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];
         for (size_t k = 0; k < p->n_y; k++) {
-            double ignored, error;
-            const double x = exp_field_scale(&p->x) * exp_field_value(s, &p->x, line, &ignored);
-            const double y = exp_field_scale(&p->y[k]) * exp_field_value(s, &p->y[k], line, &error);
-            if (isnan(x) || isnan(y)) continue;
-            const char *name = by >= 0 ? exp_rows_cell(s->rows, line->row[0], by) : deed_of(s->rows, line);
-            p->point[p->n_points++] = (point){
-                x, y, exp_field_scale(&p->y[k]) * error,
-                line->is_dense ? 0
-                               : series_of(p, by >= 0 ? exp_heading_of(s->rows->column[by]).head : "", name, &p->y[k]),
-                line->is_dense};
+            point a = make_point(p, s, &p->y[k], line);
+            if (isnan(a.x) || isnan(a.y)) continue;
+            a.deeds = hash_deeds(s->rows, line, is_deed);
+            if (!a.is_dense) a.series = series_of(p, s->rows, line, &p->y[k]);
+            p->point[p->n_points++] = a;
         }
     }
     double ignored;
@@ -114,6 +233,66 @@ static int collect_points(plot *p, const exp_sheet *s, int by, dw_err *err) {
     if (!p->n_points) return dw_fail(err, "no row has numbers in the columns '%s' and '%s'", p->x.name, p->y[0].name);
     qsort(p->point, p->n_points, sizeof *p->point, compare_points);
     return 0;
+}
+
+/* Two rows of one experiment that differ in their seed only. */
+static bool are_twins(const exp_rows *r, const point *a, const point *b) {
+    const char *seed_a = cell_of(r, a->line, "seed"), *seed_b = cell_of(r, b->line, "seed");
+    return !a->is_dense && !b->is_dense && a->series == b->series && a->x == b->x && a->deeds == b->deeds &&
+           is_known(seed_a) && is_known(seed_b) && strcmp(seed_a, seed_b);
+}
+
+/* Twins become one point at their mean, whose band reaches from the least to the largest. */
+static void merge_twins(plot *p, const exp_rows *r) {
+    size_t to = 0;
+    for (size_t i = 0, n; i < p->n_points; i += n) {
+        point a = p->point[i];
+        double sum = a.y;
+        for (n = 1; i + n < p->n_points && are_twins(r, &p->point[i], &p->point[i + n]); n++) sum += p->point[i + n].y;
+        if (n > 1) {
+            a.low = a.y, a.high = p->point[i + n - 1].y; // they are in the order of y
+            a.y = sum / (double)n;
+            a.is_band = true;
+        }
+        p->point[to++] = a;
+    }
+    p->n_points = to;
+}
+
+/* ---- axes ----------------------------------------------------------------------------------------------------- */
+
+static void widen(reach *r, double v) {
+    r->n += r->n < 3 && v != r->least && v != r->most;
+    r->least = fmin(r->least, v), r->most = fmax(r->most, v);
+}
+
+static bool is_within(const exp_range *r, double v) { return !(r->has_from && v < r->from) && !(r->has_to && v > r->to); }
+
+static double length_of(const reach *r, bool is_log) { return is_log ? log(r->most / r->least) : r->most - r->least; }
+
+static bool wants_log(const reach *r) { return r->least > 0 && r->most >= 20 * r->least; }
+
+/* The dense model stays on an axis unless three or more other values would share less than half of it. */
+static void set_axis(axis *a, const plot *p, bool is_x) {
+    const reach none = {INFINITY, -INFINITY, 0};
+    a->others = none;
+    reach with_dense = none;
+    for (size_t i = 0; i < p->n_points; i++) {
+        const double v = is_x ? p->point[i].x : p->point[i].y;
+        if (!is_within(&a->range, v)) continue;
+        widen(&with_dense, v);
+        if (!p->point[i].is_dense) widen(&a->others, v);
+    }
+    const bool is_log = wants_log(&with_dense);
+    a->has_dense = a->others.n < 3 || a->range.has_from || a->range.has_to ||
+                   length_of(&a->others, is_log) >= length_of(&with_dense, is_log) / 2;
+    a->all = a->has_dense ? with_dense : a->others;
+    a->is_log = wants_log(&a->all);
+}
+
+static bool is_drawn(const plot *p, const point *a) {
+    return (!a->is_dense || (p->ax.has_dense && p->ay.has_dense)) && is_within(&p->ax.range, a->x) &&
+           is_within(&p->ay.range, a->y);
 }
 
 /* ---- the script ----------------------------------------------------------------------------------------------- */
@@ -129,17 +308,20 @@ static void print_quoted(FILE *out, const char *text) {
     fputc('\'', out);
 }
 
-static void print_axis(FILE *out, const plot *p, char axis) {
-    double least = INFINITY, most = -INFINITY;
-    const exp_field *f = axis == 'x' ? &p->x : &p->y[0];
-    for (size_t i = 0; i < p->n_points; i++) {
-        const double v = axis == 'x' ? p->point[i].x : p->point[i].y;
-        least = fmin(least, v), most = fmax(most, v);
-    }
-    fprintf(out, "set %clabel ", axis);
-    print_quoted(out, axis == 'y' && p->n_y > 1 ? "" : f->head);
+static void print_end(FILE *out, bool has, double v) {
+    if (has) fprintf(out, "%.10g", v);
+    else fputc('*', out);
+}
+
+static void print_axis(FILE *out, char name, const axis *a, const char *head) {
+    fprintf(out, "set %clabel ", name);
+    print_quoted(out, head);
     fprintf(out, "\n");
-    if (least > 0 && most >= 20 * least) fprintf(out, "set logscale %c\n", axis);
+    if (a->is_log) fprintf(out, "set logscale %c\n", name);
+    if (!a->range.has_from && !a->range.has_to) return;
+    fprintf(out, "set %crange [", name);
+    print_end(out, a->range.has_from, a->range.from), fputc(':', out), print_end(out, a->range.has_to, a->range.to);
+    fprintf(out, "]\n");
 }
 
 static bool has_front(const plot *p) {
@@ -165,7 +347,7 @@ static int print_front(FILE *out, const plot *p, dw_err *err) {
     size_t n = 0;
     if (!front) return -1;
     for (size_t i = 0; i < p->n_points; i++)
-        if (!is_beaten(p, &p->point[i])) front[n++] = p->point[i];
+        if (is_drawn(p, &p->point[i]) && !is_beaten(p, &p->point[i])) front[n++] = p->point[i];
     qsort(front, n, sizeof *front, compare_x);
     fprintf(out, "$front << EOD\n");
     for (size_t i = 0; i < n; i++) fprintf(out, "%.10g %.10g\n", front[i].x, front[i].y);
@@ -174,60 +356,120 @@ static int print_front(FILE *out, const plot *p, dw_err *err) {
     return 0;
 }
 
-/* Data: x, y, and the ends of the error bar, which stays above zero for the sake of logarithms. */
+/* Data: x, y, and the ends of the bar or band, which stay above zero for the sake of logarithms. */
+static void print_point(FILE *out, const point *a) {
+    const double low = a->y > 0 ? fmax(a->low, a->y / 100) : a->low;
+    fprintf(out, "%.10g %.10g", a->x, a->y);
+    if (isnan(a->low)) fprintf(out, " NaN NaN\n");
+    else fprintf(out, " %.10g %.10g\n", low, a->high);
+}
+
 static void print_data(FILE *out, const plot *p) {
     for (size_t k = 0; k < p->n_series; k++) {
         fprintf(out, "$series%zu << EOD\n", k + 1);
-        for (size_t i = 0; i < p->n_points; i++) {
-            const point *a = &p->point[i];
-            if (a->series != k || a->is_dense) continue;
-            fprintf(out, "%.10g %.10g", a->x, a->y);
-            if (a->error > 0)
-                fprintf(out, " %.10g %.10g\n", a->y > 0 ? fmax(a->y - a->error, a->y / 100) : a->y - a->error,
-                        a->y + a->error);
-            else
-                fprintf(out, " NaN NaN\n");
-        }
+        for (size_t i = 0; i < p->n_points; i++)
+            if (p->point[i].series == k && !p->point[i].is_dense) print_point(out, &p->point[i]);
         fprintf(out, "EOD\n");
     }
     fprintf(out, "$dense << EOD\n");
     for (size_t i = 0; i < p->n_points; i++)
-        if (p->point[i].is_dense) fprintf(out, "%.10g %.10g\n", p->point[i].x, p->point[i].y);
+        if (p->point[i].is_dense && is_drawn(p, &p->point[i])) fprintf(out, "%.10g %.10g\n", p->point[i].x, p->point[i].y);
     fprintf(out, "EOD\n");
+}
+
+/* The names of the mixtures beside the points of plain quantizations. */
+static void print_names(FILE *out, const plot *p, const exp_rows *r) {
+    for (size_t i = 0; i < p->n_points; i++) {
+        const point *a = &p->point[i];
+        if (a->is_dense || !p->joins_plain || !is_plain_quantization(r, a->line) || !is_drawn(p, a)) continue;
+        char name[40];
+        exp_clip(name, sizeof name, cell_of(r, a->line, "type"));
+        fprintf(out, "set label ");
+        print_quoted(out, name);
+        fprintf(out, " at first %.10g, first %.10g rotate by 40 offset 0.2, 0.6 noenhanced font ',9' tc rgb '#555555'\n", a->x, a->y);
+    }
+}
+
+/* "dense", and where it is on an axis that leaves it out. */
+static void print_dense_title(FILE *out, const plot *p, const point *a) {
+    char title[LABEL], number[EXP_NUMBER];
+    const exp_field *f = p->ay.has_dense ? &p->x : &p->y[0];
+    exp_format_pair(number, p->ay.has_dense ? a->x : a->y, 0);
+    if (p->ax.has_dense && p->ay.has_dense) snprintf(title, sizeof title, "dense");
+    else snprintf(title, sizeof title, "dense, at %s %s", f->head, number);
+    print_quoted(out, title);
+}
+
+static const char *print_dense(FILE *out, const plot *p, const char *next) {
+    bool titled = false, drawn = false;
+    for (size_t i = 0; i < p->n_points; i++) {
+        const point *a = &p->point[i];
+        if (!a->is_dense) continue;
+        if (p->ay.has_dense) fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 ", next, a->y);
+        else if (!titled) fprintf(out, "%sNaN with lines lc rgb '#000000' dt 2 ", next);
+        else continue;
+        fprintf(out, titled ? "notitle" : "title ");
+        if (!titled) print_dense_title(out, p, a);
+        titled = true, next = ", ";
+        drawn |= is_drawn(p, a);
+    }
+    if (drawn) fprintf(out, "%s$dense with points lc rgb '#000000' pt 7 notitle", next);
+    if (!titled && !isnan(p->base_ppl))
+        fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 title 'dense'", next, p->base_ppl), next = ", ";
+    return next;
+}
+
+/* How a series is drawn: whether it has bars, a band over several x, and two points with one x. */
+typedef struct look {
+    bool bars, band, repeats;
+} look;
+
+static look look_of(const plot *p, size_t series) {
+    look l = {0};
+    size_t n_band = 0;
+    const point *last = NULL;
+    for (size_t i = 0; i < p->n_points; i++) {
+        const point *a = &p->point[i];
+        if (a->series != series || a->is_dense) continue;
+        l.bars |= !isnan(a->low);
+        l.repeats |= last && last->x == a->x;
+        n_band += a->is_band;
+        last = a;
+    }
+    l.band = n_band > 1 && !l.repeats;
+    return l;
+}
+
+static void print_series(FILE *out, const plot *p, size_t k, const char *next) {
+    const look l = look_of(p, k);
+    const bool is_plain = !strcmp(p->label[k], plain_series);
+    if (l.band)
+        fprintf(out, "%s$series%zu using 1:3:4 with filledcurves lt %zu fs transparent solid 0.25 noborder notitle", next,
+                k + 1, k + 1), next = ", ";
+    fprintf(out, "%s$series%zu with %s lt %zu%s title ", next, k + 1, l.repeats ? "points" : "linespoints", k + 1,
+            is_plain && !l.repeats ? " dt 4" : "");
+    print_quoted(out, p->label[k]);
+    if (l.bars && !l.band) fprintf(out, ", $series%zu using 1:2:3:4 with yerrorbars lt %zu notitle", k + 1, k + 1);
 }
 
 static void print_plot(FILE *out, const plot *p) {
     const char *next = "plot ";
-    bool titled = false;
     if (has_front(p)) fprintf(out, "%s$front with lines lc rgb '#bbbbbb' lw 5 title 'front'", next), next = ", ";
-    for (size_t i = 0; i < p->n_points; i++) {
-        if (!p->point[i].is_dense) continue;
-        fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 %s", next, p->point[i].y,
-                titled ? "notitle" : "title 'dense'");
-        titled = true, next = ", ";
-    }
-    if (titled)
-        fprintf(out, "%s$dense with points lc rgb '#000000' pt 7 notitle", next);
-    else if (!isnan(p->base_ppl))
-        fprintf(out, "%s%.10g with lines lc rgb '#000000' dt 2 title 'dense'", next, p->base_ppl), next = ", ";
-    for (size_t k = 0; k < p->n_series; k++, next = ", ") {
-        bool errors = false;
-        for (size_t i = 0; i < p->n_points; i++)
-            errors |= p->point[i].series == k && !p->point[i].is_dense && p->point[i].error > 0;
-        fprintf(out, "%s$series%zu with linespoints lt %zu title ", next, k + 1, k + 1);
-        print_quoted(out, p->label[k]);
-        if (errors) fprintf(out, ", $series%zu using 1:2:3:4 with yerrorbars lt %zu notitle", k + 1, k + 1);
-    }
+    next = print_dense(out, p, next);
+    for (size_t k = 0; k < p->n_series; k++, next = ", ") print_series(out, p, k, next);
     fprintf(out, "\n");
 }
 
 /* Colours that all eyes tell apart (Okabe and Ito). */
-static void print_style(FILE *out) {
+static void print_style(FILE *out, exp_picture picture) {
     static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                          "#e69f00", "#56b4e9", "#555555", "#a0522d"};
+    static const char *const terminal[] = {
+        [EXP_SVG] = "svg size 900,560 noenhanced font 'sans-serif,14' background '#ffffff'",
+        [EXP_PDF] = "pdfcairo size 9in,5.6in noenhanced font 'sans-serif,14'",
+        [EXP_PNG] = "pngcairo size 1800,1120 noenhanced font 'sans-serif,14' fontscale 2 linewidth 2 pointscale 2"};
     const int n = sizeof colour / sizeof *colour;
-    fprintf(out,
-            "set terminal svg size 900,560 noenhanced font 'sans-serif,14' background '#ffffff'\nset encoding utf8\n");
+    fprintf(out, "set terminal %s\nset encoding utf8\n", terminal[picture]);
     for (int i = 0; i < n; i++)
         fprintf(out, "set linetype %d lc rgb '%s' lw 1.5 pt %d ps 0.7\n", i + 1, colour[i], 4 + i);
     fprintf(out,
@@ -236,24 +478,47 @@ static void print_style(FILE *out) {
             n);
 }
 
-static int print_script(FILE *out, const plot *p, dw_err *err) {
-    print_style(out);
-    print_axis(out, p, 'x');
-    print_axis(out, p, 'y');
+static int print_script(FILE *out, const plot *p, const exp_sheet *s, const char *title, exp_picture picture, dw_err *err) {
+    print_style(out, picture);
+    if (title) {
+        fprintf(out, "set title ");
+        print_quoted(out, title);
+        fprintf(out, "\n");
+    }
+    print_axis(out, 'x', &p->ax, p->x.head);
+    print_axis(out, 'y', &p->ay, p->n_y > 1 ? "" : p->y[0].head);
     print_data(out, p);
+    print_names(out, p, s->rows);
     if (has_front(p) && print_front(out, p, err)) return -1;
     print_plot(out, p);
     return 0;
 }
 
-char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, dw_err *err) {
-    plot p = {0};
+static int make_points(plot *p, const exp_sheet *s, const exp_axes *axes, dw_err *err) {
+    bool *is_deed = dw_alloc(s->rows->n_columns, sizeof *is_deed, "columns", err);
+    if (!is_deed) return -1;
+    for (size_t c = 0; c < s->rows->n_columns; c++)
+        is_deed[c] = exp_heading_of(s->rows->column[c]).role == EXP_DEED && strcmp(s->rows->column[c], "seed");
+    int rc = find_by(p, s->rows, axes->by, err);
+    if (!rc) rc = find_axes(p, s, axes, err);
+    if (!rc) rc = collect_points(p, s, is_deed, err);
+    free(is_deed);
+    return rc;
+}
+
+char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, exp_picture picture, dw_err *err) {
+    plot p = {.ax.range = axes->x_range, .ay.range = axes->y_range};
     exp_text t;
     char *script = NULL;
-    const int by = axes->by ? exp_rows_need(s->rows, axes->by, err) : -1;
-    if ((!axes->by || by >= 0) && !find_axes(&p, s, axes, err) && !collect_points(&p, s, by, err) &&
-        !exp_text_begin(&t, err))
-        script = exp_text_end(&t, print_script(t.out, &p, err), err);
+    int rc = make_points(&p, s, axes, err);
+    if (!rc) {
+        merge_twins(&p, s->rows);
+        set_axis(&p.ax, &p, true);
+        set_axis(&p.ay, &p, false);
+        if (!p.ax.others.n && !p.ax.all.n) rc = dw_fail(err, "no point lies within --x-range and --y-range");
+    }
+    if (!rc && !exp_text_begin(&t, err))
+        script = exp_text_end(&t, print_script(t.out, &p, s, axes->title, picture, err), err);
     free(p.point);
     free(p.label);
     return script;
@@ -262,16 +527,16 @@ char *exp_plot_script(const exp_sheet *s, const exp_axes *axes, dw_err *err) {
 /* ---- gnuplot -------------------------------------------------------------------------------------------------- */
 
 /* Everything that comes out of a file descriptor, with a NUL; free(). */
-static char *read_all(int fd, dw_err *err) {
+static char *read_all(int fd, size_t *bytes, dw_err *err) {
     char *text = NULL;
     size_t cap = 0, size = 0;
     for (ssize_t n = 1; n; size += (size_t)n) {
         if (dw_grow(&text, &cap, size + 65536, 1, "the plot", err)) break;
         while ((n = read(fd, text + size, 65535)) < 0 && errno == EINTR) {}
         if (n < 0) dw_fail(err, "cannot read what gnuplot writes: %s", strerror(errno));
-        if (size > MAX_SVG_BYTES) dw_fail(err, "gnuplot writes more than %d bytes", MAX_SVG_BYTES);
-        if (n < 0 || size > MAX_SVG_BYTES) break;
-        text[size + (size_t)n] = 0;
+        if (size > MAX_PICTURE_BYTES) dw_fail(err, "gnuplot writes more than %d bytes", MAX_PICTURE_BYTES);
+        if (n < 0 || size > MAX_PICTURE_BYTES) break;
+        text[*bytes = size + (size_t)n] = 0;
         if (!n) return text;
     }
     free(text);
@@ -301,7 +566,21 @@ static void report_complaint(FILE *complaints, dw_err *err) {
     dw_fail(err, "gnuplot failed%s%s", *line ? ": " : "", line);
 }
 
-static char *run_gnuplot(FILE *script, FILE *complaints, dw_err *err) {
+/* gnuplot may end with status 0 after an error, so the picture's own end is looked for. */
+static bool is_whole(exp_picture picture, const char *image, size_t size) {
+    static const char *const end[] = {[EXP_SVG] = "</svg>", [EXP_PDF] = "%%EOF", [EXP_PNG] = "IEND"};
+    return memmem(image, size, end[picture], strlen(end[picture])) != NULL;
+}
+
+/* A PDF says when it was made; zeros instead, so that the same rows give the same bytes. */
+static void clear_date(char *image, size_t size) {
+    static const char mark[] = "/CreationDate (D:";
+    char *at = memmem(image, size, mark, strlen(mark));
+    for (at = at ? at + strlen(mark) : image + size; at < image + size && *at != ')'; at++)
+        if (*at >= '0' && *at <= '9') *at = '0';
+}
+
+static char *run_gnuplot(FILE *script, FILE *complaints, exp_picture picture, size_t *size, dw_err *err) {
     int ends[2], status = -1;
     pid_t pid;
     if (pipe2(ends, O_CLOEXEC)) {
@@ -310,24 +589,27 @@ static char *run_gnuplot(FILE *script, FILE *complaints, dw_err *err) {
     }
     const int rc = start_gnuplot(&pid, script, ends[1], complaints, err);
     close(ends[1]);
-    char *svg = rc ? NULL : read_all(ends[0], err);
+    char *image = rc ? NULL : read_all(ends[0], size, err);
     close(ends[0]);
     if (rc) return NULL;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    if (svg && status == 0 && strstr(svg, "</svg>")) return svg;
-    if (svg) report_complaint(complaints, err);
-    free(svg);
+    if (image && status == 0 && is_whole(picture, image, *size)) {
+        if (picture == EXP_PDF) clear_date(image, *size);
+        return image;
+    }
+    if (image) report_complaint(complaints, err);
+    free(image);
     return NULL;
 }
 
-char *exp_plot_draw(const char *script, dw_err *err) {
+char *exp_plot_draw(const char *script, exp_picture picture, size_t *size, dw_err *err) {
     FILE *in = tmpfile(), *complaints = tmpfile();
-    char *svg = NULL;
+    char *image = NULL;
     if (!in || !complaints || fputs(script, in) < 0 || fflush(in) || lseek(fileno(in), 0, SEEK_SET))
         dw_fail(err, "cannot write a temporary file: %s", strerror(errno));
     else
-        svg = run_gnuplot(in, complaints, err);
+        image = run_gnuplot(in, complaints, picture, size, err);
     if (in) fclose(in);
     if (complaints) fclose(complaints);
-    return svg;
+    return image;
 }

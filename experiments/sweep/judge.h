@@ -1,20 +1,33 @@
-/* judge.h - rows of many variants become one table, each with its verdict.
+/* judge.h - rows of many variants become one table, each with its verdict and the reason for it.
  *
- * Two rows compare when they tell of the same texts, windows, protocol and base; of several texts the row of their mean
- * speaks for the model.  A row is dominated by another that is worse in nothing, of file_bytes, bytes_per_token and
- * ln_ratio, and better in a size, or in ln_ratio by more than twice the standard error of the difference (taken as if
- * the two were independent, which is careful: they share the texts).  Of several that dominate, the one of the smallest ln_ratio is
- * named.  This does not depend on the order in which rows come: what is once dominated stays so.
+ * Rows compare within a frame: the same texts (by hash), windows, protocol, base (by hash), cache, role, and the same
+ * type of matrices.  A pruned file and a quantized one answer different questions, so they do not discard each other;
+ * their sizes and errors stand in the table.  Of several texts the row of their mean speaks for the model.
  *
  *   failed      a job did not succeed; the reason is in `note`
  *   control     of metric random, or the grid says so
- *   collapsed   perplexity above ten times the base's, or continuations that only repeat (continuations.h) for at least four
- *               of the five prompts, where the base's do for at most half; rows that do not know either say nothing
+ *   collapsed   the perplexity is above ten times the base's: the lower end of the 90 % interval of ln_ratio is above
+ *               ln 10.  This ratio is taken over all windows and has an error.  A count of prompts whose continuations
+ *               repeat has steps of a fifth and no error, and it can call the better of two variants collapsed.
  *   discard     dominated
  *   keep        none of these
+ *   -           not judged; the reason is in `note`
  *
- * A row without text tells of speed alone: it fills what is unknown in the other rows of its model, with the number of
- * threads that it was measured with, and disappears.
+ * A row is dominated by another of its frame that is no larger, in file_bytes and in bytes_per_token, and whose
+ * ln_ratio is smaller beyond the error of their difference.  The difference is paired: both scored the same tokens, so
+ * its error comes from the differences of the windows (engine/measure/sums.h), by Student's t.  Where a row's window
+ * sums are missing the two rows count as independent, which makes the error larger.  Of N rows, each may be compared
+ * with each other, so the significance 0.05 is divided by N (N - 1) (Bonferroni; Holm's procedure would need all
+ * p-values): with 5 % probability at most, any of N equal variants is called dominated.  N counts the sources that the judge was made
+ * for, so a verdict does not depend on which of them are there already.  A row is tried against at most JUDGE_TRIED
+ * others, best ln_ratio first; the first that passes is named.
+ *
+ * A row that does not know its bytes_per_token (a gated model whose bytes were not counted) is not judged.  A row
+ * without text tells of speed alone: before anything is judged it fills what is unknown in the other rows of its model,
+ * with the number of threads that it was measured with, and disappears.
+ *
+ * Selection and report: where a model has rows of role select, they alone decide its verdict.  Its rows of role report
+ * get the same verdict, and their numbers are unbiased, because nothing was chosen by their texts.
  *
  * The columns are those of score, and `variant`: the values of the grid's variables.  A column that a row leaves unknown
  * has the value of the variable of that name, where there is one. */
@@ -23,25 +36,27 @@
 
 #include "base/base.h"
 
+enum { JUDGE_TRIED = 64 };
+
 typedef struct judge judge;
 
 /* For n sources of rows, in the order of the table. */
 judge *judge_new(size_t n, dw_err *err);
 void judge_free(judge *j);
 
-/* The rows of source i stand in a file. */
+/* The rows of source i stand in a file, their window sums in the file that measure_book_path names, if it exists. */
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err);
 /* Source i has no rows, because of `reason`; `model` is what it would have been about. */
 int judge_fail(judge *j, size_t i, const char *model, const char *variant, const char *reason, dw_err *err);
 
 /* Whether a model of source i is worth its disk: not discarded, no control, not collapsed. */
-bool judge_keeps(const judge *j, size_t i);
+bool judge_keeps(judge *j, size_t i);
 
 typedef struct judge_counts {
-    size_t keep, discard, control, collapsed, failed, other; // models; other: nothing to compare with
+    size_t keep, discard, control, collapsed, failed, other; // models; other: not judged
 } judge_counts;
 
-/* Writes the table of all that was added so far. */
-int judge_write(const judge *j, const char *path, const char *comment, judge_counts *counts, dw_err *err);
+/* Writes the table of all that was added so far, after the window sums of its rows. */
+int judge_write(judge *j, const char *path, const char *comment, judge_counts *counts, dw_err *err);
 
 #endif

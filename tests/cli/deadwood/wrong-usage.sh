@@ -23,6 +23,11 @@ wrong 'is empty'                   generate -m m.gguf -p ''
 wrong 'not with both'              generate -m m.gguf -p a -f text.txt
 wrong 'not from -f'                generate -m m.gguf --chat -f text.txt
 wrong 'give --chat too'            generate -m m.gguf -p a --system b
+wrong "unknown option '-ngl': the CPU computes all layers" generate -m m.gguf -p a -ngl 99
+wrong "did you mean '--temp'?"     generate -m m.gguf -p a -temp 0
+wrong "did you mean '--ctx'?"      generate -m m.gguf -p a --ctx-size 9
+wrong "did you mean '--text'?"     generate -m m.gguf --file text.txt
+wrong "give --mixture Q4_K_M"      requant -m m.gguf -o made --type Q4_K_M
 wrong 'one checkpoint folder'      convert folder folder -o made
 wrong 'is missing'                 convert "$ROOT/experiments/mini"
 wrong 'needs statistics'           rank -m m.gguf --metric energy --rate 0.5 -o made

@@ -1,0 +1,139 @@
+/* labels.c - see labels.h. */
+#include "experiments/report/labels.h"
+
+#include "experiments/report/conditions.h"
+#include "experiments/report/headings.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
+
+static const char *model_of(const exp_labels *l, const exp_line *line) {
+    return exp_rows_cell(l->rows, line->row[0], l->model);
+}
+
+/* What was done, but for what follows from other columns. */
+static bool is_telling(const char *column) {
+    static const char *const results[] = {"tool", "rate_reached", "nominal_bits", "tokens_trained"};
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        if (!strcmp(column, results[i])) return false;
+    return exp_heading_of(column).role == EXP_DEED;
+}
+
+/* Two lines have different known values. */
+static bool differs(const exp_rows *r, const exp_lines *lines, int column) {
+    const char *first = NULL;
+    for (size_t i = 0; i < lines->n; i++) {
+        if (lines->line[i].is_dense) continue;
+        const char *text = exp_line_text(r, &lines->line[i], column);
+        if (!text || (first && is_known(text) && strcmp(first, text))) return true;
+        if (is_known(text)) first = text;
+    }
+    return false;
+}
+
+typedef struct named_line {
+    const char *name;
+    const exp_line *line;
+} named_line;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const named_line *)a)->name, ((const named_line *)b)->name); }
+
+static int sort_lines(exp_labels *l, const exp_lines *lines, dw_err *err) {
+    named_line *named = dw_alloc(lines->n, sizeof *named, "labels", err);
+    if (!named) return -1;
+    for (size_t i = 0; i < lines->n; i++) named[i] = (named_line){model_of(l, &lines->line[i]), &lines->line[i]};
+    qsort(named, lines->n, sizeof *named, by_name);
+    for (size_t i = 0; i < lines->n; i++) l->by_name[i] = named[i].line;
+    l->n = lines->n;
+    free(named);
+    return 0;
+}
+
+static bool has_heading(const char *column) {
+    for (const exp_heading *h = exp_headings; h->column; h++)
+        if (!strcmp(h->column, column)) return true;
+    return false;
+}
+
+static void add_column(exp_labels *l, const exp_lines *lines, int column) {
+    if (column < 0 || !is_telling(l->rows->column[column])) return;
+    const char *name = l->rows->column[column];
+    l->differs[l->n_columns] = !strcmp(name, "metric") || !strcmp(name, "rule") || differs(l->rows, lines, column);
+    l->column[l->n_columns++] = column;
+}
+
+int exp_labels_make(exp_labels *l, const exp_rows *r, const exp_lines *lines, dw_err *err) {
+    *l = (exp_labels){.rows = r, .model = exp_rows_find(r, "model")};
+    l->column = dw_alloc(r->n_columns, sizeof *l->column, "labels", err);
+    l->differs = dw_alloc(r->n_columns, sizeof *l->differs, "labels", err);
+    l->by_name = dw_alloc(lines->n, sizeof *l->by_name, "labels", err);
+    if (!l->column || !l->differs || !l->by_name || sort_lines(l, lines, err)) {
+        exp_labels_release(l);
+        return -1;
+    }
+    for (const exp_heading *h = exp_headings; h->column; h++) add_column(l, lines, exp_rows_find(r, h->column));
+    for (size_t c = 0; c < r->n_columns; c++)
+        if (!has_heading(r->column[c])) add_column(l, lines, (int)c);
+    return 0;
+}
+
+void exp_labels_release(exp_labels *l) {
+    free(l->column);
+    free(l->differs);
+    free(l->by_name);
+    *l = (exp_labels){0};
+}
+
+bool exp_labels_are_needed(const exp_rows *r, const exp_lines *lines) {
+    const int variant = exp_rows_find(r, "variant");
+    for (size_t i = 0; i < lines->n && variant >= 0; i++)
+        if (is_known(exp_rows_cell(r, lines->line[i].row[0], variant))) return true;
+    return false;
+}
+
+/* Appends what fits; *n stays below EXP_LABEL. */
+static void append(char text[EXP_LABEL], size_t *n, const char *head, const char *value) {
+    char clipped[80];
+    exp_clip(clipped, sizeof clipped, value);
+    const int used = snprintf(text + *n, EXP_LABEL - *n, "%s%.40s%s%s", *n ? ", " : "", head, *head ? " " : "", clipped);
+    if (used > 0 && *n + (size_t)used < EXP_LABEL) *n += (size_t)used;
+    else text[*n] = 0;
+}
+
+/* The values of a line in the columns that differ, or in all. */
+static size_t append_deeds(char text[EXP_LABEL], const exp_labels *l, const exp_line *line, bool all) {
+    size_t n = 0;
+    for (size_t i = 0; i < l->n_columns; i++) {
+        const char *value = l->differs[i] || all ? exp_line_text(l->rows, line, l->column[i]) : NULL;
+        if (!value || !is_known(value)) continue;
+        const char *name = l->rows->column[l->column[i]];
+        const bool is_number = !isnan(exp_number(value));
+        append(text, &n, !is_number ? "" : !strcmp(name, "rate") ? "rate" : exp_heading_of(name).head, value);
+    }
+    return n;
+}
+
+void exp_label(char text[EXP_LABEL], const exp_labels *l, const exp_line *line) {
+    text[0] = 0;
+    if (line->is_dense) {
+        strcpy(text, "dense");
+        return;
+    }
+    if (!append_deeds(text, l, line, false) && !append_deeds(text, l, line, true))
+        exp_clip(text, EXP_LABEL - 40, model_of(l, line));
+    if (line->n > 1) snprintf(text + strlen(text), EXP_LABEL - strlen(text), " (mean of %zu)", line->n);
+}
+
+void exp_label_of_model(char text[EXP_LABEL], const exp_labels *l, const char *model) {
+    size_t low = 0, high = l->n;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (strcmp(model_of(l, l->by_name[middle]), model) < 0) low = middle + 1;
+        else high = middle;
+    }
+    if (low < l->n && !strcmp(model_of(l, l->by_name[low]), model)) exp_label(text, l, l->by_name[low]);
+    else exp_clip(text, EXP_LABEL, model);
+}

@@ -1,0 +1,225 @@
+/* distil.c - steps, held-out loss, checkpoints (distil.h). */
+#include "prune/distil.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PASS_TOKENS = 4096 }; // of one pass: large enough for efficient products
+
+/* ---- windows ------------------------------------------------------------------------------------------------------ */
+
+static size_t held_of_text(size_t n_text, const distil_options *o) { return ((size_t)o->n_held + n_text - 1) / n_text; }
+
+int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, dw_err *err) {
+    const size_t n_ctx = (size_t)o->n_ctx, n_held = held_of_text(n_text, o) * n_ctx;
+    for (distil_text *t = text; t < text + n_text; t++) {
+        if (t->n < n_held + n_ctx)
+            return dw_fail(err, "'%s' has %zu tokens, but %zu held-out windows and one to learn from need %zu; give a longer text, a smaller -c or fewer --held-out",
+                           t->name, t->n, held_of_text(n_text, o), n_held + n_ctx);
+        t->n_train = t->n - n_held;
+    }
+    return 0;
+}
+
+static void copy_window(const distil *d, const int32_t *from, int32_t *to) {
+    memcpy(to, from, (size_t)d->o.n_ctx * sizeof *to);
+    if (d->o.bos >= 0) to[0] = d->o.bos;
+}
+
+/* Where a window of a text may begin: at n places. */
+static size_t n_places(const distil *d, const distil_text *t) { return t->n_train - (size_t)d->o.n_ctx + 1; }
+
+/* The windows of a step follow from the seed and its number. */
+static void draw_windows(const distil *d) {
+    dw_rng rng;
+    uint64_t n_all = 0;
+    dw_rng_seed(&rng, dw_splitmix(d->o.seed) ^ dw_splitmix(d->n_steps + 1));
+    for (size_t i = 0; i < d->n_text; i++) n_all += n_places(d, &d->text[i]);
+    for (int w = 0; w < d->o.batch; w++) {
+        size_t at = dw_rng_below(&rng, n_all);
+        const distil_text *t = d->text;
+        while (at >= n_places(d, t)) at -= n_places(d, t++);
+        copy_window(d, t->id + at, d->token + (size_t)w * (size_t)d->o.n_ctx);
+    }
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------- */
+
+static dw_session *open_session(const dw_model *m, const distil_options *o, dw_err *err) {
+    return dw_session_new(m, &(dw_session_options){.pool = o->pool, .backend = o->backend, .n_ctx = o->n_ctx, .n_batch = 1}, err);
+}
+
+static int windows_of_pass(const distil_options *o) {
+    const int fit = PASS_TOKENS / o->n_ctx, most = o->batch > o->n_held ? o->batch : o->n_held;
+    return fit < 1 ? 1 : fit < most ? fit : most;
+}
+
+static dw_train_options pass_options(const distil_options *o, bool forward_only) {
+    return (dw_train_options){.n_ctx = o->n_ctx, .n_seq = windows_of_pass(o), .forward_only = forward_only};
+}
+
+size_t distil_memory(const dw_model *student, const dw_model *teacher, const distil_options *o) {
+    const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
+    dw_session *s = open_session(student, o, NULL), *t = open_session(teacher, o, NULL);
+    const size_t own = s ? dw_train_memory(s, &pass) : 0, teachers = t ? dw_train_memory(t, &forward) : 0;
+    const size_t parameters = s ? dw_parameters_memory(s, o->wanted) : 0;
+    dw_session_free(s);
+    dw_session_free(t);
+    size_t sum;
+    return own && teachers && dw_add(own, teachers, &sum) && dw_add(sum, parameters, &sum) ? sum : 0;
+}
+
+int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err) {
+    const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
+    d->o = *o;
+    d->n_micro = pass.n_seq;
+    d->session = open_session(student, o, err);
+    d->teacher_session = d->session ? open_session(teacher, o, err) : NULL;
+    d->token = dw_alloc((size_t)o->batch * (size_t)o->n_ctx, sizeof *d->token, "windows", err);
+    d->train = d->session ? dw_train_new(d->session, &pass, err) : NULL;
+    d->teacher = d->teacher_session ? dw_train_new(d->teacher_session, &forward, err) : NULL;
+    return d->train && d->teacher && d->token ? dw_parameters_new(&d->p, d->session, o->wanted, err) : -1;
+}
+
+void distil_close(distil *d) {
+    dw_train_free(d->train);
+    dw_train_free(d->teacher);
+    if (d->p.item) dw_parameters_release(&d->p);
+    dw_session_free(d->session);
+    dw_session_free(d->teacher_session);
+    free(d->token);
+    *d = (distil){0};
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+
+static dw_loss loss_of(const distil *d) { return (dw_loss){.teacher = d->teacher, .temperature = d->o.temperature, .ce = d->o.ce}; }
+
+static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
+    return dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err) ? -1 : 0;
+}
+
+/* Fails for a loss that is no number, and names the step. */
+static int check(const distil *d, const char *what, double value, dw_err *err) {
+    if (isfinite(value)) return 0;
+    return dw_fail(err, "step %llu is refused, because its %s is %g; try a smaller --lr", (unsigned long long)d->n_steps + 1, what, value);
+}
+
+int distil_step(distil *d, double rate, double *loss, dw_err *err) {
+    const dw_loss l = loss_of(d);
+    const size_t n_ctx = (size_t)d->o.n_ctx;
+    const double scale = 1 / ((double)d->o.batch * (double)n_ctx);
+    dw_loss_sums sums = {0};
+    dw_adamw adamw = d->o.adamw;
+    adamw.rate = rate;
+    draw_windows(d);
+    dw_parameters_zero_gradients(&d->p);
+    for (int w = 0, n; w < d->o.batch; w += n) {
+        n = d->o.batch - w < d->n_micro ? d->o.batch - w : d->n_micro;
+        if (forward(d, d->token + (size_t)w * n_ctx, n, err)) return -1;
+        dw_train_backward(d->train, &l, scale, d->p.gradients, &sums);
+    }
+    *loss = sums.loss * scale;
+    if (check(d, "loss", *loss, err)) return -1;
+    if (check(d, "gradient", dw_adamw_step(&d->p, &adamw, d->n_steps + 1, d->o.pool), err)) return -1;
+    d->n_steps++;
+    return 0;
+}
+
+/* Held-out windows go through the pass one text after the other, n_micro at a time. */
+int distil_held_out(distil *d, double *loss, dw_err *err) {
+    const dw_loss l = loss_of(d);
+    const size_t n_ctx = (size_t)d->o.n_ctx;
+    dw_loss_sums sums = {0};
+    int n_all = 0, n = 0;
+    for (size_t i = 0; i < d->n_text; i++)
+        for (size_t at = d->text[i].n_train; at + n_ctx <= d->text[i].n; at += n_ctx) {
+            copy_window(d, d->text[i].id + at, d->token + (size_t)n++ * n_ctx);
+            const bool last = i + 1 == d->n_text && at + 2 * n_ctx > d->text[i].n;
+            if (n < d->n_micro && n < d->o.batch && !last) continue;
+            if (forward(d, d->token, n, err)) return -1;
+            dw_train_loss(d->train, &l, &sums);
+            n_all += n;
+            n = 0;
+        }
+    *loss = n_all ? sums.loss / ((double)n_all * (double)n_ctx) : 0;
+    return isfinite(*loss) ? 0 : dw_fail(err, "the held-out loss after step %llu is %g; try a smaller --lr", (unsigned long long)d->n_steps, *loss);
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------------------------------- */
+
+static const char magic[16] = "deadwood heal 1\n";
+
+typedef struct head {
+    char magic[16];
+    uint8_t identity[32];
+    uint64_t n_steps, n_values;
+    double seconds, first_held_out;
+} head;
+_Static_assert(sizeof(head) == 80, "the head has no gaps");
+
+static int put(dw_out *out, dw_sha256 *hash, const void *data, size_t size, dw_err *err) {
+    dw_sha256_add(hash, data, size);
+    return dw_out_write(out, data, size, err);
+}
+
+static int save_to(const distil *d, dw_out *out, const uint8_t identity[32], dw_err *err) {
+    head h = {.n_steps = d->n_steps, .n_values = d->p.n_values, .seconds = d->seconds, .first_held_out = d->first_held_out};
+    const size_t bytes = d->p.n_values * sizeof(float);
+    uint8_t digest[32];
+    dw_sha256 hash;
+    memcpy(h.magic, magic, sizeof h.magic);
+    memcpy(h.identity, identity, sizeof h.identity);
+    dw_sha256_begin(&hash);
+    if (put(out, &hash, &h, sizeof h, err) || put(out, &hash, d->p.value, bytes, err) || put(out, &hash, d->p.mean, bytes, err) ||
+        put(out, &hash, d->p.square, bytes, err))
+        return -1;
+    dw_sha256_end(&hash, digest);
+    return dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err) ? -1 : 0;
+}
+
+int distil_save(const distil *d, const char *path, const uint8_t identity[32], dw_err *err) {
+    dw_out *out = dw_out_open_kept(path, err);
+    const int rc = out ? save_to(d, out, identity, err) : -1;
+    dw_out_free(out);
+    return rc;
+}
+
+/* Whole, and of this run? */
+static int check_file(const distil *d, const dw_map *m, const char *path, const uint8_t identity[32], dw_err *err) {
+    head h;
+    uint8_t digest[32];
+    dw_sha256 hash;
+    if (m->size < sizeof h + 32 || memcmp(m->data, magic, sizeof magic))
+        return dw_fail(err, "'%s' is not a checkpoint of heal, or is damaged; remove it to begin again", path);
+    memcpy(&h, m->data, sizeof h);
+    if (memcmp(h.identity, identity, 32))
+        return dw_fail(err, "'%s' is of another run (other models, texts, options or CPU level); remove it to begin again, or choose another -o", path);
+    dw_sha256_begin(&hash);
+    dw_sha256_add(&hash, m->data, m->size - 32);
+    dw_sha256_end(&hash, digest);
+    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 || memcmp(digest, m->data + m->size - 32, 32))
+        return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
+    return 0;
+}
+
+int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err *err) {
+    const size_t bytes = d->p.n_values * sizeof(float);
+    dw_map m;
+    head h;
+    if (!dw_file_exists(path)) return 0;
+    if (dw_map_file(&m, path, err)) return -1;
+    const int rc = check_file(d, &m, path, identity, err);
+    if (!rc) {
+        memcpy(&h, m.data, sizeof h);
+        memcpy(d->p.value, m.data + sizeof h, bytes);
+        memcpy(d->p.mean, m.data + sizeof h + bytes, bytes);
+        memcpy(d->p.square, m.data + sizeof h + 2 * bytes, bytes);
+        d->n_steps = h.n_steps;
+        d->seconds = h.seconds;
+        d->first_held_out = h.first_held_out;
+    }
+    dw_unmap(&m);
+    return rc ? -1 : 1;
+}
