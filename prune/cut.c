@@ -143,7 +143,7 @@ static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     if (lineage_fact(l, "repair", words, err) || (o.stats && lineage_input(l, o.stats, err))) return -1;
     for (size_t i = 0; i < in->texts.n_text; i++) {
         const calib_text *t = &in->texts.text[i];
-        const size_t n = (size_t)t->n_windows * (size_t)in->texts.n_ctx;
+        const size_t n = (size_t)t->n_windows * (size_t)in->texts.n_ctx + (size_t)t->n_tail;
         char *blocks = lineage_blocks(t->token, n, err);
         const int rc = blocks ? lineage_text_blocks(l, t->name, t->sha256, blocks, n, err) : -1;
         free(blocks);

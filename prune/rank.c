@@ -364,7 +364,7 @@ static int make_key(inputs *in, const prune_task *t, dw_err *err) {
 
 static int open_search(inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {
     const prune_allocator *start = allocator->allocate == search_evolve ? prune_allocator_find(o.start) : NULL;
-    if ((o.stats && open_gram(in, false, err)) || calib_read(&in->texts, in->model, &o.texts, o.windows, o.n_ctx, 0, err) || check_held_out(in, err) ||
+    if ((o.stats && open_gram(in, false, err)) || calib_read(&in->texts, in->model, &(calib_request){&o.texts, o.windows, o.n_ctx, 0}, err) || check_held_out(in, err) ||
         make_key(in, t, err))
         return -1;
     if (!in->gram.matrix) say("there are no Gram matrices (collect --gram): widths are judged without repair");

@@ -152,8 +152,18 @@ static void add_gram(void *arg, int ith, int n_threads) {
     gram_add(a->sum, a->n, a->x, a->row, a->n_row, a->scratch, ith, n_threads);
 }
 
+/* Rows of positions that do not count become zero. */
+static void clear_others(const sequence *s) {
+    const walk *w = &s->dense;
+    for (int i = 0, k = 0; i < w->batch.n_tokens; i++) {
+        if (k < w->n_row && w->row[k] == i) k++;
+        else memset(s->r + (size_t)i * (size_t)s->d, 0, (size_t)s->d * sizeof *s->r);
+    }
+}
+
 static void add_sums(sequence *s) {
     const walk *w = &s->dense;
+    clear_others(s);
     dw_pool_run(s->t->pool, add_gram, &(adding){s->gram, s->n_keep, w->n_row, s->kept, w->row, s->scratch});
     run(s, (product){.a = s->kept, .b = s->r, .sum = s->cross, .m = s->n_keep, .n = s->d, .k = w->batch.n_tokens});
 }

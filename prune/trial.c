@@ -116,7 +116,8 @@ static int run_layers(prune_trial *t, int first, int end, bool whole, float *x, 
 }
 
 static void want_outputs(prune_trial *t) {
-    for (int i = 0; i < t->w.batch.n_tokens; i++) t->out[i] = t->w.pos[i] >= t->o.texts->n_ctx / 2;
+    memset(t->out, 0, (size_t)t->w.batch.n_tokens);
+    for (int k = 0; k < t->w.n_row; k++) t->out[t->w.row[k]] = t->w.pos[t->w.row[k]] >= t->o.texts->n_ctx / 2;
     t->w.batch.out = t->out;
 }
 
@@ -230,7 +231,7 @@ prune_trial *trial_new(const trial_options *o, dw_err *err) {
     if (!t) return NULL;
     t->o = *o;
     t->hp = dw_model_hparams(o->model);
-    for (size_t i = 0; i < o->texts->n_text; i++) t->n_windows += o->texts->text[i].n_windows;
+    for (size_t i = 0; i < o->texts->n_text; i++) t->n_windows += calib_n_windows(&o->texts->text[i]);
     const dw_session_options s = {.pool = o->pool, .backend = o->backend};
     int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err) || take_memory(t, err) ? -1 : 0;
     if (!rc) memcpy(t->accepted, t->hp->n_ff, (size_t)t->hp->n_layer * sizeof *t->accepted);
