@@ -11,7 +11,9 @@ static const dw_hparams *hp_of(const prune_task *t) { return dw_model_hparams(t-
 static int n_ff(const prune_task *t, int l) { return hp_of(t)->n_ff[l]; }
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-static int uniform_widths(const prune_task *t, int *n_keep, dw_err *err) { return prune_allocator_find("uniform")->allocate(t, n_keep, err); }
+static int uniform_widths(const prune_task *t, int *n_keep, dw_err *err) {
+    return prune_allocator_find("uniform")->allocate(t, n_keep, err);
+}
 
 static int mean_kl(const prune_task *t, const int *n_keep, double *kl, double *mean, dw_err *err) {
     const int n = trial_n_windows(t->search->trial);
@@ -22,7 +24,7 @@ static int mean_kl(const prune_task *t, const int *n_keep, double *kl, double *m
     return 0;
 }
 
-/* ---- sensitivity: curves --------------------------------------------------------------------------------------------- */
+/* ---- sensitivity: curves ---------------------------------------------------------------------------------- */
 
 enum { MOST_LEVELS = 32 };
 
@@ -62,18 +64,20 @@ static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, cu
     return 0;
 }
 
-/* ---- sensitivity: dynamic programming ----------------------------------------------------------------------------------- */
+/* ---- sensitivity: dynamic programming --------------------------------------------------------------------- */
 
 enum { MOST_CELLS = 1 << 14 };
 
 typedef struct table {
-    double cell;     // neurons or bytes of a cell
+    double cell; // neurons or bytes of a cell
     int n_cell;
     double *best, *next; // (n_cell + 1)
-    int *choice;     // (n_layer, n_cell + 1): width
+    int *choice;         // (n_layer, n_cell + 1): width
 } table;
 
-static double cost_of(const prune_task *t, int l, int width) { return t->bytes > 0 ? width * t->sizes->neuron[l] : width; }
+static double cost_of(const prune_task *t, int l, int width) {
+    return t->bytes > 0 ? width * t->sizes->neuron[l] : width;
+}
 
 /* What widths may cost together. */
 static double budget_of(const prune_task *t, const int *uniform) {
@@ -98,14 +102,16 @@ static void add_width(const prune_task *t, const table *b, const curve *c, int l
     const int cost = cells_of(b, cost_of(t, l, width));
     const double kl = at_width(c, width);
     for (int k = cost; k <= b->n_cell; k++)
-        if (b->best[k - cost] + kl < b->next[k]) b->next[k] = b->best[k - cost] + kl, b->choice[(size_t)l * ((size_t)b->n_cell + 1) + (size_t)k] = width;
+        if (b->best[k - cost] + kl < b->next[k])
+            b->next[k] = b->best[k - cost] + kl, b->choice[(size_t)l * ((size_t)b->n_cell + 1) + (size_t)k] = width;
 }
 
 static void fill_table(const prune_task *t, table *b, const curve *c) {
     for (int l = 0; l < hp_of(t)->n_layer; l++) {
         if (t->drop[l]) continue;
         for (int k = 0; k <= b->n_cell; k++) b->next[k] = INFINITY;
-        for (int width = smaller(t->unit, n_ff(t, l)); width < n_ff(t, l); width += step_of(t, l)) add_width(t, b, &c[l], l, width);
+        for (int width = smaller(t->unit, n_ff(t, l)); width < n_ff(t, l); width += step_of(t, l))
+            add_width(t, b, &c[l], l, width);
         add_width(t, b, &c[l], l, n_ff(t, l));
         double *swap = b->best;
         b->best = b->next, b->next = swap;
@@ -119,7 +125,8 @@ static void spend_rest(const prune_task *t, const curve *c, double left, int *n_
         best = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
             if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) || cost_of(t, l, t->unit) > left + 1e-9) continue;
-            const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], n_keep[l] + t->unit)) / cost_of(t, l, t->unit);
+            const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], n_keep[l] + t->unit)) /
+                             cost_of(t, l, t->unit);
             if (g > gain) gain = g, best = l;
         }
         if (best < 0) break;
@@ -137,7 +144,8 @@ static int plan_widths(const prune_task *t, const curve *c, double budget, int *
     b.best = first, b.next = first ? first + n : NULL;
     int rc = first && b.choice ? 0 : -1;
     if (!rc) fill_table(t, &b, c);
-    if (!rc && isinf(b.best[b.n_cell])) rc = dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more", t->unit);
+    if (!rc && isinf(b.best[b.n_cell]))
+        rc = dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more", t->unit);
     double spent = 0;
     for (int l = hp_of(t)->n_layer, k = b.n_cell; l-- && !rc;) {
         n_keep[l] = t->drop[l] ? 0 : b.choice[(size_t)l * n + (size_t)k];
@@ -164,10 +172,10 @@ int search_sensitivity(const prune_task *t, int *n_keep, dw_err *err) {
     return rc;
 }
 
-/* ---- evolve ------------------------------------------------------------------------------------------------------------------ */
+/* ---- evolve ----------------------------------------------------------------------------------------------- */
 
 typedef struct state {
-    int *best, *trial; // (n_layer) widths
+    int *best, *trial;  // (n_layer) widths
     double *kl, *other; // of windows
     double mean, first; // of best; of the start
     dw_rng rng;
@@ -178,8 +186,11 @@ static int save(const prune_task *t, const state *s, dw_err *err) {
     const prune_search *search = t->search;
     if (!search->state) return 0;
     dw_out *out = dw_out_open_kept(search->state, err);
-    int rc = out ? dw_out_printf(out, err, "deadwood evolve 1\nkey %s\ndone %d accepted %d first %.17g\nrng %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\nwidths",
-                                 search->key, s->n_done, s->n_accepted, s->first, s->rng.s[0], s->rng.s[1], s->rng.s[2], s->rng.s[3])
+    int rc = out ? dw_out_printf(out, err,
+                                 "deadwood evolve 1\nkey %s\ndone %d accepted %d first %.17g\nrng %" PRIu64 " %" PRIu64
+                                 " %" PRIu64 " %" PRIu64 "\nwidths",
+                                 search->key, s->n_done, s->n_accepted, s->first, s->rng.s[0], s->rng.s[1], s->rng.s[2],
+                                 s->rng.s[3])
                  : -1;
     for (int l = 0; l < hp_of(t)->n_layer && !rc; l++) rc = dw_out_printf(out, err, " %d", s->best[l]);
     if (!rc) rc = dw_out_printf(out, err, "\n") || dw_out_commit(out, err) ? -1 : 0;
@@ -190,12 +201,18 @@ static int save(const prune_task *t, const state *s, dw_err *err) {
 static bool parse(const prune_task *t, const char *text, state *s) {
     char key[80];
     int at = 0, n;
-    if (sscanf(text, "deadwood evolve 1\nkey %79s\ndone %d accepted %d first %lg\nrng %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 "\nwidths%n", key, &s->n_done,
-               &s->n_accepted, &s->first, &s->rng.s[0], &s->rng.s[1], &s->rng.s[2], &s->rng.s[3], &at) != 8 || !at || strcmp(key, t->search->key))
+    if (sscanf(text,
+               "deadwood evolve 1\nkey %79s\ndone %d accepted %d first %lg\nrng %" SCNu64 " %" SCNu64 " %" SCNu64
+               " %" SCNu64 "\nwidths%n",
+               key, &s->n_done, &s->n_accepted, &s->first, &s->rng.s[0], &s->rng.s[1], &s->rng.s[2], &s->rng.s[3],
+               &at) != 8 ||
+        !at || strcmp(key, t->search->key))
         return false;
     for (int l = 0; l < hp_of(t)->n_layer; l++, at += n) {
         n = 0;
-        if (sscanf(text + at, " %d%n", &s->best[l], &n) != 1 || s->best[l] < (t->drop[l] ? 0 : smaller(t->unit, n_ff(t, l))) || s->best[l] > n_ff(t, l)) return false;
+        if (sscanf(text + at, " %d%n", &s->best[l], &n) != 1 ||
+            s->best[l] < (t->drop[l] ? 0 : smaller(t->unit, n_ff(t, l))) || s->best[l] > n_ff(t, l))
+            return false;
     }
     return s->n_done >= 0;
 }
@@ -212,7 +229,8 @@ static bool resume(const prune_task *t, state *s) {
 
 /* Neurons from a random layer to another, in steps of a fortieth of a layer; false: these two cannot. */
 static bool mutate(const prune_task *t, state *s) {
-    const int n_layer = hp_of(t)->n_layer, a = (int)dw_rng_below(&s->rng, (uint64_t)n_layer), b = (int)dw_rng_below(&s->rng, (uint64_t)n_layer);
+    const int n_layer = hp_of(t)->n_layer, a = (int)dw_rng_below(&s->rng, (uint64_t)n_layer),
+              b = (int)dw_rng_below(&s->rng, (uint64_t)n_layer);
     const int units = n_ff(t, a) / 40 / t->unit, steps = 1 << dw_rng_below(&s->rng, 3);
     memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
     if (a == b || t->drop[a] || t->drop[b]) return false;
@@ -266,12 +284,15 @@ static int begin(const prune_task *t, state *s, dw_err *err) {
 int search_evolve(const prune_task *t, int *n_keep, dw_err *err) {
     const size_t n_layer = (size_t)hp_of(t)->n_layer, n_windows = (size_t)trial_n_windows(t->search->trial);
     const int most = t->search->evaluations ? t->search->evaluations : SEARCH_EVALUATIONS;
-    state s = {.best = dw_alloc(n_layer, sizeof *s.best, "widths", err), .trial = dw_alloc(n_layer, sizeof *s.trial, "widths", err),
-               .kl = dw_alloc(n_windows, sizeof *s.kl, "windows", err), .other = dw_alloc(n_windows, sizeof *s.other, "windows", err)};
+    state s = {.best = dw_alloc(n_layer, sizeof *s.best, "widths", err),
+               .trial = dw_alloc(n_layer, sizeof *s.trial, "widths", err),
+               .kl = dw_alloc(n_windows, sizeof *s.kl, "windows", err),
+               .other = dw_alloc(n_windows, sizeof *s.other, "windows", err)};
     int rc = !s.best || !s.trial || !s.kl || !s.other || begin(t, &s, err) ? -1 : 0;
     while (!rc && s.n_done < most) rc = step(t, &s, err);
     char text[160];
-    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats", s.n_accepted, smaller(s.n_done, most), s.first, s.mean);
+    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats",
+             s.n_accepted, smaller(s.n_done, most), s.first, s.mean);
     if (!rc && t->search->tell) t->search->tell(text);
     for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = s.best[l];
     free(s.best), free(s.trial), free(s.kl), free(s.other);
@@ -282,6 +303,7 @@ double search_n_evaluations(const prune_task *t, const prune_allocator *a) {
     const bool evolves = a->allocate == search_evolve;
     const prune_allocator *start = evolves ? t->search->start : NULL;
     double n = evolves ? (t->search->evaluations ? t->search->evaluations : SEARCH_EVALUATIONS) + 1 : 0;
-    if (a->allocate == search_sensitivity || (start && start->allocate == search_sensitivity)) n += (double)n_levels(t) * hp_of(t)->n_layer;
+    if (a->allocate == search_sensitivity || (start && start->allocate == search_sensitivity))
+        n += (double)n_levels(t) * hp_of(t)->n_layer;
     return n;
 }

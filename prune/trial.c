@@ -26,19 +26,19 @@ typedef struct matrix_list {
 struct prune_trial {
     trial_options o;
     const dw_hparams *hp;
-    walk w;                   // its x: the embedded texts
-    int stride;               // every stride-th layer's residuals are stored
-    float **stored;           // (n_layer): before the layer, at the accepted widths; NULL: not stored
-    int *accepted, *current;  // (n_layer): widths of `stored`; of the session
-    matrix_list *list;        // (n_layer)
-    float *x, *logits;        // residuals of a batch; (TILE, n_vocab)
+    walk w;                  // its x: the embedded texts
+    int stride;              // every stride-th layer's residuals are stored
+    float **stored;          // (n_layer): before the layer, at the accepted widths; NULL: not stored
+    int *accepted, *current; // (n_layer): widths of `stored`; of the session
+    matrix_list *list;       // (n_layer)
+    float *x, *logits;       // residuals of a batch; (TILE, n_vocab)
     uint8_t *out;
-    measure_coarse *whole;    // predictions of the whole model, in order
+    measure_coarse *whole; // predictions of the whole model, in order
     size_t n_scored;
     int n_windows;
 };
 
-/* ---- matrices -------------------------------------------------------------------------------------------------------- */
+/* ---- matrices --------------------------------------------------------------------------------------------- */
 
 static int list_kept(const prune_trial *t, int l, int n_keep, int32_t *keep, dw_err *err) {
     const int n_ff = t->hp->n_ff[l];
@@ -55,11 +55,13 @@ static int fit(const prune_trial *t, int l, const int32_t *keep, int n_keep, flo
     const size_t n_ff = (size_t)t->hp->n_ff[l], d = (size_t)t->hp->n_embd;
     float *v = prune_decode_down(t->o.model, l, t->o.pool, err);
     double n_tokens;
-    const kit_gram_matrix *g = v && t->o.gram ? kit_gram_find(t->o.gram, l, KIT_STATS_FFN_NEURON, &n_tokens, err) : NULL;
+    const kit_gram_matrix *g = v && t->o.gram ? kit_gram_find(t->o.gram, l, KIT_STATS_FFN_NEURON, &n_tokens, err)
+                                              : NULL;
     int rc = v && (g || !t->o.gram) ? 0 : -1;
     for (size_t r = 0; r < d && !rc && !g; r++)
         for (int s = 0; s < n_keep; s++) down[r * (size_t)n_keep + (size_t)s] = v[r * n_ff + (size_t)keep[s]];
-    const repair_task task = {.gram = g, .n_tokens = n_tokens, .v = v, .d = t->hp->n_embd, .keep = keep, .n_keep = n_keep, .damp = t->o.damp};
+    const repair_task task = {
+        .gram = g, .n_tokens = n_tokens, .v = v, .d = t->hp->n_embd, .keep = keep, .n_keep = n_keep, .damp = t->o.damp};
     if (!rc && g) rc = repair_least_squares(&task, down, NULL, t->o.pool, err);
     free(v);
     return rc;
@@ -104,7 +106,7 @@ static int set_widths(prune_trial *t, const int *n_keep, dw_err *err) {
     return 0;
 }
 
-/* ---- passes ------------------------------------------------------------------------------------------------------------ */
+/* ---- passes ----------------------------------------------------------------------------------------------- */
 
 /* Layers first .. end - 1 without those that are dropped; `whole` computes them all. */
 static int run_layers(prune_trial *t, int first, int end, bool whole, float *x, dw_err *err) {
@@ -128,12 +130,17 @@ static int look_at_logits(prune_trial *t, size_t *at, double *kl, int *n, int fi
     for (int i = 0; i < t->w.batch.n_tokens; i++) n_rows += t->out[i];
     for (int i = 0; i < t->w.batch.n_tokens; i++) {
         if (!t->out[i]) continue;
-        if (row % TILE == 0 && dw_session_logits(t->w.session, row, n_rows - row < TILE ? n_rows - row : TILE, t->logits, err)) return -1;
+        if (row % TILE == 0 &&
+            dw_session_logits(t->w.session, row, n_rows - row < TILE ? n_rows - row : TILE, t->logits, err))
+            return -1;
         float *x = t->logits + (size_t)(row++ % TILE) * (size_t)n_vocab;
         const measure_row r = measure_row_of(x, n_vocab);
         if (r.top < 0) return dw_fail(err, "a logit is NaN or infinite; the model is damaged or overflows");
-        if (!kl) measure_coarse_of(&t->whole[(*at)++], x, &r, n_vocab);
-        else kl[first_window + t->w.seq[i]] += measure_coarse_kl(&t->whole[(*at)++], x, &r, n_vocab), n[first_window + t->w.seq[i]]++;
+        if (!kl)
+            measure_coarse_of(&t->whole[(*at)++], x, &r, n_vocab);
+        else
+            kl[first_window + t->w.seq[i]] += measure_coarse_kl(&t->whole[(*at)++], x, &r, n_vocab),
+                n[first_window + t->w.seq[i]]++;
     }
     return 0;
 }
@@ -148,7 +155,8 @@ static int evaluate(prune_trial *t, int first, double *kl, int *n, dw_err *err) 
         walk_select(&t->w, b);
         want_outputs(t);
         memcpy(t->x, start_of(t, first) + t->w.first * d, (size_t)t->w.batch.n_tokens * d * sizeof *t->x);
-        if (run_layers(t, first, t->hp->n_layer, !kl, t->x, err) || dw_session_head(t->w.session, &t->w.batch, t->x, err) ||
+        if (run_layers(t, first, t->hp->n_layer, !kl, t->x, err) ||
+            dw_session_head(t->w.session, &t->w.batch, t->x, err) ||
             look_at_logits(t, &at, kl, n, (int)(t->w.first / (size_t)t->o.texts->n_ctx), err))
             return -1;
     }
@@ -194,7 +202,7 @@ int trial_accept(prune_trial *t, const int *n_keep, dw_err *err) {
     return 0;
 }
 
-/* ---- new, free ------------------------------------------------------------------------------------------------------------ */
+/* ---- new, free -------------------------------------------------------------------------------------------- */
 
 void trial_free(prune_trial *t) {
     if (!t) return;
@@ -210,7 +218,8 @@ void trial_free(prune_trial *t) {
 }
 
 static int take_memory(prune_trial *t, dw_err *err) {
-    const size_t n_layer = (size_t)t->hp->n_layer, d = (size_t)t->hp->n_embd, most = (size_t)t->w.most, n_tokens = t->w.n_tokens;
+    const size_t n_layer = (size_t)t->hp->n_layer, d = (size_t)t->hp->n_embd, most = (size_t)t->w.most,
+                 n_tokens = t->w.n_tokens;
     t->stored = dw_alloc(n_layer, sizeof *t->stored, "residuals", err);
     t->list = dw_alloc(n_layer, sizeof *t->list, "repaired matrices", err);
     t->accepted = dw_alloc(n_layer, sizeof *t->accepted, "widths", err);
