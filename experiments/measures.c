@@ -56,12 +56,12 @@ const exp_column exp_columns[] = {
     {"bytes_per_token", AT(bytes_per_token), 15, "weight bytes that decoding one token reads, those of gated models as counted while speed was measured; the KV cache comes on top"},
     {"peak_rss_bytes", AT(peak_rss_bytes), 15, "largest resident memory of a process that loads and runs this model alone, the mapped file included"},
     {"load_ms", AT(load_ms), 4, "opening file and session, the file in the page cache"},
-    {"prefill_tok_s", AT(prefill_tok_s), 5, "tokens a second of one batch (--speed-prefill) from an empty cache; median over rounds"},
+    {"prefill_tok_s", AT(prefill_tok_s), 5, "tokens a second of one batch (--speed-prefill) of each sequence after `depth` tokens; median over rounds"},
     {"prefill_spread", AT(prefill_spread), 3, "fastest minus slowest round"},
-    {"decode_tok_s", AT(decode_tok_s), 5, "tokens a second one by one (--speed-decode of them) behind 8 others; median over rounds"},
+    {"decode_tok_s", AT(decode_tok_s), 5, "tokens a second one by one (--speed-decode of each sequence) after `depth` tokens, 8 at depth 0; median over rounds"},
     {"decode_spread", AT(decode_spread), 3, "fastest minus slowest round"},
     {"read_gb_s", AT(read_gb_s), 4, "read bandwidth of the machine in the same run, with as many threads: mean of before and after"},
-    {"read_share", AT(read_share), 4, "bytes_per_token * decode_tok_s as a share of it; above 1 where the weights stay in a cache"},
+    {"read_share", AT(read_share), 4, "bytes_per_token * decode_tok_s / sequences as a share of it; above 1 where the weights stay in a cache"},
     {"threads", AT(threads), 4, "threads that ran"},
     {"backend", AT(backend), 0, "who computed, and by which instructions"},
     {"disturbed", AT(disturbed), 0, "no, or what shows that others used the machine while speed was measured: cpu, steal, others, load"},
@@ -97,6 +97,9 @@ const exp_column exp_columns[] = {
     {"ln_ratio_texts_sd", AT(ln_ratio_texts_sd), 4, "of *: standard deviation of ln_ratio between its texts"},
     {"types", AT(types), 0, "types of the matrices in the file and how many there are of each; (fallback): of a mixture, where a row does not fit its type"},
     {"role", AT(role), 0, "select: a variant may be chosen by this row; report: it was not chosen by this text (score --role)"},
+    {"speed_test", AT(speed_test), 0, "what was timed, as llama-bench names it: pp512 tg64 @ d4096 is a prefill of 512 tokens and a decode of 64 after 4096; x4: of 4 sequences"},
+    {"depth", AT(depth), 12, "tokens in the KV cache of each sequence before those that are timed (--depth)"},
+    {"sequences", AT(sequences), 12, "sequences that are timed together (--sequences); speeds count the tokens of all"},
     {"dominated_by", AT(dominated_by), 0, "row of the same type that is no larger and better beyond the error of the paired difference; filled by whoever compares"},
     {"verdict", AT(verdict), 0, "keep, discard, control, collapsed, failed; unknown: it could not be judged, see note"},
     {"note", AT(note), 0, "the reason; what a gated file holds beside the model"},
@@ -453,7 +456,7 @@ int exp_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
         const char *name = json_string_value(json_object_get(step, "tool"));
         weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
-        *unnamed |= !names_its_data(step);
+        *unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
         json_decref(step);
     }
     *unnamed |= dw_gguf_find(g, "quantize.imatrix.file") && !weighed;

@@ -27,6 +27,8 @@ typedef struct exp_result {
     /* size and speed */
     double params, bits_per_weight, file_bytes, bytes_per_token;
     double peak_rss_bytes, load_ms, prefill_tok_s, prefill_spread, decode_tok_s, decode_spread, read_gb_s, read_share;
+    double depth, sequences;
+    char speed_test[48];
     char disturbed[128];
     double coverage;
     char select[16];
@@ -49,6 +51,9 @@ typedef struct exp_column {
 
 extern const exp_column exp_columns[]; // in the order of rows.tsv; ends with name NULL
 size_t exp_n_columns(void);
+
+/* Whether a cell of a table says something. */
+static inline bool is_known(const char *cell) { return cell[0] != '-' || cell[1]; }
 
 /* The cell of a column: "-" when unknown; control characters of texts become '?'. */
 void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size);

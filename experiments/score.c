@@ -21,9 +21,9 @@
 
 static struct {
     opt_list models, texts;
-    const char *base, *store, *protocol, *precision, *out, *inject, *role;
+    const char *base, *store, *protocol, *precision, *out, *inject, *depths, *role;
     opt_range windows;
-    int n_ctx, n_batch, n_rounds, n_prefill, n_decode, n_beside;
+    int n_ctx, n_batch, n_rounds, n_prefill, n_decode, n_seq, n_beside;
     bool json, no_speed, speed_only, per_layer, columns;
 } o;
 
@@ -50,6 +50,9 @@ static const opt_row rows[] = {
     {"speed-only", 0, OPT_FLAG, 0, &o.speed_only, NULL, NULL, "leave quality unknown: one row a model"},
     {"speed-prefill", 0, OPT_INT, 0, &o.n_prefill, "512", "N", "tokens of a timed prefill; 0: none", .min = 0, .max = EXP_SPEED_TOKENS},
     {"speed-decode", 0, OPT_INT, 0, &o.n_decode, "64", "N", "tokens of a timed decode; 0: none", .min = 0, .max = EXP_SPEED_TOKENS - EXP_SPEED_PREFIX},
+    {"depth", 0, OPT_TEXT, 0, &o.depths, "0", "D[,D...]",
+     "tokens in the KV cache before those that are timed; each further depth has a row of its own, without quality"},
+    {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "time so many sequences together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
     {"inject", 0, OPT_TEXT, 0, &o.inject, NULL, "A[,A...]",
      "time gated models with this planted share of open groups, from the first layer to the last; leaves quality unknown"},
     {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn, of which medians are taken", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
@@ -86,6 +89,7 @@ static const opt_program program = {
                "deadwood score -m mini.gguf -f english.txt --store mini.base\n"
                "deadwood score -m mini-q4.gguf --base mini.base -f english.txt\n"
                "deadwood score -m 7b.gguf 7b-cut.gguf --speed-only --speed-prefill 0\n"
+               "deadwood score -m 7b.gguf --speed-only --depth 0,4096 --sequences 4\n"
                "deadwood score -m 7b-gated.gguf --inject 0.5 --select listed",
     .rows = rows};
 // clang-format on
@@ -111,8 +115,8 @@ typedef struct entrant { // a model with its ids of every text
     int32_t **ids; // n_texts
     size_t *n_ids;
     int32_t bos;        // at the begin of each window, -1: none
-    exp_result *result; // n_texts, and the mean
-    exp_speed speed;
+    exp_result *result; // n_texts, and the mean; after the rows with quality one for each further depth
+    exp_speed speed[EXP_SPEED_MAX_DEPTHS];
     double repeats;     // NaN: stored predictions
     double *n_open, *n_seen; // n_layer: neurons that counted in all texts, and all of them; of gated models
     bool learnt_unnamed;     // from data that no text can be compared with
@@ -134,6 +138,7 @@ typedef struct run {
     double bandwidth;
     const double *inject; // n_inject planted activities
     int n_inject;
+    int depth[EXP_SPEED_MAX_DEPTHS], n_depths;
     progress *bar;
     size_t n_again; // rows that the table had before
 } run;
@@ -180,7 +185,7 @@ static int open_entrant(entrant *c, const char *path, const run *r, dw_err *err)
     c->path = path;
     c->ids = dw_alloc(n, sizeof *c->ids, "texts", err);
     c->n_ids = dw_alloc(n, sizeof *c->n_ids, "texts", err);
-    c->result = dw_alloc(n + 1, sizeof *c->result, "rows", err);
+    c->result = dw_alloc(n + 1 + EXP_SPEED_MAX_DEPTHS, sizeof *c->result, "rows", err);
     c->nll = dw_alloc(n, sizeof *c->nll, "rows", err);
     c->kl = dw_alloc(n, sizeof *c->kl, "rows", err);
     c->agree = dw_alloc(n, sizeof *c->agree, "rows", err);
@@ -548,6 +553,12 @@ static measure_predictions_writer *store_open(const run *r, dw_err *err) {
 
 /* ---- rows ------------------------------------------------------------------------------------------------- */
 
+/* Rows of a model with quality, or with --speed-only the one without. */
+static int n_rows_of(const run *r) { return o.speed_only ? 1 : r->n_texts + (r->n_texts > 1); }
+/* Rows that tell of the speed at a further depth come after them.  A row a depth, because then each cell of the table is
+ * one number, and a plot of speed over depth is one of its columns over another. */
+static int n_all_rows_of(const entrant *c, const run *r) { return n_rows_of(r) + (o.no_speed || !c->model ? 0 : r->n_depths - 1); }
+
 static const char *bos_text(const entrant *c) {
     if (c->bos >= 0) return "window";
     if (!c->model) return "-";
@@ -610,38 +621,54 @@ static int begin_rows(entrant *c, const run *r, dw_err *err) {
         snprintf(common.model, sizeof common.model, "%s", measure_predictions_head(c->stored)->model);
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
     }
-    for (int t = 0; t <= r->n_texts; t++) c->result[t] = common;
+    for (int t = 0; t < r->n_texts + 1 + EXP_SPEED_MAX_DEPTHS; t++) c->result[t] = common;
+    for (int d = 1; d < r->n_depths; d++) *c->result[n_rows_of(r) + d - 1].role = 0; // nothing is chosen by speed alone
     if (!o.speed_only) name_texts(c, r);
     return o.speed_only || r->n_texts < 2 ? 0 : name_mean(c, r, err);
 }
 
+/* All but the model. */
+static exp_speed_options speed_options(const run *r) {
+    return (exp_speed_options){.backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select()->select,
+                               .is_listed = tool_select()->is_listed, .inject = r->inject, .n_inject = r->n_inject,
+                               .n_prefill = o.n_prefill, .n_decode = o.n_decode, .depth = r->depth, .n_depths = r->n_depths,
+                               .n_seq = o.n_seq};
+}
+
 /* Without a pass for quality: over the tokens that were decoded. */
-static double decoded_coverage(const entrant *c) {
+static double decoded_coverage(const entrant *c, const exp_speed *s) {
     const dw_hparams *hp = dw_model_hparams(c->model);
     double open = 0, all = 0;
     for (int l = 0; l < hp->n_layer; l++) {
-        open += c->speed.reading.open[l] * hp->n_ff[l];
+        open += s->reading.open[l] * hp->n_ff[l];
         all += hp->n_ff[l];
     }
     return open / all;
 }
 
+static void put_speed(exp_result *res, const entrant *c, const run *r, int d) {
+    const exp_speed *s = &c->speed[d];
+    const exp_speed_options so = speed_options(r);
+    res->depth = r->depth[d];
+    res->sequences = o.n_seq;
+    exp_speed_name(&so, r->depth[d], res->speed_test, sizeof res->speed_test);
+    res->peak_rss_bytes = s->peak_rss_bytes;
+    res->load_ms = s->load_ms;
+    res->prefill_tok_s = s->prefill_tok_s.median;
+    res->prefill_spread = s->prefill_tok_s.max - s->prefill_tok_s.min;
+    res->decode_tok_s = s->decode_tok_s.median;
+    res->decode_spread = s->decode_tok_s.max - s->decode_tok_s.min;
+    res->read_gb_s = r->bandwidth;
+    if (s->reading.n_layer) res->bytes_per_token = s->reading.bytes_per_token;
+    if (s->reading.n_layer && !*res->text) res->coverage = decoded_coverage(c, s);
+    res->read_share = res->bytes_per_token * res->decode_tok_s / o.n_seq / (1e9 * r->bandwidth);
+    snprintf(res->disturbed, sizeof res->disturbed, "%s", s->disturbed);
+}
+
 static void fill_speed(entrant *c, const run *r) {
-    const exp_speed *s = &c->speed;
-    for (int t = 0; t <= r->n_texts; t++) {
-        exp_result *res = &c->result[t];
-        res->peak_rss_bytes = s->peak_rss_bytes;
-        res->load_ms = s->load_ms;
-        res->prefill_tok_s = s->prefill_tok_s.median;
-        res->prefill_spread = s->prefill_tok_s.max - s->prefill_tok_s.min;
-        res->decode_tok_s = s->decode_tok_s.median;
-        res->decode_spread = s->decode_tok_s.max - s->decode_tok_s.min;
-        res->read_gb_s = r->bandwidth;
-        if (s->reading.n_layer) res->bytes_per_token = s->reading.bytes_per_token;
-        if (s->reading.n_layer && o.speed_only) res->coverage = decoded_coverage(c);
-        res->read_share = res->bytes_per_token * res->decode_tok_s / (1e9 * r->bandwidth);
-        snprintf(res->disturbed, sizeof res->disturbed, "%s", s->disturbed);
-    }
+    const int n = n_rows_of(r);
+    for (int t = 0; t < n; t++) put_speed(&c->result[t], c, r, 0);
+    for (int d = 1; d < r->n_depths; d++) put_speed(&c->result[n + d - 1], c, r, d);
 }
 
 /* The row of all texts: means of logarithms, so perplexity is the geometric mean; quantiles have no such mean. */
@@ -682,7 +709,7 @@ static void speed_ids(const entrant *c, bool from_text, int32_t *ids) {
 static int measure_speed(run *r, exp_child *children, int n, dw_err *err) {
     int32_t(*ids)[EXP_SPEED_TOKENS] = dw_alloc((size_t)n, sizeof *ids, "ids", err);
     const int32_t **of = dw_alloc((size_t)n, sizeof *of, "ids", err);
-    exp_speed *results = dw_alloc((size_t)n, sizeof *results, "speeds", err);
+    exp_speed *results = dw_alloc((size_t)n * (size_t)r->n_depths, sizeof *results, "speeds", err);
     int rc = ids && of && results ? 0 : -1;
     for (int i = 0, k = 0; i < r->n_models && !rc; i++)
         if (r->all[i].model) {
@@ -691,16 +718,16 @@ static int measure_speed(run *r, exp_child *children, int n, dw_err *err) {
             k++;
         }
     const double before = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
-    progress *bar = progress_begin("measuring speed", "rounds", n * (o.n_rounds + 1.0));
-    if (before < 0 ||
-        exp_speed_measure(children, n, of, dw_pool_size(r->pool), o.n_rounds, results, count_round, bar, err))
-        rc = -1;
+    progress *bar = progress_begin("measuring speed", "rounds", n * r->n_depths * (o.n_rounds + 1.0));
+    const exp_speed_run all = {.children = children, .ids = of, .n = n, .n_depths = r->n_depths, .n_threads = dw_pool_size(r->pool),
+                               .n_rounds = o.n_rounds, .step = count_round, .ctx = bar};
+    if (before < 0 || exp_speed_measure(&all, results, err)) rc = -1;
     progress_end(bar);
     const double after = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
     if (after < 0) rc = -1;
     r->bandwidth = (before + after) / 2;
     for (int i = 0, k = 0; i < r->n_models && !rc; i++)
-        if (r->all[i].model) r->all[i].speed = results[k++];
+        if (r->all[i].model) memcpy(r->all[i].speed, results + r->n_depths * k++, (size_t)r->n_depths * sizeof *results);
     free(ids);
     free(of);
     free(results);
@@ -712,9 +739,8 @@ static int start_children(exp_child *children, int *n, const run *r, dw_err *err
     *n = 0;
     for (size_t i = 0; i < o.models.n; i++) {
         if (measure_is_predictions(o.models.item[i])) continue;
-        const exp_speed_options so = {
-            .path = o.models.item[i], .backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select()->select, .is_listed = tool_select()->is_listed,
-            .inject = r->inject, .n_inject = r->n_inject, .n_prefill = o.n_prefill, .n_decode = o.n_decode};
+        exp_speed_options so = speed_options(r);
+        so.path = o.models.item[i];
         if (exp_speed_start(&children[*n], &so, err)) return -1;
         ++*n;
     }
@@ -722,8 +748,6 @@ static int start_children(exp_child *children, int *n, const run *r, dw_err *err
 }
 
 /* ---- a finished model ------------------------------------------------------------------------------------- */
-
-static int n_rows_of(const run *r) { return o.speed_only ? 1 : r->n_texts + (r->n_texts > 1); }
 
 /* Sums of quantities that were not measured are none. */
 static void drop_unknown_sums(entrant *c, const run *r) {
@@ -749,7 +773,7 @@ static int finish(entrant *c, run *r, dw_err *err) {
     drop_unknown_sums(c, r);
     free(c->sums.how);
     c->sums.how = exp_sums_how_of(&c->result[0], err);
-    if (!c->sums.how || exp_append_results(o.out, c->result, (size_t)n_rows_of(r), o.speed_only ? NULL : &c->sums, &n_again, err))
+    if (!c->sums.how || exp_append_results(o.out, c->result, (size_t)n_all_rows_of(c, r), o.speed_only ? NULL : &c->sums, &n_again, err))
         return -1;
     r->n_again += n_again;
     return 0;
@@ -823,7 +847,8 @@ static void cell_number(char *cell, double v, const char *format) {
 
 static void short_row(char (*cell)[CELL], const exp_result *r) {
     dw_show(cell[0], 40 + 1, r->model, strlen(r->model));
-    dw_show(cell[1], 24 + 1, r->text, strlen(r->text));
+    const char *what = *r->text ? r->text : r->speed_test;
+    dw_show(cell[1], 24 + 1, what, strlen(what));
     cell_with_se(cell[2], r->ppl, r->ppl_se, r->ppl < 100 ? 3 : 1);
     cell_with_se(cell[3], r->ln_ratio, r->ln_ratio_se, 5);
     cell_with_se(cell[4], r->kl_mean, r->kl_se, 5);
@@ -900,7 +925,7 @@ static void print_layers(const entrant *c) {
     printf("%5s  %6s  %12s  %6s  %9s  %9s  %12s\n", "layer", "n_ff", "threshold", "dense", "expected", "coverage", "bytes/token");
     for (int l = 0; l < hp->n_layer; l++) {
         const dw_layer_gate *s = &c->model->net.layer[l].sparse;
-        const exp_reading *reading = &c->speed.reading;
+        const exp_reading *reading = &c->speed[0].reading;
         const double coverage = c->n_seen[l] > 0 ? c->n_open[l] / c->n_seen[l] : reading->n_layer ? reading->open[l] : NAN;
         char cell[4][CELL];
         cell_number(cell[0], s->down_t.name && !s->pred_a.name && !s->dense ? (double)s->threshold : NAN, "%.6g");
@@ -912,11 +937,12 @@ static void print_layers(const entrant *c) {
 }
 
 static int print_rows(const run *r, dw_err *err) {
-    const int n_each = n_rows_of(r);
-    const size_t n = (size_t)r->n_models * (size_t)n_each;
+    size_t n = 0, at = 0;
+    for (int i = 0; i < r->n_models; i++) n += (size_t)n_all_rows_of(&r->all[i], r);
     exp_result *all = dw_alloc(n, sizeof *all, "rows", err);
     if (!all) return -1;
-    for (size_t i = 0; i < n; i++) all[i] = r->all[i / (size_t)n_each].result[i % (size_t)n_each];
+    for (int i = 0; i < r->n_models; i++)
+        for (int t = 0; t < n_all_rows_of(&r->all[i], r); t++) all[at++] = r->all[i].result[t];
     int rc = o.json ? print_json(all, n, err) : print_short(all, n, err);
     for (int i = 0; i < r->n_models && o.per_layer && !rc; i++)
         if (r->all[i].model && dw_model_is_gated(r->all[i].model)) print_layers(&r->all[i]);
@@ -998,6 +1024,8 @@ int main(int argc, char **argv) {
     r.kv = tool_kv();
     double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;
     r.inject = shares;
+    r.n_depths = exp_speed_depths(o.depths, r.depth);
+    if (!r.n_depths) die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths, EXP_SPEED_MAX_DEPTHS);
     exp_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
     int n_children = 0;
     if (!children || (!o.no_speed && start_children(children, &n_children, &r, &err))) die_err(&err);

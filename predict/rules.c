@@ -14,8 +14,13 @@ static const uint32_t *of_groups(const kit_stats_layer *s, int group) {
 
 // clang-format off
 const predict_rule predict_rules[] = {
-    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763", "1", 1, 1, of_neurons},
-    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group", "CATS over groups, the first attempt of the story", "32, 64 or 128", 32, 128, of_groups},
+    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763", "1", 1, 1, of_neurons, NULL},
+    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group",
+     "CATS over groups, the first attempt of the story", "32, 64 or 128", 32, 128, of_groups, NULL},
+    {"static", "control: the same groups for every token, those of most energy ||v_j||^2 E[a_j^2]",
+     "what cutting would give", "1, 32, 64 or 128", 1, 128, NULL, "energy"},
+    {"random", "control: the same groups for every token, random ones (--seed); needs no statistics",
+     "what every rule must beat", "1, 32, 64 or 128", 1, 128, NULL, "random"},
     {0}};
 // clang-format on
 

@@ -16,11 +16,12 @@
 typedef struct predict_rule {
     const char *name;
     const char *formula, *source;
-    const char *groups; // the sizes that it has statistics for, in words
+    const char *groups; // the sizes that it works on, in words
     int least_group, most_group;
     /* Histograms of the value, a row of KIT_STATS_BINS for each aligned group of so many neurons; NULL: there are none for
      * that size. */
     const uint32_t *(*histograms)(const kit_stats_layer *s, int group);
+    const char *metric; // of a control, which opens the same groups for every token (fixed.h); NULL: it is a rule
 } predict_rule;
 
 extern const predict_rule predict_rules[]; // ends with name NULL

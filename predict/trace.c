@@ -10,10 +10,12 @@
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
+#include "formats/ffn_gated.h"
 #include "kit/traces.h"
 #include "model/model.h"
 #include "predict/journal.h"
 #include "predict/predict.h"
+#include "predict/rules.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -157,12 +159,25 @@ static bool is_traced(const dw_model *m, int l) {
     return l < m->net.hp.n_layer && gate_of(m, l)->down_t.name && !gate_of(m, l)->dense;
 }
 
+/* NULL: unknown. */
+static const predict_rule *rule_of(const dw_model *m) {
+    dw_str name = {"", 0};
+    char text[32];
+    if (dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &name, NULL) < 1) return NULL;
+    snprintf(text, sizeof text, "%.*s", (int)(name.len < 31 ? name.len : 31), name.ptr);
+    return predict_rule_find(text);
+}
+
 static int make_header(traces *t, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     int n_traced = 0;
     *t = (traces){.n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_ctx = o.n_ctx, .skip = o.skip, .group = 1};
     if (!dw_model_is_gated(m))
         return dw_fail(err, "'%s' is not gated: it has nothing to trace; make it with deadwood gate", o.model);
+    const predict_rule *rule = rule_of(m);
+    if (rule && rule->metric)
+        return dw_fail(err, "'%s' opens the same neurons for every token (rule %s): there is nothing to predict", o.model,
+                       rule->name);
     t->arguments = lineage_arguments(&program, err);
     t->layer = dw_alloc((size_t)hp->n_layer, sizeof *t->layer, "layers", err);
     if (!t->arguments || !t->layer) return -1;

@@ -135,6 +135,20 @@ static void spend_rest(const prune_task *t, const curve *c, double left, int *n_
     }
 }
 
+/* Rows that fall back to larger types may need more than their blocks: takes units where the curve is flattest. */
+static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
+    for (int least = 0; least >= 0 && prune_file_bytes(t, n_keep) > t->bytes;) {
+        double loss = INFINITY;
+        least = -1;
+        for (int l = 0; l < hp_of(t)->n_layer; l++) {
+            if (t->drop[l] || n_keep[l] < 2 * t->unit) continue;
+            const double x = at_width(&c[l], n_keep[l] - t->unit) - at_width(&c[l], n_keep[l]);
+            if (x < loss) loss = x, least = l;
+        }
+        if (least >= 0) n_keep[least] -= t->unit;
+    }
+}
+
 static int plan_widths(const prune_task *t, const curve *c, double budget, int *n_keep, dw_err *err) {
     table b = {.cell = fmax(t->bytes > 0 ? 1 : t->unit, budget / MOST_CELLS)};
     b.n_cell = (int)(budget / b.cell + 1e-9);
@@ -152,6 +166,7 @@ static int plan_widths(const prune_task *t, const curve *c, double budget, int *
         if (!t->drop[l]) k -= cells_of(&b, cost_of(t, l, n_keep[l])), spent += cost_of(t, l, n_keep[l]);
     }
     if (!rc) spend_rest(t, c, budget - spent, n_keep);
+    if (!rc && t->bytes > 0) shrink_to_bytes(t, c, n_keep);
     free(first);
     free(b.choice);
     return rc;

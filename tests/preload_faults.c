@@ -5,6 +5,7 @@
  *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails (writing: ENOSPC,
  *                       else EIO)
  *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
+ *     FAULT_NO_TMPFILE=1  files without a name (O_TMPFILE) cannot be made, as on some file systems; in child processes, too
  *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
@@ -38,7 +39,7 @@ int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
 
 enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_PARTS = 32, DEPTH = 24 };
 
-static bool armed;
+static bool armed, no_tmpfile;
 static long n_calls[N_KINDS], failing[N_KINDS], interrupted, n_writes, flipped;
 typedef struct code { // of loaded libraries
     struct { uintptr_t first, end; } part[MAX_PARTS];
@@ -129,7 +130,8 @@ static int armed_main(int argc, char **argv, char **envp) {
     count_file = getenv("FAULT_COUNT");
     dl_iterate_phdr(find_code, NULL);
     backtrace(frame, 4);    // loads the unwinder now
-    unsetenv("LD_PRELOAD"); // children run as they are
+    no_tmpfile = getenv("FAULT_NO_TMPFILE") != NULL;
+    if (!no_tmpfile) unsetenv("LD_PRELOAD"); // children run as they are
     armed = true;
     const int rc = real_main(argc, argv, envp);
     armed = false; // what exit() and the libraries' ends do is theirs
@@ -180,13 +182,15 @@ static mode_t mode_of(int flags, va_list args) {
     return makes ? va_arg(args, mode_t) : 0;
 }
 
+static bool is_refused(int flags) { return no_tmpfile && (flags & O_TMPFILE) == O_TMPFILE && (errno = EOPNOTSUPP); }
+
 int open(const char *path, int flags, ...) {
     REAL(open);
     va_list args;
     va_start(args, flags);
     const mode_t mode = mode_of(flags, args);
     va_end(args);
-    return IO_FAILS(flags & O_CREAT ? ENOSPC : EIO) ? -1 : real(path, flags, mode);
+    return is_refused(flags) || IO_FAILS(flags & O_CREAT ? ENOSPC : EIO) ? -1 : real(path, flags, mode);
 }
 
 int open64(const char *path, int flags, ...) {
@@ -195,7 +199,7 @@ int open64(const char *path, int flags, ...) {
     va_start(args, flags);
     const mode_t mode = mode_of(flags, args);
     va_end(args);
-    return IO_FAILS(flags & O_CREAT ? ENOSPC : EIO) ? -1 : real(path, flags, mode);
+    return is_refused(flags) || IO_FAILS(flags & O_CREAT ? ENOSPC : EIO) ? -1 : real(path, flags, mode);
 }
 
 FILE *fopen(const char *path, const char *mode) {

@@ -167,8 +167,8 @@ static void run_step(void *job_pointer, int ith, int n) {
     case QKV: way->qkv(p, l, ith); break;
     case ATTEND: way->attend(p, l, ith); break;
     case ATTN_OUT: way->attn_out(p, l, ith); break;
-    case FFN_NEURONS: p->layer[l].op[p->way]->neurons(p, l, ith); break;
-    case FFN_DOWN: p->layer[l].op[p->way]->down(p, l, ith); break;
+    case FFN_NEURONS: p->layer[l].ffn[p->way]->neurons(p, l, ith); break;
+    case FFN_DOWN: p->layer[l].ffn[p->way]->down(p, l, ith); break;
     case LOGITS: way->logits(p, &head, ith); break;
     case LOGPROBS: steps->way[DW_WAY_MANY]->logprobs(p, &head, ith); break;
     default: break;

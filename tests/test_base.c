@@ -111,6 +111,38 @@ static void whole_or_not(void) {
     CHECK(!dw_read_text(path, 1 << 23, &size, &err) && strstr(err.text, "byte 0x00 at offset 1;"), "%s", err.text);
 }
 
+/* A file with that name appears, and its temporary name was one that file systems allow. */
+static void check_long_name(const char *name) {
+    dw_err err = {0};
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", test_folder(), name);
+    dw_out *out = dw_out_open(path, &err);
+    const char *temporary = out ? dw_out_temporary(out, &err) : NULL;
+    REQUIRE(temporary, "%zu bytes: %s", strlen(name), err.text);
+    const char *base = strrchr(temporary, '/') + 1;
+    const size_t tail = strlen(".dw0123456789abcdef.part"), kept = strlen(base) - tail;
+    CHECK(strlen(base) <= 255 && dw_out_is_temporary(base) && !strncmp(base, name, kept), "%s", base);
+    CHECK(kept == strlen(name) || kept > 255 - tail - 4, "%zu bytes of %zu are kept", kept, strlen(name));
+    CHECK(((unsigned char)name[kept] & 0xc0) != 0x80, "a character is cut");
+    CHECK(!dw_out_commit(out, &err) && dw_file_exists(path) && !dw_file_exists(temporary), "%s", err.text);
+    dw_out_free(out);
+}
+
+static void long_names(void) {
+    dw_err err = {0};
+    char name[300];
+    for (size_t n = 229; n <= 255; n++) {
+        memset(name, 'n', n);
+        name[n] = 0;
+        check_long_name(name);
+        for (size_t i = 1; i + 2 <= n; i += 2) memcpy(name + i, "\xc3\xa9", 2);
+        check_long_name(name);
+    }
+    memset(name, 'n', 256);
+    name[256] = 0;
+    CHECK(!dw_out_open(test_path(test_folder(), name), &err) && strstr(err.text, "File name too long"), "%s", err.text);
+}
+
 /* A new file is complete when it is checked, and replaces the old one only after that. */
 static void checked(void) {
     const char *path = test_path(test_folder(), "checked.txt");
@@ -339,6 +371,7 @@ static const test_case cases[] = {
     {"a cursor never reads beyond its bytes", cursor_stops},
     {"UTF-8 is checked strictly", utf8},
     {"an output file appears whole or not at all", whole_or_not},
+    {"every name that a file system allows can be written, and a longer one fails at the beginning", long_names},
     {"a new file replaces the old one only after its check", checked},
     {"a folder of files appears whole or not at all", out_folder},
     {"SHA-256 gives the published digests", sha256_known},

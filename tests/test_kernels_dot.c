@@ -50,7 +50,7 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
         for (int i = 0; i < n; i++) x[c][i] = (float)(size * dw_rng_normal(&rng));
         dw_act_pack(k->level, k->form, x[c], n, act.data + (size_t)c * act_stride);
     }
-    k->rows(w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS);
+    k->rows(&(dw_dot_job){w.data, stride, ROWS, n, act.data, act_stride, n_cols, y[0], ROWS});
     double off_packed = 0, off_exact = 0, all = 0;
     for (int r = 0; r < ROWS; r++) {
         t->decode(w.data + (size_t)r * stride, decoded, (size_t)n);
@@ -65,8 +65,8 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
             all += scale;
             off_packed += pow(y[c][r] - packed, 2), off_exact += pow(y[c][r] - exact, 2);
             float alone;
-            k->rows(w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride, act_stride, 1, &alone,
-                    1);
+            k->rows(&(dw_dot_job){w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride, act_stride, 1,
+                                  &alone, 1});
             CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g",
                   text_of(k, n, n_cols), r, (double)alone, (double)y[c][r]);
         }
@@ -126,14 +126,14 @@ static void zero_and_nan(const dw_dot_kernel *k) {
     for (int z = 0; z < 3; z++) {
         for (int i = 0; i < N; i++) x[i] = zeros[z];
         dw_act_pack(k->level, k->form, x, N, act);
-        k->rows(w, 0, 1, N, act, 0, 1, &y, 1);
+        k->rows(&(dw_dot_job){w, 0, 1, N, act, 0, 1, &y, 1});
         CHECK(fabsf(y) < 1e-35f, "%s of %g: %g", text_of(k, N, 1), (double)zeros[z], (double)y);
     }
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 4; b++) {
         for (int i = 0; i < N; i++) x[i] = i == 300 ? bad[b] : 1.0f;
         dw_act_pack(k->level, k->form, x, N, act);
-        k->rows(w, 0, 1, N, act, 0, 1, &y, 1);
+        k->rows(&(dw_dot_job){w, 0, 1, N, act, 0, 1, &y, 1});
         CHECK(!isfinite(y), "%s with %g: %g", text_of(k, N, 1), (double)bad[b], (double)y);
     }
 }

@@ -88,7 +88,7 @@ static void multiply(const problem *p, dw_level level, dw_gemm_form form, const 
     uint8_t *packed = p->packed.data + dw_gemm_pack_bytes(p->n_tokens, p->n) - dw_gemm_pack_bytes(n_tokens, p->n);
     memset(packed, 0xff, dw_gemm_pack_bytes(n_tokens, p->n)); // NaN: whatever is read must be written
     memset(p->scratch.data, 0xff, DW_GEMM_SCRATCH);
-    for (int i = n_threads - 1; i >= 0; i--) dw_gemm_pack(level, form, x, (size_t)p->n, n_tokens, p->n, packed, i, n_threads);
+    for (int i = n_threads - 1; i >= 0; i--) dw_gemm_pack(&(dw_gemm_tokens){level, form, x, (size_t)p->n, n_tokens, p->n}, packed, i, n_threads);
     dw_gemm_rows(&(dw_gemm_job){.level = level, .form = form, .w = &p->w, .list = list, .first = (size_t)first, .n_rows = n_rows,
                                 .packed = packed, .n_tokens = n_tokens, .y = y, .ldy = (size_t)n_rows, .scratch = p->scratch.data});
 }

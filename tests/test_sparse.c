@@ -478,7 +478,7 @@ static void injection(void) {
 
 /* ---- which way is faster here --------------------------------------------------------------------------------------- */
 
-/* As if the break-even of every layer had been measured; the layers' kinds follow from it. */
+/* As if the break-even of every layer had been measured; the layers' operators follow from it. */
 static void pretend_break_even(run *r, float even) {
     dw_pass *p = dw_on_pool_pass(r->session->state);
     dw_err err = {0};
@@ -486,42 +486,81 @@ static void pretend_break_even(run *r, float even) {
     CHECK(!dw_session_experiment(r->session, NULL, &err), "%s", err.text);
 }
 
-static int count_kind(const run *r, dw_ffn_kind kind) {
+static int count_op(const run *r, const dw_ffn_op *op) {
     const dw_pass *p = dw_on_pool_pass(r->session->state);
     int n = 0;
-    for (int l = 0; l < r->hp->n_layer; l++) n += p->layer[l].kind == kind;
+    for (int l = 0; l < r->hp->n_layer; l++) n += p->layer[l].op == op;
     return n;
 }
 
-/* Whether neurons are skipped, or computed and set to zero, changes what is read and no bit of the result. */
-static void masked_is_fused(void) {
+/* A session whose layers all skip closed neurons, or all set them to zero. */
+static bool open_skipping(run *r, const char *type, int rule, bool masked) {
+    if (!open_run(r, gated("wide", type, rules[rule]), (dw_session_options){0}, 2)) return false;
+    pretend_break_even(r, masked ? 0 : 1); // the file expects all neurons open
+    return CHECK(count_op(r, masked ? &dw_ffn_masked : &dw_ffn_gated) == r->hp->n_layer, "rule %d", rule);
+}
+
+/* Layer 0 gets the same input both ways. */
+static void check_first_layer(const char *type, int rule, int step) {
     static seen s[2];
-    for (int t = 0; types[t]; t++)
+    dw_coverage c[2];
+    for (int masked = 0; masked < 2; masked++) {
+        run r;
+        if (!open_skipping(&r, type, rule, masked)) return;
+        tap(&r, &s[masked]);
+        free(logits_of(&r, step));
+        c[masked] = dw_session_coverage(r.session, 0);
+        close_run(&r);
+    }
+    CHECK(!memcmp(s[0].gate[0], s[1].gate[0], sizeof s[0].gate[0]) && !memcmp(s[0].neuron[0], s[1].neuron[0], sizeof s[0].neuron[0]),
+          "%s, rule %d, %d at a time: other neurons", type, rule, step);
+    CHECK(c[0].n_tokens == c[1].n_tokens && c[0].n_open == c[1].n_open && c[0].n_bytes == c[1].n_bytes,
+          "%s, rule %d: %lu and %lu open, %lu and %lu bytes", type, rule, c[0].n_open, c[1].n_open, c[0].n_bytes, c[1].n_bytes);
+    CHECK(c[1].n_computed == c[1].n_few * 512 && c[0].n_computed <= c[1].n_computed);
+}
+
+/* Decisions that do not follow from the numbers, so that a last bit opens no other group. */
+static void check_result(const char *type, int rule, int step) {
+    const float half[] = {0.5f, 0.5f, 0.5f, 0.5f};
+    float *logits[2] = {NULL, NULL};
+    size_t n = 0;
+    for (int masked = 0; masked < 2; masked++) {
+        run r;
+        if (!open_skipping(&r, type, rule, masked)) return;
+        plant(&r, half, 3);
+        logits[masked] = logits_of(&r, step);
+        n = n_logits(&r);
+        close_run(&r);
+    }
+    const double e = nmse(logits[1], logits[0], n), bound = bound_of("cpu", type);
+    CHECK(e <= bound, "%s, rule %d, %d at a time: NMSE %.1e, allowed %.0e", type, rule, step, e, bound);
+    for (int k = 0; k < 2; k++) free(logits[k]);
+}
+
+static void masked_is_fused(void) {
+    static const char *const exact[] = {"BF16", "F16", "F32"};
+    for (int t = 0; t < 3; t++)
         for (int i = 0; i < N_RULES; i++)
             for (int step = 1; step <= 6; step += 5) {
-                float *logits[2];
-                run r[2];
-                for (int masked = 0; masked < 2; masked++) {
-                    if (!open_run(&r[masked], gated("wide", types[t], rules[i]), (dw_session_options){0}, 2)) return;
-                    pretend_break_even(&r[masked], masked ? 0 : 1); // the file expects all neurons open
-                    CHECK(count_kind(&r[masked], masked ? DW_FFN_MASKED : DW_FFN_GATED) == r[masked].hp->n_layer, "rule %d", i);
-                    tap(&r[masked], &s[masked]);
-                    logits[masked] = logits_of(&r[masked], step);
-                }
-                CHECK(!memcmp(logits[0], logits[1], n_logits(&r[0]) * sizeof(float)), "%s, rule %d, %d at a time: other logits", types[t], i, step);
-                CHECK(!memcmp(&s[0], &s[1], sizeof s[0]), "%s, rule %d, %d at a time: other neurons", types[t], i, step);
-                for (int l = 0; l < r[0].hp->n_layer; l++) {
-                    const dw_coverage a = dw_session_coverage(r[0].session, l), b = dw_session_coverage(r[1].session, l);
-                    CHECK(a.n_tokens == b.n_tokens && a.n_open == b.n_open && b.n_computed == b.n_few * (uint64_t)r[0].hp->n_ff[l] &&
-                              a.n_computed <= b.n_computed, "%s, rule %d: %lu and %lu open", types[t], i, a.n_open, b.n_open);
-                }
-                for (int k = 0; k < 2; k++) free(logits[k]), close_run(&r[k]);
+                check_first_layer(exact[t], i, step);
+                check_result(exact[t], i, step);
             }
+}
+
+/* The transposed copy of a quantized down holds other numbers, so down cannot stand for it. */
+static void quantized_is_never_masked(void) {
+    run r;
+    if (!open_run(&r, gated("wide", "Q4_0", rules[1]), (dw_session_options){0}, 2)) return;
+    free(logits_of(&r, 1));
+    CHECK(!dw_on_pool_pass(r.session->state)->layer[0].is_measured, "nothing hangs on the break-even");
+    pretend_break_even(&r, 0);
+    CHECK(count_op(&r, &dw_ffn_gated) == r.hp->n_layer);
+    close_run(&r);
 }
 
 static void measured_once(void) {
     run r;
-    if (!open_run(&r, gated("wide", "Q4_0", rules[1]), (dw_session_options){0}, 2)) return;
+    if (!open_run(&r, gated("wide", "BF16", rules[1]), (dw_session_options){0}, 2)) return;
     const dw_pass *p = dw_on_pool_pass(r.session->state);
     CHECK(!p->layer[0].is_measured, "opening a session measures nothing");
     free(logits_of(&r, N));
@@ -535,7 +574,7 @@ static void measured_once(void) {
         CHECK(dw_session_coverage(r.session, l).n_tokens == N, "measuring counts nothing");
     }
     close_run(&r);
-    if (!open_run(&r, gated("wide", "Q4_0", rules[1]), (dw_session_options){.exact = true}, 2)) return;
+    if (!open_run(&r, gated("wide", "BF16", rules[1]), (dw_session_options){.exact = true}, 2)) return;
     free(logits_of(&r, 1));
     CHECK(!dw_on_pool_pass(r.session->state)->layer[0].is_measured, "exact sessions measure nothing");
     close_run(&r);
@@ -633,7 +672,8 @@ static const test_case cases[] = {
     {"gated exact passes give the same bits for any threads, batch and cut", exact_passes},
     {"layers that are marked dense run as before when the engine may choose", marked_dense},
     {"injected lots open the wanted share, the same ones for the same position", injection},
-    {"skipping closed neurons or setting them to zero: the same decisions, the same result", masked_is_fused},
+    {"skipping closed neurons or setting them to zero: the same decisions and neurons, the result by rounding", masked_is_fused},
+    {"a layer whose transposed down was quantized anew is never computed with down itself", quantized_is_never_masked},
     {"the break-even is measured at the first pass of few tokens, once for layers of one kind", measured_once},
     {"injected layers above the break-even compute all neurons when the engine may choose", injected_auto},
     {"a group is open when its largest gate reaches the threshold", open_groups},

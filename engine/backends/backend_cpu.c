@@ -12,7 +12,7 @@ static int longest_row(const dw_hparams *hp) {
     return most > hp->n_embd ? most : hp->n_embd;
 }
 
-static size_t kernel_bytes(const dw_net *net) {
+static size_t scratch_bytes(const dw_net *net) {
     const dw_hparams *hp = &net->hp;
     const size_t attend = dw_attend_scratch_bytes(hp->head_dim, hp->n_head_max > 0 ? hp->n_head_max : 1);
     const size_t gated = dw_few_scratch_bytes(hp->n_embd) + dw_few_scratch_bytes(dw_gate_sizes_of(net).rank);
@@ -45,13 +45,13 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
 static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
     dw_cpu *c = p->own;
     const dw_hparams *hp = &p->net->hp;
-    const size_t kernel = kernel_bytes(p->net), piece = piece_bytes(hp);
+    const size_t scratch = scratch_bytes(p->net), piece = piece_bytes(hp);
     dw_team *team = dw_layout_take(a, 1, sizeof *team);
     for (int i = 0; i < p->n_threads; i++) {
         c->step[i].team = team;
-        c->step[i].kernel = dw_layout_take(a, 1, kernel);
-        c->step[i].gate = dw_layout_take(a, 1, piece);
-        c->step[i].up = dw_layout_take(a, 1, piece);
+        c->step[i].scratch = dw_layout_take(a, 1, scratch);
+        c->step[i].out = dw_layout_take(a, 1, piece);
+        c->step[i].out2 = dw_layout_take(a, 1, piece);
     }
     uint8_t *shared = dw_layout_take(a, 1, shared_bytes(hp, o->n_batch));
     for (int i = 0; i < p->n_threads; i++) c->step[i].shared = shared;
@@ -134,7 +134,7 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_toke
     const float *gate_bias = dw_floats(&w->gate_bias), *up_bias = dw_floats(&w->up_bias);
     for (int t = 0; t < n_tokens; t++) {
         const size_t row = (size_t)(first_token + t) * (size_t)w->n_ff;
-        float *gate = s->gate + (size_t)t * (size_t)n, *up = s->up + (size_t)t * (size_t)n;
+        float *gate = s->out + (size_t)t * (size_t)n, *up = s->out2 + (size_t)t * (size_t)n;
         if (gate_bias) s->vec->add(gate, gate_bias + first, NULL, n);
         if (up_bias) s->vec->add(up, up_bias + first, NULL, n);
         s->glu(gate, up, n, p->neuron + row + first);
@@ -155,7 +155,7 @@ void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token
     const int from = first ? list[0] : 0, to = first + n < b->n_list ? list[n] : w->n_ff;
     for (int t = 0; t < n_tokens; t++) {
         const size_t row = (size_t)(first_token + t) * (size_t)w->n_ff;
-        float *gate = s->gate + (size_t)t * (size_t)n, *up = s->up + (size_t)t * (size_t)n;
+        float *gate = s->out + (size_t)t * (size_t)n, *up = s->out2 + (size_t)t * (size_t)n;
         add_listed(&w->gate_bias, list, n, gate);
         add_listed(&w->up_bias, list, n, up);
         s->glu(gate, up, n, up);
@@ -191,7 +191,7 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
         const dw_attend_job job = {.type = p->cache.type, .k = (const uint8_t *)p->cache.k[l] + at * element,
                                    .v = (const uint8_t *)p->cache.v[l] + at * element, .head_dim = n, .n_group = n_group,
                                    .n_tokens = block_end(p, first, most) - first, .pos = p->pos + first, .q = p->q + q,
-                                   .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s->kernel};
+                                   .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s->scratch};
         attend(&job);
     }
 }

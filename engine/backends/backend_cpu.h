@@ -1,4 +1,5 @@
-/* backend_cpu.h - internals of the cpu backend: what a step knows, and its two ways to compute.
+/* backend_cpu.h - internals of the cpu backend: what a step knows, its two ways to compute, and the parts that FFN
+ * operators (ffn_*.c) are made of.
  *
  *   few   1..DW_DOT_MAX_COLS tokens that need not be exact: every thread norms and packs the tokens for itself and
  *         takes weight rows with the dot kernels; no barrier inside a step, except between the two parts of
@@ -14,7 +15,7 @@
  * Gated layers (gate_decide.h).  Few tokens: threads walk over the neurons and add the down rows of open ones to a
  * sum, and the down step adds up the sums.  There is one sum for each thread's share and one for each piece of the
  * rest, so the order of additions is always the same.  Many tokens: all gates, a decision for each token, all ups;
- * closed neurons are zeros, and down is a product with the transposed matrix.
+ * closed neurons are zeros, and down is a product with the transposed matrix (ffn_gated.c).
  *
  * Memory is laid out and functions are chosen once, when the state is opened: each thread has a dw_step of its own. */
 #ifndef DW_BACKEND_CPU_H
@@ -49,8 +50,8 @@ typedef struct dw_step { // of one thread
     const dw_vec *vec;
     void (*glu)(float *gate, const float *up, int n, float *neuron); // of the net's activation
     dw_team *team;
-    uint8_t *kernel;   // this thread's: scratch of a product or of attention, or packed vectors
-    float *gate, *up;  // this thread's: results of a piece, (tokens, rows)
+    uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
+    float *out, *out2; // this thread's: results of a piece, (tokens, rows)
     uint8_t *shared;   // packed tokens, and after them what the head needs
     const dw_gated *gated;
 } dw_step;
@@ -71,6 +72,12 @@ typedef struct dw_pieces {
 typedef struct dw_run {
     int first, end;
 } dw_run;
+
+/* Rows first .. first + n - 1 of a matrix, or with a list its entries first .. first + n - 1. */
+typedef struct dw_rows {
+    const int32_t *list;
+    int first, n;
+} dw_rows;
 
 dw_pieces dw_pieces_begin(const dw_step *s, int n, bool own_shares);
 /* The next piece, or -1: no more.  Each thread must get the -1 once per step; a barrier must follow. */
@@ -99,10 +106,10 @@ typedef struct dw_vectors {
 } dw_vectors;
 
 dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int n_cols, int n); // dw_few_scratch_bytes(n)
-/* h = norm(x) in s->kernel.  If a tap needs h, one thread per token copies it to pass->h. */
+/* h = norm(x) in s->scratch.  If a tap needs h, one thread per token copies it to pass->h. */
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm);
-/* y[c * ldy + r] = w_row . vector c; the row is first + r, or with a list list[first + r]. */
-void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy);
+/* y[c * ldy + r] = w_row . vector c for row r of `rows`. */
+void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size_t ldy);
 /* Pieces of n_rows rows, and the next rows for this thread; false: no more. */
 dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows);
 bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n);
@@ -126,7 +133,6 @@ enum {
 extern const dw_way dw_cpu_few, dw_cpu_many;
 
 size_t dw_few_scratch_bytes(int n_max); // of vectors of at most n_max values
-void dw_few_hidden(const dw_step *s, int l, dw_vectors *h); // z of layer l's predictor; a barrier must follow
 size_t dw_many_head_bytes(const dw_hparams *hp, int n_tokens); // of the shared scratch
 
 /* Steps that both ways share. */
@@ -135,20 +141,73 @@ void dw_cpu_head_norm(dw_pass *p, const float *x, float *hidden, int ith);
 /* Attention in jobs of at most `most` tokens of one sequence. */
 void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_attend_job *job));
 
-/* Operators for a few tokens of gated layers (backend_cpu_gated.c). */
-void dw_few_fused_neurons(dw_pass *p, int l, int ith);
-void dw_few_masked_neurons(dw_pass *p, int l, int ith);
-void dw_few_gathered_neurons(dw_pass *p, int l, int ith);
-void dw_few_fused_down(dw_pass *p, int l, int ith);
-void dw_few_gathered_down(dw_pass *p, int l, int ith);
-void dw_gated_lay_out(dw_pass *p, dw_layout *a);
-void dw_gathered_lay_out(dw_pass *p, dw_layout *a);
-
 /* For a matrix in two parts (formats/ffn_two_part.h) whose first part is w: how many of n_rows rows from `first` on
  * are in w. */
 static inline int dw_hot_rows(const dw_tensor *w, int first, int n_rows) {
     const int left = (int)w->ne[1] - first;
     return left < 0 ? 0 : dw_smaller(left, n_rows);
 }
+
+/* ---- parts of FFN operators for few tokens (backend_cpu_few.c) ------------------------------------------ */
+
+/* x += W v + bias. */
+void dw_few_add_product(const dw_step *s, dw_vectors *v, const dw_tensor *w, const dw_tensor *bias);
+void dw_few_down(dw_pass *p, int l, int ith); // x += Wdown neuron + bias
+void dw_few_hidden(const dw_step *s, int l, dw_vectors *h); // z of layer l's predictor; a barrier must follow
+/* The end of a step that computed n neurons of a layer without a gate: counts them, and computes z for the next. */
+void dw_few_end_neurons(const dw_step *s, int l, int n, dw_vectors *h);
+
+/* ---- parts of FFN operators for many tokens (backend_cpu_many.c) ---------------------------------------- */
+
+typedef struct dw_token_group { // tokens of one product
+    int first, n;
+    const uint8_t *packed;
+} dw_token_group;
+
+/* A neurons step begins with norm and packing for all matrices that read the FFN's input, the next predictor's too. */
+typedef struct dw_many_input {
+    const dw_step *s;
+    int l;
+    dw_gemm_form form;
+} dw_many_input;
+
+dw_many_input dw_many_begin_neurons(dw_pass *p, int l, int ith);
+/* n_counted neurons were computed for all tokens; gated operators count for themselves. */
+void dw_many_end_neurons(const dw_many_input *in, int n_counted);
+
+/* A piece of the neurons times a group of tokens. */
+typedef struct dw_neuron_piece {
+    int first, n; // neurons
+    dw_token_group group;
+} dw_neuron_piece;
+
+typedef struct dw_neuron_pieces {
+    dw_pieces pieces;
+    int n_all, rows, n_each;
+} dw_neuron_pieces;
+
+dw_neuron_pieces dw_neuron_pieces_of(const dw_many_input *in, int n_all);
+bool dw_next_neurons(const dw_many_input *in, dw_neuron_pieces *of, dw_neuron_piece *piece); // false: no more
+
+/* y (tokens of the group, rows.n) = products with rows of w; y's rows lie ldy apart. */
+void dw_many_product(const dw_many_input *in, const dw_tensor *w, dw_rows rows, dw_token_group g, float *y, int ldy);
+
+/* Tokens' vectors (n_tokens, n), rows ldx apart. */
+typedef struct dw_many_x {
+    const float *x;
+    int ldx, n_tokens, n;
+} dw_many_x;
+
+/* Packs x for the matrices; all groups are packed after its barrier. */
+dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const dw_tensor *const *w, int n_matrices);
+/* Rows of w, this thread's share, times all packed tokens: `use` receives each product in s->out. */
+typedef void dw_use_rows(const dw_step *s, int l, dw_token_group g, int first, int n_rows);
+void dw_many_own_rows(const dw_many_input *in, const dw_tensor *w, const uint8_t *packed, dw_use_rows *use);
+void dw_many_hidden(const dw_many_input *in, int l); // z of layer l's predictor from the packed h
+/* x += W v + bias for v (n_tokens, columns of W), rows of v ldv apart. */
+void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias);
+/* The same for W stored transposed. */
+void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias);
+void dw_many_down(dw_pass *p, int l, int ith); // x += Wdown neuron + bias
 
 #endif

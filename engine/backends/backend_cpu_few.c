@@ -17,19 +17,21 @@ dw_vectors dw_vectors_of(const dw_step *s, uint8_t *scratch, const float *x, int
 dw_vectors dw_normed(const dw_step *s, const dw_tensor *norm) {
     const dw_pass *p = s->p;
     const int n = p->net->hp.n_embd;
-    float *h = (float *)(void *)s->kernel;
+    float *h = (float *)(void *)s->scratch;
     for (int t = 0; t < p->n_tokens; t++) {
         float *row = h + (size_t)t * (size_t)n;
         s->vec->norm(p->x + (size_t)t * (size_t)n, dw_floats(norm), n, p->net->hp.norm_eps, row);
         if (p->keep_h && t % s->n_threads == s->ith) memcpy(p->h + (size_t)t * (size_t)n, row, (size_t)n * sizeof *row);
     }
-    return dw_vectors_of(s, s->kernel, h, p->n_tokens, n);
+    return dw_vectors_of(s, s->scratch, h, p->n_tokens, n);
 }
 
 /* The hardware cannot predict the rows of a list, so they are prefetched this many rows ahead. */
 enum { ROWS_AHEAD = 2 };
 
-void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int first, int n_rows, float *y, size_t ldy) {
+void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size_t ldy) {
+    const int32_t *list = rows.list;
+    const int first = rows.first, n_rows = rows.n;
     const dw_dot_kernel *kernel = dw_dot_find(v->s->level, w->type->id);
     const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
     if (!v->packed[kernel->form]) {
@@ -37,6 +39,8 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int fir
             dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->ldx, v->n, v->act[kernel->form] + (size_t)c * stride);
         v->packed[kernel->form] = true;
     }
+    dw_dot_job job = {.row_bytes = row_bytes, .n = v->n, .act = v->act[kernel->form], .act_stride = stride, .n_cols = v->n_cols,
+                      .y_stride = ldy};
     int asked = 0;
     for (int r = 0, run; r < n_rows; r += run) { // a run of consecutive rows is one call
         const int row = list ? list[first + r] : first;
@@ -45,7 +49,8 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, const int32_t *list, int fir
             for (run = 1; r + run < n_rows && list[first + r + run] == row + run;) run++;
         for (asked = asked > r + run ? asked : r + run; asked < dw_smaller(n_rows, r + run + ROWS_AHEAD); asked++)
             dw_prefetch(w->data + (size_t)list[first + asked] * row_bytes, row_bytes);
-        kernel->rows(w->data + (size_t)row * row_bytes, row_bytes, run, v->n, v->act[kernel->form], stride, v->n_cols, y + r, ldy);
+        job.w = w->data + (size_t)row * row_bytes, job.n_rows = run, job.y = y + r;
+        kernel->rows(&job);
     }
 }
 
@@ -71,20 +76,19 @@ static void qkv(dw_pass *p, int l, int ith) {
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const dw_head_kind kind = i < w->n_head ? DW_HEAD_Q : i < w->n_head + w->n_head_kv ? DW_HEAD_K : DW_HEAD_V;
         const int head = kind == DW_HEAD_Q ? i : kind == DW_HEAD_K ? i - w->n_head : i - w->n_head - w->n_head_kv;
-        dw_dot_rows(&v, kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v, NULL, head * n, n, s->gate, (size_t)n);
-        for (int t = 0; t < v.n_cols; t++) dw_finish_head(s, l, kind, head, t, s->gate + t * n);
+        dw_dot_rows(&v, kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v, (dw_rows){NULL, head * n, n}, s->out, (size_t)n);
+        for (int t = 0; t < v.n_cols; t++) dw_finish_head(s, l, kind, head, t, s->out + t * n);
     }
 }
 
-/* x += W v + bias. */
-static void add_product(const dw_step *s, dw_vectors *v, const dw_tensor *w, const dw_tensor *bias) {
+void dw_few_add_product(const dw_step *s, dw_vectors *v, const dw_tensor *w, const dw_tensor *bias) {
     const int n_rows = (int)w->ne[1];
     const float *b = dw_floats(bias);
     dw_pieces pieces = dw_pieces_of_rows(s, n_rows);
     for (int first, n; dw_next_rows(s, &pieces, n_rows, &first, &n);) {
-        dw_dot_rows(v, w, NULL, first, n, s->gate, (size_t)n);
+        dw_dot_rows(v, w, (dw_rows){NULL, first, n}, s->out, (size_t)n);
         for (int t = 0; t < v->n_cols; t++)
-            s->vec->add(s->p->x + (size_t)t * (size_t)n_rows + first, s->gate + t * n, b ? b + first : NULL, n);
+            s->vec->add(s->p->x + (size_t)t * (size_t)n_rows + first, s->out + t * n, b ? b + first : NULL, n);
     }
 }
 
@@ -96,82 +100,37 @@ static void attend(dw_pass *p, int l, int ith) {
 static void attn_out(dw_pass *p, int l, int ith) {
     const dw_step *s = dw_step_of(p, ith);
     const dw_layer *w = &p->net->layer[l];
-    dw_vectors v = dw_vectors_of(s, s->kernel, p->mix, p->n_tokens, (int)w->o.ne[0]);
-    add_product(s, &v, &w->o, &w->o_bias);
+    dw_vectors v = dw_vectors_of(s, s->scratch, p->mix, p->n_tokens, (int)w->o.ne[0]);
+    dw_few_add_product(s, &v, &w->o, &w->o_bias);
 }
 
-/* ---- operators ------------------------------------------------------------------------------------------------ */
+/* ---- parts of FFN operators ------------------------------------------------------------------------------------ */
 
-/* The end of a step that computed n neurons of a layer without a gate. */
-static void end_neurons(const dw_step *s, int l, int n, dw_vectors *h) {
+void dw_few_down(dw_pass *p, int l, int ith) {
+    const dw_step *s = dw_step_of(p, ith);
+    const dw_layer *w = &p->net->layer[l];
+    dw_vectors v = dw_vectors_of(s, s->scratch, p->neuron, p->n_tokens, w->n_ff);
+    dw_few_add_product(s, &v, &w->down, &w->down_bias);
+}
+
+void dw_few_hidden(const dw_step *s, int l, dw_vectors *h) {
+    const dw_layer_gate *g = &s->p->net->layer[l].sparse;
+    const int rank = (int)g->pred_a.ne[1], first = dw_share(rank, s->ith, s->n_threads);
+    const int n = dw_share(rank, s->ith + 1, s->n_threads) - first;
+    const float *bias = dw_floats(&g->pred_a_bias);
+    float *z = s->gated->hidden[l % 2];
+    dw_dot_rows(h, &g->pred_a, (dw_rows){NULL, first, n}, z + first, (size_t)rank);
+    for (int t = 0; t < h->n_cols; t++)
+        for (int i = first; i < first + n; i++) {
+            float *value = &z[t * rank + i];
+            *value = *value + bias[i] > 0 ? *value + bias[i] : 0;
+        }
+    dw_coverage_of(s->p, l, s->ith)->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&g->pred_a);
+}
+
+void dw_few_end_neurons(const dw_step *s, int l, int n, dw_vectors *h) {
     if (s->ith == 0) dw_count_dense(s->p, l, n, true);
     if (s->p->layer[l].gives_hidden) dw_few_hidden(s, l + 1, h);
-}
-
-static void dense_neurons(dw_pass *p, int l, int ith) {
-    const dw_step *s = dw_step_of(p, ith);
-    const dw_layer *w = &p->net->layer[l];
-    dw_vectors h = dw_normed(s, &w->ffn_norm);
-    dw_pieces pieces = dw_pieces_of_rows(s, w->n_ff);
-    for (int first, n; dw_next_rows(s, &pieces, w->n_ff, &first, &n);) {
-        dw_dot_rows(&h, &w->gate, NULL, first, n, s->gate, (size_t)n);
-        dw_dot_rows(&h, &w->up, NULL, first, n, s->up, (size_t)n);
-        dw_finish_neurons(s, l, first, n, 0, h.n_cols);
-    }
-    end_neurons(s, l, w->n_ff, &h);
-}
-
-static void down(dw_pass *p, int l, int ith) {
-    const dw_step *s = dw_step_of(p, ith);
-    const dw_layer *w = &p->net->layer[l];
-    dw_vectors v = dw_vectors_of(s, s->kernel, p->neuron, p->n_tokens, w->n_ff);
-    add_product(s, &v, &w->down, &w->down_bias);
-}
-
-static void listed_neurons(dw_pass *p, int l, int ith) {
-    const dw_step *s = dw_step_of(p, ith);
-    const dw_layer *w = &p->net->layer[l];
-    const dw_bound *b = &p->layer[l];
-    dw_vectors h = dw_normed(s, &w->ffn_norm);
-    dw_pieces pieces = dw_pieces_of_rows(s, b->n_list);
-    for (int first, n; dw_next_rows(s, &pieces, b->n_list, &first, &n);) {
-        dw_dot_rows(&h, &w->gate, b->list, first, n, s->gate, (size_t)n);
-        dw_dot_rows(&h, &w->up, b->list, first, n, s->up, (size_t)n);
-        dw_finish_listed(s, l, first, n, 0, h.n_cols);
-    }
-    end_neurons(s, l, b->n_list, &h);
-}
-
-/* dw_dot_rows of a matrix in two parts. */
-static void dot_rows_of_parts(dw_vectors *v, const dw_tensor *hot, const dw_tensor *cold, int first, int n, float *y) {
-    const int here = dw_hot_rows(hot, first, n);
-    if (here) dw_dot_rows(v, hot, NULL, first, here, y, (size_t)n);
-    if (here < n) dw_dot_rows(v, cold, NULL, first + here - (int)hot->ne[1], n - here, y + here, (size_t)n);
-}
-
-static void two_part_neurons(dw_pass *p, int l, int ith) {
-    const dw_step *s = dw_step_of(p, ith);
-    const dw_layer *w = &p->net->layer[l];
-    dw_vectors h = dw_normed(s, &w->ffn_norm);
-    dw_pieces pieces = dw_pieces_of_rows(s, w->n_ff);
-    for (int first, n; dw_next_rows(s, &pieces, w->n_ff, &first, &n);) {
-        dot_rows_of_parts(&h, &w->gate, &w->gate_cold, first, n, s->gate);
-        dot_rows_of_parts(&h, &w->up, &w->up_cold, first, n, s->up);
-        dw_finish_neurons(s, l, first, n, 0, h.n_cols);
-    }
-    end_neurons(s, l, w->n_ff, &h);
-}
-
-static void two_part_down(dw_pass *p, int l, int ith) {
-    const dw_step *s = dw_step_of(p, ith);
-    const dw_layer *w = &p->net->layer[l];
-    dw_vectors v = dw_vectors_of(s, s->kernel, p->neuron, p->n_tokens, w->n_ff - w->n_cold);
-    v.ldx = w->n_ff;
-    add_product(s, &v, &w->down, &w->down_bias);
-    dw_pool_barrier(p->pool);
-    v = dw_vectors_of(s, s->kernel, p->neuron + w->down.ne[0], p->n_tokens, w->n_cold);
-    v.ldx = w->n_ff;
-    add_product(s, &v, &w->down_cold, &(dw_tensor){0});
 }
 
 /* ---- the head, and the table ---------------------------------------------------------------------------------- */
@@ -181,10 +140,10 @@ static void logits(dw_pass *p, const dw_head *head, int ith) {
     const dw_tensor *w = &p->net->output;
     const int n_vocab = (int)w->ne[1];
     const float *bias = dw_floats(&p->net->output_bias);
-    dw_vectors v = dw_vectors_of(s, s->kernel, head->hidden, head->n, (int)w->ne[0]);
+    dw_vectors v = dw_vectors_of(s, s->scratch, head->hidden, head->n, (int)w->ne[0]);
     dw_pieces pieces = dw_pieces_of_rows(s, n_vocab);
     for (int first, rows; dw_next_rows(s, &pieces, n_vocab, &first, &rows);) {
-        dw_dot_rows(&v, w, NULL, first, rows, head->logits + first, (size_t)n_vocab);
+        dw_dot_rows(&v, w, (dw_rows){NULL, first, rows}, head->logits + first, (size_t)n_vocab);
         for (int t = 0; bias && t < head->n; t++) s->vec->add(head->logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
     }
 }
@@ -194,12 +153,7 @@ const dw_way dw_cpu_few = {
     .qkv = qkv,
     .attend = attend,
     .attn_out = attn_out,
-    .ffn = {[DW_FFN_DENSE] = {NULL, dense_neurons, down},
-            [DW_FFN_TWO_PART] = {NULL, two_part_neurons, two_part_down},
-            [DW_FFN_LIST] = {NULL, listed_neurons, down},
-            [DW_FFN_GATED] = {dw_gated_lay_out, dw_few_fused_neurons, dw_few_fused_down},
-            [DW_FFN_MASKED] = {NULL, dw_few_masked_neurons, dw_few_fused_down},
-            [DW_FFN_GATHERED] = {dw_gathered_lay_out, dw_few_gathered_neurons, dw_few_gathered_down}},
+    .ffn = DW_BY_FEW,
     .head_norm = dw_cpu_head_norm,
     .logits = logits, // log-probabilities always use the way of many
 };

@@ -3,16 +3,16 @@
  *
  * The break-even depends on the machine, the types of the matrices, the size of a group, and whether a cache holds
  * the layer.  So it is measured where the model runs, with the layer's own weights, and not stored in a file.  One
- * token's FFN is timed both ways (DW_FFN_GATED, DW_FFN_MASKED) with half of the groups open and with all of them.
- * Both times are taken as linear in the share of open groups; the break-even is where the lines cross.  Both ways
- * give the same bits, so the choice affects only time. */
+ * token's FFN is timed by both operators (dw_ffn_gated, dw_ffn_masked) with half of the groups open and with all of
+ * them.  Both times are taken as linear in the share of open groups; the break-even is where the lines cross.  Both
+ * compute the same neurons and add them in different orders, so the choice affects time and last digits. */
 #include "backends/gate_decide.h"
 
 enum { REPEATS = 3 };
 
 typedef struct trial {
     dw_pass *p;
-    const dw_ffn_op *op;
+    const dw_ffn_steps *op;
     int l;
 } trial;
 
@@ -46,11 +46,10 @@ static double time_ffn(trial t) {
     return least;
 }
 
-float dw_measure_break_even(dw_pass *p, const dw_steps *steps, int l, float *x, dw_coverage *counts) {
+float dw_measure_break_even(dw_pass *p, int l, float *x, dw_coverage *counts) {
     const dw_pass kept = *p;
-    const dw_ffn_op *ops = steps->way[DW_WAY_FEW]->ffn;
     const int32_t zero = 0;
-    trial walk = {p, &ops[DW_FFN_GATED], l}, whole = {p, &ops[DW_FFN_MASKED], l};
+    trial walk = {p, &dw_ffn_gated.by[DW_BY_FEW], l}, whole = {p, &dw_ffn_masked.by[DW_BY_FEW], l};
     for (int i = 0; i < p->net->hp.n_embd; i++) x[i] = (float)(i % 7 - 3);
     p->n_tokens = 1;
     p->way = DW_WAY_FEW;

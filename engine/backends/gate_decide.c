@@ -1,36 +1,8 @@
-/* gate_decide.c - the kinds of layers, and the decisions of gated ones. */
+/* gate_decide.c - the decisions of gated layers, and what is counted. */
 #include "backends/gate_decide.h"
 
 #include <math.h>
 #include <string.h>
-
-/* ---- kinds -------------------------------------------------------------------------------------------------- */
-
-static bool has_list(const dw_selection *lists, int l) { return lists && lists->neuron[l]; }
-
-static dw_ffn_kind kind_of(const dw_pass *p, int l, dw_select select, const dw_selection *lists) {
-    const dw_layer *w = &p->net->layer[l];
-    if (has_list(lists, l)) return DW_FFN_LIST;
-    if (w->n_cold) return DW_FFN_TWO_PART;
-    if (!w->sparse.down_t.name || select == DW_SELECT_DENSE) return DW_FFN_DENSE;
-    if (select == DW_SELECT_AUTO && w->sparse.dense && !p->experiment.decide) return DW_FFN_DENSE;
-    return p->experiment.gathered ? DW_FFN_GATHERED : DW_FFN_GATED;
-}
-
-void dw_choose_kinds(dw_pass *p, dw_select select, const dw_selection *lists) {
-    const int n_layer = p->net->hp.n_layer;
-    for (int l = 0; l < n_layer; l++) {
-        dw_bound *b = &p->layer[l];
-        b->kind = kind_of(p, l, select, lists);
-        b->list = has_list(lists, l) ? lists->neuron[l] : NULL;
-        b->n_list = b->list ? lists->n[l] : 0;
-    }
-    for (int l = 0; l < n_layer; l++) {
-        const dw_layer_gate *g = &p->net->layer[l].sparse, *next = l + 1 < n_layer ? &p->net->layer[l + 1].sparse : NULL;
-        p->layer[l].needs_hidden = dw_ffn_is_gated(p->layer[l].kind) && g->pred_a.name && !g->pred_previous;
-        p->layer[l].gives_hidden = next && dw_ffn_is_gated(p->layer[l + 1].kind) && next->pred_a.name && next->pred_previous;
-    }
-}
 
 static int larger(int a, int b) { return a > b ? a : b; }
 

@@ -10,10 +10,13 @@
 
 #include "backends/steps.h"
 
-/* Chooses the kind of every layer, and which layers compute predictors' hidden values. */
-void dw_choose_kinds(dw_pass *p, dw_select select, const dw_selection *lists);
-
 static inline int dw_n_groups(const dw_layer *w) { return (w->n_ff + w->sparse.group - 1) / w->sparse.group; }
+
+/* Whether down and its transposed copy hold the same numbers: blocks of a quantized type lie along rows, so that a copy
+ * was rounded in another way. */
+static inline bool dw_down_is_copy(const dw_layer *w) {
+    return w->down.type == w->sparse.down_t.type && w->down.type->block == 1;
+}
 
 /* Sizes for memory: the largest of all gated layers; 0 if there is none. */
 typedef struct dw_gate_sizes {

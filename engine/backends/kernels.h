@@ -40,15 +40,24 @@ enum { DW_DOT_MAX_COLS = 8 };
  * (layout at the head of kernels_dot.h), or the F32 values themselves. */
 typedef enum dw_act_form { DW_ACT_F32, DW_ACT_INT8 } dw_act_form;
 
+/* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS. */
+typedef struct dw_dot_job {
+    const uint8_t *w;    // rows of n values, row_bytes apart
+    size_t row_bytes;
+    int n_rows, n;
+    const uint8_t *act;  // column c's packed activations begin at act + c * act_stride bytes (both multiples of 64)
+    size_t act_stride;
+    int n_cols;
+    float *y;
+    size_t y_stride;
+} dw_dot_job;
+
 typedef struct dw_dot_kernel {
     dw_qtype type;
     dw_level level;
     dw_act_form form;
-    /* y[c * y_stride + r] = w_row(r) . x_c  for r < n_rows, c < n_cols <= DW_DOT_MAX_COLS; rows of n values lie
-     * row_bytes apart; column c's packed activations begin at act + c * act_stride bytes (both multiples of 64).
-     * Fastest in consecutive calls of 32 rows or more, which prefetch the rows after the last one. */
-    void (*rows)(const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,
-                 float *y, size_t y_stride);
+    /* Fastest in consecutive calls of 32 rows or more, which prefetch the rows after the last one. */
+    void (*rows)(const dw_dot_job *job);
 } dw_dot_kernel;
 
 extern const dw_dot_kernel dw_dot_kernels[DW_N_LEVELS][DW_QTYPE_END]; // rows NULL: this level has none of its own
@@ -78,15 +87,20 @@ enum {
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
-/* Packs tokens of x (n_tokens, n), rows ldx apart.  All threads call it, and a barrier must follow.  packed is
- * aligned to 64. */
-size_t dw_gemm_pack_bytes(int n_tokens, int n); // enough for every form; sizes of groups of 16 tokens add up
-void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
-                  int ith, int n_threads);
+typedef struct dw_gemm_tokens { // x (n_tokens, n), rows ldx apart, to be packed
+    dw_level level;
+    dw_gemm_form form;
+    const float *x;
+    size_t ldx;
+    int n_tokens, n;
+} dw_gemm_tokens;
 
-/* The same for tokens that are columns of x (n, n_tokens). */
-void dw_gemm_pack_turned(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
-                         int ith, int n_threads);
+/* Packs tokens.  All threads call it, and a barrier must follow.  packed is aligned to 64. */
+size_t dw_gemm_pack_bytes(int n_tokens, int n); // enough for every form; sizes of groups of 16 tokens add up
+void dw_gemm_pack(const dw_gemm_tokens *tokens, uint8_t *packed, int ith, int n_threads);
+
+/* The same for tokens that are columns of x (n, n_tokens), whose rows lie ldx apart. */
+void dw_gemm_pack_turned(const dw_gemm_tokens *tokens, uint8_t *packed, int ith, int n_threads);
 
 /* A product of weights with packed tokens, by the calling thread alone. */
 typedef struct dw_gemm_job {

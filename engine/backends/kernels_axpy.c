@@ -3,45 +3,46 @@
 #include "backends/kernels_vec.h"
 
 // Adds aligned rows of F32.
-static void add_values(DW_AXPY_ROWS_ARGS) {
-    for (int r = 0; r < n_rows; r++) {
-        const float *v = (const float *)(const void *)(w + (size_t)(row ? row[r] : r) * row_bytes);
-        for (int c = 0; c < n_cols; c++) {
-            const float factor = a[(size_t)c * a_stride + (size_t)r];
-            float *sum = y + (size_t)c * y_stride;
-            for (int i = 0; i < n; i++) sum[i] += factor * v[i];
+static void add_values(const dw_axpy_job *j) {
+    for (int r = 0; r < j->n_rows; r++) {
+        const float *v = (const float *)(const void *)(j->w + (size_t)(j->row ? j->row[r] : r) * j->row_bytes);
+        for (int c = 0; c < j->n_cols; c++) {
+            const float factor = j->a[(size_t)c * j->a_stride + (size_t)r];
+            float *sum = j->y + (size_t)c * j->y_stride;
+            for (int i = 0; i < j->n; i++) sum[i] += factor * v[i];
         }
     }
 }
 
 /* Decodes a bundle's rows record by record and adds them with the level's F32 kernel. */
-static void decoded(dw_level level, dw_qtype type, void (*add_f32)(DW_AXPY_ROWS_ARGS), DW_AXPY_ROWS_ARGS) {
-    check_axpy_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);
+static void decoded(dw_level level, dw_qtype type, void (*add_f32)(const dw_axpy_job *), const dw_axpy_job *j) {
+    check_axpy_rows(type, j);
     const dw_qtype_row *t = dw_qtype_get(type);
     dw_unpack_fn *unpack = dw_unpack_of(level, t);
     const int bytes = (int)dw_qtype_row_bytes(t, RECORD);
     _Alignas(64) float values[AXPY_ROWS][RECORD];
-    for (int r = 0, rows; r < n_rows; r += rows) {
-        rows = n_rows - r < AXPY_ROWS ? n_rows - r : AXPY_ROWS;
-        const bundle b = bundle_at(w, row_bytes, row, r, n_rows, rows);
-        for (int i = 0; i < n; i += RECORD) {
-            const int n_here = n - i < RECORD ? n - i : RECORD;
+    dw_axpy_job f32 = {.w = (const uint8_t *)values, .row_bytes = sizeof *values, .a_stride = j->a_stride, .n_cols = j->n_cols,
+                       .y_stride = j->y_stride};
+    for (int r = 0, rows; r < j->n_rows; r += rows) {
+        rows = j->n_rows - r < AXPY_ROWS ? j->n_rows - r : AXPY_ROWS;
+        const bundle b = bundle_at(j, r, rows);
+        for (int i = 0; i < j->n; i += RECORD) {
+            const int n_here = j->n - i < RECORD ? j->n - i : RECORD;
             const size_t at = dw_qtype_row_bytes(t, (size_t)i);
-            const ahead next = ahead_of(&b, i / RECORD, (n + RECORD - 1) / RECORD, bytes);
+            const ahead next = ahead_of(&b, i / RECORD, (j->n + RECORD - 1) / RECORD, bytes);
             for (int k = 0; k < rows; k++) {
                 prefetch_row(next, k, bytes);
                 unpack(b.row[k] + at, values[k], (size_t)n_here);
             }
-            add_f32((const uint8_t *)values, sizeof *values, NULL, rows, n_here, a + r, a_stride, n_cols, y + i,
-                    y_stride);
+            f32.n_rows = rows, f32.n = n_here, f32.a = j->a + r, f32.y = j->y + i;
+            add_f32(&f32);
         }
     }
 }
 
-#define ADDED(NAME, LEVEL, add_f32, suffix)                                                                            \
-    static void add_##LEVEL##_##suffix(DW_AXPY_ROWS_ARGS) {                                                            \
-        decoded(DW_##LEVEL, DW_##NAME, add_f32, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);       \
-    }
+// Defines add_PORTABLE_q4_0, add_AVX2_q4_0, ..: one for each level and type.
+#define ADDED(NAME, LEVEL, add_f32, suffix) \
+    static void add_##LEVEL##_##suffix(const dw_axpy_job *job) { decoded(DW_##LEVEL, DW_##NAME, add_f32, job); }
 #define ADDED_ROW(NAME, LEVEL, suffix) [DW_##NAME] = {DW_##NAME, DW_##LEVEL, add_##LEVEL##_##suffix},
 
 #define DEFINE_ADDED(NAME, id, block, bytes, file_type, suffix, HAS) ADDED(NAME, PORTABLE, add_values, suffix)

@@ -19,16 +19,24 @@
 
 #include "backends/kernels.h"
 
-#define DW_AXPY_ROWS_ARGS                                                                                              \
-    const uint8_t *w, size_t row_bytes, const int32_t *row, int n_rows, int n, const float *a, size_t a_stride,        \
-        int n_cols, float *y, size_t y_stride
+/* y[c * y_stride + i] += sum over r < n_rows of a[c * a_stride + r] * w_row(row ? row[r] : r)[i],  i < n,
+ * c < n_cols <= DW_DOT_MAX_COLS. */
+typedef struct dw_axpy_job {
+    const uint8_t *w; // rows of n values, row_bytes apart
+    size_t row_bytes;
+    const int32_t *row;
+    int n_rows, n;
+    const float *a;
+    size_t a_stride;
+    int n_cols;
+    float *y;
+    size_t y_stride;
+} dw_axpy_job;
 
 typedef struct dw_axpy_kernel {
     dw_qtype type;
     dw_level level;
-    /* y[c * y_stride + i] += sum over r < n_rows of a[c * a_stride + r] * w_row(row ? row[r] : r)[i],  i < n,
-     * c < n_cols <= DW_DOT_MAX_COLS.  Rows of n values lie row_bytes apart. */
-    void (*rows)(DW_AXPY_ROWS_ARGS);
+    void (*rows)(const dw_axpy_job *job);
 } dw_axpy_kernel;
 
 /* Prefetches the beginnings of a list's first rows, before the rows are added. */

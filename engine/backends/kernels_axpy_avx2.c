@@ -15,7 +15,7 @@ enum { MOST_COLS = 2 };
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)(const void *)p); }
 INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
 
-// Scales of the eight blocks at p, of which n_blocks exist; the last one's scale fills the rest.
+// Scales of the n_blocks <= 8 blocks at p; the last one's scale fills the rest of the vector.
 INLINE __m256 scales_up_to(const uint8_t *p, int bytes, int n_blocks) {
     __m128i h = _mm_setzero_si128();
 #define PUT(k) h = _mm_insert_epi16(h, dw_le16(p + (k < n_blocks ? k : n_blocks - 1) * bytes), k)
@@ -64,14 +64,15 @@ INLINE __m256i add_pairs(__m256i sum, __m256i codes, __m256i pair) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(codes, pair));
 }
 
-INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride, float *y,
-                     size_t y_stride) {
+INLINE void add_q4_0(int n_cols, int n_rows, const terms *t) {
+    const bundle *b = t->b;
+    const int n = t->n;
     for (int i = 0; i < n; i += RECORD) {
         const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
         const size_t at = (size_t)(i / 32 * 18);
         const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, 18 * BLOCKS);
         factors f[MOST_COLS];
-        for (int c = 0; c < n_cols; c++) make_factors(b, n_rows, at, n_blocks, a + (size_t)c * a_stride, &f[c]);
+        for (int c = 0; c < n_cols; c++) make_factors(b, n_rows, at, n_blocks, t->a + (size_t)c * t->a_stride, &f[c]);
         for (int k = 0; k < n_blocks; k++) {
             __m256i sum[MOST_COLS][4]; // of eight columns each
             if (k < n_rows) prefetch_row(next, k, 18 * BLOCKS);
@@ -92,7 +93,7 @@ INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float
             }
             for (int c = 0; c < n_cols; c++)
                 for (int j = 0; j < 4; j++) {
-                    float *to = y + (size_t)c * y_stride + i + 32 * k + 8 * j;
+                    float *to = sum_at(t, c, i + 32 * k + 8 * j);
                     const __m256 unit = _mm256_set1_ps(f[c].unit[k]);
                     _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[c][j]), unit, _mm256_loadu_ps(to)));
                 }
@@ -102,8 +103,9 @@ INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float
 
 /* ---- Q8_0 --------------------------------------------------------------------------------------------------- */
 
-INLINE void add_q8_0(int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride, float *y,
-                     size_t y_stride) {
+INLINE void add_q8_0(int n_cols, int n_rows, const terms *t) {
+    const bundle *b = t->b;
+    const int n = t->n;
     for (int i = 0; i < n; i += RECORD) {
         const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
         const size_t at = (size_t)(i / 32 * 34);
@@ -113,14 +115,13 @@ INLINE void add_q8_0(int n_cols, int n_rows, const bundle *b, int n, const float
             const __m256 scale = block_scales(b->row[r] + at, 34, n_blocks);
             for (int c = 0; c < n_cols; c++)
                 _mm256_storeu_ps(factor[c][r],
-                                 _mm256_mul_ps(scale, _mm256_set1_ps(a[(size_t)c * a_stride + (size_t)r])));
+                                 _mm256_mul_ps(scale, _mm256_set1_ps(factor_of(t, c, r))));
         }
         for (int k = 0; k < n_blocks; k++) {
-            float *to = y + i + 32 * k;
             __m256 sum[MOST_COLS][4];
             if (k < n_rows) prefetch_row(next, k, 34 * BLOCKS);
             for (int c = 0; c < n_cols; c++)
-                for (int j = 0; j < 4; j++) sum[c][j] = _mm256_loadu_ps(to + (size_t)c * y_stride + 8 * j);
+                for (int j = 0; j < 4; j++) sum[c][j] = _mm256_loadu_ps(sum_at(t, c, i + 32 * k + 8 * j));
             for (int r = 0; r < n_rows; r++)
                 for (int j = 0; j < 4; j++) {
                     const __m128i bytes = load64(b->row[r] + at + (size_t)(34 * k + 2 + 8 * j));
@@ -129,15 +130,14 @@ INLINE void add_q8_0(int n_cols, int n_rows, const bundle *b, int n, const float
                         sum[c][j] = _mm256_fmadd_ps(v, _mm256_set1_ps(factor[c][r][k]), sum[c][j]);
                 }
             for (int c = 0; c < n_cols; c++)
-                for (int j = 0; j < 4; j++) _mm256_storeu_ps(to + (size_t)c * y_stride + 8 * j, sum[c][j]);
+                for (int j = 0; j < 4; j++) _mm256_storeu_ps(sum_at(t, c, i + 32 * k + 8 * j), sum[c][j]);
         }
     }
 }
 
-INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
-                       float *y, size_t y_stride) {
-    if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, b, n, a, a_stride, y, y_stride);
-    else add_q8_0(n_cols, n_rows, b, n, a, a_stride, y, y_stride);
+INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, t);
+    else add_q8_0(n_cols, n_rows, t);
 }
 
 /* ---- F32, F16, BF16 ----------------------------------------------------------------------------------------- */
@@ -154,8 +154,9 @@ INLINE float load_value(dw_qtype type, const uint8_t *p) {
     return type == DW_F16 ? _cvtsh_ss(dw_le16(p)) : dw_bf16_to_f32(dw_le16(p));
 }
 
-INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
-                       float *y, size_t y_stride) {
+INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    const bundle *b = t->b;
+    const int n = t->n;
     const int bytes = value_bytes(type);
     int i = 0;
     for (; i + 32 <= n; i += 32) {
@@ -164,21 +165,21 @@ INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const bundle *b, i
         const ahead next = ahead_of(b, i / 32, n / 32, 32 * bytes);
         for (int r = 0; r < n_rows; r++) prefetch_row(next, r, 32 * bytes);
         for (int c = 0; c < n_cols; c++)
-            for (int j = 0; j < 4; j++) sum[c][j] = _mm256_loadu_ps(y + (size_t)c * y_stride + i + 8 * j);
+            for (int j = 0; j < 4; j++) sum[c][j] = _mm256_loadu_ps(sum_at(t, c, i + 8 * j));
         for (int r = 0; r < n_rows; r++)
             for (int j = 0; j < 4; j++) {
                 const __m256 v = load_values(type, b->row[r] + at + 8 * j * bytes);
                 for (int c = 0; c < n_cols; c++)
-                    sum[c][j] = _mm256_fmadd_ps(v, _mm256_set1_ps(a[(size_t)c * a_stride + (size_t)r]), sum[c][j]);
+                    sum[c][j] = _mm256_fmadd_ps(v, _mm256_set1_ps(factor_of(t, c, r)), sum[c][j]);
             }
         for (int c = 0; c < n_cols; c++)
-            for (int j = 0; j < 4; j++) _mm256_storeu_ps(y + (size_t)c * y_stride + i + 8 * j, sum[c][j]);
+            for (int j = 0; j < 4; j++) _mm256_storeu_ps(sum_at(t, c, i + 8 * j), sum[c][j]);
     }
     for (; i < n; i++)
         for (int r = 0; r < n_rows; r++)
             for (int c = 0; c < n_cols; c++) {
-                float *to = y + (size_t)c * y_stride + i;
-                *to = fmaf(load_value(type, b->row[r] + (size_t)(i * bytes)), a[(size_t)c * a_stride + (size_t)r], *to);
+                float *to = sum_at(t, c, i);
+                *to = fmaf(load_value(type, b->row[r] + (size_t)(i * bytes)), factor_of(t, c, r), *to);
             }
 }
 
@@ -186,9 +187,8 @@ INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const bundle *b, i
 
 DEFINE_ADD_ROWS(INLINE, MOST_COLS)
 
-#define DEFINE(type, suffix)                                                                                           \
-    TARGET void dw_axpy_avx2_##suffix(DW_AXPY_ROWS_ARGS) {                                                             \
-        add_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);                                \
-    }
+// Defines dw_axpy_avx2_q4_0, ..: one for each row of the list.
+#define DEFINE(type, suffix) \
+    TARGET void dw_axpy_avx2_##suffix(const dw_axpy_job *job) { add_rows(type, job); }
 AXPY_AVX2_TYPES(DEFINE)
 #endif

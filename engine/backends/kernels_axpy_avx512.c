@@ -28,7 +28,7 @@ INLINE block unscaled(dw_qtype type, const uint8_t *p, __m512 value) {
     return (block){_mm512_permutexvar_ps(codes, value), _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), value)};
 }
 
-// Scales of the eight blocks at p, of which n_blocks exist.
+// Scales of the n_blocks <= 8 blocks at p; the rest of the vector is zero.
 INLINE __m256 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
     const int bytes = record_bytes(type) / 8;
     if (bytes == 18 && n_blocks == BLOCKS) { // all scales are in the first 128 bytes
@@ -42,8 +42,9 @@ INLINE __m256 block_scales(dw_qtype type, const uint8_t *p, int n_blocks) {
         _mm256_cvtepi32_epi16(_mm256_mmask_i32gather_epi32(_mm256_setzero_si256(), there, at, (const int *)p, 1)));
 }
 
-INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
-                       float *y, size_t y_stride) {
+INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    const bundle *b = t->b;
+    const int n = t->n;
     static const float iq4_nl[16] = {DW_IQ4_NL_VALUES};
     const __m512 value = _mm512_loadu_ps(iq4_nl);
     const int bytes = record_bytes(type) / 8;
@@ -56,14 +57,13 @@ INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const bundle *b, i
             const __m256 scale = block_scales(type, b->row[r] + at, n_blocks);
             for (int c = 0; c < n_cols; c++)
                 _mm256_storeu_ps(factor[c][r],
-                                 _mm256_mul_ps(scale, _mm256_set1_ps(a[(size_t)c * a_stride + (size_t)r])));
+                                 _mm256_mul_ps(scale, _mm256_set1_ps(factor_of(t, c, r))));
         }
         for (int k = 0; k < n_blocks; k++) {
-            float *to = y + i + 32 * k;
             __m512 sum[4][2];
             for (int r = k; r < n_rows; r += BLOCKS) prefetch_row(next, r, record_bytes(type));
             for (int j = 0; j < 2 * n_cols; j++)
-                sum[j / 2][j % 2] = _mm512_loadu_ps(to + (size_t)(j / 2) * y_stride + 16 * (j % 2));
+                sum[j / 2][j % 2] = _mm512_loadu_ps(sum_at(t, j / 2, i + 32 * k + 16 * (j % 2)));
             for (int r = 0; r < n_rows; r++) {
                 const block v = unscaled(type, b->row[r] + at + k * bytes, value);
                 for (int c = 0; c < n_cols; c++) {
@@ -73,7 +73,7 @@ INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const bundle *b, i
                 }
             }
             for (int j = 0; j < 2 * n_cols; j++)
-                _mm512_storeu_ps(to + (size_t)(j / 2) * y_stride + 16 * (j % 2), sum[j / 2][j % 2]);
+                _mm512_storeu_ps(sum_at(t, j / 2, i + 32 * k + 16 * (j % 2)), sum[j / 2][j % 2]);
         }
     }
 }
@@ -91,7 +91,7 @@ typedef struct factors {                      // of the tile's blocks
     float unit[TILE_BLOCKS];
 } factors;
 
-// Scales of 16 blocks at p, of which n_blocks exist.
+// Scales of the n_blocks <= 16 blocks at p; the rest of the vector is zero.
 INLINE __m512 tile_scales(const uint8_t *p, int n_blocks) {
     if (n_blocks == TILE_BLOCKS) { // the scales of eight blocks are in their first 128 bytes
         const __m512i at = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
@@ -136,8 +136,9 @@ INLINE __m512i codes_of_two(const uint8_t *p, const uint8_t *q) {
     return _mm512_mask_shuffle_epi8(both, 0x4444444444444444, _mm512_broadcast_i32x4(load128(q)), place);
 }
 
-INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride, float *y,
-                     size_t y_stride) {
+INLINE void add_q4_0(int n_cols, int n_rows, const terms *t) {
+    const bundle *b = t->b;
+    const int n = t->n;
     enum { COLUMNS = 32 * TILE_BLOCKS, BYTES = 18 * TILE_BLOCKS };
     const __m512i low = _mm512_set1_epi32(0x000f000f);
     for (int i = 0; i < n; i += COLUMNS) {
@@ -145,7 +146,7 @@ INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float
         const size_t at = (size_t)(i / 32 * 18);
         factors f[4];
         const ahead next = ahead_of(b, i / COLUMNS, (n + COLUMNS - 1) / COLUMNS, BYTES);
-        for (int c = 0; c < n_cols; c++) make_factors(b, n_rows, at, n_blocks, a + (size_t)c * a_stride, &f[c]);
+        for (int c = 0; c < n_cols; c++) make_factors(b, n_rows, at, n_blocks, t->a + (size_t)c * t->a_stride, &f[c]);
         for (int k = 0; k < n_blocks; k++) {
             __m512i sum[4][2];
             if (k < n_rows) prefetch_row(next, k, BYTES);
@@ -160,7 +161,7 @@ INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float
                 }
             }
             for (int j = 0; j < 2 * n_cols; j++) {
-                float *to = y + (size_t)(j / 2) * y_stride + i + 32 * k + 16 * (j % 2);
+                float *to = sum_at(t, j / 2, i + 32 * k + 16 * (j % 2));
                 const __m512 unit = _mm512_set1_ps(f[j / 2].unit[k]);
                 _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[j / 2][j % 2]), unit, _mm512_loadu_ps(to)));
             }
@@ -168,12 +169,11 @@ INLINE void add_q4_0(int n_cols, int n_rows, const bundle *b, int n, const float
     }
 }
 
-INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
-                       float *y, size_t y_stride) {
+INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     if (type == DW_Q4_0)
-        add_q4_0(n_cols, n_rows, b, n, a, a_stride, y, y_stride);
+        add_q4_0(n_cols, n_rows, t);
     else
-        add_scaled(type, n_cols, n_rows, b, n, a, a_stride, y, y_stride);
+        add_scaled(type, n_cols, n_rows, t);
 }
 
 /* ---- F32, F16, BF16 ----------------------------------------------------------------------------------------- */
@@ -189,48 +189,51 @@ INLINE __m512 load_values(dw_qtype type, const uint8_t *p, __mmask16 some) {
     }
 }
 
-// Adds to 16 n_vectors values from i on; of the last 16 only to those in the mask.
-INLINE void add_vectors(dw_qtype type, int n_cols, int n_rows, int n_vectors, __mmask16 last, const bundle *b, int i,
-                        const float *a, size_t a_stride, float *y, size_t y_stride) {
-    const int bytes = value_bytes(type);
+// Values i .. of the rows: n_vectors vectors of 16, of the last one only those in the mask.
+typedef struct piece {
+    int i, n_vectors;
+    __mmask16 last;
+} piece;
+
+INLINE void add_piece(dw_qtype type, int n_cols, int n_rows, piece p, const terms *t) {
+    const int bytes = value_bytes(type), i = p.i, n_vectors = p.n_vectors;
     __m512 sum[4][4];
     __mmask16 some[4];
-    for (int k = 0; k < n_vectors; k++) some[k] = k == n_vectors - 1 ? last : 0xffff;
+    for (int k = 0; k < n_vectors; k++) some[k] = k == n_vectors - 1 ? p.last : 0xffff;
     for (int c = 0; c < n_cols; c++)
         for (int k = 0; k < n_vectors; k++)
-            sum[c][k] = _mm512_maskz_loadu_ps(some[k], y + (size_t)c * y_stride + i + 16 * k);
+            sum[c][k] = _mm512_maskz_loadu_ps(some[k], sum_at(t, c, i + 16 * k));
     for (int r = 0; r < n_rows; r++)
         for (int k = 0; k < n_vectors; k++) {
-            const __m512 v = load_values(type, b->row[r] + (size_t)((i + 16 * k) * bytes), some[k]);
+            const __m512 v = load_values(type, t->b->row[r] + (size_t)((i + 16 * k) * bytes), some[k]);
             for (int c = 0; c < n_cols; c++)
-                sum[c][k] = _mm512_fmadd_ps(v, _mm512_set1_ps(a[(size_t)c * a_stride + (size_t)r]), sum[c][k]);
+                sum[c][k] = _mm512_fmadd_ps(v, _mm512_set1_ps(factor_of(t, c, r)), sum[c][k]);
         }
     for (int c = 0; c < n_cols; c++)
         for (int k = 0; k < n_vectors; k++)
-            _mm512_mask_storeu_ps(y + (size_t)c * y_stride + i + 16 * k, some[k], sum[c][k]);
+            _mm512_mask_storeu_ps(sum_at(t, c, i + 16 * k), some[k], sum[c][k]);
 }
 
-INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const bundle *b, int n, const float *a, size_t a_stride,
-                       float *y, size_t y_stride) {
+INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    const bundle *b = t->b;
+    const int n = t->n;
     const int bytes = value_bytes(type);
     int i = 0;
     for (; i + 64 <= n; i += 64) {
         const ahead next = ahead_of(b, i / 64, n / 64, 64 * bytes);
         for (int r = 0; r < n_rows; r++) prefetch_row(next, r, 64 * bytes);
-        add_vectors(type, n_cols, n_rows, 4, 0xffff, b, i, a, a_stride, y, y_stride);
+        add_piece(type, n_cols, n_rows, (piece){i, 4, 0xffff}, t);
     }
     for (; i < n; i += 16)
-        add_vectors(type, n_cols, n_rows, 1, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1), b, i, a, a_stride,
-                    y, y_stride);
+        add_piece(type, n_cols, n_rows, (piece){i, 1, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1)}, t);
 }
 
 /* ---- rows of each type -------------------------------------------------------------------------------------- */
 
 DEFINE_ADD_ROWS(INLINE, 4)
 
-#define DEFINE(type, suffix)                                                                                           \
-    TARGET void dw_axpy_avx512_##suffix(DW_AXPY_ROWS_ARGS) {                                                           \
-        add_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);                                \
-    }
+// Defines dw_axpy_avx512_q4_0, ..: one for each row of the list.
+#define DEFINE(type, suffix) \
+    TARGET void dw_axpy_avx512_##suffix(const dw_axpy_job *job) { add_rows(type, job); }
 AXPY_AVX512_TYPES(DEFINE)
 #endif

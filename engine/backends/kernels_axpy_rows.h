@@ -8,11 +8,11 @@
 enum { AXPY_ROWS = 8 };
 
 /* Preconditions of every axpy kernel. */
-static inline void check_axpy_rows(dw_qtype type, DW_AXPY_ROWS_ARGS) {
-    dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
-    dw_assert(a && y && (n_rows == 0 || w) && (n_cols == 1 || (a_stride >= (size_t)n_rows && y_stride >= (size_t)n)));
-    (void)type, (void)w, (void)row_bytes, (void)row, (void)n_rows, (void)n, (void)a, (void)a_stride, (void)n_cols, (void)y;
-    (void)y_stride;
+static inline void check_axpy_rows(dw_qtype type, const dw_axpy_job *j) {
+    dw_assert(j->n > 0 && j->n % dw_qtype_block(type) == 0 && j->n_rows >= 0 && j->n_cols > 0 && j->n_cols <= DW_DOT_MAX_COLS);
+    dw_assert(j->a && j->y && (j->n_rows == 0 || j->w));
+    dw_assert(j->n_cols == 1 || (j->a_stride >= (size_t)j->n_rows && j->y_stride >= (size_t)j->n));
+    (void)type, (void)j;
 }
 
 /* Rows that are added together, and the rows that come next. */
@@ -21,13 +21,12 @@ typedef struct bundle {
 } bundle;
 
 // Rows first .. first + size - 1 of the list; `next`: the rows after them, or at the end of the list the same rows.
-static inline ALWAYS_INLINE bundle bundle_at(const uint8_t *w, size_t row_bytes, const int32_t *row, int first,
-                                             int n_rows, int size) {
+static inline ALWAYS_INLINE bundle bundle_at(const dw_axpy_job *j, int first, int size) {
     bundle b;
     for (int r = 0; r < size; r++) {
-        const int i = first + r, next = i + size < n_rows ? i + size : i;
-        b.row[r] = w + (size_t)(row ? row[i] : i) * row_bytes;
-        b.next[r] = w + (size_t)(row ? row[next] : next) * row_bytes;
+        const int i = first + r, next = i + size < j->n_rows ? i + size : i;
+        b.row[r] = j->w + (size_t)(j->row ? j->row[i] : i) * j->row_bytes;
+        b.next[r] = j->w + (size_t)(j->row ? j->row[next] : next) * j->row_bytes;
     }
     return b;
 }
@@ -58,48 +57,63 @@ static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
 #define AXPY_AVX512_TYPES(X) X(DW_Q4_0, q4_0) X(DW_IQ4_NL, iq4_nl) X(DW_Q8_0, q8_0) FLOAT_TYPES(X)
 // clang-format on
 
-#define DECLARE(type, suffix) void dw_axpy_avx2_##suffix(DW_AXPY_ROWS_ARGS);
+#define DECLARE(type, suffix) void dw_axpy_avx2_##suffix(const dw_axpy_job *job);
 AXPY_AVX2_TYPES(DECLARE)
 #undef DECLARE
-#define DECLARE(type, suffix) void dw_axpy_avx512_##suffix(DW_AXPY_ROWS_ARGS);
+#define DECLARE(type, suffix) void dw_axpy_avx512_##suffix(const dw_axpy_job *job);
 AXPY_AVX512_TYPES(DECLARE)
 #undef DECLARE
+
+/* A bundle's rows times some columns: y_c += sum over rows r of a_c[r] row_r, n values. */
+typedef struct terms {
+    const bundle *b;
+    int n;
+    const float *a;
+    size_t a_stride;
+    float *y;
+    size_t y_stride;
+} terms;
+
+static inline ALWAYS_INLINE float factor_of(const terms *t, int c, int r) { return t->a[(size_t)c * t->a_stride + (size_t)r]; }
+static inline ALWAYS_INLINE float *sum_at(const terms *t, int c, int i) { return t->y + (size_t)c * t->y_stride + i; }
 
 /* add_rows: all bundles times all columns.  add_floats or add_blocks takes up to MOST_COLS columns at a time; its
  * type and its numbers of columns and rows are constants after inlining.  Rows come AXPY_ROWS at a time, the last
  * ones singly. */
 #define DEFINE_ADD_ROWS(INLINE, MOST_COLS)                                                                             \
-    INLINE void add_some(dw_qtype type, int cols, int rows, const bundle *b, int n, const float *a, size_t a_stride,   \
-                         float *y, size_t y_stride) {                                                                  \
+    INLINE void add_some(dw_qtype type, int cols, int rows, const terms *t) {                                          \
         if (type == DW_F32 || type == DW_F16 || type == DW_BF16)                                                       \
-            add_floats(type, cols, rows, b, n, a, a_stride, y, y_stride);                                              \
+            add_floats(type, cols, rows, t);                                                                           \
         else                                                                                                           \
-            add_blocks(type, cols, rows, b, n, a, a_stride, y, y_stride);                                              \
+            add_blocks(type, cols, rows, t);                                                                           \
     }                                                                                                                  \
-    INLINE void add_bundle(dw_qtype type, int rows, int n_cols, const bundle *b, int n, const float *a,                \
-                           size_t a_stride, float *y, size_t y_stride) {                                               \
-        for (int c = 0; c < n_cols; c += MOST_COLS, a += MOST_COLS * a_stride, y += MOST_COLS * y_stride) {            \
+    INLINE void add_bundle(dw_qtype type, int rows, int n_cols, terms t) {                                             \
+        for (int c = 0; c < n_cols; c += MOST_COLS, t.a += MOST_COLS * t.a_stride, t.y += MOST_COLS * t.y_stride) {    \
             const int cols = n_cols - c < MOST_COLS ? n_cols - c : MOST_COLS;                                          \
             if (cols == 1)                                                                                             \
-                add_some(type, 1, rows, b, n, a, a_stride, y, y_stride);                                               \
+                add_some(type, 1, rows, &t);                                                                           \
             else if (cols == 2)                                                                                        \
-                add_some(type, 2, rows, b, n, a, a_stride, y, y_stride);                                               \
+                add_some(type, 2, rows, &t);                                                                           \
             else if (cols == 3)                                                                                        \
-                add_some(type, 3, rows, b, n, a, a_stride, y, y_stride);                                               \
+                add_some(type, 3, rows, &t);                                                                           \
             else                                                                                                       \
-                add_some(type, 4, rows, b, n, a, a_stride, y, y_stride);                                               \
+                add_some(type, 4, rows, &t);                                                                           \
         }                                                                                                              \
     }                                                                                                                  \
-    INLINE void add_rows(dw_qtype type, DW_AXPY_ROWS_ARGS) {                                                           \
-        check_axpy_rows(type, w, row_bytes, row, n_rows, n, a, a_stride, n_cols, y, y_stride);                         \
+    INLINE void add_rows(dw_qtype type, const dw_axpy_job *job) {                                                      \
+        check_axpy_rows(type, job);                                                                                    \
+        const dw_axpy_job j = *job;                                                                                    \
+        terms t = {.n = j.n, .a_stride = j.a_stride, .y = j.y, .y_stride = j.y_stride};                                \
         int r = 0;                                                                                                     \
-        for (; r + AXPY_ROWS <= n_rows; r += AXPY_ROWS) {                                                              \
-            const bundle b = bundle_at(w, row_bytes, row, r, n_rows, AXPY_ROWS);                                       \
-            add_bundle(type, AXPY_ROWS, n_cols, &b, n, a + r, a_stride, y, y_stride);                                  \
+        for (; r + AXPY_ROWS <= j.n_rows; r += AXPY_ROWS) {                                                            \
+            const bundle b = bundle_at(&j, r, AXPY_ROWS);                                                              \
+            t.b = &b, t.a = j.a + r;                                                                                   \
+            add_bundle(type, AXPY_ROWS, j.n_cols, t);                                                                  \
         }                                                                                                              \
-        for (; r < n_rows; r++) {                                                                                      \
-            const bundle b = bundle_at(w, row_bytes, row, r, n_rows, 1);                                               \
-            add_bundle(type, 1, n_cols, &b, n, a + r, a_stride, y, y_stride);                                          \
+        for (; r < j.n_rows; r++) {                                                                                    \
+            const bundle b = bundle_at(&j, r, 1);                                                                      \
+            t.b = &b, t.a = j.a + r;                                                                                   \
+            add_bundle(type, 1, j.n_cols, t);                                                                          \
         }                                                                                                              \
     }
 

@@ -218,33 +218,32 @@ static inline ALWAYS_INLINE void add_pieces(const weights *w, const record *x, i
 }
 
 static inline ALWAYS_INLINE void rows_int8(dw_qtype type, void (*unpack)(const uint8_t *, weights *, int),
-                                           DOT_ROWS_ARGS) {
-    check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
+                                           const dw_dot_job *job) {
+    check_dot_rows(type, job);
+    const dw_dot_job j = *job;
     const int block = is_superblock(type) ? RECORD : 32, bytes = record_bytes(type) / (RECORD / block);
     weights u;
-    for (int r = 0; r < n_rows; r++) {
+    for (int r = 0; r < j.n_rows; r++) {
         floats8 sum[DW_DOT_MAX_COLS] = {{0}};
         float off[DW_DOT_MAX_COLS] = {0};
-        const uint8_t *p = w + (size_t)r * row_bytes;
-        for (int i = 0; i < n; i += RECORD) {
-            const int n_here = n - i < RECORD ? n - i : RECORD;
+        const uint8_t *p = j.w + (size_t)r * j.row_bytes;
+        for (int i = 0; i < j.n; i += RECORD) {
+            const int n_here = j.n - i < RECORD ? j.n - i : RECORD;
             for (int b = 0; b < n_here / block; b++, p += bytes) unpack(p, &u, b);
-            for (int c = 0; c < n_cols; c++)
-                add_pieces(&u, (const record *)(act + (size_t)c * act_stride) + i / RECORD, n_here / 16, &sum[c],
-                           &off[c]);
+            for (int c = 0; c < j.n_cols; c++)
+                add_pieces(&u, (const record *)column_at(j.act, j.act_stride, c) + i / RECORD, n_here / 16, &sum[c], &off[c]);
         }
-        for (int c = 0; c < n_cols; c++) {
+        for (int c = 0; c < j.n_cols; c++) {
             float all = -off[c];
             for (int l = 0; l < 8; l++) all += sum[c][l];
-            y[(size_t)c * y_stride + (size_t)r] = all;
+            j.y[(size_t)c * j.y_stride + (size_t)r] = all;
         }
     }
 }
 
-#define PORTABLE_ROWS(type, suffix)                                                                                    \
-    static void portable_##suffix(DOT_ROWS_ARGS) {                                                                     \
-        rows_int8(type, block_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                \
-    }
+// Defines portable_q4_0, portable_q8_0, ..: one for each row of the list.
+#define PORTABLE_ROWS(type, suffix) \
+    static void portable_##suffix(const dw_dot_job *job) { rows_int8(type, block_##suffix, job); }
 INT8_TYPES(PORTABLE_ROWS)
 
 /* ---- portable rows of F32, F16, BF16 ------------------------------------------------------------------- */
@@ -253,54 +252,55 @@ static inline float value_f32(const uint8_t *p) { return dw_bits_float(dw_le32(p
 static inline float value_f16(const uint8_t *p) { return half_at(p); }
 static inline float value_bf16(const uint8_t *p) { return dw_bf16_to_f32(dw_le16(p)); }
 
-static inline ALWAYS_INLINE void rows_float(dw_qtype type, float (*value)(const uint8_t *), DOT_ROWS_ARGS) {
-    check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
+static inline ALWAYS_INLINE void rows_float(dw_qtype type, float (*value)(const uint8_t *), const dw_dot_job *job) {
+    check_dot_rows(type, job);
+    const dw_dot_job j = *job;
     const size_t bytes = (size_t)value_bytes(type);
-    for (int c = 0; c < n_cols; c++)
-        for (int r = 0; r < n_rows; r++) {
-            const uint8_t *p = w + (size_t)r * row_bytes;
-            const float *x = (const float *)(act + (size_t)c * act_stride);
+    for (int c = 0; c < j.n_cols; c++)
+        for (int r = 0; r < j.n_rows; r++) {
+            const uint8_t *p = j.w + (size_t)r * j.row_bytes;
+            const float *x = (const float *)column_at(j.act, j.act_stride, c);
             float lane[8] = {0}, sum = 0;
             int i = 0;
-            for (; i + 8 <= n; i += 8)
+            for (; i + 8 <= j.n; i += 8)
                 for (int l = 0; l < 8; l++) lane[l] += value(p + (size_t)(i + l) * bytes) * x[i + l];
-            for (int l = 0; i + l < n; l++) lane[l] += value(p + (size_t)(i + l) * bytes) * x[i + l];
+            for (int l = 0; i + l < j.n; l++) lane[l] += value(p + (size_t)(i + l) * bytes) * x[i + l];
             for (int l = 0; l < 8; l++) sum += lane[l];
-            y[(size_t)c * y_stride + (size_t)r] = sum;
+            j.y[(size_t)c * j.y_stride + (size_t)r] = sum;
         }
 }
 
-#define PORTABLE_FLOAT(type, suffix)                                                                                   \
-    static void portable_##suffix(DOT_ROWS_ARGS) {                                                                     \
-        rows_float(type, value_##suffix, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);               \
-    }
+// Defines portable_f32, portable_f16, portable_bf16.
+#define PORTABLE_FLOAT(type, suffix) \
+    static void portable_##suffix(const dw_dot_job *job) { rows_float(type, value_##suffix, job); }
 FLOAT_TYPES(PORTABLE_FLOAT)
 
 /* ---- rows that are decoded first ------------------------------------------------------------------------ */
 
 /* Types without a kernel: a row is decoded a record at a time and multiplied by the level's F32 kernel. */
-static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtype_row *type, DOT_ROWS_ARGS) {
-    check_dot_rows(type->id, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);
+static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtype_row *type, const dw_dot_job *job) {
+    check_dot_rows(type->id, job);
+    const dw_dot_job j = *job;
     dw_unpack_fn *decode = dw_unpack_of(level, type);
     const dw_dot_kernel *f32 = &dw_dot_kernels[level][DW_F32];
     _Alignas(64) float values[RECORD];
-    for (int r = 0; r < n_rows; r++, w += row_bytes) {
+    const uint8_t *w = j.w;
+    for (int r = 0; r < j.n_rows; r++, w += j.row_bytes) {
         float sum[DW_DOT_MAX_COLS] = {0}, part[DW_DOT_MAX_COLS];
-        for (int i = 0; i < n; i += RECORD) {
-            const int n_here = n - i < RECORD ? n - i : RECORD;
+        for (int i = 0; i < j.n; i += RECORD) {
+            const int n_here = j.n - i < RECORD ? j.n - i : RECORD;
             decode(w + dw_qtype_row_bytes(type, (size_t)i), values, (size_t)n_here);
-            f32->rows((const uint8_t *)values, 0, 1, n_here, act + (size_t)i * sizeof(float), act_stride, n_cols, part, 1);
-            for (int c = 0; c < n_cols; c++) sum[c] += part[c];
+            f32->rows(&(dw_dot_job){.w = (const uint8_t *)values, .n_rows = 1, .n = n_here, .act = j.act + (size_t)i * sizeof(float),
+                                    .act_stride = j.act_stride, .n_cols = j.n_cols, .y = part, .y_stride = 1});
+            for (int c = 0; c < j.n_cols; c++) sum[c] += part[c];
         }
-        for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride + (size_t)r] = sum[c];
+        for (int c = 0; c < j.n_cols; c++) j.y[(size_t)c * j.y_stride + (size_t)r] = sum[c];
     }
 }
 
-#define DECODED(NAME, level, suffix)                                                                                   \
-    static void decoded_##level##_##suffix(DOT_ROWS_ARGS) {                                                            \
-        rows_decoded(DW_##level, dw_qtype_get(DW_##NAME), w, row_bytes, n_rows, n, act, act_stride, n_cols, y,         \
-                     y_stride);                                                                                        \
-    }
+// Defines decoded_PORTABLE_q4_0, decoded_AVX2_q4_0, ..: one for each level and type.
+#define DECODED(NAME, level, suffix) \
+    static void decoded_##level##_##suffix(const dw_dot_job *job) { rows_decoded(DW_##level, dw_qtype_get(DW_##NAME), job); }
 #define DECODED_ROW(NAME, level, suffix) [DW_##NAME] = {DW_##NAME, DW_##level, DW_ACT_F32, decoded_##level##_##suffix},
 
 /* ---- the tables ---------------------------------------------------------------------------------------- */

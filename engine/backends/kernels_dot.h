@@ -69,17 +69,14 @@ static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, 
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
 }
 
-#define DOT_ROWS_ARGS                                                                                                  \
-    const uint8_t *w, size_t row_bytes, int n_rows, int n, const uint8_t *act, size_t act_stride, int n_cols,          \
-        float *y, size_t y_stride
-
 /* Preconditions of every dot kernel.  Weight rows need no alignment. */
-static inline void check_dot_rows(dw_qtype type, DOT_ROWS_ARGS) {
-    dw_assert(n > 0 && n % dw_qtype_block(type) == 0 && n_rows >= 0 && n_cols > 0 && n_cols <= DW_DOT_MAX_COLS);
-    dw_assert((n_rows == 0 || w) && act && y && (uintptr_t)act % 64 == 0 && act_stride % 64 == 0);
-    dw_assert(n_cols == 1 || y_stride >= (size_t)n_rows);
-    dw_assert(n_rows < 2 || !row_bytes || row_bytes >= (size_t)(n / dw_qtype_block(type)) * (size_t)dw_qtype_block_bytes(type));
-    (void)type, (void)w, (void)row_bytes, (void)n_rows, (void)n, (void)act, (void)act_stride, (void)n_cols, (void)y, (void)y_stride;
+static inline void check_dot_rows(dw_qtype type, const dw_dot_job *j) {
+    dw_assert(j->n > 0 && j->n % dw_qtype_block(type) == 0 && j->n_rows >= 0 && j->n_cols > 0 && j->n_cols <= DW_DOT_MAX_COLS);
+    dw_assert((j->n_rows == 0 || j->w) && j->act && j->y && (uintptr_t)j->act % 64 == 0 && j->act_stride % 64 == 0);
+    dw_assert(j->n_cols == 1 || j->y_stride >= (size_t)j->n_rows);
+    dw_assert(j->n_rows < 2 || !j->row_bytes ||
+              j->row_bytes >= (size_t)(j->n / dw_qtype_block(type)) * (size_t)dw_qtype_block_bytes(type));
+    (void)type, (void)j;
 }
 
 // X(type, suffix): types with int8 activations; types with F32 activations
@@ -91,34 +88,49 @@ static inline void check_dot_rows(dw_qtype type, DOT_ROWS_ARGS) {
 // clang-format on
 
 #define DECLARE(type, suffix)                                                                                          \
-    void dw_dot_avx2_##suffix(DOT_ROWS_ARGS);                                                                          \
-    void dw_dot_avx512_##suffix(DOT_ROWS_ARGS);
+    void dw_dot_avx2_##suffix(const dw_dot_job *job);                                                                          \
+    void dw_dot_avx512_##suffix(const dw_dot_job *job);
 INT8_TYPES(DECLARE)
 FLOAT_TYPES(DECLARE)
 #undef DECLARE
 
+/* A row times some columns. */
+typedef struct dot_row {
+    const uint8_t *w, *end; // the row's weights, and where prefetching stops
+    int n;
+    const uint8_t *act;     // of the first column
+    size_t act_stride;
+    float *y;               // of the first column
+    size_t y_stride;
+} dot_row;
+
+static inline ALWAYS_INLINE const uint8_t *column_at(const uint8_t *act, size_t act_stride, int c) {
+    return act + (size_t)c * act_stride;
+}
+
 /* all_rows: every row times all columns.  A row's columns are taken four at a time by row_float or row_int8, whose type
  * and number of columns are constants after inlining; the row is in cache for the second four. */
 #define DEFINE_ALL_ROWS(INLINE)                                                                                        \
-    INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,        \
-                    size_t act_stride, float *y, size_t y_stride) {                                                    \
+    INLINE void row_of(dw_qtype type, int n_cols, const dot_row *r) {                                                  \
         if (type == DW_F32 || type == DW_F16 || type == DW_BF16)                                                       \
-            row_float(type, n_cols, w, end, n, act, act_stride, y, y_stride);                                          \
+            row_float(type, n_cols, r);                                                                                \
         else                                                                                                           \
-            row_int8(type, n_cols, w, end, n, act, act_stride, y, y_stride);                                           \
+            row_int8(type, n_cols, r);                                                                                 \
     }                                                                                                                  \
-    INLINE void all_rows(dw_qtype type, DOT_ROWS_ARGS) {                                                               \
-        check_dot_rows(type, w, row_bytes, n_rows, n, act, act_stride, n_cols, y, y_stride);                           \
-        const uint8_t *end = prefetch_end(w, row_bytes, n_rows);                                                       \
-        for (int r = 0; r < n_rows; r++, w += row_bytes)                                                               \
-            for (int c = 0; c < n_cols; c += 4) {                                                                      \
-                const uint8_t *x = act + (size_t)c * act_stride;                                                       \
-                float *out = y + (size_t)c * y_stride + r;                                                             \
-                switch (n_cols - c) {                                                                                  \
-                case 1: row(type, 1, w, end, n, x, act_stride, out, y_stride); break;                                  \
-                case 2: row(type, 2, w, end, n, x, act_stride, out, y_stride); break;                                  \
-                case 3: row(type, 3, w, end, n, x, act_stride, out, y_stride); break;                                  \
-                default: row(type, 4, w, end, n, x, act_stride, out, y_stride);                                        \
+    INLINE void all_rows(dw_qtype type, const dw_dot_job *job) {                                                       \
+        check_dot_rows(type, job);                                                                                     \
+        const dw_dot_job j = *job;                                                                                     \
+        dot_row row = {.w = j.w, .end = prefetch_end(j.w, j.row_bytes, j.n_rows), .n = j.n,                            \
+                       .act_stride = j.act_stride, .y_stride = j.y_stride};                                            \
+        for (int r = 0; r < j.n_rows; r++, row.w += j.row_bytes)                                                       \
+            for (int c = 0; c < j.n_cols; c += 4) {                                                                    \
+                row.act = column_at(j.act, j.act_stride, c);                                                           \
+                row.y = j.y + (size_t)c * j.y_stride + r;                                                              \
+                switch (j.n_cols - c) {                                                                                \
+                case 1: row_of(type, 1, &row); break;                                                                  \
+                case 2: row_of(type, 2, &row); break;                                                                  \
+                case 3: row_of(type, 3, &row); break;                                                                  \
+                default: row_of(type, 4, &row);                                                                        \
                 }                                                                                                      \
             }                                                                                                          \
     }

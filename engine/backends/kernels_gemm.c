@@ -56,24 +56,25 @@ size_t dw_gemm_pack_bytes(int n_tokens, int n) {
     return (size_t)tiles_of(n_tokens) * (size_t)steps_of(n) * 2 * AMX_TILE;
 }
 
-/* Packs a tile of n_tokens x k values. */
-static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int k, uint8_t *tile) {
-    const dw_vec *vec = dw_vec_of(level);
-    const int step = form == DW_GEMM_F32 ? DW_TILE : DW_AMX_STEP;
+/* Packs a tile: the tokens from `first` on, values k0 .. k0 + k - 1. */
+static void pack_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_t *tile) {
+    const dw_vec *vec = dw_vec_of(in->level);
+    const float *x = in->x + (size_t)first * in->ldx + k0;
+    const int step = in->form == DW_GEMM_F32 ? DW_TILE : DW_AMX_STEP, n_tokens = smaller(DW_TILE, in->n_tokens - first);
     for (int i = 0; i < k; i += step) {
         const int n = smaller(step, k - i);
         const float *from = x + i;
-        size_t ld = ldx;
+        size_t ld = in->ldx;
         float whole[DW_TILE * DW_AMX_STEP];
         if (n < step || n_tokens < DW_TILE) {
             memset(whole, 0, sizeof whole);
-            for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, from + (size_t)t * ldx, (size_t)n * sizeof *x);
+            for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, from + (size_t)t * in->ldx, (size_t)n * sizeof *x);
             from = whole;
             ld = (size_t)step;
         }
-        if (form != DW_GEMM_F32) {
-            dw_amx_pack(from, ld, token_parts(form), tile);
-            tile += token_parts(form) * AMX_TILE;
+        if (in->form != DW_GEMM_F32) {
+            dw_amx_pack(from, ld, token_parts(in->form), tile);
+            tile += token_parts(in->form) * AMX_TILE;
         } else if (n == DW_TILE) {
             vec->transpose(from, ld, (float *)(void *)tile, DW_TILE);
             tile += SQUARE * sizeof(float);
@@ -85,48 +86,53 @@ static void pack_tile(dw_level level, dw_gemm_form form, const float *x, size_t 
     }
 }
 
-/* Likewise of k x n_tokens values: a token is a column of x. */
-static void pack_turned_tile(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int k, uint8_t *tile) {
-    const dw_vec *vec = dw_vec_of(level);
-    const int step = form == DW_GEMM_F32 ? 1 : DW_AMX_STEP;
+/* Likewise of values k0 .. k0 + k - 1, where a token is a column of x. */
+static void pack_turned_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_t *tile) {
+    const dw_vec *vec = dw_vec_of(in->level);
+    const float *x = in->x + (size_t)k0 * in->ldx + first;
+    const int step = in->form == DW_GEMM_F32 ? 1 : DW_AMX_STEP, n_tokens = smaller(DW_TILE, in->n_tokens - first);
     float strip[DW_AMX_STEP * DW_TILE], whole[DW_TILE * DW_AMX_STEP];
     for (int i = 0; i < k; i += step) {
         const int n = smaller(step, k - i);
-        float *to = form == DW_GEMM_F32 ? (float *)(void *)tile : strip;
+        float *to = in->form == DW_GEMM_F32 ? (float *)(void *)tile : strip;
         if (n < step || n_tokens < DW_TILE) memset(to, 0, (size_t)step * DW_TILE * sizeof *to);
-        for (int r = 0; r < n; r++) memcpy(to + r * DW_TILE, x + (size_t)(i + r) * ldx, (size_t)n_tokens * sizeof *x);
-        if (form == DW_GEMM_F32) {
+        for (int r = 0; r < n; r++) memcpy(to + r * DW_TILE, x + (size_t)(i + r) * in->ldx, (size_t)n_tokens * sizeof *x);
+        if (in->form == DW_GEMM_F32) {
             tile += DW_TILE * sizeof(float);
             continue;
         }
         for (int r = 0; r < DW_AMX_STEP; r += DW_TILE) vec->transpose(strip + r * DW_TILE, DW_TILE, whole + r, DW_AMX_STEP);
-        dw_amx_pack(whole, DW_AMX_STEP, token_parts(form), tile);
-        tile += token_parts(form) * AMX_TILE;
+        dw_amx_pack(whole, DW_AMX_STEP, token_parts(in->form), tile);
+        tile += token_parts(in->form) * AMX_TILE;
     }
 }
 
-void dw_gemm_pack_turned(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed, int ith,
-                         int n_threads) {
-    dw_assert(x && packed && (uintptr_t)packed % 64 == 0 && n > 0 && n_tokens > 0 && n_tokens <= DW_GEMM_TOKENS);
-    dw_assert(ith >= 0 && ith < n_threads && (n == 1 || ldx >= (size_t)n_tokens));
-    const int chunk = DW_PANEL_K, n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
+/* Tiles of 16 tokens times DW_PANEL_K values, the threads in turn. */
+static void pack_tiles(const dw_gemm_tokens *in, bool turned, uint8_t *packed, int ith, int n_threads) {
+    const int chunk = DW_PANEL_K, n_tiles = tiles_of(in->n_tokens), n_chunks = (in->n + chunk - 1) / chunk;
     for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
-        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
-        pack_turned_tile(level, form, x + (size_t)k0 * ldx + (size_t)tile * DW_TILE, ldx, smaller(DW_TILE, n_tokens - tile * DW_TILE), k,
-                         packed + chunk_offset(form, n_tokens, k0) + (size_t)tile * tile_bytes(form, k));
+        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, in->n - k0);
+        (turned ? pack_turned_tile : pack_tile)(in, tile * DW_TILE, k0, k,
+                                                packed + chunk_offset(in->form, in->n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
     }
 }
 
-void dw_gemm_pack(dw_level level, dw_gemm_form form, const float *x, size_t ldx, int n_tokens, int n, uint8_t *packed,
-                  int ith, int n_threads) {
-    dw_assert(x && packed && (uintptr_t)packed % 64 == 0 && n > 0 && n_tokens > 0 && n_tokens <= DW_GEMM_TOKENS);
-    dw_assert(ith >= 0 && ith < n_threads && (n_tokens == 1 || ldx >= (size_t)n));
-    const int chunk = DW_PANEL_K, n_tiles = tiles_of(n_tokens), n_chunks = (n + chunk - 1) / chunk;
-    for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
-        const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, n - k0);
-        pack_tile(level, form, x + (size_t)tile * DW_TILE * ldx + k0, ldx, smaller(DW_TILE, n_tokens - tile * DW_TILE), k,
-                  packed + chunk_offset(form, n_tokens, k0) + (size_t)tile * tile_bytes(form, k));
-    }
+static void check_tokens(const dw_gemm_tokens *in, const uint8_t *packed, int ith, int n_threads) {
+    dw_assert(in->x && packed && (uintptr_t)packed % 64 == 0 && in->n > 0 && in->n_tokens > 0);
+    dw_assert(in->n_tokens <= DW_GEMM_TOKENS && ith >= 0 && ith < n_threads);
+    (void)in, (void)packed, (void)ith, (void)n_threads;
+}
+
+void dw_gemm_pack(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
+    check_tokens(in, packed, ith, n_threads);
+    dw_assert(in->n_tokens == 1 || in->ldx >= (size_t)in->n);
+    pack_tiles(in, false, packed, ith, n_threads);
+}
+
+void dw_gemm_pack_turned(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
+    check_tokens(in, packed, ith, n_threads);
+    dw_assert(in->n == 1 || in->ldx >= (size_t)in->n_tokens);
+    pack_tiles(in, true, packed, ith, n_threads);
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------------ */

@@ -26,7 +26,7 @@ struct dw_state {
     arena experiment;   // memory of an experiment's operator
     float *x;           // (n_batch, n_embd): the residual, unless the caller gives one
     int n_rope;         // rows of pass.rope that are computed
-    bool is_unsure;     // a layer's kind depends on a break-even that is not measured yet
+    bool is_unsure;     // a layer's operator depends on a break-even that is not measured yet
     float *trial_x;     // (n_embd)
     dw_coverage *trial_counts; // (n_threads, n_layer)
 };
@@ -70,13 +70,13 @@ static void lay_out_cache(dw_pass *p, dw_layout *a, const dw_session_options *o)
     }
 }
 
-static bool may_be_gated(const dw_state *s) { return s->o.select != DW_SELECT_DENSE && dw_gate_sizes_of(s->pass.net).n_ff; }
-
-static void lay_out_op(dw_state *s, dw_ffn_kind kind, dw_layout *a) {
-    for (int i = 0; i < DW_N_WAYS; i++) {
-        const dw_ffn_op *op = &s->steps->way[i]->ffn[kind];
-        if (op->lay_out && (i == 0 || s->steps->way[i] != s->steps->way[0])) op->lay_out(&s->pass, a);
-    }
+/* Memory of the operators: of experiments, or of all others. */
+static void lay_out_ops(dw_state *s, bool of_experiments, dw_layout *a) {
+    for (const dw_ffn_op *const *op = dw_ffn_ops; *op; op++)
+        for (int i = 0; i < DW_N_WAYS && (*op)->is_experiment == of_experiments; i++) {
+            const dw_ffn_steps *steps = &(*op)->by[s->steps->way[i]->ffn];
+            if (steps->lay_out && (i == 0 || s->steps->way[i] != s->steps->way[0])) steps->lay_out(&s->pass, a, &s->o);
+        }
 }
 
 static void lay_out(dw_state *s, dw_layout *a) {
@@ -97,7 +97,7 @@ static void lay_out(dw_state *s, dw_layout *a) {
     s->trial_x = dw_layout_take(a, d, sizeof *s->trial_x);
     s->trial_counts = dw_layout_take(a, counts, sizeof *s->trial_counts);
     lay_out_cache(p, a, o);
-    if (may_be_gated(s)) lay_out_op(s, DW_FFN_GATED, a);
+    lay_out_ops(s, false, a);
     s->steps->lay_out(p, a, o); // last, so that scratch ends where the memory ends
 }
 
@@ -154,32 +154,32 @@ dw_pass *dw_on_pool_pass(dw_state *s) { return &s->pass; }
 /* ---- binding -------------------------------------------------------------------------------------------------- */
 
 /* With DW_SELECT_AUTO a gated layer computes all neurons where its measured break-even says that this is faster. */
-static void weigh(dw_state *s, int l) {
-    dw_bound *b = &s->pass.layer[l];
-    if (b->kind != DW_FFN_GATED || s->o.select != DW_SELECT_AUTO || s->o.exact || !s->steps->most_few) return;
-    const float activity = s->pass.experiment.activity ? s->pass.experiment.activity[l] : s->pass.net->layer[l].sparse.activity;
-    if (!b->is_measured) s->is_unsure = true;
-    else if (activity > b->break_even) b->kind = DW_FFN_MASKED;
+static bool weighs(const dw_state *s) { return s->o.select == DW_SELECT_AUTO && !s->o.exact && s->steps->most_few; }
+
+static bool needs_break_even(const dw_state *s, int l) {
+    const dw_bound *b = &s->pass.layer[l];
+    return weighs(s) && b->op == &dw_ffn_gated && !b->is_measured && dw_down_is_copy(&s->pass.net->layer[l]);
 }
 
 static void choose(dw_state *s) {
     dw_pass *p = &s->pass;
     s->is_unsure = false;
-    dw_choose_kinds(p, s->o.select, s->binding.selection);
+    dw_choose_ops(p, s->o.select, s->binding.selection, weighs(s));
     for (int l = 0; l < p->net->hp.n_layer; l++) {
-        weigh(s, l);
-        for (int i = 0; i < DW_N_WAYS; i++) p->layer[l].op[i] = &s->steps->way[i]->ffn[p->layer[l].kind];
+        dw_bound *b = &p->layer[l];
+        if (needs_break_even(s, l)) s->is_unsure = true;
+        for (int i = 0; i < DW_N_WAYS; i++) b->ffn[i] = &b->op->by[s->steps->way[i]->ffn];
     }
 }
 
 int dw_on_pool_bind(dw_state *s, const dw_binding *b, dw_err *err) {
     const dw_ffn_experiment *e = b->experiment;
-    if (e && e->gathered && !s->experiment.base && may_be_gated(s)) {
+    if (e && e->gathered && !s->experiment.base) {
         dw_layout count = {0};
-        lay_out_op(s, DW_FFN_GATHERED, &count);
+        lay_out_ops(s, true, &count);
         if (count.used) {
             if (arena_new(&s->experiment, count.used, &s->o, err)) return -1;
-            lay_out_op(s, DW_FFN_GATHERED, &(dw_layout){.base = s->experiment.base});
+            lay_out_ops(s, true, &(dw_layout){.base = s->experiment.base});
         }
     }
     s->binding = *b;
@@ -199,11 +199,11 @@ static void measure(dw_state *s) {
     dw_pass *p = &s->pass;
     for (int l = 0; l < p->net->hp.n_layer; l++) {
         dw_bound *b = &p->layer[l];
-        if (b->kind != DW_FFN_GATED || b->is_measured) continue;
+        if (!needs_break_even(s, l)) continue;
         for (int k = 0; k < l && !b->is_measured; k++)
             if (p->layer[k].is_measured && are_alike(&p->net->layer[k], &p->net->layer[l]))
                 b->is_measured = true, b->break_even = p->layer[k].break_even;
-        if (!b->is_measured) b->break_even = dw_measure_break_even(p, s->steps, l, s->trial_x, s->trial_counts);
+        if (!b->is_measured) b->break_even = dw_measure_break_even(p, l, s->trial_x, s->trial_counts);
         b->is_measured = true;
     }
     choose(s);
@@ -292,14 +292,14 @@ static void attention(const forward_job *job, int l, int ith) {
 
 static void ffn(const forward_job *job, int l, int ith) {
     dw_pass *p = job->p;
-    const dw_ffn_op *op = p->layer[l].op[p->way];
+    const dw_ffn_steps *steps = p->layer[l].ffn[p->way];
     const int n_ff = p->net->layer[l].n_ff;
-    op->neurons(p, l, ith);
+    steps->neurons(p, l, ith);
     dw_pool_barrier(p->pool);
     show_all(job, DW_TAP_FFN_IN, l, p->h, p->net->hp.n_embd, ith);
     show_all(job, DW_TAP_FFN_GATE, l, p->gate, n_ff, ith);
     show_all(job, DW_TAP_FFN_NEURON, l, p->neuron, n_ff, ith);
-    op->down(p, l, ith);
+    steps->down(p, l, ith);
     dw_pool_barrier(p->pool);
 }
 

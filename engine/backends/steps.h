@@ -9,7 +9,7 @@
  *
  *     dw_backend (backends.c)              all entries are dw_on_pool_* (run_on_pool.c)
  *       -> dw_steps, dw_steps_cpu or _ref  a way for few tokens, one for many (dw_way)
- *         -> a step of the way: qkv, attend, ..   or its FFN operator for the layer's kind: neurons, down (ffn_ops.h)
+ *         -> a step of the way: qkv, attend, ..   or of the layer's FFN operator: neurons, down (ffn_ops.h)
  *           -> few: dw_dot_rows -> dw_dot_kernels[level][type] -> kernels_dot_LEVEL.c
  *              many: rows_into -> dw_gemm_rows -> kernels_gemm.c
  *
@@ -34,13 +34,13 @@ typedef struct dw_cache {
 
 /* What binding chose for a layer. */
 typedef struct dw_bound {
-    dw_ffn_kind kind;
-    const dw_ffn_op *op[2];        // the kind's row of each way
+    const dw_ffn_op *op;
+    const dw_ffn_steps *ffn[2];    // the operator's steps by each way
     bool needs_hidden;             // the FFN step computes the hidden values of its own predictor ...
     bool gives_hidden;             // ... and of the next layer's (gate_decide.h)
     bool is_measured;
     float break_even;              // if measured: the activity up to which skipping pays (break_even.c)
-    const int32_t *list;           // DW_FFN_LIST: ascending
+    const int32_t *list;           // ascending; NULL: none
     int n_list;
 } dw_bound;
 
@@ -77,7 +77,7 @@ typedef struct dw_way {
     void (*qkv)(dw_pass *p, int l, int ith);         // h = norm(x); q, k, v, bias, head norm, rope; k, v into the cache
     void (*attend)(dw_pass *p, int l, int ith);      // mix = softmax(scale q.K) V over positions 0..pos
     void (*attn_out)(dw_pass *p, int l, int ith);    // x += Wo mix + bo
-    dw_ffn_op ffn[DW_N_FFN_KINDS];
+    dw_ffn_by ffn;                                   // whose steps of the FFN operators this way takes
     /* head, on rows of hidden (n, n_embd), which are normed */
     void (*head_norm)(dw_pass *p, const float *x, float *hidden, int ith); // one row, whole by the calling thread
     void (*logits)(dw_pass *p, const dw_head *h, int ith);
@@ -115,6 +115,6 @@ void dw_rope_rows(const dw_net *net, int first, int end, float *table);
 
 /* Measures the break-even of gated layer l on this machine, which takes a few milliseconds.  x (n_embd) and counts
  * (n_threads, n_layer) are scratch. */
-float dw_measure_break_even(dw_pass *p, const dw_steps *steps, int l, float *x, dw_coverage *counts);
+float dw_measure_break_even(dw_pass *p, int l, float *x, dw_coverage *counts);
 
 #endif

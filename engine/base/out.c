@@ -6,8 +6,8 @@
  *
  *     model.gguf.dw9f86d081884c7d65.part
  *
- * The random name must be new and is never followed as a link, so nobody who writes into the folder can redirect the
- * output. */
+ * A name that would be longer than file systems allow is cut before the random part.  The random name must be new and
+ * is never followed as a link, so nobody who writes into the folder can redirect the output. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16 };
+enum { BUFFER_BYTES = 1 << 20, MAX_OPEN = 64, MAX_FILES = 16, N_DIGITS = 16, MAX_NAME = 255 };
 
 struct dw_out {
     char *path, *temporary; // the final name and the random one
@@ -83,6 +83,16 @@ static void let_go(int *slot, char **name) {
 /* ---- names --------------------------------------------------------------------------------------- */
 
 static const char ending[] = ".part";
+enum { TAIL = 3 + N_DIGITS + sizeof ending - 1 }; // ".dw", digits, ".part"
+
+/* How many bytes of a path can stay before the tail; a character of UTF-8 is not cut. */
+static int length_before_tail(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n = strlen(name);
+    if (n > MAX_NAME - TAIL)
+        for (n = MAX_NAME - TAIL; n && ((unsigned char)name[n] & 0xc0) == 0x80;) n--;
+    return (int)((size_t)(name - path) + n);
+}
 
 static char *temporary_name(const char *path, dw_err *err) {
     uint64_t number;
@@ -91,13 +101,13 @@ static char *temporary_name(const char *path, dw_err *err) {
     while (n < 0 && errno == EINTR);
     if (n != sizeof number)
         return dw_fail(err, "cannot name a temporary file for '%s': %s", path, strerror(errno)), NULL;
-    return dw_format(err, "%s.dw%016llx%s", path, (unsigned long long)number, ending);
+    return dw_format(err, "%.*s.dw%016llx%s", length_before_tail(path), path, (unsigned long long)number, ending);
 }
 
 bool dw_out_is_temporary(const char *name) {
-    const size_t n = strlen(name), tail = 3 + N_DIGITS + sizeof ending - 1; // ".dw", digits, ".part"
-    if (n <= tail || strcmp(name + n - (sizeof ending - 1), ending)) return false;
-    const char *at = name + n - tail;
+    const size_t n = strlen(name);
+    if (n <= TAIL || strcmp(name + n - (sizeof ending - 1), ending)) return false;
+    const char *at = name + n - TAIL;
     return !strncmp(at, ".dw", 3) && strspn(at + 3, "0123456789abcdef") == N_DIGITS;
 }
 
@@ -114,7 +124,8 @@ static int refuse_input(const dw_out *out, dw_err *err) {
 
 static int check_path(const dw_out *out, dw_err *err) {
     struct stat st;
-    if (stat(out->path, &st)) return 0;
+    if (stat(out->path, &st)) // a name that cannot exist fails now, and not after hours of work
+        return errno == ENAMETOOLONG ? dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno)) : 0;
     if (!S_ISREG(st.st_mode))
         return dw_fail(err, "cannot write '%s': it is %s, not a regular file", out->path, dw_file_kind(st.st_mode));
     return refuse_input(out, err);

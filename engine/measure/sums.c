@@ -335,6 +335,11 @@ static const entry *find_entry(const measure_book *b, const entry *wanted) {
     return low && !same_place(&b->entry[low - 1], wanted) ? &b->entry[low - 1] : NULL;
 }
 
+measure_view measure_book_at(const measure_book *b, size_t i) {
+    const measure_sums *s = &b->record[i]->sums;
+    return (measure_view){.of = s, .n_texts = s->n_texts};
+}
+
 bool measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
                        measure_view *v) {
     entry wanted = {.how = how, .first = first, .last = last};

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 static const char *model_of(const exp_labels *l, const exp_line *line) {
     return exp_rows_cell(l->rows, line->row[0], l->model);
 }

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* ---- fields --------------------------------------------------------------------------------------------------- */
 
 int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *err) {
@@ -198,7 +196,10 @@ static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, c
     } else if (!text) {
         joined_cell(cell, s, f, line);
     } else {
-        exp_escape(cell, CELL, !strcmp(f->name, "text") && !strcmp(text, "*") ? "geometric mean" : text);
+        char shown[EXP_TEXT];
+        const bool is_text = !strcmp(f->name, "text") && s->rows->are_results;
+        if (is_text) text = !strcmp(text, "*") ? "geometric mean" : exp_text_name(shown, s->rows, line->row[0]);
+        exp_escape(cell, CELL, text);
     }
 }
 

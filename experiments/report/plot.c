@@ -116,8 +116,6 @@ static const char *cell_of(const exp_rows *r, const exp_line *line, const char *
     return exp_rows_cell(r, line->row[0], exp_rows_find(r, column));
 }
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* Neurons of the model were removed, or are left out at run time. */
 static bool is_pruned(const exp_rows *r, const exp_line *line) {
     return is_known(cell_of(r, line, "metric")) || is_known(cell_of(r, line, "rule")) ||

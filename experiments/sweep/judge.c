@@ -19,6 +19,7 @@ typedef struct source {
     int *column;    // (exp_n_columns) of each column of results in the rows, -1: it has none
     size_t *speaker; // (n_rows) the standing that speaks for the row's model, or NONE
     char *variant, *model, *reason; // reason: it failed
+    const char *role;               // of rows that name none; NULL: none
     bool is_control;
     size_t first, n; // its standings
 } source;
@@ -107,7 +108,10 @@ static const char *cell_at(const source *s, size_t row, int column) {
 
 static const char *cell(const source *s, size_t row, const char *column) { return cell_at(s, row, place_of(column)); }
 
-static bool is_known(const char *text) { return strcmp(text, "-") != 0; }
+static const char *role_of(const source *s, size_t row) {
+    const char *role = cell(s, row, "role");
+    return is_known(role) || !s->role ? role : s->role;
+}
 
 static double number(const source *s, size_t row, const char *column) {
     const char *text = cell(s, row, column);
@@ -167,11 +171,12 @@ static int add_type(char **frame, const source *s, size_t row, dw_err *err) {
 
 static char *frame_of(const source *s, size_t row, dw_err *err) {
     static const char *const columns[] = {"text",  "text_sha256", "window_range",  "protocol", "n_ctx", "bos",
-                                          "windows", "tokens_scored", "base_sha256", "base",     "kv",    "role"};
+                                          "windows", "tokens_scored", "base_sha256", "base",     "kv"};
     char *frame = NULL;
     int rc = 0;
     for (size_t i = 0; i < sizeof columns / sizeof *columns && !rc; i++)
         rc = dw_append(&frame, err, "\t%s", cell(s, row, columns[i]));
+    if (!rc) rc = dw_append(&frame, err, "\t%s", role_of(s, row));
     if (!rc) rc = add_type(&frame, s, row, err);
     if (!rc) return frame;
     free(frame);
@@ -207,16 +212,22 @@ static int find_sums(judge *j, standing *new, dw_err *err) {
     return 0;
 }
 
+/* Random neurons, neurons that a gate's control opens for every token, or what the grid calls a control. */
+static bool is_control(const source *s, size_t row) {
+    char metric[64];
+    const char *rule = cell(s, row, "rule");
+    return s->is_control || !strcmp(cell(s, row, "metric"), "random") ||
+           !strcmp(value_in(s->variant, "metric", metric, sizeof metric), "random") || !strcmp(rule, "static") ||
+           !strcmp(rule, "random");
+}
+
 static int add_standing(judge *j, size_t i, size_t row, dw_err *err) {
     const source *s = &j->source[i];
     if (dw_grow(&j->all, &j->cap, j->n + 1, sizeof *j->all, "rows", err)) return -1;
     standing *new = &j->all[j->n];
-    char metric[64];
-    const bool is_random = !strcmp(cell(s, row, "metric"), "random") ||
-                           !strcmp(value_in(s->variant, "metric", metric, sizeof metric), "random");
     const double texts = number(s, row, "texts");
-    *new = (standing){.source = i, .row = row, .dominator = NONE, .is_control = s->is_control || is_random};
-    new->is_report = !strcmp(cell(s, row, "role"), "report");
+    *new = (standing){.source = i, .row = row, .dominator = NONE, .is_control = is_control(s, row)};
+    new->is_report = !strcmp(role_of(s, row), "report");
     new->bytes = number(s, row, "file_bytes");
     new->bytes_per_token = number(s, row, "bytes_per_token");
     new->ratio = (measure_mean){number(s, row, "ln_ratio"), number(s, row, "ln_ratio_se"),
@@ -271,7 +282,7 @@ static int add_standings(judge *j, size_t i, row_key *key, bool *speaks, dw_err 
     for (size_t row = 0; row < s->rows.n_rows; row++) {
         s->speaker[row] = NONE;
         if (is_speed_alone(s, row)) continue;
-        key[n++] = (row_key){cell(s, row, "model_sha256"), cell(s, row, "model"), cell(s, row, "role"), row,
+        key[n++] = (row_key){cell(s, row, "model_sha256"), cell(s, row, "model"), role_of(s, row), row,
                              !strcmp(cell(s, row, "text"), "*")};
     }
     if (n) qsort(key, n, sizeof *key, by_row);
@@ -291,6 +302,8 @@ static int read_sums(judge *j, const char *path, dw_err *err) {
     free(of);
     return rc;
 }
+
+void judge_set_role(judge *j, size_t i, const char *role) { j->source[i].role = role; }
 
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err) {
     source *s = &j->source[i];
@@ -443,7 +456,7 @@ static size_t find_selected(const judge *j, const standing *s) {
     if (s->is_report) at = places_of(j->speaker, j->n_speaker, &wanted, &n);
     for (size_t k = 0; k < n; k++) {
         const standing *other = &j->all[at[k].standing];
-        if (!strcmp(cell(&j->source[other->source], other->row, "role"), "select")) return at[k].standing;
+        if (!strcmp(role_of(&j->source[other->source], other->row), "select")) return at[k].standing;
     }
     return NONE;
 }
@@ -579,6 +592,7 @@ static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *
     for (int c = 0; exp_columns[c].name; c++) {
         const char *name = exp_columns[c].name, *text = cell_at(s, row, c);
         if (is_of_verdict(name)) continue;
+        if (!strcmp(name, "role")) text = role_of(s, row);
         if (speed && (!is_known(text) || !strcmp(name, "threads")))
             text = cell_at(&j->source[speed->source], speed->row, c);
         if (!is_known(text)) text = value_in(s->variant, name, value, sizeof value);

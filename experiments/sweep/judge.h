@@ -5,7 +5,7 @@
  * their sizes and errors stand in the table.  Of several texts the row of their mean speaks for the model.
  *
  *   failed      a job did not succeed; the reason is in `note`
- *   control     of metric random, or the grid says so
+ *   control     of metric random, of a gate's rule static or random, or the grid says so
  *   collapsed   the perplexity is above ten times the base's: the lower end of the 90 % interval of ln_ratio is above
  *               ln 10.  This ratio is taken over all windows and has an error.  A count of prompts whose continuations
  *               repeat has steps of a fifth and no error, and it can call the better of two variants collapsed.
@@ -44,6 +44,9 @@ typedef struct judge judge;
 judge *judge_new(size_t n, dw_err *err);
 void judge_free(judge *j);
 
+/* The role of the rows of source i that name none: "select", "report" or "-".  Call it before judge_add; the text is
+ * borrowed. */
+void judge_set_role(judge *j, size_t i, const char *role);
 /* The rows of source i stand in a file, their window sums in the file that measure_book_path names, if it exists. */
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err);
 /* Source i has no rows, because of `reason`; `model` is what it would have been about. */

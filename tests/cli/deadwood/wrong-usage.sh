@@ -46,6 +46,8 @@ wrong 'of 1, not of 32'            gate -m m.gguf -s text.txt -o made --rule cat
 wrong 'begins below 1'             collect -m m.gguf -f text.txt -o made --windows 0-2
 wrong 'give a model'               score -f text.txt
 wrong 'of one model'               score -m m.gguf m.gguf -f text.txt --store made
+wrong 'no list of'                 score -m m.gguf --speed-only --depth 0,0
+wrong '1 and 256'                  score -m m.gguf --speed-only --sequences 0
 wrong 'is missing'                 inspect
 wrong 'give one file'              inspect m.gguf m.gguf
 wrong 'none of decode'             versus -m m.gguf --what encode
