@@ -243,7 +243,7 @@ prune_trial *trial_new(const trial_options *o, dw_err *err) {
     for (size_t i = 0; i < o->texts->n_text; i++) t->n_windows += calib_n_windows(&o->texts->text[i]);
     const dw_session_options s = {.pool = o->pool, .backend = o->backend};
     int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err) || take_memory(t, err) ? -1 : 0;
-    if (!rc) memcpy(t->accepted, t->hp->n_ff, (size_t)t->hp->n_layer * sizeof *t->accepted);
+    for (int l = 0; l < t->hp->n_layer && !rc; l++) t->accepted[l] = -1; // nothing is stored yet
     if (!rc) memcpy(t->current, t->hp->n_ff, (size_t)t->hp->n_layer * sizeof *t->current);
     if (!rc && !evaluate(t, 0, NULL, NULL, err) && !trial_accept(t, t->hp->n_ff, err)) return t;
     trial_free(t);
