@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -366,6 +367,8 @@ static void fill_types(exp_result *r, const dw_gguf *g) {
     for (size_t i = 0; i < n && at < sizeof r->types; i++)
         at += (size_t)snprintf(r->types + at, sizeof r->types - at, "%s%s %zu%s", i ? ", " : "", of[i].name, of[i].n,
                                is_fallback(fact, of[i].name) ? " (fallback)" : "");
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) // as GGUF writes it, whatever the option's letters
+        if (!strcasecmp(t->name, r->type)) snprintf(r->type, sizeof r->type, "%s", t->name);
     if (n && (!*r->type || !strcmp(r->type, "keep"))) snprintf(r->type, sizeof r->type, "%s", of[0].name);
 }
 

@@ -9,7 +9,9 @@
 
 #include "kit/traces.h"
 
-typedef enum predict_examples_part { EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS } predict_examples_part;
+typedef enum predict_examples_part {
+    EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS
+} predict_examples_part;
 
 typedef struct predict_examples {
     int n_in, n_groups;

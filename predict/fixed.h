@@ -4,8 +4,9 @@
  *   random   random groups
  *
  * Where a gate does not beat `static` at equal coverage, deciding for each token brings nothing; where it does not beat
- * `random`, its rule says nothing.  In the file a fixed choice is a predictor (formats/ffn_gated.h) of rank 1 whose A, a
- * and B are 0 and whose b is 1 for open groups and -1 for closed ones, so that every program runs it as it runs gates. */
+ * `random`, its rule says nothing.  In the file a fixed choice is a predictor (formats/ffn_gated.h) of rank 1 whose A,
+ * a and B are 0 and whose b is 1 for open groups and -1 for closed ones, so that every program runs it as it runs
+ * gates. */
 #ifndef PREDICT_FIXED_H
 #define PREDICT_FIXED_H
 

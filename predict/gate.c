@@ -2,9 +2,9 @@
  *
  *     deadwood gate -m mini.gguf -s stats.h5 -o mini-gated.gguf --rule cats --activity 0.3
  *
- * Every tensor of the model is copied.  Added are the transposed copies of down (down_t.h) and, as keys, the rule with a
- * threshold per layer (rules.h), or for a control its fixed choice (fixed.h).  The new file is opened and compared before
- * it replaces an old one. */
+ * Every tensor of the model is copied.  Added are the transposed copies of down (down_t.h) and, as keys, the rule with
+ * a threshold per layer (rules.h), or for a control its fixed choice (fixed.h).  The new file is opened and compared
+ * before it replaces an old one. */
 #include "formats/ffn_gated.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -33,7 +33,8 @@ static struct {
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
-    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect); --rule random reads none"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE",
+     "statistics of that model (collect); --rule random reads none"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the gated model"},
     {"rule", 0, OPT_CHOICE, OPT_REQUIRED, &o.rule, NULL, "NAME", "what is compared with the threshold, or a control",
      OPT_CHOICES(predict_rules)},
@@ -44,7 +45,8 @@ static const opt_row rows[] = {
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: transposed copies are encoded from it"},
     {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "accepted for older scripts; every layer gets its threshold"},
-    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "print the types and bytes of the new file; write nothing"},
     OPT_COMMON, {0}};
 
 static opt_program program = {
@@ -52,23 +54,29 @@ static opt_program program = {
     .summary = "thresholds that decide at run time which neurons are computed",
     .usage = "-m M.gguf -s stats.h5 -o M2.gguf --rule NAME --activity A [--group N] [--source M16.gguf]",
     .example = "deadwood gate -m mini.gguf -s stats.h5 -o mini-gated.gguf --rule cats --activity 0.3\n"
-               "deadwood gate -m q4.gguf -s stats.h5 -o gated.gguf --rule group-max --group 64 --activity 0.5 --source bf16.gguf\n"
-               "deadwood gate -m mini.gguf -s stats.h5 -o control.gguf --rule static --activity 0.3   # what the gate must beat",
+               "deadwood gate -m q4.gguf -s stats.h5 -o gated.gguf --rule group-max --group 64 --activity 0.5 "
+               "--source bf16.gguf\n"
+               "deadwood gate -m mini.gguf -s stats.h5 -o control.gguf --rule static --activity 0.3   # what the "
+               "gate must beat",
     .rows = rows};
 // clang-format on
 
 static const char about[] =
-    "A group of neurons is open for a token when the rule's value reaches the layer's threshold.  Closed neurons count as "
+    "A group of neurons is open for a token when the rule's value reaches the layer's threshold.  Closed neurons count "
+    "as "
     "zero, and their rows of up and columns of down are not read.  The threshold of each layer is the quantile of the "
-    "value on the texts that the statistics were collected from, so that a share --activity of the neurons is open there.  "
+    "value on the texts that the statistics were collected from, so that a share --activity of the neurons is open "
+    "there.  "
     "On other texts it is another share, and what the first layers leave out changes what the later ones see.  score "
     "shows the share that is reached in the end as coverage.\n"
     "\n"
-    "The rules static and random are controls: they open the same neurons for every token.  Compare a gate with a control "
+    "The rules static and random are controls: they open the same neurons for every token.  Compare a gate with a "
+    "control "
     "of the same coverage.\n"
     "\n"
     "Down is stored a second time, transposed, with a row for each neuron: exactly in 16 and 32 bits.  In blocks it is "
-    "encoded again, from the 16-bit file of --source or else from what it decodes to, which loses a second time; the loss "
+    "encoded again, from the 16-bit file of --source or else from what it decodes to, which loses a second time; the "
+    "loss "
     "is printed.  Whether skipping is faster is not stored: the engine measures it where the model runs.  Where it is "
     "slower, the engine computes closed neurons and sets them to zero.\n"
     "\n"
@@ -236,9 +244,13 @@ static void choose_down_t(gating *g, const inputs *in, int l) {
 
 /* A control's groups. */
 static int choose_fixed(gating *g, const inputs *in, dw_err *err) {
-    const predict_fixed_options how = {.model = in->model, .stats = in->has_stats ? &in->stats : NULL,
-                                       .metric = kit_metric_find(in->rule->metric), .pool = in->pool, .group = in->group,
-                                       .activity = o.activity, .seed = (uint64_t)o.seed};
+    const predict_fixed_options how = {.model = in->model,
+                                       .stats = in->has_stats ? &in->stats : NULL,
+                                       .metric = kit_metric_find(in->rule->metric),
+                                       .pool = in->pool,
+                                       .group = in->group,
+                                       .activity = o.activity,
+                                       .seed = (uint64_t)o.seed};
     if (in->has_stats && kit_stats_check_neurons(&in->stats, err)) return -1;
     if (predict_fixed_choose(&g->fixed, &how, err)) return -1;
     memcpy(g->activity, g->fixed.activity, (size_t)g->n_layer * sizeof *g->activity);
@@ -304,15 +316,18 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
 static void make_part(void *part_pointer, const kit_piece *piece) {
     const part *p = part_pointer;
     const size_t row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]);
-    if (p->data) memcpy(piece->out, (const uint8_t *)p->data + piece->first * row_bytes, piece->n * row_bytes);
-    else memset(piece->out, 0, piece->n * row_bytes);
+    if (p->data)
+        memcpy(piece->out, (const uint8_t *)p->data + piece->first * row_bytes, piece->n * row_bytes);
+    else
+        memset(piece->out, 0, piece->n * row_bytes);
 }
 
 static int write_fixed(const inputs *in, const gating *g, int l, kit_stream *s, dw_err *err) {
     part parts[N_PARTS];
     parts_of(in, g, l, parts);
     for (part *p = parts; p < parts + N_PARTS; p++) {
-        const kit_rows r = {.n_rows = p->ne[1], .row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]), .make = make_part, .ctx = p};
+        const kit_rows r = {
+            .n_rows = p->ne[1], .row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]), .make = make_part, .ctx = p};
         if (kit_stream_tensor(s, &r, err)) return -1;
     }
     return 0;
@@ -368,8 +383,10 @@ static int compare_gate(const inputs *in, const gating *g, const dw_model *m, dw
     for (int l = 0; l < g->n_layer; l++) {
         const dw_layer_gate *s = &m->net.layer[l].sparse;
         bool same = s->down_t.name && s->group == in->group && s->activity == g->activity[l] && !s->dense;
-        if (same && g->fixed.bias) same = is_fixed_as_planned(in, g, l, m->gguf);
-        else same = same && s->threshold == g->threshold[l];
+        if (same && g->fixed.bias)
+            same = is_fixed_as_planned(in, g, l, m->gguf);
+        else
+            same = same && s->threshold == g->threshold[l];
         if (!same) return dw_fail(err, "layer %d: the gate was not written as planned", l);
     }
     return 0;
@@ -387,7 +404,7 @@ static int compare_all(const inputs *in, const gating *g, const dw_model *m, kit
     return rc ? rc : kit_stream_end(s, err);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 typedef struct maker {
     const inputs *in;

@@ -16,7 +16,7 @@ int predict_learn_default_rank(int n_embd) {
     return rank < 16 ? 16 : rank;
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct learner {
     const predict_examples *e;
@@ -25,10 +25,10 @@ typedef struct learner {
     predict_network linear, best, folded; // of inputs as they are: the closed form, the best epoch, this epoch
     predict_adam adam;
     predict_network_scratch scratch;
-    float price;       // tau
-    uint32_t *order;   // of the training tokens
-    float *x;          // (n_batch, n_in)
-    uint16_t *share;   // (n_batch, n_groups)
+    float price;     // tau
+    uint32_t *order; // of the training tokens
+    float *x;        // (n_batch, n_in)
+    uint16_t *share; // (n_batch, n_groups)
     dw_rng rng;
     /* judging */
     uint64_t n_open;        // groups to open on the choosing part: the activity
@@ -69,7 +69,7 @@ static void release(learner *t) {
     free(t->score), free(t->chosen), free(t->scored);
 }
 
-/* ---- networks of two kinds of inputs --------------------------------------------------------------------------------- */
+/* ---- networks of two kinds of inputs ----------------------------------------------------------------------------- */
 
 /* The same network for inputs as they are: standardized = (x - mean) * scale. */
 static void fold(const predict_network *net, const predict_examples *e, predict_network *out) {
@@ -98,7 +98,7 @@ static int round_weights(predict_network *net, dw_err *err) {
     return round_to_f16(net->b, (size_t)(net->b_bias - net->b), err);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* Into t->score. */
 static void score_network(learner *t, const predict_network *net, predict_examples_part part) {
@@ -111,7 +111,8 @@ static void score_network(learner *t, const predict_network *net, predict_exampl
     }
 }
 
-/* The threshold at which the choosing part's scores bring what the options want; *n_open: groups that it opens there. */
+/* The threshold at which the choosing part's scores bring what the options want; *n_open: groups that it opens
+ * there. */
 static float operating_point(learner *t, uint64_t *n_open) {
     const predict_learn_options *o = t->o;
     const predict_examples *e = t->e;
@@ -153,7 +154,7 @@ static double mass_at_activity(learner *t, const predict_network *net) {
     return predict_tally_mass(&tally);
 }
 
-/* ---- the closed form ------------------------------------------------------------------------------------------------ */
+/* ---- the closed form --------------------------------------------------------------------------------------------- */
 
 /* Shares have long tails, of which squared error would see little else; their roots, the sizes of the groups'
  * contributions, have not, and order groups alike. */
@@ -207,13 +208,17 @@ static int fit_closed_form(learner *t, closed_form *c, dw_err *err) {
         roots_of_shares(e, i, y);
         for (size_t g = 0; g < n_groups; g++) c->mean[g] += (double)y[g] / (double)n;
     }
-    const predict_regression p = {.x = e->x[EXAMPLES_TRAIN], .n = n, .n_in = e->n_in, .n_out = e->n_groups,
-                                  .mean = c->mean, .target = roots_of_shares, .ctx = e};
+    const predict_regression p = {.x = e->x[EXAMPLES_TRAIN],
+                                  .n = n,
+                                  .n_in = e->n_in,
+                                  .n_out = e->n_groups,
+                                  .mean = c->mean,
+                                  .target = roots_of_shares,
+                                  .ctx = e};
     if (predict_ridge_fit(&c->map, &p, t->o->rank, err)) return -1;
     find_units(t, c);
     return 0;
 }
-
 
 /* Adds unit i, scaled to variance 1 and raised by `lift` above zero; slope (n_groups): of the scores, NULL: 1. */
 static void put_unit(predict_network *net, const closed_form *c, int i, float lift, const float *slope) {
@@ -235,8 +240,8 @@ static bool is_used(const closed_form *c, int i) {
     return c->unit[i].square > 1e-12 * largest;
 }
 
-/* The closed form as a network of inputs as they are.  Units are raised half as far again as the training part needs, so
- * that relu passes them all. */
+/* The closed form as a network of inputs as they are.  Units are raised half as far again as the training part needs,
+ * so that relu passes them all. */
 static int make_linear(learner *t, const closed_form *c, dw_err *err) {
     predict_network *net = &t->net;
     memset(net->params, 0, net->n_params * sizeof *net->params);
@@ -249,9 +254,10 @@ static int make_linear(learner *t, const closed_form *c, dw_err *err) {
     return round_weights(&t->linear, err);
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
-/* The share that is reached by the wanted part of all shares of the training part, at least the smallest F16 above 0. */
+/* The share that is reached by the wanted part of all shares of the training part, at least the smallest F16 above
+ * 0. */
 static int find_price(learner *t, dw_err *err) {
     enum { INFINITE = 0x7c00 }; // as F16; codes of numbers from 0 on ascend
     const predict_examples *e = t->e;
@@ -267,8 +273,8 @@ static int find_price(learner *t, dw_err *err) {
 }
 
 /* The network begins near the closed form: hidden units raised by two deviations, so that relu lets nearly all of them
- * pass, and scores ln(m / tau) to first order in the root y of m, ln(mean m / tau) + 2 (y - mean y) / mean y.  Units that
- * the closed form does not use begin at random, without effect. */
+ * pass, and scores ln(m / tau) to first order in the root y of m, ln(mean m / tau) + 2 (y - mean y) / mean y.  Units
+ * that the closed form does not use begin at random, without effect. */
 static void seed_network(learner *t, const closed_form *c, float *slope) {
     enum { LIFT = 2 };
     predict_network *net = &t->net;
@@ -322,8 +328,8 @@ static double train_epoch(learner *t, int epoch) {
     return sum / (double)n_all;
 }
 
-/* Leaves the best epoch's network, for inputs as they are, in t->best, and what it captures in *most.  Returns the number
- * of epochs that were run. */
+/* Leaves the best epoch's network, for inputs as they are, in t->best, and what it captures in *most.  Returns the
+ * number of epochs that were run. */
 static int train(learner *t, double *most, dw_err *err) {
     const int n_epochs = t->o->n_epochs;
     int best_epoch = 0, epoch = 0;
@@ -343,7 +349,7 @@ static int train(learner *t, double *most, dw_err *err) {
     return round_weights(&t->best, err) ? -1 : epoch;
 }
 
-/* ---- judging -------------------------------------------------------------------------------------------------------- */
+/* ---- judging ----------------------------------------------------------------------------------------------------- */
 
 static void judge_chosen(const learner *t, predict_learned *r, predict_learn_method m, const uint8_t *chosen) {
     const predict_examples *e = t->e;
@@ -407,7 +413,7 @@ static int learn_from(learner *t, const closed_form *c, predict_learned *r, dw_e
     return 0;
 }
 
-/* ---- a layer -------------------------------------------------------------------------------------------------------- */
+/* ---- a layer ----------------------------------------------------------------------------------------------------- */
 
 double predict_learn_bytes(const traces *t, int layer, int rank, int n_batch) {
     const double d = t->n_embd, n_groups = t->layer[layer].n_groups, r = rank;

@@ -113,7 +113,7 @@ double predict_network_loss(const predict_network *net, const predict_batch *b, 
     return sum / terms;
 }
 
-/* ---- Adam ---------------------------------------------------------------------------------------------------------- */
+/* ---- Adam -------------------------------------------------------------------------------------------------------- */
 
 int predict_adam_init(predict_adam *a, const predict_network *net, double rate, double decay, dw_err *err) {
     *a = (predict_adam){.rate = rate, .decay = decay};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- gains ---------------------------------------------------------------------------------------------------------- */
+/* ---- gains ------------------------------------------------------------------------------------------------------- */
 
 int predict_windows_of(predict_windows *w, const traces *t, dw_err *err) {
     const size_t per_window = (size_t)(t->n_ctx - t->skip);
@@ -54,7 +54,8 @@ static predict_gain gain_of(const sums *s, size_t n_windows) {
 
 int predict_result_gains(predict_result *x, float *const mass[LEARN_N_METHODS], size_t n_rows, const predict_windows *w,
                          dw_err *err) {
-    sums s = {dw_alloc(w->n, sizeof *s.gain, "sums of windows", err), dw_alloc(w->n, sizeof *s.n, "sums of windows", err)};
+    sums s = {dw_alloc(w->n, sizeof *s.gain, "sums of windows", err),
+              dw_alloc(w->n, sizeof *s.n, "sums of windows", err)};
     int rc = s.gain && s.n ? 0 : -1;
     x->n_windows = w->n;
     for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
@@ -70,7 +71,7 @@ void predict_result_percentiles(predict_result *x, float *const mass[LEARN_N_MET
     for (int m = 0; m < LEARN_N_METHODS; m++) x->mass_5[m] = predict_tally_percentile_5(mass[m], n);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 typedef struct shown {
     char text[24];
@@ -96,9 +97,16 @@ static int write_line(dw_out *out, const predict_result *x, predict_learn_method
     const predict_tally *t = &x->held_out[m];
     const predict_gain *g = &x->gain[m];
     const bool is_own = m == LEARN_PREDICTOR;
-    const double v[] = {predict_tally_open(t),      predict_tally_active(t), predict_tally_accuracy(t),
-                        predict_tally_recall(t),    predict_tally_precision(t), predict_tally_mass(t), x->mass_5[m],
-                        is_own ? NAN : g->mean, is_own ? NAN : g->se, is_own ? NAN : g->half};
+    const double v[] = {predict_tally_open(t),
+                        predict_tally_active(t),
+                        predict_tally_accuracy(t),
+                        predict_tally_recall(t),
+                        predict_tally_precision(t),
+                        predict_tally_mass(t),
+                        x->mass_5[m],
+                        is_own ? NAN : g->mean,
+                        is_own ? NAN : g->se,
+                        is_own ? NAN : g->half};
     char layer[16] = "*", form[48] = "-";
     if (x->layer >= 0) snprintf(layer, sizeof layer, "%d", x->layer);
     if (is_own && x->layer >= 0) snprintf(form, sizeof form, "%s", x->n_linear ? "linear" : "network");
@@ -111,8 +119,9 @@ static int write_line(dw_out *out, const predict_result *x, predict_learn_method
 }
 
 int predict_report_write(const char *path, const predict_result *x, size_t n, dw_err *err) {
-    static const char head[] = "layer\tmethod\ttokens\tdecisions\trank\tepochs\topen\tactive\taccuracy\trecall\tprecision"
-                               "\tmass\tmass_p5\tgain\tgain_se\tgain_ci90\twindows\tform\n";
+    static const char head[] =
+        "layer\tmethod\ttokens\tdecisions\trank\tepochs\topen\tactive\taccuracy\trecall\tprecision"
+        "\tmass\tmass_p5\tgain\tgain_se\tgain_ci90\twindows\tform\n";
     dw_out *out = dw_out_open(path, err);
     int rc = out ? dw_out_write(out, head, sizeof head - 1, err) : -1;
     for (size_t i = 0; i <= n && !rc; i++)
@@ -122,16 +131,16 @@ int predict_report_write(const char *path, const predict_result *x, size_t n, dw
     return rc;
 }
 
-/* ---- for people ----------------------------------------------------------------------------------------------------- */
+/* ---- for people -------------------------------------------------------------------------------------------------- */
 
 static int tell_layer(char **text, const predict_result *x, dw_err *err) {
     const predict_tally *t = x->held_out, *p = &t[LEARN_PREDICTOR];
-    return dw_append(text, err, "%5d %6d %-7s  %6s %6s | %6s %6s %6s %8s | %6s %6s %7s\n", x->layer, x->n_epochs,
-                     x->n_linear ? "linear" : "network", brief(predict_tally_open(t)).text,
-                     brief(predict_tally_mass(t)).text, brief(predict_tally_active(p)).text,
-                     brief(predict_tally_recall(p)).text, brief(predict_tally_mass(p)).text,
-                     brief(x->mass_5[LEARN_PREDICTOR]).text, brief(predict_tally_mass(&t[LEARN_STATIC])).text,
-                     brief(predict_tally_mass(&t[LEARN_LINEAR])).text, brief(predict_tally_mass(&t[LEARN_NETWORK])).text);
+    return dw_append(
+        text, err, "%5d %6d %-7s  %6s %6s | %6s %6s %6s %8s | %6s %6s %7s\n", x->layer, x->n_epochs,
+        x->n_linear ? "linear" : "network", brief(predict_tally_open(t)).text, brief(predict_tally_mass(t)).text,
+        brief(predict_tally_active(p)).text, brief(predict_tally_recall(p)).text, brief(predict_tally_mass(p)).text,
+        brief(x->mass_5[LEARN_PREDICTOR]).text, brief(predict_tally_mass(&t[LEARN_STATIC])).text,
+        brief(predict_tally_mass(&t[LEARN_LINEAR])).text, brief(predict_tally_mass(&t[LEARN_NETWORK])).text);
 }
 
 static int tell_method(char **text, const predict_result *all, int m, dw_err *err) {
@@ -158,18 +167,21 @@ static const char *verdict(const predict_gain *g) {
 static int tell_verdict(char **text, const predict_result *all, dw_err *err) {
     const predict_gain *g = &all->gain[LEARN_STATIC];
     const predict_tally *p = &all->held_out[LEARN_PREDICTOR];
-    return dw_append(text, err,
-                     "\nThe predictors capture %s of the mass at an activity of %s: %s +- %s more than the static choice, "
-                     "which costs nothing (90 %% interval over %zu windows, conditional on these texts): %s.\n"
-                     "In %d of %d layers the closed form captured at least as much as the trained network, and is stored.\n",
-                     brief(predict_tally_mass(p)).text, brief(predict_tally_active(p)).text, show("%+.4f", g->mean).text,
-                     brief(g->half).text, all->n_windows, verdict(g), all->n_linear, all->n_linear + all->n_network);
+    return dw_append(
+        text, err,
+        "\nThe predictors capture %s of the mass at an activity of %s: %s +- %s more than the static choice, "
+        "which costs nothing (90 %% interval over %zu windows, conditional on these texts): %s.\n"
+        "In %d of %d layers the closed form captured at least as much as the trained network, and is stored.\n",
+        brief(predict_tally_mass(p)).text, brief(predict_tally_active(p)).text, show("%+.4f", g->mean).text,
+        brief(g->half).text, all->n_windows, verdict(g), all->n_linear, all->n_linear + all->n_network);
 }
 
 static int tell(char **text, const predict_result *x, size_t n, const traces *t, dw_err *err) {
-    static const char layers[] = "                         gate        | predictor                    | mass of rivals\n"
-                                 "layer epochs form        open   mass | active recall   mass mass p5 | static linear network\n";
-    static const char methods[] = "            active  accuracy  recall  precision    mass mass p5   predictor's gain\n";
+    static const char layers[] =
+        "                         gate        | predictor                    | mass of rivals\n"
+        "layer epochs form        open   mass | active recall   mass mass p5 | static linear network\n";
+    static const char methods[] =
+        "            active  accuracy  recall  precision    mass mass p5   predictor's gain\n";
     int rc = dw_append(text, err, "%s", layers);
     for (size_t i = 0; i < n && !rc; i++) rc = tell_layer(text, &x[i], err);
     if (!rc)

@@ -7,8 +7,8 @@
  * Columns of the file (tab-separated, a header line; unknown is "-"):
  *   layer method tokens decisions rank epochs      layer * : all of them
  *   open active accuracy recall precision mass mass_p5     of tally.h; mass_p5: the 5th percentile of tokens
- *   gain gain_se gain_ci90 windows                 the predictor's mass minus this method's, its standard error, half of
- *                                                  the 90 % interval, and the number of windows
+ *   gain gain_se gain_ci90 windows                 the predictor's mass minus this method's, its standard error, half
+ *                                                  of the 90 % interval, and the number of windows
  *   form                                           of the predictor: linear (the closed form won) or network; over all
  *                                                  layers how many of each */
 #ifndef PREDICT_REPORT_H

@@ -2,9 +2,9 @@
  *
  *   score = B (A x) + b      that minimizes  sum_t ||y_t - score_t||^2 + lambda ||B A||^2   at rank r
  *
- * With centred X (tokens, n_in) and Y (tokens, n_out), C = X^T X + lambda I = L L^T, M = L^-1 X^T Y and the r leading left
- * singular vectors U of M:  A = U^T L^-1,  B = M^T U,  b = mean y  (reduced-rank ridge regression, Mukherjee & Zhu 2011;
- * Izenman 1975).  U are the eigenvectors of M M^T. */
+ * With centred X (tokens, n_in) and Y (tokens, n_out), C = X^T X + lambda I = L L^T, M = L^-1 X^T Y and the r leading
+ * left singular vectors U of M:  A = U^T L^-1,  B = M^T U,  b = mean y  (reduced-rank ridge regression, Mukherjee & Zhu
+ * 2011; Izenman 1975).  U are the eigenvectors of M M^T. */
 #ifndef RIDGE_H
 #define RIDGE_H
 

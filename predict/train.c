@@ -3,15 +3,15 @@
  *     deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv
  *
  * Layers are trained side by side, each on one thread with its own seed, so that neither the number of threads nor an
- * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from which the
- * file and the report are made at the end. */
+ * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from
+ * which the file and the report are made at the end. */
 #include "formats/ffn_gated.h"
+#include "kit/blas.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
 #include "model/model.h"
-#include "kit/blas.h"
 #include "predict/journal.h"
 #include "predict/predict.h"
 #include "predict/report.h"
@@ -35,19 +35,27 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "traces of that model (trace)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "FILE", "the model with predictors"},
-    {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
+    {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE",
+     "write all numbers of all layers (tab-separated)"},
     {.kind = OPT_GROUP, .help = "the predictors"},
-    {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16", .min = 0, .max = 65536},
+    {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16",
+     .min = 0, .max = 65536},
     {"input", 0, OPT_CHOICE, 0, &o.input, "ffn", "NAME",
      "whose normed input they see: ffn, their own layer's, or previous, that of the layer before", OPT_CHOICES(inputs)},
-    {"mass", 0, OPT_REAL, 0, &o.mass, "0.98", "M", "open as many groups as capture M times the mass that the gate captures",
+    {"mass", 0, OPT_REAL, 0, &o.mass, "0.98", "M",
+     "open as many groups as capture M times the mass that the gate captures",
      .min = 0, .max = 1},
-    {"recall", 0, OPT_REAL, 0, &o.recall, "0", "R", "or: as many as find R of the gate's open groups; 0: by --mass", .min = 0, .max = 1},
-    {"activity", 0, OPT_REAL, 0, &o.activity, "0", "A", "or: the share A of the groups; 0: by --recall or --mass", .min = 0, .max = 1},
+    {"recall", 0, OPT_REAL, 0, &o.recall, "0", "R", "or: as many as find R of the gate's open groups; 0: by --mass",
+     .min = 0, .max = 1},
+    {"activity", 0, OPT_REAL, 0, &o.activity, "0", "A", "or: the share A of the groups; 0: by --recall or --mass",
+     .min = 0, .max = 1},
     {.kind = OPT_GROUP, .help = "training"},
-    {"epochs", 0, OPT_INT, 0, &o.epochs, "20", "N", "at most N passes over the training tokens", .min = 1, .max = 100000},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the first weights and the order of tokens", .min = 0, .max = 2147483647},
-    {"lr", 0, OPT_REAL, 0, &o.rate, "0.003", "X", "Adam's rate at the beginning; it falls to zero", .min = 1e-9, .max = 1},
+    {"epochs", 0, OPT_INT, 0, &o.epochs, "20", "N", "at most N passes over the training tokens",
+     .min = 1, .max = 100000},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the first weights and the order of tokens",
+     .min = 0, .max = 2147483647},
+    {"lr", 0, OPT_REAL, 0, &o.rate, "0.003", "X", "Adam's rate at the beginning; it falls to zero",
+     .min = 1e-9, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "128", "N", "tokens of a step", .min = 1, .max = 65536},
     OPT_COMMON, {0}};
 // clang-format on
@@ -55,25 +63,27 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "train",
     .summary = "small networks that predict which groups of neurons matter",
-    .usage = "-m GATED.gguf -x traces.h5 -o M2.gguf [--rank R] [--input ffn|previous] [--mass M | --recall R | --activity A]",
-    .about = "One network per layer, score = B relu(A h + a) + b with a score for each group, learns which groups carry the "
-             "mass, a token's sum ||v_j||^2 a_j^2.  It is written in F16 into a copy of the model, where it decides "
-             "instead of the threshold.  First a linear map of the same rank is found in closed form; the network begins "
-             "as this map and is trained by logistic loss in which an open group weighs its share of the mass.  Training "
-             "stops when the mass at a fixed share of open groups no longer grows on texts it does not train on.  If the "
-             "closed form captures as much there, the closed form is stored.\n\n"
-             "Of each text the first eight tenths train, the next tenth chooses (epoch, form, operating point), and the "
-             "last tenth, which nothing has seen, is reported.\n\n"
-             "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, "
-             "the captured mass (mean and 5th percentile of tokens) and the share that is computed are reported, also for "
-             "the gate itself, the static choice (always the same groups, as many), the closed form, the trained network "
-             "and never.  Where a predictor does not beat the static choice beyond its error, cutting is cheaper.\n\n"
-             "Layers that the gate marks dense get none.  When a run is interrupted, OUT.part holds the finished layers; "
-             "the same command goes on after them.",
+    .usage = "-m GATED.gguf -x traces.h5 -o M2.gguf [--rank R] [--input ffn|previous] [--mass M | --recall R | "
+             "--activity A]",
+    .about =
+        "One network per layer, score = B relu(A h + a) + b with a score for each group, learns which groups carry the "
+        "mass, a token's sum ||v_j||^2 a_j^2.  It is written in F16 into a copy of the model, where it decides "
+        "instead of the threshold.  First a linear map of the same rank is found in closed form; the network begins "
+        "as this map and is trained by logistic loss in which an open group weighs its share of the mass.  Training "
+        "stops when the mass at a fixed share of open groups no longer grows on texts it does not train on.  If the "
+        "closed form captures as much there, the closed form is stored.\n\n"
+        "Of each text the first eight tenths train, the next tenth chooses (epoch, form, operating point), and the "
+        "last tenth, which nothing has seen, is reported.\n\n"
+        "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, "
+        "the captured mass (mean and 5th percentile of tokens) and the share that is computed are reported, also for "
+        "the gate itself, the static choice (always the same groups, as many), the closed form, the trained network "
+        "and never.  Where a predictor does not beat the static choice beyond its error, cutting is cheaper.\n\n"
+        "Layers that the gate marks dense get none.  When a run is interrupted, OUT.part holds the finished layers; "
+        "the same command goes on after them.",
     .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
     .rows = rows};
 
-/* ---- a layer's record in the journal -------------------------------------------------------------------------------- */
+/* ---- a layer's record in the journal ----------------------------------------------------------------------------- */
 
 /* Head, then masses of all methods, A and B in F16, a and b in F32. */
 typedef struct record {
@@ -115,8 +125,13 @@ static int put_weights(predict_journal *j, const predict_network *net, dw_err *e
 
 static int put_record(predict_journal *j, int layer, size_t n_tokens, const predict_learned *r, dw_err *err) {
     const predict_network *net = &r->net;
-    record h = {.layer = layer, .n_in = net->n_in, .rank = net->rank, .n_groups = net->n_out,
-                .n_epochs = r->n_epochs, .n_tokens = (int32_t)n_tokens, .is_linear = r->is_linear};
+    record h = {.layer = layer,
+                .n_in = net->n_in,
+                .rank = net->rank,
+                .n_groups = net->n_out,
+                .n_epochs = r->n_epochs,
+                .n_tokens = (int32_t)n_tokens,
+                .is_linear = r->is_linear};
     memcpy(h.held_out, r->held_out, sizeof h.held_out);
     int rc = predict_journal_begin(j, record_bytes(&h), err);
     if (!rc) rc = predict_journal_add(j, &h, sizeof h, err);
@@ -150,7 +165,7 @@ static uint8_t *read_record(predict_journal *j, size_t i, record_view *v, dw_err
     return copy;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------------------ */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 typedef struct run {
     dw_model *model;
@@ -174,9 +189,16 @@ static uint64_t seed_of(int layer) { return ((uint64_t)(unsigned)o.seed << 16) +
 static int input_layer(int layer) { return !strcmp(o.input, "previous") && layer > 0 ? layer - 1 : layer; }
 
 static int train_layer(run *r, int layer, dw_err *err) {
-    const predict_learn_options options = {.rank = r->rank, .n_epochs = o.epochs, .n_batch = o.batch, .rate = o.rate,
-                                           .activity = o.activity, .recall = o.recall, .mass = o.mass,
-                                           .seed = seed_of(layer), .on_epoch = show, .ctx = r};
+    const predict_learn_options options = {.rank = r->rank,
+                                           .n_epochs = o.epochs,
+                                           .n_batch = o.batch,
+                                           .rate = o.rate,
+                                           .activity = o.activity,
+                                           .recall = o.recall,
+                                           .mass = o.mass,
+                                           .seed = seed_of(layer),
+                                           .on_epoch = show,
+                                           .ctx = r};
     predict_examples e = {0};
     predict_learned result = {0};
     pthread_mutex_lock(&r->lock);
@@ -203,7 +225,7 @@ static void train_task(void *arg, size_t i) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- inputs -------------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 /* The hash says that they belong together; shapes are compared because memory is taken by them. */
 static int check_traces(const run *r, dw_err *err) {
@@ -290,7 +312,7 @@ static void close_run(run *r) {
     free(r->record_of);
 }
 
-/* ---- the report ----------------------------------------------------------------------------------------------------- */
+/* ---- the report -------------------------------------------------------------------------------------------------- */
 
 /* The masses of all methods, layer after layer. */
 typedef struct masses {
@@ -315,8 +337,11 @@ static int gather_layer(run *r, size_t i, predict_result *x, predict_result *all
     uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
     if (!bytes) return -1;
     const bool fits = (size_t)v.head.n_tokens == s->n_tokens;
-    *x = (predict_result){.layer = v.head.layer, .rank = v.head.rank, .n_epochs = v.head.n_epochs,
-                          .n_linear = v.head.is_linear != 0, .n_network = !v.head.is_linear};
+    *x = (predict_result){.layer = v.head.layer,
+                          .rank = v.head.rank,
+                          .n_epochs = v.head.n_epochs,
+                          .n_linear = v.head.is_linear != 0,
+                          .n_network = !v.head.is_linear};
     all->n_linear += x->n_linear;
     all->n_network += x->n_network;
     for (int m = 0; m < LEARN_N_METHODS && fits; m++) {
@@ -367,7 +392,7 @@ static int report(run *r, dw_err *err) {
     return text ? 0 : -1;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool is_predictor(const char *tensor) { return strstr(tensor, ".ffn_pred_") != NULL; }
 
@@ -461,7 +486,7 @@ static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
     return each_part(r, write_part, w, err);
 }
 
-/* ---- comparing ------------------------------------------------------------------------------------------------------ */
+/* ---- comparing --------------------------------------------------------------------------------------------------- */
 
 static int compare_bytes(const dw_gguf *g, const char *name, const void *data, size_t n_bytes, dw_err *err) {
     const dw_tensor *t = dw_gguf_find_tensor(g, name);
@@ -502,7 +527,7 @@ static int write_model(run *r, dw_err *err) {
     return rc;
 }
 
-/* ---- main ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 
 /* Before anything is computed: later OpenBLAS would wait for the memory for ever. */
 static int check_memory(const run *r, int n_threads, dw_err *err) {

@@ -504,7 +504,7 @@ static void check_stock(stock *s, const char *path, const char *what) {
         const size_t n_vocab = (size_t)stock_session_n_vocab(ss);
         int32_t token[N];
         random_tokens(token, N, (int)n_vocab, 5);
-        REQUIRE(!stock_session_eval(ss, token, N, 0, N, &err) && n == n_vocab * N, "%s: %s", what, err.text);
+        REQUIRE(!stock_session_eval(ss, &(stock_tokens){token, N, 1, 0, N}, &err) && n == n_vocab * N, "%s: %s", what, err.text);
         for (int i = 0; i < N; i++) {
             const double e = nmse(stock_session_logits(ss, i), ours + (size_t)i * n_vocab, n_vocab);
             CHECK(e <= 1e-6, "%s: NMSE %.1e of token %d", what, e, i);

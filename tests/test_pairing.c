@@ -163,7 +163,7 @@ static void check_coverage(draw_windows *from, double least, double most) {
 
 static void coverage(void) { check_coverage(draw, 0.88, 0.92); }
 
-/* Two of the 220 windows, which repeat a text, have four times the mean KL.  A few windows without them cannot know it. */
+/* Two of the 220 windows, which repeat a text, have four times the mean KL.  Few windows without them cannot know it. */
 static void coverage_of_outliers(void) { check_coverage(draw_real, 0.84, 0.92); }
 
 static void narrower(void) {
@@ -199,7 +199,7 @@ static void fill_row(exp_result *r, const variant *v, const measure_sums *s) {
     dw_hex(s->text->sha256, 32, r->text_sha256);
 }
 
-/* The row of a variant on one text of n windows of 100 tokens, where the base has 3.3 nats a token, and its window sums. */
+/* The row of a variant on one text of n windows of 100 tokens, where the base has 3.3 nats a token, and its sums. */
 static void add_row(exp_result *r, measure_book *b, const variant *v, size_t n) {
     dw_err err = {0};
     const measure_sums_text text = {.sha256 = {v->role ? (uint8_t)v->role[0] : 1}, .first = 1, .n_windows = (int)n};
@@ -262,7 +262,7 @@ static bool says(const tsv_table *t, size_t row, const char *column, const char 
 static void equal_variants(void) {
     enum { N = 60, SWEEPS = 100, MOST_WINDOWS = 29 };
     static double nll[N][MOST_WINDOWS];
-    static char name[N][8];
+    static char name[N][16];
     static const size_t windows[] = {5, 29};
     pool p;
     dw_rng rng;
@@ -302,7 +302,8 @@ static void found(void) {
     dw_rng_seed(&rng, 12);
     const double above[6] = {0, 1, 1, 1, 1, 1.0001};
     for (int i = 0; i < 6; i++)
-        for (size_t w = 0; w < W; w++) nll[i][w] = p.cut[0].of->sum[MEASURE_NLL][w] + above[i] * 3 + 0.1 * sin((double)(w + 7 * (size_t)i));
+        for (size_t w = 0; w < W; w++)
+            nll[i][w] = p.cut[0].of->sum[MEASURE_NLL][w] + above[i] * 3 + 0.1 * sin((double)(w + 7 * (size_t)i));
     const variant v[6] = {{"best", NULL, NULL, 100, 10, nll[0]},    {"larger", NULL, NULL, 101, 10, nll[1]},
                           {"smaller", NULL, NULL, 99, 10, nll[2]},  {"other-type", "Q8_0", NULL, 101, 10, nll[3]},
                           {"uncounted", NULL, NULL, 101, NAN, nll[4]}, {"alike", NULL, NULL, 99, 10, nll[5]}};
@@ -353,7 +354,8 @@ static void against(void) {
     CHECK(atof(tsv_cell(&t, 0, "difference")) == 0 && says(&t, 0, "difference", "0"));
     tsv_release(&t);
     CHECK(!test_run("deadwood-table %s --against one", test_file("against.tsv")) &&
-              strstr(test_run_output(), "paired ln ratio is ln(ppl / ppl of one) on the same windows"), "%s", test_run_output());
+              strstr(test_run_output(), "paired ln ratio is ln(ppl / ppl of one) on the same windows"), "%s",
+          test_run_output());
     CHECK(test_run("deadwood-table %s --against four", test_file("against.tsv")) == 1 &&
               strstr(test_run_output(), "no row is of a model 'four'"), "%s", test_run_output());
     pool_close(&p);
@@ -362,17 +364,19 @@ static void against(void) {
 /* A gated model is judged by the bytes that were counted with its speed, wherever that row is. */
 static void counted_bytes(void) {
     FILE *f = fopen(test_file("gated.tsv"), "w");
-    fprintf(f, "model\tmodel_sha256\ttext\tln_ratio\tln_ratio_se\twindows\tfile_bytes\tbytes_per_token\n"
-               "gated\th1\ta\t0.5\t0.001\t30\t100\t-\n"
-               "dense\th2\ta\t0\t0.001\t30\t90\t80\n"
-               "gated\th1\t-\t-\t-\t-\t100\t%s\n", "95");
+    fprintf(f, "model\tmodel_sha256\ttext\tln_ratio\tln_ratio_se\twindows\tfile_bytes\tbytes_per_token\tdepth\n"
+               "gated\th1\t-\t-\t-\t-\t100\t70\t4096\n"
+               "gated\th1\ta\t0.5\t0.001\t30\t100\t-\t-\n"
+               "dense\th2\ta\t0\t0.001\t30\t90\t80\t-\n"
+               "gated\th1\t-\t-\t-\t-\t100\t%s\t0\n", "95");
     fclose(f);
     tsv_table t;
     judge_counts counts;
     REQUIRE(judged(test_file("gated.tsv"), &t, &counts));
-    CHECK(t.n_rows == 2 && says(&t, 0, "verdict", "discard") && says(&t, 0, "dominated_by", "dense") &&
-              says(&t, 0, "bytes_per_token", "95"),
-          "%zu rows, %s", t.n_rows, tsv_cell(&t, 0, "verdict"));
+    CHECK(t.n_rows == 3 && says(&t, 1, "verdict", "discard") && says(&t, 1, "dominated_by", "dense") &&
+              says(&t, 1, "bytes_per_token", "95"),
+          "%zu rows, %s", t.n_rows, tsv_cell(&t, 1, "verdict"));
+    CHECK(says(&t, 0, "depth", "4096") && says(&t, 0, "verdict", "-"), "speed at a further depth stays");
     tsv_release(&t);
 }
 
@@ -488,7 +492,10 @@ static void same_again(void) {
 
 static const char *text_of(const char *name, size_t n, unsigned seed) {
     FILE *f = fopen(test_file(name), "w");
-    for (size_t i = 0; i < n; i++) seed = seed * 1103515245u + 12345, fputc(i % 6 == 5 ? ' ' : 'a' + (int)(seed >> 16) % 26, f);
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1103515245u + 12345;
+        fputc(i % 6 == 5 ? ' ' : 'a' + (int)(seed >> 16) % 26, f);
+    }
     fclose(f);
     return test_file(name);
 }
@@ -515,14 +522,16 @@ static size_t check_sums(const char *path) {
 }
 
 static void killed(void) {
-    const char *a = synth("a.gguf", 1), *b = synth("b.gguf", 2), *c = synth("c.gguf", 3), *t = text_of("t.txt", 6000, 1),
-               *u = text_of("u.txt", 6000, 2), *rows = test_file("killed.tsv");
+    const char *a = synth("a.gguf", 1), *b = synth("b.gguf", 2), *c = synth("c.gguf", 3),
+               *t = text_of("t.txt", 6000, 1), *u = text_of("u.txt", 6000, 2), *rows = test_file("killed.tsv");
     remove(rows);
-    CHECK(!test_run("deadwood-score -m %s -f %s -c 32 --windows 6 --no-speed -q -o %s", a, t, rows), "%s", test_run_output());
+    CHECK(!test_run("deadwood-score -m %s -f %s -c 32 --windows 6 --no-speed -q -o %s", a, t, rows), "%s",
+          test_run_output());
     for (int i = 0; i < 4; i++) {
         const size_t before = check_sums(rows);
         test_run("deadwood-score -m %s %s %s -f %s %s -c 32 --no-speed -q -t 1 --role select -o %s & pid=$!; "
-                 "n=0; while [ $(wc -l <%s) -lt %zu ] && [ $n -lt 2000 ]; do sleep 0.01; n=$((n + 1)); done; kill -9 $pid; wait $pid",
+                 "n=0; while [ $(wc -l <%s) -lt %zu ] && [ $n -lt 2000 ]; do sleep 0.01; n=$((n + 1)); done; "
+                 "kill -9 $pid; wait $pid",
                  a, b, c, t, u, rows, rows, before + 2 + 1);
         const size_t after = check_sums(rows);
         CHECK(after > before && (after - before) % 3 == 0, "%zu rows, then %zu", before, after);
@@ -534,9 +543,24 @@ static void killed(void) {
           "%s", test_run_output());
 }
 
+/* Several processes append to one table: no row is lost, and none is without its sums. */
+static void at_once(void) {
+    const char *a = synth("a.gguf", 1), *b = synth("b.gguf", 2), *t = text_of("t.txt", 1500, 1),
+               *rows = test_file("at-once.tsv");
+    CHECK(!test_run("for m in %s %s %s %s; do deadwood-score -m $m -f %s -c 32 --no-speed -q -t 1 -o %s & done; wait", a,
+                    b, a, b, t, rows),
+          "%s", test_run_output());
+    dw_err err = {0};
+    char *sums = measure_book_path(rows, &err);
+    measure_book *book = measure_book_new(&err);
+    CHECK(check_sums(rows) == 4 && !measure_book_read(book, sums, &err) && measure_book_count(book) == 2, "%s", err.text);
+    measure_book_free(book);
+    free(sums);
+}
+
 static void side_by_side(void) {
-    const char *a = synth("a.gguf", 1), *b = synth("b.gguf", 2), *c = synth("c.gguf", 3), *t = text_of("t.txt", 2500, 1),
-               *u = text_of("u.txt", 1500, 2);
+    const char *a = synth("a.gguf", 1), *b = synth("b.gguf", 2), *c = synth("c.gguf", 3),
+               *t = text_of("t.txt", 2500, 1), *u = text_of("u.txt", 1500, 2);
     char file[4][1024];
     for (int n = 1; n <= 3; n++) snprintf(file[n], sizeof file[n], "%s%d", test_file("beside"), n);
     for (int n = 1; n <= 3; n++)
@@ -600,6 +624,7 @@ static const test_case cases[] = {
     {"damaged window sums are refused in one line", damage},
     {"window sums that are there twice count once", same_again},
     {"a score that is killed keeps the rows of finished models and their window sums", killed},
+    {"scores that append to one table at once lose neither rows nor window sums", at_once},
     {"how many models are evaluated side by side changes no byte", side_by_side},
     {"10,000 rows are judged and shown within five seconds", many_rows},
     {0}};

@@ -44,8 +44,8 @@ static int write_model(const char *path, const char *shape, const char *type, dw
 }
 
 static exp_side *open_side(bool of_stock, const char *path, dw_err *err) {
-    const exp_side_options o = {.stock = of_stock ? peer : NULL, .flash = STOCK_FLASH_OFF, .pool = of_stock ? pool_of_one : pool, .n_ctx = 128, .n_batch = 128,
-                                .kv_f32 = true, .backend = "ref"};
+    const exp_side_options o = {.stock = of_stock ? peer : NULL, .flash = STOCK_FLASH_OFF, .pool = of_stock ? pool_of_one : pool, .n_ctx = 128,
+                                .n_seq = 2, .n_batch = 128, .kv_f32 = true, .backend = "ref"};
     return exp_side_open(path, &o, err);
 }
 
@@ -58,7 +58,8 @@ static double logits_nmse(const char *path, dw_err *err) {
     if (!theirs) goto done;
     const int n_vocab = exp_side_n_vocab(theirs);
     for (int i = 0; i < N; i++) token[i] = (int32_t)((i * 7919 + 300) % n_vocab);
-    if (exp_side_n_vocab(ours) != n_vocab || exp_side_eval(ours, token, N, 0, N, err) || exp_side_eval(theirs, token, N, 0, N, err))
+    const stock_tokens all = {token, N, 1, 0, N};
+    if (exp_side_n_vocab(ours) != n_vocab || exp_side_eval(ours, &all, err) || exp_side_eval(theirs, &all, err))
         goto done;
     double difference = 0, square = 0;
     for (int i = 0; i < N; i++) {
@@ -74,6 +75,59 @@ done:
     exp_side_close(ours);
     exp_side_close(theirs);
     return nmse;
+}
+
+static double nmse_of(const float *a, const float *b, int n) {
+    double difference = 0, square = 0;
+    for (int i = 0; i < n; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        square += (double)b[i] * b[i];
+    }
+    return difference / square;
+}
+
+/* What versus --depth --sequences times: 20 tokens of two sequences stay in the cache while the next ones are evaluated
+ * again and again.  logits (2, n_vocab): of token 23 of each; false after an error. */
+static bool deep_logits(exp_side *side, const int32_t *ids, float *logits, dw_err *err) {
+    enum { DEPTH = 20 };
+    int32_t token[2 * DEPTH];
+    const int n_vocab = exp_side_n_vocab(side);
+    for (int i = 0; i < 2 * DEPTH; i++) token[i] = ids[i / DEPTH * 100 + i % DEPTH];
+    if (exp_side_eval(side, &(stock_tokens){token, DEPTH, 2, 0, 1}, err)) return false;
+    for (int lap = 0; lap < 2; lap++)
+        for (int pos = DEPTH; pos < DEPTH + 4; pos++)
+            if (exp_side_eval(side, &(stock_tokens){(int32_t[]){ids[pos], ids[100 + pos]}, 1, 2, pos, 1}, err)) return false;
+    for (int k = 0; k < 2; k++) {
+        const float *row = exp_side_logits(side, k, err);
+        if (!row) return false;
+        memcpy(logits + k * n_vocab, row, (size_t)n_vocab * sizeof *row);
+    }
+    return true;
+}
+
+/* Both sides at a depth, against each sequence whole and alone. */
+static void at_a_depth(void) {
+    NEED_STOCK();
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "m.gguf");
+    REQUIRE(!write_model(path, "tiny-qwen2", "F32", &err), "%s", err.text);
+    for (int of_stock = 0; of_stock < 2; of_stock++) {
+        exp_side *side = open_side(of_stock, path, &err);
+        REQUIRE(side, "%s", err.text);
+        const int n_vocab = exp_side_n_vocab(side);
+        int32_t ids[200];
+        for (int i = 0; i < 200; i++) ids[i] = (int32_t)((i * 7919 + 300) % n_vocab);
+        float *deep = malloc(2 * (size_t)n_vocab * sizeof *deep);
+        CHECK(deep_logits(side, ids, deep, &err), "%s", err.text);
+        for (int k = 0; k < 2; k++) {
+            CHECK(!exp_side_eval(side, &(stock_tokens){ids + 100 * k, 24, 1, 0, 1}, &err), "%s", err.text);
+            const float *alone = exp_side_logits(side, 0, &err);
+            const double nmse = alone ? nmse_of(deep + k * n_vocab, alone, n_vocab) : 1;
+            CHECK(nmse <= 1e-6, "%s, sequence %d: NMSE %.1e %s", of_stock ? "stock" : "this engine", k, nmse, err.text);
+        }
+        free(deep);
+        exp_side_close(side);
+    }
 }
 
 static void every_architecture(void) {
@@ -346,6 +400,7 @@ static const test_case cases[] = {
     {"base likewise", base_perplexity},
     {"mini requantized to every type and mixture has stock's perplexity", requantized},
     {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
+    {"tokens after a depth of two sequences have the logits of each sequence alone, on both sides", at_a_depth},
     {"a random model of every architecture has stock's logits", every_architecture},
     {"a random model of every type has stock's logits", every_type},
     {"random models cut in every way have stock's logits, in every type", cut_logits},

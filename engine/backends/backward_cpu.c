@@ -67,7 +67,7 @@ static int start(dw_back_env *e, dw_err *err) {
     return 0;
 }
 
-/* ---- pieces from a counter ------------------------------------------------------------------------------------- */
+/* ---- pieces from a counter -------------------------------------------------------------------------------------- */
 
 typedef struct pieces {
     void (*fn)(void *job, int piece, const thread_memory *m);
@@ -89,7 +89,7 @@ static void for_pieces(const dw_back_env *e, int n, void (*fn)(void *job, int pi
     dw_pool_run(e->pool, take_pieces, &(pieces){.fn = fn, .job = job, .own = e->own, .n = n});
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* A product of n_tokens packed tokens with rows or columns of w. */
 typedef struct product {
@@ -164,8 +164,7 @@ static void pack(const dw_back_env *e, product *p) {
     for_pieces(e, count(p->n_tokens, DW_GEMM_TOKENS) * PACK_PIECES, pack_piece, p);
 }
 
-/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their
- * type. */
+/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their type. */
 static void multiply(const dw_back_env *e, product *p) {
     const int groups = count(p->n_tokens, DW_GEMM_TOKENS), wanted = PIECES_PER_THREAD * dw_pool_size(e->pool);
     const int least = p->columns && p->w->type->block > LEAST_PIECE_ROWS ? PIECE_ROWS : LEAST_PIECE_ROWS;
@@ -222,7 +221,7 @@ static void linear_w(const dw_back_env *e, const float *x, int n_in, const float
     multiply(e, &p);
 }
 
-/* ---- the gate, attention, the loss ----------------------------------------------------------------------------- */
+/* ---- the gate, attention, the loss ---------------------------------------------------------------------------------- */
 
 typedef struct glu_job {
     const own *own;

@@ -28,34 +28,46 @@ typedef struct reply {
 typedef struct child {
     const exp_contestant_options *o;
     exp_side *side;
+    int32_t *token;      // (n_seq, n) of a batch
+    bool is_deep;        // the cache holds the first `depth` tokens
     volatile float sink; // logits are looked at
 } child;
 
-enum { WARM_TOKENS = 8 };
+enum { WARM_TOKENS = 8, FILL_TOKENS = 512 };
 
-static int decode_one(child *c, int pos, dw_err *err) {
-    const int32_t token = c->o->ids[(size_t)pos % c->o->n_ids];
-    if (exp_side_eval(c->side, &token, 1, pos, 1, err)) return -1;
-    const float *logits = exp_side_logits(c->side, 0, err);
-    if (!logits) return -1;
-    c->sink = logits[0];
+static int n_seq_of(const child *c) { return c->o->side.n_seq ? c->o->side.n_seq : 1; }
+
+/* Evaluates n tokens of every sequence at positions pos .. and looks at the logits of each one's last. */
+static int evaluate(child *c, int n, int pos, dw_err *err) {
+    const int n_seq = n_seq_of(c);
+    for (int i = 0; i < n_seq * n; i++) c->token[i] = c->o->ids[(size_t)(pos + i % n + 37 * (i / n)) % c->o->n_ids];
+    if (exp_side_eval(c->side, &(stock_tokens){c->token, n, n_seq, pos, 1}, err)) return -1;
+    for (int k = 0; k < n_seq; k++) {
+        const float *logits = exp_side_logits(c->side, k, err);
+        if (!logits) return -1;
+        c->sink = logits[0];
+    }
+    return 0;
+}
+
+/* Both sides keep what lies before the first position of a batch, so this is done once. */
+static int go_deep(child *c, dw_err *err) {
+    const int most = FILL_TOKENS / n_seq_of(c);
+    for (int pos = 0, n; pos < c->o->depth && !c->is_deep; pos += n) {
+        n = c->o->depth - pos < most ? c->o->depth - pos : most;
+        if (evaluate(c, n, pos, err)) return -1;
+    }
+    c->is_deep = true;
     return 0;
 }
 
 static int decode(child *c, int n, exp_watch *watch, dw_err *err) {
-    for (int pos = 0; pos < WARM_TOKENS; pos++)
-        if (decode_one(c, pos, err)) return -1;
+    const int from = c->o->depth ? c->o->depth : WARM_TOKENS;
+    for (int pos = c->o->depth; pos < from; pos++)
+        if (evaluate(c, 1, pos, err)) return -1;
     *watch = exp_watch_begin();
-    for (int pos = WARM_TOKENS; pos < WARM_TOKENS + n; pos++)
-        if (decode_one(c, pos, err)) return -1;
-    return 0;
-}
-
-static int prefill(child *c, int n, dw_err *err) {
-    if (exp_side_eval(c->side, c->o->ids, n, 0, 1, err)) return -1;
-    const float *logits = exp_side_logits(c->side, 0, err);
-    if (!logits) return -1;
-    c->sink = logits[0];
+    for (int pos = from; pos < from + n; pos++)
+        if (evaluate(c, 1, pos, err)) return -1;
     return 0;
 }
 
@@ -69,10 +81,12 @@ static int windows(child *c, int first, int n, double *mean, dw_err *err) {
 }
 
 static void obey(child *c, const order *o, reply *r) {
+    r->rc = o->work == EXP_PERPLEXITY ? 0 : go_deep(c, &r->err);
+    if (r->rc) return;
     exp_watch watch = exp_watch_begin();
     switch ((exp_work)o->work) {
     case EXP_DECODE: r->rc = decode(c, o->n, &watch, &r->err); break;
-    case EXP_PREFILL: r->rc = prefill(c, o->n, &r->err); break;
+    case EXP_PREFILL: r->rc = evaluate(c, o->n, c->o->depth, &r->err); break;
     case EXP_PERPLEXITY: r->rc = windows(c, o->first, o->n, &r->lap.nll, &r->err); break;
     case EXP_N_WORKS: break;
     }
@@ -107,7 +121,8 @@ static void open_side(child *c, reply *r) {
         snprintf(r->about, sizeof r->about, "%s", level);
     }
     c->side = exp_side_open(c->o->path, &side, &r->err);
-    r->rc = c->side ? 0 : -1;
+    c->token = dw_alloc((size_t)side.n_batch, sizeof *c->token, "a batch", &r->err);
+    r->rc = c->side && c->token ? 0 : -1;
     r->load_s = dw_now() - t0;
     r->rss_bytes = resident_bytes();
 }

@@ -8,8 +8,8 @@
 #include "experiments/peer/side.h"
 
 typedef enum exp_work {
-    EXP_DECODE,     // n tokens one by one behind 8 others, logits of each fetched
-    EXP_PREFILL,    // n tokens in one batch from an empty cache, logits of the last fetched
+    EXP_DECODE,     // n tokens of each sequence one by one after `depth` tokens (8 if that is 0), logits of each fetched
+    EXP_PREFILL,    // n tokens of each sequence in one batch after `depth` tokens, logits of each one's last fetched
     EXP_PERPLEXITY, // n windows of n_ctx tokens, log-probabilities of their second halves
     EXP_N_WORKS
 } exp_work;
@@ -22,6 +22,7 @@ typedef struct exp_contestant_options {
     const int32_t *ids;       // n_ids of them, at least one window and one batch
     size_t n_ids;
     int n_ctx;                // of a window
+    int depth;                // tokens of each sequence that are evaluated once and stay in the cache
     int32_t bos;              // first token of each window; -1: as it stands
 } exp_contestant_options;
 

@@ -7,13 +7,14 @@
 
 struct exp_side {
     exp_side_options o;
-    int n_vocab, n_out; // rows of the last evaluation
+    int n_vocab;
+    stock_tokens last;  // of the last evaluation
     dw_model *model;    // this engine
     dw_session *session;
     uint8_t *out;       // n_batch flags
+    int32_t *seq;       // n_batch
     float *logits;      // (n_vocab)
     stock_session *stock;
-    int n_last;         // tokens of stock's last evaluation
     int32_t *window;    // n_ctx ids
     double *logprob;    // n_ctx
 };
@@ -21,17 +22,20 @@ struct exp_side {
 static int open_own(exp_side *s, const char *path, dw_err *err) {
     s->model = dw_model_open(path, err);
     if (!s->model) return -1;
-    const dw_session_options o = {.pool = s->o.pool, .backend = s->o.backend, .n_ctx = s->o.n_ctx, .n_batch = s->o.n_batch,
+    const dw_session_options o = {.pool = s->o.pool, .backend = s->o.backend, .n_ctx = s->o.n_ctx, .n_seq = s->o.n_seq,
+                                  .n_batch = s->o.n_batch,
                                   .kv = s->o.kv_f32 ? DW_KV_CACHE_F32 : DW_KV_CACHE_F16, .exact = s->o.exact};
     s->session = dw_session_new(s->model, &o, err);
     s->n_vocab = dw_model_hparams(s->model)->n_vocab;
     s->out = dw_alloc((size_t)s->o.n_batch, 1, "a batch", err);
     s->logits = dw_alloc((size_t)s->n_vocab, sizeof *s->logits, "logits", err);
-    return s->session && s->out && s->logits ? 0 : -1;
+    s->seq = dw_alloc((size_t)s->o.n_batch, sizeof *s->seq, "a batch", err);
+    return s->session && s->out && s->logits && s->seq ? 0 : -1;
 }
 
 static int open_stock(exp_side *s, const char *path, dw_err *err) {
-    const stock_options o = {.n_threads = dw_pool_size(s->o.pool), .n_ctx = s->o.n_ctx, .n_batch = s->o.n_batch, .flash = s->o.flash,
+    const stock_options o = {.n_threads = dw_pool_size(s->o.pool), .n_ctx = s->o.n_ctx, .n_seq = s->o.n_seq, .n_batch = s->o.n_batch,
+                             .flash = s->o.flash,
                              .plain_buffers = s->o.plain_buffers, .kv_f32 = s->o.kv_f32};
     s->stock = stock_session_new(s->o.stock, path, &o, err);
     s->n_vocab = s->stock ? stock_session_n_vocab(s->stock) : 0;
@@ -55,6 +59,7 @@ void exp_side_close(exp_side *s) {
     dw_session_free(s->session);
     dw_model_close(s->model);
     free(s->out);
+    free(s->seq);
     free(s->logits);
     free(s->window);
     free(s->logprob);
@@ -63,22 +68,27 @@ void exp_side_close(exp_side *s) {
 
 int exp_side_n_vocab(const exp_side *s) { return s->n_vocab; }
 
-int exp_side_eval(exp_side *s, const int32_t *token, int n, int pos0, int n_out, dw_err *err) {
-    if (n > s->o.n_batch) return dw_fail(err, "%d tokens in a batch of %d", n, s->o.n_batch);
-    s->n_out = n_out;
-    s->n_last = n;
-    if (s->stock) {
-        if (pos0 == 0) stock_session_clear(s->stock);
-        return stock_session_eval(s->stock, token, n, pos0, n_out, err);
+int exp_side_eval(exp_side *s, const stock_tokens *t, dw_err *err) {
+    const int n_all = t->n * t->n_seq;
+    if (n_all > s->o.n_batch) return dw_fail(err, "%d tokens in a batch of %d", n_all, s->o.n_batch);
+    s->last = *t;
+    if (s->stock) return stock_session_eval(s->stock, t, err);
+    for (int k = 0; k < t->n_seq; k++) dw_session_rewind(s->session, k, t->pos0);
+    for (int i = 0; i < n_all; i++) {
+        s->out[i] = i % t->n >= t->n - t->n_out;
+        s->seq[i] = i / t->n;
     }
-    dw_session_rewind(s->session, 0, pos0);
-    for (int i = 0; i < n; i++) s->out[i] = i >= n - n_out;
-    const dw_batch b = {.n_tokens = n, .token = token, .out = s->out};
-    return dw_session_eval(s->session, &b, err);
+    return dw_session_eval(s->session, &(dw_batch){.n_tokens = n_all, .token = t->token, .seq = s->seq, .out = s->out}, err);
+}
+
+/* Logits of stock's output row i. */
+static const float *stock_row(exp_side *s, int i) {
+    const stock_tokens *t = &s->last;
+    return stock_session_logits(s->stock, i / t->n_out * t->n + t->n - t->n_out + i % t->n_out);
 }
 
 const float *exp_side_logits(exp_side *s, int i, dw_err *err) {
-    if (s->stock) return stock_session_logits(s->stock, s->n_last - s->n_out + i);
+    if (s->stock) return stock_row(s, i);
     return dw_session_logits(s->session, i, 1, s->logits, err) ? NULL : s->logits;
 }
 
@@ -92,7 +102,7 @@ typedef struct softmax_job {
 static void stock_logprob(void *job_pointer, size_t i) {
     const softmax_job *job = job_pointer;
     const int n_vocab = job->s->n_vocab;
-    const float *logit = stock_session_logits(job->s->stock, job->s->n_last - job->s->n_out + (int)i);
+    const float *logit = stock_row(job->s, (int)i);
     float max = logit[0];
     for (int v = 1; v < n_vocab; v++) max = logit[v] > max ? logit[v] : max;
     double sum = 0;
@@ -114,7 +124,7 @@ int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, in
         const int32_t *window = ids + (size_t)(first + w) * (size_t)n_ctx;
         memcpy(s->window, window, (size_t)n_ctx * sizeof *window);
         if (bos >= 0) s->window[0] = bos;
-        if (exp_side_eval(s, s->window, n_ctx, 0, n_ctx - first_scored, err)) return -1;
+        if (exp_side_eval(s, &(stock_tokens){s->window, n_ctx, 1, 0, n_ctx - first_scored}, err)) return -1;
         if (logprobs(s, n_scored, window + first_scored + 1, s->logprob, err)) return -1;
         nll[w] = 0;
         for (int i = 0; i < n_scored; i++) nll[w] -= s->logprob[i];

@@ -1,6 +1,6 @@
 /* side.h - one side of a comparison: this engine or stock llama.cpp over one model file, driven alike.
  *
- * Both evaluate the same ids at the same positions of one sequence and give logits or log-probabilities, so that a
+ * Both evaluate the same ids at the same positions of the same sequences and give logits or log-probabilities, so that a
  * program that compares them is written once.  A side holds its model; nothing of it runs between two calls. */
 #ifndef EXP_SIDE_H
 #define EXP_SIDE_H
@@ -18,14 +18,15 @@ typedef struct exp_side_options {
     bool kv_f32, exact;
     dw_pool *pool;       // borrowed; its size is the number of threads of both
     int n_ctx, n_batch;
+    int n_seq;           // sequences; 0: one
 } exp_side_options;
 
 exp_side *exp_side_open(const char *path, const exp_side_options *o, dw_err *err);
 void exp_side_close(exp_side *s);
 int exp_side_n_vocab(const exp_side *s);
 
-/* Evaluates n tokens at positions pos0 ..; pos0 = 0 forgets what was there.  Output rows are the last n_out tokens. */
-int exp_side_eval(exp_side *s, const int32_t *token, int n, int pos0, int n_out, dw_err *err);
+/* Evaluates tokens (stock.h) as one batch.  Output rows are the last n_out tokens of each sequence, in order. */
+int exp_side_eval(exp_side *s, const stock_tokens *t, dw_err *err);
 /* (n_vocab) logits of output row i, borrowed until the next call. */
 const float *exp_side_logits(exp_side *s, int i, dw_err *err);
 

@@ -59,6 +59,7 @@ typedef struct library {
     float *(*llama_get_logits_ith)(void *context, int32_t i);
     void *(*llama_get_memory)(const void *context);
     void (*llama_memory_clear)(void *memory, bool data);
+    bool (*llama_memory_seq_rm)(void *memory, int32_t seq, int32_t first, int32_t end);
     uint32_t (*llama_model_quantize)(const char *in, const char *out, const opaque_params *params);
 } library;
 
@@ -70,7 +71,7 @@ static const struct { const char *name; size_t at; } symbols[] = {
     SYMBOL(llama_model_load_from_file), SYMBOL(llama_model_free), SYMBOL(llama_model_get_vocab),
     SYMBOL(llama_vocab_n_tokens), SYMBOL(llama_init_from_model), SYMBOL(llama_free), SYMBOL(llama_set_n_threads),
     SYMBOL(llama_decode), SYMBOL(llama_synchronize), SYMBOL(llama_get_logits_ith), SYMBOL(llama_get_memory),
-    SYMBOL(llama_memory_clear), SYMBOL(llama_model_quantize),
+    SYMBOL(llama_memory_clear), SYMBOL(llama_memory_seq_rm), SYMBOL(llama_model_quantize),
 };
 
 /* Fields that are set, by byte offset, and the default that release 0.5.0 has there. */
@@ -79,7 +80,7 @@ typedef struct field {
     int64_t initial;
 } field;
 
-static const field ctx_n_ctx = {0, 4, 512}, ctx_n_batch = {4, 4, 2048}, ctx_n_ubatch = {8, 4, 512},
+static const field ctx_n_ctx = {0, 4, 512}, ctx_n_batch = {4, 4, 2048}, ctx_n_ubatch = {8, 4, 512}, ctx_n_seq = {12, 4, 1},
                    ctx_n_threads = {28, 4, 4}, ctx_n_threads_batch = {32, 4, 4}, ctx_flash = {52, 4, -1},
                    ctx_type_k = {104, 4, 1}, ctx_type_v = {108, 4, 1};
 static const field model_extra_buffers = {74, 1, 1}, model_gpu_layers = {16, 4, -1}, model_load_mode = {24, 4, -1};
@@ -151,7 +152,7 @@ static int load_symbols(stock *s, const char *path, dw_err *err) {
 
 /* Are the fields where they are expected? */
 static bool offsets_hold(const stock *s) {
-    const field context[] = {ctx_n_ctx,           ctx_n_batch, ctx_n_ubatch, ctx_n_threads,
+    const field context[] = {ctx_n_ctx,           ctx_n_batch, ctx_n_ubatch, ctx_n_seq,  ctx_n_threads,
                              ctx_n_threads_batch, ctx_flash,   ctx_type_k,   ctx_type_v};
     const field model[] = {model_extra_buffers, model_gpu_layers, model_load_mode};
     const field quant[] = {quant_n_threads, quant_type, quant_imatrix};
@@ -207,9 +208,11 @@ bool stock_can_set(const stock *s) { return s->can_set; }
 struct stock_session {
     stock *s;
     void *model, *context;
-    int n_vocab, n_batch;
-    int32_t *pos, *n_seq_id, seq_zero;
-    int32_t **seq_id;
+    int n_vocab, n_batch, n_seq;
+    int n_past; // positions that every sequence of the last batch has filled
+    int32_t *pos, *n_seq_id;
+    int32_t *seq;     // n_seq: 0, 1, 2, ..
+    int32_t **seq_id; // pointers into seq
     int8_t *logits; // n_batch each
 };
 
@@ -225,7 +228,9 @@ static opaque_params model_params(const stock *s, const stock_options *o) {
 static opaque_params context_params(const stock *s, const stock_options *o, int n_batch) {
     opaque_params p = s->lib.llama_context_default_params();
     if (!s->can_set) return p;
-    set(&p, ctx_n_ctx, o->n_ctx ? o->n_ctx : 512);
+    const int n_seq = o->n_seq ? o->n_seq : 1;
+    set(&p, ctx_n_ctx, (int64_t)n_seq * (o->n_ctx ? o->n_ctx : 512)); // of all sequences
+    set(&p, ctx_n_seq, n_seq);
     set(&p, ctx_n_batch, n_batch);
     set(&p, ctx_n_ubatch, 512);
     set(&p, ctx_n_threads, o->n_threads);
@@ -244,11 +249,18 @@ stock_session *stock_session_new(stock *s, const char *path, const stock_options
     const size_t n = o->n_batch ? (size_t)o->n_batch : 512;
     ss->s = s;
     ss->n_batch = (int)n;
+    ss->n_seq = o->n_seq ? o->n_seq : 1;
+    ss->seq = dw_alloc((size_t)ss->n_seq, sizeof *ss->seq, "a batch", err);
     ss->pos = dw_alloc(n, sizeof *ss->pos, "a batch", err);
     ss->n_seq_id = dw_alloc(n, sizeof *ss->n_seq_id, "a batch", err);
     ss->seq_id = dw_alloc(n, sizeof *ss->seq_id, "a batch", err);
     ss->logits = dw_alloc(n, sizeof *ss->logits, "a batch", err);
-    if (!ss->pos || !ss->n_seq_id || !ss->seq_id || !ss->logits) goto fail;
+    if (!ss->pos || !ss->n_seq_id || !ss->seq_id || !ss->logits || !ss->seq) goto fail;
+    for (int k = 0; k < ss->n_seq; k++) ss->seq[k] = k;
+    if (ss->n_seq > 1 && !s->can_set) {
+        dw_fail(err, "stock %s: where its number of sequences is set is not known", stock_version(s));
+        goto fail;
+    }
     s->last_error[0] = 0;
     ss->model = s->lib.llama_model_load_from_file(path, model_params(s, o));
     if (!ss->model) {
@@ -274,6 +286,7 @@ void stock_session_free(stock_session *ss) {
     if (ss->model) ss->s->lib.llama_model_free(ss->model);
     free(ss->pos);
     free(ss->n_seq_id);
+    free(ss->seq);
     free(ss->seq_id);
     free(ss->logits);
     free(ss);
@@ -281,21 +294,32 @@ void stock_session_free(stock_session *ss) {
 
 int stock_session_n_vocab(const stock_session *ss) { return ss->n_vocab; }
 
-void stock_session_clear(stock_session *ss) { ss->s->lib.llama_memory_clear(ss->s->lib.llama_get_memory(ss->context), true); }
+void stock_session_clear(stock_session *ss) {
+    ss->s->lib.llama_memory_clear(ss->s->lib.llama_get_memory(ss->context), true);
+    ss->n_past = 0;
+}
 
-int stock_session_eval(stock_session *ss, const int32_t *token, int n, int pos0, int n_out, dw_err *err) {
-    if (n > ss->n_batch) return dw_fail(err, "upstream: %d tokens in a batch of %d", n, ss->n_batch);
-    for (int i = 0; i < n; i++) {
-        ss->pos[i] = pos0 + i;
+int stock_session_eval(stock_session *ss, const stock_tokens *t, dw_err *err) {
+    const int n_all = t->n * t->n_seq;
+    if (n_all > ss->n_batch) return dw_fail(err, "upstream: %d tokens in a batch of %d", n_all, ss->n_batch);
+    if (t->n_seq > ss->n_seq) return dw_fail(err, "upstream: %d sequences in a session of %d", t->n_seq, ss->n_seq);
+    for (int i = 0; i < n_all; i++) {
+        ss->pos[i] = t->pos0 + i % t->n;
         ss->n_seq_id[i] = 1;
-        ss->seq_id[i] = &ss->seq_zero;
-        ss->logits[i] = i >= n - n_out;
+        ss->seq_id[i] = &ss->seq[i / t->n];
+        ss->logits[i] = i % t->n >= t->n - t->n_out;
     }
-    const llama_batch b = {n, (int32_t *)token, NULL, ss->pos, ss->n_seq_id, ss->seq_id, ss->logits};
+    void *memory = ss->s->lib.llama_get_memory(ss->context);
+    for (int k = 0; k < ss->n_seq && t->pos0 < ss->n_past; k++)
+        if (!ss->s->lib.llama_memory_seq_rm(memory, k, t->pos0, -1))
+            return dw_fail(err, "stock cannot forget the positions from %d on", t->pos0);
+    const llama_batch b = {n_all, (int32_t *)(uintptr_t)t->token, NULL, ss->pos, ss->n_seq_id, ss->seq_id, ss->logits};
     ss->s->last_error[0] = 0;
     const int rc = ss->s->lib.llama_decode(ss->context, b);
+    if (rc) ss->n_past = t->pos0 + t->n; // some of it may have been stored
     if (rc) return dw_fail(err, "upstream: llama_decode returned %d: %s", rc, why(ss->s));
     ss->s->lib.llama_synchronize(ss->context);
+    ss->n_past = t->pos0 + t->n;
     return 0;
 }
 

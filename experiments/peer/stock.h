@@ -28,7 +28,8 @@ typedef enum stock_flash { STOCK_FLASH_AUTO = -1, STOCK_FLASH_OFF, STOCK_FLASH_O
 
 typedef struct stock_options {
     int n_threads;
-    int n_ctx;          // positions; 512
+    int n_ctx;          // positions of a sequence; 512
+    int n_seq;          // sequences; 1
     int n_batch;        // tokens of one evaluation; 512
     stock_flash flash;
     bool plain_buffers; // no extra buffer types: weights are not repacked at load
@@ -43,10 +44,17 @@ int stock_session_n_vocab(const stock_session *ss);
 
 /* Forgets all positions. */
 void stock_session_clear(stock_session *ss);
-/* Evaluates n tokens at positions pos0 .. of sequence 0.  Logits are kept of tokens from n - n_out on.  Returns when they
- * are there. */
-int stock_session_eval(stock_session *ss, const int32_t *token, int n, int pos0, int n_out, dw_err *err);
-/* (n_vocab) logits of token i of the last evaluation, borrowed until the next. */
+/* n tokens of each of n_seq sequences. */
+typedef struct stock_tokens {
+    const int32_t *token; // (n_seq, n)
+    int n, n_seq;
+    int pos0;             // the positions of a sequence are pos0 ..; what was there from pos0 on is forgotten
+    int n_out;            // logits are kept of the last n_out tokens of each sequence
+} stock_tokens;
+
+/* Evaluates tokens as one batch; returns when the logits are there. */
+int stock_session_eval(stock_session *ss, const stock_tokens *tokens, dw_err *err);
+/* (n_vocab) logits of token i of the last batch, sequence after sequence; borrowed until the next. */
 const float *stock_session_logits(stock_session *ss, int i);
 
 /* Quantizes a model file as llama-quantize does.  type: "Q4_K_M", "Q6_K", ...; imatrix: an importance file of either form or NULL.

@@ -5,6 +5,7 @@
  * One process a side, laps in turn (A B A B), the ratio taken pair by pair. */
 #include "experiments/bandwidth.h"
 #include "experiments/peer/contest.h"
+#include "experiments/speed.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
@@ -21,8 +22,8 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *what, *text, *stock, *fetch, *quantize, *out, *imatrix;
-    int pairs, tokens, prefill, n_ctx, compete;
+    const char *model, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths;
+    int pairs, tokens, prefill, n_ctx, compete, n_seq;
     opt_range windows;
     bool ppl;
 } o;
@@ -34,6 +35,8 @@ static const opt_row options[] = {
     {"pairs", 0, OPT_INT, 0, &o.pairs, "21", "N", "pairs of laps", .min = 1, .max = 9999},
     {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: a third of a second's", .min = 0, .max = 100000},
     {"prefill", 0, OPT_INT, 0, &o.prefill, "512", "N", "tokens of a lap of prefill", .min = 1, .max = 100000},
+    {"depth", 0, OPT_TEXT, 0, &o.depths, "0", "D[,D...]", "tokens in the KV cache before those of a lap; a row each"},
+    {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "sequences that run together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
     {"compete", 0, OPT_INT, 0, &o.compete, "0", "N", "time each pair also beside N busy processes", .min = 0, .max = 64},
     {.kind = OPT_GROUP, .help = "perplexity"},
     {"text", 'f', OPT_PATH, OPT_INPUT, &o.text, NULL, "TEXT", .help = "text; default: random tokens"},
@@ -60,14 +63,15 @@ static const opt_program program = {
              "90 % interval of its median and all ratios in order, CPU seconds a second of wall time (the number of threads\n"
              "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
              "\n"
-             "  decode      tokens one by one behind 8 others, the logits of each fetched\n"
-             "  prefill     one batch from an empty cache, the last token's logits fetched\n"
+             "  decode      tokens one by one after --depth others (8 if that is 0), the logits of each fetched\n"
+             "  prefill     one batch after --depth tokens, the last token's logits fetched\n"
              "  perplexity  windows of -c tokens with the log-probabilities of their second halves\n"
              "\n"
              "Upstream's libraries come from the npm package that --fetch gets; nothing of it is needed at run time but the\n"
              "folder with libllama*.so.",
     .example = "deadwood versus --fetch stock\n"
                "deadwood versus -m 7b.gguf --what decode,prefill --stock stock/package/bins/linux-x64\n"
+               "deadwood versus -m 7b.gguf --what decode --depth 0,4096 --sequences 4\n"
                "deadwood versus -m mini.gguf --ppl -f text.txt\n"
                "deadwood versus --quantize Q4_K_M -m mini-f16.gguf -o mini-q4_k_m.gguf",
     .rows = options,
@@ -169,16 +173,37 @@ typedef struct contest {
     int32_t bos;
     int n_threads;
     double bytes_per_token;
+    int depth[EXP_SPEED_MAX_DEPTHS], n_depths;
 } contest;
 
-static exp_contestant_options own_options(const contest *c, int n_positions, bool exact) {
-    exp_contestant_options p = {.path = o.model, .n_threads = c->n_threads, .ids = c->ids, .n_ids = c->n_ids, .n_ctx = o.n_ctx, .bos = c->bos};
-    p.side = (exp_side_options){.backend = tool.backend, .n_ctx = n_positions, .n_batch = n_positions < 512 ? 512 : n_positions, .exact = exact};
+/* A kind of work at a depth; perplexity is always of one sequence from an empty cache. */
+typedef struct task {
+    exp_work work;
+    int depth, n_seq;
+} task;
+
+static task task_of(const contest *c, exp_work work, int d) {
+    return (task){work, work == EXP_PERPLEXITY ? 0 : c->depth[d], work == EXP_PERPLEXITY ? 1 : o.n_seq};
+}
+
+/* Tokens of a sequence's longest lap. */
+static int lap_tokens(exp_work work) {
+    const int decode = 8 + (o.tokens > 496 ? o.tokens : 496);
+    return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
+}
+
+static exp_contestant_options own_options(const contest *c, task t) {
+    exp_contestant_options p = {.path = o.model, .n_threads = c->n_threads, .ids = c->ids, .n_ids = c->n_ids, .n_ctx = o.n_ctx,
+                                .bos = c->bos, .depth = t.depth};
+    const int n_batch = lap_tokens(t.work) * t.n_seq;
+    p.side = (exp_side_options){.backend = tool.backend, .n_ctx = t.depth + lap_tokens(t.work), .n_seq = t.n_seq,
+                                .n_batch = n_batch < 512 ? 512 : n_batch, .exact = t.work == EXP_PERPLEXITY};
     return p;
 }
 
-static exp_contestant_options stock_options_of(const contest *c, int n_positions, const setting *s) {
-    exp_contestant_options p = own_options(c, n_positions, false);
+static exp_contestant_options stock_options_of(const contest *c, task t, const setting *s) {
+    exp_contestant_options p = own_options(c, t);
+    p.side.exact = false;
     p.stock_folder = o.stock;
     p.side.flash = s->flash;
     p.side.plain_buffers = s->plain_buffers;
@@ -210,28 +235,23 @@ static int lap_length(exp_contestant *own, const contest *c, exp_work work) {
     return n < probe ? probe : n > limit ? limit : (int)n;
 }
 
-static int positions(exp_work work) {
-    const int decode = 8 + (o.tokens > 496 ? o.tokens : 496);
-    return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
-}
-
 /* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds.  A release whose
  * parameters are not known runs as it comes. */
-static const setting *best_setting(const contest *c, exp_work work, int n) {
+static const setting *best_setting(const contest *c, task t, int n) {
     const setting *best = settings;
     double best_s = INFINITY;
     progress *bar = progress_begin("trying upstream's settings", "settings", N_SETTINGS);
     for (int i = 0; i < N_SETTINGS; i++) {
         exp_contestant candidate;
-        start(&candidate, stock_options_of(c, positions(work), &settings[i]));
+        start(&candidate, stock_options_of(c, t, &settings[i]));
         if (!candidate.can_set) {
             exp_contestant_stop(&candidate);
             best = &unset;
             break;
         }
-        double spent = run(&candidate, c, work, 0, n, NULL), least = spent;
+        double spent = run(&candidate, c, t.work, 0, n, NULL), least = spent;
         for (int lap = 0; lap < 3 && spent < 3; lap++) {
-            const double s = run(&candidate, c, work, lap, n, NULL);
+            const double s = run(&candidate, c, t.work, lap, n, NULL);
             least = fmin(least, s);
             spent += s;
         }
@@ -252,20 +272,21 @@ typedef struct laps { // of one side in one condition, a value a pair
 
 typedef struct timing { // [0] this engine, [1] stock
     exp_contestant side[2];
+    task task;
     const setting *setting;
-    int n;                  // tokens or windows of a lap
+    int n;                  // tokens of a sequence or windows of a lap
     laps idle[2], crowded[2];
     double read_before, read_after;
     exp_watch watch;
 } timing;
 
-static double tokens_of(exp_work work, int n) { return work == EXP_PERPLEXITY ? (double)n * o.n_ctx : n; }
+static double tokens_of(task t, int n) { return (double)n * (t.work == EXP_PERPLEXITY ? o.n_ctx : t.n_seq); }
 
-static void time_pair(timing *t, const contest *c, exp_work work, int pair, int n, laps *into) {
+static void time_pair(timing *t, const contest *c, int pair, int n, laps *into) {
     for (int s = 0; s < 2; s++) {
         exp_lap lap;
-        run(&t->side[s], c, work, pair, n, &lap);
-        into[s].speed[pair] = tokens_of(work, n) / lap.wall_s;
+        run(&t->side[s], c, t->task.work, pair, n, &lap);
+        into[s].speed[pair] = tokens_of(t->task, n) / lap.wall_s;
         into[s].cpu_share[pair] = lap.cpu_s / lap.wall_s;
     }
 }
@@ -311,10 +332,11 @@ static double read_share(const timing *t, const contest *c, const laps *side) {
     memcpy(speed, side[0].speed, (size_t)o.pairs * sizeof *speed);
     const double median = exp_spread_of(speed, (size_t)o.pairs).median;
     free(speed);
-    return median * c->bytes_per_token * 1e-9 / ((t->read_before + t->read_after) / 2);
+    return median / t->task.n_seq * c->bytes_per_token * 1e-9 / ((t->read_before + t->read_after) / 2);
 }
 
-static void print_timing(const timing *t, const contest *c, exp_work work, bool crowded) {
+static void print_timing(const timing *t, const contest *c, bool crowded) {
+    const exp_work work = t->task.work;
     const laps *side = crowded ? t->crowded : t->idle;
     double *ratio = malloc((size_t)o.pairs * sizeof *ratio);
     line l = {0};
@@ -325,6 +347,8 @@ static void print_timing(const timing *t, const contest *c, exp_work work, bool 
     cell(&l, "lap", "%d", crowded ? crowded_lap(work, t->n) : t->n);
     cell(&l, "pairs", "%d", o.pairs);
     cell(&l, "threads", "%d", c->n_threads);
+    cell(&l, "depth", "%d", t->task.depth);
+    cell(&l, "sequences", "%d", t->task.n_seq);
     cell(&l, "busy_others", "%d", crowded ? o.compete : 0);
     cell_sides(&l, "tok_s", side, speeds);
     cell_ratios(&l, ratio, (size_t)o.pairs);
@@ -357,29 +381,30 @@ static double *values(void) {
     return x;
 }
 
-static void time_work(const contest *c, exp_work work) {
-    timing t = {0};
+static void time_task(const contest *c, task of) {
+    const exp_work work = of.work;
+    timing t = {.task = of};
     dw_err err = {0};
     exp_crowd crowd = {0};
     laps *const all[] = {&t.idle[0], &t.idle[1], &t.crowded[0], &t.crowded[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] = (laps){values(), values()};
     if (exp_crowd_start(&crowd, o.compete, &err)) die_err(&err);
 
-    start(&t.side[0], own_options(c, positions(work), work == EXP_PERPLEXITY));
+    start(&t.side[0], own_options(c, of));
     t.n = lap_length(&t.side[0], c, work);
-    t.setting = best_setting(c, work, t.n);
-    say("%s: laps of %d, upstream with %s", work_names[work], t.n, t.setting->name);
-    start(&t.side[1], stock_options_of(c, positions(work), t.setting));
+    t.setting = best_setting(c, of, t.n);
+    say("%s at depth %d: laps of %d, upstream with %s", work_names[work], of.depth, t.n, t.setting->name);
+    start(&t.side[1], stock_options_of(c, of, t.setting));
     for (int s = 0; s < 2; s++) run(&t.side[s], c, work, 0, t.n, NULL);
 
     t.read_before = read_now(c);
     progress *bar = progress_begin(work_names[work], "pairs", o.pairs);
     const exp_watch begin = exp_watch_begin();
     for (int pair = 0; pair < o.pairs; pair++) {
-        time_pair(&t, c, work, pair, t.n, t.idle);
+        time_pair(&t, c, pair, t.n, t.idle);
         if (crowd.n) {
             exp_crowd_go(&crowd, true);
-            time_pair(&t, c, work, pair, crowded_lap(work, t.n), t.crowded);
+            time_pair(&t, c, pair, crowded_lap(work, t.n), t.crowded);
             exp_crowd_go(&crowd, false);
         }
         progress_step(bar, 1);
@@ -388,8 +413,8 @@ static void time_work(const contest *c, exp_work work) {
     progress_end(bar);
     t.read_after = read_now(c);
 
-    print_timing(&t, c, work, false);
-    if (crowd.n) print_timing(&t, c, work, true);
+    print_timing(&t, c, false);
+    if (crowd.n) print_timing(&t, c, true);
     for (int s = 0; s < 2; s++) exp_contestant_stop(&t.side[s]);
     exp_crowd_stop(&crowd);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -402,8 +427,9 @@ static void time_work(const contest *c, exp_work work) {
 
 static void compare_perplexity(const contest *c) {
     exp_contestant side[2];
-    start(&side[0], own_options(c, o.n_ctx, true));
-    start(&side[1], stock_options_of(c, o.n_ctx, &settings[0]));
+    const task windows = task_of(c, EXP_PERPLEXITY, 0);
+    start(&side[0], own_options(c, windows));
+    start(&side[1], stock_options_of(c, windows, &settings[0]));
     double mean[2] = {0}, square = 0, seconds[2] = {0};
     const int n = c->n_windows;
     progress *bar = progress_begin("perplexity", "windows", n);
@@ -547,10 +573,16 @@ int main(int argc, char **argv) {
     if (!o.model) die_usage("give a model with -m");
     if (!o.stock) die_usage("give the folder of upstream's libraries with --stock or $DW_STOCK; --fetch DIR gets them");
     if (o.quantize) return quantize(), 0;
+    int depth[EXP_SPEED_MAX_DEPTHS];
+    const int n_depths = exp_speed_depths(o.depths, depth);
+    if (!n_depths) die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths, EXP_SPEED_MAX_DEPTHS);
     contest c = prepare();
+    c.n_depths = n_depths;
+    memcpy(c.depth, depth, sizeof depth);
     if (o.ppl) compare_perplexity(&c);
     for (int work = 0; work < EXP_N_WORKS && !o.ppl; work++)
-        if (wants((exp_work)work)) time_work(&c, (exp_work)work);
+        for (int d = 0; d < (work == EXP_PERPLEXITY ? 1 : c.n_depths) && wants((exp_work)work); d++)
+            time_task(&c, task_of(&c, (exp_work)work, d));
     free(c.ids);
     return 0;
 }

@@ -84,35 +84,32 @@ static void compare_row(char (*cell)[CELL], measure_book *b, const exp_rows *r, 
     put_number(cell[2], measure_half_width(&d, 0.9), 4);
 }
 
-/* The rows get N_NEW columns after their last. */
+/* The rows get N_NEW columns in front of those of variables, which `rows` owns. */
 static int widen(exp_rows *r, dw_err *err) {
-    const size_t old = r->n_columns, n = old + N_NEW;
+    const size_t old = r->n_columns, n = old + N_NEW, at = r->first_variable;
     size_t n_cells, n_made;
-    const char **column = dw_alloc(n + 1, sizeof *column, "columns", err), **cell = NULL;
-    if (!column) return -1;
-    if (!dw_mul(r->n_rows, n, &n_cells) || !dw_mul(r->n_rows, N_NEW, &n_made))
-        dw_fail(err, "the tables are too large");
-    else
-        cell = dw_alloc(n_cells, sizeof *cell, "cells", err);
+    const bool fits = dw_mul(r->n_rows, n, &n_cells) && dw_mul(r->n_rows, N_NEW, &n_made);
+    const char **column = dw_alloc(n + 1, sizeof *column, "columns", err),
+               **cell = fits ? dw_alloc(n_cells, sizeof *cell, "cells", err) : NULL;
     r->made = cell ? dw_alloc(n_made, CELL, "cells", err) : NULL;
-    bool ok = r->made != NULL;
-    if (ok) memcpy(column, r->column, old * sizeof *column);
-    for (size_t k = 0; k < N_NEW && ok; k++) ok = (column[old + k] = dw_strdup(new_columns[k], err)) != NULL;
-    for (size_t i = 0; i < r->n_rows && ok; i++) {
-        memcpy(cell + i * n, r->cell + i * old, old * sizeof *cell);
-        for (size_t k = 0; k < N_NEW; k++) cell[i * n + old + k] = r->made + (i * N_NEW + k) * CELL;
-    }
-    if (!ok) {
-        for (size_t k = 0; k < N_NEW; k++) free((char *)column[old + k]);
+    if (!column || !r->made) {
         free(column);
         free(cell);
-        return -1;
+        return fits ? -1 : dw_fail(err, "the tables are too large");
+    }
+    for (size_t c = 0; c < n; c++) {
+        const bool is_new = c >= at && c < at + N_NEW;
+        const size_t from = c < at ? c : c - N_NEW;
+        column[c] = is_new ? new_columns[c - at] : r->column[from];
+        for (size_t i = 0; i < r->n_rows; i++)
+            cell[i * n + c] = is_new ? r->made + (i * N_NEW + c - at) * CELL : r->cell[i * old + from];
     }
     free(r->column);
     free(r->cell);
     r->column = column;
     r->cell = cell;
     r->n_columns = n;
+    r->first_variable += N_NEW;
     return 0;
 }
 

@@ -161,8 +161,8 @@ static int value_of(char **text, const exp_sheet *s, const char *column, size_t 
     return *text ? 0 : -1;
 }
 
-/* The values of a column over all rows that are shown; deeds without the dense model's, and beside labels, which tell what
- * differs, without unknown ones. */
+/* The values of a column over all rows that are shown; deeds without the dense model's, and beside labels without
+ * unknown ones. */
 static int collect_values(values *v, const exp_sheet *s, const exp_heading *h, dw_err *err) {
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];

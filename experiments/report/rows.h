@@ -2,7 +2,8 @@
  *
  * Rows of results (rows.tsv of score and sweep) are known by their columns `model`, `text` and `ppl`; any other
  * tab-separated table with a header line does too.  Unknown is "-" in a cell and NaN as a number, and so is every cell
- * of a column that a row's file lacks.  The variables of a sweep's grid, which its rows hold in `variant`, are columns too.
+ * of a column that a row's file lacks.  The variables of a sweep's grid, which its rows hold in `variant`, are columns,
+ * too.
  * Cells are borrowed from the files until exp_rows_release. */
 #ifndef EXP_ROWS_H
 #define EXP_ROWS_H
@@ -22,7 +23,7 @@ typedef struct exp_rows {
     char *made;     // cells of columns that were added (against.h)
     char **variant; // (n_rows) values of variables; NULL: none. The names are owned by `column`
     /* of rows of results, else NULL */
-    bool *is_base;   // (n_rows) another row compares with this model: by its hash, by its name only where that is unknown
+    bool *is_base;   // (n_rows) a row compares with this model: by its hash, by its name only where that is unknown
     bool *is_twin;   // (n_rows) the name of the text is also that of another text
     size_t *sibling; // (n_rows) rows, those of one model, base and protocol together, in the order of the files
     size_t *family;  // (n_rows) where a row's siblings begin in `sibling`

@@ -92,7 +92,7 @@ void judge_free(judge *j) {
     free(j);
 }
 
-/* ---- cells -------------------------------------------------------------------------------------------------------- */
+/* ---- cells ------------------------------------------------------------------------------------------------------ */
 
 static int place_of(const char *column) {
     int i = 0;
@@ -158,7 +158,12 @@ static const char *value_in(const char *variant, const char *name, char *value, 
 
 static bool is_speed_alone(const source *s, size_t row) { return !is_known(cell(s, row, "text")); }
 
-/* ---- adding --------------------------------------------------------------------------------------------------------- */
+/* Speed at a further depth has no other row to go into. */
+static bool fills_others(const source *s, size_t row) {
+    return is_speed_alone(s, row) && !(number(s, row, "depth") > 0);
+}
+
+/* ---- adding ----------------------------------------------------------------------------------------------------- */
 
 /* The type that was asked for, else that of most matrices. */
 static int add_type(char **frame, const source *s, size_t row, dw_err *err) {
@@ -336,7 +341,7 @@ int judge_fail(judge *j, size_t i, const char *model, const char *variant, const
     return 0;
 }
 
-/* ---- rows by model -------------------------------------------------------------------------------------------------- */
+/* ---- rows by model ---------------------------------------------------------------------------------------------- */
 
 static int by_model(const void *pa, const void *pb) {
     const place *a = pa, *b = pb;
@@ -377,7 +382,7 @@ static int index_rows(judge *j, dw_err *err) {
     j->n_speed = j->n_speaker = 0;
     for (size_t i = 0; i < j->n_source; i++)
         for (size_t row = 0; row < j->source[i].rows.n_rows; row++) {
-            if (!is_speed_alone(&j->source[i], row)) continue;
+            if (!fills_others(&j->source[i], row)) continue;
             if (dw_grow(&j->speed, &j->cap_speed, j->n_speed + 1, sizeof *j->speed, "rows", err)) return -1;
             j->speed[j->n_speed++] = place_at(j, i, row);
         }
@@ -399,7 +404,7 @@ static const place *find_speed(const judge *j, size_t i, size_t row) {
     return places_of(j->speed, j->n_speed, &wanted, &n);
 }
 
-/* ---- dominance ------------------------------------------------------------------------------------------------------ */
+/* ---- dominance -------------------------------------------------------------------------------------------------- */
 
 static bool knows_size(const standing *s) { return !isnan(s->bytes) && !isnan(s->bytes_per_token); }
 
@@ -488,7 +493,7 @@ static int judge_all(judge *j, dw_err *err) {
     return 0;
 }
 
-/* ---- verdicts ------------------------------------------------------------------------------------------------------- */
+/* ---- verdicts --------------------------------------------------------------------------------------------------- */
 
 /* Where the error is unknown the value decides. */
 static bool is_collapsed(const standing *s) {
@@ -537,7 +542,7 @@ bool judge_keeps(judge *j, size_t i) {
     return false;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 static int write_cell(dw_out *out, const char *text, char end, dw_err *err) {
     return dw_out_printf(out, err, "%s%c", *text ? text : "-", end);
@@ -575,11 +580,10 @@ static int write_judged(const judge *j, size_t i, size_t row, dw_out *out, dw_er
     const char *verdict = verdict_of(j, st);
     char *reason = st->row == row ? reason_of(j, st, verdict, err) : dw_strdup("", err),
          *both = reason && *reason && is_known(note) ? dw_format(err, "%s; %s", note, reason) : NULL;
-    const int rc = !reason ? -1
-                           : write_verdict(out, s->variant, by->dominator != NONE ? model_of(j, &j->all[by->dominator]) : "-", verdict,
-                                           both      ? both
-                                           : *reason ? reason
-                                                     : note, err);
+    const char *dominator = by->dominator != NONE ? model_of(j, &j->all[by->dominator]) : "-";
+    int rc = reason ? 0 : -1;
+    if (!rc && *reason) note = both ? both : reason;
+    if (!rc) rc = write_verdict(out, s->variant, dominator, verdict, note, err);
     free(reason);
     free(both);
     return rc;
@@ -612,7 +616,7 @@ static int write_source(const judge *j, size_t i, dw_out *out, dw_err *err) {
     const source *s = &j->source[i];
     if (s->reason) return write_failed(s, out, err);
     for (size_t row = 0; row < s->rows.n_rows; row++)
-        if (!(is_speed_alone(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
+        if (!(fills_others(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
     return 0;
 }
 

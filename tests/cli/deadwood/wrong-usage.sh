@@ -51,6 +51,7 @@ wrong '1 and 256'                  score -m m.gguf --speed-only --sequences 0
 wrong 'is missing'                 inspect
 wrong 'give one file'              inspect m.gguf m.gguf
 wrong 'none of decode'             versus -m m.gguf --what encode
+wrong 'no list of'                 versus -m m.gguf --depth 1,x --stock folder
 wrong 'needs -o'                   versus -m m.gguf --quantize Q4_0 --stock folder
 
 # Binary output is not for the terminal, nor for a file called '-'.
