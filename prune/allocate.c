@@ -1,5 +1,6 @@
 /* allocate.c - rules for the widths, and the choice of neurons within a layer. */
 #include "prune/allocate.h"
+#include "prune/search.h"
 
 #include "model/model.h"
 
@@ -303,10 +304,12 @@ static int relative(const prune_task *t, int *n_keep, dw_err *err) {
 
 // clang-format off
 const prune_allocator prune_allocators[] = {
-    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, "every layer loses the same fraction"},
-    {"standardized", standardized, KIT_SCALE_LAYER,  false, "all groups together, by scores less their layer's mean, over its deviation"},
-    {"relative",     relative,     KIT_SCALE_ENERGY, true,  "all groups together, by energies relative to the residual stream's; needs -s"},
-    {"global",       global,       KIT_SCALE_COMMON, false, "all groups together, by scores as they are"},
+    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, false, "every layer loses the same fraction"},
+    {"standardized", standardized, KIT_SCALE_LAYER,  false, false, "all groups together, by scores less their layer's mean, over its deviation"},
+    {"relative",     relative,     KIT_SCALE_ENERGY, true,  false, "all groups together, by energies relative to the residual stream's; needs -s"},
+    {"global",       global,       KIT_SCALE_COMMON, false, false, "all groups together, by scores as they are"},
+    {"sensitivity",  search_sensitivity, KIT_SCALE_LAYER, false, true, "least sum of divergences of single cut layers, measured on held-out texts (-f)"},
+    {"evolve",       search_evolve, KIT_SCALE_LAYER, false, true, "neurons move between layers when the divergence on held-out texts (-f) falls; from --start"},
     {0}};
 // clang-format on
 

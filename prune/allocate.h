@@ -15,6 +15,8 @@
  *                  arXiv 2402.17762)
  *   global         s itself, for scores that are numbers of one scale by their definition
  *
+ * Two rules run the model on held-out texts: `sensitivity` and `evolve` (search.h).
+ *
  * To add a rule: a function and a row in allocate.c. */
 #ifndef PRUNE_ALLOCATE_H
 #define PRUNE_ALLOCATE_H
@@ -70,13 +72,17 @@ typedef struct prune_task {
     double rate;  // wanted, of the neurons of the layers that stay; used when bytes is 0
     double bytes; // wanted size of the file, never exceeded; 0: by rate
     int unit;     // of widths
+    const struct prune_search *search; // of rules that run the model (search.h); else NULL
 } prune_task;
+
+typedef struct prune_search prune_search;
 
 typedef struct prune_allocator {
     const char *name;
     int (*allocate)(const prune_task *t, int *n_keep, dw_err *err); // n_keep of layers that go is 0
     kit_scale scale;                                                // scores must be at least so comparable
     bool needs_inverse;
+    bool runs_model; // needs held-out texts: task->search
     const char *help;
 } prune_allocator;
 

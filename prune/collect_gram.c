@@ -15,8 +15,9 @@ int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err)
     g->by_layer = bytes > limit;
     if (!g->texts) return 0;
     if (!g->by_layer) return gram_sums_init(&g->sums, hp, g->inputs, 0, hp->n_layer, n_threads, err);
-    say("Gram matrices take %s, more than --gram-memory: layer by layer in a second pass, with %s for a layer and %s for residuals", show_bytes(bytes).text,
-        show_bytes(largest).text, show_bytes(walk_bytes(g->model, g->texts)).text);
+    say("Gram matrices take %s, more than --gram-memory: layer by layer in a second pass, with %s for a layer and %s "
+        "for residuals",
+        show_bytes(bytes).text, show_bytes(largest).text, show_bytes(walk_bytes(g->model, g->texts)).text);
     return 0;
 }
 
@@ -25,7 +26,7 @@ void collect_gram_close(collect_gram *g) {
     g->inputs = NULL;
 }
 
-/* ---- a file for texts that are finished -------------------------------------------------------------------------- */
+/* ---- a file for texts that are finished ------------------------------------------------------------------- */
 
 static int list_matrices(kit_gram *head, const collect_gram *g, const kit_stats *s, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(g->model);
@@ -44,7 +45,8 @@ int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *sta
     char *path = kit_gram_path(stats_path, err);
     kit_gram_out *out = path && !list_matrices(&head, g, s, err) ? kit_gram_begin(&head, path, err) : NULL;
     int rc = out ? 0 : -1;
-    for (size_t i = 0; i < head.n_matrix && !rc; i++) rc = kit_gram_put(out, g->sums.sum[head.matrix[i].layer][head.matrix[i].input], err);
+    for (size_t i = 0; i < head.n_matrix && !rc; i++)
+        rc = kit_gram_put(out, g->sums.sum[head.matrix[i].layer][head.matrix[i].input], err);
     if (!rc) rc = kit_gram_commit(out, err);
     kit_gram_out_free(out);
     kit_gram_close(&head);
@@ -71,13 +73,14 @@ bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_
     kit_gram file = {0};
     dw_err err = {0};
     char *path = kit_gram_path(stats_path, &err);
-    const bool ok = path && !kit_gram_open(&file, path, &err) && !kit_gram_check_stats(&file, path, s, &err) && !load(g, &file, &err);
+    const bool ok = path && !kit_gram_open(&file, path, &err) && !kit_gram_check_stats(&file, path, s, &err) &&
+                    !load(g, &file, &err);
     kit_gram_close(&file);
     free(path);
     return ok;
 }
 
-/* ---- a layer in the second pass ----------------------------------------------------------------------------------- */
+/* ---- a layer in the second pass --------------------------------------------------------------------------- */
 
 typedef struct layer_pass {
     walk w;
@@ -91,7 +94,8 @@ static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
 
 static int sum_layer(layer_pass *p, const collect_gram *g, int l, dw_err *err) {
     const dw_tap tap = {.points = gram_tap_points(g->inputs), .fn_thread = look, .ctx = p};
-    if (gram_sums_init(&p->sums, dw_model_hparams(g->model), g->inputs, l, l + 1, dw_pool_size(g->session->pool), err)) return -1;
+    if (gram_sums_init(&p->sums, dw_model_hparams(g->model), g->inputs, l, l + 1, dw_pool_size(g->session->pool), err))
+        return -1;
     dw_session_set_tap(p->w.session, &tap);
     for (int b = 0; b < p->w.n_batch; b++) {
         walk_select(&p->w, b);
@@ -101,7 +105,7 @@ static int sum_layer(layer_pass *p, const collect_gram *g, int l, dw_err *err) {
     return 0;
 }
 
-/* ---- the result ----------------------------------------------------------------------------------------------------- */
+/* ---- the result ------------------------------------------------------------------------------------------- */
 
 typedef struct part_list {
     kit_gram *file;
@@ -114,9 +118,11 @@ static int check_parts(const part_list *p, const opt_list *paths, const kit_stat
     for (size_t i = 0; i < p->n; i++)
         for (size_t t = 0; t < p->file[i].n_text; t++, at++) {
             const kit_stats_text *a = &p->file[i].text[t], *b = at < s->n_text ? &s->text[at] : NULL;
-            if (!b || strcmp(a->sha256, b->sha256) || a->first_window != b->first_window || a->n_windows != b->n_windows || a->n_tokens != b->n_tokens ||
+            if (!b || strcmp(a->sha256, b->sha256) || a->first_window != b->first_window ||
+                a->n_windows != b->n_windows || a->n_tokens != b->n_tokens ||
                 strcmp(p->file[i].model_sha256, s->model_sha256))
-                return dw_fail(err, "'%s.gram' is not of the same model and texts as '%s'; collect both in one run", paths->item[i], paths->item[i]);
+                return dw_fail(err, "'%s.gram' is not of the same model and texts as '%s'; collect both in one run",
+                               paths->item[i], paths->item[i]);
         }
     return 0;
 }
@@ -140,7 +146,10 @@ static void close_parts(part_list *p) {
 
 static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
     for (size_t i = 0; i < kit_gram_packed(m->n); i++)
-        if (!isfinite(sum[i])) return dw_fail(err, "layer %d: the Gram matrix of '%s' became NaN or infinite; the model is damaged or overflows", m->layer, kit_stats_input_names[m->input]);
+        if (!isfinite(sum[i]))
+            return dw_fail(
+                err, "layer %d: the Gram matrix of '%s' became NaN or infinite; the model is damaged or overflows",
+                m->layer, kit_stats_input_names[m->input]);
     return 0;
 }
 
@@ -153,7 +162,8 @@ static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *pa
     int rc = 0;
     for (size_t i = 0; i < parts->n && !rc; i++) {
         const kit_gram_matrix *part = kit_gram_find(&parts->file[i], m->layer, m->input, &n_tokens, err);
-        if (!part || part->n != m->n) rc = dw_fail(err, "layer %d: the Gram matrix of a part has another width", m->layer);
+        if (!part || part->n != m->n)
+            rc = dw_fail(err, "layer %d: the Gram matrix of a part has another width", m->layer);
         for (size_t k = 0; k < n && !rc; k++) sum[k] += part->sum[k];
     }
     for (size_t k = 0; k < n && own && !rc; k++) sum[k] += own[k];
@@ -180,7 +190,8 @@ static int put_all(kit_gram_out *out, const kit_gram *head, collect_gram *g, par
     return rc;
 }
 
-int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path, dw_err *err) {
+int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path,
+                       dw_err *err) {
     kit_gram head = {0};
     part_list files = {0};
     char *path = kit_gram_path(stats_path, err);

@@ -6,8 +6,8 @@
 #ifndef PRUNE_COLLECT_GRAM_H
 #define PRUNE_COLLECT_GRAM_H
 
-#include "prune/gram_sums.h"
 #include "kit/progress.h"
+#include "prune/gram_sums.h"
 #include "prune/walk.h"
 
 typedef struct collect_gram {
@@ -16,9 +16,9 @@ typedef struct collect_gram {
     const calib_texts *texts; // that are evaluated; NULL: only parts are added
     int skip;
     bool by_layer;
-    gram_sums sums;           // of all layers, unless by_layer
+    gram_sums sums; // of all layers, unless by_layer
     const dw_session_options *session;
-    progress *bar;            // hears of tokens of the second pass
+    progress *bar; // hears of tokens of the second pass
 } collect_gram;
 
 /* Decides and takes memory: limit is in bytes, n_threads is that of the pool. */

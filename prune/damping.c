@@ -33,11 +33,12 @@ int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double rel
     d->lambda = relative * d->median * (d->few_tokens ? least / n_tokens : 1);
     for (int j = 0; j < g->n; j++) d->n_dead += dead[j] = !(kit_gram_at(g, j, j) > DEAD * median);
     if (d->n_dead < g->n && isfinite(d->lambda) && d->lambda > 0) return 0;
-    return dw_fail(err, "layer %d: all %d inputs are 0 for all tokens, so there is nothing to choose by", g->layer, g->n);
+    return dw_fail(err, "layer %d: all %d inputs are 0 for all tokens, so there is nothing to choose by", g->layer,
+                   g->n);
 }
 
-void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
-                  double *h) {
+void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at,
+                  int m, double *h) {
     for (int i = 0; i < m; i++) {
         double *row = h + (size_t)i * (size_t)m;
         const int r = at ? at[i] : i;
@@ -49,15 +50,18 @@ void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, c
     }
 }
 
-int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m, double *h,
-                   dw_pool *pool, dw_err *err) {
+int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
+                   double *h, dw_pool *pool, dw_err *err) {
     for (;; d->n_raised++, d->lambda *= 10) {
         damping_fill(d, g, n_tokens, dead, at, m, h);
         const int row = spd_factor(h, m, pool);
         if (row == m) return 0;
         if (d->n_raised == DAMPING_TRIES)
-            return dw_fail(err, "layer %d: the Gram matrix has no Cholesky factor (row %d), even with %.3g times the median added to its "
-                                "diagonal; collect it again from more text", g->layer, at ? at[row] : row, d->lambda / d->median);
+            return dw_fail(err,
+                           "layer %d: the Gram matrix has no Cholesky factor (row %d), even with %.3g times the median "
+                           "added to its "
+                           "diagonal; collect it again from more text",
+                           g->layer, at ? at[row] : row, d->lambda / d->median);
     }
 }
 

@@ -14,24 +14,24 @@ enum { DAMPING_TRIES = 5 };
 #define DAMPING 0.01 // lambda over the median
 
 typedef struct damping {
-    double median;  // of the positive diagonal values of C
+    double median; // of the positive diagonal values of C
     double lambda;
     int n_dead;
-    int n_raised;   // how often a pivot made lambda larger
+    int n_raised;    // how often a pivot made lambda larger
     bool few_tokens; // fewer than 5 n
 } damping;
 
-/* Fills d for a matrix that sums n_tokens tokens and dead[j] (n).  relative: lambda over the median, above 0.  Fails when
- * all neurons are dead. */
+/* Fills d for a matrix that sums n_tokens tokens and dead[j] (n).  relative: lambda over the median, above 0.
+ * Fails when all neurons are dead. */
 int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double relative, bool *dead, dw_err *err);
 
 /* H (m, m) of the m neurons of `at`, ascending; NULL: all.  The lower triangle is filled. */
-void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
-                  double *h);
+void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at,
+                  int m, double *h);
 
 /* Fills H and factors it; raises d->lambda until all pivots are positive. */
-int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m, double *h,
-                   dw_pool *pool, dw_err *err);
+int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
+                   double *h, dw_pool *pool, dw_err *err);
 
 /* "damping 0.05 of the median diagonal: 1200 tokens for 4096 neurons" and similar; "" when there is nothing to tell. */
 void damping_tell(const damping *d, int n, double n_tokens, char text[200]);

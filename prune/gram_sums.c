@@ -9,7 +9,7 @@ enum { TILE = 256 };
 
 // clang-format off
 const gram_inputs gram_inputs_names[] = {
-    {"down", {[KIT_STATS_FFN_NEURON] = true},                            "of the inputs of down: what rank --metric obs and cut --repair need"},
+    {"down", {[KIT_STATS_FFN_NEURON] = true},                            "of the inputs of down, which obs and repairs need"},
     {"all",  {[KIT_STATS_ATTN_IN] = true, [KIT_STATS_ATTN_MIX] = true,
               [KIT_STATS_FFN_IN] = true, [KIT_STATS_FFN_NEURON] = true}, "of the inputs of every matrix"},
     {0}};
@@ -34,11 +34,13 @@ double gram_bytes(const dw_hparams *hp, const gram_inputs *inputs, int first, in
     double bytes = 0;
     for (int l = first; l < end; l++)
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            if (inputs->wanted[k]) bytes += (double)kit_gram_packed(gram_width(hp, l, (kit_stats_input)k)) * sizeof(double);
+            if (inputs->wanted[k])
+                bytes += (double)kit_gram_packed(gram_width(hp, l, (kit_stats_input)k)) * sizeof(double);
     return bytes;
 }
 
-int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs, int first, int end, int n_threads, dw_err *err) {
+int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs, int first, int end, int n_threads,
+                   dw_err *err) {
     *g = (gram_sums){.n_layer = hp->n_layer};
     g->sum = dw_alloc((size_t)hp->n_layer, sizeof *g->sum, "Gram matrices", err);
     g->scratch = dw_alloc((size_t)n_threads, GRAM_SCRATCH * sizeof *g->scratch, "Gram matrices", err);
@@ -93,7 +95,8 @@ static void multiply(float *tile, int nr, int nc, const float *x, int n, int r, 
     for (int i = 0, end; i < n_row; i = end) {
         for (end = i + 1; end < n_row && row[end] == row[end - 1] + 1;) end++;
         const float *from = x + (size_t)row[i] * (size_t)n;
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, nr, nc, end - i, 1, from + r, n, from + c, n, i ? 1 : 0, tile, TILE);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, nr, nc, end - i, 1, from + r, n, from + c, n, i ? 1 : 0,
+                    tile, TILE);
     }
 }
 

@@ -1,6 +1,6 @@
 /* gram_sums.h - sums of x x^T over tokens, taken by the threads of a session inside its taps.
  *
- * A block of at most 512 tokens is multiplied in F32 by tiles of columns, and the tile is added to sums in double.  Each
+ * A block of at most 512 tokens is multiplied in F32 by tiles of columns; each tile is added to sums in double.  A
  * tile belongs to one thread, and blocks come in the order of the text, so no bit depends on the number of threads.
  * Matrices are packed as in kit/gram.h: n (n + 1) / 2 doubles each. */
 #ifndef PRUNE_GRAM_SUMS_H
@@ -29,7 +29,8 @@ int gram_width(const dw_hparams *hp, int l, kit_stats_input input);
 double gram_bytes(const dw_hparams *hp, const gram_inputs *inputs, int first, int end);
 
 /* Zero sums for the inputs of layers first .. end - 1. */
-int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs, int first, int end, int n_threads, dw_err *err);
+int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs, int first, int end, int n_threads,
+                   dw_err *err);
 void gram_sums_release(gram_sums *g);
 
 /* The input that a tap's event shows, and its sums; NULL: it is not summed. */

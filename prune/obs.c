@@ -30,7 +30,8 @@ void obs_order_release(obs_order *o) {
 static int make_order(obs_order *o, const obs_task *t, dw_err *err) {
     const int n = t->gram->n;
     if (t->group < 1 || n % t->group)
-        return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d; give a --group that divides them",
+        return dw_fail(err,
+                       "layer %d: %d neurons are not a multiple of the group size %d; give a --group that divides them",
                        t->gram->layer, n, t->group);
     *o = (obs_order){.n_group = n / t->group};
     o->group = dw_alloc((size_t)o->n_group, sizeof *o->group, "an order of neurons", err);
@@ -53,7 +54,8 @@ static void roots_of(double *root, const obs_task *t, const damping *d, const bo
 static int check_weights(const obs_task *t, dw_err *err) {
     const size_t n = (size_t)t->d * (size_t)t->gram->n;
     for (size_t i = 0; i < n; i++)
-        if (!isfinite(t->v[i])) return dw_fail(err, "layer %d: down holds NaN or infinity; the model is damaged", t->gram->layer);
+        if (!isfinite(t->v[i]))
+            return dw_fail(err, "layer %d: down holds NaN or infinity; the model is damaged", t->gram->layer);
     return 0;
 }
 
@@ -85,8 +87,14 @@ int obs_select(obs_order *o, const obs_task *t, dw_pool *pool, dw_err *err) {
     arrays a = {0};
     *o = (obs_order){0};
     int rc = make_order(o, t, err) || prepare(&a, o, t, pool, err) ? -1 : 0;
-    obs_start s = {.n = t->gram->n, .group = t->group, .most_removed = t->most_removed < o->n_group ? t->most_removed : o->n_group,
-                   .block = t->block ? t->block : 128, .inverse = a.inverse, .v = t->v, .d = t->d, .scale = a.root};
+    obs_start s = {.n = t->gram->n,
+                   .group = t->group,
+                   .most_removed = t->most_removed < o->n_group ? t->most_removed : o->n_group,
+                   .block = t->block ? t->block : 128,
+                   .inverse = a.inverse,
+                   .v = t->v,
+                   .d = t->d,
+                   .scale = a.root};
     if (!rc) rc = (s.n > OBS_MOST_F64 ? obs_run_f32 : obs_run_f64)(o, &s, pool, err);
     free(a.dead);
     free(a.root);

@@ -16,14 +16,14 @@
  *
  *     H^-1 -= u u^T       G -= q u^T + u q^T - w u u^T
  *
- * Blocks of removals are lazy: u is stored and all n^2 work waits for the end of the block, where it is matrix products.
+ * Blocks of removals are lazy: u is stored, and all n^2 work waits for the end of the block, as matrix products.
  * Within a block let U, Z (n, k) hold the columns u and z = V0^T y of the k removals so far, y = v_j / r, V0 the matrix
  * at the start of the block, and T = Y^T Y (k, k):
  *
  *     u = ([H0^-1]_:j - U U_j:^T) / r      t = (Z_j:^T - T U_j:^T) / r      z = (G0_:j - Z U_j:^T) / r      q = z - U t
  *     at the end:  H^-1 -= U U^T,   G += A U^T + U A^T  with A = U T / 2 - Z
  *
- * Numerics.  H is scaled to a unit diagonal first, which changes no score.  Then [H^-1]_jj >= 1 holds for every set that
+ * Numerics.  H is scaled to a unit diagonal first, which changes no score.  Then [H^-1]_jj >= 1 for every set that
  * stays, and rounding below that is corrected.  Up to OBS_MOST_F64 neurons everything is double, beyond them the
  * matrices of the selection are float (two of n^2), the factor and the inverse double. */
 #ifndef PRUNE_OBS_H
@@ -35,8 +35,8 @@ enum { OBS_MOST_F64 = 8192 };
 
 typedef struct obs_task {
     const kit_gram_matrix *gram;
-    double n_tokens;  // that it sums
-    const float *v;   // (d, n): down
+    double n_tokens; // that it sums
+    const float *v;  // (d, n): down
     int d;
     int group;        // neurons that go together; divides n
     int most_removed; // groups; the selection ends there
@@ -46,8 +46,8 @@ typedef struct obs_task {
 
 typedef struct obs_order {
     int n_group, n_removed;
-    int32_t *group;   // (n_group): in the order of removal; after n_removed those that stay, least score first
-    double *error;    // (n_group): E per token after this one has gone; for those that stay: their score, added
+    int32_t *group; // (n_group): in the order of removal; after n_removed those that stay, least score first
+    double *error;  // (n_group): E per token after this one has gone; for those that stay: their score, added
     damping damping;
 } obs_order;
 

@@ -37,9 +37,16 @@ static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err
     double n_tokens;
     const kit_gram_matrix *g = kit_gram_find(t->gram, l, KIT_STATS_FFN_NEURON, &n_tokens, err);
     if (!g) return -1;
-    if (g->n != hp->n_ff[l]) return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l, g->n, hp->n_ff[l]);
+    if (g->n != hp->n_ff[l])
+        return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l,
+                       g->n, hp->n_ff[l]);
     float *v = prune_decode_down(t->model, l, t->pool, err);
-    const obs_task task = {.gram = g, .n_tokens = n_tokens, .v = v, .d = hp->n_embd, .group = t->group, .damp = t->damp,
+    const obs_task task = {.gram = g,
+                           .n_tokens = n_tokens,
+                           .v = v,
+                           .d = hp->n_embd,
+                           .group = t->group,
+                           .damp = t->damp,
                            .most_removed = (int)ceil(t->most * g->n / t->group)};
     const int rc = v ? obs_select(order, &task, t->pool, err) : -1;
     if (!rc) tell(t, l, &order->damping, n_tokens);
@@ -70,8 +77,10 @@ int obs_score_model(const obs_model_task *t, double **score, dw_err *err) {
     memset(score, 0, (size_t)n_layer * sizeof *score);
     for (int l = 0; l < n_layer && !rc; l++) {
         score[l] = dw_alloc((size_t)order[l].n_group, sizeof **score, "scores", err);
-        if (score[l]) obs_scores(&order[l], score[l]);
-        else rc = -1;
+        if (score[l])
+            obs_scores(&order[l], score[l]);
+        else
+            rc = -1;
     }
     obs_orders_free(order, n_layer);
     return rc;

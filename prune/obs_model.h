@@ -12,8 +12,8 @@ typedef struct obs_model_task {
     const dw_model *model;
     kit_gram *gram;
     int group;
-    double most;  // fraction of a layer's neurons that is removed at most
-    double damp;  // as in obs_task
+    double most; // fraction of a layer's neurons that is removed at most
+    double damp; // as in obs_task
     dw_pool *pool;
     void (*tell)(const char *text); // hears what is said of a layer's damping; may be NULL
 } obs_model_task;

@@ -8,6 +8,9 @@
 #include "prune/agreement.h"
 #include "prune/allocate.h"
 #include "prune/obs_model.h"
+#include "prune/search.h"
+#include "kit/calib.h"
+#include "kit/progress.h"
 #include "prune/scores.h"
 #include "model/model.h"
 #include "kit/blas.h"
@@ -20,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_METRICS = 32 };
 
@@ -66,7 +70,10 @@ static prune_as as_named(const char *name) {
 static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
 
 static struct {
-    const char *model, *stats, *out, *scores, *metric, *group, *allocate, *as;
+    const char *model, *stats, *out, *scores, *metric, *group, *allocate, *as, *start;
+    opt_list texts;
+    opt_range windows;
+    int n_ctx, evaluations;
     double rate, damp;
     size_t bytes;
     int multiple, drop_layers, seed;
@@ -77,7 +84,7 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, NULL, "FILE", "the plan; -: standard output"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT | OPT_KEEPS, &o.out, NULL, "FILE", "the plan; -: standard output"},
     {"scores", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.scores, NULL, "FILE", "write the scores of all groups as a table; -: standard output"},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
@@ -86,6 +93,11 @@ static const opt_row rows[] = {
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
     {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate or --as needs it, otherwise of 32", .min = 0, .max = 65536},
     {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how many neurons each layer loses", OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
+    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "held-out texts, for allocations that run the model"},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window of these", .min = 2, .max = 1 << 20},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
+    {"start", 0, OPT_CHOICE, 0, &o.start, "uniform", "NAME", "the allocation from which evolve starts", OPT_CHOICES(prune_allocators)},
+    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "evaluations of the model; 0: 400 for evolve, 8 per layer for sensitivity", .min = 0, .max = 1000000},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
     {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "obs: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
     {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random", .min = 0, .max = 2147483647},
@@ -160,6 +172,10 @@ typedef struct inputs {
     bool *drop;        // (n_layer)
     double *influence; // (n_layer): block influence; NULL: no layer is dropped
     double *inverse;   // (n_layer): E[1 / ||x||^2] of the residual after the layer; NULL: not needed
+    kit_gram gram;     // when the metric or the allocation reads it
+    calib_texts texts; // held out
+    prune_search search;
+    char *state, key[65];
 } inputs;
 
 /* ---- inputs ------------------------------------------------------------------------------------------------- */
@@ -194,6 +210,10 @@ static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
 static void close_inputs(inputs *in) {
     kit_scorer_release(&in->scorer);
     prune_sizes_release(&in->sizes);
+    trial_free(in->search.trial);
+    calib_release(&in->texts);
+    kit_gram_close(&in->gram);
+    free(in->state);
     if (in->has_stats) kit_stats_release(&in->stats);
     free(in->influence);
     free(in->inverse);
@@ -409,17 +429,69 @@ static double most_removed(const inputs *in) {
 
 static void say_text(const char *text) { say("%s", text); }
 
-static int score_obs(inputs *in, double **score, dw_err *err) {
-    kit_gram gram = {0};
+/* STATS.gram, if it is there or must be. */
+static int open_gram(inputs *in, bool must, dw_err *err) {
     char *path = kit_gram_path(o.stats, err);
-    int rc = path ? kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) : -1;
-    if (!rc) rc = kit_gram_open(&gram, path, err);
-    if (!rc) rc = kit_gram_check_stats(&gram, path, &in->stats, err);
-    const obs_model_task t = {.model = in->model, .gram = &gram, .group = in->scorer.group, .most = most_removed(in), .damp = o.damp,
-                              .pool = in->scorer.pool, .tell = say_text};
-    if (!rc) rc = obs_score_model(&t, score, err);
-    kit_gram_close(&gram);
+    int rc = path ? 0 : -1;
+    if (!rc && (must || dw_file_exists(path)) && !in->gram.matrix) rc = kit_gram_open(&in->gram, path, err) || kit_gram_check_stats(&in->gram, path, &in->stats, err) ? -1 : 0;
     free(path);
+    return rc;
+}
+
+static int score_obs(inputs *in, double **score, dw_err *err) {
+    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) || open_gram(in, true, err)) return -1;
+    const obs_model_task t = {.model = in->model, .gram = &in->gram, .group = in->scorer.group, .most = most_removed(in), .damp = o.damp,
+                              .pool = in->scorer.pool, .tell = say_text};
+    return obs_score_model(&t, score, err);
+}
+
+/* The calibration texts of the scores may not be those that judge the widths. */
+static int check_held_out(const inputs *in, dw_err *err) {
+    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++)
+        for (size_t k = 0; k < in->stats.n_text; k++) {
+            const calib_text *a = &in->texts.text[i];
+            const kit_stats_text *b = &in->stats.text[k];
+            if (!strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows && b->first_window < a->first_window + a->n_windows)
+                return dw_fail(err, "windows %d to %d of '%s' are in the statistics; judge the widths by others (--windows)", a->first_window,
+                               a->first_window + a->n_windows - 1, a->name);
+        }
+    return 0;
+}
+
+/* A hash of all that the widths depend on. */
+static int make_key(inputs *in, const prune_task *t, dw_err *err) {
+    char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256, o.metric, o.start, t->group, t->unit, t->rate, t->bytes,
+                           o.seed, o.damp, o.n_ctx);
+    int rc = text ? 0 : -1;
+    for (size_t i = 0; i < in->texts.n_text && !rc; i++)
+        rc = dw_append(&text, err, " %s %d %d", in->texts.text[i].sha256, in->texts.text[i].first_window, in->texts.text[i].n_windows);
+    if (!rc) dw_sha256_hex(text, strlen(text), in->key);
+    free(text);
+    return rc;
+}
+
+static int open_search(inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {
+    const prune_allocator *start = allocator->allocate == search_evolve ? prune_allocator_find(o.start) : NULL;
+    if ((o.stats && open_gram(in, false, err)) || calib_read(&in->texts, in->model, &(calib_request){&o.texts, o.windows, o.n_ctx, 0}, err) || check_held_out(in, err) ||
+        make_key(in, t, err))
+        return -1;
+    if (!in->gram.matrix) say("there are no Gram matrices (collect --gram): widths are judged without repair");
+    const trial_options options = {.model = in->model, .gram = in->gram.matrix ? &in->gram : NULL, .damp = o.damp, .texts = &in->texts, .score = t->score,
+                                   .group = t->group, .drop = t->drop, .pool = in->scorer.pool};
+    if (start && strcmp(o.out, "-") != 0 && !(in->state = dw_format(err, "%s.part", o.out))) return -1;
+    in->search = (prune_search){.trial = trial_new(&options, err), .start = start, .evaluations = o.evaluations, .seed = (uint64_t)o.seed, .state = in->state,
+                                .key = in->key, .tell = say_text};
+    t->search = &in->search;
+    return in->search.trial ? 0 : -1;
+}
+
+/* Widths by a rule that runs the model, with the unit that the uniform rule has found. */
+static int search_widths(inputs *in, prune_task *t, const prune_allocator *allocator, int *n_keep, dw_err *err) {
+    if (open_search(in, t, allocator, err)) return -1;
+    in->search.bar = progress_begin("allocating", "evaluations", search_n_evaluations(t, allocator));
+    const int rc = allocator->allocate(t, n_keep, err);
+    progress_end(in->search.bar);
+    if (!rc && in->state) unlink(in->state);
     return rc;
 }
 
@@ -448,7 +520,10 @@ static int make_plan(inputs *in, double *const *score, dw_err *err) {
     prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .inverse = in->inverse,
                     .is_energy = o.metric && find_metric(o.metric)->scale == KIT_SCALE_ENERGY, .sizes = &in->sizes,
                     .rate = o.rate, .bytes = (double)o.bytes};
-    int rc = n_keep ? choose_widths(&t, prune_allocator_find(o.allocate), &wanted, n_keep, err) : -1;
+    const prune_allocator *allocator = prune_allocator_find(o.allocate);
+    const prune_allocator *first = allocator->runs_model ? prune_allocator_find("uniform") : allocator;
+    int rc = n_keep ? choose_widths(&t, first, &wanted, n_keep, err) : -1;
+    if (!rc && allocator->runs_model) rc = search_widths(in, &t, allocator, n_keep, err);
     if (!rc) {
         plan.rate_reached = prune_rate_of(&t, n_keep);
         rc = fill_plan(&plan, &t, n_keep, err);
@@ -594,12 +669,20 @@ static void check_outputs(void) {
         die_usage("the plan and the scores cannot both go to standard output");
 }
 
+static void check_search(const prune_allocator *allocator, const prune_allocator *start) {
+    if (allocator->runs_model && !o.texts.n)
+        die_usage("--allocate %s judges widths by held-out texts: give them with -f (and --windows)", allocator->name);
+    if (!allocator->runs_model && o.texts.n) die_usage("-f is for allocations that run the model: sensitivity, evolve");
+    if (start->allocate == search_evolve) die_usage("--start is another allocation than evolve");
+}
+
 static void check_options(void) {
     check_outputs();
     if (o.rate >= 0 && o.bytes) die_usage("give --rate or --bytes, not both");
     if (o.as && !o.bytes) die_usage("--as needs --bytes, the size of the file after requant");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
+    check_search(prune_allocator_find(o.allocate), prune_allocator_find(o.start));
     if (o.metric) check_metric(find_metric(o.metric), prune_allocator_find(o.allocate));
     if (o.rate < 0) o.rate = 0;
 }

@@ -16,12 +16,12 @@
 typedef struct repair_task {
     const kit_gram_matrix *gram; // of all n neurons
     double n_tokens;
-    const float *v;              // (d, n)
+    const float *v; // (d, n)
     int d;
-    const int32_t *keep;         // (n_keep): S, ascending
+    const int32_t *keep; // (n_keep): S, ascending
     int n_keep;
-    double damp;                 // lambda over the median; 0: DAMPING
-    const double *cross;         // (n_keep, d): sum over the tokens of a_S R^T; NULL: R = V_P a_P, from the Gram matrix
+    double damp;         // lambda over the median; 0: DAMPING
+    const double *cross; // (n_keep, d): sum over the tokens of a_S R^T; NULL: R = V_P a_P, from the Gram matrix
 } repair_task;
 
 /* out: (d, n_keep).  info may be NULL. */

@@ -10,7 +10,7 @@
 
 // clang-format off
 const repair_target repair_targets[] = {
-    {"own",   0,   "the layer's whole output on the inputs that it has behind the cut layers below"},
+    {"own",   0,   "the layer's whole output on the inputs that the cut layers below give it"},
     {"dense", 1,   "the whole model's output, and a share of what the residual stream lacks (--gap)"},
     {"blend", 0.5, "the mean of both"},
     {0}};
@@ -47,14 +47,16 @@ void repairs_tell(const repairs_task *t, int layer, const char *words) {
     if (words[0] && t->tell) t->tell(text);
 }
 
-/* ---- one-shot ------------------------------------------------------------------------------------------------------ */
+/* ---- one-shot --------------------------------------------------------------------------------------------- */
 
 static int repair_layer(repairs *r, const repairs_task *t, int l, dw_err *err) {
     const int n_keep = t->plan->layer[l].n_keep, d = dw_model_hparams(t->model)->n_embd;
     double n_tokens;
     const kit_gram_matrix *g = kit_gram_find(t->gram, l, KIT_STATS_FFN_NEURON, &n_tokens, err);
     if (!g) return -1;
-    if (g->n != dw_model_hparams(t->model)->n_ff[l]) return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l, g->n, dw_model_hparams(t->model)->n_ff[l]);
+    if (g->n != dw_model_hparams(t->model)->n_ff[l])
+        return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l,
+                       g->n, dw_model_hparams(t->model)->n_ff[l]);
     int32_t *keep = dw_alloc((size_t)n_keep, sizeof *keep, "kept neurons", err);
     float *v = prune_decode_down(t->source ? t->source : t->model, l, t->pool, err);
     int rc = keep && v ? 0 : -1;
@@ -62,7 +64,8 @@ static int repair_layer(repairs *r, const repairs_task *t, int l, dw_err *err) {
         damping info;
         char words[200];
         kit_plan_neurons(&t->plan->layer[l], keep);
-        const repair_task task = {.gram = g, .n_tokens = n_tokens, .v = v, .d = d, .keep = keep, .n_keep = n_keep, .damp = t->damp};
+        const repair_task task = {
+            .gram = g, .n_tokens = n_tokens, .v = v, .d = d, .keep = keep, .n_keep = n_keep, .damp = t->damp};
         rc = repair_least_squares(&task, r->down[l], &info, t->pool, err);
         if (!rc) damping_tell(&info, g->n, n_tokens, words), repairs_tell(t, l, words);
         for (int s = 0; s < n_keep; s++) r->importance[l][s] = (float)(kit_gram_at(g, keep[s], keep[s]) / n_tokens);
@@ -78,7 +81,7 @@ static int repair_all(repairs *r, const repairs_task *t, dw_err *err) {
     return 0;
 }
 
-/* ---- both ----------------------------------------------------------------------------------------------------------- */
+/* ---- both ------------------------------------------------------------------------------------------------- */
 
 static int make_room(repairs *r, const repairs_task *t, dw_err *err) {
     const size_t d = (size_t)dw_model_hparams(t->model)->n_embd;

@@ -1,8 +1,8 @@
 /* repairs.h - repaired down matrices of all layers that a plan cuts.
  *
  * One-shot repairs come from STATS.gram: each layer's inputs are those of the whole model.  Sequential ones run the
- * calibration texts through the model (walk.h), layer by layer: the inputs a' of a layer are those behind the layers
- * that are cut and repaired already, a are those of the whole model on the same tokens.  With the residual before the
+ * calibration texts through the model (walk.h), layer by layer: the inputs a' of a layer come from the layers below, which
+ * are cut and repaired already, a are those of the whole model on the same tokens.  With the residual before the
  * FFN, x' of the cut and x of the whole model, the target of layer l is
  *
  *     own      V a'                          the layer's own output on its new inputs
@@ -33,13 +33,13 @@ const repair_target *repair_target_find(const char *name);
 typedef struct repairs_task {
     const dw_model *model, *source; // source: 16-bit weights of the same model, or NULL
     const kit_plan *plan;
-    const dw_qtype_row *down_type;  // of the file; NULL: each layer's own
-    double damp;                    // lambda over the median
+    const dw_qtype_row *down_type; // of the file; NULL: each layer's own
+    double damp;                   // lambda over the median
     dw_pool *pool;
-    kit_gram *gram;                 // of one-shot repairs
+    kit_gram *gram; // of one-shot repairs
     /* sequential repairs; texts NULL: one-shot */
     const calib_texts *texts;
-    const char *backend;            // NULL: the default
+    const char *backend; // NULL: the default
     const repair_target *target;
     double gap;
     progress *bar;                  // hears of tokens: repairs_tokens in all
@@ -57,7 +57,7 @@ int repairs_make(repairs *r, const repairs_task *t, dw_err *err);
 void repairs_release(repairs *r);
 double repairs_tokens(const repairs_task *t);
 
-/* For the makers: whether a plan's layer is repaired; its matrix to be. */
+/* Shared by repairs.c and sequential.c: whether a layer of the plan is repaired. */
 bool repairs_needed(const repairs_task *t, int layer);
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err);
 void repairs_tell(const repairs_task *t, int layer, const char *text);

@@ -13,15 +13,15 @@
 
 enum { TILE = 256 };
 
-/* ---- matrix products on the pool, by tiles ---------------------------------------------------------------------------- */
+/* ---- matrix products on the pool, by tiles ---------------------------------------------------------------- */
 
 typedef struct product {
     const float *a, *b;
-    float *c;        // y = a b^T + beta c, a (m, k), b (n, k)
-    double *sum;     // or: sum += a^T b, a (k, m), b (k, n), in double
+    float *c;    // y = a b^T + beta c, a (m, k), b (n, k)
+    double *sum; // or: sum += a^T b, a (k, m), b (k, n), in double
     int m, n, k;
     float alpha, beta;
-    float *scratch;  // a tile for each thread
+    float *scratch; // a tile for each thread
 } product;
 
 static int smaller(int a, int b) { return a < b ? a : b; }
@@ -35,32 +35,35 @@ static void multiply(void *arg, int ith, int n_threads) {
             if (at++ % n_threads != ith) continue;
             const int nr = smaller(TILE, p->m - r), nc = smaller(TILE, p->n - c);
             if (!p->sum) {
-                cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, nr, nc, p->k, p->alpha, p->a + (size_t)r * (size_t)p->k, p->k,
-                            p->b + (size_t)c * (size_t)p->k, p->k, p->beta, p->c + (size_t)r * (size_t)p->n + c, p->n);
+                cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, nr, nc, p->k, p->alpha,
+                            p->a + (size_t)r * (size_t)p->k, p->k, p->b + (size_t)c * (size_t)p->k, p->k, p->beta,
+                            p->c + (size_t)r * (size_t)p->n + c, p->n);
                 continue;
             }
-            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, nr, nc, p->k, 1, p->a + r, p->m, p->b + c, p->n, 0, tile, TILE);
+            cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, nr, nc, p->k, 1, p->a + r, p->m, p->b + c, p->n, 0,
+                        tile, TILE);
             for (int i = 0; i < nr; i++)
-                for (int k = 0; k < nc; k++) p->sum[(size_t)(r + i) * (size_t)p->n + (size_t)(c + k)] += (double)tile[i * TILE + k];
+                for (int k = 0; k < nc; k++)
+                    p->sum[(size_t)(r + i) * (size_t)p->n + (size_t)(c + k)] += (double)tile[i * TILE + k];
         }
 }
 
-/* ---- the state of a layer ----------------------------------------------------------------------------------------------- */
+/* ---- the state of a layer --------------------------------------------------------------------------------- */
 
 typedef struct sequence {
     const repairs_task *t;
     walk dense, cut;
     int l, n_ff, n_keep, d;
     int32_t *keep;
-    float *v, *v_keep;     // (d, n_ff), (d, n_keep): V, V_S
-    float *expanded;       // (d, n_ff): V' as in the file, with zeros; the cut session reads it
-    float *a, *a_cut;      // (rows, n_ff): tapped neurons of a batch
-    float *x;              // (rows, d): residual of the cut path behind the layer as it was
-    float *y, *y_cut, *r;  // (rows, d): V a, V a', R
-    float *kept;           // (rows, n_keep): a'_S
-    float *scratch;        // a tile for each thread
-    double *gram, *cross;  // packed (n_keep); (n_keep, d)
-    int *all_rows;         // 0, 1, 2, ..
+    float *v, *v_keep;    // (d, n_ff), (d, n_keep): V, V_S
+    float *expanded;      // (d, n_ff): V' as in the file, with zeros; the cut session reads it
+    float *a, *a_cut;     // (rows, n_ff): tapped neurons of a batch
+    float *x;             // (rows, d): residual of the cut path behind the layer as it was
+    float *y, *y_cut, *r; // (rows, d): V a, V a', R
+    float *kept;          // (rows, n_keep): a'_S
+    float *scratch;       // a tile for each thread
+    double *gram, *cross; // packed (n_keep); (n_keep, d)
+    int *all_rows;        // 0, 1, 2, ..
 } sequence;
 
 static void release_layer(sequence *s) {
@@ -109,12 +112,15 @@ static int begin_layer(sequence *s, int l, dw_err *err) {
     return 0;
 }
 
-/* ---- sums over a batch ----------------------------------------------------------------------------------------------------- */
+/* ---- sums over a batch ------------------------------------------------------------------------------------ */
 
-static void copy_neurons(void *ctx, const dw_tap_event *e) { memcpy(ctx, e->values, (size_t)e->n_tokens * (size_t)e->n * sizeof(float)); }
+static void copy_neurons(void *ctx, const dw_tap_event *e) {
+    memcpy(ctx, e->values, (size_t)e->n_tokens * (size_t)e->n * sizeof(float));
+}
 
 static void set_tap(walk *w, float *to) {
-    dw_session_set_tap(w->session, to ? &(dw_tap){.points = 1u << DW_TAP_FFN_NEURON, .fn = copy_neurons, .ctx = to} : NULL);
+    dw_session_set_tap(w->session,
+                       to ? &(dw_tap){.points = 1u << DW_TAP_FFN_NEURON, .fn = copy_neurons, .ctx = to} : NULL);
 }
 
 static void run(const sequence *s, product p) {
@@ -122,8 +128,8 @@ static void run(const sequence *s, product p) {
     dw_pool_run(s->t->pool, multiply, &p);
 }
 
-/* R of all rows, in place of what the target is made of:
- * R = beta (gap (x - x') + V a) + (1 - beta) V a' - V_S a'_S, where the residuals behind the layer give x = after - V a. */
+/* R of all rows:  beta (gap (x - x') + V a) + (1 - beta) V a' - V_S a'_S.  The residuals after the layer give those
+ * before its FFN: x = after - V a. */
 static void make_residual(sequence *s) {
     const int n = s->dense.batch.n_tokens;
     const float beta = (float)s->t->target->dense, gap = (float)s->t->gap;
@@ -136,7 +142,8 @@ static void make_residual(sequence *s) {
     }
     for (size_t i = 0; i < (size_t)n; i++)
         for (size_t k = 0; k < n_keep; k++) s->kept[i * n_keep + k] = s->a_cut[i * n_ff + (size_t)s->keep[k]];
-    run(s, (product){.a = s->kept, .b = s->v_keep, .c = s->r, .m = n, .n = s->d, .k = s->n_keep, .alpha = -1, .beta = 1});
+    run(s,
+        (product){.a = s->kept, .b = s->v_keep, .c = s->r, .m = n, .n = s->d, .k = s->n_keep, .alpha = -1, .beta = 1});
 }
 
 typedef struct adding {
@@ -152,8 +159,20 @@ static void add_gram(void *arg, int ith, int n_threads) {
     gram_add(a->sum, a->n, a->x, a->row, a->n_row, a->scratch, ith, n_threads);
 }
 
+/* Rows of positions that do not count become zero. */
+static void clear_others(const sequence *s) {
+    const walk *w = &s->dense;
+    for (int i = 0, k = 0; i < w->batch.n_tokens; i++) {
+        if (k < w->n_row && w->row[k] == i)
+            k++;
+        else
+            memset(s->r + (size_t)i * (size_t)s->d, 0, (size_t)s->d * sizeof *s->r);
+    }
+}
+
 static void add_sums(sequence *s) {
     const walk *w = &s->dense;
+    clear_others(s);
     dw_pool_run(s->t->pool, add_gram, &(adding){s->gram, s->n_keep, w->n_row, s->kept, w->row, s->scratch});
     run(s, (product){.a = s->kept, .b = s->r, .sum = s->cross, .m = s->n_keep, .n = s->d, .k = w->batch.n_tokens});
 }
@@ -162,19 +181,21 @@ static int sum_batch(sequence *s, int b, dw_err *err) {
     walk_select(&s->dense, b);
     walk_select(&s->cut, b);
     memcpy(s->x, s->cut.residual, (size_t)s->cut.batch.n_tokens * (size_t)s->d * sizeof *s->x);
-    if (walk_run(&s->dense, s->l, s->l + 1, s->dense.residual, err) || walk_run(&s->cut, s->l, s->l + 1, s->x, err)) return -1;
+    if (walk_run(&s->dense, s->l, s->l + 1, s->dense.residual, err) || walk_run(&s->cut, s->l, s->l + 1, s->x, err))
+        return -1;
     make_residual(s);
     add_sums(s);
     progress_step(s->t->bar, 2.0 * s->cut.batch.n_tokens / dw_model_hparams(s->t->model)->n_layer);
     return 0;
 }
 
-/* ---- a layer ------------------------------------------------------------------------------------------------------------------ */
+/* ---- a layer ---------------------------------------------------------------------------------------------- */
 
 /* V' as a reader of the file will see it, at the places of the kept neurons. */
 static int expand(sequence *s, const float *down, const float *importance, dw_err *err) {
     const dw_qtype_row *type = s->t->down_type ? s->t->down_type : s->t->model->net.layer[s->l].down.type;
-    const size_t n_keep = (size_t)s->n_keep, n = (n_keep + (size_t)type->block - 1) / (size_t)type->block * (size_t)type->block;
+    const size_t n_keep = (size_t)s->n_keep,
+                 n = (n_keep + (size_t)type->block - 1) / (size_t)type->block * (size_t)type->block;
     float *row = dw_alloc(3 * n, sizeof *row, "a row of down", err), *weight = row + n;
     if (!row) return -1;
     uint8_t *stored = (uint8_t *)(weight + n); // at most as large as the values
@@ -199,7 +220,13 @@ static int solve(sequence *s, repairs *r, dw_err *err) {
     char words[200];
     if (!all) return -1;
     for (int i = 0; i < s->n_keep; i++) all[i] = i;
-    const repair_task task = {.gram = &gram, .n_tokens = n_tokens, .v = s->v_keep, .d = s->d, .keep = all, .n_keep = s->n_keep, .damp = s->t->damp,
+    const repair_task task = {.gram = &gram,
+                              .n_tokens = n_tokens,
+                              .v = s->v_keep,
+                              .d = s->d,
+                              .keep = all,
+                              .n_keep = s->n_keep,
+                              .damp = s->t->damp,
                               .cross = s->cross};
     const int rc = repair_least_squares(&task, r->down[s->l], &info, s->t->pool, err);
     free(all);
@@ -228,7 +255,9 @@ static int repair_layer(sequence *s, repairs *r, int l, dw_err *err) {
     for (int b = 0; b < s->cut.n_batch; b++)
         if (sum_batch(s, b, err)) return -1;
     if (solve(s, r, err)) return -1;
-    const dw_tensor down = {.type = dw_qtype_get(DW_F32), .ne = {(size_t)s->n_ff, (size_t)s->d, 1, 1}, .data = (const uint8_t *)s->expanded};
+    const dw_tensor down = {.type = dw_qtype_get(DW_F32),
+                            .ne = {(size_t)s->n_ff, (size_t)s->d, 1, 1},
+                            .data = (const uint8_t *)s->expanded};
     if (dw_session_replace(s->cut.session, l, DW_W_DOWN, &down, err) || advance(s, &s->cut, l, 1, err)) return -1;
     return dw_session_replace(s->cut.session, l, DW_W_DOWN, NULL, err); // the matrix is released
 }
@@ -236,8 +265,10 @@ static int repair_layer(sequence *s, repairs *r, int l, dw_err *err) {
 static int pass_layer(sequence *s, repairs *r, int l, dw_err *err) {
     const bool drops = s->t->plan->layer[l].drop;
     int rc;
-    if (repairs_needed(s->t, l)) rc = repair_layer(s, r, l, err);
-    else rc = advance(s, &s->dense, l, drops ? 3 : 1.5, err) || (!drops && advance(s, &s->cut, l, 1.5, err)) ? -1 : 0;
+    if (repairs_needed(s->t, l))
+        rc = repair_layer(s, r, l, err);
+    else
+        rc = advance(s, &s->dense, l, drops ? 3 : 1.5, err) || (!drops && advance(s, &s->cut, l, 1.5, err)) ? -1 : 0;
     release_layer(s);
     return rc;
 }
@@ -245,7 +276,10 @@ static int pass_layer(sequence *s, repairs *r, int l, dw_err *err) {
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err) {
     sequence s = {.t = t, .d = dw_model_hparams(t->model)->n_embd};
     const dw_session_options o = {.pool = t->pool, .backend = t->backend};
-    int rc = take_memory(&s, err) || walk_open(&s.dense, t->model, t->texts, 0, &o, err) || walk_open(&s.cut, t->model, t->texts, 0, &o, err) ? -1 : 0;
+    int rc = take_memory(&s, err) || walk_open(&s.dense, t->model, t->texts, 0, &o, err) ||
+                     walk_open(&s.cut, t->model, t->texts, 0, &o, err)
+                 ? -1
+                 : 0;
     for (int l = 0; l < r->n_layer && !rc; l++) rc = pass_layer(&s, r, l, err);
     release(&s);
     return rc;

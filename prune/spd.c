@@ -20,7 +20,7 @@ static void pair_of(size_t i, int *row, int *column) {
     *column = (int)(i - (size_t)r * (size_t)(r + 1) / 2);
 }
 
-/* ---- factor -------------------------------------------------------------------------------------------------- */
+/* ---- factor ----------------------------------------------------------------------------------------------- */
 
 typedef struct factoring {
     double *a;
@@ -53,7 +53,8 @@ static void subtract_tile(void *arg, size_t i) {
 int spd_factor(double *a, int n, dw_pool *pool) {
     factoring f = {.a = a, .n = n};
     for (; f.k < n_tiles(n); f.k++) {
-        const int size = tile_size(n, f.k), bad = LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'U', size, tile_at(&f, f.k, f.k), n);
+        const int size = tile_size(n, f.k),
+                  bad = LAPACKE_dpotrf_work(LAPACK_COL_MAJOR, 'U', size, tile_at(&f, f.k, f.k), n);
         if (bad) return f.k * TILE + (bad > 0 ? bad - 1 : 0);
         for (int i = 0; i < size; i++) // LAPACK lets NaN pass
             if (!(tile_at(&f, f.k, f.k)[(size_t)i * (size_t)n + (size_t)i] > 0)) return f.k * TILE + i;
@@ -64,7 +65,7 @@ int spd_factor(double *a, int n, dw_pool *pool) {
     return n;
 }
 
-/* ---- solve --------------------------------------------------------------------------------------------------- */
+/* ---- solve ------------------------------------------------------------------------------------------------ */
 
 typedef struct solving {
     const double *l;
@@ -92,7 +93,7 @@ void spd_solve_rows(const double *l, int n, double *x, size_t m, dw_pool *pool) 
     dw_pool_each(pool, (m + TILE - 1) / TILE, solve_rows, &s);
 }
 
-/* ---- invert -------------------------------------------------------------------------------------------------- */
+/* ---- invert ----------------------------------------------------------------------------------------------- */
 
 typedef struct inverting {
     solving s;
@@ -127,13 +128,15 @@ int spd_inverse(const double *l, int n, double *inverse, dw_pool *pool, dw_err *
     return 0;
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------ */
+/* ---- products --------------------------------------------------------------------------------------------- */
 
 static void multiply_tile(void *arg, size_t i) {
     const spd_product *p = arg;
     int row, column;
-    if (p->lower) pair_of(i, &row, &column);
-    else row = (int)(i / (size_t)n_tiles(p->n)), column = (int)(i % (size_t)n_tiles(p->n));
+    if (p->lower)
+        pair_of(i, &row, &column);
+    else
+        row = (int)(i / (size_t)n_tiles(p->n)), column = (int)(i % (size_t)n_tiles(p->n));
     const size_t r = (size_t)row * TILE, c = (size_t)column * TILE;
     cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, tile_size(p->m, row), tile_size(p->n, column), p->k, p->alpha,
                 p->a + r, (int)p->lda, p->b + c, (int)p->ldb, 1, p->c + r * (size_t)p->n + c, p->n);
@@ -141,5 +144,6 @@ static void multiply_tile(void *arg, size_t i) {
 
 void spd_multiply(const spd_product *p, dw_pool *pool) {
     const size_t rows = (size_t)n_tiles(p->m), columns = (size_t)n_tiles(p->n);
-    if (p->k > 0) dw_pool_each(pool, p->lower ? rows * (rows + 1) / 2 : rows * columns, multiply_tile, (void *)(uintptr_t)p);
+    if (p->k > 0)
+        dw_pool_each(pool, p->lower ? rows * (rows + 1) / 2 : rows * columns, multiply_tile, (void *)(uintptr_t)p);
 }

@@ -1,8 +1,8 @@
 /* spd.h - symmetric positive definite matrices on a pool of threads: factor, solve, invert.
  *
  * Matrices are double, row-major, n x n; of a symmetric one the lower triangle counts.  Work is divided into tiles of
- * fixed size, and one thread computes a tile with a BLAS on one thread (kit/blas.h).  The order of all sums follows from
- * n alone, so the results do not depend on the number of threads.
+ * fixed size; one thread computes a tile, and its BLAS has one thread (kit/blas.h).  The order of all sums follows from
+ * n alone.  So the results do not depend on the number of threads.
  *
  *   factor    A = L L^T, right-looking by tiles (Golub & Van Loan, Matrix Computations, 4.2.9): n^3 / 3 flops
  *   solve     X <- X (L L^T)^-1 for rows of X: 2 n^2 flops a row

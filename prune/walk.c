@@ -83,7 +83,8 @@ static int open_walk(walk *w, const dw_model *m, const dw_session_options *o, dw
     return 0;
 }
 
-int walk_open(walk *w, const dw_model *m, const calib_texts *texts, int skip, const dw_session_options *o, dw_err *err) {
+int walk_open(walk *w, const dw_model *m, const calib_texts *texts, int skip, const dw_session_options *o,
+              dw_err *err) {
     *w = (walk){.texts = texts, .skip = skip};
     if (!open_walk(w, m, o, err)) return 0;
     walk_close(w);

@@ -15,16 +15,16 @@ enum { WALK_TOKENS = 512 }; // of one pass, but for longer windows: they are cut
 typedef struct walk {
     const calib_texts *texts;
     dw_session *session;
-    float *x;               // (n_tokens, n_embd): the residual before the next layer
+    float *x; // (n_tokens, n_embd): the residual before the next layer
     size_t n_tokens;
     int n_embd, n_seq, most, n_batch, skip;
     int32_t *token, *seq, *pos; // (most)
     int32_t *window;            // (n_ctx)
     /* the selected batch */
     dw_batch batch;
-    float *residual;        // its rows of x
-    size_t first;           // row of x at which it begins
-    int *row, n_row;        // rows of the batch whose position counts
+    float *residual; // its rows of x
+    size_t first;    // row of x at which it begins
+    int *row, n_row; // rows of the batch whose position counts
 } walk;
 
 /* Embeds all tokens.  o->pool, backend and select are used; the texts are borrowed. */

@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a layer with known activations ------------------------------------------------------------------------------- */
+/* ---- a layer with known activations ----------------------------------------------------------------------- */
 
 typedef struct layer {
     int n, d, n_tokens;
-    float *a, *v;     // (n_tokens, n), (d, n)
-    double *sum;      // packed
+    float *a, *v; // (n_tokens, n), (d, n)
+    double *sum;  // packed
     kit_gram_matrix gram;
 } layer;
 
@@ -59,7 +59,13 @@ static layer make_layer(int n, int d, int n_tokens, uint64_t seed) {
 static void free_layer(layer *x) { free(x->a), free(x->v), free(x->sum); }
 
 static obs_task task_of(const layer *x, int group, double damp) {
-    return (obs_task){.gram = &x->gram, .n_tokens = x->n_tokens, .v = x->v, .d = x->d, .group = group, .most_removed = x->n, .damp = damp};
+    return (obs_task){.gram = &x->gram,
+                      .n_tokens = x->n_tokens,
+                      .v = x->v,
+                      .d = x->d,
+                      .group = group,
+                      .most_removed = x->n,
+                      .damp = damp};
 }
 
 /* Kept neurons after `gone` groups of an order, ascending. */
@@ -74,14 +80,14 @@ static int kept_after(const obs_order *o, int n, int gone, int32_t *keep) {
     return n_keep;
 }
 
-/* ---- naive OBS: the inverse is computed anew after every removal --------------------------------------------------- */
+/* ---- naive OBS: the inverse is computed anew after every removal ------------------------------------------ */
 
 typedef struct naive {
     int n, d;
-    double *h;      // (n, n), damped
-    double *v;      // (d, n)
+    double *h; // (n, n), damped
+    double *v; // (d, n)
     bool *gone;
-    int32_t *at;    // those that stay
+    int32_t *at; // those that stay
     int m;
     double *inverse;
 } naive;
@@ -115,7 +121,8 @@ static double naive_step(naive *x, int *removed) {
         if (naive_score(x, i) < score) score = naive_score(x, i), least = i;
     for (int r = 0; r < x->d; r++) {
         const double factor = x->v[r * x->n + x->at[least]] / x->inverse[(size_t)least * (size_t)x->m + (size_t)least];
-        for (int i = 0; i < x->m; i++) x->v[r * x->n + x->at[i]] -= factor * x->inverse[(size_t)least * (size_t)x->m + (size_t)i];
+        for (int i = 0; i < x->m; i++)
+            x->v[r * x->n + x->at[i]] -= factor * x->inverse[(size_t)least * (size_t)x->m + (size_t)i];
     }
     *removed = x->at[least];
     x->gone[x->at[least]] = true;
@@ -125,10 +132,16 @@ static double naive_step(naive *x, int *removed) {
 
 static naive make_naive(const layer *l, double lambda) {
     const size_t n = (size_t)l->n;
-    naive x = {.n = l->n, .d = l->d, .h = calloc(n * n, 8), .v = calloc((size_t)l->d * n, 8), .gone = calloc(n, 1), .at = calloc(n, 4),
+    naive x = {.n = l->n,
+               .d = l->d,
+               .h = calloc(n * n, 8),
+               .v = calloc((size_t)l->d * n, 8),
+               .gone = calloc(n, 1),
+               .at = calloc(n, 4),
                .inverse = calloc(n * n, 8)};
     for (int i = 0; i < l->n; i++)
-        for (int k = 0; k < l->n; k++) x.h[i * l->n + k] = kit_gram_at(&l->gram, i, k) / l->n_tokens + (i == k ? lambda : 0);
+        for (int k = 0; k < l->n; k++)
+            x.h[i * l->n + k] = kit_gram_at(&l->gram, i, k) / l->n_tokens + (i == k ? lambda : 0);
     for (size_t i = 0; i < (size_t)l->d * n; i++) x.v[i] = (double)l->v[i];
     invert_rest(&x);
     return x;
@@ -152,7 +165,9 @@ static void check_against_naive(int n, int d, int block, int n_removed) {
         int removed;
         sum += naive_step(&x, &removed);
         n_other += removed != o.group[i];
-        if (!CHECK(fabs(o.error[i] - sum) <= 1e-9 * sum, "width %d, removal %d: error %.15g, naive %.15g", n, i, o.error[i], sum)) break;
+        if (!CHECK(fabs(o.error[i] - sum) <= 1e-9 * sum, "width %d, removal %d: error %.15g, naive %.15g", n, i,
+                   o.error[i], sum))
+            break;
     }
     CHECK(!n_other, "width %d: %d of %d removals differ", n, n_other, n_removed);
     free_naive(&x);
@@ -167,7 +182,7 @@ static void like_naive(void) {
     check_against_naive(512, 64, 128, 400);
 }
 
-/* ---- groups ------------------------------------------------------------------------------------------------------- */
+/* ---- groups ----------------------------------------------------------------------------------------------- */
 
 /* tr(V_P ([H^-1]_PP)^-1 V_P^T): the least error of removing all of P from the whole layer. */
 static double joint_error(const layer *l, double lambda, const bool *gone) {
@@ -207,11 +222,14 @@ static void groups(void) {
             if (gone[p * GROUP]) continue;
             memset(gone + p * GROUP, 1, GROUP);
             const double error = joint_error(&l, o.damping.lambda, gone);
-            if (p == o.group[i]) CHECK(fabs(error - o.error[i]) <= 1e-9 * error, "step %d: %.15g, closed form %.15g", i, o.error[i], error);
+            if (p == o.group[i])
+                CHECK(fabs(error - o.error[i]) <= 1e-9 * error, "step %d: %.15g, closed form %.15g", i, o.error[i],
+                      error);
             least = fmin(least, error);
             memset(gone + p * GROUP, 0, GROUP);
         }
-        CHECK(o.error[i] <= least * (1 + 1e-9) && o.error[i] >= before, "step %d: %.15g, best group %.15g", i, o.error[i], least);
+        CHECK(o.error[i] <= least * (1 + 1e-9) && o.error[i] >= before, "step %d: %.15g, best group %.15g", i,
+              o.error[i], least);
         memset(gone + o.group[i] * GROUP, 1, GROUP);
         before = o.error[i];
     }
@@ -219,7 +237,7 @@ static void groups(void) {
     free_layer(&l);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------------------------- */
 
 /* Mean over the tokens of ||V a - V' a_S||^2. */
 static double measured_error(const layer *l, const int32_t *keep, int n_keep, const float *v_new) {
@@ -261,12 +279,18 @@ static void error_is_measured(void) {
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
     for (int gone = 8; gone < N; gone += 8) {
         const int n_keep = kept_after(&o, N, gone, keep);
-        repair_task r = {.gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep, .damp = 1e-3};
+        repair_task r = {
+            .gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep, .damp = 1e-3};
         double by_gram;
-        REQUIRE(!repair_least_squares(&r, v_new, NULL, two_threads(), &err) && !repair_error(&r, v_new, &by_gram, two_threads(), &err), "%s", err.text);
-        const double error = measured_error(&l, keep, n_keep, v_new), ridge = o.damping.lambda * squared_change(&l, keep, n_keep, v_new);
-        CHECK(fabs(error + ridge - o.error[gone - 1]) <= 1e-4 * o.error[gone - 1], "%d gone: measured %.9g + %.3g, scores %.9g", gone, error, ridge, o.error[gone - 1]);
-        CHECK(fabs(by_gram - error) <= 1e-4 * error, "%d gone: %.9g by the Gram matrix, measured %.9g", gone, by_gram, error);
+        REQUIRE(!repair_least_squares(&r, v_new, NULL, two_threads(), &err) &&
+                    !repair_error(&r, v_new, &by_gram, two_threads(), &err),
+                "%s", err.text);
+        const double error = measured_error(&l, keep, n_keep, v_new),
+                     ridge = o.damping.lambda * squared_change(&l, keep, n_keep, v_new);
+        CHECK(fabs(error + ridge - o.error[gone - 1]) <= 1e-4 * o.error[gone - 1],
+              "%d gone: measured %.9g + %.3g, scores %.9g", gone, error, ridge, o.error[gone - 1]);
+        CHECK(fabs(by_gram - error) <= 1e-4 * error, "%d gone: %.9g by the Gram matrix, measured %.9g", gone, by_gram,
+              error);
         CHECK(error > last, "%d gone: the error falls from %.9g to %.9g", gone, last, error);
         last = error;
     }
@@ -287,7 +311,8 @@ static void not_above_energy(void) {
         const int j = o.group[i];
         double square = 0;
         for (int r = 0; r < l.d; r++) square += (double)l.v[r * N + j] * (double)l.v[r * N + j];
-        const double energy = square * (kit_gram_at(&l.gram, j, j) / l.n_tokens + o.damping.lambda), score = o.error[i] - (i ? o.error[i - 1] : 0);
+        const double energy = square * (kit_gram_at(&l.gram, j, j) / l.n_tokens + o.damping.lambda),
+                     score = o.error[i] - (i ? o.error[i - 1] : 0);
         CHECK(score <= energy * (1 + 1e-12) && score > 0, "neuron %d: obs %.9g, energy %.9g", j, score, energy);
     }
     obs_order_release(&o);
@@ -298,14 +323,15 @@ static void not_above_energy(void) {
         const int j = o.group[i];
         double square = 0;
         for (int r = 0; r < l.d; r++) square += (double)l.v[r * N + j] * (double)l.v[r * N + j];
-        const double energy = square * (kit_gram_at(&l.gram, j, j) / l.n_tokens + o.damping.lambda), score = o.error[i] - (i ? o.error[i - 1] : 0);
+        const double energy = square * (kit_gram_at(&l.gram, j, j) / l.n_tokens + o.damping.lambda),
+                     score = o.error[i] - (i ? o.error[i - 1] : 0);
         CHECK(fabs(score - energy) <= 1e-6 * energy, "neuron %d: obs %.9g, energy %.9g", j, score, energy);
     }
     obs_order_release(&o);
     free_layer(&l);
 }
 
-/* ---- repair ------------------------------------------------------------------------------------------------------------ */
+/* ---- repair ----------------------------------------------------------------------------------------------- */
 
 /* V'_S = (V C_:S + lambda V_S) (C_SS + lambda I)^-1, solved by LAPACK. */
 static void repair_directly(void) {
@@ -316,22 +342,26 @@ static void repair_directly(void) {
     float v_new[D * KEPT];
     damping info;
     for (int s = 0; s < KEPT; s++) keep[s] = s * 3 / 2 + (s > 30);
-    const repair_task r = {.gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = KEPT, .damp = 0.02};
+    const repair_task r = {
+        .gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = KEPT, .damp = 0.02};
     REQUIRE(!repair_least_squares(&r, v_new, &info, two_threads(), &err), "%s", err.text);
     double h[KEPT * KEPT], x[KEPT * D];
     for (int i = 0; i < KEPT; i++) {
-        for (int k = 0; k < KEPT; k++) h[i * KEPT + k] = kit_gram_at(&l.gram, keep[i], keep[k]) / l.n_tokens + (i == k ? info.lambda : 0);
+        for (int k = 0; k < KEPT; k++)
+            h[i * KEPT + k] = kit_gram_at(&l.gram, keep[i], keep[k]) / l.n_tokens + (i == k ? info.lambda : 0);
         for (int c = 0; c < D; c++) {
             x[i * D + c] = info.lambda * (double)l.v[c * N + keep[i]];
-            for (int j = 0; j < N; j++) x[i * D + c] += (double)l.v[c * N + j] * kit_gram_at(&l.gram, j, keep[i]) / l.n_tokens;
+            for (int j = 0; j < N; j++)
+                x[i * D + c] += (double)l.v[c * N + j] * kit_gram_at(&l.gram, j, keep[i]) / l.n_tokens;
         }
     }
     int pivot[KEPT];
     CHECK(!LAPACKE_dgesv(LAPACK_ROW_MAJOR, KEPT, D, h, KEPT, pivot, x, D));
     for (int c = 0; c < D; c++)
         for (int s = 0; s < KEPT; s++)
-            CHECK(fabs((double)v_new[c * KEPT + s] - x[s * D + c]) <= 1e-6 * (1 + fabs(x[s * D + c])), "row %d, neuron %d: %.9g, solved directly %.9g", c, keep[s],
-                  (double)v_new[c * KEPT + s], x[s * D + c]);
+            CHECK(fabs((double)v_new[c * KEPT + s] - x[s * D + c]) <= 1e-6 * (1 + fabs(x[s * D + c])),
+                  "row %d, neuron %d: %.9g, solved directly %.9g", c, keep[s], (double)v_new[c * KEPT + s],
+                  x[s * D + c]);
     free_layer(&l);
 }
 
@@ -367,15 +397,18 @@ static void cross_sums(void) {
     REQUIRE(!repair_least_squares(&r, by_gram, NULL, two_threads(), &err), "%s", err.text);
     r.cross = cross;
     REQUIRE(!repair_least_squares(&r, by_sums, NULL, two_threads(), &err), "%s", err.text);
-    for (int i = 0; i < D * KEPT; i++) CHECK(fabs((double)(by_gram[i] - by_sums[i])) <= 1e-5 * (1 + fabs((double)by_gram[i])), "%g and %g", (double)by_gram[i], (double)by_sums[i]);
+    for (int i = 0; i < D * KEPT; i++)
+        CHECK(fabs((double)(by_gram[i] - by_sums[i])) <= 1e-5 * (1 + fabs((double)by_gram[i])), "%g and %g",
+              (double)by_gram[i], (double)by_sums[i]);
     free_layer(&l);
 }
 
-/* ---- matrices that cannot be inverted ------------------------------------------------------------------------------------ */
+/* ---- matrices that cannot be inverted --------------------------------------------------------------------- */
 
 static bool finite_order(const obs_order *o) {
     bool ok = true;
-    for (int i = 0; i < o->n_group; i++) ok = ok && isfinite(o->error[i]) && (!i || o->error[i] >= o->error[i - 1] * (1 - 1e-9));
+    for (int i = 0; i < o->n_group; i++)
+        ok = ok && isfinite(o->error[i]) && (!i || o->error[i] >= o->error[i - 1] * (1 - 1e-9));
     return ok;
 }
 
@@ -387,7 +420,8 @@ static void few_tokens(void) {
     char told[200];
     const obs_task t = task_of(&l, 1, 0.01);
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
-    CHECK(o.damping.few_tokens && fabs(o.damping.lambda / o.damping.median - 0.01 * 5 * N / T) < 1e-12, "damped by %g", o.damping.lambda / o.damping.median);
+    CHECK(o.damping.few_tokens && fabs(o.damping.lambda / o.damping.median - 0.01 * 5 * N / T) < 1e-12, "damped by %g",
+          o.damping.lambda / o.damping.median);
     damping_tell(&o.damping, N, T, told);
     CHECK(strstr(told, "20 tokens are few for 80 neurons"), "%s", told);
     CHECK(finite_order(&o));
@@ -407,7 +441,8 @@ static void dead_neurons(void) {
     sum_up(&l);
     const obs_task t = task_of(&l, 1, 0.01);
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
-    CHECK(o.group[0] == 5 && o.group[1] == 40 && o.error[1] == 0, "the first are %d and %d, error %g", o.group[0], o.group[1], o.error[1]);
+    CHECK(o.group[0] == 5 && o.group[1] == 40 && o.error[1] == 0, "the first are %d and %d, error %g", o.group[0],
+          o.group[1], o.error[1]);
     CHECK(o.damping.n_dead == 2 && finite_order(&o));
     damping_tell(&o.damping, N, l.n_tokens, told);
     CHECK(strstr(told, "2 of 64 neurons are dead"), "%s", told);
@@ -417,7 +452,8 @@ static void dead_neurons(void) {
         const int32_t other = keep[i];
         keep[i] = keep[i - 1], keep[i - 1] = other;
     }
-    const repair_task r = {.gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep + 1};
+    const repair_task r = {
+        .gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep + 1};
     REQUIRE(!repair_least_squares(&r, v_new, NULL, two_threads(), &err), "%s", err.text);
     for (int s = 0; s <= n_keep; s++)
         if (keep[s] == 40) CHECK(v_new[s] == l.v[40], "%g, before %g", (double)v_new[s], (double)l.v[40]);
@@ -437,13 +473,17 @@ static void twins(void) {
     sum_up(&l);
     const obs_task t = task_of(&l, 1, 1e-6);
     REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
-    CHECK((o.group[0] == 7 || o.group[0] == 21) && o.group[1] != 7 && o.group[1] != 21, "first %d, then %d", o.group[0], o.group[1]);
+    CHECK((o.group[0] == 7 || o.group[0] == 21) && o.group[1] != 7 && o.group[1] != 21, "first %d, then %d", o.group[0],
+          o.group[1]);
     CHECK(o.error[0] < 1e-3 * (o.error[1] - o.error[0]), "%g, then %g", o.error[0], o.error[1]);
     const int n_keep = kept_after(&o, N, 1, keep), other = o.group[0] == 7 ? 21 : 7;
-    const repair_task r = {.gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep, .damp = 1e-6};
+    const repair_task r = {
+        .gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep, .damp = 1e-6};
     REQUIRE(!repair_least_squares(&r, v_new, NULL, two_threads(), &err), "%s", err.text);
     for (int s = 0; s < n_keep; s++)
-        if (keep[s] == other) CHECK(fabs((double)(v_new[s] - l.v[7] - l.v[21])) < 1e-3, "%g, expected %g", (double)v_new[s], (double)(l.v[7] + l.v[21]));
+        if (keep[s] == other)
+            CHECK(fabs((double)(v_new[s] - l.v[7] - l.v[21])) < 1e-3, "%g, expected %g", (double)v_new[s],
+                  (double)(l.v[7] + l.v[21]));
     obs_order_release(&o);
     free_layer(&l);
 }
@@ -474,7 +514,7 @@ static void refusals(void) {
     free_layer(&l);
 }
 
-/* A matrix with a negative eigenvalue, as rounding makes: more damping until all pivots are positive, and it is said. */
+/* A matrix with a negative eigenvalue, as rounding makes: the damping grows until all pivots are positive. */
 static void raised_damping(void) {
     enum { N = 30 };
     layer l = make_layer(N, 4, 400, 1);
@@ -492,7 +532,7 @@ static void raised_damping(void) {
     free_layer(&l);
 }
 
-/* ---- threads, permutations --------------------------------------------------------------------------------------------- */
+/* ---- threads, permutations -------------------------------------------------------------------------------- */
 
 static void any_threads(void) {
     enum { N = 600, D = 30 };
@@ -501,8 +541,10 @@ static void any_threads(void) {
     obs_order one, three;
     const obs_task t = task_of(&l, 1, 0.01);
     dw_pool *pool1 = dw_pool_new(1, &err), *pool3 = dw_pool_new(3, &err);
-    REQUIRE(pool1 && pool3 && !obs_select(&one, &t, pool1, &err) && !obs_select(&three, &t, pool3, &err), "%s", err.text);
-    CHECK(!memcmp(one.group, three.group, N * sizeof *one.group) && !memcmp(one.error, three.error, N * sizeof *one.error));
+    REQUIRE(pool1 && pool3 && !obs_select(&one, &t, pool1, &err) && !obs_select(&three, &t, pool3, &err), "%s",
+            err.text);
+    CHECK(!memcmp(one.group, three.group, N * sizeof *one.group) &&
+          !memcmp(one.error, three.error, N * sizeof *one.error));
     double score[N], last = -1;
     obs_scores(&one, score);
     for (int i = 0; i < N; i++) {
@@ -522,8 +564,10 @@ static void inverse_of(int n) {
     const size_t nn = (size_t)n;
     double *h = calloc(nn * nn, 8), *factor = calloc(nn * nn, 8), *inverse = calloc(nn * nn, 8), worst = 0;
     for (size_t i = 0; i < nn; i++)
-        for (size_t k = 0; k < nn; k++) h[i * nn + k] = factor[i * nn + k] = kit_gram_at(&l.gram, (int)i, (int)k) / l.n_tokens + (i == k ? 0.1 : 0);
-    CHECK(spd_factor(factor, n, two_threads()) == n && !spd_inverse(factor, n, inverse, two_threads(), &err), "%s", err.text);
+        for (size_t k = 0; k < nn; k++)
+            h[i * nn + k] = factor[i * nn + k] = kit_gram_at(&l.gram, (int)i, (int)k) / l.n_tokens + (i == k ? 0.1 : 0);
+    CHECK(spd_factor(factor, n, two_threads()) == n && !spd_inverse(factor, n, inverse, two_threads(), &err), "%s",
+          err.text);
     for (size_t i = 0; i < nn; i++)
         for (size_t k = i + 1; k < nn; k++) inverse[i * nn + k] = inverse[k * nn + i];
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, h, n, inverse, n, 0, factor, n);

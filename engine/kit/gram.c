@@ -34,7 +34,7 @@ void kit_gram_close(kit_gram *g) {
     *g = (kit_gram){0};
 }
 
-/* ---- a head in memory ---------------------------------------------------------------------------------------- */
+/* ---- a head in memory ------------------------------------------------------------------------------------- */
 
 int kit_gram_head(kit_gram *g, const kit_stats *s, dw_err *err) {
     *g = (kit_gram){.n_ctx = s->n_ctx, .skip = s->skip, .n_text = s->n_text};
@@ -60,7 +60,7 @@ int kit_gram_add_matrix(kit_gram *g, int layer, kit_stats_input input, int n, dw
     return 0;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------------------------- */
 
 struct kit_gram_out {
     dw_out *out;
@@ -154,7 +154,7 @@ void kit_gram_out_free(kit_gram_out *o) {
     free(o);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading ---------------------------------------------------------------------------------------------- */
 
 static int damaged(const char *path, const char *how, dw_err *err) {
     return dw_fail(err, "'%s' %s; collect it again (collect --gram)", path, how);
@@ -180,8 +180,8 @@ static bool read_text(dw_cursor *c, kit_stats_text *t) {
     t->first_window = (int)dw_cursor_u32(c);
     t->n_windows = (int)dw_cursor_u32(c);
     t->n_tokens = dw_cursor_u64(c);
-    return !c->failed && dw_is_hash(t->sha256) && t->first_window >= 1 && t->n_windows >= 0 && t->n_tokens <= UINT32_MAX &&
-           memchr(t->name, 0, sizeof t->name) && dw_is_utf8(t->name, strlen(t->name));
+    return !c->failed && dw_is_hash(t->sha256) && t->first_window >= 1 && t->n_windows >= 0 &&
+           t->n_tokens <= UINT32_MAX && memchr(t->name, 0, sizeof t->name) && dw_is_utf8(t->name, strlen(t->name));
 }
 
 static bool read_matrix(dw_cursor *c, kit_gram_matrix *m, const kit_gram_matrix *before) {
@@ -191,8 +191,8 @@ static bool read_matrix(dw_cursor *c, kit_gram_matrix *m, const kit_gram_matrix 
     m->n = (int)dw_cursor_u32(c);
     dw_cursor_u32(c);
     const bool ascends = !before || m->layer > before->layer || (m->layer == before->layer && m->input > before->input);
-    return !c->failed && ascends && m->layer >= 0 && m->layer < DW_MAX_LAYERS && input < KIT_STATS_N_INPUTS && m->n >= 1 &&
-           m->n <= MAX_WIDTH;
+    return !c->failed && ascends && m->layer >= 0 && m->layer < DW_MAX_LAYERS && input < KIT_STATS_N_INPUTS &&
+           m->n >= 1 && m->n <= MAX_WIDTH;
 }
 
 static bool read_fixed(dw_cursor *c, kit_gram *g, size_t n_head) {
@@ -221,7 +221,8 @@ static bool place(kit_gram *g, size_t at) {
 static int read_head(kit_gram *g, const char *path, dw_err *err) {
     dw_cursor first = {g->map.data, g->map.size, false};
     const uint8_t *words = dw_cursor_take(&first, strlen(magic));
-    if (!words || memcmp(words, magic, strlen(magic))) return dw_fail(err, "'%s' holds no Gram matrices of 'deadwood collect'", path);
+    if (!words || memcmp(words, magic, strlen(magic)))
+        return dw_fail(err, "'%s' holds no Gram matrices of 'deadwood collect'", path);
     const uint64_t n_head = dw_cursor_u64(&first);
     const uint8_t *hash = dw_cursor_take(&first, HASH);
     dw_cursor_take(&first, ALIGN - strlen(magic) - 8 - HASH);
@@ -236,13 +237,15 @@ static int read_head(kit_gram *g, const char *path, dw_err *err) {
     for (size_t t = 0; t < g->n_text; t++)
         if (!read_text(&c, &g->text[t])) return damaged(path, "has a text that makes no sense", err);
     for (size_t i = 0; i < g->n_matrix; i++)
-        if (!read_matrix(&c, &g->matrix[i], i ? &g->matrix[i - 1] : NULL)) return damaged(path, "lists matrices that make no sense", err);
+        if (!read_matrix(&c, &g->matrix[i], i ? &g->matrix[i - 1] : NULL))
+            return damaged(path, "lists matrices that make no sense", err);
     return place(g, ALIGN + n_head) ? 0 : damaged(path, "is not as long as its matrices", err);
 }
 
 int kit_gram_open(kit_gram *g, const char *path, dw_err *err) {
     *g = (kit_gram){0};
-    if (!dw_file_exists(path)) return dw_fail(err, "'%s' does not exist; make it with the statistics (collect --gram)", path);
+    if (!dw_file_exists(path))
+        return dw_fail(err, "'%s' does not exist; make it with the statistics (collect --gram)", path);
     if (dw_map_file(&g->map, path, err)) return -1;
     if (!read_head(g, path, err)) return 0;
     kit_gram_close(g);
@@ -253,13 +256,19 @@ static int check_values(const kit_gram_matrix *m, dw_err *err) {
     static const char *const of[] = {"q, k, v", "attn_output", "gate and up", "down"};
     const size_t n = kit_gram_packed(m->n);
     if (!has_hash(m->sum, n * sizeof *m->sum, (const uint8_t *)(m->sum + n)))
-        return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s is damaged; collect it again", m->layer, of[m->input]);
+        return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s is damaged; collect it again", m->layer,
+                       of[m->input]);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(m->sum[i]))
-            return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s holds NaN or infinity; the model is damaged or "
-                                "overflows", m->layer, of[m->input]);
+            return dw_fail(
+                err,
+                "layer %d: the Gram matrix of the inputs of %s holds NaN or infinity; the model is damaged or "
+                "overflows",
+                m->layer, of[m->input]);
     for (int j = 0; j < m->n; j++)
-        if (kit_gram_at(m, j, j) < 0) return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s has a negative square", m->layer, of[m->input]);
+        if (kit_gram_at(m, j, j) < 0)
+            return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s has a negative square", m->layer,
+                           of[m->input]);
     return 0;
 }
 
@@ -268,19 +277,27 @@ const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input inp
     for (size_t i = 0; i < g->n_matrix; i++) {
         const kit_gram_matrix *m = &g->matrix[i];
         if (m->layer != layer || m->input != input) continue;
-        if (*n_tokens < 1) dw_fail(err, "layer %d: the Gram matrix sums no token", layer);
-        else if (g->is_checked[i] || !check_values(m, err)) return g->is_checked[i] = true, m;
+        if (*n_tokens < 1)
+            dw_fail(err, "layer %d: the Gram matrix sums no token", layer);
+        else if (g->is_checked[i] || !check_values(m, err))
+            return g->is_checked[i] = true, m;
         return NULL;
     }
-    dw_fail(err, "layer %d: there is no Gram matrix of the inputs of '%s'; collect it (collect --gram all)", layer, kit_stats_input_names[input]);
+    dw_fail(err, "layer %d: there is no Gram matrix of the inputs of '%s'; collect it (collect --gram all)", layer,
+            kit_stats_input_names[input]);
     return NULL;
 }
 
 int kit_gram_check_stats(const kit_gram *g, const char *path, const kit_stats *s, dw_err *err) {
-    bool same = !strcmp(g->model_sha256, s->model_sha256) && g->n_ctx == s->n_ctx && g->skip == s->skip && g->n_text == s->n_text;
+    bool same = !strcmp(g->model_sha256, s->model_sha256) && g->n_ctx == s->n_ctx && g->skip == s->skip &&
+                g->n_text == s->n_text;
     for (size_t t = 0; same && t < s->n_text; t++)
         same = !strcmp(g->text[t].sha256, s->text[t].sha256) && g->text[t].first_window == s->text[t].first_window &&
                g->text[t].n_windows == s->text[t].n_windows && g->text[t].n_tokens == s->text[t].n_tokens;
-    return same ? 0 : dw_fail(err, "'%s' is not of the same model and texts as the statistics beside it; collect both in one run "
-                                   "(collect --gram)", path);
+    return same
+               ? 0
+               : dw_fail(err,
+                         "'%s' is not of the same model and texts as the statistics beside it; collect both in one run "
+                         "(collect --gram)",
+                         path);
 }

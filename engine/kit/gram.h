@@ -1,7 +1,7 @@
 /* gram.h - Gram matrices of the inputs of a model's matrices (STATS.gram), in a file beside the statistics.
  *
- * For the inputs x of a matrix, n values a token, the file has the sum of x x^T over all counted tokens of all texts.  It
- * holds sums and not means, so files of disjoint texts add up.  Little endian:
+ * For the inputs x of a matrix, n values per token, the file has the sum of x x^T over all counted tokens of all texts.
+ * It holds sums and not means, so files of disjoint texts add up.  Little endian:
  *
  *   0    "deadwood gram 1\n", u64 bytes of the head, SHA-256 of the head (32 bytes), zeros up to byte 64
  *   64   head: model_sha256 (64 hex digits), backend (32 bytes, zeros at the end), i32 n_ctx, i32 skip, u32 n_text,
@@ -11,7 +11,7 @@
  *              n_matrix x 16 bytes: i32 layer, i32 input (kit_stats_input: 0 q,k,v  1 attn_output  2 gate,up
  *                       3 down), i32 n, i32 0; ascending by layer, then input
  *   then for each matrix, at the next multiple of 64:
- *              n (n + 1) / 2 f64: row 0 from its diagonal on, row 1 from its diagonal on, ..; SHA-256 of them (32 bytes)
+ *              n (n + 1) / 2 f64: every row from its diagonal on; SHA-256 of them (32 bytes)
  *   The file ends after the last matrix, at a multiple of 64.
  *
  * In NumPy:  s = np.zeros((n, n)); s[np.triu_indices(n)] = np.fromfile(f, "<f8", n * (n + 1) // 2, offset=at)
@@ -32,11 +32,11 @@ typedef struct kit_gram {
     char model_sha256[65], backend[32];
     int n_ctx, skip;
     size_t n_text, n_matrix;
-    kit_stats_text *text;    // without blocks
+    kit_stats_text *text; // without blocks
     kit_gram_matrix *matrix;
     /* of a file that is open */
     dw_map map;
-    bool *is_checked;        // (n_matrix): its hash and values were
+    bool *is_checked; // (n_matrix): its hash and values were
 } kit_gram;
 
 static inline size_t kit_gram_packed(int n) { return (size_t)n * ((size_t)n + 1) / 2; }

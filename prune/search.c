@@ -1,0 +1,324 @@
+/* search.c - sensitivity and evolve (search.h). */
+#include "prune/search.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const dw_hparams *hp_of(const prune_task *t) { return dw_model_hparams(t->model); }
+static int n_ff(const prune_task *t, int l) { return hp_of(t)->n_ff[l]; }
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+static int uniform_widths(const prune_task *t, int *n_keep, dw_err *err) {
+    return prune_allocator_find("uniform")->allocate(t, n_keep, err);
+}
+
+static int mean_kl(const prune_task *t, const int *n_keep, double *kl, double *mean, dw_err *err) {
+    const int n = trial_n_windows(t->search->trial);
+    if (trial_run(t->search->trial, n_keep, kl, err)) return -1;
+    *mean = 0;
+    for (int w = 0; w < n; w++) *mean += kl[w] / n;
+    progress_step(t->search->bar, 1);
+    return 0;
+}
+
+/* ---- sensitivity: curves ---------------------------------------------------------------------------------- */
+
+enum { MOST_LEVELS = 32 };
+
+typedef struct curve {
+    int width[MOST_LEVELS + 1]; // descending: the first is the whole layer
+    double kl[MOST_LEVELS + 1];
+    int n;
+} curve;
+
+/* Divergence at a width, linear between measured ones. */
+static double at_width(const curve *c, int width) {
+    int i = 1;
+    while (i < c->n - 1 && width < c->width[i]) i++;
+    const double share = (double)(c->width[i - 1] - width) / (c->width[i - 1] - c->width[i]);
+    return c->kl[i - 1] + share * (c->kl[i] - c->kl[i - 1]);
+}
+
+static int n_levels(const prune_task *t) {
+    const bool is_start = t->search->start != NULL; // of evolve, to which the evaluations belong
+    const int n = t->search->evaluations && !is_start ? t->search->evaluations / hp_of(t)->n_layer : SEARCH_LEVELS;
+    return n < 2 ? 2 : n > MOST_LEVELS ? MOST_LEVELS : n;
+}
+
+static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, curve *c, dw_err *err) {
+    const int levels = n_levels(t), least = smaller(t->unit, n_ff(t, l));
+    *c = (curve){.width = {n_ff(t, l)}, .n = 1};
+    for (int i = 1; i <= levels; i++) {
+        int width = (int)((1 - (double)i / levels) * n_ff(t, l) / t->unit) * t->unit;
+        if (width < least) width = least;
+        if (width >= c->width[c->n - 1]) continue;
+        n_keep[l] = width;
+        if (mean_kl(t, n_keep, kl, &c->kl[c->n], err)) return -1;
+        if (c->kl[c->n] < c->kl[c->n - 1]) c->kl[c->n] = c->kl[c->n - 1]; // noise: less never costs less
+        c->width[c->n++] = width;
+    }
+    n_keep[l] = n_ff(t, l);
+    return 0;
+}
+
+/* ---- sensitivity: dynamic programming --------------------------------------------------------------------- */
+
+enum { MOST_CELLS = 1 << 14 };
+
+typedef struct table {
+    double cell; // neurons or bytes of a cell
+    int n_cell;
+    double *best, *next; // (n_cell + 1)
+    int *choice;         // (n_layer, n_cell + 1): width
+} table;
+
+static double cost_of(const prune_task *t, int l, int width) {
+    return t->bytes > 0 ? width * t->sizes->neuron[l] : width;
+}
+
+/* What widths may cost together. */
+static double budget_of(const prune_task *t, const int *uniform) {
+    double neurons = 0, fixed = t->sizes->fixed;
+    for (int l = 0; l < hp_of(t)->n_layer; l++) {
+        if (t->drop[l]) continue;
+        neurons += uniform[l];
+        fixed += t->sizes->layer[l];
+    }
+    return t->bytes > 0 ? t->bytes - fixed : neurons;
+}
+
+static int cells_of(const table *b, double cost) { return (int)ceil(cost / b->cell - 1e-9); }
+
+/* Widths of a layer that the table looks at: steps of a 64th, whole units. */
+static int step_of(const prune_task *t, int l) {
+    const int units = n_ff(t, l) / 64 / t->unit;
+    return (units < 1 ? 1 : units) * t->unit;
+}
+
+static void add_width(const prune_task *t, const table *b, const curve *c, int l, int width) {
+    const int cost = cells_of(b, cost_of(t, l, width));
+    const double kl = at_width(c, width);
+    for (int k = cost; k <= b->n_cell; k++)
+        if (b->best[k - cost] + kl < b->next[k])
+            b->next[k] = b->best[k - cost] + kl, b->choice[(size_t)l * ((size_t)b->n_cell + 1) + (size_t)k] = width;
+}
+
+static void fill_table(const prune_task *t, table *b, const curve *c) {
+    for (int l = 0; l < hp_of(t)->n_layer; l++) {
+        if (t->drop[l]) continue;
+        for (int k = 0; k <= b->n_cell; k++) b->next[k] = INFINITY;
+        for (int width = smaller(t->unit, n_ff(t, l)); width < n_ff(t, l); width += step_of(t, l))
+            add_width(t, b, &c[l], l, width);
+        add_width(t, b, &c[l], l, n_ff(t, l));
+        double *swap = b->best;
+        b->best = b->next, b->next = swap;
+    }
+}
+
+/* Spends what rounding has left, a unit at a time where the curve is steepest. */
+static void spend_rest(const prune_task *t, const curve *c, double left, int *n_keep) {
+    for (int best = 0; best >= 0;) {
+        double gain = -1;
+        best = -1;
+        for (int l = 0; l < hp_of(t)->n_layer; l++) {
+            if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) || cost_of(t, l, t->unit) > left + 1e-9) continue;
+            const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], n_keep[l] + t->unit)) /
+                             cost_of(t, l, t->unit);
+            if (g > gain) gain = g, best = l;
+        }
+        if (best < 0) break;
+        n_keep[best] += t->unit;
+        left -= cost_of(t, best, t->unit);
+    }
+}
+
+/* Rows that fall back to larger types may need more than their blocks: takes units where the curve is flattest. */
+static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
+    for (int least = 0; least >= 0 && prune_file_bytes(t, n_keep) > t->bytes;) {
+        double loss = INFINITY;
+        least = -1;
+        for (int l = 0; l < hp_of(t)->n_layer; l++) {
+            if (t->drop[l] || n_keep[l] < 2 * t->unit) continue;
+            const double x = at_width(&c[l], n_keep[l] - t->unit) - at_width(&c[l], n_keep[l]);
+            if (x < loss) loss = x, least = l;
+        }
+        if (least >= 0) n_keep[least] -= t->unit;
+    }
+}
+
+static int plan_widths(const prune_task *t, const curve *c, double budget, int *n_keep, dw_err *err) {
+    table b = {.cell = fmax(t->bytes > 0 ? 1 : t->unit, budget / MOST_CELLS)};
+    b.n_cell = (int)(budget / b.cell + 1e-9);
+    const size_t n = (size_t)b.n_cell + 1;
+    double *first = dw_alloc(n, 2 * sizeof *first, "an allocation", err);
+    b.choice = dw_alloc((size_t)hp_of(t)->n_layer, n * sizeof *b.choice, "an allocation", err);
+    b.best = first, b.next = first ? first + n : NULL;
+    int rc = first && b.choice ? 0 : -1;
+    if (!rc) fill_table(t, &b, c);
+    if (!rc && isinf(b.best[b.n_cell]))
+        rc = dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more", t->unit);
+    double spent = 0;
+    for (int l = hp_of(t)->n_layer, k = b.n_cell; l-- && !rc;) {
+        n_keep[l] = t->drop[l] ? 0 : b.choice[(size_t)l * n + (size_t)k];
+        if (!t->drop[l]) k -= cells_of(&b, cost_of(t, l, n_keep[l])), spent += cost_of(t, l, n_keep[l]);
+    }
+    if (!rc) spend_rest(t, c, budget - spent, n_keep);
+    if (!rc && t->bytes > 0) shrink_to_bytes(t, c, n_keep);
+    free(first);
+    free(b.choice);
+    return rc;
+}
+
+int search_sensitivity(const prune_task *t, int *n_keep, dw_err *err) {
+    const size_t n_layer = (size_t)hp_of(t)->n_layer;
+    curve *c = dw_alloc(n_layer, sizeof *c, "curves", err);
+    double *kl = dw_alloc((size_t)trial_n_windows(t->search->trial), sizeof *kl, "windows", err), budget = 0;
+    int rc = !c || !kl || uniform_widths(t, n_keep, err) ? -1 : 0;
+    if (!rc) budget = budget_of(t, n_keep);
+    for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = n_ff(t, (int)l);
+    for (size_t l = 0; l < n_layer && !rc; l++)
+        if (!t->drop[l]) rc = measure_curve(t, (int)l, n_keep, kl, &c[l], err);
+    if (!rc) rc = plan_widths(t, c, budget, n_keep, err);
+    free(c);
+    free(kl);
+    return rc;
+}
+
+/* ---- evolve ----------------------------------------------------------------------------------------------- */
+
+typedef struct state {
+    int *best, *trial;  // (n_layer) widths
+    double *kl, *other; // of windows
+    double mean, first; // of best; of the start
+    dw_rng rng;
+    int n_done, n_accepted;
+} state;
+
+static int save(const prune_task *t, const state *s, dw_err *err) {
+    const prune_search *search = t->search;
+    if (!search->state) return 0;
+    dw_out *out = dw_out_open_kept(search->state, err);
+    int rc = out ? dw_out_printf(out, err,
+                                 "deadwood evolve 1\nkey %s\ndone %d accepted %d first %.17g\nrng %" PRIu64 " %" PRIu64
+                                 " %" PRIu64 " %" PRIu64 "\nwidths",
+                                 search->key, s->n_done, s->n_accepted, s->first, s->rng.s[0], s->rng.s[1], s->rng.s[2],
+                                 s->rng.s[3])
+                 : -1;
+    for (int l = 0; l < hp_of(t)->n_layer && !rc; l++) rc = dw_out_printf(out, err, " %d", s->best[l]);
+    if (!rc) rc = dw_out_printf(out, err, "\n") || dw_out_commit(out, err) ? -1 : 0;
+    dw_out_free(out);
+    return rc;
+}
+
+static bool parse(const prune_task *t, const char *text, state *s) {
+    char key[80];
+    int at = 0, n;
+    if (sscanf(text,
+               "deadwood evolve 1\nkey %79s\ndone %d accepted %d first %lg\nrng %" SCNu64 " %" SCNu64 " %" SCNu64
+               " %" SCNu64 "\nwidths%n",
+               key, &s->n_done, &s->n_accepted, &s->first, &s->rng.s[0], &s->rng.s[1], &s->rng.s[2], &s->rng.s[3],
+               &at) != 8 ||
+        !at || strcmp(key, t->search->key))
+        return false;
+    for (int l = 0; l < hp_of(t)->n_layer; l++, at += n) {
+        n = 0;
+        if (sscanf(text + at, " %d%n", &s->best[l], &n) != 1 ||
+            s->best[l] < (t->drop[l] ? 0 : smaller(t->unit, n_ff(t, l))) || s->best[l] > n_ff(t, l))
+            return false;
+    }
+    return s->n_done >= 0;
+}
+
+/* Whether an ended run with the same key has left a state. */
+static bool resume(const prune_task *t, state *s) {
+    size_t size;
+    if (!t->search->state || !dw_file_exists(t->search->state)) return false;
+    char *text = dw_read_text(t->search->state, 1 << 20, &size, NULL);
+    const bool ok = text && parse(t, text, s);
+    free(text);
+    return ok;
+}
+
+/* Neurons from a random layer to another, in steps of a fortieth of a layer; false: these two cannot. */
+static bool mutate(const prune_task *t, state *s) {
+    const int n_layer = hp_of(t)->n_layer, a = (int)dw_rng_below(&s->rng, (uint64_t)n_layer),
+              b = (int)dw_rng_below(&s->rng, (uint64_t)n_layer);
+    const int units = n_ff(t, a) / 40 / t->unit, steps = 1 << dw_rng_below(&s->rng, 3);
+    memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
+    if (a == b || t->drop[a] || t->drop[b]) return false;
+    int n = steps * (units < 1 ? 1 : units) * t->unit;
+    n = smaller(n, (s->best[a] - smaller(t->unit, n_ff(t, a))) / t->unit * t->unit);
+    n = smaller(n, (n_ff(t, b) - s->best[b]) / t->unit * t->unit);
+    s->trial[a] -= n;
+    s->trial[b] += n;
+    return n > 0 && (t->bytes <= 0 || prune_file_bytes(t, s->trial) <= t->bytes);
+}
+
+/* Whether the mean of windows falls by more than its standard error. */
+static bool is_better(const prune_task *t, const state *s) {
+    const int n = trial_n_windows(t->search->trial);
+    double mean = 0, square = 0;
+    for (int w = 0; w < n; w++) mean += (s->other[w] - s->kl[w]) / n;
+    for (int w = 0; w < n; w++) square += (s->other[w] - s->kl[w] - mean) * (s->other[w] - s->kl[w] - mean);
+    return mean < 0 && (n < 2 || -mean > sqrt(square / (n - 1.0) / n));
+}
+
+static int step(const prune_task *t, state *s, dw_err *err) {
+    double mean;
+    for (int tries = 0; !mutate(t, s); tries++)
+        if (tries == 1000) return s->n_done = INT32_MAX, 0; // nothing can move
+    if (mean_kl(t, s->trial, s->other, &mean, err)) return -1;
+    s->n_done++;
+    if (!is_better(t, s)) return 0;
+    memcpy(s->best, s->trial, (size_t)hp_of(t)->n_layer * sizeof *s->best);
+    memcpy(s->kl, s->other, (size_t)trial_n_windows(t->search->trial) * sizeof *s->kl);
+    s->mean = mean;
+    s->n_accepted++;
+    return trial_accept(t->search->trial, s->best, err) || save(t, s, err) ? -1 : 0;
+}
+
+static int begin(const prune_task *t, state *s, dw_err *err) {
+    const prune_allocator *start = t->search->start ? t->search->start : prune_allocator_find("uniform");
+    const bool resumes = resume(t, s);
+    char text[128];
+    if (!resumes) {
+        dw_rng_seed(&s->rng, t->search->seed);
+        s->n_done = s->n_accepted = 0;
+        if (start->allocate(t, s->best, err)) return -1;
+    }
+    if (trial_accept(t->search->trial, s->best, err) || mean_kl(t, s->best, s->kl, &s->mean, err)) return -1;
+    if (!resumes) s->first = s->mean;
+    snprintf(text, sizeof text, "going on after %d evaluations, %d accepted", s->n_done, s->n_accepted);
+    if (resumes && t->search->tell) t->search->tell(text);
+    return save(t, s, err);
+}
+
+int search_evolve(const prune_task *t, int *n_keep, dw_err *err) {
+    const size_t n_layer = (size_t)hp_of(t)->n_layer, n_windows = (size_t)trial_n_windows(t->search->trial);
+    const int most = t->search->evaluations ? t->search->evaluations : SEARCH_EVALUATIONS;
+    state s = {.best = dw_alloc(n_layer, sizeof *s.best, "widths", err),
+               .trial = dw_alloc(n_layer, sizeof *s.trial, "widths", err),
+               .kl = dw_alloc(n_windows, sizeof *s.kl, "windows", err),
+               .other = dw_alloc(n_windows, sizeof *s.other, "windows", err)};
+    int rc = !s.best || !s.trial || !s.kl || !s.other || begin(t, &s, err) ? -1 : 0;
+    while (!rc && s.n_done < most) rc = step(t, &s, err);
+    char text[160];
+    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats",
+             s.n_accepted, smaller(s.n_done, most), s.first, s.mean);
+    if (!rc && t->search->tell) t->search->tell(text);
+    for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = s.best[l];
+    free(s.best), free(s.trial), free(s.kl), free(s.other);
+    return rc;
+}
+
+double search_n_evaluations(const prune_task *t, const prune_allocator *a) {
+    const bool evolves = a->allocate == search_evolve;
+    const prune_allocator *start = evolves ? t->search->start : NULL;
+    double n = evolves ? (t->search->evaluations ? t->search->evaluations : SEARCH_EVALUATIONS) + 1 : 0;
+    if (a->allocate == search_sensitivity || (start && start->allocate == search_sensitivity))
+        n += (double)n_levels(t) * hp_of(t)->n_layer;
+    return n;
+}

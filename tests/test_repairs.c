@@ -1,0 +1,562 @@
+/* test_repairs.c - collect --gram, rank --metric obs and cut --repair, on random models and from the command line. */
+#include "build.h"
+#include "engine.h"
+#include "kit/gram.h"
+#include "kit/plan.h"
+#include "prune/repairs.h"
+#include "prune/trial.h"
+#include "test.h"
+
+#include <lapacke.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_CTX = 64, N_WINDOWS = 6, N_TOKENS = N_CTX * N_WINDOWS };
+
+/* Text whose bytes are random letters; the random models have byte tokens. */
+static const char *random_text(const char *name, int n, uint64_t seed) {
+    const char *path = test_file(name);
+    if (!access(path, R_OK)) return path;
+    FILE *f = fopen(path, "wb");
+    dw_rng rng;
+    dw_rng_seed(&rng, seed);
+    for (int i = 0; f && i < n; i++) fputc(" abcdefghijklmnopqrstuvwxyz\n"[dw_rng_below(&rng, 28)], f);
+    if (f) fclose(f);
+    return path;
+}
+
+/* ---- one model on the text -------------------------------------------------------------------------------- */
+
+typedef struct pass {
+    dw_model *m;
+    dw_session *s;
+    const dw_hparams *hp;
+    float *before, *a, *after; // of one layer, all tokens: (N_TOKENS, n_embd), (N_TOKENS, n_ff), (N_TOKENS, n_embd)
+    int layer, window;
+} pass;
+
+static void look(void *ctx, const dw_tap_event *e) {
+    pass *p = ctx;
+    const size_t n = (size_t)e->n * N_CTX;
+    if (e->point == DW_TAP_RESIDUAL && e->layer == p->layer)
+        memcpy(p->before + n * (size_t)p->window, e->values, n * sizeof(float));
+    if (e->point == DW_TAP_RESIDUAL && e->layer == p->layer + 1)
+        memcpy(p->after + n * (size_t)p->window, e->values, n * sizeof(float));
+    if (e->point == DW_TAP_FFN_NEURON && e->layer == p->layer)
+        memcpy(p->a + n * (size_t)p->window, e->values, n * sizeof(float));
+}
+
+static bool open_pass(pass *p, const char *path) {
+    dw_err err = {0};
+    *p = (pass){.m = dw_model_open(path, &err)};
+    p->s = p->m ? dw_session_new(
+                      p->m,
+                      &(dw_session_options){.pool = two_threads(), .backend = "ref", .n_ctx = N_CTX, .n_batch = N_CTX},
+                      &err)
+                : NULL;
+    if (!CHECK(p->s, "%s", err.text)) return false;
+    p->hp = dw_model_hparams(p->m);
+    p->before = calloc(N_TOKENS * (size_t)p->hp->n_embd, 4);
+    p->after = calloc(N_TOKENS * (size_t)p->hp->n_embd, 4);
+    p->a = calloc(N_TOKENS * (size_t)p->hp->n_ff_max, 4);
+    return true;
+}
+
+static void close_pass(pass *p) {
+    dw_session_free(p->s);
+    dw_model_close(p->m);
+    free(p->before), free(p->a), free(p->after);
+}
+
+static void run_pass(pass *p, int layer, const int32_t *token) {
+    dw_err err = {0};
+    p->layer = layer;
+    dw_session_set_tap(p->s, &(dw_tap){1u << DW_TAP_RESIDUAL | 1u << DW_TAP_FFN_NEURON, look, p});
+    for (p->window = 0; p->window < N_WINDOWS; p->window++) {
+        dw_session_rewind(p->s, 0, 0);
+        CHECK(!dw_session_eval(p->s, &(dw_batch){.n_tokens = N_CTX, .token = token + p->window * N_CTX}, &err), "%s",
+              err.text);
+    }
+}
+
+/* Runs layer l of p on the residuals `x`; fills a and after. */
+static void run_layer(pass *p, int layer, const float *x) {
+    dw_err err = {0};
+    const size_t n = N_CTX * (size_t)p->hp->n_embd;
+    int32_t token[N_CTX] = {0}, pos[N_CTX];
+    for (int i = 0; i < N_CTX; i++) pos[i] = i;
+    p->layer = layer;
+    memcpy(p->after, x, N_WINDOWS * n * sizeof *x);
+    dw_session_set_tap(p->s, &(dw_tap){1u << DW_TAP_FFN_NEURON, look, p});
+    for (p->window = 0; p->window < N_WINDOWS; p->window++)
+        CHECK(!dw_session_layers(p->s, &(dw_batch){.n_tokens = N_CTX, .token = token, .pos = pos}, layer, layer + 1,
+                                 p->after + n * (size_t)p->window, &err),
+              "%s", err.text);
+}
+
+static float *down_of(const dw_model *m, int l, size_t *n) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+    const dw_tensor *t = dw_gguf_find_tensor(dw_model_gguf(m), name);
+    float *v = calloc(t->ne[0] * t->ne[1], sizeof *v);
+    for (size_t r = 0; r < t->ne[1]; r++)
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), v + r * t->ne[0], t->ne[0]);
+    *n = t->ne[0];
+    return v;
+}
+
+static double dot(const float *a, const float *b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* ---- the direct solution of a layer ----------------------------------------------------------------------- */
+
+typedef struct direct {
+    const int32_t *keep;
+    size_t n_keep, n_ff, d;
+    float *v, *v_new; // (d, n_ff), (d, n_keep)
+    double dense, gap, damp;
+} direct;
+
+/* (V_S H + E[R a_S^T]) H^-1 by LAPACK; the largest difference to the file's V', over the largest change. */
+static double difference(const direct *x, const pass *whole, const pass *cut, const pass *own) {
+    const size_t n = x->n_keep, d = x->d;
+    double *h = calloc(n * n, 8), *b = calloc(n * d, 8), *diagonal = calloc(n, 8), worst = 0, largest = 0;
+    for (size_t t = 0; t < N_TOKENS; t++) {
+        const float *a = cut->a + t * n, *a_whole = whole->a + t * x->n_ff, *a_own = own->a + t * x->n_ff;
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k < n; k++) h[i * n + k] += (double)a[i] * (double)a[k] / N_TOKENS;
+        for (size_t r = 0; r < d; r++) {
+            const double y = dot(x->v + r * x->n_ff, a_whole, x->n_ff), y_own = dot(x->v + r * x->n_ff, a_own, x->n_ff);
+            const double mid = (double)whole->after[t * d + r] - y, mid_cut = (double)own->after[t * d + r] - y_own;
+            double target = x->dense * (y + x->gap * (mid - mid_cut)) + (1 - x->dense) * y_own;
+            for (size_t i = 0; i < n; i++) b[i * d + r] += target * (double)a[i] / N_TOKENS;
+        }
+    }
+    for (size_t i = 0; i < n; i++) diagonal[i] = h[i * n + i];
+    qsort(diagonal, n, sizeof *diagonal, ascending);
+    double lambda = x->damp * 0.5 * (diagonal[n / 2] + diagonal[(n - 1) / 2]);
+    if (N_TOKENS < 5 * n) lambda *= 5.0 * (double)n / N_TOKENS;
+    for (size_t i = 0; i < n; i++) {
+        h[i * n + i] += lambda;
+        for (size_t r = 0; r < d; r++) b[i * d + r] += lambda * (double)x->v[r * x->n_ff + (size_t)x->keep[i]];
+    }
+    int *pivot = calloc(n, sizeof *pivot);
+    CHECK(!LAPACKE_dgesv(LAPACK_ROW_MAJOR, (int)n, (int)d, h, (int)n, pivot, b, (int)d));
+    for (size_t i = 0; i < n; i++)
+        for (size_t r = 0; r < d; r++) {
+            worst = fmax(worst, fabs((double)x->v_new[r * n + i] - b[i * d + r]));
+            largest = fmax(largest, fabs((double)x->v_new[r * n + i] - (double)x->v[r * x->n_ff + (size_t)x->keep[i]]));
+        }
+    free(h), free(b), free(diagonal), free(pivot);
+    return worst / largest;
+}
+
+static void tokens_of(int32_t *token, const dw_model *m, const char *path) {
+    dw_err err = {0};
+    size_t size, n;
+    int32_t *all;
+    dw_tokenizer *tok = dw_tokenizer_open(dw_model_gguf(m), &err);
+    char *text = dw_read_text(path, 1 << 20, &size, &err);
+    const dw_vocab *v = dw_tokenizer_vocab(tok);
+    CHECK(tok && text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &all, &n, &err) && n >= N_TOKENS, "%s",
+          err.text);
+    memcpy(token, all, N_TOKENS * sizeof *token);
+    for (int w = 0; w < N_WINDOWS && v->add_bos; w++) token[w * N_CTX] = v->bos;
+    free(all);
+    free(text);
+    dw_tokenizer_free(tok);
+}
+
+static void check_sequential(const char *target, double dense, double gap) {
+    const char *model = random_model("tiny-qwen2", "F32", 0), *text = random_text("calib.txt", 6000, 4);
+    const char *plan_path = test_file("sequential.tsv"), *out = test_file("sequential.gguf");
+    REQUIRE(!test_run("deadwood-rank -m %s -o %s --metric random --rate 0.4 --multiple 1 -q", model, plan_path), "%s",
+            test_run_output());
+    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s --repair lsq --sequential -f %s -c %d --windows %d --target %s "
+                      "--gap %g --damp 0.05 -q",
+                      model, plan_path, out, text, N_CTX, N_WINDOWS, target, gap),
+            "%s", test_run_output());
+    dw_err err = {0};
+    kit_plan plan;
+    pass whole, cut, own; // own: layer l of the whole model on the inputs of the cut one
+    REQUIRE(!kit_plan_read(&plan, plan_path, NULL, 0, &err) && open_pass(&whole, model) && open_pass(&cut, out) &&
+                open_pass(&own, model),
+            "%s", err.text);
+    int32_t token[N_TOKENS], keep[1024];
+    tokens_of(token, whole.m, text);
+    for (int l = 0; l < whole.hp->n_layer; l++) {
+        direct x = {.keep = keep, .d = (size_t)whole.hp->n_embd, .dense = dense, .gap = gap, .damp = 0.05};
+        kit_plan_neurons(&plan.layer[l], keep);
+        x.v = down_of(whole.m, l, &x.n_ff);
+        x.v_new = down_of(cut.m, l, &x.n_keep);
+        run_pass(&whole, l, token);
+        run_pass(&cut, l, token);
+        run_layer(&own, l, cut.before);
+        const double worst = difference(&x, &whole, &cut, &own);
+        CHECK(worst < 2e-3, "%s, layer %d: differs by %g of the largest change", target, l, worst);
+        free(x.v);
+        free(x.v_new);
+    }
+    close_pass(&whole);
+    close_pass(&cut);
+    close_pass(&own);
+    kit_plan_release(&plan);
+}
+
+static void sequential(void) {
+    check_sequential("own", 0, 0.5);
+    check_sequential("blend", 0.5, 0.25);
+    if (test_slow()) check_sequential("dense", 1, 1);
+}
+
+/* ---- collect --gram --------------------------------------------------------------------------------------- */
+
+static bool collect(const char *out, const char *options) {
+    return CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows %d --gram down -o %s -q %s",
+                           random_model("tiny-qwen2", "F32", 0), random_text("calib.txt", 6000, 4), N_CTX, N_WINDOWS,
+                           out, options),
+                 "%s", test_run_output());
+}
+
+static const char *gram_file(const char *stats) {
+    static char path[4][512];
+    static int at;
+    at = (at + 1) % 4;
+    snprintf(path[at], sizeof path[at], "%s.gram", stats);
+    return path[at];
+}
+
+static void sums_of_products(void) {
+    const char *stats = test_file("gram.h5"), *model = random_model("tiny-qwen2", "F32", 0);
+    dw_err err = {0};
+    kit_gram gram;
+    pass p;
+    int32_t token[N_TOKENS];
+    if (!collect(stats, "")) return;
+    REQUIRE(!kit_gram_open(&gram, gram_file(stats), &err) && open_pass(&p, model), "%s", err.text);
+    tokens_of(token, p.m, random_text("calib.txt", 6000, 4));
+    for (int l = 0; l < p.hp->n_layer; l++) {
+        double n_tokens, worst = 0, largest = 0;
+        const kit_gram_matrix *g = kit_gram_find(&gram, l, KIT_STATS_FFN_NEURON, &n_tokens, &err);
+        REQUIRE(g && g->n == p.hp->n_ff[l] && n_tokens == N_TOKENS, "%s", err.text);
+        run_pass(&p, l, token);
+        for (int i = 0; i < g->n; i++)
+            for (int k = i; k < g->n; k++) {
+                double sum = 0;
+                for (int t = 0; t < N_TOKENS; t++) sum += (double)p.a[t * g->n + i] * (double)p.a[t * g->n + k];
+                worst = fmax(worst, fabs(sum - kit_gram_at(g, k, i)));
+                largest = fmax(largest, fabs(sum));
+            }
+        CHECK(worst < 1e-4 * largest, "layer %d: differs by %g of %g", l, worst, largest);
+    }
+    CHECK(!kit_gram_find(&gram, 0, KIT_STATS_ATTN_MIX, &(double){0}, &err));
+    check_sentence(&err, "collect --gram all", "a matrix that was not collected");
+    close_pass(&p);
+    kit_gram_close(&gram);
+}
+
+/* One thread or three, in one pass or layer by layer: the same bytes.  Two halves add up. */
+static void any_way(void) {
+    const char *one = test_file("one.h5"), *three = test_file("three.h5"), *layers = test_file("layers.h5");
+    if (!collect(one, "-t 1") || !collect(three, "-t 3") || !collect(layers, "-t 2 --gram-memory 1000")) return;
+    CHECK(same_files(gram_file(one), gram_file(three)) && same_files(gram_file(one), gram_file(layers)));
+    const char *a = test_file("a.h5"), *b = test_file("b.h5"), *model = random_model("tiny-qwen2", "F32", 0),
+               *text = random_text("calib.txt", 6000, 4);
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows 1-4 --gram all -o %s -q", model, text, N_CTX, a),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows 5-6 --gram all -o %s -s %s -q", model, text, N_CTX, b,
+                    a),
+          "%s", test_run_output());
+    dw_err err = {0};
+    kit_gram whole, sum;
+    REQUIRE(!kit_gram_open(&whole, gram_file(one), &err) && !kit_gram_open(&sum, gram_file(b), &err), "%s", err.text);
+    CHECK(sum.n_text == 2 && sum.n_matrix == 4 * whole.n_matrix);
+    for (size_t i = 0; i < whole.n_matrix; i++) {
+        double n;
+        const kit_gram_matrix *x = kit_gram_find(&whole, whole.matrix[i].layer, KIT_STATS_FFN_NEURON, &n, &err),
+                              *y = NULL;
+        if (x) y = kit_gram_find(&sum, x->layer, x->input, &n, &err);
+        REQUIRE(x && y, "%s", err.text);
+        for (size_t k = 0; k < kit_gram_packed(x->n); k++)
+            if (!CHECK(fabs(x->sum[k] - y->sum[k]) <= 1e-5 * (1 + fabs(x->sum[k])), "layer %d: %g and %g", x->layer,
+                       x->sum[k], y->sum[k]))
+                break;
+    }
+    kit_gram_close(&whole);
+    kit_gram_close(&sum);
+}
+
+static void flip_byte(const char *from, const char *to, size_t at) {
+    size_t size;
+    dw_err err = {0};
+    char *data = dw_read_file(from, 1 << 28, &size, &err);
+    if (!CHECK(data, "%s", err.text)) return;
+    data[at < size ? at : size - 1] ^= 4;
+    FILE *f = fopen(to, "wb");
+    CHECK(f && fwrite(data, 1, size, f) == size && !fclose(f));
+    free(data);
+}
+
+static void damaged_files(void) {
+    const char *stats = test_file("gram.h5"), *bad = test_file("bad.gram");
+    if (access(stats, R_OK) && !collect(stats, "")) return;
+    dw_err err = {0};
+    kit_gram g;
+    double n;
+    for (size_t at = 0; at < 700; at += 23) {
+        flip_byte(gram_file(stats), bad, at);
+        err = (dw_err){0};
+        if (kit_gram_open(&g, bad, &err))
+            check_sentence(&err, "", "a bit of the head");
+        else {
+            bool refused = false;
+            for (size_t i = 0; i < g.n_matrix; i++)
+                refused |= !kit_gram_find(&g, g.matrix[i].layer, g.matrix[i].input, &n, &err);
+            CHECK(refused || (at >= 56 && at < 64), "byte %zu", at); // 56 to 63 are zeros without meaning
+            kit_gram_close(&g);
+        }
+    }
+    CHECK(!test_run("truncate -s -64 %s", bad));
+    CHECK(kit_gram_open(&g, bad, &err));
+    const char *other = test_file("other.h5"), *model = random_model("tiny-qwen2", "F32", 0);
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows 2 -o %s -q && cp %s %s", model,
+                    random_text("calib.txt", 6000, 4), N_CTX, other, gram_file(stats), gram_file(other)),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.5 -q", model, other, test_file("no.tsv")) ==
+          1);
+    CHECK(strstr(test_run_output(), "is not of the same model and texts as the statistics beside it"), "%s",
+          test_run_output());
+    unlink(gram_file(other));
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.5 -q", model, other, test_file("no.tsv")) ==
+          1);
+    CHECK(strstr(test_run_output(), "does not exist; make it with the statistics (collect --gram)"), "%s",
+          test_run_output());
+}
+
+/* ---- one-shot repair from the command line ---------------------------------------------------------------- */
+
+static void one_shot(void) {
+    const char *stats = test_file("gram.h5"), *model = random_model("tiny-qwen2", "F32", 0),
+               *plan = test_file("obs.tsv"), *out = test_file("obs.gguf");
+    const char *same = test_file("same.gguf"), *none = test_file("none.tsv");
+    if (access(stats, R_OK) && !collect(stats, "")) return;
+    REQUIRE(
+        !test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -t 1 -q", model, stats, plan),
+        "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -t 3 -q && cmp %s %s",
+                      model, stats, test_file("obs3.tsv"), plan, test_file("obs3.tsv")),
+            "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s --repair lsq -s %s -q", model, plan, out, stats), "%s",
+            test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --lineage", out) && strstr(test_run_output(), "--repair lsq"), "%s",
+          test_run_output());
+    dw_err err = {0};
+    kit_plan p;
+    kit_gram gram;
+    dw_model *m = dw_model_open(out, &err), *whole = dw_model_open(model, &err);
+    REQUIRE(m && whole && !kit_plan_read(&p, plan, NULL, 0, &err) && !kit_gram_open(&gram, gram_file(stats), &err),
+            "%s", err.text);
+    const repairs_task task = {.model = whole, .plan = &p, .damp = 0.01, .pool = two_threads(), .gram = &gram};
+    repairs r;
+    REQUIRE(!repairs_make(&r, &task, &err), "%s", err.text);
+    for (int l = 0; l < p.n_layer; l++) {
+        size_t n;
+        float *v = down_of(m, l, &n);
+        CHECK(n == (size_t)p.layer[l].n_keep &&
+                  !memcmp(v, r.down[l], n * (size_t)dw_model_hparams(m)->n_embd * sizeof *v),
+              "layer %d", l);
+        free(v);
+    }
+    repairs_release(&r);
+    kit_gram_close(&gram);
+    kit_plan_release(&p);
+    dw_model_close(m);
+    dw_model_close(whole);
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0 -q && deadwood-cut -m %s -p %s -o %s "
+                      "--repair lsq -s %s -q",
+                      model, stats, none, model, none, same, stats),
+            "%s", test_run_output());
+    CHECK(!test_run("deadwood-score -m %s --base %s -f %s -c %d --windows 2 --no-speed -q", same, model,
+                    random_text("calib.txt", 6000, 4), N_CTX),
+          "%s", test_run_output());
+}
+
+/* A repaired down in blocks is encoded with its importances, and the file is checked row by row. */
+static void in_blocks(void) {
+    const char *model = random_model("tiny-qwen2", "Q8_0", 0), *text = random_text("calib.txt", 6000, 4),
+               *out = test_file("blocks.gguf");
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows %d --gram down -o %s -q", model, text, N_CTX,
+                      N_WINDOWS, test_file("blocks.h5")),
+            "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --group 32 --multiple 32 -q", model,
+                      test_file("blocks.h5"), test_file("blocks.tsv")),
+            "%s", test_run_output());
+    for (int i = 0; i < 2; i++)
+        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s --repair lsq %s %s --down-type Q4_0 -q", model,
+                          test_file("blocks.tsv"), out, i ? "--sequential -c 64 --windows 6 -f" : "-s",
+                          i ? text : test_file("blocks.h5")),
+                "%s", test_run_output());
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s --repair lsq -q", model, test_file("blocks.tsv"), out) == 2, "%s",
+          test_run_output());
+}
+
+/* ---- allocations that run the model ----------------------------------------------------------------------- */
+
+/* A model whose layer 0 writes nothing: its down is zero. */
+static const char *idle_layer(void) {
+    const char *from = random_model("tiny-qwen2", "F32", 0), *to = test_file("idle.gguf");
+    dw_err err = {0};
+    if (!access(to, R_OK)) return to;
+    dw_gguf *g = dw_gguf_open(from, &err);
+    const dw_tensor *t = g ? dw_gguf_find_tensor(g, "blk.0.ffn_down.weight") : NULL;
+    size_t size;
+    char *data = dw_read_file(from, 1 << 28, &size, &err), *at = NULL;
+    if (!CHECK(t && data, "%s", err.text)) return to;
+    for (size_t i = 0; i + t->n_bytes <= size && !at; i += 32)
+        if (!memcmp(data + i, t->data, t->n_bytes)) at = data + i;
+    if (CHECK(at)) memset(at, 0, t->n_bytes);
+    FILE *f = fopen(to, "wb");
+    CHECK(f && fwrite(data, 1, size, f) == size && !fclose(f));
+    free(data);
+    dw_gguf_close(g);
+    return to;
+}
+
+static bool widths_of(const char *options, const char *out, int *width) {
+    const char *model = idle_layer(), *text = random_text("calib.txt", 6000, 4);
+    dw_err err = {0};
+    kit_plan p;
+    if (access(test_file("idle.h5"), R_OK) &&
+        !CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows %d --gram down -o %s -q", model, text, N_CTX,
+                         N_WINDOWS, test_file("idle.h5")),
+               "%s", test_run_output()))
+        return false;
+    if (!CHECK(!test_run(
+                   "deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 %s",
+                   model, test_file("idle.h5"), out, text, N_CTX, options),
+               "%s", test_run_output()))
+        return false;
+    if (!CHECK(!kit_plan_read(&p, out, NULL, 0, &err), "%s", err.text)) return false;
+    for (int l = 0; l < p.n_layer; l++) width[l] = p.layer[l].n_keep;
+    kit_plan_release(&p);
+    return true;
+}
+
+static void idle_layers_go(void) {
+    int width[16], sum = 0;
+    if (!widths_of("--allocate sensitivity", test_file("sensitivity.tsv"), width)) return;
+    for (int l = 0; l < 4; l++) sum += width[l];
+    CHECK(width[0] <= 16 && sum <= 384 && sum > 380, "widths %d %d %d %d", width[0], width[1], width[2], width[3]);
+    if (!widths_of("--allocate evolve --evaluations 30 --seed 3", test_file("evolve.tsv"), width)) return;
+    sum = 0;
+    for (int l = 0; l < 4; l++) sum += width[l];
+    CHECK(width[0] < 80 && sum == 384, "widths %d %d %d %d", width[0], width[1], width[2], width[3]);
+    CHECK(strstr(test_run_output(), "steps accepted, KL on the held-out texts"), "%s", test_run_output());
+}
+
+/* A state after some evaluations leads to the same plan as a run without a stop. */
+static void evolve_resumes(void) {
+    int width[16];
+    const char *whole = test_file("whole.tsv"), *stopped = test_file("stopped.tsv");
+    if (!widths_of("--allocate evolve --evaluations 12 --seed 3", whole, width)) return;
+    char part[512], options[1024];
+    snprintf(part, sizeof part, "%s.part", stopped);
+    snprintf(options, sizeof options,
+             "--allocate evolve --evaluations 12 --seed 3 & pid=$!; n=0; until grep -q 'accepted [1-9]' %s 2>/dev/null "
+             "|| [ $n -gt 3000 ]; do sleep 0.02; n=$((n + 1)); done; kill -KILL $pid; wait $pid; true",
+             part);
+    CHECK(
+        !test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 %s",
+                  idle_layer(), test_file("idle.h5"), stopped, random_text("calib.txt", 6000, 4), N_CTX, options),
+        "%s", test_run_output());
+    if (!widths_of("--allocate evolve --evaluations 12 --seed 3", stopped, width)) return;
+    CHECK(same_files(whole, stopped), "%s", test_run_output());
+    CHECK(access(part, F_OK), "the state stays");
+}
+
+static void held_out(void) {
+    const char *model = idle_layer(), *text = random_text("calib.txt", 6000, 4);
+    int width[16];
+    if (!widths_of("--allocate sensitivity --evaluations 8", test_file("held.tsv"), width)) return;
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 5-9 "
+                   "--allocate sensitivity -q",
+                   model, test_file("idle.h5"), test_file("held.tsv"), text, N_CTX) == 1);
+    CHECK(strstr(test_run_output(), "are in the statistics; judge the widths by others"), "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --allocate evolve -q", model,
+                   test_file("idle.h5"), test_file("held.tsv")) == 2);
+}
+
+/* A trial's divergence from stored residuals is that of a trial from the start, to the bit. */
+static void trials_start_late(void) {
+    const char *model = idle_layer();
+    int width[16];
+    if (access(test_file("idle.h5"), R_OK) &&
+        !widths_of("--allocate sensitivity --evaluations 8", test_file("late.tsv"), width))
+        return;
+    dw_err err = {0};
+    dw_model *m = dw_model_open(model, &err);
+    kit_gram gram = {0};
+    calib_texts texts = {0};
+    const char *path = random_text("calib.txt", 6000, 4);
+    const opt_list paths = {&path, 1};
+    const dw_hparams *hp = m ? dw_model_hparams(m) : NULL;
+    REQUIRE(m && !kit_gram_open(&gram, gram_file(test_file("idle.h5")), &err) &&
+                !calib_read(&texts, m, &(calib_request){&paths, {7, 8}, N_CTX, 0}, &err),
+            "%s", err.text);
+    double *score[16], kl[2], again[2];
+    bool drop[16] = {0};
+    int keep[16];
+    for (int l = 0; l < hp->n_layer; l++) {
+        score[l] = calloc((size_t)hp->n_ff[l], sizeof *score[l]);
+        for (int j = 0; j < hp->n_ff[l]; j++) score[l][j] = j * 7 % 64;
+        keep[l] = hp->n_ff[l];
+    }
+    const trial_options o = {.model = m,
+                             .gram = &gram,
+                             .damp = 0.01,
+                             .texts = &texts,
+                             .score = score,
+                             .group = 1,
+                             .drop = drop,
+                             .pool = two_threads()};
+    prune_trial *early = trial_new(&o, &err), *late = trial_new(&o, &err);
+    REQUIRE(early && late && trial_n_windows(late) == 2, "%s", err.text);
+    CHECK(!trial_run(late, keep, kl, &err), "%s", err.text);
+    CHECK(kl[0] == 0 && kl[1] == 0, "the whole model differs from itself by %g and %g", kl[0], kl[1]);
+    keep[1] = 90, keep[2] = 50;
+    CHECK(!trial_accept(late, keep, &err));
+    keep[3] = 70;
+    CHECK(!trial_run(late, keep, kl, &err) && !trial_run(early, keep, again, &err), "%s", err.text);
+    CHECK(kl[0] > 0 && kl[0] == again[0] && kl[1] == again[1], "%.17g and %.17g", kl[0], again[0]);
+    trial_free(early);
+    trial_free(late);
+    for (int l = 0; l < hp->n_layer; l++) free(score[l]);
+    calib_release(&texts);
+    kit_gram_close(&gram);
+    dw_model_close(m);
+}
+
+static const test_case cases[] = {
+    {"collect --gram sums the products of the inputs of down", sums_of_products},
+    {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
+    {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},
+    {"a cut with --repair lsq holds the least-squares solution", one_shot},
+    {"a repaired down is encoded in blocks, one-shot and sequential", in_blocks},
+    {"sequential repairs equal direct solves on the layers below as they are cut", sequential},
+    {"a layer that writes nothing is cut first by sensitivity and evolve", idle_layers_go},
+    {"evolve goes on after a kill and ends with the same plan", evolve_resumes},
+    {"texts that the statistics have seen do not judge widths", held_out},
+    {"a trial from stored residuals equals one from the start", trials_start_late},
+    {0}};
+
+TEST_MAIN(cases)
