@@ -11,7 +11,7 @@ PATH="$PWD/build:$PATH"
 
 # grid GRID NAME: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv
 grid() {
-    deadwood sweep "experiments/grids/$1.grid" -o "build/results/$1" --keep none
+    deadwood sweep "experiments/grids/$1.grid" -o "build/results/$1" --keep none --base exact
     rows=build/results/$1/rows.tsv
     deadwood table "$rows" -o "$new/$2.tsv"
 }
