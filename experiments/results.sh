@@ -61,4 +61,11 @@ deadwood table "$rows" -o "$new/predict.tsv"
 table predict
 deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5
 
+# A larger model, where it lies beside the project: fewer neurons or fewer bits?
+if [ -d ../shared/reference-model/base ]; then
+    grid bytes bytes
+    table bytes --join seed --sort file_bytes
+    plot bytes --by metric,after
+fi
+
 mv -f "$new"/* results/
