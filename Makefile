@@ -17,8 +17,9 @@ WARN     += $(if $(SAN),$(if $(filter clang,$(CC)),,-Wno-format-truncation -Wno-
 CHECKS   := $(if $(SAN)$(DEBUG),-DDW_DEBUG)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 CPP_ALL  := -Iengine -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PKGS))
-# A program loads only the libraries that it uses.
-LIBS     := $(if $(filter Linux,$(shell uname)),-Wl$(comma)--as-needed) $(shell pkg-config --libs $(PKGS)) -lm -lpthread
+# A program loads only the libraries that it uses.  Without a build id, which hashes the commit as well, equal code
+# gives equal programs (kit/hash_cache.h, kit_sha256_program).
+LIBS     := $(if $(filter Linux,$(shell uname)),-Wl$(comma)--as-needed -Wl$(comma)--build-id=none) $(shell pkg-config --libs $(PKGS)) -lm -lpthread
 COMPILE   = $(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(CHECKS) $(CPP_ALL)
 
 # Four libraries, each of which may see those before it: the engine itself, which needs nothing but libc, libm and

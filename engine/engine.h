@@ -248,7 +248,8 @@ typedef struct dw_train_options { // zero means the default
     int n_ctx;              // tokens of a window; the session's positions
     int n_seq;              // most windows of one pass; 1
     bool forward_only;      // no gradients: a teacher.  Takes less memory
-    dw_precision precision; // of products on CPUs with tiles for BF16; rounded: one BF16 of each number, sums in F32
+    dw_precision precision; // of products on CPUs that multiply BF16 (amx, AVX512_BF16); rounded: one BF16 of each
+                            // number, sums in F32
 } dw_train_options;
 
 /* A pass computes with the session's net, its replaced tensors included.  The session must outlive dw_train; its cache and

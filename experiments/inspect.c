@@ -5,6 +5,7 @@
 #include "formats/ffn_two_part.h"
 #include "formats/ffn_gated.h"
 #include "model/model.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/talk.h"
@@ -218,7 +219,7 @@ static void verify_input(void *ctx, const char *tool_name, const char *name, con
     char *path = find_input(count->model_path, name), hex[65];
     const char *state = "not at hand";
     dw_err why = {0};
-    if (path && dw_input_sha256(path, hex, &why)) warn("%s; it counts as different", why.text);
+    if (path && kit_sha256_input(path, hex, &why)) warn("%s; it counts as different", why.text);
     if (path) state = why.text[0] || strcmp(hex, sha256) ? "DIFFERS" : "same";
     inspect_name(tool_name);
     putchar('\t');

@@ -8,6 +8,7 @@
 #include "measure/statistics.h"
 #include "formats/ffn_gated.h"
 #include "model/model.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -168,7 +169,7 @@ static int open_live(entrant *c, const run *r, dw_err *err) {
     if (!c->model || lineage_check(dw_model_gguf(c->model), err) ||
         exp_learnt_unnamed(dw_model_gguf(c->model), &c->learnt_unnamed, err))
         return -1;
-    dw_gguf_sha256(dw_model_gguf(c->model), c->sha256);
+    kit_sha256_gguf(dw_model_gguf(c->model), c->sha256);
     c->tok = dw_tokenizer_open(dw_model_gguf(c->model), err);
     if (!c->tok) return dw_fail_in(err, "'%s'", c->path);
     const dw_vocab *v = dw_tokenizer_vocab(c->tok);

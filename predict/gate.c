@@ -6,6 +6,7 @@
  * a threshold per layer (rules.h), or for a control its fixed choice (fixed.h).  The new file is opened and compared
  * before it replaces an old one. */
 #include "formats/ffn_gated.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -148,7 +149,7 @@ static int open_inputs(inputs *in, dw_err *err) {
         return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     if (needs_stats(in->rule)) {
         if (kit_stats_open(&in->stats, o.stats, err)) return -1;
         in->has_stats = true;
@@ -157,8 +158,13 @@ static int open_inputs(inputs *in, dw_err *err) {
     return open_source(in, err);
 }
 
-static void close_inputs(inputs *in) {
+static void release_stats(inputs *in) {
     if (in->has_stats) kit_stats_release(&in->stats);
+    in->has_stats = false;
+}
+
+static void close_inputs(inputs *in) {
+    release_stats(in);
     dw_model_close(in->source);
     dw_model_close(in->model);
 }
@@ -453,7 +459,7 @@ static void tell(const inputs *in, const gating *g) {
 }
 
 /* Writes the file and compares it before it replaces an old one. */
-static int make_file(const inputs *in, gating *g, dw_err *err) {
+static int make_file(inputs *in, gating *g, dw_err *err) {
     const double bytes = g->parent_bytes + g->added_bytes, began = dw_now();
     maker k = {.in = in, .g = g, .bar = progress_begin("gating", "B", 2 * bytes)};
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
@@ -461,6 +467,7 @@ static int make_file(const inputs *in, gating *g, dw_err *err) {
     dw_gguf_writer_free(w);
     progress_end(k.bar);
     if (rc) return -1;
+    release_stats(in); // its file is closed before anything is said, so that nothing can fail after the warning
     tell(in, g);
     say("written and synced in %.2f s (%s/s), compared in %.2f s", k.written - began,
         show_bytes(bytes / (k.written - began)).text, dw_now() - k.written);

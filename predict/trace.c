@@ -7,6 +7,7 @@
  * become traces.h5 (traces.h), chunk by chunk: memory is a batch of one layer and a chunk, whatever the number of
  * tokens. */
 #include "formats/ffn_gated.h"
+#include "kit/hash_cache.h"
 #include "kit/calib.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -184,7 +185,7 @@ static int make_header(traces *t, const dw_model *m, dw_err *err) {
     t->arguments = lineage_arguments(&program, err);
     t->layer = dw_alloc((size_t)hp->n_layer, sizeof *t->layer, "layers", err);
     if (!t->arguments || !t->layer) return -1;
-    dw_gguf_sha256(dw_model_gguf(m), t->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(m), t->model_sha256);
     snprintf(t->arch, sizeof t->arch, "%s", hp->arch);
     tool_backend_text(t->backend);
     for (int l = 0; l < hp->n_layer; l++) {

@@ -6,6 +6,7 @@
  * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from
  * which the file and the report are made at the end. */
 #include "formats/ffn_gated.h"
+#include "kit/hash_cache.h"
 #include "kit/blas.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -299,8 +300,8 @@ static int open_run(run *r, dw_err *err) {
     if (!dw_model_is_gated(r->model))
         return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
     r->rank = o.rank ? o.rank : predict_learn_default_rank(dw_model_hparams(r->model)->n_embd);
-    dw_gguf_sha256(dw_model_gguf(r->model), r->model_sha256);
-    if (dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err)) return -1;
+    kit_sha256_gguf(dw_model_gguf(r->model), r->model_sha256);
+    if (kit_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err)) return -1;
     if (check_traces(r, err) || list_layers(r, err)) return -1;
     return open_journal(r, err);
 }

@@ -12,6 +12,7 @@
  *
  * Finished texts are kept in OUT.part.  The same command continues after them when it was interrupted, and writes the
  * same file as without the interruption. */
+#include "kit/hash_cache.h"
 #include "kit/imatrix.h"
 #include "kit/stats.h"
 #include "kit/blas.h"
@@ -620,7 +621,7 @@ static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, d
     snprintf(s->backend, sizeof s->backend, "imatrix");
     s->skip = 0;
     s->hist_every = 1;
-    if (!t->blocks || dw_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
+    if (!t->blocks || kit_sha256_file(o.import_imatrix, t->sha256, err)) return -1;
     const int rc = kit_imatrix_to_stats(&im, s, err);
     kit_imatrix_release(&im);
     return rc ? dw_fail_in(err, "'%s'", o.import_imatrix) : 0;
@@ -657,7 +658,7 @@ int main(int argc, char **argv) {
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     r.model = m;
-    dw_gguf_sha256(dw_model_gguf(m), model_sha256);
+    kit_sha256_gguf(dw_model_gguf(m), model_sha256);
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
     const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
     if (o.texts.n && calib_read(&r.texts, m, &wanted, &err)) die_err(&err);

@@ -8,6 +8,7 @@
 #include "prune/hf.h"
 #include "prune/repairs.h"
 #include "prune/scores.h"
+#include "kit/hash_cache.h"
 #include "kit/blas.h"
 #include "kit/calib.h"
 #include "kit/lineage.h"
@@ -115,7 +116,7 @@ static int open_inputs(inputs *in, dw_err *err) {
     if (kit_plan_read(&in->plan, o.plan, hp->n_ff, hp->n_layer, err)) return -1;
     if (o.source && !(in->source = dw_model_open(o.source, err))) return -1;
     const double t0 = dw_now();
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
     if (!in->plan.model_sha256[0])
         warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);

@@ -4,6 +4,7 @@
  *
  * The loop, the loss and the checkpoints: distil.h.  The healed file is the cut one with other values: each trained row
  * is encoded in its own type, and a row whose values are as they were is copied as bytes. */
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -165,8 +166,8 @@ static int open_models(inputs *in, dw_err *err) {
     if (dw_model_is_gated(in->model)) return dw_fail(err, "'%s' is gated; heal the model before gate", o.model);
     if (dw_model_is_gated(in->teacher))
         return dw_fail(err, "'%s' is gated; the teacher must be the original", o.teacher);
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
-    dw_gguf_sha256(dw_model_gguf(in->teacher), in->teacher_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->teacher), in->teacher_sha256);
     return 0;
 }
 
@@ -476,6 +477,7 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
 
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
+    say_if_interrupted(NULL);
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
     dw_err err = {0};
     run r = {0};

@@ -3,6 +3,7 @@
  *     deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2
  *
  * Scores come from metrics.c, widths from allocate.c; the plan says all that was decided. */
+#include "kit/hash_cache.h"
 #include "kit/plan.h"
 #include "prune/agreement.h"
 #include "prune/allocate.h"
@@ -184,7 +185,7 @@ static int read_stats(inputs *in, dw_err *err) {
     if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
     if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
-    return dw_sha256_file(o.stats, in->stats_sha256, err);
+    return kit_sha256_file(o.stats, in->stats_sha256, err);
 }
 
 static size_t lineage_bytes(const inputs *in) {
@@ -198,7 +199,7 @@ static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
     *in = (inputs){.model = dw_model_open(o.model, err)};
     if (!in->model || dw_model_need_whole_ffn(in->model, err)) return -1;
     in->hp = dw_model_hparams(in->model);
-    dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
+    kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     if (read_stats(in, err)) return -1;
     in->drop = dw_alloc((size_t)in->hp->n_layer, sizeof *in->drop, "layers", err);
     in->scorer = (kit_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group),

@@ -6,6 +6,7 @@
  * all threads encode a slab, one of them writes the slab before it. */
 #include "formats/ffn_gated.h"
 #include "formats/ffn_two_part.h"
+#include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -154,7 +155,7 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (o.recipe && quant_recipe_read(&c->recipe, o.recipe, err)) return -1;
     if (quant_recipe_of_words(&c->overrides, o.tensors.item, o.tensors.n, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
-    dw_gguf_sha256(dw_model_gguf(m), c->sha256);
+    kit_sha256_gguf(dw_model_gguf(m), c->sha256);
     return o.weights ? quant_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 

@@ -6,9 +6,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *number(void *ctx, size_t i) {
+static const char *number(void *ctx, size_t i, int output) {
     char *text = ctx;
-    text[0] = (char)('a' + i % 26);
+    text[0] = (char)('a' + (i + (size_t)output) % 26);
     return text;
 }
 
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     dw_err err = {0};
     grid g;
     jobs j;
-    int rc = grid_parse_controlled(&g, text, n_head + size - skip, "fuzz", &err);
+    int rc = grid_parse_with(&g, text, n_head + size - skip, "fuzz", &(grid_options){true, true}, &err);
     free(text);
     if ((rc != 0) != (err.text[0] != 0)) abort(); // a sentence exactly when it failed
     if (rc) return 0;

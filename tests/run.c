@@ -273,6 +273,7 @@ static void prepare_environment(const char *build_name) {
     setenv("ROOT", root, 1);
     setenv("BUILD", build, 1);
     setenv("LC_ALL", "C", 1);
+    setenv("XDG_CACHE_HOME", test_path(test_folder(), "cache"), 1);
     unsetenv("MAKEFLAGS");
     setenv("DW_SHARED", realpath(shared, real) ? real : shared, 0);
 }

@@ -123,6 +123,7 @@ const char *test_run_output(void) {
 
 int test_main(const test_case *cases, const char *file, int argc, char **argv) {
     const char *only = argc > 1 ? argv[1] : "";
+    setenv("XDG_CACHE_HOME", test_path(test_folder(), "cache"), 1); // the user's own stays as it is
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!strcmp(only, "--list")) {
         for (const test_case *c = cases; c->sentence; c++) printf("%s\n", c->sentence);

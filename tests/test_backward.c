@@ -333,7 +333,48 @@ static void cpu_is_ref(void) {
 
 /* One BF16 of each number: products are off by 2e-3. */
 static void rounded_is_near(void) {
-    check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, dw_level_usable(DW_AMX) ? 1e-3 : 1e-9);
+    for (int level = 0; level < DW_N_LEVELS; level++) {
+        if (!dw_level_usable((dw_level)level)) continue;
+        setenv("DEADWOOD_CPU", dw_level_names[level], 1);
+        if (dw_level_has_bf16((dw_level)level))
+            check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, 1e-3);
+        else if (level == DW_AVX2)
+            check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, 1e-9);
+    }
+    unsetenv("DEADWOOD_CPU");
+}
+
+/* Packing the columns of a matrix gives the bytes of packing the rows of its transposed. */
+static void check_turned(dw_level level, dw_gemm_form form, int n_tokens, int n) {
+    const size_t values = (size_t)n_tokens * (size_t)n, bytes = dw_gemm_pack_bytes(n_tokens, n);
+    float *x = malloc(values * sizeof *x), *turned = malloc(values * sizeof *x);
+    uint8_t *packed[2] = {dw_alloc(bytes, 1, "a", NULL), dw_alloc(bytes, 1, "b", NULL)};
+    dw_rng rng;
+    dw_rng_seed(&rng, 9);
+    for (int t = 0; t < n_tokens; t++)
+        for (int i = 0; i < n; i++) turned[i * n_tokens + t] = x[t * n + i] = (float)dw_rng_normal(&rng);
+    const dw_gemm_tokens rows = {.level = level, .form = form, .x = x, .ldx = (size_t)n, .n_tokens = n_tokens, .n = n};
+    dw_gemm_tokens columns = rows;
+    columns.x = turned;
+    columns.ldx = (size_t)n_tokens;
+    for (int i = 0; i < 3; i++) dw_gemm_pack(&rows, packed[0], i, 3);
+    for (int i = 0; i < 2; i++) dw_gemm_pack_turned(&columns, packed[1], i, 2);
+    CHECK(!memcmp(packed[0], packed[1], bytes), "%s, form %d, %d tokens of %d values", dw_level_names[level], form,
+          n_tokens, n);
+    free(x), free(turned), free(packed[0]), free(packed[1]);
+}
+
+static void turned_is_packed(void) {
+    static const int sizes[][2] = {{1, 1}, {16, 32}, {37, 300}, {512, 511}};
+    for (int i = 0; i < 4; i++)
+        for (int level = 0; level < DW_AMX; level++)
+            if (dw_level_usable((dw_level)level)) check_turned((dw_level)level, DW_GEMM_F32, sizes[i][0], sizes[i][1]);
+#if defined(__x86_64__)
+    if (!dw_level_usable(DW_AVX512) || !__builtin_cpu_supports("avx512bf16")) return; // packing needs no tiles
+    for (int i = 0; i < 4; i++)
+        for (int form = DW_GEMM_ROUNDED; form < DW_GEMM_F32; form++)
+            check_turned(DW_AMX, (dw_gemm_form)form, sizes[i][0], sizes[i][1]);
+#endif
 }
 
 /* ---- what must be exact ---------------------------------------------------------------------------------------- */
@@ -384,7 +425,9 @@ static void logits_of_session(void) {
     for (int b = 0; b < 2; b++) {
         couple c;
         dw_err err = {0};
-        if (!couple_open(&c, (setting){wide_path(0, "F32"), wide_path(1, "F32"), b ? "cpu" : "ref", 40, 1})) return;
+        if (!couple_open(&c, (setting){wide_path(0, "F32"), wide_path(1, "F32"), b ? "cpu" : "ref", 40, 1,
+                                       .precision = DW_PRECISION_SPLIT}))
+            return;
         const size_t n = 40 * 300;
         float *a = malloc(n * sizeof *a), *s = malloc(n * sizeof *s);
         uint8_t out[40];
@@ -517,6 +560,7 @@ static const test_case cases[] = {
     {"silu, gelu_tanh and relu: finite differences agree", differences_act},
     {"cpu's losses and gradients are ref's at every level: NMSE within 1e-9", cpu_is_ref},
     {"cpu rounded to BF16: gradients' NMSE within 1e-3", rounded_is_near},
+    {"columns are packed as the rows of the transposed matrix, in every form", turned_is_packed},
     {"a student that is its teacher has KL 0 and gradient 0, exactly", same_model_is_still},
     {"gradients and steps are the same bits with 1 and 3 threads", threads_do_not_matter},
     {"the training pass has the session's logits", logits_of_session},

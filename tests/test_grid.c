@@ -31,13 +31,13 @@ static void release(asked *a) {
     grid_release(&a->grid);
 }
 
-static const char *file_of(void *ctx, size_t i) {
+static const char *file_of(void *ctx, size_t i, int output) {
     static char text[4][64];
     static int next;
     char *t = text[next++ % 4];
     const asked *a = ctx;
     snprintf(t, sizeof text[0], "%s%zu%s", a->jobs.job[i].step->name,
-             i - a->jobs.first[a->jobs.job[i].step - a->grid.step], a->jobs.job[i].step->suffix);
+             i - a->jobs.first[a->jobs.job[i].step - a->grid.step], a->jobs.job[i].step->output[output].suffix);
     return t;
 }
 
@@ -151,7 +151,12 @@ static void errors(void) {
     refused(HEAD "x : alone\n", 2, "'x' has no command");
     refused(HEAD "x : ../cut -o $out\n", 2, "no name of a program");
     refused(HEAD "x : cut -o $out -o $out\n", 2, "names its output twice");
-    refused(HEAD "x : cut -o $rows -o $out\n", 2, "names its output twice");
+    refused(HEAD "x : cut -o $rows -o $rows\n", 2, "names $rows twice");
+    refused(HEAD "x : cut -o $out.a --report $out.a\n", 2, "several outputs need different suffixes");
+    refused(HEAD "a = [1, 2]\n", 2, "'[1,' is no value; values are separated by spaces");
+    refused(HEAD "select := a\nx : score -f $select -o $rows\n", 2, "there is a list 'select', but no list 'report'");
+    refused(HEAD "select := a\nreport := b\nx : score -f $select $report -o $rows\n", 4, "use two steps");
+    refused(HEAD "select := a\nreport := b\nx : gate -f $report -o $out\n", 4, "are for rows of score alone");
     refused(HEAD "x : cut -o $out.12\n", 2, "a suffix like .gguf");
     refused(HEAD "x : cut -o $out/../a\n", 2, "a suffix like .gguf");
     refused(HEAD "x : cut -o $out.part\n", 2, "a suffix like .gguf");
@@ -198,9 +203,9 @@ static const char *name_of(const char *format, const char *path, const char *ste
     snprintf(text, sizeof text, format, path, path, path);
     *own = 0;
     if (!expand(&a, text)) return own;
-    CHECK(!jobs_identify(&a.jobs, &err), "%s", err.text);
+    CHECK(!jobs_identify(&a.jobs, NULL, &err), "%s", err.text);
     for (size_t i = 0; i < a.jobs.n; i++)
-        if (!strcmp(a.jobs.job[i].step->name, step)) snprintf(own, sizeof name[0], "%s", a.jobs.job[i].file);
+        if (!strcmp(a.jobs.job[i].step->name, step)) snprintf(own, sizeof name[0], "%s", a.jobs.job[i].file[0]);
     release(&a);
     return own;
 }
@@ -242,12 +247,12 @@ static void lists_of_files(void) {
     write_text("glob-a.txt", "a");
     char text[1024];
     snprintf(text, sizeof text, HEAD "l := %s/glob-*.txt end\nx : cut $l -o $out\n", test_folder());
-    REQUIRE(!grid_read(&g, write_text("files.grid", text), false, &err), "%s", err.text);
+    REQUIRE(!grid_read(&g, write_text("files.grid", text), &(grid_options){0}, &err), "%s", err.text);
     CHECK(g.list[0].n_word == 3 && strstr(g.list[0].word[0], "glob-a.txt") && strstr(g.list[0].word[1], "glob-b.txt") &&
           !strcmp(g.list[0].word[2], "end"));
     grid_release(&g);
     snprintf(text, sizeof text, HEAD "l := %s/none-*.txt\nx : cut $l -o $out\n", test_folder());
-    CHECK(grid_read(&g, write_text("files.grid", text), false, &err) && strstr(err.text, "line 2: no file matches"), "%s",
+    CHECK(grid_read(&g, write_text("files.grid", text), &(grid_options){0}, &err) && strstr(err.text, "line 2: no file matches"), "%s",
           err.text);
 }
 
@@ -286,25 +291,25 @@ static void controls_come(void) {
     dw_err err = {0};
     grid g;
     snprintf(text, sizeof text, HEAD "metric = energy flap\nrate = 0.1 0.2\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric --rate $rate -o $out.tsv\n%s", chain);
-    REQUIRE(!grid_parse_controlled(&g, text, strlen(text), "test.grid", &err), "%s", err.text);
-    CHECK(g.has_controls && g.n_step == 4 + 3 + 2, "%zu steps", g.n_step);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    CHECK(g.n_own_step < g.n_step && g.n_step == 4 + 3 + 2, "%zu steps", g.n_step);
     check_step(&g, "random_plan", "rank -m $dense --metric random --seed $seed --rate $rate -o $out");
     check_step(&g, "random_cut", "cut -m $dense -p $random_plan -o $out");
     check_step(&g, "random_score", "score -m $random_cut -o $out --base $dense");
-    check_step(&g, "rounded_cut", "requant -m $dense --mixture $mixture --lossy-twice -o $out");
+    check_step(&g, "rounded_cut", "requant -m $dense --mixture $mixture -o $out");
     check_step(&g, "rounded_score", "score -m $rounded_cut -o $out --base $dense");
     CHECK(g.step[6].alone && g.step[8].alone && g.step[6].makes_rows);
     grid_release(&g);
 
     snprintf(text, sizeof text, HEAD "metric = energy random\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric -o $out.tsv\n%s"
                                      "q : requant -m $dense --type Q4_0 -o $out.gguf\n", chain);
-    REQUIRE(!grid_parse_controlled(&g, text, strlen(text), "test.grid", &err), "%s", err.text);
-    CHECK(!g.has_controls && g.n_step == 5, "a grid with its own has %zu steps", g.n_step);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    CHECK(g.n_own_step == g.n_step && g.n_step == 5, "a grid with its own has %zu steps", g.n_step);
     grid_release(&g);
 
     snprintf(text, sizeof text, HEAD "dense : synth -o $out.gguf\nplan : rank -m $dense --metric energy -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n");
-    REQUIRE(!grid_parse_controlled(&g, text, strlen(text), "test.grid", &err), "%s", err.text);
-    CHECK(!g.has_controls && g.n_step == 3, "a grid without rows has %zu steps", g.n_step);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    CHECK(g.n_own_step == g.n_step && g.n_step == 3, "a grid without rows has %zu steps", g.n_step);
     grid_release(&g);
 }
 

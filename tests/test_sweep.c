@@ -62,7 +62,7 @@ static void write_text(const char *path, const char *text) {
 
 /* A path in the folder of this test; each name has its own memory. */
 static const char *file(const char *name) {
-    static char path[64][256];
+    static char path[256][256];
     int i = 0;
     const char *wanted = test_path(test_folder(), name);
     while (path[i][0] && strcmp(path[i], wanted)) i++;
@@ -96,12 +96,13 @@ static int count_in(const char *path, const char *words) {
 static int begun(void) { return count_in(file("stub.log"), "begin "); }
 
 static int sweep(const char *grid, const char *dir, const char *options) {
-    return test_run("deadwood-sweep %s -o %s -q %s", file(grid), file(dir), options);
+    return test_run("deadwood-sweep %s -o %s --allow stub -q %s", file(grid), file(dir), options);
 }
 
 /* Names and contents of two folders agree, but for what tells of times and processes. */
 static void check_same_folders(const char *a, const char *b) {
-    CHECK(!test_run("diff -r -x log -x lock -x times.tsv %s %s", file(a), file(b)), "%s", test_run_output());
+    const int rc = test_run("diff -r -x log %s %s", file(a), file(b));
+    CHECK(!rc, "%s", test_run_output());
 }
 
 static bool has_leftovers(const char *dir) { return !test_run("ls %s | grep '[.]part$'", file(dir)); }
@@ -117,20 +118,27 @@ static const char plain_grid[] = HEAD "metric = energy weight random\n"
                                       "score : stub rows $cut metric=$metric ln=$rate bytes=$rate$seed -o $rows\n";
 enum { PLAIN_JOBS = 1 + 12 * 3 };
 
+static pid_t sweep_start(const char *grid, const char *dir) {
+    const pid_t pid = fork();
+    if (pid) return pid;
+    char program[1024];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
+    program[n > 0 ? n : 0] = 0;
+    strcpy(strrchr(program, '/'), "/deadwood-sweep");
+    if (!freopen("/dev/null", "w", stderr)) _exit(127);
+    execl(program, program, grid, "-o", dir, "--allow", "stub", "-q", (char *)NULL);
+    _exit(127);
+}
+
+static void sleep_for(double seconds) {
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))}, NULL);
+}
+
 /* Starts a sweep and sends it a signal after a while; its exit status, 128 + signal, or -1. */
 static int sweep_until(const char *grid, const char *dir, int sig, double seconds) {
-    const pid_t pid = fork();
-    if (!pid) {
-        char program[1024];
-        const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 16);
-        program[n > 0 ? n : 0] = 0;
-        strcpy(strrchr(program, '/'), "/deadwood-sweep");
-        if (!freopen("/dev/null", "w", stderr)) _exit(127);
-        execl(program, program, grid, "-o", dir, "-q", (char *)NULL);
-        _exit(127);
-    }
+    const pid_t pid = sweep_start(grid, dir);
     int status;
-    nanosleep(&(struct timespec){(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))}, NULL);
+    sleep_for(seconds);
     kill(pid, sig);
     if (waitpid(pid, &status, 0) != pid) return -1;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -203,19 +211,6 @@ static void real_programs(void) {
     CHECK(compare_ends("real.grid", "real", "real-killed", SIGKILL, 3, seconds / 2) > 0);
 }
 
-/* The acceptance: 60 variants of the embedded model, ended 20 times. */
-static void sixty_variants(void) {
-    if (!test_slow()) SKIP("60 variants of the embedded model take minutes: DW_SLOW=1");
-    set_up();
-    CHECK(!test_run("sed 's/--no-speed/--windows 1 --no-speed/' experiments/grids/mini.grid >%s", file("mini.grid")));
-    const double t0 = dw_now();
-    REQUIRE(!sweep("mini.grid", "mini", ""), "%s", test_run_output());
-    const double seconds = dw_now() - t0;
-    CHECK(count_in(file("mini/rows.tsv"), "\t*\t") == 61);
-    const int n = compare_ends("mini.grid", "mini", "mini-killed", SIGKILL, 20, seconds / 15);
-    CHECK(n == 20, "%d of 20 ended by the signal; a whole run took %.0f s", n, seconds);
-}
-
 /* ---- failures ---------------------------------------------------------------------------------------------------------------- */
 
 static void failures(void) {
@@ -242,8 +237,11 @@ static void failures(void) {
 static void refusals(void) {
     set_up();
     write_text(file("bad.grid"), HEAD "x : no_such_program -o $out\n");
-    CHECK(sweep("bad.grid", "bad", "") == 1 &&
+    CHECK(sweep("bad.grid", "bad", "--allow no_such_program") == 1 &&
               strstr(test_run_output(), "line 2: there is no program deadwood-no_such_program"),
+          "%s", test_run_output());
+    CHECK(sweep("bad.grid", "bad", "") == 1 &&
+              strstr(test_run_output(), "line 2: 'no_such_program' is not among the programs that steps run: convert, "),
           "%s", test_run_output());
     CHECK(!dw_file_exists(file("bad")), "a grid that is refused makes no folder");
     write_text(file("bad.grid"), HEAD "x : stub $y -o $out\n");
@@ -254,16 +252,123 @@ static void refusals(void) {
           test_run_output());
 }
 
-static void one_at_a_time(void) {
+/* ---- several sweeps on one folder ---------------------------------------------------------------------------------------------- */
+
+static void two_share(void) {
+    set_up();
+    write_text(file("plain.grid"), plain_grid);
+    REQUIRE(!sweep("plain.grid", "alone-there", ""), "%s", test_run_output());
+    unlink(file("stub.log"));
+    const int rc = test_run("deadwood-sweep %s -o %s --allow stub -q -j 2 & first=$!; "
+                            "deadwood-sweep %s -o %s --allow stub -q -j 2; second=$?; wait $first; test $? = 0 && test $second = 0",
+                            file("plain.grid"), file("shared"), file("plain.grid"), file("shared"));
+    CHECK(!rc, "%s", test_run_output());
+    CHECK(begun() == PLAIN_JOBS, "nothing is done twice: %d", begun());
+    check_same_folders("alone-there", "shared");
+    CHECK(!has_leftovers("shared") && test_run("ls %s | grep .", file("shared/claims")), "%s", test_run_output());
+}
+
+/* Two sweeps on one folder, of which one or the other is killed n times and started again. */
+static void share_and_kill(const char *grid, const char *whole, const char *shared, int n, double seconds) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 7);
+    pid_t pid[2];
+    int n_killed = 0;
+    for (int i = 0; i < 2; i++) pid[i] = sweep_start(file(grid), file(shared));
+    for (int k = 0; k < n; k++) {
+        const int i = (int)dw_rng_below(&rng, 2);
+        int status;
+        sleep_for(seconds * dw_rng_uniform(&rng));
+        kill(pid[i], SIGKILL);
+        CHECK(waitpid(pid[i], &status, 0) == pid[i] && (WIFSIGNALED(status) || !status), "%d", status);
+        n_killed += WIFSIGNALED(status);
+        pid[i] = sweep_start(file(grid), file(shared));
+    }
+    for (int i = 0; i < 2; i++) {
+        int status;
+        CHECK(waitpid(pid[i], &status, 0) == pid[i] && !status, "the last runs end well: %d", status);
+    }
+    CHECK(n_killed > n / 2, "%d of %d were killed at work", n_killed, n);
+    check_same_folders(whole, shared);
+    CHECK(!has_leftovers(shared));
+}
+
+static void two_killed(void) {
+    set_up();
+    write_text(file("plain.grid"), plain_grid);
+    const double t0 = dw_now();
+    REQUIRE(!sweep("plain.grid", "two-whole", ""), "%s", test_run_output());
+    share_and_kill("plain.grid", "two-whole", "two-killed", 6, (dw_now() - t0) / 4);
+}
+
+/* The acceptance: 60 variants by real programs, two sweeps, of which one or the other is killed 20 times. */
+static void sixty_variants(void) {
+    if (!test_slow()) SKIP("60 variants by two sweeps, killed 20 times, take minutes: DW_SLOW=1");
+    set_up();
+    FILE *f = fopen(file("a.txt"), "w");
+    for (int i = 0; i < 3000; i++) fprintf(f, "%c%s", 'a' + i * i % 26, i % 7 ? "" : " ");
+    fclose(f);
+    char text[1024];
+    snprintf(text, sizeof text,
+             HEAD "metric = weight random\nrate = 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55\nseed = 1 2 3 4 5 if metric = random\n"
+                  "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                  "plan : rank -m $dense --metric $metric --rate $rate --seed $seed --multiple 1 -o $out.tsv\n"
+                  "cut : cut -m $dense -p $plan -o $out.gguf\n"
+                  "own : requant -m $dense --type Q8_0 -o $out.gguf\n"
+                  "score : score -m $cut --base $dense -f %s -c 64 --windows 6 --no-speed -o $rows\n",
+             file("a.txt"));
+    write_text(file("sixty.grid"), text);
+    const double t0 = dw_now();
+    const int rc = sweep("sixty.grid", "sixty", "");
+    REQUIRE(!rc, "%s", test_run_output());
+    CHECK(count_in(file("sixty/rows.tsv"), "\tmetric=") == 60, "%d variants", count_in(file("sixty/rows.tsv"), "\tmetric="));
+    share_and_kill("sixty.grid", "sixty", "sixty-killed", 20, (dw_now() - t0) / 15);
+}
+
+/* A claim of this machine whose process is gone, one of a process that lives, and one of another machine. */
+static void claims_die(void) {
+    set_up();
+    write_text(file("claim.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\n");
+    REQUIRE(!sweep("claim.grid", "claim", ""), "%s", test_run_output());
+    const int n = begun();
+    CHECK(!test_run("cd %s && f=$(ls x-1-*) && p=$(sed -n 's/.*//;1p' /dev/null; cat /proc/sys/kernel/random/boot_id | cut -c1-36) && "
+                    "printf 'deadwood claim 1\n%%s %%s %%s 999999999 5\n' $(uname -n) $p \"$(readlink /proc/self/ns/pid)\" >claims/$f",
+                    file("claim")), "%s", test_run_output());
+    CHECK(!sweep("claim.grid", "claim", "") && begun() == n + 1, "what a dead process has written is not trusted: %d", begun() - n);
+    CHECK(!test_run("cd %s && f=$(ls x-1-*) && rm $f && printf 'deadwood claim 1\nelsewhere 1 2 3 4\n' >claims/$f && "
+                    "touch -d '1 hour ago' claims/$f", file("claim")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s --allow stub", file("claim.grid"), file("claim")) &&
+              strstr(test_run_output(), "of elsewhere 1 2 3 4 was not touched for 36"), "%s", test_run_output());
+    CHECK(begun() == n + 2);
+}
+
+static void other_grid(void) {
     set_up();
     write_text(file("long.grid"), HEAD "x : stub sleep=1 -o $out.gguf\n");
-    CHECK(!test_run("deadwood-sweep %s -o %s -q & first=$!; "
-                    "until grep -q begin $STUB_LOG 2>/dev/null; do sleep 0.02; done; "
-                    "deadwood-sweep %s -o %s -q; second=$?; wait $first; test $? = 0 && test $second = 1",
-                    file("long.grid"), file("long"), file("long.grid"), file("long")),
+    write_text(file("other.grid"), HEAD "y : stub -o $out.gguf\n");
+    CHECK(!test_run("deadwood-sweep %s -o %s --allow stub -q & first=$!; "
+                    "for i in $(seq 500); do grep -q begin $STUB_LOG 2>/dev/null && break; sleep 0.02; done; rm -f %s; "
+                    "deadwood-sweep %s -o %s --allow stub -q; second=$?; wait $first; test $? = 0 && test $second = 1",
+                    file("long.grid"), file("long"), file("long/rows.tsv"), file("other.grid"), file("long")),
           "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "another sweep (process "), "%s", test_run_output());
-    CHECK(begun() == 1);
+    CHECK(strstr(test_run_output(), "another sweep (process ") || strstr(test_run_output(), "was not written by a sweep"), "%s", test_run_output());
+}
+
+static void foreign_files(void) {
+    set_up();
+    write_text(file("good.grid"), HEAD "x : stub rows ln=1 -o $rows\n");
+    static const char *const names[] = {"rows.tsv", "grid"};
+    for (int i = 0; i < 2; i++) {
+        CHECK(!test_run("rm -rf %s && mkdir %s && echo mine >%s/%s && echo mine >%s/lock", file("mine"), file("mine"), file("mine"), names[i], file("mine")));
+        CHECK(sweep("good.grid", "mine", "") == 1 && strstr(test_run_output(), "was not written by a sweep"), "%s", test_run_output());
+        CHECK(!test_run("test \"$(cat %s/%s %s/lock)\" = \"mine\nmine\" || test \"$(cat %s/%s)\" = mine", file("mine"), names[i], file("mine"), file("mine"), names[i]));
+        CHECK(!dw_file_exists(file("mine/claims")) && !begun(), "nothing is made there");
+    }
+    CHECK(!test_run("rm %s/grid", file("mine")) && !sweep("good.grid", "mine", "") && !test_run("grep -q mine %s/lock", file("mine")), "%s", test_run_output());
+    write_text(file("second.grid"), HEAD "y : stub rows ln=2 -o $rows\n");
+    CHECK(sweep("second.grid", "mine", "") == 1 && strstr(test_run_output(), "is the table of another grid, 'good.grid'"), "%s", test_run_output());
+    CHECK(count_in(file("mine/rows.tsv"), "\t1\t") >= 1, "its table stays");
+    CHECK(!sweep("mine/grid", "mine", ""), "its own copy of the grid can be run: %s", test_run_output());
 }
 
 /* ---- what is done, and when -------------------------------------------------------------------------------------------------- */
@@ -334,6 +439,262 @@ static void dry_run(void) {
     CHECK(!sweep("plain.grid", "dry", "") && !sweep("plain.grid", "dry", "--dry-run"));
     CHECK(!count_in(file("log"), "deadwood stub") && strstr(test_run_output(), "# 0 jobs to run"), "%s",
           test_run_output());
+}
+
+/* ---- programs, inputs, options ------------------------------------------------------------------------------------------------- */
+
+static const char real_grid[] = HEAD "rate = 0.25 0.5\n"
+                                     "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                     "plan : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv\n"
+                                     "cut : cut -m $dense -p $plan -o $out.gguf\n";
+
+/* The steps whose commands a dry run of the copied programs would run: "plan cut ". */
+static const char *to_run(void) {
+    static char steps[256];
+    *steps = 0;
+    CHECK(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --dry-run -q", file("bin"), file("bin"), file("real.grid"), file("real-programs")),
+          "%s", test_run_output());
+    static const char *const names[] = {"synth", "rank", "cut"};
+    for (int i = 0; i < 3; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "deadwood %s ", names[i]);
+        if (strstr(test_run_output(), line)) strcat(strcat(steps, names[i]), " ");
+    }
+    return steps;
+}
+
+static void changed_program(void) {
+    set_up();
+    write_text(file("real.grid"), real_grid);
+    REQUIRE(!test_run("mkdir -p %s && for t in sweep synth rank cut; do cp $(command -v deadwood-$t) %s; done", file("bin"), file("bin")));
+    CHECK(!strcmp(to_run(), "synth rank cut "), "%s", to_run());
+    REQUIRE(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --keep all -q", file("bin"), file("bin"), file("real.grid"), file("real-programs")),
+            "%s", test_run_output());
+    CHECK(!*to_run(), "%s", to_run());
+    REQUIRE(!test_run("LC_ALL=C sed -i 's/deadwood-commit:...../deadwood-commit:other/' %s/deadwood-rank && ! cmp -s %s/deadwood-rank $(command -v deadwood-rank)",
+                      file("bin"), file("bin")));
+    CHECK(!*to_run(), "the commit that a program was built from is not its code: %s", to_run());
+    REQUIRE(!test_run("echo x >>%s/deadwood-cut", file("bin")));
+    CHECK(!strcmp(to_run(), "cut "), "%s", to_run());
+    REQUIRE(!test_run("echo x >>%s/deadwood-rank", file("bin")));
+    CHECK(!strcmp(to_run(), "rank cut "), "%s", to_run());
+    REQUIRE(!test_run("echo x >>%s/deadwood-sweep && cp $(command -v deadwood-rank) %s && cp $(command -v deadwood-cut) %s", file("bin"), file("bin"), file("bin")));
+    CHECK(!*to_run(), "the same programs again, the sweep itself another: %s", to_run());
+}
+
+/* An input that changes while a job reads it: the output is not filed under what the input was. */
+static void changing_input(void) {
+    set_up();
+    write_text(file("moving.txt"), "one");
+    char text[512];
+    snprintf(text, sizeof text, HEAD "x : stub sleep=0.5 %s -o $out.gguf\ny : stub rows ln=1 $x -o $rows\n", file("moving.txt"));
+    write_text(file("moving.grid"), text);
+    CHECK(test_run("(sleep 0.3; echo two >%s) & deadwood-sweep %s -o %s --allow stub -q --keep all", file("moving.txt"), file("moving.grid"), file("moving")) == 1,
+          "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "changed while the sweep ran; run the same command again"), "%s", test_run_output());
+    CHECK(test_run("ls %s/*.gguf", file("moving")), "its output is gone");
+    CHECK(!sweep("moving.grid", "moving", "--keep all") && !test_run("grep -q two %s/x-*.gguf", file("moving")), "%s", test_run_output());
+}
+
+static void refuse(const char *steps, const char *words_wanted) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s%s", HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n", steps);
+    write_text(file("refused.grid"), text);
+    CHECK(test_run("deadwood-sweep %s -o %s --dry-run -q", file("refused.grid"), file("refused")) == 1 && strstr(test_run_output(), words_wanted),
+          "wanted '%s', got '%s'", words_wanted, test_run_output());
+    CHECK(test_run("deadwood-sweep %s -o %s -q", file("refused.grid"), file("refused")) == 1 && !dw_file_exists(file("refused")), "nothing is made");
+}
+
+static void options_checked(void) {
+    refuse("p : rank -m $dense --metric weight --rate 20 -o $out.tsv\n", "line 3: rank: --rate: '20' is not between");
+    refuse("p : rank -m $dense --metric waight --rate 0.2 -o $out.tsv\n", "line 3: rank: --metric: 'waight' is not one of");
+    refuse("p : rank -m $dense --metrik weight --rate 0.2 -o $out.tsv\n", "did you mean '--metric'?");
+    refuse("p : rank -m $dense --metric weight -s $out.tsv --rate 0.2 -o x\n", "would write 'x', which is no output of the step");
+    refuse("p : collect -m $dense -f a.txt --export-imatrix /tmp/x -o $out.h5\n", "would write '/tmp/x', which is no output of the step");
+    refuse("how = '--rate 0.2 -o /tmp/x'\np : rank -m $dense --metric weight -o $out.tsv $how\n", "line 4: rank: the command of 'p' would write '/tmp/x'");
+    refuse("p : versus -m $dense --stock evil -o $out.tsv\n", "line 3: 'versus' is not among the programs that steps run");
+    refuse("p : collect -m $dense -f nowhere/*.txt -o $out.h5\n", "line 3: no file matches 'nowhere/*.txt'");
+}
+
+static void globs_in_steps(void) {
+    set_up();
+    write_text(file("glob-1.txt"), "first");
+    write_text(file("glob-2.txt"), "second");
+    char text[512];
+    snprintf(text, sizeof text, HEAD "x : stub %s '*.quoted' -o $out.gguf\n", file("glob-*.txt"));
+    write_text(file("glob.grid"), text);
+    CHECK(!sweep("glob.grid", "glob", ""), "%s", test_run_output());
+    CHECK(!test_run("cd %s && grep -q first x-*.gguf && grep -q second x-*.gguf && grep -q '[*].quoted' x-*.gguf", file("glob")), "%s", test_run_output());
+}
+
+/* ---- what it takes ---------------------------------------------------------------------------------------------------------------- */
+
+/* The most stubs that ran together, by the log. */
+static int most_together(void) {
+    char *text = dw_read_file(file("stub.log"), 1 << 20, NULL, NULL), *rest = text;
+    int running = 0, most = 0;
+    for (char *line; rest && (line = strsep(&rest, "\n")) && *line;) {
+        running += !strncmp(line, "begin ", 6) ? 1 : -1;
+        if (running > most) most = running;
+    }
+    free(text);
+    return most;
+}
+
+static void memory_bounds(void) {
+    set_up();
+    write_text(file("memory.grid"), HEAD "n = 1 2 3 4 5 6\nx : stub sleep=0.1 $n -o $out.gguf\n");
+    CHECK(!sweep("memory.grid", "memory-1", "-j 4 --memory 1MB"), "%s", test_run_output());
+    CHECK(most_together() == 1, "%d jobs with memory for none", most_together());
+    unlink(file("stub.log"));
+    CHECK(!sweep("memory.grid", "memory-2", "-j 4 --memory 1TB"), "%s", test_run_output());
+    CHECK(most_together() > 1, "%d jobs with memory for all", most_together());
+}
+
+static void costs_remembered(void) {
+    set_up();
+    write_text(file("real.grid"), real_grid);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s --keep all -q --controls none", file("real.grid"), file("cost-1")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run -q --controls none", file("real.grid"), file("cost-2")), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "# 5 jobs to run") && strstr(test_run_output(), " minutes, by what such jobs took on this machine") &&
+              strstr(test_run_output(), "# disk: ") && strstr(test_run_output(), "# memory: up to "),
+          "a sweep elsewhere on this machine knows: %s", test_run_output());
+}
+
+/* A row is in the table while later jobs run. */
+static void rows_come(void) {
+    set_up();
+    write_text(file("come.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\nfast : stub rows ln=$n $x -o $rows\nslow : stub rows sleep=4 ln=$n $x -o $rows\n");
+    const pid_t pid = sweep_start(file("come.grid"), file("come"));
+    bool came = false;
+    for (int i = 0; i < 150 && !came; i++) {
+        sleep_for(0.02);
+        came = count_in(file("come/rows.tsv"), "\tn=1\t") > 0 && !count_in(file("stub.log"), "end slow");
+    }
+    CHECK(came);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static void several_outputs(void) {
+    set_up();
+    write_text(file("several.grid"), HEAD "x : both -o $out.model --report $out.report\ny : stub rows $x.report ln=1 -o $rows\nz : stub $x -o $out.txt\n");
+    write_text(file("deadwood-both"), "#!/bin/sh\nwhile [ $# -gt 1 ]; do case $1 in -o) echo model >$2 ;; --report) echo report >$2 ;; esac; shift; done\n");
+    chmod(file("deadwood-both"), 0755);
+    CHECK(!sweep("several.grid", "several", "--allow both --keep all"), "%s", test_run_output());
+    CHECK(!test_run("cd %s && grep -q model z-*.txt && cat x-*.model x-*.report | tr '\\n' ' ' | grep -q 'model report'", file("several")), "%s", test_run_output());
+    CHECK(!test_run("rm %s/x-*.report %s/y-*.tsv", file("several"), file("several")) && !sweep("several.grid", "several", "--allow both --keep all"));
+    CHECK(!test_run("cat %s/x-*.report", file("several")), "a job of which one output is missing runs again");
+    CHECK(!sweep("several.grid", "several", "--allow both --keep none") && test_run("ls %s/x-*.model", file("several")) && !test_run("ls %s/x-*.report", file("several")),
+          "a model goes, a report stays");
+}
+
+static void alike(void) {
+    set_up();
+    write_text(file("alike.grid"), HEAD "n = 1 2 3 4 5\nx : stub $n -o $out.gguf\ny : stub fail $x -o $out.gguf\nz : stub rows $y -o $rows\n");
+    CHECK(sweep("alike.grid", "alike", "-j 1") == 1);
+    CHECK(strstr(test_run_output(), "5 jobs of step 'y' failed alike: deadwood-stub: cannot read 'x': no such thing"), "%s", test_run_output());
+    CHECK(count_in(file("log"), "warning: ") == 2, "one for the first, one for all: %s", test_run_output());
+}
+
+/* ---- bases, roles, controls ------------------------------------------------------------------------------------------------------------ */
+
+static void write_texts(void) {
+    static const char *const names[] = {"a.txt", "b.txt"};
+    for (int k = 0; k < 2; k++) {
+        FILE *f = fopen(file(names[k]), "w");
+        for (int i = 0; i < 3000; i++) fprintf(f, "%c%s", 'a' + (i * i + k * i) % 26, i % (7 - k) ? "" : " ");
+        fclose(f);
+    }
+}
+
+static void stored_base(void) {
+    set_up();
+    write_texts();
+    char text[1024];
+    snprintf(text, sizeof text, HEAD "rate = 0.25 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+             "plan : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n"
+             "itself : score -m $dense --base $dense -f %s -c 64 --windows 6 --no-speed -o $rows\n"
+             "score : score -m $cut --base=${dense} -f %s -c 64 --windows 6 --no-speed -o $rows\n", file("a.txt"), file("a.txt"));
+    write_text(file("base.grid"), text);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none", file("base.grid"), file("base-stored")), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none --base exact", file("base.grid"), file("base-exact")), "%s", test_run_output());
+    CHECK(!test_run("ls %s/dense_stored-*.base | wc -l | grep -qx 1", file("base-stored")), "evaluated once for all steps");
+    CHECK(test_run("ls %s/*.base", file("base-exact")), "and not at all");
+    tsv_table a, b;
+    dw_err err = {0};
+    REQUIRE(!tsv_read(&a, file("base-stored/rows.tsv"), &err) && !tsv_read(&b, file("base-exact/rows.tsv"), &err), "%s", err.text);
+    CHECK(a.n_rows == 3 && b.n_rows == 3);
+    static const char *const equal[] = {"ppl", "base_ppl", "ln_ratio", "ln_ratio_se", "top1_agree", "nll_nats"};
+    for (size_t i = 0; i < a.n_rows && i < b.n_rows; i++) {
+        for (size_t k = 0; k < sizeof equal / sizeof *equal; k++)
+            CHECK(!strcmp(tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k])), "row %zu, %s: %s and %s", i, equal[k], tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k]));
+        CHECK(!strcmp(tsv_cell(&a, i, "kl_kind"), "top64") && !strcmp(tsv_cell(&b, i, "kl_kind"), "full"));
+        CHECK(atof(tsv_cell(&a, i, "kl_mean")) <= atof(tsv_cell(&b, i, "kl_mean")) + 1e-12, "a lower bound");
+    }
+    tsv_release(&a);
+    tsv_release(&b);
+}
+
+static void roles(void) {
+    set_up();
+    write_texts();
+    char text[1024];
+    static const char format[] = HEAD "select := %s\nreport := %s\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                      "chosen : score -m $dense -f $select -c 64 --windows 6 --no-speed -o $rows\n"
+                                      "told : score -m $dense -f $report -c 64 --windows 6 --no-speed -o $rows\n";
+    snprintf(text, sizeof text, format, file("a.txt"), file("b.txt"));
+    write_text(file("roles.grid"), text);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q", file("roles.grid"), file("roles")), "%s", test_run_output());
+    tsv_table t;
+    dw_err err = {0};
+    REQUIRE(!tsv_read(&t, file("roles/rows.tsv"), &err) && t.n_rows == 2, "%s", err.text);
+    CHECK(!strcmp(tsv_cell(&t, 0, "role"), "select") && !strcmp(tsv_cell(&t, 0, "text"), "a.txt"));
+    CHECK(!strcmp(tsv_cell(&t, 1, "role"), "report") && !strcmp(tsv_cell(&t, 1, "text"), "b.txt"));
+    tsv_release(&t);
+    CHECK(!test_run("cp %s %s", file("a.txt"), file("c.txt"))); // another name, the same text
+    snprintf(text, sizeof text, format, file("a.txt"), file("c.txt"));
+    write_text(file("roles.grid"), text);
+    CHECK(test_run("deadwood-sweep %s -o %s -q --dry-run", file("roles.grid"), file("roles-2")) == 1 &&
+              strstr(test_run_output(), "of report is the same text as"), "%s", test_run_output());
+}
+
+/* The control of a cut model that was quantized before: from the 16-bit model, with the same statistics. */
+static void controls_made(void) {
+    set_up();
+    write_texts();
+    char text[1024];
+    snprintf(text, sizeof text, HEAD "wide : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $wide -f %s -c 64 -o $out.h5\n"
+             "plan : rank -m $wide -s $stats --metric energy --rate 0.5 --group 32 -o $out.tsv\ncut : cut -m $wide -p $plan -o $out.gguf\n"
+             "small : requant -m $cut --type Q8_0 -o $out.gguf\nscore : score -m $small -f %s -c 64 --windows 6 --no-speed -o $rows\n",
+             file("a.txt"), file("b.txt"));
+    write_text(file("controlled.grid"), text);
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("controlled.grid"), file("controlled")), "%s", test_run_output());
+    const char *said = test_run_output();
+    CHECK(strstr(said, "# controls: random neurons in three seeds (steps random_plan random_cut random_small random_score)"), "%s", said);
+    CHECK(strstr(said, "# controls: $wide in six mixtures, with the statistics $stats (steps rounded_cut rounded_score)"), "%s", said);
+    CHECK(strstr(said, "--mixture Q4_K_M -o ") && strstr(said, "/stats-") && !strstr(said, "--lossy-twice"), "%s", said);
+    CHECK(count_in(file("log"), "deadwood requant -m ") == 1 + 3 + 6 && strstr(said, "# 24 of them are for controls"), "%s", said);
+
+    snprintf(text, sizeof text, HEAD "cut : cut -m %s -p a.tsv -o $out.gguf\nscore : score -m $cut -f %s --no-speed -o $rows\n", file("narrow.gguf"), file("a.txt"));
+    CHECK(!test_run("deadwood-synth --shape tiny-llama --type Q8_0 -o %s -q", file("narrow.gguf")), "%s", test_run_output());
+    write_text(file("narrow.grid"), text);
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("narrow.grid"), file("narrow")) &&
+              strstr(test_run_output(), "# no control: plain rounding for step cut: ") && strstr(test_run_output(), "narrow.gguf is Q8_0 already"), "%s", test_run_output());
+}
+
+static void gates_controlled(void) {
+    static const char text[] = HEAD "activity = 0.75 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $dense -f a.txt -o $out.h5\n"
+                                    "gated : gate -m $dense -s $stats --rule cats --activity $activity -o $out.gguf\n"
+                                    "score : score -m $gated --base $dense -f a.txt --no-speed -o $rows\n";
+    set_up();
+    write_text(file("gates.grid"), text);
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("gates.grid"), file("gates")), "%s", test_run_output());
+    const char *said = test_run_output();
+    CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
+    CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 && count_in(file("log"), "--rule random --seed 3 --activity 0.5") == 1 &&
+              count_in(file("log"), "deadwood gate -m ") == 2 + 8, "%s", said);
+    CHECK(count_in(file("log"), "deadwood score -m ") == 2 + 8 + 1, "%s", said); // gated, fixed, the stored base
 }
 
 /* ---- verdicts and models ------------------------------------------------------------------------------------------------------- */
@@ -452,15 +813,32 @@ static void kept_models(void) {
 static const test_case cases[] = {
     {"a sweep that is killed at random moments and run again ends as one that was not", killed},
     {"so does one of real programs", real_programs},
-    {"so do 60 variants of the embedded model, killed at 20 moments", sixty_variants},
+    {"so do 60 variants of real programs by two sweeps, of which one or the other is killed 20 times", sixty_variants},
     {"SIGINT ends all jobs, leaves nothing half-written, and the next run goes on", interrupted},
     {"a job that fails costs the rows that need it, which say why; the next run tries it again", failures},
     {"a grid that cannot be run is refused with its line before anything is made", refusals},
-    {"two sweeps on one folder: the second is refused", one_at_a_time},
+    {"two sweeps share a folder: each job is done once, the table is that of one", two_share},
+    {"two sweeps of which one or the other is killed, again and again, end as one that was not", two_killed},
+    {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
+    {"a sweep of another grid does not share the folder", other_grid},
+    {"files of somebody else, and another grid's table, are not replaced", foreign_files},
     {"a changed value, command or input computes what depends on it, and nothing twice", changes},
     {"the number of jobs at once changes no byte", at_once},
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},
     {"a dry run prints what would run and makes nothing", dry_run},
+    {"a changed program computes what depends on it, and nothing else; its commit is not its code", changed_program},
+    {"an input that changes while a job reads it makes the job fail, and leaves no output", changing_input},
+    {"options, values and outputs are checked before anything is made; only own programs are steps", options_checked},
+    {"a pattern in a step stands for files, in quotes for itself", globs_in_steps},
+    {"memory bounds the jobs at once", memory_bounds},
+    {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
+    {"rows come into the table while other jobs run", rows_come},
+    {"a step has several outputs; all of them must be there", several_outputs},
+    {"failures that are alike are told once, with their number", alike},
+    {"a base is evaluated once; only KL is another, and the row says so", stored_base},
+    {"rows say whether their texts are for choosing or for reporting, and no text is for both", roles},
+    {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot", controls_made},
+    {"gates get fixed neurons at their activities as controls", gates_controlled},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
     {"rows of the gates' controls, static and random, are controls", gate_controls},
     {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts say", collapses},

@@ -4,6 +4,7 @@
 #include "model/model.h"
 #include "planted_gate.h"
 #include "predict/learn.h"
+#include "predict/report.h"
 #include "predict/ridge.h"
 #include "test.h"
 
@@ -434,6 +435,38 @@ static void closed_form_wins(void) {
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
+/* ---- gains ------------------------------------------------------------------------------------------------------------------ */
+
+/* 300 and 250 tokens in windows of 10: held out are the last three windows of the first, and half a window and two more of the
+ * second.  The predictor captures d_w more in window w. */
+static void gains(void) {
+    enum { N = 30 + 25, N_WINDOWS = 6 };
+    static const double difference[N_WINDOWS] = {0.02, 0.05, 0.03, -0.01, 0.04, 0.02};
+    static const int n_tokens[N_WINDOWS] = {10, 10, 10, 5, 10, 10};
+    kit_stats_text text[2] = {{.n_tokens = 300}, {.n_tokens = 250}};
+    const traces t = {.n_ctx = 12, .skip = 2, .n_text = 2, .text = text, .n_tokens = 550};
+    dw_err err = {0};
+    predict_windows w;
+    predict_result x = {0};
+    float *mass[LEARN_N_METHODS];
+    REQUIRE(!predict_windows_of(&w, &t, &err) && w.n == N_WINDOWS && w.n_tokens == N, "%s", err.text);
+    for (int m = 0; m < LEARN_N_METHODS; m++) {
+        mass[m] = dw_alloc(2 * N, sizeof *mass[m], "masses", &err);
+        for (int i = 0; i < 2 * N; i++) mass[m][i] = (float)(0.9 - (m == LEARN_PREDICTOR ? 0 : difference[w.of[i % N]]));
+    }
+    REQUIRE(!predict_result_gains(&x, mass, 2, &w, &err), "%s", err.text); // two layers alike
+    double sum = 0, square = 0;
+    for (int k = 0; k < N_WINDOWS; k++) sum += n_tokens[k] * difference[k] / N;
+    for (int k = 0; k < N_WINDOWS; k++) square += pow(n_tokens[k] * (difference[k] - sum), 2);
+    const double se = sqrt(square * N_WINDOWS / (N_WINDOWS - 1)) / N;
+    const predict_gain *g = &x.gain[LEARN_STATIC];
+    CHECK(fabs(g->mean - sum) < 1e-6 && fabs(g->se - se) < 1e-6, "gain %g +- %g, expected %g +- %g", g->mean, g->se, sum, se);
+    CHECK(fabs(g->half / g->se - 2.015) < 1e-3, "t with 5 degrees of freedom at 90 %%, not %g", g->half / g->se);
+    CHECK(x.gain[LEARN_PREDICTOR].mean == 0 && x.n_windows == N_WINDOWS);
+    for (int m = 0; m < LEARN_N_METHODS; m++) free(mass[m]);
+    predict_windows_release(&w);
+}
+
 /* ---- the program ------------------------------------------------------------------------------------------------------------------ */
 
 #define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
@@ -638,6 +671,7 @@ static const test_case cases[] = {
     {"a planted threshold of low rank is learnt", planted_problem},
     {"a trained network is returned where a linear map cannot know", network_wins},
     {"the closed form is returned when it wins", closed_form_wins},
+    {"a gain is paired by token, and its error is clustered by window", gains},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
     {"train goes on where it was killed and writes the same file and report", killed},
     {"the reported recall and mass equal a count by plain loops", reported},

@@ -107,8 +107,8 @@ typedef struct product {
 
 static dw_gemm_form form_of(const dw_back_env *e) {
     const own *o = e->own;
-    if (o->level < DW_AMX) return DW_GEMM_F32;
-    return e->precision == DW_PRECISION_SPLIT ? DW_GEMM_SPLIT : DW_GEMM_ROUNDED;
+    if (e->precision == DW_PRECISION_ROUNDED && dw_level_has_bf16(o->level)) return DW_GEMM_ROUNDED;
+    return o->level < DW_AMX ? DW_GEMM_F32 : DW_GEMM_SPLIT;
 }
 
 static int group_tokens(const product *p, int group) {

@@ -18,6 +18,9 @@
 const char *const dw_level_names[DW_N_LEVELS] = {"portable", "avx2", "avx512", "amx"};
 
 static bool usable[DW_N_LEVELS] = {[DW_PORTABLE] = true};
+static bool has_bf16_dots;
+
+enum { LEAF7_1_A_AVX512_BF16 = 1 << 5 };
 
 static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
@@ -26,7 +29,7 @@ bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
     enum { LEAF1_C_FMA = 1 << 12, LEAF1_C_OSXSAVE = 1 << 27, LEAF1_C_AVX = 1 << 28, LEAF1_C_F16C = 1 << 29 };
     enum { LEAF7_B_AVX2 = 1 << 5, LEAF7_B_BMI2 = 1 << 8 };
     enum { LEAF7_B_F = 1 << 16, LEAF7_B_DQ = 1 << 17, LEAF7_B_BW = 1 << 30, LEAF7_C_VNNI = 1 << 11 };
-    enum { LEAF7_D_AMX_BF16 = 1 << 22, LEAF7_D_AMX_TILE = 1 << 24, LEAF7_1_A_AVX512_BF16 = 1 << 5 };
+    enum { LEAF7_D_AMX_BF16 = 1 << 22, LEAF7_D_AMX_TILE = 1 << 24 };
     const uint32_t leaf7_b_vl = 1u << 31;
     switch (level) {
     case DW_PORTABLE: return true;
@@ -71,6 +74,7 @@ static void ask_machine(void) {
     if (a >= 1) __get_cpuid_count(7, 1, &cpu.leaf7_1_a, &b, &c, &d); // a: the number of the last subleaf
     for (dw_level l = DW_AVX2; l < DW_N_LEVELS; l++) usable[l] = dw_level_runs_on(l, &cpu);
     usable[DW_AMX] = usable[DW_AMX] && permit_tiles();
+    has_bf16_dots = usable[DW_AVX512] && has(cpu.leaf7_1_a, LEAF7_1_A_AVX512_BF16);
 }
 
 #else
@@ -84,6 +88,8 @@ bool dw_level_usable(dw_level level) {
     pthread_once(&once, ask_machine);
     return usable[level];
 }
+
+bool dw_level_has_bf16(dw_level level) { return level >= DW_AVX512 && dw_level_usable(level) && has_bf16_dots; }
 
 int dw_level_choose(dw_level *level, dw_err *err) {
     const char *wish = getenv("DEADWOOD_CPU");

@@ -223,6 +223,11 @@ static void store_sums(const product *p, const float *sum, int row0, int n_rows,
         }
 }
 
+static void multiply_bf16(const dw_gemm_job *job, const dw_amx_product *p) {
+    if (job->level >= DW_AMX) dw_amx_multiply(job->form, p);
+    else dw_bf16_multiply(p);
+}
+
 /* Multiplies rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles stay in L1 while all rows are read. */
 static void multiply_block(const product *p, int row0, int n_rows) {
     const int n = (int)p->job->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->job->n_tokens);
@@ -239,7 +244,7 @@ static void multiply_block(const product *p, int row0, int n_rows) {
                 dw_vec_of(p->job->level)
                     ->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k, sum, fresh);
             else
-                dw_amx_multiply(p->job->form, &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh});
+                multiply_bf16(p->job, &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh});
             if (last) store_sums(p, sum, row0, n_rows, t * DW_TILE, here);
         }
     }
@@ -247,6 +252,7 @@ static void multiply_block(const product *p, int row0, int n_rows) {
 
 static void check(const dw_gemm_job *j) {
     dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
+    dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED);
     dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS && j->ldy >= (size_t)j->n_rows);
     (void)j;
 }
@@ -256,9 +262,10 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     float *row = (float *)(void *)(panel + PANEL_BYTES), *square = row + DW_PANEL_K;
     const product p = {.job = job, .turned = turned, .sum = (float *)(void *)job->scratch, .panel = panel, .row = row,
                        .square = square, .strip = square + SQUARE};
-    if (job->form != DW_GEMM_F32) dw_amx_begin();
+    const bool has_tiles = job->form != DW_GEMM_F32 && job->level >= DW_AMX;
+    if (has_tiles) dw_amx_begin();
     for (int r = 0; r < job->n_rows; r += ROW_BLOCK) multiply_block(&p, r, smaller(ROW_BLOCK, job->n_rows - r));
-    if (job->form != DW_GEMM_F32) dw_amx_end();
+    if (has_tiles) dw_amx_end();
 }
 
 void dw_gemm_rows(const dw_gemm_job *job) {

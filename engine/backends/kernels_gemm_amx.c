@@ -6,6 +6,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <string.h>
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,amx-tile,amx-bf16")))
 
@@ -151,7 +152,56 @@ TARGET void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p) {
     else multiply(DW_GEMM_SPLIT, false, p);
 }
 
+/* ---- the same packed numbers without tiles ------------------------------------------------------------------------ */
+
+#define DOT_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
+
+enum { DOT_ROWS = 8, PAIR_BYTES = 4 };
+
+/* DOT_ROWS rows of a weight tile times one or two token tiles: a pair of a row's numbers times that pair of 16 tokens. */
+DOT_TARGET static inline __attribute__((always_inline)) void dot_rows(bool two, tile_block b, bool fresh) {
+    __m512 sum[2][DOT_ROWS];
+#pragma GCC unroll 8
+    for (int r = 0; r < DOT_ROWS; r++) {
+        sum[0][r] = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(b.c + r * DW_TILE);
+        if (two) sum[1][r] = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(b.c + SQUARE + r * DW_TILE);
+    }
+    for (int s = 0; s < b.n_steps; s++, b.w += TILE_BYTES, b.x += TILE_BYTES)
+        for (int pair = 0; pair < DW_TILE; pair++) {
+            const __m512bh x0 = (__m512bh)_mm512_loadu_si512(b.x + pair * ROW_BYTES);
+            const __m512bh x1 = two ? (__m512bh)_mm512_loadu_si512(b.x + b.x_ld + pair * ROW_BYTES) : x0;
+#pragma GCC unroll 8
+            for (int r = 0; r < DOT_ROWS; r++) {
+                int32_t numbers;
+                memcpy(&numbers, b.w + r * ROW_BYTES + pair * PAIR_BYTES, sizeof numbers);
+                const __m512bh w = (__m512bh)_mm512_set1_epi32(numbers);
+                sum[0][r] = _mm512_dpbf16_ps(sum[0][r], w, x0);
+                if (two) sum[1][r] = _mm512_dpbf16_ps(sum[1][r], w, x1);
+            }
+        }
+#pragma GCC unroll 8
+    for (int r = 0; r < DOT_ROWS; r++) {
+        _mm512_storeu_ps(b.c + r * DW_TILE, sum[0][r]);
+        if (two) _mm512_storeu_ps(b.c + SQUARE + r * DW_TILE, sum[1][r]);
+    }
+}
+
+DOT_TARGET void dw_bf16_multiply(const dw_amx_product *p) {
+    const bool two = p->n_token_tiles > 1;
+    const size_t tile = (size_t)p->n_steps * TILE_BYTES;
+    dw_assert(p->n_row_tiles > 0 && p->n_token_tiles >= 1 && p->n_token_tiles <= 2 && p->n_steps > 0);
+    for (int r = 0; r < p->n_row_tiles * DW_TILE; r += DOT_ROWS) {
+        const size_t at = (size_t)(r / DW_TILE), row = (size_t)(r % DW_TILE);
+        const tile_block b = {.w = p->panel + at * tile + row * ROW_BYTES, .x = p->x, .x_ld = tile, .n_steps = p->n_steps,
+                              .c = p->c + at * (two ? 2 * SQUARE : SQUARE) + row * DW_TILE};
+        if (two) dot_rows(true, b, p->fresh);
+        else dot_rows(false, b, p->fresh);
+    }
+}
+
 #else // no AMX on this machine: never called
+
+void dw_bf16_multiply(const dw_amx_product *p) { (void)p; }
 
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) { (void)x, (void)ldx, (void)n_parts, (void)tiles; }
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles) {

@@ -79,5 +79,6 @@ typedef struct dw_amx_product {
 } dw_amx_product;
 
 void dw_amx_multiply(dw_gemm_form form, const dw_amx_product *p); // with the parts of `form`
+void dw_bf16_multiply(const dw_amx_product *p); // DW_GEMM_ROUNDED without tiles: AVX512_BF16 dots of the same packed numbers
 
 #endif

@@ -101,10 +101,21 @@ size_t dw_show(char *to, size_t cap, const char *text, size_t n);
  * of Hugging Face consist of them. */
 int dw_open_input(const char *path, size_t *size, dw_err *err);
 
+/* Which version of which file: a file that is written again or replaced has another stamp, unless that happens within
+ * one tick of the file system's clock.  All zero: unknown. */
+typedef struct dw_stamp {
+    uint64_t device, inode, size;
+    int64_t modified, changed; // nanoseconds: of the contents, of the inode
+} dw_stamp;
+
+int dw_stamp_of(const char *path, dw_stamp *stamp); // -1: it is not there, or no regular file
+bool dw_stamp_equal(const dw_stamp *a, const dw_stamp *b);
+
 /* A file mapped read-only.  data stays valid until dw_unmap; an empty file has data != NULL and size 0. */
 typedef struct dw_map {
     const uint8_t *data;
     size_t size;
+    dw_stamp stamp; // of the file when it was opened
 } dw_map;
 
 int dw_map_file(dw_map *map, const char *path, dw_err *err);

@@ -93,7 +93,28 @@ const char *dw_file_kind(unsigned mode) {
                             : "a device";
 }
 
-int dw_open_input(const char *path, size_t *size, dw_err *err) {
+static dw_stamp stamp_of(const struct stat *st) {
+    return (dw_stamp){.device = (uint64_t)st->st_dev,
+                      .inode = (uint64_t)st->st_ino,
+                      .size = (uint64_t)st->st_size,
+                      .modified = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec,
+                      .changed = (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec};
+}
+
+int dw_stamp_of(const char *path, dw_stamp *stamp) {
+    struct stat st;
+    *stamp = (dw_stamp){0};
+    if (stat(path, &st) || !S_ISREG(st.st_mode)) return -1;
+    *stamp = stamp_of(&st);
+    return 0;
+}
+
+bool dw_stamp_equal(const dw_stamp *a, const dw_stamp *b) {
+    return a->device == b->device && a->inode == b->inode && a->size == b->size && a->modified == b->modified &&
+           a->changed == b->changed;
+}
+
+static int open_input(const char *path, struct stat *found, dw_err *err) {
     struct stat st;
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) return dw_fail(err, "cannot open '%s': %s", path, strerror(errno));
@@ -105,24 +126,32 @@ int dw_open_input(const char *path, size_t *size, dw_err *err) {
     else
         rc = remember(&st, false, err);
     if (!rc) {
-        *size = (size_t)st.st_size;
+        *found = st;
         return fd;
     }
     close(fd);
     return -1;
 }
 
+int dw_open_input(const char *path, size_t *size, dw_err *err) {
+    struct stat st = {0};
+    const int fd = open_input(path, &st, err);
+    if (fd >= 0) *size = (size_t)st.st_size;
+    return fd;
+}
+
 int dw_map_file(dw_map *map, const char *path, dw_err *err) {
     static const uint8_t nothing[1];
-    *map = (dw_map){nothing, 0};
-    size_t size;
-    const int fd = dw_open_input(path, &size, err);
+    struct stat st = {0};
+    *map = (dw_map){.data = nothing};
+    const int fd = open_input(path, &st, err);
     if (fd < 0) return -1;
+    const size_t size = (size_t)st.st_size;
     void *data = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     const int why = errno;
     close(fd);
     if (data == MAP_FAILED) return dw_fail(err, "cannot map '%s' (%zu bytes): %s", path, size, strerror(why));
-    if (size) *map = (dw_map){data, size};
+    if (size) *map = (dw_map){data, size, stamp_of(&st)};
     return 0;
 }
 

@@ -71,6 +71,8 @@ size_t dw_gguf_file_bytes(const dw_gguf *g); // all parts
  * it.  For a split model it is the SHA-256 of the digests (32 bytes each) of all parts, in order.  The bytes are
  * those that were opened, even when the file has been replaced since. */
 void dw_gguf_sha256(const dw_gguf *g, char hex[65]);
+/* The same by the caller's hash of a file: for a cache of hashes. */
+void dw_gguf_sha256_by(const dw_gguf *g, void (*hash)(const dw_map *file, uint8_t digest[32]), char hex[65]);
 /* The same for a path.  An input that is not a model is one file. */
 int dw_input_sha256(const char *path, char hex[65], dw_err *err);
 

@@ -426,24 +426,26 @@ size_t dw_gguf_file_bytes(const dw_gguf *g) {
     return n;
 }
 
-void dw_gguf_sha256(const dw_gguf *g, char hex[65]) {
-    if (g->n_parts == 1) {
-        dw_sha256_hex(g->parts[0].map.data, g->parts[0].map.size, hex);
-        return;
-    }
+static void hash_map(const dw_map *file, uint8_t digest[32]) {
+    dw_sha256 h;
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, file->data, file->size);
+    dw_sha256_end(&h, digest);
+}
+
+void dw_gguf_sha256_by(const dw_gguf *g, void (*hash)(const dw_map *file, uint8_t digest[32]), char hex[65]) {
     dw_sha256 whole;
     uint8_t digest[32];
     dw_sha256_begin(&whole);
     for (size_t i = 0; i < g->n_parts; i++) {
-        dw_sha256 one;
-        dw_sha256_begin(&one);
-        dw_sha256_add(&one, g->parts[i].map.data, g->parts[i].map.size);
-        dw_sha256_end(&one, digest);
+        hash(&g->parts[i].map, digest);
         dw_sha256_add(&whole, digest, sizeof digest);
     }
-    dw_sha256_end(&whole, digest);
+    if (g->n_parts > 1) dw_sha256_end(&whole, digest);
     dw_hex(digest, sizeof digest, hex);
 }
+
+void dw_gguf_sha256(const dw_gguf *g, char hex[65]) { dw_gguf_sha256_by(g, hash_map, hex); }
 
 int dw_input_sha256(const char *path, char hex[65], dw_err *err) {
     if (dw_split_count(path) == 1 || !dw_is_gguf(path)) return dw_sha256_file(path, hex, err);

@@ -6,6 +6,7 @@
  *   calib          calibration texts, divided into windows        stats      activation statistics (stats.h5)
  *   plan           which neurons stay (plan.tsv)                  imatrix    llama.cpp's importance files
  *   metrics        scores of neurons                              safetensors  checkpoints, read and written
+ *   hash_cache     hashes of large inputs, remembered between runs
  *   mixtures       types that llama.cpp's quantizer gives to tensors
  *   sizes          tensors and bytes of a new model, by type
  * Not included below, because few programs use them:
@@ -23,6 +24,7 @@
 #define KIT_H
 
 #include "kit/calib.h"
+#include "kit/hash_cache.h"
 #include "kit/imatrix.h"
 #include "kit/lineage.h"
 #include "kit/metrics.h"

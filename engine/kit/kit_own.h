@@ -10,7 +10,7 @@
 
 /* ---- options.c ------------------------------------------------------------------------------------------ */
 
-enum { OPT_DONE = 0, OPT_ASKED_HELP, OPT_ASKED_MAN, OPT_ASKED_VERSION, OPT_ASKED_SUMMARY };
+enum { OPT_DONE = 0, OPT_ASKED_HELP, OPT_ASKED_MAN, OPT_ASKED_VERSION, OPT_ASKED_SUMMARY, OPT_ASKED_CHECK };
 
 /* opt_parse without output and exit: OPT_DONE, or one of OPT_ASKED_..; -1 with the usage error in err. */
 int opt_read(const opt_program *program, int argc, char **argv, dw_err *err);
@@ -59,6 +59,8 @@ void signals_on_interrupt(const char *words); // SIGINT writes words to stderr; 
 /* Ends the program unless every input that the options name can be read, every output can be written, no output is an
  * input or a part of a split input, and no two outputs are the same file. */
 void paths_check(const opt_program *program);
+/* Prints a line "output PATH" for every file or folder that the options name for writing. */
+void paths_print_outputs(const opt_program *program);
 
 /* ---- progress.c ------------------------------------------------------------------------------------- */
 

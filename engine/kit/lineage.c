@@ -1,4 +1,5 @@
 /* lineage.c - writes into a model file how it was made, and reads it. */
+#include "kit/hash_cache.h"
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
 #include "kit/plan.h"
@@ -129,6 +130,7 @@ lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *
     int rc = !l->steps;
     rc |= json_object_set_new(l->step, "tool", json_string(program->name));
     rc |= json_object_set_new(l->step, "version", json_string(DEADWOOD_VERSION));
+    rc |= json_object_set_new(l->step, "commit", json_string(kit_commit()));
     if (args) rc |= add_args(args, program->rows);
     rc |= json_object_set_new(l->step, "args", args);
     if (parent) rc |= json_object_set_new(l->step, "parent", base_name_json(dw_gguf_path(parent)));
@@ -166,7 +168,7 @@ int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw
 
 int lineage_input(lineage *l, const char *path, dw_err *err) {
     char hex[65];
-    return dw_input_sha256(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
+    return kit_sha256_input(path, hex, err) ? -1 : lineage_input_hashed(l, path, hex, err);
 }
 
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err) {

@@ -5,7 +5,7 @@
 #include "kit/options.h"
 
 /* GGUF key "deadwood.lineage": an array of strings, one JSON object per step, oldest first:
- *   {"tool": "convert", "version": "0.1", "args": ["mini", "--type", "q8_0"], "parent": "name of the parent's file",
+ *   {"tool": "convert", "version": "0.1", "commit": "0123456789ab", "args": ["mini", "--type", "q8_0"], "parent": "name of the parent's file",
  *    "inputs": [{"name": .., "sha256": .., "bytes": ..}], "facts": {"rate_reached": "0.1875"},
  *    "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
  * Every program that writes a model adds a step.  A step has no time, host or absolute path, so the same inputs give
@@ -26,7 +26,7 @@ int lineage_check(const dw_gguf *g, dw_err *err);
 
 /* A new step after the steps of the parent (NULL: the first step), with the arguments that opt_parse has read. */
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err);
-int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file with dw_input_sha256
+int lineage_input(lineage *l, const char *path, dw_err *err); // hashes the file with kit_sha256_input
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err); // the hash is known
 int lineage_fact(lineage *l, const char *name, const char *value, dw_err *err); // "" or NULL: unknown, not stored
 int lineage_unnamed_data(lineage *l, const char *path, dw_err *err); // the fact unnamed_data
@@ -40,8 +40,11 @@ int lineage_plan_texts(lineage *l, const struct kit_plan_text *text, size_t n, d
 int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
-/* The commit that this program was built from, with "-dirty" after it when the tree had changes; "-": unknown. */
+/* The commit that this program was built from, with "-dirty" after it when the tree had changes; "-": unknown.  In the
+ * program's file it follows kit_commit_mark, KIT_COMMIT_MARK bytes that stand nowhere else; both take KIT_COMMIT_BYTES. */
+enum { KIT_COMMIT_MARK = 16, KIT_COMMIT_BYTES = 64 };
 const char *kit_commit(void);
+const char *kit_commit_mark(void);
 
 /* The effective arguments of this run, in the form of `args`, quoted for a shell; free(). */
 char *lineage_arguments(const opt_program *program, dw_err *err);

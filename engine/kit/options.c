@@ -281,6 +281,7 @@ static int set_value(const opt_row *row, const char *text, dw_err *err) {
 typedef struct reader {
     const opt_program *program;
     char **next, **end; // arguments still to be read
+    bool check;         // --check-options was given
     dw_err *err;
 } reader;
 
@@ -310,6 +311,7 @@ static int read_long(reader *r, const char *arg) {
     const size_t len = strcspn(arg, "=");
     for (int i = 0; i < 4; i++)
         if (!strcmp(arg, asked[i])) return OPT_ASKED_HELP + i;
+    if (!strcmp(arg, "check-options")) return r->check = true, OPT_DONE;
     const opt_row *row = find_long(r->program, arg, len);
     if (row && row->kind != OPT_FLAG) return arg[len] ? give(r, row, arg + len + 1) : give_following(r, row);
     if (row) return arg[len] ? dw_fail(r->err, "%s takes no value", opt_label(row)) : give(r, row, "");
@@ -364,7 +366,7 @@ static bool is_own(const opt_program *program, const char *arg) {
 }
 
 int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
-    reader r = {program, argv + 1, argv + argc, err};
+    reader r = {.program = program, .next = argv + 1, .end = argv + argc, .err = err};
     bool options = true;
     size_t n_rows = 0;
     while (!opt_is_end(&program->rows[n_rows])) n_rows++;
@@ -387,7 +389,8 @@ int opt_read(const opt_program *program, int argc, char **argv, dw_err *err) {
         if (rc < 0 && options && !is_word(arg) && !is_own(program, arg)) rc = advise(program, arg, err);
         if (rc) return rc;
     }
-    return complete(&r);
+    if (complete(&r)) return -1;
+    return r.check ? OPT_ASKED_CHECK : OPT_DONE;
 }
 
 /* A program whose output could not be written must not exit with 0. */
@@ -417,6 +420,7 @@ void opt_parse(const opt_program *program, int argc, char **argv) {
     case OPT_ASKED_MAN: opt_print_man(program, stdout); break;
     case OPT_ASKED_VERSION: printf("%s %s\n", tool_name(), DEADWOOD_VERSION); break;
     case OPT_ASKED_SUMMARY: printf("%s\n", program->summary); break;
+    case OPT_ASKED_CHECK: paths_print_outputs(program); break;
     case OPT_DONE: say_if_interrupted(NULL), paths_check(program); return;
     default: die_usage("%s", err.text);
     }

@@ -7,7 +7,8 @@
  * A value that begins with a dash and is not a number must be given as --name=value.  OPT_TEXTS takes all values up to
  * the next option (--name=value takes one) and may be repeated; of any other option the last value counts.  Choices are
  * found in upper and lower case and stored as the table spells them.  Every program has --help (-h), --help-man,
- * --version and --summary. */
+ * --version, --summary and --check-options: it reads the other arguments as always, prints "output PATH" for every file
+ * that they name for writing, and ends without looking at any file.  sweep asks so before it runs a command. */
 #ifndef KIT_OPTIONS_H
 #define KIT_OPTIONS_H
 

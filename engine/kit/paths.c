@@ -117,10 +117,21 @@ static void add_output(output_list *list, const opt_row *row, char *path, bool k
     check_distinct(list, o);
 }
 
-static void add_outputs(output_list *list, const opt_row *row) {
+/* The path that an option names for writing; NULL: none, or standard output. */
+static const char *output_of(const opt_row *row) {
     const bool is_output = row->kind == OPT_PATH && (row->letter == 'o' || row->flags & (OPT_OUTPUT | OPT_FOLDER));
     const char *path = is_output ? *(const char **)row->target : NULL;
-    if (!path || (!strcmp(path, "-") && row->flags & OPT_STDOUT)) return;
+    return !path || (!strcmp(path, "-") && row->flags & OPT_STDOUT) ? NULL : path;
+}
+
+void paths_print_outputs(const opt_program *program) {
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+        if (opt_is_value(row) && output_of(row)) printf("output %s\n", output_of(row));
+}
+
+static void add_outputs(output_list *list, const opt_row *row) {
+    const char *path = output_of(row);
+    if (!path) return;
     if (!strcmp(path, "-"))
         die_usage("%s: this output cannot go to standard output; give a file name ('./-' for a file called '-')",
                   opt_label(row));

@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <sys/prctl.h>
@@ -28,7 +31,14 @@ static void pass_on(int sig) {
     errno = saved;
 }
 
+static void wake(int sig) { (void)sig; } // ends a pselect
+
 void children_on_signals(void) {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL); // it comes only while a pselect waits
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = wake}, NULL);
     for (int i = 0; i < N_PASSED_ON; i++) {
         struct sigaction old, act = {.sa_handler = pass_on};
         if (sigaction(passed_on[i], NULL, &old) || old.sa_handler == SIG_IGN) continue; // nohup
@@ -66,7 +76,9 @@ static void become(const char *program, char *const *argv, int log, pid_t parent
     const int nothing = open("/dev/null", O_RDONLY);
     if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0) _exit(127);
     if (nothing > 2) close(nothing);
-    sigprocmask(SIG_SETMASK, mask, NULL);
+    sigset_t own = *mask;
+    sigdelset(&own, SIGCHLD);
+    sigprocmask(SIG_SETMASK, &own, NULL);
     execv(program, argv);
     dprintf(2, "cannot run '%s': %s\n", program, strerror(errno));
     _exit(127);
@@ -92,12 +104,25 @@ pid_t children_start(const char *program, char *const *argv, const char *log, co
     return pid;
 }
 
-int children_wait(child_end *end) {
+void children_nap(double seconds) {
+    if (!(seconds > 0)) return;
+    const struct timespec time = {.tv_sec = (time_t)seconds,
+                                  .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    sigset_t mask;
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    sigdelset(&mask, SIGCHLD);
+    pselect(0, NULL, NULL, NULL, &time, &mask);
+}
+
+int children_wait(child_end *end, double seconds) {
     struct rusage usage;
     *end = (child_end){0};
-    do end->pid = wait4(-1, &end->status, 0, &usage);
-    while (end->pid < 0 && errno == EINTR);
-    if (end->pid < 0) return -1;
+    for (const double until = dw_now() + seconds;; children_nap(until - dw_now())) {
+        end->pid = wait4(-1, &end->status, WNOHANG, &usage);
+        if (end->pid > 0) break;
+        if (end->pid < 0 && errno != EINTR) return -1;
+        if (dw_now() >= until) return 1;
+    }
     sigset_t old;
     block(&old);
     replace(end->pid, 0);
@@ -106,4 +131,31 @@ int children_wait(child_end *end) {
                        1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
     end->peak_bytes = 1024.0 * (double)usage.ru_maxrss;
     return 0;
+}
+
+static int read_all(int fd, char **said, dw_err *err) {
+    char buffer[4096];
+    *said = dw_strdup("", err);
+    for (ssize_t n; *said && (n = read(fd, buffer, sizeof buffer)) != 0;) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) break;
+        if (dw_append(said, err, "%.*s", (int)n, buffer)) return -1;
+    }
+    return *said ? 0 : -1;
+}
+
+int children_ask(const char *program, char *const *argv, char **said, dw_err *err) {
+    int ends[2], status = -1;
+    *said = NULL;
+    if (pipe2(ends, O_CLOEXEC)) return dw_fail(err, "cannot start '%s': %s", program, strerror(errno));
+    const pid_t self = getpid(), pid = fork();
+    sigset_t mask;
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    if (!pid) become(program, argv, ends[1], self, &mask);
+    close(ends[1]);
+    const int rc = pid < 0 ? dw_fail(err, "cannot start '%s': %s", program, strerror(errno))
+                           : read_all(ends[0], said, err);
+    close(ends[0]);
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return rc ? -1 : status;
 }

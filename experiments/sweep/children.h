@@ -1,8 +1,7 @@
 /* children.h - commands as child processes: many at once, each with a log; none outlives this process.
  *
- * SIGINT, SIGTERM and SIGHUP are passed on to all children, which remove what they have not finished.  When this process
- * is killed, its children are too (on Linux; elsewhere they end when they are done).  Files that are open without
- * O_CLOEXEC are theirs as well: a lock taken on one is held until the last of them has ended. */
+ * SIGINT, SIGTERM and SIGHUP are passed on to all children, which remove what they have not finished.  When this
+ * process is killed, its children are too (on Linux; elsewhere they end when they are done). */
 #ifndef EXP_CHILDREN_H
 #define EXP_CHILDREN_H
 
@@ -23,7 +22,10 @@ int children_signal(void);      // which came, 0: none
 
 /* Runs a program; what it prints goes to the file `log`, which begins with the line `heading`.  -1 on failure. */
 pid_t children_start(const char *program, char *const *argv, const char *log, const char *heading, dw_err *err);
-/* Waits until a child ends.  -1 when there is none. */
-int children_wait(child_end *end);
+/* Waits until a child ends, at most so many seconds: 0, or 1 when none ended in that time, or -1 when there is none. */
+int children_wait(child_end *end, double seconds);
+void children_nap(double seconds); // a signal that is passed on ends it
+/* Runs a program to its end; what it prints is *said, free().  Returns its status as waitpid has it, or -1. */
+int children_ask(const char *program, char *const *argv, char **said, dw_err *err);
 
 #endif

@@ -1,49 +1,81 @@
 /* controls.c - writes the statements of a grid's controls from its own. */
 #include "experiments/sweep/controls.h"
-#include "experiments/sweep/grid.h"
+#include "engine.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct writing { // of one kind of control
-    const char *prefix;
-    char *step[GRID_MAX_STEPS]; // that have one
-    size_t n_step;
-    bool has_rows, unwanted;    // unwanted: the grid has its own
-    FILE *out;
-    char *text;
-    size_t n_text;
-} writing;
+typedef struct statement {
+    char **word;
+    size_t n;
+    bool copied; // it depends on a step that has a copy
+} statement;
 
 struct controls {
-    writing twins, plain;
+    statement *s;
+    size_t n, cap;
+    bool failed;
+    char *text, *notes; // written so far
+    char **row;         // words of copied rows steps, so that none is written twice
+    size_t n_row, cap_row;
+    dw_err *err;
 };
 
-controls *controls_new(dw_err *err) {
-    controls *c = dw_alloc(1, sizeof *c, "controls", err);
-    if (!c) return NULL;
-    c->twins.prefix = "random", c->plain.prefix = "rounded";
-    c->twins.out = open_memstream(&c->twins.text, &c->twins.n_text);
-    c->plain.out = open_memstream(&c->plain.text, &c->plain.n_text);
-    if (c->twins.out && c->plain.out) return c;
-    controls_free(c);
-    dw_fail(err, "out of memory: controls");
-    return NULL;
-}
+static const size_t NONE = SIZE_MAX;
 
-static void release(writing *w) {
-    if (w->out) fclose(w->out);
-    for (size_t i = 0; i < w->n_step; i++) free(w->step[i]);
-    free(w->text);
-}
+controls *controls_new(dw_err *err) { return dw_alloc(1, sizeof(controls), "controls", err); }
 
 void controls_free(controls *c) {
     if (!c) return;
-    release(&c->twins);
-    release(&c->plain);
+    for (size_t i = 0; i < c->n; i++) {
+        for (size_t k = 0; k < c->s[i].n; k++) free(c->s[i].word[k]);
+        free(c->s[i].word);
+    }
+    for (size_t i = 0; i < c->n_row; i++) free(c->row[i]);
+    free(c->row);
+    free(c->s);
+    free(c->text);
+    free(c->notes);
     free(c);
+}
+
+void controls_see(controls *c, char *const *word, size_t n_word) {
+    if (n_word < 3 || c->failed) return;
+    c->failed = dw_grow(&c->s, &c->cap, c->n + 1, sizeof *c->s, "controls", NULL) != 0;
+    if (c->failed) return;
+    statement *s = &c->s[c->n++];
+    *s = (statement){.word = dw_alloc(n_word, sizeof *s->word, "controls", NULL)};
+    c->failed = !s->word;
+    for (; !c->failed && s->n < n_word; s->n++) c->failed = !(s->word[s->n] = dw_strdup(word[s->n], NULL));
+}
+
+/* ---- what the grid says ----------------------------------------------------------------------------------------- */
+
+static bool is_step(const statement *s) { return !strcmp(s->word[1], ":"); }
+
+static size_t tool_at(const statement *s) { return 2 + !strcmp(s->word[2], "alone"); }
+
+static bool runs(const statement *s, const char *tool) {
+    return is_step(s) && tool_at(s) < s->n && !strcmp(s->word[tool_at(s)], tool);
+}
+
+static bool makes_rows(const statement *s) {
+    for (size_t i = 2; is_step(s) && i < s->n; i++)
+        if (!strcmp(s->word[i], "$rows") || !strcmp(s->word[i], "${rows}")) return true;
+    return false;
+}
+
+/* The value of an option, given as --name VALUE, --name=VALUE or -x VALUE; NULL: it is not given. */
+static const char *value_of(const statement *s, const char *name, const char *letter) {
+    for (size_t i = 3; i < s->n; i++) {
+        const size_t n = strlen(name);
+        if (!strncmp(s->word[i], name, n) && s->word[i][n] == '=') return s->word[i] + n + 1;
+        if (i + 1 < s->n && (!strcmp(s->word[i], name) || (letter && !strcmp(s->word[i], letter))))
+            return s->word[i + 1];
+    }
+    return NULL;
 }
 
 static size_t name_length(const char *s) {
@@ -52,98 +84,357 @@ static size_t name_length(const char *s) {
     return n;
 }
 
-static bool is_copied(const writing *w, const char *name, size_t n) {
-    for (size_t i = 0; i < w->n_step; i++)
-        if (strlen(w->step[i]) == n && !memcmp(w->step[i], name, n)) return true;
+/* The statement that a word $NAME or ${NAME} refers to, NONE: another word. */
+static size_t referred(const controls *c, const char *word) {
+    if (!word || *word != '$') return NONE;
+    const char *name = word + 1 + (word[1] == '{');
+    const size_t n = name_length(name);
+    for (size_t i = 0; i < c->n; i++)
+        if (strlen(c->s[i].word[0]) == n && !memcmp(c->s[i].word[0], name, n)) return i;
+    return NONE;
+}
+
+static bool is_named(const controls *c, const char *name) {
+    for (size_t i = 0; i < c->n; i++)
+        if (!strcmp(c->s[i].word[0], name)) return true;
     return false;
 }
 
-/* Writes a word with the copies in the place of the steps that it names; whether it names any.  out may be NULL. */
-static bool put_word(const writing *w, const char *word, FILE *out) {
-    bool any = false;
-    for (const char *at = word; *at;) {
-        const bool braces = *at == '$' && at[1] == '{';
-        const char *name = at + 1 + braces;
-        const size_t n = *at == '$' && *word != '\'' ? name_length(name) : 0;
-        if (n && is_copied(w, name, n)) {
-            any = true;
-            if (out) fprintf(out, "${%s_%.*s}", w->prefix, (int)n, name);
-            at = name + n + braces;
-        } else {
-            if (out) fputc(*at, out);
-            at++;
+/* A name that the grid leaves free: the wish, or the other one. */
+static const char *free_name(const controls *c, const char *wish, const char *other) {
+    return is_named(c, wish) ? other : wish;
+}
+
+static bool is_variable(const statement *s) { return !strcmp(s->word[1], "="); }
+
+/* Whether a word is a value, or a variable that has it. */
+static bool may_be(const controls *c, const char *word, const char *value) {
+    const size_t i = referred(c, word);
+    if (i == NONE || !is_variable(&c->s[i])) return !strcmp(word, value);
+    for (size_t k = 2; k < c->s[i].n && strcmp(c->s[i].word[k], "if"); k++)
+        if (!strcmp(c->s[i].word[k], value)) return true;
+    return false;
+}
+
+/* The word for the first model of a chain of -m: a step that reads no other model, or a file. */
+static const char *root_of(const controls *c, const char *word) {
+    for (size_t depth = 0; depth <= c->n; depth++) {
+        const size_t i = referred(c, word);
+        const char *before = i == NONE || !is_step(&c->s[i]) ? NULL : value_of(&c->s[i], "--model", "-m");
+        if (!before) return word;
+        word = before;
+    }
+    return word;
+}
+
+/* Whether the chain of -m of a word comes to a step. */
+static bool comes_from(const controls *c, const char *word, size_t step) {
+    for (size_t depth = 0; word && depth <= c->n; depth++) {
+        const size_t i = referred(c, word);
+        if (i == step) return true;
+        word = i == NONE || !is_step(&c->s[i]) ? NULL : value_of(&c->s[i], "--model", "-m");
+    }
+    return false;
+}
+
+static bool same_word(const controls *c, const char *a, const char *b) {
+    const size_t i = referred(c, a);
+    return i != NONE ? i == referred(c, b) : !strcmp(a, b);
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
+
+#define PUT(c, ...) ((c)->failed |= dw_append(&(c)->text, NULL, __VA_ARGS__) != 0)
+#define NOTE(c, ...) ((c)->failed |= dw_append(&(c)->notes, NULL, __VA_ARGS__) != 0)
+
+typedef const char *(*rename_fn)(const controls *c, size_t step, const void *ctx); // a step's new name; NULL: it stays
+
+/* A word in which the names of steps are replaced; free(). */
+static char *renamed(const controls *c, const char *word, rename_fn fn, const void *ctx) {
+    char *text = dw_strdup("", NULL);
+    for (const char *at = word; *at && text;) {
+        const bool refers = *at == '$' && *word != '\'', braces = refers && at[1] == '{';
+        const size_t n = refers ? name_length(at + 1 + braces) : 0, i = n ? referred(c, at) : NONE;
+        const char *name = i == NONE || !is_step(&c->s[i]) ? NULL : fn(c, i, ctx);
+        const size_t used = name ? 1 + n + 2 * (size_t)braces : 1 + strcspn(at + 1, "$");
+        if (name ? dw_append(&text, NULL, "${%s}", name) : dw_append(&text, NULL, "%.*s", (int)used, at)) {
+            free(text);
+            return NULL;
         }
+        at += used;
     }
-    return any;
+    return text;
 }
 
-static bool names_copies(const writing *w, char *const *word, size_t n_word) {
-    for (size_t i = 2; i < n_word; i++)
-        if (put_word(w, word[i], NULL)) return true;
+/* "NAME : words"; the statement's own name and conditions are left out. */
+static char *rows_words(const controls *c, const statement *s, rename_fn fn, const void *ctx) {
+    char *text = dw_strdup("", NULL);
+    for (size_t i = 2; i < s->n && strcmp(s->word[i], "if") && text; i++) {
+        char *word = renamed(c, s->word[i], fn, ctx);
+        if (!word || dw_append(&text, NULL, " %s", word)) {
+            free(text);
+            text = NULL;
+        }
+        free(word);
+    }
+    return text;
+}
+
+/* Writes a step that makes rows, unless one with the same words was written.  Returns whether it was. */
+static bool put_rows(controls *c, const char *prefix, const statement *s, rename_fn fn, const void *ctx) {
+    char *words = rows_words(c, s, fn, ctx);
+    if (!words || dw_grow(&c->row, &c->cap_row, c->n_row + 1, sizeof *c->row, "controls", NULL)) {
+        c->failed = true;
+        free(words);
+        return false;
+    }
+    for (size_t i = 0; i < c->n_row; i++)
+        if (!strcmp(c->row[i], words)) return free(words), false;
+    c->row[c->n_row++] = words;
+    PUT(c, "%s_%s :%s\n", prefix, s->word[0], words);
+    return true;
+}
+
+/* ---- random neurons --------------------------------------------------------------------------------------------- */
+
+static const char *as_random(const controls *c, size_t step, const void *ctx) {
+    char *name = (char *)(uintptr_t)ctx;
+    if (!c->s[step].copied) return NULL;
+    snprintf(name, 128, "random_%.100s", c->s[step].word[0]);
+    return name;
+}
+
+static bool names_copies(const controls *c, const statement *s) {
+    for (size_t i = 2; i < s->n; i++)
+        for (const char *at = s->word[i]; *s->word[i] != '\'' && (at = strchr(at, '$')); at++) {
+            const size_t k = referred(c, at);
+            if (k != NONE && c->s[k].copied) return true;
+        }
     return false;
 }
 
-static const char *value_of(char *const *word, size_t n_word, const char *option, const char *letter) {
-    for (size_t i = 2; i + 1 < n_word; i++)
-        if (!strcmp(word[i], option) || !strcmp(word[i], letter)) return word[i + 1];
-    return NULL;
+/* Marks what a random ranking changes; whether there are rows among it. */
+static bool mark_copies(controls *c) {
+    bool rows = false;
+    for (size_t i = 0; i < c->n; i++) {
+        statement *s = &c->s[i];
+        s->copied = is_step(s) && ((runs(s, "rank") && value_of(s, "--metric", NULL)) || names_copies(c, s));
+        rows |= s->copied && makes_rows(s);
+    }
+    return rows;
 }
 
-static bool makes_rows(char *const *word, size_t n_word) {
-    for (size_t i = 2; i < n_word; i++)
-        if (!strcmp(word[i], "$rows")) return true;
+static void put_random(controls *c, const statement *s, const char *seed) {
+    const bool is_rank = runs(s, "rank") && value_of(s, "--metric", NULL);
+    char name[128];
+    PUT(c, "random_%s :", s->word[0]);
+    for (size_t i = 2; i < s->n; i++) {
+        const bool metric = is_rank && !strncmp(s->word[i], "--metric", 8);
+        if (metric) PUT(c, " --metric random --seed $%s", seed);
+        if (metric || (is_rank && !strncmp(s->word[i], "--seed", 6))) {
+            i += !strchr(s->word[i], '=');
+            continue;
+        }
+        char *word = renamed(c, s->word[i], as_random, name);
+        c->failed |= !word;
+        if (word) PUT(c, " %s", word);
+        free(word);
+    }
+    PUT(c, "\n");
+}
+
+static void add_random(controls *c) {
+    for (size_t i = 0; i < c->n; i++) {
+        const char *metric = runs(&c->s[i], "rank") ? value_of(&c->s[i], "--metric", NULL) : NULL;
+        if (metric && may_be(c, metric, "random")) return;
+    }
+    if (!mark_copies(c)) return;
+    const char *seed = free_name(c, "seed", "twin_seed");
+    PUT(c, "%s = 1 2 3\n", seed);
+    NOTE(c, "controls: random neurons in three seeds (steps");
+    for (size_t i = 0; i < c->n; i++) {
+        if (!c->s[i].copied) continue;
+        put_random(c, &c->s[i], seed);
+        NOTE(c, " random_%s", c->s[i].word[0]);
+    }
+    NOTE(c, ")\n");
+}
+
+/* ---- plain rounding --------------------------------------------------------------------------------------------- */
+
+static const char *stats_of(const controls *c, const statement *cut) {
+    const char *own = value_of(cut, "--stats", "-s");
+    const size_t plan = referred(c, value_of(cut, "--plan", "-p"));
+    return own || plan == NONE ? own : value_of(&c->s[plan], "--stats", "-s");
+}
+
+static bool is_wide(const char *type) {
+    static const char *const wide[] = {"f32", "f16", "bf16", "F32", "F16", "BF16"};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (!strcmp(type, wide[i])) return true;
     return false;
 }
 
-/* The step once more, under the prefix; `is_rank`: by lot. */
-static void copy_step(writing *w, char *const *word, size_t n_word, bool is_rank) {
-    char *name = strdup(word[0]);
-    if (!name || w->n_step == GRID_MAX_STEPS) {
-        free(name);
-        return;
+/* The type of a file's first matrix that is quantized; NULL: none is, or the file cannot be read here. */
+static const char *quantized_type(const char *path) {
+    dw_gguf *g = dw_is_gguf(path) ? dw_gguf_open(path, NULL) : NULL;
+    const char *found = NULL;
+    for (size_t i = 0; g && !found && i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        if (t->n_dims > 1 && !is_wide(t->type->name)) found = t->type->name; // a row of a static table
     }
-    fprintf(w->out, "%s_%s :", w->prefix, name);
-    for (size_t i = 2; i < n_word; i++) {
-        const bool is_metric = is_rank && i > 2 && !strcmp(word[i - 1], "--metric");
-        fputc(' ', w->out);
-        if (is_metric) fputs("random --seed $seed", w->out);
-        else put_word(w, word[i], w->out);
-    }
-    fputc('\n', w->out);
-    w->step[w->n_step++] = name;
-    w->has_rows |= makes_rows(word, n_word);
+    if (g) dw_gguf_close(g);
+    return found;
 }
 
-static void see_step(controls *c, char *const *word, size_t n_word) {
-    const size_t at = 2 + !strcmp(word[2], "alone");
-    const char *tool = at < n_word ? word[at] : "", *model = value_of(word, n_word, "--model", "-m");
-    const bool is_rank = !strcmp(tool, "rank") && value_of(word, n_word, "--metric", "--metric");
-    if (!strcmp(tool, "requant")) c->plain.unwanted = true;
-    if (is_rank || names_copies(&c->twins, word, n_word)) copy_step(&c->twins, word, n_word, is_rank);
-    if (!strcmp(tool, "cut") && model && !c->plain.n_step) {
-        fprintf(c->plain.out, "mixture = Q8_0 Q6_K Q5_K_M Q4_K_M Q3_K_M Q2_K\n%s_%s : requant -m %s --mixture $mixture --lossy-twice -o $out.gguf\n",
-                c->plain.prefix, word[0], model);
-        c->plain.step[c->plain.n_step] = strdup(word[0]);
-        c->plain.n_step += c->plain.step[0] != NULL;
-    } else if (makes_rows(word, n_word) && names_copies(&c->plain, word, n_word)) {
-        copy_step(&c->plain, word, n_word, false);
+/* What makes a root no 16-bit model: the type; NULL: it may be one. */
+static const char *narrow_type(const controls *c, const char *root) {
+    const size_t i = referred(c, root);
+    if (i == NONE) return quantized_type(root);
+    const char *type = is_step(&c->s[i]) ? value_of(&c->s[i], "--type", NULL) : NULL;
+    return type && *type != '$' && !is_wide(type) ? type : NULL;
+}
+
+typedef struct replacement {
+    size_t from; // a step
+    const char *to;
+} replacement;
+
+static const char *as_replaced(const controls *c, size_t step, const void *ctx) {
+    const replacement *r = ctx;
+    (void)c;
+    return step == r->from ? r->to : NULL;
+}
+
+/* The rows of every model that comes from a step, of the control instead. */
+static void put_rows_of(controls *c, const char *prefix, size_t step, const char *control) {
+    for (size_t i = 0; i < c->n; i++) {
+        const char *model = makes_rows(&c->s[i]) ? value_of(&c->s[i], "--model", "-m") : NULL;
+        if (!model || !comes_from(c, model, step)) continue;
+        const replacement r = {referred(c, model), control};
+        if (put_rows(c, prefix, &c->s[i], as_replaced, &r)) NOTE(c, " %s_%s", prefix, c->s[i].word[0]);
     }
 }
 
-void controls_see(controls *c, char *const *word, size_t n_word) {
-    if (n_word < 3) return;
-    if (!strcmp(word[0], "seed")) c->twins.unwanted = true;
-    if (!strcmp(word[0], "mixture")) c->plain.unwanted = true;
-    for (size_t i = 2; i < n_word; i++)
-        if (!strcmp(word[i], "random") || !strcmp(word[i], "--seed")) c->twins.unwanted = true;
-    if (!strcmp(word[1], ":")) see_step(c, word, n_word);
+static bool has_rows(const controls *c, size_t step) {
+    for (size_t i = 0; i < c->n; i++)
+        if (makes_rows(&c->s[i]) && comes_from(c, value_of(&c->s[i], "--model", "-m"), step)) return true;
+    return false;
 }
 
-char *controls_text(controls *c, dw_err *err) {
-    if (fflush(c->twins.out) || fflush(c->plain.out)) {
-        dw_fail(err, "out of memory: controls");
-        return NULL;
+/* Whether the grid rounds this model itself. */
+static bool is_rounded(const controls *c, const char *source) {
+    for (size_t i = 0; i < c->n; i++) {
+        const char *model = runs(&c->s[i], "requant") ? value_of(&c->s[i], "--model", "-m") : NULL;
+        if (model && same_word(c, model, source)) return true;
     }
-    const bool twins = c->twins.has_rows && !c->twins.unwanted, plain = c->plain.has_rows && !c->plain.unwanted;
-    return dw_format(err, "%s%s%s", twins ? "seed = 1 2 3\n" : "", twins ? c->twins.text : "", plain ? c->plain.text : "");
+    return false;
+}
+
+/* Whether an earlier cut has the same source and statistics. */
+static bool is_repeated(const controls *c, size_t cut, const char *source, const char *stats) {
+    for (size_t i = 0; i < cut; i++) {
+        const statement *s = &c->s[i];
+        const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL,
+                   *own = model ? value_of(s, "--source", NULL) : NULL;
+        const char *other = model ? stats_of(c, s) : NULL;
+        if (model && has_rows(c, i) && same_word(c, own ? own : root_of(c, model), source) && !other == !stats &&
+            (!stats || same_word(c, other, stats)))
+            return true;
+    }
+    return false;
+}
+
+static void add_rounding(controls *c) {
+    bool has_variable = false;
+    for (size_t i = 0; i < c->n; i++) {
+        const statement *s = &c->s[i];
+        const char *model = runs(s, "cut") ? value_of(s, "--model", "-m") : NULL;
+        if (!model || !has_rows(c, i)) continue;
+        const char *own = value_of(s, "--source", NULL), *source = own ? own : root_of(c, model),
+                   *stats = stats_of(c, s);
+        const char *narrow = narrow_type(c, source), *mixture = free_name(c, "mixture", "rounding");
+        if (is_rounded(c, source) || is_repeated(c, i, source, stats)) continue;
+        if (narrow) {
+            NOTE(c,
+                 "no control: plain rounding for step %s: %s is %s already, and rounding it twice would be worse than "
+                 "rounding once; give the 16-bit model with cut --source\n",
+                 s->word[0], source, narrow);
+            continue;
+        }
+        char name[128];
+        snprintf(name, sizeof name, "rounded_%.100s", s->word[0]);
+        if (!has_variable) PUT(c, "%s = Q8_0 Q6_K Q5_K_M Q4_K_M Q3_K_M Q2_K\n", mixture);
+        has_variable = true;
+        PUT(c, "%s : requant -m %s%s%s --mixture $%s -o $out.gguf\n", name, source, stats ? " -s " : "",
+            stats ? stats : "", mixture);
+        NOTE(c, "controls: %s in six mixtures, %s%s (steps %s", source,
+             stats ? "with the statistics " : "without statistics", stats ? stats : "", name);
+        put_rows_of(c, "rounded", i, name);
+        NOTE(c, ")\n");
+    }
+}
+
+/* ---- fixed neurons, for gates ------------------------------------------------------------------------------------ */
+
+static void put_fixed(controls *c, const statement *gate) {
+    PUT(c, "fixed_%s :", gate->word[0]);
+    for (size_t i = 2; i < gate->n; i++) {
+        const bool rule = !strncmp(gate->word[i], "--rule", 6), seed = !strncmp(gate->word[i], "--seed", 6);
+        if (rule) PUT(c, " --rule $fixed --seed $fixed_seed");
+        if (rule || seed)
+            i += !strchr(gate->word[i], '=');
+        else
+            PUT(c, " %s", gate->word[i]);
+    }
+    PUT(c, "\n");
+}
+
+/* Whether the grid compares gates with fixed neurons itself. */
+static bool has_fixed(const controls *c) {
+    for (size_t i = 0; i < c->n; i++) {
+        const char *rule = runs(&c->s[i], "gate") ? value_of(&c->s[i], "--rule", NULL) : NULL;
+        if (rule && (may_be(c, rule, "static") || may_be(c, rule, "random"))) return true;
+    }
+    return false;
+}
+
+static void add_fixed(controls *c) {
+    bool any = false;
+    for (size_t i = 0; i < c->n && !has_fixed(c); i++) {
+        const statement *s = &c->s[i];
+        char name[128];
+        if (!runs(s, "gate") || !has_rows(c, i) || !value_of(s, "--rule", NULL)) continue;
+        if (!any && (is_named(c, "fixed") || is_named(c, "fixed_seed"))) {
+            NOTE(c, "no control: fixed neurons for gates: the grid has its own 'fixed'; rename it\n");
+            return;
+        }
+        if (!any) PUT(c, "fixed = static random\nfixed_seed = 1 2 3 if fixed = random\n");
+        if (!any)
+            NOTE(
+                c,
+                "controls: for gates, the same neurons for every token, by energy and at random in three seeds (steps");
+        any = true;
+        snprintf(name, sizeof name, "fixed_%.100s", s->word[0]);
+        put_fixed(c, s);
+        NOTE(c, " %s", name);
+        put_rows_of(c, "fixed", i, name);
+    }
+    if (!any) return;
+    NOTE(c, ")\n");
+    PUT(c, "control if fixed = static random\n");
+}
+
+int controls_write(controls *c, char **text, char **notes, dw_err *err) {
+    c->failed |= dw_append(&c->text, NULL, "%s", "") || dw_append(&c->notes, NULL, "%s", "");
+    if (!c->failed) {
+        add_random(c);
+        add_rounding(c);
+        add_fixed(c);
+    }
+    if (c->failed) return dw_fail(err, "out of memory: controls");
+    *text = c->text;
+    *notes = c->notes;
+    c->text = c->notes = NULL;
+    return 0;
 }

@@ -1,6 +1,8 @@
 /* grid.c - reads a grid and checks it (grid.h says how it is written). */
 #include "experiments/sweep/grid.h"
 #include "experiments/sweep/controls.h"
+#include "experiments/sweep/stored_bases.h"
+#include "kit/hash_cache.h"
 #include "kit/options.h"
 
 #include <ctype.h>
@@ -16,11 +18,12 @@ typedef struct reader {
     grid *g;
     char **word; // of the statement that is read, with their quotes
     size_t n_word, cap_word;
-    int line; // where it begins
-    controls *controls; // see every statement; NULL: none are wanted
+    int line;            // where it begins
+    controls *controls;  // see every statement; NULL: none are wanted
+    stored_bases *bases; // NULL: bases are evaluated with every model
 } reader;
 
-/* ---- words ---------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------ */
 
 static bool is_name_byte(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
@@ -62,6 +65,17 @@ static int add_words(reader *r, char *line, dw_err *err) {
 static void drop_words(reader *r) {
     for (size_t i = 0; i < r->n_word; i++) free(r->word[i]);
     r->n_word = 0;
+}
+
+static bool is_pattern_byte(char c) { return c == '*' || c == '?' || c == '[' || c == ']'; }
+
+/* Whether a word has * ? [ ] outside quotes. */
+static bool has_pattern(const char *word) {
+    for (char quote = 0; *word; word++) {
+        if (!quote && is_pattern_byte(*word)) return true;
+        if (quote ? *word == quote : *word == '\'' || *word == '"') quote = quote ? 0 : *word;
+    }
+    return false;
 }
 
 /* A value without its quotes; free(). */
@@ -195,7 +209,7 @@ static void release_conditions(grid_conditions *c) {
     free(c->one);
 }
 
-/* ---- variables and lists ------------------------------------------------------------------------------------------ */
+/* ---- variables and lists ---------------------------------------------------------------------------------------- */
 
 static int read_variable(reader *r, dw_err *err) {
     grid *g = r->g;
@@ -214,6 +228,12 @@ static int read_variable(reader *r, dw_err *err) {
     if (r->n_word < 3) return dw_fail(err, "'%s' has no value", v->name);
     if (r->n_word - 2 > GRID_MAX_VALUES) return dw_fail(err, "'%s' has more than %d values", v->name, GRID_MAX_VALUES);
     for (size_t i = 2; i < r->n_word; i++) {
+        if (has_pattern(r->word[i]))
+            return dw_fail(
+                err,
+                "'%s': '%.40s' is no value; values are separated by spaces, without brackets, and patterns of "
+                "files belong into a list (:=); quotes keep these bytes",
+                v->name, r->word[i]);
         if (dw_grow(&v->value, &v->cap_value, v->n_value + 1, sizeof *v->value, "values", err)) return -1;
         char *value = v->value[v->n_value] = plain(r->word[i], err);
         if (!value) return -1;
@@ -240,7 +260,7 @@ static int read_list(reader *r, dw_err *err) {
     return 0;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------ */
 
 static int add_piece(grid_word *w, grid_piece piece, dw_err *err) {
     if (dw_grow(&w->piece, &w->cap, w->n + 1, sizeof *w->piece, "a word", err)) return -1;
@@ -259,16 +279,34 @@ static int add_text(grid_word *w, const char *text, size_t n, dw_err *err) {
     return -1;
 }
 
-static int set_output(grid_step *s, bool rows, dw_err *err) {
-    if (s->suffix) return dw_fail(err, "'%s' names its output twice; a step writes one file, $out or $rows", s->name);
-    s->makes_rows = rows;
-    s->suffix = dw_strdup(rows ? ".tsv" : "", err);
-    return s->suffix ? 0 : -1;
+/* A new output; which one, -1: refused.  Its suffix comes with the rest of the word (take_suffix). */
+static int add_output(grid_step *s, bool rows, dw_err *err) {
+    if (rows && s->makes_rows) return dw_fail(err, "'%s' names $rows twice", s->name);
+    if (s->n_output == GRID_MAX_OUTPUTS)
+        return dw_fail(err, "'%s' has more than %d outputs", s->name, GRID_MAX_OUTPUTS);
+    if (dw_grow(&s->output, &s->cap_output, s->n_output + 1, sizeof *s->output, "outputs", err)) return -1;
+    grid_output *o = &s->output[s->n_output];
+    *o = (grid_output){dw_strdup(rows ? ".tsv" : "", err), rows};
+    if (!o->suffix) return -1;
+    s->makes_rows |= rows;
+    return (int)s->n_output++;
+}
+
+static int check_outputs(const grid_step *s, dw_err *err) {
+    if (!s->n_output)
+        return dw_fail(err, "'%s' does not say what it writes; name it as $out or $rows, as in -o $out.gguf", s->name);
+    for (size_t i = 0; i < s->n_output; i++)
+        for (size_t k = 0; k < i; k++)
+            if (!strcmp(s->output[i].suffix, s->output[k].suffix))
+                return dw_fail(err,
+                               "'%s' names its output twice; several outputs need different suffixes, "
+                               "as in -o $out.gguf --report $out.report.tsv",
+                               s->name);
+    return 0;
 }
 
 static int add_read(grid *g, grid_step *s, int step, dw_err *err) {
     const grid_step *from = &g->step[step];
-    if (from->makes_rows) return dw_fail(err, "'%s' makes rows, which no step reads", from->name);
     s->needs |= from->needs;
     for (size_t i = 0; i < s->n_read; i++)
         if (s->reads[i] == step) return 0;
@@ -277,22 +315,37 @@ static int add_read(grid *g, grid_step *s, int step, dw_err *err) {
     return 0;
 }
 
+/* A step that reads the list `select` or `report` makes rows of that role. */
+static int set_role(grid_step *s, const char *list, dw_err *err) {
+    const grid_role role = !strcmp(list, "select") ? GRID_SELECT : !strcmp(list, "report") ? GRID_REPORT : GRID_NO_ROLE;
+    if (role == GRID_NO_ROLE || role == s->role) return 0;
+    if (s->role != GRID_NO_ROLE)
+        return dw_fail(err, "'%s' reads the texts of select and those of report; use two steps", s->name);
+    if (role == GRID_REPORT && strcmp(s->tool, "score"))
+        return dw_fail(err, "'%s' reads the texts of report, which are for rows of score alone", s->name);
+    s->role = role;
+    return 0;
+}
+
 /* What $NAME stands for. */
 static int add_reference(grid *g, grid_step *s, grid_word *w, const char *name, dw_err *err) {
     const int variable = find_variable(g, name), list = find_list(g, name), step = find_step(g, name);
     const bool rows = !strcmp(name, "rows");
-    if (rows || !strcmp(name, "out"))
-        return set_output(s, rows, err) ? -1 : add_piece(w, (grid_piece){.kind = GRID_OUTPUT}, err);
+    if (rows || !strcmp(name, "out")) {
+        const int output = add_output(s, rows, err);
+        return output < 0 ? -1 : add_piece(w, (grid_piece){.kind = GRID_OUTPUT, .output = output}, err);
+    }
     if (variable >= 0) {
         g->variable[variable].used = true;
         s->needs |= g->variable[variable].needs;
-        return add_piece(w, (grid_piece){GRID_VARIABLE, variable, NULL}, err);
+        return add_piece(w, (grid_piece){.kind = GRID_VARIABLE, .index = variable}, err);
     }
     if (list >= 0) {
         g->list[list].used = true;
-        return add_piece(w, (grid_piece){GRID_LIST, list, NULL}, err);
+        return set_role(s, name, err) ? -1 : add_piece(w, (grid_piece){.kind = GRID_LIST, .index = list}, err);
     }
-    if (step >= 0) return add_read(g, s, step, err) ? -1 : add_piece(w, (grid_piece){GRID_STEP, step, NULL}, err);
+    if (step >= 0)
+        return add_read(g, s, step, err) ? -1 : add_piece(w, (grid_piece){.kind = GRID_STEP, .index = step}, err);
     if (!strcmp(name, s->name))
         return dw_fail(err, "'%s' reads its own output; what it writes is called $out", s->name);
     return fail_unknown(g, name, err);
@@ -314,20 +367,44 @@ static int read_reference(grid *g, grid_step *s, grid_word *w, const char *at, c
     return add_reference(g, s, w, name, err);
 }
 
-/* What stands behind $out is the suffix, to the end of the word. */
+static bool is_suffix(const char *text) {
+    const size_t n = strlen(text);
+    return text[0] == '.' && isalpha((unsigned char)text[1]) &&
+           strspn(text + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == n - 1 && n <= 16 &&
+           !(n >= 5 && !strcmp(text + n - 5, ".part"));
+}
+
+/* The text after $out is the suffix, to the end of the word. */
 static int take_suffix(grid_step *s, grid_word *w, dw_err *err) {
     size_t i = 0;
     while (i < w->n && w->piece[i].kind != GRID_OUTPUT) i++;
     if (i == w->n || i + 1 == w->n) return 0;
-    const char *suffix = w->piece[i + 1].text;
-    if (s->makes_rows) return dw_fail(err, "nothing can stand behind $rows in a word");
-    if (i + 2 < w->n || !suffix || suffix[0] != '.' || !isalpha((unsigned char)suffix[1]) ||
-        strspn(suffix + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") != strlen(suffix + 1) ||
-        strlen(suffix) > 16 || (strlen(suffix) >= 5 && !strcmp(suffix + strlen(suffix) - 5, ".part")))
+    grid_output *o = &s->output[w->piece[i].output];
+    char *suffix = w->piece[i + 1].text;
+    if (o->is_rows) return dw_fail(err, "nothing can stand behind $rows in a word");
+    if (i + 2 < w->n || !suffix || !is_suffix(suffix))
         return dw_fail(err, "behind $out stands a suffix like .gguf or .h5, or nothing");
-    free(s->suffix);
-    s->suffix = w->piece[i + 1].text;
+    free(o->suffix);
+    o->suffix = suffix;
     w->n--;
+    return 0;
+}
+
+/* $STEP.SUFFIX is one of the outputs of a step that has several; other text after $STEP stays. */
+static int take_output(const grid *g, grid_word *w, dw_err *err) {
+    for (size_t i = 0; i < w->n; i++) {
+        grid_piece *p = &w->piece[i];
+        if (p->kind != GRID_STEP) continue;
+        const grid_step *from = &g->step[p->index];
+        const char *after = i + 1 < w->n ? w->piece[i + 1].text : NULL;
+        for (size_t k = 0; k < from->n_output && after && i + 2 == w->n; k++)
+            if (from->n_output > 1 && !strcmp(from->output[k].suffix, after)) {
+                p->output = (int)k;
+                free(w->piece[--w->n].text);
+                break;
+            }
+        if (from->output[p->output].is_rows) return dw_fail(err, "'%s' makes rows, which no step reads", from->name);
+    }
     return 0;
 }
 
@@ -350,12 +427,20 @@ static int read_word(grid *g, grid_step *s, const char *text, dw_err *err) {
         if (is_reference && read_reference(g, s, w, at + 1, &at, err)) return -1;
         from = at += is_quote;
     }
-    if (take_suffix(s, w, err)) return -1;
+    if (take_suffix(s, w, err) || take_output(g, w, err)) return -1;
+    w->matches = w->n == 1 && w->piece[0].kind == GRID_TEXT && has_pattern(text);
     w->splits = w->n == 1 && *text == '$' && (w->piece[0].kind == GRID_VARIABLE || w->piece[0].kind == GRID_LIST);
     for (size_t i = 0; i < w->n && !w->splits; i++)
         if (w->piece[i].kind == GRID_LIST)
             return dw_fail(err, "the list '%s' must stand alone in its word", g->list[w->piece[i].index].name);
     return 0;
+}
+
+/* score writes the role into its rows when it is told so. */
+static int add_role(grid *g, grid_step *s, dw_err *err) {
+    if (s->role == GRID_NO_ROLE || !s->makes_rows) return 0;
+    return read_word(g, s, "--role", err) || read_word(g, s, s->role == GRID_SELECT ? "select" : "report", err) ? -1
+                                                                                                                : 0;
 }
 
 static int read_step(reader *r, dw_err *err) {
@@ -372,8 +457,8 @@ static int read_step(reader *r, dw_err *err) {
     if (!rc) rc = (s.tool = dw_strdup(r->word[tool_at], err)) ? 0 : -1;
     s.needs = condition_needs(g, &s.only);
     for (size_t i = tool_at + 1; i < r->n_word && !rc; i++) rc = read_word(g, &s, r->word[i], err);
-    if (!rc && !s.suffix)
-        rc = dw_fail(err, "'%s' does not say what it writes; name it as $out or $rows, as in -o $out.gguf", s.name);
+    if (!rc) rc = check_outputs(&s, err);
+    if (!rc) rc = add_role(g, &s, err);
     g->step[g->n_step++] = s; // it cannot read itself
     return rc;
 }
@@ -385,7 +470,26 @@ static int read_control(reader *r, dw_err *err) {
     return read_conditions(r, &g->control[g->n_control++], err);
 }
 
-/* ---- the file ------------------------------------------------------------------------------------------------------- */
+/* ---- stored bases ----------------------------------------------------------------------------------------------- */
+
+/* A step that compares with the output of a step reads stored predictions instead.  The step that stores them is new,
+ * unless another step asked for the same ones before. */
+static int read_stored_base(reader *r, dw_err *err) {
+    stored_base base;
+    const int found = stored_bases_find(r->bases, r->word, r->n_word, &base, err);
+    if (found <= 0 || find_step(r->g, base.of) < 0) return found < 0 ? -1 : 0;
+    if (base.is_new) {
+        reader other = *r;
+        other.word = base.word;
+        other.n_word = base.n_word;
+        if (check_new_name(r->g, base.word[0], err) || read_step(&other, err))
+            return dw_fail_in(err,
+                              "the step that stores the base (--base exact evaluates it with every model instead)");
+    }
+    return stored_bases_use(&base, r->word, err);
+}
+
+/* ---- the file --------------------------------------------------------------------------------------------------- */
 
 static int read_statement(reader *r, dw_err *err) {
     if (!r->n_word) return 0;
@@ -393,6 +497,7 @@ static int read_statement(reader *r, dw_err *err) {
     if (r->controls) controls_see(r->controls, r->word, r->n_word);
     if (!strcmp(r->word[0], "control") && !strcmp(second, "if")) return read_control(r, err);
     const bool variable = !strcmp(second, "="), list = !strcmp(second, ":="), step = !strcmp(second, ":");
+    if (step && r->bases && read_stored_base(r, err)) return -1;
     if (!variable && !list && !step)
         return dw_fail(err, "a line is NAME = VALUES, NAME := WORDS, NAME : COMMAND or control if ..");
     if (check_new_name(r->g, r->word[0], err)) return -1;
@@ -431,61 +536,108 @@ static int check_used(const grid *g, const char *what, dw_err *err) {
     for (size_t i = 0; i < g->n_list; i++)
         if (!g->list[i].used)
             return dw_fail(err, "'%s', line %d: no step uses '%s'", what, g->list[i].line, g->list[i].name);
+    const int select = find_list(g, "select"), report = find_list(g, "report");
+    if ((select >= 0) != (report >= 0))
+        return dw_fail(err, "'%s', line %d: there is a list '%s', but no list '%s'; a grid has both or none", what,
+                       g->list[select >= 0 ? select : report].line, select >= 0 ? "select" : "report",
+                       select >= 0 ? "report" : "select");
     return g->n_step ? 0 : dw_fail(err, "'%s' has no step; a step is a line NAME : COMMAND", what);
 }
 
-static int parse(grid *g, const char *text, size_t len, const char *what, controls *seen, dw_err *err) {
+static int parse(grid *g, const char *text, size_t len, const char *what, reader *r, dw_err *err) {
     *g = (grid){0};
     if (!dw_is_utf8(text, len)) return dw_fail(err, "'%s' is not UTF-8 text", what);
-    reader r = {.g = g, .line = 1, .controls = seen};
+    r->g = g;
+    r->line = 1;
     char *copy = dw_alloc(len + 1, 1, "a grid", err);
     if (copy) memcpy(copy, text, len);
-    int rc = copy ? read_lines(&r, copy, what, err) : -1;
+    int rc = copy ? read_lines(r, copy, what, err) : -1;
     if (!rc) rc = check_used(g, what, err);
-    drop_words(&r);
-    free(r.word);
+    drop_words(r);
+    free(r->word);
     free(copy);
     if (rc) grid_release(g);
+    g->n_own_step = g->n_step;
     return rc;
 }
 
-int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err) { return parse(g, text, len, what, NULL, err); }
-
-int grid_parse_controlled(grid *g, const char *text, size_t len, const char *what, dw_err *err) {
-    controls *seen = controls_new(err);
+/* Parses the text, with stored bases where they are wanted. */
+static int parse_plain(grid *g, const char *text, size_t len, const char *what, const grid_options *o, controls *seen,
+                       dw_err *err) {
+    reader r = {.controls = seen, .bases = o->stored_bases ? stored_bases_new(err) : NULL};
     *g = (grid){0};
-    int rc = seen ? parse(g, text, len, what, seen, err) : -1;
-    char *more = rc ? NULL : controls_text(seen, err), *all = more ? dw_format(err, "%.*s\n%s", (int)len, text, more) : NULL;
-    controls_free(seen);
-    if (!rc && !all) {
-        grid_release(g);
-        rc = -1;
-    } else if (!rc && *more) {
-        grid_release(g);
-        rc = parse(g, all, strlen(all), what, NULL, err) ? dw_fail_in(err, "with its controls (--controls none leaves them out)") : 0;
-        g->has_controls = !rc;
-    }
-    free(more);
+    const int rc = o->stored_bases && !r.bases ? -1 : parse(g, text, len, what, &r, err);
+    stored_bases_free(r.bases);
+    return rc;
+}
+
+int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err) {
+    return grid_parse_with(g, text, len, what, &(grid_options){0}, err);
+}
+
+/* The text once more, with the statements of its controls after it. */
+static int parse_more(grid *g, const char *text, size_t len, const char *what, const grid_options *o, const char *more,
+                      dw_err *err) {
+    const size_t n_own = g->n_step;
+    char *all = dw_format(err, "%.*s\n%s", (int)len, text, more);
+    grid_release(g);
+    const int rc = all ? parse_plain(g, all, strlen(all), what, o, NULL, err) : -1;
     free(all);
+    if (rc) return dw_fail_in(err, "with its controls (--controls none leaves them out)");
+    g->n_own_step = n_own;
+    return 0;
+}
+
+int grid_parse_with(grid *g, const char *text, size_t len, const char *what, const grid_options *o, dw_err *err) {
+    *g = (grid){0};
+    if (!o->controls) return parse_plain(g, text, len, what, o, NULL, err);
+    controls *seen = controls_new(err);
+    char *more = NULL, *notes = NULL;
+    int rc = seen ? parse_plain(g, text, len, what, o, seen, err) : -1;
+    if (!rc) rc = controls_write(seen, &more, &notes, err);
+    if (!rc && *more) rc = parse_more(g, text, len, what, o, more, err);
+    if (!rc) {
+        g->notes = notes;
+    } else {
+        free(notes);
+        grid_release(g);
+    }
+    controls_free(seen);
+    free(more);
+    return rc;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------ */
+
+/* Appends the files that match a pattern. */
+static int add_matches(const char *pattern, char ***file, size_t *n, size_t *cap, dw_err *err) {
+    glob_t found = {0};
+    if (glob(pattern, 0, NULL, &found)) {
+        globfree(&found);
+        return dw_fail(err, "no file matches '%s'; quotes keep a word as it is", pattern);
+    }
+    int rc = 0;
+    for (size_t k = 0; k < found.gl_pathc && !rc; k++) {
+        rc = dw_grow(file, cap, *n + 1, sizeof **file, "files", err);
+        if (!rc) rc = ((*file)[*n] = dw_strdup(found.gl_pathv[k], err)) ? 0 : -1;
+        *n += !rc;
+    }
+    globfree(&found);
     return rc;
 }
 
 /* The files that match take the place of a pattern. */
-static int match_files(grid_list *l, const char *what, dw_err *err) {
+static int match_list(grid_list *l, dw_err *err) {
     grid_list all = {.name = l->name, .line = l->line, .used = l->used};
     int rc = 0;
     for (size_t i = 0; i < l->n_word && !rc; i++) {
-        glob_t found = {0};
-        const bool is_pattern = strpbrk(l->word[i], "*?[") != NULL;
-        if (is_pattern && glob(l->word[i], 0, NULL, &found))
-            rc = dw_fail(err, "'%s', line %d: no file matches '%s'", what, l->line, l->word[i]);
-        const size_t n = is_pattern ? found.gl_pathc : 1;
-        for (size_t k = 0; k < n && !rc; k++) {
-            rc = dw_grow(&all.word, &all.cap_word, all.n_word + 1, sizeof *all.word, "files", err);
-            if (!rc) rc = (all.word[all.n_word] = dw_strdup(is_pattern ? found.gl_pathv[k] : l->word[i], err)) ? 0 : -1;
-            all.n_word += !rc;
+        if (strpbrk(l->word[i], "*?[")) {
+            rc = add_matches(l->word[i], &all.word, &all.n_word, &all.cap_word, err);
+            continue;
         }
-        globfree(&found);
+        rc = dw_grow(&all.word, &all.cap_word, all.n_word + 1, sizeof *all.word, "files", err);
+        if (!rc) rc = (all.word[all.n_word] = dw_strdup(l->word[i], err)) ? 0 : -1;
+        all.n_word += !rc;
     }
     for (size_t i = 0; i < l->n_word; i++) free(l->word[i]);
     free(l->word);
@@ -493,13 +645,48 @@ static int match_files(grid_list *l, const char *what, dw_err *err) {
     return rc;
 }
 
-int grid_read(grid *g, const char *path, bool controlled, dw_err *err) {
+static int match_step(grid_step *s, dw_err *err) {
+    for (size_t i = 0; i < s->n_word; i++) {
+        grid_word *w = &s->word[i];
+        if (w->matches && add_matches(w->piece[0].text, &w->file, &w->n_file, &w->cap_file, err)) return -1;
+    }
+    return 0;
+}
+
+static int match_files(grid *g, const char *what, dw_err *err) {
+    dw_err why = {0};
+    for (size_t i = 0; i < g->n_list; i++)
+        if (match_list(&g->list[i], &why)) return dw_fail(err, "'%s', line %d: %s", what, g->list[i].line, why.text);
+    for (size_t i = 0; i < g->n_step; i++)
+        if (match_step(&g->step[i], &why)) return dw_fail(err, "'%s', line %d: %s", what, g->step[i].line, why.text);
+    return 0;
+}
+
+/* No text may be both in select and in report: the variants that look best there by chance would be reported so. */
+static int check_roles(const grid *g, const char *what, dw_err *err) {
+    const int a = find_list(g, "select"), b = find_list(g, "report");
+    char one[65], other[65];
+    for (size_t i = 0; a >= 0 && i < g->list[a].n_word; i++) {
+        if (kit_sha256_file(g->list[a].word[i], one, err)) return -1;
+        for (size_t k = 0; k < g->list[b].n_word; k++) {
+            if (kit_sha256_file(g->list[b].word[k], other, err)) return -1;
+            if (!strcmp(one, other))
+                return dw_fail(
+                    err,
+                    "'%s', line %d: '%s' of report is the same text as '%s' of select; give each set its own texts",
+                    what, g->list[b].line, g->list[b].word[k], g->list[a].word[i]);
+        }
+    }
+    return 0;
+}
+
+int grid_read(grid *g, const char *path, const grid_options *o, dw_err *err) {
     size_t len;
     char *text = dw_read_file(path, MAX_BYTES, &len, err);
     *g = (grid){0};
-    int rc = !text ? -1 : controlled ? grid_parse_controlled(g, text, len, path, err) : grid_parse(g, text, len, path, err);
+    int rc = text ? grid_parse_with(g, text, len, path, o, err) : -1;
     free(text);
-    for (size_t i = 0; i < g->n_list && !rc; i++) rc = match_files(&g->list[i], path, err);
+    if (!rc && (match_files(g, path, err) || check_roles(g, path, err))) rc = -1;
     if (rc) grid_release(g);
     return rc;
 }
@@ -513,11 +700,13 @@ static void release_step(grid_step *s) {
     for (size_t i = 0; i < s->n_word; i++) {
         for (size_t k = 0; k < s->word[i].n; k++) free(s->word[i].piece[k].text);
         free(s->word[i].piece);
+        release_texts(s->word[i].file, s->word[i].n_file);
     }
+    for (size_t i = 0; i < s->n_output; i++) free(s->output[i].suffix);
+    free(s->output);
     free(s->word);
     free(s->name);
     free(s->tool);
-    free(s->suffix);
     free(s->reads);
     release_conditions(&s->only);
 }
@@ -538,5 +727,6 @@ void grid_release(grid *g) {
     free(g->list);
     free(g->step);
     free(g->control);
+    free(g->notes);
     *g = (grid){0};
 }

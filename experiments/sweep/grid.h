@@ -31,9 +31,20 @@
  * not varied and has its first value; a step whose condition does not hold is not run, nor are those that read it.
  *
  * In a command $NAME or ${NAME} is the value of a variable or the output of a step above.  A word that is only a
- * variable and not quoted is split at spaces, so that a value may hold several words ('--type Q4_0' '--mixture Q4_K_M');
- * a word that is only a list becomes its words.  $out.SUFFIX is the file that the step writes; every step names it
- * once, or $rows: the rows of results, which the sweep gathers.  Outputs that end in .gguf are models.
+ * variable and not quoted is split at spaces, so that a value may hold several words ('--type Q4_0' '--mixture Q2_K');
+ * a word that is only a list becomes its words; a word with * ? [ ] that is not quoted becomes the files that match.
+ *
+ * $out.SUFFIX is a file that the step writes, $rows the rows of results, which the sweep gathers.  Every step names one
+ * at least.  It may name several with different suffixes, and later steps then read $STEP, the first of them, or
+ * $STEP.SUFFIX:
+ *
+ *   learnt  : train -m $gated -x $traces -o $out.gguf --report $out.report.tsv
+ *
+ * Outputs that end in .gguf or .model are models.
+ *
+ * Two lists have a meaning of their own.  `select` and `report` are two sets of texts: variants are chosen by rows
+ * on the first and reported by their rows on the second.  The column `role` of rows says which of the two their step
+ * read.  Both lists are needed, no step reads both, and no text is in both, by its contents.
  *
  * Refused, with the line: names that are unknown or used for nothing, steps without an output, steps that read what
  * stands below them (so there are no circles), values given twice, more than GRID_MAX_JOBS combinations. */
@@ -42,7 +53,13 @@
 
 #include "base/base.h"
 
-enum { GRID_MAX_VARIABLES = 64, GRID_MAX_VALUES = 4096, GRID_MAX_STEPS = 256, GRID_MAX_JOBS = 100000 };
+enum {
+    GRID_MAX_VARIABLES = 64,
+    GRID_MAX_VALUES = 4096,
+    GRID_MAX_STEPS = 256,
+    GRID_MAX_OUTPUTS = 4,
+    GRID_MAX_JOBS = 100000
+};
 
 typedef struct grid_condition { // the variable has one of some of its values
     int variable;
@@ -77,20 +94,33 @@ typedef enum grid_piece_kind { GRID_TEXT, GRID_VARIABLE, GRID_LIST, GRID_STEP, G
 typedef struct grid_piece { // of a word
     grid_piece_kind kind;
     int index;  // of the variable, list or step
+    int output; // GRID_STEP, GRID_OUTPUT: which output of the step
     char *text; // GRID_TEXT
 } grid_piece;
 
 typedef struct grid_word {
     grid_piece *piece;
     size_t n, cap;
-    bool splits; // one variable or list, not quoted: becomes several words
+    bool splits;  // one variable or list, not quoted: becomes several words
+    bool matches; // a pattern of file names, not quoted: becomes the files
+    char **file;  // n_file; from grid_read on
+    size_t n_file, cap_file;
 } grid_word;
+
+typedef struct grid_output {
+    char *suffix; // ".gguf"; "" for none
+    bool is_rows; // $rows
+} grid_output;
+
+typedef enum grid_role { GRID_NO_ROLE, GRID_SELECT, GRID_REPORT } grid_role;
 
 typedef struct grid_step {
     char *name, *tool; // the program is deadwood-TOOL
     int line;
     bool alone, makes_rows;
-    char *suffix;    // of the output, ".gguf"; "" for none
+    grid_role role;      // of the texts that it reads
+    grid_output *output; // n_output, as they are named; the first is what $NAME means
+    size_t n_output, cap_output;
     grid_word *word; // the arguments
     size_t n_word, cap_word;
     grid_conditions only;
@@ -108,15 +138,21 @@ typedef struct grid {
     size_t n_step, cap_step;
     grid_conditions *control; // any of them
     size_t n_control, cap_control;
-    bool has_controls; // statements of controls.h were added
+    char *notes;       // lines about the controls that were added, or could not be; NULL: none
+    size_t n_own_step; // steps behind these are controls that were added
 } grid;
 
-/* `what` names the text in errors.  Looks at no file: patterns of lists stand as they are. */
+typedef struct grid_options {
+    bool controls;     // add the controls that it lacks (controls.h)
+    bool stored_bases; // read a base that several steps share from its stored predictions
+} grid_options;
+
+/* `what` names the text in errors.  Looks at no file: patterns stay as they are. */
 int grid_parse(grid *g, const char *text, size_t len, const char *what, dw_err *err);
-/* The same with the controls that it lacks (controls.h). */
-int grid_parse_controlled(grid *g, const char *text, size_t len, const char *what, dw_err *err);
-/* Reads a file, and puts the files that match in the place of patterns. */
-int grid_read(grid *g, const char *path, bool controlled, dw_err *err);
+int grid_parse_with(grid *g, const char *text, size_t len, const char *what, const grid_options *o, dw_err *err);
+/* Reads a file, puts the files that match in the place of patterns, and refuses texts that are both in `select` and in
+ * `report`. */
+int grid_read(grid *g, const char *path, const grid_options *o, dw_err *err);
 void grid_release(grid *g);
 
 /* Whether conditions hold for the values (n_variable) of a variant. */

@@ -1,5 +1,6 @@
 /* jobs.c - from a grid to jobs: combinations, commands, identities. */
 #include "experiments/sweep/jobs.h"
+#include "kit/hash_cache.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 
@@ -111,8 +112,11 @@ int jobs_expand(jobs *j, const grid *g, const char *what, dw_err *err) {
 void jobs_release(jobs *j) {
     for (size_t i = 0; i < j->n; i++) {
         free(j->job[i].input);
-        free(j->job[i].file);
+        free(j->job[i].outside);
+        for (int k = 0; k < GRID_MAX_OUTPUTS; k++) free(j->job[i].file[k]);
     }
+    for (size_t i = 0; i < j->n_outside; i++) free(j->outside[i].word);
+    free(j->outside);
     for (size_t s = 0; j->values && s < j->grid->n_step; s++) free(j->values[s]);
     free(j->values);
     free(j->first);
@@ -120,7 +124,7 @@ void jobs_release(jobs *j) {
     *j = (jobs){0};
 }
 
-/* ---- commands ----------------------------------------------------------------------------------------------------- */
+/* ---- commands --------------------------------------------------------------------------------------------------- */
 
 typedef struct words {
     char **word;
@@ -152,27 +156,21 @@ static int add_list(words *w, const grid_list *l, dw_err *err) {
     return 0;
 }
 
-/* The text of a piece and, where it is an output, its suffix. */
-static const char *piece_text(const jobs *j, size_t i, const grid_piece *p, const char *(*file)(void *, size_t),
-                              void *ctx) {
+static const char *piece_text(const jobs *j, size_t i, const grid_piece *p, job_file_fn file, void *ctx) {
     const job *self = &j->job[i];
     switch (p->kind) {
-    case GRID_TEXT:
-        return p->text;
-    case GRID_VARIABLE:
-        return j->grid->variable[p->index].value[self->value[p->index]];
-    case GRID_OUTPUT:
-        return file(ctx, i);
-    default:
-        break;
+    case GRID_TEXT: return p->text;
+    case GRID_VARIABLE: return j->grid->variable[p->index].value[self->value[p->index]];
+    case GRID_OUTPUT: return file(ctx, i, p->output);
+    default: break;
     }
     for (size_t k = 0; k < self->step->n_read; k++)
-        if (self->step->reads[k] == p->index) return file(ctx, (size_t)self->input[k]);
+        if (self->step->reads[k] == p->index) return file(ctx, (size_t)self->input[k], p->output);
     return "";
 }
 
-static int add_pieces(words *w, const jobs *j, size_t i, const grid_word *from, const char *(*file)(void *, size_t),
-                      void *ctx, dw_err *err) {
+static int add_pieces(words *w, const jobs *j, size_t i, const grid_word *from, job_file_fn file, void *ctx,
+                      dw_err *err) {
     char *text = dw_strdup("", err);
     for (size_t k = 0; k < from->n && text; k++) {
         char *longer = dw_format(err, "%s%s", text, piece_text(j, i, &from->piece[k], file, ctx));
@@ -184,13 +182,14 @@ static int add_pieces(words *w, const jobs *j, size_t i, const grid_word *from, 
     return rc;
 }
 
-char **jobs_words(const jobs *j, size_t i, const char *(*file)(void *ctx, size_t i), void *ctx, size_t *n,
-                  dw_err *err) {
+char **jobs_words(const jobs *j, size_t i, job_file_fn file, void *ctx, size_t *n, dw_err *err) {
     const grid_step *s = j->job[i].step;
     words w = {0};
     int rc = dw_grow(&w.word, &w.cap, 1, sizeof *w.word, "a command", err); // an empty command is no failure
     for (size_t k = 0; k < s->n_word && !rc; k++) {
         const grid_word *word = &s->word[k];
+        for (size_t f = 0; f < word->n_file && !rc; f++) rc = add_word(&w, word->file[f], strlen(word->file[f]), err);
+        if (word->n_file) continue;
         if (!word->splits)
             rc = add_pieces(&w, j, i, word, file, ctx, err);
         else if (word->piece->kind == GRID_LIST)
@@ -209,19 +208,7 @@ void jobs_free_words(char **word, size_t n) {
     free(word);
 }
 
-/* ---- inputs from outside ------------------------------------------------------------------------------------------- */
-
-typedef struct outside { // a word that was looked at
-    char *word;
-    char sha256[65]; // "" when it names no file
-} outside;
-
-typedef struct identification {
-    jobs *j;
-    outside *seen;
-    size_t n_seen, cap_seen;
-    progress *bar;
-} identification;
+/* ---- inputs from outside ---------------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
@@ -242,7 +229,7 @@ static int hash_folder(const char *path, char hex[65], dw_err *err) {
         char *file = dw_format(err, "%s/%s", path, names.word[i]), sha256[65];
         if (!file)
             rc = -1;
-        else if (!stat(file, &st) && S_ISREG(st.st_mode) && !(rc = dw_sha256_file(file, sha256, err))) {
+        else if (!stat(file, &st) && S_ISREG(st.st_mode) && !(rc = kit_sha256_file(file, sha256, err))) {
             dw_sha256_add(&h, names.word[i], strlen(names.word[i]) + 1);
             dw_sha256_add(&h, sha256, sizeof sha256);
         }
@@ -255,56 +242,110 @@ static int hash_folder(const char *path, char hex[65], dw_err *err) {
     return rc;
 }
 
-static int hash_outside(const char *word, char hex[65], dw_err *err) {
+static int hash_outside(job_outside *o, dw_err *err) {
     struct stat st;
-    *hex = 0;
-    if (!*word || stat(word, &st)) return 0;
-    if (S_ISDIR(st.st_mode)) return hash_folder(word, hex, err);
-    return S_ISREG(st.st_mode) ? dw_input_sha256(word, hex, err) : 0;
+    o->stamp = (dw_stamp){0};
+    *o->sha256 = 0;
+    if (!*o->word || stat(o->word, &st)) return o->is_program ? dw_fail(err, "there is no '%s'", o->word) : 0;
+    if (S_ISDIR(st.st_mode)) return hash_folder(o->word, o->sha256, err);
+    if (!S_ISREG(st.st_mode)) return 0;
+    dw_stamp_of(o->word, &o->stamp); // before it is read: a change while it is read counts as one after
+    o->is_file = true;
+    o->bytes = (double)st.st_size;
+    return o->is_program ? kit_sha256_program(o->word, o->sha256, err) : kit_sha256_input(o->word, o->sha256, err);
 }
 
-/* The hash of what a word names, "" for nothing; NULL on failure.  Every word is looked at once. */
-static const char *find_outside(identification *id, const char *word, dw_err *err) {
-    for (size_t i = 0; i < id->n_seen; i++)
-        if (!strcmp(id->seen[i].word, word)) return id->seen[i].sha256;
-    if (dw_grow(&id->seen, &id->cap_seen, id->n_seen + 1, sizeof *id->seen, "inputs", err)) return NULL;
-    outside *o = &id->seen[id->n_seen];
-    if (hash_outside(word, o->sha256, err) || !(o->word = dw_strdup(word, err))) return NULL;
-    id->n_seen++;
-    return o->sha256;
+/* The place of a word in j->outside.  Every word is looked at once. */
+static int find_outside(jobs *j, const char *word, bool is_program, size_t *place, dw_err *err) {
+    for (*place = 0; *place < j->n_outside; ++*place)
+        if (j->outside[*place].is_program == is_program && !strcmp(j->outside[*place].word, word)) return 0;
+    if (dw_grow(&j->outside, &j->cap_outside, j->n_outside + 1, sizeof *j->outside, "inputs", err)) return -1;
+    job_outside *o = &j->outside[j->n_outside];
+    *o = (job_outside){.word = dw_strdup(word, err), .is_program = is_program};
+    if (o->word && !hash_outside(o, err)) return j->n_outside++, 0;
+    free(o->word);
+    return -1;
 }
 
-/* ---- identities ------------------------------------------------------------------------------------------------------ */
+/* *sha256: "" when the word names nothing. */
+static int add_outside(jobs *j, size_t i, const char *word, bool is_program, const char **sha256, dw_err *err) {
+    job *one = &j->job[i];
+    size_t place;
+    if (find_outside(j, word, is_program, &place, err)) return -1;
+    *sha256 = j->outside[place].sha256;
+    if (!**sha256) return 0;
+    if (dw_grow(&one->outside, &one->cap_outside, one->n_outside + 1, sizeof *one->outside, "inputs", err)) return -1;
+    one->outside[one->n_outside++] = (uint32_t)place;
+    return 0;
+}
+
+int jobs_check_inputs(const jobs *j, size_t i, dw_err *err) {
+    const job *one = &j->job[i];
+    for (size_t k = 0; k < one->n_outside; k++) {
+        const job_outside *before = &j->outside[one->outside[k]];
+        dw_stamp stamp;
+        if (before->is_file && !dw_stamp_of(before->word, &stamp) && dw_stamp_equal(&stamp, &before->stamp)) continue;
+        job_outside now = {.word = before->word, .is_program = before->is_program};
+        dw_err why = {0};
+        if (hash_outside(&now, &why) || strcmp(now.sha256, before->sha256))
+            return dw_fail(err, "%s '%s' changed while the sweep ran; run the same command again",
+                           before->is_program ? "the program" : "the input", before->word);
+    }
+    return 0;
+}
+
+/* ---- identities ------------------------------------------------------------------------------------------------- */
 
 /* How outputs are written where only identities count.  '/' keeps them from being names of files. */
-static const char *id_of(void *ctx, size_t i) {
-    const identification *id = ctx;
-    return *id->j->job[i].id ? id->j->job[i].id : "/out/";
+static const char *id_of(void *ctx, size_t i, int output) {
+    static const char *const own[GRID_MAX_OUTPUTS] = {"/out/", "/out/1", "/out/2", "/out/3"};
+    static char other[4][80];
+    static int next;
+    const jobs *j = ctx;
+    if (!*j->job[i].id) return own[output];
+    if (!output) return j->job[i].id;
+    char *text = other[next++ % 4];
+    snprintf(text, sizeof other[0], "%s/%d", j->job[i].id, output);
+    return text;
 }
 
 static void add_text(dw_sha256 *h, const char *text) { dw_sha256_add(h, text, strlen(text) + 1); }
 
-static int add_identity(identification *id, dw_sha256 *h, const char *word, dw_err *err) {
-    const char *equal = strchr(word, '='), *sha256 = find_outside(id, word, err);
-    if (sha256 && !*sha256 && equal) sha256 = find_outside(id, equal + 1, err);
-    if (!sha256) return -1;
+static uint64_t mix(uint64_t hash, const char *word) {
+    char hex[65];
+    dw_sha256_hex(word, strlen(word), hex);
+    hex[16] = 0;
+    return dw_splitmix(hash ^ strtoull(hex, NULL, 16));
+}
+
+static int add_identity(jobs *j, size_t i, dw_sha256 *h, const char *word, dw_err *err) {
+    const char *equal = strchr(word, '='), *sha256;
+    if (add_outside(j, i, word, false, &sha256, err)) return -1;
+    if (!*sha256 && equal && add_outside(j, i, equal + 1, false, &sha256, err)) return -1;
     add_text(h, word);
     add_text(h, sha256);
+    const bool is_output = strspn(word, "0123456789abcdef") >= 64 || strstr(word, "/out/");
+    if (!*sha256 && !is_output) j->job[i].words = mix(j->job[i].words, word);
+    if (word[0] == '-' && isalpha((unsigned char)word[word[1] == '-' ? 2 : 1]))
+        j->job[i].options = mix(j->job[i].options, word);
     return 0;
 }
 
-static int identify(identification *id, size_t i, dw_err *err) {
-    job *one = &id->j->job[i];
+static int identify(jobs *j, size_t i, const char *program, dw_err *err) {
+    job *one = &j->job[i];
+    const char *level = dw_cpu_level(NULL), *sha256 = "";
     size_t n;
-    char **word = jobs_words(id->j, i, id_of, id, &n, err);
+    char **word = jobs_words(j, i, id_of, j, &n, err);
     if (!word) return -1;
     dw_sha256 h;
     dw_sha256_begin(&h);
     add_text(&h, "deadwood " DEADWOOD_VERSION);
+    add_text(&h, level ? level : "");
     add_text(&h, one->step->tool);
-    add_text(&h, one->step->suffix);
-    int rc = 0;
-    for (size_t k = 0; k < n && !rc; k++) rc = add_identity(id, &h, word[k], err);
+    for (size_t k = 0; k < one->step->n_output; k++) add_text(&h, one->step->output[k].suffix);
+    int rc = program ? add_outside(j, i, program, true, &sha256, err) : 0;
+    add_text(&h, sha256);
+    for (size_t k = 0; k < n && !rc; k++) rc = add_identity(j, i, &h, word[k], err);
     jobs_free_words(word, n);
     uint8_t digest[32];
     dw_sha256_end(&h, digest);
@@ -336,24 +377,26 @@ static int give_name(jobs *j, size_t i, dw_err *err) {
     snprintf(name, sizeof name, "%s", one->step->name);
     for (size_t v = 0; v < j->grid->n_variable; v++)
         if (varies(j, i, v)) append_value(name, j->grid->variable[v].value[one->value[v]]);
-    one->file = dw_format(err, "%s-%.10s%s", name, one->id, one->step->suffix);
-    return one->file ? 0 : -1;
+    for (size_t k = 0; k < one->step->n_output; k++) {
+        one->file[k] = dw_format(err, "%s-%.10s%s", name, one->id, one->step->output[k].suffix);
+        if (!one->file[k]) return -1;
+    }
+    return 0;
 }
 
-int jobs_identify(jobs *j, dw_err *err) {
-    identification id = {.j = j, .bar = progress_begin("hashing inputs", "jobs", (double)j->n)};
+int jobs_identify(jobs *j, char *const *program, dw_err *err) {
+    progress *bar = progress_begin("hashing inputs", "jobs", (double)j->n);
     int rc = 0;
     for (size_t i = 0; i < j->n && !rc; i++) {
-        rc = identify(&id, i, err) || give_name(j, i, err) ? -1 : 0;
-        progress_step(id.bar, 1);
+        const char *own = program ? program[j->job[i].step - j->grid->step] : NULL;
+        rc = identify(j, i, own, err) || give_name(j, i, err) ? -1 : 0;
+        progress_step(bar, 1);
     }
-    progress_end(id.bar);
-    for (size_t i = 0; i < id.n_seen; i++) free(id.seen[i].word);
-    free(id.seen);
+    progress_end(bar);
     return rc;
 }
 
-/* ---- words for people -------------------------------------------------------------------------------------------------- */
+/* ---- words for people ------------------------------------------------------------------------------------------- */
 
 char *jobs_variant(const jobs *j, size_t i, dw_err *err) {
     char *text = dw_strdup("", err);

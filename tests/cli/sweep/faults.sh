@@ -7,5 +7,6 @@ dense : synth --shape tiny-llama --type F32 -o $out.gguf
 plan  : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv
 cut   : cut -m $dense -p $plan -o $out.gguf
 END
+export XDG_CACHE_HOME=$PWD/cache # what other tests took would be in the output
 FAULT_RUNS=${FAULT_RUNS:-40} bash "$ROOT/tests/faults.sh" - deadwood-sweep small.grid -o made --dry-run -q
 test ! -e made

@@ -1,0 +1,313 @@
+/* claims.c - one file a job says who works on it. */
+#include "experiments/sweep/claims.h"
+#include "kit/talk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_CLAIM = 1024, BEGINNING_SECONDS = 10 };
+
+static const char head[] = "deadwood claim 1\n";
+
+struct claims {
+    char *folder, *presence;
+    char process[256]; // "HOST BOOT NAMESPACE PID START"
+    char **held;
+    size_t n_held, cap_held;
+    double beaten; // when claims were touched last
+};
+
+/* ---- processes -------------------------------------------------------------------------------------------------- */
+
+/* The first word of a small file; "-": it cannot be read. */
+static void read_word(const char *path, char *word, size_t size) {
+    FILE *f = fopen(path, "re");
+    if (!f || !fgets(word, (int)size, f)) snprintf(word, size, "-");
+    word[strcspn(word, " \n")] = 0;
+    if (f) fclose(f);
+}
+
+/* When a process began, in the kernel's ticks; 0: unknown. */
+static unsigned long long start_of(long pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "re");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    const char *at = strrchr(text, ')'); // the name in parentheses may hold anything
+    unsigned long long start = 0;
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at && sscanf(at, " %llu", &start) == 1 ? start : 0;
+}
+
+/* "HOST BOOT NAMESPACE": where a process id means something. */
+static void name_place(char *place, size_t size) {
+    char host[128] = "-", boot[64], space[64] = "-";
+    if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "-");
+    for (char *c = host; *c; c++)
+        if (*c <= ' ' || *c == '/' || *c >= 127) *c = '_';
+    read_word("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+    const ssize_t n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
+    space[n > 0 ? n : 1] = 0;
+    snprintf(place, size, "%.100s %.40s %.40s", host, boot, space);
+}
+
+/* ---- claims as text --------------------------------------------------------------------------------------------- */
+
+static char *path_of(const claims *c, const char *name) { return dw_format(NULL, "%s/%s", c->folder, name); }
+
+/* Reads a claim; -1: there is none.  The text may be incomplete while its owner writes it. */
+static int read_claim(const char *path, char text[MAX_CLAIM]) {
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, MAX_CLAIM - 1);
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = 0;
+    return fd < 0 && errno == ENOENT ? -1 : 0;
+}
+
+/* The line after the head; false: the claim is not complete. */
+static bool process_in(const char *text, char process[256]) {
+    const size_t n = strlen(head), len = strstr(text, head) == text ? strcspn(text + n, "\n") : 0;
+    if (!len || len >= 256 || text[n + len] != '\n') return false;
+    snprintf(process, 256, "%.*s", (int)len, text + n);
+    return true;
+}
+
+/* The rest of the line that begins with a word; free().  NULL: there is no such line. */
+static char *line_in(const char *text, const char *word) {
+    for (const char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n')
+        if (!strncmp(at, word, strlen(word)))
+            return dw_format(NULL, "%.*s", (int)(strcspn(at, "\n") - strlen(word)), at + strlen(word));
+    return NULL;
+}
+
+/* ---- life and death --------------------------------------------------------------------------------------------- */
+
+/* Seconds since a file was touched, by the clock of the file system; 0 where that cannot be known. */
+static double age_of(const claims *c, const char *path) {
+    struct stat now, then;
+    if (!c->presence || utimensat(AT_FDCWD, c->presence, NULL, 0) || stat(c->presence, &now) || stat(path, &then))
+        return 0;
+    return difftime(now.st_mtime, then.st_mtime);
+}
+
+static bool is_dead(const claims *c, const char *path, const char *text) {
+    char process[256];
+    if (!process_in(text, process)) return age_of(c, path) > BEGINNING_SECONDS;
+    long pid;
+    unsigned long long start;
+    const char *own = strrchr(c->process, ' '), *last = strrchr(process, ' ');
+    while (own > c->process && own[-1] != ' ') own--; // the process id
+    const size_t n_place = (size_t)(own - c->process);
+    if (!last || strncmp(process, c->process, n_place) || sscanf(process + n_place, "%ld %llu", &pid, &start) != 2)
+        return age_of(c, path) > CLAIM_LOST;
+    if (kill((pid_t)pid, 0) && errno == ESRCH) return true;
+    const unsigned long long now = start_of(pid);
+    return start && now && now != start;
+}
+
+claim_state claims_look(claims *c, const char *name, char **reason) {
+    char text[MAX_CLAIM], *path = path_of(c, name);
+    claim_state state = CLAIM_OTHER;
+    *reason = NULL;
+    char process[256];
+    if (path && (read_claim(path, text) || (process_in(text, process) && !strcmp(process, c->process))))
+        state = CLAIM_FREE;
+    else if (path && is_dead(c, path, text))
+        state = CLAIM_DEAD;
+    else if (path && (*reason = line_in(text, "failed ")))
+        state = CLAIM_FAILED;
+    free(path);
+    return state;
+}
+
+/* ---- taking and giving ------------------------------------------------------------------------------------------ */
+
+static int write_claim(const claims *c, const char *path, const char *more, dw_err *err) {
+    char text[MAX_CLAIM];
+    const int n = snprintf(text, sizeof text, "%s%s\n%s", head, c->process, more);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return errno == EEXIST ? 1 : dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
+    const size_t size = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    const bool ok = write(fd, text, size) == (ssize_t)size;
+    const int why = errno;
+    if (close(fd) || !ok) {
+        unlink(path);
+        return dw_fail(err, "cannot write '%s': %s", path, strerror(why));
+    }
+    return 0;
+}
+
+/* Removes the claim of a dead process.  The lock keeps a second process, which saw the same dead claim, from removing
+ * the claim that the first one makes next. */
+static bool bury(claims *c, const char *path) {
+    const int lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char text[MAX_CLAIM], process[256] = "a process";
+    if (lock < 0 || (flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)) { // where there are no locks, without
+        if (lock >= 0) close(lock);
+        return false;
+    }
+    const bool dead = !read_claim(path, text) && is_dead(c, path, text);
+    const bool here = process_in(text, process) && !strncmp(process, c->process, strcspn(c->process, " ") + 1);
+    if (dead && !here)
+        say("the claim '%s' of %s was not touched for %.0f s; the job is done here", path, process, age_of(c, path));
+    const bool removed = dead && !unlink(path);
+    close(lock);
+    return removed;
+}
+
+static int hold(claims *c, const char *name, dw_err *err) {
+    if (dw_grow(&c->held, &c->cap_held, c->n_held + 1, sizeof *c->held, "claims", err)) return -1;
+    return (c->held[c->n_held] = dw_strdup(name, err)) ? (c->n_held++, 0) : -1;
+}
+
+int claims_take(claims *c, const char *name, claim_taken *taken, dw_err *err) {
+    char *path = path_of(c, name), text[MAX_CLAIM];
+    int rc = path ? 1 : dw_fail(err, "out of memory: claims");
+    *taken = CLAIM_NEW;
+    for (int attempt = 0; attempt < 4 && rc == 1; attempt++) {
+        rc = write_claim(c, path, "", err);
+        if (rc != 1 || read_claim(path, text)) continue;
+        if (!is_dead(c, path, text)) break;
+        if (bury(c, path)) *taken = CLAIM_INHERITED;
+    }
+    if (!rc) rc = hold(c, name, err);
+    if (rc == 1) *taken = CLAIM_NOT_MINE;
+    free(path);
+    return rc < 0 ? -1 : 0;
+}
+
+static void give_up(const claims *c, const char *name) {
+    char text[MAX_CLAIM], process[256], *path = path_of(c, name);
+    if (path && !read_claim(path, text) && process_in(text, process) && !strcmp(process, c->process)) unlink(path);
+    free(path);
+}
+
+void claims_release(claims *c, const char *name) {
+    for (size_t i = 0; i < c->n_held; i++) {
+        if (strcmp(c->held[i], name)) continue;
+        give_up(c, name);
+        free(c->held[i]);
+        c->held[i] = c->held[--c->n_held];
+        return;
+    }
+}
+
+void claims_fail(claims *c, const char *name, const char *reason) {
+    char *path = path_of(c, name);
+    const int fd = path ? open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        dprintf(fd, "failed %.*s\n", (int)strcspn(reason, "\n") < 400 ? (int)strcspn(reason, "\n") : 400, reason);
+        close(fd);
+    }
+    free(path);
+}
+
+void claims_beat(claims *c) {
+    if (dw_now() - c->beaten < CLAIM_BEAT) return;
+    c->beaten = dw_now();
+    if (c->presence) utimensat(AT_FDCWD, c->presence, NULL, 0);
+    for (size_t i = 0; i < c->n_held; i++) {
+        char *path = path_of(c, c->held[i]);
+        if (path) utimensat(AT_FDCWD, path, NULL, 0);
+        free(path);
+    }
+}
+
+/* ---- the folder ------------------------------------------------------------------------------------------------- */
+
+static bool is_presence(const char *name) {
+    const size_t n = strlen(name);
+    return n > 6 && !strcmp(name + n - 6, ".sweep");
+}
+
+static int refuse_other_grid(const char *folder, const char *text, dw_err *err) {
+    char process[256] = "?";
+    process_in(text, process);
+    const char *last = strrchr(process, ' ');
+    while (last && last > process && last[-1] != ' ') last--;
+    return dw_fail(
+        err,
+        "another sweep (process %.*s on %.*s) works on '%.*s' with another grid; wait for it, or choose another folder",
+        last ? (int)strcspn(last, " ") : 1, last ? last : "?", (int)strcspn(process, " "), process,
+        (int)(strrchr(folder, '/') - folder), folder);
+}
+
+/* Who else is here: dead ones are forgotten, live ones must have the same grid. */
+static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err *err) {
+    DIR *d = opendir(c->folder);
+    if (!d) return dw_fail(err, "cannot read the folder '%s': %s", c->folder, strerror(errno));
+    int rc = 0;
+    for (struct dirent *e; !rc && (e = readdir(d));) {
+        char text[MAX_CLAIM], *path = is_presence(e->d_name) ? path_of(c, e->d_name) : NULL;
+        if (path && strcmp(path, c->presence) && !read_claim(path, text)) {
+            char *grid = line_in(text, "grid ");
+            if (is_dead(c, path, text))
+                bury(c, path);
+            else if (grid && strcmp(grid, grid_sha256))
+                rc = refuse_other_grid(c->folder, text, err);
+            else
+                ++*n_others;
+            free(grid);
+        }
+        free(path);
+    }
+    closedir(d);
+    return rc;
+}
+
+static int make_presence(claims *c, const char *grid_sha256, dw_err *err) {
+    char line[80], *path = dw_format(err, "%s/%.*s-%ld.sweep", c->folder, (int)strcspn(c->process, " "), c->process,
+                                     (long)getpid());
+    if (!path) return -1;
+    snprintf(line, sizeof line, "grid %s\n", grid_sha256);
+    unlink(path); // of a process of this number that was killed
+    if (write_claim(c, path, line, err)) {
+        free(path);
+        return dw_fail(err, "cannot write into '%s'", c->folder);
+    }
+    c->presence = path;
+    return 0;
+}
+
+claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, dw_err *err) {
+    claims *c = dw_alloc(1, sizeof *c, "claims", err);
+    char place[200];
+    struct stat st;
+    if (!c) return NULL;
+    *n_others = 0;
+    name_place(place, sizeof place);
+    snprintf(c->process, sizeof c->process, "%s %ld %llu", place, (long)getpid(), start_of((long)getpid()));
+    c->folder = dw_format(err, "%s/claims", folder);
+    int rc = c->folder ? 0 : -1;
+    if (!rc && mkdir(c->folder, 0777) && errno != EEXIST)
+        rc = dw_fail(err, "cannot make the folder '%s': %s", c->folder, strerror(errno));
+    if (!rc && (stat(c->folder, &st) || !S_ISDIR(st.st_mode))) rc = dw_fail(err, "'%s' is no folder", c->folder);
+    if (!rc && (make_presence(c, grid_sha256, err) || look_around(c, grid_sha256, n_others, err))) rc = -1;
+    if (!rc) return c;
+    claims_close(c);
+    return NULL;
+}
+
+void claims_close(claims *c) {
+    if (!c) return;
+    while (c->n_held) {
+        give_up(c, c->held[--c->n_held]);
+        free(c->held[c->n_held]);
+    }
+    if (c->presence) unlink(c->presence);
+    free(c->presence);
+    free(c->folder);
+    free(c->held);
+    free(c);
+}

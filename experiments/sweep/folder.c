@@ -1,0 +1,153 @@
+/* folder.c - the output folder: only files of this grid's sweeps are written, and no others are touched.
+ *
+ *   rows.tsv  the table; its second line is "# sweep of the grid 'NAME', sha256 HASH"
+ *   grid      a copy of the grid, whose hash is that of the table or of the grid that is run
+ *   log/JOB.log  what each command said            claims/  who works on what (claims.h)
+ *   JOB       the jobs' outputs */
+#include "experiments/sweep/sweep.h"
+#include "kit/talk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char sweep_comment[] = "# sweep of the grid '";
+
+char *folder_path(const sweep *s, const char *name, dw_err *err) { return dw_format(err, "%s/%s", s->dir, name); }
+
+static int make_folder(const char *path, dw_err *err) {
+    struct stat st;
+    if (mkdir(path, 0777) && errno != EEXIST)
+        return dw_fail(err, "cannot make the folder '%s': %s", path, strerror(errno));
+    return !stat(path, &st) && S_ISDIR(st.st_mode) ? 0 : dw_fail(err, "'%s' is no folder", path);
+}
+
+/* ---- files of somebody else ------------------------------------------------------------------------------------- */
+
+/* The line of a table that says which sweep wrote it; NULL: it has none. */
+static char *table_line(const char *path, dw_err *err) {
+    char *text = dw_read_file(path, SIZE_MAX, NULL, err), *found = NULL;
+    for (char *rest = text, *line; rest && !found && (line = strsep(&rest, "\n")) && *line == '#';)
+        if (!strncmp(line, sweep_comment, strlen(sweep_comment))) found = dw_strdup(line, err);
+    free(text);
+    return found;
+}
+
+/* The table belongs to this grid if its name or its contents are the same. */
+static int check_table(const sweep *s, const char *path, const char *line, dw_err *err) {
+    if (!line)
+        return dw_fail(
+            err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder", path);
+    const char *name = line + strlen(sweep_comment), *own = s->comment + strlen(sweep_comment);
+    const bool same_name = !strncmp(name, own, strcspn(own, "'") + 1);
+    if (same_name || strstr(line, s->grid_sha256)) return 0;
+    return dw_fail(err, "'%s' is the table of another grid, '%.*s'; choose another folder, or remove the table", path,
+                   (int)strcspn(name, "'"), name);
+}
+
+static int check_copy(const sweep *s, const char *path, const char *line, dw_err *err) {
+    char hex[65];
+    if (dw_sha256_file(path, hex, err)) return -1;
+    if (!strcmp(hex, s->grid_sha256) || (line && strstr(line, hex)) || dw_is_input(path, true)) return 0;
+    return dw_fail(err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder",
+                   path);
+}
+
+int folder_check(const sweep *s, dw_err *err) {
+    struct stat st;
+    if (!stat(s->dir, &st) && !S_ISDIR(st.st_mode)) return dw_fail(err, "'%s' is no folder", s->dir);
+    char *table = folder_path(s, "rows.tsv", err), *copy = folder_path(s, "grid", err), *line = NULL;
+    int rc = table && copy ? 0 : -1;
+    dw_err why = {0};
+    if (!rc && dw_file_exists(table)) {
+        line = table_line(table, &why);
+        rc = *why.text ? dw_fail(err, "%s", why.text) : check_table(s, table, line, err);
+    }
+    if (!rc && dw_file_exists(copy)) rc = check_copy(s, copy, line, err);
+    free(line);
+    free(copy);
+    free(table);
+    return rc;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static int copy_grid(const sweep *s, dw_err *err) {
+    size_t n;
+    char *text = dw_read_file(s->grid_path, SIZE_MAX, &n, err), *copy = folder_path(s, "grid", err);
+    if (text && copy && dw_is_input(copy, true)) { // the copy itself is the grid that is run
+        free(copy);
+        free(text);
+        return 0;
+    }
+    dw_out *out = text && copy ? dw_out_open_kept(copy, err) : NULL;
+    const int rc = out && !dw_out_write(out, text, n, err) && !dw_out_commit(out, err) ? 0 : -1;
+    dw_out_free(out);
+    free(copy);
+    free(text);
+    return rc;
+}
+
+int folder_open(sweep *s, dw_err *err) {
+    int n_others = 0;
+    char *log = folder_path(s, "log", err);
+    int rc = log ? make_folder(s->dir, err) : -1;
+    if (!rc && !(s->claims = claims_open(s->dir, s->grid_sha256, &n_others, err))) rc = -1;
+    if (!rc) rc = make_folder(log, err);
+    if (!rc) rc = copy_grid(s, err);
+    if (!rc) s->alone_lock = open(log, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!rc && n_others)
+        say("%d other sweep%s of this grid work%s on '%s'; the jobs are shared", n_others, plural(n_others),
+            n_others == 1 ? "s" : "", s->dir);
+    free(log);
+    return rc;
+}
+
+/* ---- what killed programs left ---------------------------------------------------------------------------------- */
+
+/* The job whose output has this name, n bytes; SWEEP_NONE: none. */
+static size_t job_named(const sweep *s, const char *name, size_t n) {
+    for (size_t i = 0; i < s->jobs.n; i++)
+        for (size_t k = 0; k < job_of(s, i)->step->n_output; k++)
+            if (strlen(job_of(s, i)->file[k]) == n && !memcmp(job_of(s, i)->file[k], name, n)) return i;
+    return SWEEP_NONE;
+}
+
+/* What a dead process has finished is not trusted: it may have ended before it looked at the inputs again. */
+static void remove_outputs(const sweep *s, size_t i) {
+    for (size_t k = 0; k < job_of(s, i)->step->n_output; k++) {
+        char *path = folder_path(s, job_of(s, i)->file[k], NULL);
+        if (path) unlink(path);
+        free(path);
+    }
+}
+
+/* "NAME.dw0123456789abcdef.part" of job `only`, or of any job that nobody works on, goes. */
+static int clean(const sweep *s, size_t only, dw_err *err) {
+    DIR *d = opendir(s->dir);
+    if (!d) return dw_fail(err, "cannot read the folder '%s': %s", s->dir, strerror(errno));
+    int rc = 0;
+    for (struct dirent *entry; !rc && (entry = readdir(d));) {
+        const size_t n = strlen(entry->d_name), tail = strlen(".dw0123456789abcdef.part");
+        const size_t i = dw_out_is_temporary(entry->d_name) ? job_named(s, entry->d_name, n - tail) : SWEEP_NONE;
+        claim_taken taken = CLAIM_NOT_MINE;
+        if (i == SWEEP_NONE || (only != SWEEP_NONE && i != only)) continue;
+        if (only == SWEEP_NONE) rc = claims_take(s->claims, job_of(s, i)->file[0], &taken, err);
+        if (i == only || taken != CLAIM_NOT_MINE) unlinkat(dirfd(d), entry->d_name, 0);
+        if (taken == CLAIM_INHERITED) remove_outputs(s, i);
+        if (taken != CLAIM_NOT_MINE) claims_release(s->claims, job_of(s, i)->file[0]);
+    }
+    closedir(d);
+    return rc;
+}
+
+int folder_clean(const sweep *s, dw_err *err) { return clean(s, SWEEP_NONE, err); }
+int folder_clean_job(const sweep *s, size_t i, dw_err *err) {
+    remove_outputs(s, i);
+    return clean(s, i, err);
+}
