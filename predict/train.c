@@ -541,7 +541,7 @@ static int check_memory(const run *r, int n_threads, dw_err *err) {
         n_left++;
     }
     const int n = n_left < n_threads ? n_left : n_threads;
-    if (most < 0x1p62 && blas_has_memory(n, (size_t)most)) return 0;
+    if (most < 0x1p62 && kit_blas_has_memory(n, (size_t)most)) return 0;
     return dw_fail(err, "out of memory: training %d layer%s at once needs %s; %s", n, plural(n),
                    show_bytes(n * (most + BLAS_THREAD_BYTES)).text,
                    n > 1 ? "try fewer threads with -t" : "trace fewer tokens");
@@ -564,7 +564,7 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
 }
 
 int main(int argc, char **argv) {
-    blas_on_one_thread(argv);
+    kit_blas_on_one_thread(argv);
     opt_parse(&program, argc, argv);
     dw_err err = {0};
     run r;

@@ -359,7 +359,7 @@ int main(int argc, char **argv) {
     name_types();
     opt_parse(&program, argc, argv);
     check_usage();
-    if (is_repaired()) blas_on_one_thread(argv);
+    if (is_repaired()) kit_blas_on_one_thread(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

@@ -701,7 +701,7 @@ int main(int argc, char **argv) {
     write_about();
     opt_parse(&program, argc, argv);
     check_options();
-    if (o.metric && is_obs(find_metric(o.metric))) blas_on_one_thread(argv);
+    if (o.metric && is_obs(find_metric(o.metric))) kit_blas_on_one_thread(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

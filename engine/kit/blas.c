@@ -9,7 +9,7 @@
 
 enum { MAX_THREADS = 1024 };
 
-void blas_on_one_thread(char **argv) {
+void kit_blas_on_one_thread(char **argv) {
     char program[PATH_MAX] = "";
     const char *now = getenv("OPENBLAS_NUM_THREADS");
     if (now && !strcmp(now, "1")) return;
@@ -18,7 +18,7 @@ void blas_on_one_thread(char **argv) {
 }
 
 /* Takes and gives back what OpenBLAS and the threads will take, in pieces of the same size. */
-bool blas_has_memory(int n_threads, size_t n_bytes) {
+bool kit_blas_has_memory(int n_threads, size_t n_bytes) {
     void *piece[MAX_THREADS];
     size_t size;
     int n = 0;

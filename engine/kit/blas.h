@@ -8,13 +8,13 @@
 #include "base/base.h"
 
 /* First of all in main: unless OPENBLAS_NUM_THREADS is 1, sets it and starts the program again with the same arguments. */
-void blas_on_one_thread(char **argv);
+void kit_blas_on_one_thread(char **argv);
 
 /* What a thread takes beside its own arrays: OpenBLAS's buffer, and the address space in which the libc allocates. */
 enum { BLAS_THREAD_BYTES = (128 + 64) << 20 };
 
 /* Whether n_threads threads, each of which takes n_bytes in addition, can get their memory at the same time.  It is not
  * kept. */
-bool blas_has_memory(int n_threads, size_t n_bytes);
+bool kit_blas_has_memory(int n_threads, size_t n_bytes);
 
 #endif

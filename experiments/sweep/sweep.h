@@ -2,7 +2,7 @@
  *
  *   sweep.c     options, and the order of everything        programs.c  what may be a step, and checks of its options
  *   folder.c    the output folder and what is refused there  tasks.c     what there is to do, and which models may go
- *   run.c       starts jobs and takes their results         dry_run.c   what would be done, and what it would cost
+ *   run_jobs.c  starts jobs and takes their results         dry_run.c   what would be done, and what it would cost
  *
  * Below them: grid, jobs, claims, children, costs, judge (a header each). */
 #ifndef EXP_SWEEP_H
@@ -108,7 +108,7 @@ void tasks_remove_models(sweep *s);    // that --keep does not keep
 int tasks_take_rows(sweep *s, size_t i, dw_err *err);
 int tasks_table(sweep *s, judge_counts *counts, dw_err *err); // writes rows.tsv
 
-/* ---- run.c ---- */
+/* ---- run_jobs.c ---- */
 
 char **run_command(const sweep *s, size_t i, int n_threads, size_t *n, dw_err *err); // argv, NULL after it
 char *run_line(char **argv, size_t n, dw_err *err);                                  // as a user would type it

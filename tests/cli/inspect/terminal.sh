@@ -37,7 +37,7 @@ deadwood score -m "$turn.gguf" -f "$turn.txt" 2>err || test $? = 1
 grep -qF "'\\u202e.gguf'" err
 clean err
 # In the commands of a sweep.
-printf "# deadwood grid 1\nx = 'a${escape}b' '$turn'\nm : synth --shape tiny-llama --type \$x -o \$out.gguf\n" >grid
+printf "# deadwood grid 1\nx = 'a${escape}b' '$turn'\nm : convert \$x -o \$out.gguf\n" >grid
 deadwood sweep grid -o d --dry-run >>out
 grep -qF "\$'a\\x1bb'" out
 clean out

@@ -1,4 +1,4 @@
-/* run.c - starts jobs while memory and processors last, takes their results, and waits for those of other sweeps. */
+/* run_jobs.c - starts jobs while memory and processors last, takes their results, and waits for those of other sweeps. */
 #include "experiments/sweep/sweep.h"
 #include "kit/talk.h"
 
