@@ -9,9 +9,9 @@ cd "$(dirname "$0")/.."
 . experiments/clean_tree.sh
 PATH="$PWD/build:$PATH"
 
-# grid GRID NAME: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv
+# grid GRID NAME [BASE]: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv; BASE as --base of sweep
 grid() {
-    deadwood sweep "experiments/grids/$1.grid" -o "build/results/$1" --keep none --base exact
+    deadwood sweep "experiments/grids/$1.grid" -o "build/results/$1" --keep none --base "${3:-exact}"
     rows=build/results/$1/rows.tsv
     deadwood table "$rows" -o "$new/$2.tsv"
 }
@@ -63,7 +63,7 @@ deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,o
 
 # A larger model, where it lies beside the project: fewer neurons or fewer bits?
 if [ -d ../shared/reference-model/base ]; then
-    grid bytes bytes
+    grid bytes bytes stored
     table bytes --join seed --sort file_bytes
     plot bytes --by metric,after
 fi
