@@ -237,7 +237,7 @@ static distil_options options_of(const run *r, dw_pool *pool) {
 
 /* All that decides the result. */
 static int identify(run *r, dw_err *err) {
-    char backend[32], *arguments = lineage_arguments(&program, err);
+    char backend[32] = "", *arguments = lineage_arguments(&program, err); // all 32 bytes are hashed
     dw_sha256 h;
     if (!arguments) return -1;
     tool_backend_text(backend);
