@@ -100,7 +100,7 @@ static const opt_row rows[] = {
     {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "evaluations of the model; 0: 400 for evolve, 8 per layer for sensitivity", .min = 0, .max = 1000000},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
     {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "obs: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random, and of evolve's steps", .min = 0, .max = 2147483647},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
     OPT_COMMON, {0}};
 
@@ -458,11 +458,24 @@ static int check_held_out(const inputs *in, dw_err *err) {
     return 0;
 }
 
+/* The hash of STATS.gram, "-" where trials repair nothing. */
+static int hash_gram(const inputs *in, char hex[65], dw_err *err) {
+    snprintf(hex, 65, "-");
+    if (!in->gram.matrix) return 0;
+    char *path = kit_gram_path(o.stats, err);
+    const int rc = path ? kit_sha256_file(path, hex, err) : -1;
+    free(path);
+    return rc;
+}
+
 /* A hash of all that the widths depend on. */
 static int make_key(inputs *in, const prune_task *t, dw_err *err) {
+    char gram[65];
+    if (hash_gram(in, gram, err)) return -1;
     char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256, o.metric, o.start, t->group, t->unit, t->rate, t->bytes,
                            o.seed, o.damp, o.n_ctx);
-    int rc = text ? 0 : -1;
+    int rc = text ? dw_append(&text, err, " %s %s", o.as ? o.as : "-", gram) : -1;
+    for (int l = 0; l < in->hp->n_layer && !rc; l++) rc = dw_append(&text, err, " %d", t->drop[l]);
     for (size_t i = 0; i < in->texts.n_text && !rc; i++)
         rc = dw_append(&text, err, " %s %d %d", in->texts.text[i].sha256, in->texts.text[i].first_window, in->texts.text[i].n_windows);
     if (!rc) dw_sha256_hex(text, strlen(text), in->key);

@@ -288,9 +288,18 @@ const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input inp
     return NULL;
 }
 
+/* Readers take columns of the model from a matrix, so each is as wide as the model says. */
+static bool same_widths(const kit_gram *g, const kit_stats *s) {
+    for (size_t i = 0; i < g->n_matrix; i++) {
+        const kit_gram_matrix *m = &g->matrix[i];
+        if (m->layer >= s->n_layer || m->n != s->layer[m->layer].n_input[m->input]) return false;
+    }
+    return true;
+}
+
 int kit_gram_check_stats(const kit_gram *g, const char *path, const kit_stats *s, dw_err *err) {
     bool same = !strcmp(g->model_sha256, s->model_sha256) && g->n_ctx == s->n_ctx && g->skip == s->skip &&
-                g->n_text == s->n_text;
+                g->n_text == s->n_text && same_widths(g, s);
     for (size_t t = 0; same && t < s->n_text; t++)
         same = !strcmp(g->text[t].sha256, s->text[t].sha256) && g->text[t].first_window == s->text[t].first_window &&
                g->text[t].n_windows == s->text[t].n_windows && g->text[t].n_tokens == s->text[t].n_tokens;
