@@ -195,6 +195,7 @@ typedef struct state {
     double mean, first; // of best; of the start
     dw_rng rng;
     int n_done, n_accepted;
+    bool is_stuck; // nothing can move
 } state;
 
 static int save(const prune_task *t, const state *s, dw_err *err) {
@@ -269,7 +270,7 @@ static bool is_better(const prune_task *t, const state *s) {
 static int step(const prune_task *t, state *s, dw_err *err) {
     double mean;
     for (int tries = 0; !mutate(t, s); tries++)
-        if (tries == 1000) return s->n_done = INT32_MAX, 0; // nothing can move
+        if (tries == 1000) return s->is_stuck = true, 0;
     if (mean_kl(t, s->trial, s->other, &mean, err)) return -1;
     s->n_done++;
     if (!is_better(t, s)) return 0;
@@ -304,10 +305,10 @@ int search_evolve(const prune_task *t, int *n_keep, dw_err *err) {
                .kl = dw_alloc(n_windows, sizeof *s.kl, "windows", err),
                .other = dw_alloc(n_windows, sizeof *s.other, "windows", err)};
     int rc = !s.best || !s.trial || !s.kl || !s.other || begin(t, &s, err) ? -1 : 0;
-    while (!rc && s.n_done < most) rc = step(t, &s, err);
+    while (!rc && s.n_done < most && !s.is_stuck) rc = step(t, &s, err);
     char text[160];
-    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats",
-             s.n_accepted, smaller(s.n_done, most), s.first, s.mean);
+    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats%s",
+             s.n_accepted, s.n_done, s.first, s.mean, s.is_stuck ? "; no more neurons can move" : "");
     if (!rc && t->search->tell) t->search->tell(text);
     for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = s.best[l];
     free(s.best), free(s.trial), free(s.kl), free(s.other);
