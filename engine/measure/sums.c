@@ -167,7 +167,8 @@ static int read_texts(measure_sums *s, dw_cursor *c, dw_err *err) {
 static int read_column(measure_sums *s, dw_cursor *c, dw_err *err) {
     char *name = measure_read_text(c, 64, err);
     int k = 0;
-    while (name && k < MEASURE_N_SUMS && strcmp(name, names[k])) k++;
+    if (!name) return fail_damaged(err);
+    while (k < MEASURE_N_SUMS && strcmp(name, names[k])) k++;
     free(name);
     if (c->failed || s->n_windows > c->left / 8) return fail_damaged(err);
     if (k == MEASURE_N_SUMS || s->sum[k]) {
