@@ -479,7 +479,9 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
     const double began = dw_now();
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
-    if (collect_gram_keep(k->gram, s, k->path, err) || kit_stats_keep(s, k->path, err)) return -1;
+    if (collect_gram_keep(k->gram, s, k->path, err) || kit_stats_keep(s, k->path, err) ||
+        collect_gram_kept(k->gram, k->path, err))
+        return -1;
     say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
@@ -669,11 +671,10 @@ int main(int argc, char **argv) {
     if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);
     if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
     if (o.out && o.texts.n) {
-        char *kept = dw_format(NULL, "%s.part", o.out), *gram = dw_format(NULL, "%s.part.gram", o.out);
+        char *kept = dw_format(NULL, "%s.part", o.out);
         if (kept) unlink(kept);
-        if (gram && o.gram) unlink(gram);
+        if (kept && o.gram) collect_gram_forget(kept);
         free(kept);
-        free(gram);
     }
     close_run(&r);
     kit_stats_release(&s);
