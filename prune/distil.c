@@ -211,7 +211,8 @@ static int check_file(const distil *d, const dw_map *m, const char *path, const 
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);
-    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 ||
+    const bool has_numbers = h.seconds >= 0 && isfinite(h.seconds) && isfinite(h.first_held_out);
+    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 || !has_numbers ||
         memcmp(digest, m->data + m->size - 32, 32))
         return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
     return 0;

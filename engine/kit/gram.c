@@ -202,8 +202,10 @@ static bool read_fixed(dw_cursor *c, kit_gram *g, size_t n_head) {
     g->skip = (int)dw_cursor_u32(c);
     g->n_text = dw_cursor_u32(c);
     g->n_matrix = dw_cursor_u32(c);
-    return !c->failed && dw_is_hash(g->model_sha256) && memchr(g->backend, 0, sizeof g->backend) && g->n_text >= 1 &&
-           g->n_text <= MAX_TEXTS && g->n_matrix <= MAX_MATRICES && head_bytes(g->n_text, g->n_matrix) == n_head;
+    const bool is_plain = dw_is_hash(g->model_sha256) && memchr(g->backend, 0, sizeof g->backend) &&
+                          dw_is_utf8(g->backend, strlen(g->backend));
+    return !c->failed && is_plain && g->n_ctx >= 0 && g->skip >= 0 && g->n_text >= 1 && g->n_text <= MAX_TEXTS &&
+           g->n_matrix <= MAX_MATRICES && head_bytes(g->n_text, g->n_matrix) == n_head;
 }
 
 /* Where the matrices lie; the file must end after the last. */
