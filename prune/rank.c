@@ -602,13 +602,14 @@ enum { MAX_METRICS = 64 };
 
 typedef struct judged { // one metric
     const kit_metric *metric;
-    double **score;     // (n_layer)
-    bool **keep;        // (n_layer) of n_ff
+    double **score; // (n_layer)
+    bool **keep;    // (n_layer) of n_ff
 } judged;
 
 static int judge(judged *j, const kit_metric *metric, inputs *in, prune_task *t, const int *n_keep, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
-    *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err), dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
+    *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err),
+                  dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
     if (!j->score || !j->keep || kit_score(&in->scorer, metric, j->score, err)) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) {
         j->keep[l] = dw_alloc((size_t)in->hp->n_ff[l], sizeof **j->keep, "kept neurons", err);
