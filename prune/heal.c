@@ -245,7 +245,7 @@ static int identify(run *r, dw_err *err) {
     dw_sha256_add(&h, r->in.model_sha256, 64);
     dw_sha256_add(&h, r->in.teacher_sha256, 64);
     for (size_t i = 0; i < r->in.n_text; i++) dw_sha256_add(&h, r->in.text[i].sha256, 64);
-    dw_sha256_add(&h, backend, sizeof backend);
+    dw_sha256_add(&h, backend, strlen(backend) + 1);
     dw_sha256_add(&h, arguments, strlen(arguments));
     dw_sha256_end(&h, r->identity);
     free(arguments);
