@@ -196,8 +196,8 @@ int main(int argc, char **argv) {
     for (const output_type *t = types; t->name; t++)
         if (!strcmp(t->name, o.type)) wished = t->id;
     if (c.config.sliding_window > 0 && c.config.sliding_window < c.config.n_ctx)
-        warn("the model attends to the last %d positions only; this engine and llama.cpp attend to all, so longer "
-             "texts differ",
+        warn("the model attends to the last %d positions only; this engine and llama.cpp attend to all, "
+             "so longer texts differ",
              c.config.sliding_window);
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool || convert(&c, wished, pool, &err)) die_err(&err);

@@ -55,8 +55,8 @@ static const opt_program program = {
     .summary = "measure what this machine can do",
     .usage = "[--what PART] [-t N] > limits.tsv",
     .about =
-        "Prints one row a measurement: the median of the repeats, the least and the most, the unit, and what others "
-        "took\n"
+        "Prints one row a measurement: the median of the repeats, the least and the most, the unit, "
+        "and what others took\n"
         "of the machine meanwhile (CPU seconds a second of wall time, the host's steal included).  Bandwidth counts\n"
         "1e9 bytes, an operation is a multiply or an add.",
     .example = "deadwood limits --what read -t 2",
@@ -410,8 +410,8 @@ static bool wants(const char *name) { return !strcmp(o.what, "all") || !strcmp(o
 static void warn_of_cache(void) {
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (cache > 0 && o.bytes < 4 * (size_t)cache)
-        warn("a working set of %s is less than four times the cache of %s: part of it is read from there; give more "
-             "--bytes",
+        warn("a working set of %s is less than four times the cache of %s: part of it is read from there; "
+             "give more --bytes",
              show_bytes((double)o.bytes).text, show_bytes((double)cache).text);
 }
 

@@ -805,14 +805,14 @@ static int finish(entrant *c, run *r, dw_err *err) {
 
 /* Models first .. first + n - 1 and the base, so that the base is evaluated once for all of them. */
 static int score_group(run *r, int first, int n, measure_predictions_writer *store, dw_err *err) {
-    const int most_tokens = 4000 * o.n_ctx; // a session has 4096 sequences
+    /* A session has 4096 sequences, so at most 4000 windows are evaluated at once. */
     const measure_entrant_options eo = {.pool = r->pool,
                                         .backend = tool.backend,
                                         .kv = r->kv,
                                         .select = tool_select()->select,
                                         .precision = tool_precision(o.precision),
                                         .n_ctx = o.n_ctx,
-                                        .n_batch = o.n_batch / o.n_ctx > 4000 ? most_tokens : o.n_batch};
+                                        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch};
     int rc = 0;
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
         entrant *c = &r->all[i];

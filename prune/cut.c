@@ -259,8 +259,8 @@ static void tell_down(const prune_layout *layout) {
         say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair,
             o.sequential ? ", in order of the layers" : "");
     if (layout->n_encoded && !layout->source)
-        warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source "
-             "(--source)",
+        warn("down of %zu layers is encoded again from what was encoded before; "
+             "16 bits are the better source (--source)",
              layout->n_encoded);
     if (leaves_k_blocks(layout))
         say("some widths are no multiples of 256, so a requant to K types will store ffn_down in larger types "

@@ -57,8 +57,8 @@ static int check_carrier(const prune_layout *o, const dw_arch *to, dw_err *err) 
         if ((is_bias(rest) && (!(to->has & DW_ARCH_BIASES) || l < 0)) || is_fused)
             return dw_fail(
                 err,
-                "the widths differ by layer; architecture '%s' can store that, but not '%s'; give --pad, or make the "
-                "widths equal",
+                "the widths differ by layer; architecture '%s' can store that, but not '%s'; give --pad, "
+                "or make the widths equal",
                 to->name, name);
     }
     for (int l = 0; l < o->n_layer && fuses; l++)
@@ -87,8 +87,8 @@ static int choose_arch(prune_layout *o, dw_err *err) {
         if (hp->n_head[o->layer_of[0]] < 1)
             return dw_fail(
                 err,
-                "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or keep "
-                "one before it",
+                "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, "
+                "or keep one before it",
                 o->layer_of[0]);
         return 0;
     }
@@ -210,8 +210,8 @@ static int weigh(prune_layout *o, prune_tensor *t, int l, const kit_stats *stats
 static int refuse_width(int l, int n, const dw_qtype_row *type, dw_err *err) {
     return dw_fail(
         err,
-        "layer %d: %d neurons are no whole number of %s blocks of %d; rank with --multiple %d, or give another "
-        "--down-type, or --pad",
+        "layer %d: %d neurons are no whole number of %s blocks of %d; rank with --multiple %d, "
+        "or give another --down-type, or --pad",
         l, n, type->name, type->block, type->block);
 }
 

@@ -126,8 +126,8 @@ static opt_program program = {
 static const char about[] =
     "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the "
     "output through its column v_j.  Metrics give each neuron a score.  The score of a group is the sum of its "
-    "neurons' scores, and the groups with the smallest scores are cut first.  E and Var are over all tokens of all "
-    "texts.\n"
+    "neurons' scores, and the groups with the smallest scores are cut first.  "
+    "E and Var are over all tokens of all texts.\n"
     "\n"
     "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a "
     "multiple of 1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
@@ -268,8 +268,8 @@ static int measure_residual(inputs *in, dw_err *err) {
         if (!(in->inverse[l] > 0))
             return dw_fail(
                 err,
-                "'%s' does not know the residual's norm after layer %d, which --allocate %s needs; collect the "
-                "statistics again",
+                "'%s' does not know the residual's norm after layer %d, which --allocate %s needs; "
+                "collect the statistics again",
                 o.stats, l, o.allocate);
     }
     return in->inverse ? 0 : -1;

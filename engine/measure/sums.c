@@ -273,7 +273,8 @@ int measure_book_add(measure_book *b, const measure_sums *s, dw_err *err) {
     record *r = dw_alloc(1, sizeof *r, "window sums", err);
     measure_bytes raw = {.err = err};
     put_sums(&raw, s);
-    int rc = !r || raw.failed ? -1 : raw.size > MAX_RAW ? dw_fail(err, "too many windows for one record of sums") : 0;
+    int rc = r && !raw.failed ? 0 : -1;
+    if (!rc && raw.size > MAX_RAW) rc = dw_fail(err, "too many windows for one record of sums");
     if (!rc) rc = pack(r, &raw, err);
     if (!rc) rc = read_sums(&r->sums, (dw_cursor){.at = raw.data, .left = raw.size}, err);
     free(raw.data);
