@@ -314,6 +314,10 @@ int main(int argc, char **argv) {
     if ((o.tensors && !o.json) + o.keys + o.lineage + o.verify + o.json > 1)
         die_usage("give one of --tensors, --keys, --lineage, --verify, --json");
     dw_model *m = dw_model_open(path, &err);
+    if (!m && strstr(err.text, "not a GGUF file")) {
+        err = (dw_err){0};
+        dw_fail(&err, "'%s' is no model (GGUF), statistics, traces, plan or rows of results", path);
+    }
     if (!m) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     int rc = 0;

@@ -156,6 +156,14 @@ static int open_text(text *t, const char *path, dw_err *err) {
     return 0;
 }
 
+/* A text that is given twice would count twice in the mean of all texts. */
+static int check_new(const run *r, int t, dw_err *err) {
+    for (int u = 0; u < t; u++)
+        if (!memcmp(r->texts[u].hash, r->texts[t].hash, sizeof r->texts[t].hash))
+            return dw_fail(err, "'%s' and '%s' are the same text; give it once", r->texts[u].path, r->texts[t].path);
+    return 0;
+}
+
 static int tokenize(entrant *c, const run *r, dw_err *err) {
     for (int t = 0; t < r->n_texts; t++)
         if (dw_tokenize(c->tok, r->texts[t].data, r->texts[t].size, DW_ADD_SPECIAL, &c->ids[t], &c->n_ids[t], err))
@@ -306,7 +314,7 @@ static int open_all(run *r, dw_err *err) {
                                o.models.item[i]);
     if (!o.texts.n && !o.speed_only && take_stored_settings(r, err)) return -1;
     for (int t = 0; t < (int)o.texts.n; t++)
-        if (open_text(&r->texts[t], o.texts.item[t], err)) return -1;
+        if (open_text(&r->texts[t], o.texts.item[t], err) || check_new(r, t, err)) return -1;
     for (int i = 0; i < n; i++) {
         if (open_entrant(&r->all[i], i < r->n_models ? o.models.item[i] : o.base, r, err)) return -1;
         if (r->all[i].stored && check_stored(&r->all[i], r, err)) return -1;
