@@ -74,8 +74,7 @@ static const opt_program program = {
              "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the whole "
              "model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random neurons keeps one rate for all layers.",
     .example = "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --rate 0.3 -o small.gguf\n"
-               "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --bytes 8MB --mixture Q4_K_M "
-               "--eval experiments/texts/eval/*.txt -o small.gguf",
+               "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --bytes 8MB --mixture Q4_K_M -o small.gguf",
     .rows = rows};
 // clang-format on
 
