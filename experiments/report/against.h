@@ -3,8 +3,8 @@
  * The columns of a row tell of its model against the base.  Two variants are compared here: `difference` is ln(ppl of the
  * row / ppl of MODEL) on the same windows, difference_se its standard error from the differences of the windows, and
  * difference_ci90 half the width of its 90 % interval.  The sums of the windows are in ROWS.windows, which score and
- * sweep write (engine/measure/sums.h); a row without them, or on other windows than MODEL or with another protocol, context or BOS, has
- * "-". */
+ * sweep write (engine/measure/sums.h); a row without them, or on other windows than MODEL, or with another protocol,
+ * context or BOS, has "-". */
 #ifndef EXP_AGAINST_H
 #define EXP_AGAINST_H
 
