@@ -302,6 +302,11 @@ static json_int_t step_tokens(const json_t *step) {
     return n;
 }
 
+/* train --activity 0 asks for none: the gate's stays. */
+static bool is_left_out(const char *tool_name, const char *option, const char *value) {
+    return !strcmp(tool_name, "train") && !strcmp(option, "--activity") && atof(value) == 0;
+}
+
 static void fill_step(exp_result *r, const json_t *step) {
     const char *tool_name = json_string_value(json_object_get(step, "tool")),
                *parent = json_string_value(json_object_get(step, "parent"));
@@ -312,6 +317,7 @@ static void fill_step(exp_result *r, const json_t *step) {
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++) {
         const char *value = json_string_value(json_object_get(facts, option_fields[f].option + strlen("--")));
         for (size_t i = 0; !value && i < json_array_size(args); i++) value = value_of(args, i, option_fields[f].option);
+        if (value && is_left_out(r->tool, option_fields[f].option, value)) value = NULL;
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
 }

@@ -30,7 +30,7 @@ static struct {
 
 static const opt_row options[] = {
     {"model", 'm', OPT_PATH, OPT_INPUT, &o.model, NULL, "FILE", .help = "the GGUF file that both run"},
-    {"stock", 0, OPT_PATH, 0, &o.stock, NULL, "DIR", .help = "folder with stock's libllama*.so; default: $DW_STOCK"},
+    {"stock", 0, OPT_PATH, 0, &o.stock, NULL, "DIR", .help = "folder with upstream's libllama*.so; default: $DW_STOCK"},
     {"what", 0, OPT_TEXT, 0, &o.what, "decode,prefill,perplexity", "LIST", .help = "what is timed"},
     {"pairs", 0, OPT_INT, 0, &o.pairs, "21", "N", "pairs of laps", .min = 1, .max = 9999},
     {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: a third of a second's", .min = 0, .max = 100000},

@@ -329,9 +329,14 @@ static void print_spread(FILE *out, const exp_sheet *s) {
     }
     if (!any) return;
     char words[400] = "A geometric mean and its ± are conditional on these texts";
+    char low[32], high[32];
+    snprintf(low, sizeof low, "%.2g", least);
+    snprintf(high, sizeof high, "%.2g", most);
     if (most > 0)
         snprintf(words + strlen(words), sizeof words - strlen(words),
-                 "; between them the standard deviation of ln ratio is %.2g to %.2g, by row", least, most);
+                 "; between them the standard deviation of ln ratio is %s", low);
+    if (most > 0 && strcmp(low, high))
+        snprintf(words + strlen(words), sizeof words - strlen(words), " to %s, by row", high);
     strcat(words, ".");
     print_paragraph(out, words);
 }

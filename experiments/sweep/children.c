@@ -63,8 +63,8 @@ static void replace(pid_t from, pid_t to) {
     }
 }
 
-/* In the child: a signal that came since the fork ends it here. */
-static void become(const char *program, char *const *argv, int log, pid_t parent, const sigset_t *mask) {
+/* In the child: a signal that came since the fork ends it here.  `to` are its streams 1 and 2. */
+static void become(const char *program, char *const *argv, const int to[2], pid_t parent, const sigset_t *mask) {
     for (int i = 0; i < N_PASSED_ON; i++) {
         struct sigaction old;
         if (!sigaction(passed_on[i], NULL, &old) && old.sa_handler == pass_on) signal(passed_on[i], SIG_DFL);
@@ -74,7 +74,7 @@ static void become(const char *program, char *const *argv, int log, pid_t parent
 #endif
     if (getppid() != parent) _exit(127); // it died before
     const int nothing = open("/dev/null", O_RDONLY);
-    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0) _exit(127);
+    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(to[0], 1) < 0 || dup2(to[1], 2) < 0) _exit(127);
     if (nothing > 2) close(nothing);
     sigset_t own = *mask;
     sigdelset(&own, SIGCHLD);
@@ -84,6 +84,20 @@ static void become(const char *program, char *const *argv, int log, pid_t parent
     _exit(127);
 }
 
+/* A child that signals reach. */
+static pid_t start(const char *program, char *const *argv, const int to[2], dw_err *err) {
+    sigset_t old;
+    block(&old);
+    const pid_t self = getpid(), pid = fork();
+    if (!pid) become(program, argv, to, self, &old);
+    if (pid > 0)
+        replace(0, pid);
+    else
+        dw_fail(err, "cannot start '%s': %s", program, strerror(errno));
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    return pid;
+}
+
 pid_t children_start(const char *program, char *const *argv, const char *log, const char *heading, dw_err *err) {
     const int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     if (fd < 0 || dprintf(fd, "%s\n", heading) < 0) {
@@ -91,17 +105,13 @@ pid_t children_start(const char *program, char *const *argv, const char *log, co
         if (fd >= 0) close(fd);
         return -1;
     }
-    sigset_t old;
-    block(&old);
-    const pid_t self = getpid(), pid = fork();
-    if (!pid) become(program, argv, fd, self, &old);
-    if (pid > 0)
-        replace(0, pid);
-    else
-        dw_fail(err, "cannot start '%s': %s", program, strerror(errno));
-    sigprocmask(SIG_SETMASK, &old, NULL);
+    const pid_t pid = start(program, argv, (const int[2]){fd, fd}, err);
     close(fd);
     return pid;
+}
+
+pid_t children_start_here(const char *program, char *const *argv, int out, dw_err *err) {
+    return start(program, argv, (const int[2]){out, 2}, err);
 }
 
 void children_nap(double seconds) {
@@ -151,7 +161,7 @@ int children_ask(const char *program, char *const *argv, char **said, dw_err *er
     const pid_t self = getpid(), pid = fork();
     sigset_t mask;
     sigprocmask(SIG_SETMASK, NULL, &mask);
-    if (!pid) become(program, argv, ends[1], self, &mask);
+    if (!pid) become(program, argv, (const int[2]){ends[1], ends[1]}, self, &mask);
     close(ends[1]);
     const int rc = pid < 0 ? dw_fail(err, "cannot start '%s': %s", program, strerror(errno))
                            : read_all(ends[0], said, err);

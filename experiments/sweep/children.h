@@ -22,6 +22,8 @@ int children_signal(void);      // which came, 0: none
 
 /* Runs a program; what it prints goes to the file `log`, which begins with the line `heading`.  -1 on failure. */
 pid_t children_start(const char *program, char *const *argv, const char *log, const char *heading, dw_err *err);
+/* The same without a log: messages go where those of this process go, stdout to the descriptor `out`. */
+pid_t children_start_here(const char *program, char *const *argv, int out, dw_err *err);
 /* Waits until a child ends, at most so many seconds: 0, or 1 when none ended in that time, or -1 when there is none. */
 int children_wait(child_end *end, double seconds);
 void children_nap(double seconds); // a signal that is passed on ends it

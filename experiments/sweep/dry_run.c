@@ -65,10 +65,9 @@ static void print_step(const sweep *s, size_t k, totals *all) {
     if (k >= s->grid.n_own_step) all->n_control += t.n_run;
 }
 
-/* The free bytes of the file system of the folder, or of the one in which it will be made; NaN: unknown. */
-static double free_disk(const sweep *s) {
+double folder_free_disk(const char *dir) {
     struct statvfs v;
-    char *path = dw_strdup(s->dir, NULL);
+    char *path = dw_strdup(dir, NULL);
     while (path && statvfs(path, &v)) {
         char *slash = strrchr(path, '/');
         if (!slash || slash == path) {
@@ -94,7 +93,7 @@ static void print_totals(const sweep *s, const totals *t) {
     if (t->n_control)
         printf("# %zu of them are for controls that the sweep adds (--controls none leaves them out)\n", t->n_control);
     if (!t->n_known) return;
-    const double disk = free_disk(s), memory = s->memory > 0 ? s->memory : memory_available();
+    const double disk = folder_free_disk(s->dir), memory = s->memory > 0 ? s->memory : memory_available();
     printf("# disk: %s%s written%s, %s free", t->n_known < t->n_run ? "more than " : "", show_bytes(t->bytes).text,
            s->keep->none || s->keep->best ? " in all, before models are removed" : "",
            isnan(disk) ? "an unknown number" : show_bytes(disk).text);

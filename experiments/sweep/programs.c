@@ -37,8 +37,7 @@ static char *executable(const char *folder, size_t n, const char *name, dw_err *
     return NULL;
 }
 
-/* Beside this program, or on PATH. */
-static char *find_program(const char *name, dw_err *err) {
+char *programs_path(const char *name, dw_err *err) {
     char own[PATH_MAX];
     const ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
     own[n > 0 ? n : 0] = 0;
@@ -68,7 +67,7 @@ int programs_find(sweep *s, const opt_list *allowed, dw_err *err) {
     for (size_t i = 0; s->program && i < s->grid.n_step; i++) {
         const grid_step *step = &s->grid.step[i];
         if (!is_allowed(step->tool, allowed)) return fail_not_allowed(s, step, err);
-        s->program[i] = find_program(step->tool, err);
+        s->program[i] = programs_path(step->tool, err);
         if (!s->program[i])
             return dw_fail(err, "'%s', line %d: there is no program deadwood-%s", s->grid_path, step->line, step->tool);
     }

@@ -80,6 +80,8 @@ static inline bool is_settled(const task *t) { return t->state >= DONE; }
 
 /* ---- programs.c ---- */
 
+/* The path of deadwood-NAME, beside this program or on PATH; free().  NULL: there is none. */
+char *programs_path(const char *name, dw_err *err);
 /* Finds the programs of all steps; only those of a list and those in `allowed` may be steps. */
 int programs_find(sweep *s, const opt_list *allowed, dw_err *err);
 /* Asks every program whether it understands its commands, and refuses outputs that are none of the step's. */
@@ -117,5 +119,7 @@ int run_jobs(sweep *s, dw_err *err);
 /* ---- dry_run.c ---- */
 
 int dry_run_print(sweep *s, dw_err *err);
+/* The free bytes of the file system of a folder, or of the one in which it will be made; NaN: unknown. */
+double folder_free_disk(const char *dir);
 
 #endif

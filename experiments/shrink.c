@@ -1,0 +1,462 @@
+/* shrink.c - deadwood-shrink: a smaller model in one command, with its row and its controls.
+ *
+ *     deadwood shrink mini.gguf -f experiments/texts/calib/english-1.txt --rate 0.3 -o small.gguf
+ *
+ * It computes nothing itself.  It writes a grid, OUT.shrink/shrink.grid, and runs `deadwood sweep` on it, which
+ * remembers what is done, checks that inputs are the same, and judges the rows.  Then it copies the shrunk model to
+ * OUT and runs `deadwood table` on the rows.  The grid, for --rate 0.3 --mixture Q4_K_M:
+ *
+ *   stats        : collect -m M -f TEXTS --gram down -o $out.h5
+ *   plan         : rank -m M -s $stats --metric obs --rate 0.3 -o $out.tsv
+ *   cut          : cut -m M -p $plan --repair lsq -s $stats -o $out.gguf
+ *   of_cut       : collect -m $cut -f TEXTS -o $out.h5
+ *   small        : requant -m $cut --mixture Q4_K_M -s $of_cut -o $out.gguf
+ *   random_*     : plan to small once more with --metric random: the first control
+ *   rounded      : requant -m M --mixture NEAREST -s $stats -o $out.gguf: the second, uncut, nearest in bytes
+ *   base, *_row  : score of the whole model, of small, and of the controls
+ *
+ * Texts.  Rows are of texts that made nothing: those of --eval, or else every fifth of -f.  With --evaluations every
+ * sixth of the others is held out, too, to judge allocations. */
+#include "experiments/shrink_costs.h"
+#include "experiments/sweep/sweep.h"
+#include "formats/ffn_gated.h"
+#include "kit/talk.h"
+#include "kit/tsv.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static struct {
+    opt_list model, texts, eval;
+    const char *out, *mixture;
+    opt_range windows, eval_windows;
+    double rate;
+    size_t bytes;
+    int n_ctx, evaluations;
+    bool dry_run;
+} o;
+
+// clang-format off
+static const opt_row rows[] = {
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "MODEL", "the model (GGUF), of 16 or 32 bits for --mixture", .min = 1, .max = 1},
+    {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model; the folder FILE.shrink has all steps and rows"},
+    {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0.001, .max = 0.99},
+    {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the size of FILE, at most", .min = 1, .max = 1e15},
+    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
+    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0, .max = 1000000},
+    {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT", "texts for the rows; default: every fifth text of -f, which then makes nothing"},
+    {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 8, .max = 1 << 20},
+    {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every -f; 20 is 1-20"},
+    {"eval-windows", 0, OPT_RANGE, 0, &o.eval_windows, NULL, "A-B", "only windows A to B of every --eval"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the commands and what they would cost; write nothing but the grid"},
+    OPT_COMMON, {0}};
+
+static const opt_program program = {
+    .name = "shrink",
+    .summary = "a smaller model in one command: collect, rank, cut, requant, score, with controls",
+    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--eval TEXT..]",
+    .about = "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays (cut --repair "
+             "lsq), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
+             "the whole model and two controls: random neurons with the same repair and types, and the uncut model in the "
+             "mixture that is nearest in bytes.  The table goes to standard output.\n"
+             "\n"
+             "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory and disk, "
+             "and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and OUT.shrink/log what they "
+             "said.  A step that is finished is not run again: killed at any moment, the same command goes on.  OUT.shrink may be "
+             "removed when OUT is there.\n"
+             "\n"
+             "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the whole "
+             "model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random neurons keeps one rate for all layers.",
+    .example = "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --rate 0.3 -o small.gguf\n"
+               "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --bytes 8MB --mixture Q4_K_M "
+               "--eval experiments/texts/eval/*.txt -o small.gguf",
+    .rows = rows};
+// clang-format on
+
+typedef enum text_use { CALIBRATES, JUDGES, SCORES } text_use;
+
+typedef struct shrink {
+    const char *path; // of the model
+    dw_model *model;
+    calib_texts texts, eval;
+    text_use *use;                // of each text of -f
+    opt_list calib, held, scored; // the paths of -f by their use
+    shrink_work work;
+    char *dir, *grid, *rows; // OUT.shrink, and files in it
+} shrink;
+
+/* ---- which texts are for what ----------------------------------------------------------------------------------- */
+
+/* Moves every `each`-th text of -f that has `least` windows to another list, or the last of them if they are fewer. */
+static int move_texts(shrink *s, text_use to, int each, int least, dw_err *err) {
+    size_t n_seen = 0, n_moved = 0, last = 0;
+    for (size_t i = 0; i < s->texts.n_text; i++) {
+        if (s->use[i] != CALIBRATES || s->texts.text[i].n_windows < least) continue;
+        last = i;
+        if (++n_seen % (size_t)each) continue;
+        s->use[i] = to;
+        n_moved++;
+    }
+    if (!n_moved && n_seen) s->use[last] = to;
+    if (n_seen) return 0;
+    return dw_fail(err, "no text of -f has %d windows of %d tokens, which %s; give longer texts, a smaller -c%s", least,
+                   o.n_ctx, to == SCORES ? "rows need" : "--evaluations needs", to == SCORES ? ", or --eval TEXT" : "");
+}
+
+/* The texts of one use, and how many tokens are read of them. */
+static int list_texts(const shrink *s, text_use use, opt_list *list, double *n_tokens, dw_err *err) {
+    list->item = dw_alloc(s->texts.n_text, sizeof *list->item, "texts", err);
+    for (size_t i = 0; list->item && i < s->texts.n_text; i++) {
+        if (s->use[i] != use) continue;
+        list->item[list->n++] = o.texts.item[i];
+        *n_tokens += (double)calib_n_windows(&s->texts.text[i]) * o.n_ctx;
+    }
+    return list->item ? 0 : -1;
+}
+
+static int divide_texts(shrink *s, dw_err *err) {
+    shrink_work *w = &s->work;
+    s->use = dw_alloc(s->texts.n_text, sizeof *s->use, "texts", err);
+    if (!s->use || (!o.eval.n && move_texts(s, SCORES, 5, 2, err))) return -1;
+    if (o.evaluations && move_texts(s, JUDGES, 6, 1, err)) return -1;
+    if (list_texts(s, CALIBRATES, &s->calib, &w->calib_tokens, err) ||
+        list_texts(s, JUDGES, &s->held, &w->held_tokens, err) ||
+        list_texts(s, SCORES, &s->scored, &w->eval_tokens, err))
+        return -1;
+    if (o.eval.n) w->eval_tokens = (double)calib_n_tokens(&s->eval);
+    if (s->calib.n) return 0;
+    return dw_fail(err, "%zu text%s for -f %s too few: %s texts of their own; give more texts%s", o.texts.n,
+                   plural((double)o.texts.n), o.texts.n == 1 ? "is" : "are",
+                   o.eval.n       ? "--evaluations needs"
+                   : o.evaluations ? "rows and --evaluations need"
+                                   : "rows need",
+                   o.eval.n ? "" : ", or --eval TEXT");
+}
+
+/* Score needs two windows, and a text that made nothing. */
+static int check_eval(const shrink *s, dw_err *err) {
+    for (size_t i = 0; i < s->eval.n_text; i++) {
+        const calib_text *e = &s->eval.text[i];
+        if (e->n_windows < 2)
+            return dw_fail(err, "--eval '%s' has fewer than two windows of %d tokens; give a longer text, a smaller -c",
+                           e->name, o.n_ctx);
+        for (size_t k = 0; k < s->texts.n_text; k++)
+            if (!strcmp(e->sha256, s->texts.text[k].sha256))
+                return dw_fail(err, "'%s' is among the texts of -f and of --eval; rows need other texts", e->name);
+    }
+    return 0;
+}
+
+static int read_texts(shrink *s, dw_err *err) {
+    const calib_request texts = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
+    const calib_request eval = {.paths = &o.eval, .windows = o.eval_windows, .n_ctx = o.n_ctx};
+    if (calib_read(&s->texts, s->model, &texts, err)) return -1;
+    if (o.eval.n && (calib_read(&s->eval, s->model, &eval, err) || check_eval(s, err))) return -1;
+    return divide_texts(s, err);
+}
+
+/* ---- the model -------------------------------------------------------------------------------------------------- */
+
+/* The type of the first matrix of fewer than 16 bits; NULL: none has. */
+static const char *narrow_type(const dw_model *m) {
+    const dw_gguf *g = dw_model_gguf(m);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const bool is_wide = t->type->id == DW_F32 || t->type->id == DW_F16 || t->type->id == DW_BF16;
+        if (kit_is_matrix(t) && !is_wide) return t->type->name;
+    }
+    return NULL;
+}
+
+/* The share of neurons that is kept, and what the result will be near to in bytes. */
+static int choose_size(shrink *s, dw_err *err) {
+    shrink_work *w = &s->work;
+    const dw_gguf *g = dw_model_gguf(s->model);
+    struct stat st;
+    double keys = stat(s->path, &st) ? 0 : (double)st.st_size - shrink_bytes(s->model, NULL, 1); // with vocabulary
+    if (keys < 0 || dw_split_count(s->path) > 1) keys = 0;
+    const double uncut = shrink_bytes(s->model, w->mixture, 1) + keys;
+    const double bare = shrink_bytes(s->model, w->mixture, 0) + keys;
+    w->kept = o.bytes ? shrink_kept(s->model, w->mixture, (double)o.bytes - keys) : 1 - o.rate;
+    if (w->kept >= 1)
+        return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without a cut; give fewer bytes", o.bytes, uncut,
+                       w->mixture ? " as " : "", w->mixture ? w->mixture->name : "");
+    if (w->kept * dw_model_hparams(s->model)->n_ff_max < 32)
+        return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without its neurons; give more bytes%s", o.bytes, bare,
+                       w->mixture ? " as " : "", w->mixture ? w->mixture->name : "",
+                       w->mixture ? "" : ", or smaller types (--mixture)");
+    const double wanted = shrink_bytes(s->model, w->mixture, w->kept);
+    if (!narrow_type(s->model)) w->control = shrink_nearest(s->model, wanted);
+    return dw_gguf_n_tensors(g) ? 0 : dw_fail(err, "'%s' has no tensors", s->path);
+}
+
+static int open_model(shrink *s, dw_err *err) {
+    struct stat st;
+    if (!stat(s->path, &st) && S_ISDIR(st.st_mode))
+        return dw_fail(err, "'%s' is a folder; make a model file of it: deadwood convert %s -o M.gguf", s->path,
+                       s->path);
+    if (!(s->model = dw_model_open(s->path, err)) || dw_model_need_whole_ffn(s->model, err)) return -1;
+    if (dw_gguf_find(dw_model_gguf(s->model), DW_KEY_GATE_RULE))
+        return dw_fail(err, "'%s' is a gated model, which cannot be cut; give the model before gate", s->path);
+    s->work.model = s->model;
+    s->work.mixture = o.mixture ? kit_mixture_find(o.mixture) : NULL;
+    if (s->work.mixture && narrow_type(s->model))
+        return dw_fail(err, "'%s' is %s already, and --mixture would round it twice; give the model in 16 bits",
+                       s->path, narrow_type(s->model));
+    return choose_size(s, err);
+}
+
+/* ---- the grid --------------------------------------------------------------------------------------------------- */
+
+/* A word of a grid that stands for itself: in '..', and ' in "..".  free(). */
+static char *grid_word_of(const char *text, dw_err *err) {
+    char *word = dw_format(err, "'%s", *text == '-' ? "./" : "");
+    if (strpbrk(text, "\n\r")) dw_fail(err, "a name with a line end cannot stand in a grid; rename the file");
+    for (const char *at = text; word && *at && !strpbrk(text, "\n\r"); at++)
+        if (*at == '\'' ? dw_append(&word, err, "'\"'\"'") : dw_append(&word, err, "%c", *at)) return NULL;
+    if (!word || err->text[0] || dw_append(&word, err, "'")) {
+        free(word);
+        return NULL;
+    }
+    return word;
+}
+
+typedef struct words { // of the grid
+    char *model, *calib, *held, *eval;
+} words;
+
+/* " -f 'A' 'B' -c 512 --windows 1-4" */
+static char *text_words(const opt_list *texts, opt_range windows, dw_err *err) {
+    char *to = dw_strdup(" -f", err);
+    for (size_t i = 0; i < texts->n && to; i++) {
+        char *word = grid_word_of(texts->item[i], err);
+        if (word) dw_append(&to, err, " %s", word);
+        free(word);
+    }
+    dw_append(&to, err, " -c %d", o.n_ctx);
+    if (windows.last) dw_append(&to, err, " --windows %d-%d", windows.first, windows.last);
+    return to;
+}
+
+static void put_rank(char **to, const shrink *s, const words *w, const char *metric, dw_err *err) {
+    const bool is_random = !strcmp(metric, "random");
+    dw_append(to, err, "rank -m %s%s --metric %s", w->model, is_random ? " --seed 1" : " -s $stats", metric);
+    if (o.bytes) dw_append(to, err, " --bytes %zu", o.bytes);
+    else dw_append(to, err, " --rate %.6g", o.rate);
+    if (o.bytes && s->work.mixture) dw_append(to, err, " --as %s", s->work.mixture->name);
+    if (o.evaluations && !is_random)
+        dw_append(to, err, " --allocate evolve --start sensitivity --evaluations %d%s", o.evaluations, w->held);
+    dw_append(to, err, " -o $out.tsv\n");
+}
+
+/* A cut model and its row; the steps' names begin with `prefix`. */
+static void put_cut(char **to, const shrink *s, const words *w, const char *prefix, dw_err *err) {
+    const char *mixture = s->work.mixture ? s->work.mixture->name : NULL, *cut = mixture ? "cut" : "small";
+    dw_append(to, err, "%splan : ", prefix);
+    put_rank(to, s, w, *prefix ? "random" : "obs", err);
+    dw_append(to, err, "%s%s : cut -m %s -p $%splan --repair lsq -s $stats -o $out.gguf\n", prefix, cut, w->model,
+              prefix);
+    if (mixture) {
+        dw_append(to, err, "%sof_cut : collect -m $%scut%s -o $out.h5\n", prefix, prefix, w->calib);
+        dw_append(to, err, "%ssmall : requant -m $%scut --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix,
+                  mixture, prefix);
+    }
+    dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix,
+              w->eval);
+}
+
+static char *grid_of(const shrink *s, const words *w, dw_err *err) {
+    char *to = dw_strdup("# deadwood grid 1\n#\n# deadwood shrink wrote this, and runs it by deadwood sweep.\n\n", err);
+    const kit_mixture *control = s->work.control;
+    dw_append(&to, err, "stats : collect -m %s%s --gram down -o $out.h5\n", w->model, w->calib);
+    dw_append(&to, err, "base : score -m %s%s --no-speed --store $out.base\n", w->model, w->eval);
+    dw_append(&to, err, "base_row : score -m %s --base $base%s --no-speed -o $rows\n", w->model, w->eval);
+    put_cut(&to, s, w, "", err);
+    put_cut(&to, s, w, "random_", err);
+    if (control) {
+        dw_append(&to, err, "rounded : requant -m %s --mixture %s -s $stats -o $out.gguf\n", w->model, control->name);
+        dw_append(&to, err, "rounded_row : score -m $rounded --base $base%s --no-speed -o $rows\n", w->eval);
+    }
+    if (!err->text[0]) return to;
+    free(to);
+    return NULL;
+}
+
+static char *make_grid(const shrink *s, dw_err *err) {
+    const words w = {grid_word_of(s->path, err), text_words(&s->calib, o.windows, err),
+                     text_words(&s->held, o.windows, err),
+                     o.eval.n ? text_words(&o.eval, o.eval_windows, err) : text_words(&s->scored, o.windows, err)};
+    char *text = w.model && w.calib && w.held && w.eval && !err->text[0] ? grid_of(s, &w, err) : NULL;
+    free(w.model);
+    free(w.calib);
+    free(w.held);
+    free(w.eval);
+    return text;
+}
+
+/* Writes the grid where it is not there already. */
+static int write_grid(const shrink *s, dw_err *err) {
+    char *text = make_grid(s, err);
+    if (text && mkdir(s->dir, 0777) && errno != EEXIST)
+        dw_fail(err, "cannot make the folder '%s': %s", s->dir, strerror(errno));
+    dw_out *out = text && !err->text[0] ? dw_out_open(s->grid, err) : NULL;
+    const int rc = out && !dw_out_write(out, text, strlen(text), err) ? dw_out_commit(out, err) : -1;
+    dw_out_free(out);
+    free(text);
+    return rc;
+}
+
+/* ---- other programs --------------------------------------------------------------------------------------------- */
+
+enum { MAX_WORDS = 24 };
+
+/* Runs deadwood-NAME to its end; its exit status, or -1.  A signal that ended it ends this process, too. */
+static int run_program(const char *name, const char *const *word, int out, dw_err *err) {
+    const char *argv[MAX_WORDS + 2] = {name};
+    for (size_t i = 0; i < MAX_WORDS && word[i]; i++) argv[i + 1] = word[i];
+    char *path = programs_path(name, err);
+    if (!path && !err->text[0]) dw_fail(err, "there is no program deadwood-%s beside this one or on PATH", name);
+    if (!path) return -1;
+    const pid_t pid = children_start_here(path, (char *const *)argv, out, err);
+    child_end end = {0};
+    int rc = pid < 0 ? -1 : 1;
+    while (rc == 1) rc = children_wait(&end, 3600);
+    free(path);
+    if (rc) return err->text[0] ? -1 : dw_fail(err, "lost deadwood-%s", name);
+    const int sig = children_signal() ? children_signal() : WIFSIGNALED(end.status) ? WTERMSIG(end.status) : 0;
+    if (sig) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+    }
+    return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : dw_fail(err, "deadwood-%s was killed", name);
+}
+
+static int run_sweep(const shrink *s, bool dry_run, int out, dw_err *err) {
+    char threads[16];
+    snprintf(threads, sizeof threads, "%d", tool.threads);
+    const char *word[MAX_WORDS + 1] = {s->grid,      "-o",   s->dir,   "-j",    "1",  "--keep", "all",
+                                       "--controls", "none", "--base", "exact", "-t", threads};
+    size_t n = 13;
+    if (tool.quiet) word[n++] = "-q";
+    if (dry_run) word[n++] = "--dry-run";
+    return run_program("sweep", word, out, err);
+}
+
+/* ---- the result ------------------------------------------------------------------------------------------------- */
+
+/* The name of the shrunk model in OUT.shrink, or why there is none; free(). */
+static char *result_name(const tsv_table *t, dw_err *err) {
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const char *model = tsv_cell(t, i, "model"), *verdict = tsv_cell(t, i, "verdict");
+        const char *note = tsv_cell(t, i, "note");
+        if (!model || strncmp(model, "small-", 6)) continue;
+        if (!verdict || strcmp(verdict, "failed")) return dw_strdup(model, err);
+        dw_fail(err, "%s", note ? note : "a step failed");
+        return NULL;
+    }
+    dw_fail(err, "a step failed; OUT.shrink/log says why");
+    return NULL;
+}
+
+static int copy_file(const char *from, const char *to, dw_err *err) {
+    dw_map map;
+    if (dw_map_file(&map, from, err)) return -1;
+    dw_out *out = dw_out_open(to, err);
+    const int rc = out && !dw_out_write(out, map.data, map.size, err) ? dw_out_commit(out, err) : -1;
+    dw_out_free(out);
+    dw_unmap(&map);
+    return rc;
+}
+
+static int take_result(const shrink *s, dw_err *err) {
+    tsv_table t;
+    if (tsv_read(&t, s->rows, err)) return -1;
+    char *name = result_name(&t, err), *from = name ? dw_format(err, "%s/%s", s->dir, name) : NULL;
+    const int rc = from ? copy_file(from, o.out, err) : -1;
+    free(from);
+    free(name);
+    tsv_release(&t);
+    return rc;
+}
+
+/* ---- in order --------------------------------------------------------------------------------------------------- */
+
+static int tell(shrink *s, dw_err *err) {
+    shrink_costs c = {0};
+    int32_t *token = dw_alloc((size_t)o.n_ctx, sizeof *token, "a window", err);
+    const double disk = folder_free_disk(s->dir);
+    s->work.n_threads = tool.threads ? tool.threads : dw_cpu_count();
+    s->work.evaluations = o.evaluations ? o.evaluations + 8 * dw_model_hparams(s->model)->n_layer : 0;
+    if (token) calib_window(&s->texts, &s->texts.text[0], 0, token);
+    const int rc = token ? shrink_estimate(&c, &s->work, token, o.n_ctx < 128 ? o.n_ctx : 128, err) : -1;
+    free(token);
+    if (rc) return -1;
+    say("all steps together: about %.*f minutes on %d thread%s, %s of memory, %s of disk in '%s' (%s free); finished "
+        "steps are not run again",
+        c.minutes < 10, c.minutes, s->work.n_threads, plural(s->work.n_threads), show_bytes(c.memory).text,
+        show_bytes(c.disk).text, s->dir, isnan(disk) ? "an unknown number" : show_bytes(disk).text);
+    if (disk < c.disk) warn("the disk may be too small");
+    const double memory = memory_available();
+    if (memory < c.memory) warn("the memory may be too small: %s are free", show_bytes(memory).text);
+    if (!s->work.control) say("no control in fewer bits: the model is %s already", narrow_type(s->model));
+    return 0;
+}
+
+static int prepare(shrink *s, dw_err *err) {
+    s->path = o.model.item[0];
+    s->dir = dw_format(err, "%s.shrink", o.out);
+    s->grid = dw_format(err, "%s.shrink/shrink.grid", o.out);
+    s->rows = dw_format(err, "%s.shrink/rows.tsv", o.out);
+    if (!s->dir || !s->grid || !s->rows) return -1;
+    return open_model(s, err) || read_texts(s, err) || write_grid(s, err) || tell(s, err) ? -1 : 0;
+}
+
+static void release(shrink *s) {
+    calib_release(&s->texts);
+    calib_release(&s->eval);
+    dw_model_close(s->model);
+    free(s->use);
+    free(s->calib.item);
+    free(s->held.item);
+    free(s->scored.item);
+    free(s->dir);
+    free(s->grid);
+    free(s->rows);
+}
+
+static int make(const shrink *s, dw_err *err) {
+    if (o.dry_run || !tool.quiet) {
+        const int status = run_sweep(s, true, o.dry_run ? 1 : 2, err);
+        if (status || o.dry_run) return status < 0 ? -1 : status;
+    }
+    const int status = run_sweep(s, false, 2, err);
+    if (status < 0 || take_result(s, err)) return -1;
+    const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
+    say("%s is there; %s has its rows, and everything that made it", o.out, s->dir);
+    return status ? status : table;
+}
+
+int main(int argc, char **argv) {
+    o.rate = -1;
+    opt_parse(&program, argc, argv);
+    if ((o.rate >= 0) == !!o.bytes) die_usage("give --rate or --bytes");
+    if (o.eval_windows.last && !o.eval.n) die_usage("--eval-windows belongs to --eval");
+    dw_err err = {0};
+    shrink s = {0};
+    int rc = prepare(&s, &err);
+    if (!rc) {
+        dw_model_close(s.model); // the steps need the memory
+        s.model = NULL;
+        children_on_signals();
+        rc = make(&s, &err);
+    }
+    release(&s);
+    if (rc < 0) die_err(&err);
+    return rc;
+}

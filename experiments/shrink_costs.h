@@ -1,0 +1,48 @@
+/* shrink_costs.h - what shrink tells before it begins: bytes of models that are not made yet, minutes, memory, disk.
+ *
+ * Bytes.  A cut takes the same share from gate, up and down of every layer, so with the share k of the neurons kept
+ *
+ *     bytes(mixture, k) = rest(mixture) + k ffn(mixture)
+ *
+ * where rest and ffn are sums over the tensors in the types of the mixture, or in their own.  It is a few percent off
+ * where the cut rows are no whole blocks (fallback types) and rank's widths are rounded.
+ *
+ * Minutes.  One run of tokens through the model gives seconds a token, r, and with it the rate of products,
+ * f = 2 parameters / r.  Every step is tokens times r, or products by f:
+ *
+ *     collect       1.3 r a token, and T n^2 for the Gram matrix of a layer of width n over T tokens
+ *     rank obs      4 n^3 a layer: factor, inverse, removals      cut --repair   2 n^3 a layer: factor and solve
+ *     evolve        r a token and evaluation                      score          1.5 r a token, a pass for each row
+ *     requant       a constant number of values a second          each step      0.3 s
+ *
+ * The constants are rough; what the estimate is for is a choice between a coffee and a night. */
+#ifndef EXP_SHRINK_COSTS_H
+#define EXP_SHRINK_COSTS_H
+
+#include "kit/calib.h"
+#include "kit/mixtures.h"
+
+/* Bytes of the file of m with the share `kept` of its neurons, in the types of a mixture; NULL: in its own. */
+double shrink_bytes(const dw_model *m, const kit_mixture *mixture, double kept);
+/* The share of neurons that a file of `bytes` holds; negative: not even a file without neurons is so small. */
+double shrink_kept(const dw_model *m, const kit_mixture *mixture, double bytes);
+/* The mixture in which the uncut model's file is nearest to `bytes`. */
+const kit_mixture *shrink_nearest(const dw_model *m, double bytes);
+
+typedef struct shrink_work { // what is to be done
+    const dw_model *model;
+    const kit_mixture *mixture, *control; // mixture NULL: the types stay; control NULL: there is none
+    double kept;                          // share of neurons
+    double calib_tokens, held_tokens, eval_tokens;
+    int evaluations; // of the held-out tokens
+    int n_threads;
+} shrink_work;
+
+typedef struct shrink_costs {
+    double minutes, memory, disk; // bytes
+} shrink_costs;
+
+/* Runs `n` tokens through the model, and estimates. */
+int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token, int n, dw_err *err);
+
+#endif
