@@ -184,7 +184,7 @@ static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
 static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *parts, const double *own, dw_err *err) {
     const size_t n = kit_gram_packed(m->n);
     double n_tokens, *sum;
-    if (!parts->n) return check_sum(own, m, err) || kit_gram_put(out, own, err) ? -1 : 0;
+    if (!parts->n) return check_sum(own, m, err) ? -1 : kit_gram_put(out, own, err);
     if (!(sum = dw_alloc(n, sizeof *sum, "a Gram matrix", err))) return -1;
     int rc = 0;
     for (size_t i = 0; i < parts->n && !rc; i++) {
@@ -194,7 +194,8 @@ static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *pa
         for (size_t k = 0; k < n && !rc; k++) sum[k] += part->sum[k];
     }
     for (size_t k = 0; k < n && own && !rc; k++) sum[k] += own[k];
-    if (!rc) rc = check_sum(sum, m, err) || kit_gram_put(out, sum, err) ? -1 : 0;
+    if (!rc) rc = check_sum(sum, m, err);
+    if (!rc) rc = kit_gram_put(out, sum, err);
     free(sum);
     return rc;
 }
@@ -222,7 +223,8 @@ int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *part
     kit_gram head = {0};
     part_list files = {0};
     char *path = kit_gram_path(stats_path, err);
-    int rc = !path || list_matrices(&head, g, s, err) || open_parts(&files, parts, s, err) ? -1 : 0;
+    int rc = path ? list_matrices(&head, g, s, err) : -1;
+    if (!rc) rc = open_parts(&files, parts, s, err);
     kit_gram_out *out = rc ? NULL : kit_gram_begin(&head, path, err);
     if (!rc) rc = out ? put_all(out, &head, g, &files, err) : -1;
     if (!rc) rc = kit_gram_commit(out, err);

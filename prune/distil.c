@@ -112,7 +112,8 @@ static dw_loss loss_of(const distil *d) {
 }
 
 static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
-    return dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err) ? -1 : 0;
+    if (dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err)) return -1;
+    return 0;
 }
 
 /* Fails for a loss that is no number, and names the step. */
@@ -200,7 +201,8 @@ static int save_to(const distil *d, dw_out *out, const uint8_t identity[32], dw_
         put(out, &hash, d->p.mean, bytes, err) || put(out, &hash, d->p.square, bytes, err))
         return -1;
     dw_sha256_end(&hash, digest);
-    return dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err) ? -1 : 0;
+    if (dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err)) return -1;
+    return 0;
 }
 
 int distil_save(const distil *d, const char *path, const uint8_t identity[32], dw_err *err) {
@@ -226,7 +228,8 @@ static int check_file(const distil *d, const dw_map *m, const char *path, const 
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);
-    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 ||
+    const bool has_numbers = h.seconds >= 0 && isfinite(h.seconds) && isfinite(h.first_held_out);
+    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 || !has_numbers ||
         memcmp(digest, m->data + m->size - 32, 32))
         return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
     return 0;

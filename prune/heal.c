@@ -362,7 +362,9 @@ static int learn(run *r, dw_err *err) {
     progress_step(bar, tokens_of(r));
     r->n_reports = (int)(done_of(r) * REPORTS);
     while (!rc && done_of(r) < 1) {
-        rc = step(r, err) || report(r, err) || save(r, err) ? -1 : 0;
+        rc = step(r, err);
+        if (!rc) rc = report(r, err);
+        if (!rc) rc = save(r, err);
         if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
     }
     progress_end(bar);
@@ -461,8 +463,10 @@ static int write_model(const run *r, dw_err *err) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
     }
-    const int rc = stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err) ? -1
-                                                                                                                : 0;
+    int rc = stamp(r, w, err);
+    if (!rc) rc = dw_gguf_begin(w, err);
+    if (!rc) rc = write_data(r, w, err);
+    if (!rc) rc = dw_gguf_commit(w, err);
     dw_gguf_writer_free(w);
     return rc;
 }

@@ -195,7 +195,8 @@ int trial_n_windows(const prune_trial *t) { return t->n_windows; }
 int trial_run(prune_trial *t, const int *n_keep, double *kl, dw_err *err) {
     int *n = dw_alloc((size_t)t->n_windows, sizeof *n, "a trial", err);
     memset(kl, 0, (size_t)t->n_windows * sizeof *kl);
-    const int rc = !n || set_widths(t, n_keep, err) || evaluate(t, start_for(t, n_keep), kl, n, err) ? -1 : 0;
+    int rc = n ? set_widths(t, n_keep, err) : -1;
+    if (!rc) rc = evaluate(t, start_for(t, n_keep), kl, n, err);
     for (int w = 0; w < t->n_windows && !rc; w++)
         if (n[w]) kl[w] /= n[w];
     free(n);
@@ -261,7 +262,8 @@ prune_trial *trial_new(const trial_options *o, dw_err *err) {
     t->hp = dw_model_hparams(o->model);
     for (size_t i = 0; i < o->texts->n_text; i++) t->n_windows += calib_n_windows(&o->texts->text[i]);
     const dw_session_options s = {.pool = o->pool, .backend = o->backend};
-    int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err) || take_memory(t, err) ? -1 : 0;
+    int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err);
+    if (!rc) rc = take_memory(t, err);
     for (int l = 0; l < t->hp->n_layer && !rc; l++) t->accepted[l] = -1; // nothing is stored yet
     if (!rc) memcpy(t->current, t->hp->n_ff, (size_t)t->hp->n_layer * sizeof *t->current);
     if (!rc && !evaluate(t, 0, NULL, NULL, err) && !trial_accept(t, t->hp->n_ff, err)) return t;

@@ -301,8 +301,9 @@ static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
 static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
     if (!is_shown(s, "verdict")) return 0;
     if (any_verdict(s, "dominated_by", NULL))
-        print_paragraph(out, "dominated by: that row has the same type and is no larger, in bytes and in bytes a token, and its ln "
-                             "ratio is smaller beyond the error of their difference, corrected for the number of comparisons.");
+        print_paragraph(
+            out, "dominated by: that row has the same type and is no larger, in bytes and in bytes a token, and its ln "
+                 "ratio is smaller beyond the error of their difference, corrected for the number of comparisons.");
     if (any_verdict(s, "verdict", "collapsed"))
         print_paragraph(out, "collapsed: the perplexity is above ten times the base's, beyond the error.");
     return print_leaks(out, s, err);
@@ -357,9 +358,11 @@ static void print_fallbacks(FILE *out, const exp_sheet *s) {
     if (has_labels(s)) exp_label_of_model(label, &s->labels, called), called = label;
     exp_escape(name, sizeof name, called);
     exp_escape(types, sizeof types, exp_rows_cell(s->rows, first, column));
-    snprintf(words, sizeof words,
-             "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
-             "rank --multiple 256 gives widths that fit.", n, s->lines->n, name, types);
+    snprintf(
+        words, sizeof words,
+        "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
+        "rank --multiple 256 gives widths that fit.",
+        n, s->lines->n, name, types);
     print_paragraph(out, words);
 }
 

@@ -1,4 +1,5 @@
-/* run_jobs.c - starts jobs while memory and processors last, takes their results, and waits for those of other sweeps. */
+/* run_jobs.c - starts jobs while memory and processors last, takes their results, and waits for those of other
+ * sweeps. */
 #include "experiments/sweep/sweep.h"
 #include "kit/talk.h"
 
@@ -500,7 +501,8 @@ static int run_round(sweep *s, dw_err *err) {
     }
     claims_beat(s->claims);
     tasks_remove_models(s);
-    return look_elsewhere(s, err) || write_rows(s, err) ? -1 : 0;
+    if (look_elsewhere(s, err) || write_rows(s, err)) return -1;
+    return 0;
 }
 
 int run_jobs(sweep *s, dw_err *err) {
