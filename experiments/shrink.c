@@ -299,7 +299,7 @@ static char *make_grid(const shrink *s, dw_err *err) {
     return text;
 }
 
-/* Writes the grid where it is not there already. */
+/* Writes the grid; the same command writes the same bytes. */
 static int write_grid(const shrink *s, dw_err *err) {
     char *text = make_grid(s, err);
     if (text && mkdir(s->dir, 0777) && errno != EEXIST)
