@@ -141,7 +141,8 @@ static void machine_time(double *busy, double *steal) {
     *busy = *steal = 0;
     FILE *f = fopen("/proc/stat", "re");
     if (!f) return;
-    if (fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7) == 8) {
+    if (fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7) ==
+        8) {
         const double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
         *busy = tick * (double)(t[0] + t[1] + t[2] + t[5] + t[6]);
         *steal = tick * (double)t[7];
@@ -150,7 +151,8 @@ static void machine_time(double *busy, double *steal) {
 }
 
 static double cpu_seconds(const struct rusage *u) {
-    return (double)u->ru_utime.tv_sec + (double)u->ru_stime.tv_sec + 1e-6 * (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec);
+    return (double)u->ru_utime.tv_sec + (double)u->ru_stime.tv_sec +
+           1e-6 * (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec);
 }
 
 exp_watch exp_watch_begin(void) {

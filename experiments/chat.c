@@ -54,5 +54,6 @@ char *chat_turn(const chat_family *f, const char *system, const char *user, bool
     if (!f->before_system) return dw_format(err, "%s%s\n\n%s%s", f->before_user, system, user, f->after_user);
     /* llama2 puts the system text inside the first instruction, which it has opened already */
     const bool nested = !strncmp(f->before_system, f->before_user, strlen(f->before_user));
-    return dw_format(err, "%s%s%s%s%s%s", f->before_system, system, f->after_system, nested ? "" : f->before_user, user, f->after_user);
+    return dw_format(err, "%s%s%s%s%s%s", f->before_system, system, f->after_system, nested ? "" : f->before_user, user,
+                     f->after_user);
 }

@@ -10,10 +10,11 @@
 
 typedef struct chat_family {
     const char *name;
-    const char *marks[3];         // all must occur in the template
-    const char *absent;           // must not occur
-    const char *before_system, *after_system; // NULL: the system text goes in front of the first user text, and a blank line
-    const char *before_user, *after_user;     // after_user ends with what starts the answer
+    const char *marks[3]; // all must occur in the template
+    const char *absent;   // must not occur
+    /* NULL: the system text goes in front of the first user text, and a blank line. */
+    const char *before_system, *after_system;
+    const char *before_user, *after_user; // after_user ends with what starts the answer
     const char *after_answer;
 } chat_family;
 

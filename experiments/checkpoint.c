@@ -48,7 +48,9 @@ static int get_count(const json_t *object, const char *key, int least, int *valu
 
 /* The GGUF key of what yarn multiplies cos and sin by.  Readers multiply by 1 + 0.1 ln(factor) too, so that is
  * divided out. */
-static double attention_factor(const checkpoint_config *c) { return c->attention_factor / (1 + 0.1 * log(c->rope_factor)); }
+static double attention_factor(const checkpoint_config *c) {
+    return c->attention_factor / (1 + 0.1 * log(c->rope_factor));
+}
 
 /* transformers 5 has all of rope in rope_parameters.  Earlier versions have rope_theta in the main object, and
  * rope_scaling. */
@@ -73,7 +75,8 @@ static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
     c->high_freq_factor = 4;
     c->n_ctx_original = c->rope == ROPE_LLAMA3 ? 8192 : c->n_ctx;
     double beta_fast = 32, beta_slow = 1;
-    if (get_positive(rope, "factor", &c->rope_factor, err) || get_positive(rope, "low_freq_factor", &c->low_freq_factor, err) ||
+    if (get_positive(rope, "factor", &c->rope_factor, err) ||
+        get_positive(rope, "low_freq_factor", &c->low_freq_factor, err) ||
         get_positive(rope, "high_freq_factor", &c->high_freq_factor, err) ||
         get_positive(rope, "attention_factor", &c->attention_factor, err) ||
         get_positive(rope, "beta_fast", &beta_fast, err) || get_positive(rope, "beta_slow", &beta_slow, err) ||
@@ -94,10 +97,12 @@ static int check_quantization(const json_t *config, dw_err *err) {
     const json_t *q = json_object_get(config, "quantization");
     if (!json_is_object(q)) q = json_object_get(config, "quantization_config");
     if (!q || json_is_null(q)) return 0;
-    const char *method = json_string_value(json_object_get(q, "quant_method")), *mode = json_string_value(json_object_get(q, "mode"));
+    const char *method = json_string_value(json_object_get(q, "quant_method")),
+               *mode = json_string_value(json_object_get(q, "mode"));
     if (method || (mode && strcmp(mode, "affine")))
-        return dw_fail(err, "config.json: quantization '%s' is not supported; give the 16-bit checkpoint, or MLX's affine form",
-                       method ? method : mode);
+        return dw_fail(
+            err, "config.json: quantization '%s' is not supported; give the 16-bit checkpoint, or MLX's affine form",
+            method ? method : mode);
     return 0;
 }
 
@@ -125,7 +130,8 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
     const char *class_name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
     if (!class_name) return dw_fail(err, "config.json has no 'architectures': is this a model's folder?");
     c->arch = dw_arch_of_hf(class_name);
-    if (!c->arch) return dw_fail(err, "architecture '%s' is not supported (%s are)", class_name, dw_arch_names(true).text);
+    if (!c->arch)
+        return dw_fail(err, "architecture '%s' is not supported (%s are)", class_name, dw_arch_names(true).text);
     if (read_activation(c, config, err)) return -1;
     for (int i = 0; i < DW_N_KEYS; i++) {
         if (!dw_keys[i].required) continue;
@@ -137,13 +143,17 @@ static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) 
     const double *v = c->value;
     c->n_layer = (int)v[DW_KEY_N_LAYER];
     c->n_ctx = (int)v[DW_KEY_N_CTX];
-    c->sizes = (dw_sizes){.n_embd = (int)v[DW_KEY_N_EMBD],       .n_vocab = (int)v[DW_KEY_N_VOCAB],
-                          .n_ff = (int)v[DW_KEY_N_FF],           .n_head = (int)v[DW_KEY_N_HEAD],
-                          .n_head_kv = (int)v[DW_KEY_N_HEAD_KV], .head_dim = (int)v[DW_KEY_HEAD_DIM]};
+    c->sizes = (dw_sizes){.n_embd = (int)v[DW_KEY_N_EMBD],
+                          .n_vocab = (int)v[DW_KEY_N_VOCAB],
+                          .n_ff = (int)v[DW_KEY_N_FF],
+                          .n_head = (int)v[DW_KEY_N_HEAD],
+                          .n_head_kv = (int)v[DW_KEY_N_HEAD_KV],
+                          .head_dim = (int)v[DW_KEY_HEAD_DIM]};
     if (dw_check_heads(c->arch, 0, c->sizes.n_head, c->sizes.n_head_kv, c->sizes.head_dim, err))
         return dw_fail_in(err, "config.json");
     c->tied = json_is_true(json_object_get(config, "tie_word_embeddings")) || !(c->arch->has & DW_ARCH_UNTIED);
-    return read_rope(c, config, err) || check_quantization(config, err) ? -1 : 0;
+    if (read_rope(c, config, err) || check_quantization(config, err)) return -1;
+    return 0;
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------- */
@@ -177,10 +187,12 @@ static int bind_mlx(checkpoint *c, checkpoint_tensor *t, const char *module, siz
     t->bits = (int)(words * 32 / cols);
     const bool group_ok = t->group_size == 32 || t->group_size == 64 || t->group_size == 128;
     if (!group_ok || t->bits < 2 || t->bits > 8 || t->bits == 7)
-        return dw_fail(err, "tensor '%s': %d bits in groups of %d are not MLX's", t->source->name, t->bits, t->group_size);
+        return dw_fail(err, "tensor '%s': %d bits in groups of %d are not MLX's", t->source->name, t->bits,
+                       t->group_size);
     if (!kit_st_qtype(t->scales->dtype) || t->scales->dtype != t->biases->dtype)
         return dw_fail(err, "tensor '%s': scales of type %s are not supported", t->source->name, t->scales->dtype_name);
-    if (t->bits <= 5 && fits_f16(t->scales) && fits_f16(t->biases)) t->kept = dw_qtype_get(t->bits == 5 ? DW_Q5_1 : DW_Q4_1);
+    if (t->bits <= 5 && fits_f16(t->scales) && fits_f16(t->biases))
+        t->kept = dw_qtype_get(t->bits == 5 ? DW_Q5_1 : DW_Q4_1);
     return 0;
 }
 
@@ -209,10 +221,11 @@ static int bind_tensor(checkpoint *c, const dw_tensor_row *row, int layer, bool 
         const size_t *shape = source->shape;
         const bool is_vector = t->n_dims == 1;
         if (source->n_dims != t->n_dims || shape[0] != (is_vector ? cols : rows) || (!is_vector && shape[1] != cols))
-            return dw_fail(err, "tensor '%s' has shape [%zu, %zu], config.json says [%zu, %zu]", hf.text, shape[0], shape[1],
-                           rows, cols);
+            return dw_fail(err, "tensor '%s' has shape [%zu, %zu], config.json says [%zu, %zu]", hf.text, shape[0],
+                           shape[1], rows, cols);
         t->kept = kit_st_qtype(source->dtype);
-        if (!t->kept) return dw_fail(err, "tensor '%s' has type %s, which is not supported", hf.text, source->dtype_name);
+        if (!t->kept)
+            return dw_fail(err, "tensor '%s' has type %s, which is not supported", hf.text, source->dtype_name);
     }
     c->n_tensor++;
     return 0;
@@ -237,13 +250,18 @@ static int make_rope_freqs(checkpoint *c, dw_err *err) {
     if (!c->rope_freqs) return -1;
     const double low = g->n_ctx_original / g->low_freq_factor, high = g->n_ctx_original / g->high_freq_factor;
     for (int i = 0; i < n; i++) {
-        const double wavelength = 2 * 3.14159265358979323846 * pow(g->value[DW_KEY_ROPE_BASE], 2.0 * i / g->sizes.head_dim);
-        const double smooth = (g->n_ctx_original / wavelength - g->low_freq_factor) / (g->high_freq_factor - g->low_freq_factor);
+        const double wavelength = 2 * 3.14159265358979323846 *
+                                  pow(g->value[DW_KEY_ROPE_BASE], 2.0 * i / g->sizes.head_dim);
+        const double smooth = (g->n_ctx_original / wavelength - g->low_freq_factor) /
+                              (g->high_freq_factor - g->low_freq_factor);
         const double between = 1 / ((1 - smooth) / g->rope_factor + smooth);
         c->rope_freqs[i] = (float)(wavelength < high ? 1 : wavelength > low ? g->rope_factor : between);
     }
-    c->tensor[c->n_tensor++] = (checkpoint_tensor){.name = "rope_freqs.weight", .n_dims = 1, .ne = {(size_t)n, 1},
-                                                   .kept = dw_qtype_get(DW_F32), .made = c->rope_freqs};
+    c->tensor[c->n_tensor++] = (checkpoint_tensor){.name = "rope_freqs.weight",
+                                                   .n_dims = 1,
+                                                   .ne = {(size_t)n, 1},
+                                                   .kept = dw_qtype_get(DW_F32),
+                                                   .made = c->rope_freqs};
     return 0;
 }
 
@@ -264,9 +282,11 @@ static int check_all_used(const checkpoint *c, dw_err *err) {
     for (size_t i = 0; i < c->n_tensor; i++) n_left -= c->tensor[i].scales ? 3 : c->tensor[i].source != NULL;
     for (size_t i = 0; i < n && n_left; i++) {
         const kit_st_tensor *t = kit_safetensors_tensor(c->weights, i);
-        if (is_needless(c, t)) n_left--;
+        if (is_needless(c, t))
+            n_left--;
         else if (!is_bound(c, t))
-            return dw_fail(err, "tensor '%s' is not part of architecture '%s' as it is known here", t->name, c->config.arch->name);
+            return dw_fail(err, "tensor '%s' is not part of architecture '%s' as it is known here", t->name,
+                           c->config.arch->name);
     }
     return 0;
 }
@@ -293,7 +313,8 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     if (dw_is_gguf(folder)) return dw_fail(err, "'%s' is a GGUF file already; requant changes its types", folder);
     struct stat st;
     if (!stat(folder, &st) && !S_ISDIR(st.st_mode))
-        return dw_fail(err, "'%s' is no folder; give the checkpoint's folder, in which config.json and the weights are", folder);
+        return dw_fail(err, "'%s' is no folder; give the checkpoint's folder, in which config.json and the weights are",
+                       folder);
     int rc = -1;
     json_t *config = NULL;
     char *path = dw_format(err, "%s/config.json", folder);
@@ -321,7 +342,9 @@ void checkpoint_close(checkpoint *c) {
 /* ---- rows -------------------------------------------------------------------------------------------------- */
 
 /* The row, or value of a bias, of the checkpoint that becomes row r. */
-static size_t source_row(const checkpoint_tensor *t, size_t r) { return t->head_dim ? dw_unpermuted_row(r, t->head_dim) : r; }
+static size_t source_row(const checkpoint_tensor *t, size_t r) {
+    return t->head_dim ? dw_unpermuted_row(r, t->head_dim) : r;
+}
 
 /* Code j of a row of b-bit codes, packed from the least significant bit on. */
 static unsigned code(const uint8_t *row, size_t n_bytes, size_t j, int bits) {
@@ -345,7 +368,8 @@ void checkpoint_row_values(const checkpoint_tensor *t, size_t r, float *row) {
     }
     if (t->n_dims == 1) { // a bias: values are permuted instead of rows
         const dw_qtype_row *type = kit_st_qtype(t->source->dtype);
-        for (size_t i = 0; i < n; i++) type->decode(t->source->data + source_row(t, i) * (size_t)type->block_bytes, row + i, 1);
+        for (size_t i = 0; i < n; i++)
+            type->decode(t->source->data + source_row(t, i) * (size_t)type->block_bytes, row + i, 1);
         return;
     }
     const size_t from = source_row(t, r), bytes = t->source->n_bytes / t->ne[1];
@@ -356,7 +380,8 @@ void checkpoint_row_values(const checkpoint_tensor *t, size_t r, float *row) {
     }
     for (size_t j = 0; j < n; j++) {
         const size_t g = j / (size_t)t->group_size;
-        row[j] = group_value(t->scales, from, g) * (float)code(data, bytes, j, t->bits) + group_value(t->biases, from, g);
+        row[j] = group_value(t->scales, from, g) * (float)code(data, bytes, j, t->bits) +
+                 group_value(t->biases, from, g);
     }
 }
 
@@ -366,7 +391,8 @@ static void affine_blocks(const checkpoint_tensor *t, size_t from, const uint8_t
     const bool five = t->kept->id == DW_Q5_1;
     for (size_t b = 0; b < t->ne[0] / 32; b++, out += t->kept->block_bytes) {
         const size_t group = b * 32 / (size_t)t->group_size;
-        const uint16_t d = dw_f32_to_f16(group_value(t->scales, from, group)), m = dw_f32_to_f16(group_value(t->biases, from, group));
+        const uint16_t d = dw_f32_to_f16(group_value(t->scales, from, group)),
+                       m = dw_f32_to_f16(group_value(t->biases, from, group));
         uint8_t *nibbles = out + (five ? 8 : 4);
         uint32_t high = 0;
         memset(nibbles, 0, 16);

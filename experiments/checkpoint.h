@@ -1,14 +1,15 @@
 /* checkpoint.h - a Hugging Face or MLX checkpoint folder, read as the tensors of a GGUF file.
  *
- *   config.json                hyperparameters (rope in the old form, rope_theta and rope_scaling, or the new, rope_parameters)
+ *   config.json                hyperparameters (rope in the old form, rope_theta and rope_scaling, or the new,
+ *                              rope_parameters)
  *   model*.safetensors         the weights, F32, F16, BF16, or MLX's affine groups (weight, scales, biases)
  *   tokenizer.json, ...        read by text/vocab_hf.c
  *
- * A matrix keeps the order of its rows.  The exception is q and k where the architecture's rope turns the pairs (2i, 2i + 1):
- * transformers turns (i, i + D/2), so their rows are permuted within each head.
+ * A matrix keeps the order of its rows.  The exception is q and k where the architecture's rope turns the pairs
+ * (2i, 2i + 1): transformers turns (i, i + D/2), so their rows are permuted within each head.
  *
- * MLX's groups are w = scale q + bias with q of b unsigned bits.  They become blocks of Q4_1 (b <= 4) or Q5_1 (b = 5) that
- * repeat the group's scale and bias.  That is exact when both fit F16, which is checked for every value. */
+ * MLX's groups are w = scale q + bias with q of b unsigned bits.  They become blocks of Q4_1 (b <= 4) or Q5_1 (b = 5)
+ * that repeat the group's scale and bias.  That is exact when both fit F16, which is checked for every value. */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 

@@ -12,7 +12,8 @@
 int exp_child_start(exp_child *c, void (*live)(const void *ctx, int line), const void *ctx, dw_err *err) {
     int line[2];
     *c = (exp_child){0};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line)) return dw_fail(err, "cannot make a socket to a child process: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line))
+        return dw_fail(err, "cannot make a socket to a child process: %s", strerror(errno));
     const pid_t parent = getpid(), pid = fork();
     if (!pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,7 +1,7 @@
 /* child.h - a child process that obeys orders: what is measured stands alone in it.
  *
- * Orders and replies are structures of the two sides' own, sent whole over a socket.  While a child waits for an order it
- * sleeps: it holds memory, but no core. */
+ * Orders and replies are structures of the two sides' own, sent whole over a socket.  While a child waits for an order
+ * it sleeps: it holds memory, but no core. */
 #ifndef EXP_CHILD_H
 #define EXP_CHILD_H
 

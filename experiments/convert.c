@@ -30,8 +30,8 @@ static struct {
 
 static const char *hint(const char *word) {
     (void)word;
-    return "other types and mixtures are made in two steps: deadwood convert DIR -o M.gguf, then deadwood requant -m M.gguf "
-           "-o M2.gguf --type T|--mixture NAME";
+    return "other types and mixtures are made in two steps: deadwood convert DIR -o M.gguf, then deadwood requant -m "
+           "M.gguf -o M2.gguf --type T|--mixture NAME";
 }
 
 // clang-format off
@@ -46,10 +46,12 @@ static const opt_program program = {
     .name = "convert",
     .summary = "a Hugging Face or MLX checkpoint folder becomes a GGUF file",
     .usage = "DIR -o M.gguf [--type TYPE]",
-    .about = "Reads config.json, the safetensors weights (single or sharded) and the tokenizer of Llama, Mistral, Qwen2 and "
-             "Qwen3 checkpoints, and of MLX's affine-quantized ones.  Without --type every matrix keeps its bits; MLX's groups become "
-             "Q4_1 or Q5_1 blocks where that is exact, and F16 with a warning otherwise.  Vectors become F32.",
-    .example = "deadwood convert experiments/mini -o mini.gguf\ndeadwood convert experiments/mini -o mini-q4.gguf --type q4_0",
+    .about =
+        "Reads config.json, the safetensors weights (single or sharded) and the tokenizer of Llama, Mistral, Qwen2 and "
+        "Qwen3 checkpoints, and of MLX's affine-quantized ones.  Without --type every matrix keeps its bits; MLX's "
+        "groups become Q4_1 or Q5_1 blocks where that is exact, and F16 with a warning otherwise.  Vectors become F32.",
+    .example =
+        "deadwood convert experiments/mini -o mini.gguf\ndeadwood convert experiments/mini -o mini-q4.gguf --type q4_0",
     .rows = rows};
 
 typedef struct encoder { // of one tensor
@@ -99,7 +101,8 @@ static int write_tensors(const checkpoint *c, int wished, dw_gguf_writer *w, dw_
     progress *bar = progress_begin("writing", "B", total);
     kit_stream *s = kit_stream_new(w, pool, bar, err);
     int rc = s ? 0 : -1;
-    for (size_t i = 0; i < c->n_tensor && !rc; i++) rc = write_tensor(s, &c->tensor[i], stored_type(&c->tensor[i], wished), err);
+    for (size_t i = 0; i < c->n_tensor && !rc; i++)
+        rc = write_tensor(s, &c->tensor[i], stored_type(&c->tensor[i], wished), err);
     if (!rc) rc = kit_stream_end(s, err);
     kit_stream_free(s);
     progress_end(bar);
@@ -116,14 +119,16 @@ static int add_tensors(const checkpoint *c, int wished, dw_gguf_writer *w, doubl
         const checkpoint_tensor *t = &c->tensor[i];
         const dw_qtype_row *type = stored_type(t, wished);
         if (t->ne[0] % (size_t)type->block)
-            return dw_fail(err, "tensor '%s': rows of %zu values do not fit %s blocks of %d; choose another --type", t->name, t->ne[0],
-                           type->name, type->block);
+            return dw_fail(err, "tensor '%s': rows of %zu values do not fit %s blocks of %d; choose another --type",
+                           t->name, t->ne[0], type->name, type->block);
         n_inexact += wished < 0 && !t->kept;
         *total += (double)(dw_qtype_row_bytes(type, t->ne[0]) * t->ne[1]);
         dw_gguf_add_tensor(w, t->name, type, t->n_dims, t->ne);
     }
     if (n_inexact)
-        warn("%zu quantized matrices have no exact GGUF block format (bits, or scales beyond F16) and are stored as F16", n_inexact);
+        warn(
+            "%zu quantized matrices have no exact GGUF block format (bits, or scales beyond F16) and are stored as F16",
+            n_inexact);
     return 0;
 }
 
@@ -137,8 +142,14 @@ static int add_input(lineage *l, const char *folder, const char *file, bool opti
 static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, NULL, err);
     int rc = l ? 0 : -1;
-    static const char *const optional[] = {"config.json",         "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "generation_config.json",
-                                           "chat_template.jinja", "model.safetensors.index.json", NULL};
+    static const char *const optional[] = {"config.json",
+                                           "tokenizer.json",
+                                           "tokenizer.model",
+                                           "tokenizer_config.json",
+                                           "generation_config.json",
+                                           "chat_template.jinja",
+                                           "model.safetensors.index.json",
+                                           NULL};
     for (int i = 0; optional[i] && !rc; i++) rc = add_input(l, c->folder, optional[i], true, err);
     for (size_t i = 0; i < kit_safetensors_n_files(c->weights) && !rc; i++)
         rc = add_input(l, c->folder, kit_safetensors_file(c->weights, i), false, err);
@@ -185,7 +196,8 @@ int main(int argc, char **argv) {
     for (const output_type *t = types; t->name; t++)
         if (!strcmp(t->name, o.type)) wished = t->id;
     if (c.config.sliding_window > 0 && c.config.sliding_window < c.config.n_ctx)
-        warn("the model attends to the last %d positions only; this engine and llama.cpp attend to all, so longer texts differ",
+        warn("the model attends to the last %d positions only; this engine and llama.cpp attend to all, "
+             "so longer texts differ",
              c.config.sliding_window);
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool || convert(&c, wished, pool, &err)) die_err(&err);

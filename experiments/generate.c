@@ -50,10 +50,11 @@ static const opt_program program = {
     .name = "generate",
     .summary = "text from a model",
     .usage = "-m M.gguf -p TEXT [-n N] [--temp X] [--chat]",
-    .about = "Streams the continuation of a prompt to stdout and says on stderr how fast it went.  With --chat the prompt is put into "
-             "the model's chat format, which is recognised from the file's template (chatml, llama2, llama3, mistral, gemma, phi3, "
-             "zephyr); templates are never executed.  In a chat on a terminal > asks for a message, Ctrl-C ends the answer, "
-             "and a second Ctrl-C or Ctrl-D ends the chat.",
+    .about =
+        "Streams the continuation of a prompt to stdout and says on stderr how fast it went.  With --chat the prompt "
+        "is put into the model's chat format, which is recognised from the file's template (chatml, llama2, llama3, "
+        "mistral, gemma, phi3, zephyr); templates are never executed.  In a chat on a terminal > asks for a message, "
+        "Ctrl-C ends the answer, and a second Ctrl-C or Ctrl-D ends the chat.",
     .example = "deadwood generate -m mini.gguf -p 'The function returns' -n 64 --temp 0\n"
                "git diff | deadwood generate -m mini.gguf -f -\n"
                "deadwood generate -m qwen2.5-0.5b-instruct.gguf --chat",
@@ -262,13 +263,17 @@ static int open_talk(talk *t, dw_pool *pool, dw_err *err) {
     if (!t->model || !(t->tok = dw_tokenizer_open(dw_model_gguf(t->model), err))) return -1;
     const dw_hparams *hp = dw_model_hparams(t->model);
     if (!o.n_ctx) o.n_ctx = hp->n_ctx_train < 4096 ? hp->n_ctx_train : 4096;
-    if (o.n_ctx > hp->n_ctx_train) warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
+    if (o.n_ctx > hp->n_ctx_train)
+        warn("the model was trained on %d positions, %d were asked for", hp->n_ctx_train, o.n_ctx);
     dw_session_options so = {.pool = pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_out = 1};
     so.kv = tool_kv();
     so.select = tool_select()->select;
     t->session = dw_session_new(t->model, &so, err);
-    if (t->session && tool_select()->is_listed && dw_session_experiment(t->session, &(dw_ffn_experiment){.gathered = true}, err)) return -1;
-    t->sampler = dw_sampler_new(&(dw_sampler_options){o.temperature, o.top_k, o.top_p, o.min_p, (uint64_t)o.seed}, hp->n_vocab, err);
+    if (t->session && tool_select()->is_listed &&
+        dw_session_experiment(t->session, &(dw_ffn_experiment){.gathered = true}, err))
+        return -1;
+    t->sampler = dw_sampler_new(&(dw_sampler_options){o.temperature, o.top_k, o.top_p, o.min_p, (uint64_t)o.seed},
+                                hp->n_vocab, err);
     t->logits = dw_alloc((size_t)hp->n_vocab, sizeof *t->logits, "logits", err);
     return t->session && t->sampler && t->logits ? 0 : -1;
 }
@@ -288,8 +293,9 @@ int main(int argc, char **argv) {
     talk t = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool || open_talk(&t, pool, &err) || (o.chat ? chat(&t, &err) : continue_prompt(&t, &err))) die_err(&err);
-    say("prompt %d token%s, %.1f tok/s; generated %d token%s, %.1f tok/s", t.n_prompt, plural(t.n_prompt), t.n_prompt / fmax(t.prompt_s, 1e-9),
-        t.n_generated, plural(t.n_generated), t.n_generated / fmax(t.generate_s, 1e-9));
+    say("prompt %d token%s, %.1f tok/s; generated %d token%s, %.1f tok/s", t.n_prompt, plural(t.n_prompt),
+        t.n_prompt / fmax(t.prompt_s, 1e-9), t.n_generated, plural(t.n_generated),
+        t.n_generated / fmax(t.generate_s, 1e-9));
     free(t.logits);
     dw_sampler_free(t.sampler);
     dw_session_free(t.session);

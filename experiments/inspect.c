@@ -38,11 +38,11 @@ static const opt_program program = {
     .name = "inspect",
     .summary = "what is in a model, statistics, traces, a plan or rows of results",
     .usage = "FILE [--tensors | --keys | --lineage | --verify | --json [--tensors]]",
-    .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: the chain of "
-             "commands that made the file, with the hashes of what they read.  Of statistics: the texts, every layer's block "
-             "influence, and quantiles of the magnitudes of neurons, gates and inputs.  Of traces: the texts, and every layer's "
-             "groups and share of open ones.  Of a plan: what it was made from and every layer's width.  Of rows: how many, and "
-             "which values each column has.",
+    .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: "
+             "the chain of commands that made the file, with the hashes of what they read.  Of statistics: the texts, "
+             "every layer's block influence, and quantiles of the magnitudes of neurons, gates and inputs.  Of traces: "
+             "the texts, and every layer's groups and share of open ones.  Of a plan: what it was made from and every "
+             "layer's width.  Of rows: how many, and which values each column has.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
     .rows = rows};
 
@@ -123,7 +123,8 @@ static void print_gate(const dw_model *m) {
     dw_gguf_u32(m->gguf, DW_KEY_GATE_GROUP, &group, NULL);
     printf("%-18s", "gate");
     inspect_text(rule, 0);
-    printf(", groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", group, n_gated, n_dense, n_predictors);
+    printf(", groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", group, n_gated, n_dense,
+           n_predictors);
 }
 
 static void print_summary(const dw_model *m) {
@@ -135,11 +136,14 @@ static void print_summary(const dw_model *m) {
     printf("%-18s", "name");
     inspect_text(name, 0);
     printf("\n%-18s%s\n", "architecture", hp->arch);
-    printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text, 8 * n_bytes / n_params);
+    printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text,
+           8 * n_bytes / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
-    printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m), show_bytes((double)dw_model_bytes_per_token(m)).text);
+    printf("%-18s%zu (%s)\n", "bytes per token", dw_model_bytes_per_token(m),
+           show_bytes((double)dw_model_bytes_per_token(m)).text);
     printf("%-18s%d\n%-18s%d\n%-18s%d\n", "layers", hp->n_layer, "embedding", hp->n_embd, "vocabulary", hp->n_vocab);
-    printf("%-18s%s\n%-18s%d\n", "output", hp->tied ? "tied to the embedding" : "own matrix", "context", hp->n_ctx_train);
+    printf("%-18s%s\n%-18s%d\n", "output", hp->tied ? "tied to the embedding" : "own matrix", "context",
+           hp->n_ctx_train);
     print_layers("heads", hp->n_head, hp->n_layer);
     print_layers("KV heads", hp->n_head_kv, hp->n_layer);
     printf("%-18s%d\n", "head dimension", hp->head_dim);
@@ -150,7 +154,8 @@ static void print_summary(const dw_model *m) {
     type_sum sums[DW_QTYPE_END];
     const size_t n = sum_types(g, sums);
     for (size_t i = 0; i < n; i++)
-        printf("%-18s%zu tensor%s, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors, plural((double)sums[i].n_tensors), sums[i].n_values, sums[i].n_bytes);
+        printf("%-18s%zu tensor%s, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors,
+               plural((double)sums[i].n_tensors), sums[i].n_values, sums[i].n_bytes);
 }
 
 /* ---- lists -------------------------------------------------------------------------------------------------- */
@@ -239,11 +244,12 @@ static int verify(const dw_gguf *g, dw_err *err) {
     if (lineage_inputs(g, verify_input, &count, err)) return -1;
     say("%d inputs are the same, %d differ, %d are not at hand", count.n_same, count.n_other, count.n_absent);
     if (count.n_other) return dw_fail(err, "%d inputs are not what '%s' was made from", count.n_other, dw_gguf_path(g));
-    if (!count.n_same) return dw_fail(err, "none of the inputs of '%s' is at hand; name their folders with --inputs", dw_gguf_path(g));
+    if (!count.n_same)
+        return dw_fail(err, "none of the inputs of '%s' is at hand; name their folders with --inputs", dw_gguf_path(g));
     return 0;
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------------------------- */
 
 static json_t *json_ints(const int *v, int n) {
     json_t *a = json_array();
@@ -257,7 +263,8 @@ static json_t *json_tensors(const dw_gguf *g) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         json_t *shape = json_array();
         for (int k = t->n_dims - 1; k >= 0; k--) json_array_append_new(shape, json_integer((json_int_t)t->ne[k]));
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type", t->type->name, "shape", shape, "bytes", (json_int_t)t->n_bytes));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type", t->type->name, "shape",
+                                              shape, "bytes", (json_int_t)t->n_bytes));
     }
     return list;
 }
@@ -275,11 +282,11 @@ static json_t *json_lineage(const dw_gguf *g) {
 static int print_json(const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     const dw_gguf *g = dw_model_gguf(m);
-    json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "arch", hp->arch, "file_bytes",
-                          (json_int_t)dw_gguf_file_bytes(g), "params", (json_int_t)dw_model_n_params(m), "bytes_per_token",
-                          (json_int_t)dw_model_bytes_per_token(m), "n_layer", hp->n_layer, "n_embd", hp->n_embd, "n_vocab", hp->n_vocab,
-                          "head_dim", hp->head_dim, "n_ctx_train", hp->n_ctx_train, "tied", hp->tied, "rope_base", (double)hp->rope_base,
-                          "norm_eps", (double)hp->norm_eps);
+    json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:f}", "arch", hp->arch,
+                          "file_bytes", (json_int_t)dw_gguf_file_bytes(g), "params", (json_int_t)dw_model_n_params(m),
+                          "bytes_per_token", (json_int_t)dw_model_bytes_per_token(m), "n_layer", hp->n_layer, "n_embd",
+                          hp->n_embd, "n_vocab", hp->n_vocab, "head_dim", hp->head_dim, "n_ctx_train", hp->n_ctx_train,
+                          "tied", hp->tied, "rope_base", (double)hp->rope_base, "norm_eps", (double)hp->norm_eps);
     if (!j) return dw_fail(err, "out of memory: JSON");
     json_object_set_new(j, "n_ff", json_ints(hp->n_ff, hp->n_layer));
     json_object_set_new(j, "n_head", json_ints(hp->n_head, hp->n_layer));
@@ -299,21 +306,29 @@ int main(int argc, char **argv) {
     const char *path = o.file.item[0];
     inspect_file *inspect = inspect_file_of(path);
     if (inspect) {
-        if (o.json || o.tensors || o.keys || o.lineage || o.verify) die_usage("of '%s' there is only the summary; the options are for models", path);
+        if (o.json || o.tensors || o.keys || o.lineage || o.verify)
+            die_usage("of '%s' there is only the summary; the options are for models", path);
         if (inspect(path, &err)) die_err(&err);
         return 0;
     }
-    if ((o.tensors && !o.json) + o.keys + o.lineage + o.verify + o.json > 1) die_usage("give one of --tensors, --keys, --lineage, --verify, --json");
+    if ((o.tensors && !o.json) + o.keys + o.lineage + o.verify + o.json > 1)
+        die_usage("give one of --tensors, --keys, --lineage, --verify, --json");
     dw_model *m = dw_model_open(path, &err);
     if (!m) die_err(&err);
     const dw_gguf *g = dw_model_gguf(m);
     int rc = 0;
-    if (o.json) rc = print_json(m, &err);
-    else if (o.tensors) print_tensors(g);
-    else if (o.keys) print_keys(g);
-    else if (o.verify) rc = verify(g, &err);
-    else if (o.lineage) rc = print_lineage(g, &err);
-    else print_summary(m);
+    if (o.json)
+        rc = print_json(m, &err);
+    else if (o.tensors)
+        print_tensors(g);
+    else if (o.keys)
+        print_keys(g);
+    else if (o.verify)
+        rc = verify(g, &err);
+    else if (o.lineage)
+        rc = print_lineage(g, &err);
+    else
+        print_summary(m);
     if (rc) die_err(&err);
     dw_model_close(m);
     return 0;

@@ -227,7 +227,7 @@ static int inspect_table(const char *path, dw_err *err) {
     return 0;
 }
 
-/* ---- which file it is --------------------------------------------------------------------------------------------- */
+/* ---- which file it is ----------------------------------------------------------------------------------- */
 
 inspect_file *inspect_file_of(const char *path) {
     static const struct {

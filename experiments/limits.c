@@ -2,7 +2,8 @@
  *
  *     deadwood-limits > limits.tsv
  *
- * Every clock runs inside of the measuring threads, behind a barrier; a rate of several threads is the sum of theirs. */
+ * Every clock runs inside of the measuring threads, behind a barrier; a rate of several threads is the sum of
+ * theirs. */
 #include "experiments/bandwidth.h"
 #include "experiments/peer/contest.h"
 #include "experiments/peaks.h"
@@ -39,9 +40,12 @@ static const part parts[] = {
 static const opt_row options[] = {
     {"what", 0, OPT_CHOICE, 0, &o.what, "all", "PART", "what is measured", OPT_CHOICES_HELP(parts, part)},
     {"repeats", 0, OPT_INT, 0, &o.repeats, "7", "N", "times that each is measured", .min = 1, .max = 1000},
-    {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE", .help = "largest working set; at least four times the cache that is really yours", .min = 1 << 20, .max = INFINITY},
+    {"bytes", 0, OPT_BYTES, 0, &o.bytes, "2GiB", "SIZE",
+     .help = "largest working set; at least four times the cache that is really yours", .min = 1 << 20,
+     .max = INFINITY},
     {"file", 0, OPT_PATH, OPT_INPUT, &o.file, NULL, "FILE", .help = "file to map; default: a temporary one"},
-    {"file-bytes", 0, OPT_BYTES, 0, &o.file_bytes, "512MiB", "SIZE", .help = "size of the temporary file", .min = 1 << 20, .max = INFINITY},
+    {"file-bytes", 0, OPT_BYTES, 0, &o.file_bytes, "512MiB", "SIZE", .help = "size of the temporary file",
+     .min = 1 << 20, .max = INFINITY},
     OPT_COMMON,
     {0},
 };
@@ -50,9 +54,11 @@ static const opt_program program = {
     .name = "limits",
     .summary = "measure what this machine can do",
     .usage = "[--what PART] [-t N] > limits.tsv",
-    .about = "Prints one row a measurement: the median of the repeats, the least and the most, the unit, and what others took\n"
-             "of the machine meanwhile (CPU seconds a second of wall time, the host's steal included).  Bandwidth counts\n"
-             "1e9 bytes, an operation is a multiply or an add.",
+    .about =
+        "Prints one row a measurement: the median of the repeats, the least and the most, the unit, "
+        "and what others took\n"
+        "of the machine meanwhile (CPU seconds a second of wall time, the host's steal included).  Bandwidth counts\n"
+        "1e9 bytes, an operation is a multiply or an add.",
     .example = "deadwood limits --what read -t 2",
     .rows = options,
 };
@@ -65,12 +71,14 @@ static const char *plain(char text[32], double v) {
     return text;
 }
 
-static void print_row(const char *what, const char *variant, int threads, double *x, int n, const char *unit, const exp_watch *begin) {
+static void print_row(const char *what, const char *variant, int threads, double *x, int n, const char *unit,
+                      const exp_watch *begin) {
     const exp_watch w = exp_watch_end(begin);
     const exp_spread s = exp_spread_of(x, (size_t)n);
     char median[32], min[32], max[32];
-    printf("%s\t%s\t%d\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.3f\n", what, variant, threads, plain(median, s.median), plain(min, s.min), plain(max, s.max), unit,
-           exp_watch_others(&w), w.load, w.wall_s > 0 ? w.steal_cpu_s / w.wall_s : 0);
+    printf("%s\t%s\t%d\t%s\t%s\t%s\t%s\t%.2f\t%.2f\t%.3f\n", what, variant, threads, plain(median, s.median),
+           plain(min, s.min), plain(max, s.max), unit, exp_watch_others(&w), w.load,
+           w.wall_s > 0 ? w.steal_cpu_s / w.wall_s : 0);
     fflush(stdout);
 }
 
@@ -105,7 +113,8 @@ static void read_part(void *arg, int ith, int n) {
     const size_t share = r->n_bytes / (size_t)n / 256 * 256;
     dw_pool_barrier(r->pool);
     const double t0 = dw_now();
-    for (int pass = 0; pass < r->n_pass; pass++) r->sink = exp_read_bytes(r->memory + share * (size_t)ith, share, r->prefetch);
+    for (int pass = 0; pass < r->n_pass; pass++)
+        r->sink = exp_read_bytes(r->memory + share * (size_t)ith, share, r->prefetch);
     r->seconds[ith] = dw_now() - t0;
 }
 
@@ -171,7 +180,7 @@ static void measure_reads(int n_threads) {
     free(rates);
 }
 
-/* ---- arithmetic ---------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic ----------------------------------------------------------------------------------------- */
 
 typedef struct peak_run {
     dw_pool *pool;
@@ -218,7 +227,7 @@ static void measure_peaks(int n_threads) {
     free(rates);
 }
 
-/* ---- barriers -------------------------------------------------------------------------------------------------------- */
+/* ---- barriers ------------------------------------------------------------------------------------------- */
 
 typedef struct meeting {
     dw_pool *pool;
@@ -310,12 +319,12 @@ static void measure_barriers(int n_threads) {
     free(m.round_s);
 }
 
-/* ---- the page cache ------------------------------------------------------------------------------------------------------ */
+/* ---- the page cache ------------------------------------------------------------------------------------- */
 
 typedef enum map_kind { MAP_TOUCHED, MAP_FLAGGED, MAP_ADVISED, MAP_SCANNED, MAP_SCANNED_AGAIN, N_MAP_KINDS } map_kind;
 
-static const char *const map_names[N_MAP_KINDS] = {"touch every 4 KB", "MAP_POPULATE", "MADV_POPULATE_READ", "scan on first touch",
-                                                   "scan when mapped"};
+static const char *const map_names[N_MAP_KINDS] = {"touch every 4 KB", "MAP_POPULATE", "MADV_POPULATE_READ",
+                                                   "scan on first touch", "scan when mapped"};
 
 static uint64_t touch_pages(const volatile uint8_t *p, size_t n) {
     uint64_t sum = 0;
@@ -363,7 +372,8 @@ static int temporary_file(size_t n_bytes) {
     uint8_t block[1 << 16];
     memset(block, 7, sizeof block);
     for (size_t at = 0; at < n_bytes; at += sizeof block)
-        if (write(fd, block, sizeof block) != (ssize_t)sizeof block) die("cannot write a temporary file of %s; give fewer --file-bytes", show_bytes((double)n_bytes).text);
+        if (write(fd, block, sizeof block) != (ssize_t)sizeof block)
+            die("cannot write a temporary file of %s; give fewer --file-bytes", show_bytes((double)n_bytes).text);
     return fd;
 }
 
@@ -393,15 +403,16 @@ static void measure_mapping(void) {
     free(rates);
 }
 
-/* ---- main -------------------------------------------------------------------------------------------------------------------- */
+/* ---- main ----------------------------------------------------------------------------------------------- */
 
 static bool wants(const char *name) { return !strcmp(o.what, "all") || !strcmp(o.what, name); }
 
 static void warn_of_cache(void) {
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (cache > 0 && o.bytes < 4 * (size_t)cache)
-        warn("a working set of %s is less than four times the cache of %s: part of it is read from there; give more --bytes", show_bytes((double)o.bytes).text,
-             show_bytes((double)cache).text);
+        warn("a working set of %s is less than four times the cache of %s: part of it is read from there; "
+             "give more --bytes",
+             show_bytes((double)o.bytes).text, show_bytes((double)cache).text);
 }
 
 int main(int argc, char **argv) {
@@ -410,7 +421,8 @@ int main(int argc, char **argv) {
     const char *level = dw_cpu_level(&err); // asks for the tiles before threads start
     if (!level) die_err(&err);
     const int all = tool.threads ? tool.threads : dw_cpu_count();
-    printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats, show_bytes((double)o.bytes).text);
+    printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats,
+           show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");
     if (wants("read")) warn_of_cache();
     for (int n = 1; n <= all; n = n == 1 && all > 1 ? all : all + 1) {

@@ -136,7 +136,8 @@ void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size)
 
 enum { CELL = 320 };
 
-const char exp_rows_comment[] = "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean";
+const char exp_rows_comment[] =
+    "# deadwood rows, version 1: a line a model and text; deadwood score --columns says what they mean";
 
 int exp_check_results(const char *path, dw_err *err) {
     const size_t n_columns = exp_n_columns();
@@ -298,8 +299,14 @@ static const char *value_of(const json_t *args, size_t i, const char *option) {
 static json_int_t step_tokens(const json_t *step) {
     json_int_t n = 0;
     const json_t *texts = json_object_get(step, "texts");
-    for (size_t i = 0; i < json_array_size(texts); i++) n += json_integer_value(json_object_get(json_array_get(texts, i), "tokens"));
+    for (size_t i = 0; i < json_array_size(texts); i++)
+        n += json_integer_value(json_object_get(json_array_get(texts, i), "tokens"));
     return n;
+}
+
+/* train --activity 0 asks for none: the gate's stays. */
+static bool is_left_out(const char *tool_name, const char *option, const char *value) {
+    return !strcmp(tool_name, "train") && !strcmp(option, "--activity") && atof(value) == 0;
 }
 
 static void fill_step(exp_result *r, const json_t *step) {
@@ -308,10 +315,12 @@ static void fill_step(exp_result *r, const json_t *step) {
     const json_t *args = json_object_get(step, "args"), *facts = json_object_get(step, "facts");
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
-    if (!strcmp(r->tool, "train")) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
+    if (!strcmp(r->tool, "train"))
+        snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++) {
         const char *value = json_string_value(json_object_get(facts, option_fields[f].option + strlen("--")));
         for (size_t i = 0; !value && i < json_array_size(args); i++) value = value_of(args, i, option_fields[f].option);
+        if (value && is_left_out(r->tool, option_fields[f].option, value)) value = NULL;
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
 }
@@ -390,7 +399,9 @@ static void fill_gate(exp_result *r, const dw_model *m) {
     for (int l = 0; l < m->net.hp.n_layer; l++) {
         const dw_layer_gate *g = &m->net.layer[l].sparse;
         if (g->down_t.name) down_t += (double)g->down_t.n_bytes;
-        if (g->pred_a.name) predictors += (double)(g->pred_a.n_bytes + g->pred_a_bias.n_bytes + g->pred_b.n_bytes + g->pred_b_bias.n_bytes);
+        if (g->pred_a.name)
+            predictors += (double)(g->pred_a.n_bytes + g->pred_a_bias.n_bytes + g->pred_b.n_bytes +
+                                   g->pred_b_bias.n_bytes);
     }
     const int n = down_t > 0 ? snprintf(r->note, sizeof r->note, "down_t %.1f MB of it", down_t * 1e-6) : 0;
     if (predictors > 0) snprintf(r->note + n, sizeof r->note - (size_t)n, ", predictors %.1f MB", predictors * 1e-6);

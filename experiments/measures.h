@@ -72,8 +72,8 @@ int exp_check_results(const char *path, dw_err *err);
 /* One JSON object: numbers as numbers, unknown as null; free(). */
 char *exp_result_json(const exp_result *r, dw_err *err);
 
-/* What decides the window sums of a row besides its text: the `how` of measure_sums; free().  cell() gives the cell of a
- * column, "-" for none. */
+/* What decides the window sums of a row besides its text: the `how` of measure_sums; free().  cell() gives the cell of
+ * a column, "-" for none. */
 typedef const char *exp_cell_of(const void *row, const char *column);
 char *exp_sums_how(exp_cell_of *cell, const void *row, dw_err *err);
 char *exp_sums_how_of(const exp_result *r, dw_err *err);

@@ -1,9 +1,9 @@
 /* peaks.c - the arithmetic units of x86-64 at their limit.
  *
- * Each loop keeps 8 or 12 independent accumulators in registers (4 tiles for AMX), so that the latency of one step is hidden
- * behind the others; there are no loads or stores in it (look at the disassembly after a change: an array of accumulators
- * was once spilt after every instruction and showed 0.54 instead of 0.89 Top/s).  Values stay finite and normal: sums
- * converge to 1 or wrap as integers.  The result goes into a volatile. */
+ * Each loop keeps 8 or 12 independent accumulators in registers (4 tiles for AMX), so that the latency of one step is
+ * hidden behind the others; there are no loads or stores in it (look at the disassembly after a change: an array of
+ * accumulators was once spilt after every instruction and showed 0.54 instead of 0.89 Top/s).  Values stay finite and
+ * normal: sums converge to 1 or wrap as integers.  The result goes into a volatile. */
 #include "experiments/peaks.h"
 
 #include "engine.h"

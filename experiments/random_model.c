@@ -332,7 +332,8 @@ static void fill_random(uint8_t *dst, size_t n, uint64_t state) {
 }
 
 /* The random bytes at the place of the scale choose a scale of the table. */
-static void fill_blocks(uint8_t *dst, size_t n_bytes, const random_tensor *t, const value_table *table, uint64_t state) {
+static void fill_blocks(uint8_t *dst, size_t n_bytes, const random_tensor *t, const value_table *table,
+                        uint64_t state) {
     const block_form *form = form_of(t->type->id);
     fill_random(dst, n_bytes, state);
     for (uint8_t *block = dst; block < dst + n_bytes; block += t->type->block_bytes) {
@@ -385,7 +386,8 @@ static void fill_chunk(const filler *f, size_t first, size_t n, uint8_t *rows) {
 static void fill_chunks(void *filler_pointer, const kit_piece *p) {
     const filler *f = filler_pointer;
     for (size_t at = 0; at < p->n; at += f->chunk_rows)
-        fill_chunk(f, p->first + at, p->n - at < f->chunk_rows ? p->n - at : f->chunk_rows, p->out + at * row_bytes(f->t));
+        fill_chunk(f, p->first + at, p->n - at < f->chunk_rows ? p->n - at : f->chunk_rows,
+                   p->out + at * row_bytes(f->t));
 }
 
 static int write_tensors(dw_gguf_writer *w, const tensor_list *list, dw_err *err) {
@@ -394,9 +396,13 @@ static int write_tensors(dw_gguf_writer *w, const tensor_list *list, dw_err *err
     int rc = s ? 0 : -1;
     for (size_t i = 0; i < list->n && !rc; i++) {
         const random_tensor *t = &list->tensor[i];
-        *f = (filler){.o = list->o, .t = t, .i_tensor = i, .chunk_rows = CHUNK_BYTES / row_bytes(t) ? CHUNK_BYTES / row_bytes(t) : 1};
+        *f = (filler){.o = list->o,
+                      .t = t,
+                      .i_tensor = i,
+                      .chunk_rows = CHUNK_BYTES / row_bytes(t) ? CHUNK_BYTES / row_bytes(t) : 1};
         make_table(&f->table, t, chunk_seed(f, UINT32_MAX));
-        const kit_rows rows = {.n_rows = n_rows(t), .row_bytes = row_bytes(t), .unit = f->chunk_rows, .make = fill_chunks, .ctx = f};
+        const kit_rows rows = {
+            .n_rows = n_rows(t), .row_bytes = row_bytes(t), .unit = f->chunk_rows, .make = fill_chunks, .ctx = f};
         rc = kit_stream_tensor(s, &rows, err);
     }
     if (!rc) rc = kit_stream_end(s, err);
@@ -458,11 +464,17 @@ static int set_invented_vocab(dw_gguf_writer *w, size_t n, dw_err *err) {
     float *score = dw_alloc(n, sizeof *score, "a vocabulary", err);
     const bool ok = text && token && type && score;
     for (size_t i = 0; ok && i < n; i++) {
-        if (i < FIRST_BYTE) snprintf(text[i], WORD_CHARS, "%s", special[i]);
-        else if (i < FIRST_WORD) snprintf(text[i], WORD_CHARS, "<0x%02X>", (unsigned)(i - FIRST_BYTE));
-        else snprintf(text[i], WORD_CHARS, "\xe2\x96\x81w%zu", i);
+        if (i < FIRST_BYTE)
+            snprintf(text[i], WORD_CHARS, "%s", special[i]);
+        else if (i < FIRST_WORD)
+            snprintf(text[i], WORD_CHARS, "<0x%02X>", (unsigned)(i - FIRST_BYTE));
+        else
+            snprintf(text[i], WORD_CHARS, "\xe2\x96\x81w%zu", i);
         token[i] = (dw_str){text[i], strlen(text[i])};
-        type[i] = i == 0 ? DW_TOKEN_UNKNOWN : i < FIRST_BYTE ? DW_TOKEN_CONTROL : i < FIRST_WORD ? DW_TOKEN_BYTE : DW_TOKEN_NORMAL;
+        type[i] = i == 0           ? DW_TOKEN_UNKNOWN
+                  : i < FIRST_BYTE ? DW_TOKEN_CONTROL
+                  : i < FIRST_WORD ? DW_TOKEN_BYTE
+                                   : DW_TOKEN_NORMAL;
         score[i] = i < FIRST_WORD ? 0 : -(float)(i - FIRST_WORD);
     }
     if (ok) {
@@ -558,12 +570,14 @@ int exp_random_write(dw_gguf_writer *w, const exp_random_options *o, dw_err *err
     tensor_list list = {0};
     int32_t *dead = draw_dead(o, &n_dead, err);
     if (!dead || list_init(&list, o, dead, err)) goto done;
-    if (set_keys(w, o, err) || (n_dead && set_dead(w, o, dead, n_dead, err)) || (o->gate && set_gate(w, o, err))) goto done;
+    if (set_keys(w, o, err) || (n_dead && set_dead(w, o, dead, n_dead, err)) || (o->gate && set_gate(w, o, err)))
+        goto done;
     for (size_t i = 0; i < list.n; i++) {
         const random_tensor *t = &list.tensor[i];
         dw_gguf_add_tensor(w, t->name, t->type, t->n_rows ? 2 : 1, (size_t[]){t->n_in, n_rows(t)});
     }
-    rc = dw_gguf_begin(w, err) || write_tensors(w, &list, err) ? -1 : 0;
+    rc = dw_gguf_begin(w, err);
+    if (!rc) rc = write_tensors(w, &list, err);
 done:
     free(list.tensor);
     free(dead);

@@ -1,9 +1,9 @@
 /* random_model.h - model files with random weights of a known shape: for speed, memory, parity and planted tests.
  *
- * No weight is encoded: the blocks of the file's type are filled with random codes and scales of a sensible size.  That is why
- * a 7B file takes seconds.  Values have mean zero and standard deviation 1/sqrt(inputs), half of that where a matrix adds to
- * the residual stream.  So activations stay of order one through any number of layers, and tokens stay distinguishable at the
- * end.  One seed gives one file, on every machine and for any number of threads. */
+ * No weight is encoded: the blocks of the file's type are filled with random codes and scales of a sensible size.  That
+ * is why a 7B file takes seconds.  Values have mean zero and standard deviation 1/sqrt(inputs), half of that where a
+ * matrix adds to the residual stream.  So activations stay of order one through any number of layers, and tokens stay
+ * distinguishable at the end.  One seed gives one file, on every machine and for any number of threads. */
 #ifndef EXP_RANDOM_MODEL_H
 #define EXP_RANDOM_MODEL_H
 
@@ -29,13 +29,14 @@ const exp_shape *exp_shape_find(const char *name); // NULL: unknown
 
 typedef struct exp_random_options {
     const exp_shape *shape;
-    const dw_qtype_row *type; // of every matrix, the embeddings too; rows that are not a whole number of blocks become Q8_0 or F16
+    const dw_qtype_row
+        *type; // of every matrix, the embeddings too; rows that are not a whole number of blocks become Q8_0 or F16
     uint64_t seed;
-    bool gate;                // add transposed copies of down and a gate whose threshold every neuron reaches (formats/ffn_gated.h)
-    int group;                // of the gate: neurons; 0: 1
-    int predictor_rank;       // add predictors of that rank, which open about half of the groups; 0: none; needs gate
-    double dead;              // fraction of each layer's neurons that are planted dead: zero rows of gate and up
-    const dw_vocab *vocab;    // NULL: byte tokens and invented words
+    bool gate; // add transposed copies of down and a gate whose threshold every neuron reaches (formats/ffn_gated.h)
+    int group; // of the gate: neurons; 0: 1
+    int predictor_rank;    // add predictors of that rank, which open about half of the groups; 0: none; needs gate
+    double dead;           // fraction of each layer's neurons that are planted dead: zero rows of gate and up
+    const dw_vocab *vocab; // NULL: byte tokens and invented words
     dw_pool *pool;
     progress *bar; // hears of bytes written; may be NULL
 } exp_random_options;

@@ -193,7 +193,8 @@ static int open_entrant(entrant *c, const char *path, const run *r, dw_err *err)
     c->ratio = dw_alloc(n, sizeof *c->ratio, "rows", err);
     c->paired = dw_alloc(n, sizeof *c->paired, "rows", err);
     c->place = dw_alloc(n, sizeof *c->place, "rows", err);
-    if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->ratio || !c->paired || !c->place) return -1;
+    if (!c->ids || !c->n_ids || !c->result || !c->nll || !c->kl || !c->agree || !c->ratio || !c->paired || !c->place)
+        return -1;
     if (!c->stored) return open_live(c, r, err);
     const measure_stored_head *h = measure_predictions_head(c->stored);
     memcpy(c->vocab, h->vocab_sha256, sizeof c->vocab);
@@ -419,7 +420,8 @@ static void sum_windows(entrant *c, const entrant *base, int t, const measure_wi
 }
 
 /* The base is compared token by token: its differences are summed, not its sums subtracted. */
-static int pair_windows(measure_paired *p, const measure_windows *w, const double *nll, const double *base, dw_err *err) {
+static int pair_windows(measure_paired *p, const measure_windows *w, const double *nll, const double *base,
+                        dw_err *err) {
     double *sum = dw_alloc(w->n, sizeof *sum, "windows", err), *n = dw_alloc(w->n, sizeof *n, "windows", err);
     int rc = sum && n ? 0 : -1;
     for (size_t k = 0, at = 0; !rc && k < w->n; k++) {
@@ -486,8 +488,8 @@ static void drop_results(measure_entrant *e) {
 }
 
 /* Models first .. first + n - 1 on text t, all side by side with the base. */
-static int score_text(run *r, int first, int n, int t, const measure_entrant_options *eo, measure_predictions_writer *store,
-                      dw_err *err) {
+static int score_text(run *r, int first, int n, int t, const measure_entrant_options *eo,
+                      measure_predictions_writer *store, dw_err *err) {
     measure_windows w = {0};
     measure_entrant *models = dw_alloc((size_t)n, sizeof *models, "models", err);
     entrant *one = &r->all[first];
@@ -502,15 +504,15 @@ static int score_text(run *r, int first, int n, int t, const measure_entrant_opt
         if (models[i].session) dw_session_reset_coverage(models[i].session);
     }
     const measure_evaluation e = {.o = eo,
-                              .windows = &w,
-                              .ids = one->model ? one->ids[t] : NULL,
-                              .bos = one->bos,
-                              .base = r->base ? &r->base->of : NULL,
-                              .model = models,
-                              .n_models = n,
-                              .store = store,
-                              .progress = step,
-                              .progress_ctx = r->bar};
+                                  .windows = &w,
+                                  .ids = one->model ? one->ids[t] : NULL,
+                                  .bos = one->bos,
+                                  .base = r->base ? &r->base->of : NULL,
+                                  .model = models,
+                                  .n_models = n,
+                                  .store = store,
+                                  .progress = step,
+                                  .progress_ctx = r->bar};
     if (!rc) rc = measure_evaluate(&e, err);
     for (int i = 0; i < n; i++) {
         if (!rc) rc = fill_text(&r->all[first + i], r, t, &w, err);
@@ -556,9 +558,11 @@ static measure_predictions_writer *store_open(const run *r, dw_err *err) {
 
 /* Rows of a model with quality, or with --speed-only the one without. */
 static int n_rows_of(const run *r) { return o.speed_only ? 1 : r->n_texts + (r->n_texts > 1); }
-/* Rows that tell of the speed at a further depth come after them.  A row a depth, because then each cell of the table is
- * one number, and a plot of speed over depth is one of its columns over another. */
-static int n_all_rows_of(const entrant *c, const run *r) { return n_rows_of(r) + (o.no_speed || !c->model ? 0 : r->n_depths - 1); }
+/* Rows that tell of the speed at a further depth come after them.  A row a depth, because then each cell of the table
+ * is one number, and a plot of speed over depth is one of its columns over another. */
+static int n_all_rows_of(const entrant *c, const run *r) {
+    return n_rows_of(r) + (o.no_speed || !c->model ? 0 : r->n_depths - 1);
+}
 
 static const char *bos_text(const entrant *c) {
     if (c->bos >= 0) return "window";
@@ -617,7 +621,8 @@ static int begin_rows(entrant *c, const run *r, dw_err *err) {
         if (is_cpu) snprintf(common.precision, sizeof common.precision, "%s", o.precision);
         snprintf(common.select, sizeof common.select, "%s", tool.select);
         if (o.inject && dw_model_is_gated(c->model)) snprintf(common.activity, sizeof common.activity, "%s", o.inject);
-        if (dw_model_is_gated(c->model) && tool_select()->select != DW_SELECT_DENSE) common.bytes_per_token = NAN; // until it is counted
+        if (dw_model_is_gated(c->model) && tool_select()->select != DW_SELECT_DENSE)
+            common.bytes_per_token = NAN; // until it is counted
     } else {
         snprintf(common.model, sizeof common.model, "%s", measure_predictions_head(c->stored)->model);
         snprintf(common.model_sha256, sizeof common.model_sha256, "%s", c->sha256);
@@ -630,9 +635,17 @@ static int begin_rows(entrant *c, const run *r, dw_err *err) {
 
 /* All but the model. */
 static exp_speed_options speed_options(const run *r) {
-    return (exp_speed_options){.backend = tool.backend, .n_threads = tool.threads, .kv = r->kv, .select = tool_select()->select,
-                               .is_listed = tool_select()->is_listed, .inject = r->inject, .n_inject = r->n_inject,
-                               .n_prefill = o.n_prefill, .n_decode = o.n_decode, .depth = r->depth, .n_depths = r->n_depths,
+    return (exp_speed_options){.backend = tool.backend,
+                               .n_threads = tool.threads,
+                               .kv = r->kv,
+                               .select = tool_select()->select,
+                               .is_listed = tool_select()->is_listed,
+                               .inject = r->inject,
+                               .n_inject = r->n_inject,
+                               .n_prefill = o.n_prefill,
+                               .n_decode = o.n_decode,
+                               .depth = r->depth,
+                               .n_depths = r->n_depths,
                                .n_seq = o.n_seq};
 }
 
@@ -720,15 +733,22 @@ static int measure_speed(run *r, exp_child *children, int n, dw_err *err) {
         }
     const double before = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
     progress *bar = progress_begin("measuring speed", "rounds", n * r->n_depths * (o.n_rounds + 1.0));
-    const exp_speed_run all = {.children = children, .ids = of, .n = n, .n_depths = r->n_depths, .n_threads = dw_pool_size(r->pool),
-                               .n_rounds = o.n_rounds, .step = count_round, .ctx = bar};
+    const exp_speed_run all = {.children = children,
+                               .ids = of,
+                               .n = n,
+                               .n_depths = r->n_depths,
+                               .n_threads = dw_pool_size(r->pool),
+                               .n_rounds = o.n_rounds,
+                               .step = count_round,
+                               .ctx = bar};
     if (before < 0 || exp_speed_measure(&all, results, err)) rc = -1;
     progress_end(bar);
     const double after = rc ? -1 : exp_read_bandwidth(r->pool, 0, 5, err);
     if (after < 0) rc = -1;
     r->bandwidth = (before + after) / 2;
     for (int i = 0, k = 0; i < r->n_models && !rc; i++)
-        if (r->all[i].model) memcpy(r->all[i].speed, results + r->n_depths * k++, (size_t)r->n_depths * sizeof *results);
+        if (r->all[i].model)
+            memcpy(r->all[i].speed, results + r->n_depths * k++, (size_t)r->n_depths * sizeof *results);
     free(ids);
     free(of);
     free(results);
@@ -774,7 +794,8 @@ static int finish(entrant *c, run *r, dw_err *err) {
     drop_unknown_sums(c, r);
     free(c->sums.how);
     c->sums.how = exp_sums_how_of(&c->result[0], err);
-    if (!c->sums.how || exp_append_results(o.out, c->result, (size_t)n_all_rows_of(c, r), o.speed_only ? NULL : &c->sums, &n_again, err))
+    if (!c->sums.how || exp_append_results(o.out, c->result, (size_t)n_all_rows_of(c, r),
+                                           o.speed_only ? NULL : &c->sums, &n_again, err))
         return -1;
     r->n_again += n_again;
     return 0;
@@ -784,10 +805,14 @@ static int finish(entrant *c, run *r, dw_err *err) {
 
 /* Models first .. first + n - 1 and the base, so that the base is evaluated once for all of them. */
 static int score_group(run *r, int first, int n, measure_predictions_writer *store, dw_err *err) {
-    const measure_entrant_options eo = {
-        .pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
-        .precision = tool_precision(o.precision), .n_ctx = o.n_ctx,
-        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch}; // windows at once: a session has 4096 sequences
+    /* A session has 4096 sequences, so at most 4000 windows are evaluated at once. */
+    const measure_entrant_options eo = {.pool = r->pool,
+                                        .backend = tool.backend,
+                                        .kv = r->kv,
+                                        .select = tool_select()->select,
+                                        .precision = tool_precision(o.precision),
+                                        .n_ctx = o.n_ctx,
+                                        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch};
     int rc = 0;
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
         entrant *c = &r->all[i];
@@ -802,7 +827,10 @@ static int score_group(run *r, int first, int n, measure_predictions_writer *sto
 }
 
 static int continue_prompts(entrant *c, const run *r, dw_err *err) {
-    const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .kv = r->kv, .select = tool_select()->select,
+    const dw_session_options so = {.pool = r->pool,
+                                   .backend = tool.backend,
+                                   .kv = r->kv,
+                                   .select = tool_select()->select,
                                    .precision = tool_precision(o.precision)};
     c->repeats = NAN;
     if (!c->model || !measure_repeats(c->model, c->tok, &so, &c->repeats, err)) return 0;
@@ -923,17 +951,21 @@ static void print_layers(const entrant *c) {
     printf(", groups of %u, select %s, activity ", group, tool.select);
     show_text(stdout, wanted, strlen(wanted));
     printf(" wanted\n");
-    printf("%5s  %6s  %12s  %6s  %9s  %9s  %12s\n", "layer", "n_ff", "threshold", "dense", "expected", "coverage", "bytes/token");
+    printf("%5s  %6s  %12s  %6s  %9s  %9s  %12s\n", "layer", "n_ff", "threshold", "dense", "expected", "coverage",
+           "bytes/token");
     for (int l = 0; l < hp->n_layer; l++) {
         const dw_layer_gate *s = &c->model->net.layer[l].sparse;
         const exp_reading *reading = &c->speed[0].reading;
-        const double coverage = c->n_seen[l] > 0 ? c->n_open[l] / c->n_seen[l] : reading->n_layer ? reading->open[l] : NAN;
+        const double coverage = c->n_seen[l] > 0   ? c->n_open[l] / c->n_seen[l]
+                                : reading->n_layer ? reading->open[l]
+                                                   : NAN;
         char cell[4][CELL];
         cell_number(cell[0], s->down_t.name && !s->pred_a.name && !s->dense ? (double)s->threshold : NAN, "%.6g");
         cell_number(cell[1], s->down_t.name && !s->pred_a.name ? (double)s->activity : NAN, "%.4f");
         cell_number(cell[2], coverage, "%.4f");
         cell_number(cell[3], reading->n_layer ? reading->bytes[l] : NAN, "%.0f");
-        printf("%5d  %6d  %12s  %6s  %9s  %9s  %12s\n", l, hp->n_ff[l], cell[0], s->dense || !s->down_t.name ? "yes" : "no", cell[1], cell[2], cell[3]);
+        printf("%5d  %6d  %12s  %6s  %9s  %9s  %12s\n", l, hp->n_ff[l], cell[0],
+               s->dense || !s->down_t.name ? "yes" : "no", cell[1], cell[2], cell[3]);
     }
 }
 
@@ -963,7 +995,9 @@ static void print_columns(void) {
 static int check_inject(const run *r, dw_err *err) {
     for (int i = 0; i < r->n_models; i++)
         if (r->all[i].model && dw_model_is_gated(r->all[i].model)) return 0;
-    return dw_fail(err, "'%s' is not gated, so that no activity can be planted in it; gate makes such files, and synth --gate", r->all[0].path);
+    return dw_fail(
+        err, "'%s' is not gated, so that no activity can be planted in it; gate makes such files, and synth --gate",
+        r->all[0].path);
 }
 
 static int score(run *r, exp_child *children, int n_children, dw_err *err) {
@@ -1015,7 +1049,8 @@ int main(int argc, char **argv) {
     if (!o.models.n) die_usage("give a model with -m");
     if (o.speed_only && (o.no_speed || o.store)) die_usage("--speed-only leaves nothing for --no-speed and --store");
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
-    if (o.inject && (o.no_speed || o.store)) die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
+    if (o.inject && (o.no_speed || o.store))
+        die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
     if (o.json && o.per_layer) die_usage("--per-layer prints a table, --json objects; give one of them");
     o.speed_only |= o.inject != NULL;
     if (!o.texts.n && needs_text()) die_usage("give a text with -f");
@@ -1026,7 +1061,9 @@ int main(int argc, char **argv) {
     double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;
     r.inject = shares;
     r.n_depths = exp_speed_depths(o.depths, r.depth);
-    if (!r.n_depths) die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths, EXP_SPEED_MAX_DEPTHS);
+    if (!r.n_depths)
+        die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths,
+                  EXP_SPEED_MAX_DEPTHS);
     exp_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
     int n_children = 0;
     if (!children || (!o.no_speed && start_children(children, &n_children, &r, &err))) die_err(&err);

@@ -132,7 +132,8 @@ static int advance(bench *b, int d, int n, dw_err *err) {
         }
     }
     const dw_batch batch = {.n_tokens = n_seq * n, .token = b->token, .seq = b->seq, .out = b->out};
-    return dw_session_eval(b->session, &batch, err) || dw_session_logits(b->session, 0, n_seq, b->logits, err) ? -1 : 0;
+    if (dw_session_eval(b->session, &batch, err) || dw_session_logits(b->session, 0, n_seq, b->logits, err)) return -1;
+    return 0;
 }
 
 static void rewind_all(bench *b, int d, int n_past) {
@@ -198,7 +199,8 @@ int exp_speed_start(exp_child *c, const exp_speed_options *o, dw_err *err) {
 
 static int ask(const exp_child *c, command order, const int32_t *ids, reply *r, dw_err *err) {
     if (!exp_send(c->line, &order, sizeof order) ||
-        (order.what == LOAD && !exp_send(c->line, ids, EXP_SPEED_TOKENS * sizeof *ids)) || !exp_receive(c->line, r, sizeof *r))
+        (order.what == LOAD && !exp_send(c->line, ids, EXP_SPEED_TOKENS * sizeof *ids)) ||
+        !exp_receive(c->line, r, sizeof *r))
         return dw_fail(err, "the process that measures speed ended (out of memory?); --no-speed leaves it out");
     return r->err.text[0] ? dw_fail(err, "%s", r->err.text) : 0;
 }

@@ -29,8 +29,9 @@ typedef struct exp_speed_options {
     int n_depths, n_seq;     // n_seq: sequences that run together
     dw_select select;        // how gated layers are run
     bool is_listed;          // ... the plain way: open neurons listed, their rows copied together
-    const double *inject;    // n_inject shares of open groups, from the first layer to the last, those between interpolated
-    int n_inject;            // 0: the gate decides
+    /* n_inject shares of open groups, from the first layer to the last, those between interpolated. */
+    const double *inject;
+    int n_inject; // 0: the gate decides
 } exp_speed_options;
 
 enum { EXP_SPEED_TOKENS = 512, EXP_SPEED_PREFIX = 8, EXP_SPEED_MAX_ROUNDS = 1000 };

@@ -20,15 +20,20 @@ static struct {
 } o;
 
 static const opt_row options[] = {
-    {"shape", 0, OPT_CHOICE, OPT_REQUIRED, &o.shape, NULL, "NAME", "the shape", OPT_CHOICES_HELP(exp_shapes, exp_shape)},
-    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too", OPT_CHOICES(dw_encodable_names)},
+    {"shape", 0, OPT_CHOICE, OPT_REQUIRED, &o.shape, NULL, "NAME", "the shape",
+     OPT_CHOICES_HELP(exp_shapes, exp_shape)},
+    {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too",
+     OPT_CHOICES(dw_encodable_names)},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the GGUF file to write"},
     {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
-    {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0, .max = 1},
-    {"gate", 0, OPT_FLAG, 0, &o.gate, NULL, NULL, "add transposed copies of down and a gate, for measuring run-time sparsity"},
-    {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N", "with --gate: neurons that are open or closed together; default: 1",
-     OPT_CHOICES(groups)},
-    {"predictors", 0, OPT_INT, 0, &o.predictors, NULL, "R", "with --gate: add predictors of that rank in F16", .min = 1, .max = 65536},
+    {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0,
+     .max = 1},
+    {"gate", 0, OPT_FLAG, 0, &o.gate, NULL, NULL,
+     "add transposed copies of down and a gate, for measuring run-time sparsity"},
+    {"group", 0, OPT_CHOICE, 0, &o.group, NULL, "N",
+     "with --gate: neurons that are open or closed together; default: 1", OPT_CHOICES(groups)},
+    {"predictors", 0, OPT_INT, 0, &o.predictors, NULL, "R", "with --gate: add predictors of that rank in F16", .min = 1,
+     .max = 65536},
     {"vocab", 0, OPT_PATH, OPT_INPUT, &o.vocab, NULL, "DIR",
      .help = "take the vocabulary of this folder with a tokenizer.json; default: an invented one"},
     OPT_COMMON,
@@ -39,19 +44,25 @@ static const opt_program program = {
     .name = "synth",
     .summary = "write a model of a known shape with random weights",
     .usage = "--shape NAME [--type T] -o M.gguf [--seed S] [--dead F] [--gate [--group N] [--predictors R]]",
-    .about = "Writes a GGUF file that has the tensors, sizes and types of a real model and random weights of sane size, for\n"
-             "measurements of speed and memory and for tests.  Activations stay finite and of order one in every layer.\n"
-             "Rows that are not a whole number of blocks of the type become Q8_0.\n"
-             "\n"
-             "--dead plants dead neurons: their rows of gate and up are zero, so the neurons are zero for every token.  The file\n"
-             "lists them under the key deadwood.synth.dead as pairs of layer and neuron.\n"
-             "\n"
-             "--gate makes a gated model whose threshold every neuron reaches; score --inject then sets how many are open.  The\n"
-             "transposed copies of down have random values of their own, not those of down: skipping costs the right time, but\n"
-             "changes results.  --predictors adds predictors that open about half of the groups.  All other tensors are those of the\n"
-             "model without a gate.\n"
-             "\n"
-             "The same shape, type, seed and fraction give the same bytes.",
+    .about =
+        "Writes a GGUF file that has the tensors, sizes and types of a real model and random "
+        "weights of sane size, for\n"
+        "measurements of speed and memory and for tests.  Activations stay finite and of order one in every layer.\n"
+        "Rows that are not a whole number of blocks of the type become Q8_0.\n"
+        "\n"
+        "--dead plants dead neurons: their rows of gate and up are zero, so the neurons are zero for every token.  "
+        "The file\n"
+        "lists them under the key deadwood.synth.dead as pairs of layer and neuron.\n"
+        "\n"
+        "--gate makes a gated model whose threshold every neuron reaches; "
+        "score --inject then sets how many are open.  The\n"
+        "transposed copies of down have random values of their own, not those of down: "
+        "skipping costs the right time, but\n"
+        "changes results.  --predictors adds predictors that open about half of the groups.  "
+        "All other tensors are those of the\n"
+        "model without a gate.\n"
+        "\n"
+        "The same shape, type, seed and fraction give the same bytes.",
     .example = "deadwood synth --shape qwen2.5-7b --type Q4_0 -o 7b.gguf\n"
                "deadwood synth --shape qwen2.5-7b --type Q4_0 --gate --group 64 -o 7b-gated.gguf",
     .rows = options,

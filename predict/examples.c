@@ -52,8 +52,8 @@ static int read_part(predict_examples *e, const traces *t, int layer, int input_
 /* The scale is one over the column's standard deviation, of which columns that hardly vary count as a thousandth of the
  * mean over all columns. */
 static void find_scale(predict_examples *e, double *square) {
-    const size_t n = e->n[EXAMPLES_TRAIN], cols = (size_t)e->n_in;
-    const float *x = e->x[EXAMPLES_TRAIN];
+    const size_t n = e->n[PREDICT_EXAMPLES_TRAIN], cols = (size_t)e->n_in;
+    const float *x = e->x[PREDICT_EXAMPLES_TRAIN];
     double *sum = square + cols, typical = 0;
     for (size_t i = 0; i < n * cols; i++) sum[i % cols] += (double)x[i];
     for (size_t j = 0; j < cols; j++) e->mean[j] = (float)(sum[j] / (double)n);
@@ -70,26 +70,28 @@ static void find_scale(predict_examples *e, double *square) {
 
 static void standardize(predict_examples *e) {
     const size_t cols = (size_t)e->n_in;
-    float *x = e->x[EXAMPLES_TRAIN];
-    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN] * cols; i++) x[i] = (x[i] - e->mean[i % cols]) * e->scale[i % cols];
+    float *x = e->x[PREDICT_EXAMPLES_TRAIN];
+    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_TRAIN] * cols; i++)
+        x[i] = (x[i] - e->mean[i % cols]) * e->scale[i % cols];
 }
 
 static void find_rates(predict_examples *e) {
-    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN]; i++)
-        for (int g = 0; g < e->n_groups; g++) e->rate[g] += traces_is_open(e->open[EXAMPLES_TRAIN] + i * e->stride, g);
-    for (int g = 0; g < e->n_groups; g++) e->rate[g] /= (double)e->n[EXAMPLES_TRAIN];
+    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_TRAIN]; i++)
+        for (int g = 0; g < e->n_groups; g++)
+            e->rate[g] += traces_is_open(e->open[PREDICT_EXAMPLES_TRAIN] + i * e->stride, g);
+    for (int g = 0; g < e->n_groups; g++) e->rate[g] /= (double)e->n[PREDICT_EXAMPLES_TRAIN];
 }
 
 static void sum_masses(predict_examples *e) {
     const size_t n_groups = (size_t)e->n_groups;
-    const uint16_t *share = e->share[EXAMPLES_TRAIN];
-    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN]; i++, share += n_groups)
+    const uint16_t *share = e->share[PREDICT_EXAMPLES_TRAIN];
+    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_TRAIN]; i++, share += n_groups)
         for (size_t g = 0; g < n_groups; g++) e->mass[g] += (double)dw_f16_to_f32(share[g]);
 }
 
 static int take_memory(predict_examples *e, const traces *t, dw_err *err) {
     bool ok = true;
-    for (int part = 0; part < EXAMPLES_N_PARTS; part++) {
+    for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS; part++) {
         const size_t n = e->n[part] = predict_examples_count(t, (predict_examples_part)part);
         if (!n)
             return dw_fail(err,
@@ -114,7 +116,7 @@ int predict_examples_load(predict_examples *e, const traces *t, int layer, int i
     uint16_t *rows = dw_alloc(most * (size_t)widest, sizeof *rows, "rows of traces", err);
     double *sums = dw_alloc(2 * (size_t)e->n_in, sizeof *sums, "examples", err);
     int rc = rows && sums ? take_memory(e, t, err) : -1;
-    for (int part = 0; part < EXAMPLES_N_PARTS && !rc; part++)
+    for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS && !rc; part++)
         rc = read_part(e, t, layer, input_layer, (predict_examples_part)part, rows, most, err);
     if (!rc) {
         find_scale(e, sums);
@@ -128,7 +130,8 @@ int predict_examples_load(predict_examples *e, const traces *t, int layer, int i
 }
 
 void predict_examples_release(predict_examples *e) {
-    for (int part = 0; part < EXAMPLES_N_PARTS; part++) free(e->x[part]), free(e->open[part]), free(e->share[part]);
+    for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS; part++)
+        free(e->x[part]), free(e->open[part]), free(e->share[part]);
     free(e->mean), free(e->scale), free(e->rate), free(e->mass);
     *e = (predict_examples){0};
 }

@@ -10,16 +10,16 @@
 #include "kit/traces.h"
 
 typedef enum predict_examples_part {
-    EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS
+    PREDICT_EXAMPLES_TRAIN, PREDICT_EXAMPLES_CHOOSE, PREDICT_EXAMPLES_HELD_OUT, PREDICT_EXAMPLES_N_PARTS
 } predict_examples_part;
 
 typedef struct predict_examples {
     int n_in, n_groups;
     size_t stride;                     // bytes of a row of decisions
-    size_t n[EXAMPLES_N_PARTS];        // tokens
-    float *x[EXAMPLES_N_PARTS];        // (n, n_in)
-    uint8_t *open[EXAMPLES_N_PARTS];   // (n, stride)
-    uint16_t *share[EXAMPLES_N_PARTS]; // (n, n_groups) F16
+    size_t n[PREDICT_EXAMPLES_N_PARTS];        // tokens
+    float *x[PREDICT_EXAMPLES_N_PARTS];        // (n, n_in)
+    uint8_t *open[PREDICT_EXAMPLES_N_PARTS];   // (n, stride)
+    uint16_t *share[PREDICT_EXAMPLES_N_PARTS]; // (n, n_groups) F16
     float *mean, *scale;               // (n_in): standardized = (x - mean) * scale
     double *rate, *mass;               // (n_groups), on the training part: how often open; summed share
 } predict_examples;

@@ -8,8 +8,8 @@
 
 enum { PATIENCE = 3, JUDGE_BATCH = 256 };
 
-const char *const predict_learn_method_names[LEARN_N_METHODS] = {"gate",   "predictor", "static",
-                                                                 "linear", "network",   "never"};
+const char *const predict_learn_method_names[PREDICT_LEARN_N_METHODS] = {"gate",   "predictor", "static",
+                                                                         "linear", "network",   "never"};
 
 int predict_learn_default_rank(int n_embd) {
     const int rank = (n_embd / 6 + 8) / 16 * 16;
@@ -48,10 +48,10 @@ static int init_networks(learner *t, dw_err *err) {
 
 static int init(learner *t, const predict_examples *e, const predict_learn_options *o, dw_err *err) {
     const size_t n_batch = larger((size_t)o->n_batch, JUDGE_BATCH), n_groups = (size_t)e->n_groups;
-    const size_t n_judged = larger(e->n[EXAMPLES_CHOOSE], e->n[EXAMPLES_HELD_OUT]);
+    const size_t n_judged = larger(e->n[PREDICT_EXAMPLES_CHOOSE], e->n[PREDICT_EXAMPLES_HELD_OUT]);
     *t = (learner){.e = e, .o = o};
     if (init_networks(t, err) || predict_network_scratch_init(&t->scratch, &t->net, (int)n_batch, err)) return -1;
-    t->order = dw_alloc(e->n[EXAMPLES_TRAIN], sizeof *t->order, "a batch", err);
+    t->order = dw_alloc(e->n[PREDICT_EXAMPLES_TRAIN], sizeof *t->order, "a batch", err);
     t->x = dw_alloc(n_batch * (size_t)e->n_in, sizeof *t->x, "a batch", err);
     t->share = dw_alloc(n_batch * n_groups, sizeof *t->share, "a batch", err);
     t->score = dw_alloc(n_judged * n_groups, sizeof *t->score, "scores", err);
@@ -116,12 +116,15 @@ static void score_network(learner *t, const predict_network *net, predict_exampl
 static float operating_point(learner *t, uint64_t *n_open) {
     const predict_learn_options *o = t->o;
     const predict_examples *e = t->e;
-    const size_t n_groups = (size_t)e->n_groups, n = e->n[EXAMPLES_CHOOSE] * n_groups;
+    const size_t n_groups = (size_t)e->n_groups, n = e->n[PREDICT_EXAMPLES_CHOOSE] * n_groups;
     const bool by_recall = o->activity <= 0 && o->recall > 0, by_activity = o->activity > 0;
     double gate_worth = 0;
     for (size_t i = 0; i < n; i++) {
-        const bool is_open = traces_is_open(e->open[EXAMPLES_CHOOSE] + i / n_groups * e->stride, (int)(i % n_groups));
-        const float worth = by_activity ? 1 : by_recall ? (float)is_open : dw_f16_to_f32(e->share[EXAMPLES_CHOOSE][i]);
+        const bool is_open = traces_is_open(e->open[PREDICT_EXAMPLES_CHOOSE] + i / n_groups * e->stride,
+                                            (int)(i % n_groups));
+        const float worth = by_activity ? 1
+                            : by_recall ? (float)is_open
+                                        : dw_f16_to_f32(e->share[PREDICT_EXAMPLES_CHOOSE][i]);
         t->scored[i] = (predict_scored){t->score[i], worth};
         gate_worth += is_open ? (double)worth : 0;
     }
@@ -134,23 +137,24 @@ static float operating_point(learner *t, uint64_t *n_open) {
 
 /* The threshold at which the choosing part's scores open t->n_open groups. */
 static float point_of_activity(learner *t) {
-    const size_t n = t->e->n[EXAMPLES_CHOOSE] * (size_t)t->e->n_groups;
+    const size_t n = t->e->n[PREDICT_EXAMPLES_CHOOSE] * (size_t)t->e->n_groups;
     for (size_t i = 0; i < n; i++) t->scored[i] = (predict_scored){t->score[i], 1};
     return predict_tally_threshold(t->scored, n, (double)t->n_open);
 }
 
 static double activity_of(const learner *t) {
-    return (double)t->n_open / ((double)t->e->n[EXAMPLES_CHOOSE] * t->e->n_groups);
+    return (double)t->n_open / ((double)t->e->n[PREDICT_EXAMPLES_CHOOSE] * t->e->n_groups);
 }
 
 /* What a network captures of the choosing part at the activity. */
 static double mass_at_activity(learner *t, const predict_network *net) {
     const predict_examples *e = t->e;
-    const size_t n = e->n[EXAMPLES_CHOOSE];
+    const size_t n = e->n[PREDICT_EXAMPLES_CHOOSE];
     predict_tally tally = {0};
-    score_network(t, net, EXAMPLES_CHOOSE);
+    score_network(t, net, PREDICT_EXAMPLES_CHOOSE);
     predict_tally_choose(t->score, point_of_activity(t), e->n_groups, n, t->chosen);
-    predict_tally_rows(&tally, t->chosen, e->open[EXAMPLES_CHOOSE], e->share[EXAMPLES_CHOOSE], e->n_groups, n, NULL);
+    predict_tally_rows(&tally, t->chosen, e->open[PREDICT_EXAMPLES_CHOOSE], e->share[PREDICT_EXAMPLES_CHOOSE],
+                       e->n_groups, n, NULL);
     return predict_tally_mass(&tally);
 }
 
@@ -160,7 +164,7 @@ static double mass_at_activity(learner *t, const predict_network *net) {
  * contributions, have not, and order groups alike. */
 static void roots_of_shares(const void *examples_pointer, size_t t, float *y) {
     const predict_examples *e = examples_pointer;
-    const uint16_t *share = e->share[EXAMPLES_TRAIN] + t * (size_t)e->n_groups;
+    const uint16_t *share = e->share[PREDICT_EXAMPLES_TRAIN] + t * (size_t)e->n_groups;
     for (int g = 0; g < e->n_groups; g++) y[g] = sqrtf(dw_f16_to_f32(share[g]));
 }
 
@@ -184,11 +188,11 @@ static void release_closed_form(closed_form *c) {
 
 static void find_units(learner *t, closed_form *c) {
     const predict_examples *e = t->e;
-    const size_t n_all = e->n[EXAMPLES_TRAIN];
+    const size_t n_all = e->n[PREDICT_EXAMPLES_TRAIN];
     float *hidden = t->scratch.hidden;
     for (size_t first = 0; first < n_all; first += JUDGE_BATCH) {
         const int n = n_all - first < JUDGE_BATCH ? (int)(n_all - first) : JUDGE_BATCH;
-        predict_ridge_hidden(&c->map, e->x[EXAMPLES_TRAIN] + first * (size_t)e->n_in, n, hidden);
+        predict_ridge_hidden(&c->map, e->x[PREDICT_EXAMPLES_TRAIN] + first * (size_t)e->n_in, n, hidden);
         for (int k = 0; k < n * c->map.rank; k++) {
             unit *u = &c->unit[k % c->map.rank];
             u->square += (double)hidden[k] * (double)hidden[k] / (double)n_all;
@@ -199,7 +203,7 @@ static void find_units(learner *t, closed_form *c) {
 
 static int fit_closed_form(learner *t, closed_form *c, dw_err *err) {
     const predict_examples *e = t->e;
-    const size_t n = e->n[EXAMPLES_TRAIN], n_groups = (size_t)e->n_groups;
+    const size_t n = e->n[PREDICT_EXAMPLES_TRAIN], n_groups = (size_t)e->n_groups;
     float *y = t->scratch.score; // room for a row
     c->mean = dw_alloc(n_groups, sizeof *c->mean, "a linear predictor", err);
     c->unit = dw_alloc((size_t)t->o->rank, sizeof *c->unit, "a linear predictor", err);
@@ -208,7 +212,7 @@ static int fit_closed_form(learner *t, closed_form *c, dw_err *err) {
         roots_of_shares(e, i, y);
         for (size_t g = 0; g < n_groups; g++) c->mean[g] += (double)y[g] / (double)n;
     }
-    const predict_regression p = {.x = e->x[EXAMPLES_TRAIN],
+    const predict_regression p = {.x = e->x[PREDICT_EXAMPLES_TRAIN],
                                   .n = n,
                                   .n_in = e->n_in,
                                   .n_out = e->n_groups,
@@ -261,11 +265,11 @@ static int make_linear(learner *t, const closed_form *c, dw_err *err) {
 static int find_price(learner *t, dw_err *err) {
     enum { INFINITE = 0x7c00 }; // as F16; codes of numbers from 0 on ascend
     const predict_examples *e = t->e;
-    const size_t n = e->n[EXAMPLES_TRAIN] * (size_t)e->n_groups;
+    const size_t n = e->n[PREDICT_EXAMPLES_TRAIN] * (size_t)e->n_groups;
     size_t *count = dw_alloc(INFINITE, sizeof *count, "shares by size", err), n_above = 0;
     int code = INFINITE;
     if (!count) return -1;
-    for (size_t i = 0; i < n; i++) count[e->share[EXAMPLES_TRAIN][i]]++; // 0 .. 1, as traces are checked
+    for (size_t i = 0; i < n; i++) count[e->share[PREDICT_EXAMPLES_TRAIN][i]]++; // 0 .. 1, as traces are checked
     while (code > 1 && (double)n_above < activity_of(t) * (double)n) n_above += count[--code];
     t->price = dw_f16_to_f32((uint16_t)code);
     free(count);
@@ -283,7 +287,7 @@ static void seed_network(learner *t, const closed_form *c, float *slope) {
     memset(net->params, 0, net->n_params * sizeof *net->params);
     for (float *p = net->a; p < net->a_bias; p++) *p = (float)(sqrt(2.0 / net->n_in) * dw_rng_normal(&t->rng));
     for (int g = 0; g < net->n_out; g++) {
-        const double m = fmax(e->mass[g] / (double)e->n[EXAMPLES_TRAIN], least);
+        const double m = fmax(e->mass[g] / (double)e->n[PREDICT_EXAMPLES_TRAIN], least);
         net->b_bias[g] = (float)log(m / (double)t->price);
         slope[g] = (float)(2 / fmax(c->mean[g], sqrt(least)));
     }
@@ -292,7 +296,7 @@ static void seed_network(learner *t, const closed_form *c, float *slope) {
 }
 
 static void shuffle(learner *t) {
-    for (size_t i = t->e->n[EXAMPLES_TRAIN]; i > 1; i--) {
+    for (size_t i = t->e->n[PREDICT_EXAMPLES_TRAIN]; i > 1; i--) {
         const size_t k = (size_t)dw_rng_below(&t->rng, i);
         const uint32_t swap = t->order[i - 1];
         t->order[i - 1] = t->order[k];
@@ -306,8 +310,8 @@ static double train_batch(learner *t, size_t first, int n, double done) {
     const size_t n_in = (size_t)e->n_in, n_groups = (size_t)e->n_groups;
     for (size_t i = 0; i < (size_t)n; i++) {
         const size_t at = t->order[first + i];
-        memcpy(t->x + i * n_in, e->x[EXAMPLES_TRAIN] + at * n_in, n_in * sizeof *t->x);
-        memcpy(t->share + i * n_groups, e->share[EXAMPLES_TRAIN] + at * n_groups, n_groups * sizeof *t->share);
+        memcpy(t->x + i * n_in, e->x[PREDICT_EXAMPLES_TRAIN] + at * n_in, n_in * sizeof *t->x);
+        memcpy(t->share + i * n_groups, e->share[PREDICT_EXAMPLES_TRAIN] + at * n_groups, n_groups * sizeof *t->share);
     }
     t->adam.rate = t->o->rate * (1 - done);
     const predict_batch batch = {.x = t->x, .share = t->share, .n = n, .price = t->price};
@@ -318,7 +322,7 @@ static double train_batch(learner *t, size_t first, int n, double done) {
 
 /* The mean loss. */
 static double train_epoch(learner *t, int epoch) {
-    const size_t n_all = t->e->n[EXAMPLES_TRAIN], n_batch = (size_t)t->o->n_batch;
+    const size_t n_all = t->e->n[PREDICT_EXAMPLES_TRAIN], n_batch = (size_t)t->o->n_batch;
     double sum = 0;
     shuffle(t);
     for (size_t i = 0; i < n_all; i += n_batch) {
@@ -353,20 +357,20 @@ static int train(learner *t, double *most, dw_err *err) {
 
 static void judge_chosen(const learner *t, predict_learned *r, predict_learn_method m, const uint8_t *chosen) {
     const predict_examples *e = t->e;
-    predict_tally_rows(&r->held_out[m], chosen, e->open[EXAMPLES_HELD_OUT], e->share[EXAMPLES_HELD_OUT], e->n_groups,
-                       e->n[EXAMPLES_HELD_OUT], r->mass[m]);
+    predict_tally_rows(&r->held_out[m], chosen, e->open[PREDICT_EXAMPLES_HELD_OUT], e->share[PREDICT_EXAMPLES_HELD_OUT],
+                       e->n_groups, e->n[PREDICT_EXAMPLES_HELD_OUT], r->mass[m]);
 }
 
 static void judge_scores(learner *t, predict_learned *r, predict_learn_method m, float threshold) {
-    predict_tally_choose(t->score, threshold, t->e->n_groups, t->e->n[EXAMPLES_HELD_OUT], t->chosen);
+    predict_tally_choose(t->score, threshold, t->e->n_groups, t->e->n[PREDICT_EXAMPLES_HELD_OUT], t->chosen);
     judge_chosen(t, r, m, t->chosen);
 }
 
 /* A rival at the activity. */
 static void judge_network(learner *t, predict_learned *r, predict_learn_method m, const predict_network *net) {
-    score_network(t, net, EXAMPLES_CHOOSE);
+    score_network(t, net, PREDICT_EXAMPLES_CHOOSE);
     const float threshold = point_of_activity(t);
-    score_network(t, net, EXAMPLES_HELD_OUT);
+    score_network(t, net, PREDICT_EXAMPLES_HELD_OUT);
     judge_scores(t, r, m, threshold);
 }
 
@@ -374,27 +378,27 @@ static void judge_network(learner *t, predict_learned *r, predict_learn_method m
 static void judge_static(learner *t, predict_learned *r) {
     const predict_examples *e = t->e;
     const size_t n_groups = (size_t)e->n_groups;
-    const double active = predict_tally_active(&r->held_out[LEARN_PREDICTOR]);
+    const double active = predict_tally_active(&r->held_out[PREDICT_LEARN_PREDICTOR]);
     for (size_t g = 0; g < n_groups; g++) t->scored[g] = (predict_scored){(float)e->mass[g], 1};
     const float threshold = predict_tally_threshold(t->scored, n_groups, floor(active * (double)n_groups + 0.5));
-    for (size_t i = 0; i < e->n[EXAMPLES_HELD_OUT] * n_groups; i++) t->score[i] = (float)e->mass[i % n_groups];
-    judge_scores(t, r, LEARN_STATIC, threshold);
+    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_HELD_OUT] * n_groups; i++) t->score[i] = (float)e->mass[i % n_groups];
+    judge_scores(t, r, PREDICT_LEARN_STATIC, threshold);
 }
 
 /* Sets the operating point of the better network and fills the result. */
 static void conclude(learner *t, predict_learned *r) {
     predict_network *net = r->is_linear ? &t->linear : &t->best;
-    score_network(t, net, EXAMPLES_CHOOSE);
+    score_network(t, net, PREDICT_EXAMPLES_CHOOSE);
     const float threshold = operating_point(t, &t->n_open);
-    judge_network(t, r, LEARN_LINEAR, &t->linear);
-    judge_network(t, r, LEARN_NETWORK, &t->best);
+    judge_network(t, r, PREDICT_LEARN_LINEAR, &t->linear);
+    judge_network(t, r, PREDICT_LEARN_NETWORK, &t->best);
     for (int g = 0; g < net->n_out; g++) net->b_bias[g] -= threshold;
-    score_network(t, net, EXAMPLES_HELD_OUT);
-    judge_scores(t, r, LEARN_PREDICTOR, 0);
+    score_network(t, net, PREDICT_EXAMPLES_HELD_OUT);
+    judge_scores(t, r, PREDICT_LEARN_PREDICTOR, 0);
     judge_static(t, r);
-    judge_chosen(t, r, LEARN_GATE, t->e->open[EXAMPLES_HELD_OUT]);
-    memset(t->chosen, 0, t->e->n[EXAMPLES_HELD_OUT] * t->e->stride);
-    judge_chosen(t, r, LEARN_NEVER, t->chosen);
+    judge_chosen(t, r, PREDICT_LEARN_GATE, t->e->open[PREDICT_EXAMPLES_HELD_OUT]);
+    memset(t->chosen, 0, t->e->n[PREDICT_EXAMPLES_HELD_OUT] * t->e->stride);
+    judge_chosen(t, r, PREDICT_LEARN_NEVER, t->chosen);
     r->net = *net;
     *net = (predict_network){0};
 }
@@ -402,7 +406,7 @@ static void conclude(learner *t, predict_learned *r) {
 static int learn_from(learner *t, const closed_form *c, predict_learned *r, dw_err *err) {
     double of_network;
     if (make_linear(t, c, err)) return -1;
-    score_network(t, &t->linear, EXAMPLES_CHOOSE);
+    score_network(t, &t->linear, PREDICT_EXAMPLES_CHOOSE);
     operating_point(t, &t->n_open);
     if (find_price(t, err)) return -1;
     seed_network(t, c, t->scratch.score);
@@ -417,13 +421,13 @@ static int learn_from(learner *t, const closed_form *c, predict_learned *r, dw_e
 
 double predict_learn_bytes(const traces *t, int layer, int rank, int n_batch) {
     const double d = t->n_embd, n_groups = t->layer[layer].n_groups, r = rank;
-    const double n_train = (double)predict_examples_count(t, EXAMPLES_TRAIN);
-    const double n_choose = (double)predict_examples_count(t, EXAMPLES_CHOOSE);
-    const double n_held_out = (double)predict_examples_count(t, EXAMPLES_HELD_OUT);
+    const double n_train = (double)predict_examples_count(t, PREDICT_EXAMPLES_TRAIN);
+    const double n_choose = (double)predict_examples_count(t, PREDICT_EXAMPLES_CHOOSE);
+    const double n_held_out = (double)predict_examples_count(t, PREDICT_EXAMPLES_HELD_OUT);
     const double batch = n_batch > JUDGE_BATCH ? n_batch : JUDGE_BATCH, judged = fmax(n_choose, n_held_out);
     const double networks = 7 * 4 * (r * (d + n_groups) + r + n_groups); // five and Adam's two
     const double batches = 4 * n_train + batch * (4 * d + 2 * n_groups + 4 * (2 * r + n_groups)) + 8 * 65536;
-    const double judging = judged * (12 * n_groups + n_groups / 8 + 1) + 4 * LEARN_N_METHODS * n_held_out;
+    const double judging = judged * (12 * n_groups + n_groups / 8 + 1) + 4 * PREDICT_LEARN_N_METHODS * n_held_out;
     const double linear = d * d * (8 + 3 * 4 + 3 * 4) + 4 * n_groups * (d + 512) + 4 * r * (d + n_groups) +
                           8 * n_groups + 16 * r; // LAPACK: 3 d^2 floats
     return networks + batches + judging + linear;
@@ -435,11 +439,11 @@ int predict_learn_layer(predict_learned *result, const predict_examples *e, cons
     closed_form c = {0};
     *result = (predict_learned){0};
     int rc = init(&t, e, o, err);
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        result->mass[m] = dw_alloc(e->n[EXAMPLES_HELD_OUT], sizeof *result->mass[m], "captured masses", err);
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS && !rc; m++) {
+        result->mass[m] = dw_alloc(e->n[PREDICT_EXAMPLES_HELD_OUT], sizeof *result->mass[m], "captured masses", err);
         if (!result->mass[m]) rc = -1;
     }
-    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN] && !rc; i++) t.order[i] = (uint32_t)i;
+    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_TRAIN] && !rc; i++) t.order[i] = (uint32_t)i;
     dw_rng_seed(&t.rng, o->seed);
     if (!rc) rc = fit_closed_form(&t, &c, err);
     if (!rc) rc = learn_from(&t, &c, result, err);
@@ -450,6 +454,6 @@ int predict_learn_layer(predict_learned *result, const predict_examples *e, cons
 
 void predict_learned_release(predict_learned *r) {
     predict_network_release(&r->net);
-    for (int m = 0; m < LEARN_N_METHODS; m++) free(r->mass[m]);
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) free(r->mass[m]);
     *r = (predict_learned){0};
 }

@@ -30,9 +30,15 @@
 #include "predict/tally.h"
 
 typedef enum predict_learn_method {
-    LEARN_GATE, LEARN_PREDICTOR, LEARN_STATIC, LEARN_LINEAR, LEARN_NETWORK, LEARN_NEVER, LEARN_N_METHODS
+    PREDICT_LEARN_GATE,
+    PREDICT_LEARN_PREDICTOR,
+    PREDICT_LEARN_STATIC,
+    PREDICT_LEARN_LINEAR,
+    PREDICT_LEARN_NETWORK,
+    PREDICT_LEARN_NEVER,
+    PREDICT_LEARN_N_METHODS
 } predict_learn_method;
-extern const char *const predict_learn_method_names[LEARN_N_METHODS];
+extern const char *const predict_learn_method_names[PREDICT_LEARN_N_METHODS];
 
 typedef struct predict_learn_options {
     int rank, n_epochs, n_batch;
@@ -46,8 +52,8 @@ typedef struct predict_learn_options {
 typedef struct predict_learned {
     predict_network net; // as stored: F16 values in A and B
     bool is_linear;      // the closed form won
-    predict_tally held_out[LEARN_N_METHODS];
-    float *mass[LEARN_N_METHODS]; // (tokens held out)
+    predict_tally held_out[PREDICT_LEARN_N_METHODS];
+    float *mass[PREDICT_LEARN_N_METHODS]; // (tokens held out)
     int n_epochs;                 // that were run
 } predict_learned;
 

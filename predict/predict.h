@@ -17,9 +17,9 @@
  * gate matrix is read whole; up and the transposed copy of down are read where a group is open.
  *
  * Predictors (attempt 2 of the story; after Liu et al. 2023, Deja Vu, arXiv 2310.17157) are one network per layer
- * (network.h), which learns which groups carry the output.  A predictor reads rank * (n_embd + n_groups) weights instead
- * of the gate's, and it errs, so it pays only at small rank.  learn.h says how it is trained and with which rivals it is
- * compared, tally.h by which numbers.
+ * (network.h), which learns which groups carry the output.  A predictor reads rank * (n_embd + n_groups) weights
+ * instead of the gate's, and it errs, so it pays only at small rank.  learn.h says how it is trained and with which
+ * rivals it is compared, tally.h by which numbers.
  *
  * Controls (fixed.h) open the same neurons for every token.
  *

@@ -13,13 +13,13 @@
 
 int predict_windows_of(predict_windows *w, const traces *t, dw_err *err) {
     const size_t per_window = (size_t)(t->n_ctx - t->skip);
-    *w = (predict_windows){.n_tokens = predict_examples_count(t, EXAMPLES_HELD_OUT)};
+    *w = (predict_windows){.n_tokens = predict_examples_count(t, PREDICT_EXAMPLES_HELD_OUT)};
     w->of = dw_alloc(w->n_tokens, sizeof *w->of, "windows", err);
     if (!w->of) return -1;
     size_t row = 0;
     for (size_t i = 0; i < t->n_text; i++) {
         size_t first;
-        const size_t n = predict_examples_part_of(t->text[i].n_tokens, EXAMPLES_HELD_OUT, &first);
+        const size_t n = predict_examples_part_of(t->text[i].n_tokens, PREDICT_EXAMPLES_HELD_OUT, &first);
         for (size_t k = first; k < first + n; k++) {
             w->n += k == first || k % per_window == 0;
             w->of[row++] = (uint32_t)(w->n - 1);
@@ -52,14 +52,14 @@ static predict_gain gain_of(const sums *s, size_t n_windows) {
     return (predict_gain){m.mean, m.se, measure_half_width(&m, 0.9)};
 }
 
-int predict_result_gains(predict_result *x, float *const mass[LEARN_N_METHODS], size_t n_rows, const predict_windows *w,
-                         dw_err *err) {
+int predict_result_gains(predict_result *x, float *const mass[PREDICT_LEARN_N_METHODS], size_t n_rows,
+                         const predict_windows *w, dw_err *err) {
     sums s = {dw_alloc(w->n, sizeof *s.gain, "sums of windows", err),
               dw_alloc(w->n, sizeof *s.n, "sums of windows", err)};
     int rc = s.gain && s.n ? 0 : -1;
     x->n_windows = w->n;
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        add_gains(&s, mass[LEARN_PREDICTOR], mass[m], n_rows, w);
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS && !rc; m++) {
+        add_gains(&s, mass[PREDICT_LEARN_PREDICTOR], mass[m], n_rows, w);
         x->gain[m] = gain_of(&s, w->n);
     }
     free(s.gain);
@@ -67,8 +67,8 @@ int predict_result_gains(predict_result *x, float *const mass[LEARN_N_METHODS], 
     return rc;
 }
 
-void predict_result_percentiles(predict_result *x, float *const mass[LEARN_N_METHODS], size_t n) {
-    for (int m = 0; m < LEARN_N_METHODS; m++) x->mass_5[m] = predict_tally_percentile_5(mass[m], n);
+void predict_result_percentiles(predict_result *x, float *const mass[PREDICT_LEARN_N_METHODS], size_t n) {
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) x->mass_5[m] = predict_tally_percentile_5(mass[m], n);
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static int write_numbers(dw_out *out, const double *v, size_t n, dw_err *err) {
 static int write_line(dw_out *out, const predict_result *x, predict_learn_method m, dw_err *err) {
     const predict_tally *t = &x->held_out[m];
     const predict_gain *g = &x->gain[m];
-    const bool is_own = m == LEARN_PREDICTOR;
+    const bool is_own = m == PREDICT_LEARN_PREDICTOR;
     const double v[] = {predict_tally_open(t),
                         predict_tally_active(t),
                         predict_tally_accuracy(t),
@@ -125,7 +125,8 @@ int predict_report_write(const char *path, const predict_result *x, size_t n, dw
     dw_out *out = dw_out_open(path, err);
     int rc = out ? dw_out_write(out, head, sizeof head - 1, err) : -1;
     for (size_t i = 0; i <= n && !rc; i++)
-        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = write_line(out, &x[i], (predict_learn_method)m, err);
+        for (int m = 0; m < PREDICT_LEARN_N_METHODS && !rc; m++)
+            rc = write_line(out, &x[i], (predict_learn_method)m, err);
     if (!rc) rc = dw_out_commit(out, err);
     dw_out_free(out);
     return rc;
@@ -134,13 +135,14 @@ int predict_report_write(const char *path, const predict_result *x, size_t n, dw
 /* ---- for people -------------------------------------------------------------------------------------------------- */
 
 static int tell_layer(char **text, const predict_result *x, dw_err *err) {
-    const predict_tally *t = x->held_out, *p = &t[LEARN_PREDICTOR];
+    const predict_tally *t = x->held_out, *p = &t[PREDICT_LEARN_PREDICTOR];
     return dw_append(
         text, err, "%5d %6d %-7s  %6s %6s | %6s %6s %6s %8s | %6s %6s %7s\n", x->layer, x->n_epochs,
         x->n_linear ? "linear" : "network", brief(predict_tally_open(t)).text, brief(predict_tally_mass(t)).text,
         brief(predict_tally_active(p)).text, brief(predict_tally_recall(p)).text, brief(predict_tally_mass(p)).text,
-        brief(x->mass_5[LEARN_PREDICTOR]).text, brief(predict_tally_mass(&t[LEARN_STATIC])).text,
-        brief(predict_tally_mass(&t[LEARN_LINEAR])).text, brief(predict_tally_mass(&t[LEARN_NETWORK])).text);
+        brief(x->mass_5[PREDICT_LEARN_PREDICTOR]).text, brief(predict_tally_mass(&t[PREDICT_LEARN_STATIC])).text,
+        brief(predict_tally_mass(&t[PREDICT_LEARN_LINEAR])).text,
+        brief(predict_tally_mass(&t[PREDICT_LEARN_NETWORK])).text);
 }
 
 static int tell_method(char **text, const predict_result *all, int m, dw_err *err) {
@@ -151,7 +153,7 @@ static int tell_method(char **text, const predict_result *all, int m, dw_err *er
                   brief(predict_tally_recall(t)).text, brief(predict_tally_precision(t)).text,
                   brief(predict_tally_mass(t)).text, brief(all->mass_5[m]).text))
         return -1;
-    const bool has_gain = m == LEARN_STATIC || m == LEARN_LINEAR || m == LEARN_NETWORK;
+    const bool has_gain = m == PREDICT_LEARN_STATIC || m == PREDICT_LEARN_LINEAR || m == PREDICT_LEARN_NETWORK;
     if (!has_gain) return dw_append(text, err, "\n");
     return dw_append(text, err, "   %8s +- %s\n", show("%+.4f", g->mean).text, brief(g->half).text);
 }
@@ -165,8 +167,8 @@ static const char *verdict(const predict_gain *g) {
 }
 
 static int tell_verdict(char **text, const predict_result *all, dw_err *err) {
-    const predict_gain *g = &all->gain[LEARN_STATIC];
-    const predict_tally *p = &all->held_out[LEARN_PREDICTOR];
+    const predict_gain *g = &all->gain[PREDICT_LEARN_STATIC];
+    const predict_tally *p = &all->held_out[PREDICT_LEARN_PREDICTOR];
     return dw_append(
         text, err,
         "\nThe predictors capture %s of the mass at an activity of %s: %s +- %s more than the static choice, "
@@ -186,9 +188,9 @@ static int tell(char **text, const predict_result *x, size_t n, const traces *t,
     for (size_t i = 0; i < n && !rc; i++) rc = tell_layer(text, &x[i], err);
     if (!rc)
         rc = dw_append(text, err, "\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n%s",
-                       predict_examples_count(t, EXAMPLES_HELD_OUT), t->n_text, plural((double)t->n_text), t->group,
-                       x[n].rank, methods);
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = tell_method(text, &x[n], m, err);
+                       predict_examples_count(t, PREDICT_EXAMPLES_HELD_OUT), t->n_text, plural((double)t->n_text),
+                       t->group, x[n].rank, methods);
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS && !rc; m++) rc = tell_method(text, &x[n], m, err);
     return rc ? rc : tell_verdict(text, &x[n], err);
 }
 

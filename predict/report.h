@@ -24,9 +24,9 @@ typedef struct predict_result { // of a layer, or of all of them
     int layer, rank, n_epochs;  // layer -1: all
     int n_linear, n_network;    // layers of each form
     size_t n_windows;
-    predict_tally held_out[LEARN_N_METHODS];
-    double mass_5[LEARN_N_METHODS];
-    predict_gain gain[LEARN_N_METHODS]; // of the predictor over the method
+    predict_tally held_out[PREDICT_LEARN_N_METHODS];
+    double mass_5[PREDICT_LEARN_N_METHODS];
+    predict_gain gain[PREDICT_LEARN_N_METHODS]; // of the predictor over the method
 } predict_result;
 
 /* The held-out tokens by window. */
@@ -39,10 +39,10 @@ int predict_windows_of(predict_windows *w, const traces *t, dw_err *err);
 void predict_windows_release(predict_windows *w);
 
 /* The gains, from the masses of all methods: (n_rows, w->n_tokens) each, a row per layer. */
-int predict_result_gains(predict_result *x, float *const mass[LEARN_N_METHODS], size_t n_rows, const predict_windows *w,
-                         dw_err *err);
+int predict_result_gains(predict_result *x, float *const mass[PREDICT_LEARN_N_METHODS], size_t n_rows,
+                         const predict_windows *w, dw_err *err);
 /* mass_5, from n masses of each method, which are sorted. */
-void predict_result_percentiles(predict_result *x, float *const mass[LEARN_N_METHODS], size_t n);
+void predict_result_percentiles(predict_result *x, float *const mass[PREDICT_LEARN_N_METHODS], size_t n);
 
 /* n layers and after them all of them together. */
 int predict_report_write(const char *path, const predict_result *x, size_t n, dw_err *err);

@@ -90,19 +90,19 @@ static const opt_program program = {
 typedef struct record {
     int32_t layer, n_in, rank, n_groups, n_epochs, n_tokens; // n_tokens: held out
     int32_t is_linear, zero;
-    predict_tally held_out[LEARN_N_METHODS];
+    predict_tally held_out[PREDICT_LEARN_N_METHODS];
 } record;
 
 typedef struct record_view {
     record head;
-    const float *mass[LEARN_N_METHODS];
+    const float *mass[PREDICT_LEARN_N_METHODS];
     const uint16_t *a, *b;
     const float *a_bias, *b_bias;
 } record_view;
 
 static size_t record_bytes(const record *h) {
     const size_t n_weights = (size_t)h->rank * ((size_t)h->n_in + (size_t)h->n_groups);
-    return sizeof *h + 4 * (LEARN_N_METHODS * (size_t)h->n_tokens + (size_t)h->rank + (size_t)h->n_groups) +
+    return sizeof *h + 4 * (PREDICT_LEARN_N_METHODS * (size_t)h->n_tokens + (size_t)h->rank + (size_t)h->n_groups) +
            2 * n_weights;
 }
 
@@ -136,7 +136,7 @@ static int put_record(predict_journal *j, int layer, size_t n_tokens, const pred
     memcpy(h.held_out, r->held_out, sizeof h.held_out);
     int rc = predict_journal_begin(j, record_bytes(&h), err);
     if (!rc) rc = predict_journal_add(j, &h, sizeof h, err);
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++)
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS && !rc; m++)
         rc = predict_journal_add(j, r->mass[m], n_tokens * sizeof **r->mass, err);
     if (!rc) rc = put_weights(j, net, err);
     return rc ? -1 : predict_journal_end(j, err);
@@ -158,7 +158,7 @@ static uint8_t *read_record(predict_journal *j, size_t i, record_view *v, dw_err
     if (!copy) return NULL;
     memcpy(copy, bytes, size);
     const float *at = (const float *)(const void *)(copy + sizeof *h);
-    for (int m = 0; m < LEARN_N_METHODS; m++, at += h->n_tokens) v->mass[m] = at;
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++, at += h->n_tokens) v->mass[m] = at;
     v->a_bias = at;
     v->b_bias = v->a_bias + h->rank;
     v->a = (const uint16_t *)(const void *)(v->b_bias + h->n_groups);
@@ -207,7 +207,7 @@ static int train_layer(run *r, int layer, dw_err *err) {
     pthread_mutex_unlock(&r->lock);
     if (!rc) rc = predict_learn_layer(&result, &e, &options, err);
     pthread_mutex_lock(&r->lock);
-    if (!rc) rc = r->rc ? -1 : put_record(r->j, layer, e.n[EXAMPLES_HELD_OUT], &result, err);
+    if (!rc) rc = r->rc ? -1 : put_record(r->j, layer, e.n[PREDICT_EXAMPLES_HELD_OUT], &result, err);
     if (!rc) r->record_of[layer] = predict_journal_n_records(r->j);
     pthread_mutex_unlock(&r->lock);
     predict_examples_release(&e);
@@ -318,18 +318,18 @@ static void close_run(run *r) {
 /* The masses of all methods, layer after layer. */
 typedef struct masses {
     size_t n_tokens;
-    float *of[LEARN_N_METHODS]; // (n_layer, n_tokens)
+    float *of[PREDICT_LEARN_N_METHODS]; // (n_layer, n_tokens)
 } masses;
 
 static int masses_init(masses *s, size_t n_layer, size_t n_tokens, dw_err *err) {
     *s = (masses){.n_tokens = n_tokens};
-    for (int m = 0; m < LEARN_N_METHODS; m++)
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++)
         if (!(s->of[m] = dw_alloc(n_layer * n_tokens, sizeof *s->of[m], "captured masses", err))) return -1;
     return 0;
 }
 
 static void masses_release(masses *s) {
-    for (int m = 0; m < LEARN_N_METHODS; m++) free(s->of[m]);
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) free(s->of[m]);
 }
 
 /* Layer i of the list, from its record. */
@@ -345,7 +345,7 @@ static int gather_layer(run *r, size_t i, predict_result *x, predict_result *all
                           .n_network = !v.head.is_linear};
     all->n_linear += x->n_linear;
     all->n_network += x->n_network;
-    for (int m = 0; m < LEARN_N_METHODS && fits; m++) {
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS && fits; m++) {
         memcpy(s->of[m] + i * s->n_tokens, v.mass[m], s->n_tokens * sizeof *s->of[m]);
         x->held_out[m] = v.head.held_out[m];
         predict_tally_add(&all->held_out[m], &x->held_out[m]);
@@ -358,8 +358,8 @@ static int gather_layer(run *r, size_t i, predict_result *x, predict_result *all
 static int finish(predict_result *x, size_t n_layer, masses *s, const predict_windows *w, dw_err *err) {
     if (predict_result_gains(&x[n_layer], s->of, n_layer, w, err)) return -1;
     for (size_t i = 0; i < n_layer; i++) {
-        float *of[LEARN_N_METHODS];
-        for (int m = 0; m < LEARN_N_METHODS; m++) of[m] = s->of[m] + i * s->n_tokens;
+        float *of[PREDICT_LEARN_N_METHODS];
+        for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) of[m] = s->of[m] + i * s->n_tokens;
         if (predict_result_gains(&x[i], of, 1, w, err)) return -1;
         predict_result_percentiles(&x[i], of, s->n_tokens);
     }
@@ -373,7 +373,7 @@ static int gather(run *r, predict_result *x, dw_err *err) {
     masses s;
     predict_result *all = &x[r->n_layer];
     *all = (predict_result){.layer = -1, .rank = r->rank};
-    int rc = masses_init(&s, r->n_layer, predict_examples_count(&r->t, EXAMPLES_HELD_OUT), err);
+    int rc = masses_init(&s, r->n_layer, predict_examples_count(&r->t, PREDICT_EXAMPLES_HELD_OUT), err);
     if (predict_windows_of(&w, &r->t, err)) rc = -1;
     for (size_t i = 0; i < r->n_layer && !rc; i++) rc = gather_layer(r, i, &x[i], all, &s, err);
     if (!rc) rc = finish(x, r->n_layer, &s, &w, err);
@@ -553,8 +553,8 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     for (size_t i = 0; i < r->n_layer; i++) n_left += !r->record_of[r->layer[i]];
     const double began = dw_now();
     say("%zu layers, rank %d, %zu tokens train, %zu choose, %zu are held out", r->n_layer, r->rank,
-        predict_examples_count(&r->t, EXAMPLES_TRAIN), predict_examples_count(&r->t, EXAMPLES_CHOOSE),
-        predict_examples_count(&r->t, EXAMPLES_HELD_OUT));
+        predict_examples_count(&r->t, PREDICT_EXAMPLES_TRAIN), predict_examples_count(&r->t, PREDICT_EXAMPLES_CHOOSE),
+        predict_examples_count(&r->t, PREDICT_EXAMPLES_HELD_OUT));
     r->bar = progress_begin("training", "epochs", (double)n_left * o.epochs);
     dw_pool_each(pool, r->n_layer, train_task, r);
     progress_end(r->bar);

@@ -62,18 +62,20 @@ static const opt_program program = {
     .name = "collect",
     .summary = "activation statistics of a model over texts",
     .usage = "-m M.gguf -f TEXT.. -o stats.h5 [-s PART.h5..] [-c N] [--windows A-B] [--text-windows N]",
-    .about = "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: "
-             "its activation a, |a|, a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the squares "
-             "of every matrix's inputs, and the block influence of every layer.  rank, cut, gate and requant read these "
-             "statistics.\n\n"
-             "The tokens after the last whole window of a file are used too: a last window ends with the file, and only its "
-             "new tokens count.  With --windows there is no such window.\n\n"
-             "Texts after the first --apart ones are pooled: they add to one row of sums, so thousands of texts need no more "
-             "memory than a few.  Metrics count such a row as its texts.\n\n"
-             "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every matrix: 4 n^2 "
-             "bytes for width n.  rank --metric obs and cut --repair need it.  With -s the parts' matrices are added.\n\n"
-             "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
-             "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
+    .about =
+        "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: "
+        "its activation a, |a|, a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the "
+        "squares of every matrix's inputs, and the block influence of every layer.  rank, cut, "
+        "gate and requant read these statistics.\n\n"
+        "The tokens after the last whole window of a file are used too: a last window ends with the file, and only its "
+        "new tokens count.  With --windows there is no such window.\n\n"
+        "Texts after the first --apart ones are pooled: they add to one row of sums, so thousands of texts need no "
+        "more memory than a few.  Metrics count such a row as its texts.\n\n"
+        "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every "
+        "matrix: 4 n^2 bytes for width n.  rank --metric obs and cut --repair need it.  "
+        "With -s the parts' matrices are added.\n\n"
+        "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
+        "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
                "deadwood collect -m mini.gguf -s a.h5 b.h5 -o both.h5 --export-imatrix mini.imatrix.gguf",
     .rows = rows};
@@ -81,9 +83,9 @@ static const opt_program program = {
 /* ---- sums inside the pass -------------------------------------------------------------------------------------- */
 
 enum {
-    UNIT = 128,           // columns that one thread takes together: whole groups of neurons
-    TILE = 4 * UNIT,      // columns whose sums stay in the cache while all rows are added
-    BATCH_TOKENS = 512,   // of one pass; longer windows take several passes
+    UNIT = 128,         // columns that one thread takes together: whole groups of neurons
+    TILE = 4 * UNIT,    // columns whose sums stay in the cache while all rows are added
+    BATCH_TOKENS = 512, // of one pass; longer windows take several passes
 };
 
 typedef struct collector {
@@ -134,13 +136,15 @@ static void count_inputs(const collector *c, const dw_tap_event *e, int first, i
 static void add_input(const collector *c, const dw_tap_event *e, kit_stats_input k, int first, int end) {
     kit_stats_layer *w = &c->s->layer[e->layer];
     double *square = w->text_square[k] + c->to * (size_t)e->n;
-    for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
+    for (int j = first; j < end; j += TILE)
+        c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
     if (first < end) count_inputs(c, e, first, end, w->input_hist[k]);
 }
 
 static void add_output(const collector *c, const dw_tap_event *e, int first, int end) {
     double *square = c->s->text_output_square + c->to * (size_t)e->n;
-    for (int j = first; j < end; j += TILE) c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
+    for (int j = first; j < end; j += TILE)
+        c->loops->squares(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), square + j);
 }
 
 static void add_neurons(const collector *c, const dw_tap_event *e, int first, int end) {
@@ -149,8 +153,8 @@ static void add_neurons(const collector *c, const dw_tap_event *e, int first, in
     uint8_t bin[UNIT];
     for (int j = first; j < end; j += TILE) {
         const size_t to = at + (size_t)j;
-        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), w->sum_a + to, w->sum_abs + to,
-                          w->sum_square + to, w->max_abs + to);
+        c->loops->moments(e->values + j, (size_t)e->n, c->row, c->n_row, smaller(TILE, end - j), w->sum_a + to,
+                          w->sum_abs + to, w->sum_square + to, w->max_abs + to);
     }
     for (int j = first; j < end; j += UNIT) {
         const int n = smaller(UNIT, end - j);
@@ -180,7 +184,8 @@ static void count_groups(kit_stats_layer *w, const uint8_t *bin, int first, int 
         const int size = kit_stats_group_sizes[g];
         uint32_t *hist = w->hist_group[g] + (size_t)(first / size) * KIT_STATS_BINS;
         for (int k = 0; k * size < n; k++) hist[k * KIT_STATS_BINS + largest[k]]++;
-        for (int k = 0; k < n_group / 2; k++) largest[k] = largest[2 * k] > largest[2 * k + 1] ? largest[2 * k] : largest[2 * k + 1];
+        for (int k = 0; k < n_group / 2; k++)
+            largest[k] = largest[2 * k] > largest[2 * k + 1] ? largest[2 * k] : largest[2 * k + 1];
     }
 }
 
@@ -281,7 +286,8 @@ static void fill_batch(run *r, const calib_text *text, const pass *x) {
 static int eval(run *r, const calib_text *text, const pass *x, dw_err *err) {
     collector *c = &r->c;
     fill_batch(r, text, x);
-    const dw_batch batch = {.n_tokens = x->n_window * x->n, .token = r->token, .seq = r->seq, .pos = r->pos, .out = r->out};
+    const dw_batch batch = {
+        .n_tokens = x->n_window * x->n, .token = r->token, .seq = r->seq, .pos = r->pos, .out = r->out};
     if (dw_session_eval(r->session, &batch, err)) return -1;
     for (int l = 0; l < c->s->n_layer; l++) {
         kit_stats_layer *w = &c->s->layer[l];
@@ -304,14 +310,16 @@ static int eval_windows(run *r, const calib_text *text, int window, int n_window
 static int check_sums(const double *sums, size_t n, int l, const char *what, const calib_text *text, dw_err *err) {
     for (size_t j = 0; j < n; j++)
         if (!isfinite(sums[j]))
-            return dw_fail(err, "layer %d: %s of '%s' became NaN or infinite in column %zu; the model is damaged or overflows",
-                           l, what, text->name, j);
+            return dw_fail(
+                err, "layer %d: %s of '%s' became NaN or infinite in column %zu; the model is damaged or overflows", l,
+                what, text->name, j);
     return 0;
 }
 
 /* Refuses sums that are NaN or infinite; names the first place in the order of the pass. */
 static int check_text(const collector *c, const calib_text *text, dw_err *err) {
-    static const char *const what[] = {"the input of q, k, v", "the input of attn_output", "the input of gate and up", "the neurons"};
+    static const char *const what[] = {"the input of q, k, v", "the input of attn_output", "the input of gate and up",
+                                       "the neurons"};
     for (int l = 0; l < c->s->n_layer; l++) {
         const kit_stats_layer *w = &c->s->layer[l];
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
@@ -321,7 +329,8 @@ static int check_text(const collector *c, const calib_text *text, dw_err *err) {
         if (check_sums(w->text_cosine + c->to, 1, l, "the residual", text, err)) return -1;
     }
     const size_t n = (size_t)c->s->n_embd;
-    return check_sums(c->s->text_output_square + c->to * n, n, c->s->n_layer, "the input of the output matrix", text, err);
+    return check_sums(c->s->text_output_square + c->to * n, n, c->s->n_layer, "the input of the output matrix", text,
+                      err);
 }
 
 static int eval_text(run *r, const calib_text *text, dw_err *err) {
@@ -357,7 +366,7 @@ static void sum_neuron_hists(kit_stats *s) {
     }
 }
 
-/* ---- what is there already ----------------------------------------------------------------------------------------- */
+/* ---- what is there already ------------------------------------------------------------------------------ */
 
 static int make_stats(kit_stats *s, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
@@ -414,7 +423,8 @@ static bool is_beginning(const kit_stats *s, const char *model_sha256, const cal
 }
 
 /* Reads the finished texts of an interrupted run of the same command; otherwise returns false and *s is empty. */
-static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts, collect_gram *gram) {
+static bool resume(kit_stats *s, const char *path, const char *model_sha256, const calib_texts *texts,
+                   collect_gram *gram) {
     dw_err err = {0};
     if (!dw_file_exists(path)) return false;
     if (kit_stats_read(s, path, &err)) {
@@ -422,8 +432,10 @@ static bool resume(kit_stats *s, const char *path, const char *model_sha256, con
         return false;
     }
     const bool same = is_beginning(s, model_sha256, texts) && collect_gram_resume(gram, s, path);
-    if (same) say("continuing after text %zu of %zu, which '%s' has", s->n_text, texts->n_text, path);
-    else warn("'%s' is of another run; starting again from the first text", path);
+    if (same)
+        say("continuing after text %zu of %zu, which '%s' has", s->n_text, texts->n_text, path);
+    else
+        warn("'%s' is of another run; starting again from the first text", path);
     if (!same) kit_stats_release(s);
     return same;
 }
@@ -453,10 +465,11 @@ static void tell_texts(const kit_stats *s, const calib_texts *texts) {
         n_tail += texts->text[t].n_tail;
         n += (double)texts->text[t].n_windows * o.n_ctx + texts->text[t].n_tail;
     }
-    say("%zu text%s of %.0f tokens, %.0f of them after the last whole window of a file; sums take %s of memory, and as much "
-        "again while they are written", texts->n_text, plural((double)texts->n_text), n, n_tail,
-        show_bytes((double)kit_stats_bytes(s, n_row)).text);
-    if (n_pooled > 1) say("the first %zu texts are kept apart, the other %zu are pooled (--apart)", n_row - 1, n_pooled);
+    say("%zu text%s of %.0f tokens, %.0f of them after the last whole window of a file; sums take %s of memory, and as "
+        "much again while they are written",
+        texts->n_text, plural((double)texts->n_text), n, n_tail, show_bytes((double)kit_stats_bytes(s, n_row)).text);
+    if (n_pooled > 1)
+        say("the first %zu texts are kept apart, the other %zu are pooled (--apart)", n_row - 1, n_pooled);
 }
 
 /* Whether the texts can be added to the parts.  This is checked before the texts are evaluated. */
@@ -479,13 +492,15 @@ static int keep(keeper *k, kit_stats *s, dw_err *err) {
     const double began = dw_now();
     if (!k->path || began < k->next) return 0;
     sum_neuron_hists(s);
-    if (collect_gram_keep(k->gram, s, k->path, err) || kit_stats_keep(s, k->path, err)) return -1;
+    if (collect_gram_keep(k->gram, s, k->path, err) || kit_stats_keep(s, k->path, err) ||
+        collect_gram_kept(k->gram, k->path, err))
+        return -1;
     say_if_interrupted(k->path);
     k->next = dw_now() + 20 * (dw_now() - began);
     return 0;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------------------ */
+/* ---- a run ---------------------------------------------------------------------------------------------- */
 
 static int open_run(run *r, kit_stats *s, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(r->model);
@@ -547,7 +562,8 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     if (rc) return -1;
     sum_neuron_hists(s);
     kit_stats_total(s);
-    say("%.0f token%s in %.2f s: %.0f tokens/s", n_tokens, plural(n_tokens), seconds, n_tokens / (seconds > 0 ? seconds : 1));
+    say("%.0f token%s in %.2f s: %.0f tokens/s", n_tokens, plural(n_tokens), seconds,
+        n_tokens / (seconds > 0 ? seconds : 1));
     return 0;
 }
 
@@ -556,20 +572,26 @@ static int open_gram(run *r, dw_err *err) {
     if (!(r->pool = dw_pool_new(tool.threads, err))) return -1;
     if (!o.gram) return 0;
     r->walking = (dw_session_options){.pool = r->pool, .backend = tool.backend};
-    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram), .model = r->model, .texts = o.texts.n ? &r->texts : NULL, .skip = o.skip, .session = &r->walking};
+    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram),
+                             .model = r->model,
+                             .texts = o.texts.n ? &r->texts : NULL,
+                             .skip = o.skip,
+                             .session = &r->walking};
     return collect_gram_open(&r->gram, (double)o.gram_memory, dw_pool_size(r->pool), err);
 }
 
 static int write_gram(run *r, const kit_stats *s, dw_err *err) {
     if (!o.gram) return 0;
-    r->gram.bar = progress_begin("Gram matrices", "tokens", r->gram.texts && r->gram.by_layer ? (double)calib_n_tokens(&r->texts) : 1);
+    r->gram.bar = progress_begin("Gram matrices", "tokens",
+                                 r->gram.texts && r->gram.by_layer ? (double)calib_n_tokens(&r->texts) : 1);
     const int rc = collect_gram_write(&r->gram, s, &o.parts, o.out, err);
     progress_end(r->gram.bar);
     return rc;
 }
 
 /* Makes room for the sums of the texts, so that all refusals come before the work. */
-static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, const char *model_sha256, const char *kept, dw_err *err) {
+static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, const char *model_sha256, const char *kept,
+                       dw_err *err) {
     if (prepare(s, r, model_sha256, kept, err)) return -1;
     if (parts && check_parts(parts, s, r->texts.n_text, err)) return -1;
     tell_texts(s, &r->texts);
@@ -609,11 +631,12 @@ static int add_parts(kit_stats *sum, const char *model_sha256, dw_err *err) {
     return 0;
 }
 
-/* ---- importance matrices ------------------------------------------------------------------------------------------------- */
+/* ---- importance matrices -------------------------------------------------------------------------------- */
 
 static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, dw_err *err) {
     kit_imatrix im;
-    if (kit_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, err) || set_header(s, m, model_sha256, err)) return -1;
+    if (kit_imatrix_read(&im, o.import_imatrix, err) || make_stats(s, m, err) || set_header(s, m, model_sha256, err))
+        return -1;
     kit_stats_text *t = &s->text[0];
     calib_name(t->name, o.import_imatrix);
     t->first_window = 1;
@@ -630,20 +653,23 @@ static int import_imatrix(kit_stats *s, dw_model *m, const char *model_sha256, d
 static int export_imatrix(const kit_stats *s, const dw_model *m, dw_err *err) {
     kit_imatrix im;
     const size_t n = strlen(o.export_imatrix);
-    const kit_imatrix_form form = n > 4 && !strcmp(o.export_imatrix + n - 4, ".dat") ? KIT_IMATRIX_OLD : KIT_IMATRIX_GGUF;
+    const kit_imatrix_form form = n > 4 && !strcmp(o.export_imatrix + n - 4, ".dat") ? KIT_IMATRIX_OLD
+                                                                                     : KIT_IMATRIX_GGUF;
     if (kit_imatrix_from_stats(&im, s, dw_model_gguf(m), false, err)) return -1;
     const int rc = kit_imatrix_write(&im, o.export_imatrix, form, err);
     kit_imatrix_release(&im);
     return rc;
 }
 
-/* ---- main ----------------------------------------------------------------------------------------------------------------- */
+/* ---- main ----------------------------------------------------------------------------------------------- */
 
 static void check_usage(void) {
     if (!o.out && !o.export_imatrix) die_usage("nothing to write: give -o or --export-imatrix");
-    if (!o.texts.n && !o.parts.n && !o.import_imatrix) die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
+    if (!o.texts.n && !o.parts.n && !o.import_imatrix)
+        die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
     if (o.import_imatrix && (o.texts.n || o.parts.n)) die_usage("--import-imatrix cannot be combined with -f or -s");
-    if (o.gram && (!o.out || o.import_imatrix)) die_usage("--gram writes STATS.gram beside the statistics of texts: give -o, and texts (-f) or parts (-s)");
+    if (o.gram && (!o.out || o.import_imatrix))
+        die_usage("--gram writes STATS.gram beside the statistics of texts: give -o, and texts (-f) or parts (-s)");
     if (o.skip >= o.n_ctx) die_usage("a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
 }
 
@@ -669,11 +695,10 @@ int main(int argc, char **argv) {
     if (o.out && kit_stats_write(&s, o.out, &err)) die_err(&err);
     if (o.export_imatrix && export_imatrix(&s, m, &err)) die_err(&err);
     if (o.out && o.texts.n) {
-        char *kept = dw_format(NULL, "%s.part", o.out), *gram = dw_format(NULL, "%s.part.gram", o.out);
+        char *kept = dw_format(NULL, "%s.part", o.out);
         if (kept) unlink(kept);
-        if (gram && o.gram) unlink(gram);
+        if (kept && o.gram) collect_gram_forget(kept);
         free(kept);
-        free(gram);
     }
     close_run(&r);
     kit_stats_release(&s);

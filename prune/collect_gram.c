@@ -3,9 +3,12 @@
 
 #include "kit/talk.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(g->model);
@@ -39,10 +42,12 @@ static int list_matrices(kit_gram *head, const collect_gram *g, const kit_stats 
     return 0;
 }
 
+static char *next_path(const char *stats_path, dw_err *err) { return dw_format(err, "%s.gram.next", stats_path); }
+
 int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err) {
     if (!g->inputs || g->by_layer) return 0;
     kit_gram head = {0};
-    char *path = kit_gram_path(stats_path, err);
+    char *path = next_path(stats_path, err);
     kit_gram_out *out = path && !list_matrices(&head, g, s, err) ? kit_gram_begin(&head, path, err) : NULL;
     int rc = out ? 0 : -1;
     for (size_t i = 0; i < head.n_matrix && !rc; i++)
@@ -52,6 +57,24 @@ int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *sta
     kit_gram_close(&head);
     free(path);
     return rc;
+}
+
+int collect_gram_kept(const collect_gram *g, const char *stats_path, dw_err *err) {
+    if (!g->inputs || g->by_layer) return 0;
+    char *next = next_path(stats_path, err), *path = kit_gram_path(stats_path, err);
+    int rc = next && path ? 0 : -1;
+    if (!rc && rename(next, path)) rc = dw_fail(err, "cannot rename '%s' to '%s': %s", next, path, strerror(errno));
+    free(next);
+    free(path);
+    return rc;
+}
+
+void collect_gram_forget(const char *stats_path) {
+    char *next = next_path(stats_path, NULL), *path = kit_gram_path(stats_path, NULL);
+    if (next) unlink(next);
+    if (path) unlink(path);
+    free(next);
+    free(path);
 }
 
 /* Copies all matrices of a file into the sums. */
@@ -68,16 +91,20 @@ static int load(collect_gram *g, kit_gram *file, dw_err *err) {
     return 0;
 }
 
-bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path) {
-    if (!g->inputs || g->by_layer) return true;
+static bool resume_from(collect_gram *g, const kit_stats *s, char *path) {
     kit_gram file = {0};
     dw_err err = {0};
-    char *path = kit_gram_path(stats_path, &err);
     const bool ok = path && !kit_gram_open(&file, path, &err) && !kit_gram_check_stats(&file, path, s, &err) &&
                     !load(g, &file, &err);
     kit_gram_close(&file);
     free(path);
     return ok;
+}
+
+bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path) {
+    if (!g->inputs || g->by_layer) return true;
+    if (resume_from(g, s, next_path(stats_path, NULL))) return !collect_gram_kept(g, stats_path, NULL);
+    return resume_from(g, s, kit_gram_path(stats_path, NULL));
 }
 
 /* ---- a layer in the second pass --------------------------------------------------------------------------- */
@@ -157,7 +184,7 @@ static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
 static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *parts, const double *own, dw_err *err) {
     const size_t n = kit_gram_packed(m->n);
     double n_tokens, *sum;
-    if (!parts->n) return check_sum(own, m, err) || kit_gram_put(out, own, err) ? -1 : 0;
+    if (!parts->n) return check_sum(own, m, err) ? -1 : kit_gram_put(out, own, err);
     if (!(sum = dw_alloc(n, sizeof *sum, "a Gram matrix", err))) return -1;
     int rc = 0;
     for (size_t i = 0; i < parts->n && !rc; i++) {
@@ -167,7 +194,8 @@ static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *pa
         for (size_t k = 0; k < n && !rc; k++) sum[k] += part->sum[k];
     }
     for (size_t k = 0; k < n && own && !rc; k++) sum[k] += own[k];
-    if (!rc) rc = check_sum(sum, m, err) || kit_gram_put(out, sum, err) ? -1 : 0;
+    if (!rc) rc = check_sum(sum, m, err);
+    if (!rc) rc = kit_gram_put(out, sum, err);
     free(sum);
     return rc;
 }
@@ -195,7 +223,8 @@ int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *part
     kit_gram head = {0};
     part_list files = {0};
     char *path = kit_gram_path(stats_path, err);
-    int rc = !path || list_matrices(&head, g, s, err) || open_parts(&files, parts, s, err) ? -1 : 0;
+    int rc = path ? list_matrices(&head, g, s, err) : -1;
+    if (!rc) rc = open_parts(&files, parts, s, err);
     kit_gram_out *out = rc ? NULL : kit_gram_begin(&head, path, err);
     if (!rc) rc = out ? put_all(out, &head, g, &files, err) : -1;
     if (!rc) rc = kit_gram_commit(out, err);

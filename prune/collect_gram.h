@@ -25,10 +25,13 @@ typedef struct collect_gram {
 int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err);
 void collect_gram_close(collect_gram *g);
 
-/* The sums so far, of the texts of s, into STATS.gram, from which collect_gram_resume goes on.  Does nothing when the
- * second pass makes them.  Resume returns false when the file is not there or is not of these texts. */
+/* Keep: the sums so far, of the texts of s, into STATS.gram.next; kept, called when the statistics are written too: it
+ * becomes STATS.gram.  So one of the two is of the texts of the statistics whenever the program ends.  Resume goes on
+ * from that one, and returns false when there is none.  All do nothing when the second pass makes the sums. */
 int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err);
+int collect_gram_kept(const collect_gram *g, const char *stats_path, dw_err *err);
 bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path);
+void collect_gram_forget(const char *stats_path); // removes both
 
 /* Writes STATS.gram for the statistics s: those of the parts, in order, and after them the evaluated texts. */
 int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path, dw_err *err);

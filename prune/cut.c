@@ -94,9 +94,9 @@ static const opt_program program = {
 typedef struct inputs {
     dw_model *model, *source;
     kit_plan plan;
-    repairs repairs;       // with --repair
-    kit_stats stats;       // with -s
-    calib_texts texts;     // with --sequential
+    repairs repairs;   // with --repair
+    kit_stats stats;   // with -s
+    calib_texts texts; // with --sequential
     char model_sha256[65];
     double hash_seconds;
 } inputs;
@@ -142,8 +142,13 @@ static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
     if (p->group) snprintf(group, sizeof group, "%d", p->group);
     if (p->rate_wanted >= 0) snprintf(wanted, sizeof wanted, "%.4g", p->rate_wanted);
     if (p->rate_reached >= 0) snprintf(reached, sizeof reached, "%.4g", p->rate_reached);
-    const struct { const char *name, *value; } facts[] = {
-        {"metric", p->metric}, {"rate", wanted}, {"rate_reached", reached}, {"group", group}, {"allocate", p->allocate}};
+    const struct {
+        const char *name, *value;
+    } facts[] = {{"metric", p->metric},
+                 {"rate", wanted},
+                 {"rate_reached", reached},
+                 {"group", group},
+                 {"allocate", p->allocate}};
     for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
         if (lineage_fact(l, facts[i].name, facts[i].value, err)) return -1;
     return 0;
@@ -153,7 +158,8 @@ static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
 static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     char words[64];
     if (!is_repaired()) return 0;
-    snprintf(words, sizeof words, "%s%s%s", o.repair, o.sequential ? "-sequential-" : "", o.sequential ? target()->name : "");
+    snprintf(words, sizeof words, "%s%s%s", o.repair, o.sequential ? "-sequential-" : "",
+             o.sequential ? target()->name : "");
     if (lineage_fact(l, "repair", words, err)) return -1;
     for (size_t i = 0; i < in->texts.n_text; i++) {
         const calib_text *t = &in->texts.text[i];
@@ -250,13 +256,15 @@ static bool leaves_k_blocks(const prune_layout *layout) {
 
 static void tell_down(const prune_layout *layout) {
     if (layout->n_repaired)
-        say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair, o.sequential ? ", in order of the layers" : "");
+        say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair,
+            o.sequential ? ", in order of the layers" : "");
     if (layout->n_encoded && !layout->source)
-        warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)",
+        warn("down of %zu layers is encoded again from what was encoded before; "
+             "16 bits are the better source (--source)",
              layout->n_encoded);
     if (leaves_k_blocks(layout))
-        say("some widths are no multiples of 256, so a requant to K types will store ffn_down in larger types (fallbacks); rank "
-            "--multiple 256 avoids that");
+        say("some widths are no multiples of 256, so a requant to K types will store ffn_down in larger types "
+            "(fallbacks); rank --multiple 256 avoids that");
 }
 
 /* What the user should know about the file. */
@@ -267,9 +275,12 @@ static void tell(const prune_layout *layout, const kit_plan *plan) {
         if (layout->n_ff[l] > most) most = layout->n_ff[l];
     }
     const char *arch = layout->arch->name, *padding = layout->has_padding ? ", filled up with zeros" : "";
-    if (layout->n_layer < plan->n_layer) say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
-    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, arch, padding);
-    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, arch);
+    if (layout->n_layer < plan->n_layer)
+        say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
+    if (least == most)
+        say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, arch, padding);
+    else
+        say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, arch);
     tell_down(layout);
 }
 
@@ -295,12 +306,22 @@ static void say_text(const char *text) { say("%s", text); }
 
 static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_err *err) {
     kit_gram gram = {0};
-    repairs_task t = {.model = in->model, .source = in->source, .plan = &in->plan, .down_type = down_type, .damp = o.damp, .pool = pool, .gram = &gram,
-                      .target = target(), .gap = o.gap, .tell = say_text};
+    repairs_task t = {.model = in->model,
+                      .source = in->source,
+                      .plan = &in->plan,
+                      .down_type = down_type,
+                      .damp = o.damp,
+                      .pool = pool,
+                      .gram = &gram,
+                      .target = target(),
+                      .gap = o.gap,
+                      .tell = say_text};
     const calib_request wanted = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
     if (o.sequential && calib_read(&in->texts, in->model, &wanted, err)) return -1;
-    if (o.sequential) t.texts = &in->texts;
-    else if (open_gram(&gram, in, err)) return -1;
+    if (o.sequential)
+        t.texts = &in->texts;
+    else if (open_gram(&gram, in, err))
+        return -1;
     t.bar = progress_begin("repairing", "tokens", repairs_tokens(&t));
     const int rc = repairs_make(&in->repairs, &t, err);
     progress_end(t.bar);
@@ -329,7 +350,8 @@ static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err
 
 static int check_hf(const prune_layout *layout, dw_err *err) {
     if (!o.hf || (!layout->is_carrier && !layout->n_encoded)) return 0;
-    return dw_fail(err, "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
+    return dw_fail(err,
+                   "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
 }
 
 static int cut(inputs *in, dw_pool *pool, dw_err *err) {
@@ -350,8 +372,10 @@ static void check_usage(void) {
     if (o.sequential && (!is_repaired() || !o.texts.n))
         die_usage("--sequential is for --repair lsq and needs calibration texts (-f)");
     if (!o.sequential && (o.texts.n || o.target)) die_usage("-f and --target are for --repair lsq --sequential");
-    if (o.stats && !is_repaired() && !o.down_type) die_usage("-s is for --down-type, where down is encoded, and for --repair lsq");
-    if (o.source && !o.down_type && !is_repaired()) die_usage("--source is what down is encoded from; give --down-type too");
+    if (o.stats && !is_repaired() && !o.down_type)
+        die_usage("-s is for --down-type, where down is encoded, and for --repair lsq");
+    if (o.source && !o.down_type && !is_repaired())
+        die_usage("--source is what down is encoded from; give --down-type too");
     if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
 }
 

@@ -87,7 +87,8 @@ int prune_layout_write(const prune_layout *o, kit_stream *s, dw_err *err);
 /* Counts the tensors by type and bytes.  Fallback types are none here: cut refuses what does not fit. */
 void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes);
 
-/* Opens the file that was written as a model and compares every row with the parent's.  s: a stream without a writer. */
+/* Opens the file that was written as a model and compares every row with the parent's.  s: a stream without a
+ * writer. */
 int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err);
 
 /* The bytes of row r in the tensors that t comes from, NULL for a row of zeros. */

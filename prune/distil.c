@@ -9,18 +9,28 @@ enum { PASS_TOKENS = 4096 }; // of one pass: large enough for efficient products
 
 /* ---- windows --------------------------------------------------------------------------------------------------- */
 
-static size_t held_of_text(size_t n_text, const distil_options *o) { return ((size_t)o->n_held + n_text - 1) / n_text; }
+/* Windows that a text holds out: its share, as far as one window is left to learn from. */
+static size_t held_of_text(size_t n, size_t n_text, const distil_options *o) {
+    const size_t share = ((size_t)o->n_held + n_text - 1) / n_text, room = n / (size_t)o->n_ctx - 1;
+    return share < room ? share : room;
+}
 
 int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, dw_err *err) {
-    const size_t n_ctx = (size_t)o->n_ctx, n_held = held_of_text(n_text, o) * n_ctx;
+    const size_t n_ctx = (size_t)o->n_ctx;
+    size_t n_held = 0;
     for (distil_text *t = text; t < text + n_text; t++) {
-        if (t->n < n_held + n_ctx)
-            return dw_fail(err,
-                           "'%s' has %zu tokens, but %zu held-out windows and one to learn from need %zu; give a "
-                           "longer text, a smaller -c or fewer --held-out",
-                           t->name, t->n, held_of_text(n_text, o), n_held + n_ctx);
-        t->n_train = t->n - n_held;
+        if (t->n < n_ctx)
+            return dw_fail(err, "'%s' has %zu tokens, a window needs %zu; give a longer text or a smaller -c", t->name,
+                           t->n, n_ctx);
+        const size_t n = held_of_text(t->n, n_text, o);
+        t->n_train = t->n - n * n_ctx;
+        n_held += n;
     }
+    if (n_held < (size_t)o->n_held)
+        return dw_fail(err,
+                       "--held-out %d windows of %zu tokens are wanted, and one of every text to learn from, but the "
+                       "texts have room for %zu; give longer texts, a smaller -c or fewer --held-out",
+                       o->n_held, n_ctx, n_held);
     return 0;
 }
 
@@ -102,7 +112,8 @@ static dw_loss loss_of(const distil *d) {
 }
 
 static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
-    return dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err) ? -1 : 0;
+    if (dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err)) return -1;
+    return 0;
 }
 
 /* Fails for a loss that is no number, and names the step. */
@@ -133,20 +144,25 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err) {
     return 0;
 }
 
+static size_t n_held_out(const distil *d) {
+    size_t n = 0;
+    for (size_t i = 0; i < d->n_text; i++) n += (d->text[i].n - d->text[i].n_train) / (size_t)d->o.n_ctx;
+    return n;
+}
+
 /* Held-out windows go through the pass one text after the other, n_micro at a time. */
 int distil_held_out(distil *d, double *loss, dw_err *err) {
     const dw_loss l = loss_of(d);
-    const size_t n_ctx = (size_t)d->o.n_ctx;
+    const size_t n_ctx = (size_t)d->o.n_ctx, n_all = n_held_out(d);
     dw_loss_sums sums = {0};
-    int n_all = 0, n = 0;
+    size_t n_seen = 0;
+    int n = 0;
     for (size_t i = 0; i < d->n_text; i++)
         for (size_t at = d->text[i].n_train; at + n_ctx <= d->text[i].n; at += n_ctx) {
             copy_window(d, d->text[i].id + at, d->token + (size_t)n++ * n_ctx);
-            const bool last = i + 1 == d->n_text && at + 2 * n_ctx > d->text[i].n;
-            if (n < d->n_micro && n < d->o.batch && !last) continue;
+            if (++n_seen < n_all && n < d->n_micro && n < d->o.batch) continue;
             if (forward(d, d->token, n, err)) return -1;
             dw_train_loss(d->train, &l, &sums);
-            n_all += n;
             n = 0;
         }
     *loss = n_all ? sums.loss / ((double)n_all * (double)n_ctx) : 0;
@@ -185,7 +201,8 @@ static int save_to(const distil *d, dw_out *out, const uint8_t identity[32], dw_
         put(out, &hash, d->p.mean, bytes, err) || put(out, &hash, d->p.square, bytes, err))
         return -1;
     dw_sha256_end(&hash, digest);
-    return dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err) ? -1 : 0;
+    if (dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err)) return -1;
+    return 0;
 }
 
 int distil_save(const distil *d, const char *path, const uint8_t identity[32], dw_err *err) {
@@ -211,7 +228,8 @@ static int check_file(const distil *d, const dw_map *m, const char *path, const 
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);
-    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 ||
+    const bool has_numbers = h.seconds >= 0 && isfinite(h.seconds) && isfinite(h.first_held_out);
+    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 || !has_numbers ||
         memcmp(digest, m->data + m->size - 32, 32))
         return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
     return 0;

@@ -2,7 +2,7 @@
  *
  * A step draws `batch` windows of n_ctx tokens at random places of the texts (the places follow from the seed and the
  * step's number alone), computes the mean over their tokens of (1 - ce) tau^2 KL(teacher || student) + ce * cross
- * entropy, and takes one step of AdamW (engine/model/optimizer.h).  The last windows of every text are held out.
+ * entropy, and takes one step of AdamW (engine/model/optimizer.h).  The last windows of the texts are held out.
  *
  * Teacher and student compute with the same arithmetic, so a student equal to its teacher has a gradient of exactly 0
  * and stays.  Results do not depend on the number of threads.
@@ -48,7 +48,8 @@ typedef struct distil {
     double seconds, first_held_out;
 } distil;
 
-/* Marks the last windows of every text as held out; fails for a text that is too short. */
+/* Marks the last windows of every text as held out, in equal shares.  A text without room for its share holds out fewer.
+ * Fails for a text shorter than a window, and where all texts together hold out fewer than n_held. */
 int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, dw_err *err);
 size_t distil_memory(const dw_model *student, const dw_model *teacher,
                      const distil_options *o); // bytes; 0: cannot be opened

@@ -237,7 +237,7 @@ static distil_options options_of(const run *r, dw_pool *pool) {
 
 /* All that decides the result. */
 static int identify(run *r, dw_err *err) {
-    char backend[32], *arguments = lineage_arguments(&program, err);
+    char backend[32] = "", *arguments = lineage_arguments(&program, err); // all 32 bytes are hashed
     dw_sha256 h;
     if (!arguments) return -1;
     tool_backend_text(backend);
@@ -245,7 +245,7 @@ static int identify(run *r, dw_err *err) {
     dw_sha256_add(&h, r->in.model_sha256, 64);
     dw_sha256_add(&h, r->in.teacher_sha256, 64);
     for (size_t i = 0; i < r->in.n_text; i++) dw_sha256_add(&h, r->in.text[i].sha256, 64);
-    dw_sha256_add(&h, backend, sizeof backend);
+    dw_sha256_add(&h, backend, strlen(backend) + 1);
     dw_sha256_add(&h, arguments, strlen(arguments));
     dw_sha256_end(&h, r->identity);
     free(arguments);
@@ -362,7 +362,9 @@ static int learn(run *r, dw_err *err) {
     progress_step(bar, tokens_of(r));
     r->n_reports = (int)(done_of(r) * REPORTS);
     while (!rc && done_of(r) < 1) {
-        rc = step(r, err) || report(r, err) || save(r, err) ? -1 : 0;
+        rc = step(r, err);
+        if (!rc) rc = report(r, err);
+        if (!rc) rc = save(r, err);
         if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
     }
     progress_end(bar);
@@ -461,8 +463,10 @@ static int write_model(const run *r, dw_err *err) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
     }
-    const int rc = stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err) ? -1
-                                                                                                                : 0;
+    int rc = stamp(r, w, err);
+    if (!rc) rc = dw_gguf_begin(w, err);
+    if (!rc) rc = write_data(r, w, err);
+    if (!rc) rc = dw_gguf_commit(w, err);
     dw_gguf_writer_free(w);
     return rc;
 }

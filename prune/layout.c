@@ -25,8 +25,11 @@ static int check_fusable(const dw_model *m, int l, dw_err *err) {
     const dw_tensor *q = layer_tensor(m, l, "attn_q.weight"), *k = layer_tensor(m, l, "attn_k.weight");
     const dw_tensor *v = layer_tensor(m, l, "attn_v.weight");
     if (!q || !k || !v || (q->type == k->type && k->type == v->type)) return 0;
-    return dw_fail(err, "layer %d: q, k and v are %s, %s and %s, but architecture 'openelm', which stores unequal widths, has them "
-                   "as one matrix; give --pad, or make the widths equal", l, q->type->name, k->type->name, v->type->name);
+    return dw_fail(
+        err,
+        "layer %d: q, k and v are %s, %s and %s, but architecture 'openelm', which stores unequal widths, has them as "
+        "one matrix; give --pad, or make the widths equal",
+        l, q->type->name, k->type->name, v->type->name);
 }
 
 /* Whether the rows of q and k are permuted: rope rotates the pairs (2i, 2i + 1) in the carrier, (i, i + D/2) in the
@@ -36,19 +39,27 @@ static bool permutes(const dw_arch *from, const dw_arch *to) { return from->has 
 static int check_carrier(const prune_layout *o, const dw_arch *to, dw_err *err) {
     const dw_model *m = o->parent;
     if (!to)
-        return dw_fail(err, "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths "
-                       "equal", m->arch->name);
+        return dw_fail(
+            err,
+            "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths equal",
+            m->arch->name);
     if (!(to->has & DW_ARCH_UNTIED) && !m->net.hp.tied)
-        return dw_fail(err, "the widths differ by layer, which no architecture stores for '%s' with an output matrix of its own; "
-                       "give --pad, or make the widths equal (rank --allocate uniform)", m->arch->name);
+        return dw_fail(
+            err,
+            "the widths differ by layer, which no architecture stores for '%s' with an output matrix of its own; give "
+            "--pad, or make the widths equal (rank --allocate uniform)",
+            m->arch->name);
     const bool fuses = to->has & DW_ARCH_FUSED_QKV;
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const char *rest, *name = dw_gguf_tensor(m->gguf, i)->name;
         const int l = dw_layer_of(name, &rest);
         const bool is_fused = !strncmp(rest, "attn_qkv.", 9) && (permutes(m->arch, to) || fuses);
         if ((is_bias(rest) && (!(to->has & DW_ARCH_BIASES) || l < 0)) || is_fused)
-            return dw_fail(err, "the widths differ by layer; architecture '%s' can store that, but not '%s'; give --pad, or make "
-                           "the widths equal", to->name, name);
+            return dw_fail(
+                err,
+                "the widths differ by layer; architecture '%s' can store that, but not '%s'; give --pad, "
+                "or make the widths equal",
+                to->name, name);
     }
     for (int l = 0; l < o->n_layer && fuses; l++)
         if (check_fusable(m, o->layer_of[l], err)) return -1;
@@ -74,8 +85,11 @@ static int choose_arch(prune_layout *o, dw_err *err) {
     o->arch = o->parent->arch;
     if (o->parent->arch->has & DW_ARCH_BY_LAYER) {
         if (hp->n_head[o->layer_of[0]] < 1)
-            return dw_fail(err, "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or "
-                           "keep one before it", o->layer_of[0]);
+            return dw_fail(
+                err,
+                "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, "
+                "or keep one before it",
+                o->layer_of[0]);
         return 0;
     }
     if (!widths_differ(o)) return 0;
@@ -158,9 +172,13 @@ static bool keeps_all(const prune_layout *o, int l) {
 static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs *r, dw_err *err) {
     const int n = o->n_ff[l], parent_l = o->layer_of[l];
     if (n % t->type->block)
-        return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; choose a width that is (rank --multiple %d), another --down-type, or --pad",
+        return dw_fail(err,
+                       "layer %d: %d neurons are no whole number of %s blocks of %d; choose a width that is (rank "
+                       "--multiple %d), another --down-type, or --pad",
                        parent_l, n, t->type->name, t->type->block, t->type->block);
-    if (!t->type->encode) return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l, t->type->name);
+    if (!t->type->encode)
+        return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l,
+                       t->type->name);
     for (int j = 0; j < n; j++) t->n_kept += o->keep[l][j] >= 0;
     o->importance[l] = dw_alloc((size_t)n, sizeof **o->importance, "importances", err);
     if (!o->importance[l]) return -1;
@@ -190,14 +208,20 @@ static int weigh(prune_layout *o, prune_tensor *t, int l, const kit_stats *stats
 }
 
 static int refuse_width(int l, int n, const dw_qtype_row *type, dw_err *err) {
-    return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; rank with --multiple %d, or give another "
-                   "--down-type, or --pad", l, n, type->name, type->block, type->block);
+    return dw_fail(
+        err,
+        "layer %d: %d neurons are no whole number of %s blocks of %d; rank with --multiple %d, "
+        "or give another --down-type, or --pad",
+        l, n, type->name, type->block, type->block);
 }
 
 static int check_encoding(int l, const dw_qtype_row *type, const prune_cut_options *options, dw_err *err) {
     if (!options->encode_down)
-        return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type "
-                       "(best with --source), or rank in groups (--group %d)", l, type->block, type->name, type->block);
+        return dw_fail(
+            err,
+            "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type (best "
+            "with --source), or rank in groups (--group %d)",
+            l, type->block, type->name, type->block);
     if (type->encode) return 0;
     return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", l, type->name);
 }
@@ -270,7 +294,8 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
         const char *rest;
         const int parent_l = dw_layer_of(from->name, &rest), l = parent_l < 0 ? -1 : new_layer(o, parent_l);
         if (parent_l >= 0 && l < 0) continue; // dropped
-        if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight"))) continue; // they are rows after q's
+        if (fuse && (!strcmp(rest, "attn_k.weight") || !strcmp(rest, "attn_v.weight")))
+            continue; // they are rows after q's
         prune_tensor *t = &o->tensor[o->n_tensor++];
         *t = (prune_tensor){.type = from->type, .ne = {from->ne[0], from->ne[1]}, .from = {from}};
         if (place_tensor(o, t, l, options, err)) return -1;
@@ -300,7 +325,8 @@ static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *
     return place_tensors(o, options, err);
 }
 
-int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
+int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options,
+                      dw_err *err) {
     *o = (prune_layout){.parent = parent, .source = options->source};
     if (!init(o, plan, options, err)) return 0;
     prune_layout_release(o);
@@ -336,7 +362,8 @@ static int set_filtered(const prune_layout *o, dw_gguf_writer *w, const char *ke
     part.n_bytes = part.count * size;
     uint8_t *data = dw_alloc(part.n_bytes, 1, "a key", err);
     if (!data) return -1;
-    for (int l = 0; l < o->n_layer; l++) memcpy(data + (size_t)l * size, kv->data + (size_t)o->layer_of[l] * size, size);
+    for (int l = 0; l < o->n_layer; l++)
+        memcpy(data + (size_t)l * size, kv->data + (size_t)o->layer_of[l] * size, size);
     part.data = data;
     dw_gguf_set_kv(w, key, &part);
     free(data);
@@ -357,10 +384,14 @@ static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
             continue;
         }
         char *key = dw_format(err, "%s%s", o->arch->name, kv->key + n_arch);
-        const bool by_layer = kv->is_array && kv->type != DW_KV_STR && kv->count == n_layer && o->n_layer < m->net.hp.n_layer;
-        if (!key) rc = -1;
-        else if (by_layer) rc = set_filtered(o, w, key, kv, err);
-        else dw_gguf_set_kv(w, key, kv);
+        const bool by_layer = kv->is_array && kv->type != DW_KV_STR && kv->count == n_layer &&
+                              o->n_layer < m->net.hp.n_layer;
+        if (!key)
+            rc = -1;
+        else if (by_layer)
+            rc = set_filtered(o, w, key, kv, err);
+        else
+            dw_gguf_set_kv(w, key, kv);
         free(key);
     }
     return rc;

@@ -93,7 +93,8 @@ static int prepare(arrays *a, obs_order *o, const obs_task *t, dw_pool *pool, dw
 int obs_select(obs_order *o, const obs_task *t, dw_pool *pool, dw_err *err) {
     arrays a = {0};
     *o = (obs_order){0};
-    int rc = make_order(o, t, err) || prepare(&a, o, t, pool, err) ? -1 : 0;
+    int rc = make_order(o, t, err);
+    if (!rc) rc = prepare(&a, o, t, pool, err);
     obs_start s = {.n = t->gram->n,
                    .group = t->group,
                    .most_removed = t->most_removed < o->n_group ? t->most_removed : o->n_group,

@@ -1,8 +1,8 @@
 /* prune.h - choose FFN neurons and remove them for good.
  *
- * A neuron j of a layer is row j of gate and up and column j of down; it contributes v_j a_j to the layer's output, where
- * v_j is its column of down and a_j = act(gate_j . h) * (up_j . h).  A group is a set of neurons cut together: the same
- * rows of gate and up, the same columns of down.
+ * A neuron j of a layer is row j of gate and up and column j of down; it contributes v_j a_j to the layer's output,
+ * where v_j is its column of down and a_j = act(gate_j . h) * (up_j . h).  A group is a set of neurons cut together:
+ * the same rows of gate and up, the same columns of down.
  *
  *   collect   model, texts -> stats.h5   sums over calibration tokens (kit/stats.h)
  *   rank      stats, model -> plan.tsv   scores, order, what stays (kit/plan.h)

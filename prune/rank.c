@@ -29,9 +29,14 @@ enum { MOST_METRICS = 32 };
 
 static kit_metric metrics[MOST_METRICS + 2]; // those of the kit, obs; ends with name NULL
 
-static const kit_metric obs_metric = {
-    "obs", NULL, true, true, KIT_SCALE_ENERGY, "||v_j||^2 / [H^-1]_jj, one at a time, H = E[a a^T] + damping",
-    "optimal brain surgeon: Hassibi & Stork 1993, Frantar 2022 (arXiv 2208.11580); error of the output when the rest is repaired"};
+static const kit_metric obs_metric = {"obs",
+                                      NULL,
+                                      true,
+                                      true,
+                                      KIT_SCALE_ENERGY,
+                                      "||v_j||^2 / [H^-1]_jj, one at a time, H = E[a a^T] + damping",
+                                      "optimal brain surgeon: Hassibi & Stork 1993, Frantar 2022 (arXiv 2208.11580); "
+                                      "error of the output when the rest is repaired"};
 
 static void list_metrics(void) {
     size_t n = 0;
@@ -100,7 +105,7 @@ static const opt_row rows[] = {
     {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "evaluations of the model; 0: 400 for evolve, 8 per layer for sensitivity", .min = 0, .max = 1000000},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
     {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "obs: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random", .min = 0, .max = 2147483647},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random, and of evolve's steps", .min = 0, .max = 2147483647},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
     OPT_COMMON, {0}};
 
@@ -119,24 +124,25 @@ static opt_program program = {
 // clang-format on
 
 static const char about[] =
-    "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the output "
-    "through its column v_j.  Metrics give each neuron a score.  The score of a group is the sum of its neurons' scores, and "
-    "the groups with the smallest scores are cut first.  E and Var are over all tokens of all texts.\n"
+    "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the "
+    "output through its column v_j.  Metrics give each neuron a score.  The score of a group is the sum of its "
+    "neurons' scores, and the groups with the smallest scores are cut first.  "
+    "E and Var are over all tokens of all texts.\n"
     "\n"
-    "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a multiple of "
-    "1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
+    "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a "
+    "multiple of 1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
     "\n"
-    "--bytes is never exceeded.  Without --as no tensor changes its type.  With --as the size is that of the file after "
-    "requant, with other types where rows are no whole number of blocks, as requant takes them.\n"
+    "--bytes is never exceeded.  Without --as no tensor changes its type.  With --as the size is that of the file "
+    "after requant, with other types where rows are no whole number of blocks, as requant takes them.\n"
     "\n"
-    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different layers "
-    "do not compare, because the residual stream grows from layer to layer.\n"
+    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different "
+    "layers do not compare, because the residual stream grows from layer to layer.\n"
     "\n"
-    "--drop-layers goes by block influence, 1 - mean cosine of the residuals before and after a layer (Men et al. 2024, arXiv "
-    "2403.03853).  Without --metric, --rate and --bytes all neurons of the other layers stay.\n"
+    "--drop-layers goes by block influence, 1 - mean cosine of the residuals before and after a layer (Men et al. "
+    "2024, arXiv 2403.03853).  Without --metric, --rate and --bytes all neurons of the other layers stay.\n"
     "\n"
-    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of the "
-    "inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
+    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of "
+    "the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
     "\n"
     "metrics:\n";
 
@@ -260,8 +266,11 @@ static int measure_residual(inputs *in, dw_err *err) {
         const kit_stats_layer *layer = &in->stats.layer[l];
         in->inverse[l] = layer->sum_inverse / (double)layer->n_cosine;
         if (!(in->inverse[l] > 0))
-            return dw_fail(err, "'%s' does not know the residual's norm after layer %d, which --allocate %s needs; collect the "
-                           "statistics again", o.stats, l, o.allocate);
+            return dw_fail(
+                err,
+                "'%s' does not know the residual's norm after layer %d, which --allocate %s needs; "
+                "collect the statistics again",
+                o.stats, l, o.allocate);
     }
     return in->inverse ? 0 : -1;
 }
@@ -293,11 +302,15 @@ static int check_rate(const prune_task *t, double wanted, const int *n_keep, dw_
     const double reached = prune_rate_of(t, n_keep), step = (double)t->unit / dw_model_hparams(t->model)->n_ff_max;
     if (t->bytes > 0 || !(wanted > 0)) return 0;
     if (!(reached > 0))
-        return dw_fail(err, "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give that "
-                       "rate, or a smaller --multiple or --group", wanted, t->unit, step);
+        return dw_fail(
+            err,
+            "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give that rate, "
+            "or a smaller --multiple or --group",
+            wanted, t->unit, step);
     if (fabs(reached - wanted) > 0.01)
-        warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with plans of "
-             "exactly that rate", wanted, reached, t->unit);
+        warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with "
+             "plans of exactly that rate",
+             wanted, reached, t->unit);
     return 0;
 }
 
@@ -306,11 +319,13 @@ static int allocate_unit(prune_task *t, const prune_allocator *allocator, int mu
     const int block = prune_sizes_block(t->sizes);
     t->unit = least_common_multiple(t->group, multiple);
     if (t->unit % down->block)
-        return dw_fail(err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does",
-                       t->unit, down->name, down->block, down->block);
+        return dw_fail(
+            err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does",
+            t->unit, down->name, down->block, down->block);
     if (o.as && !kit_mixture_find(o.as) && t->unit % block)
-        return dw_fail(err, "widths that are multiples of %d do not fill %s blocks of %d, as --as wants them; --multiple %d does",
-                       t->unit, o.as, block, block);
+        return dw_fail(
+            err, "widths that are multiples of %d do not fill %s blocks of %d, as --as wants them; --multiple %d does",
+            t->unit, o.as, block, block);
     return allocator->allocate(t, n_keep, err);
 }
 
@@ -329,8 +344,8 @@ static int choose_widths(prune_task *t, const prune_allocator *allocator, double
     }
     if (rc) return dw_fail(err, "%s", why.text);
     if (t->group % down->block)
-        say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)", down->name,
-            down->block, t->group);
+        say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)",
+            down->name, down->block, t->group);
     return check_rate(t, *wanted, n_keep, err);
 }
 
@@ -352,13 +367,14 @@ static int describe_size(kit_plan *p, dw_err *err) {
 static int describe(kit_plan *p, const inputs *in, const prune_task *t, double wanted, dw_err *err) {
     const kit_metric *metric = o.metric ? find_metric(o.metric) : &no_metric;
     if (describe_inputs(&p->comment, in, err)) return -1;
-    if (dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name, metric->formula,
-                  metric->source, t->group, o.allocate, o.seed))
+    if (dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name,
+                  metric->formula, metric->source, t->group, o.allocate, o.seed))
         return -1;
     if (dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached)) return -1;
     if (dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit) || describe_size(p, err)) return -1;
     for (int l = 0; l < p->n_layer; l++)
-        if (in->drop[l] && dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]))
+        if (in->drop[l] &&
+            dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]))
             return -1;
     return 0;
 }
@@ -417,8 +433,8 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
         if (n_keep[l] > most) most = n_keep[l];
     }
     say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have at most %s%s%s", wanted,
-        prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text, o.as ? " as " : "",
-        o.as ? o.as : "");
+        prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text,
+        o.as ? " as " : "", o.as ? o.as : "");
 }
 
 /* The selection of wide layers ends a little beyond the rate, where nothing else needs the rest of the order. */
@@ -433,15 +449,23 @@ static void say_text(const char *text) { say("%s", text); }
 static int open_gram(inputs *in, bool must, dw_err *err) {
     char *path = kit_gram_path(o.stats, err);
     int rc = path ? 0 : -1;
-    if (!rc && (must || dw_file_exists(path)) && !in->gram.matrix) rc = kit_gram_open(&in->gram, path, err) || kit_gram_check_stats(&in->gram, path, &in->stats, err) ? -1 : 0;
+    if (!rc && (must || dw_file_exists(path)) && !in->gram.matrix)
+        rc = kit_gram_open(&in->gram, path, err) ? -1 : kit_gram_check_stats(&in->gram, path, &in->stats, err);
     free(path);
     return rc;
 }
 
 static int score_obs(inputs *in, double **score, dw_err *err) {
-    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) || open_gram(in, true, err)) return -1;
-    const obs_model_task t = {.model = in->model, .gram = &in->gram, .group = in->scorer.group, .most = most_removed(in), .damp = o.damp,
-                              .pool = in->scorer.pool, .tell = say_text};
+    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
+        open_gram(in, true, err))
+        return -1;
+    const obs_model_task t = {.model = in->model,
+                              .gram = &in->gram,
+                              .group = in->scorer.group,
+                              .most = most_removed(in),
+                              .damp = o.damp,
+                              .pool = in->scorer.pool,
+                              .tell = say_text};
     return obs_score_model(&t, score, err);
 }
 
@@ -451,20 +475,36 @@ static int check_held_out(const inputs *in, dw_err *err) {
         for (size_t k = 0; k < in->stats.n_text; k++) {
             const calib_text *a = &in->texts.text[i];
             const kit_stats_text *b = &in->stats.text[k];
-            if (!strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows && b->first_window < a->first_window + a->n_windows)
-                return dw_fail(err, "windows %d to %d of '%s' are in the statistics; judge the widths by others (--windows)", a->first_window,
-                               a->first_window + a->n_windows - 1, a->name);
+            if (!strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows &&
+                b->first_window < a->first_window + a->n_windows)
+                return dw_fail(err,
+                               "windows %d to %d of '%s' are in the statistics; judge the widths by others (--windows)",
+                               a->first_window, a->first_window + a->n_windows - 1, a->name);
         }
     return 0;
 }
 
+/* The hash of STATS.gram, "-" where trials repair nothing. */
+static int hash_gram(const inputs *in, char hex[65], dw_err *err) {
+    snprintf(hex, 65, "-");
+    if (!in->gram.matrix) return 0;
+    char *path = kit_gram_path(o.stats, err);
+    const int rc = path ? kit_sha256_file(path, hex, err) : -1;
+    free(path);
+    return rc;
+}
+
 /* A hash of all that the widths depend on. */
 static int make_key(inputs *in, const prune_task *t, dw_err *err) {
-    char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256, o.metric, o.start, t->group, t->unit, t->rate, t->bytes,
-                           o.seed, o.damp, o.n_ctx);
-    int rc = text ? 0 : -1;
+    char gram[65];
+    if (hash_gram(in, gram, err)) return -1;
+    char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256,
+                           o.metric, o.start, t->group, t->unit, t->rate, t->bytes, o.seed, o.damp, o.n_ctx);
+    int rc = text ? dw_append(&text, err, " %s %s", o.as ? o.as : "-", gram) : -1;
+    for (int l = 0; l < in->hp->n_layer && !rc; l++) rc = dw_append(&text, err, " %d", t->drop[l]);
     for (size_t i = 0; i < in->texts.n_text && !rc; i++)
-        rc = dw_append(&text, err, " %s %d %d", in->texts.text[i].sha256, in->texts.text[i].first_window, in->texts.text[i].n_windows);
+        rc = dw_append(&text, err, " %s %d %d", in->texts.text[i].sha256, in->texts.text[i].first_window,
+                       in->texts.text[i].n_windows);
     if (!rc) dw_sha256_hex(text, strlen(text), in->key);
     free(text);
     return rc;
@@ -472,15 +512,27 @@ static int make_key(inputs *in, const prune_task *t, dw_err *err) {
 
 static int open_search(inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {
     const prune_allocator *start = allocator->allocate == search_evolve ? prune_allocator_find(o.start) : NULL;
-    if ((o.stats && open_gram(in, false, err)) || calib_read(&in->texts, in->model, &(calib_request){&o.texts, o.windows, o.n_ctx, 0}, err) || check_held_out(in, err) ||
-        make_key(in, t, err))
+    if ((o.stats && open_gram(in, false, err)) ||
+        calib_read(&in->texts, in->model, &(calib_request){&o.texts, o.windows, o.n_ctx, 0}, err) ||
+        check_held_out(in, err) || make_key(in, t, err))
         return -1;
     if (!in->gram.matrix) say("there are no Gram matrices (collect --gram): widths are judged without repair");
-    const trial_options options = {.model = in->model, .gram = in->gram.matrix ? &in->gram : NULL, .damp = o.damp, .texts = &in->texts, .score = t->score,
-                                   .group = t->group, .drop = t->drop, .pool = in->scorer.pool};
+    const trial_options options = {.model = in->model,
+                                   .gram = in->gram.matrix ? &in->gram : NULL,
+                                   .damp = o.damp,
+                                   .texts = &in->texts,
+                                   .score = t->score,
+                                   .group = t->group,
+                                   .drop = t->drop,
+                                   .pool = in->scorer.pool};
     if (start && strcmp(o.out, "-") != 0 && !(in->state = dw_format(err, "%s.part", o.out))) return -1;
-    in->search = (prune_search){.trial = trial_new(&options, err), .start = start, .evaluations = o.evaluations, .seed = (uint64_t)o.seed, .state = in->state,
-                                .key = in->key, .tell = say_text};
+    in->search = (prune_search){.trial = trial_new(&options, err),
+                                .start = start,
+                                .evaluations = o.evaluations,
+                                .seed = (uint64_t)o.seed,
+                                .state = in->state,
+                                .key = in->key,
+                                .tell = say_text};
     t->search = &in->search;
     return in->search.trial ? 0 : -1;
 }
@@ -504,8 +556,8 @@ static int write_scores(const inputs *in, double *const *score, dw_err *err) {
     char *comment = NULL, *text = NULL;
     int rc = describe_inputs(&comment, in, err);
     if (!rc)
-        rc = dw_append(&comment, err, "metric %s (%s; %s), group %d, seed %d\n", metric->name, metric->formula, metric->source,
-                       in->scorer.group, o.seed);
+        rc = dw_append(&comment, err, "metric %s (%s; %s), group %d, seed %d\n", metric->name, metric->formula,
+                       metric->source, in->scorer.group, o.seed);
     if (!rc) rc = (text = prune_scores_table(in->hp, comment, in->scorer.group, score, err)) ? 0 : -1;
     if (!rc) rc = prune_write_text(o.scores, "the scores", text, err);
     free(comment);
@@ -517,9 +569,15 @@ static int make_plan(inputs *in, double *const *score, dw_err *err) {
     kit_plan plan = {0};
     double wanted = 0;
     int *n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *n_keep, "widths", err);
-    prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .inverse = in->inverse,
-                    .is_energy = o.metric && find_metric(o.metric)->scale == KIT_SCALE_ENERGY, .sizes = &in->sizes,
-                    .rate = o.rate, .bytes = (double)o.bytes};
+    prune_task t = {.model = in->model,
+                    .drop = in->drop,
+                    .group = in->scorer.group,
+                    .score = score,
+                    .inverse = in->inverse,
+                    .is_energy = o.metric && find_metric(o.metric)->scale == KIT_SCALE_ENERGY,
+                    .sizes = &in->sizes,
+                    .rate = o.rate,
+                    .bytes = (double)o.bytes};
     const prune_allocator *allocator = prune_allocator_find(o.allocate);
     const prune_allocator *first = allocator->runs_model ? prune_allocator_find("uniform") : allocator;
     int rc = n_keep ? choose_widths(&t, first, &wanted, n_keep, err) : -1;
@@ -557,13 +615,14 @@ enum { MAX_METRICS = 64 };
 
 typedef struct judged { // one metric
     const kit_metric *metric;
-    double **score;     // (n_layer)
-    bool **keep;        // (n_layer) of n_ff
+    double **score; // (n_layer)
+    bool **keep;    // (n_layer) of n_ff
 } judged;
 
 static int judge(judged *j, const kit_metric *metric, inputs *in, prune_task *t, const int *n_keep, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
-    *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err), dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
+    *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err),
+                  dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
     if (!j->score || !j->keep || kit_score(&in->scorer, metric, j->score, err)) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) {
         j->keep[l] = dw_alloc((size_t)in->hp->n_ff[l], sizeof **j->keep, "kept neurons", err);
@@ -627,13 +686,18 @@ static int compare(inputs *in, dw_err *err) {
     int n = 0, *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
     double wanted;
     bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
-    prune_task t = {.model = in->model, .drop = all, .group = in->scorer.group, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
+    prune_task t = {.model = in->model,
+                    .drop = all,
+                    .group = in->scorer.group,
+                    .sizes = &in->sizes,
+                    .rate = o.rate,
+                    .bytes = (double)o.bytes};
     int rc = all && n_keep ? choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {
-        printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n", t.group,
-               prune_rate_of(&t, n_keep));
+        printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n",
+               t.group, prune_rate_of(&t, n_keep));
         rc = print_matrix(j, n, in, false, err);
         if (!rc) rc = print_matrix(j, n, in, true, err);
     }
@@ -651,11 +715,14 @@ static void check_metric(const kit_metric *metric, const prune_allocator *alloca
         die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
     if (metric->scale >= allocator->scale) return;
     if (metric->scale == KIT_SCALE_ENERGY)
-        die_usage("scores of metric '%s' do not compare across layers as they are, because the residual stream grows from layer "
-                  "to layer; give --allocate relative or standardized", metric->name);
+        die_usage("scores of metric '%s' do not compare across layers as they are, because the residual stream grows "
+                  "from layer to layer; give --allocate relative or standardized",
+                  metric->name);
     char *energies = names_of_scale(KIT_SCALE_ENERGY, NULL);
-    die_usage("scores of metric '%s' do not compare across layers, as --allocate %s needs; give --allocate standardized, or "
-              "relative with one of these metrics: %s", metric->name, allocator->name, energies ? energies : "");
+    die_usage(
+        "scores of metric '%s' do not compare across layers, as --allocate %s needs; give --allocate standardized, or "
+        "relative with one of these metrics: %s",
+        metric->name, allocator->name, energies ? energies : "");
 }
 
 static void check_outputs(void) {

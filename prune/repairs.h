@@ -1,8 +1,8 @@
 /* repairs.h - repaired down matrices of all layers that a plan cuts.
  *
  * One-shot repairs come from STATS.gram: each layer's inputs are those of the whole model.  Sequential ones run the
- * calibration texts through the model (walk.h), layer by layer: the inputs a' of a layer come from the layers below, which
- * are cut and repaired already, a are those of the whole model on the same tokens.  With the residual before the
+ * calibration texts through the model (walk.h), layer by layer: the inputs a' of a layer come from the layers below,
+ * which are cut and repaired already, a are those of the whole model on the same tokens.  With the residual before the
  * FFN, x' of the cut and x of the whole model, the target of layer l is
  *
  *     own      V a'                          the layer's own output on its new inputs

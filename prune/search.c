@@ -176,7 +176,7 @@ int search_sensitivity(const prune_task *t, int *n_keep, dw_err *err) {
     const size_t n_layer = (size_t)hp_of(t)->n_layer;
     curve *c = dw_alloc(n_layer, sizeof *c, "curves", err);
     double *kl = dw_alloc((size_t)trial_n_windows(t->search->trial), sizeof *kl, "windows", err), budget = 0;
-    int rc = !c || !kl || uniform_widths(t, n_keep, err) ? -1 : 0;
+    int rc = c && kl ? uniform_widths(t, n_keep, err) : -1;
     if (!rc) budget = budget_of(t, n_keep);
     for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = n_ff(t, (int)l);
     for (size_t l = 0; l < n_layer && !rc; l++)
@@ -195,6 +195,7 @@ typedef struct state {
     double mean, first; // of best; of the start
     dw_rng rng;
     int n_done, n_accepted;
+    bool is_stuck; // nothing can move
 } state;
 
 static int save(const prune_task *t, const state *s, dw_err *err) {
@@ -208,7 +209,8 @@ static int save(const prune_task *t, const state *s, dw_err *err) {
                                  s->rng.s[3])
                  : -1;
     for (int l = 0; l < hp_of(t)->n_layer && !rc; l++) rc = dw_out_printf(out, err, " %d", s->best[l]);
-    if (!rc) rc = dw_out_printf(out, err, "\n") || dw_out_commit(out, err) ? -1 : 0;
+    if (!rc) rc = dw_out_printf(out, err, "\n");
+    if (!rc) rc = dw_out_commit(out, err);
     dw_out_free(out);
     return rc;
 }
@@ -269,7 +271,7 @@ static bool is_better(const prune_task *t, const state *s) {
 static int step(const prune_task *t, state *s, dw_err *err) {
     double mean;
     for (int tries = 0; !mutate(t, s); tries++)
-        if (tries == 1000) return s->n_done = INT32_MAX, 0; // nothing can move
+        if (tries == 1000) return s->is_stuck = true, 0;
     if (mean_kl(t, s->trial, s->other, &mean, err)) return -1;
     s->n_done++;
     if (!is_better(t, s)) return 0;
@@ -277,7 +279,8 @@ static int step(const prune_task *t, state *s, dw_err *err) {
     memcpy(s->kl, s->other, (size_t)trial_n_windows(t->search->trial) * sizeof *s->kl);
     s->mean = mean;
     s->n_accepted++;
-    return trial_accept(t->search->trial, s->best, err) || save(t, s, err) ? -1 : 0;
+    if (trial_accept(t->search->trial, s->best, err) || save(t, s, err)) return -1;
+    return 0;
 }
 
 static int begin(const prune_task *t, state *s, dw_err *err) {
@@ -303,11 +306,11 @@ int search_evolve(const prune_task *t, int *n_keep, dw_err *err) {
                .trial = dw_alloc(n_layer, sizeof *s.trial, "widths", err),
                .kl = dw_alloc(n_windows, sizeof *s.kl, "windows", err),
                .other = dw_alloc(n_windows, sizeof *s.other, "windows", err)};
-    int rc = !s.best || !s.trial || !s.kl || !s.other || begin(t, &s, err) ? -1 : 0;
-    while (!rc && s.n_done < most) rc = step(t, &s, err);
+    int rc = s.best && s.trial && s.kl && s.other ? begin(t, &s, err) : -1;
+    while (!rc && s.n_done < most && !s.is_stuck) rc = step(t, &s, err);
     char text[160];
-    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats",
-             s.n_accepted, smaller(s.n_done, most), s.first, s.mean);
+    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats%s",
+             s.n_accepted, s.n_done, s.first, s.mean, s.is_stuck ? "; no more neurons can move" : "");
     if (!rc && t->search->tell) t->search->tell(text);
     for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = s.best[l];
     free(s.best), free(s.trial), free(s.kl), free(s.other);

@@ -6,7 +6,8 @@
  *              layers' divergences miss what layers do to each other.
  * evolve       Starts from another rule's widths.  A step moves neurons from one random layer to another; it stays when
  *              the mean divergence of the windows falls by more than the standard error of the differences (Sieberling
- *              2024, arXiv 2410.14649: EvoPress).  The state is written to a file after every accepted step, and the same
+ *              2024, arXiv 2410.14649: EvoPress).  The state is written to a file after every accepted step, and the
+ *                                                  same
  *              command goes on from it.
  * Neither exceeds the neurons of the uniform rule, or the bytes that were asked for. */
 #ifndef PRUNE_SEARCH_H

@@ -264,11 +264,9 @@ static int repair_layer(sequence *s, repairs *r, int l, dw_err *err) {
 
 static int pass_layer(sequence *s, repairs *r, int l, dw_err *err) {
     const bool drops = s->t->plan->layer[l].drop;
-    int rc;
-    if (repairs_needed(s->t, l))
-        rc = repair_layer(s, r, l, err);
-    else
-        rc = advance(s, &s->dense, l, drops ? 3 : 1.5, err) || (!drops && advance(s, &s->cut, l, 1.5, err)) ? -1 : 0;
+    const bool repaired = repairs_needed(s->t, l);
+    int rc = repaired ? repair_layer(s, r, l, err) : advance(s, &s->dense, l, drops ? 3 : 1.5, err);
+    if (!rc && !repaired && !drops) rc = advance(s, &s->cut, l, 1.5, err);
     release_layer(s);
     return rc;
 }
@@ -276,10 +274,9 @@ static int pass_layer(sequence *s, repairs *r, int l, dw_err *err) {
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err) {
     sequence s = {.t = t, .d = dw_model_hparams(t->model)->n_embd};
     const dw_session_options o = {.pool = t->pool, .backend = t->backend};
-    int rc = take_memory(&s, err) || walk_open(&s.dense, t->model, t->texts, 0, &o, err) ||
-                     walk_open(&s.cut, t->model, t->texts, 0, &o, err)
-                 ? -1
-                 : 0;
+    int rc = take_memory(&s, err);
+    if (!rc) rc = walk_open(&s.dense, t->model, t->texts, 0, &o, err);
+    if (!rc) rc = walk_open(&s.cut, t->model, t->texts, 0, &o, err);
     for (int l = 0; l < r->n_layer && !rc; l++) rc = pass_layer(&s, r, l, err);
     release(&s);
     return rc;

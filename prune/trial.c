@@ -11,7 +11,8 @@
 #include <string.h>
 
 enum { TILE = 64 };              // rows of logits at a time
-#define MOST_STORED (1ull << 30) // bytes of residuals
+#define MOST_STORED (1ull << 30)   // bytes of residuals
+#define MOST_MATRICES (4ull << 30) // bytes of repaired matrices that no layer uses now
 
 typedef struct matrix { // down of a layer at a width, (n_embd, n_ff) BF16 with zero columns
     int n_keep;
@@ -54,7 +55,7 @@ static int list_kept(const prune_trial *t, int l, int n_keep, int32_t *keep, dw_
 static int fit(const prune_trial *t, int l, const int32_t *keep, int n_keep, float *down, dw_err *err) {
     const size_t n_ff = (size_t)t->hp->n_ff[l], d = (size_t)t->hp->n_embd;
     float *v = prune_decode_down(t->o.model, l, t->o.pool, err);
-    double n_tokens;
+    double n_tokens = 0;
     const kit_gram_matrix *g = v && t->o.gram ? kit_gram_find(t->o.gram, l, KIT_STATS_FFN_NEURON, &n_tokens, err)
                                               : NULL;
     int rc = v && (g || !t->o.gram) ? 0 : -1;
@@ -82,11 +83,29 @@ static uint16_t *make_matrix(const prune_trial *t, int l, int n_keep, dw_err *er
     return NULL;
 }
 
+/* Whether the layer may have no more matrices than it has. */
+static bool is_full(const prune_trial *t, int l) {
+    const double one = (double)t->hp->n_ff[l] * t->hp->n_embd * (double)sizeof(uint16_t);
+    return (double)t->list[l].n * one >= (double)MOST_MATRICES / t->hp->n_layer;
+}
+
+/* The oldest matrix of a layer goes, but not the one that its session reads. */
+static void forget_oldest(prune_trial *t, int l) {
+    matrix_list *list = &t->list[l];
+    size_t i = 0;
+    while (i < list->n && list->item[i].n_keep == t->current[l]) i++;
+    if (i == list->n) return;
+    free(list->item[i].data);
+    memmove(&list->item[i], &list->item[i + 1], (list->n - i - 1) * sizeof *list->item);
+    list->n--;
+}
+
 static const uint16_t *find_matrix(prune_trial *t, int l, int n_keep, dw_err *err) {
     matrix_list *list = &t->list[l];
     for (size_t i = 0; i < list->n; i++)
         if (list->item[i].n_keep == n_keep) return list->item[i].data;
     if (dw_grow(&list->item, &list->cap, list->n + 1, sizeof *list->item, "repaired matrices", err)) return NULL;
+    if (is_full(t, l)) forget_oldest(t, l);
     uint16_t *data = make_matrix(t, l, n_keep, err);
     if (data) list->item[list->n++] = (matrix){n_keep, data};
     return data;
@@ -176,7 +195,8 @@ int trial_n_windows(const prune_trial *t) { return t->n_windows; }
 int trial_run(prune_trial *t, const int *n_keep, double *kl, dw_err *err) {
     int *n = dw_alloc((size_t)t->n_windows, sizeof *n, "a trial", err);
     memset(kl, 0, (size_t)t->n_windows * sizeof *kl);
-    const int rc = !n || set_widths(t, n_keep, err) || evaluate(t, start_for(t, n_keep), kl, n, err) ? -1 : 0;
+    int rc = n ? set_widths(t, n_keep, err) : -1;
+    if (!rc) rc = evaluate(t, start_for(t, n_keep), kl, n, err);
     for (int w = 0; w < t->n_windows && !rc; w++)
         if (n[w]) kl[w] /= n[w];
     free(n);
@@ -242,7 +262,8 @@ prune_trial *trial_new(const trial_options *o, dw_err *err) {
     t->hp = dw_model_hparams(o->model);
     for (size_t i = 0; i < o->texts->n_text; i++) t->n_windows += calib_n_windows(&o->texts->text[i]);
     const dw_session_options s = {.pool = o->pool, .backend = o->backend};
-    int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err) || take_memory(t, err) ? -1 : 0;
+    int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err);
+    if (!rc) rc = take_memory(t, err);
     for (int l = 0; l < t->hp->n_layer && !rc; l++) t->accepted[l] = -1; // nothing is stored yet
     if (!rc) memcpy(t->current, t->hp->n_ff, (size_t)t->hp->n_layer * sizeof *t->current);
     if (!rc && !evaluate(t, 0, NULL, NULL, err) && !trial_accept(t, t->hp->n_ff, err)) return t;

@@ -1,12 +1,13 @@
 /* trial.h - what widths of the layers cost: the divergence of the cut model from the whole one, measured on texts.
  *
  * KL(whole || cut) in nats per token, at the positions of the second half of every window.  It is taken over the 64
- * likeliest tokens of the whole model and the mass of all others (measure/distribution.h).  The texts must be held out: the scores and the
- * repair have not seen them.  A layer of width w keeps the neurons of the best scores; with Gram matrices its down is
- * repaired (repair.h), without them removed columns are zero.
+ * likeliest tokens of the whole model and the mass of all others (measure/distribution.h).  The texts must be held out:
+ * the scores and the repair have not seen them.  A layer of width w keeps the neurons of the best scores; with Gram
+ * matrices its down is repaired (repair.h), without them removed columns are zero.
  *
  * A trial starts at the first layer whose width differs from the accepted widths; its residuals are stored.
- * Repaired matrices are kept in BF16, because the same widths come again and again. */
+ * Repaired matrices are kept in BF16, because the same widths come again and again; where they take more than 4 GiB, the
+ * oldest ones of a layer go. */
 #ifndef PRUNE_TRIAL_H
 #define PRUNE_TRIAL_H
 

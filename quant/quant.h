@@ -11,7 +11,8 @@
  *
  *   --type T        every matrix, embeddings and output too, gets T; a row that is no whole number of T's blocks is an
  *                   error
- *   --mixture NAME  what upstream llama.cpp gives under that name, per tensor, and its fallbacks where a row does not fit
+ *   --mixture NAME  what upstream llama.cpp gives under that name, per tensor, and its fallbacks where a row does not
+ *                   fit
  *   --recipe FILE   a text file of lines PATTERN TYPE; the first line that matches a matrix decides; a matrix that no
  *                   line matches is kept
  *
@@ -26,9 +27,9 @@
  *
  * On top of each of these, --tensor REGEX=TYPE decides for the matrices whose names the regular expression matches.
  *
- * Invariants: a matrix's bytes depend only on its values, its type and its importances, for any number of threads.  They
- * are those of llama.cpp's quantizer where it has the type; affine and minmax are not of llama.cpp, but load there.  A
- * quantized source is refused unless --lossy-twice allows a second loss; the lineage shows both steps. */
+ * Invariants: a matrix's bytes depend only on its values, its type and its importances, for any number of threads.
+ * They are those of llama.cpp's quantizer where it has the type; affine and minmax are not of llama.cpp, but load
+ * there.  A quantized source is refused unless --lossy-twice allows a second loss; the lineage shows both steps. */
 #ifndef QUANT_H
 #define QUANT_H
 
@@ -112,8 +113,8 @@ typedef struct quant_weights {
     bool is_stats;
 } quant_weights;
 
-/* Reads stats.h5 or llama.cpp's importance file, old or new.  Statistics must be of this model (the hash of its file), or
- * of one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
+/* Reads stats.h5 or llama.cpp's importance file, old or new.  Statistics must be of this model (the hash of its file),
+ * or of one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
 int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err);
 /* *mean: the importances of a matrix's columns, borrowed, or NULL when there are none.  Refused when their number
  * differs. */

@@ -2,22 +2,15 @@
 #include "tests/h5_changes.h"
 
 #include "kit/traces.h"
+#include "tests/scratch.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_DIM = 72, MAX_CHANGES = 8 }; // dimensions beyond those of any good file here; small, for every file is hashed
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */
-
-static void put_file(const char *path, const uint8_t *data, size_t size) {
-    const int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
-    close(fd);
-}
 
 uint8_t *h5_bytes(const char *path, size_t *size) {
     uint8_t *bytes = (uint8_t *)dw_read_file(path, 1 << 28, size, NULL);
@@ -29,7 +22,7 @@ void h5_seal(const char *path, const char *magic, uint8_t *bytes, size_t n) {
     char block[KIT_H5_USER_BLOCK];
     kit_h5_user_block(magic, bytes + sizeof block, n - sizeof block, block);
     memcpy(bytes, block, sizeof block);
-    put_file(path, bytes, n);
+    scratch_write(path, bytes, n);
 }
 
 void h5_seal_file(const char *path, const char *magic) {
@@ -206,14 +199,11 @@ void h5_make_changes(const h5_kind *kind, const char *path, const uint8_t *data,
 
 /* ---- tries -------------------------------------------------------------------------------------------------------- */
 
-static char tried[64];
-
-static void remove_tried(void) { unlink(tried); }
+static const char *tried; // NULL before the first try
 
 static const char *name_tried(void) {
-    if (!tried[0]) {
-        snprintf(tried, sizeof tried, "/dev/shm/fuzz-h5-%ld.h5", (long)getpid());
-        atexit(remove_tried);
+    if (!tried) {
+        tried = scratch_path();
         kit_h5_quiet();
     }
     return tried;
@@ -233,14 +223,14 @@ static const uint8_t *good_file(const h5_kind *kind, size_t *size) {
 }
 
 void h5_try_file(const h5_kind *kind, const uint8_t *data, size_t size) {
-    put_file(name_tried(), data, size);
+    scratch_write(name_tried(), data, size);
     kind->read(tried);
 }
 
 void h5_try_changes(const h5_kind *kind, const uint8_t *data, size_t size) {
     size_t n;
     const uint8_t *good = good_file(kind, &n);
-    put_file(tried, good, n);
+    scratch_write(tried, good, n);
     h5_make_changes(kind, tried, data, size);
     kind->read(tried);
 }

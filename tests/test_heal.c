@@ -168,6 +168,26 @@ static void checkpoints_are_checked(void) {
     test_run("rm -f %s", checkpoint);
 }
 
+/* One text has room for one held-out window, the other for none; it only teaches. */
+static void short_texts_only_teach(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0);
+    int32_t id[56];
+    random_tokens(id, 56, 100, 1);
+    distil_text text[2] = {{.name = "longer", .id = id, .n = 56}, {.name = "short", .id = id, .n = 31}};
+    const distil_options o = {.n_ctx = 16, .batch = 2, .n_held = 2};
+    dw_err err = {0};
+    CHECK(!distil_hold_out(text, 1, &o, &err) && text[0].n_train == 56 - 32, "%s", err.text);
+    CHECK(distil_hold_out(text, 2, &o, &err) && strstr(err.text, "the texts have room for 1"), "%s", err.text);
+    const char *first = test_file("longer.txt"), *second = test_file("short.txt"), *out = test_file("short.gguf");
+    CHECK(!test_run("head -c 2000 README.md >%s && head -c 60 README.md >%s", first, second), "%s", test_run_output());
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s %s -o %s -c 32 --held-out 1 --batch 2 --tokens 64 -t 1", student,
+                    teacher, first, second, out),
+          "%s", test_run_output());
+    const double after = number_after("held-out loss ");
+    CHECK(after > 0, "the held-out loss is %g: the last text holds nothing out, and the first one's window counts",
+          after);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------------------------- */
 
 static void refused(const char *student, const char *teacher, const char *options, int status, const char *words) {
@@ -268,6 +288,8 @@ static const test_case cases[] = {
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},
+    {"a text too short to hold a window out only teaches; too few held-out windows in all are refused",
+     short_texts_only_teach},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
     {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
     {"special tokens in a text count as such", special_tokens_count},

@@ -184,6 +184,7 @@ typedef struct variant { // a model's row: what differs between variants
     const char *name, *type, *role;
     double bytes, bytes_per_token;
     double *nll; // (n) sums of the windows
+    const char *protocol;
 } variant;
 
 static void hash_of(const char *name, char hex[65]) { dw_sha256_hex(name, strlen(name), hex); }
@@ -214,6 +215,7 @@ static void add_row(exp_result *r, measure_book *b, const variant *v, size_t n) 
     snprintf(r->role, sizeof r->role, "%s", v->role ? v->role : "");
     snprintf(r->window_range, sizeof r->window_range, "1-%zu", n);
     snprintf(r->base, sizeof r->base, "dense");
+    snprintf(r->protocol, sizeof r->protocol, "%s", v->protocol ? v->protocol : "llama");
     char *how = exp_sums_how_of(r, &err);
     REQUIRE(how && !measure_sums_make(&s, how, &text, 1, &place, &err), "%s", err.text);
     for (size_t w = 0; w < n; w++) {
@@ -337,21 +339,23 @@ static void against(void) {
     for (int i = 0; i < 3; i++)
         for (size_t w = 0; w < W; w++)
             nll[i][w] = p.cut[0].of->sum[MEASURE_NLL][w] + 2 * i + cos((double)(w + 5 * (size_t)i));
-    const variant v[3] = {{"one", NULL, NULL, 100, 10, nll[0]}, {"two", NULL, NULL, 101, 10, nll[1]},
-                          {"three", NULL, NULL, 99, 10, nll[2]}};
-    write_rows(test_file("against.tsv"), v, 3, W);
+    const variant v[4] = {{"one", NULL, NULL, 100, 10, nll[0]}, {"two", NULL, NULL, 101, 10, nll[1]},
+                          {"three", NULL, NULL, 99, 10, nll[2]}, {"other", NULL, NULL, 99, 10, nll[2], "full"}};
+    write_rows(test_file("against.tsv"), v, 4, W);
     for (int w = 0; w < W; w++) mean += (nll[2][w] - nll[0][w]) / W;
     for (int w = 0; w < W; w++) square += pow(nll[2][w] - nll[0][w] - mean, 2);
     CHECK(!test_run("deadwood-table %s --against one --columns model,difference,difference_ci90 --format tsv -o %s",
                     test_file("against.tsv"), test_file("against.out")), "%s", test_run_output());
     dw_err err = {0};
     tsv_table t;
-    REQUIRE(!tsv_read(&t, test_file("against.out"), &err) && t.n_rows == 3, "%s", err.text);
+    REQUIRE(!tsv_read(&t, test_file("against.out"), &err) && t.n_rows == 4, "%s", err.text);
     const double se = sqrt(square / W / (W - 1)) / 100;
     CHECK(fabs(atof(tsv_cell(&t, 2, "difference")) - mean / 100) < 1e-7 && says(&t, 2, "model", "three"));
     CHECK(fabs(atof(tsv_cell(&t, 2, "difference_se")) / se - 1) < 1e-3, "%s", tsv_cell(&t, 2, "difference_se"));
     CHECK(fabs(atof(tsv_cell(&t, 2, "difference_ci90")) / (se * measure_t(0.05, W - 1)) - 1) < 1e-3);
     CHECK(atof(tsv_cell(&t, 0, "difference")) == 0 && says(&t, 0, "difference", "0"));
+    CHECK(says(&t, 3, "model", "other") && !strcmp(tsv_cell(&t, 3, "difference"), "-"), "of another protocol: %s",
+          tsv_cell(&t, 3, "difference"));
     tsv_release(&t);
     CHECK(!test_run("deadwood-table %s --against one", test_file("against.tsv")) &&
               strstr(test_run_output(), "paired ln ratio is ln(ppl / ppl of one) on the same windows"), "%s",

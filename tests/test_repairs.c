@@ -343,6 +343,49 @@ static void damaged_files(void) {
           test_run_output());
 }
 
+/* The program ended after it had kept the statistics of its finished texts, and before STATS.gram was of these texts. */
+static void gram_goes_on(void) {
+    const char *out = test_file("on.h5"), *whole = test_file("on-whole.h5"), *model = random_model("tiny-qwen2", "F32", 0);
+    char command[1024];
+    snprintf(command, sizeof command, "deadwood-collect -m %s -f %s -c %d --windows 8 --text-windows 1 --gram down -t 1",
+             model, random_text("calib.txt", 6000, 4), N_CTX);
+    CHECK(!test_run("%s -o %s", command, whole), "%s", test_run_output());
+    const char *parts[] = {"mv p.h5.gram %s.part.gram.next", "cp p.h5.gram %s.part.gram.next && head -c 99 p.h5.gram >%s.part.gram",
+                           "cp p.h5.gram %s.part.gram && head -c 99 p.h5.gram >%s.part.gram.next"};
+    for (int i = 0; i < 3; i++) { // what a run of the first three texts leaves
+        char move[600];
+        snprintf(move, sizeof move, parts[i], "$out", "$out");
+        CHECK(!test_run("cd %s && deadwood-collect -m %s -f %s -c %d --windows 3 --text-windows 1 --gram down -t 1 -q -o p.h5 "
+                        "&& out=%s && mv p.h5 $out.part && %s",
+                        test_file("."), model, random_text("calib.txt", 6000, 4), N_CTX, out, move),
+              "%s", test_run_output());
+        CHECK(!test_run("%s -o %s", command, out), "%s", test_run_output());
+        CHECK(strstr(test_run_output(), "continuing after text 3 of 8"), "%s", test_run_output());
+        CHECK(same_files(gram_file(out), gram_file(whole)) && same_files(out, whole), "as without the stop");
+        CHECK(access(test_file("on.h5.part.gram.next"), F_OK) && access(test_file("on.h5.part.gram"), F_OK),
+              "what was kept is gone");
+    }
+}
+
+/* Matrices of other widths than the model's would be read beyond their end. */
+static void other_widths(void) {
+    const char *stats = test_file("gram.h5");
+    if (access(stats, R_OK) && !collect(stats, "")) return;
+    dw_err err = {0};
+    kit_stats s;
+    REQUIRE(!kit_stats_read(&s, stats, &err), "%s", err.text);
+    for (int more = -1; more <= 1; more++) {
+        kit_gram g;
+        err = (dw_err){0};
+        REQUIRE(!kit_gram_head(&g, &s, &err) &&
+                    !kit_gram_add_matrix(&g, 0, KIT_STATS_FFN_NEURON, s.layer[0].n_ff + more, &err),
+                "%s", err.text);
+        CHECK(!kit_gram_check_stats(&g, "wide.gram", &s, &err) == !more, "%d more: %s", more, err.text);
+        kit_gram_close(&g);
+    }
+    kit_stats_release(&s);
+}
+
 /* ---- one-shot repair from the command line ---------------------------------------------------------------- */
 
 static void one_shot(void) {
@@ -479,8 +522,12 @@ static void evolve_resumes(void) {
         !test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 %s",
                   idle_layer(), test_file("idle.h5"), stopped, random_text("calib.txt", 6000, 4), N_CTX, options),
         "%s", test_run_output());
+    const char *dropped = test_file("dropped.tsv");
+    CHECK(!test_run("cp %s %s.part", part, dropped), "%s", test_run_output());
+    if (!widths_of("--allocate evolve --evaluations 12 --seed 3 --drop-layers 1", dropped, width)) return;
+    CHECK(!strstr(test_run_output(), "going on after"), "the state of other layers: %s", test_run_output());
     if (!widths_of("--allocate evolve --evaluations 12 --seed 3", stopped, width)) return;
-    CHECK(same_files(whole, stopped), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "going on after") && same_files(whole, stopped), "%s", test_run_output());
     CHECK(access(part, F_OK), "the state stays");
 }
 
@@ -550,11 +597,13 @@ static const test_case cases[] = {
     {"collect --gram sums the products of the inputs of down", sums_of_products},
     {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
     {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},
+    {"collect --gram goes on wherever it ended between keeping statistics and Gram matrices", gram_goes_on},
+    {"Gram matrices of other widths than the statistics are refused", other_widths},
     {"a cut with --repair lsq holds the least-squares solution", one_shot},
     {"a repaired down is encoded in blocks, one-shot and sequential", in_blocks},
     {"sequential repairs equal direct solves on the layers below as they are cut", sequential},
     {"a layer that writes nothing is cut first by sensitivity and evolve", idle_layers_go},
-    {"evolve goes on after a kill and ends with the same plan", evolve_resumes},
+    {"evolve goes on after a kill and ends with the same plan, but not for other layers", evolve_resumes},
     {"texts that the statistics have seen do not judge widths", held_out},
     {"a trial from stored residuals equals one from the start", trials_start_late},
     {0}};

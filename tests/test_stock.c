@@ -34,7 +34,8 @@ static bool have_stock(void) {
 static int write_shape(const char *path, const exp_shape *shape, const char *type, dw_err *err) {
     const exp_random_options o = {.shape = shape, .type = dw_qtype_by_name(type), .seed = 1, .pool = pool};
     dw_gguf_writer *w = dw_gguf_writer_new(path, err);
-    const int rc = !w || exp_random_write(w, &o, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    int rc = w ? exp_random_write(w, &o, err) : -1;
+    if (!rc) rc = dw_gguf_commit(w, err);
     dw_gguf_writer_free(w);
     return rc;
 }

@@ -27,7 +27,7 @@ static const char stub[] =
     "    case $1 in\n"
     "    -o) out=$2; shift ;;\n"
     "    -t) shift ;;\n"
-    "    fail|die|nothing|rows) kind=$1 ;;\n"
+    "    fail|die|nothing|rows|torn) kind=$1 ;;\n"
     "    sleep=*|ln=*|bytes=*|ppl=*|metric=*|speed=*) eval \"${1%%=*}=${1#*=}\" ;;\n"
     "    *.gguf) [ \"$model\" != - ] || model=${1##*/} ;;\n"
     "    esac\n"
@@ -41,6 +41,7 @@ static const char stub[] =
     "fail) echo \"deadwood-stub: cannot read '${out%/*}/x': no such thing\" >&2; exit 1 ;;\n"
     "die) kill -9 $$ ;;\n"
     "nothing) exit 0 ;;\n"
+    "torn) echo half >\"$out\"; sleep 1; echo whole >\"$part\" ;;\n" // writes into its output
     "rows)\n"
     "    [ -z \"$speed\" ] || text=- ln=- ppl=-\n"
     "    printf '# "
@@ -185,6 +186,15 @@ static void interrupted(void) {
     CHECK(dw_file_exists(file("slow/rows.tsv")) && !count_in(file("stub.log"), "end "));
     CHECK(!sweep("slow.grid", "slow", ""), "%s", test_run_output());
     check_same_folders("slow-whole", "slow");
+}
+
+/* A program that is told to end leaves half an output under its final name. */
+static void torn_output(void) {
+    set_up();
+    write_text(file("torn.grid"), HEAD "x : stub torn -o $out.gguf\n");
+    CHECK(sweep_until(file("torn.grid"), file("torn"), SIGINT, 0.5) == 128 + SIGINT);
+    CHECK(!sweep("torn.grid", "torn", ""), "%s", test_run_output());
+    CHECK(!test_run("grep -qx whole %s/x-*.gguf", file("torn")), "half an output is taken for a whole one");
 }
 
 static void real_programs(void) {
@@ -815,6 +825,7 @@ static const test_case cases[] = {
     {"so does one of real programs", real_programs},
     {"so do 60 variants of real programs by two sweeps, of which one or the other is killed 20 times", sixty_variants},
     {"SIGINT ends all jobs, leaves nothing half-written, and the next run goes on", interrupted},
+    {"half an output of a program that SIGINT ended is not trusted", torn_output},
     {"a job that fails costs the rows that need it, which say why; the next run tries it again", failures},
     {"a grid that cannot be run is refused with its line before anything is made", refusals},
     {"two sweeps share a folder: each job is done once, the table is that of one", two_share},

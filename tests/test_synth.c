@@ -11,7 +11,8 @@ static int write_model(const char *path, const char *shape, const dw_qtype_row *
     dw_pool *pool = dw_pool_new(threads, err);
     const exp_random_options o = {.shape = exp_shape_find(shape), .type = type, .seed = seed, .dead = dead, .pool = pool};
     dw_gguf_writer *w = pool ? dw_gguf_writer_new(path, err) : NULL;
-    const int rc = !w || exp_random_write(w, &o, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    int rc = w ? exp_random_write(w, &o, err) : -1;
+    if (!rc) rc = dw_gguf_commit(w, err);
     dw_gguf_writer_free(w);
     dw_pool_free(pool);
     return rc;

@@ -353,24 +353,24 @@ static void planted_problem(void) {
     predict_learned r;
     dw_err err = {0};
     load_planted("planted.h5", &t, &e);
-    CHECK(e.n[EXAMPLES_TRAIN] == 4000 && e.n[EXAMPLES_CHOOSE] == 500 && e.n[EXAMPLES_HELD_OUT] == 500);
-    CHECK(e.x[EXAMPLES_HELD_OUT][0] == plan.x[2700][0] && e.x[EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1], "the last tenth of each text, as it is");
+    CHECK(e.n[PREDICT_EXAMPLES_TRAIN] == 4000 && e.n[PREDICT_EXAMPLES_CHOOSE] == 500 && e.n[PREDICT_EXAMPLES_HELD_OUT] == 500);
+    CHECK(e.x[PREDICT_EXAMPLES_HELD_OUT][0] == plan.x[2700][0] && e.x[PREDICT_EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1], "the last tenth of each text, as it is");
     predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
-    const predict_tally *p = &r.held_out[LEARN_PREDICTOR];
+    const predict_tally *p = &r.held_out[PREDICT_LEARN_PREDICTOR];
     CHECK(predict_tally_recall(p) > 0.97 && predict_tally_precision(p) > 0.97, "recall %g, precision %g", predict_tally_recall(p), predict_tally_precision(p));
-    CHECK(predict_tally_mass(p) >= predict_tally_mass(&r.held_out[LEARN_LINEAR]) && predict_tally_mass(p) >= predict_tally_mass(&r.held_out[LEARN_NETWORK]));
-    CHECK(predict_tally_recall(p) > predict_tally_recall(&r.held_out[LEARN_STATIC]) + 0.1);
-    CHECK(fabs(predict_tally_accuracy(&r.held_out[LEARN_NEVER]) - (1 - predict_tally_open(p))) < 1e-12 && predict_tally_recall(&r.held_out[LEARN_GATE]) == 1);
+    CHECK(predict_tally_mass(p) >= predict_tally_mass(&r.held_out[PREDICT_LEARN_LINEAR]) && predict_tally_mass(p) >= predict_tally_mass(&r.held_out[PREDICT_LEARN_NETWORK]));
+    CHECK(predict_tally_recall(p) > predict_tally_recall(&r.held_out[PREDICT_LEARN_STATIC]) + 0.1);
+    CHECK(fabs(predict_tally_accuracy(&r.held_out[PREDICT_LEARN_NEVER]) - (1 - predict_tally_open(p))) < 1e-12 && predict_tally_recall(&r.held_out[PREDICT_LEARN_GATE]) == 1);
     predict_learned_release(&r);
     o.recall = 0, o.mass = 0.9, o.n_epochs = 2;
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
-    CHECK(fabs(predict_tally_mass(&r.held_out[LEARN_PREDICTOR]) / predict_tally_mass(&r.held_out[LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
-          predict_tally_mass(&r.held_out[LEARN_PREDICTOR]), predict_tally_mass(&r.held_out[LEARN_GATE]));
+    CHECK(fabs(predict_tally_mass(&r.held_out[PREDICT_LEARN_PREDICTOR]) / predict_tally_mass(&r.held_out[PREDICT_LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
+          predict_tally_mass(&r.held_out[PREDICT_LEARN_PREDICTOR]), predict_tally_mass(&r.held_out[PREDICT_LEARN_GATE]));
     predict_learned_release(&r);
     o.activity = 0.25;
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
-    for (int m = LEARN_PREDICTOR; m <= LEARN_NETWORK; m++) {
+    for (int m = PREDICT_LEARN_PREDICTOR; m <= PREDICT_LEARN_NETWORK; m++) {
         const double active = predict_tally_active(&r.held_out[m]);
         CHECK(fabs(active - 0.25) < 0.02, "%s opens %g, wanted is 0.25", predict_learn_method_names[m], active);
     }
@@ -389,10 +389,10 @@ static void network_wins(void) {
     const predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.01, .activity = 0.3};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     const predict_tally *h = r.held_out;
-    const double network = predict_tally_mass(&h[LEARN_NETWORK]), map = predict_tally_mass(&h[LEARN_LINEAR]);
-    CHECK(!r.is_linear && predict_tally_mass(&h[LEARN_PREDICTOR]) == network, "the trained network is the predictor");
-    CHECK(network > map + 0.005 && network > predict_tally_mass(&h[LEARN_STATIC]) + 0.1, "network %g, linear %g, static %g", network, map,
-          predict_tally_mass(&h[LEARN_STATIC]));
+    const double network = predict_tally_mass(&h[PREDICT_LEARN_NETWORK]), map = predict_tally_mass(&h[PREDICT_LEARN_LINEAR]);
+    CHECK(!r.is_linear && predict_tally_mass(&h[PREDICT_LEARN_PREDICTOR]) == network, "the trained network is the predictor");
+    CHECK(network > map + 0.005 && network > predict_tally_mass(&h[PREDICT_LEARN_STATIC]) + 0.1, "network %g, linear %g, static %g", network, map,
+          predict_tally_mass(&h[PREDICT_LEARN_STATIC]));
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
@@ -413,15 +413,15 @@ static void closed_form_wins(void) {
     const predict_learn_options o = {.rank = P_RANK, .n_epochs = 2, .n_batch = 64, .rate = 0.05, .activity = 0.3};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     const predict_tally *h = r.held_out;
-    CHECK(r.is_linear && predict_tally_mass(&h[LEARN_PREDICTOR]) == predict_tally_mass(&h[LEARN_LINEAR]), "the closed form is returned");
-    CHECK(predict_tally_mass(&h[LEARN_LINEAR]) > predict_tally_mass(&h[LEARN_NETWORK]), "linear %g, trained %g",
-          predict_tally_mass(&h[LEARN_LINEAR]), predict_tally_mass(&h[LEARN_NETWORK]));
+    CHECK(r.is_linear && predict_tally_mass(&h[PREDICT_LEARN_PREDICTOR]) == predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), "the closed form is returned");
+    CHECK(predict_tally_mass(&h[PREDICT_LEARN_LINEAR]) > predict_tally_mass(&h[PREDICT_LEARN_NETWORK]), "linear %g, trained %g",
+          predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), predict_tally_mass(&h[PREDICT_LEARN_NETWORK]));
     double best = 0; // the true largest shares over all held-out tokens, as many
     size_t n = 0;
-    predict_scored *all = dw_alloc(e.n[EXAMPLES_HELD_OUT] * P_GROUPS, sizeof *all, "shares", &err);
-    for (size_t i = 0; i < e.n[EXAMPLES_HELD_OUT]; i++) {
+    predict_scored *all = dw_alloc(e.n[PREDICT_EXAMPLES_HELD_OUT] * P_GROUPS, sizeof *all, "shares", &err);
+    for (size_t i = 0; i < e.n[PREDICT_EXAMPLES_HELD_OUT]; i++) {
         double sum = 0;
-        const uint16_t *share = e.share[EXAMPLES_HELD_OUT] + i * P_GROUPS;
+        const uint16_t *share = e.share[PREDICT_EXAMPLES_HELD_OUT] + i * P_GROUPS;
         for (int g = 0; g < P_GROUPS; g++) sum += (double)dw_f16_to_f32(share[g]);
         for (int g = 0; g < P_GROUPS; g++) {
             const float m = dw_f16_to_f32(share[g]);
@@ -429,8 +429,8 @@ static void closed_form_wins(void) {
         }
     }
     qsort(all, n, sizeof *all, largest_first);
-    for (uint64_t i = 0; i < h[LEARN_LINEAR].n_chosen; i++) best += (double)all[i].worth / (double)e.n[EXAMPLES_HELD_OUT];
-    CHECK(predict_tally_mass(&h[LEARN_LINEAR]) > 0.995 * best, "captures %g of the possible %g", predict_tally_mass(&h[LEARN_LINEAR]), best);
+    for (uint64_t i = 0; i < h[PREDICT_LEARN_LINEAR].n_chosen; i++) best += (double)all[i].worth / (double)e.n[PREDICT_EXAMPLES_HELD_OUT];
+    CHECK(predict_tally_mass(&h[PREDICT_LEARN_LINEAR]) > 0.995 * best, "captures %g of the possible %g", predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), best);
     free(all);
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
@@ -448,22 +448,22 @@ static void gains(void) {
     dw_err err = {0};
     predict_windows w;
     predict_result x = {0};
-    float *mass[LEARN_N_METHODS];
+    float *mass[PREDICT_LEARN_N_METHODS];
     REQUIRE(!predict_windows_of(&w, &t, &err) && w.n == N_WINDOWS && w.n_tokens == N, "%s", err.text);
-    for (int m = 0; m < LEARN_N_METHODS; m++) {
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) {
         mass[m] = dw_alloc(2 * N, sizeof *mass[m], "masses", &err);
-        for (int i = 0; i < 2 * N; i++) mass[m][i] = (float)(0.9 - (m == LEARN_PREDICTOR ? 0 : difference[w.of[i % N]]));
+        for (int i = 0; i < 2 * N; i++) mass[m][i] = (float)(0.9 - (m == PREDICT_LEARN_PREDICTOR ? 0 : difference[w.of[i % N]]));
     }
     REQUIRE(!predict_result_gains(&x, mass, 2, &w, &err), "%s", err.text); // two layers alike
     double sum = 0, square = 0;
     for (int k = 0; k < N_WINDOWS; k++) sum += n_tokens[k] * difference[k] / N;
     for (int k = 0; k < N_WINDOWS; k++) square += pow(n_tokens[k] * (difference[k] - sum), 2);
     const double se = sqrt(square * N_WINDOWS / (N_WINDOWS - 1)) / N;
-    const predict_gain *g = &x.gain[LEARN_STATIC];
+    const predict_gain *g = &x.gain[PREDICT_LEARN_STATIC];
     CHECK(fabs(g->mean - sum) < 1e-6 && fabs(g->se - se) < 1e-6, "gain %g +- %g, expected %g +- %g", g->mean, g->se, sum, se);
     CHECK(fabs(g->half / g->se - 2.015) < 1e-3, "t with 5 degrees of freedom at 90 %%, not %g", g->half / g->se);
-    CHECK(x.gain[LEARN_PREDICTOR].mean == 0 && x.n_windows == N_WINDOWS);
-    for (int m = 0; m < LEARN_N_METHODS; m++) free(mass[m]);
+    CHECK(x.gain[PREDICT_LEARN_PREDICTOR].mean == 0 && x.n_windows == N_WINDOWS);
+    for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) free(mass[m]);
     predict_windows_release(&w);
 }
 

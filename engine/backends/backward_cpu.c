@@ -124,8 +124,12 @@ static void pack_piece(void *job, int piece, const thread_memory *m) {
     const int group = piece / PACK_PIECES, n = group_tokens(p, group);
     const size_t first = (size_t)group * DW_GEMM_TOKENS;
     (void)m;
-    const dw_gemm_tokens tokens = {.level = p->own->level, .form = p->form, .x = p->x + first * (p->turned ? 1 : (size_t)p->n_in),
-                                   .ldx = (size_t)(p->turned ? p->n_tokens : p->n_in), .n_tokens = n, .n = p->n_in};
+    const dw_gemm_tokens tokens = {.level = p->own->level,
+                                   .form = p->form,
+                                   .x = p->x + first * (p->turned ? 1 : (size_t)p->n_in),
+                                   .ldx = (size_t)(p->turned ? p->n_tokens : p->n_in),
+                                   .n_tokens = n,
+                                   .n = p->n_in};
     (p->turned ? dw_gemm_pack_turned : dw_gemm_pack)(&tokens, packed_group(p, group), piece % PACK_PIECES, PACK_PIECES);
 }
 
@@ -164,7 +168,8 @@ static void pack(const dw_back_env *e, product *p) {
     for_pieces(e, count(p->n_tokens, DW_GEMM_TOKENS) * PACK_PIECES, pack_piece, p);
 }
 
-/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their type. */
+/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their
+ * type. */
 static void multiply(const dw_back_env *e, product *p) {
     const int groups = count(p->n_tokens, DW_GEMM_TOKENS), wanted = PIECES_PER_THREAD * dw_pool_size(e->pool);
     const int least = p->columns && p->w->type->block > LEAST_PIECE_ROWS ? PIECE_ROWS : LEAST_PIECE_ROWS;
@@ -221,7 +226,7 @@ static void linear_w(const dw_back_env *e, const float *x, int n_in, const float
     multiply(e, &p);
 }
 
-/* ---- the gate, attention, the loss ---------------------------------------------------------------------------------- */
+/* ---- the gate, attention, the loss ---------------------------------------------------------------------- */
 
 typedef struct glu_job {
     const own *own;

@@ -70,8 +70,16 @@ void dw_walk_add(dw_walk *k, const int32_t *neuron, dw_rows rows) {
     if (k->predicted) dw_dot_rows(k->h, &k->gate, rows, gate, DW_WALK_BLOCK);
     dw_dot_rows(k->h, &k->up, rows, up, DW_WALK_BLOCK);
     for (int t = 0; t < n_tokens; t++) finish_token(k, t, neuron, n, gate + t * DW_WALK_BLOCK, up + t * DW_WALK_BLOCK);
-    k->axpy->rows(&(dw_axpy_job){.w = down, .row_bytes = row_bytes, .row = rows.list, .n_rows = n, .n = n_embd, .a = up,
-                                 .a_stride = DW_WALK_BLOCK, .n_cols = n_tokens, .y = k->sum, .y_stride = (size_t)n_embd});
+    k->axpy->rows(&(dw_axpy_job){.w = down,
+                                 .row_bytes = row_bytes,
+                                 .row = rows.list,
+                                 .n_rows = n,
+                                 .n = n_embd,
+                                 .a = up,
+                                 .a_stride = DW_WALK_BLOCK,
+                                 .n_cols = n_tokens,
+                                 .y = k->sum,
+                                 .y_stride = (size_t)n_embd});
     k->count->n_computed += (uint64_t)n;
     dw_walk_count_bytes(k, n);
 }
@@ -97,7 +105,8 @@ void dw_walk_scores(dw_walk *k, int first, int end) {
     dw_vectors z = dw_vectors_of(k->s, scratch, k->s->gated->hidden[k->l % 2], n_tokens, rank);
     dw_dot_rows(&z, &g->pred_b, (dw_rows){NULL, first, end - first}, k->s->gated->score + first, (size_t)k->n_groups);
     for (int t = 0; t < n_tokens; t++)
-        for (int i = first; i < end; i++) dw_walk_flags(k, t)[i] = k->s->gated->score[t * k->n_groups + i] + bias[i] >= 0;
+        for (int i = first; i < end; i++)
+            dw_walk_flags(k, t)[i] = k->s->gated->score[t * k->n_groups + i] + bias[i] >= 0;
     k->count->n_bytes += (uint64_t)(end - first) * dw_tensor_row_bytes(&g->pred_b);
 }
 
@@ -147,7 +156,8 @@ void dw_walk_add_sums(const dw_step *s, int l, int n_sums) {
     const int n = dw_share(n_embd, s->ith + 1, s->n_threads) - first;
     for (int t = 0; t < p->n_tokens; t++)
         for (int i = 0; i < n_sums; i++)
-            s->vec->add(p->x + t * n_embd + first, dw_walk_sum(s, i) + t * n_embd + first, i == 0 && bias ? bias + first : NULL, n);
+            s->vec->add(p->x + t * n_embd + first, dw_walk_sum(s, i) + t * n_embd + first,
+                        i == 0 && bias ? bias + first : NULL, n);
 }
 
 /* ---- few tokens: the walk ------------------------------------------------------------------------------------- */
@@ -187,9 +197,11 @@ static void walk(dw_walk *k, const shares *of, int first_piece, int end_piece, f
     const int group = k->w->sparse.group, end = dw_smaller(end_piece * of->rows, k->w->n_ff);
     k->sum = sum;
     memset(sum, 0, (size_t)p->n_tokens * (size_t)p->net->hp.n_embd * sizeof *sum);
-    if (k->predicted && end_piece > first_piece) dw_walk_scores(k, first_piece * of->rows / group, (end + group - 1) / group);
+    if (k->predicted && end_piece > first_piece)
+        dw_walk_scores(k, first_piece * of->rows / group, (end + group - 1) / group);
     for (int first = first_piece * of->rows; first < end; first += of->rows) {
-        const int n = dw_smaller(of->rows, end - first), first_group = first / group, end_group = (first + n + group - 1) / group;
+        const int n = dw_smaller(of->rows, end - first), first_group = first / group,
+                  end_group = (first + n + group - 1) / group;
         if (!k->predicted) dw_walk_gates(k, first, n);
         dw_walk_clear(k, first, first + n);
         dw_walk_decide(k, first_group, end_group);
@@ -231,7 +243,8 @@ static void many_scores(const dw_step *s, int l) {
     const dw_tensor *b = &s->p->net->layer[l].sparse.pred_b;
     const dw_gated *g = s->gated;
     const int rank = (int)b->ne[0];
-    const dw_many_input z = {s, l, dw_many_pack(s, g->packed, (dw_many_x){g->hidden[l % 2], rank, s->p->n_tokens, rank}, &b, 1)};
+    const dw_many_input z = {
+        s, l, dw_many_pack(s, g->packed, (dw_many_x){g->hidden[l % 2], rank, s->p->n_tokens, rank}, &b, 1)};
     dw_many_own_rows(&z, b, g->packed, to_flags);
 }
 
@@ -282,7 +295,8 @@ void dw_many_gated_neurons(dw_pass *p, int l, int ith) {
     }
     dw_pool_barrier(p->pool);
     for (int t = ith; t < p->n_tokens; t += p->n_threads) {
-        counts->n_open += (uint64_t)dw_decide(p, l, t, 0, dw_n_groups(w), s->gated->open + (size_t)t * (size_t)dw_n_groups(w));
+        counts->n_open += (uint64_t)dw_decide(p, l, t, 0, dw_n_groups(w),
+                                              s->gated->open + (size_t)t * (size_t)dw_n_groups(w));
         counts->n_tokens++;
     }
     dw_pool_barrier(p->pool);
@@ -343,19 +357,33 @@ void dw_ref_gated_neurons(dw_pass *p, int l, int ith) {
     const size_t n_ff = (size_t)w->n_ff, n_groups = (size_t)dw_n_groups(w);
     const dw_ref_rows rows = dw_ref_share(p, n_ff, ith);
     dw_coverage *count = dw_coverage_of(p, l, ith);
-    gate_sink f = {.act = p->net->act, .gate = p->gate, .neuron = p->neuron, .n_ff = n_ff, .open = s->open,
-                   .n_groups = n_groups, .group = (size_t)g->group};
+    gate_sink f = {.act = p->net->act,
+                   .gate = p->gate,
+                   .neuron = p->neuron,
+                   .n_ff = n_ff,
+                   .open = s->open,
+                   .n_groups = n_groups,
+                   .group = (size_t)g->group};
     dw_ref_norm_tokens(p, &w->ffn_norm, ith);
     if (p->layer[l].needs_hidden) {
         dw_ref_hidden(p, l, ith);
         dw_pool_barrier(p->pool);
     }
     if (g->pred_a.name)
-        dw_ref_product(s, &(dw_ref_job){.w = &g->pred_b, .bias = &g->pred_b_bias, .rows = dw_ref_share(p, n_groups, ith),
-                                        .x = s->hidden[l % 2], .n_tokens = p->n_tokens, .out = ref_flags,
+        dw_ref_product(s, &(dw_ref_job){.w = &g->pred_b,
+                                        .bias = &g->pred_b_bias,
+                                        .rows = dw_ref_share(p, n_groups, ith),
+                                        .x = s->hidden[l % 2],
+                                        .n_tokens = p->n_tokens,
+                                        .out = ref_flags,
                                         .ctx = &(flag_sink){s->open, n_groups}});
-    dw_ref_product(s, &(dw_ref_job){.w = &w->gate, .bias = &w->gate_bias, .rows = rows, .x = p->h, .n_tokens = p->n_tokens,
-                                    .out = ref_gate, .ctx = &f});
+    dw_ref_product(s, &(dw_ref_job){.w = &w->gate,
+                                    .bias = &w->gate_bias,
+                                    .rows = rows,
+                                    .x = p->h,
+                                    .n_tokens = p->n_tokens,
+                                    .out = ref_gate,
+                                    .ctx = &f});
     dw_pool_barrier(p->pool);
     for (int t = ith; t < p->n_tokens; t += p->n_threads) {
         uint8_t *open = s->open + (size_t)t * n_groups;
@@ -364,8 +392,13 @@ void dw_ref_gated_neurons(dw_pass *p, int l, int ith) {
         if (g->pred_a.name) close_gates(p->gate + (size_t)t * n_ff, open, w->n_ff, g->group);
     }
     dw_pool_barrier(p->pool);
-    dw_ref_product(s, &(dw_ref_job){.w = &w->up, .bias = &w->up_bias, .rows = rows, .x = p->h, .n_tokens = p->n_tokens,
-                                    .out = ref_open_neuron, .ctx = &f});
+    dw_ref_product(s, &(dw_ref_job){.w = &w->up,
+                                    .bias = &w->up_bias,
+                                    .rows = rows,
+                                    .x = p->h,
+                                    .n_tokens = p->n_tokens,
+                                    .out = ref_open_neuron,
+                                    .ctx = &f});
     if (p->layer[l].gives_hidden) dw_ref_hidden(p, l + 1, ith);
 }
 

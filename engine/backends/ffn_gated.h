@@ -12,7 +12,8 @@ void dw_ref_gated_neurons(dw_pass *p, int l, int ith);
 void dw_ref_gated_down(dw_pass *p, int l, int ith);
 void dw_many_gated_neurons(dw_pass *p, int l, int ith);
 void dw_many_gated_down(dw_pass *p, int l, int ith);
-void dw_gated_lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o); // nothing for a net that is run as not gated
+/* Nothing for a net that is run as not gated. */
+void dw_gated_lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o);
 
 /* ---- few tokens ----------------------------------------------------------------------------------------- */
 

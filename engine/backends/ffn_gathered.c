@@ -37,14 +37,16 @@ static void list_open(dw_walk *k) {
     int n = 0;
     dw_walk_decide(k, 0, k->n_groups);
     for (int i = 0; i < k->n_groups; i++)
-        for (int j = i * group; dw_walk_is_open(k, i) && j < dw_smaller((i + 1) * group, k->w->n_ff); j++) list[n++] = j;
+        for (int j = i * group; dw_walk_is_open(k, i) && j < dw_smaller((i + 1) * group, k->w->n_ff); j++)
+            list[n++] = j;
     k->s->gated->list[0] = n;
 }
 
 /* Copies the rows of entries first .. end - 1 of the list. */
 static void gather(const dw_tensor *w, const int32_t *list, int first, int end, uint8_t *rows) {
     const size_t row_bytes = dw_tensor_row_bytes(w);
-    for (int i = first; i < end; i++) memcpy(rows + (size_t)i * row_bytes, w->data + (size_t)list[i] * row_bytes, row_bytes);
+    for (int i = first; i < end; i++)
+        memcpy(rows + (size_t)i * row_bytes, w->data + (size_t)list[i] * row_bytes, row_bytes);
 }
 
 static void compute(dw_walk *k) {
@@ -55,7 +57,8 @@ static void compute(dw_walk *k) {
     dw_pool_barrier(p->pool);
     if (s->ith == 0) list_open(k);
     dw_pool_barrier(p->pool);
-    const int n = s->gated->list[0], first = dw_share(n, s->ith, s->n_threads), end = dw_share(n, s->ith + 1, s->n_threads);
+    const int n = s->gated->list[0], first = dw_share(n, s->ith, s->n_threads),
+              end = dw_share(n, s->ith + 1, s->n_threads);
     dw_tensor *const matrix[] = {&k->gate, &k->up, &k->down};
     for (int i = k->predicted ? 0 : 1; i < 3; i++) {
         gather(matrix[i], list, first, end, s->gated->rows[i]);

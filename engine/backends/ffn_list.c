@@ -1,4 +1,5 @@
-/* ffn_list.c - the operator that computes the neurons of a list (dw_session_set_selection); the others count as zero. */
+/* ffn_list.c - the operator that computes the neurons of a list (dw_session_set_selection); the others count as
+ * zero. */
 #include "backends/backend_cpu.h"
 #include "backends/backend_ref.h"
 

@@ -1,8 +1,8 @@
 /* ffn_masked.c - the operator for gated layers where skipping does not pay (break_even.c).
  *
  * Few tokens compute all neurons as in a dense layer.  Then closed neurons are set to zero, and down is the dense
- * product, which is faster than adding rows of the transposed matrix one by one.  The decisions and the neurons have the
- * same bits as those of dw_ffn_gated; the sums of down are added in another order.  Where the transposed copy was
+ * product, which is faster than adding rows of the transposed matrix one by one.  The decisions and the neurons have
+ * the same bits as those of dw_ffn_gated; the sums of down are added in another order.  Where the transposed copy was
  * rounded in another way than down (quantized types), the operator does not apply: it would compute another model. */
 #include "backends/ffn_gated.h"
 
@@ -28,7 +28,8 @@ static void finish_groups(const dw_walk *k, int token, int first, int end) {
 /* Bytes and open neurons count as if closed ones were skipped: counts must not depend on a measurement of time. */
 static void count_open(dw_walk *k, int first, int end) {
     for (int i = first; i < end; i++)
-        if (dw_walk_is_open(k, i)) dw_walk_count_bytes(k, dw_smaller(k->w->sparse.group, k->w->n_ff - i * k->w->sparse.group));
+        if (dw_walk_is_open(k, i))
+            dw_walk_count_bytes(k, dw_smaller(k->w->sparse.group, k->w->n_ff - i * k->w->sparse.group));
 }
 
 /* n neurons from `first` on: whole groups. */
@@ -57,7 +58,9 @@ static void all_pieces(dw_walk *k) {
 
 static void few_neurons(dw_pass *p, int l, int ith) { dw_walk_layer(p, l, ith, all_pieces); }
 
-static bool applies(const dw_ffn_case *c) { return c->is_gated && c->activity > c->break_even && dw_down_is_copy(c->layer); }
+static bool applies(const dw_ffn_case *c) {
+    return c->is_gated && c->activity > c->break_even && dw_down_is_copy(c->layer);
+}
 
 const dw_ffn_op dw_ffn_masked = {
     .name = "masked",

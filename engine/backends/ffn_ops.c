@@ -33,7 +33,8 @@ void dw_choose_ops(dw_pass *p, dw_select select, const dw_selection *lists, bool
     const int n_layer = p->net->hp.n_layer;
     for (int l = 0; l < n_layer; l++) choose_op(p, l, select, lists, weighs);
     for (int l = 0; l < n_layer; l++) {
-        const dw_layer_gate *g = &p->net->layer[l].sparse, *next = l + 1 < n_layer ? &p->net->layer[l + 1].sparse : NULL;
+        const dw_layer_gate *g = &p->net->layer[l].sparse,
+                            *next = l + 1 < n_layer ? &p->net->layer[l + 1].sparse : NULL;
         dw_bound *b = &p->layer[l];
         b->needs_hidden = b->op->is_gated && g->pred_a.name && !g->pred_previous;
         b->gives_hidden = next && p->layer[l + 1].op->is_gated && next->pred_a.name && next->pred_previous;

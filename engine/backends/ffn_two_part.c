@@ -15,8 +15,10 @@ static void ref_neurons(dw_pass *p, int l, int ith) {
 static void ref_down(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     dw_ref_down(p, l, ith);
-    dw_ref_matrix(p, ith, (dw_ref_job){.w = &w->down_cold, .x = p->neuron + w->down.ne[0], .ldx = (size_t)w->n_ff, .out = dw_ref_add},
-                  p->x);
+    dw_ref_matrix(
+        p, ith,
+        (dw_ref_job){.w = &w->down_cold, .x = p->neuron + w->down.ne[0], .ldx = (size_t)w->n_ff, .out = dw_ref_add},
+        p->x);
 }
 
 /* ---- few tokens ----------------------------------------------------------------------------------------------- */
@@ -54,11 +56,13 @@ static void few_down(dw_pass *p, int l, int ith) {
 
 /* ---- many tokens ---------------------------------------------------------------------------------------------- */
 
-static void many_product(const dw_many_input *in, const dw_tensor *hot, const dw_tensor *cold, const dw_neuron_piece *k, float *y) {
+static void many_product(const dw_many_input *in, const dw_tensor *hot, const dw_tensor *cold, const dw_neuron_piece *k,
+                         float *y) {
     const int here = dw_hot_rows(hot, k->first, k->n);
     if (here) dw_many_product(in, hot, (dw_rows){NULL, k->first, here}, k->group, y, k->n);
     if (here < k->n)
-        dw_many_product(in, cold, (dw_rows){NULL, k->first + here - (int)hot->ne[1], k->n - here}, k->group, y + here, k->n);
+        dw_many_product(in, cold, (dw_rows){NULL, k->first + here - (int)hot->ne[1], k->n - here}, k->group, y + here,
+                        k->n);
 }
 
 static void many_neurons(dw_pass *p, int l, int ith) {

@@ -34,8 +34,10 @@ struct dw_state {
 /* ---- memory: one arena; the same code counts it and lays it out ----------------------------------------------- */
 
 static int arena_new(arena *a, size_t bytes, const dw_session_options *o, dw_err *err) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = bytes > PTRDIFF_MAX - 2 * page ? 0 : (bytes + page - 1) / page * page;
-    void *map = pages ? mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE),
+                 pages = bytes > PTRDIFF_MAX - 2 * page ? 0 : (bytes + page - 1) / page * page;
+    void *map = pages ? mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                      : MAP_FAILED;
     if (map == MAP_FAILED)
         return dw_fail(err, "out of memory: %zu bytes for a session of %d x %d positions; try a smaller context", bytes,
                        o->n_seq, o->n_ctx);
@@ -83,7 +85,8 @@ static void lay_out(dw_state *s, dw_layout *a) {
     dw_pass *p = &s->pass;
     const dw_session_options *o = &s->o;
     const dw_hparams *hp = &p->net->hp;
-    const size_t rows = (size_t)o->n_batch, d = (size_t)hp->n_embd, heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
+    const size_t rows = (size_t)o->n_batch, d = (size_t)hp->n_embd,
+                 heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
     const size_t counts = (size_t)p->n_threads * (size_t)hp->n_layer;
     p->layer = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->layer);
     p->rope = dw_layout_take(a, times((size_t)o->n_ctx, (size_t)hp->head_dim), sizeof *p->rope);
@@ -109,7 +112,11 @@ static dw_state *state_new(const dw_backend *b, const dw_net *net, const dw_sess
     const int n_threads = dw_pool_size(o->pool);
     s->steps = b->own;
     s->o = *o;
-    s->pass = (dw_pass){.net = net, .pool = o->pool, .n_threads = n_threads, .exact = o->exact, .precision = o->precision,
+    s->pass = (dw_pass){.net = net,
+                        .pool = o->pool,
+                        .n_threads = n_threads,
+                        .exact = o->exact,
+                        .precision = o->precision,
                         .n_batch = o->n_batch};
     s->pass.own = dw_alloc(1, s->steps->own_bytes(n_threads), "a session", err);
     if (s->pass.own && !s->steps->start(&s->pass, o, err)) return s;
@@ -259,8 +266,8 @@ static void show(const forward_job *job, const dw_tap_event *event, int ith) {
 /* Shows values (n_tokens, n) of all tokens. */
 static void show_all(const forward_job *job, dw_tap_point point, int l, const float *values, int n, int ith) {
     const dw_pass *p = job->p;
-    const dw_tap_event event = {.point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq,
-                                .pos = p->pos};
+    const dw_tap_event event = {
+        .point = point, .layer = l, .n_tokens = p->n_tokens, .n = n, .values = values, .seq = p->seq, .pos = p->pos};
     if (is_tapped(job->w, point)) show(job, &event, ith);
 }
 
@@ -272,8 +279,13 @@ static void show_head(const forward_job *job, int ith) {
     dw_pool_barrier(job->p->pool); // waits for the rows of other threads
     for (int first = 0, end; first < w->n_rows; first = end) {
         for (end = first + 1; end < w->n_rows && w->row[end] == w->row[end - 1] + 1;) end++;
-        const dw_tap_event event = {.point = DW_TAP_HEAD_IN, .layer = job->p->net->hp.n_layer, .n_tokens = end - first, .n = d,
-                                    .values = w->hidden + (size_t)first * (size_t)d, .seq = w->seq + w->row[first], .pos = w->pos + w->row[first]};
+        const dw_tap_event event = {.point = DW_TAP_HEAD_IN,
+                                    .layer = job->p->net->hp.n_layer,
+                                    .n_tokens = end - first,
+                                    .n = d,
+                                    .values = w->hidden + (size_t)first * (size_t)d,
+                                    .seq = w->seq + w->row[first],
+                                    .pos = w->pos + w->row[first]};
         show(job, &event, ith);
     }
 }
@@ -323,7 +335,9 @@ static void forward(void *job_pointer, int ith, int n_threads) {
     show_head(job, ith);
 }
 
-static int way_of(const dw_state *s, int n_tokens) { return !s->o.exact && n_tokens <= s->steps->most_few ? DW_WAY_FEW : DW_WAY_MANY; }
+static int way_of(const dw_state *s, int n_tokens) {
+    return !s->o.exact && n_tokens <= s->steps->most_few ? DW_WAY_FEW : DW_WAY_MANY;
+}
 
 int dw_on_pool_layers(dw_state *s, const dw_work *w, int first, int end, dw_err *err) {
     dw_pass *p = &s->pass;
@@ -382,7 +396,8 @@ static int check_place(const dw_state *s, dw_place at, dw_err *err) {
     const bool is_residual = at.part == DW_PART_RESIDUAL;
     const int most = is_residual ? s->o.n_batch : s->o.n_ctx;
     if (at.first < 0 || at.n < 0 || at.first > most - at.n)
-        return dw_fail(err, "rows %d to %d of the state were asked for, there are %d", at.first, at.first + at.n - 1, most);
+        return dw_fail(err, "rows %d to %d of the state were asked for, there are %d", at.first, at.first + at.n - 1,
+                       most);
     if (is_residual || (at.layer >= 0 && at.layer < hp->n_layer && at.seq >= 0 && at.seq < s->o.n_seq)) return 0;
     return dw_fail(err, "layer %d and sequence %d of the cache were asked for, there are %d and %d", at.layer, at.seq,
                    hp->n_layer, s->o.n_seq);
@@ -395,13 +410,17 @@ static void copy_cache(const dw_state *s, dw_place at, float *to, const float *f
     const int n_head = s->pass.net->layer[at.layer].n_head_kv;
     void *array = (at.part == DW_PART_K ? c->k : c->v)[at.layer];
     for (int head = 0; head < n_head; head++) {
-        const size_t row = (size_t)at.seq * (size_t)n_head + (size_t)head, place = (row * (size_t)c->n_ctx + (size_t)at.first) * head_dim;
+        const size_t row = (size_t)at.seq * (size_t)n_head + (size_t)head,
+                     place = (row * (size_t)c->n_ctx + (size_t)at.first) * head_dim;
         for (size_t i = 0, k = (size_t)head * n; i < n; i++, k++) {
             float *f32 = (float *)array + place + i;
             uint16_t *f16 = (uint16_t *)array + place + i;
-            if (to) to[k] = c->type == DW_KV_CACHE_F32 ? *f32 : dw_f16_to_f32(*f16);
-            else if (c->type == DW_KV_CACHE_F32) *f32 = from[k];
-            else *f16 = dw_f32_to_f16(from[k]);
+            if (to)
+                to[k] = c->type == DW_KV_CACHE_F32 ? *f32 : dw_f16_to_f32(*f16);
+            else if (c->type == DW_KV_CACHE_F32)
+                *f32 = from[k];
+            else
+                *f16 = dw_f32_to_f16(from[k]);
         }
     }
 }

@@ -33,7 +33,8 @@ static int refuse_twins(const calib_texts *t, const char *path, dw_err *err) {
     return 0;
 }
 
-static int cut(calib_texts *t, size_t *cap, size_t n_token, const calib_request *wanted, const char *path, dw_err *err) {
+static int cut(calib_texts *t, size_t *cap, size_t n_token, const calib_request *wanted, const char *path,
+               dw_err *err) {
     const calib_file *f = &t->file[t->n_file - 1];
     const size_t n_ctx = (size_t)t->n_ctx, n_all = n_token / n_ctx;
     opt_range windows = wanted->windows;
@@ -48,7 +49,10 @@ static int cut(calib_texts *t, size_t *cap, size_t n_token, const calib_request 
         const int left = windows.last - first + 1;
         n = wanted->per_text && wanted->per_text < left ? wanted->per_text : left;
         if (dw_grow(&t->text, cap, t->n_text + 1, sizeof *t->text, "texts", err)) return -1;
-        t->text[t->n_text++] = (calib_text){.name = f->name, .sha256 = f->sha256, .first_window = first, .n_windows = n,
+        t->text[t->n_text++] = (calib_text){.name = f->name,
+                                            .sha256 = f->sha256,
+                                            .first_window = first,
+                                            .n_windows = n,
                                             .token = f->token + (size_t)(first - 1) * n_ctx};
     }
     if (whole && (size_t)windows.last == n_all) t->text[t->n_text - 1].n_tail = (int)(n_token % n_ctx);

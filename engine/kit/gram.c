@@ -101,7 +101,8 @@ static int write_padded(kit_gram_out *o, const void *data, size_t n, dw_err *err
     static const uint8_t zeros[ALIGN];
     const size_t padding = (ALIGN - (o->n_bytes + n) % ALIGN) % ALIGN;
     o->n_bytes += n + padding;
-    return dw_out_write(o->out, data, n, err) || dw_out_write(o->out, zeros, padding, err) ? -1 : 0;
+    if (dw_out_write(o->out, data, n, err) || dw_out_write(o->out, zeros, padding, err)) return -1;
+    return 0;
 }
 
 static size_t head_bytes(size_t n_text, size_t n_matrix) {
@@ -120,7 +121,8 @@ static int write_head(kit_gram_out *o, dw_err *err) {
     dw_sha256_begin(&h);
     dw_sha256_add(&h, head, n);
     dw_sha256_end(&h, at);
-    const int rc = write_padded(o, first, ALIGN, err) || write_padded(o, head, n, err) ? -1 : 0;
+    int rc = write_padded(o, first, ALIGN, err);
+    if (!rc) rc = write_padded(o, head, n, err);
     free(head);
     return rc;
 }
@@ -143,7 +145,8 @@ int kit_gram_put(kit_gram_out *o, const double *sum, dw_err *err) {
     dw_sha256_add(&h, sum, n);
     dw_sha256_end(&h, hash);
     o->n_bytes += n;
-    return dw_out_write(o->out, sum, n, err) || write_padded(o, hash, HASH, err) ? -1 : 0;
+    if (dw_out_write(o->out, sum, n, err) || write_padded(o, hash, HASH, err)) return -1;
+    return 0;
 }
 
 int kit_gram_commit(kit_gram_out *o, dw_err *err) { return dw_out_commit(o->out, err); }
@@ -202,8 +205,10 @@ static bool read_fixed(dw_cursor *c, kit_gram *g, size_t n_head) {
     g->skip = (int)dw_cursor_u32(c);
     g->n_text = dw_cursor_u32(c);
     g->n_matrix = dw_cursor_u32(c);
-    return !c->failed && dw_is_hash(g->model_sha256) && memchr(g->backend, 0, sizeof g->backend) && g->n_text >= 1 &&
-           g->n_text <= MAX_TEXTS && g->n_matrix <= MAX_MATRICES && head_bytes(g->n_text, g->n_matrix) == n_head;
+    const bool is_plain = dw_is_hash(g->model_sha256) && memchr(g->backend, 0, sizeof g->backend) &&
+                          dw_is_utf8(g->backend, strlen(g->backend));
+    return !c->failed && is_plain && g->n_ctx >= 0 && g->skip >= 0 && g->n_text >= 1 && g->n_text <= MAX_TEXTS &&
+           g->n_matrix <= MAX_MATRICES && head_bytes(g->n_text, g->n_matrix) == n_head;
 }
 
 /* Where the matrices lie; the file must end after the last. */
@@ -288,9 +293,18 @@ const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input inp
     return NULL;
 }
 
+/* Readers take columns of the model from a matrix, so each is as wide as the model says. */
+static bool same_widths(const kit_gram *g, const kit_stats *s) {
+    for (size_t i = 0; i < g->n_matrix; i++) {
+        const kit_gram_matrix *m = &g->matrix[i];
+        if (m->layer >= s->n_layer || m->n != s->layer[m->layer].n_input[m->input]) return false;
+    }
+    return true;
+}
+
 int kit_gram_check_stats(const kit_gram *g, const char *path, const kit_stats *s, dw_err *err) {
     bool same = !strcmp(g->model_sha256, s->model_sha256) && g->n_ctx == s->n_ctx && g->skip == s->skip &&
-                g->n_text == s->n_text;
+                g->n_text == s->n_text && same_widths(g, s);
     for (size_t t = 0; same && t < s->n_text; t++)
         same = !strcmp(g->text[t].sha256, s->text[t].sha256) && g->text[t].first_window == s->text[t].first_window &&
                g->text[t].n_windows == s->text[t].n_windows && g->text[t].n_tokens == s->text[t].n_tokens;

@@ -55,7 +55,7 @@ void kit_gram_close(kit_gram *g); // also of a head that was made in memory
 /* The matrix of a layer's input, its hash and values checked when it is first asked for.  NULL and a message with the
  * advice to collect it when the file has no such matrix.  *n_tokens: that it sums up; at least 1. */
 const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input input, double *n_tokens, dw_err *err);
-/* Fails when the file is not of the same model, texts and options as these statistics. */
+/* Fails when the file is not of the same model, widths, texts and options as these statistics. */
 int kit_gram_check_stats(const kit_gram *g, const char *path, const kit_stats *s, dw_err *err);
 double kit_gram_n_tokens(const kit_gram *g);
 

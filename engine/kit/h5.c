@@ -56,7 +56,8 @@ static hid_t space_of(size_t rows, size_t cols) {
     return H5Screate_simple(cols ? 2 : 1, dims, NULL);
 }
 
-void kit_h5_put(kit_h5_out *h, const char *path, hid_t type, hid_t in_memory, size_t rows, size_t cols, bool packed, const void *values) {
+void kit_h5_put(kit_h5_out *h, const char *path, hid_t type, hid_t in_memory, size_t rows, size_t cols, bool packed,
+                const void *values) {
     const hid_t space = space_of(rows, cols), how = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_obj_track_times(how, 0);
     if (packed) {
@@ -83,7 +84,9 @@ void kit_h5_put_int(kit_h5_out *h, const char *name, int value) {
     const int32_t v = value;
     put_attribute(h, name, H5T_STD_I32LE, H5T_NATIVE_INT32, &v);
 }
-void kit_h5_put_text(kit_h5_out *h, const char *name, const char *value) { put_attribute(h, name, h->text, h->text, &value); }
+void kit_h5_put_text(kit_h5_out *h, const char *name, const char *value) {
+    put_attribute(h, name, h->text, h->text, &value);
+}
 
 void kit_h5_put_numbers(kit_h5_out *h, const char *name, const double *value, size_t n) {
     const hid_t space = space_of(n, 0), a = H5Acreate2(h->file, name, H5T_IEEE_F64LE, space, H5P_DEFAULT, H5P_DEFAULT);
@@ -162,10 +165,12 @@ static int fail_child(const kit_h5_in *r) {
     siginfo_t end = {0};
     kill(r->child, SIGKILL); // no effect if it has ended
     while (waitid(P_PID, (id_t)r->child, &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) continue;
-    const bool ended = end.si_code == CLD_EXITED, too_long = !ended && (end.si_status == SIGPROF || end.si_status == SIGKILL);
+    const bool ended = end.si_code == CLD_EXITED,
+               too_long = !ended && (end.si_status == SIGPROF || end.si_status == SIGKILL);
     const char *does = ended ? "cannot read" : too_long ? "does not finish reading" : "crashes on";
-    return dw_fail(r->err, "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'",
-                   does, r->maker);
+    return dw_fail(r->err,
+                   "the HDF5 library %s the file, which is damaged or hostile; make it again with 'deadwood %s'", does,
+                   r->maker);
 }
 
 static int receive(const kit_h5_in *r, void *data, size_t size) {
@@ -209,7 +214,8 @@ int kit_h5_open(kit_h5_in *r, const char *path, const char *magic, const char *w
     dw_unmap(&map); // the child has its own
     if (rc) r->child = 0;
     if (rc || receive(r, &opened, sizeof opened)) return -1;
-    return opened.fault ? dw_fail(err, "the HDF5 library cannot read the file; make it again with 'deadwood %s'", maker) : 0;
+    return opened.fault ? dw_fail(err, "the HDF5 library cannot read the file; make it again with 'deadwood %s'", maker)
+                        : 0;
 }
 
 void kit_h5_close(kit_h5_in *r) {
@@ -232,8 +238,9 @@ int kit_h5_take(kit_h5_in *r, size_t n_bytes, const char *what) {
 /* ---- reading: checked access ------------------------------------------------------------------------------------- */
 
 size_t kit_h5_type_size(kit_h5_type type) {
-    static const uint8_t sizes[] = {[KIT_H5_U8] = 1,  [KIT_H5_U32] = 4, [KIT_H5_U64] = 8, [KIT_H5_I32] = 4,
-                                    [KIT_H5_F16] = 2, [KIT_H5_F32] = 4, [KIT_H5_F64] = 8, [KIT_H5_STRING] = 16}; // a reference
+    static const uint8_t sizes[] = {
+        [KIT_H5_U8] = 1,  [KIT_H5_U32] = 4, [KIT_H5_U64] = 8, [KIT_H5_I32] = 4,
+        [KIT_H5_F16] = 2, [KIT_H5_F32] = 4, [KIT_H5_F64] = 8, [KIT_H5_STRING] = 16}; // a reference
     return type <= KIT_H5_STRING ? sizes[type] : 1;
 }
 
@@ -258,7 +265,8 @@ static int fail_set(const kit_h5_in *r, const char *path, const kit_h5_answer *a
 
 /* Bytes of n rows; false on overflow. */
 static bool bytes_of_rows(const kit_h5_set *set, size_t n, size_t *n_bytes) {
-    return dw_mul(n, set->dims[1] ? set->dims[1] : 1, n_bytes) && dw_mul(*n_bytes, kit_h5_type_size(set->type), n_bytes);
+    return dw_mul(n, set->dims[1] ? set->dims[1] : 1, n_bytes) &&
+           dw_mul(*n_bytes, kit_h5_type_size(set->type), n_bytes);
 }
 
 int kit_h5_find(const kit_h5_in *r, const char *path, kit_h5_type type, kit_h5_set *set) {
@@ -269,8 +277,10 @@ int kit_h5_find(const kit_h5_in *r, const char *path, kit_h5_type type, kit_h5_s
     if (ask(r, &q, &a)) return -1;
     set->dims[0] = a.dims[0], set->dims[1] = a.dims[1];
     set->n_stored = a.n_stored;
-    const bool fits = a.dims[0] <= KIT_H5_MAX_ROWS && a.dims[1] <= KIT_H5_MAX_ROWS && bytes_of_rows(set, a.dims[0], &n_bytes);
-    if (a.fault || !fits || a.n_stored > r->n_bytes || n_bytes / MOST_DEFLATED > a.n_stored) return fail_set(r, path, &a);
+    const bool fits = a.dims[0] <= KIT_H5_MAX_ROWS && a.dims[1] <= KIT_H5_MAX_ROWS &&
+                      bytes_of_rows(set, a.dims[0], &n_bytes);
+    if (a.fault || !fits || a.n_stored > r->n_bytes || n_bytes / MOST_DEFLATED > a.n_stored)
+        return fail_set(r, path, &a);
     set->is_packed = set->n_stored < n_bytes;
     return 0;
 }
@@ -286,7 +296,8 @@ int kit_h5_rows(const kit_h5_in *r, const kit_h5_set *set, size_t first, size_t 
 }
 
 int kit_h5_whole(kit_h5_in *r, const kit_h5_set *set, void *values) {
-    return kit_h5_take(r, set->n_stored, set->path) || kit_h5_rows(r, set, 0, set->dims[0], values) ? -1 : 0;
+    if (kit_h5_take(r, set->n_stored, set->path) || kit_h5_rows(r, set, 0, set->dims[0], values)) return -1;
+    return 0;
 }
 
 /* A dataset of one dimension with n entries, not packed. */
@@ -299,7 +310,8 @@ static int find_list(const kit_h5_in *r, const char *path, kit_h5_type type, siz
 
 static int read_list(kit_h5_in *r, const char *path, kit_h5_type type, size_t n, void *values) {
     kit_h5_set set;
-    return find_list(r, path, type, n, &set) || kit_h5_whole(r, &set, values) ? -1 : 0;
+    if (find_list(r, path, type, n, &set) || kit_h5_whole(r, &set, values)) return -1;
+    return 0;
 }
 
 int kit_h5_int(const kit_h5_in *r, const char *name, int least, int most, int *value) {
@@ -308,7 +320,9 @@ int kit_h5_int(const kit_h5_in *r, const char *name, int least, int most, int *v
     if (ask(r, &q, &a)) return -1;
     *value = a.value;
     if (a.fault) return dw_fail(r->err, "attribute '%s' is missing or not a 32-bit number", name);
-    return a.value < least || a.value > most ? dw_fail(r->err, "attribute '%s' is %d, which is out of range", name, a.value) : 0;
+    return a.value < least || a.value > most
+               ? dw_fail(r->err, "attribute '%s' is %d, which is out of range", name, a.value)
+               : 0;
 }
 
 /* The next text that the child sends; free(). */
@@ -335,7 +349,8 @@ char *kit_h5_text(kit_h5_in *r, const char *name) {
 int kit_h5_short_text(kit_h5_in *r, const char *name, char *text, size_t size) {
     char *value = kit_h5_text(r, name);
     if (!value) return -1;
-    const int rc = strlen(value) < size ? 0 : dw_fail(r->err, "attribute '%s' is longer than %zu bytes", name, size - 1);
+    const int rc = strlen(value) < size ? 0
+                                        : dw_fail(r->err, "attribute '%s' is longer than %zu bytes", name, size - 1);
     if (!rc) strcpy(text, value);
     free(value);
     return rc;
@@ -356,7 +371,8 @@ int kit_h5_n_texts(const kit_h5_in *r, size_t *n) {
 }
 
 /* Reads n strings of a dataset; take() gets them one by one. */
-static int read_strings(kit_h5_in *r, const char *path, kit_stats_text *of, size_t n, int (*take)(kit_stats_text *, const char *, dw_err *)) {
+static int read_strings(kit_h5_in *r, const char *path, kit_stats_text *of, size_t n,
+                        int (*take)(kit_stats_text *, const char *, dw_err *)) {
     const kit_h5_request q = request(KIT_H5_ROWS, path, KIT_H5_STRING, 0, n);
     kit_h5_answer a;
     kit_h5_set set;
@@ -396,8 +412,10 @@ int kit_h5_texts(kit_h5_in *r, kit_stats_text *text, size_t n) {
     int32_t *window = dw_alloc(2 * n, sizeof *window, "texts", r->err);
     uint64_t *n_tokens = dw_alloc(n, sizeof *n_tokens, "texts", r->err);
     int rc = window && n_tokens && !read_list(r, "texts/first_window", KIT_H5_I32, n, window) &&
-                     !read_list(r, "texts/n_windows", KIT_H5_I32, n, window + n) && !read_list(r, "texts/n_tokens", KIT_H5_U64, n, n_tokens)
-                 ? 0 : -1;
+                     !read_list(r, "texts/n_windows", KIT_H5_I32, n, window + n) &&
+                     !read_list(r, "texts/n_tokens", KIT_H5_U64, n, n_tokens)
+                 ? 0
+                 : -1;
     uint64_t n_windows = 0;
     for (size_t t = 0; t < n && !rc; t++) {
         text[t].first_window = window[t];
@@ -410,7 +428,8 @@ int kit_h5_texts(kit_h5_in *r, kit_stats_text *text, size_t n) {
             rc = dw_fail(r->err, "'texts/n_windows' adds up to more than %d windows", INT32_MAX);
     }
     free(window), free(n_tokens);
-    return rc || read_strings(r, "texts/name", text, n, take_name) || read_strings(r, "texts/sha256", text, n, take_hash) ||
-                   read_strings(r, "texts/blocks", text, n, take_blocks)
-               ? -1 : 0;
+    if (rc || read_strings(r, "texts/name", text, n, take_name) ||
+        read_strings(r, "texts/sha256", text, n, take_hash) || read_strings(r, "texts/blocks", text, n, take_blocks))
+        return -1;
+    return 0;
 }

@@ -202,7 +202,8 @@ static bool has(const reader *r, const char *path) {
         end += strcspn(end, "/");
         snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
         H5L_info_t info;
-        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0) return false;
+        if (H5Lexists(r->file, part, H5P_DEFAULT) <= 0 || H5Lget_info(r->file, part, &info, H5P_DEFAULT) < 0)
+            return false;
         if (info.type != H5L_TYPE_HARD) return false;
         if (*end) end++;
     }
@@ -240,10 +241,14 @@ static bool is_plain(dataset *d, size_t value_size) {
     bool ok = H5Pget_external_count(how) == 0 && n_filters >= 0;
     for (int i = 0; i < n_filters && ok; i++) ok = is_known_filter(how, (unsigned)i);
     told->n_stored = H5Dget_storage_size(d->set);
-    if (layout == H5D_CHUNKED) ok = ok && is_small_chunk(how, rank, told->dims, value_size, &d->chunk_bytes);
-    else if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT) ok = false;
-    else if (!dw_mul(told->dims[0], rank == 2 ? told->dims[1] : 1, &n_bytes) || !dw_mul(n_bytes, value_size, &n_bytes)) ok = false;
-    else ok = ok && told->n_stored == n_bytes;
+    if (layout == H5D_CHUNKED)
+        ok = ok && is_small_chunk(how, rank, told->dims, value_size, &d->chunk_bytes);
+    else if (layout != H5D_CONTIGUOUS && layout != H5D_COMPACT)
+        ok = false;
+    else if (!dw_mul(told->dims[0], rank == 2 ? told->dims[1] : 1, &n_bytes) || !dw_mul(n_bytes, value_size, &n_bytes))
+        ok = false;
+    else
+        ok = ok && told->n_stored == n_bytes;
     H5Pclose(how);
     return ok;
 }
@@ -254,8 +259,10 @@ static uint32_t describe(const reader *r, dataset *d, uint32_t type) {
     hsize_t dims[2] = {0, 0};
     uint32_t fault = KIT_H5_FINE;
     a->value = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
-    if (own < 0 || H5Tequal(own, file_type(r, type)) <= 0) fault = KIT_H5_OTHER_TYPE;
-    else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0) fault = KIT_H5_OTHER_RANK;
+    if (own < 0 || H5Tequal(own, file_type(r, type)) <= 0)
+        fault = KIT_H5_OTHER_TYPE;
+    else if (a->value < 1 || a->value > 2 || H5Sget_simple_extent_dims(space, dims, NULL) < 0)
+        fault = KIT_H5_OTHER_RANK;
     a->dims[0] = dims[0], a->dims[1] = dims[1];
     const size_t size = kit_h5_type_size((kit_h5_type)type);
     if (!fault && !is_plain(d, size)) fault = KIT_H5_OTHER_STORAGE;
@@ -382,7 +389,9 @@ static void serve(reader *r) {
         switch (q.what) {
         case KIT_H5_HAS: a.fault = has(r, q.path) ? KIT_H5_FINE : KIT_H5_MISSING; break;
         case KIT_H5_SET: open_set(r, &q, &a); break;
-        case KIT_H5_INT: a.fault = read_attribute(r, q.path, KIT_H5_I32, &a.value) ? KIT_H5_FINE : KIT_H5_MISSING; break;
+        case KIT_H5_INT:
+            a.fault = read_attribute(r, q.path, KIT_H5_I32, &a.value) ? KIT_H5_FINE : KIT_H5_MISSING;
+            break;
         case KIT_H5_ROWS: answer_rows(r, &q, &a); continue;
         default: answer_text(r, &q, &a); continue;
         }

@@ -68,7 +68,7 @@ static bool find(const char *path, const dw_stamp *stamp, char hex[65]) {
     return dw_is_hash(hex) && !strcmp(found, expected);
 }
 
-/* Now and then hashes of files that have not been read for months go. */
+/* Now and then hashes that were computed months ago go; those of files that still exist are computed again. */
 static void forget_old(const char *entry) {
     const char *slash = strrchr(entry, '/');
     char *folder = dw_format(NULL, "%.*s", (int)(slash - entry), entry);

@@ -111,13 +111,17 @@ static int write_old(const kit_imatrix *im, dw_out *out, dw_err *err) {
     for (size_t i = 0; i < im->n_entry && !rc; i++) {
         const kit_imatrix_entry *e = &im->entry[i];
         const int32_t len = (int32_t)strlen(e->name), head[] = {n_call, e->n};
-        rc = dw_out_write(out, &len, 4, err) || dw_out_write(out, e->name, (size_t)len, err) || dw_out_write(out, head, 8, err);
+        rc = dw_out_write(out, &len, 4, err) || dw_out_write(out, e->name, (size_t)len, err) ||
+             dw_out_write(out, head, 8, err);
         for (int j = 0; j < e->n && !rc; j++) {
             const float value = e->mean[j] * (float)n_call;
             rc = dw_out_write(out, &value, sizeof value, err);
         }
     }
-    return rc || dw_out_write(out, trailer, 8, err) || (trailer[1] && dw_out_write(out, im->dataset, (size_t)trailer[1], err)) ? -1 : 0;
+    if (rc || dw_out_write(out, trailer, 8, err) ||
+        (trailer[1] && dw_out_write(out, im->dataset, (size_t)trailer[1], err)))
+        return -1;
+    return 0;
 }
 
 /* ---- GGUF
@@ -139,8 +143,9 @@ static int read_tensor(kit_imatrix *im, const dw_gguf *g, const dw_tensor *sums,
     snprintf(name, sizeof name, "%.*s%s", (int)len, sums->name, counts_suffix);
     const dw_tensor *counts = dw_gguf_find_tensor(g, name);
     if (!counts) return dw_fail(err, "'%s' is missing", name);
-    if (sums->type->id != DW_F32 || counts->type->id != DW_F32 || sums->ne[2] * sums->ne[3] != 1 || counts->ne[0] != 1 || counts->ne[1] != n_expert ||
-        counts->ne[2] * counts->ne[3] != 1 || dw_tensor_n_values(sums) > MAX_COLUMNS)
+    if (sums->type->id != DW_F32 || counts->type->id != DW_F32 || sums->ne[2] * sums->ne[3] != 1 ||
+        counts->ne[0] != 1 || counts->ne[1] != n_expert || counts->ne[2] * counts->ne[3] != 1 ||
+        dw_tensor_n_values(sums) > MAX_COLUMNS)
         return dw_fail(err, "'%s' and '%s' do not have the shapes of sums and counts", sums->name, name);
     float *mean = new_entry(im, (dw_str){sums->name, len}, (int)dw_tensor_n_values(sums), 0, err);
     if (!mean) return -1;
@@ -149,7 +154,8 @@ static int read_tensor(kit_imatrix *im, const dw_gguf *g, const dw_tensor *sums,
     for (size_t e = 0; e < n_expert; e++) {
         double count;
         if (read_count(counts, e, &count, err)) return -1;
-        for (size_t j = e * sums->ne[0]; j < (e + 1) * sums->ne[0]; j++) mean[j] = count > 0 ? (float)((double)mean[j] / count) : 1;
+        for (size_t j = e * sums->ne[0]; j < (e + 1) * sums->ne[0]; j++)
+            mean[j] = count > 0 ? (float)((double)mean[j] / count) : 1;
         total += count;
     }
     if (total > MAX_COUNT)
@@ -164,7 +170,9 @@ static int read_gguf(kit_imatrix *im, const dw_gguf *g, dw_err *err) {
     uint32_t n_chunks = 0, chunk_size = 0;
     if (dw_gguf_str(g, "general.type", &type, err) < 0) return -1;
     if (!dw_str_is(type, "imatrix")) return dw_fail(err, "the file is GGUF but not of type imatrix");
-    if (dw_gguf_u32(g, "imatrix.chunk_count", &n_chunks, err) < 0 || dw_gguf_u32(g, "imatrix.chunk_size", &chunk_size, err) < 0) return -1;
+    if (dw_gguf_u32(g, "imatrix.chunk_count", &n_chunks, err) < 0 ||
+        dw_gguf_u32(g, "imatrix.chunk_size", &chunk_size, err) < 0)
+        return -1;
     const dw_kv *datasets = dw_gguf_find(g, "imatrix.datasets");
     if (datasets && datasets->str && datasets->count) dataset = datasets->str[0];
     if (n_chunks > INT32_MAX || chunk_size > INT32_MAX || !dw_is_utf8(dataset.ptr, dataset.len) || dataset.len > 65535)
@@ -218,13 +226,17 @@ static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
  * ---------------------------------------------------------------------------------------------------------- */
 
 /* Which input each matrix reads. */
-static const struct { const char *name; kit_stats_input input; } readers[] = {
-    {"attn_q.weight", KIT_STATS_ATTN_IN}, {"attn_k.weight", KIT_STATS_ATTN_IN}, {"attn_v.weight", KIT_STATS_ATTN_IN},
-    {"attn_qkv.weight", KIT_STATS_ATTN_IN}, {"attn_output.weight", KIT_STATS_ATTN_MIX}, {"ffn_gate.weight", KIT_STATS_FFN_IN},
-    {"ffn_up.weight", KIT_STATS_FFN_IN}, {"ffn_down.weight", KIT_STATS_FFN_NEURON}};
+static const struct {
+    const char *name;
+    kit_stats_input input;
+} readers[] = {{"attn_q.weight", KIT_STATS_ATTN_IN},       {"attn_k.weight", KIT_STATS_ATTN_IN},
+               {"attn_v.weight", KIT_STATS_ATTN_IN},       {"attn_qkv.weight", KIT_STATS_ATTN_IN},
+               {"attn_output.weight", KIT_STATS_ATTN_MIX}, {"ffn_gate.weight", KIT_STATS_FFN_IN},
+               {"ffn_up.weight", KIT_STATS_FFN_IN},        {"ffn_down.weight", KIT_STATS_FFN_NEURON}};
 enum { N_READERS = sizeof readers / sizeof *readers };
 
-static int put_sums(kit_imatrix *im, const dw_gguf *g, const char *name, int n, const double *sums, uint64_t count, dw_err *err) {
+static int put_sums(kit_imatrix *im, const dw_gguf *g, const char *name, int n, const double *sums, uint64_t count,
+                    dw_err *err) {
     const dw_tensor *t = dw_gguf_find_tensor(g, name);
     if (!t) return 0;
     if (t->ne[0] != (size_t)n) return dw_fail(err, "'%s' has %zu columns, the statistics have %d", name, t->ne[0], n);
@@ -304,7 +316,8 @@ static int parse(kit_imatrix *im, const void *data, size_t size, const char *nam
         rc = read_old(im, (dw_cursor){.at = data, .left = size}, err);
     }
     for (size_t i = 0; i < im->n_entry && !rc; i++) rc = check_means(&im->entry[i], err);
-    return rc || check_names(im, err) ? -1 : 0;
+    if (rc || check_names(im, err)) return -1;
+    return 0;
 }
 
 int kit_imatrix_parse(kit_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {

@@ -5,7 +5,8 @@
 #include "kit/options.h"
 
 /* GGUF key "deadwood.lineage": an array of strings, one JSON object per step, oldest first:
- *   {"tool": "convert", "version": "0.1", "commit": "0123456789ab", "args": ["mini", "--type", "q8_0"], "parent": "name of the parent's file",
+ *   {"tool": "convert", "version": "0.1", "commit": "0123456789ab", "args": ["mini", "--type", "q8_0"],
+ *    "parent": "name of the parent's file",
  *    "inputs": [{"name": .., "sha256": .., "bytes": ..}], "facts": {"rate_reached": "0.1875"},
  *    "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
  * Every program that writes a model adds a step.  A step has no time, host or absolute path, so the same inputs give
@@ -41,7 +42,8 @@ int lineage_write(const lineage *l, dw_gguf_writer *w, dw_err *err);
 void lineage_free(lineage *l);
 
 /* The commit that this program was built from, with "-dirty" after it when the tree had changes; "-": unknown.  In the
- * program's file it follows kit_commit_mark, KIT_COMMIT_MARK bytes that stand nowhere else; both take KIT_COMMIT_BYTES. */
+ * program's file it follows kit_commit_mark, KIT_COMMIT_MARK bytes that stand nowhere else; both take
+ * KIT_COMMIT_BYTES. */
 enum { KIT_COMMIT_MARK = 16, KIT_COMMIT_BYTES = 64 };
 const char *kit_commit(void);
 const char *kit_commit_mark(void);

@@ -22,7 +22,9 @@ static double total(const kit_metric_view *v, const double *table, int j) {
     return sum;
 }
 
-static double mean_square(const kit_metric_view *v, int j) { return total(v, v->stats->sum_square, j) / total_count(v); }
+static double mean_square(const kit_metric_view *v, int j) {
+    return total(v, v->stats->sum_square, j) / total_count(v);
+}
 
 static double variance(const kit_metric_view *v, int j) {
     const double mean = total(v, v->stats->sum_a, j) / total_count(v);
@@ -228,7 +230,8 @@ int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *e
     if (metric->needs_weights && need_slices(s, err)) return -1;
     double *row_texts = metric->needs_stats ? count_texts(s->stats, err) : NULL;
     const bool ready = row_texts || !metric->needs_stats;
-    const int rc = ready ? score_layers(s, metric, (kit_metric_view){.rng = &rng, .row_texts = row_texts}, score, err) : -1;
+    const int rc = ready ? score_layers(s, metric, (kit_metric_view){.rng = &rng, .row_texts = row_texts}, score, err)
+                         : -1;
     for (int l = 0; l < n_layer && rc; l++) {
         free(score[l]);
         score[l] = NULL;

@@ -27,8 +27,9 @@ typedef struct kit_metric_view { // what a metric sees of one layer
 
 /* What scores of different layers have in common. */
 typedef enum kit_scale {
-    KIT_SCALE_LAYER,  // nothing
-    KIT_SCALE_ENERGY, // they are energies (mean squares) of the layer's output; the residual's tells what they mean there
+    KIT_SCALE_LAYER, // nothing
+    /* They are energies (mean squares) of the layer's output; the residual's tells what they mean there. */
+    KIT_SCALE_ENERGY,
     KIT_SCALE_COMMON, // they are numbers of one scale
 } kit_scale;
 

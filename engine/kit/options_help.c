@@ -7,13 +7,16 @@ enum { LEFT = 26, WIDTH = 100 };
 
 /* Writes text from column *column on, wrapped at WIDTH; the next lines begin at column `left`. */
 static void put_words(FILE *to, const char *text, int left, int *column) {
+    bool follows = *column > left; // a word of this line
     while (*(text += strspn(text, " "))) {
         const int n = (int)strcspn(text, " ");
-        if (*column > left && *column + 1 + n > WIDTH) {
+        if (follows && *column + 1 + n > WIDTH) {
             fprintf(to, "\n%*s", left, "");
             *column = left;
+            follows = false;
         }
-        *column += fprintf(to, "%s%.*s", *column > left ? " " : "", n, text);
+        *column += fprintf(to, "%s%.*s", follows ? " " : "", n, text);
+        follows = true;
         text += n;
     }
 }

@@ -31,10 +31,13 @@ static void add_parts(const char *path) {
 static int check_input(const char *path, const opt_row *row, dw_err *err) {
     struct stat st;
     if (!strcmp(path, "-")) return 0;
-    if (access(path, R_OK) || stat(path, &st)) return dw_fail(err, "cannot open '%s' (%s): %s", path, opt_label(row), strerror(errno));
-    if (S_ISREG(st.st_mode)) add_parts(path);
+    if (access(path, R_OK) || stat(path, &st))
+        return dw_fail(err, "cannot open '%s' (%s): %s", path, opt_label(row), strerror(errno));
+    if (S_ISREG(st.st_mode))
+        add_parts(path);
     else if (!S_ISDIR(st.st_mode))
-        return dw_fail(err, "cannot read '%s' (%s): it is %s, not a regular file", path, opt_label(row), dw_file_kind(st.st_mode));
+        return dw_fail(err, "cannot read '%s' (%s): it is %s, not a regular file", path, opt_label(row),
+                       dw_file_kind(st.st_mode));
     return 0;
 }
 

@@ -312,7 +312,7 @@ static int open_folder(kit_safetensors *st, const char *folder, dw_err *err) {
     if (!one || !index)
         rc = -1;
     else if (dw_file_exists(one))
-        rc = add_shard(st, one, one, NULL, err) || join_shards(st, one, err) ? -1 : 0;
+        rc = add_shard(st, one, one, NULL, err) ? -1 : join_shards(st, one, err);
     else if (dw_file_exists(index))
         rc = open_index(st, folder, index, err);
     else

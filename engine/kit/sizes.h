@@ -3,7 +3,8 @@
  *
  *   type  kind        tensors  values    bytes     bits_per_value
  *   Q4_K  matrices    140      91750400  51609600  4.5
- *   Q8_0  fallback    12       ..                              rows that are no whole number of the wanted type's blocks
+ *   Q8_0  fallback    12       ..                              rows that are no whole number of the wanted type's
+ *         blocks
  *   F32   vectors     65       ..
  *   *     total       217      ..
  *

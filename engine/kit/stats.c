@@ -782,7 +782,7 @@ static int check_row_counts(const kit_h5_in *r, const kit_stats *s) {
     for (int l = 0; l < s->n_layer && !rc; l++)
         for (size_t i = 0; i < s->n_row && !rc; i++)
             if (s->layer[l].count[i] > n_tokens[i] || s->layer[l].text_n_cosine[i] > n_tokens[i])
-                rc = dw_fail(r->err, "layer %d counts more tokens than text %zu has", l, i + 1);
+                rc = dw_fail(r->err, "layer %d counts more tokens in row %zu of the sums than its texts have", l, i);
     free(n_tokens);
     return rc;
 }

@@ -101,9 +101,9 @@ int kit_stats_reserve(kit_stats *s, size_t n_text, size_t n_row, dw_err *err);
 static inline size_t kit_stats_next_row(const kit_stats *s, size_t n) { return n < s->apart ? n : s->apart; }
 size_t kit_stats_bytes(const kit_stats *s, size_t n_row); // of the arrays of all layers
 
-/* Opens a file: header, texts and what is small are read; kit_stats_need_layer reads a layer.  Checks the shape of every
- * dataset and, when it is read, every number: NaN, infinity, negative sums of squares, and histograms that count more
- * tokens than the texts have are errors.  Takes at most 20 times the memory of the file.  Makes the totals. */
+/* Opens a file: header, texts and what is small are read; kit_stats_need_layer reads a layer.  Checks the shape of
+ * every dataset and, when it is read, every number: NaN, infinity, negative sums of squares, and histograms that count
+ * more tokens than the texts have are errors.  Takes at most 20 times the memory of the file.  Makes the totals. */
 int kit_stats_open(kit_stats *s, const char *path, dw_err *err);
 /* Reads a layer's arrays and releases those of the layer that was read before.  Nothing is done for statistics that are
  * in memory.  One thread at a time.  Before, a layer has only its widths, count, cosines and their totals. */
@@ -113,9 +113,9 @@ bool kit_stats_is(const char *path); // whether the file begins with the magic l
 /* The file appears whole or not at all; the same statistics give the same bytes. */
 int kit_stats_write(const kit_stats *s, const char *path, dw_err *err);
 int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err); // may replace a file that this program has read
-/* Appends the texts of b to a and updates the totals; a is in memory, b may be open.  While a has at most a->apart rows,
- * a row of b becomes a new row, later ones are added to the last row.  Fails when models, contexts, skips or histograms
- * differ, or when both have the same window of a text. */
+/* Appends the texts of b to a and updates the totals; a is in memory, b may be open.  While a has at most a->apart
+ * rows, a row of b becomes a new row, later ones are added to the last row.  Fails when models, contexts, skips or
+ * histograms differ, or when both have the same window of a text. */
 int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err);
 int kit_stats_can_add(const kit_stats *a, const kit_stats *b, dw_err *err); // the checks of kit_stats_add alone
 void kit_stats_total(kit_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts

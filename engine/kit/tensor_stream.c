@@ -49,7 +49,8 @@ static size_t rows_of_slab(const kit_stream *s, const kit_rows *r) {
 }
 
 static int make_room(kit_stream *s, const kit_rows *r, size_t slab_rows, dw_err *err) {
-    const size_t n_pieces = PIECES_PER_THREAD * (size_t)dw_pool_size(s->pool), rows = r->n_rows < slab_rows ? r->n_rows : slab_rows;
+    const size_t n_pieces = PIECES_PER_THREAD * (size_t)dw_pool_size(s->pool),
+                 rows = r->n_rows < slab_rows ? r->n_rows : slab_rows;
     s->piece_scratch = (r->n_scratch + 15) / 16 * 16;
     if (n_pieces * s->piece_scratch > s->n_scratch) {
         free(s->scratch);
@@ -95,7 +96,8 @@ static void write_or_make(void *stream, size_t i) {
 
 static void do_slab(kit_stream *s, size_t first, size_t n) {
     const kit_rows *r = s->rows;
-    const size_t unit = unit_of(r), n_units = in_units(n, unit), most = PIECES_PER_THREAD * (size_t)dw_pool_size(s->pool);
+    const size_t unit = unit_of(r), n_units = in_units(n, unit),
+                 most = PIECES_PER_THREAD * (size_t)dw_pool_size(s->pool);
     const bool is_copied = r->written && s->w;
     s->first = first;
     s->n = n;

@@ -40,7 +40,9 @@ void traces_release(traces *t) {
     *t = (traces){0};
 }
 
-static void path_of(char path[PATH_BYTES], int layer, traces_part part) { snprintf(path, PATH_BYTES, "layer/%02d/%s", layer, part_names[part]); }
+static void path_of(char path[PATH_BYTES], int layer, traces_part part) {
+    snprintf(path, PATH_BYTES, "layer/%02d/%s", layer, part_names[part]);
+}
 
 static size_t value_size(traces_part part) { return part == TRACES_OPEN ? 1 : 2; }
 
@@ -64,7 +66,8 @@ static int reserve(const char *temporary, const char *path, size_t n_bytes, dw_e
     if (full) return fail_space(path, n_bytes, err);
     if (!rc) return 0;
 #endif
-    if (!statvfs(temporary, &fs) && (double)fs.f_bavail * (double)fs.f_frsize < (double)n_bytes) return fail_space(path, n_bytes, err);
+    if (!statvfs(temporary, &fs) && (double)fs.f_bavail * (double)fs.f_frsize < (double)n_bytes)
+        return fail_space(path, n_bytes, err);
     return 0;
 }
 
@@ -109,7 +112,8 @@ static bool move_rows(hid_t set, hid_t type, size_t first, size_t n, size_t cols
     const hsize_t start[] = {first, 0}, count[] = {n, cols};
     const hid_t all = H5Dget_space(set), memory = H5Screate_simple(2, count, NULL);
     bool ok = all >= 0 && memory >= 0 && H5Sselect_hyperslab(all, H5S_SELECT_SET, start, NULL, count, NULL) >= 0;
-    ok = ok && (to ? H5Dread(set, type, memory, all, H5P_DEFAULT, to) : H5Dwrite(set, type, memory, all, H5P_DEFAULT, from)) >= 0;
+    ok = ok && (to ? H5Dread(set, type, memory, all, H5P_DEFAULT, to)
+                   : H5Dwrite(set, type, memory, all, H5P_DEFAULT, from)) >= 0;
     if (all >= 0) H5Sclose(all);
     if (memory >= 0) H5Sclose(memory);
     return ok;
@@ -158,7 +162,8 @@ static int take_chunk(writer *w) {
     size_t most = CHUNK_BYTES;
     for (int l = 0; l < w->t->n_layer; l++)
         for (int part = TRACES_INPUT; part <= TRACES_SHARE; part++)
-            if (traces_row_bytes(w->t, l, (traces_part)part) > most) most = traces_row_bytes(w->t, l, (traces_part)part);
+            if (traces_row_bytes(w->t, l, (traces_part)part) > most)
+                most = traces_row_bytes(w->t, l, (traces_part)part);
     w->chunk = dw_alloc(most, 1, "rows of traces", w->err);
     return w->chunk ? 0 : -1;
 }
@@ -169,7 +174,9 @@ static int write_h5(writer *w, const char *temporary, const char *path) {
     kit_h5_quiet();
     const hid_t how = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_userblock(how, KIT_H5_USER_BLOCK);
-    w->h = (kit_h5_out){.file = H5Fcreate(temporary, H5F_ACC_TRUNC, how, H5P_DEFAULT), .links = H5Pcreate(H5P_LINK_CREATE), .text = kit_h5_string_type()};
+    w->h = (kit_h5_out){.file = H5Fcreate(temporary, H5F_ACC_TRUNC, how, H5P_DEFAULT),
+                        .links = H5Pcreate(H5P_LINK_CREATE),
+                        .text = kit_h5_string_type()};
     H5Pset_create_intermediate_group(w->h.links, 1);
     w->h.failed = w->h.file < 0;
     int rc = w->h.failed ? 0 : reserve(temporary, path, most, w->err);
@@ -234,7 +241,8 @@ static int look_at(traces *t, int layer, traces_part part, bool *is_there, size_
     if (kit_h5_find(&t->in, path, number_of(part), &set)) return -1;
     *cols = set.dims[1];
     if (set.dims[0] == t->n_tokens && set.dims[1]) return 0;
-    return dw_fail(t->in.err, "'%s' has %zu x %zu values, expected %zu rows", path, set.dims[0], set.dims[1], t->n_tokens);
+    return dw_fail(t->in.err, "'%s' has %zu x %zu values, expected %zu rows", path, set.dims[0], set.dims[1],
+                   t->n_tokens);
 }
 
 static int look_at_layer(traces *t, int l) {
@@ -245,11 +253,13 @@ static int look_at_layer(traces *t, int l) {
         look_at(t, l, TRACES_SHARE, &has_share, &n_share))
         return -1;
     w->n_groups = (int)n_share;
-    if (w->has_input && n_in != (size_t)t->n_embd) return dw_fail(t->in.err, "'layer/%02d/input' has %zu columns, expected n_embd, %d", l, n_in, t->n_embd);
+    if (w->has_input && n_in != (size_t)t->n_embd)
+        return dw_fail(t->in.err, "'layer/%02d/input' has %zu columns, expected n_embd, %d", l, n_in, t->n_embd);
     if (has_open != has_share || (has_share && !w->has_input))
         return dw_fail(t->in.err, "layer %d must have input, open and share, but lacks some of them", l);
     if (n_open != traces_open_bytes(w->n_groups))
-        return dw_fail(t->in.err, "'layer/%02d/open' has %zu columns, expected %zu for %d groups", l, n_open, traces_open_bytes(w->n_groups), w->n_groups);
+        return dw_fail(t->in.err, "'layer/%02d/open' has %zu columns, expected %zu for %d groups", l, n_open,
+                       traces_open_bytes(w->n_groups), w->n_groups);
     return 0;
 }
 
@@ -272,7 +282,9 @@ static int read_texts(traces *t) {
     t->n_text = n;
     if (kit_h5_texts(&t->in, t->text, n)) return -1;
     for (size_t i = 0; i < n; i++) n_tokens += t->text[i].n_tokens;
-    return n_tokens == t->n_tokens ? 0 : dw_fail(t->in.err, "the texts have %zu tokens, attribute 'n_tokens' says %zu", n_tokens, t->n_tokens);
+    return n_tokens == t->n_tokens
+               ? 0
+               : dw_fail(t->in.err, "the texts have %zu tokens, attribute 'n_tokens' says %zu", n_tokens, t->n_tokens);
 }
 
 static int read_header(traces *t) {
@@ -281,8 +293,10 @@ static int read_header(traces *t) {
     if (kit_h5_int(r, "format_version", 1, INT32_MAX, &version)) return -1;
     if (version != VERSION)
         return dw_fail(r->err, "the format version is %d, but this program reads %d", version, VERSION);
-    if (kit_h5_hash(r, "model_sha256", t->model_sha256) || kit_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
-        kit_h5_short_text(r, "backend", t->backend, sizeof t->backend) || kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
+    if (kit_h5_hash(r, "model_sha256", t->model_sha256) ||
+        kit_h5_short_text(r, "model_arch", t->arch, sizeof t->arch) ||
+        kit_h5_short_text(r, "backend", t->backend, sizeof t->backend) ||
+        kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &t->n_layer) ||
         kit_h5_int(r, "n_embd", 1, KIT_H5_MAX_ROWS, &t->n_embd) || kit_h5_int(r, "n_ctx", 1, 1 << 22, &t->n_ctx) ||
         kit_h5_int(r, "skip", 0, 1 << 22, &t->skip) || kit_h5_int(r, "group", 1, KIT_H5_MAX_ROWS, &t->group) ||
         kit_h5_int(r, "n_tokens", 1, KIT_H5_MAX_ROWS, &n_tokens))
@@ -295,7 +309,9 @@ static int read_header(traces *t) {
 int traces_open(traces *t, const char *path, dw_err *err) {
     dw_err own = {0};
     *t = (traces){0};
-    if (!kit_h5_open(&t->in, path, magic, "traces", "trace", &own) && !read_header(t) && !read_texts(t) && !read_layers(t)) return 0;
+    if (!kit_h5_open(&t->in, path, magic, "traces", "trace", &own) && !read_header(t) && !read_texts(t) &&
+        !read_layers(t))
+        return 0;
     traces_release(t);
     return dw_fail(err, "traces '%s': %s", path, own.text);
 }
@@ -320,7 +336,8 @@ int traces_read(const traces *t, int layer, traces_part part, size_t first, size
     char path[PATH_BYTES];
     dw_err own = {0};
     kit_h5_in r = t->in;
-    const kit_h5_set set = {path, number_of(part), {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}, 0, false};
+    const kit_h5_set set = {
+        path, number_of(part), {t->n_tokens, traces_row_bytes(t, layer, part) / value_size(part)}, 0, false};
     path_of(path, layer, part);
     r.err = &own;
     if (!n) return 0;

@@ -100,7 +100,8 @@ static int write_packed(measure_predictions_writer *w, const void *raw, size_t s
     const size_t n = ZSTD_compress(w->packed, w->packed_cap, raw, size, LEVEL);
     if (ZSTD_isError(n)) return dw_fail(err, "cannot compress predictions: %s", ZSTD_getErrorName(n));
     if (with_raw && write_u32(w->out, size, err)) return -1;
-    return write_u32(w->out, n, err) || dw_out_write(w->out, w->packed, n, err) ? -1 : 0;
+    if (write_u32(w->out, n, err) || dw_out_write(w->out, w->packed, n, err)) return -1;
+    return 0;
 }
 
 static int write_head(measure_predictions_writer *w, const measure_stored_head *h, dw_err *err) {
@@ -215,7 +216,8 @@ static int read_text(dw_cursor *c, measure_stored_text *t, dw_err *err) {
     t->n_scored = dw_cursor_u64(c);
     if (!t->n_scored || t->n_scored >= t->n_tokens || t->n_tokens > INT32_MAX)
         c->failed = true;
-    return c->failed || !t->name ? -1 : 0;
+    if (c->failed || !t->name) return -1;
+    return 0;
 }
 
 static int read_head(measure_stored_head *h, dw_cursor *c, dw_err *err) {

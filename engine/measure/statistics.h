@@ -1,7 +1,8 @@
 /* statistics.h - means with standard errors, paired differences, quantiles.  All sums have a fixed order.
  *
  * Tokens of one window share their context, so they are not independent samples.  Every quality column is therefore a
- * mean over tokens whose error is clustered by window.  With s_w the sum over the n_w tokens of window w, and W windows:
+ * mean over tokens whose error is clustered by window.  With s_w the sum over the n_w tokens of window w, and W
+ * windows:
  *
  *   mean   sum s_w / sum n_w
  *   se     sqrt(sum (s_w - n_w mean)^2 W / (W - 1)) / sum n_w; for windows of equal size this is sd / sqrt(W)
@@ -43,8 +44,8 @@ measure_mean measure_texts_mean(const measure_texts *t);
 double measure_between_texts(const measure_mean *m, size_t n);
 
 /* The value that Student's t with df > 0 degrees of freedom exceeds with probability p, 0 < p < 1.  df need not be
- * whole.  From the incomplete beta function by its continued fraction (DLMF 8.17.22), by bisection; relative error below
- * 1e-9.  NaN for other p and df. */
+ * whole.  From the incomplete beta function by its continued fraction (DLMF 8.17.22), by bisection; relative error
+ * below 1e-9.  NaN for other p and df. */
 double measure_t(double p, double df);
 /* The probability that Student's t exceeds x. */
 double measure_t_tail(double x, double df);

@@ -167,7 +167,8 @@ static int read_texts(measure_sums *s, dw_cursor *c, dw_err *err) {
 static int read_column(measure_sums *s, dw_cursor *c, dw_err *err) {
     char *name = measure_read_text(c, 64, err);
     int k = 0;
-    while (name && k < MEASURE_N_SUMS && strcmp(name, names[k])) k++;
+    if (!name) return fail_damaged(err);
+    while (k < MEASURE_N_SUMS && strcmp(name, names[k])) k++;
     free(name);
     if (c->failed || s->n_windows > c->left / 8) return fail_damaged(err);
     if (k == MEASURE_N_SUMS || s->sum[k]) {
@@ -198,7 +199,8 @@ static int unpack_record(record *r, const uint8_t *packed, dw_err *err) {
     uint8_t *raw = dw_alloc(r->raw + 1, 1, "window sums", err);
     r->packed = dw_alloc(r->size + 1, 1, "window sums", err);
     int rc = raw && r->packed ? 0 : -1;
-    if (!rc && measure_unpack(&(dw_cursor){.at = packed, .left = r->size}, r->size, raw, r->raw)) rc = fail_damaged(err);
+    if (!rc && measure_unpack(&(dw_cursor){.at = packed, .left = r->size}, r->size, raw, r->raw))
+        rc = fail_damaged(err);
     if (!rc) {
         memcpy(r->packed, packed, r->size);
         rc = read_sums(&r->sums, (dw_cursor){.at = raw, .left = r->raw}, err);
@@ -272,7 +274,8 @@ int measure_book_add(measure_book *b, const measure_sums *s, dw_err *err) {
     record *r = dw_alloc(1, sizeof *r, "window sums", err);
     measure_bytes raw = {.err = err};
     put_sums(&raw, s);
-    int rc = !r || raw.failed ? -1 : raw.size > MAX_RAW ? dw_fail(err, "too many windows for one record of sums") : 0;
+    int rc = r && !raw.failed ? 0 : -1;
+    if (!rc && raw.size > MAX_RAW) rc = dw_fail(err, "too many windows for one record of sums");
     if (!rc) rc = pack(r, &raw, err);
     if (!rc) rc = read_sums(&r->sums, (dw_cursor){.at = raw.data, .left = raw.size}, err);
     free(raw.data);
@@ -357,7 +360,8 @@ static int write_record(dw_out *out, const record *r, dw_err *err) {
     uint8_t sizes[8];
     measure_put_u32(sizes, (uint32_t)r->raw);
     measure_put_u32(sizes + 4, (uint32_t)r->size);
-    return dw_out_write(out, sizes, sizeof sizes, err) || dw_out_write(out, r->packed, r->size, err) ? -1 : 0;
+    if (dw_out_write(out, sizes, sizeof sizes, err) || dw_out_write(out, r->packed, r->size, err)) return -1;
+    return 0;
 }
 
 /* In the order of the entries, so that the same records give the same file whatever came first. */

@@ -126,7 +126,10 @@ dw_arch_list dw_arch_names(bool hf_classes) {
     }
     size_t used = 0;
     for (int i = 0; i < n && used < sizeof list.text; i++)
-        used += (size_t)snprintf(list.text + used, sizeof list.text - used, "%s%s", !i ? "" : i < n - 1 ? ", " : " and ",
+        used += (size_t)snprintf(list.text + used, sizeof list.text - used, "%s%s",
+                                 !i          ? ""
+                                 : i < n - 1 ? ", "
+                                             : " and ",
                                  name[i]);
     return list;
 }
@@ -143,8 +146,8 @@ int dw_check_heads(const dw_arch *a, int l, int n_head, int n_head_kv, int head_
         return dw_fail(err, "attention heads have %d values, expected an even number from 2 to %d", head_dim,
                        DW_MAX_HEAD_DIM);
     if ((size_t)n_head * (size_t)head_dim > MAX_DIM)
-        return dw_fail(err, "layer %d: %d attention heads of %d values are too many; at most %d values are supported", l,
-                       n_head, head_dim, MAX_DIM);
+        return dw_fail(err, "layer %d: %d attention heads of %d values are too many; at most %d values are supported",
+                       l, n_head, head_dim, MAX_DIM);
     return 0;
 }
 

@@ -170,8 +170,8 @@ static int read_rope_scaling(dw_model *m, const keys *k) {
     dw_str type = {"linear", 6};
     float factor = 1;
     int n_ctx_original = m->net.hp.n_ctx_train;
-    if (get_positive(k, "rope.scale_linear", &factor, false) || get_positive(k, "rope.scaling.factor", &factor, false) ||
-        get_original_context(k, &n_ctx_original) ||
+    if (get_positive(k, "rope.scale_linear", &factor, false) ||
+        get_positive(k, "rope.scaling.factor", &factor, false) || get_original_context(k, &n_ctx_original) ||
         get_positive(k, "rope.scaling.attn_factor", &m->rope_magnitude, false) ||
         dw_gguf_str(k->g, key_name(k, "rope.scaling.type", key), &type, k->err) < 0)
         return -1;
@@ -211,8 +211,8 @@ static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
     const size_t n_rows = is_vector ? 1 : dw_dimension(r->shape[0], &b->sizes);
     const size_t n = dw_dimension(bias ? r->bias : is_vector ? r->shape[0] : r->shape[1], &b->sizes);
     if (found->ne[0] != n || found->ne[1] != n_rows || found->ne[2] != 1 || found->ne[3] != 1)
-        return dw_fail(b->err, "tensor '%s' has shape [%zu, %zu, %zu, %zu], expected [%zu, %zu]", name.text, found->ne[0],
-                       found->ne[1], found->ne[2], found->ne[3], n, n_rows);
+        return dw_fail(b->err, "tensor '%s' has shape [%zu, %zu, %zu, %zu], expected [%zu, %zu]", name.text,
+                       found->ne[0], found->ne[1], found->ne[2], found->ne[3], n, n_rows);
     if (is_vector && found->type->id != DW_F32)
         return dw_fail(b->err, "tensor '%s' is %s, expected F32", name.text, found->type->name);
     *t = *found;
@@ -276,7 +276,8 @@ static int read_cold_widths(dw_model *m, dw_err *err) {
     for (int l = 0; l < hp->n_layer; l++) {
         dw_layer *w = &m->net.layer[l];
         if (n_cold[l] >= (uint32_t)hp->n_ff[l])
-            return dw_fail(err, "key '" DW_KEY_COLD_LENGTH "' is %u for layer %d of %d neurons", n_cold[l], l, hp->n_ff[l]);
+            return dw_fail(err, "key '" DW_KEY_COLD_LENGTH "' is %u for layer %d of %d neurons", n_cold[l], l,
+                           hp->n_ff[l]);
         w->n_cold = (int)n_cold[l];
         if (w->n_cold && (hp->n_ff[l] - w->n_cold) % DW_HOT_MULTIPLE)
             return dw_fail(err, "layer %d: %d hot neurons are not a multiple of %d", l, hp->n_ff[l] - w->n_cold,
@@ -338,7 +339,8 @@ static int bind_layer(binder *b, const dw_model *m, int l) {
     b->sizes.n_ff = w->n_ff, b->sizes.n_cold = w->n_cold;
     b->sizes.n_head = w->n_head, b->sizes.n_head_kv = w->n_head_kv;
     if ((w->n_head && bind_rows(b, dw_attention_rows, w)) || (w->n_cold && bind_rows(b, dw_cold_rows, w))) return -1;
-    return bind_rows(b, dw_ffn_rows, w) || bind_gate(b, m, w) ? -1 : 0;
+    if (bind_rows(b, dw_ffn_rows, w) || bind_gate(b, m, w)) return -1;
+    return 0;
 }
 
 static int bind_tensors(dw_model *m, dw_err *err) {
@@ -372,10 +374,12 @@ int dw_model_bind(dw_model *m, dw_err *err) {
     if (!found) return dw_fail(err, "key 'general.architecture' is missing: this is not a model");
     m->arch = dw_arch_find(name);
     if (!m->arch)
-        return dw_fail(err, "architecture '%.*s' is not supported (%s are)", (int)(name.len < 60 ? name.len : 60), name.ptr,
-                       dw_arch_names(false).text);
+        return dw_fail(err, "architecture '%.*s' is not supported (%s are)", (int)(name.len < 60 ? name.len : 60),
+                       name.ptr, dw_arch_names(false).text);
     m->net.rope_neox = m->arch->has & DW_ARCH_ROPE_NEOX;
     m->net.act = m->arch->act;
     const keys k = {m->gguf, m->arch->name, err};
-    return read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) || dw_model_read_gate(m, err) ? -1 : 0;
+    if (read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) || dw_model_read_gate(m, err))
+        return -1;
+    return 0;
 }

@@ -73,6 +73,7 @@ void dw_encode_row(dw_encoding *e, size_t row, const float *values, void *out) {
 int dw_encoding_end(dw_encoding *e, const char *advice, dw_err *err) {
     if (!e->is_refused) return 0;
     const double value = isnan(e->value) ? (double)NAN : (double)e->value; // printed without a sign
-    return dw_fail(err, "'%s' row %zu: value %g at column %zu cannot be stored as %s; %s", e->tensor, e->row, value, e->column,
-                   e->type_name ? e->type_name : e->type->name, isfinite(e->value) ? advice : "the model is damaged");
+    return dw_fail(err, "'%s' row %zu: value %g at column %zu cannot be stored as %s; %s", e->tensor, e->row, value,
+                   e->column, e->type_name ? e->type_name : e->type->name,
+                   isfinite(e->value) ? advice : "the model is damaged");
 }

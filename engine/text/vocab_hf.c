@@ -384,7 +384,8 @@ static int import(dw_vocab *v, const dw_hf_files *f, size_t n_rows, dw_err *err)
         v->ignore_merges = l.pre->ignore_merges;
     }
     if (read_added(v, f, spm, err)) return -1;
-    return dw_vocab_pad(v, err) || read_special(v, f, err) || read_template(v, f, err) ? -1 : 0;
+    if (dw_vocab_pad(v, err) || read_special(v, f, err) || read_template(v, f, err)) return -1;
+    return 0;
 }
 
 int dw_vocab_from_hf_files(dw_vocab *v, const dw_hf_files *files, size_t n_rows, dw_err *err) {

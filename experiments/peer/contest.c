@@ -144,7 +144,8 @@ int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_
     reply r;
     *c = (exp_contestant){0};
     if (exp_child_start(&c->child, live, o, err)) return -1;
-    if (!exp_receive(c->child.line, &r, sizeof r)) return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "stock" : "the engine", o->path);
+    if (!exp_receive(c->child.line, &r, sizeof r))
+        return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "stock" : "the engine", o->path);
     if (r.rc) return dw_fail(err, "%s", r.err.text);
     c->load_s = r.load_s;
     c->rss_bytes = r.rss_bytes;

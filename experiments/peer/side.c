@@ -34,9 +34,13 @@ static int open_own(exp_side *s, const char *path, dw_err *err) {
 }
 
 static int open_stock(exp_side *s, const char *path, dw_err *err) {
-    const stock_options o = {.n_threads = dw_pool_size(s->o.pool), .n_ctx = s->o.n_ctx, .n_seq = s->o.n_seq, .n_batch = s->o.n_batch,
+    const stock_options o = {.n_threads = dw_pool_size(s->o.pool),
+                             .n_ctx = s->o.n_ctx,
+                             .n_seq = s->o.n_seq,
+                             .n_batch = s->o.n_batch,
                              .flash = s->o.flash,
-                             .plain_buffers = s->o.plain_buffers, .kv_f32 = s->o.kv_f32};
+                             .plain_buffers = s->o.plain_buffers,
+                             .kv_f32 = s->o.kv_f32};
     s->stock = stock_session_new(s->o.stock, path, &o, err);
     s->n_vocab = s->stock ? stock_session_n_vocab(s->stock) : 0;
     return s->stock ? 0 : -1;
@@ -78,7 +82,8 @@ int exp_side_eval(exp_side *s, const stock_tokens *t, dw_err *err) {
         s->out[i] = i % t->n >= t->n - t->n_out;
         s->seq[i] = i / t->n;
     }
-    return dw_session_eval(s->session, &(dw_batch){.n_tokens = n_all, .token = t->token, .seq = s->seq, .out = s->out}, err);
+    return dw_session_eval(s->session, &(dw_batch){.n_tokens = n_all, .token = t->token, .seq = s->seq, .out = s->out},
+                           err);
 }
 
 /* Logits of stock's output row i. */
@@ -117,7 +122,8 @@ static int logprobs(exp_side *s, int n, const int32_t *target, double *logprob, 
     return 0;
 }
 
-int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll, dw_err *err) {
+int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll,
+                     dw_err *err) {
     const int first_scored = n_ctx / 2, n_scored = n_ctx - 1 - first_scored;
     if (n_ctx > s->o.n_ctx) return dw_fail(err, "windows of %d tokens in a context of %d", n_ctx, s->o.n_ctx);
     for (int w = 0; w < n; w++) {

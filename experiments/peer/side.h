@@ -1,7 +1,7 @@
 /* side.h - one side of a comparison: this engine or stock llama.cpp over one model file, driven alike.
  *
- * Both evaluate the same ids at the same positions of the same sequences and give logits or log-probabilities, so that a
- * program that compares them is written once.  A side holds its model; nothing of it runs between two calls. */
+ * Both evaluate the same ids at the same positions of the same sequences and give logits or log-probabilities, so that
+ * a program that compares them is written once.  A side holds its model; nothing of it runs between two calls. */
 #ifndef EXP_SIDE_H
 #define EXP_SIDE_H
 
@@ -33,6 +33,7 @@ const float *exp_side_logits(exp_side *s, int i, dw_err *err);
 /* Perplexity as llama-perplexity defines it: window w is ids[w * n_ctx ..], evaluated from an empty cache, its first
  * token replaced by bos unless that is -1; the tokens behind its first half are scored.  nll[w]: their sum of
  * -ln p, for windows first .. first + n - 1; each has n_ctx - 1 - n_ctx/2 of them. */
-int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll, dw_err *err);
+int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll,
+                     dw_err *err);
 
 #endif

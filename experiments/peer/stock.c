@@ -13,8 +13,8 @@
 /* ---- what the library looks like ------------------------------------------------------------------------ */
 
 /* Larger than either parameter struct of any release so far (80 and 160 bytes in 0.5.0).  A struct of this size is
- * returned through a hidden pointer and passed as a copy on the stack, in both calling conventions that matter (System V
- * x86-64, AArch64); the library fills in and reads only its own front part. */
+ * returned through a hidden pointer and passed as a copy on the stack, in both calling conventions that matter (System
+ * V x86-64, AArch64); the library fills in and reads only its own front part. */
 typedef struct opaque_params {
     union {
         uint8_t byte[512];
@@ -80,9 +80,9 @@ typedef struct field {
     int64_t initial;
 } field;
 
-static const field ctx_n_ctx = {0, 4, 512}, ctx_n_batch = {4, 4, 2048}, ctx_n_ubatch = {8, 4, 512}, ctx_n_seq = {12, 4, 1},
-                   ctx_n_threads = {28, 4, 4}, ctx_n_threads_batch = {32, 4, 4}, ctx_flash = {52, 4, -1},
-                   ctx_type_k = {104, 4, 1}, ctx_type_v = {108, 4, 1};
+static const field ctx_n_ctx = {0, 4, 512}, ctx_n_batch = {4, 4, 2048}, ctx_n_ubatch = {8, 4, 512},
+                   ctx_n_seq = {12, 4, 1}, ctx_n_threads = {28, 4, 4}, ctx_n_threads_batch = {32, 4, 4},
+                   ctx_flash = {52, 4, -1}, ctx_type_k = {104, 4, 1}, ctx_type_v = {108, 4, 1};
 static const field model_extra_buffers = {74, 1, 1}, model_gpu_layers = {16, 4, -1}, model_load_mode = {24, 4, -1};
 static const field quant_n_threads = {0, 4, 0}, quant_type = {4, 4, 7}, quant_imatrix = {24, 8, 0};
 static const char known_version[] = "0.5.0";
@@ -123,7 +123,8 @@ static void listen(int level, const char *text, void *ctx) {
     const char *loaded = strstr(text, "loaded CPU backend from ");
     if (loaded) {
         const char *slash = strrchr(loaded, '/');
-        snprintf(s->cpu_library, sizeof s->cpu_library, "%.*s", (int)strcspn(slash ? slash + 1 : loaded, "\n"), slash ? slash + 1 : loaded);
+        snprintf(s->cpu_library, sizeof s->cpu_library, "%.*s", (int)strcspn(slash ? slash + 1 : loaded, "\n"),
+                 slash ? slash + 1 : loaded);
     }
     if (level == LEVEL_ERROR) snprintf(s->last_error, sizeof s->last_error, "%.*s", (int)strcspn(text, "\n"), text);
 }
@@ -135,7 +136,8 @@ static char *find_library(const char *folder, dw_err *err) {
     DIR *dir = opendir(folder);
     char *path = NULL;
     for (struct dirent *e; dir && !path && (e = readdir(dir));)
-        if (!strncmp(e->d_name, "libllama.", 9) && strstr(e->d_name, ".so")) path = dw_format(err, "%s/%s", folder, e->d_name);
+        if (!strncmp(e->d_name, "libllama.", 9) && strstr(e->d_name, ".so"))
+            path = dw_format(err, "%s/%s", folder, e->d_name);
     if (dir) closedir(dir);
     if (!path) dw_fail(err, "no libllama*.so in '%s'; give the folder of a package of upstream llama.cpp", folder);
     return path;
@@ -144,7 +146,9 @@ static char *find_library(const char *folder, dw_err *err) {
 static int load_symbols(stock *s, const char *path, dw_err *err) {
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *f = dlsym(s->handle, symbols[i].name);
-        if (!f) return dw_fail(err, "'%s' has no function '%s'; version %s is known to work", path, symbols[i].name, known_version);
+        if (!f)
+            return dw_fail(err, "'%s' has no function '%s'; version %s is known to work", path, symbols[i].name,
+                           known_version);
         memcpy((char *)&s->lib + symbols[i].at, &f, sizeof f);
     }
     return 0;
@@ -152,7 +156,7 @@ static int load_symbols(stock *s, const char *path, dw_err *err) {
 
 /* Are the fields where they are expected? */
 static bool offsets_hold(const stock *s) {
-    const field context[] = {ctx_n_ctx,           ctx_n_batch, ctx_n_ubatch, ctx_n_seq,  ctx_n_threads,
+    const field context[] = {ctx_n_ctx,           ctx_n_batch, ctx_n_ubatch, ctx_n_seq, ctx_n_threads,
                              ctx_n_threads_batch, ctx_flash,   ctx_type_k,   ctx_type_v};
     const field model[] = {model_extra_buffers, model_gpu_layers, model_load_mode};
     const field quant[] = {quant_n_threads, quant_type, quant_imatrix};
@@ -160,7 +164,8 @@ static bool offsets_hold(const stock *s) {
                         q = s->lib.llama_model_quantize_default_params();
     return !strncmp(s->lib.llama_version(), known_version, strlen(known_version)) &&
            has_defaults(&c, context, sizeof context / sizeof *context) &&
-           has_defaults(&m, model, sizeof model / sizeof *model) && has_defaults(&q, quant, sizeof quant / sizeof *quant);
+           has_defaults(&m, model, sizeof model / sizeof *model) &&
+           has_defaults(&q, quant, sizeof quant / sizeof *quant);
 }
 
 stock *stock_open(const char *folder, dw_err *err) {
@@ -344,7 +349,8 @@ static int file_type(const char *name) {
 /* The library's view of importances, which it borrows; free(). */
 static imatrix_entry *list_importances(const kit_imatrix *im, dw_err *err) {
     imatrix_entry *list = dw_alloc(im->n_entry + 1, sizeof *list, "importances", err);
-    for (size_t i = 0; list && i < im->n_entry; i++) list[i] = (imatrix_entry){im->entry[i].name, im->entry[i].mean, (size_t)im->entry[i].n};
+    for (size_t i = 0; list && i < im->n_entry; i++)
+        list[i] = (imatrix_entry){im->entry[i].name, im->entry[i].mean, (size_t)im->entry[i].n};
     return list;
 }
 
@@ -352,7 +358,8 @@ int stock_quantize(stock *s, const char *in, const char *out, const char *type, 
                    dw_err *err) {
     const int number = file_type(type);
     if (number < 0) return dw_fail(err, "upstream quantizes to no type '%s'; try Q4_K_M", type);
-    if (!s->can_set) return dw_fail(err, "upstream %s: where its quantizer's parameters are is not known", stock_version(s));
+    if (!s->can_set)
+        return dw_fail(err, "upstream %s: where its quantizer's parameters are is not known", stock_version(s));
     kit_imatrix im = {0};
     imatrix_entry *list = NULL;
     int rc = -1;
@@ -362,7 +369,9 @@ int stock_quantize(stock *s, const char *in, const char *out, const char *type, 
     set(&p, quant_type, number);
     if (list) set(&p, quant_imatrix, (int64_t)(intptr_t)list);
     s->last_error[0] = 0;
-    rc = s->lib.llama_model_quantize(in, out, &p) ? dw_fail(err, "upstream cannot quantize '%s' to %s: %s", in, type, why(s)) : 0;
+    rc = s->lib.llama_model_quantize(in, out, &p)
+             ? dw_fail(err, "upstream cannot quantize '%s' to %s: %s", in, type, why(s))
+             : 0;
 done:
     free(list);
     kit_imatrix_release(&im);

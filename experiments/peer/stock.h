@@ -8,8 +8,8 @@
  * number of threads is always set).
  *
  * Used to measure beside it and to test parity; nothing of the engine depends on it.  At most one stock at a time, and
- * not on a thread that uses AMX tiles otherwise (the `cpu` backend): stock configures the tiles of a thread once and trusts
- * them for ever, and an instruction on released tiles ends the process.  So versus gives each side a process. */
+ * not on a thread that uses AMX tiles otherwise (the `cpu` backend): stock configures the tiles of a thread once and
+ * trusts them for ever, and an instruction on released tiles ends the process.  So versus gives each side a process. */
 #ifndef EXP_STOCK_H
 #define EXP_STOCK_H
 
@@ -17,7 +17,8 @@
 
 typedef struct stock stock;
 
-/* Where the libraries are: `folder`, else $DW_STOCK; NULL when neither is given or no libllama*.so is there (err says). */
+/* Where the libraries are: `folder`, else $DW_STOCK; NULL when neither is given or no libllama*.so is there (err
+ * says). */
 stock *stock_open(const char *folder, dw_err *err);
 void stock_close(stock *s);
 const char *stock_version(const stock *s);     // "0.5.0"
@@ -57,8 +58,9 @@ int stock_session_eval(stock_session *ss, const stock_tokens *tokens, dw_err *er
 /* (n_vocab) logits of token i of the last batch, sequence after sequence; borrowed until the next. */
 const float *stock_session_logits(stock_session *ss, int i);
 
-/* Quantizes a model file as llama-quantize does.  type: "Q4_K_M", "Q6_K", ...; imatrix: an importance file of either form or NULL.
- * Source tensors that are quantized already are refused by stock. */
-int stock_quantize(stock *s, const char *in, const char *out, const char *type, const char *imatrix, int n_threads, dw_err *err);
+/* Quantizes a model file as llama-quantize does.  type: "Q4_K_M", "Q6_K", ...; imatrix: an importance file of either
+ * form or NULL.  Source tensors that are quantized already are refused by stock. */
+int stock_quantize(stock *s, const char *in, const char *out, const char *type, const char *imatrix, int n_threads,
+                   dw_err *err);
 
 #endif

@@ -30,14 +30,16 @@ static struct {
 
 static const opt_row options[] = {
     {"model", 'm', OPT_PATH, OPT_INPUT, &o.model, NULL, "FILE", .help = "the GGUF file that both run"},
-    {"stock", 0, OPT_PATH, 0, &o.stock, NULL, "DIR", .help = "folder with stock's libllama*.so; default: $DW_STOCK"},
+    {"stock", 0, OPT_PATH, 0, &o.stock, NULL, "DIR", .help = "folder with upstream's libllama*.so; default: $DW_STOCK"},
     {"what", 0, OPT_TEXT, 0, &o.what, "decode,prefill,perplexity", "LIST", .help = "what is timed"},
     {"pairs", 0, OPT_INT, 0, &o.pairs, "21", "N", "pairs of laps", .min = 1, .max = 9999},
-    {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: a third of a second's", .min = 0, .max = 100000},
+    {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: a third of a second's", .min = 0,
+     .max = 100000},
     {"prefill", 0, OPT_INT, 0, &o.prefill, "512", "N", "tokens of a lap of prefill", .min = 1, .max = 100000},
     {"depth", 0, OPT_TEXT, 0, &o.depths, "0", "D[,D...]", "tokens in the KV cache before those of a lap; a row each"},
     {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "sequences that run together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
-    {"compete", 0, OPT_INT, 0, &o.compete, "0", "N", "time each pair also beside N busy processes", .min = 0, .max = 64},
+    {"compete", 0, OPT_INT, 0, &o.compete, "0", "N", "time each pair also beside N busy processes", .min = 0,
+     .max = 64},
     {.kind = OPT_GROUP, .help = "perplexity"},
     {"text", 'f', OPT_PATH, OPT_INPUT, &o.text, NULL, "TEXT", .help = "text; default: random tokens"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1000000},
@@ -45,7 +47,8 @@ static const opt_row options[] = {
     {"ppl", 0, OPT_FLAG, 0, &o.ppl, NULL, NULL, .help = "compare the perplexities, time nothing"},
     {.kind = OPT_GROUP, .help = "upstream's own tools"},
     {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get upstream's libraries with npm into DIR"},
-    {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE", .help = "let upstream quantize -m to -o: Q4_K_M, Q6_K, ..."},
+    {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE",
+     .help = "let upstream quantize -m to -o: Q4_K_M, Q6_K, ..."},
     {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the file that --quantize writes"},
     OPT_COMMON_ENGINE,
@@ -56,19 +59,24 @@ static const opt_program program = {
     .name = "versus",
     .summary = "time this engine beside upstream llama.cpp",
     .usage = "-m M.gguf [--what decode,prefill,perplexity] [--pairs 21] [-f TEXT] [--stock DIR]",
-    .about = "Runs one model file in this engine and in the packaged libraries of upstream llama.cpp, each in a process of\n"
-             "its own that keeps the model, lap by lap in turn.  Upstream runs at the best of four settings (flash attention\n"
-             "on or automatic, weights repacked or plain), found anew for each kind of work.  One row a kind of work on stdout:\n"
-             "tokens a second of both (median, least, most), the ratio of speeds (above 1: this engine is faster) with the\n"
-             "90 % interval of its median and all ratios in order, CPU seconds a second of wall time (the number of threads\n"
-             "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
-             "\n"
-             "  decode      tokens one by one after --depth others (8 if that is 0), the logits of each fetched\n"
-             "  prefill     one batch after --depth tokens, the last token's logits fetched\n"
-             "  perplexity  windows of -c tokens with the log-probabilities of their second halves\n"
-             "\n"
-             "Upstream's libraries come from the npm package that --fetch gets; nothing of it is needed at run time but the\n"
-             "folder with libllama*.so.",
+    .about =
+        "Runs one model file in this engine and in the packaged libraries of upstream llama.cpp, each in a process of\n"
+        "its own that keeps the model, lap by lap in turn.  "
+        "Upstream runs at the best of four settings (flash attention\n"
+        "on or automatic, weights repacked or plain), found anew for each kind of work.  "
+        "One row a kind of work on stdout:\n"
+        "tokens a second of both (median, least, most), the ratio of speeds (above 1: this engine is faster) with the\n"
+        "90 % interval of its median and all ratios in order, "
+        "CPU seconds a second of wall time (the number of threads\n"
+        "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
+        "\n"
+        "  decode      tokens one by one after --depth others (8 if that is 0), the logits of each fetched\n"
+        "  prefill     one batch after --depth tokens, the last token's logits fetched\n"
+        "  perplexity  windows of -c tokens with the log-probabilities of their second halves\n"
+        "\n"
+        "Upstream's libraries come from the npm package that --fetch gets; "
+        "nothing of it is needed at run time but the\n"
+        "folder with libllama*.so.",
     .example = "deadwood versus --fetch stock\n"
                "deadwood versus -m 7b.gguf --what decode,prefill --stock stock/package/bins/linux-x64\n"
                "deadwood versus -m 7b.gguf --what decode --depth 0,4096 --sequences 4\n"
@@ -90,11 +98,13 @@ static void cell(line *l, const char *name, const char *format, ...) __attribute
 static void cell(line *l, const char *name, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    l->n_names += (size_t)snprintf(l->names + l->n_names, sizeof l->names - l->n_names, "%s%s", l->n_names ? "\t" : "", name);
+    l->n_names += (size_t)snprintf(l->names + l->n_names, sizeof l->names - l->n_names, "%s%s", l->n_names ? "\t" : "",
+                                   name);
     if (l->n_cells) l->cells[l->n_cells++] = '\t';
     l->n_cells += (size_t)vsnprintf(l->cells + l->n_cells, sizeof l->cells - l->n_cells, format, args);
     va_end(args);
-    if (l->n_names >= sizeof l->names || l->n_cells + 1 >= sizeof l->cells) die("a row is too long; give fewer --pairs");
+    if (l->n_names >= sizeof l->names || l->n_cells + 1 >= sizeof l->cells)
+        die("a row is too long; give fewer --pairs");
 }
 
 static void print_line(const line *l) {
@@ -108,8 +118,8 @@ static void print_line(const line *l) {
 
 /* ---- statistics ------------------------------------------------------------------------------------------ */
 
-/* The median lies between the k-th smallest and the k-th largest of n values with a probability of at least 90 %: k is the
- * largest with P(Binomial(n, 1/2) < k) <= 5 %.  Too few values: their extremes. */
+/* The median lies between the k-th smallest and the k-th largest of n values with a probability of at least 90 %: k is
+ * the largest with P(Binomial(n, 1/2) < k) <= 5 %.  Too few values: their extremes. */
 static size_t interval_rank(size_t n) {
     double below = 0;
     size_t k = 0;
@@ -193,11 +203,19 @@ static int lap_tokens(exp_work work) {
 }
 
 static exp_contestant_options own_options(const contest *c, task t) {
-    exp_contestant_options p = {.path = o.model, .n_threads = c->n_threads, .ids = c->ids, .n_ids = c->n_ids, .n_ctx = o.n_ctx,
-                                .bos = c->bos, .depth = t.depth};
+    exp_contestant_options p = {.path = o.model,
+                                .n_threads = c->n_threads,
+                                .ids = c->ids,
+                                .n_ids = c->n_ids,
+                                .n_ctx = o.n_ctx,
+                                .bos = c->bos,
+                                .depth = t.depth};
     const int n_batch = lap_tokens(t.work) * t.n_seq;
-    p.side = (exp_side_options){.backend = tool.backend, .n_ctx = t.depth + lap_tokens(t.work), .n_seq = t.n_seq,
-                                .n_batch = n_batch < 512 ? 512 : n_batch, .exact = t.work == EXP_PERPLEXITY};
+    p.side = (exp_side_options){.backend = tool.backend,
+                                .n_ctx = t.depth + lap_tokens(t.work),
+                                .n_seq = t.n_seq,
+                                .n_batch = n_batch < 512 ? 512 : n_batch,
+                                .exact = t.work == EXP_PERPLEXITY};
     return p;
 }
 
@@ -235,8 +253,8 @@ static int lap_length(exp_contestant *own, const contest *c, exp_work work) {
     return n < probe ? probe : n > limit ? limit : (int)n;
 }
 
-/* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds.  A release whose
- * parameters are not known runs as it comes. */
+/* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds.  A release
+ * whose parameters are not known runs as it comes. */
 static const setting *best_setting(const contest *c, task t, int n) {
     const setting *best = settings;
     double best_s = INFINITY;
@@ -463,7 +481,7 @@ static void compare_perplexity(const contest *c) {
     for (int s = 0; s < 2; s++) exp_contestant_stop(&side[s]);
 }
 
-/* ---- stock's package and quantizer -------------------------------------------------------------------------------- */
+/* ---- stock's package and quantizer ---------------------------------------------------------------------- */
 
 #define PACKAGE_VERSION "3.22.1" // llama.cpp 0.5.0
 #if defined(__aarch64__)
@@ -479,7 +497,8 @@ static void run_program(const char *const *argv, const char *missing) {
     const int rc = posix_spawnp(&pid, argv[0], NULL, NULL, (char *const *)argv, environ);
     if (rc == ENOENT) die("%s", missing);
     if (rc) die("cannot run '%s': %s", argv[0], strerror(rc));
-    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status)) die("'%s' failed; its message stands above", argv[0]);
+    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
+        die("'%s' failed; its message stands above", argv[0]);
 }
 
 static void fetch(void) {
@@ -501,7 +520,7 @@ static void quantize(void) {
     stock_close(s);
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------------------ */
+/* ---- main ----------------------------------------------------------------------------------------------- */
 
 static void take_text(contest *c, const dw_model *m) {
     dw_err err = {0};
@@ -535,14 +554,18 @@ static contest prepare(void) {
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     c.bytes_per_token = (double)dw_model_bytes_per_token(m);
-    if (o.text) take_text(&c, m);
-    else take_random(&c, dw_model_hparams(m)->n_vocab);
+    if (o.text)
+        take_text(&c, m);
+    else
+        take_random(&c, dw_model_hparams(m)->n_vocab);
     dw_model_close(m);
     const size_t all = c.n_ids / (size_t)o.n_ctx;
     c.first_window = o.windows.first ? o.windows.first - 1 : 0;
     const size_t end = o.windows.last && (size_t)o.windows.last < all ? (size_t)o.windows.last : all;
-    if (end <= (size_t)c.first_window) die("the text has %zu window%s of %d tokens, none of those asked for", all, plural((double)all), o.n_ctx);
-    if (c.n_ids < (size_t)o.prefill) die("the text has %zu token%s, --prefill wants %d", c.n_ids, plural((double)c.n_ids), o.prefill);
+    if (end <= (size_t)c.first_window)
+        die("the text has %zu window%s of %d tokens, none of those asked for", all, plural((double)all), o.n_ctx);
+    if (c.n_ids < (size_t)o.prefill)
+        die("the text has %zu token%s, --prefill wants %d", c.n_ids, plural((double)c.n_ids), o.prefill);
     c.n_windows = (int)(end - (size_t)c.first_window);
     return c;
 }
@@ -575,7 +598,9 @@ int main(int argc, char **argv) {
     if (o.quantize) return quantize(), 0;
     int depth[EXP_SPEED_MAX_DEPTHS];
     const int n_depths = exp_speed_depths(o.depths, depth);
-    if (!n_depths) die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths, EXP_SPEED_MAX_DEPTHS);
+    if (!n_depths)
+        die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths,
+                  EXP_SPEED_MAX_DEPTHS);
     contest c = prepare();
     c.n_depths = n_depths;
     memcpy(c.depth, depth, sizeof depth);

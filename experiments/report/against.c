@@ -54,16 +54,30 @@ static measure_book *read_books(const char *const *paths, size_t n_paths, dw_err
     return NULL;
 }
 
+typedef struct known_row { // of the model
+    measure_view sums;
+    size_t row;
+} known_row;
+
 /* The rows of the model that have sums; *any: it has rows. */
-static size_t find_model(measure_book *b, const exp_rows *r, const char *model, measure_view *of, bool *any) {
+static size_t find_model(measure_book *b, const exp_rows *r, const char *model, known_row *of, bool *any) {
     size_t n = 0;
     *any = false;
     for (size_t i = 0; i < r->n_rows; i++) {
         if (!is_model(r, i, model)) continue;
         *any = true;
-        n += find_view(b, r, i, &of[n]);
+        of[n].row = i;
+        n += find_view(b, r, i, &of[n].sums);
     }
     return n;
+}
+
+/* Whether the same tokens were scored after the same tokens. */
+static bool same_conditions(const exp_rows *r, size_t a, size_t b) {
+    static const char *const columns[] = {"protocol", "n_ctx", "bos"};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        if (strcmp(cell_of(r, a, columns[i]), cell_of(r, b, columns[i]))) return false;
+    return true;
 }
 
 static void put_number(char cell[CELL], double v, int digits) {
@@ -73,12 +87,13 @@ static void put_number(char cell[CELL], double v, int digits) {
         strcpy(cell, "-");
 }
 
-static void compare_row(char (*cell)[CELL], measure_book *b, const exp_rows *r, size_t row, const measure_view *of,
+static void compare_row(char (*cell)[CELL], measure_book *b, const exp_rows *r, size_t row, const known_row *of,
                         size_t n) {
     measure_view v;
     measure_mean d = {NAN, NAN, NAN};
     const bool found = find_view(b, r, row, &v);
-    for (size_t k = 0; k < n && found && isnan(d.mean); k++) d = measure_view_compare(&v, &of[k], MEASURE_NLL);
+    for (size_t k = 0; k < n && found && isnan(d.mean); k++)
+        if (same_conditions(r, row, of[k].row)) d = measure_view_compare(&v, &of[k].sums, MEASURE_NLL);
     put_number(cell[0], d.mean, 8);
     put_number(cell[1], d.se, 4);
     put_number(cell[2], measure_half_width(&d, 0.9), 4);
@@ -117,7 +132,7 @@ int exp_rows_compare(exp_rows *r, const char *const *paths, size_t n_paths, cons
     bool any;
     if (!r->are_results) return dw_fail(err, "--against: these tables hold no results of models");
     measure_book *b = read_books(paths, n_paths, err);
-    measure_view *of = b ? dw_alloc(r->n_rows, sizeof *of, "rows", err) : NULL;
+    known_row *of = b ? dw_alloc(r->n_rows, sizeof *of, "rows", err) : NULL;
     const size_t n = of ? find_model(b, r, model, of, &any) : 0;
     int rc = of ? 0 : -1;
     if (!rc && !any) rc = dw_fail(err, "--against: no row is of a model '%s'", model);

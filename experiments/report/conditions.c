@@ -301,8 +301,9 @@ static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
 static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
     if (!is_shown(s, "verdict")) return 0;
     if (any_verdict(s, "dominated_by", NULL))
-        print_paragraph(out, "dominated by: that row has the same type and is no larger, in bytes and in bytes a token, and its ln "
-                             "ratio is smaller beyond the error of their difference, corrected for the number of comparisons.");
+        print_paragraph(
+            out, "dominated by: that row has the same type and is no larger, in bytes and in bytes a token, and its ln "
+                 "ratio is smaller beyond the error of their difference, corrected for the number of comparisons.");
     if (any_verdict(s, "verdict", "collapsed"))
         print_paragraph(out, "collapsed: the perplexity is above ten times the base's, beyond the error.");
     return print_leaks(out, s, err);
@@ -329,9 +330,14 @@ static void print_spread(FILE *out, const exp_sheet *s) {
     }
     if (!any) return;
     char words[400] = "A geometric mean and its ± are conditional on these texts";
+    char low[32], high[32];
+    snprintf(low, sizeof low, "%.2g", least);
+    snprintf(high, sizeof high, "%.2g", most);
     if (most > 0)
         snprintf(words + strlen(words), sizeof words - strlen(words),
-                 "; between them the standard deviation of ln ratio is %.2g to %.2g, by row", least, most);
+                 "; between them the standard deviation of ln ratio is %s", low);
+    if (most > 0 && strcmp(low, high))
+        snprintf(words + strlen(words), sizeof words - strlen(words), " to %s, by row", high);
     strcat(words, ".");
     print_paragraph(out, words);
 }
@@ -352,9 +358,11 @@ static void print_fallbacks(FILE *out, const exp_sheet *s) {
     if (has_labels(s)) exp_label_of_model(label, &s->labels, called), called = label;
     exp_escape(name, sizeof name, called);
     exp_escape(types, sizeof types, exp_rows_cell(s->rows, first, column));
-    snprintf(words, sizeof words,
-             "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
-             "rank --multiple 256 gives widths that fit.", n, s->lines->n, name, types);
+    snprintf(
+        words, sizeof words,
+        "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
+        "rank --multiple 256 gives widths that fit.",
+        n, s->lines->n, name, types);
     print_paragraph(out, words);
 }
 

@@ -108,11 +108,14 @@ static void append(char text[EXP_LABEL], size_t *n, const char *head, const char
 /* The values of a line in the columns that differ, or in all. */
 static size_t append_deeds(char text[EXP_LABEL], const exp_labels *l, const exp_line *line, bool all) {
     size_t n = 0;
+    const char *before = NULL; // the columns type and types may say the same
     for (size_t i = 0; i < l->n_columns; i++) {
         const char *value = l->differs[i] || all ? exp_line_text(l->rows, line, l->column[i]) : NULL;
         if (!value || !is_known(value)) continue;
         const char *name = l->rows->column[l->column[i]];
         const bool is_number = !isnan(exp_number(value));
+        if (!is_number && before && !strcmp(before, value)) continue;
+        before = value;
         append(text, &n, !is_number ? "" : !strcmp(name, "rate") ? "rate" : exp_heading_of(name).head, value);
     }
     return n;

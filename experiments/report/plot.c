@@ -388,7 +388,8 @@ static void print_names(FILE *out, const plot *p, const exp_rows *r) {
         exp_clip(name, sizeof name, cell_of(r, a->line, "type"));
         fprintf(out, "set label ");
         print_quoted(out, name);
-        fprintf(out, " at first %.10g, first %.10g rotate by 40 offset 0.2, 0.6 noenhanced font ',9' tc rgb '#555555'\n",
+        fprintf(out,
+                " at first %.10g, first %.10g rotate by 40 offset 0.2, 0.6 noenhanced font ',9' tc rgb '#555555'\n",
                 a->x, a->y);
     }
 }

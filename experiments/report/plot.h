@@ -8,8 +8,8 @@
  *
  * An axis is logarithmic when its values are positive and reach over a factor of 20.  Standard errors become bars.  The
  * dense model is a dashed line and a point; where it would squeeze all others into less than half of an axis, it is
- * left out there, and the legend says where it is.  Where it is known for both axes which way is better, the Pareto front is
- * drawn beneath the points.  The same rows give the same bytes. */
+ * left out there, and the legend says where it is.  Where it is known for both axes which way is better, the Pareto
+ * front is drawn beneath the points.  The same rows give the same bytes. */
 #ifndef EXP_PLOT_H
 #define EXP_PLOT_H
 

@@ -85,8 +85,8 @@ static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     return 0;
 }
 
-/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; behind the last NULL.  *value is NULL for
- * a word without "=". */
+/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; behind the last NULL.  *value is NULL
+ * for a word without "=". */
 static char *next_variable(char *at, char **name, char **value) {
     bool quoted = false;
     at += strspn(at, " ");
@@ -318,7 +318,8 @@ static int relate_rows(exp_rows *r, dw_err *err) {
     r->sibling = dw_alloc(r->n_rows, sizeof *r->sibling, "rows", err);
     r->family = dw_alloc(r->n_rows, sizeof *r->family, "rows", err);
     if (!r->is_base || !r->is_twin || !r->sibling || !r->family) return -1;
-    return find_bases(r, err) || find_twins(r, err) || find_siblings(r, err) ? -1 : 0;
+    if (find_bases(r, err) || find_twins(r, err) || find_siblings(r, err)) return -1;
+    return 0;
 }
 
 int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err *err) {

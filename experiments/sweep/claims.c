@@ -148,9 +148,10 @@ static int write_claim(const claims *c, const char *path, const char *more, dw_e
     return 0;
 }
 
-/* Removes the claim of a dead process.  The lock keeps a second process, which saw the same dead claim, from removing
- * the claim that the first one makes next. */
-static bool bury(claims *c, const char *path) {
+/* Removes the claim of a dead process, or puts the claim `heir` in its place: at no time is there none, or a third
+ * process could take the dead one's outputs for finished.  The lock keeps a second process, which saw the same dead
+ * claim, from removing the claim that the first one makes next. */
+static bool bury(claims *c, const char *path, const char *heir) {
     const int lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char text[MAX_CLAIM], process[256] = "a process";
     if (lock < 0 || (flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)) { // where there are no locks, without
@@ -161,9 +162,23 @@ static bool bury(claims *c, const char *path) {
     const bool here = process_in(text, process) && !strncmp(process, c->process, strcspn(c->process, " ") + 1);
     if (dead && !here)
         say("the claim '%s' of %s was not touched for %.0f s; the job is done here", path, process, age_of(c, path));
-    const bool removed = dead && !unlink(path);
+    const bool removed = dead && !(heir ? rename(heir, path) : unlink(path));
     close(lock);
     return removed;
+}
+
+/* Takes the claim of a dead process over.  1: another process does. */
+static int inherit(claims *c, const char *path, dw_err *err) {
+    char *heir = dw_format(err, "%s.heir", c->presence);
+    if (!heir) return -1;
+    unlink(heir); // of a process of this number that was killed
+    int rc = write_claim(c, heir, "", err);
+    if (!rc && !bury(c, path, heir)) {
+        unlink(heir);
+        rc = 1;
+    }
+    free(heir);
+    return rc;
 }
 
 static int hold(claims *c, const char *name, dw_err *err) {
@@ -179,7 +194,8 @@ int claims_take(claims *c, const char *name, claim_taken *taken, dw_err *err) {
         rc = write_claim(c, path, "", err);
         if (rc != 1 || read_claim(path, text)) continue;
         if (!is_dead(c, path, text)) break;
-        if (bury(c, path)) *taken = CLAIM_INHERITED;
+        rc = inherit(c, path, err);
+        if (!rc) *taken = CLAIM_INHERITED;
     }
     if (!rc) rc = hold(c, name, err);
     if (rc == 1) *taken = CLAIM_NOT_MINE;
@@ -253,7 +269,7 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
         if (path && strcmp(path, c->presence) && !read_claim(path, text)) {
             char *grid = line_in(text, "grid ");
             if (is_dead(c, path, text))
-                bury(c, path);
+                bury(c, path, NULL);
             else if (grid && strcmp(grid, grid_sha256))
                 rc = refuse_other_grid(c->folder, text, err);
             else

@@ -439,8 +439,8 @@ static int read_word(grid *g, grid_step *s, const char *text, dw_err *err) {
 /* score writes the role into its rows when it is told so. */
 static int add_role(grid *g, grid_step *s, dw_err *err) {
     if (s->role == GRID_NO_ROLE || !s->makes_rows) return 0;
-    return read_word(g, s, "--role", err) || read_word(g, s, s->role == GRID_SELECT ? "select" : "report", err) ? -1
-                                                                                                                : 0;
+    if (read_word(g, s, "--role", err)) return -1;
+    return read_word(g, s, s->role == GRID_SELECT ? "select" : "report", err);
 }
 
 static int read_step(reader *r, dw_err *err) {
@@ -477,7 +477,8 @@ static int read_control(reader *r, dw_err *err) {
 static int read_stored_base(reader *r, dw_err *err) {
     stored_base base;
     const int found = stored_bases_find(r->bases, r->word, r->n_word, &base, err);
-    if (found <= 0 || find_step(r->g, base.of) < 0) return found < 0 ? -1 : 0;
+    if (found < 0) return -1;
+    if (!found || find_step(r->g, base.of) < 0) return 0;
     if (base.is_new) {
         reader other = *r;
         other.word = base.word;

@@ -389,7 +389,8 @@ int jobs_identify(jobs *j, char *const *program, dw_err *err) {
     int rc = 0;
     for (size_t i = 0; i < j->n && !rc; i++) {
         const char *own = program ? program[j->job[i].step - j->grid->step] : NULL;
-        rc = identify(j, i, own, err) || give_name(j, i, err) ? -1 : 0;
+        rc = identify(j, i, own, err);
+        if (!rc) rc = give_name(j, i, err);
         progress_step(bar, 1);
     }
     progress_end(bar);

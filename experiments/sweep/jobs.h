@@ -3,9 +3,9 @@
  * A job's identity is a hash of its command, in which the outputs of other jobs stand by their identities and files
  * from outside by their contents; of the bytes of the program that runs it (kit/hash_cache.h, kit_sha256_program: its
  * code, not the commit that it was built from); and of the level of the cpu backend, which decides how results are
- * rounded.  So a changed value, command, input or formula changes the identities of what depends on it, and of nothing else.  The
- * commit is in every lineage and row.  It is not in the identity, because then a commit of a comment would change every
- * job.  A file's name is the step, the values that vary, and ten digits of the identity:
+ * rounded.  So a changed value, command, input or formula changes the identities of what depends on it, and of nothing
+ * else.  The commit is in every lineage and row.  It is not in the identity, because then a commit of a comment would
+ * change every job.  A file's name is the step, the values that vary, and ten digits of the identity:
  *
  *     cut-energy-0.2-8c5e0f12ab.gguf
  *

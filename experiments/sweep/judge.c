@@ -551,10 +551,10 @@ static int write_cell(dw_out *out, const char *text, char end, dw_err *err) {
 /* `variant` and what judges stand at the end. */
 static int write_verdict(dw_out *out, const char *variant, const char *dominator, const char *verdict, const char *note,
                          dw_err *err) {
-    return write_cell(out, variant, '\t', err) || write_cell(out, dominator, '\t', err) ||
-                   write_cell(out, verdict, '\t', err) || write_cell(out, note, '\n', err)
-               ? -1
-               : 0;
+    if (write_cell(out, variant, '\t', err) || write_cell(out, dominator, '\t', err) ||
+        write_cell(out, verdict, '\t', err) || write_cell(out, note, '\n', err))
+        return -1;
+    return 0;
 }
 
 static bool is_of_verdict(const char *column) {

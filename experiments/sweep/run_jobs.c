@@ -1,4 +1,5 @@
-/* run_jobs.c - starts jobs while memory and processors last, takes their results, and waits for those of other sweeps. */
+/* run_jobs.c - starts jobs while memory and processors last, takes their results, and waits for those of other
+ * sweeps. */
 #include "experiments/sweep/sweep.h"
 #include "kit/talk.h"
 
@@ -239,6 +240,11 @@ static int take(sweep *s, size_t i, dw_err *why) {
     return 0;
 }
 
+/* What a program that failed has written is not trusted. */
+static void remove_outputs(const task *t) {
+    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) unlink(t->path[k]);
+}
+
 static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     task *t = &s->task[i];
     const char *claim = job_of(s, i)->file[0];
@@ -246,7 +252,8 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     s->n_running--;
     s->alone_runs = false;
     t->state = ABSENT;
-    if (children_signal() && end->status) { // it was told to end
+    if (children_signal() && end->status) { // it was told to end, maybe between two outputs or in the middle of one
+        remove_outputs(t);
         claims_release(s->claims, claim);
         return 0;
     }
@@ -255,8 +262,7 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
         claims_release(s->claims, claim);
         return 0;
     }
-    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++)
-        unlink(t->path[k]); // what a program that failed has written is not trusted
+    remove_outputs(t);
     t->reason = *why.text ? dw_strdup(why.text, NULL) : reason_of(s, i, end->status);
     if (t->reason) drop_folder(t->reason, s->dir);
     claims_fail(s->claims, claim, t->reason ? t->reason : "out of memory");
@@ -495,7 +501,8 @@ static int run_round(sweep *s, dw_err *err) {
     }
     claims_beat(s->claims);
     tasks_remove_models(s);
-    return look_elsewhere(s, err) || write_rows(s, err) ? -1 : 0;
+    if (look_elsewhere(s, err) || write_rows(s, err)) return -1;
+    return 0;
 }
 
 int run_jobs(sweep *s, dw_err *err) {

@@ -148,7 +148,8 @@ int stored_bases_find(stored_bases *b, char *const *word, size_t n_word, stored_
     found->at = find_base(word, n, &e->of, &found->joined, err);
     if (!found->at) return 0;
     size_t i = 0;
-    int rc = add_word(e, "", err) || write_step(e, word + tool_at + 1, n - tool_at - 1, err) ? -1 : 0;
+    int rc = add_word(e, "", err);
+    if (!rc) rc = write_step(e, word + tool_at + 1, n - tool_at - 1, err);
     while (i < b->n && !rc && !same_step(&b->entry[i], e)) i++;
     found->is_new = i == b->n;
     if (!rc && found->is_new) rc = name_step(b, e, err);

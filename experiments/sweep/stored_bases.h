@@ -10,8 +10,8 @@
  * because evaluating the base takes as long as evaluating a model and gives the same numbers every time.  Steps that
  * ask for the same predictions share one file.  Stored predictions keep the exact log-probability of every scored
  * token, the 64 likeliest tokens and the mass of the rest.  So ln_ratio, perplexities and top-1 agreement are exact.
- * KL is that of the coarser distribution, a lower bound, and column kl_kind says "top64" instead of "full".  --base exact
- * keeps the grid as it stands. */
+ * KL is that of the coarser distribution, a lower bound, and column kl_kind says "top64" instead of "full".  --base
+ * exact keeps the grid as it stands. */
 #ifndef EXP_STORED_BASES_H
 #define EXP_STORED_BASES_H
 

@@ -179,9 +179,9 @@ int main(int argc, char **argv) {
     char *dir = dw_format(&err, "%.*s", (int)n, o.dir);
     sweep s = {.dir = dir, .grid_path = o.grid.item[0], .keep = keep_rules, .written = dw_now(), .alone_lock = -1};
     while (strcmp(s.keep->name, o.keep)) s.keep++;
-    int rc = !dir || open_sweep(&s, &err) || find_work(&s, &err) ? -1
-             : o.dry_run                                         ? dry_run_print(&s, &err)
-                                                                 : run(&s, &err);
+    int rc = dir ? open_sweep(&s, &err) : -1;
+    if (!rc) rc = find_work(&s, &err);
+    if (!rc) rc = o.dry_run ? dry_run_print(&s, &err) : run(&s, &err);
     const size_t n_failed = s.n_failed, n_failed_files = s.n_failed_files;
     close_sweep(&s);
     free(dir);

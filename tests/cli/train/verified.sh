@@ -1,4 +1,5 @@
-# One bit of the new file is stored wrong: train finds it before the rename, and the old file stays.
+# One bit of the new file is stored wrong: train finds it before the rename, and the old file stays.  A row of the
+# predicted model names the activity that its gate was made for.
 [ -z "${SAN:-}" ] || { echo "faults are not injected under sanitizers" >&2; exit 77; }
 deadwood-synth --shape tiny-llama --type F32 -o m.gguf -q
 head -c 4000 "$ROOT"/README.md >text.txt
@@ -16,3 +17,5 @@ grep -q "new.gguf' was not written, because the new file fails its check" err
 ! compgen -G '*.dw*.part'
 deadwood-train -m gated.gguf -x x.h5 -o new.gguf --epochs 1 -t 1 -q >/dev/null
 test "$(head -c 4 new.gguf)" = GGUF
+deadwood-score -m new.gguf -f text.txt -c 64 --windows 2 --no-speed -t 1 -q -o rows.tsv >/dev/null
+awk -F'\t' '!/^#/ && !n++ { for (i = 1; i <= NF; i++) if ($i == "activity") c = i } n && $c == "0.5" { ok = 1 } END { exit !ok }' rows.tsv

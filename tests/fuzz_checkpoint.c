@@ -1,0 +1,41 @@
+/* fuzz_checkpoint.c - any bytes as a checkpoint of heal: refused with a sentence, or a state that a run can go on from.
+ *
+ * The bytes are tried as they are, and with a right identity and a right hash at the end. */
+#include "prune/distil.h"
+#include "tests/scratch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { N = 5, IDENTITY = 16, HASH = 32 }; // values of the model; where the identity is; bytes of the hash
+
+static void load(const uint8_t *data, size_t size) {
+    static const uint8_t identity[32];
+    float value[N] = {1}, mean[N] = {2}, square[N] = {3};
+    distil d = {.p = {.n_values = N, .value = value, .mean = mean, .square = square}};
+    dw_err err = {0};
+    const int rc = distil_load(&d, scratch_file(data, size), identity, &err);
+    if (rc != 1 && rc != -1) abort();
+    if ((rc < 0) != !!err.text[0]) abort(); // a sentence exactly when it failed
+    if (rc < 0 && (value[0] != 1 || mean[0] != 2 || square[0] != 3 || d.n_steps)) abort(); // and nothing is taken
+    if (rc > 0 && (!(d.seconds >= 0) || !isfinite(d.seconds) || !isfinite(d.first_held_out))) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    load(data, size);
+    if (size < IDENTITY + 32 + HASH) return 0;
+    uint8_t *file = malloc(size);
+    dw_sha256 h;
+    if (!file) abort();
+    memcpy(file, data, size);
+    memset(file + IDENTITY, 0, 32);
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, file, size - HASH);
+    dw_sha256_end(&h, file + size - HASH);
+    load(file, size);
+    free(file);
+    return 0;
+}

@@ -1,0 +1,112 @@
+/* test_seeds.c - files of tests/seeds that other programs wrote from the documented layout: they are read as they are,
+ * and refused when a value in them makes no sense although every hash is right. */
+#include "kit/gram.h"
+#include "prune/distil.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEAD_AT = 64, HASH_AT = 24, N_CTX_AT = 64 + 96, BACKEND_AT = 64 + 64 }; // of gram.h
+enum { SECONDS_AT = 64, HELD_OUT_AT = 72, N_VALUES = 5 };                      // of distil.h
+
+static void put_hash(const uint8_t *data, size_t n, uint8_t *to) {
+    dw_sha256 h;
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, data, n);
+    dw_sha256_end(&h, to);
+}
+
+static const char *written(const uint8_t *bytes, size_t n) {
+    FILE *f = fopen(test_file("changed"), "wb");
+    CHECK(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
+    return test_file("changed");
+}
+
+static uint8_t *seed(const char *path, size_t *n) {
+    dw_err err = {0};
+    uint8_t *bytes = (uint8_t *)dw_read_file(path, 4096, n, &err);
+    if (!CHECK(bytes, "%s", err.text)) exit(1);
+    return bytes;
+}
+
+/* ---- Gram matrices ------------------------------------------------------------------------------------------ */
+
+static void gram_is_read(void) {
+    kit_gram g;
+    dw_err err = {0};
+    double n_tokens;
+    if (!CHECK(!kit_gram_open(&g, "tests/seeds/gram-sample.gram", &err), "%s", err.text)) return;
+    const kit_gram_matrix *m = kit_gram_find(&g, 0, KIT_STATS_FFN_NEURON, &n_tokens, &err);
+    CHECK(m && m->n == 3 && n_tokens == 768, "%s", err.text);
+    for (int i = 0; m && i < 6; i++) CHECK(m->sum[i] == 1.5 * (i + 1)); // 1.5 k + layer, row after row
+    CHECK(m && kit_gram_at(m, 1, 2) == 7.5 && kit_gram_at(m, 2, 1) == 7.5);
+    CHECK(g.n_ctx == 256 && g.skip == 0 && !strcmp(g.text[1].name, "two.txt") && g.text[1].first_window == 3);
+    CHECK(!kit_gram_find(&g, 1, KIT_STATS_ATTN_MIX, &n_tokens, &err) && strstr(err.text, "collect --gram"));
+    kit_gram_close(&g);
+}
+
+static void refuse_gram(size_t at, uint8_t byte) {
+    size_t n;
+    dw_err err = {0};
+    kit_gram g;
+    uint8_t *bytes = seed("tests/seeds/gram-sample.gram", &n);
+    bytes[at] = byte;
+    put_hash(bytes + HEAD_AT, dw_le64(bytes + 16), bytes + HASH_AT);
+    CHECK(kit_gram_open(&g, written(bytes, n), &err) && strstr(err.text, "makes no sense"), "byte %zu: %s", at,
+          err.text);
+    free(bytes);
+}
+
+static void gram_without_sense(void) {
+    refuse_gram(N_CTX_AT + 3, 0x80); // a negative number of tokens
+    refuse_gram(N_CTX_AT + 7, 0x80); // and of skipped ones
+    refuse_gram(BACKEND_AT, 0xff);   // a name that is no UTF-8
+    refuse_gram(HEAD_AT, 'G');       // a hash that is none
+}
+
+/* ---- a checkpoint of heal ------------------------------------------------------------------------------------ */
+
+static int load(const char *path, distil *d, dw_err *err) {
+    static const uint8_t identity[32];
+    static float value[N_VALUES], mean[N_VALUES], square[N_VALUES];
+    *err = (dw_err){0};
+    *d = (distil){.p = {.n_values = N_VALUES, .value = value, .mean = mean, .square = square}};
+    return distil_load(d, path, identity, err);
+}
+
+static void checkpoint_is_read(void) {
+    dw_err err;
+    distil d;
+    CHECK(load("tests/seeds/heal-sample.checkpoint", &d, &err) == 1, "%s", err.text);
+    CHECK(d.n_steps == 7 && d.seconds == 12.5 && d.first_held_out == 3.25);
+    CHECK(d.p.value[1] == -0.2f && d.p.mean[4] == 1e-3f && d.p.square[0] == 1e-6f);
+}
+
+static void refuse_checkpoint(size_t at, double number) {
+    size_t n;
+    dw_err err;
+    distil d;
+    uint8_t *bytes = seed("tests/seeds/heal-sample.checkpoint", &n);
+    memcpy(bytes + at, &number, sizeof number);
+    put_hash(bytes, n - 32, bytes + n - 32);
+    CHECK(load(written(bytes, n), &d, &err) == -1 && strstr(err.text, "is damaged") && !d.n_steps, "byte %zu, %g: %s",
+          at, number, err.text);
+    free(bytes);
+}
+
+static void checkpoint_without_sense(void) {
+    refuse_checkpoint(SECONDS_AT, NAN);
+    refuse_checkpoint(SECONDS_AT, INFINITY);
+    refuse_checkpoint(SECONDS_AT, -1);
+    refuse_checkpoint(HELD_OUT_AT, NAN);
+}
+
+static const test_case cases[] = {
+    {"Gram matrices of another writer are read", gram_is_read},
+    {"a head of Gram matrices that makes no sense is refused", gram_without_sense},
+    {"a checkpoint of another writer is read", checkpoint_is_read},
+    {"a checkpoint whose times or losses make no sense is refused", checkpoint_without_sense},
+    {0}};
+TEST_MAIN(cases)
