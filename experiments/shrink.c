@@ -132,7 +132,7 @@ static int divide_texts(shrink *s, dw_err *err) {
     if (s->calib.n) return 0;
     return dw_fail(err, "%zu text%s for -f %s too few: %s texts of their own; give more texts%s", o.texts.n,
                    plural((double)o.texts.n), o.texts.n == 1 ? "is" : "are",
-                   o.eval.n       ? "--evaluations needs"
+                   o.eval.n        ? "--evaluations needs"
                    : o.evaluations ? "rows and --evaluations need"
                                    : "rows need",
                    o.eval.n ? "" : ", or --eval TEXT");
@@ -246,8 +246,10 @@ static char *text_words(const opt_list *texts, opt_range windows, dw_err *err) {
 static void put_rank(char **to, const shrink *s, const words *w, const char *metric, dw_err *err) {
     const bool is_random = !strcmp(metric, "random");
     dw_append(to, err, "rank -m %s%s --metric %s", w->model, is_random ? " --seed 1" : " -s $stats", metric);
-    if (o.bytes) dw_append(to, err, " --bytes %zu", o.bytes);
-    else dw_append(to, err, " --rate %.6g", o.rate);
+    if (o.bytes)
+        dw_append(to, err, " --bytes %zu", o.bytes);
+    else
+        dw_append(to, err, " --rate %.6g", o.rate);
     if (o.bytes && s->work.mixture) dw_append(to, err, " --as %s", s->work.mixture->name);
     if (o.evaluations && !is_random)
         dw_append(to, err, " --allocate evolve --start sensitivity --evaluations %d%s", o.evaluations, w->held);
@@ -266,8 +268,7 @@ static void put_cut(char **to, const shrink *s, const words *w, const char *pref
         dw_append(to, err, "%ssmall : requant -m $%scut --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix,
                   mixture, prefix);
     }
-    dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix,
-              w->eval);
+    dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
 }
 
 static char *grid_of(const shrink *s, const words *w, dw_err *err) {
@@ -315,6 +316,11 @@ static int write_grid(const shrink *s, dw_err *err) {
 
 enum { MAX_WORDS = 24 };
 
+static void end_by(int sig) {
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
 /* Runs deadwood-NAME to its end; its exit status, or -1.  A signal that ended it ends this process, too. */
 static int run_program(const char *name, const char *const *word, int out, dw_err *err) {
     const char *argv[MAX_WORDS + 2] = {name};
@@ -329,22 +335,52 @@ static int run_program(const char *name, const char *const *word, int out, dw_er
     free(path);
     if (rc) return err->text[0] ? -1 : dw_fail(err, "lost deadwood-%s", name);
     const int sig = children_signal() ? children_signal() : WIFSIGNALED(end.status) ? WTERMSIG(end.status) : 0;
-    if (sig) {
-        signal(sig, SIG_DFL);
-        raise(sig);
-    }
+    if (sig) end_by(sig);
     return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : dw_fail(err, "deadwood-%s was killed", name);
 }
 
-static int run_sweep(const shrink *s, bool dry_run, int out, dw_err *err) {
+typedef struct sweep_words { // of deadwood sweep
+    const char *word[MAX_WORDS + 2];
     char threads[16];
-    snprintf(threads, sizeof threads, "%d", tool.threads);
-    const char *word[MAX_WORDS + 1] = {s->grid,      "-o",   s->dir,   "-j",    "1",  "--keep", "all",
-                                       "--controls", "none", "--base", "exact", "-t", threads};
-    size_t n = 13;
-    if (tool.quiet) word[n++] = "-q";
-    if (dry_run) word[n++] = "--dry-run";
-    return run_program("sweep", word, out, err);
+} sweep_words;
+
+static void sweep_arguments(sweep_words *w, const shrink *s, const char *last) {
+    snprintf(w->threads, sizeof w->threads, "%d", tool.threads);
+    const char *const word[] = {"sweep",      s->grid, "-o",     s->dir,  "-j", "1",        "--keep", "all",
+                                "--controls", "none",  "--base", "exact", "-t", w->threads, last};
+    memset(w->word, 0, sizeof w->word);
+    memcpy(w->word, word, sizeof word);
+}
+
+/* Shows the commands that sweep will run: lines without # of its dry run. */
+static int show_commands(const shrink *s, FILE *to, dw_err *err) {
+    sweep_words w;
+    char *path = programs_path("sweep", err), *said = NULL;
+    if (!path) return err->text[0] ? -1 : dw_fail(err, "there is no program deadwood-sweep");
+    sweep_arguments(&w, s, "--dry-run");
+    const int status = children_ask(path, (char *const *)w.word, &said, err);
+    size_t n = 0;
+    free(path);
+    if (children_signal()) end_by(children_signal());
+    for (char *rest = said, *line; status == 0 && rest && (line = strsep(&rest, "\n"));) {
+        if (*line == '#' || !*line) continue;
+        fprintf(to, "%s\n", line); // sweep has made it safe for terminals
+        n++;
+    }
+    if (status > 0) dw_fail(err, "%.*s", (int)strcspn(said, "\n"), said);
+    free(said);
+    if (status) return -1;
+    if (n)
+        say("%zu step%s to run, by %s", n, n == 1 ? " is" : "s are", n == 1 ? "this command" : "these commands");
+    else
+        say("all steps are there");
+    return 0;
+}
+
+static int run_sweep(const shrink *s, dw_err *err) {
+    sweep_words w;
+    sweep_arguments(&w, s, tool.quiet ? "-q" : NULL);
+    return run_program("sweep", w.word + 1, 2, err);
 }
 
 /* ---- the result ------------------------------------------------------------------------------------------------- */
@@ -359,7 +395,7 @@ static char *result_name(const tsv_table *t, dw_err *err) {
         dw_fail(err, "%s", note ? note : "a step failed");
         return NULL;
     }
-    dw_fail(err, "a step failed; OUT.shrink/log says why");
+    dw_fail(err, "a step failed; the log in '%s.shrink' says why", o.out);
     return NULL;
 }
 
@@ -430,11 +466,9 @@ static void release(shrink *s) {
 }
 
 static int make(const shrink *s, dw_err *err) {
-    if (o.dry_run || !tool.quiet) {
-        const int status = run_sweep(s, true, o.dry_run ? 1 : 2, err);
-        if (status || o.dry_run) return status < 0 ? -1 : status;
-    }
-    const int status = run_sweep(s, false, 2, err);
+    if ((o.dry_run || !tool.quiet) && show_commands(s, o.dry_run ? stdout : stderr, err)) return -1;
+    if (o.dry_run) return 0;
+    const int status = run_sweep(s, err);
     if (status < 0 || take_result(s, err)) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
     say("%s is there; %s has its rows, and everything that made it", o.out, s->dir);
