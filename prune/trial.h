@@ -6,8 +6,8 @@
  * matrices its down is repaired (repair.h), without them removed columns are zero.
  *
  * A trial starts at the first layer whose width differs from the accepted widths; its residuals are stored.
- * Repaired matrices are kept in BF16, because the same widths come again and again; where they take more than 4 GiB, the
- * oldest ones of a layer go. */
+ * Repaired matrices are kept in BF16, because the same widths come again and again; where they take more than 4 GiB,
+ * the oldest ones of a layer go. */
 #ifndef PRUNE_TRIAL_H
 #define PRUNE_TRIAL_H
 
