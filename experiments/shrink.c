@@ -449,7 +449,8 @@ static int prepare(shrink *s, dw_err *err) {
     s->grid = dw_format(err, "%s.shrink/shrink.grid", o.out);
     s->rows = dw_format(err, "%s.shrink/rows.tsv", o.out);
     if (!s->dir || !s->grid || !s->rows) return -1;
-    return open_model(s, err) || read_texts(s, err) || write_grid(s, err) || tell(s, err) ? -1 : 0;
+    if (open_model(s, err) || read_texts(s, err) || write_grid(s, err) || tell(s, err)) return -1;
+    return 0;
 }
 
 static void release(shrink *s) {

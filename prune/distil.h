@@ -48,8 +48,8 @@ typedef struct distil {
     double seconds, first_held_out;
 } distil;
 
-/* Marks the last windows of every text as held out, in equal shares.  A text without room for its share holds out fewer.
- * Fails for a text shorter than a window, and where all texts together hold out fewer than n_held. */
+/* Marks the last windows of every text as held out, in equal shares.  A text without room for its share holds out
+ * fewer.  Fails for a text shorter than a window, and where all texts together hold out fewer than n_held. */
 int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, dw_err *err);
 size_t distil_memory(const dw_model *student, const dw_model *teacher,
                      const distil_options *o); // bytes; 0: cannot be opened
