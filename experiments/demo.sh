@@ -334,7 +334,7 @@ score dense '' dense || fail "cannot score '$model': $why" "$needs"
 say "What its neurons do, on texts that are not the ones it is scored on:"
 # As many windows of each calibration text, or all of the shortest one.
 calib_windows=""
-[ -z "$windows" ] || calib_windows=$(echo "$windows" | awk -F - '{print NF > 1 ? $2 - $1 + 1 : $1}')
+[ -z "$windows" ] || calib_windows=$(echo "$windows" | awk -F - '{print (NF > 1 ? $2 - $1 + 1 : $1)}')
 collect() {
     run deadwood collect -m "$out/dense.gguf" -f "$texts"/calib/*.txt -c "$ctx" ${calib_windows:+--windows "$calib_windows"} \
         -o "$out/stats.h5" -q
