@@ -379,6 +379,9 @@ static long peak_kilobytes(const char *model, const char *text, const char *wind
 }
 
 static void many_texts(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    SKIP("a sanitizer takes memory of its own");
+#endif
     const char *model = random_model("tiny-llama", "F32", 0), *text = test_file("many.txt");
     test_bytes b = {0};
     dw_rng rng;
