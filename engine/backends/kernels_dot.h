@@ -111,7 +111,7 @@ static inline ALWAYS_INLINE const uint8_t *column_at(const uint8_t *act, size_t 
 /* all_rows: every row times all columns.  A row's columns are taken four at a time by row_float or row_int8, whose type
  * and number of columns are constants after inlining; the row is in cache for the second four. */
 #define DEFINE_ALL_ROWS(INLINE)                                                                                        \
-    INLINE void row_of(dw_qtype type, int n_cols, const dot_row *r) {                                                  \
+    INLINE void row_of(dw_qtype type, int n_cols, dot_row r) {                                                         \
         if (type == DW_F32 || type == DW_F16 || type == DW_BF16)                                                       \
             row_float(type, n_cols, r);                                                                                \
         else                                                                                                           \
@@ -120,17 +120,16 @@ static inline ALWAYS_INLINE const uint8_t *column_at(const uint8_t *act, size_t 
     INLINE void all_rows(dw_qtype type, const dw_dot_job *job) {                                                       \
         check_dot_rows(type, job);                                                                                     \
         const dw_dot_job j = *job;                                                                                     \
-        dot_row row = {.w = j.w, .end = prefetch_end(j.w, j.row_bytes, j.n_rows), .n = j.n,                            \
-                       .act_stride = j.act_stride, .y_stride = j.y_stride};                                            \
-        for (int r = 0; r < j.n_rows; r++, row.w += j.row_bytes)                                                       \
+        const uint8_t *w = j.w, *end = prefetch_end(j.w, j.row_bytes, j.n_rows);                                       \
+        for (int r = 0; r < j.n_rows; r++, w += j.row_bytes)                                                           \
             for (int c = 0; c < j.n_cols; c += 4) {                                                                    \
-                row.act = column_at(j.act, j.act_stride, c);                                                           \
-                row.y = j.y + (size_t)c * j.y_stride + r;                                                              \
+                const dot_row row = {w, end, j.n, column_at(j.act, j.act_stride, c), j.act_stride,                     \
+                                     j.y + (size_t)c * j.y_stride + r, j.y_stride};                                    \
                 switch (j.n_cols - c) {                                                                                \
-                case 1: row_of(type, 1, &row); break;                                                                  \
-                case 2: row_of(type, 2, &row); break;                                                                  \
-                case 3: row_of(type, 3, &row); break;                                                                  \
-                default: row_of(type, 4, &row);                                                                        \
+                case 1: row_of(type, 1, row); break;                                                                   \
+                case 2: row_of(type, 2, row); break;                                                                   \
+                case 3: row_of(type, 3, row); break;                                                                   \
+                default: row_of(type, 4, row);                                                                         \
                 }                                                                                                      \
             }                                                                                                          \
     }

@@ -261,17 +261,17 @@ INLINE float sum_of(__m256 v) {
 }
 
 // A row times n_cols <= 4 columns, a constant after inlining.
-INLINE void row_int8(dw_qtype type, int n_cols, const dot_row *row) {
-    columns to = {.act = row->act, .act_stride = row->act_stride};
+INLINE void row_int8(dw_qtype type, int n_cols, dot_row row) {
+    columns to = {.act = row.act, .act_stride = row.act_stride};
     for (int c = 0; c < n_cols; c++) to.sum[c] = to.off[c] = _mm256_setzero_ps();
-    const uint8_t *w = row->w;
+    const uint8_t *w = row.w;
     int i = 0;
-    for (; i + RECORD <= row->n; i += RECORD, w += record_bytes(type), to.act += sizeof(record)) {
-        prefetch(w, row->end, record_bytes(type));
+    for (; i + RECORD <= row.n; i += RECORD, w += record_bytes(type), to.act += sizeof(record)) {
+        prefetch(w, row.end, record_bytes(type));
         add_record(type, w, BLOCKS, n_cols, &to);
     }
-    if (i < row->n && !is_superblock(type)) add_record(type, w, (row->n - i) / 32, n_cols, &to);
-    for (int c = 0; c < n_cols; c++) row->y[(size_t)c * row->y_stride] = sum_of(add_off(type, to.sum[c], to.off[c]));
+    if (i < row.n && !is_superblock(type)) add_record(type, w, (row.n - i) / 32, n_cols, &to);
+    for (int c = 0; c < n_cols; c++) row.y[(size_t)c * row.y_stride] = sum_of(add_off(type, to.sum[c], to.off[c]));
 }
 
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
@@ -285,19 +285,19 @@ INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
 }
 
 // As row_int8; four sums for each column, of values 8k.. for k = 0 1 2 3 modulo 4.
-INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
-    const uint8_t *w = row->w;
-    const int n = row->n;
+INLINE void row_float(dw_qtype type, int n_cols, dot_row row) {
+    const uint8_t *w = row.w;
+    const int n = row.n;
     const int bytes = value_bytes(type);
     __m256 sum[4][4];
     for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm256_setzero_ps();
     int i = 0;
     for (; i + 32 <= n; i += 32, w += 32 * bytes) {
-        prefetch(w, row->end, 32 * bytes);
+        prefetch(w, row.end, 32 * bytes);
         for (int k = 0; k < 4; k++) {
             const __m256 v = load_values(type, w + 8 * k * bytes);
             for (int c = 0; c < n_cols; c++) {
-                const float *x = (const float *)(const void *)column_at(row->act, row->act_stride, c) + i + 8 * k;
+                const float *x = (const float *)(const void *)column_at(row.act, row.act_stride, c) + i + 8 * k;
                 sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
             }
         }
@@ -308,12 +308,12 @@ INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
         memcpy(some, w, (size_t)((n - i < 8 ? n - i : 8) * bytes));
         const __m256 v = load_values(type, some);
         for (int c = 0; c < n_cols; c++) {
-            const float *x = (const float *)(const void *)column_at(row->act, row->act_stride, c) + i;
+            const float *x = (const float *)(const void *)column_at(row.act, row.act_stride, c) + i;
             sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
         }
     }
     for (int c = 0; c < n_cols; c++)
-        row->y[(size_t)c * row->y_stride] = sum_of(
+        row.y[(size_t)c * row.y_stride] = sum_of(
             _mm256_add_ps(_mm256_add_ps(sum[c][0], sum[c][2]), _mm256_add_ps(sum[c][1], sum[c][3])));
 }
 

@@ -310,17 +310,17 @@ INLINE float sum_of(__m512 v) {
 }
 
 // A row times n_cols <= 4 columns, a constant after inlining.
-INLINE void row_int8(dw_qtype type, int n_cols, const dot_row *row) {
-    columns to = {.act = row->act, .act_stride = row->act_stride};
+INLINE void row_int8(dw_qtype type, int n_cols, dot_row row) {
+    columns to = {.act = row.act, .act_stride = row.act_stride};
     for (int c = 0; c < n_cols; c++) to.sum[c] = to.off[c] = _mm512_setzero_ps();
-    const uint8_t *w = row->w;
+    const uint8_t *w = row.w;
     int i = 0;
-    for (; i + RECORD <= row->n; i += RECORD, w += record_bytes(type), to.act += sizeof(record)) {
-        prefetch(w, row->end, record_bytes(type));
+    for (; i + RECORD <= row.n; i += RECORD, w += record_bytes(type), to.act += sizeof(record)) {
+        prefetch(w, row.end, record_bytes(type));
         add_record(type, w, BLOCKS, n_cols, &to);
     }
-    if (i < row->n && !is_superblock(type)) add_record(type, w, (row->n - i) / 32, n_cols, &to);
-    for (int c = 0; c < n_cols; c++) row->y[(size_t)c * row->y_stride] = sum_of(add_off(type, to.sum[c], to.off[c]));
+    if (i < row.n && !is_superblock(type)) add_record(type, w, (row.n - i) / 32, n_cols, &to);
+    for (int c = 0; c < n_cols; c++) row.y[(size_t)c * row.y_stride] = sum_of(add_off(type, to.sum[c], to.off[c]));
 }
 
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
@@ -342,20 +342,20 @@ INLINE __m512 load_some_values(dw_qtype type, const uint8_t *p, __mmask16 some) 
     }
 }
 
-INLINE __m512 column_values(const dot_row *row, int c, int i) {
-    return _mm512_load_ps((const float *)column_at(row->act, row->act_stride, c) + i);
+INLINE __m512 column_values(dot_row row, int c, int i) {
+    return _mm512_load_ps((const float *)column_at(row.act, row.act_stride, c) + i);
 }
 
 // As row_int8; four sums for each column, of values 16k.. for k = 0 1 2 3 modulo 4.
-INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
-    const uint8_t *w = row->w;
-    const int n = row->n;
+INLINE void row_float(dw_qtype type, int n_cols, dot_row row) {
+    const uint8_t *w = row.w;
+    const int n = row.n;
     const int bytes = value_bytes(type);
     __m512 sum[4][4];
     for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm512_setzero_ps();
     int i = 0;
     for (; i + 64 <= n; i += 64, w += 64 * bytes) {
-        prefetch(w, row->end, 64 * bytes);
+        prefetch(w, row.end, 64 * bytes);
         for (int k = 0; k < 4; k++) {
             const __m512 v = load_values(type, w + 16 * k * bytes);
             for (int c = 0; c < n_cols; c++)
@@ -369,7 +369,7 @@ INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
             sum[c][k] = _mm512_fmadd_ps(v, column_values(row, c, i), sum[c][k]);
     }
     for (int c = 0; c < n_cols; c++)
-        row->y[(size_t)c * row->y_stride] = sum_of(
+        row.y[(size_t)c * row.y_stride] = sum_of(
             _mm512_add_ps(_mm512_add_ps(sum[c][0], sum[c][2]), _mm512_add_ps(sum[c][1], sum[c][3])));
 }
 
