@@ -1,4 +1,5 @@
-/* deadwood.c - `deadwood NAME ...` runs the program deadwood-NAME beside it or on PATH; `deadwood help NAME` its --help. */
+/* deadwood.c - `deadwood NAME ...` runs the program deadwood-NAME beside it or on PATH.  `deadwood help NAME` prints
+ * the help of that program. */
 #include "kit/options.h"
 #include "kit/talk.h"
 

@@ -62,6 +62,7 @@ if [ -z "${OUT:-}" ] && [ -f "$out/model" ] && [ "$(head -n 1 "$out/model")" != 
     out=$out-$(printf '%s' "$model_path" | cksum | cut -d ' ' -f 1) # another model has the same name
 fi
 out=${OUT:-$out}
+case $out in *[!A-Za-z0-9_./-]*) fail "OUT '$out' may hold letters, digits and _ . / - only" ;; esac
 
 build=${DEMO_BUILD:-build}
 [ -n "${DEMO_BUILD:-}" ] || make -s -j2 || exit 1
@@ -190,6 +191,12 @@ gain() {
     [ -s "$out/speed-$1.tsv" ] || return 0
     awk -v a="$(cell "$2" decode_tok_s "$out/speed-$1.tsv")" -v b="$(cell dense decode_tok_s "$out/speed-$1.tsv")" \
         'BEGIN {if (a > 0 && b > 0) printf "%.2f", a / b}'
+}
+# at_speed NAME MODEL: the same in words.
+at_speed() {
+    at_gain=$(gain "$1" "$2")
+    printf '%s' "${at_gain:+at $at_gain of the dense speed}"
+    [ -n "$at_gain" ] || printf 'at a speed that was not measured'
 }
 # disturbed NAME MODEL: what disturbed these rounds, or "no".
 disturbed() {
@@ -362,8 +369,8 @@ skip_at_run_time() {
         found="None costs at most 2 %; $gated costs $(costs "$gated")"
     fi
     say "$found: it computes $(percent "$(value "$gated" coverage)") of the neurons." \
-        "Decoding runs at $(gain listed "$gated") of the dense speed where the open neurons are listed and gathered, and at" \
-        "$(gain gated "$gated") where gate, test, up and down are one walk." \
+        "Decoding runs $(at_speed listed "$gated") where the open neurons are listed and gathered, and" \
+        "$(at_speed gated "$gated") where gate, test, up and down are one walk." \
         "All of the gate must be computed to know what to skip, so even without any overhead at most" \
         "$(awk -v c="$(value "$gated" coverage)" 'BEGIN {printf "%.0f %%", 100 * (1 - c) * 2 / 3}') of the FFN could be saved."
 }
@@ -384,7 +391,7 @@ predict() {
     score predicted '--select fused' predicted || return
     speed predicted fused predicted
     say "The predictors open $(percent "$(value predicted coverage)") of the neurons, cost $(costs predicted) of perplexity and" \
-        "decode at $(gain predicted predicted) of the dense speed.  Accuracy says little: 'never' closes everything, and 'static'" \
+        "decode $(at_speed predicted predicted).  Accuracy says little: 'never' closes everything, and 'static'" \
         "opens always the same neurons without a network; the table above shows what both reach."
 }
 
@@ -392,7 +399,7 @@ predict() {
 cut_by() {
     run deadwood rank -m "$out/dense.gguf" -s "$out/stats.h5" -o "$out/$1.tsv" --metric "$2" --rate "$3" --group "$4" -q || return
     # shellcheck disable=SC2086  # options are several words
-    run deadwood cut -m "$out/dense.gguf" -p "$out/$1.tsv" -o "$out/$1.gguf" $5 ${source:+--source "$source"} -q
+    run deadwood cut -m "$out/dense.gguf" -p "$out/$1.tsv" -o "$out/$1.gguf" $5 ${5:+${source:+--source "$source"}} -q
 }
 
 cut_for_good() {

@@ -18,8 +18,9 @@
  *   child          a process that answers over a socket                               (score, versus)
  *   peaks          arithmetic peaks of the machine                                    (limits)
  *   children       runs commands as child processes                                   (sweep)
- *   judge          one table of many rows, with verdicts                              (sweep)
+ *   judge          one table of many rows, with verdicts from paired differences      (sweep)
  *   rows           reads tables back; headings: names of columns                      (table)
+ *   against        paired differences of all rows from one model                     (table)
  *   paste, conditions, plot    how a table looks                                      (table)
  *
  * Rules of every measurement here: it is stated which time is measured, and warm-up is outside of it; medians and whole

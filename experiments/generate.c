@@ -52,8 +52,8 @@ static const opt_program program = {
     .usage = "-m M.gguf -p TEXT [-n N] [--temp X] [--chat]",
     .about = "Streams the continuation of a prompt to stdout and says on stderr how fast it went.  With --chat the prompt is put into "
              "the model's chat format, which is recognised from the file's template (chatml, llama2, llama3, mistral, gemma, phi3, "
-             "zephyr); templates are never executed.  In a chat on a terminal > asks for a message, Ctrl-C ends the answer, and a "
-             "second Ctrl-C or Ctrl-D ends the chat.",
+             "zephyr); templates are never executed.  In a chat on a terminal > asks for a message, Ctrl-C ends the answer, "
+             "and a second Ctrl-C or Ctrl-D ends the chat.",
     .example = "deadwood generate -m mini.gguf -p 'The function returns' -n 64 --temp 0\n"
                "git diff | deadwood generate -m mini.gguf -f -\n"
                "deadwood generate -m qwen2.5-0.5b-instruct.gguf --chat",
@@ -105,7 +105,7 @@ static char *read_stdin(size_t *size, dw_err *err) {
         return text;
     }
     if (!got && ferror(stdin)) dw_fail(err, "cannot read standard input: %s", strerror(errno));
-    else if (n > MAX_PROMPT_BYTES) dw_fail(err, "the prompt on standard input has more than %d bytes", MAX_PROMPT_BYTES);
+    else if (n > MAX_PROMPT_BYTES) dw_fail(err, "the prompt on standard input has over %d bytes", MAX_PROMPT_BYTES);
     else dw_fail(err, "the prompt on standard input is not a text in UTF-8");
     free(text);
     return NULL;
@@ -124,7 +124,8 @@ static char *read_prompt(size_t *size, dw_err *err) {
 /* Says that n tokens do not fit after those that the session holds. */
 static int fail_full(int held, size_t n, dw_err *err) {
     if (!held)
-        return dw_fail(err, "the prompt has %zu tokens, the context %d positions; give a larger one with -c", n, o.n_ctx);
+        return dw_fail(err, "the prompt has %zu tokens, the context %d positions; give a larger one with -c", n,
+                       o.n_ctx);
     return dw_fail(err, "the context is full: the conversation holds %d of its %d positions and this message needs %zu "
                         "more; begin a new chat, or give a larger context with -c", held, o.n_ctx, n);
 }
@@ -192,8 +193,8 @@ static int write_text(talk *t, dw_err *err) {
     fflush(stdout);
     if (rc) return rc;
     if (end == ENDED_BY_LENGTH && o.n_predict != n)
-        say("the text stops here because the context of %d positions is full; -c N gives a larger one (the model was trained "
-            "on %d)", o.n_ctx, dw_model_hparams(t->model)->n_ctx_train);
+        say("the text stops here because the context of %d positions is full; -c N gives a larger one (the model was "
+            "trained on %d)", o.n_ctx, dw_model_hparams(t->model)->n_ctx_train);
     if (end == ENDED_BY_USER) say("answer ended; Ctrl-C or Ctrl-D now ends the chat");
     return 0;
 }

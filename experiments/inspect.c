@@ -1,15 +1,13 @@
-/* inspect.c - what is in a model, statistics, a plan or rows of results.
+/* inspect.c - what is in a model; files that are no models: inspect_files.c.
  *
  *     deadwood inspect mini.gguf --lineage */
+#include "experiments/inspect_files.h"
 #include "formats/ffn_two_part.h"
-#include "kit/plan.h"
 #include "formats/ffn_gated.h"
-#include "kit/stats.h"
 #include "model/model.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/talk.h"
-#include "kit/tsv.h"
 #include "text/json.h"
 
 #include <jansson.h>
@@ -25,7 +23,7 @@ static struct {
 
 // clang-format off
 static const opt_row rows[] = {
-    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), statistics, a plan, or rows of results"},
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), statistics, traces, a plan, or rows of results"},
     {"tensors", 0, OPT_FLAG, 0, &o.tensors, NULL, NULL, "list the tensors: name, type, shape, bytes"},
     {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
     {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands (file names without folders)"},
@@ -37,27 +35,15 @@ static const opt_row rows[] = {
 
 static const opt_program program = {
     .name = "inspect",
-    .summary = "what is in a model, statistics, a plan or rows of results",
+    .summary = "what is in a model, statistics, traces, a plan or rows of results",
     .usage = "FILE [--tensors | --keys | --lineage | --verify | --json [--tensors]]",
     .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: the chain of "
-             "commands that made the file, with the hashes of what they read.  Of statistics: the texts, and every layer's block influence.  Of "
-             "a plan: what it was made from and every layer's width.  Of rows: how many, and which values each column has.",
+             "commands that made the file, with the hashes of what they read.  Of statistics: the texts, every layer's block "
+             "influence, and quantiles of the magnitudes of neurons, gates and inputs.  Of traces: the texts, and every layer's "
+             "groups and share of open ones.  Of a plan: what it was made from and every layer's width.  Of rows: how many, and "
+             "which values each column has.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",
     .rows = rows};
-
-/* ---- text from files -------------------------------------------------------------------------------------------- */
-
-enum { SHOWN_CHARS = 60, SHOWN_ITEMS = 8 };
-
-/* In one line, cut before the character that goes beyond `most` bytes; 0: whole. */
-static void print_text(dw_str s, size_t most) {
-    size_t n = most && s.len > most ? most : s.len;
-    while (n < s.len && n && (s.ptr[n] & 0xc0) == 0x80) n--;
-    show_text(stdout, s.ptr, n);
-    if (n < s.len) printf("...");
-}
-
-static void print_name(const char *name) { print_text((dw_str){name, strlen(name)}, 0); }
 
 /* ---- numbers by type ------------------------------------------------------------------------------------- */
 
@@ -114,7 +100,7 @@ static void print_rope(const dw_model *m) {
     printf("%-18s%g", "rope base", (double)hp->rope_base);
     if (type.len) {
         printf(", ");
-        print_text(type, 0);
+        inspect_text(type, 0);
         printf(" scaling by %g", (double)factor);
     }
     if (dw_gguf_find_tensor(g, "rope_freqs.weight")) printf(", a factor for each frequency (Llama 3)");
@@ -135,7 +121,7 @@ static void print_gate(const dw_model *m) {
     dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &rule, NULL);
     dw_gguf_u32(m->gguf, DW_KEY_GATE_GROUP, &group, NULL);
     printf("%-18s", "gate");
-    print_text(rule, 0);
+    inspect_text(rule, 0);
     printf(", groups of %u, in %d layers, %d of them kept dense, %d with predictors\n", group, n_gated, n_dense, n_predictors);
 }
 
@@ -146,7 +132,7 @@ static void print_summary(const dw_model *m) {
     dw_str name = {"-", 1};
     dw_gguf_str(g, "general.name", &name, NULL);
     printf("%-18s", "name");
-    print_text(name, 0);
+    inspect_text(name, 0);
     printf("\n%-18s%s\n", "architecture", hp->arch);
     printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text, 8 * n_bytes / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);
@@ -166,100 +152,13 @@ static void print_summary(const dw_model *m) {
         printf("%-18s%zu tensor%s, %zu values, %zu bytes\n", sums[i].type->name, sums[i].n_tensors, plural((double)sums[i].n_tensors), sums[i].n_values, sums[i].n_bytes);
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------- */
-
-static void print_stats(const kit_stats *s) {
-    printf("%-18s", "statistics of");
-    print_name(s->arch);
-    printf(", sha256 %.12s\n", s->model_sha256);
-    printf("%-18s%d of width %d\n", "layers", s->n_layer, s->n_embd);
-    printf("%-18s%d, the first %d positions left out\n", "window", s->n_ctx, s->skip);
-    printf("%-18s1 of %d position%s\n", "histograms", s->hist_every, plural(s->hist_every));
-    printf("%-18s", "backend");
-    print_name(s->backend);
-    printf("\n%-18s", "arguments");
-    print_name(s->arguments);
-    printf("\ntext\twindows\ttokens\tsha256\n");
-    for (size_t t = 0; t < s->n_text; t++) {
-        const kit_stats_text *x = &s->text[t];
-        print_name(x->name);
-        printf("\t%d-%d\t%llu\t%.12s\n", x->first_window, x->first_window + x->n_windows - 1, (unsigned long long)x->n_tokens, x->sha256);
-    }
-    printf("layer\twidth\tinfluence\n");
-    for (int l = 0; l < s->n_layer; l++) {
-        const kit_stats_layer *w = &s->layer[l];
-        if (w->n_cosine) printf("%d\t%d\t%.6f\n", l, w->n_ff, 1 - w->sum_cosine / (double)w->n_cosine);
-        else printf("%d\t%d\t-\n", l, w->n_ff);
-    }
-}
-
-static int inspect_stats(const char *path, dw_err *err) {
-    kit_stats s;
-    if (kit_stats_read(&s, path, err)) return -1;
-    print_stats(&s);
-    kit_stats_release(&s);
-    return 0;
-}
-
-/* ---- plans and tables ------------------------------------------------------------------------------------- */
-
-static bool begins(const char *path, const char *line) { return dw_file_begins(path, line, strlen(line)); }
-
-static int inspect_plan(const char *path, dw_err *err) {
-    kit_plan p;
-    if (kit_plan_read(&p, path, NULL, 0, err)) return -1;
-    show_lines(stdout, p.comment);
-    printf("\nlayer\twidth\tspans\n");
-    for (int l = 0; l < p.n_layer; l++) {
-        if (p.layer[l].drop) printf("%d\t0\tdrop\n", l);
-        else printf("%d\t%d\t%zu\n", l, p.layer[l].n_keep, p.layer[l].n_span);
-    }
-    for (size_t i = 0; i < p.n_text; i++) {
-        printf("text\t");
-        print_name(p.text[i].name);
-        printf("\t%llu tokens\n", (unsigned long long)p.text[i].n_tokens);
-    }
-    kit_plan_release(&p);
-    return 0;
-}
-
-/* The first SHOWN_ITEMS different values of a column. */
-static void print_column(const tsv_table *t, size_t column) {
-    const char *seen[SHOWN_ITEMS];
-    size_t n = 0;
-    bool more = false;
-    for (size_t i = 0; i < t->n_rows && !more; i++) {
-        const char *cell = t->cell[i * t->n_columns + column];
-        size_t k = 0;
-        while (k < n && strcmp(seen[k], cell)) k++;
-        more = k == SHOWN_ITEMS;
-        if (k == n && !more) seen[n++] = cell;
-    }
-    print_name(t->column[column]);
-    putchar('\t');
-    for (size_t k = 0; k < n; k++) {
-        if (k) printf(", ");
-        print_text((dw_str){seen[k], strlen(seen[k])}, SHOWN_CHARS);
-    }
-    printf("%s\n", more ? ", ..." : "");
-}
-
-static int inspect_table(const char *path, dw_err *err) {
-    tsv_table t;
-    if (tsv_read(&t, path, err)) return -1;
-    printf("%-18s%zu\n%-18s%zu\ncolumn\tvalues\n", "rows", t.n_rows, "columns", t.n_columns);
-    for (size_t i = 0; i < t.n_columns; i++) print_column(&t, i);
-    tsv_release(&t);
-    return 0;
-}
-
 /* ---- lists -------------------------------------------------------------------------------------------------- */
 
 static void print_tensors(const dw_gguf *g) {
     printf("tensor\ttype\tshape\tbytes\n");
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        print_name(t->name);
+        inspect_name(t->name);
         printf("\t%s\t", t->type->name);
         for (int k = t->n_dims - 1; k >= 0; k--) printf("%s%zu", k < t->n_dims - 1 ? "x" : "", t->ne[k]);
         printf("\t%zu\n", t->n_bytes);
@@ -270,14 +169,14 @@ static void print_keys(const dw_gguf *g) {
     printf("key\tcount\tvalue\n");
     for (size_t i = 0; i < dw_gguf_n_kv(g); i++) {
         const dw_kv *kv = dw_gguf_kv(g, i);
-        print_name(kv->key);
+        inspect_name(kv->key);
         printf("\t%zu\t", kv->count);
-        for (size_t k = 0; k < kv->count && k < SHOWN_ITEMS; k++) {
+        for (size_t k = 0; k < kv->count && k < INSPECT_ITEMS; k++) {
             if (k) printf(", ");
-            if (kv->str) print_text(kv->str[k], SHOWN_CHARS);
+            if (kv->str) inspect_text(kv->str[k], INSPECT_CHARS);
             else printf("%g", dw_kv_number(kv, k));
         }
-        printf("%s\n", kv->count > SHOWN_ITEMS ? ", ..." : "");
+        printf("%s\n", kv->count > INSPECT_ITEMS ? ", ..." : "");
     }
 }
 
@@ -321,11 +220,11 @@ static void verify_input(void *ctx, const char *tool_name, const char *name, con
     dw_err why = {0};
     if (path && dw_input_sha256(path, hex, &why)) warn("%s; it counts as different", why.text);
     if (path) state = why.text[0] || strcmp(hex, sha256) ? "DIFFERS" : "same";
-    print_name(tool_name);
+    inspect_name(tool_name);
     putchar('\t');
-    print_name(name);
+    inspect_name(name);
     printf("\t%s\t", state);
-    print_name(path ? path : "-");
+    inspect_name(path ? path : "-");
     putchar('\n');
     count->n_same += !strcmp(state, "same");
     count->n_other += !strcmp(state, "DIFFERS");
@@ -397,10 +296,7 @@ int main(int argc, char **argv) {
     if (o.file.n != 1) die_usage("give one file");
     dw_err err = {0};
     const char *path = o.file.item[0];
-    int (*inspect)(const char *path, dw_err *err) = kit_stats_is(path)                     ? inspect_stats
-                                                  : begins(path, "# deadwood plan ") ? inspect_plan
-                                                  : begins(path, "# deadwood rows") ? inspect_table
-                                                                                     : NULL;
+    inspect_file *inspect = inspect_file_of(path);
     if (inspect) {
         if (o.json || o.tensors || o.keys || o.lineage || o.verify) die_usage("of '%s' there is only the summary; the options are for models", path);
         if (inspect(path, &err)) die_err(&err);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -366,6 +367,8 @@ static void fill_types(exp_result *r, const dw_gguf *g) {
     for (size_t i = 0; i < n && at < sizeof r->types; i++)
         at += (size_t)snprintf(r->types + at, sizeof r->types - at, "%s%s %zu%s", i ? ", " : "", of[i].name, of[i].n,
                                is_fallback(fact, of[i].name) ? " (fallback)" : "");
+    for (const dw_qtype_row *t = dw_qtypes; t->name; t++) // as GGUF writes it, whatever the option's letters
+        if (!strcasecmp(t->name, r->type)) snprintf(r->type, sizeof r->type, "%s", t->name);
     if (n && (!*r->type || !strcmp(r->type, "keep"))) snprintf(r->type, sizeof r->type, "%s", of[0].name);
 }
 
@@ -456,7 +459,7 @@ int exp_learnt_unnamed(const dw_gguf *g, bool *unnamed, dw_err *err) {
         if (!step) return dw_fail_in(err, "'%s'", dw_gguf_path(g));
         const char *name = json_string_value(json_object_get(step, "tool"));
         weighed |= name && !strcmp(name, "requant") && has_option(json_object_get(step, "args"), "--stats");
-        *unnamed |= !names_its_data(step);
+        *unnamed |= !names_its_data(step) || json_object_get(json_object_get(step, "facts"), "unnamed_data");
         json_decref(step);
     }
     *unnamed |= dw_gguf_find(g, "quantize.imatrix.file") && !weighed;

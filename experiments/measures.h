@@ -52,6 +52,9 @@ typedef struct exp_column {
 extern const exp_column exp_columns[]; // in the order of rows.tsv; ends with name NULL
 size_t exp_n_columns(void);
 
+/* Whether a cell of a table says something. */
+static inline bool is_known(const char *cell) { return cell[0] != '-' || cell[1]; }
+
 /* The cell of a column: "-" when unknown; control characters of texts become '?'. */
 void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size);
 

@@ -1,23 +1,28 @@
 #!/bin/sh
 # results.sh - what `make results` runs: the grids of the embedded model, and the tables and plots made of their rows.
 #
-# Sweeps are kept in build/results: interrupted, the same command goes on; without changes nothing is computed again.
+# Sweeps are kept in build/results: interrupted, the same command goes on; without changes nothing is computed again.  Tables
+# and plots are collected in build/results/new and replace those in results/ together at the end, so that the tree stays
+# clean while rows are measured.  A dirty tree is refused unless DIRTY=1.
 set -eu
 cd "$(dirname "$0")/.."
+. experiments/clean_tree.sh
 PATH="$PWD/build:$PATH"
 
-# grid GRID NAME: the rows of experiments/grids/GRID.grid, in $rows; their numbers in results/NAME.tsv
+# grid GRID NAME: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv
 grid() {
     deadwood sweep "experiments/grids/$1.grid" -o "build/results/$1" --keep none
     rows=build/results/$1/rows.tsv
-    deadwood table "$rows" -o "results/$2.tsv"
+    deadwood table "$rows" -o "$new/$2.tsv"
 }
 
-# table NAME OPTIONS..: results/NAME.md of these rows; plot likewise: results/NAME.svg
-table() { name=$1 && shift && deadwood table "$rows" -o "results/$name.md" "$@"; }
-plot() { name=$1 && shift && deadwood table "$rows" -o - --plot "results/$name.svg" "$@" >build/results/plotted; }
+# table NAME OPTIONS..: NAME.md of these rows; plot likewise: NAME.svg
+table() { name=$1 && shift && deadwood table "$rows" -o "$new/$name.md" "$@"; }
+plot() { name=$1 && shift && deadwood table "$rows" -o - --plot "$new/$name.svg" "$@" >build/results/plotted; }
 
-mkdir -p build/results
+new=build/results/new
+rm -rf "$new"
+mkdir -p "$new"
 grid mini cut
 table cut --join seed --sort ppl
 plot cut-size --join seed --where group!=1
@@ -52,6 +57,8 @@ for gate; do
 done
 # shellcheck disable=SC2086  # a list of files
 deadwood score -m "$out/dense.gguf" $models --base "$out/dense.gguf" -f experiments/texts/eval/*.txt --select fused --no-speed -o "$rows"
-deadwood table "$rows" -o results/predict.tsv
+deadwood table "$rows" -o "$new/predict.tsv"
 table predict
-deadwood table "$out/report.tsv" -o results/predictors.md --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5
+deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5
+
+mv -f "$new"/* results/

@@ -7,6 +7,7 @@
 # build/7b, 23 GB; about ten minutes on two idle cores.
 set -eu
 cd "$(dirname "$0")/.."
+. experiments/clean_tree.sh
 PATH="$PWD/build:$PATH"
 out=build/7b
 mkdir -p "$out"

@@ -64,11 +64,25 @@ static int add_vocab_input(lineage *l, dw_err *err) {
     return rc;
 }
 
+/* The engine opens the new file before it gets its name. */
+static int open_file(void *nothing, const char *path, dw_err *err) {
+    (void)nothing;
+    dw_model *m = dw_model_open(path, err);
+    dw_model_close(m);
+    return m ? 0 : -1;
+}
+
+static int write_model(const exp_random_options *model, const lineage *l, dw_gguf_writer *w, dw_err *err) {
+    dw_gguf_hash_writes(w);
+    if (lineage_write(l, w, err) || exp_random_write(w, model, err)) return -1;
+    return dw_gguf_commit_read_back(w, open_file, NULL, err);
+}
+
 static int write_file(const exp_random_options *model, dw_err *err) {
     lineage *l = lineage_new(&program, NULL, err);
     const bool ready = l && (!o.vocab || !add_vocab_input(l, err));
     dw_gguf_writer *w = ready ? dw_gguf_writer_new(o.out, err) : NULL;
-    const int rc = !w || lineage_write(l, w, err) || exp_random_write(w, model, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    const int rc = w ? write_model(model, l, w, err) : -1;
     dw_gguf_writer_free(w);
     lineage_free(l);
     return rc;

@@ -79,7 +79,7 @@ static void do_tiles(void *turner_pointer, const kit_piece *p) {
     }
 }
 
-/* Rows of the copy are columns of down, where the value stands. */
+/* Rows of the copy are columns of down. */
 static int check_rows(void *turner_pointer, dw_err *err) {
     dw_encoding *e = &((turner *)turner_pointer)->encoding;
     const size_t neuron = e->row;

@@ -1,9 +1,9 @@
 /* down_t.h - the transposed copies of down that a gated file holds: their types, their values, their loss.
  *
- * Down lies along the neurons: (n_embd, n_ff), blocks of 32 or 256 neurons, so that nothing of it can be left out when single
- * neurons are skipped.  The copy has a row of n_embd values for each neuron.  16 and 32 bits are exact.  Blocks are encoded
- * again along the new rows: from the 16-bit model where there is one, else from what down decodes to, which loses a second
- * time.  Memory is a few tiles of neurons, whatever the model's size. */
+ * Down lies along the neurons: (n_embd, n_ff), blocks of 32 or 256 neurons, so that nothing of it can be left out when
+ * single neurons are skipped.  The copy has a row of n_embd values for each neuron.  16 and 32 bits are exact.  Blocks
+ * are encoded again along the new rows: from the 16-bit model where there is one, else from what down decodes to, which
+ * loses a second time.  Memory is a few tiles of neurons, whatever the model's size. */
 #ifndef PREDICT_DOWN_T_H
 #define PREDICT_DOWN_T_H
 
@@ -18,10 +18,13 @@ typedef struct predict_down_t { // of a layer
     double loss;                // root of squared error over squared values, against `from`; found while it is made
 } predict_down_t;
 
-/* The type of down's own blocks; Q8_0 where n_embd values are no whole number of them, F16 where they are not even that. */
+/* The type of down's own blocks; Q8_0 where n_embd values are no whole number of them, F16 where they are not even
+ * that. */
 const dw_qtype_row *predict_down_t_type(const dw_tensor *down);
 bool predict_down_t_is_exact(const predict_down_t *t);
-static inline size_t predict_down_t_row_bytes(const predict_down_t *t) { return dw_qtype_row_bytes(t->type, t->n_embd); }
+static inline size_t predict_down_t_row_bytes(const predict_down_t *t) {
+    return dw_qtype_row_bytes(t->type, t->n_embd);
+}
 static inline size_t predict_down_t_bytes(const predict_down_t *t) { return t->n_ff * predict_down_t_row_bytes(t); }
 
 /* Encodes all rows into the stream, and finds the loss. */

@@ -7,8 +7,7 @@
 
 enum { BLOCK_BYTES = 1 << 20 };
 
-/* Rows of a text with n tokens that belong to a part: *first from its begin, and how many. */
-static size_t part_of_text(size_t n, predict_examples_part part, size_t *first) {
+size_t predict_examples_part_of(size_t n, predict_examples_part part, size_t *first) {
     const size_t border[] = {0, n * 8 / 10, n * 9 / 10, n};
     *first = border[part];
     return border[part + 1] - border[part];
@@ -16,15 +15,13 @@ static size_t part_of_text(size_t n, predict_examples_part part, size_t *first) 
 
 size_t predict_examples_count(const traces *t, predict_examples_part part) {
     size_t n = 0, first;
-    for (size_t i = 0; i < t->n_text; i++) n += part_of_text(t->text[i].n_tokens, part, &first);
+    for (size_t i = 0; i < t->n_text; i++) n += predict_examples_part_of(t->text[i].n_tokens, part, &first);
     return n;
 }
 
 double predict_examples_bytes(const traces *t, int layer) {
     const double n_groups = t->layer[layer].n_groups, n_in = t->n_embd, n = (double)t->n_tokens;
-    const double n_judged = (double)(predict_examples_count(t, EXAMPLES_CHOOSE) +
-                                     predict_examples_count(t, EXAMPLES_HELD_OUT));
-    return n * (4 * n_in + n_groups / 8 + 1) + 2 * n_judged * n_groups + 24 * n_in + 16 * n_groups + 2 * BLOCK_BYTES;
+    return n * (4 * n_in + n_groups / 8 + 1 + 2 * n_groups) + 24 * n_in + 16 * n_groups + 2 * BLOCK_BYTES;
 }
 
 static int read_inputs(float *x, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most,
@@ -38,37 +35,22 @@ static int read_inputs(float *x, const traces *t, int layer, size_t first, size_
     return 0;
 }
 
-/* Only sums of the training part's shares are wanted. */
-static int sum_shares(double *mass, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most,
-                      dw_err *err) {
-    const size_t cols = (size_t)t->layer[layer].n_groups;
-    for (size_t done = 0, now; done < n; done += now) {
-        now = n - done < most ? n - done : most;
-        if (traces_read(t, layer, TRACES_SHARE, first + done, now, rows, err)) return -1;
-        for (size_t i = 0; i < now; i++)
-            for (size_t g = 0; g < cols; g++) mass[g] += (double)dw_f16_to_f32(rows[i * cols + g]);
-    }
-    return 0;
-}
-
 static int read_part(predict_examples *e, const traces *t, int layer, int input_layer, predict_examples_part part,
                      uint16_t *rows, size_t most, dw_err *err) {
     size_t row = 0, text_row = 0, first;
     for (size_t i = 0; i < t->n_text; text_row += t->text[i].n_tokens, i++) {
-        const size_t n = part_of_text(t->text[i].n_tokens, part, &first), from = text_row + first;
+        const size_t n = predict_examples_part_of(t->text[i].n_tokens, part, &first), from = text_row + first;
         if (read_inputs(e->x[part] + row * (size_t)e->n_in, t, input_layer, from, n, rows, most, err) ||
-            traces_read(t, layer, TRACES_OPEN, from, n, e->open[part] + row * e->stride, err))
+            traces_read(t, layer, TRACES_OPEN, from, n, e->open[part] + row * e->stride, err) ||
+            traces_read(t, layer, TRACES_SHARE, from, n, e->share[part] + row * (size_t)e->n_groups, err))
             return -1;
-        const int rc = part == EXAMPLES_TRAIN ? sum_shares(e->mass, t, layer, from, n, rows, most, err)
-                                              : traces_read(t, layer, TRACES_SHARE, from, n,
-                                                            e->share[part] + row * (size_t)e->n_groups, err);
-        if (rc) return -1;
         row += n;
     }
     return 0;
 }
 
-/* Columns that hardly vary get no larger scale than a thousand times the median. */
+/* The scale is one over the column's standard deviation, of which columns that hardly vary count as a thousandth of the
+ * mean over all columns. */
 static void find_scale(predict_examples *e, double *square) {
     const size_t n = e->n[EXAMPLES_TRAIN], cols = (size_t)e->n_in;
     const float *x = e->x[EXAMPLES_TRAIN];
@@ -98,6 +80,13 @@ static void find_rates(predict_examples *e) {
     for (int g = 0; g < e->n_groups; g++) e->rate[g] /= (double)e->n[EXAMPLES_TRAIN];
 }
 
+static void sum_masses(predict_examples *e) {
+    const size_t n_groups = (size_t)e->n_groups;
+    const uint16_t *share = e->share[EXAMPLES_TRAIN];
+    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN]; i++, share += n_groups)
+        for (size_t g = 0; g < n_groups; g++) e->mass[g] += (double)dw_f16_to_f32(share[g]);
+}
+
 static int take_memory(predict_examples *e, const traces *t, dw_err *err) {
     bool ok = true;
     for (int part = 0; part < EXAMPLES_N_PARTS; part++) {
@@ -108,9 +97,8 @@ static int take_memory(predict_examples *e, const traces *t, dw_err *err) {
                            t->n_tokens);
         e->x[part] = dw_alloc(n * (size_t)e->n_in, sizeof *e->x[part], "examples", err);
         e->open[part] = dw_alloc(n, e->stride, "examples", err);
-        if (part != EXAMPLES_TRAIN)
-            e->share[part] = dw_alloc(n * (size_t)e->n_groups, sizeof *e->share[part], "examples", err);
-        ok = ok && e->x[part] && e->open[part] && (part == EXAMPLES_TRAIN || e->share[part]);
+        e->share[part] = dw_alloc(n * (size_t)e->n_groups, sizeof *e->share[part], "examples", err);
+        ok = ok && e->x[part] && e->open[part] && e->share[part];
     }
     e->mean = dw_alloc((size_t)e->n_in, sizeof *e->mean, "examples", err);
     e->scale = dw_alloc((size_t)e->n_in, sizeof *e->scale, "examples", err);
@@ -132,6 +120,7 @@ int predict_examples_load(predict_examples *e, const traces *t, int layer, int i
         find_scale(e, sums);
         standardize(e);
         find_rates(e);
+        sum_masses(e);
     }
     free(rows);
     free(sums);

@@ -1,14 +1,17 @@
 /* examples.h - one layer's traces as a predictor learns from them: three parts of every text.
  *
- * Of each text's tokens the first eight tenths train, the next tenth chooses (when to stop, and the operating point), the last
- * tenth is held out: only it is reported.  The parts are contiguous, because neighbouring tokens resemble each other.  Inputs
- * of the training part are standardized by column; those of the other two are as traced. */
-#ifndef EXAMPLES_H
-#define EXAMPLES_H
+ * Of each text's tokens the first eight tenths train, the next tenth chooses (when to stop, what to keep, and the
+ * operating point), the last tenth is held out: only it is reported.  The parts are contiguous, because neighbouring
+ * tokens resemble each other.  Inputs of the training part are standardized by column; those of the other two are as
+ * traced. */
+#ifndef PREDICT_EXAMPLES_H
+#define PREDICT_EXAMPLES_H
 
 #include "kit/traces.h"
 
-typedef enum predict_examples_part { EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS } predict_examples_part;
+typedef enum predict_examples_part {
+    EXAMPLES_TRAIN, EXAMPLES_CHOOSE, EXAMPLES_HELD_OUT, EXAMPLES_N_PARTS
+} predict_examples_part;
 
 typedef struct predict_examples {
     int n_in, n_groups;
@@ -16,11 +19,13 @@ typedef struct predict_examples {
     size_t n[EXAMPLES_N_PARTS];        // tokens
     float *x[EXAMPLES_N_PARTS];        // (n, n_in)
     uint8_t *open[EXAMPLES_N_PARTS];   // (n, stride)
-    uint16_t *share[EXAMPLES_N_PARTS]; // (n, n_groups) F16; not of the training part
+    uint16_t *share[EXAMPLES_N_PARTS]; // (n, n_groups) F16
     float *mean, *scale;               // (n_in): standardized = (x - mean) * scale
     double *rate, *mass;               // (n_groups), on the training part: how often open; summed share
 } predict_examples;
 
+/* Rows of a text of n tokens that belong to a part: how many, and *first from the text's beginning. */
+size_t predict_examples_part_of(size_t n, predict_examples_part part, size_t *first);
 /* Tokens of a part over all texts. */
 size_t predict_examples_count(const traces *t, predict_examples_part part);
 /* What predict_examples_load takes, in bytes. */

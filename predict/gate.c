@@ -2,41 +2,51 @@
  *
  *     deadwood gate -m mini.gguf -s stats.h5 -o mini-gated.gguf --rule cats --activity 0.3
  *
- * Every tensor of the model is copied; beside them stand the transposed copies of down (down_t.h) and, as keys, the rule with a
- * threshold a layer (rules.h).  Then the file is opened again and compared. */
+ * Every tensor of the model is copied.  Added are the transposed copies of down (down_t.h) and, as keys, the rule with
+ * a threshold per layer (rules.h), or for a control its fixed choice (fixed.h).  The new file is opened and compared
+ * before it replaces an old one. */
 #include "formats/ffn_gated.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
+#include "kit/sizes.h"
 #include "kit/talk.h"
 #include "model/model.h"
 #include "predict/down_t.h"
+#include "predict/fixed.h"
 #include "predict/rules.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {0}};
 
 static struct {
     const char *model, *stats, *out, *rule, *group, *source;
     double activity;
-    bool force;
+    int seed;
+    bool force, dry_run;
 } o;
 
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
-    {"stats", 's', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE",
+     "statistics of that model (collect); --rule random reads none"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the gated model"},
-    {"rule", 0, OPT_CHOICE, OPT_REQUIRED, &o.rule, NULL, "NAME", "what is held against the threshold", OPT_CHOICES(predict_rules)},
-    {"activity", 0, OPT_REAL, OPT_REQUIRED, &o.activity, NULL, "A", "share of each layer's neurons to be computed", .min = 0.001, .max = 1},
+    {"rule", 0, OPT_CHOICE, OPT_REQUIRED, &o.rule, NULL, "NAME", "what is compared with the threshold, or a control",
+     OPT_CHOICES(predict_rules)},
+    {"activity", 0, OPT_REAL, OPT_REQUIRED, &o.activity, NULL, "A", "share of each layer's neurons to be computed",
+     .min = 0.001, .max = 1},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that are open or closed together", OPT_CHOICES(groups)},
-    {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: transposed copies are encoded from it"},
+    {"seed", 0, OPT_INT, 0, &o.seed, NULL, "N", "of --rule random; 0 by default", .min = 0, .max = 2147483647},
+    {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
+     "a 16-bit file of the same model: transposed copies are encoded from it"},
     {"force", 0, OPT_FLAG, 0, &o.force, NULL, NULL, "accepted for older scripts; every layer gets its threshold"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "print the types and bytes of the new file; write nothing"},
     OPT_COMMON, {0}};
 
 static opt_program program = {
@@ -44,30 +54,36 @@ static opt_program program = {
     .summary = "thresholds that decide at run time which neurons are computed",
     .usage = "-m M.gguf -s stats.h5 -o M2.gguf --rule NAME --activity A [--group N] [--source M16.gguf]",
     .example = "deadwood gate -m mini.gguf -s stats.h5 -o mini-gated.gguf --rule cats --activity 0.3\n"
-               "deadwood gate -m q4.gguf -s stats.h5 -o gated.gguf --rule group-max --group 64 --activity 0.5 --source bf16.gguf",
+               "deadwood gate -m q4.gguf -s stats.h5 -o gated.gguf --rule group-max --group 64 --activity 0.5 "
+               "--source bf16.gguf\n"
+               "deadwood gate -m mini.gguf -s stats.h5 -o control.gguf --rule static --activity 0.3   # what the "
+               "gate must beat",
     .rows = rows};
 // clang-format on
 
-static const char about[] = "A group of neurons is open for a token when the rule's value reaches the layer's "
-                            "threshold; closed neurons count as zero, and "
-                            "their rows of up and columns of down are not read.  The threshold of each layer is the "
-                            "quantile of the value on the texts that the "
-                            "statistics were collected from, so that a share --activity of the neurons is open there.  "
-                            "On other texts it is another share, and "
-                            "what the first layers leave out changes what the later ones see: what is reached in the "
-                            "end, score shows as coverage.\n"
-                            "\n"
-                            "Down is stored a second time, transposed, a row for each neuron: exactly in 16 and 32 "
-                            "bits.  In blocks it is encoded again, from the 16-bit "
-                            "file of --source or else from what it decodes to, which loses a second time; how much is "
-                            "said.  Whether skipping is "
-                            "faster is not stored: the engine measures it where the model runs, and where it is not, "
-                            "computes closed neurons and sets them to zero.\n"
-                            "\n"
-                            "Stock llama.cpp refuses such a file.  It is opened again and every tensor compared before "
-                            "this program says that it is done.\n"
-                            "\n"
-                            "rules:\n";
+static const char about[] =
+    "A group of neurons is open for a token when the rule's value reaches the layer's threshold.  Closed neurons count "
+    "as "
+    "zero, and their rows of up and columns of down are not read.  The threshold of each layer is the quantile of the "
+    "value on the texts that the statistics were collected from, so that a share --activity of the neurons is open "
+    "there.  "
+    "On other texts it is another share, and what the first layers leave out changes what the later ones see.  score "
+    "shows the share that is reached in the end as coverage.\n"
+    "\n"
+    "The rules static and random are controls: they open the same neurons for every token.  Compare a gate with a "
+    "control "
+    "of the same coverage.\n"
+    "\n"
+    "Down is stored a second time, transposed, with a row for each neuron: exactly in 16 and 32 bits.  In blocks it is "
+    "encoded again, from the 16-bit file of --source or else from what it decodes to, which loses a second time; the "
+    "loss "
+    "is printed.  Whether skipping is faster is not stored: the engine measures it where the model runs.  Where it is "
+    "slower, the engine computes closed neurons and sets them to zero.\n"
+    "\n"
+    "Upstream llama.cpp refuses such a file.  The file is opened again and every tensor compared before it gets its "
+    "name.\n"
+    "\n"
+    "rules:\n";
 
 /* The help lists the table's formulas. */
 static void write_about(void) {
@@ -86,14 +102,21 @@ typedef struct inputs {
     bool has_stats;
     char model_sha256[65];
     int group;
+    const predict_rule *rule;
+    dw_pool *pool;
 } inputs;
 
 typedef struct gating { // what is added, by layer
     int n_layer;
     float *threshold, *activity;
     predict_down_t *down_t;
+    predict_fixed fixed; // of a control; bias NULL: a rule with thresholds
     double parent_bytes, added_bytes;
 } gating;
+
+static bool needs_stats(const predict_rule *rule) {
+    return !rule->metric || kit_metric_find(rule->metric)->needs_stats;
+}
 
 /* ---- inputs ------------------------------------------------------------------------------------------------- */
 
@@ -119,15 +142,19 @@ static int open_source(inputs *in, dw_err *err) {
 
 static int open_inputs(inputs *in, dw_err *err) {
     in->group = atoi(o.group);
+    in->rule = predict_rule_find(o.rule);
     in->model = dw_model_open(o.model, err);
     if (!in->model || lineage_check(dw_model_gguf(in->model), err) || dw_model_need_whole_ffn(in->model, err))
         return -1;
     if (dw_gguf_find(dw_model_gguf(in->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is gated already; gate the model that it was made from", o.model);
-    if (kit_stats_open(&in->stats, o.stats, err)) return -1;
-    in->has_stats = true;
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
-    return check_stats(in, err) ? -1 : open_source(in, err);
+    if (needs_stats(in->rule)) {
+        if (kit_stats_open(&in->stats, o.stats, err)) return -1;
+        in->has_stats = true;
+        if (check_stats(in, err)) return -1;
+    }
+    return open_source(in, err);
 }
 
 static void close_inputs(inputs *in) {
@@ -151,12 +178,48 @@ static void gating_release(gating *g) {
     free(g->threshold);
     free(g->activity);
     free(g->down_t);
+    predict_fixed_release(&g->fixed);
+}
+
+/* Tensors of a control's layer: A, a and B are zeros, b is the choice. */
+enum { N_PARTS = 4 };
+
+typedef struct part {
+    char name[64];
+    const dw_qtype_row *type;
+    int n_dims;
+    size_t ne[2];
+    const float *data; // NULL: zeros
+} part;
+
+static void parts_of(const inputs *in, const gating *g, int l, part parts[N_PARTS]) {
+    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
+    const size_t n_embd = (size_t)dw_model_hparams(in->model)->n_embd, n_groups = (size_t)g->fixed.n_groups[l];
+    parts[0] = (part){"a.weight", f16, 2, {n_embd, 1}, NULL};
+    parts[1] = (part){"a.bias", f32, 1, {1, 1}, NULL};
+    parts[2] = (part){"b.weight", f16, 2, {1, n_groups}, NULL};
+    parts[3] = (part){"b.bias", f32, 1, {n_groups, 1}, g->fixed.bias[l]};
+    for (part *p = parts; p < parts + N_PARTS; p++) {
+        char ending[16];
+        snprintf(ending, sizeof ending, "%s", p->name);
+        snprintf(p->name, sizeof p->name, "blk.%d.ffn_pred_%s", l, ending);
+    }
+}
+
+static size_t part_bytes(const part *p) { return dw_qtype_row_bytes(p->type, p->ne[0]) * p->ne[1]; }
+
+static double fixed_bytes(const inputs *in, const gating *g, int l) {
+    part parts[N_PARTS];
+    double n = 0;
+    parts_of(in, g, l, parts);
+    for (int i = 0; i < N_PARTS; i++) n += (double)part_bytes(&parts[i]);
+    return n;
 }
 
 static int choose_threshold(gating *g, const inputs *in, int l, dw_err *err) {
     predict_values values;
     if (kit_stats_need_layer(&in->stats, l, err)) return -1;
-    if (predict_values_of(&values, predict_rule_find(o.rule), in->group, &in->stats.layer[l], err)) return -1;
+    if (predict_values_of(&values, in->rule, in->group, &in->stats.layer[l], err)) return -1;
     g->threshold[l] = predict_threshold_for(&values, o.activity);
     g->activity[l] = (float)predict_activity_at(&values, g->threshold[l]);
     say("layer %2d: activity %.4f wanted, %.4f expected at threshold %.6g", l, o.activity, (double)g->activity[l],
@@ -179,11 +242,31 @@ static void choose_down_t(gating *g, const inputs *in, int l) {
             down->type->name, t->type->name);
 }
 
+/* A control's groups. */
+static int choose_fixed(gating *g, const inputs *in, dw_err *err) {
+    const predict_fixed_options how = {.model = in->model,
+                                       .stats = in->has_stats ? &in->stats : NULL,
+                                       .metric = kit_metric_find(in->rule->metric),
+                                       .pool = in->pool,
+                                       .group = in->group,
+                                       .activity = o.activity,
+                                       .seed = (uint64_t)o.seed};
+    if (in->has_stats && kit_stats_check_neurons(&in->stats, err)) return -1;
+    if (predict_fixed_choose(&g->fixed, &how, err)) return -1;
+    memcpy(g->activity, g->fixed.activity, (size_t)g->n_layer * sizeof *g->activity);
+    for (int l = 0; l < g->n_layer; l++) {
+        g->added_bytes += fixed_bytes(in, g, l);
+        say("layer %2d: activity %.4f wanted, %.4f is open for every token", l, o.activity, (double)g->activity[l]);
+    }
+    return 0;
+}
+
 static int decide(gating *g, const inputs *in, dw_err *err) {
     const dw_gguf *gguf = dw_model_gguf(in->model);
     if (gating_init(g, in, err)) return -1;
+    if (in->rule->metric && choose_fixed(g, in, err)) return -1;
     for (int l = 0; l < g->n_layer; l++) {
-        if (choose_threshold(g, in, l, err)) return dw_fail_in(err, "layer %d", l);
+        if (!in->rule->metric && choose_threshold(g, in, l, err)) return dw_fail_in(err, "layer %d", l);
         choose_down_t(g, in, l);
     }
     for (size_t i = 0; i < dw_gguf_n_tensors(gguf); i++) g->parent_bytes += (double)dw_gguf_tensor(gguf, i)->n_bytes;
@@ -194,12 +277,22 @@ static int decide(gating *g, const inputs *in, dw_err *err) {
 
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
-    int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.stats, err) ? -1 : 0;
+    int rc = l ? lineage_input_hashed(l, o.model, in->model_sha256, err) : -1;
+    if (!rc && in->has_stats) rc = lineage_input(l, o.stats, err);
     if (!rc && o.source) rc = lineage_input(l, o.source, err);
-    if (!rc) rc = lineage_texts(l, in->stats.text, in->stats.n_text, err);
+    if (!rc && in->rule->metric) rc = lineage_fact(l, "control", o.rule, err);
+    if (!rc && in->has_stats) rc = lineage_texts(l, in->stats.text, in->stats.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;
+}
+
+static void declare_fixed(const inputs *in, const gating *g, dw_gguf_writer *w) {
+    for (int l = 0; g->fixed.bias && l < g->n_layer; l++) {
+        part parts[N_PARTS];
+        parts_of(in, g, l, parts);
+        for (const part *p = parts; p < parts + N_PARTS; p++) dw_gguf_add_tensor(w, p->name, p->type, p->n_dims, p->ne);
+    }
 }
 
 static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err *err) {
@@ -208,7 +301,7 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
     dw_gguf_set_keys(w, parent);
     dw_gguf_set_text(w, DW_KEY_GATE_RULE, o.rule);
     dw_gguf_set_u32(w, DW_KEY_GATE_GROUP, (uint32_t)in->group);
-    dw_gguf_set_array(w, DW_KEY_GATE_THRESHOLD, DW_KV_F32, g->threshold, n);
+    if (!g->fixed.bias) dw_gguf_set_array(w, DW_KEY_GATE_THRESHOLD, DW_KV_F32, g->threshold, n);
     dw_gguf_set_array(w, DW_KEY_GATE_ACTIVITY, DW_KV_F32, g->activity, n);
     for (size_t i = 0; i < dw_gguf_n_tensors(parent); i++) {
         const dw_tensor *t = dw_gguf_tensor(parent, i);
@@ -216,7 +309,28 @@ static int declare(const inputs *in, const gating *g, dw_gguf_writer *w, dw_err 
     }
     for (const predict_down_t *t = g->down_t; t < g->down_t + g->n_layer; t++)
         dw_gguf_add_tensor(w, t->name, t->type, 2, (size_t[]){t->n_embd, t->n_ff});
+    declare_fixed(in, g, w);
     return stamp(in, w, err);
+}
+
+static void make_part(void *part_pointer, const kit_piece *piece) {
+    const part *p = part_pointer;
+    const size_t row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]);
+    if (p->data)
+        memcpy(piece->out, (const uint8_t *)p->data + piece->first * row_bytes, piece->n * row_bytes);
+    else
+        memset(piece->out, 0, piece->n * row_bytes);
+}
+
+static int write_fixed(const inputs *in, const gating *g, int l, kit_stream *s, dw_err *err) {
+    part parts[N_PARTS];
+    parts_of(in, g, l, parts);
+    for (part *p = parts; p < parts + N_PARTS; p++) {
+        const kit_rows r = {
+            .n_rows = p->ne[1], .row_bytes = dw_qtype_row_bytes(p->type, p->ne[0]), .make = make_part, .ctx = p};
+        if (kit_stream_tensor(s, &r, err)) return -1;
+    }
+    return 0;
 }
 
 static int write_data(const inputs *in, gating *g, kit_stream *s, dw_err *err) {
@@ -225,17 +339,8 @@ static int write_data(const inputs *in, gating *g, kit_stream *s, dw_err *err) {
     for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++)
         rc = kit_stream_copy(s, dw_gguf_tensor(parent, i), err);
     for (int l = 0; l < g->n_layer && !rc; l++) rc = predict_down_t_write(&g->down_t[l], s, err);
+    for (int l = 0; g->fixed.bias && l < g->n_layer && !rc; l++) rc = write_fixed(in, g, l, s, err);
     return rc ? rc : kit_stream_end(s, err);
-}
-
-static int write_file(const inputs *in, gating *g, dw_pool *pool, progress *bar, dw_err *err) {
-    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    kit_stream *s = w ? kit_stream_new(w, pool, bar, err) : NULL;
-    int rc = s && !declare(in, g, w, err) && !dw_gguf_begin(w, err) ? write_data(in, g, s, err) : -1;
-    if (!rc) rc = dw_gguf_commit(w, err);
-    kit_stream_free(s);
-    dw_gguf_writer_free(w);
-    return rc;
 }
 
 /* ---- comparing ---------------------------------------------------------------------------------------------- */
@@ -260,13 +365,29 @@ static int compare_tensor(const dw_tensor *t, const dw_tensor *written, kit_stre
     return c.differ ? dw_fail(err, "tensor '%s' differs from its parent", t->name) : 0;
 }
 
+static bool is_fixed_as_planned(const inputs *in, const gating *g, int l, const dw_gguf *written) {
+    part parts[N_PARTS];
+    parts_of(in, g, l, parts);
+    const dw_tensor *b = dw_gguf_find_tensor(written, parts[3].name);
+    for (int i = 0; i < 3; i++) {
+        const dw_tensor *t = dw_gguf_find_tensor(written, parts[i].name);
+        for (size_t k = 0; t && k < t->n_bytes; k++)
+            if (t->data[k]) return false;
+        if (!t || t->n_bytes != part_bytes(&parts[i])) return false;
+    }
+    return b && b->n_bytes == part_bytes(&parts[3]) && !memcmp(b->data, parts[3].data, b->n_bytes);
+}
+
 /* What the engine will see of the gate. */
 static int compare_gate(const inputs *in, const gating *g, const dw_model *m, dw_err *err) {
     for (int l = 0; l < g->n_layer; l++) {
         const dw_layer_gate *s = &m->net.layer[l].sparse;
-        if (!s->down_t.name || s->group != in->group || s->threshold != g->threshold[l] ||
-            s->activity != g->activity[l] || s->dense)
-            return dw_fail(err, "layer %d: the gate was not written as planned", l);
+        bool same = s->down_t.name && s->group == in->group && s->activity == g->activity[l] && !s->dense;
+        if (same && g->fixed.bias)
+            same = is_fixed_as_planned(in, g, l, m->gguf);
+        else
+            same = same && s->threshold == g->threshold[l];
+        if (!same) return dw_fail(err, "layer %d: the gate was not written as planned", l);
     }
     return 0;
 }
@@ -283,16 +404,33 @@ static int compare_all(const inputs *in, const gating *g, const dw_model *m, kit
     return rc ? rc : kit_stream_end(s, err);
 }
 
-static int compare_file(const inputs *in, const gating *g, dw_pool *pool, progress *bar, dw_err *err) {
-    dw_model *m = dw_model_open(o.out, err);
-    kit_stream *s = m ? kit_stream_new(NULL, pool, bar, err) : NULL;
-    const int rc = s ? compare_all(in, g, m, s, err) : -1;
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
+
+typedef struct maker {
+    const inputs *in;
+    gating *g;
+    progress *bar;
+    double written; // when
+} maker;
+
+static int compare_file(void *maker_pointer, const char *path, dw_err *err) {
+    maker *k = maker_pointer;
+    k->written = dw_now();
+    dw_model *m = dw_model_open(path, err);
+    kit_stream *s = m ? kit_stream_new(NULL, k->in->pool, k->bar, err) : NULL;
+    const int rc = s ? compare_all(k->in, k->g, m, s, err) : -1;
     kit_stream_free(s);
     dw_model_close(m);
-    return rc ? dw_fail_in(err, "'%s'", o.out) : 0;
+    return rc;
 }
 
-/* ---- the program -------------------------------------------------------------------------------------------- */
+static int write_file(maker *k, dw_gguf_writer *w, dw_err *err) {
+    if (declare(k->in, k->g, w, err) || dw_gguf_begin(w, err)) return -1;
+    kit_stream *s = kit_stream_new(w, k->in->pool, k->bar, err);
+    const int rc = s ? write_data(k->in, k->g, s, err) : -1;
+    kit_stream_free(s);
+    return rc ? -1 : dw_gguf_commit_checked(w, compare_file, k, err);
+}
 
 /* What was lost, and what it costs. */
 static void tell(const inputs *in, const gating *g) {
@@ -310,29 +448,56 @@ static void tell(const inputs *in, const gating *g) {
              "most %.4f on top; 16 bits are the better source "
              "(--source)",
              n_again, worst);
-    say("%s of tensors, %s without the transposed copies; stock llama.cpp cannot load the file",
+    say("%s of tensors, %s without what was added; upstream llama.cpp cannot load the file",
         show_bytes(g->parent_bytes + g->added_bytes).text, show_bytes(g->parent_bytes).text);
 }
 
-/* Writes and compares.  A file that is not what it should be does not stay. */
-static int make_file(const inputs *in, gating *g, dw_pool *pool, dw_err *err) {
-    const double bytes = g->parent_bytes + g->added_bytes, t0 = dw_now();
-    progress *bar = progress_begin("gating", "B", 2 * bytes);
-    int rc = write_file(in, g, pool, bar, err);
-    const double t1 = dw_now();
-    if (!rc && (rc = compare_file(in, g, pool, bar, err))) unlink(o.out);
-    progress_end(bar);
+/* Writes the file and compares it before it replaces an old one. */
+static int make_file(const inputs *in, gating *g, dw_err *err) {
+    const double bytes = g->parent_bytes + g->added_bytes, began = dw_now();
+    maker k = {.in = in, .g = g, .bar = progress_begin("gating", "B", 2 * bytes)};
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    const int rc = w ? write_file(&k, w, err) : -1;
+    dw_gguf_writer_free(w);
+    progress_end(k.bar);
     if (rc) return -1;
     tell(in, g);
-    say("written and synced in %.2f s (%s/s), compared in %.2f s", t1 - t0, show_bytes(bytes / (t1 - t0)).text,
-        dw_now() - t1);
+    say("written and synced in %.2f s (%s/s), compared in %.2f s", k.written - began,
+        show_bytes(bytes / (k.written - began)).text, dw_now() - k.written);
     return 0;
+}
+
+static int print_sizes(const inputs *in, const gating *g, dw_err *err) {
+    const dw_gguf *parent = dw_model_gguf(in->model);
+    kit_sizes sizes = {0};
+    for (size_t i = 0; i < dw_gguf_n_tensors(parent); i++) kit_sizes_add_tensor(&sizes, dw_gguf_tensor(parent, i));
+    for (int l = 0; l < g->n_layer; l++) {
+        const predict_down_t *t = &g->down_t[l];
+        kit_sizes_add(&sizes, t->type->name, "transposed", (double)t->n_ff * (double)t->n_embd,
+                      (double)predict_down_t_bytes(t));
+        part parts[N_PARTS];
+        if (g->fixed.bias) parts_of(in, g, l, parts);
+        for (const part *p = parts; g->fixed.bias && p < parts + N_PARTS; p++)
+            kit_sizes_add(&sizes, p->type->name, "choice", (double)(p->ne[0] * p->ne[1]), (double)part_bytes(p));
+    }
+    char *text = kit_sizes_table(&sizes, err);
+    if (text) fputs(text, stdout);
+    free(text);
+    return text ? 0 : -1;
 }
 
 static void check_usage(void) {
     const predict_rule *rule = predict_rule_find(o.rule);
     if (!predict_rule_fits(rule, atoi(o.group)))
         die_usage("--rule %s works on groups of %s, not of %s; give --group", rule->name, rule->groups, o.group);
+    if (needs_stats(rule) && !o.stats) die_usage("--rule %s needs statistics of the model: -s stats.h5", rule->name);
+    if (o.seed && (!rule->metric || strcmp(rule->metric, "random")))
+        die_usage("--rule %s draws nothing; --seed is for --rule random", rule->name);
+}
+
+static int make(inputs *in, gating *g, dw_err *err) {
+    if (open_inputs(in, err) || decide(g, in, err)) return -1;
+    return o.dry_run ? print_sizes(in, g, err) : make_file(in, g, err);
 }
 
 int main(int argc, char **argv) {
@@ -340,13 +505,12 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};
-    inputs in = {0};
+    inputs in = {.pool = dw_pool_new(tool.threads, &err)};
     gating g = {0};
-    dw_pool *pool = dw_pool_new(tool.threads, &err);
-    const int rc = pool && !open_inputs(&in, &err) && !decide(&g, &in, &err) ? make_file(&in, &g, pool, &err) : -1;
+    const int rc = in.pool ? make(&in, &g, &err) : -1;
     gating_release(&g);
     close_inputs(&in);
-    dw_pool_free(pool);
+    dw_pool_free(in.pool);
     if (rc) die_err(&err);
     return 0;
 }

@@ -63,7 +63,7 @@ static bool is_whole(const uint8_t *size_bytes, size_t n_bytes) {
     return !memcmp(digest, size_bytes + 8 + n_bytes, HASH_BYTES);
 }
 
-/* Finds the whole records behind the head. */
+/* Finds the whole records after the head. */
 static int find_records(predict_journal *j, const dw_map *map, dw_err *err) {
     dw_cursor c = {.at = map->data + HEAD, .left = map->size - HEAD};
     while (c.left) {
@@ -76,7 +76,7 @@ static int find_records(predict_journal *j, const dw_map *map, dw_err *err) {
     return 0;
 }
 
-/* What stands there already; *known: it is a journal of this identity. */
+/* Looks at the file that is there; *known: it is a journal of this identity. */
 static int look(predict_journal *j, const uint8_t *identity, bool *known, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, j->path, err)) return -1;
@@ -90,13 +90,14 @@ static int look(predict_journal *j, const uint8_t *identity, bool *known, dw_err
     return rc;
 }
 
-/* An empty journal, or one without what stands behind its last whole record. */
+/* Makes an empty journal, or cuts off what follows the last whole record. */
 static int prepare(predict_journal *j, const uint8_t *identity, bool known, dw_err *err) {
     if (!j->n_record) j->end = known ? HEAD : 0;
     if (ftruncate(j->fd, (off_t)j->end) || lseek(j->fd, 0, SEEK_END) < 0) return fail(j, "write", err);
     if (known) return 0;
     j->end = HEAD;
-    return write_all(j, magic, sizeof magic - 1, err) || write_all(j, identity, IDENTITY_BYTES, err) ? -1 : 0;
+    if (write_all(j, magic, sizeof magic - 1, err)) return -1;
+    return write_all(j, identity, IDENTITY_BYTES, err);
 }
 
 predict_journal *predict_journal_open(const char *path, const uint8_t identity[32], bool *resumed, dw_err *err) {

@@ -1,9 +1,9 @@
-/* journal.h - finished pieces of a long run, so that the same command goes on behind them.
+/* journal.h - finished pieces of a long run, so that the same command continues after them.
  *
- * A file that only grows: "deadwood journal 1\n", the identity of the run (32 bytes: a hash of all that decides its result),
- * then records: the payload's size (u64, little endian), the payload, the SHA-256 of both.  A run that was ended at any
- * moment leaves whole records and perhaps one that is not; the latter is cut off when the file is opened again.  It is
- * locked while it is open, and stays when the program ends before predict_journal_remove. */
+ * A file that only grows: "deadwood journal 1\n", the identity of the run (32 bytes: a hash of all that decides its
+ * result), then records: the payload's size (u64, little endian), the payload, the SHA-256 of both.  A run that was
+ * ended at any moment leaves whole records and perhaps one that is not; the latter is cut off when the file is opened
+ * again.  It is locked while it is open, and it stays if the program ends before predict_journal_remove. */
 #ifndef JOURNAL_H
 #define JOURNAL_H
 
@@ -21,7 +21,7 @@ size_t predict_journal_n_records(const predict_journal *j);
 /* A record's payload, mapped until the next predict_journal_begin; NULL: an error, which is in err. */
 const uint8_t *predict_journal_record(predict_journal *j, size_t i, size_t *size, dw_err *err);
 
-/* A new record of exactly `size` bytes, which are added in any pieces; on disk for good behind predict_journal_end. */
+/* A new record of exactly `size` bytes, which are added in any pieces; safe on disk after predict_journal_end. */
 int predict_journal_begin(predict_journal *j, size_t size, dw_err *err);
 int predict_journal_add(predict_journal *j, const void *data, size_t size, dw_err *err);
 int predict_journal_end(predict_journal *j, dw_err *err);

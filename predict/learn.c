@@ -1,4 +1,4 @@
-/* learn.c - training with early stop, the operating point, and the rivals (learn.h). */
+/* learn.c - the closed form, training with early stop, the operating point, and the rivals (learn.h). */
 #include "predict/learn.h"
 #include "predict/ridge.h"
 
@@ -8,54 +8,72 @@
 
 enum { PATIENCE = 3, JUDGE_BATCH = 256 };
 
-const char *const predict_learn_method_names[LEARN_N_METHODS] = {"gate", "predictor", "static", "linear", "never"};
+const char *const predict_learn_method_names[LEARN_N_METHODS] = {"gate",   "predictor", "static",
+                                                                 "linear", "network",   "never"};
 
 int predict_learn_default_rank(int n_embd) {
     const int rank = (n_embd / 6 + 8) / 16 * 16;
     return rank < 16 ? 16 : rank;
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-typedef struct trainer {
+typedef struct learner {
     const predict_examples *e;
     const predict_learn_options *o;
-    predict_network net, gradient, best, folded;
+    predict_network net, gradient;        // of standardized inputs: what is trained
+    predict_network linear, best, folded; // of inputs as they are: the closed form, the best epoch, this epoch
     predict_adam adam;
     predict_network_scratch scratch;
-    predict_network_weights weights;
+    float price;     // tau
     uint32_t *order; // of the training tokens
     float *x;        // (n_batch, n_in)
-    uint8_t *open;   // (n_batch, stride)
+    uint16_t *share; // (n_batch, n_groups)
     dw_rng rng;
-} trainer;
+    /* judging */
+    uint64_t n_open;        // groups to open on the choosing part: the activity
+    float *score;           // (n, n_groups) of the part at hand
+    uint8_t *chosen;        // (n, stride)
+    predict_scored *scored; // (n * n_groups)
+} learner;
 
-static int take_memory(trainer *t, dw_err *err) {
-    const predict_examples *e = t->e;
-    const int n_batch = t->o->n_batch > JUDGE_BATCH ? t->o->n_batch : JUDGE_BATCH;
-    predict_network *const nets[] = {&t->net, &t->gradient, &t->best, &t->folded};
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static int init_networks(learner *t, dw_err *err) {
+    predict_network *const nets[] = {&t->net, &t->gradient, &t->linear, &t->best, &t->folded};
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
-        if (predict_network_init(nets[i], e->n_in, t->o->rank, e->n_groups, err)) return -1;
-    t->order = dw_alloc(e->n[EXAMPLES_TRAIN], sizeof *t->order, "a batch", err);
-    t->x = dw_alloc((size_t)n_batch * (size_t)e->n_in, sizeof *t->x, "a batch", err);
-    t->open = dw_alloc((size_t)n_batch, e->stride, "a batch", err);
-    return t->order && t->x && t->open && !predict_adam_init(&t->adam, &t->net, t->o->rate, 0.01, err) &&
-                   !predict_network_scratch_init(&t->scratch, &t->net, n_batch, err)
-               ? 0
-               : -1;
+        if (predict_network_init(nets[i], t->e->n_in, t->o->rank, t->e->n_groups, err)) return -1;
+    return predict_adam_init(&t->adam, &t->net, t->o->rate, 0.01, err);
 }
 
-static void release(trainer *t) {
-    predict_network_release(&t->net), predict_network_release(&t->gradient), predict_network_release(&t->best),
-        predict_network_release(&t->folded);
+static int init(learner *t, const predict_examples *e, const predict_learn_options *o, dw_err *err) {
+    const size_t n_batch = larger((size_t)o->n_batch, JUDGE_BATCH), n_groups = (size_t)e->n_groups;
+    const size_t n_judged = larger(e->n[EXAMPLES_CHOOSE], e->n[EXAMPLES_HELD_OUT]);
+    *t = (learner){.e = e, .o = o};
+    if (init_networks(t, err) || predict_network_scratch_init(&t->scratch, &t->net, (int)n_batch, err)) return -1;
+    t->order = dw_alloc(e->n[EXAMPLES_TRAIN], sizeof *t->order, "a batch", err);
+    t->x = dw_alloc(n_batch * (size_t)e->n_in, sizeof *t->x, "a batch", err);
+    t->share = dw_alloc(n_batch * n_groups, sizeof *t->share, "a batch", err);
+    t->score = dw_alloc(n_judged * n_groups, sizeof *t->score, "scores", err);
+    t->chosen = dw_alloc(n_judged, e->stride, "decisions", err);
+    t->scored = dw_alloc(n_judged * n_groups, sizeof *t->scored, "scores", err);
+    return t->order && t->x && t->share && t->score && t->chosen && t->scored ? 0 : -1;
+}
+
+static void release(learner *t) {
+    predict_network *const nets[] = {&t->net, &t->gradient, &t->linear, &t->best, &t->folded};
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) predict_network_release(nets[i]);
     predict_adam_release(&t->adam);
     predict_network_scratch_release(&t->scratch);
-    free(t->order), free(t->x), free(t->open);
+    free(t->order), free(t->x), free(t->share);
+    free(t->score), free(t->chosen), free(t->scored);
 }
+
+/* ---- networks of two kinds of inputs ----------------------------------------------------------------------------- */
 
 /* The same network for inputs as they are: standardized = (x - mean) * scale. */
 static void fold(const predict_network *net, const predict_examples *e, predict_network *out) {
-    memcpy(out->params, net->params, net->n_params * sizeof *net->params);
+    predict_network_copy(out, net);
     for (int i = 0; i < net->rank; i++) {
         float *row = out->a + (size_t)i * (size_t)net->n_in;
         double offset = 0;
@@ -67,76 +85,6 @@ static void fold(const predict_network *net, const predict_examples *e, predict_
     }
 }
 
-static double mean_loss(trainer *t, const predict_network *net, predict_examples_part part) {
-    const predict_examples *e = t->e;
-    double sum = 0;
-    for (size_t i = 0; i < e->n[part]; i += JUDGE_BATCH) {
-        const int n = e->n[part] - i < JUDGE_BATCH ? (int)(e->n[part] - i) : JUDGE_BATCH;
-        sum += n * predict_network_loss(net, e->x[part] + i * (size_t)e->n_in, e->open[part] + i * e->stride, e->stride,
-                                        n, t->weights, &t->scratch, NULL);
-    }
-    return sum / (double)e->n[part];
-}
-
-static void shuffle(trainer *t) {
-    for (size_t i = t->e->n[EXAMPLES_TRAIN]; i > 1; i--) {
-        const size_t k = (size_t)dw_rng_below(&t->rng, i);
-        const uint32_t swap = t->order[i - 1];
-        t->order[i - 1] = t->order[k];
-        t->order[k] = swap;
-    }
-}
-
-/* The rate falls with every batch: `done` of all epochs is over. */
-static void train_batch(trainer *t, size_t first, int n, double done) {
-    const predict_examples *e = t->e;
-    for (int i = 0; i < n; i++) {
-        const size_t at = t->order[first + (size_t)i];
-        memcpy(t->x + (size_t)i * (size_t)e->n_in, e->x[EXAMPLES_TRAIN] + at * (size_t)e->n_in,
-               (size_t)e->n_in * sizeof *t->x);
-        memcpy(t->open + (size_t)i * e->stride, e->open[EXAMPLES_TRAIN] + at * e->stride, e->stride);
-    }
-    t->adam.rate = t->o->rate * (1 - done);
-    predict_network_loss(&t->net, t->x, t->open, e->stride, n, t->weights, &t->scratch, &t->gradient);
-    predict_adam_step(&t->adam, &t->net, &t->gradient);
-}
-
-static void train_epoch(trainer *t, int epoch) {
-    const size_t n_all = t->e->n[EXAMPLES_TRAIN], n_batch = (size_t)t->o->n_batch;
-    shuffle(t);
-    for (size_t i = 0; i < n_all; i += n_batch)
-        train_batch(t, i, (int)(n_all - i < n_batch ? n_all - i : n_batch),
-                    (epoch + (double)i / (double)n_all) / t->o->n_epochs);
-}
-
-/* Leaves the best epoch's network, for inputs as they are, in t->folded; the number of epochs that were run. */
-static int train(trainer *t) {
-    const int n_epochs = t->o->n_epochs;
-    fold(&t->net, t->e, &t->best);
-    double least = mean_loss(t, &t->best, EXAMPLES_CHOOSE);
-    int best_epoch = 0, epoch = 0;
-    while (epoch < n_epochs && epoch - best_epoch < PATIENCE) {
-        train_epoch(t, epoch++);
-        fold(&t->net, t->e, &t->folded);
-        const double loss = mean_loss(t, &t->folded, EXAMPLES_CHOOSE);
-        if (loss < least) {
-            least = loss;
-            best_epoch = epoch;
-            memcpy(t->best.params, t->folded.params, t->best.n_params * sizeof *t->best.params);
-        }
-        if (t->o->on_epoch) t->o->on_epoch(t->o->ctx, 1);
-    }
-    if (t->o->on_epoch) t->o->on_epoch(t->o->ctx, n_epochs - epoch);
-    memcpy(t->folded.params, t->best.params, t->best.n_params * sizeof *t->best.params);
-    return isfinite(least) ? epoch : -1;
-}
-
-static double mean_rate(const predict_examples *e) {
-    double sum = 0;
-    for (int g = 0; g < e->n_groups; g++) sum += e->rate[g];
-    return sum / e->n_groups;
-}
-
 static int round_to_f16(float *v, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++) {
         v[i] = dw_f16_to_f32(dw_f32_to_f16(v[i]));
@@ -145,207 +93,357 @@ static int round_to_f16(float *v, size_t n, dw_err *err) {
     return 0;
 }
 
-/* The standard deviation of a hidden unit of the linear map on as many training tokens as a batch has. */
-static double deviation_of(const trainer *t, const float *row) {
-    const predict_examples *e = t->e;
-    const size_t n_in = (size_t)e->n_in, n = e->n[EXAMPLES_TRAIN] < (size_t)t->scratch.n_batch
-                                                 ? e->n[EXAMPLES_TRAIN]
-                                                 : (size_t)t->scratch.n_batch;
-    double square = 0;
-    for (size_t k = 0; k < n; k++) {
-        double z = 0;
-        for (size_t j = 0; j < n_in; j++) z += (double)row[j] * (double)e->x[EXAMPLES_TRAIN][k * n_in + j];
-        square += z * z;
-    }
-    return sqrt(square / (double)n);
+static int round_weights(predict_network *net, dw_err *err) {
+    if (round_to_f16(net->a, (size_t)(net->a_bias - net->a), err)) return -1;
+    return round_to_f16(net->b, (size_t)(net->b_bias - net->b), err);
 }
 
-/* The network begins as the linear map: hidden units of unit variance, lifted so far that relu lets nearly all of them pass, and
- * outputs with the slope of a logit.  Units beyond the linear map's rank, or that hardly vary, begin at random, unused. */
-static void seed_network(trainer *t, const predict_ridge *linear) {
-    enum { LIFT = 2, SLOPE = 4 };
-    predict_network *net = &t->net;
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* Into t->score. */
+static void score_network(learner *t, const predict_network *net, predict_examples_part part) {
     const predict_examples *e = t->e;
-    for (float *p = net->a; p < net->a_bias; p++) *p = (float)(sqrt(2.0 / net->n_in) * dw_rng_normal(&t->rng));
-    for (int g = 0; g < net->n_out; g++) {
-        const double p = fmin(fmax(e->rate[g], 1e-3), 1 - 1e-3);
-        net->b_bias[g] = (float)log(p / (1 - p));
+    const size_t n_groups = (size_t)e->n_groups;
+    for (size_t i = 0; i < e->n[part]; i += JUDGE_BATCH) {
+        const int n = e->n[part] - i < JUDGE_BATCH ? (int)(e->n[part] - i) : JUDGE_BATCH;
+        predict_network_scores(net, e->x[part] + i * (size_t)e->n_in, n, &t->scratch);
+        memcpy(t->score + i * n_groups, t->scratch.score, (size_t)n * n_groups * sizeof *t->score);
     }
-    for (int i = 0; i < linear->rank; i++) {
-        const float *row = linear->a + (size_t)i * (size_t)net->n_in;
-        const float deviation = (float)deviation_of(t, row);
-        if (deviation < 1e-3f) continue;
-        for (int j = 0; j < net->n_in; j++) net->a[(size_t)i * (size_t)net->n_in + (size_t)j] = row[j] / deviation;
-        net->a_bias[i] = LIFT;
-        for (int g = 0; g < net->n_out; g++) {
-            const float b = SLOPE * deviation * linear->b[(size_t)g * (size_t)linear->rank + (size_t)i];
-            net->b[(size_t)g * (size_t)net->rank + (size_t)i] = b;
-            net->b_bias[g] -= LIFT * b;
+}
+
+/* The threshold at which the choosing part's scores bring what the options want; *n_open: groups that it opens
+ * there. */
+static float operating_point(learner *t, uint64_t *n_open) {
+    const predict_learn_options *o = t->o;
+    const predict_examples *e = t->e;
+    const size_t n_groups = (size_t)e->n_groups, n = e->n[EXAMPLES_CHOOSE] * n_groups;
+    const bool by_recall = o->activity <= 0 && o->recall > 0, by_activity = o->activity > 0;
+    double gate_worth = 0;
+    for (size_t i = 0; i < n; i++) {
+        const bool is_open = traces_is_open(e->open[EXAMPLES_CHOOSE] + i / n_groups * e->stride, (int)(i % n_groups));
+        const float worth = by_activity ? 1 : by_recall ? (float)is_open : dw_f16_to_f32(e->share[EXAMPLES_CHOOSE][i]);
+        t->scored[i] = (predict_scored){t->score[i], worth};
+        gate_worth += is_open ? (double)worth : 0;
+    }
+    const double wanted = by_activity ? o->activity * (double)n : (by_recall ? o->recall : o->mass) * gate_worth;
+    const float threshold = predict_tally_threshold(t->scored, n, wanted);
+    *n_open = 0;
+    for (size_t i = 0; i < n; i++) *n_open += t->score[i] >= threshold;
+    return threshold;
+}
+
+/* The threshold at which the choosing part's scores open t->n_open groups. */
+static float point_of_activity(learner *t) {
+    const size_t n = t->e->n[EXAMPLES_CHOOSE] * (size_t)t->e->n_groups;
+    for (size_t i = 0; i < n; i++) t->scored[i] = (predict_scored){t->score[i], 1};
+    return predict_tally_threshold(t->scored, n, (double)t->n_open);
+}
+
+static double activity_of(const learner *t) {
+    return (double)t->n_open / ((double)t->e->n[EXAMPLES_CHOOSE] * t->e->n_groups);
+}
+
+/* What a network captures of the choosing part at the activity. */
+static double mass_at_activity(learner *t, const predict_network *net) {
+    const predict_examples *e = t->e;
+    const size_t n = e->n[EXAMPLES_CHOOSE];
+    predict_tally tally = {0};
+    score_network(t, net, EXAMPLES_CHOOSE);
+    predict_tally_choose(t->score, point_of_activity(t), e->n_groups, n, t->chosen);
+    predict_tally_rows(&tally, t->chosen, e->open[EXAMPLES_CHOOSE], e->share[EXAMPLES_CHOOSE], e->n_groups, n, NULL);
+    return predict_tally_mass(&tally);
+}
+
+/* ---- the closed form --------------------------------------------------------------------------------------------- */
+
+/* Shares have long tails, of which squared error would see little else; their roots, the sizes of the groups'
+ * contributions, have not, and order groups alike. */
+static void roots_of_shares(const void *examples_pointer, size_t t, float *y) {
+    const predict_examples *e = examples_pointer;
+    const uint16_t *share = e->share[EXAMPLES_TRAIN] + t * (size_t)e->n_groups;
+    for (int g = 0; g < e->n_groups; g++) y[g] = sqrtf(dw_f16_to_f32(share[g]));
+}
+
+/* Hidden unit i of the closed form on the training part. */
+typedef struct unit {
+    double square; // mean
+    float least;
+} unit;
+
+typedef struct closed_form {
+    predict_ridge map;
+    double *mean; // (n_groups): of the targets
+    unit *unit;   // (rank)
+} closed_form;
+
+static void release_closed_form(closed_form *c) {
+    predict_ridge_release(&c->map);
+    free(c->mean);
+    free(c->unit);
+}
+
+static void find_units(learner *t, closed_form *c) {
+    const predict_examples *e = t->e;
+    const size_t n_all = e->n[EXAMPLES_TRAIN];
+    float *hidden = t->scratch.hidden;
+    for (size_t first = 0; first < n_all; first += JUDGE_BATCH) {
+        const int n = n_all - first < JUDGE_BATCH ? (int)(n_all - first) : JUDGE_BATCH;
+        predict_ridge_hidden(&c->map, e->x[EXAMPLES_TRAIN] + first * (size_t)e->n_in, n, hidden);
+        for (int k = 0; k < n * c->map.rank; k++) {
+            unit *u = &c->unit[k % c->map.rank];
+            u->square += (double)hidden[k] * (double)hidden[k] / (double)n_all;
+            u->least = fminf(u->least, hidden[k]);
         }
     }
 }
 
-/* ---- scores ------------------------------------------------------------------------------------------------------- */
-
-typedef struct judge {
-    const predict_examples *e;
-    float *score;           // (n, n_groups) of the part at hand
-    float *hidden;          // scratch of the linear rival
-    uint8_t *chosen;        // (n, stride)
-    predict_scored *scored; // (n * n_groups)
-} judge;
-
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
-static int judge_init(judge *j, const predict_examples *e, int rank, dw_err *err) {
-    const size_t n = larger(e->n[EXAMPLES_CHOOSE], e->n[EXAMPLES_HELD_OUT]), n_groups = (size_t)e->n_groups;
-    *j = (judge){.e = e};
-    j->score = dw_alloc(n * n_groups, sizeof *j->score, "scores", err);
-    j->hidden = dw_alloc(n * (size_t)rank, sizeof *j->hidden, "scores", err);
-    j->chosen = dw_alloc(n, e->stride, "decisions", err);
-    j->scored = dw_alloc(n * n_groups, sizeof *j->scored, "scores", err);
-    return j->score && j->hidden && j->chosen && j->scored ? 0 : -1;
+static int fit_closed_form(learner *t, closed_form *c, dw_err *err) {
+    const predict_examples *e = t->e;
+    const size_t n = e->n[EXAMPLES_TRAIN], n_groups = (size_t)e->n_groups;
+    float *y = t->scratch.score; // room for a row
+    c->mean = dw_alloc(n_groups, sizeof *c->mean, "a linear predictor", err);
+    c->unit = dw_alloc((size_t)t->o->rank, sizeof *c->unit, "a linear predictor", err);
+    if (!c->mean || !c->unit) return -1;
+    for (size_t i = 0; i < n; i++) {
+        roots_of_shares(e, i, y);
+        for (size_t g = 0; g < n_groups; g++) c->mean[g] += (double)y[g] / (double)n;
+    }
+    const predict_regression p = {.x = e->x[EXAMPLES_TRAIN],
+                                  .n = n,
+                                  .n_in = e->n_in,
+                                  .n_out = e->n_groups,
+                                  .mean = c->mean,
+                                  .target = roots_of_shares,
+                                  .ctx = e};
+    if (predict_ridge_fit(&c->map, &p, t->o->rank, err)) return -1;
+    find_units(t, c);
+    return 0;
 }
 
-static void judge_release(judge *j) { free(j->score), free(j->hidden), free(j->chosen), free(j->scored); }
-
-static void score_network(judge *j, const predict_network *net, predict_network_scratch *s,
-                          predict_examples_part part) {
-    const predict_examples *e = j->e;
-    for (size_t i = 0; i < e->n[part]; i += JUDGE_BATCH) {
-        const int n = e->n[part] - i < JUDGE_BATCH ? (int)(e->n[part] - i) : JUDGE_BATCH;
-        predict_network_scores(net, e->x[part] + i * (size_t)e->n_in, n, s);
-        memcpy(j->score + i * (size_t)e->n_groups, s->score, (size_t)n * (size_t)e->n_groups * sizeof *j->score);
+/* Adds unit i, scaled to variance 1 and raised by `lift` above zero; slope (n_groups): of the scores, NULL: 1. */
+static void put_unit(predict_network *net, const closed_form *c, int i, float lift, const float *slope) {
+    const size_t n_in = (size_t)net->n_in, rank = (size_t)net->rank, at = (size_t)i;
+    const float *row = c->map.a + at * n_in, deviation = (float)sqrt(c->unit[i].square);
+    for (size_t j = 0; j < n_in; j++) net->a[at * n_in + j] = row[j] / deviation;
+    net->a_bias[i] = lift;
+    for (size_t g = 0; g < (size_t)net->n_out; g++) {
+        const float b = (slope ? slope[g] : 1) * deviation * c->map.b[g * (size_t)c->map.rank + at];
+        net->b[g * rank + at] = b;
+        net->b_bias[g] -= lift * b;
     }
 }
 
-/* The threshold at which the choosing part's scores bring what is wanted. */
-static float operating_point(judge *j, const predict_learn_options *o) {
-    const predict_examples *e = j->e;
-    const size_t n = e->n[EXAMPLES_CHOOSE], n_groups = (size_t)e->n_groups;
-    double gate_worth = 0;
-    for (size_t i = 0; i < n * n_groups; i++) {
-        const bool is_open = traces_is_open(e->open[EXAMPLES_CHOOSE] + i / n_groups * e->stride, (int)(i % n_groups));
-        const float worth = o->recall > 0 ? (float)is_open : dw_f16_to_f32(e->share[EXAMPLES_CHOOSE][i]);
-        j->scored[i] = (predict_scored){j->score[i], worth};
-        gate_worth += is_open ? (double)worth : 0;
+/* Units that hardly vary, as when inputs are constant, are left out. */
+static bool is_used(const closed_form *c, int i) {
+    double largest = 0;
+    for (int k = 0; k < c->map.rank; k++) largest = fmax(largest, c->unit[k].square);
+    return c->unit[i].square > 1e-12 * largest;
+}
+
+/* The closed form as a network of inputs as they are.  Units are raised half as far again as the training part needs,
+ * so that relu passes them all. */
+static int make_linear(learner *t, const closed_form *c, dw_err *err) {
+    predict_network *net = &t->net;
+    memset(net->params, 0, net->n_params * sizeof *net->params);
+    for (int g = 0; g < net->n_out; g++) net->b_bias[g] = (float)c->mean[g];
+    for (int i = 0; i < c->map.rank; i++) {
+        const float lift = -1.5f * c->unit[i].least / (float)sqrt(c->unit[i].square);
+        if (is_used(c, i)) put_unit(net, c, i, lift, NULL);
     }
-    return predict_tally_threshold(j->scored, n * n_groups, (o->recall > 0 ? o->recall : o->mass) * gate_worth);
+    fold(net, t->e, &t->linear);
+    return round_weights(&t->linear, err);
 }
 
-/* The threshold at which the choosing part's scores open n_open groups. */
-static float point_of_count(judge *j, uint64_t n_open) {
-    const size_t n = j->e->n[EXAMPLES_CHOOSE] * (size_t)j->e->n_groups;
-    for (size_t i = 0; i < n; i++) j->scored[i] = (predict_scored){j->score[i], 1};
-    return predict_tally_threshold(j->scored, n, (double)n_open);
+/* ---- training ---------------------------------------------------------------------------------------------------- */
+
+/* The share that is reached by the wanted part of all shares of the training part, at least the smallest F16 above
+ * 0. */
+static int find_price(learner *t, dw_err *err) {
+    enum { INFINITE = 0x7c00 }; // as F16; codes of numbers from 0 on ascend
+    const predict_examples *e = t->e;
+    const size_t n = e->n[EXAMPLES_TRAIN] * (size_t)e->n_groups;
+    size_t *count = dw_alloc(INFINITE, sizeof *count, "shares by size", err), n_above = 0;
+    int code = INFINITE;
+    if (!count) return -1;
+    for (size_t i = 0; i < n; i++) count[e->share[EXAMPLES_TRAIN][i]]++; // 0 .. 1, as traces are checked
+    while (code > 1 && (double)n_above < activity_of(t) * (double)n) n_above += count[--code];
+    t->price = dw_f16_to_f32((uint16_t)code);
+    free(count);
+    return 0;
 }
 
-static uint64_t count_chosen(const judge *j, float threshold, predict_examples_part part) {
-    uint64_t n = 0;
-    for (size_t i = 0; i < j->e->n[part] * (size_t)j->e->n_groups; i++) n += j->score[i] >= threshold;
-    return n;
+/* The network begins near the closed form: hidden units raised by two deviations, so that relu lets nearly all of them
+ * pass, and scores ln(m / tau) to first order in the root y of m, ln(mean m / tau) + 2 (y - mean y) / mean y.  Units
+ * that the closed form does not use begin at random, without effect. */
+static void seed_network(learner *t, const closed_form *c, float *slope) {
+    enum { LIFT = 2 };
+    predict_network *net = &t->net;
+    const predict_examples *e = t->e;
+    const double least = 1e-3 / e->n_groups; // of a mean share
+    memset(net->params, 0, net->n_params * sizeof *net->params);
+    for (float *p = net->a; p < net->a_bias; p++) *p = (float)(sqrt(2.0 / net->n_in) * dw_rng_normal(&t->rng));
+    for (int g = 0; g < net->n_out; g++) {
+        const double m = fmax(e->mass[g] / (double)e->n[EXAMPLES_TRAIN], least);
+        net->b_bias[g] = (float)log(m / (double)t->price);
+        slope[g] = (float)(2 / fmax(c->mean[g], sqrt(least)));
+    }
+    for (int i = 0; i < c->map.rank; i++)
+        if (is_used(c, i)) put_unit(net, c, i, LIFT, slope);
 }
 
-/* ---- judging -------------------------------------------------------------------------------------------------------- */
+static void shuffle(learner *t) {
+    for (size_t i = t->e->n[EXAMPLES_TRAIN]; i > 1; i--) {
+        const size_t k = (size_t)dw_rng_below(&t->rng, i);
+        const uint32_t swap = t->order[i - 1];
+        t->order[i - 1] = t->order[k];
+        t->order[k] = swap;
+    }
+}
 
-static void judge_chosen(const judge *j, predict_learned *r, predict_learn_method m, const uint8_t *chosen) {
-    const predict_examples *e = j->e;
+/* The rate falls with every batch: `done` of all epochs is over.  Returns the sum of the tokens' losses. */
+static double train_batch(learner *t, size_t first, int n, double done) {
+    const predict_examples *e = t->e;
+    const size_t n_in = (size_t)e->n_in, n_groups = (size_t)e->n_groups;
+    for (size_t i = 0; i < (size_t)n; i++) {
+        const size_t at = t->order[first + i];
+        memcpy(t->x + i * n_in, e->x[EXAMPLES_TRAIN] + at * n_in, n_in * sizeof *t->x);
+        memcpy(t->share + i * n_groups, e->share[EXAMPLES_TRAIN] + at * n_groups, n_groups * sizeof *t->share);
+    }
+    t->adam.rate = t->o->rate * (1 - done);
+    const predict_batch batch = {.x = t->x, .share = t->share, .n = n, .price = t->price};
+    const double loss = predict_network_loss(&t->net, &batch, &t->scratch, &t->gradient);
+    predict_adam_step(&t->adam, &t->net, &t->gradient);
+    return loss * n;
+}
+
+/* The mean loss. */
+static double train_epoch(learner *t, int epoch) {
+    const size_t n_all = t->e->n[EXAMPLES_TRAIN], n_batch = (size_t)t->o->n_batch;
+    double sum = 0;
+    shuffle(t);
+    for (size_t i = 0; i < n_all; i += n_batch) {
+        const size_t n = n_all - i < n_batch ? n_all - i : n_batch;
+        sum += train_batch(t, i, (int)n, (epoch + (double)i / (double)n_all) / t->o->n_epochs);
+    }
+    return sum / (double)n_all;
+}
+
+/* Leaves the best epoch's network, for inputs as they are, in t->best, and what it captures in *most.  Returns the
+ * number of epochs that were run. */
+static int train(learner *t, double *most, dw_err *err) {
+    const int n_epochs = t->o->n_epochs;
+    int best_epoch = 0, epoch = 0;
+    *most = -1;
+    while (epoch < n_epochs && epoch - best_epoch < PATIENCE) {
+        if (!isfinite(train_epoch(t, epoch++))) return dw_fail(err, "the loss became infinite or NaN; lower --lr");
+        fold(&t->net, t->e, &t->folded);
+        const double mass = mass_at_activity(t, &t->folded);
+        if (mass > *most) {
+            *most = mass;
+            best_epoch = epoch;
+            predict_network_copy(&t->best, &t->folded);
+        }
+        if (t->o->on_epoch) t->o->on_epoch(t->o->ctx, 1);
+    }
+    if (t->o->on_epoch) t->o->on_epoch(t->o->ctx, n_epochs - epoch);
+    return round_weights(&t->best, err) ? -1 : epoch;
+}
+
+/* ---- judging ----------------------------------------------------------------------------------------------------- */
+
+static void judge_chosen(const learner *t, predict_learned *r, predict_learn_method m, const uint8_t *chosen) {
+    const predict_examples *e = t->e;
     predict_tally_rows(&r->held_out[m], chosen, e->open[EXAMPLES_HELD_OUT], e->share[EXAMPLES_HELD_OUT], e->n_groups,
                        e->n[EXAMPLES_HELD_OUT], r->mass[m]);
 }
 
-static void judge_scores(judge *j, predict_learned *r, predict_learn_method m, float threshold) {
-    predict_tally_choose(j->score, threshold, j->e->n_groups, j->e->n[EXAMPLES_HELD_OUT], j->chosen);
-    judge_chosen(j, r, m, j->chosen);
+static void judge_scores(learner *t, predict_learned *r, predict_learn_method m, float threshold) {
+    predict_tally_choose(t->score, threshold, t->e->n_groups, t->e->n[EXAMPLES_HELD_OUT], t->chosen);
+    judge_chosen(t, r, m, t->chosen);
 }
 
-/* The k groups of most mass, for every token. */
-static void judge_static(judge *j, predict_learned *r, size_t k) {
-    const predict_examples *e = j->e;
-    const size_t n_groups = (size_t)e->n_groups;
-    for (size_t g = 0; g < n_groups; g++) j->scored[g] = (predict_scored){(float)e->mass[g], 1};
-    const float threshold = predict_tally_threshold(j->scored, n_groups, (double)k);
-    for (size_t i = 0; i < e->n[EXAMPLES_HELD_OUT] * n_groups; i++) j->score[i] = (float)e->mass[i % n_groups];
-    judge_scores(j, r, LEARN_STATIC, threshold);
+/* A rival at the activity. */
+static void judge_network(learner *t, predict_learned *r, predict_learn_method m, const predict_network *net) {
+    score_network(t, net, EXAMPLES_CHOOSE);
+    const float threshold = point_of_activity(t);
+    score_network(t, net, EXAMPLES_HELD_OUT);
+    judge_scores(t, r, m, threshold);
 }
 
-/* A map of inputs as they are, which opens n_open groups of the choosing part. */
-static void judge_linear(judge *j, predict_learned *r, const predict_ridge *linear, uint64_t n_open) {
-    const predict_examples *e = j->e;
-    predict_ridge_scores(linear, e->x[EXAMPLES_CHOOSE], (int)e->n[EXAMPLES_CHOOSE], j->hidden, j->score);
-    const float threshold = point_of_count(j, n_open);
-    predict_ridge_scores(linear, e->x[EXAMPLES_HELD_OUT], (int)e->n[EXAMPLES_HELD_OUT], j->hidden, j->score);
-    judge_scores(j, r, LEARN_LINEAR, threshold);
-}
-
-/* Sets the operating point of t->folded and fills the result. */
-static int conclude(trainer *t, judge *j, const predict_ridge *linear, predict_learned *r, dw_err *err) {
+/* The groups of most mass, for every token: as many as the predictor opens on average. */
+static void judge_static(learner *t, predict_learned *r) {
     const predict_examples *e = t->e;
-    predict_network *net = &t->folded;
-    if (round_to_f16(net->a, (size_t)(net->a_bias - net->a), err) ||
-        round_to_f16(net->b, (size_t)(net->b_bias - net->b), err))
-        return -1;
-    score_network(j, net, &t->scratch, EXAMPLES_CHOOSE);
-    const float threshold = operating_point(j, t->o);
-    const uint64_t n_open = count_chosen(j, threshold, EXAMPLES_CHOOSE);
+    const size_t n_groups = (size_t)e->n_groups;
+    const double active = predict_tally_active(&r->held_out[LEARN_PREDICTOR]);
+    for (size_t g = 0; g < n_groups; g++) t->scored[g] = (predict_scored){(float)e->mass[g], 1};
+    const float threshold = predict_tally_threshold(t->scored, n_groups, floor(active * (double)n_groups + 0.5));
+    for (size_t i = 0; i < e->n[EXAMPLES_HELD_OUT] * n_groups; i++) t->score[i] = (float)e->mass[i % n_groups];
+    judge_scores(t, r, LEARN_STATIC, threshold);
+}
+
+/* Sets the operating point of the better network and fills the result. */
+static void conclude(learner *t, predict_learned *r) {
+    predict_network *net = r->is_linear ? &t->linear : &t->best;
+    score_network(t, net, EXAMPLES_CHOOSE);
+    const float threshold = operating_point(t, &t->n_open);
+    judge_network(t, r, LEARN_LINEAR, &t->linear);
+    judge_network(t, r, LEARN_NETWORK, &t->best);
     for (int g = 0; g < net->n_out; g++) net->b_bias[g] -= threshold;
-    score_network(j, net, &t->scratch, EXAMPLES_HELD_OUT);
-    judge_scores(j, r, LEARN_PREDICTOR, 0);
-    judge_chosen(j, r, LEARN_GATE, e->open[EXAMPLES_HELD_OUT]);
-    judge_static(j, r, (size_t)(predict_tally_active(&r->held_out[LEARN_PREDICTOR]) * e->n_groups + 0.5));
-    memset(j->chosen, 0, e->n[EXAMPLES_HELD_OUT] * e->stride);
-    judge_chosen(j, r, LEARN_NEVER, j->chosen);
-    judge_linear(j, r, linear, n_open);
+    score_network(t, net, EXAMPLES_HELD_OUT);
+    judge_scores(t, r, LEARN_PREDICTOR, 0);
+    judge_static(t, r);
+    judge_chosen(t, r, LEARN_GATE, t->e->open[EXAMPLES_HELD_OUT]);
+    memset(t->chosen, 0, t->e->n[EXAMPLES_HELD_OUT] * t->e->stride);
+    judge_chosen(t, r, LEARN_NEVER, t->chosen);
     r->net = *net;
     *net = (predict_network){0};
+}
+
+static int learn_from(learner *t, const closed_form *c, predict_learned *r, dw_err *err) {
+    double of_network;
+    if (make_linear(t, c, err)) return -1;
+    score_network(t, &t->linear, EXAMPLES_CHOOSE);
+    operating_point(t, &t->n_open);
+    if (find_price(t, err)) return -1;
+    seed_network(t, c, t->scratch.score);
+    r->n_epochs = train(t, &of_network, err);
+    if (r->n_epochs < 0) return -1;
+    r->is_linear = mass_at_activity(t, &t->linear) >= of_network;
+    conclude(t, r);
     return 0;
 }
 
-static int train_and_judge(trainer *t, judge *j, predict_learned *r, dw_err *err) {
-    const predict_examples *e = t->e;
-    const double p = mean_rate(e), positive = t->o->positive_weight > 0 ? t->o->positive_weight : 1 / (p + 0.005);
-    predict_ridge linear;
-    t->weights = (predict_network_weights){.open = (float)positive, .closed = 1};
-    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN]; i++) t->order[i] = (uint32_t)i;
-    dw_rng_seed(&t->rng, t->o->seed);
-    int rc = predict_ridge_fit(&linear, e->x[EXAMPLES_TRAIN], e->open[EXAMPLES_TRAIN], e->stride, e->n[EXAMPLES_TRAIN],
-                               e->n_in, e->n_groups, t->o->rank, e->rate, err);
-    if (!rc) {
-        seed_network(t, &linear);
-        predict_ridge_fold(&linear, e->mean, e->scale);
-        r->n_epochs = train(t);
-        rc = r->n_epochs < 0 ? dw_fail(err, "the loss became infinite or NaN; lower --lr")
-                             : conclude(t, j, &linear, r, err);
-    }
-    predict_ridge_release(&linear);
-    return rc;
-}
+/* ---- a layer ----------------------------------------------------------------------------------------------------- */
 
 double predict_learn_bytes(const traces *t, int layer, int rank, int n_batch) {
-    const double d = t->n_embd, n_groups = t->layer[layer].n_groups, r = rank,
-                 n_train = (double)predict_examples_count(t, EXAMPLES_TRAIN);
-    const double n_choose = (double)predict_examples_count(t, EXAMPLES_CHOOSE),
-                 n_held_out = (double)predict_examples_count(t, EXAMPLES_HELD_OUT);
+    const double d = t->n_embd, n_groups = t->layer[layer].n_groups, r = rank;
+    const double n_train = (double)predict_examples_count(t, EXAMPLES_TRAIN);
+    const double n_choose = (double)predict_examples_count(t, EXAMPLES_CHOOSE);
+    const double n_held_out = (double)predict_examples_count(t, EXAMPLES_HELD_OUT);
     const double batch = n_batch > JUDGE_BATCH ? n_batch : JUDGE_BATCH, judged = fmax(n_choose, n_held_out);
-    const double networks = 6 * 4 * (r * (d + n_groups) + r + n_groups); // four and Adam's two
-    const double batches = 4 * n_train + batch * (4 * d + n_groups / 8 + 1 + 4 * (2 * r + n_groups));
-    const double judging = judged * (12 * n_groups + 4 * r + n_groups / 8 + 1) + 4 * LEARN_N_METHODS * n_held_out;
-    const double linear = d * d * (8 + 3 * 4 + 3 * 4) + 4 * n_groups * (d + 512) +
-                          4 * r * (d + n_groups); // LAPACK: 3 d^2 floats
+    const double networks = 7 * 4 * (r * (d + n_groups) + r + n_groups); // five and Adam's two
+    const double batches = 4 * n_train + batch * (4 * d + 2 * n_groups + 4 * (2 * r + n_groups)) + 8 * 65536;
+    const double judging = judged * (12 * n_groups + n_groups / 8 + 1) + 4 * LEARN_N_METHODS * n_held_out;
+    const double linear = d * d * (8 + 3 * 4 + 3 * 4) + 4 * n_groups * (d + 512) + 4 * r * (d + n_groups) +
+                          8 * n_groups + 16 * r; // LAPACK: 3 d^2 floats
     return networks + batches + judging + linear;
 }
 
 int predict_learn_layer(predict_learned *result, const predict_examples *e, const predict_learn_options *o,
                         dw_err *err) {
-    trainer t = {.e = e, .o = o};
-    judge j = {0};
+    learner t;
+    closed_form c = {0};
     *result = (predict_learned){0};
-    int rc = take_memory(&t, err) || judge_init(&j, e, o->rank, err) ? -1 : 0;
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++)
-        if (!(result->mass[m] = dw_alloc(e->n[EXAMPLES_HELD_OUT], sizeof *result->mass[m], "captured masses", err)))
-            rc = -1;
-    if (!rc) rc = train_and_judge(&t, &j, result, err);
-    judge_release(&j);
+    int rc = init(&t, e, o, err);
+    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
+        result->mass[m] = dw_alloc(e->n[EXAMPLES_HELD_OUT], sizeof *result->mass[m], "captured masses", err);
+        if (!result->mass[m]) rc = -1;
+    }
+    for (size_t i = 0; i < e->n[EXAMPLES_TRAIN] && !rc; i++) t.order[i] = (uint32_t)i;
+    dw_rng_seed(&t.rng, o->seed);
+    if (!rc) rc = fit_closed_form(&t, &c, err);
+    if (!rc) rc = learn_from(&t, &c, result, err);
+    release_closed_form(&c);
     release(&t);
     return rc;
 }

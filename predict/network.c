@@ -21,6 +21,10 @@ int predict_network_init(predict_network *net, int n_in, int rank, int n_out, dw
     return 0;
 }
 
+void predict_network_copy(predict_network *to, const predict_network *from) {
+    memcpy(to->params, from->params, from->n_params * sizeof *from->params);
+}
+
 void predict_network_release(predict_network *net) {
     free(net->params);
     *net = (predict_network){0};
@@ -56,15 +60,22 @@ void predict_network_scores(const predict_network *net, const float *x, int n, p
 
 /* ---- loss and backward ------------------------------------------------------------------------------------------ */
 
+/* ln(1 + e^-s), and sigmoid(-s) in *miss. */
+static float softplus(float s, float *miss) {
+    const float e = expf(-fabsf(s));
+    *miss = (s < 0 ? 1.0f : e) / (1 + e);
+    return log1pf(e) + (s < 0 ? -s : 0.0f);
+}
+
 /* Loss of one token's scores, which become their derivatives times `scale`. */
-static double token_loss(float *score, const uint8_t *open, int n_out, predict_network_weights w, float scale) {
+static double token_loss(float *score, const uint16_t *share, int n_out, float price, float scale) {
     double sum = 0;
     for (int g = 0; g < n_out; g++) {
-        const bool y = open[g / 8] >> (g % 8) & 1;
-        const float weight = y ? w.open : w.closed, s = y ? score[g] : -score[g]; // loss = weight * ln(1 + e^-s)
-        const float e = expf(-fabsf(s)), miss = (s < 0 ? 1.0f : e) / (1 + e);     // sigmoid(-s)
-        sum += (double)weight * (double)(log1pf(e) + (s < 0 ? -s : 0.0f));
-        score[g] = scale * weight * (y ? -miss : miss);
+        const float s = score[g], gain = dw_f16_to_f32(share[g]) / price;
+        float miss;
+        const float loss = softplus(s, &miss); // if the group is open; if it is closed, loss + s
+        sum += (double)gain * (double)loss + (double)(loss + s);
+        score[g] = scale * (1 - miss - gain * miss);
     }
     return sum;
 }
@@ -90,19 +101,19 @@ static void backward(const predict_network *net, const float *x, int n, predict_
     add_rows(s->d_hidden, n, rank, d->a_bias);
 }
 
-double predict_network_loss(const predict_network *net, const float *x, const uint8_t *open, size_t stride, int n,
-                            predict_network_weights w, predict_network_scratch *s, predict_network *gradient) {
-    const double terms = (double)n * (double)net->n_out;
+double predict_network_loss(const predict_network *net, const predict_batch *b, predict_network_scratch *s,
+                            predict_network *gradient) {
+    const size_t n_out = (size_t)net->n_out;
+    const double terms = (double)b->n * (double)n_out;
     double sum = 0;
-    predict_network_scores(net, x, n, s);
-    for (int t = 0; t < n; t++)
-        sum += token_loss(s->score + (size_t)t * (size_t)net->n_out, open + (size_t)t * stride, net->n_out, w,
-                          (float)(1 / terms));
-    if (gradient) backward(net, x, n, s, gradient);
+    predict_network_scores(net, b->x, b->n, s);
+    for (size_t t = 0; t < (size_t)b->n; t++)
+        sum += token_loss(s->score + t * n_out, b->share + t * n_out, net->n_out, b->price, (float)(1 / terms));
+    if (gradient) backward(net, b->x, b->n, s, gradient);
     return sum / terms;
 }
 
-/* ---- Adam ---------------------------------------------------------------------------------------------------------- */
+/* ---- Adam -------------------------------------------------------------------------------------------------------- */
 
 int predict_adam_init(predict_adam *a, const predict_network *net, double rate, double decay, dw_err *err) {
     *a = (predict_adam){.rate = rate, .decay = decay};

@@ -5,8 +5,8 @@
  *   train   gated model, traces -> model with small predictor networks of those decisions
  *
  * A selection is part of the FFN step, not a filter around it: listing active neurons first and gathering them later
- * costs what it saves.  What a gated file holds: formats/ffn_gated.h.  With the FFN's normed input h and v_j column j of
- * down,
+ * costs what it saves.  What a gated file holds: formats/ffn_gated.h.  With the FFN's normed input h and v_j column j
+ * of down,
  *
  *   a_j = act(gate_j . h) (up_j . h),    FFN(h) = sum_j a_j v_j,    gated: the sum over j in open groups only
  *
@@ -16,9 +16,12 @@
  * t is the quantile of the value over calibration texts at which the share of open neurons is the wanted activity.  The
  * gate matrix is read whole; up and the transposed copy of down are read where a group is open.
  *
- * Predictors (attempt 2 of the story), a network a layer (network.h; Liu et al. 2023, Deja Vu, arXiv 2310.17157), learn the
- * gate's decisions.  A predictor reads rank * (n_embd + n_groups) weights to save the gate's, and decides a little wrongly,
- * so it pays only at small rank.  How it is trained, and which rivals it is judged beside: learn.h; by which numbers: tally.h.
+ * Predictors (attempt 2 of the story; after Liu et al. 2023, Deja Vu, arXiv 2310.17157) are one network per layer
+ * (network.h), which learns which groups carry the output.  A predictor reads rank * (n_embd + n_groups) weights instead
+ * of the gate's, and it errs, so it pays only at small rank.  learn.h says how it is trained and with which rivals it is
+ * compared, tally.h by which numbers.
+ *
+ * Controls (fixed.h) open the same neurons for every token.
  *
  * Invariants: every tensor of the parent is there, bit for bit (train replaces earlier predictors); what was added says
  * so by name and key.  Whether skipping pays is not said by the file: the engine measures it where the model runs.

@@ -35,17 +35,18 @@ static int take_memory(fit *f, dw_err *err) {
     return f->c && f->m && f->l && f->k && f->part && f->y && f->value ? 0 : -1;
 }
 
-/* Adds the products of n tokens; only the lower half of X^T X is used. */
-static void add_block(fit *f, const float *x, const uint8_t *open, size_t stride, int n, const double *rate) {
+/* Adds the products of n tokens from `first`; only the lower half of X^T X is used. */
+static void add_block(fit *f, const predict_regression *p, size_t first, int n) {
     const int d = f->n_in, n_out = f->n_out;
     const size_t square = (size_t)d * (size_t)d;
+    const float *x = p->x + first * (size_t)d;
     cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, d, n, 1, x, d, 0, f->part, d);
     for (size_t i = 0; i < square; i++) f->c[i] += (double)f->part[i];
-    for (int t = 0; t < n; t++)
-        for (int g = 0; g < n_out; g++) {
-            const int bit = open[(size_t)t * stride + (size_t)g / 8] >> (g % 8) & 1;
-            f->y[(size_t)t * (size_t)n_out + (size_t)g] = (float)(bit - rate[g]);
-        }
+    for (int t = 0; t < n; t++) {
+        float *y = f->y + (size_t)t * (size_t)n_out;
+        p->target(p->ctx, first + (size_t)t, y);
+        for (int g = 0; g < n_out; g++) y[g] -= (float)p->mean[g];
+    }
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, d, n_out, n, 1, x, d, f->y, n_out, 1, f->m, n_out);
 }
 
@@ -90,43 +91,23 @@ static int solve(fit *f, predict_ridge *r, dw_err *err) {
     return 0;
 }
 
-int predict_ridge_fit(predict_ridge *r, const float *x, const uint8_t *open, size_t stride, size_t n, int n_in,
-                      int n_out, int rank, const double *rate, dw_err *err) {
-    fit f = {.n_in = n_in, .n_out = n_out, .rank = rank < n_in ? rank : n_in};
-    *r = (predict_ridge){.n_in = n_in, .rank = f.rank, .n_out = n_out};
-    r->a = dw_alloc((size_t)f.rank * (size_t)n_in, sizeof *r->a, "a linear predictor", err);
-    r->b = dw_alloc((size_t)n_out * (size_t)f.rank, sizeof *r->b, "a linear predictor", err);
-    r->bias = dw_alloc((size_t)n_out, sizeof *r->bias, "a linear predictor", err);
+int predict_ridge_fit(predict_ridge *r, const predict_regression *p, int rank, dw_err *err) {
+    fit f = {.n_in = p->n_in, .n_out = p->n_out, .rank = rank < p->n_in ? rank : p->n_in};
+    *r = (predict_ridge){.n_in = f.n_in, .rank = f.rank, .n_out = f.n_out};
+    r->a = dw_alloc((size_t)f.rank * (size_t)f.n_in, sizeof *r->a, "a linear predictor", err);
+    r->b = dw_alloc((size_t)f.n_out * (size_t)f.rank, sizeof *r->b, "a linear predictor", err);
+    r->bias = dw_alloc((size_t)f.n_out, sizeof *r->bias, "a linear predictor", err);
     int rc = r->a && r->b && r->bias ? take_memory(&f, err) : -1;
-    for (size_t t = 0; t < n && !rc; t += BLOCK) {
-        const int n_block = n - t < BLOCK ? (int)(n - t) : BLOCK;
-        add_block(&f, x + t * (size_t)n_in, open + t * stride, stride, n_block, rate);
-    }
+    for (size_t t = 0; t < p->n && !rc; t += BLOCK) add_block(&f, p, t, p->n - t < BLOCK ? (int)(p->n - t) : BLOCK);
     if (!rc) rc = solve(&f, r, err);
-    for (int g = 0; g < n_out && !rc; g++) r->bias[g] = (float)rate[g];
+    for (int g = 0; g < f.n_out && !rc; g++) r->bias[g] = (float)p->mean[g];
     release(&f);
     return rc;
 }
 
-void predict_ridge_fold(predict_ridge *r, const float *mean, const float *scale) {
-    for (int i = 0; i < r->rank; i++) {
-        float *row = r->a + (size_t)i * (size_t)r->n_in;
-        double offset = 0;
-        for (int j = 0; j < r->n_in; j++) {
-            row[j] *= scale[j];
-            offset += (double)row[j] * (double)mean[j];
-        }
-        for (int g = 0; g < r->n_out; g++)
-            r->bias[g] -= (float)((double)r->b[(size_t)g * (size_t)r->rank + (size_t)i] * offset);
-    }
-}
-
-void predict_ridge_scores(const predict_ridge *r, const float *x, int n, float *hidden, float *score) {
+void predict_ridge_hidden(const predict_ridge *r, const float *x, int n, float *hidden) {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, r->rank, r->n_in, 1, x, r->n_in, r->a, r->n_in, 0, hidden,
                 r->rank);
-    for (int t = 0; t < n; t++) memcpy(score + (size_t)t * (size_t)r->n_out, r->bias, (size_t)r->n_out * sizeof *score);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, r->n_out, r->rank, 1, hidden, r->rank, r->b, r->rank, 1,
-                score, r->n_out);
 }
 
 void predict_ridge_release(predict_ridge *r) {

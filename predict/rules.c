@@ -14,8 +14,14 @@ static const uint32_t *of_groups(const kit_stats_layer *s, int group) {
 
 // clang-format off
 const predict_rule predict_rules[] = {
-    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763", "1", 1, 1, of_neurons},
-    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group", "CATS over groups, the first attempt of the story", "32, 64 or 128", 32, 128, of_groups},
+    {"cats", "|act(gate_j . h)| of each neuron alone", "Lee et al. 2024, arXiv 2404.08763",
+     "1", 1, 1, of_neurons, NULL},
+    {"group-max", "the largest |act(gate_j . h)| of the neurons in each aligned group",
+     "CATS over groups, the first attempt of the story", "32, 64 or 128", 32, 128, of_groups, NULL},
+    {"static", "control: the same groups for every token, those of most energy ||v_j||^2 E[a_j^2]",
+     "what cutting would give", "1, 32, 64 or 128", 1, 128, NULL, "energy"},
+    {"random", "control: the same groups for every token, random ones (--seed); needs no statistics",
+     "what every rule must beat", "1, 32, 64 or 128", 1, 128, NULL, "random"},
     {0}};
 // clang-format on
 
@@ -45,7 +51,8 @@ static double silu_inverse(double t, double a, double b) {
     return 0.5 * (a + b);
 }
 
-/* How many pre-activations have |silu(g)| < t, if each unit of g holds as many: up to a constant, the length of that set. */
+/* How many pre-activations have |silu(g)| < t, if each unit of g holds as many: up to a constant, the length of that
+ * set. */
 static double length_below(double t) {
     const double positive = silu_inverse(t, 0, t + 1);
     if (t >= SILU_DEPTH) return positive;
@@ -63,8 +70,8 @@ static double of_all(const predict_values *v, double share) { return pow(share, 
 static double logit(double p) { return log(p / (1 - p)); }
 static double of_logit(double x) { return 1 / (1 + exp(-x)); }
 
-/* Between two knots.  The logit of what layers' gates look like is nearly a straight line over the pre-activation, tails included;
- * where both sides of silu's minimum fall into one bin, the share itself is nearer to one. */
+/* Between two knots.  The logit of what layers' gates look like is nearly a straight line over the pre-activation,
+ * tails included; where both sides of silu's minimum fall into one bin, the share itself is nearer to one. */
 static double between(const predict_values *v, int k, double t) {
     const double from = length_below(v->knot[k - 1]),
                  way = (length_below(t) - from) / (length_below(v->knot[k]) - from);
@@ -73,7 +80,8 @@ static double between(const predict_values *v, int k, double t) {
     return of_all(v, of_logit(logit(low) + way * (logit(high) - logit(low))));
 }
 
-/* Above silu's minimum there are only positive pre-activations: as dense as in the next bin, as far as its own bin reaches. */
+/* Above silu's minimum there are only positive pre-activations: as dense as in the next bin, as far as its own bin
+ * reaches. */
 static void place_minimum(predict_values *v, int k) {
     const double *edge = v->knot + k; // the minimum, the upper edge of its bin, that of the next one
     const double low = of_one(v, v->below[k - 1]), high = of_one(v, v->below[k + 1]), next = of_one(v, v->below[k + 2]);

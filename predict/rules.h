@@ -1,12 +1,13 @@
 /* rules.h - when a neuron is open: rules, and their thresholds from the histograms of calibration texts.
  *
- * A rule compares one value of a group of neurons with the layer's threshold.  Where that value's histogram stands in the
- * statistics is all that a row of the table says; a new rule is a row, if the engine knows how to compute its value.
+ * A rule compares one value of a group of neurons with the layer's threshold.  A row of the
+ * table says where the statistics have the histogram of this value.  A new rule is a new row, if the engine can compute
+ * its value.
  *
- * Histograms have bins of half an octave, and a threshold can lie anywhere in one.  Inside a bin, pre-activations g are taken as
- * spread evenly and as independent within a group: |silu(g)| then piles up below 0.278, the depth of silu's minimum, and the
- * largest of many near the upper edge, as they do.  The true share of open neurons differs from the expected one by less than the bin
- * holds, and mostly by far less. */
+ * Histograms have bins of half an octave, and a threshold can lie anywhere in one.  Inside a bin, pre-activations g are
+ * taken as spread evenly and as independent within a group: |silu(g)| then piles up below 0.278, the depth of silu's
+ * minimum, and the largest of many near the upper edge, as they do.  The true share of open neurons differs from the
+ * expected one by less than the bin holds, and mostly by far less. */
 #ifndef PREDICT_RULES_H
 #define PREDICT_RULES_H
 
@@ -16,11 +17,12 @@
 typedef struct predict_rule {
     const char *name;
     const char *formula, *source;
-    const char *groups; // the sizes that it has statistics for, in words
+    const char *groups; // the sizes that it works on, in words
     int least_group, most_group;
-    /* Histograms of the value, a row of KIT_STATS_BINS for each aligned group of so many neurons; NULL: there are none for
-     * that size. */
+    /* Histograms of the value, a row of KIT_STATS_BINS for each aligned group of so many neurons; NULL: there are none
+     * for that size. */
     const uint32_t *(*histograms)(const kit_stats_layer *s, int group);
+    const char *metric; // of a control, which opens the same groups for every token (fixed.h); NULL: it is a rule
 } predict_rule;
 
 extern const predict_rule predict_rules[]; // ends with name NULL
@@ -28,8 +30,8 @@ const predict_rule *predict_rule_find(const char *name); // NULL: unknown
 
 bool predict_rule_fits(const predict_rule *rule, int group); // whether it works on groups of this size
 
-/* How a rule's value is distributed over calibration tokens and neurons (a group counts once for each of its neurons): the
- * share of values below each of the knots, which are the edges of bins and silu's minimum. */
+/* How a rule's value is distributed over calibration tokens and neurons (a group counts once for each of its neurons):
+ * the share of values below each of the knots, which are the edges of bins and silu's minimum. */
 enum { PREDICT_KNOTS = KIT_STATS_BINS + 2 };
 
 typedef struct predict_values {
@@ -43,8 +45,8 @@ typedef struct predict_values {
 int predict_values_of(predict_values *v, const predict_rule *rule, int group, const kit_stats_layer *s, dw_err *err);
 /* The share of neurons whose value reaches a threshold. */
 double predict_activity_at(const predict_values *v, float threshold);
-/* The threshold that a share `activity` reaches, > 0 .. 1.  0, which everything reaches, where the activity is 1.  Values of
- * the lowest bin are not told from zero: they are closed whenever anything is. */
+/* The threshold that a share `activity` reaches, > 0 .. 1.  0, which everything reaches, where the activity is 1.
+ * Values of the lowest bin are not told from zero: they are closed whenever anything is. */
 float predict_threshold_for(const predict_values *v, double activity);
 
 #endif

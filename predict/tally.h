@@ -1,7 +1,7 @@
 /* tally.h - how good decisions are: counts against the gate's, and the mass that they capture.
  *
- * Decisions are rows of bits as traces.h has them.  With an open share p the constant answer "closed" is right for 1 - p of all
- * groups and useless, so accuracy stands beside
+ * Decisions are rows of bits as traces.h has them.  With an open share p the constant answer "closed" is right for 1 -
+ * p of all groups and useless, so accuracy is shown with
  *   recall     open groups that are chosen / open groups
  *   precision  open groups that are chosen / chosen groups
  *   mass       of a token: sum of the chosen groups' shares of sum ||v_j||^2 a_j^2, over the sum of all shares
@@ -18,7 +18,8 @@ typedef struct predict_tally {
 } predict_tally;
 
 /* Adds n tokens: rows of (n_groups + 7) / 8 bytes, shares (n, n_groups) in F16.  mass (n): each token's, or NULL. */
-void predict_tally_rows(predict_tally *t, const uint8_t *chosen, const uint8_t *open, const uint16_t *share, int n_groups, size_t n, float *mass);
+void predict_tally_rows(predict_tally *t, const uint8_t *chosen, const uint8_t *open, const uint16_t *share,
+                        int n_groups, size_t n, float *mass);
 void predict_tally_add(predict_tally *t, const predict_tally *other);
 
 /* NaN where nothing was counted. */
@@ -37,8 +38,8 @@ typedef struct predict_scored {
     float score, worth;
 } predict_scored;
 
-/* The threshold t for which the groups with score >= t, as few as possible, are worth at least `wanted`: half way to the next
- * lower score.  Sorts. */
+/* The threshold t for which the groups with score >= t, as few as possible, are worth at least `wanted`: half way to
+ * the next lower score.  Sorts. */
 float predict_tally_threshold(predict_scored *s, size_t n, double wanted);
 
 /* Bits of score >= threshold, of (n, n_groups). */

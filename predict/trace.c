@@ -2,9 +2,11 @@
  *
  *     deadwood trace -m mini-gated.gguf -f experiments/texts/calib/english-1.txt -o traces.h5
  *
- * The session's own threads turn what they see into rows inside the pass; each step of windows becomes a record of OUT.part as
- * soon as it is there, from which the same command goes on when it was ended.  At the end the records become traces.h5
- * (traces.h), chunk by chunk: memory is a batch of one layer and a chunk, whatever the number of tokens. */
+ * The session's own threads turn what they see into rows inside the pass; each step of windows becomes a record of
+ * OUT.part as soon as it is there, from which the same command goes on when it was ended.  At the end the records
+ * become traces.h5 (traces.h), chunk by chunk: memory is a batch of one layer and a chunk, whatever the number of
+ * tokens. */
+#include "formats/ffn_gated.h"
 #include "kit/calib.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -14,6 +16,7 @@
 #include "model/model.h"
 #include "predict/journal.h"
 #include "predict/predict.h"
+#include "predict/rules.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -33,10 +36,12 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "TRACES", "the traces (HDF5)"},
-    {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows", .min = 1, .max = KIT_H5_MAX_ROWS},
+    {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows",
+     .min = 1, .max = KIT_H5_MAX_ROWS},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
-    {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 20},
+    {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out",
+     .min = 0, .max = 1 << 20},
     OPT_COMMON_ENGINE, {0}};
 // clang-format on
 
@@ -50,9 +55,9 @@ static const opt_program program = {
         "neurons the gate would have opened, and each group's share of sum ||v_j||^2 a_j^2.  train learns predictors "
         "from it.  Layers "
         "that the gate marks dense have none.\n\n"
-        "Tokens are drawn evenly: the first window of every text, then the second, and so on, while --tokens lasts.  "
+        "Tokens are taken evenly: the first window of every text, then the second, and so on, while --tokens lasts.  "
         "The size is told "
-        "beforehand.  When a run is ended, what is finished stands in OUT.part; the same command goes on behind it.",
+        "beforehand.  When a run is interrupted, OUT.part has what is finished; the same command continues after it.",
     .example = "deadwood trace -m mini-gated.gguf -f experiments/texts/calib/*.txt -o traces.h5",
     .rows = rows};
 
@@ -149,12 +154,21 @@ static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_er
     return 0;
 }
 
-/* ---- the header ------------------------------------------------------------------------------------------------------ */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 static const dw_layer_gate *gate_of(const dw_model *m, int l) { return &m->net.layer[l].sparse; }
 
 static bool is_traced(const dw_model *m, int l) {
     return l < m->net.hp.n_layer && gate_of(m, l)->down_t.name && !gate_of(m, l)->dense;
+}
+
+/* NULL: unknown. */
+static const predict_rule *rule_of(const dw_model *m) {
+    dw_str name = {"", 0};
+    char text[32];
+    if (dw_gguf_str(m->gguf, DW_KEY_GATE_RULE, &name, NULL) < 1) return NULL;
+    snprintf(text, sizeof text, "%.*s", (int)(name.len < 31 ? name.len : 31), name.ptr);
+    return predict_rule_find(text);
 }
 
 static int make_header(traces *t, const dw_model *m, dw_err *err) {
@@ -163,6 +177,10 @@ static int make_header(traces *t, const dw_model *m, dw_err *err) {
     *t = (traces){.n_layer = hp->n_layer, .n_embd = hp->n_embd, .n_ctx = o.n_ctx, .skip = o.skip, .group = 1};
     if (!dw_model_is_gated(m))
         return dw_fail(err, "'%s' is not gated: it has nothing to trace; make it with deadwood gate", o.model);
+    const predict_rule *rule = rule_of(m);
+    if (rule && rule->metric)
+        return dw_fail(err, "'%s' opens the same neurons for every token (rule %s): there is nothing to predict",
+                       o.model, rule->name);
     t->arguments = lineage_arguments(&program, err);
     t->layer = dw_alloc((size_t)hp->n_layer, sizeof *t->layer, "layers", err);
     if (!t->arguments || !t->layer) return -1;
@@ -183,7 +201,7 @@ static int make_header(traces *t, const dw_model *m, dw_err *err) {
                               o.model);
 }
 
-/* ---- rows inside the pass ------------------------------------------------------------------------------------------------ */
+/* ---- rows inside the pass ---------------------------------------------------------------------------------------- */
 
 typedef struct tracer {
     const dw_model *model;
@@ -260,7 +278,7 @@ static void look(void *ctx, const dw_tap_event *e, int ith, int n_threads) {
     if (!c->rc) c->rc = predict_journal_add(c->j, c->buffer, (size_t)c->n_row * row_bytes, c->err);
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------------------------ */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 typedef struct run {
     dw_model *model;
@@ -385,7 +403,7 @@ static int open_journal(run *r, dw_err *err) {
     const int rc = r->j ? check_journal(r, path, err) : -1;
     if (!rc) say_if_interrupted(path);
     if (!rc && resumed && predict_journal_n_records(r->j))
-        say("going on behind %zu of %zu tokens, as '%s' has them", rows_finished(r), r->t.n_tokens, path);
+        say("going on after %zu of %zu tokens, which '%s' holds", rows_finished(r), r->t.n_tokens, path);
     free(path);
     return rc;
 }
@@ -395,7 +413,7 @@ static void weigh_layer(void *arg, size_t l) {
     const dw_tensor *down_t = &gate_of(r->model, (int)l)->down_t;
     float *weight = r->c.weight[l];
     const size_t n = down_t->ne[0];
-    float *row = weight ? weight + down_t->ne[1] : NULL; // room for a column of down behind the sums
+    float *row = weight ? weight + down_t->ne[1] : NULL; // room for a column of down after the sums
     for (size_t j = 0; row && j < down_t->ne[1]; j++) {
         double sum = 0;
         down_t->type->decode(down_t->data + j * dw_tensor_row_bytes(down_t), row, n);
@@ -471,7 +489,8 @@ static int prepare(run *r, dw_err *err) {
         return -1;
     say("%zu tokens of %zu text%s: at most %s, and as much in '%s.part' until it is done", r->t.n_tokens, r->t.n_text,
         plural((double)r->t.n_text), show_bytes((double)(r->t.n_tokens * traces_token_bytes(&r->t))).text, o.out);
-    return make_tracer(r, err) || make_session(r, err) || open_journal(r, err) ? -1 : 0;
+    if (make_tracer(r, err) || make_session(r, err)) return -1;
+    return open_journal(r, err);
 }
 
 static int trace(run *r, dw_err *err) {

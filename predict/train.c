@@ -3,18 +3,18 @@
  *     deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv
  *
  * Layers are trained side by side, each on one thread with its own seed, so that neither the number of threads nor an
- * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from which the
- * file and the report are made at the end. */
+ * interruption changes a bit.  A finished layer is a record of OUT.part, from which the same command goes on, and from
+ * which the file and the report are made at the end. */
 #include "formats/ffn_gated.h"
+#include "kit/blas.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
 #include "model/model.h"
-#include "kit/blas.h"
 #include "predict/journal.h"
-#include "predict/learn.h"
 #include "predict/predict.h"
+#include "predict/report.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static const struct { const char *name; } inputs[] = {{"ffn"}, {"previous"}, {0}
 static struct {
     const char *model, *traces, *out, *input, *report;
     int rank, epochs, batch, seed;
-    double rate, positive_weight, recall, mass;
+    double rate, activity, recall, mass;
 } o;
 
 // clang-format off
@@ -35,49 +35,60 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"traces", 'x', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.traces, NULL, "FILE", "traces of that model (trace)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "FILE", "the model with predictors"},
-    {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE", "write all numbers of all layers (tab-separated)"},
+    {"report", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.report, NULL, "FILE",
+     "write all numbers of all layers (tab-separated)"},
     {.kind = OPT_GROUP, .help = "the predictors"},
-    {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16", .min = 0, .max = 65536},
-    {"input", 0, OPT_CHOICE, 0, &o.input, "ffn", "NAME", "whose normed input they see: ffn, their own layer's, or previous, that of the layer before", OPT_CHOICES(inputs)},
-    {"mass", 0, OPT_REAL, 0, &o.mass, "0.98", "M", "open so many groups that M of the mass is captured that the gate captures", .min = 0, .max = 1},
-    {"recall", 0, OPT_REAL, 0, &o.recall, "0", "R", "or: that R of the gate's open groups are found; 0: by --mass", .min = 0, .max = 1},
+    {"rank", 0, OPT_INT, 0, &o.rank, "0", "R", "width of the hidden layer; 0: n_embd / 6, a multiple of 16",
+     .min = 0, .max = 65536},
+    {"input", 0, OPT_CHOICE, 0, &o.input, "ffn", "NAME",
+     "whose normed input they see: ffn, their own layer's, or previous, that of the layer before", OPT_CHOICES(inputs)},
+    {"mass", 0, OPT_REAL, 0, &o.mass, "0.98", "M",
+     "open as many groups as capture M times the mass that the gate captures",
+     .min = 0, .max = 1},
+    {"recall", 0, OPT_REAL, 0, &o.recall, "0", "R", "or: as many as find R of the gate's open groups; 0: by --mass",
+     .min = 0, .max = 1},
+    {"activity", 0, OPT_REAL, 0, &o.activity, "0", "A", "or: the share A of the groups; 0: by --recall or --mass",
+     .min = 0, .max = 1},
     {.kind = OPT_GROUP, .help = "training"},
-    {"epochs", 0, OPT_INT, 0, &o.epochs, "20", "N", "at most N passes over the training tokens", .min = 1, .max = 100000},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the first weights and the order of tokens", .min = 0, .max = 2147483647},
-    {"lr", 0, OPT_REAL, 0, &o.rate, "0.001", "X", "Adam's rate at the beginning; it falls to zero", .min = 1e-9, .max = 1},
+    {"epochs", 0, OPT_INT, 0, &o.epochs, "20", "N", "at most N passes over the training tokens",
+     .min = 1, .max = 100000},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the first weights and the order of tokens",
+     .min = 0, .max = 2147483647},
+    {"lr", 0, OPT_REAL, 0, &o.rate, "0.003", "X", "Adam's rate at the beginning; it falls to zero",
+     .min = 1e-9, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "128", "N", "tokens of a step", .min = 1, .max = 65536},
-    {"positive-weight", 0, OPT_REAL, 0, &o.positive_weight, "0", "W", "an open group's weight in the loss, a closed one having 1; 0: 1 / (p + 0.005), p the open share", .min = 0, .max = 1e6},
     OPT_COMMON, {0}};
 // clang-format on
 
 static const opt_program program = {
     .name = "train",
-    .summary = "small networks that predict the gate's decisions",
-    .usage = "-m GATED.gguf -x traces.h5 -o M2.gguf [--rank R] [--input ffn|previous] [--mass M | --recall R]",
-    .about = "One network a layer, score = B relu(A h + a) + b with a score for each group, is trained on the gate's "
-             "decisions by weighted "
-             "binary cross-entropy (after Liu et al. 2023, Deja Vu) and written in F16 into a copy of the model, where "
-             "it decides instead of the "
-             "threshold.  Of each text the first eight tenths train, the next tenth chooses when to stop and the "
-             "operating point, and "
-             "the last tenth, which nothing has seen, is reported.\n\n"
-             "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, "
-             "precision, the captured share of "
-             "sum ||v_j||^2 a_j^2 (mean and 5th percentile of tokens) and the share that is computed are reported, "
-             "also for the gate itself, the static "
-             "choice (always the same groups, as many), the best linear map of the same rank at the same cost, and "
-             "never.  Where a "
-             "predictor does not beat the static choice, cutting is cheaper.\n\n"
-             "Layers that the gate marks dense get none.  When a run is ended, OUT.part holds the finished layers; the "
-             "same command goes on after them.",
+    .summary = "small networks that predict which groups of neurons matter",
+    .usage = "-m GATED.gguf -x traces.h5 -o M2.gguf [--rank R] [--input ffn|previous] [--mass M | --recall R | "
+             "--activity A]",
+    .about =
+        "One network per layer, score = B relu(A h + a) + b with a score for each group, learns which groups carry the "
+        "mass, a token's sum ||v_j||^2 a_j^2.  It is written in F16 into a copy of the model, where it decides "
+        "instead of the threshold.  First a linear map of the same rank is found in closed form; the network begins "
+        "as this map and is trained by logistic loss in which an open group weighs its share of the mass.  Training "
+        "stops when the mass at a fixed share of open groups no longer grows on texts it does not train on.  If the "
+        "closed form captures as much there, the closed form is stored.\n\n"
+        "Of each text the first eight tenths train, the next tenth chooses (epoch, form, operating point), and the "
+        "last tenth, which nothing has seen, is reported.\n\n"
+        "Accuracy alone says nothing: with an open share p, always closed is right for 1 - p.  So recall, precision, "
+        "the captured mass (mean and 5th percentile of tokens) and the share that is computed are reported, also for "
+        "the gate itself, the static choice (always the same groups, as many), the closed form, the trained network "
+        "and never.  Where a predictor does not beat the static choice beyond its error, cutting is cheaper.\n\n"
+        "Layers that the gate marks dense get none.  When a run is interrupted, OUT.part holds the finished layers; "
+        "the same command goes on after them.",
     .example = "deadwood train -m mini-gated.gguf -x traces.h5 -o mini-predicted.gguf --report predictors.tsv",
     .rows = rows};
 
-/* ---- a layer's record in the journal -------------------------------------------------------------------------------- */
+/* ---- a layer's record in the journal ----------------------------------------------------------------------------- */
 
 /* Head, then masses of all methods, A and B in F16, a and b in F32. */
 typedef struct record {
     int32_t layer, n_in, rank, n_groups, n_epochs, n_tokens; // n_tokens: held out
+    int32_t is_linear, zero;
     predict_tally held_out[LEARN_N_METHODS];
 } record;
 
@@ -105,19 +116,29 @@ static int add_halves(predict_journal *j, const float *v, size_t n, dw_err *err)
     return rc;
 }
 
+static int put_weights(predict_journal *j, const predict_network *net, dw_err *err) {
+    if (predict_journal_add(j, net->a_bias, (size_t)net->rank * 4, err)) return -1;
+    if (predict_journal_add(j, net->b_bias, (size_t)net->n_out * 4, err)) return -1;
+    if (add_halves(j, net->a, (size_t)(net->a_bias - net->a), err)) return -1;
+    return add_halves(j, net->b, (size_t)(net->b_bias - net->b), err);
+}
+
 static int put_record(predict_journal *j, int layer, size_t n_tokens, const predict_learned *r, dw_err *err) {
     const predict_network *net = &r->net;
-    record h = {layer, net->n_in, net->rank, net->n_out, r->n_epochs, (int32_t)n_tokens, {{0}}};
+    record h = {.layer = layer,
+                .n_in = net->n_in,
+                .rank = net->rank,
+                .n_groups = net->n_out,
+                .n_epochs = r->n_epochs,
+                .n_tokens = (int32_t)n_tokens,
+                .is_linear = r->is_linear};
     memcpy(h.held_out, r->held_out, sizeof h.held_out);
-    int rc = predict_journal_begin(j, record_bytes(&h), err) || predict_journal_add(j, &h, sizeof h, err);
+    int rc = predict_journal_begin(j, record_bytes(&h), err);
+    if (!rc) rc = predict_journal_add(j, &h, sizeof h, err);
     for (int m = 0; m < LEARN_N_METHODS && !rc; m++)
         rc = predict_journal_add(j, r->mass[m], n_tokens * sizeof **r->mass, err);
-    return rc || predict_journal_add(j, net->a_bias, (size_t)net->rank * 4, err) ||
-                   predict_journal_add(j, net->b_bias, (size_t)net->n_out * 4, err) ||
-                   add_halves(j, net->a, (size_t)(net->a_bias - net->a), err) ||
-                   add_halves(j, net->b, (size_t)(net->b_bias - net->b), err) || predict_journal_end(j, err)
-               ? -1
-               : 0;
+    if (!rc) rc = put_weights(j, net, err);
+    return rc ? -1 : predict_journal_end(j, err);
 }
 
 /* The record at its place, which may be unaligned, is copied into memory of its own, which the caller frees. */
@@ -144,7 +165,7 @@ static uint8_t *read_record(predict_journal *j, size_t i, record_view *v, dw_err
     return copy;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------------------------------ */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 typedef struct run {
     dw_model *model;
@@ -172,7 +193,7 @@ static int train_layer(run *r, int layer, dw_err *err) {
                                            .n_epochs = o.epochs,
                                            .n_batch = o.batch,
                                            .rate = o.rate,
-                                           .positive_weight = o.positive_weight,
+                                           .activity = o.activity,
                                            .recall = o.recall,
                                            .mass = o.mass,
                                            .seed = seed_of(layer),
@@ -181,11 +202,11 @@ static int train_layer(run *r, int layer, dw_err *err) {
     predict_examples e = {0};
     predict_learned result = {0};
     pthread_mutex_lock(&r->lock);
-    int rc = r->rc || predict_examples_load(&e, &r->t, layer, input_layer(layer), err) ? -1 : 0;
+    int rc = r->rc ? -1 : predict_examples_load(&e, &r->t, layer, input_layer(layer), err);
     pthread_mutex_unlock(&r->lock);
     if (!rc) rc = predict_learn_layer(&result, &e, &options, err);
     pthread_mutex_lock(&r->lock);
-    if (!rc) rc = r->rc || put_record(r->j, layer, e.n[EXAMPLES_HELD_OUT], &result, err) ? -1 : 0;
+    if (!rc) rc = r->rc ? -1 : put_record(r->j, layer, e.n[EXAMPLES_HELD_OUT], &result, err);
     if (!rc) r->record_of[layer] = predict_journal_n_records(r->j);
     pthread_mutex_unlock(&r->lock);
     predict_examples_release(&e);
@@ -204,7 +225,7 @@ static void train_task(void *arg, size_t i) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- inputs -------------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 /* The hash says that they belong together; shapes are compared because memory is taken by them. */
 static int check_traces(const run *r, dw_err *err) {
@@ -279,10 +300,9 @@ static int open_run(run *r, dw_err *err) {
         return dw_fail(err, "'%s' is not gated: it has no decisions to predict; make it with deadwood gate", o.model);
     r->rank = o.rank ? o.rank : predict_learn_default_rank(dw_model_hparams(r->model)->n_embd);
     dw_gguf_sha256(dw_model_gguf(r->model), r->model_sha256);
-    return dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err) ||
-                   check_traces(r, err) || list_layers(r, err) || open_journal(r, err)
-               ? -1
-               : 0;
+    if (dw_sha256_file(o.traces, r->traces_sha256, err) || traces_open(&r->t, o.traces, err)) return -1;
+    if (check_traces(r, err) || list_layers(r, err)) return -1;
+    return open_journal(r, err);
 }
 
 static void close_run(run *r) {
@@ -292,165 +312,135 @@ static void close_run(run *r) {
     free(r->record_of);
 }
 
-/* ---- the report ------------------------------------------------------------------------------------------------------------ */
+/* ---- the report -------------------------------------------------------------------------------------------------- */
 
-typedef struct result {        // of a layer, or of all of them
-    int layer, rank, n_epochs; // layer -1: all
-    predict_tally held_out[LEARN_N_METHODS];
-    double mass_5[LEARN_N_METHODS];
-} result;
+/* The masses of all methods, layer after layer. */
+typedef struct masses {
+    size_t n_tokens;
+    float *of[LEARN_N_METHODS]; // (n_layer, n_tokens)
+} masses;
 
-/* Unknown is "-". */
-static const char *number(double v) {
-    static char text[16][24];
-    static int turn;
-    char *to = text[turn++ % 16];
-    if (isnan(v)) return "-";
-    snprintf(to, sizeof text[0], "%.4f", v);
-    return to;
+static int masses_init(masses *s, size_t n_layer, size_t n_tokens, dw_err *err) {
+    *s = (masses){.n_tokens = n_tokens};
+    for (int m = 0; m < LEARN_N_METHODS; m++)
+        if (!(s->of[m] = dw_alloc(n_layer * n_tokens, sizeof *s->of[m], "captured masses", err))) return -1;
+    return 0;
 }
 
-static int write_line(dw_out *out, const result *x, predict_learn_method m, dw_err *err) {
-    const predict_tally *t = &x->held_out[m];
-    char layer[16];
-    snprintf(layer, sizeof layer, "%d", x->layer);
-    return dw_out_printf(out, err, "%s\t%s\t%llu\t%llu\t%d\t%d\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\t%.6f\n",
-                         x->layer < 0 ? "*" : layer, predict_learn_method_names[m], (unsigned long long)t->n_tokens,
-                         (unsigned long long)t->n_decisions, x->rank, x->n_epochs, predict_tally_open(t),
-                         predict_tally_active(t), predict_tally_accuracy(t), predict_tally_recall(t),
-                         predict_tally_precision(t), predict_tally_mass(t), x->mass_5[m]);
+static void masses_release(masses *s) {
+    for (int m = 0; m < LEARN_N_METHODS; m++) free(s->of[m]);
 }
 
-static int write_report(const result *x, size_t n, dw_err *err) {
-    if (!o.report) return 0;
-    dw_out *out = dw_out_open(o.report, err);
-    int rc = out ? dw_out_printf(out, err,
-                                 "layer\tmethod\ttokens\tdecisions\trank\tepochs\topen\tactive\taccuracy\trecall\tpreci"
-                                 "sion\tmass\tmass_p5\n")
-                 : -1;
-    for (size_t i = 0; i < n && !rc; i++)
-        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) rc = write_line(out, &x[i], (predict_learn_method)m, err);
-    if (!rc) rc = dw_out_commit(out, err);
-    dw_out_free(out);
-    return rc;
-}
-
-/* The tables for people, as one text: a line that there is no memory for is an error, and printf would not say so. */
-
-static int tell_layers(char **text, const result *x, size_t n, dw_err *err) {
-    int rc = dw_append(text, err, "%s\n%s\n",
-                       "              gate         | predictor                                              | static   "
-                       "        | linear           | never",
-                       "layer epochs   open   mass | active  accuracy  recall  precision    mass mass p5    |  recall  "
-                       "  mass   |  recall    mass   | accuracy");
-    for (size_t i = 0; i < n && !rc; i++) {
-        const predict_tally *t = x[i].held_out, *p = &t[LEARN_PREDICTOR];
-        rc = dw_append(
-            text, err, "%5d %6d %6s %6s | %6s    %6s  %6s     %6s  %6s %6s     |  %6s  %6s   |  %6s  %6s   |   %6s\n",
-            x[i].layer, x[i].n_epochs, number(predict_tally_open(t)), number(predict_tally_mass(t)),
-            number(predict_tally_active(p)), number(predict_tally_accuracy(p)), number(predict_tally_recall(p)),
-            number(predict_tally_precision(p)), number(predict_tally_mass(p)), number(x[i].mass_5[LEARN_PREDICTOR]),
-            number(predict_tally_recall(&t[LEARN_STATIC])), number(predict_tally_mass(&t[LEARN_STATIC])),
-            number(predict_tally_recall(&t[LEARN_LINEAR])), number(predict_tally_mass(&t[LEARN_LINEAR])),
-            number(predict_tally_accuracy(&t[LEARN_NEVER])));
+/* Layer i of the list, from its record. */
+static int gather_layer(run *r, size_t i, predict_result *x, predict_result *all, masses *s, dw_err *err) {
+    record_view v;
+    uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
+    if (!bytes) return -1;
+    const bool fits = (size_t)v.head.n_tokens == s->n_tokens;
+    *x = (predict_result){.layer = v.head.layer,
+                          .rank = v.head.rank,
+                          .n_epochs = v.head.n_epochs,
+                          .n_linear = v.head.is_linear != 0,
+                          .n_network = !v.head.is_linear};
+    all->n_linear += x->n_linear;
+    all->n_network += x->n_network;
+    for (int m = 0; m < LEARN_N_METHODS && fits; m++) {
+        memcpy(s->of[m] + i * s->n_tokens, v.mass[m], s->n_tokens * sizeof *s->of[m]);
+        x->held_out[m] = v.head.held_out[m];
+        predict_tally_add(&all->held_out[m], &x->held_out[m]);
     }
-    return rc;
+    free(bytes);
+    return fits ? 0 : dw_fail(err, "'%s.part' does not fit this run; remove it", o.out);
 }
 
-static int tell_overall(char **text, const result *x, const run *r, dw_err *err) {
-    int rc = dw_append(text, err, "\nall layers, on %zu held-out tokens of %zu text%s; groups of %d; rank %d\n%s\n",
-                       predict_examples_count(&r->t, EXAMPLES_HELD_OUT), r->t.n_text, plural((double)r->t.n_text),
-                       r->t.group, r->rank, "            active  accuracy  recall  precision    mass mass p5");
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        const predict_tally *t = &x->held_out[m];
-        rc = dw_append(text, err, "%-10s  %6s    %6s  %6s     %6s  %6s %6s\n", predict_learn_method_names[m],
-                       number(predict_tally_active(t)), number(predict_tally_accuracy(t)),
-                       number(predict_tally_recall(t)), number(predict_tally_precision(t)),
-                       number(predict_tally_mass(t)), number(x->mass_5[m]));
+/* All layers together first: what follows sorts the masses of each layer. */
+static int finish(predict_result *x, size_t n_layer, masses *s, const predict_windows *w, dw_err *err) {
+    if (predict_result_gains(&x[n_layer], s->of, n_layer, w, err)) return -1;
+    for (size_t i = 0; i < n_layer; i++) {
+        float *of[LEARN_N_METHODS];
+        for (int m = 0; m < LEARN_N_METHODS; m++) of[m] = s->of[m] + i * s->n_tokens;
+        if (predict_result_gains(&x[i], of, 1, w, err)) return -1;
+        predict_result_percentiles(&x[i], of, s->n_tokens);
     }
-    return rc;
-}
-
-static int tell_verdict(char **text, const result *all, dw_err *err) {
-    const predict_tally *p = &all->held_out[LEARN_PREDICTOR], *s = &all->held_out[LEARN_STATIC];
-    return dw_append(
-        text, err,
-        "\nthe predictors capture %s of the mass at an activity of %s; the static choice, which costs nothing, %s%s\n",
-        number(predict_tally_mass(p)), number(predict_tally_active(p)), number(predict_tally_mass(s)),
-        predict_tally_mass(p) > predict_tally_mass(s) ? "" : ": cutting is cheaper");
-}
-
-static int tell_all(const result *x, const run *r, dw_err *err) {
-    const result *all = &x[r->n_layer];
-    char *text = NULL;
-    const int rc = tell_layers(&text, x, r->n_layer, err) || tell_overall(&text, all, r, err) ||
-                           tell_verdict(&text, all, err)
-                       ? -1
-                       : 0;
-    if (!rc) fputs(text, stdout);
-    free(text);
-    return rc;
+    predict_result_percentiles(&x[n_layer], s->of, n_layer * s->n_tokens);
+    return 0;
 }
 
 /* Fills x with the layers and, after them, all layers together. */
-static int gather(run *r, result *x, dw_err *err) {
-    const size_t n_tokens = predict_examples_count(&r->t, EXAMPLES_HELD_OUT);
-    result *all = &x[r->n_layer];
-    float *mass[LEARN_N_METHODS] = {0};
-    int rc = 0;
-    *all = (result){.layer = -1, .rank = r->rank};
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++)
-        if (!(mass[m] = dw_alloc(r->n_layer * n_tokens, sizeof *mass[m], "captured masses", err))) rc = -1;
-    for (size_t i = 0; i < r->n_layer && !rc; i++) {
-        record_view v;
-        uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
-        rc = !bytes                                ? -1
-             : (size_t)v.head.n_tokens != n_tokens ? dw_fail(err, "'%s.part' does not fit this run; remove it", o.out)
-                                                   : 0;
-        if (!rc) x[i] = (result){.layer = v.head.layer, .rank = v.head.rank, .n_epochs = v.head.n_epochs};
-        for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-            memcpy(mass[m] + i * n_tokens, v.mass[m], n_tokens * sizeof *mass[m]);
-            x[i].held_out[m] = v.head.held_out[m];
-            predict_tally_add(&all->held_out[m], &x[i].held_out[m]);
-        }
-        free(bytes);
-    }
-    for (int m = 0; m < LEARN_N_METHODS && !rc; m++) {
-        for (size_t i = 0; i < r->n_layer; i++)
-            x[i].mass_5[m] = predict_tally_percentile_5(mass[m] + i * n_tokens, n_tokens);
-        all->mass_5[m] = predict_tally_percentile_5(mass[m], r->n_layer * n_tokens);
-    }
-    for (int m = 0; m < LEARN_N_METHODS; m++) free(mass[m]);
+static int gather(run *r, predict_result *x, dw_err *err) {
+    predict_windows w;
+    masses s;
+    predict_result *all = &x[r->n_layer];
+    *all = (predict_result){.layer = -1, .rank = r->rank};
+    int rc = masses_init(&s, r->n_layer, predict_examples_count(&r->t, EXAMPLES_HELD_OUT), err);
+    if (predict_windows_of(&w, &r->t, err)) rc = -1;
+    for (size_t i = 0; i < r->n_layer && !rc; i++) rc = gather_layer(r, i, &x[i], all, &s, err);
+    if (!rc) rc = finish(x, r->n_layer, &s, &w, err);
+    predict_windows_release(&w);
+    masses_release(&s);
     return rc;
 }
 
 static int report(run *r, dw_err *err) {
-    result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
-    const int rc = !x || gather(r, x, err) || write_report(x, r->n_layer + 1, err) || tell_all(x, r, err) ? -1 : 0;
+    predict_result *x = dw_alloc(r->n_layer + 1, sizeof *x, "the report", err);
+    int rc = x ? gather(r, x, err) : -1;
+    if (!rc && o.report) rc = predict_report_write(o.report, x, r->n_layer, err);
+    char *text = rc ? NULL : predict_report_text(x, r->n_layer, &r->t, err);
+    if (text) fputs(text, stdout);
+    free(text);
     free(x);
-    return rc;
+    return text ? 0 : -1;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static bool is_predictor(const char *tensor) { return strstr(tensor, ".ffn_pred_") != NULL; }
 
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->model), err);
-    int rc = !l || lineage_input_hashed(l, o.model, r->model_sha256, err) ||
-                     lineage_input_hashed(l, o.traces, r->traces_sha256, err)
-                 ? -1
-                 : 0;
+    int rc = l ? lineage_input_hashed(l, o.model, r->model_sha256, err) : -1;
+    if (!rc) rc = lineage_input_hashed(l, o.traces, r->traces_sha256, err);
     if (!rc) rc = lineage_texts(l, r->t.text, r->t.n_text, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;
 }
 
+enum { N_PARTS = 4 };
+
+typedef struct part { // a tensor of a predictor
+    const char *name;
+    const dw_qtype_row *type;
+    int n_dims;
+    size_t ne[2];
+    const void *data;
+} part;
+
+/* The tensors of a layer's predictor.  v NULL: without data. */
+static void parts_of(const run *r, int l, const record_view *v, part parts[N_PARTS]) {
+    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
+    const size_t n_in = (size_t)r->t.n_embd, rank = (size_t)r->rank, n_groups = (size_t)r->t.layer[l].n_groups;
+    parts[0] = (part){"a.weight", f16, 2, {n_in, rank}, v ? v->a : NULL};
+    parts[1] = (part){"a.bias", f32, 1, {rank, 1}, v ? v->a_bias : NULL};
+    parts[2] = (part){"b.weight", f16, 2, {rank, n_groups}, v ? v->b : NULL};
+    parts[3] = (part){"b.bias", f32, 1, {n_groups, 1}, v ? v->b_bias : NULL};
+}
+
+static size_t part_bytes(const part *p) { return dw_qtype_row_bytes(p->type, p->ne[0]) * p->ne[1]; }
+
+typedef struct part_name {
+    char text[64];
+} part_name;
+
+static part_name name_of(int l, const part *p) {
+    part_name name;
+    snprintf(name.text, sizeof name.text, "blk.%d.ffn_pred_%s", l, p->name);
+    return name;
+}
+
 static void declare(const run *r, dw_gguf_writer *w) {
     const dw_gguf *g = dw_model_gguf(r->model);
-    const dw_qtype_row *f16 = dw_qtype_get(DW_F16), *f32 = dw_qtype_get(DW_F32);
-    char name[64];
+    part parts[N_PARTS];
     dw_gguf_set_keys(w, g);
     dw_gguf_set_text(w, DW_KEY_PREDICTOR_INPUT, o.input);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
@@ -458,22 +448,33 @@ static void declare(const run *r, dw_gguf_writer *w) {
         if (!is_predictor(t->name)) dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
     }
     for (size_t i = 0; i < r->n_layer; i++) {
-        const int l = r->layer[i];
-        const size_t n_in = (size_t)r->t.n_embd, rank = (size_t)r->rank, n_groups = (size_t)r->t.layer[l].n_groups;
-        const struct {
-            const char *part;
-            const dw_qtype_row *type;
-            int n_dims;
-            size_t ne[2];
-        } tensors[] = {{"a.weight", f16, 2, {n_in, rank}},
-                       {"a.bias", f32, 1, {rank, 1}},
-                       {"b.weight", f16, 2, {rank, n_groups}},
-                       {"b.bias", f32, 1, {n_groups, 1}}};
-        for (size_t k = 0; k < 4; k++) {
-            snprintf(name, sizeof name, "blk.%d.ffn_pred_%s", l, tensors[k].part);
-            dw_gguf_add_tensor(w, name, tensors[k].type, tensors[k].n_dims, tensors[k].ne);
-        }
+        parts_of(r, r->layer[i], NULL, parts);
+        for (const part *p = parts; p < parts + N_PARTS; p++)
+            dw_gguf_add_tensor(w, name_of(r->layer[i], p).text, p->type, p->n_dims, p->ne);
     }
+}
+
+/* Calls fn for each tensor of each predictor. */
+typedef int part_fn(void *ctx, int l, const part *p, dw_err *err);
+
+static int each_part(run *r, part_fn *fn, void *ctx, dw_err *err) {
+    int rc = 0;
+    for (size_t i = 0; i < r->n_layer && !rc; i++) {
+        part parts[N_PARTS];
+        record_view v;
+        const int l = r->layer[i];
+        uint8_t *bytes = read_record(r->j, r->record_of[l] - 1, &v, err);
+        if (!bytes) return -1;
+        parts_of(r, l, &v, parts);
+        for (const part *p = parts; p < parts + N_PARTS && !rc; p++) rc = fn(ctx, l, p, err);
+        free(bytes);
+    }
+    return rc;
+}
+
+static int write_part(void *writer, int l, const part *p, dw_err *err) {
+    (void)l;
+    return dw_gguf_write(writer, p->data, part_bytes(p), err);
 }
 
 static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
@@ -482,30 +483,51 @@ static int write_data(run *r, dw_gguf_writer *w, dw_err *err) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         if (!is_predictor(t->name) && dw_gguf_write(w, t->data, t->n_bytes, err)) return -1;
     }
-    for (size_t i = 0; i < r->n_layer; i++) {
-        record_view v;
-        uint8_t *bytes = read_record(r->j, r->record_of[r->layer[i]] - 1, &v, err);
-        if (!bytes) return -1;
-        const size_t n_in = (size_t)v.head.n_in, rank = (size_t)v.head.rank, n_groups = (size_t)v.head.n_groups;
-        const int rc = dw_gguf_write(w, v.a, 2 * rank * n_in, err) || dw_gguf_write(w, v.a_bias, 4 * rank, err) ||
-                       dw_gguf_write(w, v.b, 2 * n_groups * rank, err) || dw_gguf_write(w, v.b_bias, 4 * n_groups, err);
-        free(bytes);
-        if (rc) return -1;
+    return each_part(r, write_part, w, err);
+}
+
+/* ---- comparing --------------------------------------------------------------------------------------------------- */
+
+static int compare_bytes(const dw_gguf *g, const char *name, const void *data, size_t n_bytes, dw_err *err) {
+    const dw_tensor *t = dw_gguf_find_tensor(g, name);
+    if (t && t->n_bytes == n_bytes && !memcmp(t->data, data, n_bytes)) return 0;
+    return dw_fail(err, "tensor '%s' was not written as planned", name);
+}
+
+static int compare_part(void *gguf, int l, const part *p, dw_err *err) {
+    return compare_bytes(gguf, name_of(l, p).text, p->data, part_bytes(p), err);
+}
+
+/* The new file before it replaces an old one: the engine opens it, and every tensor is what it should be. */
+static int compare_file(void *run_pointer, const char *path, dw_err *err) {
+    run *r = run_pointer;
+    dw_model *m = dw_model_open(path, err);
+    if (!m) return -1;
+    const dw_gguf *parent = dw_model_gguf(r->model);
+    int rc = 0;
+    for (size_t i = 0; i < dw_gguf_n_tensors(parent) && !rc; i++) {
+        const dw_tensor *t = dw_gguf_tensor(parent, i);
+        if (!is_predictor(t->name)) rc = compare_bytes(m->gguf, t->name, t->data, t->n_bytes, err);
     }
-    return 0;
+    if (!rc) rc = each_part(r, compare_part, m->gguf, err);
+    dw_model_close(m);
+    return rc;
+}
+
+static int write_file(run *r, dw_gguf_writer *w, dw_err *err) {
+    declare(r, w);
+    if (stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err)) return -1;
+    return dw_gguf_commit_checked(w, compare_file, r, err);
 }
 
 static int write_model(run *r, dw_err *err) {
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    if (w) declare(r, w);
-    const int rc = !w || stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err)
-                       ? -1
-                       : 0;
+    const int rc = w ? write_file(r, w, err) : -1;
     dw_gguf_writer_free(w);
     return rc;
 }
 
-/* ---- main ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 
 /* Before anything is computed: later OpenBLAS would wait for the memory for ever. */
 static int check_memory(const run *r, int n_threads, dw_err *err) {
@@ -537,7 +559,7 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     progress_end(r->bar);
     if (r->rc) return -1;
     say("%zu layers trained in %.1f minutes", n_left, (dw_now() - began) / 60);
-    return report(r, err) || write_model(r, err) ? -1 : 0;
+    return report(r, err) ? -1 : write_model(r, err);
 }
 
 int main(int argc, char **argv) {

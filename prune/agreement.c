@@ -30,7 +30,8 @@ static int rank_all(const double *score, int n, double *rank, dw_err *err) {
 
 int prune_rank_correlation(const double *a, const double *b, int n, double *rho, dw_err *err) {
     double *x = dw_alloc((size_t)n, 2 * sizeof *x, "ranks", err), *y = x ? x + n : NULL;
-    const int rc = !x || rank_all(a, n, x, err) || rank_all(b, n, y, err) ? -1 : 0;
+    int rc = x ? rank_all(a, n, x, err) : -1;
+    if (!rc) rc = rank_all(b, n, y, err);
     const double mean = 0.5 * (n - 1); // of any ranks of n
     double xy = 0, xx = 0, yy = 0;
     for (int i = 0; i < n && !rc; i++) {

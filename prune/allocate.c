@@ -12,48 +12,141 @@ static int width(const prune_task *t, int l) { return t->model->net.hp.n_ff[l]; 
 
 /* ---- sizes ------------------------------------------------------------------------------------------------ */
 
-enum { HEADER_ROOM = 4096, ALIGNMENT = 32 };
+enum { HEADER_ROOM = 4096, REQUANT_ROOM = 4096, ALIGNMENT = 32 };
 
 void prune_sizes_release(prune_sizes *z) {
+    free(z->tensor);
+    free(z->first);
     free(z->layer);
     free(z->neuron);
     *z = (prune_sizes){0};
 }
 
-/* Rows of gate and up with their biases, columns of down. */
-static double neuron_bytes(const dw_layer *w) {
-    const double down = (double)w->down.n_bytes / (double)w->n_ff;
-    const int n_bias = (w->gate_bias.name != NULL) + (w->up_bias.name != NULL);
-    return (double)(dw_tensor_row_bytes(&w->gate) + dw_tensor_row_bytes(&w->up)) + down + n_bias * (double)sizeof(float);
+/* The types with and without importances differ in a few tensors.  The larger one counts, so no size is exceeded. */
+static const dw_qtype_row *wanted_type(const prune_sizes_request *wanted, const dw_tensor *t) {
+    if (!kit_is_matrix(t)) return t->type;
+    if (wanted->as.type) return wanted->as.type;
+    if (!wanted->as.mixture) return t->type;
+    kit_mixture_use use = {.mixture = wanted->as.mixture, .model = wanted->model, .drop = wanted->drop};
+    const dw_qtype_row *plain = kit_mixture_wanted(&use, t);
+    use.weighted = true;
+    const dw_qtype_row *weighted = kit_mixture_wanted(&use, t);
+    const bool larger = weighted->block_bytes * plain->block > plain->block_bytes * weighted->block;
+    return larger ? weighted : plain;
 }
 
-int prune_sizes_init(prune_sizes *z, const dw_model *m, size_t lineage_bytes, dw_err *err) {
-    const dw_net *net = &m->net;
-    const size_t n_layer = (size_t)net->hp.n_layer, n_tensor = dw_gguf_n_tensors(m->gguf);
-    *z = (prune_sizes){.layer = dw_alloc(n_layer, sizeof *z->layer, "sizes of layers", err), .neuron = dw_alloc(n_layer, sizeof *z->neuron, "sizes of layers", err)};
-    if (!z->layer || !z->neuron) {
+/* How a tensor's shape depends on the neurons: rows of gate and up, values of their biases, columns of down. */
+static prune_size size_of(const prune_sizes_request *wanted, const dw_tensor *t) {
+    const char *rest = "";
+    prune_size z = {.layer = dw_layer_of(t->name, &rest), .ne = {t->ne[0], dw_tensor_n_values(t) / t->ne[0]}};
+    z.type = wanted_type(wanted, t);
+    z.may_fall_back = wanted->as.mixture && kit_is_matrix(t);
+    z.has_rows = !strcmp(rest, "ffn_gate.weight") || !strcmp(rest, "ffn_up.weight");
+    z.has_values = !strcmp(rest, "ffn_down.weight") || !strcmp(rest, "ffn_gate.bias") || !strcmp(rest, "ffn_up.bias");
+    return z;
+}
+
+static bool is_vector(const prune_size *z) { return z->ne[1] == 1; }
+
+/* Bytes of a tensor of a layer with n_ff neurons. */
+static double tensor_bytes(const prune_size *z, int n_ff) {
+    const size_t n = z->has_values ? (size_t)n_ff : z->ne[0], rows = z->has_rows ? (size_t)n_ff : z->ne[1];
+    const dw_qtype_row *type = z->type;
+    if (z->may_fall_back && n % (size_t)type->block) type = kit_mixture_fallback(type, n);
+    const double blocks = is_vector(z) ? (double)n / type->block
+                                       : (double)((n + (size_t)type->block - 1) / (size_t)type->block);
+    return (double)rows * blocks * type->block_bytes;
+}
+
+/* Bytes that each neuron adds, where rows are whole blocks of the wanted type. */
+static double neuron_bytes(const prune_size *z) {
+    const double value = (double)z->type->block_bytes / z->type->block;
+    return z->has_rows ? (double)z->ne[0] * value : z->has_values ? (double)z->ne[1] * value : 0;
+}
+
+static double layer_bytes(const prune_sizes *z, int l, int n_ff) {
+    double bytes = 0;
+    for (size_t i = z->first[l]; i < z->first[l + 1]; i++) bytes += tensor_bytes(&z->tensor[i], n_ff);
+    return bytes;
+}
+
+static int by_layer(const void *a, const void *b) {
+    return ((const prune_size *)a)->layer - ((const prune_size *)b)->layer;
+}
+
+static void list_tensors(prune_sizes *z, const prune_sizes_request *wanted) {
+    const dw_net *net = &wanted->model->net;
+    const dw_gguf *g = wanted->model->gguf;
+    const size_t n_tensor = dw_gguf_n_tensors(g);
+    for (size_t i = 0; i < n_tensor; i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const prune_size size = size_of(wanted, t);
+        z->fixed -= (double)t->n_bytes;
+        if (size.layer < 0 || size.layer >= net->hp.n_layer)
+            z->fixed += tensor_bytes(&size, 0);
+        else if (!wanted->drop[size.layer])
+            z->tensor[z->n_tensor++] = size;
+    }
+    qsort(z->tensor, z->n_tensor, sizeof *z->tensor, by_layer);
+    for (size_t i = 0, l = 0; l <= (size_t)net->hp.n_layer; l++) {
+        while (i < z->n_tensor && z->tensor[i].layer < (int)l) i++;
+        z->first[l] = i;
+    }
+}
+
+/* requant --type refuses rows that are no whole blocks.  Those of down depend on the widths that are chosen. */
+static int check_blocks(const prune_sizes_request *wanted, dw_err *err) {
+    const dw_gguf *g = wanted->model->gguf;
+    const dw_qtype_row *type = wanted->as.type;
+    for (size_t i = 0; type && i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        if (kit_is_matrix(t) && !size_of(wanted, t).has_values && t->ne[0] % (size_t)type->block)
+            return dw_fail(
+                err,
+                "tensor '%s': rows of %zu values are no whole number of %s blocks of %d; give --as a mixture, "
+                "which takes another type there",
+                t->name, t->ne[0], type->name, type->block);
+    }
+    return 0;
+}
+
+int prune_sizes_init(prune_sizes *z, const prune_sizes_request *wanted, dw_err *err) {
+    const dw_net *net = &wanted->model->net;
+    const dw_gguf *g = wanted->model->gguf;
+    const size_t n_layer = (size_t)net->hp.n_layer, n_tensor = dw_gguf_n_tensors(g);
+    *z = (prune_sizes){.layer = dw_alloc(n_layer, sizeof *z->layer, "sizes of layers", err)};
+    z->neuron = dw_alloc(n_layer, sizeof *z->neuron, "sizes of layers", err);
+    z->first = dw_alloc(n_layer + 1, sizeof *z->first, "sizes of layers", err);
+    z->tensor = dw_alloc(n_tensor, sizeof *z->tensor, "sizes of tensors", err);
+    if (!z->layer || !z->neuron || !z->first || !z->tensor) {
         prune_sizes_release(z);
         return -1;
     }
-    z->fixed = (double)dw_gguf_file_bytes(m->gguf) + HEADER_ROOM + (double)lineage_bytes + (double)(ALIGNMENT * n_tensor);
-    for (size_t i = 0; i < n_tensor; i++) { // the layers' bytes come out of the fixed ones
-        const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
-        const int l = dw_layer_of(t->name, NULL);
-        if (l < 0 || l >= net->hp.n_layer) continue;
-        z->layer[l] += (double)t->n_bytes;
-        z->fixed -= (double)t->n_bytes;
-    }
+    if (check_blocks(wanted, err)) return -1;
+    z->fixed = (double)dw_gguf_file_bytes(g) + HEADER_ROOM + (double)wanted->lineage_bytes +
+               (double)(ALIGNMENT * n_tensor);
+    if (wanted->as.mixture || wanted->as.type) z->fixed += REQUANT_ROOM;
+    list_tensors(z, wanted);
     for (size_t l = 0; l < n_layer; l++) {
-        z->neuron[l] = neuron_bytes(&net->layer[l]);
-        z->layer[l] -= z->neuron[l] * net->hp.n_ff[l];
+        for (size_t i = z->first[l]; i < z->first[l + 1]; i++) z->neuron[l] += neuron_bytes(&z->tensor[i]);
+        z->layer[l] = layer_bytes(z, (int)l, 0);
     }
     return 0;
+}
+
+int prune_sizes_block(const prune_sizes *z) {
+    int block = 1;
+    for (size_t i = 0; i < z->n_tensor; i++) {
+        const prune_size *t = &z->tensor[i];
+        if (t->has_values && !is_vector(t) && t->type->block > block) block = t->type->block;
+    }
+    return block;
 }
 
 double prune_file_bytes(const prune_task *t, const int *n_keep) {
     double bytes = t->sizes->fixed;
     for (int l = 0; l < n_layer_of(t); l++)
-        if (!t->drop[l]) bytes += t->sizes->layer[l] + n_keep[l] * t->sizes->neuron[l];
+        if (!t->drop[l]) bytes += layer_bytes(t->sizes, l, n_keep[l]);
     return bytes;
 }
 
@@ -78,29 +171,42 @@ static int least_width(const prune_task *t, int l) { return width(t, l) < t->uni
 
 /* The allowed width nearest to `wanted` (the larger of two), or, when rounded down, the next below. */
 static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
-    const int below = (int)(wanted / t->unit + 1e-9) * t->unit, n_ff = width(t, l), above = below + t->unit < n_ff ? below + t->unit : n_ff;
+    const int below = (int)(wanted / t->unit + 1e-9) * t->unit, n_ff = width(t, l),
+              above = below + t->unit < n_ff ? below + t->unit : n_ff;
     int n = !down && above - wanted <= wanted - below ? above : below;
     if (wanted >= n_ff - 1e-9) n = n_ff;
     return n < least_width(t, l) ? least_width(t, l) : n;
 }
 
 static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
-    return dw_fail(err, "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons; drop layers, or allow more", t->bytes,
-                   prune_file_bytes(t, n_keep), t->unit);
+    return dw_fail(err,
+                   "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons; drop "
+                   "layers, or allow more",
+                   t->bytes, prune_file_bytes(t, n_keep), t->unit);
 }
 
+static void uniform_widths(const prune_task *t, double rate, int *n_keep) {
+    for (int l = 0; l < n_layer_of(t); l++)
+        n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0);
+}
+
+/* By bytes: the rate of whole blocks, and more where rows fall back to larger types. */
 static int uniform(const prune_task *t, int *n_keep, dw_err *err) {
-    const double by_bytes = t->bytes > 0 ? prune_rate_for_bytes(t) : 0, rate = t->bytes > 0 ? by_bytes < 0 ? 1 : by_bytes : t->rate;
-    for (int l = 0; l < n_layer_of(t); l++) n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0);
+    const double by_bytes = t->bytes > 0 ? prune_rate_for_bytes(t) : 0;
+    double rate = t->bytes > 0 ? by_bytes < 0 ? 1 : by_bytes : t->rate;
+    const double step = (double)t->unit / t->model->net.hp.n_ff_max;
+    uniform_widths(t, rate, n_keep);
+    for (; t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes && rate < 1; rate += step)
+        uniform_widths(t, fmin(rate + step, 1), n_keep);
     return t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes ? too_small(t, n_keep, err) : 0;
 }
 
-/* One layer's groups on their way out, least score first. */
+/* The groups of a layer that can still go, smallest score first. */
 typedef struct queue {
     double *score; // ascending
     int n_left;    // groups
     int n_next;    // groups that go next, together
-    double next;   // their score a group
+    double next;   // their mean score
 } queue;
 
 static int by_value(const void *a, const void *b) {
@@ -108,7 +214,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* What goes next brings the width to a multiple of the unit; at least one unit stays. */
+/* The groups that go next are as many as bring the width to a multiple of the unit.  At least one unit stays. */
 static void look_ahead(const prune_task *t, queue *q, int l) {
     const int per_unit = t->unit / t->group, n_group = width(t, l) / t->group, over = q->n_left % per_unit;
     q->n_next = over ? over : per_unit;
@@ -133,29 +239,52 @@ static void take_least(const prune_task *t, queue *q, int *n_keep) {
     for (int l = 0; l < n_layer_of(t); l++) all += n_keep[l];
     for (int l; (l = least_layer(t, q)) >= 0;) {
         const double n = (double)q[l].n_next * t->group;
-        if (t->bytes > 0 ? bytes <= t->bytes : gone + n / 2 > t->rate * all) break; // nearest: past the middle it stays
+        if (t->bytes > 0 ? bytes <= t->bytes : gone + n / 2 > t->rate * all) break; // stops where the rate is nearest
+        bytes -= layer_bytes(t->sizes, l, n_keep[l]);
         gone += n;
-        bytes -= n * t->sizes->neuron[l];
         q[l].n_left -= q[l].n_next;
         n_keep[l] = q[l].n_left * t->group;
+        bytes += layer_bytes(t->sizes, l, n_keep[l]);
         look_ahead(t, &q[l], l);
     }
 }
 
-static int global(const prune_task *t, int *n_keep, dw_err *err) {
+/* Turns the n scores of layer l into numbers that compare across layers. */
+typedef void make_comparable(const prune_task *t, int l, double *score, size_t n);
+
+static void as_they_are(const prune_task *t, int l, double *score, size_t n) { (void)t, (void)l, (void)score, (void)n; }
+
+static void relative_to_residual(const prune_task *t, int l, double *score, size_t n) {
+    for (size_t i = 0; i < n && t->is_energy; i++) score[i] *= t->inverse[l];
+}
+
+static void standardize(const prune_task *t, int l, double *score, size_t n) {
+    double sum = 0, square = 0;
+    (void)t, (void)l;
+    for (size_t i = 0; i < n; i++) sum += score[i];
+    const double mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++) square += (score[i] - mean) * (score[i] - mean);
+    const double deviation = sqrt(square / (double)n);
+    for (size_t i = 0; i < n; i++) score[i] = deviation > 0 ? (score[i] - mean) / deviation : 0;
+}
+
+static int fill_queue(const prune_task *t, queue *q, int l, make_comparable *comparable, dw_err *err) {
+    const size_t n = (size_t)(width(t, l) / t->group);
+    *q = (queue){.score = dw_alloc(n, sizeof(double), "sorted scores", err), .n_left = (int)n};
+    if (!q->score) return -1;
+    memcpy(q->score, t->score[l], n * sizeof(double));
+    comparable(t, l, q->score, n);
+    qsort(q->score, n, sizeof(double), by_value);
+    look_ahead(t, q, l);
+    return 0;
+}
+
+static int sort_together(const prune_task *t, int *n_keep, make_comparable *comparable, dw_err *err) {
     queue *q = dw_alloc((size_t)n_layer_of(t), sizeof *q, "sorted scores", err);
     int rc = q ? 0 : -1;
     for (int l = 0; l < n_layer_of(t) && !rc; l++) {
-        const size_t n = (size_t)(width(t, l) / t->group);
         n_keep[l] = t->drop[l] ? 0 : width(t, l);
-        q[l] = (queue){.score = dw_alloc(n, sizeof(double), "sorted scores", err), .n_left = (int)n};
-        if (!q[l].score) {
-            rc = -1;
-        } else {
-            memcpy(q[l].score, t->score[l], n * sizeof(double));
-            qsort(q[l].score, n, sizeof(double), by_value);
-            look_ahead(t, &q[l], l);
-        }
+        rc = fill_queue(t, &q[l], l, comparable, err);
     }
     if (!rc) take_least(t, q, n_keep);
     if (!rc && t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes) rc = too_small(t, n_keep, err);
@@ -164,10 +293,22 @@ static int global(const prune_task *t, int *n_keep, dw_err *err) {
     return rc;
 }
 
+static int global(const prune_task *t, int *n_keep, dw_err *err) { return sort_together(t, n_keep, as_they_are, err); }
+static int standardized(const prune_task *t, int *n_keep, dw_err *err) {
+    return sort_together(t, n_keep, standardize, err);
+}
+static int relative(const prune_task *t, int *n_keep, dw_err *err) {
+    return sort_together(t, n_keep, relative_to_residual, err);
+}
+
+// clang-format off
 const prune_allocator prune_allocators[] = {
-    {"uniform", uniform, false, "every layer loses the same fraction"},
-    {"global", global, true, "scores of all layers are sorted together"},
+    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, "every layer loses the same fraction"},
+    {"standardized", standardized, KIT_SCALE_LAYER,  false, "all groups together, by scores less their layer's mean, over its deviation"},
+    {"relative",     relative,     KIT_SCALE_ENERGY, true,  "all groups together, by energies relative to the residual stream's; needs -s"},
+    {"global",       global,       KIT_SCALE_COMMON, false, "all groups together, by scores as they are"},
     {0}};
+// clang-format on
 
 const prune_allocator *prune_allocator_find(const char *name) {
     for (const prune_allocator *a = prune_allocators; a->name; a++)
@@ -195,7 +336,8 @@ int prune_choose(const double *score, int n_ff, int group, int n_keep, bool *kee
     for (int g = 0; g < n_group; g++) order[g] = (ranked){score[g], g};
     qsort(order, (size_t)n_group, sizeof *order, by_score);
     memset(keep, 0, (size_t)n_ff * sizeof *keep);
-    for (int i = 0; i < n_keep / group; i++) memset(keep + (size_t)order[i].group * (size_t)group, true, (size_t)group * sizeof *keep);
+    for (int i = 0; i < n_keep / group; i++)
+        memset(keep + (size_t)order[i].group * (size_t)group, true, (size_t)group * sizeof *keep);
     free(order);
     return 0;
 }

@@ -81,8 +81,8 @@ static const opt_program program = {
 
 enum {
     UNIT = 128,           // columns that one thread takes together: whole groups of neurons
-    TILE = 4 * UNIT,      // columns whose sums stay in cache while the rows pass
-    BATCH_TOKENS = 512,   // of one pass, but for longer windows: they are cut
+    TILE = 4 * UNIT,      // columns whose sums stay in the cache while all rows are added
+    BATCH_TOKENS = 512,   // of one pass; longer windows take several passes
 };
 
 typedef struct collector {
@@ -98,7 +98,7 @@ typedef struct collector {
     collect_gram *gram;        // may be closed
 } collector;
 
-/* Columns first .. end - 1 belong to thread ith: whole units. */
+/* Thread ith takes columns first .. end - 1, which are whole units. */
 static void share(int n, int ith, int n_threads, int *first, int *end) {
     const long n_unit = (n + UNIT - 1) / UNIT;
     *first = (int)(n_unit * ith / n_threads) * UNIT;
@@ -108,13 +108,14 @@ static void share(int n, int ith, int n_threads, int *first, int *end) {
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* Integers: the order of threads does not matter. */
+/* The counts are integers, so the order of threads changes nothing. */
 static void add_counts(uint64_t *hist, const uint32_t *counts) {
     for (int b = 0; b < KIT_STATS_BINS; b++)
         if (counts[b]) __atomic_fetch_add(&hist[b], counts[b], __ATOMIC_RELAXED);
 }
 
-/* |x| of all columns into one histogram, in four tables, so that neighbours do not wait for each other. */
+/* Counts |x| of all columns in one histogram.  Neighbouring columns use different tables, because an addition to the
+ * same counter would have to wait for the one before. */
 static void count_inputs(const collector *c, const dw_tap_event *e, int first, int end, uint64_t *hist) {
     uint32_t counts[4][KIT_STATS_BINS] = {{0}};
     uint8_t bin[UNIT];
@@ -160,7 +161,7 @@ static void add_neurons(const collector *c, const dw_tap_event *e, int first, in
     }
 }
 
-/* The largest of 32 bins, in halves. */
+/* The largest of 32 bins, by comparing halves. */
 static uint8_t largest_bin(const uint8_t *bin) {
     uint8_t m[16];
     for (int i = 0; i < 16; i++) m[i] = bin[i] > bin[16 + i] ? bin[i] : bin[16 + i];
@@ -307,7 +308,7 @@ static int check_sums(const double *sums, size_t n, int l, const char *what, con
     return 0;
 }
 
-/* Refuses sums of NaN, by the first place that has some in the order of the pass. */
+/* Refuses sums that are NaN or infinite; names the first place in the order of the pass. */
 static int check_text(const collector *c, const calib_text *text, dw_err *err) {
     static const char *const what[] = {"the input of q, k, v", "the input of attn_output", "the input of gate and up", "the neurons"};
     for (int l = 0; l < c->s->n_layer; l++) {
@@ -345,7 +346,7 @@ static int add_text(run *r, const calib_text *text, dw_err *err) {
     return 0;
 }
 
-/* The neurons' own input histogram is that of all neurons together. */
+/* The input histogram of down is the sum over its neurons. */
 static void sum_neuron_hists(kit_stats *s) {
     for (int l = 0; l < s->n_layer; l++) {
         const kit_stats_layer *w = &s->layer[l];
@@ -457,7 +458,7 @@ static void tell_texts(const kit_stats *s, const calib_texts *texts) {
     if (n_pooled > 1) say("the first %zu texts are kept apart, the other %zu are pooled (--apart)", n_row - 1, n_pooled);
 }
 
-/* Whether the texts can be added to the parts; asked before hours pass. */
+/* Whether the texts can be added to the parts.  This is checked before the texts are evaluated. */
 static int check_parts(const kit_stats *parts, kit_stats *s, size_t n_text, dw_err *err) {
     const size_t n_finished = s->n_text;
     s->n_text = n_text;
@@ -466,7 +467,7 @@ static int check_parts(const kit_stats *parts, kit_stats *s, size_t n_text, dw_e
     return rc;
 }
 
-/* Keeps the finished texts, unless that would take more than a twentieth of the time. */
+/* Writes the finished texts to OUT.part, but spends at most a twentieth of the time on it. */
 typedef struct keeper {
     const char *path;
     const collect_gram *gram;

@@ -2,10 +2,12 @@
  *
  *     deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf
  *
- * What moves where: cutting.h.  One pass over the parent; then the file is opened again and compared with it. */
+ * cutting.h says what moves where.  The parent is read once.  The new file is opened again and compared with the parent
+ * before it gets its name. */
 #include "prune/cutting.h"
 #include "prune/hf.h"
 #include "prune/repairs.h"
+#include "prune/scores.h"
 #include "kit/blas.h"
 #include "kit/calib.h"
 #include "kit/lineage.h"
@@ -29,7 +31,7 @@ static struct {
     opt_range windows;
     double damp, gap;
     int n_ctx;
-    bool pad, sequential;
+    bool pad, sequential, dry_run;
 } o = {.damp = 0.01, .gap = REPAIR_GAP, .n_ctx = 512};
 
 static const struct { const char *name, *help; } repair_names[] = {
@@ -44,10 +46,11 @@ static const opt_row rows[] = {
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model"},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS", "statistics of the model: weigh errors where down is encoded; for --repair with STATS.gram (collect --gram)"},
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
     {.kind = OPT_GROUP, .help = "repair"},
     {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "fit what stays of down again; needs -s, or --sequential with -f", OPT_CHOICES(repair_names)},
-    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS", "statistics of the model, with STATS.gram beside them (collect --gram)"},
     {"sequential", 0, OPT_FLAG, 0, &o.sequential, NULL, NULL, "repair the layers in order, each on the inputs that the cut layers below give it"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts for --sequential"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, NULL, "N", "tokens of a window; 512", .min = 1, .max = 1 << 20},
@@ -63,22 +66,24 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "cut",
     .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
-    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--repair lsq -s stats.h5] [--source M16.gguf] [--down-type TYPE] [--pad] [--hf DIR]",
-    .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are copied block for "
-             "block where the kept neurons are whole blocks of down's type (any neurons in 16 and 32 bits, groups of 32 in Q4_0 to Q8_0 and "
-             "IQ4_NL, of 256 in K types); else --down-type lets down be encoded again.  Encoding what was encoded loses twice: give the 16-bit "
-             "file with --source.\n"
+    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--repair lsq -s stats.h5] [--source M16.gguf] [--down-type TYPE] [--pad] "
+             "[--hf DIR]",
+    .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are "
+             "copied block for block where the kept neurons are whole blocks of down's type: any neurons in 16 and 32 bits, "
+             "groups of 32 in Q4_0 to Q8_0 and IQ4_NL, groups of 256 in K types.  Otherwise --down-type encodes down again.  "
+             "Encoding what was encoded loses twice, so give the 16-bit file with --source.  With -s errors are weighed by the "
+             "mean square of each input, as requant -s does.\n"
              "\n"
-             "Equal widths keep the architecture.  Unequal ones are stored as deci (llama, mistral, qwen2) or openelm (qwen3 without an output "
-             "matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills up with zero neurons, which change no result but "
-             "cost size and time.\n"
+             "Equal widths keep the architecture.  Unequal ones are stored as deci (llama, mistral, qwen2) or openelm (qwen3 "
+             "without an output matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills up with zero "
+             "neurons, which change no result but cost size and time.\n"
              "\n"
-             "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it can: from STATS.gram, "
-             "or with --sequential on the texts, layer by layer.  down is then encoded anew, in the type that it has unless --down-type says "
-             "another.\n"
+             "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it can: "
+             "from STATS.gram, or with --sequential on the texts, layer by layer.  down is then encoded anew, in the type that "
+             "it has unless --down-type says another.\n"
              "\n"
-             "A plan that names the hash of its model cuts only that model.  The file is opened again and every row compared with the parent's "
-             "before this program says that it is done.",
+             "A plan that names the hash of its model cuts only that model.  The new file is opened and every row compared with "
+             "the parent's before it replaces an old file.",
     .example = "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf\n"
                "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf --repair lsq --sequential -f experiments/texts/calib/*.txt\n"
                "deadwood cut -m 7b-q4_0.gguf -p plan.tsv -o 7b-cut.gguf --source 7b-bf16.gguf --down-type same",
@@ -89,6 +94,7 @@ typedef struct inputs {
     dw_model *model, *source;
     kit_plan plan;
     repairs repairs;       // with --repair
+    kit_stats stats;       // with -s
     calib_texts texts;     // with --sequential
     char model_sha256[65];
     double hash_seconds;
@@ -111,12 +117,18 @@ static int open_inputs(inputs *in, dw_err *err) {
     const double t0 = dw_now();
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     in->hash_seconds = dw_now() - t0;
-    if (!in->plan.model_sha256[0]) warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
-    return kit_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err);
+    if (!in->plan.model_sha256[0])
+        warn("'%s' does not say for which model it was made; only its widths are checked", o.plan);
+    if (kit_plan_check_model(&in->plan, o.plan, o.model, in->model_sha256, err)) return -1;
+    if (!o.stats) return 0;
+    if (kit_stats_open(&in->stats, o.stats, err)) return -1;
+    if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
+    return kit_stats_check_shape(&in->stats, hp->n_layer, hp->n_embd, hp->n_ff, err);
 }
 
 static void close_inputs(inputs *in) {
     repairs_release(&in->repairs);
+    kit_stats_release(&in->stats);
     calib_release(&in->texts);
     kit_plan_release(&in->plan);
     dw_model_close(in->source);
@@ -129,10 +141,11 @@ static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
     if (p->group) snprintf(group, sizeof group, "%d", p->group);
     if (p->rate_wanted >= 0) snprintf(wanted, sizeof wanted, "%.4g", p->rate_wanted);
     if (p->rate_reached >= 0) snprintf(reached, sizeof reached, "%.4g", p->rate_reached);
-    return lineage_fact(l, "metric", p->metric, err) || lineage_fact(l, "rate", wanted, err) || lineage_fact(l, "rate_reached", reached, err) ||
-                   lineage_fact(l, "group", group, err) || lineage_fact(l, "allocate", p->allocate, err)
-               ? -1
-               : 0;
+    const struct { const char *name, *value; } facts[] = {
+        {"metric", p->metric}, {"rate", wanted}, {"rate_reached", reached}, {"group", group}, {"allocate", p->allocate}};
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        if (lineage_fact(l, facts[i].name, facts[i].value, err)) return -1;
+    return 0;
 }
 
 /* What was repaired, how, and with which texts. */
@@ -140,10 +153,10 @@ static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     char words[64];
     if (!is_repaired()) return 0;
     snprintf(words, sizeof words, "%s%s%s", o.repair, o.sequential ? "-sequential-" : "", o.sequential ? target()->name : "");
-    if (lineage_fact(l, "repair", words, err) || (o.stats && lineage_input(l, o.stats, err))) return -1;
+    if (lineage_fact(l, "repair", words, err)) return -1;
     for (size_t i = 0; i < in->texts.n_text; i++) {
         const calib_text *t = &in->texts.text[i];
-        const size_t n = (size_t)t->n_windows * (size_t)in->texts.n_ctx;
+        const size_t n = (size_t)t->n_windows * (size_t)in->texts.n_ctx + (size_t)t->n_tail;
         char *blocks = lineage_blocks(t->token, n, err);
         const int rc = blocks ? lineage_text_blocks(l, t->name, t->sha256, blocks, n, err) : -1;
         free(blocks);
@@ -152,12 +165,31 @@ static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     return 0;
 }
 
+static int stamp_inputs(lineage *l, const inputs *in, dw_err *err) {
+    if (lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err)) return -1;
+    if (stamp_plan(l, &in->plan, err) || (o.source && lineage_input(l, o.source, err))) return -1;
+    return o.stats ? lineage_input(l, o.stats, err) : 0;
+}
+
+static bool is_of_plan(const kit_plan *p, const kit_stats_text *t) {
+    for (size_t i = 0; i < p->n_text; i++)
+        if (!strcmp(p->text[i].sha256, t->sha256) && !strcmp(p->text[i].blocks, t->blocks)) return true;
+    return false;
+}
+
+/* The texts of the plan, and of the statistics those that the plan does not have. */
+static int stamp_texts(lineage *l, const inputs *in, dw_err *err) {
+    if (lineage_plan_texts(l, in->plan.text, in->plan.n_text, err)) return -1;
+    for (size_t t = 0; o.stats && t < in->stats.n_text; t++)
+        if (!is_of_plan(&in->plan, &in->stats.text[t]) && lineage_texts(l, &in->stats.text[t], 1, err)) return -1;
+    return 0;
+}
+
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
-    int rc = !l || lineage_input_hashed(l, o.model, in->model_sha256, err) || lineage_input(l, o.plan, err) || stamp_plan(l, &in->plan, err) ? -1 : 0;
-    if (!rc && o.source) rc = lineage_input(l, o.source, err);
+    int rc = l ? stamp_inputs(l, in, err) : -1;
     if (!rc) rc = stamp_repair(l, in, err);
-    if (!rc) rc = lineage_plan_texts(l, in->plan.text, in->plan.n_text, err);
+    if (!rc) rc = stamp_texts(l, in, err);
     if (!rc) rc = lineage_write(l, w, err);
     lineage_free(l);
     return rc;
@@ -207,6 +239,25 @@ static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool
     return 0;
 }
 
+/* Widths that were multiples of 256 and are not any more: K types do not fit down then. */
+static bool leaves_k_blocks(const prune_layout *layout) {
+    const int *n_ff = dw_model_hparams(layout->parent)->n_ff;
+    for (int l = 0; l < layout->n_layer; l++)
+        if (layout->n_ff[l] % 256 && n_ff[layout->layer_of[l]] % 256 == 0) return true;
+    return false;
+}
+
+static void tell_down(const prune_layout *layout) {
+    if (layout->n_repaired)
+        say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair, o.sequential ? ", in order of the layers" : "");
+    if (layout->n_encoded && !layout->source)
+        warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)",
+             layout->n_encoded);
+    if (leaves_k_blocks(layout))
+        say("some widths are no multiples of 256, so a requant to K types will store ffn_down in larger types (fallbacks); rank "
+            "--multiple 256 avoids that");
+}
+
 /* What the user should know about the file. */
 static void tell(const prune_layout *layout, const kit_plan *plan) {
     int least = layout->n_ff[0], most = least;
@@ -214,21 +265,27 @@ static void tell(const prune_layout *layout, const kit_plan *plan) {
         if (layout->n_ff[l] < least) least = layout->n_ff[l];
         if (layout->n_ff[l] > most) most = layout->n_ff[l];
     }
+    const char *arch = layout->arch->name, *padding = layout->has_padding ? ", filled up with zeros" : "";
     if (layout->n_layer < plan->n_layer) say("layers dropped: %d of %d", plan->n_layer - layout->n_layer, plan->n_layer);
-    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, layout->arch->name, layout->has_padding ? ", filled up with zeros" : "");
-    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, layout->arch->name);
-    if (layout->n_repaired) say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair, o.sequential ? ", in order of the layers" : "");
-    if (layout->n_encoded && !layout->source)
-        warn("down of %zu layers is encoded again from what was encoded before; 16 bits are the better source (--source)", layout->n_encoded);
+    if (least == most) say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, arch, padding);
+    else say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, arch);
+    tell_down(layout);
+}
+
+static int print_sizes(const prune_layout *layout, dw_err *err) {
+    kit_sizes sizes;
+    prune_layout_sizes(layout, &sizes);
+    char *text = kit_sizes_table(&sizes, err);
+    const int rc = text ? prune_write_text("-", "the table of sizes", text, err) : -1;
+    free(text);
+    return rc;
 }
 
 /* The Gram matrices of the statistics. */
 static int open_gram(kit_gram *gram, const inputs *in, dw_err *err) {
-    kit_stats s = {0};
     char *path = kit_gram_path(o.stats, err);
-    const int rc = !path || kit_stats_read(&s, o.stats, err) || kit_stats_check_model(&s, o.stats, o.model, in->model_sha256, err) ||
-                   kit_gram_open(gram, path, err) || kit_gram_check_stats(gram, path, &s, err) ? -1 : 0;
-    kit_stats_release(&s);
+    int rc = path ? kit_gram_open(gram, path, err) : -1;
+    if (!rc) rc = kit_gram_check_stats(gram, path, &in->stats, err);
     free(path);
     return rc;
 }
@@ -251,42 +308,57 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
 }
 
 static int check_plan(const inputs *in, dw_err *err) {
-    const dw_hparams *hp = dw_model_hparams(in->model);
-    return in->plan.n_layer == hp->n_layer ? dw_model_need_whole_ffn(in->model, err) : dw_fail(err, "the plan has %d layers, the model %d", in->plan.n_layer, hp->n_layer);
+    const int n_layer = dw_model_hparams(in->model)->n_layer;
+    if (in->plan.n_layer != n_layer)
+        return dw_fail(err, "the plan has %d layers, the model %d", in->plan.n_layer, n_layer);
+    return dw_model_need_whole_ffn(in->model, err);
+}
+
+/* A dry run takes no time for repairs.  A repaired down is always encoded. */
+static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err *err) {
+    const bool same = o.down_type && !strcmp(o.down_type, "same"), repairs_now = is_repaired() && !o.dry_run;
+    prune_cut_options options = {.source = in->source, .encode_down = o.down_type || is_repaired(), .pad = o.pad};
+    if (o.down_type && !same) options.down_type = dw_qtype_by_name(o.down_type);
+    if (is_repaired() && check_plan(in, err)) return -1;
+    if (repairs_now && repair(in, options.down_type, pool, err)) return -1;
+    if (repairs_now) options.repairs = &in->repairs;
+    if (o.stats) options.stats = &in->stats;
+    return prune_layout_init(layout, in->model, &in->plan, &options, err);
+}
+
+static int check_hf(const prune_layout *layout, dw_err *err) {
+    if (!o.hf || (!layout->is_carrier && !layout->n_encoded)) return 0;
+    return dw_fail(err, "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
 }
 
 static int cut(inputs *in, dw_pool *pool, dw_err *err) {
-    const bool same = o.down_type && !strcmp(o.down_type, "same");
-    const dw_qtype_row *down_type = o.down_type && !same ? dw_qtype_by_name(o.down_type) : NULL;
-    if (is_repaired() && (check_plan(in, err) || repair(in, down_type, pool, err))) return -1;
-    const prune_cut_options options = {.source = in->source,
-                                       .encode_down = o.down_type != NULL,
-                                       .down_type = down_type,
-                                       .pad = o.pad,
-                                       .repairs = is_repaired() ? &in->repairs : NULL};
     prune_layout layout;
-    if ((o.hf && prune_hf_check(in->model, o.checkpoint, o.hf, err)) || prune_layout_init(&layout, in->model, &in->plan, &options, err)) return -1;
-    if (o.hf && (layout.is_carrier || layout.n_encoded)) {
-        prune_layout_release(&layout);
-        return dw_fail(err, "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
-    }
-    tell(&layout, &in->plan);
-    int rc = make_file(in, &layout, pool, err);
+    if (o.hf && prune_hf_check(in->model, o.checkpoint, o.hf, err)) return -1;
+    if (choose_layout(&layout, in, pool, err)) return -1;
+    int rc = check_hf(&layout, err);
+    if (!rc) tell(&layout, &in->plan);
+    if (!rc) rc = o.dry_run ? print_sizes(&layout, err) : make_file(in, &layout, pool, err);
     prune_layout_release(&layout);
-    if (!rc && o.hf) rc = prune_hf_write(o.out, &in->plan, o.checkpoint, o.hf, err);
+    if (!rc && o.hf && !o.dry_run) rc = prune_hf_write(o.out, &in->plan, o.checkpoint, o.hf, err);
     return rc;
+}
+
+static void check_usage(void) {
+    if (is_repaired() && !o.sequential != !!o.stats)
+        die_usage("--repair needs statistics with Gram matrices (-s), or --sequential and texts (-f)");
+    if (o.sequential && (!is_repaired() || !o.texts.n))
+        die_usage("--sequential is for --repair lsq and needs calibration texts (-f)");
+    if (!o.sequential && (o.texts.n || o.target)) die_usage("-f and --target are for --repair lsq --sequential");
+    if (o.stats && !is_repaired() && !o.down_type) die_usage("-s is for --down-type, where down is encoded, and for --repair lsq");
+    if (o.source && !o.down_type && !is_repaired()) die_usage("--source is what down is encoded from; give --down-type too");
+    if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
 }
 
 int main(int argc, char **argv) {
     name_types();
     opt_parse(&program, argc, argv);
-    if (is_repaired() && !o.sequential != !!o.stats) die_usage("--repair needs statistics with Gram matrices (-s), or --sequential and texts (-f)");
-    if (o.sequential && (!is_repaired() || !o.texts.n)) die_usage("--sequential is for --repair lsq and needs calibration texts (-f)");
-    if (!o.sequential && (o.texts.n || o.target)) die_usage("-f and --target are for --repair lsq --sequential");
-    if (o.stats && !is_repaired()) die_usage("-s is for --repair lsq");
+    check_usage();
     if (is_repaired()) blas_on_one_thread(argv);
-    if (o.source && !o.down_type && !is_repaired()) die_usage("--source is what down is encoded from; give --down-type too");
-    if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

@@ -1,9 +1,9 @@
 /* cutting.h - a plan applied to a model: which tensors the smaller file has, and where each of their bytes comes from.
  *
  *   gate, up        rows of the kept neurons, as bytes, in every type
- *   down            columns of the kept neurons: block for block where they are whole blocks of its type, else decoded
- *                   (from a 16-bit model where there is one) and encoded again;
- *                   after a repair (repairs.h) its new values are encoded
+ *   down            columns of the kept neurons: block for block where they are whole blocks of its type; otherwise
+ *                   decoded (from a 16-bit model if one is given) and encoded again; after a repair (repairs.h) its new
+ *                   values are encoded
  *   other tensors   as they are; layers that were dropped are left out and the others renumbered
  *
  * Equal widths keep the architecture.  Unequal ones need an architecture that has them (llama.cpp: deci, openelm), or
@@ -20,6 +20,8 @@
 #define PRUNE_CUTTING_H
 
 #include "kit/plan.h"
+#include "kit/sizes.h"
+#include "kit/stats.h"
 #include "kit/tensor_stream.h"
 #include "model/archs.h"
 #include "prune/prune.h"
@@ -32,6 +34,7 @@ typedef struct prune_cut_options {
     const dw_qtype_row *down_type; // its new type; NULL: each layer's own
     bool pad;                      // zero neurons up to a common width instead of a carrier
     const repairs *repairs;        // values of down where a layer has them; NULL: none
+    const kit_stats *stats;        // of the parent: importances where down is encoded; NULL: none
 } prune_cut_options;
 
 typedef enum prune_move {
@@ -46,7 +49,7 @@ typedef struct prune_tensor { // of the smaller file
     int n_dims;
     size_t ne[2];             // values of a row, rows; a vector is one row
     prune_move move;
-    const dw_tensor *from[3]; // their rows one behind the other; unused ones NULL
+    const dw_tensor *from[3]; // their rows one after the other; unused ones NULL
     const int32_t *map;       // the row or column that each one comes from, -1: zeros; NULL: all as they are
     const float *repaired;    // values for the n_kept first columns of every row; NULL: those of `from`
     const float *importance;  // (ne[0]): for the encoder; NULL: none
@@ -65,14 +68,15 @@ typedef struct prune_layout {
     int32_t *q_rows, *k_rows; // permutations, NULL: none
     prune_tensor *tensor; // n_tensor
     size_t n_tensor, n_encoded, n_repaired; // n_encoded: from what the model holds
-    float **importance;   // (n_layer): of repaired columns, then zeros
+    float **importance;   // (n_layer): of columns that are encoded, then zeros; NULL: none
     double data_bytes;    // of all tensors
     const dw_model *source;
 } prune_layout;
 
 /* Borrows the models and nothing of the plan.  Refuses what cannot be stored, or what llama.cpp would silently compute
  * wrongly.  After a failure there is nothing to release. */
-int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options, dw_err *err);
+int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options,
+                      dw_err *err);
 void prune_layout_release(prune_layout *o);
 
 /* Keys and tensors of the smaller file into a new writer; lineage is the caller's. */
@@ -80,12 +84,15 @@ int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err);
 /* All data, after dw_gguf_begin, into a stream to the writer. */
 int prune_layout_write(const prune_layout *o, kit_stream *s, dw_err *err);
 
-/* Opens the file that was written as a model and compares every row with the parent's. */
-int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err); // s: a stream without a writer
+/* Counts the tensors by type and bytes.  Fallback types are none here: cut refuses what does not fit. */
+void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes);
+
+/* Opens the file that was written as a model and compares every row with the parent's.  s: a stream without a writer. */
+int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err);
 
 /* The bytes of row r in the tensors that t comes from, NULL for a row of zeros. */
 const uint8_t *prune_tensor_source(const prune_tensor *t, size_t r);
-/* Row r of a tensor that is encoded, through the tensor's encoding.  values: room for a row of the source and one of t. */
+/* Row r of a tensor that is encoded, by the tensor's encoding.  values: room for a row of the source and one of t. */
 dw_encoding prune_tensor_encoding(const prune_tensor *t);
 void prune_tensor_encode(const prune_tensor *t, dw_encoding *e, size_t r, float *values, uint8_t *out);
 static inline size_t prune_tensor_n_rows(const prune_tensor *t) { return t->n_dims == 1 ? t->ne[0] : t->ne[1]; }

@@ -7,7 +7,7 @@
 
 enum { PASS_TOKENS = 4096 }; // of one pass: large enough for efficient products
 
-/* ---- windows ------------------------------------------------------------------------------------------------------ */
+/* ---- windows --------------------------------------------------------------------------------------------------- */
 
 static size_t held_of_text(size_t n_text, const distil_options *o) { return ((size_t)o->n_held + n_text - 1) / n_text; }
 
@@ -15,7 +15,9 @@ int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, d
     const size_t n_ctx = (size_t)o->n_ctx, n_held = held_of_text(n_text, o) * n_ctx;
     for (distil_text *t = text; t < text + n_text; t++) {
         if (t->n < n_held + n_ctx)
-            return dw_fail(err, "'%s' has %zu tokens, but %zu held-out windows and one to learn from need %zu; give a longer text, a smaller -c or fewer --held-out",
+            return dw_fail(err,
+                           "'%s' has %zu tokens, but %zu held-out windows and one to learn from need %zu; give a "
+                           "longer text, a smaller -c or fewer --held-out",
                            t->name, t->n, held_of_text(n_text, o), n_held + n_ctx);
         t->n_train = t->n - n_held;
     }
@@ -44,10 +46,11 @@ static void draw_windows(const distil *d) {
     }
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 
 static dw_session *open_session(const dw_model *m, const distil_options *o, dw_err *err) {
-    return dw_session_new(m, &(dw_session_options){.pool = o->pool, .backend = o->backend, .n_ctx = o->n_ctx, .n_batch = 1}, err);
+    return dw_session_new(
+        m, &(dw_session_options){.pool = o->pool, .backend = o->backend, .n_ctx = o->n_ctx, .n_batch = 1}, err);
 }
 
 static int windows_of_pass(const distil_options *o) {
@@ -92,9 +95,11 @@ void distil_close(distil *d) {
     *d = (distil){0};
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------------------------- */
 
-static dw_loss loss_of(const distil *d) { return (dw_loss){.teacher = d->teacher, .temperature = d->o.temperature, .ce = d->o.ce}; }
+static dw_loss loss_of(const distil *d) {
+    return (dw_loss){.teacher = d->teacher, .temperature = d->o.temperature, .ce = d->o.ce};
+}
 
 static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
     return dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err) ? -1 : 0;
@@ -103,7 +108,8 @@ static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
 /* Fails for a loss that is no number, and names the step. */
 static int check(const distil *d, const char *what, double value, dw_err *err) {
     if (isfinite(value)) return 0;
-    return dw_fail(err, "step %llu is refused, because its %s is %g; try a smaller --lr", (unsigned long long)d->n_steps + 1, what, value);
+    return dw_fail(err, "step %llu is refused, because its %s is %g; try a smaller --lr",
+                   (unsigned long long)d->n_steps + 1, what, value);
 }
 
 int distil_step(distil *d, double rate, double *loss, dw_err *err) {
@@ -144,10 +150,12 @@ int distil_held_out(distil *d, double *loss, dw_err *err) {
             n = 0;
         }
     *loss = n_all ? sums.loss / ((double)n_all * (double)n_ctx) : 0;
-    return isfinite(*loss) ? 0 : dw_fail(err, "the held-out loss after step %llu is %g; try a smaller --lr", (unsigned long long)d->n_steps, *loss);
+    return isfinite(*loss) ? 0
+                           : dw_fail(err, "the held-out loss after step %llu is %g; try a smaller --lr",
+                                     (unsigned long long)d->n_steps, *loss);
 }
 
-/* ---- checkpoints --------------------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ----------------------------------------------------------------------------------------------- */
 
 static const char magic[16] = "deadwood heal 1\n";
 
@@ -165,15 +173,16 @@ static int put(dw_out *out, dw_sha256 *hash, const void *data, size_t size, dw_e
 }
 
 static int save_to(const distil *d, dw_out *out, const uint8_t identity[32], dw_err *err) {
-    head h = {.n_steps = d->n_steps, .n_values = d->p.n_values, .seconds = d->seconds, .first_held_out = d->first_held_out};
+    head h = {
+        .n_steps = d->n_steps, .n_values = d->p.n_values, .seconds = d->seconds, .first_held_out = d->first_held_out};
     const size_t bytes = d->p.n_values * sizeof(float);
     uint8_t digest[32];
     dw_sha256 hash;
     memcpy(h.magic, magic, sizeof h.magic);
     memcpy(h.identity, identity, sizeof h.identity);
     dw_sha256_begin(&hash);
-    if (put(out, &hash, &h, sizeof h, err) || put(out, &hash, d->p.value, bytes, err) || put(out, &hash, d->p.mean, bytes, err) ||
-        put(out, &hash, d->p.square, bytes, err))
+    if (put(out, &hash, &h, sizeof h, err) || put(out, &hash, d->p.value, bytes, err) ||
+        put(out, &hash, d->p.mean, bytes, err) || put(out, &hash, d->p.square, bytes, err))
         return -1;
     dw_sha256_end(&hash, digest);
     return dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err) ? -1 : 0;
@@ -195,11 +204,15 @@ static int check_file(const distil *d, const dw_map *m, const char *path, const 
         return dw_fail(err, "'%s' is not a checkpoint of heal, or is damaged; remove it to begin again", path);
     memcpy(&h, m->data, sizeof h);
     if (memcmp(h.identity, identity, 32))
-        return dw_fail(err, "'%s' is of another run (other models, texts, options or CPU level); remove it to begin again, or choose another -o", path);
+        return dw_fail(err,
+                       "'%s' is of another run (other models, texts, options or CPU level); remove it to begin again, "
+                       "or choose another -o",
+                       path);
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);
-    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 || memcmp(digest, m->data + m->size - 32, 32))
+    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 ||
+        memcmp(digest, m->data + m->size - 32, 32))
         return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
     return 0;
 }

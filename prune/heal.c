@@ -4,14 +4,14 @@
  *
  * The loop, the loss and the checkpoints: distil.h.  The healed file is the cut one with other values: each trained row
  * is encoded in its own type, and a row whose values are as they were is copied as bytes. */
-#include "prune/distil.h"
-#include "prune/prune.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "measure/predictions.h"
+#include "prune/distil.h"
+#include "prune/prune.h"
 #include "qtypes/encoding.h"
 
 #include <math.h>
@@ -22,19 +22,36 @@
 
 enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21, REPORTS = 10 };
 
-/* ---- what is trained --------------------------------------------------------------------------------------------- */
+/* ---- what is trained ------------------------------------------------------------------------------------------- */
 
 static bool is_bias_or_norm(dw_weight w) {
     switch (w) {
-    case DW_W_ATTN_NORM: case DW_W_FFN_NORM: case DW_W_OUTPUT_NORM: case DW_W_Q_NORM: case DW_W_K_NORM: case DW_W_Q_BIAS: case DW_W_K_BIAS:
-    case DW_W_V_BIAS: case DW_W_O_BIAS: case DW_W_GATE_BIAS: case DW_W_UP_BIAS: case DW_W_DOWN_BIAS: case DW_W_OUTPUT_BIAS: return true;
+    case DW_W_ATTN_NORM:
+    case DW_W_FFN_NORM:
+    case DW_W_OUTPUT_NORM:
+    case DW_W_Q_NORM:
+    case DW_W_K_NORM:
+    case DW_W_Q_BIAS:
+    case DW_W_K_BIAS:
+    case DW_W_V_BIAS:
+    case DW_W_O_BIAS:
+    case DW_W_GATE_BIAS:
+    case DW_W_UP_BIAS:
+    case DW_W_DOWN_BIAS:
+    case DW_W_OUTPUT_BIAS: return true;
     default: return false;
     }
 }
 
 static bool is_ffn(dw_weight w) {
     switch (w) {
-    case DW_W_FFN_NORM: case DW_W_GATE: case DW_W_UP: case DW_W_DOWN: case DW_W_GATE_BIAS: case DW_W_UP_BIAS: case DW_W_DOWN_BIAS: return true;
+    case DW_W_FFN_NORM:
+    case DW_W_GATE:
+    case DW_W_UP:
+    case DW_W_DOWN:
+    case DW_W_GATE_BIAS:
+    case DW_W_UP_BIAS:
+    case DW_W_DOWN_BIAS: return true;
     default: return false;
     }
 }
@@ -53,7 +70,7 @@ static const struct trained {
     {0},
 };
 
-/* ---- options ----------------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
     const char *model, *teacher, *out, *train;
@@ -65,12 +82,15 @@ static struct {
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the cut model (GGUF)"},
-    {"teacher", 'T', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.teacher, NULL, "FILE", "the model that it was cut from, in any type"},
-    {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE", "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1},
+    {"teacher", 'T', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.teacher, NULL, "FILE",
+     "the model that it was cut from, in any type"},
+    {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE",
+     "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1, .max = 4096},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the healed model"},
     {.kind = OPT_GROUP, .help = "how long"},
     {"tokens", 0, OPT_REAL, 0, &o.tokens, "0", "N", "learn from N tokens: 2e6", .min = 0, .max = 1e15},
-    {"minutes", 0, OPT_REAL, 0, &o.minutes, "0", "M", "or: plan the schedule to end after M minutes", .min = 0, .max = 1e6},
+    {"minutes", 0, OPT_REAL, 0, &o.minutes, "0", "M", "or: plan the schedule to end after M minutes",
+     .min = 0, .max = 1e6},
     {.kind = OPT_GROUP, .help = "training"},
     {"train", 0, OPT_CHOICE, 0, &o.train, "all", "WHAT", "what is trained", OPT_CHOICES_HELP(trained, struct trained)},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
@@ -78,34 +98,39 @@ static const opt_row rows[] = {
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 2, .max = 65536},
     {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the places of windows", .min = 0, .max = 2147483647},
     {"temperature", 0, OPT_REAL, 0, &o.temperature, "1", "X", "of both distributions", .min = 0.1, .max = 100},
-    {"ce", 0, OPT_REAL, 0, &o.ce, "0", "X", "share of the cross entropy with the texts' own next tokens", .min = 0, .max = 1},
+    {"ce", 0, OPT_REAL, 0, &o.ce, "0", "X", "share of the cross entropy with the texts' own next tokens",
+     .min = 0, .max = 1},
     {"decay", 0, OPT_REAL, 0, &o.decay, "0", "X", "AdamW's decay of matrices", .min = 0, .max = 1},
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
     {"warm-up", 0, OPT_REAL, 0, &o.warm, "0.05", "X", "part of the run in which the rate rises", .min = 0, .max = 1},
     {"last", 0, OPT_REAL, 0, &o.last, "0", "X", "the cosine falls to X times --lr", .min = 0, .max = 1},
-    {"held-out", 0, OPT_INT, 0, &o.n_held, "8", "N", "windows at the ends of the texts that only measure", .min = 1, .max = 4096},
-    {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M", "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
+    {"held-out", 0, OPT_INT, 0, &o.n_held, "8", "N", "windows at the ends of the texts that only measure",
+     .min = 1, .max = 4096},
+    {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
+     "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
     OPT_COMMON_ENGINE, {0}};
 
 static const opt_program program = {
     .name = "heal",
     .summary = "the cut model learns from the original",
-    .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X] [--batch N]",
-    .about = "The cut model (the student) is trained by AdamW to give the original's (the teacher's) distributions of the next token: the loss is "
-             "KL(teacher || student) over the whole vocabulary, at every position of windows at random places of the texts (Hinton et al. 2015).  The "
-             "teacher runs in the same pass; its logits are never stored.\n"
+    .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X]",
+    .about = "AdamW trains the cut model (the student) to give the original's (the teacher's) distributions of the "
+             "next token: the loss is KL(teacher || student) over the whole vocabulary, at every position of windows at "
+             "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass.  Its logits are "
+             "never stored.\n"
              "\n"
-             "The trained weights are F32 copies and are encoded in the file's types at the end, which must be 16 or 32 bits: heal first, then requant. "
-             "The teacher may have any type.\n"
+             "The trained weights are F32 copies.  At the end they are encoded in the types of the cut file, which "
+             "must have 16 or 32 bits: heal first, then requant.  The teacher may have any type.\n"
              "\n"
-             "OUT.checkpoint is written every few minutes.  When a run is ended, also by kill -9, the same command goes on from it; with --tokens the result "
-             "is then the same, bit for bit, as that of an uninterrupted run.",
+             "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
+             "command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
+             "uninterrupted run.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
                "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn",
     .rows = rows};
 // clang-format on
 
-/* ---- inputs ------------------------------------------------------------------------------------------------------ */
+/* ---- inputs ---------------------------------------------------------------------------------------------------- */
 
 typedef struct inputs {
     dw_model *model, *teacher;
@@ -123,8 +148,10 @@ static int check_vocabularies(const inputs *in, dw_err *err) {
     if (!rc) {
         measure_vocab_hash(&a, hash[0]);
         measure_vocab_hash(&b, hash[1]);
-        if (memcmp(hash[0], hash[1], 32) || dw_model_hparams(in->model)->n_vocab != dw_model_hparams(in->teacher)->n_vocab)
-            rc = dw_fail(err, "'%s' has another vocabulary than '%s'; the teacher must be the model that was cut", o.teacher, o.model);
+        if (memcmp(hash[0], hash[1], 32) ||
+            dw_model_hparams(in->model)->n_vocab != dw_model_hparams(in->teacher)->n_vocab)
+            rc = dw_fail(err, "'%s' has another vocabulary than '%s'; the teacher must be the model that was cut",
+                         o.teacher, o.model);
     }
     dw_vocab_release(&a);
     dw_vocab_release(&b);
@@ -136,7 +163,8 @@ static int open_models(inputs *in, dw_err *err) {
     in->teacher = in->model ? dw_model_open(o.teacher, err) : NULL;
     if (!in->teacher || lineage_check(dw_model_gguf(in->model), err) || check_vocabularies(in, err)) return -1;
     if (dw_model_is_gated(in->model)) return dw_fail(err, "'%s' is gated; heal the model before gate", o.model);
-    if (dw_model_is_gated(in->teacher)) return dw_fail(err, "'%s' is gated; the teacher must be the original", o.teacher);
+    if (dw_model_is_gated(in->teacher))
+        return dw_fail(err, "'%s' is gated; the teacher must be the original", o.teacher);
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
     dw_gguf_sha256(dw_model_gguf(in->teacher), in->teacher_sha256);
     return 0;
@@ -172,15 +200,15 @@ static void close_inputs(inputs *in) {
     dw_model_close(in->teacher);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------------------------- */
 
 typedef struct run {
     inputs in;
     distil d;
     char *checkpoint;
     uint8_t identity[32];
-    uint64_t n_steps;      // to do, with --tokens
-    double began, saved;   // times: when d.seconds was as loaded, of the last checkpoint
+    uint64_t n_steps;    // to do, with --tokens
+    double began, saved; // times: when d.seconds was as loaded, of the last checkpoint
     double loaded_seconds;
     double loss, held_out; // latest
     int n_reports;
@@ -193,8 +221,16 @@ static const struct trained *what_is_trained(void) {
 }
 
 static distil_options options_of(const run *r, dw_pool *pool) {
-    return (distil_options){.pool = pool, .backend = tool.backend, .n_ctx = o.n_ctx, .batch = o.batch, .n_held = o.n_held, .seed = (uint64_t)o.seed,
-                            .bos = r->in.bos, .temperature = o.temperature, .ce = o.ce, .wanted = what_is_trained()->wanted,
+    return (distil_options){.pool = pool,
+                            .backend = tool.backend,
+                            .n_ctx = o.n_ctx,
+                            .batch = o.batch,
+                            .n_held = o.n_held,
+                            .seed = (uint64_t)o.seed,
+                            .bos = r->in.bos,
+                            .temperature = o.temperature,
+                            .ce = o.ce,
+                            .wanted = what_is_trained()->wanted,
                             .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
 }
 
@@ -220,23 +256,30 @@ static int check_types(const dw_parameters *p, dw_err *err) {
     for (size_t i = 0; i < p->n; i++) {
         const dw_tensor *t = &p->item[i].source;
         if (t->type->block > 1)
-            return dw_fail(err, "'%s' of '%s' is %s, and trained weights need 16 or 32 bits; heal a 16-bit file first, then requant", t->name, o.model,
-                           t->type->name);
+            return dw_fail(
+                err,
+                "'%s' of '%s' is %s, and trained weights need 16 or 32 bits; heal a 16-bit file first, then requant",
+                t->name, o.model, t->type->name);
     }
     return 0;
 }
 
 static int tell_memory(const run *r, const distil_options *options, dw_err *err) {
-    const double need = (double)distil_memory(r->in.model, r->in.teacher, options), has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    say("memory: %s for %s of the student and passes of both models", show_bytes(need).text, strcmp(o.train, "all") ? o.train : "all weights");
+    const double need = (double)distil_memory(r->in.model, r->in.teacher, options),
+                 has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    say("memory: %s for %s of the student and passes of both models", show_bytes(need).text,
+        strcmp(o.train, "all") ? o.train : "all weights");
     if (need <= has) return 0;
-    return dw_fail(err, "out of memory: %s are needed, the machine has %s; try --train down, a smaller -c or a smaller --batch", show_bytes(need).text, show_bytes(has).text);
+    return dw_fail(
+        err, "out of memory: %s are needed, the machine has %s; try --train down, a smaller -c or a smaller --batch",
+        show_bytes(need).text, show_bytes(has).text);
 }
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err) || read_texts(&r->in, err)) return -1;
     const distil_options options = options_of(r, pool);
-    if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || tell_memory(r, &options, err) || identify(r, err)) return -1;
+    if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || tell_memory(r, &options, err) || identify(r, err))
+        return -1;
     r->d.text = r->in.text;
     r->d.n_text = r->in.n_text;
     if (distil_open(&r->d, r->in.model, r->in.teacher, &options, err) || check_types(&r->d.p, err)) return -1;
@@ -257,7 +300,9 @@ static void close_run(run *r) {
 }
 
 /* How much of the run is done: 0 .. 1. */
-static double done_of(const run *r) { return o.tokens > 0 ? (double)r->d.n_steps / (double)r->n_steps : r->d.seconds / (60 * o.minutes); }
+static double done_of(const run *r) {
+    return o.tokens > 0 ? (double)r->d.n_steps / (double)r->n_steps : r->d.seconds / (60 * o.minutes);
+}
 
 static double rate_of(const run *r) {
     enum { FINE = 1 << 20 }; // of a run that is planned by time
@@ -271,8 +316,10 @@ static double tokens_of(const run *r) { return (double)r->d.n_steps * o.batch * 
 static const char *duration(double seconds) {
     static char text[32];
     const long s = lrint(fmin(fmax(seconds, 0), 1e8));
-    if (s >= 3600) snprintf(text, sizeof text, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else snprintf(text, sizeof text, "%ld:%02ld", s / 60, s % 60);
+    if (s >= 3600)
+        snprintf(text, sizeof text, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, sizeof text, "%ld:%02ld", s / 60, s % 60);
     return text;
 }
 
@@ -282,8 +329,9 @@ static int report(run *r, dw_err *err) {
     if (done * REPORTS < r->n_reports + 1 && done < 1) return 0;
     r->n_reports = (int)(done * REPORTS);
     if (distil_held_out(&r->d, &r->held_out, err)) return -1;
-    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f), %.0f tokens/s, %s left", 100 * done, (unsigned long long)r->d.n_steps,
-        tokens_of(r), r->loss, r->held_out, r->d.first_held_out, tokens_of(r) / r->d.seconds, duration(r->d.seconds * (1 - done) / done));
+    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f), %.0f tokens/s, %s left",
+        100 * done, (unsigned long long)r->d.n_steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
+        tokens_of(r) / r->d.seconds, duration(r->d.seconds * (1 - done) / done));
     return 0;
 }
 
@@ -302,7 +350,8 @@ static int step(run *r, dw_err *err) {
         r->d.seconds = r->loaded_seconds + dw_now() - r->began;
         return 0;
     }
-    if (dw_file_exists(r->checkpoint)) return dw_fail(err, "%s ('%s' has the steps before the last checkpoint)", why.text, r->checkpoint);
+    if (dw_file_exists(r->checkpoint))
+        return dw_fail(err, "%s ('%s' has the steps before the last checkpoint)", why.text, r->checkpoint);
     return dw_fail(err, "%s", why.text);
 }
 
@@ -319,7 +368,7 @@ static int learn(run *r, dw_err *err) {
     return rc;
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------------------------- */
 
 typedef struct writing { // of one tensor
     const dw_parameters *p;
@@ -331,7 +380,8 @@ typedef struct writing { // of one tensor
 static const float *trained_row(const dw_parameters *p, const uint8_t *row) {
     for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
         const dw_tensor *s = &i->source;
-        if (row >= s->data && row < s->data + s->n_bytes) return p->value + i->first + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
+        if (row >= s->data && row < s->data + s->n_bytes)
+            return p->value + i->first + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
     }
     return NULL;
 }
@@ -346,18 +396,28 @@ static void make_rows(void *ctx, const kit_piece *piece) {
         bool same = true;
         w->t->type->decode(from, piece->scratch, n);
         for (size_t i = 0; row && i < n; i++) same = same && row[i] == piece->scratch[i];
-        if (row && !same) dw_encode_row(&w->encoding, piece->first + r, row, to);
-        else memcpy(to, from, row_bytes);
+        if (row && !same)
+            dw_encode_row(&w->encoding, piece->first + r, row, to);
+        else
+            memcpy(to, from, row_bytes);
     }
 }
 
-static int check_rows(void *ctx, dw_err *err) { return dw_encoding_end(&((writing *)ctx)->encoding, "heal a BF16 or F32 file", err); }
+static int check_rows(void *ctx, dw_err *err) {
+    return dw_encoding_end(&((writing *)ctx)->encoding, "heal a BF16 or F32 file", err);
+}
 
 static int write_tensor(const run *r, kit_stream *s, const dw_tensor *t, dw_err *err) {
     writing w = {.p = &r->d.p, .t = t, .encoding = {.tensor = t->name, .type = t->type, .n = t->ne[0]}};
     if (!trained_row(&r->d.p, t->data)) return kit_stream_copy(s, t, err);
-    return kit_stream_tensor(s, &(kit_rows){.n_rows = t->ne[1] * t->ne[2] * t->ne[3], .row_bytes = dw_tensor_row_bytes(t), .n_scratch = t->ne[0],
-                                            .make = make_rows, .check = check_rows, .ctx = &w}, err);
+    return kit_stream_tensor(s,
+                             &(kit_rows){.n_rows = t->ne[1] * t->ne[2] * t->ne[3],
+                                         .row_bytes = dw_tensor_row_bytes(t),
+                                         .n_scratch = t->ne[0],
+                                         .make = make_rows,
+                                         .check = check_rows,
+                                         .ctx = &w},
+                             err);
 }
 
 /* A text with millions of tokens would make the file larger than the model, so only its hash is stored. */
@@ -372,7 +432,8 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
     char tokens[32];
     snprintf(tokens, sizeof tokens, "%.0f", tokens_of(r));
-    int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) || lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
+    int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
+             lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
              lineage_fact(l, "tokens_trained", tokens, err);
     for (size_t i = 0; i < r->in.n_text && !rc; i++) rc = stamp_text(l, &r->in.text[i], err);
     rc = rc || lineage_write(l, w, err);
@@ -399,7 +460,8 @@ static int write_model(const run *r, dw_err *err) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
     }
-    const int rc = stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    const int rc = stamp(r, w, err) || dw_gguf_begin(w, err) || write_data(r, w, err) || dw_gguf_commit(w, err) ? -1
+                                                                                                                : 0;
     dw_gguf_writer_free(w);
     return rc;
 }
@@ -407,7 +469,8 @@ static int write_model(const run *r, dw_err *err) {
 static int heal(run *r, dw_pool *pool, dw_err *err) {
     if (open_run(r, pool, err) || learn(r, err) || write_model(r, err)) return -1;
     unlink(r->checkpoint);
-    say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.seconds / 60, r->held_out, r->d.first_held_out);
+    say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.seconds / 60, r->held_out,
+        r->d.first_held_out);
     return 0;
 }
 

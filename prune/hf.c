@@ -1,7 +1,7 @@
 /* hf.c - writes a checkpoint folder beside a cut model. */
 #include "prune/hf.h"
-#include "text/json.h"
 #include "kit/safetensors.h"
+#include "text/json.h"
 
 #include "model/model.h"
 
@@ -28,8 +28,9 @@ static const dw_tensor_row *find_hf(const dw_tensor *t, dw_tensor_name *hf) {
 }
 
 static const char *const files[] = {
-    "model.safetensors", "config.json", "tokenizer.json",    "tokenizer.model",        "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.json",        "merges.txt",  "added_tokens.json", "generation_config.json", "chat_template.jinja",   NULL};
+    "model.safetensors",       "config.json", "tokenizer.json", "tokenizer.model",   "tokenizer_config.json",
+    "special_tokens_map.json", "vocab.json",  "merges.txt",     "added_tokens.json", "generation_config.json",
+    "chat_template.jinja",     NULL};
 
 /* The model is written before these are copied, so it must not take the place of one. */
 static int name_inputs(const char *checkpoint, dw_err *err) {
@@ -44,7 +45,8 @@ static int name_inputs(const char *checkpoint, dw_err *err) {
 
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err) {
     if (!m->arch->hf_class[0])
-        return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows", m->arch->name);
+        return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows",
+                       m->arch->name);
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const dw_tensor *t = dw_gguf_tensor(m->gguf, i);
         dw_tensor_name name;
@@ -63,7 +65,9 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
     char *config = dw_format(err, "%s/config.json", checkpoint);
     const bool there = config && dw_file_exists(config);
     free(config);
-    return there ? name_inputs(checkpoint, err) : dw_fail(err, "'%s' has no config.json; give the checkpoint folder that the model came from", checkpoint);
+    return there ? name_inputs(checkpoint, err)
+                 : dw_fail(err, "'%s' has no config.json; give the checkpoint folder that the model came from",
+                           checkpoint);
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------- */
@@ -94,7 +98,8 @@ static int write_matrix(kit_st_writer *w, const dw_tensor *t, size_t D, dw_err *
     if (!D) return kit_st_write(w, t->data, t->n_bytes, err);
     int rc = 0;
     const size_t row_bytes = dw_tensor_row_bytes(t);
-    for (size_t r = 0; r < t->ne[1] && !rc; r++) rc = kit_st_write(w, t->data + dw_permuted_row(r, D) * row_bytes, row_bytes, err);
+    for (size_t r = 0; r < t->ne[1] && !rc; r++)
+        rc = kit_st_write(w, t->data + dw_permuted_row(r, D) * row_bytes, row_bytes, err);
     return rc;
 }
 
@@ -131,7 +136,9 @@ static int write_weights(const dw_model *m, const char *path, dw_err *err) {
 
 static int write_text(const char *path, const char *text, size_t size, dw_err *err) {
     dw_out *out = dw_out_open(path, err);
-    const int rc = !out || dw_out_write(out, text, size, err) || dw_out_commit(out, err) ? -1 : 0;
+    dw_out_pieces whole = {&(dw_out_piece){text, size}, 1};
+    int rc = out ? dw_out_write(out, text, size, err) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
     dw_out_free(out);
     return rc;
 }
@@ -141,9 +148,11 @@ static int drop_layer_types(json_t *config, const kit_plan *plan, const char *fr
     json_t *list = json_object_get(config, "layer_types");
     if (!json_is_array(list)) return 0;
     if (json_array_size(list) != (size_t)plan->n_layer)
-        return dw_fail(err, "'%s': 'layer_types' has %zu entries, the model had %d layers", from, json_array_size(list), plan->n_layer);
+        return dw_fail(err, "'%s': 'layer_types' has %zu entries, the model had %d layers", from, json_array_size(list),
+                       plan->n_layer);
     for (int l = plan->n_layer - 1; l >= 0; l--)
-        if (plan->layer[l].drop && json_array_remove(list, (size_t)l)) return dw_fail(err, "out of memory: config.json");
+        if (plan->layer[l].drop && json_array_remove(list, (size_t)l))
+            return dw_fail(err, "out of memory: config.json");
     return 0;
 }
 
@@ -155,8 +164,10 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
     const json_int_t n_embd = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_EMBD].config));
     const json_int_t n_layer = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_LAYER].config));
     if (n_embd != hp->n_embd || n_layer != plan->n_layer) {
-        dw_fail(err, "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from", from,
-                (long long)n_layer, (long long)n_embd, plan->n_layer, hp->n_embd);
+        dw_fail(
+            err,
+            "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from",
+            from, (long long)n_layer, (long long)n_embd, plan->n_layer, hp->n_embd);
     } else if (!drop_layer_types(config, plan, from, err)) {
         json_object_del(config, "quantization"); // the weights are plain now
         json_object_del(config, "quantization_config");
@@ -181,13 +192,15 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
 
 /* ---- the folder --------------------------------------------------------------------------------------------- */
 
-static int write_file(const dw_model *m, const kit_plan *plan, const char *from, const char *to, const char *file, dw_err *err) {
+static int write_file(const dw_model *m, const kit_plan *plan, const char *from, const char *to, const char *file,
+                      dw_err *err) {
     if (!strcmp(file, "model.safetensors")) return write_weights(m, to, err);
     if (!strcmp(file, "config.json")) return write_config(m, plan, from, to, err);
     return dw_file_exists(from) ? copy_file(from, to, err) : 0;
 }
 
-static int fill_folder(const dw_model *m, const kit_plan *plan, const char *checkpoint, dw_out_folder *folder, dw_err *err) {
+static int fill_folder(const dw_model *m, const kit_plan *plan, const char *checkpoint, dw_out_folder *folder,
+                       dw_err *err) {
     int rc = 0;
     for (int i = 0; files[i] && !rc; i++) {
         char *from = dw_format(err, "%s/%s", checkpoint, files[i]);
@@ -201,7 +214,8 @@ static int fill_folder(const dw_model *m, const kit_plan *plan, const char *chec
 int prune_hf_write(const char *model, const kit_plan *plan, const char *checkpoint, const char *out, dw_err *err) {
     dw_model *m = dw_model_open(model, err);
     dw_out_folder *folder = m ? dw_out_folder_open(out, err) : NULL;
-    const int rc = !folder || fill_folder(m, plan, checkpoint, folder, err) || dw_out_folder_commit(folder, err) ? -1 : 0;
+    int rc = folder ? fill_folder(m, plan, checkpoint, folder, err) : -1;
+    if (!rc) rc = dw_out_folder_commit(folder, err);
     dw_out_folder_free(folder);
     dw_model_close(m);
     return rc;

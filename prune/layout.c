@@ -22,28 +22,33 @@ static bool is_bias(const char *rest) {
 
 /* q, k and v can be one matrix only where they have one type. */
 static int check_fusable(const dw_model *m, int l, dw_err *err) {
-    const dw_tensor *q = layer_tensor(m, l, "attn_q.weight"), *k = layer_tensor(m, l, "attn_k.weight"), *v = layer_tensor(m, l, "attn_v.weight");
+    const dw_tensor *q = layer_tensor(m, l, "attn_q.weight"), *k = layer_tensor(m, l, "attn_k.weight");
+    const dw_tensor *v = layer_tensor(m, l, "attn_v.weight");
     if (!q || !k || !v || (q->type == k->type && k->type == v->type)) return 0;
-    return dw_fail(err, "layer %d: q, k and v are %s, %s and %s, but architecture 'openelm', which unequal widths need, stores them as one matrix; "
-                        "give --pad, or make the widths equal", l, q->type->name, k->type->name, v->type->name);
+    return dw_fail(err, "layer %d: q, k and v are %s, %s and %s, but architecture 'openelm', which stores unequal widths, has them "
+                   "as one matrix; give --pad, or make the widths equal", l, q->type->name, k->type->name, v->type->name);
 }
 
-/* Whether q and k need their rows permuted: the carrier turns pairs (2i, 2i + 1), the parent (i, i + D/2). */
+/* Whether the rows of q and k are permuted: rope rotates the pairs (2i, 2i + 1) in the carrier, (i, i + D/2) in the
+ * parent. */
 static bool permutes(const dw_arch *from, const dw_arch *to) { return from->has & ~to->has & DW_ARCH_ROPE_NEOX; }
 
 static int check_carrier(const prune_layout *o, const dw_arch *to, dw_err *err) {
     const dw_model *m = o->parent;
-    if (!to) return dw_fail(err, "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths equal", m->arch->name);
+    if (!to)
+        return dw_fail(err, "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths "
+                       "equal", m->arch->name);
     if (!(to->has & DW_ARCH_UNTIED) && !m->net.hp.tied)
         return dw_fail(err, "the widths differ by layer, which no architecture stores for '%s' with an output matrix of its own; "
-                            "give --pad, or make the widths equal (rank --allocate uniform)", m->arch->name);
+                       "give --pad, or make the widths equal (rank --allocate uniform)", m->arch->name);
     const bool fuses = to->has & DW_ARCH_FUSED_QKV;
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const char *rest, *name = dw_gguf_tensor(m->gguf, i)->name;
         const int l = dw_layer_of(name, &rest);
         const bool is_fused = !strncmp(rest, "attn_qkv.", 9) && (permutes(m->arch, to) || fuses);
         if ((is_bias(rest) && (!(to->has & DW_ARCH_BIASES) || l < 0)) || is_fused)
-            return dw_fail(err, "the widths differ by layer, but architecture '%s', which allows that, has no '%s'; give --pad, or make the widths equal", to->name, name);
+            return dw_fail(err, "the widths differ by layer; architecture '%s' can store that, but not '%s'; give --pad, or make "
+                           "the widths equal", to->name, name);
     }
     for (int l = 0; l < o->n_layer && fuses; l++)
         if (check_fusable(m, o->layer_of[l], err)) return -1;
@@ -69,7 +74,8 @@ static int choose_arch(prune_layout *o, dw_err *err) {
     o->arch = o->parent->arch;
     if (o->parent->arch->has & DW_ARCH_BY_LAYER) {
         if (hp->n_head[o->layer_of[0]] < 1)
-            return dw_fail(err, "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or keep one before it", o->layer_of[0]);
+            return dw_fail(err, "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, or "
+                           "keep one before it", o->layer_of[0]);
         return 0;
     }
     if (!widths_differ(o)) return 0;
@@ -90,7 +96,7 @@ static const dw_qtype_row *new_down_type(const prune_cut_options *options, const
     return options->encode_down && options->down_type ? options->down_type : down->type;
 }
 
-/* The least common width of all layers that blocks of down fill. */
+/* The smallest width for all layers that is a whole number of down's blocks. */
 static int padded_width(const prune_layout *o, const prune_cut_options *options) {
     int width = 0, block = 1;
     for (int l = 0; l < o->n_layer; l++) {
@@ -133,7 +139,7 @@ static int choose_widths(prune_layout *o, const kit_plan *plan, const prune_cut_
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
-/* True when every block of the list is a whole one of the parent, in place, or nothing but zeros. */
+/* True if every block of the list is a whole block of the parent, or all zeros. */
 static bool is_whole_blocks(const int32_t *keep, int n, int block) {
     if (n % block) return false;
     for (int j = 0; j < n; j++) {
@@ -167,6 +173,35 @@ static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs
     return 0;
 }
 
+/* The mean squares of the kept columns' inputs guide the encoder, as an importance matrix does. */
+static int weigh(prune_layout *o, prune_tensor *t, int l, const kit_stats *stats, dw_err *err) {
+    const int parent_l = o->layer_of[l];
+    if (kit_stats_need_layer(stats, parent_l, err)) return -1;
+    const double *square = stats->layer[parent_l].input_square[KIT_STATS_FFN_NEURON];
+    const double n_tokens = (double)kit_stats_n_tokens(stats);
+    o->importance[l] = dw_alloc(t->ne[0], sizeof **o->importance, "importances", err);
+    if (!o->importance[l]) return -1;
+    for (size_t j = 0; j < t->ne[0]; j++) {
+        const int32_t from = t->map ? t->map[j] : (int32_t)j;
+        o->importance[l][j] = from < 0 ? 0 : (float)(square[from] / n_tokens);
+    }
+    t->importance = o->importance[l];
+    return 0;
+}
+
+static int refuse_width(int l, int n, const dw_qtype_row *type, dw_err *err) {
+    return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; rank with --multiple %d, or give another "
+                   "--down-type, or --pad", l, n, type->name, type->block, type->block);
+}
+
+static int check_encoding(int l, const dw_qtype_row *type, const prune_cut_options *options, dw_err *err) {
+    if (!options->encode_down)
+        return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type "
+                       "(best with --source), or rank in groups (--group %d)", l, type->block, type->name, type->block);
+    if (type->encode) return 0;
+    return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", l, type->name);
+}
+
 static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_options *options, dw_err *err) {
     const dw_tensor *down = t->from[0];
     const int n = o->n_ff[l], parent_l = o->layer_of[l];
@@ -178,17 +213,12 @@ static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_o
     t->map = o->keep[l];
     t->move = PRUNE_BLOCKS;
     if (type == down->type && is_whole_blocks(t->map, n, type->block)) return 0;
-    if (n % type->block)
-        return dw_fail(err, "layer %d: %d neurons are no whole number of %s blocks of %d; choose a width that is (rank --multiple %d), another --down-type, or --pad",
-                       parent_l, n, type->name, type->block, type->block);
-    if (!options->encode_down)
-        return dw_fail(err, "layer %d: the kept neurons are not whole blocks of %d, as %s needs for copying; give --down-type (best with --source), "
-                            "or rank in groups (--group %d)", parent_l, type->block, type->name, type->block);
-    if (!type->encode) return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l, type->name);
+    if (n % type->block) return refuse_width(parent_l, n, type, err);
+    if (check_encoding(parent_l, type, options, err)) return -1;
     t->move = PRUNE_ENCODE;
     o->n_encoded++;
     if (options->source) t->from[0] = &options->source->net.layer[parent_l].down;
-    return 0;
+    return options->stats ? weigh(o, t, l, options->stats, err) : 0;
 }
 
 static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
@@ -198,7 +228,7 @@ static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
     t->ne[1] = t->from[0]->ne[1] + t->from[1]->ne[1] + t->from[2]->ne[1];
 }
 
-/* Whether cut puts q, k and v together; the file then has only the first of the three, with the rows of all. */
+/* Whether q, k and v become one matrix.  The list of tensors then has only q, with the rows of all three. */
 static bool fuses_qkv(const prune_layout *o) { return o->is_carrier && o->arch->has & DW_ARCH_FUSED_QKV; }
 
 /* l: the layer in the smaller file, -1 for a tensor of the whole model. */
@@ -206,7 +236,9 @@ static int place_tensor(prune_layout *o, prune_tensor *t, int l, const prune_cut
     int parent_l;
     bool bias;
     const dw_tensor_row *row = dw_tensor_row_find(t->from[0]->name, &parent_l, &bias);
-    if (!row) return dw_fail(err, "tensor '%s' depends on neurons in a way that cut does not know; cut first, then make it", t->from[0]->name);
+    if (!row)
+        return dw_fail(err, "tensor '%s' depends on neurons in a way that cut does not know; cut first, then make it",
+                       t->from[0]->name);
     t->n_dims = bias || !row->shape[1] ? 1 : 2; // the file may say that a vector is a matrix of one row
     snprintf(t->name, sizeof t->name, "%.63s", dw_name_gguf(row, l, bias).text);
     const char rows = bias ? row->bias : row->shape[0];
@@ -247,6 +279,16 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
     return 0;
 }
 
+void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes) {
+    *sizes = (kit_sizes){0};
+    for (size_t i = 0; i < o->n_tensor; i++) {
+        const prune_tensor *t = &o->tensor[i];
+        const size_t n_rows = prune_tensor_n_rows(t), per_row = t->n_dims == 1 ? 1 : t->ne[0];
+        kit_sizes_add(sizes, t->type->name, t->n_dims == 1 ? KIT_SIZES_VECTORS : KIT_SIZES_MATRICES,
+                      (double)n_rows * (double)per_row, (double)n_rows * (double)prune_tensor_row_bytes(t));
+    }
+}
+
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
 static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
@@ -254,7 +296,8 @@ static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *
         return dw_fail(err, "the plan has %d layers, the model %d", plan->n_layer, o->parent->net.hp.n_layer);
     if (dw_model_need_whole_ffn(o->parent, err)) return -1;
     if (options->source && dw_model_check_source(o->parent, options->source, err)) return -1;
-    return choose_widths(o, plan, options, err) || choose_arch(o, err) || place_tensors(o, options, err) ? -1 : 0;
+    if (choose_widths(o, plan, options, err) || choose_arch(o, err)) return -1;
+    return place_tensors(o, options, err);
 }
 
 int prune_layout_init(prune_layout *o, const dw_model *parent, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {

@@ -1,4 +1,4 @@
-/* layout_compare.c - what was written, held against the parent value by value. */
+/* layout_compare.c - compares the new file with its parent, value by value. */
 #include "prune/cutting.h"
 
 #include "model/model.h"
@@ -18,8 +18,8 @@ static bool is_zero(const uint8_t *row, size_t n) {
     return true;
 }
 
-/* Columns that were copied hold the bits that the parent's hold; both are decoded, so that a block in the wrong place
- * shows whatever way it was moved. */
+/* Copied columns have the same values, bit for bit, as the parent's columns that the map names.  Both rows are decoded,
+ * so this does not repeat how the blocks were moved. */
 static bool same_columns(const prune_tensor *t, const uint8_t *row, const uint8_t *source, float *values) {
     float *theirs = values, *ours = values + t->from[0]->ne[0];
     t->from[0]->type->decode(source, theirs, t->from[0]->ne[0]);
@@ -54,10 +54,16 @@ static int compare_tensor(kit_stream *s, const dw_gguf *g, const prune_tensor *t
     const dw_tensor *written = dw_gguf_find_tensor(g, t->name);
     if (!written || written->type != t->type || written->ne[0] != t->ne[0] || written->ne[1] != t->ne[1])
         return dw_fail(err, "tensor '%s' was not written as planned", t->name);
-    const kit_rows r = {.n_rows = prune_tensor_n_rows(t), .row_bytes = prune_tensor_row_bytes(t), .written = written->data,
-                        .n_scratch = t->move == PRUNE_ROWS ? 0 : t->from[0]->ne[0] + 2 * t->ne[0], .make = compare_rows, .ctx = &c};
+    const kit_rows r = {.n_rows = prune_tensor_n_rows(t),
+                        .row_bytes = prune_tensor_row_bytes(t),
+                        .written = written->data,
+                        .n_scratch = t->move == PRUNE_ROWS ? 0 : t->from[0]->ne[0] + 2 * t->ne[0],
+                        .make = compare_rows,
+                        .ctx = &c};
     if (kit_stream_tensor(s, &r, err)) return -1;
-    return c.n_wrong ? dw_fail(err, "tensor '%s' differs from its parent in %zu of %zu rows", t->name, (size_t)c.n_wrong, r.n_rows) : 0;
+    return c.n_wrong ? dw_fail(err, "tensor '%s' differs from its parent in %zu of %zu rows", t->name,
+                               (size_t)c.n_wrong, r.n_rows)
+                     : 0;
 }
 
 int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s, dw_err *err) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Neighbouring columns that come from neighbouring columns, in bytes of a row. */
+/* Consecutive columns that were consecutive in the parent, in bytes of a row. */
 typedef struct run {
     size_t from, n_bytes;
     bool zero;
@@ -44,22 +44,27 @@ void prune_tensor_encode(const prune_tensor *t, dw_encoding *e, size_t r, float 
     } else {
         from->type->decode(prune_tensor_source(t, r), values, from->ne[0]);
     }
-    for (size_t j = 0; j < t->ne[0] && !t->repaired; j++) kept[j] = !t->map ? values[j] : t->map[j] < 0 ? 0 : values[t->map[j]];
+    for (size_t j = 0; j < t->ne[0] && !t->repaired; j++)
+        kept[j] = !t->map ? values[j] : t->map[j] < 0 ? 0 : values[t->map[j]];
     dw_encode_row(e, r, kept, out);
 }
 
 static void gather_blocks(const gatherer *g, const uint8_t *row, uint8_t *out) {
     for (size_t i = 0; i < g->n_run; i++) {
         const run *part = &g->run[i];
-        if (part->zero) memset(out, 0, part->n_bytes);
-        else memcpy(out, row + part->from, part->n_bytes);
+        if (part->zero)
+            memset(out, 0, part->n_bytes);
+        else
+            memcpy(out, row + part->from, part->n_bytes);
         out += part->n_bytes;
     }
 }
 
 static void copy_row(const uint8_t *row, uint8_t *out, size_t n_bytes) {
-    if (row) memcpy(out, row, n_bytes);
-    else memset(out, 0, n_bytes);
+    if (row)
+        memcpy(out, row, n_bytes);
+    else
+        memset(out, 0, n_bytes);
 }
 
 static void gather_rows(void *gatherer_pointer, const kit_piece *p) {
@@ -67,9 +72,12 @@ static void gather_rows(void *gatherer_pointer, const kit_piece *p) {
     const size_t row_bytes = prune_tensor_row_bytes(g->t);
     uint8_t *out = p->out;
     for (size_t r = p->first; r < p->first + p->n; r++, out += row_bytes) {
-        if (g->t->move == PRUNE_ENCODE) prune_tensor_encode(g->t, &g->encoding, r, p->scratch, out);
-        else if (g->t->move == PRUNE_BLOCKS) gather_blocks(g, prune_tensor_source(g->t, r), out);
-        else copy_row(prune_tensor_source(g->t, r), out, row_bytes);
+        if (g->t->move == PRUNE_ENCODE)
+            prune_tensor_encode(g->t, &g->encoding, r, p->scratch, out);
+        else if (g->t->move == PRUNE_BLOCKS)
+            gather_blocks(g, prune_tensor_source(g->t, r), out);
+        else
+            copy_row(prune_tensor_source(g->t, r), out, row_bytes);
     }
 }
 
@@ -91,21 +99,26 @@ static int find_runs(gatherer *g, dw_err *err) {
         const bool zero = column < 0;
         const size_t from = zero ? 0 : (size_t)column / block * bytes;
         run *last = g->n_run ? &g->run[g->n_run - 1] : NULL;
-        if (last && last->zero == zero && (zero || last->from + last->n_bytes == from)) last->n_bytes += bytes;
-        else g->run[g->n_run++] = (run){from, bytes, zero};
+        if (last && last->zero == zero && (zero || last->from + last->n_bytes == from))
+            last->n_bytes += bytes;
+        else
+            g->run[g->n_run++] = (run){from, bytes, zero};
     }
     return 0;
 }
 
-/* Rows that are all there in their order are written from the parent's map. */
+/* A tensor whose rows all stay, in their order, is written directly from the parent's mapped file. */
 static bool is_as_it_was(const prune_tensor *t) { return !t->map && !t->from[1] && t->move == PRUNE_ROWS; }
 
 static int write_tensor(kit_stream *s, const prune_tensor *t, dw_err *err) {
     gatherer g = {.t = t, .encoding = prune_tensor_encoding(t)};
-    const kit_rows r = {.n_rows = prune_tensor_n_rows(t), .row_bytes = prune_tensor_row_bytes(t),
+    const kit_rows r = {.n_rows = prune_tensor_n_rows(t),
+                        .row_bytes = prune_tensor_row_bytes(t),
                         .written = is_as_it_was(t) ? prune_tensor_source(t, 0) : NULL,
                         .n_scratch = t->move == PRUNE_ENCODE ? t->from[0]->ne[0] + t->ne[0] : 0,
-                        .make = gather_rows, .check = check_rows, .ctx = &g};
+                        .make = gather_rows,
+                        .check = check_rows,
+                        .ctx = &g};
     int rc = t->move == PRUNE_BLOCKS ? find_runs(&g, err) : 0;
     if (!rc) rc = kit_stream_tensor(s, &r, err);
     free(g.run);

@@ -7,6 +7,8 @@
 #include "prune/agreement.h"
 #include "prune/allocate.h"
 #include "prune/obs_model.h"
+#include "prune/scores.h"
+#include "model/model.h"
 #include "kit/blas.h"
 #include "kit/metrics.h"
 #include "kit/lineage.h"
@@ -23,7 +25,7 @@ enum { MOST_METRICS = 32 };
 static kit_metric metrics[MOST_METRICS + 2]; // those of the kit, obs; ends with name NULL
 
 static const kit_metric obs_metric = {
-    "obs", NULL, true, true, true, "||v_j||^2 / [H^-1]_jj, one at a time, H = E[a a^T] + damping",
+    "obs", NULL, true, true, KIT_SCALE_ENERGY, "||v_j||^2 / [H^-1]_jj, one at a time, H = E[a a^T] + damping",
     "optimal brain surgeon: Hassibi & Stork 1993, Frantar 2022 (arXiv 2208.11580); error of the output when the rest is repaired"};
 
 static void list_metrics(void) {
@@ -40,10 +42,30 @@ static const kit_metric *find_metric(const char *name) {
 
 static bool is_obs(const kit_metric *m) { return !m->score; }
 
+/* What a plan says whose layers are dropped and whose neurons all stay. */
+static const kit_metric no_metric = {.name = "block-influence",
+                                     .formula = "1 - mean cosine of the residuals before and after a layer",
+                                     .source = "Men et al. 2024 (arXiv 2403.03853)"};
+
+static struct { const char *name; } as_names[64]; // mixtures, then types that are no mixture's name; ends with NULL
+
+static void list_as_names(void) {
+    size_t n = 0, most = sizeof as_names / sizeof *as_names - 1;
+    for (const kit_mixture *m = kit_mixtures; m->name && n < most; m++) as_names[n++].name = m->name;
+    for (const dw_qtype_name *t = dw_encodable_names; t->name && n < most; t++)
+        if (!kit_mixture_find(t->name)) as_names[n++].name = t->name;
+}
+
+static prune_as as_named(const char *name) {
+    if (!name) return (prune_as){0};
+    const kit_mixture *m = kit_mixture_find(name);
+    return m ? (prune_as){.mixture = m} : (prune_as){.type = dw_qtype_by_name(name)};
+}
+
 static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
 
 static struct {
-    const char *model, *stats, *out, *metric, *group, *allocate;
+    const char *model, *stats, *out, *scores, *metric, *group, *allocate, *as;
     double rate, damp;
     size_t bytes;
     int multiple, drop_layers, seed;
@@ -55,12 +77,14 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, NULL, "FILE", "the plan; -: standard output"},
+    {"scores", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.scores, NULL, "FILE", "write the scores of all groups as a table; -: standard output"},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
+    {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES", "of --bytes: the size after requant --mixture or --type TYPES; a name of both is the mixture", OPT_CHOICES(as_names)},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
-    {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate, else of 32", .min = 0, .max = 65536},
-    {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how the layers share the loss", OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
+    {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate or --as needs it, otherwise of 32", .min = 0, .max = 65536},
+    {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how many neurons each layer loses", OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
     {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "obs: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
     {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random", .min = 0, .max = 2147483647},
@@ -70,45 +94,56 @@ static const opt_row rows[] = {
 static opt_program program = {
     .name = "rank",
     .summary = "decide which neurons and layers stay: a plan for cut",
-    .usage = "-m M.gguf -s stats.h5 -o plan.tsv --metric NAME --rate R|--bytes SIZE [--group N] [--allocate NAME]",
+    .usage = "-m M.gguf -s stats.h5 -o plan.tsv --metric NAME --rate R|--bytes SIZE [--as TYPES] [--group N] "
+             "[--allocate NAME]",
     .example = "deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2\n"
                "deadwood rank -m 7b.gguf -s stats.h5 -o plan.tsv --metric activation --group 256 --bytes 3.3GB\n"
+               "deadwood rank -m 7b.gguf -s stats.h5 -o plan.tsv --metric energy --bytes 3.3GB --as Q4_K_M\n"
+               "deadwood rank -m mini.gguf -s stats.h5 --metric energy --scores scores.tsv\n"
+               "deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --drop-layers 2\n"
                "deadwood rank -m mini.gguf -s stats.h5 --compare --rate 0.25 --group 64",
     .rows = rows};
 // clang-format on
 
 static const char about[] =
-    "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the output through its "
-    "column v_j.  Metrics give each a score, a group's is the sum of its neurons', and the smallest go first.  E and Var are over all "
-    "tokens of all texts.\n"
+    "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the output "
+    "through its column v_j.  Metrics give each neuron a score.  The score of a group is the sum of its neurons' scores, and "
+    "the groups with the smallest scores are cut first.  E and Var are over all tokens of all texts.\n"
     "\n"
-    "Kept widths are multiples, so that formats and kernels can hold them; a multiple of 1 needs a down matrix in 16 or 32 bits.  With groups "
-    "the least common multiple of both counts.  The rate counts neurons of layers that stay.  --bytes never exceeds the size, and "
-    "supposes that no tensor changes its type.  --allocate global needs a metric whose scores compare across layers: %s.\n"
+    "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a multiple of "
+    "1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
     "\n"
-    "--drop-layers goes by block influence, 1 - mean cosine of the residual before and behind a layer (Men et al. 2024, arXiv 2403.03853).\n"
+    "--bytes is never exceeded.  Without --as no tensor changes its type.  With --as the size is that of the file after "
+    "requant, with other types where rows are no whole number of blocks, as requant takes them.\n"
     "\n"
-    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of the inputs of down "
-    "(collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
+    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different layers "
+    "do not compare, because the residual stream grows from layer to layer.\n"
+    "\n"
+    "--drop-layers goes by block influence, 1 - mean cosine of the residuals before and after a layer (Men et al. 2024, arXiv "
+    "2403.03853).  Without --metric, --rate and --bytes all neurons of the other layers stay.\n"
+    "\n"
+    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of the "
+    "inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
     "\n"
     "metrics:\n";
 
-/* "energy, flap": the metrics whose scores compare across layers; free(). */
-static char *names_across(dw_err *err) {
+/* "energy, flap": the metrics of a scale; free(). */
+static char *names_of_scale(kit_scale scale, dw_err *err) {
     char *names = NULL;
     for (const kit_metric *m = metrics; m->name; m++)
-        if (m->across_layers) dw_append(&names, err, "%s%s", names ? ", " : "", m->name);
+        if (m->scale == scale) dw_append(&names, err, "%s%s", names ? ", " : "", m->name);
     return names;
 }
 
 /* The help lists the table's formulas. */
 static void write_about(void) {
-    char *text = NULL, *across;
+    char *text = NULL, *energies;
     dw_err err = {0};
-    across = names_across(&err);
-    dw_append(&text, &err, about, across ? across : "");
-    for (const kit_metric *m = metrics; m->name; m++) dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
-    free(across);
+    energies = names_of_scale(KIT_SCALE_ENERGY, &err);
+    dw_append(&text, &err, about, energies ? energies : "");
+    for (const kit_metric *m = metrics; m->name; m++)
+        dw_append(&text, &err, "  %s: %s (%s)\n", m->name, m->formula, m->source);
+    free(energies);
     if (err.text[0]) die_err(&err);
     program.about = text;
 }
@@ -121,8 +156,9 @@ typedef struct inputs {
     char model_sha256[65], stats_sha256[65];
     kit_scorer scorer;
     prune_sizes sizes;
-    bool *drop;       // (n_layer)
-    double *influence; // (n_layer), NULL without statistics
+    bool *drop;        // (n_layer)
+    double *influence; // (n_layer): block influence; NULL: no layer is dropped
+    double *inverse;   // (n_layer): E[1 / ||x||^2] of the residual after the layer; NULL: not needed
 } inputs;
 
 /* ---- inputs ------------------------------------------------------------------------------------------------- */
@@ -131,12 +167,14 @@ static int read_stats(inputs *in, dw_err *err) {
     if (!o.stats) return 0;
     if (kit_stats_open(&in->stats, o.stats, err)) return -1;
     in->has_stats = true;
-    return kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err) || dw_sha256_file(o.stats, in->stats_sha256, err) ? -1 : 0;
+    if (kit_stats_check_model(&in->stats, o.stats, o.model, in->model_sha256, err)) return -1;
+    return dw_sha256_file(o.stats, in->stats_sha256, err);
 }
 
 static size_t lineage_bytes(const inputs *in) {
     size_t n = 0;
-    for (size_t i = 0; in->has_stats && i < in->stats.n_text; i++) n += 256 + strlen(in->stats.text[i].name) + strlen(in->stats.text[i].blocks);
+    for (size_t i = 0; in->has_stats && i < in->stats.n_text; i++)
+        n += 256 + strlen(in->stats.text[i].name) + strlen(in->stats.text[i].blocks);
     return n;
 }
 
@@ -145,9 +183,10 @@ static int open_inputs(inputs *in, dw_pool *pool, dw_err *err) {
     if (!in->model || dw_model_need_whole_ffn(in->model, err)) return -1;
     in->hp = dw_model_hparams(in->model);
     dw_gguf_sha256(dw_model_gguf(in->model), in->model_sha256);
-    if (read_stats(in, err) || prune_sizes_init(&in->sizes, in->model, lineage_bytes(in), err)) return -1;
+    if (read_stats(in, err)) return -1;
     in->drop = dw_alloc((size_t)in->hp->n_layer, sizeof *in->drop, "layers", err);
-    in->scorer = (kit_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group), .seed = (uint64_t)o.seed, .pool = pool};
+    in->scorer = (kit_scorer){.model = in->model, .stats = in->has_stats ? &in->stats : NULL, .group = atoi(o.group),
+                              .seed = (uint64_t)o.seed, .pool = pool};
     return in->drop ? 0 : -1;
 }
 
@@ -156,6 +195,7 @@ static void close_inputs(inputs *in) {
     prune_sizes_release(&in->sizes);
     if (in->has_stats) kit_stats_release(&in->stats);
     free(in->influence);
+    free(in->inverse);
     free(in->drop);
     dw_model_close(in->model);
 }
@@ -168,14 +208,16 @@ static int measure_influence(inputs *in, dw_err *err) {
     for (int l = 0; in->influence && l < in->hp->n_layer; l++) {
         const kit_stats_layer *layer = &in->stats.layer[l];
         in->influence[l] = 1 - layer->sum_cosine / (double)layer->n_cosine;
-        if (!isfinite(in->influence[l])) return dw_fail(err, "layer %d: the statistics have no block influence; collect them from texts", l);
+        if (!isfinite(in->influence[l]))
+            return dw_fail(err, "layer %d: the statistics have no block influence; collect them from texts", l);
     }
     return in->influence ? 0 : -1;
 }
 
 static int choose_layers(inputs *in, dw_err *err) {
     if (!o.drop_layers) return 0;
-    if (o.drop_layers >= in->hp->n_layer) return dw_fail(err, "%d of %d layers cannot be dropped: one must stay", o.drop_layers, in->hp->n_layer);
+    if (o.drop_layers >= in->hp->n_layer)
+        return dw_fail(err, "%d of %d layers cannot be dropped: one must stay", o.drop_layers, in->hp->n_layer);
     if (measure_influence(in, err)) return -1;
     for (int i = 0; i < o.drop_layers; i++) {
         int least = -1;
@@ -185,6 +227,22 @@ static int choose_layers(inputs *in, dw_err *err) {
         say("layer %d is dropped, block influence %.4f", least, in->influence[least]);
     }
     return 0;
+}
+
+/* ---- the residual stream ----------------------------------------------------------------------------------------- */
+
+static int measure_residual(inputs *in, dw_err *err) {
+    if (!prune_allocator_find(o.allocate)->needs_inverse || find_metric(o.metric)->scale == KIT_SCALE_COMMON) return 0;
+    if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err)) return -1;
+    in->inverse = dw_alloc((size_t)in->hp->n_layer, sizeof *in->inverse, "energies of the residual", err);
+    for (int l = 0; in->inverse && l < in->hp->n_layer; l++) {
+        const kit_stats_layer *layer = &in->stats.layer[l];
+        in->inverse[l] = layer->sum_inverse / (double)layer->n_cosine;
+        if (!(in->inverse[l] > 0))
+            return dw_fail(err, "'%s' does not know the residual's norm after layer %d, which --allocate %s needs; collect the "
+                           "statistics again", o.stats, l, o.allocate);
+    }
+    return in->inverse ? 0 : -1;
 }
 
 /* ---- widths --------------------------------------------------------------------------------------------------- */
@@ -203,47 +261,85 @@ static int least_common_multiple(int a, int b) {
 static const dw_qtype_row *largest_block(const dw_model *m) {
     const dw_qtype_row *type = dw_qtype_get(DW_F32);
     for (int l = 0; l < dw_model_hparams(m)->n_layer; l++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
-        const dw_tensor *t = dw_gguf_find_tensor(dw_model_gguf(m), name);
-        if (t && t->type->block > type->block) type = t->type;
+        const dw_qtype_row *down = m->net.layer[l].down.type;
+        if (down && down->block > type->block) type = down;
     }
     return type;
 }
 
+/* A rate that no width near it reaches: the user would get something else without noticing. */
+static int check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err) {
+    const double reached = prune_rate_of(t, n_keep), step = (double)t->unit / dw_model_hparams(t->model)->n_ff_max;
+    if (t->bytes > 0 || !(wanted > 0)) return 0;
+    if (!(reached > 0))
+        return dw_fail(err, "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give that "
+                       "rate, or a smaller --multiple or --group", wanted, t->unit, step);
+    if (fabs(reached - wanted) > 0.01)
+        warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with plans of "
+             "exactly that rate", wanted, reached, t->unit);
+    return 0;
+}
+
+static int allocate_unit(prune_task *t, const prune_allocator *allocator, int multiple, int *n_keep, dw_err *err) {
+    const dw_qtype_row *down = largest_block(t->model);
+    const int block = prune_sizes_block(t->sizes);
+    t->unit = least_common_multiple(t->group, multiple);
+    if (t->unit % down->block)
+        return dw_fail(err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does",
+                       t->unit, down->name, down->block, down->block);
+    if (o.as && !kit_mixture_find(o.as) && t->unit % block)
+        return dw_fail(err, "widths that are multiples of %d do not fill %s blocks of %d, as --as wants them; --multiple %d does",
+                       t->unit, o.as, block, block);
+    return allocator->allocate(t, n_keep, err);
+}
+
 /* Widths of all layers, with the first multiple that comes near enough, or the one that was asked for. */
 static int choose_widths(prune_task *t, const prune_allocator *allocator, double *wanted, int *n_keep, dw_err *err) {
-    static const int multiples[] = {256, 32};
     const dw_qtype_row *down = largest_block(t->model);
     *wanted = t->bytes > 0 ? prune_rate_for_bytes(t) : t->rate;
-    for (int i = 0; i < 2; i++) {
-        const int multiple = o.multiple ? o.multiple : multiples[i];
-        const bool last = o.multiple || i == 1 || multiples[i + 1] % down->block;
-        t->unit = least_common_multiple(t->group, multiple);
-        if (t->unit % down->block)
-            return dw_fail(err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does", t->unit, down->name, down->block, down->block);
-        dw_err why = {0};
-        const int rc = allocator->allocate(t, n_keep, &why);
-        if (rc && last) return dw_fail(err, "%s", why.text);
-        if (last || (!rc && fabs(prune_rate_of(t, n_keep) - *wanted) <= 0.01)) break;
+    const bool needs_256 = down->block > 32 || (o.as && prune_sizes_block(t->sizes) > 32);
+    dw_err why = {0};
+    int rc = allocate_unit(t, allocator, o.multiple ? o.multiple : 256, n_keep, &why);
+    const double reached = rc ? 0 : prune_rate_of(t, n_keep);
+    const bool near = !rc && fabs(reached - *wanted) <= 0.01 && (reached > 0 || !(*wanted > 0));
+    if (!near && !o.multiple && !needs_256) {
+        why = (dw_err){0};
+        rc = allocate_unit(t, allocator, 32, n_keep, &why);
     }
-    if (t->group % down->block) say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)", down->name, down->block, t->group);
-    return 0;
+    if (rc) return dw_fail(err, "%s", why.text);
+    if (t->group % down->block)
+        say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)", down->name,
+            down->block, t->group);
+    return check_rate(t, *wanted, n_keep, err);
 }
 
 /* ---- the plan -------------------------------------------------------------------------------------------------- */
 
-static int describe(kit_plan *p, const inputs *in, const prune_task *t, const kit_metric *metric, double wanted, dw_err *err) {
-    int rc = dw_append(&p->comment, err, "model  %s  sha256 %s\n", dw_base_name(o.model), in->model_sha256);
-    if (!rc && o.stats) rc = dw_append(&p->comment, err, "stats  %s  sha256 %s\n", dw_base_name(o.stats), in->stats_sha256);
-    if (!rc)
-        rc = dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name, metric->formula, metric->source, t->group, o.allocate, o.seed);
-    if (!rc) rc = dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached);
-    if (!rc) rc = dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit);
-    if (!rc && o.bytes) rc = dw_append(&p->comment, err, "bytes  at most %zu\n", o.bytes);
-    for (int l = 0; l < p->n_layer && !rc; l++)
-        if (in->drop[l]) rc = dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]);
-    return rc;
+/* Lines of a plan's or scores' comment that say what they were made from. */
+static int describe_inputs(char **comment, const inputs *in, dw_err *err) {
+    if (dw_append(comment, err, "model  %s  sha256 %s\n", dw_base_name(o.model), in->model_sha256)) return -1;
+    if (!o.stats) return 0;
+    return dw_append(comment, err, "stats  %s  sha256 %s\n", dw_base_name(o.stats), in->stats_sha256);
+}
+
+static int describe_size(kit_plan *p, dw_err *err) {
+    if (!o.bytes) return 0;
+    if (!o.as) return dw_append(&p->comment, err, "bytes  at most %zu\n", o.bytes);
+    return dw_append(&p->comment, err, "bytes  at most %zu as %s\n", o.bytes, o.as);
+}
+
+static int describe(kit_plan *p, const inputs *in, const prune_task *t, double wanted, dw_err *err) {
+    const kit_metric *metric = o.metric ? find_metric(o.metric) : &no_metric;
+    if (describe_inputs(&p->comment, in, err)) return -1;
+    if (dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name, metric->formula,
+                  metric->source, t->group, o.allocate, o.seed))
+        return -1;
+    if (dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached)) return -1;
+    if (dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit) || describe_size(p, err)) return -1;
+    for (int l = 0; l < p->n_layer; l++)
+        if (in->drop[l] && dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]))
+            return -1;
+    return 0;
 }
 
 static int list_texts(kit_plan *p, const kit_stats *s, dw_err *err) {
@@ -259,6 +355,17 @@ static int list_texts(kit_plan *p, const kit_stats *s, dw_err *err) {
     return p->text ? 0 : -1;
 }
 
+static int fill_layer(kit_plan_layer *p, const prune_task *t, int l, int n_keep, bool *keep, dw_err *err) {
+    const int n_ff = dw_model_hparams(t->model)->n_ff[l];
+    if (t->drop[l]) {
+        p->drop = true;
+        return 0;
+    }
+    if (!t->score) memset(keep, true, (size_t)n_ff * sizeof *keep);
+    else if (prune_choose(t->score[l], n_ff, t->group, n_keep, keep, err)) return -1;
+    return kit_plan_set_layer(p, keep, n_ff, err);
+}
+
 static int fill_plan(kit_plan *p, const prune_task *t, const int *n_keep, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(t->model);
     bool *keep = dw_alloc((size_t)hp->n_ff_max, sizeof *keep, "kept neurons", err);
@@ -266,8 +373,7 @@ static int fill_plan(kit_plan *p, const prune_task *t, const int *n_keep, dw_err
     int rc = keep && p->layer ? 0 : -1;
     for (int l = 0; l < hp->n_layer && !rc; l++) {
         p->n_layer = l + 1;
-        if (t->drop[l]) p->layer[l].drop = true;
-        else rc = prune_choose(t->score[l], hp->n_ff[l], t->group, n_keep[l], keep, err) || kit_plan_set_layer(&p->layer[l], keep, hp->n_ff[l], err) ? -1 : 0;
+        rc = fill_layer(&p->layer[l], t, l, n_keep[l], keep, err);
     }
     free(keep);
     return rc;
@@ -277,9 +383,9 @@ static int write_plan(const kit_plan *p, dw_err *err) {
     if (strcmp(o.out, "-") != 0) return kit_plan_write(p, o.out, err);
     size_t size;
     char *text = kit_plan_format(p, &size, err);
-    const bool ok = text && fwrite(text, 1, size, stdout) == size && !fflush(stdout);
+    const int rc = text ? prune_write_text("-", "the plan", text, err) : -1;
     free(text);
-    return ok ? 0 : dw_fail(err, "cannot write the plan to standard output");
+    return rc;
 }
 
 static void tell(const prune_task *t, const int *n_keep, double wanted) {
@@ -289,8 +395,9 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
         if (n_keep[l] < least) least = n_keep[l];
         if (n_keep[l] > most) most = n_keep[l];
     }
-    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have %s", wanted, prune_rate_of(t, n_keep), least, most, t->unit,
-        show_bytes(prune_file_bytes(t, n_keep)).text);
+    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have at most %s%s%s", wanted,
+        prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text, o.as ? " as " : "",
+        o.as ? o.as : "");
 }
 
 /* The selection of wide layers ends a little beyond the rate, where nothing else needs the rest of the order. */
@@ -304,8 +411,9 @@ static void say_text(const char *text) { say("%s", text); }
 static int score_obs(inputs *in, double **score, dw_err *err) {
     kit_gram gram = {0};
     char *path = kit_gram_path(o.stats, err);
-    int rc = !path || kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) || kit_gram_open(&gram, path, err) ||
-             kit_gram_check_stats(&gram, path, &in->stats, err) ? -1 : 0;
+    int rc = path ? kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) : -1;
+    if (!rc) rc = kit_gram_open(&gram, path, err);
+    if (!rc) rc = kit_gram_check_stats(&gram, path, &in->stats, err);
     const obs_model_task t = {.model = in->model, .gram = &gram, .group = in->scorer.group, .most = most_removed(in), .damp = o.damp,
                               .pool = in->scorer.pool, .tell = say_text};
     if (!rc) rc = obs_score_model(&t, score, err);
@@ -318,25 +426,52 @@ static int make_scores(inputs *in, const kit_metric *metric, double **score, dw_
     return is_obs(metric) ? score_obs(in, score, err) : kit_score(&in->scorer, metric, score, err);
 }
 
-static int make_plan(inputs *in, dw_err *err) {
+static int write_scores(const inputs *in, double *const *score, dw_err *err) {
     const kit_metric *metric = find_metric(o.metric);
-    const prune_allocator *allocator = prune_allocator_find(o.allocate);
-    const size_t n_layer = (size_t)in->hp->n_layer;
+    char *comment = NULL, *text = NULL;
+    int rc = describe_inputs(&comment, in, err);
+    if (!rc)
+        rc = dw_append(&comment, err, "metric %s (%s; %s), group %d, seed %d\n", metric->name, metric->formula, metric->source,
+                       in->scorer.group, o.seed);
+    if (!rc) rc = (text = prune_scores_table(in->hp, comment, in->scorer.group, score, err)) ? 0 : -1;
+    if (!rc) rc = prune_write_text(o.scores, "the scores", text, err);
+    free(comment);
+    free(text);
+    return rc;
+}
+
+static int make_plan(inputs *in, double *const *score, dw_err *err) {
     kit_plan plan = {0};
-    double wanted = 0, **score = dw_alloc(n_layer, sizeof *score, "scores", err);
-    int *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
-    prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
-    int rc = !score || !n_keep || make_scores(in, metric, score, err) || choose_widths(&t, allocator, &wanted, n_keep, err) ? -1 : 0;
+    double wanted = 0;
+    int *n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *n_keep, "widths", err);
+    prune_task t = {.model = in->model, .drop = in->drop, .group = in->scorer.group, .score = score, .inverse = in->inverse,
+                    .is_energy = o.metric && find_metric(o.metric)->scale == KIT_SCALE_ENERGY, .sizes = &in->sizes,
+                    .rate = o.rate, .bytes = (double)o.bytes};
+    int rc = n_keep ? choose_widths(&t, prune_allocator_find(o.allocate), &wanted, n_keep, err) : -1;
     if (!rc) {
         plan.rate_reached = prune_rate_of(&t, n_keep);
-        rc = fill_plan(&plan, &t, n_keep, err) || describe(&plan, in, &t, metric, wanted, err) || (in->has_stats && list_texts(&plan, &in->stats, err)) ||
-             write_plan(&plan, err) ? -1 : 0;
+        rc = fill_plan(&plan, &t, n_keep, err);
     }
+    if (!rc) rc = describe(&plan, in, &t, wanted, err);
+    if (!rc && in->has_stats) rc = list_texts(&plan, &in->stats, err);
+    if (!rc) rc = write_plan(&plan, err);
     if (!rc) tell(&t, n_keep, wanted);
     kit_plan_release(&plan);
+    free(n_keep);
+    return rc;
+}
+
+/* Scores, where a metric is given, and what is made of them. */
+static int score_and_plan(inputs *in, dw_err *err) {
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    double **score = o.metric ? dw_alloc(n_layer, sizeof *score, "scores", err) : NULL;
+    int rc = score || !o.metric ? 0 : -1;
+    if (!rc && o.metric) rc = measure_residual(in, err);
+    if (!rc && score) rc = make_scores(in, find_metric(o.metric), score, err);
+    if (!rc && o.scores) rc = write_scores(in, score, err);
+    if (!rc && o.out) rc = make_plan(in, score, err);
     for (size_t l = 0; score && l < n_layer; l++) free(score[l]);
     free(score);
-    free(n_keep);
     return rc;
 }
 
@@ -417,12 +552,14 @@ static int compare(inputs *in, dw_err *err) {
     double wanted;
     bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
     prune_task t = {.model = in->model, .drop = all, .group = in->scorer.group, .sizes = &in->sizes, .rate = o.rate, .bytes = (double)o.bytes};
-    int rc = !all || !n_keep || choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) ? -1 : 0;
+    int rc = all && n_keep ? choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {
-        printf("# groups of %d; mean of the layers' rank correlations; overlap of what is removed at rate %.4f\n", t.group, prune_rate_of(&t, n_keep));
-        rc = print_matrix(j, n, in, false, err) || print_matrix(j, n, in, true, err) ? -1 : 0;
+        printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n", t.group,
+               prune_rate_of(&t, n_keep));
+        rc = print_matrix(j, n, in, false, err);
+        if (!rc) rc = print_matrix(j, n, in, true, err);
     }
     if (!rc && fflush(stdout)) rc = dw_fail(err, "cannot write to standard output");
     for (int i = 0; i < n; i++) judged_release(&j[i], in->hp->n_layer);
@@ -434,25 +571,49 @@ static int compare(inputs *in, dw_err *err) {
 /* ---- main ------------------------------------------------------------------------------------------------------- */
 
 static void check_metric(const kit_metric *metric, const prune_allocator *allocator) {
-    if (metric->needs_stats && !o.stats) die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
-    if (!allocator->across_layers || metric->across_layers) return;
-    char *across = names_across(NULL);
-    die_usage("scores of metric '%s' do not compare across layers, as --allocate %s needs; these do: %s", metric->name, allocator->name, across ? across : "");
+    if (metric->needs_stats && !o.stats)
+        die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
+    if (metric->scale >= allocator->scale) return;
+    if (metric->scale == KIT_SCALE_ENERGY)
+        die_usage("scores of metric '%s' do not compare across layers as they are, because the residual stream grows from layer "
+                  "to layer; give --allocate relative or standardized", metric->name);
+    char *energies = names_of_scale(KIT_SCALE_ENERGY, NULL);
+    die_usage("scores of metric '%s' do not compare across layers, as --allocate %s needs; give --allocate standardized, or "
+              "relative with one of these metrics: %s", metric->name, allocator->name, energies ? energies : "");
+}
+
+static void check_outputs(void) {
+    const bool has_size = o.rate >= 0 || o.bytes;
+    if (!o.compare && !o.out && !o.scores) die_usage("nothing to write: give a plan (-o), --scores or --compare");
+    if (o.scores && !o.metric) die_usage("--scores needs a --metric");
+    if (!o.metric && strcmp(o.allocate, "uniform") != 0) die_usage("--allocate %s needs a --metric", o.allocate);
+    if (!has_size && !o.drop_layers && (o.out || o.compare)) die_usage("give --rate, --bytes or --drop-layers");
+    if (o.out && has_size && !o.metric) die_usage("--rate and --bytes need a --metric, which says what goes first");
+    if (o.scores && o.out && !strcmp(o.scores, "-") && !strcmp(o.out, "-"))
+        die_usage("the plan and the scores cannot both go to standard output");
 }
 
 static void check_options(void) {
-    const bool has_rate = o.rate >= 0;
-    if (has_rate && o.bytes) die_usage("give --rate or --bytes, not both");
-    if (!has_rate && !o.bytes && !o.drop_layers) die_usage("give --rate, --bytes or --drop-layers");
-    if (!o.compare && (!o.out || !o.metric)) die_usage("give a plan to write (-o) and a --metric, or --compare");
-    if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, say --drop-layers");
+    check_outputs();
+    if (o.rate >= 0 && o.bytes) die_usage("give --rate or --bytes, not both");
+    if (o.as && !o.bytes) die_usage("--as needs --bytes, the size of the file after requant");
+    if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
     if (o.metric) check_metric(find_metric(o.metric), prune_allocator_find(o.allocate));
-    if (!has_rate) o.rate = 0;
+    if (o.rate < 0) o.rate = 0;
+}
+
+static int run(inputs *in, dw_pool *pool, dw_err *err) {
+    if (open_inputs(in, pool, err) || choose_layers(in, err)) return -1;
+    const prune_sizes_request wanted = {in->model, in->drop, as_named(o.as), lineage_bytes(in)};
+    if (prune_sizes_init(&in->sizes, &wanted, err)) return -1;
+    if (o.compare && compare(in, err)) return -1;
+    return o.out || o.scores ? score_and_plan(in, err) : 0;
 }
 
 int main(int argc, char **argv) {
     list_metrics();
+    list_as_names();
     write_about();
     opt_parse(&program, argc, argv);
     check_options();
@@ -460,9 +621,7 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};
-    int rc = !pool || open_inputs(&in, pool, &err) || choose_layers(&in, &err) ? -1 : 0;
-    if (!rc && o.compare) rc = compare(&in, &err);
-    if (!rc && o.out && o.metric) rc = make_plan(&in, &err);
+    const int rc = pool ? run(&in, pool, &err) : -1;
     close_inputs(&in);
     dw_pool_free(pool);
     if (rc) die_err(&err);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a layer's neurons in two parts -------------------------------------------------------------------------------- */
+/* ---- a layer's neurons in two parts ------------------------------------------------------------------------------ */
 
 /* Sets a layer's order from which neurons are hot. */
 static int set_order(quant_cold *c, int l, const bool *is_hot, int n_ff, dw_err *err) {
@@ -54,7 +54,7 @@ void quant_cold_release(quant_cold *c) {
     *c = (quant_cold){0};
 }
 
-/* ---- by a rate ---------------------------------------------------------------------------------------------------- */
+/* ---- by a rate --------------------------------------------------------------------------------------------------- */
 
 /* The width nearest to rate * n_ff at which both parts are whole blocks; 0: there is none. */
 static int cold_width(int n_ff, double rate, int hot_multiple, int cold_multiple) {
@@ -116,7 +116,7 @@ int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, con
     return end(c, m, rc);
 }
 
-/* ---- by a plan ---------------------------------------------------------------------------------------------------- */
+/* ---- by a plan --------------------------------------------------------------------------------------------------- */
 
 static int split_by_plan(quant_cold *c, const kit_plan_layer *plan, int l, int n_ff, dw_err *err) {
     if (plan->drop)

@@ -6,10 +6,10 @@
  *            k = rint(edge / s);  if k != 0: s = edge / k, o = edge;  else o = 0;  q = clamp(rint((w - o) / s), 0, N)
  *   minmax   s = bf16((max - min) / N),  o = bf16(min),  q = clamp(rint((w - o) / s), 0, N)
  *
- * and w' = s q + o.  In affine k moves the step so that zero lies on the grid, and codes come from the unrounded s and o,
- * which are then kept in BF16, as MLX keeps them in checkpoints of BF16 weights; in minmax codes are nearest on the grid as
- * it is kept.  Both are held by two Q4_1 blocks a group, which have s and o in F16: exact for every BF16 value from 2^-17
- * on. */
+ * and w' = s q + o.  In affine k moves the step so that zero lies on the grid, and codes come from the unrounded s and
+ * o, which are then kept in BF16, as MLX keeps them in checkpoints of BF16 weights; in minmax codes are nearest on the
+ * grid as it is kept.  Both are held by two Q4_1 blocks a group, which have s and o in F16: exact for every BF16 value
+ * from 2^-17 on. */
 #include "quant/quant.h"
 
 #include <math.h>

@@ -2,16 +2,18 @@
  *
  *   requant   model [, statistics or importance file, plan] -> model
  *
- * What a block format is (layout, decoder, encoder) stands in engine/qtypes; here it is chosen (kit/mixtures.h, recipe.c), and
- * here are the ways of rounding that are no format of their own (methods.c), and the choice of neurons that are kept in
- * fewer bits than the rest (cold.c; the file is described in formats/ffn_two_part.h).
+ * Block formats (layout, decoder, encoder) are defined in engine/qtypes.  Here a format is chosen for each tensor
+ * (kit/mixtures.h, recipe.c).  Here are also the ways of rounding that are not formats (methods.c), and the choice of
+ * neurons that are kept in fewer bits than the rest (cold.c; formats/ffn_two_part.h describes the file).
  *
- * Matrices are the tensors that stock llama.cpp's quantizer would touch: two dimensions, a name that ends in `weight`, no
- * norm.  Everything else is copied, and so is a matrix that has its type already.  Three ways to choose:
+ * Matrices are the tensors that llama.cpp's quantizer would change: two dimensions, a name that ends in `weight`,
+ * no norm.  Everything else is copied, and so is a matrix that has its type already.  Three ways to choose:
  *
- *   --type T        every matrix, embeddings and output too, gets T; a row that is no whole number of T's blocks is refused
- *   --mixture NAME  what stock gives under that name, tensor by tensor, and its fallbacks where a row does not fit
- *   --recipe FILE   a text file of lines PATTERN TYPE; the first line that matches a matrix decides; without one it is kept
+ *   --type T        every matrix, embeddings and output too, gets T; a row that is no whole number of T's blocks is an
+ *                   error
+ *   --mixture NAME  what upstream llama.cpp gives under that name, per tensor, and its fallbacks where a row does not fit
+ *   --recipe FILE   a text file of lines PATTERN TYPE; the first line that matches a matrix decides; a matrix that no
+ *                   line matches is kept
  *
  *       # the FFN in 2 bits, the output better, the rest stays
  *       blk.*.ffn_*.weight           Q2_K         # * any characters, ? one: the whole name
@@ -24,9 +26,9 @@
  *
  * On top of each of these, --tensor REGEX=TYPE decides for the matrices whose names the regular expression matches.
  *
- * Invariants: a matrix's bytes depend on its values, its type and its importances alone, for any number of threads; they
- * are those of stock's quantizer where stock has the type (affine and minmax are not of stock, but load there).
- * A quantized source is refused unless the loss on top of a loss is asked for (--lossy-twice); the lineage shows both. */
+ * Invariants: a matrix's bytes depend only on its values, its type and its importances, for any number of threads.  They
+ * are those of llama.cpp's quantizer where it has the type; affine and minmax are not of llama.cpp, but load there.  A
+ * quantized source is refused unless --lossy-twice allows a second loss; the lineage shows both steps. */
 #ifndef QUANT_H
 #define QUANT_H
 
@@ -49,8 +51,8 @@ typedef struct quant_method {
     int group;              // values that share a scale; rows must be multiples of it
     double overhead_bits;   // of a group, beside its codes
     dw_qtype stored;        // the block format that holds it
-    /* Rounds a row of n finite values.  Returns how many groups have a scale or offset that the block format cannot hold
-     * exactly (it is then rounded once more).  NULL: the block format's own encoder, which takes importances. */
+    /* Rounds a row of n finite values.  Returns how many groups have a scale or offset that the block format cannot
+     * hold exactly (it is then rounded once more).  NULL: the block format's own encoder, which takes importances. */
     size_t (*encode)(const quant_type *t, const float *row, void *out, size_t n);
 } quant_method;
 
@@ -71,7 +73,8 @@ extern quant_type quant_types[QUANT_MAX_TYPES + 1]; // ends with name NULL
 
 void quant_types_init(void); // fills the table: every block format, then every method's widths of code
 const quant_type *quant_type_find(const char *name);         // any case; NULL: unknown
-const quant_type *quant_type_of(const dw_qtype_row *stored); // plain rounding to a block format; NULL: it has no encoder
+/* Plain rounding to a block format; NULL: it has no encoder. */
+const quant_type *quant_type_of(const dw_qtype_row *stored);
 
 /* The largest weight that scales and offsets in half precision can follow in every type. */
 #define QUANT_MAX_WEIGHT 65280.0f
@@ -93,8 +96,8 @@ typedef struct quant_cold_options {
     int cold_multiple;       // block of the cold part's
 } quant_cold_options;
 
-/* The share `rate` of each layer's neurons, or the nearest that blocks can hold, becomes cold.  After a failure there is
- * nothing to release. */
+/* The share `rate` of each layer's neurons, or the nearest that blocks can hold, becomes cold.  After a failure there
+ * is nothing to release. */
 int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, const quant_cold_options *o, dw_err *err);
 /* What the plan keeps stays hot, the rest becomes cold. */
 int quant_cold_by_plan(quant_cold *c, const dw_model *m, const kit_plan *plan, dw_err *err);
@@ -109,10 +112,11 @@ typedef struct quant_weights {
     bool is_stats;
 } quant_weights;
 
-/* Reads stats.h5 or stock's importance file, old or new.  Statistics must be of this model (the hash of its file), or of
- * one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
+/* Reads stats.h5 or llama.cpp's importance file, old or new.  Statistics must be of this model (the hash of its file), or
+ * of one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
 int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err);
-/* *mean: the importances of a matrix's columns, borrowed, or NULL when there are none.  Refused when their number differs. */
+/* *mean: the importances of a matrix's columns, borrowed, or NULL when there are none.  Refused when their number
+ * differs. */
 int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float **mean, dw_err *err);
 void quant_weights_release(quant_weights *w);
 

@@ -147,7 +147,7 @@ void quant_recipe_release(quant_recipe *r) {
     *r = (quant_recipe){0};
 }
 
-/* ---- matching ------------------------------------------------------------------------------------------------------ */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
 /* The last star takes one character more whenever what follows it does not match. */
 static bool glob_matches(const char *p, const char *name) {

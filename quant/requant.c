@@ -2,8 +2,8 @@
  *
  *     deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M
  *
- * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while all
- * threads encode a slab, one of them writes the slab before it. */
+ * First every tensor's type is decided and checked, then the file is written from front to back in slabs of rows: while
+ * all threads encode a slab, one of them writes the slab before it. */
 #include "formats/ffn_gated.h"
 #include "formats/ffn_two_part.h"
 #include "kit/lineage.h"
@@ -32,36 +32,45 @@ static struct {
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the model to write"},
-    {.kind = OPT_GROUP, .help = "which tensor gets which type (one of the first three; with --cold-type none keeps the types)"},
+    {.kind = OPT_GROUP,
+     .help = "which tensor gets which type (one of the first three; with --cold-type none keeps the types)"},
     {"type", 0, OPT_CHOICE, 0, &o.type, NULL, "TYPE", "this type for every matrix", OPT_CHOICES(quant_types)},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types that upstream llama.cpp gives under this name",
      OPT_CHOICES(kit_mixtures)},
-    {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE", "lines PATTERN TYPE; the first that matches a matrix decides"},
+    {"recipe", 0, OPT_PATH, OPT_INPUT, &o.recipe, NULL, "FILE",
+     "lines PATTERN TYPE; the first that matches a matrix decides"},
     {"tensor", 0, OPT_TEXTS, 0, &o.tensors, NULL, "REGEX=TYPE",
-     "on top of those: matrices whose names match get TYPE, or stay as they are with `keep`; the first that matches decides"},
+     "on top of those: matrices whose names match get TYPE, `keep` leaves them as they are; the first match decides"},
     {.kind = OPT_GROUP, .help = "less important neurons in fewer bits"},
-    {"cold-type", 0, OPT_CHOICE, 0, &o.cold_type, NULL, "TYPE", "the FFN's cold neurons get this type", OPT_CHOICES(quant_types)},
-    {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R", "this share of each layer is cold, the smallest by --metric; needs -s",
+    {"cold-type", 0, OPT_CHOICE, 0, &o.cold_type, NULL, "TYPE", "the FFN's cold neurons get this type",
+     OPT_CHOICES(quant_types)},
+    {"cold-rate", 0, OPT_REAL, 0, &o.cold_rate, NULL, "R",
+     "this share of each layer is cold, the smallest by --metric; needs -s",
      .min = 0.001, .max = 0.999},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default",
      OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
-    {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE", "a plan of rank, by any metric: its neurons are hot, the rest cold"},
+    {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE",
+     "a plan of rank, by any metric: its neurons are hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
-    {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE", "weigh errors by how strong each input is: stats.h5 or llama.cpp's imatrix"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE",
+     "weigh errors by how strong each input is: stats.h5 or llama.cpp's imatrix"},
     {"lossy-twice", 0, OPT_FLAG, 0, &o.lossy_twice, NULL, NULL, "round tensors again that are quantized already"},
-    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "print the types and bytes of the new file; write nothing"},
     OPT_COMMON, {0}};
 
 static opt_program program = {
     .name = "requant",
     .summary = "the same model in other number formats",
-    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [--tensor RE=T] [-s STATS] [--cold-type T --cold-rate R]",
+    .usage = "-m M.gguf -o M2.gguf --type T|--mixture M|--recipe R [--tensor RE=T] [-s STATS] "
+             "[--cold-type T --cold-rate R]",
     .example = "deadwood requant -m mini.gguf -o mini-q4.gguf --mixture Q4_K_M\n"
                "deadwood requant -m mini.gguf -o mini-q2.gguf --mixture Q2_K -s stats.h5\n"
                "deadwood requant -m mini.gguf -o ffn2.gguf --recipe ffn2.recipe\n"
                "deadwood requant -m mini.gguf -o mixed.gguf --mixture Q4_K_M --tensor 'blk\\.0\\..*=Q8_0' --dry-run\n"
                "deadwood requant -m mini.gguf -o mini-cold.gguf --cold-rate 0.5 --cold-type Q2_K -s stats.h5\n"
-               "deadwood rank -m mini.gguf -s stats.h5 -o hot.tsv --metric flap --rate 0.5 --multiple 256   # the blocks of Q2_K\n"
+               "deadwood rank -m mini.gguf -s stats.h5 -o hot.tsv --metric flap --rate 0.5 --multiple 256   # the "
+               "blocks of Q2_K\n"
                "deadwood requant -m mini.gguf -o mini-hot.gguf --hot hot.tsv --cold-type Q2_K",
     .rows = rows};
 // clang-format on
@@ -114,7 +123,7 @@ typedef struct target { // a tensor of the new file
     const dw_tensor *from;
     const quant_type *to;  // NULL: copied
     const float *weight;   // importances of its columns; NULL: none
-    float *own_weight;     // memory behind them, when they are not those of `from` in their order
+    float *own_weight;     // memory for them, if they are not those of `from` in their order
     size_t ne[4];          // ne[0] values in each of the other rows
     const int32_t *row;    // the rows of `from` that it has; NULL: all
     const int32_t *column; // the columns, likewise
@@ -213,9 +222,8 @@ static target whole(const dw_tensor *from, wish w) {
 static int read_plan(choice *c, const dw_model *m, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(m);
     if (kit_plan_read(&c->plan, o.hot, hp->n_ff, hp->n_layer, err)) return -1;
-    return kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err)
-               ? -1
-               : quant_cold_by_plan(&c->cold, m, &c->plan, err);
+    if (kit_plan_check_model(&c->plan, o.hot, o.model, c->sha256, err)) return -1;
+    return quant_cold_by_plan(&c->cold, m, &c->plan, err);
 }
 
 /* Which neurons are cold. */
@@ -304,7 +312,7 @@ static bool is_of_neurons(const char *part) {
     return false;
 }
 
-/* ---- all tensors -------------------------------------------------------------------------------------------------- */
+/* ---- all tensors ------------------------------------------------------------------------------------------------- */
 
 static int add_targets(choice *c, const dw_gguf *g, const wish *wishes, target *targets, size_t *n, dw_err *err) {
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
@@ -406,17 +414,17 @@ static kit_sizes sizes_of(const target *targets, size_t n) {
     kit_sizes sizes = {0};
     for (size_t i = 0; i < n; i++) {
         const target *t = &targets[i];
-        const char *kind = t->fell_back               ? KIT_SIZES_FALLBACK
+        const char *kind = t->fell_back             ? KIT_SIZES_FALLBACK
                            : kit_is_matrix(t->from) ? KIT_SIZES_MATRICES
-                                                      : KIT_SIZES_VECTORS;
+                                                    : KIT_SIZES_VECTORS;
         kit_sizes_add(&sizes, t->to ? t->to->name : t->from->type->name, kind, n_values(t), (double)stored_bytes(t));
     }
     return sizes;
 }
 
-/* ---- metadata -------------------------------------------------------------------------------------------------------- */
+/* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
-/* The type that holds most weights of the matrices stands for the file. */
+/* The type that holds most weights of the matrices is the type of the file. */
 static int prevailing_file_type(const target *targets, size_t n) {
     double values[DW_QTYPE_END] = {0};
     const dw_qtype_row *best = dw_qtype_get(DW_F32);
@@ -444,7 +452,7 @@ static double nominal_bits(const target *targets, size_t n) {
     return differs ? bits / values : 0;
 }
 
-/* As stock's quantizer says where its importances came from; what an earlier step said goes. */
+/* Says, as llama.cpp's quantizer does, where the importances came from.  Keys of an earlier step are removed. */
 static void write_weights_keys(const kit_imatrix *im, dw_gguf_writer *w) {
     static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset",
                       entries[] = "quantize.imatrix.entries_count", chunks[] = "quantize.imatrix.chunks_count";
@@ -496,7 +504,7 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
     return stamp(c, g, &sizes, w, err);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct encoder { // of one tensor
     const target *t;
@@ -583,17 +591,32 @@ static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_
     return rc;
 }
 
-static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_pool *pool, dw_err *err) {
-    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
-    int rc = w ? write_keys(c, g, targets, n, w, err) : -1;
-    for (size_t i = 0; i < n && !rc; i++)
+/* The engine opens the new file before it gets its name. */
+static int open_file(void *nothing, const char *path, dw_err *err) {
+    (void)nothing;
+    dw_model *m = dw_model_open(path, err);
+    dw_model_close(m);
+    return m ? 0 : -1;
+}
+
+static int write_file(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w,
+                      dw_err *err) {
+    if (write_keys(c, g, targets, n, w, err)) return -1;
+    for (size_t i = 0; i < n; i++)
         dw_gguf_add_tensor(w, targets[i].name, stored_type(&targets[i]), targets[i].from->n_dims, targets[i].ne);
-    if (!rc) rc = dw_gguf_begin(w, err) || write_tensors(w, targets, n, pool, err) || dw_gguf_commit(w, err) ? -1 : 0;
+    dw_gguf_hash_writes(w);
+    if (dw_gguf_begin(w, err) || write_tensors(w, targets, n, c->pool, err)) return -1;
+    return dw_gguf_commit_read_back(w, open_file, NULL, err);
+}
+
+static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_err *err) {
+    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    const int rc = w ? write_file(c, g, targets, n, w, err) : -1;
     dw_gguf_writer_free(w);
     return rc;
 }
 
-/* ---- the program ------------------------------------------------------------------------------------------------------------ */
+/* ---- the program ------------------------------------------------------------------------------------------------- */
 
 static void tell(const dw_gguf *g, const target *targets, size_t n) {
     double before = 0, after = 0, bits = 0, values = 0;
@@ -640,7 +663,7 @@ static int make(choice *c, const dw_model *m, target *targets, size_t *n, dw_err
     const dw_gguf *g = dw_model_gguf(m);
     if (choose(c, m, targets, n, err)) return -1;
     if (o.dry_run) return print_sizes(targets, *n, err);
-    if (write_model(c, g, targets, *n, c->pool, err)) return -1;
+    if (write_model(c, g, targets, *n, err)) return -1;
     tell(g, targets, *n);
     return 0;
 }

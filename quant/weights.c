@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Is the model that the statistics are of this one, or one that it was made of?  A cut between moves neurons and layers. */
+/* Is the model that the statistics are of this one, or one that it was made of?  A cut between moves neurons and
+ * layers. */
 typedef struct ancestry {
     const char *wanted;
     bool found, was_cut;
@@ -57,9 +58,8 @@ int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha
                        dw_err *err) {
     *w = (quant_weights){.is_stats = kit_stats_is(path)};
     if (w->is_stats) return from_stats(w, m, model_sha256, path, err);
-    return kit_imatrix_read(&w->matrix, path, err) || check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err)
-               ? -1
-               : 0;
+    if (kit_imatrix_read(&w->matrix, path, err)) return -1;
+    return check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err);
 }
 
 void quant_weights_release(quant_weights *w) {

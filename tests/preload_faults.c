@@ -5,8 +5,9 @@
  *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails (writing: ENOSPC,
  *                       else EIO)
  *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
+ *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told; a word such as
+ *                       GGUF instead of N: the first write that begins with it
  *     FAULT_NO_TMPFILE=1  files without a name (O_TMPFILE) cannot be made, as on some file systems; in child processes, too
- *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
@@ -41,6 +42,7 @@ enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_PARTS = 32, DEPTH = 24 };
 
 static bool armed, no_tmpfile;
 static long n_calls[N_KINDS], failing[N_KINDS], interrupted, n_writes, flipped;
+static const char *flipped_word;
 typedef struct code { // of loaded libraries
     struct { uintptr_t first, end; } part[MAX_PARTS];
     int n;
@@ -126,6 +128,7 @@ static int armed_main(int argc, char **argv, char **envp) {
     interrupted = interrupt ? atol(interrupt) : 0;
     const char *flip = getenv("FAULT_FLIP");
     flipped = flip ? atol(flip) : 0;
+    if (flip && !flipped) flipped_word = flip;
     signal(SIGINT, SIG_DFL); // a shell may have started this in the background
     count_file = getenv("FAULT_COUNT");
     dl_iterate_phdr(find_code, NULL);
@@ -228,9 +231,17 @@ static ssize_t write_flipped(int fd, const void *from, size_t size, __typeof__(w
     return n;
 }
 
+static bool is_flipped(const void *from, size_t size) {
+    if (flipped) return ++n_writes == flipped;
+    const size_t n = flipped_word ? strlen(flipped_word) : 0;
+    if (!n || size < n || memcmp(from, flipped_word, n)) return false;
+    flipped_word = NULL;
+    return true;
+}
+
 ssize_t write(int fd, const void *from, size_t size) {
     REAL(write);
-    if (armed && flipped && fd > 2 && size && ++n_writes == flipped) return write_flipped(fd, from, size, real);
+    if (armed && fd > 2 && size && is_flipped(from, size)) return write_flipped(fd, from, size, real);
     return fd != 2 && IO_FAILS(ENOSPC) ? -1 : real(fd, from, size);
 }
 

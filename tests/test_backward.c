@@ -32,14 +32,16 @@ static bool only_down(dw_weight w) { return w == DW_W_DOWN; }
 
 static dw_session *open_session(const dw_model *m, const char *backend, dw_pool *pool, int n_ctx) {
     dw_err err = {0};
-    dw_session *s = dw_session_new(m, &(dw_session_options){.pool = pool, .backend = backend, .n_ctx = n_ctx, .n_batch = 64}, &err);
+    dw_session *s = dw_session_new(
+        m, &(dw_session_options){.pool = pool, .backend = backend, .n_ctx = n_ctx, .n_batch = 64}, &err);
     CHECK(s, "%s", err.text);
     return s;
 }
 
 /* Biases that no file of this architecture has, so that every kind of parameter is seen. */
 static void add_biases(couple *c) {
-    static const dw_weight kinds[] = {DW_W_Q_BIAS, DW_W_K_BIAS, DW_W_V_BIAS, DW_W_O_BIAS, DW_W_GATE_BIAS, DW_W_UP_BIAS, DW_W_DOWN_BIAS, DW_W_OUTPUT_BIAS};
+    static const dw_weight kinds[] = {DW_W_Q_BIAS,    DW_W_K_BIAS,  DW_W_V_BIAS,    DW_W_O_BIAS,
+                                      DW_W_GATE_BIAS, DW_W_UP_BIAS, DW_W_DOWN_BIAS, DW_W_OUTPUT_BIAS};
     static const dw_weight of[] = {DW_W_Q, DW_W_K, DW_W_V, DW_W_O, DW_W_GATE, DW_W_UP, DW_W_DOWN, DW_W_OUTPUT};
     dw_rng rng;
     dw_rng_seed(&rng, 3);
@@ -48,7 +50,8 @@ static void add_biases(couple *c) {
         const size_t n = dw_session_tensor(c->session, 0, of[k]).ne[1];
         float *v = c->bias[kinds[k]] = malloc(n * sizeof *v);
         for (size_t i = 0; i < n; i++) v[i] = (float)(0.3 * dw_rng_normal(&rng));
-        const dw_tensor t = {.name = "bias", .type = dw_qtype_get(DW_F32), .ne = {n, 1, 1, 1}, .data = (const uint8_t *)v};
+        const dw_tensor t = {
+            .name = "bias", .type = dw_qtype_get(DW_F32), .ne = {n, 1, 1, 1}, .data = (const uint8_t *)v};
         CHECK(!dw_session_replace(c->session, 0, kinds[k], &t, &err), "%s", err.text);
     }
 }
@@ -81,7 +84,8 @@ static bool couple_open(couple *c, setting s) {
     if (!c->session || !c->teacher_session) return false;
     if (s.biases) add_biases(c);
     const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .precision = s.precision};
-    const dw_train_options forward = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .precision = s.precision};
+    const dw_train_options forward = {
+        .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .precision = s.precision};
     CHECK(!dw_parameters_new(&c->p, c->session, s.wanted ? s.wanted : any, &err), "%s", err.text);
     c->train = dw_train_new(c->session, &o, &err);
     c->teacher = dw_train_new(c->teacher_session, &forward, &err);
@@ -118,7 +122,7 @@ static dw_loss_sums gradients_of(couple *c, dw_loss loss) {
     return sums;
 }
 
-/* ---- models ----------------------------------------------------------------------------------------------------- */
+/* ---- models ---------------------------------------------------------------------------------------------------- */
 
 static const exp_shape shapes[] = {
     {"llama", "llama", 2, 32, 48, 4, 2, 8, 90, false, 10000, 64, .rope_freqs = true}, // adjacent pairs
@@ -137,7 +141,7 @@ static const char *path_of(int shape) {
     return path;
 }
 
-/* ---- finite differences -------------------------------------------------------------------------------------------- */
+/* ---- finite differences ---------------------------------------------------------------------------------------- */
 
 /* The derivative along v at step e by four points, with an error of order e^4. */
 static double slope_along(couple *c, const dw_parameter *item, const float *v, double e, dw_loss loss) {
@@ -190,7 +194,8 @@ static void check_differences(couple *c, dw_loss loss, double bound, int n_layer
         fill_directions(&rng, g, item->n, v);
         for (int k = 0; k < 2; k++) {
             const double wanted = dot_of(g, v[k], item->n), got = slope_along(c, item, v[k], 5e-3, loss);
-            CHECK(fabs(got - wanted) <= bound * fmax(size, 0.1), "%s, layer %d, weight %d, direction %d: slope %.7g, gradient says %.7g of %.3g", what, item->layer,
+            CHECK(fabs(got - wanted) <= bound * fmax(size, 0.1),
+                  "%s, layer %d, weight %d, direction %d: slope %.7g, gradient says %.7g of %.3g", what, item->layer,
                   item->which, k, got, wanted, size);
         }
         free(v[0]), free(v[1]);
@@ -201,7 +206,9 @@ static void differences_of(int shape, bool biases, dw_loss loss, bool distils) {
     couple c;
     char what[64];
     snprintf(what, sizeof what, "%s%s", shapes[shape].name, biases ? " with all biases" : "");
-    if (!couple_open(&c, (setting){path_of(shape), path_of(TEACHER), "ref", 6, 2, .biases = biases, .pool = one_thread()})) return;
+    if (!couple_open(&c,
+                     (setting){path_of(shape), path_of(TEACHER), "ref", 6, 2, .biases = biases, .pool = one_thread()}))
+        return;
     if (distils) loss.teacher = c.teacher;
     check_differences(&c, loss, 1e-3, 2, what);
     couple_close(&c);
@@ -209,6 +216,18 @@ static void differences_of(int shape, bool biases, dw_loss loss, bool distils) {
 
 static void differences_kl(void) {
     for (int s = 0; s < N_SHAPES; s++) differences_of(s, s == 0, (dw_loss){0}, true);
+}
+
+/* Layers of unequal widths and heads, Q, K and V in one matrix, a layer without attention. */
+static void differences_unequal(void) {
+    static const char *const names[] = {"tiny-deci", "tiny-openelm"};
+    for (int i = 0; i < 2; i++) {
+        couple c;
+        const char *path = random_model(names[i], "F32", 0);
+        if (!couple_open(&c, (setting){path, path, "ref", 4, 1, .pool = one_thread()})) continue;
+        check_differences(&c, (dw_loss){0}, 1e-3, 4, names[i]);
+        couple_close(&c);
+    }
 }
 
 static void differences_ce(void) {
@@ -225,30 +244,38 @@ static void differences_oracles(void) {
         couple c;
         snprintf(name, sizeof name, "back-%s-oracle.gguf", names[i]);
         const char *path = test_file(name);
-        if (!CHECK(!test_run("deadwood-convert %s/oracle/%s -o %s -q", test_shared(), names[i], path), "%s", test_run_output())) continue;
+        if (!CHECK(!test_run("deadwood-convert %s/oracle/%s -o %s -q", test_shared(), names[i], path), "%s",
+                   test_run_output()))
+            continue;
         if (!couple_open(&c, (setting){path, path, "ref", 5, 1, .pool = one_thread()})) continue;
         check_differences(&c, (dw_loss){0}, 1e-3, 1, names[i]);
         couple_close(&c);
     }
 }
 
-/* ---- activations ---------------------------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------------------------- */
 
-/* No architecture that is read has these activations yet, so the net's is changed.  Differences step over relu's kinks. */
+/* No architecture that is read has these activations yet, so the net's is changed.  Differences step over relu's
+ * kinks. */
 static void differences_act(void) {
     for (int act = 0; act < DW_N_ACTS; act++) {
         couple c;
-        if (!couple_open(&c, (setting){path_of(0), path_of(TEACHER), "ref", 6, 2, .wanted = only_down, .pool = one_thread()})) return;
+        if (!couple_open(
+                &c, (setting){path_of(0), path_of(TEACHER), "ref", 6, 2, .wanted = only_down, .pool = one_thread()}))
+            return;
         dw_parameters_release(&c.p);
         c.session->net.act = (dw_act)act;
         dw_err err = {0};
         CHECK(!dw_parameters_new(&c.p, c.session, any, &err), "%s", err.text);
-        check_differences(&c, (dw_loss){0}, act == DW_RELU ? 2e-2 : 1e-3, 1, act == DW_RELU ? "relu" : act == DW_SILU ? "silu" : "gelu_tanh");
+        check_differences(&c, (dw_loss){0}, act == DW_RELU ? 2e-2 : 1e-3, 1,
+                          act == DW_RELU   ? "relu"
+                          : act == DW_SILU ? "silu"
+                                           : "gelu_tanh");
         couple_close(&c);
     }
 }
 
-/* ---- cpu against ref --------------------------------------------------------------------------------------------------- */
+/* ---- cpu against ref ------------------------------------------------------------------------------------------- */
 
 static const exp_shape wide[] = {
     {"wide", "qwen3", 2, 96, 208, 6, 2, 24, 300, true, 10000, 256}, // nothing is a multiple of a tile
@@ -265,7 +292,8 @@ static const char *wide_path(int i, const char *type) {
 
 static void check_cpu(dw_precision precision, dw_loss loss, int act, double bound) {
     couple a, b;
-    const setting s = {wide_path(0, "F32"), wide_path(1, "BF16"), "ref", 75, 9, .precision = precision}; // 675 tokens: two groups
+    const setting s = {wide_path(0, "F32"),   wide_path(1, "BF16"), "ref", 75, 9,
+                       .precision = precision}; // 675 tokens: two groups
     setting fast = s;
     fast.backend = "cpu";
     if (!couple_open(&a, s) || !couple_open(&b, fast)) return;
@@ -273,13 +301,17 @@ static void check_cpu(dw_precision precision, dw_loss loss, int act, double boun
     dw_loss with_a = loss, with_b = loss;
     with_a.teacher = a.teacher, with_b.teacher = b.teacher;
     const dw_loss_sums want = gradients_of(&a, with_a), got = gradients_of(&b, with_b);
-    CHECK(fabs(got.loss - want.loss) <= sqrt(bound) * want.loss && fabs(got.kl - want.kl) <= sqrt(bound) * want.kl && fabs(got.nll - want.nll) <= sqrt(bound) * want.nll,
-          "loss %.9g, kl %.9g, nll %.9g; ref has %.9g, %.9g, %.9g", got.loss, got.kl, got.nll, want.loss, want.kl, want.nll);
-    CHECK(want.n_kl == (size_t)(75 - loss.first) * 9 && want.n_nll == want.n_kl - 9, "%zu and %zu tokens", want.n_kl, want.n_nll);
+    CHECK(fabs(got.loss - want.loss) <= sqrt(bound) * want.loss && fabs(got.kl - want.kl) <= sqrt(bound) * want.kl &&
+              fabs(got.nll - want.nll) <= sqrt(bound) * want.nll,
+          "loss %.9g, kl %.9g, nll %.9g; ref has %.9g, %.9g, %.9g", got.loss, got.kl, got.nll, want.loss, want.kl,
+          want.nll);
+    CHECK(want.n_kl == (size_t)(75 - loss.first) * 9 && want.n_nll == want.n_kl - 9, "%zu and %zu tokens", want.n_kl,
+          want.n_nll);
     for (size_t i = 0; i < a.p.n; i++) {
         const dw_parameter *item = &a.p.item[i];
         const double error = nmse(b.p.grad + item->first, a.p.grad + item->first, item->n);
-        CHECK(error <= bound, "%s: layer %d, weight %d: NMSE %.1e", dw_cpu_level(NULL), item->layer, item->which, error);
+        CHECK(error <= bound, "%s: layer %d, weight %d: NMSE %.1e", dw_cpu_level(NULL), item->layer, item->which,
+              error);
     }
     couple_close(&a);
     couple_close(&b);
@@ -291,26 +323,35 @@ static void cpu_is_ref(void) {
         if (!dw_level_usable((dw_level)level)) continue;
         setenv("DEADWOOD_CPU", dw_level_names[level], 1);
         for (int act = 0; act < DW_N_ACTS; act++)
-            if (act == 0 || level == DW_PORTABLE) check_cpu(DW_PRECISION_SPLIT, (dw_loss){.temperature = act == 1 ? 1.5 : 0, .ce = act == 2 ? 0.25 : 0, .first = act}, act, 1e-9);
+            if (act == 0 || level == DW_PORTABLE)
+                check_cpu(DW_PRECISION_SPLIT,
+                          (dw_loss){.temperature = act == 1 ? 1.5 : 0, .ce = act == 2 ? 0.25 : 0, .first = act}, act,
+                          1e-9);
     }
     unsetenv("DEADWOOD_CPU");
 }
 
 /* One BF16 of each number: products are off by 2e-3. */
-static void rounded_is_near(void) { check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, dw_level_usable(DW_AMX) ? 1e-3 : 1e-9); }
+static void rounded_is_near(void) {
+    check_cpu(DW_PRECISION_ROUNDED, (dw_loss){0}, DW_SILU, dw_level_usable(DW_AMX) ? 1e-3 : 1e-9);
+}
 
-/* ---- what must be exact -------------------------------------------------------------------------------------------------- */
+/* ---- what must be exact ---------------------------------------------------------------------------------------- */
 
-/* A student that computes with the numbers of its teacher has no loss and no gradient, whatever the types of the files. */
+/* A student that computes with the numbers of its teacher has no loss and no gradient, whatever the types of the
+ * files. */
 static void same_model_is_still(void) {
     static const char *const types[] = {"F32", "BF16", "Q8_0"};
     for (int i = 0; i < 6; i++) {
         couple c;
-        if (!couple_open(&c, (setting){wide_path(0, types[i / 2]), wide_path(0, types[i / 2]), i % 2 ? "cpu" : "ref", 25, 2})) return;
+        if (!couple_open(
+                &c, (setting){wide_path(0, types[i / 2]), wide_path(0, types[i / 2]), i % 2 ? "cpu" : "ref", 25, 2}))
+            return;
         const dw_loss_sums sums = gradients_of(&c, (dw_loss){.teacher = c.teacher});
         double most = 0;
         for (size_t k = 0; k < c.p.n_values; k++) most = fmax(most, fabs((double)c.p.grad[k]));
-        CHECK(sums.kl == 0 && most == 0, "%s %s: kl %g, largest gradient %g", types[i / 2], i % 2 ? "cpu" : "ref", sums.kl, most);
+        CHECK(sums.kl == 0 && most == 0, "%s %s: kl %g, largest gradient %g", types[i / 2], i % 2 ? "cpu" : "ref",
+              sums.kl, most);
         couple_close(&c);
     }
 }
@@ -320,12 +361,17 @@ static void threads_do_not_matter(void) {
     couple c[2];
     dw_err err = {0};
     for (int i = 0; i < 2; i++)
-        if (!couple_open(&c[i], (setting){wide_path(0, "F32"), wide_path(1, "F32"), "cpu", 75, 9, .pool = dw_pool_new(i ? 3 : 1, &err)})) return;
+        if (!couple_open(&c[i], (setting){wide_path(0, "F32"), wide_path(1, "F32"), "cpu", 75, 9,
+                                          .pool = dw_pool_new(i ? 3 : 1, &err)}))
+            return;
     for (int i = 0; i < 2; i++) {
         gradients_of(&c[i], (dw_loss){.teacher = c[i].teacher});
-        dw_adamw_step(&c[i].p, &(dw_adamw){.rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}, 1, c[i].session->o.pool);
+        dw_adamw_step(&c[i].p, &(dw_adamw){.rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}, 1,
+                      c[i].session->o.pool);
     }
-    CHECK(!memcmp(c[0].p.grad, c[1].p.grad, c[0].p.n_values * 4) && !memcmp(c[0].p.value, c[1].p.value, c[0].p.n_values * 4), "results depend on threads");
+    CHECK(!memcmp(c[0].p.grad, c[1].p.grad, c[0].p.n_values * 4) &&
+              !memcmp(c[0].p.value, c[1].p.value, c[0].p.n_values * 4),
+          "results depend on threads");
     for (int i = 0; i < 2; i++) {
         dw_pool *pool = c[i].session->o.pool;
         couple_close(&c[i]);
@@ -343,9 +389,17 @@ static void logits_of_session(void) {
         float *a = malloc(n * sizeof *a), *s = malloc(n * sizeof *s);
         uint8_t out[40];
         memset(out, 1, sizeof out);
-        dw_session *session = dw_session_new(c.model, &(dw_session_options){.pool = two_threads(), .backend = b ? "cpu" : "ref", .n_ctx = 40, .n_out = 40,
-                                             .kv = DW_KV_CACHE_F32, .exact = true}, &err);
-        CHECK(session && !dw_session_eval(session, &(dw_batch){.n_tokens = 40, .token = c.token, .out = out}, &err) && !dw_session_logits(session, 0, 40, s, &err), "%s", err.text);
+        dw_session *session = dw_session_new(c.model,
+                                             &(dw_session_options){.pool = two_threads(),
+                                                                   .backend = b ? "cpu" : "ref",
+                                                                   .n_ctx = 40,
+                                                                   .n_out = 40,
+                                                                   .kv = DW_KV_CACHE_F32,
+                                                                   .exact = true},
+                                             &err);
+        CHECK(session && !dw_session_eval(session, &(dw_batch){.n_tokens = 40, .token = c.token, .out = out}, &err) &&
+                  !dw_session_logits(session, 0, 40, s, &err),
+              "%s", err.text);
         CHECK(!dw_train_forward(c.train, c.token, 1, &err), "%s", err.text);
         dw_train_logits(c.train, 0, 40, a);
         CHECK(nmse(a, s, n) <= 1e-10, "%s: NMSE %.1e", b ? "cpu" : "ref", nmse(a, s, n));
@@ -355,7 +409,7 @@ static void logits_of_session(void) {
     }
 }
 
-/* ---- taps ---------------------------------------------------------------------------------------------------------------- */
+/* ---- taps ------------------------------------------------------------------------------------------------------ */
 
 typedef struct seen {
     int n_out, n_neuron, last_layer;
@@ -367,7 +421,8 @@ static void look(void *ctx, const dw_grad_event *e) {
     s->n_out += e->point == DW_GRAD_FFN_OUT && e->n == 32 && e->n_tokens == 12 && !e->values;
     s->n_neuron += e->point == DW_GRAD_NEURON && e->n == 48 && e->n_tokens == 12;
     s->last_layer = e->layer;
-    if (e->point == DW_GRAD_NEURON && e->layer == 0) s->taylor = dot_of(e->grad, e->values, (size_t)e->n * (size_t)e->n_tokens);
+    if (e->point == DW_GRAD_NEURON && e->layer == 0)
+        s->taylor = dot_of(e->grad, e->values, (size_t)e->n * (size_t)e->n_tokens);
 }
 
 /* sum a da over all neurons and tokens is also sum W dW of down, because both scale the FFN's output. */
@@ -377,17 +432,19 @@ static void taps_see_gradients(void) {
     if (!couple_open(&c, (setting){path_of(0), path_of(TEACHER), "ref", 6, 2, .wanted = only_down})) return;
     dw_train_set_tap(c.train, &(dw_grad_tap){look, &s});
     gradients_of(&c, (dw_loss){.teacher = c.teacher});
-    CHECK(s.n_out == 2 && s.n_neuron == 2 && s.last_layer == 0 && c.p.n == 2, "%d, %d, %d, %zu", s.n_out, s.n_neuron, s.last_layer, c.p.n);
+    CHECK(s.n_out == 2 && s.n_neuron == 2 && s.last_layer == 0 && c.p.n == 2, "%d, %d, %d, %zu", s.n_out, s.n_neuron,
+          s.last_layer, c.p.n);
     const double down = dot_of(c.p.value, c.p.grad, c.p.item[0].n);
     CHECK(fabs(down - s.taylor) <= 1e-5 * fabs(down), "sum a da %.9g, sum W dW %.9g", s.taylor, down);
     couple_close(&c);
 }
 
-/* ---- AdamW ----------------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW ----------------------------------------------------------------------------------------------------- */
 
-/* Two steps by hand for two values of a matrix (g = 3, -4, then 0.3, 0.4) with rate 0.1, b1 0.9, b2 0.99, decay 0.5, clip 1:
- *   step 1: |g| = 5, so g = 0.6, -0.8;  m = 0.06, -0.08;  v = 0.0036, 0.0064;  m / 0.1 = 0.6, -0.8;  v / 0.01 = 0.36, 0.64;
- *           w = w - 0.1 (1, -1) - 0.05 w: 2 becomes 1.8, 1 becomes 1.05
+/* Two steps by hand for two values of a matrix (g = 3, -4, then 0.3, 0.4) with rate 0.1, b1 0.9, b2 0.99, decay 0.5,
+ * clip 1:
+ *   step 1: |g| = 5, so g = 0.6, -0.8;  m = 0.06, -0.08;  v = 0.0036, 0.0064;
+ *           m / 0.1 = 0.6, -0.8;  v / 0.01 = 0.36, 0.64;  w = w - 0.1 (1, -1) - 0.05 w: 2 becomes 1.8, 1 becomes 1.05
  *   step 2: |g| = 0.5;  m = 0.084, -0.032;  v = 0.003564 + 0.0009, 0.006336 + 0.0016;  m / 0.19;  v / 0.0199;
  *           w = w - 0.1 m' / sqrt(v') - 0.05 w */
 static void adamw_by_hand(void) {
@@ -399,11 +456,15 @@ static void adamw_by_hand(void) {
     for (size_t i = 0; i < c.p.n_values; i++) c.p.square[i] = 1; // elsewhere nothing is divided by 0
     c.p.square[0] = c.p.square[1] = 0;
     w[0] = 2, w[1] = 1, g[0] = 3, g[1] = -4;
-    CHECK(fabs(dw_adamw_step(&c.p, &o, 1, two_threads()) - 5) < 1e-6 && fabs(w[0] - 1.8) < 1e-6 && fabs(w[1] - 1.05) < 1e-6, "%.9g %.9g", w[0], w[1]);
+    CHECK(fabs(dw_adamw_step(&c.p, &o, 1, two_threads()) - 5) < 1e-6 && fabs(w[0] - 1.8) < 1e-6 &&
+              fabs(w[1] - 1.05) < 1e-6,
+          "%.9g %.9g", w[0], w[1]);
     g[0] = 0.3f, g[1] = 0.4f;
     dw_adamw_step(&c.p, &o, 2, two_threads());
-    const double first = 0.95 * 1.8 - 0.1 * (0.084 / 0.19) / sqrt(0.004464 / 0.0199), second = 0.95 * 1.05 + 0.1 * (0.032 / 0.19) / sqrt(0.007936 / 0.0199);
-    CHECK(fabs(w[0] - first) < 1e-6 && fabs(w[1] - second) < 1e-6, "%.9g %.9g, by hand %.9g %.9g", w[0], w[1], first, second);
+    const double first = 0.95 * 1.8 - 0.1 * (0.084 / 0.19) / sqrt(0.004464 / 0.0199),
+                 second = 0.95 * 1.05 + 0.1 * (0.032 / 0.19) / sqrt(0.007936 / 0.0199);
+    CHECK(fabs(w[0] - first) < 1e-6 && fabs(w[1] - second) < 1e-6, "%.9g %.9g, by hand %.9g %.9g", w[0], w[1], first,
+          second);
     couple_close(&c);
 }
 
@@ -413,17 +474,23 @@ static void adamw_refuses_nan(void) {
     const float before = c.p.value[0];
     c.p.grad[0] = 1;
     c.p.grad[1] = NAN;
-    CHECK(!isfinite(dw_adamw_step(&c.p, &(dw_adamw){.rate = 1, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8}, 1, two_threads())) && c.p.value[0] == before && c.p.mean[0] == 0,
+    CHECK(!isfinite(
+              dw_adamw_step(&c.p, &(dw_adamw){.rate = 1, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8}, 1, two_threads())) &&
+              c.p.value[0] == before && c.p.mean[0] == 0,
           "%g became %g", before, c.p.value[0]);
     couple_close(&c);
 }
 
 static void schedule(void) {
-    CHECK(fabs(dw_cosine(0, 100, 0.05, 0) - 0.2) < 1e-12 && fabs(dw_cosine(4, 100, 0.05, 0) - 0.5 * (1 + cos(M_PI * 0.04))) < 1e-12, "warm-up");
-    CHECK(fabs(dw_cosine(50, 100, 0.05, 0) - 0.5) < 1e-12 && fabs(dw_cosine(50, 100, 0.05, 0.1) - 0.55) < 1e-12 && dw_cosine(0, 1, 0.05, 0) == 1, "cosine");
+    CHECK(fabs(dw_cosine(0, 100, 0.05, 0) - 0.2) < 1e-12 &&
+              fabs(dw_cosine(4, 100, 0.05, 0) - 0.5 * (1 + cos(M_PI * 0.04))) < 1e-12,
+          "warm-up");
+    CHECK(fabs(dw_cosine(50, 100, 0.05, 0) - 0.5) < 1e-12 && fabs(dw_cosine(50, 100, 0.05, 0.1) - 0.55) < 1e-12 &&
+              dw_cosine(0, 1, 0.05, 0) == 1,
+          "cosine");
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     couple c;
@@ -434,14 +501,17 @@ static void refusals(void) {
     err.text[0] = 0;
     CHECK(dw_train_forward(c.train, c.token, 3, &err) && strstr(err.text, "3 windows"), "%s", err.text);
     err.text[0] = 0;
-    CHECK(!dw_train_new(c.session, &(dw_train_options){.n_ctx = 1}, &err) && strstr(err.text, "out of range"), "%s", err.text);
+    CHECK(!dw_train_new(c.session, &(dw_train_options){.n_ctx = 1}, &err) && strstr(err.text, "out of range"), "%s",
+          err.text);
     CHECK(dw_train_memory(c.session, &(dw_train_options){.n_ctx = 6}) > 10000, "no memory told");
     couple_close(&c);
 }
 
 static const test_case cases[] = {
-    {"KL: finite differences agree with every kind of gradient, with and without biases, q/k norms, tied embeddings", differences_kl},
+    {"KL: finite differences agree with every kind of gradient, with and without biases, q/k norms, tied embeddings",
+     differences_kl},
     {"cross entropy: finite differences agree with every kind of gradient", differences_ce},
+    {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},
     {"oracles' architectures: finite differences agree", differences_oracles},
     {"silu, gelu_tanh and relu: finite differences agree", differences_act},

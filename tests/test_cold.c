@@ -174,7 +174,7 @@ static void different_types(void) {
     if (!write_random(from, &wide, "F32") || !write_half_plan(plan, &wide, 256)) return;
     for (int i = 0; pairs[i].hot; i++) {
         REQUIRE(!test_run("deadwood-requant -m %s -o %s --type %s --hot %s --cold-type %s", from, to, pairs[i].hot, plan, pairs[i].cold), "%s", test_run_output());
-        CHECK(strstr(test_run_output(), "stock llama.cpp cannot load"), "%s", test_run_output());
+        CHECK(strstr(test_run_output(), "upstream llama.cpp cannot load"), "%s", test_run_output());
         if (!write_dense(to, dense, false)) return;
         const double d = distance(dense, to), lost = distance(from, to);
         CHECK(d <= 1e-10 && lost > 1e-5, "%s and %s: NMSE %.3g to the joined model, %.3g to the whole one", pairs[i].hot, pairs[i].cold, d, lost);

@@ -4,6 +4,8 @@
 #include "engine.h"
 #include "experiments/peer/stock.h"
 #include "kit/plan.h"
+#include "kit/sizes.h"
+#include "kit/stats.h"
 #include "test.h"
 
 #include <math.h>
@@ -300,6 +302,80 @@ static void encoded(void) {
     refused(m4, plan, "--down-type q4_k", "no whole number of Q4_K blocks of 256");
 }
 
+/* Sum over columns of E[x_j^2] times the squared error of the column, of a layer's down in a file of kept neurons. */
+static double weighted_error(const char *small, const char *parent, const kit_stats *stats, const int32_t *keep, int n_keep, int l) {
+    char name[64];
+    dw_err err = {0};
+    snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
+    dw_gguf *a = dw_gguf_open(small, &err), *b = dw_gguf_open(parent, &err);
+    const dw_tensor *t = a ? dw_gguf_find_tensor(a, name) : NULL, *u = b ? dw_gguf_find_tensor(b, name) : NULL;
+    if (!CHECK(t && u && t->ne[0] == (size_t)n_keep, "%s", err.text)) return NAN;
+    float *x = calloc(t->ne[0], sizeof *x), *y = calloc(u->ne[0], sizeof *y);
+    double error = 0;
+    for (size_t r = 0; r < t->ne[1]; r++) {
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), x, t->ne[0]);
+        u->type->decode(u->data + r * dw_tensor_row_bytes(u), y, u->ne[0]);
+        for (int j = 0; j < n_keep; j++) {
+            const double d = (double)x[j] - (double)y[keep[j]];
+            error += d * d * stats->layer[l].input_square[KIT_STATS_FFN_NEURON][keep[j]];
+        }
+    }
+    free(x), free(y);
+    dw_gguf_close(a), dw_gguf_close(b);
+    return error;
+}
+
+/* Statistics weigh the errors of an encoded down: the error of the layer's output becomes smaller. */
+static void weighed(void) {
+    if (access("experiments/mini/model.safetensors", R_OK)) SKIP("experiments/mini is not there");
+    const char *m = test_file("m16.gguf"), *stats = test_file("w.h5");
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q", m) &&
+                !test_run("deadwood-collect -m %s -f experiments/texts/calib/english-1.txt -c 128 --windows 4 -o %s -q", m, stats), "%s", test_run_output());
+    int32_t keep[320];
+    char text[4096] = "", options[512];
+    for (int j = 0; j < 320; j++) {
+        keep[j] = 3 * j + 1;
+        sprintf(text + strlen(text), j ? ",%d" : "%d", keep[j]);
+    }
+    const char *plan = write_plan("third.tsv", m, text);
+    kit_stats s;
+    dw_err err = {0};
+    REQUIRE(!kit_stats_read(&s, stats, &err), "%s", err.text);
+    snprintf(options, sizeof options, "--down-type q4_0 -s %s", stats);
+    const char *with = cut(m, plan, "with.gguf", options), *without = cut(m, plan, "without.gguf", "--down-type q4_0");
+    for (int l = 0; l < s.n_layer; l++) {
+        const double a = weighted_error(with, m, &s, keep, 320, l), b = weighted_error(without, m, &s, keep, 320, l);
+        CHECK(a < 0.97 * b, "layer %d: %g with statistics, %g without", l, a, b);
+    }
+    kit_stats_release(&s);
+    CHECK(!test_run("deadwood-inspect %s --lineage", with) && strstr(test_run_output(), "--stats w.h5"), "%s", test_run_output());
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s -s %s", m, plan, with, stats) == 2 && strstr(test_run_output(), "--down-type"), "%s", test_run_output());
+    const char *other = random_model("mini", "BF16", 0);
+    snprintf(options, sizeof options, "--down-type q4_0 -s %s", stats);
+    refused(other, write_plan("other.tsv", other, "0-511"), options, "was collected from another model");
+}
+
+/* --dry-run prints what the file would hold, and writes nothing. */
+static void dry_run(void) {
+    const char *model = random_model("mini", "BF16", 0), *plan = write_plan("plan.tsv", model, "3-500,600-613"), *out = test_file("dry.gguf");
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q --down-type q8_0 --dry-run", model, plan, out) && access(out, F_OK), "%s", test_run_output());
+    char shown[4096];
+    snprintf(shown, sizeof shown, "%s", test_run_output());
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(cut(model, plan, "wet.gguf", "--down-type q8_0"), &err);
+    REQUIRE(g, "%s", err.text);
+    kit_sizes sizes = {0};
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) kit_sizes_add_tensor(&sizes, dw_gguf_tensor(g, i));
+    char *table = kit_sizes_table(&sizes, &err), total[64];
+    snprintf(total, sizeof total, "\t%.0f\t", kit_sizes_bytes(&sizes));
+    const char *last = strstr(shown, "*\ttotal");
+    CHECK(table && last && strstr(last, total) && strstr(shown, "Q8_0\tmatrices\t8\t"), "%s, expected\n%s", shown, table);
+    free(table);
+    dw_gguf_close(g);
+    plan = write_plan("narrow.tsv", model, "0-479");
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s --dry-run", model, plan, out) && strstr(test_run_output(), "--multiple 256 avoids that"), "%s", test_run_output());
+}
+
 static void sources(void) {
     const char *model = random_model("mini", "Q4_0", 0), *plan = write_plan("plan.tsv", model, "0-511");
     char options[512];
@@ -493,6 +569,8 @@ static const test_case cases[] = {
     {"dropped layers are renumbered, and with them what the keys say by layer", renumbered},
     {"the bytes do not depend on the number of threads", threads},
     {"down is encoded again as asked, better from 16 bits", encoded},
+    {"statistics weigh the errors of a down that is encoded", weighed},
+    {"a dry run prints types and bytes, and writes nothing", dry_run},
     {"a source of other weights, shape or type is refused", sources},
     {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},
     {"the lineage names the plan, what it says of itself and the texts that it learnt from", lineage},

@@ -297,7 +297,7 @@ static void exact(void) {
         const char *model = synth(shapes[i], types[i]), *gated = gate(model, "--rule group-max --group 32 --activity 0.5");
         CHECK(worst_error(gated, model) == 0, "%s", types[i]);
         same_tensors(gated, model);
-        CHECK(!strstr(test_run_output(), "RMSE") && strstr(test_run_output(), "stock llama.cpp cannot load"), "%s", test_run_output());
+        CHECK(!strstr(test_run_output(), "RMSE") && strstr(test_run_output(), "upstream llama.cpp cannot load"), "%s", test_run_output());
     }
     const char *gated = gate(mini("bf16"), "--rule cats --activity 0.3");
     CHECK(worst_error(gated, mini("bf16")) == 0);
@@ -538,6 +538,139 @@ static void usage(void) {
     CHECK(test_run("deadwood-score -m %s --inject 0.5 -q", model) == 1 && strstr(test_run_output(), "is not gated"), "%s", test_run_output());
 }
 
+/* ---- controls ------------------------------------------------------------------------------------------------------- */
+
+static const float *choice_of(const dw_model *m, int l) { return (const float *)(const void *)m->net.layer[l].sparse.pred_b_bias.data; }
+
+/* Energies of a layer's groups by plain loops: of every neuron the mean over tokens of a^2 times the norm of its column. */
+static void energies(const dw_model *m, const kit_stats *s, int l, int group, double *energy) {
+    const dw_tensor *down = &m->net.layer[l].down; // (n_embd, n_ff)
+    const kit_stats_layer *x = &s->layer[l];
+    float *row = malloc(down->ne[0] * sizeof *row);
+    for (int i = 0; i < x->n_ff; i++) energy[i] = 0;
+    for (size_t i = 0; i < down->ne[1]; i++) {
+        down->type->decode(down->data + i * dw_tensor_row_bytes(down), row, down->ne[0]);
+        for (int j = 0; j < x->n_ff; j++) energy[j / group] += (double)row[j] * (double)row[j] * x->sum_square[j] / (double)x->count[0];
+    }
+    free(row);
+}
+
+static void check_static(const char *model, int group) {
+    dw_err err = {0};
+    char options[96];
+    kit_stats s;
+    snprintf(options, sizeof options, "--rule static --activity 0.5 --group %d", group);
+    dw_model *m = dw_model_open(gate(model, options), &err);
+    REQUIRE(m && !kit_stats_read(&s, stats_of(model), &err) && s.n_text == 1, "%s", err.text);
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        const int n_ff = m->net.hp.n_ff[l], n_groups = (n_ff + group - 1) / group;
+        double *energy = calloc((size_t)n_ff, sizeof *energy), least = INFINITY, most = 0;
+        int n_open = 0;
+        energies(m, &s, l, group, energy);
+        for (int g = 0; g < n_groups; g++) {
+            const bool is_open = choice_of(m, l)[g] > 0;
+            n_open += is_open ? (n_ff - g * group < group ? n_ff - g * group : group) : 0;
+            if (is_open) least = fmin(least, energy[g]);
+            else most = fmax(most, energy[g]);
+        }
+        CHECK(least >= most * (1 - 1e-12), "layer %d: an open group has %g, a closed one %g", l, least, most);
+        CHECK(abs(2 * n_open - n_ff) <= group, "layer %d: %d of %d neurons are open", l, n_open, n_ff);
+        CHECK(m->net.layer[l].sparse.activity == (float)n_open / (float)n_ff);
+        free(energy);
+    }
+    kit_stats_release(&s);
+    dw_model_close(m);
+}
+
+/* Logits of the parent with lists of the neurons that the control opens. */
+static void runs_as_lists(const char *model, const char *options) {
+    enum { N = 24, MAX_LAYERS = 8, MAX_FF = 4096 };
+    static int32_t list[MAX_LAYERS][MAX_FF], n_list[MAX_LAYERS];
+    const int32_t *lists[MAX_LAYERS];
+    dw_err err = {0};
+    size_t n;
+    const char *path = gate(model, options);
+    float *gated = logits(path, DW_SELECT_FUSED, &n), *listed = calloc(n, sizeof *listed);
+    dw_model *m = dw_model_open(path, &err), *parent = dw_model_open(model, &err);
+    REQUIRE(m && parent && m->net.hp.n_layer <= MAX_LAYERS && m->net.hp.n_ff_max <= MAX_FF, "%s", err.text);
+    for (int l = 0; l < m->net.hp.n_layer; l++) {
+        n_list[l] = 0;
+        lists[l] = list[l];
+        for (int j = 0; j < m->net.hp.n_ff[l]; j++)
+            if (choice_of(m, l)[j / m->net.layer[l].sparse.group] > 0) list[l][n_list[l]++] = j;
+    }
+    dw_pool *pool = dw_pool_new(2, &err);
+    int32_t token[N];
+    uint8_t all[N];
+    memset(all, 1, sizeof all);
+    for (int i = 0; i < N; i++) token[i] = 7 * i % m->net.hp.n_vocab;
+    const dw_batch batch = {.n_tokens = N, .token = token, .out = all};
+    dw_session *s = dw_session_new(parent, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32}, &err);
+    CHECK(s && !dw_session_set_selection(s, &(dw_selection){lists, n_list}, &err) && !dw_session_eval(s, &batch, &err) &&
+              !dw_session_logits(s, 0, N, listed, &err), "%s", err.text);
+    double error = 0, power = 0;
+    for (size_t k = 0; k < n; k++) error += pow((double)gated[k] - (double)listed[k], 2), power += (double)listed[k] * (double)listed[k];
+    CHECK(power > 0 && error <= 1e-10 * power, "%s: NMSE %.1e", options, error / power);
+    dw_session_free(s), dw_pool_free(pool), dw_model_close(m), dw_model_close(parent);
+    free(gated), free(listed);
+}
+
+static void controls(void) {
+    const char *model = synth("tiny-llama", "F16");
+    check_static(model, 1);
+    check_static(model, 32);
+    runs_as_lists(model, "--rule static --activity 0.3");
+    runs_as_lists(model, "--rule random --seed 5 --group 32 --activity 0.6");
+    runs_as_lists(synth("tiny-qwen2", "F32"), "--rule random --activity 0.5");
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "r%d.gguf", i);
+        RUN("deadwood-gate -q -m %s -o %s --rule random --seed %d --activity 0.4 -t %d", model, file(name), i / 2, 1 + i);
+    }
+    CHECK(same_files(file("r0.gguf"), file("r1.gguf")) && !same_files(file("r1.gguf"), file("r2.gguf")), "a seed is a choice, and needs no statistics");
+    size_t size;
+    char *bytes = dw_read_file(file("r2.gguf"), 1 << 28, &size, NULL);
+    CHECK(bytes && memmem(bytes, size, "\"control\":\"random\"", 18), "the lineage says that it is a control");
+    free(bytes);
+    CHECK(test_run("deadwood-gate -m %s -o %s --rule static --activity 0.4", model, file("x.gguf")) == 2 && strstr(test_run_output(), "-s stats.h5"), "%s",
+          test_run_output());
+    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --seed 3 --activity 0.4", model, stats_of(model), file("x.gguf")) == 2, "%s", test_run_output());
+    CHECK(test_run("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", file("r0.gguf"), a_text(), file("x.h5")) == 1 &&
+              strstr(test_run_output(), "the same neurons for every token"), "%s", test_run_output());
+}
+
+/* The score of a control: exactly its share of the neurons, on any text. */
+static void control_coverage(void) {
+    char arguments[1024];
+    const char *model = synth("tiny-llama", "F16");
+    for (int i = 0; i < 2; i++) {
+        RUN("deadwood-gate -q -m %s -s %s -o %s --rule %s --activity 0.5", model, stats_of(model), file("control.gguf"), i ? "random" : "static");
+        snprintf(arguments, sizeof arguments, "-m %s --base %s -f %s -c 64 --windows 3 --select fused --no-speed", file("control.gguf"), model, held_out());
+        json_t *row = score(arguments);
+        CHECK(number(row, "coverage") == 0.5, "coverage %g", number(row, "coverage"));
+        CHECK(number(row, "kl_mean") > 0 && !strcmp(json_string_value(json_object_get(row, "rule")), i ? "random" : "static"), "KL %g",
+              number(row, "kl_mean"));
+        json_decref(row);
+    }
+}
+
+static void dry_run(void) {
+    static const char *const ways[] = {"--rule cats --activity 0.3", "--rule static --activity 0.3", "--rule group-max --group 64 --activity 0.5"};
+    const char *model = synth("mini", "Q4_0");
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        dw_err err = {0};
+        double bytes = 0, told = 0;
+        dw_gguf *g = dw_gguf_open(gate(model, ways[i]), &err);
+        for (size_t k = 0; g && k < dw_gguf_n_tensors(g); k++) bytes += (double)dw_gguf_tensor(g, k)->n_bytes;
+        dw_gguf_close(g);
+        unlink(file("dry.gguf"));
+        RUN("deadwood-gate -q -m %s -s %s -o %s --dry-run %s", model, stats_of(model), file("dry.gguf"), ways[i]);
+        const char *last = strstr(test_run_output(), "*\ttotal\t");
+        CHECK(last && sscanf(last, "*\ttotal\t%*s %*s %lf", &told) == 1 && told == bytes, "%g bytes in the file, told was\n%s", bytes, test_run_output());
+        CHECK(access(file("dry.gguf"), F_OK), "a file was written");
+    }
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
@@ -619,6 +752,9 @@ static const test_case cases[] = {
     {"score counts coverage, and says what a gated file holds", coverage},
     {"an injected activity is what decoding reads", injected},
     {"score's wrong usage", usage},
+    {"controls open the same neurons for every token: those of most energy, or random ones", controls},
+    {"a control's coverage is its activity on any text", control_coverage},
+    {"a dry run prints the types and bytes of the file, and writes none", dry_run},
     {"what does not fit is refused in one line, and no file is left", refusals},
     {"a damaged matrix is refused", damaged},
     {"the lineage tells rule, activity, group and texts", lineage},

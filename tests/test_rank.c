@@ -44,6 +44,7 @@ static void add_cosines(kit_stats_layer *layer, size_t text, const float *before
             xy += x * y, xx += x * x, yy += y * y;
         }
         layer->text_cosine[text] += xy / sqrt(xx * yy);
+        layer->text_inverse[text] += 1 / yy;
         layer->text_n_cosine[text]++;
     }
 }
@@ -220,7 +221,6 @@ static const struct width_case {
     {1024, "BF16", "--rate 0.3 --multiple 1", 717, 0.2998},
     {1024, "Q4_0", "--rate 0.2 --group 32 --multiple 48", 864, 0.1563}, // the least common multiple is 96
     {1024, "Q4_0", "--rate 0", 1024, 0},
-    {1000, "BF16", "--rate 0.001 --multiple 256", 1000, 0}, // all stay, whatever the multiple
     {1024, "BF16", "--rate 0.999", 32, 0.9688},         // something stays
     {1024, "Q6_K", "--rate 0.2", 768, 0.25},            // K types hold nothing finer
 };
@@ -237,6 +237,44 @@ static void widths(void) {
         CHECK(fabs(p.rate_reached - c->reached) < 1e-4, "%d %s: reached %.4f", c->n_ff, c->options, p.rate_reached);
         kit_plan_release(&p);
     }
+}
+
+/* A rate that no width reaches is refused; one that is missed by more than 0.01 is told. */
+static void missed_rates(void) {
+    const char *plan = test_file("missed.tsv"), *model = wide(1024, "BF16");
+    CHECK(test_run("deadwood-rank -m %s --metric random -o %s --rate 0.001", model, plan) == 1 && access(plan, F_OK), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "--rate 0.001 removes no neuron") && strstr(test_run_output(), "at least 0.0312"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0.2 --group 64", model, plan) &&
+              strstr(test_run_output(), "warning: --rate 0.2 is wanted and 0.1875 is reached"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0.25 --group 64", model, plan) && !strstr(test_run_output(), "warning"),
+          "%s", test_run_output());
+}
+
+/* The size after requant is met from below, and by less than a step of the widths. */
+static void bytes_as(void) {
+    static const struct { const char *as, *options, *requant; size_t wanted, step; } cases[] = {
+        {"Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
+        {"Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
+        {"Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000, 8 * 32 * 3 * 256 * 9 / 8 + 8 * 1024 * 256 / 4}, // with fallbacks
+        {"Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
+        {"Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
+        {"BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2}};
+    const char *model = random_model("mini", "BF16", 0), *plan = test_file("as.tsv"), *small = test_file("as.gguf"), *last = test_file("last.gguf");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dw_err err = {0};
+        REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes %zu --as %s %s", model, plan, cases[i].wanted, cases[i].as, cases[i].options),
+                "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q && deadwood-requant -m %s -o %s -q %s", model, plan, small, small, last, cases[i].requant),
+                "%s", test_run_output());
+        dw_gguf *g = dw_gguf_open(last, &err);
+        REQUIRE(g, "%s", err.text);
+        const size_t n = dw_gguf_file_bytes(g);
+        CHECK(n <= cases[i].wanted && n + cases[i].step + 20000 > cases[i].wanted, "%s %s: %zu bytes, wanted %zu", cases[i].as, cases[i].options, n, cases[i].wanted);
+        dw_gguf_close(g);
+    }
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 6MB --as Q4_K --multiple 32", model, plan) == 1 &&
+              strstr(test_run_output(), "--multiple 256 does"), "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --rate 0.2 --as Q4_K", model, plan) == 2, "%s", test_run_output());
 }
 
 static void bytes(void) {
@@ -259,39 +297,107 @@ static void bytes(void) {
     CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1GB", model, plan), "%s", test_run_output());
 }
 
-/* By definition: all neurons of all layers in one list, the smallest go. */
-static void global(void) {
+/* What makes scores of different layers comparable, by the definitions of allocate.h. */
+static double comparable(const char *name, const kit_stats *s, double *const *score, int l, int j) {
+    if (!strcmp(name, "relative")) return score[l][j] * s->layer[l].sum_inverse / (double)s->layer[l].n_cosine;
+    double sum = 0, square = 0;
+    for (int i = 0; i < 128; i++) sum += score[l][i], square += score[l][i] * score[l][i];
+    return (score[l][j] - sum / 128) / sqrt(square / 128 - sum / 128 * (sum / 128));
+}
+
+/* All neurons of all layers are in one list, the smallest go. */
+static void across_layers(void) {
+    static const char *const names[] = {"relative", "standardized"};
     const char *path = random_model("tiny-llama", "F32", 0);
-    kit_plan p;
-    REQUIRE(rank(&p, path, "--metric energy --rate 0.4 --multiple 1 --allocate global"));
     dw_err err = {0};
     kit_stats s;
     dw_model *m = dw_model_open(path, &err);
     dw_pool *pool = dw_pool_new(1, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
     kit_scorer scorer = {.model = m, .stats = &s, .group = 1, .pool = pool};
-    double *score[4], largest_gone = 0, least_kept = INFINITY;
+    double *score[4];
     REQUIRE(!kit_score(&scorer, kit_metric_find("energy"), score, &err), "%s", err.text);
-    int n_kept = 0;
-    for (int l = 0; l < 4; l++) {
-        n_kept += p.layer[l].n_keep;
-        for (int j = 0; j < 128; j++) {
-            if (keeps(&p.layer[l], j)) least_kept = fmin(least_kept, score[l][j]);
-            else largest_gone = fmax(largest_gone, score[l][j]);
+    for (int i = 0; i < 2; i++) {
+        char options[128];
+        double largest_gone = -INFINITY, least_kept = INFINITY;
+        int n_kept = 0;
+        kit_plan p;
+        snprintf(options, sizeof options, "--metric energy --rate 0.4 --multiple 1 --allocate %s", names[i]);
+        REQUIRE(rank(&p, path, options));
+        for (int l = 0; l < 4; l++) {
+            n_kept += p.layer[l].n_keep;
+            for (int j = 0; j < 128; j++) {
+                const double v = comparable(names[i], &s, score, l, j);
+                if (keeps(&p.layer[l], j)) least_kept = fmin(least_kept, v);
+                else largest_gone = fmax(largest_gone, v);
+            }
         }
-        free(score[l]);
+        CHECK(n_kept == 512 - 205 && largest_gone <= least_kept + 1e-12, "%s: %d are kept; %g goes, %g stays", names[i], n_kept, largest_gone, least_kept);
+        CHECK(!strcmp(p.allocate, names[i]));
+        kit_plan_release(&p);
+        snprintf(options, sizeof options, "--metric flap --rate 0.9 --group 32 --allocate %s", names[i]);
+        REQUIRE(rank(&p, path, options));
+        for (int l = 0; l < 4; l++) CHECK(p.layer[l].n_keep >= 32 && p.layer[l].n_keep % 32 == 0);
+        kit_plan_release(&p);
     }
-    CHECK(n_kept == 512 - 205, "%d are kept", n_kept);
-    CHECK(largest_gone <= least_kept);
-    CHECK(!strcmp(p.allocate, "global"));
-    kit_plan_release(&p);
-    REQUIRE(rank(&p, path, "--metric flap --rate 0.9 --group 32 --allocate global"));
-    for (int l = 0; l < 4; l++) CHECK(p.layer[l].n_keep >= 32 && p.layer[l].n_keep % 32 == 0);
-    kit_plan_release(&p);
+    for (int l = 0; l < 4; l++) free(score[l]);
     kit_scorer_release(&scorer);
     kit_stats_release(&s);
     dw_pool_free(pool);
     dw_model_close(m);
+    kit_plan p;
+    REQUIRE(rank(&p, path, "--metric random --rate 0.5 --multiple 1 --allocate relative")); // twins of such plans
+    kit_plan_release(&p);
+    REQUIRE(rank(&p, path, "--metric random --rate 0.5 --multiple 1 --allocate global"));
+    kit_plan_release(&p);
+}
+
+/* Raw scores that do not compare are refused with advice, and so are statistics that do not know the residual. */
+static void incomparable(void) {
+    static const struct { const char *metric, *allocate, *words; } cases[] = {
+        {"energy", "global", "the residual stream grows from layer to layer; give --allocate relative or standardized"},
+        {"flap", "global", "give --allocate relative or standardized"},
+        {"wanda", "global", "give --allocate standardized, or relative with one of these metrics: energy, flap"},
+        {"activation", "relative", "give --allocate standardized, or relative with one of these metrics: energy, flap"},
+        {"weight", "relative", "do not compare across layers"}};
+    const char *path = random_model("tiny-llama", "F32", 0), *plan = test_file("no.tsv"), *stats = stats_of(path);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(test_run("deadwood-rank -m %s -s %s -o %s -q --rate 0.2 --metric %s --allocate %s", path, stats, plan, cases[i].metric, cases[i].allocate) == 2 &&
+                  strstr(test_run_output(), cases[i].words), "%s", test_run_output());
+    kit_stats s;
+    dw_err err = {0};
+    REQUIRE(!kit_stats_read(&s, stats, &err), "%s", err.text);
+    s.layer[2].text_inverse[1] = 0;
+    CHECK(!kit_stats_write(&s, test_file("old.h5"), &err), "%s", err.text);
+    kit_stats_release(&s);
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s -q --rate 0.2 --metric energy --allocate relative", path, test_file("old.h5"), plan) == 1 &&
+              strstr(test_run_output(), "does not know the residual's norm after layer 2"), "%s", test_run_output());
+}
+
+/* The table of scores has what kit_score gives. */
+static void scores(void) {
+    const char *path = random_model("tiny-llama", "F32", 0), *table = test_file("scores.tsv");
+    dw_err err = {0};
+    kit_stats s;
+    tsv_table t;
+    dw_model *m = dw_model_open(path, &err);
+    dw_pool *pool = dw_pool_new(1, &err);
+    REQUIRE(m && pool && collect(&s, path), "%s", err.text);
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s --metric energy --group 32 --scores %s -q", path, stats_of(path), table), "%s", test_run_output());
+    kit_scorer scorer = {.model = m, .stats = &s, .group = 32, .pool = pool};
+    double *score[4];
+    REQUIRE(!kit_score(&scorer, kit_metric_find("energy"), score, &err) && !tsv_read(&t, table, &err), "%s", err.text);
+    CHECK(t.n_rows == 16 && t.n_columns == 5 && strstr(t.comment, "energy") && strstr(t.comment, "group 32"), "%s", t.comment);
+    for (size_t i = 0; i < t.n_rows && i < 16; i++) {
+        const int l = atoi(tsv_cell(&t, i, "layer")), g = atoi(tsv_cell(&t, i, "group"));
+        CHECK(l == (int)i / 4 && g == (int)i % 4 && atoi(tsv_cell(&t, i, "first")) == 32 * g && atoi(tsv_cell(&t, i, "last")) == 32 * g + 31, "row %zu", i);
+        CHECK(fabs(atof(tsv_cell(&t, i, "score")) / score[l][g] - 1) < 1e-8, "row %zu: %s, expected %.12g", i, tsv_cell(&t, i, "score"), score[l][g]);
+    }
+    tsv_release(&t);
+    for (int l = 0; l < 4; l++) free(score[l]);
+    kit_scorer_release(&scorer), kit_stats_release(&s), dw_pool_free(pool), dw_model_close(m);
+    CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.5 -o %s --scores - -q", path, test_file("both.tsv")) &&
+              !strncmp(test_run_output(), "# deadwood scores 1\n# model  ", 29) && !access(test_file("both.tsv"), F_OK), "%.200s", test_run_output());
 }
 
 static void drop_layers(void) {
@@ -304,6 +410,12 @@ static void drop_layers(void) {
         if (s.layer[l].sum_cosine / (double)s.layer[l].n_cosine > s.layer[least].sum_cosine / (double)s.layer[least].n_cosine) least = l;
     for (int l = 0; l < 4; l++) n_dropped += p.layer[l].drop;
     CHECK(n_dropped == 1 && p.layer[least].drop && p.layer[(least + 1) % 4].n_keep == 96 && p.rate_reached == 0.25);
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s", test_run_output());
+    kit_plan alone; // all neurons of the other layers stay
+    REQUIRE(rank(&alone, path, "--drop-layers 1"));
+    for (int l = 0; l < 4; l++) CHECK(l == least ? alone.layer[l].drop : alone.layer[l].n_keep == 128, "layer %d", l);
+    CHECK(alone.rate_reached == 0 && !strcmp(alone.metric, "block-influence"), "%s", alone.metric);
+    kit_plan_release(&alone);
     CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s", test_run_output());
     CHECK(p.n_text == N_TEXT && !strcmp(p.text[1].name, "text 1.txt") && !strcmp(p.text[1].blocks, "0123456789abcdef"));
     kit_plan_release(&p);
@@ -368,6 +480,9 @@ static void refusals(void) {
         {1, f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are not a multiple of the group size"},
         {1, q8, NULL, "--metric weight --rate 0.2 --multiple 1", "do not fill Q8_0 blocks of 32"},
         {2, f32, stats, "--metric activation --rate 0.2 --allocate global", "do not compare across layers"},
+        {2, f32, stats, "--rate 0.2", "need a --metric"},
+        {2, f32, stats, "--drop-layers 1 --allocate relative", "needs a --metric"},
+        {2, f32, stats, "--rate 0.2 --metric energy --as Q4_K_M", "--as needs --bytes"},
         {1, f32, stats, "--metric activation --drop-layers 4", "one must stay"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -479,7 +594,11 @@ static const test_case cases[] = {
     {"scores are what the formulas say, and NaN is an error", formulas},
     {"kept widths are the nearest multiples", widths},
     {"a file's size is met from below", bytes},
-    {"global allocation cuts the smallest scores of all layers", global},
+    {"a rate that widths do not reach is refused or told", missed_rates},
+    {"a size after requant is met from below", bytes_as},
+    {"allocations across layers cut the smallest comparable scores", across_layers},
+    {"scores that do not compare across layers are refused with advice", incomparable},
+    {"scores are written as a table", scores},
     {"the layer with the least block influence is dropped", drop_layers},
     {"rank correlation with and without ties", spearman},
     {"metrics are compared", compare},

@@ -23,6 +23,7 @@ typedef struct change {   // what a rewritten model gets
     const char *nan;      // likewise NaN (F32)
     const char *drop_key; // keys that begin with it are left out
     const char *lineage;  // one step, as JSON
+    bool imatrix;         // a key of a quantizer that had importances
 } change;
 
 /* A tiny model as synth makes it; its path. */
@@ -58,6 +59,7 @@ static const char *changed(const char *from, const char *name, change c) {
         const dw_kv *kv = dw_gguf_kv(g, i);
         if (!c.drop_key || strncmp(kv->key, c.drop_key, strlen(c.drop_key))) dw_gguf_set_kv(w, kv->key, kv);
     }
+    if (c.imatrix) dw_gguf_set_text(w, "quantize.imatrix.file", "x.imatrix");
     if (c.lineage) dw_gguf_set_strs(w, "deadwood.lineage", &(dw_str){c.lineage, strlen(c.lineage)}, 1);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
@@ -804,6 +806,63 @@ static void leaks(void) {
     json_decref(unknown);
 }
 
+/* The column leak of a model made by this one step. */
+static void leak_after(const char *step, bool imatrix, const char *expected) {
+    const char *m = model("m.gguf", "tiny-llama", DW_F16, 1), *t = text_file("t.txt", 700, 1),
+               *path = changed(m, "step.gguf", (change){.lineage = step, .imatrix = imatrix});
+    json_t *rows = SCORE("-m %s -f %s -c 64 --windows 2 --no-speed", path, t);
+    CHECK(expected ? says(rows, 0, "leak", expected) : json_is_null(cell(rows, 0, "leak")), "%s", step);
+    json_decref(rows);
+}
+
+#define STEP(tool, args, facts, texts)                                                                                 \
+    "{\"tool\": \"" tool "\", \"args\": [\"m.gguf\", " args "], \"facts\": {" facts "}, \"inputs\": [], \"texts\": [" texts "]}"
+#define NAMED "{\"name\": \"c.txt\", \"sha256\": \"00\", \"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}"
+#define IMPORTED "{\"name\": \"x.imatrix\", \"sha256\": \"00\", \"tokens\": 4096, \"blocks\": \"\"}"
+
+static void unnamed_data(void) {
+    leak_after(STEP("requant", "\"--type\", \"Q4_K\"", "", ""), false, "no");
+    leak_after(STEP("requant", "\"--stats\", \"s.h5\"", "", NAMED), true, "no");
+    leak_after(STEP("requant", "\"--stats\", \"x.imatrix\"", "", ""), true, NULL);
+    leak_after(STEP("requant", "\"--stats\", \"s.h5\"", "\"unnamed_data\": \"x.imatrix\"", NAMED), true, NULL);
+    leak_after(STEP("gate", "\"--stats\", \"s.h5\"", "", IMPORTED), false, NULL);
+    leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"random\"", ""), false, "no");
+    leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"energy\"", NAMED), false, "no");
+    leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"energy\"", ""), false, NULL);
+    leak_after(STEP("cut", "\"--plan\", \"by-hand.tsv\"", "", ""), false, NULL);
+    leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"random\"", ""), true, NULL); // a foreign file was cut
+}
+
+/* What a row says of what it compared, by hash. */
+static void provenance(void) {
+    char hex[65], base_hex[65], types[64];
+    dw_err err = {0};
+    const char *m = model("m.gguf", "tiny-llama", DW_Q4_0, 1), *b = model("b.gguf", "tiny-llama", DW_BF16, 1),
+               *t = text_file("t.txt", 900, 1), *u = text_file("u.txt", 700, 2);
+    json_t *rows = SCORE("-m %s %s -f %s %s --base %s -c 64 --no-speed --role report", m, b, t, u, b),
+           *swapped = SCORE("-m %s -f %s %s -c 64 --no-speed", m, u, t),
+           *fewer = SCORE("-m %s -f %s %s -c 64 --windows 2-6 --no-speed", m, u, t);
+    REQUIRE(json_array_size(rows) == 6 && !dw_sha256_file(b, base_hex, &err) && !dw_sha256_file(t, hex, &err));
+    CHECK(says(rows, 0, "base_sha256", base_hex) && says(rows, 0, "text_sha256", hex) && says(rows, 0, "role", "report"));
+    CHECK(says(rows, 0, "type", "Q4_0") && says(rows, 3, "type", "BF16"));
+    snprintf(types, sizeof types, "%s", json_string_value(cell(rows, 3, "types")));
+    CHECK(!strncmp(types, "BF16 ", 5) && atoi(types + 5) > 8, "%s", types);
+    snprintf(types, sizeof types, "1-%.0f", number(rows, 0, "windows"));
+    CHECK(says(rows, 0, "window_range", types) && says(fewer, 2, "window_range", "2-6"), "%s", types);
+    const char *set = json_string_value(cell(rows, 2, "text_sha256"));
+    REQUIRE(set && strlen(set) == 64);
+    CHECK(says(swapped, 2, "text_sha256", set) && !says(fewer, 2, "text_sha256", set), "the set of texts and windows has a hash");
+    const double apart = fabs(number(rows, 0, "ln_ratio") - number(rows, 1, "ln_ratio")) / sqrt(2);
+    CHECK(number(rows, 2, "texts") == 2 && fabs(number(rows, 2, "ln_ratio_texts_sd") / apart - 1) < 1e-3);
+    CHECK(isnan(number(rows, 0, "texts")) && isnan(number(rows, 0, "ln_ratio_texts_sd")));
+    static const char *const of[][2] = {{"nll_se", "nll_ci90"}, {"ln_ratio_se", "ln_ratio_ci90"}, {"kl_se", "kl_ci90"}, {"top1_se", "top1_ci90"}};
+    for (size_t k = 0; k < 4; k++)
+        CHECK(fabs(number(rows, 0, of[k][1]) / number(rows, 0, of[k][0]) - measure_t(0.05, number(rows, 0, "windows") - 1)) < 2e-3, "%s", of[k][1]);
+    json_decref(rows);
+    json_decref(swapped);
+    json_decref(fewer);
+}
+
 static void refusals(void) {
     const char *m = model("m.gguf", "tiny-llama", DW_F32, 1), *t = text_file("t.txt", 700, 1),
                *shorter = text_file("short.txt", 20, 1);
@@ -887,6 +946,8 @@ static const test_case cases[] = {
     {"quality columns are the same for every -t and --batch", threads_and_batches},
     {"the table and the objects say the same, with memory and speed", rows_and_objects},
     {"a calibration text in the lineage is reported as a leak, with what was done", leaks},
+    {"leak is unknown as soon as a step learnt from data that it does not name", unnamed_data},
+    {"a row holds the hashes of base and texts, types, windows, half widths of intervals and the spread between texts", provenance},
     {"what cannot be compared or scored is refused in one line", refusals},
     {"mini does not only repeat itself, but rounded to two bits over four bits it does", mini_continues},
     {"mini's first windows have transformers' likelihood", mini},

@@ -112,6 +112,24 @@ static void bins(void) {
     CHECK(kit_stats_bin(0) == 0 && kit_stats_bin(1e-40f) == 0 && kit_stats_bin(INFINITY) == KIT_STATS_BINS - 1 && kit_stats_bin_edge(0) == 0);
 }
 
+/* Quantiles of values whose logarithm is uniform are exact but for chance; others are off by half an octave at most. */
+static void quantiles(void) {
+    enum { N = 100000 };
+    uint64_t uniform[KIT_STATS_BINS] = {0}, one[KIT_STATS_BINS] = {0}, none[KIT_STATS_BINS] = {0};
+    dw_rng rng;
+    dw_rng_seed(&rng, 3);
+    for (int i = 0; i < N; i++) uniform[kit_stats_bin((float)exp2(-10 + 12 * dw_rng_uniform(&rng)))]++;
+    for (int i = 1; i < 10; i++) {
+        const double q = 0.1 * i, wanted = exp2(-10 + 12 * q), got = kit_stats_quantile(uniform, q);
+        CHECK(fabs(got / wanted - 1) < 0.05, "quantile %g is %g, expected %g", q, got, wanted);
+    }
+    one[kit_stats_bin(3.0f)] = 7;
+    CHECK(fabs(log2(kit_stats_quantile(one, 0.5) / 3)) < 0.5 && kit_stats_quantile(one, 0) < kit_stats_quantile(one, 1));
+    CHECK(isnan(kit_stats_quantile(none, 0.5)));
+    none[0] = 4; // zeros
+    CHECK(kit_stats_quantile(none, 0.5) <= (double)kit_stats_bin_edge(1));
+}
+
 /* ---- files --------------------------------------------------------------------------------------------------- */
 
 static void round_trip(void) {
@@ -678,6 +696,7 @@ static void python(void) {
 
 static const test_case cases[] = {
     {"bins of histograms are half octaves", bins},
+    {"quantiles of histograms", quantiles},
     {"statistics are read as they were written, byte for byte", round_trip},
     {"statistics of two halves add up to those of the whole, bit for bit", addition},
     {"statistics that do not belong together are not added", bad_addition},

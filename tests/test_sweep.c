@@ -233,7 +233,7 @@ static void failures(void) {
     CHECK(count_in(rows, "\thow=die rate=1\t-\tfailed\tdeadwood-stub: ended by signal 9 (Killed)\n") == 1);
     CHECK(count_in(rows, "\thow=nothing rate=1\t-\tfailed\tdeadwood-stub: wrote no output\n") == 1);
     CHECK(begun() == 8 + 2, "%d", begun());
-    CHECK(strstr(test_run_output(), "/log/x-fail-1-"), "the log is named: %s", test_run_output());
+    CHECK(strstr(test_run_output(), "/log/x-fail-"), "the log is named: %s", test_run_output());
     unlink(file("stub.log"));
     CHECK(sweep("fail.grid", "fail", "-j 2") == 1);
     CHECK(begun() == 6, "what failed is tried again, and nothing else: %d", begun());
@@ -403,6 +403,28 @@ static void collapses(void) {
     judged("-", "-", "-", "-");
 }
 
+/* Gates that open the same neurons for every token are controls, whatever the grid calls them. */
+static void gate_controls(void) {
+    static const char *const rule[] = {"static", "random", "cats"};
+    for (int i = 0; i < 3; i++) {
+        dw_err err = {0};
+        char row[512];
+        judge_counts counts;
+        tsv_table t;
+        snprintf(row, sizeof row,
+                 "model\tmodel_sha256\ttext\tbase\tfile_bytes\tbytes_per_token\twindows\tln_ratio\tln_ratio_se\trule\n"
+                 "m\thash\ta\tb\t1\t1\t5\t1\t0.01\t%s\n", rule[i]);
+        write_text(file("rule.tsv"), row);
+        judge *j = judge_new(1, &err);
+        REQUIRE(j && !judge_add(j, 0, file("rule.tsv"), "-", false, &err), "%s", err.text);
+        REQUIRE(!judge_write(j, file("rule.judged"), "#", &counts, &err), "%s", err.text);
+        REQUIRE(!tsv_read(&t, file("rule.judged"), &err), "%s", err.text);
+        CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), i < 2 ? "control" : "keep"), "rule %s: %s", rule[i], tsv_cell(&t, 0, "verdict"));
+        tsv_release(&t);
+        judge_free(j);
+    }
+}
+
 static int n_models(const char *dir) {
     test_run("ls %s | grep -c gguf", file(dir));
     return atoi(test_run_output());
@@ -440,6 +462,7 @@ static const test_case cases[] = {
     {"a job that runs alone has nothing beside it, and its speeds come into the rows of its model", alone},
     {"a dry run prints what would run and makes nothing", dry_run},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
+    {"rows of the gates' controls, static and random, are controls", gate_controls},
     {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts say", collapses},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
     {0}};

@@ -224,6 +224,43 @@ static void joined(void) {
     CHECK(!strstr(shown(path, ""), "standard deviation"));
 }
 
+static const char of_hashes[] =
+    "date model model_sha256 text text_sha256 base base_sha256 protocol n_ctx type types file_bytes ppl verdict note\n"
+    "1 dense.gguf h0 a.txt aaaaaaaa1 dense.gguf h0 llama 512 BF16 - 90 10 - -\n"
+    "1 dense.gguf h0 b.txt bbbbbbbb1 dense.gguf h0 llama 512 BF16 - 90 12 - -\n"
+    "1 dense.gguf h0 * set1 dense.gguf h0 llama 512 BF16 - 90 11 keep -\n"
+    "1 dense.gguf h9 a.txt cccccccc1 other.gguf h8 llama 512 BF16 - 95 19 - -\n"
+    "1 cut.gguf h1 a.txt aaaaaaaa1 dense.gguf h0 llama 512 Q4_K_M Q4_K_9,_Q8_0_2_(fallback) 50 20 - -\n"
+    "1 cut.gguf h1 * set1 dense.gguf h0 llama 512 Q4_K_M Q4_K_9,_Q8_0_2_(fallback) 50 21 keep -\n"
+    "2 cut.gguf h1 * set1 dense.gguf h0 llama 512 Q4_K_M Q4_K_9,_Q8_0_2_(fallback) 50 21 keep -\n"
+    "2 cut.gguf h1 a.txt cccccccc1 dense.gguf h0 llama 512 Q4_K_M Q4_K_9,_Q8_0_2_(fallback) 50 22 - -\n"
+    "- bad.gguf - - - - - - - - - - - failed no-memory\n";
+
+/* Rows of results are told apart by hash, and none goes without a count. */
+static void told_by_hash(void) {
+    char text[sizeof of_hashes];
+    strcpy(text, of_hashes);
+    const char *path = write_table("hashes.tsv", text), *out = shown(path, "--columns model,text,ppl,verdict");
+    CHECK(strstr(out, "| bad.gguf") && strstr(out, "failed (no-memory)") && strstr(out, "failed: 1 of 4 rows"), "%s", out);
+    CHECK(strstr(out, "Not shown: 4 rows of single texts (--text all)."), "%s", out);
+    CHECK(strstr(out, "Not shown: 1 row measured again later"), "%s", out);
+    CHECK(strstr(out, "a.txt (sha256 cccccccc)"), "of a model without a mean the single text is shown: %s", out);
+    CHECK(strstr(out, "fallback: in 1 of 4 rows"), "%s", out);
+    out = shown(path, "--columns model,text,ppl --text all");
+    CHECK(strstr(out, "a.txt (sha256 aaaaaaaa)") && strstr(out, "a.txt (sha256 cccccccc)") && strstr(out, "| b.txt "), "%s", out);
+    out = shown(path, "--columns model,ppl --text cccccccc");
+    CHECK(strstr(out, "| cut.gguf") && strstr(out, "| dense.gguf | 19") && !strstr(out, "| 20"), "%s", out);
+    dw_err err = {0};
+    exp_rows r;
+    exp_lines lines;
+    REQUIRE(!exp_rows_read(&r, &path, 1, &err) && !exp_lines_choose(&lines, &r, &(exp_choice){.text = "all"}, &err), "%s", err.text);
+    size_t n_dense = 0;
+    for (size_t i = 0; i < lines.n; i++) n_dense += lines.line[i].is_dense;
+    CHECK(n_dense == 3 && lines.line[0].is_dense, "the other dense.gguf is no base of these rows: %zu", n_dense);
+    exp_lines_release(&lines);
+    exp_rows_release(&r);
+}
+
 /* The script for a table; free(). */
 static char *script_of(const char *path, const exp_axes *axes, dw_err *err) {
     exp_rows r;
@@ -252,7 +289,7 @@ static void variants(void) {
     CHECK(strstr(out, "| part |") && strstr(line_of(out, "r1"), "| a b ") && strstr(line_of(out, "r1"), " 0.2 |"), "%s",
           out);
     out = shown(path, "--join seed --where metric=random");
-    CHECK(strstr(line_of(out, "random, rate 0.2, a b (mean of 3)"), "22.0 ± 2.0") && strstr(out, "control"), "%s", out);
+    CHECK(strstr(line_of(out, "random (mean of 3)"), "22.0 ± 2.0") && strstr(out, "control"), "%s", out);
     out = shown(path, "--where part=c");
     CHECK(strstr(line_of(out, "energy"), "15.0 ± 1.0") && !strstr(out, "random"), "%s", out);
     dw_err err = {0};
@@ -589,6 +626,7 @@ static const test_case cases[] = {
     {"columns can be chosen, also as ratios to the dense model", columns_and_ratios},
     {"values of one column are alternatives, columns are not", alternatives},
     {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
+    {"texts, bases and repeated rows are told apart by hash, and no row goes without a count", told_by_hash},
     {"rows that differ in the seed only become mean and standard deviation", joined},
     {"the variables of a sweep are columns", variants},
     {"TSV keeps cells as they are and can be read again; CSV quotes", tsv_and_csv},

@@ -20,54 +20,87 @@ static void randomize(float *v, size_t n, double scale, dw_rng *rng) {
 /* ---- networks -------------------------------------------------------------------------------------------------------- */
 
 /* The loss in doubles, from the formulas. */
-static double plain_loss(const predict_network *net, const float *x, const uint8_t *open, size_t stride, int n, predict_network_weights w) {
+static double plain_loss(const predict_network *net, const predict_batch *b) {
     double sum = 0;
-    for (int t = 0; t < n; t++) {
+    for (int t = 0; t < b->n; t++) {
         double hidden[64];
         for (int i = 0; i < net->rank; i++) {
             hidden[i] = (double)net->a_bias[i];
-            for (int j = 0; j < net->n_in; j++) hidden[i] += (double)net->a[i * net->n_in + j] * (double)x[t * net->n_in + j];
+            for (int j = 0; j < net->n_in; j++) hidden[i] += (double)net->a[i * net->n_in + j] * (double)b->x[t * net->n_in + j];
             hidden[i] = fmax(hidden[i], 0);
         }
         for (int g = 0; g < net->n_out; g++) {
+            const double m = (double)dw_f16_to_f32(b->share[t * net->n_out + g]);
             double s = (double)net->b_bias[g];
             for (int i = 0; i < net->rank; i++) s += (double)net->b[g * net->rank + i] * hidden[i];
-            const bool y = open[(size_t)t * stride + (size_t)g / 8] >> (g % 8) & 1;
-            sum += y ? (double)w.open * log1p(exp(-s)) : (double)w.closed * log1p(exp(s));
+            sum += m / (double)b->price * log1p(exp(-s)) + log1p(exp(s));
         }
     }
-    return sum / ((double)n * net->n_out);
+    return sum / ((double)b->n * net->n_out);
 }
 
 static void gradients(void) {
-    enum { N = 9, IN = 7, RANK = 5, OUT = 11, STRIDE = 2 };
-    const predict_network_weights w = {3, 0.5f};
+    enum { N = 9, IN = 7, RANK = 5, OUT = 11 };
     predict_network net, d;
     predict_network_scratch s;
     dw_err err = {0};
     dw_rng rng;
     float x[N * IN];
-    uint8_t open[N * STRIDE];
+    uint16_t share[N * OUT];
+    const predict_batch b = {.x = x, .share = share, .n = N, .price = 0.03f};
     dw_rng_seed(&rng, 11);
-    REQUIRE(!predict_network_init(&net, IN, RANK, OUT, &err) && !predict_network_init(&d, IN, RANK, OUT, &err) && !predict_network_scratch_init(&s, &net, N, &err), "%s", err.text);
+    REQUIRE(!predict_network_init(&net, IN, RANK, OUT, &err) && !predict_network_init(&d, IN, RANK, OUT, &err) &&
+                !predict_network_scratch_init(&s, &net, N, &err), "%s", err.text);
     randomize(net.params, net.n_params, 0.7, &rng);
     randomize(x, N * IN, 1, &rng);
-    for (int i = 0; i < N * STRIDE; i++) open[i] = (uint8_t)dw_rng_next(&rng);
-    const double loss = predict_network_loss(&net, x, open, STRIDE, N, w, &s, &d), plain = plain_loss(&net, x, open, STRIDE, N, w);
+    for (int i = 0; i < N * OUT; i++) share[i] = dw_f32_to_f16((float)pow(dw_rng_uniform(&rng), 4));
+    const double loss = predict_network_loss(&net, &b, &s, &d), plain = plain_loss(&net, &b);
     CHECK(fabs(loss - plain) <= 1e-6 * plain, "%.9g, expected %.9g", loss, plain);
     double worst = 0, largest = 0;
     for (size_t i = 0; i < net.n_params; i++) {
         const float kept = net.params[i], step = 1e-4f;
         net.params[i] = kept + step;
-        const double above = plain_loss(&net, x, open, STRIDE, N, w), up = (double)net.params[i];
+        const double above = plain_loss(&net, &b), up = (double)net.params[i];
         net.params[i] = kept - step;
-        const double slope = (above - plain_loss(&net, x, open, STRIDE, N, w)) / (up - (double)net.params[i]);
+        const double slope = (above - plain_loss(&net, &b)) / (up - (double)net.params[i]);
         net.params[i] = kept;
         worst = fmax(worst, fabs(slope - (double)d.params[i]));
         largest = fmax(largest, fabs(slope));
     }
     CHECK(worst <= 1e-4 * largest, "the worst derivative is off by %g of %g", worst, largest);
     predict_network_release(&net), predict_network_release(&d), predict_network_scratch_release(&s);
+}
+
+/* A network of biases alone finds scores ln(mean share / price), so that the sign is the choice at the price. */
+static void scores_are_expected_shares(void) {
+    enum { N = 200, OUT = 3 };
+    static const double mean[OUT] = {0.004, 0.02, 0.3};
+    predict_network net, d;
+    predict_network_scratch s;
+    predict_adam a;
+    dw_err err = {0};
+    dw_rng rng;
+    float x[N] = {0};
+    uint16_t share[N * OUT];
+    double sum[OUT] = {0};
+    const predict_batch b = {.x = x, .share = share, .n = N, .price = 0.02f};
+    dw_rng_seed(&rng, 17);
+    REQUIRE(!predict_network_init(&net, 1, 1, OUT, &err) && !predict_network_init(&d, 1, 1, OUT, &err) &&
+                !predict_network_scratch_init(&s, &net, N, &err) && !predict_adam_init(&a, &net, 0.05, 0, &err), "%s", err.text);
+    for (int i = 0; i < N * OUT; i++) {
+        share[i] = dw_f32_to_f16((float)(mean[i % OUT] * 2 * dw_rng_uniform(&rng)));
+        sum[i % OUT] += (double)dw_f16_to_f32(share[i]) / N;
+    }
+    for (int step = 0; step < 3000; step++) {
+        a.rate = 0.05 * (1 - step / 3000.0);
+        predict_network_loss(&net, &b, &s, &d);
+        predict_adam_step(&a, &net, &d);
+    }
+    predict_network_scores(&net, x, 1, &s);
+    for (int g = 0; g < OUT; g++)
+        CHECK(fabs((double)s.score[g] - log(sum[g] / (double)b.price)) < 1e-3, "group %d: score %g, expected %g", g, (double)s.score[g],
+              log(sum[g] / (double)b.price));
+    predict_network_release(&net), predict_network_release(&d), predict_network_scratch_release(&s), predict_adam_release(&a);
 }
 
 /* On a quadratic bowl, whose minimum is known. */
@@ -96,7 +129,7 @@ static void predict_adam_descends(void) {
 enum { R_N = 700, R_IN = 9, R_OUT = 12, R_STRIDE = 2 };
 
 /* sum ||y - rate - BA x||^2 + lambda ||BA||^2, what predict_ridge_fit minimizes */
-static double predict_ridge_cost(const predict_ridge *r, const float *x, const uint8_t *open, const double *rate, double lambda) {
+static double ridge_cost(const predict_ridge *r, const float *x, const uint8_t *open, const double *rate, double lambda) {
     double cost = 0;
     for (int g = 0; g < R_OUT; g++) {
         double w[R_IN] = {0};
@@ -115,6 +148,11 @@ static double predict_ridge_cost(const predict_ridge *r, const float *x, const u
 
 static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
 
+static void bits_of(const void *open_pointer, size_t t, float *y) {
+    const uint8_t *open = open_pointer;
+    for (size_t g = 0; g < R_OUT; g++) y[g] = (float)(open[t * R_STRIDE + g / 8] >> (g % 8) & 1);
+}
+
 static void linear(void) {
     static float x[R_N * R_IN];
     static uint8_t open[R_N * R_STRIDE];
@@ -132,25 +170,27 @@ static void linear(void) {
     for (int i = 0; i < R_N * R_IN; i++) diagonal[i % R_IN] += (double)x[i] * (double)x[i];
     qsort(diagonal, R_IN, sizeof *diagonal, ascending);
     const double lambda = 0.01 * diagonal[R_IN / 2];
+    const predict_regression p = {.x = x, .n = R_N, .n_in = R_IN, .n_out = R_OUT, .mean = rate, .target = bits_of, .ctx = open};
     for (int rank = 1; rank <= R_IN + 2; rank += 2) {
         predict_ridge r;
-        REQUIRE(!predict_ridge_fit(&r, x, open, R_STRIDE, R_N, R_IN, R_OUT, rank, rate, &err), "%s", err.text);
-        const double cost = predict_ridge_cost(&r, x, open, rate, lambda);
+        REQUIRE(!predict_ridge_fit(&r, &p, rank, &err), "%s", err.text);
+        const double cost = ridge_cost(&r, x, open, rate, lambda);
         CHECK(r.rank == (rank < R_IN ? rank : R_IN) && cost <= before * (1 + 1e-6), "rank %d costs %g, a lower one %g", rank, cost, before);
         before = cost;
         for (int k = 0; k < 40; k++) { // no small change betters it
             float *at = k % 2 ? &r.a[dw_rng_below(&rng, (uint64_t)(r.rank * R_IN))] : &r.b[dw_rng_below(&rng, (uint64_t)(R_OUT * r.rank))];
             const float kept = *at, step = (float)(1e-2 * dw_rng_normal(&rng)) * (1e-3f + fabsf(kept));
             *at = kept + step;
-            CHECK(predict_ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it", rank, (double)step);
+            CHECK(ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it", rank, (double)step);
             *at = kept;
         }
-        float mean[R_IN], scale[R_IN], raw[R_IN], hidden[R_IN], score[2][R_OUT];
-        for (int j = 0; j < R_IN; j++) mean[j] = 0.3f * (float)j, scale[j] = 0.5f + (float)j, raw[j] = x[j] / scale[j] + mean[j];
-        predict_ridge_scores(&r, x, 1, hidden, score[0]);
-        predict_ridge_fold(&r, mean, scale);
-        predict_ridge_scores(&r, raw, 1, hidden, score[1]);
-        for (int g = 0; g < R_OUT; g++) CHECK(fabs((double)(score[0][g] - score[1][g])) < 1e-4, "folded: %g and %g", (double)score[0][g], (double)score[1][g]);
+        float hidden[2 * (R_IN + 2)];
+        predict_ridge_hidden(&r, x, 2, hidden);
+        for (int i = 0; i < 2 * r.rank; i++) {
+            double z = 0;
+            for (int j = 0; j < R_IN; j++) z += (double)r.a[i % r.rank * R_IN + j] * (double)x[i / r.rank * R_IN + j];
+            CHECK(fabs(z - (double)hidden[i]) < 1e-5, "hidden unit %d is %g, expected %g", i % r.rank, (double)hidden[i], z);
+        }
         predict_ridge_release(&r);
     }
 }
@@ -222,12 +262,15 @@ enum { P_IN = 32, P_GROUPS = 61, P_TOKENS = 5000, P_RANK = 6 };
 typedef struct planted { // open where a product of low rank reaches a threshold
     float x[P_TOKENS][P_IN];
     double w[P_GROUPS][P_IN], threshold[P_GROUPS];
+    bool is_linear; // the roots of the shares are linear in x; else shares are large where a group is open, small elsewhere
+    bool is_bent;   // the roots of the shares are a network's scores
+    double u[P_GROUPS][P_RANK], v[P_RANK][P_IN];
 } planted;
 
 static planted plan;
 
 static void plant(planted *p) {
-    double u[P_GROUPS][P_RANK], v[P_RANK][P_IN];
+    double(*u)[P_RANK] = p->u, (*v)[P_IN] = p->v;
     dw_rng rng;
     dw_rng_seed(&rng, 16);
     for (int g = 0; g < P_GROUPS; g++)
@@ -245,10 +288,29 @@ static void plant(planted *p) {
         for (int j = 0; j < P_IN; j++) p->x[t][j] = dw_f16_to_f32(dw_f32_to_f16((float)(0.3 * j + (1 + 0.1 * j) * dw_rng_normal(&rng))));
 }
 
-static bool planted_open(const planted *p, size_t t, int g) {
+static double planted_score(const planted *p, size_t t, int g) {
     double s = 0;
     for (int j = 0; j < P_IN; j++) s += p->w[g][j] * ((double)p->x[t][j] - 0.3 * j) / (1 + 0.1 * j);
-    return s >= p->threshold[g];
+    return s;
+}
+
+static bool planted_open(const planted *p, size_t t, int g) { return planted_score(p, t, g) >= p->threshold[g]; }
+
+/* sum of u_i relu(v_i x): what a network of rank P_RANK can say and a linear map cannot */
+static double bent_score(const planted *p, size_t t, int g) {
+    double sum = 0;
+    for (int i = 0; i < P_RANK; i++) {
+        double z = 0;
+        for (int j = 0; j < P_IN; j++) z += p->v[i][j] * ((double)p->x[t][j] - 0.3 * j) / (1 + 0.1 * j);
+        sum += p->u[g][i] * fmax(z, 0);
+    }
+    return sum;
+}
+
+static double planted_share(const planted *p, size_t t, int g) {
+    if (p->is_linear) return pow(fmax(0.1 + 0.01 * planted_score(p, t, g), 0), 2);
+    if (p->is_bent) return pow(fmin(fmax(0.02 * bent_score(p, t, g), 0), 0.9), 2);
+    return planted_open(p, t, g) ? 0.05 : 0.001;
 }
 
 static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, uint8_t *to, dw_err *err) {
@@ -259,7 +321,7 @@ static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, 
         for (int g = 0; part == TRACES_OPEN && g < P_GROUPS; g++) to[g / 8] |= (uint8_t)(planted_open(p, t, g) << (g % 8));
         if (part == TRACES_OPEN) to += traces_open_bytes(P_GROUPS);
         for (int i = 0; part != TRACES_OPEN && i < (part == TRACES_INPUT ? P_IN : P_GROUPS); i++, to += 2) {
-            const uint16_t h = dw_f32_to_f16(part == TRACES_INPUT ? p->x[t][i] : (planted_open(p, t, i) ? 0.05f : 0.001f));
+            const uint16_t h = dw_f32_to_f16(part == TRACES_INPUT ? p->x[t][i] : (float)planted_share(p, t, i));
             to[0] = (uint8_t)h, to[1] = (uint8_t)(h >> 8);
         }
     }
@@ -276,27 +338,99 @@ static bool write_planted(const char *path) {
     return CHECK(!traces_write(&t, path, give, &plan, &err), "%s", err.text);
 }
 
+static void load_planted(const char *name, traces *t, predict_examples *e) {
+    dw_err err = {0};
+    openblas_set_num_threads(1);
+    plant(&plan);
+    REQUIRE(write_planted(test_file(name)) && !traces_open(t, test_file(name), &err) && !predict_examples_load(e, t, 0, 0, &err), "%s",
+            err.text);
+}
+
 static void planted_problem(void) {
     traces t;
     predict_examples e;
     predict_learned r;
     dw_err err = {0};
-    openblas_set_num_threads(1);
-    plant(&plan);
-    REQUIRE(write_planted(test_file("planted.h5")) && !traces_open(&t, test_file("planted.h5"), &err) && !predict_examples_load(&e, &t, 0, 0, &err), "%s", err.text);
+    load_planted("planted.h5", &t, &e);
     CHECK(e.n[EXAMPLES_TRAIN] == 4000 && e.n[EXAMPLES_CHOOSE] == 500 && e.n[EXAMPLES_HELD_OUT] == 500);
     CHECK(e.x[EXAMPLES_HELD_OUT][0] == plan.x[2700][0] && e.x[EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1], "the last tenth of each text, as it is");
-    predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98, .positive_weight = 1};
+    predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     const predict_tally *p = &r.held_out[LEARN_PREDICTOR];
     CHECK(predict_tally_recall(p) > 0.97 && predict_tally_precision(p) > 0.97, "recall %g, precision %g", predict_tally_recall(p), predict_tally_precision(p));
-    CHECK(predict_tally_recall(p) > predict_tally_recall(&r.held_out[LEARN_LINEAR]) && predict_tally_recall(p) > predict_tally_recall(&r.held_out[LEARN_STATIC]) + 0.1);
+    CHECK(predict_tally_mass(p) >= predict_tally_mass(&r.held_out[LEARN_LINEAR]) && predict_tally_mass(p) >= predict_tally_mass(&r.held_out[LEARN_NETWORK]));
+    CHECK(predict_tally_recall(p) > predict_tally_recall(&r.held_out[LEARN_STATIC]) + 0.1);
     CHECK(fabs(predict_tally_accuracy(&r.held_out[LEARN_NEVER]) - (1 - predict_tally_open(p))) < 1e-12 && predict_tally_recall(&r.held_out[LEARN_GATE]) == 1);
     predict_learned_release(&r);
     o.recall = 0, o.mass = 0.9, o.n_epochs = 2;
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     CHECK(fabs(predict_tally_mass(&r.held_out[LEARN_PREDICTOR]) / predict_tally_mass(&r.held_out[LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
           predict_tally_mass(&r.held_out[LEARN_PREDICTOR]), predict_tally_mass(&r.held_out[LEARN_GATE]));
+    predict_learned_release(&r);
+    o.activity = 0.25;
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    for (int m = LEARN_PREDICTOR; m <= LEARN_NETWORK; m++) {
+        const double active = predict_tally_active(&r.held_out[m]);
+        CHECK(fabs(active - 0.25) < 0.02, "%s opens %g, wanted is 0.25", predict_learn_method_names[m], active);
+    }
+    predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
+}
+
+/* What no linear map can know. */
+static void network_wins(void) {
+    traces t;
+    predict_examples e;
+    predict_learned r;
+    dw_err err = {0};
+    plan.is_bent = true;
+    load_planted("bent.h5", &t, &e);
+    plan.is_bent = false;
+    const predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.01, .activity = 0.3};
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    const predict_tally *h = r.held_out;
+    const double network = predict_tally_mass(&h[LEARN_NETWORK]), map = predict_tally_mass(&h[LEARN_LINEAR]);
+    CHECK(!r.is_linear && predict_tally_mass(&h[LEARN_PREDICTOR]) == network, "the trained network is the predictor");
+    CHECK(network > map + 0.005 && network > predict_tally_mass(&h[LEARN_STATIC]) + 0.1, "network %g, linear %g, static %g", network, map,
+          predict_tally_mass(&h[LEARN_STATIC]));
+    predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
+}
+
+static int largest_first(const void *a, const void *b) {
+    const predict_scored *x = a, *y = b;
+    return (x->score < y->score) - (x->score > y->score);
+}
+
+/* What no training can better: the roots of the shares are linear in the input, at a rank that the predictor has. */
+static void closed_form_wins(void) {
+    traces t;
+    predict_examples e;
+    predict_learned r;
+    dw_err err = {0};
+    plan.is_linear = true;
+    load_planted("linear.h5", &t, &e);
+    plan.is_linear = false;
+    const predict_learn_options o = {.rank = P_RANK, .n_epochs = 2, .n_batch = 64, .rate = 0.05, .activity = 0.3};
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    const predict_tally *h = r.held_out;
+    CHECK(r.is_linear && predict_tally_mass(&h[LEARN_PREDICTOR]) == predict_tally_mass(&h[LEARN_LINEAR]), "the closed form is returned");
+    CHECK(predict_tally_mass(&h[LEARN_LINEAR]) > predict_tally_mass(&h[LEARN_NETWORK]), "linear %g, trained %g",
+          predict_tally_mass(&h[LEARN_LINEAR]), predict_tally_mass(&h[LEARN_NETWORK]));
+    double best = 0; // the true largest shares over all held-out tokens, as many
+    size_t n = 0;
+    predict_scored *all = dw_alloc(e.n[EXAMPLES_HELD_OUT] * P_GROUPS, sizeof *all, "shares", &err);
+    for (size_t i = 0; i < e.n[EXAMPLES_HELD_OUT]; i++) {
+        double sum = 0;
+        const uint16_t *share = e.share[EXAMPLES_HELD_OUT] + i * P_GROUPS;
+        for (int g = 0; g < P_GROUPS; g++) sum += (double)dw_f16_to_f32(share[g]);
+        for (int g = 0; g < P_GROUPS; g++) {
+            const float m = dw_f16_to_f32(share[g]);
+            all[n++] = (predict_scored){m, (float)((double)m / sum)};
+        }
+    }
+    qsort(all, n, sizeof *all, largest_first);
+    for (uint64_t i = 0; i < h[LEARN_LINEAR].n_chosen; i++) best += (double)all[i].worth / (double)e.n[EXAMPLES_HELD_OUT];
+    CHECK(predict_tally_mass(&h[LEARN_LINEAR]) > 0.995 * best, "captures %g of the possible %g", predict_tally_mass(&h[LEARN_LINEAR]), best);
+    free(all);
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
@@ -429,6 +563,10 @@ static void reported(void) {
             CHECK(fabs(x.mass - c.mass / (double)x.tokens) < 1e-4, "layer %d: mass %g, counted %g", l, x.mass, c.mass / (double)x.tokens);
             sum.n += c.n, sum.n_open += c.n_open, sum.n_both += c.n_both;
         }
+        size_t size;
+        char *text = dw_read_file(test_file("r.tsv"), 1 << 20, &size, &err);
+        CHECK(text && !strstr(text, "nan"), "unknown is -, never nan: %s", text ? text : err.text);
+        free(text);
         line all;
         CHECK(find_line(test_file("r.tsv"), "*", "predictor", &all) && all.decisions == sum.n && fabs(all.recall - (double)sum.n_both / (double)sum.n_open) < 1e-4);
         traces_release(&t);
@@ -496,7 +634,10 @@ static const test_case cases[] = {
     {"the linear rival is the best map of its rank", linear},
     {"counts are those of plain loops, and parts add up", counts},
     {"a threshold opens as few groups as bring what is wanted", thresholds},
+    {"scores are logarithms of expected shares over the price", scores_are_expected_shares},
     {"a planted threshold of low rank is learnt", planted_problem},
+    {"a trained network is returned where a linear map cannot know", network_wins},
+    {"the closed form is returned when it wins", closed_form_wins},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
     {"train goes on where it was killed and writes the same file and report", killed},
     {"the reported recall and mass equal a count by plain loops", reported},

@@ -7,8 +7,11 @@
 #include <string.h>
 
 enum {
-    LOGIT_BYTES = 32 << 20, LEAST_ROWS = 32, MOST_ROWS = 512, // rows of logits that exist at once
-    ROWS_OF_PIECE = 64, COLUMNS_OF_PIECE = 16,
+    LOGIT_BYTES = 32 << 20,
+    LEAST_ROWS = 32,
+    MOST_ROWS = 512, // rows of logits that exist at once
+    ROWS_OF_PIECE = 64,
+    COLUMNS_OF_PIECE = 16,
 };
 
 struct dw_train {
@@ -17,23 +20,23 @@ struct dw_train {
     dw_back_env env;
     dw_train_options o;
     dw_grad_tap tap;
-    int n_seq, n;          // windows and tokens of the last forward pass
-    int n_rows;            // of logits
-    int32_t *token;        // (n)
-    float *rope;           // (n_ctx, head_dim/2, 2)
-    float *residual;       // (n_layer + 1, n, d) before each layer; forward only: (n, d), overwritten by each layer
-    float *hidden;         // (n, d): normed for the head
+    int n_seq, n;    // windows and tokens of the last forward pass
+    int n_rows;      // of logits
+    int32_t *token;  // (n)
+    float *rope;     // (n_ctx, head_dim/2, 2)
+    float *residual; // (n_layer + 1, n, d) before each layer; forward only: (n, d), overwritten by each layer
+    float *hidden;   // (n, d): normed for the head
     /* values of one layer, (n, ..) */
-    float *h, *x1, *h2;    // norm(x); x + attention; norm(x1)
-    float *q, *k, *v;      // products and biases
-    float *q_rot, *k_rot;  // after norm and rope
+    float *h, *x1, *h2;   // norm(x); x + attention; norm(x1)
+    float *q, *k, *v;     // products and biases
+    float *q_rot, *k_rot; // after norm and rope
     float *mix, *lse;
-    float *g, *u, *a;      // Wgate h2, Wup h2, act(g) u
+    float *g, *u, *a; // Wgate h2, Wup h2, act(g) u
     /* gradients by them */
-    float *dx, *dh;        // by the residual; by the result of a norm
+    float *dx, *dh; // by the residual; by the result of a norm
     float *da;
     float *dmix, *dq, *dk, *dv;
-    double *scale;         // (n * most heads): 1 / rms of each row of a norm
+    double *scale; // (n * most heads): 1 / rms of each row of a norm
     /* the head, (n_rows, ..) */
     float *logits, *teacher_logits;
     int32_t *target;
@@ -42,7 +45,7 @@ struct dw_train {
     uint8_t *memory;
 };
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
@@ -61,7 +64,8 @@ static float *take(dw_layout *a, size_t n, size_t width) { return dw_layout_take
 
 static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
     const dw_hparams *hp = &t->net->hp;
-    const size_t d = (size_t)hp->n_embd, D = (size_t)hp->head_dim, nq = (size_t)hp->n_head_max * D, nkv = (size_t)hp->n_head_kv_max * D;
+    const size_t d = (size_t)hp->n_embd, D = (size_t)hp->head_dim, nq = (size_t)hp->n_head_max * D,
+                 nkv = (size_t)hp->n_head_kv_max * D;
     t->dx = take(a, n, d);
     t->dh = take(a, n, d);
     t->da = take(a, n, (size_t)hp->n_ff_max);
@@ -74,7 +78,8 @@ static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
 
 static void lay_out_layer(dw_train *t, dw_layout *a, size_t n) {
     const dw_hparams *hp = &t->net->hp;
-    const size_t d = (size_t)hp->n_embd, D = (size_t)hp->head_dim, nq = (size_t)hp->n_head_max * D, nkv = (size_t)hp->n_head_kv_max * D;
+    const size_t d = (size_t)hp->n_embd, D = (size_t)hp->head_dim, nq = (size_t)hp->n_head_max * D,
+                 nkv = (size_t)hp->n_head_kv_max * D;
     t->h = take(a, n, d);
     t->x1 = take(a, n, d);
     t->h2 = take(a, n, d);
@@ -93,7 +98,9 @@ static void lay_out_layer(dw_train *t, dw_layout *a, size_t n) {
 static void lay_out(dw_train *t, dw_layout *a) {
     const dw_hparams *hp = &t->net->hp;
     const size_t n = times((size_t)t->o.n_seq, (size_t)t->o.n_ctx), d = (size_t)hp->n_embd, rows = (size_t)t->n_rows;
-    const dw_back_sizes most = {.n_tokens = (int)n, .n_rows = t->n_rows, .gradients = !t->o.forward_only,
+    const dw_back_sizes most = {.n_tokens = (int)n,
+                                .n_rows = t->n_rows,
+                                .gradients = !t->o.forward_only,
                                 .widest = larger(hp->n_embd, larger(hp->n_ff_max, hp->n_head_max * hp->head_dim))};
     t->token = dw_layout_take(a, n, sizeof *t->token);
     t->rope = take(a, (size_t)t->o.n_ctx, (size_t)hp->head_dim);
@@ -111,7 +118,10 @@ static void lay_out(dw_train *t, dw_layout *a) {
 }
 
 static dw_train make(const dw_net *net, dw_pool *pool, const dw_back_ops *ops, const dw_train_options *o) {
-    return (dw_train){.net = net, .ops = ops, .o = *o, .n_rows = n_rows_of(net, o->n_seq * o->n_ctx),
+    return (dw_train){.net = net,
+                      .ops = ops,
+                      .o = *o,
+                      .n_rows = n_rows_of(net, o->n_seq * o->n_ctx),
                       .env = {.pool = pool, .net = net, .n_ctx = o->n_ctx, .precision = o->precision}};
 }
 
@@ -122,11 +132,13 @@ size_t dw_back_memory(const dw_net *net, dw_pool *pool, const dw_back_ops *ops, 
     return count.used;
 }
 
-dw_train *dw_back_new(const dw_net *net, dw_pool *pool, const dw_back_ops *ops, const dw_train_options *o, dw_err *err) {
+dw_train *dw_back_new(const dw_net *net, dw_pool *pool, const dw_back_ops *ops, const dw_train_options *o,
+                      dw_err *err) {
     dw_train *t = dw_alloc(1, sizeof *t, "a training pass", err);
     if (!t) return NULL;
     *t = make(net, pool, ops, o);
-    t->memory = dw_alloc(1, dw_back_memory(net, pool, ops, o), "a training pass; try fewer windows at once or a shorter context", err);
+    t->memory = dw_alloc(1, dw_back_memory(net, pool, ops, o),
+                         "a training pass; try fewer windows at once or a shorter context", err);
     if (t->memory) {
         lay_out(t, &(dw_layout){.base = t->memory});
         dw_rope_rows(net, 0, o->n_ctx, t->rope);
@@ -144,7 +156,7 @@ void dw_train_free(dw_train *t) {
 
 void dw_train_set_tap(dw_train *t, const dw_grad_tap *tap) { t->tap = tap ? *tap : (dw_grad_tap){0}; }
 
-/* ---- norms, rope, sums: the same in both arithmetics ------------------------------------------------------------------ */
+/* ---- norms, rope, sums: the same in both arithmetics ----------------------------------------------------------- */
 
 /* sum of a_i b_i c_i in eight interleaved sums; b or c NULL: all 1. */
 static double dot3(const float *a, const float *b, const float *c, size_t n) {
@@ -160,9 +172,9 @@ typedef struct norm_job {
     const float *x, *weight, *dy;
     size_t width, n_rows;
     double eps;
-    float *y, *dx;        // dx is added to
-    bool replaces;        // dx is set instead
-    double *scale;        // (n_rows): 1 / rms
+    float *y, *dx; // dx is added to
+    bool replaces; // dx is set instead
+    double *scale; // (n_rows): 1 / rms
     float *dweight;
 } norm_job;
 
@@ -185,7 +197,12 @@ static size_t pieces_of(size_t n, size_t size) { return (n + size - 1) / size; }
 
 /* y = x / rms(x) * weight for each row of weight->ne[0] values. */
 static void norm(const dw_train *t, const float *x, const dw_tensor *weight, size_t n_rows, float *y) {
-    norm_job j = {.x = x, .weight = values_of(weight), .width = weight->ne[0], .n_rows = n_rows, .eps = t->net->hp.norm_eps, .y = y};
+    norm_job j = {.x = x,
+                  .weight = values_of(weight),
+                  .width = weight->ne[0],
+                  .n_rows = n_rows,
+                  .eps = t->net->hp.norm_eps,
+                  .y = y};
     dw_pool_each(t->env.pool, pieces_of(n_rows, ROWS_OF_PIECE), norm_piece, &j);
 }
 
@@ -210,7 +227,8 @@ static void norm_back_piece(void *job, size_t piece) {
 
 static void norm_weight_piece(void *job, size_t piece) {
     const norm_job *j = job;
-    const size_t first = piece * COLUMNS_OF_PIECE, n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;
+    const size_t first = piece * COLUMNS_OF_PIECE,
+                 n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;
     double sum[COLUMNS_OF_PIECE] = {0};
     for (size_t r = 0; r < j->n_rows; r++)
         for (size_t i = 0; i < n; i++) {
@@ -221,14 +239,23 @@ static void norm_weight_piece(void *job, size_t piece) {
 }
 
 typedef struct norm_grads {
-    float *dx;      // added to, or set if `replaces`; may then be dy
+    float *dx; // added to, or set if `replaces`; may then be dy
     bool replaces;
     float *dweight; // added to; NULL: not wanted
 } norm_grads;
 
-static void norm_back(const dw_train *t, const float *x, const dw_tensor *weight, const float *dy, size_t n_rows, norm_grads to) {
-    norm_job j = {.x = x, .weight = values_of(weight), .dy = dy, .width = weight->ne[0], .n_rows = n_rows, .eps = t->net->hp.norm_eps,
-                  .dx = to.dx, .replaces = to.replaces, .scale = t->scale, .dweight = to.dweight};
+static void norm_back(const dw_train *t, const float *x, const dw_tensor *weight, const float *dy, size_t n_rows,
+                      norm_grads to) {
+    norm_job j = {.x = x,
+                  .weight = values_of(weight),
+                  .dy = dy,
+                  .width = weight->ne[0],
+                  .n_rows = n_rows,
+                  .eps = t->net->hp.norm_eps,
+                  .dx = to.dx,
+                  .replaces = to.replaces,
+                  .scale = t->scale,
+                  .dweight = to.dweight};
     dw_pool_each(t->env.pool, pieces_of(n_rows, ROWS_OF_PIECE), norm_scale_piece, &j);
     if (to.dweight) dw_pool_each(t->env.pool, pieces_of(j.width, COLUMNS_OF_PIECE), norm_weight_piece, &j);
     dw_pool_each(t->env.pool, pieces_of(n_rows, ROWS_OF_PIECE), norm_back_piece, &j);
@@ -283,7 +310,8 @@ static void add(const dw_train *t, const float *x, size_t n, float *y) {
 
 static void sum_piece(void *job, size_t piece) {
     const add_job *j = job;
-    const size_t first = piece * COLUMNS_OF_PIECE, n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;
+    const size_t first = piece * COLUMNS_OF_PIECE,
+                 n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;
     double sum[COLUMNS_OF_PIECE] = {0};
     for (size_t r = 0; r < j->n; r++)
         for (size_t i = 0; i < n; i++) sum[i] += j->x[r * j->width + first + i];
@@ -292,10 +320,11 @@ static void sum_piece(void *job, size_t piece) {
 
 /* db += sum of the rows of dy (n, width) */
 static void add_rows(const dw_train *t, const float *dy, int n, size_t width, float *db) {
-    if (db) dw_pool_each(t->env.pool, pieces_of(width, COLUMNS_OF_PIECE), sum_piece, &(add_job){dy, db, (size_t)n, width});
+    if (db)
+        dw_pool_each(t->env.pool, pieces_of(width, COLUMNS_OF_PIECE), sum_piece, &(add_job){dy, db, (size_t)n, width});
 }
 
-/* ---- the embedding -------------------------------------------------------------------------------------------------- */
+/* ---- the embedding --------------------------------------------------------------------------------------------- */
 
 static float embd_scale(const dw_train *t) { return t->net->embd_scale != 0 ? t->net->embd_scale : 1; }
 
@@ -323,11 +352,21 @@ static void embed_back_piece(void *job, size_t piece) {
         for (size_t k = first; k < end; k++) j->to[(size_t)t->token[i] * d + k] += scale * t->dx[i * d + k];
 }
 
-/* ---- a layer forward ------------------------------------------------------------------------------------------------- */
+/* ---- a layer forward ------------------------------------------------------------------------------------------- */
 
 static dw_back_attention attention_of(const dw_train *t, const dw_layer *w) {
-    return (dw_back_attention){.n_seq = t->n_seq, .n_head = w->n_head, .n_head_kv = w->n_head_kv, .q = t->q_rot, .k = t->k_rot, .v = t->v,
-                               .mix = t->mix, .lse = t->lse, .dmix = t->dmix, .dq = t->dq, .dk = t->dk, .dv = t->dv};
+    return (dw_back_attention){.n_seq = t->n_seq,
+                               .n_head = w->n_head,
+                               .n_head_kv = w->n_head_kv,
+                               .q = t->q_rot,
+                               .k = t->k_rot,
+                               .v = t->v,
+                               .mix = t->mix,
+                               .lse = t->lse,
+                               .dmix = t->dmix,
+                               .dq = t->dq,
+                               .dk = t->dk,
+                               .dv = t->dv};
 }
 
 /* to = rope(norm(from)), the norm only if the model has one. */
@@ -377,11 +416,13 @@ static void layer_forward(const dw_train *t, int l) {
 
 int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err) {
     const dw_hparams *hp = &t->net->hp;
-    if (n_seq < 1 || n_seq > t->o.n_seq) return dw_fail(err, "a training pass of %d windows was asked for, there is room for %d", n_seq, t->o.n_seq);
+    if (n_seq < 1 || n_seq > t->o.n_seq)
+        return dw_fail(err, "a training pass of %d windows was asked for, there is room for %d", n_seq, t->o.n_seq);
     t->n_seq = n_seq;
     t->n = n_seq * t->o.n_ctx;
     for (int i = 0; i < t->n; i++)
-        if (token[i] < 0 || token[i] >= hp->n_vocab) return dw_fail(err, "token %d of the pass is %d, the vocabulary has %d", i, token[i], hp->n_vocab);
+        if (token[i] < 0 || token[i] >= hp->n_vocab)
+            return dw_fail(err, "token %d of the pass is %d, the vocabulary has %d", i, token[i], hp->n_vocab);
     memcpy(t->token, token, (size_t)t->n * sizeof *token);
     dw_pool_each(t->env.pool, (size_t)t->n, embed_piece, t);
     for (int l = 0; l < hp->n_layer; l++) layer_forward(t, l);
@@ -389,11 +430,11 @@ int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err) 
     return 0;
 }
 
-/* ---- a layer backward ------------------------------------------------------------------------------------------------ */
+/* ---- a layer backward ------------------------------------------------------------------------------------------ */
 
 /* dw += dy^T x and db += sum dy, where they are wanted. */
-static void weight_back(const dw_train *t, const dw_gradients *g, dw_weight weight, dw_weight bias, const float *x, const float *dy,
-                        const dw_tensor *w) {
+static void weight_back(const dw_train *t, const dw_gradients *g, dw_weight weight, dw_weight bias, const float *x,
+                        const float *dy, const dw_tensor *w) {
     float *dw = g->of[weight];
     if (dw) t->ops->linear_w(&t->env, x, (int)w->ne[0], dy, (int)w->ne[1], t->n, dw);
     add_rows(t, dy, t->n, w->ne[1], g->of[bias]);
@@ -420,7 +461,8 @@ static void ffn_back(dw_train *t, int l, const dw_gradients *g) {
 }
 
 /* From the gradient by rope(norm(x)) to that by x, in place. */
-static void normed_rope_back(const dw_train *t, const float *x, const dw_tensor *weight, int n_head, float *dweight, float *d) {
+static void normed_rope_back(const dw_train *t, const float *x, const dw_tensor *weight, int n_head, float *dweight,
+                             float *d) {
     rope(t, d, n_head, -1, d);
     if (weight->name) norm_back(t, x, weight, d, (size_t)t->n * (size_t)n_head, (norm_grads){d, true, dweight});
 }
@@ -441,10 +483,11 @@ static void attention_back(dw_train *t, int l, const dw_gradients *g) {
     t->ops->linear_x(&t->env, &w->q, t->dq, t->n, t->dh, false);
     t->ops->linear_x(&t->env, &w->k, t->dk, t->n, t->dh, true);
     t->ops->linear_x(&t->env, &w->v, t->dv, t->n, t->dh, true);
-    norm_back(t, residual_of(t, l), &w->attn_norm, t->dh, (size_t)t->n, (norm_grads){t->dx, false, g->of[DW_W_ATTN_NORM]});
+    norm_back(t, residual_of(t, l), &w->attn_norm, t->dh, (size_t)t->n,
+              (norm_grads){t->dx, false, g->of[DW_W_ATTN_NORM]});
 }
 
-/* ---- the head -------------------------------------------------------------------------------------------------------- */
+/* ---- the head -------------------------------------------------------------------------------------------------- */
 
 void dw_train_logits(dw_train *t, int first, int n, float *out) {
     const dw_net *net = t->net;
@@ -452,8 +495,9 @@ void dw_train_logits(dw_train *t, int first, int n, float *out) {
     dw_assert(first >= 0 && n >= 0 && first + n <= t->n);
     for (int from = 0, now; from < n; from += now) {
         now = n - from < t->n_rows ? n - from : t->n_rows;
-        t->ops->linear(&t->env, &(dw_back_linear){&net->output, &net->output_bias, out + (size_t)from * (size_t)net->hp.n_vocab}, 1,
-                       hidden + (size_t)from * (size_t)net->hp.n_embd, now);
+        t->ops->linear(&t->env,
+                       &(dw_back_linear){&net->output, &net->output_bias, out + (size_t)from * (size_t)net->hp.n_vocab},
+                       1, hidden + (size_t)from * (size_t)net->hp.n_embd, now);
     }
 }
 
@@ -479,10 +523,17 @@ static void add_sums(const dw_train *t, const dw_loss *loss, double ce, int n, d
 
 /* The loss of rows first .. first + n - 1; with a scale, t->logits becomes its gradient. */
 static void rows_loss(dw_train *t, const dw_loss *loss, double scale, int first, int n, dw_loss_sums *sums) {
-    const dw_back_softmax s = {.n = n, .n_vocab = t->net->hp.n_vocab, .teacher = loss->teacher ? t->teacher_logits : NULL,
-                               .logits = t->logits, .target = t->target, .counts = t->counts,
-                               .temperature = loss->temperature != 0 ? loss->temperature : 1, .ce = loss->teacher ? loss->ce : 1,
-                               .scale = scale, .kl = t->kl, .nll = t->nll};
+    const dw_back_softmax s = {.n = n,
+                               .n_vocab = t->net->hp.n_vocab,
+                               .teacher = loss->teacher ? t->teacher_logits : NULL,
+                               .logits = t->logits,
+                               .target = t->target,
+                               .counts = t->counts,
+                               .temperature = loss->temperature != 0 ? loss->temperature : 1,
+                               .ce = loss->teacher ? loss->ce : 1,
+                               .scale = scale,
+                               .kl = t->kl,
+                               .nll = t->nll};
     dw_train_logits(t, first, n, t->logits);
     if (loss->teacher) dw_train_logits(loss->teacher, first, n, t->teacher_logits);
     mark_rows(t, loss, first, n);
@@ -493,7 +544,8 @@ static void rows_loss(dw_train *t, const dw_loss *loss, double scale, int first,
 static void check_teacher(const dw_train *t, const dw_loss *loss) {
     const dw_train *teacher = loss->teacher;
     dw_assert(!t->o.forward_only);
-    dw_assert(!teacher || (teacher->n == t->n && teacher->o.n_ctx == t->o.n_ctx && teacher->net->hp.n_vocab == t->net->hp.n_vocab));
+    dw_assert(!teacher ||
+              (teacher->n == t->n && teacher->o.n_ctx == t->o.n_ctx && teacher->net->hp.n_vocab == t->net->hp.n_vocab));
     (void)t, (void)teacher;
 }
 
@@ -512,7 +564,8 @@ static void head_back(dw_train *t, const dw_loss *loss, double scale, const dw_g
         rows_loss(t, loss, scale, first, n, sums);
         t->ops->linear_x(&t->env, &net->output, t->logits, n, t->dh + (size_t)first * d, false);
         if (g->of[DW_W_OUTPUT])
-            t->ops->linear_w(&t->env, t->hidden + (size_t)first * d, net->hp.n_embd, t->logits, net->hp.n_vocab, n, g->of[DW_W_OUTPUT]);
+            t->ops->linear_w(&t->env, t->hidden + (size_t)first * d, net->hp.n_embd, t->logits, net->hp.n_vocab, n,
+                             g->of[DW_W_OUTPUT]);
         add_rows(t, t->logits, n, (size_t)net->hp.n_vocab, g->of[DW_W_OUTPUT_BIAS]);
     }
 }
@@ -522,7 +575,8 @@ void dw_train_backward(dw_train *t, const dw_loss *loss, double scale, const dw_
     const dw_gradients *whole = &g[n_layer];
     check_teacher(t, loss);
     head_back(t, loss, scale, whole, sums);
-    norm_back(t, residual_of(t, n_layer), &t->net->output_norm, t->dh, (size_t)n, (norm_grads){t->dx, true, whole->of[DW_W_OUTPUT_NORM]});
+    norm_back(t, residual_of(t, n_layer), &t->net->output_norm, t->dh, (size_t)n,
+              (norm_grads){t->dx, true, whole->of[DW_W_OUTPUT_NORM]});
     for (int l = n_layer - 1; l >= 0; l--) {
         if (l < n_layer - 1) { // the last layer's values are still there
             attention(t, &t->net->layer[l], residual_of(t, l));
@@ -532,5 +586,7 @@ void dw_train_backward(dw_train *t, const dw_loss *loss, double scale, const dw_
         attention_back(t, l, &g[l]);
     }
     float *to = whole->of[DW_W_TOKEN_EMBD];
-    if (to) dw_pool_each(t->env.pool, pieces_of((size_t)t->net->hp.n_embd, COLUMNS_OF_PIECE), embed_back_piece, &(embed_job){t, to});
+    if (to)
+        dw_pool_each(t->env.pool, pieces_of((size_t)t->net->hp.n_embd, COLUMNS_OF_PIECE), embed_back_piece,
+                     &(embed_job){t, to});
 }

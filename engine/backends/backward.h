@@ -1,9 +1,9 @@
 /* backward.h - inside the backends: forward with saved residuals, a loss, and gradients of every weight.
  *
- * The pass works on whole windows of a text: token t of window s has position t and sees positions 0 .. t of its window.
- * The forward part keeps the residual before each layer only (Chen et al. 2016, "Training deep nets with sublinear memory
- * cost").  The backward part goes from the last layer to the first, computes the layer's inner values again from that
- * residual, and then its gradients.  Formulas, with dx for the loss's gradient by x, per token:
+ * The pass works on whole windows of a text: token t of window s has position t and sees positions 0 .. t of its
+ * window. The forward part keeps the residual before each layer only (Chen et al. 2016, "Training deep nets with
+ * sublinear memory cost").  The backward part goes from the last layer to the first, computes the layer's inner values
+ * again from that residual, and then its gradients.  Formulas, with dx for the loss's gradient by x, per token:
  *
  *   linear     y = W x + b             dx = W^T dy,  dW += dy x^T,  db += dy
  *   RMS norm   y_i = w_i x_i r         r = (mean x^2 + eps)^(-1/2)
@@ -20,8 +20,8 @@
  *
  * Logits exist for a few rows at a time.  dw_back_new allocates all memory.
  *
- * A dw_back_ops is the arithmetic: `ref` is the definition (plain loops, double sums), `cpu` is fast.  Every sum has an
- * order that does not depend on the number of threads. */
+ * A dw_back_ops is the arithmetic: `ref` is the definition (plain loops, double sums), `cpu` is fast.  Every sum has
+ * an order that does not depend on the number of threads. */
 #ifndef DW_BACKWARD_H
 #define DW_BACKWARD_H
 
@@ -40,9 +40,9 @@ typedef struct dw_back_env {
 
 /* The largest sizes that operations meet. */
 typedef struct dw_back_sizes {
-    int n_tokens;           // of a pass
-    int n_rows;             // of logits
-    int widest;             // of a matrix's input or output, except for the vocabulary
+    int n_tokens; // of a pass
+    int n_rows;   // of logits
+    int widest;   // of a matrix's input or output, except for the vocabulary
     bool gradients;
 } dw_back_sizes;
 
@@ -55,30 +55,32 @@ typedef struct dw_back_linear {
 /* Attention of n_seq windows.  Rows are tokens. */
 typedef struct dw_back_attention {
     int n_seq, n_head, n_head_kv;
-    const float *q, *k, *v;    // (n, n_head * D), (n, n_head_kv * D) twice; q and k after rope
-    float *mix;                // (n, n_head * D): o
-    float *lse;                // (n, n_head)
-    const float *dmix;         // backward only
-    float *dq, *dk, *dv;       // backward only: set, not added to
+    const float *q, *k, *v; // (n, n_head * D), (n, n_head_kv * D) twice; q and k after rope
+    float *mix;             // (n, n_head * D): o
+    float *lse;             // (n, n_head)
+    const float *dmix;      // backward only
+    float *dq, *dk, *dv;    // backward only: set, not added to
 } dw_back_attention;
 
 /* Rows of logits that become rows of gradients. */
 typedef struct dw_back_softmax {
     int n, n_vocab;
-    const float *teacher;      // (n, n_vocab) logits; NULL: no KL
-    float *logits;             // (n, n_vocab): replaced by the gradient if `scale` is not 0
-    const int32_t *target;     // (n): -1: this row has no cross entropy
-    const uint8_t *counts;     // (n): 0: this row has no loss and gradient 0
+    const float *teacher;          // (n, n_vocab) logits; NULL: no KL
+    float *logits;                 // (n, n_vocab): replaced by the gradient if `scale` is not 0
+    const int32_t *target;         // (n): -1: this row has no cross entropy
+    const uint8_t *counts;         // (n): 0: this row has no loss and gradient 0
     double temperature, ce, scale; // gradient = scale ((1 - ce) tau (q - p) + ce (q - onehot))
-    double *kl, *nll;          // (n): sums of a row; 0 where it has none
+    double *kl, *nll;              // (n): sums of a row; 0 where it has none
 } dw_back_softmax;
 
 /* Matrices of activations are row-major without gaps; n is a number of tokens.  Biases of y are F32. */
 struct dw_back_ops {
     void (*lay_out)(dw_back_env *e, dw_layout *a, const dw_back_sizes *most); // own memory
-    int (*start)(dw_back_env *e, dw_err *err); // after lay_out
-    void (*linear)(const dw_back_env *e, const dw_back_linear *list, int n_list, const float *x, int n); // y = x W^T + b
-    void (*linear_x)(const dw_back_env *e, const dw_tensor *w, const float *dy, int n, float *dx, bool add); // dx (+)= dy W
+    int (*start)(dw_back_env *e, dw_err *err);                                // after lay_out
+    void (*linear)(const dw_back_env *e, const dw_back_linear *list, int n_list, const float *x,
+                   int n); // y = x W^T + b
+    void (*linear_x)(const dw_back_env *e, const dw_tensor *w, const float *dy, int n, float *dx,
+                     bool add); // dx (+)= dy W
     /* dw (n_out, n_in) += dy^T x; x (n, n_in), dy (n, n_out) */
     void (*linear_w)(const dw_back_env *e, const float *x, int n_in, const float *dy, int n_out, int n, float *dw);
     void (*glu)(const dw_back_env *e, const float *g, const float *u, size_t n, float *a);
@@ -90,7 +92,7 @@ struct dw_back_ops {
 
 extern const dw_back_ops dw_back_ops_cpu, dw_back_ops_ref;
 
-/* dw_train_new on a net, which is borrowed and may change between passes.  The options have their defaults filled in. */
+/* dw_train_new on a net, which is borrowed and may change between passes.  The options have no zeros. */
 dw_train *dw_back_new(const dw_net *net, dw_pool *pool, const dw_back_ops *ops, const dw_train_options *o, dw_err *err);
 size_t dw_back_memory(const dw_net *net, dw_pool *pool, const dw_back_ops *ops, const dw_train_options *o);
 

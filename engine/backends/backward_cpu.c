@@ -16,8 +16,10 @@
 #include <string.h>
 
 enum {
-    PIECE_ROWS = 256, LEAST_PIECE_ROWS = 64, PIECES_PER_THREAD = 4, // of a product
-    PACK_PIECES = 8,                                                // of a group of tokens
+    PIECE_ROWS = 256,
+    LEAST_PIECE_ROWS = 64,
+    PIECES_PER_THREAD = 4, // of a product
+    PACK_PIECES = 8,       // of a group of tokens
     GLU_PIECE = 4096,
 };
 
@@ -44,7 +46,8 @@ static void lay_out(dw_back_env *e, dw_layout *a, const dw_back_sizes *most) {
     own *o = dw_layout_take(a, 1, sizeof *o + (size_t)n_threads * sizeof o->thread[0]);
     const size_t kernel = larger(DW_GEMM_SCRATCH, dw_attend_back_scratch(e->n_ctx, hp->head_dim) * sizeof(float));
     const size_t body = dw_gemm_pack_bytes(groups, most->widest), head = dw_gemm_pack_bytes(most->n_rows, hp->n_vocab);
-    const size_t turned = dw_gemm_pack_bytes(count(most->widest, 16) * 16, groups), turned_head = dw_gemm_pack_bytes(hp->n_vocab, most->n_rows);
+    const size_t turned = dw_gemm_pack_bytes(count(most->widest, 16) * 16, groups),
+                 turned_head = dw_gemm_pack_bytes(hp->n_vocab, most->n_rows);
     const size_t back = most->gradients ? larger(larger(head, turned_head), turned) : 0;
     uint8_t *packed = dw_layout_take(a, larger(body, back), 1);
     for (int i = 0; i < n_threads; i++) {
@@ -77,10 +80,12 @@ typedef struct pieces {
 static void take_pieces(void *all, int ith, int n_threads) {
     pieces *p = all;
     (void)n_threads;
-    for (int i; (i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->n;) p->fn(p->job, i, &p->own->thread[ith]);
+    for (int i; (i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->n;)
+        p->fn(p->job, i, &p->own->thread[ith]);
 }
 
-static void for_pieces(const dw_back_env *e, int n, void (*fn)(void *job, int piece, const thread_memory *m), void *job) {
+static void for_pieces(const dw_back_env *e, int n, void (*fn)(void *job, int piece, const thread_memory *m),
+                       void *job) {
     dw_pool_run(e->pool, take_pieces, &(pieces){.fn = fn, .job = job, .own = e->own, .n = n});
 }
 
@@ -90,13 +95,13 @@ static void for_pieces(const dw_back_env *e, int n, void (*fn)(void *job, int pi
 typedef struct product {
     const own *own;
     dw_gemm_form form;
-    const float *x;       // tokens; turned: (n_in, n_tokens)
+    const float *x; // tokens; turned: (n_in, n_tokens)
     bool turned;
-    int n_tokens, n_in;   // tokens and values of each
+    int n_tokens, n_in; // tokens and values of each
     const dw_tensor *w, *bias;
-    bool columns;         // of w
+    bool columns; // of w
     int n_out, piece_rows;
-    float *y;             // (n_tokens, n_out)
+    float *y; // (n_tokens, n_out)
     bool add;
 } product;
 
@@ -106,7 +111,9 @@ static dw_gemm_form form_of(const dw_back_env *e) {
     return e->precision == DW_PRECISION_SPLIT ? DW_GEMM_SPLIT : DW_GEMM_ROUNDED;
 }
 
-static int group_tokens(const product *p, int group) { return smaller(DW_GEMM_TOKENS, p->n_tokens - group * DW_GEMM_TOKENS); }
+static int group_tokens(const product *p, int group) {
+    return smaller(DW_GEMM_TOKENS, p->n_tokens - group * DW_GEMM_TOKENS);
+}
 
 static uint8_t *packed_group(const product *p, int group) {
     return p->own->packed + (group ? dw_gemm_pack_bytes(group * DW_GEMM_TOKENS, p->n_in) : 0);
@@ -127,23 +134,35 @@ static void finish(const product *p, const float *piece, int first_token, int n_
     const float *bias = p->bias && p->bias->name ? (const float *)(const void *)p->bias->data + first : NULL;
     for (int t = 0; t < n_tokens; t++) {
         float *y = p->y + (size_t)(first_token + t) * (size_t)p->n_out + first;
-        if (piece) p->own->vec->add(y, piece + (size_t)t * (size_t)n, NULL, n);
-        else if (bias) p->own->vec->add(y, bias, NULL, n);
+        if (piece)
+            p->own->vec->add(y, piece + (size_t)t * (size_t)n, NULL, n);
+        else if (bias)
+            p->own->vec->add(y, bias, NULL, n);
     }
 }
 
 static void multiply_piece(void *job, int piece, const thread_memory *m) {
     const product *p = job;
     const int n_each = count(p->n_out, p->piece_rows), group = piece / n_each, first = piece % n_each * p->piece_rows;
-    const int n = smaller(p->piece_rows, p->n_out - first), token = group * DW_GEMM_TOKENS, n_tokens = group_tokens(p, group);
-    const dw_gemm_job j = {.level = p->own->level, .form = p->form, .w = p->w, .first = (size_t)first, .n_rows = n, .packed = packed_group(p, group),
-                           .n_tokens = n_tokens, .y = p->add ? m->piece : p->y + (size_t)token * (size_t)p->n_out + first,
-                           .ldy = p->add ? (size_t)n : (size_t)p->n_out, .scratch = m->kernel};
+    const int n = smaller(p->piece_rows, p->n_out - first), token = group * DW_GEMM_TOKENS,
+              n_tokens = group_tokens(p, group);
+    const dw_gemm_job j = {.level = p->own->level,
+                           .form = p->form,
+                           .w = p->w,
+                           .first = (size_t)first,
+                           .n_rows = n,
+                           .packed = packed_group(p, group),
+                           .n_tokens = n_tokens,
+                           .y = p->add ? m->piece : p->y + (size_t)token * (size_t)p->n_out + first,
+                           .ldy = p->add ? (size_t)n : (size_t)p->n_out,
+                           .scratch = m->kernel};
     (p->columns ? dw_gemm_columns : dw_gemm_rows)(&j);
     finish(p, p->add ? m->piece : NULL, token, n_tokens, first, n);
 }
 
-static void pack(const dw_back_env *e, product *p) { for_pieces(e, count(p->n_tokens, DW_GEMM_TOKENS) * PACK_PIECES, pack_piece, p); }
+static void pack(const dw_back_env *e, product *p) {
+    for_pieces(e, count(p->n_tokens, DW_GEMM_TOKENS) * PACK_PIECES, pack_piece, p);
+}
 
 /* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their type. */
 static void multiply(const dw_back_env *e, product *p) {
@@ -167,17 +186,37 @@ static void linear(const dw_back_env *e, const dw_back_linear *list, int n_list,
 }
 
 static void linear_x(const dw_back_env *e, const dw_tensor *w, const float *dy, int n, float *dx, bool add) {
-    product p = {.own = e->own, .form = form_of(e), .x = dy, .n_tokens = n, .n_in = (int)w->ne[1], .w = w, .columns = true,
-                 .n_out = (int)w->ne[0], .y = dx, .add = add};
+    product p = {.own = e->own,
+                 .form = form_of(e),
+                 .x = dy,
+                 .n_tokens = n,
+                 .n_in = (int)w->ne[1],
+                 .w = w,
+                 .columns = true,
+                 .n_out = (int)w->ne[0],
+                 .y = dx,
+                 .add = add};
     pack(e, &p);
     multiply(e, &p);
 }
 
 static void linear_w(const dw_back_env *e, const float *x, int n_in, const float *dy, int n_out, int n, float *dw) {
-    const dw_tensor values = {.name = "x", .type = dw_qtype_get(DW_F32), .n_dims = 2, .ne = {(size_t)n_in, (size_t)n, 1, 1},
+    const dw_tensor values = {.name = "x",
+                              .type = dw_qtype_get(DW_F32),
+                              .n_dims = 2,
+                              .ne = {(size_t)n_in, (size_t)n, 1, 1},
                               .data = (const uint8_t *)(const void *)x};
-    product p = {.own = e->own, .form = form_of(e), .x = dy, .turned = true, .n_tokens = n_out, .n_in = n, .w = &values, .columns = true,
-                 .n_out = n_in, .y = dw, .add = true};
+    product p = {.own = e->own,
+                 .form = form_of(e),
+                 .x = dy,
+                 .turned = true,
+                 .n_tokens = n_out,
+                 .n_in = n,
+                 .w = &values,
+                 .columns = true,
+                 .n_out = n_in,
+                 .y = dw,
+                 .add = true};
     pack(e, &p);
     multiply(e, &p);
 }
@@ -197,8 +236,10 @@ static void glu_piece(void *job, int piece, const thread_memory *m) {
     const size_t first = (size_t)piece * GLU_PIECE;
     const int n = j->n - first < GLU_PIECE ? (int)(j->n - first) : GLU_PIECE;
     (void)m;
-    if (j->a) j->own->back->glu[j->act](j->g + first, j->u + first, n, j->a + first);
-    else j->own->back->glu_back[j->act](j->da + first, n, j->g + first, j->u + first);
+    if (j->a)
+        j->own->back->glu[j->act](j->g + first, j->u + first, n, j->a + first);
+    else
+        j->own->back->glu_back[j->act](j->da + first, n, j->g + first, j->u + first);
 }
 
 static void run_glu(const dw_back_env *e, glu_job j) {
@@ -208,10 +249,13 @@ static void run_glu(const dw_back_env *e, glu_job j) {
 }
 
 static void glu(const dw_back_env *e, const float *g, const float *u, size_t n, float *a) {
-    run_glu(e, (glu_job){.g = (float *)(uintptr_t)g, .u = (float *)(uintptr_t)u, .n = n, .a = a}); // g and u are only read
+    run_glu(e,
+            (glu_job){.g = (float *)(uintptr_t)g, .u = (float *)(uintptr_t)u, .n = n, .a = a}); // g and u are only read
 }
 
-static void glu_back(const dw_back_env *e, const float *da, size_t n, float *g, float *u) { run_glu(e, (glu_job){.da = da, .g = g, .u = u, .n = n}); }
+static void glu_back(const dw_back_env *e, const float *da, size_t n, float *g, float *u) {
+    run_glu(e, (glu_job){.da = da, .g = g, .u = u, .n = n});
+}
 
 typedef struct attend_job {
     const dw_back_env *e;
@@ -224,12 +268,24 @@ static void attend_piece(void *job, int piece, const thread_memory *m) {
     const attend_job *j = job;
     const dw_back_attention *a = j->a;
     const dw_hparams *hp = &j->e->net->hp;
-    const int group = a->n_head / a->n_head_kv, window = piece / a->n_head_kv, kv_head = piece % a->n_head_kv, D = hp->head_dim;
-    const size_t token = (size_t)window * (size_t)j->e->n_ctx, ld = (size_t)a->n_head * (size_t)D, ld_kv = (size_t)a->n_head_kv * (size_t)D;
+    const int group = a->n_head / a->n_head_kv, window = piece / a->n_head_kv, kv_head = piece % a->n_head_kv,
+              D = hp->head_dim;
+    const size_t token = (size_t)window * (size_t)j->e->n_ctx, ld = (size_t)a->n_head * (size_t)D,
+                 ld_kv = (size_t)a->n_head_kv * (size_t)D;
     const size_t q = token * ld + (size_t)(kv_head * group * D), kv = token * ld_kv + (size_t)(kv_head * D);
-    dw_attend_back_job b = {.n = j->e->n_ctx, .head_dim = D, .n_group = group, .q = a->q + q, .k = a->k + kv, .v = a->v + kv, .ld = ld, .ld_kv = ld_kv,
-                            .mix = a->mix + q, .lse = a->lse + token * (size_t)a->n_head + (size_t)(kv_head * group), .ld_lse = (size_t)a->n_head,
-                            .scale = hp->attn_scale, .scratch = (float *)(void *)m->kernel};
+    dw_attend_back_job b = {.n = j->e->n_ctx,
+                            .head_dim = D,
+                            .n_group = group,
+                            .q = a->q + q,
+                            .k = a->k + kv,
+                            .v = a->v + kv,
+                            .ld = ld,
+                            .ld_kv = ld_kv,
+                            .mix = a->mix + q,
+                            .lse = a->lse + token * (size_t)a->n_head + (size_t)(kv_head * group),
+                            .ld_lse = (size_t)a->n_head,
+                            .scale = hp->attn_scale,
+                            .scratch = (float *)(void *)m->kernel};
     const own *o = j->e->own;
     if (j->back) b.dmix = a->dmix + q, b.dq = a->dq + q, b.dk = a->dk + kv, b.dv = a->dv + kv;
     (j->back ? o->back->attend_back : o->back->attend)(&b);
@@ -251,16 +307,33 @@ static void softmax_row(void *job, int r, const thread_memory *m) {
     const softmax_job *j = job;
     const dw_back_softmax *s = j->s;
     const size_t at = (size_t)r * (size_t)s->n_vocab;
-    dw_softmax_job row = {.n = s->n_vocab, .teacher = s->teacher ? s->teacher + at : NULL, .logits = s->logits + at, .target = s->target[r],
-                          .temperature = (float)s->temperature, .ce = (float)s->ce, .scale = (float)s->scale};
+    dw_softmax_job row = {.n = s->n_vocab,
+                          .teacher = s->teacher ? s->teacher + at : NULL,
+                          .logits = s->logits + at,
+                          .target = s->target[r],
+                          .temperature = (float)s->temperature,
+                          .ce = (float)s->ce,
+                          .scale = (float)s->scale};
     (void)m;
-    if (s->counts[r]) j->own->back->softmax(&row);
-    else if (s->scale != 0) memset(row.logits, 0, (size_t)s->n_vocab * sizeof *row.logits);
+    if (s->counts[r])
+        j->own->back->softmax(&row);
+    else if (s->scale != 0)
+        memset(row.logits, 0, (size_t)s->n_vocab * sizeof *row.logits);
     s->kl[r] = row.kl;
     s->nll[r] = row.nll;
 }
 
-static void softmax(const dw_back_env *e, const dw_back_softmax *s) { for_pieces(e, s->n, softmax_row, &(softmax_job){e->own, s}); }
+static void softmax(const dw_back_env *e, const dw_back_softmax *s) {
+    for_pieces(e, s->n, softmax_row, &(softmax_job){e->own, s});
+}
 
-const dw_back_ops dw_back_ops_cpu = {.lay_out = lay_out, .start = start, .linear = linear, .linear_x = linear_x, .linear_w = linear_w,
-                                     .glu = glu, .glu_back = glu_back, .attend = attend, .attend_back = attend_back, .softmax = softmax};
+const dw_back_ops dw_back_ops_cpu = {.lay_out = lay_out,
+                                     .start = start,
+                                     .linear = linear,
+                                     .linear_x = linear_x,
+                                     .linear_w = linear_w,
+                                     .glu = glu,
+                                     .glu_back = glu_back,
+                                     .attend = attend,
+                                     .attend_back = attend_back,
+                                     .softmax = softmax};

@@ -16,7 +16,8 @@ static void lay_out(dw_back_env *e, dw_layout *a, const dw_back_sizes *most) {
     const size_t width = widest > n_ctx ? widest : n_ctx;
     own *o = dw_layout_take(a, 1, sizeof *o);
     float *row = dw_layout_take(a, n_threads, width * sizeof *row);
-    double *sum = dw_layout_take(a, n_threads, width * sizeof *sum), *p = dw_layout_take(a, n_threads, width * sizeof *p);
+    double *sum = dw_layout_take(a, n_threads, width * sizeof *sum),
+           *p = dw_layout_take(a, n_threads, width * sizeof *p);
     if (a->base) *o = (own){width, row, sum, p};
     e->own = o;
 }
@@ -26,11 +27,17 @@ static int start(dw_back_env *e, dw_err *err) {
     return 0;
 }
 
-static float *row_of(const dw_back_env *e, int ith) { return ((const own *)e->own)->row + ((const own *)e->own)->width * (size_t)ith; }
-static double *sum_of(const dw_back_env *e, int ith) { return ((const own *)e->own)->sum + ((const own *)e->own)->width * (size_t)ith; }
-static double *p_of(const dw_back_env *e, int ith) { return ((const own *)e->own)->p + ((const own *)e->own)->width * (size_t)ith; }
+static float *row_of(const dw_back_env *e, int ith) {
+    return ((const own *)e->own)->row + ((const own *)e->own)->width * (size_t)ith;
+}
+static double *sum_of(const dw_back_env *e, int ith) {
+    return ((const own *)e->own)->sum + ((const own *)e->own)->width * (size_t)ith;
+}
+static double *p_of(const dw_back_env *e, int ith) {
+    return ((const own *)e->own)->p + ((const own *)e->own)->width * (size_t)ith;
+}
 
-/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------------------------- */
 
 typedef struct product_job {
     const dw_back_env *e;
@@ -58,8 +65,15 @@ static void linear_rows(void *job, int ith, int n_threads) {
 
 static void linear(const dw_back_env *e, const dw_back_linear *list, int n_list, const float *x, int n) {
     for (const dw_back_linear *l = list; l < list + n_list; l++)
-        dw_pool_run(e->pool, linear_rows, &(product_job){.e = e, .w = l->w, .bias = l->bias, .x = x, .y = l->y, .n = (size_t)n,
-                                                         .n_in = l->w->ne[0], .n_out = l->w->ne[1]});
+        dw_pool_run(e->pool, linear_rows,
+                    &(product_job){.e = e,
+                                   .w = l->w,
+                                   .bias = l->bias,
+                                   .x = x,
+                                   .y = l->y,
+                                   .n = (size_t)n,
+                                   .n_in = l->w->ne[0],
+                                   .n_out = l->w->ne[1]});
 }
 
 /* dx_k = sum over i of dy_i w_ik, for thread ith's share of the tokens. */
@@ -73,13 +87,16 @@ static void linear_x_tokens(void *job, int ith, int n_threads) {
             j->w->type->decode(j->w->data + i * dw_tensor_row_bytes(j->w), row, j->n_in);
             for (size_t k = 0; k < j->n_in; k++) sum[k] += (double)j->dy[t * j->n_out + i] * row[k];
         }
-        for (size_t k = 0; k < j->n_in; k++) j->dx[t * j->n_in + k] = (float)(sum[k] + (j->add ? j->dx[t * j->n_in + k] : 0));
+        for (size_t k = 0; k < j->n_in; k++)
+            j->dx[t * j->n_in + k] = (float)(sum[k] + (j->add ? j->dx[t * j->n_in + k] : 0));
     }
 }
 
 static void linear_x(const dw_back_env *e, const dw_tensor *w, const float *dy, int n, float *dx, bool add) {
-    dw_pool_run(e->pool, linear_x_tokens,
-                &(product_job){.e = e, .w = w, .dy = dy, .dx = dx, .n = (size_t)n, .n_in = w->ne[0], .n_out = w->ne[1], .add = add});
+    dw_pool_run(
+        e->pool, linear_x_tokens,
+        &(product_job){
+            .e = e, .w = w, .dy = dy, .dx = dx, .n = (size_t)n, .n_in = w->ne[0], .n_out = w->ne[1], .add = add});
 }
 
 /* dw_ik += sum over tokens of dy_i x_k, for thread ith's share of the rows. */
@@ -96,10 +113,11 @@ static void linear_w_rows(void *job, int ith, int n_threads) {
 
 static void linear_w(const dw_back_env *e, const float *x, int n_in, const float *dy, int n_out, int n, float *dw) {
     dw_pool_run(e->pool, linear_w_rows,
-                &(product_job){.e = e, .x = x, .dy = dy, .dw = dw, .n = (size_t)n, .n_in = (size_t)n_in, .n_out = (size_t)n_out});
+                &(product_job){
+                    .e = e, .x = x, .dy = dy, .dw = dw, .n = (size_t)n, .n_in = (size_t)n_in, .n_out = (size_t)n_out});
 }
 
-/* ---- the gate ---------------------------------------------------------------------------------------------------- */
+/* ---- the gate -------------------------------------------------------------------------------------------------- */
 
 /* act(x) and its slope. */
 static double activation(dw_act act, double x, double *slope) {
@@ -108,12 +126,8 @@ static double activation(dw_act act, double x, double *slope) {
     case DW_GELU_TANH:
         *slope = (1 + t) / 2 + x / 2 * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
         return x / 2 * (1 + t);
-    case DW_RELU:
-        *slope = x > 0;
-        return x < 0 ? 0 : x; // NaN gives NaN
-    default:
-        *slope = s * (1 + x * (1 - s));
-        return x * s;
+    case DW_RELU: *slope = x > 0; return x < 0 ? 0 : x; // NaN gives NaN
+    default: *slope = s * (1 + x * (1 - s)); return x * s;
     }
 }
 
@@ -131,7 +145,7 @@ static void glu_back(const dw_back_env *e, const float *da, size_t n, float *g, 
     }
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------------------------- */
 
 typedef struct attend_job {
     const dw_back_env *e;
@@ -170,8 +184,10 @@ static double log_sum_exp(const attend_job *j, query q) {
     for (int pass = 0; pass < 2; pass++)
         for (size_t m = q.first; m <= q.t; m++) {
             const double s = dot(j->a->q + q.at, j->a->k + m * q.kv_width + q.kv, q.D) * j->e->net->hp.attn_scale;
-            if (pass) sum += exp(s - max);
-            else if (s > max) max = s;
+            if (pass)
+                sum += exp(s - max);
+            else if (s > max)
+                max = s;
         }
     return max + log(sum);
 }
@@ -192,7 +208,9 @@ static void attend_queries(void *job, int ith, int n_threads) {
     }
 }
 
-static void attend(const dw_back_env *e, const dw_back_attention *a) { dw_pool_run(e->pool, attend_queries, &(attend_job){e, a}); }
+static void attend(const dw_back_env *e, const dw_back_attention *a) {
+    dw_pool_run(e->pool, attend_queries, &(attend_job){e, a});
+}
 
 /* The gradients of one query: dq is set; its shares are added to dk and dv. */
 static void query_back(const attend_job *j, query q, double *p) {
@@ -214,7 +232,8 @@ static void query_back(const attend_job *j, query q, double *p) {
 /* A KV head of a window is one thread's, because the queries that share it add to the same dk and dv. */
 static void attend_back_heads(void *job, int ith, int n_threads) {
     const attend_job *j = job;
-    const size_t n_head = (size_t)j->a->n_head, n_kv = (size_t)j->a->n_head_kv, group = n_head / n_kv, n_ctx = (size_t)j->e->n_ctx;
+    const size_t n_head = (size_t)j->a->n_head, n_kv = (size_t)j->a->n_head_kv, group = n_head / n_kv,
+                 n_ctx = (size_t)j->e->n_ctx;
     for (size_t i = (size_t)ith; i < (size_t)j->a->n_seq * n_kv; i += (size_t)n_threads)
         for (size_t t = i / n_kv * n_ctx; t < (i / n_kv + 1) * n_ctx; t++)
             for (size_t head = i % n_kv * group; head < (i % n_kv + 1) * group; head++)
@@ -228,7 +247,7 @@ static void attend_back(const dw_back_env *e, const dw_back_attention *a) {
     dw_pool_run(e->pool, attend_back_heads, &(attend_job){e, a});
 }
 
-/* ---- the loss ------------------------------------------------------------------------------------------------------ */
+/* ---- the loss -------------------------------------------------------------------------------------------------- */
 
 /* ln of the sum of exp(x_i / temperature) */
 static double log_sum(const float *x, int n, double temperature) {
@@ -244,7 +263,8 @@ static void softmax_row(const dw_back_softmax *s, size_t r) {
     const double tau = s->temperature;
     const float *teacher = s->teacher ? s->teacher + r * (size_t)s->n_vocab : NULL;
     float *z = s->logits + r * (size_t)s->n_vocab;
-    const double all_p = teacher ? log_sum(teacher, s->n_vocab, tau) : 0, all_q = teacher ? log_sum(z, s->n_vocab, tau) : 0;
+    const double all_p = teacher ? log_sum(teacher, s->n_vocab, tau) : 0,
+                 all_q = teacher ? log_sum(z, s->n_vocab, tau) : 0;
     const double all = log_sum(z, s->n_vocab, 1);
     const bool has_target = s->target[r] >= 0;
     double kl = 0;
@@ -265,8 +285,10 @@ static void softmax_rows(void *job, int ith, int n_threads) {
     const dw_back_softmax *s = job;
     for (int r = ith; r < s->n; r += n_threads) {
         s->kl[r] = s->nll[r] = 0;
-        if (s->counts[r]) softmax_row(s, (size_t)r);
-        else if (s->scale != 0) memset(s->logits + (size_t)r * (size_t)s->n_vocab, 0, (size_t)s->n_vocab * sizeof *s->logits);
+        if (s->counts[r])
+            softmax_row(s, (size_t)r);
+        else if (s->scale != 0)
+            memset(s->logits + (size_t)r * (size_t)s->n_vocab, 0, (size_t)s->n_vocab * sizeof *s->logits);
     }
 }
 
@@ -275,5 +297,13 @@ static void softmax(const dw_back_env *e, const dw_back_softmax *s) {
     dw_pool_run(e->pool, softmax_rows, &copy);
 }
 
-const dw_back_ops dw_back_ops_ref = {.lay_out = lay_out, .start = start, .linear = linear, .linear_x = linear_x, .linear_w = linear_w,
-                                     .glu = glu, .glu_back = glu_back, .attend = attend, .attend_back = attend_back, .softmax = softmax};
+const dw_back_ops dw_back_ops_ref = {.lay_out = lay_out,
+                                     .start = start,
+                                     .linear = linear,
+                                     .linear_x = linear_x,
+                                     .linear_w = linear_w,
+                                     .glu = glu,
+                                     .glu_back = glu_back,
+                                     .attend = attend,
+                                     .attend_back = attend_back,
+                                     .softmax = softmax};

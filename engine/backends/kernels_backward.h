@@ -9,14 +9,14 @@
 /* The query heads that share one KV head of one window.  Rows are the window's tokens. */
 typedef struct dw_attend_back_job {
     int n, head_dim, n_group;
-    const float *q, *k, *v;    // head g of token t: q + t * ld + g * head_dim; k, v + t * ld_kv
+    const float *q, *k, *v; // head g of token t: q + t * ld + g * head_dim; k, v + t * ld_kv
     size_t ld, ld_kv;
-    float *mix, *lse;          // like q; lse of token t, head g: lse[t * ld_lse + g]
+    float *mix, *lse; // like q; lse of token t, head g: lse[t * ld_lse + g]
     size_t ld_lse;
     float scale;
-    const float *dmix;         // backward only, like q
-    float *dq, *dk, *dv;       // backward only, like q, k, v: set
-    float *scratch;            // dw_attend_back_scratch floats, aligned to 64
+    const float *dmix;   // backward only, like q
+    float *dq, *dk, *dv; // backward only, like q, k, v: set
+    float *scratch;      // dw_attend_back_scratch floats, aligned to 64
 } dw_attend_back_job;
 
 size_t dw_attend_back_scratch(int n_ctx, int head_dim); // floats
@@ -24,16 +24,16 @@ size_t dw_attend_back_scratch(int n_ctx, int head_dim); // floats
 /* Loss and gradient of one row of logits. */
 typedef struct dw_softmax_job {
     int n;
-    const float *teacher;      // (n); NULL: no KL
-    float *logits;             // (n): becomes the gradient if `scale` is not 0
-    int32_t target;            // -1: no cross entropy
+    const float *teacher; // (n); NULL: no KL
+    float *logits;        // (n): becomes the gradient if `scale` is not 0
+    int32_t target;       // -1: no cross entropy
     float temperature, ce, scale;
-    double kl, nll;            // results
+    double kl, nll; // results
 } dw_softmax_job;
 
 typedef struct dw_vec_back {
-    void (*glu[DW_N_ACTS])(const float *g, const float *u, int n, float *a);       // a = act(g) u
-    void (*glu_back[DW_N_ACTS])(const float *da, int n, float *g, float *u);       // g, u become dg, du
+    void (*glu[DW_N_ACTS])(const float *g, const float *u, int n, float *a); // a = act(g) u
+    void (*glu_back[DW_N_ACTS])(const float *da, int n, float *g, float *u); // g, u become dg, du
     void (*attend)(const dw_attend_back_job *job);
     void (*attend_back)(const dw_attend_back_job *job);
     void (*softmax)(dw_softmax_job *job);

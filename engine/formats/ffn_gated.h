@@ -8,9 +8,12 @@
  *   blk.N.ffn_pred_b.bias        (n_groups)        F32, minus the threshold: a group is open when its score is >= 0
  *
  * Keys:
- *   deadwood.gate.rule           string            the rule's name: cats, group-max, ..
+ *   deadwood.gate.rule           string            the rule's name: cats, group-max, ..; static or random: a control that
+ *                                                  opens the same groups for every token, by a predictor of rank 1 whose
+ *                                                  A, a and B are 0 and whose b is 1 (open) or -1
  *   deadwood.gate.group          u32               neurons that are open or closed together, aligned; 1: single neurons
- *   deadwood.gate.threshold      f32[n_layer]      a group is open when its largest |act(gate)| reaches it
+ *   deadwood.gate.threshold      f32[n_layer]      a group is open when its largest |act(gate)| reaches it; not needed where
+ *                                                  all layers have predictors
  *   deadwood.gate.activity       f32[n_layer]      share of open neurons on the calibration texts, 0 .. 1
  *   deadwood.gate.dense          bool[n_layer]     never written; in older files: auto selection runs the layer ungated
  *   deadwood.predictor.input     string            "ffn" or "previous": they read the FFN input of their own layer

@@ -120,6 +120,10 @@ int dw_gguf_begin(dw_gguf_writer *w, dw_err *err);
 int dw_gguf_write(dw_gguf_writer *w, const void *data, size_t n_bytes, dw_err *err); // pieces of any size
 int dw_gguf_commit(dw_gguf_writer *w, dw_err *err);
 int dw_gguf_commit_checked(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err); // as in base.h
+/* The same for data that is too costly to compute a second time: a writer that was told so before begin hashes all bytes
+ * as they are written, and the new file must have the same hash before check (NULL: none) sees it. */
+void dw_gguf_hash_writes(dw_gguf_writer *w);
+int dw_gguf_commit_read_back(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err);
 void dw_gguf_writer_free(dw_gguf_writer *w);
 
 #endif

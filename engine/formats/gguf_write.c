@@ -33,7 +33,8 @@ struct dw_gguf_writer {
     size_t n_values, cap_values;
     planned_tensor *tensors;
     size_t n_tensors, cap_tensors;
-    bool begun;
+    bool begun, is_hashed;
+    dw_sha256 hash;   // of all bytes written, if is_hashed
     size_t n_done;    // tensors written whole
     size_t n_written; // bytes of the next one
 };
@@ -209,6 +210,7 @@ static size_t padding(size_t n) { return -n % DW_GGUF_ALIGNMENT; }
 /* All header fields are written here, so that *n is the header's length in the end. */
 static void put(dw_gguf_writer *w, size_t *n, const void *data, size_t size) {
     *n += size;
+    if (w->is_hashed) dw_sha256_add(&w->hash, data, size);
     if (!w->err.text[0]) dw_out_write(w->out, data, size, &w->err);
 }
 
@@ -299,4 +301,31 @@ int dw_gguf_commit(dw_gguf_writer *w, dw_err *err) {
 
 int dw_gguf_commit_checked(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err) {
     return check_complete(w, err) ? -1 : dw_out_commit_checked(w->out, check, ctx, err);
+}
+
+void dw_gguf_hash_writes(dw_gguf_writer *w) {
+    w->is_hashed = true;
+    dw_sha256_begin(&w->hash);
+}
+
+typedef struct read_back {
+    char sha256[65]; // of what was written
+    dw_out_check *check;
+    void *ctx;
+} read_back;
+
+static int compare_hash(void *read_back_pointer, const char *path, dw_err *err) {
+    const read_back *r = read_back_pointer;
+    char sha256[65];
+    if (dw_sha256_file(path, sha256, err)) return -1;
+    if (strcmp(sha256, r->sha256)) return dw_fail(err, "its bytes are not those that were written; the disk may be failing");
+    return r->check ? r->check(r->ctx, path, err) : 0;
+}
+
+int dw_gguf_commit_read_back(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err) {
+    read_back r = {.check = check, .ctx = ctx};
+    uint8_t digest[32];
+    dw_sha256_end(&w->hash, digest);
+    for (int i = 0; i < 32; i++) snprintf(r.sha256 + 2 * i, 3, "%02x", digest[i]);
+    return dw_gguf_commit_checked(w, compare_hash, &r, err);
 }

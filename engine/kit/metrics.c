@@ -75,14 +75,14 @@ static void flap(const kit_metric_view *v, double *score) {
 
 // clang-format off
 const kit_metric kit_metrics[] = {
-    /* name            function        stats  weights across */
-    {"activation",     activation,     true,  false, false, "mean over texts of mean |a_j|",                      "mean activity of a neuron; ignores its column of down"},
-    {"activation-max", activation_max, true,  false, false, "largest over texts of mean |a_j|",                   "highest activity on any text: one text keeps a neuron"},
-    {"random",         at_random,      false, false, false, "uniform random numbers from --seed",                 "the control that every other metric must beat"},
-    {"weight",         weight,         false, true,  false, "||(gate_j, up_j, v_j)||",                            "norm of the three slices; needs no statistics"},
-    {"wanda",          wanda,          true,  true,  false, "sqrt(E[a_j^2]) sum_i |V_ij|",                        "Sun et al. 2023 (arXiv 2306.11695), summed over a column"},
-    {"energy",         energy,         true,  true,  true,  "||v_j||^2 E[a_j^2]",                                 "error of the layer's output when j alone is zeroed"},
-    {"flap",           flap,           true,  true,  true,  "||v_j||^2 Var(a_j)",                                 "An et al. 2023 (arXiv 2312.11983), without the bias"},
+    /* name            function        stats  weights scale */
+    {"activation",     activation,     true,  false, KIT_SCALE_LAYER, "mean over texts of mean |a_j|",                      "mean activity of a neuron; ignores its column of down"},
+    {"activation-max", activation_max, true,  false, KIT_SCALE_LAYER, "largest over texts of mean |a_j|",                   "highest activity on any text: one text keeps a neuron"},
+    {"random",         at_random,      false, false, KIT_SCALE_COMMON, "uniform random numbers from --seed",                 "the control that every other metric must beat"},
+    {"weight",         weight,         false, true,  KIT_SCALE_LAYER, "||(gate_j, up_j, v_j)||",                            "norm of the three slices; needs no statistics"},
+    {"wanda",          wanda,          true,  true,  KIT_SCALE_LAYER, "sqrt(E[a_j^2]) sum_i |V_ij|",                        "Sun et al. 2023 (arXiv 2306.11695), summed over a column"},
+    {"energy",         energy,         true,  true,  KIT_SCALE_ENERGY,  "||v_j||^2 E[a_j^2]",                                 "error of the layer's output when j alone is zeroed"},
+    {"flap",           flap,           true,  true,  KIT_SCALE_ENERGY,  "||v_j||^2 Var(a_j)",                                 "An et al. 2023 (arXiv 2312.11983), without the bias"},
     {0}};
 // clang-format on
 
@@ -161,7 +161,8 @@ void kit_scorer_release(kit_scorer *s) {
 
 static int check_stats(const kit_scorer *s, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
-    return kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err) || kit_stats_check_neurons(s->stats, err) ? -1 : 0;
+    if (kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err)) return -1;
+    return kit_stats_check_neurons(s->stats, err);
 }
 
 /* Scores of the neurons of a layer, summed per group. */

@@ -25,11 +25,18 @@ typedef struct kit_metric_view { // what a metric sees of one layer
     dw_rng *rng;
 } kit_metric_view;
 
+/* What scores of different layers have in common. */
+typedef enum kit_scale {
+    KIT_SCALE_LAYER,  // nothing
+    KIT_SCALE_ENERGY, // they are energies (mean squares) of the layer's output; the residual's tells what they mean there
+    KIT_SCALE_COMMON, // they are numbers of one scale
+} kit_scale;
+
 typedef struct kit_metric {
     const char *name;
     void (*score)(const kit_metric_view *v, double *score); // (n_ff)
     bool needs_stats, needs_weights;
-    bool across_layers; // the score is an error of the layer's output, so neurons of all layers can be sorted together
+    kit_scale scale;
     const char *formula, *source;
 } kit_metric;
 

@@ -242,7 +242,8 @@ static int set_choice(const opt_row *row, const char *text, dw_err *err) {
     if (hint) return dw_fail(err, "%s: '%s' is not one of its choices; %s", opt_label(row), text, hint);
     const opt_row *other = other_with_choice(row, text);
     if (other)
-        return dw_fail(err, "--%s: '%s' is a choice of --%s; give --%s %s", row->name, text, other->name, other->name, text);
+        return dw_fail(err, "--%s: '%s' is a choice of --%s; give --%s %s", row->name, text, other->name, other->name,
+                       text);
     return dw_fail(err, "%s: '%s' is not one of %s", opt_label(row), text, s.names);
 }
 

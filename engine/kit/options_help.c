@@ -125,7 +125,9 @@ static const opt_row built_in[] = {
 };
 
 void opt_print_help(const opt_program *program, FILE *to) {
-    fprintf(to, "usage: %s %s\n\n%s\n", tool_name(), program->usage, program->summary);
+    int column = fprintf(to, "usage: %s", tool_name());
+    put_words(to, program->usage, (int)strlen("usage: "), &column);
+    fprintf(to, "\n\n%s\n", program->summary);
     if (program->about) {
         fputc('\n', to);
         put_paragraphs(to, program->about);

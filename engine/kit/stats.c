@@ -19,13 +19,26 @@ static const char magic[] = "deadwood stats 1\n", text_rows[] = "texts/row";
 
 /* Takes the octave from the exponent of the float; mantissas from sqrt(2) on are in the upper half octave. */
 int kit_stats_bin(float magnitude) {
-    union { float f; uint32_t u; } v = {magnitude};
+    union {
+        float f;
+        uint32_t u;
+    } v = {magnitude};
     const int octave = (int)(v.u >> 23 & 255) - 127, half = (v.u & 0x7fffff) >= 0x3504f4;
     const int bin = 2 * octave + half + 40;
     return bin < 0 ? 0 : bin >= KIT_STATS_BINS ? KIT_STATS_BINS - 1 : bin;
 }
 
 float kit_stats_bin_edge(int bin) { return bin <= 0 ? 0 : (float)exp2((bin - 40) / 2.0); }
+
+double kit_stats_quantile(const uint64_t hist[KIT_STATS_BINS], double q) {
+    double n = 0, below = 0;
+    for (int b = 0; b < KIT_STATS_BINS; b++) n += (double)hist[b];
+    if (!(n > 0)) return NAN;
+    int b = 0;
+    while (b < KIT_STATS_BINS - 1 && below + (double)hist[b] < q * n) below += (double)hist[b++];
+    const double part = hist[b] ? fmin(fmax((q * n - below) / (double)hist[b], 0), 1) : 1;
+    return b ? (double)kit_stats_bin_edge(b) * exp2(part / 2) : part * (double)kit_stats_bin_edge(1);
+}
 
 /* ---- what a layer holds ------------------------------------------------------------------------------------ */
 
@@ -41,7 +54,7 @@ typedef struct item {
     size_t rows, cols;
     void *array_pointer; // address of the array pointer in the kit_stats
     bool by_row, packed, small, optional;
-    size_t per_token;    // of a histogram: the most that a token adds to a bin
+    size_t per_token;           // of a histogram: the most that a token adds to a bin
     const char *meaning, *unit; // attributes in the file
 } item;
 
@@ -62,7 +75,8 @@ static item *add_item(item_list *list, const char *name, kind k, size_t rows, si
 }
 
 /* Sums for each row: cols values of them, or one if cols is 0. */
-static item *add_sums(item_list *list, const char *name, kind k, size_t cols, void *array_pointer, const char *meaning) {
+static item *add_sums(item_list *list, const char *name, kind k, size_t cols, void *array_pointer,
+                      const char *meaning) {
     item *it = add_item(list, name, k, list->s->n_row, cols, array_pointer);
     it->by_row = true;
     it->small = !cols;
@@ -80,9 +94,10 @@ static void add_hist(item_list *list, const char *name, size_t rows, void *array
 }
 
 static void add_neuron_items(item_list *list, kit_stats_layer *w) {
-    static const char *const of_groups[KIT_STATS_N_GROUPS] = {"largest |act(gate)| in each aligned group of 32 neurons",
-                                                              "largest |act(gate)| in each aligned group of 64 neurons",
-                                                              "largest |act(gate)| in each aligned group of 128 neurons"};
+    static const char *const of_groups[KIT_STATS_N_GROUPS] = {
+        "largest |act(gate)| in each aligned group of 32 neurons",
+        "largest |act(gate)| in each aligned group of 64 neurons",
+        "largest |act(gate)| in each aligned group of 128 neurons"};
     const size_t n_ff = (size_t)w->n_ff;
     char name[48];
     if (!n_ff) return;
@@ -111,7 +126,8 @@ static void add_input_items(item_list *list, kit_stats_layer *w) {
         if (!w->n_input[k]) continue;
         if (k != KIT_STATS_FFN_NEURON) {
             snprintf(name, sizeof name, "input/%s/sum_square", kit_stats_input_names[k]);
-            add_sums(list, name, F64_SQUARE, (size_t)w->n_input[k], &w->text_square[k], squares[k])->unit = "1 (square)";
+            add_sums(list, name, F64_SQUARE, (size_t)w->n_input[k], &w->text_square[k], squares[k])->unit =
+                "1 (square)";
         }
         snprintf(name, sizeof name, "input/%s/hist", kit_stats_input_names[k]);
         item *it = add_item(list, name, U64, KIT_STATS_BINS, 0, &w->input_hist[k]);
@@ -130,7 +146,8 @@ static size_t layer_items(const kit_stats *s, int l, item *items) {
     add_input_items(&list, w);
     add_sums(&list, "influence/sum_cosine", F64, 0, &w->text_cosine,
              "sum over tokens of the cosine between the residuals before and after the layer");
-    add_sums(&list, "influence/count", U64, 0, &w->text_n_cosine, "tokens in sum_cosine and sum_inverse")->unit = "tokens";
+    add_sums(&list, "influence/count", U64, 0, &w->text_n_cosine, "tokens in sum_cosine and sum_inverse")->unit =
+        "tokens";
     item *inverse = add_sums(&list, "influence/sum_inverse", F64_SQUARE, 0, &w->text_inverse,
                              "sum over tokens of 1 / ||x||^2, x: residual after the layer");
     inverse->unit = "1 (inverse square)";
@@ -139,9 +156,14 @@ static size_t layer_items(const kit_stats *s, int l, item *items) {
 }
 
 static item output_item(const kit_stats *s) {
-    return (item){.path = "output/sum_square", .kind = F64_SQUARE, .rows = s->n_row, .cols = (size_t)s->n_embd,
-                  .array_pointer = (void *)(uintptr_t)&s->text_output_square, .by_row = true,
-                  .meaning = "sum over tokens of x^2, x: input of the output matrix", .unit = "1 (square)"};
+    return (item){.path = "output/sum_square",
+                  .kind = F64_SQUARE,
+                  .rows = s->n_row,
+                  .cols = (size_t)s->n_embd,
+                  .array_pointer = (void *)(uintptr_t)&s->text_output_square,
+                  .by_row = true,
+                  .meaning = "sum over tokens of x^2, x: input of the output matrix",
+                  .unit = "1 (square)"};
 }
 
 static size_t n_values(const item *it) { return it->rows * (it->cols ? it->cols : 1); }
@@ -254,12 +276,14 @@ static int set_shape(kit_stats *s, int n_layer, int n_embd, const int *n_ff, con
         return dw_fail(err, "statistics of %d layers of width %d are out of range", n_layer, n_embd);
     for (int l = 0; l < n_layer; l++)
         if (n_ff[l] < 0 || n_ff[l] > MAX_WIDTH || n_attn_mix[l] < 0 || n_attn_mix[l] > MAX_WIDTH)
-            return dw_fail(err, "layer %d: statistics of %d neurons and %d attention values are out of range", l, n_ff[l], n_attn_mix[l]);
+            return dw_fail(err, "layer %d: statistics of %d neurons and %d attention values are out of range", l,
+                           n_ff[l], n_attn_mix[l]);
     s->layer = dw_alloc((size_t)n_layer, sizeof *s->layer, "statistics", err);
     if (!s->layer) return -1;
     s->n_layer = n_layer;
     for (int l = 0; l < n_layer; l++)
-        s->layer[l] = (kit_stats_layer){.n_ff = n_ff[l], .n_input = {n_attn_mix[l] ? n_embd : 0, n_attn_mix[l], n_ff[l] ? n_embd : 0, n_ff[l]}};
+        s->layer[l] = (kit_stats_layer){
+            .n_ff = n_ff[l], .n_input = {n_attn_mix[l] ? n_embd : 0, n_attn_mix[l], n_ff[l] ? n_embd : 0, n_ff[l]}};
     return 0;
 }
 
@@ -267,7 +291,8 @@ static int set_shape(kit_stats *s, int n_layer, int n_embd, const int *n_ff, con
 static int make_arrays(kit_stats *s, size_t n_text, size_t n_row, part p, dw_err *err) {
     s->arguments = dw_strdup("", err);
     s->output_square = dw_alloc((size_t)s->n_embd, sizeof *s->output_square, "statistics", err);
-    if (!s->arguments || !s->output_square || reserve_texts(s, n_text, err) || reserve_rows(s, n_row, p, err)) return -1;
+    if (!s->arguments || !s->output_square || reserve_texts(s, n_text, err) || reserve_rows(s, n_row, p, err))
+        return -1;
     for (int l = 0; l < s->n_layer && p & LARGE; l++)
         if (make_totals(s, l, err)) return -1;
     s->n_text = n_text;
@@ -275,7 +300,8 @@ static int make_arrays(kit_stats *s, size_t n_text, size_t n_row, part p, dw_err
     return 0;
 }
 
-int kit_stats_init(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text, dw_err *err) {
+int kit_stats_init(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text,
+                   dw_err *err) {
     *s = (kit_stats){0};
     if (!n_text) return dw_fail(err, "statistics need at least one text");
     if (set_shape(s, n_layer, n_embd, n_ff, n_attn_mix, err)) return -1;
@@ -290,8 +316,8 @@ int kit_stats_init(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const
 struct kit_stats_file {
     kit_h5_in in;
     char *path;
-    int loaded;      // the layer whose arrays are in memory, -1: none
-    bool *was_read;  // (n_layer)
+    int loaded;     // the layer whose arrays are in memory, -1: none
+    bool *was_read; // (n_layer)
 };
 
 static void close_file(kit_stats *s) {
@@ -365,16 +391,21 @@ uint64_t kit_stats_n_tokens(const kit_stats *s) {
 
 int kit_stats_check_model(const kit_stats *s, const char *path, const char *model, const char sha256[65], dw_err *err) {
     if (!strcmp(s->model_sha256, sha256)) return 0;
-    return dw_fail(err, "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...); collect statistics of this one", path,
-                   s->model_sha256, model, sha256);
+    return dw_fail(
+        err,
+        "'%s' was collected from another model (sha256 %.12s..., '%s' has %.12s...); collect statistics of this one",
+        path, s->model_sha256, model, sha256);
 }
 
 int kit_stats_check_shape(const kit_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err) {
     if (s->n_layer != n_layer || s->n_embd != n_embd)
-        return dw_fail(err, "the statistics have %d layers of width %d, the model %d of %d; collect them from this model", s->n_layer, s->n_embd, n_layer, n_embd);
+        return dw_fail(err,
+                       "the statistics have %d layers of width %d, the model %d of %d; collect them from this model",
+                       s->n_layer, s->n_embd, n_layer, n_embd);
     for (int l = 0; l < n_layer; l++)
         if (s->layer[l].n_ff != n_ff[l])
-            return dw_fail(err, "layer %d: the statistics have %d neurons, the model %d; collect them from this model", l, s->layer[l].n_ff, n_ff[l]);
+            return dw_fail(err, "layer %d: the statistics have %d neurons, the model %d; collect them from this model",
+                           l, s->layer[l].n_ff, n_ff[l]);
     return 0;
 }
 
@@ -388,13 +419,16 @@ int kit_stats_check_neurons(const kit_stats *s, dw_err *err) {
     for (int l = 0; l < s->n_layer; l++)
         for (size_t t = 0; t < s->n_text; t++)
             if (!s->layer[l].count[s->text[t].row])
-                return dw_fail(err, "layer %d: the statistics have no neurons of text '%s' (as statistics from an "
-                               "imatrix); collect them from texts", l, s->text[t].name);
+                return dw_fail(err,
+                               "layer %d: the statistics have no neurons of text '%s' (as statistics from an "
+                               "imatrix); collect them from texts",
+                               l, s->text[t].name);
     return s->n_text ? 0 : dw_fail(err, "the statistics have no text");
 }
 
 static bool texts_overlap(const kit_stats_text *a, const kit_stats_text *b) {
-    return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows && b->first_window < a->first_window + a->n_windows;
+    return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows &&
+           b->first_window < a->first_window + a->n_windows;
 }
 
 static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
@@ -406,17 +440,22 @@ static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
                        a->n_ctx, a->skip, a->hist_every, b->n_ctx, b->skip, b->hist_every);
     bool same = a->n_layer == b->n_layer && a->n_embd == b->n_embd;
     for (int l = 0; same && l < a->n_layer; l++)
-        same = a->layer[l].n_ff == b->layer[l].n_ff && !memcmp(a->layer[l].n_input, b->layer[l].n_input, sizeof a->layer[l].n_input);
+        same = a->layer[l].n_ff == b->layer[l].n_ff &&
+               !memcmp(a->layer[l].n_input, b->layer[l].n_input, sizeof a->layer[l].n_input);
     if (!same) return dw_fail(err, "statistics of models with different widths cannot be added");
     return 0;
 }
 
 static void add_values(kind k, void *to, const void *from, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (k == U32) ((uint32_t *)to)[i] += ((const uint32_t *)from)[i];
-        else if (k == U64) ((uint64_t *)to)[i] += ((const uint64_t *)from)[i];
-        else if (k == F32_MAGNITUDE) ((float *)to)[i] = fmaxf(((float *)to)[i], ((const float *)from)[i]);
-        else ((double *)to)[i] += ((const double *)from)[i];
+        if (k == U32)
+            ((uint32_t *)to)[i] += ((const uint32_t *)from)[i];
+        else if (k == U64)
+            ((uint64_t *)to)[i] += ((const uint64_t *)from)[i];
+        else if (k == F32_MAGNITUDE)
+            ((float *)to)[i] = fmaxf(((float *)to)[i], ((const float *)from)[i]);
+        else
+            ((double *)to)[i] += ((const double *)from)[i];
     }
 }
 
@@ -441,8 +480,10 @@ static void add_item_to(const kit_stats *a, const item *to, const item *from) {
 
 /* Bins of 32-bit histograms stay below 2^32 if the number of tokens does. */
 static int check_counts(const kit_stats *a, const kit_stats *b, dw_err *err) {
-    if (kit_stats_n_tokens(a) + kit_stats_n_tokens(b) > UINT32_MAX) return dw_fail(err, "statistics of more than %u tokens cannot be added", UINT32_MAX);
-    if (kit_stats_n_windows(a) > INT32_MAX - kit_stats_n_windows(b)) return dw_fail(err, "statistics of more than %d windows cannot be added", INT32_MAX);
+    if (kit_stats_n_tokens(a) + kit_stats_n_tokens(b) > UINT32_MAX)
+        return dw_fail(err, "statistics of more than %u tokens cannot be added", UINT32_MAX);
+    if (kit_stats_n_windows(a) > INT32_MAX - kit_stats_n_windows(b))
+        return dw_fail(err, "statistics of more than %d windows cannot be added", INT32_MAX);
     return 0;
 }
 
@@ -451,9 +492,9 @@ int kit_stats_can_add(const kit_stats *a, const kit_stats *b, dw_err *err) {
     for (size_t t = 0; t < b->n_text; t++)
         for (size_t u = 0; u < a->n_text; u++)
             if (texts_overlap(&a->text[u], &b->text[t]))
-                return dw_fail(err, "windows of '%s' are in both statistics: %d to %d and %d to %d", b->text[t].name, a->text[u].first_window,
-                               a->text[u].first_window + a->text[u].n_windows - 1, b->text[t].first_window,
-                               b->text[t].first_window + b->text[t].n_windows - 1);
+                return dw_fail(err, "windows of '%s' are in both statistics: %d to %d and %d to %d", b->text[t].name,
+                               a->text[u].first_window, a->text[u].first_window + a->text[u].n_windows - 1,
+                               b->text[t].first_window, b->text[t].first_window + b->text[t].n_windows - 1);
     return 0;
 }
 
@@ -494,17 +535,24 @@ int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err) {
 
 /* Types in the file (little endian) and in memory. */
 static hid_t file_type(kind k) {
-    return k == F64 || k == F64_SQUARE ? H5T_IEEE_F64LE : k == F32_MAGNITUDE ? H5T_IEEE_F32LE : k == U32 ? H5T_STD_U32LE : H5T_STD_U64LE;
+    return k == F64 || k == F64_SQUARE ? H5T_IEEE_F64LE
+           : k == F32_MAGNITUDE        ? H5T_IEEE_F32LE
+           : k == U32                  ? H5T_STD_U32LE
+                                       : H5T_STD_U64LE;
 }
 static hid_t memory_type(kind k) {
-    return k == F64 || k == F64_SQUARE ? H5T_NATIVE_DOUBLE : k == F32_MAGNITUDE ? H5T_NATIVE_FLOAT : k == U32 ? H5T_NATIVE_UINT32 : H5T_NATIVE_UINT64;
+    return k == F64 || k == F64_SQUARE ? H5T_NATIVE_DOUBLE
+           : k == F32_MAGNITUDE        ? H5T_NATIVE_FLOAT
+           : k == U32                  ? H5T_NATIVE_UINT32
+                                       : H5T_NATIVE_UINT64;
 }
 
 /* ---- writing
  * ----------------------------------------------------------------------------------------------------------- */
 
 static void put_item(kit_h5_out *h, const item *it) {
-    kit_h5_put(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed, *(void **)it->array_pointer);
+    kit_h5_put(h, it->path, file_type(it->kind), memory_type(it->kind), it->rows, it->cols, it->packed,
+               *(void **)it->array_pointer);
     kit_h5_put_note(h, it->path, "meaning", it->meaning);
     kit_h5_put_note(h, it->path, "unit", it->unit);
 }
@@ -560,7 +608,8 @@ static const uint8_t *image_of(kit_h5_out *h, hid_t access, size_t *size) {
     hsize_t allocated = 0;
     if (H5Fflush(h->file, H5F_SCOPE_GLOBAL) < 0 || H5Fget_filesize(h->file, &allocated) < 0) return NULL;
     const ssize_t n = H5Fget_file_image(h->file, NULL, 0);
-    if (n <= 0 || (hsize_t)n + KIT_H5_USER_BLOCK > allocated || H5Fget_vfd_handle(h->file, access, &memory) < 0) return NULL;
+    if (n <= 0 || (hsize_t)n + KIT_H5_USER_BLOCK > allocated || H5Fget_vfd_handle(h->file, access, &memory) < 0)
+        return NULL;
     *size = (size_t)n;
     return *(uint8_t **)memory + KIT_H5_USER_BLOCK;
 }
@@ -579,12 +628,17 @@ static int write_stats(const kit_stats *s, const char *path, dw_out *out, dw_err
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), how = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_fapl_core(access, 4 << 20, 0); // in memory, never on disk
     H5Pset_userblock(how, KIT_H5_USER_BLOCK);
-    kit_h5_out h = {.file = H5Fcreate(path, H5F_ACC_TRUNC, how, access), .links = H5Pcreate(H5P_LINK_CREATE), .text = kit_h5_string_type()};
+    kit_h5_out h = {.file = H5Fcreate(path, H5F_ACC_TRUNC, how, access),
+                    .links = H5Pcreate(H5P_LINK_CREATE),
+                    .text = kit_h5_string_type()};
     H5Pset_create_intermediate_group(h.links, 1);
-    int rc = h.file < 0 ? dw_fail(err, "cannot make '%s': the HDF5 library gives no memory file", path) : put_all(&h, s, err);
+    int rc = h.file < 0 ? dw_fail(err, "cannot make '%s': the HDF5 library gives no memory file", path)
+                        : put_all(&h, s, err);
     size_t n = 0;
     const uint8_t *image = rc || h.failed ? NULL : image_of(&h, access, &n);
-    if (!rc) rc = image ? save_image(image, n, out, err) : dw_fail(err, "out of memory: statistics for '%s' in the HDF5 library", path);
+    if (!rc)
+        rc = image ? save_image(image, n, out, err)
+                   : dw_fail(err, "out of memory: statistics for '%s' in the HDF5 library", path);
     if (h.file >= 0) H5Fclose(h.file);
     H5Tclose(h.text);
     H5Pclose(h.links);
@@ -599,8 +653,12 @@ static int write_to(const kit_stats *s, const char *path, dw_out *out, dw_err *e
     return rc;
 }
 
-int kit_stats_write(const kit_stats *s, const char *path, dw_err *err) { return write_to(s, path, dw_out_open(path, err), err); }
-int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err) { return write_to(s, path, dw_out_open_kept(path, err), err); }
+int kit_stats_write(const kit_stats *s, const char *path, dw_err *err) {
+    return write_to(s, path, dw_out_open(path, err), err);
+}
+int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err) {
+    return write_to(s, path, dw_out_open_kept(path, err), err);
+}
 
 /* ---- reading
  * ------------------------------------------------------------------------------------------------------------ */
@@ -613,7 +671,8 @@ static const char *count_fault(const item *it, size_t n, uint64_t n_tokens) {
     size_t most;
     if (!it->per_token || !dw_mul(n_tokens, it->per_token, &most)) return NULL;
     for (size_t i = 0; i < n; i++)
-        if ((it->kind == U32 ? ((const uint32_t *)values)[i] : ((const uint64_t *)values)[i]) > most) return "counts of more tokens than its texts have";
+        if ((it->kind == U32 ? ((const uint32_t *)values)[i] : ((const uint64_t *)values)[i]) > most)
+            return "counts of more tokens than its texts have";
     return NULL;
 }
 
@@ -629,7 +688,10 @@ static const char *value_fault(const item *it, size_t n, uint64_t n_tokens) {
 }
 
 static kit_h5_type type_of(kind k) {
-    return k == F64 || k == F64_SQUARE ? KIT_H5_F64 : k == F32_MAGNITUDE ? KIT_H5_F32 : k == U32 ? KIT_H5_U32 : KIT_H5_U64;
+    return k == F64 || k == F64_SQUARE ? KIT_H5_F64
+           : k == F32_MAGNITUDE        ? KIT_H5_F32
+           : k == U32                  ? KIT_H5_U32
+                                       : KIT_H5_U64;
 }
 
 /* Reads the values of an item into its array. */
@@ -640,7 +702,8 @@ static int read_item(kit_h5_in *r, const item *it, uint64_t n_tokens) {
     if (!is_there) return 0;
     if (kit_h5_find(r, it->path, type_of(it->kind), &set)) return -1;
     if (set.dims[0] != it->rows || set.dims[1] != it->cols)
-        return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0], set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
+        return dw_fail(r->err, "'%s' has %zu x %zu values, expected %zu x %zu", it->path, set.dims[0],
+                       set.dims[1] ? set.dims[1] : 1, it->rows, it->cols ? it->cols : 1);
     if (set.is_packed && !it->packed) return dw_fail(r->err, "'%s' is packed; only histograms may be", it->path);
     if (kit_h5_whole(r, &set, *(void **)it->array_pointer)) return -1;
     const char *fault = value_fault(it, n_values(it), n_tokens);
@@ -684,8 +747,10 @@ static int check_rows(const kit_h5_in *r, const int32_t *row, size_t n_text, siz
     bool *used = dw_alloc(n_row, sizeof *used, "rows of texts", r->err);
     int rc = used ? 0 : -1;
     for (size_t t = 0; t < n_text && !rc; t++) {
-        if (row[t] < 0 || (size_t)row[t] >= n_row) rc = dw_fail(r->err, "'%s' has the row %d of %zu", text_rows, row[t], n_row);
-        else used[row[t]] = true;
+        if (row[t] < 0 || (size_t)row[t] >= n_row)
+            rc = dw_fail(r->err, "'%s' has the row %d of %zu", text_rows, row[t], n_row);
+        else
+            used[row[t]] = true;
     }
     for (size_t i = 0; i < n_row && !rc; i++)
         if (!used[i]) rc = dw_fail(r->err, "'%s' leaves row %zu without a text", text_rows, i);
@@ -701,7 +766,8 @@ static int read_text_rows(kit_h5_in *r, size_t n_text, int32_t **row, size_t *n_
     *n_row = n_text;
     if (kit_h5_has(r, text_rows, &is_there)) return -1;
     if (!is_there) return 0;
-    if (kit_h5_find(r, text_rows, KIT_H5_I32, &set) || kit_h5_find(r, "output/sum_square", KIT_H5_F64, &output)) return -1;
+    if (kit_h5_find(r, text_rows, KIT_H5_I32, &set) || kit_h5_find(r, "output/sum_square", KIT_H5_F64, &output))
+        return -1;
     *n_row = output.dims[0];
     if (set.dims[0] != n_text || set.dims[1] || set.is_packed || !*n_row || *n_row > n_text)
         return dw_fail(r->err, "'%s' does not fit %zu texts and %zu rows of sums", text_rows, n_text, *n_row);
@@ -753,10 +819,11 @@ static int read_header(kit_h5_in *r, kit_stats *s) {
     if (!arguments) return -1;
     free(s->arguments);
     s->arguments = arguments;
-    return kit_h5_hash(r, "model_sha256", s->model_sha256) || kit_h5_short_text(r, "model_arch", s->arch, sizeof s->arch) ||
-                   kit_h5_short_text(r, "backend", s->backend, sizeof s->backend) || kit_h5_int(r, "n_ctx", 0, 1 << 22, &s->n_ctx) ||
-                   kit_h5_int(r, "skip", 0, 1 << 22, &s->skip) || kit_h5_int(r, "hist_every", 1, 1 << 22, &s->hist_every)
-               ? -1 : 0;
+    if (kit_h5_hash(r, "model_sha256", s->model_sha256)) return -1;
+    if (kit_h5_short_text(r, "model_arch", s->arch, sizeof s->arch)) return -1;
+    if (kit_h5_short_text(r, "backend", s->backend, sizeof s->backend)) return -1;
+    if (kit_h5_int(r, "n_ctx", 0, 1 << 22, &s->n_ctx) || kit_h5_int(r, "skip", 0, 1 << 22, &s->skip)) return -1;
+    return kit_h5_int(r, "hist_every", 1, 1 << 22, &s->hist_every);
 }
 
 /* Fails unless the file has at least the bytes of all arrays that are not packed.  A neuron has at least 28 bytes of
@@ -769,16 +836,20 @@ static int check_memory(kit_h5_in *r, const kit_stats *s, size_t n_row) {
         const size_t n = layer_items(s, l, list);
         for (size_t i = 0; i < n; i++) // at most 2^10 * 2^5 such terms, so the sum does not overflow
             if (!list[i].packed && !list[i].optional)
-                sum += (list[i].by_row ? n_row : list[i].rows) * (list[i].cols ? list[i].cols : 1) * kind_size(list[i].kind);
+                sum += (list[i].by_row ? n_row : list[i].rows) * (list[i].cols ? list[i].cols : 1) *
+                       kind_size(list[i].kind);
     }
     if (sum <= r->n_left) return 0;
-    return dw_fail(r->err, "its arrays need %zu bytes, but the file has only %zu; files in which several names share "
-                   "their bytes are refused", sum, r->n_bytes);
+    return dw_fail(r->err,
+                   "its arrays need %zu bytes, but the file has only %zu; files in which several names share "
+                   "their bytes are refused",
+                   sum, r->n_bytes);
 }
 
 static int read_shape(kit_h5_in *r, kit_stats *s, size_t n_row) {
     int n_layer, n_embd, output_columns;
-    if (kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &n_layer) || kit_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd)) return -1;
+    if (kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &n_layer) || kit_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd))
+        return -1;
     if (columns_of(r, "output/sum_square", n_row, &output_columns)) return -1;
     if (output_columns != n_embd)
         return dw_fail(r->err, "'output/sum_square' has %d columns, expected n_embd, %d", output_columns, n_embd);
@@ -863,7 +934,9 @@ int kit_stats_need_layer(const kit_stats *s, int l, dw_err *err) {
 int kit_stats_read(kit_stats *s, const char *path, dw_err *err) {
     int rc = kit_stats_open(s, path, err);
     for (int l = 0; l < s->n_layer && !rc; l++) rc = load_layer(s, l, err);
-    if (rc) kit_stats_release(s);
-    else close_file(s);
+    if (rc)
+        kit_stats_release(s);
+    else
+        close_file(s);
     return rc;
 }

@@ -134,5 +134,8 @@ int kit_stats_n_windows(const kit_stats *s); // fits an int: readers and kit_sta
 
 int kit_stats_bin(float magnitude);      // the bin of |v|
 float kit_stats_bin_edge(int bin);       // the smallest value of a bin; 0 for bin 0
+/* The value below which a share q of a histogram's values lie, NaN if it is empty.  Between the edges of a bin the
+ * logarithm is interpolated (in bin 0 the value), so it is off by half an octave at most. */
+double kit_stats_quantile(const uint64_t hist[KIT_STATS_BINS], double q);
 
 #endif

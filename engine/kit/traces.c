@@ -172,7 +172,8 @@ static int write_h5(writer *w, const char *temporary, const char *path) {
     w->h = (kit_h5_out){.file = H5Fcreate(temporary, H5F_ACC_TRUNC, how, H5P_DEFAULT), .links = H5Pcreate(H5P_LINK_CREATE), .text = kit_h5_string_type()};
     H5Pset_create_intermediate_group(w->h.links, 1);
     w->h.failed = w->h.file < 0;
-    int rc = w->h.failed ? 0 : reserve(temporary, path, most, w->err) || put_all(w) ? -1 : 0;
+    int rc = w->h.failed ? 0 : reserve(temporary, path, most, w->err);
+    if (!rc && !w->h.failed) rc = put_all(w);
     if (w->h.file >= 0 && H5Fclose(w->h.file) < 0) w->h.failed = true;
     H5Tclose(w->h.text);
     H5Pclose(w->h.links);
@@ -192,11 +193,28 @@ static int put_user_block(dw_out *out, dw_err *err) {
     return dw_out_write(out, block, sizeof block, err);
 }
 
+static int write_file(writer *w, dw_out *out, const char *path) {
+    const char *temporary = dw_out_temporary(out, w->err);
+    if (!temporary || take_chunk(w) || write_h5(w, temporary, path)) return -1;
+    return put_user_block(out, w->err);
+}
+
+/* The new file opens as traces of the same shape, with the bytes of its checksum. */
+static int check_file(void *traces_pointer, const char *path, dw_err *err) {
+    const traces *t = traces_pointer;
+    traces written;
+    if (traces_open(&written, path, err)) return -1;
+    const bool same = written.n_tokens == t->n_tokens && written.n_layer == t->n_layer && written.n_text == t->n_text;
+    traces_release(&written);
+    return same ? 0 : dw_fail(err, "it has other layers, texts or tokens than were written");
+}
+
 int traces_write(const traces *t, const char *path, traces_rows *rows, void *ctx, dw_err *err) {
     writer w = {.t = t, .rows = rows, .ctx = ctx, .err = err};
+    traces wanted = *t;
     dw_out *out = dw_out_open(path, err);
-    const char *temporary = out ? dw_out_temporary(out, err) : NULL;
-    const int rc = !temporary || take_chunk(&w) || write_h5(&w, temporary, path) || put_user_block(out, err) || dw_out_commit(out, err) ? -1 : 0;
+    int rc = out ? write_file(&w, out, path) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, check_file, &wanted, err);
     dw_out_free(out);
     free(w.chunk);
     return rc;

@@ -9,7 +9,9 @@
  *
  * (Cochran 1977, Sampling Techniques, 6.4, a ratio estimator.)  Windows are few, often 5 to 8 per text.  An interval
  * therefore takes a quantile of Student's t with df degrees of freedom; for W = 5 the 90 % interval is 2.13 se, where a
- * normal distribution would give 1.64 se.  Fewer than MEASURE_LEAST_WINDOWS windows have no error (se is NaN): two
+ * normal distribution would give 1.64 se.  No formula knows a window that the sample lacks: where one window in a
+ * hundred has four times the mean KL, as in the real sums of tests/test_pairing.c, 90 % intervals of KL from 5 to 29
+ * windows cover 85 to 88 %.  Fewer than MEASURE_LEAST_WINDOWS windows have no error (se is NaN): two
  * windows that agree by chance would look like certainty.
  *
  * Several texts have equal weights: the mean is that of the T texts, se = sqrt(sum se_t^2) / T, and df is Welch's and

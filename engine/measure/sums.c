@@ -335,6 +335,11 @@ static const entry *find_entry(const measure_book *b, const entry *wanted) {
     return low && !same_place(&b->entry[low - 1], wanted) ? &b->entry[low - 1] : NULL;
 }
 
+measure_view measure_book_at(const measure_book *b, size_t i) {
+    const measure_sums *s = &b->record[i]->sums;
+    return (measure_view){.of = s, .n_texts = s->n_texts};
+}
+
 bool measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
                        measure_view *v) {
     entry wanted = {.how = how, .first = first, .last = last};
@@ -348,29 +353,25 @@ bool measure_book_find(measure_book *b, const char *how, const char text_sha256[
     return true;
 }
 
+static int write_record(dw_out *out, const record *r, dw_err *err) {
+    uint8_t sizes[8];
+    measure_put_u32(sizes, (uint32_t)r->raw);
+    measure_put_u32(sizes + 4, (uint32_t)r->size);
+    return dw_out_write(out, sizes, sizeof sizes, err) || dw_out_write(out, r->packed, r->size, err) ? -1 : 0;
+}
+
+/* In the order of the entries, so that the same records give the same file whatever came first. */
 int measure_book_write(measure_book *b, const char *path, dw_err *err) {
     if (make_index(b, err)) return -1;
-    bool *kept = dw_alloc(b->n, sizeof *kept, "window sums", err);
-    dw_out *out = kept ? dw_out_open_kept(path, err) : NULL;
+    dw_out *out = dw_out_open_kept(path, err);
     int rc = out ? dw_out_write(out, magic, sizeof magic, err) : -1;
-    for (size_t i = 0; i < b->n_entries && kept; i++) {
+    for (size_t i = 0; i < b->n_entries && !rc; i++) {
         const entry *e = &b->entry[i];
         const bool replaced = i + 1 < b->n_entries && !same_place(e, e + 1);
-        if (e->text < 0 && !replaced) kept[e->record] = true;
-    }
-    for (size_t i = 0; i < b->n && !rc; i++) {
-        uint8_t sizes[8];
-        measure_put_u32(sizes, (uint32_t)b->record[i]->raw);
-        measure_put_u32(sizes + 4, (uint32_t)b->record[i]->size);
-        if (kept[i])
-            rc = dw_out_write(out, sizes, sizeof sizes, err) ||
-                         dw_out_write(out, b->record[i]->packed, b->record[i]->size, err)
-                     ? -1
-                     : 0;
+        if (e->text < 0 && !replaced) rc = write_record(out, b->record[e->record], err);
     }
     if (!rc) rc = dw_out_commit(out, err);
     dw_out_free(out);
-    free(kept);
     return rc;
 }
 

@@ -69,6 +69,7 @@ typedef struct measure_view { // one text, or all texts, of a record
     size_t window; // the first one
 } measure_view;
 
+measure_view measure_book_at(const measure_book *b, size_t i); // all texts of record i
 /* One text by its hash and windows first .. last; several by the hash of the set, first 0.  False: there is none. */
 bool measure_book_find(measure_book *b, const char *how, const char text_sha256[65], int first, int last,
                        measure_view *v);

@@ -15,20 +15,22 @@ typedef struct dw_parameter_block {
     double square; // sum of its gradients' squares
 } block;
 
-/* ---- which weights there are -------------------------------------------------------------------------------------- */
+/* ---- which weights there are ----------------------------------------------------------------------------------- */
 
 static bool is_tied(dw_session *s) { return s->net.output.data == s->net.token_embd.data; }
 
 static int n_layer_of(const dw_session *s) { return s->net.hp.n_layer; }
 
 /* Calls fn for every parameter; layer n_layer stands for the model. */
-static int each_parameter(dw_session *s, bool (*wanted)(dw_weight), int (*fn)(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err), void *ctx,
+static int each_parameter(dw_session *s, bool (*wanted)(dw_weight),
+                          int (*fn)(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err), void *ctx,
                           dw_err *err) {
     const int n_layer = n_layer_of(s);
     const bool tied = is_tied(s);
     for (int l = 0; l <= n_layer; l++)
         for (int w = 0; w < DW_N_WEIGHTS; w++) {
-            if (dw_weight_is_of_model(w) != (l == n_layer) || !wanted((dw_weight)w) || (w == DW_W_OUTPUT && tied)) continue;
+            if (dw_weight_is_of_model(w) != (l == n_layer) || !wanted((dw_weight)w) || (w == DW_W_OUTPUT && tied))
+                continue;
             const dw_tensor t = dw_session_tensor(s, l, (dw_weight)w);
             if (t.name && fn(ctx, l, (dw_weight)w, &t, err)) return -1;
         }
@@ -53,21 +55,29 @@ static dw_parameters count_all(dw_session *s, bool (*wanted)(dw_weight)) {
 
 size_t dw_parameters_memory(dw_session *s, bool (*wanted)(dw_weight)) {
     const dw_parameters p = count_all(s, wanted);
-    return 4 * sizeof(float) * p.n_values + p.n * sizeof *p.item + p.n_blocks * sizeof(block) + ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
+    return 4 * sizeof(float) * p.n_values + p.n * sizeof *p.item + p.n_blocks * sizeof(block) +
+           ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
 }
 
-/* ---- copies ---------------------------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------------------------- */
 
 static bool decays(dw_weight w) {
     switch (w) {
-    case DW_W_Q: case DW_W_K: case DW_W_V: case DW_W_O: case DW_W_GATE: case DW_W_UP: case DW_W_DOWN: return true;
+    case DW_W_Q:
+    case DW_W_K:
+    case DW_W_V:
+    case DW_W_O:
+    case DW_W_GATE:
+    case DW_W_UP:
+    case DW_W_DOWN: return true;
     default: return false;
     }
 }
 
 static void add_blocks(dw_parameters *p, const dw_parameter *item) {
     for (size_t done = 0; done < item->n; done += BLOCK)
-        p->block[p->n_blocks++] = (block){item->first + done, item->n - done < BLOCK ? item->n - done : BLOCK, item->decays, 0};
+        p->block[p->n_blocks++] = (block){item->first + done, item->n - done < BLOCK ? item->n - done : BLOCK,
+                                          item->decays, 0};
 }
 
 static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err) {
@@ -75,8 +85,12 @@ static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_er
     const size_t rows = t->ne[1];
     const dw_parameter item = {layer, w, *t, p->n_values, t->ne[0] * rows, decays(w)};
     float *value = p->value + item.first;
-    for (size_t r = 0; r < rows; r++) t->type->decode(t->data + r * dw_tensor_row_bytes(t), value + r * t->ne[0], t->ne[0]);
-    const dw_tensor copy = {.name = t->name, .type = dw_qtype_get(DW_F32), .ne = {t->ne[0], rows, 1, 1}, .data = (const uint8_t *)(const void *)value};
+    for (size_t r = 0; r < rows; r++)
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), value + r * t->ne[0], t->ne[0]);
+    const dw_tensor copy = {.name = t->name,
+                            .type = dw_qtype_get(DW_F32),
+                            .ne = {t->ne[0], rows, 1, 1},
+                            .data = (const uint8_t *)(const void *)value};
     const bool tied = w == DW_W_TOKEN_EMBD && is_tied(p->session);
     if (dw_session_replace(p->session, layer, w, &copy, err)) return -1;
     if (tied && dw_session_replace(p->session, layer, DW_W_OUTPUT, &copy, err)) return -1;
@@ -124,7 +138,7 @@ void dw_parameters_release(dw_parameters *p) {
 
 void dw_parameters_zero_gradients(dw_parameters *p) { memset(p->grad, 0, p->n_values * sizeof *p->grad); }
 
-/* ---- AdamW ------------------------------------------------------------------------------------------------------------- */
+/* ---- AdamW ----------------------------------------------------------------------------------------------------- */
 
 typedef struct step_job {
     dw_parameters *p;

@@ -6,18 +6,18 @@
  *     m = b1 m + (1 - b1) g,   v = b2 v + (1 - b2) g^2
  *     w = w - rate ( (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay w )
  *
- * Matrices of the layers decay; norms, biases, the embedding and the output matrix do not.  Results do not depend on the
- * number of threads. */
+ * Matrices of the layers decay; norms, biases, the embedding and the output matrix do not.  Results do not depend on
+ * the number of threads. */
 #ifndef DW_OPTIMIZER_H
 #define DW_OPTIMIZER_H
 
 #include "engine.h"
 
 typedef struct dw_parameter {
-    int layer;          // n_layer: a weight of the model
+    int layer; // n_layer: a weight of the model
     dw_weight which;
-    dw_tensor source;   // what the session computed with before; borrowed
-    size_t first, n;    // values first .. first + n - 1 of the arrays below
+    dw_tensor source; // what the session computed with before; borrowed
+    size_t first, n;  // values first .. first + n - 1 of the arrays below
     bool decays;
 } dw_parameter;
 
@@ -25,30 +25,31 @@ typedef struct dw_parameters {
     dw_session *session;
     dw_parameter *item;
     size_t n;
-    size_t n_values;           // of all parameters together, and of each of these arrays:
+    size_t n_values; // of all parameters together, and of each of these arrays:
     float *value, *grad, *mean, *square;
-    dw_gradients *gradients;   // (n_layer + 1): for dw_train_backward; they point into grad
+    dw_gradients *gradients; // (n_layer + 1): for dw_train_backward; they point into grad
     struct dw_parameter_block *block;
     size_t n_blocks;
 } dw_parameters;
 
-/* Copies the weights that `wanted` accepts, and replaces them in the session by these copies, which the session borrows until
- * dw_parameters_release.  An output matrix that is the embedding stays one parameter. */
+/* Copies the weights that `wanted` accepts, and replaces them in the session by these copies, which the session
+ * borrows until dw_parameters_release.  An output matrix that is the embedding stays one parameter. */
 int dw_parameters_new(dw_parameters *p, dw_session *s, bool (*wanted)(dw_weight which), dw_err *err);
 size_t dw_parameters_memory(dw_session *s, bool (*wanted)(dw_weight which)); // bytes
-void dw_parameters_release(dw_parameters *p); // the session has its own weights again
+void dw_parameters_release(dw_parameters *p);                                // the session has its own weights again
 
 typedef struct dw_adamw {
     double rate, beta1, beta2, eps, decay;
-    double clip;        // 0: none
+    double clip; // 0: none
 } dw_adamw;
 
-/* Step t (from 1 on) with the gradients in `grad`.  Returns their norm before clipping; if it is not finite, nothing has changed. */
+/* Step t (from 1 on) with the gradients in `grad`.  Returns their norm before clipping; if it is not finite, nothing
+ * has changed. */
 double dw_adamw_step(dw_parameters *p, const dw_adamw *o, uint64_t t, dw_pool *pool);
 void dw_parameters_zero_gradients(dw_parameters *p);
 
-/* The factor of the rate at step i = 0 .. n - 1: a linear rise over the first `warm` of the steps, times a cosine that falls
- * to `last`. */
+/* The factor of the rate at step i = 0 .. n - 1: a linear rise over the first `warm` of the steps, times a cosine that
+ * falls to `last`. */
 double dw_cosine(uint64_t i, uint64_t n, double warm, double last);
 
 #endif

@@ -137,7 +137,7 @@ static char *find_library(const char *folder, dw_err *err) {
     for (struct dirent *e; dir && !path && (e = readdir(dir));)
         if (!strncmp(e->d_name, "libllama.", 9) && strstr(e->d_name, ".so")) path = dw_format(err, "%s/%s", folder, e->d_name);
     if (dir) closedir(dir);
-    if (!path) dw_fail(err, "no libllama*.so in '%s'; give the folder of a package of stock llama.cpp", folder);
+    if (!path) dw_fail(err, "no libllama*.so in '%s'; give the folder of a package of upstream llama.cpp", folder);
     return path;
 }
 
@@ -166,7 +166,7 @@ static bool offsets_hold(const stock *s) {
 stock *stock_open(const char *folder, dw_err *err) {
     if (!folder) folder = getenv("DW_STOCK");
     if (!folder) {
-        dw_fail(err, "stock llama.cpp: no folder given; name the one with libllama*.so in $DW_STOCK");
+        dw_fail(err, "upstream llama.cpp: no folder given; name the one with libllama*.so in $DW_STOCK");
         return NULL;
     }
     stock *s = dw_alloc(1, sizeof *s, "stock's functions", err);
@@ -264,12 +264,12 @@ stock_session *stock_session_new(stock *s, const char *path, const stock_options
     s->last_error[0] = 0;
     ss->model = s->lib.llama_model_load_from_file(path, model_params(s, o));
     if (!ss->model) {
-        dw_fail(err, "stock cannot load '%s': %s", path, why(s));
+        dw_fail(err, "upstream cannot load '%s': %s", path, why(s));
         goto fail;
     }
     ss->context = s->lib.llama_init_from_model(ss->model, context_params(s, o, ss->n_batch));
     if (!ss->context) {
-        dw_fail(err, "stock cannot make a session over '%s': %s", path, why(s));
+        dw_fail(err, "upstream cannot make a session over '%s': %s", path, why(s));
         goto fail;
     }
     s->lib.llama_set_n_threads(ss->context, o->n_threads, o->n_threads);
@@ -301,8 +301,8 @@ void stock_session_clear(stock_session *ss) {
 
 int stock_session_eval(stock_session *ss, const stock_tokens *t, dw_err *err) {
     const int n_all = t->n * t->n_seq;
-    if (n_all > ss->n_batch) return dw_fail(err, "stock: %d tokens in a batch of %d", n_all, ss->n_batch);
-    if (t->n_seq > ss->n_seq) return dw_fail(err, "stock: %d sequences in a session of %d", t->n_seq, ss->n_seq);
+    if (n_all > ss->n_batch) return dw_fail(err, "upstream: %d tokens in a batch of %d", n_all, ss->n_batch);
+    if (t->n_seq > ss->n_seq) return dw_fail(err, "upstream: %d sequences in a session of %d", t->n_seq, ss->n_seq);
     for (int i = 0; i < n_all; i++) {
         ss->pos[i] = t->pos0 + i % t->n;
         ss->n_seq_id[i] = 1;
@@ -317,7 +317,7 @@ int stock_session_eval(stock_session *ss, const stock_tokens *t, dw_err *err) {
     ss->s->last_error[0] = 0;
     const int rc = ss->s->lib.llama_decode(ss->context, b);
     if (rc) ss->n_past = t->pos0 + t->n; // some of it may have been stored
-    if (rc) return dw_fail(err, "stock: llama_decode returned %d: %s", rc, why(ss->s));
+    if (rc) return dw_fail(err, "upstream: llama_decode returned %d: %s", rc, why(ss->s));
     ss->s->lib.llama_synchronize(ss->context);
     ss->n_past = t->pos0 + t->n;
     return 0;
@@ -351,8 +351,8 @@ static imatrix_entry *list_importances(const kit_imatrix *im, dw_err *err) {
 int stock_quantize(stock *s, const char *in, const char *out, const char *type, const char *imatrix_path, int n_threads,
                    dw_err *err) {
     const int number = file_type(type);
-    if (number < 0) return dw_fail(err, "stock quantizes to no type '%s'; try Q4_K_M", type);
-    if (!s->can_set) return dw_fail(err, "stock %s: where its quantizer's parameters are is not known", stock_version(s));
+    if (number < 0) return dw_fail(err, "upstream quantizes to no type '%s'; try Q4_K_M", type);
+    if (!s->can_set) return dw_fail(err, "upstream %s: where its quantizer's parameters are is not known", stock_version(s));
     kit_imatrix im = {0};
     imatrix_entry *list = NULL;
     int rc = -1;
@@ -362,7 +362,7 @@ int stock_quantize(stock *s, const char *in, const char *out, const char *type, 
     set(&p, quant_type, number);
     if (list) set(&p, quant_imatrix, (int64_t)(intptr_t)list);
     s->last_error[0] = 0;
-    rc = s->lib.llama_model_quantize(in, out, &p) ? dw_fail(err, "stock cannot quantize '%s' to %s: %s", in, type, why(s)) : 0;
+    rc = s->lib.llama_model_quantize(in, out, &p) ? dw_fail(err, "upstream cannot quantize '%s' to %s: %s", in, type, why(s)) : 0;
 done:
     free(list);
     kit_imatrix_release(&im);

@@ -43,9 +43,9 @@ static const opt_row options[] = {
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1000000},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", .help = "only windows A to B of every text; 20 is 1-20"},
     {"ppl", 0, OPT_FLAG, 0, &o.ppl, NULL, NULL, .help = "compare the perplexities, time nothing"},
-    {.kind = OPT_GROUP, .help = "stock's own tools"},
-    {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get stock's libraries with npm into DIR"},
-    {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE", .help = "let stock quantize -m to -o: Q4_K_M, Q6_K, ..."},
+    {.kind = OPT_GROUP, .help = "upstream's own tools"},
+    {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get upstream's libraries with npm into DIR"},
+    {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE", .help = "let upstream quantize -m to -o: Q4_K_M, Q6_K, ..."},
     {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the file that --quantize writes"},
     OPT_COMMON_ENGINE,
@@ -54,10 +54,10 @@ static const opt_row options[] = {
 
 static const opt_program program = {
     .name = "versus",
-    .summary = "time this engine beside stock llama.cpp",
+    .summary = "time this engine beside upstream llama.cpp",
     .usage = "-m M.gguf [--what decode,prefill,perplexity] [--pairs 21] [-f TEXT] [--stock DIR]",
-    .about = "Runs one model file in this engine and in the packaged libraries of stock llama.cpp, each in a process of\n"
-             "its own that keeps the model, lap by lap in turn.  Stock runs at the best of four settings (flash attention\n"
+    .about = "Runs one model file in this engine and in the packaged libraries of upstream llama.cpp, each in a process of\n"
+             "its own that keeps the model, lap by lap in turn.  Upstream runs at the best of four settings (flash attention\n"
              "on or automatic, weights repacked or plain), found anew for each kind of work.  One row a kind of work on stdout:\n"
              "tokens a second of both (median, least, most), the ratio of speeds (above 1: this engine is faster) with the\n"
              "90 % interval of its median and all ratios in order, CPU seconds a second of wall time (the number of threads\n"
@@ -67,7 +67,7 @@ static const opt_program program = {
              "  prefill     one batch after --depth tokens, the last token's logits fetched\n"
              "  perplexity  windows of -c tokens with the log-probabilities of their second halves\n"
              "\n"
-             "Stock's libraries come from the npm package that --fetch gets; nothing of it is needed at run time but the\n"
+             "Upstream's libraries come from the npm package that --fetch gets; nothing of it is needed at run time but the\n"
              "folder with libllama*.so.",
     .example = "deadwood versus --fetch stock\n"
                "deadwood versus -m 7b.gguf --what decode,prefill --stock stock/package/bins/linux-x64\n"
@@ -240,7 +240,7 @@ static int lap_length(exp_contestant *own, const contest *c, exp_work work) {
 static const setting *best_setting(const contest *c, task t, int n) {
     const setting *best = settings;
     double best_s = INFINITY;
-    progress *bar = progress_begin("trying stock's settings", "settings", N_SETTINGS);
+    progress *bar = progress_begin("trying upstream's settings", "settings", N_SETTINGS);
     for (int i = 0; i < N_SETTINGS; i++) {
         exp_contestant candidate;
         start(&candidate, stock_options_of(c, t, &settings[i]));
@@ -393,7 +393,7 @@ static void time_task(const contest *c, task of) {
     start(&t.side[0], own_options(c, of));
     t.n = lap_length(&t.side[0], c, work);
     t.setting = best_setting(c, of, t.n);
-    say("%s at depth %d: laps of %d, stock with %s", work_names[work], of.depth, t.n, t.setting->name);
+    say("%s at depth %d: laps of %d, upstream with %s", work_names[work], of.depth, t.n, t.setting->name);
     start(&t.side[1], stock_options_of(c, of, t.setting));
     for (int s = 0; s < 2; s++) run(&t.side[s], c, work, 0, t.n, NULL);
 
@@ -488,7 +488,7 @@ static void fetch(void) {
     run_program((const char *const[]){"mkdir", "-p", o.fetch, NULL}, "cannot find 'mkdir'");
     run_program((const char *const[]){"npm", "pack", "--silent", "--pack-destination", o.fetch,
                                       "@node-llama-cpp/" PLATFORM "@" PACKAGE_VERSION, NULL},
-                "cannot find 'npm', which fetches stock's libraries; install it (Debian: apt-get install npm)");
+                "cannot find 'npm', which fetches upstream's libraries; install it (Debian: apt-get install npm)");
     run_program((const char *const[]){"tar", "-xzf", tarball, "-C", o.fetch, NULL}, "cannot find 'tar'");
     printf("%s/package/bins/" PLATFORM "\n", o.fetch);
 }
@@ -571,7 +571,7 @@ int main(int argc, char **argv) {
     if (!o.stock) o.stock = getenv("DW_STOCK");
     if (o.fetch) return fetch(), 0;
     if (!o.model) die_usage("give a model with -m");
-    if (!o.stock) die_usage("give the folder of stock's libraries with --stock or $DW_STOCK; --fetch DIR gets them");
+    if (!o.stock) die_usage("give the folder of upstream's libraries with --stock or $DW_STOCK; --fetch DIR gets them");
     if (o.quantize) return quantize(), 0;
     int depth[EXP_SPEED_MAX_DEPTHS];
     const int n_depths = exp_speed_depths(o.depths, depth);

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 static const char *cell_of(const exp_rows *r, size_t row, const char *column) {
     return exp_rows_cell(r, row, exp_rows_find(r, column));
 }
@@ -134,41 +132,37 @@ static void print_values(FILE *out, const char *head, const values *v) {
     if (v->n > SHOWN) fprintf(out, " and %zu others", v->n - SHOWN);
 }
 
-/* The texts behind a geometric mean: those of the other rows of the same model and base. */
+/* The texts of a geometric mean: the rows of the same model and base that were made with it. */
 static int texts_of_mean(char **text, const exp_rows *r, size_t row, dw_err *err) {
-    static const char *const same[] = {"model", "model_sha256", "base", "protocol", "n_ctx"};
+    const int name = exp_rows_find(r, "text"), date = exp_rows_find(r, "date");
     values names = {0};
+    size_t n;
+    const size_t *sibling = exp_rows_siblings(r, row, &n);
+    char label[EXP_TEXT];
     int rc = 0;
-    for (size_t i = 0; i < r->n_rows && !rc; i++) {
-        bool ok = strcmp(cell_of(r, i, "text"), "*") != 0;
-        for (size_t k = 0; k < sizeof same / sizeof *same && ok; k++)
-            ok = !strcmp(cell_of(r, i, same[k]), cell_of(r, row, same[k]));
-        if (ok) rc = add_value(&names, cell_of(r, i, "text"), err);
+    for (size_t k = 0; k < n && !rc; k++) {
+        const char *of = exp_rows_cell(r, sibling[k], name);
+        if (strcmp(of, "*") && is_known(of) && !strcmp(exp_rows_cell(r, sibling[k], date), exp_rows_cell(r, row, date)))
+            rc = add_value(&names, exp_text_name(label, r, sibling[k]), err);
     }
-    *text = rc ? NULL : dw_strdup(names.n ? "" : "unnamed ones", err);
-    for (size_t i = 0; i < names.n && *text; i++) {
-        char *longer = dw_format(err, "%s%s%s", *text, i ? ", " : "", names.value[i]);
-        free(*text);
-        *text = longer;
-    }
-    if (*text) {
-        char *whole = dw_format(err, "%s (geometric mean)", *text);
-        free(*text);
-        *text = whole;
-    }
+    *text = NULL;
+    for (size_t i = 0; i < names.n && !rc; i++) rc = dw_append(text, err, "%s%s", i ? ", " : "", names.value[i]);
+    if (!rc) rc = dw_append(text, err, "%s (geometric mean)", names.n ? "" : "unnamed ones");
     release_values(&names);
-    return *text ? 0 : -1;
+    return rc;
 }
 
 static int value_of(char **text, const exp_sheet *s, const char *column, size_t row, dw_err *err) {
     const char *cell = cell_of(s->rows, row, column);
+    char label[EXP_TEXT];
     if (!strcmp(column, "text") && !strcmp(cell, "*")) return texts_of_mean(text, s->rows, row, err);
+    if (!strcmp(column, "text")) cell = exp_text_name(label, s->rows, row);
     *text = dw_format(err, "%.*s", !strcmp(column, "date") ? 10 : 4000, cell); // the day
     return *text ? 0 : -1;
 }
 
-/* The values of a column over all rows that are shown; deeds without the dense model's, and beside labels, which tell what
- * differs, without unknown ones. */
+/* The values of a column over all rows that are shown; deeds without the dense model's, and beside labels without
+ * unknown ones. */
 static int collect_values(values *v, const exp_sheet *s, const exp_heading *h, dw_err *err) {
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];
@@ -247,15 +241,18 @@ static void print_marks(FILE *out, const exp_sheet *s) {
         bound |= exp_is_bound(s->rows, &s->lines->line[i]);
         joined |= s->lines->line[i].n > 1;
     }
-    const bool paired = is_shown(s, "ln_ratio"),
-               compared = paired || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
+    const bool compared = is_shown(s, "ln_ratio") || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
     if (errors)
-        print_paragraph(out, !paired          ? "± is a standard error, tokens taken as independent."
-                             : lacks_error(s) ? "± is a standard error: that of ln ratio by windows (fewer than 5 windows: "
-                                                "none), the others with tokens taken as independent."
-                                              : "± is a standard error: that of ln ratio by windows, the others with "
-                                                "tokens taken as independent.");
+        print_paragraph(out, lacks_error(s) ? "± is a standard error over windows (fewer than 5 windows: none)."
+                                            : "± is a standard error over windows.");
     if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
+    if (s->against && is_shown(s, "difference")) {
+        char text[600], name[300];
+        exp_escape(name, sizeof name, s->against);
+        snprintf(text, sizeof text, "paired ln ratio is ln(ppl / ppl of %s) on the same windows, its ± from the "
+                 "differences of the windows.", name);
+        print_paragraph(out, text);
+    }
     if (joined) {
         char text[256];
         snprintf(
@@ -304,11 +301,10 @@ static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
 static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
     if (!is_shown(s, "verdict")) return 0;
     if (any_verdict(s, "dominated_by", NULL))
-        print_paragraph(out, "dominated by: that row is worse in nothing of size, bytes a token and ln ratio, and better "
-                             "beyond the standard error in one.");
+        print_paragraph(out, "dominated by: that row has the same type and is no larger, in bytes and in bytes a token, and its ln "
+                             "ratio is smaller beyond the error of their difference, corrected for the number of comparisons.");
     if (any_verdict(s, "verdict", "collapsed"))
-        print_paragraph(out, "collapsed: the perplexity is above ten times the base's, or greedy continuations of at least four "
-                             "of five prompts only repeat and at most half of the base's do.");
+        print_paragraph(out, "collapsed: the perplexity is above ten times the base's, beyond the error.");
     return print_leaks(out, s, err);
 }
 
@@ -316,6 +312,76 @@ static bool has_dense(const exp_sheet *s) {
     for (size_t i = 0; i < s->lines->n; i++)
         if (s->lines->line[i].is_dense) return true;
     return false;
+}
+
+/* The spread between texts, where a row of several is shown. */
+static void print_spread(FILE *out, const exp_sheet *s) {
+    const int column = exp_rows_find(s->rows, "ln_ratio_texts_sd"), text = exp_rows_find(s->rows, "text");
+    double least = INFINITY, most = 0, ignored;
+    bool any = false;
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const exp_line *line = &s->lines->line[i];
+        const double sd = exp_line_mean(s->rows, line, column, &ignored);
+        any |= !strcmp(exp_rows_cell(s->rows, line->row[0], text), "*");
+        if (isnan(sd) || line->is_dense) continue;
+        least = fmin(least, sd);
+        most = fmax(most, sd);
+    }
+    if (!any) return;
+    char words[400] = "A geometric mean and its ± are conditional on these texts";
+    if (most > 0)
+        snprintf(words + strlen(words), sizeof words - strlen(words),
+                 "; between them the standard deviation of ln ratio is %.2g to %.2g, by row", least, most);
+    strcat(words, ".");
+    print_paragraph(out, words);
+}
+
+/* A mixture whose types do not fit every row is another mixture. */
+static void print_fallbacks(FILE *out, const exp_sheet *s) {
+    const int column = exp_rows_find(s->rows, "types"), model = exp_rows_find(s->rows, "model");
+    size_t n = 0, first = 0;
+    for (size_t i = s->lines->n; i-- > 0;) {
+        const size_t row = s->lines->line[i].row[0];
+        if (!strstr(exp_rows_cell(s->rows, row, column), "(fallback)")) continue;
+        first = row;
+        n++;
+    }
+    if (!n) return;
+    char words[1200], name[300], types[300], label[EXP_LABEL];
+    const char *called = exp_rows_cell(s->rows, first, model);
+    if (has_labels(s)) exp_label_of_model(label, &s->labels, called), called = label;
+    exp_escape(name, sizeof name, called);
+    exp_escape(types, sizeof types, exp_rows_cell(s->rows, first, column));
+    snprintf(words, sizeof words,
+             "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
+             "rank --multiple 256 gives widths that fit.", n, s->lines->n, name, types);
+    print_paragraph(out, words);
+}
+
+static void print_hidden(FILE *out, size_t n, const char *what) {
+    char words[300];
+    if (!n) return;
+    snprintf(words, sizeof words, "Not shown: %zu row%s %s.", n, n == 1 ? "" : "s", what);
+    print_paragraph(out, words);
+}
+
+static size_t count_failed(const exp_sheet *s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->lines->n; i++)
+        n += !strcmp(cell_of(s->rows, s->lines->line[i].row[0], "verdict"), "failed");
+    return n;
+}
+
+/* Rows that failed, and rows that are there and not shown. */
+static void print_counts(FILE *out, const exp_sheet *s) {
+    const size_t n_failed = count_failed(s);
+    char words[120];
+    snprintf(words, sizeof words, "failed: %zu of %zu rows; the reason is beside each.", n_failed, s->lines->n);
+    if (n_failed) print_paragraph(out, is_shown(s, "verdict") ? words : "Some rows failed; column verdict says which.");
+    print_hidden(out, s->lines->n_single, "of single texts (--text all)");
+    print_hidden(out, s->lines->n_other_texts, "of other texts (--text all)");
+    print_hidden(out, s->lines->n_select, "of the texts that variants were chosen by (--where role=select)");
+    print_hidden(out, s->lines->n_again, "measured again later with the same result");
 }
 
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
@@ -327,5 +393,8 @@ int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
         print_role(out, s, EXP_CONDITION, true, "Rows differ in: ", err))
         return -1;
     print_marks(out, s);
+    print_spread(out, s);
+    print_fallbacks(out, s);
+    print_counts(out, s);
     return print_verdicts(out, s, err);
 }

@@ -7,7 +7,8 @@
 
 enum { EXP_VERDICT = 2400 };
 
-/* "discard; dominated by mini-q4_0.gguf; leak" (in a table with labels, the label of that row), with the note in parentheses.  False, and "", when there is nothing. */
+/* "discard; dominated by mini-q4_0.gguf; leak", with the note in parentheses; a table with labels has the label of that
+ * row instead of its file.  False, and "", when there is nothing. */
 bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *line);
 /* Some row's speed was taken while others used the machine. */
 bool exp_is_disturbed(const exp_rows *r, const exp_line *line);

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 static const char *model_of(const exp_labels *l, const exp_line *line) {
     return exp_rows_cell(l->rows, line->row[0], l->model);
 }
@@ -39,7 +37,10 @@ typedef struct named_line {
     const exp_line *line;
 } named_line;
 
-static int by_name(const void *a, const void *b) { return strcmp(((const named_line *)a)->name, ((const named_line *)b)->name); }
+static int by_name(const void *pa, const void *pb) {
+    const named_line *a = pa, *b = pb;
+    return strcmp(a->name, b->name);
+}
 
 static int sort_lines(exp_labels *l, const exp_lines *lines, dw_err *err) {
     named_line *named = dw_alloc(lines->n, sizeof *named, "labels", err);
@@ -98,7 +99,8 @@ bool exp_labels_are_needed(const exp_rows *r, const exp_lines *lines) {
 static void append(char text[EXP_LABEL], size_t *n, const char *head, const char *value) {
     char clipped[80];
     exp_clip(clipped, sizeof clipped, value);
-    const int used = snprintf(text + *n, EXP_LABEL - *n, "%s%.40s%s%s", *n ? ", " : "", head, *head ? " " : "", clipped);
+    const char *comma = *n ? ", " : "", *space = *head ? " " : "";
+    const int used = snprintf(text + *n, EXP_LABEL - *n, "%s%.40s%s%s", comma, head, space, clipped);
     if (used > 0 && *n + (size_t)used < EXP_LABEL) *n += (size_t)used;
     else text[*n] = 0;
 }

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* ---- fields --------------------------------------------------------------------------------------------------- */
 
 int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *err) {
@@ -18,8 +16,8 @@ int exp_field_find(exp_field *f, const exp_sheet *s, const char *name, dw_err *e
     if (n >= sizeof f->name) return dw_fail(err, "there is no column '%.80s...'", name);
     strcpy(f->name, name);
     if (s->rows->are_results && !strcmp(name, "label") && exp_rows_find(s->rows, name) < 0) {
-        *f = (exp_field){.heading = {.column = "label", .role = EXP_NAME, .scale = 1}, .name = "label", .head = "variant",
-                         .column = -1, .se = -1, .is_label = true};
+        *f = (exp_field){.name = "label", .head = "variant", .column = -1, .se = -1, .is_label = true};
+        f->heading = (exp_heading){.column = "label", .role = EXP_NAME, .scale = 1};
         return 0;
     }
     f->of_dense = s->rows->are_results && n > n_ratio && !strcmp(name + n - n_ratio, ratio);
@@ -95,8 +93,8 @@ static int add_variables(exp_sheet *s, dw_err *err) {
     return rc;
 }
 
-/* Of results: the model and what was done to it, measures, the verdict.  For readers of a sweep a label tells all that was
- * done but the rate that was reached. */
+/* Of results: the model and what was done to it, measures, the verdict.  For readers of a sweep a label tells all that
+ * was done but the rate that was reached. */
 static int add_usual(exp_sheet *s, dw_err *err) {
     const bool labelled = !s->for_programs && exp_labels_are_needed(s->rows, s->lines);
     bool deeds = true;
@@ -198,7 +196,10 @@ static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, c
     } else if (!text) {
         joined_cell(cell, s, f, line);
     } else {
-        exp_escape(cell, CELL, !strcmp(f->name, "text") && !strcmp(text, "*") ? "geometric mean" : text);
+        char shown[EXP_TEXT];
+        const bool is_text = !strcmp(f->name, "text") && s->rows->are_results;
+        if (is_text) text = !strcmp(text, "*") ? "geometric mean" : exp_text_name(shown, s->rows, line->row[0]);
+        exp_escape(cell, CELL, text);
     }
 }
 

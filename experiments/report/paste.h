@@ -28,6 +28,7 @@ typedef struct exp_sheet {
     const exp_rows *rows;
     const exp_lines *lines;
     const char *join; // column whose values were joined; NULL: none
+    const char *against; // the model that `difference` is from; NULL: there is no such column
     exp_field *field; // n_fields
     size_t n_fields;
     bool for_programs; // without --columns: names of files and all that was done, instead of labels

@@ -116,15 +116,13 @@ static const char *cell_of(const exp_rows *r, const exp_line *line, const char *
     return exp_rows_cell(r, line->row[0], exp_rows_find(r, column));
 }
 
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
-
 /* Neurons of the model were removed, or are left out at run time. */
 static bool is_pruned(const exp_rows *r, const exp_line *line) {
     return is_known(cell_of(r, line, "metric")) || is_known(cell_of(r, line, "rule")) ||
            is_known(cell_of(r, line, "rate"));
 }
 
-/* A type or mixture for the whole model.  Methods that keep fewer bits than their file's type say so in nominal_bits. */
+/* A type or mixture for the whole model.  Methods with fewer bits than their file's type say so in nominal_bits. */
 static bool is_plain_quantization(const exp_rows *r, const exp_line *line) {
     return !line->is_dense && !is_pruned(r, line) && !strcmp(cell_of(r, line, "tool"), "requant") &&
            is_known(cell_of(r, line, "type")) && !is_known(cell_of(r, line, "nominal_bits"));
@@ -141,8 +139,8 @@ static const char *deed_of(const plot *p, const exp_rows *r, const exp_line *lin
     return "";
 }
 
-/* "energy, group 64": the values of a line in the columns `by`, or what was done.  Numbers are told apart by the name of
- * their column. */
+/* "energy, group 64": the values of a line in the columns `by`, or what was done.  Numbers are told apart by the name
+ * of their column. */
 static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
     size_t n = 0;
     name[0] = 0;
@@ -151,8 +149,8 @@ static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r,
         char value[40];
         exp_clip(value, sizeof value, exp_rows_cell(r, line->row[0], p->by[i]));
         const char *head = isnan(exp_number(value)) ? "" : exp_heading_of(r->column[p->by[i]]).head;
-        const int used = snprintf(name + n, LABEL - 60 - n, "%s%.30s%s%s", i ? ", " : "", head, *head ? " " : "", value);
-        n += (size_t)used;
+        const char *comma = i ? ", " : "", *space = *head ? " " : "";
+        n += (size_t)snprintf(name + n, LABEL - 60 - n, "%s%.30s%s%s", comma, head, space, value);
         if (n >= LABEL - 60) break;
     }
 }
@@ -266,7 +264,9 @@ static void widen(reach *r, double v) {
     r->least = fmin(r->least, v), r->most = fmax(r->most, v);
 }
 
-static bool is_within(const exp_range *r, double v) { return !(r->has_from && v < r->from) && !(r->has_to && v > r->to); }
+static bool is_within(const exp_range *r, double v) {
+    return !(r->has_from && v < r->from) && !(r->has_to && v > r->to);
+}
 
 static double length_of(const reach *r, bool is_log) { return is_log ? log(r->most / r->least) : r->most - r->least; }
 
@@ -372,8 +372,10 @@ static void print_data(FILE *out, const plot *p) {
         fprintf(out, "EOD\n");
     }
     fprintf(out, "$dense << EOD\n");
-    for (size_t i = 0; i < p->n_points; i++)
-        if (p->point[i].is_dense && is_drawn(p, &p->point[i])) fprintf(out, "%.10g %.10g\n", p->point[i].x, p->point[i].y);
+    for (size_t i = 0; i < p->n_points; i++) {
+        const point *a = &p->point[i];
+        if (a->is_dense && is_drawn(p, a)) fprintf(out, "%.10g %.10g\n", a->x, a->y);
+    }
     fprintf(out, "EOD\n");
 }
 
@@ -386,7 +388,8 @@ static void print_names(FILE *out, const plot *p, const exp_rows *r) {
         exp_clip(name, sizeof name, cell_of(r, a->line, "type"));
         fprintf(out, "set label ");
         print_quoted(out, name);
-        fprintf(out, " at first %.10g, first %.10g rotate by 40 offset 0.2, 0.6 noenhanced font ',9' tc rgb '#555555'\n", a->x, a->y);
+        fprintf(out, " at first %.10g, first %.10g rotate by 40 offset 0.2, 0.6 noenhanced font ',9' tc rgb '#555555'\n",
+                a->x, a->y);
     }
 }
 
@@ -444,8 +447,8 @@ static void print_series(FILE *out, const plot *p, size_t k, const char *next) {
     const look l = look_of(p, k);
     const bool is_plain = !strcmp(p->label[k], plain_series);
     if (l.band)
-        fprintf(out, "%s$series%zu using 1:3:4 with filledcurves lt %zu fs transparent solid 0.25 noborder notitle", next,
-                k + 1, k + 1), next = ", ";
+        fprintf(out, "%s$series%zu using 1:3:4 with filledcurves lt %zu fs transparent solid 0.25 noborder notitle",
+                next, k + 1, k + 1), next = ", ";
     fprintf(out, "%s$series%zu with %s lt %zu%s title ", next, k + 1, l.repeats ? "points" : "linespoints", k + 1,
             is_plain && !l.repeats ? " dt 4" : "");
     print_quoted(out, p->label[k]);
@@ -478,7 +481,8 @@ static void print_style(FILE *out, exp_picture picture) {
             n);
 }
 
-static int print_script(FILE *out, const plot *p, const exp_sheet *s, const char *title, exp_picture picture, dw_err *err) {
+static int print_script(FILE *out, const plot *p, const exp_sheet *s, const char *title, exp_picture picture,
+                        dw_err *err) {
     print_style(out, picture);
     if (title) {
         fprintf(out, "set title ");

@@ -1,13 +1,14 @@
 /* plot.h - lines of a table as a picture: gnuplot draws it, run as a program with its script on standard input.
  *
  * A series holds the points of one value, or of one pair of values, of the columns `by`.  Its points are joined in the
- * order of x, unless two of them have the same x.  Rows that differ in the seed only become a filled band from the least
- * to the largest, with their mean as a line.  Where rows of pruned or gated models are drawn and no `by` is given, plain
- * quantizations of the whole model are one series: its line joins neighbouring mixtures, each with its name.
+ * order of x, unless two of them have the same x.  Rows that differ in the seed only become a filled band from the
+ * least to the largest, with their mean as a line.  Where rows of pruned or gated models are drawn and no `by` is
+ * given, plain quantizations of the whole model are one series: its line joins neighbouring mixtures, each with its
+ * name.
  *
  * An axis is logarithmic when its values are positive and reach over a factor of 20.  Standard errors become bars.  The
- * dense model is a dashed line and a point; where it would squeeze all others into less than half of an axis, it is left
- * out there, and the legend says where it is.  Where it is known for both axes which way is better, the Pareto front is
+ * dense model is a dashed line and a point; where it would squeeze all others into less than half of an axis, it is
+ * left out there, and the legend says where it is.  Where it is known for both axes which way is better, the Pareto front is
  * drawn beneath the points.  The same rows give the same bytes. */
 #ifndef EXP_PLOT_H
 #define EXP_PLOT_H
@@ -24,7 +25,7 @@ int exp_range_read(exp_range *r, const char *text, dw_err *err);
 
 typedef struct exp_axes {
     const char *x, *y; // fields; y may be several, separated by commas
-    const char *by;    // columns whose values are series, separated by commas; NULL: of results the metric, rule or type
+    const char *by;    // columns whose values are series, separated by commas; NULL: of results metric, rule or type
     const char *title; // NULL: none
     exp_range x_range, y_range;
 } exp_axes;

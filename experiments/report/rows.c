@@ -5,6 +5,7 @@
 #include "experiments/measures.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,6 @@ double exp_number(const char *cell) {
     const double v = strtod(cell, &end);
     return *end || !isfinite(v) ? NAN : v;
 }
-
-static bool is_known(const char *cell) { return strcmp(cell, "-") != 0; }
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
@@ -197,6 +196,131 @@ static int unite_cells(exp_rows *r, dw_err *err) {
     return 0;
 }
 
+/* ---- which rows belong together ------------------------------------------------------------------------------- */
+
+typedef struct row_key {
+    const char *part[6];
+    size_t row;
+} row_key;
+
+enum { N_PARTS = sizeof(((row_key *)0)->part) / sizeof(char *) };
+
+static int by_parts(const row_key *a, const row_key *b) {
+    int c = 0;
+    for (int i = 0; i < N_PARTS && !c; i++) c = strcmp(a->part[i], b->part[i]);
+    return c;
+}
+
+static int by_parts_and_row(const void *pa, const void *pb) {
+    const row_key *a = pa, *b = pb;
+    const int c = by_parts(a, b);
+    return c ? c : (a->row > b->row) - (a->row < b->row);
+}
+
+/* All rows sorted by up to N_PARTS columns; free(). */
+static row_key *sort_rows(const exp_rows *r, const char *const *columns, dw_err *err) {
+    row_key *key = dw_alloc(r->n_rows, sizeof *key, "rows", err);
+    int at[N_PARTS] = {-1, -1, -1, -1, -1, -1};
+    for (int k = 0; k < N_PARTS && columns[k]; k++) at[k] = exp_rows_find(r, columns[k]);
+    for (size_t i = 0; key && i < r->n_rows; i++) {
+        key[i].row = i;
+        for (int k = 0; k < N_PARTS; k++) key[i].part[k] = exp_rows_cell(r, i, at[k]);
+    }
+    if (key && r->n_rows) qsort(key, r->n_rows, sizeof *key, by_parts_and_row);
+    return key;
+}
+
+static int find_siblings(exp_rows *r, dw_err *err) {
+    static const char *const columns[N_PARTS] = {"model_sha256", "model", "base_sha256", "base", "protocol", "n_ctx"};
+    row_key *key = sort_rows(r, columns, err);
+    for (size_t i = 0, first = 0; key && i < r->n_rows; i++) {
+        if (i && by_parts(&key[i - 1], &key[i])) first = i;
+        r->sibling[i] = key[i].row;
+        r->family[key[i].row] = first;
+    }
+    free(key);
+    return key ? 0 : -1;
+}
+
+const size_t *exp_rows_siblings(const exp_rows *r, size_t row, size_t *n) {
+    const size_t first = r->family[row];
+    *n = 0;
+    while (first + *n < r->n_rows && r->family[r->sibling[first + *n]] == first) ++*n;
+    return r->sibling + first;
+}
+
+/* One name, several hashes. */
+static int find_twins(exp_rows *r, dw_err *err) {
+    static const char *const columns[N_PARTS] = {"text", "text_sha256"};
+    row_key *key = sort_rows(r, columns, err);
+    for (size_t from = 0, to; key && from < r->n_rows; from = to) {
+        for (to = from; to < r->n_rows && !strcmp(key[from].part[0], key[to].part[0]);) to++;
+        const bool differ = strcmp(key[from].part[1], key[to - 1].part[1]) != 0 && strcmp(key[from].part[0], "*");
+        for (size_t k = from; k < to; k++) r->is_twin[key[k].row] = differ && is_known(key[k].part[1]);
+    }
+    free(key);
+    return key ? 0 : -1;
+}
+
+const char *exp_text_name(char name[EXP_TEXT], const exp_rows *r, size_t row) {
+    const char *text = exp_rows_cell(r, row, exp_rows_find(r, "text"));
+    if (!r->is_twin || !r->is_twin[row])
+        snprintf(name, EXP_TEXT, "%s", text);
+    else
+        snprintf(name, EXP_TEXT, "%.300s (sha256 %.8s)", text, exp_rows_cell(r, row, exp_rows_find(r, "text_sha256")));
+    return name;
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+/* Sorts texts, each once; their number. */
+static size_t sort_unique(const char **text, size_t n) {
+    size_t kept = 0;
+    if (n) qsort(text, n, sizeof *text, by_text);
+    for (size_t i = 0; i < n; i++)
+        if (!kept || strcmp(text[kept - 1], text[i])) text[kept++] = text[i];
+    return kept;
+}
+
+static bool is_among(const char *text, const char **sorted, size_t n) {
+    return n && bsearch(&text, sorted, n, sizeof *sorted, by_text);
+}
+
+/* The hashes of all bases; the names of those whose hash no row knows. */
+static int find_bases(exp_rows *r, dw_err *err) {
+    const int base = exp_rows_find(r, "base"), base_hash = exp_rows_find(r, "base_sha256"),
+              model = exp_rows_find(r, "model"), hash = exp_rows_find(r, "model_sha256");
+    const char **hashes = dw_alloc(r->n_rows, sizeof *hashes, "bases", err),
+               **names = dw_alloc(r->n_rows, sizeof *names, "bases", err);
+    size_t n_hashes = 0, n_names = 0;
+    for (size_t i = 0; hashes && names && i < r->n_rows; i++) {
+        const char *h = exp_rows_cell(r, i, base_hash), *name = exp_rows_cell(r, i, base);
+        if (is_known(h))
+            hashes[n_hashes++] = h;
+        else if (is_known(name))
+            names[n_names++] = name;
+    }
+    const bool ok = hashes && names;
+    n_hashes = ok ? sort_unique(hashes, n_hashes) : 0;
+    n_names = ok ? sort_unique(names, n_names) : 0;
+    for (size_t i = 0; ok && i < r->n_rows; i++)
+        r->is_base[i] = is_among(exp_rows_cell(r, i, hash), hashes, n_hashes) ||
+                        is_among(exp_rows_cell(r, i, model), names, n_names);
+    free(hashes);
+    free(names);
+    return ok ? 0 : -1;
+}
+
+static int relate_rows(exp_rows *r, dw_err *err) {
+    if (!r->are_results) return 0;
+    r->is_base = dw_alloc(r->n_rows, sizeof *r->is_base, "rows", err);
+    r->is_twin = dw_alloc(r->n_rows, sizeof *r->is_twin, "rows", err);
+    r->sibling = dw_alloc(r->n_rows, sizeof *r->sibling, "rows", err);
+    r->family = dw_alloc(r->n_rows, sizeof *r->family, "rows", err);
+    if (!r->is_base || !r->is_twin || !r->sibling || !r->family) return -1;
+    return find_bases(r, err) || find_twins(r, err) || find_siblings(r, err) ? -1 : 0;
+}
+
 int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err *err) {
     *r = (exp_rows){.file = dw_alloc(n_paths, sizeof *r->file, "tables", err)};
     int rc = r->file ? 0 : -1;
@@ -206,6 +330,7 @@ int exp_rows_read(exp_rows *r, const char *const *paths, size_t n_paths, dw_err 
     }
     if (!rc) rc = unite_columns(r, err);
     if (!rc) rc = unite_cells(r, err);
+    if (!rc) rc = relate_rows(r, err);
     if (rc) exp_rows_release(r);
     return rc;
 }
@@ -215,6 +340,11 @@ void exp_rows_release(exp_rows *r) {
     for (size_t i = 0; i < r->n_rows && r->variant; i++) free(r->variant[i]);
     for (size_t i = r->first_variable; i < r->n_columns; i++) free((char *)r->column[i]);
     free(r->variant);
+    free(r->made);
+    free(r->is_base);
+    free(r->is_twin);
+    free(r->sibling);
+    free(r->family);
     free(r->file);
     free(r->column);
     free(r->cell);
@@ -265,13 +395,102 @@ static int keep_where(bool *keep, const exp_rows *r, const opt_list *where, dw_e
     return rc;
 }
 
-static void keep_text(bool *keep, const exp_rows *r, const char *text) {
-    const int column = exp_rows_find(r, "text");
-    bool any_mean = false;
-    for (size_t i = 0; i < r->n_rows && !text; i++) any_mean |= keep[i] && !strcmp(exp_rows_cell(r, i, column), "*");
-    if (!text) text = any_mean && r->are_results ? "*" : "all";
-    for (size_t i = 0; i < r->n_rows; i++)
-        keep[i] = keep[i] && (!strcmp(text, "all") || !strcmp(exp_rows_cell(r, i, column), text));
+static bool is_text(const exp_rows *r, size_t row, int text, int hash, const char *wanted) {
+    const size_t n = strlen(wanted);
+    return !strcmp(exp_rows_cell(r, row, text), wanted) ||
+           (n >= 8 && !strncmp(exp_rows_cell(r, row, hash), wanted, n));
+}
+
+static bool has_mean(const exp_rows *r, size_t row, int text) {
+    size_t n;
+    const size_t *sibling = exp_rows_siblings(r, row, &n);
+    for (size_t k = 0; k < n; k++)
+        if (!strcmp(exp_rows_cell(r, sibling[k], text), "*")) return true;
+    return false;
+}
+
+/* Without a choice: of a model that has a row of several texts that row, of others all. */
+static void keep_means(exp_lines *s, bool *keep, const exp_rows *r, int text) {
+    bool any = false;
+    for (size_t i = 0; i < r->n_rows; i++) any |= keep[i] && !strcmp(exp_rows_cell(r, i, text), "*");
+    for (size_t i = 0; i < r->n_rows && any; i++) {
+        const char *name = exp_rows_cell(r, i, text);
+        if (!keep[i] || !strcmp(name, "*") || !is_known(name) || !has_mean(r, i, text)) continue;
+        keep[i] = false;
+        s->n_single++;
+    }
+}
+
+static void keep_text(exp_lines *s, bool *keep, const exp_rows *r, const char *wanted) {
+    const int text = exp_rows_find(r, "text"), hash = exp_rows_find(r, "text_sha256"),
+              verdict = exp_rows_find(r, "verdict");
+    if (!r->are_results || (wanted && !strcmp(wanted, "all"))) return;
+    if (!wanted) keep_means(s, keep, r, text);
+    for (size_t i = 0; i < r->n_rows && wanted; i++) {
+        if (!keep[i] || is_text(r, i, text, hash, wanted) || !strcmp(exp_rows_cell(r, i, verdict), "failed")) continue;
+        keep[i] = false;
+        s->n_other_texts++;
+    }
+}
+
+/* Numbers by which variants were chosen are not shown beside unbiased ones. */
+static void keep_reports(exp_lines *s, bool *keep, const exp_rows *r) {
+    const int role = exp_rows_find(r, "role");
+    bool any = false;
+    for (size_t i = 0; i < r->n_rows; i++) any |= keep[i] && !strcmp(exp_rows_cell(r, i, role), "report");
+    for (size_t i = 0; i < r->n_rows && any; i++)
+        if (keep[i] && !strcmp(exp_rows_cell(r, i, role), "select")) {
+            keep[i] = false;
+            s->n_select++;
+        }
+}
+
+static uint64_t add_to_hash(uint64_t h, const char *text) {
+    for (const char *p = text; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u; // FNV-1a
+    return (h ^ '\t') * 0x100000001b3u;
+}
+
+typedef struct hashed_row {
+    uint64_t hash;
+    size_t row;
+} hashed_row;
+
+static int by_hash(const void *pa, const void *pb) {
+    const hashed_row *a = pa, *b = pb;
+    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
+    return (a->row > b->row) - (a->row < b->row);
+}
+
+static bool same_measurement(const exp_rows *r, const bool *varies, size_t a, size_t b) {
+    for (size_t c = 0; c < r->n_columns; c++)
+        if (!varies[c] && strcmp(exp_rows_cell(r, a, (int)c), exp_rows_cell(r, b, (int)c))) return false;
+    return true;
+}
+
+/* Drops rows that a later one equals but for time, place and speed.  Rows without a model's hash stay. */
+static int drop_repeated(exp_lines *s, bool *keep, const exp_rows *r, dw_err *err) {
+    const int model = exp_rows_find(r, "model_sha256");
+    hashed_row *of = dw_alloc(r->n_rows, sizeof *of, "rows", err);
+    bool *varies = dw_alloc(r->n_columns, sizeof *varies, "columns", err);
+    size_t n = 0;
+    const bool ok = of && varies;
+    for (size_t c = 0; ok && c < r->n_columns; c++) varies[c] = exp_column_varies(r->column[c]);
+    for (size_t i = 0; ok && r->are_results && i < r->n_rows; i++) {
+        if (!keep[i] || !is_known(exp_rows_cell(r, i, model))) continue;
+        of[n] = (hashed_row){0, i};
+        for (size_t c = 0; c < r->n_columns; c++)
+            if (!varies[c]) of[n].hash = add_to_hash(of[n].hash, exp_rows_cell(r, i, (int)c));
+        n++;
+    }
+    if (n) qsort(of, n, sizeof *of, by_hash);
+    for (size_t k = 0; k + 1 < n; k++)
+        if (of[k].hash == of[k + 1].hash && same_measurement(r, varies, of[k].row, of[k + 1].row)) {
+            keep[of[k].row] = false;
+            s->n_again++;
+        }
+    free(of);
+    free(varies);
+    return ok ? 0 : -1;
 }
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
@@ -291,30 +510,34 @@ static bool same_but(const exp_rows *r, const bool *key, size_t a, size_t b) {
     return true;
 }
 
-/* Takes row i, and with `key` all later ones that equal it there. */
-static void take_line(exp_lines *s, const exp_rows *r, bool *keep, const bool *key, size_t i) {
+/* Equal for rows that same_but calls equal: numbers by their value. */
+static uint64_t hash_key(const exp_rows *r, const bool *key, size_t row) {
+    uint64_t h = 0;
+    for (size_t c = 0; c < r->n_columns; c++) {
+        const char *cell = exp_rows_cell(r, row, (int)c);
+        const double v = key[c] ? exp_number(cell) : 0;
+        char number[32] = "0"; // -0 is 0
+        if (v != 0) snprintf(number, sizeof number, "%.17g", v);
+        if (key[c]) h = add_to_hash(h, isnan(v) ? cell : number);
+    }
+    return h;
+}
+
+/* Takes row i, and with `key` all later ones that equal it there; of[k] are the hashes of their keys. */
+static void take_line(exp_lines *s, const exp_rows *r, bool *keep, const bool *key, const uint64_t *of, size_t i) {
     exp_line *line = &s->line[s->n];
     size_t *member = s->n ? (size_t *)s->line[s->n - 1].row + s->line[s->n - 1].n : s->member;
     *line = (exp_line){.row = member};
     for (size_t k = i; k < (key ? r->n_rows : i + 1); k++) {
-        if (!keep[k] || !(k == i || same_but(r, key, i, k))) continue;
+        if (!keep[k] || !(k == i || (of[k] == of[i] && same_but(r, key, i, k)))) continue;
         member[line->n++] = k;
         keep[k] = false;
     }
     s->n++;
 }
 
-/* The dense model is the one that `base` names. */
 static void mark_dense(exp_lines *s, const exp_rows *r) {
-    const int model = exp_rows_find(r, "model"), base = exp_rows_find(r, "base");
-    const char *last = "-";
-    for (size_t i = 0; i < r->n_rows && r->are_results; i++) {
-        const char *name = exp_rows_cell(r, i, base);
-        if (!strcmp(name, last)) continue;
-        last = name;
-        for (size_t k = 0; k < s->n && is_known(name); k++)
-            s->line[k].is_dense |= !strcmp(exp_rows_cell(r, s->line[k].row[0], model), name);
-    }
+    for (size_t k = 0; k < s->n && r->are_results; k++) s->line[k].is_dense = r->is_base[s->line[k].row[0]];
 }
 
 typedef struct sort_key {
@@ -358,10 +581,16 @@ static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool
     const int sort = c->sort ? exp_rows_need(r, c->sort, err) : -1;
     const int join = c->join ? exp_rows_need(r, c->join, err) : -1;
     if ((c->sort && sort < 0) || (c->join && join < 0) || keep_where(keep, r, c->where, err)) return -1;
-    keep_text(keep, r, c->text);
+    if (drop_repeated(s, keep, r, err)) return -1;
+    if (!c->text) keep_reports(s, keep, r);
+    keep_text(s, keep, r, c->text);
+    uint64_t *of = dw_alloc(r->n_rows, sizeof *of, "rows", err);
+    if (!of) return -1;
     for (size_t i = 0; i < r->n_columns; i++) key[i] = (int)i != join && is_key(r->column[i]);
+    for (size_t i = 0; i < r->n_rows && c->join; i++) of[i] = keep[i] ? hash_key(r, key, i) : 0;
     for (size_t i = 0; i < r->n_rows; i++)
-        if (keep[i]) take_line(s, r, keep, c->join ? key : NULL, i);
+        if (keep[i]) take_line(s, r, keep, c->join ? key : NULL, of, i);
+    free(of);
     if (!s->n) return dw_fail(err, "none of %zu rows is left; look at --where and --text", r->n_rows);
     mark_dense(s, r);
     return sort_lines(s, r, sort, c->reverse, err);
@@ -409,16 +638,19 @@ const char *exp_line_text(const exp_rows *r, const exp_line *line, int column) {
 }
 
 double exp_line_dense(const exp_rows *r, const exp_line *line, int column) {
-    static const char *const conditions[] = {"text", "machine", "threads", "backend"};
-    const int model = exp_rows_find(r, "model");
-    const char *base = exp_rows_cell(r, line->row[0], exp_rows_find(r, "base"));
+    static const char *const conditions[] = {"text", "text_sha256", "machine", "threads", "backend"};
+    enum { N = sizeof conditions / sizeof *conditions };
+    const int model = exp_rows_find(r, "model"), hash = exp_rows_find(r, "model_sha256");
+    const size_t row = line->row[0];
+    const char *base = exp_rows_cell(r, row, exp_rows_find(r, "base")),
+               *base_hash = exp_rows_cell(r, row, exp_rows_find(r, "base_sha256"));
+    const bool by_name = !is_known(base_hash);
+    int at[N];
     double found = NAN;
-    for (size_t i = 0; i < r->n_rows && is_known(base); i++) {
-        bool ok = !strcmp(exp_rows_cell(r, i, model), base);
-        for (int k = 0; k < 4 && ok; k++) {
-            const int c = exp_rows_find(r, conditions[k]);
-            ok = same(exp_rows_cell(r, i, c), exp_rows_cell(r, line->row[0], c));
-        }
+    for (int k = 0; k < N; k++) at[k] = exp_rows_find(r, conditions[k]);
+    for (size_t i = 0; i < r->n_rows && r->is_base && is_known(base); i++) {
+        bool ok = r->is_base[i] && !strcmp(exp_rows_cell(r, i, by_name ? model : hash), by_name ? base : base_hash);
+        for (int k = 0; k < N && ok; k++) ok = same(exp_rows_cell(r, i, at[k]), exp_rows_cell(r, row, at[k]));
         if (ok) found = exp_number(exp_rows_cell(r, i, column));
     }
     return found;

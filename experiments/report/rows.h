@@ -2,11 +2,13 @@
  *
  * Rows of results (rows.tsv of score and sweep) are known by their columns `model`, `text` and `ppl`; any other
  * tab-separated table with a header line does too.  Unknown is "-" in a cell and NaN as a number, and so is every cell
- * of a column that a row's file lacks.  The variables of a sweep's grid, which its rows hold in `variant`, are columns too.
+ * of a column that a row's file lacks.  The variables of a sweep's grid, which its rows hold in `variant`, are columns,
+ * too.
  * Cells are borrowed from the files until exp_rows_release. */
 #ifndef EXP_ROWS_H
 #define EXP_ROWS_H
 
+#include "experiments/measures.h"
 #include "kit/options.h"
 #include "kit/tsv.h"
 
@@ -18,7 +20,13 @@ typedef struct exp_rows {
     bool are_results;
     tsv_table *file; // what the cells are borrowed from
     size_t n_files;
+    char *made;     // cells of columns that were added (against.h)
     char **variant; // (n_rows) values of variables; NULL: none. The names are owned by `column`
+    /* of rows of results, else NULL */
+    bool *is_base;   // (n_rows) a row compares with this model: by its hash, by its name only where that is unknown
+    bool *is_twin;   // (n_rows) the name of the text is also that of another text
+    size_t *sibling; // (n_rows) rows, those of one model, base and protocol together, in the order of the files
+    size_t *family;  // (n_rows) where a row's siblings begin in `sibling`
 } exp_rows;
 
 /* Refused: files that are no tables, rows of results of another version, cells that are no UTF-8, and numbers of
@@ -29,6 +37,13 @@ void exp_rows_release(exp_rows *r);
 int exp_rows_find(const exp_rows *r, const char *name);              // -1: no such column
 int exp_rows_need(const exp_rows *r, const char *name, dw_err *err); // the same, failing with the nearest name
 const char *exp_rows_cell(const exp_rows *r, size_t row, int column); // "-" for column -1
+
+/* The rows of the same model, base and protocol: n indices of rows. */
+const size_t *exp_rows_siblings(const exp_rows *r, size_t row, size_t *n);
+
+enum { EXP_TEXT = 400 };
+/* A text as it is called in a table: its name, and if two texts share it also the first digits of the hash. */
+const char *exp_text_name(char name[EXP_TEXT], const exp_rows *r, size_t row);
 
 double exp_number(const char *cell); // NaN when it is no finite decimal number
 
@@ -45,17 +60,23 @@ typedef struct exp_lines {
     exp_line *line; // n of them: dense ones first, then as sorted
     size_t n;
     size_t *member; // the rows of all lines
+    /* rows that were asked for and are not shown */
+    size_t n_single; // of one text, of models that have a row of several texts
+    size_t n_select; // of texts by which variants were chosen, where there are rows of others
+    size_t n_again;  // measured again later, with the same result
+    size_t n_other_texts; // of other texts than the one asked for
 } exp_lines;
 
 typedef struct exp_choice {
     const opt_list *where; // COLUMN=VALUE or COLUMN!=VALUE: several values of one column are alternatives
-    const char *text;      // a text's name; "all"; NULL: the geometric means where there are any, else all
+    const char *text; // a text's name, or the first digits of its hash; "all"; NULL: the geometric means of models that
+                      // have one, else all; rows of role report where there are any.  Failed rows are always shown
     const char *join;      // column; NULL: none
     const char *sort;      // column; NULL: the order of the files
     bool reverse;
 } exp_choice;
 
-/* Fails when no row is left. */
+/* Of rows that are equal but for time, place and speed, the last one is shown.  Fails when no row is left. */
 int exp_lines_choose(exp_lines *s, const exp_rows *r, const exp_choice *c, dw_err *err);
 void exp_lines_release(exp_lines *s);
 

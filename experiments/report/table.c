@@ -3,6 +3,7 @@
  *     deadwood table rows.tsv -o table.md --plot plot.svg
  *
  * Reading and choosing: rows.h; the text: paste.h; the picture: plot.h. */
+#include "experiments/report/against.h"
 #include "experiments/report/paste.h"
 #include "experiments/report/plot.h"
 #include "experiments/report/rows.h"
@@ -14,7 +15,7 @@
 
 static struct {
     opt_list files, where;
-    const char *columns, *text, *join, *sort, *out, *format, *plot, *x, *y, *by, *title, *x_range, *y_range;
+    const char *columns, *text, *join, *sort, *out, *format, *plot, *x, *y, *by, *title, *x_range, *y_range, *against;
     bool reverse;
 } o;
 
@@ -38,6 +39,7 @@ static const opt_row rows[] = {
     {"columns", 0, OPT_TEXT, 0, &o.columns, NULL, "A,B,C", "these columns; NAME/base is the ratio to the dense model's; label is what was done, in words"},
     {"text", 0, OPT_TEXT, 0, &o.text, NULL, "NAME", "rows of this text; *: geometric means; all: every row; default: geometric means where there are any"},
     {"where", 0, OPT_TEXTS, 0, &o.where, NULL, "COLUMN=VALUE", "only rows that have this value (or != VALUE); several values of one column are alternatives"},
+    {"against", 0, OPT_TEXT, 0, &o.against, NULL, "MODEL", "a column with the paired difference of every row from this model (its name or hash), from the sums in ROWS.windows"},
     {"join", 0, OPT_TEXT, 0, &o.join, NULL, "COLUMN", "rows that differ in this column only (seed) become one: mean and standard deviation"},
     {"sort", 0, OPT_TEXT, 0, &o.sort, NULL, "COLUMN", "ascending, after the dense model; default: the order of the files"},
     {"reverse", 0, OPT_FLAG, 0, &o.reverse, NULL, NULL, "sort descending"},
@@ -136,8 +138,10 @@ int main(int argc, char **argv) {
     exp_rows r;
     exp_lines lines = {0};
     const exp_choice choice = {.where = &o.where, .text = o.text, .join = o.join, .sort = o.sort, .reverse = o.reverse};
-    if (exp_rows_read(&r, o.files.item, o.files.n, &err) || exp_lines_choose(&lines, &r, &choice, &err)) die_err(&err);
-    exp_sheet sheet = {.rows = &r, .lines = &lines, .join = o.join};
+    if (exp_rows_read(&r, o.files.item, o.files.n, &err) ||
+        (o.against && exp_rows_compare(&r, o.files.item, o.files.n, o.against, &err)) ||
+        exp_lines_choose(&lines, &r, &choice, &err)) die_err(&err);
+    exp_sheet sheet = {.rows = &r, .lines = &lines, .join = o.join, .against = o.against};
     sheet.for_programs = format_of(o.out) == exp_paste_tsv || format_of(o.out) == exp_paste_csv;
     if (show(&sheet, &err)) die_err(&err);
     exp_sheet_release(&sheet);

@@ -19,6 +19,7 @@ typedef struct source {
     int *column;    // (exp_n_columns) of each column of results in the rows, -1: it has none
     size_t *speaker; // (n_rows) the standing that speaks for the row's model, or NONE
     char *variant, *model, *reason; // reason: it failed
+    const char *role;               // of rows that name none; NULL: none
     bool is_control;
     size_t first, n; // its standings
 } source;
@@ -91,7 +92,7 @@ void judge_free(judge *j) {
     free(j);
 }
 
-/* ---- cells -------------------------------------------------------------------------------------------------------- */
+/* ---- cells ------------------------------------------------------------------------------------------------------ */
 
 static int place_of(const char *column) {
     int i = 0;
@@ -107,7 +108,10 @@ static const char *cell_at(const source *s, size_t row, int column) {
 
 static const char *cell(const source *s, size_t row, const char *column) { return cell_at(s, row, place_of(column)); }
 
-static bool is_known(const char *text) { return strcmp(text, "-") != 0; }
+static const char *role_of(const source *s, size_t row) {
+    const char *role = cell(s, row, "role");
+    return is_known(role) || !s->role ? role : s->role;
+}
 
 static double number(const source *s, size_t row, const char *column) {
     const char *text = cell(s, row, column);
@@ -154,7 +158,12 @@ static const char *value_in(const char *variant, const char *name, char *value, 
 
 static bool is_speed_alone(const source *s, size_t row) { return !is_known(cell(s, row, "text")); }
 
-/* ---- adding --------------------------------------------------------------------------------------------------------- */
+/* Speed at a further depth has no other row to go into. */
+static bool fills_others(const source *s, size_t row) {
+    return is_speed_alone(s, row) && !(number(s, row, "depth") > 0);
+}
+
+/* ---- adding ----------------------------------------------------------------------------------------------------- */
 
 /* The type that was asked for, else that of most matrices. */
 static int add_type(char **frame, const source *s, size_t row, dw_err *err) {
@@ -167,11 +176,12 @@ static int add_type(char **frame, const source *s, size_t row, dw_err *err) {
 
 static char *frame_of(const source *s, size_t row, dw_err *err) {
     static const char *const columns[] = {"text",  "text_sha256", "window_range",  "protocol", "n_ctx", "bos",
-                                          "windows", "tokens_scored", "base_sha256", "base",     "kv",    "role"};
+                                          "windows", "tokens_scored", "base_sha256", "base",     "kv"};
     char *frame = NULL;
     int rc = 0;
     for (size_t i = 0; i < sizeof columns / sizeof *columns && !rc; i++)
         rc = dw_append(&frame, err, "\t%s", cell(s, row, columns[i]));
+    if (!rc) rc = dw_append(&frame, err, "\t%s", role_of(s, row));
     if (!rc) rc = add_type(&frame, s, row, err);
     if (!rc) return frame;
     free(frame);
@@ -207,16 +217,22 @@ static int find_sums(judge *j, standing *new, dw_err *err) {
     return 0;
 }
 
+/* Random neurons, neurons that a gate's control opens for every token, or what the grid calls a control. */
+static bool is_control(const source *s, size_t row) {
+    char metric[64];
+    const char *rule = cell(s, row, "rule");
+    return s->is_control || !strcmp(cell(s, row, "metric"), "random") ||
+           !strcmp(value_in(s->variant, "metric", metric, sizeof metric), "random") || !strcmp(rule, "static") ||
+           !strcmp(rule, "random");
+}
+
 static int add_standing(judge *j, size_t i, size_t row, dw_err *err) {
     const source *s = &j->source[i];
     if (dw_grow(&j->all, &j->cap, j->n + 1, sizeof *j->all, "rows", err)) return -1;
     standing *new = &j->all[j->n];
-    char metric[64];
-    const bool is_random = !strcmp(cell(s, row, "metric"), "random") ||
-                           !strcmp(value_in(s->variant, "metric", metric, sizeof metric), "random");
     const double texts = number(s, row, "texts");
-    *new = (standing){.source = i, .row = row, .dominator = NONE, .is_control = s->is_control || is_random};
-    new->is_report = !strcmp(cell(s, row, "role"), "report");
+    *new = (standing){.source = i, .row = row, .dominator = NONE, .is_control = is_control(s, row)};
+    new->is_report = !strcmp(role_of(s, row), "report");
     new->bytes = number(s, row, "file_bytes");
     new->bytes_per_token = number(s, row, "bytes_per_token");
     new->ratio = (measure_mean){number(s, row, "ln_ratio"), number(s, row, "ln_ratio_se"),
@@ -271,7 +287,7 @@ static int add_standings(judge *j, size_t i, row_key *key, bool *speaks, dw_err 
     for (size_t row = 0; row < s->rows.n_rows; row++) {
         s->speaker[row] = NONE;
         if (is_speed_alone(s, row)) continue;
-        key[n++] = (row_key){cell(s, row, "model_sha256"), cell(s, row, "model"), cell(s, row, "role"), row,
+        key[n++] = (row_key){cell(s, row, "model_sha256"), cell(s, row, "model"), role_of(s, row), row,
                              !strcmp(cell(s, row, "text"), "*")};
     }
     if (n) qsort(key, n, sizeof *key, by_row);
@@ -291,6 +307,8 @@ static int read_sums(judge *j, const char *path, dw_err *err) {
     free(of);
     return rc;
 }
+
+void judge_set_role(judge *j, size_t i, const char *role) { j->source[i].role = role; }
 
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err) {
     source *s = &j->source[i];
@@ -323,7 +341,7 @@ int judge_fail(judge *j, size_t i, const char *model, const char *variant, const
     return 0;
 }
 
-/* ---- rows by model -------------------------------------------------------------------------------------------------- */
+/* ---- rows by model ---------------------------------------------------------------------------------------------- */
 
 static int by_model(const void *pa, const void *pb) {
     const place *a = pa, *b = pb;
@@ -364,7 +382,7 @@ static int index_rows(judge *j, dw_err *err) {
     j->n_speed = j->n_speaker = 0;
     for (size_t i = 0; i < j->n_source; i++)
         for (size_t row = 0; row < j->source[i].rows.n_rows; row++) {
-            if (!is_speed_alone(&j->source[i], row)) continue;
+            if (!fills_others(&j->source[i], row)) continue;
             if (dw_grow(&j->speed, &j->cap_speed, j->n_speed + 1, sizeof *j->speed, "rows", err)) return -1;
             j->speed[j->n_speed++] = place_at(j, i, row);
         }
@@ -386,7 +404,7 @@ static const place *find_speed(const judge *j, size_t i, size_t row) {
     return places_of(j->speed, j->n_speed, &wanted, &n);
 }
 
-/* ---- dominance ------------------------------------------------------------------------------------------------------ */
+/* ---- dominance -------------------------------------------------------------------------------------------------- */
 
 static bool knows_size(const standing *s) { return !isnan(s->bytes) && !isnan(s->bytes_per_token); }
 
@@ -443,7 +461,7 @@ static size_t find_selected(const judge *j, const standing *s) {
     if (s->is_report) at = places_of(j->speaker, j->n_speaker, &wanted, &n);
     for (size_t k = 0; k < n; k++) {
         const standing *other = &j->all[at[k].standing];
-        if (!strcmp(cell(&j->source[other->source], other->row, "role"), "select")) return at[k].standing;
+        if (!strcmp(role_of(&j->source[other->source], other->row), "select")) return at[k].standing;
     }
     return NONE;
 }
@@ -475,7 +493,7 @@ static int judge_all(judge *j, dw_err *err) {
     return 0;
 }
 
-/* ---- verdicts ------------------------------------------------------------------------------------------------------- */
+/* ---- verdicts --------------------------------------------------------------------------------------------------- */
 
 /* Where the error is unknown the value decides. */
 static bool is_collapsed(const standing *s) {
@@ -524,7 +542,7 @@ bool judge_keeps(judge *j, size_t i) {
     return false;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 static int write_cell(dw_out *out, const char *text, char end, dw_err *err) {
     return dw_out_printf(out, err, "%s%c", *text ? text : "-", end);
@@ -562,11 +580,10 @@ static int write_judged(const judge *j, size_t i, size_t row, dw_out *out, dw_er
     const char *verdict = verdict_of(j, st);
     char *reason = st->row == row ? reason_of(j, st, verdict, err) : dw_strdup("", err),
          *both = reason && *reason && is_known(note) ? dw_format(err, "%s; %s", note, reason) : NULL;
-    const int rc = !reason ? -1
-                           : write_verdict(out, s->variant, by->dominator != NONE ? model_of(j, &j->all[by->dominator]) : "-", verdict,
-                                           both      ? both
-                                           : *reason ? reason
-                                                     : note, err);
+    const char *dominator = by->dominator != NONE ? model_of(j, &j->all[by->dominator]) : "-";
+    int rc = reason ? 0 : -1;
+    if (!rc && *reason) note = both ? both : reason;
+    if (!rc) rc = write_verdict(out, s->variant, dominator, verdict, note, err);
     free(reason);
     free(both);
     return rc;
@@ -579,6 +596,7 @@ static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *
     for (int c = 0; exp_columns[c].name; c++) {
         const char *name = exp_columns[c].name, *text = cell_at(s, row, c);
         if (is_of_verdict(name)) continue;
+        if (!strcmp(name, "role")) text = role_of(s, row);
         if (speed && (!is_known(text) || !strcmp(name, "threads")))
             text = cell_at(&j->source[speed->source], speed->row, c);
         if (!is_known(text)) text = value_in(s->variant, name, value, sizeof value);
@@ -598,7 +616,7 @@ static int write_source(const judge *j, size_t i, dw_out *out, dw_err *err) {
     const source *s = &j->source[i];
     if (s->reason) return write_failed(s, out, err);
     for (size_t row = 0; row < s->rows.n_rows; row++)
-        if (!(is_speed_alone(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
+        if (!(fills_others(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
     return 0;
 }
 

@@ -5,7 +5,7 @@
  * their sizes and errors stand in the table.  Of several texts the row of their mean speaks for the model.
  *
  *   failed      a job did not succeed; the reason is in `note`
- *   control     of metric random, or the grid says so
+ *   control     of metric random, of a gate's rule static or random, or the grid says so
  *   collapsed   the perplexity is above ten times the base's: the lower end of the 90 % interval of ln_ratio is above
  *               ln 10.  This ratio is taken over all windows and has an error.  A count of prompts whose continuations
  *               repeat has steps of a fifth and no error, and it can call the better of two variants collapsed.
@@ -18,13 +18,13 @@
  * its error comes from the differences of the windows (engine/measure/sums.h), by Student's t.  Where a row's window
  * sums are missing the two rows count as independent, which makes the error larger.  Of N rows, each may be compared
  * with each other, so the significance 0.05 is divided by N (N - 1) (Bonferroni; Holm's procedure would need all
- * p-values): with 5 % probability at most, any of N equal variants is called dominated.  N counts the sources that the judge was made
- * for, so a verdict does not depend on which of them are there already.  A row is tried against at most JUDGE_TRIED
- * others, best ln_ratio first; the first that passes is named.
+ * p-values).  The probability that a sweep of N equal variants has any that is called dominated is then at most 5 %.  N
+ * counts the sources that the judge was made for, so a verdict does not depend on which of them are there already.  A
+ * row is tried against at most JUDGE_TRIED others, best ln_ratio first; the first that passes is named.
  *
  * A row that does not know its bytes_per_token (a gated model whose bytes were not counted) is not judged.  A row
  * without text tells of speed alone: before anything is judged it fills what is unknown in the other rows of its model,
- * with the number of threads that it was measured with, and disappears.
+ * with the number of threads that it was measured with, and disappears; one of a depth above 0 stays.
  *
  * Selection and report: where a model has rows of role select, they alone decide its verdict.  Its rows of role report
  * get the same verdict, and their numbers are unbiased, because nothing was chosen by their texts.
@@ -44,6 +44,9 @@ typedef struct judge judge;
 judge *judge_new(size_t n, dw_err *err);
 void judge_free(judge *j);
 
+/* The role of the rows of source i that name none: "select", "report" or "-".  Call it before judge_add; the text is
+ * borrowed. */
+void judge_set_role(judge *j, size_t i, const char *role);
 /* The rows of source i stand in a file, their window sums in the file that measure_book_path names, if it exists. */
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err);
 /* Source i has no rows, because of `reason`; `model` is what it would have been about. */

@@ -90,8 +90,8 @@ static const opt_program program = {
              "computes what is missing and nothing else.  A job that fails costs the rows that need it: they have the "
              "verdict failed and the reason; the next run tries again.\n"
              "\n"
-             "Verdicts: control; collapsed (perplexity above ten times the base's, or greedy continuations that only repeat); discard (another row is worse in nothing, of file size, bytes a token "
-             "and ln_ratio, and better beyond the standard error in one); keep.  With --keep best the models of the others are deleted as soon as "
+             "Verdicts: control; collapsed (perplexity above ten times the base's, beyond the error); discard (another row of the same type is no larger, in file size and bytes a "
+             "token, and its ln_ratio is smaller beyond the error of the paired difference, corrected for the number of comparisons); keep.  With --keep best the models of the others are deleted as soon as "
              "that is known; plan and lineage make them again.",
     .example = "deadwood sweep experiments/grids/mini.grid -o build/sweep --dry-run\n"
                "deadwood sweep experiments/grids/mini.grid -o build/sweep -j 2",

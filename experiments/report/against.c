@@ -1,0 +1,133 @@
+/* against.c - adds columns of paired differences to rows. */
+#include "experiments/report/against.h"
+
+#include "experiments/measures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_NEW = 3, CELL = 32 };
+static const char *const new_columns[N_NEW] = {"difference", "difference_se", "difference_ci90"};
+
+typedef struct row_of { // for exp_sums_how
+    const exp_rows *rows;
+    size_t row;
+} row_of;
+
+static const char *cell_of(const exp_rows *r, size_t row, const char *column) {
+    return exp_rows_cell(r, row, exp_rows_find(r, column));
+}
+
+static const char *cell_for_sums(const void *of, const char *column) {
+    const row_of *r = of;
+    return cell_of(r->rows, r->row, column);
+}
+
+static bool find_view(measure_book *b, const exp_rows *r, size_t row, measure_view *v) {
+    char *how = exp_sums_how(cell_for_sums, &(row_of){r, row}, NULL);
+    int first = 0, last = 0;
+    const bool is_one = strcmp(cell_of(r, row, "text"), "*") != 0,
+               known = !is_one || sscanf(cell_of(r, row, "window_range"), "%d-%d", &first, &last) == 2,
+               found = how && known && measure_book_find(b, how, cell_of(r, row, "text_sha256"), first, last, v);
+    free(how);
+    return found;
+}
+
+static bool is_model(const exp_rows *r, size_t row, const char *model) {
+    const size_t n = strlen(model);
+    return !strcmp(cell_of(r, row, "model"), model) ||
+           (n >= 8 && !strncmp(cell_of(r, row, "model_sha256"), model, n));
+}
+
+static measure_book *read_books(const char *const *paths, size_t n_paths, dw_err *err) {
+    measure_book *b = measure_book_new(err);
+    int rc = b ? 0 : -1;
+    for (size_t i = 0; i < n_paths && !rc; i++) {
+        char *of = measure_book_path(paths[i], err);
+        rc = of && (!dw_file_exists(of) || !measure_book_read(b, of, err)) ? 0 : -1;
+        free(of);
+    }
+    if (!rc) return b;
+    measure_book_free(b);
+    return NULL;
+}
+
+/* The rows of the model that have sums; *any: it has rows. */
+static size_t find_model(measure_book *b, const exp_rows *r, const char *model, measure_view *of, bool *any) {
+    size_t n = 0;
+    *any = false;
+    for (size_t i = 0; i < r->n_rows; i++) {
+        if (!is_model(r, i, model)) continue;
+        *any = true;
+        n += find_view(b, r, i, &of[n]);
+    }
+    return n;
+}
+
+static void put_number(char cell[CELL], double v, int digits) {
+    if (isfinite(v))
+        snprintf(cell, CELL, "%.*g", digits, v);
+    else
+        strcpy(cell, "-");
+}
+
+static void compare_row(char (*cell)[CELL], measure_book *b, const exp_rows *r, size_t row, const measure_view *of,
+                        size_t n) {
+    measure_view v;
+    measure_mean d = {NAN, NAN, NAN};
+    const bool found = find_view(b, r, row, &v);
+    for (size_t k = 0; k < n && found && isnan(d.mean); k++) d = measure_view_compare(&v, &of[k], MEASURE_NLL);
+    put_number(cell[0], d.mean, 8);
+    put_number(cell[1], d.se, 4);
+    put_number(cell[2], measure_half_width(&d, 0.9), 4);
+}
+
+/* The rows get N_NEW columns in front of those of variables, which `rows` owns. */
+static int widen(exp_rows *r, dw_err *err) {
+    const size_t old = r->n_columns, n = old + N_NEW, at = r->first_variable;
+    size_t n_cells, n_made;
+    const bool fits = dw_mul(r->n_rows, n, &n_cells) && dw_mul(r->n_rows, N_NEW, &n_made);
+    const char **column = dw_alloc(n + 1, sizeof *column, "columns", err),
+               **cell = fits ? dw_alloc(n_cells, sizeof *cell, "cells", err) : NULL;
+    r->made = cell ? dw_alloc(n_made, CELL, "cells", err) : NULL;
+    if (!column || !r->made) {
+        free(column);
+        free(cell);
+        return fits ? -1 : dw_fail(err, "the tables are too large");
+    }
+    for (size_t c = 0; c < n; c++) {
+        const bool is_new = c >= at && c < at + N_NEW;
+        const size_t from = c < at ? c : c - N_NEW;
+        column[c] = is_new ? new_columns[c - at] : r->column[from];
+        for (size_t i = 0; i < r->n_rows; i++)
+            cell[i * n + c] = is_new ? r->made + (i * N_NEW + c - at) * CELL : r->cell[i * old + from];
+    }
+    free(r->column);
+    free(r->cell);
+    r->column = column;
+    r->cell = cell;
+    r->n_columns = n;
+    r->first_variable += N_NEW;
+    return 0;
+}
+
+int exp_rows_compare(exp_rows *r, const char *const *paths, size_t n_paths, const char *model, dw_err *err) {
+    bool any;
+    if (!r->are_results) return dw_fail(err, "--against: these tables hold no results of models");
+    measure_book *b = read_books(paths, n_paths, err);
+    measure_view *of = b ? dw_alloc(r->n_rows, sizeof *of, "rows", err) : NULL;
+    const size_t n = of ? find_model(b, r, model, of, &any) : 0;
+    int rc = of ? 0 : -1;
+    if (!rc && !any) rc = dw_fail(err, "--against: no row is of a model '%s'", model);
+    if (!rc && !n)
+        rc = dw_fail(err, "--against: no window sums of '%s' are beside the tables; score writes them to ROWS.windows",
+                     model);
+    if (!rc) rc = widen(r, err);
+    for (size_t i = 0; i < r->n_rows && !rc; i++)
+        compare_row((char(*)[CELL])(void *)(r->made + i * N_NEW * CELL), b, r, i, of, n);
+    measure_book_free(b);
+    free(of);
+    return rc;
+}

@@ -1,0 +1,276 @@
+/* test_heal.c - deadwood-heal: what it learns, what it leaves alone, how it goes on after a death, what it refuses. */
+#include "build.h"
+#include "prune/distil.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- models and a text ----------------------------------------------------------------------------------------- */
+
+static const char *const types[] = {"BF16", "F16", "F32", NULL};
+
+static const char *text(void) {
+    const char *path = test_file("text.txt");
+    if (!dw_file_exists(path)) CHECK(!test_run("head -c 6000 README.md > %s", path), "%s", test_run_output());
+    return path;
+}
+
+/* Half of the neurons of a random model, by their norms; made once. */
+static const char *cut(const char *shape, const char *type) {
+    char name[96];
+    const char *parent = random_model(shape, type, 0);
+    snprintf(name, sizeof name, "cut-%s-%s.gguf", shape, type);
+    const char *path = test_file(name), *plan = test_file("cut.tsv");
+    if (dw_file_exists(path)) return path;
+    CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s -q",
+                    parent, plan, parent, plan, path),
+          "%s", test_run_output());
+    return path;
+}
+
+/* Runs heal on short windows of the text; *out is the healed file. */
+static int heal(const char *student, const char *teacher, const char *options, const char *out) {
+    return test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 -t 1 %s", student, teacher,
+                    text(), out, options);
+}
+
+/* The number after a word in what the last program printed; NaN: it is not there. */
+static double number_after(const char *word) {
+    const char *at = test_run_output(), *last = NULL;
+    while ((at = strstr(at, word))) last = at += strlen(word);
+    return last ? atof(last) : NAN;
+}
+
+/* Counts tensors whose bytes differ; those whose names contain `but` may. */
+static int n_changed(const char *a, const char *b, const char *but) {
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(a, &err), *h = dw_gguf_open(b, &err);
+    int n = 0;
+    CHECK(g && h && dw_gguf_n_tensors(g) == dw_gguf_n_tensors(h), "%s", err.text);
+    for (size_t i = 0; g && h && i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i), *u = dw_gguf_find_tensor(h, t->name);
+        const bool same = u && u->n_bytes == t->n_bytes && u->type == t->type && !memcmp(t->data, u->data, t->n_bytes);
+        if (but && strstr(t->name, but)) continue;
+        n += !same;
+    }
+    dw_gguf_close(g);
+    dw_gguf_close(h);
+    return n;
+}
+
+/* ---- learning -------------------------------------------------------------------------------------------------- */
+
+static void learns(void) {
+    static const char *const shapes[] = {"tiny-qwen2", "tiny-qwen3", "tiny-llama", "tiny-openelm"};
+    for (int i = 0; i < 4; i++) {
+        const char *out = test_file("healed.gguf"), *type = types[i % 3];
+        CHECK(!heal(cut(shapes[i], type), random_model(shapes[i], type, 0), "--tokens 1280 --lr 0.001", out), "%s",
+              test_run_output());
+        const double after = number_after("held-out loss "), before = number_after(", before ");
+        CHECK(before > 0.001 && after < 0.9 * before, "%s: held-out KL %g from %g", shapes[i], after, before);
+        CHECK(!test_run("deadwood-inspect %s --lineage", out) && strstr(test_run_output(), "deadwood heal"), "%s",
+              test_run_output());
+    }
+}
+
+static void trains_what_is_asked(void) {
+    static const struct {
+        const char *what, *changed;
+    } parts[] = {{"norms", "norm"}, {"ffn", "ffn"}, {"down", NULL}, {"all", ""}};
+    const char *out = test_file("part.gguf"), *student = cut("tiny-llama", "F32");
+    for (int i = 0; i < 4; i++) {
+        char options[64];
+        snprintf(options, sizeof options, "--tokens 128 --train %s", parts[i].what);
+        CHECK(!heal(student, random_model("tiny-llama", "F32", 0), options, out), "%s", test_run_output());
+        const int n = n_changed(student, out, NULL);
+        if (parts[i].changed)
+            CHECK(n > 4 && n_changed(student, out, parts[i].changed) == 0, "--train %s changed other tensors",
+                  parts[i].what);
+        else
+            CHECK(n == 4 + 2 * 4 + 1, "--train down changed %d tensors, not 4 downs and 9 norms", n);
+    }
+}
+
+/* ---- what stays ------------------------------------------------------------------------------------------------ */
+
+static void itself_stays(void) {
+    for (int i = 0; types[i]; i++) {
+        const char *m = random_model("tiny-qwen2", types[i], 0), *out = test_file("same.gguf");
+        CHECK(!heal(m, m, "--tokens 256 --lr 0.01", out), "%s", test_run_output());
+        CHECK(number_after("held-out loss ") == 0 && !n_changed(m, out, NULL), "%s: %d tensors changed, %s", types[i],
+              n_changed(m, out, NULL), test_run_output());
+    }
+}
+
+static void rate_0_changes_nothing(void) {
+    for (int i = 0; types[i]; i++) {
+        const char *m = cut("tiny-qwen2", types[i]), *out = test_file("rate0.gguf");
+        CHECK(!heal(m, random_model("tiny-qwen2", types[i], 0), "--tokens 256 --lr 0", out), "%s", test_run_output());
+        CHECK(!n_changed(m, out, NULL), "%s: %d tensors changed", types[i], n_changed(m, out, NULL));
+    }
+}
+
+/* ---- going on -------------------------------------------------------------------------------------------------- */
+
+enum { N_STEPS = 20 };
+
+/* Ends a run by a signal as soon as it has a checkpoint.  (Without `set -m` a job ignores SIGINT.) */
+static void begin(const char *out, const char *signal_name) {
+    const char *line =
+        "bash -c 'set -m; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 --tokens %d "
+        "--checkpoint-minutes 0 -t 1 2> %s.log & p=$!; "
+        "while ! test -e %s.checkpoint && kill -0 $p; do sleep 0.01; done; kill -%s $p; wait $p'";
+    test_run(line, cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), text(), out, N_STEPS * 64, out,
+             out, signal_name);
+    CHECK(dw_file_exists(test_file("broken.gguf.checkpoint")) && !dw_file_exists(out),
+          "%s: no checkpoint is left, or there is a model: %s", signal_name, test_run_output());
+}
+
+static void resumed_is_uninterrupted(void) {
+    const char *whole = test_file("whole.gguf"), *out = test_file("broken.gguf"), *student = cut("tiny-qwen2", "BF16");
+    char options[64];
+    snprintf(options, sizeof options, "--tokens %d", N_STEPS * 64);
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), options, whole), "%s", test_run_output());
+    static const char *const signals[] = {"KILL", "INT"};
+    for (int i = 0; i < 2; i++) {
+        test_run("rm -f %s", out);
+        begin(out, signals[i]);
+        CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), options, out) &&
+                  strstr(test_run_output(), "going on after step"),
+              "%s", test_run_output());
+        CHECK(same_files(whole, out), "%s: another file than that of an uninterrupted run", signals[i]);
+        CHECK(!dw_file_exists(test_file("broken.gguf.checkpoint")), "the checkpoint stays after the end");
+    }
+}
+
+static void checkpoints_are_checked(void) {
+    const char *out = test_file("broken.gguf"), *checkpoint = test_file("broken.gguf.checkpoint"),
+               *student = cut("tiny-qwen2", "BF16");
+    const char *teacher = random_model("tiny-qwen2", "BF16", 0);
+    char before[65], after[65];
+    test_run("rm -f %s", out);
+    begin(out, "KILL");
+    dw_sha256_file(checkpoint, before, NULL);
+    CHECK(heal(student, teacher, "--tokens 1280 --lr 0.001", out) == 1 &&
+              strstr(test_run_output(), "is of another run"),
+          "%s", test_run_output());
+    dw_sha256_file(checkpoint, after, NULL);
+    CHECK(!strcmp(before, after), "the checkpoint of another run has changed");
+    CHECK(!test_run("printf x | dd of=%s bs=1 seek=5000 conv=notrunc status=none", checkpoint), "%s",
+          test_run_output());
+    CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is damaged"), "%s",
+          test_run_output());
+    CHECK(!test_run("echo hello > %s", checkpoint), "%s", test_run_output());
+    CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is not a checkpoint"), "%s",
+          test_run_output());
+    test_run("rm -f %s", checkpoint);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------------------------- */
+
+static void refused(const char *student, const char *teacher, const char *options, int status, const char *words) {
+    const char *out = test_file("refused.gguf");
+    const int rc = heal(student, teacher, options, out);
+    CHECK(rc == status && strstr(test_run_output(), words) && !dw_file_exists(out), "exit status %d: %s", rc,
+          test_run_output());
+}
+
+static void refusals(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0),
+               *out = test_file("refused.gguf");
+    refused(student, random_model("mini", "Q4_0", 0), "--tokens 100", 1, "has another vocabulary");
+    refused(random_model("tiny-qwen2", "Q8_0", 0), teacher, "--tokens 100", 1,
+            "heal a 16-bit file first, then requant");
+    refused(student, teacher, "", 2, "give --tokens or --minutes");
+    refused(student, teacher, "--tokens 100 --minutes 1", 2, "give --tokens or --minutes");
+    const char *gated = test_file("gated.gguf");
+    CHECK(!test_run("deadwood-synth --shape tiny-qwen2 --type BF16 --gate --group 32 -o %s -q", gated), "%s",
+          test_run_output());
+    refused(gated, teacher, "--tokens 100", 1, "is gated");
+    CHECK(!test_run(": > %s", test_file("empty.txt")), "%s", test_run_output());
+    CHECK(test_run("deadwood-heal -m %s -T %s -f %s -o %s --tokens 100 -q", student, teacher, test_file("empty.txt"),
+                   out) == 1 &&
+              strstr(test_run_output(), "has 0 tokens"),
+          "%s", test_run_output());
+    CHECK(!test_run("xz -k -f %s || printf '\\3757zXZ\\0' > %s.xz", text(), text()), "%s", test_run_output());
+    CHECK(test_run("deadwood-heal -m %s -T %s -f %s.xz -o %s --tokens 100 -q", student, teacher, text(), out) == 1 &&
+              strstr(test_run_output(), "unpack it first"),
+          "%s", test_run_output());
+}
+
+static bool any_weight(dw_weight w) { return w != DW_W_DOWN_T; }
+
+/* A norm that is NaN makes the loss NaN. */
+static void nan_is_named(void) {
+    dw_err err = {0};
+    dw_model *m = dw_model_open(cut("tiny-qwen2", "F32"), &err),
+             *teacher = dw_model_open(random_model("tiny-qwen2", "F32", 0), &err);
+    REQUIRE(m && teacher, "%s", err.text);
+    int32_t id[400];
+    random_tokens(id, 400, dw_model_hparams(m)->n_vocab, 1);
+    distil_text t = {.name = "t", .id = id, .n = 400};
+    const distil_options o = {.pool = two_threads(),
+                              .n_ctx = 16,
+                              .batch = 4,
+                              .n_held = 2,
+                              .bos = -1,
+                              .temperature = 1,
+                              .wanted = any_weight,
+                              .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}};
+    distil d = {.text = &t, .n_text = 1};
+    double loss;
+    CHECK(!distil_hold_out(&t, 1, &o, &err) && t.n_train == 400 - 32 && !distil_open(&d, m, teacher, &o, &err) &&
+              distil_memory(m, teacher, &o) > 100000,
+          "%s", err.text);
+    CHECK(!distil_step(&d, 1e-3, &loss, &err) && loss > 0 && d.n_steps == 1, "%s", err.text);
+    const float kept = d.p.value[0];
+    d.p.value[0] = NAN;
+    const float neighbour = d.p.value[1], moment = d.p.mean[1];
+    CHECK(distil_step(&d, 1e-3, &loss, &err) && strstr(err.text, "step 2 is refused, because its loss is nan"), "%s",
+          err.text);
+    CHECK(d.n_steps == 1 && d.p.value[1] == neighbour && d.p.mean[1] == moment, "a refused step has changed something");
+    err.text[0] = 0;
+    CHECK(distil_held_out(&d, &loss, &err) && strstr(err.text, "held-out loss"), "%s", err.text);
+    err.text[0] = 0;
+    d.p.value[0] = kept;
+    CHECK(!distil_step(&d, 1e-3, &loss, &err) && d.n_steps == 2, "%s", err.text);
+    distil_close(&d);
+    dw_model_close(m);
+    dw_model_close(teacher);
+}
+
+/* Ten special tokens are ten tokens; as text they would be many more. */
+static void special_tokens_count(void) {
+    const char *m = test_file("mini.gguf"), *few = test_file("few.txt");
+    CHECK(!test_run("deadwood-convert experiments/mini -o %s -q", m), "%s", test_run_output());
+    CHECK(!test_run("printf '<|endoftext|>%%.0s' 1 2 3 4 5 6 7 8 9 10 > %s", few), "%s", test_run_output());
+    CHECK(test_run("deadwood-heal -m %s -T %s -f %s -o %s --tokens 100 -q", m, m, few, test_file("refused.gguf")) ==
+                  1 &&
+              strstr(test_run_output(), "has 10 tokens"),
+          "%s", test_run_output());
+}
+
+static void minutes_end(void) {
+    const double began = dw_now();
+    CHECK(!heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--minutes 0.02",
+                test_file("timed.gguf")),
+          "%s", test_run_output());
+    CHECK(dw_now() - began < 60, "1.2 seconds took %.0f", dw_now() - began);
+}
+
+static const test_case cases[] = {
+    {"a cut model learns: held-out KL falls by a tenth or more, in four architectures", learns},
+    {"--train changes what it names and nothing else", trains_what_is_asked},
+    {"a model healed against itself keeps every byte of its tensors", itself_stays},
+    {"with --lr 0 no byte of a tensor changes", rate_0_changes_nothing},
+    {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
+     resumed_is_uninterrupted},
+    {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},
+    {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
+    {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
+    {"special tokens in a text count as such", special_tokens_count},
+    {"--minutes ends in time", minutes_end},
+    {0}};
+TEST_MAIN(cases)
