@@ -199,18 +199,9 @@ INLINE __m256 scaled(__m256i dots, __m256 scale, int first, int second, __m256 s
 
 INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
 
-// Columns of activations, and their sums so far.
-typedef struct columns {
-    const uint8_t *act; // the current record of the first column
-    size_t act_stride;
-    __m256 sum[4], off[4];
-} columns;
-
-INLINE const record *record_of(const columns *to, int c) { return (const record *)column_at(to->act, to->act_stride, c); }
-
 // Adds half h of the record's n_blocks blocks at p times each column: to sum[c], and to off[c] for add_off.
-INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, int n_cols, columns *to) {
-    __m256 *sum = to->sum, *off = to->off;
+INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const record *x, size_t act_stride,
+                     int n_cols, __m256 *sum, __m256 *off) {
     const pair u[2] = {unpack_pair(type, p, h, 0, n_blocks), unpack_pair(type, p, h, 1, n_blocks)};
     scales s = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     if (has_scale_of_16(type))
@@ -218,7 +209,7 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, int n
     else
         s.d = scales_32(type, p, h, n_blocks);
     for (int c = 0; c < n_cols; c++) {
-        const record *r = record_of(to, c);
+        const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
         const __m256 block = _mm256_load_ps(&r->block[4 * h].scale); // even: scales; odd: sums
         if (has_scale_of_16(type)) {
             const __m256 scale = _mm256_mul_ps(s.d, _mm256_moveldup_ps(block));
@@ -243,8 +234,9 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, int n
     }
 }
 
-INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, int n_cols, columns *to) {
-    for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, n_cols, to);
+INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
+                       __m256 *sum, __m256 *off) {
+    for (int h = 0; h < 2; h++) add_half(type, p, h, n_blocks, x, act_stride, n_cols, sum, off);
 }
 
 INLINE __m256 add_off(dw_qtype type, __m256 sum, __m256 off) {
@@ -261,17 +253,18 @@ INLINE float sum_of(__m256 v) {
 }
 
 // A row times n_cols <= 4 columns, a constant after inlining.
-INLINE void row_int8(dw_qtype type, int n_cols, const dot_row *row) {
-    columns to = {.act = row->act, .act_stride = row->act_stride};
-    for (int c = 0; c < n_cols; c++) to.sum[c] = to.off[c] = _mm256_setzero_ps();
-    const uint8_t *w = row->w;
+INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                     size_t act_stride, float *y, size_t y_stride) {
+    __m256 sum[4], off[4];
+    for (int c = 0; c < n_cols; c++) sum[c] = off[c] = _mm256_setzero_ps();
+    const record *x = (const record *)act;
     int i = 0;
-    for (; i + RECORD <= row->n; i += RECORD, w += record_bytes(type), to.act += sizeof(record)) {
-        prefetch(w, row->end, record_bytes(type));
-        add_record(type, w, BLOCKS, n_cols, &to);
+    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++) {
+        prefetch(w, end, record_bytes(type));
+        add_record(type, w, BLOCKS, x, act_stride, n_cols, sum, off);
     }
-    if (i < row->n && !is_superblock(type)) add_record(type, w, (row->n - i) / 32, n_cols, &to);
-    for (int c = 0; c < n_cols; c++) row->y[(size_t)c * row->y_stride] = sum_of(add_off(type, to.sum[c], to.off[c]));
+    if (i < n && !is_superblock(type)) add_record(type, w, (n - i) / 32, x, act_stride, n_cols, sum, off);
+    for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of(add_off(type, sum[c], off[c]));
 }
 
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
@@ -285,19 +278,18 @@ INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
 }
 
 // As row_int8; four sums for each column, of values 8k.. for k = 0 1 2 3 modulo 4.
-INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
-    const uint8_t *w = row->w;
-    const int n = row->n;
+INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                      size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m256 sum[4][4];
     for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm256_setzero_ps();
     int i = 0;
     for (; i + 32 <= n; i += 32, w += 32 * bytes) {
-        prefetch(w, row->end, 32 * bytes);
+        prefetch(w, end, 32 * bytes);
         for (int k = 0; k < 4; k++) {
             const __m256 v = load_values(type, w + 8 * k * bytes);
             for (int c = 0; c < n_cols; c++) {
-                const float *x = (const float *)(const void *)column_at(row->act, row->act_stride, c) + i + 8 * k;
+                const float *x = (const float *)(const void *)(act + (size_t)c * act_stride) + i + 8 * k;
                 sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
             }
         }
@@ -308,12 +300,12 @@ INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
         memcpy(some, w, (size_t)((n - i < 8 ? n - i : 8) * bytes));
         const __m256 v = load_values(type, some);
         for (int c = 0; c < n_cols; c++) {
-            const float *x = (const float *)(const void *)column_at(row->act, row->act_stride, c) + i;
+            const float *x = (const float *)(const void *)(act + (size_t)c * act_stride) + i;
             sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
         }
     }
     for (int c = 0; c < n_cols; c++)
-        row->y[(size_t)c * row->y_stride] = sum_of(
+        y[(size_t)c * y_stride] = sum_of(
             _mm256_add_ps(_mm256_add_ps(sum[c][0], sum[c][2]), _mm256_add_ps(sum[c][1], sum[c][3])));
 }
 
@@ -322,7 +314,7 @@ INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
 DEFINE_ALL_ROWS(INLINE)
 
 // Defines dw_dot_avx2_q4_0, dw_dot_avx2_q8_0, .., dw_dot_avx2_f16, ..: one for each row of the two lists.
-#define DEFINE(type, suffix) \
+#define DEFINE(type, suffix)                                                                                           \
     TARGET void dw_dot_avx2_##suffix(const dw_dot_job *job) { all_rows(type, job); }
 INT8_TYPES(DEFINE)
 FLOAT_TYPES(DEFINE)

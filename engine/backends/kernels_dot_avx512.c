@@ -254,25 +254,16 @@ INLINE __m512i dot_bytes(__m512i sum, __m512i u, const int8_t *q) {
     return _mm512_dpbusd_epi32(sum, u, _mm512_load_si512(q));
 }
 
-// Columns of activations, and their sums so far.
-typedef struct columns {
-    const uint8_t *act; // the current record of the first column
-    size_t act_stride;
-    __m512 sum[4], off[4];
-} columns;
-
-INLINE const record *record_of(const columns *to, int c) { return (const record *)column_at(to->act, to->act_stride, c); }
-
 // Adds the record's n_blocks blocks at p times each column: to sum[c], and to off[c] for add_off.
-INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, int n_cols, columns *to) {
-    __m512 *sum = to->sum, *off = to->off;
+INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, const record *x, size_t act_stride, int n_cols,
+                       __m512 *sum, __m512 *off) {
     const half_record u[2] = {unpack_half(type, p, 0, n_blocks), unpack_half(type, p, 1, n_blocks)};
     const __m512i zero = _mm512_setzero_si512();
     if (has_scale_of_16(type)) {
         const scales s = scales_16(type, p);
         const __m512i even_twice = _mm512_setr_epi32(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
         for (int c = 0; c < n_cols; c++) {
-            const record *r = record_of(to, c);
+            const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
             const __m512 scale = _mm512_mul_ps(s.d, _mm512_permutexvar_ps(even_twice, _mm512_load_ps(r->block)));
             off[c] = _mm512_fnmadd_ps(s.m, _mm512_load_ps(r->sum16), off[c]); // two sums: half the latency
             for (int h = 0; h < 2; h++) {
@@ -286,7 +277,7 @@ INLINE void add_record(dw_qtype type, const uint8_t *p, int n_blocks, int n_cols
     }
     const __m512 both = scales_32(type, p, n_blocks);
     for (int c = 0; c < n_cols; c++) {
-        const record *r = record_of(to, c);
+        const record *r = (const record *)((const uint8_t *)x + (size_t)c * act_stride);
         const __m512 scale = _mm512_mul_ps(both, _mm512_load_ps(r->block)); // even: scales; odd: sums
         off[c] = _mm512_add_ps(off[c], scale);
         for (int h = 0; h < 2; h++) {
@@ -310,17 +301,18 @@ INLINE float sum_of(__m512 v) {
 }
 
 // A row times n_cols <= 4 columns, a constant after inlining.
-INLINE void row_int8(dw_qtype type, int n_cols, const dot_row *row) {
-    columns to = {.act = row->act, .act_stride = row->act_stride};
-    for (int c = 0; c < n_cols; c++) to.sum[c] = to.off[c] = _mm512_setzero_ps();
-    const uint8_t *w = row->w;
+INLINE void row_int8(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                     size_t act_stride, float *y, size_t y_stride) {
+    __m512 sum[4], off[4];
+    for (int c = 0; c < n_cols; c++) sum[c] = off[c] = _mm512_setzero_ps();
+    const record *x = (const record *)act;
     int i = 0;
-    for (; i + RECORD <= row->n; i += RECORD, w += record_bytes(type), to.act += sizeof(record)) {
-        prefetch(w, row->end, record_bytes(type));
-        add_record(type, w, BLOCKS, n_cols, &to);
+    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++) {
+        prefetch(w, end, record_bytes(type));
+        add_record(type, w, BLOCKS, x, act_stride, n_cols, sum, off);
     }
-    if (i < row->n && !is_superblock(type)) add_record(type, w, (row->n - i) / 32, n_cols, &to);
-    for (int c = 0; c < n_cols; c++) row->y[(size_t)c * row->y_stride] = sum_of(add_off(type, to.sum[c], to.off[c]));
+    if (i < n && !is_superblock(type)) add_record(type, w, (n - i) / 32, x, act_stride, n_cols, sum, off);
+    for (int c = 0; c < n_cols; c++) y[(size_t)c * y_stride] = sum_of(add_off(type, sum[c], off[c]));
 }
 
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
@@ -342,34 +334,33 @@ INLINE __m512 load_some_values(dw_qtype type, const uint8_t *p, __mmask16 some) 
     }
 }
 
-INLINE __m512 column_values(const dot_row *row, int c, int i) {
-    return _mm512_load_ps((const float *)column_at(row->act, row->act_stride, c) + i);
+INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i) {
+    return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
 }
 
 // As row_int8; four sums for each column, of values 16k.. for k = 0 1 2 3 modulo 4.
-INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
-    const uint8_t *w = row->w;
-    const int n = row->n;
+INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
+                      size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
     __m512 sum[4][4];
     for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm512_setzero_ps();
     int i = 0;
     for (; i + 64 <= n; i += 64, w += 64 * bytes) {
-        prefetch(w, row->end, 64 * bytes);
+        prefetch(w, end, 64 * bytes);
         for (int k = 0; k < 4; k++) {
             const __m512 v = load_values(type, w + 16 * k * bytes);
             for (int c = 0; c < n_cols; c++)
-                sum[c][k] = _mm512_fmadd_ps(v, column_values(row, c, i + 16 * k), sum[c][k]);
+                sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), sum[c][k]);
         }
     }
     for (int k = 0; k < 4; k++, i += 16, w += 16 * bytes) {
         if (i >= n) break;
         const __m512 v = load_some_values(type, w, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1));
         for (int c = 0; c < n_cols; c++)
-            sum[c][k] = _mm512_fmadd_ps(v, column_values(row, c, i), sum[c][k]);
+            sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[c][k]);
     }
     for (int c = 0; c < n_cols; c++)
-        row->y[(size_t)c * row->y_stride] = sum_of(
+        y[(size_t)c * y_stride] = sum_of(
             _mm512_add_ps(_mm512_add_ps(sum[c][0], sum[c][2]), _mm512_add_ps(sum[c][1], sum[c][3])));
 }
 
@@ -378,7 +369,7 @@ INLINE void row_float(dw_qtype type, int n_cols, const dot_row *row) {
 DEFINE_ALL_ROWS(INLINE) // all_rows: kernels_dot.h
 
 // Defines dw_dot_avx512_q4_0, dw_dot_avx512_q8_0, .., dw_dot_avx512_f16, ..: one for each row of the two lists.
-#define DEFINE(type, suffix) \
+#define DEFINE(type, suffix)                                                                                           \
     TARGET void dw_dot_avx512_##suffix(const dw_dot_job *job) { all_rows(type, job); }
 INT8_TYPES(DEFINE)
 FLOAT_TYPES(DEFINE)
