@@ -3,6 +3,7 @@
  * A step draws `batch` windows of n_ctx tokens at random places of the texts (the places follow from the seed and the
  * step's number alone), computes the mean over their tokens of (1 - ce) tau^2 KL(teacher || student) + ce * cross
  * entropy, and takes one step of AdamW (engine/model/optimizer.h).  The last windows of the texts are held out.
+ * The mean is over n_ctx positions a window; the last position has no next token, and its cross entropy counts as 0.
  *
  * Teacher and student compute with the same arithmetic, so a student equal to its teacher has a gradient of exactly 0
  * and stays.  Results do not depend on the number of threads.

@@ -9,7 +9,9 @@
  *     dense    V a + gap (x - x')            what the whole model writes, and a share of the residual's gap
  *     blend    the mean of both
  *
- * and V'_S is fitted to it (repair.h).  The next layers see V' as it will be in the file, rounded to its type.
+ * and V'_S is fitted to it (repair.h).  x is what follows the FFN less V a.  With 16-bit weights from another file
+ * (source) V is theirs, while the pass used the model's own, so the gap then holds that difference, too.  The next
+ * layers see V' as it will be in the file, rounded to its type.
  * Memory: two residuals of all tokens for sequential repairs, one layer's matrices, and all V' in F32. */
 #ifndef PRUNE_REPAIRS_H
 #define PRUNE_REPAIRS_H

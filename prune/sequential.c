@@ -58,7 +58,7 @@ typedef struct sequence {
     float *v, *v_keep;    // (d, n_ff), (d, n_keep): V, V_S
     float *expanded;      // (d, n_ff): V' as in the file, with zeros; the cut session reads it
     float *a, *a_cut;     // (rows, n_ff): tapped neurons of a batch
-    float *x;             // (rows, d): residual of the cut path behind the layer as it was
+    float *x;             // (rows, d): residual of the cut path after the layer as it was
     float *y, *y_cut, *r; // (rows, d): V a, V a', R
     float *kept;          // (rows, n_keep): a'_S
     float *scratch;       // a tile for each thread

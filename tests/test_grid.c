@@ -160,13 +160,13 @@ static void errors(void) {
     refused(HEAD "x : cut -o $out.12\n", 2, "a suffix like .gguf");
     refused(HEAD "x : cut -o $out/../a\n", 2, "a suffix like .gguf");
     refused(HEAD "x : cut -o $out.part\n", 2, "a suffix like .gguf");
-    refused(HEAD "x : cut -o $rows.tsv\n", 2, "nothing can stand behind $rows");
+    refused(HEAD "x : cut -o $rows.tsv\n", 2, "$rows ends its word");
     refused(HEAD "x : cut $ -o $out\n", 2, "a $ without a name");
     refused(HEAD "x : cut ${a -o $out\n", 2, "a $ without a name");
     refused(HEAD "x : score -o $rows\ny : cut $x -o $out\n", 3, "'x' makes rows, which no step reads");
     refused(HEAD "l := a b\nx : cut --f=$l -o $out\n", 3, "the list 'l' must stand alone");
-    refused(HEAD "a = 1\nb = 1 if a\n", 3, "behind 'if' and 'and' stands");
-    refused(HEAD "a = 1\nb = 1 if a = 1 and\n", 3, "behind 'if' and 'and' stands");
+    refused(HEAD "a = 1\nb = 1 if a\n", 3, "after 'if' and 'and' comes");
+    refused(HEAD "a = 1\nb = 1 if a = 1 and\n", 3, "after 'if' and 'and' comes");
     refused(HEAD "a = 1\nb = 1 if c = 1\n", 3, "no variable above is called so");
     refused(HEAD "a = 1\nb = 1 if a = 2\n", 3, "'a' never has the value '2'");
     refused(HEAD "a = 1 2\nb = 1 if a = 1\nx : cut $a -o $out if a = 1\ny : rank $x $b -o $out if a = 2\n", 5,

@@ -103,10 +103,10 @@ static bool open_way(run *r, const char *path, dw_session_options o, way how, in
 
 /* Groups are open at random, a share[l] of those of layer l; NULL: as the gate says. */
 static void plant(run *r, const float *share, uint64_t seed) {
-    static dw_random_groups lots;
+    static dw_random_groups groups;
     dw_err err = {0};
-    lots = (dw_random_groups){share, seed};
-    const dw_ffn_experiment e = {.decide = dw_open_random, .ctx = &lots, .activity = share};
+    groups = (dw_random_groups){share, seed};
+    const dw_ffn_experiment e = {.decide = dw_open_random, .ctx = &groups, .activity = share};
     CHECK(!dw_session_experiment(r->session, share ? &e : NULL, &err), "%s", err.text);
 }
 

@@ -106,7 +106,7 @@ static void roundings(void) {
     }
 }
 
-static void deeds_that_differ(void) {
+static void treatments_that_differ(void) {
     const char *out = shown(test_file("rows.tsv"), "");
     CHECK(strstr(out, "| metric") && !strstr(out, "| group") &&
               strstr(out, "All but the base: rate wanted 0.25; group 64."),
@@ -618,7 +618,7 @@ static void without_gnuplot(void) {
 static const test_case cases[] = {
     {"the dense model comes first, and of several texts the geometric mean is shown", first_and_means},
     {"numbers have two digits of their standard error", roundings},
-    {"deeds are columns where they differ, and are said once where they do not", deeds_that_differ},
+    {"treatments are columns where they differ, and are said once where they do not", treatments_that_differ},
     {"conditions stand once under the table, and differences are said", conditions_once},
     {"disturbed speeds, lower bounds, leaks and verdicts are marked", marks},
     {"a long cell is whole, and one beyond all bounds ends in an ellipsis", long_cells},

@@ -35,7 +35,7 @@ typedef struct dw_random_groups {
     uint64_t seed;
 } dw_random_groups;
 
-void dw_open_random(const void *lots, int layer, int pos, int first, int end, uint8_t *open);
+void dw_open_random(const void *groups, int layer, int pos, int first, int end, uint8_t *open);
 
 /* ---- operators ------------------------------------------------------------------------------------------ */
 

@@ -38,9 +38,9 @@ static bool is_drawn(uint64_t layer_seed, int pos, int group, float share) {
 }
 
 void dw_open_random(const void *ctx, int layer, int pos, int first, int end, uint8_t *open) {
-    const dw_random_groups *lots = ctx;
-    const uint64_t seed = dw_splitmix(lots->seed + (uint64_t)layer);
-    for (int i = first; i < end; i++) open[i] = is_drawn(seed, pos, i, lots->share[layer]);
+    const dw_random_groups *groups = ctx;
+    const uint64_t seed = dw_splitmix(groups->seed + (uint64_t)layer);
+    for (int i = first; i < end; i++) open[i] = is_drawn(seed, pos, i, groups->share[layer]);
 }
 
 int dw_decide(const dw_pass *p, int l, int token, int first, int end, uint8_t *open) {

@@ -7,8 +7,8 @@
 
 /* A calibration text is a file and a range of its windows: consecutive runs of n_ctx tokens.  The tail, which is the
  * tokens after the last whole window, belongs to the file's last text: calib_window(.., n_windows, ..) gives the last
- * n_ctx tokens of the file, of which only the last n_tail are new.  So each token counts once, and after as many others
- * as the window allows.  If the vocabulary adds BOS, it replaces the first token of every window, as in llama.cpp's
+ * n_ctx tokens of the file.  Only their last n_tail tokens count; the others were in the windows before and are context
+ * here.  If the vocabulary adds BOS, it replaces the first token of every window, as in llama.cpp's
  * perplexity. */
 typedef struct calib_text {
     const char *name, *sha256;   // base name and hash of the file

@@ -9,6 +9,7 @@
  *   hash_cache     hashes of large inputs, remembered between runs
  *   mixtures       types that llama.cpp's quantizer gives to tensors
  *   sizes          tensors and bytes of a new model, by type
+ *   gram           Gram matrices of matrix inputs (stats.h5.gram) blas           OpenBLAS on one thread
  * Not included below, because few programs use them:
  *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
  *   tensor_stream  writes tensors while others are computed

@@ -161,15 +161,15 @@ static int value_of(char **text, const exp_sheet *s, const char *column, size_t 
     return *text ? 0 : -1;
 }
 
-/* The values of a column over all rows that are shown; deeds without the dense model's, and beside labels without
- * unknown ones. */
+/* The values of a column in all rows that are shown.  For treatments the dense model is left out; where labels are
+ * shown, unknown values are left out, too. */
 static int collect_values(values *v, const exp_sheet *s, const exp_heading *h, dw_err *err) {
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];
-        for (size_t k = 0; k < line->n && !(line->is_dense && h->role == EXP_DEED); k++) {
+        for (size_t k = 0; k < line->n && !(line->is_dense && h->role == EXP_TREATMENT); k++) {
             char *text;
             if (value_of(&text, s, h->column, line->row[k], err)) return -1;
-            const bool skip = h->role == EXP_DEED && has_labels(s) && !is_known(text);
+            const bool skip = h->role == EXP_TREATMENT && has_labels(s) && !is_known(text);
             const int rc = skip ? 0 : add_value(v, text, err);
             free(text);
             if (rc) return -1;
@@ -188,11 +188,11 @@ static bool is_shown(const exp_sheet *s, const char *column) {
 static bool is_wanted(const exp_sheet *s, const exp_heading *h, exp_role role) {
     const bool of_text = !strcmp(h->column, "windows") || !strcmp(h->column, "tokens_scored");
     if (h->role != role || is_shown(s, h->column) || exp_rows_find(s->rows, h->column) < 0) return false;
-    if (role == EXP_DEED) return h->usual && (!s->join || strcmp(h->column, s->join));
+    if (role == EXP_TREATMENT) return h->usual && (!s->join || strcmp(h->column, s->join));
     return !(of_text && is_shown(s, "text"));
 }
 
-/* The conditions (or deeds) that have one value in all rows, or (differing) those that have several. */
+/* The conditions (or treatments) that have one value in all rows, or (differing) those that have several. */
 static int print_role(FILE *out, const exp_sheet *s, exp_role role, bool differing, const char *begin, dw_err *err) {
     exp_text t;
     bool any = false;
@@ -257,7 +257,7 @@ static void print_marks(FILE *out, const exp_sheet *s) {
         char text[256];
         snprintf(
             text, sizeof text,
-            "A \"mean of N\" is one over rows that differ in %.60s only; behind its ± stands their standard deviation.",
+            "A \"mean of N\" is one over rows that differ in %.60s only; its ± is their standard deviation.",
             s->join);
         print_paragraph(out, text);
     }
@@ -396,7 +396,7 @@ int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
     const char *all = has_labels(s)  ? "The same wherever it applies: "
                       : has_dense(s) ? "All but the base: "
                                      : "All rows: ";
-    if (print_role(out, s, EXP_DEED, false, all, err) ||
+    if (print_role(out, s, EXP_TREATMENT, false, all, err) ||
         print_role(out, s, EXP_CONDITION, false, "Conditions: ", err) ||
         print_role(out, s, EXP_CONDITION, true, "Rows differ in: ", err))
         return -1;

@@ -13,19 +13,19 @@ const exp_heading exp_headings[] = {
     {"model",            "model",          EXP_NAME,      true,  NULL,          1,     0},
     {"text",             "text",           EXP_CONDITION, true,  NULL,          1,     0},
     {"speed_test",       "timed",          EXP_CONDITION, true,  NULL,          1,     0},
-    {"tool",             "tool",           EXP_DEED,      false, NULL,          1,     0},
-    {"metric",           "metric",         EXP_DEED,      true,  NULL,          1,     0},
-    {"rule",             "rule",           EXP_DEED,      true,  NULL,          1,     0},
-    {"rate",             "rate wanted",    EXP_DEED,      true,  NULL,          1,     0},
-    {"rate_reached",     "rate",           EXP_DEED,      true,  NULL,          1,     0},
-    {"activity",         "activity",       EXP_DEED,      true,  NULL,          1,     0},
-    {"group",            "group",          EXP_DEED,      true,  NULL,          1,     0},
-    {"allocate",         "allocate",       EXP_DEED,      true,  NULL,          1,     0},
-    {"repair",           "repair",         EXP_DEED,      true,  NULL,          1,     0},
-    {"type",             "type",           EXP_DEED,      true,  NULL,          1,     0},
-    {"nominal_bits",     "nominal bits",   EXP_DEED,      true,  NULL,          1,     0},
-    {"seed",             "seed",           EXP_DEED,      true,  NULL,          1,     0},
-    {"tokens_trained",   "tokens trained", EXP_DEED,      true,  NULL,          1,     0},
+    {"tool",             "tool",           EXP_TREATMENT,      false, NULL,          1,     0},
+    {"metric",           "metric",         EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"rule",             "rule",           EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"rate",             "rate wanted",    EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"rate_reached",     "rate",           EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"activity",         "activity",       EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"group",            "group",          EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"allocate",         "allocate",       EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"repair",           "repair",         EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"type",             "type",           EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"nominal_bits",     "nominal bits",   EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"seed",             "seed",           EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"tokens_trained",   "tokens trained", EXP_TREATMENT,      true,  NULL,          1,     0},
     {"file_bytes",       "MB",             EXP_MEASURE,   true,  NULL,          1e-6, -1},
     {"bits_per_weight",  "bits/weight",    EXP_MEASURE,   true,  NULL,          1,    -1},
     {"params",           "M parameters",   EXP_MEASURE,   false, NULL,          1e-6, -1},
@@ -105,7 +105,7 @@ const exp_heading exp_headings[] = {
 exp_heading exp_heading_of(const char *column) {
     for (const exp_heading *h = exp_headings; h->column; h++)
         if (!strcmp(h->column, column)) return *h;
-    exp_heading own = {.column = column, .head = column, .role = EXP_DEED, .scale = 1};
+    exp_heading own = {.column = column, .head = column, .role = EXP_TREATMENT, .scale = 1};
     for (const exp_column *c = exp_columns; c->name; c++)
         if (c->digits && !strcmp(c->name, column)) own.role = EXP_MEASURE;
     return own;

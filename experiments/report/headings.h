@@ -1,6 +1,6 @@
 /* headings.h - what the columns of results are called in a table, in which unit, and what kind of thing each is.
  *
- * Columns that the table of headings lacks (those of other programs' tables too) are deeds: shown under their own name,
+ * Columns that the table of headings lacks (those of other programs' tables too) are treatments: shown under their name,
  * as they stand in the file. */
 #ifndef EXP_HEADINGS_H
 #define EXP_HEADINGS_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 typedef enum exp_role {
-    EXP_DEED,      // what was done: rows of other deeds are other variants
+    EXP_TREATMENT,      // what was done: rows of other treatments are other variants
     EXP_CONDITION, // how it was measured: rows compare where these are equal
     EXP_MEASURE,   // what was measured: a number
     EXP_NAME,      // what a row is called, and remarks on it
@@ -32,7 +32,7 @@ extern const exp_heading exp_headings[]; // in the order of a table; ends with c
 
 enum { EXP_NUMBER = 48 };
 
-/* Digits behind the point for numbers of absolute value least to most that stand below each other: three significant
+/* Digits after the point for numbers of absolute value least to most that stand below each other: three significant
  * ones for the least, at most six for the most. */
 int exp_decimals(double least, double most);
 /* "16.85 ± 0.21": two digits of the error, and the value to the same place; without an error (0, NaN) four digits. */

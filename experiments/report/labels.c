@@ -17,7 +17,7 @@ static bool is_telling(const char *column) {
     static const char *const results[] = {"tool", "rate_reached", "nominal_bits", "tokens_trained"};
     for (size_t i = 0; i < sizeof results / sizeof *results; i++)
         if (!strcmp(column, results[i])) return false;
-    return exp_heading_of(column).role == EXP_DEED;
+    return exp_heading_of(column).role == EXP_TREATMENT;
 }
 
 /* Two lines have different known values. */
@@ -106,7 +106,7 @@ static void append(char text[EXP_LABEL], size_t *n, const char *head, const char
 }
 
 /* The values of a line in the columns that differ, or in all. */
-static size_t append_deeds(char text[EXP_LABEL], const exp_labels *l, const exp_line *line, bool all) {
+static size_t append_treatment(char text[EXP_LABEL], const exp_labels *l, const exp_line *line, bool all) {
     size_t n = 0;
     const char *before = NULL; // the columns type and types may say the same
     for (size_t i = 0; i < l->n_columns; i++) {
@@ -127,7 +127,7 @@ void exp_label(char text[EXP_LABEL], const exp_labels *l, const exp_line *line) 
         strcpy(text, "dense");
         return;
     }
-    if (!append_deeds(text, l, line, false) && !append_deeds(text, l, line, true))
+    if (!append_treatment(text, l, line, false) && !append_treatment(text, l, line, true))
         exp_clip(text, EXP_LABEL - 40, model_of(l, line));
     if (line->n > 1) snprintf(text + strlen(text), EXP_LABEL - strlen(text), " (mean of %zu)", line->n);
 }

@@ -55,7 +55,8 @@ double exp_field_value(const exp_sheet *s, const exp_field *f, const exp_line *l
 
 double exp_field_scale(const exp_field *f) { return f->of_dense ? 1 : f->heading.scale; }
 
-/* Some line knows it, and of deeds: not all but the dense ones say the same. */
+/* A column is worth showing if some line knows its value.  A treatment must also differ between lines, apart from the
+ * dense ones. */
 static bool is_worth_showing(const exp_sheet *s, const exp_heading *h) {
     const int column = exp_rows_find(s->rows, h->column);
     const char *first = NULL;
@@ -64,7 +65,7 @@ static bool is_worth_showing(const exp_sheet *s, const exp_heading *h) {
         const exp_line *line = &s->lines->line[i];
         const char *text = exp_line_text(s->rows, line, column);
         known |= !text || is_known(text);
-        if (line->is_dense && h->role == EXP_DEED) continue;
+        if (line->is_dense && h->role == EXP_TREATMENT) continue;
         if (!text || (first && strcmp(first, text))) differs = true;
         first = text ? text : first;
     }
@@ -97,13 +98,13 @@ static int add_variables(exp_sheet *s, dw_err *err) {
  * was done but the rate that was reached. */
 static int add_usual(exp_sheet *s, dw_err *err) {
     const bool labelled = !s->for_programs && exp_labels_are_needed(s->rows, s->lines);
-    bool deeds = true;
+    bool before_measures = true;
     int rc = 0;
     for (const exp_heading *h = exp_headings; h->column && !rc; h++) {
-        if (deeds && h->role == EXP_MEASURE && !labelled && add_variables(s, err)) return -1;
-        deeds &= h->role != EXP_MEASURE;
+        if (before_measures && h->role == EXP_MEASURE && !labelled && add_variables(s, err)) return -1;
+        before_measures &= h->role != EXP_MEASURE;
         if (!h->usual || exp_rows_find(s->rows, h->column) < 0) continue;
-        if (labelled && h->role == EXP_DEED && strcmp(h->column, "rate_reached")) continue;
+        if (labelled && h->role == EXP_TREATMENT && strcmp(h->column, "rate_reached")) continue;
         const bool is_name = labelled && !strcmp(h->column, "model");
         if (strcmp(h->column, "verdict") ? is_worth_showing(s, h) : has_verdict(s))
             rc = add_field(s, is_name ? "label" : h->column, err);
@@ -149,7 +150,7 @@ void exp_sheet_release(exp_sheet *s) {
 
 enum { CELL = 4096 };
 
-/* One place behind the point for a whole column of numbers without errors. */
+/* One place after the point for a whole column of numbers without errors. */
 static int decimals_of(const exp_sheet *s, const exp_field *f) {
     double least = INFINITY, most = 0, error;
     for (size_t i = 0; i < s->lines->n; i++) {

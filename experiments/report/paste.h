@@ -43,7 +43,7 @@ double exp_field_value(const exp_sheet *s, const exp_field *f, const exp_line *l
 
 double exp_field_scale(const exp_field *f); // from the file's unit to the heading's
 
-/* Fields by name, separated by commas; NULL: the usual ones that are known and, of deeds, differ. */
+/* Fields by name, separated by commas; NULL: the usual ones that are known; treatments only where they differ. */
 int exp_sheet_fields(exp_sheet *s, const char *names, dw_err *err);
 void exp_sheet_release(exp_sheet *s);
 

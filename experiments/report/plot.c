@@ -22,7 +22,7 @@ static const char plain_series[] = "plain quantization";
 typedef struct point {
     double x, y, low, high; // the ends of a bar or a band; NaN: none
     size_t series;
-    uint64_t deeds; // a hash of what was done, without the seed
+    uint64_t treatment; // a hash of what was done, without the seed
     const exp_line *line;
     bool is_dense, is_band;
 } point;
@@ -129,7 +129,7 @@ static bool is_plain_quantization(const exp_rows *r, const exp_line *line) {
 }
 
 /* What a line's series is called when nothing was said: what was done to the model. */
-static const char *deed_of(const plot *p, const exp_rows *r, const exp_line *line) {
+static const char *treatment_of(const plot *p, const exp_rows *r, const exp_line *line) {
     static const char *const columns[] = {"metric", "rule", "type", "tool"};
     if (p->joins_plain && is_plain_quantization(r, line)) return plain_series;
     for (size_t i = 0; i < sizeof columns / sizeof *columns && r->are_results; i++) {
@@ -144,7 +144,7 @@ static const char *deed_of(const plot *p, const exp_rows *r, const exp_line *lin
 static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
     size_t n = 0;
     name[0] = 0;
-    if (!p->n_by) exp_clip(name, LABEL - 60, deed_of(p, r, line));
+    if (!p->n_by) exp_clip(name, LABEL - 60, treatment_of(p, r, line));
     for (int i = 0; i < p->n_by; i++) {
         char value[40];
         exp_clip(value, sizeof value, exp_rows_cell(r, line->row[0], p->by[i]));
@@ -170,10 +170,10 @@ static size_t series_of(plot *p, const exp_rows *r, const exp_line *line, const 
 }
 
 /* FNV-1a of all that was done, without the seed: random twins have the same. */
-static uint64_t hash_deeds(const exp_rows *r, const exp_line *line, const bool *is_deed) {
+static uint64_t hash_treatment(const exp_rows *r, const exp_line *line, const bool *is_treatment) {
     uint64_t h = 0xcbf29ce484222325;
     for (size_t c = 0; c < r->n_columns; c++) {
-        if (!is_deed[c]) continue;
+        if (!is_treatment[c]) continue;
         for (const char *at = exp_rows_cell(r, line->row[0], (int)c); *at; at++)
             h = (h ^ (unsigned char)*at) * 0x100000001b3;
         h = (h ^ '\t') * 0x100000001b3;
@@ -185,7 +185,7 @@ static int compare_points(const void *pa, const void *pb) {
     const point *a = pa, *b = pb;
     if (a->series != b->series) return a->series < b->series ? -1 : 1;
     if (a->x != b->x) return a->x < b->x ? -1 : 1;
-    if (a->deeds != b->deeds) return a->deeds < b->deeds ? -1 : 1;
+    if (a->treatment != b->treatment) return a->treatment < b->treatment ? -1 : 1;
     return (a->y > b->y) - (a->y < b->y);
 }
 
@@ -206,7 +206,7 @@ static point make_point(const plot *p, const exp_sheet *s, const exp_field *y, c
     return a;
 }
 
-static int collect_points(plot *p, const exp_sheet *s, const bool *is_deed, dw_err *err) {
+static int collect_points(plot *p, const exp_sheet *s, const bool *is_treatment, dw_err *err) {
     size_t n;
     if (!dw_mul(s->lines->n, p->n_y, &n)) return dw_fail(err, "the table is too large");
     p->point = dw_alloc(n, sizeof *p->point, "points", err);
@@ -219,7 +219,7 @@ static int collect_points(plot *p, const exp_sheet *s, const bool *is_deed, dw_e
         for (size_t k = 0; k < p->n_y; k++) {
             point a = make_point(p, s, &p->y[k], line);
             if (isnan(a.x) || isnan(a.y)) continue;
-            a.deeds = hash_deeds(s->rows, line, is_deed);
+            a.treatment = hash_treatment(s->rows, line, is_treatment);
             if (!a.is_dense) a.series = series_of(p, s->rows, line, &p->y[k]);
             p->point[p->n_points++] = a;
         }
@@ -236,7 +236,7 @@ static int collect_points(plot *p, const exp_sheet *s, const bool *is_deed, dw_e
 /* Two rows of one experiment that differ in their seed only. */
 static bool are_twins(const exp_rows *r, const point *a, const point *b) {
     const char *seed_a = cell_of(r, a->line, "seed"), *seed_b = cell_of(r, b->line, "seed");
-    return !a->is_dense && !b->is_dense && a->series == b->series && a->x == b->x && a->deeds == b->deeds &&
+    return !a->is_dense && !b->is_dense && a->series == b->series && a->x == b->x && a->treatment == b->treatment &&
            is_known(seed_a) && is_known(seed_b) && strcmp(seed_a, seed_b);
 }
 
@@ -500,14 +500,15 @@ static int print_script(FILE *out, const plot *p, const exp_sheet *s, const char
 }
 
 static int make_points(plot *p, const exp_sheet *s, const exp_axes *axes, dw_err *err) {
-    bool *is_deed = dw_alloc(s->rows->n_columns, sizeof *is_deed, "columns", err);
-    if (!is_deed) return -1;
+    bool *is_treatment = dw_alloc(s->rows->n_columns, sizeof *is_treatment, "columns", err);
+    if (!is_treatment) return -1;
     for (size_t c = 0; c < s->rows->n_columns; c++)
-        is_deed[c] = exp_heading_of(s->rows->column[c]).role == EXP_DEED && strcmp(s->rows->column[c], "seed");
+        is_treatment[c] =
+            exp_heading_of(s->rows->column[c]).role == EXP_TREATMENT && strcmp(s->rows->column[c], "seed");
     int rc = find_by(p, s->rows, axes->by, err);
     if (!rc) rc = find_axes(p, s, axes, err);
-    if (!rc) rc = collect_points(p, s, is_deed, err);
-    free(is_deed);
+    if (!rc) rc = collect_points(p, s, is_treatment, err);
+    free(is_treatment);
     return rc;
 }
 

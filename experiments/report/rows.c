@@ -85,7 +85,7 @@ static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     return 0;
 }
 
-/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; behind the last NULL.  *value is NULL
+/* Cuts the first "NAME=VALUE" off a variant and takes the shell's quotes away; after the last NULL.  *value is NULL
  * for a word without "=". */
 static char *next_variable(char *at, char **name, char **value) {
     bool quoted = false;
@@ -116,7 +116,7 @@ static int add_column(exp_rows *r, size_t *cap, const char *name, dw_err *err) {
     return 0;
 }
 
-/* Calls fn for each variable of a row that tells of a deed. */
+/* Calls fn for each variable of a row that tells what was done. */
 static int each_variable(exp_rows *r, size_t row, const char *variant,
                          int (*fn)(exp_rows *r, size_t row, const char *name, const char *value, void *ctx), void *ctx,
                          dw_err *err) {
@@ -126,7 +126,7 @@ static int each_variable(exp_rows *r, size_t row, const char *variant,
     r->variant[row] = dw_strdup(variant, err);
     if (!r->variant[row]) return -1;
     for (char *at = r->variant[row]; !rc && (at = next_variable(at, &name, &value));)
-        if (*name && value && *value && exp_heading_of(name).role == EXP_DEED) rc = fn(r, row, name, value, ctx);
+        if (*name && value && *value && exp_heading_of(name).role == EXP_TREATMENT) rc = fn(r, row, name, value, ctx);
     return rc;
 }
 
@@ -496,13 +496,13 @@ static int drop_repeated(exp_lines *s, bool *keep, const exp_rows *r, dw_err *er
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
-/* What two rows must have in common to be joined: deeds and what decides about quality. */
+/* What two rows must have in common to be joined: treatments and what decides about quality. */
 static bool is_key(const char *column) {
     static const char *const free_conditions[] = {"date", "commit", "threads"};
     const exp_heading h = exp_heading_of(column);
     for (size_t i = 0; i < sizeof free_conditions / sizeof *free_conditions; i++)
         if (!strcmp(column, free_conditions[i])) return false;
-    return h.role == EXP_DEED || h.role == EXP_CONDITION;
+    return h.role == EXP_TREATMENT || h.role == EXP_CONDITION;
 }
 
 static bool same_but(const exp_rows *r, const bool *key, size_t a, size_t b) {

@@ -13,7 +13,7 @@
 #include "kit/tsv.h"
 
 typedef struct exp_rows {
-    const char **column; // n_columns names in the order of the files, NULL behind the last
+    const char **column; // n_columns names in the order of the files, NULL after the last
     const char **cell;   // (n_rows, n_columns)
     size_t n_columns, n_rows;
     size_t first_variable; // columns from here on are variables that no file has a column for

@@ -13,7 +13,7 @@ enum { CHILDREN_MAX = 256 };
 
 typedef struct child_end {
     pid_t pid;
-    int status; // as waitpid has it
+    int status; // that waitpid gave
     double cpu_seconds, peak_bytes;
 } child_end;
 
@@ -27,7 +27,8 @@ pid_t children_start_here(const char *program, char *const *argv, int out, dw_er
 /* Waits until a child ends, at most so many seconds: 0, or 1 when none ended in that time, or -1 when there is none. */
 int children_wait(child_end *end, double seconds);
 void children_nap(double seconds); // a signal that is passed on ends it
-/* Runs a program to its end; what it prints is *said, free().  Returns its status as waitpid has it, or -1. */
+/* Runs a program and waits for its end.  *said: what it printed; free().  Returns the status that waitpid gave, or
+ * -1. */
 int children_ask(const char *program, char *const *argv, char **said, dw_err *err);
 
 #endif

@@ -162,7 +162,7 @@ static int mark_value(const grid_variable *v, grid_condition *c, const char *wor
 /* "NAME = VALUE .." from word i on; returns where it ends, 0 on failure. */
 static size_t read_condition(reader *r, size_t i, grid_conditions *c, dw_err *err) {
     if (i + 2 >= r->n_word || strcmp(r->word[i + 1], "=") || !strcmp(r->word[i + 2], "and")) {
-        dw_fail(err, "behind 'if' and 'and' stands VARIABLE = VALUE ..");
+        dw_fail(err, "after 'if' and 'and' comes VARIABLE = VALUE ..");
         return 0;
     }
     const int variable = find_variable(r->g, r->word[i]);
@@ -351,7 +351,7 @@ static int add_reference(grid *g, grid_step *s, grid_word *w, const char *name, 
     return fail_unknown(g, name, err);
 }
 
-/* The reference at `at`, behind its $; *end: behind it. */
+/* The reference at `at`, after its $; *end: after it. */
 static int read_reference(grid *g, grid_step *s, grid_word *w, const char *at, const char **end, dw_err *err) {
     char name[64];
     const bool braces = *at == '{';
@@ -381,9 +381,9 @@ static int take_suffix(grid_step *s, grid_word *w, dw_err *err) {
     if (i == w->n || i + 1 == w->n) return 0;
     grid_output *o = &s->output[w->piece[i].output];
     char *suffix = w->piece[i + 1].text;
-    if (o->is_rows) return dw_fail(err, "nothing can stand behind $rows in a word");
+    if (o->is_rows) return dw_fail(err, "$rows ends its word; put a space after it");
     if (i + 2 < w->n || !suffix || !is_suffix(suffix))
-        return dw_fail(err, "behind $out stands a suffix like .gguf or .h5, or nothing");
+        return dw_fail(err, "after $out comes a suffix like .gguf or .h5, or nothing");
     free(o->suffix);
     o->suffix = suffix;
     w->n--;

@@ -139,7 +139,7 @@ typedef struct grid {
     grid_conditions *control; // any of them
     size_t n_control, cap_control;
     char *notes;       // lines about the controls that were added, or could not be; NULL: none
-    size_t n_own_step; // steps behind these are controls that were added
+    size_t n_own_step; // steps after these are controls that were added
 } grid;
 
 typedef struct grid_options {
