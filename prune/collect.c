@@ -77,9 +77,9 @@ static const opt_program program = {
         "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every "
         "matrix: 4 n^2 bytes for width n.  rank --metric obs and cut --repair need it.  "
         "With -s the parts' matrices are added.\n\n"
-        "--gradients also takes every window through a backward pass of the loss of its own next tokens, about four "
-        "times the time.  It adds for every neuron the sums of |a g| and (a g)^2, g = dL/da, for rank --metric taylor "
-        "and fisher.  Into STATS.gram it writes for every layer the sum of g g^T, g: gradient by the FFN's output, "
+        "--gradients also takes every window through a backward pass of the loss of its own next tokens, which "
+        "takes about three times as long in all.  It adds for every neuron the sums of |a g| and (a g)^2, g = dL/da, "
+        "for rank --metric taylor and fisher.  Into STATS.gram it writes for every layer the sum of g g^T, g: gradient by the FFN's output, "
         "4 n^2 bytes for width n, for rank --metric obs-gradient, which needs --gram down, too.\n\n"
         "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
         "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
@@ -108,8 +108,8 @@ typedef struct collector {
     collect_gram *gram;        // may be closed
 } collector;
 
-/* Of a token's time with gradients: forward and backward pass take about four times that of the first pass. */
-#define GRADIENT_SHARE 0.8
+/* Of a token's time with gradients: the training pass takes about twice as long as the pass of the statistics. */
+#define GRADIENT_SHARE (2.0 / 3)
 
 /* Thread ith takes columns first .. end - 1, which are whole units. */
 static void share(int n, int ith, int n_threads, int *first, int *end) {

@@ -18,8 +18,8 @@
  * gradients at a position depend on losses from there on only.  So positions that do not count (--skip, and those of a
  * tail that were in the window before) change no sum.
  *
- * The windows go through a training pass (engine.h), which computes a again: about four times the work of the pass that
- * takes the statistics.  How many windows share a pass depends on n_ctx alone, and a thread has its own columns or
+ * The windows go through a training pass (engine.h), which computes a again and takes about twice as long as the pass of
+ * the statistics.  How many windows share a pass depends on n_ctx alone, and a thread has its own columns or
  * tiles, so no bit depends on the number of threads. */
 #ifndef PRUNE_COLLECT_GRADIENTS_H
 #define PRUNE_COLLECT_GRADIENTS_H
