@@ -62,6 +62,7 @@ static void print_head(const kit_stats *s) {
     inspect_name(s->backend);
     printf("\n%-18s", "arguments");
     inspect_name(s->arguments);
+    if (s->has_gradients) printf("\n%-18sof |a g| and (a g)^2, g = dL/da of the texts' own next tokens", "gradients");
     if (s->n_row < s->n_text) printf("\n%-18s%zu rows of sums for %zu texts", "pooled", s->n_row, s->n_text);
     printf("\n");
 }

@@ -16,6 +16,7 @@
 #include "kit/imatrix.h"
 #include "kit/stats.h"
 #include "kit/blas.h"
+#include "prune/collect_gradients.h"
 #include "prune/collect_gram.h"
 #include "prune/column_sums.h"
 #include "prune/prune.h"
@@ -37,6 +38,7 @@ static struct {
     opt_list texts, parts;
     opt_range windows;
     int text_windows, skip, n_ctx, hist_every, apart;
+    bool gradients;
 } o;
 
 // clang-format off
@@ -53,6 +55,7 @@ static const opt_row rows[] = {
     {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
     {"gram", 0, OPT_CHOICE, 0, &o.gram, NULL, "WHICH", "also write STATS.gram: sums of x x^T of matrix inputs x", OPT_CHOICES_HELP(gram_inputs_names, gram_inputs)},
     {"gram-memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.gram_memory, "4GB", "SIZE", "Gram matrices up to this size are summed in the one pass; larger ones in a second, layer by layer", .min = 1, .max = 1e15},
+    {"gradients", 0, OPT_FLAG, 0, &o.gradients, NULL, NULL, "also a backward pass: sums of |a g| and (a g)^2, and into STATS.gram g g^T of the FFNs' outputs"},
     {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
     {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
     OPT_COMMON_ENGINE, {0}};
@@ -74,6 +77,10 @@ static const opt_program program = {
         "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every "
         "matrix: 4 n^2 bytes for width n.  rank --metric obs and cut --repair need it.  "
         "With -s the parts' matrices are added.\n\n"
+        "--gradients also takes every window through a backward pass of the loss of its own next tokens, which "
+        "takes about three times as long in all.  It adds for every neuron the sums of |a g| and (a g)^2, g = dL/da, "
+        "for rank --metric taylor and fisher.  Into STATS.gram it writes for every layer the sum of g g^T, g: gradient by the FFN's output, "
+        "4 n^2 bytes for width n, for rank --metric obs-gradient, which needs --gram down, too.\n\n"
         "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
         "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"
@@ -100,6 +107,9 @@ typedef struct collector {
     int n_batch;
     collect_gram *gram;        // may be closed
 } collector;
+
+/* Of a token's time with gradients: the training pass takes about twice as long as the pass of the statistics. */
+#define GRADIENT_SHARE (2.0 / 3)
 
 /* Thread ith takes columns first .. end - 1, which are whole units. */
 static void share(int n, int ith, int n_threads, int *first, int *end) {
@@ -253,6 +263,7 @@ typedef struct run { // everything that evaluating needs
     collector c;
     collect_gram gram;
     dw_session_options walking; // of its second pass
+    collect_gradients gradients; // may be closed
     int n_seq, n_batch;     // windows of one pass; tokens
     int32_t *token, *seq, *pos;
     uint8_t *out;
@@ -297,7 +308,7 @@ static int eval(run *r, const calib_text *text, const pass *x, dw_err *err) {
             w->text_inverse[c->to] += c->inverse[at + (size_t)i];
         }
     }
-    progress_step(r->bar, x->n_window * x->n);
+    progress_step(r->bar, x->n_window * x->n * (o.gradients ? 1 - GRADIENT_SHARE : 1));
     return 0;
 }
 
@@ -327,6 +338,8 @@ static int check_text(const collector *c, const calib_text *text, dw_err *err) {
             if (n && check_sums(w->text_square[k] + c->to * n, n, l, what[k], text, err)) return -1;
         }
         if (check_sums(w->text_cosine + c->to, 1, l, "the residual", text, err)) return -1;
+        const size_t n_ff = c->s->has_gradients ? (size_t)w->n_ff : 0;
+        if (n_ff && check_sums(w->sum_fisher + c->to * n_ff, n_ff, l, "the neurons' gradient", text, err)) return -1;
     }
     const size_t n = (size_t)c->s->n_embd;
     return check_sums(c->s->text_output_square + c->to * n, n, c->s->n_layer, "the input of the output matrix", text,
@@ -340,11 +353,24 @@ static int eval_text(run *r, const calib_text *text, dw_err *err) {
     return 0;
 }
 
+/* The windows once more, through the backward pass. */
+static int differentiate_text(run *r, const calib_text *text, dw_err *err) {
+    collect_gradients *g = &r->gradients;
+    const int n_all = calib_n_windows(text);
+    g->to = r->c.to;
+    for (int w = 0, n; w < n_all && o.gradients; w += n) {
+        n = smaller(g->n_seq, n_all - w);
+        if (collect_gradients_add(g, &r->texts, text, w, n, o.skip, err)) return -1;
+        progress_step(r->bar, n * o.n_ctx * GRADIENT_SHARE);
+    }
+    return 0;
+}
+
 static int add_text(run *r, const calib_text *text, dw_err *err) {
     kit_stats *s = r->c.s;
     kit_stats_text *t = &s->text[s->n_text];
     r->c.to = t->row;
-    if (eval_text(r, text, err) || check_text(&r->c, text, err)) return -1;
+    if (eval_text(r, text, err) || differentiate_text(r, text, err) || check_text(&r->c, text, err)) return -1;
     t->blocks = lineage_blocks(text->token, (size_t)text->n_windows * (size_t)o.n_ctx + (size_t)text->n_tail, err);
     if (!t->blocks) return -1;
     for (int l = 0; l < s->n_layer; l++) {
@@ -375,7 +401,7 @@ static int make_stats(kit_stats *s, const dw_model *m, dw_err *err) {
     for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
     const int rc = kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, 1, err);
     free(n_mix);
-    return rc;
+    return rc || (o.gradients && kit_stats_add_gradients(s, err)) ? -1 : 0;
 }
 
 static int set_arguments(kit_stats *s, dw_err *err) {
@@ -414,6 +440,7 @@ static bool is_beginning(const kit_stats *s, const char *model_sha256, const cal
     tool_backend_text(backend);
     if (strcmp(s->model_sha256, model_sha256) || strcmp(s->backend, backend) || s->n_text > texts->n_text) return false;
     if (s->n_ctx != o.n_ctx || s->skip != o.skip || s->hist_every != o.hist_every) return false;
+    if (s->has_gradients != o.gradients) return false;
     for (size_t t = 0; t < s->n_text; t++) {
         kit_stats_text wanted;
         describe_text(&wanted, texts, t, t < (size_t)o.apart ? t : (size_t)o.apart);
@@ -531,6 +558,7 @@ static int open_run(run *r, kit_stats *s, dw_err *err) {
 }
 
 static void close_run(run *r) {
+    collect_gradients_close(&r->gradients);
     collect_gram_close(&r->gram);
     calib_release(&r->texts);
     dw_session_free(r->session);
@@ -564,15 +592,20 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     kit_stats_total(s);
     say("%.0f token%s in %.2f s: %.0f tokens/s", n_tokens, plural(n_tokens), seconds,
         n_tokens / (seconds > 0 ? seconds : 1));
+    if (r->gradients.n_nll)
+        say("gradients of a mean loss of %.4f nats a token", r->gradients.nll / (double)r->gradients.n_nll);
     return 0;
 }
 
-/* A pool for all that computes, and what --gram asks for.  Texts are read before. */
+static bool writes_gram(void) { return o.gram || o.gradients; }
+
+/* A pool for all that computes, and what --gram and --gradients ask for.  Texts are read before. */
 static int open_gram(run *r, dw_err *err) {
     if (!(r->pool = dw_pool_new(tool.threads, err))) return -1;
-    if (!o.gram) return 0;
+    if (!writes_gram()) return 0;
     r->walking = (dw_session_options){.pool = r->pool, .backend = tool.backend};
-    r->gram = (collect_gram){.inputs = gram_inputs_find(o.gram),
+    r->gram = (collect_gram){.inputs = o.gram ? gram_inputs_find(o.gram) : &gram_inputs_none,
+                             .with_gradients = o.gradients,
                              .model = r->model,
                              .texts = o.texts.n ? &r->texts : NULL,
                              .skip = o.skip,
@@ -581,12 +614,27 @@ static int open_gram(run *r, dw_err *err) {
 }
 
 static int write_gram(run *r, const kit_stats *s, dw_err *err) {
-    if (!o.gram) return 0;
+    if (!writes_gram()) return 0;
     r->gram.bar = progress_begin("Gram matrices", "tokens",
                                  r->gram.texts && r->gram.by_layer ? (double)calib_n_tokens(&r->texts) : 1);
     const int rc = collect_gram_write(&r->gram, s, &o.parts, o.out, err);
     progress_end(r->gram.bar);
     return rc;
+}
+
+/* The backward pass, if it is wanted, and what it takes. */
+static int open_gradients(run *r, kit_stats *s, dw_err *err) {
+    collect_gradients *g = &r->gradients;
+    if (!o.gradients) return 0;
+    if (collect_gradients_open(g, r->model, o.n_ctx, &(dw_session_options){.pool = r->pool, .backend = tool.backend},
+                               err))
+        return dw_fail_in(err, "--gradients");
+    g->s = s;
+    g->covariance = &r->gram.gradients;
+    say("gradients: a pass of %d windows takes %s of memory, the sums of g g^T %s", g->n_seq,
+        show_bytes(collect_gradients_bytes(g)).text,
+        show_bytes(gram_bytes(dw_model_hparams(r->model), &gram_inputs_gradient, 0, s->n_layer)).text);
+    return 0;
 }
 
 /* Makes room for the sums of the texts, so that all refusals come before the work. */
@@ -595,7 +643,7 @@ static int begin_texts(run *r, kit_stats *s, const kit_stats *parts, const char 
     if (prepare(s, r, model_sha256, kept, err)) return -1;
     if (parts && check_parts(parts, s, r->texts.n_text, err)) return -1;
     tell_texts(s, &r->texts);
-    return open_run(r, s, err);
+    return open_run(r, s, err) ? -1 : open_gradients(r, s, err);
 }
 
 /* Adds the texts of -f to those of -s. */
@@ -619,6 +667,8 @@ static int add_part(kit_stats *sum, const char *path, bool is_first, const char 
     if (is_first ? kit_stats_read(sum, path, err) : kit_stats_open(&part, path, err)) return -1;
     if (kit_stats_check_model(is_first ? sum : &part, path, o.model, model_sha256, err)) return -1;
     sum->apart = (size_t)o.apart;
+    if (o.gradients && kit_stats_check_gradients(is_first ? sum : &part, "--gradients", err))
+        return dw_fail_in(err, "'%s'", path);
     if (is_first) return 0;
     if (kit_stats_add(sum, &part, err)) return dw_fail_in(err, "'%s'", path);
     kit_stats_release(&part);
@@ -668,8 +718,10 @@ static void check_usage(void) {
     if (!o.texts.n && !o.parts.n && !o.import_imatrix)
         die_usage("nothing to read: give texts (-f), statistics (-s) or --import-imatrix");
     if (o.import_imatrix && (o.texts.n || o.parts.n)) die_usage("--import-imatrix cannot be combined with -f or -s");
-    if (o.gram && (!o.out || o.import_imatrix))
-        die_usage("--gram writes STATS.gram beside the statistics of texts: give -o, and texts (-f) or parts (-s)");
+    if (writes_gram() && (!o.out || o.import_imatrix))
+        die_usage("--%s writes STATS.gram beside the statistics of texts: give -o, and texts (-f) or parts (-s)",
+                  o.gram ? "gram" : "gradients");
+    if (o.gradients && o.n_ctx < 2) die_usage("--gradients needs windows of two tokens or more: one has no next token");
     if (o.skip >= o.n_ctx) die_usage("a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
 }
 
@@ -680,7 +732,7 @@ int main(int argc, char **argv) {
     kit_stats s = {0};
     run r = {0};
     char model_sha256[65];
-    if (o.gram) kit_blas_on_one_thread(argv);
+    if (writes_gram()) kit_blas_on_one_thread(argv);
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     r.model = m;
@@ -688,7 +740,7 @@ int main(int argc, char **argv) {
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
     const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
     if (o.texts.n && calib_read(&r.texts, m, &wanted, &err)) die_err(&err);
-    if ((o.texts.n || o.gram) && open_gram(&r, &err)) die_err(&err);
+    if ((o.texts.n || writes_gram()) && open_gram(&r, &err)) die_err(&err);
     if (o.texts.n && run_texts(&r, &s, o.parts.n > 0, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
     if (write_gram(&r, &s, &err)) die_err(&err);
@@ -697,7 +749,7 @@ int main(int argc, char **argv) {
     if (o.out && o.texts.n) {
         char *kept = dw_format(NULL, "%s.part", o.out);
         if (kept) unlink(kept);
-        if (kept && o.gram) collect_gram_forget(kept);
+        if (kept && writes_gram()) collect_gram_forget(kept);
         free(kept);
     }
     close_run(&r);

@@ -17,6 +17,8 @@ int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err)
     for (int l = 0; l < hp->n_layer; l++) largest = fmax(largest, gram_bytes(hp, g->inputs, l, l + 1));
     g->by_layer = bytes > limit;
     if (!g->texts) return 0;
+    if (g->with_gradients && gram_sums_init(&g->gradients, hp, &gram_inputs_gradient, 0, hp->n_layer, n_threads, err))
+        return -1;
     if (!g->by_layer) return gram_sums_init(&g->sums, hp, g->inputs, 0, hp->n_layer, n_threads, err);
     say("Gram matrices take %s, more than --gram-memory: layer by layer in a second pass, with %s for a layer and %s "
         "for residuals",
@@ -26,32 +28,47 @@ int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err)
 
 void collect_gram_close(collect_gram *g) {
     gram_sums_release(&g->sums);
+    gram_sums_release(&g->gradients);
     g->inputs = NULL;
+}
+
+/* The sums that the one pass takes; NULL: the second pass does, or nobody. */
+static double *sum_in_pass(const collect_gram *g, int l, int k) {
+    const gram_sums *s = k == KIT_GRAM_GRADIENT ? &g->gradients : &g->sums;
+    return s->sum ? s->sum[l][k] : NULL;
+}
+
+static bool is_wanted(const collect_gram *g, int k) {
+    return k == KIT_GRAM_GRADIENT ? g->with_gradients : g->inputs->wanted[k];
 }
 
 /* ---- a file for texts that are finished ------------------------------------------------------------------- */
 
-static int list_matrices(kit_gram *head, const collect_gram *g, const kit_stats *s, dw_err *err) {
+/* Of all that is wanted, or of what the one pass sums. */
+static int list_matrices(kit_gram *head, const collect_gram *g, const kit_stats *s, bool of_pass, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(g->model);
     if (kit_gram_head(head, s, err)) return -1;
     for (int l = 0; l < hp->n_layer; l++)
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
-            const int n = gram_width(hp, l, (kit_stats_input)k);
-            if (g->inputs->wanted[k] && n && kit_gram_add_matrix(head, l, (kit_stats_input)k, n, err)) return -1;
+        for (int k = 0; k < KIT_GRAM_N_KINDS; k++) {
+            const int n = gram_width(hp, l, k);
+            const bool is_listed = of_pass ? sum_in_pass(g, l, k) != NULL : n && is_wanted(g, k);
+            if (is_listed && kit_gram_add_matrix(head, l, k, n, err)) return -1;
         }
     return 0;
 }
 
 static char *next_path(const char *stats_path, dw_err *err) { return dw_format(err, "%s.gram.next", stats_path); }
 
+static bool has_sums(const collect_gram *g) { return g->sums.sum || g->gradients.sum; }
+
 int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err) {
-    if (!g->inputs || g->by_layer) return 0;
+    if (!has_sums(g)) return 0;
     kit_gram head = {0};
     char *path = next_path(stats_path, err);
-    kit_gram_out *out = path && !list_matrices(&head, g, s, err) ? kit_gram_begin(&head, path, err) : NULL;
+    kit_gram_out *out = path && !list_matrices(&head, g, s, true, err) ? kit_gram_begin(&head, path, err) : NULL;
     int rc = out ? 0 : -1;
     for (size_t i = 0; i < head.n_matrix && !rc; i++)
-        rc = kit_gram_put(out, g->sums.sum[head.matrix[i].layer][head.matrix[i].input], err);
+        rc = kit_gram_put(out, sum_in_pass(g, head.matrix[i].layer, head.matrix[i].input), err);
     if (!rc) rc = kit_gram_commit(out, err);
     kit_gram_out_free(out);
     kit_gram_close(&head);
@@ -60,7 +77,7 @@ int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *sta
 }
 
 int collect_gram_kept(const collect_gram *g, const char *stats_path, dw_err *err) {
-    if (!g->inputs || g->by_layer) return 0;
+    if (!has_sums(g)) return 0;
     char *next = next_path(stats_path, err), *path = kit_gram_path(stats_path, err);
     int rc = next && path ? 0 : -1;
     if (!rc && rename(next, path)) rc = dw_fail(err, "cannot rename '%s' to '%s': %s", next, path, strerror(errno));
@@ -79,13 +96,14 @@ void collect_gram_forget(const char *stats_path) {
 
 /* Copies all matrices of a file into the sums. */
 static int load(collect_gram *g, kit_gram *file, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(g->model);
     double n_tokens;
-    for (int l = 0; l < g->sums.n_layer; l++)
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
-            double *sum = g->sums.sum[l][k];
-            const kit_gram_matrix *m = sum ? kit_gram_find(file, l, (kit_stats_input)k, &n_tokens, err) : NULL;
+    for (int l = 0; l < hp->n_layer; l++)
+        for (int k = 0; k < KIT_GRAM_N_KINDS; k++) {
+            double *sum = sum_in_pass(g, l, k);
+            const kit_gram_matrix *m = sum ? kit_gram_find(file, l, k, &n_tokens, err) : NULL;
             if (!sum) continue;
-            if (!m || m->n != gram_width(dw_model_hparams(g->model), l, (kit_stats_input)k)) return -1;
+            if (!m || m->n != gram_width(hp, l, k)) return -1;
             memcpy(sum, m->sum, kit_gram_packed(m->n) * sizeof *sum);
         }
     return 0;
@@ -102,7 +120,7 @@ static bool resume_from(collect_gram *g, const kit_stats *s, char *path) {
 }
 
 bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path) {
-    if (!g->inputs || g->by_layer) return true;
+    if (!has_sums(g)) return true;
     if (resume_from(g, s, next_path(stats_path, NULL))) return !collect_gram_kept(g, stats_path, NULL);
     return resume_from(g, s, kit_gram_path(stats_path, NULL));
 }
@@ -174,9 +192,9 @@ static void close_parts(part_list *p) {
 static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
     for (size_t i = 0; i < kit_gram_packed(m->n); i++)
         if (!isfinite(sum[i]))
-            return dw_fail(
-                err, "layer %d: the Gram matrix of '%s' became NaN or infinite; the model is damaged or overflows",
-                m->layer, kit_stats_input_names[m->input]);
+            return dw_fail(err,
+                           "layer %d: the Gram matrix of %s became NaN or infinite; the model is damaged or overflows",
+                           m->layer, kit_gram_names[m->input]);
     return 0;
 }
 
@@ -210,8 +228,10 @@ static int put_all(kit_gram_out *out, const kit_gram *head, collect_gram *g, par
             gram_sums_release(&p.sums);
             rc = sum_layer(&p, g, m->layer, err);
         }
-        const gram_sums *sums = second ? &p.sums : &g->sums;
-        if (!rc) rc = put_matrix(out, m, parts, sums->sum ? sums->sum[m->layer][m->input] : NULL, err);
+        const bool own = second && m->input != KIT_GRAM_GRADIENT;
+        if (!rc)
+            rc = put_matrix(out, m, parts, own ? p.sums.sum[m->layer][m->input] : sum_in_pass(g, m->layer, m->input),
+                            err);
     }
     gram_sums_release(&p.sums);
     walk_close(&p.w);
@@ -223,7 +243,7 @@ int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *part
     kit_gram head = {0};
     part_list files = {0};
     char *path = kit_gram_path(stats_path, err);
-    int rc = path ? list_matrices(&head, g, s, err) : -1;
+    int rc = path ? list_matrices(&head, g, s, false, err) : -1;
     if (!rc) rc = open_parts(&files, parts, s, err);
     kit_gram_out *out = rc ? NULL : kit_gram_begin(&head, path, err);
     if (!rc) rc = out ? put_all(out, &head, g, &files, err) : -1;

@@ -1,5 +1,6 @@
 /* collect_gram.h - collect's Gram matrices: summed inside the pass when all of them fit, else layer by layer.
  *
+ * Those of gradients (collect_gradients.h) are always summed in the one pass, because a backward pass has all layers.
  * When the matrices of all layers are larger than a limit, they are summed after the statistics in a second pass
  * (walk.h), which holds the residuals of all tokens and the matrices of one layer.  Both ways give the same sums.
  * The result is STATS.gram (kit/gram.h); the matrices of parts (-s) are added to it one by one. */
@@ -11,12 +12,14 @@
 #include "prune/walk.h"
 
 typedef struct collect_gram {
-    const gram_inputs *inputs;
+    const gram_inputs *inputs; // NULL: closed
+    bool with_gradients;
     const dw_model *model;
     const calib_texts *texts; // that are evaluated; NULL: only parts are added
     int skip;
     bool by_layer;
-    gram_sums sums; // of all layers, unless by_layer
+    gram_sums sums;      // of all layers, unless by_layer
+    gram_sums gradients; // of all layers, if wanted
     const dw_session_options *session;
     progress *bar; // hears of tokens of the second pass
 } collect_gram;
@@ -27,7 +30,7 @@ void collect_gram_close(collect_gram *g);
 
 /* Keep: the sums so far, of the texts of s, into STATS.gram.next; kept, called when the statistics are written too: it
  * becomes STATS.gram.  So one of the two is of the texts of the statistics whenever the program ends.  Resume goes on
- * from that one, and returns false when there is none.  All do nothing when the second pass makes the sums. */
+ * from that one, and returns false when there is none.  What the second pass will sum is not kept. */
 int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err);
 int collect_gram_kept(const collect_gram *g, const char *stats_path, dw_err *err);
 bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path);

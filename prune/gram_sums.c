@@ -15,17 +15,21 @@ const gram_inputs gram_inputs_names[] = {
     {0}};
 // clang-format on
 
+const gram_inputs gram_inputs_none = {.name = "none"},
+                  gram_inputs_gradient = {.name = "gradient", .wanted = {[KIT_GRAM_GRADIENT] = true}};
+
 const gram_inputs *gram_inputs_find(const char *name) {
     for (const gram_inputs *g = gram_inputs_names; g->name; g++)
         if (name && !strcmp(g->name, name)) return g;
     return NULL;
 }
 
-int gram_width(const dw_hparams *hp, int l, kit_stats_input input) {
+int gram_width(const dw_hparams *hp, int l, int input) {
     switch (input) {
     case KIT_STATS_ATTN_IN: return hp->n_head[l] ? hp->n_embd : 0;
     case KIT_STATS_ATTN_MIX: return hp->n_head[l] * hp->head_dim;
-    case KIT_STATS_FFN_IN: return hp->n_ff[l] ? hp->n_embd : 0;
+    case KIT_STATS_FFN_IN:
+    case KIT_GRAM_GRADIENT: return hp->n_ff[l] ? hp->n_embd : 0;
     default: return hp->n_ff[l];
     }
 }
@@ -33,9 +37,8 @@ int gram_width(const dw_hparams *hp, int l, kit_stats_input input) {
 double gram_bytes(const dw_hparams *hp, const gram_inputs *inputs, int first, int end) {
     double bytes = 0;
     for (int l = first; l < end; l++)
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            if (inputs->wanted[k])
-                bytes += (double)kit_gram_packed(gram_width(hp, l, (kit_stats_input)k)) * sizeof(double);
+        for (int k = 0; k < KIT_GRAM_N_KINDS; k++)
+            if (inputs->wanted[k]) bytes += (double)kit_gram_packed(gram_width(hp, l, k)) * sizeof(double);
     return bytes;
 }
 
@@ -46,8 +49,8 @@ int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs
     g->scratch = dw_alloc((size_t)n_threads, GRAM_SCRATCH * sizeof *g->scratch, "Gram matrices", err);
     int rc = g->sum && g->scratch ? 0 : -1;
     for (int l = first; l < end && !rc; l++)
-        for (int k = 0; k < KIT_STATS_N_INPUTS && !rc; k++) {
-            const int n = gram_width(hp, l, (kit_stats_input)k);
+        for (int k = 0; k < KIT_GRAM_N_KINDS && !rc; k++) {
+            const int n = gram_width(hp, l, k);
             if (!inputs->wanted[k] || !n) continue;
             g->sum[l][k] = dw_alloc(kit_gram_packed(n), sizeof(double), "a Gram matrix", err);
             if (!g->sum[l][k]) rc = -1;
@@ -58,7 +61,7 @@ int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs
 
 void gram_sums_release(gram_sums *g) {
     for (int l = 0; g->sum && l < g->n_layer; l++)
-        for (int k = 0; k < KIT_STATS_N_INPUTS; k++) free(g->sum[l][k]);
+        for (int k = 0; k < KIT_GRAM_N_KINDS; k++) free(g->sum[l][k]);
     free(g->sum);
     free(g->scratch);
     *g = (gram_sums){0};

@@ -11,20 +11,21 @@
 
 typedef struct gram_inputs {
     const char *name; // of --gram
-    bool wanted[KIT_STATS_N_INPUTS];
+    bool wanted[KIT_GRAM_N_KINDS];
     const char *help;
 } gram_inputs;
 extern const gram_inputs gram_inputs_names[]; // ends with name NULL
 const gram_inputs *gram_inputs_find(const char *name);
+extern const gram_inputs gram_inputs_none, gram_inputs_gradient; // of --gradients: no input, but g (kit/gram.h)
 
 typedef struct gram_sums {
     int n_layer;
-    double *(*sum)[KIT_STATS_N_INPUTS]; // (n_layer) packed matrices; NULL: not summed
+    double *(*sum)[KIT_GRAM_N_KINDS]; // (n_layer) packed matrices; NULL: not summed
     float *scratch;                     // a tile for each thread
 } gram_sums;
 
-/* Width of an input of layer l; 0: the layer has no such matrix. */
-int gram_width(const dw_hparams *hp, int l, kit_stats_input input);
+/* Width of an input (kit/gram.h) of layer l; 0: the layer has no such matrix. */
+int gram_width(const dw_hparams *hp, int l, int input);
 /* Bytes of the sums of layers first .. end - 1. */
 double gram_bytes(const dw_hparams *hp, const gram_inputs *inputs, int first, int end);
 

@@ -11,7 +11,8 @@
  * possible error of the output: ||(V - V') a||^2 per token + the damping's share.  One run gives every width of the
  * layer, because the kept sets are nested.
  *
- * V enters through G = V^T V alone (or V^T Gamma V for another norm of the output's error).  For one removal let
+ * V enters through G = V^T V alone.  Another norm of the output's error, e^T Gamma e instead of ||e||^2, has
+ * V^T Gamma V there: the same selection on R V with Gamma = R^T R (output_norm.h).  For one removal let
  * r^2 = [H^-1]_jj, u = [H^-1]_:j / r, q = V^T v_j / r, w = ||v_j||^2 / r^2.  Then
  *
  *     H^-1 -= u u^T       G -= q u^T + u q^T - w u u^T

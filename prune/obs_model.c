@@ -2,6 +2,7 @@
 #include "prune/obs_model.h"
 
 #include "model/model.h"
+#include "prune/output_norm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +33,18 @@ static void tell(const obs_model_task *t, int l, const damping *d, double n_toke
     if (words[0] && t->tell) t->tell(text);
 }
 
+/* down, in the norm by which errors of the output count; free(). */
+static float *columns_of(const obs_model_task *t, int l, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(t->model);
+    double n_tokens;
+    const kit_gram_matrix *gamma = NULL;
+    if (t->by_gradient && !(gamma = kit_gram_find(t->gram, l, KIT_GRAM_GRADIENT, &n_tokens, err))) return NULL;
+    float *v = prune_decode_down(t->model, l, t->pool, err);
+    if (!v || !gamma || !output_norm_apply(gamma, n_tokens, v, hp->n_ff[l], t->pool, err)) return v;
+    free(v);
+    return NULL;
+}
+
 static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(t->model);
     double n_tokens;
@@ -40,7 +53,7 @@ static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err
     if (g->n != hp->n_ff[l])
         return dw_fail(err, "layer %d: the Gram matrix has %d neurons, the model %d; collect it from this model", l,
                        g->n, hp->n_ff[l]);
-    float *v = prune_decode_down(t->model, l, t->pool, err);
+    float *v = columns_of(t, l, err);
     const obs_task task = {.gram = g,
                            .n_tokens = n_tokens,
                            .v = v,

@@ -11,6 +11,7 @@ float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *er
 typedef struct obs_model_task {
     const dw_model *model;
     kit_gram *gram;
+    bool by_gradient; // errors of the output are weighted by its gradient (output_norm.h)
     int group;
     double most; // fraction of a layer's neurons that is removed at most
     double damp; // as in obs_task

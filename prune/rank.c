@@ -27,7 +27,7 @@
 
 enum { MOST_METRICS = 32 };
 
-static kit_metric metrics[MOST_METRICS + 2]; // those of the kit, obs; ends with name NULL
+static kit_metric metrics[MOST_METRICS + 3]; // those of the kit, obs, obs-gradient; ends with name NULL
 
 static const kit_metric obs_metric = {"obs",
                                       NULL,
@@ -38,10 +38,21 @@ static const kit_metric obs_metric = {"obs",
                                       "optimal brain surgeon: Hassibi & Stork 1993, Frantar 2022 (arXiv 2208.11580); "
                                       "error of the output when the rest is repaired"};
 
+static const kit_metric obs_gradient_metric = {
+    "obs-gradient",
+    NULL,
+    true,
+    true,
+    KIT_SCALE_COMMON,
+    "v_j^T Gamma v_j / (2 [H^-1]_jj), one at a time, Gamma = E[g g^T] + damping, g: gradient by the output",
+    "obs whose error of the output is weighted by the loss's second-order change, in nats a token; needs collect "
+    "--gradients --gram down"};
+
 static void list_metrics(void) {
     size_t n = 0;
     for (const kit_metric *m = kit_metrics; m->name && n < MOST_METRICS; m++) metrics[n++] = *m;
-    metrics[n] = obs_metric;
+    metrics[n++] = obs_metric;
+    metrics[n] = obs_gradient_metric;
 }
 
 static const kit_metric *find_metric(const char *name) {
@@ -51,6 +62,7 @@ static const kit_metric *find_metric(const char *name) {
 }
 
 static bool is_obs(const kit_metric *m) { return !m->score; }
+static bool is_weighted(const kit_metric *m) { return !strcmp(m->name, obs_gradient_metric.name); }
 
 /* What a plan says whose layers are dropped and whose neurons all stay. */
 static const kit_metric no_metric = {.name = "block-influence",
@@ -142,7 +154,9 @@ static const char about[] =
     "2024, arXiv 2403.03853).  Without --metric, --rate and --bytes all neurons of the other layers stay.\n"
     "\n"
     "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of "
-    "the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
+    "the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.  "
+    "obs-gradient weighs this error by the gradients of the loss.  The same repair is best for both, because least "
+    "squares does not depend on the weights of outputs.\n"
     "\n"
     "metrics:\n";
 
@@ -451,6 +465,7 @@ static int open_gram(inputs *in, bool must, dw_err *err) {
     int rc = path ? 0 : -1;
     if (!rc && (must || dw_file_exists(path)) && !in->gram.matrix)
         rc = kit_gram_open(&in->gram, path, err) ? -1 : kit_gram_check_stats(&in->gram, path, &in->stats, err);
+    if (!rc && !must && !kit_gram_has(&in->gram, KIT_STATS_FFN_NEURON)) kit_gram_close(&in->gram); // gradients alone
     free(path);
     return rc;
 }
@@ -461,6 +476,7 @@ static int score_obs(inputs *in, double **score, dw_err *err) {
         return -1;
     const obs_model_task t = {.model = in->model,
                               .gram = &in->gram,
+                              .by_gradient = is_weighted(find_metric(o.metric)),
                               .group = in->scorer.group,
                               .most = most_removed(in),
                               .damp = o.damp,
@@ -680,6 +696,11 @@ static int print_matrix(const judged *j, int n, const inputs *in, bool overlaps,
     return 0;
 }
 
+/* Whether the statistics have what the metric needs. */
+static bool can_score(const inputs *in, const kit_metric *m) {
+    return !m->needs_stats || (in->has_stats && (m->needs_stats != KIT_NEEDS_GRADIENTS || in->stats.has_gradients));
+}
+
 static int compare(inputs *in, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
     judged j[MAX_METRICS] = {{0}};
@@ -694,7 +715,7 @@ static int compare(inputs *in, dw_err *err) {
                     .bytes = (double)o.bytes};
     int rc = all && n_keep ? choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
-        if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
+        if (can_score(in, m)) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {
         printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n",
                t.group, prune_rate_of(&t, n_keep));

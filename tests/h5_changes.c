@@ -60,7 +60,7 @@ void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int6
 static void make_stats(const char *path) {
     const int n_ff[] = {40, 0}, n_mix[] = {8, 8};
     kit_stats s;
-    if (kit_stats_init(&s, 2, 8, n_ff, n_mix, 3, NULL)) abort();
+    if (kit_stats_init(&s, 2, 8, n_ff, n_mix, 3, NULL) || kit_stats_add_gradients(&s, NULL)) abort();
     memset(s.model_sha256, 'a', 64);
     for (size_t t = 0; t < 3; t++) {
         memset(s.text[t].sha256, "bcd"[t], 64);
@@ -82,6 +82,8 @@ static void read_stats(const char *path) {
         const kit_stats_layer *w = &s.layer[l];
         for (size_t i = 0; i < s.n_text * (size_t)w->n_ff; i++)
             if (!(w->sum_abs[i] >= 0) || !(w->max_abs[i] >= 0)) abort();
+        for (size_t i = 0; s.has_gradients && i < s.n_text * (size_t)w->n_ff; i++)
+            if (!(w->sum_taylor[i] >= 0) || !(w->sum_fisher[i] >= 0)) abort();
         for (size_t i = 0; i < (size_t)w->n_ff * KIT_STATS_BINS; i++)
             if (w->hist_a[i] > n_tokens || w->hist_gate[i] > n_tokens) abort();
     }
@@ -92,7 +94,7 @@ static const char *const stats_paths[] = {
     "texts/name", "texts/sha256", "texts/first_window", "texts/n_windows", "texts/n_tokens", "texts/blocks", "layer/00/ffn/count", "layer/00/ffn/sum_a",
     "layer/00/ffn/sum_abs", "layer/00/ffn/sum_square", "layer/00/ffn/max_abs", "layer/00/ffn/hist_a", "layer/00/ffn/hist_group_64", "layer/01/ffn/count",
     "layer/01/input/attn_in/sum_square", "layer/00/input/attn_mix/sum_square", "layer/00/input/ffn_in/hist", "layer/00/influence/sum_cosine",
-    "layer/01/influence/count", "output/sum_square", "layer/00", "texts", "output", NULL};
+    "layer/01/influence/count", "layer/00/ffn/sum_taylor", "layer/00/ffn/sum_fisher", "output/sum_square", "layer/00", "texts", "output", NULL};
 static const char *const stats_attributes[] = {"format_version", "n_layer", "n_embd", "n_ctx", "skip", "hist_every", NULL};
 
 const h5_kind h5_stats = {"stats", "deadwood stats 1\n", stats_paths, stats_attributes, make_stats, read_stats};

@@ -2,6 +2,7 @@
  * matrices that cannot be inverted. */
 #include "build.h"
 #include "prune/obs.h"
+#include "prune/output_norm.h"
 #include "prune/repair.h"
 #include "prune/spd.h"
 #include "test.h"
@@ -84,6 +85,7 @@ static int kept_after(const obs_order *o, int n, int gone, int32_t *keep) {
 
 typedef struct naive {
     int n, d;
+    const double *gamma; // (d, d): of the output's norm; NULL: the identity
     double *h; // (n, n), damped
     double *v; // (d, n)
     bool *gone;
@@ -109,7 +111,11 @@ static void invert_rest(naive *x) {
 /* s_j of the i-th that stays. */
 static double naive_score(const naive *x, int i) {
     double square = 0;
-    for (int r = 0; r < x->d; r++) square += x->v[r * x->n + x->at[i]] * x->v[r * x->n + x->at[i]];
+    for (int r = 0; r < x->d; r++) {
+        double weighted = x->gamma ? 0 : x->v[r * x->n + x->at[i]];
+        for (int c = 0; c < x->d && x->gamma; c++) weighted += x->gamma[r * x->d + c] * x->v[c * x->n + x->at[i]];
+        square += weighted * x->v[r * x->n + x->at[i]];
+    }
     return square / x->inverse[(size_t)i * (size_t)x->m + (size_t)i];
 }
 
@@ -180,6 +186,160 @@ static void like_naive(void) {
     check_against_naive(96, 20, 16, 96);
     check_against_naive(300, 40, 128, 250);
     check_against_naive(512, 64, 128, 400);
+}
+
+/* ---- another norm of the output --------------------------------------------------------------------------- */
+
+enum { GRADIENT_D = 12 };
+
+typedef struct covariance {
+    double sum[GRADIENT_D * (GRADIENT_D + 1) / 2], damped[GRADIENT_D * GRADIENT_D]; // packed sum; mean and damping
+    kit_gram_matrix matrix;
+    int n_tokens;
+} covariance;
+
+/* Of correlated gradients of very different sizes. */
+static void make_covariance(covariance *c, int n_tokens) {
+    enum { D = GRADIENT_D };
+    double g[D], trace = 0;
+    dw_rng rng;
+    dw_rng_seed(&rng, 77);
+    memset(c, 0, sizeof *c);
+    for (int t = 0; t < n_tokens; t++) {
+        const double common = dw_rng_normal(&rng);
+        for (int i = 0; i < D; i++) g[i] = exp(0.5 * i - 3) * (dw_rng_normal(&rng) + common);
+        for (int i = 0; i < D; i++)
+            for (int k = i; k < D; k++) c->sum[kit_gram_row(D, i) + (size_t)k] += g[i] * g[k];
+    }
+    c->n_tokens = n_tokens;
+    c->matrix = (kit_gram_matrix){.layer = 3, .input = KIT_GRAM_GRADIENT, .n = D, .sum = c->sum};
+    for (int i = 0; i < D; i++) trace += kit_gram_at(&c->matrix, i, i) / n_tokens;
+    for (int i = 0; i < D; i++)
+        for (int k = 0; k < D; k++)
+            c->damped[i * D + k] = kit_gram_at(&c->matrix, i, k) / n_tokens + (i == k ? 1e-3 * trace / D : 0);
+}
+
+static float *weighted_columns(const layer *l, const covariance *c) {
+    dw_err err = {0};
+    const size_t size = (size_t)l->d * (size_t)l->n * sizeof(float);
+    float *v = malloc(size);
+    memcpy(v, l->v, size);
+    CHECK(!output_norm_apply(&c->matrix, c->n_tokens, v, l->n, two_threads(), &err), "%s", err.text);
+    return v;
+}
+
+/* Scores v_j^T Gamma v_j / (2 [H^-1]_jj), the inverse computed anew after every removal. */
+static void weighted_like_naive(void) {
+    enum { N = 150, REMOVED = 120 };
+    layer l = make_layer(N, GRADIENT_D, 6 * N, 9);
+    covariance c;
+    make_covariance(&c, 300);
+    dw_err err = {0};
+    obs_order o, plain;
+    obs_task t = task_of(&l, 1, 0.01);
+    t.most_removed = REMOVED;
+    REQUIRE(!obs_select(&plain, &t, two_threads(), &err), "%s", err.text);
+    float *v = weighted_columns(&l, &c);
+    t.v = v;
+    REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
+    naive x = make_naive(&l, o.damping.lambda);
+    x.gamma = c.damped;
+    double sum = 0;
+    int n_other = 0, n_plain = 0;
+    for (int i = 0; i < REMOVED; i++) {
+        int removed;
+        sum += 0.5 * naive_step(&x, &removed);
+        n_other += removed != o.group[i];
+        n_plain += removed == plain.group[i];
+        if (!CHECK(fabs(o.error[i] - sum) <= 1e-5 * sum, "removal %d: error %.12g, naive %.12g", i, o.error[i], sum))
+            break;
+    }
+    CHECK(!n_other, "%d of %d removals differ", n_other, REMOVED);
+    CHECK(n_plain < REMOVED / 2, "%d of %d removals as without weights", n_plain, REMOVED);
+    free(v);
+    free_naive(&x);
+    obs_order_release(&o), obs_order_release(&plain);
+    free_layer(&l);
+}
+
+/* tr(Gamma D H D^T) / 2 for the change D of down that a repair makes. */
+static double weighted_change(const layer *l, const covariance *c, double lambda, const int32_t *keep, int n_keep,
+                              const float *v_new) {
+    enum { D = GRADIENT_D };
+    const size_t n = (size_t)l->n;
+    double *change = calloc(D * n, sizeof *change), *times_h = calloc(D * n, sizeof *times_h), sum = 0;
+    for (size_t i = 0; i < D * n; i++) change[i] = -(double)l->v[i];
+    for (int r = 0; r < D; r++)
+        for (int s = 0; s < n_keep; s++) change[(size_t)r * n + (size_t)keep[s]] += (double)v_new[r * n_keep + s];
+    for (int r = 0; r < D; r++)
+        for (int i = 0; i < l->n; i++)
+            for (int k = 0; k < l->n; k++)
+                times_h[(size_t)r * n + (size_t)i] += change[(size_t)r * n + (size_t)k] *
+                                                      (kit_gram_at(&l->gram, i, k) / l->n_tokens +
+                                                       (i == k ? lambda : 0));
+    for (int r = 0; r < D; r++)
+        for (int q = 0; q < D; q++)
+            for (size_t i = 0; i < n; i++)
+                sum += 0.5 * c->damped[r * D + q] * change[(size_t)r * n + i] * times_h[(size_t)q * n + i];
+    free(change), free(times_h);
+    return sum;
+}
+
+/* The scores' sum is the weighted error of the unweighted repair, and no other values of the kept columns have less. */
+static void repair_ignores_weights(void) {
+    enum { N = 60, D = GRADIENT_D };
+    layer l = make_layer(N, D, 700, 4);
+    covariance c;
+    make_covariance(&c, 200);
+    dw_err err = {0};
+    obs_order o;
+    static float v_new[N * D];
+    int32_t keep[N];
+    float *v = weighted_columns(&l, &c);
+    obs_task t = task_of(&l, 1, 0.01);
+    t.v = v;
+    REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
+    for (int gone = 10; gone < N; gone += 20) {
+        const int n_keep = kept_after(&o, N, gone, keep);
+        const repair_task r = {
+            .gram = &l.gram, .n_tokens = l.n_tokens, .v = l.v, .d = D, .keep = keep, .n_keep = n_keep, .damp = 0.01};
+        REQUIRE(!repair_least_squares(&r, v_new, NULL, two_threads(), &err), "%s", err.text);
+        const double least = weighted_change(&l, &c, o.damping.lambda, keep, n_keep, v_new);
+        CHECK(fabs(least - o.error[gone - 1]) <= 1e-5 * least, "%d gone: %.9g, scores %.9g", gone, least,
+              o.error[gone - 1]);
+        dw_rng rng;
+        dw_rng_seed(&rng, 3);
+        for (int i = 0; i < n_keep * D; i++) v_new[i] += 0.02f * (float)dw_rng_normal(&rng);
+        CHECK(weighted_change(&l, &c, o.damping.lambda, keep, n_keep, v_new) > least, "%d gone", gone);
+    }
+    free(v);
+    obs_order_release(&o);
+    free_layer(&l);
+}
+
+/* Uncorrelated gradients of equal size weigh nothing: the plain order, in half of their mean square. */
+static void equal_weights(void) {
+    enum { N = 80, D = GRADIENT_D };
+    layer l = make_layer(N, D, 500, 6);
+    covariance c = {.n_tokens = 10, .matrix = {.layer = 3, .input = KIT_GRAM_GRADIENT, .n = D}};
+    for (int i = 0; i < D; i++) c.sum[kit_gram_row(D, i) + (size_t)i] = 40; // mean square 4
+    c.matrix.sum = c.sum;
+    dw_err err = {0};
+    obs_order o[2];
+    obs_task t = task_of(&l, 1, 0.01);
+    REQUIRE(!obs_select(&o[0], &t, two_threads(), &err), "%s", err.text);
+    float *v = weighted_columns(&l, &c);
+    t.v = v;
+    REQUIRE(!obs_select(&o[1], &t, two_threads(), &err), "%s", err.text);
+    for (int i = 0; i < N; i++)
+        CHECK(o[0].group[i] == o[1].group[i] && fabs(o[1].error[i] - 2.002 * o[0].error[i]) <= 1e-5 * o[1].error[i],
+              "removal %d", i);
+    for (int i = 0; i < D; i++) c.sum[kit_gram_row(D, i) + (size_t)i] = 0;
+    CHECK(output_norm_apply(&c.matrix, 10, v, N, two_threads(), &err));
+    check_sentence(&err, "layer 3: the gradients by the FFN's output have the mean square 0", "no gradients");
+    free(v);
+    obs_order_release(&o[0]), obs_order_release(&o[1]);
+    free_layer(&l);
 }
 
 /* ---- groups ----------------------------------------------------------------------------------------------- */
@@ -586,6 +746,10 @@ static void inverses(void) {
 
 static const test_case cases[] = {
     {"exact selection equals naive OBS with a new inverse after every removal, in order and error", like_naive},
+    {"errors of the output are weighted by gradients as naive OBS with that norm does", weighted_like_naive},
+    {"the least-squares repair is the best for any weights, and the scores are its weighted error",
+     repair_ignores_weights},
+    {"equal gradients weigh nothing, and gradients of 0 are refused", equal_weights},
     {"groups are removed by the closed form of their joint error", groups},
     {"the error of scores is the measured error of the repaired layer, for every level of one run", error_is_measured},
     {"a score is at most the energy, and equals it where nothing is correlated", not_above_energy},

@@ -33,6 +33,9 @@ static void add_neurons(kit_stats_layer *layer, size_t text, const dw_tap_event 
             layer->sum_a[at] += a;
             layer->sum_abs[at] += fabs(a);
             layer->sum_square[at] += a * a;
+            const double product = a * ((i * 7 + j * 3) % 5 - 1.7); // a gradient of the test's own
+            layer->sum_taylor[at] += fabs(product);
+            layer->sum_fisher[at] += product * product;
         }
 }
 
@@ -69,7 +72,8 @@ static bool collect(kit_stats *s, const char *path) {
     const dw_hparams *hp = dw_model_hparams(m);
     int mix[64];
     for (int l = 0; l < hp->n_layer; l++) mix[l] = hp->n_head[l] * hp->head_dim;
-    CHECK(!kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) && !dw_sha256_file(path, s->model_sha256, &err), "%s", err.text);
+    CHECK(!kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) && !kit_stats_add_gradients(s, &err) &&
+              !dw_sha256_file(path, s->model_sha256, &err), "%s", err.text);
     snprintf(s->arch, sizeof s->arch, "%s", hp->arch);
     snprintf(s->backend, sizeof s->backend, "ref");
     s->n_ctx = 64, s->hist_every = 1;
@@ -158,7 +162,7 @@ static void formulas(void) {
                              dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_down.weight")};
     static float w[3][64 * 128];
     for (int i = 0; i < 3; i++) t[i]->type->decode(t[i]->data, w[i], 64 * 128);
-    double expected[7][4] = {{0}};
+    double expected[9][4] = {{0}};
     for (int j = 0; j < 128; j++) {
         const kit_stats_layer *layer = &s.layer[1];
         double rows = 0, down = 0, magnitude = 0;
@@ -169,8 +173,10 @@ static void formulas(void) {
         }
         const double abs0 = layer->sum_abs[j] / N_TOKENS, abs1 = layer->sum_abs[128 + j] / N_TOKENS, n = 2 * N_TOKENS;
         const double square = (layer->sum_square[j] + layer->sum_square[128 + j]) / n, mean = (layer->sum_a[j] + layer->sum_a[128 + j]) / n;
-        const double score[7] = {(abs0 + abs1) / 2, fmax(abs0, abs1), 0, sqrt(rows + down), sqrt(square) * magnitude, down * square, down * (square - mean * mean)};
-        for (int i = 0; i < 7; i++) expected[i][j / 32] += score[i];
+        const double taylor = (layer->sum_taylor[j] + layer->sum_taylor[128 + j]) / n, fisher = (layer->sum_fisher[j] + layer->sum_fisher[128 + j]) / n;
+        const double score[9] = {(abs0 + abs1) / 2, fmax(abs0, abs1), 0, sqrt(rows + down), sqrt(square) * magnitude, down * square,
+                                 down * (square - mean * mean), taylor, fisher};
+        for (int i = 0; i < 9; i++) expected[i][j / 32] += score[i];
     }
     double *score[4];
     for (int i = 0; kit_metrics[i].name; i++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { HEAD_AT = 64, HASH_AT = 24, N_CTX_AT = 64 + 96, BACKEND_AT = 64 + 64 }; // of gram.h
+enum { KIND_AT = 64 + 112 + 208 + 16 + 4 }; // of the second matrix of gram-gradient.gram
 enum { SECONDS_AT = 64, HELD_OUT_AT = 72, N_VALUES = 5 };                      // of distil.h
 
 static void put_hash(const uint8_t *data, size_t n, uint8_t *to) {
@@ -47,16 +48,33 @@ static void gram_is_read(void) {
     kit_gram_close(&g);
 }
 
-static void refuse_gram(size_t at, uint8_t byte) {
+/* With the covariance of the gradient by an FFN's output. */
+static void gradient_is_read(void) {
+    kit_gram g;
+    dw_err err = {0};
+    double n_tokens;
+    if (!CHECK(!kit_gram_open(&g, "tests/seeds/gram-gradient.gram", &err), "%s", err.text)) return;
+    const kit_gram_matrix *m = kit_gram_find(&g, 0, KIT_GRAM_GRADIENT, &n_tokens, &err);
+    CHECK(m && m->n == 2 && n_tokens == 512 && kit_gram_at(m, 1, 0) == 0.5 && kit_gram_at(m, 1, 1) == 0.75, "%s",
+          err.text);
+    CHECK(kit_gram_has(&g, KIT_STATS_FFN_NEURON) && !kit_gram_has(&g, KIT_STATS_FFN_IN));
+    CHECK(!kit_gram_find(&g, 1, KIT_GRAM_GRADIENT, &n_tokens, &err) && strstr(err.text, "collect --gradients"));
+    kit_gram_close(&g);
+}
+
+static void refuse_byte(const char *path, size_t at, uint8_t byte, const char *words) {
     size_t n;
     dw_err err = {0};
     kit_gram g;
-    uint8_t *bytes = seed("tests/seeds/gram-sample.gram", &n);
+    uint8_t *bytes = seed(path, &n);
     bytes[at] = byte;
     put_hash(bytes + HEAD_AT, dw_le64(bytes + 16), bytes + HASH_AT);
-    CHECK(kit_gram_open(&g, written(bytes, n), &err) && strstr(err.text, "makes no sense"), "byte %zu: %s", at,
-          err.text);
+    CHECK(kit_gram_open(&g, written(bytes, n), &err) && strstr(err.text, words), "byte %zu: %s", at, err.text);
     free(bytes);
+}
+
+static void refuse_gram(size_t at, uint8_t byte) {
+    refuse_byte("tests/seeds/gram-sample.gram", at, byte, "makes no sense");
 }
 
 static void gram_without_sense(void) {
@@ -64,6 +82,7 @@ static void gram_without_sense(void) {
     refuse_gram(N_CTX_AT + 7, 0x80); // and of skipped ones
     refuse_gram(BACKEND_AT, 0xff);   // a name that is no UTF-8
     refuse_gram(HEAD_AT, 'G');       // a hash that is none
+    refuse_byte("tests/seeds/gram-gradient.gram", KIND_AT, 5, "lists matrices that make no sense");
 }
 
 /* ---- a checkpoint of heal ------------------------------------------------------------------------------------ */
@@ -105,6 +124,7 @@ static void checkpoint_without_sense(void) {
 
 static const test_case cases[] = {
     {"Gram matrices of another writer are read", gram_is_read},
+    {"covariances of gradients of another writer are read", gradient_is_read},
     {"a head of Gram matrices that makes no sense is refused", gram_without_sense},
     {"a checkpoint of another writer is read", checkpoint_is_read},
     {"a checkpoint whose times or losses make no sense is refused", checkpoint_without_sense},

@@ -489,7 +489,7 @@ static herr_t look_at_notes(hid_t f, const char *name, const H5L_info_t *info, v
 
 static void notes(void) {
     kit_stats s;
-    REQUIRE(make(&s, 0, 2) && write_file(&s, test_file("u.h5")));
+    REQUIRE(make(&s, 0, 2) && !kit_stats_add_gradients(&s, NULL) && write_file(&s, test_file("u.h5")));
     kit_stats_release(&s);
     const hid_t f = H5Fopen(test_file("u.h5"), H5F_ACC_RDONLY, H5P_DEFAULT);
     REQUIRE(f >= 0);
@@ -694,6 +694,76 @@ static void python(void) {
     kit_stats_release(&s);
 }
 
+/* ---- gradients ----------------------------------------------------------------------------------------------- */
+
+/* The same statistics, with sums of gradients. */
+static bool make_with_gradients(kit_stats *s, size_t first, size_t n) {
+    dw_err err = {0};
+    dw_rng rng;
+    if (!make(s, first, n) || !CHECK(!kit_stats_add_gradients(s, &err), "%s", err.text)) return false;
+    for (size_t t = 0; t < n; t++)
+        for (int l = 0; l < LAYERS; l++) {
+            const size_t width = (size_t)s->layer[l].n_ff;
+            dw_rng_seed(&rng, 700 + first + t);
+            if (width) random_squares(s->layer[l].sum_taylor + t * width, width, &rng);
+            if (width) random_squares(s->layer[l].sum_fisher + t * width, width, &rng);
+        }
+    return true;
+}
+
+static void without_fisher(hid_t f) { H5Ldelete(f, "layer/02/ffn/sum_fisher", H5P_DEFAULT); }
+static void without_taylor(hid_t f) { H5Ldelete(f, "layer/02/ffn/sum_taylor", H5P_DEFAULT); }
+static void narrow_taylor(hid_t f) { put_set(f, "layer/02/ffn/sum_taylor", H5T_IEEE_F64LE, 2, 2, 32, false); }
+static void float_fisher(hid_t f) { put_set(f, "layer/02/ffn/sum_fisher", H5T_IEEE_F32LE, 2, 2, 33, false); }
+
+/* What is wrong with a file's gradients is told by name. */
+static void bad_gradients(void) {
+    const struct { void (*change)(hid_t f); const char *words; } rows[] = {
+        {without_fisher, "'layer/02/ffn/sum_fisher' is missing"}, {without_taylor, "'layer/02/ffn/sum_taylor' is missing"},
+        {narrow_taylor, "'layer/02/ffn/sum_taylor' has 2 x 32 values"}, {float_fisher, "layer/02/ffn/sum_fisher"}};
+    const char *path = test_file("bad-gradients.h5");
+    kit_stats s;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        REQUIRE(make_with_gradients(&s, 0, 2) && write_file(&s, path));
+        kit_stats_release(&s);
+        h5_change(path, "deadwood stats 1\n", rows[i].change);
+        check_read_fails(path, rows[i].words, rows[i].words);
+    }
+    REQUIRE(make_with_gradients(&s, 0, 2));
+    s.layer[0].sum_taylor[3] = -1;
+    REQUIRE(write_file(&s, path));
+    check_read_fails(path, "'layer/00/ffn/sum_taylor' holds a negative sum", "a negative sum");
+    s.layer[0].sum_taylor[3] = 1, s.layer[0].sum_fisher[5] = (double)INFINITY;
+    REQUIRE(write_file(&s, path));
+    check_read_fails(path, "'layer/00/ffn/sum_fisher' holds infinity", "infinity");
+    kit_stats_release(&s);
+}
+
+static void gradients(void) {
+    kit_stats s, back, more, none;
+    dw_err err = {0};
+    const char *path = test_file("gradients.h5");
+    REQUIRE(make_with_gradients(&s, 0, 2) && write_file(&s, path));
+    REQUIRE(!kit_stats_read(&back, path, &err), "%s", err.text);
+    CHECK(back.has_gradients && kit_stats_bytes(&back, 2) == kit_stats_bytes(&s, 2));
+    REQUIRE(write_file(&back, test_file("gradients2.h5")) && same_files(path, test_file("gradients2.h5")));
+    REQUIRE(make_with_gradients(&more, 2, 1) && make(&none, 2, 1));
+    CHECK(kit_stats_add(&back, &none, &err));
+    check_sentence(&err, "with gradients cannot be added to others without", "gradients and none");
+    CHECK(kit_stats_can_add(&none, &back, &err) && kit_stats_check_gradients(&none, "a thing", &err) &&
+          !kit_stats_check_gradients(&back, "a thing", &err));
+    err = (dw_err){0};
+    REQUIRE(!kit_stats_add(&back, &more, &err), "%s", err.text);
+    for (int l = 0; l < LAYERS; l++) {
+        const size_t n = (size_t)back.layer[l].n_ff;
+        if (!n) continue;
+        CHECK(!memcmp(back.layer[l].sum_taylor, s.layer[l].sum_taylor, 2 * n * 8) &&
+                  !memcmp(back.layer[l].sum_taylor + 2 * n, more.layer[l].sum_taylor, n * 8) &&
+                  !memcmp(back.layer[l].sum_fisher + 2 * n, more.layer[l].sum_fisher, n * 8), "layer %d", l);
+    }
+    kit_stats_release(&s), kit_stats_release(&back), kit_stats_release(&more), kit_stats_release(&none);
+}
+
 static const test_case cases[] = {
     {"bins of histograms are half octaves", bins},
     {"quantiles of histograms", quantiles},
@@ -709,6 +779,8 @@ static const test_case cases[] = {
     {"texts with rows that do not exist are refused", bad_rows},
     {"layers are read one at a time and are those of the whole file", by_layers},
     {"a layer that is read late is checked like the others", late_damage},
+    {"gradients are read as they were written, and add up only with gradients", gradients},
+    {"gradients that are not whole are refused by name", bad_gradients},
     {"every dataset says its meaning and unit, and the file says the edges of bins", notes},
     {"statistics open in h5py with the layout of the header", python},
     {0}};

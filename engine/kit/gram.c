@@ -12,11 +12,15 @@ enum {
     MATRIX_BYTES = 16,
     FIXED_BYTES = 64 + 32 + 4 * 4,
     MAX_TEXTS = 1 << 20,
-    MAX_MATRICES = KIT_STATS_N_INPUTS * DW_MAX_LAYERS,
+    MAX_MATRICES = KIT_GRAM_N_KINDS * DW_MAX_LAYERS,
     MAX_WIDTH = 1 << 20,
 };
 
 static const char magic[] = "deadwood gram 1\n";
+
+const char *const kit_gram_names[KIT_GRAM_N_KINDS] = {"the inputs of q, k, v", "the inputs of attn_output",
+                                                      "the inputs of gate and up", "the inputs of down",
+                                                      "the gradients by the FFN's output"};
 
 char *kit_gram_path(const char *stats_path, dw_err *err) { return dw_format(err, "%s.gram", stats_path); }
 
@@ -41,7 +45,7 @@ int kit_gram_head(kit_gram *g, const kit_stats *s, dw_err *err) {
     memcpy(g->model_sha256, s->model_sha256, sizeof g->model_sha256);
     memcpy(g->backend, s->backend, sizeof g->backend);
     g->text = dw_alloc(s->n_text, sizeof *g->text, "texts", err);
-    g->matrix = dw_alloc(KIT_STATS_N_INPUTS * (size_t)s->n_layer, sizeof *g->matrix, "a list of matrices", err);
+    g->matrix = dw_alloc(KIT_GRAM_N_KINDS * (size_t)s->n_layer, sizeof *g->matrix, "a list of matrices", err);
     if (!g->text || !g->matrix) {
         kit_gram_close(g);
         return -1;
@@ -53,9 +57,9 @@ int kit_gram_head(kit_gram *g, const kit_stats *s, dw_err *err) {
     return 0;
 }
 
-int kit_gram_add_matrix(kit_gram *g, int layer, kit_stats_input input, int n, dw_err *err) {
+int kit_gram_add_matrix(kit_gram *g, int layer, int input, int n, dw_err *err) {
     if (n < 1 || n > MAX_WIDTH || g->n_matrix >= MAX_MATRICES)
-        return dw_fail(err, "layer %d: a Gram matrix of %d inputs is out of range", layer, n);
+        return dw_fail(err, "layer %d: a Gram matrix of width %d is out of range", layer, n);
     g->matrix[g->n_matrix++] = (kit_gram_matrix){.layer = layer, .input = input, .n = n};
     return 0;
 }
@@ -190,11 +194,11 @@ static bool read_text(dw_cursor *c, kit_stats_text *t) {
 static bool read_matrix(dw_cursor *c, kit_gram_matrix *m, const kit_gram_matrix *before) {
     m->layer = (int)dw_cursor_u32(c);
     const uint32_t input = dw_cursor_u32(c);
-    m->input = (kit_stats_input)input;
+    m->input = (int)input;
     m->n = (int)dw_cursor_u32(c);
     dw_cursor_u32(c);
     const bool ascends = !before || m->layer > before->layer || (m->layer == before->layer && m->input > before->input);
-    return !c->failed && ascends && m->layer >= 0 && m->layer < DW_MAX_LAYERS && input < KIT_STATS_N_INPUTS &&
+    return !c->failed && ascends && m->layer >= 0 && m->layer < DW_MAX_LAYERS && input < KIT_GRAM_N_KINDS &&
            m->n >= 1 && m->n <= MAX_WIDTH;
 }
 
@@ -258,26 +262,39 @@ int kit_gram_open(kit_gram *g, const char *path, dw_err *err) {
 }
 
 static int check_values(const kit_gram_matrix *m, dw_err *err) {
-    static const char *const of[] = {"q, k, v", "attn_output", "gate and up", "down"};
     const size_t n = kit_gram_packed(m->n);
     if (!has_hash(m->sum, n * sizeof *m->sum, (const uint8_t *)(m->sum + n)))
-        return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s is damaged; collect it again", m->layer,
-                       of[m->input]);
+        return dw_fail(err, "layer %d: the Gram matrix of %s is damaged; collect it again", m->layer,
+                       kit_gram_names[m->input]);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(m->sum[i]))
-            return dw_fail(
-                err,
-                "layer %d: the Gram matrix of the inputs of %s holds NaN or infinity; the model is damaged or "
-                "overflows",
-                m->layer, of[m->input]);
+            return dw_fail(err,
+                           "layer %d: the Gram matrix of %s holds NaN or infinity; the model is damaged or "
+                           "overflows",
+                           m->layer, kit_gram_names[m->input]);
     for (int j = 0; j < m->n; j++)
         if (kit_gram_at(m, j, j) < 0)
-            return dw_fail(err, "layer %d: the Gram matrix of the inputs of %s has a negative square", m->layer,
-                           of[m->input]);
+            return dw_fail(err, "layer %d: the Gram matrix of %s has a negative square", m->layer,
+                           kit_gram_names[m->input]);
     return 0;
 }
 
-const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input input, double *n_tokens, dw_err *err) {
+bool kit_gram_has(const kit_gram *g, int input) {
+    for (size_t i = 0; i < g->n_matrix; i++)
+        if (g->matrix[i].input == input) return true;
+    return false;
+}
+
+static void fail_missing(int layer, int input, dw_err *err) {
+    if (input == KIT_GRAM_GRADIENT)
+        dw_fail(err, "layer %d: there is no Gram matrix of %s; collect it (collect --gradients)", layer,
+                kit_gram_names[input]);
+    else
+        dw_fail(err, "layer %d: there is no Gram matrix of the inputs of '%s'; collect it (collect --gram all)", layer,
+                kit_stats_input_names[input]);
+}
+
+const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, int input, double *n_tokens, dw_err *err) {
     *n_tokens = kit_gram_n_tokens(g);
     for (size_t i = 0; i < g->n_matrix; i++) {
         const kit_gram_matrix *m = &g->matrix[i];
@@ -288,8 +305,7 @@ const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input inp
             return g->is_checked[i] = true, m;
         return NULL;
     }
-    dw_fail(err, "layer %d: there is no Gram matrix of the inputs of '%s'; collect it (collect --gram all)", layer,
-            kit_stats_input_names[input]);
+    fail_missing(layer, input, err);
     return NULL;
 }
 
@@ -297,7 +313,9 @@ const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input inp
 static bool same_widths(const kit_gram *g, const kit_stats *s) {
     for (size_t i = 0; i < g->n_matrix; i++) {
         const kit_gram_matrix *m = &g->matrix[i];
-        if (m->layer >= s->n_layer || m->n != s->layer[m->layer].n_input[m->input]) return false;
+        if (m->layer >= s->n_layer) return false;
+        const kit_stats_layer *w = &s->layer[m->layer];
+        if (m->n != (m->input == KIT_GRAM_GRADIENT ? s->n_embd : w->n_input[m->input])) return false;
     }
     return true;
 }

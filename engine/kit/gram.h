@@ -1,6 +1,8 @@
 /* gram.h - Gram matrices of the inputs of a model's matrices (STATS.gram), in a file beside the statistics.
  *
  * For the inputs x of a matrix, n values per token, the file has the sum of x x^T over all counted tokens of all texts.
+ * With gradients (collect --gradients) it also has, for each layer, the sum of g g^T.  Here g = dL/dy is the gradient
+ * by the FFN's output y, n_embd values per token, and L the sum over the window of -ln p(next token), in nats (stats.h).
  * It holds sums and not means, so files of disjoint texts add up.  Little endian:
  *
  *   0    "deadwood gram 1\n", u64 bytes of the head, SHA-256 of the head (32 bytes), zeros up to byte 64
@@ -9,7 +11,7 @@
  *              n_text   x 208 bytes: name (128, zeros at the end), sha256 (64), i32 first_window, i32 n_windows,
  *                       u64 n_tokens
  *              n_matrix x 16 bytes: i32 layer, i32 input (kit_stats_input: 0 q,k,v  1 attn_output  2 gate,up
- *                       3 down), i32 n, i32 0; ascending by layer, then input
+ *                       3 down; 4: g, by the FFN's output), i32 n, i32 0; ascending by layer, then input
  *   then for each matrix, at the next multiple of 64:
  *              n (n + 1) / 2 f64: every row from its diagonal on; SHA-256 of them (32 bytes)
  *   The file ends after the last matrix, at a multiple of 64.
@@ -21,9 +23,13 @@
 
 #include "kit/stats.h"
 
+/* What a matrix is of: a kit_stats_input, or the gradient by the FFN's output. */
+enum { KIT_GRAM_GRADIENT = KIT_STATS_N_INPUTS, KIT_GRAM_N_KINDS };
+extern const char *const kit_gram_names[KIT_GRAM_N_KINDS]; // "the inputs of q, k, v", ..
+
 typedef struct kit_gram_matrix {
     int layer;
-    kit_stats_input input;
+    int input; // KIT_STATS_ATTN_IN .. KIT_GRAM_GRADIENT
     int n;
     const double *sum; // packed upper triangle; NULL in a head that is to be written
 } kit_gram_matrix;
@@ -54,14 +60,15 @@ int kit_gram_open(kit_gram *g, const char *path, dw_err *err);
 void kit_gram_close(kit_gram *g); // also of a head that was made in memory
 /* The matrix of a layer's input, its hash and values checked when it is first asked for.  NULL and a message with the
  * advice to collect it when the file has no such matrix.  *n_tokens: that it sums up; at least 1. */
-const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, kit_stats_input input, double *n_tokens, dw_err *err);
+const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, int input, double *n_tokens, dw_err *err);
+bool kit_gram_has(const kit_gram *g, int input); // of any layer
 /* Fails when the file is not of the same model, widths, texts and options as these statistics. */
 int kit_gram_check_stats(const kit_gram *g, const char *path, const kit_stats *s, dw_err *err);
 double kit_gram_n_tokens(const kit_gram *g);
 
 /* Makes a head for the model, texts and options of s, without matrices. */
 int kit_gram_head(kit_gram *g, const kit_stats *s, dw_err *err);
-int kit_gram_add_matrix(kit_gram *g, int layer, kit_stats_input input, int n, dw_err *err); // in ascending order
+int kit_gram_add_matrix(kit_gram *g, int layer, int input, int n, dw_err *err); // in ascending order
 
 /* Writing: begin with a head; the sums of every matrix of the head, in its order; commit; free.  The file appears whole
  * or not at all. */

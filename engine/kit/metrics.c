@@ -4,6 +4,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +76,16 @@ static void flap(const kit_metric_view *v, double *score) {
     for (int j = 0; j < v->n_ff; j++) score[j] = v->slices.down_square[j] * variance(v, j);
 }
 
+static void taylor(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) score[j] = total(v, v->stats->sum_taylor, j) / total_count(v);
+}
+
+static void fisher(const kit_metric_view *v, double *score) {
+    for (int j = 0; j < v->n_ff; j++) score[j] = total(v, v->stats->sum_fisher, j) / total_count(v);
+}
+
+enum { GRADIENTS = KIT_NEEDS_GRADIENTS };
+
 // clang-format off
 const kit_metric kit_metrics[] = {
     /* name            function        stats  weights scale */
@@ -85,6 +96,8 @@ const kit_metric kit_metrics[] = {
     {"wanda",          wanda,          true,  true,  KIT_SCALE_LAYER, "sqrt(E[a_j^2]) sum_i |V_ij|",                        "Sun et al. 2023 (arXiv 2306.11695), summed over a column"},
     {"energy",         energy,         true,  true,  KIT_SCALE_ENERGY,  "||v_j||^2 E[a_j^2]",                                 "error of the layer's output when j alone is zeroed"},
     {"flap",           flap,           true,  true,  KIT_SCALE_ENERGY,  "||v_j||^2 Var(a_j)",                                 "An et al. 2023 (arXiv 2312.11983), without the bias"},
+    {"taylor",         taylor,         GRADIENTS, false, KIT_SCALE_COMMON, "E|a_j g_j|, g_j = dL/da_j",                  "first-order change of the loss when j is zeroed: Molchanov et al. 2019 (arXiv 1906.10771); LLM-Pruner, Ma et al. 2023 (arXiv 2305.11627); needs collect --gradients"},
+    {"fisher",         fisher,         GRADIENTS, false, KIT_SCALE_COMMON, "E[(a_j g_j)^2], g_j = dL/da_j",              "twice the second-order change, by the empirical Fisher matrix: Theis et al. 2018 (arXiv 1801.05787); needs collect --gradients"},
     {0}};
 // clang-format on
 
@@ -161,9 +174,12 @@ void kit_scorer_release(kit_scorer *s) {
 
 /* ---- scores ------------------------------------------------------------------------------------------------- */
 
-static int check_stats(const kit_scorer *s, dw_err *err) {
+static int check_stats(const kit_scorer *s, const kit_metric *metric, dw_err *err) {
     const dw_hparams *hp = &s->model->net.hp;
     if (kit_stats_check_shape(s->stats, hp->n_layer, hp->n_embd, hp->n_ff, err)) return -1;
+    char what[64];
+    snprintf(what, sizeof what, "metric '%s'", metric->name);
+    if (metric->needs_stats == KIT_NEEDS_GRADIENTS && kit_stats_check_gradients(s->stats, what, err)) return -1;
     return kit_stats_check_neurons(s->stats, err);
 }
 
@@ -226,7 +242,7 @@ int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *e
     dw_rng rng;
     dw_rng_seed(&rng, s->seed);
     memset(score, 0, (size_t)n_layer * sizeof *score);
-    if (metric->needs_stats && check_stats(s, err)) return -1;
+    if (metric->needs_stats && check_stats(s, metric, err)) return -1;
     if (metric->needs_weights && need_slices(s, err)) return -1;
     double *row_texts = metric->needs_stats ? count_texts(s->stats, err) : NULL;
     const bool ready = row_texts || !metric->needs_stats;

@@ -2,7 +2,8 @@
  *
  * A score depends on the statistics and weights of one layer.  The score of a group is the sum over its neurons.  To
  * add a metric, write a function and a row in metrics.c.  In formulas, a_j = act(gate_j . h) * (up_j . h) is the value
- * of neuron j for a token and v_j its column of down; E and Var are over all tokens of all texts. */
+ * of neuron j for a token, v_j its column of down, and g_j = dL/da_j (stats.h); E and Var are over all tokens of all
+ * texts. */
 #ifndef KIT_METRICS_H
 #define KIT_METRICS_H
 
@@ -33,10 +34,13 @@ typedef enum kit_scale {
     KIT_SCALE_COMMON, // they are numbers of one scale
 } kit_scale;
 
+enum { KIT_NEEDS_GRADIENTS = 2 };
+
 typedef struct kit_metric {
     const char *name;
     void (*score)(const kit_metric_view *v, double *score); // (n_ff)
-    bool needs_stats, needs_weights;
+    int needs_stats; // false, true, or KIT_NEEDS_GRADIENTS: statistics with gradients
+    bool needs_weights;
     kit_scale scale;
     const char *formula, *source;
 } kit_metric;

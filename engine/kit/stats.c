@@ -112,6 +112,13 @@ static void add_neuron_items(item_list *list, kit_stats_layer *w) {
         snprintf(name, sizeof name, "ffn/hist_group_%zu", size);
         add_hist(list, name, (n_ff + size - 1) / size, &w->hist_group[g], of_groups[g]);
     }
+    if (!list->s->has_gradients) return;
+    add_sums(list, "ffn/sum_taylor", F64_SQUARE, n_ff, &w->sum_taylor,
+             "sum over tokens of |a g|, g = dL/da, L: sum over the window of -ln p(next token)")
+        ->unit = "nats";
+    add_sums(list, "ffn/sum_fisher", F64_SQUARE, n_ff, &w->sum_fisher,
+             "sum over tokens of (a g)^2, g = dL/da, L: sum over the window of -ln p(next token)")
+        ->unit = "nats (square)";
 }
 
 static void add_input_items(item_list *list, kit_stats_layer *w) {
@@ -241,6 +248,14 @@ static int reserve_rows(kit_stats *s, size_t n_row, part p, dw_err *err) {
 
 int kit_stats_reserve(kit_stats *s, size_t n_text, size_t n_row, dw_err *err) {
     return reserve_texts(s, n_text, err) ? -1 : reserve_rows(s, n_row, ALL, err);
+}
+
+int kit_stats_add_gradients(kit_stats *s, dw_err *err) {
+    if (s->has_gradients) return 0;
+    s->has_gradients = true;
+    for (int l = 0; l < s->n_layer; l++)
+        if (make_layer(s, l, LARGE, s->cap_row, err)) return -1;
+    return 0;
 }
 
 static size_t layer_bytes(const kit_stats *s, int l, size_t n_row) {
@@ -426,6 +441,14 @@ int kit_stats_check_neurons(const kit_stats *s, dw_err *err) {
     return s->n_text ? 0 : dw_fail(err, "the statistics have no text");
 }
 
+int kit_stats_check_gradients(const kit_stats *s, const char *what, dw_err *err) {
+    if (s->has_gradients) return 0;
+    return dw_fail(err,
+                   "the statistics have no gradients, which %s needs; collect them with gradients (collect "
+                   "--gradients)",
+                   what);
+}
+
 static bool texts_overlap(const kit_stats_text *a, const kit_stats_text *b) {
     return !strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows &&
            b->first_window < a->first_window + a->n_windows;
@@ -438,6 +461,9 @@ static int check_same(const kit_stats *a, const kit_stats *b, dw_err *err) {
     if (a->n_ctx != b->n_ctx || a->skip != b->skip || a->hist_every != b->hist_every)
         return dw_fail(err, "statistics with -c %d --skip %d --hist-every %d cannot be added to others with %d, %d, %d",
                        a->n_ctx, a->skip, a->hist_every, b->n_ctx, b->skip, b->hist_every);
+    if (a->has_gradients != b->has_gradients)
+        return dw_fail(err, "statistics with gradients cannot be added to others without; collect all of them with "
+                            "gradients (collect --gradients), or none");
     bool same = a->n_layer == b->n_layer && a->n_embd == b->n_embd;
     for (int l = 0; same && l < a->n_layer; l++)
         same = a->layer[l].n_ff == b->layer[l].n_ff &&
@@ -846,6 +872,16 @@ static int check_memory(kit_h5_in *r, const kit_stats *s, size_t n_row) {
                    sum, r->n_bytes);
 }
 
+/* Whether any layer has sums of gradients; then the reader wants them of every layer with neurons. */
+static int read_has_gradients(const kit_h5_in *r, kit_stats *s) {
+    char path[64];
+    for (int l = 0; l < s->n_layer && !s->has_gradients; l++) {
+        snprintf(path, sizeof path, "layer/%02d/ffn/sum_taylor", l);
+        if (kit_h5_has(r, path, &s->has_gradients)) return -1;
+    }
+    return 0;
+}
+
 static int read_shape(kit_h5_in *r, kit_stats *s, size_t n_row) {
     int n_layer, n_embd, output_columns;
     if (kit_h5_int(r, "n_layer", 1, DW_MAX_LAYERS, &n_layer) || kit_h5_int(r, "n_embd", 1, MAX_WIDTH, &n_embd))
@@ -857,7 +893,7 @@ static int read_shape(kit_h5_in *r, kit_stats *s, size_t n_row) {
     int rc = widths ? read_widths(r, n_layer, n_row, widths, widths + n_layer) : -1;
     if (!rc) rc = set_shape(s, n_layer, n_embd, widths, widths + n_layer, r->err);
     free(widths);
-    return rc;
+    return rc ? -1 : read_has_gradients(r, s);
 }
 
 static int read_all(kit_h5_in *r, kit_stats *s) {

@@ -19,6 +19,9 @@
  *                  hist_a, hist_gate (n_ff, KIT_STATS_BINS) u32: histograms of |a| and |act(gate)|
  *                  hist_group_32, _64, _128 (ceil(n_ff / size), KIT_STATS_BINS) u32: histograms of the largest
  *                  |act(gate)| in each aligned group of that many neurons
+ *                  sum_taylor, sum_fisher (n_row, n_ff) f64: only with gradients (collect --gradients); sums of
+ *                  |a g| and (a g)^2 with g = dL/da, L = sum of -ln p(next token) over the window.  The last token of a
+ *                  window has no next one, so its g is 0.
  *   /layer/NN/input/attn_in, attn_mix, ffn_in, ffn_neuron: the inputs x of q,k,v | attn_output | gate,up | down
  *                  sum_square (n_row, n) f64: per column; that of ffn_neuron is a second name of ffn/sum_square
  *                  hist (KIT_STATS_BINS) u64: histogram of |x| over all columns
@@ -63,6 +66,7 @@ typedef struct kit_stats_layer {
     float *max_abs;                           // (n_row, n_ff)
     uint32_t *hist_a, *hist_gate;             // (n_ff, BINS)
     uint32_t *hist_group[KIT_STATS_N_GROUPS]; // (ceil(n_ff / size), BINS)
+    double *sum_taylor, *sum_fisher;          // (n_row, n_ff); NULL unless has_gradients
     double *text_square[KIT_STATS_N_INPUTS];  // (n_row, n_input); that of ffn_neuron is the pointer sum_square
     uint64_t *input_hist[KIT_STATS_N_INPUTS]; // (BINS)
     double *text_cosine, *text_inverse;       // (n_row)
@@ -79,6 +83,7 @@ typedef struct kit_stats_file kit_stats_file;
 typedef struct kit_stats {
     char model_sha256[65], arch[32], backend[32];
     int n_ctx, skip, hist_every;
+    bool has_gradients;
     char *arguments;
     int n_layer, n_embd;
     size_t n_text, n_row;       // n_row <= n_text
@@ -95,6 +100,8 @@ typedef struct kit_stats {
  * of the n_layer layers.  After a failure there is nothing to release. */
 int kit_stats_init(kit_stats *s, int n_layer, int n_embd, const int *n_ff, const int *n_attn_mix, size_t n_text,
                    dw_err *err);
+/* Adds the sums of gradients, all zero, to statistics in memory that lack them. */
+int kit_stats_add_gradients(kit_stats *s, dw_err *err);
 /* Makes room for so many texts and rows; the new room is zero.  s->n_text and s->n_row do not change. */
 int kit_stats_reserve(kit_stats *s, size_t n_text, size_t n_row, dw_err *err);
 /* The row of a text that follows n others, by s->apart. */
@@ -115,17 +122,19 @@ int kit_stats_write(const kit_stats *s, const char *path, dw_err *err);
 int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err); // may replace a file that this program has read
 /* Appends the texts of b to a and updates the totals; a is in memory, b may be open.  While a has at most a->apart
  * rows, a row of b becomes a new row, later ones are added to the last row.  Fails when models, contexts, skips or
- * histograms differ, or when both have the same window of a text. */
+ * histograms differ, when one has gradients and the other has none, or when both have the same window of a text. */
 int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err);
 int kit_stats_can_add(const kit_stats *a, const kit_stats *b, dw_err *err); // the checks of kit_stats_add alone
 void kit_stats_total(kit_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts
 void kit_stats_release(kit_stats *s);
 
 /* Fail, with the advice to collect again: if the statistics are not of `model` with this hash; if their shape is not
- * n_layer layers of n_ff[l] neurons and width n_embd; if a text has no neurons, as in statistics from an imatrix. */
+ * n_layer layers of n_ff[l] neurons and width n_embd; if a text has no neurons, as in statistics from an imatrix; if
+ * they have no gradients, which `what` needs. */
 int kit_stats_check_model(const kit_stats *s, const char *path, const char *model, const char sha256[65], dw_err *err);
 int kit_stats_check_shape(const kit_stats *s, int n_layer, int n_embd, const int *n_ff, dw_err *err);
 int kit_stats_check_neurons(const kit_stats *s, dw_err *err);
+int kit_stats_check_gradients(const kit_stats *s, const char *what, dw_err *err);
 
 /* Over all texts.  kit_stats_row_texts: texts of a row. */
 size_t kit_stats_row_texts(const kit_stats *s, size_t row);
