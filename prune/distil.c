@@ -76,7 +76,7 @@ size_t distil_memory(const dw_model *student, const dw_model *teacher, const dis
     const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
     dw_session *s = open_session(student, o, NULL), *t = open_session(teacher, o, NULL);
     const size_t own = s ? dw_train_memory(s, &pass) : 0, teachers = t ? dw_train_memory(t, &forward) : 0;
-    const size_t parameters = s ? dw_parameters_memory(s, o->wanted) : 0;
+    const size_t parameters = s ? dw_parameters_memory(s, &o->trained) : 0;
     dw_session_free(s);
     dw_session_free(t);
     size_t sum;
@@ -92,7 +92,7 @@ int distil_open(distil *d, const dw_model *student, const dw_model *teacher, con
     d->token = dw_alloc((size_t)o->batch * (size_t)o->n_ctx, sizeof *d->token, "windows", err);
     d->train = d->session ? dw_train_new(d->session, &pass, err) : NULL;
     d->teacher = d->teacher_session ? dw_train_new(d->teacher_session, &forward, err) : NULL;
-    return d->train && d->teacher && d->token ? dw_parameters_new(&d->p, d->session, o->wanted, err) : -1;
+    return d->train && d->teacher && d->token ? dw_parameters_new(&d->p, d->session, &o->trained, err) : -1;
 }
 
 void distil_close(distil *d) {
@@ -250,6 +250,7 @@ int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err 
         d->n_steps = h.n_steps;
         d->seconds = h.seconds;
         d->first_held_out = h.first_held_out;
+        dw_parameters_merge(&d->p, d->o.pool);
     }
     dw_unmap(&m);
     return rc ? -1 : 1;

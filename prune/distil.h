@@ -32,8 +32,8 @@ typedef struct distil_options {
     uint64_t seed;
     int32_t bos; // replaces the first token of each window; -1: none does
     double temperature, ce;
-    dw_adamw adamw;                  // its rate is set by the caller of each step
-    bool (*wanted)(dw_weight which); // what is trained
+    dw_adamw adamw; // its rate is set by the caller of each step
+    dw_trained trained;
 } distil_options;
 
 typedef struct distil {

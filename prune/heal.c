@@ -59,15 +59,18 @@ static bool is_ffn(dw_weight w) {
 
 static bool is_any(dw_weight w) { return w != DW_W_DOWN_T; }
 static bool is_down_or_norm(dw_weight w) { return w == DW_W_DOWN || is_bias_or_norm(w); }
+static bool is_of_layer(dw_weight w) { return is_any(w) && (!dw_weight_is_of_model(w) || w == DW_W_OUTPUT_NORM); }
 
 static const struct trained {
     const char *name, *help;
     bool (*wanted)(dw_weight w);
+    bool low_rank;
 } trained[] = {
-    {"all", "every weight", is_any},
-    {"ffn", "gate, up, down and their norm", is_ffn},
-    {"down", "down, norms and biases", is_down_or_norm},
-    {"norms", "norms and biases", is_bias_or_norm},
+    {"all", "every weight", is_any, false},
+    {"ffn", "gate, up, down and their norm", is_ffn, false},
+    {"down", "down, norms and biases", is_down_or_norm, false},
+    {"norms", "norms and biases", is_bias_or_norm, false},
+    {"lora", "a product of rank --rank added to every matrix of the layers; norms and biases", is_of_layer, true},
     {0},
 };
 
@@ -77,7 +80,7 @@ static struct {
     const char *model, *teacher, *out, *train;
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, decay, warm, last, clip, checkpoint;
-    int batch, n_ctx, seed, n_held;
+    int rank, batch, n_ctx, seed, n_held;
 } o;
 
 // clang-format off
@@ -94,6 +97,7 @@ static const opt_row rows[] = {
      .min = 0, .max = 1e6},
     {.kind = OPT_GROUP, .help = "training"},
     {"train", 0, OPT_CHOICE, 0, &o.train, "all", "WHAT", "what is trained", OPT_CHOICES_HELP(trained, struct trained)},
+    {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "16", "N", "windows of a step", .min = 1, .max = 4096},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 2, .max = 65536},
@@ -120,7 +124,9 @@ static const opt_program program = {
              "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass.  Its logits are "
              "never stored.\n"
              "\n"
-             "The trained weights are F32 copies.  At the end they are encoded in the types of the cut file, which "
+             "The trained weights are F32 copies.  With --train lora the matrices stay as they are, and the trained "
+             "products A B are added to them (Hu et al. 2021): AdamW then needs less memory.  At the end all "
+             "are encoded in the types of the cut file, which "
              "must have 16 or 32 bits: heal first, then requant.  The teacher may have any type.\n"
              "\n"
              "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
@@ -222,17 +228,19 @@ static const struct trained *what_is_trained(void) {
 }
 
 static distil_options options_of(const run *r, dw_pool *pool) {
-    return (distil_options){.pool = pool,
-                            .backend = tool.backend,
-                            .n_ctx = o.n_ctx,
-                            .batch = o.batch,
-                            .n_held = o.n_held,
-                            .seed = (uint64_t)o.seed,
-                            .bos = r->in.bos,
-                            .temperature = o.temperature,
-                            .ce = o.ce,
-                            .wanted = what_is_trained()->wanted,
-                            .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
+    const struct trained *what = what_is_trained();
+    return (distil_options){
+        .pool = pool,
+        .backend = tool.backend,
+        .n_ctx = o.n_ctx,
+        .batch = o.batch,
+        .n_held = o.n_held,
+        .seed = (uint64_t)o.seed,
+        .bos = r->in.bos,
+        .temperature = o.temperature,
+        .ce = o.ce,
+        .trained = {.wanted = what->wanted, .rank = what->low_rank ? o.rank : 0, .seed = (uint64_t)o.seed},
+        .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
 }
 
 /* All that decides the result. */
@@ -384,7 +392,7 @@ static const float *trained_row(const dw_parameters *p, const uint8_t *row) {
     for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
         const dw_tensor *s = &i->source;
         if (row >= s->data && row < s->data + s->n_bytes)
-            return p->value + i->first + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
+            return i->weight + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
     }
     return NULL;
 }

@@ -61,6 +61,7 @@ typedef struct setting {
     int n_ctx, n_seq;
     bool biases;
     bool (*wanted)(dw_weight);
+    int rank; // of low-rank additions
     dw_precision precision;
     dw_pool *pool; // NULL: two threads
 } setting;
@@ -86,7 +87,8 @@ static bool couple_open(couple *c, setting s) {
     const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .precision = s.precision};
     const dw_train_options forward = {
         .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .precision = s.precision};
-    CHECK(!dw_parameters_new(&c->p, c->session, s.wanted ? s.wanted : any, &err), "%s", err.text);
+    CHECK(!dw_parameters_new(&c->p, c->session, &(dw_trained){s.wanted ? s.wanted : any, s.rank, 1}, &err), "%s",
+          err.text);
     c->train = dw_train_new(c->session, &o, &err);
     c->teacher = dw_train_new(c->teacher_session, &forward, &err);
     random_tokens(c->token, s.n_ctx * s.n_seq, dw_model_hparams(c->model)->n_vocab, 5);
@@ -151,9 +153,11 @@ static double slope_along(couple *c, const dw_parameter *item, const float *v, d
     static const double at[4] = {-2, -1, 1, 2};
     for (int k = 0; k < 4; k++) {
         for (size_t i = 0; i < item->n; i++) value[i] = (float)(kept[i] + at[k] * e * v[i]);
+        dw_parameters_merge(&c->p, one_thread());
         f[k] = loss_of(c, loss);
     }
     memcpy(value, kept, item->n * sizeof *kept);
+    dw_parameters_merge(&c->p, one_thread());
     free(kept);
     return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * e);
 }
@@ -179,11 +183,14 @@ static void fill_directions(dw_rng *rng, const float *g, size_t n, float *v[2]) 
     }
 }
 
+static const dw_adamw still = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}; // rate 0
+
 /* The gradients of the first n_layers layers' parameters and of the model's, on ref, within `bound` of their norms. */
 static void check_differences(couple *c, dw_loss loss, double bound, int n_layers, const char *what) {
     dw_rng rng;
     dw_rng_seed(&rng, 11);
     gradients_of(c, loss);
+    if (c->p.n_merged) dw_adamw_step(&c->p, &still, 1, one_thread()); // gradients by the factors
     for (size_t i = 0; i < c->p.n; i++) {
         const dw_parameter *item = &c->p.item[i];
         if (item->layer >= n_layers && item->layer < dw_model_hparams(c->model)->n_layer) continue;
@@ -236,6 +243,55 @@ static void differences_ce(void) {
 
 static void differences_mixed(void) { differences_of(1, false, (dw_loss){.temperature = 2, .ce = 0.3}, true); }
 
+static bool layers_only(dw_weight w) { return !dw_weight_is_of_model(w); }
+
+/* B begins as 0, where A has no gradient; so it is made random here. */
+static void differences_low_rank(void) {
+    couple c;
+    dw_rng rng;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "ref", 6, 2, .wanted = layers_only, .rank = 3,
+                                   .pool = one_thread()}))
+        return;
+    dw_rng_seed(&rng, 9);
+    for (const dw_parameter *i = c.p.item; i < c.p.item + c.p.n; i++)
+        for (size_t k = 0; i->rank && k < 3 * i->source.ne[1]; k++)
+            c.p.value[i->first + 3 * i->source.ne[0] + k] = (float)(0.05 * dw_rng_normal(&rng));
+    dw_parameters_merge(&c.p, one_thread());
+    check_differences(&c, (dw_loss){.teacher = c.teacher}, 1e-3, 2, "rank 3");
+    couple_close(&c);
+}
+
+/* W = W0 + 2 B A by three plain loops, after three steps; nothing else of the model has changed. */
+static void low_rank_is_merged(void) {
+    couple c;
+    if (!couple_open(&c, (setting){path_of(0), path_of(TEACHER), "cpu", 6, 2, .wanted = only_down, .rank = 2})) return;
+    const dw_parameter *item = &c.p.item[1];
+    const size_t n_in = item->source.ne[0], n_out = item->source.ne[1];
+    const float *W0 = (const float *)(const void *)item->source.data, *A = c.p.value + item->first, *B = A + 2 * n_in;
+    CHECK(c.p.n == 2 && c.p.n_values == 2 * 2 * (n_in + n_out) && c.p.n_merged == 2 * n_in * n_out, "%zu values of %zu",
+          c.p.n_values, c.p.n_merged);
+    CHECK(!memcmp(item->weight, W0, n_in * n_out * sizeof *W0), "W does not begin as W0");
+    for (int t = 1; t <= 3; t++) {
+        gradients_of(&c, (dw_loss){.teacher = c.teacher});
+        dw_adamw_step(&c.p, &(dw_adamw){.rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}, (uint64_t)t,
+                      two_threads());
+    }
+    double worst = 0, change = 0;
+    for (size_t i = 0; i < n_out; i++)
+        for (size_t j = 0; j < n_in; j++) {
+            double w = W0[i * n_in + j];
+            for (size_t k = 0; k < 2; k++) w += 2.0 * B[i * 2 + k] * A[k * n_in + j];
+            worst = fmax(worst, fabs(item->weight[i * n_in + j] - w));
+            change = fmax(change, fabs(w - W0[i * n_in + j]));
+        }
+    CHECK(worst < 1e-6 && change > 1e-3, "W differs from W0 + 2 B A by %g, from W0 by %g", worst, change);
+    const dw_parameter kept = *item;
+    dw_parameters_release(&c.p);
+    const dw_tensor t = dw_session_tensor(c.session, kept.layer, kept.which);
+    CHECK(t.data == kept.source.data, "the session has not its own weights again");
+    couple_close(&c);
+}
+
 static void differences_oracles(void) {
     if (!test_shared()) SKIP("the oracles are not here (DW_SHARED)");
     static const char *const names[] = {"llama3-rope", "qwen2-untied", "qwen3", "smollm-tied"};
@@ -266,7 +322,7 @@ static void differences_act(void) {
         dw_parameters_release(&c.p);
         c.session->net.act = (dw_act)act;
         dw_err err = {0};
-        CHECK(!dw_parameters_new(&c.p, c.session, any, &err), "%s", err.text);
+        CHECK(!dw_parameters_new(&c.p, c.session, &(dw_trained){.wanted = any}, &err), "%s", err.text);
         check_differences(&c, (dw_loss){0}, act == DW_RELU ? 2e-2 : 1e-3, 1,
                           act == DW_RELU   ? "relu"
                           : act == DW_SILU ? "silu"
@@ -554,6 +610,8 @@ static const test_case cases[] = {
     {"KL: finite differences agree with every kind of gradient, with and without biases, q/k norms, tied embeddings",
      differences_kl},
     {"cross entropy: finite differences agree with every kind of gradient", differences_ce},
+    {"low-rank additions: finite differences agree with the gradients of both factors", differences_low_rank},
+    {"low-rank additions: the session computes with W0 + 2 B A", low_rank_is_merged},
     {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},
     {"oracles' architectures: finite differences agree", differences_oracles},

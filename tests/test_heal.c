@@ -78,9 +78,9 @@ static void learns(void) {
 static void trains_what_is_asked(void) {
     static const struct {
         const char *what, *changed;
-    } parts[] = {{"norms", "norm"}, {"ffn", "ffn"}, {"down", NULL}, {"all", ""}};
+    } parts[] = {{"norms", "norm"}, {"ffn", "ffn"}, {"down", NULL}, {"all", ""}, {"lora --rank 3", ""}};
     const char *out = test_file("part.gguf"), *student = cut("tiny-llama", "F32");
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         char options[64];
         snprintf(options, sizeof options, "--tokens 128 --train %s", parts[i].what);
         CHECK(!heal(student, random_model("tiny-llama", "F32", 0), options, out), "%s", test_run_output());
@@ -237,7 +237,7 @@ static void nan_is_named(void) {
                               .n_held = 2,
                               .bos = -1,
                               .temperature = 1,
-                              .wanted = any_weight,
+                              .trained = {.wanted = any_weight},
                               .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}};
     distil d = {.text = &t, .n_text = 1};
     double loss;
