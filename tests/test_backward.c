@@ -86,7 +86,7 @@ static bool couple_open(couple *c, setting s) {
     if (s.biases) add_biases(c);
     const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .precision = s.precision};
     const dw_train_options forward = {
-        .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .precision = s.precision};
+        .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .keep_residuals = true, .precision = s.precision};
     CHECK(!dw_parameters_new(&c->p, c->session, &(dw_trained){s.wanted ? s.wanted : any, s.rank, 1}, &err), "%s",
           err.text);
     c->train = dw_train_new(c->session, &o, &err);
@@ -307,6 +307,168 @@ static void differences_oracles(void) {
         check_differences(&c, (dw_loss){0}, 1e-3, 1, names[i]);
         couple_close(&c);
     }
+}
+
+/* ---- residuals beside the teacher's ---------------------------------------------------------------------------- */
+
+/* The student's two layers against the teacher's first and third. */
+static const int first_and_last[] = {1, 3};
+
+static void differences_hidden(void) {
+    couple c;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "ref", 6, 2, .pool = one_thread()})) return;
+    const dw_loss loss = {.teacher = c.teacher, .ce = 0.2, .hidden = 0.7, .residual = first_and_last};
+    check_differences(&c, loss, 1e-3, 2, "hidden");
+    couple_close(&c);
+}
+
+typedef struct residuals { // of 6 tokens, 32 values each, before the layers 0 .. 3
+    float x[4][6][32];
+} residuals;
+
+static void keep_residual(void *ctx, const dw_tap_event *e) {
+    residuals *r = ctx;
+    if (e->point == DW_TAP_RESIDUAL) memcpy(r->x[e->layer], e->values, sizeof r->x[0]);
+}
+
+static void residuals_of(const dw_model *m, const int32_t *token, residuals *r) {
+    dw_err err = {0};
+    const dw_session_options o = {
+        .pool = one_thread(), .backend = "ref", .n_ctx = 6, .n_batch = 6, .kv = DW_KV_CACHE_F32, .exact = true};
+    dw_session *s = dw_session_new(m, &o, &err);
+    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_RESIDUAL, .fn = keep_residual, .ctx = r});
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 6, .token = token}, &err), "%s", err.text);
+    dw_session_free(s);
+}
+
+/* The error by the session's own residuals, without the first token. */
+static void hidden_is_by_hand(void) {
+    couple c;
+    static residuals x, y;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "ref", 6, 1, .pool = one_thread()})) return;
+    residuals_of(c.model, c.token, &x);
+    residuals_of(c.teacher_model, c.token, &y);
+    double sum = 0;
+    for (int l = 0; l < 2; l++)
+        for (int t = 1; t < 6; t++) {
+            double error = 0, size = 0;
+            for (int i = 0; i < 32; i++) {
+                const double to = y.x[first_and_last[l]][t][i];
+                error += pow(x.x[l + 1][t][i] - to, 2), size += to * to;
+            }
+            sum += error / size / 2;
+        }
+    const dw_loss_sums got = gradients_of(&c, (dw_loss){.teacher = c.teacher, .hidden = 3, .residual = first_and_last});
+    CHECK(fabs(got.hidden - sum) < 1e-5 * sum && got.n_hidden == 5 && fabs(got.loss - got.kl - 3 * sum) < 1e-4 * sum,
+          "%.9g of %zu tokens, by hand %.9g; loss %.9g, KL %.9g", got.hidden, got.n_hidden, sum, got.loss, got.kl);
+    couple_close(&c);
+}
+
+/* ---- stored predictions of a teacher --------------------------------------------------------------------------- */
+
+enum { BINS = 7 };
+
+typedef struct stored {
+    int32_t token[12 * 90];
+    float logprob[12 * 90], rest[12];
+    dw_coarse_teacher coarse;
+} stored;
+
+/* The k likeliest of 90 tokens at a temperature, for 12 tokens of text. */
+static void store_teacher(couple *c, stored *s, int k, double tau) {
+    dw_err err = {0};
+    float z[90];
+    CHECK(!dw_train_forward(c->teacher, c->token, 2, &err), "%s", err.text);
+    for (int t = 0; t < 12; t++) {
+        double sum = 0, rest = 0;
+        dw_train_logits(c->teacher, t, 1, z);
+        for (int i = 0; i < 90; i++) sum += exp(z[i] / tau);
+        for (int i = 0, next = 0; i < 90; i++) {
+            int larger = 0;
+            for (int j = 0; j < 90; j++) larger += z[j] > z[i];
+            if (larger >= k) {
+                rest += exp(z[i] / tau) / sum;
+                continue;
+            }
+            s->token[t * k + next] = i;
+            s->logprob[t * k + next++] = (float)(z[i] / tau - log(sum));
+        }
+        s->rest[t] = rest > 0 ? (float)log(rest) : -1000;
+    }
+    s->coarse = (dw_coarse_teacher){k, s->token, s->logprob, s->rest};
+}
+
+/* KL over the k + 1 bins, times tau^2, of all 12 tokens. */
+static double coarse_kl(couple *c, const stored *s, double tau) {
+    double kl = 0;
+    float z[90];
+    for (int t = 0; t < 12; t++) {
+        double sum = 0, q_rest = 1;
+        dw_train_logits(c->train, t, 1, z);
+        for (int i = 0; i < 90; i++) sum += exp(z[i] / tau);
+        for (int i = 0; i < s->coarse.k; i++) {
+            const double ln_p = s->logprob[t * s->coarse.k + i],
+                         ln_q = z[s->token[t * s->coarse.k + i]] / tau - log(sum);
+            kl += exp(ln_p) * (ln_p - ln_q);
+            q_rest -= exp(ln_q);
+        }
+        kl += exp(s->rest[t]) * (s->rest[t] - log(q_rest));
+    }
+    return tau * tau * kl;
+}
+
+static void coarse_is_by_hand(void) {
+    static stored s;
+    for (int i = 0; i < 2; i++) {
+        couple c;
+        const double tau = i ? 2 : 1;
+        if (!couple_open(&c, (setting){path_of(i), path_of(TEACHER), "ref", 6, 2, .pool = one_thread()})) return;
+        store_teacher(&c, &s, BINS, tau);
+        const dw_loss loss = {.coarse = &s.coarse, .temperature = tau};
+        const dw_loss_sums got = gradients_of(&c, loss);
+        const double wanted = coarse_kl(&c, &s, tau);
+        CHECK(fabs(got.kl - wanted) < 1e-5 * wanted && got.n_kl == 12, "temperature %g: %.9g, by hand %.9g", tau,
+              got.kl, wanted);
+        check_differences(&c, loss, 1e-3, 1, "coarse");
+        couple_close(&c);
+    }
+}
+
+/* A coarse teacher that knows all 90 tokens is the teacher itself. */
+static void coarse_may_be_whole(void) {
+    static stored s;
+    couple c;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "cpu", 6, 2, .pool = one_thread()})) return;
+    store_teacher(&c, &s, 90, 1);
+    const dw_loss_sums whole = gradients_of(&c, (dw_loss){.teacher = c.teacher});
+    float *g = malloc(c.p.n_values * sizeof *g);
+    memcpy(g, c.p.grad, c.p.n_values * sizeof *g);
+    const dw_loss_sums got = gradients_of(&c, (dw_loss){.coarse = &s.coarse});
+    CHECK(fabs(got.kl - whole.kl) < 1e-5 * whole.kl && nmse(c.p.grad, g, c.p.n_values) < 1e-9,
+          "KL %.9g, of the teacher %.9g; gradients' NMSE %.1e", got.kl, whole.kl, nmse(c.p.grad, g, c.p.n_values));
+    free(g);
+    couple_close(&c);
+}
+
+static void coarse_cpu_is_ref(void) {
+    static stored s;
+    dw_loss_sums sums[2];
+    float *g[2] = {0};
+    for (int b = 0; b < 2; b++) {
+        couple c;
+        if (!couple_open(
+                &c, (setting){path_of(0), path_of(TEACHER), b ? "cpu" : "ref", 6, 2, .precision = DW_PRECISION_SPLIT}))
+            return;
+        if (!b) store_teacher(&c, &s, BINS, 1.5);
+        sums[b] = gradients_of(&c, (dw_loss){.coarse = &s.coarse, .temperature = 1.5});
+        g[b] = malloc(c.p.n_values * sizeof *g[b]);
+        memcpy(g[b], c.p.grad, c.p.n_values * sizeof *g[b]);
+        if (b)
+            CHECK(fabs(sums[1].kl - sums[0].kl) < 1e-5 * sums[0].kl && nmse(g[1], g[0], c.p.n_values) < 1e-9,
+                  "KL %.9g, ref's %.9g; gradients' NMSE %.1e", sums[1].kl, sums[0].kl, nmse(g[1], g[0], c.p.n_values));
+        couple_close(&c);
+    }
+    free(g[0]), free(g[1]);
 }
 
 /* ---- activations ----------------------------------------------------------------------------------------------- */
@@ -610,6 +772,11 @@ static const test_case cases[] = {
     {"KL: finite differences agree with every kind of gradient, with and without biases, q/k norms, tied embeddings",
      differences_kl},
     {"cross entropy: finite differences agree with every kind of gradient", differences_ce},
+    {"residuals beside the teacher's: finite differences agree, also with fewer layers than it", differences_hidden},
+    {"residuals beside the teacher's: the error by the session's own residuals", hidden_is_by_hand},
+    {"stored predictions: KL by hand, and finite differences agree, at temperatures 1 and 2", coarse_is_by_hand},
+    {"stored predictions of the whole vocabulary are the teacher", coarse_may_be_whole},
+    {"stored predictions: cpu's loss and gradients are ref's", coarse_cpu_is_ref},
     {"low-rank additions: finite differences agree with the gradients of both factors", differences_low_rank},
     {"low-rank additions: the session computes with W0 + 2 B A", low_rank_is_merged},
     {"layers of unequal widths and heads: finite differences agree", differences_unequal},

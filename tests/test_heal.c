@@ -1,5 +1,6 @@
 /* test_heal.c - deadwood-heal: what it learns, what it leaves alone, how it goes on after a death, what it refuses. */
 #include "build.h"
+#include "model/session.h"
 #include "prune/distil.h"
 #include "test.h"
 
@@ -222,43 +223,230 @@ static void refusals(void) {
 
 static bool any_weight(dw_weight w) { return w != DW_W_DOWN_T; }
 
+typedef struct lesson { // a student and a teacher, on a text of random tokens
+    dw_model *model, *teacher;
+    int32_t id[400];
+    distil_text text;
+    distil d;
+} lesson;
+
+static distil_options small_options(void) {
+    return (distil_options){.pool = two_threads(),
+                            .n_ctx = 16,
+                            .batch = 4,
+                            .n_held = 2,
+                            .bos = -1,
+                            .temperature = 1,
+                            .trained = {.wanted = any_weight},
+                            .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}};
+}
+
+static bool begin_lesson(lesson *l, const char *student, int n_tokens, const distil_options *o) {
+    dw_err err = {0};
+    *l = (lesson){.model = dw_model_open(student, &err),
+                  .teacher = dw_model_open(random_model("tiny-qwen2", "F32", 0), &err)};
+    if (!CHECK(l->model && l->teacher, "%s", err.text)) return false;
+    random_tokens(l->id, n_tokens, dw_model_hparams(l->model)->n_vocab, 1);
+    l->text = (distil_text){.name = "t", .id = l->id, .n = (size_t)n_tokens};
+    l->d = (distil){.text = &l->text, .n_text = 1};
+    return CHECK(!distil_hold_out(&l->text, 1, o, &err) && !distil_open(&l->d, l->model, l->teacher, o, &err), "%s",
+                 err.text);
+}
+
+static void end_lesson(lesson *l) {
+    distil_close(&l->d);
+    dw_model_close(l->model);
+    dw_model_close(l->teacher);
+}
+
 /* A norm that is NaN makes the loss NaN. */
 static void nan_is_named(void) {
+    static lesson l;
     dw_err err = {0};
-    dw_model *m = dw_model_open(cut("tiny-qwen2", "F32"), &err),
-             *teacher = dw_model_open(random_model("tiny-qwen2", "F32", 0), &err);
-    REQUIRE(m && teacher, "%s", err.text);
-    int32_t id[400];
-    random_tokens(id, 400, dw_model_hparams(m)->n_vocab, 1);
-    distil_text t = {.name = "t", .id = id, .n = 400};
-    const distil_options o = {.pool = two_threads(),
-                              .n_ctx = 16,
-                              .batch = 4,
-                              .n_held = 2,
-                              .bos = -1,
-                              .temperature = 1,
-                              .trained = {.wanted = any_weight},
-                              .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}};
-    distil d = {.text = &t, .n_text = 1};
     double loss;
-    CHECK(!distil_hold_out(&t, 1, &o, &err) && t.n_train == 400 - 32 && !distil_open(&d, m, teacher, &o, &err) &&
-              distil_memory(m, teacher, &o) > 100000,
-          "%s", err.text);
-    CHECK(!distil_step(&d, 1e-3, &loss, &err) && loss > 0 && d.n_steps == 1, "%s", err.text);
-    const float kept = d.p.value[0];
-    d.p.value[0] = NAN;
-    const float neighbour = d.p.value[1], moment = d.p.mean[1];
-    CHECK(distil_step(&d, 1e-3, &loss, &err) && strstr(err.text, "step 2 is refused, because its loss is nan"), "%s",
+    const distil_options o = small_options();
+    if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+    distil *d = &l.d;
+    CHECK(l.text.n_train == 400 - 32 && distil_memory(l.model, l.teacher, &o) > 100000, "%zu", l.text.n_train);
+    CHECK(!distil_step(d, 1e-3, &loss, &err) && loss > 0 && d->plan.steps == 1, "%s", err.text);
+    const float kept = d->p.value[0];
+    d->p.value[0] = NAN;
+    const float neighbour = d->p.value[1], moment = d->p.mean[1];
+    CHECK(distil_step(d, 1e-3, &loss, &err) && strstr(err.text, "step 2 is refused, because its loss is nan"), "%s",
           err.text);
-    CHECK(d.n_steps == 1 && d.p.value[1] == neighbour && d.p.mean[1] == moment, "a refused step has changed something");
+    CHECK(d->plan.steps == 1 && d->p.value[1] == neighbour && d->p.mean[1] == moment,
+          "a refused step has changed something");
     err.text[0] = 0;
-    CHECK(distil_held_out(&d, &loss, &err) && strstr(err.text, "held-out loss"), "%s", err.text);
+    CHECK(distil_held_out(d, &loss, &err) && strstr(err.text, "held-out loss"), "%s", err.text);
     err.text[0] = 0;
-    d.p.value[0] = kept;
-    CHECK(!distil_step(&d, 1e-3, &loss, &err) && d.n_steps == 2, "%s", err.text);
-    distil_close(&d);
-    dw_model_close(m);
-    dw_model_close(teacher);
+    d->p.value[0] = kept;
+    CHECK(!distil_step(d, 1e-3, &loss, &err) && d->plan.steps == 2, "%s", err.text);
+    end_lesson(&l);
+}
+
+/* The same with low-rank additions, whose W is another array. */
+static void best_values_come_back(void) {
+    for (int rank = 0; rank <= 4; rank += 4) {
+        static lesson l;
+        dw_err err = {0};
+        double loss, first, worse, again;
+        distil_options o = small_options();
+        o.keeps_best = true;
+        o.trained.rank = rank;
+        if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+        CHECK(!distil_step(&l.d, 1e-3, &loss, &err) && !distil_held_out(&l.d, &first, &err), "%s", err.text);
+        distil_keep_best(&l.d);
+        CHECK(!distil_step(&l.d, 0.3, &loss, &err) && !distil_held_out(&l.d, &worse, &err), "%s", err.text);
+        distil_take_best(&l.d);
+        CHECK(!distil_held_out(&l.d, &again, &err) && again == first && worse > first, "%g, then %g, then %g", first,
+              worse, again);
+        end_lesson(&l);
+    }
+}
+
+/* ---- terms of the loss ----------------------------------------------------------------------------------------- */
+
+/* Mean cross entropy of the n - 1 next tokens of a window, by the session. */
+static double cross_entropy(const dw_model *m, const int32_t *token, int n) {
+    dw_err err = {0};
+    double sum = 0;
+    static uint8_t out[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const int n_vocab = dw_model_hparams(m)->n_vocab;
+    float *z = malloc(16 * (size_t)n_vocab * sizeof *z);
+    const dw_session_options o = {
+        .pool = two_threads(), .n_ctx = 16, .n_batch = 16, .n_out = 16, .kv = DW_KV_CACHE_F32, .exact = true};
+    dw_session *s = dw_session_new(m, &o, &err);
+    CHECK(s && !dw_session_eval(s, &(dw_batch){.n_tokens = n, .token = token, .out = out}, &err) &&
+              !dw_session_logits(s, 0, n, z, &err),
+          "%s", err.text);
+    for (int t = 0; t + 1 < n; t++) {
+        double all = 0;
+        for (int i = 0; i < n_vocab; i++) all += exp(z[t * n_vocab + i]);
+        sum += log(all) - z[t * n_vocab + token[t + 1]];
+    }
+    dw_session_free(s);
+    free(z);
+    return sum / (n - 1);
+}
+
+/* The text has one window to learn from, so the loss of a step is known. */
+static void means_of_the_terms(void) {
+    static lesson l;
+    dw_err err = {0};
+    double kl, ce, both;
+    static const double shares[] = {0, 1, 0.25};
+    double *loss[] = {&kl, &ce, &both};
+    for (int i = 0; i < 3; i++) {
+        distil_options o = small_options();
+        o.n_held = 1;
+        o.ce = shares[i];
+        if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 32, &o)) return;
+        CHECK(!distil_step(&l.d, 0, loss[i], &err), "%s", err.text);
+        if (i == 1) {
+            const double wanted = cross_entropy(l.model, l.id, 16);
+            CHECK(fabs(ce - wanted) < 1e-3 * wanted, "cross entropy %.7g, by the session %.7g", ce, wanted);
+        }
+        end_lesson(&l);
+    }
+    CHECK(fabs(both - (0.75 * kl + 0.25 * ce)) < 1e-6 * both, "%.9g of KL %.9g and CE %.9g", both, kl, ce);
+}
+
+/* A model without its second layer is compared with the teacher's layers 0, 2 and 3. */
+static void hidden_states_of_kept_layers(void) {
+    const char *parent = random_model("tiny-qwen2", "F32", 0), *plan = test_file("drop.tsv"),
+               *student = test_file("dropped.gguf"), *out = test_file("hidden.gguf");
+    static lesson l;
+    dw_err err = {0};
+    double loss, plain;
+    CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.25 -o %s -q && "
+                    "sed -i 's/^1\t.*/1\t0\tdrop/' %s && deadwood-cut -m %s -p %s -o %s -q",
+                    parent, plan, plan, parent, plan, student),
+          "%s", test_run_output());
+    distil_options o = small_options();
+    if (!begin_lesson(&l, student, 400, &o)) return;
+    CHECK(!distil_step(&l.d, 0, &plain, &err) && !l.d.residual, "%s", err.text);
+    end_lesson(&l);
+    o.hidden = 0.5;
+    if (!begin_lesson(&l, student, 400, &o)) return;
+    CHECK(l.d.residual[0] == 2 && l.d.residual[1] == 3 && l.d.residual[2] == 4, "compared with %d, %d, %d",
+          l.d.residual[0], l.d.residual[1], l.d.residual[2]);
+    CHECK(!distil_step(&l.d, 0, &loss, &err) && loss > plain, "%g with hidden states, %g without: %s", loss, plain,
+          err.text);
+    end_lesson(&l);
+    CHECK(!heal(student, parent, "--tokens 640 --lr 0.001 --hidden-states 0.3 --ce 0.1", out), "%s", test_run_output());
+    CHECK(number_after("held-out loss ") < number_after(", before "), "%s", test_run_output());
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 --tokens 128 -q", out, parent,
+                    text(), test_file("refused.gguf")),
+          "%s", test_run_output());
+    CHECK(test_run("rm -f %s; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --batch 4 --tokens 128 --hidden-states 1",
+                   test_file("refused.gguf"), out, parent, text(), test_file("refused.gguf")) == 1 &&
+              strstr(test_run_output(), "has the FFN norm of no layer of the teacher"),
+          "%s", test_run_output());
+}
+
+/* ---- the plan of a run ----------------------------------------------------------------------------------------- */
+
+/* Plays a run whose steps take 0.7 s and whose measurements take 0.5 s; returns when its command ends. */
+static double play(schedule *s, double step, int *n_measured) {
+    double now = 2.5; // after the first measurement
+    s->seconds = now;
+    for (*n_measured = 0; !schedule_ends(s);) {
+        schedule_rate(s);
+        s->steps++;
+        now += step;
+        schedule_clock(s, now);
+        if (!schedule_is_due(s)) continue;
+        ++*n_measured;
+        now += 0.5;
+        schedule_measure(s, 1.0 / *n_measured);
+    }
+    return now;
+}
+
+static void minutes_are_planned(void) {
+    schedule s = {.budget = 60, .reserve = 0.5, .rate = 1, .warm = 0.05};
+    int n;
+    const double ended = play(&s, 0.7, &n);
+    CHECK(ended <= 60 && ended > 58 && n == 10, "it ended after %g s with %d measurements", ended, n);
+    s.steps--;
+    s.seconds -= 1.4;
+    CHECK(schedule_done(&s) < 1 && schedule_rate(&s) < 0.01, "the last rate was %g of the highest", schedule_rate(&s));
+    schedule slow = {.budget = 10, .reserve = 0.5, .rate = 1, .warm = 0.05};
+    CHECK(play(&slow, 30, &n) == 33 && slow.steps == 1 && n == 1, "a step longer than the budget: %llu steps",
+          (unsigned long long)slow.steps);
+    schedule by_tokens = {.n_steps = 25, .rate = 1, .warm = 0.05};
+    play(&by_tokens, 0.7, &n);
+    CHECK(by_tokens.steps == 25 && n == 10, "%llu steps, %d measurements", (unsigned long long)by_tokens.steps, n);
+}
+
+static void patience_ends_a_run(void) {
+    static const double losses[] = {5, 4, 3, 3.5, 3, 3.1, 2};
+    schedule s = {.n_steps = 10, .patience = 3};
+    for (int i = 0; i < 6; i++) {
+        s.steps++;
+        CHECK(schedule_is_due(&s) && !schedule_ends(&s), "measurement %d", i);
+        CHECK(schedule_measure(&s, losses[i]) == (i < 3), "measurement %d: %g", i, losses[i]);
+    }
+    CHECK(schedule_ends(&s) && schedule_gives_up(&s) && s.best_step == 3 && s.best == 3, "best at step %llu: %g",
+          (unsigned long long)s.best_step, s.best);
+    s.patience = 0;
+    CHECK(!schedule_ends(&s), "without patience it goes on");
+}
+
+/* With a rate of 0 the loss does not fall. */
+static void stops_early(void) {
+    const char *out = test_file("early.gguf"), *student = cut("tiny-qwen2", "BF16");
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 1280 --lr 0 --patience 2", out) &&
+              strstr(test_run_output(), "stopped early: the held-out loss has not fallen in 2 tenths") &&
+              strstr(test_run_output(), "the values after step 2 win"),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --json", out), "%s", test_run_output());
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 1280 --lr 0 --patience 0", out) &&
+              !strstr(test_run_output(), "stopped early"),
+          "%s", test_run_output());
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 640 --lr 0.5", out) &&
+              strstr(test_run_output(), "warning: the model has got worse"),
+          "%s", test_run_output());
 }
 
 /* Ten special tokens are ten tokens; as text they would be many more. */
@@ -292,6 +480,13 @@ static const test_case cases[] = {
      short_texts_only_teach},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
     {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
+    {"the values with the lowest held-out loss come back bit for bit, with low-rank additions, too",
+     best_values_come_back},
+    {"KL is a mean over the positions of a window, cross entropy over its next tokens", means_of_the_terms},
+    {"--hidden-states compares kept layers with the same layers of the teacher", hidden_states_of_kept_layers},
+    {"--minutes: a run of known steps ends in time, measured ten times, at a low rate", minutes_are_planned},
+    {"--patience: which values win, and when a run stops", patience_ends_a_run},
+    {"a run whose held-out loss does not fall stops early and says so", stops_early},
     {"special tokens in a text count as such", special_tokens_count},
     {"--minutes ends in time", minutes_end},
     {0}};

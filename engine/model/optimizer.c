@@ -91,6 +91,8 @@ size_t dw_parameters_memory(dw_session *s, const dw_trained *what) {
            p.n_blocks * sizeof(block) + ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
 }
 
+size_t dw_parameters_n_values(dw_session *s, const dw_trained *what) { return count_all(s, what).n_values; }
+
 /* ---- copies ---------------------------------------------------------------------------------------------------- */
 
 static void add_blocks(dw_parameters *p, const dw_parameter *item) {

@@ -54,6 +54,7 @@ typedef struct dw_trained { // what is trained
  * borrows until dw_parameters_release.  An output matrix that is the embedding stays one parameter. */
 int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, dw_err *err);
 size_t dw_parameters_memory(dw_session *s, const dw_trained *what); // bytes
+size_t dw_parameters_n_values(dw_session *s, const dw_trained *what);
 void dw_parameters_release(dw_parameters *p);                       // the session has its own weights again
 /* Makes W of every matrix with low-rank additions; after the caller has changed `value`. */
 void dw_parameters_merge(dw_parameters *p, dw_pool *pool);
