@@ -56,6 +56,7 @@ typedef struct dw_hparams {
 dw_model *dw_model_open(const char *path, dw_err *err);
 void dw_model_close(dw_model *m);
 const dw_hparams *dw_model_hparams(const dw_model *m);
+const char *dw_model_activation(const dw_model *m);        // of the FFN's gate: silu, gelu_pytorch_tanh, relu
 const dw_gguf *dw_model_gguf(const dw_model *m);
 size_t dw_model_n_params(const dw_model *m);               // without what gate and train add
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // fails for hot and cold neurons (formats/ffn_two_part.h)
@@ -207,6 +208,9 @@ static inline bool dw_weight_is_of_model(int which) { return which >= DW_W_TOKEN
  * the model are not affected.  In layers in two parts, gate, up and down are the first part.  Fails for another
  * shape, and for the down of a gated layer before its transposed copy was replaced. */
 int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err);
+/* The activation of the FFN's gate, from now on: "silu", "gelu_pytorch_tanh" or "relu".  Files name theirs where it is
+ * not the architecture's own (formats/ffn_act.h). */
+int dw_session_activation(dw_session *s, const char *name, dw_err *err);
 /* The tensor that the session computes with; name NULL: the layer or the model has no such weight. */
 dw_tensor dw_session_tensor(dw_session *s, int layer, dw_weight which);
 
