@@ -1,5 +1,5 @@
 /* distil.c - steps, held-out loss, checkpoints (distil.h). */
-#include "prune/distil.h"
+#include "prune/teacher_cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,11 +42,10 @@ static void copy_window(const distil *d, const int32_t *from, int32_t *to) {
 /* Where a window of a text may begin: at n places. */
 static size_t n_places(const distil *d, const distil_text *t) { return t->n_train - (size_t)d->o.n_ctx + 1; }
 
-/* The windows of a step follow from the seed and its number. */
-static void draw_windows(const distil *d) {
+void distil_draw(const distil *d, uint64_t step) {
     dw_rng rng;
     uint64_t n_all = 0;
-    dw_rng_seed(&rng, dw_splitmix(d->o.seed) ^ dw_splitmix(d->plan.steps + 1));
+    dw_rng_seed(&rng, dw_splitmix(d->o.seed) ^ dw_splitmix(step));
     for (size_t i = 0; i < d->n_text; i++) n_all += n_places(d, &d->text[i]);
     for (int w = 0; w < d->o.batch; w++) {
         size_t at = dw_rng_below(&rng, n_all);
@@ -123,9 +122,11 @@ int distil_open(distil *d, const dw_model *student, const dw_model *teacher, con
     const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
     d->o = *o;
     d->n_micro = pass.n_seq;
+    d->teacher_model = teacher;
     d->session = open_session(student, o, err);
     d->teacher_session = d->session ? open_session(teacher, o, err) : NULL;
     if (!d->teacher_session) return -1;
+    if (o->activation && dw_session_activation(d->session, o->activation, err)) return -1;
     if (o->hidden != 0 && match_layers(d, dw_model_hparams(student), dw_model_hparams(teacher), err)) return -1;
     d->token = dw_alloc((size_t)o->batch * (size_t)o->n_ctx, sizeof *d->token, "windows", err);
     d->train = dw_train_new(d->session, &pass, err);
@@ -136,6 +137,7 @@ int distil_open(distil *d, const dw_model *student, const dw_model *teacher, con
 }
 
 void distil_close(distil *d) {
+    teacher_cache_close(d->cache);
     dw_train_free(d->train);
     dw_train_free(d->teacher);
     if (d->p.item) dw_parameters_release(&d->p);
@@ -153,7 +155,8 @@ void distil_close(distil *d) {
  *     (1 - ce) KL + ce r CE + hidden r E = m ((1 - c) KL + c CE + h E),   m = 1 - ce + ce r,  c = ce r / m,  h = hidden r / m */
 static double terms_of(const distil *d, dw_loss *loss) {
     const double ce = d->o.ce, r = (double)d->o.n_ctx / (d->o.n_ctx - 1), m = 1 - ce + ce * r;
-    *loss = (dw_loss){.teacher = d->teacher,
+    *loss = (dw_loss){.teacher = d->cache ? NULL : d->teacher,
+                      .coarse = d->cache ? teacher_cache_coarse(d->cache) : NULL,
                       .temperature = d->o.temperature,
                       .ce = ce * r / m,
                       .hidden = d->o.hidden * r / m,
@@ -164,6 +167,14 @@ static double terms_of(const distil *d, dw_loss *loss) {
 static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
     if (dw_train_forward(d->teacher, token, n, err) || dw_train_forward(d->train, token, n, err)) return -1;
     return 0;
+}
+
+/* Windows first .. first + n - 1 of the step that is begun: the student's pass, and what the teacher says. */
+static int forward_step(distil *d, int first, int n, dw_err *err) {
+    const int32_t *token = d->token + (size_t)first * (size_t)d->o.n_ctx;
+    if (!d->cache) return forward(d, token, n, err);
+    if (teacher_cache_read(d->cache, d->plan.steps + 1, first, n, err)) return -1;
+    return dw_train_forward(d->train, token, n, err);
 }
 
 /* Fails for a loss that is no number, and names the step. */
@@ -180,11 +191,11 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err) {
     dw_loss_sums sums = {0};
     dw_adamw adamw = d->o.adamw;
     adamw.rate = rate;
-    draw_windows(d);
+    distil_draw(d, d->plan.steps + 1);
     dw_parameters_zero_gradients(&d->p);
     for (int w = 0, n; w < d->o.batch; w += n) {
         n = d->o.batch - w < d->n_micro ? d->o.batch - w : d->n_micro;
-        if (forward(d, d->token + (size_t)w * n_ctx, n, err)) return -1;
+        if (forward_step(d, w, n, err)) return -1;
         dw_train_backward(d->train, &l, scale, d->p.gradients, &sums);
     }
     *loss = sums.loss * scale;

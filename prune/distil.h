@@ -47,8 +47,11 @@ typedef struct distil_options {
     double temperature, ce, hidden;
     dw_adamw adamw; // its rate is set by the caller of each step
     dw_trained trained;
+    const char *activation; // of the student's FFN gates (dw_session_activation); NULL: its own
     bool keeps_best; // a copy of the values with the lowest held-out loss
 } distil_options;
+
+typedef struct teacher_cache teacher_cache; // teacher_cache.h
 
 typedef struct distil {
     distil_options o;
@@ -56,6 +59,8 @@ typedef struct distil {
     size_t n_text;
     dw_session *session, *teacher_session;
     dw_train *train, *teacher;
+    const dw_model *teacher_model; // borrowed
+    teacher_cache *cache;          // in the teacher's place in steps; NULL: the teacher itself
     dw_parameters p;
     int32_t *token; // (batch, n_ctx)
     int n_micro;    // windows of one pass
@@ -72,6 +77,9 @@ size_t distil_memory(const dw_model *student, const dw_model *teacher,
                      const distil_options *o); // bytes; 0: cannot be opened
 int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err);
 void distil_close(distil *d);
+
+/* The windows of step 1, 2, .. into d->token. */
+void distil_draw(const distil *d, uint64_t step);
 
 /* One step at that rate; *loss: the mean before it.  A step whose loss or gradient is not finite changes nothing and
  * fails. */

@@ -4,6 +4,7 @@
  *
  * The loss, its steps and the checkpoints: distil.h.  Plan and end of a run: schedule.h.  The healed file is the cut one with other values: each trained row
  * is encoded in its own type, and a row whose values are as they were is copied as bytes. */
+#include "formats/ffn_act.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -11,8 +12,8 @@
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "measure/predictions.h"
-#include "prune/distil.h"
 #include "prune/prune.h"
+#include "prune/teacher_cache.h"
 #include "qtypes/encoding.h"
 
 #include <math.h>
@@ -74,10 +75,19 @@ static const struct trained {
     {0},
 };
 
+static const struct activation {
+    const char *name, *help;
+} activations[] = {
+    {"silu", "x sigmoid(x)"},
+    {"gelu_pytorch_tanh", "GELU by tanh"},
+    {"relu", "max(x, 0): most neurons become exactly 0, which gates can skip"},
+    {0},
+};
+
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    const char *model, *teacher, *out, *train;
+    const char *model, *teacher, *out, *train, *activation, *cache;
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
@@ -91,6 +101,8 @@ static const opt_row rows[] = {
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE",
      "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1, .max = 4096},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the healed model"},
+    {"teacher-cache", 0, OPT_PATH, OPT_OUTPUT, &o.cache, NULL, "FILE",
+     "predictions of the teacher, its 64 likeliest tokens: written first, or read if the file is there; needs --tokens"},
     {.kind = OPT_GROUP, .help = "how long"},
     {"tokens", 0, OPT_REAL, 0, &o.tokens, "0", "N", "learn from N tokens: 2e6", .min = 0, .max = 1e15},
     {"minutes", 0, OPT_REAL, 0, &o.minutes, "0", "M", "or: plan the schedule so that the command ends after M minutes",
@@ -100,6 +112,8 @@ static const opt_row rows[] = {
      .min = 0, .max = SCHEDULE_PARTS},
     {.kind = OPT_GROUP, .help = "training"},
     {"train", 0, OPT_CHOICE, 0, &o.train, "all", "WHAT", "what is trained", OPT_CHOICES_HELP(trained, struct trained)},
+    {"activation", 0, OPT_CHOICE, 0, &o.activation, NULL, "NAME",
+     "of the FFN's gates from now on; default: the cut model's own", OPT_CHOICES_HELP(activations, struct activation)},
     {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "16", "N", "windows of a step", .min = 1, .max = 4096},
@@ -126,8 +140,9 @@ static const opt_program program = {
     .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X]",
     .about = "AdamW trains the cut model (the student) to give the original's (the teacher's) distributions of the "
              "next token: the loss is KL(teacher || student) over the whole vocabulary, at every position of windows at "
-             "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass.  Its logits are "
-             "never stored.\n"
+             "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass, and its logits are "
+             "not stored.  For several students of one teacher, --teacher-cache stores its 64 likeliest tokens and the "
+             "mass of the others once; the KL is then over these 65 bins.\n"
              "\n"
              "The trained weights are F32 copies.  With --train lora the matrices stay as they are, and the trained "
              "products B A are added to them (Hu et al. 2021): AdamW then needs less memory.  At the end all are "
@@ -136,6 +151,9 @@ static const opt_program program = {
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
+             "\n"
+             "With --activation relu the model learns to do with another activation.  Stock llama.cpp cannot run such a "
+             "file: it computes with the architecture's own.\n"
              "\n"
              "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
              "command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
@@ -246,6 +264,7 @@ static distil_options options_of(const run *r, dw_pool *pool) {
         .temperature = o.temperature,
         .ce = o.ce,
         .hidden = o.hidden,
+        .activation = o.activation,
         .keeps_best = o.patience > 0,
         .trained = {.wanted = what->wanted, .rank = what->low_rank ? o.rank : 0, .seed = (uint64_t)o.seed},
         .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
@@ -266,6 +285,34 @@ static int identify(run *r, dw_err *err) {
     dw_sha256_end(&h, r->identity);
     free(arguments);
     return 0;
+}
+
+/* All that decides the teacher's predictions. */
+static void identify_cache(const run *r, uint8_t identity[32]) {
+    char backend[32] = "", text[160];
+    dw_sha256 h;
+    tool_backend_text(backend);
+    const int n = snprintf(text, sizeof text, "%d %d %d %d %d %a", o.seed, o.batch, o.n_ctx, o.n_held, (int)r->in.bos,
+                           o.temperature);
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, r->in.teacher_sha256, 64);
+    for (size_t i = 0; i < r->in.n_text; i++) dw_sha256_add(&h, r->in.text[i].sha256, 64);
+    dw_sha256_add(&h, backend, strlen(backend) + 1);
+    dw_sha256_add(&h, text, (size_t)n);
+    dw_sha256_end(&h, identity);
+}
+
+/* Makes the file of predictions unless it is there, and learns from it. */
+static int open_cache(run *r, dw_err *err) {
+    uint8_t identity[32];
+    const uint64_t n = r->d.plan.n_steps;
+    if (!o.cache) return 0;
+    identify_cache(r, identity);
+    if (!dw_file_exists(o.cache)) {
+        say("teacher cache: %s in '%s'", show_bytes(teacher_cache_bytes(&r->d, n)).text, o.cache);
+        if (teacher_cache_make(&r->d, o.cache, identity, n, err)) return -1;
+    }
+    return teacher_cache_open(&r->d, o.cache, identity, n, err);
 }
 
 /* Trained weights are written in the types of the file, and coarse ones would lose what was learned. */
@@ -314,6 +361,7 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     r->d.n_text = r->in.n_text;
     if (distil_open(&r->d, r->in.model, r->in.teacher, &options, err) || check_types(&r->d.p, err)) return -1;
     r->d.plan = plan_of(r);
+    if (open_cache(r, err)) return -1;
     r->checkpoint = dw_format(err, "%s.checkpoint", o.out);
     const int loaded = r->checkpoint ? distil_load(&r->d, r->checkpoint, r->identity, err) : -1;
     if (loaded > 0) say("going on after step %llu, which '%s' has", (unsigned long long)r->d.plan.steps, r->checkpoint);
@@ -501,11 +549,16 @@ static int write_data(const run *r, dw_gguf_writer *w, dw_err *err) {
     return rc ? -1 : 0;
 }
 
+static bool changes_activation(const run *r) {
+    return o.activation && strcmp(o.activation, dw_model_activation(r->in.model));
+}
+
 static int write_model(const run *r, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(r->in.model);
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
     if (!w) return -1;
     dw_gguf_set_keys(w, g);
+    if (changes_activation(r)) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, o.activation);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
@@ -523,6 +576,9 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
     unlink(r->checkpoint);
     say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.plan.seconds / 60,
         r->held_out, r->d.first_held_out);
+    if (changes_activation(r))
+        say("stock llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
+            dw_model_activation(r->in.model), o.activation);
     if (r->held_out > r->d.first_held_out) warn("the model has got worse; try a smaller --lr");
     return 0;
 }
@@ -532,6 +588,8 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     say_if_interrupted(NULL);
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
+    if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
+    if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
     dw_err err = {0};
     run r = {.started = started};
     dw_pool *pool = dw_pool_new(tool.threads, &err);

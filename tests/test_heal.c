@@ -1,7 +1,8 @@
 /* test_heal.c - deadwood-heal: what it learns, what it leaves alone, how it goes on after a death, what it refuses. */
 #include "build.h"
+#include "formats/ffn_act.h"
 #include "model/session.h"
-#include "prune/distil.h"
+#include "prune/teacher_cache.h"
 #include "test.h"
 
 #include <math.h>
@@ -384,6 +385,170 @@ static void hidden_states_of_kept_layers(void) {
           "%s", test_run_output());
 }
 
+/* ---- stored predictions of the teacher ------------------------------------------------------------------------- */
+
+/* Heals with a file of predictions; *out is the healed file. */
+static int heal_by(const char *cache, const char *options, const char *out) {
+    char all[256];
+    snprintf(all, sizeof all, "--teacher-cache %s %s", cache, options);
+    return heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), all, out);
+}
+
+/* tokens x (64 x (2 + 2) + 4) bytes, a head of 72 and a hash of 32. */
+static void teacher_is_stored(void) {
+    const char *cache = test_file("teacher.cache"), *first = test_file("first.gguf"), *out = test_file("second.gguf");
+    char before[65], after[65];
+    CHECK(!heal_by(cache, "--tokens 1280", first) && strstr(test_run_output(), "teacher cache: 332.9 kB in") &&
+              number_after("held-out loss ") < 0.9 * number_after(", before "),
+          "%s", test_run_output());
+    dw_sha256_file(cache, before, NULL);
+    CHECK(!test_run("test $(wc -c < %s) = %d", cache, 72 + 1280 * (64 * 4 + 4) + 32), "another size");
+    CHECK(!heal_by(cache, "--tokens 1280", out) && !strstr(test_run_output(), "teacher cache"), "%s",
+          test_run_output());
+    dw_sha256_file(cache, after, NULL);
+    CHECK(n_changed(first, out, NULL) == 0 && !strcmp(before, after), "the second student differs, or the file");
+    CHECK(!heal_by(cache, "--tokens 640 --train ffn", out), "another student, a shorter run: %s", test_run_output());
+    static const char *const others[] = {"--tokens 1280 --seed 1", "--tokens 1280 --temperature 2",
+                                         "--tokens 1280 --batch 2"};
+    for (int i = 0; i < 3; i++)
+        CHECK(heal_by(cache, others[i], out) == 1 && strstr(test_run_output(), "is of another teacher, or of other"),
+              "%s: %s", others[i], test_run_output());
+    CHECK(heal_by(cache, "--tokens 1920", out) == 1 && strstr(test_run_output(), "has 20 steps, the run 30"), "%s",
+          test_run_output());
+    CHECK(heal_by(cache, "--minutes 1", out) == 2 && strstr(test_run_output(), "--teacher-cache needs --tokens"), "%s",
+          test_run_output());
+    CHECK(heal_by(cache, "--tokens 1280 --hidden-states 1", out) == 2 &&
+              strstr(test_run_output(), "stores no hidden states"),
+          "%s", test_run_output());
+    CHECK(!test_run("printf xyz | dd of=%s bs=1 seek=9000 conv=notrunc status=none", cache), "%s", test_run_output());
+    CHECK(heal_by(cache, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is damaged; remove it"), "%s",
+          test_run_output());
+    CHECK(!test_run("head -c 5000 %s > %s", cut("tiny-qwen2", "BF16"), cache), "%s", test_run_output());
+    CHECK(heal_by(cache, "--tokens 1280", out) == 1 &&
+              strstr(test_run_output(), "is not a file of a teacher's predictions"),
+          "%s", test_run_output());
+}
+
+/* The predictions of the file are the teacher's, by its session; and its loss is near the full one. */
+static void stored_is_the_teacher(void) {
+    static lesson l;
+    dw_err err = {0};
+    double full, stored;
+    const uint8_t identity[32] = {1};
+    const char *path = test_file("direct.cache");
+    const distil_options o = small_options();
+    if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+    CHECK(!teacher_cache_make(&l.d, path, identity, 3, &err) && !teacher_cache_open(&l.d, path, identity, 3, &err),
+          "%s", err.text);
+    teacher_cache *c = l.d.cache;
+    distil_draw(&l.d, 3);
+    const int n_vocab = dw_model_hparams(l.teacher)->n_vocab;
+    float *z = malloc(16 * (size_t)n_vocab * sizeof *z);
+    CHECK(!teacher_cache_read(c, 3, 1, 2, &err) && !dw_train_forward(l.d.teacher, l.d.token + 16, 2, &err), "%s",
+          err.text);
+    dw_train_logits(l.d.teacher, 16, 16, z); // of the step's third window
+    const dw_coarse_teacher *k = teacher_cache_coarse(c);
+    for (int t = 0; t < 16; t++) {
+        double all = 0, rest = 0, worst = 0;
+        for (int i = 0; i < n_vocab; i++) all += exp(z[t * n_vocab + i]);
+        for (int i = 0; i < 64; i++) {
+            const size_t at = (size_t)(16 + t) * 64 + (size_t)i;
+            worst = fmax(worst, fabs(k->logprob[at] - (z[t * n_vocab + k->token[at]] - log(all))));
+            rest += exp(z[t * n_vocab + k->token[at]]) / all;
+        }
+        CHECK(k->k == 64 && worst < 3e-4 && fabs(exp(k->rest[16 + t]) - (1 - rest)) < 1e-5,
+              "token %d: ln p is off by %g, the rest is %g and not %g", t, worst, exp(k->rest[16 + t]), 1 - rest);
+    }
+    l.d.cache = NULL;
+    CHECK(!distil_step(&l.d, 0, &full, &err), "%s", err.text);
+    l.d.plan.steps = 0;
+    l.d.cache = c;
+    CHECK(!distil_step(&l.d, 0, &stored, &err) && stored < full && stored > 0.3 * full, "KL %g over bins, %g in full",
+          stored, full);
+    free(z);
+    end_lesson(&l);
+}
+
+/* ---- another activation ---------------------------------------------------------------------------------------- */
+
+typedef struct gates { // values of act(gate)
+    int n, n_negative, n_zero;
+} gates;
+
+static void count_gates(void *ctx, const dw_tap_event *e) {
+    gates *g = ctx;
+    for (int i = 0; i < e->n * e->n_tokens; i++) {
+        g->n++;
+        g->n_negative += e->values[i] < 0;
+        g->n_zero += e->values[i] == 0;
+    }
+}
+
+static gates gates_of(const char *path) {
+    dw_err err = {0};
+    gates g = {0};
+    int32_t token[16];
+    dw_model *m = dw_model_open(path, &err);
+    const dw_session_options o = {.pool = two_threads(), .n_ctx = 16, .n_batch = 16};
+    dw_session *s = m ? dw_session_new(m, &o, &err) : NULL;
+    if (CHECK(s, "%s", err.text)) {
+        random_tokens(token, 16, dw_model_hparams(m)->n_vocab, 2);
+        dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_gates, .ctx = &g});
+        CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 16, .token = token}, &err), "%s", err.text);
+    }
+    dw_session_free(s);
+    dw_model_close(m);
+    return g;
+}
+
+/* The same file whose activation has another name. */
+static const char *with_activation(const char *path, const char *name) {
+    dw_err err = {0};
+    const char *out = test_file("activation.gguf");
+    dw_gguf *g = dw_gguf_open(path, &err);
+    dw_gguf_writer *w = g ? dw_gguf_writer_new(out, &err) : NULL;
+    if (!CHECK(w, "%s", err.text)) return out;
+    dw_gguf_set_keys(w, g);
+    dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, name);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    CHECK(!dw_gguf_begin(w, &err), "%s", err.text);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
+        CHECK(!dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err), "%s", err.text);
+    CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf_close(g);
+    return out;
+}
+
+static void learns_relu(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0),
+               *out = test_file("relu.gguf"), *again = test_file("relu-2.gguf");
+    CHECK(!heal(student, teacher, "--tokens 1280 --lr 0.001 --activation relu", out) &&
+              strstr(test_run_output(), "cannot run") && strstr(test_run_output(), "with silu instead of relu"),
+          "%s", test_run_output());
+    const double after = number_after("held-out loss "), before = number_after(", before ");
+    CHECK(after < 0.9 * before, "held-out KL %g from %g", after, before);
+    const gates silu = gates_of(student), relu = gates_of(out);
+    CHECK(silu.n_negative > silu.n / 4 && relu.n_negative == 0 && relu.n_zero > relu.n / 4,
+          "of %d gates %d are negative and %d are 0", relu.n, relu.n_negative, relu.n_zero);
+    CHECK(!test_run("deadwood-inspect %s", out) && strstr(test_run_output(), "activation        relu"), "%s",
+          test_run_output());
+    CHECK(!heal(out, teacher, "--tokens 128", again) && gates_of(again).n_negative == 0, "healed once more: %s",
+          test_run_output());
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c 16 --windows 8 -o %s -q && "
+                    "deadwood-gate -m %s -s %s -o %s --rule cats --activity 0.3 -q && deadwood-inspect %s",
+                    out, text(), test_file("relu.h5"), out, test_file("relu.h5"), test_file("relu-gate.gguf"),
+                    test_file("relu-gate.gguf")) &&
+              strstr(test_run_output(), "activation        relu"),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-inspect %s", with_activation(out, "tanh")) == 1 &&
+              strstr(test_run_output(), "is 'tanh', but must be silu, gelu_pytorch_tanh or relu"),
+          "%s", test_run_output());
+}
+
 /* ---- the plan of a run ----------------------------------------------------------------------------------------- */
 
 /* Plays a run whose steps take 0.7 s and whose measurements take 0.5 s; returns when its command ends. */
@@ -484,6 +649,10 @@ static const test_case cases[] = {
      best_values_come_back},
     {"KL is a mean over the positions of a window, cross entropy over its next tokens", means_of_the_terms},
     {"--hidden-states compares kept layers with the same layers of the teacher", hidden_states_of_kept_layers},
+    {"--teacher-cache: a second student reads what the first wrote; files of other runs and damaged ones are refused",
+     teacher_is_stored},
+    {"--teacher-cache: the file has the teacher's predictions", stored_is_the_teacher},
+    {"--activation relu: the file says so, computes so, keeps it through heal and gate", learns_relu},
     {"--minutes: a run of known steps ends in time, measured ten times, at a low rate", minutes_are_planned},
     {"--patience: which values win, and when a run stops", patience_ends_a_run},
     {"a run whose held-out loss does not fall stops early and says so", stops_early},
