@@ -20,22 +20,30 @@ typedef struct head {
 } head;
 _Static_assert(sizeof(head) == 72, "the head has no gaps");
 
-static head head_of(const distil *d, const uint8_t identity[32], uint64_t n_steps) {
-    const int n_vocab = dw_model_hparams(d->teacher_model)->n_vocab;
-    head h = {.n_steps = n_steps,
-              .step_tokens = (uint32_t)d->o.batch * (uint32_t)d->o.n_ctx,
-              .n_vocab = (uint32_t)n_vocab,
-              .k = (uint32_t)measure_n_top(n_vocab),
-              .id_bytes = n_vocab <= 65536 ? 2 : 4};
+static head head_of(const teacher_cache_shape *s, const uint8_t identity[32]) {
+    head h = {.n_steps = s->n_steps,
+              .step_tokens = (uint32_t)s->step_tokens,
+              .n_vocab = (uint32_t)s->n_vocab,
+              .k = (uint32_t)measure_n_top(s->n_vocab),
+              .id_bytes = s->n_vocab <= 65536 ? 2 : 4};
     memcpy(h.magic, magic, sizeof h.magic);
     memcpy(h.identity, identity, sizeof h.identity);
     return h;
 }
 
+static teacher_cache_shape shape_of(const distil *d, uint64_t n_steps) {
+    return (teacher_cache_shape){.n_steps = n_steps,
+                                 .step_tokens = d->o.batch * d->o.n_ctx,
+                                 .n_vocab = dw_model_hparams(d->teacher_model)->n_vocab,
+                                 .n_ctx = d->o.n_ctx,
+                                 .n_windows = d->n_micro};
+}
+
 static size_t token_bytes(const head *h) { return (size_t)h->k * (h->id_bytes + 2) + sizeof(float); }
 
 double teacher_cache_bytes(const distil *d, uint64_t n_steps) {
-    const head h = head_of(d, (const uint8_t[32]){0}, n_steps);
+    const teacher_cache_shape s = shape_of(d, n_steps);
+    const head h = head_of(&s, (const uint8_t[32]){0});
     return (double)sizeof h + (double)n_steps * h.step_tokens * (double)token_bytes(&h) + 32;
 }
 
@@ -119,7 +127,8 @@ static int write_file(writing *w, dw_err *err) {
 }
 
 int teacher_cache_make(distil *d, const char *path, const uint8_t identity[32], uint64_t n_steps, dw_err *err) {
-    writing w = {.d = d, .h = head_of(d, identity, n_steps)};
+    const teacher_cache_shape s = shape_of(d, n_steps);
+    writing w = {.d = d, .h = head_of(&s, identity)};
     w.rows = (rows_job){.h = &w.h, .temperature = d->o.temperature};
     w.rows.logits = dw_alloc((size_t)ROWS * w.h.n_vocab, sizeof(float), "logits of the teacher", err);
     w.rows.packed = dw_alloc(ROWS, token_bytes(&w.h), "predictions of the teacher", err);
@@ -192,18 +201,28 @@ static int read_head(teacher_cache *c, const head *wanted, dw_err *err) {
     return check_file(c, wanted, err);
 }
 
-int teacher_cache_open(distil *d, const char *path, const uint8_t identity[32], uint64_t n_steps, dw_err *err) {
-    const head wanted = head_of(d, identity, n_steps);
+teacher_cache *teacher_cache_new(const char *path, const uint8_t identity[32], const teacher_cache_shape *s,
+                                 dw_err *err) {
+    const head wanted = head_of(s, identity);
     const char what[] = "stored predictions";
-    teacher_cache *c = d->cache = dw_alloc(1, sizeof *c, what, err);
-    if (!c) return -1;
-    *c = (teacher_cache){.path = path, .n_ctx = d->o.n_ctx, .room = (size_t)d->n_micro * (size_t)d->o.n_ctx};
-    if (read_head(c, &wanted, err)) return -1;
-    c->token = dw_alloc(c->room, c->h.k * sizeof *c->token, what, err);
-    c->logprob = dw_alloc(c->room, c->h.k * sizeof *c->logprob, what, err);
-    c->rest = dw_alloc(c->room, sizeof *c->rest, what, err);
-    c->coarse = (dw_coarse_teacher){(int)c->h.k, c->token, c->logprob, c->rest};
-    return c->token && c->logprob && c->rest ? 0 : -1;
+    teacher_cache *c = dw_alloc(1, sizeof *c, what, err);
+    if (!c) return NULL;
+    *c = (teacher_cache){.path = path, .n_ctx = s->n_ctx, .room = (size_t)s->n_windows * (size_t)s->n_ctx};
+    if (!read_head(c, &wanted, err)) {
+        c->token = dw_alloc(c->room, c->h.k * sizeof *c->token, what, err);
+        c->logprob = dw_alloc(c->room, c->h.k * sizeof *c->logprob, what, err);
+        c->rest = dw_alloc(c->room, sizeof *c->rest, what, err);
+        c->coarse = (dw_coarse_teacher){(int)c->h.k, c->token, c->logprob, c->rest};
+        if (c->token && c->logprob && c->rest) return c;
+    }
+    teacher_cache_close(c);
+    return NULL;
+}
+
+int teacher_cache_open(distil *d, const char *path, const uint8_t identity[32], uint64_t n_steps, dw_err *err) {
+    const teacher_cache_shape s = shape_of(d, n_steps);
+    d->cache = teacher_cache_new(path, identity, &s, err);
+    return d->cache ? 0 : -1;
 }
 
 /* False: an id is not of the vocabulary, or the mass of the others is none. */

@@ -22,6 +22,15 @@ double teacher_cache_bytes(const distil *d, uint64_t n_steps);
 /* Runs the teacher over the windows of steps 1 .. n_steps.  The file appears whole or not at all. */
 int teacher_cache_make(distil *d, const char *path, const uint8_t identity[32], uint64_t n_steps, dw_err *err);
 
+typedef struct teacher_cache_shape { // of the run
+    uint64_t n_steps;
+    int step_tokens, n_vocab, n_ctx;
+    int n_windows; // most of one teacher_cache_read
+} teacher_cache_shape;
+
+/* path is borrowed.  NULL: not a file of such a run. */
+teacher_cache *teacher_cache_new(const char *path, const uint8_t identity[32], const teacher_cache_shape *s,
+                                 dw_err *err);
 /* Makes the distillation learn from the file, which must be of this run and have n_steps steps or more; distil_close
  * closes it. */
 int teacher_cache_open(distil *d, const char *path, const uint8_t identity[32], uint64_t n_steps, dw_err *err);

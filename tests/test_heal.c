@@ -160,6 +160,11 @@ static void checkpoints_are_checked(void) {
           "%s", test_run_output());
     dw_sha256_file(checkpoint, after, NULL);
     CHECK(!strcmp(before, after), "the checkpoint of another run has changed");
+    CHECK(heal(cut("tiny-qwen2", "F32"), teacher, "--tokens 1280", out) == 1 &&
+              strstr(test_run_output(), "is of another run (other models"),
+          "another model: %s", test_run_output());
+    dw_sha256_file(checkpoint, after, NULL);
+    CHECK(!strcmp(before, after), "the checkpoint of another model has changed");
     CHECK(!test_run("printf x | dd of=%s bs=1 seek=5000 conv=notrunc status=none", checkpoint), "%s",
           test_run_output());
     CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is damaged"), "%s",
@@ -168,6 +173,29 @@ static void checkpoints_are_checked(void) {
     CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is not a checkpoint"), "%s",
           test_run_output());
     test_run("rm -f %s", checkpoint);
+}
+
+/* A limit of the size of files stands for a full disk: it has room for a text of messages, not for a checkpoint. */
+static void full_disk_keeps_the_checkpoint(void) {
+    const char *whole = test_file("whole.gguf"), *out = test_file("broken.gguf"),
+               *checkpoint = test_file("broken.gguf.checkpoint"), *student = cut("tiny-qwen2", "BF16"),
+               *teacher = random_model("tiny-qwen2", "BF16", 0);
+    char before[65], after[65], options[64];
+    snprintf(options, sizeof options, "--tokens %d", N_STEPS * 64);
+    test_run("rm -f %s", out);
+    begin(out, "KILL");
+    dw_sha256_file(checkpoint, before, NULL);
+    CHECK(test_run("bash -c 'trap \"\" XFSZ; ulimit -f 64; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 "
+                   "--batch 4 -t 1 %s --checkpoint-minutes 0'",
+                   student, teacher, text(), out, options) == 1 &&
+              strstr(test_run_output(), "cannot write"),
+          "%s", test_run_output());
+    dw_sha256_file(checkpoint, after, NULL);
+    CHECK(!strcmp(before, after) && !dw_file_exists(out), "the last checkpoint has changed, or there is a model");
+    CHECK(!test_run("test -z \"$(find %s -name '*.part')\"", test_folder()), "something unfinished is left");
+    if (!dw_file_exists(whole)) CHECK(!heal(student, teacher, options, whole), "%s", test_run_output());
+    CHECK(!heal(student, teacher, options, out) && same_files(whole, out),
+          "with room it does not go on to the same: %s", test_run_output());
 }
 
 /* One text has room for one held-out window, the other for none; it only teaches. */
@@ -641,6 +669,8 @@ static const test_case cases[] = {
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},
+    {"a full disk ends the run in one line; the last checkpoint stays, and with room the run goes on",
+     full_disk_keeps_the_checkpoint},
     {"a text too short to hold a window out only teaches; too few held-out windows in all are refused",
      short_texts_only_teach},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
