@@ -62,7 +62,7 @@ static const opt_row rows[] = {
 
 static const opt_program program = {
     .name = "shrink",
-    .summary = "a smaller model in one command: collect, rank, cut, requant, score, with controls",
+    .summary = "a smaller model in one command: collect, rank, cut, heal, requant, score, with controls",
     .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] [--eval TEXT..]",
     .about = "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays (cut --repair "
              "lsq), with --heal-minutes trains it to predict what the whole model predicts (heal), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
