@@ -318,7 +318,7 @@ static void best_values_come_back(void) {
     for (int rank = 0; rank <= 4; rank += 4) {
         static lesson l;
         dw_err err = {0};
-        double loss, first, worse, again;
+        double loss, first = 0, worse = 0, again = 0;
         distil_options o = small_options();
         o.keeps_best = true;
         o.trained.rank = rank;
@@ -362,7 +362,7 @@ static double cross_entropy(const dw_model *m, const int32_t *token, int n) {
 static void means_of_the_terms(void) {
     static lesson l;
     dw_err err = {0};
-    double kl, ce, both;
+    double kl = 0, ce = 0, both = 0;
     static const double shares[] = {0, 1, 0.25};
     double *loss[] = {&kl, &ce, &both};
     for (int i = 0; i < 3; i++) {
@@ -386,7 +386,7 @@ static void hidden_states_of_kept_layers(void) {
                *student = test_file("dropped.gguf"), *out = test_file("hidden.gguf");
     static lesson l;
     dw_err err = {0};
-    double loss, plain;
+    double loss = 0, plain = 0;
     CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.25 -o %s -q && "
                     "sed -i 's/^1\t.*/1\t0\tdrop/' %s && deadwood-cut -m %s -p %s -o %s -q",
                     parent, plan, plan, parent, plan, student),
@@ -461,7 +461,7 @@ static void teacher_is_stored(void) {
 static void stored_is_the_teacher(void) {
     static lesson l;
     dw_err err = {0};
-    double full, stored;
+    double full = 0, stored = 0;
     const uint8_t identity[32] = {1};
     const char *path = test_file("direct.cache");
     const distil_options o = small_options();
