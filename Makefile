@@ -123,7 +123,7 @@ $B/%.h.alone: %.h
 	@$(COMPILE) -Wno-unused -Wno-pragma-once-outside-header -MMD -MP -MF $@.d -MT $@ -fsyntax-only -x c $<
 	@touch $@
 
-demo:  ## make the four attempts on the embedded model, or MODEL=FOLDER TEXTS=DIR, and print a table
+demo:  ## make the five attempts on the embedded model, or MODEL=FOLDER TEXTS=DIR, and print a table
 	@sh experiments/demo.sh
 
 exact: all  ## compute results/exact.tsv again: quality by definition, equal on every machine

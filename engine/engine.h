@@ -56,6 +56,7 @@ typedef struct dw_hparams {
 dw_model *dw_model_open(const char *path, dw_err *err);
 void dw_model_close(dw_model *m);
 const dw_hparams *dw_model_hparams(const dw_model *m);
+const char *dw_model_activation(const dw_model *m);        // of the FFN's gate: silu, gelu_pytorch_tanh, relu
 const dw_gguf *dw_model_gguf(const dw_model *m);
 size_t dw_model_n_params(const dw_model *m);               // without what gate and train add
 int dw_model_need_whole_ffn(const dw_model *m, dw_err *err); // fails for hot and cold neurons (formats/ffn_two_part.h)
@@ -207,6 +208,9 @@ static inline bool dw_weight_is_of_model(int which) { return which >= DW_W_TOKEN
  * the model are not affected.  In layers in two parts, gate, up and down are the first part.  Fails for another
  * shape, and for the down of a gated layer before its transposed copy was replaced. */
 int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tensor *t, dw_err *err);
+/* The activation of the FFN's gate, from now on: "silu", "gelu_pytorch_tanh" or "relu".  Files name theirs where it is
+ * not the architecture's own (formats/ffn_act.h). */
+int dw_session_activation(dw_session *s, const char *name, dw_err *err);
 /* The tensor that the session computes with; name NULL: the layer or the model has no such weight. */
 dw_tensor dw_session_tensor(dw_session *s, int layer, dw_weight which);
 
@@ -248,6 +252,7 @@ typedef struct dw_train_options { // zero means the default
     int n_ctx;              // tokens of a window; the session's positions
     int n_seq;              // most windows of one pass; 1
     bool forward_only;      // no gradients: a teacher.  Takes less memory
+    bool keep_residuals;    // of a forward_only pass: a student's `hidden` compares them
     dw_precision precision; // of products on CPUs that multiply BF16 (amx, AVX512_BF16); rounded: one BF16 of each
                             // number, sums in F32
 } dw_train_options;
@@ -264,16 +269,31 @@ int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err);
 /* Logits of tokens first .. first + n - 1 of the last forward pass into out, (n, n_vocab). */
 void dw_train_logits(dw_train *t, int first, int n, float *out);
 
+/* Stored predictions of a teacher in the place of its logits: of each token of a pass the k likeliest next tokens, and
+ * the mass of all others together, p_rest.  The KL over these k + 1 bins is the KL to a teacher that spreads p_rest as
+ * the net itself does (then p_rest q_j / q_rest is its probability of another token j), and so is the gradient. */
+typedef struct dw_coarse_teacher {
+    int k;
+    const int32_t *token;  // (tokens of the pass, k): different tokens of the vocabulary
+    const float *logprob;  // (tokens of the pass, k): ln p at the loss's temperature
+    const float *rest;     // (tokens of the pass): ln p_rest
+} dw_coarse_teacher;
+
 typedef struct dw_loss {
     dw_train *teacher;  // its last forward pass had the same tokens; NULL: cross entropy alone
+    const dw_coarse_teacher *coarse; // or: its stored predictions
     double temperature; // of the distributions in KL(teacher || net); 0: 1.  The KL is multiplied by its square
     double ce;          // share of the cross entropy with the text's next tokens, the KL having the rest; 0 .. 1
+    double hidden;      // weight of the residuals' relative squared error, |x - x_teacher|^2 / |x_teacher|^2, in the mean
+                        // over the layers' outputs; not of a window's first token, whose residual is unlike all others
+    const int *residual; // (n_layer): the residual before that layer of the teacher is compared with the one after layer
+                         // l, and n_layer of the teacher is its last; NULL: l + 1
     int first;          // positions of a window before it have no loss
 } dw_loss;
 
 typedef struct dw_loss_sums { // nats; a caller may add up passes
-    double loss, kl, nll;
-    size_t n_kl, n_nll;       // tokens; the last of a window has no next token
+    double loss, kl, nll, hidden;
+    size_t n_kl, n_nll, n_hidden; // tokens; the last of a window has no next token
 } dw_loss_sums;
 
 /* Arrays of the caller with the weights' shapes, to which gradients are added; NULL: not wanted. */

@@ -1,5 +1,6 @@
 /* checkpoint.c - see checkpoint.h.  Names and keys: transformers' configurations, llama.cpp's conversion scripts. */
 #include "checkpoint.h"
+#include "formats/ffn_act.h"
 #include "text/tokenizers.h"
 #include "text/json.h"
 #include "kit/safetensors.h"
@@ -120,10 +121,13 @@ static int read_attention(checkpoint_config *c, const json_t *config, dw_err *er
     return 0;
 }
 
-static int read_activation(const checkpoint_config *c, const json_t *config, dw_err *err) {
-    const char *act = json_string_value(json_object_get(config, "hidden_act")), *known = dw_act_hf_name(c->arch->act);
-    if (!act || !strcmp(act, known)) return 0;
-    return dw_fail(err, "config.json: activation '%s' is not supported (%s is)", act, known);
+static int read_activation(checkpoint_config *c, const json_t *config, dw_err *err) {
+    const char *name = json_string_value(json_object_get(config, "hidden_act"));
+    const int act = name ? dw_act_of((dw_str){name, strlen(name)}) : (int)c->arch->act;
+    if (act < 0)
+        return dw_fail(err, "config.json: activation '%s' is not supported (silu, gelu_pytorch_tanh, relu are)", name);
+    c->act = (dw_act)act;
+    return 0;
 }
 
 static int read_config(checkpoint_config *c, const json_t *config, dw_err *err) {
@@ -449,5 +453,6 @@ void checkpoint_write_keys(const checkpoint *c, dw_gguf_writer *w) {
         set_u32(w, a, "rope.scaling.original_context_length", g->n_ctx_original);
         if (g->attention_factor > 0) set_f32(w, a, "rope.scaling.attn_factor", attention_factor(g));
     }
+    if (g->act != g->arch->act) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, dw_act_hf_name(g->act));
     dw_vocab_write(&c->vocab, w);
 }

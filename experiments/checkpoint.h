@@ -20,6 +20,7 @@
 
 typedef struct checkpoint_config {
     const dw_arch *arch;
+    dw_act act;
     double value[DW_N_KEYS]; // hyperparameters; those that config.json leaves out have their defaults
     int n_layer, n_ctx;
     dw_sizes sizes;          // of every layer

@@ -2,6 +2,7 @@
  *
  *     deadwood inspect mini.gguf --lineage */
 #include "experiments/inspect_files.h"
+#include "formats/ffn_act.h"
 #include "formats/ffn_two_part.h"
 #include "formats/ffn_gated.h"
 #include "model/model.h"
@@ -136,6 +137,7 @@ static void print_summary(const dw_model *m) {
     printf("%-18s", "name");
     inspect_text(name, 0);
     printf("\n%-18s%s\n", "architecture", hp->arch);
+    if (dw_gguf_find(g, DW_KEY_FFN_ACTIVATION)) printf("%-18s%s\n", "activation", dw_model_activation(m));
     printf("%-18s%.0f (%s, %.3f bits per weight)\n", "file bytes", n_bytes, show_bytes(n_bytes).text,
            8 * n_bytes / n_params);
     printf("%-18s%.0f (%.2f M)\n", "parameters", n_params, n_params / 1e6);

@@ -101,6 +101,7 @@ const exp_column exp_columns[] = {
     {"speed_test", AT(speed_test), 0, "what was timed, as llama-bench names it: pp512 tg64 @ d4096 is a prefill of 512 tokens and a decode of 64 after 4096; x4: of 4 sequences"},
     {"depth", AT(depth), 12, "tokens in the KV cache of each sequence before those that are timed (--depth)"},
     {"sequences", AT(sequences), 12, "sequences that are timed together (--sequences); speeds count the tokens of all"},
+    {"minutes_trained", AT(minutes_trained), 0, "minutes that training took, where it was planned by minutes (heal --minutes)"},
     {"dominated_by", AT(dominated_by), 0, "row of the same type that is no larger and better beyond the error of the paired difference; filled by whoever compares"},
     {"verdict", AT(verdict), 0, "keep, discard, control, collapsed, failed; unknown: it could not be judged, see note"},
     {"note", AT(note), 0, "the reason; what a gated file holds beside the model"},
@@ -285,6 +286,7 @@ static const option_field option_fields[] = {
     FIELD("metric", metric), FIELD("rate", rate),        FIELD("group", group),  FIELD("allocate", allocate),
     FIELD("repair", repair), FIELD("type", type),        FIELD("mixture", type), FIELD("recipe", type),
     FIELD("rate_reached", rate_reached), FIELD("types", types), FIELD("tokens_trained", tokens_trained),
+    FIELD("minutes_trained", minutes_trained),
     FIELD("rule", rule),     FIELD("activity", activity)};
 
 /* The value of an argument "--name value" or "--name=value" at place i; NULL: another one. */

@@ -9,6 +9,7 @@
  *   stats        : collect -m M -f TEXTS --gram down -o $out.h5
  *   plan         : rank -m M -s $stats --metric obs --rate 0.3 -o $out.tsv
  *   cut          : cut -m M -p $plan --repair lsq -s $stats -o $out.gguf
+ *   healed       : heal -m $cut -T M -f TEXTS --minutes 10 -o $out.gguf    with --heal-minutes 10
  *   of_cut       : collect -m $cut -f TEXTS -o $out.h5
  *   small        : requant -m $cut --mixture Q4_K_M -s $of_cut -o $out.gguf
  *   random_*     : plan to small once more with --metric random: the first control
@@ -37,6 +38,7 @@ static struct {
     opt_range windows, eval_windows;
     double rate;
     size_t bytes;
+    double heal_minutes;
     int n_ctx, evaluations;
     bool dry_run;
 } o;
@@ -50,6 +52,7 @@ static const opt_row rows[] = {
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the size of FILE, at most", .min = 1, .max = 1e15},
     {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
     {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0, .max = 1000000},
+    {"heal-minutes", 0, OPT_REAL, 0, &o.heal_minutes, "0", "M", "after the cut, learn from the whole model for M minutes, on the whole of the calibration texts; the control of random neurons, too", .min = 0, .max = 1e6},
     {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT", "texts for the rows; default: every fifth text of -f, which then makes nothing"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 8, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every -f; 20 is 1-20"},
@@ -59,10 +62,10 @@ static const opt_row rows[] = {
 
 static const opt_program program = {
     .name = "shrink",
-    .summary = "a smaller model in one command: collect, rank, cut, requant, score, with controls",
-    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--eval TEXT..]",
+    .summary = "a smaller model in one command: collect, rank, cut, heal, requant, score, with controls",
+    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] [--eval TEXT..]",
     .about = "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays (cut --repair "
-             "lsq), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
+             "lsq), with --heal-minutes trains it to predict what the whole model predicts (heal), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
              "the whole model and two controls: random neurons with the same repair and types, and the uncut model in the "
              "mixture that is nearest in bytes.  The table goes to standard output.\n"
              "\n"
@@ -208,6 +211,9 @@ static int open_model(shrink *s, dw_err *err) {
     if (s->work.mixture && narrow_type(s->model))
         return dw_fail(err, "'%s' is %s already, and --mixture would round it twice; give the model in 16 bits",
                        s->path, narrow_type(s->model));
+    if (o.heal_minutes > 0 && narrow_type(s->model))
+        return dw_fail(err, "'%s' is %s, and --heal-minutes needs 16 or 32 bits; give the model in 16 bits", s->path,
+                       narrow_type(s->model));
     return choose_size(s, err);
 }
 
@@ -228,6 +234,7 @@ static char *grid_word_of(const char *text, dw_err *err) {
 
 typedef struct words { // of the grid
     char *model, *calib, *held, *eval;
+    char *lesson; // whole texts, for heal
 } words;
 
 /* " -f 'A' 'B' -c 512 --windows 1-4" */
@@ -256,16 +263,34 @@ static void put_rank(char **to, const shrink *s, const words *w, const char *met
     dw_append(to, err, " -o $out.tsv\n");
 }
 
-/* A cut model and its row; the steps' names begin with `prefix`. */
+/* Windows that heal holds out: eight, or as many as equal shares of the texts have beside one window to learn from. */
+static int n_held_out(const shrink *s) {
+    for (int n = 8, room = 0; n > 1; n--, room = 0) {
+        const int share = (n + (int)s->calib.n - 1) / (int)s->calib.n;
+        for (size_t i = 0; i < s->texts.n_text; i++) {
+            const int has = s->texts.text[i].n_windows - 1;
+            if (s->use[i] == CALIBRATES) room += share < has ? share : has;
+        }
+        if (room >= n) return n;
+    }
+    return 1;
+}
+
+/* A cut model and its row; the steps' names begin with `prefix`, and the last model is "small". */
 static void put_cut(char **to, const shrink *s, const words *w, const char *prefix, dw_err *err) {
-    const char *mixture = s->work.mixture ? s->work.mixture->name : NULL, *cut = mixture ? "cut" : "small";
+    const char *mixture = s->work.mixture ? s->work.mixture->name : NULL;
+    const bool heals = o.heal_minutes > 0;
+    const char *cut = mixture || heals ? "cut" : "small", *healed = !heals ? cut : mixture ? "healed" : "small";
     dw_append(to, err, "%splan : ", prefix);
     put_rank(to, s, w, *prefix ? "random" : "obs", err);
     dw_append(to, err, "%s%s : cut -m %s -p $%splan --repair lsq -s $stats -o $out.gguf\n", prefix, cut, w->model,
               prefix);
+    if (heals)
+        dw_append(to, err, "%s%s : heal -m $%scut -T %s%s --held-out %d --minutes %.6g -o $out.gguf\n", prefix, healed,
+                  prefix, w->model, w->lesson, n_held_out(s), o.heal_minutes);
     if (mixture) {
-        dw_append(to, err, "%sof_cut : collect -m $%scut%s -o $out.h5\n", prefix, prefix, w->calib);
-        dw_append(to, err, "%ssmall : requant -m $%scut --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix,
+        dw_append(to, err, "%sof_cut : collect -m $%s%s%s -o $out.h5\n", prefix, prefix, healed, w->calib);
+        dw_append(to, err, "%ssmall : requant -m $%s%s --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix, healed,
                   mixture, prefix);
     }
     dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
@@ -291,12 +316,14 @@ static char *grid_of(const shrink *s, const words *w, dw_err *err) {
 static char *make_grid(const shrink *s, dw_err *err) {
     const words w = {grid_word_of(s->path, err), text_words(&s->calib, o.windows, err),
                      text_words(&s->held, o.windows, err),
-                     o.eval.n ? text_words(&o.eval, o.eval_windows, err) : text_words(&s->scored, o.windows, err)};
-    char *text = w.model && w.calib && w.held && w.eval && !err->text[0] ? grid_of(s, &w, err) : NULL;
+                     o.eval.n ? text_words(&o.eval, o.eval_windows, err) : text_words(&s->scored, o.windows, err),
+                     text_words(&s->calib, (opt_range){0}, err)};
+    char *text = w.model && w.calib && w.held && w.eval && w.lesson && !err->text[0] ? grid_of(s, &w, err) : NULL;
     free(w.model);
     free(w.calib);
     free(w.held);
     free(w.eval);
+    free(w.lesson);
     return text;
 }
 
@@ -427,6 +454,7 @@ static int tell(shrink *s, dw_err *err) {
     int32_t *token = dw_alloc((size_t)o.n_ctx, sizeof *token, "a window", err);
     const double disk = folder_free_disk(s->dir);
     s->work.n_threads = tool.threads ? tool.threads : dw_cpu_count();
+    s->work.heal_minutes = o.heal_minutes;
     s->work.evaluations = o.evaluations ? o.evaluations + 8 * dw_model_hparams(s->model)->n_layer : 0;
     if (token) calib_window(&s->texts, &s->texts.text[0], 0, token);
     const int rc = token ? shrink_estimate(&c, &s->work, token, o.n_ctx < 128 ? o.n_ctx : 128, err) : -1;

@@ -104,6 +104,14 @@ static double seconds_of(const shrink_work *w, double r) {
 
 /* ---- memory and disk -------------------------------------------------------------------------------------------- */
 
+/* Of heal: five F32 numbers a parameter; about 20 values of n_embd, 4 of n_ff and a residual a layer for each of the
+ * 4096 tokens of a pass, student and teacher. */
+static double healing_memory(const dw_model *m, double kept) {
+    const dw_hparams *hp = dw_model_hparams(m);
+    const double pass = 4096 * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
+    return 5 * sizeof(float) * kept * (double)dw_model_n_params(m) + pass;
+}
+
 int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
     double r = 0;
     const widths width = widths_of(w->model);
@@ -111,9 +119,11 @@ int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token,
     const double gram = 4 * width.square, most_gram = 4e9; // collect --gram-memory
     const double layer = 3 * 8 * width.widest * width.widest, room = 100e6;
     if (time_tokens(&r, w, token, n, err)) return -1;
-    c->minutes = seconds_of(w, r) / 60;
-    c->memory = whole + fmax(fmin(gram, most_gram), layer) + room;
+    const double heal = w->heal_minutes > 0 ? healing_memory(w->model, w->kept) : 0;
+    c->minutes = seconds_of(w, r) / 60 + 2 * w->heal_minutes;
+    c->memory = whole + fmax(heal, fmax(fmin(gram, most_gram), layer)) + room;
     c->disk = gram + 2 * cut + 400 * w->eval_tokens;
+    if (w->heal_minutes > 0) c->disk += 2 * cut;
     if (w->mixture) c->disk += 3 * shrink_bytes(w->model, w->mixture, w->kept);
     if (!w->mixture) c->disk += cut;
     if (w->control) c->disk += shrink_bytes(w->model, w->control, 1);

@@ -13,6 +13,7 @@
  *     collect       1.3 r a token, and T n^2 for the Gram matrix of a layer of width n over T tokens
  *     rank obs      4 n^3 a layer: factor, inverse, removals      cut --repair   2 n^3 a layer: factor and solve
  *     evolve        r a token and evaluation                      score          1.5 r a token, a pass for each row
+ *     heal          as told, twice
  *     requant       a constant number of values a second          each step      0.3 s
  *
  * The constants are rough; what the estimate is for is a choice between a coffee and a night. */
@@ -36,6 +37,7 @@ typedef struct shrink_work { // what is to be done
     double calib_tokens, held_tokens, eval_tokens;
     int evaluations; // of the held-out tokens
     int n_threads;
+    double heal_minutes; // of each of two cut models
 } shrink_work;
 
 typedef struct shrink_costs {

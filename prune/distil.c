@@ -1,5 +1,5 @@
 /* distil.c - steps, held-out loss, checkpoints (distil.h). */
-#include "prune/distil.h"
+#include "prune/teacher_cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,11 +42,10 @@ static void copy_window(const distil *d, const int32_t *from, int32_t *to) {
 /* Where a window of a text may begin: at n places. */
 static size_t n_places(const distil *d, const distil_text *t) { return t->n_train - (size_t)d->o.n_ctx + 1; }
 
-/* The windows of a step follow from the seed and its number. */
-static void draw_windows(const distil *d) {
+void distil_draw(const distil *d, uint64_t step) {
     dw_rng rng;
     uint64_t n_all = 0;
-    dw_rng_seed(&rng, dw_splitmix(d->o.seed) ^ dw_splitmix(d->n_steps + 1));
+    dw_rng_seed(&rng, dw_splitmix(d->o.seed) ^ dw_splitmix(step));
     for (size_t i = 0; i < d->n_text; i++) n_all += n_places(d, &d->text[i]);
     for (int w = 0; w < d->o.batch; w++) {
         size_t at = dw_rng_below(&rng, n_all);
@@ -69,46 +68,100 @@ static int windows_of_pass(const distil_options *o) {
 }
 
 static dw_train_options pass_options(const distil_options *o, bool forward_only) {
-    return (dw_train_options){.n_ctx = o->n_ctx, .n_seq = windows_of_pass(o), .forward_only = forward_only};
+    return (dw_train_options){.n_ctx = o->n_ctx,
+                              .n_seq = windows_of_pass(o),
+                              .forward_only = forward_only,
+                              .keep_residuals = forward_only && o->hidden != 0};
 }
 
 size_t distil_memory(const dw_model *student, const dw_model *teacher, const distil_options *o) {
     const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
     dw_session *s = open_session(student, o, NULL), *t = open_session(teacher, o, NULL);
     const size_t own = s ? dw_train_memory(s, &pass) : 0, teachers = t ? dw_train_memory(t, &forward) : 0;
-    const size_t parameters = s ? dw_parameters_memory(s, o->wanted) : 0;
+    const size_t n_best = s && o->keeps_best ? dw_parameters_n_values(s, &o->trained) : 0;
+    const size_t parameters = s ? dw_parameters_memory(s, &o->trained) + n_best * sizeof(float) : 0;
     dw_session_free(s);
     dw_session_free(t);
     size_t sum;
     return own && teachers && dw_add(own, teachers, &sum) && dw_add(sum, parameters, &sum) ? sum : 0;
 }
 
+/* The first layer of the teacher from `l` on that has the FFN norm of the student's layer k; -1: there is none. */
+static int teacher_layer(const distil *d, int k, int l, int n_layer) {
+    const dw_tensor of = dw_session_tensor(d->session, k, DW_W_FFN_NORM);
+    for (; l < n_layer; l++) {
+        const dw_tensor t = dw_session_tensor(d->teacher_session, l, DW_W_FFN_NORM);
+        if (t.n_bytes == of.n_bytes && !memcmp(t.data, of.data, t.n_bytes)) return l;
+    }
+    return -1;
+}
+
+/* Which of the teacher's residuals belongs to the one after each layer of the student. */
+static int match_layers(distil *d, const dw_hparams *own, const dw_hparams *teachers, dw_err *err) {
+    const int n = own->n_layer;
+    if (own->n_embd != teachers->n_embd)
+        return dw_fail(err,
+                       "the model's hidden states have %d values, the teacher's %d, so they cannot be compared; leave "
+                       "out --hidden-states",
+                       own->n_embd, teachers->n_embd);
+    if (!(d->residual = dw_alloc((size_t)n, sizeof *d->residual, "layers", err))) return -1;
+    for (int k = 1, l = 0; k < n; k++) {
+        l = n == teachers->n_layer ? k : teacher_layer(d, k, l + 1, teachers->n_layer);
+        if (l < 0)
+            return dw_fail(err,
+                           "layer %d of the model has the FFN norm of no layer of the teacher, so it is unknown which "
+                           "hidden states to compare; leave out --hidden-states, or heal the model as it was cut",
+                           k);
+        d->residual[k - 1] = l;
+    }
+    d->residual[n - 1] = teachers->n_layer;
+    return 0;
+}
+
 int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err) {
     const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
     d->o = *o;
     d->n_micro = pass.n_seq;
+    d->teacher_model = teacher;
     d->session = open_session(student, o, err);
     d->teacher_session = d->session ? open_session(teacher, o, err) : NULL;
+    if (!d->teacher_session) return -1;
+    if (o->activation && dw_session_activation(d->session, o->activation, err)) return -1;
+    if (o->hidden != 0 && match_layers(d, dw_model_hparams(student), dw_model_hparams(teacher), err)) return -1;
     d->token = dw_alloc((size_t)o->batch * (size_t)o->n_ctx, sizeof *d->token, "windows", err);
-    d->train = d->session ? dw_train_new(d->session, &pass, err) : NULL;
-    d->teacher = d->teacher_session ? dw_train_new(d->teacher_session, &forward, err) : NULL;
-    return d->train && d->teacher && d->token ? dw_parameters_new(&d->p, d->session, o->wanted, err) : -1;
+    d->train = dw_train_new(d->session, &pass, err);
+    d->teacher = dw_train_new(d->teacher_session, &forward, err);
+    if (!d->train || !d->teacher || !d->token || dw_parameters_new(&d->p, d->session, &o->trained, err)) return -1;
+    if (o->keeps_best) d->best = dw_alloc(d->p.n_values, sizeof *d->best, "the values with the lowest loss", err);
+    return o->keeps_best && !d->best ? -1 : 0;
 }
 
 void distil_close(distil *d) {
+    teacher_cache_close(d->cache);
     dw_train_free(d->train);
     dw_train_free(d->teacher);
     if (d->p.item) dw_parameters_release(&d->p);
     dw_session_free(d->session);
     dw_session_free(d->teacher_session);
     free(d->token);
+    free(d->residual);
+    free(d->best);
     *d = (distil){0};
 }
 
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
-static dw_loss loss_of(const distil *d) {
-    return (dw_loss){.teacher = d->teacher, .temperature = d->o.temperature, .ce = d->o.ce};
+/* The means of distil.h as one factor of all sums, and weights within them.  With r = n_ctx / (n_ctx - 1),
+ *     (1 - ce) KL + ce r CE + hidden r E = m ((1 - c) KL + c CE + h E),   m = 1 - ce + ce r,  c = ce r / m,  h = hidden r / m */
+static double terms_of(const distil *d, dw_loss *loss) {
+    const double ce = d->o.ce, r = (double)d->o.n_ctx / (d->o.n_ctx - 1), m = 1 - ce + ce * r;
+    *loss = (dw_loss){.teacher = d->cache ? NULL : d->teacher,
+                      .coarse = d->cache ? teacher_cache_coarse(d->cache) : NULL,
+                      .temperature = d->o.temperature,
+                      .ce = ce * r / m,
+                      .hidden = d->o.hidden * r / m,
+                      .residual = d->residual};
+    return m;
 }
 
 static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
@@ -116,31 +169,39 @@ static int forward(distil *d, const int32_t *token, int n, dw_err *err) {
     return 0;
 }
 
+/* Windows first .. first + n - 1 of the step that is begun: the student's pass, and what the teacher says. */
+static int forward_step(distil *d, int first, int n, dw_err *err) {
+    const int32_t *token = d->token + (size_t)first * (size_t)d->o.n_ctx;
+    if (!d->cache) return forward(d, token, n, err);
+    if (teacher_cache_read(d->cache, d->plan.steps + 1, first, n, err)) return -1;
+    return dw_train_forward(d->train, token, n, err);
+}
+
 /* Fails for a loss that is no number, and names the step. */
 static int check(const distil *d, const char *what, double value, dw_err *err) {
     if (isfinite(value)) return 0;
     return dw_fail(err, "step %llu is refused, because its %s is %g; try a smaller --lr",
-                   (unsigned long long)d->n_steps + 1, what, value);
+                   (unsigned long long)d->plan.steps + 1, what, value);
 }
 
 int distil_step(distil *d, double rate, double *loss, dw_err *err) {
-    const dw_loss l = loss_of(d);
+    dw_loss l;
     const size_t n_ctx = (size_t)d->o.n_ctx;
-    const double scale = 1 / ((double)d->o.batch * (double)n_ctx);
+    const double scale = terms_of(d, &l) / ((double)d->o.batch * (double)n_ctx);
     dw_loss_sums sums = {0};
     dw_adamw adamw = d->o.adamw;
     adamw.rate = rate;
-    draw_windows(d);
+    distil_draw(d, d->plan.steps + 1);
     dw_parameters_zero_gradients(&d->p);
     for (int w = 0, n; w < d->o.batch; w += n) {
         n = d->o.batch - w < d->n_micro ? d->o.batch - w : d->n_micro;
-        if (forward(d, d->token + (size_t)w * n_ctx, n, err)) return -1;
+        if (forward_step(d, w, n, err)) return -1;
         dw_train_backward(d->train, &l, scale, d->p.gradients, &sums);
     }
     *loss = sums.loss * scale;
     if (check(d, "loss", *loss, err)) return -1;
-    if (check(d, "gradient", dw_adamw_step(&d->p, &adamw, d->n_steps + 1, d->o.pool), err)) return -1;
-    d->n_steps++;
+    if (check(d, "gradient", dw_adamw_step(&d->p, &adamw, d->plan.steps + 1, d->o.pool), err)) return -1;
+    d->plan.steps++;
     return 0;
 }
 
@@ -152,7 +213,7 @@ static size_t n_held_out(const distil *d) {
 
 /* Held-out windows go through the pass one text after the other, n_micro at a time. */
 int distil_held_out(distil *d, double *loss, dw_err *err) {
-    const dw_loss l = loss_of(d);
+    const dw_loss l = {.teacher = d->teacher};
     const size_t n_ctx = (size_t)d->o.n_ctx, n_all = n_held_out(d);
     dw_loss_sums sums = {0};
     size_t n_seen = 0;
@@ -168,20 +229,67 @@ int distil_held_out(distil *d, double *loss, dw_err *err) {
     *loss = n_all ? sums.loss / ((double)n_all * (double)n_ctx) : 0;
     return isfinite(*loss) ? 0
                            : dw_fail(err, "the held-out loss after step %llu is %g; try a smaller --lr",
-                                     (unsigned long long)d->n_steps, *loss);
+                                     (unsigned long long)d->plan.steps, *loss);
+}
+
+void distil_keep_best(distil *d) { memcpy(d->best, d->p.value, d->p.n_values * sizeof *d->best); }
+
+void distil_take_best(distil *d) {
+    memcpy(d->p.value, d->best, d->p.n_values * sizeof *d->best);
+    dw_parameters_merge(&d->p, d->o.pool);
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------------------------- */
 
-static const char magic[16] = "deadwood heal 1\n";
+static const char magic[16] = "deadwood heal 2\n";
 
 typedef struct head {
     char magic[16];
     uint8_t identity[32];
     uint64_t n_steps, n_values;
-    double seconds, first_held_out;
+    double seconds, longest, first_held_out;
+    uint64_t n_measured, best_step;
+    double best;
+    uint64_t n_worse;
 } head;
-_Static_assert(sizeof(head) == 80, "the head has no gaps");
+_Static_assert(sizeof(head) == 120, "the head has no gaps");
+
+static head head_of(const distil *d, const uint8_t identity[32]) {
+    const schedule *p = &d->plan;
+    head h = {.n_steps = p->steps,
+              .n_values = d->p.n_values,
+              .seconds = p->seconds,
+              .longest = p->longest,
+              .first_held_out = d->first_held_out,
+              .n_measured = (uint64_t)p->n_measured,
+              .best_step = p->best_step,
+              .best = p->best,
+              .n_worse = (uint64_t)p->n_worse};
+    memcpy(h.magic, magic, sizeof h.magic);
+    memcpy(h.identity, identity, sizeof h.identity);
+    return h;
+}
+
+static void take_head(distil *d, const head *h) {
+    schedule *p = &d->plan;
+    p->steps = h->n_steps;
+    p->seconds = h->seconds;
+    p->longest = h->longest;
+    p->n_measured = (int)h->n_measured;
+    p->best_step = h->best_step;
+    p->best = h->best;
+    p->n_worse = (int)h->n_worse;
+    d->first_held_out = h->first_held_out;
+}
+
+static bool is_plausible(const head *h) {
+    const bool times = h->seconds >= 0 && isfinite(h->seconds) && h->longest >= 0 && isfinite(h->longest);
+    const bool losses = isfinite(h->first_held_out) && isfinite(h->best);
+    return times && losses && h->best_step <= h->n_steps && h->n_measured <= SCHEDULE_PARTS &&
+           h->n_worse <= SCHEDULE_PARTS;
+}
+
+static bool has_best(const distil *d, const head *h) { return d->best && h->best_step; }
 
 static int put(dw_out *out, dw_sha256 *hash, const void *data, size_t size, dw_err *err) {
     dw_sha256_add(hash, data, size);
@@ -189,16 +297,14 @@ static int put(dw_out *out, dw_sha256 *hash, const void *data, size_t size, dw_e
 }
 
 static int save_to(const distil *d, dw_out *out, const uint8_t identity[32], dw_err *err) {
-    head h = {
-        .n_steps = d->n_steps, .n_values = d->p.n_values, .seconds = d->seconds, .first_held_out = d->first_held_out};
+    const head h = head_of(d, identity);
     const size_t bytes = d->p.n_values * sizeof(float);
     uint8_t digest[32];
     dw_sha256 hash;
-    memcpy(h.magic, magic, sizeof h.magic);
-    memcpy(h.identity, identity, sizeof h.identity);
     dw_sha256_begin(&hash);
     if (put(out, &hash, &h, sizeof h, err) || put(out, &hash, d->p.value, bytes, err) ||
-        put(out, &hash, d->p.mean, bytes, err) || put(out, &hash, d->p.square, bytes, err))
+        put(out, &hash, d->p.mean, bytes, err) || put(out, &hash, d->p.square, bytes, err) ||
+        (has_best(d, &h) && put(out, &hash, d->best, bytes, err)))
         return -1;
     dw_sha256_end(&hash, digest);
     if (dw_out_write(out, digest, sizeof digest, err) || dw_out_commit(out, err)) return -1;
@@ -228,9 +334,9 @@ static int check_file(const distil *d, const dw_map *m, const char *path, const 
     dw_sha256_begin(&hash);
     dw_sha256_add(&hash, m->data, m->size - 32);
     dw_sha256_end(&hash, digest);
-    const bool has_numbers = h.seconds >= 0 && isfinite(h.seconds) && isfinite(h.first_held_out);
-    if (h.n_values != d->p.n_values || m->size != sizeof h + 3 * d->p.n_values * sizeof(float) + 32 || !has_numbers ||
-        memcmp(digest, m->data + m->size - 32, 32))
+    const size_t n_arrays = has_best(d, &h) ? 4 : 3;
+    if (h.n_values != d->p.n_values || m->size != sizeof h + n_arrays * d->p.n_values * sizeof(float) + 32 ||
+        !is_plausible(&h) || memcmp(digest, m->data + m->size - 32, 32))
         return dw_fail(err, "'%s' is damaged; remove it to begin again", path);
     return 0;
 }
@@ -247,9 +353,9 @@ int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err 
         memcpy(d->p.value, m.data + sizeof h, bytes);
         memcpy(d->p.mean, m.data + sizeof h + bytes, bytes);
         memcpy(d->p.square, m.data + sizeof h + 2 * bytes, bytes);
-        d->n_steps = h.n_steps;
-        d->seconds = h.seconds;
-        d->first_held_out = h.first_held_out;
+        if (has_best(d, &h)) memcpy(d->best, m.data + sizeof h + 3 * bytes, bytes);
+        take_head(d, &h);
+        dw_parameters_merge(&d->p, d->o.pool);
     }
     dw_unmap(&m);
     return rc ? -1 : 1;

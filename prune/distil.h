@@ -1,22 +1,35 @@
 /* distil.h - one model learns the distributions of another: steps, held-out loss, checkpoints.
  *
  * A step draws `batch` windows of n_ctx tokens at random places of the texts (the places follow from the seed and the
- * step's number alone), computes the mean over their tokens of (1 - ce) tau^2 KL(teacher || student) + ce * cross
- * entropy, and takes one step of AdamW (engine/model/optimizer.h).  The last windows of the texts are held out.
- * The mean is over n_ctx positions a window; the last position has no next token, and its cross entropy counts as 0.
+ * step's number alone), computes
+ *
+ *     loss = (1 - ce) mean tau^2 KL(teacher || student) + ce mean CE + hidden mean E
+ *
+ * and takes one step of AdamW (engine/model/optimizer.h).  CE is the cross entropy with the text's next token, E the
+ * relative squared error of the residuals (dw_loss in engine.h).  Each mean is over the positions that have the term:
+ * KL all n_ctx of a window, CE n_ctx - 1 (the last has no next token), E n_ctx - 1 (the first is left out).
+ *
+ * The last windows of the texts are held out.  The held-out loss is their mean KL(teacher || student) at temperature 1,
+ * whatever the loss is: the number that score calls kl_mean.
+ *
+ * Dropped layers.  A student with fewer layers than its teacher computes with the teacher's layers that have the same
+ * FFN norms, value by value.  The residual before each of them is compared with the teacher's before the
+ * same layer, and the last with the last.
  *
  * Teacher and student compute with the same arithmetic, so a student equal to its teacher has a gradient of exactly 0
  * and stays.  Results do not depend on the number of threads.
  *
  * Checkpoint, little endian:
- *   16 bytes "deadwood heal 1\n"; 32 bytes identity: a hash of all that decides the result
- *   u64 steps done; u64 n values; f64 seconds so far; f64 held-out loss at the beginning
- *   f32 value[n], mean[n], square[n]: parameters and AdamW's moments
+ *   16 bytes "deadwood heal 2\n"; 32 bytes identity: a hash of all that decides the result
+ *   u64 steps done; u64 n values; f64 seconds so far; f64 longest step; f64 held-out loss at the beginning
+ *   u64 measurements done; u64 step of the lowest one (0: none); f64 its loss; u64 measurements since
+ *   f32 value[n], mean[n], square[n]: parameters and AdamW's moments; f32 best[n] if the lowest one is kept and exists
  *   32 bytes SHA-256 of everything before */
 #ifndef PRUNE_DISTIL_H
 #define PRUNE_DISTIL_H
 
 #include "model/optimizer.h"
+#include "prune/schedule.h"
 
 typedef struct distil_text {
     const char *name;
@@ -31,10 +44,14 @@ typedef struct distil_options {
     int n_ctx, batch, n_held; // tokens of a window; windows of a step; held-out windows
     uint64_t seed;
     int32_t bos; // replaces the first token of each window; -1: none does
-    double temperature, ce;
-    dw_adamw adamw;                  // its rate is set by the caller of each step
-    bool (*wanted)(dw_weight which); // what is trained
+    double temperature, ce, hidden;
+    dw_adamw adamw; // its rate is set by the caller of each step
+    dw_trained trained;
+    const char *activation; // of the student's FFN gates (dw_session_activation); NULL: its own
+    bool keeps_best; // a copy of the values with the lowest held-out loss
 } distil_options;
+
+typedef struct teacher_cache teacher_cache; // teacher_cache.h
 
 typedef struct distil {
     distil_options o;
@@ -42,11 +59,15 @@ typedef struct distil {
     size_t n_text;
     dw_session *session, *teacher_session;
     dw_train *train, *teacher;
+    const dw_model *teacher_model; // borrowed
+    teacher_cache *cache;          // in the teacher's place in steps; NULL: the teacher itself
     dw_parameters p;
-    int32_t *token;   // (batch, n_ctx)
-    int n_micro;      // windows of one pass
-    uint64_t n_steps; // done
-    double seconds, first_held_out;
+    int32_t *token; // (batch, n_ctx)
+    int n_micro;    // windows of one pass
+    int *residual;  // (n_layer) of dw_loss
+    float *best;    // (n values); NULL: not kept
+    schedule plan;  // steps and time; set by the caller
+    double first_held_out;
 } distil;
 
 /* Marks the last windows of every text as held out, in equal shares.  A text without room for its share holds out
@@ -57,10 +78,15 @@ size_t distil_memory(const dw_model *student, const dw_model *teacher,
 int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err);
 void distil_close(distil *d);
 
+/* The windows of step 1, 2, .. into d->token. */
+void distil_draw(const distil *d, uint64_t step);
+
 /* One step at that rate; *loss: the mean before it.  A step whose loss or gradient is not finite changes nothing and
  * fails. */
 int distil_step(distil *d, double rate, double *loss, dw_err *err);
-int distil_held_out(distil *d, double *loss, dw_err *err); // mean loss of the held-out windows
+int distil_held_out(distil *d, double *loss, dw_err *err);
+void distil_keep_best(distil *d); // the values as they are now
+void distil_take_best(distil *d); // the values are what was kept
 
 int distil_save(const distil *d, const char *path, const uint8_t identity[32], dw_err *err);
 /* 1: goes on from the file; 0: there is none; -1: it is damaged or of another run, and stays. */

@@ -2,8 +2,9 @@
  *
  *     deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6
  *
- * The loop, the loss and the checkpoints: distil.h.  The healed file is the cut one with other values: each trained row
+ * The loss, its steps and the checkpoints: distil.h.  Plan and end of a run: schedule.h.  The healed file is the cut one with other values: each trained row
  * is encoded in its own type, and a row whose values are as they were is copied as bytes. */
+#include "formats/ffn_act.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
 #include "kit/options.h"
@@ -11,8 +12,8 @@
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
 #include "measure/predictions.h"
-#include "prune/distil.h"
 #include "prune/prune.h"
+#include "prune/teacher_cache.h"
 #include "qtypes/encoding.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21, REPORTS = 10 };
+enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21 };
 
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
 
@@ -59,25 +60,37 @@ static bool is_ffn(dw_weight w) {
 
 static bool is_any(dw_weight w) { return w != DW_W_DOWN_T; }
 static bool is_down_or_norm(dw_weight w) { return w == DW_W_DOWN || is_bias_or_norm(w); }
+static bool is_of_layer(dw_weight w) { return is_any(w) && (!dw_weight_is_of_model(w) || w == DW_W_OUTPUT_NORM); }
 
 static const struct trained {
     const char *name, *help;
     bool (*wanted)(dw_weight w);
+    bool low_rank;
 } trained[] = {
-    {"all", "every weight", is_any},
-    {"ffn", "gate, up, down and their norm", is_ffn},
-    {"down", "down, norms and biases", is_down_or_norm},
-    {"norms", "norms and biases", is_bias_or_norm},
+    {"all", "every weight", is_any, false},
+    {"ffn", "gate, up, down and their norm", is_ffn, false},
+    {"down", "down, norms and biases", is_down_or_norm, false},
+    {"norms", "norms and biases", is_bias_or_norm, false},
+    {"lora", "a product of rank --rank added to every matrix of the layers; norms and biases", is_of_layer, true},
+    {0},
+};
+
+static const struct activation {
+    const char *name, *help;
+} activations[] = {
+    {"silu", "x sigmoid(x)"},
+    {"gelu_pytorch_tanh", "GELU by tanh"},
+    {"relu", "max(x, 0): most neurons become exactly 0, which gates can skip"},
     {0},
 };
 
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    const char *model, *teacher, *out, *train;
+    const char *model, *teacher, *out, *train, *activation, *cache;
     opt_list texts;
-    double tokens, minutes, rate, temperature, ce, decay, warm, last, clip, checkpoint;
-    int batch, n_ctx, seed, n_held;
+    double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
+    int patience, rank, batch, n_ctx, seed, n_held;
 } o;
 
 // clang-format off
@@ -88,12 +101,20 @@ static const opt_row rows[] = {
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "FILE",
      "texts to learn from; special tokens in them (<|endoftext|>) count as such", .min = 1, .max = 4096},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the healed model"},
+    {"teacher-cache", 0, OPT_PATH, OPT_OUTPUT, &o.cache, NULL, "FILE",
+     "predictions of the teacher, its 64 likeliest tokens: written first, or read if the file is there; needs --tokens"},
     {.kind = OPT_GROUP, .help = "how long"},
     {"tokens", 0, OPT_REAL, 0, &o.tokens, "0", "N", "learn from N tokens: 2e6", .min = 0, .max = 1e15},
-    {"minutes", 0, OPT_REAL, 0, &o.minutes, "0", "M", "or: plan the schedule to end after M minutes",
+    {"minutes", 0, OPT_REAL, 0, &o.minutes, "0", "M", "or: plan the schedule so that the command ends after M minutes",
      .min = 0, .max = 1e6},
+    {"patience", 0, OPT_INT, 0, &o.patience, "3", "N",
+     "stop after N tenths of the run without a lower held-out KL; the lowest wins; 0: never, and the last wins",
+     .min = 0, .max = SCHEDULE_PARTS},
     {.kind = OPT_GROUP, .help = "training"},
     {"train", 0, OPT_CHOICE, 0, &o.train, "all", "WHAT", "what is trained", OPT_CHOICES_HELP(trained, struct trained)},
+    {"activation", 0, OPT_CHOICE, 0, &o.activation, NULL, "NAME",
+     "of the FFN's gates from now on; default: the cut model's own", OPT_CHOICES_HELP(activations, struct activation)},
+    {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "16", "N", "windows of a step", .min = 1, .max = 4096},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 2, .max = 65536},
@@ -101,6 +122,8 @@ static const opt_row rows[] = {
     {"temperature", 0, OPT_REAL, 0, &o.temperature, "1", "X", "of both distributions", .min = 0.1, .max = 100},
     {"ce", 0, OPT_REAL, 0, &o.ce, "0", "X", "share of the cross entropy with the texts' own next tokens",
      .min = 0, .max = 1},
+    {"hidden-states", 0, OPT_REAL, 0, &o.hidden, "0", "W",
+     "weight of the relative squared error of the layers' outputs, in addition", .min = 0, .max = 1000},
     {"decay", 0, OPT_REAL, 0, &o.decay, "0", "X", "AdamW's decay of matrices", .min = 0, .max = 1},
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
     {"warm-up", 0, OPT_REAL, 0, &o.warm, "0.05", "X", "part of the run in which the rate rises", .min = 0, .max = 1},
@@ -117,11 +140,20 @@ static const opt_program program = {
     .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X]",
     .about = "AdamW trains the cut model (the student) to give the original's (the teacher's) distributions of the "
              "next token: the loss is KL(teacher || student) over the whole vocabulary, at every position of windows at "
-             "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass.  Its logits are "
-             "never stored.\n"
+             "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass, and its logits are "
+             "not stored.  For several students of one teacher, --teacher-cache stores its 64 likeliest tokens and the "
+             "mass of the others once; the KL is then over these 65 bins.\n"
              "\n"
-             "The trained weights are F32 copies.  At the end they are encoded in the types of the cut file, which "
-             "must have 16 or 32 bits: heal first, then requant.  The teacher may have any type.\n"
+             "The trained weights are F32 copies.  With --train lora the matrices stay as they are, and the trained "
+             "products B A are added to them (Hu et al. 2021): AdamW then needs less memory.  At the end all are "
+             "encoded in the types of the cut file, which must have 16 or 32 bits: heal first, then requant.  The "
+             "teacher may have any type.\n"
+             "\n"
+             "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
+             "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
+             "\n"
+             "With --activation relu the model learns to do with another activation.  Stock llama.cpp cannot run such a "
+             "file: it computes with the architecture's own.\n"
              "\n"
              "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
              "command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
@@ -208,11 +240,9 @@ typedef struct run {
     distil d;
     char *checkpoint;
     uint8_t identity[32];
-    uint64_t n_steps;    // to do, with --tokens
-    double began, saved; // times: when d.seconds was as loaded, of the last checkpoint
-    double loaded_seconds;
+    double started, began; // times: of the program; of the steps, less the seconds that the checkpoint had
+    double saved;          // time of the last checkpoint
     double loss, held_out; // latest
-    int n_reports;
 } run;
 
 static const struct trained *what_is_trained(void) {
@@ -222,17 +252,22 @@ static const struct trained *what_is_trained(void) {
 }
 
 static distil_options options_of(const run *r, dw_pool *pool) {
-    return (distil_options){.pool = pool,
-                            .backend = tool.backend,
-                            .n_ctx = o.n_ctx,
-                            .batch = o.batch,
-                            .n_held = o.n_held,
-                            .seed = (uint64_t)o.seed,
-                            .bos = r->in.bos,
-                            .temperature = o.temperature,
-                            .ce = o.ce,
-                            .wanted = what_is_trained()->wanted,
-                            .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
+    const struct trained *what = what_is_trained();
+    return (distil_options){
+        .pool = pool,
+        .backend = tool.backend,
+        .n_ctx = o.n_ctx,
+        .batch = o.batch,
+        .n_held = o.n_held,
+        .seed = (uint64_t)o.seed,
+        .bos = r->in.bos,
+        .temperature = o.temperature,
+        .ce = o.ce,
+        .hidden = o.hidden,
+        .activation = o.activation,
+        .keeps_best = o.patience > 0,
+        .trained = {.wanted = what->wanted, .rank = what->low_rank ? o.rank : 0, .seed = (uint64_t)o.seed},
+        .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
 }
 
 /* All that decides the result. */
@@ -250,6 +285,34 @@ static int identify(run *r, dw_err *err) {
     dw_sha256_end(&h, r->identity);
     free(arguments);
     return 0;
+}
+
+/* All that decides the teacher's predictions. */
+static void identify_cache(const run *r, uint8_t identity[32]) {
+    char backend[32] = "", text[160];
+    dw_sha256 h;
+    tool_backend_text(backend);
+    const int n = snprintf(text, sizeof text, "%d %d %d %d %d %a", o.seed, o.batch, o.n_ctx, o.n_held, (int)r->in.bos,
+                           o.temperature);
+    dw_sha256_begin(&h);
+    dw_sha256_add(&h, r->in.teacher_sha256, 64);
+    for (size_t i = 0; i < r->in.n_text; i++) dw_sha256_add(&h, r->in.text[i].sha256, 64);
+    dw_sha256_add(&h, backend, strlen(backend) + 1);
+    dw_sha256_add(&h, text, (size_t)n);
+    dw_sha256_end(&h, identity);
+}
+
+/* Makes the file of predictions unless it is there, and learns from it. */
+static int open_cache(run *r, dw_err *err) {
+    uint8_t identity[32];
+    const uint64_t n = r->d.plan.n_steps;
+    if (!o.cache) return 0;
+    identify_cache(r, identity);
+    if (!dw_file_exists(o.cache)) {
+        say("teacher cache: %s in '%s'", show_bytes(teacher_cache_bytes(&r->d, n)).text, o.cache);
+        if (teacher_cache_make(&r->d, o.cache, identity, n, err)) return -1;
+    }
+    return teacher_cache_open(&r->d, o.cache, identity, n, err);
 }
 
 /* Trained weights are written in the types of the file, and coarse ones would lose what was learned. */
@@ -276,6 +339,19 @@ static int tell_memory(const run *r, const distil_options *options, dw_err *err)
         show_bytes(need).text, show_bytes(has).text);
 }
 
+/* Writing the file takes part of the time, at a rate that slow disks have. */
+static schedule plan_of(const run *r) {
+    const double bytes_a_second = 200e6;
+    const uint64_t n_steps = (uint64_t)fmax(1, round(o.tokens / ((double)o.batch * o.n_ctx)));
+    return (schedule){.n_steps = o.tokens > 0 ? n_steps : 0,
+                      .budget = 60 * o.minutes,
+                      .reserve = (double)dw_gguf_file_bytes(dw_model_gguf(r->in.model)) / bytes_a_second,
+                      .rate = o.rate,
+                      .warm = o.warm,
+                      .last = o.last,
+                      .patience = o.patience};
+}
+
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err) || read_texts(&r->in, err)) return -1;
     const distil_options options = options_of(r, pool);
@@ -284,13 +360,12 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     r->d.text = r->in.text;
     r->d.n_text = r->in.n_text;
     if (distil_open(&r->d, r->in.model, r->in.teacher, &options, err) || check_types(&r->d.p, err)) return -1;
+    r->d.plan = plan_of(r);
+    if (open_cache(r, err)) return -1;
     r->checkpoint = dw_format(err, "%s.checkpoint", o.out);
     const int loaded = r->checkpoint ? distil_load(&r->d, r->checkpoint, r->identity, err) : -1;
-    if (loaded > 0) say("going on after step %llu, which '%s' has", (unsigned long long)r->d.n_steps, r->checkpoint);
+    if (loaded > 0) say("going on after step %llu, which '%s' has", (unsigned long long)r->d.plan.steps, r->checkpoint);
     if (loaded > 0) say_if_interrupted(r->checkpoint);
-    r->n_steps = (uint64_t)fmax(1, round(o.tokens / ((double)o.batch * o.n_ctx)));
-    r->began = r->saved = dw_now();
-    r->loaded_seconds = r->d.seconds;
     return loaded < 0 ? -1 : 0;
 }
 
@@ -300,18 +375,7 @@ static void close_run(run *r) {
     free(r->checkpoint);
 }
 
-/* How much of the run is done: 0 .. 1. */
-static double done_of(const run *r) {
-    return o.tokens > 0 ? (double)r->d.n_steps / (double)r->n_steps : r->d.seconds / (60 * o.minutes);
-}
-
-static double rate_of(const run *r) {
-    enum { FINE = 1 << 20 }; // of a run that is planned by time
-    if (o.tokens > 0) return o.rate * dw_cosine(r->d.n_steps, r->n_steps, o.warm, o.last);
-    return o.rate * dw_cosine((uint64_t)(fmin(1, done_of(r)) * FINE), FINE, o.warm, o.last);
-}
-
-static double tokens_of(const run *r) { return (double)r->d.n_steps * o.batch * o.n_ctx; }
+static double tokens_of(const run *r) { return (double)r->d.plan.steps * o.batch * o.n_ctx; }
 
 /* "1:02:03" or "2:03" */
 static const char *duration(double seconds) {
@@ -324,20 +388,23 @@ static const char *duration(double seconds) {
     return text;
 }
 
-/* A line at each tenth of the run. */
+/* At each tenth of the run: measures, keeps the best values, and prints a line. */
 static int report(run *r, dw_err *err) {
-    const double done = fmin(1, done_of(r));
-    if (done * REPORTS < r->n_reports + 1 && done < 1) return 0;
-    r->n_reports = (int)(done * REPORTS);
+    schedule *p = &r->d.plan;
+    const double began = dw_now();
+    if (!schedule_is_due(p)) return 0;
     if (distil_held_out(&r->d, &r->held_out, err)) return -1;
+    p->reserve = fmax(p->reserve, dw_now() - began);
+    if (schedule_measure(p, r->held_out) && r->d.best) distil_keep_best(&r->d);
+    const double done = schedule_done(p);
     say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f), %.0f tokens/s, %s left",
-        100 * done, (unsigned long long)r->d.n_steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
-        tokens_of(r) / r->d.seconds, duration(r->d.seconds * (1 - done) / done));
+        100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
+        tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
     return 0;
 }
 
 static int save(run *r, dw_err *err) {
-    if (dw_now() - r->saved < 60 * o.checkpoint || done_of(r) >= 1) return 0;
+    if (dw_now() - r->saved < 60 * o.checkpoint || schedule_ends(&r->d.plan)) return 0;
     if (distil_save(&r->d, r->checkpoint, r->identity, err)) return -1;
     say_if_interrupted(r->checkpoint);
     r->saved = dw_now();
@@ -347,8 +414,8 @@ static int save(run *r, dw_err *err) {
 /* A step that failed says where the run can be taken up again. */
 static int step(run *r, dw_err *err) {
     dw_err why = {0};
-    if (!distil_step(&r->d, rate_of(r), &r->loss, &why)) {
-        r->d.seconds = r->loaded_seconds + dw_now() - r->began;
+    if (!distil_step(&r->d, schedule_rate(&r->d.plan), &r->loss, &why)) {
+        schedule_clock(&r->d.plan, dw_now() - r->began);
         return 0;
     }
     if (dw_file_exists(r->checkpoint))
@@ -356,18 +423,45 @@ static int step(run *r, dw_err *err) {
     return dw_fail(err, "%s", why.text);
 }
 
+/* The loss before the first step, and how long a measurement takes. */
+static int measure_start(run *r, dw_err *err) {
+    const double began = dw_now();
+    if (r->d.plan.steps) return 0;
+    if (distil_held_out(&r->d, &r->d.first_held_out, err)) return -1;
+    r->d.plan.reserve += dw_now() - began;
+    r->d.plan.seconds = dw_now() - r->began;
+    return 0;
+}
+
+/* The best values win. */
+static void end_run(run *r) {
+    const schedule *p = &r->d.plan;
+    if (!p->patience) return;
+    if (schedule_done(p) < 1)
+        say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
+    if (p->best_step < p->steps) {
+        distil_take_best(&r->d);
+        say("the values after step %llu win, whose held-out loss is the lowest", (unsigned long long)p->best_step);
+    }
+    r->held_out = p->best;
+}
+
 static int learn(run *r, dw_err *err) {
-    progress *bar = progress_begin("healing", "tokens", o.tokens > 0 ? (double)r->n_steps * o.batch * o.n_ctx : 0);
-    int rc = r->d.n_steps ? 0 : distil_held_out(&r->d, &r->d.first_held_out, err);
+    schedule *p = &r->d.plan;
+    progress *bar = progress_begin("healing", "tokens", o.tokens > 0 ? (double)p->n_steps * o.batch * o.n_ctx : 0);
+    r->saved = dw_now();
+    r->began = r->saved - p->seconds;
+    p->budget -= r->saved - r->started; // reading models and texts took part of the minutes
+    int rc = measure_start(r, err);
     progress_step(bar, tokens_of(r));
-    r->n_reports = (int)(done_of(r) * REPORTS);
-    while (!rc && done_of(r) < 1) {
+    while (!rc && !schedule_ends(p)) {
         rc = step(r, err);
         if (!rc) rc = report(r, err);
         if (!rc) rc = save(r, err);
         if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
     }
     progress_end(bar);
+    if (!rc) end_run(r);
     return rc;
 }
 
@@ -384,7 +478,7 @@ static const float *trained_row(const dw_parameters *p, const uint8_t *row) {
     for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
         const dw_tensor *s = &i->source;
         if (row >= s->data && row < s->data + s->n_bytes)
-            return p->value + i->first + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
+            return i->weight + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
     }
     return NULL;
 }
@@ -433,11 +527,12 @@ static int stamp_text(lineage *l, const distil_text *t, dw_err *err) {
 
 static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
-    char tokens[32];
+    char tokens[32], minutes[32] = "";
     snprintf(tokens, sizeof tokens, "%.0f", tokens_of(r));
+    if (o.minutes > 0) snprintf(minutes, sizeof minutes, "%.2f", r->d.plan.seconds / 60);
     int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
-             lineage_fact(l, "tokens_trained", tokens, err);
+             lineage_fact(l, "tokens_trained", tokens, err) || lineage_fact(l, "minutes_trained", minutes, err);
     for (size_t i = 0; i < r->in.n_text && !rc; i++) rc = stamp_text(l, &r->in.text[i], err);
     rc = rc || lineage_write(l, w, err);
     lineage_free(l);
@@ -454,11 +549,16 @@ static int write_data(const run *r, dw_gguf_writer *w, dw_err *err) {
     return rc ? -1 : 0;
 }
 
+static bool changes_activation(const run *r) {
+    return o.activation && strcmp(o.activation, dw_model_activation(r->in.model));
+}
+
 static int write_model(const run *r, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(r->in.model);
     dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
     if (!w) return -1;
     dw_gguf_set_keys(w, g);
+    if (changes_activation(r)) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, o.activation);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
@@ -474,17 +574,24 @@ static int write_model(const run *r, dw_err *err) {
 static int heal(run *r, dw_pool *pool, dw_err *err) {
     if (open_run(r, pool, err) || learn(r, err) || write_model(r, err)) return -1;
     unlink(r->checkpoint);
-    say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.seconds / 60, r->held_out,
-        r->d.first_held_out);
+    say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.plan.seconds / 60,
+        r->held_out, r->d.first_held_out);
+    if (changes_activation(r))
+        say("stock llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
+            dw_model_activation(r->in.model), o.activation);
+    if (r->held_out > r->d.first_held_out) warn("the model has got worse; try a smaller --lr");
     return 0;
 }
 
 int main(int argc, char **argv) {
+    const double started = dw_now();
     opt_parse(&program, argc, argv);
     say_if_interrupted(NULL);
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
+    if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
+    if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
     dw_err err = {0};
-    run r = {0};
+    run r = {.started = started};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     const int rc = pool ? heal(&r, pool, &err) : -1;
     close_run(&r);

@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
     dw_train *teacher = ts ? dw_train_new(ts, &(dw_train_options){.n_seq = n_seq, .forward_only = true}, &err) : NULL;
     float *a = calloc(3 * GEMM * GEMM, sizeof *a);
     int32_t *token = malloc((size_t)n_seq * N_CTX * sizeof *token);
-    if (!train || !teacher || !a || !token || dw_parameters_new(&p, s, any, &err))
+    if (!train || !teacher || !a || !token || dw_parameters_new(&p, s, &(dw_trained){.wanted = any}, &err))
         return fprintf(stderr, "bench_backward: %s\n", err.text), 1;
     for (int i = 0; i < n_seq * N_CTX; i++)
         token[i] = (int32_t)(dw_splitmix((uint64_t)i) % (uint64_t)dw_model_hparams(m)->n_vocab);

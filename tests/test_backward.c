@@ -61,6 +61,7 @@ typedef struct setting {
     int n_ctx, n_seq;
     bool biases;
     bool (*wanted)(dw_weight);
+    int rank; // of low-rank additions
     dw_precision precision;
     dw_pool *pool; // NULL: two threads
 } setting;
@@ -85,8 +86,9 @@ static bool couple_open(couple *c, setting s) {
     if (s.biases) add_biases(c);
     const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .precision = s.precision};
     const dw_train_options forward = {
-        .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .precision = s.precision};
-    CHECK(!dw_parameters_new(&c->p, c->session, s.wanted ? s.wanted : any, &err), "%s", err.text);
+        .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .keep_residuals = true, .precision = s.precision};
+    CHECK(!dw_parameters_new(&c->p, c->session, &(dw_trained){s.wanted ? s.wanted : any, s.rank, 1}, &err), "%s",
+          err.text);
     c->train = dw_train_new(c->session, &o, &err);
     c->teacher = dw_train_new(c->teacher_session, &forward, &err);
     random_tokens(c->token, s.n_ctx * s.n_seq, dw_model_hparams(c->model)->n_vocab, 5);
@@ -151,9 +153,11 @@ static double slope_along(couple *c, const dw_parameter *item, const float *v, d
     static const double at[4] = {-2, -1, 1, 2};
     for (int k = 0; k < 4; k++) {
         for (size_t i = 0; i < item->n; i++) value[i] = (float)(kept[i] + at[k] * e * v[i]);
+        dw_parameters_merge(&c->p, one_thread());
         f[k] = loss_of(c, loss);
     }
     memcpy(value, kept, item->n * sizeof *kept);
+    dw_parameters_merge(&c->p, one_thread());
     free(kept);
     return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * e);
 }
@@ -179,11 +183,14 @@ static void fill_directions(dw_rng *rng, const float *g, size_t n, float *v[2]) 
     }
 }
 
+static const dw_adamw still = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}; // rate 0
+
 /* The gradients of the first n_layers layers' parameters and of the model's, on ref, within `bound` of their norms. */
 static void check_differences(couple *c, dw_loss loss, double bound, int n_layers, const char *what) {
     dw_rng rng;
     dw_rng_seed(&rng, 11);
     gradients_of(c, loss);
+    if (c->p.n_merged) dw_adamw_step(&c->p, &still, 1, one_thread()); // gradients by the factors
     for (size_t i = 0; i < c->p.n; i++) {
         const dw_parameter *item = &c->p.item[i];
         if (item->layer >= n_layers && item->layer < dw_model_hparams(c->model)->n_layer) continue;
@@ -236,6 +243,55 @@ static void differences_ce(void) {
 
 static void differences_mixed(void) { differences_of(1, false, (dw_loss){.temperature = 2, .ce = 0.3}, true); }
 
+static bool layers_only(dw_weight w) { return !dw_weight_is_of_model(w); }
+
+/* B begins as 0, where A has no gradient; so it is made random here. */
+static void differences_low_rank(void) {
+    couple c;
+    dw_rng rng;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "ref", 6, 2, .wanted = layers_only, .rank = 3,
+                                   .pool = one_thread()}))
+        return;
+    dw_rng_seed(&rng, 9);
+    for (const dw_parameter *i = c.p.item; i < c.p.item + c.p.n; i++)
+        for (size_t k = 0; i->rank && k < 3 * i->source.ne[1]; k++)
+            c.p.value[i->first + 3 * i->source.ne[0] + k] = (float)(0.05 * dw_rng_normal(&rng));
+    dw_parameters_merge(&c.p, one_thread());
+    check_differences(&c, (dw_loss){.teacher = c.teacher}, 1e-3, 2, "rank 3");
+    couple_close(&c);
+}
+
+/* W = W0 + 2 B A by three plain loops, after three steps; nothing else of the model has changed. */
+static void low_rank_is_merged(void) {
+    couple c;
+    if (!couple_open(&c, (setting){path_of(0), path_of(TEACHER), "cpu", 6, 2, .wanted = only_down, .rank = 2})) return;
+    const dw_parameter *item = &c.p.item[1];
+    const size_t n_in = item->source.ne[0], n_out = item->source.ne[1];
+    const float *W0 = (const float *)(const void *)item->source.data, *A = c.p.value + item->first, *B = A + 2 * n_in;
+    CHECK(c.p.n == 2 && c.p.n_values == 2 * 2 * (n_in + n_out) && c.p.n_merged == 2 * n_in * n_out, "%zu values of %zu",
+          c.p.n_values, c.p.n_merged);
+    CHECK(!memcmp(item->weight, W0, n_in * n_out * sizeof *W0), "W does not begin as W0");
+    for (int t = 1; t <= 3; t++) {
+        gradients_of(&c, (dw_loss){.teacher = c.teacher});
+        dw_adamw_step(&c.p, &(dw_adamw){.rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}, (uint64_t)t,
+                      two_threads());
+    }
+    double worst = 0, change = 0;
+    for (size_t i = 0; i < n_out; i++)
+        for (size_t j = 0; j < n_in; j++) {
+            double w = W0[i * n_in + j];
+            for (size_t k = 0; k < 2; k++) w += 2.0 * B[i * 2 + k] * A[k * n_in + j];
+            worst = fmax(worst, fabs(item->weight[i * n_in + j] - w));
+            change = fmax(change, fabs(w - W0[i * n_in + j]));
+        }
+    CHECK(worst < 1e-6 && change > 1e-3, "W differs from W0 + 2 B A by %g, from W0 by %g", worst, change);
+    const dw_parameter kept = *item;
+    dw_parameters_release(&c.p);
+    const dw_tensor t = dw_session_tensor(c.session, kept.layer, kept.which);
+    CHECK(t.data == kept.source.data, "the session has not its own weights again");
+    couple_close(&c);
+}
+
 static void differences_oracles(void) {
     if (!test_shared()) SKIP("the oracles are not here (DW_SHARED)");
     static const char *const names[] = {"llama3-rope", "qwen2-untied", "qwen3", "smollm-tied"};
@@ -253,6 +309,168 @@ static void differences_oracles(void) {
     }
 }
 
+/* ---- residuals beside the teacher's ---------------------------------------------------------------------------- */
+
+/* The student's two layers against the teacher's first and third. */
+static const int first_and_last[] = {1, 3};
+
+static void differences_hidden(void) {
+    couple c;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "ref", 6, 2, .pool = one_thread()})) return;
+    const dw_loss loss = {.teacher = c.teacher, .ce = 0.2, .hidden = 0.7, .residual = first_and_last};
+    check_differences(&c, loss, 1e-3, 2, "hidden");
+    couple_close(&c);
+}
+
+typedef struct residuals { // of 6 tokens, 32 values each, before the layers 0 .. 3
+    float x[4][6][32];
+} residuals;
+
+static void keep_residual(void *ctx, const dw_tap_event *e) {
+    residuals *r = ctx;
+    if (e->point == DW_TAP_RESIDUAL) memcpy(r->x[e->layer], e->values, sizeof r->x[0]);
+}
+
+static void residuals_of(const dw_model *m, const int32_t *token, residuals *r) {
+    dw_err err = {0};
+    const dw_session_options o = {
+        .pool = one_thread(), .backend = "ref", .n_ctx = 6, .n_batch = 6, .kv = DW_KV_CACHE_F32, .exact = true};
+    dw_session *s = dw_session_new(m, &o, &err);
+    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_RESIDUAL, .fn = keep_residual, .ctx = r});
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 6, .token = token}, &err), "%s", err.text);
+    dw_session_free(s);
+}
+
+/* The error by the session's own residuals, without the first token. */
+static void hidden_is_by_hand(void) {
+    couple c;
+    static residuals x, y;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "ref", 6, 1, .pool = one_thread()})) return;
+    residuals_of(c.model, c.token, &x);
+    residuals_of(c.teacher_model, c.token, &y);
+    double sum = 0;
+    for (int l = 0; l < 2; l++)
+        for (int t = 1; t < 6; t++) {
+            double error = 0, size = 0;
+            for (int i = 0; i < 32; i++) {
+                const double to = y.x[first_and_last[l]][t][i];
+                error += pow(x.x[l + 1][t][i] - to, 2), size += to * to;
+            }
+            sum += error / size / 2;
+        }
+    const dw_loss_sums got = gradients_of(&c, (dw_loss){.teacher = c.teacher, .hidden = 3, .residual = first_and_last});
+    CHECK(fabs(got.hidden - sum) < 1e-5 * sum && got.n_hidden == 5 && fabs(got.loss - got.kl - 3 * sum) < 1e-4 * sum,
+          "%.9g of %zu tokens, by hand %.9g; loss %.9g, KL %.9g", got.hidden, got.n_hidden, sum, got.loss, got.kl);
+    couple_close(&c);
+}
+
+/* ---- stored predictions of a teacher --------------------------------------------------------------------------- */
+
+enum { BINS = 7 };
+
+typedef struct stored {
+    int32_t token[12 * 90];
+    float logprob[12 * 90], rest[12];
+    dw_coarse_teacher coarse;
+} stored;
+
+/* The k likeliest of 90 tokens at a temperature, for 12 tokens of text. */
+static void store_teacher(couple *c, stored *s, int k, double tau) {
+    dw_err err = {0};
+    float z[90];
+    CHECK(!dw_train_forward(c->teacher, c->token, 2, &err), "%s", err.text);
+    for (int t = 0; t < 12; t++) {
+        double sum = 0, rest = 0;
+        dw_train_logits(c->teacher, t, 1, z);
+        for (int i = 0; i < 90; i++) sum += exp(z[i] / tau);
+        for (int i = 0, next = 0; i < 90; i++) {
+            int larger = 0;
+            for (int j = 0; j < 90; j++) larger += z[j] > z[i];
+            if (larger >= k) {
+                rest += exp(z[i] / tau) / sum;
+                continue;
+            }
+            s->token[t * k + next] = i;
+            s->logprob[t * k + next++] = (float)(z[i] / tau - log(sum));
+        }
+        s->rest[t] = rest > 0 ? (float)log(rest) : -1000;
+    }
+    s->coarse = (dw_coarse_teacher){k, s->token, s->logprob, s->rest};
+}
+
+/* KL over the k + 1 bins, times tau^2, of all 12 tokens. */
+static double coarse_kl(couple *c, const stored *s, double tau) {
+    double kl = 0;
+    float z[90];
+    for (int t = 0; t < 12; t++) {
+        double sum = 0, q_rest = 1;
+        dw_train_logits(c->train, t, 1, z);
+        for (int i = 0; i < 90; i++) sum += exp(z[i] / tau);
+        for (int i = 0; i < s->coarse.k; i++) {
+            const double ln_p = s->logprob[t * s->coarse.k + i],
+                         ln_q = z[s->token[t * s->coarse.k + i]] / tau - log(sum);
+            kl += exp(ln_p) * (ln_p - ln_q);
+            q_rest -= exp(ln_q);
+        }
+        kl += exp(s->rest[t]) * (s->rest[t] - log(q_rest));
+    }
+    return tau * tau * kl;
+}
+
+static void coarse_is_by_hand(void) {
+    static stored s;
+    for (int i = 0; i < 2; i++) {
+        couple c;
+        const double tau = i ? 2 : 1;
+        if (!couple_open(&c, (setting){path_of(i), path_of(TEACHER), "ref", 6, 2, .pool = one_thread()})) return;
+        store_teacher(&c, &s, BINS, tau);
+        const dw_loss loss = {.coarse = &s.coarse, .temperature = tau};
+        const dw_loss_sums got = gradients_of(&c, loss);
+        const double wanted = coarse_kl(&c, &s, tau);
+        CHECK(fabs(got.kl - wanted) < 1e-5 * wanted && got.n_kl == 12, "temperature %g: %.9g, by hand %.9g", tau,
+              got.kl, wanted);
+        check_differences(&c, loss, 1e-3, 1, "coarse");
+        couple_close(&c);
+    }
+}
+
+/* A coarse teacher that knows all 90 tokens is the teacher itself. */
+static void coarse_may_be_whole(void) {
+    static stored s;
+    couple c;
+    if (!couple_open(&c, (setting){path_of(1), path_of(TEACHER), "cpu", 6, 2, .pool = one_thread()})) return;
+    store_teacher(&c, &s, 90, 1);
+    const dw_loss_sums whole = gradients_of(&c, (dw_loss){.teacher = c.teacher});
+    float *g = malloc(c.p.n_values * sizeof *g);
+    memcpy(g, c.p.grad, c.p.n_values * sizeof *g);
+    const dw_loss_sums got = gradients_of(&c, (dw_loss){.coarse = &s.coarse});
+    CHECK(fabs(got.kl - whole.kl) < 1e-5 * whole.kl && nmse(c.p.grad, g, c.p.n_values) < 1e-9,
+          "KL %.9g, of the teacher %.9g; gradients' NMSE %.1e", got.kl, whole.kl, nmse(c.p.grad, g, c.p.n_values));
+    free(g);
+    couple_close(&c);
+}
+
+static void coarse_cpu_is_ref(void) {
+    static stored s;
+    dw_loss_sums sums[2];
+    float *g[2] = {0};
+    for (int b = 0; b < 2; b++) {
+        couple c;
+        if (!couple_open(
+                &c, (setting){path_of(0), path_of(TEACHER), b ? "cpu" : "ref", 6, 2, .precision = DW_PRECISION_SPLIT}))
+            return;
+        if (!b) store_teacher(&c, &s, BINS, 1.5);
+        sums[b] = gradients_of(&c, (dw_loss){.coarse = &s.coarse, .temperature = 1.5});
+        g[b] = malloc(c.p.n_values * sizeof *g[b]);
+        memcpy(g[b], c.p.grad, c.p.n_values * sizeof *g[b]);
+        if (b)
+            CHECK(fabs(sums[1].kl - sums[0].kl) < 1e-5 * sums[0].kl && nmse(g[1], g[0], c.p.n_values) < 1e-9,
+                  "KL %.9g, ref's %.9g; gradients' NMSE %.1e", sums[1].kl, sums[0].kl, nmse(g[1], g[0], c.p.n_values));
+        couple_close(&c);
+    }
+    free(g[0]), free(g[1]);
+}
+
 /* ---- activations ----------------------------------------------------------------------------------------------- */
 
 /* No architecture that is read has these activations yet, so the net's is changed.  Differences step over relu's
@@ -266,7 +484,7 @@ static void differences_act(void) {
         dw_parameters_release(&c.p);
         c.session->net.act = (dw_act)act;
         dw_err err = {0};
-        CHECK(!dw_parameters_new(&c.p, c.session, any, &err), "%s", err.text);
+        CHECK(!dw_parameters_new(&c.p, c.session, &(dw_trained){.wanted = any}, &err), "%s", err.text);
         check_differences(&c, (dw_loss){0}, act == DW_RELU ? 2e-2 : 1e-3, 1,
                           act == DW_RELU   ? "relu"
                           : act == DW_SILU ? "silu"
@@ -554,6 +772,13 @@ static const test_case cases[] = {
     {"KL: finite differences agree with every kind of gradient, with and without biases, q/k norms, tied embeddings",
      differences_kl},
     {"cross entropy: finite differences agree with every kind of gradient", differences_ce},
+    {"residuals beside the teacher's: finite differences agree, also with fewer layers than it", differences_hidden},
+    {"residuals beside the teacher's: the error by the session's own residuals", hidden_is_by_hand},
+    {"stored predictions: KL by hand, and finite differences agree, at temperatures 1 and 2", coarse_is_by_hand},
+    {"stored predictions of the whole vocabulary are the teacher", coarse_may_be_whole},
+    {"stored predictions: cpu's loss and gradients are ref's", coarse_cpu_is_ref},
+    {"low-rank additions: finite differences agree with the gradients of both factors", differences_low_rank},
+    {"low-rank additions: the session computes with W0 + 2 B A", low_rank_is_merged},
     {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},
     {"oracles' architectures: finite differences agree", differences_oracles},

@@ -1,6 +1,8 @@
 /* test_heal.c - deadwood-heal: what it learns, what it leaves alone, how it goes on after a death, what it refuses. */
 #include "build.h"
-#include "prune/distil.h"
+#include "formats/ffn_act.h"
+#include "model/session.h"
+#include "prune/teacher_cache.h"
 #include "test.h"
 
 #include <math.h>
@@ -78,9 +80,9 @@ static void learns(void) {
 static void trains_what_is_asked(void) {
     static const struct {
         const char *what, *changed;
-    } parts[] = {{"norms", "norm"}, {"ffn", "ffn"}, {"down", NULL}, {"all", ""}};
+    } parts[] = {{"norms", "norm"}, {"ffn", "ffn"}, {"down", NULL}, {"all", ""}, {"lora --rank 3", ""}};
     const char *out = test_file("part.gguf"), *student = cut("tiny-llama", "F32");
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         char options[64];
         snprintf(options, sizeof options, "--tokens 128 --train %s", parts[i].what);
         CHECK(!heal(student, random_model("tiny-llama", "F32", 0), options, out), "%s", test_run_output());
@@ -158,6 +160,11 @@ static void checkpoints_are_checked(void) {
           "%s", test_run_output());
     dw_sha256_file(checkpoint, after, NULL);
     CHECK(!strcmp(before, after), "the checkpoint of another run has changed");
+    CHECK(heal(cut("tiny-qwen2", "F32"), teacher, "--tokens 1280", out) == 1 &&
+              strstr(test_run_output(), "is of another run (other models"),
+          "another model: %s", test_run_output());
+    dw_sha256_file(checkpoint, after, NULL);
+    CHECK(!strcmp(before, after), "the checkpoint of another model has changed");
     CHECK(!test_run("printf x | dd of=%s bs=1 seek=5000 conv=notrunc status=none", checkpoint), "%s",
           test_run_output());
     CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is damaged"), "%s",
@@ -166,6 +173,29 @@ static void checkpoints_are_checked(void) {
     CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is not a checkpoint"), "%s",
           test_run_output());
     test_run("rm -f %s", checkpoint);
+}
+
+/* A limit of the size of files stands for a full disk: it has room for a text of messages, not for a checkpoint. */
+static void full_disk_keeps_the_checkpoint(void) {
+    const char *whole = test_file("whole.gguf"), *out = test_file("broken.gguf"),
+               *checkpoint = test_file("broken.gguf.checkpoint"), *student = cut("tiny-qwen2", "BF16"),
+               *teacher = random_model("tiny-qwen2", "BF16", 0);
+    char before[65], after[65], options[64];
+    snprintf(options, sizeof options, "--tokens %d", N_STEPS * 64);
+    test_run("rm -f %s", out);
+    begin(out, "KILL");
+    dw_sha256_file(checkpoint, before, NULL);
+    CHECK(test_run("bash -c 'trap \"\" XFSZ; ulimit -f 64; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 "
+                   "--batch 4 -t 1 %s --checkpoint-minutes 0'",
+                   student, teacher, text(), out, options) == 1 &&
+              strstr(test_run_output(), "cannot write"),
+          "%s", test_run_output());
+    dw_sha256_file(checkpoint, after, NULL);
+    CHECK(!strcmp(before, after) && !dw_file_exists(out), "the last checkpoint has changed, or there is a model");
+    CHECK(!test_run("test -z \"$(find %s -name '*.part')\"", test_folder()), "something unfinished is left");
+    if (!dw_file_exists(whole)) CHECK(!heal(student, teacher, options, whole), "%s", test_run_output());
+    CHECK(!heal(student, teacher, options, out) && same_files(whole, out),
+          "with room it does not go on to the same: %s", test_run_output());
 }
 
 /* One text has room for one held-out window, the other for none; it only teaches. */
@@ -222,43 +252,394 @@ static void refusals(void) {
 
 static bool any_weight(dw_weight w) { return w != DW_W_DOWN_T; }
 
+typedef struct lesson { // a student and a teacher, on a text of random tokens
+    dw_model *model, *teacher;
+    int32_t id[400];
+    distil_text text;
+    distil d;
+} lesson;
+
+static distil_options small_options(void) {
+    return (distil_options){.pool = two_threads(),
+                            .n_ctx = 16,
+                            .batch = 4,
+                            .n_held = 2,
+                            .bos = -1,
+                            .temperature = 1,
+                            .trained = {.wanted = any_weight},
+                            .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}};
+}
+
+static bool begin_lesson(lesson *l, const char *student, int n_tokens, const distil_options *o) {
+    dw_err err = {0};
+    *l = (lesson){.model = dw_model_open(student, &err),
+                  .teacher = dw_model_open(random_model("tiny-qwen2", "F32", 0), &err)};
+    if (!CHECK(l->model && l->teacher, "%s", err.text)) return false;
+    random_tokens(l->id, n_tokens, dw_model_hparams(l->model)->n_vocab, 1);
+    l->text = (distil_text){.name = "t", .id = l->id, .n = (size_t)n_tokens};
+    l->d = (distil){.text = &l->text, .n_text = 1};
+    return CHECK(!distil_hold_out(&l->text, 1, o, &err) && !distil_open(&l->d, l->model, l->teacher, o, &err), "%s",
+                 err.text);
+}
+
+static void end_lesson(lesson *l) {
+    distil_close(&l->d);
+    dw_model_close(l->model);
+    dw_model_close(l->teacher);
+}
+
 /* A norm that is NaN makes the loss NaN. */
 static void nan_is_named(void) {
+    static lesson l;
     dw_err err = {0};
-    dw_model *m = dw_model_open(cut("tiny-qwen2", "F32"), &err),
-             *teacher = dw_model_open(random_model("tiny-qwen2", "F32", 0), &err);
-    REQUIRE(m && teacher, "%s", err.text);
-    int32_t id[400];
-    random_tokens(id, 400, dw_model_hparams(m)->n_vocab, 1);
-    distil_text t = {.name = "t", .id = id, .n = 400};
-    const distil_options o = {.pool = two_threads(),
-                              .n_ctx = 16,
-                              .batch = 4,
-                              .n_held = 2,
-                              .bos = -1,
-                              .temperature = 1,
-                              .wanted = any_weight,
-                              .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1}};
-    distil d = {.text = &t, .n_text = 1};
     double loss;
-    CHECK(!distil_hold_out(&t, 1, &o, &err) && t.n_train == 400 - 32 && !distil_open(&d, m, teacher, &o, &err) &&
-              distil_memory(m, teacher, &o) > 100000,
-          "%s", err.text);
-    CHECK(!distil_step(&d, 1e-3, &loss, &err) && loss > 0 && d.n_steps == 1, "%s", err.text);
-    const float kept = d.p.value[0];
-    d.p.value[0] = NAN;
-    const float neighbour = d.p.value[1], moment = d.p.mean[1];
-    CHECK(distil_step(&d, 1e-3, &loss, &err) && strstr(err.text, "step 2 is refused, because its loss is nan"), "%s",
+    const distil_options o = small_options();
+    if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+    distil *d = &l.d;
+    CHECK(l.text.n_train == 400 - 32 && distil_memory(l.model, l.teacher, &o) > 100000, "%zu", l.text.n_train);
+    CHECK(!distil_step(d, 1e-3, &loss, &err) && loss > 0 && d->plan.steps == 1, "%s", err.text);
+    const float kept = d->p.value[0];
+    d->p.value[0] = NAN;
+    const float neighbour = d->p.value[1], moment = d->p.mean[1];
+    CHECK(distil_step(d, 1e-3, &loss, &err) && strstr(err.text, "step 2 is refused, because its loss is nan"), "%s",
           err.text);
-    CHECK(d.n_steps == 1 && d.p.value[1] == neighbour && d.p.mean[1] == moment, "a refused step has changed something");
+    CHECK(d->plan.steps == 1 && d->p.value[1] == neighbour && d->p.mean[1] == moment,
+          "a refused step has changed something");
     err.text[0] = 0;
-    CHECK(distil_held_out(&d, &loss, &err) && strstr(err.text, "held-out loss"), "%s", err.text);
+    CHECK(distil_held_out(d, &loss, &err) && strstr(err.text, "held-out loss"), "%s", err.text);
     err.text[0] = 0;
-    d.p.value[0] = kept;
-    CHECK(!distil_step(&d, 1e-3, &loss, &err) && d.n_steps == 2, "%s", err.text);
-    distil_close(&d);
+    d->p.value[0] = kept;
+    CHECK(!distil_step(d, 1e-3, &loss, &err) && d->plan.steps == 2, "%s", err.text);
+    end_lesson(&l);
+}
+
+/* The same with low-rank additions, whose W is another array. */
+static void best_values_come_back(void) {
+    for (int rank = 0; rank <= 4; rank += 4) {
+        static lesson l;
+        dw_err err = {0};
+        double loss, first = 0, worse = 0, again = 0;
+        distil_options o = small_options();
+        o.keeps_best = true;
+        o.trained.rank = rank;
+        if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+        CHECK(!distil_step(&l.d, 1e-3, &loss, &err) && !distil_held_out(&l.d, &first, &err), "%s", err.text);
+        distil_keep_best(&l.d);
+        CHECK(!distil_step(&l.d, 0.3, &loss, &err) && !distil_held_out(&l.d, &worse, &err), "%s", err.text);
+        distil_take_best(&l.d);
+        CHECK(!distil_held_out(&l.d, &again, &err) && again == first && worse > first, "%g, then %g, then %g", first,
+              worse, again);
+        end_lesson(&l);
+    }
+}
+
+/* ---- terms of the loss ----------------------------------------------------------------------------------------- */
+
+/* Mean cross entropy of the n - 1 next tokens of a window, by the session. */
+static double cross_entropy(const dw_model *m, const int32_t *token, int n) {
+    dw_err err = {0};
+    double sum = 0;
+    static uint8_t out[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const int n_vocab = dw_model_hparams(m)->n_vocab;
+    float *z = malloc(16 * (size_t)n_vocab * sizeof *z);
+    const dw_session_options o = {
+        .pool = two_threads(), .n_ctx = 16, .n_batch = 16, .n_out = 16, .kv = DW_KV_CACHE_F32, .exact = true};
+    dw_session *s = dw_session_new(m, &o, &err);
+    CHECK(s && !dw_session_eval(s, &(dw_batch){.n_tokens = n, .token = token, .out = out}, &err) &&
+              !dw_session_logits(s, 0, n, z, &err),
+          "%s", err.text);
+    for (int t = 0; t + 1 < n; t++) {
+        double all = 0;
+        for (int i = 0; i < n_vocab; i++) all += exp(z[t * n_vocab + i]);
+        sum += log(all) - z[t * n_vocab + token[t + 1]];
+    }
+    dw_session_free(s);
+    free(z);
+    return sum / (n - 1);
+}
+
+/* The text has one window to learn from, so the loss of a step is known. */
+static void means_of_the_terms(void) {
+    static lesson l;
+    dw_err err = {0};
+    double kl = 0, ce = 0, both = 0;
+    static const double shares[] = {0, 1, 0.25};
+    double *loss[] = {&kl, &ce, &both};
+    for (int i = 0; i < 3; i++) {
+        distil_options o = small_options();
+        o.n_held = 1;
+        o.ce = shares[i];
+        if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 32, &o)) return;
+        CHECK(!distil_step(&l.d, 0, loss[i], &err), "%s", err.text);
+        if (i == 1) {
+            const double wanted = cross_entropy(l.model, l.id, 16);
+            CHECK(fabs(ce - wanted) < 1e-3 * wanted, "cross entropy %.7g, by the session %.7g", ce, wanted);
+        }
+        end_lesson(&l);
+    }
+    CHECK(fabs(both - (0.75 * kl + 0.25 * ce)) < 1e-6 * both, "%.9g of KL %.9g and CE %.9g", both, kl, ce);
+}
+
+/* A model without its second layer is compared with the teacher's layers 0, 2 and 3. */
+static void hidden_states_of_kept_layers(void) {
+    const char *parent = random_model("tiny-qwen2", "F32", 0), *plan = test_file("drop.tsv"),
+               *student = test_file("dropped.gguf"), *out = test_file("hidden.gguf");
+    static lesson l;
+    dw_err err = {0};
+    double loss = 0, plain = 0;
+    CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.25 -o %s -q && "
+                    "sed -i 's/^1\t.*/1\t0\tdrop/' %s && deadwood-cut -m %s -p %s -o %s -q",
+                    parent, plan, plan, parent, plan, student),
+          "%s", test_run_output());
+    distil_options o = small_options();
+    if (!begin_lesson(&l, student, 400, &o)) return;
+    CHECK(!distil_step(&l.d, 0, &plain, &err) && !l.d.residual, "%s", err.text);
+    end_lesson(&l);
+    o.hidden = 0.5;
+    if (!begin_lesson(&l, student, 400, &o)) return;
+    CHECK(l.d.residual[0] == 2 && l.d.residual[1] == 3 && l.d.residual[2] == 4, "compared with %d, %d, %d",
+          l.d.residual[0], l.d.residual[1], l.d.residual[2]);
+    CHECK(!distil_step(&l.d, 0, &loss, &err) && loss > plain, "%g with hidden states, %g without: %s", loss, plain,
+          err.text);
+    end_lesson(&l);
+    CHECK(!heal(student, parent, "--tokens 640 --lr 0.001 --hidden-states 0.3 --ce 0.1", out), "%s", test_run_output());
+    CHECK(number_after("held-out loss ") < number_after(", before "), "%s", test_run_output());
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 --tokens 128 -q", out, parent,
+                    text(), test_file("refused.gguf")),
+          "%s", test_run_output());
+    CHECK(test_run("rm -f %s; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --batch 4 --tokens 128 --hidden-states 1",
+                   test_file("refused.gguf"), out, parent, text(), test_file("refused.gguf")) == 1 &&
+              strstr(test_run_output(), "has the FFN norm of no layer of the teacher"),
+          "%s", test_run_output());
+}
+
+/* ---- stored predictions of the teacher ------------------------------------------------------------------------- */
+
+/* Heals with a file of predictions; *out is the healed file. */
+static int heal_by(const char *cache, const char *options, const char *out) {
+    char all[256];
+    snprintf(all, sizeof all, "--teacher-cache %s %s", cache, options);
+    return heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), all, out);
+}
+
+/* tokens x (64 x (2 + 2) + 4) bytes, a head of 72 and a hash of 32. */
+static void teacher_is_stored(void) {
+    const char *cache = test_file("teacher.cache"), *first = test_file("first.gguf"), *out = test_file("second.gguf");
+    char before[65], after[65];
+    CHECK(!heal_by(cache, "--tokens 1280", first) && strstr(test_run_output(), "teacher cache: 332.9 kB in") &&
+              number_after("held-out loss ") < 0.9 * number_after(", before "),
+          "%s", test_run_output());
+    dw_sha256_file(cache, before, NULL);
+    CHECK(!test_run("test $(wc -c < %s) = %d", cache, 72 + 1280 * (64 * 4 + 4) + 32), "another size");
+    CHECK(!heal_by(cache, "--tokens 1280", out) && !strstr(test_run_output(), "teacher cache"), "%s",
+          test_run_output());
+    dw_sha256_file(cache, after, NULL);
+    CHECK(n_changed(first, out, NULL) == 0 && !strcmp(before, after), "the second student differs, or the file");
+    CHECK(!heal_by(cache, "--tokens 640 --train ffn", out), "another student, a shorter run: %s", test_run_output());
+    static const char *const others[] = {"--tokens 1280 --seed 1", "--tokens 1280 --temperature 2",
+                                         "--tokens 1280 --batch 2"};
+    for (int i = 0; i < 3; i++)
+        CHECK(heal_by(cache, others[i], out) == 1 && strstr(test_run_output(), "is of another teacher, or of other"),
+              "%s: %s", others[i], test_run_output());
+    CHECK(heal_by(cache, "--tokens 1920", out) == 1 && strstr(test_run_output(), "has 20 steps, the run 30"), "%s",
+          test_run_output());
+    CHECK(heal_by(cache, "--minutes 1", out) == 2 && strstr(test_run_output(), "--teacher-cache needs --tokens"), "%s",
+          test_run_output());
+    CHECK(heal_by(cache, "--tokens 1280 --hidden-states 1", out) == 2 &&
+              strstr(test_run_output(), "stores no hidden states"),
+          "%s", test_run_output());
+    CHECK(!test_run("printf xyz | dd of=%s bs=1 seek=9000 conv=notrunc status=none", cache), "%s", test_run_output());
+    CHECK(heal_by(cache, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is damaged; remove it"), "%s",
+          test_run_output());
+    CHECK(!test_run("head -c 5000 %s > %s", cut("tiny-qwen2", "BF16"), cache), "%s", test_run_output());
+    CHECK(heal_by(cache, "--tokens 1280", out) == 1 &&
+              strstr(test_run_output(), "is not a file of a teacher's predictions"),
+          "%s", test_run_output());
+}
+
+/* The predictions of the file are the teacher's, by its session; and its loss is near the full one. */
+static void stored_is_the_teacher(void) {
+    static lesson l;
+    dw_err err = {0};
+    double full = 0, stored = 0;
+    const uint8_t identity[32] = {1};
+    const char *path = test_file("direct.cache");
+    const distil_options o = small_options();
+    if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+    CHECK(!teacher_cache_make(&l.d, path, identity, 3, &err) && !teacher_cache_open(&l.d, path, identity, 3, &err),
+          "%s", err.text);
+    teacher_cache *c = l.d.cache;
+    distil_draw(&l.d, 3);
+    const int n_vocab = dw_model_hparams(l.teacher)->n_vocab;
+    float *z = malloc(16 * (size_t)n_vocab * sizeof *z);
+    CHECK(!teacher_cache_read(c, 3, 1, 2, &err) && !dw_train_forward(l.d.teacher, l.d.token + 16, 2, &err), "%s",
+          err.text);
+    dw_train_logits(l.d.teacher, 16, 16, z); // of the step's third window
+    const dw_coarse_teacher *k = teacher_cache_coarse(c);
+    for (int t = 0; t < 16; t++) {
+        double all = 0, rest = 0, worst = 0;
+        for (int i = 0; i < n_vocab; i++) all += exp(z[t * n_vocab + i]);
+        for (int i = 0; i < 64; i++) {
+            const size_t at = (size_t)(16 + t) * 64 + (size_t)i;
+            worst = fmax(worst, fabs(k->logprob[at] - (z[t * n_vocab + k->token[at]] - log(all))));
+            rest += exp(z[t * n_vocab + k->token[at]]) / all;
+        }
+        CHECK(k->k == 64 && worst < 3e-4 && fabs(exp(k->rest[16 + t]) - (1 - rest)) < 1e-5,
+              "token %d: ln p is off by %g, the rest is %g and not %g", t, worst, exp(k->rest[16 + t]), 1 - rest);
+    }
+    l.d.cache = NULL;
+    CHECK(!distil_step(&l.d, 0, &full, &err), "%s", err.text);
+    l.d.plan.steps = 0;
+    l.d.cache = c;
+    CHECK(!distil_step(&l.d, 0, &stored, &err) && stored < full && stored > 0.3 * full, "KL %g over bins, %g in full",
+          stored, full);
+    free(z);
+    end_lesson(&l);
+}
+
+/* ---- another activation ---------------------------------------------------------------------------------------- */
+
+typedef struct gates { // values of act(gate)
+    int n, n_negative, n_zero;
+} gates;
+
+static void count_gates(void *ctx, const dw_tap_event *e) {
+    gates *g = ctx;
+    for (int i = 0; i < e->n * e->n_tokens; i++) {
+        g->n++;
+        g->n_negative += e->values[i] < 0;
+        g->n_zero += e->values[i] == 0;
+    }
+}
+
+static gates gates_of(const char *path) {
+    dw_err err = {0};
+    gates g = {0};
+    int32_t token[16];
+    dw_model *m = dw_model_open(path, &err);
+    const dw_session_options o = {.pool = two_threads(), .n_ctx = 16, .n_batch = 16};
+    dw_session *s = m ? dw_session_new(m, &o, &err) : NULL;
+    if (CHECK(s, "%s", err.text)) {
+        random_tokens(token, 16, dw_model_hparams(m)->n_vocab, 2);
+        dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_gates, .ctx = &g});
+        CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 16, .token = token}, &err), "%s", err.text);
+    }
+    dw_session_free(s);
     dw_model_close(m);
-    dw_model_close(teacher);
+    return g;
+}
+
+/* The same file whose activation has another name. */
+static const char *with_activation(const char *path, const char *name) {
+    dw_err err = {0};
+    const char *out = test_file("activation.gguf");
+    dw_gguf *g = dw_gguf_open(path, &err);
+    dw_gguf_writer *w = g ? dw_gguf_writer_new(out, &err) : NULL;
+    if (!CHECK(w, "%s", err.text)) return out;
+    dw_gguf_set_keys(w, g);
+    dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, name);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    CHECK(!dw_gguf_begin(w, &err), "%s", err.text);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
+        CHECK(!dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err), "%s", err.text);
+    CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf_close(g);
+    return out;
+}
+
+static void learns_relu(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0),
+               *out = test_file("relu.gguf"), *again = test_file("relu-2.gguf");
+    CHECK(!heal(student, teacher, "--tokens 1280 --lr 0.001 --activation relu", out) &&
+              strstr(test_run_output(), "cannot run") && strstr(test_run_output(), "with silu instead of relu"),
+          "%s", test_run_output());
+    const double after = number_after("held-out loss "), before = number_after(", before ");
+    CHECK(after < 0.9 * before, "held-out KL %g from %g", after, before);
+    const gates silu = gates_of(student), relu = gates_of(out);
+    CHECK(silu.n_negative > silu.n / 4 && relu.n_negative == 0 && relu.n_zero > relu.n / 4,
+          "of %d gates %d are negative and %d are 0", relu.n, relu.n_negative, relu.n_zero);
+    CHECK(!test_run("deadwood-inspect %s", out) && strstr(test_run_output(), "activation        relu"), "%s",
+          test_run_output());
+    CHECK(!heal(out, teacher, "--tokens 128", again) && gates_of(again).n_negative == 0, "healed once more: %s",
+          test_run_output());
+    CHECK(!test_run("deadwood-collect -m %s -f %s -c 16 --windows 8 -o %s -q && "
+                    "deadwood-gate -m %s -s %s -o %s --rule cats --activity 0.3 -q && deadwood-inspect %s",
+                    out, text(), test_file("relu.h5"), out, test_file("relu.h5"), test_file("relu-gate.gguf"),
+                    test_file("relu-gate.gguf")) &&
+              strstr(test_run_output(), "activation        relu"),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-inspect %s", with_activation(out, "tanh")) == 1 &&
+              strstr(test_run_output(), "is 'tanh', but must be silu, gelu_pytorch_tanh or relu"),
+          "%s", test_run_output());
+}
+
+/* ---- the plan of a run ----------------------------------------------------------------------------------------- */
+
+/* Plays a run whose steps take 0.7 s and whose measurements take 0.5 s; returns when its command ends. */
+static double play(schedule *s, double step, int *n_measured) {
+    double now = 2.5; // after the first measurement
+    s->seconds = now;
+    for (*n_measured = 0; !schedule_ends(s);) {
+        schedule_rate(s);
+        s->steps++;
+        now += step;
+        schedule_clock(s, now);
+        if (!schedule_is_due(s)) continue;
+        ++*n_measured;
+        now += 0.5;
+        schedule_measure(s, 1.0 / *n_measured);
+    }
+    return now;
+}
+
+static void minutes_are_planned(void) {
+    schedule s = {.budget = 60, .reserve = 0.5, .rate = 1, .warm = 0.05};
+    int n;
+    const double ended = play(&s, 0.7, &n);
+    CHECK(ended <= 60 && ended > 58 && n == 10, "it ended after %g s with %d measurements", ended, n);
+    s.steps--;
+    s.seconds -= 1.4;
+    CHECK(schedule_done(&s) < 1 && schedule_rate(&s) < 0.01, "the last rate was %g of the highest", schedule_rate(&s));
+    schedule slow = {.budget = 10, .reserve = 0.5, .rate = 1, .warm = 0.05};
+    CHECK(play(&slow, 30, &n) == 33 && slow.steps == 1 && n == 1, "a step longer than the budget: %llu steps",
+          (unsigned long long)slow.steps);
+    schedule by_tokens = {.n_steps = 25, .rate = 1, .warm = 0.05};
+    play(&by_tokens, 0.7, &n);
+    CHECK(by_tokens.steps == 25 && n == 10, "%llu steps, %d measurements", (unsigned long long)by_tokens.steps, n);
+}
+
+static void patience_ends_a_run(void) {
+    static const double losses[] = {5, 4, 3, 3.5, 3, 3.1, 2};
+    schedule s = {.n_steps = 10, .patience = 3};
+    for (int i = 0; i < 6; i++) {
+        s.steps++;
+        CHECK(schedule_is_due(&s) && !schedule_ends(&s), "measurement %d", i);
+        CHECK(schedule_measure(&s, losses[i]) == (i < 3), "measurement %d: %g", i, losses[i]);
+    }
+    CHECK(schedule_ends(&s) && schedule_gives_up(&s) && s.best_step == 3 && s.best == 3, "best at step %llu: %g",
+          (unsigned long long)s.best_step, s.best);
+    s.patience = 0;
+    CHECK(!schedule_ends(&s), "without patience it goes on");
+}
+
+/* With a rate of 0 the loss does not fall. */
+static void stops_early(void) {
+    const char *out = test_file("early.gguf"), *student = cut("tiny-qwen2", "BF16");
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 1280 --lr 0 --patience 2", out) &&
+              strstr(test_run_output(), "stopped early: the held-out loss has not fallen in 2 tenths") &&
+              strstr(test_run_output(), "the values after step 2 win"),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --json", out), "%s", test_run_output());
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 1280 --lr 0 --patience 0", out) &&
+              !strstr(test_run_output(), "stopped early"),
+          "%s", test_run_output());
+    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), "--tokens 640 --lr 0.5", out) &&
+              strstr(test_run_output(), "warning: the model has got worse"),
+          "%s", test_run_output());
 }
 
 /* Ten special tokens are ten tokens; as text they would be many more. */
@@ -288,10 +669,23 @@ static const test_case cases[] = {
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},
+    {"a full disk ends the run in one line; the last checkpoint stays, and with room the run goes on",
+     full_disk_keeps_the_checkpoint},
     {"a text too short to hold a window out only teaches; too few held-out windows in all are refused",
      short_texts_only_teach},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
     {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
+    {"the values with the lowest held-out loss come back bit for bit, with low-rank additions, too",
+     best_values_come_back},
+    {"KL is a mean over the positions of a window, cross entropy over its next tokens", means_of_the_terms},
+    {"--hidden-states compares kept layers with the same layers of the teacher", hidden_states_of_kept_layers},
+    {"--teacher-cache: a second student reads what the first wrote; files of other runs and damaged ones are refused",
+     teacher_is_stored},
+    {"--teacher-cache: the file has the teacher's predictions", stored_is_the_teacher},
+    {"--activation relu: the file says so, computes so, keeps it through heal and gate", learns_relu},
+    {"--minutes: a run of known steps ends in time, measured ten times, at a low rate", minutes_are_planned},
+    {"--patience: which values win, and when a run stops", patience_ends_a_run},
+    {"a run whose held-out loss does not fall stops early and says so", stops_early},
     {"special tokens in a text count as such", special_tokens_count},
     {"--minutes ends in time", minutes_end},
     {0}};

@@ -1,7 +1,7 @@
 /* test_seeds.c - files of tests/seeds that other programs wrote from the documented layout: they are read as they are,
  * and refused when a value in them makes no sense although every hash is right. */
 #include "kit/gram.h"
-#include "prune/distil.h"
+#include "prune/teacher_cache.h"
 #include "test.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 enum { HEAD_AT = 64, HASH_AT = 24, N_CTX_AT = 64 + 96, BACKEND_AT = 64 + 64 }; // of gram.h
 enum { KIND_AT = 64 + 112 + 208 + 16 + 4 }; // of the second matrix of gram-gradient.gram
-enum { SECONDS_AT = 64, HELD_OUT_AT = 72, N_VALUES = 5 };                      // of distil.h
+enum { SECONDS_AT = 64, HELD_OUT_AT = 80, BEST_STEP_AT = 96, BEST_AT = 104, N_VALUES = 5 }; // of distil.h
 
 static void put_hash(const uint8_t *data, size_t n, uint8_t *to) {
     dw_sha256 h;
@@ -89,9 +89,9 @@ static void gram_without_sense(void) {
 
 static int load(const char *path, distil *d, dw_err *err) {
     static const uint8_t identity[32];
-    static float value[N_VALUES], mean[N_VALUES], square[N_VALUES];
+    static float value[N_VALUES], mean[N_VALUES], square[N_VALUES], best[N_VALUES];
     *err = (dw_err){0};
-    *d = (distil){.p = {.n_values = N_VALUES, .value = value, .mean = mean, .square = square}};
+    *d = (distil){.p = {.n_values = N_VALUES, .value = value, .mean = mean, .square = square}, .best = best};
     return distil_load(d, path, identity, err);
 }
 
@@ -99,8 +99,10 @@ static void checkpoint_is_read(void) {
     dw_err err;
     distil d;
     CHECK(load("tests/seeds/heal-sample.checkpoint", &d, &err) == 1, "%s", err.text);
-    CHECK(d.n_steps == 7 && d.seconds == 12.5 && d.first_held_out == 3.25);
-    CHECK(d.p.value[1] == -0.2f && d.p.mean[4] == 1e-3f && d.p.square[0] == 1e-6f);
+    const schedule *p = &d.plan;
+    CHECK(p->steps == 7 && p->seconds == 12.5 && p->longest == 1.5 && d.first_held_out == 3.25);
+    CHECK(p->n_measured == 6 && p->best_step == 5 && p->best == 2.75 && p->n_worse == 1);
+    CHECK(d.p.value[1] == -0.2f && d.p.mean[4] == 1e-3f && d.p.square[0] == 1e-6f && d.best[2] == -0.5f);
 }
 
 static void refuse_checkpoint(size_t at, double number) {
@@ -110,8 +112,8 @@ static void refuse_checkpoint(size_t at, double number) {
     uint8_t *bytes = seed("tests/seeds/heal-sample.checkpoint", &n);
     memcpy(bytes + at, &number, sizeof number);
     put_hash(bytes, n - 32, bytes + n - 32);
-    CHECK(load(written(bytes, n), &d, &err) == -1 && strstr(err.text, "is damaged") && !d.n_steps, "byte %zu, %g: %s",
-          at, number, err.text);
+    CHECK(load(written(bytes, n), &d, &err) == -1 && strstr(err.text, "is damaged") && !d.plan.steps,
+          "byte %zu, %g: %s", at, number, err.text);
     free(bytes);
 }
 
@@ -120,6 +122,51 @@ static void checkpoint_without_sense(void) {
     refuse_checkpoint(SECONDS_AT, INFINITY);
     refuse_checkpoint(SECONDS_AT, -1);
     refuse_checkpoint(HELD_OUT_AT, NAN);
+    refuse_checkpoint(BEST_AT, NAN);
+    refuse_checkpoint(BEST_STEP_AT, 1); // a step that has not been done
+}
+
+/* ---- predictions of a teacher ---------------------------------------------------------------------------------- */
+
+static teacher_cache *open_predictions(const char *path, dw_err *err) {
+    static const uint8_t identity[32];
+    *err = (dw_err){0};
+    return teacher_cache_new(path, identity, &(teacher_cache_shape){2, 3, 70, 3, 1}, err);
+}
+
+static void predictions_are_read(void) {
+    dw_err err;
+    teacher_cache *c = open_predictions("tests/seeds/teacher-sample.cache", &err);
+    if (!CHECK(c && !teacher_cache_read(c, 2, 0, 1, &err), "%s", err.text)) return;
+    const dw_coarse_teacher *k = teacher_cache_coarse(c); // tokens 3 to 5 of the file
+    CHECK(k->k == 64 && k->token[0] == 21 && k->token[64 + 63] == (4 * 7 + 63) % 70 && k->rest[2] == -5.5f);
+    CHECK(k->logprob[0] == -1 && k->logprob[2 * 64 + 32] == -(2048 + 32) / 2048.f);
+    teacher_cache_close(c);
+}
+
+/* One byte is another, and the hash is right. */
+static void refuse_predictions(size_t at, uint8_t byte, const char *words) {
+    size_t n;
+    dw_err err;
+    uint8_t *bytes = seed("tests/seeds/teacher-sample.cache", &n);
+    bytes[at] = byte;
+    put_hash(bytes, n - 32, bytes + n - 32);
+    teacher_cache *c = open_predictions(written(bytes, n), &err);
+    CHECK((!c || teacher_cache_read(c, 1, 0, 1, &err)) && strstr(err.text, words), "byte %zu: %s", at, err.text);
+    teacher_cache_close(c);
+    free(bytes);
+}
+
+static void predictions_without_sense(void) {
+    refuse_predictions(0, 'x', "is not a file of a teacher's predictions");
+    refuse_predictions(20, 1, "is of another teacher");
+    refuse_predictions(48, 1, "has 1 steps, the run 2");
+    refuse_predictions(48, 3, "is damaged");                                         // steps
+    refuse_predictions(56 + 3, 1, "is damaged");                                     // tokens of a step
+    refuse_predictions(60, 71, "is damaged");                                        // vocabulary
+    refuse_predictions(72, 70, "token 0 of step 1 has a prediction that cannot be"); // an id
+    refuse_predictions(72 + 64 * 4 + 3, 0x3f, "has a prediction that cannot be");    // a mass above 1
+    refuse_predictions(72 + 64 * 4 + 3, 0xff, "has a prediction that cannot be");    // a mass of NaN or far too small
 }
 
 static const test_case cases[] = {
@@ -127,6 +174,8 @@ static const test_case cases[] = {
     {"covariances of gradients of another writer are read", gradient_is_read},
     {"a head of Gram matrices that makes no sense is refused", gram_without_sense},
     {"a checkpoint of another writer is read", checkpoint_is_read},
+    {"predictions of another writer are read", predictions_are_read},
+    {"predictions that make no sense are refused", predictions_without_sense},
     {"a checkpoint whose times or losses make no sense is refused", checkpoint_without_sense},
     {0}};
 TEST_MAIN(cases)

@@ -24,7 +24,7 @@ struct dw_train {
     int n_rows;      // of logits
     int32_t *token;  // (n)
     float *rope;     // (n_ctx, head_dim/2, 2)
-    float *residual; // (n_layer + 1, n, d) before each layer; forward only: (n, d), overwritten by each layer
+    float *residual; // (n_layer + 1, n, d) before each layer; not kept: (n, d), overwritten by each layer
     float *hidden;   // (n, d): normed for the head
     /* values of one layer, (n, ..) */
     float *h, *x1, *h2;   // norm(x); x + attention; norm(x1)
@@ -44,6 +44,8 @@ struct dw_train {
     double *kl, *nll;
     uint8_t *memory;
 };
+
+static bool keeps_residuals(const dw_train *t) { return !t->o.forward_only || t->o.keep_residuals; }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
@@ -104,7 +106,7 @@ static void lay_out(dw_train *t, dw_layout *a) {
                                 .widest = larger(hp->n_embd, larger(hp->n_ff_max, hp->n_head_max * hp->head_dim))};
     t->token = dw_layout_take(a, n, sizeof *t->token);
     t->rope = take(a, (size_t)t->o.n_ctx, (size_t)hp->head_dim);
-    t->residual = take(a, times(n, t->o.forward_only ? 1 : (size_t)hp->n_layer + 1), d);
+    t->residual = take(a, times(n, keeps_residuals(t) ? (size_t)hp->n_layer + 1 : 1), d);
     t->hidden = take(a, n, d);
     lay_out_layer(t, a, n);
     if (!t->o.forward_only) lay_out_gradients(t, a, n);
@@ -402,7 +404,7 @@ static void neurons(const dw_train *t, const dw_layer *w) {
 }
 
 static float *residual_of(const dw_train *t, int l) {
-    return t->residual + (t->o.forward_only ? 0 : (size_t)l * (size_t)t->n * (size_t)t->net->hp.n_embd);
+    return t->residual + (keeps_residuals(t) ? (size_t)l * (size_t)t->n * (size_t)t->net->hp.n_embd : 0);
 }
 
 static void layer_forward(const dw_train *t, int l) {
@@ -428,6 +430,55 @@ int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err) 
     for (int l = 0; l < hp->n_layer; l++) layer_forward(t, l);
     norm(t, residual_of(t, hp->n_layer), &t->net->output_norm, (size_t)t->n, t->hidden);
     return 0;
+}
+
+/* ---- residuals beside the teacher's ---------------------------------------------------------------------------- */
+
+typedef struct hidden_job {
+    const dw_train *t;
+    const float *x, *y; // (n, d): the net's, the teacher's
+    int first;          // position of a window
+    double factor;      // of the gradient, which is added to dx; 0: none is
+    double *square;     // (n): relative squared errors
+} hidden_job;
+
+static void hidden_piece(void *job, size_t i) {
+    const hidden_job *j = job;
+    const dw_train *t = j->t;
+    const size_t d = (size_t)t->net->hp.n_embd;
+    const float *x = j->x + i * d, *y = j->y + i * d;
+    const double size = dot3(y, y, NULL, d);
+    double square = 0;
+    j->square[i] = 0;
+    if ((int)(i % (size_t)t->o.n_ctx) < j->first || size == 0) return;
+    for (size_t k = 0; k < d; k++) square += ((double)x[k] - y[k]) * ((double)x[k] - y[k]);
+    j->square[i] = square / size;
+    for (size_t k = 0; k < d && j->factor != 0; k++)
+        t->dx[i * d + k] += (float)(j->factor / size * ((double)x[k] - y[k]));
+}
+
+static int hidden_first(const dw_loss *loss) { return loss->first > 1 ? loss->first : 1; }
+
+/* The output of layer l: adds its share of the loss; with a scale, its gradient to dx. */
+static void hidden_layer(dw_train *t, const dw_loss *loss, int l, double scale, dw_loss_sums *sums) {
+    const double share = loss->hidden / t->net->hp.n_layer;
+    if (share == 0) return;
+    hidden_job j = {.t = t,
+                    .x = residual_of(t, l + 1),
+                    .y = residual_of(loss->teacher, loss->residual ? loss->residual[l] : l + 1),
+                    .first = hidden_first(loss),
+                    .factor = 2 * scale * share,
+                    .square = t->scale};
+    double sum = 0;
+    dw_pool_each(t->env.pool, (size_t)t->n, hidden_piece, &j);
+    for (int i = 0; i < t->n; i++) sum += t->scale[i];
+    sums->hidden += sum / t->net->hp.n_layer;
+    sums->loss += share * sum;
+}
+
+static void count_hidden(const dw_train *t, const dw_loss *loss, dw_loss_sums *sums) {
+    const int n = t->o.n_ctx - hidden_first(loss);
+    if (loss->hidden != 0 && n > 0) sums->n_hidden += (size_t)t->n_seq * (size_t)n;
 }
 
 /* ---- a layer backward ------------------------------------------------------------------------------------------ */
@@ -510,32 +561,50 @@ static void mark_rows(dw_train *t, const dw_loss *loss, int first, int n) {
     }
 }
 
+static bool has_teacher(const dw_loss *loss) { return loss->teacher || loss->coarse; }
+
 static void add_sums(const dw_train *t, const dw_loss *loss, double ce, int n, dw_loss_sums *sums) {
     for (int i = 0; i < n; i++) {
         if (!t->counts[i]) continue;
         sums->kl += t->kl[i];
-        sums->n_kl += loss->teacher != NULL;
+        sums->n_kl += has_teacher(loss);
         sums->nll += t->nll[i];
         sums->n_nll += t->target[i] >= 0;
         sums->loss += (1 - ce) * t->kl[i] + ce * t->nll[i];
     }
 }
 
+/* The teacher's logits of rows first .. first + n - 1, after those of the net. */
+static void teach_rows(dw_train *t, const dw_loss *loss, double temperature, int first, int n) {
+    const dw_coarse_teacher *c = loss->coarse;
+    if (!c) {
+        dw_train_logits(loss->teacher, first, n, t->teacher_logits);
+        return;
+    }
+    const size_t at = (size_t)first * (size_t)c->k;
+    t->ops->spread(&t->env, &(dw_back_spread){.n = n,
+                                              .n_vocab = t->net->hp.n_vocab,
+                                              .temperature = temperature,
+                                              .from = {c->k, c->token + at, c->logprob + at, c->rest + first},
+                                              .logits = t->logits,
+                                              .out = t->teacher_logits});
+}
+
 /* The loss of rows first .. first + n - 1; with a scale, t->logits becomes its gradient. */
 static void rows_loss(dw_train *t, const dw_loss *loss, double scale, int first, int n, dw_loss_sums *sums) {
     const dw_back_softmax s = {.n = n,
                                .n_vocab = t->net->hp.n_vocab,
-                               .teacher = loss->teacher ? t->teacher_logits : NULL,
+                               .teacher = has_teacher(loss) ? t->teacher_logits : NULL,
                                .logits = t->logits,
                                .target = t->target,
                                .counts = t->counts,
                                .temperature = loss->temperature != 0 ? loss->temperature : 1,
-                               .ce = loss->teacher ? loss->ce : 1,
+                               .ce = has_teacher(loss) ? loss->ce : 1,
                                .scale = scale,
                                .kl = t->kl,
                                .nll = t->nll};
     dw_train_logits(t, first, n, t->logits);
-    if (loss->teacher) dw_train_logits(loss->teacher, first, n, t->teacher_logits);
+    if (has_teacher(loss)) teach_rows(t, loss, s.temperature, first, n);
     mark_rows(t, loss, first, n);
     t->ops->softmax(&t->env, &s);
     add_sums(t, loss, s.ce, n, sums);
@@ -546,6 +615,8 @@ static void check_teacher(const dw_train *t, const dw_loss *loss) {
     dw_assert(!t->o.forward_only);
     dw_assert(!teacher ||
               (teacher->n == t->n && teacher->o.n_ctx == t->o.n_ctx && teacher->net->hp.n_vocab == t->net->hp.n_vocab));
+    dw_assert(loss->hidden == 0 ||
+              (teacher && keeps_residuals(teacher) && teacher->net->hp.n_embd == t->net->hp.n_embd));
     (void)t, (void)teacher;
 }
 
@@ -553,6 +624,8 @@ void dw_train_loss(dw_train *t, const dw_loss *loss, dw_loss_sums *sums) {
     check_teacher(t, loss);
     for (int first = 0; first < t->n; first += t->n_rows)
         rows_loss(t, loss, 0, first, t->n - first < t->n_rows ? t->n - first : t->n_rows, sums);
+    for (int l = 0; l < t->net->hp.n_layer; l++) hidden_layer(t, loss, l, 0, sums);
+    count_hidden(t, loss, sums);
 }
 
 /* dh = gradient by the normed rows; gradients of the output matrix. */
@@ -574,6 +647,7 @@ void dw_train_backward(dw_train *t, const dw_loss *loss, double scale, const dw_
     const int n_layer = t->net->hp.n_layer, n = t->n;
     const dw_gradients *whole = &g[n_layer];
     check_teacher(t, loss);
+    count_hidden(t, loss, sums);
     head_back(t, loss, scale, whole, sums);
     norm_back(t, residual_of(t, n_layer), &t->net->output_norm, t->dh, (size_t)n,
               (norm_grads){t->dx, true, whole->of[DW_W_OUTPUT_NORM]});
@@ -582,6 +656,7 @@ void dw_train_backward(dw_train *t, const dw_loss *loss, double scale, const dw_
             attention(t, &t->net->layer[l], residual_of(t, l));
             neurons(t, &t->net->layer[l]);
         }
+        hidden_layer(t, loss, l, scale, sums);
         ffn_back(t, l, &g[l]);
         attention_back(t, l, &g[l]);
     }

@@ -16,6 +16,7 @@
  *   KL         tau^2 sum_i p_i ln(p_i / q_i), p and q the softmax of the teacher's and the net's logits z by tau:
  *                                      dz = tau (q - p)
  *   CE         -ln q_target            dz = q - onehot
+ *   hidden     |x - y|^2 / |y|^2       dx = 2 (x - y) / |y|^2   of a layer's output and the teacher's
  * (attention: Dao et al. 2022, FlashAttention, algorithm 4; KL: Hinton et al. 2015.)
  *
  * Logits exist for a few rows at a time.  dw_back_new allocates all memory.
@@ -73,6 +74,16 @@ typedef struct dw_back_softmax {
     double *kl, *nll;              // (n): sums of a row; 0 where it has none
 } dw_back_softmax;
 
+/* Rows of a coarse teacher that become logits: tau ln p of its k tokens; all other tokens get z_i + tau (ln p_rest -
+ * ln sum exp(z / tau) over them), which share p_rest as the net's own z do.  Row r has k tokens at token + r k. */
+typedef struct dw_back_spread {
+    int n, n_vocab;
+    double temperature;
+    dw_coarse_teacher from; // its first row is row 0
+    const float *logits;    // (n, n_vocab) of the net: z
+    float *out;             // (n, n_vocab)
+} dw_back_spread;
+
 /* Matrices of activations are row-major without gaps; n is a number of tokens.  Biases of y are F32. */
 struct dw_back_ops {
     void (*lay_out)(dw_back_env *e, dw_layout *a, const dw_back_sizes *most); // own memory
@@ -87,6 +98,7 @@ struct dw_back_ops {
     void (*glu_back)(const dw_back_env *e, const float *da, size_t n, float *g, float *u); // g, u become dg, du
     void (*attend)(const dw_back_env *e, const dw_back_attention *a);
     void (*attend_back)(const dw_back_env *e, const dw_back_attention *a);
+    void (*spread)(const dw_back_env *e, const dw_back_spread *s);
     void (*softmax)(const dw_back_env *e, const dw_back_softmax *s);
 };
 

@@ -12,6 +12,7 @@
 #include "backends/kernels_backward.h"
 #include "backends/kernels_vec.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -332,6 +333,32 @@ static void softmax(const dw_back_env *e, const dw_back_softmax *s) {
     for_pieces(e, s->n, softmax_row, &(softmax_job){e->own, s});
 }
 
+typedef struct spread_job {
+    const own *own;
+    const dw_back_spread *s;
+} spread_job;
+
+/* The known tokens of a row are left out of the sum by values whose exp() is 0. */
+static void spread_row(void *job, int r, const thread_memory *m) {
+    const spread_job *j = job;
+    const dw_back_spread *s = j->s;
+    const size_t at = (size_t)r * (size_t)s->n_vocab, first = (size_t)r * (size_t)s->from.k;
+    const float *z = s->logits + at, tau = (float)s->temperature;
+    float *out = s->out + at, max, sum;
+    (void)m;
+    for (int i = 0; i < s->n_vocab; i++) out[i] = z[i] / tau;
+    for (int i = 0; i < s->from.k; i++) out[s->from.token[first + (size_t)i]] = -1e30f;
+    j->own->vec->exp_sum(out, s->n_vocab, &max, &sum);
+    const float shift = s->from.k < s->n_vocab ? s->from.rest[r] - max - logf(sum) : 0;
+    for (int i = 0; i < s->n_vocab; i++) out[i] = z[i] + tau * shift;
+    for (int i = 0; i < s->from.k; i++)
+        out[s->from.token[first + (size_t)i]] = tau * s->from.logprob[first + (size_t)i];
+}
+
+static void spread(const dw_back_env *e, const dw_back_spread *s) {
+    for_pieces(e, s->n, spread_row, &(spread_job){e->own, s});
+}
+
 const dw_back_ops dw_back_ops_cpu = {.lay_out = lay_out,
                                      .start = start,
                                      .linear = linear,
@@ -341,4 +368,5 @@ const dw_back_ops dw_back_ops_cpu = {.lay_out = lay_out,
                                      .glu_back = glu_back,
                                      .attend = attend,
                                      .attend_back = attend_back,
+                                     .spread = spread,
                                      .softmax = softmax};

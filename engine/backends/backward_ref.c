@@ -297,6 +297,28 @@ static void softmax(const dw_back_env *e, const dw_back_softmax *s) {
     dw_pool_run(e->pool, softmax_rows, &copy);
 }
 
+/* The tokens of a row that the coarse teacher knows are left out of the sum by -INFINITY. */
+static void spread_rows(void *job, int ith, int n_threads) {
+    const dw_back_spread *s = job;
+    const double tau = s->temperature;
+    const size_t k = (size_t)s->from.k, n_vocab = (size_t)s->n_vocab;
+    for (size_t r = (size_t)ith; r < (size_t)s->n; r += (size_t)n_threads) {
+        const int32_t *token = s->from.token + r * k;
+        const float *z = s->logits + r * n_vocab;
+        float *out = s->out + r * n_vocab;
+        memcpy(out, z, n_vocab * sizeof *out);
+        for (size_t i = 0; i < k; i++) out[token[i]] = -INFINITY;
+        const double shift = k < n_vocab ? s->from.rest[r] - log_sum(out, s->n_vocab, tau) : 0;
+        for (size_t i = 0; i < n_vocab; i++) out[i] = (float)(z[i] + tau * shift);
+        for (size_t i = 0; i < k; i++) out[token[i]] = (float)(tau * s->from.logprob[r * k + i]);
+    }
+}
+
+static void spread(const dw_back_env *e, const dw_back_spread *s) {
+    dw_back_spread copy = *s;
+    dw_pool_run(e->pool, spread_rows, &copy);
+}
+
 const dw_back_ops dw_back_ops_ref = {.lay_out = lay_out,
                                      .start = start,
                                      .linear = linear,
@@ -306,4 +328,5 @@ const dw_back_ops dw_back_ops_ref = {.lay_out = lay_out,
                                      .glu_back = glu_back,
                                      .attend = attend,
                                      .attend_back = attend_back,
+                                     .spread = spread,
                                      .softmax = softmax};

@@ -292,7 +292,8 @@ static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant
 /* Options that write or copy other files or load code, of these and other programs.  deadwood never stores them
  * (OPT_NO_BYTE), so a lineage that has one is forged. */
 static const char *const not_proposed[] = {"out",   "hf",   "checkpoint", "report", "export-imatrix",
-                                           "store", "plot", "stock",      "fetch",  "program"};
+                                           "store", "plot", "stock",      "fetch",  "program",
+                                           "teacher-cache"};
 
 static bool is_one_of(const char *word, size_t n_word, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)

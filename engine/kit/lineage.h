@@ -10,7 +10,7 @@
  *    "inputs": [{"name": .., "sha256": .., "bytes": ..}], "facts": {"rate_reached": "0.1875"},
  *    "texts": [{"name": .., "sha256": .., "tokens": n, "blocks": "hex.."}]}
  * Every program that writes a model adds a step.  A step has no time, host or absolute path, so the same inputs give
- * the same bytes.
+ * the same bytes.  (The fact minutes_trained exists only of a run whose end was planned by time.)
  *   args    effective values, defaults included; positional arguments first; paths by their base names
  *   facts   optional: properties of an input, or rates that were reached, by the names of score's columns;
  *           types: the number types of the file's matrices, as kit/sizes.h counts them;

@@ -101,6 +101,12 @@ const char *dw_act_hf_name(dw_act act) {
     return names[act];
 }
 
+int dw_act_of(dw_str name) {
+    int act = DW_N_ACTS - 1;
+    while (act >= 0 && !dw_str_is(name, dw_act_hf_name((dw_act)act))) act--;
+    return act;
+}
+
 const dw_arch *dw_arch_find(dw_str name) {
     for (const dw_arch *a = dw_archs; a->name; a++)
         if (dw_str_is(name, a->name)) return a;

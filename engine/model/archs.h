@@ -43,6 +43,7 @@ extern const dw_arch dw_archs[];                       // ends with name NULL
 const dw_arch *dw_arch_find(dw_str name);              // NULL: unknown
 const dw_arch *dw_arch_of_hf(const char *class_name);  // NULL: unknown
 const char *dw_act_hf_name(dw_act act);                // hidden_act of config.json
+int dw_act_of(dw_str name);                            // the dw_act with that name; -1: unknown
 /* All names in one line, "llama, qwen2 and ..", for messages: those of GGUF, or the classes of transformers. */
 typedef struct dw_arch_list { char text[256]; } dw_arch_list;
 dw_arch_list dw_arch_names(bool hf_classes);

@@ -1,4 +1,5 @@
 /* bind.c - reads a GGUF file's hyperparameters and binds its tensors to a dw_net, by the tables of archs.h. */
+#include "formats/ffn_act.h"
 #include "formats/ffn_two_part.h"
 #include "model/model.h"
 
@@ -367,6 +368,19 @@ static int bind_tensors(dw_model *m, dw_err *err) {
     return 0;
 }
 
+/* The architecture's own, or what the file says (formats/ffn_act.h). */
+static int read_activation(dw_model *m, dw_err *err) {
+    dw_str name = {0};
+    const int found = dw_gguf_str(m->gguf, DW_KEY_FFN_ACTIVATION, &name, err);
+    const int act = found > 0 ? dw_act_of(name) : (int)m->arch->act;
+    if (found < 0) return -1;
+    if (act < 0)
+        return dw_fail(err, "key '%s' is '%.*s', but must be silu, gelu_pytorch_tanh or relu", DW_KEY_FFN_ACTIVATION,
+                       (int)(name.len < 40 ? name.len : 40), name.ptr);
+    m->net.act = (dw_act)act;
+    return 0;
+}
+
 int dw_model_bind(dw_model *m, dw_err *err) {
     dw_str name = {0};
     const int found = dw_gguf_str(m->gguf, "general.architecture", &name, err);
@@ -377,9 +391,8 @@ int dw_model_bind(dw_model *m, dw_err *err) {
         return dw_fail(err, "architecture '%.*s' is not supported (%s are)", (int)(name.len < 60 ? name.len : 60),
                        name.ptr, dw_arch_names(false).text);
     m->net.rope_neox = m->arch->has & DW_ARCH_ROPE_NEOX;
-    m->net.act = m->arch->act;
     const keys k = {m->gguf, m->arch->name, err};
-    if (read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) || dw_model_read_gate(m, err))
+    if (read_activation(m, err) || read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) || dw_model_read_gate(m, err))
         return -1;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* optimizer.c - parameters in four arrays, and AdamW in blocks of them. */
+/* optimizer.c - parameters in four arrays, their low-rank products, and AdamW in blocks of them. */
 #include "model/optimizer.h"
 #include "model/session.h"
 
@@ -21,10 +21,10 @@ static bool is_tied(dw_session *s) { return s->net.output.data == s->net.token_e
 
 static int n_layer_of(const dw_session *s) { return s->net.hp.n_layer; }
 
+typedef int each_fn(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err);
+
 /* Calls fn for every parameter; layer n_layer stands for the model. */
-static int each_parameter(dw_session *s, bool (*wanted)(dw_weight),
-                          int (*fn)(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err), void *ctx,
-                          dw_err *err) {
+static int each_parameter(dw_session *s, bool (*wanted)(dw_weight), each_fn *fn, void *ctx, dw_err *err) {
     const int n_layer = n_layer_of(s);
     const bool tied = is_tied(s);
     for (int l = 0; l <= n_layer; l++)
@@ -37,31 +37,7 @@ static int each_parameter(dw_session *s, bool (*wanted)(dw_weight),
     return 0;
 }
 
-static int count_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err) {
-    dw_parameters *p = ctx;
-    (void)layer, (void)w, (void)err;
-    const size_t n = t->ne[0] * t->ne[1];
-    p->n++;
-    p->n_values += n;
-    p->n_blocks += (n + BLOCK - 1) / BLOCK;
-    return 0;
-}
-
-static dw_parameters count_all(dw_session *s, bool (*wanted)(dw_weight)) {
-    dw_parameters p = {.session = s};
-    each_parameter(s, wanted, count_one, &p, NULL);
-    return p;
-}
-
-size_t dw_parameters_memory(dw_session *s, bool (*wanted)(dw_weight)) {
-    const dw_parameters p = count_all(s, wanted);
-    return 4 * sizeof(float) * p.n_values + p.n * sizeof *p.item + p.n_blocks * sizeof(block) +
-           ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
-}
-
-/* ---- copies ---------------------------------------------------------------------------------------------------- */
-
-static bool decays(dw_weight w) {
+static bool is_layer_matrix(dw_weight w) {
     switch (w) {
     case DW_W_Q:
     case DW_W_K:
@@ -74,47 +50,127 @@ static bool decays(dw_weight w) {
     }
 }
 
+/* Of a weight's additions; 0: the weight itself is trained. */
+static int rank_of(const dw_trained *what, dw_weight w, const dw_tensor *t) {
+    const size_t side = t->ne[0] < t->ne[1] ? t->ne[0] : t->ne[1];
+    if (!is_layer_matrix(w)) return 0;
+    return (size_t)what->rank < side ? what->rank : (int)side;
+}
+
+/* How many values are trained for a weight. */
+static size_t n_trained(const dw_tensor *t, int rank) {
+    return rank ? (size_t)rank * (t->ne[0] + t->ne[1]) : t->ne[0] * t->ne[1];
+}
+
+typedef struct making { // of parameters
+    dw_parameters *p;
+    const dw_trained *what;
+} making;
+
+static int count_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err) {
+    const making *m = ctx;
+    const int rank = rank_of(m->what, w, t);
+    const size_t n = n_trained(t, rank);
+    (void)layer, (void)err;
+    m->p->n++;
+    m->p->n_values += n;
+    m->p->n_merged += rank ? t->ne[0] * t->ne[1] : 0;
+    m->p->n_blocks += (n + BLOCK - 1) / BLOCK;
+    return 0;
+}
+
+static dw_parameters count_all(dw_session *s, const dw_trained *what) {
+    dw_parameters p = {.session = s};
+    each_parameter(s, what->wanted, count_one, &(making){&p, what}, NULL);
+    return p;
+}
+
+size_t dw_parameters_memory(dw_session *s, const dw_trained *what) {
+    const dw_parameters p = count_all(s, what);
+    return 4 * sizeof(float) * p.n_values + 2 * sizeof(float) * p.n_merged + p.n * sizeof *p.item +
+           p.n_blocks * sizeof(block) + ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
+}
+
+size_t dw_parameters_n_values(dw_session *s, const dw_trained *what) { return count_all(s, what).n_values; }
+
+/* ---- copies ---------------------------------------------------------------------------------------------------- */
+
 static void add_blocks(dw_parameters *p, const dw_parameter *item) {
     for (size_t done = 0; done < item->n; done += BLOCK)
         p->block[p->n_blocks++] = (block){item->first + done, item->n - done < BLOCK ? item->n - done : BLOCK,
                                           item->decays, 0};
 }
 
-static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err) {
-    dw_parameters *p = ctx;
-    const size_t rows = t->ne[1];
-    const dw_parameter item = {layer, w, *t, p->n_values, t->ne[0] * rows, decays(w)};
-    float *value = p->value + item.first;
-    for (size_t r = 0; r < rows; r++)
-        t->type->decode(t->data + r * dw_tensor_row_bytes(t), value + r * t->ne[0], t->ne[0]);
+/* A is random, B is 0 already. */
+static void begin_factors(const dw_parameters *p, const dw_parameter *item, uint64_t seed) {
+    const size_t n_in = item->source.ne[0];
+    dw_rng rng;
+    dw_rng_seed(&rng, dw_splitmix(seed) ^ dw_splitmix(item->first + 1));
+    for (size_t i = 0; i < (size_t)item->rank * n_in; i++)
+        p->value[item->first + i] = (float)(dw_rng_normal(&rng) / sqrt((double)n_in));
+}
+
+/* Where the weight and its gradient are. */
+static void place_weight(dw_parameters *p, dw_parameter *item) {
+    item->weight = item->rank ? p->merged + p->n_merged : p->value + item->first;
+    item->weight_grad = item->rank ? p->merged_grad + p->n_merged : p->grad + item->first;
+    p->n_merged += item->rank ? item->source.ne[0] * item->source.ne[1] : 0;
+}
+
+/* The session computes with the copy, and its gradients go where AdamW reads them. */
+static int put_to_work(dw_parameters *p, const dw_parameter *item, dw_err *err) {
+    const dw_tensor *t = &item->source;
+    const dw_weight w = item->which;
     const dw_tensor copy = {.name = t->name,
                             .type = dw_qtype_get(DW_F32),
-                            .ne = {t->ne[0], rows, 1, 1},
-                            .data = (const uint8_t *)(const void *)value};
+                            .ne = {t->ne[0], t->ne[1], 1, 1},
+                            .data = (const uint8_t *)(const void *)item->weight};
     const bool tied = w == DW_W_TOKEN_EMBD && is_tied(p->session);
-    if (dw_session_replace(p->session, layer, w, &copy, err)) return -1;
-    if (tied && dw_session_replace(p->session, layer, DW_W_OUTPUT, &copy, err)) return -1;
-    p->gradients[layer].of[w] = p->grad + item.first;
-    if (tied) p->gradients[layer].of[DW_W_OUTPUT] = p->grad + item.first;
+    if (dw_session_replace(p->session, item->layer, w, &copy, err)) return -1;
+    if (tied && dw_session_replace(p->session, item->layer, DW_W_OUTPUT, &copy, err)) return -1;
+    p->gradients[item->layer].of[w] = item->weight_grad;
+    if (tied) p->gradients[item->layer].of[DW_W_OUTPUT] = item->weight_grad;
+    return 0;
+}
+
+static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err) {
+    const making *m = ctx;
+    dw_parameters *p = m->p;
+    const int rank = rank_of(m->what, w, t);
+    dw_parameter item = {.layer = layer,
+                         .which = w,
+                         .source = *t,
+                         .first = p->n_values,
+                         .n = n_trained(t, rank),
+                         .decays = is_layer_matrix(w),
+                         .rank = rank};
+    place_weight(p, &item);
+    for (size_t r = 0; r < t->ne[1]; r++)
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), item.weight + r * t->ne[0], t->ne[0]);
+    if (rank) begin_factors(p, &item, m->what->seed);
+    if (put_to_work(p, &item, err)) return -1;
     p->item[p->n++] = item;
     p->n_values += item.n;
     add_blocks(p, &item);
     return 0;
 }
 
-int dw_parameters_new(dw_parameters *p, dw_session *s, bool (*wanted)(dw_weight), dw_err *err) {
-    *p = count_all(s, wanted);
-    const char what[] = "trainable copies of the weights; train fewer of them";
-    p->item = dw_alloc(p->n, sizeof *p->item, what, err);
-    p->block = dw_alloc(p->n_blocks, sizeof *p->block, what, err);
-    p->gradients = dw_alloc((size_t)n_layer_of(s) + 1, sizeof *p->gradients, what, err);
-    p->value = dw_alloc(p->n_values, sizeof *p->value, what, err);
-    p->grad = dw_alloc(p->n_values, sizeof *p->grad, what, err);
-    p->mean = dw_alloc(p->n_values, sizeof *p->mean, what, err);
-    p->square = dw_alloc(p->n_values, sizeof *p->square, what, err);
-    const bool ok = p->item && p->block && p->gradients && p->value && p->grad && p->mean && p->square;
-    p->n = p->n_values = p->n_blocks = 0; // copy_one counts them again
-    if (ok && !each_parameter(s, wanted, copy_one, p, err)) return 0;
+int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, dw_err *err) {
+    *p = count_all(s, what);
+    const char use[] = "trainable copies of the weights; train fewer of them";
+    p->item = dw_alloc(p->n, sizeof *p->item, use, err);
+    p->block = dw_alloc(p->n_blocks, sizeof *p->block, use, err);
+    p->gradients = dw_alloc((size_t)n_layer_of(s) + 1, sizeof *p->gradients, use, err);
+    p->value = dw_alloc(p->n_values, sizeof *p->value, use, err);
+    p->grad = dw_alloc(p->n_values, sizeof *p->grad, use, err);
+    p->mean = dw_alloc(p->n_values, sizeof *p->mean, use, err);
+    p->square = dw_alloc(p->n_values, sizeof *p->square, use, err);
+    p->merged = dw_alloc(p->n_merged, sizeof *p->merged, use, err);
+    p->merged_grad = dw_alloc(p->n_merged, sizeof *p->merged_grad, use, err);
+    const bool ok = p->item && p->block && p->gradients && p->value && p->grad && p->mean && p->square && p->merged &&
+                    p->merged_grad;
+    p->n = p->n_values = p->n_merged = p->n_blocks = 0; // copy_one counts them again
+    if (ok && !each_parameter(s, what->wanted, copy_one, &(making){p, what}, err)) return 0;
     dw_parameters_release(p);
     return -1;
 }
@@ -133,10 +189,100 @@ void dw_parameters_release(dw_parameters *p) {
     free(p->grad);
     free(p->mean);
     free(p->square);
+    free(p->merged);
+    free(p->merged_grad);
     *p = (dw_parameters){0};
 }
 
-void dw_parameters_zero_gradients(dw_parameters *p) { memset(p->grad, 0, p->n_values * sizeof *p->grad); }
+void dw_parameters_zero_gradients(dw_parameters *p) {
+    memset(p->grad, 0, p->n_values * sizeof *p->grad);
+    memset(p->merged_grad, 0, p->n_merged * sizeof *p->merged_grad);
+}
+
+/* ---- low-rank additions ---------------------------------------------------------------------------------------- */
+
+static const float low_rank_scale = 2; // s
+
+enum { SLAB = 64 }; // rows or columns of W that one thread takes at a time
+
+typedef struct factors { // of one matrix
+    const dw_parameter *item;
+    size_t n_in, n_out, rank;
+    float *A, *B, *dA, *dB;
+} factors;
+
+static factors factors_of(const dw_parameters *p, const dw_parameter *item) {
+    const size_t rank = (size_t)item->rank, n_in = item->source.ne[0];
+    float *value = p->value + item->first, *grad = p->grad + item->first;
+    return (factors){item, n_in, item->source.ne[1], rank, value, value + rank * n_in, grad, grad + rank * n_in};
+}
+
+static size_t end_of(size_t slab, size_t n) { return (slab + 1) * SLAB < n ? (slab + 1) * SLAB : n; }
+
+/* Rows of W = W0 + s B A.  A row of B that is 0 adds nothing, so the row of W0 keeps its bits. */
+static void merge_rows(void *job, size_t slab) {
+    const factors *f = job;
+    const dw_tensor *t = &f->item->source;
+    for (size_t i = slab * SLAB; i < end_of(slab, f->n_out); i++) {
+        float *w = f->item->weight + i * f->n_in;
+        t->type->decode(t->data + i * dw_tensor_row_bytes(t), w, f->n_in);
+        for (size_t k = 0; k < f->rank; k++) {
+            const float b = low_rank_scale * f->B[i * f->rank + k], *a = f->A + k * f->n_in;
+            for (size_t j = 0; j < f->n_in && b != 0; j++) w[j] += b * a[j];
+        }
+    }
+}
+
+static float dot_lanes(const float *x, const float *y, size_t n) {
+    float lane[16] = {0}, sum = 0;
+    size_t j = 0;
+    for (; j + 16 <= n; j += 16)
+        for (size_t l = 0; l < 16; l++) lane[l] += x[j + l] * y[j + l];
+    for (; j < n; j++) lane[j % 16] += x[j] * y[j];
+    for (size_t l = 0; l < 16; l++) sum += lane[l];
+    return sum;
+}
+
+/* Rows of dB = s dW A^T */
+static void grad_b_rows(void *job, size_t slab) {
+    const factors *f = job;
+    for (size_t i = slab * SLAB; i < end_of(slab, f->n_out); i++)
+        for (size_t k = 0; k < f->rank; k++)
+            f->dB[i * f->rank + k] = low_rank_scale *
+                                     dot_lanes(f->item->weight_grad + i * f->n_in, f->A + k * f->n_in, f->n_in);
+}
+
+/* Columns of dA = s B^T dW */
+static void grad_a_columns(void *job, size_t slab) {
+    const factors *f = job;
+    const size_t first = slab * SLAB, n = end_of(slab, f->n_in) - first;
+    for (size_t k = 0; k < f->rank; k++) memset(f->dA + k * f->n_in + first, 0, n * sizeof *f->dA);
+    for (size_t i = 0; i < f->n_out; i++)
+        for (size_t k = 0; k < f->rank; k++) {
+            const float b = low_rank_scale * f->B[i * f->rank + k], *dw = f->item->weight_grad + i * f->n_in + first;
+            float *da = f->dA + k * f->n_in + first;
+            for (size_t j = 0; j < n; j++) da[j] += b * dw[j];
+        }
+}
+
+static size_t n_slabs(size_t n) { return (n + SLAB - 1) / SLAB; }
+
+void dw_parameters_merge(dw_parameters *p, dw_pool *pool) {
+    for (const dw_parameter *item = p->item; item < p->item + p->n; item++) {
+        factors f = factors_of(p, item);
+        if (item->rank) dw_pool_each(pool, n_slabs(f.n_out), merge_rows, &f);
+    }
+}
+
+/* From dW to dA and dB. */
+static void factor_gradients(const dw_parameters *p, dw_pool *pool) {
+    for (const dw_parameter *item = p->item; item < p->item + p->n; item++) {
+        factors f = factors_of(p, item);
+        if (!item->rank) continue;
+        dw_pool_each(pool, n_slabs(f.n_out), grad_b_rows, &f);
+        dw_pool_each(pool, n_slabs(f.n_in), grad_a_columns, &f);
+    }
+}
 
 /* ---- AdamW ----------------------------------------------------------------------------------------------------- */
 
@@ -172,12 +318,14 @@ static void step_block(void *job, size_t i) {
 double dw_adamw_step(dw_parameters *p, const dw_adamw *o, uint64_t t, dw_pool *pool) {
     step_job j = {p, o, 1, 1 - pow(o->beta1, (double)t), 1 - pow(o->beta2, (double)t)};
     double square = 0;
+    factor_gradients(p, pool);
     dw_pool_each(pool, p->n_blocks, square_block, &j);
     for (size_t i = 0; i < p->n_blocks; i++) square += p->block[i].square;
     const double norm = sqrt(square);
     if (!isfinite(norm)) return norm;
     if (o->clip > 0 && norm > o->clip) j.factor = o->clip / norm;
     dw_pool_each(pool, p->n_blocks, step_block, &j);
+    dw_parameters_merge(p, pool);
     return norm;
 }
 

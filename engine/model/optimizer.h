@@ -7,7 +7,15 @@
  *     w = w - rate ( (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + decay w )
  *
  * Matrices of the layers decay; norms, biases, the embedding and the output matrix do not.  Results do not depend on
- * the number of threads. */
+ * the number of threads.
+ *
+ * Low-rank additions (Hu et al. 2021, LoRA).  A matrix W0 of a layer (n_out, n_in) stays as it is, and two factors are
+ * trained in its place:
+ *
+ *     W = W0 + s B A,   A (rank, n_in), B (n_out, rank)     dA = s B^T dW,   dB = s dW A^T
+ *
+ * A begins as random numbers of variance 1 / n_in, B as 0, so the first W is W0.  s is 2 (alpha = 2 rank).  The session
+ * computes with W, which every step of AdamW makes again.  AdamW's moments then exist for A and B only. */
 #ifndef DW_OPTIMIZER_H
 #define DW_OPTIMIZER_H
 
@@ -19,6 +27,8 @@ typedef struct dw_parameter {
     dw_tensor source; // what the session computed with before; borrowed
     size_t first, n;  // values first .. first + n - 1 of the arrays below
     bool decays;
+    int rank;                    // 0: the values are the weight's; else those of A, then of B
+    float *weight, *weight_grad; // W and dW, in the shape of the source; rank 0: value + first, grad + first
 } dw_parameter;
 
 typedef struct dw_parameters {
@@ -27,24 +37,35 @@ typedef struct dw_parameters {
     size_t n;
     size_t n_values; // of all parameters together, and of each of these arrays:
     float *value, *grad, *mean, *square;
-    dw_gradients *gradients; // (n_layer + 1): for dw_train_backward; they point into grad
+    size_t n_merged;             // of all matrices with low-rank additions together, and of each of these arrays:
+    float *merged, *merged_grad; // W and dW
+    dw_gradients *gradients;     // (n_layer + 1): for dw_train_backward; they point into grad and merged_grad
     struct dw_parameter_block *block;
     size_t n_blocks;
 } dw_parameters;
 
+typedef struct dw_trained { // what is trained
+    bool (*wanted)(dw_weight which);
+    int rank; // of the additions to the layers' matrices, at most the matrix's smaller side; 0: the matrices themselves
+    uint64_t seed; // of A
+} dw_trained;
+
 /* Copies the weights that `wanted` accepts, and replaces them in the session by these copies, which the session
  * borrows until dw_parameters_release.  An output matrix that is the embedding stays one parameter. */
-int dw_parameters_new(dw_parameters *p, dw_session *s, bool (*wanted)(dw_weight which), dw_err *err);
-size_t dw_parameters_memory(dw_session *s, bool (*wanted)(dw_weight which)); // bytes
-void dw_parameters_release(dw_parameters *p);                                // the session has its own weights again
+int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, dw_err *err);
+size_t dw_parameters_memory(dw_session *s, const dw_trained *what); // bytes
+size_t dw_parameters_n_values(dw_session *s, const dw_trained *what);
+void dw_parameters_release(dw_parameters *p);                       // the session has its own weights again
+/* Makes W of every matrix with low-rank additions; after the caller has changed `value`. */
+void dw_parameters_merge(dw_parameters *p, dw_pool *pool);
 
 typedef struct dw_adamw {
     double rate, beta1, beta2, eps, decay;
     double clip; // 0: none
 } dw_adamw;
 
-/* Step t (from 1 on) with the gradients in `grad`.  Returns their norm before clipping; if it is not finite, nothing
- * has changed. */
+/* Step t (from 1 on) with the gradients in `grad` (and dW in `merged_grad`).  Returns their norm before clipping; if
+ * it is not finite, no value and no moment has changed. */
 double dw_adamw_step(dw_parameters *p, const dw_adamw *o, uint64_t t, dw_pool *pool);
 void dw_parameters_zero_gradients(dw_parameters *p);
 

@@ -339,6 +339,13 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
     return s->backend->bind(s->state, &s->binding, err);
 }
 
+int dw_session_activation(dw_session *s, const char *name, dw_err *err) {
+    const int act = dw_act_of((dw_str){name, strlen(name)});
+    if (act < 0) return dw_fail(err, "activation '%s' is not supported", name);
+    s->net.act = (dw_act)act;
+    return s->backend->bind(s->state, &s->binding, err);
+}
+
 dw_tensor dw_session_tensor(dw_session *s, int layer, dw_weight which) {
     slot at = {0};
     return find_slot(s, layer, which, &at, NULL) ? (dw_tensor){0} : *at.mine;

@@ -26,6 +26,7 @@ const exp_heading exp_headings[] = {
     {"nominal_bits",     "nominal bits",   EXP_TREATMENT,      true,  NULL,          1,     0},
     {"seed",             "seed",           EXP_TREATMENT,      true,  NULL,          1,     0},
     {"tokens_trained",   "tokens trained", EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"minutes_trained",  "minutes trained", EXP_TREATMENT,     true,  NULL,          1,     0},
     {"file_bytes",       "MB",             EXP_MEASURE,   true,  NULL,          1e-6, -1},
     {"bits_per_weight",  "bits/weight",    EXP_MEASURE,   true,  NULL,          1,    -1},
     {"params",           "M parameters",   EXP_MEASURE,   false, NULL,          1e-6, -1},

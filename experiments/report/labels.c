@@ -14,7 +14,8 @@ static const char *model_of(const exp_labels *l, const exp_line *line) {
 
 /* What was done, but for what follows from other columns. */
 static bool is_telling(const char *column) {
-    static const char *const results[] = {"tool", "rate_reached", "nominal_bits", "tokens_trained"};
+    static const char *const results[] = {"tool", "rate_reached", "nominal_bits", "tokens_trained",
+                                          "minutes_trained"};
     for (size_t i = 0; i < sizeof results / sizeof *results; i++)
         if (!strcmp(column, results[i])) return false;
     return exp_heading_of(column).role == EXP_TREATMENT;

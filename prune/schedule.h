@@ -1,0 +1,43 @@
+/* schedule.h - how long a run of heal lasts, at which rate it learns, and which of its states wins.
+ *
+ * The end.  By tokens, a run has n_steps steps.  By time, it ends so that its command ends after `budget` seconds:
+ *
+ *     done = steps / n_steps        or   seconds / (budget - reserve)
+ *
+ * `reserve` is what the last measurement and the file need.  A step that would end too late is not begun; the first
+ * step always is.  The rate follows dw_cosine over `done`.
+ *
+ * The best.  After each tenth of the run the held-out loss is measured.  The values of the lowest one win.  After
+ * `patience` measurements in a row that are not below the lowest, the run stops (Prechelt 1998, "Early stopping - but
+ * when?").  The loss before the first step does not count, because a high rate raises the loss at the beginning. */
+#ifndef PRUNE_SCHEDULE_H
+#define PRUNE_SCHEDULE_H
+
+#include "base/base.h"
+
+enum { SCHEDULE_PARTS = 10 }; // of a run: measurements
+
+typedef struct schedule {
+    uint64_t n_steps;       // planned; 0: by time
+    double budget, reserve; // seconds, by time
+    double rate, warm, last;
+    int patience; // 0: the last values win, and nothing stops early
+    /* state */
+    uint64_t steps;     // done
+    double seconds;     // so far
+    double longest;     // step, in seconds
+    int n_measured;     // tenths whose measurement is done
+    uint64_t best_step; // 0: nothing was measured
+    double best;        // its held-out loss
+    int n_worse;        // measurements since
+} schedule;
+
+double schedule_done(const schedule *s);          // 0 .. 1
+double schedule_rate(const schedule *s);          // of the next step
+void schedule_clock(schedule *s, double seconds); // the step that is done now ended `seconds` after the run began
+bool schedule_is_due(const schedule *s);          // a measurement
+bool schedule_measure(schedule *s, double loss);  // true: the values are the best so far
+bool schedule_gives_up(const schedule *s);        // because of `patience`
+static inline bool schedule_ends(const schedule *s) { return schedule_done(s) >= 1 || schedule_gives_up(s); }
+
+#endif
