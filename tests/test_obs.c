@@ -182,6 +182,76 @@ static void like_naive(void) {
     check_against_naive(512, 64, 128, 400);
 }
 
+/* ---- selection in float, as wide layers have it ----------------------------------------------------------- */
+
+/* Neurons that one order has removed after n steps and the other has not. */
+static int n_different(const obs_order *a, const obs_order *b, int n) {
+    bool *gone = calloc((size_t)a->n_group, 1);
+    int differ = 0;
+    for (int i = 0; i < n; i++) gone[a->group[i]] = true;
+    for (int i = 0; i < n; i++) differ += !gone[b->group[i]];
+    free(gone);
+    return differ;
+}
+
+/* Near ties may be decided otherwise, which costs next to nothing: the errors agree to 1e-5 after every removal, and at
+ * most one in a hundred of those that are gone differs. */
+static void check_float(int n, int d, int group, int block) {
+    layer l = make_layer(n, d, 6 * n, (uint64_t)n + 1);
+    dw_err err = {0};
+    obs_order wide, narrow;
+    obs_task t = task_of(&l, group, 0.01);
+    t.block = block;
+    t.most_removed = n / group * 3 / 4;
+    REQUIRE(!obs_select(&wide, &t, two_threads(), &err), "%s", err.text);
+    t.most_f64 = -1;
+    REQUIRE(!obs_select(&narrow, &t, two_threads(), &err), "%s", err.text);
+    CHECK(memcmp(wide.error, narrow.error, (size_t)wide.n_removed * sizeof *wide.error), "nothing was in float");
+    for (int i = 0; i < wide.n_removed; i++)
+        if (!CHECK(fabs(narrow.error[i] - wide.error[i]) <= 1e-5 * wide.error[i],
+                   "width %d, removal %d: error %.9g in float, %.9g in double", n, i, narrow.error[i], wide.error[i]))
+            break;
+    for (int i = wide.n_removed / 8; i <= wide.n_removed; i += wide.n_removed / 8) {
+        const int other = n_different(&wide, &narrow, i);
+        CHECK(other * 100 <= i, "width %d: %d of %d removals differ", n, other, i);
+    }
+    obs_order_release(&wide);
+    obs_order_release(&narrow);
+    free_layer(&l);
+}
+
+/* Float beside a new inverse in double after every removal of the same neuron. */
+static void check_float_naive(int n, int d, int n_removed) {
+    layer l = make_layer(n, d, 6 * n, (uint64_t)n);
+    dw_err err = {0};
+    obs_order o;
+    obs_task t = task_of(&l, 1, 0.01);
+    t.most_f64 = -1;
+    t.most_removed = n_removed;
+    REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
+    naive x = make_naive(&l, o.damping.lambda);
+    double sum = 0;
+    int n_other = 0;
+    for (int i = 0; i < n_removed; i++) {
+        int removed;
+        sum += naive_step(&x, &removed);
+        n_other += removed != o.group[i];
+        CHECK(fabs(o.error[i] - sum) <= 1e-5 * sum, "width %d, removal %d: error %.9g in float, naive %.9g", n, i,
+              o.error[i], sum);
+    }
+    CHECK(n_other * 100 <= n_removed, "width %d: %d of %d removals differ", n, n_other, n_removed);
+    free_naive(&x);
+    obs_order_release(&o);
+    free_layer(&l);
+}
+
+static void in_float(void) {
+    check_float(512, 64, 1, 128);
+    check_float(700, 100, 1, 0);
+    check_float(512, 40, 8, 64);
+    check_float_naive(256, 48, 200);
+}
+
 /* ---- groups ----------------------------------------------------------------------------------------------- */
 
 /* tr(V_P ([H^-1]_PP)^-1 V_P^T): the least error of removing all of P from the whole layer. */
@@ -586,6 +656,7 @@ static void inverses(void) {
 
 static const test_case cases[] = {
     {"exact selection equals naive OBS with a new inverse after every removal, in order and error", like_naive},
+    {"selection in float, as layers wider than 8192 have it, equals the one in double to 1e-5 of the error", in_float},
     {"groups are removed by the closed form of their joint error", groups},
     {"the error of scores is the measured error of the repaired layer, for every level of one run", error_is_measured},
     {"a score is at most the energy, and equals it where nothing is correlated", not_above_energy},
