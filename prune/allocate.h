@@ -2,7 +2,7 @@
  *
  * Widths are multiples of a unit: the least common multiple of the group and of `multiple`.  256 fits every number
  * format and kernel, 32 fits the simple formats, 1 fits only 16 and 32 bits.  Every layer that stays keeps at least one
- * unit; one that keeps everything may have any width.
+ * unit, or `min_width`; one that keeps everything may have any width, and protected layers do.
  *
  * `uniform` removes the same fraction of every layer.  The other rules sort the groups of all layers together, by a
  * number that must mean the same in every layer:
@@ -72,6 +72,8 @@ typedef struct prune_task {
     double rate;  // wanted, of the neurons of the layers that stay; used when bytes is 0
     double bytes; // wanted size of the file, never exceeded; 0: by rate
     int unit;     // of widths
+    int min_width;       // of a layer that is cut; 0: a unit
+    const bool *protect; // (n_layer): these layers keep all their neurons; NULL: none
     const struct prune_search *search; // of rules that run the model (search.h); else NULL
 } prune_task;
 
@@ -89,6 +91,8 @@ typedef struct prune_allocator {
 extern const prune_allocator prune_allocators[]; // ends with name NULL
 const prune_allocator *prune_allocator_find(const char *name);
 
+/* The fewest neurons that a layer that stays may keep. */
+int prune_least_width(const prune_task *t, int l);
 /* Bytes of the file when layers keep n_keep neurons. */
 double prune_file_bytes(const prune_task *t, const int *n_keep);
 /* Fraction of the neurons of layers that stay that go. */

@@ -81,7 +81,8 @@ static struct {
     int n_ctx, evaluations;
     double rate, damp;
     size_t bytes;
-    int multiple, drop_layers, seed;
+    int multiple, min_width, drop_layers, seed;
+    const char *protect;
     bool compare;
 } o = {.rate = -1};
 
@@ -94,9 +95,11 @@ static const opt_row rows[] = {
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
-    {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES", "of --bytes: the size after requant --mixture or --type TYPES; a name of both is the mixture", OPT_CHOICES(as_names)},
+    {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES", "the file's types after requant --mixture or --type TYPES, which widths then fit, and of which --bytes counts; a name of both is the mixture", OPT_CHOICES(as_names)},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
     {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate or --as needs it, otherwise of 32", .min = 0, .max = 65536},
+    {"min-width", 0, OPT_INT, 0, &o.min_width, "0", "N", "no layer keeps fewer neurons", .min = 0, .max = 1 << 24},
+    {"protect", 0, OPT_TEXT, 0, &o.protect, NULL, "LAYERS", "layers that keep all their neurons and are not dropped, from 0: 0-1,23"},
     {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how many neurons each layer loses", OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "held-out texts, for allocations that run the model"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window of these", .min = 2, .max = 1 << 20},
@@ -104,7 +107,7 @@ static const opt_row rows[] = {
     {"start", 0, OPT_CHOICE, 0, &o.start, "uniform", "NAME", "the allocation from which evolve starts", OPT_CHOICES(prune_allocators)},
     {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "evaluations of the model; 0: 400 for evolve, 8 per layer for sensitivity", .min = 0, .max = 1000000},
     {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
-    {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "obs: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
+    {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "of obs, and of the repairs that sensitivity and evolve judge: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
     {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random, and of evolve's steps", .min = 0, .max = 2147483647},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
     OPT_COMMON, {0}};
@@ -132,8 +135,12 @@ static const char about[] =
     "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a "
     "multiple of 1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
     "\n"
-    "--bytes is never exceeded.  Without --as no tensor changes its type.  With --as the size is that of the file "
-    "after requant, with other types where rows are no whole number of blocks, as requant takes them.\n"
+    "--bytes is never exceeded.  Where the whole model fits, the plan keeps all neurons, and a warning says so.  Without "
+    "--as no tensor changes its type.  With --as the size is that of the file after requant, with other types where rows "
+    "are no whole number of blocks, as requant takes them; widths are multiples of 256 for K types and of 32 for the "
+    "simple ones, unless --multiple says another number.\n"
+    "\n"
+    "--protect and --min-width leave more to the other layers: the rate counts the neurons of all layers that stay.\n"
     "\n"
     "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different "
     "layers do not compare, because the residual stream grows from layer to layer.\n"
@@ -176,6 +183,7 @@ typedef struct inputs {
     kit_scorer scorer;
     prune_sizes sizes;
     bool *drop;        // (n_layer)
+    bool *protect;     // (n_layer): --protect; NULL: none
     double *influence; // (n_layer): block influence; NULL: no layer is dropped
     double *inverse;   // (n_layer): E[1 / ||x||^2] of the residual after the layer; NULL: not needed
     kit_gram gram;     // when the metric or the allocation reads it
@@ -224,6 +232,7 @@ static void close_inputs(inputs *in) {
     free(in->influence);
     free(in->inverse);
     free(in->drop);
+    free(in->protect);
     dw_model_close(in->model);
 }
 
@@ -241,15 +250,46 @@ static int measure_influence(inputs *in, dw_err *err) {
     return in->influence ? 0 : -1;
 }
 
-static int choose_layers(inputs *in, dw_err *err) {
-    if (!o.drop_layers) return 0;
+/* "0-1,23": single layers and ranges, from 0. */
+static int read_protected(inputs *in, dw_err *err) {
+    const int n_layer = in->hp->n_layer;
+    const char *at = o.protect;
+    if (!at) return 0;
+    in->protect = dw_alloc((size_t)n_layer, sizeof *in->protect, "layers", err);
+    if (!in->protect) return -1;
+    for (;; at++) {
+        int first, last, n = 0, more = 0;
+        if (*at < '0' || *at > '9' || sscanf(at, "%8d%n", &first, &n) != 1) break;
+        at += n, last = first;
+        if (*at == '-' && (at[1] < '0' || at[1] > '9' || sscanf(at, "-%8d%n", &last, &more) != 1)) break;
+        at += more;
+        if (last < first || last >= n_layer)
+            return dw_fail(err, "--protect %s: the model has layers 0 to %d", o.protect, n_layer - 1);
+        for (int l = first; l <= last; l++) in->protect[l] = true;
+        if (!*at) return 0;
+        if (*at != ',') break;
+    }
+    return dw_fail(err, "--protect %s: '%s' is no layer or range of layers; write 0-1,23", o.protect, at);
+}
+
+static int check_n_dropped(const inputs *in, dw_err *err) {
+    int n_protected = 0;
+    for (int l = 0; l < in->hp->n_layer; l++) n_protected += in->protect && in->protect[l];
     if (o.drop_layers >= in->hp->n_layer)
         return dw_fail(err, "%d of %d layers cannot be dropped: one must stay", o.drop_layers, in->hp->n_layer);
+    if (o.drop_layers <= in->hp->n_layer - n_protected) return 0;
+    return dw_fail(err, "%d layers cannot be dropped: %d of %d are protected", o.drop_layers, n_protected,
+                   in->hp->n_layer);
+}
+
+static int choose_layers(inputs *in, dw_err *err) {
+    if (!o.drop_layers) return 0;
+    if (check_n_dropped(in, err)) return -1;
     if (measure_influence(in, err)) return -1;
     for (int i = 0; i < o.drop_layers; i++) {
         int least = -1;
         for (int l = 0; l < in->hp->n_layer; l++)
-            if (!in->drop[l] && (least < 0 || in->influence[l] < in->influence[least])) least = l;
+            if (!in->drop[l] && !(in->protect && in->protect[l]) && (least < 0 || in->influence[l] < in->influence[least])) least = l;
         in->drop[least] = true;
         say("layer %d is dropped, block influence %.4f", least, in->influence[least]);
     }
@@ -359,6 +399,7 @@ static int describe_inputs(char **comment, const inputs *in, dw_err *err) {
 }
 
 static int describe_size(kit_plan *p, dw_err *err) {
+    if (!o.bytes && o.as) return dw_append(&p->comment, err, "widths fit %s\n", o.as);
     if (!o.bytes) return 0;
     if (!o.as) return dw_append(&p->comment, err, "bytes  at most %zu\n", o.bytes);
     return dw_append(&p->comment, err, "bytes  at most %zu as %s\n", o.bytes, o.as);
@@ -372,6 +413,8 @@ static int describe(kit_plan *p, const inputs *in, const prune_task *t, double w
         return -1;
     if (dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached)) return -1;
     if (dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit) || describe_size(p, err)) return -1;
+    if (o.min_width && dw_append(&p->comment, err, "widths are at least %d\n", o.min_width)) return -1;
+    if (o.protect && dw_append(&p->comment, err, "layers %s are protected\n", o.protect)) return -1;
     for (int l = 0; l < p->n_layer; l++)
         if (in->drop[l] &&
             dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]))
@@ -432,6 +475,9 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
         if (n_keep[l] < least) least = n_keep[l];
         if (n_keep[l] > most) most = n_keep[l];
     }
+    if (t->bytes > 0 && !(prune_rate_of(t, n_keep) > 0))
+        warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all neurons",
+             show_bytes(prune_file_bytes(t, n_keep)).text, show_bytes(t->bytes).text);
     say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have at most %s%s%s", wanted,
         prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text,
         o.as ? " as " : "", o.as ? o.as : "");
@@ -501,6 +547,8 @@ static int make_key(inputs *in, const prune_task *t, dw_err *err) {
     char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256,
                            o.metric, o.start, t->group, t->unit, t->rate, t->bytes, o.seed, o.damp, o.n_ctx);
     int rc = text ? dw_append(&text, err, " %s %s", o.as ? o.as : "-", gram) : -1;
+    if (!rc && (o.protect || o.min_width))
+        rc = dw_append(&text, err, " %s %d", o.protect ? o.protect : "-", o.min_width);
     for (int l = 0; l < in->hp->n_layer && !rc; l++) rc = dw_append(&text, err, " %d", t->drop[l]);
     for (size_t i = 0; i < in->texts.n_text && !rc; i++)
         rc = dw_append(&text, err, " %s %d %d", in->texts.text[i].sha256, in->texts.text[i].first_window,
@@ -577,7 +625,9 @@ static int make_plan(inputs *in, double *const *score, dw_err *err) {
                     .is_energy = o.metric && find_metric(o.metric)->scale == KIT_SCALE_ENERGY,
                     .sizes = &in->sizes,
                     .rate = o.rate,
-                    .bytes = (double)o.bytes};
+                    .bytes = (double)o.bytes,
+                    .min_width = o.min_width,
+                    .protect = in->protect};
     const prune_allocator *allocator = prune_allocator_find(o.allocate);
     const prune_allocator *first = allocator->runs_model ? prune_allocator_find("uniform") : allocator;
     int rc = n_keep ? choose_widths(&t, first, &wanted, n_keep, err) : -1;
@@ -691,7 +741,9 @@ static int compare(inputs *in, dw_err *err) {
                     .group = in->scorer.group,
                     .sizes = &in->sizes,
                     .rate = o.rate,
-                    .bytes = (double)o.bytes};
+                    .bytes = (double)o.bytes,
+                    .min_width = o.min_width,
+                    .protect = in->protect};
     int rc = all && n_keep ? choose_widths(&t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (in->has_stats || !m->needs_stats) rc = judge(&j[n++], m, in, &t, n_keep, err);
@@ -746,7 +798,8 @@ static void check_search(const prune_allocator *allocator, const prune_allocator
 static void check_options(void) {
     check_outputs();
     if (o.rate >= 0 && o.bytes) die_usage("give --rate or --bytes, not both");
-    if (o.as && !o.bytes) die_usage("--as needs --bytes, the size of the file after requant");
+    if (o.as && !o.bytes && o.rate < 0) die_usage("--as needs --bytes or --rate, whose widths then fit the types");
+    if (o.min_width && !o.bytes && o.rate < 0) die_usage("--min-width needs --bytes or --rate");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
     check_search(prune_allocator_find(o.allocate), prune_allocator_find(o.start));
@@ -755,7 +808,7 @@ static void check_options(void) {
 }
 
 static int run(inputs *in, dw_pool *pool, dw_err *err) {
-    if (open_inputs(in, pool, err) || choose_layers(in, err)) return -1;
+    if (open_inputs(in, pool, err) || read_protected(in, err) || choose_layers(in, err)) return -1;
     const prune_sizes_request wanted = {in->model, in->drop, as_named(o.as), lineage_bytes(in)};
     if (prune_sizes_init(&in->sizes, &wanted, err)) return -1;
     if (o.compare && compare(in, err)) return -1;

@@ -49,7 +49,7 @@ static int n_levels(const prune_task *t) {
 }
 
 static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, curve *c, dw_err *err) {
-    const int levels = n_levels(t), least = smaller(t->unit, n_ff(t, l));
+    const int levels = n_levels(t), least = prune_least_width(t, l);
     *c = (curve){.width = {n_ff(t, l)}, .n = 1};
     for (int i = 1; i <= levels; i++) {
         int width = (int)((1 - (double)i / levels) * n_ff(t, l) / t->unit) * t->unit;
@@ -110,7 +110,7 @@ static void fill_table(const prune_task *t, table *b, const curve *c) {
     for (int l = 0; l < hp_of(t)->n_layer; l++) {
         if (t->drop[l]) continue;
         for (int k = 0; k <= b->n_cell; k++) b->next[k] = INFINITY;
-        for (int width = smaller(t->unit, n_ff(t, l)); width < n_ff(t, l); width += step_of(t, l))
+        for (int width = prune_least_width(t, l); width < n_ff(t, l); width += step_of(t, l))
             add_width(t, b, &c[l], l, width);
         add_width(t, b, &c[l], l, n_ff(t, l));
         double *swap = b->best;
@@ -141,7 +141,7 @@ static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
         double loss = INFINITY;
         least = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
-            if (t->drop[l] || n_keep[l] < 2 * t->unit) continue;
+            if (t->drop[l] || n_keep[l] - t->unit < prune_least_width(t, l)) continue;
             const double x = at_width(&c[l], n_keep[l] - t->unit) - at_width(&c[l], n_keep[l]);
             if (x < loss) loss = x, least = l;
         }
@@ -228,7 +228,7 @@ static bool parse(const prune_task *t, const char *text, state *s) {
     for (int l = 0; l < hp_of(t)->n_layer; l++, at += n) {
         n = 0;
         if (sscanf(text + at, " %d%n", &s->best[l], &n) != 1 ||
-            s->best[l] < (t->drop[l] ? 0 : smaller(t->unit, n_ff(t, l))) || s->best[l] > n_ff(t, l))
+            s->best[l] < (t->drop[l] ? 0 : prune_least_width(t, l)) || s->best[l] > n_ff(t, l))
             return false;
     }
     return s->n_done >= 0;
@@ -252,7 +252,7 @@ static bool mutate(const prune_task *t, state *s) {
     memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
     if (a == b || t->drop[a] || t->drop[b]) return false;
     int n = steps * (units < 1 ? 1 : units) * t->unit;
-    n = smaller(n, (s->best[a] - smaller(t->unit, n_ff(t, a))) / t->unit * t->unit);
+    n = smaller(n, (s->best[a] - prune_least_width(t, a)) / t->unit * t->unit);
     n = smaller(n, (n_ff(t, b) - s->best[b]) / t->unit * t->unit);
     s->trial[a] -= n;
     s->trial[b] += n;

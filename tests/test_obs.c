@@ -577,6 +577,12 @@ static void refusals(void) {
     err = (dw_err){0};
     CHECK(obs_select(&o, &t, two_threads(), &err));
     check_sentence(&err, "no Cholesky factor", "NaN in the Gram matrix");
+    l.sum[kit_gram_row(N, 2) + 5] = 0;
+    t.n_tokens = 1e-320; // the median is infinite then
+    err = (dw_err){0};
+    CHECK(obs_select(&o, &t, two_threads(), &err));
+    check_sentence(&err, "the damping would be 0.01 times the median square inf", "a damping that is not finite");
+    t.n_tokens = l.n_tokens;
     memset(l.sum, 0, kit_gram_packed(N) * sizeof *l.sum);
     err = (dw_err){0};
     CHECK(obs_select(&o, &t, two_threads(), &err));
