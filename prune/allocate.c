@@ -36,11 +36,23 @@ static const dw_qtype_row *wanted_type(const prune_sizes_request *wanted, const 
     return larger ? weighted : plain;
 }
 
+/* The shape with the heads that stay: rows of q, k and v, values of their biases, columns of o. */
+static void take_heads(const prune_sizes_request *wanted, const char *rest, prune_size *z) {
+    const dw_hparams *hp = &wanted->model->net.hp;
+    if (!wanted->n_kv || z->layer < 0 || z->layer >= hp->n_layer || strncmp(rest, "attn_", 5)) return;
+    const size_t all = (size_t)hp->n_head_kv[z->layer], kept = (size_t)wanted->n_kv[z->layer];
+    const bool is_rows = !strncmp(rest, "attn_q.", 7) || !strncmp(rest, "attn_k.", 7) || !strncmp(rest, "attn_v.", 7) ||
+                         !strncmp(rest, "attn_qkv.", 9);
+    size_t *n = is_rows ? &z->ne[z->ne[1] > 1] : !strcmp(rest, "attn_output.weight") ? &z->ne[0] : NULL;
+    if (n && all && kept < all) *n = *n / all * kept;
+}
+
 /* How a tensor's shape depends on the neurons: rows of gate and up, values of their biases, columns of down. */
 static prune_size size_of(const prune_sizes_request *wanted, const dw_tensor *t) {
     const char *rest = "";
     prune_size z = {.layer = dw_layer_of(t->name, &rest), .ne = {t->ne[0], dw_tensor_n_values(t) / t->ne[0]}};
     z.type = wanted_type(wanted, t);
+    take_heads(wanted, rest, &z);
     z.may_fall_back = wanted->as.mixture && kit_is_matrix(t);
     z.has_rows = !strcmp(rest, "ffn_gate.weight") || !strcmp(rest, "ffn_up.weight");
     z.has_values = !strcmp(rest, "ffn_down.weight") || !strcmp(rest, "ffn_gate.bias") || !strcmp(rest, "ffn_up.bias");
@@ -340,12 +352,12 @@ static int relative(const prune_task *t, int *n_keep, dw_err *err) {
 
 // clang-format off
 const prune_allocator prune_allocators[] = {
-    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, false, "every layer loses the same fraction"},
-    {"standardized", standardized, KIT_SCALE_LAYER,  false, false, "all groups together, by scores less their layer's mean, over its deviation"},
-    {"relative",     relative,     KIT_SCALE_ENERGY, true,  false, "all groups together, by energies relative to the residual stream's; needs -s"},
-    {"global",       global,       KIT_SCALE_COMMON, false, false, "all groups together, by scores as they are"},
-    {"sensitivity",  search_sensitivity, KIT_SCALE_LAYER, false, true, "least sum of divergences of single cut layers, measured on held-out texts (-f)"},
-    {"evolve",       search_evolve, KIT_SCALE_LAYER, false, true, "neurons move between layers when the divergence on held-out texts (-f) falls; from --start"},
+    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, false, true,  "every layer loses the same fraction"},
+    {"standardized", standardized, KIT_SCALE_LAYER,  false, false, false, "all groups together, by scores less their layer's mean, over its deviation"},
+    {"relative",     relative,     KIT_SCALE_ENERGY, true,  false, false, "all groups together, by energies relative to the residual stream's; needs -s"},
+    {"global",       global,       KIT_SCALE_COMMON, false, false, false, "all groups together, by scores as they are"},
+    {"sensitivity",  search_sensitivity, KIT_SCALE_LAYER, false, true, true, "least sum of divergences of single cut layers, measured on held-out texts (-f)"},
+    {"evolve",       search_evolve, KIT_SCALE_LAYER, false, true, false, "neurons move between layers when the divergence on held-out texts (-f) falls; from --start"},
     {0}};
 // clang-format on
 

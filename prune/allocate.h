@@ -24,6 +24,7 @@
 #include "kit/metrics.h"
 #include "kit/mixtures.h"
 #include "prune/prune.h"
+#include "prune/timing.h"
 
 /* Types that the file gets after the cut: those of a mixture, or one type for every matrix; neither: as they are. */
 typedef struct prune_as {
@@ -54,6 +55,7 @@ typedef struct prune_sizes_request {
     const bool *drop; // (n_layer): these layers go
     prune_as as;
     size_t lineage_bytes;
+    const int *n_kv; // (n_layer): KV heads that stay; NULL: all
 } prune_sizes_request;
 
 int prune_sizes_init(prune_sizes *z, const prune_sizes_request *wanted, dw_err *err);
@@ -71,6 +73,8 @@ typedef struct prune_task {
     const prune_sizes *sizes;
     double rate;  // wanted, of the neurons of the layers that stay; used when bytes is 0
     double bytes; // wanted size of the file, never exceeded; 0: by rate
+    double us;           // wanted time of a token, of allocators that know times; 0: by rate
+    const timing *times; // with us
     int unit;     // of widths
     int min_width;       // of a layer that is cut; 0: a unit
     const bool *protect; // (n_layer): these layers keep all their neurons; NULL: none
@@ -85,6 +89,7 @@ typedef struct prune_allocator {
     kit_scale scale;                                                // scores must be at least so comparable
     bool needs_inverse;
     bool runs_model; // needs held-out texts: task->search
+    bool knows_times; // keeps to task->us, not to the rate that is as fast in the uniform rule
     const char *help;
 } prune_allocator;
 
