@@ -206,6 +206,20 @@ int ablation_agree(const ablated *group, size_t n, const ablation_metric *m, abl
     return rc;
 }
 
+double ablation_reliability(const ablated *group, size_t n) {
+    double variance = 0, noise = 0, free = 0; // free: degrees of freedom
+    for (size_t i = 0, end; i < n; i = end) {
+        double mean = 0;
+        for (end = i; end < n && group[end].layer == group[i].layer; end++) mean += group[end].change;
+        mean /= (double)(end - i);
+        for (size_t k = i; k < end; k++) variance += pow(group[k].change - mean, 2);
+        for (size_t k = i; k < end; k++) noise += pow(group[k].error, 2) / (double)n;
+        free += (double)(end - i) - 1;
+    }
+    const double r = 1 - noise / (variance / free);
+    return free > 0 && variance > 0 ? fmax(r, 0) : NAN;
+}
+
 /* ---- the table -------------------------------------------------------------------------------------------- */
 
 /* A number for the table's head, "-" where it is undefined. */
@@ -221,6 +235,9 @@ static int put_head(char **text, const ablation_report *r, dw_err *err) {
         rc = dw_append(text, err, "# %.*s\n", n, at);
         at += n + (at[n] == '\n');
     }
+    char text_of_r[16];
+    const char *shown = show_rho(ablation_reliability(r->group, r->n), text_of_r);
+    if (!rc) rc = dw_append(text, err, "# reliability %s of the changes within layers\n", shown);
     for (size_t i = 0; i < r->n_metric && !rc; i++) {
         ablation_agreement a;
         char pooled[16], within[16];

@@ -4,6 +4,10 @@
  * half of every window, its own next tokens the targets.  Without the group means with zeros in its columns of down;
  * nothing is repaired.  The error is that of the mean over windows of the differences, s / sqrt(windows).
  *
+ * Where groups are alike, their changes differ by little more than these errors, and no score can agree with them.  So the
+ * table tells the reliability within layers, 1 - (mean of error^2) / (variance of the changes within their layers), at
+ * least 0: the share of the differences that is not noise.  A correlation is at most about its root.
+ *
  * A group of layer l needs the layers from l on; those before are computed once for all groups. */
 #ifndef PRUNE_ABLATION_H
 #define PRUNE_ABLATION_H
@@ -43,10 +47,14 @@ typedef struct ablation_agreement {
 
 int ablation_agree(const ablated *group, size_t n, const ablation_metric *m, ablation_agreement *a, dw_err *err);
 
+/* NaN when no layer has two groups. */
+double ablation_reliability(const ablated *group, size_t n);
+
 /* The table:
  *
  *   # deadwood ablation 1
  *   # ...                                                  what it was made from, as `comment` says
+ *   # reliability 0.62 of the changes within layers
  *   # metric energy: rank correlation 0.81 over all groups, 0.85 within layers
  *   layer  group  first  last  loss_change  se  energy  ...
  *

@@ -234,7 +234,7 @@ static int check_rate(const prune_task *t, dw_err *err) {
 
 static void uniform_widths(const prune_task *t, double rate, int *n_keep) {
     for (int l = 0; l < n_layer_of(t); l++)
-        n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0);
+        n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0 || t->us > 0);
 }
 
 /* By bytes: the rate of whole blocks, and more where rows fall back to larger types. */

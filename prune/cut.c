@@ -83,7 +83,8 @@ static const opt_program program = {
              "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it can: "
              "from STATS.gram, or with --sequential on the texts, layer by layer.  down is then encoded anew, in the type that "
              "it has unless --down-type says another.  --repair bias gives back the mean of what is lost, as a bias of down, "
-             "and leaves down as it is; llama and deci have such a bias, and qwen2 becomes deci for it.\n"
+             "and leaves down as it is; llama and deci have such a bias (4 bytes for each value of the embedding and layer, which rank "
+             "--bytes does not know), and qwen2 becomes deci for it.\n"
              "\n"
              "Where the plan cuts heads (rank --heads), q, k and v lose rows and o loses columns; --repair lsq with -s repairs o, "
              "too (collect --gram down+o).  With --sequential give -s and -f then: o comes from the statistics.  llama and "
@@ -161,6 +162,26 @@ static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
     return 0;
 }
 
+static bool cuts_heads(const inputs *in) {
+    const dw_hparams *hp = dw_model_hparams(in->model);
+    for (int l = 0; l < in->plan.n_layer; l++)
+        if (in->plan.layer[l].n_kv && in->plan.layer[l].n_kv < hp->n_head_kv[l]) return true;
+    return false;
+}
+
+static int stamp_heads(lineage *l, const inputs *in, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(in->model);
+    int kept = 0, all = 0;
+    char words[64];
+    for (int i = 0; i < in->plan.n_layer; i++) {
+        const kit_plan_layer *p = &in->plan.layer[i];
+        if (p->drop) continue;
+        kept += p->n_kv ? p->n_kv : hp->n_head_kv[i], all += hp->n_head_kv[i];
+    }
+    snprintf(words, sizeof words, "%d of %d", kept, all);
+    return cuts_heads(in) ? lineage_fact(l, "kv_heads", words, err) : 0;
+}
+
 /* What was repaired, how, and with which texts. */
 static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     char words[64];
@@ -202,6 +223,7 @@ static int stamp_texts(lineage *l, const inputs *in, dw_err *err) {
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = l ? stamp_inputs(l, in, err) : -1;
+    if (!rc) rc = stamp_heads(l, in, err);
     if (!rc) rc = stamp_repair(l, in, err);
     if (!rc) rc = stamp_texts(l, in, err);
     if (!rc) rc = lineage_write(l, w, err);
@@ -346,13 +368,6 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
     progress_end(t.bar);
     kit_gram_close(&gram);
     return rc;
-}
-
-static bool cuts_heads(const inputs *in) {
-    const dw_hparams *hp = dw_model_hparams(in->model);
-    for (int l = 0; l < in->plan.n_layer; l++)
-        if (in->plan.layer[l].n_kv && in->plan.layer[l].n_kv < hp->n_head_kv[l]) return true;
-    return false;
 }
 
 /* What is known only when the plan is read. */

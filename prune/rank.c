@@ -428,7 +428,7 @@ static const dw_qtype_row *largest_block(const dw_model *m) {
 /* A rate that no width near it reaches: the user would get something else without noticing. */
 static int check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err) {
     const double reached = prune_rate_of(t, n_keep), step = (double)t->unit / dw_model_hparams(t->model)->n_ff_max;
-    if (t->bytes > 0 || !(wanted > 0)) return 0;
+    if (t->bytes > 0 || t->us > 0 || !(wanted > 0)) return 0;
     if (!(reached > 0))
         return dw_fail(
             err,

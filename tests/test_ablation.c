@@ -140,9 +140,13 @@ static void agreement(void) {
     CHECK(fabs(a.by_layer - 1) < 1e-12 && a.pooled < 0.5, "%g, %g", a.by_layer, a.pooled);
     REQUIRE(!ablation_agree(g, 6, &metric[1], &a, &err), "%s", err.text);
     CHECK(fabs(a.by_layer + 1) < 1e-12 && fabs(a.pooled + 1) < 1e-12, "%g, %g", a.by_layer, a.pooled);
+    for (int i = 0; i < 6; i++) g[i].error = 0.1; // variances 0.01 and 1 with 2 degrees of freedom each: 0.505; noise 0.01
+    CHECK(fabs(ablation_reliability(g, 6) - (1 - 0.01 / 0.505)) < 1e-12, "%g", ablation_reliability(g, 6));
+    for (int i = 0; i < 6; i++) g[i].error = 0;
+    CHECK(ablation_reliability(g, 6) == 1 && isnan(ablation_reliability(g, 1)));
     char *table = ablation_table(&(ablation_report){"model  m\n", g, 6, 64, metric, 3}, &err);
     REQUIRE(table, "%s", err.text);
-    CHECK(strstr(table, "# deadwood ablation 1\n# model  m\n") == table, "%s", table);
+    CHECK(strstr(table, "# deadwood ablation 1\n# model  m\n# reliability 1.000 of the changes within layers\n") == table, "%s", table);
     CHECK(strstr(table, "# metric down: rank correlation -1.000 over all groups, -1.000 within layers\n"), "%s", table);
     CHECK(strstr(table, "# metric same: rank correlation - over all groups, - within layers\n"), "%s", table);
     CHECK(strstr(table, "layer\tgroup\tfirst\tlast\tloss_change\tse\tup\tdown\tsame\n0\t0\t0\t63\t0.1\t0\t0.1\t-0.1\t0\n0\t2\t128\t191\t0.3"), "%s", table);

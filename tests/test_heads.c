@@ -252,6 +252,7 @@ static void least_errors(void) {
         REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair lsq -s %s -q",
                           model, stats, plan, model, plan, out, stats),
                 "%s", test_run_output());
+        CHECK(!test_run("grep -qa 'kv_heads.*8 of 16' %s", out), "the lineage does not tell the heads");
         dw_model *m = dw_model_open(model, &err), *small = dw_model_open(out, &err);
         REQUIRE(m && small && !kit_gram_open(&gram, gram_path, &err) && !kit_plan_read(&p, plan, NULL, 0, &err), "%s",
                 err.text);

@@ -51,6 +51,9 @@ static void heads(void) {
     char *again = kit_plan_format(&p, &size, &err);
     CHECK(again && !strcmp(again, text), "%s", again ? again : err.text);
     free(again);
+    char *seed_text = dw_read_file("tests/seeds/plan-heads.tsv", 1 << 16, &size, &err);
+    CHECK(seed_text && !strcmp(seed_text, text), "%s", err.text);
+    free(seed_text);
     CHECK(!kit_plan_set_kv_heads(&p.layer[1], (bool[]){true, true, false, true}, 4, &err) && p.layer[1].n_kv == 3 &&
           p.layer[1].n_kv_span == 2 && p.layer[1].kv[1].last == 3);
     kit_plan_release(&p);

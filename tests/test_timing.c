@@ -67,42 +67,50 @@ static void unequal(void) {
     dw_model_close(m);
 }
 
-/* "wanted" and "by this table" of a plan's comment. */
-static bool times_of(const char *path, double *wanted, double *reached, int *sum) {
+/* A plan keeps to its time by its own table: another one, measured a moment later, may differ much on a busy machine. */
+static void check_plan(const char *path) {
     kit_plan p;
     dw_err err = {0};
-    if (!CHECK(!kit_plan_read(&p, path, NULL, 0, &err), "%s", err.text)) return false;
-    const char *at = strstr(p.comment, "time   at most ");
-    const bool ok = at && sscanf(at, "time   at most %lf us a token wanted, %lf by this table", wanted, reached) == 2 &&
-                    strstr(p.comment, "width:us of a token with all layers so wide: 256:");
-    CHECK(ok, "%s", p.comment);
-    *sum = 0;
-    for (int l = 0; l < p.n_layer; l++) *sum += p.layer[l].n_keep;
+    double wanted = 0, reached = 0, whole = 0;
+    int sum = 0;
+    REQUIRE(!kit_plan_read(&p, path, NULL, 0, &err), "%s", err.text);
+    const char *at = strstr(p.comment, "time   at most "), *table = strstr(p.comment, "width:us of a token with all layers so wide: 256:"),
+               *last = table ? strstr(table, " 2048:") : NULL;
+    CHECK(at && last && sscanf(at, "time   at most %lf us a token wanted, %lf by this table", &wanted, &reached) == 2 &&
+              sscanf(last, " 2048:%lf", &whole) == 1, "%s", p.comment);
+    for (int l = 0; l < p.n_layer; l++) sum += p.layer[l].n_keep;
+    const bool is_least = sum == 4 * 256;
+    CHECK(reached <= wanted + 0.1 || is_least, "%d neurons, %g of %g us", sum, reached, wanted);
+    CHECK((sum == 4 * 2048) == (whole <= wanted), "%d neurons, %g us wanted, %g us whole", sum, wanted, whole);
     kit_plan_release(&p);
-    return ok;
+}
+
+/* Half of what the whole model takes; asked for again while the machine's speed changes under it. */
+static bool rank_by_time(const char *options, const char *plan) {
+    dw_err err = {0};
+    dw_model *m = dw_model_open(wide_model(), &err);
+    bool drop[4] = {false}, ok = false;
+    timing t;
+    for (int tries = 0; m && tries < 5 && !ok; tries++) {
+        if (!CHECK(!timing_measure(&t, m, drop, two_threads(), &err), "%s", err.text)) break;
+        ok = !test_run("deadwood-rank -m %s --metric weight --us %.1f -o %s -t 2 -q %s", wide_model(), 0.5 * (t.us[2] + t.us[5]), plan, options);
+    }
+    dw_model_close(m);
+    return CHECK(ok, "%s", test_run_output());
 }
 
 static void plans(void) {
     const char *model = wide_model(), *plan = test_file("us.tsv"), *text = test_file("text.txt");
-    dw_err err = {0};
-    dw_model *m = dw_model_open(model, &err);
-    timing t;
-    bool drop[4] = {false};
-    REQUIRE(m && !timing_measure(&t, m, drop, two_threads(), &err), "%s", err.text);
-    dw_model_close(m);
-    const double budget = 0.5 * (t.us[2] + t.us[5]);
-    double wanted, reached;
-    int sum;
+    char options[1024];
     FILE *f = fopen(text, "w");
     for (int i = 0; i < 600; i++) fputc(" abcdefghij\n"[(i * 7 + i / 11) % 12], f);
     fclose(f);
-    REQUIRE(!test_run("deadwood-rank -m %s --metric weight --us %.1f -o %s -t 2", model, budget, plan), "%s", test_run_output());
-    if (times_of(plan, &wanted, &reached, &sum)) CHECK(sum > 0 && sum < 4 * 2048, "%d neurons, %g of %g us", sum, reached, wanted);
-    REQUIRE(!test_run("deadwood-rank -m %s --metric weight --us %.1f --allocate sensitivity --evaluations 8 -f %s -c 32 --windows 2 -o %s -t 2 -q", model, budget, text, plan),
-            "%s", test_run_output());
-    if (times_of(plan, &wanted, &reached, &sum)) CHECK(reached <= wanted + 0.1 && sum < 4 * 2048 && sum >= 4 * 256, "%d neurons, %g of %g us", sum, reached, wanted);
+    snprintf(options, sizeof options, "--allocate sensitivity --evaluations 8 -f %s -c 32 --windows 2", text);
+    if (rank_by_time("", plan)) check_plan(plan);
+    if (rank_by_time(options, plan)) check_plan(plan);
     REQUIRE(!test_run("deadwood-rank -m %s --metric weight --us 1e9 -o %s -t 2", model, plan), "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "the whole model is fast enough") && times_of(plan, &wanted, &reached, &sum) && sum == 4 * 2048, "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "the whole model is fast enough"), "%s", test_run_output());
+    check_plan(plan);
     CHECK(test_run("deadwood-rank -m %s --metric weight --us 0.001 -o %s -q", model, test_file("none.tsv")) == 1 && strstr(test_run_output(), "without any neuron; allow more"), "%s",
           test_run_output());
     static const struct { const char *options, *words; } bad[] = {
