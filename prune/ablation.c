@@ -85,7 +85,8 @@ static int evaluate(run *r, int first, double *loss, dw_err *err) {
             (n && dw_session_logprobs(r->w.session, 0, n, r->target, r->logprob, err)))
             return -1;
         for (int i = 0, k = 0; i < r->w.batch.n_tokens; i++)
-            if (r->out[i]) loss[(r->w.first + (size_t)i) / (size_t)n_ctx] -= r->logprob[k++] / (n_scored ? n_scored : 1);
+            if (r->out[i])
+                loss[(r->w.first + (size_t)i) / (size_t)n_ctx] -= r->logprob[k++] / (n_scored ? n_scored : 1);
     }
     for (int w = 0; w < r->n_windows; w++)
         if (!isfinite(loss[w])) return dw_fail(err, "the loss is NaN or infinite; the model is damaged or overflows");
@@ -188,7 +189,8 @@ ablated *ablation_sample(const dw_hparams *hp, int group, int per_layer, uint64_
 /* ---- agreement -------------------------------------------------------------------------------------------- */
 
 int ablation_agree(const ablated *group, size_t n, const ablation_metric *m, ablation_agreement *a, dw_err *err) {
-    double *change = dw_alloc(n, 2 * sizeof *change, "a sample of groups", err), *score = change ? change + n : NULL, rho;
+    double *change = dw_alloc(n, 2 * sizeof *change, "a sample of groups", err), *score = change ? change + n : NULL,
+           rho;
     int rc = change ? 0 : -1, n_layer = 0;
     for (size_t i = 0; i < n && !rc; i++) {
         change[i] = group[i].change;

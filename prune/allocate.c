@@ -186,8 +186,10 @@ double prune_rate_for_bytes(const prune_task *t) {
         if (t->drop[l]) continue;
         const double bytes = width(t, l) * t->sizes->neuron[l];
         least += t->sizes->layer[l];
-        if (is_protected(t, l)) least += bytes;
-        else neurons += bytes;
+        if (is_protected(t, l))
+            least += bytes;
+        else
+            neurons += bytes;
     }
     const double rate = 1 - (t->bytes - least) / neurons;
     return rate >= 1 ? -1 : rate > 0 ? rate * cuttable(t) : 0;
@@ -210,11 +212,12 @@ static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
 }
 
 static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
-    return dw_fail(err,
-                   "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons%s; drop "
-                   "layers, or allow more",
-                   t->bytes, prune_file_bytes(t, n_keep), t->min_width > t->unit ? t->min_width : t->unit,
-                   t->protect ? ", but for the protected ones" : "");
+    return dw_fail(
+        err,
+        "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons%s; drop "
+        "layers, or allow more",
+        t->bytes, prune_file_bytes(t, n_keep), t->min_width > t->unit ? t->min_width : t->unit,
+        t->protect ? ", but for the protected ones" : "");
 }
 
 /* A rate that protected layers and min_width do not allow. */

@@ -87,7 +87,8 @@ static int mark(const heads_task *t, const obs_order *order, const int *gone, bo
         for (int i = 0; i < gone[l]; i++) keep[l][order[l].group[i]] = false;
     }
     if (n_gone) return 0;
-    return dw_fail(err, "--heads %g cuts no KV head: layers have at most %d of them, and one must stay; give at least %.4g",
+    return dw_fail(err,
+                   "--heads %g cuts no KV head: layers have at most %d of them, and one must stay; give at least %.4g",
                    t->rate, most, 0.5 / most);
 }
 

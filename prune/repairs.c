@@ -199,8 +199,8 @@ static int make_bias(repairs *r, const repairs_task *t, int l, dw_err *err) {
         for (size_t j = 0; j < n; j++) sum += (double)v[(size_t)i * n + j] * mean[j];
         r->bias[l][i] = (float)sum;
         if (!isfinite(r->bias[l][i]))
-            rc = dw_fail(err, "layer %d: the bias of down would be NaN or infinite; the model or the statistics are damaged",
-                         l);
+            rc = dw_fail(
+                err, "layer %d: the bias of down would be NaN or infinite; the model or the statistics are damaged", l);
     }
     free(mean);
     free(v);

@@ -56,9 +56,9 @@ typedef struct repairs_task {
 } repairs_task;
 
 typedef struct repairs {
-    int n_layer;        // of the model
-    float **down;       // (n_layer): (n_embd, n_keep); NULL: the layer keeps all its neurons, or is dropped
-    float **importance; // (n_layer): (n_keep), mean squares of the inputs
+    int n_layer;               // of the model
+    float **down;              // (n_layer): (n_embd, n_keep); NULL: the layer keeps all its neurons, or is dropped
+    float **importance;        // (n_layer): (n_keep), mean squares of the inputs
     float **o, **o_importance; // the same of o, for the columns of heads that stay; NULL: o is not repaired
     float **bias;              // (n_layer): (n_embd), of down; NULL: as it is
 } repairs;

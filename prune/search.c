@@ -131,9 +131,7 @@ static void spend_rest(const prune_task *t, const curve *c, double left, int *n_
         double gain = -1;
         best = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
-            if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) ||
-                cost_of_unit(t, l, n_keep[l]) > left + 1e-9)
-                continue;
+            if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) || cost_of_unit(t, l, n_keep[l]) > left + 1e-9) continue;
             const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], n_keep[l] + t->unit)) /
                              fmax(cost_of_unit(t, l, n_keep[l]), 1e-300);
             if (g > gain) gain = g, best = l;

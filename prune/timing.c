@@ -50,7 +50,8 @@ static int open_variant(variant *v, const dw_model *m, const bool *drop, int wid
     }
     dw_hparams *own = &v->model.net.hp;
     own->n_layer = to, own->n_ff_max = width, own->n_ff = v->n_ff, own->n_head = n_head, own->n_head_kv = n_head_kv;
-    const dw_session_options o = {.pool = pool, .n_ctx = N_CTX, .n_batch = POSITION, .n_out = 1, .select = DW_SELECT_DENSE};
+    const dw_session_options o = {
+        .pool = pool, .n_ctx = N_CTX, .n_batch = POSITION, .n_out = 1, .select = DW_SELECT_DENSE};
     v->session = dw_session_new(&v->model, &o, err);
     if (!v->session) return -1;
     int32_t token[POSITION] = {0};

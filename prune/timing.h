@@ -17,10 +17,10 @@
 enum { TIMING_WIDTHS = 8 };
 
 typedef struct timing {
-    int n, n_layer;            // measured widths; layers that stay
-    int width[TIMING_WIDTHS];  // ascending; the last is the whole layer
-    double us[TIMING_WIDTHS];  // of a token with all layers at that width
-    double rest;               // T_0
+    int n, n_layer;           // measured widths; layers that stay
+    int width[TIMING_WIDTHS]; // ascending; the last is the whole layer
+    double us[TIMING_WIDTHS]; // of a token with all layers at that width
+    double rest;              // T_0
 } timing;
 
 /* drop (n_layer): these layers are left out.  Fails when the others differ in width, or have less than 2 blocks. */

@@ -50,8 +50,10 @@ static double time_lapack(const bench *b, bool is_double, dw_err *err) {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k <= i; k++) {
             const double x = kit_gram_at(&b->gram, (int)k, (int)i) / (5.0 * b->n) + (i == k ? 0.01 : 0);
-            if (is_double) a[i * n + k] = x;
-            else f[i * n + k] = (float)x;
+            if (is_double)
+                a[i * n + k] = x;
+            else
+                f[i * n + k] = (float)x;
         }
     openblas_set_num_threads(b->n_threads);
     const double began = dw_now();

@@ -62,7 +62,8 @@ static void losses(dw_session *s, int n_vocab, const int32_t *token, double *los
     free(row);
 }
 
-static void check_group(dw_session *s, const dw_hparams *hp, const int32_t *token, const double *base, const ablated *g) {
+static void check_group(dw_session *s, const dw_hparams *hp, const int32_t *token, const double *base,
+                        const ablated *g) {
     int32_t list[512];
     int n = 0;
     const int32_t *neuron[16] = {0};
@@ -77,15 +78,18 @@ static void check_group(dw_session *s, const dw_hparams *hp, const int32_t *toke
     for (int w = 0; w < N_WINDOWS; w++) mean += (loss[w] - base[w]) / N_WINDOWS;
     for (int w = 0; w < N_WINDOWS; w++) square += (loss[w] - base[w] - mean) * (loss[w] - base[w] - mean);
     const double se = sqrt(square / (N_WINDOWS - 1) / N_WINDOWS);
-    CHECK(fabs(g->change - mean) <= 2e-5 && fabs(g->error - se) <= 2e-5, "layer %d, group %d: %.7f +- %.7f, expected %.7f +- %.7f",
-          g->layer, g->group, g->change, g->error, mean, se);
+    CHECK(fabs(g->change - mean) <= 2e-5 && fabs(g->error - se) <= 2e-5,
+          "layer %d, group %d: %.7f +- %.7f, expected %.7f +- %.7f", g->layer, g->group, g->change, g->error, mean, se);
 }
 
 static void as_a_session(void) {
     const char *path = random_model("tiny-qwen2", "F32", 0);
     dw_err err = {0};
     dw_model *m = dw_model_open(path, &err);
-    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = two_threads(), .backend = "ref", .n_ctx = N_CTX, .n_out = N_CTX}, &err) : NULL;
+    dw_session *s =
+        m ? dw_session_new(
+                m, &(dw_session_options){.pool = two_threads(), .backend = "ref", .n_ctx = N_CTX, .n_out = N_CTX}, &err)
+          : NULL;
     calib_texts texts = {0};
     const char *names[] = {text_file(), NULL};
     const opt_list list = {names, 1};
@@ -119,7 +123,8 @@ static void sample(void) {
     ablated *a = ablation_sample(&hp, 32, 3, 7, &n, &err), *b = ablation_sample(&hp, 32, 3, 7, &n_again, &err);
     REQUIRE(a && b && n == 3 + 2 + 3 && n_again == n, "%s", err.text);
     for (size_t i = 0; i < n; i++) {
-        CHECK(a[i].layer == b[i].layer && a[i].group == b[i].group && a[i].group >= 0 && a[i].group < n_ff[a[i].layer] / 32);
+        CHECK(a[i].layer == b[i].layer && a[i].group == b[i].group && a[i].group >= 0 &&
+              a[i].group < n_ff[a[i].layer] / 32);
         if (i) CHECK(a[i].layer > a[i - 1].layer || (a[i].layer == a[i - 1].layer && a[i].group > a[i - 1].group));
     }
     free(a), free(b);
@@ -130,7 +135,8 @@ static void sample(void) {
 /* A metric that is the change itself agrees fully, its negative not at all, and one that is constant has no rank. */
 static void agreement(void) {
     ablated g[] = {{0, 0, 0.1, 0}, {0, 2, 0.3, 0}, {0, 3, 0.2, 0}, {1, 0, 5, 0}, {1, 1, 4, 0}, {1, 2, 6, 0}};
-    double up0[] = {0.1, 9, 0.3, 0.2}, up1[] = {0.05, 0.04, 0.06}, down0[] = {-0.1, 9, -0.3, -0.2}, down1[] = {-5, -4, -6};
+    double up0[] = {0.1, 9, 0.3, 0.2}, up1[] = {0.05, 0.04, 0.06}, down0[] = {-0.1, 9, -0.3, -0.2},
+           down1[] = {-5, -4, -6};
     double same0[4] = {0}, same1[3] = {0};
     double *up[] = {up0, up1}, *down[] = {down0, down1}, *same[] = {same0, same1};
     const ablation_metric metric[] = {{"up", up}, {"down", down}, {"same", same}};
@@ -140,50 +146,74 @@ static void agreement(void) {
     CHECK(fabs(a.by_layer - 1) < 1e-12 && a.pooled < 0.5, "%g, %g", a.by_layer, a.pooled);
     REQUIRE(!ablation_agree(g, 6, &metric[1], &a, &err), "%s", err.text);
     CHECK(fabs(a.by_layer + 1) < 1e-12 && fabs(a.pooled + 1) < 1e-12, "%g, %g", a.by_layer, a.pooled);
-    for (int i = 0; i < 6; i++) g[i].error = 0.1; // variances 0.01 and 1 with 2 degrees of freedom each: 0.505; noise 0.01
+    for (int i = 0; i < 6; i++)
+        g[i].error = 0.1; // variances 0.01 and 1 with 2 degrees of freedom each: 0.505; noise 0.01
     CHECK(fabs(ablation_reliability(g, 6) - (1 - 0.01 / 0.505)) < 1e-12, "%g", ablation_reliability(g, 6));
     for (int i = 0; i < 6; i++) g[i].error = 0;
     CHECK(ablation_reliability(g, 6) == 1 && isnan(ablation_reliability(g, 1)));
     char *table = ablation_table(&(ablation_report){"model  m\n", g, 6, 64, metric, 3}, &err);
     REQUIRE(table, "%s", err.text);
-    CHECK(strstr(table, "# deadwood ablation 1\n# model  m\n# reliability 1.000 of the changes within layers\n") == table, "%s", table);
+    CHECK(strstr(table, "# deadwood ablation 1\n# model  m\n# reliability 1.000 of the changes within layers\n") ==
+              table,
+          "%s", table);
     CHECK(strstr(table, "# metric down: rank correlation -1.000 over all groups, -1.000 within layers\n"), "%s", table);
     CHECK(strstr(table, "# metric same: rank correlation - over all groups, - within layers\n"), "%s", table);
-    CHECK(strstr(table, "layer\tgroup\tfirst\tlast\tloss_change\tse\tup\tdown\tsame\n0\t0\t0\t63\t0.1\t0\t0.1\t-0.1\t0\n0\t2\t128\t191\t0.3"), "%s", table);
+    CHECK(strstr(table, "layer\tgroup\tfirst\tlast\tloss_change\tse\tup\tdown\tsame\n0\t0\t0\t63\t0.1\t0\t0.1\t-0."
+                        "1\t0\n0\t2\t128\t191\t0.3"),
+          "%s", table);
     free(table);
 }
 
 static void by_command(void) {
-    const char *model = random_model("tiny-llama", "F32", 0), *stats = test_file("stats.h5"), *out = test_file("truth.tsv"), *again = test_file("again.tsv");
-    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 32 --windows 6 --gram down -o %s -q", model, text_file(), stats), "%s", test_run_output());
-    REQUIRE(!test_run("deadwood-rank -m %s -s %s --ablation %s --group 32 --sample 2 --seed 5 -f %s -c 32 --windows 4 -q -t 1", model, stats, out, text_file()),
+    const char *model = random_model("tiny-llama", "F32", 0), *stats = test_file("stats.h5"),
+               *out = test_file("truth.tsv"), *again = test_file("again.tsv");
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 32 --windows 6 --gram down -o %s -q", model, text_file(), stats),
             "%s", test_run_output());
-    REQUIRE(!test_run("deadwood-rank -m %s -s %s --ablation %s --group 32 --sample 2 --seed 5 -f %s -c 32 --windows 4 -q -t 3", model, stats, again, text_file()),
-            "%s", test_run_output());
+    REQUIRE(
+        !test_run(
+            "deadwood-rank -m %s -s %s --ablation %s --group 32 --sample 2 --seed 5 -f %s -c 32 --windows 4 -q -t 1",
+            model, stats, out, text_file()),
+        "%s", test_run_output());
+    REQUIRE(
+        !test_run(
+            "deadwood-rank -m %s -s %s --ablation %s --group 32 --sample 2 --seed 5 -f %s -c 32 --windows 4 -q -t 3",
+            model, stats, again, text_file()),
+        "%s", test_run_output());
     CHECK(same_files(out, again));
     size_t size;
     dw_err err = {0};
     char *text = dw_read_text(out, 1 << 20, &size, &err);
     REQUIRE(text, "%s", err.text);
-    CHECK(strstr(text, "# groups of 32, 2 of every layer, seed 5\n") && strstr(text, "windows 1-4 of 32 tokens") && strstr(text, "# metric obs: rank correlation ") &&
-          strstr(text, "# metric energy: ") && strstr(text, "\tflap\t") && strstr(text, "\tobs\n"), "%s", text);
+    CHECK(strstr(text, "# groups of 32, 2 of every layer, seed 5\n") && strstr(text, "windows 1-4 of 32 tokens") &&
+              strstr(text, "# metric obs: rank correlation ") && strstr(text, "# metric energy: ") &&
+              strstr(text, "\tflap\t") && strstr(text, "\tobs\n"),
+          "%s", text);
     int n_line = 0;
     for (const char *p = text; *p; p++) n_line += *p == '\n' && p[1] >= '0' && p[1] <= '9';
     CHECK(n_line == 8, "%d lines of groups", n_line);
     free(text);
-    REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 32 --sample 1 -f %s -c 32 --windows 2 -q", model, text_file()), "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "# metric weight") && !strstr(test_run_output(), "# metric energy"), "%s", test_run_output());
-    CHECK(test_run("deadwood-rank -m %s --ablation %s -q", model, again) == 2 && strstr(test_run_output(), "--ablation measures the loss on texts"), "%s", test_run_output());
-    CHECK(test_run("deadwood-rank -m %s --ablation %s -q --group 256 -f %s", model, again, text_file()) == 1 && strstr(test_run_output(), "128 neurons are not a multiple"),
+    REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 32 --sample 1 -f %s -c 32 --windows 2 -q", model,
+                      text_file()),
+            "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "# metric weight") && !strstr(test_run_output(), "# metric energy"), "%s",
+          test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --ablation %s -q", model, again) == 2 &&
+              strstr(test_run_output(), "--ablation measures the loss on texts"),
           "%s", test_run_output());
-    CHECK(test_run("deadwood-rank -m %s --ablation %s -q -f %s -c 32 --windows 1", model, again, text_file()) == 1 && strstr(test_run_output(), "errors need at least 2 windows"),
+    CHECK(test_run("deadwood-rank -m %s --ablation %s -q --group 256 -f %s", model, again, text_file()) == 1 &&
+              strstr(test_run_output(), "128 neurons are not a multiple"),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --ablation %s -q -f %s -c 32 --windows 1", model, again, text_file()) == 1 &&
+              strstr(test_run_output(), "errors need at least 2 windows"),
           "%s", test_run_output());
 }
 
 /* Neurons that are always zero change nothing, to the last bit. */
 static void dead_groups(void) {
     const char *model = random_model("tiny-llama", "F32", 0.99);
-    REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 1 --sample 4 -f %s -c 32 --windows 2 -q", model, text_file()), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 1 --sample 4 -f %s -c 32 --windows 2 -q", model,
+                      text_file()),
+            "%s", test_run_output());
     int n_zero = 0;
     for (const char *p = test_run_output(); (p = strstr(p, "\t0\t0\t")); p++) n_zero++;
     CHECK(n_zero >= 12, "%d of 16 neurons change nothing:\n%s", n_zero, test_run_output());

@@ -17,13 +17,12 @@ enum { N_CTX = 64, N_WINDOWS = 6, N_TOKENS = 48 };
 
 /* ---- models, texts, statistics ---------------------------------------------------------------------------- */
 
-static const exp_shape shapes[] = {
-    {"llama", "llama", 4, 64, 128, 8, 4, 8, 512, false, 10000, 256},
-    {"qwen2", "qwen2", 4, 64, 128, 8, 4, 8, 512, true, 10000, 256},
-    {"qwen3", "qwen3", 4, 64, 128, 8, 4, 16, 512, true, 10000, 256},
-    {"untied", "qwen3", 4, 64, 128, 8, 4, 16, 512, false, 10000, 256},
-    {"one", "qwen2", 4, 64, 128, 8, 1, 8, 512, true, 10000, 256},
-    {0}};
+static const exp_shape shapes[] = {{"llama", "llama", 4, 64, 128, 8, 4, 8, 512, false, 10000, 256},
+                                   {"qwen2", "qwen2", 4, 64, 128, 8, 4, 8, 512, true, 10000, 256},
+                                   {"qwen3", "qwen3", 4, 64, 128, 8, 4, 16, 512, true, 10000, 256},
+                                   {"untied", "qwen3", 4, 64, 128, 8, 4, 16, 512, false, 10000, 256},
+                                   {"one", "qwen2", 4, 64, 128, 8, 1, 8, 512, true, 10000, 256},
+                                   {0}};
 
 static const char *model_of(const char *name) {
     for (const exp_shape *s = shapes; s->name; s++) {
@@ -80,7 +79,8 @@ static const char *write_heads(const char *name, const char *heads, bool every_l
 /* ---- what the file computes ------------------------------------------------------------------------------- */
 
 static dw_session *open_ref(const dw_model *m, dw_err *err) {
-    const dw_session_options o = {.pool = two_threads(), .backend = "ref", .n_ctx = N_CTX, .n_batch = N_TOKENS, .n_out = N_TOKENS};
+    const dw_session_options o = {
+        .pool = two_threads(), .backend = "ref", .n_ctx = N_CTX, .n_batch = N_TOKENS, .n_out = N_TOKENS};
     return dw_session_new(m, &o, err);
 }
 
@@ -180,9 +180,9 @@ static void one_after_the_other(void) {
 /* ---- which ones ------------------------------------------------------------------------------------------- */
 
 typedef struct problem { // of o of one layer
-    int n, d, per; // inputs, outputs, inputs of a KV head
-    double *h;     // (n, n), damped
-    double *v;     // (d, n)
+    int n, d, per;       // inputs, outputs, inputs of a KV head
+    double *h;           // (n, n), damped
+    double *v;           // (d, n)
     double lambda;
 } problem;
 
@@ -199,7 +199,10 @@ static problem problem_of(const dw_model *m, kit_gram *gram, int l) {
     for (int i = 0; i < p.n; i++) diagonal[i] = kit_gram_at(g, i, i) / n_tokens;
     for (int i = 0; i < p.n; i++)
         for (int k = i + 1; k < p.n; k++)
-            if (diagonal[k] < diagonal[i]) { const double x = diagonal[i]; diagonal[i] = diagonal[k], diagonal[k] = x; }
+            if (diagonal[k] < diagonal[i]) {
+                const double x = diagonal[i];
+                diagonal[i] = diagonal[k], diagonal[k] = x;
+            }
     p.lambda = 0.01 * 0.5 * (diagonal[p.n / 2] + diagonal[(p.n - 1) / 2]) * fmax(1, 5.0 * p.n / n_tokens);
     p.h = calloc(n * n, sizeof *p.h), p.v = calloc((size_t)p.d * n, sizeof *p.v);
     for (int i = 0; i < p.n; i++)
@@ -249,7 +252,8 @@ static void least_errors(void) {
         kit_gram gram;
         kit_plan p;
         snprintf(gram_path, sizeof gram_path, "%s.gram", stats);
-        REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair lsq -s %s -q",
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair "
+                          "lsq -s %s -q",
                           model, stats, plan, model, plan, out, stats),
                 "%s", test_run_output());
         CHECK(!test_run("grep -qa 'kv_heads.*8 of 16' %s", out), "the lineage does not tell the heads");
@@ -308,8 +312,8 @@ static void counts(void) {
     int kept[8] = {0};
     REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.3 -o %s -q", model, stats, plan), "%s", test_run_output());
     CHECK(n_kv_of(plan, kept) == 12 && kept[0] == 3 && kept[3] == 3, "%d %d", kept[0], kept[3]);
-    REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.5 --heads-allocate relative -o %s -q", model, stats, plan), "%s",
-            test_run_output());
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.5 --heads-allocate relative -o %s -q", model, stats, plan),
+            "%s", test_run_output());
     CHECK(n_kv_of(plan, kept) == 8 && kept[0] && kept[1] && kept[2] && kept[3]);
     REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.99 --protect 2 -o %s -q", model, stats, plan), "%s",
             test_run_output());
@@ -351,14 +355,16 @@ static bool mean_after_layer_0(const char *path, double *mean, int d) {
     size_t size, n;
     int32_t *token;
     char *text = dw_read_text(text_file(), 1 << 20, &size, &err);
-    if (!CHECK(s && tok && text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text)) return false;
+    if (!CHECK(s && tok && text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text))
+        return false;
     const dw_vocab *v = dw_tokenizer_vocab(tok);
     dw_session_set_tap(s, &(dw_tap){1u << DW_TAP_RESIDUAL, add_residual, &tap});
     for (int w = 0; w < N_WINDOWS; w++) {
         if (w && v->add_bos) token[w * N_CTX] = v->bos;
         dw_session_rewind(s, 0, 0);
         for (int at = 0; at < N_CTX; at += 32)
-            CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 32, .token = token + w * N_CTX + at}, &err), "%s", err.text);
+            CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 32, .token = token + w * N_CTX + at}, &err), "%s",
+                  err.text);
     }
     for (int j = 0; j < d; j++) mean[j] = tap.sum[j] / tap.n;
     free(token), free(text);
@@ -369,28 +375,32 @@ static bool mean_after_layer_0(const char *path, double *mean, int d) {
 }
 
 static void mean_stays(const char *name, const char *arch) {
-    const char *model = model_of(name), *stats = stats_of(name), *plan = test_file("bias.tsv"), *out = test_file("bias.gguf"),
-               *bare = test_file("bare.gguf");
+    const char *model = model_of(name), *stats = stats_of(name), *plan = test_file("bias.tsv"),
+               *out = test_file("bias.gguf"), *bare = test_file("bare.gguf");
     double whole[128], without[128], with[128], lost = 0, left = 0, size = 0;
-    REQUIRE(!test_run("deadwood-rank -m %s -s %s --metric flap --rate 0.5 --multiple 1 -o %s -q", model, stats, plan), "%s",
-            test_run_output());
-    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q && deadwood-cut -m %s -p %s -o %s --repair bias -s %s", model, plan,
-                      bare, model, plan, out, stats),
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s --metric flap --rate 0.5 --multiple 1 -o %s -q", model, stats, plan),
             "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "down of 4 layers gets the mean of what is lost as its bias"), "%s", test_run_output());
-    REQUIRE(mean_after_layer_0(model, whole, 64) && mean_after_layer_0(bare, without, 64) && mean_after_layer_0(out, with, 64));
+    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q && deadwood-cut -m %s -p %s -o %s --repair bias -s %s", model,
+                      plan, bare, model, plan, out, stats),
+            "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "down of 4 layers gets the mean of what is lost as its bias"), "%s",
+          test_run_output());
+    REQUIRE(mean_after_layer_0(model, whole, 64) && mean_after_layer_0(bare, without, 64) &&
+            mean_after_layer_0(out, with, 64));
     for (int j = 0; j < 64; j++) {
         size = fmax(size, fabs(whole[j]));
         lost = fmax(lost, fabs(without[j] - whole[j]));
         left = fmax(left, fabs(with[j] - whole[j]));
     }
-    CHECK(left <= 1e-4 * lost && left <= 1e-4 * size, "%s: the mean differs by %g, without the bias by %g", name, left, lost);
+    CHECK(left <= 1e-4 * lost && left <= 1e-4 * size, "%s: the mean differs by %g, without the bias by %g", name, left,
+          lost);
     dw_err err = {0};
     dw_model *m = dw_model_open(out, &err);
     REQUIRE(m, "%s", err.text);
     CHECK(!strcmp(dw_model_hparams(m)->arch, arch) && m->net.layer[3].down_bias.name, "%s", dw_model_hparams(m)->arch);
     dw_model_close(m);
-    CHECK(!test_run("deadwood-inspect %s --lineage", out) && strstr(test_run_output(), "--repair bias"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --lineage", out) && strstr(test_run_output(), "--repair bias"), "%s",
+          test_run_output());
 }
 
 /* A second cut adds to the bias of the first, and the mean still stays. */
@@ -399,10 +409,11 @@ static void bias_on_bias(void) {
                *out = test_file("again.gguf");
     double before[128], after[128];
     mean_stays("llama", "llama");
-    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows %d -o %s -q && deadwood-rank -m %s -s %s --metric flap "
-                      "--rate 0.5 --multiple 1 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair bias -s %s -q",
-                      first, text_file(), N_CTX, N_WINDOWS, stats, first, stats, plan, first, plan, out, stats),
-            "%s", test_run_output());
+    REQUIRE(
+        !test_run("deadwood-collect -m %s -f %s -c %d --windows %d -o %s -q && deadwood-rank -m %s -s %s --metric flap "
+                  "--rate 0.5 --multiple 1 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair bias -s %s -q",
+                  first, text_file(), N_CTX, N_WINDOWS, stats, first, stats, plan, first, plan, out, stats),
+        "%s", test_run_output());
     REQUIRE(mean_after_layer_0(first, before, 64) && mean_after_layer_0(out, after, 64));
     for (int j = 0; j < 64; j++) CHECK(fabs(before[j] - after[j]) <= 1e-5, "%g, before %g", after[j], before[j]);
 }
@@ -416,13 +427,15 @@ static void biases(void) {
 /* ---- refusals --------------------------------------------------------------------------------------------- */
 
 static void refused(int status, const char *command, const char *words) {
-    CHECK(test_run("%s", command) == status && strstr(test_run_output(), words) && access(test_file("refused.gguf"), F_OK),
+    CHECK(test_run("%s", command) == status && strstr(test_run_output(), words) &&
+              access(test_file("refused.gguf"), F_OK),
           "%s\n  does not say '%s': %s", command, words, test_run_output());
 }
 
 static void refusals(void) {
     char line[4096];
-    const char *qwen2 = model_of("qwen2"), *stats = stats_of("qwen2"), *out = test_file("refused.gguf"), *bare = test_file("bare.h5");
+    const char *qwen2 = model_of("qwen2"), *stats = stats_of("qwen2"), *out = test_file("refused.gguf"),
+               *bare = test_file("bare.h5");
     const char *plan = write_heads("untied", "1", false);
     snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q", model_of("untied"), plan, out);
     refused(1, line, "the numbers of heads differ by layer, which no architecture stores for 'qwen3'");
@@ -434,10 +447,11 @@ static void refusals(void) {
     plan = write_heads("qwen2", "0-1", true);
     snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias", qwen2, plan, out);
     refused(2, line, "--repair bias needs statistics");
-    snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias -s %s --sequential -f %s", qwen2, plan, out,
-             stats, text_file());
+    snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias -s %s --sequential -f %s", qwen2, plan,
+             out, stats, text_file());
     refused(2, line, "--sequential is for --repair lsq");
-    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows 2 --gram down -o %s -q", qwen2, text_file(), N_CTX, bare),
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows 2 --gram down -o %s -q", qwen2, text_file(), N_CTX,
+                      bare),
             "%s", test_run_output());
     snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair lsq -s %s", qwen2, plan, out, bare);
     refused(1, line, "there is no Gram matrix of the inputs of");
@@ -448,13 +462,16 @@ static void refusals(void) {
     snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 1 -o %s -q", qwen2, stats, out);
     refused(2, line, "leaves no head");
     snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 0.1 -o %s -q", qwen2, stats, out);
-    refused(1, line, "--heads 0.1 cuts no KV head: layers have at most 4 of them, and one must stay; give at least 0.125");
-    snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 0.9 -o %s -q", model_of("one"), stats_of("one"), out);
+    refused(1, line,
+            "--heads 0.1 cuts no KV head: layers have at most 4 of them, and one must stay; give at least 0.125");
+    snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 0.9 -o %s -q", model_of("one"), stats_of("one"),
+             out);
     refused(1, line, "cuts no KV head");
     plan = test_file("flap.tsv");
-    REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 --multiple 1 -o %s -q", model_of("qwen3"), plan), "%s",
-            test_run_output());
-    snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias -s %s", model_of("qwen3"), plan, out, stats_of("qwen3"));
+    REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 --multiple 1 -o %s -q", model_of("qwen3"), plan),
+            "%s", test_run_output());
+    snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias -s %s", model_of("qwen3"), plan, out,
+             stats_of("qwen3"));
     refused(1, line, "architecture 'qwen3' has no bias of down");
 }
 
@@ -475,13 +492,16 @@ static void whole_blocks(void) {
             fclose(f);
         }
         const int rc = test_run("deadwood-cut -m %s -p %s -o %s -q", model, plan, out);
-        CHECK(i ? rc == 1 && strstr(test_run_output(), "the 6 heads that stay give o rows of 384 values, which Q4_K blocks of 256") : !rc,
+        CHECK(i ? rc == 1 && strstr(test_run_output(),
+                                    "the 6 heads that stay give o rows of 384 values, which Q4_K blocks of 256")
+                : !rc,
               "%s", test_run_output());
     }
 }
 
 static const test_case cases[] = {
-    {"a model without heads computes what the whole one does without their columns of o, in every carrier", computes_without},
+    {"a model without heads computes what the whole one does without their columns of o, in every carrier",
+     computes_without},
     {"cutting heads twice equals cutting them at once", one_after_the_other},
     {"the heads that go have the least error, and the repaired o is the least-squares solution", least_errors},
     {"as many KV heads go as wanted, in every layer or all together, and sizes know it", counts},

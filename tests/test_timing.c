@@ -17,10 +17,15 @@ static void arithmetic(void) {
     timing t = made();
     timing_settle(&t);
     CHECK(fabs(t.rest - 100) < 1e-9, "%g", t.rest);
-    static const struct { int width; double us; } rows[] = {{0, 0}, {16, 1}, {32, 2}, {48, 3}, {64, 4}, {96, 7}, {128, 10}};
+    static const struct {
+        int width;
+        double us;
+    } rows[] = {{0, 0}, {16, 1}, {32, 2}, {48, 3}, {64, 4}, {96, 7}, {128, 10}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        CHECK(fabs(timing_of_layer(&t, rows[i].width) - rows[i].us) < 1e-9, "width %d: %g", rows[i].width, timing_of_layer(&t, rows[i].width));
-    CHECK(timing_uniform_width(&t, 200) == 128 && timing_uniform_width(&t, 1e9) == 128 && timing_uniform_width(&t, 170) == 96);
+        CHECK(fabs(timing_of_layer(&t, rows[i].width) - rows[i].us) < 1e-9, "width %d: %g", rows[i].width,
+              timing_of_layer(&t, rows[i].width));
+    CHECK(timing_uniform_width(&t, 200) == 128 && timing_uniform_width(&t, 1e9) == 128 &&
+          timing_uniform_width(&t, 170) == 96);
     CHECK(timing_uniform_width(&t, 130) == 48 && timing_uniform_width(&t, 99) == 0);
 }
 
@@ -50,7 +55,8 @@ static void measured(void) {
     timing t;
     bool drop[4] = {false, true, false, false};
     REQUIRE(!timing_measure(&t, m, drop, two_threads(), &err), "%s", err.text);
-    CHECK(t.n == 8 && t.n_layer == 3 && t.width[0] == 256 && t.width[7] == 2048, "%d widths, %d layers", t.n, t.n_layer);
+    CHECK(t.n == 8 && t.n_layer == 3 && t.width[0] == 256 && t.width[7] == 2048, "%d widths, %d layers", t.n,
+          t.n_layer);
     for (int k = 1; k < t.n; k++) CHECK(t.width[k] > t.width[k - 1] && t.us[k] >= t.us[k - 1] && isfinite(t.us[k]));
     CHECK(t.us[0] > 0 && t.us[7] > t.us[0] && t.rest >= 0, "%g us, %g us, %g us", t.rest, t.us[0], t.us[7]);
     dw_model_close(m);
@@ -74,10 +80,12 @@ static void check_plan(const char *path) {
     double wanted = 0, reached = 0, whole = 0;
     int sum = 0;
     REQUIRE(!kit_plan_read(&p, path, NULL, 0, &err), "%s", err.text);
-    const char *at = strstr(p.comment, "time   at most "), *table = strstr(p.comment, "width:us of a token with all layers so wide: 256:"),
+    const char *at = strstr(p.comment, "time   at most "),
+               *table = strstr(p.comment, "width:us of a token with all layers so wide: 256:"),
                *last = table ? strstr(table, " 2048:") : NULL;
     CHECK(at && last && sscanf(at, "time   at most %lf us a token wanted, %lf by this table", &wanted, &reached) == 2 &&
-              sscanf(last, " 2048:%lf", &whole) == 1, "%s", p.comment);
+              sscanf(last, " 2048:%lf", &whole) == 1,
+          "%s", p.comment);
     for (int l = 0; l < p.n_layer; l++) sum += p.layer[l].n_keep;
     const bool is_least = sum == 4 * 256;
     CHECK(reached <= wanted + 0.1 || is_least, "%d neurons, %g of %g us", sum, reached, wanted);
@@ -93,7 +101,8 @@ static bool rank_by_time(const char *options, const char *plan) {
     timing t;
     for (int tries = 0; m && tries < 5 && !ok; tries++) {
         if (!CHECK(!timing_measure(&t, m, drop, two_threads(), &err), "%s", err.text)) break;
-        ok = !test_run("deadwood-rank -m %s --metric weight --us %.1f -o %s -t 2 -q %s", wide_model(), 0.5 * (t.us[2] + t.us[5]), plan, options);
+        ok = !test_run("deadwood-rank -m %s --metric weight --us %.1f -o %s -t 2 -q %s", wide_model(),
+                       0.5 * (t.us[2] + t.us[5]), plan, options);
     }
     dw_model_close(m);
     return CHECK(ok, "%s", test_run_output());
@@ -111,15 +120,19 @@ static void plans(void) {
     REQUIRE(!test_run("deadwood-rank -m %s --metric weight --us 1e9 -o %s -t 2", model, plan), "%s", test_run_output());
     CHECK(strstr(test_run_output(), "the whole model is fast enough"), "%s", test_run_output());
     check_plan(plan);
-    CHECK(test_run("deadwood-rank -m %s --metric weight --us 0.001 -o %s -q", model, test_file("none.tsv")) == 1 && strstr(test_run_output(), "without any neuron; allow more"), "%s",
-          test_run_output());
-    static const struct { const char *options, *words; } bad[] = {
-        {"--us 10 --rate 0.1", "give one of --rate, --bytes and --us"},
-        {"--us 10 --bytes 1MB", "give one of --rate, --bytes and --us"},
-        {"--us 10 --allocate standardized", "--us is for --allocate uniform and sensitivity"},
-        {"--us 10 --as Q4_K_M", "--as cannot be given"}};
+    CHECK(test_run("deadwood-rank -m %s --metric weight --us 0.001 -o %s -q", model, test_file("none.tsv")) == 1 &&
+              strstr(test_run_output(), "without any neuron; allow more"),
+          "%s", test_run_output());
+    static const struct {
+        const char *options, *words;
+    } bad[] = {{"--us 10 --rate 0.1", "give one of --rate, --bytes and --us"},
+               {"--us 10 --bytes 1MB", "give one of --rate, --bytes and --us"},
+               {"--us 10 --allocate standardized", "--us is for --allocate uniform and sensitivity"},
+               {"--us 10 --as Q4_K_M", "--as cannot be given"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK(test_run("deadwood-rank -m %s --metric weight %s -o %s -q", model, bad[i].options, plan) == 2 && strstr(test_run_output(), bad[i].words), "%s", test_run_output());
+        CHECK(test_run("deadwood-rank -m %s --metric weight %s -o %s -q", model, bad[i].options, plan) == 2 &&
+                  strstr(test_run_output(), bad[i].words),
+              "%s", test_run_output());
 }
 
 static const test_case cases[] = {
