@@ -35,13 +35,17 @@ static struct {
     bool pad, sequential, dry_run;
 } o = {.damp = 0.01, .gap = REPAIR_GAP, .n_ctx = 512};
 
-static const struct { const char *name, *help; } repair_names[] = {
-    {"none", "down keeps its values"},
-    {"bias", "down's bias gets the mean of what is lost (prune/repairs.h); needs -s"},
-    {"lsq", "least squares with a ridge towards the original (prune/repair.h)"},
-    {0}};
+typedef struct repair_name {
+    const char *name, *help;
+} repair_name;
 
 // clang-format off
+static const repair_name repair_names[] = {
+    {"none", "down keeps its values"},
+    {"bias", "down's bias gets the mean of what is lost (prune/repairs.h); needs -s"},
+    {"lsq",  "least squares with a ridge towards the original (prune/repair.h)"},
+    {0}};
+
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"plan", 'p', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.plan, NULL, "FILE", "what stays (made by rank, or by hand)"},
@@ -52,7 +56,7 @@ static const opt_row rows[] = {
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
     {.kind = OPT_GROUP, .help = "repair"},
-    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "make up for what is cut; needs -s, or --sequential with -f", .choices = repair_names, .choice_size = sizeof repair_names[0], .choice_help = sizeof(char *)},
+    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "make up for what is cut; needs -s, or --sequential with -f", OPT_CHOICES_HELP(repair_names, repair_name)},
     {"sequential", 0, OPT_FLAG, 0, &o.sequential, NULL, NULL, "repair the layers in order, each on the inputs that the cut layers below give it"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts for --sequential"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, NULL, "N", "tokens of a window; 512", .min = 1, .max = 1 << 20},

@@ -77,10 +77,10 @@ typedef struct prune_layout {
     int *layer_of;        // (n_layer): the parent's layer
     int *n_ff;            // (n_layer): with padding
     int32_t **keep;       // (n_layer) lists of n_ff[l] neurons of the parent, ascending, then -1
-    int *n_head, *n_head_kv;  // (n_layer)
-    prune_heads *heads;       // (n_layer)
-    bool cuts_heads;          // some layer has fewer heads than in the parent
-    dw_tensor *bias;          // (n_layer): of down after a repair; data NULL: as it is
+    int *n_head, *n_head_kv; // (n_layer)
+    prune_heads *heads;      // (n_layer)
+    bool cuts_heads;         // some layer has fewer heads than in the parent
+    dw_tensor *bias;         // (n_layer): of down after a repair; data NULL: as it is
     prune_tensor *tensor; // n_tensor
     size_t n_tensor, n_encoded, n_repaired, n_repaired_o; // n_encoded: from what the model holds
     float **importance;   // (n_layer): of columns that are encoded, then zeros; NULL: none

@@ -77,8 +77,7 @@ static reason reason_for_carrier(const prune_layout *o) {
     if (o->n_biases && !(has & DW_ARCH_FFN_BIASES))
         return (reason){"the repair gives down a bias", "give --repair lsq, which needs none"};
     if (differs(o->n_ff, o->n_layer))
-        return (reason){"the widths differ by layer",
-                        "give --pad, or make the widths equal (rank --allocate uniform)"};
+        return (reason){"the widths differ by layer", "give --pad, or make the widths equal (rank --allocate uniform)"};
     return (reason){0};
 }
 
@@ -341,10 +340,11 @@ static int place_o(prune_layout *o, prune_tensor *t, int l, const prune_cut_opti
     const bool is_repaired = r && r->o[parent_l];
     if (!is_repaired && is_whole_blocks(t->map, n, type->block)) return 0;
     if (n % type->block || !type->encode || (!is_repaired && !options->encode_down))
-        return dw_fail(err,
-                       "layer %d: the %d heads that stay give o rows of %d values, which %s blocks of %d do not hold as "
-                       "they are; cut heads of a model in 16 bits, and requant it",
-                       parent_l, o->n_head[l], n, type->name, type->block);
+        return dw_fail(
+            err,
+            "layer %d: the %d heads that stay give o rows of %d values, which %s blocks of %d do not hold as "
+            "they are; cut heads of a model in 16 bits, and requant it",
+            parent_l, o->n_head[l], n, type->name, type->block);
     t->move = PRUNE_ENCODE;
     if (!is_repaired) {
         o->n_encoded++;

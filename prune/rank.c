@@ -3,23 +3,23 @@
  *     deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --metric energy --rate 0.2
  *
  * Scores come from metrics.c, widths from allocate.c; the plan says all that was decided. */
+#include "kit/blas.h"
+#include "kit/calib.h"
 #include "kit/hash_cache.h"
+#include "kit/lineage.h"
+#include "kit/metrics.h"
+#include "kit/options.h"
 #include "kit/plan.h"
+#include "kit/progress.h"
+#include "kit/talk.h"
+#include "model/model.h"
 #include "prune/ablation.h"
 #include "prune/agreement.h"
-#include "prune/heads.h"
 #include "prune/allocate.h"
+#include "prune/heads.h"
 #include "prune/obs_model.h"
-#include "prune/search.h"
-#include "kit/calib.h"
-#include "kit/progress.h"
 #include "prune/scores.h"
-#include "model/model.h"
-#include "kit/blas.h"
-#include "kit/metrics.h"
-#include "kit/lineage.h"
-#include "kit/options.h"
-#include "kit/talk.h"
+#include "prune/search.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -138,37 +138,38 @@ static opt_program program = {
 static const char about[] =
     "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the "
     "output through its column v_j.  Metrics give each neuron a score.  The score of a group is the sum of its "
-    "neurons' scores, and the groups with the smallest scores are cut first.  "
-    "E and Var are over all tokens of all texts.\n"
+    "neurons' scores, and the groups with the smallest scores are cut first.  E and Var are over all tokens of all "
+    "texts.\n"
     "\n"
     "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a "
     "multiple of 1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
     "\n"
-    "--bytes is never exceeded.  Where the whole model fits, the plan keeps all neurons, and a warning says so.  Without "
-    "--as no tensor changes its type.  With --as the size is that of the file after requant, with other types where rows "
-    "are no whole number of blocks, as requant takes them; widths are multiples of 256 for K types and of 32 for the "
-    "simple ones, unless --multiple says another number.\n"
+    "--bytes is never exceeded.  Where the whole model fits, the plan keeps all neurons, and a warning says so.  "
+    "Without --as no tensor changes its type.  With --as the size is that of the file after requant, with other "
+    "types where rows are no whole number of blocks, as requant takes them; widths are multiples of 256 for K types "
+    "and of 32 for the simple ones, unless --multiple says another number.\n"
     "\n"
-    "--us measures for some seconds what a token takes when all layers have one of eight widths, and writes the table into the "
-    "plan.  It holds for this machine, -t and the model's types as they are now.\n"
+    "--us measures for some seconds what a token takes when all layers have one of eight widths, and writes the "
+    "table into the plan.  It holds for this machine, -t and the model's types as they are now.\n"
     "\n"
     "--protect and --min-width leave more to the other layers: the rate counts the neurons of all layers that stay.\n"
     "\n"
-    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different "
-    "layers do not compare, because the residual stream grows from layer to layer.\n"
+    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of "
+    "different layers do not compare, because the residual stream grows from layer to layer.\n"
     "\n"
     "--drop-layers goes by block influence, 1 - mean cosine of the residuals before and after a layer (Men et al. "
     "2024, arXiv 2403.03853).  Without --metric, --rate and --bytes all neurons of the other layers stay.\n"
     "\n"
-    "--heads goes by obs, too: groups of heads on the inputs of o, one after the other (collect --gram down+o; cut --repair "
-    "lsq repairs o).  A plan may cut heads alone.  --bytes counts what goes with them; sensitivity and evolve judge widths "
-    "with all heads.\n"
+    "--heads goes by obs, too: groups of heads on the inputs of o, one after the other (collect --gram down+o; cut "
+    "--repair lsq repairs o).  A plan may cut heads alone.  --bytes counts what goes with them; sensitivity and "
+    "evolve judge widths with all heads.\n"
     "\n"
-    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of "
-    "the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
+    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix "
+    "of the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.\n"
     "\n"
-    "--ablation tells what scores are worth: the change of the loss without a group, with its error over windows, for a random "
-    "sample, and every metric's rank correlation with it.  Each group takes a pass over the texts from its layer on.\n"
+    "--ablation tells what scores are worth: the change of the loss without a group, with its error over windows, "
+    "for a random sample, and every metric's rank correlation with it.  Each group takes a pass over the texts from "
+    "its layer on.\n"
     "\n"
     "metrics:\n";
 
@@ -312,7 +313,9 @@ static int choose_layers(inputs *in, dw_err *err) {
     for (int i = 0; i < o.drop_layers; i++) {
         int least = -1;
         for (int l = 0; l < in->hp->n_layer; l++)
-            if (!in->drop[l] && !(in->protect && in->protect[l]) && (least < 0 || in->influence[l] < in->influence[least])) least = l;
+            if (!in->drop[l] && !(in->protect && in->protect[l]) &&
+                (least < 0 || in->influence[l] < in->influence[least]))
+                least = l;
         in->drop[least] = true;
         say("layer %d is dropped, block influence %.4f", least, in->influence[least]);
     }
@@ -329,11 +332,10 @@ static int read_inverse(inputs *in, const char *what, dw_err *err) {
         const kit_stats_layer *layer = &in->stats.layer[l];
         in->inverse[l] = layer->sum_inverse / (double)layer->n_cosine;
         if (!(in->inverse[l] > 0))
-            return dw_fail(
-                err,
-                "'%s' does not know the residual's norm after layer %d, which %s needs; "
-                "collect the statistics again",
-                o.stats, l, what);
+            return dw_fail(err,
+                           "'%s' does not know the residual's norm after layer %d, which %s needs; "
+                           "collect the statistics again",
+                           o.stats, l, what);
     }
     return in->inverse ? 0 : -1;
 }
@@ -399,8 +401,9 @@ static int plan_heads(kit_plan *p, const inputs *in, dw_err *err) {
     }
     if (!in->kv) return 0;
     say("heads: %d of %d KV heads stay", kept, all);
-    return dw_append(&p->comment, err, "heads  %d of %d KV heads stay (obs on the inputs of o), allocate %s, wanted %.4f\n",
-                     kept, all, o.heads_allocate, o.heads);
+    return dw_append(&p->comment, err,
+                     "heads  %d of %d KV heads stay (obs on the inputs of o), allocate %s, wanted %.4f\n", kept, all,
+                     o.heads_allocate, o.heads);
 }
 
 /* ---- widths --------------------------------------------------------------------------------------------------- */
@@ -564,7 +567,8 @@ static void tell(const prune_task *t, const int *n_keep, double wanted) {
         if (n_keep[l] > most) most = n_keep[l];
     }
     if (t->bytes > 0 && !(prune_rate_of(t, n_keep) > 0))
-        warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all neurons",
+        warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all "
+             "neurons",
              show_bytes(prune_file_bytes(t, n_keep)).text, show_bytes(t->bytes).text);
     say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have at most %s%s%s", wanted,
         prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text,
@@ -696,9 +700,11 @@ static int measure_times(inputs *in, prune_task *t, dw_err *err) {
     timing *m = &in->times;
     if (timing_measure(m, in->model, in->drop, in->scorer.pool, err)) return -1;
     const int width = timing_uniform_width(m, o.us), n_ff = m->width[m->n - 1];
-    say("a token takes %.0f us with all neurons, %.0f us with %d of %d a layer", m->us[m->n - 1], m->us[0], m->width[0], n_ff);
+    say("a token takes %.0f us with all neurons, %.0f us with %d of %d a layer", m->us[m->n - 1], m->us[0], m->width[0],
+        n_ff);
     if (!width)
-        return dw_fail(err, "--us %g: a token takes %.0f us without any neuron; allow more, or drop layers", o.us, m->rest);
+        return dw_fail(err, "--us %g: a token takes %.0f us without any neuron; allow more, or drop layers", o.us,
+                       m->rest);
     t->rate = 1 - (double)width / n_ff;
     t->us = o.us, t->times = m;
     if (width == n_ff) warn("nothing needs to be cut: the whole model is fast enough; the plan keeps all neurons");
@@ -713,8 +719,9 @@ static int describe_times(kit_plan *p, const inputs *in, const int *n_keep, dw_e
     for (int l = 0; l < p->n_layer && o.us > 0; l++) us += in->drop[l] ? 0 : timing_of_layer(m, n_keep[l]);
     if (!(o.us > 0)) return 0;
     tool_backend_text(backend);
-    int rc = dw_append(&p->comment, err, "time   at most %g us a token wanted, %.1f by this table (decoding, %s, %d threads)\n", o.us,
-                       us, backend, dw_pool_size(in->scorer.pool));
+    int rc = dw_append(&p->comment, err,
+                       "time   at most %g us a token wanted, %.1f by this table (decoding, %s, %d threads)\n", o.us, us,
+                       backend, dw_pool_size(in->scorer.pool));
     if (!rc) rc = dw_append(&p->comment, err, "width:us of a token with all layers so wide:");
     for (int k = 0; k < m->n && !rc; k++) rc = dw_append(&p->comment, err, " %d:%.1f", m->width[k], m->us[k]);
     return rc ? rc : dw_append(&p->comment, err, "\n");
@@ -904,7 +911,8 @@ static char *describe_ablation(const inputs *in, double loss, dw_err *err) {
         rc = dw_append(&comment, err, "text   %s  sha256 %s  windows %d-%d of %d tokens\n", t->name, t->sha256,
                        t->first_window, t->first_window + t->n_windows - 1, in->texts.n_ctx);
     }
-    if (!rc) rc = dw_append(&comment, err, "groups of %d, %d of every layer, seed %d\n", in->scorer.group, o.sample, o.seed);
+    if (!rc)
+        rc = dw_append(&comment, err, "groups of %d, %d of every layer, seed %d\n", in->scorer.group, o.sample, o.seed);
     if (!rc) rc = dw_append(&comment, err, "loss   %.6f nats per token of the whole model\n", loss);
     if (!rc) return comment;
     free(comment);
@@ -995,7 +1003,8 @@ static void check_options(void) {
     if (o.as && !o.bytes && o.rate < 0) die_usage("--as needs --bytes or --rate, whose widths then fit the types");
     if (o.min_width && !o.bytes && o.rate < 0 && !(o.us > 0)) die_usage("--min-width needs --bytes or --rate");
     if (o.rate >= 1) die_usage("rate 1 leaves no neuron; to remove whole layers, give --drop-layers");
-    if (o.heads > 0 && !o.stats) die_usage("--heads needs statistics with Gram matrices (collect --gram down+o): give them with -s");
+    if (o.heads > 0 && !o.stats)
+        die_usage("--heads needs statistics with Gram matrices (collect --gram down+o): give them with -s");
     if (o.heads >= 1) die_usage("--heads 1 leaves no head; every layer keeps a KV head");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
     check_search(prune_allocator_find(o.allocate), prune_allocator_find(o.start));
@@ -1024,7 +1033,8 @@ int main(int argc, char **argv) {
     write_about();
     opt_parse(&program, argc, argv);
     check_options();
-    if ((o.metric && is_obs(find_metric(o.metric))) || o.heads > 0 || (o.ablation && o.stats)) kit_blas_on_one_thread(argv);
+    if ((o.metric && is_obs(find_metric(o.metric))) || o.heads > 0 || (o.ablation && o.stats))
+        kit_blas_on_one_thread(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

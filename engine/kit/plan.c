@@ -153,17 +153,22 @@ static int read_spans(reader *r, const char *text, const char *what, int32_t max
     for (const char *at = text;; at++) {
         kit_plan_span s;
         const char *word = at;
-        if (!take_number(&at, MAX_NEURON - 1, &s.first)) return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
+        if (!take_number(&at, MAX_NEURON - 1, &s.first))
+            return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
         s.last = s.first;
-        if (*at == '-' && (at++, !take_number(&at, MAX_NEURON - 1, &s.last))) return dw_fail(r->err, "'%.40s' is not a range of %ss", word, what);
+        if (*at == '-' && (at++, !take_number(&at, MAX_NEURON - 1, &s.last)))
+            return dw_fail(r->err, "'%.40s' is not a range of %ss", word, what);
         if (*at && *at != ',') return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
         if (s.last < s.first) return dw_fail(r->err, "the range %d-%d runs backwards", s.first, s.last);
-        if (s.last > max) return dw_fail(r->err, "%s %d does not exist: layer %d has %d", what, s.last, r->p->n_layer, max + 1);
+        if (s.last > max)
+            return dw_fail(r->err, "%s %d does not exist: layer %d has %d", what, s.last, r->p->n_layer, max + 1);
         kit_plan_span *before = to->n_span ? &to->span[to->n_span - 1] : NULL;
         if (before && s.first <= before->last)
-            return dw_fail(r->err, "%s %d comes after %d; give each %s once, ascending", what, s.first, before->last, what);
+            return dw_fail(r->err, "%s %d comes after %d; give each %s once, ascending", what, s.first, before->last,
+                           what);
         if (before && s.first == before->last + 1) before->last = s.last;
-        else to->span[to->n_span++] = s;
+        else
+            to->span[to->n_span++] = s;
         to->n_keep += (size_t)(s.last - s.first) + 1;
         if (!*at) break;
     }
@@ -224,7 +229,8 @@ static int read_layer(reader *r, char *line) {
     else if (!width)
         rc = dw_fail(r->err, "layer %d keeps no neuron; keep at least one, or write 'drop' to remove the whole layer",
                      l);
-    else rc = read_neurons(r, keep, width, layer);
+    else
+        rc = read_neurons(r, keep, width, layer);
     r->p->n_layer++;
     return rc;
 }
