@@ -18,6 +18,12 @@
  * A bias is the cheapest repair (An et al. 2023, arXiv 2312.11983: FLAP).  Of the lost contribution V_P a_P it gives back
  * the mean over the calibration tokens, b = V_P E[a_P], and V_S stays:  E[V_S a_S + b] = E[V a].
  *
+ * Not here: a fit after quantization.  It was tried on the embedded model, cut by 30 % and repaired one-shot: a factor
+ * for each block of each row of down, fitted to the calibration tokens by least squares and judged on others.  Of the
+ * error that rounding adds to a layer's output it takes 42 % in Q8_0, 15 % in Q4_0, 5 % in Q6_K, 3 % in Q3_K and 1 % in
+ * Q4_K and Q2_K; but rounding adds 0.02, 3, 0.1, 9, 1.2 and 16 % to the error of the repaired cut.  So the whole error
+ * falls by 0.5 % at most, less than any perplexity resolves.
+ *
  * Memory: two residuals of all tokens for sequential repairs, one layer's matrices, and all V' in F32. */
 #ifndef PRUNE_REPAIRS_H
 #define PRUNE_REPAIRS_H
