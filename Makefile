@@ -94,7 +94,7 @@ $B/faults.so: tests/preload_faults.c
 	@mkdir -p $(@D)
 	$(CC) $(STD) $(WARN) -O2 -g -D_GNU_SOURCE -shared -fPIC $< -ldl -o $@
 
-$B/bench_collect: $B/prune.a
+$B/bench_collect $B/bench_obs: $B/prune.a
 $B/bench_%: $B/tests/bench_%.o $(ARCHIVES)
 	$(CC) $(SANFLAGS) $(LDFLAGS) $(filter-out $(ARCHIVES),$^) $(ARCHIVES) $(LIBS) -o $@
 

@@ -36,11 +36,23 @@ static const dw_qtype_row *wanted_type(const prune_sizes_request *wanted, const 
     return larger ? weighted : plain;
 }
 
+/* The shape with the heads that stay: rows of q, k and v, values of their biases, columns of o. */
+static void take_heads(const prune_sizes_request *wanted, const char *rest, prune_size *z) {
+    const dw_hparams *hp = &wanted->model->net.hp;
+    if (!wanted->n_kv || z->layer < 0 || z->layer >= hp->n_layer || strncmp(rest, "attn_", 5)) return;
+    const size_t all = (size_t)hp->n_head_kv[z->layer], kept = (size_t)wanted->n_kv[z->layer];
+    const bool is_rows = !strncmp(rest, "attn_q.", 7) || !strncmp(rest, "attn_k.", 7) || !strncmp(rest, "attn_v.", 7) ||
+                         !strncmp(rest, "attn_qkv.", 9);
+    size_t *n = is_rows ? &z->ne[z->ne[1] > 1] : !strcmp(rest, "attn_output.weight") ? &z->ne[0] : NULL;
+    if (n && all && kept < all) *n = *n / all * kept;
+}
+
 /* How a tensor's shape depends on the neurons: rows of gate and up, values of their biases, columns of down. */
 static prune_size size_of(const prune_sizes_request *wanted, const dw_tensor *t) {
     const char *rest = "";
     prune_size z = {.layer = dw_layer_of(t->name, &rest), .ne = {t->ne[0], dw_tensor_n_values(t) / t->ne[0]}};
     z.type = wanted_type(wanted, t);
+    take_heads(wanted, rest, &z);
     z.may_fall_back = wanted->as.mixture && kit_is_matrix(t);
     z.has_rows = !strcmp(rest, "ffn_gate.weight") || !strcmp(rest, "ffn_up.weight");
     z.has_values = !strcmp(rest, "ffn_down.weight") || !strcmp(rest, "ffn_gate.bias") || !strcmp(rest, "ffn_up.bias");
@@ -158,17 +170,37 @@ double prune_rate_of(const prune_task *t, const int *n_keep) {
     return 1 - kept / all;
 }
 
+static bool is_protected(const prune_task *t, int l) { return t->protect && t->protect[l]; }
+
+/* Of the neurons of layers that stay, the fraction in layers that may be cut. */
+static double cuttable(const prune_task *t) {
+    double all = 0, free = 0;
+    for (int l = 0; l < n_layer_of(t); l++)
+        if (!t->drop[l]) all += width(t, l), free += is_protected(t, l) ? 0 : width(t, l);
+    return free / all;
+}
+
 double prune_rate_for_bytes(const prune_task *t) {
     double least = t->sizes->fixed, neurons = 0;
-    for (int l = 0; l < n_layer_of(t); l++)
-        if (!t->drop[l]) least += t->sizes->layer[l], neurons += width(t, l) * t->sizes->neuron[l];
+    for (int l = 0; l < n_layer_of(t); l++) {
+        if (t->drop[l]) continue;
+        const double bytes = width(t, l) * t->sizes->neuron[l];
+        least += t->sizes->layer[l];
+        if (is_protected(t, l))
+            least += bytes;
+        else
+            neurons += bytes;
+    }
     const double rate = 1 - (t->bytes - least) / neurons;
-    return rate >= 1 ? -1 : rate > 0 ? rate : 0;
+    return rate >= 1 ? -1 : rate > 0 ? rate * cuttable(t) : 0;
 }
 
 /* ---- rules ------------------------------------------------------------------------------------------------ */
 
-static int least_width(const prune_task *t, int l) { return width(t, l) < t->unit ? width(t, l) : t->unit; }
+int prune_least_width(const prune_task *t, int l) {
+    const int units = t->min_width > t->unit ? (t->min_width + t->unit - 1) / t->unit : 1, n_ff = width(t, l);
+    return is_protected(t, l) || n_ff / t->unit < units ? n_ff : units * t->unit;
+}
 
 /* The allowed width nearest to `wanted` (the larger of two), or, when rounded down, the next below. */
 static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
@@ -176,26 +208,45 @@ static int allowed_width(const prune_task *t, int l, double wanted, bool down) {
               above = below + t->unit < n_ff ? below + t->unit : n_ff;
     int n = !down && above - wanted <= wanted - below ? above : below;
     if (wanted >= n_ff - 1e-9) n = n_ff;
-    return n < least_width(t, l) ? least_width(t, l) : n;
+    return n < prune_least_width(t, l) ? prune_least_width(t, l) : n;
 }
 
 static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
+    return dw_fail(
+        err,
+        "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons%s; drop "
+        "layers, or allow more",
+        t->bytes, prune_file_bytes(t, n_keep), t->min_width > t->unit ? t->min_width : t->unit,
+        t->protect ? ", but for the protected ones" : "");
+}
+
+/* A rate that protected layers and min_width do not allow. */
+static int check_rate(const prune_task *t, dw_err *err) {
+    double all = 0, most = 0;
+    for (int l = 0; l < n_layer_of(t); l++) {
+        if (t->drop[l]) continue;
+        all += width(t, l);
+        if (!is_protected(t, l)) most += width(t, l) - (t->min_width > t->unit ? prune_least_width(t, l) : 0);
+    }
+    if (t->bytes > 0 || t->rate <= 0 || t->rate * all <= most) return 0;
     return dw_fail(err,
-                   "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons; drop "
-                   "layers, or allow more",
-                   t->bytes, prune_file_bytes(t, n_keep), t->unit);
+                   "--rate %g cannot be reached: with the protected layers and the least width at most %.4f of the "
+                   "neurons may go; give a smaller rate, or protect less",
+                   t->rate, most / all);
 }
 
 static void uniform_widths(const prune_task *t, double rate, int *n_keep) {
     for (int l = 0; l < n_layer_of(t); l++)
-        n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0);
+        n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0 || t->us > 0);
 }
 
 /* By bytes: the rate of whole blocks, and more where rows fall back to larger types. */
 static int uniform(const prune_task *t, int *n_keep, dw_err *err) {
     const double by_bytes = t->bytes > 0 ? prune_rate_for_bytes(t) : 0;
+    const double step = (double)t->unit / t->model->net.hp.n_ff_max, share = cuttable(t);
+    if (check_rate(t, err)) return -1;
     double rate = t->bytes > 0 ? by_bytes < 0 ? 1 : by_bytes : t->rate;
-    const double step = (double)t->unit / t->model->net.hp.n_ff_max;
+    if (rate > 0 && rate < 1) rate = fmin(rate / share, 1); // of the layers that may be cut
     uniform_widths(t, rate, n_keep);
     for (; t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes && rate < 1; rate += step)
         uniform_widths(t, fmin(rate + step, 1), n_keep);
@@ -215,12 +266,12 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The groups that go next are as many as bring the width to a multiple of the unit.  At least one unit stays. */
+/* The groups that go next are as many as bring the width to a multiple of the unit. */
 static void look_ahead(const prune_task *t, queue *q, int l) {
     const int per_unit = t->unit / t->group, n_group = width(t, l) / t->group, over = q->n_left % per_unit;
     q->n_next = over ? over : per_unit;
     q->next = 0;
-    if (q->n_left - q->n_next < per_unit) {
+    if ((q->n_left - q->n_next) * t->group < prune_least_width(t, l)) {
         q->n_next = 0;
         return;
     }
@@ -282,7 +333,7 @@ static int fill_queue(const prune_task *t, queue *q, int l, make_comparable *com
 
 static int sort_together(const prune_task *t, int *n_keep, make_comparable *comparable, dw_err *err) {
     queue *q = dw_alloc((size_t)n_layer_of(t), sizeof *q, "sorted scores", err);
-    int rc = q ? 0 : -1;
+    int rc = q ? check_rate(t, err) : -1;
     for (int l = 0; l < n_layer_of(t) && !rc; l++) {
         n_keep[l] = t->drop[l] ? 0 : width(t, l);
         rc = fill_queue(t, &q[l], l, comparable, err);
@@ -304,12 +355,12 @@ static int relative(const prune_task *t, int *n_keep, dw_err *err) {
 
 // clang-format off
 const prune_allocator prune_allocators[] = {
-    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, false, "every layer loses the same fraction"},
-    {"standardized", standardized, KIT_SCALE_LAYER,  false, false, "all groups together, by scores less their layer's mean, over its deviation"},
-    {"relative",     relative,     KIT_SCALE_ENERGY, true,  false, "all groups together, by energies relative to the residual stream's; needs -s"},
-    {"global",       global,       KIT_SCALE_COMMON, false, false, "all groups together, by scores as they are"},
-    {"sensitivity",  search_sensitivity, KIT_SCALE_LAYER, false, true, "least sum of divergences of single cut layers, measured on held-out texts (-f)"},
-    {"evolve",       search_evolve, KIT_SCALE_LAYER, false, true, "neurons move between layers when the divergence on held-out texts (-f) falls; from --start"},
+    {"uniform",      uniform,      KIT_SCALE_LAYER,  false, false, true,  "every layer loses the same fraction"},
+    {"standardized", standardized, KIT_SCALE_LAYER,  false, false, false, "all groups together, by scores less their layer's mean, over its deviation"},
+    {"relative",     relative,     KIT_SCALE_ENERGY, true,  false, false, "all groups together, by energies relative to the residual stream's; needs -s"},
+    {"global",       global,       KIT_SCALE_COMMON, false, false, false, "all groups together, by scores as they are"},
+    {"sensitivity",  search_sensitivity, KIT_SCALE_LAYER, false, true, true, "least sum of divergences of single cut layers, measured on held-out texts (-f)"},
+    {"evolve",       search_evolve, KIT_SCALE_LAYER, false, true, false, "neurons move between layers when the divergence on held-out texts (-f) falls; from --start"},
     {0}};
 // clang-format on
 

@@ -2,7 +2,7 @@
  *
  * Widths are multiples of a unit: the least common multiple of the group and of `multiple`.  256 fits every number
  * format and kernel, 32 fits the simple formats, 1 fits only 16 and 32 bits.  Every layer that stays keeps at least one
- * unit; one that keeps everything may have any width.
+ * unit, or `min_width`; one that keeps everything may have any width, and protected layers do.
  *
  * `uniform` removes the same fraction of every layer.  The other rules sort the groups of all layers together, by a
  * number that must mean the same in every layer:
@@ -24,6 +24,7 @@
 #include "kit/metrics.h"
 #include "kit/mixtures.h"
 #include "prune/prune.h"
+#include "prune/timing.h"
 
 /* Types that the file gets after the cut: those of a mixture, or one type for every matrix; neither: as they are. */
 typedef struct prune_as {
@@ -54,6 +55,7 @@ typedef struct prune_sizes_request {
     const bool *drop; // (n_layer): these layers go
     prune_as as;
     size_t lineage_bytes;
+    const int *n_kv; // (n_layer): KV heads that stay; NULL: all
 } prune_sizes_request;
 
 int prune_sizes_init(prune_sizes *z, const prune_sizes_request *wanted, dw_err *err);
@@ -71,7 +73,11 @@ typedef struct prune_task {
     const prune_sizes *sizes;
     double rate;  // wanted, of the neurons of the layers that stay; used when bytes is 0
     double bytes; // wanted size of the file, never exceeded; 0: by rate
+    double us;           // wanted time of a token, of allocators that know times; 0: by rate
+    const timing *times; // with us
     int unit;     // of widths
+    int min_width;       // of a layer that is cut; 0: a unit
+    const bool *protect; // (n_layer): these layers keep all their neurons; NULL: none
     const struct prune_search *search; // of rules that run the model (search.h); else NULL
 } prune_task;
 
@@ -83,12 +89,15 @@ typedef struct prune_allocator {
     kit_scale scale;                                                // scores must be at least so comparable
     bool needs_inverse;
     bool runs_model; // needs held-out texts: task->search
+    bool knows_times; // keeps to task->us, not to the rate that is as fast in the uniform rule
     const char *help;
 } prune_allocator;
 
 extern const prune_allocator prune_allocators[]; // ends with name NULL
 const prune_allocator *prune_allocator_find(const char *name);
 
+/* The fewest neurons that a layer that stays may keep. */
+int prune_least_width(const prune_task *t, int l);
 /* Bytes of the file when layers keep n_keep neurons. */
 double prune_file_bytes(const prune_task *t, const int *n_keep);
 /* Fraction of the neurons of layers that stay that go. */

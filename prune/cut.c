@@ -35,23 +35,28 @@ static struct {
     bool pad, sequential, dry_run;
 } o = {.damp = 0.01, .gap = REPAIR_GAP, .n_ctx = 512};
 
-static const struct { const char *name, *help; } repair_names[] = {
-    {"none", "down keeps its values"},
-    {"lsq", "least squares with a ridge towards the original (prune/repair.h)"},
-    {0}};
+typedef struct repair_name {
+    const char *name, *help;
+} repair_name;
 
 // clang-format off
+static const repair_name repair_names[] = {
+    {"none", "down keeps its values"},
+    {"bias", "down's bias gets the mean of what is lost (prune/repairs.h); needs -s"},
+    {"lsq",  "least squares with a ridge towards the original (prune/repair.h)"},
+    {0}};
+
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"plan", 'p', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.plan, NULL, "FILE", "what stays (made by rank, or by hand)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model"},
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
-    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS", "statistics of the model: weigh errors where down is encoded; for --repair with STATS.gram (collect --gram)"},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS", "statistics of the model: weigh errors where down is encoded; for --repair bias; for --repair lsq with STATS.gram (collect --gram)"},
     {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
     {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
     {.kind = OPT_GROUP, .help = "repair"},
-    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "fit what stays of down again; needs -s, or --sequential with -f", OPT_CHOICES(repair_names)},
+    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "make up for what is cut; needs -s, or --sequential with -f", OPT_CHOICES_HELP(repair_names, repair_name)},
     {"sequential", 0, OPT_FLAG, 0, &o.sequential, NULL, NULL, "repair the layers in order, each on the inputs that the cut layers below give it"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts for --sequential"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, NULL, "N", "tokens of a window; 512", .min = 1, .max = 1 << 20},
@@ -81,7 +86,13 @@ static const opt_program program = {
              "\n"
              "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it can: "
              "from STATS.gram, or with --sequential on the texts, layer by layer.  down is then encoded anew, in the type that "
-             "it has unless --down-type says another.\n"
+             "it has unless --down-type says another.  --repair bias gives back the mean of what is lost, as a bias of down, "
+             "and leaves down as it is; llama and deci have such a bias (4 bytes for each value of the embedding and layer, which rank "
+             "--bytes does not know), and qwen2 becomes deci for it.\n"
+             "\n"
+             "Where the plan cuts heads (rank --heads), q, k and v lose rows and o loses columns; --repair lsq with -s repairs o, "
+             "too (collect --gram down+o).  With --sequential give -s and -f then: o comes from the statistics.  llama and "
+             "qwen3 keep their architecture when all layers have the same number of heads; qwen2 becomes deci.\n"
              "\n"
              "A plan that names the hash of its model cuts only that model.  The new file is opened and every row compared with "
              "the parent's before it replaces an old file.",
@@ -102,6 +113,7 @@ typedef struct inputs {
 } inputs;
 
 static bool is_repaired(void) { return o.repair && strcmp(o.repair, "none") != 0; }
+static bool is_fitted(void) { return o.repair && !strcmp(o.repair, "lsq"); }
 static const repair_target *target(void) { return repair_target_find(o.target ? o.target : "dense"); }
 
 static void name_types(void) {
@@ -154,6 +166,26 @@ static int stamp_plan(lineage *l, const kit_plan *p, dw_err *err) {
     return 0;
 }
 
+static bool cuts_heads(const inputs *in) {
+    const dw_hparams *hp = dw_model_hparams(in->model);
+    for (int l = 0; l < in->plan.n_layer; l++)
+        if (in->plan.layer[l].n_kv && in->plan.layer[l].n_kv < hp->n_head_kv[l]) return true;
+    return false;
+}
+
+static int stamp_heads(lineage *l, const inputs *in, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(in->model);
+    int kept = 0, all = 0;
+    char words[64];
+    for (int i = 0; i < in->plan.n_layer; i++) {
+        const kit_plan_layer *p = &in->plan.layer[i];
+        if (p->drop) continue;
+        kept += p->n_kv ? p->n_kv : hp->n_head_kv[i], all += hp->n_head_kv[i];
+    }
+    snprintf(words, sizeof words, "%d of %d", kept, all);
+    return cuts_heads(in) ? lineage_fact(l, "kv_heads", words, err) : 0;
+}
+
 /* What was repaired, how, and with which texts. */
 static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     char words[64];
@@ -195,6 +227,7 @@ static int stamp_texts(lineage *l, const inputs *in, dw_err *err) {
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = l ? stamp_inputs(l, in, err) : -1;
+    if (!rc) rc = stamp_heads(l, in, err);
     if (!rc) rc = stamp_repair(l, in, err);
     if (!rc) rc = stamp_texts(l, in, err);
     if (!rc) rc = lineage_write(l, w, err);
@@ -254,7 +287,17 @@ static bool leaves_k_blocks(const prune_layout *layout) {
     return false;
 }
 
+static void tell_heads(const prune_layout *layout) {
+    const dw_hparams *hp = dw_model_hparams(layout->parent);
+    int kept = 0, all = 0;
+    for (int l = 0; l < layout->n_layer; l++) kept += layout->n_head_kv[l], all += hp->n_head_kv[layout->layer_of[l]];
+    if (layout->cuts_heads)
+        say("heads: %d of %d KV heads stay, each with its query heads; o of %zu layers is repaired", kept, all,
+            layout->n_repaired_o);
+}
+
 static void tell_down(const prune_layout *layout) {
+    if (layout->n_biases) say("down of %zu layers gets the mean of what is lost as its bias", layout->n_biases);
     if (layout->n_repaired)
         say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair,
             o.sequential ? ", in order of the layers" : "");
@@ -281,6 +324,7 @@ static void tell(const prune_layout *layout, const kit_plan *plan) {
         say("%d layers of %d neurons, architecture '%s'%s", layout->n_layer, most, arch, padding);
     else
         say("%d layers of %d to %d neurons, architecture '%s'", layout->n_layer, least, most, arch);
+    tell_heads(layout);
     tell_down(layout);
 }
 
@@ -312,16 +356,17 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
                       .down_type = down_type,
                       .damp = o.damp,
                       .pool = pool,
-                      .gram = &gram,
+                      .mean = is_fitted() ? NULL : &in->stats,
                       .target = target(),
                       .gap = o.gap,
                       .tell = say_text};
     const calib_request wanted = {.paths = &o.texts, .windows = o.windows, .n_ctx = o.n_ctx};
     if (o.sequential && calib_read(&in->texts, in->model, &wanted, err)) return -1;
-    if (o.sequential)
-        t.texts = &in->texts;
-    else if (open_gram(&gram, in, err))
-        return -1;
+    if (o.sequential) t.texts = &in->texts;
+    if (is_fitted() && o.stats) {
+        if (open_gram(&gram, in, err)) return -1;
+        t.gram = &gram;
+    }
     t.bar = progress_begin("repairing", "tokens", repairs_tokens(&t));
     const int rc = repairs_make(&in->repairs, &t, err);
     progress_end(t.bar);
@@ -329,19 +374,24 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
     return rc;
 }
 
+/* What is known only when the plan is read. */
+static int check_repair(const inputs *in, dw_err *err) {
+    if (is_fitted() && o.sequential && o.stats && !cuts_heads(in))
+        return dw_fail(err, "-s and --sequential together are for plans that cut heads; give one of them");
+    return is_fitted() || !is_repaired() ? 0 : kit_stats_check_neurons(&in->stats, err);
+}
+
 static int check_plan(const inputs *in, dw_err *err) {
-    const int n_layer = dw_model_hparams(in->model)->n_layer;
-    if (in->plan.n_layer != n_layer)
-        return dw_fail(err, "the plan has %d layers, the model %d", in->plan.n_layer, n_layer);
+    if (prune_check_plan(in->model, &in->plan, err)) return -1;
     return dw_model_need_whole_ffn(in->model, err);
 }
 
 /* A dry run takes no time for repairs.  A repaired down is always encoded. */
 static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err *err) {
     const bool same = o.down_type && !strcmp(o.down_type, "same"), repairs_now = is_repaired() && !o.dry_run;
-    prune_cut_options options = {.source = in->source, .encode_down = o.down_type || is_repaired(), .pad = o.pad};
+    prune_cut_options options = {.source = in->source, .encode_down = o.down_type || is_fitted(), .pad = o.pad};
     if (o.down_type && !same) options.down_type = dw_qtype_by_name(o.down_type);
-    if (is_repaired() && check_plan(in, err)) return -1;
+    if (is_repaired() && (check_plan(in, err) || check_repair(in, err))) return -1;
     if (repairs_now && repair(in, options.down_type, pool, err)) return -1;
     if (repairs_now) options.repairs = &in->repairs;
     if (o.stats) options.stats = &in->stats;
@@ -349,6 +399,8 @@ static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err
 }
 
 static int check_hf(const prune_layout *layout, dw_err *err) {
+    if (o.hf && (layout->cuts_heads || layout->n_biases))
+        return dw_fail(err, "--hf cannot write models whose heads are cut, or whose down has a bias");
     if (!o.hf || (!layout->is_carrier && !layout->n_encoded)) return 0;
     return dw_fail(err,
                    "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
@@ -367,13 +419,14 @@ static int cut(inputs *in, dw_pool *pool, dw_err *err) {
 }
 
 static void check_usage(void) {
-    if (is_repaired() && !o.sequential != !!o.stats)
+    if (is_fitted() && !o.sequential && !o.stats)
         die_usage("--repair needs statistics with Gram matrices (-s), or --sequential and texts (-f)");
-    if (o.sequential && (!is_repaired() || !o.texts.n))
+    if (is_repaired() && !is_fitted() && !o.stats) die_usage("--repair bias needs statistics (-s)");
+    if (o.sequential && (!is_fitted() || !o.texts.n))
         die_usage("--sequential is for --repair lsq and needs calibration texts (-f)");
     if (!o.sequential && (o.texts.n || o.target)) die_usage("-f and --target are for --repair lsq --sequential");
     if (o.stats && !is_repaired() && !o.down_type)
-        die_usage("-s is for --down-type, where down is encoded, and for --repair lsq");
+        die_usage("-s is for --down-type, where down is encoded, and for --repair");
     if (o.source && !o.down_type && !is_repaired())
         die_usage("--source is what down is encoded from; give --down-type too");
     if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
@@ -383,7 +436,7 @@ int main(int argc, char **argv) {
     name_types();
     opt_parse(&program, argc, argv);
     check_usage();
-    if (is_repaired()) kit_blas_on_one_thread(argv);
+    if (is_fitted()) kit_blas_on_one_thread(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

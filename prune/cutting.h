@@ -4,6 +4,8 @@
  *   down            columns of the kept neurons: block for block where they are whole blocks of its type; otherwise
  *                   decoded (from a 16-bit model if one is given) and encoded again; after a repair (repairs.h) its new
  *                   values are encoded
+ *   q, k, v         rows of the kept KV heads and of their query heads, as bytes; o: their columns, as those of down
+ *   bias of down    as it is, or what a repair gives
  *   other tensors   as they are; layers that were dropped are left out and the others renumbered
  *
  * Equal widths keep the architecture.  Unequal ones need an architecture that has them (llama.cpp: deci, openelm), or
@@ -14,6 +16,10 @@
  *   qwen2     deci      rows of q and k, weights and biases: deci's rope turns the pairs (2i, 2i + 1)
  *   qwen3     openelm   q, k and v become one matrix; only without an output matrix of its own
  *   deci, openelm       nothing
+ *
+ * So do numbers of heads that differ by layer.  With equal ones llama and qwen3 stay as they are; qwen2 becomes deci,
+ * because llama.cpp wants its q to be square.  Biases of down are read in llama and deci alone: qwen2 becomes deci for
+ * them, and in qwen3 and openelm they are refused.
  *
  * The same layout drives the header, the data and the comparison, one tensor after the other, in bounded memory. */
 #ifndef PRUNE_CUTTING_H
@@ -56,6 +62,12 @@ typedef struct prune_tensor { // of the smaller file
     size_t n_kept;
 } prune_tensor;
 
+/* Where rows of q, k and v, and columns of o, come from when heads are cut or q and k permuted; NULL: all as they are. */
+typedef struct prune_heads {
+    int32_t *q, *k, *v, *o;
+    int32_t *all; // rows of q, k and v as one matrix
+} prune_heads;
+
 typedef struct prune_layout {
     const dw_model *parent;
     const dw_arch *arch;  // of the smaller file
@@ -65,13 +77,20 @@ typedef struct prune_layout {
     int *layer_of;        // (n_layer): the parent's layer
     int *n_ff;            // (n_layer): with padding
     int32_t **keep;       // (n_layer) lists of n_ff[l] neurons of the parent, ascending, then -1
-    int32_t *q_rows, *k_rows; // permutations, NULL: none
+    int *n_head, *n_head_kv; // (n_layer)
+    prune_heads *heads;      // (n_layer)
+    bool cuts_heads;         // some layer has fewer heads than in the parent
+    dw_tensor *bias;         // (n_layer): of down after a repair; data NULL: as it is
     prune_tensor *tensor; // n_tensor
-    size_t n_tensor, n_encoded, n_repaired; // n_encoded: from what the model holds
+    size_t n_tensor, n_encoded, n_repaired, n_repaired_o; // n_encoded: from what the model holds
     float **importance;   // (n_layer): of columns that are encoded, then zeros; NULL: none
+    size_t n_biases;      // that a repair has made
     double data_bytes;    // of all tensors
     const dw_model *source;
 } prune_layout;
+
+/* Whether the plan has the layers and heads of the model. */
+int prune_check_plan(const dw_model *m, const kit_plan *plan, dw_err *err);
 
 /* Borrows the models and nothing of the plan.  Refuses what cannot be stored, or what llama.cpp would silently compute
  * wrongly.  After a failure there is nothing to release. */

@@ -33,6 +33,11 @@ int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double rel
     d->lambda = relative * d->median * (d->few_tokens ? least / n_tokens : 1);
     for (int j = 0; j < g->n; j++) d->n_dead += dead[j] = !(kit_gram_at(g, j, j) > DEAD * median);
     if (d->n_dead < g->n && isfinite(d->lambda) && d->lambda > 0) return 0;
+    if (d->n_dead < g->n)
+        return dw_fail(err,
+                       "layer %d: the damping would be %g times the median square %g of %g tokens; collect the Gram "
+                       "matrix again, or give another --damp",
+                       g->layer, relative, d->median, n_tokens);
     return dw_fail(err, "layer %d: all %d inputs are 0 for all tokens, so there is nothing to choose by", g->layer,
                    g->n);
 }

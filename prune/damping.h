@@ -22,7 +22,7 @@ typedef struct damping {
 } damping;
 
 /* Fills d for a matrix that sums n_tokens tokens and dead[j] (n).  relative: lambda over the median, above 0.
- * Fails when all neurons are dead. */
+ * Fails when all neurons are dead, or lambda is no positive number. */
 int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double relative, bool *dead, dw_err *err);
 
 /* H (m, m) of the m neurons of `at`, ascending; NULL: all.  The lower triangle is filled. */

@@ -10,6 +10,8 @@ enum { TILE = 256 };
 // clang-format off
 const gram_inputs gram_inputs_names[] = {
     {"down", {[KIT_STATS_FFN_NEURON] = true},                            "of the inputs of down, which obs and repairs need"},
+    {"down+o", {[KIT_STATS_ATTN_MIX] = true, [KIT_STATS_FFN_NEURON] = true},
+                                                                         "of down and o: for cutting heads, too"},
     {"all",  {[KIT_STATS_ATTN_IN] = true, [KIT_STATS_ATTN_MIX] = true,
               [KIT_STATS_FFN_IN] = true, [KIT_STATS_FFN_NEURON] = true}, "of the inputs of every matrix"},
     {0}};

@@ -36,72 +36,150 @@ static int check_fusable(const dw_model *m, int l, dw_err *err) {
  * parent. */
 static bool permutes(const dw_arch *from, const dw_arch *to) { return from->has & ~to->has & DW_ARCH_ROPE_NEOX; }
 
-static int check_carrier(const prune_layout *o, const dw_arch *to, dw_err *err) {
+/* Why the file needs another architecture, as a sentence and what else may be done; NULL: it does not. */
+typedef struct reason {
+    const char *what, *advice;
+} reason;
+
+static int check_carrier(const prune_layout *o, const dw_arch *to, reason why, dw_err *err) {
     const dw_model *m = o->parent;
     if (!to)
-        return dw_fail(
-            err,
-            "architecture '%s' has no carrier for widths that differ by layer; give --pad, or make the widths equal",
-            m->arch->name);
+        return dw_fail(err, "%s, for which architecture '%s' has no carrier; %s", why.what, m->arch->name, why.advice);
     if (!(to->has & DW_ARCH_UNTIED) && !m->net.hp.tied)
-        return dw_fail(
-            err,
-            "the widths differ by layer, which no architecture stores for '%s' with an output matrix of its own; give "
-            "--pad, or make the widths equal (rank --allocate uniform)",
-            m->arch->name);
+        return dw_fail(err, "%s, which no architecture stores for '%s' with an output matrix of its own; %s", why.what,
+                       m->arch->name, why.advice);
     const bool fuses = to->has & DW_ARCH_FUSED_QKV;
     for (size_t i = 0; i < dw_gguf_n_tensors(m->gguf); i++) {
         const char *rest, *name = dw_gguf_tensor(m->gguf, i)->name;
         const int l = dw_layer_of(name, &rest);
         const bool is_fused = !strncmp(rest, "attn_qkv.", 9) && (permutes(m->arch, to) || fuses);
         if ((is_bias(rest) && (!(to->has & DW_ARCH_BIASES) || l < 0)) || is_fused)
-            return dw_fail(
-                err,
-                "the widths differ by layer; architecture '%s' can store that, but not '%s'; give --pad, "
-                "or make the widths equal",
-                to->name, name);
+            return dw_fail(err, "%s; architecture '%s' can store that, but not '%s'; %s", why.what, to->name, name,
+                           why.advice);
     }
     for (int l = 0; l < o->n_layer && fuses; l++)
         if (check_fusable(m, o->layer_of[l], err)) return -1;
     return 0;
 }
 
-/* Where each row of q or k comes from. */
-static int32_t *permuted_rows(int n_head, int D, dw_err *err) {
-    const size_t n = (size_t)n_head * (size_t)D;
-    int32_t *rows = dw_alloc(n, sizeof *rows, "permuted rows", err);
-    for (size_t r = 0; rows && r < n; r++) rows[r] = (int32_t)dw_unpermuted_row(r, (size_t)D);
-    return rows;
-}
-
-static bool widths_differ(const prune_layout *o) {
-    for (int l = 1; l < o->n_layer; l++)
-        if (o->n_ff[l] != o->n_ff[0]) return true;
+static bool differs(const int *number, int n) {
+    for (int l = 1; l < n; l++)
+        if (number[l] != number[0]) return true;
     return false;
 }
 
+static reason reason_for_carrier(const prune_layout *o) {
+    const unsigned has = o->parent->arch->has;
+    if (o->cuts_heads && (differs(o->n_head, o->n_layer) || differs(o->n_head_kv, o->n_layer)))
+        return (reason){"the numbers of heads differ by layer", "cut the same number of heads in every layer"};
+    if (o->cuts_heads && has & DW_ARCH_SQUARE_Q)
+        return (reason){"the heads that stay are not as wide as the embedding", "cut no heads"};
+    if (o->n_biases && !(has & DW_ARCH_FFN_BIASES))
+        return (reason){"the repair gives down a bias", "give --repair lsq, which needs none"};
+    if (differs(o->n_ff, o->n_layer))
+        return (reason){"the widths differ by layer", "give --pad, or make the widths equal (rank --allocate uniform)"};
+    return (reason){0};
+}
+
+static int check_first_layer(const prune_layout *o, dw_err *err) {
+    if (o->n_head[0] > 0) return 0;
+    return dw_fail(err,
+                   "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, "
+                   "or keep one before it",
+                   o->layer_of[0]);
+}
+
+/* to: the architecture that the file would have. */
+static int check_biases(const prune_layout *o, const dw_arch *arch, const dw_arch *to, dw_err *err) {
+    if (!o->n_biases || to->has & DW_ARCH_FFN_BIASES) return 0;
+    return dw_fail(err,
+                   "--repair bias: architecture '%s' has no bias of down, and llama.cpp would refuse the file; give "
+                   "--repair lsq",
+                   arch->name);
+}
+
 static int choose_arch(prune_layout *o, dw_err *err) {
-    const dw_hparams *hp = &o->parent->net.hp;
-    o->arch = o->parent->arch;
-    if (o->parent->arch->has & DW_ARCH_BY_LAYER) {
-        if (hp->n_head[o->layer_of[0]] < 1)
-            return dw_fail(
-                err,
-                "layer %d would become the first and has no attention, which llama.cpp refuses; drop it too, "
-                "or keep one before it",
-                o->layer_of[0]);
-        return 0;
-    }
-    if (!widths_differ(o)) return 0;
-    const char *name = o->parent->arch->carrier;
-    const dw_arch *to = name ? dw_arch_find((dw_str){name, strlen(name)}) : NULL;
-    if (check_carrier(o, to, err)) return -1;
+    const dw_arch *from = o->parent->arch;
+    const reason why = reason_for_carrier(o);
+    o->arch = from;
+    if (from->has & DW_ARCH_BY_LAYER) return check_first_layer(o, err) || check_biases(o, from, from, err) ? -1 : 0;
+    if (!why.what) return 0;
+    const dw_arch *to = from->carrier ? dw_arch_find((dw_str){from->carrier, strlen(from->carrier)}) : NULL;
+    if ((to && check_biases(o, from, to, err)) || check_carrier(o, to, why, err)) return -1;
     o->arch = to;
     o->is_carrier = true;
-    if (!permutes(o->parent->arch, to)) return 0;
-    o->q_rows = permuted_rows(hp->n_head[0], hp->head_dim, err);
-    o->k_rows = o->q_rows ? permuted_rows(hp->n_head_kv[0], hp->head_dim, err) : NULL;
-    return o->k_rows ? 0 : -1;
+    return 0;
+}
+
+/* ---- heads ------------------------------------------------------------------------------------------------------ */
+
+/* Rows of D for each of `per` heads of each kept KV head; to: those of q or k, permuted where rope turns others. */
+static int32_t *head_rows(const int32_t *kv, int n_kv, int per, int D, bool permuted, dw_err *err) {
+    int32_t *rows = dw_alloc((size_t)n_kv * (size_t)per, (size_t)D * sizeof *rows, "rows of heads", err), *to = rows;
+    for (int i = 0; rows && i < n_kv; i++)
+        for (int r = 0; r < per * D; r++)
+            *to++ = kv[i] * per * D + (permuted ? (int32_t)dw_unpermuted_row((size_t)r, (size_t)D) : r);
+    return rows;
+}
+
+/* The rows of q, k and v one after the other. */
+static int32_t *all_rows(const prune_layout *o, int l, dw_err *err) {
+    const dw_hparams *hp = &o->parent->net.hp;
+    const prune_heads *h = &o->heads[l];
+    const int D = hp->head_dim, n_q = o->n_head[l] * D, n_k = o->n_head_kv[l] * D, pl = o->layer_of[l];
+    int32_t *rows = dw_alloc((size_t)(n_q + 2 * n_k), sizeof *rows, "rows of heads", err);
+    for (int r = 0; rows && r < n_q; r++) rows[r] = h->q[r];
+    for (int r = 0; rows && r < n_k; r++) {
+        rows[n_q + r] = hp->n_head[pl] * D + h->k[r];
+        rows[n_q + n_k + r] = (hp->n_head[pl] + hp->n_head_kv[pl]) * D + h->v[r];
+    }
+    return rows;
+}
+
+static int map_heads(prune_layout *o, const kit_plan_layer *p, int l, dw_err *err) {
+    const dw_hparams *hp = &o->parent->net.hp;
+    const int pl = o->layer_of[l], D = hp->head_dim, n_kv = o->n_head_kv[l];
+    const bool cuts = n_kv < hp->n_head_kv[pl], permuted = o->is_carrier && permutes(o->parent->arch, o->arch);
+    prune_heads *h = &o->heads[l];
+    if (!n_kv || (!cuts && !permuted)) return 0;
+    const int per = hp->n_head[pl] / hp->n_head_kv[pl];
+    int32_t *kv = dw_alloc((size_t)n_kv, sizeof *kv, "kept heads", err);
+    if (!kv) return -1;
+    for (int i = 0; i < n_kv; i++) kv[i] = i;
+    if (cuts) kit_plan_kv_heads(p, kv);
+    h->q = head_rows(kv, n_kv, per, D, permuted, err);
+    h->k = head_rows(kv, n_kv, 1, D, permuted, err);
+    if (cuts) h->v = head_rows(kv, n_kv, 1, D, false, err);
+    if (cuts) h->o = head_rows(kv, n_kv, per, D, false, err);
+    free(kv);
+    if (!h->q || !h->k || (cuts && (!h->v || !h->o))) return -1;
+    return cuts && !(h->all = all_rows(o, l, err)) ? -1 : 0;
+}
+
+int prune_check_plan(const dw_model *m, const kit_plan *plan, dw_err *err) {
+    const dw_hparams *hp = &m->net.hp;
+    if (plan->n_layer != hp->n_layer)
+        return dw_fail(err, "the plan has %d layers, the model %d", plan->n_layer, hp->n_layer);
+    for (int l = 0; l < plan->n_layer; l++) {
+        const kit_plan_layer *p = &plan->layer[l];
+        const int last = p->n_kv ? p->kv[p->n_kv_span - 1].last : -1;
+        if (last >= hp->n_head_kv[l])
+            return dw_fail(err, "the plan keeps KV head %d of layer %d, which has %d", last, l, hp->n_head_kv[l]);
+    }
+    return 0;
+}
+
+static void count_heads(prune_layout *o, const kit_plan *plan) {
+    const dw_hparams *hp = &o->parent->net.hp;
+    for (int l = 0; l < o->n_layer; l++) {
+        const int pl = o->layer_of[l], has = hp->n_head_kv[pl];
+        const kit_plan_layer *p = &plan->layer[pl];
+        o->n_head[l] = hp->n_head[pl], o->n_head_kv[l] = has;
+        if (!p->n_kv) continue;
+        o->cuts_heads |= p->n_kv < has;
+        o->n_head[l] = hp->n_head[pl] / has * p->n_kv;
+        o->n_head_kv[l] = p->n_kv;
+    }
 }
 
 /* ---- widths ---------------------------------------------------------------------------------------------------- */
@@ -136,7 +214,12 @@ static int choose_widths(prune_layout *o, const kit_plan *plan, const prune_cut_
     o->n_ff = dw_alloc(n, sizeof *o->n_ff, "layers", err);
     o->keep = dw_alloc(n, sizeof *o->keep, "layers", err);
     o->importance = dw_alloc(n, sizeof *o->importance, "layers", err);
-    if (!o->layer_of || !o->n_ff || !o->keep || !o->importance) return -1;
+    o->n_head = dw_alloc(n, sizeof *o->n_head, "layers", err);
+    o->n_head_kv = dw_alloc(n, sizeof *o->n_head_kv, "layers", err);
+    o->heads = dw_alloc(n, sizeof *o->heads, "layers", err);
+    o->bias = dw_alloc(n, sizeof *o->bias, "layers", err);
+    if (!o->layer_of || !o->n_ff || !o->keep || !o->importance || !o->n_head || !o->n_head_kv || !o->heads || !o->bias)
+        return -1;
     for (int l = 0; l < plan->n_layer; l++) {
         if (plan->layer[l].drop) continue;
         o->layer_of[o->n_layer] = l;
@@ -245,11 +328,50 @@ static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_o
     return options->stats ? weigh(o, t, l, options->stats, err) : 0;
 }
 
+/* Columns of heads that stay.  o->importance is down's: the repair's own importances need no padding. */
+static int place_o(prune_layout *o, prune_tensor *t, int l, const prune_cut_options *options, dw_err *err) {
+    const int parent_l = o->layer_of[l], n = o->n_head[l] * o->parent->net.hp.head_dim;
+    const repairs *r = options->repairs;
+    const dw_qtype_row *type = t->type;
+    if (!o->heads[l].o) return 0;
+    t->ne[0] = (size_t)n;
+    t->map = o->heads[l].o;
+    t->move = PRUNE_BLOCKS;
+    const bool is_repaired = r && r->o[parent_l];
+    if (!is_repaired && is_whole_blocks(t->map, n, type->block)) return 0;
+    if (n % type->block || !type->encode || (!is_repaired && !options->encode_down))
+        return dw_fail(
+            err,
+            "layer %d: the %d heads that stay give o rows of %d values, which %s blocks of %d do not hold as "
+            "they are; cut heads of a model in 16 bits, and requant it",
+            parent_l, o->n_head[l], n, type->name, type->block);
+    t->move = PRUNE_ENCODE;
+    if (!is_repaired) {
+        o->n_encoded++;
+        if (options->source) t->from[0] = &options->source->net.layer[parent_l].o;
+        return 0;
+    }
+    t->repaired = r->o[parent_l];
+    t->importance = r->o_importance[parent_l];
+    t->n_kept = (size_t)n;
+    o->n_repaired_o++;
+    return 0;
+}
+
+/* Rows of q, k, v, or of all three. */
+static void place_heads(const prune_layout *o, prune_tensor *t, int l, const dw_tensor_row *row, char rows) {
+    const int D = o->parent->net.hp.head_dim, n_q = o->n_head[l] * D, n_k = o->n_head_kv[l] * D;
+    const prune_heads *h = &o->heads[l];
+    t->ne[t->n_dims - 1] = (size_t)(rows == 'q' ? n_q : rows == 'k' ? n_k : n_q + 2 * n_k);
+    t->map = rows == 's' ? h->all : rows == 'q' ? h->q : row->is_turned ? h->k : h->v;
+}
+
 static void fuse_qkv(const prune_layout *o, prune_tensor *t, int l) {
     snprintf(t->name, sizeof t->name, "blk.%d.attn_qkv.weight", l);
     t->from[1] = layer_tensor(o->parent, o->layer_of[l], "attn_k.weight");
     t->from[2] = layer_tensor(o->parent, o->layer_of[l], "attn_v.weight");
-    t->ne[1] = t->from[0]->ne[1] + t->from[1]->ne[1] + t->from[2]->ne[1];
+    t->ne[1] = (size_t)((o->n_head[l] + 2 * o->n_head_kv[l]) * o->parent->net.hp.head_dim);
+    t->map = o->heads[l].all;
 }
 
 /* Whether q, k and v become one matrix.  The list of tensors then has only q, with the rows of all three. */
@@ -267,11 +389,13 @@ static int place_tensor(prune_layout *o, prune_tensor *t, int l, const prune_cut
     snprintf(t->name, sizeof t->name, "%.63s", dw_name_gguf(row, l, bias).text);
     const char rows = bias ? row->bias : row->shape[0];
     if (!bias && row->shape[1] == 'n') return place_down(o, t, l, options, err);
+    if (!bias && row->shape[1] == 'q') return place_o(o, t, l, options, err);
+    if (bias && !strcmp(row->gguf, "ffn_down") && o->bias[l].data) t->from[0] = &o->bias[l];
     if (rows == 'n' || rows == 'f') {
         t->ne[t->n_dims - 1] = (size_t)o->n_ff[l];
         if (!keeps_all(o, l)) t->map = o->keep[l];
-    } else if (row->is_turned) {
-        t->map = rows == 'q' ? o->q_rows : o->k_rows;
+    } else if (rows == 'q' || rows == 'k' || rows == 's') {
+        place_heads(o, t, l, row, rows);
     }
     if (fuses_qkv(o) && !bias && rows == 'q') fuse_qkv(o, t, l);
     return 0;
@@ -284,10 +408,34 @@ static int new_layer(const prune_layout *o, int parent_l) {
     return -1;
 }
 
+/* A bias that the parent does not have. */
+static void add_bias(prune_layout *o, int l) {
+    prune_tensor *t = &o->tensor[o->n_tensor++];
+    *t = (prune_tensor){.type = o->bias[l].type, .n_dims = 1, .ne = {o->bias[l].ne[0], 1}, .from = {&o->bias[l]}};
+    snprintf(t->name, sizeof t->name, "blk.%d.ffn_down.bias", l);
+    o->data_bytes += (double)(t->ne[0] * sizeof(float));
+}
+
+/* Biases of the repair as tensors. */
+static void list_biases(prune_layout *o, const repairs *r) {
+    const size_t d = (size_t)o->parent->net.hp.n_embd;
+    for (int l = 0; r && l < o->n_layer; l++) {
+        const float *b = r->bias[o->layer_of[l]];
+        if (!b) continue;
+        o->bias[l] = (dw_tensor){.name = "ffn_down.bias",
+                                 .type = dw_qtype_get(DW_F32),
+                                 .n_dims = 1,
+                                 .ne = {d, 1, 1, 1},
+                                 .n_bytes = d * sizeof *b,
+                                 .data = (const uint8_t *)b};
+        o->n_biases++;
+    }
+}
+
 static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_err *err) {
     const dw_gguf *g = o->parent->gguf;
     const bool fuse = fuses_qkv(o);
-    o->tensor = dw_alloc(dw_gguf_n_tensors(g), sizeof *o->tensor, "the list of tensors", err);
+    o->tensor = dw_alloc(dw_gguf_n_tensors(g) + o->n_biases, sizeof *o->tensor, "the list of tensors", err);
     if (!o->tensor) return -1;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *from = dw_gguf_tensor(g, i);
@@ -301,6 +449,8 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
         if (place_tensor(o, t, l, options, err)) return -1;
         o->data_bytes += (double)(prune_tensor_n_rows(t) * prune_tensor_row_bytes(t));
     }
+    for (int l = 0; l < o->n_layer; l++)
+        if (o->bias[l].data && !o->parent->net.layer[o->layer_of[l]].down_bias.name) add_bias(o, l);
     return 0;
 }
 
@@ -317,11 +467,15 @@ void prune_layout_sizes(const prune_layout *o, kit_sizes *sizes) {
 /* ---- all together ------------------------------------------------------------------------------------------------ */
 
 static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *options, dw_err *err) {
-    if (plan->n_layer != o->parent->net.hp.n_layer)
-        return dw_fail(err, "the plan has %d layers, the model %d", plan->n_layer, o->parent->net.hp.n_layer);
+    if (prune_check_plan(o->parent, plan, err)) return -1;
     if (dw_model_need_whole_ffn(o->parent, err)) return -1;
     if (options->source && dw_model_check_source(o->parent, options->source, err)) return -1;
-    if (choose_widths(o, plan, options, err) || choose_arch(o, err)) return -1;
+    if (choose_widths(o, plan, options, err)) return -1;
+    count_heads(o, plan);
+    list_biases(o, options->repairs);
+    if (choose_arch(o, err)) return -1;
+    for (int l = 0; l < o->n_layer; l++)
+        if (map_heads(o, &plan->layer[o->layer_of[l]], l, err)) return -1;
     return place_tensors(o, options, err);
 }
 
@@ -340,8 +494,14 @@ void prune_layout_release(prune_layout *o) {
     free(o->importance);
     free(o->layer_of);
     free(o->n_ff);
-    free(o->q_rows);
-    free(o->k_rows);
+    for (int l = 0; l < o->n_layer && o->heads; l++) {
+        prune_heads *h = &o->heads[l];
+        free(h->q), free(h->k), free(h->v), free(h->o), free(h->all);
+    }
+    free(o->heads);
+    free(o->n_head);
+    free(o->n_head_kv);
+    free(o->bias);
     free(o->tensor);
     *o = (prune_layout){0};
 }
@@ -407,13 +567,30 @@ static void set_widths(const prune_layout *o, dw_gguf_writer *w) {
     dw_gguf_set_array(w, key, DW_KV_U32, o->n_ff, (size_t)o->n_layer);
 }
 
+/* One number, or one for each layer where the architecture has them. */
+static void set_heads(const prune_layout *o, dw_gguf_writer *w) {
+    const struct {
+        const char *name;
+        const int *n;
+    } keys[] = {{"attention.head_count", o->n_head}, {"attention.head_count_kv", o->n_head_kv}};
+    for (int i = 0; i < 2 && o->cuts_heads; i++) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.%s", o->arch->name, keys[i].name);
+        if (differs(keys[i].n, o->n_layer))
+            dw_gguf_set_array(w, key, DW_KV_U32, keys[i].n, (size_t)o->n_layer);
+        else
+            dw_gguf_set_u32(w, key, (uint32_t)keys[i].n[0]);
+    }
+}
+
 int prune_layout_declare(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
     const dw_hparams *hp = &o->parent->net.hp;
     if (copy_keys(o, w, err)) return -1;
     dw_gguf_set_text(w, "general.architecture", o->arch->name);
     set_u32(o, w, "block_count", o->n_layer);
     set_widths(o, w);
-    if (o->is_carrier) { // what a native architecture may leave to a default
+    set_heads(o, w);
+    if (o->is_carrier || o->cuts_heads) { // what a native architecture may leave to a default
         set_u32(o, w, "attention.key_length", hp->head_dim);
         set_u32(o, w, "attention.value_length", hp->head_dim);
         set_u32(o, w, "rope.dimension_count", hp->head_dim);

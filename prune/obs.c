@@ -78,9 +78,13 @@ static int prepare(arrays *a, obs_order *o, const obs_task *t, dw_pool *pool, dw
     a->h = dw_alloc((size_t)n, (size_t)n * sizeof *a->h, "a Gram matrix", err);
     if (!a->dead || !a->root || !a->h || check_weights(t, err)) return -1;
     if (damping_of(&o->damping, t->gram, t->n_tokens, t->damp > 0 ? t->damp : DAMPING, a->dead, err)) return -1;
+    double began = dw_now();
     if (damping_factor(&o->damping, t->gram, t->n_tokens, a->dead, NULL, n, a->h, pool, err)) return -1;
+    o->seconds.factor = dw_now() - began;
+    began = dw_now();
     a->inverse = dw_alloc((size_t)n, (size_t)n * sizeof *a->inverse, "an inverse", err);
     if (!a->inverse || spd_inverse(a->h, n, a->inverse, pool, err)) return -1;
+    o->seconds.invert = dw_now() - began;
     free(a->h);
     a->h = NULL;
     roots_of(a->root, t, &o->damping, a->dead);
@@ -103,7 +107,10 @@ int obs_select(obs_order *o, const obs_task *t, dw_pool *pool, dw_err *err) {
                    .v = t->v,
                    .d = t->d,
                    .scale = a.root};
-    if (!rc) rc = (s.n > OBS_MOST_F64 ? obs_run_f32 : obs_run_f64)(o, &s, pool, err);
+    const int most_f64 = t->most_f64 ? t->most_f64 : OBS_MOST_F64;
+    const double began = dw_now();
+    if (!rc) rc = (s.n > most_f64 ? obs_run_f32 : obs_run_f64)(o, &s, pool, err);
+    o->seconds.select = dw_now() - began;
     free(a.dead);
     free(a.root);
     free(a.h);

@@ -43,13 +43,19 @@ typedef struct obs_task {
     int most_removed; // groups; the selection ends there
     double damp;      // lambda over the median; 0: DAMPING
     int block;        // removals of a lazy block; 0: 128
+    int most_f64;     // neurons of the widest layer whose selection is in double; 0: OBS_MOST_F64, below 0: none
 } obs_task;
+
+typedef struct obs_seconds { // of the parts of a selection
+    double factor, invert, select;
+} obs_seconds;
 
 typedef struct obs_order {
     int n_group, n_removed;
     int32_t *group; // (n_group): in the order of removal; after n_removed those that stay, least score first
     double *error;  // (n_group): E per token after this one has gone; for those that stay: their score, added
     damping damping;
+    obs_seconds seconds;
 } obs_order;
 
 /* After a failure there is nothing to release. */

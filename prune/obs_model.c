@@ -19,11 +19,14 @@ static void decode_row(void *arg, size_t r) {
     d->t->type->decode(d->t->data + r * dw_tensor_row_bytes(d->t), d->to + r * d->t->ne[0], d->t->ne[0]);
 }
 
-float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *err) {
-    const dw_tensor *down = &m->net.layer[layer].down;
-    decoding d = {down, dw_alloc(down->ne[1], down->ne[0] * sizeof(float), "a down matrix", err)};
-    if (d.to) dw_pool_each(pool, down->ne[1], decode_row, &d);
+float *prune_decode(const dw_tensor *t, dw_pool *pool, dw_err *err) {
+    decoding d = {t, dw_alloc(t->ne[1], t->ne[0] * sizeof(float), "a matrix in F32", err)};
+    if (d.to) dw_pool_each(pool, t->ne[1], decode_row, &d);
     return d.to;
+}
+
+float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *err) {
+    return prune_decode(&m->net.layer[layer].down, pool, err);
 }
 
 static void tell(const obs_model_task *t, int l, const damping *d, double n_tokens) {

@@ -5,6 +5,8 @@
 #include "engine.h"
 #include "prune/obs.h"
 
+/* A matrix as floats, in its shape; free(). */
+float *prune_decode(const dw_tensor *t, dw_pool *pool, dw_err *err);
 /* down of a layer as (n_embd, n_ff) floats; free(). */
 float *prune_decode_down(const dw_model *m, int layer, dw_pool *pool, dw_err *err);
 

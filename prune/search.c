@@ -49,7 +49,7 @@ static int n_levels(const prune_task *t) {
 }
 
 static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, curve *c, dw_err *err) {
-    const int levels = n_levels(t), least = smaller(t->unit, n_ff(t, l));
+    const int levels = n_levels(t), least = prune_least_width(t, l);
     *c = (curve){.width = {n_ff(t, l)}, .n = 1};
     for (int i = 1; i <= levels; i++) {
         int width = (int)((1 - (double)i / levels) * n_ff(t, l) / t->unit) * t->unit;
@@ -69,14 +69,20 @@ static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, cu
 enum { MOST_CELLS = 1 << 14 };
 
 typedef struct table {
-    double cell; // neurons or bytes of a cell
+    double cell; // neurons, bytes or microseconds of a cell
     int n_cell;
     double *best, *next; // (n_cell + 1)
     int *choice;         // (n_layer, n_cell + 1): width
 } table;
 
 static double cost_of(const prune_task *t, int l, int width) {
+    if (t->us > 0) return timing_of_layer(t->times, width);
     return t->bytes > 0 ? width * t->sizes->neuron[l] : width;
+}
+
+/* What a unit more costs. */
+static double cost_of_unit(const prune_task *t, int l, int width) {
+    return t->us > 0 ? cost_of(t, l, width + t->unit) - cost_of(t, l, width) : cost_of(t, l, t->unit);
 }
 
 /* What widths may cost together. */
@@ -87,6 +93,7 @@ static double budget_of(const prune_task *t, const int *uniform) {
         neurons += uniform[l];
         fixed += t->sizes->layer[l];
     }
+    if (t->us > 0) return t->us - t->times->rest;
     return t->bytes > 0 ? t->bytes - fixed : neurons;
 }
 
@@ -110,7 +117,7 @@ static void fill_table(const prune_task *t, table *b, const curve *c) {
     for (int l = 0; l < hp_of(t)->n_layer; l++) {
         if (t->drop[l]) continue;
         for (int k = 0; k <= b->n_cell; k++) b->next[k] = INFINITY;
-        for (int width = smaller(t->unit, n_ff(t, l)); width < n_ff(t, l); width += step_of(t, l))
+        for (int width = prune_least_width(t, l); width < n_ff(t, l); width += step_of(t, l))
             add_width(t, b, &c[l], l, width);
         add_width(t, b, &c[l], l, n_ff(t, l));
         double *swap = b->best;
@@ -124,14 +131,14 @@ static void spend_rest(const prune_task *t, const curve *c, double left, int *n_
         double gain = -1;
         best = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
-            if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) || cost_of(t, l, t->unit) > left + 1e-9) continue;
+            if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) || cost_of_unit(t, l, n_keep[l]) > left + 1e-9) continue;
             const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], n_keep[l] + t->unit)) /
-                             cost_of(t, l, t->unit);
+                             fmax(cost_of_unit(t, l, n_keep[l]), 1e-300);
             if (g > gain) gain = g, best = l;
         }
         if (best < 0) break;
+        left -= cost_of_unit(t, best, n_keep[best]);
         n_keep[best] += t->unit;
-        left -= cost_of(t, best, t->unit);
     }
 }
 
@@ -141,7 +148,7 @@ static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
         double loss = INFINITY;
         least = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
-            if (t->drop[l] || n_keep[l] < 2 * t->unit) continue;
+            if (t->drop[l] || n_keep[l] - t->unit < prune_least_width(t, l)) continue;
             const double x = at_width(&c[l], n_keep[l] - t->unit) - at_width(&c[l], n_keep[l]);
             if (x < loss) loss = x, least = l;
         }
@@ -150,7 +157,9 @@ static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
 }
 
 static int plan_widths(const prune_task *t, const curve *c, double budget, int *n_keep, dw_err *err) {
-    table b = {.cell = fmax(t->bytes > 0 ? 1 : t->unit, budget / MOST_CELLS)};
+    if (!(budget > 0))
+        return dw_fail(err, "no widths fit the budget: it is less than what all but the neurons takes; allow more");
+    table b = {.cell = fmax(t->us > 0 ? 0 : t->bytes > 0 ? 1 : t->unit, budget / MOST_CELLS)};
     b.n_cell = (int)(budget / b.cell + 1e-9);
     const size_t n = (size_t)b.n_cell + 1;
     double *first = dw_alloc(n, 2 * sizeof *first, "an allocation", err);
@@ -228,7 +237,7 @@ static bool parse(const prune_task *t, const char *text, state *s) {
     for (int l = 0; l < hp_of(t)->n_layer; l++, at += n) {
         n = 0;
         if (sscanf(text + at, " %d%n", &s->best[l], &n) != 1 ||
-            s->best[l] < (t->drop[l] ? 0 : smaller(t->unit, n_ff(t, l))) || s->best[l] > n_ff(t, l))
+            s->best[l] < (t->drop[l] ? 0 : prune_least_width(t, l)) || s->best[l] > n_ff(t, l))
             return false;
     }
     return s->n_done >= 0;
@@ -252,7 +261,7 @@ static bool mutate(const prune_task *t, state *s) {
     memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
     if (a == b || t->drop[a] || t->drop[b]) return false;
     int n = steps * (units < 1 ? 1 : units) * t->unit;
-    n = smaller(n, (s->best[a] - smaller(t->unit, n_ff(t, a))) / t->unit * t->unit);
+    n = smaller(n, (s->best[a] - prune_least_width(t, a)) / t->unit * t->unit);
     n = smaller(n, (n_ff(t, b) - s->best[b]) / t->unit * t->unit);
     s->trial[a] -= n;
     s->trial[b] += n;

@@ -3,12 +3,12 @@
  * sensitivity  Each layer alone is cut to some widths, and the divergence measured: a curve KL_l(w), linear between the
  *              widths.  Dynamic programming minimises sum KL_l(w_l) within the budget: best[l][c] is the least sum of
  *              layers before l that cost at most c (Frantar & Alistarh 2022, arXiv 2202.04997: SPDY).  Sums of single
- *              layers' divergences miss what layers do to each other.
+ *              layers' divergences miss what layers do to each other.  Layers cost neurons, bytes, or their measured
+ *              time (timing.h).
  * evolve       Starts from another rule's widths.  A step moves neurons from one random layer to another; it stays when
  *              the mean divergence of the windows falls by more than the standard error of the differences (Sieberling
  *              2024, arXiv 2410.14649: EvoPress).  The state is written to a file after every accepted step, and the
- *                                                  same
- *              command goes on from it.
+ *              same command goes on from it.
  * Neither exceeds the neurons of the uniform rule, or the bytes that were asked for. */
 #ifndef PRUNE_SEARCH_H
 #define PRUNE_SEARCH_H

@@ -63,6 +63,7 @@ typedef struct sequence {
     float *kept;          // (rows, n_keep): a'_S
     float *scratch;       // a tile for each thread
     double *gram, *cross; // packed (n_keep); (n_keep, d)
+    float **o;            // (n_layer): o where heads are cut; the cut session reads it
     int *all_rows;        // 0, 1, 2, ..
 } sequence;
 
@@ -75,6 +76,8 @@ static void release(sequence *s) {
     release_layer(s);
     walk_close(&s->dense);
     walk_close(&s->cut);
+    for (int l = 0; s->o && l < dw_model_hparams(s->t->model)->n_layer; l++) free(s->o[l]);
+    free(s->o);
     free(s->a), free(s->a_cut), free(s->x), free(s->y), free(s->y_cut), free(s->r), free(s->scratch), free(s->all_rows);
 }
 
@@ -271,12 +274,29 @@ static int pass_layer(sequence *s, repairs *r, int l, dw_err *err) {
     return rc;
 }
 
+/* The cut session computes without the heads that are cut. */
+static int cut_heads(sequence *s, const repairs *r, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(s->t->model);
+    s->o = dw_alloc((size_t)r->n_layer, sizeof *s->o, "o matrices", err);
+    if (!s->o) return -1;
+    for (int l = 0; l < r->n_layer; l++) {
+        if (!repairs_head_columns(hp, s->t->plan, l, NULL)) continue;
+        s->o[l] = repairs_whole_o(r, s->t, l, err);
+        const dw_tensor o = {.type = dw_qtype_get(DW_F32),
+                             .ne = {(size_t)hp->n_head[l] * (size_t)hp->head_dim, (size_t)s->d, 1, 1},
+                             .data = (const uint8_t *)s->o[l]};
+        if (!s->o[l] || dw_session_replace(s->cut.session, l, DW_W_O, &o, err)) return -1;
+    }
+    return 0;
+}
+
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err) {
     sequence s = {.t = t, .d = dw_model_hparams(t->model)->n_embd};
     const dw_session_options o = {.pool = t->pool, .backend = t->backend};
     int rc = take_memory(&s, err);
     if (!rc) rc = walk_open(&s.dense, t->model, t->texts, 0, &o, err);
     if (!rc) rc = walk_open(&s.cut, t->model, t->texts, 0, &o, err);
+    if (!rc) rc = cut_heads(&s, r, err);
     for (int l = 0; l < r->n_layer && !rc; l++) rc = pass_layer(&s, r, l, err);
     release(&s);
     return rc;

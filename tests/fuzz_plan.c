@@ -17,6 +17,9 @@ static void check_layers(const kit_plan *a, const kit_plan *b) {
             n_keep += (size_t)(x->span[i].last - x->span[i].first) + 1;
         }
         if (n_keep != (size_t)x->n_keep) abort();
+        if (x->n_kv != y->n_kv || x->n_kv_span != y->n_kv_span || (x->drop && x->n_kv)) abort();
+        for (size_t i = 0; i < x->n_kv_span; i++)
+            if (x->kv[i].first != y->kv[i].first || x->kv[i].last != y->kv[i].last) abort();
     }
 }
 

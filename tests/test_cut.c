@@ -445,6 +445,13 @@ static void check_folder(const char *checkpoint) {
     const char *small = cut(m, write_plan("plan.tsv", m, "3-20,40-43"), "small.gguf", options);
     REQUIRE(!test_run("deadwood-convert %s -o %s -q", out, again), "%s", test_run_output());
     same_file(small, again, "a cut model through its checkpoint folder");
+    test_run("rm -rf %s", out);
+    const size_t n = strlen(options);
+    snprintf(options + n, sizeof options - n, " --repair lsq --sequential -f experiments/texts/calib/english-1.txt -c 64 --windows 4");
+    small = cut(m, write_plan("plan.tsv", m, "3-20,40-43"), "repaired.gguf", options);
+    REQUIRE(!test_run("deadwood-convert %s -o %s -q", out, again), "%s", test_run_output());
+    same_file(small, again, "a repaired model through its checkpoint folder");
+    options[n] = 0;
     refused(m, write_plan("plan.tsv", m, "3-20,40-43"), options, "exists; --hf writes a new folder");
 }
 

@@ -317,6 +317,69 @@ static void repair_ignores_weights(void) {
     free_layer(&l);
 }
 
+/* ---- selection in float, as wide layers have it ----------------------------------------------------------- */
+
+/* Neurons that one order has removed after n steps and the other has not. */
+static int n_different(const obs_order *a, const obs_order *b, int n) {
+    bool *gone = calloc((size_t)a->n_group, 1);
+    int differ = 0;
+    for (int i = 0; i < n; i++) gone[a->group[i]] = true;
+    for (int i = 0; i < n; i++) differ += !gone[b->group[i]];
+    free(gone);
+    return differ;
+}
+
+/* Near ties may be decided otherwise, which costs next to nothing: the errors agree to 1e-5 after every removal, and at
+ * most one in a hundred of those that are gone differs. */
+static void check_float(int n, int d, int group, int block) {
+    layer l = make_layer(n, d, 6 * n, (uint64_t)n + 1);
+    dw_err err = {0};
+    obs_order wide, narrow;
+    obs_task t = task_of(&l, group, 0.01);
+    t.block = block;
+    t.most_removed = n / group * 3 / 4;
+    REQUIRE(!obs_select(&wide, &t, two_threads(), &err), "%s", err.text);
+    t.most_f64 = -1;
+    REQUIRE(!obs_select(&narrow, &t, two_threads(), &err), "%s", err.text);
+    CHECK(memcmp(wide.error, narrow.error, (size_t)wide.n_removed * sizeof *wide.error), "nothing was in float");
+    for (int i = 0; i < wide.n_removed; i++)
+        if (!CHECK(fabs(narrow.error[i] - wide.error[i]) <= 1e-5 * wide.error[i],
+                   "width %d, removal %d: error %.9g in float, %.9g in double", n, i, narrow.error[i], wide.error[i]))
+            break;
+    for (int i = wide.n_removed / 8; i <= wide.n_removed; i += wide.n_removed / 8) {
+        const int other = n_different(&wide, &narrow, i);
+        CHECK(other * 100 <= i, "width %d: %d of %d removals differ", n, other, i);
+    }
+    obs_order_release(&wide);
+    obs_order_release(&narrow);
+    free_layer(&l);
+}
+
+/* Float beside a new inverse in double after every removal of the same neuron. */
+static void check_float_naive(int n, int d, int n_removed) {
+    layer l = make_layer(n, d, 6 * n, (uint64_t)n);
+    dw_err err = {0};
+    obs_order o;
+    obs_task t = task_of(&l, 1, 0.01);
+    t.most_f64 = -1;
+    t.most_removed = n_removed;
+    REQUIRE(!obs_select(&o, &t, two_threads(), &err), "%s", err.text);
+    naive x = make_naive(&l, o.damping.lambda);
+    double sum = 0;
+    int n_other = 0;
+    for (int i = 0; i < n_removed; i++) {
+        int removed;
+        sum += naive_step(&x, &removed);
+        n_other += removed != o.group[i];
+        CHECK(fabs(o.error[i] - sum) <= 1e-5 * sum, "width %d, removal %d: error %.9g in float, naive %.9g", n, i,
+              o.error[i], sum);
+    }
+    CHECK(n_other * 100 <= n_removed, "width %d: %d of %d removals differ", n, n_other, n_removed);
+    free_naive(&x);
+    obs_order_release(&o);
+    free_layer(&l);
+}
+
 /* Uncorrelated gradients of equal size weigh nothing: the plain order, in half of their mean square. */
 static void equal_weights(void) {
     enum { N = 80, D = GRADIENT_D };
@@ -340,6 +403,13 @@ static void equal_weights(void) {
     free(v);
     obs_order_release(&o[0]), obs_order_release(&o[1]);
     free_layer(&l);
+}
+
+static void in_float(void) {
+    check_float(512, 64, 1, 128);
+    check_float(700, 100, 1, 0);
+    check_float(512, 40, 8, 64);
+    check_float_naive(256, 48, 200);
 }
 
 /* ---- groups ----------------------------------------------------------------------------------------------- */
@@ -667,6 +737,12 @@ static void refusals(void) {
     err = (dw_err){0};
     CHECK(obs_select(&o, &t, two_threads(), &err));
     check_sentence(&err, "no Cholesky factor", "NaN in the Gram matrix");
+    l.sum[kit_gram_row(N, 2) + 5] = 0;
+    t.n_tokens = 1e-320; // the median is infinite then
+    err = (dw_err){0};
+    CHECK(obs_select(&o, &t, two_threads(), &err));
+    check_sentence(&err, "the damping would be 0.01 times the median square inf", "a damping that is not finite");
+    t.n_tokens = l.n_tokens;
     memset(l.sum, 0, kit_gram_packed(N) * sizeof *l.sum);
     err = (dw_err){0};
     CHECK(obs_select(&o, &t, two_threads(), &err));
@@ -750,6 +826,7 @@ static const test_case cases[] = {
     {"the least-squares repair is the best for any weights, and the scores are its weighted error",
      repair_ignores_weights},
     {"equal gradients weigh nothing, and gradients of 0 are refused", equal_weights},
+    {"selection in float, as layers wider than 8192 have it, equals the one in double to 1e-5 of the error", in_float},
     {"groups are removed by the closed form of their joint error", groups},
     {"the error of scores is the measured error of the repaired layer, for every level of one run", error_is_measured},
     {"a score is at most the energy, and equals it where nothing is correlated", not_above_energy},

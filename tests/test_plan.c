@@ -37,6 +37,45 @@ static void fields(void) {
     kit_plan_release(&p);
 }
 
+/* A line of KV heads after its layer's; without one all stay. */
+static void heads(void) {
+    static const char text[] = "# deadwood plan 1\nlayer\twidth\tkeep\n0\t8\t0-7\nheads\t0\t0,2-3\n1\t0\tdrop\n2\t1\t5\nheads\t2\t1\n";
+    kit_plan p;
+    dw_err err = {0};
+    size_t size;
+    int32_t kept[3];
+    REQUIRE(!parse(&p, text, &err), "%s", err.text);
+    CHECK(p.layer[0].n_kv == 3 && !p.layer[1].n_kv && p.layer[2].n_kv == 1 && p.layer[2].n_keep == 1);
+    kit_plan_kv_heads(&p.layer[0], kept);
+    CHECK(kept[0] == 0 && kept[1] == 2 && kept[2] == 3);
+    char *again = kit_plan_format(&p, &size, &err);
+    CHECK(again && !strcmp(again, text), "%s", again ? again : err.text);
+    free(again);
+    char *seed_text = dw_read_file("tests/seeds/plan-heads.tsv", 1 << 16, &size, &err);
+    CHECK(seed_text && !strcmp(seed_text, text), "%s", err.text);
+    free(seed_text);
+    CHECK(!kit_plan_set_kv_heads(&p.layer[1], (bool[]){true, true, false, true}, 4, &err) && p.layer[1].n_kv == 3 &&
+          p.layer[1].n_kv_span == 2 && p.layer[1].kv[1].last == 3);
+    kit_plan_release(&p);
+    static const struct { const char *lines, *words; } bad[] = {
+        {"heads 0 1\n", "line 3: the heads of layer 0 do not follow its line"},
+        {"0 8 0-7\nheads 1 0\n", "line 4: the heads of layer 1 do not follow its line"},
+        {"0 8 0-7\nheads 0 0\nheads 0 1\n", "line 5: the heads of layer 0 are given twice"},
+        {"0 drop\nheads 0 0\n", "line 4: layer 0 is dropped and has no heads"},
+        {"0 8 0-7\nheads 0\n", "line 4: the line is not 'heads LAYER KEEP'"},
+        {"0 8 0-7\nheads 0 0 1\n", "line 4: the line is not 'heads LAYER KEEP'"},
+        {"0 8 0-7\nheads 0 x\n", "line 4: 'x' is not a KV head or a range of KV heads"},
+        {"0 8 0-7\nheads 0 1,1\n", "line 4: KV head 1 comes after 1"},
+        {"0 8 0-7\nheads 0 99999999\n", "line 4: '99999999' is not a KV head"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char whole_text[256];
+        dw_err why = {0};
+        snprintf(whole_text, sizeof whole_text, "# deadwood plan 1\nlayer width keep\n%s", bad[i].lines);
+        CHECK(kit_plan_parse(&p, whole_text, strlen(whole_text), "plan.tsv", NULL, 0, &why));
+        check_sentence(&why, bad[i].words, bad[i].lines);
+    }
+}
+
 static void round_trip(void) {
     kit_plan p;
     dw_err err = {0};
@@ -152,6 +191,7 @@ static void truncated(void) {
 }
 
 static const test_case cases[] = {
+    {"KV heads that stay are read and written, and every bad line of them is named", heads},
     {"a plan's comments and layers are read", fields},
     {"a plan that is read and written has the same bytes", round_trip},
     {"the seed is what is written today", seed},

@@ -280,7 +280,72 @@ static void bytes_as(void) {
     }
     CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 6MB --as Q4_K --multiple 32", model, plan) == 1 &&
               strstr(test_run_output(), "--multiple 256 does"), "%s", test_run_output());
-    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --rate 0.2 --as Q4_K", model, plan) == 2, "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --as Q4_K --drop-layers 0", model, plan) == 2, "%s", test_run_output());
+}
+
+/* Widths of a plan that rank makes of a model without statistics. */
+static bool widths_of(int width[8], const char *model, const char *options) {
+    const char *plan = test_file("widths.tsv");
+    kit_plan p;
+    dw_err err = {0};
+    if (!CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s %s", model, plan, options), "%s", test_run_output()) ||
+        !CHECK(!kit_plan_read(&p, plan, NULL, 0, &err) && p.n_layer <= 8, "%s", err.text))
+        return false;
+    for (int l = 0; l < p.n_layer; l++) width[l] = p.layer[l].n_keep;
+    kit_plan_release(&p);
+    return true;
+}
+
+/* A rate with a target type: K types need 256, whatever the rate; the simple ones 32. */
+static void widths_as(void) {
+    static const struct { const char *options; int width; } cases[] = {
+        {"--rate 0.2", 832},
+        {"--rate 0.2 --as Q4_K_M", 768},
+        {"--rate 0.2 --as Q6_K", 768},
+        {"--rate 0.2 --as Q8_0", 832},
+        {"--rate 0.2 --as Q4_K_M --multiple 32", 832}}; // with fallbacks, as asked for
+    int width[8];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!widths_of(width, wide(1024, "BF16"), cases[i].options)) return;
+        CHECK(width[0] == cases[i].width && width[1] == cases[i].width, "%s: widths %d, %d", cases[i].options, width[0], width[1]);
+    }
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --rate 0.2 --as Q4_K --multiple 32", random_model("mini", "BF16", 0), test_file("widths.tsv")) == 1 &&
+              strstr(test_run_output(), "--multiple 256 does"), "%s", test_run_output());
+}
+
+/* mini: 8 layers of 1024.  A quarter of all neurons goes, from the layers that are not protected. */
+static void protected_layers(void) {
+    static const char *const options[] = {"--rate 0.25 --multiple 1 --protect 0-1,7", "--rate 0.25 --multiple 1 --allocate standardized --protect 0-1,7"};
+    const char *model = random_model("mini", "BF16", 0);
+    int width[8];
+    for (int i = 0; i < 2; i++) {
+        if (!widths_of(width, model, options[i])) return;
+        int sum = 0;
+        for (int l = 0; l < 8; l++) sum += width[l];
+        CHECK(width[0] == 1024 && width[1] == 1024 && width[7] == 1024, "%s: %d %d %d", options[i], width[0], width[1], width[7]);
+        CHECK(abs(sum - 6144) <= 5, "%s: %d neurons stay, 6144 are wanted", options[i], sum);
+        for (int l = 2; l < 7 && !i; l++) CHECK(abs(width[l] - 614) <= 1, "layer %d: %d", l, width[l]); // 1 - 0.25 * 8 / 5
+    }
+    if (!widths_of(width, model, "--bytes 22MB --multiple 1 --protect 3")) return;
+    CHECK(width[3] == 1024 && width[2] < 1024 && width[2] == width[4], "%d %d %d", width[2], width[3], width[4]);
+}
+
+static void least_width(void) {
+    const char *model = random_model("mini", "BF16", 0);
+    int width[8], least = 1024;
+    if (!widths_of(width, model, "--rate 0.5 --multiple 32 --allocate standardized --min-width 500")) return;
+    for (int l = 0; l < 8; l++) least = width[l] < least ? width[l] : least;
+    CHECK(least >= 512, "a layer keeps %d", least); // 500, in units of 32
+    if (!widths_of(width, model, "--rate 0.4 --multiple 1 --min-width 614")) return;
+    for (int l = 0; l < 8; l++) CHECK(width[l] >= 614, "layer %d keeps %d", l, width[l]);
+}
+
+/* A budget above the whole model is no mistake of a grid, and is told. */
+static void nothing_to_cut(void) {
+    int width[8];
+    if (!widths_of(width, random_model("mini", "Q4_0", 0), "--bytes 1GB")) return;
+    CHECK(strstr(test_run_output(), "warning: nothing needs to be cut") && strstr(test_run_output(), "1.000 GB"), "%s", test_run_output());
+    for (int l = 0; l < 8; l++) CHECK(width[l] == 1024, "layer %d keeps %d", l, width[l]);
 }
 
 static void bytes(void) {
@@ -488,7 +553,17 @@ static void refusals(void) {
         {2, f32, stats, "--metric activation --rate 0.2 --allocate global", "do not compare across layers"},
         {2, f32, stats, "--rate 0.2", "need a --metric"},
         {2, f32, stats, "--drop-layers 1 --allocate relative", "needs a --metric"},
-        {2, f32, stats, "--rate 0.2 --metric energy --as Q4_K_M", "--as needs --bytes"},
+        {2, f32, stats, "--drop-layers 1 --as Q4_K_M", "--as needs --bytes or --rate"},
+        {2, f32, stats, "--metric energy --scores s.tsv --protect 1", "give --rate, --bytes"},
+        {2, f32, stats, "--drop-layers 1 --min-width 64", "--min-width needs --bytes or --rate"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --protect 4", "the model has layers 0 to 3"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --protect 2-1", "the model has layers 0 to 3"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --protect 1,,2", "',2' is no layer or range of layers"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --protect=-1", "'-1' is no layer or range of layers"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --protect 99999999999", "the model has layers 0 to 3"},
+        {1, f32, NULL, "--metric weight --rate 0.6 --protect 0-1", "at most 0.5000 of the neurons may go"},
+        {1, f32, NULL, "--metric weight --rate 0.6 --min-width 64 --allocate standardized", "at most 0.5000 of the neurons may go"},
+        {1, f32, stats, "--drop-layers 3 --protect 1-2", "3 layers cannot be dropped: 2 of 4 are protected"},
         {1, f32, stats, "--metric activation --drop-layers 4", "one must stay"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -602,6 +677,10 @@ static const test_case cases[] = {
     {"a file's size is met from below", bytes},
     {"a rate that widths do not reach is refused or told", missed_rates},
     {"a size after requant is met from below", bytes_as},
+    {"widths fit the types that are given for later", widths_as},
+    {"protected layers keep all their neurons, and the rate still holds for the model", protected_layers},
+    {"no layer keeps less than the least width", least_width},
+    {"a size above the whole model's is told, and the plan keeps all", nothing_to_cut},
     {"allocations across layers cut the smallest comparable scores", across_layers},
     {"scores that do not compare across layers are refused with advice", incomparable},
     {"scores are written as a table", scores},

@@ -177,20 +177,31 @@ static void tokens_of(int32_t *token, const dw_model *m, const char *path) {
     dw_tokenizer_free(tok);
 }
 
-static void check_sequential(const char *target, double dense, double gap) {
+/* heads: half of them are cut, too; then the layers' own attention is that of the model without them. */
+static void check_sequential(const char *target, double dense, double gap, bool heads) {
     const char *model = random_model("tiny-qwen2", "F32", 0), *text = random_text("calib.txt", 6000, 4);
-    const char *plan_path = test_file("sequential.tsv"), *out = test_file("sequential.gguf");
-    REQUIRE(!test_run("deadwood-rank -m %s -o %s --metric random --rate 0.4 --multiple 1 -q", model, plan_path), "%s",
+    const char *plan_path = test_file("sequential.tsv"), *out = test_file("sequential.gguf"), *only = test_file("only.gguf");
+    char with[1024] = "", cuts[1024] = "";
+    if (heads) {
+        const char *stats = test_file("o.h5"), *heads_only = test_file("only.tsv");
+        REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows %d --gram down+o -o %s -q && deadwood-rank -m %s -s %s "
+                          "--heads 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair lsq -s %s --damp 0.05 -q",
+                          model, text, N_CTX, N_WINDOWS, stats, model, stats, heads_only, model, heads_only, only, stats),
+                "%s", test_run_output());
+        snprintf(with, sizeof with, "-s %s", stats);
+        snprintf(cuts, sizeof cuts, "-s %s --heads 0.5", stats);
+    }
+    REQUIRE(!test_run("deadwood-rank -m %s -o %s --metric random --rate 0.4 --multiple 1 -q %s", model, plan_path, cuts), "%s",
             test_run_output());
     REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s --repair lsq --sequential -f %s -c %d --windows %d --target %s "
-                      "--gap %g --damp 0.05 -q",
-                      model, plan_path, out, text, N_CTX, N_WINDOWS, target, gap),
+                      "--gap %g --damp 0.05 -q %s",
+                      model, plan_path, out, text, N_CTX, N_WINDOWS, target, gap, with),
             "%s", test_run_output());
     dw_err err = {0};
     kit_plan plan;
     pass whole, cut, own; // own: layer l of the whole model on the inputs of the cut one
     REQUIRE(!kit_plan_read(&plan, plan_path, NULL, 0, &err) && open_pass(&whole, model) && open_pass(&cut, out) &&
-                open_pass(&own, model),
+                open_pass(&own, heads ? only : model),
             "%s", err.text);
     int32_t token[N_TOKENS], keep[1024];
     tokens_of(token, whole.m, text);
@@ -214,9 +225,10 @@ static void check_sequential(const char *target, double dense, double gap) {
 }
 
 static void sequential(void) {
-    check_sequential("own", 0, 0.5);
-    check_sequential("blend", 0.5, 0.25);
-    if (test_slow()) check_sequential("dense", 1, 1);
+    check_sequential("own", 0, 0.5, false);
+    check_sequential("blend", 0.5, 0.25, false);
+    check_sequential("blend", 0.5, 0.25, true);
+    if (test_slow()) check_sequential("dense", 1, 1, false);
 }
 
 /* ---- collect --gram --------------------------------------------------------------------------------------- */

@@ -396,15 +396,84 @@ static void cut_logits(void) {
     }
 }
 
+/* ---- repaired files, and files without heads ------------------------------------------------------------------------------- */
+
+/* On mini: what rank and cut get, after statistics of the first windows of two texts. */
+static const struct repaired {
+    const char *name, *rank, *cut, *arch;
+    bool quick;
+} repaired[] = {{"repaired, equal widths", "--metric obs --rate 0.25", "--repair lsq -s %s", "qwen2", true},
+                {"repaired, unequal widths", "--metric obs --rate 0.25 --allocate standardized", "--repair lsq -s %s", "deci", false},
+                {"repaired, padded", "--metric obs --rate 0.25 --allocate standardized", "--repair lsq --pad -s %s", "qwen2", false},
+                {"repaired with biases", "--metric flap --rate 0.25", "--repair bias -s %s", "deci", true},
+                {"half of the heads, repaired", "--heads 0.5", "--repair lsq -s %s", "deci", false},
+                {"heads by layer, repaired", "--metric obs --rate 0.25 --heads 0.25 --heads-allocate relative", "--repair lsq -s %s", "deci", true},
+                {0}};
+
+static void check_repaired(const parent *p, const struct repaired *r, const char *stats) {
+    char path[1024], plan[1024], options[1200];
+    dw_err err = {0};
+    snprintf(path, sizeof path, "%s/repaired.gguf", test_folder());
+    snprintf(plan, sizeof plan, "%s/repaired.tsv", test_folder());
+    snprintf(options, sizeof options, r->cut, stats);
+    CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", p->path, stats, plan, r->rank), "%s: %s", r->name, test_run_output());
+    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", p->path, plan, path, options), "%s: %s", r->name, test_run_output());
+    dw_model *m = dw_model_open(path, &err);
+    REQUIRE(m, "%s: %s", r->name, err.text);
+    CHECK(!strcmp(dw_model_hparams(m)->arch, r->arch), "%s: architecture %s", r->name, dw_model_hparams(m)->arch);
+    dw_model_close(m);
+    check_file(p, path, r->name);
+}
+
+static void repaired_perplexity(void) {
+    NEED_FOLDER();
+    parent p = {0};
+    char stats[1024];
+    snprintf(stats, sizeof stats, "%s/stats.h5", test_folder());
+    if (!open_parent(&p, test_slow() ? 4 : 1)) return;
+    REQUIRE(!test_run("deadwood-collect -m %s -f experiments/texts/calib/*.txt --gram "
+                      "down+o -o %s -q", p.path, stats), "%s", test_run_output());
+    for (const struct repaired *r = repaired; r->name; r++)
+        if (r->quick || test_slow()) check_repaired(&p, r, stats);
+    free(p.w.ids);
+}
+
+/* Heads that stay, in every layer or in some; shapes with 4 KV heads. */
+static const struct { const char *arch; bool tied; } headed[] = {{"llama", false}, {"qwen2", true}, {"qwen3", true}};
+
+static void headless_logits(void) {
+    NEED_STOCK();
+    char whole[1024], path[1024], plan[1024];
+    snprintf(whole, sizeof whole, "%s/whole.gguf", test_folder());
+    snprintf(path, sizeof path, "%s/cut.gguf", test_folder());
+    snprintf(plan, sizeof plan, "%s/heads.tsv", test_folder());
+    for (size_t i = 0; i < sizeof headed / sizeof *headed; i++) {
+        const exp_shape s = {headed[i].arch, headed[i].arch, 4, 256, 256, 8, 4, 32, 512, headed[i].tied, 10000, 256};
+        dw_err err = {0};
+        REQUIRE(!write_shape(whole, &s, "F32", &err), "%s", err.text);
+        for (int some = 0; some < 2; some++) {
+            FILE *f = fopen(plan, "w");
+            fprintf(f, "# deadwood plan 1\nlayer width keep\n");
+            for (int l = 0; l < 4; l++) fprintf(f, l % 2 && some ? "%d 256 0-255\n" : "%d 256 0-255\nheads %d 0,%d-3\n", l, l, 2 + some);
+            fclose(f);
+            REQUIRE(!test_run("deadwood-cut -m %s -o %s -p %s -q", whole, path, plan), "%s", test_run_output());
+            const double nmse = logits_nmse(path, &err);
+            CHECK(nmse <= 1e-6, "%s, heads of %s layers: NMSE %.3g %s", s.name, some ? "some" : "all", nmse, err.text);
+        }
+    }
+}
+
 static const test_case cases[] = {
     {"mini in every type, by convert or by stock's quantizer, has stock's perplexity", mini_perplexity},
     {"base likewise", base_perplexity},
     {"mini requantized to every type and mixture has stock's perplexity", requantized},
     {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
+    {"mini repaired, with biases and without heads has stock's perplexity", repaired_perplexity},
     {"tokens after a depth of two sequences have the logits of each sequence alone, on both sides", at_a_depth},
     {"a random model of every architecture has stock's logits", every_architecture},
     {"a random model of every type has stock's logits", every_type},
     {"random models cut in every way have stock's logits, in every type", cut_logits},
+    {"random models without some of their heads have stock's logits", headless_logits},
     {0},
 };
 TEST_MAIN(cases)

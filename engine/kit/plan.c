@@ -139,33 +139,70 @@ static int read_comment(reader *r, char *text) {
 
 /* ---- layers ---------------------------------------------------------------------------------------------- */
 
-static int read_spans(reader *r, const char *text, int width, kit_plan_layer *layer) {
-    const int l = r->p->n_layer;
-    const int32_t max = r->n_ff ? r->n_ff[l] - 1 : MAX_NEURON - 1;
-    size_t n_comma = 0, n_keep = 0;
+typedef struct listed { // what a list of numbers and ranges gives
+    kit_plan_span *span;
+    size_t n_span, n_keep;
+} listed;
+
+/* The list of a layer's neurons or KV heads (`what`), of which the last one is `max`. */
+static int read_spans(reader *r, const char *text, const char *what, int32_t max, listed *to) {
+    size_t n_comma = 0;
     for (const char *p = text; *p; p++) n_comma += *p == ',';
-    layer->span = dw_alloc(n_comma + 1, sizeof *layer->span, "ranges of a plan", r->err);
-    if (!layer->span) return -1;
+    to->span = dw_alloc(n_comma + 1, sizeof *to->span, "ranges of a plan", r->err);
+    if (!to->span) return -1;
     for (const char *at = text;; at++) {
         kit_plan_span s;
         const char *word = at;
-        if (!take_number(&at, MAX_NEURON - 1, &s.first)) return dw_fail(r->err, "'%.40s' is not a neuron or a range of neurons", word);
+        if (!take_number(&at, MAX_NEURON - 1, &s.first))
+            return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
         s.last = s.first;
-        if (*at == '-' && (at++, !take_number(&at, MAX_NEURON - 1, &s.last))) return dw_fail(r->err, "'%.40s' is not a range of neurons", word);
-        if (*at && *at != ',') return dw_fail(r->err, "'%.40s' is not a neuron or a range of neurons", word);
+        if (*at == '-' && (at++, !take_number(&at, MAX_NEURON - 1, &s.last)))
+            return dw_fail(r->err, "'%.40s' is not a range of %ss", word, what);
+        if (*at && *at != ',') return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
         if (s.last < s.first) return dw_fail(r->err, "the range %d-%d runs backwards", s.first, s.last);
-        if (s.last > max) return dw_fail(r->err, "neuron %d does not exist: layer %d has %d", s.last, l, max + 1);
-        kit_plan_span *before = layer->n_span ? &layer->span[layer->n_span - 1] : NULL;
+        if (s.last > max)
+            return dw_fail(r->err, "%s %d does not exist: layer %d has %d", what, s.last, r->p->n_layer, max + 1);
+        kit_plan_span *before = to->n_span ? &to->span[to->n_span - 1] : NULL;
         if (before && s.first <= before->last)
-            return dw_fail(r->err, "neuron %d comes after %d; give each neuron once, ascending", s.first, before->last);
+            return dw_fail(r->err, "%s %d comes after %d; give each %s once, ascending", what, s.first, before->last,
+                           what);
         if (before && s.first == before->last + 1) before->last = s.last;
-        else layer->span[layer->n_span++] = s;
-        n_keep += (size_t)(s.last - s.first) + 1;
+        else
+            to->span[to->n_span++] = s;
+        to->n_keep += (size_t)(s.last - s.first) + 1;
         if (!*at) break;
     }
-    if (n_keep != (size_t)width) return dw_fail(r->err, "width %d, but %zu neurons are kept", width, n_keep);
+    return 0;
+}
+
+static int read_neurons(reader *r, const char *text, int width, kit_plan_layer *layer) {
+    listed list = {0};
+    const int rc = read_spans(r, text, "neuron", r->n_ff ? r->n_ff[r->p->n_layer] - 1 : MAX_NEURON - 1, &list);
+    layer->span = list.span, layer->n_span = list.n_span;
+    if (rc) return -1;
+    if (list.n_keep != (size_t)width) return dw_fail(r->err, "width %d, but %zu neurons are kept", width, list.n_keep);
     layer->n_keep = width;
     return 0;
+}
+
+/* "heads 3 0,2-3"; whether the model has so many is cut's to know. */
+static int read_heads(reader *r, char *line) {
+    next_word(&line);
+    const char *number = next_word(&line), *keep = next_word(&line), *rest = next_word(&line);
+    listed list = {0};
+    int32_t l;
+    if (!take_number(&number, DW_MAX_LAYERS, &l) || *number || !*keep || *rest)
+        return dw_fail(r->err, "the line is not 'heads LAYER KEEP' with ranges of KV heads, as 'heads 3 0,2-3'");
+    if (l != r->p->n_layer - 1) return dw_fail(r->err, "the heads of layer %d do not follow its line", l);
+    kit_plan_layer *layer = &r->p->layer[l];
+    if (layer->drop) return dw_fail(r->err, "layer %d is dropped and has no heads", l);
+    if (layer->n_kv) return dw_fail(r->err, "the heads of layer %d are given twice", l);
+    r->p->n_layer--; // the number that messages name
+    const int rc = read_spans(r, keep, "KV head", MAX_NEURON - 1, &list);
+    r->p->n_layer++;
+    layer->kv = list.span, layer->n_kv_span = list.n_span;
+    layer->n_kv = (int)list.n_keep;
+    return rc;
 }
 
 static int read_layer(reader *r, char *line) {
@@ -192,7 +229,8 @@ static int read_layer(reader *r, char *line) {
     else if (!width)
         rc = dw_fail(r->err, "layer %d keeps no neuron; keep at least one, or write 'drop' to remove the whole layer",
                      l);
-    else rc = read_spans(r, keep, width, layer);
+    else
+        rc = read_neurons(r, keep, width, layer);
     r->p->n_layer++;
     return rc;
 }
@@ -214,7 +252,9 @@ static int read_line(reader *r, char *line, int number) {
                    : dw_fail(r->err, "the line is not '# %s', so this is not a plan", format_line);
     if (line[strspn(line, " \t\r")] == 0) return 0;
     if (*line == '#') return read_comment(r, line + 1);
-    return r->columns_seen ? read_layer(r, line) : read_columns(r, line);
+    if (!r->columns_seen) return read_columns(r, line);
+    const char *word = line + strspn(line, " \t\r");
+    return strncmp(word, "heads", 5) || !is_blank(word[5]) ? read_layer(r, line) : read_heads(r, line);
 }
 
 static int check_whole(const reader *r) {
@@ -270,7 +310,7 @@ int kit_plan_check_model(const kit_plan *p, const char *path, const char *model,
 }
 
 void kit_plan_release(kit_plan *p) {
-    for (int l = 0; l < p->n_layer; l++) free(p->layer[l].span);
+    for (int l = 0; l < p->n_layer; l++) free(p->layer[l].span), free(p->layer[l].kv);
     for (size_t i = 0; i < p->n_text; i++) {
         free(p->text[i].name);
         free(p->text[i].blocks);
@@ -291,14 +331,21 @@ static void put_comment(FILE *f, const char *comment) {
     }
 }
 
+static void put_spans(FILE *f, const kit_plan_span *span, size_t n_span) {
+    for (size_t i = 0; i < n_span; i++) {
+        fprintf(f, i ? ",%d" : "%d", span[i].first);
+        if (span[i].last > span[i].first) fprintf(f, "-%d", span[i].last);
+    }
+}
+
 static void put_layer(FILE *f, int l, const kit_plan_layer *layer) {
     fprintf(f, "%d\t%d\t", l, layer->n_keep);
-    for (size_t i = 0; i < layer->n_span; i++) {
-        const kit_plan_span s = layer->span[i];
-        fprintf(f, i ? ",%d" : "%d", s.first);
-        if (s.last > s.first) fprintf(f, "-%d", s.last);
-    }
+    put_spans(f, layer->span, layer->n_span);
     fprintf(f, layer->drop ? "drop\n" : "\n");
+    if (!layer->n_kv) return;
+    fprintf(f, "heads\t%d\t", l);
+    put_spans(f, layer->kv, layer->n_kv_span);
+    fprintf(f, "\n");
 }
 
 char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err) {
@@ -336,22 +383,36 @@ int kit_plan_write(const kit_plan *p, const char *path, dw_err *err) {
 
 /* ---- layers in memory ------------------------------------------------------------------------------------ */
 
-void kit_plan_neurons(const kit_plan_layer *layer, int32_t *neuron) {
-    for (size_t i = 0; i < layer->n_span; i++)
-        for (int32_t j = layer->span[i].first; j <= layer->span[i].last; j++) *neuron++ = j;
+static void list_spans(const kit_plan_span *span, size_t n_span, int32_t *number) {
+    for (size_t i = 0; i < n_span; i++)
+        for (int32_t j = span[i].first; j <= span[i].last; j++) *number++ = j;
+}
+
+void kit_plan_neurons(const kit_plan_layer *layer, int32_t *neuron) { list_spans(layer->span, layer->n_span, neuron); }
+void kit_plan_kv_heads(const kit_plan_layer *layer, int32_t *head) { list_spans(layer->kv, layer->n_kv_span, head); }
+
+/* The ranges of those of n that `keep` names; NULL: no memory. */
+static kit_plan_span *make_spans(const bool *keep, int n, size_t *n_span, int *n_keep, dw_err *err) {
+    size_t most = 0;
+    for (int j = 0; j < n; j++) most += keep[j] && (!j || !keep[j - 1]);
+    kit_plan_span *span = dw_alloc(most ? most : 1, sizeof *span, "ranges of a plan", err);
+    *n_span = 0, *n_keep = 0;
+    for (int j = 0; span && j < n; j++) {
+        if (!keep[j]) continue;
+        if (!j || !keep[j - 1]) span[(*n_span)++].first = j;
+        span[*n_span - 1].last = j;
+        ++*n_keep;
+    }
+    return span;
 }
 
 int kit_plan_set_layer(kit_plan_layer *layer, const bool *keep, int n_ff, dw_err *err) {
     *layer = (kit_plan_layer){0};
-    size_t n_span = 0;
-    for (int j = 0; j < n_ff; j++) n_span += keep[j] && (!j || !keep[j - 1]);
-    layer->span = dw_alloc(n_span ? n_span : 1, sizeof *layer->span, "ranges of a plan", err);
-    if (!layer->span) return -1;
-    for (int j = 0; j < n_ff; j++) {
-        if (!keep[j]) continue;
-        if (!j || !keep[j - 1]) layer->span[layer->n_span++].first = j;
-        layer->span[layer->n_span - 1].last = j;
-        layer->n_keep++;
-    }
-    return 0;
+    layer->span = make_spans(keep, n_ff, &layer->n_span, &layer->n_keep, err);
+    return layer->span ? 0 : -1;
+}
+
+int kit_plan_set_kv_heads(kit_plan_layer *layer, const bool *keep, int n, dw_err *err) {
+    layer->kv = make_spans(keep, n, &layer->n_kv_span, &layer->n_kv, err);
+    return layer->kv ? 0 : -1;
 }

@@ -8,11 +8,14 @@
  *   layer  width  keep
  *   0      832    0-63,128-895
  *   1      0      drop
+ *   heads  0      0,2-3
  *   # text   english.txt  sha256 9c...  tokens 3072  blocks 01ab...
  *
  * The first line is required.  `width` is the number of neurons of a layer that stay; `keep` lists them: neurons and
  * ranges, ascending, both ends of a range included.  Layers count from 0; every layer is listed, in order.  `drop`
  * removes a whole layer; its width may be left out.  Tabs or spaces separate fields.
+ * A line `heads` follows its layer's line, and lists the KV heads that stay; each has its query heads with it (with 8
+ * heads and 4 KV heads, KV head 2 has heads 4 and 5).  Without such a line all heads stay.
  * Comments may be anywhere.  Those that begin with `model`, `metric`, `rate` or `text` are read.  A `text` is a
  * calibration text of the scores; `blocks` are its hashes for the lineage (lineage.h). */
 #ifndef KIT_PLAN_H
@@ -29,6 +32,9 @@ typedef struct kit_plan_layer {
     int n_keep;          // neurons that stay, at least 1
     kit_plan_span *span; // n_span ranges, ascending, with gaps between them
     size_t n_span;
+    int n_kv;            // KV heads that stay; 0: all
+    kit_plan_span *kv;   // n_kv_span ranges likewise
+    size_t n_kv_span;
 } kit_plan_layer;
 
 typedef struct kit_plan_text {
@@ -66,6 +72,9 @@ void kit_plan_release(kit_plan *p);
 
 /* Lists the n_keep neurons of a layer that stay, ascending. */
 void kit_plan_neurons(const kit_plan_layer *layer, int32_t *neuron);
+void kit_plan_kv_heads(const kit_plan_layer *layer, int32_t *head); // the same for n_kv KV heads
+/* Sets the KV heads that stay of n. */
+int kit_plan_set_kv_heads(kit_plan_layer *layer, const bool *keep, int n, dw_err *err);
 /* Sets a layer's spans to the neurons whose `keep` is true. */
 int kit_plan_set_layer(kit_plan_layer *layer, const bool *keep, int n_ff, dw_err *err);
 

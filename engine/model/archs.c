@@ -17,15 +17,15 @@
 enum {
     NEOX = DW_ARCH_ROPE_NEOX, FUSED_QKV = DW_ARCH_FUSED_QKV, QKV_BIAS = DW_ARCH_QKV_BIAS, QK_NORM = DW_ARCH_QK_NORM,
     BIASES = DW_ARCH_BIASES, ROPE_FREQS = DW_ARCH_ROPE_FREQS, UNTIED = DW_ARCH_UNTIED, BY_LAYER = DW_ARCH_BY_LAYER,
-    NO_ATTENTION = DW_ARCH_NO_ATTENTION,
+    NO_ATTENTION = DW_ARCH_NO_ATTENTION, FFN_BIASES = DW_ARCH_FFN_BIASES, SQUARE_Q = DW_ARCH_SQUARE_Q,
 };
 
 const dw_arch dw_archs[] = {
     /* name     classes in transformers                     carrier    act      has */
-    {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"}, "deci",    DW_SILU, UNTIED | BIASES | ROPE_FREQS},
-    {"qwen2",   {"Qwen2ForCausalLM"},                       "deci",    DW_SILU, UNTIED | BIASES | NEOX | QKV_BIAS},
+    {"llama",   {"LlamaForCausalLM", "MistralForCausalLM"}, "deci",    DW_SILU, UNTIED | BIASES | FFN_BIASES | ROPE_FREQS},
+    {"qwen2",   {"Qwen2ForCausalLM"},                       "deci",    DW_SILU, UNTIED | BIASES | NEOX | QKV_BIAS | SQUARE_Q},
     {"qwen3",   {"Qwen3ForCausalLM"},                       "openelm", DW_SILU, UNTIED | BIASES | NEOX | QK_NORM},
-    {"deci",    {0}, NULL, DW_SILU, UNTIED | BIASES | ROPE_FREQS | BY_LAYER | NO_ATTENTION},
+    {"deci",    {0}, NULL, DW_SILU, UNTIED | BIASES | FFN_BIASES | ROPE_FREQS | BY_LAYER | NO_ATTENTION},
     {"openelm", {0}, NULL, DW_SILU, NEOX | FUSED_QKV | QK_NORM | BY_LAYER},
     {0}};
 

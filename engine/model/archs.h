@@ -29,6 +29,8 @@ typedef enum dw_arch_has {
     DW_ARCH_NO_ATTENTION = 128,  // layers after the first may have no attention
     DW_ARCH_EMBD_SCALE = 256,    // the embedding is multiplied by sqrt(n_embd)
     DW_ARCH_BIASES = 512,        // llama.cpp reads biases of its layers (this engine does in every architecture)
+    DW_ARCH_FFN_BIASES = 1024,   // it also reads those of gate, up and down
+    DW_ARCH_SQUARE_Q = 2048,     // its heads together must be as wide as the embedding
 } dw_arch_has;
 
 typedef struct dw_arch {
