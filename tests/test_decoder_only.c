@@ -87,6 +87,17 @@ static float *logits_of(const char *path, way how, size_t *n_logits) {
     return logits;
 }
 
+/* What may be lost against ref.  AMX rounds weights and inputs to BF16, and what that costs depends on the model: as much
+ * as it costs Q8_0, whose file this is. */
+static double bound_of(const char *path, dw_level level, way how, const float *expected) {
+    if (level != DW_AMX || how.exact) return 1e-9;
+    size_t n;
+    float *got = logits_of(path, how, &n);
+    const double error = got ? nmse(got, expected, n) : NAN;
+    free(got);
+    return 1.5 * error + 1e-9;
+}
+
 /* The twin's logits on every level and in passes of any size, beside those of Q8_0 by ref. */
 static void check_twin(const char *path, const char *name, bool gated) {
     size_t n = 0, n_ref = 0;
@@ -100,10 +111,11 @@ static void check_twin(const char *path, const char *name, bool gated) {
         setenv("DEADWOOD_CPU", dw_level_names[l], 1);
         for (int step = 1; step <= N; step += step < 4 ? 3 : 16)
             for (int exact = 0; exact < 2; exact++) {
-                float *got = logits_of(twin, (way){"cpu", step, exact}, &n);
-                const double error = got ? nmse(got, expected, n) : NAN, bound = l == DW_AMX && !exact ? 2e-5 : 1e-9;
-                CHECK(error <= bound, "%s%s, %d tokens a pass%s: %.3g", dw_level_names[l], gated ? " gated" : "", step,
-                      exact ? ", exact" : "", error);
+                const way how = {"cpu", step, exact};
+                float *got = logits_of(twin, how, &n);
+                const double error = got ? nmse(got, expected, n) : NAN, bound = bound_of(path, l, how, expected);
+                CHECK(error <= bound, "%s%s, %d tokens a pass%s: %.3g, allowed %.3g", dw_level_names[l], gated ? " gated" : "", step,
+                      exact ? ", exact" : "", error, bound);
                 free(got);
             }
     }

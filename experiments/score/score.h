@@ -4,7 +4,7 @@
  *     entrants.c  opens models and texts, and checks that they can be compared
  *     results.c   from the numbers of every token to sums of windows, rows and the row of all texts
  *     speeds.c    memory and speed, in a process a model
- *     show.c      the short table, JSON, layers of gated models
+ *     printed.c   the short table, JSON, layers of gated models
  *
  * A model is first opened as an entrant (entrants.c), then evaluated text by text (score.c), each text filling one row
  * and its part of the window sums (results.c); finished rows are appended at once. */
@@ -110,7 +110,7 @@ int score_measure_speed(score_run *r, exp_child *children, int n, dw_err *err);
 /* What was measured of a model's speed, in its rows. */
 void score_fill_speed(score_entrant *c, const score_run *r);
 
-/* ---- show.c */
+/* ---- printed.c */
 
 int score_print_rows(const score_run *r, dw_err *err);
 void score_print_columns(void);

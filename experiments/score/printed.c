@@ -1,4 +1,4 @@
-/* show.c - what `deadwood score` prints: the short table, JSON, the layers of gated models. */
+/* printed.c - what `deadwood score` prints: the short table, JSON, the layers of gated models. */
 #include "experiments/score/score.h"
 #include "formats/ffn_gated.h"
 #include "kit/talk.h"
