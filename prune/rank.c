@@ -906,10 +906,14 @@ typedef struct scored { // metrics that can be computed here
     size_t n;
 } scored;
 
+static bool has_gram_of(const inputs *in, const kit_metric *m) {
+    return in->gram.matrix && (!is_weighted(m) || kit_gram_has(&in->gram, KIT_GRAM_GRADIENT));
+}
+
 static int score_everything(inputs *in, scored *s, dw_err *err) {
     if (in->has_stats && open_gram(in, false, err)) return -1;
     for (const kit_metric *m = metrics; m->name && s->n < MAX_METRICS; m++) {
-        if (is_obs(m) ? !in->gram.matrix : m->needs_stats && !in->has_stats) continue;
+        if (is_obs(m) ? !has_gram_of(in, m) : !can_score(in, m)) continue;
         s->name[s->n] = m->name;
         s->score[s->n] = dw_alloc((size_t)in->hp->n_layer, sizeof **s->score, "scores", err);
         if (!s->score[s->n++] || make_scores(in, m, s->score[s->n - 1], err)) return -1;
