@@ -596,13 +596,13 @@ static double most_removed(const inputs *in) {
     return is_rate && in->hp->n_ff_max > OBS_MOST_F64 ? fmin(1, o.rate + 0.03) : 1;
 }
 
-static int score_obs(inputs *in, double **score, dw_err *err) {
+static int score_obs(inputs *in, const kit_metric *metric, double **score, dw_err *err) {
     if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
         open_gram(in, true, err))
         return -1;
     const obs_model_task t = {.model = in->model,
                               .gram = &in->gram,
-                              .by_gradient = is_weighted(find_metric(o.metric)),
+                              .by_gradient = is_weighted(metric),
                               .group = in->scorer.group,
                               .most = most_removed(in),
                               .damp = o.damp,
@@ -694,7 +694,7 @@ static int search_widths(inputs *in, prune_task *t, const prune_allocator *alloc
 }
 
 static int make_scores(inputs *in, const kit_metric *metric, double **score, dw_err *err) {
-    return is_obs(metric) ? score_obs(in, score, err) : kit_score(&in->scorer, metric, score, err);
+    return is_obs(metric) ? score_obs(in, metric, score, err) : kit_score(&in->scorer, metric, score, err);
 }
 
 static int write_scores(const inputs *in, double *const *score, dw_err *err) {
