@@ -656,9 +656,13 @@ static void depths(void) {
         CHECK(json_is_null(cell(rows, i, "text")) == is_deep && isnan(number(rows, i, "ppl")) == is_deep);
         CHECK(number(rows, i, "prefill_tok_s") > 0 && number(rows, i, "decode_tok_s") > 0 && number(rows, i, "file_bytes") > 0);
     }
-    const double at_0 = number(rows, 0, "decode_tok_s"), at_8192 = number(rows, 1, "decode_tok_s");
-    CHECK(at_0 > 1.5 * at_8192, "%g at 0, %g at 8192, though so many positions cost more than this model's weights", at_0, at_8192);
+    // The keys and values of so many positions were written: 4 layers, 2 heads of 16 values, F16.
+    json_t *shallow = SCORE("-m %s -f %s -c 64 --windows 1-2 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m, t);
+    const double kv_bytes = 8192.0 * 4 * 2 * 2 * 16 * 2;
+    const double with = number(rows, 1, "peak_rss_bytes"), without = number(shallow, 0, "peak_rss_bytes");
+    CHECK(with - without >= kv_bytes, "%g bytes, at depth 0 %g", with, without);
     json_decref(rows);
+    json_decref(shallow);
     CHECK(!test_run("deadwood-table %s --columns model,text,speed_test,depth,decode_tok_s", out), "%s", test_run_output());
     CHECK(strstr(test_run_output(), "pp16 tg4 @ d8192"), "%s", test_run_output());
 }
