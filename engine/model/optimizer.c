@@ -268,17 +268,17 @@ static void grad_a_columns(void *job, size_t slab) {
 static size_t n_slabs(size_t n) { return (n + SLAB - 1) / SLAB; }
 
 void dw_parameters_merge(dw_parameters *p, dw_pool *pool) {
-    for (const dw_parameter *item = p->item; item < p->item + p->n; item++) {
-        factors f = factors_of(p, item);
-        if (item->rank) dw_pool_each(pool, n_slabs(f.n_out), merge_rows, &f);
+    for (size_t i = 0; i < p->n; i++) {
+        factors f = factors_of(p, &p->item[i]);
+        if (p->item[i].rank) dw_pool_each(pool, n_slabs(f.n_out), merge_rows, &f);
     }
 }
 
 /* From dW to dA and dB. */
 static void factor_gradients(const dw_parameters *p, dw_pool *pool) {
-    for (const dw_parameter *item = p->item; item < p->item + p->n; item++) {
-        factors f = factors_of(p, item);
-        if (!item->rank) continue;
+    for (size_t i = 0; i < p->n; i++) {
+        factors f = factors_of(p, &p->item[i]);
+        if (!p->item[i].rank) continue;
         dw_pool_each(pool, n_slabs(f.n_out), grad_b_rows, &f);
         dw_pool_each(pool, n_slabs(f.n_in), grad_a_columns, &f);
     }
