@@ -5,7 +5,7 @@
  * engine/measure.  The other files of this room have no main() and their own header:
  *   random_model   shapes of known models and random weights for them     (synth, tests)
  *   bandwidth      read bandwidth at the time of a measurement, load and steal time   (limits, versus, score)
- *   stock          stock llama.cpp through its packaged libraries                     (versus, tests)
+ *   stock          upstream llama.cpp through its packaged libraries                     (versus, tests)
  *   side           this engine or stock behind one set of calls                       (versus, tests)
  *   contest        sides in processes of their own, which work in turn                (versus)
  *   checkpoint     a checkpoint folder as the tensors of a GGUF file                  (convert)

@@ -152,7 +152,7 @@ static const opt_program program = {
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
              "\n"
-             "With --activation relu the model learns to do with another activation.  Stock llama.cpp cannot run such a "
+             "With --activation relu the model learns to do with another activation.  Upstream llama.cpp cannot run such a "
              "file: it computes with the architecture's own.\n"
              "\n"
              "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
@@ -577,7 +577,7 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
     say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.plan.seconds / 60,
         r->held_out, r->d.first_held_out);
     if (changes_activation(r))
-        say("stock llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
+        say("upstream llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
             dw_model_activation(r->in.model), o.activation);
     if (r->held_out > r->d.first_held_out) warn("the model has got worse; try a smaller --lr");
     return 0;

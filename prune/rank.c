@@ -611,6 +611,12 @@ static int score_obs(inputs *in, const kit_metric *metric, double **score, dw_er
     return obs_score_model(&t, score, err);
 }
 
+/* The texts of -f, once. */
+static int read_texts(inputs *in, dw_err *err) {
+    const calib_request wanted = {&o.texts, o.windows, o.n_ctx, 0};
+    return in->texts.n_text ? 0 : calib_read(&in->texts, in->model, &wanted, err);
+}
+
 /* The calibration texts of the scores may not be those that judge the widths. */
 static int check_held_out(const inputs *in, dw_err *err) {
     for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++)
@@ -658,9 +664,7 @@ static int make_key(inputs *in, const prune_task *t, dw_err *err) {
 static int open_search(inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {
     const prune_allocator *start = allocator->allocate == search_evolve ? prune_allocator_find(o.start) : NULL;
     if ((o.stats && open_gram(in, false, err)) ||
-        (!in->texts.n_text &&
-         calib_read(&in->texts, in->model, &(calib_request){&o.texts, o.windows, o.n_ctx, 0}, err)) ||
-        check_held_out(in, err) || make_key(in, t, err))
+        read_texts(in, err) || check_held_out(in, err) || make_key(in, t, err))
         return -1;
     if (!in->gram.matrix) say("there are no Gram matrices (collect --gram): widths are judged without repair");
     const trial_options options = {.model = in->model,
@@ -960,8 +964,7 @@ static int ablate(inputs *in, dw_err *err) {
     scored s = {.n = 0};
     size_t n = 0;
     double loss = 0;
-    if (!in->texts.n_text && calib_read(&in->texts, in->model, &(calib_request){&o.texts, o.windows, o.n_ctx, 0}, err))
-        return -1;
+    if (read_texts(in, err)) return -1;
     for (int l = 0; l < in->hp->n_layer; l++)
         if (in->hp->n_ff[l] % in->scorer.group)
             return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d", l, in->hp->n_ff[l],

@@ -20,7 +20,7 @@
  *                                                  or of the layer before
  *
  * Whether skipping pays depends on the machine, so the file does not say it: the engine measures it where the model
- * runs (DW_SELECT_AUTO in engine.h).  Stock llama.cpp refuses files with tensors that it does not know. */
+ * runs (DW_SELECT_AUTO in engine.h).  Upstream llama.cpp refuses files with tensors that it does not know. */
 #ifndef DW_FFN_GATED_H
 #define DW_FFN_GATED_H
 

@@ -14,7 +14,7 @@
  *   deadwood.cold.length         i32[n_layer]      n_cold; 0: the layer is in one part.  n_hot is a multiple of 32
  *   deadwood.cold.rate           f32               share of cold neurons, of all layers
  *
- * Every neuron is computed for every token.  Stock llama.cpp refuses such files. */
+ * Every neuron is computed for every token.  Upstream llama.cpp refuses such files. */
 #ifndef DW_FFN_TWO_PART_H
 #define DW_FFN_TWO_PART_H
 

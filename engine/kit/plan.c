@@ -139,13 +139,21 @@ static int read_comment(reader *r, char *text) {
 
 /* ---- layers ---------------------------------------------------------------------------------------------- */
 
-typedef struct listed { // what a list of numbers and ranges gives
+typedef struct listed { // what of a layer is listed, and what the list gives
+    const char *what;   // "neuron", "KV head"
+    int layer;
+    int32_t last; // that the layer has
     kit_plan_span *span;
     size_t n_span, n_keep;
 } listed;
 
-/* The list of a layer's neurons or KV heads (`what`), of which the last one is `max`. */
-static int read_spans(reader *r, const char *text, const char *what, int32_t max, listed *to) {
+static int fail_word(const reader *r, const char *word, const char *what) {
+    return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
+}
+
+/* Reads numbers and ranges, separated by commas. */
+static int read_spans(reader *r, const char *text, listed *to) {
+    const char *what = to->what;
     size_t n_comma = 0;
     for (const char *p = text; *p; p++) n_comma += *p == ',';
     to->span = dw_alloc(n_comma + 1, sizeof *to->span, "ranges of a plan", r->err);
@@ -153,20 +161,20 @@ static int read_spans(reader *r, const char *text, const char *what, int32_t max
     for (const char *at = text;; at++) {
         kit_plan_span s;
         const char *word = at;
-        if (!take_number(&at, MAX_NEURON - 1, &s.first))
-            return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
+        if (!take_number(&at, MAX_NEURON - 1, &s.first)) return fail_word(r, word, what);
         s.last = s.first;
         if (*at == '-' && (at++, !take_number(&at, MAX_NEURON - 1, &s.last)))
             return dw_fail(r->err, "'%.40s' is not a range of %ss", word, what);
-        if (*at && *at != ',') return dw_fail(r->err, "'%.40s' is not a %s or a range of %ss", word, what, what);
+        if (*at && *at != ',') return fail_word(r, word, what);
         if (s.last < s.first) return dw_fail(r->err, "the range %d-%d runs backwards", s.first, s.last);
-        if (s.last > max)
-            return dw_fail(r->err, "%s %d does not exist: layer %d has %d", what, s.last, r->p->n_layer, max + 1);
+        if (s.last > to->last)
+            return dw_fail(r->err, "%s %d does not exist: layer %d has %d", what, s.last, to->layer, to->last + 1);
         kit_plan_span *before = to->n_span ? &to->span[to->n_span - 1] : NULL;
         if (before && s.first <= before->last)
             return dw_fail(r->err, "%s %d comes after %d; give each %s once, ascending", what, s.first, before->last,
                            what);
-        if (before && s.first == before->last + 1) before->last = s.last;
+        if (before && s.first == before->last + 1)
+            before->last = s.last;
         else
             to->span[to->n_span++] = s;
         to->n_keep += (size_t)(s.last - s.first) + 1;
@@ -176,8 +184,9 @@ static int read_spans(reader *r, const char *text, const char *what, int32_t max
 }
 
 static int read_neurons(reader *r, const char *text, int width, kit_plan_layer *layer) {
-    listed list = {0};
-    const int rc = read_spans(r, text, "neuron", r->n_ff ? r->n_ff[r->p->n_layer] - 1 : MAX_NEURON - 1, &list);
+    const int l = r->p->n_layer;
+    listed list = {.what = "neuron", .layer = l, .last = (r->n_ff ? r->n_ff[l] : MAX_NEURON) - 1};
+    const int rc = read_spans(r, text, &list);
     layer->span = list.span, layer->n_span = list.n_span;
     if (rc) return -1;
     if (list.n_keep != (size_t)width) return dw_fail(r->err, "width %d, but %zu neurons are kept", width, list.n_keep);
@@ -189,7 +198,6 @@ static int read_neurons(reader *r, const char *text, int width, kit_plan_layer *
 static int read_heads(reader *r, char *line) {
     next_word(&line);
     const char *number = next_word(&line), *keep = next_word(&line), *rest = next_word(&line);
-    listed list = {0};
     int32_t l;
     if (!take_number(&number, DW_MAX_LAYERS, &l) || *number || !*keep || *rest)
         return dw_fail(r->err, "the line is not 'heads LAYER KEEP' with ranges of KV heads, as 'heads 3 0,2-3'");
@@ -197,9 +205,8 @@ static int read_heads(reader *r, char *line) {
     kit_plan_layer *layer = &r->p->layer[l];
     if (layer->drop) return dw_fail(r->err, "layer %d is dropped and has no heads", l);
     if (layer->n_kv) return dw_fail(r->err, "the heads of layer %d are given twice", l);
-    r->p->n_layer--; // the number that messages name
-    const int rc = read_spans(r, keep, "KV head", MAX_NEURON - 1, &list);
-    r->p->n_layer++;
+    listed list = {.what = "KV head", .layer = l, .last = MAX_NEURON - 1};
+    const int rc = read_spans(r, keep, &list);
     layer->kv = list.span, layer->n_kv_span = list.n_span;
     layer->n_kv = (int)list.n_keep;
     return rc;

@@ -41,7 +41,7 @@ static const opt_row rows[] = {
     {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "time so many sequences together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
     {"inject", 0, OPT_TEXT, 0, &o.inject, NULL, "A[,A...]",
      "time gated models with this planted share of open groups, from the first layer to the last; leaves quality unknown"},
-    {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn, of which medians are taken", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
+    {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn; their medians are shown", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
     {.kind = OPT_GROUP, .help = "output"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV) as soon as a model is finished, and its window sums to FILE.windows"},
     {"role", 0, OPT_CHOICE, 0, &o.role, NULL, "NAME", "of these texts: select, to choose variants by, or report, which nothing is chosen by", OPT_CHOICES(roles)},
