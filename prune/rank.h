@@ -1,0 +1,104 @@
+/* rank.h - what the files of `deadwood rank` share.
+ *
+ *     rank.c           options, help, and their checks
+ *     rank_inputs.c    model and statistics; layers that are dropped or protected; heads
+ *     rank_scores.c    the metrics of the kit and obs, and their scores
+ *     rank_widths.c    how many neurons each layer keeps
+ *     rank_plan.c      the plan that is written, and the table of scores
+ *     rank_compare.c   --compare and --ablation
+ *
+ * Inputs are opened first, then scores are made, from them widths, and from both the plan. */
+#ifndef PRUNE_RANK_H
+#define PRUNE_RANK_H
+
+#include "kit/calib.h"
+#include "kit/gram.h"
+#include "kit/metrics.h"
+#include "kit/options.h"
+#include "prune/allocate.h"
+#include "prune/search.h"
+#include "prune/timing.h"
+
+typedef struct rank_options { // of the command line; rate -1: not given
+    const char *model, *stats, *out, *scores, *metric, *group, *allocate, *as, *start;
+    opt_list texts;
+    opt_range windows;
+    int n_ctx, evaluations;
+    double rate, damp, heads, us;
+    const char *heads_allocate, *ablation;
+    size_t bytes;
+    int multiple, min_width, drop_layers, seed, sample;
+    const char *protect;
+    bool compare;
+} rank_options;
+
+typedef struct rank_inputs {
+    const rank_options *o;
+    dw_model *model;
+    const dw_hparams *hp;
+    kit_stats stats;
+    bool has_stats;
+    char model_sha256[65], stats_sha256[65];
+    kit_scorer scorer;
+    prune_sizes sizes;
+    bool *drop;        // (n_layer)
+    bool *protect;     // (n_layer): --protect; NULL: none
+    bool **kv;         // (n_layer) of n_head_kv: KV heads that stay, NULL where all do; NULL: --heads is not given
+    double *influence; // (n_layer): block influence; NULL: no layer is dropped
+    double *inverse;   // (n_layer): E[1 / ||x||^2] of the residual after the layer; NULL: not needed
+    kit_gram gram;     // when the metric or the allocation reads it
+    calib_texts texts; // held out
+    prune_search search;
+    char *state, key[65];
+    timing times; // with --us
+} rank_inputs;
+
+/* ---- rank_inputs.c */
+
+int rank_open_inputs(rank_inputs *in, const rank_options *o, dw_pool *pool, dw_err *err);
+void rank_close_inputs(rank_inputs *in);
+size_t rank_lineage_bytes(const rank_inputs *in); // that the statistics' texts take in a cut file
+int rank_read_protected(rank_inputs *in, dw_err *err);
+int rank_choose_layers(rank_inputs *in, dw_err *err); // which are dropped
+int rank_choose_heads(rank_inputs *in, dw_err *err);
+int rank_n_kv_kept(const rank_inputs *in, int l);
+int rank_measure_residual(rank_inputs *in, dw_err *err); // where the allocation needs it
+/* STATS.gram, if it is there or must be. */
+int rank_open_gram(rank_inputs *in, bool must, dw_err *err);
+int rank_read_texts(rank_inputs *in, dw_err *err); // those of -f, once
+void rank_say(const char *text);
+
+/* ---- rank_scores.c */
+
+extern kit_metric rank_metrics[]; // those of the kit, obs, obs-gradient; ends with name NULL
+void rank_list_metrics(void);     // fills it
+const kit_metric *rank_find_metric(const char *name);
+bool rank_is_obs(const kit_metric *m);
+/* Whether the statistics, and for obs the Gram matrices, have what the metric needs. */
+bool rank_can_score(const rank_inputs *in, const kit_metric *m);
+/* score[l]: a list for each layer; free() each. */
+int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err);
+
+/* ---- rank_widths.c */
+
+/* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */
+int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *a, double *wanted, int *n_keep,
+                       dw_err *err);
+/* Widths by a rule that runs the model, with the unit that the uniform rule has found. */
+int rank_search_widths(rank_inputs *in, prune_task *t, const prune_allocator *a, int *n_keep, dw_err *err);
+/* --us: a time as the rate of the widest layers that keep to it. */
+int rank_measure_times(rank_inputs *in, prune_task *t, dw_err *err);
+
+/* ---- rank_plan.c */
+
+/* Lines of a comment that say what a file was made from. */
+int rank_describe_inputs(char **comment, const rank_inputs *in, dw_err *err);
+/* Scores, where a metric is given, and what is made of them. */
+int rank_score_and_plan(rank_inputs *in, dw_err *err);
+
+/* ---- rank_compare.c */
+
+int rank_compare(rank_inputs *in, dw_err *err);
+int rank_ablate(rank_inputs *in, dw_err *err);
+
+#endif

@@ -1,0 +1,193 @@
+/* rank_compare.c - how metrics agree with each other, and with the measured loss of single groups. */
+#include "kit/talk.h"
+#include "model/model.h"
+#include "prune/ablation.h"
+#include "prune/agreement.h"
+#include "prune/rank.h"
+#include "prune/scores.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- comparison of metrics -------------------------------------------------------------------------------------- */
+
+enum { MAX_METRICS = 64 };
+
+typedef struct judged { // one metric
+    const kit_metric *metric;
+    double **score; // (n_layer)
+    bool **keep;    // (n_layer) of n_ff
+} judged;
+
+static int judge(judged *j, const kit_metric *metric, rank_inputs *in, prune_task *t, const int *n_keep, dw_err *err) {
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    *j = (judged){metric, dw_alloc(n_layer, sizeof *j->score, "scores", err),
+                  dw_alloc(n_layer, sizeof *j->keep, "kept neurons", err)};
+    if (!j->score || !j->keep || kit_score(&in->scorer, metric, j->score, err)) return -1;
+    for (int l = 0; l < in->hp->n_layer; l++) {
+        j->keep[l] = dw_alloc((size_t)in->hp->n_ff[l], sizeof **j->keep, "kept neurons", err);
+        if (!j->keep[l] || prune_choose(j->score[l], in->hp->n_ff[l], t->group, n_keep[l], j->keep[l], err)) return -1;
+    }
+    return 0;
+}
+
+static void judged_release(judged *j, int n_layer) {
+    for (int l = 0; l < n_layer; l++) {
+        if (j->score) free(j->score[l]);
+        if (j->keep) free(j->keep[l]);
+    }
+    free(j->score);
+    free(j->keep);
+}
+
+/* Mean over layers of the rank correlation of groups. */
+static int correlation(const judged *a, const judged *b, const rank_inputs *in, double *mean, dw_err *err) {
+    *mean = 0;
+    for (int l = 0; l < in->hp->n_layer; l++) {
+        double rho;
+        if (prune_rank_correlation(a->score[l], b->score[l], in->hp->n_ff[l] / in->scorer.group, &rho, err)) return -1;
+        *mean += rho / in->hp->n_layer;
+    }
+    return 0;
+}
+
+/* Of the neurons that a removes, the fraction that b removes too. */
+static double overlap(const judged *a, const judged *b, const rank_inputs *in) {
+    double removed = 0, both = 0;
+    for (int l = 0; l < in->hp->n_layer; l++)
+        for (int j = 0; j < in->hp->n_ff[l]; j++) {
+            removed += !a->keep[l][j];
+            both += !a->keep[l][j] && !b->keep[l][j];
+        }
+    return both / removed;
+}
+
+static int print_matrix(const judged *j, int n, const rank_inputs *in, bool overlaps, dw_err *err) {
+    printf("%s", overlaps ? "overlap" : "spearman");
+    for (int i = 0; i < n; i++) printf("\t%s", j[i].metric->name);
+    printf("\n");
+    for (int i = 0; i < n; i++) {
+        printf("%s", j[i].metric->name);
+        for (int k = 0; k < n; k++) {
+            double value = 0;
+            if (overlaps)
+                value = overlap(&j[i], &j[k], in);
+            else if (correlation(&j[i], &j[k], in, &value, err))
+                return -1;
+            if (isnan(value))
+                printf("\t-"); // nothing is removed, or all scores are equal
+            else
+                printf("\t%.4f", value);
+        }
+        printf("\n");
+    }
+    return 0;
+}
+
+int rank_compare(rank_inputs *in, dw_err *err) {
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    judged j[MAX_METRICS] = {{0}};
+    int n = 0, *n_keep = dw_alloc(n_layer, sizeof *n_keep, "widths", err);
+    double wanted;
+    bool *all = dw_alloc(n_layer, sizeof *all, "layers", err); // nothing is dropped here
+    prune_task t = {.model = in->model,
+                    .drop = all,
+                    .group = in->scorer.group,
+                    .sizes = &in->sizes,
+                    .rate = in->o->rate,
+                    .bytes = (double)in->o->bytes,
+                    .min_width = in->o->min_width,
+                    .protect = in->protect};
+    int rc = all && n_keep ? rank_choose_widths(in, &t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
+    for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
+        if (rank_can_score(in, m)) rc = judge(&j[n++], m, in, &t, n_keep, err);
+    if (!rc) {
+        printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n",
+               t.group, prune_rate_of(&t, n_keep));
+        rc = print_matrix(j, n, in, false, err);
+        if (!rc) rc = print_matrix(j, n, in, true, err);
+    }
+    if (!rc && fflush(stdout)) rc = dw_fail(err, "cannot write to standard output");
+    for (int i = 0; i < n; i++) judged_release(&j[i], in->hp->n_layer);
+    free(n_keep);
+    free(all);
+    return rc;
+}
+
+/* ---- ablation --------------------------------------------------------------------------------------------------- */
+
+typedef struct scored { // metrics that can be computed here
+    const char *name[MAX_METRICS];
+    double **score[MAX_METRICS];
+    size_t n;
+} scored;
+
+static int score_everything(rank_inputs *in, scored *s, dw_err *err) {
+    if (in->has_stats && rank_open_gram(in, false, err)) return -1;
+    for (const kit_metric *m = rank_metrics; m->name && s->n < MAX_METRICS; m++) {
+        if (!rank_can_score(in, m)) continue;
+        s->name[s->n] = m->name;
+        s->score[s->n] = dw_alloc((size_t)in->hp->n_layer, sizeof **s->score, "scores", err);
+        if (!s->score[s->n++] || rank_make_scores(in, m, s->score[s->n - 1], err)) return -1;
+    }
+    return 0;
+}
+
+static void free_scored(scored *s, int n_layer) {
+    for (size_t i = 0; i < s->n; i++) {
+        for (int l = 0; s->score[i] && l < n_layer; l++) free(s->score[i][l]);
+        free(s->score[i]);
+    }
+}
+
+static char *describe_ablation(const rank_inputs *in, double loss, dw_err *err) {
+    char *comment = NULL;
+    int rc = rank_describe_inputs(&comment, in, err);
+    for (size_t i = 0; i < in->texts.n_text && !rc; i++) {
+        const calib_text *t = &in->texts.text[i];
+        rc = dw_append(&comment, err, "text   %s  sha256 %s  windows %d-%d of %d tokens\n", t->name, t->sha256,
+                       t->first_window, t->first_window + t->n_windows - 1, in->texts.n_ctx);
+    }
+    if (!rc)
+        rc = dw_append(&comment, err, "groups of %d, %d of every layer, seed %d\n", in->scorer.group, in->o->sample,
+                       in->o->seed);
+    if (!rc) rc = dw_append(&comment, err, "loss   %.6f nats per token of the whole model\n", loss);
+    if (!rc) return comment;
+    free(comment);
+    return NULL;
+}
+
+static int write_ablation(const rank_inputs *in, const ablated *group, size_t n, double loss, const scored *s,
+                          dw_err *err) {
+    ablation_metric metric[MAX_METRICS];
+    for (size_t i = 0; i < s->n; i++) metric[i] = (ablation_metric){s->name[i], s->score[i]};
+    char *comment = describe_ablation(in, loss, err);
+    const ablation_report r = {comment ? comment : "", group, n, in->scorer.group, metric, s->n};
+    char *text = comment ? ablation_table(&r, err) : NULL;
+    const int rc = text ? prune_write_text(in->o->ablation, "the ablation", text, err) : -1;
+    free(comment);
+    free(text);
+    return rc;
+}
+
+int rank_ablate(rank_inputs *in, dw_err *err) {
+    scored s = {.n = 0};
+    size_t n = 0;
+    double loss = 0;
+    if (rank_read_texts(in, err)) return -1;
+    for (int l = 0; l < in->hp->n_layer; l++)
+        if (in->hp->n_ff[l] % in->scorer.group)
+            return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d", l, in->hp->n_ff[l],
+                           in->scorer.group);
+    ablated *group = ablation_sample(in->hp, in->scorer.group, in->o->sample, (uint64_t)in->o->seed, &n, err);
+    int rc = group ? score_everything(in, &s, err) : -1;
+    ablation_task t = {.model = in->model, .texts = &in->texts, .group = in->scorer.group, .pool = in->scorer.pool};
+    t.bar = rc ? NULL : progress_begin("ablating", "groups", (double)n);
+    if (!rc) rc = ablation_measure(&t, group, n, &loss, err);
+    progress_end(t.bar);
+    if (!rc) rc = write_ablation(in, group, n, loss, &s, err);
+    free_scored(&s, in->hp->n_layer);
+    free(group);
+    return rc;
+}

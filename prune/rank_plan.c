@@ -1,0 +1,200 @@
+/* rank_plan.c - the plan and the table of scores, and what they say of how they were made. */
+#include "kit/plan.h"
+#include "kit/talk.h"
+#include "model/model.h"
+#include "prune/rank.h"
+#include "prune/scores.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a plan says whose layers are dropped and whose neurons all stay. */
+static const kit_metric no_metric = {.name = "block-influence",
+                                     .formula = "1 - mean cosine of the residuals before and after a layer",
+                                     .source = "Men et al. 2024 (arXiv 2403.03853)"};
+
+int rank_describe_inputs(char **comment, const rank_inputs *in, dw_err *err) {
+    if (dw_append(comment, err, "model  %s  sha256 %s\n", dw_base_name(in->o->model), in->model_sha256)) return -1;
+    if (!in->o->stats) return 0;
+    return dw_append(comment, err, "stats  %s  sha256 %s\n", dw_base_name(in->o->stats), in->stats_sha256);
+}
+
+static int describe_size(kit_plan *p, const rank_options *o, dw_err *err) {
+    if (!o->bytes && o->as) return dw_append(&p->comment, err, "widths fit %s\n", o->as);
+    if (!o->bytes) return 0;
+    if (!o->as) return dw_append(&p->comment, err, "bytes  at most %zu\n", o->bytes);
+    return dw_append(&p->comment, err, "bytes  at most %zu as %s\n", o->bytes, o->as);
+}
+
+static int describe(kit_plan *p, const rank_inputs *in, const prune_task *t, double wanted, dw_err *err) {
+    const kit_metric *metric = in->o->metric ? rank_find_metric(in->o->metric) : &no_metric;
+    if (rank_describe_inputs(&p->comment, in, err)) return -1;
+    if (dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name,
+                  metric->formula, metric->source, t->group, in->o->allocate, in->o->seed))
+        return -1;
+    if (dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached)) return -1;
+    if (dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit) || describe_size(p, in->o, err)) return -1;
+    if (in->o->min_width && dw_append(&p->comment, err, "widths are at least %d\n", in->o->min_width)) return -1;
+    if (in->o->protect && dw_append(&p->comment, err, "layers %s are protected\n", in->o->protect)) return -1;
+    for (int l = 0; l < p->n_layer; l++)
+        if (in->drop[l] &&
+            dw_append(&p->comment, err, "layer %d is dropped, block influence %.6f\n", l, in->influence[l]))
+            return -1;
+    return 0;
+}
+
+static int list_texts(kit_plan *p, const kit_stats *s, dw_err *err) {
+    p->text = dw_alloc(s->n_text, sizeof *p->text, "texts", err);
+    for (size_t i = 0; p->text && i < s->n_text; i++) {
+        kit_plan_text *t = &p->text[p->n_text++];
+        t->name = dw_strdup(s->text[i].name, err);
+        t->blocks = dw_strdup(s->text[i].blocks, err);
+        t->n_tokens = s->text[i].n_tokens;
+        memcpy(t->sha256, s->text[i].sha256, sizeof t->sha256);
+        if (!t->name || !t->blocks) return -1;
+    }
+    return p->text ? 0 : -1;
+}
+
+static int fill_layer(kit_plan_layer *p, const prune_task *t, int l, int n_keep, bool *keep, dw_err *err) {
+    const int n_ff = dw_model_hparams(t->model)->n_ff[l];
+    if (t->drop[l]) {
+        p->drop = true;
+        return 0;
+    }
+    if (!t->score)
+        memset(keep, true, (size_t)n_ff * sizeof *keep);
+    else if (prune_choose(t->score[l], n_ff, t->group, n_keep, keep, err))
+        return -1;
+    return kit_plan_set_layer(p, keep, n_ff, err);
+}
+
+static int fill_plan(kit_plan *p, const prune_task *t, const int *n_keep, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(t->model);
+    bool *keep = dw_alloc((size_t)hp->n_ff_max, sizeof *keep, "kept neurons", err);
+    p->layer = dw_alloc((size_t)hp->n_layer, sizeof *p->layer, "layers of a plan", err);
+    int rc = keep && p->layer ? 0 : -1;
+    for (int l = 0; l < hp->n_layer && !rc; l++) {
+        p->n_layer = l + 1;
+        rc = fill_layer(&p->layer[l], t, l, n_keep[l], keep, err);
+    }
+    free(keep);
+    return rc;
+}
+
+static int write_plan(const kit_plan *p, const char *path, dw_err *err) {
+    if (strcmp(path, "-") != 0) return kit_plan_write(p, path, err);
+    size_t size;
+    char *text = kit_plan_format(p, &size, err);
+    const int rc = text ? prune_write_text("-", "the plan", text, err) : -1;
+    free(text);
+    return rc;
+}
+
+static void tell(const prune_task *t, const int *n_keep, double wanted, const char *as) {
+    int least = INT32_MAX, most = 0;
+    for (int l = 0; l < dw_model_hparams(t->model)->n_layer; l++) {
+        if (t->drop[l]) continue;
+        if (n_keep[l] < least) least = n_keep[l];
+        if (n_keep[l] > most) most = n_keep[l];
+    }
+    if (t->bytes > 0 && !(prune_rate_of(t, n_keep) > 0))
+        warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all "
+             "neurons",
+             show_bytes(prune_file_bytes(t, n_keep)).text, show_bytes(t->bytes).text);
+    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have at most %s%s%s", wanted,
+        prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text, as ? " as " : "",
+        as ? as : "");
+}
+
+static int plan_heads(kit_plan *p, const rank_inputs *in, dw_err *err) {
+    int kept = 0, all = 0;
+    for (int l = 0; l < p->n_layer && in->kv; l++) {
+        if (in->drop[l]) continue;
+        kept += rank_n_kv_kept(in, l), all += in->hp->n_head_kv[l];
+        if (in->kv[l] && kit_plan_set_kv_heads(&p->layer[l], in->kv[l], in->hp->n_head_kv[l], err)) return -1;
+    }
+    if (!in->kv) return 0;
+    say("heads: %d of %d KV heads stay", kept, all);
+    return dw_append(&p->comment, err,
+                     "heads  %d of %d KV heads stay (obs on the inputs of o), allocate %s, wanted %.4f\n", kept, all,
+                     in->o->heads_allocate, in->o->heads);
+}
+
+static int write_scores(const rank_inputs *in, double *const *score, dw_err *err) {
+    const kit_metric *metric = rank_find_metric(in->o->metric);
+    char *comment = NULL, *text = NULL;
+    int rc = rank_describe_inputs(&comment, in, err);
+    if (!rc)
+        rc = dw_append(&comment, err, "metric %s (%s; %s), group %d, seed %d\n", metric->name, metric->formula,
+                       metric->source, in->scorer.group, in->o->seed);
+    if (!rc) rc = (text = prune_scores_table(in->hp, comment, in->scorer.group, score, err)) ? 0 : -1;
+    if (!rc) rc = prune_write_text(in->o->scores, "the scores", text, err);
+    free(comment);
+    free(text);
+    return rc;
+}
+
+/* The table of times, and what the widths take by it. */
+static int describe_times(kit_plan *p, const rank_inputs *in, const int *n_keep, dw_err *err) {
+    const timing *m = &in->times;
+    double us = m->rest;
+    char backend[32];
+    for (int l = 0; l < p->n_layer && in->o->us > 0; l++) us += in->drop[l] ? 0 : timing_of_layer(m, n_keep[l]);
+    if (!(in->o->us > 0)) return 0;
+    tool_backend_text(backend);
+    int rc = dw_append(&p->comment, err,
+                       "time   at most %g us a token wanted, %.1f by this table (decoding, %s, %d threads)\n",
+                       in->o->us, us, backend, dw_pool_size(in->scorer.pool));
+    if (!rc) rc = dw_append(&p->comment, err, "width:us of a token with all layers so wide:");
+    for (int k = 0; k < m->n && !rc; k++) rc = dw_append(&p->comment, err, " %d:%.1f", m->width[k], m->us[k]);
+    return rc ? rc : dw_append(&p->comment, err, "\n");
+}
+
+static int make_plan(rank_inputs *in, double *const *score, dw_err *err) {
+    kit_plan plan = {0};
+    double wanted = 0;
+    int *n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *n_keep, "widths", err);
+    prune_task t = {.model = in->model,
+                    .drop = in->drop,
+                    .group = in->scorer.group,
+                    .score = score,
+                    .inverse = in->inverse,
+                    .is_energy = in->o->metric && rank_find_metric(in->o->metric)->scale == KIT_SCALE_ENERGY,
+                    .sizes = &in->sizes,
+                    .rate = in->o->rate,
+                    .bytes = (double)in->o->bytes,
+                    .min_width = in->o->min_width,
+                    .protect = in->protect};
+    const prune_allocator *allocator = prune_allocator_find(in->o->allocate);
+    if (in->o->us > 0 && rank_measure_times(in, &t, err)) return free(n_keep), -1;
+    const prune_allocator *first = allocator->runs_model ? prune_allocator_find("uniform") : allocator;
+    int rc = n_keep ? rank_choose_widths(in, &t, first, &wanted, n_keep, err) : -1;
+    if (!rc && allocator->runs_model) rc = rank_search_widths(in, &t, allocator, n_keep, err);
+    if (!rc) {
+        plan.rate_reached = prune_rate_of(&t, n_keep);
+        rc = fill_plan(&plan, &t, n_keep, err);
+    }
+    if (!rc) rc = describe(&plan, in, &t, wanted, err);
+    if (!rc) rc = plan_heads(&plan, in, err);
+    if (!rc) rc = describe_times(&plan, in, n_keep, err);
+    if (!rc && in->has_stats) rc = list_texts(&plan, &in->stats, err);
+    if (!rc) rc = write_plan(&plan, in->o->out, err);
+    if (!rc) tell(&t, n_keep, wanted, in->o->as);
+    kit_plan_release(&plan);
+    free(n_keep);
+    return rc;
+}
+
+int rank_score_and_plan(rank_inputs *in, dw_err *err) {
+    const size_t n_layer = (size_t)in->hp->n_layer;
+    double **score = in->o->metric ? dw_alloc(n_layer, sizeof *score, "scores", err) : NULL;
+    int rc = score || !in->o->metric ? 0 : -1;
+    if (!rc && in->o->metric) rc = rank_measure_residual(in, err);
+    if (!rc && score) rc = rank_make_scores(in, rank_find_metric(in->o->metric), score, err);
+    if (!rc && in->o->scores) rc = write_scores(in, score, err);
+    if (!rc && in->o->out) rc = make_plan(in, score, err);
+    for (size_t l = 0; score && l < n_layer; l++) free(score[l]);
+    free(score);
+    return rc;
+}

@@ -1,0 +1,182 @@
+/* rank_widths.c - how many neurons each layer keeps: multiples, times, and allocations that run the model. */
+#include "kit/hash_cache.h"
+#include "kit/talk.h"
+#include "model/model.h"
+#include "prune/rank.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- widths --------------------------------------------------------------------------------------------------- */
+
+static int least_common_multiple(int a, int b) {
+    int x = a, y = b;
+    while (y) {
+        const int rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* The largest block of any layer's down, and its type. */
+static const dw_qtype_row *largest_block(const dw_model *m) {
+    const dw_qtype_row *type = dw_qtype_get(DW_F32);
+    for (int l = 0; l < dw_model_hparams(m)->n_layer; l++) {
+        const dw_qtype_row *down = m->net.layer[l].down.type;
+        if (down && down->block > type->block) type = down;
+    }
+    return type;
+}
+
+/* A rate that no width near it reaches: the user would get something else without noticing. */
+static int check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err) {
+    const double reached = prune_rate_of(t, n_keep), step = (double)t->unit / dw_model_hparams(t->model)->n_ff_max;
+    if (t->bytes > 0 || t->us > 0 || !(wanted > 0)) return 0;
+    if (!(reached > 0))
+        return dw_fail(
+            err,
+            "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give that rate, "
+            "or a smaller --multiple or --group",
+            wanted, t->unit, step);
+    if (fabs(reached - wanted) > 0.01)
+        warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with "
+             "plans of exactly that rate",
+             wanted, reached, t->unit);
+    return 0;
+}
+
+static int allocate_unit(prune_task *t, const prune_allocator *allocator, int multiple, const char *as, int *n_keep,
+                         dw_err *err) {
+    const dw_qtype_row *down = largest_block(t->model);
+    const int block = prune_sizes_block(t->sizes);
+    t->unit = least_common_multiple(t->group, multiple);
+    if (t->unit % down->block)
+        return dw_fail(
+            err, "widths that are multiples of %d do not fill %s blocks of %d, the type of down; --multiple %d does",
+            t->unit, down->name, down->block, down->block);
+    if (as && !kit_mixture_find(as) && t->unit % block)
+        return dw_fail(
+            err, "widths that are multiples of %d do not fill %s blocks of %d, as --as wants them; --multiple %d does",
+            t->unit, as, block, block);
+    return allocator->allocate(t, n_keep, err);
+}
+
+int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *allocator, double *wanted,
+                       int *n_keep, dw_err *err) {
+    const rank_options *o = in->o;
+    const dw_qtype_row *down = largest_block(t->model);
+    *wanted = t->bytes > 0 ? prune_rate_for_bytes(t) : t->rate;
+    const bool needs_256 = down->block > 32 || (o->as && prune_sizes_block(t->sizes) > 32);
+    dw_err why = {0};
+    int rc = allocate_unit(t, allocator, o->multiple ? o->multiple : 256, o->as, n_keep, &why);
+    const double reached = rc ? 0 : prune_rate_of(t, n_keep);
+    const bool near = !rc && fabs(reached - *wanted) <= 0.01 && (reached > 0 || !(*wanted > 0));
+    if (!near && !o->multiple && !needs_256) {
+        why = (dw_err){0};
+        rc = allocate_unit(t, allocator, 32, o->as, n_keep, &why);
+    }
+    if (rc) return dw_fail(err, "%s", why.text);
+    if (t->group % down->block)
+        say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)",
+            down->name, down->block, t->group);
+    return check_rate(t, *wanted, n_keep, err);
+}
+
+/* The calibration texts of the scores may not be those that judge the widths. */
+static int check_held_out(const rank_inputs *in, dw_err *err) {
+    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++)
+        for (size_t k = 0; k < in->stats.n_text; k++) {
+            const calib_text *a = &in->texts.text[i];
+            const kit_stats_text *b = &in->stats.text[k];
+            if (!strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows &&
+                b->first_window < a->first_window + a->n_windows)
+                return dw_fail(err,
+                               "windows %d to %d of '%s' are in the statistics; judge the widths by others (--windows)",
+                               a->first_window, a->first_window + a->n_windows - 1, a->name);
+        }
+    return 0;
+}
+
+/* The hash of STATS.gram, "-" where trials repair nothing. */
+static int hash_gram(const rank_inputs *in, char hex[65], dw_err *err) {
+    snprintf(hex, 65, "-");
+    if (!in->gram.matrix) return 0;
+    char *path = kit_gram_path(in->o->stats, err);
+    const int rc = path ? kit_sha256_file(path, hex, err) : -1;
+    free(path);
+    return rc;
+}
+
+/* A hash of all that the widths depend on. */
+static int make_key(rank_inputs *in, const prune_task *t, dw_err *err) {
+    char gram[65];
+    if (hash_gram(in, gram, err)) return -1;
+    char *text = dw_format(err, "%s %s %s %s %d %d %.17g %.17g %d %.17g %d", in->model_sha256, in->stats_sha256,
+                           in->o->metric, in->o->start, t->group, t->unit, t->rate, t->bytes, in->o->seed, in->o->damp,
+                           in->o->n_ctx);
+    int rc = text ? dw_append(&text, err, " %s %s", in->o->as ? in->o->as : "-", gram) : -1;
+    if (!rc && in->o->heads > 0) rc = dw_append(&text, err, " %.17g %s", in->o->heads, in->o->heads_allocate);
+    if (!rc && (in->o->protect || in->o->min_width))
+        rc = dw_append(&text, err, " %s %d", in->o->protect ? in->o->protect : "-", in->o->min_width);
+    for (int l = 0; l < in->hp->n_layer && !rc; l++) rc = dw_append(&text, err, " %d", t->drop[l]);
+    for (size_t i = 0; i < in->texts.n_text && !rc; i++)
+        rc = dw_append(&text, err, " %s %d %d", in->texts.text[i].sha256, in->texts.text[i].first_window,
+                       in->texts.text[i].n_windows);
+    if (!rc) dw_sha256_hex(text, strlen(text), in->key);
+    free(text);
+    return rc;
+}
+
+static int open_search(rank_inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {
+    const prune_allocator *start = allocator->allocate == search_evolve ? prune_allocator_find(in->o->start) : NULL;
+    if ((in->o->stats && rank_open_gram(in, false, err)) || rank_read_texts(in, err) || check_held_out(in, err) ||
+        make_key(in, t, err))
+        return -1;
+    if (!in->gram.matrix) say("there are no Gram matrices (collect --gram): widths are judged without repair");
+    const trial_options options = {.model = in->model,
+                                   .gram = in->gram.matrix ? &in->gram : NULL,
+                                   .damp = in->o->damp,
+                                   .texts = &in->texts,
+                                   .score = t->score,
+                                   .group = t->group,
+                                   .drop = t->drop,
+                                   .pool = in->scorer.pool};
+    if (start && strcmp(in->o->out, "-") != 0 && !(in->state = dw_format(err, "%s.part", in->o->out))) return -1;
+    in->search = (prune_search){.trial = trial_new(&options, err),
+                                .start = start,
+                                .evaluations = in->o->evaluations,
+                                .seed = (uint64_t)in->o->seed,
+                                .state = in->state,
+                                .key = in->key,
+                                .tell = rank_say};
+    t->search = &in->search;
+    return in->search.trial ? 0 : -1;
+}
+
+int rank_search_widths(rank_inputs *in, prune_task *t, const prune_allocator *allocator, int *n_keep, dw_err *err) {
+    if (open_search(in, t, allocator, err)) return -1;
+    in->search.bar = progress_begin("allocating", "evaluations", search_n_evaluations(t, allocator));
+    const int rc = allocator->allocate(t, n_keep, err);
+    progress_end(in->search.bar);
+    if (!rc && in->state) unlink(in->state);
+    return rc;
+}
+
+int rank_measure_times(rank_inputs *in, prune_task *t, dw_err *err) {
+    timing *m = &in->times;
+    if (timing_measure(m, in->model, in->drop, in->scorer.pool, err)) return -1;
+    const int width = timing_uniform_width(m, in->o->us), n_ff = m->width[m->n - 1];
+    say("a token takes %.0f us with all neurons, %.0f us with %d of %d a layer", m->us[m->n - 1], m->us[0], m->width[0],
+        n_ff);
+    if (!width)
+        return dw_fail(err, "--us %g: a token takes %.0f us without any neuron; allow more, or drop layers", in->o->us,
+                       m->rest);
+    t->rate = 1 - (double)width / n_ff;
+    t->us = in->o->us, t->times = m;
+    if (width == n_ff) warn("nothing needs to be cut: the whole model is fast enough; the plan keeps all neurons");
+    return 0;
+}
