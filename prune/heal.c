@@ -2,8 +2,9 @@
  *
  *     deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6
  *
- * The loss, its steps and the checkpoints: distil.h.  Plan and end of a run: schedule.h.  The healed file is the cut one with other values: each trained row
- * is encoded in its own type, and a row whose values are as they were is copied as bytes. */
+ * The loss, its steps and the checkpoints: distil.h.  Plan and end of a run: schedule.h.  The healed file is the cut one
+ * with other values: each trained row is encoded in its own type, and a row whose values are as they were is copied as
+ * bytes. */
 #include "formats/ffn_act.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"

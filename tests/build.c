@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void need(bool ok, const char *what) {
     if (ok) return;
@@ -260,6 +261,17 @@ const char *random_model(const char *shape, const char *type, double dead) {
     const char *path = test_file(name);
     if (!dw_file_exists(path))
         CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s -q", shape, type, dead, path), "%s", test_run_output());
+    return path;
+}
+
+const char *random_text(const char *name, int n, uint64_t seed) {
+    const char *path = test_file(name);
+    if (!access(path, R_OK)) return path;
+    FILE *f = fopen(path, "wb");
+    dw_rng rng;
+    dw_rng_seed(&rng, seed);
+    for (int i = 0; f && i < n; i++) fputc(" abcdefghijklmnopqrstuvwxyz\n"[dw_rng_below(&rng, 28)], f);
+    if (f) fclose(f);
     return path;
 }
 

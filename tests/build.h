@@ -70,6 +70,9 @@ dw_pool *two_threads(void); // made once
 bool write_random(const char *path, const exp_shape *shape, const char *type);
 /* The path of a random model of a shape that `deadwood synth` knows, a fraction of its neurons dead; made once. */
 const char *random_model(const char *shape, const char *type, double dead);
+
+/* A text of n random letters in test_file(name), which is made once; the random models have byte tokens. */
+const char *random_text(const char *name, int n, uint64_t seed);
 void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed);
 /* Sum of squared differences over sum of squares of b; NaN where a value is none. */
 double nmse(const float *a, const float *b, size_t n);

@@ -6,11 +6,10 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { N = 5, IDENTITY = 16, HASH = 32 }; // values of the model; where the identity is; bytes of the hash
+enum { N = 5 }; // values of the model
 
 static void load(const uint8_t *data, size_t size) {
     static const uint8_t identity[32];
@@ -28,16 +27,8 @@ static void load(const uint8_t *data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     load(data, size);
-    if (size < IDENTITY + 32 + HASH) return 0;
-    uint8_t *file = malloc(size);
-    dw_sha256 h;
-    if (!file) abort();
-    memcpy(file, data, size);
-    memset(file + IDENTITY, 0, 32);
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, file, size - HASH);
-    dw_sha256_end(&h, file + size - HASH);
-    load(file, size);
+    uint8_t *file = scratch_resealed(data, size);
+    if (file) load(file, size);
     free(file);
     return 0;
 }

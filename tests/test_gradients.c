@@ -20,18 +20,6 @@ enum { MOST_TOKENS = 8192 };
 
 static const char *tiny(void) { return random_model("tiny-qwen2", "F32", 0); }
 
-/* Random letters; the random models have byte tokens. */
-static const char *random_text(const char *name, int n, uint64_t seed) {
-    const char *path = test_file(name);
-    if (!access(path, R_OK)) return path;
-    FILE *f = fopen(path, "wb");
-    dw_rng rng;
-    dw_rng_seed(&rng, seed);
-    for (int i = 0; f && i < n; i++) fputc(" abcdefghijklmnopqrstuvwxyz\n"[dw_rng_below(&rng, 28)], f);
-    if (f) fclose(f);
-    return path;
-}
-
 static const char *gram_file(const char *stats) {
     static char path[4][512];
     static int at;

@@ -15,18 +15,6 @@
 
 enum { N_CTX = 64, N_WINDOWS = 6, N_TOKENS = N_CTX * N_WINDOWS };
 
-/* Text whose bytes are random letters; the random models have byte tokens. */
-static const char *random_text(const char *name, int n, uint64_t seed) {
-    const char *path = test_file(name);
-    if (!access(path, R_OK)) return path;
-    FILE *f = fopen(path, "wb");
-    dw_rng rng;
-    dw_rng_seed(&rng, seed);
-    for (int i = 0; f && i < n; i++) fputc(" abcdefghijklmnopqrstuvwxyz\n"[dw_rng_below(&rng, 28)], f);
-    if (f) fclose(f);
-    return path;
-}
-
 /* ---- one model on the text -------------------------------------------------------------------------------- */
 
 typedef struct pass {
