@@ -1,7 +1,7 @@
 #!/bin/sh
 # demo.sh - what `make demo` runs: five attempts at making a language model smaller or faster, and what they cost.
 #
-#   make demo                                  the embedded model, seven minutes on two cores
+#   make demo                                  the embedded model, five minutes on two idle cores, three of them in attempt 5
 #   make demo MODEL=FOLDER|M.gguf TEXTS=DIR    another one, from a Hugging Face or MLX folder or a GGUF file of any type
 #
 #   TEXTS=DIR    DIR/calib/*.txt and DIR/eval/*.txt, plain text in UTF-8, no file in both; each has at least one window
