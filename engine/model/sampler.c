@@ -1,8 +1,21 @@
-/* sampler.c - from logits to a token: top-k, then top-p, then min-p, then temperature, in llama.cpp's order. */
+/* sampler.c - from logits to a token: top-k, then top-p, then min-p, then temperature, in llama.cpp's order.
+ *
+ * The result is that of a sort of the whole vocabulary by falling logit (equal ones by rising id), but only the
+ * candidates that can be kept are sorted.  A logit's distance from the largest says which of BUCKETS it falls into;
+ * the last bucket that is needed follows
+ *
+ *   with top-k    from the counts of the buckets,
+ *   with top-p    from their shares of  sum = Σ exp(logit - largest)  over the vocabulary,
+ *   with min-p    from  largest - logit <= -ln(min-p).
+ *
+ * With neither of them all candidates are sorted, by radix. */
 #include "engine.h"
+#include "base/half_inline.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+enum { BUCKETS = 1024, PER_UNIT = 32 }; // buckets of a unit of the logits; the last bucket holds the rest
 
 typedef struct candidate {
     float logit;
@@ -13,8 +26,9 @@ struct dw_sampler {
     dw_sampler_options o;
     dw_rng rng;
     int n_vocab;
-    candidate *list; // n_vocab
-    double *p;       // n_vocab
+    float largest;          // of the logits in work
+    candidate *list, *work; // n_vocab each; work is for sorting
+    double *p;              // n_vocab
 };
 
 dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err) {
@@ -24,8 +38,9 @@ dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err
     s->n_vocab = n_vocab;
     dw_rng_seed(&s->rng, o->seed);
     s->list = dw_alloc((size_t)n_vocab, sizeof *s->list, "candidates", err);
+    s->work = dw_alloc((size_t)n_vocab, sizeof *s->work, "candidates", err);
     s->p = dw_alloc((size_t)n_vocab, sizeof *s->p, "probabilities", err);
-    if (s->list && s->p) return s;
+    if (s->list && s->work && s->p) return s;
     dw_sampler_free(s);
     return NULL;
 }
@@ -33,8 +48,32 @@ dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err
 void dw_sampler_free(dw_sampler *s) {
     if (!s) return;
     free(s->list);
+    free(s->work);
     free(s->p);
     free(s);
+}
+
+/* ---- order ---------------------------------------------------------------------------------------------------- */
+
+// Rises as the logit does; -0 is before 0.
+static int32_t rising(float logit) {
+    const int32_t bits = (int32_t)dw_float_bits(logit);
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+// Rises as the logit falls; -0 and 0 are equal.
+static uint32_t falling(float logit) { return 0x7fffffffu - (uint32_t)rising(logit + 0.0f); }
+
+/* The largest logit; false if one is NaN.  Integers, because compilers turn their maxima into vector code. */
+static bool find_largest(dw_sampler *s, const float *logits) {
+    int32_t top = INT32_MIN, magnitude = 0;
+    for (int i = 0; i < s->n_vocab; i++) {
+        const int32_t key = rising(logits[i]), m = (int32_t)(dw_float_bits(logits[i]) & 0x7fffffff);
+        top = key > top ? key : top;
+        magnitude = m > magnitude ? m : magnitude;
+    }
+    s->largest = dw_bits_float((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
+    return magnitude <= 0x7f800000;
 }
 
 static int by_logit(const void *a, const void *b) {
@@ -43,17 +82,81 @@ static int by_logit(const void *a, const void *b) {
     return x->id < y->id ? -1 : 1;
 }
 
-/* p = softmax of the first n logits at a temperature. */
-static void softmax(dw_sampler *s, int n, double temperature) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += s->p[i] = exp((s->list[i].logit - s->list[0].logit) / temperature);
-    for (int i = 0; i < n; i++) s->p[i] /= sum;
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, FEW = 256 };
+
+/* One stable pass of a radix sort over a digit of falling(). */
+static void sort_digit(const candidate *from, candidate *to, int n, int shift) {
+    int at[DIGITS] = {0};
+    for (int i = 0; i < n; i++) at[falling(from[i].logit) >> shift & (DIGITS - 1)]++;
+    for (int d = 0, first = 0, here; d < DIGITS; d++, first += here) here = at[d], at[d] = first;
+    for (int i = 0; i < n; i++) to[at[falling(from[i].logit) >> shift & (DIGITS - 1)]++] = from[i];
 }
 
-/* How many of the sorted candidates are kept. */
-static int truncate_list(dw_sampler *s) {
-    int n = s->o.top_k > 0 && s->o.top_k < s->n_vocab ? s->o.top_k : s->n_vocab;
-    softmax(s, n, 1);
+/* Sorts the first n of the list, whose ids rise. */
+static void sort_list(dw_sampler *s, int n) {
+    if (n <= FEW) {
+        qsort(s->list, (size_t)n, sizeof *s->list, by_logit);
+        return;
+    }
+    sort_digit(s->list, s->work, n, 0);
+    sort_digit(s->work, s->list, n, DIGIT_BITS);
+    sort_digit(s->list, s->work, n, 2 * DIGIT_BITS);
+    candidate *sorted = s->work;
+    s->work = s->list;
+    s->list = sorted;
+}
+
+/* ---- which candidates can be kept ----------------------------------------------------------------------------- */
+
+static int bucket_of(double distance) { // NaN, too, goes to the last
+    return distance < (BUCKETS - 1) / (double)PER_UNIT ? (int)(distance * PER_UNIT) : BUCKETS - 1;
+}
+
+/* The bucket that holds the n-th likeliest. */
+static int bucket_of_nth(const dw_sampler *s, const float *logits, int n) {
+    int count[BUCKETS] = {0}, b = 0;
+    for (int i = 0; i < s->n_vocab; i++) count[bucket_of(s->largest - logits[i])]++;
+    for (int sum = count[0]; sum < n && b < BUCKETS - 1;) sum += count[++b];
+    return b;
+}
+
+/* The bucket with which the likeliest reach the share top_p of the sum over the vocabulary, which goes to *sum.  They
+ * exceed it by more than rounding. */
+static int bucket_of_share(const dw_sampler *s, const float *logits, double *sum) {
+    double share[BUCKETS] = {0}, all = 0;
+    for (int i = 0; i < s->n_vocab; i++) {
+        const float distance = s->largest - logits[i];
+        const double e = exp(-distance);
+        share[bucket_of(distance)] += e;
+        all += e;
+    }
+    int b = 0;
+    for (double reached = share[0]; !(reached > s->o.top_p * all * (1 + 1e-9)) && b < BUCKETS - 1;)
+        reached += share[++b];
+    *sum = all;
+    return b;
+}
+
+/* Lists all candidates up to a bucket, in order, and says how many. */
+static int list_to(dw_sampler *s, const float *logits, int last) {
+    int n = 0;
+    for (int i = 0; i < s->n_vocab; i++)
+        if (bucket_of(s->largest - logits[i]) <= last) s->list[n++] = (candidate){logits[i], i};
+    sort_list(s, n);
+    return n;
+}
+
+/* ---- probabilities -------------------------------------------------------------------------------------------- */
+
+static double sum_exp(dw_sampler *s, int n, double temperature) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += s->p[i] = exp((s->list[i].logit - s->list[0].logit) / temperature);
+    return sum;
+}
+
+/* How many of the n listed candidates are kept, whose p are not yet divided by their sum. */
+static int truncate_list(dw_sampler *s, int n, double p_sum) {
+    for (int i = 0; i < n; i++) s->p[i] /= p_sum;
     if (s->o.top_p < 1) {
         double sum = 0;
         int kept = 0;
@@ -65,19 +168,36 @@ static int truncate_list(dw_sampler *s) {
     return kept;
 }
 
-int32_t dw_sample(dw_sampler *s, const float *logits) {
-    int32_t best = 0;
-    for (int i = 0; i < s->n_vocab; i++) {
-        if (isnan(logits[i])) return -1;
-        if (logits[i] > logits[best]) best = i;
-        s->list[i] = (candidate){logits[i], i};
+/* Lists the kept candidates, and says how many. */
+static int list_kept(dw_sampler *s, const float *logits) {
+    const bool is_first_k = s->o.top_k > 0 && s->o.top_k < s->n_vocab;
+    int last = BUCKETS - 1;
+    double sum = 1; // without top-p only ratios count
+    if (isinf(s->largest)) { // distances are NaN: all are listed
+    } else if (is_first_k) {
+        last = bucket_of_nth(s, logits, s->o.top_k);
+    } else {
+        if (s->o.top_p < 1) last = bucket_of_share(s, logits, &sum);
+        const int min_p = s->o.min_p > 0 ? bucket_of(-log(s->o.min_p)) + 1 : last; // one more: rounding
+        last = min_p < last ? min_p : last;
     }
-    if (s->o.temperature <= 0) return best;
-    qsort(s->list, (size_t)s->n_vocab, sizeof *s->list, by_logit);
-    const int n = truncate_list(s);
-    softmax(s, n, s->o.temperature);
+    int n = list_to(s, logits, last);
+    if (is_first_k) n = s->o.top_k;
+    const double listed = sum_exp(s, n, 1);
+    return truncate_list(s, n, is_first_k ? listed : sum);
+}
+
+int32_t dw_sample(dw_sampler *s, const float *logits) {
+    if (!find_largest(s, logits)) return -1;
+    if (s->o.temperature <= 0) {
+        int32_t best = 0;
+        while (logits[best] != s->largest) best++;
+        return best;
+    }
+    const int n = list_kept(s, logits);
+    const double sum = sum_exp(s, n, s->o.temperature);
     double u = dw_rng_uniform(&s->rng);
     for (int i = 0; i < n - 1; i++)
-        if ((u -= s->p[i]) < 0) return s->list[i].id;
+        if ((u -= s->p[i] / sum) < 0) return s->list[i].id;
     return s->list[n - 1].id;
 }
