@@ -162,7 +162,8 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     b.bytes = (size_t)megabytes << 20;
     b.pool = dw_pool_new(n_threads, &err);
-    b.weights = dw_alloc(b.bytes, 1, "weights", &err);
+    uint8_t *memory = dw_alloc(b.bytes + 64, 1, "weights", &err);
+    b.weights = memory ? memory + (64 - (uintptr_t)memory % 64) : NULL; // as files are mapped
     b.act = dw_alloc((size_t)b.n_cols, dw_act_bytes(DW_ACT_F32, b.n), "activations", &err);
     b.y = dw_alloc((size_t)n_threads * DW_DOT_MAX_COLS, PIECE * sizeof(float), "results", &err);
     b.cpu_seconds = dw_alloc((size_t)n_threads, 8 * sizeof(double), "clocks", &err);
@@ -173,6 +174,6 @@ int main(int argc, char **argv) {
     printf("type    level         best  reading    share\n");
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) run_type(&b, t, n_rounds, argv + optind, argc - optind);
     dw_pool_free(b.pool);
-    free(b.weights), free(b.act), free(b.y), free(b.cpu_seconds);
+    free(memory), free(b.act), free(b.y), free(b.cpu_seconds);
     return 0;
 }

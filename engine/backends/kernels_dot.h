@@ -69,6 +69,14 @@ static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, 
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i);
 }
 
+/* The same into the second-level cache, for F32, F16 and BF16: a row's activations fill a large part of the first level,
+ * and prefetched weights drove them out.  (Decode of base in F16, Zen 4, two threads: 1.38 times as fast.  Quantized types
+ * keep to the first level, because there the difference is noise: 7B Q4_0 3 % faster, base Q4_0 3 % slower.) */
+static inline ALWAYS_INLINE void prefetch_second(const uint8_t *p, const uint8_t *end, int bytes) {
+    const uint8_t *ahead = end - p > AHEAD ? p + AHEAD : p;
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
+}
+
 /* Preconditions of every dot kernel.  Weight rows need no alignment. */
 static inline void check_dot_rows(dw_qtype type, const dw_dot_job *j) {
     dw_assert(j->n > 0 && j->n % dw_qtype_block(type) == 0 && j->n_rows >= 0 && j->n_cols > 0 && j->n_cols <= DW_DOT_MAX_COLS);

@@ -285,7 +285,7 @@ INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t
     for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm256_setzero_ps();
     int i = 0;
     for (; i + 32 <= n; i += 32, w += 32 * bytes) {
-        prefetch(w, end, 32 * bytes);
+        prefetch_second(w, end, 32 * bytes);
         for (int k = 0; k < 4; k++) {
             const __m256 v = load_values(type, w + 8 * k * bytes);
             for (int c = 0; c < n_cols; c++) {

@@ -346,7 +346,7 @@ INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t
     for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm512_setzero_ps();
     int i = 0;
     for (; i + 64 <= n; i += 64, w += 64 * bytes) {
-        prefetch(w, end, 64 * bytes);
+        prefetch_second(w, end, 64 * bytes);
         for (int k = 0; k < 4; k++) {
             const __m512 v = load_values(type, w + 16 * k * bytes);
             for (int c = 0; c < n_cols; c++)
