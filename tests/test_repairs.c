@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "kit/gram.h"
 #include "kit/plan.h"
+#include "prune/rank.h"
 #include "prune/repairs.h"
 #include "prune/trial.h"
 #include "test.h"
@@ -294,6 +295,74 @@ static void any_way(void) {
     }
     kit_gram_close(&whole);
     kit_gram_close(&sum);
+}
+
+/* ---- the order of wide layers ----------------------------------------------------------------------------- */
+
+/* Scores of the first layer as rank makes them; free(). */
+static double *scores_by(const rank_options *o, int *n_ff) {
+    rank_inputs in;
+    dw_err err = {0};
+    double *score[64] = {NULL}, *first = NULL;
+    const bool ok = !rank_open_inputs(&in, o, two_threads(), &err) && !rank_read_protected(&in, &err) &&
+                    !rank_make_scores(&in, rank_find_metric("obs"), score, &err);
+    if (CHECK(ok, "%s", err.text)) {
+        first = score[0];
+        *n_ff = in.hp->n_ff[0];
+        for (int l = 1; l < in.hp->n_layer; l++) free(score[l]);
+    }
+    rank_close_inputs(&in);
+    return first;
+}
+
+static bool is_among_least(const double *score, int n, int j, int k) {
+    int below = 0;
+    for (int i = 0; i < n; i++) below += score[i] < score[j];
+    return below < k;
+}
+
+/* Of the first k neurons that go by `a`, how many stay by `b`. */
+static int n_other(const double *a, const double *b, int n, int k) {
+    int other = 0;
+    for (int j = 0; j < n; j++) other += is_among_least(a, n, j, k) && !is_among_least(b, n, j, k);
+    return other;
+}
+
+/* Layers above most_f64 are selected in float, and no further than the plan reads the order.  `gone` is the share of the
+ * first layer that the options may make go: more than the rate where others are protected, any by --us and --bytes. */
+static void wide_order(void) {
+    const char *stats = test_file("gram.h5"), *model = random_model("tiny-qwen2", "F32", 0);
+    if (access(stats, R_OK) && !collect(stats, "")) return;
+    const struct {
+        const char *name;
+        double rate, us, gone;
+        size_t bytes;
+        int multiple, min_width;
+        const char *protect, *scores;
+    } cases[] = {{.name = "--rate 0.3", .rate = 0.3, .gone = 0.3, .multiple = 1},
+                 {.name = "--rate 0.3 --multiple 64", .rate = 0.3, .gone = 0.5, .multiple = 64},
+                 {.name = "--rate 0.3 --protect 1", .rate = 0.3, .gone = 0.6, .multiple = 1, .protect = "1"},
+                 {.name = "--rate 0.3 --min-width 8", .rate = 0.3, .gone = 0.6, .multiple = 1, .min_width = 8},
+                 {.name = "--rate 0.3 --scores -", .rate = 0.3, .gone = 0.9, .multiple = 1, .scores = "-"},
+                 {.name = "--us 10", .us = 10, .gone = 0.5, .multiple = 1},
+                 {.name = "--bytes 100000", .bytes = 100000, .gone = 0.5, .multiple = 1}};
+    rank_options o = {.model = model, .stats = stats, .metric = "obs", .group = "1", .allocate = "uniform", .damp = 0.01};
+    int n = 0;
+    rank_list_metrics();
+    double *whole = scores_by(&o, &n);
+    o.most_f64 = 16;
+    for (size_t i = 0; whole && i < sizeof cases / sizeof *cases; i++) {
+        o.rate = cases[i].rate, o.us = cases[i].us, o.bytes = cases[i].bytes, o.multiple = cases[i].multiple;
+        o.min_width = cases[i].min_width, o.protect = cases[i].protect, o.scores = cases[i].scores;
+        double *wide = scores_by(&o, &n);
+        const int k = (int)(cases[i].gone * n);
+        if (!wide) break;
+        CHECK(memcmp(wide, whole, (size_t)n * sizeof *wide), "%s: nothing was in float", cases[i].name);
+        CHECK(n_other(whole, wide, n, k) <= k / 50, "%s: of the first %d of %d neurons %d are others", cases[i].name, k, n,
+              n_other(whole, wide, n, k));
+        free(wide);
+    }
+    free(whole);
 }
 
 static void flip_byte(const char *from, const char *to, size_t at) {
@@ -594,6 +663,7 @@ static void trials_start_late(void) {
 }
 
 static const test_case cases[] = {
+    {"the order of wide layers, in float, is whole as far as any option reads it", wide_order},
     {"collect --gram sums the products of the inputs of down", sums_of_products},
     {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
     {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},
