@@ -396,6 +396,37 @@ static void network_wins(void) {
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
+/* Layers from which nothing can be learnt are refused in a line that says why. */
+static void nothing_to_learn(void) {
+    traces t;
+    predict_examples e;
+    predict_learned r;
+    dw_err err = {0};
+    load_planted("empty.h5", &t, &e);
+    predict_learn_options o = {.rank = 4, .n_epochs = 1, .n_batch = 64, .rate = 0.01, .mass = 0.9};
+    for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS; part++) memset(e.open[part], 0, e.n[part] * e.stride);
+    for (int by_recall = 0; by_recall < 2; by_recall++) {
+        o.recall = by_recall ? 0.9 : 0;
+        err = (dw_err){0};
+        CHECK(predict_learn_layer(&r, &e, &o, &err));
+        check_sentence(&err, "opens no group for the 500 tokens that choose", "a gate that is closed for all tokens");
+        predict_learned_release(&r);
+    }
+    o.activity = 0.25, err = (dw_err){0};
+    CHECK(!predict_learn_layer(&r, &e, &o, &err), "an activity can be reached all the same: %s", err.text);
+    predict_learned_release(&r);
+    for (int is_nan = 0; is_nan < 2; is_nan++) {
+        for (int g = 0; g < e.n_groups; g++) e.mass[g] = is_nan ? NAN : 0;
+        for (size_t i = 0; i < e.n[PREDICT_EXAMPLES_TRAIN] * (size_t)e.n_groups; i++)
+            e.share[PREDICT_EXAMPLES_TRAIN][i] = is_nan ? 0x7e00 : 0;
+        err = (dw_err){0};
+        CHECK(predict_learn_layer(&r, &e, &o, &err));
+        check_sentence(&err, "no mass (0 or NaN) on the 4000 tokens that train", "shares of nothing");
+        predict_learned_release(&r);
+    }
+    predict_examples_release(&e), traces_release(&t);
+}
+
 static int largest_first(const void *a, const void *b) {
     const predict_scored *x = a, *y = b;
     return (x->score < y->score) - (x->score > y->score);
@@ -671,6 +702,7 @@ static const test_case cases[] = {
     {"a planted threshold of low rank is learnt", planted_problem},
     {"a trained network is returned where a linear map cannot know", network_wins},
     {"the closed form is returned when it wins", closed_form_wins},
+    {"a gate that opens nothing, and shares of nothing, are refused in one line", nothing_to_learn},
     {"a gain is paired by token, and its error is clustered by window", gains},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
     {"train goes on where it was killed and writes the same file and report", killed},
