@@ -1,4 +1,5 @@
 /* test_grid.c - grids: what they say becomes the jobs that are meant; what is wrong is refused with its line. */
+#include "experiments/sweep/costs.h"
 #include "experiments/sweep/jobs.h"
 #include "test.h"
 
@@ -325,6 +326,27 @@ static void seed_reads(void) {
     free(text);
 }
 
+/* Names of programs that --allow adds, in the table of times. */
+static void costs_of_names(void) {
+    static const char *const names[] = {"stub", "my-own-stub", "stub_2"};
+    dw_err err = {0};
+    setenv("XDG_CACHE_HOME", test_file("cache-of-names"), 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const grid_step step = {.tool = (char *)(uintptr_t)names[i]};
+        const job j = {.step = &step, .options = i, .words = i};
+        const job_cost cost = {.seconds = 7, .threads = 1};
+        job_cost found = {0};
+        costs *c = costs_open(&err);
+        REQUIRE(c, "%s", err.text);
+        costs_note(c, &j, 10, &cost);
+        costs_free(c);
+        c = costs_open(&err);
+        CHECK(c && costs_find(c, &j, 10, &found) && found.seconds == 7, "'%s' is read back", names[i]);
+        costs_free(c);
+    }
+    setenv("XDG_CACHE_HOME", test_file("cache"), 1); // as before
+}
+
 static const test_case cases[] = {
     {"a step has a job for each combination of the values that decide its output", combinations},
     {"words are split, quoted and joined as the head of grid.h says", words},
@@ -333,7 +355,8 @@ static const test_case cases[] = {
     {"too many combinations are refused before they are made", too_many},
     {"a change of value, command or input changes the names of what depends on it and of nothing else", identities},
     {"patterns in lists stand for files in order; without a match the line is named", lists_of_files},
-    {"neurons by lot and plain quantizations are added where a grid has none", controls_come},
+    {"random neurons and plain quantizations are added where a grid has none", controls_come},
     {"the grid of every kind of line reads as it did", seed_reads},
+    {"programs whose names have dashes are remembered, too", costs_of_names},
     {0}};
 TEST_MAIN(cases)

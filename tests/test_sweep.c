@@ -3,6 +3,7 @@
  * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes its
  * words and its inputs' contents, or a row, and notes each beginning and end in a log. */
 #include "experiments/sweep/children.h"
+#include "experiments/sweep/claims.h"
 #include "experiments/sweep/judge.h"
 #include "test.h"
 #include "kit/tsv.h"
@@ -352,6 +353,94 @@ static void claims_die(void) {
     CHECK(begun() == n + 2);
 }
 
+/* What a process on another machine does that takes the claim of one that sleeps too long for dead. */
+static void take_over(const char *path) {
+    write_text(file("heir"), "deadwood claim 1\nelsewhere 1 2 3 4 5\n");
+    CHECK(!rename(file("heir"), path));
+}
+
+static void claims_lost(void) {
+    set_up();
+    dw_err err = {0};
+    int n_others;
+    claim_taken taken;
+    char *reason;
+    struct stat before, after;
+    const char *path = file("lost/claims/job");
+    mkdir(file("lost"), 0777);
+    claims *c = claims_open(file("lost"), "grid", &n_others, &err);
+    REQUIRE(c && !claims_take(c, "job", &taken, &err) && taken == CLAIM_NEW, "%s", err.text);
+    CHECK(claims_holds(c, "job") && claims_look(c, "job", &reason) == CLAIM_FREE);
+    take_over(path);
+    CHECK(!test_run("touch -d '5 minutes ago' %s", path) && !stat(path, &before));
+    CHECK(!claims_holds(c, "job") && claims_look(c, "job", &reason) == CLAIM_OTHER, "the loss is noticed");
+    claims_beat(c);
+    claims_fail(c, "job", "reason");
+    CHECK(!stat(path, &after) && after.st_mtime == before.st_mtime && after.st_size == before.st_size,
+          "the other's claim is neither touched nor called failed");
+    claims_release(c, "job");
+    claims_close(c);
+    CHECK(dw_file_exists(path), "nor removed");
+}
+
+/* As of two containers that share host name and process ids. */
+static void claims_apart(void) {
+    set_up();
+    dw_err err = {0};
+    int n_others;
+    claim_taken taken;
+    char *reason;
+    mkdir(file("apart"), 0777);
+    claims *a = claims_open(file("apart"), "grid", &n_others, &err);
+    claims *b = claims_open(file("apart"), "grid", &n_others, &err);
+    REQUIRE(a && b && n_others == 1, "%s", err.text);
+    CHECK(!test_run("test $(ls %s | grep -c sweep) = 2", file("apart/claims")), "each has its presence");
+    CHECK(!claims_take(a, "job", &taken, &err) && taken == CLAIM_NEW, "%s", err.text);
+    CHECK(claims_look(b, "job", &reason) == CLAIM_OTHER && claims_look(a, "job", &reason) == CLAIM_FREE);
+    CHECK(!claims_take(b, "job", &taken, &err) && taken == CLAIM_NOT_MINE, "%s", err.text);
+    claims_close(b);
+    CHECK(claims_holds(a, "job"), "the end of one leaves the other's claims");
+    claims_close(a);
+    CHECK(test_run("ls %s | grep .", file("apart/claims")), "%s", test_run_output());
+}
+
+/* The path of the only claim on a job of step x; "": there is none. */
+static const char *claim_in(const char *dir) {
+    static char path[1024];
+    CHECK(!test_run("ls -d %s/claims/x-* >%s", dir, file("claim-path")), "%s", test_run_output());
+    FILE *f = fopen(file("claim-path"), "r");
+    if (!f || !fgets(path, sizeof path, f)) *path = 0;
+    if (f) fclose(f);
+    path[strcspn(path, "\n")] = 0;
+    return path;
+}
+
+static void lost_job(void) {
+    set_up();
+    write_text(file("lose.grid"), HEAD "x : stub rows sleep=0.5 ln=1 -o $rows\n");
+    const pid_t pid = sweep_start(file("lose.grid"), file("lose"));
+    for (int i = 0; i < 500 && !begun(); i++) sleep_for(0.01);
+    const char *claim = claim_in(file("lose"));
+    take_over(claim);
+    for (int i = 0; i < 500 && !count_in(file("stub.log"), "end "); i++) sleep_for(0.01);
+    sleep_for(1);
+    CHECK(waitpid(pid, NULL, WNOHANG) == 0 && !count_in(file("lose/rows.tsv"), "\t1\t"), "it waits for the other");
+    unlink(claim); // the other has finished
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid && !status, "%d", status);
+    CHECK(count_in(file("lose/rows.tsv"), "\t1\t") >= 1 && begun() == 1, "what the other has finished is taken");
+}
+
+static void parents(void) {
+    set_up();
+    write_text(file("good.grid"), HEAD "x : stub rows ln=1 -o $rows\n");
+    CHECK(!sweep("good.grid", "new/and/deep/", "") && dw_file_exists(file("new/and/deep/rows.tsv")), "%s",
+          test_run_output());
+    write_text(file("taken"), "a file");
+    CHECK(sweep("good.grid", "taken/deep", "") == 1 && strstr(test_run_output(), "taken' is no folder"), "%s",
+          test_run_output());
+}
+
 static void other_grid(void) {
     set_up();
     write_text(file("long.grid"), HEAD "x : stub sleep=1 -o $out.gguf\n");
@@ -569,6 +658,36 @@ static void costs_remembered(void) {
     CHECK(strstr(test_run_output(), "# 5 jobs to run") && strstr(test_run_output(), " minutes, by what such jobs took on this machine") &&
               strstr(test_run_output(), "# disk: ") && strstr(test_run_output(), "# memory: up to "),
           "a sweep elsewhere on this machine knows: %s", test_run_output());
+}
+
+/* Disk counts what tools write beside their outputs; heal --minutes says its minutes itself. */
+static void costs_beside(void) {
+    set_up();
+    char steps[2048], text[4096];
+    FILE *f = fopen(file("a.txt"), "w");
+    for (int i = 0; i < 3000; i++) fprintf(f, "%c%s", 'a' + i * i % 26, i % 7 ? "" : " ");
+    fclose(f);
+    snprintf(steps, sizeof steps,
+             "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+             "stats : collect -m $dense -f %s -c 64 --windows 2 --gram down -o $out.h5\n",
+             file("a.txt"));
+    snprintf(text, sizeof text, HEAD "%s", steps);
+    write_text(file("gram.grid"), text);
+    snprintf(text, sizeof text,
+             HEAD "minutes = 30 90\n%shealed : heal -m $dense -T $dense -f %s -c 64 --minutes $minutes -o $out.gguf\n",
+             steps, file("a.txt"));
+    write_text(file("heal.grid"), text);
+    setenv("XDG_CACHE_HOME", file("cache-beside"), 1);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none", file("gram.grid"), file("beside")), "%s",
+            test_run_output());
+    CHECK(!test_run("a=$(cat %s/stats-*.h5 %s/stats-*.h5.gram | wc -c); "
+                    "grep ^collect %s/deadwood/times.tsv | cut -f9 | grep -qx $a",
+                    file("beside"), file("beside"), file("cache-beside")),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s -q --controls none --dry-run -j 1", file("heal.grid"), file("beside-2")) &&
+              strstr(test_run_output(), " 3600.00") && strstr(test_run_output(), "about 120."),
+          "30 and 90 minutes: %s", test_run_output());
+    setenv("XDG_CACHE_HOME", file("cache"), 1); // as before
 }
 
 /* A row is in the table while later jobs run. */
@@ -831,6 +950,10 @@ static const test_case cases[] = {
     {"two sweeps share a folder: each job is done once, the table is that of one", two_share},
     {"two sweeps of which one or the other is killed, again and again, end as one that was not", two_killed},
     {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
+    {"a process that lost its claim while it slept notices it, and leaves the other's claim alone", claims_lost},
+    {"two processes of equal host name and id are told apart", claims_apart},
+    {"a sweep that lost a job waits for the one that has it, and takes the outputs then", lost_job},
+    {"folders above the output folder are made", parents},
     {"a sweep of another grid does not share the folder", other_grid},
     {"files of somebody else, and another grid's table, are not replaced", foreign_files},
     {"a changed value, command or input computes what depends on it, and nothing twice", changes},
@@ -843,6 +966,7 @@ static const test_case cases[] = {
     {"a pattern in a step stands for files, in quotes for itself", globs_in_steps},
     {"memory bounds the jobs at once", memory_bounds},
     {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
+    {"disk counts the files beside outputs, and minutes those that heal is told", costs_beside},
     {"rows come into the table while other jobs run", rows_come},
     {"a step has several outputs; all of them must be there", several_outputs},
     {"failures that are alike are told once, with their number", alike},
