@@ -326,9 +326,9 @@ static void seed_reads(void) {
     free(text);
 }
 
-/* Names of programs that --allow adds, in the table of times. */
+/* A program may have any name that a grid allows: up to 32 letters, digits and _. */
 static void costs_of_names(void) {
-    static const char *const names[] = {"stub", "my-own-stub", "stub_2"};
+    static const char *const names[] = {"stub", "My_Stub2", "a_name_of_exactly_32_characters_"};
     dw_err err = {0};
     setenv("XDG_CACHE_HOME", test_file("cache-of-names"), 1);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -357,6 +357,6 @@ static const test_case cases[] = {
     {"patterns in lists stand for files in order; without a match the line is named", lists_of_files},
     {"random neurons and plain quantizations are added where a grid has none", controls_come},
     {"the grid of every kind of line reads as it did", seed_reads},
-    {"programs whose names have dashes are remembered, too", costs_of_names},
+    {"times of programs of every name that a grid allows are remembered", costs_of_names},
     {0}};
 TEST_MAIN(cases)

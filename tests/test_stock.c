@@ -1,7 +1,7 @@
 /* test_stock.c - this engine beside stock llama.cpp: equal logits, equal perplexity, files that load there.
  *
  * Needs stock's libraries ($DW_STOCK) and is skipped aloud without them. */
-#include "experiments/peer/contest.h"
+#include "experiments/peer/runner.h"
 #include "text/tokenizers.h"
 #include "experiments/random_model.h"
 #include "quant/quant.h"
@@ -44,27 +44,27 @@ static int write_model(const char *path, const char *shape, const char *type, dw
     return write_shape(path, exp_shape_find(shape), type, err);
 }
 
-static exp_side *open_side(bool of_stock, const char *path, dw_err *err) {
-    const exp_side_options o = {.stock = of_stock ? peer : NULL, .flash = STOCK_FLASH_OFF, .pool = of_stock ? pool_of_one : pool, .n_ctx = 128,
+static exp_program *open_program(bool of_stock, const char *path, dw_err *err) {
+    const exp_program_options o = {.stock = of_stock ? peer : NULL, .flash = STOCK_FLASH_OFF, .pool = of_stock ? pool_of_one : pool, .n_ctx = 128,
                                 .n_seq = 2, .n_batch = 128, .kv_f32 = true, .backend = "ref"};
-    return exp_side_open(path, &o, err);
+    return exp_program_open(path, &o, err);
 }
 
 /* Normalized mean square difference of the logits of 48 tokens in one batch; 1e30 after an error. */
 static double logits_nmse(const char *path, dw_err *err) {
     enum { N = 48 };
     double nmse = 1e30;
-    exp_side *ours = open_side(false, path, err), *theirs = ours ? open_side(true, path, err) : NULL;
+    exp_program *ours = open_program(false, path, err), *theirs = ours ? open_program(true, path, err) : NULL;
     int32_t token[N];
     if (!theirs) goto done;
-    const int n_vocab = exp_side_n_vocab(theirs);
+    const int n_vocab = exp_program_n_vocab(theirs);
     for (int i = 0; i < N; i++) token[i] = (int32_t)((i * 7919 + 300) % n_vocab);
     const stock_tokens all = {token, N, 1, 0, N};
-    if (exp_side_n_vocab(ours) != n_vocab || exp_side_eval(ours, &all, err) || exp_side_eval(theirs, &all, err))
+    if (exp_program_n_vocab(ours) != n_vocab || exp_program_eval(ours, &all, err) || exp_program_eval(theirs, &all, err))
         goto done;
     double difference = 0, square = 0;
     for (int i = 0; i < N; i++) {
-        const float *a = exp_side_logits(ours, i, err), *b = exp_side_logits(theirs, i, err);
+        const float *a = exp_program_logits(ours, i, err), *b = exp_program_logits(theirs, i, err);
         if (!a || !b) goto done;
         for (int v = 0; v < n_vocab; v++) {
             difference += ((double)a[v] - b[v]) * ((double)a[v] - b[v]);
@@ -73,8 +73,8 @@ static double logits_nmse(const char *path, dw_err *err) {
     }
     nmse = difference / square;
 done:
-    exp_side_close(ours);
-    exp_side_close(theirs);
+    exp_program_close(ours);
+    exp_program_close(theirs);
     return nmse;
 }
 
@@ -89,45 +89,45 @@ static double nmse_of(const float *a, const float *b, int n) {
 
 /* What versus --depth --sequences times: 20 tokens of two sequences stay in the cache while the next ones are evaluated
  * again and again.  logits (2, n_vocab): of token 23 of each; false after an error. */
-static bool deep_logits(exp_side *side, const int32_t *ids, float *logits, dw_err *err) {
+static bool deep_logits(exp_program *program, const int32_t *ids, float *logits, dw_err *err) {
     enum { DEPTH = 20 };
     int32_t token[2 * DEPTH];
-    const int n_vocab = exp_side_n_vocab(side);
+    const int n_vocab = exp_program_n_vocab(program);
     for (int i = 0; i < 2 * DEPTH; i++) token[i] = ids[i / DEPTH * 100 + i % DEPTH];
-    if (exp_side_eval(side, &(stock_tokens){token, DEPTH, 2, 0, 1}, err)) return false;
+    if (exp_program_eval(program, &(stock_tokens){token, DEPTH, 2, 0, 1}, err)) return false;
     for (int lap = 0; lap < 2; lap++)
         for (int pos = DEPTH; pos < DEPTH + 4; pos++)
-            if (exp_side_eval(side, &(stock_tokens){(int32_t[]){ids[pos], ids[100 + pos]}, 1, 2, pos, 1}, err)) return false;
+            if (exp_program_eval(program, &(stock_tokens){(int32_t[]){ids[pos], ids[100 + pos]}, 1, 2, pos, 1}, err)) return false;
     for (int k = 0; k < 2; k++) {
-        const float *row = exp_side_logits(side, k, err);
+        const float *row = exp_program_logits(program, k, err);
         if (!row) return false;
         memcpy(logits + k * n_vocab, row, (size_t)n_vocab * sizeof *row);
     }
     return true;
 }
 
-/* Both sides at a depth, against each sequence whole and alone. */
+/* Both programs at a depth, against each sequence whole and alone. */
 static void at_a_depth(void) {
     NEED_STOCK();
     dw_err err = {0};
     const char *path = test_path(test_folder(), "m.gguf");
     REQUIRE(!write_model(path, "tiny-qwen2", "F32", &err), "%s", err.text);
     for (int of_stock = 0; of_stock < 2; of_stock++) {
-        exp_side *side = open_side(of_stock, path, &err);
-        REQUIRE(side, "%s", err.text);
-        const int n_vocab = exp_side_n_vocab(side);
+        exp_program *program = open_program(of_stock, path, &err);
+        REQUIRE(program, "%s", err.text);
+        const int n_vocab = exp_program_n_vocab(program);
         int32_t ids[200];
         for (int i = 0; i < 200; i++) ids[i] = (int32_t)((i * 7919 + 300) % n_vocab);
         float *deep = malloc(2 * (size_t)n_vocab * sizeof *deep);
-        CHECK(deep_logits(side, ids, deep, &err), "%s", err.text);
+        CHECK(deep_logits(program, ids, deep, &err), "%s", err.text);
         for (int k = 0; k < 2; k++) {
-            CHECK(!exp_side_eval(side, &(stock_tokens){ids + 100 * k, 24, 1, 0, 1}, &err), "%s", err.text);
-            const float *alone = exp_side_logits(side, 0, &err);
+            CHECK(!exp_program_eval(program, &(stock_tokens){ids + 100 * k, 24, 1, 0, 1}, &err), "%s", err.text);
+            const float *alone = exp_program_logits(program, 0, &err);
             const double nmse = alone ? nmse_of(deep + k * n_vocab, alone, n_vocab) : 1;
             CHECK(nmse <= 1e-6, "%s, sequence %d: NMSE %.1e %s", of_stock ? "stock" : "this engine", k, nmse, err.text);
         }
         free(deep);
-        exp_side_close(side);
+        exp_program_close(program);
     }
 }
 
@@ -196,26 +196,26 @@ static int take_windows(windows *all, const char *path, int most, dw_err *err) {
 
 /* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error.  *nll: ours, the mean. */
 static double ln_ratio(const char *path, const windows *w, double *se, double *nll, dw_err *err) {
-    exp_contestant_options o = {.path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
-    o.side = (exp_side_options){.n_ctx = N_CTX, .n_batch = N_CTX, .exact = true};
-    exp_contestant ours = {0}, theirs = {0};
-    bool ok = !exp_contestant_start(&ours, &o, err);
+    exp_runner_options o = {.path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
+    o.program = (exp_program_options){.n_ctx = N_CTX, .n_batch = N_CTX, .exact = true};
+    exp_runner ours = {0}, theirs = {0};
+    bool ok = !exp_runner_start(&ours, &o, err);
     o.stock_folder = getenv("DW_STOCK");
     o.n_threads = 1;
-    o.side.flash = STOCK_FLASH_AUTO;
-    ok = ok && !exp_contestant_start(&theirs, &o, err);
+    o.program.flash = STOCK_FLASH_AUTO;
+    ok = ok && !exp_runner_start(&theirs, &o, err);
     double mean = 0, square = 0;
     *nll = 0;
     for (int i = 0; ok && i < w->n; i++) {
         exp_lap a, b;
-        ok = !exp_contestant_run(&ours, EXP_PERPLEXITY, i, 1, &a, err) && !exp_contestant_run(&theirs, EXP_PERPLEXITY, i, 1, &b, err);
+        ok = !exp_runner_run(&ours, EXP_PERPLEXITY, i, 1, &a, err) && !exp_runner_run(&theirs, EXP_PERPLEXITY, i, 1, &b, err);
         if (!ok) break;
         mean += (a.nll - b.nll) / w->n;
         *nll += a.nll / w->n;
         square += (a.nll - b.nll) * (a.nll - b.nll) / w->n;
     }
-    exp_contestant_stop(&ours);
-    exp_contestant_stop(&theirs);
+    exp_runner_stop(&ours);
+    exp_runner_stop(&theirs);
     *se = sqrt((square - mean * mean) / (w->n - 1));
     return ok && w->n ? mean : NAN;
 }
@@ -469,7 +469,7 @@ static const test_case cases[] = {
     {"mini requantized to every type and mixture has stock's perplexity", requantized},
     {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
     {"mini repaired, with biases and without heads has stock's perplexity", repaired_perplexity},
-    {"tokens after a depth of two sequences have the logits of each sequence alone, on both sides", at_a_depth},
+    {"tokens after a depth of two sequences have the logits of each sequence alone, by both programs", at_a_depth},
     {"a random model of every architecture has stock's logits", every_architecture},
     {"a random model of every type has stock's logits", every_type},
     {"random models cut in every way have stock's logits, in every type", cut_logits},
