@@ -46,46 +46,59 @@ static struct {
     bool clean, dry_run;
 } o;
 
-// clang-format off
 static const opt_row rows[] = {
-    {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "MODEL", "the model (GGUF), of 16 or 32 bits for --mixture", .min = 1, .max = 1},
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "MODEL",
+     "the model (GGUF), of 16 or 32 bits for --mixture", .min = 1, .max = 1},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model; the folder FILE.shrink has all steps and rows"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE",
+     "the smaller model; the folder FILE.shrink has all steps and rows"},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0.001, .max = 0.99},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the size of FILE, at most", .min = 1, .max = 1e15},
-    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
-    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0, .max = 1000000},
-    {"heal-minutes", 0, OPT_REAL, 0, &o.heal_minutes, "0", "M", "after the cut, learn from the whole model for M minutes, on the whole of the calibration texts; the control of random neurons, too", .min = 0, .max = 1e6},
-    {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT", "texts for the rows; default: every fifth text of -f, which then makes nothing"},
+    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME",
+     "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
+    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N",
+     "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0,
+     .max = 1000000},
+    {"heal-minutes", 0, OPT_REAL, 0, &o.heal_minutes, "0", "M",
+     "after the cut, learn from the whole model for M minutes, on the whole of the calibration texts; the control of "
+     "random neurons, too",
+     .min = 0, .max = 1e6},
+    {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT",
+     "texts for the rows; default: every fifth text of -f, which then makes nothing"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 8, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every -f; 20 is 1-20"},
     {"eval-windows", 0, OPT_RANGE, 0, &o.eval_windows, NULL, "A-B", "only windows A to B of every --eval"},
     {"clean", 0, OPT_FLAG, OPT_NO_BYTE, &o.clean, NULL, NULL,
      "when FILE is there, remove models and statistics from FILE.shrink; rows, plans and logs stay"},
-    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the commands and what they would cost; write nothing but the grid"},
-    OPT_COMMON, {0}};
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "print the commands and what they would cost; write nothing but the grid"},
+    OPT_COMMON,
+    {0}};
 
 static const opt_program program = {
     .name = "shrink",
     .summary = "a smaller model in one command: collect, rank, cut, heal, requant, score, with controls",
-    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] [--eval TEXT..]",
-    .about = "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays (cut --repair "
-             "lsq), with --heal-minutes trains it to predict what the whole model predicts (heal), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
-             "the whole model and two controls: random neurons with the same repair and types, and the uncut model in the "
-             "mixture that is nearest in bytes.  The table goes to standard output.\n"
-             "\n"
-             "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory and disk, "
-             "and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and OUT.shrink/log what they "
-             "said.  A step that is finished is not run again: killed at any moment, the same command goes on, and other "
-             "arguments use the steps that are the same.  OUT.shrink may be removed when OUT is there; --clean removes "
-             "what is large in it.\n"
-             "\n"
-             "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the whole "
-             "model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random neurons keeps one rate for all layers.",
+    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] "
+             "[--eval TEXT..]",
+    .about =
+        "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays "
+        "(cut --repair lsq), with --heal-minutes trains it to predict what the whole model predicts (heal), and with "
+        "--mixture requantizes it with statistics of the cut model.  Then it scores the result beside the whole model "
+        "and two controls: random neurons with the same repair and types, and the uncut model in the mixture that is "
+        "nearest in bytes.  The table goes to standard output.\n"
+        "\n"
+        "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory "
+        "and disk, and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and "
+        "OUT.shrink/log what they said.  A step that is finished is not run again: killed at any moment, the same "
+        "command goes on, and other arguments use the steps that are the same.  OUT.shrink may be removed when OUT is "
+        "there; --clean removes what is large in it.\n"
+        "\n"
+        "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the "
+        "whole model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random "
+        "neurons keeps one rate for all layers.",
     .example = "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --rate 0.3 -o small.gguf\n"
                "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --bytes 8MB --mixture Q4_K_M -o small.gguf",
     .rows = rows};
-// clang-format on
 
 typedef enum text_use { CALIBRATES, JUDGES, SCORES } text_use;
 
@@ -296,8 +309,8 @@ static void put_cut(char **to, const shrink *s, const words *w, const char *pref
                   prefix, w->model, w->lesson, n_held_out(s), o.heal_minutes);
     if (mixture) {
         dw_append(to, err, "%sof_cut : collect -m $%s%s%s -o $out.h5\n", prefix, prefix, healed, w->calib);
-        dw_append(to, err, "%ssmall : requant -m $%s%s --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix, healed,
-                  mixture, prefix);
+        dw_append(to, err, "%ssmall : requant -m $%s%s --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix,
+                  healed, mixture, prefix);
     }
     dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
 }

@@ -104,7 +104,8 @@ static bool fails(int kind, const void *caller) {
 
 static int find_code(struct dl_phdr_info *info, size_t size, void *ctx) {
     (void)size, (void)ctx;
-    static const char *const names[] = {"/libc.so", "/ld-linux", "libopenblas", "libgomp", "libgfortran", "libhdf5", "/libz.so", "/libsz.so", "/libaec.so", "linux-vdso"};
+    static const char *const names[] = {"/libc.so", "/ld-linux", "libopenblas", "libgomp",    "libgfortran",
+                                        "libhdf5",  "/libz.so",  "/libsz.so",   "/libaec.so", "linux-vdso"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!info->dlpi_name || !strstr(info->dlpi_name, names[i])) continue;
         code *c = i ? &excluded : &libc;

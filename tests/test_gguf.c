@@ -76,12 +76,25 @@ static void round_trip(void) {
 }
 
 static void layers_of_names(void) {
-    static const struct { const char *name, *rest; int layer; } rows[] = {
-        {"blk.0.ffn_up.weight", "ffn_up.weight", 0}, {"blk.120.x", "x", 120}, {"output.weight", NULL, -1}, {"blk.x", NULL, -1}, {"blk..x", NULL, -1},
-        {"blk.3", NULL, -1}, {"blk.-3.x", NULL, -1}, {"blk. 3.x", NULL, -1}, {"blk.03.x", NULL, -1}, {"blk.9999999999.x", NULL, -1}, {"", NULL, -1}};
+    static const struct {
+        const char *name, *rest;
+        int layer;
+    } rows[] = {{"blk.0.ffn_up.weight", "ffn_up.weight", 0},
+                {"blk.120.x", "x", 120},
+                {"output.weight", NULL, -1},
+                {"blk.x", NULL, -1},
+                {"blk..x", NULL, -1},
+                {"blk.3", NULL, -1},
+                {"blk.-3.x", NULL, -1},
+                {"blk. 3.x", NULL, -1},
+                {"blk.03.x", NULL, -1},
+                {"blk.9999999999.x", NULL, -1},
+                {"", NULL, -1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *rest;
-        CHECK(dw_layer_of(rows[i].name, &rest) == rows[i].layer && !strcmp(rest, rows[i].rest ? rows[i].rest : rows[i].name), "'%s'", rows[i].name);
+        CHECK(dw_layer_of(rows[i].name, &rest) == rows[i].layer &&
+                  !strcmp(rest, rows[i].rest ? rows[i].rest : rows[i].name),
+              "'%s'", rows[i].name);
     }
 }
 

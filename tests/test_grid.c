@@ -253,8 +253,9 @@ static void lists_of_files(void) {
           !strcmp(g.list[0].word[2], "end"));
     grid_release(&g);
     snprintf(text, sizeof text, HEAD "l := %s/none-*.txt\nx : cut $l -o $out\n", test_folder());
-    CHECK(grid_read(&g, write_text("files.grid", text), &(grid_options){0}, &err) && strstr(err.text, "line 2: no file matches"), "%s",
-          err.text);
+    CHECK(grid_read(&g, write_text("files.grid", text), &(grid_options){0}, &err) &&
+              strstr(err.text, "line 2: no file matches"),
+          "%s", err.text);
 }
 
 /* The step called `name` as "tool word word", variables and outputs as $NAME; "" for none. */
@@ -291,8 +292,12 @@ static void controls_come(void) {
     char text[1024];
     dw_err err = {0};
     grid g;
-    snprintf(text, sizeof text, HEAD "metric = energy flap\nrate = 0.1 0.2\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric --rate $rate -o $out.tsv\n%s", chain);
-    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    snprintf(text, sizeof text,
+             HEAD "metric = energy flap\nrate = 0.1 0.2\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric "
+                  "$metric --rate $rate -o $out.tsv\n%s",
+             chain);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
     CHECK(g.n_own_step < g.n_step && g.n_step == 4 + 3 + 2, "%zu steps", g.n_step);
     check_step(&g, "random_plan", "rank -m $dense --metric random --seed $seed --rate $rate -o $out");
     check_step(&g, "random_cut", "cut -m $dense -p $random_plan -o $out");
@@ -302,14 +307,22 @@ static void controls_come(void) {
     CHECK(g.step[6].alone && g.step[8].alone && g.step[6].makes_rows);
     grid_release(&g);
 
-    snprintf(text, sizeof text, HEAD "metric = energy random\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric -o $out.tsv\n%s"
-                                     "q : requant -m $dense --type Q4_0 -o $out.gguf\n", chain);
-    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    snprintf(
+        text, sizeof text,
+        HEAD
+        "metric = energy random\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric -o $out.tsv\n%s"
+        "q : requant -m $dense --type Q4_0 -o $out.gguf\n",
+        chain);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
     CHECK(g.n_own_step == g.n_step && g.n_step == 5, "a grid with its own has %zu steps", g.n_step);
     grid_release(&g);
 
-    snprintf(text, sizeof text, HEAD "dense : synth -o $out.gguf\nplan : rank -m $dense --metric energy -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n");
-    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    snprintf(text, sizeof text,
+             HEAD "dense : synth -o $out.gguf\nplan : rank -m $dense --metric energy -o $out.tsv\ncut : cut -m $dense "
+                  "-p $plan -o $out.gguf\n");
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
     CHECK(g.n_own_step == g.n_step && g.n_step == 3, "a grid without rows has %zu steps", g.n_step);
     grid_release(&g);
 }

@@ -34,7 +34,8 @@ static void sample(void) {
     put_sample(&b);
     kit_safetensors *st = kit_safetensors_open_memory(b.data, b.size, "sample", &err);
     REQUIRE(st, "%s", err.text);
-    CHECK(kit_safetensors_count(st) == 4 && !kit_safetensors_find(st, "__metadata__") && !kit_safetensors_find(st, "c"));
+    CHECK(kit_safetensors_count(st) == 4 && !kit_safetensors_find(st, "__metadata__") &&
+          !kit_safetensors_find(st, "c"));
     const kit_st_tensor *t = kit_safetensors_find(st, "b"), *first = kit_safetensors_find(st, "a/b");
     CHECK(t && t->dtype == KIT_ST_F32 && t->n_dims == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[3] == 1);
     CHECK(t && t->n_bytes == 24 && t->data[0] == 4 && first == kit_safetensors_tensor(st, 0) && first->data[3] == 3);
@@ -160,8 +161,17 @@ static void json_limits(void) {
 
 /* What a text takes in memory is known before it is parsed: the smallest limit that lets it pass is enough for its tree. */
 static void json_memory(void) {
-    static const char *const repeated[] = {"[],", "{},", "[[]],", "1,", "\"\",", "\"0123456789012345678\",", "{\"a\":1},", "1.5,",
-                                           "{\"a\":[1,2],\"b\":\"c\",\"d\":[3,4]},", "null,", "\"\\u00e4\\\"\","};
+    static const char *const repeated[] = {"[],",
+                                           "{},",
+                                           "[[]],",
+                                           "1,",
+                                           "\"\",",
+                                           "\"0123456789012345678\",",
+                                           "{\"a\":1},",
+                                           "1.5,",
+                                           "{\"a\":[1,2],\"b\":\"c\",\"d\":[3,4]},",
+                                           "null,",
+                                           "\"\\u00e4\\\"\","};
     enum { N = 1 << 16 };
     char *text = malloc(2 * N);
     for (size_t i = 0; i < sizeof repeated / sizeof *repeated; i++) {
