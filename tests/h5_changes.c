@@ -43,8 +43,8 @@ void h5_change(const char *path, const char *magic, void (*change)(hid_t file)) 
     h5_seal_file(path, magic);
 }
 
-/* A heap: "GCOL", version (4 bytes), size (8); each string: number (2), references (2), zeros (4), length (8), bytes.  A name of
- * a string: its length (4), the heap's address (8), its number (4). */
+/* A heap: "GCOL", version (4 bytes), size (8); each string: number (2), references (2), zeros (4), length (8),
+ * bytes.  A name of a string: its length (4), the heap's address (8), its number (4). */
 void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int64_t value) {
     size_t n;
     uint8_t *bytes = h5_bytes(path, &n), *heap = memmem(bytes, n, "GCOL", 4);
@@ -61,7 +61,7 @@ void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int6
     free(bytes);
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 static void make_stats(const char *path) {
     const int n_ff[] = {40, 0}, n_mix[] = {8, 8};
@@ -127,7 +127,7 @@ static const char *const stats_attributes[] = {"format_version", "n_layer",    "
 
 const h5_kind h5_stats = {"stats", "deadwood stats 1\n", stats_paths, stats_attributes, make_stats, read_stats};
 
-/* ---- traces ------------------------------------------------------------------------------------------------------- */
+/* ---- traces ------------------------------------------------------------------------------------------------------ */
 
 static int give_rows(void *ctx, int layer, traces_part part, size_t first, size_t n, uint8_t *to, dw_err *err) {
     (void)first, (void)err;
@@ -187,7 +187,7 @@ static const char *const traces_attributes[] = {"format_version", "n_layer", "n_
 
 const h5_kind h5_traces = {"traces", "deadwood traces 1\n", traces_paths, traces_attributes, make_traces, read_traces};
 
-/* ---- changes by the library --------------------------------------------------------------------------------------- */
+/* ---- changes by the library -------------------------------------------------------------------------------------- */
 
 static const char *pick(const char *const *names, uint8_t which) {
     size_t n = 0;
@@ -238,7 +238,7 @@ void h5_make_changes(const h5_kind *kind, const char *path, const uint8_t *data,
     h5_seal_file(path, kind->magic);
 }
 
-/* ---- tries -------------------------------------------------------------------------------------------------------- */
+/* ---- tries ------------------------------------------------------------------------------------------------------- */
 
 static const char *tried; // NULL before the first try
 

@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Largest NMSE of a step's results: sum of squared differences by sum of squares.  few: packed vectors (int8 for quantized
- * weights); many: matrix products of a fast pass; exact: of an exact one. */
+/* Largest NMSE of a step's results: sum of squared differences by sum of squares.  few: packed vectors (int8 for
+ * quantized weights); many: matrix products of a fast pass; exact: of an exact one. */
 static const struct type_bound {
     dw_qtype type;
     double few, many, exact;

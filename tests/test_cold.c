@@ -1,5 +1,5 @@
-/* test_cold.c - an FFN in two parts: what requant writes is the model that it was made of, in another order and other types,
- * and both backends compute it as one. */
+/* test_cold.c - an FFN in two parts: what requant writes is the model that it was made of, in another order and
+ * other types, and both backends compute it as one. */
 #include "build.h"
 #include "experiments/random_model.h"
 #include "formats/ffn_two_part.h"
@@ -54,7 +54,7 @@ static bool write_half_plan(const char *path, const exp_shape *shape, int multip
     return CHECK(ok, "%s", err.text);
 }
 
-/* ---- files made from files ------------------------------------------------------------------------------------------ */
+/* ---- files made from files --------------------------------------------------------------------------------------- */
 
 static const dw_tensor *cold_part(const dw_gguf *g, const dw_tensor *t) {
     char name[96];
@@ -114,7 +114,7 @@ static bool write_dense(const char *from, const char *to, bool add_biases) {
     return CHECK(ok, "%s", err.text);
 }
 
-/* ---- logits --------------------------------------------------------------------------------------------------------- */
+/* ---- logits ------------------------------------------------------------------------------------------------------ */
 
 /* Of N tokens, `step` in a pass, row by row; free(). */
 static float *logits_of(const char *path, const char *backend, int step, bool exact) {
@@ -231,7 +231,7 @@ static void sizes(void) {
     dw_model_close(b);
 }
 
-/* ---- which neurons ---------------------------------------------------------------------------------------------------- */
+/* ---- which neurons ----------------------------------------------------------------------------------------------- */
 
 static bool write_statistics(const char *model, const exp_shape *shape, const char *path) {
     dw_err err = {0};
@@ -302,7 +302,7 @@ static void rate_and_plan(void) {
     CHECK(strstr(test_run_output(), "33.33 % of"), "%s", test_run_output());
 }
 
-/* ---- refusals --------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void check_one_line(const char *words) {
     const char *said = test_run_output(), *end = strchr(said, '\n');

@@ -96,7 +96,7 @@ static void loops(void) {
     }
 }
 
-/* ---- against a plain accumulation ----------------------------------------------------------------------------------- */
+/* ---- against a plain accumulation -------------------------------------------------------------------------------- */
 
 typedef struct plain { // sums as the definition has them, and the same shape
     kit_stats *s;
@@ -320,7 +320,7 @@ static void tails(void) {
     kit_stats_release(&s);
 }
 
-/* ---- equalities ------------------------------------------------------------------------------------------------------- */
+/* ---- equalities -------------------------------------------------------------------------------------------------- */
 
 /* Windows of 96 share passes, those of 700 need two, those of 6 end in passes of few tokens. */
 static void threads(void) {
@@ -370,7 +370,7 @@ static void halves(void) {
     CHECK(access(test_file("over.h5"), F_OK), "nothing is written");
 }
 
-/* ---- many texts ------------------------------------------------------------------------------------------------------- */
+/* ---- many texts -------------------------------------------------------------------------------------------------- */
 
 /* The row of the last texts is the sum of theirs; the others are what they are alone. */
 static void pooled(void) {
@@ -472,7 +472,7 @@ static void killed(void) {
           "%s", test_run_output());
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------ */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void one_line(const char *words, int rc) {
     const char *text = test_run_output();
@@ -532,7 +532,7 @@ static void not_finite(void) {
              test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, test_file("r.h5")));
 }
 
-/* ---- importance matrices ----------------------------------------------------------------------------------------------------- */
+/* ---- importance matrices ----------------------------------------------------------------------------------------- */
 
 static void imatrix(void) {
     static const char *const names[] = {"m.imatrix.gguf", "m.imatrix.dat"};

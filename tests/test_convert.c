@@ -1,4 +1,5 @@
-/* test_convert.c - checkpoint folders, made here with known weights, against the GGUF files that convert makes of them. */
+/* test_convert.c - checkpoint folders, made here with known weights, against the GGUF files that convert makes of
+ * them. */
 #include "build.h"
 #include "kit/safetensors.h"
 #include "engine.h"
@@ -291,7 +292,7 @@ static void llama3_scaling(void) {
     }
 }
 
-/* ---- MLX ---------------------------------------------------------------------------------------------------------- */
+/* ---- MLX --------------------------------------------------------------------------------------------------------- */
 
 static float half_value(const char *dtype, const uint8_t *p) {
     return !strcmp(dtype, "F16") ? dw_f16_to_f32(dw_le16(p)) : dw_bf16_to_f32(dw_le16(p));
@@ -379,7 +380,7 @@ static void mlx_tiny_scales(void) {
     dw_gguf_close(g);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     folder f;

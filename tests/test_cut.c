@@ -460,7 +460,7 @@ static void lineage(void) {
     dw_gguf_close(g);
 }
 
-/* ---- checkpoint folders -------------------------------------------------------------------------------------------- */
+/* ---- checkpoint folders ------------------------------------------------------------------------------------------ */
 
 /* Tensors of the folder that is written when nothing is cut are those of the folder that the model came from. */
 static void check_folder(const char *checkpoint) {

@@ -1,9 +1,9 @@
-/* test_decoder_only.c - a number type is one row and a decoder: it then runs on every level, in passes of few and of many
- * tokens, dense and gated.
+/* test_decoder_only.c - a number type is one row and a decoder: it then runs on every level, in passes of few and of
+ * many tokens, dense and gated.
  *
- * The files that hold tables of types are compiled here again, with one row more: TWIN has the layout of Q8_0 under another
- * number, and no kernel, encoder or mention anywhere else.  A model file whose Q8_0 tensors are renamed to TWIN must give
- * what the model itself gives. */
+ * The files that hold tables of types are compiled here again, with one row more: TWIN has the layout of Q8_0 under
+ * another number, and no kernel, encoder or mention anywhere else.  A model file whose Q8_0 tensors are renamed to
+ * TWIN must give what the model itself gives. */
 #define DW_TEST_QTYPES(X) X(TWIN, 63, 32, 34, 1063, twin, DECODER)
 #include "qtypes/qtypes.c"
 #include "backends/kernels_axpy.c"
@@ -88,8 +88,8 @@ static float *logits_of(const char *path, way how, size_t *n_logits) {
     return logits;
 }
 
-/* What may be lost against ref.  AMX rounds weights and inputs to BF16, and what that costs depends on the model: as much
- * as it costs Q8_0, whose file this is. */
+/* What may be lost against ref.  AMX rounds weights and inputs to BF16, and what that costs depends on the model: as
+ * much as it costs Q8_0, whose file this is. */
 static double bound_of(const char *path, dw_level level, way how, const float *expected) {
     if (level != DW_AMX || how.exact) return 1e-9;
     size_t n;

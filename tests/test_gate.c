@@ -89,7 +89,7 @@ static void refused(const char *model, const char *stats, const char *options, c
           text, words);
 }
 
-/* ---- rules --------------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 /* Values of 64 neurons over 4000 tokens, by lot: histograms and the values themselves. */
 enum { NEURONS = 64, TOKENS = 4000 };
@@ -265,7 +265,7 @@ static void every_layer_has_a_threshold(void) {
     }
 }
 
-/* ---- transposed copies ------------------------------------------------------------------------------------------------ */
+/* ---- transposed copies ------------------------------------------------------------------------------------------- */
 
 /* The relative error of all transposed copies of a file against down of another: the largest of a layer. */
 static double worst_error(const char *gated, const char *model) {
@@ -377,7 +377,7 @@ static void threads(void) {
     CHECK(!strcmp(hash[0], hash[1]));
 }
 
-/* ---- running it ------------------------------------------------------------------------------------------------------ */
+/* ---- running it -------------------------------------------------------------------------------------------------- */
 
 /* Logits of 24 tokens by ref. */
 static float *logits(const char *path, dw_select select, size_t *n) {
@@ -445,7 +445,7 @@ static void planted(void) {
     CHECK(test_run("deadwood-synth --shape tiny-deci --group 32 -o %s", path) == 2);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* The first row of `deadwood-score ARGUMENTS --json`; json_decref() it. */
 static json_t *score(const char *arguments) {
@@ -467,7 +467,8 @@ static bool is_text(const json_t *row, const char *column, const char *expected)
     return CHECK(text && !strcmp(text, expected), "%s is '%s', expected '%s'", column, text ? text : "-", expected);
 }
 
-/* The share of neurons that reach their threshold, of all that a gated model computes for the windows that score takes. */
+/* The share of neurons that reach their threshold, of all that a gated model computes for the windows that score
+ * takes. */
 static double count_coverage(const char *gated, const char *text_path) {
     dw_err err = {0};
     watch w = {0};
@@ -598,13 +599,14 @@ static void usage(void) {
           "%s", test_run_output());
 }
 
-/* ---- controls ------------------------------------------------------------------------------------------------------- */
+/* ---- controls ---------------------------------------------------------------------------------------------------- */
 
 static const float *choice_of(const dw_model *m, int l) {
     return (const float *)(const void *)m->net.layer[l].sparse.pred_b_bias.data;
 }
 
-/* Energies of a layer's groups by plain loops: of every neuron the mean over tokens of a^2 times the norm of its column. */
+/* Energies of a layer's groups by plain loops: of every neuron the mean over tokens of a^2 times the norm of its
+ * column. */
 static void energies(const dw_model *m, const kit_stats *s, int l, int group, double *energy) {
     const dw_tensor *down = &m->net.layer[l].down; // (n_embd, n_ff)
     const kit_stats_layer *x = &s->layer[l];
@@ -749,7 +751,7 @@ static void dry_run(void) {
     }
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     char options[512];

@@ -185,7 +185,7 @@ static void too_many(void) {
     refused(text, 20, "more than 100000 combinations");
 }
 
-/* ---- identities ---------------------------------------------------------------------------------------------------------- */
+/* ---- identities -------------------------------------------------------------------------------------------------- */
 
 static const char *write_text(const char *name, const char *text) {
     const char *path = test_file(name);

@@ -1,5 +1,5 @@
-/* test_layers.c - a net is a value: layers run one by one on a residual of the caller, tensors that are replaced, parts of the
- * state that are given and taken, a context that costs nothing before it is used. */
+/* test_layers.c - a net is a value: layers run one by one on a residual of the caller, tensors that are replaced,
+ * parts of the state that are given and taken, a context that costs nothing before it is used. */
 #include "build.h"
 #include "backends/kernels.h"
 #include "model/session.h"
@@ -170,7 +170,7 @@ static void bad_ranges(void) {
     close_run(&r);
 }
 
-/* ---- replaced tensors --------------------------------------------------------------------------------------------- */
+/* ---- replaced tensors -------------------------------------------------------------------------------------------- */
 
 /* Random values in the type of a tensor, or F32; free() the data. */
 static dw_tensor another(const dw_tensor *t, bool f32) {
@@ -264,7 +264,8 @@ static void replaced_is_file(void) {
         }
 }
 
-/* One session's change is no other session's, and decoding uses it too; a bias that the model lacks is one more term. */
+/* One session's change is no other session's, and decoding uses it too; a bias that the model lacks is one more
+ * term. */
 static void own_copy(void) {
     run a, b;
     dw_err err = {0};
@@ -349,7 +350,7 @@ static void gated_down(void) {
     close_run(&r);
 }
 
-/* ---- the state ------------------------------------------------------------------------------------------------------ */
+/* ---- the state --------------------------------------------------------------------------------------------------- */
 
 /* Keys and values of one session, put into another, which goes on there. */
 static void state_moves(void) {
@@ -441,7 +442,7 @@ static void huge_sessions(void) {
     close_run(&r);
 }
 
-/* ---- precision ------------------------------------------------------------------------------------------------------ */
+/* ---- precision --------------------------------------------------------------------------------------------------- */
 
 static void precision(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {

@@ -1,8 +1,9 @@
 /* test_pairing.c - errors, intervals and verdicts against a known truth; the window sums that they come from.
  *
- * tests/seeds/window-sums-sample.windows holds real sums: the embedded model cut by 20 % by `energy` and by `flap`, both
- * against the uncut model, 220 windows of 256 tokens of one English text (protocol llama).  Simulations draw windows
- * from it and plant noise, so the true means are known and the windows' distribution is that of a language model. */
+ * tests/seeds/window-sums-sample.windows holds real sums: the embedded model cut by 20 % by `energy` and by `flap`,
+ * both against the uncut model, 220 windows of 256 tokens of one English text (protocol llama).  Simulations draw
+ * windows from it and plant noise, so the true means are known and the windows' distribution is that of a language
+ * model. */
 #include "experiments/measures.h"
 #include "experiments/sweep/judge.h"
 #include "kit/tsv.h"
@@ -173,7 +174,8 @@ static void check_coverage(draw_windows *from, double least, double most) {
 
 static void coverage(void) { check_coverage(draw, 0.88, 0.92); }
 
-/* Two of the 220 windows, which repeat a text, have four times the mean KL.  Few windows without them cannot know it. */
+/* Two of the 220 windows, which repeat a text, have four times the mean KL.  Few windows without them cannot know
+ * it. */
 static void coverage_of_outliers(void) { check_coverage(draw_real, 0.84, 0.92); }
 
 /* What statistics.h says of skewed windows. */

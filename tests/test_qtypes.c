@@ -380,7 +380,8 @@ static void steps_are_encode(void) {
     }
 }
 
-/* An error that was pushed on moves a value beyond what fit saw: it gets the value that is nearest to it in the block. */
+/* An error that was pushed on moves a value beyond what fit saw: it gets the value that is nearest to it in the
+ * block. */
 static void round_takes_any_value(void) {
     normal_row(23, N_MAX);
     EACH_ENCODABLE(t)

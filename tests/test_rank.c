@@ -557,7 +557,7 @@ static void drop_layers(void) {
     kit_stats_release(&s);
 }
 
-/* ---- agreement ----------------------------------------------------------------------------------------------------- */
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
 
 static void spearman(void) {
     const double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 1e9}, c[5] = {5, 4, 3, 2, 1}, d[5] = {1, 2, 2, 2, 3},
@@ -590,7 +590,7 @@ static void compare(void) {
     CHECK(row[5] == 1 && row[6] > 0.7 && row[2] < 0.5, "%s", text);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------ */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(int status, const char *arguments, const char *words) {
     const char *out = test_file("refused.tsv");
@@ -669,7 +669,7 @@ static void seeds(void) {
     CHECK(!strcmp(hash[0], hash[1]) && strcmp(hash[0], hash[2]));
 }
 
-/* ---- figures of an independent program ----------------------------------------------------------------------------- */
+/* ---- figures of an independent program --------------------------------------------------------------------------- */
 
 /* Perplexity (geometric mean of five domains, 20 windows of 512) of mini without neurons, statistics of 24 windows of
  * each domain, six a text: by the program that made the model (PyTorch in F32, weights BF16). */

@@ -1,5 +1,5 @@
-/* test_reference.c - the engine's answers against transformers': two trained models and a tiny random one of every dense
- * architecture (reference.json, reference.safetensors; made by transformers in F32).
+/* test_reference.c - the engine's answers against transformers': two trained models and a tiny random one of every
+ * dense architecture (reference.json, reference.safetensors; made by transformers in F32).
  *
  * In a normal run two windows a domain of mini; with DW_SLOW all of them, and base. */
 #include "model/model.h"
@@ -72,7 +72,7 @@ static json_t *reference(const char *folder) {
     return r;
 }
 
-/* ---- mean negative log-likelihood by llama.cpp's protocol: windows of 512, positions 256..510 predict 257..511 -------- */
+/* ---- mean negative log-likelihood by llama.cpp's protocol: windows of 512, positions 256..510 predict 257..511 --- */
 
 enum { WINDOW = 512, FIRST = 256, SCORED = 255 };
 
@@ -176,7 +176,7 @@ static void base_cpu(void) {
     check_trained("base", "cpu", 5e-4);
 }
 
-/* ---- every dense architecture -------------------------------------------------------------------------------------- */
+/* ---- every dense architecture ------------------------------------------------------------------------------------ */
 
 static const char *const dense[] = {"llama-untied", "llama3-rope", "smollm-tied", "mistral",
                                     "qwen2-untied", "qwen3",       NULL};

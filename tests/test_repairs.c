@@ -332,8 +332,9 @@ static int n_other(const double *a, const double *b, int n, int k) {
     return other;
 }
 
-/* Layers above most_f64 are selected in float, and no further than the plan reads the order.  `gone` is the share of the
- * first layer that the options may make go: more than the rate where others are protected, any by --us and --bytes. */
+/* Layers above most_f64 are selected in float, and no further than the plan reads the order.  `gone` is the share of
+ * the first layer that the options may make go: more than the rate where others are protected, any by --us and
+ * --bytes. */
 static void wide_order(void) {
     const char *stats = test_file("gram.h5"), *model = random_model("tiny-qwen2", "F32", 0);
     if (access(stats, R_OK) && !collect(stats, "")) return;
@@ -417,7 +418,8 @@ static void damaged_files(void) {
           test_run_output());
 }
 
-/* The program ended after it had kept the statistics of its finished texts, and before STATS.gram was of these texts. */
+/* The program ended after it had kept the statistics of its finished texts, and before STATS.gram was of these
+ * texts. */
 static void gram_goes_on(void) {
     const char *out = test_file("on.h5"), *whole = test_file("on-whole.h5"),
                *model = random_model("tiny-qwen2", "F32", 0);

@@ -25,7 +25,7 @@ static const exp_shape shapes[] = {
 static const exp_shape small = {"small", "qwen2", 2, 256, 256, 4, 2, 64, 512, true, 10000, 256};
 static const exp_shape eighty = {"80 layers", "qwen2", 80, 256, 32, 4, 1, 64, 512, true, 10000, 256};
 
-/* ---- two files ---------------------------------------------------------------------------------------------------- */
+/* ---- two files --------------------------------------------------------------------------------------------------- */
 
 typedef struct pair {
     dw_gguf *a, *b;
@@ -65,7 +65,7 @@ static float *decoded(const dw_tensor *t) {
     return v;
 }
 
-/* ---- types and bytes --------------------------------------------------------------------------------------------------- */
+/* ---- types and bytes --------------------------------------------------------------------------------------------- */
 
 static void same_type(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
@@ -163,7 +163,7 @@ static void any_threads(void) {
     }
 }
 
-/* ---- affine groups ------------------------------------------------------------------------------------------------------ */
+/* ---- affine groups ----------------------------------------------------------------------------------------------- */
 
 static float bf16(float x) { return dw_bf16_to_f32(dw_f32_to_bf16(x)); }
 
@@ -255,7 +255,7 @@ static void nominal_bits(void) {
     check_same_tensors(twice, to, "plain Q4_1 keeps the groups");
 }
 
-/* ---- recipes -------------------------------------------------------------------------------------------------------------- */
+/* ---- recipes ----------------------------------------------------------------------------------------------------- */
 
 static void write_text(const char *path, const char *text) {
     test_bytes b = {0};
@@ -335,7 +335,7 @@ static void globs(void) {
     }
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void check_fails(const char *words, const char *from, const char *how) {
     const char *to = test_file("never.gguf");
@@ -389,7 +389,7 @@ static void refusals(void) {
           test_run_output());
 }
 
-/* ---- importances ------------------------------------------------------------------------------------------------------ */
+/* ---- importances ------------------------------------------------------------------------------------------------- */
 
 /* Sums of squares of one input: a few columns much stronger than the rest, exact in F32. */
 static void fill_sums(double *sums, size_t n, const char *input) {
@@ -564,7 +564,8 @@ static void tensor_overrides(void) {
     check_fails("there is no type 'Q4_L'", from, "--type Q4_0 --tensor 'ffn_up=Q4_L'");
 }
 
-/* Rows of 288 values are no whole number of blocks of 256: all four of ffn_down, of which layers 2 and 3 have more bits. */
+/* Rows of 288 values are no whole number of blocks of 256: all four of ffn_down, of which layers 2 and 3 have more
+ * bits. */
 static void fallbacks_are_facts(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     if (!write_random(from, &shapes[1], "BF16")) return;
@@ -633,7 +634,7 @@ static void unnamed_data(void) {
     CHECK(lineage_has(to, "\"unnamed_data\":\"imatrix.gguf\""), "nor do statistics that were made of one");
 }
 
-/* ---- beside stock ------------------------------------------------------------------------------------------------------------ */
+/* ---- beside stock ------------------------------------------------------------------------------------------------ */
 
 static stock *peer(void) {
     static stock *s;
@@ -699,11 +700,11 @@ static void eighty_layers(void) {
     compare_with_stock(from, eighty.name, "Q3_K_S", NULL);
 }
 
-/* ---- perplexities ---------------------------------------------------------------------------------------------------------- */
+/* ---- perplexities ------------------------------------------------------------------------------------------------ */
 
-/* Of mini, geometric mean over the five evaluation texts, first 20 windows of 512: what other programs measured, and how
- * far from it ours may be (K types: stock rounds activations to 8 bits).  Importances weigh the last step: the known figure
- * of Q4_0 over which Q2_K came is that of the plain one (weighed as well, the pair has 29.378). */
+/* Of mini, geometric mean over the five evaluation texts, first 20 windows of 512: what other programs measured, and
+ * how far from it ours may be (K types: stock rounds activations to 8 bits).  Importances weigh the last step: the
+ * known figure of Q4_0 over which Q2_K came is that of the plain one (weighed as well, the pair has 29.378). */
 static void known_perplexities(void) {
     static const struct {
         const char *how, *again;

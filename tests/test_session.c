@@ -1,5 +1,5 @@
-/* test_session.c - what must hold for any model and every backend: prefill equals decode, sequences do not touch each other,
- * lists of neurons, taps, refusals. */
+/* test_session.c - what must hold for any model and every backend: prefill equals decode, sequences do not touch
+ * each other, lists of neurons, taps, refusals. */
 #include "build.h"
 #include "engine.h"
 #include "test.h"
@@ -284,7 +284,7 @@ static void bad_lists(void) {
     close_run(&r);
 }
 
-/* ---- taps ----------------------------------------------------------------------------------------------------------- */
+/* ---- taps -------------------------------------------------------------------------------------------------------- */
 
 typedef struct seen { // what a tap saw of layer 1
     int n_events[DW_N_TAP_POINTS], n_tokens[DW_N_TAP_POINTS];
@@ -344,7 +344,7 @@ static void taps(void) {
     CHECK(nmse(s[1].mix, s[0].mix, (size_t)N * (size_t)n_mix) <= 1e-6, "mix");
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     run r;

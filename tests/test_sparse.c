@@ -346,8 +346,8 @@ static void skipped_is_zero(void) {
 
 static bool near(uint64_t x, uint64_t y, double slack) { return fabs((double)x - (double)y) <= slack * (double)y; }
 
-/* Layers behind the first may differ by a share `slack`: their input does, in the last bits, and some gates stand near their
- * threshold. */
+/* Layers behind the first may differ by a share `slack`: their input does, in the last bits, and some gates stand
+ * near their threshold. */
 static bool same_counts(const run *a, const run *b, double slack) {
     bool same = true;
     for (int l = 0; l < a->hp->n_layer; l++) {
@@ -516,7 +516,7 @@ static void injection(void) {
         }
 }
 
-/* ---- which way is faster here --------------------------------------------------------------------------------------- */
+/* ---- which way is faster here ------------------------------------------------------------------------------------ */
 
 /* As if the break-even of every layer had been measured; the layers' operators follow from it. */
 static void pretend_break_even(run *r, float even) {

@@ -169,7 +169,7 @@ static void every_type(void) {
     }
 }
 
-/* ---- perplexity of trained models, as llama-perplexity counts it, on the evaluation texts --------------------------- */
+/* ---- perplexity of trained models, as llama-perplexity counts it, on the evaluation texts ------------------------ */
 
 enum { N_CTX = 512, N_SCORED = N_CTX - 1 - N_CTX / 2 };
 
@@ -204,7 +204,8 @@ static int take_windows(windows *all, const char *path, int most, dw_err *err) {
     return rc;
 }
 
-/* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error.  *nll: ours, the mean. */
+/* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error.  *nll: ours, the
+ * mean. */
 static double ln_ratio(const char *path, const windows *w, double *se, double *nll, dw_err *err) {
     exp_runner_options o = {
         .path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
@@ -232,9 +233,9 @@ static double ln_ratio(const char *path, const windows *w, double *se, double *n
     return ok && w->n ? mean : NAN;
 }
 
-/* The types that are read.  low and high: the least and most that ln(our perplexity / stock's) may be.  Of K types stock
- * rounds activations with one scale for 256 of them, which costs it some tenths of a percent: ours may be that much
- * better, not worse. */
+/* The types that are read.  low and high: the least and most that ln(our perplexity / stock's) may be.  Of K types
+ * stock rounds activations with one scale for 256 of them, which costs it some tenths of a percent: ours may be that
+ * much better, not worse. */
 static const struct {
     const char *type;
     bool quick;      // not only in a long run
@@ -289,7 +290,7 @@ static void base_perplexity(void) {
     check_parity(folder, 4);
 }
 
-/* ---- files of cut and requant ------------------------------------------------------------------------------------------ */
+/* ---- files of cut and requant ------------------------------------------------------------------------------------ */
 
 typedef struct parent { // a trained model in 16 bits, its windows, and what it scores
     char path[1024];
@@ -421,7 +422,7 @@ static void cut_logits(void) {
     }
 }
 
-/* ---- repaired files, and files without heads ------------------------------------------------------------------------------- */
+/* ---- repaired files, and files without heads --------------------------------------------------------------------- */
 
 /* On mini: what rank and cut get, after statistics of the first windows of two texts. */
 static const struct repaired {

@@ -1,7 +1,8 @@
-/* test_sweep.c - sweeps: whatever ends one, the next goes on to the same table; failures are rows; nothing is done twice.
+/* test_sweep.c - sweeps: whatever ends one, the next goes on to the same table; failures are rows; nothing is done
+ * twice.
  *
- * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes its
- * words and its inputs' contents, or a row, and notes each beginning and end in a log. */
+ * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes
+ * its words and its inputs' contents, or a row, and notes each beginning and end in a log. */
 #include "experiments/sweep/children.h"
 #include "experiments/sweep/claims.h"
 #include "experiments/sweep/judge.h"
@@ -18,9 +19,10 @@
 
 #define HEAD "# deadwood grid 1\n"
 
-/* ---- the stub -------------------------------------------------------------------------------------------------------------- */
+/* ---- the stub ---------------------------------------------------------------------------------------------------- */
 
-/* Words: fail, die, nothing, sleep=S; rows with ln=, bytes=, ppl=, metric=, speed=; -o FILE; others are inputs or text. */
+/* Words: fail, die, nothing, sleep=S; rows with ln=, bytes=, ppl=, metric=, speed=; -o FILE; others are inputs or
+ * text. */
 static const char stub[] =
     "#!/bin/sh\n"
     "kind= out= ln=0 bytes=1 ppl=1 metric=- speed= model=- text=a all=$*\n"
@@ -110,7 +112,7 @@ static void check_same_folders(const char *a, const char *b) {
 
 static bool has_leftovers(const char *dir) { return !test_run("ls %s | grep '[.]part$'", file(dir)); }
 
-/* ---- ends of every kind ---------------------------------------------------------------------------------------------------- */
+/* ---- ends of every kind ------------------------------------------------------------------------------------------ */
 
 static const char plain_grid[] = HEAD "metric = energy weight random\n"
                                       "rate = 0.1 0.2 0.3\n"
@@ -224,7 +226,7 @@ static void real_programs(void) {
     CHECK(compare_ends("real.grid", "real", "real-killed", SIGKILL, 3, seconds / 2) > 0);
 }
 
-/* ---- failures ---------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static void failures(void) {
     set_up();
@@ -266,7 +268,7 @@ static void refusals(void) {
           test_run_output());
 }
 
-/* ---- several sweeps on one folder ---------------------------------------------------------------------------------------------- */
+/* ---- several sweeps on one folder -------------------------------------------------------------------------------- */
 
 static void two_share(void) {
     set_up();
@@ -489,7 +491,7 @@ static void foreign_files(void) {
     CHECK(!sweep("mine/grid", "mine", ""), "its own copy of the grid can be run: %s", test_run_output());
 }
 
-/* ---- what is done, and when -------------------------------------------------------------------------------------------------- */
+/* ---- what is done, and when -------------------------------------------------------------------------------------- */
 
 static void changes(void) {
     set_up();
@@ -559,7 +561,7 @@ static void dry_run(void) {
           test_run_output());
 }
 
-/* ---- programs, inputs, options ------------------------------------------------------------------------------------------------- */
+/* ---- programs, inputs, options ----------------------------------------------------------------------------------- */
 
 static const char real_grid[] = HEAD "rate = 0.25 0.5\n"
                                      "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
@@ -665,7 +667,7 @@ static void globs_in_steps(void) {
           "%s", test_run_output());
 }
 
-/* ---- what it takes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- what it takes ----------------------------------------------------------------------------------------------- */
 
 /* The most stubs that ran together, by the log. */
 static int most_together(void) {
@@ -778,7 +780,7 @@ static void alike(void) {
     CHECK(count_in(file("log"), "warning: ") == 2, "one for the first, one for all: %s", test_run_output());
 }
 
-/* ---- bases, roles, controls ------------------------------------------------------------------------------------------------------------ */
+/* ---- bases, roles, controls -------------------------------------------------------------------------------------- */
 
 static void write_texts(void) {
     static const char *const names[] = {"a.txt", "b.txt"};
@@ -907,7 +909,7 @@ static void gates_controlled(void) {
     CHECK(count_in(file("log"), "deadwood score -m ") == 2 + 8 + 1, "%s", said); // gated, fixed, the stored base
 }
 
-/* ---- verdicts and models ------------------------------------------------------------------------------------------------------- */
+/* ---- verdicts and models ----------------------------------------------------------------------------------------- */
 
 static const char judged_grid[] = HEAD "row = 'ln=0.1 bytes=10' 'ln=0.2 bytes=20' 'ln=0.15 bytes=9' 'ln=0.11 bytes=10' "
                                        "'ln=0.05 bytes=5 metric=random' 'ln=3 ppl=20 bytes=2' 'ln=1 bytes=1'\n"

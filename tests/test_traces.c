@@ -288,7 +288,7 @@ static void seed_file(void) {
     CHECK(read_all("tests/seeds/traces.h5", &err), "%s", err.text);
 }
 
-/* ---- journals ---------------------------------------------------------------------------------------------------------- */
+/* ---- journals ---------------------------------------------------------------------------------------------------- */
 
 static predict_journal *open_journal(const char *path, char who, bool *resumed) {
     uint8_t identity[32];
@@ -347,7 +347,7 @@ static void journals(void) {
     CHECK(!predict_journal_open(path, identity, &resumed, &(dw_err){0}), "what is no journal stays");
 }
 
-/* ---- trace ------------------------------------------------------------------------------------------------------------------ */
+/* ---- trace ------------------------------------------------------------------------------------------------------- */
 
 #define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
 

@@ -1,4 +1,5 @@
-/* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and figures. */
+/* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and
+ * figures. */
 #include "build.h"
 #include "text/tokenizers.h"
 #include "model/model.h"
@@ -18,7 +19,7 @@ static void randomize(float *v, size_t n, double scale, dw_rng *rng) {
     for (size_t i = 0; i < n; i++) v[i] = (float)(scale * dw_rng_normal(rng));
 }
 
-/* ---- networks -------------------------------------------------------------------------------------------------------- */
+/* ---- networks ---------------------------------------------------------------------------------------------------- */
 
 /* The loss in doubles, from the formulas. */
 static double plain_loss(const predict_network *net, const predict_batch *b) {
@@ -134,7 +135,7 @@ static void predict_adam_descends(void) {
     predict_network_release(&net), predict_network_release(&d), predict_adam_release(&a);
 }
 
-/* ---- the linear rival --------------------------------------------------------------------------------------------------- */
+/* ---- the linear rival -------------------------------------------------------------------------------------------- */
 
 enum { R_N = 700, R_IN = 9, R_OUT = 12, R_STRIDE = 2 };
 
@@ -213,7 +214,7 @@ static void linear(void) {
     }
 }
 
-/* ---- counts and thresholds -------------------------------------------------------------------------------------------------- */
+/* ---- counts and thresholds --------------------------------------------------------------------------------------- */
 
 static void counts(void) {
     enum { N = 40, GROUPS = 21, STRIDE = 3 };
@@ -277,15 +278,14 @@ static void thresholds(void) {
     }
 }
 
-/* ---- a planted problem -------------------------------------------------------------------------------------------------------- */
+/* ---- a planted problem ------------------------------------------------------------------------------------------- */
 
 enum { P_IN = 32, P_GROUPS = 61, P_TOKENS = 5000, P_RANK = 6 };
 
 typedef struct planted { // open where a product of low rank reaches a threshold
     float x[P_TOKENS][P_IN];
     double w[P_GROUPS][P_IN], threshold[P_GROUPS];
-    bool
-        is_linear; // the roots of the shares are linear in x; else shares are large where a group is open, small elsewhere
+    bool is_linear; // the roots of the shares are linear in x; otherwise shares are large where a group is open
     bool is_bent;   // the roots of the shares are a network's scores
     double u[P_GROUPS][P_RANK], v[P_RANK][P_IN];
 } planted;
@@ -515,10 +515,10 @@ static void closed_form_wins(void) {
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
-/* ---- gains ------------------------------------------------------------------------------------------------------------------ */
+/* ---- gains ------------------------------------------------------------------------------------------------------- */
 
-/* 300 and 250 tokens in windows of 10: held out are the last three windows of the first, and half a window and two more of the
- * second.  The predictor captures d_w more in window w. */
+/* 300 and 250 tokens in windows of 10: held out are the last three windows of the first, and half a window and two
+ * more of the second.  The predictor captures d_w more in window w. */
 static void gains(void) {
     enum { N = 30 + 25, N_WINDOWS = 6 };
     static const double difference[N_WINDOWS] = {0.02, 0.05, 0.03, -0.01, 0.04, 0.02};
@@ -549,7 +549,7 @@ static void gains(void) {
     predict_windows_release(&w);
 }
 
-/* ---- the program ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the program ------------------------------------------------------------------------------------------------- */
 
 #define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
 
