@@ -32,6 +32,7 @@ enum {
 
 typedef struct thread_memory {
     uint8_t *kernel; // DW_GEMM_SCRATCH, or attention's
+    double rate;     // of rate()
 } thread_memory;
 
 typedef struct own {
@@ -58,7 +59,7 @@ static void lay_out(dw_back_env *e, dw_layout *a, const dw_back_sizes *most) {
     uint8_t *packed = dw_layout_take(a, larger(layer, most->gradients ? head : 0), 1);
     for (int i = 0; i < n_threads; i++) {
         uint8_t *k = dw_layout_take(a, kernel, 1);
-        if (a->base) o->thread[i] = (thread_memory){k};
+        if (a->base) o->thread[i] = (thread_memory){.kernel = k};
     }
     if (a->base) o->packed = packed;
     e->own = o;
@@ -282,6 +283,26 @@ static void linear_w(const dw_back_env *e, const float *x, int n_in, const float
                                    .by_rows = packs_x});
 }
 
+static void rate_of_thread(void *env, int ith, int n_threads) {
+    const dw_back_env *e = env;
+    own *o = e->own;
+    (void)n_threads;
+    o->thread[ith].rate = dw_gemm_rate(o->level, form_of(e), 0.03, o->thread[ith].kernel);
+}
+
+/* The best of three, because another process may run meanwhile. */
+static double rate(const dw_back_env *e) {
+    const own *o = e->own;
+    double best = 0;
+    for (int k = 0; k < 3; k++) {
+        double sum = 0;
+        dw_pool_run(e->pool, rate_of_thread, &(dw_back_env){e->pool, e->net, e->n_ctx, e->precision, e->own});
+        for (int i = 0; i < dw_pool_size(e->pool); i++) sum += o->thread[i].rate;
+        best = fmax(best, sum);
+    }
+    return best;
+}
+
 /* ---- the gate, attention, the loss ---------------------------------------------------------------------- */
 
 typedef struct glu_job {
@@ -428,4 +449,5 @@ const dw_back_ops dw_back_ops_cpu = {.lay_out = lay_out,
                                      .attend = attend,
                                      .attend_back = attend_back,
                                      .spread = spread,
-                                     .softmax = softmax};
+                                     .softmax = softmax,
+                                     .rate = rate};

@@ -132,4 +132,7 @@ void dw_gemm_rows(const dw_gemm_job *job);
  * tokens have ne[1] values; there is no list. */
 void dw_gemm_columns(const dw_gemm_job *job);
 
+/* Operations a second of the form's kernel on the calling thread, which multiplies one panel for about `seconds`. */
+double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch);
+
 #endif

@@ -275,9 +275,15 @@ static void store_rows(const product *p, int row0, int n_rows, int n_row_tiles) 
     }
 }
 
-static void multiply_bf16(const dw_gemm_job *job, const dw_amx_product *p) {
-    if (job->level >= DW_AMX) dw_amx_multiply(job->form, p);
-    else dw_bf16_multiply(p);
+/* A panel in any form, times one or two token tiles of k values. */
+static void multiply_panel(dw_level level, dw_gemm_form form, const dw_amx_product *p, int k) {
+    if (form == DW_GEMM_F32)
+        dw_vec_of(level)->multiply((const float *)(const void *)p->panel, p->n_row_tiles,
+                                   (const float *)(const void *)p->x, p->n_token_tiles, k, p->c, p->fresh);
+    else if (level >= DW_AMX)
+        dw_amx_multiply(form, p);
+    else
+        dw_bf16_multiply(p);
 }
 
 /* Multiplies rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles stay in L1 while all rows are read. */
@@ -292,11 +298,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
-            if (p->job->form == DW_GEMM_F32)
-                dw_vec_of(p->job->level)
-                    ->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k, sum, fresh);
-            else
-                multiply_bf16(p->job, &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh});
+            multiply_panel(p->job->level, p->job->form,
+                           &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}, k);
             if (last && !p->job->by_rows) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
         }
     }
@@ -330,4 +333,20 @@ void dw_gemm_columns(const dw_gemm_job *job) {
     check(job);
     dw_assert(!job->list && job->first % (size_t)job->w->type->block == 0);
     multiply_all(job, true);
+}
+
+/* Two tiles of tokens lie where strips do. */
+double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch) {
+    _Static_assert(STRIP * 4 >= 2 * DW_TILE * DW_PANEL_K * 4, "two tiles of tokens");
+    const bool has_tiles = form != DW_GEMM_F32 && level >= DW_AMX;
+    const uint8_t *panel = scratch + SUM_BYTES, *x = panel + PANEL_BYTES + (DW_PANEL_K + SQUARE) * 4;
+    const dw_amx_product p = {panel, x, ROW_BLOCK / DW_TILE, 2, steps_of(DW_PANEL_K), (float *)(void *)scratch, true};
+    const double began = dw_now();
+    double operations = 0, now = began;
+    memset(scratch, 0, DW_GEMM_SCRATCH);
+    if (has_tiles) dw_amx_begin();
+    for (; now < began + seconds; now = dw_now(), operations += 2.0 * ROW_BLOCK * 2 * DW_TILE * DW_PANEL_K)
+        multiply_panel(level, form, &p, DW_PANEL_K);
+    if (has_tiles) dw_amx_end();
+    return operations / (now - began);
 }
