@@ -28,6 +28,13 @@ static struct {
     const char *out, *type;
 } o;
 
+/* "convert DIR OUT" is what other programs take. */
+static void refuse_second_folder(void) {
+    if (o.folder.n > 1)
+        die_usage("'%s' and '%s' are given, and one checkpoint folder is converted; the output is named with -o FILE",
+                  o.folder.item[0], o.folder.item[1]);
+}
+
 static const char *hint(const char *word) {
     (void)word;
     return "other types and mixtures are made in two steps: deadwood convert DIR -o M.gguf, then deadwood requant -m "
@@ -188,7 +195,7 @@ static int convert(const checkpoint *c, int wished, dw_pool *pool, dw_err *err) 
 
 int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
-    if (o.folder.n != 1) die_usage("give one checkpoint folder");
+    refuse_second_folder();
     dw_err err = {0};
     checkpoint c;
     if (checkpoint_open(&c, o.folder.item[0], &err)) die_err(&err);

@@ -5,7 +5,7 @@
  * Every clock runs inside of the measuring threads, behind a barrier; a rate of several threads is the sum of
  * theirs. */
 #include "experiments/bandwidth.h"
-#include "experiments/peer/contest.h"
+#include "experiments/peer/runner.h"
 #include "experiments/peaks.h"
 #include "kit/options.h"
 #include "kit/talk.h"

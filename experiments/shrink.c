@@ -24,13 +24,16 @@
 #include "kit/talk.h"
 #include "kit/tsv.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static struct {
     opt_list model, texts, eval;
@@ -40,46 +43,62 @@ static struct {
     size_t bytes;
     double heal_minutes;
     int n_ctx, evaluations;
-    bool dry_run;
+    bool clean, dry_run;
 } o;
 
-// clang-format off
 static const opt_row rows[] = {
-    {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "MODEL", "the model (GGUF), of 16 or 32 bits for --mixture", .min = 1, .max = 1},
+    {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "MODEL",
+     "the model (GGUF), of 16 or 32 bits for --mixture", .min = 1, .max = 1},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
-    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model; the folder FILE.shrink has all steps and rows"},
+    {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE",
+     "the smaller model; the folder FILE.shrink has all steps and rows"},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0.001, .max = 0.99},
     {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the size of FILE, at most", .min = 1, .max = 1e15},
-    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME", "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
-    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0, .max = 1000000},
-    {"heal-minutes", 0, OPT_REAL, 0, &o.heal_minutes, "0", "M", "after the cut, learn from the whole model for M minutes, on the whole of the calibration texts; the control of random neurons, too", .min = 0, .max = 1e6},
-    {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT", "texts for the rows; default: every fifth text of -f, which then makes nothing"},
+    {"mixture", 0, OPT_CHOICE, 0, &o.mixture, NULL, "NAME",
+     "the types after the cut, as upstream llama.cpp names them; default: the model's own", OPT_CHOICES(kit_mixtures)},
+    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N",
+     "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0,
+     .max = 1000000},
+    {"heal-minutes", 0, OPT_REAL, 0, &o.heal_minutes, "0", "M",
+     "after the cut, learn from the whole model for M minutes, on the whole of the calibration texts; the control of "
+     "random neurons, too",
+     .min = 0, .max = 1e6},
+    {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT",
+     "texts for the rows; default: every fifth text of -f, which then makes nothing"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 8, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every -f; 20 is 1-20"},
     {"eval-windows", 0, OPT_RANGE, 0, &o.eval_windows, NULL, "A-B", "only windows A to B of every --eval"},
-    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the commands and what they would cost; write nothing but the grid"},
-    OPT_COMMON, {0}};
+    {"clean", 0, OPT_FLAG, OPT_NO_BYTE, &o.clean, NULL, NULL,
+     "when FILE is there, remove models and statistics from FILE.shrink; rows, plans and logs stay"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "print the commands and what they would cost; write nothing but the grid"},
+    OPT_COMMON,
+    {0}};
 
 static const opt_program program = {
     .name = "shrink",
     .summary = "a smaller model in one command: collect, rank, cut, heal, requant, score, with controls",
-    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] [--eval TEXT..]",
-    .about = "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays (cut --repair "
-             "lsq), with --heal-minutes trains it to predict what the whole model predicts (heal), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
-             "the whole model and two controls: random neurons with the same repair and types, and the uncut model in the "
-             "mixture that is nearest in bytes.  The table goes to standard output.\n"
-             "\n"
-             "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory and disk, "
-             "and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and OUT.shrink/log what they "
-             "said.  A step that is finished is not run again: killed at any moment, the same command goes on.  OUT.shrink may be "
-             "removed when OUT is there.\n"
-             "\n"
-             "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the whole "
-             "model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random neurons keeps one rate for all layers.",
+    .usage = "MODEL -f TEXT.. --rate R|--bytes SIZE -o OUT [--mixture NAME] [--evaluations N] [--heal-minutes M] "
+             "[--eval TEXT..]",
+    .about =
+        "Cuts the neurons that the others can best replace (collect --gram, rank --metric obs), repairs what stays "
+        "(cut --repair lsq), with --heal-minutes trains it to predict what the whole model predicts (heal), and with "
+        "--mixture requantizes it with statistics of the cut model.  Then it scores the result beside the whole model "
+        "and two controls: random neurons with the same repair and types, and the uncut model in the mixture that is "
+        "nearest in bytes.  The table goes to standard output.\n"
+        "\n"
+        "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory "
+        "and disk, and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and "
+        "OUT.shrink/log what they said.  A step that is finished is not run again: killed at any moment, the same "
+        "command goes on, and other arguments use the steps that are the same.  OUT.shrink may be removed when OUT is "
+        "there; --clean removes what is large in it.\n"
+        "\n"
+        "With --evaluations N, widths differ by layer: neurons move between layers while the divergence from the "
+        "whole model falls, on texts that the statistics leave out (rank --allocate evolve).  The control of random "
+        "neurons keeps one rate for all layers.",
     .example = "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --rate 0.3 -o small.gguf\n"
                "deadwood shrink mini.gguf -f experiments/texts/calib/*.txt --bytes 8MB --mixture Q4_K_M -o small.gguf",
     .rows = rows};
-// clang-format on
 
 typedef enum text_use { CALIBRATES, JUDGES, SCORES } text_use;
 
@@ -290,8 +309,8 @@ static void put_cut(char **to, const shrink *s, const words *w, const char *pref
                   prefix, w->model, w->lesson, n_held_out(s), o.heal_minutes);
     if (mixture) {
         dw_append(to, err, "%sof_cut : collect -m $%s%s%s -o $out.h5\n", prefix, prefix, healed, w->calib);
-        dw_append(to, err, "%ssmall : requant -m $%s%s --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix, healed,
-                  mixture, prefix);
+        dw_append(to, err, "%ssmall : requant -m $%s%s --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix,
+                  healed, mixture, prefix);
     }
     dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
 }
@@ -327,12 +346,24 @@ static char *make_grid(const shrink *s, dw_err *err) {
     return text;
 }
 
+/* A folder of other arguments stays of use: sweep takes the steps that are the same, whatever the others were. */
+static void tell_other_arguments(const shrink *s, const char *text) {
+    size_t n;
+    char *before = dw_file_exists(s->grid) ? dw_read_file(s->grid, 1 << 24, &n, NULL) : NULL;
+    if (before && strcmp(before, text))
+        say("'%s' was made with other arguments: the steps that are the same are not run again, the others are; "
+            "what only the other arguments need stays there until you remove it",
+            s->dir);
+    free(before);
+}
+
 /* Writes the grid; the same command writes the same bytes. */
 static int write_grid(const shrink *s, dw_err *err) {
     char *text = make_grid(s, err);
+    if (text) tell_other_arguments(s, text);
     if (text && mkdir(s->dir, 0777) && errno != EEXIST)
         dw_fail(err, "cannot make the folder '%s': %s", s->dir, strerror(errno));
-    dw_out *out = text && !err->text[0] ? dw_out_open(s->grid, err) : NULL;
+    dw_out *out = text && !err->text[0] ? dw_out_open_kept(s->grid, err) : NULL;
     const int rc = out && !dw_out_write(out, text, strlen(text), err) ? dw_out_commit(out, err) : -1;
     dw_out_free(out);
     free(text);
@@ -447,6 +478,28 @@ static int take_result(const shrink *s, dw_err *err) {
     return rc;
 }
 
+/* "cut-8c5e0f12ab.gguf": a file that sweep has named, and that is a model, statistics or stored predictions. */
+static bool is_large_step(const char *name) {
+    static const char *const endings[] = {".gguf", ".h5", ".h5.gram", ".base"};
+    const char *dash = strrchr(name, '-');
+    if (!dash || dash == name || strspn(dash + 1, "0123456789abcdef") != 10) return false;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (!strcmp(dash + 11, endings[i])) return true;
+    return false;
+}
+
+static void clean_folder(const shrink *s) {
+    DIR *d = opendir(s->dir);
+    double bytes = 0;
+    struct stat st;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (!is_large_step(e->d_name) || fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
+        if (S_ISREG(st.st_mode) && !unlinkat(dirfd(d), e->d_name, 0)) bytes += (double)st.st_size;
+    }
+    if (d) closedir(d);
+    say("%s of models and statistics are removed from '%s'", show_bytes(bytes).text, s->dir);
+}
+
 /* ---- in order --------------------------------------------------------------------------------------------------- */
 
 static int tell(shrink *s, dw_err *err) {
@@ -501,6 +554,7 @@ static int make(const shrink *s, dw_err *err) {
     if (status < 0 || take_result(s, err)) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
     say("%s is there; %s has its rows, and everything that made it", o.out, s->dir);
+    if (o.clean) clean_folder(s);
     return status ? status : table;
 }
 

@@ -403,11 +403,30 @@ static void conclude(learner *t, predict_learned *r) {
     *net = (predict_network){0};
 }
 
+/* Masses of 0 leave nothing to learn; NaN is never above 0. */
+static int check_masses(const predict_examples *e, dw_err *err) {
+    double sum = 0;
+    for (int g = 0; g < e->n_groups; g++) sum += e->mass[g];
+    if (sum > 0) return 0;
+    return dw_fail(err,
+                   "the groups have no mass (0 or NaN) on the %zu tokens that train: the FFN's output is zero, or the "
+                   "traces are damaged; trace the model again",
+                   e->n[PREDICT_EXAMPLES_TRAIN]);
+}
+
+static int fail_closed(const learner *t, dw_err *err) {
+    return dw_fail(err,
+                   "the gate opens no group for the %zu tokens that choose the operating point, so there is nothing to "
+                   "predict; trace more text, gate with a larger --activity, or give train an --activity",
+                   t->e->n[PREDICT_EXAMPLES_CHOOSE]);
+}
+
 static int learn_from(learner *t, const closed_form *c, predict_learned *r, dw_err *err) {
     double of_network;
     if (make_linear(t, c, err)) return -1;
     score_network(t, &t->linear, PREDICT_EXAMPLES_CHOOSE);
     operating_point(t, &t->n_open);
+    if (!t->n_open) return fail_closed(t, err);
     if (find_price(t, err)) return -1;
     seed_network(t, c, t->scratch.score);
     r->n_epochs = train(t, &of_network, err);
@@ -438,6 +457,7 @@ int predict_learn_layer(predict_learned *result, const predict_examples *e, cons
     learner t;
     closed_form c = {0};
     *result = (predict_learned){0};
+    if (check_masses(e, err)) return -1;
     int rc = init(&t, e, o, err);
     for (int m = 0; m < PREDICT_LEARN_N_METHODS && !rc; m++) {
         result->mass[m] = dw_alloc(e->n[PREDICT_EXAMPLES_HELD_OUT], sizeof *result->mass[m], "captured masses", err);

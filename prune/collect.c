@@ -41,7 +41,6 @@ static struct {
     bool gradients;
 } o;
 
-// clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
@@ -49,17 +48,27 @@ static const opt_row rows[] = {
     {"stats", 's', OPT_TEXTS, OPT_INPUT, &o.parts, NULL, "PART", "statistics of other texts, to which these are added"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
-    {"text-windows", 0, OPT_INT, 0, &o.text_windows, "0", "N", "every N windows of a file are a text of their own; 0: a file is a text", .min = 0, .max = 1 << 20},
-    {"apart", 0, OPT_INT, 0, &o.apart, "64", "N", "the first N texts have sums of their own; all later ones share one row of sums", .min = 1, .max = 1 << 20},
-    {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0, .max = 1 << 22},
-    {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N", "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
-    {"gram", 0, OPT_CHOICE, 0, &o.gram, NULL, "WHICH", "also write STATS.gram: sums of x x^T of matrix inputs x", OPT_CHOICES_HELP(gram_inputs_names, gram_inputs)},
-    {"gram-memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.gram_memory, "4GB", "SIZE", "Gram matrices up to this size are summed in the one pass; larger ones in a second, layer by layer", .min = 1, .max = 1e15},
-    {"gradients", 0, OPT_FLAG, 0, &o.gradients, NULL, NULL, "also a backward pass: sums of |a g| and (a g)^2, and into STATS.gram g g^T of the FFNs' outputs"},
-    {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE", "write llama.cpp's importance matrix too (.dat: in its old form)"},
-    {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE", "make statistics of llama.cpp's importance matrix: input sums only"},
-    OPT_COMMON_ENGINE, {0}};
-// clang-format on
+    {"text-windows", 0, OPT_INT, 0, &o.text_windows, "0", "N",
+     "every N windows of a file are a text of their own; 0: a file is a text", .min = 0, .max = 1 << 20},
+    {"apart", 0, OPT_INT, 0, &o.apart, "64", "N",
+     "the first N texts have sums of their own; all later ones share one row of sums", .min = 1, .max = 1 << 20},
+    {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out", .min = 0,
+     .max = 1 << 22},
+    {"hist-every", 0, OPT_INT, 0, &o.hist_every, "4", "N",
+     "every N-th position of a window enters the histograms; sums take all", .min = 1, .max = 1 << 20},
+    {"gram", 0, OPT_CHOICE, 0, &o.gram, NULL, "WHICH", "also write STATS.gram: sums of x x^T of matrix inputs x",
+     OPT_CHOICES_HELP(gram_inputs_names, gram_inputs)},
+    {"gram-memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.gram_memory, "4GB", "SIZE",
+     "Gram matrices up to this size are summed in the one pass; larger ones in a second, layer by layer", .min = 1,
+     .max = 1e15},
+    {"gradients", 0, OPT_FLAG, 0, &o.gradients, NULL, NULL,
+     "also a backward pass: sums of |a g| and (a g)^2, and into STATS.gram g g^T of the FFNs' outputs"},
+    {"export-imatrix", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.export_imatrix, NULL, "FILE",
+     "write llama.cpp's importance matrix too (.dat: in its old form)"},
+    {"import-imatrix", 0, OPT_PATH, OPT_INPUT, &o.import_imatrix, NULL, "FILE",
+     "make statistics of llama.cpp's importance matrix: input sums only"},
+    OPT_COMMON_ENGINE,
+    {0}};
 
 static const opt_program program = {
     .name = "collect",
@@ -68,19 +77,24 @@ static const opt_program program = {
     .about =
         "Evaluates consecutive windows of the texts and adds up, for every text, what each neuron of each layer does: "
         "its activation a, |a|, a^2, the largest |a|, and over all texts histograms of |a| and of the gate, the "
-        "squares of every matrix's inputs, and the block influence of every layer.  rank, cut, "
-        "gate and requant read these statistics.\n\n"
-        "The tokens after the last whole window of a file are used too: a last window ends with the file, and only its "
-        "new tokens count.  With --windows there is no such window.\n\n"
+        "squares of every matrix's inputs, and the block influence of every layer.  rank, cut, gate and requant read "
+        "these statistics.\n"
+        "\n"
+        "The tokens after the last whole window of a file are used too: a last window ends with the file, and only "
+        "its new tokens count.  With --windows there is no such window.\n"
+        "\n"
         "Texts after the first --apart ones are pooled: they add to one row of sums, so thousands of texts need no "
-        "more memory than a few.  Metrics count such a row as its texts.\n\n"
+        "more memory than a few.  Metrics count such a row as its texts.\n"
+        "\n"
         "--gram also writes STATS.gram, the sums of x x^T over all tokens for the inputs x of down, or of every "
-        "matrix: 4 n^2 bytes for width n.  rank --metric obs and cut --repair need it.  "
-        "With -s the parts' matrices are added.\n\n"
-        "--gradients also takes every window through a backward pass of the loss of its own next tokens, which "
-        "takes about three times as long in all.  It adds for every neuron the sums of |a g| and (a g)^2, g = dL/da, "
-        "for rank --metric taylor and fisher.  Into STATS.gram it writes for every layer the sum of g g^T, g: gradient by the FFN's output, "
-        "4 n^2 bytes for width n, for rank --metric obs-gradient, which needs --gram down, too.\n\n"
+        "matrix: 4 n^2 bytes for width n.  rank --metric obs and cut --repair need it.  With -s the parts' matrices "
+        "are added.\n"
+        "\n"
+        "--gradients also takes every window through a backward pass of the loss of its own next tokens, which takes "
+        "about three times as long in all.  It adds for every neuron the sums of |a g| and (a g)^2, g = dL/da, for "
+        "rank --metric taylor and fisher.  Into STATS.gram it writes for every layer the sum of g g^T, g: gradient by "
+        "the FFN's output, 4 n^2 bytes for width n, for rank --metric obs-gradient, which needs --gram down, too.\n"
+        "\n"
         "Runs of disjoint texts add up: -s takes statistics of the same model, and without -f nothing is evaluated.  "
         "When a run is interrupted, OUT.part holds the finished texts, and the same command continues after them.",
     .example = "deadwood collect -m mini.gguf -f experiments/texts/calib/*.txt -o stats.h5\n"

@@ -39,7 +39,6 @@ typedef struct repair_name {
     const char *name, *help;
 } repair_name;
 
-// clang-format off
 static const repair_name repair_names[] = {
     {"none", "down keeps its values"},
     {"bias", "down's bias gets the mean of what is lost (prune/repairs.h); needs -s"},
@@ -50,57 +49,74 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"plan", 'p', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.plan, NULL, "FILE", "what stays (made by rank, or by hand)"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", "the smaller model"},
-    {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE", "a 16-bit file of the same model: down is encoded from it"},
-    {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE", "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
-    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS", "statistics of the model: weigh errors where down is encoded; for --repair bias; for --repair lsq with STATS.gram (collect --gram)"},
-    {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL, "zero neurons up to one width instead of an architecture with unequal ones"},
-    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "print the types and bytes of the new file; write nothing"},
+    {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
+     "a 16-bit file of the same model: down is encoded from it"},
+    {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE",
+     "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS",
+     "statistics of the model: weigh errors where down is encoded; for --repair bias; for --repair lsq with STATS.gram "
+     "(collect --gram)"},
+    {"pad", 0, OPT_FLAG, 0, &o.pad, NULL, NULL,
+     "zero neurons up to one width instead of an architecture with unequal ones"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "print the types and bytes of the new file; write nothing"},
     {.kind = OPT_GROUP, .help = "repair"},
-    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "make up for what is cut; needs -s, or --sequential with -f", OPT_CHOICES_HELP(repair_names, repair_name)},
-    {"sequential", 0, OPT_FLAG, 0, &o.sequential, NULL, NULL, "repair the layers in order, each on the inputs that the cut layers below give it"},
+    {"repair", 0, OPT_CHOICE, 0, &o.repair, NULL, "NAME", "make up for what is cut; needs -s, or --sequential with -f",
+     OPT_CHOICES_HELP(repair_names, repair_name)},
+    {"sequential", 0, OPT_FLAG, 0, &o.sequential, NULL, NULL,
+     "repair the layers in order, each on the inputs that the cut layers below give it"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts for --sequential"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, NULL, "N", "tokens of a window; 512", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
-    {"target", 0, OPT_CHOICE, 0, &o.target, NULL, "NAME", "what --sequential fits to; dense", OPT_CHOICES_HELP(repair_targets, repair_target)},
-    {"gap", 0, OPT_REAL, 0, &o.gap, NULL, "R", "share of the residual stream's gap that the target dense adds; 0.5", .min = 0, .max = 1},
-    {"damp", 0, OPT_REAL, 0, &o.damp, NULL, "R", "ridge, relative to the median square of the inputs; 0.01", .min = 1e-9, .max = 100},
+    {"target", 0, OPT_CHOICE, 0, &o.target, NULL, "NAME", "what --sequential fits to; dense",
+     OPT_CHOICES_HELP(repair_targets, repair_target)},
+    {"gap", 0, OPT_REAL, 0, &o.gap, NULL, "R", "share of the residual stream's gap that the target dense adds; 0.5",
+     .min = 0, .max = 1},
+    {"damp", 0, OPT_REAL, 0, &o.damp, NULL, "R", "ridge, relative to the median square of the inputs; 0.01",
+     .min = 1e-9, .max = 100},
     {.kind = OPT_GROUP, .help = "for transformers"},
-    {"hf", 0, OPT_PATH, OPT_NO_BYTE | OPT_FOLDER, &o.hf, NULL, "DIR", "write a checkpoint folder too (16 or 32 bits, one width); needs --checkpoint"},
-    {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR", "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
-    OPT_COMMON, {0}};
+    {"hf", 0, OPT_PATH, OPT_NO_BYTE | OPT_FOLDER, &o.hf, NULL, "DIR",
+     "write a checkpoint folder too (16 or 32 bits, one width); needs --checkpoint"},
+    {"checkpoint", 0, OPT_PATH, OPT_NO_BYTE, &o.checkpoint, NULL, "DIR",
+     "the folder that the model came from: its config.json and tokenizer go into that of --hf"},
+    OPT_COMMON,
+    {0}};
 
 static const opt_program program = {
     .name = "cut",
     .summary = "remove the neurons that a plan does not keep, and the layers that it drops",
-    .usage = "-m M.gguf -p plan.tsv -o M2.gguf [--repair lsq -s stats.h5] [--source M16.gguf] [--down-type TYPE] [--pad] "
-             "[--hf DIR]",
-    .about = "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are "
-             "copied block for block where the kept neurons are whole blocks of down's type: any neurons in 16 and 32 bits, "
-             "groups of 32 in Q4_0 to Q8_0 and IQ4_NL, groups of 256 in K types.  Otherwise --down-type encodes down again.  "
-             "Encoding what was encoded loses twice, so give the 16-bit file with --source.  With -s errors are weighed by the "
-             "mean square of each input, as requant -s does.\n"
-             "\n"
-             "Equal widths keep the architecture.  Unequal ones are stored as deci (llama, mistral, qwen2) or openelm (qwen3 "
-             "without an output matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills up with zero "
-             "neurons, which change no result but cost size and time.\n"
-             "\n"
-             "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it can: "
-             "from STATS.gram, or with --sequential on the texts, layer by layer.  down is then encoded anew, in the type that "
-             "it has unless --down-type says another.  --repair bias gives back the mean of what is lost, as a bias of down, "
-             "and leaves down as it is; llama and deci have such a bias (4 bytes for each value of the embedding and layer, which rank "
-             "--bytes does not know), and qwen2 becomes deci for it.\n"
-             "\n"
-             "Where the plan cuts heads (rank --heads), q, k and v lose rows and o loses columns; --repair lsq with -s repairs o, "
-             "too (collect --gram down+o).  With --sequential give -s and -f then: o comes from the statistics.  llama and "
-             "qwen3 keep their architecture when all layers have the same number of heads; qwen2 becomes deci.\n"
-             "\n"
-             "A plan that names the hash of its model cuts only that model.  The new file is opened and every row compared with "
-             "the parent's before it replaces an old file.",
+    .usage =
+        "-m M.gguf -p plan.tsv -o M2.gguf [--repair lsq -s stats.h5] [--source M16.gguf] [--down-type TYPE] [--pad] "
+        "[--hf DIR]",
+    .about =
+        "A neuron is a row of gate and up and a column of down.  Rows are copied as bytes in every type.  Columns are "
+        "copied block for block where the kept neurons are whole blocks of down's type: any neurons in 16 and 32 "
+        "bits, groups of 32 in Q4_0 to Q8_0 and IQ4_NL, groups of 256 in K types.  Otherwise --down-type encodes down "
+        "again.  Encoding what was encoded loses twice, so give the 16-bit file with --source.  With -s errors are "
+        "weighed by the mean square of each input, as requant -s does.\n"
+        "\n"
+        "Equal widths keep the architecture.  Unequal ones are stored as deci (llama, mistral, qwen2) or openelm "
+        "(qwen3 without an output matrix of its own), which llama.cpp loads; --pad keeps the architecture and fills "
+        "up with zero neurons, which change no result but cost size and time.\n"
+        "\n"
+        "--repair lsq fits the columns of down that stay so that each layer writes what it wrote before, as far as it "
+        "can: from STATS.gram, or with --sequential on the texts, layer by layer.  down is then encoded anew, in the "
+        "type that it has unless --down-type says another.  --repair bias gives back the mean of what is lost, as a "
+        "bias of down, and leaves down as it is; llama and deci have such a bias (4 bytes for each value of the "
+        "embedding and layer, which rank --bytes does not know), and qwen2 becomes deci for it.\n"
+        "\n"
+        "Where the plan cuts heads (rank --heads), q, k and v lose rows and o loses columns; --repair lsq with -s "
+        "repairs o, too (collect --gram down+o).  With --sequential give -s and -f then: o comes from the "
+        "statistics.  llama and qwen3 keep their architecture when all layers have the same number of heads; qwen2 "
+        "becomes deci.\n"
+        "\n"
+        "A plan that names the hash of its model cuts only that model.  The new file is opened and every row compared "
+        "with the parent's before it replaces an old file.",
     .example = "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf\n"
-               "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf --repair lsq --sequential -f experiments/texts/calib/*.txt\n"
+               "deadwood cut -m mini.gguf -p plan.tsv -o mini-cut.gguf --repair lsq --sequential -f "
+               "experiments/texts/calib/*.txt\n"
                "deadwood cut -m 7b-q4_0.gguf -p plan.tsv -o 7b-cut.gguf --source 7b-bf16.gguf --down-type same",
     .rows = rows};
-// clang-format on
 
 typedef struct inputs {
     dw_model *model, *source;

@@ -63,6 +63,7 @@ static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err
                            .d = hp->n_embd,
                            .group = t->group,
                            .damp = t->damp,
+                           .most_f64 = t->most_f64,
                            .most_removed = (int)ceil(t->most * g->n / t->group)};
     const int rc = v ? obs_select(order, &task, t->pool, err) : -1;
     if (!rc) tell(t, l, &order->damping, n_tokens);

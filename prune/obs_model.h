@@ -16,7 +16,8 @@ typedef struct obs_model_task {
     bool by_gradient; // errors of the output are weighted by its gradient (output_norm.h)
     int group;
     double most; // fraction of a layer's neurons that is removed at most
-    double damp; // as in obs_task
+    double damp;  // as in obs_task
+    int most_f64; // as in obs_task
     dw_pool *pool;
     void (*tell)(const char *text); // hears what is said of a layer's damping; may be NULL
 } obs_model_task;

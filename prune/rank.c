@@ -31,36 +31,61 @@ static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"1
 
 static rank_options o = {.rate = -1};
 
-// clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "FILE", "statistics of that model (collect)"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT | OPT_KEEPS, &o.out, NULL, "FILE", "the plan; -: standard output"},
-    {"scores", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.scores, NULL, "FILE", "write the scores of all groups as a table; -: standard output"},
-    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping", OPT_CHOICES(rank_metrics)},
+    {"scores", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.scores, NULL, "FILE",
+     "write the scores of all groups as a table; -: standard output"},
+    {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "what makes a neuron worth keeping",
+     OPT_CHOICES(rank_metrics)},
     {"rate", 0, OPT_REAL, 0, &o.rate, NULL, "R", "fraction of the neurons that goes", .min = 0, .max = 1},
-    {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1, .max = 1e15},
-    {"us", 0, OPT_REAL, 0, &o.us, "0", "N", "or: microseconds of a token, measured here on -t threads; of uniform and sensitivity", .min = 0, .max = 1e12},
-    {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES", "the file's types after requant --mixture or --type TYPES, which widths then fit, and of which --bytes counts; a name of both is the mixture", OPT_CHOICES(as_names)},
+    {"bytes", 0, OPT_BYTES, 0, &o.bytes, NULL, "SIZE", "or: the file's size after the cut, at most", .min = 1,
+     .max = 1e15},
+    {"us", 0, OPT_REAL, 0, &o.us, "0", "N",
+     "or: microseconds of a token, measured here on -t threads; of uniform and sensitivity", .min = 0, .max = 1e12},
+    {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "TYPES",
+     "the file's types after requant --mixture or --type TYPES, which widths then fit, and of which --bytes counts; a "
+     "name of both is the mixture",
+     OPT_CHOICES(as_names)},
     {"group", 0, OPT_CHOICE, 0, &o.group, "1", "N", "neurons that go together", OPT_CHOICES(groups)},
-    {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K", "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate or --as needs it, otherwise of 32", .min = 0, .max = 65536},
+    {"multiple", 0, OPT_INT, 0, &o.multiple, "0", "K",
+     "kept widths are multiples of K; 0: of 256 where that comes within 0.01 of the rate or --as needs it, otherwise "
+     "of 32",
+     .min = 0, .max = 65536},
     {"min-width", 0, OPT_INT, 0, &o.min_width, "0", "N", "no layer keeps fewer neurons", .min = 0, .max = 1 << 24},
-    {"protect", 0, OPT_TEXT, 0, &o.protect, NULL, "LAYERS", "layers that keep all their neurons and are not dropped, from 0: 0-1,23"},
-    {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how many neurons each layer loses", OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
-    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "held-out texts, for allocations that run the model, and for --ablation"},
+    {"protect", 0, OPT_TEXT, 0, &o.protect, NULL, "LAYERS",
+     "layers that keep all their neurons and are not dropped, from 0: 0-1,23"},
+    {"allocate", 0, OPT_CHOICE, 0, &o.allocate, "uniform", "NAME", "how many neurons each layer loses",
+     OPT_CHOICES_HELP(prune_allocators, prune_allocator)},
+    {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT",
+     "held-out texts, for allocations that run the model, and for --ablation"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window of these", .min = 2, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
-    {"start", 0, OPT_CHOICE, 0, &o.start, "uniform", "NAME", "the allocation from which evolve starts", OPT_CHOICES(prune_allocators)},
-    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N", "evaluations of the model; 0: 400 for evolve, 8 per layer for sensitivity", .min = 0, .max = 1000000},
-    {"heads", 0, OPT_REAL, 0, &o.heads, "0", "R", "also cut this fraction of the KV heads, each with its query heads; needs Gram matrices of the inputs of o", .min = 0, .max = 1},
-    {"heads-allocate", 0, OPT_CHOICE, 0, &o.heads_allocate, "uniform", "NAME", "how many KV heads each layer loses", OPT_CHOICES_HELP(heads_allocators, heads_allocator)},
-    {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too", .min = 0, .max = 511},
-    {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R", "of obs, and of the repairs that sensitivity and evolve judge: added to the diagonal of the Gram matrix, relative to its median", .min = 1e-9, .max = 100},
-    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random, and of evolve's steps", .min = 0, .max = 2147483647},
-    {"ablation", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.ablation, NULL, "FILE", "measure the loss without single groups on the texts of -f, and write it beside all metrics; -: standard output"},
-    {"sample", 0, OPT_INT, 0, &o.sample, "4", "N", "of --ablation: random groups of every layer", .min = 1, .max = 1 << 20},
+    {"start", 0, OPT_CHOICE, 0, &o.start, "uniform", "NAME", "the allocation from which evolve starts",
+     OPT_CHOICES(prune_allocators)},
+    {"evaluations", 0, OPT_INT, 0, &o.evaluations, "0", "N",
+     "evaluations of the model; 0: 400 for evolve, 8 per layer for sensitivity", .min = 0, .max = 1000000},
+    {"heads", 0, OPT_REAL, 0, &o.heads, "0", "R",
+     "also cut this fraction of the KV heads, each with its query heads; needs Gram matrices of the inputs of o",
+     .min = 0, .max = 1},
+    {"heads-allocate", 0, OPT_CHOICE, 0, &o.heads_allocate, "uniform", "NAME", "how many KV heads each layer loses",
+     OPT_CHOICES_HELP(heads_allocators, heads_allocator)},
+    {"drop-layers", 0, OPT_INT, 0, &o.drop_layers, "0", "N", "drop the N layers that change the residual least, too",
+     .min = 0, .max = 511},
+    {"damp", 0, OPT_REAL, 0, &o.damp, "0.01", "R",
+     "of obs, and of the repairs that sensitivity and evolve judge: added to the diagonal of the Gram matrix, relative "
+     "to its median",
+     .min = 1e-9, .max = 100},
+    {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the metric random, and of evolve's steps", .min = 0,
+     .max = 2147483647},
+    {"ablation", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.ablation, NULL, "FILE",
+     "measure the loss without single groups on the texts of -f, and write it beside all metrics; -: standard output"},
+    {"sample", 0, OPT_INT, 0, &o.sample, "4", "N", "of --ablation: random groups of every layer", .min = 1,
+     .max = 1 << 20},
     {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
-    OPT_COMMON, {0}};
+    OPT_COMMON,
+    {0}};
 
 static opt_program program = {
     .name = "rank",
@@ -73,9 +98,9 @@ static opt_program program = {
                "deadwood rank -m mini.gguf -s stats.h5 --metric energy --scores scores.tsv\n"
                "deadwood rank -m mini.gguf -s stats.h5 -o plan.tsv --drop-layers 2\n"
                "deadwood rank -m mini.gguf -s stats.h5 --compare --rate 0.25 --group 64\n"
-               "deadwood rank -m mini.gguf -s stats.h5 --ablation truth.tsv --group 64 --sample 4 -f held-out.txt --windows 1-8",
+               "deadwood rank -m mini.gguf -s stats.h5 --ablation truth.tsv --group 64 --sample 4 -f held-out.txt "
+               "--windows 1-8",
     .rows = rows};
-// clang-format on
 
 static const char about[] =
     "A neuron is a row of gate and up and a column of down: a_j = act(gate_j . h) * (up_j . h), which reaches the "
@@ -87,17 +112,17 @@ static const char about[] =
     "multiple of 1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
     "\n"
     "--bytes is never exceeded.  Where the whole model fits, the plan keeps all neurons, and a warning says so.  "
-    "Without --as no tensor changes its type.  With --as the size is that of the file after requant, with other "
-    "types where rows are no whole number of blocks, as requant takes them; widths are multiples of 256 for K types "
-    "and of 32 for the simple ones, unless --multiple says another number.\n"
+    "Without --as no tensor changes its type.  With --as the size is that of the file after requant, with other types "
+    "where rows are no whole number of blocks, as requant takes them; widths are multiples of 256 for K types and of "
+    "32 for the simple ones, unless --multiple says another number.\n"
     "\n"
-    "--us measures for some seconds what a token takes when all layers have one of eight widths, and writes the "
-    "table into the plan.  It holds for this machine, -t and the model's types as they are now.\n"
+    "--us measures for some seconds what a token takes when all layers have one of eight widths, and writes the table "
+    "into the plan.  It holds for this machine, -t and the model's types as they are now.\n"
     "\n"
     "--protect and --min-width leave more to the other layers: the rate counts the neurons of all layers that stay.\n"
     "\n"
-    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of "
-    "different layers do not compare, because the residual stream grows from layer to layer.\n"
+    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different "
+    "layers do not compare, because the residual stream grows from layer to layer.\n"
     "\n"
     "--drop-layers goes by block influence, 1 - mean cosine of the residuals before and after a layer (Men et al. "
     "2024, arXiv 2403.03853).  Without --metric, --rate and --bytes all neurons of the other layers stay.\n"
@@ -106,14 +131,14 @@ static const char about[] =
     "--repair lsq repairs o).  A plan may cut heads alone.  --bytes counts what goes with them; sensitivity and "
     "evolve judge widths with all heads.\n"
     "\n"
-    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix of "
-    "the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.  "
+    "obs removes one group after the other, each time the one whose loss the others repair best, on the Gram matrix "
+    "of the inputs of down (collect --gram); the error is that of the repaired layer, so cut with --repair lsq.  "
     "obs-gradient weighs this error by the gradients of the loss.  The same repair is best for both, because least "
     "squares does not depend on the weights of outputs.\n"
     "\n"
-    "--ablation tells what scores are worth: the change of the loss without a group, with its error over windows, "
-    "for a random sample, and every metric's rank correlation with it.  Each group takes a pass over the texts from "
-    "its layer on.\n"
+    "--ablation tells what scores are worth: the change of the loss without a group, with its error over windows, for "
+    "a random sample, and every metric's rank correlation with it.  Each group takes a pass over the texts from its "
+    "layer on.\n"
     "\n"
     "metrics:\n";
 

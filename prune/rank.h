@@ -30,6 +30,7 @@ typedef struct rank_options { // of the command line; rate -1: not given
     int multiple, min_width, drop_layers, seed, sample;
     const char *protect;
     bool compare;
+    int most_f64; // no option: as in obs_task, lowered by tests
 } rank_options;
 
 typedef struct rank_inputs {
@@ -81,6 +82,8 @@ int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, 
 
 /* ---- rank_widths.c */
 
+/* What widths are multiples of: --multiple and --group, or the coarsest that is tried. */
+int rank_unit(const rank_options *o, int group);
 /* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */
 int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *a, double *wanted, int *n_keep,
                        dw_err *err);

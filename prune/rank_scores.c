@@ -46,11 +46,21 @@ const kit_metric *rank_find_metric(const char *name) {
 bool rank_is_obs(const kit_metric *m) { return !m->score; }
 static bool is_weighted(const kit_metric *m) { return !strcmp(m->name, obs_gradient_metric.name); }
 
-/* The selection of wide layers ends a little beyond the rate, where nothing else needs the rest of the order. */
+/* Whether the rate alone says how many neurons each layer loses, and nothing else reads the order. */
+static bool is_rate_for_all(const rank_options *o) {
+    const bool is_rate = !o->bytes && !(o->us > 0) && !strcmp(o->allocate, "uniform");
+    return is_rate && !o->protect && !o->min_width && !o->ablation && !o->scores && !o->compare;
+}
+
+/* The selection of wide layers ends a little beyond the rate: beyond all that widths are rounded by. */
 static double most_removed(const rank_inputs *in) {
     const rank_options *o = in->o;
-    const bool is_equal = !strcmp(o->allocate, "uniform") && !o->protect && !o->min_width && !o->ablation;
-    return is_equal && o->rate >= 0 && in->hp->n_ff_max > OBS_MOST_F64 ? fmin(1, o->rate + 0.03) : 1;
+    const int most_f64 = o->most_f64 ? o->most_f64 : OBS_MOST_F64;
+    double step = 0;
+    if (!is_rate_for_all(o) || in->hp->n_ff_max <= most_f64) return 1;
+    for (int l = 0; l < in->hp->n_layer; l++)
+        if (in->hp->n_ff[l]) step = fmax(step, (double)rank_unit(o, in->scorer.group) / in->hp->n_ff[l]);
+    return fmin(1, o->rate + fmax(0.03, step));
 }
 
 static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err) {
@@ -63,6 +73,7 @@ static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, 
                               .group = in->scorer.group,
                               .most = most_removed(in),
                               .damp = in->o->damp,
+                              .most_f64 = in->o->most_f64,
                               .pool = in->scorer.pool,
                               .tell = rank_say};
     return obs_score_model(&t, score, err);

@@ -22,6 +22,10 @@ static int least_common_multiple(int a, int b) {
     return a / x * b;
 }
 
+int rank_unit(const rank_options *o, int group) {
+    return least_common_multiple(group, o->multiple ? o->multiple : 256);
+}
+
 /* The largest block of any layer's down, and its type. */
 static const dw_qtype_row *largest_block(const dw_model *m) {
     const dw_qtype_row *type = dw_qtype_get(DW_F32);

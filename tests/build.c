@@ -140,11 +140,14 @@ static void add_random(gating *g, int l, const char *name, size_t ne0, size_t ne
 /* Down transposed in its own type where rows are whole blocks, else F32; for a twin turned back as F32. */
 static void add_down(gating *g, int l, const dw_tensor *down) {
     const size_t n_ff = down->ne[0], n_embd = down->ne[1];
-    const dw_qtype_row *type = !down->type->encode || n_embd % (size_t)down->type->block ? dw_qtype_get(DW_F32) : down->type;
+    const dw_qtype_row *type = !down->type->encode || n_embd % (size_t)down->type->block ? dw_qtype_get(DW_F32)
+                                                                                         : down->type;
     float *values = calloc(n_ff * n_embd, sizeof *values), *row = calloc(n_embd, sizeof *row);
     need(values && row, "calloc");
-    for (size_t i = 0; i < n_embd; i++) down->type->decode(down->data + i * dw_tensor_row_bytes(down), values + i * n_ff, n_ff);
-    uint8_t *bytes = g->o->twin ? add(g, l, "ffn_down.weight", dw_qtype_get(DW_F32), n_ff, n_embd) : add(g, l, "ffn_down_t.weight", type, n_embd, n_ff);
+    for (size_t i = 0; i < n_embd; i++)
+        down->type->decode(down->data + i * dw_tensor_row_bytes(down), values + i * n_ff, n_ff);
+    uint8_t *bytes = g->o->twin ? add(g, l, "ffn_down.weight", dw_qtype_get(DW_F32), n_ff, n_embd)
+                                : add(g, l, "ffn_down_t.weight", type, n_embd, n_ff);
     const size_t row_bytes = dw_qtype_row_bytes(type, n_embd);
     uint8_t *packed = calloc(1, row_bytes);
     need(packed, "calloc");
@@ -260,7 +263,8 @@ const char *random_model(const char *shape, const char *type, double dead) {
     snprintf(name, sizeof name, "%s-%s-%g.gguf", shape, type, dead);
     const char *path = test_file(name);
     if (!dw_file_exists(path))
-        CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s -q", shape, type, dead, path), "%s", test_run_output());
+        CHECK(!test_run("deadwood-synth --shape %s --type %s --dead %g -o %s -q", shape, type, dead, path), "%s",
+              test_run_output());
     return path;
 }
 

@@ -1,7 +1,8 @@
-/* fuzz_h5.c - bytes overwritten anywhere in statistics and traces with a right checksum, so that the HDF5 library meets them.
+/* fuzz_h5.c - bytes overwritten anywhere in statistics and traces with a right checksum, so that the HDF5 library
+ * meets them.
  *
- * The library may crash, hang and allocate in its child process.  What is tested: the program gets a sentence or values
- * that keep the format's promises, in time and in bounded memory. */
+ * The library may crash, hang and allocate in its child process.  What is tested: the program gets a sentence or
+ * values that keep the format's promises, in time and in bounded memory. */
 #include "tests/h5_changes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

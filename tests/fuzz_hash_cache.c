@@ -1,7 +1,8 @@
-/* fuzz_hash_cache.c - any bytes as the remembered hash of a file: it counts exactly when it is a right line for the file.
+/* fuzz_hash_cache.c - any bytes as the remembered hash of a file: it counts exactly when it is a right line for the
+ * file.
  *
- * The bytes are tried as the entry, and as changes of a good entry: position and byte, again and again; an odd last byte
- * puts the check right.  Every wrong entry costs one hash of a mebibyte. */
+ * The bytes are tried as the entry, and as changes of a good entry: position and byte, again and again; an odd last
+ * byte puts the check right.  Every wrong entry costs one hash of a mebibyte. */
 #include "kit/hash_cache.h"
 #include "tests/scratch.h"
 

@@ -1,4 +1,5 @@
-/* fuzz_imatrix.c - any bytes as an importance file: refused in a sentence, or every value can be read and written back. */
+/* fuzz_imatrix.c - any bytes as an importance file: refused in a sentence, or every value can be read and written
+ * back. */
 #include "kit/imatrix.h"
 
 #include <stdlib.h>

@@ -6,7 +6,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const names[] = {"token_embd.weight", "blk.0.ffn_down.weight", "blk.79.attn_v.weight", "", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+    static const char *const names[] = {"token_embd.weight", "blk.0.ffn_down.weight", "blk.79.attn_v.weight", "",
+                                        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
     dw_err err = {0};
     quant_recipe r;
     quant_types_init();

@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DIM = 72, MAX_CHANGES = 8 }; // dimensions beyond those of any good file here; small, for every file is hashed
+enum {
+    MAX_DIM = 72,
+    MAX_CHANGES = 8
+}; // dimensions beyond those of any good file here; small, for every file is hashed
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */
 
@@ -40,13 +43,16 @@ void h5_change(const char *path, const char *magic, void (*change)(hid_t file)) 
     h5_seal_file(path, magic);
 }
 
-/* A heap: "GCOL", version (4 bytes), size (8); each string: number (2), references (2), zeros (4), length (8), bytes.  A name of
- * a string: its length (4), the heap's address (8), its number (4). */
+/* A heap: "GCOL", version (4 bytes), size (8); each string: number (2), references (2), zeros (4), length (8),
+ * bytes.  A name of a string: its length (4), the heap's address (8), its number (4). */
 void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int64_t value) {
     size_t n;
     uint8_t *bytes = h5_bytes(path, &n), *heap = memmem(bytes, n, "GCOL", 4);
     if (!heap) abort();
-    struct __attribute__((packed)) { uint32_t length; uint64_t address; } hash = {64, (uint64_t)(heap - bytes) - KIT_H5_USER_BLOCK};
+    struct __attribute__((packed)) {
+        uint32_t length;
+        uint64_t address;
+    } hash = {64, (uint64_t)(heap - bytes) - KIT_H5_USER_BLOCK};
     uint8_t *name = memmem(bytes, n, &hash, sizeof hash); // of the model
     if (!name) abort();
     if (part == H5_STRING_LENGTH) memcpy(heap + 24, &value, 8);
@@ -55,7 +61,7 @@ void h5_damage_heap(const char *path, const char *magic, h5_heap_part part, int6
     free(bytes);
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 static void make_stats(const char *path) {
     const int n_ff[] = {40, 0}, n_mix[] = {8, 8};
@@ -90,16 +96,38 @@ static void read_stats(const char *path) {
     kit_stats_release(&s);
 }
 
-static const char *const stats_paths[] = {
-    "texts/name", "texts/sha256", "texts/first_window", "texts/n_windows", "texts/n_tokens", "texts/blocks", "layer/00/ffn/count", "layer/00/ffn/sum_a",
-    "layer/00/ffn/sum_abs", "layer/00/ffn/sum_square", "layer/00/ffn/max_abs", "layer/00/ffn/hist_a", "layer/00/ffn/hist_group_64", "layer/01/ffn/count",
-    "layer/01/input/attn_in/sum_square", "layer/00/input/attn_mix/sum_square", "layer/00/input/ffn_in/hist", "layer/00/influence/sum_cosine",
-    "layer/01/influence/count", "layer/00/ffn/sum_taylor", "layer/00/ffn/sum_fisher", "output/sum_square", "layer/00", "texts", "output", NULL};
-static const char *const stats_attributes[] = {"format_version", "n_layer", "n_embd", "n_ctx", "skip", "hist_every", NULL};
+static const char *const stats_paths[] = {"texts/name",
+                                          "texts/sha256",
+                                          "texts/first_window",
+                                          "texts/n_windows",
+                                          "texts/n_tokens",
+                                          "texts/blocks",
+                                          "layer/00/ffn/count",
+                                          "layer/00/ffn/sum_a",
+                                          "layer/00/ffn/sum_abs",
+                                          "layer/00/ffn/sum_square",
+                                          "layer/00/ffn/max_abs",
+                                          "layer/00/ffn/hist_a",
+                                          "layer/00/ffn/hist_group_64",
+                                          "layer/01/ffn/count",
+                                          "layer/01/input/attn_in/sum_square",
+                                          "layer/00/input/attn_mix/sum_square",
+                                          "layer/00/input/ffn_in/hist",
+                                          "layer/00/influence/sum_cosine",
+                                          "layer/01/influence/count",
+                                          "layer/00/ffn/sum_taylor",
+                                          "layer/00/ffn/sum_fisher",
+                                          "output/sum_square",
+                                          "layer/00",
+                                          "texts",
+                                          "output",
+                                          NULL};
+static const char *const stats_attributes[] = {"format_version", "n_layer",    "n_embd", "n_ctx",
+                                               "skip",           "hist_every", NULL};
 
 const h5_kind h5_stats = {"stats", "deadwood stats 1\n", stats_paths, stats_attributes, make_stats, read_stats};
 
-/* ---- traces ------------------------------------------------------------------------------------------------------- */
+/* ---- traces ------------------------------------------------------------------------------------------------------ */
 
 static int give_rows(void *ctx, int layer, traces_part part, size_t first, size_t n, uint8_t *to, dw_err *err) {
     (void)first, (void)err;
@@ -111,7 +139,15 @@ static void make_traces(const char *path) {
     static char nothing[] = "";
     traces_layer layer[] = {{0, true}, {11, true}};
     kit_stats_text text[] = {{"a", "", 1, 2, 12, nothing}, {"b", "", 1, 1, 6, nothing}};
-    traces t = {.n_layer = 2, .n_embd = 8, .n_ctx = 6, .group = 3, .arguments = nothing, .n_tokens = 18, .n_text = 2, .text = text, .layer = layer};
+    traces t = {.n_layer = 2,
+                .n_embd = 8,
+                .n_ctx = 6,
+                .group = 3,
+                .arguments = nothing,
+                .n_tokens = 18,
+                .n_text = 2,
+                .text = text,
+                .layer = layer};
     memset(t.model_sha256, 'a', 64), memset(text[0].sha256, 'b', 64), memset(text[1].sha256, 'c', 64);
     if (traces_write(&t, path, give_rows, &t, NULL)) abort();
 }
@@ -142,14 +178,16 @@ static void read_traces(const char *path) {
     traces_release(&t);
 }
 
-static const char *const traces_paths[] = {"texts/name", "texts/sha256", "texts/first_window", "texts/n_windows", "texts/n_tokens",
-                                           "texts/blocks", "layer/00/input", "layer/01/input", "layer/01/open", "layer/01/share",
-                                           "layer/00/open", "layer/00/share", "layer/01", "texts", NULL};
-static const char *const traces_attributes[] = {"format_version", "n_layer", "n_embd", "n_ctx", "skip", "group", "n_tokens", NULL};
+static const char *const traces_paths[] = {
+    "texts/name",    "texts/sha256",   "texts/first_window", "texts/n_windows", "texts/n_tokens",
+    "texts/blocks",  "layer/00/input", "layer/01/input",     "layer/01/open",   "layer/01/share",
+    "layer/00/open", "layer/00/share", "layer/01",           "texts",           NULL};
+static const char *const traces_attributes[] = {"format_version", "n_layer", "n_embd",   "n_ctx",
+                                                "skip",           "group",   "n_tokens", NULL};
 
 const h5_kind h5_traces = {"traces", "deadwood traces 1\n", traces_paths, traces_attributes, make_traces, read_traces};
 
-/* ---- changes by the library --------------------------------------------------------------------------------------- */
+/* ---- changes by the library -------------------------------------------------------------------------------------- */
 
 static const char *pick(const char *const *names, uint8_t which) {
     size_t n = 0;
@@ -159,7 +197,8 @@ static const char *pick(const char *const *names, uint8_t which) {
 
 /* A dataset in another shape or type, with one value everywhere. */
 static void put_set(hid_t f, const char *name, const uint8_t b[6]) {
-    const hid_t half = kit_h5_half_type(), types[] = {H5T_IEEE_F64LE, H5T_IEEE_F32LE, half, H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE, H5T_STD_I32LE};
+    const hid_t half = kit_h5_half_type(), types[] = {H5T_IEEE_F64LE, H5T_IEEE_F32LE, half,          H5T_STD_U8LE,
+                                                      H5T_STD_U16LE,  H5T_STD_U32LE,  H5T_STD_U64LE, H5T_STD_I32LE};
     const hid_t type = types[b[0] % 8];
     const int rank = 1 + b[0] / 8 % 2;
     const hsize_t dims[] = {b[1] % MAX_DIM, b[2] % MAX_DIM}, chunk[] = {1 + b[3] % 8, 1 + b[4] % 8};
@@ -199,7 +238,7 @@ void h5_make_changes(const h5_kind *kind, const char *path, const uint8_t *data,
     h5_seal_file(path, kind->magic);
 }
 
-/* ---- tries -------------------------------------------------------------------------------------------------------- */
+/* ---- tries ------------------------------------------------------------------------------------------------------- */
 
 static const char *tried; // NULL before the first try
 

@@ -25,8 +25,25 @@ static void note(const char *format, ...) {
 
 /* A number that code is often wrong about, or one near the old. */
 static uint64_t odd_number(dw_rng *rng, uint64_t old) {
-    static const uint64_t odd[] = {0, 1, 2, 3, 31, 32, 63, 64, 255, 256, 65535, 65536, 0x7fffffff, 0x80000000, 0xffffffff,
-                                   0x100000000, 0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff};
+    static const uint64_t odd[] = {0,
+                                   1,
+                                   2,
+                                   3,
+                                   31,
+                                   32,
+                                   63,
+                                   64,
+                                   255,
+                                   256,
+                                   65535,
+                                   65536,
+                                   0x7fffffff,
+                                   0x80000000,
+                                   0xffffffff,
+                                   0x100000000,
+                                   0x7fffffffffffffff,
+                                   0x8000000000000000,
+                                   0xffffffffffffffff};
     switch (dw_rng_below(rng, 6)) {
     case 0: return old + 1;
     case 1: return old - 1;

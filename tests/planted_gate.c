@@ -32,7 +32,8 @@ static void copy(const char *from, const char *to, unsigned dense) {
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
     }
     int rc = w ? dw_gguf_begin(w, &err) : -1;
-    for (size_t i = 0; !rc && i < dw_gguf_n_tensors(g); i++) rc = dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
+    for (size_t i = 0; !rc && i < dw_gguf_n_tensors(g); i++)
+        rc = dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
     CHECK(!rc && !dw_gguf_commit(w, &err), "%s", err.text);
     dw_gguf_writer_free(w);
     dw_gguf_close(g);
@@ -40,13 +41,16 @@ static void copy(const char *from, const char *to, unsigned dense) {
 
 const char *planted_gate(const char *name, int group, unsigned dense, int seed) {
     const char *plain = test_file("planted-plain.gguf"), *path = test_file(name);
-    CHECK(!test_run("deadwood-synth --shape tiny-qwen2 --type f16 --gate --group %d --seed %d -q -o %s", group, seed, plain), "%s", test_run_output());
+    CHECK(!test_run("deadwood-synth --shape tiny-qwen2 --type f16 --gate --group %d --seed %d -q -o %s", group, seed,
+                    plain),
+          "%s", test_run_output());
     copy(plain, path, dense);
     return path;
 }
 
 const char *planted_text(const char *name, int n, int seed) {
-    static const char *const words[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
+    static const char *const words[] = {"the ",    "function ", "returns ", "a ",           "tree ",  "of ",
+                                        "light, ", "und ",      "es ",      "x = y + 1;\n", "river ", "12 "};
     const char *path = test_file(name);
     test_bytes b = {0};
     dw_rng rng;

@@ -2,19 +2,20 @@
  * (build/faults.so, by LD_PRELOAD).
  *
  *     FAULT_ALLOC=N     the Nth allocation since main() gives NULL
- *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails (writing: ENOSPC,
- *                       else EIO)
+ *     FAULT_IO=N        the Nth open, read, write, fsync, link, rename, mmap or close since main() fails
+ *                       (writing: ENOSPC, else EIO)
  *     FAULT_INT=N       SIGINT comes at the Nth of these file operations
  *     FAULT_FLIP=N      the Nth write to a file since main() stores one wrong bit, and nobody is told; a word such as
  *                       GGUF instead of N: the first write that begins with it
- *     FAULT_NO_TMPFILE=1  files without a name (O_TMPFILE) cannot be made, as on some file systems; in child processes, too
+ *     FAULT_NO_TMPFILE=1  files without a name (O_TMPFILE) cannot be made, as on some file systems, also in child
+ *                         processes
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
  * Failing the first call of every distinct stack exercises every place that can fail, without as many runs as there
- * are calls.  Calls by the dynamic loader, by BLAS and by HDF5, directly or through libc, are passed on and not counted:
- * libhdf5 may crash when its own allocations fail.  Needs glibc; the numbers repeat only for a program that runs on one
- * thread. */
+ * are calls.  Calls by the dynamic loader, by BLAS and by HDF5, directly or through libc, are passed on and not
+ * counted: libhdf5 may crash when its own allocations fail.  Needs glibc; the numbers repeat only for a program that
+ * runs on one thread. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -104,7 +105,8 @@ static bool fails(int kind, const void *caller) {
 
 static int find_code(struct dl_phdr_info *info, size_t size, void *ctx) {
     (void)size, (void)ctx;
-    static const char *const names[] = {"/libc.so", "/ld-linux", "libopenblas", "libgomp", "libgfortran", "libhdf5", "/libz.so", "/libsz.so", "/libaec.so", "linux-vdso"};
+    static const char *const names[] = {"/libc.so", "/ld-linux", "libopenblas", "libgomp",    "libgfortran",
+                                        "libhdf5",  "/libz.so",  "/libsz.so",   "/libaec.so", "linux-vdso"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!info->dlpi_name || !strstr(info->dlpi_name, names[i])) continue;
         code *c = i ? &excluded : &libc;

@@ -144,7 +144,7 @@ int test_main(const test_case *cases, const char *file, int argc, char **argv) {
     }
     clock_gettime(CLOCK_MONOTONIC, &t1);
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
-    printf("%-24.*s %d passed, %d failed, %d skipped  %.0f ms\n", (int)strcspn(base, "."), base, n_passed, n_failed, n_skipped,
-           1e3 * (double)(t1.tv_sec - t0.tv_sec) + 1e-6 * (double)(t1.tv_nsec - t0.tv_nsec));
+    printf("%-24.*s %d passed, %d failed, %d skipped  %.0f ms\n", (int)strcspn(base, "."), base, n_passed, n_failed,
+           n_skipped, 1e3 * (double)(t1.tv_sec - t0.tv_sec) + 1e-6 * (double)(t1.tv_nsec - t0.tv_nsec));
     return n_failed ? 1 : 0;
 }

@@ -1,5 +1,5 @@
-/* test_ablation.c - losses without single groups of neurons: measured as a session without them measures, with the error
- * of a mean over windows, and beside all metrics. */
+/* test_ablation.c - losses without single groups of neurons: measured as a session without them measures, with the
+ * error of a mean over windows, and beside all metrics. */
 #include "build.h"
 #include "engine.h"
 #include "prune/ablation.h"

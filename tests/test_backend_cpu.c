@@ -10,19 +10,31 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Largest NMSE of a step's results: sum of squared differences by sum of squares.  few: packed vectors (int8 for quantized
- * weights); many: matrix products of a fast pass; exact: of an exact one. */
+/* Largest NMSE of a step's results: sum of squared differences by sum of squares.  few: packed vectors (int8 for
+ * quantized weights); many: matrix products of a fast pass; exact: of an exact one. */
 static const struct type_bound {
     dw_qtype type;
     double few, many, exact;
 } bounds[] = {
-    {DW_F32, 1e-10, 1e-10, 1e-10},  {DW_F16, 1e-10, 1e-10, 1e-10},  {DW_BF16, 1e-10, 1e-10, 1e-10}, {DW_Q8_0, 1e-4, 2e-5, 1e-10},
-    {DW_Q4_0, 1e-4, 2e-5, 1e-10},   {DW_Q4_1, 1e-4, 2e-5, 1e-10},   {DW_Q5_0, 1e-4, 2e-5, 1e-10},   {DW_Q5_1, 1e-4, 2e-5, 1e-10},
-    {DW_IQ4_NL, 1e-4, 2e-5, 1e-10}, {DW_Q2_K, 1e-4, 2e-5, 1e-10},   {DW_Q3_K, 1e-4, 2e-5, 1e-10},   {DW_Q4_K, 1e-4, 2e-5, 1e-10},
-    {DW_Q5_K, 1e-4, 2e-5, 1e-10},   {DW_Q6_K, 1e-4, 2e-5, 1e-10},
+    {DW_F32, 1e-10, 1e-10, 1e-10}, {DW_F16, 1e-10, 1e-10, 1e-10}, {DW_BF16, 1e-10, 1e-10, 1e-10},
+    {DW_Q8_0, 1e-4, 2e-5, 1e-10},  {DW_Q4_0, 1e-4, 2e-5, 1e-10},  {DW_Q4_1, 1e-4, 2e-5, 1e-10},
+    {DW_Q5_0, 1e-4, 2e-5, 1e-10},  {DW_Q5_1, 1e-4, 2e-5, 1e-10},  {DW_IQ4_NL, 1e-4, 2e-5, 1e-10},
+    {DW_Q2_K, 1e-4, 2e-5, 1e-10},  {DW_Q3_K, 1e-4, 2e-5, 1e-10},  {DW_Q4_K, 1e-4, 2e-5, 1e-10},
+    {DW_Q5_K, 1e-4, 2e-5, 1e-10},  {DW_Q6_K, 1e-4, 2e-5, 1e-10},
 };
 
-enum { EMBD = 256, HEAD = 64, N_HEAD = 4, N_KV = 2, VOCAB = 300, CTX = 96, SEQS = 3, FF0 = 512, FF1 = 256, TOKENS = 34 };
+enum {
+    EMBD = 256,
+    HEAD = 64,
+    N_HEAD = 4,
+    N_KV = 2,
+    VOCAB = 300,
+    CTX = 96,
+    SEQS = 3,
+    FF0 = 512,
+    FF1 = 256,
+    TOKENS = 34
+};
 
 /* ---- a net ------------------------------------------------------------------------------------------------------ */
 
@@ -51,9 +63,21 @@ static small_net *small_net_new(dw_qtype type, bool extras) {
     small_net *s = calloc(1, sizeof *s);
     dw_rng rng;
     dw_rng_seed(&rng, 7);
-    s->net.hp = (dw_hparams){.arch = "test", .n_layer = 2, .n_embd = EMBD, .n_vocab = VOCAB, .head_dim = HEAD, .n_ctx_train = CTX,
-                             .n_ff = n_ff, .n_head = n_head, .n_head_kv = n_head_kv, .n_ff_max = FF0, .n_head_max = N_HEAD,
-                             .n_head_kv_max = N_HEAD, .rope_base = 10000, .norm_eps = 1e-5f, .attn_scale = 0.125f};
+    s->net.hp = (dw_hparams){.arch = "test",
+                             .n_layer = 2,
+                             .n_embd = EMBD,
+                             .n_vocab = VOCAB,
+                             .head_dim = HEAD,
+                             .n_ctx_train = CTX,
+                             .n_ff = n_ff,
+                             .n_head = n_head,
+                             .n_head_kv = n_head_kv,
+                             .n_ff_max = FF0,
+                             .n_head_max = N_HEAD,
+                             .n_head_kv_max = N_HEAD,
+                             .rope_base = 10000,
+                             .norm_eps = 1e-5f,
+                             .attn_scale = 0.125f};
     s->net.rope_neox = extras;
     s->net.act = (dw_act)(type % DW_N_ACTS);
     s->net.embd_scale = extras ? 1.5f : 0;
@@ -94,8 +118,9 @@ static void drop(dw_tensor *t) { free((void *)(uintptr_t)t->data); }
 static void small_net_free(small_net *s) {
     drop(&s->net.token_embd), drop(&s->net.output), drop(&s->net.output_norm), drop(&s->net.output_bias);
     for (dw_layer *w = s->layer; w < s->layer + 2; w++) {
-        dw_tensor *all[] = {&w->attn_norm, &w->q, &w->k, &w->v, &w->q_bias, &w->k_bias, &w->v_bias, &w->q_norm, &w->k_norm, &w->o,
-                            &w->o_bias, &w->ffn_norm, &w->gate, &w->up, &w->gate_bias, &w->up_bias, &w->down, &w->down_bias};
+        dw_tensor *all[] = {&w->attn_norm, &w->q,      &w->k,         &w->v,       &w->q_bias, &w->k_bias,
+                            &w->v_bias,    &w->q_norm, &w->k_norm,    &w->o,       &w->o_bias, &w->ffn_norm,
+                            &w->gate,      &w->up,     &w->gate_bias, &w->up_bias, &w->down,   &w->down_bias};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
     }
     free(s);
@@ -117,7 +142,13 @@ static size_t layer_values(int l) { return (size_t)SEQS * (size_t)n_head_kv[l] *
 static runner *runner_new(const small_net *net, const char *backend, dw_pool *pool, bool exact) {
     runner *r = calloc(1, sizeof *r);
     dw_err err = {0};
-    const dw_session_options o = {.pool = pool, .n_ctx = CTX, .n_seq = SEQS, .n_batch = TOKENS, .n_out = TOKENS, .kv = DW_KV_CACHE_F32, .exact = exact,
+    const dw_session_options o = {.pool = pool,
+                                  .n_ctx = CTX,
+                                  .n_seq = SEQS,
+                                  .n_batch = TOKENS,
+                                  .n_out = TOKENS,
+                                  .kv = DW_KV_CACHE_F32,
+                                  .exact = exact,
                                   .precision = exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED};
     r->backend = dw_backend_find(backend);
     r->state = r->backend->open(r->backend, &net->net, &o, &err);
@@ -139,7 +170,8 @@ static void runner_free(runner *r) {
 }
 
 typedef enum step { EMBED, QKV, ATTEND, ATTN_OUT, FFN_NEURONS, FFN_DOWN, LOGITS, LOGPROBS, N_STEPS } step;
-static const char *const step_names[] = {"embed", "qkv", "attend", "attn_out", "ffn_neurons", "ffn_down", "logits", "logprobs"};
+static const char *const step_names[] = {"embed",       "qkv",      "attend", "attn_out",
+                                         "ffn_neurons", "ffn_down", "logits", "logprobs"};
 
 static const int32_t *targets(void) {
     static _Thread_local int32_t target[TOKENS]; // every thread of a step asks
@@ -159,7 +191,8 @@ static void run_step(void *job_pointer, int ith, int n) {
     dw_pass *p = r->pass;
     const dw_steps *steps = r->backend->own;
     const dw_way *way = steps->way[p->way];
-    const dw_head head = {.hidden = p->h, .n = p->n_tokens, .logits = r->logits, .target = targets(), .logprob = r->logprob};
+    const dw_head head = {
+        .hidden = p->h, .n = p->n_tokens, .logits = r->logits, .target = targets(), .logprob = r->logprob};
     const int l = job->layer;
     (void)n;
     switch (job->step) {
@@ -225,7 +258,8 @@ static double difference(const runner *a, const runner *b, step s, int l) {
 static void select_neurons(runner *r, const int32_t *list, int n) {
     const int32_t *lists[] = {list, list}, lengths[] = {n, n};
     dw_err err = {0};
-    CHECK(!r->backend->bind(r->state, &(dw_binding){.selection = list ? &(dw_selection){lists, lengths} : NULL}, &err), "%s", err.text);
+    CHECK(!r->backend->bind(r->state, &(dw_binding){.selection = list ? &(dw_selection){lists, lengths} : NULL}, &err),
+          "%s", err.text);
 }
 
 static const int32_t *selection_of(int kind, int *n) { // 0: all, 1: some with neighbours, 2: none
@@ -272,8 +306,8 @@ static void compare_step(runner *ref, runner *const *cpu, step s, int l, double 
         if (!cpu[level]) continue;
         const double d = difference(cpu[level], ref, s, l);
         CHECK(d <= limit, "%s %s, %d tokens, %d threads%s, %d selected, layer %d, %s: %.3g", dw_level_names[level],
-              ref->pass->net->output.type->name, ref->pass->n_tokens, ref->pass->n_threads, ref->pass->exact ? ", exact" : "",
-              ref->pass->layer[l].n_list, l, step_names[s], d);
+              ref->pass->net->output.type->name, ref->pass->n_tokens, ref->pass->n_threads,
+              ref->pass->exact ? ", exact" : "", ref->pass->layer[l].n_list, l, step_names[s], d);
     }
 }
 
@@ -381,8 +415,8 @@ static void exact_of_type(dw_qtype type) {
             whole_pass(net, 1 + (int)i, batches[i], cut, first);
             CHECK(!memcmp(whole, cut, sizeof whole), "%s %s: batches of %d, %zu threads", dw_level_names[level],
                   dw_qtype_get(type)->name, batches[i], i + 1);
-            CHECK(!memcmp(logprob, first, (size_t)batches[i] * sizeof *first), "%s %s: logprobs in batches of %d", dw_level_names[level],
-                  dw_qtype_get(type)->name, batches[i]);
+            CHECK(!memcmp(logprob, first, (size_t)batches[i] * sizeof *first), "%s %s: logprobs in batches of %d",
+                  dw_level_names[level], dw_qtype_get(type)->name, batches[i]);
         }
     }
     unsetenv("DEADWOOD_CPU");

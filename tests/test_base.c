@@ -162,7 +162,8 @@ static void checked(void) {
         size_t size;
         char *text = dw_read_file(path, 100, &size, NULL);
         CHECK(!rc == !cases[i].words && text && !strcmp(text, rc ? "old" : "new file"), "case %d: %s", i, err.text);
-        if (rc) CHECK(strstr(err.text, "checked.txt' was not written") && strstr(err.text, cases[i].words), "%s", err.text);
+        if (rc)
+            CHECK(strstr(err.text, "checked.txt' was not written") && strstr(err.text, cases[i].words), "%s", err.text);
         free(text);
     }
 }
@@ -312,29 +313,35 @@ static void same_numbers(void) {
 static void text_grows(void) {
     dw_err err = {0};
     char *text = NULL;
-    CHECK(!dw_append(&text, &err, "%s", "a") && !dw_append(&text, &err, "%d%s", 12, "b") && !strcmp(text, "a12b"), "%s", err.text);
+    CHECK(!dw_append(&text, &err, "%s", "a") && !dw_append(&text, &err, "%d%s", 12, "b") && !strcmp(text, "a12b"), "%s",
+          err.text);
     free(text);
 }
 
 /* Quotas of control groups, as the kernel writes them. */
 static void quota_texts(void) {
-    CHECK(dw_cpus_of_max("200000 100000\n") == 2 && dw_cpus_of_max("250000 100000\n") == 2.5 && dw_cpus_of_max("50000 100000") == 0.5);
-    CHECK(!dw_cpus_of_max("max 100000\n") && !dw_cpus_of_max("") && !dw_cpus_of_max("200000") && !dw_cpus_of_max("200000 0") && !dw_cpus_of_max("-1 100000"));
-    CHECK(dw_cpus_of_quota("400000\n", "100000\n") == 4 && !dw_cpus_of_quota("-1\n", "100000\n") && !dw_cpus_of_quota("x", "y"));
+    CHECK(dw_cpus_of_max("200000 100000\n") == 2 && dw_cpus_of_max("250000 100000\n") == 2.5 &&
+          dw_cpus_of_max("50000 100000") == 0.5);
+    CHECK(!dw_cpus_of_max("max 100000\n") && !dw_cpus_of_max("") && !dw_cpus_of_max("200000") &&
+          !dw_cpus_of_max("200000 0") && !dw_cpus_of_max("-1 100000"));
+    CHECK(dw_cpus_of_quota("400000\n", "100000\n") == 4 && !dw_cpus_of_quota("-1\n", "100000\n") &&
+          !dw_cpus_of_quota("x", "y"));
 
     size_t n;
     const char *v2 = "0::/user.slice/session-2.scope\n";
     const char *v1 = "12:memory:/docker/ab\n4:cpu,cpuacct:/docker/cd\n3:cpuset:/docker/ef\n0::/\n", *path;
     CHECK((path = dw_cpus_group(v2, "", &n)) && n == 27 && !strncmp(path, "/user.slice/session-2.scope", n));
-    CHECK((path = dw_cpus_group(v1, "cpu", &n)) && n == 10 && !strncmp(path, "/docker/cd", n), "not cpuset's, nor cpuacct's");
+    CHECK((path = dw_cpus_group(v1, "cpu", &n)) && n == 10 && !strncmp(path, "/docker/cd", n),
+          "not cpuset's, nor cpuacct's");
     CHECK((path = dw_cpus_group(v1, "", &n)) && n == 1);
     CHECK(!dw_cpus_group(v2, "cpu", &n) && !dw_cpus_group("", "", &n) && !dw_cpus_group("junk\n4:cpu\n::", "cpu", &n));
 }
 
 static void quota_of_groups(void) {
     const char *root = test_file("cgroup");
-    REQUIRE(!test_run("mkdir -p %s/a/b/c %s/cpu/d && echo 400000 100000 >%s/a/cpu.max && echo 150000 100000 >%s/a/b/cpu.max && echo max 100000 >%s/a/b/c/cpu.max", root,
-                      root, root, root, root));
+    REQUIRE(!test_run("mkdir -p %s/a/b/c %s/cpu/d && echo 400000 100000 >%s/a/cpu.max && echo 150000 100000 "
+                      ">%s/a/b/cpu.max && echo max 100000 >%s/a/b/c/cpu.max",
+                      root, root, root, root, root));
     CHECK(dw_cpus_allowed(root, "0::/a/b/c\n") == 1.5, "the smallest of all above");
     CHECK(dw_cpus_allowed(root, "0::/a\n") == 4 && !dw_cpus_allowed(root, "0::/\n") && !dw_cpus_allowed(root, ""));
     REQUIRE(!test_run("echo 300000 >%s/cpu/cpu.cfs_quota_us && echo 100000 >%s/cpu/cpu.cfs_period_us", root, root));

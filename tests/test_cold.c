@@ -1,5 +1,5 @@
-/* test_cold.c - an FFN in two parts: what requant writes is the model that it was made of, in another order and other types,
- * and both backends compute it as one. */
+/* test_cold.c - an FFN in two parts: what requant writes is the model that it was made of, in another order and
+ * other types, and both backends compute it as one. */
 #include "build.h"
 #include "experiments/random_model.h"
 #include "formats/ffn_two_part.h"
@@ -32,7 +32,9 @@ static bool write_half_plan(const char *path, const exp_shape *shape, int multip
     dw_err err = {0};
     dw_rng rng;
     dw_rng_seed(&rng, 5);
-    kit_plan p = {.comment = "", .n_layer = shape->n_layer, .layer = dw_alloc((size_t)shape->n_layer, sizeof *p.layer, "layers", &err)};
+    kit_plan p = {.comment = "",
+                  .n_layer = shape->n_layer,
+                  .layer = dw_alloc((size_t)shape->n_layer, sizeof *p.layer, "layers", &err)};
     bool ok = p.layer != NULL;
     for (int l = 0; l < shape->n_layer && ok; l++) {
         const int n_ff = shape->n_ff_by_layer ? shape->n_ff_by_layer[l] : shape->n_ff;
@@ -52,7 +54,7 @@ static bool write_half_plan(const char *path, const exp_shape *shape, int multip
     return CHECK(ok, "%s", err.text);
 }
 
-/* ---- files made from files ------------------------------------------------------------------------------------------ */
+/* ---- files made from files --------------------------------------------------------------------------------------- */
 
 static const dw_tensor *cold_part(const dw_gguf *g, const dw_tensor *t) {
     char name[96];
@@ -102,7 +104,8 @@ static bool write_dense(const char *from, const char *to, bool add_biases) {
             snprintf(name, sizeof name, "%.*s.bias", (int)(strrchr(t->name, '.') - t->name), t->name);
             const int n_dims = strstr(name, "ffn_up") ? 2 : 1; // either form is read
             if (!pass) dw_gguf_add_tensor(w, name, dw_qtype_get(DW_F32), n_dims, (size_t[]){t->ne[1], 1, 1, 1});
-            for (size_t j = 0; pass && j < t->ne[1]; j++) dw_gguf_write(w, &(float){(float)dw_rng_normal(&rng)}, sizeof(float), &err);
+            for (size_t j = 0; pass && j < t->ne[1]; j++)
+                dw_gguf_write(w, &(float){(float)dw_rng_normal(&rng)}, sizeof(float), &err);
         }
     }
     const bool ok = !dw_gguf_commit(w, &err);
@@ -111,7 +114,7 @@ static bool write_dense(const char *from, const char *to, bool add_biases) {
     return CHECK(ok, "%s", err.text);
 }
 
-/* ---- logits --------------------------------------------------------------------------------------------------------- */
+/* ---- logits ------------------------------------------------------------------------------------------------------ */
 
 /* Of N tokens, `step` in a pass, row by row; free(). */
 static float *logits_of(const char *path, const char *backend, int step, bool exact) {
@@ -119,7 +122,8 @@ static float *logits_of(const char *path, const char *backend, int step, bool ex
     int32_t token[N];
     dw_err err = {0};
     dw_model *m = dw_model_open(path, &err);
-    const dw_session_options o = {.pool = two_threads(), .backend = backend, .n_ctx = N, .n_batch = N, .kv = DW_KV_CACHE_F32, .exact = exact};
+    const dw_session_options o = {
+        .pool = two_threads(), .backend = backend, .n_ctx = N, .n_batch = N, .kv = DW_KV_CACHE_F32, .exact = exact};
     dw_session *s = m ? dw_session_new(m, &o, &err) : NULL;
     float *logits = calloc(N * 512, sizeof *logits);
     if (CHECK(s && dw_model_hparams(m)->n_vocab == 512, "%s", err.text)) {
@@ -147,7 +151,8 @@ static void same_type(void) {
     for (const exp_shape *s = shapes; s->name; s++) {
         for (int t = 0; types[t]; t++) {
             if (!write_random(from, s, types[t]) || !write_half_plan(plan, s, 32)) return;
-            REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type %s", from, to, plan, types[t]), "%s", test_run_output());
+            REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type %s", from, to, plan, types[t]), "%s",
+                    test_run_output());
             const double d = distance(from, to);
             CHECK(d <= 1e-10, "%s, %s: NMSE %.3g", s->name, types[t], d);
         }
@@ -155,36 +160,50 @@ static void same_type(void) {
 }
 
 static void biases(void) {
-    const char *from = test_file("a.gguf"), *biased = test_file("biased.gguf"), *to = test_file("b.gguf"), *plan = test_file("plan.tsv");
-    if (!write_random(from, &shapes[0], "F32") || !write_dense(from, biased, true) || !write_half_plan(plan, &shapes[0], 32)) return;
-    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type F32", biased, to, plan), "%s", test_run_output());
+    const char *from = test_file("a.gguf"), *biased = test_file("biased.gguf"), *to = test_file("b.gguf"),
+               *plan = test_file("plan.tsv");
+    if (!write_random(from, &shapes[0], "F32") || !write_dense(from, biased, true) ||
+        !write_half_plan(plan, &shapes[0], 32))
+        return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type F32", biased, to, plan), "%s",
+            test_run_output());
     CHECK(distance(from, biased) > 1e-3);
     CHECK(distance(biased, to) <= 1e-10);
     float *a = logits_of(to, "ref", N, false), *b = logits_of(to, "cpu", 1, false), *c = logits_of(to, "cpu", N, true);
-    CHECK(nmse(b, a, N * 512) <= 1e-6 && nmse(c, a, N * 512) <= 1e-6, "NMSE %.3g decoding, %.3g exact", nmse(b, a, N * 512), nmse(c, a, N * 512));
+    CHECK(nmse(b, a, N * 512) <= 1e-6 && nmse(c, a, N * 512) <= 1e-6, "NMSE %.3g decoding, %.3g exact",
+          nmse(b, a, N * 512), nmse(c, a, N * 512));
     free(a), free(b), free(c);
 }
 
 /* Hot and cold types, and how far cpu may be from ref: int8 activations in decoding. */
-static const struct { const char *hot, *cold; double many, few; } pairs[] = {
-    {"F32", "Q2_K", 1e-4, 1e-3}, {"BF16", "affine2", 1e-4, 1e-3}, {"Q4_0", "Q2_K", 1e-4, 1e-3}, {"Q4_K", "Q2_K", 1e-4, 1e-3}, {"Q8_0", "Q4_0", 1e-4, 1e-3}, {0}};
+static const struct {
+    const char *hot, *cold;
+    double many, few;
+} pairs[] = {{"F32", "Q2_K", 1e-4, 1e-3},  {"BF16", "affine2", 1e-4, 1e-3}, {"Q4_0", "Q2_K", 1e-4, 1e-3},
+             {"Q4_K", "Q2_K", 1e-4, 1e-3}, {"Q8_0", "Q4_0", 1e-4, 1e-3},    {0}};
 
 static void different_types(void) {
-    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *dense = test_file("c.gguf"), *plan = test_file("plan.tsv");
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *dense = test_file("c.gguf"),
+               *plan = test_file("plan.tsv");
     if (!write_random(from, &wide, "F32") || !write_half_plan(plan, &wide, 256)) return;
     for (int i = 0; pairs[i].hot; i++) {
-        REQUIRE(!test_run("deadwood-requant -m %s -o %s --type %s --hot %s --cold-type %s", from, to, pairs[i].hot, plan, pairs[i].cold), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --type %s --hot %s --cold-type %s", from, to, pairs[i].hot,
+                          plan, pairs[i].cold),
+                "%s", test_run_output());
         CHECK(strstr(test_run_output(), "upstream llama.cpp cannot load"), "%s", test_run_output());
         if (!write_dense(to, dense, false)) return;
         const double d = distance(dense, to), lost = distance(from, to);
-        CHECK(d <= 1e-10 && lost > 1e-5, "%s and %s: NMSE %.3g to the joined model, %.3g to the whole one", pairs[i].hot, pairs[i].cold, d, lost);
+        CHECK(d <= 1e-10 && lost > 1e-5, "%s and %s: NMSE %.3g to the joined model, %.3g to the whole one",
+              pairs[i].hot, pairs[i].cold, d, lost);
         float *ref = logits_of(to, "ref", N, false);
         static const int steps[] = {1, 4, N, 0};
         for (int k = 0; steps[k]; k++) {
             float *cpu = logits_of(to, "cpu", steps[k], false), *once_more = logits_of(to, "ref", steps[k], false);
             const double bound = steps[k] == N ? pairs[i].many : pairs[i].few;
-            CHECK(nmse(cpu, ref, N * 512) <= bound, "%s and %s, %d at a time: NMSE %.3g", pairs[i].hot, pairs[i].cold, steps[k], nmse(cpu, ref, N * 512));
-            CHECK(nmse(once_more, ref, N * 512) <= 1e-12, "%s and %s: ref, %d at a time: NMSE %.3g", pairs[i].hot, pairs[i].cold, steps[k], nmse(once_more, ref, N * 512));
+            CHECK(nmse(cpu, ref, N * 512) <= bound, "%s and %s, %d at a time: NMSE %.3g", pairs[i].hot, pairs[i].cold,
+                  steps[k], nmse(cpu, ref, N * 512));
+            CHECK(nmse(once_more, ref, N * 512) <= 1e-12, "%s and %s: ref, %d at a time: NMSE %.3g", pairs[i].hot,
+                  pairs[i].cold, steps[k], nmse(once_more, ref, N * 512));
             free(cpu), free(once_more);
         }
         float *one = logits_of(to, "cpu", 1, true), *many = logits_of(to, "cpu", N, true);
@@ -197,20 +216,22 @@ static void sizes(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *plan = test_file("plan.tsv");
     dw_err err = {0};
     if (!write_random(from, &wide, "BF16") || !write_half_plan(plan, &wide, 256)) return;
-    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q2_K", from, to, plan), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q2_K", from, to, plan), "%s",
+            test_run_output());
     dw_model *a = dw_model_open(from, &err), *b = dw_model_open(to, &err);
     if (CHECK(a && b, "%s", err.text)) {
         const size_t n_cold = 2 * (768 - 256) * 256 * 3; // in two of three layers
         float rate = 0;
         CHECK(dw_model_n_params(a) == dw_model_n_params(b));
         CHECK(dw_model_bytes_per_token(a) - dw_model_bytes_per_token(b) == n_cold * 2 - n_cold / 256 * 84);
-        CHECK(dw_gguf_f32(dw_model_gguf(b), DW_KEY_COLD_RATE, &rate, NULL) == 1 && fabsf(rate - 4.0f / 9) < 1e-6f, "%g", (double)rate);
+        CHECK(dw_gguf_f32(dw_model_gguf(b), DW_KEY_COLD_RATE, &rate, NULL) == 1 && fabsf(rate - 4.0f / 9) < 1e-6f, "%g",
+              (double)rate);
     }
     dw_model_close(a);
     dw_model_close(b);
 }
 
-/* ---- which neurons ---------------------------------------------------------------------------------------------------- */
+/* ---- which neurons ----------------------------------------------------------------------------------------------- */
 
 static bool write_statistics(const char *model, const exp_shape *shape, const char *path) {
     dw_err err = {0};
@@ -225,7 +246,8 @@ static bool write_statistics(const char *model, const exp_shape *shape, const ch
     s.n_ctx = 512;
     s.hist_every = 1;
     for (int t = 0; t < 2; t++) {
-        s.text[t] = (kit_stats_text){.first_window = 1, .n_windows = 1 + t, .n_tokens = 512 * (1 + (uint64_t)t), .blocks = dw_strdup("", &err)};
+        s.text[t] = (kit_stats_text){
+            .first_window = 1, .n_windows = 1 + t, .n_tokens = 512 * (1 + (uint64_t)t), .blocks = dw_strdup("", &err)};
         snprintf(s.text[t].name, sizeof s.text[t].name, "text %d", t);
         memset(s.text[t].sha256, 'a' + t, 64);
         for (int l = 0; l < s.n_layer; l++) {
@@ -248,7 +270,8 @@ static void check_same_tensors(const char *a, const char *b, const char *what) {
     if (CHECK(g && h && dw_gguf_n_tensors(g) == dw_gguf_n_tensors(h), "%s: %s", what, err.text))
         for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
             const dw_tensor *s = dw_gguf_tensor(g, i), *t = dw_gguf_find_tensor(h, s->name);
-            CHECK(t && s->n_bytes == t->n_bytes && !memcmp(s->data, t->data, s->n_bytes), "%s: '%s' differs", what, s->name);
+            CHECK(t && s->n_bytes == t->n_bytes && !memcmp(s->data, t->data, s->n_bytes), "%s: '%s' differs", what,
+                  s->name);
         }
     dw_gguf_close(g);
     dw_gguf_close(h);
@@ -256,23 +279,30 @@ static void check_same_tensors(const char *a, const char *b, const char *what) {
 
 /* The same metrics as rank's, so that a plan says the same as a rate. */
 static void rate_and_plan(void) {
-    const char *from = test_file("a.gguf"), *stats = test_file("stats.h5"), *plan = test_file("plan.tsv"), *by_rate = test_file("b.gguf"),
-               *by_plan = test_file("c.gguf");
+    const char *from = test_file("a.gguf"), *stats = test_file("stats.h5"), *plan = test_file("plan.tsv"),
+               *by_rate = test_file("b.gguf"), *by_plan = test_file("c.gguf");
     static const char *const metrics[] = {"activation", "energy", NULL};
     if (!write_random(from, &wide, "BF16") || !write_statistics(from, &wide, stats)) return;
     for (int i = 0; metrics[i]; i++) {
-        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric %s --rate 0.3 --group 1 --multiple 32", from, stats, plan, metrics[i]), "%s", test_run_output());
-        REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q4_0 -s %s --type Q8_0", from, by_plan, plan, stats), "%s", test_run_output());
-        REQUIRE(!test_run("deadwood-requant -m %s -o %s --cold-rate 0.3 --metric %s --cold-type Q4_0 -s %s --type Q8_0", from, by_rate, metrics[i], stats), "%s",
-                test_run_output());
-        CHECK(strstr(test_run_output(), "29.17 % of the FFN's neurons become cold (wanted 30.00)"), "%s", test_run_output()); // 224 of 768
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric %s --rate 0.3 --group 1 --multiple 32", from, stats,
+                          plan, metrics[i]),
+                "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q4_0 -s %s --type Q8_0", from, by_plan,
+                          plan, stats),
+                "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --cold-rate 0.3 --metric %s --cold-type Q4_0 -s %s --type Q8_0",
+                          from, by_rate, metrics[i], stats),
+                "%s", test_run_output());
+        CHECK(strstr(test_run_output(), "29.17 % of the FFN's neurons become cold (wanted 30.00)"), "%s",
+              test_run_output()); // 224 of 768
         check_same_tensors(by_rate, by_plan, metrics[i]);
     }
-    REQUIRE(!test_run("deadwood-requant -m %s -o %s --cold-rate 0.3 --cold-type Q2_K -s %s", from, by_rate, stats), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --cold-rate 0.3 --cold-type Q2_K -s %s", from, by_rate, stats),
+            "%s", test_run_output());
     CHECK(strstr(test_run_output(), "33.33 % of"), "%s", test_run_output());
 }
 
-/* ---- refusals --------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void check_one_line(const char *words) {
     const char *said = test_run_output(), *end = strchr(said, '\n');
@@ -282,15 +312,17 @@ static void check_one_line(const char *words) {
 }
 
 static void check_requant_fails(const char *words, int status, const char *from, const char *how) {
-    CHECK(test_run("deadwood-requant -q -m %s -o %s %s", from, test_file("never.gguf"), how) == status, "%s: %s", how, test_run_output());
+    CHECK(test_run("deadwood-requant -q -m %s -o %s %s", from, test_file("never.gguf"), how) == status, "%s: %s", how,
+          test_run_output());
     check_one_line(words);
 }
 
 static void refusals_of_requant(void) {
-    const char *from = test_file("a.gguf"), *other = test_file("b.gguf"), *stats = test_file("stats.h5"), *plan = test_file("plan.tsv");
+    const char *from = test_file("a.gguf"), *other = test_file("b.gguf"), *stats = test_file("stats.h5"),
+               *plan = test_file("plan.tsv");
     char how[512];
-    if (!write_random(from, &shapes[1], "F32") || !write_random(other, &shapes[1], "BF16") || !write_statistics(from, &shapes[1], stats) ||
-        !write_half_plan(plan, &shapes[1], 32))
+    if (!write_random(from, &shapes[1], "F32") || !write_random(other, &shapes[1], "BF16") ||
+        !write_statistics(from, &shapes[1], stats) || !write_half_plan(plan, &shapes[1], 32))
         return;
     check_requant_fails("--cold-type needs --cold-rate or --hot", 2, from, "--type Q4_0 --cold-type Q4_0");
     check_requant_fails("--cold-rate needs --cold-type", 2, from, "--cold-rate 0.5");
@@ -299,7 +331,8 @@ static void refusals_of_requant(void) {
     snprintf(how, sizeof how, "--cold-type Q4_0 --cold-rate 0.5 -s %s", stats);
     check_requant_fails("statistics of another model", 1, other, how);
     snprintf(how, sizeof how, "--cold-type Q2_K --cold-rate 0.5 -s %s", stats);
-    check_requant_fails("layer 0: 128 neurons cannot be divided into whole blocks of 32 (hot) and of 256 (cold)", 1, from, how);
+    check_requant_fails("layer 0: 128 neurons cannot be divided into whole blocks of 32 (hot) and of 256 (cold)", 1,
+                        from, how);
     snprintf(how, sizeof how, "--cold-type Q2_K --hot %s", plan);
     check_requant_fails("no whole number of Q2_K blocks of 256; give a cold type with blocks of 32", 1, from, how);
     FILE *f = fopen(plan, "w");
@@ -319,11 +352,13 @@ static void refusals_of_others(void) {
     const char *from = test_file("a.gguf"), *cold = test_file("b.gguf"), *plan = test_file("plan.tsv");
     dw_err err = {0};
     if (!write_random(from, &shapes[1], "F32") || !write_half_plan(plan, &shapes[1], 32)) return;
-    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q4_0", from, cold, plan), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q4_0", from, cold, plan), "%s",
+            test_run_output());
     CHECK(test_run("deadwood-rank -q -m %s -o %s --metric weight --rate 0.5", cold, test_file("never.gguf")) == 1);
     check_one_line("has its FFN in two parts");
     CHECK(test_run("deadwood-cut -q -m %s -p %s -o %s", cold, plan, test_file("never.gguf")) == 1);
-    CHECK(strstr(test_run_output(), "has its FFN in two parts") && access(test_file("never.gguf"), F_OK), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "has its FFN in two parts") && access(test_file("never.gguf"), F_OK), "%s",
+          test_run_output());
     char how[512];
     snprintf(how, sizeof how, "--hot %s --cold-type Q4_0", plan);
     check_requant_fails("has its FFN in two parts", 1, cold, how);
@@ -332,7 +367,8 @@ static void refusals_of_others(void) {
     if (CHECK(s, "%s", err.text)) {
         static const int32_t list[] = {1}, n[] = {1, 1, 1, 1};
         static const int32_t *const lists[] = {list, list, list, list};
-        CHECK(dw_session_set_selection(s, &(dw_selection){lists, n}, &err) == -1 && strstr(err.text, "in two parts"), "%s", err.text);
+        CHECK(dw_session_set_selection(s, &(dw_selection){lists, n}, &err) == -1 && strstr(err.text, "in two parts"),
+              "%s", err.text);
         CHECK(!dw_session_set_selection(s, NULL, &err));
     }
     dw_session_free(s);
@@ -354,7 +390,8 @@ static void check_damaged(const char *cold, const int32_t *length, size_t n, con
         dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
     }
     dw_gguf_begin(w, &err);
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
+        dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
     const bool ok = !dw_gguf_commit(w, &err);
     dw_gguf_writer_free(w);
     dw_gguf_close(g);
@@ -367,7 +404,8 @@ static void check_damaged(const char *cold, const int32_t *length, size_t n, con
 static void damage(void) {
     const char *from = test_file("a.gguf"), *cold = test_file("b.gguf"), *plan = test_file("plan.tsv");
     if (!write_random(from, &shapes[1], "F32") || !write_half_plan(plan, &shapes[1], 32)) return;
-    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q4_0", from, cold, plan), "%s", test_run_output()); // 64, 0, 64, 64
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --hot %s --cold-type Q4_0", from, cold, plan), "%s",
+            test_run_output()); // 64, 0, 64, 64
     check_damaged(cold, NULL, 0, "expected [64, 128]");
     check_damaged(cold, (int32_t[]){64, 0, 64}, 3, "has 3 values instead of 4");
     check_damaged(cold, (int32_t[]){64, 0, -64, 64}, 4, "is negative");

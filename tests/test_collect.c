@@ -20,12 +20,14 @@
 /* The trained model of the repository, made once; a text of letters and words for it. */
 static const char *mini(void) {
     const char *path = test_file("mini.gguf");
-    if (access(path, R_OK)) CHECK(!test_run("deadwood-convert experiments/mini -q -o %s", path), "%s", test_run_output());
+    if (access(path, R_OK))
+        CHECK(!test_run("deadwood-convert experiments/mini -q -o %s", path), "%s", test_run_output());
     return path;
 }
 
 static const char *a_text(const char *name, int seed) {
-    static const char *const words[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
+    static const char *const words[] = {"the ",    "function ", "returns ", "a ",           "tree ",  "of ",
+                                        "light, ", "und ",      "es ",      "x = y + 1;\n", "river ", "12 "};
     const char *path = test_file(name);
     test_bytes b = {0};
     dw_rng rng;
@@ -59,21 +61,26 @@ static void loops(void) {
     for (const column_sums *c = column_sums_levels; c->level && strcmp(c->level, "amx"); c++) {
         if (!strcmp(c->level, "avx2") && !__builtin_cpu_supports("avx2")) break;
         if (!strcmp(c->level, "avx512") && !__builtin_cpu_supports("avx512dq")) break;
-        memset(sum, 0, sizeof sum), memset(sum_abs, 0, sizeof sum_abs), memset(square, 0, sizeof square), memset(max, 0, sizeof max), memset(only, 0, sizeof only);
+        memset(sum, 0, sizeof sum), memset(sum_abs, 0, sizeof sum_abs), memset(square, 0, sizeof square),
+            memset(max, 0, sizeof max), memset(only, 0, sizeof only);
         for (int i = 0; i < n_row; i++) {
             for (int j = 0; j < COLUMNS; j++) {
                 const double v = (double)x[row[i] * COLUMNS + j];
-                sum[0][j] += v, sum_abs[0][j] += fabs(v), square[0][j] += v * v, max[0][j] = fmaxf(max[0][j], fabsf((float)v));
+                sum[0][j] += v, sum_abs[0][j] += fabs(v), square[0][j] += v * v,
+                    max[0][j] = fmaxf(max[0][j], fabsf((float)v));
             }
         }
         c->moments(x, COLUMNS, row, n_row, COLUMNS, sum[1], sum_abs[1], square[1], max[1]);
         c->squares(x, COLUMNS, row, n_row, COLUMNS, only);
-        CHECK(!memcmp(sum[0], sum[1], sizeof sum[0]) && !memcmp(sum_abs[0], sum_abs[1], sizeof sum[0]) && !memcmp(square[0], square[1], sizeof sum[0]) &&
-                  !memcmp(max[0], max[1], sizeof max[0]) && !memcmp(square[0], only, sizeof only), "%s: sums differ from plain ones", c->level);
+        CHECK(!memcmp(sum[0], sum[1], sizeof sum[0]) && !memcmp(sum_abs[0], sum_abs[1], sizeof sum[0]) &&
+                  !memcmp(square[0], square[1], sizeof sum[0]) && !memcmp(max[0], max[1], sizeof max[0]) &&
+                  !memcmp(square[0], only, sizeof only),
+              "%s: sums differ from plain ones", c->level);
         uint8_t bin[ROWS * COLUMNS];
         c->bins(x, ROWS * COLUMNS, bin);
         for (int i = 0; i < ROWS * COLUMNS; i++)
-            if (!CHECK(bin[i] == kit_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i])) break;
+            if (!CHECK(bin[i] == kit_stats_bin(fabsf(x[i])), "%s: %g is in bin %d", c->level, (double)x[i], bin[i]))
+                break;
         double dot = 0, power = 0, got_power, first_power;
         float old[2][COLUMNS];
         for (int j = 0; j < COLUMNS; j++) {
@@ -81,13 +88,15 @@ static void loops(void) {
             dot += (double)x[j] * (double)x[COLUMNS + j];
             power += (double)x[j] * (double)x[j];
         }
-        const double got = c->replace(old[0], x, COLUMNS, &got_power), first = column_sums_levels[0].replace(old[1], x, COLUMNS, &first_power);
+        const double got = c->replace(old[0], x, COLUMNS, &got_power),
+                     first = column_sums_levels[0].replace(old[1], x, COLUMNS, &first_power);
         CHECK(fabs(got - dot) <= 1e-12 * fabs(dot) + 1e-300 && got == first, "%s: %g, expected %g", c->level, got, dot);
-        CHECK(fabs(got_power - power) <= 1e-12 * power && got_power == first_power && !memcmp(old[0], x, sizeof old[0]), "%s: %g, expected %g", c->level, got_power, power);
+        CHECK(fabs(got_power - power) <= 1e-12 * power && got_power == first_power && !memcmp(old[0], x, sizeof old[0]),
+              "%s: %g, expected %g", c->level, got_power, power);
     }
 }
 
-/* ---- against a plain accumulation ----------------------------------------------------------------------------------- */
+/* ---- against a plain accumulation -------------------------------------------------------------------------------- */
 
 typedef struct plain { // sums as the definition has them, and the same shape
     kit_stats *s;
@@ -151,9 +160,15 @@ static void add_plainly(void *ctx, const dw_tap_event *e) {
         if (e->pos[t] < p->skip) continue;
         switch (e->point) {
         case DW_TAP_RESIDUAL: add_cosine(p, e, t); break;
-        case DW_TAP_ATTN_IN: add_square(p, e, t, w->text_square[KIT_STATS_ATTN_IN], w->input_hist[KIT_STATS_ATTN_IN]); break;
-        case DW_TAP_ATTN_MIX: add_square(p, e, t, w->text_square[KIT_STATS_ATTN_MIX], w->input_hist[KIT_STATS_ATTN_MIX]); break;
-        case DW_TAP_FFN_IN: add_square(p, e, t, w->text_square[KIT_STATS_FFN_IN], w->input_hist[KIT_STATS_FFN_IN]); break;
+        case DW_TAP_ATTN_IN:
+            add_square(p, e, t, w->text_square[KIT_STATS_ATTN_IN], w->input_hist[KIT_STATS_ATTN_IN]);
+            break;
+        case DW_TAP_ATTN_MIX:
+            add_square(p, e, t, w->text_square[KIT_STATS_ATTN_MIX], w->input_hist[KIT_STATS_ATTN_MIX]);
+            break;
+        case DW_TAP_FFN_IN:
+            add_square(p, e, t, w->text_square[KIT_STATS_FFN_IN], w->input_hist[KIT_STATS_FFN_IN]);
+            break;
         case DW_TAP_FFN_GATE: add_gate(p, w, e, t); break;
         case DW_TAP_FFN_NEURON: add_neuron(p, w, e, t); break;
         case DW_TAP_HEAD_IN: add_square(p, e, t, p->s->text_output_square, NULL); break;
@@ -197,8 +212,10 @@ static bool accumulate(kit_stats *s, const char *model, const char *const *texts
     for (int l = 0; l < hp->n_layer; l++) n_mix[l] = hp->n_head[l] * hp->head_dim;
     const dw_session_options options = {.pool = pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_ctx};
     dw_session *session = dw_session_new(m, &options, &err);
-    bool ok = CHECK(session && !kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, (size_t)n_text, &err), "%s", err.text);
-    plain p = {.s = s, .skip = skip, .every = every, .before = calloc((size_t)n_ctx * (size_t)hp->n_embd, sizeof *p.before)};
+    bool ok = CHECK(session && !kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, n_mix, (size_t)n_text, &err), "%s",
+                    err.text);
+    plain p = {
+        .s = s, .skip = skip, .every = every, .before = calloc((size_t)n_ctx * (size_t)hp->n_embd, sizeof *p.before)};
     dw_session_set_tap(session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = add_plainly, .ctx = &p});
     const dw_vocab *v = dw_tokenizer_vocab(tok);
     const int bos = v->add_bos ? v->bos : -1;
@@ -206,11 +223,13 @@ static bool accumulate(kit_stats *s, const char *model, const char *const *texts
         size_t size, n;
         int32_t *token;
         char *text = dw_read_file(texts[t], 1 << 24, &size, &err);
-        ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= 2 * (size_t)n_ctx, "%s", err.text);
+        ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= 2 * (size_t)n_ctx,
+                   "%s", err.text);
         p.text = (size_t)t;
         const int n_windows = how->whole ? (int)n / n_ctx : 2, n_tail = how->whole ? (int)n % n_ctx : 0;
         for (int w = 0; w < n_windows && ok; w++) ok = add_window(session, &p, token + w * n_ctx, n_ctx, bos, skip);
-        if (n_tail && ok) ok = add_window(session, &p, token + n - n_ctx, n_ctx, bos, n_ctx - n_tail > skip ? n_ctx - n_tail : skip);
+        if (n_tail && ok)
+            ok = add_window(session, &p, token + n - n_ctx, n_ctx, bos, n_ctx - n_tail > skip ? n_ctx - n_tail : skip);
         free(text), free(token);
     }
     free(p.before);
@@ -232,32 +251,44 @@ static void compare(const kit_stats *got, const kit_stats *expected, const char 
         const kit_stats_layer *a = &got->layer[l], *b = &expected->layer[l];
         const size_t n_ff = (size_t)a->n_ff, n = got->n_text * n_ff;
         CHECK(!memcmp(a->sum_a, b->sum_a, n * sizeof(double)) && !memcmp(a->sum_abs, b->sum_abs, n * sizeof(double)) &&
-                  !memcmp(a->sum_square, b->sum_square, n * sizeof(double)) && !memcmp(a->max_abs, b->max_abs, n * sizeof(float)), "%s: neurons of layer %d", what, l);
-        CHECK(!memcmp(a->hist_a, b->hist_a, n_ff * KIT_STATS_BINS * 4) && !memcmp(a->hist_gate, b->hist_gate, n_ff * KIT_STATS_BINS * 4), "%s: histograms of layer %d", what, l);
+                  !memcmp(a->sum_square, b->sum_square, n * sizeof(double)) &&
+                  !memcmp(a->max_abs, b->max_abs, n * sizeof(float)),
+              "%s: neurons of layer %d", what, l);
+        CHECK(!memcmp(a->hist_a, b->hist_a, n_ff * KIT_STATS_BINS * 4) &&
+                  !memcmp(a->hist_gate, b->hist_gate, n_ff * KIT_STATS_BINS * 4),
+              "%s: histograms of layer %d", what, l);
         for (int g = 0; g < KIT_STATS_N_GROUPS; g++) {
             const size_t groups = (n_ff + (size_t)kit_stats_group_sizes[g] - 1) / (size_t)kit_stats_group_sizes[g];
-            CHECK(!memcmp(a->hist_group[g], b->hist_group[g], groups * KIT_STATS_BINS * 4), "%s: groups of %d, layer %d", what, kit_stats_group_sizes[g], l);
+            CHECK(!memcmp(a->hist_group[g], b->hist_group[g], groups * KIT_STATS_BINS * 4),
+                  "%s: groups of %d, layer %d", what, kit_stats_group_sizes[g], l);
         }
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
             if (!a->n_input[k]) continue;
-            CHECK(!memcmp(a->text_square[k], b->text_square[k], got->n_text * (size_t)a->n_input[k] * sizeof(double)), "%s: %s of layer %d", what, kit_stats_input_names[k], l);
-            CHECK(!memcmp(a->input_hist[k], b->input_hist[k], KIT_STATS_BINS * sizeof(uint64_t)), "%s: histogram of %s, layer %d", what, kit_stats_input_names[k], l);
+            CHECK(!memcmp(a->text_square[k], b->text_square[k], got->n_text * (size_t)a->n_input[k] * sizeof(double)),
+                  "%s: %s of layer %d", what, kit_stats_input_names[k], l);
+            CHECK(!memcmp(a->input_hist[k], b->input_hist[k], KIT_STATS_BINS * sizeof(uint64_t)),
+                  "%s: histogram of %s, layer %d", what, kit_stats_input_names[k], l);
         }
-        CHECK(near(a->text_inverse, b->text_inverse, got->n_row, 1e-12), "%s: 1 / ||x||^2 of layer %d: %.17g, expected %.17g", what, l,
-              a->text_inverse[0], b->text_inverse[0]);
-        CHECK(near(a->text_cosine, b->text_cosine, got->n_text, 1e-12), "%s: cosines of layer %d: %.17g, expected %.17g", what, l, a->text_cosine[0], b->text_cosine[0]);
+        CHECK(near(a->text_inverse, b->text_inverse, got->n_row, 1e-12),
+              "%s: 1 / ||x||^2 of layer %d: %.17g, expected %.17g", what, l, a->text_inverse[0], b->text_inverse[0]);
+        CHECK(near(a->text_cosine, b->text_cosine, got->n_text, 1e-12),
+              "%s: cosines of layer %d: %.17g, expected %.17g", what, l, a->text_cosine[0], b->text_cosine[0]);
     }
-    CHECK(!memcmp(got->text_output_square, expected->text_output_square, got->n_text * (size_t)got->n_embd * sizeof(double)), "%s: output", what);
+    CHECK(!memcmp(got->text_output_square, expected->text_output_square,
+                  got->n_text * (size_t)got->n_embd * sizeof(double)),
+          "%s: output", what);
 }
 
 static void check_collect(const char *model, setting how) {
     const char *const texts[] = {a_text("one.txt", 1), a_text("two.txt", 2)};
     kit_stats expected, got;
     char what[256];
-    snprintf(what, sizeof what, "%s, windows of %d, skip %d, every %d, %s", strrchr(model, '/') + 1, how.n_ctx, how.skip, how.every, how.backend);
+    snprintf(what, sizeof what, "%s, windows of %d, skip %d, every %d, %s", strrchr(model, '/') + 1, how.n_ctx,
+             how.skip, how.every, how.backend);
     const int n_text = how.whole ? 1 : 2;
-    if (!RUN("deadwood-collect -q -m %s -f %s %s %s -c %d --skip %d --hist-every %d --backend %s -t 2 -o %s", model, texts[0], how.whole ? "" : texts[1],
-             how.whole ? "" : "--windows 2", how.n_ctx, how.skip, how.every, how.backend, test_file("brute.h5")))
+    if (!RUN("deadwood-collect -q -m %s -f %s %s %s -c %d --skip %d --hist-every %d --backend %s -t 2 -o %s", model,
+             texts[0], how.whole ? "" : texts[1], how.whole ? "" : "--windows 2", how.n_ctx, how.skip, how.every,
+             how.backend, test_file("brute.h5")))
         return;
     if (!accumulate(&expected, model, texts, n_text, &how)) return;
     if (!read_stats(&got, "brute.h5")) return;
@@ -284,20 +315,26 @@ static void tails(void) {
     if (!said || !read_stats(&s, "tail.h5")) return;
     size_t n, n_tail;
     CHECK(sscanf(said, "1 text of %zu tokens, %zu of them after the last whole window", &n, &n_tail) == 2, "%s", said);
-    CHECK(s.text[0].n_tokens == n && n_tail == n % 500 && n_tail && s.text[0].n_windows == (int)(n / 500), "%zu and %zu", n, n_tail);
+    CHECK(s.text[0].n_tokens == n && n_tail == n % 500 && n_tail && s.text[0].n_windows == (int)(n / 500),
+          "%zu and %zu", n, n_tail);
     kit_stats_release(&s);
 }
 
-/* ---- equalities ------------------------------------------------------------------------------------------------------- */
+/* ---- equalities -------------------------------------------------------------------------------------------------- */
 
 /* Windows of 96 share passes, those of 700 need two, those of 6 end in passes of few tokens. */
 static void threads(void) {
-    static const char *const windows[] = {"-c 96 --windows 7 --text-windows 3", "-c 700 --windows 2", "-c 6 --windows 87 --hist-every 1"};
+    static const char *const windows[] = {"-c 96 --windows 7 --text-windows 3", "-c 700 --windows 2",
+                                          "-c 6 --windows 87 --hist-every 1"};
     const char *text = a_text("one.txt", 1), *model[] = {mini(), test_file("q4.gguf")};
     RUN("deadwood-convert experiments/mini -q -o %s --type q4_0", model[1]);
     for (int i = 0; i < 3; i++) {
-        for (int t = 1; t <= 3; t++) RUN("deadwood-collect -q -m %s -f %s %s -t %d -o %s-%d", model[i > 0], text, windows[i], t, test_file("t.h5"), t);
-        CHECK(same_files(test_file("t.h5-1"), test_file("t.h5-2")) && same_files(test_file("t.h5-1"), test_file("t.h5-3")), "%s", windows[i]);
+        for (int t = 1; t <= 3; t++)
+            RUN("deadwood-collect -q -m %s -f %s %s -t %d -o %s-%d", model[i > 0], text, windows[i], t,
+                test_file("t.h5"), t);
+        CHECK(same_files(test_file("t.h5-1"), test_file("t.h5-2")) &&
+                  same_files(test_file("t.h5-1"), test_file("t.h5-3")),
+              "%s", windows[i]);
     }
 }
 
@@ -308,35 +345,46 @@ static void halves(void) {
     RUN("deadwood-collect -q -m %s -f %s %s --windows 1-6 %s -o %s", mini(), one, two, common, test_file("whole.h5"));
     RUN("deadwood-collect -q -m %s -f %s --windows 1-6 %s -o %s", mini(), one, common, test_file("half1.h5"));
     RUN("deadwood-collect -q -m %s -f %s --windows 1-3 %s -o %s", mini(), two, common, test_file("half2.h5"));
-    RUN("deadwood-collect -q -m %s -f %s --windows 4-6 %s -s %s %s -o %s", mini(), two, common, test_file("half1.h5"), test_file("half2.h5"), test_file("sum.h5"));
+    RUN("deadwood-collect -q -m %s -f %s --windows 4-6 %s -s %s %s -o %s", mini(), two, common, test_file("half1.h5"),
+        test_file("half2.h5"), test_file("sum.h5"));
     if (!read_stats(&whole, "whole.h5") || !read_stats(&sum, "sum.h5")) return;
-    CHECK(!strncmp(whole.arguments, "--model mini.gguf --text one.txt two.txt --ctx 64 --windows 1-6 ", 64), "%s", whole.arguments);
-    CHECK(whole.n_text == 4 && whole.text[3].first_window == 4 && whole.text[3].n_windows == 3 && strlen(whole.text[3].blocks) == 8 * 3 * 64 / 16);
+    CHECK(!strncmp(whole.arguments, "--model mini.gguf --text one.txt two.txt --ctx 64 --windows 1-6 ", 64), "%s",
+          whole.arguments);
+    CHECK(whole.n_text == 4 && whole.text[3].first_window == 4 && whole.text[3].n_windows == 3 &&
+          strlen(whole.text[3].blocks) == 8 * 3 * 64 / 16);
     compare(&sum, &whole, "halves");
     free(sum.arguments);
     sum.arguments = dw_strdup(whole.arguments, NULL); // the only difference
-    CHECK(!kit_stats_write(&sum, test_file("sum.h5"), NULL) && same_files(test_file("sum.h5"), test_file("whole.h5")), "bit for bit");
+    CHECK(!kit_stats_write(&sum, test_file("sum.h5"), NULL) && same_files(test_file("sum.h5"), test_file("whole.h5")),
+          "bit for bit");
     kit_stats_release(&whole), kit_stats_release(&sum);
-    RUN("deadwood-collect -q -m %s -s %s %s -o %s", mini(), test_file("half1.h5"), test_file("half2.h5"), test_file("three.h5"));
+    RUN("deadwood-collect -q -m %s -s %s %s -o %s", mini(), test_file("half1.h5"), test_file("half2.h5"),
+        test_file("three.h5"));
     if (!read_stats(&sum, "three.h5")) return;
     CHECK(sum.n_text == 3 && sum.n_ctx == 64 && sum.skip == 1);
     kit_stats_release(&sum);
-    CHECK(test_run("deadwood-collect -q -m %s -f %s --windows 3-4 %s -s %s -o %s", mini(), two, common, test_file("half2.h5"), test_file("over.h5")) == 1 &&
-          strstr(test_run_output(), "are in both"), "%s", test_run_output());
+    CHECK(test_run("deadwood-collect -q -m %s -f %s --windows 3-4 %s -s %s -o %s", mini(), two, common,
+                   test_file("half2.h5"), test_file("over.h5")) == 1 &&
+              strstr(test_run_output(), "are in both"),
+          "%s", test_run_output());
     CHECK(access(test_file("over.h5"), F_OK), "nothing is written");
 }
 
-/* ---- many texts ------------------------------------------------------------------------------------------------------- */
+/* ---- many texts -------------------------------------------------------------------------------------------------- */
 
 /* The row of the last texts is the sum of theirs; the others are what they are alone. */
 static void pooled(void) {
-    const char *one = a_text("one.txt", 1), *two = a_text("two.txt", 2), *common = "-c 64 --windows 6 --text-windows 1 -t 2";
+    const char *one = a_text("one.txt", 1), *two = a_text("two.txt", 2),
+               *common = "-c 64 --windows 6 --text-windows 1 -t 2";
     kit_stats all, some, sum;
     RUN("deadwood-collect -q -m %s -f %s %s %s -o %s", mini(), one, two, common, test_file("all.h5"));
-    CHECK(!test_run("deadwood-collect -m %s -f %s %s %s --apart 5 -o %s", mini(), one, two, common, test_file("some.h5")) &&
-          strstr(test_run_output(), "the first 5 texts are kept apart, the other 7 are pooled"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-collect -m %s -f %s %s %s --apart 5 -o %s", mini(), one, two, common,
+                    test_file("some.h5")) &&
+              strstr(test_run_output(), "the first 5 texts are kept apart, the other 7 are pooled"),
+          "%s", test_run_output());
     RUN("deadwood-collect -q -m %s -f %s %s --apart 5 -o %s", mini(), one, common, test_file("first.h5"));
-    RUN("deadwood-collect -q -m %s -f %s %s --apart 5 -s %s -o %s", mini(), two, common, test_file("first.h5"), test_file("added.h5"));
+    RUN("deadwood-collect -q -m %s -f %s %s --apart 5 -s %s -o %s", mini(), two, common, test_file("first.h5"),
+        test_file("added.h5"));
     if (!read_stats(&all, "all.h5") || !read_stats(&some, "some.h5") || !read_stats(&sum, "added.h5")) return;
     CHECK(all.n_row == 12 && some.n_text == 12 && some.n_row == 6 && sum.n_text == 12 && sum.n_row == 6);
     CHECK(kit_stats_row_texts(&some, 5) == 7 && some.text[4].row == 4 && some.text[11].row == 5);
@@ -344,15 +392,22 @@ static void pooled(void) {
         const kit_stats_layer *a = &all.layer[l], *b = &some.layer[l], *c = &sum.layer[l];
         const size_t n = (size_t)a->n_ff;
         CHECK(!memcmp(a->sum_square, b->sum_square, 5 * n * sizeof *a->sum_square), "layer %d: the first five", l);
-        CHECK(b->count[5] == 7 * 64 && c->count[5] == 7 * 64 && near(&b->sum_cosine, &a->sum_cosine, 1, 1e-12), "layer %d", l);
-        CHECK(near(b->input_square[KIT_STATS_FFN_IN], a->input_square[KIT_STATS_FFN_IN], (size_t)all.n_embd, 1e-12), "layer %d: inputs", l);
-        CHECK(!memcmp(a->hist_a, b->hist_a, n * KIT_STATS_BINS * 4) && !memcmp(a->hist_a, c->hist_a, n * KIT_STATS_BINS * 4), "layer %d: histograms", l);
+        CHECK(b->count[5] == 7 * 64 && c->count[5] == 7 * 64 && near(&b->sum_cosine, &a->sum_cosine, 1, 1e-12),
+              "layer %d", l);
+        CHECK(near(b->input_square[KIT_STATS_FFN_IN], a->input_square[KIT_STATS_FFN_IN], (size_t)all.n_embd, 1e-12),
+              "layer %d: inputs", l);
+        CHECK(!memcmp(a->hist_a, b->hist_a, n * KIT_STATS_BINS * 4) &&
+                  !memcmp(a->hist_a, c->hist_a, n * KIT_STATS_BINS * 4),
+              "layer %d: histograms", l);
         for (size_t j = 0; j < n; j++) {
             double square = 0;
             float most = 0;
-            for (size_t t = 5; t < 12; t++) square += a->sum_square[t * n + j], most = fmaxf(most, a->max_abs[t * n + j]);
+            for (size_t t = 5; t < 12; t++)
+                square += a->sum_square[t * n + j], most = fmaxf(most, a->max_abs[t * n + j]);
             const double got[] = {b->sum_square[5 * n + j], c->sum_square[5 * n + j]}, wanted[] = {square, square};
-            if (!CHECK(near(got, wanted, 2, 1e-12) && b->max_abs[5 * n + j] == most && c->max_abs[5 * n + j] == most, "layer %d, neuron %zu", l, j)) break;
+            if (!CHECK(near(got, wanted, 2, 1e-12) && b->max_abs[5 * n + j] == most && c->max_abs[5 * n + j] == most,
+                       "layer %d, neuron %zu", l, j))
+                break;
         }
     }
     kit_stats_release(&all), kit_stats_release(&some), kit_stats_release(&sum);
@@ -369,8 +424,8 @@ static long peak_kilobytes(const char *model, const char *text, const char *wind
     strcpy(strrchr(program, '/') + 1, "deadwood-collect");
     const pid_t pid = fork();
     if (!pid) {
-        execl(program, program, "-q", "-m", model, "-f", text, "-c", "16", "--windows", windows, "--text-windows", "1", "-t", "1", "-o",
-              test_file("peak.h5"), (char *)NULL);
+        execl(program, program, "-q", "-m", model, "-f", text, "-c", "16", "--windows", windows, "--text-windows", "1",
+              "-t", "1", "-o", test_file("peak.h5"), (char *)NULL);
         _exit(1);
     }
     wait4(pid, &status, 0, &use);
@@ -402,8 +457,9 @@ static void killed(void) {
     RUN("deadwood-collect -q %s -o %s", command, test_file("unbroken.h5"));
     for (int i = 0; i < 3; i++) {
         remove(out);
-        test_run("deadwood-collect -q %s -o %s & pid=$!; i=0; while [ ! -e %s.part ] && [ $i -lt 400 ]; do sleep 0.01; i=$((i+1)); done; kill -%s $pid; wait $pid", command, out,
-                 out, i % 2 ? "INT" : "KILL");
+        test_run("deadwood-collect -q %s -o %s & pid=$!; i=0; while [ ! -e %s.part ] && [ $i -lt 400 ]; do sleep 0.01; "
+                 "i=$((i+1)); done; kill -%s $pid; wait $pid",
+                 command, out, out, i % 2 ? "INT" : "KILL");
         const bool kept = !access(test_file("k.h5.part"), F_OK);
         RUN("deadwood-collect %s -o %s", command, out);
         CHECK(!kept || strstr(test_run_output(), "continuing after text"), "%s", test_run_output());
@@ -412,15 +468,17 @@ static void killed(void) {
     }
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "deadwood stats 1\n", .size = 17}, test_file("k.h5.part"));
     RUN("deadwood-collect -q %s -o %s", command, out);
-    CHECK(strstr(test_run_output(), "starting again from the first text") && same_files(out, test_file("unbroken.h5")), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "starting again from the first text") && same_files(out, test_file("unbroken.h5")),
+          "%s", test_run_output());
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------ */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void one_line(const char *words, int rc) {
     const char *text = test_run_output();
     const char *end = strchr(text, '\n');
-    CHECK(rc == 1 && end && !end[1] && !strncmp(text, "deadwood-collect: ", 18) && strstr(text, words), "exit %d, wanted '%s': %s", rc, words, text);
+    CHECK(rc == 1 && end && !end[1] && !strncmp(text, "deadwood-collect: ", 18) && strstr(text, words),
+          "exit %d, wanted '%s': %s", rc, words, text);
 }
 
 /* A copy of mini with one value of layer 2's down or gate matrix replaced. */
@@ -446,51 +504,64 @@ static void refusals(void) {
     const char *text = a_text("one.txt", 1), *out = test_file("r.h5");
     RUN("deadwood-synth --shape mini --type BF16 -o %s", test_file("other.gguf"));
     RUN("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", mini(), text, test_file("part.h5"));
-    one_line("another model", test_run("deadwood-collect -q -m %s -s %s -o %s", test_file("other.gguf"), test_file("part.h5"), out));
-    one_line("windows 90 to 900", test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 90-900 -o %s", mini(), text, out));
+    one_line("another model",
+             test_run("deadwood-collect -q -m %s -s %s -o %s", test_file("other.gguf"), test_file("part.h5"), out));
+    one_line("windows 90 to 900",
+             test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 90-900 -o %s", mini(), text, out));
     one_line("a window needs", test_run("deadwood-collect -q -m %s -f %s -c 60000 -o %s", mini(), text, out));
     one_line("same text", test_run("deadwood-collect -q -m %s -f %s %s -c 64 -o %s", mini(), text, text, out));
-    one_line("with -c 64", test_run("deadwood-collect -q -m %s -f %s -c 128 --windows 3-4 -s %s -o %s", mini(), text, test_file("part.h5"), out));
+    one_line("with -c 64", test_run("deadwood-collect -q -m %s -f %s -c 128 --windows 3-4 -s %s -o %s", mini(), text,
+                                    test_file("part.h5"), out));
     one_line("cannot open", test_run("deadwood-collect -q -m %s -f %s -o %s", mini(), test_file("absent.txt"), out));
     one_line("statistics", test_run("deadwood-collect -q -m %s -s %s -o %s", mini(), text, out));
     one_line("imatrix", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), text, out));
-    CHECK(test_run("deadwood-collect -q -m %s -f %s -c 64 --skip 64 -o %s", mini(), text, out) == 2 && strstr(test_run_output(), "nothing left"));
-    CHECK(test_run("deadwood-collect -m %s -o %s", mini(), out) == 2 && test_run("deadwood-collect -m %s -f %s", mini(), text) == 2);
+    CHECK(test_run("deadwood-collect -q -m %s -f %s -c 64 --skip 64 -o %s", mini(), text, out) == 2 &&
+          strstr(test_run_output(), "nothing left"));
+    CHECK(test_run("deadwood-collect -m %s -o %s", mini(), out) == 2 &&
+          test_run("deadwood-collect -m %s -f %s", mini(), text) == 2);
     CHECK(access(out, F_OK), "nothing is written");
 }
 
 static void not_finite(void) {
     const char *text = a_text("one.txt", 1);
     const char *model = damaged_model("blk.2.ffn_gate.weight");
-    one_line("layer 2: the neurons of 'one.txt'", test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, test_file("r.h5")));
+    one_line("layer 2: the neurons of 'one.txt'",
+             test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, test_file("r.h5")));
     model = damaged_model("blk.1.attn_output.weight");
-    one_line("layer 1: the input of gate and up", test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, test_file("r.h5")));
+    one_line("layer 1: the input of gate and up",
+             test_run("deadwood-collect -q -m %s -f %s -c 64 --windows 2 -o %s", model, text, test_file("r.h5")));
 }
 
-/* ---- importance matrices ----------------------------------------------------------------------------------------------------- */
+/* ---- importance matrices ----------------------------------------------------------------------------------------- */
 
 static void imatrix(void) {
     static const char *const names[] = {"m.imatrix.gguf", "m.imatrix.dat"};
     kit_stats s, back;
-    RUN("deadwood-collect -q -m %s -f %s %s -c 64 --windows 3 -o %s --export-imatrix %s", mini(), a_text("one.txt", 1), a_text("two.txt", 2), test_file("i.h5"), test_file(names[0]));
+    RUN("deadwood-collect -q -m %s -f %s %s -c 64 --windows 3 -o %s --export-imatrix %s", mini(), a_text("one.txt", 1),
+        a_text("two.txt", 2), test_file("i.h5"), test_file(names[0]));
     RUN("deadwood-collect -q -m %s -s %s --export-imatrix %s", mini(), test_file("i.h5"), test_file(names[1]));
     if (!read_stats(&s, "i.h5")) return;
     for (int i = 0; i < 2; i++) {
         kit_imatrix im;
         dw_err err = {0};
         REQUIRE(!kit_imatrix_read(&im, test_file(names[i]), &err), "%s", err.text);
-        const kit_imatrix_entry *down = kit_imatrix_find(&im, "blk.3.ffn_down.weight"), *up = kit_imatrix_find(&im, "blk.3.ffn_up.weight");
-        CHECK(im.n_entry == (size_t)s.n_layer * 7 && im.n_chunks == 6 && !strcmp(im.dataset, "one.txt") && !kit_imatrix_find(&im, "output.weight"));
+        const kit_imatrix_entry *down = kit_imatrix_find(&im, "blk.3.ffn_down.weight"),
+                                *up = kit_imatrix_find(&im, "blk.3.ffn_up.weight");
+        CHECK(im.n_entry == (size_t)s.n_layer * 7 && im.n_chunks == 6 && !strcmp(im.dataset, "one.txt") &&
+              !kit_imatrix_find(&im, "output.weight"));
         REQUIRE(down && up && down->n == s.layer[3].n_ff && up->n == s.n_embd && down->count == (i ? 6 : 384));
         for (int j = 0; j < down->n; j++) {
             const double mean = s.layer[3].input_square[KIT_STATS_FFN_NEURON][j] / 384;
-            if (!CHECK(fabs((double)down->mean[j] - mean) <= 1e-6 * mean, "%s, column %d: %g, expected %g", names[i], j, (double)down->mean[j], mean)) break;
+            if (!CHECK(fabs((double)down->mean[j] - mean) <= 1e-6 * mean, "%s, column %d: %g, expected %g", names[i], j,
+                       (double)down->mean[j], mean))
+                break;
         }
         RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", mini(), test_file(names[i]), test_file("back.h5"));
         if (!read_stats(&back, "back.h5")) return;
         CHECK(back.layer[3].count[0] == 0 && back.text[0].n_tokens == (i ? 6 : 384) && back.text[0].n_windows == 6);
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++) {
-            const double a = back.layer[2].input_square[k][5] / (double)back.text[0].n_tokens, b = s.layer[2].input_square[k][5] / 384;
+            const double a = back.layer[2].input_square[k][5] / (double)back.text[0].n_tokens,
+                         b = s.layer[2].input_square[k][5] / 384;
             CHECK(fabs(a - b) <= 1e-6 * b, "%s: %g, expected %g", kit_stats_input_names[k], a, b);
         }
         kit_stats_release(&back);
@@ -507,7 +578,8 @@ static void imatrix(void) {
         CHECK(strlen(back.text[0].name) == 126 && !strncmp(back.text[0].name, name, 126), "%s", back.text[0].name);
         kit_stats_release(&back);
     }
-    one_line("the model has", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", test_file("base.gguf"), test_file(names[0]), test_file("r.h5")));
+    one_line("the model has", test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", test_file("base.gguf"),
+                                       test_file(names[0]), test_file("r.h5")));
     remove(test_file("base.gguf"));
 }
 
@@ -534,11 +606,21 @@ static void many_counts(void) {
 
 /* Values and shapes that a reader must not believe. */
 static void bad_imatrix(void) {
-    static const struct { const char *what, *words; int32_t n, len, n_call, n_value; float value; } old[] = {
-        {"no entries", "neither", 0, 1, 1, 1, 1}, {"too many entries", "neither", 1 << 30, 1, 1, 1, 1}, {"a long name", "name of", 1, 70000, 1, 1, 1},
-        {"a negative name", "name of", 1, -1, 1, 1, 1}, {"no calls", "0 calls", 1, 1, 0, 1, 1}, {"no values", "0 values", 1, 1, 1, 0, 1},
-        {"too many values", "ends before", 1, 1, 1, 1000, 1}, {"negative values", "values", 1, 1, 1, -5, 1}, {"NaN", "nan", 1, 1, 1, 1, NAN},
-        {"infinity", "inf", 1, 1, 1, 1, INFINITY}, {"a negative sum", "-1", 1, 1, 1, 1, -1}};
+    static const struct {
+        const char *what, *words;
+        int32_t n, len, n_call, n_value;
+        float value;
+    } old[] = {{"no entries", "neither", 0, 1, 1, 1, 1},
+               {"too many entries", "neither", 1 << 30, 1, 1, 1, 1},
+               {"a long name", "name of", 1, 70000, 1, 1, 1},
+               {"a negative name", "name of", 1, -1, 1, 1, 1},
+               {"no calls", "0 calls", 1, 1, 0, 1, 1},
+               {"no values", "0 values", 1, 1, 1, 0, 1},
+               {"too many values", "ends before", 1, 1, 1, 1000, 1},
+               {"negative values", "values", 1, 1, 1, -5, 1},
+               {"NaN", "nan", 1, 1, 1, 1, NAN},
+               {"infinity", "inf", 1, 1, 1, 1, INFINITY},
+               {"a negative sum", "-1", 1, 1, 1, 1, -1}};
     for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
         test_bytes b = {0};
         kit_imatrix im;
@@ -567,8 +649,10 @@ static void stock_takes_it(void) {
     dw_err err = {0};
     stock *peer = stock_open(NULL, &err);
     if (!peer) SKIP("$DW_STOCK names no folder with libllama*.so");
-    RUN("deadwood-collect -q -m %s -f %s -c 64 --windows 3 --export-imatrix %s", mini(), a_text("one.txt", 1), test_file("s.imatrix.gguf"));
-    CHECK(!stock_quantize(peer, mini(), test_file("q.gguf"), "Q4_K_M", test_file("s.imatrix.gguf"), 2, &err), "%s", err.text);
+    RUN("deadwood-collect -q -m %s -f %s -c 64 --windows 3 --export-imatrix %s", mini(), a_text("one.txt", 1),
+        test_file("s.imatrix.gguf"));
+    CHECK(!stock_quantize(peer, mini(), test_file("q.gguf"), "Q4_K_M", test_file("s.imatrix.gguf"), 2, &err), "%s",
+          err.text);
     dw_gguf *g = dw_gguf_open(test_file("q.gguf"), &err);
     REQUIRE(g, "%s", err.text);
     uint32_t n = 0;

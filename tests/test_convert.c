@@ -1,4 +1,5 @@
-/* test_convert.c - checkpoint folders, made here with known weights, against the GGUF files that convert makes of them. */
+/* test_convert.c - checkpoint folders, made here with known weights, against the GGUF files that convert makes of
+ * them. */
 #include "build.h"
 #include "kit/safetensors.h"
 #include "engine.h"
@@ -22,12 +23,13 @@ typedef struct folder {
     float mlx_scale;         // of the groups
 } folder;
 
-static void add_entry(folder *f, const char *name, const char *dtype, size_t rows, size_t cols, const test_bytes *values) {
+static void add_entry(folder *f, const char *name, const char *dtype, size_t rows, size_t cols,
+                      const test_bytes *values) {
     char entry[256], shape[48];
     if (rows) snprintf(shape, sizeof shape, "%zu,%zu", rows, cols);
     else snprintf(shape, sizeof shape, "%zu", cols);
-    snprintf(entry, sizeof entry, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", f->json[1] ? "," : "", name, dtype,
-             shape, f->data.size, f->data.size + values->size);
+    snprintf(entry, sizeof entry, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+             f->json[1] ? "," : "", name, dtype, shape, f->data.size, f->data.size + values->size);
     strcat(f->json, entry);
     put(&f->data, values->data, values->size);
 }
@@ -81,9 +83,12 @@ static void write_tokenizer(const folder *f) {
     static char json[1 << 15];
     size_t n = (size_t)snprintf(json, sizeof json, "{\"added_tokens\":[");
     for (int i = 0; i < 3; i++)
-        n += (size_t)snprintf(json + n, sizeof json - n, "%s{\"id\":%d,\"content\":\"<|s%d|>\",\"special\":true}", i ? "," : "", 257 + i, i);
-    n += (size_t)snprintf(json + n, sizeof json - n, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-                          "\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+        n += (size_t)snprintf(json + n, sizeof json - n, "%s{\"id\":%d,\"content\":\"<|s%d|>\",\"special\":true}",
+                              i ? "," : "", 257 + i, i);
+    n += (size_t)snprintf(json + n, sizeof json - n,
+                          "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                          "\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{"
+                          "\"type\":\"BPE\",\"vocab\":{");
     for (int i = 0; i < 256; i++) { // \u escapes of the byte alphabet
         static int next;
         if (i == 0) next = 256;
@@ -108,9 +113,14 @@ static void add_layers(folder *f, bool biases) {
     add_matrix(f, "model.embed_tokens", V, E);
     add_plain(f, "model.norm.weight", 0, E);
     add_matrix(f, "lm_head", V, E);
-    const struct { const char *module; size_t rows, cols; bool bias; } m[] = {
-        {"self_attn.q_proj", H * D, E, true}, {"self_attn.k_proj", KV * D, E, true}, {"self_attn.v_proj", KV * D, E, true},
-        {"self_attn.o_proj", E, H * D, false}, {"mlp.gate_proj", F, E, false}, {"mlp.up_proj", F, E, false}, {"mlp.down_proj", E, F, false}};
+    const struct {
+        const char *module;
+        size_t rows, cols;
+        bool bias;
+    } m[] = {{"self_attn.q_proj", H * D, E, true},  {"self_attn.k_proj", KV * D, E, true},
+             {"self_attn.v_proj", KV * D, E, true}, {"self_attn.o_proj", E, H * D, false},
+             {"mlp.gate_proj", F, E, false},        {"mlp.up_proj", F, E, false},
+             {"mlp.down_proj", E, F, false}};
     for (int l = 0; l < LAYERS; l++) {
         for (size_t i = 0; i < sizeof m / sizeof *m; i++) {
             snprintf(name, sizeof name, "model.layers.%d.%s", l, m[i].module);
@@ -138,8 +148,10 @@ static void write_weights(folder *f) {
 
 static void write_config(const folder *f, const char *class_name, const char *more) {
     char text[2048];
-    snprintf(text, sizeof text, "{\"architectures\":[\"%s\"],\"hidden_size\":%d,\"num_hidden_layers\":%d,\"intermediate_size\":%d,"
-             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-6%s}",
+    snprintf(text, sizeof text,
+             "{\"architectures\":[\"%s\"],\"hidden_size\":%d,\"num_hidden_layers\":%d,\"intermediate_size\":%d,"
+             "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,\"max_position_embeddings\":256,"
+             "\"rms_norm_eps\":1e-6%s}",
              class_name, E, LAYERS, F, H, KV, V, more);
     write_text(f, "config.json", text);
 }
@@ -176,13 +188,16 @@ static void bits_kept(void) {
         dw_gguf *g = dw_gguf_open(out_path(&f), &err);
         kit_safetensors *st = kit_safetensors_open(f.path, &err);
         REQUIRE(g && st, "%s", err.text);
-        const char *pairs[][2] = {{"blk.1.attn_q.weight", "model.layers.1.self_attn.q_proj.weight"}, {"blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"},
-                                  {"token_embd.weight", "model.embed_tokens.weight"}, {"output.weight", "lm_head.weight"}};
+        const char *pairs[][2] = {{"blk.1.attn_q.weight", "model.layers.1.self_attn.q_proj.weight"},
+                                  {"blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"},
+                                  {"token_embd.weight", "model.embed_tokens.weight"},
+                                  {"output.weight", "lm_head.weight"}};
         for (int k = 0; k < 4; k++) {
             const dw_tensor *t = dw_gguf_find_tensor(g, pairs[k][0]);
             const kit_st_tensor *s = kit_safetensors_find(st, pairs[k][1]);
             REQUIRE(t && s && t->n_bytes == s->n_bytes);
-            CHECK(!strcmp(t->type->name, dtypes[i]) && !memcmp(t->data, s->data, s->n_bytes), "%s %s", dtypes[i], pairs[k][0]);
+            CHECK(!strcmp(t->type->name, dtypes[i]) && !memcmp(t->data, s->data, s->n_bytes), "%s %s", dtypes[i],
+                  pairs[k][0]);
         }
         const dw_tensor *norm = dw_gguf_find_tensor(g, "blk.0.attn_norm.weight");
         CHECK(norm && norm->type->id == DW_F32, "norms are F32");
@@ -217,8 +232,10 @@ static void permuted(void) {
     dw_gguf *g = dw_gguf_open(out_path(&f), &err);
     kit_safetensors *st = kit_safetensors_open(f.path, &err);
     REQUIRE(g && st, "%s", err.text);
-    const dw_tensor *k = dw_gguf_find_tensor(g, "blk.1.attn_k.weight"), *b = dw_gguf_find_tensor(g, "blk.1.attn_k.bias");
-    const kit_st_tensor *hf = kit_safetensors_find(st, "model.layers.1.self_attn.k_proj.weight"), *hb = kit_safetensors_find(st, "model.layers.1.self_attn.k_proj.bias");
+    const dw_tensor *k = dw_gguf_find_tensor(g, "blk.1.attn_k.weight"),
+                    *b = dw_gguf_find_tensor(g, "blk.1.attn_k.bias");
+    const kit_st_tensor *hf = kit_safetensors_find(st, "model.layers.1.self_attn.k_proj.weight"),
+                        *hb = kit_safetensors_find(st, "model.layers.1.self_attn.k_proj.bias");
     REQUIRE(k && b && hf && hb);
     for (size_t head = 0; head < KV; head++)
         for (size_t i = 0; i < D; i++) {
@@ -231,7 +248,8 @@ static void permuted(void) {
 }
 
 static void old_and_new(void) {
-    const char *forms[] = {",\"rope_theta\":12345.0", ",\"rope_parameters\":{\"rope_theta\":12345.0,\"rope_type\":\"default\"}"};
+    const char *forms[] = {",\"rope_theta\":12345.0",
+                           ",\"rope_parameters\":{\"rope_theta\":12345.0,\"rope_type\":\"default\"}"};
     for (int i = 0; i < 2; i++) {
         folder f;
         dw_err err = {0};
@@ -248,10 +266,11 @@ static void old_and_new(void) {
 }
 
 static void llama3_scaling(void) {
-    const char *forms[] = {",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
-                           "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}",
-                           ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
-                           "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}"};
+    const char *forms[] = {
+        ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}",
+        ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+        "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}"};
     for (int i = 0; i < 2; i++) {
         folder f;
         dw_err err = {0};
@@ -267,19 +286,21 @@ static void llama3_scaling(void) {
         float first, last;
         memcpy(&first, t->data, 4);
         memcpy(&last, t->data + 4 * (D / 2 - 1), 4);
-        CHECK(first == 1 && last == 8, "fast pairs keep their frequency, slow ones are divided: %g, %g", (double)first, (double)last);
+        CHECK(first == 1 && last == 8, "fast pairs keep their frequency, slow ones are divided: %g, %g", (double)first,
+              (double)last);
         dw_gguf_close(g);
     }
 }
 
-/* ---- MLX ---------------------------------------------------------------------------------------------------------- */
+/* ---- MLX --------------------------------------------------------------------------------------------------------- */
 
 static float half_value(const char *dtype, const uint8_t *p) {
     return !strcmp(dtype, "F16") ? dw_f16_to_f32(dw_le16(p)) : dw_bf16_to_f32(dw_le16(p));
 }
 
 /* w = scale q + bias of one element, by the definition. */
-static float mlx_value(const kit_safetensors *st, const char *module, const char *dtype, size_t r, size_t j, int bits, int group) {
+static float mlx_value(const kit_safetensors *st, const char *module, const char *dtype, size_t r, size_t j, int bits,
+                       int group) {
     char name[128];
     snprintf(name, sizeof name, "%s.weight", module);
     const kit_st_tensor *w = kit_safetensors_find(st, name);
@@ -312,13 +333,16 @@ static void check_mlx(const char *dtype, int bits, int group, const char *expect
     kit_safetensors *st = kit_safetensors_open(f.path, &err);
     REQUIRE(g && st, "%s", err.text);
     const dw_tensor *t = dw_gguf_find_tensor(g, "blk.0.attn_q.weight");
-    REQUIRE(t && !strcmp(t->type->name, expected_type), "%s %d bits became %s", dtype, bits, t ? t->type->name : "nothing");
+    REQUIRE(t && !strcmp(t->type->name, expected_type), "%s %d bits became %s", dtype, bits,
+            t ? t->type->name : "nothing");
     for (size_t r = 0; r < t->ne[1]; r++) {
         float row[E];
         t->type->decode(t->data + r * dw_tensor_row_bytes(t), row, E);
         for (size_t j = 0; j < E; j++) {
             const float exact = mlx_value(st, "model.layers.0.self_attn.q_proj", dtype, r, j, bits, group);
-            if (!CHECK(fabsf(row[j] - exact) <= bound * fabsf(exact), "%s %d bits: row %zu, %zu: %.9g, exact %.9g", dtype, bits, r, j, (double)row[j], (double)exact)) return;
+            if (!CHECK(fabsf(row[j] - exact) <= bound * fabsf(exact), "%s %d bits: row %zu, %zu: %.9g, exact %.9g",
+                       dtype, bits, r, j, (double)row[j], (double)exact))
+                return;
         }
     }
     dw_gguf_close(g);
@@ -356,7 +380,7 @@ static void mlx_tiny_scales(void) {
     dw_gguf_close(g);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     folder f;
@@ -392,17 +416,31 @@ static void same_bounds(void) {
     begin(&f, "bounds", "BF16", 12);
     add_layers(&f, false);
     write_weights(&f);
-    const struct { const char *eps, *more, *words; } cases[] = { // words NULL: accepted
-        {"1e-38", "", NULL}, {"1", "", NULL}, {"1e-6", ",\"rope_theta\":3e38", NULL},
-        {"1e308", "", "rms_norm_eps"}, {"1.5", "", "rms_norm_eps"}, {"0", "", "rms_norm_eps"}, {"1e-60", "", "rms_norm_eps"}, {"null", "", "rms_norm_eps"},
-        {"1e-6", ",\"rope_theta\":1e308", "rope_theta"}, {"1e-6", ",\"rope_theta\":1e-60", "rope_theta"},
-        {"1e-6", ",\"head_dim\":15", "15 values"}, {"1e-6", ",\"head_dim\":8192", "head_dim"},
-        {"1e-6", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e308}", "factor"},
-        {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1e-30,\"attention_factor\":1.0}", "attention_factor"}};
+    const struct {
+        const char *eps, *more, *words;
+    } cases[] = {// words NULL: accepted
+                 {"1e-38", "", NULL},
+                 {"1", "", NULL},
+                 {"1e-6", ",\"rope_theta\":3e38", NULL},
+                 {"1e308", "", "rms_norm_eps"},
+                 {"1.5", "", "rms_norm_eps"},
+                 {"0", "", "rms_norm_eps"},
+                 {"1e-60", "", "rms_norm_eps"},
+                 {"null", "", "rms_norm_eps"},
+                 {"1e-6", ",\"rope_theta\":1e308", "rope_theta"},
+                 {"1e-6", ",\"rope_theta\":1e-60", "rope_theta"},
+                 {"1e-6", ",\"head_dim\":15", "15 values"},
+                 {"1e-6", ",\"head_dim\":8192", "head_dim"},
+                 {"1e-6", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e308}", "factor"},
+                 {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1e-30,\"attention_factor\":1.0}",
+                  "attention_factor"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];
-        snprintf(text, sizeof text, "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":%d,\"num_hidden_layers\":%d,\"intermediate_size\":%d,"
-                 "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,\"max_position_embeddings\":256,\"rms_norm_eps\":%s%s}",
+        snprintf(text, sizeof text,
+                 "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":%d,\"num_hidden_layers\":%d,\"intermediate_"
+                 "size\":%d,"
+                 "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,\"max_position_embeddings\":"
+                 "256,\"rms_norm_eps\":%s%s}",
                  E, LAYERS, F, H, KV, V, cases[i].eps, cases[i].more);
         write_text(&f, "config.json", text);
         if (cases[i].words) {
@@ -427,14 +465,19 @@ static void spoil(folder *f, const char *name, size_t i, float v) {
 }
 
 static void values_refused(void) {
-    static const struct { const char *dtype, *options; float value; const char *words; } bad[] = {
+    static const struct {
+        const char *dtype, *options;
+        float value;
+        const char *words;
+    } bad[] = {
         {"BF16", "--type q8_0", NAN, "value nan at column 5 cannot be stored as Q8_0; the model is damaged"},
         {"BF16", "--type q4_0", NAN, "value nan at column 5 cannot be stored as Q4_0; the model is damaged"},
         {"F32", "--type q4_0", -INFINITY, "value -inf at column 5 cannot be stored as Q4_0; the model is damaged"},
         {"BF16", "--type f16", NAN, "value nan at column 5 cannot be stored as F16; the model is damaged"},
         {"BF16", "--type f32", NAN, "value nan at column 5 cannot be stored as F32; the model is damaged"},
         {"F32", "--type f16", 1e6f, "value 1e+06 at column 5 cannot be stored as F16; choose --type bf16 or f32"},
-        {"F32", "--type bf16", 3.4e38f, "value 3.4e+38 at column 5 cannot be stored as BF16; choose --type bf16 or f32"},
+        {"F32", "--type bf16", 3.4e38f,
+         "value 3.4e+38 at column 5 cannot be stored as BF16; choose --type bf16 or f32"},
         {"F32", "--type q4_0", 1e9f, "value 1e+09 at column 5 cannot be stored as Q4_0; choose --type bf16 or f32"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         folder f;
@@ -471,7 +514,8 @@ static void tied_head(void) {
     if (!convert(&f, "")) return;
     dw_gguf *g = dw_gguf_open(out_path(&f), &err);
     REQUIRE(g, "%s", err.text);
-    CHECK(!dw_gguf_find_tensor(g, "output.weight"), "a tied model has no output matrix even where the checkpoint repeats it");
+    CHECK(!dw_gguf_find_tensor(g, "output.weight"),
+          "a tied model has no output matrix even where the checkpoint repeats it");
     dw_gguf_close(g);
 }
 
@@ -482,12 +526,20 @@ static void lineage_stands(void) {
     write_weights(&f);
     write_config(&f, "Qwen2ForCausalLM", "");
     if (!convert(&f, "--type q8_0")) return;
-    CHECK(!test_run("deadwood-inspect %s --lineage", out_path(&f)) && strstr(test_run_output(), "deadwood convert lineage"), "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "q8_0") && !strstr(test_run_output(), test_folder()), "no path: %s", test_run_output());
-    CHECK(!test_run("deadwood-inspect %s --verify --inputs %s", out_path(&f), f.path) && !strstr(test_run_output(), "DIFFERS"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --lineage", out_path(&f)) &&
+              strstr(test_run_output(), "deadwood convert lineage"),
+          "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "q8_0") && !strstr(test_run_output(), test_folder()), "no path: %s",
+          test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --verify --inputs %s", out_path(&f), f.path) &&
+              !strstr(test_run_output(), "DIFFERS"),
+          "%s", test_run_output());
     write_text(&f, "tokenizer.json", "{}");
-    CHECK(test_run("deadwood-inspect %s --verify --inputs %s", out_path(&f), f.path) == 1 && strstr(test_run_output(), "DIFFERS"), "%s", test_run_output());
-    CHECK(!test_run("deadwood-inspect %s --json", out_path(&f)) && strstr(test_run_output(), "\"n_ff\":[96,96]"), "%s", test_run_output());
+    CHECK(test_run("deadwood-inspect %s --verify --inputs %s", out_path(&f), f.path) == 1 &&
+              strstr(test_run_output(), "DIFFERS"),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --json", out_path(&f)) && strstr(test_run_output(), "\"n_ff\":[96,96]"), "%s",
+          test_run_output());
 }
 
 static const test_case cases[] = {
@@ -501,7 +553,8 @@ static const test_case cases[] = {
     {"MLX scales that F16 cannot hold are noticed and said", mlx_tiny_scales},
     {"what cannot be carried is refused by name, in one line", refusals},
     {"convert and the engine have the same bounds of numbers", same_bounds},
-    {"a value that the type cannot store is refused, with its tensor, row and column; kept bits are kept", values_refused},
+    {"a value that the type cannot store is refused, with its tensor, row and column; kept bits are kept",
+     values_refused},
     {"a tensor that nobody uses is refused by name", unknown_tensor},
     {"a tied head is left out", tied_head},
     {"the lineage can be run again and verified", lineage_stands},

@@ -48,7 +48,8 @@ static const char *write_plan(const char *name, const char *model, const char *k
 
 static const char *cut(const char *model, const char *plan, const char *name, const char *options) {
     const char *path = test_file(name);
-    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options), "%s: %s", name, test_run_output());
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options), "%s: %s", name,
+          test_run_output());
     return path;
 }
 
@@ -56,9 +57,11 @@ static const char *cut(const char *model, const char *plan, const char *name, co
 static void refused(const char *model, const char *plan, const char *options, const char *words) {
     const char *path = test_file("refused.gguf");
     unlink(path);
-    CHECK(test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options) == 1 && access(path, F_OK), "not refused: %s", words);
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s -q %s", model, plan, path, options) == 1 && access(path, F_OK),
+          "not refused: %s", words);
     const char *text = test_run_output();
-    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
+    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line",
+          text, words);
 }
 
 /* ---- logits ------------------------------------------------------------------------------------------------------ */
@@ -68,7 +71,10 @@ static float *logits(const char *path, const char *plan_path, size_t *n) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(2, &err);
     dw_model *m = dw_model_open(path, &err);
-    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = 64, .kv = DW_KV_CACHE_F32}, &err) : NULL;
+    dw_session *s =
+        m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = 64, .kv = DW_KV_CACHE_F32},
+                           &err)
+          : NULL;
     if (!CHECK(s, "%s", err.text)) exit(1);
     const dw_hparams *hp = dw_model_hparams(m);
     *n = (size_t)N * (size_t)hp->n_vocab;
@@ -88,7 +94,9 @@ static float *logits(const char *path, const char *plan_path, size_t *n) {
         }
         CHECK(!dw_session_set_selection(s, &selection, &err), "%s", err.text);
     }
-    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) && !dw_session_logits(s, 0, N, out, &err), "%s", err.text);
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) &&
+              !dw_session_logits(s, 0, N, out, &err),
+          "%s", err.text);
     dw_session_free(s);
     for (int l = 0; l < plan.n_layer; l++) free(list[l]);
     kit_plan_release(&plan);
@@ -107,7 +115,8 @@ static void same_logits(const char *small, const char *parent, const char *plan,
 
 static const struct shape {
     const char *name, *carrier; // NULL: none, unequal widths are refused
-} shapes[] = {{"tiny-llama", "deci"}, {"tiny-qwen2", "deci"}, {"tiny-qwen3-tied", "openelm"}, {"tiny-qwen3", NULL}, {"tiny-deci", "deci"}, {"tiny-openelm", "openelm"}};
+} shapes[] = {{"tiny-llama", "deci"}, {"tiny-qwen2", "deci"}, {"tiny-qwen3-tied", "openelm"},
+              {"tiny-qwen3", NULL},   {"tiny-deci", "deci"},  {"tiny-openelm", "openelm"}};
 
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -115,7 +124,8 @@ static void check_arch(const char *path, const char *arch) {
     dw_err err = {0};
     dw_gguf *g = dw_gguf_open(path, &err);
     dw_str found = {0};
-    CHECK(g && dw_gguf_str(g, "general.architecture", &found, &err) == 1 && dw_str_is(found, arch), "expected architecture '%s'", arch);
+    CHECK(g && dw_gguf_str(g, "general.architecture", &found, &err) == 1 && dw_str_is(found, arch),
+          "expected architecture '%s'", arch);
     dw_gguf_close(g);
 }
 
@@ -127,7 +137,9 @@ static void uniform(void) {
             const char *plan = write_plan("plan.tsv", model, k ? "32-63,96-127|0-31,64-95" : "0-10,20-40,127|1-33");
             const char *small = cut(model, plan, "small.gguf", "");
             same_logits(small, model, plan, shapes[i].name);
-            check_arch(small, strstr(shapes[i].name, "llama") ? "llama" : strstr(shapes[i].name, "qwen2") ? "qwen2" : "qwen3");
+            check_arch(small, strstr(shapes[i].name, "llama")   ? "llama"
+                              : strstr(shapes[i].name, "qwen2") ? "qwen2"
+                                                                : "qwen3");
         }
     }
 }
@@ -176,19 +188,24 @@ static void same_file(const char *a_path, const char *b_path, const char *what) 
     CHECK(dw_gguf_n_tensors(a) == dw_gguf_n_tensors(b), "%s", what);
     for (size_t i = 0; i < dw_gguf_n_tensors(a); i++) {
         const dw_tensor *t = dw_gguf_tensor(a, i), *u = dw_gguf_find_tensor(b, t->name);
-        CHECK(u && u->type == t->type && u->n_bytes == t->n_bytes && u->ne[0] == t->ne[0] && !memcmp(u->data, t->data, t->n_bytes), "%s: %s", what, t->name);
+        CHECK(u && u->type == t->type && u->n_bytes == t->n_bytes && u->ne[0] == t->ne[0] &&
+                  !memcmp(u->data, t->data, t->n_bytes),
+              "%s: %s", what, t->name);
     }
     for (size_t i = 0; i < dw_gguf_n_kv(a); i++) {
         const dw_kv *k = dw_gguf_kv(a, i), *u = dw_gguf_find(b, k->key);
-        if (!strncmp(k->key, "deadwood.", 9) || !strcmp(k->key, "general.name")) continue; // a folder gives its own name
-        CHECK(u && u->type == k->type && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes), "%s: key %s", what, k->key);
+        if (!strncmp(k->key, "deadwood.", 9) || !strcmp(k->key, "general.name"))
+            continue; // a folder gives its own name
+        CHECK(u && u->type == k->type && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes),
+              "%s: key %s", what, k->key);
     }
     dw_gguf_close(a);
     dw_gguf_close(b);
 }
 
 static bool is_tested(const dw_qtype_row *t) { // in the short run one of each kind
-    return test_slow() || t->id == DW_Q4_0 || t->id == DW_Q5_1 || t->id == DW_Q3_K || t->id == DW_Q6_K || t->id == DW_IQ4_NL || t->id == DW_BF16;
+    return test_slow() || t->id == DW_Q4_0 || t->id == DW_Q5_1 || t->id == DW_Q3_K || t->id == DW_Q6_K ||
+           t->id == DW_IQ4_NL || t->id == DW_BF16;
 }
 
 static void rate_zero(void) {
@@ -200,7 +217,8 @@ static void rate_zero(void) {
         if (!is_tested(t) || !t->encode) continue;
         const char *model = random_model("mini", t->name, 0);
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", ""), t->name);
-        same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", "--down-type same --pad"), t->name);
+        same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", "--down-type same --pad"),
+                  t->name);
     }
 }
 
@@ -209,7 +227,8 @@ static void check_down(const char *small_path, const char *parent_path, const in
     dw_err err = {0};
     dw_gguf *a = dw_gguf_open(small_path, &err), *b = dw_gguf_open(parent_path, &err);
     REQUIRE(a && b, "%s", err.text);
-    const dw_tensor *t = dw_gguf_find_tensor(a, "blk.3.ffn_down.weight"), *u = dw_gguf_find_tensor(b, "blk.3.ffn_down.weight");
+    const dw_tensor *t = dw_gguf_find_tensor(a, "blk.3.ffn_down.weight"),
+                    *u = dw_gguf_find_tensor(b, "blk.3.ffn_down.weight");
     REQUIRE(t && u && t->ne[0] == (size_t)n_keep);
     float *x = calloc(t->ne[0] + u->ne[0], sizeof *x), *y = x + t->ne[0];
     double error = 0, power = 0;
@@ -233,7 +252,8 @@ static void every_type(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
         if (!is_tested(t) || !t->encode) continue;
         const char *model = random_model("mini", t->name, 0);
-        check_down(cut(model, write_plan("plan.tsv", model, "256-511,768-1023"), "small.gguf", ""), model, keep, 512, 0);
+        check_down(cut(model, write_plan("plan.tsv", model, "256-511,768-1023"), "small.gguf", ""), model, keep, 512,
+                   0);
         if (t->block == 1) continue;
         const char *plan = write_plan("plan.tsv", model, "16-255,272-511,768-799");
         refused(model, plan, "", t->block == 256 ? "whole blocks of 256" : "whole blocks of 32");
@@ -248,7 +268,8 @@ static void cut_twice(void) {
 
     once = cut(model, write_plan("both.tsv", model, "10-19,40-89|drop|drop|3"), "once.gguf", "");
     first = cut(model, write_plan("a.tsv", model, "10-89|0-9|drop|3,70"), "first.gguf", "");
-    same_file(once, cut(first, write_plan("b.tsv", first, "0-9,30-79|drop|0"), "twice.gguf", ""), "a carrier with dropped layers");
+    same_file(once, cut(first, write_plan("b.tsv", first, "0-9,30-79|drop|0"), "twice.gguf", ""),
+              "a carrier with dropped layers");
 }
 
 static void renumbered(void) {
@@ -260,7 +281,8 @@ static void renumbered(void) {
     REQUIRE(a && b && m, "%s", err.text);
     const dw_hparams *hp = dw_model_hparams(m);
     CHECK(hp->n_layer == 3 && hp->n_ff[1] == 32 && hp->n_ff[2] == 128 && hp->n_head[1] == 4 && hp->n_head[2] == 2);
-    const dw_tensor *t = dw_gguf_find_tensor(a, "blk.2.attn_q.weight"), *u = dw_gguf_find_tensor(b, "blk.3.attn_q.weight");
+    const dw_tensor *t = dw_gguf_find_tensor(a, "blk.2.attn_q.weight"),
+                    *u = dw_gguf_find_tensor(b, "blk.3.attn_q.weight");
     CHECK(t && u && t->n_bytes == u->n_bytes && !memcmp(t->data, u->data, t->n_bytes));
     CHECK(!dw_gguf_find_tensor(a, "blk.3.attn_q.weight"));
     dw_model_close(m);
@@ -284,8 +306,9 @@ static void threads(void) {
 static void encoded(void) {
     if (access("experiments/mini/model.safetensors", R_OK)) SKIP("experiments/mini is not there");
     const char *m16 = test_file("m16.gguf"), *m4 = test_file("m4.gguf");
-    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q", m16) && !test_run("deadwood-convert experiments/mini --type q4_0 -o %s -q", m4), "%s",
-            test_run_output());
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q", m16) &&
+                !test_run("deadwood-convert experiments/mini --type q4_0 -o %s -q", m4),
+            "%s", test_run_output());
     int32_t keep[320];
     for (int j = 0; j < 320; j++) keep[j] = 3 * j + 1;
     char text[4096] = "";
@@ -298,12 +321,14 @@ static void encoded(void) {
     check_down(twice, m16, keep, 320, 0.02);
     check_down(cut(m4, plan, "q8.gguf", "--down-type q8_0"), m4, keep, 320, 1e-4);
     check_down(cut(m4, plan, "f32.gguf", "--down-type f32"), m4, keep, 320, 0);
-    CHECK(test_run("deadwood-cut -m %s -p %s -o %s --down-type same", m4, plan, twice) == 0 && strstr(test_run_output(), "16 bits are the better source"));
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s --down-type same", m4, plan, twice) == 0 &&
+          strstr(test_run_output(), "16 bits are the better source"));
     refused(m4, plan, "--down-type q4_k", "no whole number of Q4_K blocks of 256");
 }
 
 /* Sum over columns of E[x_j^2] times the squared error of the column, of a layer's down in a file of kept neurons. */
-static double weighted_error(const char *small, const char *parent, const kit_stats *stats, const int32_t *keep, int n_keep, int l) {
+static double weighted_error(const char *small, const char *parent, const kit_stats *stats, const int32_t *keep,
+                             int n_keep, int l) {
     char name[64];
     dw_err err = {0};
     snprintf(name, sizeof name, "blk.%d.ffn_down.weight", l);
@@ -330,7 +355,9 @@ static void weighed(void) {
     if (access("experiments/mini/model.safetensors", R_OK)) SKIP("experiments/mini is not there");
     const char *m = test_file("m16.gguf"), *stats = test_file("w.h5");
     REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q", m) &&
-                !test_run("deadwood-collect -m %s -f experiments/texts/calib/english-1.txt -c 128 --windows 4 -o %s -q", m, stats), "%s", test_run_output());
+                !test_run("deadwood-collect -m %s -f experiments/texts/calib/english-1.txt -c 128 --windows 4 -o %s -q",
+                          m, stats),
+            "%s", test_run_output());
     int32_t keep[320];
     char text[4096] = "", options[512];
     for (int j = 0; j < 320; j++) {
@@ -348,8 +375,11 @@ static void weighed(void) {
         CHECK(a < 0.97 * b, "layer %d: %g with statistics, %g without", l, a, b);
     }
     kit_stats_release(&s);
-    CHECK(!test_run("deadwood-inspect %s --lineage", with) && strstr(test_run_output(), "--stats w.h5"), "%s", test_run_output());
-    CHECK(test_run("deadwood-cut -m %s -p %s -o %s -s %s", m, plan, with, stats) == 2 && strstr(test_run_output(), "--down-type"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-inspect %s --lineage", with) && strstr(test_run_output(), "--stats w.h5"), "%s",
+          test_run_output());
+    CHECK(test_run("deadwood-cut -m %s -p %s -o %s -s %s", m, plan, with, stats) == 2 &&
+              strstr(test_run_output(), "--down-type"),
+          "%s", test_run_output());
     const char *other = random_model("mini", "BF16", 0);
     snprintf(options, sizeof options, "--down-type q4_0 -s %s", stats);
     refused(other, write_plan("other.tsv", other, "0-511"), options, "was collected from another model");
@@ -357,8 +387,11 @@ static void weighed(void) {
 
 /* --dry-run prints what the file would hold, and writes nothing. */
 static void dry_run(void) {
-    const char *model = random_model("mini", "BF16", 0), *plan = write_plan("plan.tsv", model, "3-500,600-613"), *out = test_file("dry.gguf");
-    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q --down-type q8_0 --dry-run", model, plan, out) && access(out, F_OK), "%s", test_run_output());
+    const char *model = random_model("mini", "BF16", 0), *plan = write_plan("plan.tsv", model, "3-500,600-613"),
+               *out = test_file("dry.gguf");
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q --down-type q8_0 --dry-run", model, plan, out) &&
+              access(out, F_OK),
+          "%s", test_run_output());
     char shown[4096];
     snprintf(shown, sizeof shown, "%s", test_run_output());
     dw_err err = {0};
@@ -369,11 +402,14 @@ static void dry_run(void) {
     char *table = kit_sizes_table(&sizes, &err), total[64];
     snprintf(total, sizeof total, "\t%.0f\t", kit_sizes_bytes(&sizes));
     const char *last = strstr(shown, "*\ttotal");
-    CHECK(table && last && strstr(last, total) && strstr(shown, "Q8_0\tmatrices\t8\t"), "%s, expected\n%s", shown, table);
+    CHECK(table && last && strstr(last, total) && strstr(shown, "Q8_0\tmatrices\t8\t"), "%s, expected\n%s", shown,
+          table);
     free(table);
     dw_gguf_close(g);
     plan = write_plan("narrow.tsv", model, "0-479");
-    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s --dry-run", model, plan, out) && strstr(test_run_output(), "--multiple 256 avoids that"), "%s", test_run_output());
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s --dry-run", model, plan, out) &&
+              strstr(test_run_output(), "--multiple 256 avoids that"),
+          "%s", test_run_output());
 }
 
 static void sources(void) {
@@ -414,13 +450,17 @@ static void lineage(void) {
     const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
     REQUIRE(steps && steps->count == 2);
     char *step = strndup(steps->str[1].ptr, steps->str[1].len);
-    CHECK(strstr(step, "\"cut\"") && strstr(step, hash) && strstr(step, "0123456789abcdef") && !strstr(step, test_folder()), "%s", step);
-    CHECK(strstr(step, "{\"metric\":\"energy\",\"rate\":\"0.7\",\"rate_reached\":\"0.75\",\"group\":\"32\",\"allocate\":\"uniform\"}"), "%s", step);
+    CHECK(strstr(step, "\"cut\"") && strstr(step, hash) && strstr(step, "0123456789abcdef") &&
+              !strstr(step, test_folder()),
+          "%s", step);
+    CHECK(strstr(step, "{\"metric\":\"energy\",\"rate\":\"0.7\",\"rate_reached\":\"0.75\",\"group\":\"32\","
+                       "\"allocate\":\"uniform\"}"),
+          "%s", step);
     free(step);
     dw_gguf_close(g);
 }
 
-/* ---- checkpoint folders -------------------------------------------------------------------------------------------- */
+/* ---- checkpoint folders ------------------------------------------------------------------------------------------ */
 
 /* Tensors of the folder that is written when nothing is cut are those of the folder that the model came from. */
 static void check_folder(const char *checkpoint) {
@@ -436,7 +476,8 @@ static void check_folder(const char *checkpoint) {
     CHECK(kit_safetensors_count(a) == kit_safetensors_count(b), "%s", checkpoint);
     for (size_t i = 0; i < kit_safetensors_count(a); i++) {
         const kit_st_tensor *t = kit_safetensors_tensor(a, i), *u = kit_safetensors_find(b, t->name);
-        CHECK(u && u->dtype == t->dtype && u->n_bytes == t->n_bytes && !memcmp(u->data, t->data, t->n_bytes), "%s: %s", checkpoint, t->name);
+        CHECK(u && u->dtype == t->dtype && u->n_bytes == t->n_bytes && !memcmp(u->data, t->data, t->n_bytes), "%s: %s",
+              checkpoint, t->name);
     }
     kit_safetensors_close(a);
     kit_safetensors_close(b);
@@ -447,7 +488,8 @@ static void check_folder(const char *checkpoint) {
     same_file(small, again, "a cut model through its checkpoint folder");
     test_run("rm -rf %s", out);
     const size_t n = strlen(options);
-    snprintf(options + n, sizeof options - n, " --repair lsq --sequential -f experiments/texts/calib/english-1.txt -c 64 --windows 4");
+    snprintf(options + n, sizeof options - n,
+             " --repair lsq --sequential -f experiments/texts/calib/english-1.txt -c 64 --windows 4");
     small = cut(m, write_plan("plan.tsv", m, "3-20,40-43"), "repaired.gguf", options);
     REQUIRE(!test_run("deadwood-convert %s -o %s -q", out, again), "%s", test_run_output());
     same_file(small, again, "a repaired model through its checkpoint folder");
@@ -457,7 +499,8 @@ static void check_folder(const char *checkpoint) {
 
 /* Of four layers, two are dropped; of lists with four entries only that of layers loses two. */
 static void folder_without_layers(void) {
-    const char *m = random_model("tiny-llama", "F32", 0), *plan = write_plan("plan.tsv", m, "all|drop|all|drop"), *checkpoint = test_file("checkpoint");
+    const char *m = random_model("tiny-llama", "F32", 0), *plan = write_plan("plan.tsv", m, "all|drop|all|drop"),
+               *checkpoint = test_file("checkpoint");
     char options[1024];
     size_t n;
     dw_err err = {0};
@@ -466,7 +509,9 @@ static void folder_without_layers(void) {
     const char *config = test_file("checkpoint/config.json");
     FILE *f = fopen(config, "w");
     REQUIRE(f);
-    fputs("{\"hidden_size\": 64, \"num_hidden_layers\": 4, \"layer_types\": [\"a\", \"b\", \"c\", \"d\"], \"eos_token_id\": [1, 2, 3, 4]}", f);
+    fputs("{\"hidden_size\": 64, \"num_hidden_layers\": 4, \"layer_types\": [\"a\", \"b\", \"c\", \"d\"], "
+          "\"eos_token_id\": [1, 2, 3, 4]}",
+          f);
     fclose(f);
     snprintf(options, sizeof options, "--hf %s --checkpoint %s", test_file("folder"), checkpoint);
     cut(m, plan, "small.gguf", options);
@@ -475,7 +520,9 @@ static void folder_without_layers(void) {
     for (const char *p = text; *p; p++)
         if (*p != ' ' && *p != '\n') *to++ = *p;
     *to = 0;
-    CHECK(strstr(text, "\"layer_types\":[\"a\",\"c\"]") && strstr(text, "\"eos_token_id\":[1,2,3,4]") && strstr(text, "\"num_hidden_layers\":2"), "%s", text);
+    CHECK(strstr(text, "\"layer_types\":[\"a\",\"c\"]") && strstr(text, "\"eos_token_id\":[1,2,3,4]") &&
+              strstr(text, "\"num_hidden_layers\":2"),
+          "%s", text);
     free(text);
     snprintf(options, sizeof options, "--hf %s/folder --checkpoint %s", test_file("nowhere"), checkpoint);
     refused(m, plan, options, "cannot create");
@@ -506,12 +553,15 @@ static void check_stock(stock *s, const char *path, const char *what) {
     dw_err err = {0};
     size_t n;
     float *ours = logits(path, NULL, &n);
-    stock_session *ss = stock_session_new(s, path, &(stock_options){.n_threads = 1, .n_ctx = 64, .n_batch = 64, .kv_f32 = true, .plain_buffers = true}, &err);
+    stock_session *ss = stock_session_new(
+        s, path, &(stock_options){.n_threads = 1, .n_ctx = 64, .n_batch = 64, .kv_f32 = true, .plain_buffers = true},
+        &err);
     if (CHECK(ss, "%s: %s", what, err.text)) {
         const size_t n_vocab = (size_t)stock_session_n_vocab(ss);
         int32_t token[N];
         random_tokens(token, N, (int)n_vocab, 5);
-        REQUIRE(!stock_session_eval(ss, &(stock_tokens){token, N, 1, 0, N}, &err) && n == n_vocab * N, "%s: %s", what, err.text);
+        REQUIRE(!stock_session_eval(ss, &(stock_tokens){token, N, 1, 0, N}, &err) && n == n_vocab * N, "%s: %s", what,
+                err.text);
         for (int i = 0; i < N; i++) {
             const double e = nmse(stock_session_logits(ss, i), ours + (size_t)i * n_vocab, n_vocab);
             CHECK(e <= 1e-6, "%s: NMSE %.1e of token %d", what, e, i);
@@ -525,12 +575,19 @@ static void stock_loads(void) {
     dw_err err = {0};
     stock *s = stock_open(NULL, &err);
     if (!s) SKIP("%s", err.text);
-    static const struct { const char *keeps, *options; } ways[] = {
-        {"0-63|0-63|0-63|0-31,64-95", "--pad"}, {"0-63|32-95|0-63|0-63", ""}, {"0-31,64-95|32-63|0-31|96-127", ""}, {"0-63|drop|5|7,9", ""}, {"0-63|drop|5|7,9", "--pad"}};
+    static const struct {
+        const char *keeps, *options;
+    } ways[] = {{"0-63|0-63|0-63|0-31,64-95", "--pad"},
+                {"0-63|32-95|0-63|0-63", ""},
+                {"0-31,64-95|32-63|0-31|96-127", ""},
+                {"0-63|drop|5|7,9", ""},
+                {"0-63|drop|5|7,9", "--pad"}};
     for (int i = 0; i < N_SHAPES; i++) {
         const char *model = random_model(shapes[i].name, "F32", 0);
         for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
-            if ((!shapes[i].carrier || strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm")) && k != 0 && k != 4) continue;
+            if ((!shapes[i].carrier || strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm")) &&
+                k != 0 && k != 4)
+                continue;
             const bool by_layer = strstr(shapes[i].name, "-deci") || strstr(shapes[i].name, "-openelm");
             const char *plan = write_plan("plan.tsv", model, by_layer ? "0-63|drop|5|7,9" : ways[k].keeps);
             check_stock(s, cut(model, plan, "small.gguf", ways[k].options), shapes[i].name);
@@ -541,10 +598,16 @@ static void stock_loads(void) {
 
 /* Parents with a weight that is NaN, or too large: kept columns are encoded or refused, copied bits are kept. */
 static void values_refused(void) {
-    static const struct { float value; const char *options, *words; } bad[] = {
-        {NAN, "--down-type Q4_0", "'blk.3.ffn_down.weight' row 0: value nan at column 5 cannot be stored as Q4_0; the model is damaged"},
-        {INFINITY, "--down-type BF16", "'blk.3.ffn_down.weight' row 0: value inf at column 5 cannot be stored as BF16; the model is damaged"},
-        {1e6f, "--down-type F16", "'blk.3.ffn_down.weight' row 0: value 1e+06 at column 5 cannot be stored as F16; choose another --down-type"}};
+    static const struct {
+        float value;
+        const char *options, *words;
+    } bad[] = {
+        {NAN, "--down-type Q4_0",
+         "'blk.3.ffn_down.weight' row 0: value nan at column 5 cannot be stored as Q4_0; the model is damaged"},
+        {INFINITY, "--down-type BF16",
+         "'blk.3.ffn_down.weight' row 0: value inf at column 5 cannot be stored as BF16; the model is damaged"},
+        {1e6f, "--down-type F16",
+         "'blk.3.ffn_down.weight' row 0: value 1e+06 at column 5 cannot be stored as F16; choose another --down-type"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
         size_t n = 0;
@@ -560,7 +623,8 @@ static void values_refused(void) {
         const char *plan = write_plan("plan.tsv", path, "0-511");
         const char *out = test_file("refused.gguf");
         unlink(out);
-        CHECK(test_run("deadwood-cut -m %s -p %s -o %s -q %s", path, plan, out, bad[i].options) == 1 && access(out, F_OK));
+        CHECK(test_run("deadwood-cut -m %s -p %s -o %s -q %s", path, plan, out, bad[i].options) == 1 &&
+              access(out, F_OK));
         CHECK(strstr(test_run_output(), bad[i].words), "%s", test_run_output());
         cut(path, plan, "small.gguf", ""); // the bits as they are
     }

@@ -1,9 +1,9 @@
-/* test_decoder_only.c - a number type is one row and a decoder: it then runs on every level, in passes of few and of many
- * tokens, dense and gated.
+/* test_decoder_only.c - a number type is one row and a decoder: it then runs on every level, in passes of few and of
+ * many tokens, dense and gated.
  *
- * The files that hold tables of types are compiled here again, with one row more: TWIN has the layout of Q8_0 under another
- * number, and no kernel, encoder or mention anywhere else.  A model file whose Q8_0 tensors are renamed to TWIN must give
- * what the model itself gives. */
+ * The files that hold tables of types are compiled here again, with one row more: TWIN has the layout of Q8_0 under
+ * another number, and no kernel, encoder or mention anywhere else.  A model file whose Q8_0 tensors are renamed to
+ * TWIN must give what the model itself gives. */
 #define DW_TEST_QTYPES(X) X(TWIN, 63, 32, 34, 1063, twin, DECODER)
 #include "qtypes/qtypes.c"
 #include "backends/kernels_axpy.c"
@@ -78,7 +78,8 @@ static float *logits_of(const char *path, way how, size_t *n_logits) {
         for (int i = 0; i < N; i += how.step) {
             const int n = N - i < how.step ? N - i : how.step;
             const dw_batch batch = {.n_tokens = n, .token = token + i, .out = out};
-            CHECK(!dw_session_eval(s, &batch, &err) && !dw_session_logits(s, 0, n, logits + (size_t)i * (size_t)n_vocab, &err),
+            CHECK(!dw_session_eval(s, &batch, &err) &&
+                      !dw_session_logits(s, 0, n, logits + (size_t)i * (size_t)n_vocab, &err),
                   "%s", err.text);
         }
     }
@@ -87,8 +88,8 @@ static float *logits_of(const char *path, way how, size_t *n_logits) {
     return logits;
 }
 
-/* What may be lost against ref.  AMX rounds weights and inputs to BF16, and what that costs depends on the model: as much
- * as it costs Q8_0, whose file this is. */
+/* What may be lost against ref.  AMX rounds weights and inputs to BF16, and what that costs depends on the model: as
+ * much as it costs Q8_0, whose file this is. */
 static double bound_of(const char *path, dw_level level, way how, const float *expected) {
     if (level != DW_AMX || how.exact) return 1e-9;
     size_t n;
@@ -103,7 +104,8 @@ static void check_twin(const char *path, const char *name, bool gated) {
     size_t n = 0, n_ref = 0;
     const char *twin = renamed(path, name);
     if (!twin) return;
-    float *expected = logits_of(path, (way){"ref", N, false}, &n), *ref = logits_of(twin, (way){"ref", N, false}, &n_ref);
+    float *expected = logits_of(path, (way){"ref", N, false}, &n),
+          *ref = logits_of(twin, (way){"ref", N, false}, &n_ref);
     REQUIRE(expected && ref);
     CHECK(n == n_ref && !memcmp(expected, ref, n * sizeof *ref), "ref decodes the same values");
     for (dw_level l = 0; l < DW_N_LEVELS; l++) {
@@ -114,8 +116,8 @@ static void check_twin(const char *path, const char *name, bool gated) {
                 const way how = {"cpu", step, exact};
                 float *got = logits_of(twin, how, &n);
                 const double error = got ? nmse(got, expected, n) : NAN, bound = bound_of(path, l, how, expected);
-                CHECK(error <= bound, "%s%s, %d tokens a pass%s: %.3g, allowed %.3g", dw_level_names[l], gated ? " gated" : "", step,
-                      exact ? ", exact" : "", error, bound);
+                CHECK(error <= bound, "%s%s, %d tokens a pass%s: %.3g, allowed %.3g", dw_level_names[l],
+                      gated ? " gated" : "", step, exact ? ", exact" : "", error, bound);
                 free(got);
             }
     }

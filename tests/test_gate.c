@@ -44,7 +44,8 @@ static const char *synth(const char *shape, const char *type) {
 }
 
 static const char *words(const char *name, uint64_t seed) {
-    static const char *const word[] = {"the ", "function ", "returns ", "a ", "tree ", "of ", "light, ", "und ", "es ", "x = y + 1;\n", "river ", "12 "};
+    static const char *const word[] = {"the ",    "function ", "returns ", "a ",           "tree ",  "of ",
+                                       "light, ", "und ",      "es ",      "x = y + 1;\n", "river ", "12 "};
     const char *path = file(name);
     if (!access(path, R_OK)) return path;
     test_bytes b = {0};
@@ -66,7 +67,9 @@ static const char *stats_of(const char *model) {
     char name[128];
     snprintf(name, sizeof name, "%s.h5", strrchr(model, '/') + 1);
     const char *path = file(name);
-    if (access(path, R_OK)) RUN("deadwood-collect -q -m %s -f %s -c %d --windows %d --hist-every 1 -o %s", model, a_text(), N_CTX, N_WINDOWS, path);
+    if (access(path, R_OK))
+        RUN("deadwood-collect -q -m %s -f %s -c %d --windows %d --hist-every 1 -o %s", model, a_text(), N_CTX,
+            N_WINDOWS, path);
     return path;
 }
 
@@ -79,12 +82,14 @@ static const char *gate(const char *model, const char *options) {
 static void refused(const char *model, const char *stats, const char *options, const char *words) {
     const char *path = file("refused.gguf");
     unlink(path);
-    CHECK(test_run("deadwood-gate -m %s -s %s -o %s -q %s", model, stats, path, options) == 1 && access(path, F_OK), "not refused: %s", words);
+    CHECK(test_run("deadwood-gate -m %s -s %s -o %s -q %s", model, stats, path, options) == 1 && access(path, F_OK),
+          "not refused: %s", words);
     const char *text = test_run_output();
-    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
+    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line",
+          text, words);
 }
 
-/* ---- rules --------------------------------------------------------------------------------------------------------- */
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
 
 /* Values of 64 neurons over 4000 tokens, by lot: histograms and the values themselves. */
 enum { NEURONS = 64, TOKENS = 4000 };
@@ -114,14 +119,17 @@ static void check_quantiles(int group, double mean, double deviation) {
     kit_stats_layer s = {.n_ff = NEURONS, .hist_gate = hist, .hist_group = {hist}};
     predict_values v;
     draw(&s, largest, group, mean, deviation);
-    REQUIRE(!predict_values_of(&v, predict_rule_find(group > 1 ? "group-max" : "cats"), group, &s, &err), "%s", err.text);
+    REQUIRE(!predict_values_of(&v, predict_rule_find(group > 1 ? "group-max" : "cats"), group, &s, &err), "%s",
+            err.text);
     for (int i = 5; i < 100; i += 5) {
         const float threshold = predict_threshold_for(&v, i / 100.0);
         const int n = NEURONS * TOKENS / group;
         int open = 0;
         for (int k = 0; k < n; k++) open += largest[k] >= threshold;
-        CHECK(fabs(predict_activity_at(&v, threshold) - i / 100.0) < 5e-3, "%d %%: %g expected", i, predict_activity_at(&v, threshold));
-        CHECK(fabs((double)open / n - i / 100.0) < 0.02, "groups of %d, g of %g +- %g: %d %% wanted, %.4f open", group, mean, deviation, i, (double)open / n);
+        CHECK(fabs(predict_activity_at(&v, threshold) - i / 100.0) < 5e-3, "%d %%: %g expected", i,
+              predict_activity_at(&v, threshold));
+        CHECK(fabs((double)open / n - i / 100.0) < 0.02, "groups of %d, g of %g +- %g: %d %% wanted, %.4f open", group,
+              mean, deviation, i, (double)open / n);
     }
     CHECK(predict_threshold_for(&v, 1) == 0 && predict_activity_at(&v, 0) == 1);
 }
@@ -135,7 +143,9 @@ static void quantiles(void) {
     dw_err err = {0};
     uint32_t hist[KIT_STATS_BINS] = {50, [30] = 50};
     predict_values v;
-    REQUIRE(!predict_values_of(&v, predict_rule_find("cats"), 1, &(kit_stats_layer){.n_ff = 1, .hist_gate = hist}, &err), "%s", err.text);
+    REQUIRE(
+        !predict_values_of(&v, predict_rule_find("cats"), 1, &(kit_stats_layer){.n_ff = 1, .hist_gate = hist}, &err),
+        "%s", err.text);
     CHECK(predict_activity_at(&v, predict_threshold_for(&v, 0.8)) == 0.5, "the lowest bin is closed as a whole");
 }
 
@@ -180,7 +190,8 @@ static bool count_plainly(const char *model, const char *gated, watch *w) {
     dw_err err = {0};
     dw_model *m = dw_model_open(model, &err), *g = dw_model_open(gated, &err);
     dw_pool *pool = dw_pool_new(2, &err);
-    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX}, &err) : NULL;
+    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX}, &err)
+                      : NULL;
     dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
     if (!CHECK(g && s && tok, "%s", err.text)) return false;
     w->gated = g;
@@ -189,11 +200,13 @@ static bool count_plainly(const char *model, const char *gated, watch *w) {
     int32_t *token = NULL;
     char *text = dw_read_file(a_text(), 1 << 24, &size, &err);
     const dw_vocab *v = dw_tokenizer_vocab(tok);
-    bool ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= N_WINDOWS * N_CTX, "%s", err.text);
+    bool ok = CHECK(text && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) && n >= N_WINDOWS * N_CTX,
+                    "%s", err.text);
     for (int i = 0; i < N_WINDOWS && ok; i++) {
         dw_session_rewind(s, 0, 0);
         if (v->add_bos) token[i * N_CTX] = v->bos;
-        ok = CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N_CTX, .token = token + i * N_CTX}, &err), "%s", err.text);
+        ok = CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N_CTX, .token = token + i * N_CTX}, &err), "%s",
+                   err.text);
     }
     free(text), free(token);
     dw_tokenizer_free(tok);
@@ -204,16 +217,21 @@ static bool count_plainly(const char *model, const char *gated, watch *w) {
 static void check_activity(const char *model, double activity, int group) {
     char options[128];
     watch w = {0};
-    snprintf(options, sizeof options, "--force --rule %s --group %d --activity %g", group > 1 ? "group-max" : "cats", group, activity);
+    snprintf(options, sizeof options, "--force --rule %s --group %d --activity %g", group > 1 ? "group-max" : "cats",
+             group, activity);
     const char *gated = gate(model, options);
     if (!count_plainly(model, gated, &w)) return;
     for (int l = 0; l < w.gated->net.hp.n_layer; l++) {
         const counts *c = &w.layer[l];
         const dw_layer_gate *g = &w.gated->net.layer[l].sparse;
         const double n = (double)c->n, open = (double)c->open / n, bin = (double)(c->above_low - c->above_high) / n;
-        CHECK(g->group == group && !g->dense && fabs((double)g->activity - activity) < 1e-4, "layer %d: %g expected, %g wanted", l, (double)g->activity, activity);
-        CHECK(fabs(open - (double)g->activity) <= bin + 1e-6, "%s, layer %d: %.4f are open, %.4f expected, the bin holds %.4f", options, l, open, (double)g->activity, bin);
-        CHECK(fabs(open - activity) <= (group > 1 ? 0.06 : 0.03), "%s, layer %d: %.4f are open, %.4f wanted", options, l, open, activity);
+        CHECK(g->group == group && !g->dense && fabs((double)g->activity - activity) < 1e-4,
+              "layer %d: %g expected, %g wanted", l, (double)g->activity, activity);
+        CHECK(fabs(open - (double)g->activity) <= bin + 1e-6,
+              "%s, layer %d: %.4f are open, %.4f expected, the bin holds %.4f", options, l, open, (double)g->activity,
+              bin);
+        CHECK(fabs(open - activity) <= (group > 1 ? 0.06 : 0.03), "%s, layer %d: %.4f are open, %.4f wanted", options,
+              l, open, activity);
     }
     dw_model_close((dw_model *)w.gated);
 }
@@ -236,16 +254,18 @@ static void every_layer_has_a_threshold(void) {
         snprintf(options, sizeof options, "--rule cats --activity %s", activities[i]);
         dw_model *m = dw_model_open(gate(model, options), &err);
         REQUIRE(m, "%s", err.text);
-        CHECK(!dw_gguf_find(dw_model_gguf(m), DW_KEY_GATE_DENSE) && !strstr(test_run_output(), "dense"), "%s", test_run_output());
+        CHECK(!dw_gguf_find(dw_model_gguf(m), DW_KEY_GATE_DENSE) && !strstr(test_run_output(), "dense"), "%s",
+              test_run_output());
         for (int l = 0; l < m->net.hp.n_layer; l++) {
             const dw_layer_gate *g = &m->net.layer[l].sparse;
-            CHECK(!g->dense && g->threshold > 0 && g->activity < 1 && g->down_t.name, "--activity %s: layer %d", activities[i], l);
+            CHECK(!g->dense && g->threshold > 0 && g->activity < 1 && g->down_t.name, "--activity %s: layer %d",
+                  activities[i], l);
         }
         dw_model_close(m);
     }
 }
 
-/* ---- transposed copies ------------------------------------------------------------------------------------------------ */
+/* ---- transposed copies ------------------------------------------------------------------------------------------- */
 
 /* The relative error of all transposed copies of a file against down of another: the largest of a layer. */
 static double worst_error(const char *gated, const char *model) {
@@ -260,7 +280,8 @@ static double worst_error(const char *gated, const char *model) {
         float *x = calloc(n_embd * n_ff, sizeof *x), *y = calloc(n_embd * n_ff, sizeof *y);
         double error = 0, power = 0;
         for (size_t j = 0; j < n_ff; j++) t->type->decode(t->data + j * dw_tensor_row_bytes(t), x + j * n_embd, n_embd);
-        for (size_t i = 0; i < n_embd; i++) down->type->decode(down->data + i * dw_tensor_row_bytes(down), y + i * n_ff, n_ff);
+        for (size_t i = 0; i < n_embd; i++)
+            down->type->decode(down->data + i * dw_tensor_row_bytes(down), y + i * n_ff, n_ff);
         for (size_t j = 0; j < n_ff; j++) {
             for (size_t i = 0; i < n_embd; i++) {
                 const double v = (double)y[i * n_ff + j], d = (double)x[j * n_embd + i] - v;
@@ -281,11 +302,14 @@ static void same_tensors(const char *gated, const char *model) {
     REQUIRE(a && b, "%s", err.text);
     for (size_t i = 0; i < dw_gguf_n_tensors(b); i++) {
         const dw_tensor *t = dw_gguf_tensor(b, i), *u = dw_gguf_find_tensor(a, t->name);
-        CHECK(u && u->type == t->type && u->n_bytes == t->n_bytes && u->ne[0] == t->ne[0] && !memcmp(u->data, t->data, t->n_bytes), "%s", t->name);
+        CHECK(u && u->type == t->type && u->n_bytes == t->n_bytes && u->ne[0] == t->ne[0] &&
+                  !memcmp(u->data, t->data, t->n_bytes),
+              "%s", t->name);
     }
     for (size_t i = 0; i < dw_gguf_n_kv(b); i++) {
         const dw_kv *k = dw_gguf_kv(b, i), *u = dw_gguf_find(a, k->key);
-        if (strcmp(k->key, "deadwood.lineage")) CHECK(u && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes), "%s", k->key);
+        if (strcmp(k->key, "deadwood.lineage"))
+            CHECK(u && u->n_bytes == k->n_bytes && !memcmp(u->data, k->data, k->n_bytes), "%s", k->key);
     }
     dw_gguf_close(a), dw_gguf_close(b);
 }
@@ -294,10 +318,12 @@ static void exact(void) {
     static const char *const shapes[] = {"tiny-deci", "tiny-openelm", "tiny-qwen3"};
     static const char *const types[] = {"F32", "F16", "BF16"};
     for (int i = 0; i < 3; i++) {
-        const char *model = synth(shapes[i], types[i]), *gated = gate(model, "--rule group-max --group 32 --activity 0.5");
+        const char *model = synth(shapes[i], types[i]),
+                   *gated = gate(model, "--rule group-max --group 32 --activity 0.5");
         CHECK(worst_error(gated, model) == 0, "%s", types[i]);
         same_tensors(gated, model);
-        CHECK(!strstr(test_run_output(), "RMSE") && strstr(test_run_output(), "upstream llama.cpp cannot load"), "%s", test_run_output());
+        CHECK(!strstr(test_run_output(), "RMSE") && strstr(test_run_output(), "upstream llama.cpp cannot load"), "%s",
+              test_run_output());
     }
     const char *gated = gate(mini("bf16"), "--rule cats --activity 0.3");
     CHECK(worst_error(gated, mini("bf16")) == 0);
@@ -316,7 +342,8 @@ static void encoded(void) {
         const char *model = synth("mini", types[i]), *gated = gate(model, "--rule cats --activity 0.3");
         CHECK(strstr(test_run_output(), "16 bits are the better source"), "%s", test_run_output());
         const double error = worst_error(gated, model), loss = stated();
-        CHECK(error > 0 && error < 0.2 && fabs(error - loss) <= 6e-5, "%s: %.5f is lost, %.5f stated", types[i], error, loss);
+        CHECK(error > 0 && error < 0.2 && fabs(error - loss) <= 6e-5, "%s: %.5f is lost, %.5f stated", types[i], error,
+              loss);
         same_tensors(gated, model);
     }
     char options[512];
@@ -325,13 +352,16 @@ static void encoded(void) {
     snprintf(options, sizeof options, "--rule cats --activity 0.3 --source %s", mini("bf16"));
     const char *once = gate(model, options);
     const double loss = stated(), error = worst_error(once, mini("bf16"));
-    CHECK(!strstr(test_run_output(), "better source") && fabs(error - loss) <= 6e-5, "%.5f is lost, %.5f stated", error, loss);
+    CHECK(!strstr(test_run_output(), "better source") && fabs(error - loss) <= 6e-5, "%.5f is lost, %.5f stated", error,
+          loss);
     CHECK(error < 0.9 * twice, "%.4f from 16 bits, %.4f from 4", error, twice);
 }
 
 static void types(void) {
-    const dw_tensor k = {.type = dw_qtype_get(DW_Q4_K), .ne = {512, 256, 1, 1}}, odd = {.type = dw_qtype_get(DW_Q4_K), .ne = {512, 896, 1, 1}};
-    const dw_tensor none = {.type = dw_qtype_get(DW_Q4_0), .ne = {512, 36, 1, 1}}, half = {.type = dw_qtype_get(DW_BF16), .ne = {7, 9, 1, 1}};
+    const dw_tensor k = {.type = dw_qtype_get(DW_Q4_K), .ne = {512, 256, 1, 1}},
+                    odd = {.type = dw_qtype_get(DW_Q4_K), .ne = {512, 896, 1, 1}};
+    const dw_tensor none = {.type = dw_qtype_get(DW_Q4_0), .ne = {512, 36, 1, 1}},
+                    half = {.type = dw_qtype_get(DW_BF16), .ne = {7, 9, 1, 1}};
     CHECK(predict_down_t_type(&k)->id == DW_Q4_K && predict_down_t_type(&odd)->id == DW_Q8_0);
     CHECK(predict_down_t_type(&none)->id == DW_F16 && predict_down_t_type(&half)->id == DW_BF16);
 }
@@ -340,13 +370,14 @@ static void threads(void) {
     char hash[2][65];
     dw_err err = {0};
     for (int i = 0; i < 2; i++) {
-        const char *gated = gate(synth("mini", "Q4_0"), i ? "--rule group-max --group 128 --activity 0.5 -t 3 -q" : "--rule group-max --group 128 --activity 0.5 -t 1");
+        const char *gated = gate(synth("mini", "Q4_0"), i ? "--rule group-max --group 128 --activity 0.5 -t 3 -q"
+                                                          : "--rule group-max --group 128 --activity 0.5 -t 1");
         CHECK(!dw_sha256_file(gated, hash[i], &err), "%s", err.text);
     }
     CHECK(!strcmp(hash[0], hash[1]));
 }
 
-/* ---- running it ------------------------------------------------------------------------------------------------------ */
+/* ---- running it -------------------------------------------------------------------------------------------------- */
 
 /* Logits of 24 tokens by ref. */
 static float *logits(const char *path, dw_select select, size_t *n) {
@@ -354,7 +385,12 @@ static float *logits(const char *path, dw_select select, size_t *n) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(2, &err);
     dw_model *m = dw_model_open(path, &err);
-    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32, .select = select}, &err) : NULL;
+    dw_session *s = m ? dw_session_new(
+                            m,
+                            &(dw_session_options){
+                                .pool = pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32, .select = select},
+                            &err)
+                      : NULL;
     if (!CHECK(s, "%s", err.text)) exit(1);
     *n = (size_t)N * (size_t)dw_model_hparams(m)->n_vocab;
     float *out = calloc(*n, sizeof *out);
@@ -362,7 +398,9 @@ static float *logits(const char *path, dw_select select, size_t *n) {
     uint8_t all[N];
     memset(all, 1, sizeof all);
     for (int i = 0; i < N; i++) token[i] = 7 * i % dw_model_hparams(m)->n_vocab;
-    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) && !dw_session_logits(s, 0, N, out, &err), "%s", err.text);
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = N, .token = token, .out = all}, &err) &&
+              !dw_session_logits(s, 0, N, out, &err),
+          "%s", err.text);
     dw_session_free(s), dw_model_close(m), dw_pool_free(pool);
     return out;
 }
@@ -398,18 +436,21 @@ static void planted(void) {
     REQUIRE(m, "%s", err.text);
     for (int l = 0; l < m->net.hp.n_layer; l++) {
         const dw_layer_gate *g = &m->net.layer[l].sparse;
-        CHECK(g->group == 32 && g->threshold == 0 && g->activity == 1 && !g->dense && g->down_t.type->id == DW_Q4_0 && g->pred_a.type->id == DW_F16, "layer %d", l);
+        CHECK(g->group == 32 && g->threshold == 0 && g->activity == 1 && !g->dense && g->down_t.type->id == DW_Q4_0 &&
+                  g->pred_a.type->id == DW_F16,
+              "layer %d", l);
         CHECK((int)g->pred_a.ne[1] == 8 && (int)g->pred_b.ne[1] == (m->net.hp.n_ff[l] + 31) / 32, "layer %d", l);
     }
     dw_model_close(m);
     CHECK(test_run("deadwood-synth --shape tiny-deci --group 32 -o %s", path) == 2);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------------------------- */
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* The first row of `deadwood-score ARGUMENTS --json`; json_decref() it. */
 static json_t *score(const char *arguments) {
-    if (!CHECK(!test_run("deadwood-score %s --json -q", arguments), "%s: %s", arguments, test_run_output())) return json_null();
+    if (!CHECK(!test_run("deadwood-score %s --json -q", arguments), "%s: %s", arguments, test_run_output()))
+        return json_null();
     const char *line = strstr(test_run_output(), "{");
     json_t *row = line ? json_loads(line, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     CHECK(row, "no row: %s", test_run_output());
@@ -426,20 +467,26 @@ static bool is_text(const json_t *row, const char *column, const char *expected)
     return CHECK(text && !strcmp(text, expected), "%s is '%s', expected '%s'", column, text ? text : "-", expected);
 }
 
-/* The share of neurons that reach their threshold, of all that a gated model computes for the windows that score takes. */
+/* The share of neurons that reach their threshold, of all that a gated model computes for the windows that score
+ * takes. */
 static double count_coverage(const char *gated, const char *text_path) {
     dw_err err = {0};
     watch w = {0};
     dw_model *m = dw_model_open(gated, &err);
     dw_pool *pool = dw_pool_new(2, &err);
-    dw_session *s = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX, .exact = true}, &err) : NULL;
+    dw_session *s = m ? dw_session_new(
+                            m, &(dw_session_options){.pool = pool, .n_ctx = N_CTX, .n_batch = N_CTX, .exact = true},
+                            &err)
+                      : NULL;
     size_t size, n;
     int32_t *token = NULL;
     measure_windows windows = {0};
     char *text = dw_read_file(text_path, 1 << 24, &size, &err);
     dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
-    if (!CHECK(s && text && tok && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) &&
-                   !measure_windows_make(&windows, measure_protocol_find("llama"), n, N_CTX, 1, N_WINDOWS, "text", &err), "%s", err.text))
+    if (!CHECK(
+            s && text && tok && !dw_tokenize(tok, text, size, DW_ADD_SPECIAL, &token, &n, &err) &&
+                !measure_windows_make(&windows, measure_protocol_find("llama"), n, N_CTX, 1, N_WINDOWS, "text", &err),
+            "%s", err.text))
         return NAN;
     w.gated = m;
     dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = count_open, .ctx = &w});
@@ -448,7 +495,8 @@ static double count_coverage(const char *gated, const char *text_path) {
         int32_t *first = token + windows.window[i].start;
         if (v->add_bos) *first = v->bos;
         dw_session_rewind(s, 0, 0);
-        CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = windows.window[i].n_eval, .token = first}, &err), "%s", err.text);
+        CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = windows.window[i].n_eval, .token = first}, &err), "%s",
+              err.text);
     }
     double open = 0, all = 0;
     for (int l = 0; l < m->net.hp.n_layer; l++) open += (double)w.layer[l].open, all += (double)w.layer[l].n;
@@ -462,7 +510,8 @@ static double count_coverage(const char *gated, const char *text_path) {
 static void check_coverage(const char *options) {
     char arguments[1024];
     const char *gated = gate(mini("bf16"), options);
-    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed --batch 100", gated, held_out(), N_CTX, N_WINDOWS);
+    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed --batch 100", gated, held_out(),
+             N_CTX, N_WINDOWS);
     json_t *row = score(arguments);
     const double counted = count_coverage(gated, held_out()), found = number(row, "coverage");
     CHECK(fabs(found - counted) < 1e-6, "%s: coverage %.6f, counted %.6f", options, found, counted);
@@ -477,11 +526,14 @@ static void brute_force(void) {
 static void coverage(void) {
     char arguments[1024];
     const char *model = mini("bf16"), *gated = gate(model, "--rule cats --activity 0.3");
-    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed", gated, a_text(), N_CTX, N_WINDOWS);
+    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed", gated, a_text(), N_CTX,
+             N_WINDOWS);
     json_t *row = score(arguments);
-    const double found = number(row, "coverage"), ppl = number(row, "ppl"); // the windows that the statistics are of, without their last tokens
+    const double found = number(row, "coverage"),
+                 ppl = number(row, "ppl"); // the windows that the statistics are of, without their last tokens
     CHECK(fabs(found - 0.3) < 0.04, "coverage %g", found);
-    is_text(row, "rule", "cats"), is_text(row, "activity", "0.3"), is_text(row, "group", "1"), is_text(row, "select", "auto"), is_text(row, "tool", "gate");
+    is_text(row, "rule", "cats"), is_text(row, "activity", "0.3"), is_text(row, "group", "1"),
+        is_text(row, "select", "auto"), is_text(row, "tool", "gate");
     const char *note = json_string_value(json_object_get(row, "note"));
     CHECK(note && strstr(note, "down_t 4.2 MB of it"), "%s", note ? note : "-");
     CHECK(isnan(number(row, "bytes_per_token")), "bytes are known that nobody counted");
@@ -494,9 +546,11 @@ static void coverage(void) {
     is_text(row, "select", "dense");
     json_decref(row);
 
-    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed", model, a_text(), N_CTX, N_WINDOWS);
+    snprintf(arguments, sizeof arguments, "-m %s -f %s -c %d --windows %d --no-speed", model, a_text(), N_CTX,
+             N_WINDOWS);
     row = score(arguments);
-    CHECK(number(row, "ppl") == dense_ppl && number(row, "bytes_per_token") == dense && isnan(number(row, "coverage")), "the parent differs");
+    CHECK(number(row, "ppl") == dense_ppl && number(row, "bytes_per_token") == dense && isnan(number(row, "coverage")),
+          "the parent differs");
     json_decref(row);
 }
 
@@ -504,13 +558,15 @@ static void injected(void) {
     char arguments[1024];
     const char *path = file("injected.gguf");
     RUN("deadwood-synth --shape base --type Q4_0 --gate --group 64 -q -o %s", path);
-    snprintf(arguments, sizeof arguments, "-m %s --inject 0.25 --select fused --speed-rounds 1 --speed-decode 16 --speed-prefill 0", path);
+    snprintf(arguments, sizeof arguments,
+             "-m %s --inject 0.25 --select fused --speed-rounds 1 --speed-decode 16 --speed-prefill 0", path);
     json_t *row = score(arguments);
     dw_err err = {0};
     dw_model *m = dw_model_open(path, &err);
     REQUIRE(row && m, "%s", err.text);
     double wanted = (double)dw_model_bytes_per_token(m);
-    for (int l = 0; l < m->net.hp.n_layer; l++) wanted -= 0.75 * (double)(m->net.layer[l].up.n_bytes + m->net.layer[l].down.n_bytes);
+    for (int l = 0; l < m->net.hp.n_layer; l++)
+        wanted -= 0.75 * (double)(m->net.layer[l].up.n_bytes + m->net.layer[l].down.n_bytes);
     const double bytes = number(row, "bytes_per_token"), found = number(row, "coverage");
     CHECK(isnan(number(row, "ppl")) && number(row, "decode_tok_s") > 0, "quality of a planted activity");
     CHECK(fabs(found - 0.25) < 0.05, "coverage %g", found);
@@ -519,7 +575,10 @@ static void injected(void) {
     json_decref(row);
     dw_model_close(m);
 
-    CHECK(!test_run("deadwood-score -m %s --inject 0.1,0.9 --select fused --speed-rounds 1 --speed-decode 32 --speed-prefill 0 --per-layer -q", path), "%s", test_run_output());
+    CHECK(!test_run("deadwood-score -m %s --inject 0.1,0.9 --select fused --speed-rounds 1 --speed-decode 32 "
+                    "--speed-prefill 0 --per-layer -q",
+                    path),
+          "%s", test_run_output());
     const char *table = strstr(test_run_output(), "layer");
     double first = -1, last = -1;
     if (CHECK(table, "%s", test_run_output())) {
@@ -531,18 +590,23 @@ static void injected(void) {
 
 static void usage(void) {
     const char *model = synth("tiny-qwen2", "F16");
-    CHECK(test_run("deadwood-score -m %s", model) == 2 && strstr(test_run_output(), "give a text with -f"), "%s", test_run_output());
+    CHECK(test_run("deadwood-score -m %s", model) == 2 && strstr(test_run_output(), "give a text with -f"), "%s",
+          test_run_output());
     CHECK(test_run("deadwood-score -m %s --inject 1.5", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject 0.5,", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject 0.5 --no-speed", model) == 2);
-    CHECK(test_run("deadwood-score -m %s --inject 0.5 -q", model) == 1 && strstr(test_run_output(), "is not gated"), "%s", test_run_output());
+    CHECK(test_run("deadwood-score -m %s --inject 0.5 -q", model) == 1 && strstr(test_run_output(), "is not gated"),
+          "%s", test_run_output());
 }
 
-/* ---- controls ------------------------------------------------------------------------------------------------------- */
+/* ---- controls ---------------------------------------------------------------------------------------------------- */
 
-static const float *choice_of(const dw_model *m, int l) { return (const float *)(const void *)m->net.layer[l].sparse.pred_b_bias.data; }
+static const float *choice_of(const dw_model *m, int l) {
+    return (const float *)(const void *)m->net.layer[l].sparse.pred_b_bias.data;
+}
 
-/* Energies of a layer's groups by plain loops: of every neuron the mean over tokens of a^2 times the norm of its column. */
+/* Energies of a layer's groups by plain loops: of every neuron the mean over tokens of a^2 times the norm of its
+ * column. */
 static void energies(const dw_model *m, const kit_stats *s, int l, int group, double *energy) {
     const dw_tensor *down = &m->net.layer[l].down; // (n_embd, n_ff)
     const kit_stats_layer *x = &s->layer[l];
@@ -550,7 +614,8 @@ static void energies(const dw_model *m, const kit_stats *s, int l, int group, do
     for (int i = 0; i < x->n_ff; i++) energy[i] = 0;
     for (size_t i = 0; i < down->ne[1]; i++) {
         down->type->decode(down->data + i * dw_tensor_row_bytes(down), row, down->ne[0]);
-        for (int j = 0; j < x->n_ff; j++) energy[j / group] += (double)row[j] * (double)row[j] * x->sum_square[j] / (double)x->count[0];
+        for (int j = 0; j < x->n_ff; j++)
+            energy[j / group] += (double)row[j] * (double)row[j] * x->sum_square[j] / (double)x->count[0];
     }
     free(row);
 }
@@ -605,11 +670,14 @@ static void runs_as_lists(const char *model, const char *options) {
     memset(all, 1, sizeof all);
     for (int i = 0; i < N; i++) token[i] = 7 * i % m->net.hp.n_vocab;
     const dw_batch batch = {.n_tokens = N, .token = token, .out = all};
-    dw_session *s = dw_session_new(parent, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32}, &err);
-    CHECK(s && !dw_session_set_selection(s, &(dw_selection){lists, n_list}, &err) && !dw_session_eval(s, &batch, &err) &&
-              !dw_session_logits(s, 0, N, listed, &err), "%s", err.text);
+    dw_session *s = dw_session_new(
+        parent, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = N, .kv = DW_KV_CACHE_F32}, &err);
+    CHECK(s && !dw_session_set_selection(s, &(dw_selection){lists, n_list}, &err) &&
+              !dw_session_eval(s, &batch, &err) && !dw_session_logits(s, 0, N, listed, &err),
+          "%s", err.text);
     double error = 0, power = 0;
-    for (size_t k = 0; k < n; k++) error += pow((double)gated[k] - (double)listed[k], 2), power += (double)listed[k] * (double)listed[k];
+    for (size_t k = 0; k < n; k++)
+        error += pow((double)gated[k] - (double)listed[k], 2), power += (double)listed[k] * (double)listed[k];
     CHECK(power > 0 && error <= 1e-10 * power, "%s: NMSE %.1e", options, error / power);
     dw_session_free(s), dw_pool_free(pool), dw_model_close(m), dw_model_close(parent);
     free(gated), free(listed);
@@ -625,18 +693,25 @@ static void controls(void) {
     for (int i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof name, "r%d.gguf", i);
-        RUN("deadwood-gate -q -m %s -o %s --rule random --seed %d --activity 0.4 -t %d", model, file(name), i / 2, 1 + i);
+        RUN("deadwood-gate -q -m %s -o %s --rule random --seed %d --activity 0.4 -t %d", model, file(name), i / 2,
+            1 + i);
     }
-    CHECK(same_files(file("r0.gguf"), file("r1.gguf")) && !same_files(file("r1.gguf"), file("r2.gguf")), "a seed is a choice, and needs no statistics");
+    CHECK(same_files(file("r0.gguf"), file("r1.gguf")) && !same_files(file("r1.gguf"), file("r2.gguf")),
+          "a seed is a choice, and needs no statistics");
     size_t size;
     char *bytes = dw_read_file(file("r2.gguf"), 1 << 28, &size, NULL);
     CHECK(bytes && memmem(bytes, size, "\"control\":\"random\"", 18), "the lineage says that it is a control");
     free(bytes);
-    CHECK(test_run("deadwood-gate -m %s -o %s --rule static --activity 0.4", model, file("x.gguf")) == 2 && strstr(test_run_output(), "-s stats.h5"), "%s",
-          test_run_output());
-    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --seed 3 --activity 0.4", model, stats_of(model), file("x.gguf")) == 2, "%s", test_run_output());
-    CHECK(test_run("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", file("r0.gguf"), a_text(), file("x.h5")) == 1 &&
-              strstr(test_run_output(), "the same neurons for every token"), "%s", test_run_output());
+    CHECK(test_run("deadwood-gate -m %s -o %s --rule static --activity 0.4", model, file("x.gguf")) == 2 &&
+              strstr(test_run_output(), "-s stats.h5"),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --seed 3 --activity 0.4", model, stats_of(model),
+                   file("x.gguf")) == 2,
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", file("r0.gguf"), a_text(), file("x.h5")) ==
+                  1 &&
+              strstr(test_run_output(), "the same neurons for every token"),
+          "%s", test_run_output());
 }
 
 /* The score of a control: exactly its share of the neurons, on any text. */
@@ -644,18 +719,22 @@ static void control_coverage(void) {
     char arguments[1024];
     const char *model = synth("tiny-llama", "F16");
     for (int i = 0; i < 2; i++) {
-        RUN("deadwood-gate -q -m %s -s %s -o %s --rule %s --activity 0.5", model, stats_of(model), file("control.gguf"), i ? "random" : "static");
-        snprintf(arguments, sizeof arguments, "-m %s --base %s -f %s -c 64 --windows 3 --select fused --no-speed", file("control.gguf"), model, held_out());
+        RUN("deadwood-gate -q -m %s -s %s -o %s --rule %s --activity 0.5", model, stats_of(model), file("control.gguf"),
+            i ? "random" : "static");
+        snprintf(arguments, sizeof arguments, "-m %s --base %s -f %s -c 64 --windows 3 --select fused --no-speed",
+                 file("control.gguf"), model, held_out());
         json_t *row = score(arguments);
         CHECK(number(row, "coverage") == 0.5, "coverage %g", number(row, "coverage"));
-        CHECK(number(row, "kl_mean") > 0 && !strcmp(json_string_value(json_object_get(row, "rule")), i ? "random" : "static"), "KL %g",
-              number(row, "kl_mean"));
+        CHECK(number(row, "kl_mean") > 0 &&
+                  !strcmp(json_string_value(json_object_get(row, "rule")), i ? "random" : "static"),
+              "KL %g", number(row, "kl_mean"));
         json_decref(row);
     }
 }
 
 static void dry_run(void) {
-    static const char *const ways[] = {"--rule cats --activity 0.3", "--rule static --activity 0.3", "--rule group-max --group 64 --activity 0.5"};
+    static const char *const ways[] = {"--rule cats --activity 0.3", "--rule static --activity 0.3",
+                                       "--rule group-max --group 64 --activity 0.5"};
     const char *model = synth("mini", "Q4_0");
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         dw_err err = {0};
@@ -666,16 +745,18 @@ static void dry_run(void) {
         unlink(file("dry.gguf"));
         RUN("deadwood-gate -q -m %s -s %s -o %s --dry-run %s", model, stats_of(model), file("dry.gguf"), ways[i]);
         const char *last = strstr(test_run_output(), "*\ttotal\t");
-        CHECK(last && sscanf(last, "*\ttotal\t%*s %*s %lf", &told) == 1 && told == bytes, "%g bytes in the file, told was\n%s", bytes, test_run_output());
+        CHECK(last && sscanf(last, "*\ttotal\t%*s %*s %lf", &told) == 1 && told == bytes,
+              "%g bytes in the file, told was\n%s", bytes, test_run_output());
         CHECK(access(file("dry.gguf"), F_OK), "a file was written");
     }
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     char options[512];
-    const char *model = synth("tiny-qwen2", "F16"), *other = synth("tiny-llama", "F32"), *wanted = "--rule cats --activity 0.3";
+    const char *model = synth("tiny-qwen2", "F16"), *other = synth("tiny-llama", "F32"),
+               *wanted = "--rule cats --activity 0.3";
     refused(model, stats_of(other), wanted, "was collected from another model");
     CHECK(!predict_rule_fits(predict_rule_find("cats"), 32) && predict_rule_fits(predict_rule_find("group-max"), 64));
     refused(gate(model, wanted), stats_of(model), wanted, "is gated already");
@@ -683,12 +764,14 @@ static void refusals(void) {
     refused(model, stats_of(model), options, "leave out --source");
     refused(synth("mini", "Q8_0"), stats_of(synth("mini", "Q8_0")), options, "the source has 4 layers");
 
-    RUN("deadwood-collect -q -m %s -f %s -c %d --windows 2 -o %s --export-imatrix %s", model, a_text(), N_CTX, file("x.h5"), file("x.imatrix"));
+    RUN("deadwood-collect -q -m %s -f %s -c %d --windows 2 -o %s --export-imatrix %s", model, a_text(), N_CTX,
+        file("x.h5"), file("x.imatrix"));
     RUN("deadwood-collect -q -m %s --import-imatrix %s -o %s", model, file("x.imatrix"), file("imported.h5"));
     refused(model, file("imported.h5"), wanted, "layer 0: the statistics hold no histograms");
 
     CHECK(test_run("deadwood-gate -m %s -s %s -o /dev/null %s", model, stats_of(model), wanted) == 1);
-    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --activity 0", model, stats_of(model), file("x.gguf")) == 2);
+    CHECK(test_run("deadwood-gate -m %s -s %s -o %s --rule cats --activity 0", model, stats_of(model),
+                   file("x.gguf")) == 2);
 }
 
 /* A weight that is NaN, and statistics of the model that has it. */
@@ -721,7 +804,8 @@ static void damaged(void) {
     REQUIRE(!kit_stats_read(&s, stats_of(model), &err) && !dw_sha256_file(bad, hash, &err), "%s", err.text);
     memcpy(s.model_sha256, hash, sizeof hash);
     CHECK(!kit_stats_write(&s, file("of-nan.h5"), &err), "%s", err.text);
-    refused(bad, file("of-nan.h5"), "--rule cats --activity 0.3", "'blk.2.ffn_down.weight' row 0: value nan at column 50 cannot be stored as F16; the model is damaged");
+    refused(bad, file("of-nan.h5"), "--rule cats --activity 0.3",
+            "'blk.2.ffn_down.weight' row 0: value nan at column 50 cannot be stored as F16; the model is damaged");
     kit_stats_release(&s);
 }
 
@@ -732,7 +816,8 @@ static void lineage(void) {
     const dw_kv *steps = dw_gguf_find(g, "deadwood.lineage");
     REQUIRE(steps && steps->count == 2);
     char *step = strndup(steps->str[1].ptr, steps->str[1].len);
-    CHECK(strstr(step, "\"gate\"") && strstr(step, "\"group-max\"") && strstr(step, "\"64\"") && strstr(step, "\"0.25\"") && strstr(step, "text.txt") && !strstr(step, test_folder()),
+    CHECK(strstr(step, "\"gate\"") && strstr(step, "\"group-max\"") && strstr(step, "\"64\"") &&
+              strstr(step, "\"0.25\"") && strstr(step, "text.txt") && !strstr(step, test_folder()),
           "%s", step);
     free(step);
     dw_gguf_close(g);

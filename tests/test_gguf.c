@@ -76,12 +76,25 @@ static void round_trip(void) {
 }
 
 static void layers_of_names(void) {
-    static const struct { const char *name, *rest; int layer; } rows[] = {
-        {"blk.0.ffn_up.weight", "ffn_up.weight", 0}, {"blk.120.x", "x", 120}, {"output.weight", NULL, -1}, {"blk.x", NULL, -1}, {"blk..x", NULL, -1},
-        {"blk.3", NULL, -1}, {"blk.-3.x", NULL, -1}, {"blk. 3.x", NULL, -1}, {"blk.03.x", NULL, -1}, {"blk.9999999999.x", NULL, -1}, {"", NULL, -1}};
+    static const struct {
+        const char *name, *rest;
+        int layer;
+    } rows[] = {{"blk.0.ffn_up.weight", "ffn_up.weight", 0},
+                {"blk.120.x", "x", 120},
+                {"output.weight", NULL, -1},
+                {"blk.x", NULL, -1},
+                {"blk..x", NULL, -1},
+                {"blk.3", NULL, -1},
+                {"blk.-3.x", NULL, -1},
+                {"blk. 3.x", NULL, -1},
+                {"blk.03.x", NULL, -1},
+                {"blk.9999999999.x", NULL, -1},
+                {"", NULL, -1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *rest;
-        CHECK(dw_layer_of(rows[i].name, &rest) == rows[i].layer && !strcmp(rest, rows[i].rest ? rows[i].rest : rows[i].name), "'%s'", rows[i].name);
+        CHECK(dw_layer_of(rows[i].name, &rest) == rows[i].layer &&
+                  !strcmp(rest, rows[i].rest ? rows[i].rest : rows[i].name),
+              "'%s'", rows[i].name);
     }
 }
 
@@ -571,10 +584,10 @@ static void b_split_type(test_bytes *b) {
     put_kv_str(b, "split.count", "2");
 }
 
-// clang-format off
 static const broken_file broken[] = {
     {"gguf-empty.gguf", "a file of 0 bytes", "not a GGUF file", b_empty},
-    {"gguf-magic-only.gguf", "the magic and nothing else (CVE-2024-39720)", "ends inside the GGUF header", b_magic_only},
+    {"gguf-magic-only.gguf", "the magic and nothing else (CVE-2024-39720)", "ends inside the GGUF header",
+     b_magic_only},
     {"gguf-other-magic.gguf", "another magic", "not a GGUF file", b_other_magic},
     {"gguf-version-0.gguf", "version 0", "GGUF version 0", b_version_0},
     {"gguf-version-1.gguf", "version 1, whose lengths are 32-bit (CVE-2025-66960)", "GGUF version 1", b_version_1},
@@ -582,21 +595,27 @@ static const broken_file broken[] = {
     {"gguf-big-endian.gguf", "a big-endian file", "a big-endian GGUF file", b_big_endian},
     {"gguf-keys-wrap.gguf", "number of keys x record size wraps (CVE-2024-23605)", "keys do not fit", b_keys_wrap},
     {"gguf-keys-negative.gguf", "number of keys -1", "keys do not fit", b_keys_negative},
-    {"gguf-tensors-wrap.gguf", "number of tensors x record size wraps (CVE-2024-21836)", "tensors do not fit", b_tensors_wrap},
+    {"gguf-tensors-wrap.gguf", "number of tensors x record size wraps (CVE-2024-21836)", "tensors do not fit",
+     b_tensors_wrap},
     {"gguf-tensors-negative.gguf", "number of tensors -2^63", "tensors do not fit", b_tensors_negative},
     {"gguf-key-length.gguf", "length of a key + 1 wraps (CVE-2024-23496)", "ends inside key 0", b_key_length},
     {"gguf-key-empty.gguf", "an empty key", "its name is empty", b_key_empty},
     {"gguf-key-not-utf8.gguf", "a key in Latin-1", "not UTF-8", b_key_not_utf8},
     {"gguf-key-nul.gguf", "NUL inside a key", "not UTF-8", b_key_nul},
     {"gguf-key-twice.gguf", "the same key twice", "key 'k' occurs twice", b_key_twice},
-    {"gguf-string-length.gguf", "length of a string + 1 wraps (CVE-2024-23496)", "ends inside the value of key 0", b_string_length},
-    {"gguf-string-in-array.gguf", "length 2^63 of a string in an array (CVE-2025-66959)", "ends inside the value of key 0", b_string_in_array},
-    {"gguf-strings-wrap.gguf", "number of strings x record size wraps (CVE-2024-21825)", "strings does not fit", b_strings_wrap},
-    {"gguf-strings-many.gguf", "2^30 strings announced in a tiny file (CVE-2025-0315)", "strings does not fit", b_strings_many},
+    {"gguf-string-length.gguf", "length of a string + 1 wraps (CVE-2024-23496)", "ends inside the value of key 0",
+     b_string_length},
+    {"gguf-string-in-array.gguf", "length 2^63 of a string in an array (CVE-2025-66959)",
+     "ends inside the value of key 0", b_string_in_array},
+    {"gguf-strings-wrap.gguf", "number of strings x record size wraps (CVE-2024-21825)", "strings does not fit",
+     b_strings_wrap},
+    {"gguf-strings-many.gguf", "2^30 strings announced in a tiny file (CVE-2025-0315)", "strings does not fit",
+     b_strings_many},
     {"gguf-numbers-wrap.gguf", "number of elements x element size wraps", "do not fit", b_numbers_wrap},
     {"gguf-numbers-many.gguf", "an array one byte longer than the file (CVE-2024-12055)", "do not fit", b_numbers_many},
     {"gguf-array-nested.gguf", "an array of arrays, the way to endless recursion", "arrays of arrays", b_array_nested},
-    {"gguf-array-type.gguf", "2^40 elements of an unknown type, the way to an endless loop", "unknown value type 99", b_array_type},
+    {"gguf-array-type.gguf", "2^40 elements of an unknown type, the way to an endless loop", "unknown value type 99",
+     b_array_type},
     {"gguf-value-type.gguf", "a value of unknown type", "unknown value type 13", b_value_type},
     {"gguf-value-type-max.gguf", "a value of type -1", "unknown value type 4294967295", b_value_type_max},
     {"gguf-value-cut.gguf", "the file ends inside a number", "do not fit", b_value_cut},
@@ -617,21 +636,25 @@ static const broken_file broken[] = {
     {"gguf-product-wrap.gguf", "product of dimensions wraps to 0 (CVE-2026-33298)", "overflow", b_product_wrap},
     {"gguf-product-negative.gguf", "-1 x -1 values", "overflow", b_product_negative},
     {"gguf-product-small.gguf", "2^32 x 2^31 x 2: the product wraps only at the end", "overflow", b_product_small},
-    {"gguf-bytes-wrap.gguf", "2^62 + 4 numbers of 4 bytes look like 16 bytes (CVE-2026-33298)", "overflow", b_bytes_wrap},
+    {"gguf-bytes-wrap.gguf", "2^62 + 4 numbers of 4 bytes look like 16 bytes (CVE-2026-33298)", "overflow",
+     b_bytes_wrap},
     {"gguf-bytes-pad.gguf", "a size that wraps when it is padded (CVE-2025-53630)", "beyond the end", b_bytes_pad},
     {"gguf-bytes-sum.gguf", "the sum of sizes wraps (CVE-2026-27940)", "beyond the end", b_bytes_sum},
     {"gguf-row-block.gguf", "a row of 33 values in blocks of 32", "not whole blocks", b_row_block},
     {"gguf-row-block-product.gguf", "two rows of half a block", "not whole blocks", b_row_block_product},
-    {"gguf-offset-beyond.gguf", "an offset beyond the file: other heap content leaks (CVE-2026-7482)", "instead of 0", b_offset_beyond},
+    {"gguf-offset-beyond.gguf", "an offset beyond the file: other heap content leaks (CVE-2026-7482)", "instead of 0",
+     b_offset_beyond},
     {"gguf-offset-wrap.gguf", "an offset near 2^64, so that offset + size wraps", "instead of 0", b_offset_wrap},
     {"gguf-offset-gap.gguf", "a gap between tensors", "a gap or an overlap", b_offset_gap},
     {"gguf-offset-overlap.gguf", "two tensors at one place", "a gap or an overlap", b_offset_overlap},
     {"gguf-offset-odd.gguf", "an offset that is not aligned", "a gap or an overlap", b_offset_odd},
     {"gguf-data-cut.gguf", "a tensor 4 bytes longer than the file (CVE-2026-7482)", "beyond the end", b_data_cut},
     {"gguf-data-none.gguf", "a header without data", "beyond the end", b_data_none},
-    {"gguf-padding-none.gguf", "the file ends before the padding of the header", "padding before tensor 0", b_padding_none},
+    {"gguf-padding-none.gguf", "the file ends before the padding of the header", "padding before tensor 0",
+     b_padding_none},
     {"gguf-type-removed.gguf", "a removed type, block size 0: division by zero", "tensor 'a' has type", b_type_removed},
-    {"gguf-type-unread.gguf", "IQ2_XS, which is not read", "tensor 'a' has type IQ2_XS (17), which is not supported", b_type_unread},
+    {"gguf-type-unread.gguf", "IQ2_XS, which is not read", "tensor 'a' has type IQ2_XS (17), which is not supported",
+     b_type_unread},
     {"gguf-type-unknown.gguf", "type 1000", "(1000), which is not supported", b_type_unknown},
     {"gguf-type-max.gguf", "type -1", "(4294967295), which is not supported", b_type_max},
     {"gguf-split-second.gguf", "the second part of a split model", "give the first part", b_split_second},
@@ -642,7 +665,6 @@ static const broken_file broken[] = {
     {"gguf-split-type.gguf", "number of parts as a string", "missing or not a number", b_split_type},
     {0},
 };
-// clang-format on
 
 static void broken_files(void) { check_broken(broken, "gguf-", open_gguf); }
 

@@ -1,4 +1,5 @@
 /* test_grid.c - grids: what they say becomes the jobs that are meant; what is wrong is refused with its line. */
+#include "experiments/sweep/costs.h"
 #include "experiments/sweep/jobs.h"
 #include "test.h"
 
@@ -184,7 +185,7 @@ static void too_many(void) {
     refused(text, 20, "more than 100000 combinations");
 }
 
-/* ---- identities ---------------------------------------------------------------------------------------------------------- */
+/* ---- identities -------------------------------------------------------------------------------------------------- */
 
 static const char *write_text(const char *name, const char *text) {
     const char *path = test_file(name);
@@ -252,8 +253,9 @@ static void lists_of_files(void) {
           !strcmp(g.list[0].word[2], "end"));
     grid_release(&g);
     snprintf(text, sizeof text, HEAD "l := %s/none-*.txt\nx : cut $l -o $out\n", test_folder());
-    CHECK(grid_read(&g, write_text("files.grid", text), &(grid_options){0}, &err) && strstr(err.text, "line 2: no file matches"), "%s",
-          err.text);
+    CHECK(grid_read(&g, write_text("files.grid", text), &(grid_options){0}, &err) &&
+              strstr(err.text, "line 2: no file matches"),
+          "%s", err.text);
 }
 
 /* The step called `name` as "tool word word", variables and outputs as $NAME; "" for none. */
@@ -290,8 +292,12 @@ static void controls_come(void) {
     char text[1024];
     dw_err err = {0};
     grid g;
-    snprintf(text, sizeof text, HEAD "metric = energy flap\nrate = 0.1 0.2\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric --rate $rate -o $out.tsv\n%s", chain);
-    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    snprintf(text, sizeof text,
+             HEAD "metric = energy flap\nrate = 0.1 0.2\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric "
+                  "$metric --rate $rate -o $out.tsv\n%s",
+             chain);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
     CHECK(g.n_own_step < g.n_step && g.n_step == 4 + 3 + 2, "%zu steps", g.n_step);
     check_step(&g, "random_plan", "rank -m $dense --metric random --seed $seed --rate $rate -o $out");
     check_step(&g, "random_cut", "cut -m $dense -p $random_plan -o $out");
@@ -301,14 +307,22 @@ static void controls_come(void) {
     CHECK(g.step[6].alone && g.step[8].alone && g.step[6].makes_rows);
     grid_release(&g);
 
-    snprintf(text, sizeof text, HEAD "metric = energy random\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric -o $out.tsv\n%s"
-                                     "q : requant -m $dense --type Q4_0 -o $out.gguf\n", chain);
-    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    snprintf(
+        text, sizeof text,
+        HEAD
+        "metric = energy random\ndense : synth -o $out.gguf\nplan : rank -m $dense --metric $metric -o $out.tsv\n%s"
+        "q : requant -m $dense --type Q4_0 -o $out.gguf\n",
+        chain);
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
     CHECK(g.n_own_step == g.n_step && g.n_step == 5, "a grid with its own has %zu steps", g.n_step);
     grid_release(&g);
 
-    snprintf(text, sizeof text, HEAD "dense : synth -o $out.gguf\nplan : rank -m $dense --metric energy -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n");
-    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s", err.text);
+    snprintf(text, sizeof text,
+             HEAD "dense : synth -o $out.gguf\nplan : rank -m $dense --metric energy -o $out.tsv\ncut : cut -m $dense "
+                  "-p $plan -o $out.gguf\n");
+    REQUIRE(!grid_parse_with(&g, text, strlen(text), "test.grid", &(grid_options){.controls = true}, &err), "%s",
+            err.text);
     CHECK(g.n_own_step == g.n_step && g.n_step == 3, "a grid without rows has %zu steps", g.n_step);
     grid_release(&g);
 }
@@ -325,6 +339,27 @@ static void seed_reads(void) {
     free(text);
 }
 
+/* A program may have any name that a grid allows: up to 32 letters, digits and _. */
+static void costs_of_names(void) {
+    static const char *const names[] = {"stub", "My_Stub2", "a_name_of_exactly_32_characters_"};
+    dw_err err = {0};
+    setenv("XDG_CACHE_HOME", test_file("cache-of-names"), 1);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const grid_step step = {.tool = (char *)(uintptr_t)names[i]};
+        const job j = {.step = &step, .options = i, .words = i};
+        const job_cost cost = {.seconds = 7, .threads = 1};
+        job_cost found = {0};
+        costs *c = costs_open(&err);
+        REQUIRE(c, "%s", err.text);
+        costs_note(c, &j, 10, &cost);
+        costs_free(c);
+        c = costs_open(&err);
+        CHECK(c && costs_find(c, &j, 10, &found) && found.seconds == 7, "'%s' is read back", names[i]);
+        costs_free(c);
+    }
+    setenv("XDG_CACHE_HOME", test_file("cache"), 1); // as before
+}
+
 static const test_case cases[] = {
     {"a step has a job for each combination of the values that decide its output", combinations},
     {"words are split, quoted and joined as the head of grid.h says", words},
@@ -333,7 +368,8 @@ static const test_case cases[] = {
     {"too many combinations are refused before they are made", too_many},
     {"a change of value, command or input changes the names of what depends on it and of nothing else", identities},
     {"patterns in lists stand for files in order; without a match the line is named", lists_of_files},
-    {"neurons by lot and plain quantizations are added where a grid has none", controls_come},
+    {"random neurons and plain quantizations are added where a grid has none", controls_come},
     {"the grid of every kind of line reads as it did", seed_reads},
+    {"times of programs of every name that a grid allows are remembered", costs_of_names},
     {0}};
 TEST_MAIN(cases)

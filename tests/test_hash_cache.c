@@ -79,7 +79,8 @@ static void forget(void) { CHECK(!test_run("rm -rf %s", cache())); }
 static void remembers(void) {
     set_up();
     forget();
-    CHECK(is_true_hash(write_large("fresh", 'x')) && !only_entry(), "a file that was written just now is not remembered");
+    CHECK(is_true_hash(write_large("fresh", 'x')) && !only_entry(),
+          "a file that was written just now is not remembered");
     const char *path = test_file("large");
     CHECK(is_true_hash(path) && only_entry());
     forge(only_entry());
@@ -143,9 +144,11 @@ static void works_without(void) {
 static void programs(void) {
     char a[65], b[65];
     dw_err err = {0};
-    CHECK(!test_run("cp /proc/self/exe %s; printf 'code deadwood-commit:%%048d end' 1 >%s; printf 'code deadwood-commit:%%048d end' 2 >%s",
+    CHECK(!test_run("cp /proc/self/exe %s; printf 'code deadwood-commit:%%048d end' 1 >%s; printf 'code "
+                    "deadwood-commit:%%048d end' 2 >%s",
                     test_file("cp"), test_file("one"), test_file("two")));
-    CHECK(!kit_sha256_program(test_file("one"), a, &err) && !kit_sha256_program(test_file("two"), b, &err), "%s", err.text);
+    CHECK(!kit_sha256_program(test_file("one"), a, &err) && !kit_sha256_program(test_file("two"), b, &err), "%s",
+          err.text);
     CHECK(!strcmp(a, b), "another commit");
     CHECK(!test_run("printf 'code deadwood-commit:%%048d End' 1 >%s", test_file("two")));
     CHECK(!kit_sha256_program(test_file("two"), b, &err) && strcmp(a, b), "other code");

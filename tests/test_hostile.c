@@ -145,7 +145,8 @@ static void long_tokens(void) {
     const char *path = changed(random_model("tiny-llama", "F16", 0), "long.gguf", &(change){.keys = set_long_tokens});
     CHECK(!test_run("deadwood-generate -m %s -p a -n 2 --temp 0 -q -t 1", path), "%s", test_run_output());
     const char *text = test_run_output();
-    CHECK(strlen(text) == 2 * TOKEN_BYTES + 1 && text[strlen(text) - 2] == '.', "%zu bytes: %.300s", strlen(text), text);
+    CHECK(strlen(text) == 2 * TOKEN_BYTES + 1 && text[strlen(text) - 2] == '.', "%zu bytes: %.300s", strlen(text),
+          text);
 }
 
 /* ---- lineage ----------------------------------------------------------------------------------------------- */
@@ -155,7 +156,8 @@ static void set_text_lineage(dw_gguf_writer *w) { dw_gguf_set_strs(w, "deadwood.
 
 /* Beside a second input that is wrong, too: the lineage is what is reported, for it is read with the model. */
 static void early_lineage(void) {
-    static const char *const commands[] = {"cut -p", "gate --rule cats --activity 0.5 -s", "requant --recipe", "train -x"};
+    static const char *const commands[] = {"cut -p", "gate --rule cats --activity 0.5 -s", "requant --recipe",
+                                           "train -x"};
     static void (*const changes[])(dw_gguf_writer *) = {set_number_lineage, set_text_lineage};
     const char *plain = random_model("tiny-llama", "F16", 0), *wrong = test_file("wrong");
     FILE *f = fopen(wrong, "w");
@@ -166,8 +168,8 @@ static void early_lineage(void) {
         for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
             const int rc = test_run("deadwood-%s %s -m %s -o %s -q", commands[i], wrong, path, test_file("out.gguf"));
             const char *text = test_run_output();
-            CHECK(rc == 1 && strstr(text, "deadwood.lineage") && strstr(text, "lineage.gguf"), "%s: %d, %s", commands[i],
-                  rc, text);
+            CHECK(rc == 1 && strstr(text, "deadwood.lineage") && strstr(text, "lineage.gguf"), "%s: %d, %s",
+                  commands[i], rc, text);
         }
     }
 }

@@ -207,7 +207,9 @@ static void help_complete(void) {
                            "deadwood try --fast",           "--version"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         CHECK(strstr(help, words[i]), "%s in:\n%s", words[i], help);
-    CHECK(strstr(man, ".SH NAME\ndeadwood\\-try \\- tries things\n") && strstr(man, ".SS more\n") && strstr(man, ".br\n\\fBlarge\\fR: large\n"), "%s", man);
+    CHECK(strstr(man, ".SH NAME\ndeadwood\\-try \\- tries things\n") && strstr(man, ".SS more\n") &&
+              strstr(man, ".br\n\\fBlarge\\fR: large\n"),
+          "%s", man);
     for (const char *line = help; *line; line = strchr(line, '\n') + 1)
         CHECK(strcspn(line, "\n") <= 100, "%.110s", line);
     free(help);
@@ -242,16 +244,24 @@ static void shown_sizes(void) {
     const struct {
         double n;
         const char *text;
-    } wanted[] = {{0, "0 B"}, {999, "999 B"}, {1000, "1.0 kB"}, {24.7e6, "24.7 MB"}, {999.9e6, "999.9 MB"}, {4.2931e9, "4.293 GB"}, {1.5e12, "1500.000 GB"}};
+    } wanted[] = {{0, "0 B"},
+                  {999, "999 B"},
+                  {1000, "1.0 kB"},
+                  {24.7e6, "24.7 MB"},
+                  {999.9e6, "999.9 MB"},
+                  {4.2931e9, "4.293 GB"},
+                  {1.5e12, "1500.000 GB"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        CHECK(!strcmp(show_bytes(wanted[i].n).text, wanted[i].text), "%s: %s", wanted[i].text, show_bytes(wanted[i].n).text);
+        CHECK(!strcmp(show_bytes(wanted[i].n).text, wanted[i].text), "%s: %s", wanted[i].text,
+              show_bytes(wanted[i].n).text);
     CHECK(!*plural(1) && !strcmp(plural(0), "s") && !strcmp(plural(2), "s"));
 }
 
 /* bash reads back what was quoted, and no byte of it acts in a terminal. */
 static void quoted_words(void) {
-    static const char *const words[] = {"plain", "", "two words", "it's", "$(ls) `ls` $x \\ \"", "a\nb\t\033[2J", "\u202e \xc2\x9b'\\",
-                                        "é", "\xff\x9b", "\x7f-1"};
+    static const char *const words[] = {
+        "plain", "",         "two words", "it's", "$(ls) `ls` $x \\ \"", "a\nb\t\033[2J", "\u202e \xc2\x9b'\\",
+        "é",     "\xff\x9b", "\x7f-1"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char *quoted = opt_quoted(words[i]), shown[256];
         dw_show(shown, sizeof shown, quoted, strlen(quoted));
@@ -364,7 +374,8 @@ static void refused_tables(void) {
               strstr(err.text, "no column 'ppl'"),
           "%s", err.text);
     err = (dw_err){0};
-    CHECK(tsv_check(path, columns, 2, &err) && strstr(err.text, "no column 'ppl'") && strstr(err.text, path), "%s", err.text);
+    CHECK(tsv_check(path, columns, 2, &err) && strstr(err.text, "no column 'ppl'") && strstr(err.text, path), "%s",
+          err.text);
     CHECK(!tsv_check(path, columns, 1, NULL) && !tsv_check(test_path(test_folder(), "new.tsv"), columns, 2, NULL));
     const struct {
         const char *text, *words;
@@ -579,8 +590,10 @@ static void forged_lineage(void) {
     static const struct {
         const char *step, *line;
     } cases[] = {
-        {"{\"tool\":\"convert\",\"args\":[\"/home/a/mini/\",\"--type=../q8_0\"]}", "deadwood convert mini -o forged.gguf --type=q8_0"},
-        {"{\"tool\":\"convert\",\"args\":[\"x\\nrm -rf ~\\n#\"]}", "deadwood convert $'x\\x0arm -rf ~\\x0a#' -o forged.gguf"},
+        {"{\"tool\":\"convert\",\"args\":[\"/home/a/mini/\",\"--type=../q8_0\"]}",
+         "deadwood convert mini -o forged.gguf --type=q8_0"},
+        {"{\"tool\":\"convert\",\"args\":[\"x\\nrm -rf ~\\n#\"]}",
+         "deadwood convert $'x\\x0arm -rf ~\\x0a#' -o forged.gguf"},
         {"{\"tool\":\"cut\",\"args\":[\"--model\",\"$(ls) `ls` 'a' \\\\ \\u001b]0;x\\u0007\"]}",
          "deadwood cut -o forged.gguf --model $'$(ls) `ls` \\x27a\\x27 \\\\ \\x1b]0;x\\x07'"},
         {"{\"tool\":\"cut\",\"args\":[\"--model\",\"\\u202egnp.sh\",\"--plan\",\"a\\u009bb\"]}",
@@ -609,16 +622,18 @@ static void forged_lineage(void) {
 
 /* Each step writes what the next one calls its parent. */
 static void forged_outputs(void) {
-    static const char *const parents[][2] = {{"../../.ssh/authorized_keys", "deadwood convert a -o authorized_keys"},
-                                             {"~/.bashrc", "# step 1 is left out: the file that it writes is hidden or has no name"},
-                                             {"", "# step 1 is left out: the file that it writes is hidden or has no name"}};
+    static const char *const parents[][2] = {
+        {"../../.ssh/authorized_keys", "deadwood convert a -o authorized_keys"},
+        {"~/.bashrc", "# step 1 is left out: the file that it writes is hidden or has no name"},
+        {"", "# step 1 is left out: the file that it writes is hidden or has no name"}};
     for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
         dw_err err = {0};
         char step[128];
         snprintf(step, sizeof step, "{\"tool\":\"cut\",\"args\":[],\"parent\":\"%s\"}", parents[i][0]);
         dw_gguf *g = with_steps("forged.gguf", (const char *[]){"{\"tool\":\"convert\",\"args\":[\"a\"]}", step}, 2);
         char *commands = lineage_commands(g, &err);
-        CHECK(commands && !strncmp(commands, parents[i][1], strlen(parents[i][1])), "%s", commands ? commands : err.text);
+        CHECK(commands && !strncmp(commands, parents[i][1], strlen(parents[i][1])), "%s",
+              commands ? commands : err.text);
         free(commands);
         dw_gguf_close(g);
     }
@@ -646,7 +661,8 @@ static void bad_lineage(void) {
         const bool odd = i + 1 == sizeof bad / sizeof *bad; // readable, its odd parts are left out
         inputs in = {0};
         char *commands = lineage_commands(g, &err);
-        CHECK(lineage_check(g, &err) == (odd ? 0 : -1) && (odd || strstr(err.text, "bad.gguf")), "%s: %s", bad[i], err.text);
+        CHECK(lineage_check(g, &err) == (odd ? 0 : -1) && (odd || strstr(err.text, "bad.gguf")), "%s: %s", bad[i],
+              err.text);
         CHECK(odd ? commands && !err.text[0] : !commands && err.text[0], "%s: %s", bad[i], err.text);
         CHECK(lineage_inputs(g, note_input, &in, &err) == (odd ? 0 : -1) && !in.n, "%s", bad[i]);
         CHECK(!lineage_leak(g, zeros, (int32_t[64]){0}, 64, &err));

@@ -1,5 +1,5 @@
-/* test_layers.c - a net is a value: layers run one by one on a residual of the caller, tensors that are replaced, parts of the
- * state that are given and taken, a context that costs nothing before it is used. */
+/* test_layers.c - a net is a value: layers run one by one on a residual of the caller, tensors that are replaced,
+ * parts of the state that are given and taken, a context that costs nothing before it is used. */
 #include "build.h"
 #include "backends/kernels.h"
 #include "model/session.h"
@@ -75,17 +75,18 @@ static void range_at(run *r, int k, const float *whole, const char *what) {
     dw_err err = {0};
     const size_t bytes = n_residual(r) * sizeof(float);
     float *before = malloc(bytes), *x = malloc(bytes);
-    CHECK(!dw_session_embed(r->session, &r->batch, before, &err) && !dw_session_layers(r->session, &r->batch, 0, k, before,
-                                                            &err), "%s", err.text);
+    CHECK(!dw_session_embed(r->session, &r->batch, before, &err) &&
+              !dw_session_layers(r->session, &r->batch, 0, k, before, &err),
+          "%s", err.text);
     for (int again = 0; again < 2; again++) {
         memcpy(x, before, bytes);
         CHECK(!dw_session_layers(r->session, &r->batch, k, k + 1, x, &err) &&
-                  !dw_session_layers(r->session, &r->batch, k + 1, r->hp->n_layer, x, &err) && !dw_session_head(r->session,
-                                                            &r->batch, x, &err),
+                  !dw_session_layers(r->session, &r->batch, k + 1, r->hp->n_layer, x, &err) &&
+                  !dw_session_head(r->session, &r->batch, x, &err),
               "%s", err.text);
         float *logits = fetch(r);
-        CHECK(same_logits(logits, whole, r), "%s, layer %d, time %d: other logits than of the whole pass, NMSE %.1e", what, k, again,
-              nmse(logits, whole, n_logits(r)));
+        CHECK(same_logits(logits, whole, r), "%s, layer %d, time %d: other logits than of the whole pass, NMSE %.1e",
+              what, k, again, nmse(logits, whole, n_logits(r)));
         free(logits);
     }
     free(before), free(x);
@@ -100,8 +101,9 @@ static void range_is_whole(void) {
                 char what[96];
                 const char *type = types[s % 2];
                 snprintf(what, sizeof what, "%s, %s %s, passes of %d", backends[b], shapes[s], type, n_batch);
-                if (!open_run(&r, random_model(shapes[s], type, 0), (dw_session_options){.backend = backends[b], .exact = true,
-                                                            .n_batch = n_batch})) return;
+                if (!open_run(&r, random_model(shapes[s], type, 0),
+                              (dw_session_options){.backend = backends[b], .exact = true, .n_batch = n_batch}))
+                    return;
                 float *whole = whole_pass(&r);
                 for (int k = 0; k < r.hp->n_layer; k++) range_at(&r, k, whole, what);
                 CHECK(dw_session_n_past(r.session, 0) == N, "n_past does not move");
@@ -128,7 +130,8 @@ static void taps_see_the_range(void) {
     seen s = {.first = 99};
     if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){0})) return;
     float *x = calloc(n_residual(&r), sizeof *x);
-    dw_session_set_tap(r.session, &(dw_tap){.points = 1u << DW_TAP_RESIDUAL | 1u << DW_TAP_FFN_NEURON, .fn = look, .ctx = &s});
+    dw_session_set_tap(r.session,
+                       &(dw_tap){.points = 1u << DW_TAP_RESIDUAL | 1u << DW_TAP_FFN_NEURON, .fn = look, .ctx = &s});
     CHECK(!dw_session_layers(r.session, &r.batch, 1, 3, x, &err), "%s", err.text);
     CHECK(s.first == 1 && s.last == 2 && s.n_residual == 2 && s.n_neuron == 2, "layers %d to %d, %d residuals", s.first,
           s.last, s.n_residual);
@@ -147,11 +150,14 @@ static void bad_ranges(void) {
     run r;
     if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = N})) return;
     float *x = calloc(n_residual(&r), sizeof *x);
-    static const struct { int first, end; const char *says; } bad[] = {{-1, 2, "layers -1 to 1"}, {2, 1, "layers 2 to 0"}, {0,
-                                                            5, "the model has 4"}};
+    static const struct {
+        int first, end;
+        const char *says;
+    } bad[] = {{-1, 2, "layers -1 to 1"}, {2, 1, "layers 2 to 0"}, {0, 5, "the model has 4"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
-        CHECK(dw_session_layers(r.session, &r.batch, bad[i].first, bad[i].end, x, &err) == -1, "%d to %d", bad[i].first, bad[i].end);
+        CHECK(dw_session_layers(r.session, &r.batch, bad[i].first, bad[i].end, x, &err) == -1, "%d to %d", bad[i].first,
+              bad[i].end);
         check_sentence(&err, bad[i].says, "range");
     }
     dw_err err = {0};
@@ -164,7 +170,7 @@ static void bad_ranges(void) {
     close_run(&r);
 }
 
-/* ---- replaced tensors --------------------------------------------------------------------------------------------- */
+/* ---- replaced tensors -------------------------------------------------------------------------------------------- */
 
 /* Random values in the type of a tensor, or F32; free() the data. */
 static dw_tensor another(const dw_tensor *t, bool f32) {
@@ -176,7 +182,8 @@ static dw_tensor another(const dw_tensor *t, bool f32) {
     float *row = malloc(a.ne[0] * sizeof *row);
     dw_rng_seed(&rng, 11);
     for (size_t r = 0; r < a.ne[1]; r++) {
-        for (size_t i = 0; i < a.ne[0]; i++) row[i] = (float)((a.ne[1] == 1) + 0.1 * dw_rng_normal(&rng)); // vectors about 1
+        for (size_t i = 0; i < a.ne[0]; i++)
+            row[i] = (float)((a.ne[1] == 1) + 0.1 * dw_rng_normal(&rng)); // vectors about 1
         a.type->encode(row, data + r * dw_tensor_row_bytes(&a), a.ne[0], NULL);
     }
     free(row);
@@ -204,12 +211,17 @@ static void write_with(const char *from, const char *path, const dw_tensor *t) {
     dw_gguf_close(g);
 }
 
-static const struct { dw_weight which; const char *name; } weights[] = {
-    {DW_W_DOWN, "blk.1.ffn_down.weight"},     {DW_W_O, "blk.1.attn_output.weight"}, {DW_W_Q, "blk.1.attn_q.weight"},
-    {DW_W_K, "blk.1.attn_k.weight"},          {DW_W_V, "blk.1.attn_v.weight"},      {DW_W_GATE, "blk.1.ffn_gate.weight"},
-    {DW_W_UP, "blk.1.ffn_up.weight"},         {DW_W_ATTN_NORM, "blk.1.attn_norm.weight"}, {DW_W_FFN_NORM, "blk.1.ffn_norm.weight"},
-    {DW_W_Q_BIAS, "blk.1.attn_q.bias"},       {DW_W_V_BIAS, "blk.1.attn_v.bias"},   {DW_W_Q_NORM, "blk.1.attn_q_norm.weight"},
-    {DW_W_TOKEN_EMBD, "token_embd.weight"},   {DW_W_OUTPUT, "output.weight"},       {DW_W_OUTPUT_NORM, "output_norm.weight"}};
+static const struct {
+    dw_weight which;
+    const char *name;
+} weights[] = {{DW_W_DOWN, "blk.1.ffn_down.weight"},     {DW_W_O, "blk.1.attn_output.weight"},
+               {DW_W_Q, "blk.1.attn_q.weight"},          {DW_W_K, "blk.1.attn_k.weight"},
+               {DW_W_V, "blk.1.attn_v.weight"},          {DW_W_GATE, "blk.1.ffn_gate.weight"},
+               {DW_W_UP, "blk.1.ffn_up.weight"},         {DW_W_ATTN_NORM, "blk.1.attn_norm.weight"},
+               {DW_W_FFN_NORM, "blk.1.ffn_norm.weight"}, {DW_W_Q_BIAS, "blk.1.attn_q.bias"},
+               {DW_W_V_BIAS, "blk.1.attn_v.bias"},       {DW_W_Q_NORM, "blk.1.attn_q_norm.weight"},
+               {DW_W_TOKEN_EMBD, "token_embd.weight"},   {DW_W_OUTPUT, "output.weight"},
+               {DW_W_OUTPUT_NORM, "output_norm.weight"}};
 
 static void compare_replaced(run *r, const char *path, size_t i, bool f32, const char *what) {
     dw_err err = {0};
@@ -223,8 +235,8 @@ static void compare_replaced(run *r, const char *path, size_t i, bool f32, const
                                                             .exact = true})) expected = whole_pass(&other);
     CHECK(!dw_session_replace(r->session, 1, weights[i].which, &t, &err), "%s", err.text);
     float *replaced = whole_pass(r);
-    CHECK(expected && same_logits(replaced, expected, r), "%s, %s%s: the session differs from the file", what, weights[i].name,
-          f32 ? " as F32" : "");
+    CHECK(expected && same_logits(replaced, expected, r), "%s, %s%s: the session differs from the file", what,
+          weights[i].name, f32 ? " as F32" : "");
     CHECK(!same_logits(replaced, before, r), "%s, %s: nothing was replaced", what, weights[i].name);
     CHECK(!dw_session_replace(r->session, 1, weights[i].which, NULL, &err), "%s", err.text);
     float *restored = whole_pass(r);
@@ -234,7 +246,9 @@ static void compare_replaced(run *r, const char *path, size_t i, bool f32, const
 }
 
 static void replaced_is_file(void) {
-    static const struct { const char *shape, *type; } cases[] = {{"tiny-qwen2", "Q4_0"}, {"tiny-qwen3", "BF16"}, {"tiny-llama", "Q8_0"}};
+    static const struct {
+        const char *shape, *type;
+    } cases[] = {{"tiny-qwen2", "Q4_0"}, {"tiny-qwen3", "BF16"}, {"tiny-llama", "Q8_0"}};
     for (int b = 0; b < 2; b++)
         for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
             run r;
@@ -250,7 +264,8 @@ static void replaced_is_file(void) {
         }
 }
 
-/* One session's change is no other session's, and decoding uses it too; a bias that the model lacks is one more term. */
+/* One session's change is no other session's, and decoding uses it too; a bias that the model lacks is one more
+ * term. */
 static void own_copy(void) {
     run a, b;
     dw_err err = {0};
@@ -277,14 +292,22 @@ static void bad_replacements(void) {
     if (!open_run(&r, random_model("tiny-llama", "Q8_0", 0), (dw_session_options){0})) return;
     static float values[64 * 128];
     const dw_qtype_row *f32 = dw_qtype_get(DW_F32), *f16 = dw_qtype_get(DW_F16), *q4_k = dw_qtype_get(DW_Q4_K);
-    const struct { int layer; dw_weight which; const dw_qtype_row *type; size_t n, rows; const char *says; } bad[] = {
-        {1, DW_W_DOWN, f32, 64, 128, "shape [64, 128] was given, expected [128, 64]"}, {4, DW_W_DOWN, f32, 128, 64,
-                                                            "layer 4"}, {-1, DW_W_O, f32, 64, 64, "layer -1"},
-        {0, DW_W_FFN_NORM, f16, 64, 1, "vectors are F32"}, {0, DW_W_GATE, q4_k, 64, 128, "rows of 64 values"}, {0, DW_W_DOWN_T,
-                                                            f32, 64, 128, "not gated"}};
+    const struct {
+        int layer;
+        dw_weight which;
+        const dw_qtype_row *type;
+        size_t n, rows;
+        const char *says;
+    } bad[] = {{1, DW_W_DOWN, f32, 64, 128, "shape [64, 128] was given, expected [128, 64]"},
+               {4, DW_W_DOWN, f32, 128, 64, "layer 4"},
+               {-1, DW_W_O, f32, 64, 64, "layer -1"},
+               {0, DW_W_FFN_NORM, f16, 64, 1, "vectors are F32"},
+               {0, DW_W_GATE, q4_k, 64, 128, "rows of 64 values"},
+               {0, DW_W_DOWN_T, f32, 64, 128, "not gated"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
-        const dw_tensor t = {.name = "t", .type = bad[i].type, .ne = {bad[i].n, bad[i].rows, 1, 1}, .data = (const uint8_t *)values};
+        const dw_tensor t = {
+            .name = "t", .type = bad[i].type, .ne = {bad[i].n, bad[i].rows, 1, 1}, .data = (const uint8_t *)values};
         CHECK(dw_session_replace(r.session, bad[i].layer, bad[i].which, &t, &err) == -1, "case %zu", i);
         check_sentence(&err, bad[i].says, "replacement");
     }
@@ -301,26 +324,33 @@ static void gated_down(void) {
     const dw_layer *w = &r.model->net.layer[1];
     dw_tensor down = another(&w->down, false), down_t = another(&w->sparse.down_t, false);
     for (size_t i = 0; i < down.ne[1]; i++)
-        for (size_t j = 0; j < down.ne[0]; j++) ((float *)(uintptr_t)down_t.data)[j * down.ne[1] + i] = ((const float *)(const void *)down.data)[i * down.ne[0] + j];
+        for (size_t j = 0; j < down.ne[0]; j++)
+            ((float *)(uintptr_t)down_t.data)[j * down.ne[1] + i] =
+                ((const float *)(const void *)down.data)[i * down.ne[0] + j];
     CHECK(dw_session_replace(r.session, 1, DW_W_DOWN, &down, &why) == -1);
     check_sentence(&why, "replace that one first", "down");
-    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err) && !dw_session_replace(r.session, 1, DW_W_DOWN, &down,
-                                                            &err), "%s", err.text);
+    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN_T, &down_t, &err) &&
+              !dw_session_replace(r.session, 1, DW_W_DOWN, &down, &err),
+          "%s", err.text);
     float *gated = whole_pass(&r);
     err = (dw_err){0};
-    CHECK(dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err) && strstr(err.text, "restore it before"), "%s", err.text);
+    CHECK(dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err) && strstr(err.text, "restore it before"), "%s",
+          err.text);
     err = (dw_err){0};
-    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN, NULL, &err) && !dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err), "%s", err.text);
+    CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN, NULL, &err) &&
+              !dw_session_replace(r.session, 1, DW_W_DOWN_T, NULL, &err),
+          "%s", err.text);
     dw_session_free(r.session);
     if (!open_session(&r, (dw_session_options){.exact = true, .select = DW_SELECT_DENSE})) return;
     CHECK(!dw_session_replace(r.session, 1, DW_W_DOWN, &down, &err), "%s", err.text);
     float *dense = whole_pass(&r);
-    CHECK(nmse(gated, dense, n_logits(&r)) < 1e-8, "NMSE %.1e", nmse(gated, dense, n_logits(&r))); // threshold 0: all open
+    CHECK(nmse(gated, dense, n_logits(&r)) < 1e-8, "NMSE %.1e",
+          nmse(gated, dense, n_logits(&r))); // threshold 0: all open
     free(gated), free(dense), free((void *)(uintptr_t)down.data), free((void *)(uintptr_t)down_t.data);
     close_run(&r);
 }
 
-/* ---- the state ------------------------------------------------------------------------------------------------------ */
+/* ---- the state --------------------------------------------------------------------------------------------------- */
 
 /* Keys and values of one session, put into another, which goes on there. */
 static void state_moves(void) {
@@ -338,18 +368,22 @@ static void state_moves(void) {
             for (int l = 0; l < a.hp->n_layer; l++)
                 for (dw_part part = DW_PART_K; part <= DW_PART_V; part++) {
                     const dw_place from = {part, l, 0, 0, N}, to = {part, l, 1, 0, N};
-                    CHECK(!backend->get(a.session->state, from, values, &err) && !backend->put(c.session->state, to, values,
-                                                            &err), "%s", err.text);
+                    CHECK(!backend->get(a.session->state, from, values, &err) &&
+                              !backend->put(c.session->state, to, values, &err),
+                          "%s", err.text);
                 }
             const int32_t token = 5, seq = 1, pos = N;
             float *x = calloc(2 * (size_t)a.hp->n_embd, sizeof *x), *y = x + a.hp->n_embd;
             const dw_batch one = {.n_tokens = 1, .token = &token, .pos = &pos}, same = {.n_tokens = 1, .token = &token,
                                                             .seq = &seq, .pos = &pos};
-            CHECK(!dw_session_embed(a.session, &one, x, &err) && !dw_session_layers(a.session, &one, 0, a.hp->n_layer, x,
-                                                            &err), "%s", err.text);
-            CHECK(!dw_session_embed(c.session, &same, y, &err) && !dw_session_layers(c.session, &same, 0, a.hp->n_layer, y,
-                                                            &err), "%s", err.text);
-            CHECK(!memcmp(x, y, (size_t)a.hp->n_embd * sizeof *x), "%s: the cache that was moved gives another residual", backends[b]);
+            CHECK(!dw_session_embed(a.session, &one, x, &err) &&
+                      !dw_session_layers(a.session, &one, 0, a.hp->n_layer, x, &err),
+                  "%s", err.text);
+            CHECK(!dw_session_embed(c.session, &same, y, &err) &&
+                      !dw_session_layers(c.session, &same, 0, a.hp->n_layer, y, &err),
+                  "%s", err.text);
+            CHECK(!memcmp(x, y, (size_t)a.hp->n_embd * sizeof *x),
+                  "%s: the cache that was moved gives another residual", backends[b]);
             CHECK(backend->get(a.session->state, (dw_place){DW_PART_K, 0, 0, 60, 5}, values, &err) == -1);
             check_sentence(&err, "there are 64", "rows beyond the context");
             free(values), free(x);
@@ -368,14 +402,16 @@ static void long_context(void) {
     int32_t token[LONG];
     random_tokens(token, LONG, r.hp->n_vocab, 8);
     float *whole = calloc(2 * (size_t)r.hp->n_vocab, sizeof *whole), *steps = whole + r.hp->n_vocab;
-    CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = LONG, .token = token}, &err) && !dw_session_logits(r.session, 0,
-                                                            1, whole, &err), "%s", err.text);
+    CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = LONG, .token = token}, &err) &&
+              !dw_session_logits(r.session, 0, 1, whole, &err),
+          "%s", err.text);
     dw_session_free(r.session);
     if (!open_session(&r, (dw_session_options){.exact = true, .n_ctx = LONG})) return;
-    for (int i = 0; i < LONG; i += 50) CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 50, .token = token + i},
-                                                            &err), "%s", err.text);
+    for (int i = 0; i < LONG; i += 50)
+        CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 50, .token = token + i}, &err), "%s", err.text);
     CHECK(!dw_session_logits(r.session, 0, 1, steps, &err), "%s", err.text);
-    CHECK(!memcmp(whole, steps, (size_t)r.hp->n_vocab * sizeof *whole), "NMSE %.1e", nmse(steps, whole, (size_t)r.hp->n_vocab));
+    CHECK(!memcmp(whole, steps, (size_t)r.hp->n_vocab * sizeof *whole), "NMSE %.1e",
+          nmse(steps, whole, (size_t)r.hp->n_vocab));
     dw_session_free(r.session);
 
     getrusage(RUSAGE_SELF, &before);
@@ -406,7 +442,7 @@ static void huge_sessions(void) {
     close_run(&r);
 }
 
-/* ---- precision ------------------------------------------------------------------------------------------------------ */
+/* ---- precision --------------------------------------------------------------------------------------------------- */
 
 static void precision(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
@@ -432,8 +468,9 @@ static void rounded_is_exact(void) {
     float *first = NULL;
     for (int n_batch = 32; n_batch >= 5; n_batch -= 9) {
         run r;
-        if (!open_run(&r, random_model("tiny-qwen2", "Q4_0", 0), (dw_session_options){.exact = true,
-                                                            .precision = DW_PRECISION_ROUNDED, .n_batch = n_batch})) return;
+        if (!open_run(&r, random_model("tiny-qwen2", "Q4_0", 0),
+                      (dw_session_options){.exact = true, .precision = DW_PRECISION_ROUNDED, .n_batch = n_batch}))
+            return;
         float *logits = whole_pass(&r);
         if (first) CHECK(same_logits(logits, first, &r), "passes of %d", n_batch);
         if (first) free(logits);
@@ -453,8 +490,10 @@ static void range_of_previous(void) {
     float *x = calloc((size_t)dw_model_hparams(r.model)->n_embd, sizeof *x);
     const int32_t token = 1;
     const dw_batch b = {.n_tokens = 1, .token = &token};
-    CHECK(!dw_session_embed(r.session, &b, x, &err) && !dw_session_layers(r.session, &b, 0, 2, x, &err), "%s", err.text);
-    CHECK(dw_session_layers(r.session, &b, 2, 3, x, &err) && strstr(err.text, "cannot be the first of a range"), "%s", err.text);
+    CHECK(!dw_session_embed(r.session, &b, x, &err) && !dw_session_layers(r.session, &b, 0, 2, x, &err), "%s",
+          err.text);
+    CHECK(dw_session_layers(r.session, &b, 2, 3, x, &err) && strstr(err.text, "cannot be the first of a range"), "%s",
+          err.text);
     free(x);
     close_run(&r);
 }

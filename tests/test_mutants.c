@@ -1,12 +1,12 @@
 /* test_mutants.c - what reads files from elsewhere ends with a result or one line of error, whatever the file holds.
  *
- * Three readers: models (GGUF), statistics (HDF5) and stored bases.  A case is one run of one program with one mutant;
- * each mutant goes through all command lines of its reader, each in a process with limits of time and memory.  A
- * finding is a signal, ten seconds of CPU time, an exit status other than 0, 1 and 2, a report of a sanitizer, or an error
- * of more than one line.
+ * Three readers: models (GGUF), statistics (HDF5) and stored bases.  A case is one run of one program with one
+ * mutant; each mutant goes through all command lines of its reader, each in a process with limits of time and
+ * memory.  A finding is a signal, ten seconds of CPU time, an exit status other than 0, 1 and 2, a report of a
+ * sanitizer, or an error of more than one line.
  *
- * DW_SLOW makes 10,000 mutants a reader.  They take hours, so DW_SHARD=K/N tries the K-th of N equal parts of them (1/4
- * .. 4/4), and parts may run at the same time.  DW_MUTANT=N tries mutant N alone. */
+ * DW_SLOW makes 10,000 mutants a reader.  They take hours, so DW_SHARD=K/N tries the K-th of N equal parts of them
+ * (1/4 .. 4/4), and parts may run at the same time.  DW_MUTANT=N tries mutant N alone. */
 #include "tests/mutate.h"
 #include "tests/test.h"
 

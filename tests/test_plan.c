@@ -21,7 +21,9 @@ static const char whole[] = "# deadwood plan 1\n"
 
 static const int widths[] = {8, 8, 8};
 
-static int parse(kit_plan *p, const char *text, dw_err *err) { return kit_plan_parse(p, text, strlen(text), "plan.tsv", widths, 3, err); }
+static int parse(kit_plan *p, const char *text, dw_err *err) {
+    return kit_plan_parse(p, text, strlen(text), "plan.tsv", widths, 3, err);
+}
 
 static void fields(void) {
     kit_plan p;
@@ -33,13 +35,15 @@ static void fields(void) {
     int32_t neuron[5];
     kit_plan_neurons(&p.layer[0], neuron);
     CHECK(neuron[0] == 0 && neuron[3] == 3 && neuron[4] == 7);
-    CHECK(p.n_text == 1 && !strcmp(p.text[0].name, "a b.txt") && p.text[0].n_tokens == 3072 && !strcmp(p.text[0].blocks, "0123456789abcdef"));
+    CHECK(p.n_text == 1 && !strcmp(p.text[0].name, "a b.txt") && p.text[0].n_tokens == 3072 &&
+          !strcmp(p.text[0].blocks, "0123456789abcdef"));
     kit_plan_release(&p);
 }
 
 /* A line of KV heads after its layer's; without one all stay. */
 static void heads(void) {
-    static const char text[] = "# deadwood plan 1\nlayer\twidth\tkeep\n0\t8\t0-7\nheads\t0\t0,2-3\n1\t0\tdrop\n2\t1\t5\nheads\t2\t1\n";
+    static const char text[] =
+        "# deadwood plan 1\nlayer\twidth\tkeep\n0\t8\t0-7\nheads\t0\t0,2-3\n1\t0\tdrop\n2\t1\t5\nheads\t2\t1\n";
     kit_plan p;
     dw_err err = {0};
     size_t size;
@@ -104,7 +108,8 @@ static void seed(void) {
 static void by_hand(void) { // spaces, an editor's line ends, single neurons that touch, no comment but the first
     kit_plan p;
     dw_err err = {0};
-    REQUIRE(!parse(&p, "# deadwood plan 1\r\n\r\nlayer width   keep\r\n0 3 1,2,3\r\n1 drop\n2 1 7", &err), "%s", err.text);
+    REQUIRE(!parse(&p, "# deadwood plan 1\r\n\r\nlayer width   keep\r\n0 3 1,2,3\r\n1 drop\n2 1 7", &err), "%s",
+            err.text);
     CHECK(p.layer[0].n_span == 1 && p.layer[0].span[0].first == 1 && p.layer[0].span[0].last == 3);
     CHECK(p.layer[1].drop && p.layer[2].n_keep == 1 && !p.model_sha256[0] && p.rate_wanted == -1);
     kit_plan_release(&p);
@@ -168,7 +173,8 @@ static void bad_lines(void) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kit_plan p;
         dw_err err = {0};
-        if (CHECK(parse(&p, bad[i].text, &err), "read: %s", bad[i].text)) check_sentence(&err, bad[i].words, bad[i].text);
+        if (CHECK(parse(&p, bad[i].text, &err), "read: %s", bad[i].text))
+            check_sentence(&err, bad[i].words, bad[i].text);
         else kit_plan_release(&p);
     }
     kit_plan p;

@@ -49,7 +49,8 @@ static void table_consistent(void) {
             CHECK(u->id != t->id && u->file_type != t->file_type, "%s and %s", u->name, t->name);
     }
     CHECK(n_encodable == 14, "%d types", n_encodable);
-    for (const dw_qtype_name *e = dw_encodable_names; e->name; e++, n_encodable--) CHECK(dw_qtype_by_name(e->name)->encode, "%s", e->name);
+    for (const dw_qtype_name *e = dw_encodable_names; e->name; e++, n_encodable--)
+        CHECK(dw_qtype_by_name(e->name)->encode, "%s", e->name);
     CHECK(n_encodable == 0);
     CHECK(dw_qtype_by_name("q4_k") == dw_qtype_get(DW_Q4_K) && dw_qtype_by_name("bf16") == dw_qtype_get(DW_BF16));
     CHECK(!dw_qtype_by_name("Q4") && !dw_qtype_by_name("") && !dw_qtype_by_name("F320"));
@@ -362,21 +363,25 @@ static void encode_in_steps(const dw_qtype_row *t, size_t n, const float *import
 static void steps_are_encode(void) {
     for (int kind = 0; kind < 3; kind++) {
         normal_row(20 + (uint64_t)kind, N_MAX);
-        for (size_t i = 0; kind == 1 && i < N_MAX; i++) x[i] = i / 64 % 3 ? (float)(i / 256) : 0; // constant groups, zeros
+        for (size_t i = 0; kind == 1 && i < N_MAX; i++)
+            x[i] = i / 64 % 3 ? (float)(i / 256) : 0; // constant groups, zeros
         for (size_t i = 0; kind == 2 && i < N_MAX; i++) x[i] *= (float)exp2((double)(i / 16 % 40) - 30);
         EACH_ENCODABLE(t)
             for (int weighted = 0; weighted < 2; weighted++) {
                 t->encode(x, packed, N_MAX, weighted ? weight : NULL);
                 encode_in_steps(t, N_MAX, weighted ? weight : NULL);
-                CHECK(!memcmp(packed, again, dw_qtype_row_bytes(t, N_MAX)), "%s, weighted %d, values %d", t->name, weighted, kind);
+                CHECK(!memcmp(packed, again, dw_qtype_row_bytes(t, N_MAX)), "%s, weighted %d, values %d", t->name,
+                      weighted, kind);
                 t->decode(packed, y, N_MAX);
                 for (size_t i = 0; i < N_MAX; i++)
-                    REQUIRE(y[i] == z[i], "%s element %zu: round says %a, it reads %a", t->name, i, (double)z[i], (double)y[i]);
+                    REQUIRE(y[i] == z[i], "%s element %zu: round says %a, it reads %a", t->name, i, (double)z[i],
+                            (double)y[i]);
             }
     }
 }
 
-/* An error that was pushed on moves a value beyond what fit saw: it gets the value that is nearest to it in the block. */
+/* An error that was pushed on moves a value beyond what fit saw: it gets the value that is nearest to it in the
+ * block. */
 static void round_takes_any_value(void) {
     normal_row(23, N_MAX);
     EACH_ENCODABLE(t)
@@ -385,10 +390,12 @@ static void round_takes_any_value(void) {
             t->coder->fit(x, weighted ? weight : NULL, 1, &f);
             for (int i = 0; i < t->block; i++) {
                 float last = -INFINITY, value;
-                for (double size = -1e30; size <= 1e30; size = size < -1e-3 ? size / 10 : size < 1e-3 ? size + 2e-4 : size * 10) {
+                for (double size = -1e30; size <= 1e30; size = size < -1e-3  ? size / 10
+                                                               : size < 1e-3 ? size + 2e-4
+                                                                             : size * 10) {
                     const uint32_t code = t->coder->round(&f, i, (float)size, &value);
-                    REQUIRE(code < 256 && isfinite(value) && value >= last, "%s place %d: %g becomes %g after %g", t->name, i, size,
-                            (double)value, (double)last);
+                    REQUIRE(code < 256 && isfinite(value) && value >= last, "%s place %d: %g becomes %g after %g",
+                            t->name, i, size, (double)value, (double)last);
                     last = value;
                 }
             }

@@ -67,13 +67,15 @@ static bool collect(kit_stats *s, const char *path) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(1, &err);
     dw_model *m = dw_model_open(path, &err);
-    dw_session *session = m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = 64}, &err) : NULL;
+    dw_session *session =
+        m ? dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = 64}, &err) : NULL;
     if (!CHECK(session, "%s", err.text)) return false;
     const dw_hparams *hp = dw_model_hparams(m);
     int mix[64];
     for (int l = 0; l < hp->n_layer; l++) mix[l] = hp->n_head[l] * hp->head_dim;
-    CHECK(!kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) && !kit_stats_add_gradients(s, &err) &&
-              !dw_sha256_file(path, s->model_sha256, &err), "%s", err.text);
+    CHECK(!kit_stats_init(s, hp->n_layer, hp->n_embd, hp->n_ff, mix, N_TEXT, &err) &&
+              !kit_stats_add_gradients(s, &err) && !dw_sha256_file(path, s->model_sha256, &err),
+          "%s", err.text);
     snprintf(s->arch, sizeof s->arch, "%s", hp->arch);
     snprintf(s->backend, sizeof s->backend, "ref");
     s->n_ctx = 64, s->hist_every = 1;
@@ -117,7 +119,9 @@ static const char *stats_of(const char *model) {
 static bool rank(kit_plan *p, const char *model, const char *options) {
     const char *path = test_file("plan.tsv");
     dw_err err = {0};
-    if (!CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats_of(model), path, options), "%s: %s", options, test_run_output())) return false;
+    if (!CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats_of(model), path, options), "%s: %s",
+               options, test_run_output()))
+        return false;
     return CHECK(!kit_plan_read(p, path, NULL, 0, &err), "%s", err.text);
 }
 
@@ -140,7 +144,8 @@ static void dead_first(void) {
         kit_plan p;
         if (!rank(&p, model, options)) continue;
         int n_kept = 0;
-        for (size_t i = 0; i < dead->count; i += 2) n_kept += keeps(&p.layer[(int)dw_kv_number(dead, i)], (int)dw_kv_number(dead, i + 1));
+        for (size_t i = 0; i < dead->count; i += 2)
+            n_kept += keeps(&p.layer[(int)dw_kv_number(dead, i)], (int)dw_kv_number(dead, i + 1));
         if (strcmp(m->name, "random")) CHECK(!n_kept, "%s keeps %d dead neurons", m->name, n_kept);
         else CHECK(n_kept > 32, "at random only %d dead neurons are kept", n_kept);
         CHECK(p.layer[0].n_keep == 96 && p.rate_wanted == 0.25 && p.rate_reached == 0.25);
@@ -158,7 +163,8 @@ static void formulas(void) {
     dw_pool *pool = dw_pool_new(2, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
     kit_scorer scorer = {.model = m, .stats = &s, .group = 32, .pool = pool};
-    const dw_tensor *t[3] = {dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_gate.weight"), dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_up.weight"),
+    const dw_tensor *t[3] = {dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_gate.weight"),
+                             dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_up.weight"),
                              dw_gguf_find_tensor(dw_model_gguf(m), "blk.1.ffn_down.weight")};
     static float w[3][64 * 128];
     for (int i = 0; i < 3; i++) t[i]->type->decode(t[i]->data, w[i], 64 * 128);
@@ -172,17 +178,27 @@ static void formulas(void) {
             magnitude += fabs(w[2][i * 128 + j]);
         }
         const double abs0 = layer->sum_abs[j] / N_TOKENS, abs1 = layer->sum_abs[128 + j] / N_TOKENS, n = 2 * N_TOKENS;
-        const double square = (layer->sum_square[j] + layer->sum_square[128 + j]) / n, mean = (layer->sum_a[j] + layer->sum_a[128 + j]) / n;
-        const double taylor = (layer->sum_taylor[j] + layer->sum_taylor[128 + j]) / n, fisher = (layer->sum_fisher[j] + layer->sum_fisher[128 + j]) / n;
-        const double score[9] = {(abs0 + abs1) / 2, fmax(abs0, abs1), 0, sqrt(rows + down), sqrt(square) * magnitude, down * square,
-                                 down * (square - mean * mean), taylor, fisher};
+        const double square = (layer->sum_square[j] + layer->sum_square[128 + j]) / n,
+                     mean = (layer->sum_a[j] + layer->sum_a[128 + j]) / n;
+        const double taylor = (layer->sum_taylor[j] + layer->sum_taylor[128 + j]) / n,
+                     fisher = (layer->sum_fisher[j] + layer->sum_fisher[128 + j]) / n;
+        const double score[9] = {(abs0 + abs1) / 2,
+                                 fmax(abs0, abs1),
+                                 0,
+                                 sqrt(rows + down),
+                                 sqrt(square) * magnitude,
+                                 down * square,
+                                 down * (square - mean * mean),
+                                 taylor,
+                                 fisher};
         for (int i = 0; i < 9; i++) expected[i][j / 32] += score[i];
     }
     double *score[4];
     for (int i = 0; kit_metrics[i].name; i++) {
         REQUIRE(!kit_score(&scorer, &kit_metrics[i], score, &err), "%s", err.text);
         for (int g = 0; g < 4 && strcmp(kit_metrics[i].name, "random"); g++)
-            CHECK(fabs(score[1][g] - expected[i][g]) <= 1e-9 * expected[i][g], "%s: %.12g, expected %.12g", kit_metrics[i].name, score[1][g], expected[i][g]);
+            CHECK(fabs(score[1][g] - expected[i][g]) <= 1e-9 * expected[i][g], "%s: %.12g, expected %.12g",
+                  kit_metrics[i].name, score[1][g], expected[i][g]);
         for (int l = 0; l < 4; l++) free(score[l]);
     }
     s.layer[2].sum_abs[5] = NAN;
@@ -237,9 +253,13 @@ static void widths(void) {
         const char *plan = test_file("plan.tsv");
         kit_plan p;
         dw_err err = {0};
-        if (!CHECK(!test_run("deadwood-rank -m %s --metric random -o %s -q %s", wide(c->n_ff, c->type), plan, c->options), "%s", test_run_output())) continue;
+        if (!CHECK(
+                !test_run("deadwood-rank -m %s --metric random -o %s -q %s", wide(c->n_ff, c->type), plan, c->options),
+                "%s", test_run_output()))
+            continue;
         REQUIRE(!kit_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
-        CHECK(p.layer[0].n_keep == c->width && p.layer[1].n_keep == c->width, "%d %s: width %d, expected %d", c->n_ff, c->options, p.layer[0].n_keep, c->width);
+        CHECK(p.layer[0].n_keep == c->width && p.layer[1].n_keep == c->width, "%d %s: width %d, expected %d", c->n_ff,
+              c->options, p.layer[0].n_keep, c->width);
         CHECK(fabs(p.rate_reached - c->reached) < 1e-4, "%d %s: reached %.4f", c->n_ff, c->options, p.rate_reached);
         kit_plan_release(&p);
     }
@@ -248,39 +268,53 @@ static void widths(void) {
 /* A rate that no width reaches is refused; one that is missed by more than 0.01 is told. */
 static void missed_rates(void) {
     const char *plan = test_file("missed.tsv"), *model = wide(1024, "BF16");
-    CHECK(test_run("deadwood-rank -m %s --metric random -o %s --rate 0.001", model, plan) == 1 && access(plan, F_OK), "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "--rate 0.001 removes no neuron") && strstr(test_run_output(), "at least 0.0312"), "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric random -o %s --rate 0.001", model, plan) == 1 && access(plan, F_OK),
+          "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "--rate 0.001 removes no neuron") && strstr(test_run_output(), "at least 0.0312"),
+          "%s", test_run_output());
     CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0.2 --group 64", model, plan) &&
-              strstr(test_run_output(), "warning: --rate 0.2 is wanted and 0.1875 is reached"), "%s", test_run_output());
-    CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0.25 --group 64", model, plan) && !strstr(test_run_output(), "warning"),
+              strstr(test_run_output(), "warning: --rate 0.2 is wanted and 0.1875 is reached"),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0.25 --group 64", model, plan) &&
+              !strstr(test_run_output(), "warning"),
           "%s", test_run_output());
 }
 
 /* The size after requant is met from below, and by less than a step of the widths. */
 static void bytes_as(void) {
-    static const struct { const char *as, *options, *requant; size_t wanted, step; } cases[] = {
-        {"Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
-        {"Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
-        {"Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000, 8 * 32 * 3 * 256 * 9 / 8 + 8 * 1024 * 256 / 4}, // with fallbacks
-        {"Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
-        {"Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
-        {"BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2}};
-    const char *model = random_model("mini", "BF16", 0), *plan = test_file("as.tsv"), *small = test_file("as.gguf"), *last = test_file("last.gguf");
+    static const struct {
+        const char *as, *options, *requant;
+        size_t wanted, step;
+    } cases[] = {{"Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
+                 {"Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
+                 {"Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000,
+                  8 * 32 * 3 * 256 * 9 / 8 + 8 * 1024 * 256 / 4}, // with fallbacks
+                 {"Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
+                 {"Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
+                 {"BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2}};
+    const char *model = random_model("mini", "BF16", 0), *plan = test_file("as.tsv"), *small = test_file("as.gguf"),
+               *last = test_file("last.gguf");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_err err = {0};
-        REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes %zu --as %s %s", model, plan, cases[i].wanted, cases[i].as, cases[i].options),
+        REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes %zu --as %s %s", model, plan,
+                          cases[i].wanted, cases[i].as, cases[i].options),
                 "%s", test_run_output());
-        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q && deadwood-requant -m %s -o %s -q %s", model, plan, small, small, last, cases[i].requant),
+        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q && deadwood-requant -m %s -o %s -q %s", model, plan, small,
+                          small, last, cases[i].requant),
                 "%s", test_run_output());
         dw_gguf *g = dw_gguf_open(last, &err);
         REQUIRE(g, "%s", err.text);
         const size_t n = dw_gguf_file_bytes(g);
-        CHECK(n <= cases[i].wanted && n + cases[i].step + 20000 > cases[i].wanted, "%s %s: %zu bytes, wanted %zu", cases[i].as, cases[i].options, n, cases[i].wanted);
+        CHECK(n <= cases[i].wanted && n + cases[i].step + 20000 > cases[i].wanted, "%s %s: %zu bytes, wanted %zu",
+              cases[i].as, cases[i].options, n, cases[i].wanted);
         dw_gguf_close(g);
     }
-    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 6MB --as Q4_K --multiple 32", model, plan) == 1 &&
-              strstr(test_run_output(), "--multiple 256 does"), "%s", test_run_output());
-    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --as Q4_K --drop-layers 0", model, plan) == 2, "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 6MB --as Q4_K --multiple 32", model, plan) ==
+                  1 &&
+              strstr(test_run_output(), "--multiple 256 does"),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --as Q4_K --drop-layers 0", model, plan) == 2, "%s",
+          test_run_output());
 }
 
 /* Widths of a plan that rank makes of a model without statistics. */
@@ -288,7 +322,8 @@ static bool widths_of(int width[8], const char *model, const char *options) {
     const char *plan = test_file("widths.tsv");
     kit_plan p;
     dw_err err = {0};
-    if (!CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s %s", model, plan, options), "%s", test_run_output()) ||
+    if (!CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s %s", model, plan, options), "%s",
+               test_run_output()) ||
         !CHECK(!kit_plan_read(&p, plan, NULL, 0, &err) && p.n_layer <= 8, "%s", err.text))
         return false;
     for (int l = 0; l < p.n_layer; l++) width[l] = p.layer[l].n_keep;
@@ -307,24 +342,30 @@ static void widths_as(void) {
     int width[8];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (!widths_of(width, wide(1024, "BF16"), cases[i].options)) return;
-        CHECK(width[0] == cases[i].width && width[1] == cases[i].width, "%s: widths %d, %d", cases[i].options, width[0], width[1]);
+        CHECK(width[0] == cases[i].width && width[1] == cases[i].width, "%s: widths %d, %d", cases[i].options, width[0],
+              width[1]);
     }
-    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --rate 0.2 --as Q4_K --multiple 32", random_model("mini", "BF16", 0), test_file("widths.tsv")) == 1 &&
-              strstr(test_run_output(), "--multiple 256 does"), "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --rate 0.2 --as Q4_K --multiple 32",
+                   random_model("mini", "BF16", 0), test_file("widths.tsv")) == 1 &&
+              strstr(test_run_output(), "--multiple 256 does"),
+          "%s", test_run_output());
 }
 
 /* mini: 8 layers of 1024.  A quarter of all neurons goes, from the layers that are not protected. */
 static void protected_layers(void) {
-    static const char *const options[] = {"--rate 0.25 --multiple 1 --protect 0-1,7", "--rate 0.25 --multiple 1 --allocate standardized --protect 0-1,7"};
+    static const char *const options[] = {"--rate 0.25 --multiple 1 --protect 0-1,7",
+                                          "--rate 0.25 --multiple 1 --allocate standardized --protect 0-1,7"};
     const char *model = random_model("mini", "BF16", 0);
     int width[8];
     for (int i = 0; i < 2; i++) {
         if (!widths_of(width, model, options[i])) return;
         int sum = 0;
         for (int l = 0; l < 8; l++) sum += width[l];
-        CHECK(width[0] == 1024 && width[1] == 1024 && width[7] == 1024, "%s: %d %d %d", options[i], width[0], width[1], width[7]);
+        CHECK(width[0] == 1024 && width[1] == 1024 && width[7] == 1024, "%s: %d %d %d", options[i], width[0], width[1],
+              width[7]);
         CHECK(abs(sum - 6144) <= 5, "%s: %d neurons stay, 6144 are wanted", options[i], sum);
-        for (int l = 2; l < 7 && !i; l++) CHECK(abs(width[l] - 614) <= 1, "layer %d: %d", l, width[l]); // 1 - 0.25 * 8 / 5
+        for (int l = 2; l < 7 && !i; l++)
+            CHECK(abs(width[l] - 614) <= 1, "layer %d: %d", l, width[l]); // 1 - 0.25 * 8 / 5
     }
     if (!widths_of(width, model, "--bytes 22MB --multiple 1 --protect 3")) return;
     CHECK(width[3] == 1024 && width[2] < 1024 && width[2] == width[4], "%d %d %d", width[2], width[3], width[4]);
@@ -344,15 +385,18 @@ static void least_width(void) {
 static void nothing_to_cut(void) {
     int width[8];
     if (!widths_of(width, random_model("mini", "Q4_0", 0), "--bytes 1GB")) return;
-    CHECK(strstr(test_run_output(), "warning: nothing needs to be cut") && strstr(test_run_output(), "1.000 GB"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "warning: nothing needs to be cut") && strstr(test_run_output(), "1.000 GB"), "%s",
+          test_run_output());
     for (int l = 0; l < 8; l++) CHECK(width[l] == 1024, "layer %d keeps %d", l, width[l]);
 }
 
 static void bytes(void) {
-    const char *model = random_model("mini", "Q4_0", 0), *plan = test_file("plan.tsv"), *small = test_file("small.gguf");
+    const char *model = random_model("mini", "Q4_0", 0), *plan = test_file("plan.tsv"),
+               *small = test_file("small.gguf");
     for (int i = 0; i < 2; i++) {
         const size_t wanted = i ? 5600000 : 6500000;
-        REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --group 32 --bytes %zu", model, plan, wanted), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --group 32 --bytes %zu", model, plan, wanted),
+                "%s", test_run_output());
         kit_plan p;
         dw_err err = {0};
         REQUIRE(!kit_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
@@ -360,11 +404,14 @@ static void bytes(void) {
         dw_gguf *g = dw_gguf_open(small, &err);
         REQUIRE(g, "%s", err.text);
         const size_t unit = 8 * 256 * 3 * 256 * 18 / 32; // of all layers, multiples of 256
-        CHECK(dw_gguf_file_bytes(g) <= wanted && dw_gguf_file_bytes(g) + unit + 10000 > wanted, "%zu bytes, wanted %zu", dw_gguf_file_bytes(g), wanted);
+        CHECK(dw_gguf_file_bytes(g) <= wanted && dw_gguf_file_bytes(g) + unit + 10000 > wanted, "%zu bytes, wanted %zu",
+              dw_gguf_file_bytes(g), wanted);
         dw_gguf_close(g);
         kit_plan_release(&p);
     }
-    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1MB", model, plan) == 1 && strstr(test_run_output(), "are too few"), "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1MB", model, plan) == 1 &&
+              strstr(test_run_output(), "are too few"),
+          "%s", test_run_output());
     CHECK(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 1GB", model, plan), "%s", test_run_output());
 }
 
@@ -403,7 +450,8 @@ static void across_layers(void) {
                 else largest_gone = fmax(largest_gone, v);
             }
         }
-        CHECK(n_kept == 512 - 205 && largest_gone <= least_kept + 1e-12, "%s: %d are kept; %g goes, %g stays", names[i], n_kept, largest_gone, least_kept);
+        CHECK(n_kept == 512 - 205 && largest_gone <= least_kept + 1e-12, "%s: %d are kept; %g goes, %g stays", names[i],
+              n_kept, largest_gone, least_kept);
         CHECK(!strcmp(p.allocate, names[i]));
         kit_plan_release(&p);
         snprintf(options, sizeof options, "--metric flap --rate 0.9 --group 32 --allocate %s", names[i]);
@@ -433,16 +481,20 @@ static void incomparable(void) {
         {"weight", "relative", "do not compare across layers"}};
     const char *path = random_model("tiny-llama", "F32", 0), *plan = test_file("no.tsv"), *stats = stats_of(path);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        CHECK(test_run("deadwood-rank -m %s -s %s -o %s -q --rate 0.2 --metric %s --allocate %s", path, stats, plan, cases[i].metric, cases[i].allocate) == 2 &&
-                  strstr(test_run_output(), cases[i].words), "%s", test_run_output());
+        CHECK(test_run("deadwood-rank -m %s -s %s -o %s -q --rate 0.2 --metric %s --allocate %s", path, stats, plan,
+                       cases[i].metric, cases[i].allocate) == 2 &&
+                  strstr(test_run_output(), cases[i].words),
+              "%s", test_run_output());
     kit_stats s;
     dw_err err = {0};
     REQUIRE(!kit_stats_read(&s, stats, &err), "%s", err.text);
     s.layer[2].text_inverse[1] = 0;
     CHECK(!kit_stats_write(&s, test_file("old.h5"), &err), "%s", err.text);
     kit_stats_release(&s);
-    CHECK(test_run("deadwood-rank -m %s -s %s -o %s -q --rate 0.2 --metric energy --allocate relative", path, test_file("old.h5"), plan) == 1 &&
-              strstr(test_run_output(), "does not know the residual's norm after layer 2"), "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s -q --rate 0.2 --metric energy --allocate relative", path,
+                   test_file("old.h5"), plan) == 1 &&
+              strstr(test_run_output(), "does not know the residual's norm after layer 2"),
+          "%s", test_run_output());
 }
 
 /* The table of scores has what kit_score gives. */
@@ -454,21 +506,29 @@ static void scores(void) {
     dw_model *m = dw_model_open(path, &err);
     dw_pool *pool = dw_pool_new(1, &err);
     REQUIRE(m && pool && collect(&s, path), "%s", err.text);
-    REQUIRE(!test_run("deadwood-rank -m %s -s %s --metric energy --group 32 --scores %s -q", path, stats_of(path), table), "%s", test_run_output());
+    REQUIRE(
+        !test_run("deadwood-rank -m %s -s %s --metric energy --group 32 --scores %s -q", path, stats_of(path), table),
+        "%s", test_run_output());
     kit_scorer scorer = {.model = m, .stats = &s, .group = 32, .pool = pool};
     double *score[4];
     REQUIRE(!kit_score(&scorer, kit_metric_find("energy"), score, &err) && !tsv_read(&t, table, &err), "%s", err.text);
-    CHECK(t.n_rows == 16 && t.n_columns == 5 && strstr(t.comment, "energy") && strstr(t.comment, "group 32"), "%s", t.comment);
+    CHECK(t.n_rows == 16 && t.n_columns == 5 && strstr(t.comment, "energy") && strstr(t.comment, "group 32"), "%s",
+          t.comment);
     for (size_t i = 0; i < t.n_rows && i < 16; i++) {
         const int l = atoi(tsv_cell(&t, i, "layer")), g = atoi(tsv_cell(&t, i, "group"));
-        CHECK(l == (int)i / 4 && g == (int)i % 4 && atoi(tsv_cell(&t, i, "first")) == 32 * g && atoi(tsv_cell(&t, i, "last")) == 32 * g + 31, "row %zu", i);
-        CHECK(fabs(atof(tsv_cell(&t, i, "score")) / score[l][g] - 1) < 1e-8, "row %zu: %s, expected %.12g", i, tsv_cell(&t, i, "score"), score[l][g]);
+        CHECK(l == (int)i / 4 && g == (int)i % 4 && atoi(tsv_cell(&t, i, "first")) == 32 * g &&
+                  atoi(tsv_cell(&t, i, "last")) == 32 * g + 31,
+              "row %zu", i);
+        CHECK(fabs(atof(tsv_cell(&t, i, "score")) / score[l][g] - 1) < 1e-8, "row %zu: %s, expected %.12g", i,
+              tsv_cell(&t, i, "score"), score[l][g]);
     }
     tsv_release(&t);
     for (int l = 0; l < 4; l++) free(score[l]);
     kit_scorer_release(&scorer), kit_stats_release(&s), dw_pool_free(pool), dw_model_close(m);
-    CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.5 -o %s --scores - -q", path, test_file("both.tsv")) &&
-              !strncmp(test_run_output(), "# deadwood scores 1\n# model  ", 29) && !access(test_file("both.tsv"), F_OK), "%.200s", test_run_output());
+    CHECK(
+        !test_run("deadwood-rank -m %s --metric weight --rate 0.5 -o %s --scores - -q", path, test_file("both.tsv")) &&
+            !strncmp(test_run_output(), "# deadwood scores 1\n# model  ", 29) && !access(test_file("both.tsv"), F_OK),
+        "%.200s", test_run_output());
 }
 
 static void drop_layers(void) {
@@ -478,53 +538,67 @@ static void drop_layers(void) {
     REQUIRE(collect(&s, path) && rank(&p, path, "--metric activation --drop-layers 1 --rate 0.25"));
     int least = 0, n_dropped = 0;
     for (int l = 1; l < 4; l++)
-        if (s.layer[l].sum_cosine / (double)s.layer[l].n_cosine > s.layer[least].sum_cosine / (double)s.layer[least].n_cosine) least = l;
+        if (s.layer[l].sum_cosine / (double)s.layer[l].n_cosine >
+            s.layer[least].sum_cosine / (double)s.layer[least].n_cosine)
+            least = l;
     for (int l = 0; l < 4; l++) n_dropped += p.layer[l].drop;
     CHECK(n_dropped == 1 && p.layer[least].drop && p.layer[(least + 1) % 4].n_keep == 96 && p.rate_reached == 0.25);
-    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s",
+          test_run_output());
     kit_plan alone; // all neurons of the other layers stay
     REQUIRE(rank(&alone, path, "--drop-layers 1"));
     for (int l = 0; l < 4; l++) CHECK(l == least ? alone.layer[l].drop : alone.layer[l].n_keep == 128, "layer %d", l);
     CHECK(alone.rate_reached == 0 && !strcmp(alone.metric, "block-influence"), "%s", alone.metric);
     kit_plan_release(&alone);
-    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-cut -m %s -p %s -o %s -q", path, test_file("plan.tsv"), test_file("small.gguf")), "%s",
+          test_run_output());
     CHECK(p.n_text == N_TEXT && !strcmp(p.text[1].name, "text 1.txt") && !strcmp(p.text[1].blocks, "0123456789abcdef"));
     kit_plan_release(&p);
     kit_stats_release(&s);
 }
 
-/* ---- agreement ----------------------------------------------------------------------------------------------------- */
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
 
 static void spearman(void) {
-    const double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 1e9}, c[5] = {5, 4, 3, 2, 1}, d[5] = {1, 2, 2, 2, 3}, same[5] = {0};
+    const double a[5] = {1, 2, 3, 4, 5}, b[5] = {10, 20, 30, 40, 1e9}, c[5] = {5, 4, 3, 2, 1}, d[5] = {1, 2, 2, 2, 3},
+                 same[5] = {0};
     double rho;
     dw_err err = {0};
     CHECK(!prune_rank_correlation(a, b, 5, &rho, &err) && fabs(rho - 1) < 1e-12, "%s", err.text);
     CHECK(!prune_rank_correlation(a, c, 5, &rho, &err) && fabs(rho + 1) < 1e-12);
-    CHECK(!prune_rank_correlation(a, d, 5, &rho, &err) && fabs(rho - 8 / sqrt(80)) < 1e-12, "%g", rho); // ties share ranks 1, 3, 3, 3, 5
+    CHECK(!prune_rank_correlation(a, d, 5, &rho, &err) && fabs(rho - 8 / sqrt(80)) < 1e-12, "%g",
+          rho); // ties share ranks 1, 3, 3, 3, 5
     CHECK(!prune_rank_correlation(a, same, 5, &rho, &err) && isnan(rho));
 }
 
 static void compare(void) {
     const char *model = random_model("tiny-llama", "F32", 0);
-    REQUIRE(!test_run("deadwood-rank -m %s -s %s --compare --rate 0.25", model, stats_of(model)), "%s", test_run_output());
-    const char *text = test_run_output(), *overlap = strstr(text, "overlap\tactivation"), *energy = strstr(text, "\nenergy\t");
+    REQUIRE(!test_run("deadwood-rank -m %s -s %s --compare --rate 0.25", model, stats_of(model)), "%s",
+            test_run_output());
+    const char *text = test_run_output(), *overlap = strstr(text, "overlap\tactivation"),
+               *energy = strstr(text, "\nenergy\t");
     REQUIRE(overlap && energy, "%s", text);
     double row[7];
-    REQUIRE(sscanf(energy, "\nenergy %lf %lf %lf %lf %lf %lf %lf", row, row + 1, row + 2, row + 3, row + 4, row + 5, row + 6) == 7, "%s", text);
+    REQUIRE(sscanf(energy, "\nenergy %lf %lf %lf %lf %lf %lf %lf", row, row + 1, row + 2, row + 3, row + 4, row + 5,
+                   row + 6) == 7,
+            "%s", text);
     CHECK(row[5] == 1 && row[6] > 0.9 && fabs(row[2]) < 0.3, "%s", text);
     energy = strstr(overlap, "\nenergy\t");
-    REQUIRE(energy && sscanf(energy, "\nenergy %lf %lf %lf %lf %lf %lf %lf", row, row + 1, row + 2, row + 3, row + 4, row + 5, row + 6) == 7, "%s", text);
+    REQUIRE(energy && sscanf(energy, "\nenergy %lf %lf %lf %lf %lf %lf %lf", row, row + 1, row + 2, row + 3, row + 4,
+                             row + 5, row + 6) == 7,
+            "%s", text);
     CHECK(row[5] == 1 && row[6] > 0.7 && row[2] < 0.5, "%s", text);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------ */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(int status, const char *arguments, const char *words) {
     const char *out = test_file("refused.tsv");
-    CHECK(test_run("deadwood-rank -o %s -q %s", out, arguments) == status && access(out, F_OK), "not refused: %s", arguments);
+    CHECK(test_run("deadwood-rank -o %s -q %s", out, arguments) == status && access(out, F_OK), "not refused: %s",
+          arguments);
     const char *text = test_run_output();
-    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line", text, words);
+    CHECK(strstr(text, words) && strchr(text, '\n') == text + strlen(text) - 1, "'%s' does not say '%s' in one line",
+          text, words);
 }
 
 /* The statistics with a NaN among the sums of a layer. */
@@ -541,8 +615,12 @@ static const char *with_nan(const char *stats) {
 
 static void refusals(void) {
     char arguments[1024];
-    const char *f32 = random_model("tiny-llama", "F32", 0), *q8 = random_model("tiny-llama", "Q8_0", 0), *stats = stats_of(f32);
-    const struct { int status; const char *model, *stats, *options, *words; } rows[] = {
+    const char *f32 = random_model("tiny-llama", "F32", 0), *q8 = random_model("tiny-llama", "Q8_0", 0),
+               *stats = stats_of(f32);
+    const struct {
+        int status;
+        const char *model, *stats, *options, *words;
+    } rows[] = {
         {1, q8, stats, "--metric energy --rate 0.2", "was collected from another model"},
         {1, f32, with_nan(stats), "--metric energy --rate 0.2", "NaN"},
         {2, f32, NULL, "--metric energy --rate 0.2", "needs statistics"},
@@ -562,12 +640,14 @@ static void refusals(void) {
         {1, f32, NULL, "--metric weight --rate 0.2 --protect=-1", "'-1' is no layer or range of layers"},
         {1, f32, NULL, "--metric weight --rate 0.2 --protect 99999999999", "the model has layers 0 to 3"},
         {1, f32, NULL, "--metric weight --rate 0.6 --protect 0-1", "at most 0.5000 of the neurons may go"},
-        {1, f32, NULL, "--metric weight --rate 0.6 --min-width 64 --allocate standardized", "at most 0.5000 of the neurons may go"},
+        {1, f32, NULL, "--metric weight --rate 0.6 --min-width 64 --allocate standardized",
+         "at most 0.5000 of the neurons may go"},
         {1, f32, stats, "--drop-layers 3 --protect 1-2", "3 layers cannot be dropped: 2 of 4 are protected"},
         {1, f32, stats, "--metric activation --drop-layers 4", "one must stay"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        snprintf(arguments, sizeof arguments, "-m %s %s %s %s", rows[i].model, rows[i].stats ? "-s" : "", rows[i].stats ? rows[i].stats : "", rows[i].options);
+        snprintf(arguments, sizeof arguments, "-m %s %s %s %s", rows[i].model, rows[i].stats ? "-s" : "",
+                 rows[i].stats ? rows[i].stats : "", rows[i].options);
         refused(rows[i].status, arguments, rows[i].words);
     }
     CHECK(test_run("deadwood-rank -m %s --rate 0.2 --bytes 1MB --metric weight -o x", f32) == 2);
@@ -579,14 +659,17 @@ static void seeds(void) {
     dw_err err = {0};
     const char *model = random_model("tiny-llama", "F32", 0), *plan = test_file("plan.tsv");
     for (int i = 0; i < 3; i++) {
-        REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 7 -t %d", model, plan, i + 1), "%s", test_run_output());
-        if (i == 2) REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 8", model, plan), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 7 -t %d", model, plan, i + 1),
+                "%s", test_run_output());
+        if (i == 2)
+            REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 -o %s -q --seed 8", model, plan), "%s",
+                    test_run_output());
         CHECK(!dw_sha256_file(plan, hash[i], &err), "%s", err.text);
     }
     CHECK(!strcmp(hash[0], hash[1]) && strcmp(hash[0], hash[2]));
 }
 
-/* ---- figures of an independent program ----------------------------------------------------------------------------- */
+/* ---- figures of an independent program --------------------------------------------------------------------------- */
 
 /* Perplexity (geometric mean of five domains, 20 windows of 512) of mini without neurons, statistics of 24 windows of
  * each domain, six a text: by the program that made the model (PyTorch in F32, weights BF16). */
@@ -595,21 +678,32 @@ static const struct figure {
     double perplexity;
     bool is_quick; // measured without DW_SLOW, too
 } figures[] = {
-    {"--metric activation --group 64 --rate 0.2", 30.314, true},    {"--metric activation --group 64 --rate 0.25", 43.508},
-    {"--metric activation --group 64 --rate 0.5", 626.1},       {"--metric activation-max --group 64 --rate 0.2", 29.410},
-    {"--metric activation-max --group 64 --rate 0.25", 41.787}, {"--metric activation-max --group 64 --rate 0.5", 636.5},
-    {"--metric energy --group 64 --rate 0.2", 30.251},          {"--metric energy --group 64 --rate 0.25", 42.076},
-    {"--metric energy --group 64 --rate 0.5", 526.7},           {"--metric activation --multiple 1 --rate 0.2", 24.174},
-    {"--metric activation --multiple 1 --rate 0.3", 32.599},    {"--metric activation --multiple 1 --rate 0.5", 103.15},
-    {"--metric energy --multiple 1 --rate 0.2", 24.742},        {"--metric energy --multiple 1 --rate 0.3", 34.891, true},
-    {"--metric energy --multiple 1 --rate 0.5", 117.56},        {"--metric flap --multiple 1 --rate 0.2", 24.749},
-    {"--metric flap --multiple 1 --rate 0.3", 35.219},          {"--metric flap --multiple 1 --rate 0.5", 119.61},
+    {"--metric activation --group 64 --rate 0.2", 30.314, true},
+    {"--metric activation --group 64 --rate 0.25", 43.508},
+    {"--metric activation --group 64 --rate 0.5", 626.1},
+    {"--metric activation-max --group 64 --rate 0.2", 29.410},
+    {"--metric activation-max --group 64 --rate 0.25", 41.787},
+    {"--metric activation-max --group 64 --rate 0.5", 636.5},
+    {"--metric energy --group 64 --rate 0.2", 30.251},
+    {"--metric energy --group 64 --rate 0.25", 42.076},
+    {"--metric energy --group 64 --rate 0.5", 526.7},
+    {"--metric activation --multiple 1 --rate 0.2", 24.174},
+    {"--metric activation --multiple 1 --rate 0.3", 32.599},
+    {"--metric activation --multiple 1 --rate 0.5", 103.15},
+    {"--metric energy --multiple 1 --rate 0.2", 24.742},
+    {"--metric energy --multiple 1 --rate 0.3", 34.891, true},
+    {"--metric energy --multiple 1 --rate 0.5", 117.56},
+    {"--metric flap --multiple 1 --rate 0.2", 24.749},
+    {"--metric flap --multiple 1 --rate 0.3", 35.219},
+    {"--metric flap --multiple 1 --rate 0.5", 119.61},
 };
 
 static double perplexity(const char *model, const char *texts) {
     const char *rows = test_file("rows.tsv");
     unlink(rows);
-    if (!CHECK(!test_run("deadwood-score -m %s -f %s --windows 20 --no-speed -q -o %s", model, texts, rows), "%s", test_run_output())) return NAN;
+    if (!CHECK(!test_run("deadwood-score -m %s -f %s --windows 20 --no-speed -q -o %s", model, texts, rows), "%s",
+               test_run_output()))
+        return NAN;
     tsv_table t;
     dw_err err = {0};
     double ppl = NAN;
@@ -627,18 +721,24 @@ static void independent(void) {
     char calib[1024] = "", eval[1024] = "";
     static const char *const domains[] = {"english", "german", "spanish", "code", "math"};
     for (int i = 0; i < 5; i++) {
-        snprintf(calib + strlen(calib), sizeof calib - strlen(calib), " %s/reference-model/text/calib/%s.txt", shared, domains[i]);
-        snprintf(eval + strlen(eval), sizeof eval - strlen(eval), " %s/reference-model/text/eval/%s.txt", shared, domains[i]);
+        snprintf(calib + strlen(calib), sizeof calib - strlen(calib), " %s/reference-model/text/calib/%s.txt", shared,
+                 domains[i]);
+        snprintf(eval + strlen(eval), sizeof eval - strlen(eval), " %s/reference-model/text/eval/%s.txt", shared,
+                 domains[i]);
     }
-    const char *model = test_file("mini.gguf"), *stats = test_file("mini.h5"), *plan = test_file("plan.tsv"), *small = test_file("small.gguf");
+    const char *model = test_file("mini.gguf"), *stats = test_file("mini.h5"), *plan = test_file("plan.tsv"),
+               *small = test_file("small.gguf");
     REQUIRE(!test_run("deadwood-convert %s/reference-model/mini -o %s -q", shared, model), "%s", test_run_output());
-    REQUIRE(!test_run("deadwood-collect -m %s -f %s --windows 24 --text-windows 6 -o %s -q", model, calib, stats), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s --windows 24 --text-windows 6 -o %s -q", model, calib, stats), "%s",
+            test_run_output());
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
         if (!figures[i].is_quick && !test_slow()) continue; // all of them take 10 minutes
-        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats, plan, figures[i].options), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", model, stats, plan, figures[i].options), "%s",
+                test_run_output());
         REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", model, plan, small), "%s", test_run_output());
         const double ppl = perplexity(small, eval);
-        CHECK(fabs(ppl / figures[i].perplexity - 1) <= 0.005, "%s: perplexity %.3f, expected %.3f", figures[i].options, ppl, figures[i].perplexity);
+        CHECK(fabs(ppl / figures[i].perplexity - 1) <= 0.005, "%s: perplexity %.3f, expected %.3f", figures[i].options,
+              ppl, figures[i].perplexity);
     }
 }
 
@@ -659,13 +759,16 @@ static void stray_layers(void) {
         }
         dw_gguf_add_tensor(w, names[i], dw_qtype_get(DW_F32), 1, (size_t[]){4});
         int rc = dw_gguf_begin(w, &err);
-        for (size_t k = 0; k < dw_gguf_n_tensors(g) && !rc; k++) rc = dw_gguf_write(w, dw_gguf_tensor(g, k)->data, dw_gguf_tensor(g, k)->n_bytes, &err);
+        for (size_t k = 0; k < dw_gguf_n_tensors(g) && !rc; k++)
+            rc = dw_gguf_write(w, dw_gguf_tensor(g, k)->data, dw_gguf_tensor(g, k)->n_bytes, &err);
         if (!rc) rc = dw_gguf_write(w, value, sizeof value, &err) || dw_gguf_commit(w, &err);
         CHECK(!rc, "%s", err.text);
         dw_gguf_writer_free(w);
         dw_gguf_close(g);
-        CHECK(test_run("deadwood-rank -m %s --metric weight --rate 0.5 --group 32 -o %s -q", path, test_file("stray.tsv")) == 1 && strstr(test_run_output(), "41 tensors"), "%s: %s",
-              names[i], test_run_output());
+        CHECK(test_run("deadwood-rank -m %s --metric weight --rate 0.5 --group 32 -o %s -q", path,
+                       test_file("stray.tsv")) == 1 &&
+                  strstr(test_run_output(), "41 tensors"),
+              "%s: %s", names[i], test_run_output());
     }
 }
 

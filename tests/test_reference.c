@@ -1,5 +1,5 @@
-/* test_reference.c - the engine's answers against transformers': two trained models and a tiny random one of every dense
- * architecture (reference.json, reference.safetensors; made by transformers in F32).
+/* test_reference.c - the engine's answers against transformers': two trained models and a tiny random one of every
+ * dense architecture (reference.json, reference.safetensors; made by transformers in F32).
  *
  * In a normal run two windows a domain of mini; with DW_SLOW all of them, and base. */
 #include "model/model.h"
@@ -27,8 +27,10 @@ static void round_frequencies(dw_model *m, const char *dtype) {
     const dw_hparams *hp = &m->net.hp;
     for (int i = 0; i < hp->head_dim / 2; i++) {
         const double exact = pow(hp->rope_base, -2.0 * i / hp->head_dim), f = exact / m->rope_factors[i];
-        if (!strcmp(dtype, "torch.bfloat16")) m->rope_factors[i] = (float)(exact / dw_bf16_to_f32(dw_f32_to_bf16((float)f)));
-        if (!strcmp(dtype, "torch.float16")) m->rope_factors[i] = (float)(exact / dw_f16_to_f32(dw_f32_to_f16((float)f)));
+        if (!strcmp(dtype, "torch.bfloat16"))
+            m->rope_factors[i] = (float)(exact / dw_bf16_to_f32(dw_f32_to_bf16((float)f)));
+        if (!strcmp(dtype, "torch.float16"))
+            m->rope_factors[i] = (float)(exact / dw_f16_to_f32(dw_f32_to_f16((float)f)));
     }
 }
 
@@ -39,7 +41,8 @@ static bool run_open(run *r, const char *gguf, const char *backend, int n_ctx, i
     r->tok = r->model ? dw_tokenizer_open(dw_model_gguf(r->model), &err) : NULL;
     if (r->model && !r->tok) return CHECK(false, "%s", err.text);
     if (r->model && frequencies) round_frequencies(r->model, frequencies);
-    const dw_session_options o = {.pool = r->pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_batch, .kv = DW_KV_CACHE_F32, .exact = true};
+    const dw_session_options o = {
+        .pool = r->pool, .backend = backend, .n_ctx = n_ctx, .n_batch = n_batch, .kv = DW_KV_CACHE_F32, .exact = true};
     r->session = r->model ? dw_session_new(r->model, &o, &err) : NULL;
     return CHECK(r->session, "%s", err.text);
 }
@@ -69,7 +72,7 @@ static json_t *reference(const char *folder) {
     return r;
 }
 
-/* ---- mean negative log-likelihood by llama.cpp's protocol: windows of 512, positions 256..510 predict 257..511 -------- */
+/* ---- mean negative log-likelihood by llama.cpp's protocol: windows of 512, positions 256..510 predict 257..511 --- */
 
 enum { WINDOW = 512, FIRST = 256, SCORED = 255 };
 
@@ -93,7 +96,8 @@ static void check_domain(run *r, const char *name, const json_t *domain, int n_w
     char path[1024];
     size_t size, n;
     int32_t *ids;
-    snprintf(path, sizeof path, "%s/reference-model/%s", test_shared(), json_string_value(json_object_get(domain, "file")));
+    snprintf(path, sizeof path, "%s/reference-model/%s", test_shared(),
+             json_string_value(json_object_get(domain, "file")));
     char *text = dw_read_file(path, 64 << 20, &size, &err);
     REQUIRE(text, "%s", err.text);
     REQUIRE(!dw_tokenize(r->tok, text, size, 0, &ids, &n, &err), "%s", err.text);
@@ -127,7 +131,8 @@ static void check_greedy(run *r, const json_t *greedy, const char *prompt_key) {
     dw_session_rewind(r->session, 0, 0);
     for (size_t i = 0; i < json_array_size(ids) + json_array_size(next); i++) {
         const bool in_prompt = i < json_array_size(ids);
-        const int32_t id = (int32_t)json_integer_value(in_prompt ? json_array_get(ids, i) : json_array_get(next, i - json_array_size(ids)));
+        const int32_t id = (int32_t)json_integer_value(in_prompt ? json_array_get(ids, i)
+                                                                 : json_array_get(next, i - json_array_size(ids)));
         if (!in_prompt) {
             REQUIRE(!dw_session_logits(r->session, 0, 1, logits, &err), "%s", err.text);
             const int32_t mine = dw_sample(sampler, logits);
@@ -149,7 +154,8 @@ static void check_trained(const char *name, const char *backend, double bound) {
     if (ref && run_open(&r, gguf, backend, WINDOW, WINDOW, NULL)) {
         const char *domain;
         json_t *value;
-        json_object_foreach(json_object_get(ref, "domains"), domain, value) check_domain(&r, domain, value, test_slow() ? 20 : 2, bound);
+        json_object_foreach(json_object_get(ref, "domains"), domain, value)
+            check_domain(&r, domain, value, test_slow() ? 20 : 2, bound);
         size_t i;
         json_array_foreach(json_object_get(ref, "greedy"), i, value) check_greedy(&r, value, "next");
     }
@@ -170,11 +176,13 @@ static void base_cpu(void) {
     check_trained("base", "cpu", 5e-4);
 }
 
-/* ---- every dense architecture -------------------------------------------------------------------------------------- */
+/* ---- every dense architecture ------------------------------------------------------------------------------------ */
 
-static const char *const dense[] = {"llama-untied", "llama3-rope", "smollm-tied", "mistral", "qwen2-untied", "qwen3", NULL};
+static const char *const dense[] = {"llama-untied", "llama3-rope", "smollm-tied", "mistral",
+                                    "qwen2-untied", "qwen3",       NULL};
 
-static void check_logits(run *r, const char *name, size_t prompt, const json_t *ids, const kit_st_tensor *expected, double bound) {
+static void check_logits(run *r, const char *name, size_t prompt, const json_t *ids, const kit_st_tensor *expected,
+                         double bound) {
     dw_err err = {0};
     const int n = (int)expected->shape[0], n_vocab = (int)expected->shape[1];
     int32_t token[64];
@@ -193,7 +201,8 @@ static void check_logits(run *r, const char *name, size_t prompt, const json_t *
         error += ((double)logits[i] - e) * ((double)logits[i] - e);
         power += (double)e * e;
     }
-    CHECK(error / power <= bound, "%s: prompt %zu: logits' NMSE %.2e, allowed %.0e", name, prompt, error / power, bound);
+    CHECK(error / power <= bound, "%s: prompt %zu: logits' NMSE %.2e, allowed %.0e", name, prompt, error / power,
+          bound);
     free(logits);
 }
 
@@ -203,10 +212,12 @@ static void check_ids(run *r, const char *name, size_t prompt, const json_t *row
     const json_t *ids = json_object_get(row, "ids");
     int32_t *mine;
     size_t n;
-    REQUIRE(!dw_tokenize(r->tok, text, strlen(text), DW_ADD_SPECIAL | DW_PARSE_SPECIAL, &mine, &n, &err), "%s", err.text);
+    REQUIRE(!dw_tokenize(r->tok, text, strlen(text), DW_ADD_SPECIAL | DW_PARSE_SPECIAL, &mine, &n, &err), "%s",
+            err.text);
     CHECK(n == json_array_size(ids), "%s: prompt %zu: %zu ids, expected %zu", name, prompt, n, json_array_size(ids));
     for (size_t i = 0; i < n && i < json_array_size(ids); i++)
-        if (!CHECK(mine[i] == json_integer_value(json_array_get(ids, i)), "%s: prompt %zu: id %zu", name, prompt, i)) break;
+        if (!CHECK(mine[i] == json_integer_value(json_array_get(ids, i)), "%s: prompt %zu: id %zu", name, prompt, i))
+            break;
     free(mine);
 }
 
@@ -245,7 +256,9 @@ static void oracles_f32(void) { check_oracles("ref", "f32", 1e-6); }
 
 static void experts_refused(void) {
     if (!test_shared()) SKIP("the oracles are not here (DW_SHARED)");
-    const struct { const char *folder, *name; } mixtures[] = {{"mixtral", "MixtralForCausalLM"}, {"qwen3-moe", "Qwen3MoeForCausalLM"}};
+    const struct {
+        const char *folder, *name;
+    } mixtures[] = {{"mixtral", "MixtralForCausalLM"}, {"qwen3-moe", "Qwen3MoeForCausalLM"}};
     for (int i = 0; i < 2; i++) {
         const char *out = test_path(test_folder(), "experts.gguf");
         const int rc = test_run("deadwood-convert %s/oracle/%s -o %s", test_shared(), mixtures[i].folder, out);

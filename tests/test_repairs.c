@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "kit/gram.h"
 #include "kit/plan.h"
+#include "prune/rank.h"
 #include "prune/repairs.h"
 #include "prune/trial.h"
 #include "test.h"
@@ -168,19 +169,23 @@ static void tokens_of(int32_t *token, const dw_model *m, const char *path) {
 /* heads: half of them are cut, too; then the layers' own attention is that of the model without them. */
 static void check_sequential(const char *target, double dense, double gap, bool heads) {
     const char *model = random_model("tiny-qwen2", "F32", 0), *text = random_text("calib.txt", 6000, 4);
-    const char *plan_path = test_file("sequential.tsv"), *out = test_file("sequential.gguf"), *only = test_file("only.gguf");
+    const char *plan_path = test_file("sequential.tsv"), *out = test_file("sequential.gguf"),
+               *only = test_file("only.gguf");
     char with[1024] = "", cuts[1024] = "";
     if (heads) {
         const char *stats = test_file("o.h5"), *heads_only = test_file("only.tsv");
-        REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows %d --gram down+o -o %s -q && deadwood-rank -m %s -s %s "
-                          "--heads 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair lsq -s %s --damp 0.05 -q",
-                          model, text, N_CTX, N_WINDOWS, stats, model, stats, heads_only, model, heads_only, only, stats),
-                "%s", test_run_output());
+        REQUIRE(
+            !test_run(
+                "deadwood-collect -m %s -f %s -c %d --windows %d --gram down+o -o %s -q && deadwood-rank -m %s -s %s "
+                "--heads 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s --repair lsq -s %s --damp 0.05 -q",
+                model, text, N_CTX, N_WINDOWS, stats, model, stats, heads_only, model, heads_only, only, stats),
+            "%s", test_run_output());
         snprintf(with, sizeof with, "-s %s", stats);
         snprintf(cuts, sizeof cuts, "-s %s --heads 0.5", stats);
     }
-    REQUIRE(!test_run("deadwood-rank -m %s -o %s --metric random --rate 0.4 --multiple 1 -q %s", model, plan_path, cuts), "%s",
-            test_run_output());
+    REQUIRE(
+        !test_run("deadwood-rank -m %s -o %s --metric random --rate 0.4 --multiple 1 -q %s", model, plan_path, cuts),
+        "%s", test_run_output());
     REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s --repair lsq --sequential -f %s -c %d --windows %d --target %s "
                       "--gap %g --damp 0.05 -q %s",
                       model, plan_path, out, text, N_CTX, N_WINDOWS, target, gap, with),
@@ -296,6 +301,76 @@ static void any_way(void) {
     kit_gram_close(&sum);
 }
 
+/* ---- the order of wide layers ----------------------------------------------------------------------------- */
+
+/* Scores of the first layer as rank makes them; free(). */
+static double *scores_by(const rank_options *o, int *n_ff) {
+    rank_inputs in;
+    dw_err err = {0};
+    double *score[64] = {NULL}, *first = NULL;
+    const bool ok = !rank_open_inputs(&in, o, two_threads(), &err) && !rank_read_protected(&in, &err) &&
+                    !rank_make_scores(&in, rank_find_metric("obs"), score, &err);
+    if (CHECK(ok, "%s", err.text)) {
+        first = score[0];
+        *n_ff = in.hp->n_ff[0];
+        for (int l = 1; l < in.hp->n_layer; l++) free(score[l]);
+    }
+    rank_close_inputs(&in);
+    return first;
+}
+
+static bool is_among_least(const double *score, int n, int j, int k) {
+    int below = 0;
+    for (int i = 0; i < n; i++) below += score[i] < score[j];
+    return below < k;
+}
+
+/* Of the first k neurons that go by `a`, how many stay by `b`. */
+static int n_other(const double *a, const double *b, int n, int k) {
+    int other = 0;
+    for (int j = 0; j < n; j++) other += is_among_least(a, n, j, k) && !is_among_least(b, n, j, k);
+    return other;
+}
+
+/* Layers above most_f64 are selected in float, and no further than the plan reads the order.  `gone` is the share of
+ * the first layer that the options may make go: more than the rate where others are protected, any by --us and
+ * --bytes. */
+static void wide_order(void) {
+    const char *stats = test_file("gram.h5"), *model = random_model("tiny-qwen2", "F32", 0);
+    if (access(stats, R_OK) && !collect(stats, "")) return;
+    const struct {
+        const char *name;
+        double rate, us, gone;
+        size_t bytes;
+        int multiple, min_width;
+        const char *protect, *scores;
+    } cases[] = {{.name = "--rate 0.3", .rate = 0.3, .gone = 0.3, .multiple = 1},
+                 {.name = "--rate 0.3 --multiple 64", .rate = 0.3, .gone = 0.5, .multiple = 64},
+                 {.name = "--rate 0.3 --protect 1", .rate = 0.3, .gone = 0.6, .multiple = 1, .protect = "1"},
+                 {.name = "--rate 0.3 --min-width 8", .rate = 0.3, .gone = 0.6, .multiple = 1, .min_width = 8},
+                 {.name = "--rate 0.3 --scores -", .rate = 0.3, .gone = 0.9, .multiple = 1, .scores = "-"},
+                 {.name = "--us 10", .us = 10, .gone = 0.5, .multiple = 1},
+                 {.name = "--bytes 100000", .bytes = 100000, .gone = 0.5, .multiple = 1}};
+    rank_options o = {
+        .model = model, .stats = stats, .metric = "obs", .group = "1", .allocate = "uniform", .damp = 0.01};
+    int n = 0;
+    rank_list_metrics();
+    double *whole = scores_by(&o, &n);
+    o.most_f64 = 16;
+    for (size_t i = 0; whole && i < sizeof cases / sizeof *cases; i++) {
+        o.rate = cases[i].rate, o.us = cases[i].us, o.bytes = cases[i].bytes, o.multiple = cases[i].multiple;
+        o.min_width = cases[i].min_width, o.protect = cases[i].protect, o.scores = cases[i].scores;
+        double *wide = scores_by(&o, &n);
+        const int k = (int)(cases[i].gone * n);
+        if (!wide) break;
+        CHECK(memcmp(wide, whole, (size_t)n * sizeof *wide), "%s: nothing was in float", cases[i].name);
+        CHECK(n_other(whole, wide, n, k) <= k / 50, "%s: of the first %d of %d neurons %d are others", cases[i].name, k,
+              n, n_other(whole, wide, n, k));
+        free(wide);
+    }
+    free(whole);
+}
+
 static void flip_byte(const char *from, const char *to, size_t at) {
     size_t size;
     dw_err err = {0};
@@ -343,22 +418,28 @@ static void damaged_files(void) {
           test_run_output());
 }
 
-/* The program ended after it had kept the statistics of its finished texts, and before STATS.gram was of these texts. */
+/* The program ended after it had kept the statistics of its finished texts, and before STATS.gram was of these
+ * texts. */
 static void gram_goes_on(void) {
-    const char *out = test_file("on.h5"), *whole = test_file("on-whole.h5"), *model = random_model("tiny-qwen2", "F32", 0);
+    const char *out = test_file("on.h5"), *whole = test_file("on-whole.h5"),
+               *model = random_model("tiny-qwen2", "F32", 0);
     char command[1024];
-    snprintf(command, sizeof command, "deadwood-collect -m %s -f %s -c %d --windows 8 --text-windows 1 --gram down -t 1",
-             model, random_text("calib.txt", 6000, 4), N_CTX);
+    snprintf(command, sizeof command,
+             "deadwood-collect -m %s -f %s -c %d --windows 8 --text-windows 1 --gram down -t 1", model,
+             random_text("calib.txt", 6000, 4), N_CTX);
     CHECK(!test_run("%s -o %s", command, whole), "%s", test_run_output());
-    const char *parts[] = {"mv p.h5.gram %s.part.gram.next", "cp p.h5.gram %s.part.gram.next && head -c 99 p.h5.gram >%s.part.gram",
+    const char *parts[] = {"mv p.h5.gram %s.part.gram.next",
+                           "cp p.h5.gram %s.part.gram.next && head -c 99 p.h5.gram >%s.part.gram",
                            "cp p.h5.gram %s.part.gram && head -c 99 p.h5.gram >%s.part.gram.next"};
     for (int i = 0; i < 3; i++) { // what a run of the first three texts leaves
         char move[600];
         snprintf(move, sizeof move, parts[i], "$out", "$out");
-        CHECK(!test_run("cd %s && deadwood-collect -m %s -f %s -c %d --windows 3 --text-windows 1 --gram down -t 1 -q -o p.h5 "
-                        "&& out=%s && mv p.h5 $out.part && %s",
-                        test_file("."), model, random_text("calib.txt", 6000, 4), N_CTX, out, move),
-              "%s", test_run_output());
+        CHECK(
+            !test_run(
+                "cd %s && deadwood-collect -m %s -f %s -c %d --windows 3 --text-windows 1 --gram down -t 1 -q -o p.h5 "
+                "&& out=%s && mv p.h5 $out.part && %s",
+                test_file("."), model, random_text("calib.txt", 6000, 4), N_CTX, out, move),
+            "%s", test_run_output());
         CHECK(!test_run("%s -o %s", command, out), "%s", test_run_output());
         CHECK(strstr(test_run_output(), "continuing after text 3 of 8"), "%s", test_run_output());
         CHECK(same_files(gram_file(out), gram_file(whole)) && same_files(out, whole), "as without the stop");
@@ -594,6 +675,7 @@ static void trials_start_late(void) {
 }
 
 static const test_case cases[] = {
+    {"the order of wide layers, in float, is whole as far as any option reads it", wide_order},
     {"collect --gram sums the products of the inputs of down", sums_of_products},
     {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
     {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},

@@ -25,7 +25,7 @@ static const exp_shape shapes[] = {
 static const exp_shape small = {"small", "qwen2", 2, 256, 256, 4, 2, 64, 512, true, 10000, 256};
 static const exp_shape eighty = {"80 layers", "qwen2", 80, 256, 32, 4, 1, 64, 512, true, 10000, 256};
 
-/* ---- two files ---------------------------------------------------------------------------------------------------- */
+/* ---- two files --------------------------------------------------------------------------------------------------- */
 
 typedef struct pair {
     dw_gguf *a, *b;
@@ -50,8 +50,10 @@ static void check_same_tensors(const char *a, const char *b, const char *what) {
         for (size_t i = 0; i < dw_gguf_n_tensors(p.a); i++) {
             const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_find_tensor(p.b, s->name);
             if (!CHECK(t, "%s: '%s' is missing", what, s->name)) break;
-            if (!CHECK(s->type == t->type, "%s: '%s' is %s and %s", what, s->name, s->type->name, t->type->name)) continue;
-            CHECK(s->n_bytes == t->n_bytes && !memcmp(s->data, t->data, s->n_bytes), "%s: '%s' (%s) differs", what, s->name, s->type->name);
+            if (!CHECK(s->type == t->type, "%s: '%s' is %s and %s", what, s->name, s->type->name, t->type->name))
+                continue;
+            CHECK(s->n_bytes == t->n_bytes && !memcmp(s->data, t->data, s->n_bytes), "%s: '%s' (%s) differs", what,
+                  s->name, s->type->name);
         }
     }
     close_pair(&p);
@@ -63,7 +65,7 @@ static float *decoded(const dw_tensor *t) {
     return v;
 }
 
-/* ---- types and bytes --------------------------------------------------------------------------------------------------- */
+/* ---- types and bytes --------------------------------------------------------------------------------------------- */
 
 static void same_type(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
@@ -96,10 +98,16 @@ static double relative_error(const char *from, const char *to) {
 
 /* What a normal distribution costs, with a little room. */
 static void every_type(void) {
-    static const struct { const char *type; double bound; } expected[] = {
-        {"F32", 0}, {"F16", 1e-7}, {"BF16", 3e-6}, {"Q8_0", 4e-5}, {"Q6_K", 5e-4}, {"Q5_K", 1.5e-3}, {"Q5_0", 2e-3}, {"Q5_1", 2e-3},
-        {"Q4_K", 6e-3}, {"Q4_0", 9e-3}, {"Q4_1", 9e-3}, {"IQ4_NL", 8e-3}, {"Q3_K", 2.5e-2}, {"Q2_K", 9e-2},
-        {"affine4", 1.2e-2}, {"minmax4", 1.1e-2}, {"affine3", 6e-2}, {"minmax3", 5e-2}, {"affine2", 0.6}, {"minmax2", 0.25}, {0}};
+    static const struct {
+        const char *type;
+        double bound;
+    } expected[] = {{"F32", 0},          {"F16", 1e-7},     {"BF16", 3e-6},
+                    {"Q8_0", 4e-5},      {"Q6_K", 5e-4},    {"Q5_K", 1.5e-3},
+                    {"Q5_0", 2e-3},      {"Q5_1", 2e-3},    {"Q4_K", 6e-3},
+                    {"Q4_0", 9e-3},      {"Q4_1", 9e-3},    {"IQ4_NL", 8e-3},
+                    {"Q3_K", 2.5e-2},    {"Q2_K", 9e-2},    {"affine4", 1.2e-2},
+                    {"minmax4", 1.1e-2}, {"affine3", 6e-2}, {"minmax3", 5e-2},
+                    {"affine2", 0.6},    {"minmax2", 0.25}, {0}};
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     if (!write_random(from, &small, "F32")) return;
     quant_types_init();
@@ -125,7 +133,8 @@ static void vectors_and_keys(void) {
         uint32_t file_type = 0, version = 0;
         for (size_t i = 0; i < dw_gguf_n_tensors(p.a); i++) {
             const dw_tensor *s = dw_gguf_tensor(p.a, i), *t = dw_gguf_tensor(p.b, i);
-            CHECK(!strcmp(s->name, t->name) && t->type->id == (s->n_dims == 2 ? DW_Q4_K : DW_F32), "%s is %s", t->name, t->type->name);
+            CHECK(!strcmp(s->name, t->name) && t->type->id == (s->n_dims == 2 ? DW_Q4_K : DW_F32), "%s is %s", t->name,
+                  t->type->name);
             if (s->n_dims == 1) CHECK(!memcmp(s->data, t->data, s->n_bytes), "%s", s->name);
         }
         for (size_t i = 0; i < dw_gguf_n_kv(p.a); i++) {
@@ -147,13 +156,14 @@ static void any_threads(void) {
     for (int i = 0; how[i]; i++) {
         REQUIRE(!test_run("deadwood-requant -m %s -o %s -t 1 %s", from, one, how[i]), "%s", test_run_output());
         for (int threads = 2; threads < 6; threads++) {
-            REQUIRE(!test_run("deadwood-requant -m %s -o %s -t %d %s", from, more, threads, how[i]), "%s", test_run_output());
+            REQUIRE(!test_run("deadwood-requant -m %s -o %s -t %d %s", from, more, threads, how[i]), "%s",
+                    test_run_output());
             CHECK(same_files(one, more), "%s with %d threads", how[i], threads);
         }
     }
 }
 
-/* ---- affine groups ------------------------------------------------------------------------------------------------------ */
+/* ---- affine groups ----------------------------------------------------------------------------------------------- */
 
 static float bf16(float x) { return dw_bf16_to_f32(dw_f32_to_bf16(x)); }
 
@@ -208,7 +218,9 @@ static void groups_by_definition(void) {
         CHECK(!t->method->encode(t, row, blocks, N), "%s: a scale was rounded", t->name);
         t->stored->decode(blocks, got, N);
         for (int i = 0; i < N; i++)
-            if (!CHECK(got[i] == expected[i], "%s: value %d of group %d is %g instead of %g", t->name, i % 64, i / 64, (double)got[i], (double)expected[i])) break;
+            if (!CHECK(got[i] == expected[i], "%s: value %d of group %d is %g instead of %g", t->name, i % 64, i / 64,
+                       (double)got[i], (double)expected[i]))
+                break;
         if (moves_edge)
             for (int i = 0; i < 64; i++) CHECK(got[i] == 0);
     }
@@ -218,7 +230,8 @@ static void groups_by_definition(void) {
     CHECK(two->method->encode(two, row, blocks, N) > 0);
     two->stored->decode(blocks, got, N);
     for (int i = 0; i < N; i++) // scale and offset each off by half of F16's smallest step
-        CHECK(fabsf(got[i] - expected[i]) <= (3 + 1) * 0x1p-25f, "value %d is %g instead of %g", i, (double)got[i], (double)expected[i]);
+        CHECK(fabsf(got[i] - expected[i]) <= (3 + 1) * 0x1p-25f, "value %d is %g instead of %g", i, (double)got[i],
+              (double)expected[i]);
 }
 
 static void nominal_bits(void) {
@@ -242,7 +255,7 @@ static void nominal_bits(void) {
     check_same_tensors(twice, to, "plain Q4_1 keeps the groups");
 }
 
-/* ---- recipes -------------------------------------------------------------------------------------------------------------- */
+/* ---- recipes ----------------------------------------------------------------------------------------------------- */
 
 static void write_text(const char *path, const char *text) {
     test_bytes b = {0};
@@ -300,10 +313,14 @@ static void recipe_refusals(void) {
 }
 
 static void globs(void) {
-    static const struct { const char *pattern, *name; bool matches; } row[] = {
-        {"*", "a", true},      {"a", "a", true},          {"a", "ab", false},       {"a*", "ab", true},       {"*b", "ab", true},
-        {"*b*", "ab", true},   {"a?c", "abc", true},      {"a?c", "ac", false},     {"a*b*c", "aXbYbZc", true}, {"a*b*c", "aXbYbZ", false},
-        {"?", "ab", false},    {"**", "ab", true},        {"*aab", "aaaab", true},  {"a.c", "abc", false},
+    static const struct {
+        const char *pattern, *name;
+        bool matches;
+    } row[] = {
+        {"*", "a", true},           {"a", "a", true},           {"a", "ab", false},   {"a*", "ab", true},
+        {"*b", "ab", true},         {"*b*", "ab", true},        {"a?c", "abc", true}, {"a?c", "ac", false},
+        {"a*b*c", "aXbYbZc", true}, {"a*b*c", "aXbYbZ", false}, {"?", "ab", false},   {"**", "ab", true},
+        {"*aab", "aaaab", true},    {"a.c", "abc", false},
     };
     quant_types_init();
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -312,12 +329,13 @@ static void globs(void) {
         dw_err err = {0};
         snprintf(text, sizeof text, "%s Q4_0", row[i].pattern);
         REQUIRE(!quant_recipe_parse(&r, text, strlen(text), "r", &err), "%s", err.text);
-        CHECK((quant_recipe_find(&r, row[i].name) != NULL) == row[i].matches, "'%s' on '%s'", row[i].pattern, row[i].name);
+        CHECK((quant_recipe_find(&r, row[i].name) != NULL) == row[i].matches, "'%s' on '%s'", row[i].pattern,
+              row[i].name);
         quant_recipe_release(&r);
     }
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void check_fails(const char *words, const char *from, const char *how) {
     const char *to = test_file("never.gguf");
@@ -357,17 +375,21 @@ static void refusals(void) {
     dw_gguf_close(g);
     free(bytes);
     check_fails("holds a weight beyond 65280, which the scales of Q4_0 cannot follow", beyond, "--type Q4_0");
-    CHECK(!test_run("deadwood-requant -q -m %s -o %s --type BF16", beyond, test_file("b.gguf")), "%s", test_run_output());
-    check_fails("'blk.3.ffn_up.weight' row 0: value nan at column 10 cannot be stored as Q4_0; the model is damaged", bad, "--type Q4_0");
-    check_fails("'blk.3.ffn_up.weight' row 0: value nan at column 10 cannot be stored as BF16; the model is damaged", bad, "--type BF16");
+    CHECK(!test_run("deadwood-requant -q -m %s -o %s --type BF16", beyond, test_file("b.gguf")), "%s",
+          test_run_output());
+    check_fails("'blk.3.ffn_up.weight' row 0: value nan at column 10 cannot be stored as Q4_0; the model is damaged",
+                bad, "--type Q4_0");
+    check_fails("'blk.3.ffn_up.weight' row 0: value nan at column 10 cannot be stored as BF16; the model is damaged",
+                bad, "--type BF16");
     if (!write_random(from, &shapes[0], "Q4_0")) return;
     check_fails("is Q4_0 already", from, "--mixture Q2_K");
     CHECK(!test_run("deadwood-requant -m %s -o %s --type F32", from, bad), "%s", test_run_output());
     CHECK(relative_error(from, bad) == 0);
-    CHECK(test_run("deadwood-requant -m %s -o %s", from, bad) == 2 && strstr(test_run_output(), "give one of"), "%s", test_run_output());
+    CHECK(test_run("deadwood-requant -m %s -o %s", from, bad) == 2 && strstr(test_run_output(), "give one of"), "%s",
+          test_run_output());
 }
 
-/* ---- importances ------------------------------------------------------------------------------------------------------ */
+/* ---- importances ------------------------------------------------------------------------------------------------- */
 
 /* Sums of squares of one input: a few columns much stronger than the rest, exact in F32. */
 static void fill_sums(double *sums, size_t n, const char *input) {
@@ -383,7 +405,10 @@ static const char *input_name(const char *name) {
     if (!part) part = strstr(name, "ffn_");
     if (!part) part = name;
     snprintf(shared, sizeof shared, "%.*s%s", (int)(part - name), name,
-             !strncmp(part, "attn_output", 11) ? "mix" : !strncmp(part, "attn", 4) ? "attn" : !strncmp(part, "ffn_down", 8) ? "neuron" : "ffn");
+             !strncmp(part, "attn_output", 11) ? "mix"
+             : !strncmp(part, "attn", 4)       ? "attn"
+             : !strncmp(part, "ffn_down", 8)   ? "neuron"
+                                               : "ffn");
     return shared;
 }
 
@@ -409,13 +434,18 @@ static bool write_importances(const char *model, const char *path, kit_imatrix_f
 static bool write_statistics(const char *model, const char *path) {
     dw_err err = {0};
     kit_stats s;
-    const int n_ff[] = {small.n_ff, small.n_ff}, n_mix[] = {small.n_head * small.head_dim, small.n_head * small.head_dim};
+    const int n_ff[] = {small.n_ff, small.n_ff},
+              n_mix[] = {small.n_head * small.head_dim, small.n_head * small.head_dim};
     if (!CHECK(!kit_stats_init(&s, small.n_layer, small.n_embd, n_ff, n_mix, 1, &err), "%s", err.text)) return false;
     dw_sha256_file(model, s.model_sha256, &err);
     snprintf(s.arch, sizeof s.arch, "%s", small.arch);
     s.n_ctx = 512;
     s.hist_every = 1;
-    s.text[0] = (kit_stats_text){.name = "text", .first_window = 1, .n_windows = 2, .n_tokens = 1024, .blocks = dw_strdup("0123456789abcdef", &err)};
+    s.text[0] = (kit_stats_text){.name = "text",
+                                 .first_window = 1,
+                                 .n_windows = 2,
+                                 .n_tokens = 1024,
+                                 .blocks = dw_strdup("0123456789abcdef", &err)};
     memset(s.text[0].sha256, 'a', 64);
     for (int l = 0; l < s.n_layer; l++) {
         static const char *const part[] = {"attn_q", "attn_output", "ffn_up", "ffn_down"};
@@ -433,13 +463,16 @@ static bool write_statistics(const char *model, const char *path) {
 }
 
 static void importances_in_three_forms(void) {
-    const char *from = test_file("a.gguf"), *form[] = {test_file("imatrix.gguf"), test_file("imatrix.dat"), test_file("stats.h5")};
-    const char *to[] = {test_file("b.gguf"), test_file("c.gguf"), test_file("d.gguf")}, *plain = test_file("plain.gguf");
+    const char *from = test_file("a.gguf"),
+               *form[] = {test_file("imatrix.gguf"), test_file("imatrix.dat"), test_file("stats.h5")};
+    const char *to[] = {test_file("b.gguf"), test_file("c.gguf"), test_file("d.gguf")},
+               *plain = test_file("plain.gguf");
     if (!write_random(from, &small, "F32") || !write_importances(from, form[0], KIT_IMATRIX_GGUF, 1024) ||
         !write_importances(from, form[1], KIT_IMATRIX_OLD, 1024) || !write_statistics(from, form[2]))
         return;
     for (int i = 0; i < 3; i++)
-        REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_K -s %s", from, to[i], form[i]), "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_K -s %s", from, to[i], form[i]), "%s",
+                test_run_output());
     CHECK(strstr(test_run_output(), "14 of the 15 rounded tensors had importances"), "%s", test_run_output());
     check_same_tensors(to[0], to[1], "old and new form");
     check_same_tensors(to[0], to[2], "importance file and statistics");
@@ -452,15 +485,18 @@ static void importances_in_three_forms(void) {
         CHECK(dw_gguf_str(p.a, "quantize.imatrix.file", &name, NULL) == 1 && dw_str_is(name, "stats.h5"));
         CHECK(dw_gguf_u32(p.a, "quantize.imatrix.entries_count", &n, NULL) == 1 && n == 14, "%u", n);
         const dw_kv *steps = dw_gguf_find(p.a, "deadwood.lineage");
-        CHECK(steps && memmem(steps->str[0].ptr, steps->str[0].len, "0123456789abcdef", 16), "the texts' blocks are missing");
+        CHECK(steps && memmem(steps->str[0].ptr, steps->str[0].len, "0123456789abcdef", 16),
+              "the texts' blocks are missing");
         CHECK(!dw_gguf_find(p.b, "quantize.imatrix.file"));
     }
     close_pair(&p);
 }
 
 static void statistics_of_the_ancestors(void) {
-    const char *from = test_file("a.gguf"), *child = test_file("b.gguf"), *stranger = test_file("c.gguf"), *stats = test_file("stats.h5");
-    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_random(stranger, &small, "F16")) return;
+    const char *from = test_file("a.gguf"), *child = test_file("b.gguf"), *stranger = test_file("c.gguf"),
+               *stats = test_file("stats.h5");
+    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_random(stranger, &small, "F16"))
+        return;
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --type BF16", from, child), "%s", test_run_output());
     char how[512];
     snprintf(how, sizeof how, "--mixture Q2_K_S -s %s", stats);
@@ -470,11 +506,14 @@ static void statistics_of_the_ancestors(void) {
 
 /* Of `small`, by a plan: what was measured before belongs to other neurons, or to other layers. */
 static void importances_from_before_a_cut(void) {
-    static const char *const plans[] = {"0 256 0-255\n1 0 drop\n", "0 128 128-255\n1 256 0-255\n", "0 128 0-127\n1 128 0-127\n", NULL};
-    const char *from = test_file("a.gguf"), *plan = test_file("plan.tsv"), *child = test_file("b.gguf"), *stats = test_file("stats.h5"),
-               *importances = test_file("imatrix.gguf");
+    static const char *const plans[] = {"0 256 0-255\n1 0 drop\n", "0 128 128-255\n1 256 0-255\n",
+                                        "0 128 0-127\n1 128 0-127\n", NULL};
+    const char *from = test_file("a.gguf"), *plan = test_file("plan.tsv"), *child = test_file("b.gguf"),
+               *stats = test_file("stats.h5"), *importances = test_file("imatrix.gguf");
     char how[512], text[256];
-    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) || !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024)) return;
+    if (!write_random(from, &small, "F32") || !write_statistics(from, stats) ||
+        !write_importances(from, importances, KIT_IMATRIX_GGUF, 1024))
+        return;
     for (int i = 0; plans[i]; i++) {
         snprintf(text, sizeof text, "# deadwood plan 1\nlayer width keep\n%s", plans[i]);
         write_text(plan, text);
@@ -506,8 +545,9 @@ static void tensor_overrides(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     dw_err err = {0};
     if (!write_random(from, &small, "BF16")) return;
-    REQUIRE(!test_run("deadwood-requant -m %s -o %s --mixture Q4_K_M --tensor 'blk\\.0\\..*=Q8_0' 'ffn_down=keep'", from, to), "%s",
-            test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --mixture Q4_K_M --tensor 'blk\\.0\\..*=Q8_0' 'ffn_down=keep'",
+                      from, to),
+            "%s", test_run_output());
     dw_gguf *g = dw_gguf_open(to, &err);
     for (size_t i = 0; g && i < sizeof expected / sizeof *expected; i++) {
         const dw_tensor *t = dw_gguf_find_tensor(g, expected[i].name);
@@ -524,21 +564,25 @@ static void tensor_overrides(void) {
     check_fails("there is no type 'Q4_L'", from, "--type Q4_0 --tensor 'ffn_up=Q4_L'");
 }
 
-/* Rows of 288 values are no whole number of blocks of 256: all four of ffn_down, of which layers 2 and 3 have more bits. */
+/* Rows of 288 values are no whole number of blocks of 256: all four of ffn_down, of which layers 2 and 3 have more
+ * bits. */
 static void fallbacks_are_facts(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     if (!write_random(from, &shapes[1], "BF16")) return;
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --mixture Q4_K_M", from, to), "%s", test_run_output());
     const char *said = test_run_output();
-    CHECK(strstr(said, "warning: 4 of 30 matrices have rows that are no whole number of their type's blocks"), "%s", said);
+    CHECK(strstr(said, "warning: 4 of 30 matrices have rows that are no whole number of their type's blocks"), "%s",
+          said);
     CHECK(strstr(said, "'blk.0.ffn_down.weight' (rows of 288) gets ") && strstr(said, "--multiple 256"), "%s", said);
-    CHECK(lineage_has(to, "\"types\":\"Q4_K 23, Q6_K 3, Q5_0 2 (fallback), Q8_0 2 (fallback)\""), "the types are no fact");
+    CHECK(lineage_has(to, "\"types\":\"Q4_K 23, Q6_K 3, Q5_0 2 (fallback), Q8_0 2 (fallback)\""),
+          "the types are no fact");
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_0", from, to), "%s", test_run_output());
     CHECK(!strstr(test_run_output(), "warning") && lineage_has(to, "\"types\":\"Q4_0 30\""), "%s", test_run_output());
 }
 
 static void dry_run(void) {
-    static const char *const how[] = {"--mixture Q4_K_M", "--type affine3", "--mixture Q3_K_S --tensor 'attn_v=F16'", NULL};
+    static const char *const how[] = {"--mixture Q4_K_M", "--type affine3", "--mixture Q3_K_S --tensor 'attn_v=F16'",
+                                      NULL};
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     for (int i = 0; how[i]; i++) {
         char *end, total[64] = "";
@@ -574,19 +618,23 @@ static void wrong_choices(void) {
 }
 
 static void unnamed_data(void) {
-    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *imatrix = test_file("imatrix.gguf"), *stats = test_file("stats.h5");
-    if (!write_random(from, &small, "F32") || !write_importances(from, imatrix, KIT_IMATRIX_GGUF, 1024) || !write_statistics(from, stats))
+    const char *from = test_file("a.gguf"), *to = test_file("b.gguf"), *imatrix = test_file("imatrix.gguf"),
+               *stats = test_file("stats.h5");
+    if (!write_random(from, &small, "F32") || !write_importances(from, imatrix, KIT_IMATRIX_GGUF, 1024) ||
+        !write_statistics(from, stats))
         return;
     REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, imatrix), "%s", test_run_output());
     CHECK(lineage_has(to, "\"unnamed_data\":\"imatrix.gguf\""), "an imatrix does not say its texts");
     REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, stats), "%s", test_run_output());
     CHECK(!lineage_has(to, "unnamed_data"), "statistics say their texts");
-    REQUIRE(!test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", from, imatrix, test_file("imported.h5")), "%s", test_run_output());
-    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, test_file("imported.h5")), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-collect -q -m %s --import-imatrix %s -o %s", from, imatrix, test_file("imported.h5")),
+            "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --type Q4_K -s %s", from, to, test_file("imported.h5")), "%s",
+            test_run_output());
     CHECK(lineage_has(to, "\"unnamed_data\":\"imatrix.gguf\""), "nor do statistics that were made of one");
 }
 
-/* ---- beside stock ------------------------------------------------------------------------------------------------------------ */
+/* ---- beside stock ------------------------------------------------------------------------------------------------ */
 
 static stock *peer(void) {
     static stock *s;
@@ -604,14 +652,16 @@ static void compare_with_stock(const char *from, const char *what, const char *m
     char label[128];
     dw_err err = {0};
     snprintf(label, sizeof label, "%s, %s%s", what, mixture, importances ? ", weighed" : "");
-    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --mixture %s %s %s", from, ours, mixture, importances ? "-s" : "", importances ? importances : ""),
+    REQUIRE(!test_run("deadwood-requant -q -m %s -o %s --mixture %s %s %s", from, ours, mixture,
+                      importances ? "-s" : "", importances ? importances : ""),
             "%s", test_run_output());
     REQUIRE(!stock_quantize(peer(), from, theirs, mixture, importances, 2, &err), "%s: %s", label, err.text);
     check_same_tensors(ours, theirs, label);
     pair p;
     uint32_t a = 1000, b = 2000;
     if (open_pair(&p, ours, theirs))
-        CHECK(dw_gguf_u32(p.a, "general.file_type", &a, NULL) == 1 && dw_gguf_u32(p.b, "general.file_type", &b, NULL) == 1 && a == b,
+        CHECK(dw_gguf_u32(p.a, "general.file_type", &a, NULL) == 1 &&
+                  dw_gguf_u32(p.b, "general.file_type", &b, NULL) == 1 && a == b,
               "%s: file types %u and %u", label, a, b);
     close_pair(&p);
 }
@@ -650,48 +700,69 @@ static void eighty_layers(void) {
     compare_with_stock(from, eighty.name, "Q3_K_S", NULL);
 }
 
-/* ---- perplexities ---------------------------------------------------------------------------------------------------------- */
+/* ---- perplexities ------------------------------------------------------------------------------------------------ */
 
-/* Of mini, geometric mean over the five evaluation texts, first 20 windows of 512: what other programs measured, and how
- * far from it ours may be (K types: stock rounds activations to 8 bits).  Importances weigh the last step: the known figure
- * of Q4_0 over which Q2_K came is that of the plain one (weighed as well, the pair has 29.378). */
+/* Of mini, geometric mean over the five evaluation texts, first 20 windows of 512: what other programs measured, and
+ * how far from it ours may be (K types: stock rounds activations to 8 bits).  Importances weigh the last step: the
+ * known figure of Q4_0 over which Q2_K came is that of the plain one (weighed as well, the pair has 29.378). */
 static void known_perplexities(void) {
-    static const struct { const char *how, *again; double ppl, below, above; bool is_weighed, is_quick; } row[] = {
-        {"--mixture Q8_0", NULL, 16.876, 0.003, 0.003},    {"--mixture Q6_K", NULL, 16.927, 0.015, 0.005},
-        {"--mixture Q5_K_M", NULL, 17.101, 0.015, 0.005},  {"--mixture Q4_K_M", NULL, 17.489, 0.015, 0.005, .is_quick = true},
-        {"--mixture Q4_0", NULL, 18.017, 0.003, 0.003},    {"--mixture Q3_K_M", NULL, 19.281, 0.015, 0.005},
-        {"--mixture Q2_K", NULL, 31.913, 0.015, 0.005},    {"--mixture Q4_0", "--mixture Q2_K", 38.985, 0.015, 0.005},
-        {"--type affine4", NULL, 18.88, 0.003, 0.003},     {"--type affine2", NULL, 647.7, 0.02, 0.02, .is_quick = true},
-        {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02}, {"--type minmax4", NULL, 18.86, 0.003, 0.003},
-        {"--type minmax3", NULL, 29.86, 0.003, 0.003},     {"--type minmax2", NULL, 1868, 0.02, 0.02},
-        {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02},
-        {"--mixture Q4_K_M", NULL, 17.391, 0.015, 0.005, true}, {"--mixture Q4_0", NULL, 17.721, 0.003, 0.003, true},
-        {"--mixture Q3_K_M", NULL, 18.698, 0.015, 0.005, true}, {"--mixture Q2_K", NULL, 26.684, 0.015, 0.005, true},
-        {"--mixture Q4_0", "--mixture Q2_K", 29.977, 0.015, 0.005, true}};
-    const char *shared = test_shared(), *from = test_file("a.gguf"), *middle = test_file("b.gguf"), *to = test_file("c.gguf");
+    static const struct {
+        const char *how, *again;
+        double ppl, below, above;
+        bool is_weighed, is_quick;
+    } row[] = {{"--mixture Q8_0", NULL, 16.876, 0.003, 0.003},
+               {"--mixture Q6_K", NULL, 16.927, 0.015, 0.005},
+               {"--mixture Q5_K_M", NULL, 17.101, 0.015, 0.005},
+               {"--mixture Q4_K_M", NULL, 17.489, 0.015, 0.005, .is_quick = true},
+               {"--mixture Q4_0", NULL, 18.017, 0.003, 0.003},
+               {"--mixture Q3_K_M", NULL, 19.281, 0.015, 0.005},
+               {"--mixture Q2_K", NULL, 31.913, 0.015, 0.005},
+               {"--mixture Q4_0", "--mixture Q2_K", 38.985, 0.015, 0.005},
+               {"--type affine4", NULL, 18.88, 0.003, 0.003},
+               {"--type affine2", NULL, 647.7, 0.02, 0.02, .is_quick = true},
+               {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02},
+               {"--type minmax4", NULL, 18.86, 0.003, 0.003},
+               {"--type minmax3", NULL, 29.86, 0.003, 0.003},
+               {"--type minmax2", NULL, 1868, 0.02, 0.02},
+               {"--type minmax4", "--type minmax2", 1964, 0.02, 0.02},
+               {"--mixture Q4_K_M", NULL, 17.391, 0.015, 0.005, true},
+               {"--mixture Q4_0", NULL, 17.721, 0.003, 0.003, true},
+               {"--mixture Q3_K_M", NULL, 18.698, 0.015, 0.005, true},
+               {"--mixture Q2_K", NULL, 26.684, 0.015, 0.005, true},
+               {"--mixture Q4_0", "--mixture Q2_K", 29.977, 0.015, 0.005, true}};
+    const char *shared = test_shared(), *from = test_file("a.gguf"), *middle = test_file("b.gguf"),
+               *to = test_file("c.gguf");
     if (!shared) SKIP("the reference models are not there");
     REQUIRE(!test_run("deadwood-convert experiments/mini -o %s", from), "%s", test_run_output());
     const char *stats = test_file("stats.h5");
-    REQUIRE(!test_slow() || !test_run("deadwood-collect -q -m %s -f %s/reference-model/text/calib/*.txt --windows 24 -o %s", from, shared, stats), "%s",
-            test_run_output());
+    REQUIRE(!test_slow() ||
+                !test_run("deadwood-collect -q -m %s -f %s/reference-model/text/calib/*.txt --windows 24 -o %s", from,
+                          shared, stats),
+            "%s", test_run_output());
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        const char *rows = test_file("rows.tsv"), *with = row[i].is_weighed ? "-s" : "", *what = row[i].is_weighed ? stats : "";
+        const char *rows = test_file("rows.tsv"), *with = row[i].is_weighed ? "-s" : "",
+                   *what = row[i].is_weighed ? stats : "";
         if (!row[i].is_quick && !test_slow()) continue;
         unlink(rows);
         const bool is_last = !row[i].again;
-        REQUIRE(!test_run("deadwood-requant -m %s -o %s %s %s %s", from, is_last ? to : middle, row[i].how, is_last ? with : "", is_last ? what : ""), "%s",
-                test_run_output());
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s %s %s %s", from, is_last ? to : middle, row[i].how,
+                          is_last ? with : "", is_last ? what : ""),
+                "%s", test_run_output());
         if (!is_last)
-            REQUIRE(!test_run("deadwood-requant -m %s -o %s %s --lossy-twice %s %s", middle, to, row[i].again, with, what), "%s", test_run_output());
-        REQUIRE(!test_run("deadwood-score -q --no-speed --windows 20 -m %s -f %s/reference-model/text/eval/*.txt -o %s", to, shared, rows), "%s",
-                test_run_output());
+            REQUIRE(
+                !test_run("deadwood-requant -m %s -o %s %s --lossy-twice %s %s", middle, to, row[i].again, with, what),
+                "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-score -q --no-speed --windows 20 -m %s -f %s/reference-model/text/eval/*.txt -o %s",
+                          to, shared, rows),
+                "%s", test_run_output());
         tsv_table t;
         dw_err err = {0};
         REQUIRE(!tsv_read(&t, rows, &err) && t.n_rows == 6, "%s", err.text);
         const double ppl = atof(tsv_cell(&t, 5, "ppl"));
-        CHECK(ppl >= row[i].ppl * (1 - row[i].below) && ppl <= row[i].ppl * (1 + row[i].above), "%s %s %s: %g instead of %g", row[i].how,
-              is_last ? "" : row[i].again, with, ppl, row[i].ppl);
-        printf("      %s %s %s: %.3f, other programs %.3f\n", row[i].how, is_last ? "" : row[i].again, row[i].is_weighed ? "weighed" : "", ppl, row[i].ppl);
+        CHECK(ppl >= row[i].ppl * (1 - row[i].below) && ppl <= row[i].ppl * (1 + row[i].above),
+              "%s %s %s: %g instead of %g", row[i].how, is_last ? "" : row[i].again, with, ppl, row[i].ppl);
+        printf("      %s %s %s: %.3f, other programs %.3f\n", row[i].how, is_last ? "" : row[i].again,
+               row[i].is_weighed ? "weighed" : "", ppl, row[i].ppl);
         tsv_release(&t);
     }
 }

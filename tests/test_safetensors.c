@@ -34,7 +34,8 @@ static void sample(void) {
     put_sample(&b);
     kit_safetensors *st = kit_safetensors_open_memory(b.data, b.size, "sample", &err);
     REQUIRE(st, "%s", err.text);
-    CHECK(kit_safetensors_count(st) == 4 && !kit_safetensors_find(st, "__metadata__") && !kit_safetensors_find(st, "c"));
+    CHECK(kit_safetensors_count(st) == 4 && !kit_safetensors_find(st, "__metadata__") &&
+          !kit_safetensors_find(st, "c"));
     const kit_st_tensor *t = kit_safetensors_find(st, "b"), *first = kit_safetensors_find(st, "a/b");
     CHECK(t && t->dtype == KIT_ST_F32 && t->n_dims == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->shape[3] == 1);
     CHECK(t && t->n_bytes == 24 && t->data[0] == 4 && first == kit_safetensors_tensor(st, 0) && first->data[3] == 3);
@@ -158,10 +159,20 @@ static void json_limits(void) {
     free(text);
 }
 
-/* What a text takes in memory is known before it is parsed: the smallest limit that lets it pass is enough for its tree. */
+/* What a text takes in memory is known before it is parsed: the smallest limit that lets it pass is enough for its
+ * tree. */
 static void json_memory(void) {
-    static const char *const repeated[] = {"[],", "{},", "[[]],", "1,", "\"\",", "\"0123456789012345678\",", "{\"a\":1},", "1.5,",
-                                           "{\"a\":[1,2],\"b\":\"c\",\"d\":[3,4]},", "null,", "\"\\u00e4\\\"\","};
+    static const char *const repeated[] = {"[],",
+                                           "{},",
+                                           "[[]],",
+                                           "1,",
+                                           "\"\",",
+                                           "\"0123456789012345678\",",
+                                           "{\"a\":1},",
+                                           "1.5,",
+                                           "{\"a\":[1,2],\"b\":\"c\",\"d\":[3,4]},",
+                                           "null,",
+                                           "\"\\u00e4\\\"\","};
     enum { N = 1 << 16 };
     char *text = malloc(2 * N);
     for (size_t i = 0; i < sizeof repeated / sizeof *repeated; i++) {
@@ -280,13 +291,13 @@ static void b_hole(test_bytes *b) { places(b, "[0,4]", "[8,12]"), put_zeros(b, 4
 static void b_overlap(test_bytes *b) { places(b, "[2,6]", "[0,4]"); }
 static void b_same_place(test_bytes *b) { places(b, "[0,4]", "[0,4]"); }
 
-// clang-format off
 static const broken_file broken[] = {
     {"safetensors-empty.safetensors", "a file of 0 bytes", "ends inside its header", b_empty},
     {"safetensors-short.safetensors", "7 bytes: no header length", "ends inside its header", b_short},
     {"safetensors-length-max.safetensors", "header length 2^64 - 1", "not a safetensors file", b_length_max},
     {"safetensors-length-wrap.safetensors", "header length + 8 wraps", "not a safetensors file", b_length_wrap},
-    {"safetensors-length-beyond.safetensors", "a header one byte longer than the file", "ends inside its header", b_length_beyond},
+    {"safetensors-length-beyond.safetensors", "a header one byte longer than the file", "ends inside its header",
+     b_length_beyond},
     {"safetensors-length-0.safetensors", "a header of 0 bytes", "not valid JSON", b_length_0},
     {"safetensors-not-json.safetensors", "a header that is cut", "not valid JSON: line 1", b_not_json},
     {"safetensors-array.safetensors", "a header that is an array", "not a JSON object", b_array},
@@ -296,9 +307,12 @@ static const broken_file broken[] = {
     {"safetensors-deep.safetensors", "500 brackets, the way to endless recursion", "not a JSON object", b_deep},
     {"safetensors-twice.safetensors", "the same name twice", "duplicate", b_twice},
     {"safetensors-name-empty.safetensors", "a tensor without a name", "empty name", b_name_empty},
-    {"safetensors-entry-number.safetensors", "a number instead of a tensor", "tensor 'a': its description is not an object", b_entry_number},
-    {"safetensors-metadata-number.safetensors", "metadata that is a number", "__metadata__ is not an object", b_metadata_number},
-    {"safetensors-metadata-value.safetensors", "metadata with a value that is no string", "__metadata__ 'a' is not a string", b_metadata_value},
+    {"safetensors-entry-number.safetensors", "a number instead of a tensor",
+     "tensor 'a': its description is not an object", b_entry_number},
+    {"safetensors-metadata-number.safetensors", "metadata that is a number", "__metadata__ is not an object",
+     b_metadata_number},
+    {"safetensors-metadata-value.safetensors", "metadata with a value that is no string",
+     "__metadata__ 'a' is not a string", b_metadata_value},
     {"safetensors-unused.safetensors", "data without tensors", "account for 0", b_unused},
     {"safetensors-dtype-none.safetensors", "a tensor without dtype", "dtype or shape is missing", b_dtype_none},
     {"safetensors-shape-none.safetensors", "a tensor without shape", "dtype or shape is missing", b_shape_none},
@@ -312,20 +326,25 @@ static const broken_file broken[] = {
     {"safetensors-dims-wrap.safetensors", "2^32 x 2^32 values", "overflow", b_dims_wrap},
     {"safetensors-bits-wrap.safetensors", "2^58 + 1 numbers of 64 bits look like one", "overflow", b_bits_wrap},
     {"safetensors-bits-odd.safetensors", "15 values of 4 bits", "60 bits are not whole bytes", b_bits_odd},
-    {"safetensors-size-other.safetensors", "8 bytes for a tensor of 4", "8 bytes of data where dtype and shape need 4", b_size_other},
+    {"safetensors-size-other.safetensors", "8 bytes for a tensor of 4", "8 bytes of data where dtype and shape need 4",
+     b_size_other},
     {"safetensors-offsets-3.safetensors", "three data_offsets", "not two whole numbers", b_offsets_3},
     {"safetensors-offsets-text.safetensors", "data_offsets as strings", "not two whole numbers", b_offsets_text},
     {"safetensors-offsets-negative.safetensors", "a negative offset", "not two whole numbers", b_offsets_negative},
-    {"safetensors-offsets-reversed.safetensors", "the end before the begin", "not within the 8 bytes of data", b_offsets_reversed},
-    {"safetensors-offsets-beyond.safetensors", "a tensor beyond the file", "not within the 8 bytes of data", b_offsets_beyond},
-    {"safetensors-hole-first.safetensors", "a hole before the first tensor", "a hole or an overlap before tensor 'a'", b_hole_first},
+    {"safetensors-offsets-reversed.safetensors", "the end before the begin", "not within the 8 bytes of data",
+     b_offsets_reversed},
+    {"safetensors-offsets-beyond.safetensors", "a tensor beyond the file", "not within the 8 bytes of data",
+     b_offsets_beyond},
+    {"safetensors-hole-first.safetensors", "a hole before the first tensor", "a hole or an overlap before tensor 'a'",
+     b_hole_first},
     {"safetensors-hole-last.safetensors", "a hole after the last tensor", "account for 4", b_hole_last},
     {"safetensors-hole.safetensors", "a hole between two tensors", "a hole or an overlap before tensor 'b'", b_hole},
-    {"safetensors-overlap.safetensors", "two tensors that overlap", "a hole or an overlap before tensor 'a'", b_overlap},
-    {"safetensors-same-place.safetensors", "two tensors at one place", "a hole or an overlap before tensor", b_same_place},
+    {"safetensors-overlap.safetensors", "two tensors that overlap", "a hole or an overlap before tensor 'a'",
+     b_overlap},
+    {"safetensors-same-place.safetensors", "two tensors at one place", "a hole or an overlap before tensor",
+     b_same_place},
     {0},
 };
-// clang-format on
 
 static void broken_files(void) { check_broken(broken, "safetensors-", open_st); }
 

@@ -214,8 +214,8 @@ static void rows_of_logits(void) {
             kl += expl((long double)x[i]) / sum * ((long double)x[i] - logl(sum) - (long double)y[i] + logl(other));
         CHECK(p.top == top && fabs((double)(p.max + p.log_sum - logl(sum))) < 1e-13, "%d: %g", n,
               (double)(p.max + p.log_sum - logl(sum)));
-        CHECK(fabs(measure_row_kl(x, &p, y, &q, n) - (double)kl) < 1e-12, "%d: %g, not %g", n, measure_row_kl(x, &p, y, &q, n),
-              (double)kl);
+        CHECK(fabs(measure_row_kl(x, &p, y, &q, n) - (double)kl) < 1e-12, "%d: %g, not %g", n,
+              measure_row_kl(x, &p, y, &q, n), (double)kl);
         CHECK(measure_row_kl(x, &p, x, &p, n) == 0);
     }
     x[70] = NAN;
@@ -245,8 +245,8 @@ static void coarse_rows(void) {
             CHECK(fabs(mass - 1) < 1e-6, "n %d: mass %g", n, mass);
             const double full = measure_row_kl(x, &p, y, &q, n), coarse = measure_coarse_kl(&c, y, &q, n);
             CHECK(coarse <= full + 1e-6 * (1 + full), "n %d: %g above %g", n, coarse, full);
-            CHECK(n > MEASURE_TOP || fabs(coarse - full) < 1e-5 * (1 + full), "n %d: nothing is in the tail, %g but %g", n,
-                  coarse, full);
+            CHECK(n > MEASURE_TOP || fabs(coarse - full) < 1e-5 * (1 + full), "n %d: nothing is in the tail, %g but %g",
+                  n, coarse, full);
             CHECK(measure_coarse_kl(&c, x, &p, n) == 0);
         }
     for (int i = 0; i < 200; i++) x[i] = 1;
@@ -284,7 +284,8 @@ static void window_counts(void) {
     CHECK(measure_windows_make(&w, measure_protocol_find("llama"), 1023, 512, 0, 0, "t", &err) &&
           strstr(err.text, "the text has 1023;"));
     err.text[0] = 0;
-    CHECK(measure_windows_make(&w, measure_protocol_find("full"), 1023, 512, 1, 2, "t", &err) && strstr(err.text, "has 1"));
+    CHECK(measure_windows_make(&w, measure_protocol_find("full"), 1023, 512, 1, 2, "t", &err) &&
+          strstr(err.text, "has 1"));
 }
 
 typedef struct bench { // a model open for evaluation
@@ -354,7 +355,8 @@ static void protocols_by_definition(void) {
             measure_entrant m = {.name = "m", .model = b.model, .nll = nll};
             REQUIRE(!measure_windows_make(&w, p, N, CTX, 0, 0, "t", &err) && !measure_entrant_open(&m, &eo, &err), "%s",
                     err.text);
-            const measure_evaluation e = {.o = &eo, .windows = &w, .ids = b.ids, .bos = bos, .model = &m, .n_models = 1};
+            const measure_evaluation e = {
+                .o = &eo, .windows = &w, .ids = b.ids, .bos = bos, .model = &m, .n_models = 1};
             REQUIRE(!measure_evaluate(&e, &err), "%s", err.text);
             size_t at = 0;
             for (size_t target = 0; target < N; target++) {
@@ -629,9 +631,19 @@ static void depth_lists(void) {
     int depth[EXP_SPEED_MAX_DEPTHS];
     CHECK(exp_speed_depths("0", depth) == 1 && depth[0] == 0);
     CHECK(exp_speed_depths("4096,0,12", depth) == 3 && depth[0] == 4096 && depth[1] == 0 && depth[2] == 12);
-    static const char *const wrong[] = {"", ",", "0,", "-1", "1,1", "a", "1 2", "1, 2", "1048577", "99999999999999999999",
+    static const char *const wrong[] = {"",
+                                        ",",
+                                        "0,",
+                                        "-1",
+                                        "1,1",
+                                        "a",
+                                        "1 2",
+                                        "1, 2",
+                                        "1048577",
+                                        "99999999999999999999",
                                         "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) CHECK(!exp_speed_depths(wrong[i], depth), "'%s'", wrong[i]);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK(!exp_speed_depths(wrong[i], depth), "'%s'", wrong[i]);
     const struct { exp_speed_options o; int depth; const char *name; } names[] = {
         {{.n_prefill = 512, .n_decode = 64, .n_seq = 1}, 0, "pp512 tg64"},
         {{.n_prefill = 512, .n_decode = 64, .n_seq = 1}, 4096, "pp512 tg64 @ d4096"},
@@ -646,34 +658,42 @@ static void depth_lists(void) {
 
 /* Each further depth is a row without a text: its speed stands beside that of the row with the text. */
 static void depths(void) {
-    const char *m = model("m.gguf", "tiny-llama", DW_F32, 1), *t = text_file("t.txt", 700, 1), *out = test_file("depths.tsv");
-    json_t *rows = SCORE("-m %s -f %s -c 64 --windows 1-2 --depth 0,8192 --speed-prefill 16 --speed-decode 4 --speed-rounds 3 -o %s", m, t, out);
+    const char *m = model("m.gguf", "tiny-llama", DW_F32, 1), *t = text_file("t.txt", 700, 1),
+               *out = test_file("depths.tsv");
+    json_t *rows = SCORE(
+        "-m %s -f %s -c 64 --windows 1-2 --depth 0,8192 --speed-prefill 16 --speed-decode 4 --speed-rounds 3 -o %s", m,
+        t, out);
     REQUIRE(json_array_size(rows) == 2, "%zu rows", json_array_size(rows));
     for (size_t i = 0; i < 2; i++) {
         const bool is_deep = i == 1;
         CHECK(number(rows, i, "depth") == (is_deep ? 8192 : 0) && number(rows, i, "sequences") == 1);
         CHECK(!strcmp(json_string_value(cell(rows, i, "speed_test")), is_deep ? "pp16 tg4 @ d8192" : "pp16 tg4"));
         CHECK(json_is_null(cell(rows, i, "text")) == is_deep && isnan(number(rows, i, "ppl")) == is_deep);
-        CHECK(number(rows, i, "prefill_tok_s") > 0 && number(rows, i, "decode_tok_s") > 0 && number(rows, i, "file_bytes") > 0);
+        CHECK(number(rows, i, "prefill_tok_s") > 0 && number(rows, i, "decode_tok_s") > 0 &&
+              number(rows, i, "file_bytes") > 0);
     }
     // The keys and values of so many positions were written: 4 layers, 2 heads of 16 values, F16.
-    json_t *shallow = SCORE("-m %s -f %s -c 64 --windows 1-2 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m, t);
+    json_t *shallow = SCORE("-m %s -f %s -c 64 --windows 1-2 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m,
+                            t);
     const double kv_bytes = 8192.0 * 4 * 2 * 2 * 16 * 2;
     const double with = number(rows, 1, "peak_rss_bytes"), without = number(shallow, 0, "peak_rss_bytes");
     CHECK(with - without >= kv_bytes, "%g bytes, at depth 0 %g", with, without);
     json_decref(rows);
     json_decref(shallow);
-    CHECK(!test_run("deadwood-table %s --columns model,text,speed_test,depth,decode_tok_s", out), "%s", test_run_output());
+    CHECK(!test_run("deadwood-table %s --columns model,text,speed_test,depth,decode_tok_s", out), "%s",
+          test_run_output());
     CHECK(strstr(test_run_output(), "pp16 tg4 @ d8192"), "%s", test_run_output());
 }
 
 /* Four sequences in one batch: weights are read once, and the rate counts the tokens of all. */
 static void sequences(void) {
     const char *m = model("m.gguf", "tiny-llama", DW_F32, 1);
-    json_t *rows = SCORE("-m %s --speed-only --depth 3,0 --sequences 4 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m);
+    json_t *rows = SCORE(
+        "-m %s --speed-only --depth 3,0 --sequences 4 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m);
     REQUIRE(json_array_size(rows) == 2, "%zu rows", json_array_size(rows));
     for (size_t i = 0; i < 2; i++)
-        CHECK(number(rows, i, "sequences") == 4 && number(rows, i, "depth") == (i ? 0 : 3) && number(rows, i, "decode_tok_s") > 0);
+        CHECK(number(rows, i, "sequences") == 4 && number(rows, i, "depth") == (i ? 0 : 3) &&
+              number(rows, i, "decode_tok_s") > 0);
     const double share = number(rows, 0, "read_share"), bytes = number(rows, 0, "bytes_per_token");
     const double wanted = bytes * number(rows, 0, "decode_tok_s") / 4e9 / number(rows, 0, "read_gb_s");
     CHECK(fabs(share / wanted - 1) < 1e-2, "read share %g, expected %g", share, wanted);
@@ -820,8 +840,10 @@ static void leak_after(const char *step, bool imatrix, const char *expected) {
 }
 
 #define STEP(tool, args, facts, texts)                                                                                 \
-    "{\"tool\": \"" tool "\", \"args\": [\"m.gguf\", " args "], \"facts\": {" facts "}, \"inputs\": [], \"texts\": [" texts "]}"
-#define NAMED "{\"name\": \"c.txt\", \"sha256\": \"00\", \"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}"
+    "{\"tool\": \"" tool "\", \"args\": [\"m.gguf\", " args "], \"facts\": {" facts                                    \
+    "}, \"inputs\": [], \"texts\": [" texts "]}"
+#define NAMED                                                                                                          \
+    "{\"name\": \"c.txt\", \"sha256\": \"00\", \"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}"
 #define IMPORTED "{\"name\": \"x.imatrix\", \"sha256\": \"00\", \"tokens\": 4096, \"blocks\": \"\"}"
 
 static void unnamed_data(void) {
@@ -834,7 +856,8 @@ static void unnamed_data(void) {
     leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"energy\"", NAMED), false, "no");
     leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"energy\"", ""), false, NULL);
     leak_after(STEP("cut", "\"--plan\", \"by-hand.tsv\"", "", ""), false, NULL);
-    leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"random\"", ""), true, NULL); // a foreign file was cut
+    leak_after(STEP("cut", "\"--plan\", \"p.tsv\"", "\"metric\": \"random\"", ""), true,
+               NULL); // a foreign file was cut
 }
 
 /* What a row says of what it compared, by hash. */
@@ -847,7 +870,8 @@ static void provenance(void) {
            *swapped = SCORE("-m %s -f %s %s -c 64 --no-speed", m, u, t),
            *fewer = SCORE("-m %s -f %s %s -c 64 --windows 2-6 --no-speed", m, u, t);
     REQUIRE(json_array_size(rows) == 6 && !dw_sha256_file(b, base_hex, &err) && !dw_sha256_file(t, hex, &err));
-    CHECK(says(rows, 0, "base_sha256", base_hex) && says(rows, 0, "text_sha256", hex) && says(rows, 0, "role", "report"));
+    CHECK(says(rows, 0, "base_sha256", base_hex) && says(rows, 0, "text_sha256", hex) &&
+          says(rows, 0, "role", "report"));
     CHECK(says(rows, 0, "type", "Q4_0") && says(rows, 3, "type", "BF16"));
     snprintf(types, sizeof types, "%s", json_string_value(cell(rows, 3, "types")));
     CHECK(!strncmp(types, "BF16 ", 5) && atoi(types + 5) > 8, "%s", types);
@@ -855,13 +879,17 @@ static void provenance(void) {
     CHECK(says(rows, 0, "window_range", types) && says(fewer, 2, "window_range", "2-6"), "%s", types);
     const char *set = json_string_value(cell(rows, 2, "text_sha256"));
     REQUIRE(set && strlen(set) == 64);
-    CHECK(says(swapped, 2, "text_sha256", set) && !says(fewer, 2, "text_sha256", set), "the set of texts and windows has a hash");
+    CHECK(says(swapped, 2, "text_sha256", set) && !says(fewer, 2, "text_sha256", set),
+          "the set of texts and windows has a hash");
     const double apart = fabs(number(rows, 0, "ln_ratio") - number(rows, 1, "ln_ratio")) / sqrt(2);
     CHECK(number(rows, 2, "texts") == 2 && fabs(number(rows, 2, "ln_ratio_texts_sd") / apart - 1) < 1e-3);
     CHECK(isnan(number(rows, 0, "texts")) && isnan(number(rows, 0, "ln_ratio_texts_sd")));
-    static const char *const of[][2] = {{"nll_se", "nll_ci90"}, {"ln_ratio_se", "ln_ratio_ci90"}, {"kl_se", "kl_ci90"}, {"top1_se", "top1_ci90"}};
+    static const char *const of[][2] = {
+        {"nll_se", "nll_ci90"}, {"ln_ratio_se", "ln_ratio_ci90"}, {"kl_se", "kl_ci90"}, {"top1_se", "top1_ci90"}};
     for (size_t k = 0; k < 4; k++)
-        CHECK(fabs(number(rows, 0, of[k][1]) / number(rows, 0, of[k][0]) - measure_t(0.05, number(rows, 0, "windows") - 1)) < 2e-3, "%s", of[k][1]);
+        CHECK(fabs(number(rows, 0, of[k][1]) / number(rows, 0, of[k][0]) -
+                   measure_t(0.05, number(rows, 0, "windows") - 1)) < 2e-3,
+              "%s", of[k][1]);
     json_decref(rows);
     json_decref(swapped);
     json_decref(fewer);
@@ -884,7 +912,8 @@ static void refusals(void) {
     refused(words("-m %s -f %s -c 64 --base %s", m, shorter, stored), "holds no predictions for the text");
     refused(words("-m %s -f %s -c 64 --base %s", other, t, stored), "have different vocabularies");
     refused(words("-m %s -f %s -c 64 --base %s", stored, t, m), "can only be compared with a stored base");
-    CHECK(test_run("deadwood-score -m %s", m) == 2 && strstr(test_run_output(), "give a text with -f"), "%s", test_run_output());
+    CHECK(test_run("deadwood-score -m %s", m) == 2 && strstr(test_run_output(), "give a text with -f"), "%s",
+          test_run_output());
     refused(words("-m %s -f %s", t, t), "t.txt");
 }
 
@@ -914,12 +943,14 @@ static void mini(void) {
 /* mini comes back to whole sentences, which is not the same as repeating words. */
 static void mini_continues(void) {
     const char *m = test_file("m.gguf"), *t = text_file("t.txt", 2000, 1), *two = test_file("two.gguf");
-    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s -q && deadwood-requant -m %s --type affine4 -o %s.4 -q && "
-                      "deadwood-requant -m %s.4 --type affine2 --lossy-twice -o %s -q", m, m, two, two, two),
-            "%s", test_run_output());
+    REQUIRE(
+        !test_run("deadwood-convert experiments/mini -o %s -q && deadwood-requant -m %s --type affine4 -o %s.4 -q && "
+                  "deadwood-requant -m %s.4 --type affine2 --lossy-twice -o %s -q",
+                  m, m, two, two, two),
+        "%s", test_run_output());
     json_t *rows = SCORE("-m %s %s -f %s --windows 1 -c 64 --no-speed", m, two, t);
-    CHECK(number(rows, 0, "repeats") <= 0.2 && number(rows, 1, "repeats") >= 0.6, "%g and %g", number(rows, 0, "repeats"),
-          number(rows, 1, "repeats"));
+    CHECK(number(rows, 0, "repeats") <= 0.2 && number(rows, 1, "repeats") >= 0.6, "%g and %g",
+          number(rows, 0, "repeats"), number(rows, 1, "repeats"));
     json_decref(rows);
 }
 
@@ -951,7 +982,8 @@ static const test_case cases[] = {
     {"the table and the objects say the same, with memory and speed", rows_and_objects},
     {"a calibration text in the lineage is reported as a leak, with what was done", leaks},
     {"leak is unknown as soon as a step learnt from data that it does not name", unnamed_data},
-    {"a row holds the hashes of base and texts, types, windows, half widths of intervals and the spread between texts", provenance},
+    {"a row holds the hashes of base and texts, types, windows, half widths of intervals and the spread between texts",
+     provenance},
     {"what cannot be compared or scored is refused in one line", refusals},
     {"mini does not only repeat itself, but rounded to two bits over four bits it does", mini_continues},
     {"mini's first windows have transformers' likelihood", mini},

@@ -1,5 +1,5 @@
-/* test_session.c - what must hold for any model and every backend: prefill equals decode, sequences do not touch each other,
- * lists of neurons, taps, refusals. */
+/* test_session.c - what must hold for any model and every backend: prefill equals decode, sequences do not touch
+ * each other, lists of neurons, taps, refusals. */
 #include "build.h"
 #include "engine.h"
 #include "test.h"
@@ -55,8 +55,10 @@ static void logits_of(run *r, const int32_t *token, int n, int step, int seq_id,
         const int k = n - i < step ? n - i : step;
         int32_t seq[256];
         for (int j = 0; j < k; j++) seq[j] = seq_id;
-        CHECK(!dw_session_eval(r->session, &(dw_batch){.n_tokens = k, .token = token + i, .seq = seq, .out = all_out}, &err) &&
-                  !dw_session_logits(r->session, 0, k, logits + (size_t)i * (size_t)r->n_vocab, &err), "%s", err.text);
+        CHECK(!dw_session_eval(r->session, &(dw_batch){.n_tokens = k, .token = token + i, .seq = seq, .out = all_out},
+                               &err) &&
+                  !dw_session_logits(r->session, 0, k, logits + (size_t)i * (size_t)r->n_vocab, &err),
+              "%s", err.text);
     }
 }
 
@@ -68,7 +70,9 @@ static void prefill_decode(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         for (int s = 0; shapes[s]; s++) {
             run r;
-            if (!open_run(&r, random_model(shapes[s], "F32", 0), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
+            if (!open_run(&r, random_model(shapes[s], "F32", 0),
+                          (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32}))
+                continue;
             int32_t token[N];
             random_tokens(token, N, r.n_vocab, 1);
             float *whole = logit_rows(r.n_vocab), *single = logit_rows(r.n_vocab);
@@ -111,7 +115,9 @@ static void rewind_kv(void) {
 static void sequences(void) {
     for (const struct backend_bound *b = backends; b->name; b++) {
         run r;
-        if (!open_run(&r, random_model("tiny-qwen3", "F32", 0), (dw_session_options){.backend = b->name, .n_seq = 3, .kv = DW_KV_CACHE_F32})) continue;
+        if (!open_run(&r, random_model("tiny-qwen3", "F32", 0),
+                      (dw_session_options){.backend = b->name, .n_seq = 3, .kv = DW_KV_CACHE_F32}))
+            continue;
         int32_t token[3][N], mixed[3 * N], seq[3 * N];
         float *alone[3], *together = calloc(3 * (size_t)N * (size_t)r.n_vocab, sizeof *together);
         for (int s = 0; s < 3; s++) {
@@ -123,10 +129,13 @@ static void sequences(void) {
         for (int i = 0; i < 3 * N; i++) mixed[i] = token[i % 3][i / 3], seq[i] = i % 3;
         dw_err err = {0};
         memset(all_out, 1, sizeof all_out);
-        CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 3 * N, .token = mixed, .seq = seq, .out = all_out}, &err) &&
-                  !dw_session_logits(r.session, 0, 3 * N, together, &err), "%s", err.text);
+        CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 3 * N, .token = mixed, .seq = seq, .out = all_out},
+                               &err) &&
+                  !dw_session_logits(r.session, 0, 3 * N, together, &err),
+              "%s", err.text);
         for (int i = 0; i < 3 * N; i++) {
-            const double e = nmse(together + (size_t)i * (size_t)r.n_vocab, alone[i % 3] + (size_t)(i / 3) * (size_t)r.n_vocab, (size_t)r.n_vocab);
+            const double e = nmse(together + (size_t)i * (size_t)r.n_vocab,
+                                  alone[i % 3] + (size_t)(i / 3) * (size_t)r.n_vocab, (size_t)r.n_vocab);
             if (!CHECK(e <= b->ways, "%s: token %d of sequence %d: NMSE %.1e", b->name, i / 3, i % 3, e)) break;
         }
         for (int s = 0; s < 3; s++) free(alone[s]);
@@ -138,14 +147,17 @@ static void sequences(void) {
 /* exact: bit for bit the same whatever the batch, the cut into passes and the threads. */
 static void exact_passes(void) {
     const char *types[] = {"F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K"};
-    const struct { int n_threads, n_batch, step; } ways[] = {{1, 64, N}, {2, 64, N}, {3, 7, N}, {2, 64, 1}, {1, 64, 13}};
+    const struct {
+        int n_threads, n_batch, step;
+    } ways[] = {{1, 64, N}, {2, 64, N}, {3, 7, N}, {2, 64, 1}, {1, 64, 13}};
     for (const struct backend_bound *b = backends; b->name; b++) {
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
             float *first = NULL;
             double *first_logprob = calloc(N, sizeof *first_logprob), logprob[N];
             for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
                 run r;
-                const dw_session_options o = {.backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true};
+                const dw_session_options o = {
+                    .backend = b->name, .n_batch = ways[w].n_batch, .n_out = N, .exact = true};
                 dw_err err = {0};
                 if (!open_threads(&r, random_model("tiny-llama", types[t], 0), o, ways[w].n_threads)) continue;
                 int32_t token[N];
@@ -153,12 +165,15 @@ static void exact_passes(void) {
                 float *logits = logit_rows(r.n_vocab);
                 logits_of(&r, token, N, ways[w].step, 0, logits);
                 if (!first) first = logits;
-                else CHECK(!memcmp(first, logits, (size_t)N * (size_t)r.n_vocab * sizeof *logits), "%s %s: way %zu", b->name, types[t], w);
+                else
+                    CHECK(!memcmp(first, logits, (size_t)N * (size_t)r.n_vocab * sizeof *logits), "%s %s: way %zu",
+                          b->name, types[t], w);
                 if (first != logits) free(logits);
                 const int n_out = (N - 1) % ways[w].step + 1; // of the last piece
                 CHECK(!dw_session_logprobs(r.session, n_out - 1, 1, token, logprob, &err), "%s", err.text);
                 if (w == 0) *first_logprob = *logprob;
-                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, types[t], w, *logprob, *first_logprob);
+                CHECK(*logprob == *first_logprob, "%s %s: way %zu: ln p %.17g, %.17g", b->name, types[t], w, *logprob,
+                      *first_logprob);
                 close_run(&r);
             }
             free(first);
@@ -184,7 +199,9 @@ static void logprobs_are_softmax(void) {
             double sum = 0;
             for (int v = 0; v < r.n_vocab; v++) sum += exp(row[v]);
             const double expected = row[target[i]] - log(sum);
-            if (!CHECK(fabs(logprob[i] - expected) < 1e-4, "%s: row %d: %.6f, expected %.6f", b->name, i, logprob[i], expected)) break;
+            if (!CHECK(fabs(logprob[i] - expected) < 1e-4, "%s: row %d: %.6f, expected %.6f", b->name, i, logprob[i],
+                       expected))
+                break;
         }
         free(logits);
         close_run(&r);
@@ -206,7 +223,8 @@ static void live_neurons(const dw_model *m, lists *out) {
         out->n[l] = 0;
         for (int j = 0; j < hp->n_ff[l]; j++) {
             bool is_dead = false;
-            for (size_t i = 0; dead && i + 1 < dead->count && !is_dead; i += 2) is_dead = dw_kv_number(dead, i) == l && dw_kv_number(dead, i + 1) == j;
+            for (size_t i = 0; dead && i + 1 < dead->count && !is_dead; i += 2)
+                is_dead = dw_kv_number(dead, i) == l && dw_kv_number(dead, i + 1) == j;
             if (!is_dead) out->neuron[l][out->n[l]++] = j;
         }
     }
@@ -219,7 +237,9 @@ static void check_lists(double planted, bool expect_fewer) {
             for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
                 run r;
                 dw_err err = {0};
-                if (!open_run(&r, random_model(shapes[s], types[t], planted), (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32})) continue;
+                if (!open_run(&r, random_model(shapes[s], types[t], planted),
+                              (dw_session_options){.backend = b->name, .kv = DW_KV_CACHE_F32}))
+                    continue;
                 int32_t token[N];
                 random_tokens(token, N, r.n_vocab, 7);
                 lists l;
@@ -235,7 +255,8 @@ static void check_lists(double planted, bool expect_fewer) {
                     CHECK(!dw_session_set_selection(r.session, &sel, &err), "%s", err.text);
                     logits_of(&r, token, N, step, 0, listed);
                     const double e = nmse(listed, dense, (size_t)N * (size_t)r.n_vocab);
-                    CHECK(e <= b->list, "%s, %s %s, %d at a time: NMSE %.1e, allowed %.0e", b->name, shapes[s], types[t], step, e, b->list);
+                    CHECK(e <= b->list, "%s, %s %s, %d at a time: NMSE %.1e, allowed %.0e", b->name, shapes[s],
+                          types[t], step, e, b->list);
                 }
                 for (int k = 0; k < dw_model_hparams(r.model)->n_layer; k++) free(l.neuron[k]);
                 free(dense), free(listed);
@@ -251,16 +272,19 @@ static void list_of_live(void) { check_lists(0.3, true); }
 static void bad_lists(void) {
     run r;
     if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){0})) return;
-    int32_t twice[] = {3, 3}, beyond[] = {0, 128}, negative[] = {-1}, *bad[] = {twice, beyond, negative}, n[] = {2, 2, 1};
+    int32_t twice[] = {3, 3}, beyond[] = {0, 128}, negative[] = {-1}, *bad[] = {twice, beyond, negative},
+            n[] = {2, 2, 1};
     for (int i = 0; i < 3; i++) {
         dw_err err = {0};
         const int32_t *neuron[4] = {NULL, bad[i]}, count[4] = {0, n[i]};
-        CHECK(dw_session_set_selection(r.session, &(dw_selection){neuron, count}, &err) == -1 && strstr(err.text, "layer 1"), "%s", err.text);
+        CHECK(dw_session_set_selection(r.session, &(dw_selection){neuron, count}, &err) == -1 &&
+                  strstr(err.text, "layer 1"),
+              "%s", err.text);
     }
     close_run(&r);
 }
 
-/* ---- taps ----------------------------------------------------------------------------------------------------------- */
+/* ---- taps -------------------------------------------------------------------------------------------------------- */
 
 typedef struct seen { // what a tap saw of layer 1
     int n_events[DW_N_TAP_POINTS], n_tokens[DW_N_TAP_POINTS];
@@ -273,10 +297,14 @@ static void look(void *ctx, const dw_tap_event *e) {
     seen *s = ctx;
     s->n_events[e->point]++;
     s->n_tokens[e->point] += e->n_tokens;
-    for (size_t i = 0; i < (size_t)e->n_tokens * (size_t)e->n; i++) s->power[e->point] += (double)e->values[i] * e->values[i];
+    for (size_t i = 0; i < (size_t)e->n_tokens * (size_t)e->n; i++)
+        s->power[e->point] += (double)e->values[i] * e->values[i];
     CHECK(e->layer >= s->last_layer || e->point == DW_TAP_RESIDUAL, "layers come in order");
     s->last_layer = e->layer;
-    float *keep = e->point == DW_TAP_FFN_GATE ? s->gate : e->point == DW_TAP_FFN_NEURON ? s->neuron : e->point == DW_TAP_ATTN_MIX ? s->mix : NULL;
+    float *keep = e->point == DW_TAP_FFN_GATE     ? s->gate
+                  : e->point == DW_TAP_FFN_NEURON ? s->neuron
+                  : e->point == DW_TAP_ATTN_MIX   ? s->mix
+                                                  : NULL;
     if (keep && e->layer == 1) memcpy(keep, e->values, (size_t)e->n_tokens * (size_t)e->n * sizeof *keep);
 }
 
@@ -286,7 +314,9 @@ static void taps(void) {
     int n_layer = 0, n_ff = 0, n_mix = 0;
     for (int k = 0; k < 2; k++) {
         run r;
-        if (!open_run(&r, random_model("tiny-qwen2", "F32", 0), (dw_session_options){.backend = backends[k].name, .kv = DW_KV_CACHE_F32})) return;
+        if (!open_run(&r, random_model("tiny-qwen2", "F32", 0),
+                      (dw_session_options){.backend = backends[k].name, .kv = DW_KV_CACHE_F32}))
+            return;
         const dw_hparams *hp = dw_model_hparams(r.model);
         n_layer = hp->n_layer, n_ff = hp->n_ff[1], n_mix = hp->n_head[1] * hp->head_dim;
         REQUIRE(n_ff <= 256 && n_mix <= 256);
@@ -297,12 +327,14 @@ static void taps(void) {
         dw_session_rewind(r.session, 0, 0);
         dw_session_set_tap(r.session, &(dw_tap){.points = (1u << DW_N_TAP_POINTS) - 1, .fn = look, .ctx = &s[k]});
         logits_of(&r, token, N, N, 0, tapped);
-        CHECK(!memcmp(plain, tapped, (size_t)N * (size_t)r.n_vocab * sizeof *plain), "%s: a tap changes nothing", backends[k].name);
+        CHECK(!memcmp(plain, tapped, (size_t)N * (size_t)r.n_vocab * sizeof *plain), "%s: a tap changes nothing",
+              backends[k].name);
         free(plain), free(tapped);
         close_run(&r);
         for (int p = 0; p < DW_N_TAP_POINTS; p++) {
             const int expected = p == DW_TAP_RESIDUAL ? n_layer + 1 : p == DW_TAP_HEAD_IN ? 1 : n_layer;
-            CHECK(s[k].n_events[p] == expected, "%s: point %d: %d events, expected %d", backends[k].name, p, s[k].n_events[p], expected);
+            CHECK(s[k].n_events[p] == expected, "%s: point %d: %d events, expected %d", backends[k].name, p,
+                  s[k].n_events[p], expected);
             CHECK(s[k].n_tokens[p] == N * expected, "%s: point %d: %d tokens", backends[k].name, p, s[k].n_tokens[p]);
             CHECK(s[k].power[p] > 0, "%s: point %d is all zero", backends[k].name, p);
         }
@@ -312,27 +344,35 @@ static void taps(void) {
     CHECK(nmse(s[1].mix, s[0].mix, (size_t)N * (size_t)n_mix) <= 1e-6, "mix");
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
     run r;
     if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){.n_ctx = 8, .n_seq = 2})) return;
     const int32_t token[10] = {0}, big = r.n_vocab, negative = -1, seq = 2, gap = 5, back[] = {0, 1, 2, 1};
-    const struct { dw_batch b; const char *says; } bad[] = {
-        {{.n_tokens = 1, .token = &big}, "vocabulary"}, {{.n_tokens = 1, .token = &negative}, "vocabulary"},
-        {{.n_tokens = 1, .token = token, .seq = &seq}, "sequence 2"}, {{.n_tokens = 1, .token = token, .pos = &gap}, "position 5"},
-        {{.n_tokens = 4, .token = token, .pos = back}, "position 1"}, {{.n_tokens = 10, .token = token}, "context"}};
+    const struct {
+        dw_batch b;
+        const char *says;
+    } bad[] = {{{.n_tokens = 1, .token = &big}, "vocabulary"},
+               {{.n_tokens = 1, .token = &negative}, "vocabulary"},
+               {{.n_tokens = 1, .token = token, .seq = &seq}, "sequence 2"},
+               {{.n_tokens = 1, .token = token, .pos = &gap}, "position 5"},
+               {{.n_tokens = 4, .token = token, .pos = back}, "position 1"},
+               {{.n_tokens = 10, .token = token}, "context"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dw_err err = {0};
         dw_session_rewind(r.session, 0, 0);
-        CHECK(dw_session_eval(r.session, &bad[i].b, &err) == -1 && strstr(err.text, bad[i].says), "case %zu: %s", i, err.text);
+        CHECK(dw_session_eval(r.session, &bad[i].b, &err) == -1 && strstr(err.text, bad[i].says), "case %zu: %s", i,
+              err.text);
         CHECK(dw_session_n_past(r.session, 0) == 0, "case %zu: after an error nothing has moved", i);
     }
     dw_err err = {0};
     float logits[1];
     CHECK(dw_session_logits(r.session, 5, 3, logits, &err) == -1, "output rows that are not there");
     err = (dw_err){0};
-    CHECK(!dw_session_new(r.model, &(dw_session_options){.pool = r.pool, .backend = "abacus"}, &err) && strstr(err.text, "abacus"), "%s", err.text);
+    CHECK(!dw_session_new(r.model, &(dw_session_options){.pool = r.pool, .backend = "abacus"}, &err) &&
+              strstr(err.text, "abacus"),
+          "%s", err.text);
     close_run(&r);
 }
 
@@ -366,7 +406,8 @@ static void memory_known(void) {
     const dw_hparams *hp = dw_model_hparams(r.model);
     size_t cache = 0;
     for (int l = 0; l < hp->n_layer; l++) cache += 64u * 2 * 2 * (size_t)(hp->n_head_kv[l] * hp->head_dim);
-    CHECK(dw_session_memory(r.model, &large) >= dw_session_memory(r.model, &small) + cache, "64 positions more cost their cache");
+    CHECK(dw_session_memory(r.model, &large) >= dw_session_memory(r.model, &small) + cache,
+          "64 positions more cost their cache");
     close_run(&r);
 }
 

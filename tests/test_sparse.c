@@ -15,7 +15,8 @@
 enum { N = 24, LAYERS = 4, MAX_FF = 512 };
 
 /* Matrices whose rows hold whole superblocks; widths that differ stand in the tiny shapes. */
-static const exp_shape wide = {"wide", "llama", 3, 256, 512, 4, 2, 64, 512, true, 10000, 256, NULL, NULL, "whole superblocks"};
+static const exp_shape wide = {
+    "wide", "llama", 3, 256, 512, 4, 2, 64, 512, true, 10000, 256, NULL, NULL, "whole superblocks"};
 static const char *const shapes[] = {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-deci", "tiny-openelm", NULL};
 static const char *const types[] = {"BF16", "F16", "Q8_0", "Q4_0", "Q4_K", NULL};
 typedef enum way { FUSED, GATHERED, N_WAYS } way;
@@ -50,7 +51,8 @@ static const char *gated(const char *shape, const char *type, gated_file o) {
     static struct { const char *shape, *type; gated_file o; char path[256]; } made[256];
     int i = 0;
     for (; made[i].shape; i++)
-        if (!strcmp(made[i].shape, shape) && !strcmp(made[i].type, type) && !memcmp(&made[i].o, &o, sizeof o)) return made[i].path;
+        if (!strcmp(made[i].shape, shape) && !strcmp(made[i].type, type) && !memcmp(&made[i].o, &o, sizeof o))
+            return made[i].path;
     char name[32], parent[256];
     snprintf(parent, sizeof parent, "%s", plain(shape_of(shape), type));
     snprintf(name, sizeof name, "gated-%d.gguf", i);
@@ -129,7 +131,8 @@ static float *logits_of(run *r, int step) {
     for (int i = 0; i < N; i += step) {
         const int n = N - i < step ? N - i : step;
         CHECK(!dw_session_eval(r->session, &(dw_batch){.n_tokens = n, .token = token + i, .out = out}, &err) &&
-                  !dw_session_logits(r->session, 0, n, logits + (size_t)i * (size_t)r->hp->n_vocab, &err), "%s", err.text);
+                  !dw_session_logits(r->session, 0, n, logits + (size_t)i * (size_t)r->hp->n_vocab, &err),
+              "%s", err.text);
     }
     return logits;
 }
@@ -155,15 +158,20 @@ static double activity_of(const run *r) {
 
 /* ---- all groups open: the dense pass ----------------------------------------------------------------------------- */
 
-static const gated_file all_open[] = {
-    {.group = 1}, {.group = 48}, {.group = 32}, // threshold 0
-    {.group = 8, .rank = 32, .open_bias = 1000, .input = "ffn"}, {.group = 32, .rank = 96, .open_bias = 1000, .input = "previous"}};
+static const gated_file all_open[] = {{.group = 1},
+                                      {.group = 48},
+                                      {.group = 32}, // threshold 0
+                                      {.group = 8, .rank = 32, .open_bias = 1000, .input = "ffn"},
+                                      {.group = 32, .rank = 96, .open_bias = 1000, .input = "previous"}};
 
 /* Quantized weights: a few tokens are rounded to int8, which magnifies a last bit; with many, AMX rounds the weights to
  * BF16, but not the twin's F32 down. */
-static double bound_of(const char *backend, const char *type) { return !strcmp(backend, "ref") ? 1e-10 : type[0] == 'Q' ? 1e-4 : 1e-6; }
+static double bound_of(const char *backend, const char *type) {
+    return !strcmp(backend, "ref") ? 1e-10 : type[0] == 'Q' ? 1e-4 : 1e-6;
+}
 
-static void check_equals_twin(const char *shape, const char *type, const char *backend, size_t first_rule, size_t each) {
+static void check_equals_twin(const char *shape, const char *type, const char *backend, size_t first_rule,
+                              size_t each) {
     static const int steps[] = {N, 1, 5};
     char twin[256];
     snprintf(twin, sizeof twin, "%s", gated(shape, type, (gated_file){.twin = true, .group = 1}));
@@ -173,12 +181,13 @@ static void check_equals_twin(const char *shape, const char *type, const char *b
             for (way how = 0; how < N_WAYS; how++) {
                 run r;
                 if (!strcmp(backend, "ref") && (how || s == 2)) continue;
-                const bool opened = open_way(&r, gated(shape, type, all_open[i]), (dw_session_options){.backend = backend}, how, 2);
+                const bool opened = open_way(&r, gated(shape, type, all_open[i]),
+                                             (dw_session_options){.backend = backend}, how, 2);
                 if (opened) {
                     float *open = logits_of(&r, steps[s]);
                     const double e = nmse(open, dense, n_logits(&r)), bound = bound_of(backend, type);
-                    CHECK(e <= bound, "%s, %s %s, rule %zu, %s, %d at a time: NMSE %.1e, allowed %.0e", backend, shape, type, i, way_names[how],
-                          steps[s], e, bound);
+                    CHECK(e <= bound, "%s, %s %s, rule %zu, %s, %d at a time: NMSE %.1e, allowed %.0e", backend, shape,
+                          type, i, way_names[how], steps[s], e, bound);
                     CHECK(activity_of(&r) == 1, "activity %g", activity_of(&r));
                     free(open);
                 }
@@ -214,12 +223,13 @@ typedef struct seen { // by a tap: of every layer and token
 static void look(void *ctx, const dw_tap_event *e) {
     seen *s = ctx;
     for (int t = 0; t < e->n_tokens; t++)
-        memcpy(e->point == DW_TAP_FFN_GATE ? s->gate[e->layer][e->pos[t]] : s->neuron[e->layer][e->pos[t]], e->values + t * e->n,
-               (size_t)e->n * sizeof(float));
+        memcpy(e->point == DW_TAP_FFN_GATE ? s->gate[e->layer][e->pos[t]] : s->neuron[e->layer][e->pos[t]],
+               e->values + t * e->n, (size_t)e->n * sizeof(float));
 }
 
 static void tap(run *r, seen *s) {
-    dw_session_set_tap(r->session, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE | 1u << DW_TAP_FFN_NEURON, .fn = look, .ctx = s});
+    dw_session_set_tap(r->session,
+                       &(dw_tap){.points = 1u << DW_TAP_FFN_GATE | 1u << DW_TAP_FFN_NEURON, .fn = look, .ctx = s});
 }
 
 /* Open neurons of a token by what the tap saw: with thresholds by the gates, with a predictor by what was computed. */
@@ -259,15 +269,20 @@ static void check_counts(const run *r, const seen *s, const gated_file *o, const
         for (int t = 0; t < N; t++) {
             n += (uint64_t)brute_force(o, s->gate[l][t], l, n_ff, open);
             for (int j = 0; j < n_ff; j++)
-                if (!CHECK((s->neuron[l][t][j] != 0) == open[j], "%s: layer %d, token %d, neuron %d is %s", what, l, t, j, open[j] ? "open" : "closed")) break;
+                if (!CHECK((s->neuron[l][t][j] != 0) == open[j], "%s: layer %d, token %d, neuron %d is %s", what, l, t,
+                           j, open[j] ? "open" : "closed"))
+                    break;
         }
-        CHECK(c.n_tokens == N && c.n_open == n, "%s: layer %d: %lu tokens, %lu open neurons, counted %lu", what, l, c.n_tokens, c.n_open, n);
+        CHECK(c.n_tokens == N && c.n_open == n, "%s: layer %d: %lu tokens, %lu open neurons, counted %lu", what, l,
+              c.n_tokens, c.n_open, n);
         if (!is_cpu) continue;
         const uint64_t gates = o->rank ? n : (uint64_t)(N * n_ff);
-        const uint64_t bytes = gates * rows_bytes(r, l, "ffn_gate.weight") + n * (rows_bytes(r, l, "ffn_up.weight") + rows_bytes(r, l, "ffn_down_t.weight")) +
+        const uint64_t bytes = gates * rows_bytes(r, l, "ffn_gate.weight") +
+                               n * (rows_bytes(r, l, "ffn_up.weight") + rows_bytes(r, l, "ffn_down_t.weight")) +
                                N * (whole_bytes(r, l, "ffn_pred_a.weight") + whole_bytes(r, l, "ffn_pred_b.weight"));
-        CHECK(c.n_few == N && c.n_computed == n && c.n_bytes == bytes, "%s: layer %d: %lu passes, %lu computed, %lu bytes, counted %lu and %lu", what, l,
-              c.n_few, c.n_computed, c.n_bytes, n, bytes);
+        CHECK(c.n_few == N && c.n_computed == n && c.n_bytes == bytes,
+              "%s: layer %d: %lu passes, %lu computed, %lu bytes, counted %lu and %lu", what, l, c.n_few, c.n_computed,
+              c.n_bytes, n, bytes);
     }
 }
 
@@ -279,13 +294,16 @@ static void counts(void) {
                 run r;
                 char what[64];
                 snprintf(what, sizeof what, "%s, rule %d, %s", backends[b], i, way_names[how]);
-                if (open_way(&r, gated("wide", "Q4_0", rules[i]), (dw_session_options){.backend = backends[b]}, how, 2)) {
+                if (open_way(&r, gated("wide", "Q4_0", rules[i]), (dw_session_options){.backend = backends[b]}, how,
+                             2)) {
                     tap(&r, &s);
                     free(logits_of(&r, 1));
-                    CHECK(activity_of(&r) > 0.1 && activity_of(&r) < 0.9, "%s: activity %g tests nothing", what, activity_of(&r));
+                    CHECK(activity_of(&r) > 0.1 && activity_of(&r) < 0.9, "%s: activity %g tests nothing", what,
+                          activity_of(&r));
                     check_counts(&r, &s, &rules[i], what, b == 1);
                     dw_session_reset_coverage(r.session);
-                    CHECK(dw_session_coverage(r.session, 0).n_tokens == 0 && dw_session_coverage(r.session, 0).n_open == 0);
+                    CHECK(dw_session_coverage(r.session, 0).n_tokens == 0 &&
+                          dw_session_coverage(r.session, 0).n_open == 0);
                 }
                 close_run(&r);
             }
@@ -301,10 +319,14 @@ static void skipped_is_zero(void) {
             const int32_t *lists[LAYERS];
             int32_t n[LAYERS], token = 5;
             dw_err err = {0};
-            if (!open_run(&r, gated("tiny-qwen2", "F32", rules[i]), (dw_session_options){.backend = backends[b], .select = DW_SELECT_FUSED}, 2)) continue;
+            if (!open_run(&r, gated("tiny-qwen2", "F32", rules[i]),
+                          (dw_session_options){.backend = backends[b], .select = DW_SELECT_FUSED}, 2))
+                continue;
             tap(&r, &s);
             float *logits = calloc(2 * (size_t)r.hp->n_vocab, sizeof *logits);
-            CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 1, .token = &token}, &err) && !dw_session_logits(r.session, 0, 1, logits, &err), "%s", err.text);
+            CHECK(!dw_session_eval(r.session, &(dw_batch){.n_tokens = 1, .token = &token}, &err) &&
+                      !dw_session_logits(r.session, 0, 1, logits, &err),
+                  "%s", err.text);
             for (int l = 0; l < r.hp->n_layer; l++) {
                 lists[l] = list[l], n[l] = 0;
                 for (int j = 0; j < r.hp->n_ff[l]; j++)
@@ -324,8 +346,8 @@ static void skipped_is_zero(void) {
 
 static bool near(uint64_t x, uint64_t y, double slack) { return fabs((double)x - (double)y) <= slack * (double)y; }
 
-/* Layers behind the first may differ by a share `slack`: their input does, in the last bits, and some gates stand near their
- * threshold. */
+/* Layers behind the first may differ by a share `slack`: their input does, in the last bits, and some gates stand
+ * near their threshold. */
 static bool same_counts(const run *a, const run *b, double slack) {
     bool same = true;
     for (int l = 0; l < a->hp->n_layer; l++) {
@@ -348,8 +370,10 @@ static void listed_is_fused(void) {
                     float *a = logits_of(&fused, step), *b = logits_of(&listed, step);
                     const double e = nmse(a, b, n_logits(&fused));
                     const bool rounded = types[t][0] == 'Q'; // hidden values to 8 bits, down's factors to 16
-                    CHECK(e <= (rounded ? 1e-2 : 1e-6), "%s, rule %d, %d at a time: NMSE %.1e", types[t], i, step, e); // sums of another order
-                    CHECK(same_counts(&fused, &listed, rounded ? 0.01 : 0), "%s, rule %d, %d at a time: other counts", types[t], i, step);
+                    CHECK(e <= (rounded ? 1e-2 : 1e-6), "%s, rule %d, %d at a time: NMSE %.1e", types[t], i, step,
+                          e); // sums of another order
+                    CHECK(same_counts(&fused, &listed, rounded ? 0.01 : 0), "%s, rule %d, %d at a time: other counts",
+                          types[t], i, step);
                     free(a), free(b);
                 }
                 close_run(&fused), close_run(&listed);
@@ -364,7 +388,8 @@ static void cpu_is_ref(void) {
         for (int s = 0; shapes[s]; s++)
             for (int step = 1; step <= N; step += step == 1 ? 6 : N - 7) {
                 const char *path = gated(shapes[s], "F32", rules[i]);
-                float *ref = logits_of_file(path, (dw_session_options){.backend = "ref", .select = DW_SELECT_FUSED}, 2, step);
+                float *ref = logits_of_file(path, (dw_session_options){.backend = "ref", .select = DW_SELECT_FUSED}, 2,
+                                            step);
                 float *cpu = logits_of_file(path, (dw_session_options){.select = DW_SELECT_FUSED}, 2, step);
                 const double e = nmse(cpu, ref, N * 512);
                 CHECK(e <= way_bound(i), "%s, rule %d, %d at a time: NMSE %.1e", shapes[s], i, step, e);
@@ -377,25 +402,32 @@ static void prefill_decode(void) {
         for (int i = 0; i < N_RULES; i++) {
             const char *path = gated("tiny-llama", "F32", rules[i]);
             const dw_session_options o = {.backend = backends[b], .select = DW_SELECT_FUSED};
-            float *whole = logits_of_file(path, o, 2, N), *single = logits_of_file(path, o, 2, 1), *again = logits_of_file(path, o, 2, 1);
+            float *whole = logits_of_file(path, o, 2, N), *single = logits_of_file(path, o, 2, 1),
+                  *again = logits_of_file(path, o, 2, 1);
             const double e = nmse(single, whole, N * 512);
             CHECK(e <= (b ? way_bound(i) : 1e-12), "%s, rule %d: NMSE %.1e", backends[b], i, e);
-            CHECK(!memcmp(single, again, N * 512 * sizeof *single), "%s, rule %d: decoding twice gives other bits", backends[b], i);
+            CHECK(!memcmp(single, again, N * 512 * sizeof *single), "%s, rule %d: decoding twice gives other bits",
+                  backends[b], i);
             free(whole), free(single), free(again);
         }
 }
 
 static void exact_passes(void) {
-    static const struct { int n_threads, n_batch, step; } cuts[] = {{1, 32, N}, {2, 32, N}, {3, 7, N}, {2, 32, 1}, {1, 32, 13}};
+    static const struct {
+        int n_threads, n_batch, step;
+    } cuts[] = {{1, 32, N}, {2, 32, N}, {3, 7, N}, {2, 32, 1}, {1, 32, 13}};
     for (int b = 0; b < 2; b++)
         for (int t = 0; types[t]; t++)
             for (int i = 0; i < N_RULES; i++) {
                 const char *path = gated("wide", types[t], rules[i]);
                 float *first = NULL;
                 for (size_t c = 0; c < (b ? sizeof cuts / sizeof *cuts : 2); c++) {
-                    const dw_session_options o = {.backend = backends[b], .exact = true, .select = DW_SELECT_FUSED, .n_batch = cuts[c].n_batch};
+                    const dw_session_options o = {
+                        .backend = backends[b], .exact = true, .select = DW_SELECT_FUSED, .n_batch = cuts[c].n_batch};
                     float *logits = logits_of_file(path, o, cuts[c].n_threads, cuts[c].step);
-                    if (first) CHECK(!memcmp(first, logits, N * 512 * sizeof *first), "%s %s, rule %d, cut %zu", backends[b], types[t], i, c);
+                    if (first)
+                        CHECK(!memcmp(first, logits, N * 512 * sizeof *first), "%s %s, rule %d, cut %zu", backends[b],
+                              types[t], i, c);
                     if (first) free(logits);
                     else first = logits;
                 }
@@ -422,9 +454,12 @@ static void marked_dense(void) {
                         const dw_coverage c = dw_session_coverage(r.session, l);
                         const bool is_full = c.n_open == (uint64_t)(N * r.hp->n_ff[l]);
                         const bool wanted = select == DW_SELECT_DENSE || (select == DW_SELECT_AUTO && dense[l]);
-                        CHECK(c.n_tokens == N && is_full == wanted, "%s, rule %d, %s: layer %d: %lu open", backends[b], i, select_names[select], l, c.n_open);
+                        CHECK(c.n_tokens == N && is_full == wanted, "%s, rule %d, %s: layer %d: %lu open", backends[b],
+                              i, select_names[select], l, c.n_open);
                         if (!b || !wanted || step > 1) continue;
-                        const uint64_t bytes = whole_bytes(&r, l, "ffn_gate.weight") + whole_bytes(&r, l, "ffn_up.weight") + whole_bytes(&r, l, "ffn_down.weight");
+                        const uint64_t bytes = whole_bytes(&r, l, "ffn_gate.weight") +
+                                               whole_bytes(&r, l, "ffn_up.weight") +
+                                               whole_bytes(&r, l, "ffn_down.weight");
                         CHECK(c.n_bytes == N * bytes, "layer %d: %lu bytes", l, c.n_bytes);
                     }
                     close_run(&r);
@@ -432,7 +467,8 @@ static void marked_dense(void) {
                 o.dense = all;
                 snprintf(path, sizeof path, "%s", gated("tiny-llama", "Q8_0", o));
                 float *x = logits_of_file(path, (dw_session_options){.backend = backends[b]}, 2, step);
-                float *y = logits_of_file(path, (dw_session_options){.backend = backends[b], .select = DW_SELECT_DENSE}, 2, step);
+                float *y = logits_of_file(path, (dw_session_options){.backend = backends[b], .select = DW_SELECT_DENSE},
+                                          2, step);
                 CHECK(!memcmp(x, y, N * 512 * sizeof *x), "all layers marked is dense, bit for bit");
                 free(x), free(y);
             }
@@ -444,7 +480,9 @@ static void injection(void) {
     for (int b = 0; b < 2; b++)
         for (int i = 0; i < N_RULES; i++) {
             run r;
-            if (!open_run(&r, gated("tiny-llama", "F32", rules[i]), (dw_session_options){.backend = backends[b], .select = DW_SELECT_FUSED}, 2)) return;
+            if (!open_run(&r, gated("tiny-llama", "F32", rules[i]),
+                          (dw_session_options){.backend = backends[b], .select = DW_SELECT_FUSED}, 2))
+                return;
             plant(&r, share, 9);
             tap(&r, &once);
             free(logits_of(&r, 1));
@@ -452,14 +490,16 @@ static void injection(void) {
                 const dw_coverage c = dw_session_coverage(r.session, l);
                 const double lots = (double)N * ceil((double)r.hp->n_ff[l] / rules[i].group), p = (double)share[l];
                 const double got = (double)c.n_open / ((double)N * r.hp->n_ff[l]);
-                CHECK(fabs(got - p) <= 4 * sqrt(p * (1 - p) / lots) + 1e-12, "%s, rule %d: layer %d: %g open, wanted %g", backends[b], i, l, got, p);
+                CHECK(fabs(got - p) <= 4 * sqrt(p * (1 - p) / lots) + 1e-12,
+                      "%s, rule %d: layer %d: %g open, wanted %g", backends[b], i, l, got, p);
             }
             tap(&r, &again);
             free(logits_of(&r, N));
             int n_other = 0;
             for (int l = 0; l < LAYERS; l++)
                 for (int t = 0; t < N; t++)
-                    for (int j = 0; j < r.hp->n_ff[l]; j++) n_other += (once.neuron[l][t][j] != 0) != (again.neuron[l][t][j] != 0);
+                    for (int j = 0; j < r.hp->n_ff[l]; j++)
+                        n_other += (once.neuron[l][t][j] != 0) != (again.neuron[l][t][j] != 0);
             CHECK(!n_other, "%s, rule %d: %d lots differ between decode and prefill", backends[b], i, n_other);
             plant(&r, share, 10);
             tap(&r, &again);
@@ -476,7 +516,7 @@ static void injection(void) {
         }
 }
 
-/* ---- which way is faster here --------------------------------------------------------------------------------------- */
+/* ---- which way is faster here ------------------------------------------------------------------------------------ */
 
 /* As if the break-even of every layer had been measured; the layers' operators follow from it. */
 static void pretend_break_even(run *r, float even) {
@@ -512,10 +552,12 @@ static void check_first_layer(const char *type, int rule, int step) {
         c[masked] = dw_session_coverage(r.session, 0);
         close_run(&r);
     }
-    CHECK(!memcmp(s[0].gate[0], s[1].gate[0], sizeof s[0].gate[0]) && !memcmp(s[0].neuron[0], s[1].neuron[0], sizeof s[0].neuron[0]),
+    CHECK(!memcmp(s[0].gate[0], s[1].gate[0], sizeof s[0].gate[0]) &&
+              !memcmp(s[0].neuron[0], s[1].neuron[0], sizeof s[0].neuron[0]),
           "%s, rule %d, %d at a time: other neurons", type, rule, step);
     CHECK(c[0].n_tokens == c[1].n_tokens && c[0].n_open == c[1].n_open && c[0].n_bytes == c[1].n_bytes,
-          "%s, rule %d: %lu and %lu open, %lu and %lu bytes", type, rule, c[0].n_open, c[1].n_open, c[0].n_bytes, c[1].n_bytes);
+          "%s, rule %d: %lu and %lu open, %lu and %lu bytes", type, rule, c[0].n_open, c[1].n_open, c[0].n_bytes,
+          c[1].n_bytes);
     CHECK(c[1].n_computed == c[1].n_few * 512 && c[0].n_computed <= c[1].n_computed);
 }
 
@@ -569,7 +611,8 @@ static void measured_once(void) {
     free(logits_of(&r, 1));
     for (int l = 0; l < r.hp->n_layer; l++) {
         const dw_bound *b = &p->layer[l];
-        CHECK(b->is_measured && b->break_even >= 0 && b->break_even <= 1, "layer %d: break-even %g", l, (double)b->break_even);
+        CHECK(b->is_measured && b->break_even >= 0 && b->break_even <= 1, "layer %d: break-even %g", l,
+              (double)b->break_even);
         CHECK(b->break_even == p->layer[0].break_even, "layers of one kind are measured once");
         CHECK(dw_session_coverage(r.session, l).n_tokens == N, "measuring counts nothing");
     }
@@ -591,7 +634,8 @@ static void injected_auto(void) {
         for (int l = 0; l < LAYERS; l++) {
             const dw_coverage c = dw_session_coverage(r.session, l);
             CHECK((c.n_computed == (uint64_t)(N * r.hp->n_ff[l])) == (share[l] > 0.5f), "rule %d, layer %d", i, l);
-            CHECK((c.n_open == (uint64_t)(N * r.hp->n_ff[l])) == (share[l] == 1), "rule %d, layer %d: %lu open", i, l, c.n_open);
+            CHECK((c.n_open == (uint64_t)(N * r.hp->n_ff[l])) == (share[l] == 1), "rule %d, layer %d: %lu open", i, l,
+                  c.n_open);
         }
         close_run(&r);
     }
@@ -610,11 +654,13 @@ static void open_groups(void) {
 
 static void same_size(void) {
     dw_err err = {0};
-    dw_model *dense = dw_model_open(plain(shape_of("tiny-llama"), "F32"), &err), *m = dw_model_open(gated("tiny-llama", "F32", rules[2]), &err);
+    dw_model *dense = dw_model_open(plain(shape_of("tiny-llama"), "F32"), &err),
+             *m = dw_model_open(gated("tiny-llama", "F32", rules[2]), &err);
     REQUIRE(dense && m, "%s", err.text);
     const size_t biases = 4 * (128 + 128 + 64); // planted
     CHECK(!dw_model_is_gated(dense) && dw_model_is_gated(m));
-    CHECK(dw_model_n_params(m) == dw_model_n_params(dense) + biases, "%zu, %zu", dw_model_n_params(m), dw_model_n_params(dense));
+    CHECK(dw_model_n_params(m) == dw_model_n_params(dense) + biases, "%zu, %zu", dw_model_n_params(m),
+          dw_model_n_params(dense));
     CHECK(dw_model_bytes_per_token(m) == dw_model_bytes_per_token(dense) + 4 * biases);
     dw_model_close(dense), dw_model_close(m);
 }
@@ -628,7 +674,8 @@ static void refused(gated_file o, const char *words) {
 }
 
 static void damage(void) {
-    const float nan[] = {0, NAN, 0, 0}, infinite[] = {0, 0, INFINITY, 0}, negative[] = {0, 0, 0, -1}, busy[] = {0, 1.5f, 0, 0};
+    const float nan[] = {0, NAN, 0, 0}, infinite[] = {0, 0, INFINITY, 0}, negative[] = {0, 0, 0, -1},
+                busy[] = {0, 1.5f, 0, 0};
     const gated_file fine = {.group = 8, .rank = 32, .input = "ffn"};
     gated_file o;
     refused((gated_file){.group = 8, .threshold = nan}, "'deadwood.gate.threshold' is nan for layer 1");
@@ -641,8 +688,8 @@ static void damage(void) {
     refused((gated_file){.group = 8, .layers_more = -1}, "array of f32 for 4 layers");
     o = fine, o.input = "next";
     refused(o, "'deadwood.predictor.input' is 'next'");
-    static const char *const names[] = {"blk.2.ffn_pred_a.weight", "blk.2.ffn_pred_a.bias", "blk.2.ffn_pred_b.weight", "blk.2.ffn_pred_b.bias",
-                                        "blk.2.ffn_down_t.weight"};
+    static const char *const names[] = {"blk.2.ffn_pred_a.weight", "blk.2.ffn_pred_a.bias", "blk.2.ffn_pred_b.weight",
+                                        "blk.2.ffn_pred_b.bias", "blk.2.ffn_down_t.weight"};
     for (int i = 0; i < 5; i++) {
         char words[96];
         snprintf(words, sizeof words, "tensor '%s' is missing", names[i]);
@@ -672,7 +719,8 @@ static const test_case cases[] = {
     {"gated exact passes give the same bits for any threads, batch and cut", exact_passes},
     {"layers that are marked dense run as before when the engine may choose", marked_dense},
     {"injected lots open the wanted share, the same ones for the same position", injection},
-    {"skipping closed neurons or setting them to zero: the same decisions and neurons, the result by rounding", masked_is_fused},
+    {"skipping closed neurons or setting them to zero: the same decisions and neurons, the result by rounding",
+     masked_is_fused},
     {"a layer whose transposed down was quantized anew is never computed with down itself", quantized_is_never_masked},
     {"the break-even is measured at the first pass of few tokens, once for layers of one kind", measured_once},
     {"injected layers above the break-even compute all neurons when the engine may choose", injected_auto},

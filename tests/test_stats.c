@@ -43,7 +43,8 @@ static void fill_text(kit_stats *s, size_t t, dw_rng *rng) {
         }
         if (n) random_squares(w->sum_abs + t * n, n, rng);
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            if (w->n_input[k]) random_squares(w->text_square[k] + t * (size_t)w->n_input[k], (size_t)w->n_input[k], rng);
+            if (w->n_input[k])
+                random_squares(w->text_square[k] + t * (size_t)w->n_input[k], (size_t)w->n_input[k], rng);
     }
 }
 
@@ -55,9 +56,12 @@ static void fill_hists(kit_stats *s, dw_rng *rng) {
             fill_hist(w->hist_gate, (size_t)w->n_ff * KIT_STATS_BINS, rng);
         }
         for (int g = 0; g < KIT_STATS_N_GROUPS && w->n_ff; g++)
-            fill_hist(w->hist_group[g], (size_t)((w->n_ff + kit_stats_group_sizes[g] - 1) / kit_stats_group_sizes[g]) * KIT_STATS_BINS, rng);
+            fill_hist(w->hist_group[g],
+                      (size_t)((w->n_ff + kit_stats_group_sizes[g] - 1) / kit_stats_group_sizes[g]) * KIT_STATS_BINS,
+                      rng);
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            for (int b = 0; b < KIT_STATS_BINS && w->n_input[k]; b++) w->input_hist[k][b] = dw_rng_below(rng, 768 * (uint64_t)w->n_input[k]);
+            for (int b = 0; b < KIT_STATS_BINS && w->n_input[k]; b++)
+                w->input_hist[k][b] = dw_rng_below(rng, 768 * (uint64_t)w->n_input[k]);
     }
 }
 
@@ -102,14 +106,19 @@ static void bins(void) {
     for (int i = 0; i < 100000; i++) {
         const float v = (float)exp2(-24 + 40 * dw_rng_uniform(&rng));
         const double wanted = fmin(fmax(floor(2 * log2(v)) + 40, 0), KIT_STATS_BINS - 1);
-        if (!CHECK(kit_stats_bin(v) == (int)wanted, "%.9g is in bin %d, expected %g", (double)v, kit_stats_bin(v), wanted)) return;
+        if (!CHECK(kit_stats_bin(v) == (int)wanted, "%.9g is in bin %d, expected %g", (double)v, kit_stats_bin(v),
+                   wanted))
+            return;
     }
     for (int b = 1; b < KIT_STATS_BINS; b++) {
         const float edge = kit_stats_bin_edge(b), below = nextafterf(edge, 0), above = nextafterf(edge, 1e9f);
-        CHECK(kit_stats_bin(above) == b && kit_stats_bin(nextafterf(below, 0)) == b - 1, "bin %d begins at %.9g", b, (double)edge);
-        if (b % 2 == 0) CHECK(kit_stats_bin(edge) == b && kit_stats_bin(below) == b - 1, "bin %d begins at %.9g", b, (double)edge);
+        CHECK(kit_stats_bin(above) == b && kit_stats_bin(nextafterf(below, 0)) == b - 1, "bin %d begins at %.9g", b,
+              (double)edge);
+        if (b % 2 == 0)
+            CHECK(kit_stats_bin(edge) == b && kit_stats_bin(below) == b - 1, "bin %d begins at %.9g", b, (double)edge);
     }
-    CHECK(kit_stats_bin(0) == 0 && kit_stats_bin(1e-40f) == 0 && kit_stats_bin(INFINITY) == KIT_STATS_BINS - 1 && kit_stats_bin_edge(0) == 0);
+    CHECK(kit_stats_bin(0) == 0 && kit_stats_bin(1e-40f) == 0 && kit_stats_bin(INFINITY) == KIT_STATS_BINS - 1 &&
+          kit_stats_bin_edge(0) == 0);
 }
 
 /* Quantiles of values whose logarithm is uniform are exact but for chance; others are off by half an octave at most. */
@@ -124,7 +133,8 @@ static void quantiles(void) {
         CHECK(fabs(got / wanted - 1) < 0.05, "quantile %g is %g, expected %g", q, got, wanted);
     }
     one[kit_stats_bin(3.0f)] = 7;
-    CHECK(fabs(log2(kit_stats_quantile(one, 0.5) / 3)) < 0.5 && kit_stats_quantile(one, 0) < kit_stats_quantile(one, 1));
+    CHECK(fabs(log2(kit_stats_quantile(one, 0.5) / 3)) < 0.5 &&
+          kit_stats_quantile(one, 0) < kit_stats_quantile(one, 1));
     CHECK(isnan(kit_stats_quantile(none, 0.5)));
     none[0] = 4; // zeros
     CHECK(kit_stats_quantile(none, 0.5) <= (double)kit_stats_bin_edge(1));
@@ -137,18 +147,24 @@ static void round_trip(void) {
     dw_err err = {0};
     REQUIRE(make(&s, 0, TEXTS) && write_file(&s, test_file("a.h5")));
     REQUIRE(!kit_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
-    CHECK(back.n_text == TEXTS && back.n_layer == LAYERS && back.n_ctx == 128 && back.skip == 1 && back.hist_every == 4);
-    CHECK(!strcmp(back.arguments, s.arguments) && !strcmp(back.text[1].name, s.text[1].name) && !strcmp(back.text[1].blocks, s.text[1].blocks));
+    CHECK(back.n_text == TEXTS && back.n_layer == LAYERS && back.n_ctx == 128 && back.skip == 1 &&
+          back.hist_every == 4);
+    CHECK(!strcmp(back.arguments, s.arguments) && !strcmp(back.text[1].name, s.text[1].name) &&
+          !strcmp(back.text[1].blocks, s.text[1].blocks));
     for (int l = 0; l < LAYERS; l++) {
         const size_t n = (size_t)n_ff[l];
         CHECK(!n || !memcmp(back.layer[l].sum_a, s.layer[l].sum_a, TEXTS * n * sizeof(double)), "layer %d", l);
-        CHECK(!n || !memcmp(back.layer[l].hist_gate, s.layer[l].hist_gate, n * KIT_STATS_BINS * sizeof(uint32_t)), "layer %d", l);
-        CHECK(back.layer[l].sum_cosine == s.layer[l].sum_cosine && back.layer[l].n_cosine == s.layer[l].n_cosine, "layer %d", l);
+        CHECK(!n || !memcmp(back.layer[l].hist_gate, s.layer[l].hist_gate, n * KIT_STATS_BINS * sizeof(uint32_t)),
+              "layer %d", l);
+        CHECK(back.layer[l].sum_cosine == s.layer[l].sum_cosine && back.layer[l].n_cosine == s.layer[l].n_cosine,
+              "layer %d", l);
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            CHECK(!s.layer[l].n_input[k] || !memcmp(back.layer[l].input_square[k], s.layer[l].input_square[k], (size_t)s.layer[l].n_input[k] * sizeof(double)),
+            CHECK(!s.layer[l].n_input[k] || !memcmp(back.layer[l].input_square[k], s.layer[l].input_square[k],
+                                                    (size_t)s.layer[l].n_input[k] * sizeof(double)),
                   "layer %d, %s", l, kit_stats_input_names[k]);
     }
-    CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")), "what is read writes the same bytes");
+    CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")),
+          "what is read writes the same bytes");
     CHECK(kit_stats_is(test_file("a.h5")) && !kit_stats_is("/dev/null"));
     kit_stats_release(&s);
     kit_stats_release(&back);
@@ -168,7 +184,9 @@ static void addition(void) {
         CHECK(!n_ff[l] || !memcmp(x->max_abs, y->max_abs, TEXTS * (size_t)n_ff[l] * sizeof(float)), "layer %d", l);
         CHECK(x->sum_cosine == y->sum_cosine, "layer %d", l);
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            CHECK(!x->n_input[k] || !memcmp(x->input_square[k], y->input_square[k], (size_t)x->n_input[k] * sizeof(double)), "layer %d: %s", l, kit_stats_input_names[k]);
+            CHECK(!x->n_input[k] ||
+                      !memcmp(x->input_square[k], y->input_square[k], (size_t)x->n_input[k] * sizeof(double)),
+                  "layer %d: %s", l, kit_stats_input_names[k]);
     }
     CHECK(!memcmp(a.output_square, whole.output_square, E * sizeof(double)));
     CHECK(a.layer[0].hist_a[77] == hist_a + hist_b && a.layer[1].input_hist[1][7] == input_a + input_b);
@@ -184,9 +202,12 @@ static void same_text(kit_stats *s) { memset(s->text[0].sha256, '0', 64); }
 static void same_text_partly(kit_stats *s) { same_text(s), s->text[0].first_window = 6; }
 
 static void bad_addition(void) {
-    static const struct { void (*change)(kit_stats *); const char *words; } cases[] = {
-        {other_model, "two models"}, {other_context, "with -c"}, {other_skip, "--skip"}, {other_sampling, "--hist-every"}, {many_more, "windows cannot"},
-        {same_text, "are in both"}, {same_text_partly, "6 to 11"}};
+    static const struct {
+        void (*change)(kit_stats *);
+        const char *words;
+    } cases[] = {{other_model, "two models"},      {other_context, "with -c"},    {other_skip, "--skip"},
+                 {other_sampling, "--hist-every"}, {many_more, "windows cannot"}, {same_text, "are in both"},
+                 {same_text_partly, "6 to 11"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kit_stats a, b;
         dw_err err = {0};
@@ -222,7 +243,8 @@ static void bad_numbers(void) {
         for (int where = 0; where < 5; where++) {
             kit_stats s;
             REQUIRE(make(&s, 0, 2));
-            static const char *const names[] = {"layer/02/ffn/sum_square", "layer/00/ffn/max_abs", "layer/01/input/attn_mix/sum_square", "output/sum_square",
+            static const char *const names[] = {"layer/02/ffn/sum_square", "layer/00/ffn/max_abs",
+                                                "layer/01/input/attn_mix/sum_square", "output/sum_square",
                                                 "layer/00/ffn/sum_abs"};
             if (where == 0) s.layer[2].sum_square[40] = values[i];
             if (where == 1) s.layer[0].max_abs[319] = (float)values[i];
@@ -305,11 +327,13 @@ static void empty_chunks(hid_t f) { put_set(f, "layer/02/ffn/sum_square", H5T_IE
 static void packed_sums(hid_t f) { // the sums of 64 KiB in a few bytes
     static const double zeros[2 * 4096];
     H5Ldelete(f, "layer/02/ffn/sum_square", H5P_DEFAULT);
-    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/02/ffn/sum_square", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, 2, 4096, true, zeros);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/02/ffn/sum_square", H5T_IEEE_F64LE,
+               H5T_NATIVE_DOUBLE, 2, 4096, true, zeros);
 }
 static void put_windows(hid_t f, int32_t n) {
     H5Ldelete(f, "texts/n_windows", H5P_DEFAULT);
-    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, 0, false, (int32_t[]){n, n});
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/n_windows", H5T_STD_I32LE, H5T_NATIVE_INT32, 2, 0,
+               false, (int32_t[]){n, n});
 }
 static void many_windows(hid_t f) { put_windows(f, 1 << 30); }
 static void many_texts(hid_t f) { put_set(f, "texts/n_tokens", H5T_STD_U64LE, 1, 1 << 19, 1, true); }
@@ -388,27 +412,32 @@ static void pooled(void) {
     dw_err err = {0};
     REQUIRE(make_pooled(&s, 6, 3) && make_pooled(&all, 6, 6) && write_file(&s, test_file("a.h5")));
     REQUIRE(!kit_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
-    CHECK(back.n_text == 6 && back.n_row == 4 && back.text[2].row == 2 && back.text[5].row == 3 && kit_stats_row_texts(&back, 3) == 3);
+    CHECK(back.n_text == 6 && back.n_row == 4 && back.text[2].row == 2 && back.text[5].row == 3 &&
+          kit_stats_row_texts(&back, 3) == 3);
     for (int l = 0; l < LAYERS; l++) {
         const size_t n = (size_t)n_ff[l];
-        CHECK(!n || !memcmp(back.layer[l].sum_a, all.layer[l].sum_a, 3 * n * sizeof(double)), "layer %d: texts apart", l);
+        CHECK(!n || !memcmp(back.layer[l].sum_a, all.layer[l].sum_a, 3 * n * sizeof(double)), "layer %d: texts apart",
+              l);
         for (size_t j = 0; j < n; j++) {
             const double *a = all.layer[l].sum_a;
             const float *m = all.layer[l].max_abs;
             const double sum = a[3 * n + j] + a[4 * n + j] + a[5 * n + j];
-            if (!CHECK(back.layer[l].sum_a[3 * n + j] == sum && back.layer[l].max_abs[3 * n + j] == fmaxf(fmaxf(m[3 * n + j], m[4 * n + j]), m[5 * n + j]),
+            if (!CHECK(back.layer[l].sum_a[3 * n + j] == sum &&
+                           back.layer[l].max_abs[3 * n + j] == fmaxf(fmaxf(m[3 * n + j], m[4 * n + j]), m[5 * n + j]),
                        "layer %d, neuron %zu", l, j))
                 break;
         }
         CHECK(back.layer[l].n_cosine == all.layer[l].n_cosine, "layer %d", l);
     }
-    CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")), "what is read writes the same bytes");
+    CHECK(write_file(&back, test_file("b.h5")) && same_files(test_file("a.h5"), test_file("b.h5")),
+          "what is read writes the same bytes");
     kit_stats_release(&s), kit_stats_release(&all), kit_stats_release(&back);
 }
 
 static void put_rows(hid_t f, const int32_t *row) {
     H5Ldelete(f, "texts/row", H5P_DEFAULT);
-    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/row", H5T_STD_I32LE, H5T_NATIVE_INT32, 6, 0, false, row);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "texts/row", H5T_STD_I32LE, H5T_NATIVE_INT32, 6, 0,
+               false, row);
 }
 static void row_beyond(hid_t f) { put_rows(f, (int32_t[]){0, 1, 2, 3, 4, 3}); }
 static void row_below(hid_t f) { put_rows(f, (int32_t[]){0, 1, 2, 3, -1, 3}); }
@@ -416,8 +445,13 @@ static void row_unused(hid_t f) { put_rows(f, (int32_t[]){0, 1, 2, 2, 2, 2}); }
 static void row_lost(hid_t f) { H5Ldelete(f, "texts/row", H5P_DEFAULT); }
 
 static void bad_rows(void) {
-    static const struct { const char *words; void (*change)(hid_t); } cases[] = {
-        {"has the row 4 of 4", row_beyond}, {"has the row -1 of 4", row_below}, {"leaves row 3 without a text", row_unused}, {"expected one for each of 6 texts", row_lost}};
+    static const struct {
+        const char *words;
+        void (*change)(hid_t);
+    } cases[] = {{"has the row 4 of 4", row_beyond},
+                 {"has the row -1 of 4", row_below},
+                 {"leaves row 3 without a text", row_unused},
+                 {"expected one for each of 6 texts", row_lost}};
     kit_stats s;
     REQUIRE(make_pooled(&s, 6, 3));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -434,15 +468,23 @@ static void by_layers(void) {
     static const int order[] = {2, 0, 0, 1, 2};
     kit_stats whole, open;
     dw_err err = {0};
-    REQUIRE(make(&whole, 0, TEXTS) && write_file(&whole, test_file("a.h5")) && !kit_stats_open(&open, test_file("a.h5"), &err), "%s", err.text);
-    CHECK(open.layer[1].sum_cosine == whole.layer[1].sum_cosine && open.layer[1].n_cosine == whole.layer[1].n_cosine && open.text_output_square[5] == whole.text_output_square[5]);
+    REQUIRE(make(&whole, 0, TEXTS) && write_file(&whole, test_file("a.h5")) &&
+                !kit_stats_open(&open, test_file("a.h5"), &err),
+            "%s", err.text);
+    CHECK(open.layer[1].sum_cosine == whole.layer[1].sum_cosine && open.layer[1].n_cosine == whole.layer[1].n_cosine &&
+          open.text_output_square[5] == whole.text_output_square[5]);
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         const kit_stats_layer *a = &open.layer[order[i]], *b = &whole.layer[order[i]];
         REQUIRE(!kit_stats_need_layer(&open, order[i], &err), "%s", err.text);
-        CHECK(!a->n_ff || !memcmp(a->sum_abs, b->sum_abs, TEXTS * (size_t)a->n_ff * sizeof(double)), "layer %d", order[i]);
+        CHECK(!a->n_ff || !memcmp(a->sum_abs, b->sum_abs, TEXTS * (size_t)a->n_ff * sizeof(double)), "layer %d",
+              order[i]);
         for (int k = 0; k < KIT_STATS_N_INPUTS; k++)
-            CHECK(!a->n_input[k] || !memcmp(a->input_square[k], b->input_square[k], (size_t)a->n_input[k] * sizeof(double)), "layer %d, input %d", order[i], k);
-        for (int l = 0; l < LAYERS; l++) CHECK(l == order[i] || (!open.layer[l].sum_a && !open.layer[l].input_square[0]), "layer %d stays in memory", l);
+            CHECK(!a->n_input[k] ||
+                      !memcmp(a->input_square[k], b->input_square[k], (size_t)a->n_input[k] * sizeof(double)),
+                  "layer %d, input %d", order[i], k);
+        for (int l = 0; l < LAYERS; l++)
+            CHECK(l == order[i] || (!open.layer[l].sum_a && !open.layer[l].input_square[0]), "layer %d stays in memory",
+                  l);
     }
     kit_stats_release(&whole), kit_stats_release(&open);
 }
@@ -461,7 +503,7 @@ static void late_damage(void) {
     kit_stats_release(&s);
 }
 
-/* ---- notes in the file -------------------------------------------------------------------------------------------- */
+/* ---- notes in the file ------------------------------------------------------------------------------------------- */
 
 static int n_sets, n_notes;
 
@@ -497,9 +539,11 @@ static void notes(void) {
     CHECK(n_sets > 30 && n_notes == n_sets, "%d of %d datasets have a meaning and a unit", n_notes, n_sets);
     double edge[KIT_STATS_BINS] = {0};
     const hid_t a = H5Aopen(f, "bin_lower_edges", H5P_DEFAULT), space = a < 0 ? -1 : H5Aget_space(a);
-    REQUIRE(a >= 0 && H5Sget_simple_extent_npoints(space) == KIT_STATS_BINS && H5Aread(a, H5T_NATIVE_DOUBLE, edge) >= 0);
+    REQUIRE(a >= 0 && H5Sget_simple_extent_npoints(space) == KIT_STATS_BINS &&
+            H5Aread(a, H5T_NATIVE_DOUBLE, edge) >= 0);
     for (int b = 0; b < KIT_STATS_BINS; b++)
-        CHECK(edge[b] == (b ? exp2((b - 40) / 2.0) : 0) || fabs(edge[b] / exp2((b - 40) / 2.0) - 1) < 1e-7, "bin %d begins at %g", b, edge[b]);
+        CHECK(edge[b] == (b ? exp2((b - 40) / 2.0) : 0) || fabs(edge[b] / exp2((b - 40) / 2.0) - 1) < 1e-7,
+              "bin %d begins at %g", b, edge[b]);
     H5Sclose(space), H5Aclose(a), H5Fclose(f);
 }
 
@@ -529,7 +573,8 @@ static outcome read_apart(const char *path) {
     close(end[0]);
     wait4(pid, &o.status, 0, &use);
     o.peak_bytes = (size_t)use.ru_maxrss * 1024;
-    o.seconds = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) + 1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+    o.seconds = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+                1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
     return o;
 }
 
@@ -583,7 +628,8 @@ static bool strings_of_one(const char *path) {
 
 /* The rows of a histogram are few, but may become many, so that the library accepts a chunk of 64 MiB. */
 static void put_chunk(hid_t f) {
-    const hsize_t dims[] = {256, KIT_STATS_BINS}, most[] = {H5S_UNLIMITED, KIT_STATS_BINS}, chunk[] = {1 << 18, KIT_STATS_BINS};
+    const hsize_t dims[] = {256, KIT_STATS_BINS}, most[] = {H5S_UNLIMITED, KIT_STATS_BINS},
+                  chunk[] = {1 << 18, KIT_STATS_BINS};
     const hid_t space = H5Screate_simple(2, dims, most), how = H5Pcreate(H5P_DATASET_CREATE);
     static const uint32_t zeros[256 * KIT_STATS_BINS];
     H5Pset_chunk(how, 2, chunk);
@@ -629,26 +675,33 @@ static void hostile(void) {
         CHECK(o.status == 256, "%s: status %d", files[i].what, o.status);
         check_sentence(&o.err, files[i].words, files[i].what);
         CHECK(o.seconds < 2 || KIT_H5_SHADOW, "%s: %.1f s", files[i].what, o.seconds);
-        CHECK(o.peak_bytes <= size + (64 << 20) || KIT_H5_SHADOW, "%s: %zu bytes of memory for a file of %zu", files[i].what, o.peak_bytes, size);
+        CHECK(o.peak_bytes <= size + (64 << 20) || KIT_H5_SHADOW, "%s: %zu bytes of memory for a file of %zu",
+              files[i].what, o.peak_bytes, size);
         CHECK(test_run("deadwood-inspect %s", path) == 1, "%s", files[i].what);
-        CHECK(strcspn(test_run_output(), "\n") + 1 == strlen(test_run_output()), "%s: one line: %s", files[i].what, test_run_output());
+        CHECK(strcspn(test_run_output(), "\n") + 1 == strlen(test_run_output()), "%s: one line: %s", files[i].what,
+              test_run_output());
     }
 }
 
 static void one_bin_more(hid_t f) {
     uint32_t hist[160 * KIT_STATS_BINS] = {[77] = 768 + 769 + 1};
     H5Ldelete(f, "layer/00/ffn/hist_a", H5P_DEFAULT);
-    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/00/ffn/hist_a", H5T_STD_U32LE, H5T_NATIVE_UINT32, 160, KIT_STATS_BINS, true, hist);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/00/ffn/hist_a", H5T_STD_U32LE, H5T_NATIVE_UINT32,
+               160, KIT_STATS_BINS, true, hist);
 }
 static void one_input_more(hid_t f) {
     uint64_t hist[KIT_STATS_BINS] = {[7] = (768 + 769) * 40 + 1};
     H5Ldelete(f, "layer/01/input/attn_mix/hist", H5P_DEFAULT);
-    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/01/input/attn_mix/hist", H5T_STD_U64LE, H5T_NATIVE_UINT64, KIT_STATS_BINS, 0, false, hist);
+    kit_h5_put(&(kit_h5_out){.file = f, .links = H5P_DEFAULT}, "layer/01/input/attn_mix/hist", H5T_STD_U64LE,
+               H5T_NATIVE_UINT64, KIT_STATS_BINS, 0, false, hist);
 }
 
 static void wrapping_counts(void) {
-    static const struct { const char *words; void (*change)(hid_t); } cases[] = {
-        {"'layer/00/ffn/hist_a' holds counts of more tokens", one_bin_more}, {"'layer/01/input/attn_mix/hist' holds counts of more tokens", one_input_more}};
+    static const struct {
+        const char *words;
+        void (*change)(hid_t);
+    } cases[] = {{"'layer/00/ffn/hist_a' holds counts of more tokens", one_bin_more},
+                 {"'layer/01/input/attn_mix/hist' holds counts of more tokens", one_input_more}};
     kit_stats s;
     REQUIRE(make(&s, 0, 2));
     for (size_t i = 0; i < 2; i++) {
@@ -671,7 +724,8 @@ static const char script[] =
     "assert f['layer/00/ffn/sum_a'].shape == (4, 160) and f['layer/02/ffn/hist_group_32'].shape == (2, 64)\n"
     "assert f['layer/00/input/ffn_neuron/sum_square'] == f['layer/00/ffn/sum_square']\n"
     "assert 'attn_in' not in f['layer/02/input'] and 'sum_a' not in f['layer/01/ffn']\n"
-    "print('%.17g %.17g %d %.9g %.17g' % (f['layer/00/ffn/sum_a'][3, 159], f['layer/01/input/attn_mix/sum_square'][2, 39],\n"
+    "print('%.17g %.17g %d %.9g %.17g' % (f['layer/00/ffn/sum_a'][3, 159], f['layer/01/input/attn_mix/sum_square'][2, "
+    "39],\n"
     "      f['layer/02/ffn/hist_gate'][:].sum(), f['layer/00/ffn/max_abs'][1, 7], f['output/sum_square'][3, 23]))\n";
 
 static void python(void) {
@@ -687,9 +741,9 @@ static void python(void) {
     double a, mix, output;
     float max;
     unsigned long long sum;
-    CHECK(sscanf(test_run_output(), "%lf %lf %llu %f %lf", &a, &mix, &sum, &max, &output) == 5 && a == s.layer[0].sum_a[3 * 160 + 159] &&
-              mix == s.layer[1].text_square[KIT_STATS_ATTN_MIX][2 * 40 + 39] && sum == hist && max == s.layer[0].max_abs[160 + 7] &&
-              output == s.text_output_square[3 * E + 23],
+    CHECK(sscanf(test_run_output(), "%lf %lf %llu %f %lf", &a, &mix, &sum, &max, &output) == 5 &&
+              a == s.layer[0].sum_a[3 * 160 + 159] && mix == s.layer[1].text_square[KIT_STATS_ATTN_MIX][2 * 40 + 39] &&
+              sum == hist && max == s.layer[0].max_abs[160 + 7] && output == s.text_output_square[3 * E + 23],
           "%s", test_run_output());
     kit_stats_release(&s);
 }
@@ -718,9 +772,13 @@ static void float_fisher(hid_t f) { put_set(f, "layer/02/ffn/sum_fisher", H5T_IE
 
 /* What is wrong with a file's gradients is told by name. */
 static void bad_gradients(void) {
-    const struct { void (*change)(hid_t f); const char *words; } rows[] = {
-        {without_fisher, "'layer/02/ffn/sum_fisher' is missing"}, {without_taylor, "'layer/02/ffn/sum_taylor' is missing"},
-        {narrow_taylor, "'layer/02/ffn/sum_taylor' has 2 x 32 values"}, {float_fisher, "layer/02/ffn/sum_fisher"}};
+    const struct {
+        void (*change)(hid_t f);
+        const char *words;
+    } rows[] = {{without_fisher, "'layer/02/ffn/sum_fisher' is missing"},
+                {without_taylor, "'layer/02/ffn/sum_taylor' is missing"},
+                {narrow_taylor, "'layer/02/ffn/sum_taylor' has 2 x 32 values"},
+                {float_fisher, "layer/02/ffn/sum_fisher"}};
     const char *path = test_file("bad-gradients.h5");
     kit_stats s;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -773,7 +831,8 @@ static const test_case cases[] = {
     {"statistics with NaN, infinity or negative sums are refused by name", bad_numbers},
     {"truncated and damaged statistics are refused in a sentence", damaged},
     {"statistics of another layout are refused in a sentence", structure},
-    {"hostile statistics with a right checksum are refused in one line, two seconds and 64 MiB more than the file", hostile},
+    {"hostile statistics with a right checksum are refused in one line, two seconds and 64 MiB more than the file",
+     hostile},
     {"histograms that count more tokens than there are, so that sums could wrap, are refused by name", wrapping_counts},
     {"texts that share a row are read as they were written", pooled},
     {"texts with rows that do not exist are refused", bad_rows},

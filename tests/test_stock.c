@@ -1,7 +1,7 @@
 /* test_stock.c - this engine beside stock llama.cpp: equal logits, equal perplexity, files that load there.
  *
  * Needs stock's libraries ($DW_STOCK) and is skipped aloud without them. */
-#include "experiments/peer/contest.h"
+#include "experiments/peer/runner.h"
 #include "text/tokenizers.h"
 #include "experiments/random_model.h"
 #include "quant/quant.h"
@@ -44,27 +44,34 @@ static int write_model(const char *path, const char *shape, const char *type, dw
     return write_shape(path, exp_shape_find(shape), type, err);
 }
 
-static exp_side *open_side(bool of_stock, const char *path, dw_err *err) {
-    const exp_side_options o = {.stock = of_stock ? peer : NULL, .flash = STOCK_FLASH_OFF, .pool = of_stock ? pool_of_one : pool, .n_ctx = 128,
-                                .n_seq = 2, .n_batch = 128, .kv_f32 = true, .backend = "ref"};
-    return exp_side_open(path, &o, err);
+static exp_program *open_program(bool of_stock, const char *path, dw_err *err) {
+    const exp_program_options o = {.stock = of_stock ? peer : NULL,
+                                   .flash = STOCK_FLASH_OFF,
+                                   .pool = of_stock ? pool_of_one : pool,
+                                   .n_ctx = 128,
+                                   .n_seq = 2,
+                                   .n_batch = 128,
+                                   .kv_f32 = true,
+                                   .backend = "ref"};
+    return exp_program_open(path, &o, err);
 }
 
 /* Normalized mean square difference of the logits of 48 tokens in one batch; 1e30 after an error. */
 static double logits_nmse(const char *path, dw_err *err) {
     enum { N = 48 };
     double nmse = 1e30;
-    exp_side *ours = open_side(false, path, err), *theirs = ours ? open_side(true, path, err) : NULL;
+    exp_program *ours = open_program(false, path, err), *theirs = ours ? open_program(true, path, err) : NULL;
     int32_t token[N];
     if (!theirs) goto done;
-    const int n_vocab = exp_side_n_vocab(theirs);
+    const int n_vocab = exp_program_n_vocab(theirs);
     for (int i = 0; i < N; i++) token[i] = (int32_t)((i * 7919 + 300) % n_vocab);
     const stock_tokens all = {token, N, 1, 0, N};
-    if (exp_side_n_vocab(ours) != n_vocab || exp_side_eval(ours, &all, err) || exp_side_eval(theirs, &all, err))
+    if (exp_program_n_vocab(ours) != n_vocab || exp_program_eval(ours, &all, err) ||
+        exp_program_eval(theirs, &all, err))
         goto done;
     double difference = 0, square = 0;
     for (int i = 0; i < N; i++) {
-        const float *a = exp_side_logits(ours, i, err), *b = exp_side_logits(theirs, i, err);
+        const float *a = exp_program_logits(ours, i, err), *b = exp_program_logits(theirs, i, err);
         if (!a || !b) goto done;
         for (int v = 0; v < n_vocab; v++) {
             difference += ((double)a[v] - b[v]) * ((double)a[v] - b[v]);
@@ -73,8 +80,8 @@ static double logits_nmse(const char *path, dw_err *err) {
     }
     nmse = difference / square;
 done:
-    exp_side_close(ours);
-    exp_side_close(theirs);
+    exp_program_close(ours);
+    exp_program_close(theirs);
     return nmse;
 }
 
@@ -89,45 +96,46 @@ static double nmse_of(const float *a, const float *b, int n) {
 
 /* What versus --depth --sequences times: 20 tokens of two sequences stay in the cache while the next ones are evaluated
  * again and again.  logits (2, n_vocab): of token 23 of each; false after an error. */
-static bool deep_logits(exp_side *side, const int32_t *ids, float *logits, dw_err *err) {
+static bool deep_logits(exp_program *program, const int32_t *ids, float *logits, dw_err *err) {
     enum { DEPTH = 20 };
     int32_t token[2 * DEPTH];
-    const int n_vocab = exp_side_n_vocab(side);
+    const int n_vocab = exp_program_n_vocab(program);
     for (int i = 0; i < 2 * DEPTH; i++) token[i] = ids[i / DEPTH * 100 + i % DEPTH];
-    if (exp_side_eval(side, &(stock_tokens){token, DEPTH, 2, 0, 1}, err)) return false;
+    if (exp_program_eval(program, &(stock_tokens){token, DEPTH, 2, 0, 1}, err)) return false;
     for (int lap = 0; lap < 2; lap++)
         for (int pos = DEPTH; pos < DEPTH + 4; pos++)
-            if (exp_side_eval(side, &(stock_tokens){(int32_t[]){ids[pos], ids[100 + pos]}, 1, 2, pos, 1}, err)) return false;
+            if (exp_program_eval(program, &(stock_tokens){(int32_t[]){ids[pos], ids[100 + pos]}, 1, 2, pos, 1}, err))
+                return false;
     for (int k = 0; k < 2; k++) {
-        const float *row = exp_side_logits(side, k, err);
+        const float *row = exp_program_logits(program, k, err);
         if (!row) return false;
         memcpy(logits + k * n_vocab, row, (size_t)n_vocab * sizeof *row);
     }
     return true;
 }
 
-/* Both sides at a depth, against each sequence whole and alone. */
+/* Both programs at a depth, against each sequence whole and alone. */
 static void at_a_depth(void) {
     NEED_STOCK();
     dw_err err = {0};
     const char *path = test_path(test_folder(), "m.gguf");
     REQUIRE(!write_model(path, "tiny-qwen2", "F32", &err), "%s", err.text);
     for (int of_stock = 0; of_stock < 2; of_stock++) {
-        exp_side *side = open_side(of_stock, path, &err);
-        REQUIRE(side, "%s", err.text);
-        const int n_vocab = exp_side_n_vocab(side);
+        exp_program *program = open_program(of_stock, path, &err);
+        REQUIRE(program, "%s", err.text);
+        const int n_vocab = exp_program_n_vocab(program);
         int32_t ids[200];
         for (int i = 0; i < 200; i++) ids[i] = (int32_t)((i * 7919 + 300) % n_vocab);
         float *deep = malloc(2 * (size_t)n_vocab * sizeof *deep);
-        CHECK(deep_logits(side, ids, deep, &err), "%s", err.text);
+        CHECK(deep_logits(program, ids, deep, &err), "%s", err.text);
         for (int k = 0; k < 2; k++) {
-            CHECK(!exp_side_eval(side, &(stock_tokens){ids + 100 * k, 24, 1, 0, 1}, &err), "%s", err.text);
-            const float *alone = exp_side_logits(side, 0, &err);
+            CHECK(!exp_program_eval(program, &(stock_tokens){ids + 100 * k, 24, 1, 0, 1}, &err), "%s", err.text);
+            const float *alone = exp_program_logits(program, 0, &err);
             const double nmse = alone ? nmse_of(deep + k * n_vocab, alone, n_vocab) : 1;
             CHECK(nmse <= 1e-6, "%s, sequence %d: NMSE %.1e %s", of_stock ? "stock" : "this engine", k, nmse, err.text);
         }
         free(deep);
-        exp_side_close(side);
+        exp_program_close(program);
     }
 }
 
@@ -145,7 +153,9 @@ static void every_architecture(void) {
 
 /* Stock rounds activations to 8 bits (F16 and BF16 files: to that type), of K types with one scale for 256 of them; the
  * bounds are what that costs. */
-static double bound_of(const dw_qtype_row *t) { return t->id == DW_F32 ? 1e-6 : t->block == 1 ? 1e-4 : t->block == 32 ? 1e-3 : 3e-3; }
+static double bound_of(const dw_qtype_row *t) {
+    return t->id == DW_F32 ? 1e-6 : t->block == 1 ? 1e-4 : t->block == 32 ? 1e-3 : 3e-3;
+}
 
 static void every_type(void) {
     NEED_STOCK();
@@ -159,7 +169,7 @@ static void every_type(void) {
     }
 }
 
-/* ---- perplexity of trained models, as llama-perplexity counts it, on the evaluation texts --------------------------- */
+/* ---- perplexity of trained models, as llama-perplexity counts it, on the evaluation texts ------------------------ */
 
 enum { N_CTX = 512, N_SCORED = N_CTX - 1 - N_CTX / 2 };
 
@@ -194,46 +204,51 @@ static int take_windows(windows *all, const char *path, int most, dw_err *err) {
     return rc;
 }
 
-/* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error.  *nll: ours, the mean. */
+/* ln of (our perplexity over stock's) and its standard error over windows; NAN after an error.  *nll: ours, the
+ * mean. */
 static double ln_ratio(const char *path, const windows *w, double *se, double *nll, dw_err *err) {
-    exp_contestant_options o = {.path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
-    o.side = (exp_side_options){.n_ctx = N_CTX, .n_batch = N_CTX, .exact = true};
-    exp_contestant ours = {0}, theirs = {0};
-    bool ok = !exp_contestant_start(&ours, &o, err);
+    exp_runner_options o = {
+        .path = path, .n_threads = 2, .ids = w->ids, .n_ids = (size_t)w->n * N_CTX, .n_ctx = N_CTX, .bos = -1};
+    o.program = (exp_program_options){.n_ctx = N_CTX, .n_batch = N_CTX, .exact = true};
+    exp_runner ours = {0}, theirs = {0};
+    bool ok = !exp_runner_start(&ours, &o, err);
     o.stock_folder = getenv("DW_STOCK");
     o.n_threads = 1;
-    o.side.flash = STOCK_FLASH_AUTO;
-    ok = ok && !exp_contestant_start(&theirs, &o, err);
+    o.program.flash = STOCK_FLASH_AUTO;
+    ok = ok && !exp_runner_start(&theirs, &o, err);
     double mean = 0, square = 0;
     *nll = 0;
     for (int i = 0; ok && i < w->n; i++) {
         exp_lap a, b;
-        ok = !exp_contestant_run(&ours, EXP_PERPLEXITY, i, 1, &a, err) && !exp_contestant_run(&theirs, EXP_PERPLEXITY, i, 1, &b, err);
+        ok = !exp_runner_run(&ours, EXP_PERPLEXITY, i, 1, &a, err) &&
+             !exp_runner_run(&theirs, EXP_PERPLEXITY, i, 1, &b, err);
         if (!ok) break;
         mean += (a.nll - b.nll) / w->n;
         *nll += a.nll / w->n;
         square += (a.nll - b.nll) * (a.nll - b.nll) / w->n;
     }
-    exp_contestant_stop(&ours);
-    exp_contestant_stop(&theirs);
+    exp_runner_stop(&ours);
+    exp_runner_stop(&theirs);
     *se = sqrt((square - mean * mean) / (w->n - 1));
     return ok && w->n ? mean : NAN;
 }
 
-/* The types that are read.  low and high: the least and most that ln(our perplexity / stock's) may be.  Of K types stock
- * rounds activations with one scale for 256 of them, which costs it some tenths of a percent: ours may be that much
- * better, not worse. */
+/* The types that are read.  low and high: the least and most that ln(our perplexity / stock's) may be.  Of K types
+ * stock rounds activations with one scale for 256 of them, which costs it some tenths of a percent: ours may be that
+ * much better, not worse. */
 static const struct {
     const char *type;
     bool quick;      // not only in a long run
     bool by_convert; // else by stock's quantizer
     double low, high;
 } parity[] = {
-    {"F32", false, true, -0.003, 0.003},    {"F16", true, true, -0.003, 0.003},     {"BF16", false, true, -0.003, 0.003},
-    {"Q8_0", false, true, -0.003, 0.003},   {"Q4_0", true, true, -0.003, 0.003},    {"Q4_1", true, false, -0.003, 0.003},
-    {"Q5_0", false, false, -0.003, 0.003},  {"Q5_1", false, false, -0.003, 0.003},  {"IQ4_NL", false, false, -0.003, 0.003},
-    {"Q4_K_M", true, false, -0.01, 0.003},  {"Q3_K_M", false, false, -0.01, 0.003}, {"Q5_K_M", false, false, -0.01, 0.003},
-    {"Q6_K", false, false, -0.01, 0.003},   {"Q2_K", false, false, -0.01, 0.003},
+    {"F32", false, true, -0.003, 0.003},     {"F16", true, true, -0.003, 0.003},
+    {"BF16", false, true, -0.003, 0.003},    {"Q8_0", false, true, -0.003, 0.003},
+    {"Q4_0", true, true, -0.003, 0.003},     {"Q4_1", true, false, -0.003, 0.003},
+    {"Q5_0", false, false, -0.003, 0.003},   {"Q5_1", false, false, -0.003, 0.003},
+    {"IQ4_NL", false, false, -0.003, 0.003}, {"Q4_K_M", true, false, -0.01, 0.003},
+    {"Q3_K_M", false, false, -0.01, 0.003},  {"Q5_K_M", false, false, -0.01, 0.003},
+    {"Q6_K", false, false, -0.01, 0.003},    {"Q2_K", false, false, -0.01, 0.003},
 };
 
 static void check_parity(const char *folder, int most) {
@@ -253,7 +268,8 @@ static void check_parity(const char *folder, int most) {
         double se, nll;
         const double ln = ln_ratio(path, &w, &se, &nll, &err);
         const double slack = test_slow() ? 0 : 3 * se; // the few windows of a quick run
-        CHECK(ln >= parity[i].low - slack && ln <= parity[i].high + slack, "%s %s: ln ratio %+.5f +- %.5f %s", folder, type, ln, se, err.text);
+        CHECK(ln >= parity[i].low - slack && ln <= parity[i].high + slack, "%s %s: ln ratio %+.5f +- %.5f %s", folder,
+              type, ln, se, err.text);
         if (test_slow()) printf("      %s %s: ln ratio %+.5f +- %.5f over %d windows\n", folder, type, ln, se, w.n);
     }
 done:
@@ -274,7 +290,7 @@ static void base_perplexity(void) {
     check_parity(folder, 4);
 }
 
-/* ---- files of cut and requant ------------------------------------------------------------------------------------------ */
+/* ---- files of cut and requant ------------------------------------------------------------------------------------ */
 
 typedef struct parent { // a trained model in 16 bits, its windows, and what it scores
     char path[1024];
@@ -287,7 +303,8 @@ static bool open_parent(parent *p, int most) {
     double se;
     snprintf(p->path, sizeof p->path, "%s/bf16.gguf", test_folder());
     return CHECK(!test_run("deadwood-convert experiments/mini -o %s", p->path), "%s", test_run_output()) &&
-           CHECK(!take_windows(&p->w, p->path, most, &err), "%s", err.text) && CHECK(!isnan(ln_ratio(p->path, &p->w, &se, &p->nll, &err)), "%s", err.text);
+           CHECK(!take_windows(&p->w, p->path, most, &err), "%s", err.text) &&
+           CHECK(!isnan(ln_ratio(p->path, &p->w, &se, &p->nll, &err)), "%s", err.text);
 }
 
 static bool has_k_blocks(const char *path) {
@@ -304,8 +321,12 @@ static void check_file(const parent *p, const char *path, const char *what) {
     double se, nll;
     const double ln = ln_ratio(path, &p->w, &se, &nll, &err);
     const bool is_wreck = nll - p->nll > log(10);
-    const double low = is_wreck ? -0.02 : has_k_blocks(path) ? -0.01 : -0.003, high = is_wreck ? 0.02 : 0.003, slack = 3 * se;
-    CHECK(ln >= low - slack && ln <= high + slack, "%s: perplexity %.4g, ln ratio %+.5f +- %.5f %s", what, exp(nll), ln, se, err.text);
+    const double low = is_wreck             ? -0.02
+                       : has_k_blocks(path) ? -0.01
+                                            : -0.003,
+                 high = is_wreck ? 0.02 : 0.003, slack = 3 * se;
+    CHECK(ln >= low - slack && ln <= high + slack, "%s: perplexity %.4g, ln ratio %+.5f +- %.5f %s", what, exp(nll), ln,
+          se, err.text);
     if (test_slow()) printf("      %-32s perplexity %9.3f, ln ratio %+.5f +- %.5f\n", what, exp(nll), ln, se);
 }
 
@@ -323,7 +344,8 @@ static void requantized(void) {
     }
     for (const kit_mixture *m = kit_mixtures; m->name; m++) {
         char what[64];
-        if (!strcmp(m->name, "Q2_K_S") || (!test_slow() && strcmp(m->name, "Q3_K_M") != 0)) continue; // needs importances
+        if (!strcmp(m->name, "Q2_K_S") || (!test_slow() && strcmp(m->name, "Q3_K_M") != 0))
+            continue; // needs importances
         CHECK(!test_run("deadwood-requant -m %s -o %s --mixture %s", p.path, path, m->name), "%s", test_run_output());
         snprintf(what, sizeof what, "mixture %s", m->name);
         check_file(&p, path, what);
@@ -343,7 +365,8 @@ static const char *write_plan(const struct layout *layout, int n_layer) {
     const char *path = test_path(test_folder(), "plan.tsv");
     FILE *f = fopen(path, "w");
     fprintf(f, "# deadwood plan 1\nlayer width keep\n");
-    for (int l = 0; l < n_layer; l++) fprintf(f, "%d %d %s\n", l, strcmp(layout->keep[l % 2], "0-1023") ? 768 : 1024, layout->keep[l % 2]);
+    for (int l = 0; l < n_layer; l++)
+        fprintf(f, "%d %d %s\n", l, strcmp(layout->keep[l % 2], "0-1023") ? 768 : 1024, layout->keep[l % 2]);
     fclose(f);
     return path;
 }
@@ -361,7 +384,8 @@ static void cut_perplexity(void) {
         for (const struct layout *layout = layouts; layout->name; layout++) {
             char what[64];
             if (!test_slow() && (layout == layouts) == (t->id == DW_Q4_0)) continue;
-            CHECK(!test_run("deadwood-cut -m %s -o %s -p %s %s", whole, path, write_plan(layout, 8), layout->options), "%s", test_run_output());
+            CHECK(!test_run("deadwood-cut -m %s -o %s -p %s %s", whole, path, write_plan(layout, 8), layout->options),
+                  "%s", test_run_output());
             snprintf(what, sizeof what, "%s, %s", t->name, layout->name);
             check_file(&p, path, what);
         }
@@ -388,7 +412,9 @@ static void cut_logits(void) {
             for (const struct layout *layout = layouts; layout->name; layout++) {
                 const bool has_carrier = strcmp(s->name, "qwen3") != 0; // of qwen3 only where it is tied
                 if (!has_carrier && !strcmp(layout->name, "unequal widths")) continue;
-                CHECK(!test_run("deadwood-cut -m %s -o %s -p %s %s", whole, path, write_plan(layout, 4), layout->options), "%s", test_run_output());
+                CHECK(
+                    !test_run("deadwood-cut -m %s -o %s -p %s %s", whole, path, write_plan(layout, 4), layout->options),
+                    "%s", test_run_output());
                 const double nmse = logits_nmse(path, &err);
                 CHECK(nmse <= bound_of(t), "%s, %s, %s: NMSE %.3g %s", s->name, t->name, layout->name, nmse, err.text);
             }
@@ -396,18 +422,21 @@ static void cut_logits(void) {
     }
 }
 
-/* ---- repaired files, and files without heads ------------------------------------------------------------------------------- */
+/* ---- repaired files, and files without heads --------------------------------------------------------------------- */
 
 /* On mini: what rank and cut get, after statistics of the first windows of two texts. */
 static const struct repaired {
     const char *name, *rank, *cut, *arch;
     bool quick;
 } repaired[] = {{"repaired, equal widths", "--metric obs --rate 0.25", "--repair lsq -s %s", "qwen2", true},
-                {"repaired, unequal widths", "--metric obs --rate 0.25 --allocate standardized", "--repair lsq -s %s", "deci", false},
-                {"repaired, padded", "--metric obs --rate 0.25 --allocate standardized", "--repair lsq --pad -s %s", "qwen2", false},
+                {"repaired, unequal widths", "--metric obs --rate 0.25 --allocate standardized", "--repair lsq -s %s",
+                 "deci", false},
+                {"repaired, padded", "--metric obs --rate 0.25 --allocate standardized", "--repair lsq --pad -s %s",
+                 "qwen2", false},
                 {"repaired with biases", "--metric flap --rate 0.25", "--repair bias -s %s", "deci", true},
                 {"half of the heads, repaired", "--heads 0.5", "--repair lsq -s %s", "deci", false},
-                {"heads by layer, repaired", "--metric obs --rate 0.25 --heads 0.25 --heads-allocate relative", "--repair lsq -s %s", "deci", true},
+                {"heads by layer, repaired", "--metric obs --rate 0.25 --heads 0.25 --heads-allocate relative",
+                 "--repair lsq -s %s", "deci", true},
                 {0}};
 
 static void check_repaired(const parent *p, const struct repaired *r, const char *stats) {
@@ -416,8 +445,10 @@ static void check_repaired(const parent *p, const struct repaired *r, const char
     snprintf(path, sizeof path, "%s/repaired.gguf", test_folder());
     snprintf(plan, sizeof plan, "%s/repaired.tsv", test_folder());
     snprintf(options, sizeof options, r->cut, stats);
-    CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", p->path, stats, plan, r->rank), "%s: %s", r->name, test_run_output());
-    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", p->path, plan, path, options), "%s: %s", r->name, test_run_output());
+    CHECK(!test_run("deadwood-rank -m %s -s %s -o %s -q %s", p->path, stats, plan, r->rank), "%s: %s", r->name,
+          test_run_output());
+    REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q %s", p->path, plan, path, options), "%s: %s", r->name,
+            test_run_output());
     dw_model *m = dw_model_open(path, &err);
     REQUIRE(m, "%s: %s", r->name, err.text);
     CHECK(!strcmp(dw_model_hparams(m)->arch, r->arch), "%s: architecture %s", r->name, dw_model_hparams(m)->arch);
@@ -454,7 +485,8 @@ static void headless_logits(void) {
         for (int some = 0; some < 2; some++) {
             FILE *f = fopen(plan, "w");
             fprintf(f, "# deadwood plan 1\nlayer width keep\n");
-            for (int l = 0; l < 4; l++) fprintf(f, l % 2 && some ? "%d 256 0-255\n" : "%d 256 0-255\nheads %d 0,%d-3\n", l, l, 2 + some);
+            for (int l = 0; l < 4; l++)
+                fprintf(f, l % 2 && some ? "%d 256 0-255\n" : "%d 256 0-255\nheads %d 0,%d-3\n", l, l, 2 + some);
             fclose(f);
             REQUIRE(!test_run("deadwood-cut -m %s -o %s -p %s -q", whole, path, plan), "%s", test_run_output());
             const double nmse = logits_nmse(path, &err);
@@ -469,7 +501,7 @@ static const test_case cases[] = {
     {"mini requantized to every type and mixture has stock's perplexity", requantized},
     {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
     {"mini repaired, with biases and without heads has stock's perplexity", repaired_perplexity},
-    {"tokens after a depth of two sequences have the logits of each sequence alone, on both sides", at_a_depth},
+    {"tokens after a depth of two sequences have the logits of each sequence alone, by both programs", at_a_depth},
     {"a random model of every architecture has stock's logits", every_architecture},
     {"a random model of every type has stock's logits", every_type},
     {"random models cut in every way have stock's logits, in every type", cut_logits},

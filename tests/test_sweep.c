@@ -1,8 +1,10 @@
-/* test_sweep.c - sweeps: whatever ends one, the next goes on to the same table; failures are rows; nothing is done twice.
+/* test_sweep.c - sweeps: whatever ends one, the next goes on to the same table; failures are rows; nothing is done
+ * twice.
  *
- * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes its
- * words and its inputs' contents, or a row, and notes each beginning and end in a log. */
+ * Most grids here use a program of this test's own, deadwood-stub, a shell script that is found on PATH: it writes
+ * its words and its inputs' contents, or a row, and notes each beginning and end in a log. */
 #include "experiments/sweep/children.h"
+#include "experiments/sweep/claims.h"
 #include "experiments/sweep/judge.h"
 #include "test.h"
 #include "kit/tsv.h"
@@ -17,9 +19,10 @@
 
 #define HEAD "# deadwood grid 1\n"
 
-/* ---- the stub -------------------------------------------------------------------------------------------------------------- */
+/* ---- the stub ---------------------------------------------------------------------------------------------------- */
 
-/* Words: fail, die, nothing, sleep=S; rows with ln=, bytes=, ppl=, metric=, speed=; -o FILE; others are inputs or text. */
+/* Words: fail, die, nothing, sleep=S; rows with ln=, bytes=, ppl=, metric=, speed=; -o FILE; others are inputs or
+ * text. */
 static const char stub[] =
     "#!/bin/sh\n"
     "kind= out= ln=0 bytes=1 ppl=1 metric=- speed= model=- text=a all=$*\n"
@@ -47,7 +50,8 @@ static const char stub[] =
     "    printf '# "
     "rows\\nmodel\\tmodel_sha256\\ttext\\tbase\\tln_ratio\\tln_ratio_se\\tfile_bytes\\tbytes_per_token\\tppl\\tbase_"
     "ppl\\tmetric\\tthreads\\tdecode_tok_s\\twindows\\n' >\"$part\"\n"
-    "    printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.0001\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\t100\\n\" \"$model\" \"h$model\" \"$text\" "
+    "    printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.0001\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\t100\\n\" \"$model\" \"h$model\" "
+    "\"$text\" "
     "\"$ln\" \"$bytes\" \"$ppl\" \"$metric\" \"${speed:+2}\" \"${speed:--}\" >>\"$part\" ;;\n"
     "*)\n"
     "    for word in $all; do echo \"${word##*/}\"; [ ! -f \"$word\" ] || cat \"$word\"; done | grep -v '^[-1-9]' "
@@ -108,7 +112,7 @@ static void check_same_folders(const char *a, const char *b) {
 
 static bool has_leftovers(const char *dir) { return !test_run("ls %s | grep '[.]part$'", file(dir)); }
 
-/* ---- ends of every kind ---------------------------------------------------------------------------------------------------- */
+/* ---- ends of every kind ------------------------------------------------------------------------------------------ */
 
 static const char plain_grid[] = HEAD "metric = energy weight random\n"
                                       "rate = 0.1 0.2 0.3\n"
@@ -217,11 +221,12 @@ static void real_programs(void) {
     REQUIRE(!sweep("real.grid", "real", ""), "%s", test_run_output());
     const double seconds = dw_now() - t0;
     CHECK(count_in(file("real/rows.tsv"), "\n") == 3 + 6 + 6 && count_in(file("real/rows.tsv"), "\tcontrol\t") == 4,
-          "beside six plain quantizations, which come by themselves, %d controls", count_in(file("real/rows.tsv"), "\tcontrol\t"));
+          "beside six plain quantizations, which come by themselves, %d controls",
+          count_in(file("real/rows.tsv"), "\tcontrol\t"));
     CHECK(compare_ends("real.grid", "real", "real-killed", SIGKILL, 3, seconds / 2) > 0);
 }
 
-/* ---- failures ---------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static void failures(void) {
     set_up();
@@ -250,9 +255,10 @@ static void refusals(void) {
     CHECK(sweep("bad.grid", "bad", "--allow no_such_program") == 1 &&
               strstr(test_run_output(), "line 2: there is no program deadwood-no_such_program"),
           "%s", test_run_output());
-    CHECK(sweep("bad.grid", "bad", "") == 1 &&
-              strstr(test_run_output(), "line 2: 'no_such_program' is not among the programs that steps run: convert, "),
-          "%s", test_run_output());
+    CHECK(
+        sweep("bad.grid", "bad", "") == 1 &&
+            strstr(test_run_output(), "line 2: 'no_such_program' is not among the programs that steps run: convert, "),
+        "%s", test_run_output());
     CHECK(!dw_file_exists(file("bad")), "a grid that is refused makes no folder");
     write_text(file("bad.grid"), HEAD "x : stub $y -o $out\n");
     CHECK(sweep("bad.grid", "bad", "") == 1 && strstr(test_run_output(), "line 2: nothing above is called 'y'"), "%s",
@@ -262,16 +268,17 @@ static void refusals(void) {
           test_run_output());
 }
 
-/* ---- several sweeps on one folder ---------------------------------------------------------------------------------------------- */
+/* ---- several sweeps on one folder -------------------------------------------------------------------------------- */
 
 static void two_share(void) {
     set_up();
     write_text(file("plain.grid"), plain_grid);
     REQUIRE(!sweep("plain.grid", "alone-there", ""), "%s", test_run_output());
     unlink(file("stub.log"));
-    const int rc = test_run("deadwood-sweep %s -o %s --allow stub -q -j 2 & first=$!; "
-                            "deadwood-sweep %s -o %s --allow stub -q -j 2; second=$?; wait $first; test $? = 0 && test $second = 0",
-                            file("plain.grid"), file("shared"), file("plain.grid"), file("shared"));
+    const int rc = test_run(
+        "deadwood-sweep %s -o %s --allow stub -q -j 2 & first=$!; "
+        "deadwood-sweep %s -o %s --allow stub -q -j 2; second=$?; wait $first; test $? = 0 && test $second = 0",
+        file("plain.grid"), file("shared"), file("plain.grid"), file("shared"));
     CHECK(!rc, "%s", test_run_output());
     CHECK(begun() == PLAIN_JOBS, "nothing is done twice: %d", begun());
     check_same_folders("alone-there", "shared");
@@ -320,7 +327,8 @@ static void sixty_variants(void) {
     fclose(f);
     char text[1024];
     snprintf(text, sizeof text,
-             HEAD "metric = weight random\nrate = 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55\nseed = 1 2 3 4 5 if metric = random\n"
+             HEAD "metric = weight random\nrate = 0.1 0.15 0.2 0.25 0.3 0.35 0.4 0.45 0.5 0.55\nseed = 1 2 3 4 5 if "
+                  "metric = random\n"
                   "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
                   "plan : rank -m $dense --metric $metric --rate $rate --seed $seed --multiple 1 -o $out.tsv\n"
                   "cut : cut -m $dense -p $plan -o $out.gguf\n"
@@ -331,7 +339,8 @@ static void sixty_variants(void) {
     const double t0 = dw_now();
     const int rc = sweep("sixty.grid", "sixty", "");
     REQUIRE(!rc, "%s", test_run_output());
-    CHECK(count_in(file("sixty/rows.tsv"), "\tmetric=") == 60, "%d variants", count_in(file("sixty/rows.tsv"), "\tmetric="));
+    CHECK(count_in(file("sixty/rows.tsv"), "\tmetric=") == 60, "%d variants",
+          count_in(file("sixty/rows.tsv"), "\tmetric="));
     share_and_kill("sixty.grid", "sixty", "sixty-killed", 20, (dw_now() - t0) / 15);
 }
 
@@ -341,15 +350,107 @@ static void claims_die(void) {
     write_text(file("claim.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\n");
     REQUIRE(!sweep("claim.grid", "claim", ""), "%s", test_run_output());
     const int n = begun();
-    CHECK(!test_run("cd %s && f=$(ls x-1-*) && p=$(sed -n 's/.*//;1p' /dev/null; cat /proc/sys/kernel/random/boot_id | cut -c1-36) && "
-                    "printf 'deadwood claim 1\n%%s %%s %%s 999999999 5\n' $(uname -n) $p \"$(readlink /proc/self/ns/pid)\" >claims/$f",
-                    file("claim")), "%s", test_run_output());
-    CHECK(!sweep("claim.grid", "claim", "") && begun() == n + 1, "what a dead process has written is not trusted: %d", begun() - n);
+    CHECK(!test_run("cd %s && f=$(ls x-1-*) && p=$(sed -n 's/.*//;1p' /dev/null; cat /proc/sys/kernel/random/boot_id | "
+                    "cut -c1-36) && "
+                    "printf 'deadwood claim 1\n%%s %%s %%s 999999999 5\n' $(uname -n) $p \"$(readlink "
+                    "/proc/self/ns/pid)\" >claims/$f",
+                    file("claim")),
+          "%s", test_run_output());
+    CHECK(!sweep("claim.grid", "claim", "") && begun() == n + 1, "what a dead process has written is not trusted: %d",
+          begun() - n);
     CHECK(!test_run("cd %s && f=$(ls x-1-*) && rm $f && printf 'deadwood claim 1\nelsewhere 1 2 3 4\n' >claims/$f && "
                     "touch -d '1 hour ago' claims/$f", file("claim")), "%s", test_run_output());
     CHECK(!test_run("deadwood-sweep %s -o %s --allow stub", file("claim.grid"), file("claim")) &&
               strstr(test_run_output(), "of elsewhere 1 2 3 4 was not touched for 36"), "%s", test_run_output());
     CHECK(begun() == n + 2);
+}
+
+/* What a process on another machine does that takes the claim of one that sleeps too long for dead. */
+static void take_over(const char *path) {
+    write_text(file("heir"), "deadwood claim 1\nelsewhere 1 2 3 4 5\n");
+    CHECK(!rename(file("heir"), path));
+}
+
+static void claims_lost(void) {
+    set_up();
+    dw_err err = {0};
+    int n_others;
+    claim_taken taken;
+    char *reason;
+    struct stat before, after;
+    const char *path = file("lost/claims/job");
+    mkdir(file("lost"), 0777);
+    claims *c = claims_open(file("lost"), "grid", &n_others, &err);
+    REQUIRE(c && !claims_take(c, "job", &taken, &err) && taken == CLAIM_NEW, "%s", err.text);
+    CHECK(claims_holds(c, "job") && claims_look(c, "job", &reason) == CLAIM_FREE);
+    take_over(path);
+    CHECK(!test_run("touch -d '5 minutes ago' %s", path) && !stat(path, &before));
+    CHECK(!claims_holds(c, "job") && claims_look(c, "job", &reason) == CLAIM_OTHER, "the loss is noticed");
+    claims_beat(c);
+    claims_fail(c, "job", "reason");
+    CHECK(!stat(path, &after) && after.st_mtime == before.st_mtime && after.st_size == before.st_size,
+          "the other's claim is neither touched nor called failed");
+    claims_release(c, "job");
+    claims_close(c);
+    CHECK(dw_file_exists(path), "nor removed");
+}
+
+/* As of two containers that share host name and process ids. */
+static void claims_apart(void) {
+    set_up();
+    dw_err err = {0};
+    int n_others;
+    claim_taken taken;
+    char *reason;
+    mkdir(file("apart"), 0777);
+    claims *a = claims_open(file("apart"), "grid", &n_others, &err);
+    claims *b = claims_open(file("apart"), "grid", &n_others, &err);
+    REQUIRE(a && b && n_others == 1, "%s", err.text);
+    CHECK(!test_run("test $(ls %s | grep -c sweep) = 2", file("apart/claims")), "each has its presence");
+    CHECK(!claims_take(a, "job", &taken, &err) && taken == CLAIM_NEW, "%s", err.text);
+    CHECK(claims_look(b, "job", &reason) == CLAIM_OTHER && claims_look(a, "job", &reason) == CLAIM_FREE);
+    CHECK(!claims_take(b, "job", &taken, &err) && taken == CLAIM_NOT_MINE, "%s", err.text);
+    claims_close(b);
+    CHECK(claims_holds(a, "job"), "the end of one leaves the other's claims");
+    claims_close(a);
+    CHECK(test_run("ls %s | grep .", file("apart/claims")), "%s", test_run_output());
+}
+
+/* The path of the only claim on a job of step x; "": there is none. */
+static const char *claim_in(const char *dir) {
+    static char path[1024];
+    CHECK(!test_run("ls -d %s/claims/x-* >%s", dir, file("claim-path")), "%s", test_run_output());
+    FILE *f = fopen(file("claim-path"), "r");
+    if (!f || !fgets(path, sizeof path, f)) *path = 0;
+    if (f) fclose(f);
+    path[strcspn(path, "\n")] = 0;
+    return path;
+}
+
+static void lost_job(void) {
+    set_up();
+    write_text(file("lose.grid"), HEAD "x : stub rows sleep=0.5 ln=1 -o $rows\n");
+    const pid_t pid = sweep_start(file("lose.grid"), file("lose"));
+    for (int i = 0; i < 500 && !begun(); i++) sleep_for(0.01);
+    const char *claim = claim_in(file("lose"));
+    take_over(claim);
+    for (int i = 0; i < 500 && !count_in(file("stub.log"), "end "); i++) sleep_for(0.01);
+    sleep_for(1);
+    CHECK(waitpid(pid, NULL, WNOHANG) == 0 && !count_in(file("lose/rows.tsv"), "\t1\t"), "it waits for the other");
+    unlink(claim); // the other has finished
+    int status = -1;
+    CHECK(waitpid(pid, &status, 0) == pid && !status, "%d", status);
+    CHECK(count_in(file("lose/rows.tsv"), "\t1\t") >= 1 && begun() == 1, "what the other has finished is taken");
+}
+
+static void parents(void) {
+    set_up();
+    write_text(file("good.grid"), HEAD "x : stub rows ln=1 -o $rows\n");
+    CHECK(!sweep("good.grid", "new/and/deep/", "") && dw_file_exists(file("new/and/deep/rows.tsv")), "%s",
+          test_run_output());
+    write_text(file("taken"), "a file");
+    CHECK(sweep("good.grid", "taken/deep", "") == 1 && strstr(test_run_output(), "taken' is no folder"), "%s",
+          test_run_output());
 }
 
 static void other_grid(void) {
@@ -361,7 +462,9 @@ static void other_grid(void) {
                     "deadwood-sweep %s -o %s --allow stub -q; second=$?; wait $first; test $? = 0 && test $second = 1",
                     file("long.grid"), file("long"), file("long/rows.tsv"), file("other.grid"), file("long")),
           "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "another sweep (process ") || strstr(test_run_output(), "was not written by a sweep"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "another sweep (process ") ||
+              strstr(test_run_output(), "was not written by a sweep"),
+          "%s", test_run_output());
 }
 
 static void foreign_files(void) {
@@ -369,19 +472,26 @@ static void foreign_files(void) {
     write_text(file("good.grid"), HEAD "x : stub rows ln=1 -o $rows\n");
     static const char *const names[] = {"rows.tsv", "grid"};
     for (int i = 0; i < 2; i++) {
-        CHECK(!test_run("rm -rf %s && mkdir %s && echo mine >%s/%s && echo mine >%s/lock", file("mine"), file("mine"), file("mine"), names[i], file("mine")));
-        CHECK(sweep("good.grid", "mine", "") == 1 && strstr(test_run_output(), "was not written by a sweep"), "%s", test_run_output());
-        CHECK(!test_run("test \"$(cat %s/%s %s/lock)\" = \"mine\nmine\" || test \"$(cat %s/%s)\" = mine", file("mine"), names[i], file("mine"), file("mine"), names[i]));
+        CHECK(!test_run("rm -rf %s && mkdir %s && echo mine >%s/%s && echo mine >%s/lock", file("mine"), file("mine"),
+                        file("mine"), names[i], file("mine")));
+        CHECK(sweep("good.grid", "mine", "") == 1 && strstr(test_run_output(), "was not written by a sweep"), "%s",
+              test_run_output());
+        CHECK(!test_run("test \"$(cat %s/%s %s/lock)\" = \"mine\nmine\" || test \"$(cat %s/%s)\" = mine", file("mine"),
+                        names[i], file("mine"), file("mine"), names[i]));
         CHECK(!dw_file_exists(file("mine/claims")) && !begun(), "nothing is made there");
     }
-    CHECK(!test_run("rm %s/grid", file("mine")) && !sweep("good.grid", "mine", "") && !test_run("grep -q mine %s/lock", file("mine")), "%s", test_run_output());
+    CHECK(!test_run("rm %s/grid", file("mine")) && !sweep("good.grid", "mine", "") &&
+              !test_run("grep -q mine %s/lock", file("mine")),
+          "%s", test_run_output());
     write_text(file("second.grid"), HEAD "y : stub rows ln=2 -o $rows\n");
-    CHECK(sweep("second.grid", "mine", "") == 1 && strstr(test_run_output(), "is the table of another grid, 'good.grid'"), "%s", test_run_output());
+    CHECK(sweep("second.grid", "mine", "") == 1 &&
+              strstr(test_run_output(), "is the table of another grid, 'good.grid'"),
+          "%s", test_run_output());
     CHECK(count_in(file("mine/rows.tsv"), "\t1\t") >= 1, "its table stays");
     CHECK(!sweep("mine/grid", "mine", ""), "its own copy of the grid can be run: %s", test_run_output());
 }
 
-/* ---- what is done, and when -------------------------------------------------------------------------------------------------- */
+/* ---- what is done, and when -------------------------------------------------------------------------------------- */
 
 static void changes(void) {
     set_up();
@@ -451,7 +561,7 @@ static void dry_run(void) {
           test_run_output());
 }
 
-/* ---- programs, inputs, options ------------------------------------------------------------------------------------------------- */
+/* ---- programs, inputs, options ----------------------------------------------------------------------------------- */
 
 static const char real_grid[] = HEAD "rate = 0.25 0.5\n"
                                      "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
@@ -462,7 +572,8 @@ static const char real_grid[] = HEAD "rate = 0.25 0.5\n"
 static const char *to_run(void) {
     static char steps[256];
     *steps = 0;
-    CHECK(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --dry-run -q", file("bin"), file("bin"), file("real.grid"), file("real-programs")),
+    CHECK(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --dry-run -q", file("bin"), file("bin"),
+                    file("real.grid"), file("real-programs")),
           "%s", test_run_output());
     static const char *const names[] = {"synth", "rank", "cut"};
     for (int i = 0; i < 3; i++) {
@@ -476,19 +587,24 @@ static const char *to_run(void) {
 static void changed_program(void) {
     set_up();
     write_text(file("real.grid"), real_grid);
-    REQUIRE(!test_run("mkdir -p %s && for t in sweep synth rank cut; do cp $(command -v deadwood-$t) %s; done", file("bin"), file("bin")));
+    REQUIRE(!test_run("mkdir -p %s && for t in sweep synth rank cut; do cp $(command -v deadwood-$t) %s; done",
+                      file("bin"), file("bin")));
     CHECK(!strcmp(to_run(), "synth rank cut "), "%s", to_run());
-    REQUIRE(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --keep all -q", file("bin"), file("bin"), file("real.grid"), file("real-programs")),
+    REQUIRE(!test_run("PATH=%s:$PATH %s/deadwood-sweep %s -o %s --controls none --keep all -q", file("bin"),
+                      file("bin"), file("real.grid"), file("real-programs")),
             "%s", test_run_output());
     CHECK(!*to_run(), "%s", to_run());
-    REQUIRE(!test_run("LC_ALL=C sed -i 's/deadwood-commit:...../deadwood-commit:other/' %s/deadwood-rank && ! cmp -s %s/deadwood-rank $(command -v deadwood-rank)",
+    REQUIRE(!test_run("LC_ALL=C sed -i 's/deadwood-commit:...../deadwood-commit:other/' %s/deadwood-rank && ! cmp -s "
+                      "%s/deadwood-rank $(command -v deadwood-rank)",
                       file("bin"), file("bin")));
     CHECK(!*to_run(), "the commit that a program was built from is not its code: %s", to_run());
     REQUIRE(!test_run("echo x >>%s/deadwood-cut", file("bin")));
     CHECK(!strcmp(to_run(), "cut "), "%s", to_run());
     REQUIRE(!test_run("echo x >>%s/deadwood-rank", file("bin")));
     CHECK(!strcmp(to_run(), "rank cut "), "%s", to_run());
-    REQUIRE(!test_run("echo x >>%s/deadwood-sweep && cp $(command -v deadwood-rank) %s && cp $(command -v deadwood-cut) %s", file("bin"), file("bin"), file("bin")));
+    REQUIRE(
+        !test_run("echo x >>%s/deadwood-sweep && cp $(command -v deadwood-rank) %s && cp $(command -v deadwood-cut) %s",
+                  file("bin"), file("bin"), file("bin")));
     CHECK(!*to_run(), "the same programs again, the sweep itself another: %s", to_run());
 }
 
@@ -497,32 +613,44 @@ static void changing_input(void) {
     set_up();
     write_text(file("moving.txt"), "one");
     char text[512];
-    snprintf(text, sizeof text, HEAD "x : stub sleep=0.5 %s -o $out.gguf\ny : stub rows ln=1 $x -o $rows\n", file("moving.txt"));
+    snprintf(text, sizeof text, HEAD "x : stub sleep=0.5 %s -o $out.gguf\ny : stub rows ln=1 $x -o $rows\n",
+             file("moving.txt"));
     write_text(file("moving.grid"), text);
-    CHECK(test_run("(sleep 0.3; echo two >%s) & deadwood-sweep %s -o %s --allow stub -q --keep all", file("moving.txt"), file("moving.grid"), file("moving")) == 1,
+    CHECK(test_run("(sleep 0.3; echo two >%s) & deadwood-sweep %s -o %s --allow stub -q --keep all", file("moving.txt"),
+                   file("moving.grid"), file("moving")) == 1,
           "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "changed while the sweep ran; run the same command again"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "changed while the sweep ran; run the same command again"), "%s",
+          test_run_output());
     CHECK(test_run("ls %s/*.gguf", file("moving")), "its output is gone");
-    CHECK(!sweep("moving.grid", "moving", "--keep all") && !test_run("grep -q two %s/x-*.gguf", file("moving")), "%s", test_run_output());
+    CHECK(!sweep("moving.grid", "moving", "--keep all") && !test_run("grep -q two %s/x-*.gguf", file("moving")), "%s",
+          test_run_output());
 }
 
 static void refuse(const char *steps, const char *words_wanted) {
     char text[1024];
     snprintf(text, sizeof text, "%s%s", HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n", steps);
     write_text(file("refused.grid"), text);
-    CHECK(test_run("deadwood-sweep %s -o %s --dry-run -q", file("refused.grid"), file("refused")) == 1 && strstr(test_run_output(), words_wanted),
+    CHECK(test_run("deadwood-sweep %s -o %s --dry-run -q", file("refused.grid"), file("refused")) == 1 &&
+              strstr(test_run_output(), words_wanted),
           "wanted '%s', got '%s'", words_wanted, test_run_output());
-    CHECK(test_run("deadwood-sweep %s -o %s -q", file("refused.grid"), file("refused")) == 1 && !dw_file_exists(file("refused")), "nothing is made");
+    CHECK(test_run("deadwood-sweep %s -o %s -q", file("refused.grid"), file("refused")) == 1 &&
+              !dw_file_exists(file("refused")),
+          "nothing is made");
 }
 
 static void options_checked(void) {
     refuse("p : rank -m $dense --metric weight --rate 20 -o $out.tsv\n", "line 3: rank: --rate: '20' is not between");
-    refuse("p : rank -m $dense --metric waight --rate 0.2 -o $out.tsv\n", "line 3: rank: --metric: 'waight' is not one of");
+    refuse("p : rank -m $dense --metric waight --rate 0.2 -o $out.tsv\n",
+           "line 3: rank: --metric: 'waight' is not one of");
     refuse("p : rank -m $dense --metrik weight --rate 0.2 -o $out.tsv\n", "did you mean '--metric'?");
-    refuse("p : rank -m $dense --metric weight -s $out.tsv --rate 0.2 -o x\n", "would write 'x', which is no output of the step");
-    refuse("p : collect -m $dense -f a.txt --export-imatrix /tmp/x -o $out.h5\n", "would write '/tmp/x', which is no output of the step");
-    refuse("how = '--rate 0.2 -o /tmp/x'\np : rank -m $dense --metric weight -o $out.tsv $how\n", "line 4: rank: the command of 'p' would write '/tmp/x'");
-    refuse("p : versus -m $dense --stock evil -o $out.tsv\n", "line 3: 'versus' is not among the programs that steps run");
+    refuse("p : rank -m $dense --metric weight -s $out.tsv --rate 0.2 -o x\n",
+           "would write 'x', which is no output of the step");
+    refuse("p : collect -m $dense -f a.txt --export-imatrix /tmp/x -o $out.h5\n",
+           "would write '/tmp/x', which is no output of the step");
+    refuse("how = '--rate 0.2 -o /tmp/x'\np : rank -m $dense --metric weight -o $out.tsv $how\n",
+           "line 4: rank: the command of 'p' would write '/tmp/x'");
+    refuse("p : versus -m $dense --stock evil -o $out.tsv\n",
+           "line 3: 'versus' is not among the programs that steps run");
     refuse("p : collect -m $dense -f nowhere/*.txt -o $out.h5\n", "line 3: no file matches 'nowhere/*.txt'");
 }
 
@@ -534,10 +662,12 @@ static void globs_in_steps(void) {
     snprintf(text, sizeof text, HEAD "x : stub %s '*.quoted' -o $out.gguf\n", file("glob-*.txt"));
     write_text(file("glob.grid"), text);
     CHECK(!sweep("glob.grid", "glob", ""), "%s", test_run_output());
-    CHECK(!test_run("cd %s && grep -q first x-*.gguf && grep -q second x-*.gguf && grep -q '[*].quoted' x-*.gguf", file("glob")), "%s", test_run_output());
+    CHECK(!test_run("cd %s && grep -q first x-*.gguf && grep -q second x-*.gguf && grep -q '[*].quoted' x-*.gguf",
+                    file("glob")),
+          "%s", test_run_output());
 }
 
-/* ---- what it takes ---------------------------------------------------------------------------------------------------------------- */
+/* ---- what it takes ----------------------------------------------------------------------------------------------- */
 
 /* The most stubs that ran together, by the log. */
 static int most_together(void) {
@@ -564,17 +694,51 @@ static void memory_bounds(void) {
 static void costs_remembered(void) {
     set_up();
     write_text(file("real.grid"), real_grid);
-    REQUIRE(!test_run("deadwood-sweep %s -o %s --keep all -q --controls none", file("real.grid"), file("cost-1")), "%s", test_run_output());
-    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run -q --controls none", file("real.grid"), file("cost-2")), "%s", test_run_output());
-    CHECK(strstr(test_run_output(), "# 5 jobs to run") && strstr(test_run_output(), " minutes, by what such jobs took on this machine") &&
+    REQUIRE(!test_run("deadwood-sweep %s -o %s --keep all -q --controls none", file("real.grid"), file("cost-1")), "%s",
+            test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run -q --controls none", file("real.grid"), file("cost-2")), "%s",
+          test_run_output());
+    CHECK(strstr(test_run_output(), "# 5 jobs to run") &&
+              strstr(test_run_output(), " minutes, by what such jobs took on this machine") &&
               strstr(test_run_output(), "# disk: ") && strstr(test_run_output(), "# memory: up to "),
           "a sweep elsewhere on this machine knows: %s", test_run_output());
+}
+
+/* Disk counts what tools write beside their outputs; heal --minutes says its minutes itself. */
+static void costs_beside(void) {
+    set_up();
+    char steps[2048], text[4096];
+    FILE *f = fopen(file("a.txt"), "w");
+    for (int i = 0; i < 3000; i++) fprintf(f, "%c%s", 'a' + i * i % 26, i % 7 ? "" : " ");
+    fclose(f);
+    snprintf(steps, sizeof steps,
+             "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+             "stats : collect -m $dense -f %s -c 64 --windows 2 --gram down -o $out.h5\n",
+             file("a.txt"));
+    snprintf(text, sizeof text, HEAD "%s", steps);
+    write_text(file("gram.grid"), text);
+    snprintf(text, sizeof text,
+             HEAD "minutes = 30 90\n%shealed : heal -m $dense -T $dense -f %s -c 64 --minutes $minutes -o $out.gguf\n",
+             steps, file("a.txt"));
+    write_text(file("heal.grid"), text);
+    setenv("XDG_CACHE_HOME", file("cache-beside"), 1);
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none", file("gram.grid"), file("beside")), "%s",
+            test_run_output());
+    CHECK(!test_run("a=$(cat %s/stats-*.h5 %s/stats-*.h5.gram | wc -c); "
+                    "grep ^collect %s/deadwood/times.tsv | cut -f9 | grep -qx $a",
+                    file("beside"), file("beside"), file("cache-beside")),
+          "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s -q --controls none --dry-run -j 1", file("heal.grid"), file("beside-2")) &&
+              strstr(test_run_output(), " 3600.00") && strstr(test_run_output(), "about 120."),
+          "30 and 90 minutes: %s", test_run_output());
+    setenv("XDG_CACHE_HOME", file("cache"), 1); // as before
 }
 
 /* A row is in the table while later jobs run. */
 static void rows_come(void) {
     set_up();
-    write_text(file("come.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\nfast : stub rows ln=$n $x -o $rows\nslow : stub rows sleep=4 ln=$n $x -o $rows\n");
+    write_text(file("come.grid"), HEAD "n = 1 2\nx : stub $n -o $out.gguf\nfast : stub rows ln=$n $x -o $rows\nslow : "
+                                       "stub rows sleep=4 ln=$n $x -o $rows\n");
     const pid_t pid = sweep_start(file("come.grid"), file("come"));
     bool came = false;
     for (int i = 0; i < 150 && !came; i++) {
@@ -588,26 +752,35 @@ static void rows_come(void) {
 
 static void several_outputs(void) {
     set_up();
-    write_text(file("several.grid"), HEAD "x : both -o $out.model --report $out.report\ny : stub rows $x.report ln=1 -o $rows\nz : stub $x -o $out.txt\n");
-    write_text(file("deadwood-both"), "#!/bin/sh\nwhile [ $# -gt 1 ]; do case $1 in -o) echo model >$2 ;; --report) echo report >$2 ;; esac; shift; done\n");
+    write_text(file("several.grid"), HEAD "x : both -o $out.model --report $out.report\ny : stub rows $x.report ln=1 "
+                                          "-o $rows\nz : stub $x -o $out.txt\n");
+    write_text(file("deadwood-both"), "#!/bin/sh\nwhile [ $# -gt 1 ]; do case $1 in -o) echo model >$2 ;; --report) "
+                                      "echo report >$2 ;; esac; shift; done\n");
     chmod(file("deadwood-both"), 0755);
     CHECK(!sweep("several.grid", "several", "--allow both --keep all"), "%s", test_run_output());
-    CHECK(!test_run("cd %s && grep -q model z-*.txt && cat x-*.model x-*.report | tr '\\n' ' ' | grep -q 'model report'", file("several")), "%s", test_run_output());
-    CHECK(!test_run("rm %s/x-*.report %s/y-*.tsv", file("several"), file("several")) && !sweep("several.grid", "several", "--allow both --keep all"));
+    CHECK(
+        !test_run("cd %s && grep -q model z-*.txt && cat x-*.model x-*.report | tr '\\n' ' ' | grep -q 'model report'",
+                  file("several")),
+        "%s", test_run_output());
+    CHECK(!test_run("rm %s/x-*.report %s/y-*.tsv", file("several"), file("several")) &&
+          !sweep("several.grid", "several", "--allow both --keep all"));
     CHECK(!test_run("cat %s/x-*.report", file("several")), "a job of which one output is missing runs again");
-    CHECK(!sweep("several.grid", "several", "--allow both --keep none") && test_run("ls %s/x-*.model", file("several")) && !test_run("ls %s/x-*.report", file("several")),
+    CHECK(!sweep("several.grid", "several", "--allow both --keep none") &&
+              test_run("ls %s/x-*.model", file("several")) && !test_run("ls %s/x-*.report", file("several")),
           "a model goes, a report stays");
 }
 
 static void alike(void) {
     set_up();
-    write_text(file("alike.grid"), HEAD "n = 1 2 3 4 5\nx : stub $n -o $out.gguf\ny : stub fail $x -o $out.gguf\nz : stub rows $y -o $rows\n");
+    write_text(file("alike.grid"), HEAD
+               "n = 1 2 3 4 5\nx : stub $n -o $out.gguf\ny : stub fail $x -o $out.gguf\nz : stub rows $y -o $rows\n");
     CHECK(sweep("alike.grid", "alike", "-j 1") == 1);
-    CHECK(strstr(test_run_output(), "5 jobs of step 'y' failed alike: deadwood-stub: cannot read 'x': no such thing"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "5 jobs of step 'y' failed alike: deadwood-stub: cannot read 'x': no such thing"),
+          "%s", test_run_output());
     CHECK(count_in(file("log"), "warning: ") == 2, "one for the first, one for all: %s", test_run_output());
 }
 
-/* ---- bases, roles, controls ------------------------------------------------------------------------------------------------------------ */
+/* ---- bases, roles, controls -------------------------------------------------------------------------------------- */
 
 static void write_texts(void) {
     static const char *const names[] = {"a.txt", "b.txt"};
@@ -622,23 +795,31 @@ static void stored_base(void) {
     set_up();
     write_texts();
     char text[1024];
-    snprintf(text, sizeof text, HEAD "rate = 0.25 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
-             "plan : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv\ncut : cut -m $dense -p $plan -o $out.gguf\n"
-             "itself : score -m $dense --base $dense -f %s -c 64 --windows 6 --no-speed -o $rows\n"
-             "score : score -m $cut --base=${dense} -f %s -c 64 --windows 6 --no-speed -o $rows\n", file("a.txt"), file("a.txt"));
+    snprintf(text, sizeof text,
+             HEAD "rate = 0.25 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                  "plan : rank -m $dense --metric weight --rate $rate --group 32 -o $out.tsv\ncut : cut -m $dense -p "
+                  "$plan -o $out.gguf\n"
+                  "itself : score -m $dense --base $dense -f %s -c 64 --windows 6 --no-speed -o $rows\n"
+                  "score : score -m $cut --base=${dense} -f %s -c 64 --windows 6 --no-speed -o $rows\n",
+             file("a.txt"), file("a.txt"));
     write_text(file("base.grid"), text);
-    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none", file("base.grid"), file("base-stored")), "%s", test_run_output());
-    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none --base exact", file("base.grid"), file("base-exact")), "%s", test_run_output());
-    CHECK(!test_run("ls %s/dense_stored-*.base | wc -l | grep -qx 1", file("base-stored")), "evaluated once for all steps");
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none", file("base.grid"), file("base-stored")), "%s",
+            test_run_output());
+    REQUIRE(!test_run("deadwood-sweep %s -o %s -q --controls none --base exact", file("base.grid"), file("base-exact")),
+            "%s", test_run_output());
+    CHECK(!test_run("ls %s/dense_stored-*.base | wc -l | grep -qx 1", file("base-stored")),
+          "evaluated once for all steps");
     CHECK(test_run("ls %s/*.base", file("base-exact")), "and not at all");
     tsv_table a, b;
     dw_err err = {0};
-    REQUIRE(!tsv_read(&a, file("base-stored/rows.tsv"), &err) && !tsv_read(&b, file("base-exact/rows.tsv"), &err), "%s", err.text);
+    REQUIRE(!tsv_read(&a, file("base-stored/rows.tsv"), &err) && !tsv_read(&b, file("base-exact/rows.tsv"), &err), "%s",
+            err.text);
     CHECK(a.n_rows == 3 && b.n_rows == 3);
     static const char *const equal[] = {"ppl", "base_ppl", "ln_ratio", "ln_ratio_se", "top1_agree", "nll_nats"};
     for (size_t i = 0; i < a.n_rows && i < b.n_rows; i++) {
         for (size_t k = 0; k < sizeof equal / sizeof *equal; k++)
-            CHECK(!strcmp(tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k])), "row %zu, %s: %s and %s", i, equal[k], tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k]));
+            CHECK(!strcmp(tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k])), "row %zu, %s: %s and %s", i, equal[k],
+                  tsv_cell(&a, i, equal[k]), tsv_cell(&b, i, equal[k]));
         CHECK(!strcmp(tsv_cell(&a, i, "kl_kind"), "top64") && !strcmp(tsv_cell(&b, i, "kl_kind"), "full"));
         CHECK(atof(tsv_cell(&a, i, "kl_mean")) <= atof(tsv_cell(&b, i, "kl_mean")) + 1e-12, "a lower bound");
     }
@@ -650,9 +831,10 @@ static void roles(void) {
     set_up();
     write_texts();
     char text[1024];
-    static const char format[] = HEAD "select := %s\nreport := %s\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
-                                      "chosen : score -m $dense -f $select -c 64 --windows 6 --no-speed -o $rows\n"
-                                      "told : score -m $dense -f $report -c 64 --windows 6 --no-speed -o $rows\n";
+    static const char format[] = HEAD
+        "select := %s\nreport := %s\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+        "chosen : score -m $dense -f $select -c 64 --windows 6 --no-speed -o $rows\n"
+        "told : score -m $dense -f $report -c 64 --windows 6 --no-speed -o $rows\n";
     snprintf(text, sizeof text, format, file("a.txt"), file("b.txt"));
     write_text(file("roles.grid"), text);
     REQUIRE(!test_run("deadwood-sweep %s -o %s -q", file("roles.grid"), file("roles")), "%s", test_run_output());
@@ -674,27 +856,45 @@ static void controls_made(void) {
     set_up();
     write_texts();
     char text[1024];
-    snprintf(text, sizeof text, HEAD "wide : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $wide -f %s -c 64 -o $out.h5\n"
-             "plan : rank -m $wide -s $stats --metric energy --rate 0.5 --group 32 -o $out.tsv\ncut : cut -m $wide -p $plan -o $out.gguf\n"
-             "small : requant -m $cut --type Q8_0 -o $out.gguf\nscore : score -m $small -f %s -c 64 --windows 6 --no-speed -o $rows\n",
-             file("a.txt"), file("b.txt"));
+    snprintf(
+        text, sizeof text,
+        HEAD
+        "wide : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $wide -f %s -c 64 -o $out.h5\n"
+        "plan : rank -m $wide -s $stats --metric energy --rate 0.5 --group 32 -o $out.tsv\ncut : cut -m $wide -p $plan "
+        "-o $out.gguf\n"
+        "small : requant -m $cut --type Q8_0 -o $out.gguf\nscore : score -m $small -f %s -c 64 --windows 6 --no-speed "
+        "-o $rows\n",
+        file("a.txt"), file("b.txt"));
     write_text(file("controlled.grid"), text);
-    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("controlled.grid"), file("controlled")), "%s", test_run_output());
+    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("controlled.grid"), file("controlled")), "%s",
+          test_run_output());
     const char *said = test_run_output();
-    CHECK(strstr(said, "# controls: random neurons in three seeds (steps random_plan random_cut random_small random_score)"), "%s", said);
-    CHECK(strstr(said, "# controls: $wide in six mixtures, with the statistics $stats (steps rounded_cut rounded_score)"), "%s", said);
-    CHECK(strstr(said, "--mixture Q4_K_M -o ") && strstr(said, "/stats-") && !strstr(said, "--lossy-twice"), "%s", said);
-    CHECK(count_in(file("log"), "deadwood requant -m ") == 1 + 3 + 6 && strstr(said, "# 24 of them are for controls"), "%s", said);
+    CHECK(strstr(said,
+                 "# controls: random neurons in three seeds (steps random_plan random_cut random_small random_score)"),
+          "%s", said);
+    CHECK(
+        strstr(said, "# controls: $wide in six mixtures, with the statistics $stats (steps rounded_cut rounded_score)"),
+        "%s", said);
+    CHECK(strstr(said, "--mixture Q4_K_M -o ") && strstr(said, "/stats-") && !strstr(said, "--lossy-twice"), "%s",
+          said);
+    CHECK(count_in(file("log"), "deadwood requant -m ") == 1 + 3 + 6 && strstr(said, "# 24 of them are for controls"),
+          "%s", said);
 
-    snprintf(text, sizeof text, HEAD "cut : cut -m %s -p a.tsv -o $out.gguf\nscore : score -m $cut -f %s --no-speed -o $rows\n", file("narrow.gguf"), file("a.txt"));
-    CHECK(!test_run("deadwood-synth --shape tiny-llama --type Q8_0 -o %s -q", file("narrow.gguf")), "%s", test_run_output());
+    snprintf(text, sizeof text,
+             HEAD "cut : cut -m %s -p a.tsv -o $out.gguf\nscore : score -m $cut -f %s --no-speed -o $rows\n",
+             file("narrow.gguf"), file("a.txt"));
+    CHECK(!test_run("deadwood-synth --shape tiny-llama --type Q8_0 -o %s -q", file("narrow.gguf")), "%s",
+          test_run_output());
     write_text(file("narrow.grid"), text);
     CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("narrow.grid"), file("narrow")) &&
-              strstr(test_run_output(), "# no control: plain rounding for step cut: ") && strstr(test_run_output(), "narrow.gguf is Q8_0 already"), "%s", test_run_output());
+              strstr(test_run_output(), "# no control: plain rounding for step cut: ") &&
+              strstr(test_run_output(), "narrow.gguf is Q8_0 already"),
+          "%s", test_run_output());
 }
 
 static void gates_controlled(void) {
-    static const char text[] = HEAD "activity = 0.75 0.5\ndense : synth --shape tiny-llama --type F16 -o $out.gguf\nstats : collect -m $dense -f a.txt -o $out.h5\n"
+    static const char text[] = HEAD "activity = 0.75 0.5\ndense : synth --shape tiny-llama --type F16 -o "
+                                    "$out.gguf\nstats : collect -m $dense -f a.txt -o $out.h5\n"
                                     "gated : gate -m $dense -s $stats --rule cats --activity $activity -o $out.gguf\n"
                                     "score : score -m $gated --base $dense -f a.txt --no-speed -o $rows\n";
     set_up();
@@ -702,12 +902,14 @@ static void gates_controlled(void) {
     CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("gates.grid"), file("gates")), "%s", test_run_output());
     const char *said = test_run_output();
     CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
-    CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 && count_in(file("log"), "--rule random --seed 3 --activity 0.5") == 1 &&
-              count_in(file("log"), "deadwood gate -m ") == 2 + 8, "%s", said);
+    CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 &&
+              count_in(file("log"), "--rule random --seed 3 --activity 0.5") == 1 &&
+              count_in(file("log"), "deadwood gate -m ") == 2 + 8,
+          "%s", said);
     CHECK(count_in(file("log"), "deadwood score -m ") == 2 + 8 + 1, "%s", said); // gated, fixed, the stored base
 }
 
-/* ---- verdicts and models ------------------------------------------------------------------------------------------------------- */
+/* ---- verdicts and models ----------------------------------------------------------------------------------------- */
 
 static const char judged_grid[] = HEAD "row = 'ln=0.1 bytes=10' 'ln=0.2 bytes=20' 'ln=0.15 bytes=9' 'ln=0.11 bytes=10' "
                                        "'ln=0.05 bytes=5 metric=random' 'ln=3 ppl=20 bytes=2' 'ln=1 bytes=1'\n"
@@ -750,8 +952,10 @@ static void judged(const char *ln_ratio, const char *se, const char *verdict, co
     judge_counts counts;
     tsv_table t;
     snprintf(row, sizeof row,
-             "model\tmodel_sha256\ttext\tbase\tfile_bytes\tbytes_per_token\twindows\tbase_repeats\trepeats\tln_ratio\tln_ratio_se\n"
-             "m\thash\ta\tb\t1\t1\t5\t0\t1\t%s\t%s\n", ln_ratio, se);
+             "model\tmodel_sha256\ttext\tbase\tfile_bytes\tbytes_per_token\twindows\tbase_repeats\trepeats\tln_"
+             "ratio\tln_ratio_se\n"
+             "m\thash\ta\tb\t1\t1\t5\t0\t1\t%s\t%s\n",
+             ln_ratio, se);
     write_text(file("one.tsv"), row);
     judge *j = judge_new(1, &err);
     REQUIRE(j && !judge_add(j, 0, file("one.tsv"), "-", false, &err), "%s", err.text);
@@ -790,7 +994,8 @@ static void gate_controls(void) {
         REQUIRE(j && !judge_add(j, 0, file("rule.tsv"), "-", false, &err), "%s", err.text);
         REQUIRE(!judge_write(j, file("rule.judged"), "#", &counts, &err), "%s", err.text);
         REQUIRE(!tsv_read(&t, file("rule.judged"), &err), "%s", err.text);
-        CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), i < 2 ? "control" : "keep"), "rule %s: %s", rule[i], tsv_cell(&t, 0, "verdict"));
+        CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), i < 2 ? "control" : "keep"), "rule %s: %s", rule[i],
+              tsv_cell(&t, 0, "verdict"));
         tsv_release(&t);
         judge_free(j);
     }
@@ -831,6 +1036,10 @@ static const test_case cases[] = {
     {"two sweeps share a folder: each job is done once, the table is that of one", two_share},
     {"two sweeps of which one or the other is killed, again and again, end as one that was not", two_killed},
     {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
+    {"a process that lost its claim while it slept notices it, and leaves the other's claim alone", claims_lost},
+    {"two processes of equal host name and id are told apart", claims_apart},
+    {"a sweep that lost a job waits for the one that has it, and takes the outputs then", lost_job},
+    {"folders above the output folder are made", parents},
     {"a sweep of another grid does not share the folder", other_grid},
     {"files of somebody else, and another grid's table, are not replaced", foreign_files},
     {"a changed value, command or input computes what depends on it, and nothing twice", changes},
@@ -843,16 +1052,20 @@ static const test_case cases[] = {
     {"a pattern in a step stands for files, in quotes for itself", globs_in_steps},
     {"memory bounds the jobs at once", memory_bounds},
     {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
+    {"disk counts the files beside outputs, and minutes those that heal is told", costs_beside},
     {"rows come into the table while other jobs run", rows_come},
     {"a step has several outputs; all of them must be there", several_outputs},
     {"failures that are alike are told once, with their number", alike},
     {"a base is evaluated once; only KL is another, and the row says so", stored_base},
     {"rows say whether their texts are for choosing or for reporting, and no text is for both", roles},
-    {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot", controls_made},
+    {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot",
+     controls_made},
     {"gates get fixed neurons at their activities as controls", gates_controlled},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
     {"rows of the gates' controls, static and random, are controls", gate_controls},
-    {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts say", collapses},
+    {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts "
+     "say",
+     collapses},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
     {0}};
 TEST_MAIN(cases)

@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int write_model(const char *path, const char *shape, const dw_qtype_row *type, uint64_t seed, double dead, int threads,
-                       dw_err *err) {
+static int write_model(const char *path, const char *shape, const dw_qtype_row *type, uint64_t seed, double dead,
+                       int threads, dw_err *err) {
     dw_pool *pool = dw_pool_new(threads, err);
-    const exp_random_options o = {.shape = exp_shape_find(shape), .type = type, .seed = seed, .dead = dead, .pool = pool};
+    const exp_random_options o = {
+        .shape = exp_shape_find(shape), .type = type, .seed = seed, .dead = dead, .pool = pool};
     dw_gguf_writer *w = pool ? dw_gguf_writer_new(path, err) : NULL;
     int rc = w ? exp_random_write(w, &o, err) : -1;
     if (!rc) rc = dw_gguf_commit(w, err);
@@ -39,7 +40,8 @@ static void check_values(const dw_tensor *t, const char *type) {
         sum += x[i];
         square += (double)x[i] * x[i];
     }
-    const double sigma = 1 / sqrt((double)t->ne[0]), mean = sum / (double)n, deviation = sqrt(square / (double)n - mean * mean);
+    const double sigma = 1 / sqrt((double)t->ne[0]), mean = sum / (double)n,
+                 deviation = sqrt(square / (double)n - mean * mean);
     CHECK(fabs(deviation / sigma - 1) < 0.05, "%s %s: deviation %g, wanted %g", type, t->name, deviation, sigma);
     CHECK(fabs(mean) < 0.02 * sigma, "%s %s: mean %g", type, t->name, mean);
     free(x);
@@ -55,7 +57,8 @@ static void distributions(void) {
         REQUIRE(g, "%s: %s", t->name, err.text);
         const dw_tensor *gate = dw_gguf_find_tensor(g, "blk.3.ffn_gate.weight");
         const dw_tensor *norm = dw_gguf_find_tensor(g, "blk.0.attn_norm.weight");
-        if (CHECK(gate && gate->type == t && norm && norm->type->id == DW_F32, "%s", t->name)) check_values(gate, t->name);
+        if (CHECK(gate && gate->type == t && norm && norm->type->id == DW_F32, "%s", t->name))
+            check_values(gate, t->name);
         dw_gguf_close(g);
     }
 }
@@ -108,7 +111,8 @@ static void check_planted(const dw_gguf *g, double fraction) {
         if (!gate || !up) break;
         size_t n_dead = 0;
         for (size_t j = 0; j < gate->ne[1]; j++) {
-            const bool listed = at < list->count && dw_kv_number(list, at) == l && dw_kv_number(list, at + 1) == (double)j;
+            const bool listed = at < list->count && dw_kv_number(list, at) == l &&
+                                dw_kv_number(list, at + 1) == (double)j;
             CHECK(is_zero(gate, j) == listed && is_zero(up, j) == listed, "layer %d neuron %zu", l, j);
             n_dead += listed;
             at += listed ? 2 : 0;

@@ -73,7 +73,8 @@ static void unequal(void) {
     dw_model_close(m);
 }
 
-/* A plan keeps to its time by its own table: another one, measured a moment later, may differ much on a busy machine. */
+/* A plan keeps to its time by its own table: another one, measured a moment later, may differ much on a busy
+ * machine. */
 static void check_plan(const char *path) {
     kit_plan p;
     dw_err err = {0};

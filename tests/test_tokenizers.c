@@ -338,8 +338,8 @@ static void long_word(void) {
 
 /* ---- look-up ------------------------------------------------------------------------------------------ */
 
-/* Texts of 32 words.  Flipping bit 63 of a word and bits 63 and 34 of the next one left the state of a multiplicative hash
- * as it was, whatever its seed: each of the 2^N texts flips another subset of N pairs of words. */
+/* Texts of 32 words.  Flipping bit 63 of a word and bits 63 and 34 of the next one left the state of a
+ * multiplicative hash as it was, whatever its seed: each of the 2^N texts flips another subset of N pairs of words. */
 static void colliding_tokens(void) {
     enum { N = 12, BYTES = 256 };
     const size_t n = 1 << N;

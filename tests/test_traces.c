@@ -31,7 +31,9 @@ static void fill(rows *r, uint64_t seed) {
     dw_rng rng;
     dw_rng_seed(&rng, seed);
     for (int t = 0; t < TOKENS; t++) {
-        for (int i = 0; i < EMBD; i++) r->input[0][t][i] = dw_f32_to_f16((float)dw_rng_normal(&rng)), r->input[1][t][i] = dw_f32_to_f16((float)dw_rng_normal(&rng));
+        for (int i = 0; i < EMBD; i++)
+            r->input[0][t][i] = dw_f32_to_f16((float)dw_rng_normal(&rng)),
+            r->input[1][t][i] = dw_f32_to_f16((float)dw_rng_normal(&rng));
         for (int g = 0; g < GROUPS; g++) r->share[t][g] = dw_f32_to_f16((float)dw_rng_uniform(&rng) / GROUPS);
         r->open[t][0] = (uint8_t)dw_rng_next(&rng);
         r->open[t][1] = (uint8_t)(dw_rng_next(&rng) & 31);
@@ -39,7 +41,9 @@ static void fill(rows *r, uint64_t seed) {
 }
 
 static const void *row(const rows *r, int layer, traces_part part, size_t t) {
-    return part == TRACES_INPUT ? (const void *)r->input[layer][t] : part == TRACES_OPEN ? (const void *)r->open[t] : (const void *)r->share[t];
+    return part == TRACES_INPUT  ? (const void *)r->input[layer][t]
+           : part == TRACES_OPEN ? (const void *)r->open[t]
+                                 : (const void *)r->share[t];
 }
 
 static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, uint8_t *to, dw_err *err) {
@@ -55,7 +59,16 @@ static kit_stats_text texts[2] = {{"t\303\244xt.txt", "", 1, 2, 30, NULL}, {"b.t
 static bool write_file(const char *path) {
     static char arguments[] = "--tokens 50", blocks[] = "0123abcd";
     dw_err err = {0};
-    traces t = {.n_layer = LAYERS, .n_embd = EMBD, .n_ctx = 25, .skip = 5, .group = 4, .arguments = arguments, .n_tokens = TOKENS, .n_text = 2, .text = texts, .layer = layers};
+    traces t = {.n_layer = LAYERS,
+                .n_embd = EMBD,
+                .n_ctx = 25,
+                .skip = 5,
+                .group = 4,
+                .arguments = arguments,
+                .n_tokens = TOKENS,
+                .n_text = 2,
+                .text = texts,
+                .layer = layers};
     memset(t.model_sha256, 'a', 64);
     strcpy(t.arch, "qwen2");
     strcpy(t.backend, "ref");
@@ -71,14 +84,21 @@ static void round_trip(void) {
     REQUIRE(write_file(test_file("a.h5")) && write_file(test_file("b.h5")));
     CHECK(same_files(test_file("a.h5"), test_file("b.h5")), "the same rows are the same bytes");
     REQUIRE(!traces_open(&t, test_file("a.h5"), &err), "%s", err.text);
-    CHECK(t.n_layer == LAYERS && t.n_embd == EMBD && t.n_ctx == 25 && t.skip == 5 && t.group == 4 && t.n_tokens == TOKENS && t.n_text == 2);
-    CHECK(!strcmp(t.text[0].name, texts[0].name) && t.text[1].n_tokens == 20 && !strcmp(t.text[1].blocks, "0123abcd") && !strcmp(t.arguments, "--tokens 50"));
+    CHECK(t.n_layer == LAYERS && t.n_embd == EMBD && t.n_ctx == 25 && t.skip == 5 && t.group == 4 &&
+          t.n_tokens == TOKENS && t.n_text == 2);
+    CHECK(!strcmp(t.text[0].name, texts[0].name) && t.text[1].n_tokens == 20 && !strcmp(t.text[1].blocks, "0123abcd") &&
+          !strcmp(t.arguments, "--tokens 50"));
     CHECK(t.layer[0].has_input && !t.layer[0].n_groups && t.layer[1].n_groups == GROUPS && !t.layer[2].has_input);
     for (size_t first = 0; first < TOKENS; first += 7) {
         const size_t n = TOKENS - first < 11 ? TOKENS - first : 11;
-        CHECK(!traces_read(&t, 0, TRACES_INPUT, first, n, back, &err) && !memcmp(back, data.input[0][first], n * 2 * EMBD), "%s", err.text);
-        CHECK(!traces_read(&t, 1, TRACES_OPEN, first, n, back, &err) && !memcmp(back, data.open[first], n * 2), "%s", err.text);
-        CHECK(!traces_read(&t, 1, TRACES_SHARE, first, n, back, &err) && !memcmp(back, data.share[first], n * 2 * GROUPS), "%s", err.text);
+        CHECK(!traces_read(&t, 0, TRACES_INPUT, first, n, back, &err) &&
+                  !memcmp(back, data.input[0][first], n * 2 * EMBD),
+              "%s", err.text);
+        CHECK(!traces_read(&t, 1, TRACES_OPEN, first, n, back, &err) && !memcmp(back, data.open[first], n * 2), "%s",
+              err.text);
+        CHECK(!traces_read(&t, 1, TRACES_SHARE, first, n, back, &err) &&
+                  !memcmp(back, data.share[first], n * 2 * GROUPS),
+              "%s", err.text);
     }
     CHECK(traces_token_bytes(&t) == 2 * 2 * EMBD + 2 + 2 * GROUPS);
     traces_release(&t);
@@ -92,7 +112,8 @@ static bool read_all(const char *path, dw_err *err) {
     bool ok = t.n_tokens <= TOKENS;
     for (int l = 0; ok && l < t.n_layer; l++)
         for (int part = TRACES_INPUT; part <= TRACES_SHARE && ok; part++)
-            if (traces_row_bytes(&t, l, (traces_part)part)) ok = !traces_read(&t, l, (traces_part)part, 0, t.n_tokens, rest, err);
+            if (traces_row_bytes(&t, l, (traces_part)part))
+                ok = !traces_read(&t, l, (traces_part)part, 0, t.n_tokens, rest, err);
     traces_release(&t);
     return ok;
 }
@@ -103,9 +124,15 @@ static void check_refusal(const char *path, const char *words, const char *what)
 }
 
 static void bad_numbers(void) {
-    static const struct { uint16_t value; bool share; const char *words; } cases[] = {
-        {0x7e00, false, "'layer/01/input' holds NaN or infinity"}, {0xfc00, false, "NaN or infinity"}, {0x7c01, true, "'layer/01/share' holds"},
-        {0x8001, true, "not in 0 .. 1"}, {0x3c01, true, "not in 0 .. 1"}};
+    static const struct {
+        uint16_t value;
+        bool share;
+        const char *words;
+    } cases[] = {{0x7e00, false, "'layer/01/input' holds NaN or infinity"},
+                 {0xfc00, false, "NaN or infinity"},
+                 {0x7c01, true, "'layer/01/share' holds"},
+                 {0x8001, true, "not in 0 .. 1"},
+                 {0x3c01, true, "not in 0 .. 1"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fill(&data, 2);
         if (cases[i].share) data.share[TOKENS - 1][GROUPS - 1] = cases[i].value;
@@ -224,7 +251,8 @@ static const char script[] =
     "f = h5py.File(sys.argv[1], 'r')\n"
     "assert f.attrs['format_version'] == 1 and f.attrs['n_tokens'] == 50 and f.attrs['group'] == 4\n"
     "x, o, s = f['layer/01/input'], f['layer/01/open'], f['layer/01/share']\n"
-    "assert x.shape == (50, 24) and x.dtype == numpy.float16 and s.shape == (50, 13) and s.dtype == numpy.float16 and o.shape == (50, 2)\n"
+    "assert x.shape == (50, 24) and x.dtype == numpy.float16 and s.shape == (50, 13) and s.dtype == numpy.float16 and "
+    "o.shape == (50, 2)\n"
     "assert 'open' not in f['layer/00'] and list(f['texts/n_tokens']) == [30, 20]\n"
     "bits = numpy.unpackbits(o[:], axis=1, bitorder='little')\n"
     "print('%.9g %.9g %d %d' % (x[49, 23], s[7, 12], bits.sum(), bits[3, 12]))\n";
@@ -240,8 +268,10 @@ static void python(void) {
     float x, s;
     for (int t = 0; t < TOKENS; t++)
         for (int g = 0; g < GROUPS; g++) n += traces_is_open(data.open[t], g);
-    CHECK(sscanf(test_run_output(), "%f %f %d %d", &x, &s, &sum, &bit) == 4 && x == dw_f16_to_f32(data.input[1][49][23]) && s == dw_f16_to_f32(data.share[7][12]) &&
-              sum == n && bit == traces_is_open(data.open[3], 12), "%s", test_run_output());
+    CHECK(sscanf(test_run_output(), "%f %f %d %d", &x, &s, &sum, &bit) == 4 &&
+              x == dw_f16_to_f32(data.input[1][49][23]) && s == dw_f16_to_f32(data.share[7][12]) && sum == n &&
+              bit == traces_is_open(data.open[3], 12),
+          "%s", test_run_output());
 }
 
 /* Files of today stay readable.  (Their bytes are the HDF5 library's, and zlib's.) */
@@ -251,12 +281,14 @@ static void seed_file(void) {
     uint16_t share[GROUPS];
     fill(&data, 6);
     REQUIRE(!traces_open(&t, "tests/seeds/traces.h5", &err), "%s", err.text);
-    CHECK(!traces_read(&t, 1, TRACES_SHARE, TOKENS - 1, 1, share, &err) && !memcmp(share, data.share[TOKENS - 1], sizeof share), "%s", err.text);
+    CHECK(!traces_read(&t, 1, TRACES_SHARE, TOKENS - 1, 1, share, &err) &&
+              !memcmp(share, data.share[TOKENS - 1], sizeof share),
+          "%s", err.text);
     traces_release(&t);
     CHECK(read_all("tests/seeds/traces.h5", &err), "%s", err.text);
 }
 
-/* ---- journals ---------------------------------------------------------------------------------------------------------- */
+/* ---- journals ---------------------------------------------------------------------------------------------------- */
 
 static predict_journal *open_journal(const char *path, char who, bool *resumed) {
     uint8_t identity[32];
@@ -269,7 +301,8 @@ static predict_journal *open_journal(const char *path, char who, bool *resumed) 
 
 static bool add_record(predict_journal *j, const char *text) {
     const size_t n = strlen(text);
-    return !predict_journal_begin(j, n, NULL) && !predict_journal_add(j, text, n / 2, NULL) && !predict_journal_add(j, text + n / 2, n - n / 2, NULL) && !predict_journal_end(j, NULL);
+    return !predict_journal_begin(j, n, NULL) && !predict_journal_add(j, text, n / 2, NULL) &&
+           !predict_journal_add(j, text + n / 2, n - n / 2, NULL) && !predict_journal_end(j, NULL);
 }
 
 static bool record_is(predict_journal *j, size_t i, const char *text) {
@@ -282,7 +315,8 @@ static void journals(void) {
     const char *path = test_file("run.part");
     bool resumed;
     predict_journal *j = open_journal(path, 'a', &resumed);
-    REQUIRE(j && !resumed && add_record(j, "one") && add_record(j, "second") && record_is(j, 1, "second") && add_record(j, "3rd"));
+    REQUIRE(j && !resumed && add_record(j, "one") && add_record(j, "second") && record_is(j, 1, "second") &&
+            add_record(j, "3rd"));
     dw_err err = {0};
     uint8_t identity[32] = {0};
     CHECK(!predict_journal_open(path, identity, &resumed, &err) && strstr(err.text, "in use"), "%s", err.text);
@@ -293,8 +327,10 @@ static void journals(void) {
         save(&(test_bytes){.data = bytes, .size = n}, path);
         j = open_journal(path, 'a', &resumed);
         const size_t n_whole = n < 51 + 43 ? 0 : n < 51 + 43 + 46 ? 1 : n < size ? 2 : 3;
-        if (!CHECK(j && predict_journal_n_records(j) == n_whole && resumed == (n >= 51), "%zu of %zu bytes", n, size)) return;
-        CHECK(add_record(j, "more") && record_is(j, n_whole, "more") && (!n_whole || record_is(j, 0, "one")), "%zu bytes", n);
+        if (!CHECK(j && predict_journal_n_records(j) == n_whole && resumed == (n >= 51), "%zu of %zu bytes", n, size))
+            return;
+        CHECK(add_record(j, "more") && record_is(j, n_whole, "more") && (!n_whole || record_is(j, 0, "one")),
+              "%zu bytes", n);
         predict_journal_close(j);
     }
     bytes[size - 40] ^= 1;
@@ -311,7 +347,7 @@ static void journals(void) {
     CHECK(!predict_journal_open(path, identity, &resumed, &(dw_err){0}), "what is no journal stays");
 }
 
-/* ---- trace ------------------------------------------------------------------------------------------------------------------ */
+/* ---- trace ------------------------------------------------------------------------------------------------------- */
 
 #define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
 
@@ -334,7 +370,8 @@ static void compare_open(watch *w, const dw_tap_event *e, int i, size_t at) {
     w->n_bad += traces_read(w->t, e->layer, TRACES_OPEN, at, 1, open, NULL) != 0;
     for (int g = 0; g * w->group < e->n; g++) {
         float largest = 0;
-        for (int j = g * w->group; j < e->n && j < (g + 1) * w->group; j++) largest = fmaxf(largest, fabsf(e->values[i * e->n + j]));
+        for (int j = g * w->group; j < e->n && j < (g + 1) * w->group; j++)
+            largest = fmaxf(largest, fabsf(e->values[i * e->n + j]));
         w->n_bad += traces_is_open(open, g) != (largest >= planted_threshold(e->layer));
         w->n_open += traces_is_open(open, g);
     }
@@ -374,11 +411,17 @@ static void look(void *ctx, const dw_tap_event *e) {
 static void watch_windows(watch *w, dw_model *m, const char *const *text, int n_ctx) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(1, &err);
-    dw_session *s = dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = n_ctx, .n_batch = 512, .select = DW_SELECT_DENSE}, &err);
+    dw_session *s = dw_session_new(
+        m,
+        &(dw_session_options){
+            .pool = pool, .backend = "ref", .n_ctx = n_ctx, .n_batch = 512, .select = DW_SELECT_DENSE},
+        &err);
     dw_tokenizer *tok = dw_tokenizer_open(dw_model_gguf(m), &err);
     REQUIRE(s && tok, "%s", err.text);
     const dw_vocab *vocab = dw_tokenizer_vocab(tok);
-    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_IN | 1u << DW_TAP_FFN_GATE | 1u << DW_TAP_FFN_NEURON, .ctx = w, .fn = look});
+    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_IN | 1u << DW_TAP_FFN_GATE | 1u << DW_TAP_FFN_NEURON,
+                                    .ctx = w,
+                                    .fn = look});
     for (size_t i = 0; i < w->t->n_text; i++) {
         size_t size, n;
         int32_t *token;
@@ -398,27 +441,36 @@ static void watch_windows(watch *w, dw_model *m, const char *const *text, int n_
 }
 
 static void against_taps(void) {
-    static const struct { int group, n_ctx, skip; unsigned dense; } cases[] = {{1, 32, 0, 0}, {32, 16, 3, 5}, {1, 600, 520, 8}};
+    static const struct {
+        int group, n_ctx, skip;
+        unsigned dense;
+    } cases[] = {{1, 32, 0, 0}, {32, 16, 3, 5}, {1, 600, 520, 8}};
     const char *text[] = {planted_text("one.txt", 900, 1), planted_text("two.txt", 700, 2)};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = planted_gate("gated.gguf", cases[i].group, cases[i].dense, 1);
         dw_err err = {0};
         traces t;
-        RUN("deadwood-trace -q -m %s -f %s %s -o %s -c %d --skip %d --tokens 230 --backend ref -t 2", path, text[0], text[1], test_file("w.h5"), cases[i].n_ctx, cases[i].skip);
+        RUN("deadwood-trace -q -m %s -f %s %s -o %s -c %d --skip %d --tokens 230 --backend ref -t 2", path, text[0],
+            text[1], test_file("w.h5"), cases[i].n_ctx, cases[i].skip);
         dw_model *m = dw_model_open(path, &err);
         REQUIRE(m && !traces_open(&t, test_file("w.h5"), &err), "%s", err.text);
         watch w = {.model = m, .t = &t, .skip = cases[i].skip, .group = cases[i].group};
-        for (int l = 0; l < PLANTED_LAYERS; l++) CHECK((t.layer[l].n_groups == 0) == (cases[i].dense >> l & 1), "layer %d", l);
+        for (int l = 0; l < PLANTED_LAYERS; l++)
+            CHECK((t.layer[l].n_groups == 0) == (cases[i].dense >> l & 1), "layer %d", l);
         watch_windows(&w, m, text, cases[i].n_ctx);
-        CHECK(w.row == t.n_tokens && !w.n_bad && w.n_open, "case %zu: %d values differ, %zu of %zu tokens", i, w.n_bad, w.row, t.n_tokens);
-        CHECK(t.n_tokens <= 230 && t.n_tokens + (size_t)(cases[i].n_ctx - cases[i].skip) > 230 && t.text[0].n_windows - t.text[1].n_windows <= 1, "tokens are drawn evenly");
+        CHECK(w.row == t.n_tokens && !w.n_bad && w.n_open, "case %zu: %d values differ, %zu of %zu tokens", i, w.n_bad,
+              w.row, t.n_tokens);
+        CHECK(t.n_tokens <= 230 && t.n_tokens + (size_t)(cases[i].n_ctx - cases[i].skip) > 230 &&
+                  t.text[0].n_windows - t.text[1].n_windows <= 1,
+              "tokens are drawn evenly");
         traces_release(&t);
         dw_model_close(m);
     }
 }
 
 static void killed(void) {
-    const char *path = planted_gate("gated.gguf", 1, 0, 1), *out = test_file("k.h5"), *text = planted_text("long.txt", 6000, 3);
+    const char *path = planted_gate("gated.gguf", 1, 0, 1), *out = test_file("k.h5"),
+               *text = planted_text("long.txt", 6000, 3);
     char command[1024];
     snprintf(command, sizeof command, "-m %s -f %s -c 64 --tokens 6400", path, text);
     RUN("deadwood-trace -q %s -o %s -t 1", command, test_file("unbroken.h5"));
@@ -426,8 +478,9 @@ static void killed(void) {
     CHECK(same_files(out, test_file("unbroken.h5")), "threads change nothing");
     for (int i = 0; i < 4; i++) {
         remove(out);
-        test_run("deadwood-trace -q %s -o %s & pid=$!; i=0; while [ ! -s %s.part ] && [ $i -lt 400 ]; do sleep 0.005; i=$((i+1)); done; kill -%s $pid; wait $pid", command, out, out,
-                 i % 2 ? "INT" : "KILL");
+        test_run("deadwood-trace -q %s -o %s & pid=$!; i=0; while [ ! -s %s.part ] && [ $i -lt 400 ]; do sleep 0.005; "
+                 "i=$((i+1)); done; kill -%s $pid; wait $pid",
+                 command, out, out, i % 2 ? "INT" : "KILL");
         RUN("deadwood-trace -q %s -o %s", command, out);
         CHECK(same_files(out, test_file("unbroken.h5")), "as without the stop");
         CHECK(access(test_file("k.h5.part"), F_OK), "what was kept is gone");
@@ -440,14 +493,20 @@ static void check_fails(const char *words, const char *command) {
 }
 
 static void refusals(void) {
-    const char *gated = planted_gate("gated.gguf", 1, 0, 1), *all_dense = planted_gate("dense.gguf", 1, 15, 1), *text = planted_text("one.txt", 900, 1);
+    const char *gated = planted_gate("gated.gguf", 1, 0, 1), *all_dense = planted_gate("dense.gguf", 1, 15, 1),
+               *text = planted_text("one.txt", 900, 1);
     char command[1024];
     RUN("deadwood-synth --shape tiny-qwen2 --type f16 -q -o %s", test_file("plain.gguf"));
-    const struct { const char *model, *options, *words; } cases[] = {
-        {test_file("plain.gguf"), "", "not gated"}, {all_dense, "", "every layer is marked dense"}, {gated, "-c 32 --tokens 31", "less than one window"},
-        {gated, "-c 32 --skip 32", "nothing left"}, {gated, "-c 32 --windows 1000-1001", "windows 1000"}};
+    const struct {
+        const char *model, *options, *words;
+    } cases[] = {{test_file("plain.gguf"), "", "not gated"},
+                 {all_dense, "", "every layer is marked dense"},
+                 {gated, "-c 32 --tokens 31", "less than one window"},
+                 {gated, "-c 32 --skip 32", "nothing left"},
+                 {gated, "-c 32 --windows 1000-1001", "windows 1000"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        snprintf(command, sizeof command, "deadwood-trace -q -m %s -f %s -o %s %s", cases[i].model, text, test_file("no.h5"), cases[i].options);
+        snprintf(command, sizeof command, "deadwood-trace -q -m %s -f %s -o %s %s", cases[i].model, text,
+                 test_file("no.h5"), cases[i].options);
         check_fails(cases[i].words, command);
         CHECK(access(test_file("no.h5"), F_OK), "nothing is left");
     }

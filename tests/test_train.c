@@ -1,4 +1,5 @@
-/* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and figures. */
+/* test_train.c - predictors: gradients, thresholds, the linear rival, a planted problem, and train's files and
+ * figures. */
 #include "build.h"
 #include "text/tokenizers.h"
 #include "model/model.h"
@@ -18,7 +19,7 @@ static void randomize(float *v, size_t n, double scale, dw_rng *rng) {
     for (size_t i = 0; i < n; i++) v[i] = (float)(scale * dw_rng_normal(rng));
 }
 
-/* ---- networks -------------------------------------------------------------------------------------------------------- */
+/* ---- networks ---------------------------------------------------------------------------------------------------- */
 
 /* The loss in doubles, from the formulas. */
 static double plain_loss(const predict_network *net, const predict_batch *b) {
@@ -27,7 +28,8 @@ static double plain_loss(const predict_network *net, const predict_batch *b) {
         double hidden[64];
         for (int i = 0; i < net->rank; i++) {
             hidden[i] = (double)net->a_bias[i];
-            for (int j = 0; j < net->n_in; j++) hidden[i] += (double)net->a[i * net->n_in + j] * (double)b->x[t * net->n_in + j];
+            for (int j = 0; j < net->n_in; j++)
+                hidden[i] += (double)net->a[i * net->n_in + j] * (double)b->x[t * net->n_in + j];
             hidden[i] = fmax(hidden[i], 0);
         }
         for (int g = 0; g < net->n_out; g++) {
@@ -87,7 +89,8 @@ static void scores_are_expected_shares(void) {
     const predict_batch b = {.x = x, .share = share, .n = N, .price = 0.02f};
     dw_rng_seed(&rng, 17);
     REQUIRE(!predict_network_init(&net, 1, 1, OUT, &err) && !predict_network_init(&d, 1, 1, OUT, &err) &&
-                !predict_network_scratch_init(&s, &net, N, &err) && !predict_adam_init(&a, &net, 0.05, 0, &err), "%s", err.text);
+                !predict_network_scratch_init(&s, &net, N, &err) && !predict_adam_init(&a, &net, 0.05, 0, &err),
+            "%s", err.text);
     for (int i = 0; i < N * OUT; i++) {
         share[i] = dw_f32_to_f16((float)(mean[i % OUT] * 2 * dw_rng_uniform(&rng)));
         sum[i % OUT] += (double)dw_f16_to_f32(share[i]) / N;
@@ -99,9 +102,10 @@ static void scores_are_expected_shares(void) {
     }
     predict_network_scores(&net, x, 1, &s);
     for (int g = 0; g < OUT; g++)
-        CHECK(fabs((double)s.score[g] - log(sum[g] / (double)b.price)) < 1e-3, "group %d: score %g, expected %g", g, (double)s.score[g],
-              log(sum[g] / (double)b.price));
-    predict_network_release(&net), predict_network_release(&d), predict_network_scratch_release(&s), predict_adam_release(&a);
+        CHECK(fabs((double)s.score[g] - log(sum[g] / (double)b.price)) < 1e-3, "group %d: score %g, expected %g", g,
+              (double)s.score[g], log(sum[g] / (double)b.price));
+    predict_network_release(&net), predict_network_release(&d), predict_network_scratch_release(&s),
+        predict_adam_release(&a);
 }
 
 /* On a quadratic bowl, whose minimum is known. */
@@ -111,26 +115,33 @@ static void predict_adam_descends(void) {
     dw_err err = {0};
     dw_rng rng;
     dw_rng_seed(&rng, 12);
-    REQUIRE(!predict_network_init(&net, 4, 3, 5, &err) && !predict_network_init(&d, 4, 3, 5, &err) && !predict_adam_init(&a, &net, 0.05, 0, &err), "%s", err.text);
+    REQUIRE(!predict_network_init(&net, 4, 3, 5, &err) && !predict_network_init(&d, 4, 3, 5, &err) &&
+                !predict_adam_init(&a, &net, 0.05, 0, &err),
+            "%s", err.text);
     randomize(net.params, net.n_params, 1, &rng);
     const float first = net.params[0];
     for (int step = 0; step < 2000; step++) {
         for (size_t i = 0; i < net.n_params; i++) d.params[i] = 2 * (net.params[i] - 0.01f * (float)i);
         a.rate = 0.05 * (1 - step / 2000.0);
         predict_adam_step(&a, &net, &d);
-        if (!step) CHECK(fabs(fabs((double)(net.params[0] - first)) - 0.05) < 1e-4, "the first step is as long as the rate, %g", (double)(net.params[0] - first));
+        if (!step)
+            CHECK(fabs(fabs((double)(net.params[0] - first)) - 0.05) < 1e-4,
+                  "the first step is as long as the rate, %g", (double)(net.params[0] - first));
     }
     for (size_t i = 0; i < net.n_params; i++)
-        if (!CHECK(fabs((double)net.params[i] - 0.01 * (double)i) < 1e-3, "parameter %zu is %g", i, (double)net.params[i])) break;
+        if (!CHECK(fabs((double)net.params[i] - 0.01 * (double)i) < 1e-3, "parameter %zu is %g", i,
+                   (double)net.params[i]))
+            break;
     predict_network_release(&net), predict_network_release(&d), predict_adam_release(&a);
 }
 
-/* ---- the linear rival --------------------------------------------------------------------------------------------------- */
+/* ---- the linear rival -------------------------------------------------------------------------------------------- */
 
 enum { R_N = 700, R_IN = 9, R_OUT = 12, R_STRIDE = 2 };
 
 /* sum ||y - rate - BA x||^2 + lambda ||BA||^2, what predict_ridge_fit minimizes */
-static double ridge_cost(const predict_ridge *r, const float *x, const uint8_t *open, const double *rate, double lambda) {
+static double ridge_cost(const predict_ridge *r, const float *x, const uint8_t *open, const double *rate,
+                         double lambda) {
     double cost = 0;
     for (int g = 0; g < R_OUT; g++) {
         double w[R_IN] = {0};
@@ -147,7 +158,9 @@ static double ridge_cost(const predict_ridge *r, const float *x, const uint8_t *
     return cost;
 }
 
-static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int ascending(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static void bits_of(const void *open_pointer, size_t t, float *y) {
     const uint8_t *open = open_pointer;
@@ -171,18 +184,22 @@ static void linear(void) {
     for (int i = 0; i < R_N * R_IN; i++) diagonal[i % R_IN] += (double)x[i] * (double)x[i];
     qsort(diagonal, R_IN, sizeof *diagonal, ascending);
     const double lambda = 0.01 * diagonal[R_IN / 2];
-    const predict_regression p = {.x = x, .n = R_N, .n_in = R_IN, .n_out = R_OUT, .mean = rate, .target = bits_of, .ctx = open};
+    const predict_regression p = {
+        .x = x, .n = R_N, .n_in = R_IN, .n_out = R_OUT, .mean = rate, .target = bits_of, .ctx = open};
     for (int rank = 1; rank <= R_IN + 2; rank += 2) {
         predict_ridge r;
         REQUIRE(!predict_ridge_fit(&r, &p, rank, &err), "%s", err.text);
         const double cost = ridge_cost(&r, x, open, rate, lambda);
-        CHECK(r.rank == (rank < R_IN ? rank : R_IN) && cost <= before * (1 + 1e-6), "rank %d costs %g, a lower one %g", rank, cost, before);
+        CHECK(r.rank == (rank < R_IN ? rank : R_IN) && cost <= before * (1 + 1e-6), "rank %d costs %g, a lower one %g",
+              rank, cost, before);
         before = cost;
         for (int k = 0; k < 40; k++) { // no small change betters it
-            float *at = k % 2 ? &r.a[dw_rng_below(&rng, (uint64_t)(r.rank * R_IN))] : &r.b[dw_rng_below(&rng, (uint64_t)(R_OUT * r.rank))];
+            float *at = k % 2 ? &r.a[dw_rng_below(&rng, (uint64_t)(r.rank * R_IN))]
+                              : &r.b[dw_rng_below(&rng, (uint64_t)(R_OUT * r.rank))];
             const float kept = *at, step = (float)(1e-2 * dw_rng_normal(&rng)) * (1e-3f + fabsf(kept));
             *at = kept + step;
-            CHECK(ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it", rank, (double)step);
+            CHECK(ridge_cost(&r, x, open, rate, lambda) >= cost * (1 - 1e-7), "rank %d: a change of %g betters it",
+                  rank, (double)step);
             *at = kept;
         }
         float hidden[2 * (R_IN + 2)];
@@ -190,13 +207,14 @@ static void linear(void) {
         for (int i = 0; i < 2 * r.rank; i++) {
             double z = 0;
             for (int j = 0; j < R_IN; j++) z += (double)r.a[i % r.rank * R_IN + j] * (double)x[i / r.rank * R_IN + j];
-            CHECK(fabs(z - (double)hidden[i]) < 1e-5, "hidden unit %d is %g, expected %g", i % r.rank, (double)hidden[i], z);
+            CHECK(fabs(z - (double)hidden[i]) < 1e-5, "hidden unit %d is %g, expected %g", i % r.rank,
+                  (double)hidden[i], z);
         }
         predict_ridge_release(&r);
     }
 }
 
-/* ---- counts and thresholds -------------------------------------------------------------------------------------------------- */
+/* ---- counts and thresholds --------------------------------------------------------------------------------------- */
 
 static void counts(void) {
     enum { N = 40, GROUPS = 21, STRIDE = 3 };
@@ -226,10 +244,13 @@ static void counts(void) {
     predict_tally_rows(&half, chosen + 13 * STRIDE, open + 13 * STRIDE, share + 13 * GROUPS, GROUPS, N - 13, NULL);
     predict_tally_add(&parts, &half);
     CHECK(parts.n_both == whole.n_both && parts.n_chosen == whole.n_chosen && fabs(parts.mass - whole.mass) < 1e-9);
-    CHECK(predict_tally_recall(&whole) == (double)n[1][1] / (double)(n[1][0] + n[1][1]) && predict_tally_precision(&whole) == (double)n[1][1] / (double)(n[0][1] + n[1][1]));
-    CHECK(predict_tally_accuracy(&whole) == (double)(n[0][0] + n[1][1]) / (N * GROUPS) && predict_tally_open(&whole) == (double)(n[1][0] + n[1][1]) / (N * GROUPS));
+    CHECK(predict_tally_recall(&whole) == (double)n[1][1] / (double)(n[1][0] + n[1][1]) &&
+          predict_tally_precision(&whole) == (double)n[1][1] / (double)(n[0][1] + n[1][1]));
+    CHECK(predict_tally_accuracy(&whole) == (double)(n[0][0] + n[1][1]) / (N * GROUPS) &&
+          predict_tally_open(&whole) == (double)(n[1][0] + n[1][1]) / (N * GROUPS));
     CHECK(fabs(predict_tally_mass(&whole) - sum / N) < 1e-12 && mass[5] == 1);
-    CHECK(predict_tally_percentile_5((float[]){3, 1, 2}, 3) == 1 && isnan(predict_tally_precision(&(predict_tally){.n_decisions = 4})));
+    CHECK(predict_tally_percentile_5((float[]){3, 1, 2}, 3) == 1 &&
+          isnan(predict_tally_precision(&(predict_tally){.n_decisions = 4})));
 }
 
 static void thresholds(void) {
@@ -252,18 +273,19 @@ static void thresholds(void) {
             if (s[i].score >= t) got += (double)s[i].worth, least = fminf(least, s[i].score);
         double without = 0;
         for (int i = 0; i < N; i++) without += s[i].score > least && s[i].score >= t ? (double)s[i].worth : 0;
-        CHECK(got >= wanted && (wanted > 0 ? without < wanted : got == 0), "trial %d: %g wanted, %g got, %g without the last", trial, wanted, got, without);
+        CHECK(got >= wanted && (wanted > 0 ? without < wanted : got == 0),
+              "trial %d: %g wanted, %g got, %g without the last", trial, wanted, got, without);
     }
 }
 
-/* ---- a planted problem -------------------------------------------------------------------------------------------------------- */
+/* ---- a planted problem ------------------------------------------------------------------------------------------- */
 
 enum { P_IN = 32, P_GROUPS = 61, P_TOKENS = 5000, P_RANK = 6 };
 
 typedef struct planted { // open where a product of low rank reaches a threshold
     float x[P_TOKENS][P_IN];
     double w[P_GROUPS][P_IN], threshold[P_GROUPS];
-    bool is_linear; // the roots of the shares are linear in x; else shares are large where a group is open, small elsewhere
+    bool is_linear; // the roots of the shares are linear in x; otherwise shares are large where a group is open
     bool is_bent;   // the roots of the shares are a network's scores
     double u[P_GROUPS][P_RANK], v[P_RANK][P_IN];
 } planted;
@@ -286,7 +308,8 @@ static void plant(planted *p) {
         }
     }
     for (int t = 0; t < P_TOKENS; t++)
-        for (int j = 0; j < P_IN; j++) p->x[t][j] = dw_f16_to_f32(dw_f32_to_f16((float)(0.3 * j + (1 + 0.1 * j) * dw_rng_normal(&rng))));
+        for (int j = 0; j < P_IN; j++)
+            p->x[t][j] = dw_f16_to_f32(dw_f32_to_f16((float)(0.3 * j + (1 + 0.1 * j) * dw_rng_normal(&rng))));
 }
 
 static double planted_score(const planted *p, size_t t, int g) {
@@ -319,7 +342,8 @@ static int give(void *ctx, int layer, traces_part part, size_t first, size_t n, 
     (void)layer, (void)err;
     for (size_t t = first; t < first + n; t++) {
         if (part == TRACES_OPEN) memset(to, 0, traces_open_bytes(P_GROUPS));
-        for (int g = 0; part == TRACES_OPEN && g < P_GROUPS; g++) to[g / 8] |= (uint8_t)(planted_open(p, t, g) << (g % 8));
+        for (int g = 0; part == TRACES_OPEN && g < P_GROUPS; g++)
+            to[g / 8] |= (uint8_t)(planted_open(p, t, g) << (g % 8));
         if (part == TRACES_OPEN) to += traces_open_bytes(P_GROUPS);
         for (int i = 0; part != TRACES_OPEN && i < (part == TRACES_INPUT ? P_IN : P_GROUPS); i++, to += 2) {
             const uint16_t h = dw_f32_to_f16(part == TRACES_INPUT ? p->x[t][i] : (float)planted_share(p, t, i));
@@ -333,7 +357,15 @@ static bool write_planted(const char *path) {
     static char nothing[] = "";
     traces_layer layer = {P_GROUPS, true};
     kit_stats_text text[2] = {{"a", "", 1, 3, 3000, nothing}, {"b", "", 1, 2, 2000, nothing}};
-    traces t = {.n_layer = 1, .n_embd = P_IN, .n_ctx = 1000, .group = 1, .arguments = nothing, .n_tokens = P_TOKENS, .n_text = 2, .text = text, .layer = &layer};
+    traces t = {.n_layer = 1,
+                .n_embd = P_IN,
+                .n_ctx = 1000,
+                .group = 1,
+                .arguments = nothing,
+                .n_tokens = P_TOKENS,
+                .n_text = 2,
+                .text = text,
+                .layer = &layer};
     dw_err err = {0};
     memset(t.model_sha256, 'a', 64), memset(text[0].sha256, 'b', 64), memset(text[1].sha256, 'c', 64);
     return CHECK(!traces_write(&t, path, give, &plan, &err), "%s", err.text);
@@ -343,8 +375,9 @@ static void load_planted(const char *name, traces *t, predict_examples *e) {
     dw_err err = {0};
     openblas_set_num_threads(1);
     plant(&plan);
-    REQUIRE(write_planted(test_file(name)) && !traces_open(t, test_file(name), &err) && !predict_examples_load(e, t, 0, 0, &err), "%s",
-            err.text);
+    REQUIRE(write_planted(test_file(name)) && !traces_open(t, test_file(name), &err) &&
+                !predict_examples_load(e, t, 0, 0, &err),
+            "%s", err.text);
 }
 
 static void planted_problem(void) {
@@ -353,20 +386,29 @@ static void planted_problem(void) {
     predict_learned r;
     dw_err err = {0};
     load_planted("planted.h5", &t, &e);
-    CHECK(e.n[PREDICT_EXAMPLES_TRAIN] == 4000 && e.n[PREDICT_EXAMPLES_CHOOSE] == 500 && e.n[PREDICT_EXAMPLES_HELD_OUT] == 500);
-    CHECK(e.x[PREDICT_EXAMPLES_HELD_OUT][0] == plan.x[2700][0] && e.x[PREDICT_EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1], "the last tenth of each text, as it is");
+    CHECK(e.n[PREDICT_EXAMPLES_TRAIN] == 4000 && e.n[PREDICT_EXAMPLES_CHOOSE] == 500 &&
+          e.n[PREDICT_EXAMPLES_HELD_OUT] == 500);
+    CHECK(e.x[PREDICT_EXAMPLES_HELD_OUT][0] == plan.x[2700][0] &&
+              e.x[PREDICT_EXAMPLES_HELD_OUT][300 * P_IN + 1] == plan.x[4800][1],
+          "the last tenth of each text, as it is");
     predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.003, .recall = 0.98};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     const predict_tally *p = &r.held_out[PREDICT_LEARN_PREDICTOR];
-    CHECK(predict_tally_recall(p) > 0.97 && predict_tally_precision(p) > 0.97, "recall %g, precision %g", predict_tally_recall(p), predict_tally_precision(p));
-    CHECK(predict_tally_mass(p) >= predict_tally_mass(&r.held_out[PREDICT_LEARN_LINEAR]) && predict_tally_mass(p) >= predict_tally_mass(&r.held_out[PREDICT_LEARN_NETWORK]));
+    CHECK(predict_tally_recall(p) > 0.97 && predict_tally_precision(p) > 0.97, "recall %g, precision %g",
+          predict_tally_recall(p), predict_tally_precision(p));
+    CHECK(predict_tally_mass(p) >= predict_tally_mass(&r.held_out[PREDICT_LEARN_LINEAR]) &&
+          predict_tally_mass(p) >= predict_tally_mass(&r.held_out[PREDICT_LEARN_NETWORK]));
     CHECK(predict_tally_recall(p) > predict_tally_recall(&r.held_out[PREDICT_LEARN_STATIC]) + 0.1);
-    CHECK(fabs(predict_tally_accuracy(&r.held_out[PREDICT_LEARN_NEVER]) - (1 - predict_tally_open(p))) < 1e-12 && predict_tally_recall(&r.held_out[PREDICT_LEARN_GATE]) == 1);
+    CHECK(fabs(predict_tally_accuracy(&r.held_out[PREDICT_LEARN_NEVER]) - (1 - predict_tally_open(p))) < 1e-12 &&
+          predict_tally_recall(&r.held_out[PREDICT_LEARN_GATE]) == 1);
     predict_learned_release(&r);
     o.recall = 0, o.mass = 0.9, o.n_epochs = 2;
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
-    CHECK(fabs(predict_tally_mass(&r.held_out[PREDICT_LEARN_PREDICTOR]) / predict_tally_mass(&r.held_out[PREDICT_LEARN_GATE]) - 0.9) < 0.03, "captures %g of the gate's %g",
-          predict_tally_mass(&r.held_out[PREDICT_LEARN_PREDICTOR]), predict_tally_mass(&r.held_out[PREDICT_LEARN_GATE]));
+    CHECK(fabs(predict_tally_mass(&r.held_out[PREDICT_LEARN_PREDICTOR]) /
+                   predict_tally_mass(&r.held_out[PREDICT_LEARN_GATE]) -
+               0.9) < 0.03,
+          "captures %g of the gate's %g", predict_tally_mass(&r.held_out[PREDICT_LEARN_PREDICTOR]),
+          predict_tally_mass(&r.held_out[PREDICT_LEARN_GATE]));
     predict_learned_release(&r);
     o.activity = 0.25;
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
@@ -389,11 +431,44 @@ static void network_wins(void) {
     const predict_learn_options o = {.rank = 16, .n_epochs = 40, .n_batch = 64, .rate = 0.01, .activity = 0.3};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     const predict_tally *h = r.held_out;
-    const double network = predict_tally_mass(&h[PREDICT_LEARN_NETWORK]), map = predict_tally_mass(&h[PREDICT_LEARN_LINEAR]);
-    CHECK(!r.is_linear && predict_tally_mass(&h[PREDICT_LEARN_PREDICTOR]) == network, "the trained network is the predictor");
-    CHECK(network > map + 0.005 && network > predict_tally_mass(&h[PREDICT_LEARN_STATIC]) + 0.1, "network %g, linear %g, static %g", network, map,
-          predict_tally_mass(&h[PREDICT_LEARN_STATIC]));
+    const double network = predict_tally_mass(&h[PREDICT_LEARN_NETWORK]),
+                 map = predict_tally_mass(&h[PREDICT_LEARN_LINEAR]);
+    CHECK(!r.is_linear && predict_tally_mass(&h[PREDICT_LEARN_PREDICTOR]) == network,
+          "the trained network is the predictor");
+    CHECK(network > map + 0.005 && network > predict_tally_mass(&h[PREDICT_LEARN_STATIC]) + 0.1,
+          "network %g, linear %g, static %g", network, map, predict_tally_mass(&h[PREDICT_LEARN_STATIC]));
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
+}
+
+/* Layers from which nothing can be learnt are refused in a line that says why. */
+static void nothing_to_learn(void) {
+    traces t;
+    predict_examples e;
+    predict_learned r;
+    dw_err err = {0};
+    load_planted("empty.h5", &t, &e);
+    predict_learn_options o = {.rank = 4, .n_epochs = 1, .n_batch = 64, .rate = 0.01, .mass = 0.9};
+    for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS; part++) memset(e.open[part], 0, e.n[part] * e.stride);
+    for (int by_recall = 0; by_recall < 2; by_recall++) {
+        o.recall = by_recall ? 0.9 : 0;
+        err = (dw_err){0};
+        CHECK(predict_learn_layer(&r, &e, &o, &err));
+        check_sentence(&err, "opens no group for the 500 tokens that choose", "a gate that is closed for all tokens");
+        predict_learned_release(&r);
+    }
+    o.activity = 0.25, err = (dw_err){0};
+    CHECK(!predict_learn_layer(&r, &e, &o, &err), "an activity can be reached all the same: %s", err.text);
+    predict_learned_release(&r);
+    for (int is_nan = 0; is_nan < 2; is_nan++) {
+        for (int g = 0; g < e.n_groups; g++) e.mass[g] = is_nan ? NAN : 0;
+        for (size_t i = 0; i < e.n[PREDICT_EXAMPLES_TRAIN] * (size_t)e.n_groups; i++)
+            e.share[PREDICT_EXAMPLES_TRAIN][i] = is_nan ? 0x7e00 : 0;
+        err = (dw_err){0};
+        CHECK(predict_learn_layer(&r, &e, &o, &err));
+        check_sentence(&err, "no mass (0 or NaN) on the 4000 tokens that train", "shares of nothing");
+        predict_learned_release(&r);
+    }
+    predict_examples_release(&e), traces_release(&t);
 }
 
 static int largest_first(const void *a, const void *b) {
@@ -413,9 +488,12 @@ static void closed_form_wins(void) {
     const predict_learn_options o = {.rank = P_RANK, .n_epochs = 2, .n_batch = 64, .rate = 0.05, .activity = 0.3};
     REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
     const predict_tally *h = r.held_out;
-    CHECK(r.is_linear && predict_tally_mass(&h[PREDICT_LEARN_PREDICTOR]) == predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), "the closed form is returned");
-    CHECK(predict_tally_mass(&h[PREDICT_LEARN_LINEAR]) > predict_tally_mass(&h[PREDICT_LEARN_NETWORK]), "linear %g, trained %g",
-          predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), predict_tally_mass(&h[PREDICT_LEARN_NETWORK]));
+    CHECK(r.is_linear &&
+              predict_tally_mass(&h[PREDICT_LEARN_PREDICTOR]) == predict_tally_mass(&h[PREDICT_LEARN_LINEAR]),
+          "the closed form is returned");
+    CHECK(predict_tally_mass(&h[PREDICT_LEARN_LINEAR]) > predict_tally_mass(&h[PREDICT_LEARN_NETWORK]),
+          "linear %g, trained %g", predict_tally_mass(&h[PREDICT_LEARN_LINEAR]),
+          predict_tally_mass(&h[PREDICT_LEARN_NETWORK]));
     double best = 0; // the true largest shares over all held-out tokens, as many
     size_t n = 0;
     predict_scored *all = dw_alloc(e.n[PREDICT_EXAMPLES_HELD_OUT] * P_GROUPS, sizeof *all, "shares", &err);
@@ -429,16 +507,18 @@ static void closed_form_wins(void) {
         }
     }
     qsort(all, n, sizeof *all, largest_first);
-    for (uint64_t i = 0; i < h[PREDICT_LEARN_LINEAR].n_chosen; i++) best += (double)all[i].worth / (double)e.n[PREDICT_EXAMPLES_HELD_OUT];
-    CHECK(predict_tally_mass(&h[PREDICT_LEARN_LINEAR]) > 0.995 * best, "captures %g of the possible %g", predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), best);
+    for (uint64_t i = 0; i < h[PREDICT_LEARN_LINEAR].n_chosen; i++)
+        best += (double)all[i].worth / (double)e.n[PREDICT_EXAMPLES_HELD_OUT];
+    CHECK(predict_tally_mass(&h[PREDICT_LEARN_LINEAR]) > 0.995 * best, "captures %g of the possible %g",
+          predict_tally_mass(&h[PREDICT_LEARN_LINEAR]), best);
     free(all);
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
-/* ---- gains ------------------------------------------------------------------------------------------------------------------ */
+/* ---- gains ------------------------------------------------------------------------------------------------------- */
 
-/* 300 and 250 tokens in windows of 10: held out are the last three windows of the first, and half a window and two more of the
- * second.  The predictor captures d_w more in window w. */
+/* 300 and 250 tokens in windows of 10: held out are the last three windows of the first, and half a window and two
+ * more of the second.  The predictor captures d_w more in window w. */
 static void gains(void) {
     enum { N = 30 + 25, N_WINDOWS = 6 };
     static const double difference[N_WINDOWS] = {0.02, 0.05, 0.03, -0.01, 0.04, 0.02};
@@ -452,7 +532,8 @@ static void gains(void) {
     REQUIRE(!predict_windows_of(&w, &t, &err) && w.n == N_WINDOWS && w.n_tokens == N, "%s", err.text);
     for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) {
         mass[m] = dw_alloc(2 * N, sizeof *mass[m], "masses", &err);
-        for (int i = 0; i < 2 * N; i++) mass[m][i] = (float)(0.9 - (m == PREDICT_LEARN_PREDICTOR ? 0 : difference[w.of[i % N]]));
+        for (int i = 0; i < 2 * N; i++)
+            mass[m][i] = (float)(0.9 - (m == PREDICT_LEARN_PREDICTOR ? 0 : difference[w.of[i % N]]));
     }
     REQUIRE(!predict_result_gains(&x, mass, 2, &w, &err), "%s", err.text); // two layers alike
     double sum = 0, square = 0;
@@ -460,23 +541,28 @@ static void gains(void) {
     for (int k = 0; k < N_WINDOWS; k++) square += pow(n_tokens[k] * (difference[k] - sum), 2);
     const double se = sqrt(square * N_WINDOWS / (N_WINDOWS - 1)) / N;
     const predict_gain *g = &x.gain[PREDICT_LEARN_STATIC];
-    CHECK(fabs(g->mean - sum) < 1e-6 && fabs(g->se - se) < 1e-6, "gain %g +- %g, expected %g +- %g", g->mean, g->se, sum, se);
+    CHECK(fabs(g->mean - sum) < 1e-6 && fabs(g->se - se) < 1e-6, "gain %g +- %g, expected %g +- %g", g->mean, g->se,
+          sum, se);
     CHECK(fabs(g->half / g->se - 2.015) < 1e-3, "t with 5 degrees of freedom at 90 %%, not %g", g->half / g->se);
     CHECK(x.gain[PREDICT_LEARN_PREDICTOR].mean == 0 && x.n_windows == N_WINDOWS);
     for (int m = 0; m < PREDICT_LEARN_N_METHODS; m++) free(mass[m]);
     predict_windows_release(&w);
 }
 
-/* ---- the program ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the program ------------------------------------------------------------------------------------------------- */
 
 #define RUN(...) CHECK(!test_run(__VA_ARGS__), "%s", test_run_output())
 
 /* A gated model, whose layer 2 is dense, and its traces; made once. */
-static const char *gated(void) { return access(test_file("gated.gguf"), R_OK) ? planted_gate("gated.gguf", 1, 4, 1) : test_file("gated.gguf"); }
+static const char *gated(void) {
+    return access(test_file("gated.gguf"), R_OK) ? planted_gate("gated.gguf", 1, 4, 1) : test_file("gated.gguf");
+}
 
 static const char *traced(void) {
     const char *path = test_file("traces.h5");
-    if (access(path, R_OK)) RUN("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 2048 --backend ref", gated(), planted_text("one.txt", 3000, 1), path);
+    if (access(path, R_OK))
+        RUN("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 2048 --backend ref", gated(),
+            planted_text("one.txt", 3000, 1), path);
     return path;
 }
 
@@ -495,14 +581,19 @@ static void one_file(void) {
     REQUIRE(parent && child, "%s", err.text);
     for (size_t i = 0; i < dw_gguf_n_tensors(parent); i++) {
         const dw_tensor *a = dw_gguf_tensor(parent, i), *b = dw_gguf_find_tensor(child, a->name);
-        CHECK(b && a->n_bytes == b->n_bytes && a->type == b->type && !memcmp(a->data, b->data, a->n_bytes), "%s", a->name);
+        CHECK(b && a->n_bytes == b->n_bytes && a->type == b->type && !memcmp(a->data, b->data, a->n_bytes), "%s",
+              a->name);
     }
     CHECK(dw_gguf_n_tensors(child) == dw_gguf_n_tensors(parent) + 4 * 3);
     const dw_tensor *b = dw_gguf_find_tensor(child, "blk.3.ffn_pred_b.weight");
-    CHECK(b && b->ne[0] == 32 && b->ne[1] == PLANTED_FF && b->type->id == DW_F16 && !dw_gguf_find_tensor(child, "blk.2.ffn_pred_b.weight"), "the dense layer has none");
+    CHECK(b && b->ne[0] == 32 && b->ne[1] == PLANTED_FF && b->type->id == DW_F16 &&
+              !dw_gguf_find_tensor(child, "blk.2.ffn_pred_b.weight"),
+          "the dense layer has none");
     /* What has predictors gets new ones. */
-    RUN("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", test_file("p3.gguf"), planted_text("one.txt", 3000, 1), test_file("again.h5"));
-    RUN("deadwood-train -q -m %s -x %s -o %s --epochs 1 --rank 16", test_file("p3.gguf"), test_file("again.h5"), test_file("again.gguf"));
+    RUN("deadwood-trace -q -m %s -f %s -o %s -c 64 --tokens 256", test_file("p3.gguf"),
+        planted_text("one.txt", 3000, 1), test_file("again.h5"));
+    RUN("deadwood-train -q -m %s -x %s -o %s --epochs 1 --rank 16", test_file("p3.gguf"), test_file("again.h5"),
+        test_file("again.gguf"));
     dw_gguf *again = dw_gguf_open(test_file("again.gguf"), &err);
     b = again ? dw_gguf_find_tensor(again, "blk.3.ffn_pred_b.weight") : NULL;
     CHECK(b && b->ne[0] == 16 && dw_gguf_n_tensors(again) == dw_gguf_n_tensors(parent) + 4 * 3, "%s", err.text);
@@ -517,10 +608,12 @@ static void killed(void) {
     RUN("deadwood-train -q %s -o %s --report %s", command, test_file("unbroken.gguf"), test_file("unbroken.tsv"));
     for (int i = 0; i < 4; i++) {
         remove(out);
-        test_run("deadwood-train -q %s -o %s & pid=$!; i=0; while [ ! -s %s.part ] && [ $i -lt 400 ]; do sleep 0.005; i=$((i+1)); done; sleep 0.%d; kill -%s $pid; wait $pid", command, out, out,
-                 1 + i, i % 2 ? "INT" : "KILL");
+        test_run("deadwood-train -q %s -o %s & pid=$!; i=0; while [ ! -s %s.part ] && [ $i -lt 400 ]; do sleep 0.005; "
+                 "i=$((i+1)); done; sleep 0.%d; kill -%s $pid; wait $pid",
+                 command, out, out, 1 + i, i % 2 ? "INT" : "KILL");
         RUN("deadwood-train -q %s -o %s --report %s", command, out, test_file("k.tsv"));
-        CHECK(same_files(out, test_file("unbroken.gguf")) && same_files(test_file("k.tsv"), test_file("unbroken.tsv")), "as without the stop");
+        CHECK(same_files(out, test_file("unbroken.gguf")) && same_files(test_file("k.tsv"), test_file("unbroken.tsv")),
+              "as without the stop");
         CHECK(access(test_file("k.gguf.part"), F_OK), "what was kept is gone");
     }
 }
@@ -537,8 +630,9 @@ static bool find_line(const char *path, const char *layer, const char *method, l
     bool found = false;
     FILE *f = fopen(path, "re");
     while (f && !found && fgets(text, sizeof text, f))
-        found = sscanf(text, "%7s %15s %llu %llu %d %d %lf %lf %lf %lf %lf %lf %lf", x->layer, x->method, &x->tokens, &x->decisions, &x->rank, &x->epochs, &x->open, &x->active,
-                       &x->accuracy, &x->recall, &x->precision, &x->mass, &x->mass_5) == 13 &&
+        found = sscanf(text, "%7s %15s %llu %llu %d %d %lf %lf %lf %lf %lf %lf %lf", x->layer, x->method, &x->tokens,
+                       &x->decisions, &x->rank, &x->epochs, &x->open, &x->active, &x->accuracy, &x->recall,
+                       &x->precision, &x->mass, &x->mass_5) == 13 &&
                 !strcmp(x->layer, layer) && !strcmp(x->method, method);
     if (f) fclose(f);
     return found;
@@ -557,7 +651,8 @@ static brute count(const dw_model *m, const traces *t, int layer, int input_laye
     double score[PLANTED_FF];
     for (size_t row = t->n_tokens * 9 / 10; row < t->n_tokens; row++) {
         double all = 0, captured = 0;
-        CHECK(!traces_read(t, input_layer, TRACES_INPUT, row, 1, in, NULL) && !traces_read(t, layer, TRACES_OPEN, row, 1, open, NULL) &&
+        CHECK(!traces_read(t, input_layer, TRACES_INPUT, row, 1, in, NULL) &&
+              !traces_read(t, layer, TRACES_OPEN, row, 1, open, NULL) &&
               !traces_read(t, layer, TRACES_SHARE, row, 1, share, NULL));
         for (int j = 0; j < PLANTED_EMBD; j++) x[j] = dw_f16_to_f32(in[j]);
         CHECK(plain_scores(m, layer, x, score));
@@ -578,7 +673,8 @@ static void reported(void) {
     for (int k = 0; k < 2; k++) {
         dw_err err = {0};
         traces t;
-        RUN("deadwood-train -q -m %s -x %s -o %s --epochs 4 --rank 16 --input %s --report %s", gated(), traced(), test_file("r.gguf"), inputs[k], test_file("r.tsv"));
+        RUN("deadwood-train -q -m %s -x %s -o %s --epochs 4 --rank 16 --input %s --report %s", gated(), traced(),
+            test_file("r.gguf"), inputs[k], test_file("r.tsv"));
         dw_model *m = dw_model_open(test_file("r.gguf"), &err);
         REQUIRE(m && !traces_open(&t, traced(), &err), "%s", err.text);
         brute sum = {0};
@@ -590,10 +686,14 @@ static void reported(void) {
             if (l == 2) continue;
             const brute c = count(m, &t, l, k && l ? l - 1 : l);
             const double n = (double)c.n, tolerance = 1e-4 * n / (double)c.n_open + 1e-6;
-            CHECK(x.decisions == c.n && fabs(x.open - (double)c.n_open / n) < 1e-6 && fabs(x.active - (double)c.n_chosen / n) < tolerance, "layer %d", l);
-            CHECK(fabs(x.recall - (double)c.n_both / (double)c.n_open) < tolerance && fabs(x.precision - (double)c.n_both / (double)c.n_chosen) < tolerance,
+            CHECK(x.decisions == c.n && fabs(x.open - (double)c.n_open / n) < 1e-6 &&
+                      fabs(x.active - (double)c.n_chosen / n) < tolerance,
+                  "layer %d", l);
+            CHECK(fabs(x.recall - (double)c.n_both / (double)c.n_open) < tolerance &&
+                      fabs(x.precision - (double)c.n_both / (double)c.n_chosen) < tolerance,
                   "layer %d: recall %g, counted %g", l, x.recall, (double)c.n_both / (double)c.n_open);
-            CHECK(fabs(x.mass - c.mass / (double)x.tokens) < 1e-4, "layer %d: mass %g, counted %g", l, x.mass, c.mass / (double)x.tokens);
+            CHECK(fabs(x.mass - c.mass / (double)x.tokens) < 1e-4, "layer %d: mass %g, counted %g", l, x.mass,
+                  c.mass / (double)x.tokens);
             sum.n += c.n, sum.n_open += c.n_open, sum.n_both += c.n_both;
         }
         size_t size;
@@ -601,7 +701,8 @@ static void reported(void) {
         CHECK(text && !strstr(text, "nan"), "unknown is -, never nan: %s", text ? text : err.text);
         free(text);
         line all;
-        CHECK(find_line(test_file("r.tsv"), "*", "predictor", &all) && all.decisions == sum.n && fabs(all.recall - (double)sum.n_both / (double)sum.n_open) < 1e-4);
+        CHECK(find_line(test_file("r.tsv"), "*", "predictor", &all) && all.decisions == sum.n &&
+              fabs(all.recall - (double)sum.n_both / (double)sum.n_open) < 1e-4);
         traces_release(&t);
         dw_model_close(m);
     }
@@ -614,14 +715,16 @@ static void engine_decides(void) {
     traces t;
     size_t size, n;
     int32_t *token;
-    RUN("deadwood-train -q -m %s -x %s -o %s --epochs 2 --rank 16 --recall 0.9", gated(), traced(), test_file("e.gguf"));
+    RUN("deadwood-train -q -m %s -x %s -o %s --epochs 2 --rank 16 --recall 0.9", gated(), traced(),
+        test_file("e.gguf"));
     dw_model *m = dw_model_open(test_file("e.gguf"), &err);
     dw_tokenizer *tok = m ? dw_tokenizer_open(dw_model_gguf(m), &err) : NULL;
     REQUIRE(tok && !traces_open(&t, traced(), &err), "%s", err.text);
     char *bytes = dw_read_file(planted_text("one.txt", 3000, 1), 1 << 20, &size, &err);
     REQUIRE(bytes && !dw_tokenize(tok, bytes, size, DW_ADD_SPECIAL, &token, &n, &err), "%s", err.text);
     dw_pool *pool = dw_pool_new(1, &err);
-    dw_session *s = dw_session_new(m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = CTX, .select = DW_SELECT_FUSED}, &err);
+    dw_session *s = dw_session_new(
+        m, &(dw_session_options){.pool = pool, .backend = "ref", .n_ctx = CTX, .select = DW_SELECT_FUSED}, &err);
     REQUIRE(s && !dw_session_eval(s, &(dw_batch){.n_tokens = CTX, .token = token}, &err), "%s", err.text);
     uint64_t n_open = 0;
     for (size_t row = 0; row < CTX; row++) {
@@ -634,8 +737,8 @@ static void engine_decides(void) {
         for (int g = 0; g < PLANTED_FF; g++) n_open += score[g] >= 0;
     }
     const dw_coverage c = dw_session_coverage(s, 0);
-    CHECK(c.n_tokens == CTX && fabs((double)c.n_open - (double)n_open) <= 0.002 * CTX * PLANTED_FF, "%llu open in the engine, %llu counted", (unsigned long long)c.n_open,
-          (unsigned long long)n_open);
+    CHECK(c.n_tokens == CTX && fabs((double)c.n_open - (double)n_open) <= 0.002 * CTX * PLANTED_FF,
+          "%llu open in the engine, %llu counted", (unsigned long long)c.n_open, (unsigned long long)n_open);
     dw_session_free(s), dw_pool_free(pool), traces_release(&t), dw_tokenizer_free(tok), dw_model_close(m);
     free(bytes), free(token);
 }
@@ -643,22 +746,36 @@ static void engine_decides(void) {
 static void refusals(void) {
     const char *other = planted_gate("other.gguf", 1, 4, 2);
     RUN("deadwood-synth --shape tiny-qwen2 --type f16 -q -o %s", test_file("plain.gguf"));
-    const struct { const char *model, *traces, *words; } cases[] = {
-        {other, traced(), "traced from another model"}, {test_file("plain.gguf"), traced(), "not gated"}, {gated(), gated(), "no traces of 'deadwood trace'"}};
+    const struct {
+        const char *model, *traces, *words;
+    } cases[] = {{other, traced(), "traced from another model"},
+                 {test_file("plain.gguf"), traced(), "not gated"},
+                 {gated(), gated(), "no traces of 'deadwood trace'"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", cases[i].model, cases[i].traces, test_file("no.gguf")) == 1 && strstr(test_run_output(), cases[i].words), "%s",
-              test_run_output());
+        CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", cases[i].model, cases[i].traces, test_file("no.gguf")) ==
+                      1 &&
+                  strstr(test_run_output(), cases[i].words),
+              "%s", test_run_output());
         CHECK(access(test_file("no.gguf"), F_OK) && access(test_file("no.gguf.part"), F_OK), "nothing is left");
     }
-    RUN("deadwood-trace -q -m %s -f %s -o %s -c 4 --tokens 4", gated(), planted_text("one.txt", 3000, 1), test_file("few.h5"));
-    CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), test_file("few.h5"), test_file("no.gguf")) == 1 && strstr(test_run_output(), "too few tokens"), "%s", test_run_output());
-    const struct { const char *report, *words; } outputs[] = {{traced(), "is input and output at once"}, {test_file("nowhere/report.tsv"), "cannot write"}};
+    RUN("deadwood-trace -q -m %s -f %s -o %s -c 4 --tokens 4", gated(), planted_text("one.txt", 3000, 1),
+        test_file("few.h5"));
+    CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), test_file("few.h5"), test_file("no.gguf")) == 1 &&
+              strstr(test_run_output(), "too few tokens"),
+          "%s", test_run_output());
+    const struct {
+        const char *report, *words;
+    } outputs[] = {{traced(), "is input and output at once"}, {test_file("nowhere/report.tsv"), "cannot write"}};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
-        CHECK(test_run("deadwood-train -q -m %s -x %s -o %s --report %s", gated(), traced(), test_file("never.gguf"), outputs[i].report) == 1 &&
-                  strstr(test_run_output(), outputs[i].words), "%s", test_run_output());
+        CHECK(test_run("deadwood-train -q -m %s -x %s -o %s --report %s", gated(), traced(), test_file("never.gguf"),
+                       outputs[i].report) == 1 &&
+                  strstr(test_run_output(), outputs[i].words),
+              "%s", test_run_output());
     CHECK(access(test_file("never.gguf"), F_OK) && access(test_file("never.gguf.part"), F_OK), "nothing was begun");
     save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "something", .size = 9}, test_file("way.gguf.part"));
-    CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), traced(), test_file("way.gguf")) == 1 && strstr(test_run_output(), "is in the way"), "%s", test_run_output());
+    CHECK(test_run("deadwood-train -q -m %s -x %s -o %s", gated(), traced(), test_file("way.gguf")) == 1 &&
+              strstr(test_run_output(), "is in the way"),
+          "%s", test_run_output());
 }
 
 static const test_case cases[] = {
@@ -671,6 +788,7 @@ static const test_case cases[] = {
     {"a planted threshold of low rank is learnt", planted_problem},
     {"a trained network is returned where a linear map cannot know", network_wins},
     {"the closed form is returned when it wins", closed_form_wins},
+    {"a gate that opens nothing, and shares of nothing, are refused in one line", nothing_to_learn},
     {"a gain is paired by token, and its error is clustered by window", gains},
     {"train writes the same file with any threads, and keeps every tensor of its parent", one_file},
     {"train goes on where it was killed and writes the same file and report", killed},

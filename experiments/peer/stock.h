@@ -9,7 +9,7 @@
  *
  * Used to measure beside it and to test parity; nothing of the engine depends on it.  At most one stock at a time, and
  * not on a thread that uses AMX tiles otherwise (the `cpu` backend): stock configures the tiles of a thread once and
- * trusts them for ever, and an instruction on released tiles ends the process.  So versus gives each side a process. */
+ * trusts them for ever, and an instruction on released tiles ends the process.  So versus gives each program a process. */
 #ifndef EXP_STOCK_H
 #define EXP_STOCK_H
 

@@ -2,9 +2,9 @@
  *
  *     deadwood-versus -m 7b.gguf --what decode,prefill --stock DIR
  *
- * One process a side, laps in turn (A B A B), the ratio taken pair by pair. */
+ * Each program has a process of its own, laps in turn (A B A B), the ratio taken pair by pair. */
 #include "experiments/bandwidth.h"
-#include "experiments/peer/contest.h"
+#include "experiments/peer/runner.h"
 #include "experiments/speed.h"
 #include "kit/options.h"
 #include "kit/progress.h"
@@ -157,7 +157,7 @@ static void cell_ratios(line *l, double *ratio, size_t n) {
     cell(l, "ratios", "%s", list);
 }
 
-/* ---- the contest -------------------------------------------------------------------------------------------- */
+/* ---- the comparison -------------------------------------------------------------------------------------------- */
 
 static const char *const work_names[EXP_N_WORKS] = {"decode", "prefill", "perplexity"};
 
@@ -176,7 +176,7 @@ static const setting settings[] = {
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 static const setting unset = {"its defaults", STOCK_FLASH_AUTO, false};
 
-typedef struct contest {
+typedef struct comparison {
     int32_t *ids;
     size_t n_ids;
     int n_windows, first_window;
@@ -184,7 +184,7 @@ typedef struct contest {
     int n_threads;
     double bytes_per_token;
     int depth[EXP_SPEED_MAX_DEPTHS], n_depths;
-} contest;
+} comparison;
 
 /* A kind of work at a depth; perplexity is always of one sequence from an empty cache. */
 typedef struct task {
@@ -192,7 +192,7 @@ typedef struct task {
     int depth, n_seq;
 } task;
 
-static task task_of(const contest *c, exp_work work, int d) {
+static task task_of(const comparison *c, exp_work work, int d) {
     return (task){work, work == EXP_PERPLEXITY ? 0 : c->depth[d], work == EXP_PERPLEXITY ? 1 : o.n_seq};
 }
 
@@ -202,8 +202,8 @@ static int lap_tokens(exp_work work) {
     return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
 }
 
-static exp_contestant_options own_options(const contest *c, task t) {
-    exp_contestant_options p = {.path = o.model,
+static exp_runner_options own_options(const comparison *c, task t) {
+    exp_runner_options p = {.path = o.model,
                                 .n_threads = c->n_threads,
                                 .ids = c->ids,
                                 .n_ids = c->n_ids,
@@ -211,7 +211,7 @@ static exp_contestant_options own_options(const contest *c, task t) {
                                 .bos = c->bos,
                                 .depth = t.depth};
     const int n_batch = lap_tokens(t.work) * t.n_seq;
-    p.side = (exp_side_options){.backend = tool.backend,
+    p.program = (exp_program_options){.backend = tool.backend,
                                 .n_ctx = t.depth + lap_tokens(t.work),
                                 .n_seq = t.n_seq,
                                 .n_batch = n_batch < 512 ? 512 : n_batch,
@@ -219,31 +219,31 @@ static exp_contestant_options own_options(const contest *c, task t) {
     return p;
 }
 
-static exp_contestant_options stock_options_of(const contest *c, task t, const setting *s) {
-    exp_contestant_options p = own_options(c, t);
-    p.side.exact = false;
+static exp_runner_options stock_options_of(const comparison *c, task t, const setting *s) {
+    exp_runner_options p = own_options(c, t);
+    p.program.exact = false;
     p.stock_folder = o.stock;
-    p.side.flash = s->flash;
-    p.side.plain_buffers = s->plain_buffers;
+    p.program.flash = s->flash;
+    p.program.plain_buffers = s->plain_buffers;
     return p;
 }
 
-static double run(exp_contestant *c, const contest *k, exp_work work, int lap_number, int n, exp_lap *lap) {
+static double run(exp_runner *c, const comparison *k, exp_work work, int lap_number, int n, exp_lap *lap) {
     dw_err err = {0};
     exp_lap own;
     const int n_starts = k->n_windows / (n ? n : 1);
     const int first = work == EXP_PERPLEXITY ? k->first_window + lap_number % (n_starts ? n_starts : 1) * n : 0;
-    if (exp_contestant_run(c, work, first, n, lap ? lap : &own, &err)) die_err(&err);
+    if (exp_runner_run(c, work, first, n, lap ? lap : &own, &err)) die_err(&err);
     return lap ? lap->wall_s : own.wall_s;
 }
 
-static void start(exp_contestant *c, exp_contestant_options p) {
+static void start(exp_runner *c, exp_runner_options p) {
     dw_err err = {0};
-    if (exp_contestant_start(c, &p, &err)) die_err(&err);
+    if (exp_runner_start(c, &p, &err)) die_err(&err);
 }
 
 /* Tokens or windows of a lap: at least a third of a second of this engine's time. */
-static int lap_length(exp_contestant *own, const contest *c, exp_work work) {
+static int lap_length(exp_runner *own, const comparison *c, exp_work work) {
     const double wanted_s = 0.33;
     if (work == EXP_PREFILL) return o.prefill;
     if (work == EXP_DECODE && o.tokens) return o.tokens;
@@ -255,15 +255,15 @@ static int lap_length(exp_contestant *own, const contest *c, exp_work work) {
 
 /* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds.  A release
  * whose parameters are not known runs as it comes. */
-static const setting *best_setting(const contest *c, task t, int n) {
+static const setting *best_setting(const comparison *c, task t, int n) {
     const setting *best = settings;
     double best_s = INFINITY;
     progress *bar = progress_begin("trying upstream's settings", "settings", N_SETTINGS);
     for (int i = 0; i < N_SETTINGS; i++) {
-        exp_contestant candidate;
+        exp_runner candidate;
         start(&candidate, stock_options_of(c, t, &settings[i]));
         if (!candidate.can_set) {
-            exp_contestant_stop(&candidate);
+            exp_runner_stop(&candidate);
             best = &unset;
             break;
         }
@@ -273,7 +273,7 @@ static const setting *best_setting(const contest *c, task t, int n) {
             least = fmin(least, s);
             spent += s;
         }
-        exp_contestant_stop(&candidate);
+        exp_runner_stop(&candidate);
         if (least < best_s) {
             best_s = least;
             best = &settings[i];
@@ -284,12 +284,12 @@ static const setting *best_setting(const contest *c, task t, int n) {
     return best;
 }
 
-typedef struct laps { // of one side in one condition, a value a pair
+typedef struct laps { // of one program in one condition, a value a pair
     double *speed, *cpu_share;
 } laps;
 
 typedef struct timing { // [0] this engine, [1] stock
-    exp_contestant side[2];
+    exp_runner runner[2];
     task task;
     const setting *setting;
     int n;                  // tokens of a sequence or windows of a lap
@@ -300,10 +300,10 @@ typedef struct timing { // [0] this engine, [1] stock
 
 static double tokens_of(task t, int n) { return (double)n * (t.work == EXP_PERPLEXITY ? o.n_ctx : t.n_seq); }
 
-static void time_pair(timing *t, const contest *c, int pair, int n, laps *into) {
+static void time_pair(timing *t, const comparison *c, int pair, int n, laps *into) {
     for (int s = 0; s < 2; s++) {
         exp_lap lap;
-        run(&t->side[s], c, t->task.work, pair, n, &lap);
+        run(&t->runner[s], c, t->task.work, pair, n, &lap);
         into[s].speed[pair] = tokens_of(t->task, n) / lap.wall_s;
         into[s].cpu_share[pair] = lap.cpu_s / lap.wall_s;
     }
@@ -312,7 +312,7 @@ static void time_pair(timing *t, const contest *c, int pair, int n, laps *into) 
 /* Beside busy processes stock may fall to a thirtieth of its speed: shorter laps. */
 static int crowded_lap(exp_work work, int n) { return work == EXP_DECODE && n > 32 ? n / 4 : n; }
 
-static double read_now(const contest *c) {
+static double read_now(const comparison *c) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(c->n_threads, &err);
     const double rate = pool ? exp_read_bandwidth(pool, 0, 5, &err) : -1;
@@ -321,19 +321,19 @@ static double read_now(const contest *c) {
     return rate;
 }
 
-static void cell_sides(line *l, const char *what, const laps *side, double *(*values)(const laps *)) {
+static void cell_both(line *l, const char *what, const laps *of, double *(*values)(const laps *)) {
     static const char *const names[2] = {"own", "stock"};
     for (int s = 0; s < 2; s++) {
         char key[64];
         snprintf(key, sizeof key, "%s_%s", names[s], what);
-        cell_spread(l, key, values(&side[s]), (size_t)o.pairs);
+        cell_spread(l, key, values(&of[s]), (size_t)o.pairs);
     }
 }
 
 static double *speeds(const laps *l) { return l->speed; }
 static double *cpu_shares(const laps *l) { return l->cpu_share; }
 
-/* What side s keeps of its idle speed beside the crowd: median over the pairs. */
+/* What program s keeps of its idle speed beside the crowd: median over the pairs. */
 static double kept(const timing *t, int s) {
     double *share = malloc((size_t)o.pairs * sizeof *share);
     if (!share) die("out of memory");
@@ -344,22 +344,22 @@ static double kept(const timing *t, int s) {
 }
 
 /* Weight bytes a second over the read bandwidth around it. */
-static double read_share(const timing *t, const contest *c, const laps *side) {
+static double read_share(const timing *t, const comparison *c, const laps *of) {
     double *speed = malloc((size_t)o.pairs * sizeof *speed);
     if (!speed) die("out of memory");
-    memcpy(speed, side[0].speed, (size_t)o.pairs * sizeof *speed);
+    memcpy(speed, of[0].speed, (size_t)o.pairs * sizeof *speed);
     const double median = exp_spread_of(speed, (size_t)o.pairs).median;
     free(speed);
     return median / t->task.n_seq * c->bytes_per_token * 1e-9 / ((t->read_before + t->read_after) / 2);
 }
 
-static void print_timing(const timing *t, const contest *c, bool crowded) {
+static void print_timing(const timing *t, const comparison *c, bool crowded) {
     const exp_work work = t->task.work;
-    const laps *side = crowded ? t->crowded : t->idle;
+    const laps *of = crowded ? t->crowded : t->idle;
     double *ratio = malloc((size_t)o.pairs * sizeof *ratio);
     line l = {0};
     if (!ratio) die("out of memory");
-    for (int i = 0; i < o.pairs; i++) ratio[i] = side[0].speed[i] / side[1].speed[i];
+    for (int i = 0; i < o.pairs; i++) ratio[i] = of[0].speed[i] / of[1].speed[i];
     cell(&l, "model", "%s", dw_base_name(o.model));
     cell(&l, "work", "%s", work_names[work]);
     cell(&l, "lap", "%d", crowded ? crowded_lap(work, t->n) : t->n);
@@ -368,25 +368,25 @@ static void print_timing(const timing *t, const contest *c, bool crowded) {
     cell(&l, "depth", "%d", t->task.depth);
     cell(&l, "sequences", "%d", t->task.n_seq);
     cell(&l, "busy_others", "%d", crowded ? o.compete : 0);
-    cell_sides(&l, "tok_s", side, speeds);
+    cell_both(&l, "tok_s", of, speeds);
     cell_ratios(&l, ratio, (size_t)o.pairs);
-    cell_sides(&l, "cpu_wall", side, cpu_shares);
+    cell_both(&l, "cpu_wall", of, cpu_shares);
     if (crowded) cell(&l, "own_kept", "%.3f", kept(t, 0));
     else cell(&l, "own_kept", "-");
     if (crowded) cell(&l, "stock_kept", "%.3f", kept(t, 1));
     else cell(&l, "stock_kept", "-");
-    if (work == EXP_DECODE) cell(&l, "own_read_share", "%.3f", read_share(t, c, side));
+    if (work == EXP_DECODE) cell(&l, "own_read_share", "%.3f", read_share(t, c, of));
     else cell(&l, "own_read_share", "-");
     cell(&l, "read_gb_s_before", "%.1f", t->read_before);
     cell(&l, "read_gb_s_after", "%.1f", t->read_after);
     cell(&l, "load", "%.2f", t->watch.load);
     cell(&l, "steal_share", "%.3f", t->watch.steal_cpu_s / t->watch.wall_s);
-    cell(&l, "own_load_ms", "%.0f", 1e3 * t->side[0].load_s);
-    cell(&l, "stock_load_ms", "%.0f", 1e3 * t->side[1].load_s);
-    cell(&l, "own_rss_mb", "%.0f", 1e-6 * t->side[0].rss_bytes);
-    cell(&l, "stock_rss_mb", "%.0f", 1e-6 * t->side[1].rss_bytes);
-    cell(&l, "own_kernels", "%s", t->side[0].about);
-    cell(&l, "stock_version", "%s", t->side[1].about);
+    cell(&l, "own_load_ms", "%.0f", 1e3 * t->runner[0].load_s);
+    cell(&l, "stock_load_ms", "%.0f", 1e3 * t->runner[1].load_s);
+    cell(&l, "own_rss_mb", "%.0f", 1e-6 * t->runner[0].rss_bytes);
+    cell(&l, "stock_rss_mb", "%.0f", 1e-6 * t->runner[1].rss_bytes);
+    cell(&l, "own_kernels", "%s", t->runner[0].about);
+    cell(&l, "stock_version", "%s", t->runner[1].about);
     cell(&l, "stock_setting", "%s", t->setting->name);
     print_line(&l);
     free(ratio);
@@ -399,7 +399,7 @@ static double *values(void) {
     return x;
 }
 
-static void time_task(const contest *c, task of) {
+static void time_task(const comparison *c, task of) {
     const exp_work work = of.work;
     timing t = {.task = of};
     dw_err err = {0};
@@ -408,12 +408,12 @@ static void time_task(const contest *c, task of) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] = (laps){values(), values()};
     if (exp_crowd_start(&crowd, o.compete, &err)) die_err(&err);
 
-    start(&t.side[0], own_options(c, of));
-    t.n = lap_length(&t.side[0], c, work);
+    start(&t.runner[0], own_options(c, of));
+    t.n = lap_length(&t.runner[0], c, work);
     t.setting = best_setting(c, of, t.n);
     say("%s at depth %d: laps of %d, upstream with %s", work_names[work], of.depth, t.n, t.setting->name);
-    start(&t.side[1], stock_options_of(c, of, t.setting));
-    for (int s = 0; s < 2; s++) run(&t.side[s], c, work, 0, t.n, NULL);
+    start(&t.runner[1], stock_options_of(c, of, t.setting));
+    for (int s = 0; s < 2; s++) run(&t.runner[s], c, work, 0, t.n, NULL);
 
     t.read_before = read_now(c);
     progress *bar = progress_begin(work_names[work], "pairs", o.pairs);
@@ -433,7 +433,7 @@ static void time_task(const contest *c, task of) {
 
     print_timing(&t, c, false);
     if (crowd.n) print_timing(&t, c, true);
-    for (int s = 0; s < 2; s++) exp_contestant_stop(&t.side[s]);
+    for (int s = 0; s < 2; s++) exp_runner_stop(&t.runner[s]);
     exp_crowd_stop(&crowd);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         free(all[i]->speed);
@@ -443,18 +443,18 @@ static void time_task(const contest *c, task of) {
 
 /* ---- perplexity of both on the same ids ---------------------------------------------------------------------- */
 
-static void compare_perplexity(const contest *c) {
-    exp_contestant side[2];
+static void compare_perplexity(const comparison *c) {
+    exp_runner runner[2];
     const task windows = task_of(c, EXP_PERPLEXITY, 0);
-    start(&side[0], own_options(c, windows));
-    start(&side[1], stock_options_of(c, windows, &settings[0]));
+    start(&runner[0], own_options(c, windows));
+    start(&runner[1], stock_options_of(c, windows, &settings[0]));
     double mean[2] = {0}, square = 0, seconds[2] = {0};
     const int n = c->n_windows;
     progress *bar = progress_begin("perplexity", "windows", n);
     for (int w = 0; w < n; w++) {
         exp_lap lap[2];
         for (int s = 0; s < 2; s++) {
-            seconds[s] += run(&side[s], c, EXP_PERPLEXITY, w, 1, &lap[s]);
+            seconds[s] += run(&runner[s], c, EXP_PERPLEXITY, w, 1, &lap[s]);
             mean[s] += lap[s].nll / n;
         }
         square += (lap[0].nll - lap[1].nll) * (lap[0].nll - lap[1].nll) / n;
@@ -475,10 +475,10 @@ static void compare_perplexity(const contest *c) {
     cell(&l, "ln_ratio_se", "%.1e", n > 1 && variance > 0 ? sqrt(variance / (n - 1)) : 0);
     cell(&l, "own_tok_s", "%.1f", n * o.n_ctx / seconds[0]);
     cell(&l, "stock_tok_s", "%.1f", n * o.n_ctx / seconds[1]);
-    cell(&l, "own_kernels", "%s", side[0].about);
-    cell(&l, "stock_version", "%s", side[1].about);
+    cell(&l, "own_kernels", "%s", runner[0].about);
+    cell(&l, "stock_version", "%s", runner[1].about);
     print_line(&l);
-    for (int s = 0; s < 2; s++) exp_contestant_stop(&side[s]);
+    for (int s = 0; s < 2; s++) exp_runner_stop(&runner[s]);
 }
 
 /* ---- stock's package and quantizer ---------------------------------------------------------------------- */
@@ -522,7 +522,7 @@ static void quantize(void) {
 
 /* ---- main ----------------------------------------------------------------------------------------------- */
 
-static void take_text(contest *c, const dw_model *m) {
+static void take_text(comparison *c, const dw_model *m) {
     dw_err err = {0};
     size_t size;
     char *text = dw_read_text(o.text, SIZE_MAX / 4, &size, &err);
@@ -536,7 +536,7 @@ static void take_text(contest *c, const dw_model *m) {
 }
 
 /* Random tokens: 32 windows, or as many as the batch needs. */
-static void take_random(contest *c, int n_vocab) {
+static void take_random(comparison *c, int n_vocab) {
     dw_err err = {0};
     dw_rng rng;
     const size_t n = 32 * (size_t)o.n_ctx;
@@ -548,8 +548,8 @@ static void take_random(contest *c, int n_vocab) {
     c->bos = -1;
 }
 
-static contest prepare(void) {
-    contest c = {.n_threads = tool.threads ? tool.threads : dw_cpu_count()};
+static comparison prepare(void) {
+    comparison c = {.n_threads = tool.threads ? tool.threads : dw_cpu_count()};
     dw_err err = {0};
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
@@ -601,7 +601,7 @@ int main(int argc, char **argv) {
     if (!n_depths)
         die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths,
                   EXP_SPEED_MAX_DEPTHS);
-    contest c = prepare();
+    comparison c = prepare();
     c.n_depths = n_depths;
     memcpy(c.depth, depth, sizeof depth);
     if (o.ppl) compare_perplexity(&c);

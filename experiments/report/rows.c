@@ -72,6 +72,11 @@ static int check_file(const tsv_table *t, const char *path, dw_err *err) {
     if (version && atoi(version + strlen(mark)) != VERSION)
         return dw_fail(err, "'%s': rows of version %d, this program reads version %d", path,
                        atoi(version + strlen(mark)), VERSION);
+    if (t->n_columns == 1 && strpbrk(t->column[0], " ,|"))
+        return dw_fail(err,
+                       "'%s' is no table of rows: its first line has no tabs between names of columns; give rows.tsv of "
+                       "score or sweep, or another table (TSV)",
+                       path);
     for (size_t i = 0; i < t->n_columns; i++)
         if (clean_text(t->column[i]) || !*t->column[i])
             return dw_fail(err, "'%s': the name of column %zu is %s", path, i + 1,

@@ -30,54 +30,71 @@ static const table_format formats[] = {{"markdown", "for readers; it reads as te
                                        {"latex", "a table with the package booktabs", ".tex", exp_paste_latex},
                                        {0}};
 
-// clang-format off
 static const opt_row rows[] = {
-    {NULL, 0, OPT_TEXTS, OPT_INPUT | OPT_REQUIRED, &o.files, NULL, "ROWS", "rows.tsv of score or sweep, or other tables (TSV) with a header line", .min = 1, .max = 4096},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, "-", "FILE", "the table: FILE.md, FILE.tsv, FILE.csv, FILE.tex; -: standard output"},
-    {"format", 0, OPT_CHOICE, 0, &o.format, NULL, "NAME", "its form; default: by the ending of FILE, markdown for standard output", OPT_CHOICES_HELP(formats, table_format)},
+    {NULL, 0, OPT_TEXTS, OPT_INPUT | OPT_REQUIRED, &o.files, NULL, "ROWS",
+     "rows.tsv of score or sweep, or other tables (TSV) with a header line", .min = 1, .max = 4096},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE | OPT_STDOUT, &o.out, "-", "FILE",
+     "the table: FILE.md, FILE.tsv, FILE.csv, FILE.tex; -: standard output"},
+    {"format", 0, OPT_CHOICE, 0, &o.format, NULL, "NAME",
+     "its form; default: by the ending of FILE, markdown for standard output", OPT_CHOICES_HELP(formats, table_format)},
     {.kind = OPT_GROUP, .help = "which rows and columns"},
-    {"columns", 0, OPT_TEXT, 0, &o.columns, NULL, "A,B,C", "these columns; NAME/base is the ratio to the dense model's; label is what was done, in words"},
-    {"text", 0, OPT_TEXT, 0, &o.text, NULL, "NAME", "rows of this text; *: geometric means; all: every row; default: geometric means where there are any"},
-    {"where", 0, OPT_TEXTS, 0, &o.where, NULL, "COLUMN=VALUE", "only rows that have this value (or != VALUE); several values of one column are alternatives"},
-    {"against", 0, OPT_TEXT, 0, &o.against, NULL, "MODEL", "a column with the paired difference of every row from this model (its name or hash), from the sums in ROWS.windows"},
-    {"join", 0, OPT_TEXT, 0, &o.join, NULL, "COLUMN", "rows that differ in this column only (seed) become one: mean and standard deviation"},
-    {"sort", 0, OPT_TEXT, 0, &o.sort, NULL, "COLUMN", "ascending, after the dense model; default: the order of the files"},
+    {"columns", 0, OPT_TEXT, 0, &o.columns, NULL, "A,B,C",
+     "these columns; NAME/base is the ratio to the dense model's; label is what was done, in words"},
+    {"text", 0, OPT_TEXT, 0, &o.text, NULL, "NAME",
+     "rows of this text; *: geometric means; all: every row; default: geometric means where there are any"},
+    {"where", 0, OPT_TEXTS, 0, &o.where, NULL, "COLUMN=VALUE",
+     "only rows that have this value (or != VALUE); several values of one column are alternatives"},
+    {"against", 0, OPT_TEXT, 0, &o.against, NULL, "MODEL",
+     "a column with the paired difference of every row from this model (its name or hash), from the sums in "
+     "ROWS.windows"},
+    {"join", 0, OPT_TEXT, 0, &o.join, NULL, "COLUMN",
+     "rows that differ in this column only (seed) become one: mean and standard deviation"},
+    {"sort", 0, OPT_TEXT, 0, &o.sort, NULL, "COLUMN",
+     "ascending, after the dense model; default: the order of the files"},
     {"reverse", 0, OPT_FLAG, 0, &o.reverse, NULL, NULL, "sort descending"},
     {.kind = OPT_GROUP, .help = "plot"},
-    {"plot", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.plot, NULL, "FILE", "draw the rows too, as FILE.svg, FILE.pdf or FILE.png (needs gnuplot)"},
+    {"plot", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.plot, NULL, "FILE",
+     "draw the rows too, as FILE.svg, FILE.pdf or FILE.png (needs gnuplot)"},
     {"x", 0, OPT_TEXT, 0, &o.x, NULL, "COLUMN", "along the x axis; of results file_bytes"},
     {"y", 0, OPT_TEXT, 0, &o.y, NULL, "COLUMN", "along the y axis, or several: A,B; of results ppl"},
-    {"by", 0, OPT_TEXT, 0, &o.by, NULL, "COLUMN", "a series of points for each value, or with A,B for each pair of values; of results the metric, rule or type"},
+    {"by", 0, OPT_TEXT, 0, &o.by, NULL, "COLUMN",
+     "a series of points for each value, or with A,B for each pair of values; of results the metric, rule or type"},
     {"title", 0, OPT_TEXT, 0, &o.title, NULL, "TEXT", "a line above the plot"},
-    {"x-range", 0, OPT_TEXT, 0, &o.x_range, NULL, "A:B", "ends of the x axis in its unit; A: and :B leave one end open"},
+    {"x-range", 0, OPT_TEXT, 0, &o.x_range, NULL, "A:B",
+     "ends of the x axis in its unit; A: and :B leave one end open"},
     {"y-range", 0, OPT_TEXT, 0, &o.y_range, NULL, "A:B", "the same of the y axis"},
-    OPT_COMMON_HEADING, OPT_QUIET, {0}};
+    OPT_COMMON_HEADING,
+    OPT_QUIET,
+    {0}};
 
 static const opt_program program = {
     .name = "table",
     .summary = "results as a table to paste, and as a plot",
     .usage = "ROWS.. [-o table.md] [--columns A,B,C] [--where COLUMN=VALUE] [--plot plot.pdf]",
-    .about = "Reads rows by column name, from any number of files, and writes those that matter: the dense model first, what was done as far as "
-             "it differs, size, quality with standard errors, speed, coverage, verdict.  A speed that was disturbed is marked with !, a row that "
-             "is dominated, collapsed, failed or scored on a text that it learnt from says so in the column verdict.  The conditions stand once under "
+    .about = "Reads rows by column name, from any number of files, and writes those that matter: the dense model "
+             "first, what was done as far as it differs, size, quality with standard errors, speed, coverage, "
+             "verdict.  A speed that was disturbed is marked with !, a row that is dominated, collapsed, failed or "
+             "scored on a text that it learnt from says so in the column verdict.  The conditions stand once under "
              "the table, and in which of them the rows differ.  deadwood score --columns lists the columns.\n"
              "\n"
              "Rows of a sweep are called by what was done (energy, rate 0.2) and not by their files.\n"
              "\n"
-             "TSV and CSV keep the numbers as they are in the rows, each standard error in a column of its own.  Tables of other programs are shown "
-             "with all their columns; a plot of them needs --x and --y.  With pandas: read_csv(FILE, sep='\\t', comment='#', na_values='-').\n"
+             "TSV and CSV keep the numbers as they are in the rows, each standard error in a column of its own.  "
+             "Tables of other programs are shown with all their columns; a plot of them needs --x and --y.  With "
+             "pandas: read_csv(FILE, sep='\\t', comment='#', na_values='-').\n"
              "\n"
-             "A plot has error bars where there are standard errors, logarithmic axes where the range asks for them, the dense model as a dashed line, "
-             "and the Pareto front.  Points of a series are joined unless two have the same x.  Rows that differ in the seed only become a band from "
-             "the least to the largest.  Beside pruned models, plain quantizations are one line with the name of each type.  A dense model that "
-             "would squeeze the others into less than half of an axis is named in the legend instead.",
+             "A plot has error bars where there are standard errors, logarithmic axes where the range asks for them, "
+             "the dense model as a dashed line, and the Pareto front.  Points of a series are joined unless two have "
+             "the same x.  Rows that differ in the seed only become a band from the least to the largest.  Beside "
+             "pruned models, plain quantizations are one line with the name of each type.  A dense model that would "
+             "squeeze the others into less than half of an axis is named in the legend instead.",
     .example = "deadwood table rows.tsv\n"
                "deadwood table rows.tsv -o cut.md --where tool=cut --sort ppl --plot cut.svg\n"
-               "deadwood table rows.tsv -o paper.tex --plot paper.pdf --by metric,group --x-range 15:25 --title 'Base, five texts'\n"
+               "deadwood table rows.tsv -o paper.tex --plot paper.pdf --by metric,group --x-range 15:25 --title "
+               "'Base, five texts'\n"
                "deadwood table rows.tsv --columns model,file_bytes,ppl,decode_tok_s,decode_tok_s/base\n"
                "deadwood table speed.tsv --plot speed.svg --x inactive --y ms --by path",
     .rows = rows};
-// clang-format on
 
 /* The form of the table, or NULL when neither --format nor the file's ending says it. */
 static exp_paste *format_of(const char *path) {

@@ -15,61 +15,81 @@ static score_options o;
 
 static const struct { const char *name; } roles[] = {{"select"}, {"report"}, {0}};
 
-// clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_TEXTS, OPT_INPUT, &o.models, NULL, "FILE", "models (GGUF), or predictions stored with --store"},
     {"text", 'f', OPT_TEXTS, OPT_INPUT, &o.texts, NULL, "TEXT", "texts: a row each, and one for their geometric mean"},
-    {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE", "compare with this model, evaluated side by side, or with its stored predictions"},
-    {"store", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.store, NULL, "FILE", "store the predictions of the one model given, as a base for later runs"},
+    {"base", 0, OPT_PATH, OPT_INPUT, &o.base, NULL, "FILE",
+     "compare with this model, evaluated side by side, or with its stored predictions"},
+    {"store", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT, &o.store, NULL, "FILE",
+     "store the predictions of the one model given, as a base for later runs"},
     {.kind = OPT_GROUP, .help = "what is scored"},
-    {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context", OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
+    {"protocol", 0, OPT_CHOICE, 0, &o.protocol, "llama", "NAME", "which tokens are scored, and with which context",
+     OPT_CHOICES_HELP(measure_protocols, measure_protocol)},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     OPT_KV,
     OPT_SELECT,
-    {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME", "how finely products are rounded, where the CPU multiplies BF16 (amx)",
+    {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME",
+     "how finely products are rounded, where the CPU multiplies BF16 (amx)",
      OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
-    {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1, .max = 1 << 16},
-    {"side-by-side", 0, OPT_INT, OPT_NO_BYTE, &o.n_beside, "8", "N", "models evaluated at once with the base, each in memory of its own; the base is evaluated again for the next N; changes no result", .min = 1, .max = 4096},
+    {"batch", 0, OPT_INT, OPT_NO_BYTE, &o.n_batch, "512", "N", "tokens evaluated at once; changes no result", .min = 1,
+     .max = 1 << 16},
+    {"side-by-side", 0, OPT_INT, OPT_NO_BYTE, &o.n_beside, "8", "N",
+     "models evaluated at once with the base, each in memory of its own; the base is evaluated again for the next N; "
+     "changes no result",
+     .min = 1, .max = 4096},
     {.kind = OPT_GROUP, .help = "speed"},
     {"no-speed", 0, OPT_FLAG, 0, &o.no_speed, NULL, NULL, "leave memory, load time and speed unknown"},
     {"speed-only", 0, OPT_FLAG, 0, &o.speed_only, NULL, NULL, "leave quality unknown: one row a model"},
-    {"speed-prefill", 0, OPT_INT, 0, &o.n_prefill, "512", "N", "tokens of a timed prefill; 0: none", .min = 0, .max = EXP_SPEED_TOKENS},
-    {"speed-decode", 0, OPT_INT, 0, &o.n_decode, "64", "N", "tokens of a timed decode; 0: none", .min = 0, .max = EXP_SPEED_TOKENS - EXP_SPEED_PREFIX},
+    {"speed-prefill", 0, OPT_INT, 0, &o.n_prefill, "512", "N", "tokens of a timed prefill; 0: none", .min = 0,
+     .max = EXP_SPEED_TOKENS},
+    {"speed-decode", 0, OPT_INT, 0, &o.n_decode, "64", "N", "tokens of a timed decode; 0: none", .min = 0,
+     .max = EXP_SPEED_TOKENS - EXP_SPEED_PREFIX},
     {"depth", 0, OPT_TEXT, 0, &o.depths, "0", "D[,D...]",
      "tokens in the KV cache before those that are timed; each further depth has a row of its own, without quality"},
-    {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "time so many sequences together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
+    {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "time so many sequences together", .min = 1,
+     .max = EXP_SPEED_MAX_SEQ},
     {"inject", 0, OPT_TEXT, 0, &o.inject, NULL, "A[,A...]",
-     "time gated models with this planted share of open groups, from the first layer to the last; leaves quality unknown"},
-    {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn; their medians are shown", .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
+     "time gated models with this planted share of open groups, from the first layer to the last; leaves quality "
+     "unknown"},
+    {"speed-rounds", 0, OPT_INT, 0, &o.n_rounds, "5", "N", "rounds over the models in turn; their medians are shown",
+     .min = 1, .max = EXP_SPEED_MAX_ROUNDS},
     {.kind = OPT_GROUP, .help = "output"},
-    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", "append the rows to this table (TSV) as soon as a model is finished, and its window sums to FILE.windows"},
-    {"role", 0, OPT_CHOICE, 0, &o.role, NULL, "NAME", "of these texts: select, to choose variants by, or report, which nothing is chosen by", OPT_CHOICES(roles)},
-    {"per-layer", 0, OPT_FLAG, OPT_NO_BYTE, &o.per_layer, NULL, NULL, "print a table of each gated model's layers, too"},
+    {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE",
+     "append the rows to this table (TSV) as soon as a model is finished, and its window sums to FILE.windows"},
+    {"role", 0, OPT_CHOICE, 0, &o.role, NULL, "NAME",
+     "of these texts: select, to choose variants by, or report, which nothing is chosen by", OPT_CHOICES(roles)},
+    {"per-layer", 0, OPT_FLAG, OPT_NO_BYTE, &o.per_layer, NULL, NULL,
+     "print a table of each gated model's layers, too"},
     {"json", 0, OPT_FLAG, OPT_NO_BYTE, &o.json, NULL, NULL, "print a JSON object a line instead of the short table"},
     {"columns", 0, OPT_FLAG, OPT_NO_BYTE, &o.columns, NULL, NULL, "say what each column means, and end"},
-    OPT_COMMON_ENGINE, {0}};
+    OPT_COMMON_ENGINE,
+    {0}};
 
 static const opt_program program = {
     .name = "score",
     .summary = "perplexity, distance from a base model, size, memory and speed of models",
     .usage = "-m M... -f TEXT... [--base M|STORED] [--store FILE] [-o rows.tsv]",
-    .about = "Makes one row for each model and text.  A short table goes to stdout; all columns go to -o (appended) and --json.  Quality "
-             "does not depend on the number of threads nor on --batch.  Memory, load time and speed are measured in a process that "
-             "holds one model alone; rounds over several models are interleaved, and what disturbed them is said in column "
-             "disturbed.\n"
-             "Standard errors are clustered by window: tokens of one window are not independent.  Intervals take Student's t, because windows "
-             "are few.  FILE.windows keeps the sums of each window, from which any two rows of the table compare pairwise.\n"
-             "With --base the difference of the log-perplexities is paired token by token, with its standard error over windows and over "
-             "runs of windows, and the divergence KL(base || model) is taken over the whole vocabulary.  --store keeps of each scored "
-             "token the exact log-probability, the 64 likeliest tokens and the mass of the rest (about 330 bytes); compared with that, ln_ratio "
-             "and top-1 agreement are the same, and KL is that of the coarser distribution, a lower bound: on the embedded model 12 to 17 % "
-             "below the full one at 4 bits (Q4_0) and 8 to 14 % at 2 (Q2_K).  Two stored files give ln_ratio only.\n"
-             "Each model, and a base that is a model, also continues five built-in prompts greedily by 48 tokens each; column repeats is the "
-             "share of them that only repeats: at least half of the last 32 tokens are one of the four before them.\n"
-             "Of gated models coverage says which share of the FFN's neurons counted, and bytes_per_token what decoding really read.  "
-             "--inject opens groups at random instead, a share A of them (a list is interpolated over the layers), which leaves nothing "
-             "to be said about quality: gates and predictors are computed all the same.",
+    .about =
+        "Makes one row for each model and text.  A short table goes to stdout; all columns go to -o (appended) and "
+        "--json.  Quality does not depend on the number of threads nor on --batch.  Memory, load time and speed are "
+        "measured in a process that holds one model alone; rounds over several models are interleaved, and what "
+        "disturbed them is said in column disturbed.\n"
+        "Standard errors are clustered by window: tokens of one window are not independent.  Intervals take Student's "
+        "t, because windows are few.  FILE.windows keeps the sums of each window, from which any two rows of the "
+        "table compare pairwise.\n"
+        "With --base the difference of the log-perplexities is paired token by token, with its standard error over "
+        "windows and over runs of windows, and the divergence KL(base || model) is taken over the whole vocabulary.  "
+        "--store keeps of each scored token the exact log-probability, the 64 likeliest tokens and the mass of the "
+        "rest (about 330 bytes); compared with that, ln_ratio and top-1 agreement are the same, and KL is that of the "
+        "coarser distribution, a lower bound: on the embedded model 12 to 17 % below the full one at 4 bits (Q4_0) "
+        "and 8 to 14 % at 2 (Q2_K).  Two stored files give ln_ratio only.\n"
+        "Each model, and a base that is a model, also continues five built-in prompts greedily by 48 tokens each; "
+        "column repeats is the share of them that only repeats: at least half of the last 32 tokens are one of the "
+        "four before them.\n"
+        "Of gated models coverage says which share of the FFN's neurons counted, and bytes_per_token what decoding "
+        "really read.  --inject opens groups at random instead, a share A of them (a list is interpolated over the "
+        "layers), which leaves nothing to be said about quality: gates and predictors are computed all the same.",
     .example = "deadwood score -m mini.gguf mini-q8.gguf -f english.txt german.txt\n"
                "deadwood score -m mini-q4.gguf --base mini.gguf -f english.txt -o rows.tsv\n"
                "deadwood score -m mini.gguf -f english.txt --store mini.base\n"
@@ -78,7 +98,6 @@ static const opt_program program = {
                "deadwood score -m 7b.gguf --speed-only --depth 0,4096 --sequences 4\n"
                "deadwood score -m 7b-gated.gguf --inject 0.5 --select listed",
     .rows = rows};
-// clang-format on
 
 /* ---- one text --------------------------------------------------------------------------------------------- */
 
@@ -232,7 +251,8 @@ static int check_inject(const score_run *r, dw_err *err) {
 
 static int score(score_run *r, exp_child *children, int n_children, dw_err *err) {
     double n_tokens;
-    if (score_open_all(r, err) || (o.inject && check_inject(r, err)) || score_check_windows(r, &n_tokens, err)) return -1;
+    if (score_open_all(r, err) || (o.inject && check_inject(r, err)) || score_check_windows(r, &n_tokens, err))
+        return -1;
     if (o.store && !r->all[0].model) return dw_fail(err, "'%s' is stored already", r->all[0].path);
     for (int i = 0; i < r->n_models; i++)
         if (score_begin_rows(&r->all[i], r, err)) return -1;
@@ -281,13 +301,15 @@ int main(int argc, char **argv) {
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
     if (o.inject && (o.no_speed || o.store))
         die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
-    if (o.no_speed && strcmp(o.depths, "0")) die_usage("--depth asks for speed, --no-speed for none; leave one of them out");
+    if (o.no_speed && strcmp(o.depths, "0"))
+        die_usage("--depth asks for speed, --no-speed for none; leave one of them out");
     if (o.json && o.per_layer) die_usage("--per-layer prints a table, --json objects; give one of them");
     o.speed_only |= o.inject != NULL;
     if (!o.texts.n && needs_text()) die_usage("give a text with -f");
     dw_err err = {0};
     if (o.out && exp_check_results(o.out, &err)) die_err(&err);
-    score_run r = {.o = &o, .protocol = measure_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
+    score_run r = {
+        .o = &o, .protocol = measure_protocol_find(o.protocol), .n_texts = (int)o.texts.n, .n_models = (int)o.models.n};
     r.kv = tool_kv();
     double *shares = o.inject ? parse_shares(o.inject, &r.n_inject) : NULL;
     r.inject = shares;

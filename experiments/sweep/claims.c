@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__APPLE__)
+#include <sys/random.h>
+#endif
 
 enum { MAX_CLAIM = 1024, BEGINNING_SECONDS = 10 };
 
@@ -20,7 +24,9 @@ static const char head[] = "deadwood claim 1\n";
 
 struct claims {
     char *folder, *presence;
-    char process[256]; // "HOST BOOT NAMESPACE PID START"
+    char grid[80]; // the line "grid SHA256\n" of the presence
+    char process[256]; // "HOST BOOT NAMESPACE PID START RANDOM"
+    size_t n_place;    // bytes of "HOST BOOT NAMESPACE "
     char **held;
     size_t n_held, cap_held;
     double beaten; // when claims were touched last
@@ -50,29 +56,46 @@ static unsigned long long start_of(long pid) {
     return at && sscanf(at, " %llu", &start) == 1 ? start : 0;
 }
 
-/* "HOST BOOT NAMESPACE": where a process id means something. */
-static void name_place(char *place, size_t size) {
-    char host[128] = "-", boot[64], space[64] = "-";
+/* 64 random bits as text.  Where the system gives none, the clock stands for them. */
+static void draw_name(char name[17]) {
+    uint64_t bits;
+    if (getentropy(&bits, sizeof bits)) bits = (uint64_t)(dw_now() * 1e9);
+    snprintf(name, 17, "%016" PRIx64, bits);
+}
+
+/* "HOST BOOT NAMESPACE ", where a process id means something, and this process.  Where the kernel tells no boot or no
+ * namespace, the random number stands for it: then no other process is judged by its id. */
+static void name_process(claims *c) {
+    char host[128] = "-", boot[64], space[64] = "-", random[17];
+    draw_name(random);
     if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "-");
-    for (char *c = host; *c; c++)
-        if (*c <= ' ' || *c == '/' || *c >= 127) *c = '_';
+    for (char *at = host; *at; at++)
+        if (*at <= ' ' || *at == '/' || *at >= 127) *at = '_';
     read_word("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
     const ssize_t n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
     space[n > 0 ? n : 1] = 0;
-    snprintf(place, size, "%.100s %.40s %.40s", host, boot, space);
+    c->n_place = (size_t)snprintf(c->process, sizeof c->process, "%.100s %.40s %.40s ", host,
+                                  strcmp(boot, "-") ? boot : random, strcmp(space, "-") ? space : random);
+    snprintf(c->process + c->n_place, sizeof c->process - c->n_place, "%ld %llu %s", (long)getpid(),
+             start_of((long)getpid()), random);
 }
 
 /* ---- claims as text --------------------------------------------------------------------------------------------- */
 
 static char *path_of(const claims *c, const char *name) { return dw_format(NULL, "%s/%s", c->folder, name); }
 
+static void read_text(int fd, char text[MAX_CLAIM]) {
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, MAX_CLAIM - 1);
+    text[n > 0 ? n : 0] = 0;
+}
+
 /* Reads a claim; -1: there is none.  The text may be incomplete while its owner writes it. */
 static int read_claim(const char *path, char text[MAX_CLAIM]) {
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, text, MAX_CLAIM - 1);
+    const bool absent = fd < 0 && errno == ENOENT;
+    read_text(fd, text);
     if (fd >= 0) close(fd);
-    text[n > 0 ? n : 0] = 0;
-    return fd < 0 && errno == ENOENT ? -1 : 0;
+    return absent ? -1 : 0;
 }
 
 /* The line after the head; false: the claim is not complete. */
@@ -81,6 +104,23 @@ static bool process_in(const char *text, char process[256]) {
     if (!len || len >= 256 || text[n + len] != '\n') return false;
     snprintf(process, 256, "%.*s", (int)len, text + n);
     return true;
+}
+
+static bool is_own(const claims *c, const char *text) {
+    char process[256];
+    return process_in(text, process) && !strcmp(process, c->process);
+}
+
+/* Opens a claim if it is this process's own; -1: it is not.  Another process may put its claim in the place of this one
+ * at any time; then the descriptor is that of the old file, which nobody sees. */
+static int open_own(const claims *c, const char *name) {
+    char text[MAX_CLAIM], *path = path_of(c, name);
+    const int fd = path ? open(path, O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    read_text(fd, text);
+    const bool own = fd >= 0 && is_own(c, text);
+    if (fd >= 0 && !own) close(fd);
+    free(path);
+    return own ? fd : -1;
 }
 
 /* The rest of the line that begins with a word; free().  NULL: there is no such line. */
@@ -106,10 +146,7 @@ static bool is_dead(const claims *c, const char *path, const char *text) {
     if (!process_in(text, process)) return age_of(c, path) > BEGINNING_SECONDS;
     long pid;
     unsigned long long start;
-    const char *own = strrchr(c->process, ' '), *last = strrchr(process, ' ');
-    while (own > c->process && own[-1] != ' ') own--; // the process id
-    const size_t n_place = (size_t)(own - c->process);
-    if (!last || strncmp(process, c->process, n_place) || sscanf(process + n_place, "%ld %llu", &pid, &start) != 2)
+    if (strncmp(process, c->process, c->n_place) || sscanf(process + c->n_place, "%ld %llu", &pid, &start) != 2)
         return age_of(c, path) > CLAIM_LOST;
     if (kill((pid_t)pid, 0) && errno == ESRCH) return true;
     const unsigned long long now = start_of(pid);
@@ -120,8 +157,7 @@ claim_state claims_look(claims *c, const char *name, char **reason) {
     char text[MAX_CLAIM], *path = path_of(c, name);
     claim_state state = CLAIM_OTHER;
     *reason = NULL;
-    char process[256];
-    if (path && (read_claim(path, text) || (process_in(text, process) && !strcmp(process, c->process))))
+    if (path && (read_claim(path, text) || is_own(c, text)))
         state = CLAIM_FREE;
     else if (path && is_dead(c, path, text))
         state = CLAIM_DEAD;
@@ -171,7 +207,6 @@ static bool bury(claims *c, const char *path, const char *heir) {
 static int inherit(claims *c, const char *path, dw_err *err) {
     char *heir = dw_format(err, "%s.heir", c->presence);
     if (!heir) return -1;
-    unlink(heir); // of a process of this number that was killed
     int rc = write_claim(c, heir, "", err);
     if (!rc && !bury(c, path, heir)) {
         unlink(heir);
@@ -204,9 +239,15 @@ int claims_take(claims *c, const char *name, claim_taken *taken, dw_err *err) {
 }
 
 static void give_up(const claims *c, const char *name) {
-    char text[MAX_CLAIM], process[256], *path = path_of(c, name);
-    if (path && !read_claim(path, text) && process_in(text, process) && !strcmp(process, c->process)) unlink(path);
+    char text[MAX_CLAIM], *path = path_of(c, name);
+    if (path && !read_claim(path, text) && is_own(c, text)) unlink(path);
     free(path);
+}
+
+bool claims_holds(const claims *c, const char *name) {
+    const int fd = open_own(c, name);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
 }
 
 void claims_release(claims *c, const char *name) {
@@ -220,23 +261,23 @@ void claims_release(claims *c, const char *name) {
 }
 
 void claims_fail(claims *c, const char *name, const char *reason) {
-    char *path = path_of(c, name);
-    const int fd = path ? open(path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        dprintf(fd, "failed %.*s\n", (int)strcspn(reason, "\n") < 400 ? (int)strcspn(reason, "\n") : 400, reason);
-        close(fd);
-    }
-    free(path);
+    const int fd = open_own(c, name);
+    if (fd < 0) return;
+    dprintf(fd, "failed %.*s\n", (int)strcspn(reason, "\n") < 400 ? (int)strcspn(reason, "\n") : 400, reason);
+    close(fd);
 }
 
+/* The claim of another process is never touched: its owner may be dead. */
 void claims_beat(claims *c) {
     if (dw_now() - c->beaten < CLAIM_BEAT) return;
     c->beaten = dw_now();
-    if (c->presence) utimensat(AT_FDCWD, c->presence, NULL, 0);
+    if (c->presence && utimensat(AT_FDCWD, c->presence, NULL, 0) && errno == ENOENT) // taken for dead and removed
+        write_claim(c, c->presence, c->grid, NULL);
     for (size_t i = 0; i < c->n_held; i++) {
-        char *path = path_of(c, c->held[i]);
-        if (path) utimensat(AT_FDCWD, path, NULL, 0);
-        free(path);
+        const int fd = open_own(c, c->held[i]);
+        if (fd < 0) continue;
+        futimens(fd, NULL);
+        close(fd);
     }
 }
 
@@ -248,15 +289,13 @@ static bool is_presence(const char *name) {
 }
 
 static int refuse_other_grid(const char *folder, const char *text, dw_err *err) {
-    char process[256] = "?";
+    char process[256] = "?", host[128] = "?", pid[32] = "?";
     process_in(text, process);
-    const char *last = strrchr(process, ' ');
-    while (last && last > process && last[-1] != ' ') last--;
+    sscanf(process, "%127s %*s %*s %31s", host, pid);
     return dw_fail(
         err,
-        "another sweep (process %.*s on %.*s) works on '%.*s' with another grid; wait for it, or choose another folder",
-        last ? (int)strcspn(last, " ") : 1, last ? last : "?", (int)strcspn(process, " "), process,
-        (int)(strrchr(folder, '/') - folder), folder);
+        "another sweep (process %s on %s) works on '%.*s' with another grid; wait for it, or choose another folder",
+        pid, host, (int)(strrchr(folder, '/') - folder), folder);
 }
 
 /* Who else is here: dead ones are forgotten, live ones must have the same grid. */
@@ -283,27 +322,22 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
 }
 
 static int make_presence(claims *c, const char *grid_sha256, dw_err *err) {
-    char line[80], *path = dw_format(err, "%s/%.*s-%ld.sweep", c->folder, (int)strcspn(c->process, " "), c->process,
-                                     (long)getpid());
-    if (!path) return -1;
-    snprintf(line, sizeof line, "grid %s\n", grid_sha256);
-    unlink(path); // of a process of this number that was killed
-    if (write_claim(c, path, line, err)) {
-        free(path);
-        return dw_fail(err, "cannot write into '%s'", c->folder);
-    }
-    c->presence = path;
-    return 0;
+    c->presence = dw_format(err, "%s/%.*s-%ld-%s.sweep", c->folder, (int)strcspn(c->process, " "), c->process,
+                            (long)getpid(), strrchr(c->process, ' ') + 1);
+    if (!c->presence) return -1;
+    snprintf(c->grid, sizeof c->grid, "grid %s\n", grid_sha256);
+    if (!write_claim(c, c->presence, c->grid, err)) return 0;
+    free(c->presence);
+    c->presence = NULL;
+    return dw_fail(err, "cannot write into '%s'", c->folder);
 }
 
 claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, dw_err *err) {
     claims *c = dw_alloc(1, sizeof *c, "claims", err);
-    char place[200];
     struct stat st;
     if (!c) return NULL;
     *n_others = 0;
-    name_place(place, sizeof place);
-    snprintf(c->process, sizeof c->process, "%s %ld %llu", place, (long)getpid(), start_of((long)getpid()));
+    name_process(c);
     c->folder = dw_format(err, "%s/claims", folder);
     int rc = c->folder ? 0 : -1;
     if (!rc && mkdir(c->folder, 0777) && errno != EEXIST)

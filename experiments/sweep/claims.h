@@ -1,13 +1,15 @@
 /* claims.h - which process works on which job of a folder, so that several sweeps share it, on one machine or several.
  *
- *   FOLDER/claims/JOB            a process works on this job:   "deadwood claim 1\nPROCESS\n"
- *   FOLDER/claims/HOST-PID.sweep a process shares the folder:   the same, and "grid SHA256\n"
- *   PROCESS                      "HOST BOOT NAMESPACE PID START": host, boot id, pid namespace, process id, its start
+ *   FOLDER/claims/JOB                    a process works on this job:   "deadwood claim 1\nPROCESS\n"
+ *   FOLDER/claims/HOST-PID-RANDOM.sweep  a process shares the folder:   the same, and "grid SHA256\n"
+ *   PROCESS  "HOST BOOT NAMESPACE PID START RANDOM": host, boot id, pid namespace, process id, its start, 64 random bits,
+ *            so that two processes never have one name: containers may share host name and process ids
  *
  * A claim is made with O_EXCL, so one process gets it, and removed when the job's outputs are complete.  So an output
  * without a claim is finished, and an output with the claim of a dead process is not trusted.  A claim of this host,
  * boot and namespace is dead when there is no process of that id and start time.  Any other claim is dead when nobody
- * has touched it for CLAIM_LOST seconds of the file system's clock; its owner touches it every CLAIM_BEAT seconds.
+ * has touched it for CLAIM_LOST seconds of the file system's clock; its owner touches it every CLAIM_BEAT seconds.  A
+ * process that slept longer may have lost its claim to another one: it asks claims_holds before it takes an output.
  *
  * A job that failed keeps its claim, with the line "failed REASON", until its process ends.  Others that share the
  * folder then do not repeat it, and a later sweep does. */
@@ -39,6 +41,7 @@ typedef enum claim_taken { CLAIM_NOT_MINE, CLAIM_NEW, CLAIM_INHERITED } claim_ta
 
 int claims_take(claims *c, const char *name, claim_taken *taken, dw_err *err);
 void claims_release(claims *c, const char *name);
+bool claims_holds(const claims *c, const char *name);              // the claim is still this process's own
 void claims_fail(claims *c, const char *name, const char *reason); // of a job that this process holds
 void claims_beat(claims *c); // call it often: touches what is held, when it is time
 

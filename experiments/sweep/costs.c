@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_BYTES = 1 << 20, MAX_TOOL = 32 };
+enum { MAX_BYTES = 1 << 20, MAX_TOOL = 40 };
 
 static const char head[] = "tool\toptions\twords\tin_bytes\tthreads\tseconds\tcpu_seconds\tpeak_bytes\tfile_bytes\n";
 
@@ -31,7 +31,7 @@ struct costs {
 /* A line that is torn or damaged is left out. */
 static int add_line(costs *c, const char *line, dw_err *err) {
     remembered r = {0};
-    if (sscanf(line, "%31[a-z0-9_]\t%" SCNx64 "\t%" SCNx64 "\t%lf\t%d\t%lf\t%lf\t%lf\t%lf", r.tool, &r.options,
+    if (sscanf(line, "%39[A-Za-z0-9_-]\t%" SCNx64 "\t%" SCNx64 "\t%lf\t%d\t%lf\t%lf\t%lf\t%lf", r.tool, &r.options,
                &r.words, &r.in_bytes, &r.cost.threads, &r.cost.seconds, &r.cost.cpu_seconds, &r.cost.peak_bytes,
                &r.cost.file_bytes) != 9)
         return 0;

@@ -12,13 +12,13 @@
 static bool is_to_run(const sweep *s, size_t i) { return s->task[i].needed && s->task[i].state != DONE; }
 
 typedef struct totals {
-    size_t n_run, n_known; // jobs to run; those of known cost
+    size_t n_run, n_known, n_timed; // jobs to run; those of known cost; those whose seconds are known
     size_t n_control;
     double seconds, alone_seconds, bytes, peak; // the largest
 } totals;
 
 typedef struct step_sums {
-    size_t n, n_there, n_run, n_known;
+    size_t n, n_there, n_run, n_known, n_timed;
     double bytes_there, seconds, bytes, peak;
 } step_sums;
 
@@ -33,9 +33,10 @@ static step_sums sum_step(const sweep *s, size_t k) {
         }
         if (!is_to_run(s, i)) continue;
         sum.n_run++;
+        sum.n_timed += t->seconds_known;
+        sum.seconds += t->seconds_known ? t->cost.seconds : 0;
         if (!t->cost_known) continue;
         sum.n_known++;
-        sum.seconds += t->cost.seconds;
         sum.bytes += t->cost.file_bytes;
         if (t->cost.peak_bytes > sum.peak) sum.peak = t->cost.peak_bytes;
     }
@@ -53,12 +54,13 @@ static void print_step(const sweep *s, size_t k, totals *all) {
     const step_sums t = sum_step(s, k);
     printf("# %-16s %6zu %6zu %6zu", s->grid.step[k].name, t.n, t.n_there, t.n_run);
     print_number(t.bytes_there * 1e-6, t.n_there, 1);
-    print_number(t.seconds / (double)t.n_known, t.n_known, 2);
+    print_number(t.seconds / (double)t.n_timed, t.n_timed, 2);
     print_number(t.bytes / (double)t.n_known * 1e-6, t.n_known, 1);
     print_number(t.peak * 1e-6, t.n_known, 1);
     printf("\n");
     all->n_run += t.n_run;
     all->n_known += t.n_known;
+    all->n_timed += t.n_timed;
     *(s->grid.step[k].alone ? &all->alone_seconds : &all->seconds) += t.seconds;
     all->bytes += t.bytes;
     all->peak = t.peak > all->peak ? t.peak : all->peak;
@@ -85,11 +87,11 @@ static void print_totals(const sweep *s, const totals *t) {
     printf("# %zu jobs to run, %d at once; ", t->n_run, s->n_at_once);
     if (!t->n_run)
         printf("nothing to do\n");
-    else if (!t->n_known)
+    else if (!t->n_timed)
         printf("minutes, disk and memory are known when such jobs have run on this machine\n");
     else
         printf("%s %.1f minutes, by what such jobs took on this machine\n",
-               t->n_known < t->n_run ? "more than" : "about", (t->seconds / s->n_at_once + t->alone_seconds) / 60);
+               t->n_timed < t->n_run ? "more than" : "about", (t->seconds / s->n_at_once + t->alone_seconds) / 60);
     if (t->n_control)
         printf("# %zu of them are for controls that the sweep adds (--controls none leaves them out)\n", t->n_control);
     if (!t->n_known) return;

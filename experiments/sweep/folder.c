@@ -27,6 +27,18 @@ static int make_folder(const char *path, dw_err *err) {
     return !stat(path, &st) && S_ISDIR(st.st_mode) ? 0 : dw_fail(err, "'%s' is no folder", path);
 }
 
+/* Makes the folders above the last name of a path. */
+static int make_parents(const char *path, dw_err *err) {
+    char *parent = dw_strdup(path, err);
+    int rc = parent ? 0 : -1;
+    for (char *slash = parent; !rc && (slash = strchr(slash + 1, '/')); *slash = '/') {
+        *slash = 0;
+        rc = make_folder(parent, err);
+    }
+    free(parent);
+    return rc;
+}
+
 /* ---- files of somebody else ------------------------------------------------------------------------------------- */
 
 /* The line of a table that says which sweep wrote it; NULL: it has none. */
@@ -96,7 +108,7 @@ static int copy_grid(const sweep *s, dw_err *err) {
 int folder_open(sweep *s, dw_err *err) {
     int n_others = 0;
     char *log = folder_path(s, "log", err);
-    int rc = log ? make_folder(s->dir, err) : -1;
+    int rc = log && !make_parents(s->dir, err) ? make_folder(s->dir, err) : -1;
     if (!rc && !(s->claims = claims_open(s->dir, s->grid_sha256, &n_others, err))) rc = -1;
     if (!rc) rc = make_folder(log, err);
     if (!rc) rc = copy_grid(s, err);

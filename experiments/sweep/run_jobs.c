@@ -213,13 +213,11 @@ static int fail(sweep *s, size_t i, size_t cause, dw_err *err) {
 static void note_cost(sweep *s, size_t i, const child_end *end) {
     task *t = &s->task[i];
     double *peak = &s->peak[job_of(s, i)->step - s->grid.step];
-    struct stat st;
     job_cost cost = {.seconds = dw_now() - t->began,
                      .cpu_seconds = end->cpu_seconds,
                      .peak_bytes = end->peak_bytes,
+                     .file_bytes = tasks_bytes(t),
                      .threads = t->n_threads};
-    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++)
-        cost.file_bytes += stat(t->path[k], &st) ? 0 : (double)st.st_size;
     if (end->peak_bytes > *peak) *peak = end->peak_bytes;
     double in_bytes = 0;
     const job *j = job_of(s, i);
@@ -245,6 +243,15 @@ static void remove_outputs(const task *t) {
     for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) unlink(t->path[k]);
 }
 
+/* Another process does the job now: its outputs are taken when its claim ends. */
+static int leave_to_heir(sweep *s, size_t i) {
+    warn("'%s' was taken over by another sweep while this one did not run", job_of(s, i)->file[0]);
+    claims_release(s->claims, job_of(s, i)->file[0]); // forgets it
+    s->task[i].state = ELSEWHERE;
+    s->n_elsewhere++;
+    return 0;
+}
+
 static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     task *t = &s->task[i];
     const char *claim = job_of(s, i)->file[0];
@@ -252,6 +259,7 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     s->n_running--;
     s->alone_runs = false;
     t->state = ABSENT;
+    if (!claims_holds(s->claims, claim)) return leave_to_heir(s, i);
     if (children_signal() && end->status) { // it was told to end, maybe between two outputs or in the middle of one
         remove_outputs(t);
         claims_release(s->claims, claim);

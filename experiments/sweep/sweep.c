@@ -32,69 +32,85 @@ static struct {
     bool dry_run;
 } o;
 
-// clang-format off
 static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.grid, NULL, "GRID", "the grid: a text file", .min = 1, .max = 1},
-    {"out", 'o', OPT_TEXT, OPT_REQUIRED | OPT_NO_BYTE, &o.dir, NULL, "DIR", "the folder for all files; made where it is missing"},
-    {"jobs", 'j', OPT_INT, OPT_NO_BYTE, &o.jobs, "0", "N", "at most N jobs at once; 0: as many as threads", .min = 0, .max = CHILDREN_MAX},
-    {"memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.memory, "0", "SIZE", "memory of all jobs together, which bounds the jobs at once; 0: what this machine has left"},
-    {"keep", 0, OPT_CHOICE, 0, &o.keep, "best", "WHICH", "models that stay when they are scored; best: those whose verdict is keep", OPT_CHOICES(keep_rules)},
-    {"controls", 0, OPT_CHOICE, 0, &o.controls, "auto", "WHICH", "auto: add the controls that the grid lacks", OPT_CHOICES(control_choices)},
-    {"base", 0, OPT_CHOICE, 0, &o.base, "stored", "HOW", "how a base that a step makes is compared with", OPT_CHOICES_HELP(base_choices, base_choice)},
+    {"out", 'o', OPT_TEXT, OPT_REQUIRED | OPT_NO_BYTE, &o.dir, NULL, "DIR",
+     "the folder for all files; made where it is missing"},
+    {"jobs", 'j', OPT_INT, OPT_NO_BYTE, &o.jobs, "0", "N", "at most N jobs at once; 0: as many as threads", .min = 0,
+     .max = CHILDREN_MAX},
+    {"memory", 0, OPT_BYTES, OPT_NO_BYTE, &o.memory, "0", "SIZE",
+     "memory of all jobs together, which bounds the jobs at once; 0: what this machine has left"},
+    {"keep", 0, OPT_CHOICE, 0, &o.keep, "best", "WHICH",
+     "models that stay when they are scored; best: those whose verdict is keep", OPT_CHOICES(keep_rules)},
+    {"controls", 0, OPT_CHOICE, 0, &o.controls, "auto", "WHICH", "auto: add the controls that the grid lacks",
+     OPT_CHOICES(control_choices)},
+    {"base", 0, OPT_CHOICE, 0, &o.base, "stored", "HOW", "how a base that a step makes is compared with",
+     OPT_CHOICES_HELP(base_choices, base_choice)},
     {"allow", 0, OPT_TEXTS, 0, &o.allow, NULL, "NAME", "steps may also run deadwood-NAME, whatever its options do"},
-    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL, "check the grid, print the commands that would run and what they would cost; write nothing"},
+    {"dry-run", 0, OPT_FLAG, OPT_NO_BYTE, &o.dry_run, NULL, NULL,
+     "check the grid, print the commands that would run and what they would cost; write nothing"},
     OPT_COMMON_HEADING,
-    {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N", "threads of all jobs together; 0: the physical cores this process may use", .min = 0, .max = 256},
-    OPT_QUIET, {0}};
+    {"threads", 't', OPT_INT, OPT_NO_BYTE, &tool.threads, "0", "N",
+     "threads of all jobs together; 0: the physical cores this process may use", .min = 0, .max = 256},
+    OPT_QUIET,
+    {0}};
 
 static const opt_program program = {
     .name = "sweep",
     .summary = "run all variants of a grid and make one table of their rows",
-    .usage = "GRID -o DIR [-j N] [--memory SIZE] [--keep all|best|none] [--controls auto|none] [--base stored|exact] [--dry-run]",
-    .about = "A grid is a text file of variables with lists of values and of steps, each a deadwood command:\n"
-             "\n"
-             "  # deadwood grid 1\n"
-             "  eval   := experiments/texts/eval/*.txt\n"
-             "  metric  = energy random\n"
-             "  rate    = 0.1 0.2 0.3\n"
-             "  seed    = 1 2 3                            if metric = random\n"
-             "  dense   : convert experiments/mini -o $out.gguf\n"
-             "  stats   : collect -m $dense -f experiments/texts/calib/code-1.txt -o $out.h5\n"
-             "  plan    : rank -m $dense -s $stats --metric $metric --rate $rate --seed $seed -o $out.tsv\n"
-             "  cut     : cut -m $dense -p $plan -o $out.gguf\n"
-             "  score   : score -m $cut --base $dense -f $eval --no-speed -o $rows\n"
-             "  speed   : alone score -m $cut --speed-only -o $rows\n"
-             "\n"
-             "NAME = varies over its values, NAME := is a list that is used as a whole, NAME : is a step.  A step runs once "
-             "for each combination of the values that decide its output.  $NAME is a value, or the output of a step above; $out.SUFFIX is "
-             "a file that the step writes (it may write several with different suffixes, and $STEP.SUFFIX then reads one of them), $rows the "
-             "rows that it adds to DIR/rows.tsv.  `if NAME = VALUE .. [and ..]` at the end of a variable's line says when it varies "
-             "(else it has its first value), at the end of a step's line when there is one; `control if ..` says which rows are controls, in addition to those of metric random.  "
-             "While a step marked `alone` runs, no other does.  Lists called `select` and `report` are texts to choose variants by and texts to report: steps of "
-             "score read one or the other, and no text may be in both.  experiments/sweep/grid.h says it all.\n"
-             "\n"
-             "Only programs of deadwood that make or measure models are steps (--allow adds others), and they write only what the grid names as $out or $rows.  "
-             "All options and patterns of files are checked before the first step runs; --dry-run does only that, and estimates minutes, disk and memory "
-             "from what such steps took on this machine before.\n"
-             "\n"
-             "Controls: a grid that ranks neurons by no random metric gets every cut with random neurons in three seeds as well (steps random_..); one that does not "
-             "round the uncut model gets it in six mixtures, from the 16-bit model and with the cut's statistics (steps rounded_..); one with gates "
-             "gets the same neurons for every token, by energy and at random in three seeds, at the gates' activities (steps fixed_..).  What is added, and what cannot be, is said at the start.\n"
-             "\n"
-             "Files are named by the values and by a hash of the command, of all that it reads and of the program's code, so after any change or any end the same command "
-             "computes what is missing and nothing else.  Several sweeps of one grid may share a folder, also from several machines.  A job that fails costs the rows that need it: they have the "
-             "verdict failed and the reason; the next run tries again.\n"
-             "\n"
-             "The base of a comparison is evaluated once, and its predictions are stored; KL is then a lower bound (column kl_kind: top64).  --base exact evaluates "
-             "it with every model.\n"
-             "\n"
-             "Verdicts: control; collapsed (perplexity above ten times the base's, beyond the error); discard (another row of the same type is no larger, in file size and bytes a "
-             "token, and its ln_ratio is smaller beyond the error of the paired difference, corrected for the number of comparisons); keep.  With --keep best the models of the others are deleted as soon as "
-             "that is known; plan and lineage make them again.",
+    .usage = "GRID -o DIR [-j N] [--memory SIZE] [--keep all|best|none] [--controls auto|none] [--base stored|exact] "
+             "[--dry-run]",
+    .about =
+        "A grid is a text file of variables with lists of values and of steps, each a deadwood command:\n"
+        "\n"
+        "  # deadwood grid 1\n"
+        "  eval   := experiments/texts/eval/*.txt\n"
+        "  metric  = energy random\n"
+        "  rate    = 0.1 0.2 0.3\n"
+        "  seed    = 1 2 3                            if metric = random\n"
+        "  dense   : convert experiments/mini -o $out.gguf\n"
+        "  stats   : collect -m $dense -f experiments/texts/calib/code-1.txt -o $out.h5\n"
+        "  plan    : rank -m $dense -s $stats --metric $metric --rate $rate --seed $seed -o $out.tsv\n"
+        "  cut     : cut -m $dense -p $plan -o $out.gguf\n"
+        "  score   : score -m $cut --base $dense -f $eval --no-speed -o $rows\n"
+        "  speed   : alone score -m $cut --speed-only -o $rows\n"
+        "\n"
+        "NAME = varies over its values, NAME := is a list that is used as a whole, NAME : is a step.  A step runs "
+        "once for each combination of the values that decide its output.  $NAME is a value, or the output of a step "
+        "above; $out.SUFFIX is a file that the step writes (it may write several with different suffixes, and "
+        "$STEP.SUFFIX then reads one of them), $rows the rows that it adds to DIR/rows.tsv.  `if NAME = VALUE .. [and "
+        "..]` at the end of a variable's line says when it varies (else it has its first value), at the end of a "
+        "step's line when there is one; `control if ..` says which rows are controls, in addition to those of metric "
+        "random.  While a step marked `alone` runs, no other does.  Lists called `select` and `report` are texts to "
+        "choose variants by and texts to report: steps of score read one or the other, and no text may be in both.  "
+        "experiments/sweep/grid.h says it all.\n"
+        "\n"
+        "Only programs of deadwood that make or measure models are steps (--allow adds others), and they write only "
+        "what the grid names as $out or $rows.  All options and patterns of files are checked before the first step "
+        "runs; --dry-run does only that, and estimates minutes, disk and memory from what such steps took on this "
+        "machine before.\n"
+        "\n"
+        "Controls: a grid that ranks neurons by no random metric gets every cut with random neurons in three seeds as "
+        "well (steps random_..); one that does not round the uncut model gets it in six mixtures, from the 16-bit "
+        "model and with the cut's statistics (steps rounded_..); one with gates gets the same neurons for every "
+        "token, by energy and at random in three seeds, at the gates' activities (steps fixed_..).  What is added, "
+        "and what cannot be, is said at the start.\n"
+        "\n"
+        "Files are named by the values and by a hash of the command, of all that it reads and of the program's code, "
+        "so after any change or any end the same command computes what is missing and nothing else.  Several sweeps "
+        "of one grid may share a folder, also from several machines.  A job that fails costs the rows that need it: "
+        "they have the verdict failed and the reason; the next run tries again.\n"
+        "\n"
+        "The base of a comparison is evaluated once, and its predictions are stored; KL is then a lower bound (column "
+        "kl_kind: top64).  --base exact evaluates it with every model.\n"
+        "\n"
+        "Verdicts: control; collapsed (perplexity above ten times the base's, beyond the error); discard (another row "
+        "of the same type is no larger, in file size and bytes a token, and its ln_ratio is smaller beyond the error "
+        "of the paired difference, corrected for the number of comparisons); keep.  With --keep best the models of "
+        "the others are deleted as soon as that is known; plan and lineage make them again.",
     .example = "deadwood sweep experiments/grids/mini.grid -o build/sweep --dry-run\n"
                "deadwood sweep experiments/grids/mini.grid -o build/sweep -j 2",
     .rows = rows};
-// clang-format on
 
 /* Everything before the first file is written: what is wrong in the grid or in the folder is said here. */
 static int open_sweep(sweep *s, dw_err *err) {

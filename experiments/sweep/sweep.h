@@ -35,6 +35,7 @@ typedef struct task { // what becomes of a job
     double in_bytes;          // that it reads
     job_cost cost;            // what it will take, if cost_known
     bool cost_known;
+    bool seconds_known; // cost.seconds, also where the command itself says them
     pid_t pid;
     int n_threads;
     double began;
@@ -103,6 +104,7 @@ extern const char sweep_comment[];                           // the begin of the
 
 int tasks_find(sweep *s, dw_err *err); // which jobs are done, in which order the others come
 bool tasks_exist(const task *t);       // whether all outputs are there
+double tasks_bytes(const task *t);     // of its outputs, and of what tools write beside them
 void tasks_estimate(sweep *s);         // what every job that is still to run will read, take and write
 void tasks_want(sweep *s, size_t i);   // a model that was removed is needed again
 void tasks_settle(sweep *s, size_t i); // a job has an end: those that it reads are read once less

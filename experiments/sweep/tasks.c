@@ -148,11 +148,38 @@ int tasks_find(sweep *s, dw_err *err) {
 
 /* ---- what it will take ------------------------------------------------------------------------------------------ */
 
-static double bytes_of(const task *t) {
+/* Files that tools write beside an output: Gram matrices (kit/gram.h), sums by window (measure/sums.h). */
+static const char *const beside[] = {"", ".gram", ".windows"};
+
+double tasks_bytes(const task *t) {
     double bytes = 0;
     struct stat st;
-    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) bytes += stat(t->path[k], &st) ? 0 : (double)st.st_size;
+    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++)
+        for (size_t b = 0; b < sizeof beside / sizeof *beside; b++) {
+            char *path = dw_format(NULL, "%s%s", t->path[k], beside[b]);
+            if (path && !stat(path, &st)) bytes += (double)st.st_size;
+            free(path);
+        }
     return bytes;
+}
+
+static const char *no_path(void *nothing, size_t i, int output) {
+    (void)nothing, (void)i, (void)output;
+    return "";
+}
+
+/* The seconds of `heal --minutes M`, which plans its schedule to end in that time; 0: the command says no time. */
+static double planned_seconds(const sweep *s, size_t i) {
+    size_t n;
+    double minutes = 0;
+    if (strcmp(job_of(s, i)->step->tool, "heal") != 0) return 0;
+    char **word = jobs_words(&s->jobs, i, no_path, NULL, &n, NULL);
+    for (size_t k = 0; word && k < n; k++) {
+        if (!strncmp(word[k], "--minutes=", 10)) minutes = atof(word[k] + 10);
+        if (!strcmp(word[k], "--minutes") && k + 1 < n) minutes = atof(word[k + 1]);
+    }
+    jobs_free_words(word, n);
+    return minutes > 0 && minutes < 1e9 ? 60 * minutes : 0;
 }
 
 void tasks_estimate(sweep *s) {
@@ -164,7 +191,10 @@ void tasks_estimate(sweep *s) {
             t->in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
         for (size_t k = 0; k < j->step->n_read; k++) t->in_bytes += s->task[j->input[k]].cost.file_bytes;
         t->cost_known = costs_find(s->costs, j, t->in_bytes, &t->cost);
-        const double there = t->state == DONE ? bytes_of(t) : 0;
+        const double planned = planned_seconds(s, i);
+        if (planned > 0) t->cost.seconds = planned;
+        t->seconds_known = t->cost_known || planned > 0;
+        const double there = t->state == DONE ? tasks_bytes(t) : 0;
         if (there > 0) t->cost.file_bytes = there;
     }
 }

@@ -1,5 +1,5 @@
-/* contest.c - what the two sides do in their processes. */
-#include "experiments/peer/contest.h"
+/* runner.c - what the two programs do in their processes. */
+#include "experiments/peer/runner.h"
 
 #include "experiments/bandwidth.h"
 
@@ -26,8 +26,8 @@ typedef struct reply {
 /* ---- the child's work ------------------------------------------------------------------------------------- */
 
 typedef struct child {
-    const exp_contestant_options *o;
-    exp_side *side;
+    const exp_runner_options *o;
+    exp_program *program;
     int32_t *token;      // (n_seq, n) of a batch
     bool is_deep;        // the cache holds the first `depth` tokens
     volatile float sink; // logits are looked at
@@ -35,22 +35,22 @@ typedef struct child {
 
 enum { WARM_TOKENS = 8, FILL_TOKENS = 512 };
 
-static int n_seq_of(const child *c) { return c->o->side.n_seq ? c->o->side.n_seq : 1; }
+static int n_seq_of(const child *c) { return c->o->program.n_seq ? c->o->program.n_seq : 1; }
 
 /* Evaluates n tokens of every sequence at positions pos .. and looks at the logits of each one's last. */
 static int evaluate(child *c, int n, int pos, dw_err *err) {
     const int n_seq = n_seq_of(c);
     for (int i = 0; i < n_seq * n; i++) c->token[i] = c->o->ids[(size_t)(pos + i % n + 37 * (i / n)) % c->o->n_ids];
-    if (exp_side_eval(c->side, &(stock_tokens){c->token, n, n_seq, pos, 1}, err)) return -1;
+    if (exp_program_eval(c->program, &(stock_tokens){c->token, n, n_seq, pos, 1}, err)) return -1;
     for (int k = 0; k < n_seq; k++) {
-        const float *logits = exp_side_logits(c->side, k, err);
+        const float *logits = exp_program_logits(c->program, k, err);
         if (!logits) return -1;
         c->sink = logits[0];
     }
     return 0;
 }
 
-/* Both sides keep what lies before the first position of a batch, so this is done once. */
+/* Both programs keep what lies before the first position of a batch, so this is done once. */
 static int go_deep(child *c, dw_err *err) {
     const int most = FILL_TOKENS / n_seq_of(c);
     for (int pos = 0, n; pos < c->o->depth && !c->is_deep; pos += n) {
@@ -73,7 +73,7 @@ static int decode(child *c, int n, exp_watch *watch, dw_err *err) {
 
 static int windows(child *c, int first, int n, double *mean, dw_err *err) {
     double *nll = dw_alloc((size_t)n, sizeof *nll, "windows", err);
-    const int rc = nll ? exp_side_windows(c->side, c->o->ids, c->o->n_ctx, c->o->bos, first, n, nll, err) : -1;
+    const int rc = nll ? exp_program_windows(c->program, c->o->ids, c->o->n_ctx, c->o->bos, first, n, nll, err) : -1;
     *mean = 0;
     for (int w = 0; !rc && w < n; w++) *mean += nll[w] / n / (c->o->n_ctx - 1 - c->o->n_ctx / 2);
     free(nll);
@@ -103,26 +103,26 @@ static double resident_bytes(void) {
     return (double)resident * (double)sysconf(_SC_PAGESIZE);
 }
 
-static void open_side(child *c, reply *r) {
-    exp_side_options side = c->o->side;
+static void open_program(child *c, reply *r) {
+    exp_program_options program = c->o->program;
     const char *level = NULL;
     const double t0 = dw_now();
     r->rc = -1;
-    side.pool = dw_pool_new(c->o->n_threads, &r->err);
-    if (!side.pool) return;
+    program.pool = dw_pool_new(c->o->n_threads, &r->err);
+    if (!program.pool) return;
     if (c->o->stock_folder) {
-        side.stock = stock_open(c->o->stock_folder, &r->err);
-        if (!side.stock) return;
-        r->can_set = stock_can_set(side.stock);
-        snprintf(r->about, sizeof r->about, "%s %s", stock_version(side.stock), stock_cpu_library(side.stock));
+        program.stock = stock_open(c->o->stock_folder, &r->err);
+        if (!program.stock) return;
+        r->can_set = stock_can_set(program.stock);
+        snprintf(r->about, sizeof r->about, "%s %s", stock_version(program.stock), stock_cpu_library(program.stock));
     } else {
         level = dw_cpu_level(&r->err);
         if (!level) return;
         snprintf(r->about, sizeof r->about, "%s", level);
     }
-    c->side = exp_side_open(c->o->path, &side, &r->err);
-    c->token = dw_alloc((size_t)side.n_batch, sizeof *c->token, "a batch", &r->err);
-    r->rc = c->side && c->token ? 0 : -1;
+    c->program = exp_program_open(c->o->path, &program, &r->err);
+    c->token = dw_alloc((size_t)program.n_batch, sizeof *c->token, "a batch", &r->err);
+    r->rc = c->program && c->token ? 0 : -1;
     r->load_s = dw_now() - t0;
     r->rss_bytes = resident_bytes();
 }
@@ -131,18 +131,18 @@ static void live(const void *options, int line) {
     child c = {.o = options};
     reply r = {0};
     order next;
-    open_side(&c, &r);
+    open_program(&c, &r);
     while (exp_send(line, &r, sizeof r) && exp_receive(line, &next, sizeof next)) {
         r = (reply){0};
         obey(&c, &next, &r);
     }
 }
 
-/* ---- the parent's side ---------------------------------------------------------------------------------------- */
+/* ---- the parent ---------------------------------------------------------------------------------------------------- */
 
-int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_err *err) {
+int exp_runner_start(exp_runner *c, const exp_runner_options *o, dw_err *err) {
     reply r;
-    *c = (exp_contestant){0};
+    *c = (exp_runner){0};
     if (exp_child_start(&c->child, live, o, err)) return -1;
     if (!exp_receive(c->child.line, &r, sizeof r))
         return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "stock" : "the engine", o->path);
@@ -154,13 +154,13 @@ int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_
     return 0;
 }
 
-void exp_contestant_stop(exp_contestant *c) { exp_child_stop(&c->child); }
+void exp_runner_stop(exp_runner *c) { exp_child_stop(&c->child); }
 
-int exp_contestant_run(exp_contestant *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err) {
+int exp_runner_run(exp_runner *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err) {
     const order o = {work, first, n};
     reply r;
     if (!exp_send(c->child.line, &o, sizeof o) || !exp_receive(c->child.line, &r, sizeof r))
-        return dw_fail(err, "a contestant (%s) ended in the middle of its work", c->about);
+        return dw_fail(err, "the program (%s) ended in the middle of its work", c->about);
     if (r.rc) return dw_fail(err, "%s: %s", c->about, r.err.text);
     *lap = r.lap;
     return 0;

@@ -1,12 +1,12 @@
-/* side.c - the two sides behind one set of calls. */
-#include "experiments/peer/side.h"
+/* program.c - the two programs behind one set of calls. */
+#include "experiments/peer/program.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct exp_side {
-    exp_side_options o;
+struct exp_program {
+    exp_program_options o;
     int n_vocab;
     stock_tokens last;  // of the last evaluation
     dw_model *model;    // this engine
@@ -19,7 +19,7 @@ struct exp_side {
     double *logprob;    // n_ctx
 };
 
-static int open_own(exp_side *s, const char *path, dw_err *err) {
+static int open_own(exp_program *s, const char *path, dw_err *err) {
     s->model = dw_model_open(path, err);
     if (!s->model) return -1;
     const dw_session_options o = {.pool = s->o.pool, .backend = s->o.backend, .n_ctx = s->o.n_ctx, .n_seq = s->o.n_seq,
@@ -33,7 +33,7 @@ static int open_own(exp_side *s, const char *path, dw_err *err) {
     return s->session && s->out && s->logits && s->seq ? 0 : -1;
 }
 
-static int open_stock(exp_side *s, const char *path, dw_err *err) {
+static int open_stock(exp_program *s, const char *path, dw_err *err) {
     const stock_options o = {.n_threads = dw_pool_size(s->o.pool),
                              .n_ctx = s->o.n_ctx,
                              .n_seq = s->o.n_seq,
@@ -46,18 +46,18 @@ static int open_stock(exp_side *s, const char *path, dw_err *err) {
     return s->stock ? 0 : -1;
 }
 
-exp_side *exp_side_open(const char *path, const exp_side_options *o, dw_err *err) {
-    exp_side *s = dw_alloc(1, sizeof *s, "a side", err);
+exp_program *exp_program_open(const char *path, const exp_program_options *o, dw_err *err) {
+    exp_program *s = dw_alloc(1, sizeof *s, "a program", err);
     if (!s) return NULL;
     s->o = *o;
     s->window = dw_alloc((size_t)o->n_ctx, sizeof *s->window, "a window", err);
     s->logprob = dw_alloc((size_t)o->n_ctx, sizeof *s->logprob, "a window", err);
     if (s->window && s->logprob && !(o->stock ? open_stock(s, path, err) : open_own(s, path, err))) return s;
-    exp_side_close(s);
+    exp_program_close(s);
     return NULL;
 }
 
-void exp_side_close(exp_side *s) {
+void exp_program_close(exp_program *s) {
     if (!s) return;
     stock_session_free(s->stock);
     dw_session_free(s->session);
@@ -70,9 +70,9 @@ void exp_side_close(exp_side *s) {
     free(s);
 }
 
-int exp_side_n_vocab(const exp_side *s) { return s->n_vocab; }
+int exp_program_n_vocab(const exp_program *s) { return s->n_vocab; }
 
-int exp_side_eval(exp_side *s, const stock_tokens *t, dw_err *err) {
+int exp_program_eval(exp_program *s, const stock_tokens *t, dw_err *err) {
     const int n_all = t->n * t->n_seq;
     if (n_all > s->o.n_batch) return dw_fail(err, "%d tokens in a batch of %d", n_all, s->o.n_batch);
     s->last = *t;
@@ -87,18 +87,18 @@ int exp_side_eval(exp_side *s, const stock_tokens *t, dw_err *err) {
 }
 
 /* Logits of stock's output row i. */
-static const float *stock_row(exp_side *s, int i) {
+static const float *stock_row(exp_program *s, int i) {
     const stock_tokens *t = &s->last;
     return stock_session_logits(s->stock, i / t->n_out * t->n + t->n - t->n_out + i % t->n_out);
 }
 
-const float *exp_side_logits(exp_side *s, int i, dw_err *err) {
+const float *exp_program_logits(exp_program *s, int i, dw_err *err) {
     if (s->stock) return stock_row(s, i);
     return dw_session_logits(s->session, i, 1, s->logits, err) ? NULL : s->logits;
 }
 
 typedef struct softmax_job {
-    exp_side *s;
+    exp_program *s;
     const int32_t *target;
     double *logprob;
 } softmax_job;
@@ -116,13 +116,13 @@ static void stock_logprob(void *job_pointer, size_t i) {
 }
 
 /* logprob[i] = ln p(target[i]) of output row i, i < n. */
-static int logprobs(exp_side *s, int n, const int32_t *target, double *logprob, dw_err *err) {
+static int logprobs(exp_program *s, int n, const int32_t *target, double *logprob, dw_err *err) {
     if (!s->stock) return dw_session_logprobs(s->session, 0, n, target, logprob, err);
     dw_pool_each(s->o.pool, (size_t)n, stock_logprob, &(softmax_job){s, target, logprob});
     return 0;
 }
 
-int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll,
+int exp_program_windows(exp_program *s, const int32_t *ids, int n_ctx, int32_t bos, int first, int n, double *nll,
                      dw_err *err) {
     const int first_scored = n_ctx / 2, n_scored = n_ctx - 1 - first_scored;
     if (n_ctx > s->o.n_ctx) return dw_fail(err, "windows of %d tokens in a context of %d", n_ctx, s->o.n_ctx);
@@ -130,7 +130,7 @@ int exp_side_windows(exp_side *s, const int32_t *ids, int n_ctx, int32_t bos, in
         const int32_t *window = ids + (size_t)(first + w) * (size_t)n_ctx;
         memcpy(s->window, window, (size_t)n_ctx * sizeof *window);
         if (bos >= 0) s->window[0] = bos;
-        if (exp_side_eval(s, &(stock_tokens){s->window, n_ctx, 1, 0, n_ctx - first_scored}, err)) return -1;
+        if (exp_program_eval(s, &(stock_tokens){s->window, n_ctx, 1, 0, n_ctx - first_scored}, err)) return -1;
         if (logprobs(s, n_scored, window + first_scored + 1, s->logprob, err)) return -1;
         nll[w] = 0;
         for (int i = 0; i < n_scored; i++) nll[w] -= s->logprob[i];

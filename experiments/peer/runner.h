@@ -1,11 +1,11 @@
-/* contest.h - two sides, each in a child process that holds its model, doing the same work in turn.
+/* runner.h - two programs, each in a child process that holds its model, doing the same work in turn.
  *
  * A child times its own work; what it is timed for is stated at each work below. */
-#ifndef EXP_CONTEST_H
-#define EXP_CONTEST_H
+#ifndef EXP_RUNNER_H
+#define EXP_RUNNER_H
 
 #include "experiments/child.h"
-#include "experiments/peer/side.h"
+#include "experiments/peer/program.h"
 
 typedef enum exp_work {
     EXP_DECODE,  // n tokens of each sequence one by one after `depth` tokens (8 if that is 0), logits of each fetched
@@ -14,25 +14,25 @@ typedef enum exp_work {
     EXP_N_WORKS
 } exp_work;
 
-typedef struct exp_contestant_options {
+typedef struct exp_runner_options {
     const char *path;         // the model
     const char *stock_folder; // NULL: this engine
-    exp_side_options side;    // its pool and stock are made in the child
+    exp_program_options program; // its pool and stock are made in the child
     int n_threads;
     const int32_t *ids;       // n_ids of them, at least one window and one batch
     size_t n_ids;
     int n_ctx;                // of a window
     int depth;                // tokens of each sequence that are evaluated once and stay in the cache
     int32_t bos;              // first token of each window; -1: as it stands
-} exp_contestant_options;
+} exp_runner_options;
 
-typedef struct exp_contestant {
+typedef struct exp_runner {
     exp_child child;
     double load_s;      // opening model and session
     double rss_bytes;   // then
     char about[96];     // kernels or version and CPU library
     bool can_set;       // options are obeyed: stock_can_set
-} exp_contestant;
+} exp_runner;
 
 typedef struct exp_lap {
     double wall_s, cpu_s;
@@ -40,10 +40,10 @@ typedef struct exp_lap {
 } exp_lap;
 
 /* Starts a child; returns when its model is ready. */
-int exp_contestant_start(exp_contestant *c, const exp_contestant_options *o, dw_err *err);
-void exp_contestant_stop(exp_contestant *c);
+int exp_runner_start(exp_runner *c, const exp_runner_options *o, dw_err *err);
+void exp_runner_stop(exp_runner *c);
 /* One repetition: first (of windows, else ignored) and n as above. */
-int exp_contestant_run(exp_contestant *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err);
+int exp_runner_run(exp_runner *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err);
 
 /* Processes that do nothing but keep cores busy; started stopped. */
 typedef struct exp_crowd {
