@@ -216,7 +216,9 @@ static double of_matrix(dw_session *s, int l, dw_weight w) {
 }
 
 /* q k and p v of a token, which sees half of the window in the mean. */
-static double of_attention(const dw_hparams *hp, int l, int n_ctx) { return 2.0 * hp->n_head[l] * hp->head_dim * n_ctx; }
+static double of_attention(const dw_hparams *hp, int l, int n_ctx) {
+    return 2.0 * hp->n_head[l] * hp->head_dim * n_ctx;
+}
 
 static double of_head(const dw_hparams *hp) { return 2.0 * hp->n_embd * hp->n_vocab; }
 

@@ -717,7 +717,8 @@ static attention_values attention_new(int n, int D) {
 }
 
 static void attention_free(attention_values *a) {
-    free(a->q), free(a->k), free(a->v), free(a->dmix), free(a->mix), free(a->lse), free(a->dq), free(a->dk), free(a->dv);
+    free(a->q), free(a->k), free(a->v), free(a->dmix), free(a->mix), free(a->lse);
+    free(a->dq), free(a->dk), free(a->dv);
 }
 
 static void attend(attention_values *a, bool rounded, bool has_tiles) {

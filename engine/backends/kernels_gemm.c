@@ -26,7 +26,8 @@ enum {
     PANEL_BYTES = ROW_BLOCK * DW_PANEL_LD * 4, // F32, or two parts of BF16
     STRIP = DW_AMX_STEP * ROW_BLOCK,           // values of 32 rows of a transposed matrix
 };
-_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + STRIP * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
+_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + STRIP * 4 <= DW_GEMM_SCRATCH,
+               "a thread's scratch");
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 static int tiles_of(int n) { return (n + DW_TILE - 1) / DW_TILE; }
@@ -190,7 +191,8 @@ static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0,
         if (!row) memset(values, 0, (size_t)k * sizeof *values);
         if (p->job->form == DW_GEMM_F32) continue;
         memset(values + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *values);
-        dw_amx_unpack(row && in_place ? (const float *)(const void *)row : values, n_steps, r % DW_TILE, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
+        dw_amx_unpack(row && in_place ? (const float *)(const void *)row : values, n_steps, r % DW_TILE, n_parts,
+                      p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
     }
 }
 
@@ -227,8 +229,8 @@ static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, 
         const strip s = unpack_strip(p, row0, n_rows, n_padded, k0 + first, smaller(DW_AMX_STEP, k - first));
         for (int r = 0; r < n_padded; r += DW_TILE)
             if (p->job->form != DW_GEMM_F32)
-                dw_amx_unpack_turned(s.x + r, s.ld, n_parts,
-                                     p->panel + (size_t)(r / DW_TILE) * tile_row_bytes + (size_t)(step * n_parts) * AMX_TILE);
+                dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes +
+                                                                 (size_t)(step * n_parts) * AMX_TILE);
             else
                 for (int i = 0; i < DW_AMX_STEP; i += DW_TILE)
                     vec->transpose(s.x + (size_t)i * s.ld + r, s.ld, flat + (size_t)r * DW_PANEL_LD + i, DW_PANEL_LD);
@@ -309,7 +311,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
 static void check(const dw_gemm_job *j) {
     dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
     dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED);
-    dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS && j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
+    dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS);
+    dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
     (void)j;
 }
 
