@@ -263,6 +263,9 @@ typedef struct dw_train_options { // zero means the default
 dw_train *dw_train_new(dw_session *s, const dw_train_options *o, dw_err *err);
 size_t dw_train_memory(dw_session *s, const dw_train_options *o); // bytes that dw_train_new allocates; 0: it fails
 void dw_train_free(dw_train *t);
+/* Measures how many operations of matrix products a second all threads make in the pass's arithmetic, from cache; a
+ * multiply-add is two.  Takes 0.1 s.  0: the backend cannot tell (ref). */
+double dw_train_rate(dw_train *t);
 
 /* token: (n_seq, n_ctx).  Fails for a token that the vocabulary lacks and for too many windows. */
 int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err);

@@ -122,6 +122,7 @@ int distil_open(distil *d, const dw_model *student, const dw_model *teacher, con
     const dw_train_options pass = pass_options(o, false), forward = pass_options(o, true);
     d->o = *o;
     d->n_micro = pass.n_seq;
+    d->model = student;
     d->teacher_model = teacher;
     d->session = open_session(student, o, err);
     d->teacher_session = d->session ? open_session(teacher, o, err) : NULL;
@@ -204,6 +205,55 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err) {
     d->plan.steps++;
     return 0;
 }
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+static const dw_weight matrices[] = {DW_W_Q, DW_W_K, DW_W_V, DW_W_O, DW_W_GATE, DW_W_UP, DW_W_DOWN};
+
+static double of_matrix(dw_session *s, int l, dw_weight w) {
+    const dw_tensor t = dw_session_tensor(s, l, w);
+    return t.name ? 2.0 * (double)t.ne[0] * (double)t.ne[1] : 0;
+}
+
+/* q k and p v of a token, which sees half of the window in the mean. */
+static double of_attention(const dw_hparams *hp, int l, int n_ctx) {
+    return 2.0 * hp->n_head[l] * hp->head_dim * n_ctx;
+}
+
+static double of_head(const dw_hparams *hp) { return 2.0 * hp->n_embd * hp->n_vocab; }
+
+static double forward_operations(dw_session *s, const dw_hparams *hp, int n_ctx) {
+    double sum = of_head(hp);
+    for (int l = 0; l < hp->n_layer; l++) {
+        sum += of_attention(hp, l, n_ctx);
+        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) sum += of_matrix(s, l, matrices[i]);
+    }
+    return sum;
+}
+
+/* dx of every product, dW where it is trained, attention's five products, and the values of all layers but the last
+ * once more, without `down`. */
+static double backward_operations(const distil *d, const dw_hparams *hp) {
+    double sum = of_head(hp) * (d->p.gradients[hp->n_layer].of[DW_W_OUTPUT] ? 2 : 1);
+    for (int l = 0; l < hp->n_layer; l++) {
+        const bool again = l < hp->n_layer - 1;
+        sum += of_attention(hp, l, d->o.n_ctx) * (2.5 + again);
+        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+            const dw_weight w = matrices[i];
+            const int n = 1 + (d->p.gradients[l].of[w] != NULL) + (again && w != DW_W_DOWN);
+            sum += n * of_matrix(d->session, l, w);
+        }
+    }
+    return sum;
+}
+
+double distil_operations(const distil *d) {
+    const dw_hparams *hp = dw_model_hparams(d->model), *teachers = dw_model_hparams(d->teacher_model);
+    const double teacher = d->cache ? 0 : forward_operations(d->teacher_session, teachers, d->o.n_ctx);
+    return teacher + forward_operations(d->session, hp, d->o.n_ctx) + backward_operations(d, hp);
+}
+
+/* ---- held out -------------------------------------------------------------------------------------------------- */
 
 static size_t n_held_out(const distil *d) {
     size_t n = 0;

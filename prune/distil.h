@@ -59,7 +59,7 @@ typedef struct distil {
     size_t n_text;
     dw_session *session, *teacher_session;
     dw_train *train, *teacher;
-    const dw_model *teacher_model; // borrowed
+    const dw_model *model, *teacher_model; // borrowed
     teacher_cache *cache;          // in the teacher's place in steps; NULL: the teacher itself
     dw_parameters p;
     int32_t *token; // (batch, n_ctx)
@@ -84,6 +84,9 @@ void distil_draw(const distil *d, uint64_t step);
 /* One step at that rate; *loss: the mean before it.  A step whose loss or gradient is not finite changes nothing and
  * fails. */
 int distil_step(distil *d, double rate, double *loss, dw_err *err);
+/* Operations of a step by its tokens: products with matrices of both models, with the layers' values computed again,
+ * and of attention; a multiply-add is two. */
+double distil_operations(const distil *d);
 int distil_held_out(distil *d, double *loss, dw_err *err);
 void distil_keep_best(distil *d); // the values as they are now
 void distil_take_best(distil *d); // the values are what was kept

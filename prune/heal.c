@@ -156,6 +156,9 @@ static const opt_program program = {
              "With --activation relu the model learns to do with another activation.  Upstream llama.cpp cannot run such a "
              "file: it computes with the architecture's own.\n"
              "\n"
+             "At the end a line tells the speed of the steps, as a share of what the machine's matrix products allow: "
+             "their rate is measured, in BF16 where the CPU multiplies it.\n"
+             "\n"
              "OUT.checkpoint is written every few minutes.  When a run has ended early, also by kill -9, the same "
              "command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
              "uninterrupted run.",
@@ -243,6 +246,8 @@ typedef struct run {
     uint8_t identity[32];
     double started, began; // times: of the program; of the steps, less the seconds that the checkpoint had
     double saved;          // time of the last checkpoint
+    double in_steps;       // seconds of this process's steps
+    uint64_t n_steps;      // how many they are
     double loss, held_out; // latest
 } run;
 
@@ -415,7 +420,10 @@ static int save(run *r, dw_err *err) {
 /* A step that failed says where the run can be taken up again. */
 static int step(run *r, dw_err *err) {
     dw_err why = {0};
+    const double began = dw_now();
     if (!distil_step(&r->d, schedule_rate(&r->d.plan), &r->loss, &why)) {
+        r->in_steps += dw_now() - began;
+        r->n_steps++;
         schedule_clock(&r->d.plan, dw_now() - r->began);
         return 0;
     }
@@ -572,8 +580,20 @@ static int write_model(const run *r, dw_err *err) {
     return rc;
 }
 
+/* How fast the steps were, beside what the machine's matrix products allow. */
+static void tell_speed(const run *r) {
+    const double tokens = (double)r->n_steps * o.batch * o.n_ctx, rate = dw_train_rate(r->d.train);
+    if (!r->n_steps || rate == 0) return;
+    const double allowed = rate / distil_operations(&r->d);
+    say("steps: %.0f tokens/s, %.0f %% of the rate that their operations and the machine's matrix products allow "
+        "(%.3g Tflop/s, measured)",
+        tokens / r->in_steps, 100 * tokens / r->in_steps / allowed, rate / 1e12);
+}
+
 static int heal(run *r, dw_pool *pool, dw_err *err) {
-    if (open_run(r, pool, err) || learn(r, err) || write_model(r, err)) return -1;
+    if (open_run(r, pool, err) || learn(r, err)) return -1;
+    tell_speed(r);
+    if (write_model(r, err)) return -1;
     unlink(r->checkpoint);
     say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.plan.seconds / 60,
         r->held_out, r->d.first_held_out);

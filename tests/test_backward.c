@@ -1,6 +1,6 @@
 /* test_backward.c - the training pass: gradients against finite differences, cpu against ref, AdamW against a worked
  * example. */
-#include "backends/kernels.h"
+#include "backends/kernels_backward.h"
 #include "build.h"
 #include "model/optimizer.h"
 #include "model/session.h"
@@ -595,6 +595,191 @@ static void turned_is_packed(void) {
 #endif
 }
 
+/* c (m, n) of a (m, k) and b (n, k), with the rows of b packed (by_rows) or those of a; or a and b are stored
+ * transposed. */
+typedef struct factors {
+    int m, n, k;
+    float *a, *b, *at, *bt;
+} factors;
+
+static float *random_matrix(dw_rng *rng, int n_rows, int n, float **transposed) {
+    const size_t size = (size_t)n_rows * (size_t)n;
+    float *x = malloc(size * sizeof *x), *t = *transposed = malloc(size * sizeof *x);
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < n; i++) t[i * n_rows + r] = x[r * n + i] = (float)dw_rng_normal(rng);
+    return x;
+}
+
+static dw_tensor matrix_of(const float *x, int n_rows, int n) {
+    return (dw_tensor){.name = "x",
+                       .type = dw_qtype_get(DW_F32),
+                       .n_dims = 2,
+                       .ne = {(size_t)n, (size_t)n_rows, 1, 1},
+                       .data = (const uint8_t *)x};
+}
+
+enum { FROM_TENSOR = 1, BY_ROWS = 2, TURNED = 4, N_WAYS = 8 };
+
+static void multiply_factors(const factors *f, dw_level level, dw_gemm_form form, int way, bool add, float *c) {
+    const bool by_rows = way & BY_ROWS, turned = way & TURNED;
+    const float *packs = by_rows ? f->b : f->a, *packs_turned = by_rows ? f->bt : f->at;
+    const int n_packed = by_rows ? f->n : f->m, n_rows = by_rows ? f->m : f->n;
+    const dw_tensor tensor = matrix_of(packs, n_packed, f->k);
+    const dw_tensor w = turned ? matrix_of(by_rows ? f->at : f->bt, f->k, n_rows)
+                               : matrix_of(by_rows ? f->a : f->b, n_rows, f->k);
+    uint8_t *packed = dw_alloc(dw_gemm_pack_bytes(n_packed, f->k), 1, "packed", NULL),
+            *scratch = dw_alloc(DW_GEMM_SCRATCH, 1, "scratch", NULL);
+    const dw_gemm_tokens tokens = {.level = level,
+                                   .form = form,
+                                   .x = turned ? packs_turned : packs,
+                                   .ldx = (size_t)(turned ? n_packed : f->k),
+                                   .n_tokens = n_packed,
+                                   .n = f->k,
+                                   .w = !turned && way & FROM_TENSOR ? &tensor : NULL};
+    (turned ? dw_gemm_pack_turned : dw_gemm_pack)(&tokens, packed, 0, 1);
+    (turned ? dw_gemm_columns : dw_gemm_rows)(&(dw_gemm_job){.level = level,
+                                                             .form = form,
+                                                             .w = &w,
+                                                             .n_rows = n_rows,
+                                                             .packed = packed,
+                                                             .n_tokens = n_packed,
+                                                             .y = c,
+                                                             .ldy = (size_t)f->n,
+                                                             .scratch = scratch,
+                                                             .by_rows = by_rows,
+                                                             .add = add});
+    free(packed), free(scratch);
+}
+
+/* Every way gives the bits of the first; added to itself, twice the bits. */
+static void check_ways(dw_level level, dw_gemm_form form, int m, int n, int k) {
+    factors f = {m, n, k};
+    const size_t size = (size_t)m * (size_t)n;
+    float *first = malloc(size * sizeof *first), *c = malloc(size * sizeof *c);
+    dw_rng rng;
+    dw_rng_seed(&rng, 7);
+    f.a = random_matrix(&rng, m, k, &f.at);
+    f.b = random_matrix(&rng, n, k, &f.bt);
+    multiply_factors(&f, level, form, 0, false, first);
+    for (int way = 1; way < N_WAYS; way++) {
+        bool same = true, twice = true;
+        memset(c, 0xff, size * sizeof *c);
+        multiply_factors(&f, level, form, way, false, c);
+        for (size_t i = 0; i < size; i++) same = same && c[i] == first[i];
+        multiply_factors(&f, level, form, way, true, c);
+        for (size_t i = 0; i < size; i++) twice = twice && c[i] == 2 * first[i];
+        CHECK(same && twice, "%s, form %d, way %d: (%d, %d) of %d", dw_level_names[level], form, way, m, n, k);
+    }
+    free(f.a), free(f.at), free(f.b), free(f.bt), free(first), free(c);
+}
+
+static void either_factor_is_packed(void) {
+    static const int sizes[][3] = {{1, 1, 1}, {32, 64, 32}, {37, 70, 300}, {512, 33, 511}, {300, 512, 64}};
+    for (int level = 0; level < DW_N_LEVELS; level++)
+        for (int i = 0; dw_level_usable((dw_level)level) && i < 5; i++) {
+            if (level < DW_AMX) check_ways((dw_level)level, DW_GEMM_F32, sizes[i][0], sizes[i][1], sizes[i][2]);
+            if (dw_level_has_bf16((dw_level)level))
+                check_ways((dw_level)level, DW_GEMM_ROUNDED, sizes[i][0], sizes[i][1], sizes[i][2]);
+        }
+}
+
+/* ---- attention in BF16 ----------------------------------------------------------------------------------------- */
+
+enum { HEADS = 3 }; // that share a KV head
+
+typedef struct attention_values { // of one KV head
+    int n, D;
+    float *q, *k, *v, *dmix;            // random
+    float *mix, *lse, *dq, *dk, *dv;    // results
+} attention_values;
+
+static float *normal_values(dw_rng *rng, size_t n) {
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = (float)dw_rng_normal(rng);
+    return x;
+}
+
+static attention_values attention_new(int n, int D) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 21);
+    const size_t kv = (size_t)n * (size_t)D, q = kv * HEADS;
+    return (attention_values){n,
+                              D,
+                              normal_values(&rng, q),
+                              normal_values(&rng, kv),
+                              normal_values(&rng, kv),
+                              normal_values(&rng, q),
+                              malloc(q * sizeof(float)),
+                              malloc((size_t)n * HEADS * sizeof(float)),
+                              malloc(q * sizeof(float)),
+                              malloc(kv * sizeof(float)),
+                              malloc(kv * sizeof(float))};
+}
+
+static void attention_free(attention_values *a) {
+    free(a->q), free(a->k), free(a->v), free(a->dmix), free(a->mix), free(a->lse);
+    free(a->dq), free(a->dk), free(a->dv);
+}
+
+static void attend(attention_values *a, bool rounded, bool has_tiles) {
+    const size_t bytes = dw_attend_back_scratch(a->n, a->D) * sizeof(float);
+    uint8_t *scratch = dw_alloc(1, bytes + 64, "scratch", NULL);
+    memset(scratch, 0xff, bytes); // NaN: whatever is read must be written
+    dw_attend_back_job job = {.n = a->n, .head_dim = a->D, .n_group = HEADS, .q = a->q, .k = a->k, .v = a->v,
+                              .ld = (size_t)(HEADS * a->D), .ld_kv = (size_t)a->D, .mix = a->mix, .lse = a->lse,
+                              .ld_lse = HEADS, .scale = 1 / sqrtf((float)a->D), .scratch = (float *)(void *)scratch,
+                              .has_tiles = has_tiles};
+    (rounded ? dw_attend_rounded : dw_vec_back_portable.attend)(&job);
+    job.dmix = a->dmix, job.dq = a->dq, job.dk = a->dk, job.dv = a->dv;
+    memset(scratch, 0xff, bytes);
+    (rounded ? dw_attend_back_rounded : dw_vec_back_portable.attend_back)(&job);
+    for (size_t i = bytes; i < bytes + 64; i++)
+        if (!CHECK(scratch[i] == 0, "written after the scratch: %d tokens of %d", a->n, a->D)) break;
+    free(scratch);
+}
+
+static void check_attention(int n, int D, bool has_tiles) {
+    attention_values want = attention_new(n, D), got = attention_new(n, D);
+    const size_t kv = (size_t)n * (size_t)D, q = kv * HEADS, rows = (size_t)n * HEADS;
+    attend(&want, false, false);
+    attend(&got, true, has_tiles);
+    const struct {
+        const char *name;
+        const float *want, *got;
+        size_t n;
+    } parts[] = {{"mix", want.mix, got.mix, q}, {"lse", want.lse, got.lse, rows}, {"dq", want.dq, got.dq, q},
+                 {"dk", want.dk, got.dk, kv},   {"dv", want.dv, got.dv, kv}};
+    for (int i = 0; i < 5 && n > 1; i++) // one token has no gradient of its scores
+        CHECK(nmse(parts[i].got, parts[i].want, parts[i].n) <= 1e-4, "%s of %d tokens of %d, tiles %d: NMSE %.1e",
+              parts[i].name, n, D, has_tiles, nmse(parts[i].got, parts[i].want, parts[i].n));
+    CHECK(nmse(got.mix, want.mix, q) <= 1e-4 && nmse(got.dv, want.dv, kv) <= 1e-4, "%d tokens of %d", n, D);
+    attention_free(&want);
+    attention_free(&got);
+}
+
+/* A key and a value change no result of an earlier query. */
+static void check_causal(int n, int D, bool has_tiles) {
+    attention_values a = attention_new(n, D), b = attention_new(n, D);
+    const size_t first = (size_t)(n / 2);
+    for (size_t i = first * (size_t)D; i < (size_t)(n * D); i++) b.k[i] *= -2, b.v[i] += 3;
+    attend(&a, true, has_tiles);
+    attend(&b, true, has_tiles);
+    CHECK(!memcmp(a.mix, b.mix, first * HEADS * (size_t)D * 4) && !memcmp(a.dq, b.dq, first * HEADS * (size_t)D * 4) &&
+              memcmp(a.mix, b.mix, (size_t)n * HEADS * (size_t)D * 4),
+          "%d tokens of %d, tiles %d", n, D, has_tiles);
+    attention_free(&a);
+    attention_free(&b);
+}
+
+static void rounded_attention(void) {
+    static const int sizes[][2] = {{1, 8}, {5, 24}, {64, 64}, {75, 80}, {200, 64}, {130, 128}};
+    for (int tiles = 0; tiles < 2; tiles++)
+        for (int i = 0; dw_level_has_bf16(tiles ? DW_AMX : DW_AVX512) && i < 6; i++) {
+            check_attention(sizes[i][0], sizes[i][1], tiles);
+            if (sizes[i][0] > 1) check_causal(sizes[i][0], sizes[i][1], tiles);
+        }
+}
+
 /* ---- what must be exact ---------------------------------------------------------------------------------------- */
 
 /* A student that computes with the numbers of its teacher has no loss and no gradient, whatever the types of the
@@ -786,6 +971,9 @@ static const test_case cases[] = {
     {"cpu's losses and gradients are ref's at every level: NMSE within 1e-9", cpu_is_ref},
     {"cpu rounded to BF16: gradients' NMSE within 1e-3", rounded_is_near},
     {"columns are packed as the rows of the transposed matrix, in every form", turned_is_packed},
+    {"a product has the same bits whichever factor is packed, and however both are stored", either_factor_is_packed},
+    {"attention in BF16 is F32's, forward and backward: NMSE within 1e-4, and later tokens change nothing",
+     rounded_attention},
     {"a student that is its teacher has KL 0 and gradient 0, exactly", same_model_is_still},
     {"gradients and steps are the same bits with 1 and 3 threads", threads_do_not_matter},
     {"the training pass has the session's logits", logits_of_session},

@@ -116,7 +116,7 @@ static void rate_0_changes_nothing(void) {
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
 
-enum { N_STEPS = 20 };
+enum { N_STEPS = 40 }; // enough that the signal comes before the end
 
 /* Ends a run by a signal as soon as it has a checkpoint.  (Without `set -m` a job ignores SIGINT.) */
 static void begin(const char *out, const char *signal_name) {
@@ -155,22 +155,22 @@ static void checkpoints_are_checked(void) {
     test_run("rm -f %s", out);
     begin(out, "KILL");
     dw_sha256_file(checkpoint, before, NULL);
-    CHECK(heal(student, teacher, "--tokens 1280 --lr 0.001", out) == 1 &&
+    CHECK(heal(student, teacher, "--tokens 2560 --lr 0.001", out) == 1 &&
               strstr(test_run_output(), "is of another run"),
           "%s", test_run_output());
     dw_sha256_file(checkpoint, after, NULL);
     CHECK(!strcmp(before, after), "the checkpoint of another run has changed");
-    CHECK(heal(cut("tiny-qwen2", "F32"), teacher, "--tokens 1280", out) == 1 &&
+    CHECK(heal(cut("tiny-qwen2", "F32"), teacher, "--tokens 2560", out) == 1 &&
               strstr(test_run_output(), "is of another run (other models"),
           "another model: %s", test_run_output());
     dw_sha256_file(checkpoint, after, NULL);
     CHECK(!strcmp(before, after), "the checkpoint of another model has changed");
     CHECK(!test_run("printf x | dd of=%s bs=1 seek=5000 conv=notrunc status=none", checkpoint), "%s",
           test_run_output());
-    CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is damaged"), "%s",
+    CHECK(heal(student, teacher, "--tokens 2560", out) == 1 && strstr(test_run_output(), "is damaged"), "%s",
           test_run_output());
     CHECK(!test_run("echo hello > %s", checkpoint), "%s", test_run_output());
-    CHECK(heal(student, teacher, "--tokens 1280", out) == 1 && strstr(test_run_output(), "is not a checkpoint"), "%s",
+    CHECK(heal(student, teacher, "--tokens 2560", out) == 1 && strstr(test_run_output(), "is not a checkpoint"), "%s",
           test_run_output());
     test_run("rm -f %s", checkpoint);
 }
@@ -311,6 +311,50 @@ static void nan_is_named(void) {
     d->p.value[0] = kept;
     CHECK(!distil_step(d, 1e-3, &loss, &err) && d->plan.steps == 2, "%s", err.text);
     end_lesson(&l);
+}
+
+/* ---- speed ----------------------------------------------------------------------------------------------------- */
+
+static bool only_down(dw_weight w) { return w == DW_W_DOWN; }
+
+/* Multiply-adds count twice.  A token's keys and values: half a window in the mean. */
+static double operations_by_hand(const dw_model *m, const dw_model *teacher, bool all, double n_ctx) {
+    const dw_hparams *s = dw_model_hparams(m), *t = dw_model_hparams(teacher);
+    const double d = s->n_embd, head = 2 * d * s->n_vocab;
+    double sum = head + head + (all ? 2 : 1) * head; // the teacher's, the student's, its gradients
+    for (int l = 0; l < s->n_layer; l++) {
+        const double D = s->head_dim, attention = 2 * 2 * s->n_head[l] * D * n_ctx / 2,
+                     projections = 2 * d * D * 2 * (s->n_head[l] + s->n_head_kv[l]), ffn = 2 * d * s->n_ff[l];
+        sum += attention + projections + 3 * 2 * d * t->n_ff[l];
+        sum += attention + projections + 3 * ffn;                        // forward
+        if (l + 1 < s->n_layer) sum += attention + projections + 2 * ffn; // once more
+        sum += 2.5 * attention + projections + 3 * ffn;                  // dx
+        sum += all ? projections + 3 * ffn : ffn;                        // dW
+    }
+    return sum;
+}
+
+static void operations_are_counted(void) {
+    static lesson l;
+    for (int all = 0; all < 2; all++) {
+        distil_options o = small_options();
+        o.trained.wanted = all ? any_weight : only_down;
+        if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+        const double by_hand = operations_by_hand(l.model, l.teacher, all, 16), got = distil_operations(&l.d);
+        CHECK(fabs(got - by_hand) < 1, "%g operations, by hand %g", got, by_hand);
+        CHECK(dw_train_rate(l.d.train) > 1e8, "%g operations a second", dw_train_rate(l.d.train));
+        end_lesson(&l);
+    }
+}
+
+static void speed_is_told(void) {
+    const char *out = test_file("told.gguf");
+    CHECK(!heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--tokens 128", out) &&
+              number_after("steps: ") > 0 && strstr(test_run_output(), "% of the rate that their operations"),
+          "%s", test_run_output());
+    CHECK(!heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--tokens 128 --backend ref", out) &&
+              !strstr(test_run_output(), "steps: "),
+          "ref has no measured rate: %s", test_run_output());
 }
 
 /* The same with low-rank additions, whose W is another array. */
@@ -688,5 +732,7 @@ static const test_case cases[] = {
     {"a run whose held-out loss does not fall stops early and says so", stops_early},
     {"special tokens in a text count as such", special_tokens_count},
     {"--minutes ends in time", minutes_end},
+    {"a step's operations are those by hand, for all weights and for some", operations_are_counted},
+    {"the speed of the steps is told beside what matrix products allow", speed_is_told},
     {0}};
 TEST_MAIN(cases)

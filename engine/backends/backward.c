@@ -156,14 +156,27 @@ void dw_train_free(dw_train *t) {
     free(t);
 }
 
+double dw_train_rate(dw_train *t) { return t->ops->rate ? t->ops->rate(&t->env) : 0; }
+
 void dw_train_set_tap(dw_train *t, const dw_grad_tap *tap) { t->tap = tap ? *tap : (dw_grad_tap){0}; }
 
 /* ---- norms, rope, sums: the same in both arithmetics ----------------------------------------------------------- */
 
-/* sum of a_i b_i c_i in eight interleaved sums; b or c NULL: all 1. */
-static double dot3(const float *a, const float *b, const float *c, size_t n) {
+/* The same bits for every width of the vector unit, because contraction is off and sums are apart.  (Not under the
+ * thread sanitizer: the choice between clones runs before the sanitizer is ready.) */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
+#define FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_VECTOR_UNITS
+#endif
+
+/* sum of a_i b_i c_i in eight interleaved sums; c NULL: all 1. */
+static inline __attribute__((always_inline)) double dot3(const float *a, const float *b, const float *c, size_t n) {
     double lane[8] = {0}, sum = 0;
-    for (size_t i = 0; i < n; i++) lane[i % 8] += (double)a[i] * b[i] * (c ? c[i] : 1);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (size_t j = 0; j < 8; j++) lane[j] += (double)a[i + j] * b[i + j] * (c ? c[i + j] : 1);
+    for (; i < n; i++) lane[i % 8] += (double)a[i] * b[i] * (c ? c[i] : 1);
     for (int j = 0; j < 8; j++) sum += lane[j];
     return sum;
 }
@@ -180,11 +193,11 @@ typedef struct norm_job {
     float *dweight;
 } norm_job;
 
-static double row_scale(const norm_job *j, const float *x) {
+static inline __attribute__((always_inline)) double row_scale(const norm_job *j, const float *x) {
     return 1 / sqrt(dot3(x, x, NULL, j->width) / (double)j->width + j->eps);
 }
 
-static void norm_piece(void *job, size_t piece) {
+FOR_VECTOR_UNITS static void norm_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t end = (piece + 1) * ROWS_OF_PIECE < j->n_rows ? (piece + 1) * ROWS_OF_PIECE : j->n_rows;
     for (size_t r = piece * ROWS_OF_PIECE; r < end; r++) {
@@ -208,13 +221,13 @@ static void norm(const dw_train *t, const float *x, const dw_tensor *weight, siz
     dw_pool_each(t->env.pool, pieces_of(n_rows, ROWS_OF_PIECE), norm_piece, &j);
 }
 
-static void norm_scale_piece(void *job, size_t piece) {
+FOR_VECTOR_UNITS static void norm_scale_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t end = (piece + 1) * ROWS_OF_PIECE < j->n_rows ? (piece + 1) * ROWS_OF_PIECE : j->n_rows;
     for (size_t r = piece * ROWS_OF_PIECE; r < end; r++) j->scale[r] = row_scale(j, j->x + r * j->width);
 }
 
-static void norm_back_piece(void *job, size_t piece) {
+FOR_VECTOR_UNITS static void norm_back_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t end = (piece + 1) * ROWS_OF_PIECE < j->n_rows ? (piece + 1) * ROWS_OF_PIECE : j->n_rows;
     for (size_t r = piece * ROWS_OF_PIECE; r < end; r++) {
@@ -227,7 +240,7 @@ static void norm_back_piece(void *job, size_t piece) {
     }
 }
 
-static void norm_weight_piece(void *job, size_t piece) {
+FOR_VECTOR_UNITS static void norm_weight_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t first = piece * COLUMNS_OF_PIECE,
                  n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;
@@ -310,7 +323,7 @@ static void add(const dw_train *t, const float *x, size_t n, float *y) {
     dw_pool_each(t->env.pool, pieces_of(n, ADD_PIECE), add_piece, &(add_job){x, y, n, 0});
 }
 
-static void sum_piece(void *job, size_t piece) {
+FOR_VECTOR_UNITS static void sum_piece(void *job, size_t piece) {
     const add_job *j = job;
     const size_t first = piece * COLUMNS_OF_PIECE,
                  n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;

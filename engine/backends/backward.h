@@ -100,6 +100,7 @@ struct dw_back_ops {
     void (*attend_back)(const dw_back_env *e, const dw_back_attention *a);
     void (*spread)(const dw_back_env *e, const dw_back_spread *s);
     void (*softmax)(const dw_back_env *e, const dw_back_softmax *s);
+    double (*rate)(const dw_back_env *e); // dw_train_rate; NULL: not known
 };
 
 extern const dw_back_ops dw_back_ops_cpu, dw_back_ops_ref;

@@ -1,13 +1,18 @@
 /* backward_cpu.c - the arithmetic of the training pass on the cpu backend's kernels.
  *
- * The three products of a matrix are the same kernel (kernels.h):
+ * The three products of a matrix are the same kernel (kernels.h), which multiplies packed vectors with rows or columns
+ * of another matrix.  Either factor may be the packed one; the cheaper way is taken:
  *
- *     y = x W^T      rows of W times tokens x            dw_gemm_rows
- *     dx = dy W      columns of W times tokens dy        dw_gemm_columns
- *     dW = dy^T x    columns of x times "tokens" dy^T    dw_gemm_columns; an output of dy counts as a token
+ *     product       packed once            the other, unpacked for each 512 packed vectors
+ *     y = x W^T     rows of W (n >= n_out) rows of x        dw_gemm_rows, by_rows
+ *                   rows of x              rows of W        dw_gemm_rows
+ *     dx = dy W     columns of W (F32)     rows of dy       dw_gemm_rows, by_rows: nothing is transposed
+ *                   rows of dy             columns of W     dw_gemm_columns
+ *     dW = dy^T x   columns of x           columns of dy    dw_gemm_columns, by_rows
+ *                   columns of dy          columns of x     dw_gemm_columns: if fewer values are unpacked
  *
- * Tokens are packed first, then pieces (a group of up to 512 tokens times up to 256 rows or columns) are taken from a
- * counter.  The kernel's sums do not depend on the shape of a piece. */
+ * The way depends on shapes and types only.  Pieces (a group of packed vectors times up to 256 rows or columns) are
+ * taken from a counter.  The kernel's sums do not depend on the shape of a piece. */
 #include "backends/backward.h"
 #include "backends/kernels_backward.h"
 #include "backends/kernels_vec.h"
@@ -18,15 +23,16 @@
 
 enum {
     PIECE_ROWS = 256,
-    LEAST_PIECE_ROWS = 64,
+    LEAST_PIECE_ROWS = 32,
     PIECES_PER_THREAD = 4, // of a product
-    PACK_PIECES = 8,       // of a group of tokens
+    LEAST_GROUP = 128,     // of packed vectors
+    PACK_PIECES = 32,      // of a group
     GLU_PIECE = 4096,
 };
 
 typedef struct thread_memory {
     uint8_t *kernel; // DW_GEMM_SCRATCH, or attention's
-    float *piece;    // (DW_GEMM_TOKENS, PIECE_ROWS): a result that is added
+    double rate;     // of rate()
 } thread_memory;
 
 typedef struct own {
@@ -40,21 +46,20 @@ typedef struct own {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static int smaller(int a, int b) { return a < b ? a : b; }
 static int count(int n, int size) { return (n + size - 1) / size; }
+static int whole(int n) { return count(n, 32) * 32; } // (n, m) and (m, n) then take as many bytes packed
 
 static void lay_out(dw_back_env *e, dw_layout *a, const dw_back_sizes *most) {
     const dw_hparams *hp = &e->net->hp;
-    const int n_threads = dw_pool_size(e->pool), groups = count(most->n_tokens, 16) * 16;
+    const int n_threads = dw_pool_size(e->pool), n = whole(most->n_tokens), n_rows = whole(most->n_rows),
+              widest = whole(most->widest), n_vocab = whole(hp->n_vocab), d = whole(hp->n_embd);
     own *o = dw_layout_take(a, 1, sizeof *o + (size_t)n_threads * sizeof o->thread[0]);
     const size_t kernel = larger(DW_GEMM_SCRATCH, dw_attend_back_scratch(e->n_ctx, hp->head_dim) * sizeof(float));
-    const size_t body = dw_gemm_pack_bytes(groups, most->widest), head = dw_gemm_pack_bytes(most->n_rows, hp->n_vocab);
-    const size_t turned = dw_gemm_pack_bytes(count(most->widest, 16) * 16, groups),
-                 turned_head = dw_gemm_pack_bytes(hp->n_vocab, most->n_rows);
-    const size_t back = most->gradients ? larger(larger(head, turned_head), turned) : 0;
-    uint8_t *packed = dw_layout_take(a, larger(body, back), 1);
+    const size_t layer = larger(dw_gemm_pack_bytes(n, widest), dw_gemm_pack_bytes(widest, widest)),
+                 head = larger(dw_gemm_pack_bytes(n_vocab, d), dw_gemm_pack_bytes(n_vocab, n_rows));
+    uint8_t *packed = dw_layout_take(a, larger(layer, most->gradients ? head : 0), 1);
     for (int i = 0; i < n_threads; i++) {
         uint8_t *k = dw_layout_take(a, kernel, 1);
-        float *piece = dw_layout_take(a, (size_t)DW_GEMM_TOKENS * PIECE_ROWS, sizeof *piece);
-        if (a->base) o->thread[i] = (thread_memory){k, piece};
+        if (a->base) o->thread[i] = (thread_memory){.kernel = k};
     }
     if (a->base) o->packed = packed;
     e->own = o;
@@ -92,18 +97,19 @@ static void for_pieces(const dw_back_env *e, int n, void (*fn)(void *job, int pi
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* A product of n_tokens packed tokens with rows or columns of w. */
+/* A product of packed vectors with rows or columns of w. */
 typedef struct product {
     const own *own;
     dw_gemm_form form;
-    const float *x; // tokens; turned: (n_in, n_tokens)
+    const float *x;             // (n_packed, n_in): the packed vectors; turned: (n_in, n_packed)
+    const dw_tensor *x_rows;    // not NULL: in its place, rows of a matrix
     bool turned;
-    int n_tokens, n_in; // tokens and values of each
+    int n_packed, n_in, group;  // vectors, values of each, vectors of a group
     const dw_tensor *w, *bias;
-    bool columns; // of w
-    int n_out, piece_rows;
-    float *y; // (n_tokens, n_out)
-    bool add;
+    bool columns;               // of w
+    int n_out, piece_rows;      // rows or columns of w
+    float *y;                   // (n_packed, n_out); by_rows: (n_out, n_packed)
+    bool add, by_rows;
 } product;
 
 static dw_gemm_form form_of(const dw_back_env *e) {
@@ -112,119 +118,189 @@ static dw_gemm_form form_of(const dw_back_env *e) {
     return o->level < DW_AMX ? DW_GEMM_F32 : DW_GEMM_SPLIT;
 }
 
-static int group_tokens(const product *p, int group) {
-    return smaller(DW_GEMM_TOKENS, p->n_tokens - group * DW_GEMM_TOKENS);
+/* Activations (n, width) as a matrix. */
+static dw_tensor values_of(const float *x, int width, int n) {
+    return (dw_tensor){.name = "x",
+                       .type = dw_qtype_get(DW_F32),
+                       .n_dims = 2,
+                       .ne = {(size_t)width, (size_t)n, 1, 1},
+                       .data = (const uint8_t *)(const void *)x};
 }
 
+static int group_size(const product *p, int group) { return smaller(p->group, p->n_packed - group * p->group); }
+
 static uint8_t *packed_group(const product *p, int group) {
-    return p->own->packed + (group ? dw_gemm_pack_bytes(group * DW_GEMM_TOKENS, p->n_in) : 0);
+    return p->own->packed + (group ? dw_gemm_pack_bytes(group * p->group, p->n_in) : 0);
 }
 
 static void pack_piece(void *job, int piece, const thread_memory *m) {
     const product *p = job;
-    const int group = piece / PACK_PIECES, n = group_tokens(p, group);
-    const size_t first = (size_t)group * DW_GEMM_TOKENS;
+    const int group = piece / PACK_PIECES;
+    const size_t first = (size_t)group * (size_t)p->group;
     (void)m;
     const dw_gemm_tokens tokens = {.level = p->own->level,
                                    .form = p->form,
-                                   .x = p->x + first * (p->turned ? 1 : (size_t)p->n_in),
-                                   .ldx = (size_t)(p->turned ? p->n_tokens : p->n_in),
-                                   .n_tokens = n,
-                                   .n = p->n_in};
+                                   .x = p->x_rows ? NULL : p->x + first * (p->turned ? 1 : (size_t)p->n_in),
+                                   .ldx = (size_t)(p->turned ? p->n_packed : p->n_in),
+                                   .n_tokens = group_size(p, group),
+                                   .n = p->n_in,
+                                   .w = p->x_rows,
+                                   .first = first};
     (p->turned ? dw_gemm_pack_turned : dw_gemm_pack)(&tokens, packed_group(p, group), piece % PACK_PIECES, PACK_PIECES);
 }
 
-/* y (+)= a piece's result (n_tokens, n) + bias. */
-static void finish(const product *p, const float *piece, int first_token, int n_tokens, int first, int n) {
-    const float *bias = p->bias && p->bias->name ? (const float *)(const void *)p->bias->data + first : NULL;
-    for (int t = 0; t < n_tokens; t++) {
-        float *y = p->y + (size_t)(first_token + t) * (size_t)p->n_out + first;
-        if (piece)
-            p->own->vec->add(y, piece + (size_t)t * (size_t)n, NULL, n);
-        else if (bias)
-            p->own->vec->add(y, bias, NULL, n);
-    }
+/* y (n_rows, n), rows ldy apart, += bias of its columns. */
+static void add_bias(const product *p, float *y, size_t ldy, int n_rows, int first, int n) {
+    if (!p->bias || !p->bias->name) return;
+    const float *bias = (const float *)(const void *)p->bias->data + first;
+    for (int r = 0; r < n_rows; r++) p->own->vec->add(y + (size_t)r * ldy, bias, NULL, n);
 }
 
 static void multiply_piece(void *job, int piece, const thread_memory *m) {
     const product *p = job;
     const int n_each = count(p->n_out, p->piece_rows), group = piece / n_each, first = piece % n_each * p->piece_rows;
-    const int n = smaller(p->piece_rows, p->n_out - first), token = group * DW_GEMM_TOKENS,
-              n_tokens = group_tokens(p, group);
+    const int n = smaller(p->piece_rows, p->n_out - first), vector = group * p->group, n_vectors = group_size(p, group);
+    const size_t ldy = (size_t)(p->by_rows ? p->n_packed : p->n_out);
+    float *y = p->by_rows ? p->y + (size_t)first * ldy + vector : p->y + (size_t)vector * ldy + first;
     const dw_gemm_job j = {.level = p->own->level,
                            .form = p->form,
                            .w = p->w,
                            .first = (size_t)first,
                            .n_rows = n,
                            .packed = packed_group(p, group),
-                           .n_tokens = n_tokens,
-                           .y = p->add ? m->piece : p->y + (size_t)token * (size_t)p->n_out + first,
-                           .ldy = p->add ? (size_t)n : (size_t)p->n_out,
-                           .scratch = m->kernel};
+                           .n_tokens = n_vectors,
+                           .y = y,
+                           .ldy = ldy,
+                           .scratch = m->kernel,
+                           .by_rows = p->by_rows,
+                           .add = p->add};
     (p->columns ? dw_gemm_columns : dw_gemm_rows)(&j);
-    finish(p, p->add ? m->piece : NULL, token, n_tokens, first, n);
+    if (p->by_rows)
+        add_bias(p, y, ldy, n, vector, n_vectors);
+    else
+        add_bias(p, y, ldy, n_vectors, first, n);
+}
+
+static int n_pieces(const product *p) { return count(p->n_packed, p->group) * count(p->n_out, p->piece_rows); }
+
+/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their
+ * type.  Then fewer vectors in a group, which costs more, because rows are unpacked for each group. */
+static void cut(const dw_back_env *e, product *p) {
+    const int n_threads = dw_pool_size(e->pool);
+    const int least = p->columns && p->w->type->block > LEAST_PIECE_ROWS ? PIECE_ROWS : LEAST_PIECE_ROWS;
+    p->piece_rows = PIECE_ROWS;
+    p->group = DW_GEMM_TOKENS;
+    while (p->piece_rows > least && n_pieces(p) < PIECES_PER_THREAD * n_threads) p->piece_rows /= 2;
+    while (p->group > LEAST_GROUP && n_pieces(p) < n_threads) p->group /= 2;
 }
 
 static void pack(const dw_back_env *e, product *p) {
-    for_pieces(e, count(p->n_tokens, DW_GEMM_TOKENS) * PACK_PIECES, pack_piece, p);
+    for_pieces(e, count(p->n_packed, p->group) * PACK_PIECES, pack_piece, p);
 }
 
-/* Fewer rows in a piece where there would not be enough pieces for the threads; columns are whole blocks of their
- * type. */
-static void multiply(const dw_back_env *e, product *p) {
-    const int groups = count(p->n_tokens, DW_GEMM_TOKENS), wanted = PIECES_PER_THREAD * dw_pool_size(e->pool);
-    const int least = p->columns && p->w->type->block > LEAST_PIECE_ROWS ? PIECE_ROWS : LEAST_PIECE_ROWS;
-    p->piece_rows = PIECE_ROWS;
-    while (p->piece_rows > least && groups * count(p->n_out, p->piece_rows) < wanted) p->piece_rows /= 2;
-    for_pieces(e, groups * count(p->n_out, p->piece_rows), multiply_piece, p);
+static void multiply(const dw_back_env *e, product *p) { for_pieces(e, n_pieces(p), multiply_piece, p); }
+
+static void pack_and_multiply(const dw_back_env *e, product p) {
+    p.own = e->own;
+    p.form = form_of(e);
+    cut(e, &p);
+    pack(e, &p);
+    multiply(e, &p);
 }
+
+/* The packed rows of W times rows of x. */
+static void linear_by_weights(const dw_back_env *e, const dw_back_linear *l, const float *x, int n) {
+    const int n_in = (int)l->w->ne[0];
+    const dw_tensor rows = values_of(x, n_in, n);
+    pack_and_multiply(e, (product){.x_rows = l->w,
+                                   .n_packed = (int)l->w->ne[1],
+                                   .n_in = n_in,
+                                   .w = &rows,
+                                   .bias = l->bias,
+                                   .n_out = n,
+                                   .y = l->y,
+                                   .by_rows = true});
+}
+
+static bool is_small(const dw_back_linear *l, int n) { return l->w->ne[1] <= (size_t)n; }
 
 static void linear(const dw_back_env *e, const dw_back_linear *list, int n_list, const float *x, int n) {
-    product p = {.own = e->own, .form = form_of(e), .x = x, .n_tokens = n, .n_in = (int)list->w->ne[0]};
-    pack(e, &p);
+    product p = {.own = e->own, .form = form_of(e), .x = x, .n_packed = n, .n_in = (int)list->w->ne[0]};
+    bool packed = false;
+    for (const dw_back_linear *l = list; l < list + n_list; l++) // those first that overwrite the packed tokens
+        if (is_small(l, n)) linear_by_weights(e, l, x, n);
     for (const dw_back_linear *l = list; l < list + n_list; l++) {
+        if (is_small(l, n)) continue;
         p.w = l->w;
         p.bias = l->bias;
         p.n_out = (int)l->w->ne[1];
         p.y = l->y;
+        const int group = p.group;
+        cut(e, &p);
+        if (!packed || p.group != group) pack(e, &p);
+        packed = true;
         multiply(e, &p);
     }
 }
 
 static void linear_x(const dw_back_env *e, const dw_tensor *w, const float *dy, int n, float *dx, bool add) {
-    product p = {.own = e->own,
-                 .form = form_of(e),
-                 .x = dy,
-                 .n_tokens = n,
-                 .n_in = (int)w->ne[1],
-                 .w = w,
-                 .columns = true,
-                 .n_out = (int)w->ne[0],
-                 .y = dx,
-                 .add = add};
-    pack(e, &p);
-    multiply(e, &p);
+    const int n_in = (int)w->ne[1], n_out = (int)w->ne[0];
+    const dw_tensor rows = values_of(dy, n_in, n);
+    if (w->type->id == DW_F32)
+        pack_and_multiply(e, (product){.x = (const float *)(const void *)w->data,
+                                       .turned = true,
+                                       .n_packed = n_out,
+                                       .n_in = n_in,
+                                       .w = &rows,
+                                       .n_out = n,
+                                       .y = dx,
+                                       .add = add,
+                                       .by_rows = true});
+    else
+        pack_and_multiply(e, (product){.x = dy,
+                                       .n_packed = n,
+                                       .n_in = n_in,
+                                       .w = w,
+                                       .columns = true,
+                                       .n_out = n_out,
+                                       .y = dx,
+                                       .add = add});
 }
 
+/* Packed are the columns of x, or those of dy if fewer values are then unpacked. */
 static void linear_w(const dw_back_env *e, const float *x, int n_in, const float *dy, int n_out, int n, float *dw) {
-    const dw_tensor values = {.name = "x",
-                              .type = dw_qtype_get(DW_F32),
-                              .n_dims = 2,
-                              .ne = {(size_t)n_in, (size_t)n, 1, 1},
-                              .data = (const uint8_t *)(const void *)x};
-    product p = {.own = e->own,
-                 .form = form_of(e),
-                 .x = dy,
-                 .turned = true,
-                 .n_tokens = n_out,
-                 .n_in = n,
-                 .w = &values,
-                 .columns = true,
-                 .n_out = n_in,
-                 .y = dw,
-                 .add = true};
-    pack(e, &p);
-    multiply(e, &p);
+    const bool packs_x = count(n_in, DW_GEMM_TOKENS) * n_out <= count(n_out, DW_GEMM_TOKENS) * n_in;
+    const dw_tensor rows = packs_x ? values_of(dy, n_out, n) : values_of(x, n_in, n);
+    pack_and_multiply(e, (product){.x = packs_x ? x : dy,
+                                   .turned = true,
+                                   .n_packed = packs_x ? n_in : n_out,
+                                   .n_in = n,
+                                   .w = &rows,
+                                   .columns = true,
+                                   .n_out = packs_x ? n_out : n_in,
+                                   .y = dw,
+                                   .add = true,
+                                   .by_rows = packs_x});
+}
+
+static void rate_of_thread(void *env, int ith, int n_threads) {
+    const dw_back_env *e = env;
+    own *o = e->own;
+    (void)n_threads;
+    o->thread[ith].rate = dw_gemm_rate(o->level, form_of(e), 0.03, o->thread[ith].kernel);
+}
+
+/* The best of three, because another process may run meanwhile. */
+static double rate(const dw_back_env *e) {
+    const own *o = e->own;
+    double best = 0;
+    for (int k = 0; k < 3; k++) {
+        double sum = 0;
+        dw_pool_run(e->pool, rate_of_thread, &(dw_back_env){e->pool, e->net, e->n_ctx, e->precision, e->own});
+        for (int i = 0; i < dw_pool_size(e->pool); i++) sum += o->thread[i].rate;
+        best = fmax(best, sum);
+    }
+    return best;
 }
 
 /* ---- the gate, attention, the loss ---------------------------------------------------------------------- */
@@ -273,6 +349,7 @@ typedef struct attend_job {
 static void attend_piece(void *job, int piece, const thread_memory *m) {
     const attend_job *j = job;
     const dw_back_attention *a = j->a;
+    const own *o = j->e->own;
     const dw_hparams *hp = &j->e->net->hp;
     const int group = a->n_head / a->n_head_kv, window = piece / a->n_head_kv, kv_head = piece % a->n_head_kv,
               D = hp->head_dim;
@@ -291,10 +368,13 @@ static void attend_piece(void *job, int piece, const thread_memory *m) {
                             .lse = a->lse + token * (size_t)a->n_head + (size_t)(kv_head * group),
                             .ld_lse = (size_t)a->n_head,
                             .scale = hp->attn_scale,
-                            .scratch = (float *)(void *)m->kernel};
-    const own *o = j->e->own;
+                            .scratch = (float *)(void *)m->kernel,
+                            .has_tiles = o->level >= DW_AMX};
     if (j->back) b.dmix = a->dmix + q, b.dq = a->dq + q, b.dk = a->dk + kv, b.dv = a->dv + kv;
-    (j->back ? o->back->attend_back : o->back->attend)(&b);
+    if (form_of(j->e) == DW_GEMM_ROUNDED)
+        (j->back ? dw_attend_back_rounded : dw_attend_rounded)(&b);
+    else
+        (j->back ? o->back->attend_back : o->back->attend)(&b);
 }
 
 static void run_attention(const dw_back_env *e, const dw_back_attention *a, bool back) {
@@ -369,4 +449,5 @@ const dw_back_ops dw_back_ops_cpu = {.lay_out = lay_out,
                                      .attend = attend,
                                      .attend_back = attend_back,
                                      .spread = spread,
-                                     .softmax = softmax};
+                                     .softmax = softmax,
+                                     .rate = rate};

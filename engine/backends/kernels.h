@@ -94,6 +94,8 @@ typedef struct dw_gemm_tokens { // x (n_tokens, n), rows ldx apart, to be packed
     const float *x;
     size_t ldx;
     int n_tokens, n;
+    const dw_tensor *w; // not NULL: rows first, first + 1, .. of w are the tokens, in x's place (not turned)
+    size_t first;
 } dw_gemm_tokens;
 
 /* Packs tokens.  All threads call it, and a barrier must follow.  packed is aligned to 64. */
@@ -116,15 +118,21 @@ typedef struct dw_gemm_job {
     float *y;
     size_t ldy;
     uint8_t *scratch;      // DW_GEMM_SCRATCH bytes, aligned to 64
+    bool by_rows;          // y[r * ldy + t] instead of y[t * ldy + r]
+    bool add;              // y += the product
 } dw_gemm_job;
 
 /* y[t * ldy + r] = w_row(row) . x_t  for r < n_rows and all tokens; row is list[first + r], or first + r if there
- * is no list.  Each sum has one order, whatever n_tokens and n_rows. */
+ * is no list.  Each sum has one order, whatever n_tokens and n_rows.  In training "rows" may be activations and
+ * "tokens" packed weights (by_rows): a sum's terms and their order are the same, but in DW_GEMM_SPLIT. */
 void dw_gemm_rows(const dw_gemm_job *job);
 
 /* The same for a matrix that is stored transposed: y[t * ldy + i] = sum over its rows k of x_t[k] w_row(k)[first + i]
  * for i < n_rows.  `first` is a whole number of the type's blocks, and so is n_rows except for the last columns;
  * tokens have ne[1] values; there is no list. */
 void dw_gemm_columns(const dw_gemm_job *job);
+
+/* Operations a second of the form's kernel on the calling thread, which multiplies one panel for about `seconds`. */
+double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch);
 
 #endif

@@ -17,6 +17,7 @@ typedef struct dw_attend_back_job {
     const float *dmix;   // backward only, like q
     float *dq, *dk, *dv; // backward only, like q, k, v: set
     float *scratch;      // dw_attend_back_scratch floats, aligned to 64
+    bool has_tiles;      // of dw_attend_rounded: AMX tiles, not AVX512_BF16 dots
 } dw_attend_back_job;
 
 size_t dw_attend_back_scratch(int n_ctx, int head_dim); // floats
@@ -38,6 +39,11 @@ typedef struct dw_vec_back {
     void (*attend_back)(const dw_attend_back_job *job);
     void (*softmax)(dw_softmax_job *job);
 } dw_vec_back;
+
+/* attend and attend_back with factors of products rounded to BF16 (kernels_attend_rounded.inc): for levels that have
+ * BF16 products (dw_level_has_bf16). */
+void dw_attend_rounded(const dw_attend_back_job *job);
+void dw_attend_back_rounded(const dw_attend_back_job *job);
 
 extern const dw_vec_back dw_vec_back_portable, dw_vec_back_avx2, dw_vec_back_avx512;
 const dw_vec_back *dw_vec_back_of(dw_level level);

@@ -26,7 +26,8 @@ enum {
     PANEL_BYTES = ROW_BLOCK * DW_PANEL_LD * 4, // F32, or two parts of BF16
     STRIP = DW_AMX_STEP * ROW_BLOCK,           // values of 32 rows of a transposed matrix
 };
-_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + 2 * STRIP * 4 <= DW_GEMM_SCRATCH, "a thread's scratch");
+_Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + STRIP * 4 <= DW_GEMM_SCRATCH,
+               "a thread's scratch");
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 static int tiles_of(int n) { return (n + DW_TILE - 1) / DW_TILE; }
@@ -56,19 +57,30 @@ size_t dw_gemm_pack_bytes(int n_tokens, int n) {
     return (size_t)tiles_of(n_tokens) * (size_t)steps_of(n) * 2 * AMX_TILE;
 }
 
+/* Values k0 .. k0 + k - 1 of tokens that are rows of a tensor, as rows DW_PANEL_K apart. */
+static void decode_rows(const dw_gemm_tokens *in, int first, int n_tokens, int k0, int k, float *rows) {
+    dw_unpack_fn *decode = dw_unpack_of(in->level, in->w->type);
+    const size_t row_bytes = dw_tensor_row_bytes(in->w), at = in->first + (size_t)first;
+    const uint8_t *from = in->w->data + at * row_bytes + dw_qtype_row_bytes(in->w->type, (size_t)k0);
+    for (int t = 0; t < n_tokens; t++, from += row_bytes) decode(from, rows + t * DW_PANEL_K, (size_t)k);
+}
+
 /* Packs a tile: the tokens from `first` on, values k0 .. k0 + k - 1. */
 static void pack_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_t *tile) {
     const dw_vec *vec = dw_vec_of(in->level);
-    const float *x = in->x + (size_t)first * in->ldx + k0;
     const int step = in->form == DW_GEMM_F32 ? DW_TILE : DW_AMX_STEP, n_tokens = smaller(DW_TILE, in->n_tokens - first);
+    float rows[DW_TILE * DW_PANEL_K];
+    const size_t ldx = in->w ? DW_PANEL_K : in->ldx;
+    const float *x = in->w ? rows : in->x + (size_t)first * in->ldx + k0;
+    if (in->w) decode_rows(in, first, n_tokens, k0, k, rows);
     for (int i = 0; i < k; i += step) {
         const int n = smaller(step, k - i);
         const float *from = x + i;
-        size_t ld = in->ldx;
+        size_t ld = ldx;
         float whole[DW_TILE * DW_AMX_STEP];
         if (n < step || n_tokens < DW_TILE) {
             memset(whole, 0, sizeof whole);
-            for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, from + (size_t)t * in->ldx, (size_t)n * sizeof *x);
+            for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, from + (size_t)t * ldx, (size_t)n * sizeof *x);
             from = whole;
             ld = (size_t)step;
         }
@@ -86,53 +98,64 @@ static void pack_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_
     }
 }
 
-/* Likewise of values k0 .. k0 + k - 1, where a token is a column of x. */
-static void pack_turned_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_t *tile) {
-    const dw_vec *vec = dw_vec_of(in->level);
+/* to (n_rows_padded, 16) = x (n_rows, n) and zeros. */
+static void copy_part(const float *x, size_t ldx, int n_rows, int n, int n_rows_padded, float *to) {
+    if (n < DW_TILE || n_rows < n_rows_padded) memset(to, 0, (size_t)n_rows_padded * DW_TILE * sizeof *to);
+    for (int r = 0; r < n_rows; r++) memcpy(to + r * DW_TILE, x + (size_t)r * ldx, (size_t)n * sizeof *x);
+}
+
+/* Likewise of values k0 .. k0 + n - 1 (at most 32), where a token is a column of x. */
+static void pack_turned_step(const dw_gemm_tokens *in, int first, int k0, int n, uint8_t *tile) {
     const float *x = in->x + (size_t)k0 * in->ldx + first;
-    const int step = in->form == DW_GEMM_F32 ? 1 : DW_AMX_STEP, n_tokens = smaller(DW_TILE, in->n_tokens - first);
-    float strip[DW_AMX_STEP * DW_TILE], whole[DW_TILE * DW_AMX_STEP];
-    for (int i = 0; i < k; i += step) {
-        const int n = smaller(step, k - i);
-        float *to = in->form == DW_GEMM_F32 ? (float *)(void *)tile : strip;
-        if (n < step || n_tokens < DW_TILE) memset(to, 0, (size_t)step * DW_TILE * sizeof *to);
-        for (int r = 0; r < n; r++) memcpy(to + r * DW_TILE, x + (size_t)(i + r) * in->ldx, (size_t)n_tokens * sizeof *x);
-        if (in->form == DW_GEMM_F32) {
-            tile += DW_TILE * sizeof(float);
-            continue;
-        }
-        for (int r = 0; r < DW_AMX_STEP; r += DW_TILE) vec->transpose(strip + r * DW_TILE, DW_TILE, whole + r, DW_AMX_STEP);
-        dw_amx_pack(whole, DW_AMX_STEP, token_parts(in->form), tile);
-        tile += token_parts(in->form) * AMX_TILE;
+    const int n_tokens = smaller(DW_TILE, in->n_tokens - first);
+    const bool whole = n == DW_AMX_STEP && n_tokens == DW_TILE;
+    float strip[DW_AMX_STEP * DW_TILE];
+    if (in->form == DW_GEMM_F32) {
+        copy_part(x, in->ldx, n, n_tokens, n, (float *)(void *)tile);
+        return;
     }
+    if (!whole) copy_part(x, in->ldx, n, n_tokens, DW_AMX_STEP, strip);
+    dw_amx_pack_turned(whole ? x : strip, whole ? in->ldx : DW_TILE, token_parts(in->form), tile);
 }
 
 /* Tiles of 16 tokens times DW_PANEL_K values, the threads in turn. */
-static void pack_tiles(const dw_gemm_tokens *in, bool turned, uint8_t *packed, int ith, int n_threads) {
+static void pack_tiles(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     const int chunk = DW_PANEL_K, n_tiles = tiles_of(in->n_tokens), n_chunks = (in->n + chunk - 1) / chunk;
     for (int piece = ith; piece < n_tiles * n_chunks; piece += n_threads) {
         const int tile = piece % n_tiles, k0 = piece / n_tiles * chunk, k = smaller(chunk, in->n - k0);
-        (turned ? pack_turned_tile : pack_tile)(in, tile * DW_TILE, k0, k,
-                                                packed + chunk_offset(in->form, in->n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
+        pack_tile(in, tile * DW_TILE, k0, k,
+                  packed + chunk_offset(in->form, in->n_tokens, k0) + (size_t)tile * tile_bytes(in->form, k));
+    }
+}
+
+/* All tiles of 32 values, the threads in turn: rows of x are read from their beginning to their end. */
+static void pack_turned_tiles(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
+    const int n_tiles = tiles_of(in->n_tokens);
+    for (int k0 = ith * DW_AMX_STEP; k0 < in->n; k0 += n_threads * DW_AMX_STEP) {
+        const int chunk = k0 / DW_PANEL_K * DW_PANEL_K, k = smaller(DW_PANEL_K, in->n - chunk);
+        uint8_t *to = packed + chunk_offset(in->form, in->n_tokens, chunk) + tile_bytes(in->form, k0 - chunk);
+        for (int tile = 0; tile < n_tiles; tile++)
+            pack_turned_step(in, tile * DW_TILE, k0, smaller(DW_AMX_STEP, in->n - k0),
+                             to + (size_t)tile * tile_bytes(in->form, k));
     }
 }
 
 static void check_tokens(const dw_gemm_tokens *in, const uint8_t *packed, int ith, int n_threads) {
-    dw_assert(in->x && packed && (uintptr_t)packed % 64 == 0 && in->n > 0 && in->n_tokens > 0);
+    dw_assert((in->x || in->w) && packed && (uintptr_t)packed % 64 == 0 && in->n > 0 && in->n_tokens > 0);
     dw_assert(in->n_tokens <= DW_GEMM_TOKENS && ith >= 0 && ith < n_threads);
     (void)in, (void)packed, (void)ith, (void)n_threads;
 }
 
 void dw_gemm_pack(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     check_tokens(in, packed, ith, n_threads);
-    dw_assert(in->n_tokens == 1 || in->ldx >= (size_t)in->n);
-    pack_tiles(in, false, packed, ith, n_threads);
+    dw_assert(in->n_tokens == 1 || in->w || in->ldx >= (size_t)in->n);
+    pack_tiles(in, packed, ith, n_threads);
 }
 
 void dw_gemm_pack_turned(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     check_tokens(in, packed, ith, n_threads);
-    dw_assert(in->n == 1 || in->ldx >= (size_t)in->n_tokens);
-    pack_tiles(in, true, packed, ith, n_threads);
+    dw_assert(!in->w && (in->n == 1 || in->ldx >= (size_t)in->n_tokens));
+    pack_turned_tiles(in, packed, ith, n_threads);
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------------ */
@@ -144,7 +167,7 @@ typedef struct product {
     uint8_t *panel;
     float *row;     // DW_PANEL_K values of a weight row
     float *square;  // one square, transposed
-    float *strip;   // STRIP values as stored, and as many transposed
+    float *strip;   // STRIP values as stored
 } product;
 
 static const uint8_t *row_at(const product *p, int r) {
@@ -158,30 +181,41 @@ static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0,
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
     dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
+    const bool in_place = p->job->form != DW_GEMM_F32 && p->job->w->type->id == DW_F32 && k % DW_AMX_STEP == 0;
     for (int r = 0; r < n_padded; r++) {
         float *values = p->job->form == DW_GEMM_F32 ? (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD : p->row;
         if (r + ROWS_AHEAD < n_rows)
             for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(row_at(p, row0 + r + ROWS_AHEAD) + offset + i);
-        if (r < n_rows) decode(row_at(p, row0 + r) + offset, values, (size_t)k);
-        else memset(values, 0, (size_t)k * sizeof *values);
+        const uint8_t *row = r < n_rows ? row_at(p, row0 + r) + offset : NULL;
+        if (row && !in_place) decode(row, values, (size_t)k);
+        if (!row) memset(values, 0, (size_t)k * sizeof *values);
         if (p->job->form == DW_GEMM_F32) continue;
         memset(values + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *values);
-        dw_amx_unpack(values, n_steps, r % DW_TILE, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
+        dw_amx_unpack(row && in_place ? (const float *)(const void *)row : values, n_steps, r % DW_TILE, n_parts,
+                      p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
     }
 }
 
-/* Unpacks columns row0 .. row0 + n_rows - 1 of the stored rows k0 .. k0 + n_k - 1 (at most 32) into a strip (32,
- * n_padded), with zeros elsewhere. */
-static void unpack_strip(const product *p, int row0, int n_rows, int n_padded, int k0, int n_k) {
+typedef struct strip { // 32 stored rows of a transposed matrix
+    const float *x;
+    size_t ld;
+} strip;
+
+/* Columns row0 .. row0 + n_rows - 1 of the stored rows k0 .. k0 + n_k - 1 (at most 32) as a strip (32, n_padded), with
+ * zeros elsewhere: F32 where it lies, if nothing is missing. */
+static strip unpack_strip(const product *p, int row0, int n_rows, int n_padded, int k0, int n_k) {
     dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
     const size_t row_bytes = dw_tensor_row_bytes(p->job->w), offset = dw_qtype_row_bytes(p->job->w->type, p->job->first + (size_t)row0);
     const uint8_t *from = p->job->w->data + (size_t)k0 * row_bytes + offset;
+    if (p->job->w->type->id == DW_F32 && n_rows == n_padded && n_k == DW_AMX_STEP)
+        return (strip){(const float *)(const void *)from, p->job->w->ne[0]};
     for (int k = 0; k < DW_AMX_STEP; k++, from += row_bytes) {
         float *to = p->strip + (size_t)k * (size_t)n_padded;
         const int n = k < n_k ? n_rows : 0;
         if (n) decode(from, to, (size_t)n);
         memset(to + n, 0, (size_t)(n_padded - n) * sizeof *to);
     }
+    return (strip){p->strip, (size_t)n_padded};
 }
 
 /* Makes the panel that unpack would make of the transposed matrix. */
@@ -190,23 +224,23 @@ static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, 
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
     for (int step = 0; step < n_steps; step++) {
-        const bool flat = p->job->form == DW_GEMM_F32;
-        float *turned = flat ? (float *)(void *)p->panel + step * DW_AMX_STEP : p->strip + STRIP; // rows of 32 values
-        const size_t ld = flat ? DW_PANEL_LD : DW_AMX_STEP;
-        unpack_strip(p, row0, n_rows, n_padded, k0 + step * DW_AMX_STEP, smaller(DW_AMX_STEP, k - step * DW_AMX_STEP));
+        float *flat = (float *)(void *)p->panel + step * DW_AMX_STEP; // of DW_GEMM_F32
+        const int first = step * DW_AMX_STEP;
+        const strip s = unpack_strip(p, row0, n_rows, n_padded, k0 + first, smaller(DW_AMX_STEP, k - first));
         for (int r = 0; r < n_padded; r += DW_TILE)
-            for (int i = 0; i < DW_AMX_STEP; i += DW_TILE)
-                vec->transpose(p->strip + (size_t)i * (size_t)n_padded + r, (size_t)n_padded, turned + (size_t)r * ld + i, ld);
-        for (int r = 0; !flat && r < n_padded; r++)
-            dw_amx_unpack(turned + (size_t)r * ld, 1, r % DW_TILE, n_parts,
-                          p->panel + (size_t)(r / DW_TILE) * tile_row_bytes + (size_t)(step * n_parts) * AMX_TILE);
+            if (p->job->form != DW_GEMM_F32)
+                dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes +
+                                                                 (size_t)(step * n_parts) * AMX_TILE);
+            else
+                for (int i = 0; i < DW_AMX_STEP; i += DW_TILE)
+                    vec->transpose(s.x + (size_t)i * s.ld + r, s.ld, flat + (size_t)r * DW_PANEL_LD + i, DW_PANEL_LD);
     }
 }
 
 /* ---- product ------------------------------------------------------------------------------------------------ */
 
 /* Copies finished sums of one or two token tiles, [row tile][token tile], to y. */
-static void store_sums(const product *p, const float *sum, int row0, int n_rows, int token0, int n_token_tiles) {
+static void store_tokens(const product *p, const float *sum, int row0, int n_rows, int token0, int n_token_tiles) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     for (int tile = 0; tile < n_token_tiles; tile++)
         for (int r = 0; r < n_rows; r += DW_TILE) {
@@ -214,18 +248,44 @@ static void store_sums(const product *p, const float *sum, int row0, int n_rows,
             const int rows = smaller(DW_TILE, n_rows - r);
             const float *square = sum + (size_t)(r / DW_TILE * n_token_tiles + tile) * SQUARE;
             float *y = p->job->y + (size_t)token * p->job->ldy + (size_t)(row0 + r);
-            if (rows == DW_TILE && tokens == DW_TILE) {
+            if (rows == DW_TILE && tokens == DW_TILE && !p->job->add) {
                 vec->transpose(square, DW_TILE, y, p->job->ldy);
                 continue;
             }
             vec->transpose(square, DW_TILE, p->square, DW_TILE);
-            for (int i = 0; i < tokens; i++) memcpy(y + (size_t)i * p->job->ldy, p->square + i * DW_TILE, (size_t)rows * sizeof *y);
+            for (int i = 0; i < tokens; i++, y += p->job->ldy)
+                for (int k = 0; k < rows; k++) {
+                    const float value = p->square[i * DW_TILE + k];
+                    y[k] = p->job->add ? y[k] + value : value;
+                }
         }
 }
 
-static void multiply_bf16(const dw_gemm_job *job, const dw_amx_product *p) {
-    if (job->level >= DW_AMX) dw_amx_multiply(job->form, p);
-    else dw_bf16_multiply(p);
+/* Copies all sums of a block to y by rows: each row is written from its beginning to its end. */
+static void store_rows(const product *p, int row0, int n_rows, int n_row_tiles) {
+    const int n = p->job->n_tokens, n_pairs = n / (2 * DW_TILE), done = n_pairs * 2 * DW_TILE;
+    const size_t pair = (size_t)n_row_tiles * 2 * SQUARE, squares = n - done > DW_TILE ? 2 : 1; // of the last pair
+    for (int r = 0; r < n_rows; r++) {
+        float *y = p->job->y + (size_t)(row0 + r) * p->job->ldy;
+        const size_t tile = (size_t)(r / DW_TILE) * SQUARE, row = (size_t)(r % DW_TILE) * DW_TILE;
+        const float *rest = p->sum + (size_t)n_pairs * pair + tile * squares + row;
+        dw_vec_of(p->job->level)->gather_row(p->sum + 2 * tile + row, pair, n_pairs, y, p->job->add);
+        for (int i = 0; i < n - done; i++) {
+            const float sum = rest[i / DW_TILE * SQUARE + i % DW_TILE];
+            y[done + i] = p->job->add ? y[done + i] + sum : sum;
+        }
+    }
+}
+
+/* A panel in any form, times one or two token tiles of k values. */
+static void multiply_panel(dw_level level, dw_gemm_form form, const dw_amx_product *p, int k) {
+    if (form == DW_GEMM_F32)
+        dw_vec_of(level)->multiply((const float *)(const void *)p->panel, p->n_row_tiles,
+                                   (const float *)(const void *)p->x, p->n_token_tiles, k, p->c, p->fresh);
+    else if (level >= DW_AMX)
+        dw_amx_multiply(form, p);
+    else
+        dw_bf16_multiply(p);
 }
 
 /* Multiplies rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles stay in L1 while all rows are read. */
@@ -240,20 +300,19 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
-            if (p->job->form == DW_GEMM_F32)
-                dw_vec_of(p->job->level)
-                    ->multiply((const float *)(const void *)p->panel, n_row_tiles, (const float *)(const void *)x, here, k, sum, fresh);
-            else
-                multiply_bf16(p->job, &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh});
-            if (last) store_sums(p, sum, row0, n_rows, t * DW_TILE, here);
+            multiply_panel(p->job->level, p->job->form,
+                           &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}, k);
+            if (last && !p->job->by_rows) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
         }
     }
+    if (p->job->by_rows) store_rows(p, row0, n_rows, n_row_tiles);
 }
 
 static void check(const dw_gemm_job *j) {
     dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
     dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED);
-    dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS && j->ldy >= (size_t)j->n_rows);
+    dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS);
+    dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
     (void)j;
 }
 
@@ -277,4 +336,20 @@ void dw_gemm_columns(const dw_gemm_job *job) {
     check(job);
     dw_assert(!job->list && job->first % (size_t)job->w->type->block == 0);
     multiply_all(job, true);
+}
+
+/* Two tiles of tokens lie where strips do. */
+double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch) {
+    _Static_assert(STRIP * 4 >= 2 * DW_TILE * DW_PANEL_K * 4, "two tiles of tokens");
+    const bool has_tiles = form != DW_GEMM_F32 && level >= DW_AMX;
+    const uint8_t *panel = scratch + SUM_BYTES, *x = panel + PANEL_BYTES + (DW_PANEL_K + SQUARE) * 4;
+    const dw_amx_product p = {panel, x, ROW_BLOCK / DW_TILE, 2, steps_of(DW_PANEL_K), (float *)(void *)scratch, true};
+    const double began = dw_now();
+    double operations = 0, now = began;
+    memset(scratch, 0, DW_GEMM_SCRATCH);
+    if (has_tiles) dw_amx_begin();
+    for (; now < began + seconds; now = dw_now(), operations += 2.0 * ROW_BLOCK * 2 * DW_TILE * DW_PANEL_K)
+        multiply_panel(level, form, &p, DW_PANEL_K);
+    if (has_tiles) dw_amx_end();
+    return operations / (now - began);
 }

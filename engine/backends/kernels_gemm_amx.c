@@ -32,6 +32,36 @@ TARGET void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles)
     for (int i = 0; i < n_parts; i++) dw_vec_avx512.transpose(part[i], DW_TILE, (float *)(void *)(tiles + i * TILE_BYTES), DW_TILE);
 }
 
+/* Words of a pair: (low_i, high_i), one BF16 number each. */
+TARGET static inline __m512i pair_words(__m512i rounded) {
+    const __m512i first = _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006,
+                                            0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b, 0x1c000c, 0x1d000d,
+                                            0x1e000e, 0x1f000f);
+    return _mm512_permutexvar_epi16(first, rounded);
+}
+
+TARGET void dw_amx_pack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {
+    for (int i = 0; i < DW_TILE; i++, x += 2 * ldx) {
+        const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + ldx);
+        const __m512i rounded = round_pair(low, high);
+        _mm512_storeu_si512(tiles + i * ROW_BYTES, pair_words(rounded));
+        if (n_parts > 1)
+            _mm512_storeu_si512(tiles + TILE_BYTES + i * ROW_BYTES, pair_words(rest_pair(low, high, rounded)));
+    }
+}
+
+TARGET void dw_amx_unpack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {
+    float part[2][SQUARE]; // 16 pairs x 16 rows
+    dw_amx_pack_turned(x, ldx, n_parts, (uint8_t *)part);
+    for (int i = 0; i < n_parts; i++)
+        dw_vec_avx512.transpose(part[i], DW_TILE, (float *)(void *)(tiles + i * TILE_BYTES), DW_TILE);
+}
+
+TARGET void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile) {
+    for (int r = 0; r < DW_TILE; r++, low += ld, high += ld, tile += ROW_BYTES)
+        _mm512_storeu_si512(tile, round_pair(_mm512_loadu_ps(low), _mm512_loadu_ps(high)));
+}
+
 TARGET void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles) {
     uint8_t *to = tiles + row * ROW_BYTES;
     for (int s = 0; s < n_steps; s++, to += n_parts * TILE_BYTES) {
@@ -206,6 +236,15 @@ void dw_bf16_multiply(const dw_amx_product *p) { (void)p; }
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) { (void)x, (void)ldx, (void)n_parts, (void)tiles; }
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles) {
     (void)values, (void)n_steps, (void)row, (void)n_parts, (void)tiles;
+}
+void dw_amx_pack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {
+    (void)x, (void)ldx, (void)n_parts, (void)tiles;
+}
+void dw_amx_unpack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {
+    (void)x, (void)ldx, (void)n_parts, (void)tiles;
+}
+void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile) {
+    (void)low, (void)high, (void)ld, (void)tile;
 }
 void dw_amx_begin(void) {}
 void dw_amx_end(void) {}

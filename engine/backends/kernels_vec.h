@@ -33,6 +33,8 @@ size_t dw_attend_scratch_bytes(int head_dim, int n_group);
 typedef struct dw_vec {
     /* dst (16, 16) = src transposed. */
     void (*transpose)(const float *src, size_t ld_src, float *dst, size_t ld_dst);
+    /* y (n_pairs, 32) (+)= the same row of pairs of squares; pairs lie ld apart. */
+    void (*gather_row)(const float *row, size_t ld, int n_pairs, float *y, bool add);
     /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD
      * floats apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero. */
     void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_token_tiles, int k, float *c, bool fresh);
@@ -65,8 +67,15 @@ enum { DW_AMX_STEP = 32 };
 
 /* Packs x (16, 32) F32, rows ldx apart, as n_parts tiles of 16 pairs of values x 16 tokens x 2. */
 void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
+/* The same tiles of the transposed values: x (32, 16), a token is a column.  Pairs lie in two rows, so that nothing is
+ * transposed. */
+void dw_amx_pack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 /* Packs 32 * n_steps values as row `row` of weight tiles: step s, part p is at tiles + (s * n_parts + p) KB. */
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
+/* A whole tile of one part: its rows are 16 values of `low` and 16 of `high`, whose rows lie ld apart. */
+void dw_amx_unpack_halves(const float *low, const float *high, size_t ld, uint8_t *tile);
+/* Packs x (32, 16), whose columns are the rows of one step's weight tiles. */
+void dw_amx_unpack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 void dw_amx_begin(void);
 void dw_amx_end(void);
 /* C[row tile][token tile] (16, 16) (+)= panel . x over n_steps steps.  Row tiles of the panel (an even number) and token

@@ -194,8 +194,13 @@ void dw_parameters_release(dw_parameters *p) {
     *p = (dw_parameters){0};
 }
 
+static void zero_block(void *parameters, size_t i) {
+    const dw_parameters *p = parameters;
+    memset(p->grad + p->block[i].first, 0, p->block[i].n * sizeof *p->grad);
+}
+
 void dw_parameters_zero_gradients(dw_parameters *p) {
-    memset(p->grad, 0, p->n_values * sizeof *p->grad);
+    dw_pool_each(p->session->o.pool, p->n_blocks, zero_block, p);
     memset(p->merged_grad, 0, p->n_merged * sizeof *p->merged_grad);
 }
 
