@@ -59,13 +59,13 @@ done
 deadwood score -m "$out/dense.gguf" $models --base "$out/dense.gguf" -f experiments/texts/eval/*.txt --select fused --no-speed -o "$rows"
 deadwood table "$rows" -o "$new/predict.tsv"
 table predict
-deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5
+deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5,gain,gain_ci90
 
 # A larger model, where it lies beside the project: fewer neurons or fewer bits?
 if [ -d ../shared/reference-model/base ]; then
     grid bytes bytes stored
     table bytes --join seed --sort file_bytes
-    plot bytes --by metric,after
+    plot bytes --join seed --y ln_ratio --by metric,after
 fi
 
 mv -f "$new"/* results/

@@ -438,6 +438,11 @@ static void two_variables(void) {
     CHECK(strstr(script, "$series2 with points") && strstr(script, "$series1 with linespoints"),
           "points of one x are not joined: %s", script);
     free(script);
+    script = script_for("x y metric group\n1 5 energy 64\n2 6 energy 64\n1 4 random -\n1 3 - -\n",
+                        (exp_axes){.x = "x", .y = "y", .by = "metric,group"});
+    REQUIRE(script);
+    CHECK(strstr(script, "title 'random'") && strstr(script, "title 'no metric'"), "what is not set is not named: %s", script);
+    free(script);
     CHECK(test_run("deadwood-table %s --plot %s --x x --y y --by metric,grup", test_file("plot.tsv"), test_file("x.svg")) == 1 &&
               strstr(test_run_output(), "no column 'grup' (did you mean 'group'?)"),
           "%s", test_run_output());

@@ -140,7 +140,7 @@ static const char *treatment_of(const plot *p, const exp_rows *r, const exp_line
 }
 
 /* "energy, group 64": the values of a line in the columns `by`, or what was done.  Numbers are told apart by the name
- * of their column. */
+ * of their column.  Columns without a value are left out; "no metric" where none has one. */
 static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r, const exp_line *line) {
     size_t n = 0;
     name[0] = 0;
@@ -148,11 +148,13 @@ static void name_series(char name[LABEL - 60], const plot *p, const exp_rows *r,
     for (int i = 0; i < p->n_by; i++) {
         char value[40];
         exp_clip(value, sizeof value, exp_rows_cell(r, line->row[0], p->by[i]));
+        if (!strcmp(value, "-")) continue;
         const char *head = isnan(exp_number(value)) ? "" : exp_heading_of(r->column[p->by[i]]).head;
-        const char *comma = i ? ", " : "", *space = *head ? " " : "";
+        const char *comma = n ? ", " : "", *space = *head ? " " : "";
         n += (size_t)snprintf(name + n, LABEL - 60 - n, "%s%.30s%s%s", comma, head, space, value);
         if (n >= LABEL - 60) break;
     }
+    if (p->n_by && !n) snprintf(name, LABEL - 60, "no %.30s", r->column[p->by[0]]);
 }
 
 /* The place of a line's series among the labels, made where it is new. */
