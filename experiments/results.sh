@@ -9,11 +9,12 @@ cd "$(dirname "$0")/.."
 . experiments/clean_tree.sh
 PATH="$PWD/build:$PATH"
 
-# grid GRID NAME [BASE]: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv; BASE as --base of sweep
+# grid GRID NAME [OPTIONS..]: the rows of experiments/grids/GRID.grid, in $rows; their numbers in NAME.tsv; OPTIONS of sweep
 grid() {
-    deadwood sweep "experiments/grids/$1.grid" -o "build/results/$1" --keep none --base "${3:-exact}"
-    rows=build/results/$1/rows.tsv
-    deadwood table "$rows" -o "$new/$2.tsv"
+    grid=$1 && name=$2 && shift 2
+    deadwood sweep "experiments/grids/$grid.grid" -o "build/results/$grid" --keep none "$@"
+    rows=build/results/$grid/rows.tsv
+    deadwood table "$rows" -o "$new/$name.tsv"
 }
 
 # table NAME OPTIONS..: NAME.md of these rows; plot likewise: NAME.svg
@@ -23,16 +24,16 @@ plot() { name=$1 && shift && deadwood table "$rows" -o - --plot "$new/$name.svg"
 new=build/results/new
 rm -rf "$new"
 mkdir -p "$new"
-grid mini cut
+grid mini cut --base exact
 table cut --join seed --sort ppl
 plot cut-size --join seed --where group!=1
 plot cut-rate --join seed --where group=64 --x rate
 
-grid requant requant
+grid requant requant --base exact
 table requant --sort ppl --columns family,type,via,nominal_bits,file_bytes,ppl,ln_ratio,kl_mean,top1_agree,verdict
 plot requant --by family --where family!=detour
 
-grid gate gate
+grid gate gate --base exact
 table gate
 plot gate --x coverage --by group
 
@@ -63,9 +64,12 @@ deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,o
 
 # A larger model, where it lies beside the project: fewer neurons or fewer bits?
 if [ -d ../shared/reference-model/base ]; then
-    grid bytes bytes stored
+    grid bytes bytes --base stored
     table bytes --join seed --sort file_bytes
     plot bytes --join seed --y ln_ratio --by metric,after
+    grid cuts cuts --base stored --controls none # random twins stand in bytes
+    table cuts --sort file_bytes --columns rate,mixture,file_bytes,ppl,ln_ratio,decode_tok_s,prefill_tok_s,peak_rss_bytes,verdict
+    plot cuts --y ln_ratio --by rate
 fi
 
 mv -f "$new"/* results/
