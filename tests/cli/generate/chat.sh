@@ -44,6 +44,6 @@ wait $chat || status=$?
 test "$status" = 130
 
 # At a terminal a sign shows where to type; in a pipe there is none (above: the output is compared).
-command -v script >/dev/null || exit 0
+script -qec true /dev/null >/dev/null 2>&1 || exit 0 # no such program, or no pseudo-terminals
 { echo hello; sleep 3; } | script -qec "deadwood-generate -m chat.gguf --chat -n 4 --temp 0 -q" /dev/null >terminal 2>&1 || true
 grep -q '> ' terminal || { echo "no sign at a terminal"; cat terminal; exit 1; }
