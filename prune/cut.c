@@ -52,7 +52,7 @@ static const opt_row rows[] = {
     {"source", 0, OPT_PATH, OPT_INPUT, &o.source, NULL, "FILE",
      "a 16-bit file of the same model: down is encoded from it"},
     {"down-type", 0, OPT_CHOICE, 0, &o.down_type, NULL, "TYPE",
-     "encode down where it cannot be copied; same: as each layer has it", OPT_CHOICES(down_types)},
+     "the type of down where it must be encoded again; same: each layer keeps its own", OPT_CHOICES(down_types)},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.stats, NULL, "STATS",
      "statistics of the model: weigh errors where down is encoded; for --repair bias; for --repair lsq with STATS.gram "
      "(collect --gram)"},

@@ -564,8 +564,8 @@ static void tensor_overrides(void) {
     check_fails("there is no type 'Q4_L'", from, "--type Q4_0 --tensor 'ffn_up=Q4_L'");
 }
 
-/* Rows of 288 values are no whole number of blocks of 256: all four of ffn_down, of which layers 2 and 3 have more
- * bits. */
+/* ffn_down has rows of 288 values, no whole number of blocks of 256, so all four layers fall back to another type.  The
+ * mixture gives ffn_down of layers 2 and 3 more bits, so theirs is a larger one. */
 static void fallbacks_are_facts(void) {
     const char *from = test_file("a.gguf"), *to = test_file("b.gguf");
     if (!write_random(from, &shapes[1], "BF16")) return;

@@ -32,7 +32,7 @@
  * (1978, JASA 73), its quadratic form, and bootstrap-t of 999 draws differ from it by 2 % or less on real windows; the
  * interval of the logarithm of a mean KL covers 0 to 2 % more than t.  Hall and bootstrap-t correct a smooth skewness.
  * None helps where one window in a hundred has four times the mean, because 29 windows lack every such window in 77 of
- * 100 samples; and both widen intervals from 5 windows by a fifth to a third, also where nothing is skewed.  So
+ * 100 samples; and both widen intervals from 5 windows by a fifth to a half, also where nothing is skewed.  So
  * intervals are those of t, and a KL from few windows is to be read as: perhaps larger.  More windows are the remedy.
  *
  * Several texts have equal weights: the mean is that of the T texts, se = sqrt(sum se_t^2) / T, and df is Welch's and
