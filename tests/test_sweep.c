@@ -9,9 +9,11 @@
 #include "test.h"
 #include "kit/tsv.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -414,6 +416,51 @@ static void claims_apart(void) {
     CHECK(claims_holds(a, "job"), "the end of one leaves the other's claims");
     claims_close(a);
     CHECK(test_run("ls %s | grep .", file("apart/claims")), "%s", test_run_output());
+}
+
+/* A process that ends as if killed: with a claim, and while it took a second one over. */
+static pid_t die_with_claims(const char *folder) {
+    const pid_t pid = fork();
+    if (pid) return pid;
+    dw_err err = {0};
+    int n_others;
+    claim_taken taken;
+    claims *c = claims_open(folder, "grid", &n_others, &err);
+    const bool ok = c && !claims_take(c, "job", &taken, &err) &&
+                    !test_run("cd %s/claims && cp job $(ls | grep sweep$).heir", folder);
+    _exit(!ok);
+}
+
+/* Another process has the folder's lock for a moment, as if it took a claim over. */
+static pid_t lock_for(const char *folder, double seconds) {
+    const int lock = open(folder, O_RDONLY | O_DIRECTORY);
+    CHECK(lock >= 0 && !flock(lock, LOCK_EX), "%s", folder);
+    const pid_t pid = fork();
+    if (!pid) {
+        sleep_for(seconds);
+        _exit(0);
+    }
+    close(lock);
+    return pid;
+}
+
+static void claims_forgotten(void) {
+    set_up();
+    dw_err err = {0};
+    int n_others;
+    char *reason;
+    siginfo_t how;
+    mkdir(file("forgotten"), 0777);
+    const pid_t dead = die_with_claims(file("forgotten"));
+    CHECK(!waitid(P_PID, (id_t)dead, &how, WEXITED | WNOWAIT) && !how.si_status, "its end is left for others to ask");
+    const pid_t locker = lock_for(file("forgotten/claims"), 0.05);
+    claims *c = claims_open(file("forgotten"), "grid", &n_others, &err);
+    REQUIRE(c && !n_others, "%s", err.text);
+    CHECK(!test_run("test $(ls %s | grep -c sweep) = 1", file("forgotten/claims")), "its presence and heir are gone");
+    CHECK(claims_look(c, "job", &reason) == CLAIM_DEAD);
+    claims_close(c);
+    waitpid(dead, NULL, 0);
+    waitpid(locker, NULL, 0);
 }
 
 /* The path of the only claim on a job of step x; "": there is none. */
@@ -1038,6 +1085,7 @@ static const test_case cases[] = {
     {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
     {"a process that lost its claim while it slept notices it, and leaves the other's claim alone", claims_lost},
     {"two processes of equal host name and id are told apart", claims_apart},
+    {"a process that was killed is forgotten, whoever holds the lock just then", claims_forgotten},
     {"a sweep that lost a job waits for the one that has it, and takes the outputs then", lost_job},
     {"folders above the output folder are made", parents},
     {"a sweep of another grid does not share the folder", other_grid},

@@ -42,8 +42,9 @@ static void read_word(const char *path, char *word, size_t size) {
     if (f) fclose(f);
 }
 
-/* When a process began, in the kernel's ticks; 0: unknown. */
-static unsigned long long start_of(long pid) {
+/* When a process began, in the kernel's ticks; 0: unknown.  state: 'Z' if it ended and nobody has asked how, as happens
+ * to orphans in containers. */
+static unsigned long long start_of(long pid, char *state) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     FILE *f = fopen(path, "re");
@@ -52,6 +53,7 @@ static unsigned long long start_of(long pid) {
     text[n] = 0;
     const char *at = strrchr(text, ')'); // the name in parentheses may hold anything
     unsigned long long start = 0;
+    *state = at && at[1] ? at[2] : '?';
     for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
     return at && sscanf(at, " %llu", &start) == 1 ? start : 0;
 }
@@ -66,7 +68,7 @@ static void draw_name(char name[17]) {
 /* "HOST BOOT NAMESPACE ", where a process id means something, and this process.  Where the kernel tells no boot or no
  * namespace, the random number stands for it: then no other process is judged by its id. */
 static void name_process(claims *c) {
-    char host[128] = "-", boot[64], space[64] = "-", random[17];
+    char host[128] = "-", boot[64], space[64] = "-", random[17], state;
     draw_name(random);
     if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "-");
     for (char *at = host; *at; at++)
@@ -77,7 +79,7 @@ static void name_process(claims *c) {
     c->n_place = (size_t)snprintf(c->process, sizeof c->process, "%.100s %.40s %.40s ", host,
                                   strcmp(boot, "-") ? boot : random, strcmp(space, "-") ? space : random);
     snprintf(c->process + c->n_place, sizeof c->process - c->n_place, "%ld %llu %s", (long)getpid(),
-             start_of((long)getpid()), random);
+             start_of((long)getpid(), &state), random);
 }
 
 /* ---- claims as text --------------------------------------------------------------------------------------------- */
@@ -149,8 +151,9 @@ static bool is_dead(const claims *c, const char *path, const char *text) {
     if (strncmp(process, c->process, c->n_place) || sscanf(process + c->n_place, "%ld %llu", &pid, &start) != 2)
         return age_of(c, path) > CLAIM_LOST;
     if (kill((pid_t)pid, 0) && errno == ESRCH) return true;
-    const unsigned long long now = start_of(pid);
-    return start && now && now != start;
+    char state;
+    const unsigned long long now = start_of(pid, &state);
+    return state == 'Z' || (start && now && now != start);
 }
 
 claim_state claims_look(claims *c, const char *name, char **reason) {
@@ -184,16 +187,27 @@ static int write_claim(const claims *c, const char *path, const char *more, dw_e
     return 0;
 }
 
+/* A lock is held for a few calls only: who waits longer met a process that was stopped.  Where the file system has no
+ * locks, without.  -1: another process holds it. */
+static int lock_folder(const claims *c) {
+    const int lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int wait = 0; lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; wait++) {
+        if (wait == 200) {
+            close(lock);
+            return -1;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return lock;
+}
+
 /* Removes the claim of a dead process, or puts the claim `heir` in its place: at no time is there none, or a third
  * process could take the dead one's outputs for finished.  The lock keeps a second process, which saw the same dead
  * claim, from removing the claim that the first one makes next. */
 static bool bury(claims *c, const char *path, const char *heir) {
-    const int lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char text[MAX_CLAIM], process[256] = "a process";
-    if (lock < 0 || (flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)) { // where there are no locks, without
-        if (lock >= 0) close(lock);
-        return false;
-    }
+    const int lock = lock_folder(c);
+    if (lock < 0) return false;
     const bool dead = !read_claim(path, text) && is_dead(c, path, text);
     const bool here = process_in(text, process) && !strncmp(process, c->process, strcspn(c->process, " ") + 1);
     if (dead && !here)
@@ -283,9 +297,9 @@ void claims_beat(claims *c) {
 
 /* ---- the folder ------------------------------------------------------------------------------------------------- */
 
-static bool is_presence(const char *name) {
-    const size_t n = strlen(name);
-    return n > 6 && !strcmp(name + n - 6, ".sweep");
+static bool ends_with(const char *name, const char *end) {
+    const size_t n = strlen(name), n_end = strlen(end);
+    return n > n_end && !strcmp(name + n - n_end, end);
 }
 
 static int refuse_other_grid(const char *folder, const char *text, dw_err *err) {
@@ -304,7 +318,8 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
     if (!d) return dw_fail(err, "cannot read the folder '%s': %s", c->folder, strerror(errno));
     int rc = 0;
     for (struct dirent *e; !rc && (e = readdir(d));) {
-        char text[MAX_CLAIM], *path = is_presence(e->d_name) ? path_of(c, e->d_name) : NULL;
+        const bool heir = ends_with(e->d_name, ".heir"), presence = ends_with(e->d_name, ".sweep");
+        char text[MAX_CLAIM], *path = heir || presence ? path_of(c, e->d_name) : NULL;
         if (path && strcmp(path, c->presence) && !read_claim(path, text)) {
             char *grid = line_in(text, "grid ");
             if (is_dead(c, path, text))
@@ -312,7 +327,7 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
             else if (grid && strcmp(grid, grid_sha256))
                 rc = refuse_other_grid(c->folder, text, err);
             else
-                ++*n_others;
+                *n_others += presence;
             free(grid);
         }
         free(path);
