@@ -1,0 +1,190 @@
+/* kernels_weights_avx2.h - packed weights as bytes, scales and offsets, with AVX2: for dot rows and for products with 8-bit
+ * inputs.
+ *
+ * As kernels_weights_avx512.h with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of
+ * bytes are added in pairs to 16 bits, which must not overflow.  Unsigned bytes of Q8_0 and IQ4_NL would be too large
+ * for that, so these types stay signed and their signs are moved to the activations. */
+#ifndef DW_KERNELS_WEIGHTS_AVX2_H
+#define DW_KERNELS_WEIGHTS_AVX2_H
+
+#include "backends/kernels_dot.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+/* ---- weights: bytes ------------------------------------------------------------------------------------ */
+
+// The first and the last 16 values of two blocks.
+typedef struct pair {
+    __m256i first, last;
+} pair;
+
+INLINE bool is_signed(dw_qtype type) { return type == DW_Q8_0 || type == DW_IQ4_NL; }
+
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i lanes(const void *a, const void *b) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a)), load128(b), 1);
+}
+INLINE __m256i same_lanes(const void *p) { return _mm256_broadcastsi128_si256(load128(p)); }
+INLINE __m256i lane_numbers(int a, int b) { return _mm256_setr_epi32(a, a, a, a, b, b, b, b); }
+INLINE __m256i low_nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+INLINE __m256i high_nibbles(__m256i x) { return low_nibbles(_mm256_srli_epi16(x, 4)); }
+INLINE pair nibbles(const uint8_t *a, const uint8_t *b) {
+    const __m256i x = lanes(a, b);
+    return (pair){low_nibbles(x), high_nibbles(x)};
+}
+
+// `value` where all bits of `bits` are set in x.
+INLINE __m256i value_where(__m256i x, __m256i bits, int value) {
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(x, bits), bits), _mm256_set1_epi8((char)value));
+}
+
+// Fifth bits: 32 at a, 32 at b.
+INLINE pair with_fifth_bits(pair x, const uint8_t *a, const uint8_t *b) {
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i all = _mm256_set_m128i(_mm_set1_epi32((int)dw_le32(b)), _mm_set1_epi32((int)dw_le32(a)));
+    const __m128i bytes01 = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m256i which = _mm256_broadcastsi128_si256(bytes01), next = _mm256_add_epi8(which, _mm256_set1_epi8(2));
+    x.first = _mm256_or_si256(x.first, value_where(_mm256_shuffle_epi8(all, which), bit, 16));
+    x.last = _mm256_or_si256(x.last, value_where(_mm256_shuffle_epi8(all, next), bit, 16));
+    return x;
+}
+
+// Two blocks of 32 at a and b.
+INLINE pair unpack_blocks(dw_qtype type, const uint8_t *a, const uint8_t *b) {
+    const __m256i value = _mm256_broadcastsi128_si256(_mm_setr_epi8(DW_IQ4_NL_VALUES));
+    pair x;
+    switch (type) {
+    case DW_Q4_0: return nibbles(a + 2, b + 2);
+    case DW_Q4_1: return nibbles(a + 4, b + 4);
+    case DW_Q5_0: return with_fifth_bits(nibbles(a + 6, b + 6), a + 2, b + 2);
+    case DW_Q5_1: return with_fifth_bits(nibbles(a + 8, b + 8), a + 4, b + 4);
+    case DW_IQ4_NL:
+        x = nibbles(a + 2, b + 2);
+        return (pair){_mm256_shuffle_epi8(value, x.first), _mm256_shuffle_epi8(value, x.last)};
+    default: return (pair){lanes(a + 2, b + 2), lanes(a + 18, b + 18)}; // Q8_0
+    }
+}
+
+// Two bits of each byte at p, at bit 0 4 or 2 6.
+INLINE __m256i two_bits(const uint8_t *p, int odd) {
+    return _mm256_and_si256(_mm256_srlv_epi32(same_lanes(p), lane_numbers(2 * odd, 4 + 2 * odd)), _mm256_set1_epi8(3));
+}
+
+// `value` where bit `bit` (one lane) or bit + 2 (the other) of the bytes at p is set.
+INLINE __m256i bit_value(const uint8_t *p, int bit, int value) {
+    return value_where(same_lanes(p), lane_numbers(0x01010101 << bit, (int)(0x04040404u << bit)), value);
+}
+
+INLINE __m256i nibbles_by_lane(const uint8_t *p) {
+    return low_nibbles(_mm256_srlv_epi32(same_lanes(p), lane_numbers(0, 4)));
+}
+
+// Blocks 0 2 (odd = 0) or 1 3 of half h of the superblock at p.
+INLINE pair unpack_superblock(dw_qtype type, const uint8_t *p, int h, int odd) {
+    const int bit = 4 * h + odd;
+    const uint8_t *nib = p + 64 * h + (type == DW_Q4_K ? 16 : 48);
+    pair x;
+    switch (type) {
+    case DW_Q2_K: return (pair){two_bits(p + 16 + 32 * h, odd), two_bits(p + 32 + 32 * h, odd)};
+    case DW_Q3_K:
+        x = (pair){two_bits(p + 32 + 32 * h, odd), two_bits(p + 48 + 32 * h, odd)};
+        return (pair){_mm256_or_si256(x.first, bit_value(p, bit, 4)),
+                      _mm256_or_si256(x.last, bit_value(p + 16, bit, 4))};
+    case DW_Q4_K:
+    case DW_Q5_K:
+        x = (pair){lanes(nib, nib + 32), lanes(nib + 16, nib + 48)};
+        x = odd ? (pair){high_nibbles(x.first), high_nibbles(x.last)}
+                : (pair){low_nibbles(x.first), low_nibbles(x.last)};
+        if (type == DW_Q4_K) return x;
+        return (pair){_mm256_or_si256(x.first, bit_value(p + 16, bit, 16)),
+                      _mm256_or_si256(x.last, bit_value(p + 32, bit, 16))};
+    default: { // Q6_K
+        const uint8_t *low = p + 64 * h + 32 * odd, *high = p + 128 + 32 * h;
+        return (pair){_mm256_or_si256(nibbles_by_lane(low), _mm256_slli_epi16(two_bits(high, odd), 4)),
+                      _mm256_or_si256(nibbles_by_lane(low + 16), _mm256_slli_epi16(two_bits(high + 16, odd), 4))};
+    }
+    }
+}
+
+// As unpack_superblock, for a record of n_blocks blocks at p; the last block replaces those that are missing.
+INLINE pair unpack_pair(dw_qtype type, const uint8_t *p, int h, int odd, int n_blocks) {
+    if (is_superblock(type)) return unpack_superblock(type, p, h, odd);
+    const int bytes = record_bytes(type) / 8, last = n_blocks - 1, a = 4 * h + odd, b = a + 2;
+    return unpack_blocks(type, p + (a < last ? a : last) * bytes, p + (b < last ? b : last) * bytes);
+}
+
+/* ---- weights: scales and offsets ----------------------------------------------------------------------- */
+
+INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
+
+// d, m of a block of 32, or d, d where its type has no minimum; both F16.
+INLINE int block_head(dw_qtype type, const uint8_t *p, bool there) {
+    if (!there) return 0;
+    return type == DW_Q4_1 || type == DW_Q5_1 ? (int)dw_le32(p) : (int)(dw_le16(p) * 0x10001u);
+}
+
+// Types with one scale for 32 weights: d, m of four blocks; offset_32 * m * sum is subtracted.
+INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
+    if (is_superblock(type)) {
+        uint64_t scales, mins;
+        dw_unpack_scales_mins(p + 4, &scales, &mins);
+        const __m128i both = _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)(scales >> 32 * h)),
+                                               _mm_cvtsi64_si128((long long)(mins >> 32 * h)));
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))),
+                             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
+    }
+    const int bytes = record_bytes(type) / 8, b = 4 * h;
+    return _mm256_cvtph_ps(_mm_setr_epi32(block_head(type, p + b * bytes, b < n_blocks),
+                                          block_head(type, p + (b + 1) * bytes, b + 1 < n_blocks),
+                                          block_head(type, p + (b + 2) * bytes, b + 2 < n_blocks),
+                                          block_head(type, p + (b + 3) * bytes, b + 3 < n_blocks)));
+}
+
+INLINE float offset_32(dw_qtype type) {
+    switch (type) {
+    case DW_Q4_0: return 8;
+    case DW_Q5_0: return 16;
+    case DW_Q8_0:
+    case DW_IQ4_NL: return 0;
+    case DW_Q4_1:
+    case DW_Q5_1: return -1;
+    default: return 1; // Q4_K, Q5_K
+    }
+}
+
+// Types with a scale for 16 weights: scales of eight pieces, and the factors of the sums of 16, which are subtracted.
+typedef struct scales {
+    __m256 d, m;
+} scales;
+
+INLINE __m256 bytes_to_float(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)); }
+
+INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
+    const __m128i fifteen = _mm_set1_epi8(15);
+    uint64_t part[2];
+    __m256 d;
+    __m128i s;
+    switch (type) {
+    case DW_Q2_K:
+        s = _mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h));
+        return (scales){_mm256_mul_ps(_mm256_set1_ps(half_at(p + 80)), bytes_to_float(_mm_and_si128(s, fifteen))),
+                        _mm256_mul_ps(_mm256_set1_ps(half_at(p + 82)),
+                                      bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
+    case DW_Q3_K:
+        dw_unpack_q3_scales(p + 96, &part[0], &part[1]);
+        s = _mm_sub_epi8(_mm_cvtsi64_si128((long long)part[h]), _mm_set1_epi8(32));
+        d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 108)));
+        return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(4))};
+    default: // Q6_K
+        s = _mm_loadl_epi64((const __m128i *)(const void *)(p + 192 + 8 * h));
+        d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 208)));
+        return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(32))};
+    }
+}
+
+#endif
+#endif
