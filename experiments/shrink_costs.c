@@ -57,10 +57,11 @@ const kit_mixture *shrink_nearest(const dw_model *m, double bytes) {
 
 /* ---- minutes ---------------------------------------------------------------------------------------------------- */
 
-/* Seconds a token, after one run that warms up. */
+/* Seconds a token, after one run that warms up; products as finely as collect's. */
 static int time_tokens(double *seconds, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
     dw_pool *pool = dw_pool_new(w->n_threads, err);
-    const dw_session_options options = {.pool = pool, .n_ctx = n, .n_batch = n, .n_out = 1};
+    const dw_session_options options = {.pool = pool, .n_ctx = n, .n_batch = n, .n_out = 1,
+                                        .precision = DW_PRECISION_ROUNDED};
     dw_session *s = pool ? dw_session_new(w->model, &options, err) : NULL;
     const dw_batch batch = {.n_tokens = n, .token = token};
     int rc = s ? dw_session_eval(s, &batch, err) : -1;

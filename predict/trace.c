@@ -457,6 +457,7 @@ static int make_session(run *r, dw_err *err) {
                                         .n_seq = n_seq,
                                         .n_batch = BATCH_TOKENS,
                                         .n_out = 1,
+                                        .precision = DW_PRECISION_ROUNDED,
                                         .select = DW_SELECT_DENSE};
     r->session = dw_session_new(r->model, &options, err);
     r->token = dw_alloc(BATCH_TOKENS, sizeof *r->token, "a batch", err);

@@ -551,7 +551,8 @@ static int open_run(run *r, kit_stats *s, dw_err *err) {
     r->c = (collector){.s = s, .n_batch = r->n_batch, .loops = column_sums_choose(err), .gram = &r->gram};
     if (!r->c.loops) return -1;
     const dw_session_options so = {.pool = r->pool, .backend = tool.backend, .n_ctx = o.n_ctx, .n_seq = r->n_seq,
-                                   .n_batch = r->n_batch, .select = DW_SELECT_FUSED}; // not auto: it measures time
+                                   .n_batch = r->n_batch, .precision = DW_PRECISION_ROUNDED,
+                                   .select = DW_SELECT_FUSED}; // not auto: it measures time
     r->session = dw_session_new(r->model, &so, err);
     r->token = dw_alloc(n_read, sizeof *r->token, "a batch", err);
     r->seq = dw_alloc(n, sizeof *r->seq, "a batch", err);

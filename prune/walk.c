@@ -61,7 +61,8 @@ void walk_close(walk *w) {
 
 static int open_walk(walk *w, const dw_model *m, const dw_session_options *o, dw_err *err) {
     const int n_ctx = w->texts->n_ctx;
-    dw_session_options own = {.pool = o->pool, .backend = o->backend, .select = o->select, .n_ctx = n_ctx};
+    dw_session_options own = {.pool = o->pool, .backend = o->backend, .select = o->select, .n_ctx = n_ctx,
+                              .precision = DW_PRECISION_ROUNDED};
     own.n_seq = w->n_seq = n_ctx < WALK_TOKENS ? WALK_TOKENS / n_ctx : 1;
     own.n_batch = w->most = w->n_seq > 1 ? w->n_seq * n_ctx : smaller(n_ctx, WALK_TOKENS);
     const size_t n = (size_t)w->most;
