@@ -27,9 +27,10 @@
  * kernels for up to 8 tokens and matrix products for more; the two may differ by rounding.
  *
  * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  It holds for more than 8
- * tokens and in exact sessions, whose results depend on threads or batching with neither value.  The option matters only on CPUs with tiles for BF16 (level amx);
- * the other levels multiply in F32.  The fast path for a few tokens always packs them to 8 bits for quantized
- * weights. */
+ * tokens and in exact sessions, whose results depend on threads or batching with no value.  `split` and `rounded` matter
+ * only on CPUs with tiles for BF16 (level amx); the other levels multiply in F32.  `int8` rounds the inputs of quantized
+ * weights to 8 bits at the levels avx2 and avx512, where that is the fastest; at level amx it is `rounded`, which is more
+ * accurate and as fast.  The fast path for a few tokens always packs them to 8 bits for quantized weights. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -101,9 +102,11 @@ typedef struct dw_session dw_session;
 typedef enum dw_kv_cache { DW_KV_CACHE_F16, DW_KV_CACHE_F32 } dw_kv_cache;
 
 typedef enum dw_precision {
-    DW_PRECISION_DEFAULT, // split in exact sessions, rounded in others
+    DW_PRECISION_DEFAULT, // split in exact sessions, int8 in others
     DW_PRECISION_SPLIT,   // numbers as a sum of two BF16: relative error about 3e-6
     DW_PRECISION_ROUNDED, // quantized weights and their inputs to one BF16: 2e-3; 16 and 32 bits as in split
+    DW_PRECISION_INT8,    // inputs of quantized weights to 8 bits, as in decode: 6e-3; where there is no such kernel
+                          // (amx, portable), and for 16 and 32 bits: as rounded
 } dw_precision;
 
 typedef struct dw_session_options { // zero means the default
@@ -254,7 +257,7 @@ typedef struct dw_train_options { // zero means the default
     bool forward_only;      // no gradients: a teacher.  Takes less memory
     bool keep_residuals;    // of a forward_only pass: a student's `hidden` compares them
     dw_precision precision; // of products on CPUs that multiply BF16 (amx, AVX512_BF16); rounded: one BF16 of each
-                            // number, sums in F32
+                            // number, sums in F32; int8: as rounded
 } dw_train_options;
 
 /* A pass computes with the session's net, its replaced tensors included.  The session must outlive dw_train; its cache and

@@ -1,34 +1,18 @@
 /* test_kernels_gemm.c - matrix products of every level and type against sums in double, and the vector functions. */
 #include "backends/kernels_vec.h"
 #include "test.h"
+#include "guarded.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* RMS error allowed of a product w . x, by form, in units of sqrt(sum of (w_i x_i)^2). */
 static const double bound[] = {
-    [DW_GEMM_ROUNDED] = 4e-3, [DW_GEMM_SPLIT_X] = 1e-5, [DW_GEMM_SPLIT] = 1e-5, [DW_GEMM_F32] = 1e-6};
+    [DW_GEMM_INT8] = 8e-3, [DW_GEMM_ROUNDED] = 4e-3, [DW_GEMM_SPLIT_X] = 1e-5, [DW_GEMM_SPLIT] = 1e-5, [DW_GEMM_F32] = 1e-6};
 
-/* ---- memory that ends at a guard page ------------------------------------------------------------------------ */
-
-typedef struct guarded {
-    uint8_t *map, *data; // data ends where the guard page begins
-    size_t map_bytes;
-} guarded;
-
-static guarded guarded_new(size_t bytes) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + page - 1) / page * page;
-    guarded g = {.map_bytes = body + page};
-    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (g.map == MAP_FAILED || mprotect(g.map + body, page, PROT_NONE)) abort();
-    g.data = g.map + body - bytes;
-    return g;
-}
-
-static void guarded_free(guarded g) { munmap(g.map, g.map_bytes); }
+static const dw_precision precisions[] = {DW_PRECISION_SPLIT, DW_PRECISION_ROUNDED, DW_PRECISION_INT8};
+enum { N_PRECISIONS = sizeof precisions / sizeof *precisions };
 
 /* ---- a product with its reference ---------------------------------------------------------------------------- */
 
@@ -50,10 +34,10 @@ static problem problem_new(const dw_qtype_row *type, int n, int n_rows, int n_to
     dw_rng_seed(&rng, (uint64_t)type->id * 1000 + (uint64_t)n);
     const size_t row_bytes = dw_qtype_row_bytes(type, (size_t)n);
     p.w = (dw_tensor){.name = "w", .type = type, .n_dims = 2, .ne = {(size_t)n, (size_t)n_rows, 1, 1}};
-    p.weights = guarded_new(row_bytes * (size_t)n_rows);
-    p.x = guarded_new((size_t)n_tokens * (size_t)n * sizeof(float));
-    p.packed = guarded_new(dw_gemm_pack_bytes(n_tokens, n));
-    p.scratch = guarded_new(DW_GEMM_SCRATCH);
+    p.weights = guard(row_bytes * (size_t)n_rows);
+    p.x = guard((size_t)n_tokens * (size_t)n * sizeof(float));
+    p.packed = guard(dw_gemm_pack_bytes(n_tokens, n));
+    p.scratch = guard(DW_GEMM_SCRATCH);
     p.w.data = p.weights.data;
     float *row = malloc((size_t)n * sizeof *row), *x = (float *)(void *)p.x.data;
     random_values(x, (size_t)n_tokens * (size_t)n, &rng);
@@ -74,10 +58,10 @@ static problem problem_new(const dw_qtype_row *type, int n, int n_rows, int n_to
 }
 
 static void problem_free(problem *p) {
-    guarded_free(p->weights);
-    guarded_free(p->x);
-    guarded_free(p->packed);
-    guarded_free(p->scratch);
+    unguard(&p->weights);
+    unguard(&p->x);
+    unguard(&p->packed);
+    unguard(&p->scratch);
     free(p->expected);
 }
 
@@ -111,19 +95,90 @@ static void against_double(void) {
         for (size_t s = 0; type->encode && s < sizeof shapes / sizeof *shapes; s++) {
             problem p = problem_new(type, length_of(type, shapes[s][0]), shapes[s][1], shapes[s][2]);
             const int n = p.n_rows * p.n_tokens;
-            guarded y = guarded_new((size_t)n * sizeof(float));
+            guarded y = guard((size_t)n * sizeof(float));
             for (int level = 0; level < DW_N_LEVELS; level++)
-                for (int exact = 0; exact < 2 && dw_level_usable(level); exact++) {
-                    const dw_gemm_form form = dw_gemm_form_of(level, type, exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED);
+                for (int i = 0; i < N_PRECISIONS && dw_level_usable(level); i++) {
+                    const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
                     memset(y.data, 0xff, (size_t)n * sizeof(float));
                     multiply(&p, level, form, NULL, 0, p.n_rows, 0, p.n_tokens, 1, (float *)(void *)y.data);
                     const double error = relative_error(&p, (float *)(void *)y.data);
                     CHECK(error <= bound[form], "%s %s n %d rows %d tokens %d: %.3g", dw_level_names[level], type->name, p.n, p.n_rows,
                           p.n_tokens, error);
                 }
-            guarded_free(y);
+            unguard(&y);
             problem_free(&p);
         }
+}
+
+/* x rounded to 8 bits by the definition: blocks of 32, steps of the largest |x| / 127. */
+static void round_inputs(float *x, int n) {
+    for (int i = 0; i < n; i += 32) {
+        float largest = 0;
+        for (int k = i; k < i + 32; k++) largest = fmaxf(largest, fabsf(x[k]));
+        for (int k = i; k < i + 32; k++) x[k] = largest > 0 ? nearbyintf(x[k] * (127 / largest)) * (largest / 127) : 0;
+    }
+}
+
+/* Some inputs are large, some blocks zero, and bytes are as extreme as codes can be in random blocks. */
+static void eight_bit_inputs(void) {
+    for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
+        for (int level = 0; level < DW_N_LEVELS; level++) {
+            if (!dw_level_usable(level) || dw_gemm_form_of(level, type, DW_PRECISION_INT8) != DW_GEMM_INT8) continue;
+            for (int blocks = 1; blocks <= 24; blocks = blocks * 2 + 1) {
+                problem p = problem_new(type, blocks * type->block, 37, 35);
+                float *x = (float *)(void *)p.x.data, *row = malloc((size_t)p.n * sizeof *row), y[35 * 37];
+                dw_rng rng;
+                dw_rng_seed(&rng, 8);
+                const size_t row_bytes = dw_qtype_row_bytes(type, (size_t)p.n);
+                random_weights(&rng, type, p.weights.data, row_bytes * 37);
+                for (int i = 0; i < p.n * 35; i++) x[i] *= i % 96 < 64 ? ldexpf(1, i / 32 % 7 * 9 - 30) : 0;
+                for (int i = 0; i < p.n; i++) x[3 * p.n + i] = i % 2 ? 1.0f : -1.0f; // |q| 127 everywhere
+                for (int i = 0; i < p.n; i++) x[4 * p.n + i] = 1;
+                multiply(&p, level, DW_GEMM_INT8, NULL, 0, 37, 0, 35, 2, y);
+                for (int t = 0; t < 35; t++) round_inputs(x + t * p.n, p.n);
+                double worst = 0;
+                for (int r = 0; r < 37; r++) {
+                    type->decode(p.weights.data + (size_t)r * row_bytes, row, (size_t)p.n);
+                    for (int t = 0; t < 35; t++) {
+                        double sum = 0, size = 1e-300;
+                        for (int i = 0; i < p.n; i++) {
+                            const double product = (double)row[i] * (double)x[t * p.n + i];
+                            sum += product, size += fabs(product);
+                        }
+                        const double error = fabs(y[t * 37 + r] - sum) / size;
+                        worst = error > worst || isnan(error) ? error : worst;
+                    }
+                }
+                CHECK(worst <= 1e-5, "%s %s n %d: %.3g", dw_level_names[level], type->name, p.n, worst);
+                free(row);
+                problem_free(&p);
+            }
+        }
+}
+
+/* A token with a NaN or an infinite input gives numbers that are not finite, and its neighbours are as without it. */
+static void eight_bit_nans(void) {
+    const dw_qtype_row *type = dw_qtype_get(DW_Q4_0);
+    for (int level = 0; level < DW_N_LEVELS; level++) {
+        if (!dw_level_usable(level) || dw_gemm_form_of(level, type, DW_PRECISION_INT8) != DW_GEMM_INT8) continue;
+        problem p = problem_new(type, 96, 20, 19);
+        float y[19 * 20], clean[19 * 20], *x = (float *)(void *)p.x.data;
+        multiply(&p, level, DW_GEMM_INT8, NULL, 0, 20, 0, 19, 1, clean);
+        const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+        for (int b = 0; b < 4; b++) {
+            x[5 * 96 + 70] = bad[b];
+            multiply(&p, level, DW_GEMM_INT8, NULL, 0, 20, 0, 19, 1, y);
+            bool bad_stays = true, others_stay = true;
+            for (int i = 0; i < 19 * 20; i++)
+                if (i / 20 == 5) bad_stays = bad_stays && !isfinite(y[i]);
+                else others_stay = others_stay && y[i] == clean[i];
+            CHECK(bad_stays && others_stay, "%s %g", dw_level_names[level], (double)bad[b]);
+        }
+        for (int i = 0; i < 96; i++) x[5 * 96 + i] = i % 2 ? -0.0f : 1e-40f;
+        multiply(&p, level, DW_GEMM_INT8, NULL, 0, 20, 0, 19, 1, y);
+        for (int r = 0; r < 20; r++) CHECK(y[5 * 20 + r] == 0, "%s %g", dw_level_names[level], (double)y[5 * 20 + r]);
+        problem_free(&p);
+    }
 }
 
 static void unaffected_by_cuts(void) {
@@ -132,8 +187,8 @@ static void unaffected_by_cuts(void) {
         problem p = problem_new(type, length_of(type, 3), 83, 41);
         float *whole = malloc(83 * 41 * sizeof *whole), *part = malloc(83 * 41 * sizeof *part);
         for (int level = 0; level < DW_N_LEVELS; level++)
-            for (int exact = 0; exact < 2 && dw_level_usable(level); exact++) {
-                const dw_gemm_form form = dw_gemm_form_of(level, type, exact ? DW_PRECISION_SPLIT : DW_PRECISION_ROUNDED);
+            for (int i = 0; i < N_PRECISIONS && dw_level_usable(level); i++) {
+                const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
                 multiply(&p, level, form, NULL, 0, 83, 0, 41, 1, whole);
                 static const int cuts[][4] = {{0, 83, 0, 41}, {0, 1, 40, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}}; // rows, tokens
                 for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
@@ -157,7 +212,7 @@ static void decoders_equal(void) {
     for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
         for (int n = type->block; n <= 1024; n = n * 2 + (type->block == 1)) {
             const size_t bytes = dw_qtype_row_bytes(type, (size_t)n);
-            guarded src = guarded_new(bytes), dst = guarded_new((size_t)n * sizeof(float));
+            guarded src = guard(bytes), dst = guard((size_t)n * sizeof(float));
             float expected[1024];
             for (size_t i = 0; i < bytes; i++) src.data[i] = (uint8_t)dw_rng_below(&rng, type->block == 1 ? 120 : 256); // no NaN
             for (int b = 0; b < n / type->block && type->block > 1; b++) { // halves that are finite, wherever they stand
@@ -171,8 +226,8 @@ static void decoders_equal(void) {
                 dw_unpack_of(level, type)(src.data, (float *)(void *)dst.data, (size_t)n);
                 CHECK(!memcmp(expected, dst.data, (size_t)n * sizeof(float)), "%s %s n %d", dw_level_names[level], type->name, n);
             }
-            guarded_free(src);
-            guarded_free(dst);
+            unguard(&src);
+            unguard(&dst);
         }
 }
 
@@ -183,11 +238,14 @@ static void listed_rows(void) {
     const int32_t list[] = {0, 4, 31, 49};
     for (int level = 0; level < DW_N_LEVELS; level++) {
         if (!dw_level_usable(level)) continue;
-        const dw_gemm_form form = dw_gemm_form_of(level, type, DW_PRECISION_SPLIT);
-        multiply(&p, level, form, NULL, 0, 50, 0, 7, 1, whole);
-        multiply(&p, level, form, list, 1, 3, 0, 7, 1, part);
-        for (int t = 0; t < 7; t++)
-            for (int r = 0; r < 3; r++) CHECK(part[t * 3 + r] == whole[t * 50 + list[1 + r]], "%s", dw_level_names[level]);
+        for (int i = 0; i < N_PRECISIONS; i++) {
+            const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
+            multiply(&p, level, form, NULL, 0, 50, 0, 7, 1, whole);
+            multiply(&p, level, form, list, 1, 3, 0, 7, 1, part);
+            for (int t = 0; t < 7; t++)
+                for (int r = 0; r < 3; r++)
+                    CHECK(part[t * 3 + r] == whole[t * 50 + list[1 + r]], "%s %d", dw_level_names[level], form);
+        }
     }
     problem_free(&p);
 }
@@ -334,7 +392,7 @@ static void attention_of(int head_dim, dw_kv_cache type) {
     dw_rng_seed(&rng, 3);
     const size_t hd = (size_t)head_dim, ld = GROUP * hd + 5;
     const size_t cache_bytes = CTX * hd * (type == DW_KV_CACHE_F16 ? 2 : 4);
-    guarded k = guarded_new(cache_bytes), v = guarded_new(cache_bytes);
+    guarded k = guard(cache_bytes), v = guard(cache_bytes);
     float *kf = malloc(CTX * hd * 4), *vf = malloc(CTX * hd * 4), *q = malloc(QUERIES * ld * 4);
     float *mix = malloc(QUERIES * ld * 4), *again = malloc(QUERIES * ld * 4);
     int32_t pos[QUERIES];
@@ -369,8 +427,8 @@ static void attention_of(int head_dim, dw_kv_cache type) {
         }
         free(job.scratch);
     }
-    guarded_free(k);
-    guarded_free(v);
+    unguard(&k);
+    unguard(&v);
     free(kf);
     free(vf);
     free(q);
@@ -388,6 +446,8 @@ static void attention(void) {
 
 static const test_case cases[] = {
     {"every level's product of every type equals the sum in double within its bound, inside its memory", against_double},
+    {"products with 8-bit inputs equal those of the rounded inputs, for any sizes, zeros and largest bytes", eight_bit_inputs},
+    {"a NaN or infinite input is not rounded away, and its neighbours do not see it", eight_bit_nans},
     {"a product's elements do not depend on how rows and tokens are cut, bit for bit", unaffected_by_cuts},
     {"every level's decoder equals the type's, bit for bit, inside its memory", decoders_equal},
     {"listed rows equal the same rows of the whole product", listed_rows},

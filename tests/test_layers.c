@@ -450,10 +450,18 @@ static void precision(void) {
                                                             DW_PRECISION_ROUNDED);
         CHECK(split != DW_GEMM_ROUNDED && (rounded == DW_GEMM_ROUNDED) == (t->block > 1), "%s", t->name);
         CHECK(dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_ROUNDED) == DW_GEMM_F32, "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8) == rounded, "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_PORTABLE, t, DW_PRECISION_INT8) == DW_GEMM_F32, "%s", t->name);
+        for (dw_level l = DW_AVX2; l <= DW_AVX512; l++) { // as in decode
+            const bool bytes = dw_dot_find(l, t->id)->form == DW_ACT_INT8;
+            CHECK(dw_gemm_form_of(l, t, DW_PRECISION_INT8) == (bytes ? DW_GEMM_INT8 : DW_GEMM_F32), "%s", t->name);
+            CHECK(dw_gemm_form_of(l, t, DW_PRECISION_SPLIT) == DW_GEMM_F32, "%s", t->name);
+        }
     }
     static const struct { bool exact; dw_precision asked, got; } cases[] = {
-        {true, DW_PRECISION_DEFAULT, DW_PRECISION_SPLIT},  {false, DW_PRECISION_DEFAULT, DW_PRECISION_ROUNDED},
-        {true, DW_PRECISION_ROUNDED, DW_PRECISION_ROUNDED}, {false, DW_PRECISION_SPLIT, DW_PRECISION_SPLIT}};
+        {true, DW_PRECISION_DEFAULT, DW_PRECISION_SPLIT},  {false, DW_PRECISION_DEFAULT, DW_PRECISION_INT8},
+        {true, DW_PRECISION_ROUNDED, DW_PRECISION_ROUNDED}, {false, DW_PRECISION_SPLIT, DW_PRECISION_SPLIT},
+        {false, DW_PRECISION_ROUNDED, DW_PRECISION_ROUNDED}, {true, DW_PRECISION_INT8, DW_PRECISION_INT8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run r;
         if (!open_run(&r, random_model("tiny-llama", "Q8_0", 0), (dw_session_options){.exact = cases[i].exact,
@@ -463,21 +471,26 @@ static void precision(void) {
     }
 }
 
-/* Rounded products, too, are the same for any cut into passes. */
-static void rounded_is_exact(void) {
+/* Products rounded to BF16 or to 8 bits, too, are the same for any cut into passes. */
+static void rounded_is_exact(dw_precision precision_of) {
     float *first = NULL;
     for (int n_batch = 32; n_batch >= 5; n_batch -= 9) {
         run r;
         if (!open_run(&r, random_model("tiny-qwen2", "Q4_0", 0),
-                      (dw_session_options){.exact = true, .precision = DW_PRECISION_ROUNDED, .n_batch = n_batch}))
+                      (dw_session_options){.exact = true, .precision = precision_of, .n_batch = n_batch}))
             return;
         float *logits = whole_pass(&r);
-        if (first) CHECK(same_logits(logits, first, &r), "passes of %d", n_batch);
+        if (first) CHECK(same_logits(logits, first, &r), "precision %d, passes of %d", precision_of, n_batch);
         if (first) free(logits);
         else first = logits;
         close_run(&r);
     }
     free(first);
+}
+
+static void rounded_are_exact(void) {
+    rounded_is_exact(DW_PRECISION_ROUNDED);
+    rounded_is_exact(DW_PRECISION_INT8);
 }
 
 /* Such a predictor reads what the layer before computes; a saved residual does not hold it. */
@@ -511,6 +524,6 @@ static const test_case cases[] = {
     {"a long context costs nothing before it is used", long_context},
     {"sessions whose sizes no sum holds are refused", huge_sessions},
     {"precision is chosen apart from exactness", precision},
-    {"rounded products do not depend on batches", rounded_is_exact},
+    {"rounded products do not depend on batches", rounded_are_exact},
     {0}};
 TEST_MAIN(cases)

@@ -192,10 +192,11 @@ bool dw_next_neurons(const dw_many_input *in, dw_neuron_pieces *of, dw_neuron_pi
 /* y (tokens of the group, rows.n) = products with rows of w; y's rows lie ldy apart. */
 void dw_many_product(const dw_many_input *in, const dw_tensor *w, dw_rows rows, dw_token_group g, float *y, int ldy);
 
-/* Tokens' vectors (n_tokens, n), rows ldx apart. */
+/* Tokens' vectors (n_tokens, n), rows ldx apart, and how the matrices that read them are stored. */
 typedef struct dw_many_x {
     const float *x;
     int ldx, n_tokens, n;
+    bool turned;
 } dw_many_x;
 
 /* Packs x for the matrices; all groups are packed after its barrier. */

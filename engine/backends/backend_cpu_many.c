@@ -37,9 +37,10 @@ static void rows_into(dw_gemm_job job, dw_rows rows, float *y, size_t ldy) {
 }
 
 dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const dw_tensor *const *w, int n_matrices) {
+    const bool no_bytes = x.turned && s->p->precision == DW_PRECISION_INT8; // the form that columns do not have
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
-        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, s->p->precision);
+        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, no_bytes ? DW_PRECISION_ROUNDED : s->p->precision);
         if (f > form) form = f;
     }
     for (int t = 0; t < x.n_tokens; t += DW_GEMM_TOKENS)
@@ -52,7 +53,7 @@ dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const 
 
 static dw_gemm_form pack(const dw_step *s, const float *x, int n_tokens, const dw_tensor *const *w, int n_matrices) {
     const int n = (int)w[0]->ne[0];
-    return dw_many_pack(s, s->shared, (dw_many_x){x, n, n_tokens, n}, w, n_matrices);
+    return dw_many_pack(s, s->shared, (dw_many_x){x, n, n_tokens, n, false}, w, n_matrices);
 }
 
 static void norm_tokens(const dw_step *s, const dw_tensor *norm) {
@@ -99,7 +100,7 @@ void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_ten
     const dw_pass *p = s->p;
     const int n = (int)w->ne[0], n_rows = (int)w->ne[1], rows = rows_of_piece(s, n_rows, 32), n_pieces = count(n_rows, rows);
     const float *b = dw_floats(bias);
-    const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n}, &w, 1);
+    const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n, false}, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, n);
@@ -114,7 +115,7 @@ void dw_many_add_turned(const dw_step *s, const float *v, int ldv, const dw_tens
     const int block = w->type->block > 32 ? w->type->block : 32, n_x = (int)w->ne[0], n = (int)w->ne[1];
     const int columns = rows_of_piece(s, n_x, block), n_pieces = count(n_x, columns);
     const float *b = dw_floats(bias);
-    const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n}, &w, 1);
+    const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n, true}, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const group g = group_of(s, i / n_pieces, p->n_tokens, n);

@@ -244,7 +244,7 @@ static void many_scores(const dw_step *s, int l) {
     const dw_gated *g = s->gated;
     const int rank = (int)b->ne[0];
     const dw_many_input z = {
-        s, l, dw_many_pack(s, g->packed, (dw_many_x){g->hidden[l % 2], rank, s->p->n_tokens, rank}, &b, 1)};
+        s, l, dw_many_pack(s, g->packed, (dw_many_x){g->hidden[l % 2], rank, s->p->n_tokens, rank, false}, &b, 1)};
     dw_many_own_rows(&z, b, g->packed, to_flags);
 }
 

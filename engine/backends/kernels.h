@@ -71,16 +71,18 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
-/* Precision of a product.  Below AMX numbers and multiply-adds are F32.  AMX multiplies BF16 numbers and adds in F32;
- * a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below 2^-17. */
+/* Precision of a product.  Below AMX numbers and multiply-adds are F32, or bytes and integers.  AMX multiplies BF16
+ * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below 2^-17. */
 typedef enum dw_gemm_form {
+    DW_GEMM_INT8,     // AVX2 and AVX-512: tokens as the dot kernels round them: about 6e-3; quantized weights, dw_gemm_rows
     DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights
     DW_GEMM_SPLIT_X,  // AMX, tokens in two parts; BF16 weights: 3e-6
     DW_GEMM_SPLIT,    // AMX, both in two parts, without lo * lo; other types: 3e-6
     DW_GEMM_F32,      // the other levels: 1e-6
 } dw_gemm_form;
 
-/* The form for a weight type; matrices that share packed tokens use the largest of their forms. */
+/* The form for a weight type; matrices that share packed tokens use the largest of their forms.  Columns and training
+ * have no INT8: they ask with another precision. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision);
 
 enum {

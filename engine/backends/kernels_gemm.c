@@ -1,5 +1,8 @@
 /* kernels_gemm.c - matrix products: panels of weight rows in cache, multiplied with all tokens.
  *
+ * A form (kernels.h) is a row of a table: how a tile of 16 tokens is packed, how a row of weights is unpacked into the
+ * panel, and how a panel is multiplied with one or two tiles.  Everything else is the same for all forms.
+ *
  * The sum over n is cut into chunks of 256.  For a block of up to 256 rows, chunk after chunk, the rows are unpacked
  * into a panel, which stays in L2, and multiplied with the packed tokens, two tiles of 16 at a time, which stay in L1.
  *
@@ -13,6 +16,7 @@
  *
  * A matrix that is stored transposed gives the same panels: of 32 of its rows at a time a piece, as wide as the block,
  * is unpacked and transposed. */
+#include "backends/kernels_gemm_int8.h"
 #include "backends/kernels_vec.h"
 
 #include <string.h>
@@ -26,6 +30,7 @@ enum {
     PANEL_BYTES = ROW_BLOCK * DW_PANEL_LD * 4, // F32, or two parts of BF16
     STRIP = DW_AMX_STEP * ROW_BLOCK,           // values of 32 rows of a transposed matrix
 };
+_Static_assert(sizeof(dw_int8_row) * ROW_BLOCK <= PANEL_BYTES && (int)RECORD == (int)DW_PANEL_K, "a panel of bytes");
 _Static_assert(SUM_BYTES + PANEL_BYTES + DW_PANEL_K * 4 + SQUARE * 4 + STRIP * 4 <= DW_GEMM_SCRATCH,
                "a thread's scratch");
 
@@ -35,26 +40,152 @@ static int steps_of(int k) { return (k + DW_AMX_STEP - 1) / DW_AMX_STEP; }
 static int token_parts(dw_gemm_form form) { return form == DW_GEMM_ROUNDED ? 1 : 2; }
 static int weight_parts(dw_gemm_form form) { return form == DW_GEMM_SPLIT ? 2 : 1; }
 
+const dw_int8 *dw_int8_of(dw_level level) {
+#if defined(__x86_64__)
+    if (level == DW_AVX512) return &dw_int8_avx512;
+    if (level == DW_AVX2) return &dw_int8_avx2;
+#endif
+    (void)level;
+    return NULL;
+}
+
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision) {
+    const dw_int8 *int8 = dw_int8_of(level);
+    if (precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id]) return DW_GEMM_INT8;
     if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
-    return precision == DW_PRECISION_ROUNDED && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
+    return precision != DW_PRECISION_SPLIT && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
 }
+
+/* ---- forms -------------------------------------------------------------------------------------------------- */
+
+typedef struct product {
+    const dw_gemm_job *job;
+    bool turned;    // w is stored transposed: "rows" are its columns
+    float *sum;     // [row tile][token tile] squares
+    uint8_t *panel;
+    float *row;     // DW_PANEL_K values of a weight row
+    float *square;  // one square, transposed
+    float *strip;   // STRIP values as stored
+} product;
+
+/* A panel, and one or two token tiles of k values. */
+typedef struct panel_job {
+    dw_level level;
+    dw_gemm_form form;
+    dw_qtype type;
+    int k;
+    dw_amx_product p;
+} panel_job;
+
+typedef struct form_row {
+    int step;      // values that are packed at a time
+    int row_tiles; // the panel's number of row tiles is a multiple of it
+    size_t (*tile_bytes)(dw_gemm_form form, int k); // of 16 packed tokens; chunks of DW_PANEL_K add up
+    /* Packs values at .. at + n - 1 of a tile: x (16, step), rows ld apart, with zeros from n on. */
+    void (*pack)(const dw_gemm_tokens *in, const float *x, size_t ld, int at, int n, uint8_t *tile);
+    /* Unpacks k values of a stored row as row r of the panel; w NULL: zeros. */
+    void (*unpack)(const product *p, const uint8_t *w, int r, int k);
+    void (*multiply)(const panel_job *j);
+} form_row;
+
+static size_t tile_row_bytes(dw_gemm_form form, int k) { // of an AMX panel
+    return (size_t)steps_of(k) * (size_t)weight_parts(form) * AMX_TILE;
+}
+
+/* F32: a token tile is [k][16]; a row of the panel lies as it is decoded. */
+static size_t tile_bytes_f32(dw_gemm_form form, int k) {
+    (void)form;
+    return (size_t)k * DW_TILE * sizeof(float);
+}
+
+static void pack_f32(const dw_gemm_tokens *in, const float *x, size_t ld, int at, int n, uint8_t *tile) {
+    float *to = (float *)(void *)tile + (size_t)at * DW_TILE, square[SQUARE];
+    dw_vec_of(in->level)->transpose(x, ld, n == DW_TILE ? to : square, DW_TILE);
+    if (n < DW_TILE) memcpy(to, square, (size_t)n * DW_TILE * sizeof *to);
+}
+
+static void unpack_f32(const product *p, const uint8_t *w, int r, int k) {
+    float *values = (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD;
+    if (w) dw_unpack_of(p->job->level, p->job->w->type)(w, values, (size_t)k);
+    else memset(values, 0, (size_t)k * sizeof *values);
+}
+
+static void multiply_f32(const panel_job *j) {
+    dw_vec_of(j->level)->multiply((const float *)(const void *)j->p.panel, j->p.n_row_tiles, (const float *)(const void *)j->p.x,
+                                  j->p.n_token_tiles, j->k, j->p.c, j->p.fresh);
+}
+
+/* AMX: [step of 32][part] tiles. */
+static size_t tile_bytes_amx(dw_gemm_form form, int k) { return (size_t)steps_of(k) * (size_t)token_parts(form) * AMX_TILE; }
+
+static void pack_amx(const dw_gemm_tokens *in, const float *x, size_t ld, int at, int n, uint8_t *tile) {
+    (void)n;
+    dw_amx_pack(x, ld, token_parts(in->form), tile + tile_bytes_amx(in->form, at));
+}
+
+static void unpack_amx(const product *p, const uint8_t *w, int r, int k) {
+    const dw_qtype_row *type = p->job->w->type;
+    const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
+    const bool in_place = w && type->id == DW_F32 && k % DW_AMX_STEP == 0;
+    if (w && !in_place) dw_unpack_of(p->job->level, type)(w, p->row, (size_t)k);
+    if (!w) memset(p->row, 0, (size_t)k * sizeof *p->row);
+    memset(p->row + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *p->row);
+    dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, r % DW_TILE, n_parts,
+                  p->panel + (size_t)(r / DW_TILE) * tile_row_bytes(p->job->form, k));
+}
+
+static void multiply_amx(const panel_job *j) {
+    if (j->level >= DW_AMX) dw_amx_multiply(j->form, &j->p);
+    else dw_bf16_multiply(&j->p);
+}
+
+/* 8-bit inputs: kernels_gemm_int8.h. */
+static size_t tile_bytes_int8(dw_gemm_form form, int k) {
+    (void)form;
+    return (size_t)((k + RECORD - 1) / RECORD) * sizeof(dw_int8_tile);
+}
+
+static void pack_int8(const dw_gemm_tokens *in, const float *x, size_t ld, int at, int n, uint8_t *tile) {
+    (void)n;
+    dw_int8_of(in->level)->pack(x, ld, at / DW_AMX_STEP, (dw_int8_tile *)(void *)tile);
+}
+
+static void unpack_int8(const product *p, const uint8_t *w, int r, int k) {
+    dw_int8_row *row = (dw_int8_row *)(void *)p->panel + r;
+    if (w) dw_int8_of(p->job->level)->unpack[p->job->w->type->id](w, k / DW_AMX_STEP, row);
+    else *row = (dw_int8_row){0};
+}
+
+static void multiply_int8(const panel_job *j) {
+    dw_int8_of(j->level)->multiply[j->type](
+        &(dw_int8_product){(const dw_int8_row *)(const void *)j->p.panel, (const dw_int8_tile *)(const void *)j->p.x,
+                           j->p.n_row_tiles, j->p.n_token_tiles, j->k / DW_AMX_STEP, j->p.c, j->p.fresh});
+}
+
+#define AMX_ROW {DW_AMX_STEP, 2, tile_bytes_amx, pack_amx, unpack_amx, multiply_amx}
+static const form_row forms[] = {
+    [DW_GEMM_INT8] = {DW_AMX_STEP, 1, tile_bytes_int8, pack_int8, unpack_int8, multiply_int8},
+    [DW_GEMM_ROUNDED] = AMX_ROW,
+    [DW_GEMM_SPLIT_X] = AMX_ROW,
+    [DW_GEMM_SPLIT] = AMX_ROW,
+    [DW_GEMM_F32] = {DW_TILE, 1, tile_bytes_f32, pack_f32, unpack_f32, multiply_f32},
+};
+
+static bool is_amx(dw_gemm_form form) { return forms[form].row_tiles == 2; }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------- */
 
-/* Packed tokens: [chunk][tile of 16 tokens], each of them [k][16] F32 or [step of 32][part] AMX tiles. */
-static size_t tile_bytes(dw_gemm_form form, int k) {
-    if (form == DW_GEMM_F32) return (size_t)k * DW_TILE * sizeof(float);
-    return (size_t)steps_of(k) * (size_t)token_parts(form) * AMX_TILE;
-}
+/* Packed tokens: [chunk][tile of 16 tokens]. */
+static size_t tile_bytes(dw_gemm_form form, int k) { return forms[form].tile_bytes(form, k); }
 
 static size_t chunk_offset(dw_gemm_form form, int n_tokens, int first) {
     return (size_t)tiles_of(n_tokens) * tile_bytes(form, first);
 }
 
 size_t dw_gemm_pack_bytes(int n_tokens, int n) {
-    return (size_t)tiles_of(n_tokens) * (size_t)steps_of(n) * 2 * AMX_TILE;
+    const size_t split = (size_t)steps_of(n) * 2 * AMX_TILE, int8 = tile_bytes_int8(DW_GEMM_INT8, n);
+    return (size_t)tiles_of(n_tokens) * (split > int8 ? split : int8);
 }
 
 /* Values k0 .. k0 + k - 1 of tokens that are rows of a tensor, as rows DW_PANEL_K apart. */
@@ -67,34 +198,22 @@ static void decode_rows(const dw_gemm_tokens *in, int first, int n_tokens, int k
 
 /* Packs a tile: the tokens from `first` on, values k0 .. k0 + k - 1. */
 static void pack_tile(const dw_gemm_tokens *in, int first, int k0, int k, uint8_t *tile) {
-    const dw_vec *vec = dw_vec_of(in->level);
-    const int step = in->form == DW_GEMM_F32 ? DW_TILE : DW_AMX_STEP, n_tokens = smaller(DW_TILE, in->n_tokens - first);
+    const form_row *form = &forms[in->form];
+    const int step = form->step, n_tokens = smaller(DW_TILE, in->n_tokens - first);
     float rows[DW_TILE * DW_PANEL_K];
     const size_t ldx = in->w ? DW_PANEL_K : in->ldx;
     const float *x = in->w ? rows : in->x + (size_t)first * in->ldx + k0;
     if (in->w) decode_rows(in, first, n_tokens, k0, k, rows);
     for (int i = 0; i < k; i += step) {
         const int n = smaller(step, k - i);
-        const float *from = x + i;
-        size_t ld = ldx;
         float whole[DW_TILE * DW_AMX_STEP];
-        if (n < step || n_tokens < DW_TILE) {
-            memset(whole, 0, sizeof whole);
-            for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, from + (size_t)t * ldx, (size_t)n * sizeof *x);
-            from = whole;
-            ld = (size_t)step;
+        if (n == step && n_tokens == DW_TILE) {
+            form->pack(in, x + i, ldx, i, n, tile);
+            continue;
         }
-        if (in->form != DW_GEMM_F32) {
-            dw_amx_pack(from, ld, token_parts(in->form), tile);
-            tile += token_parts(in->form) * AMX_TILE;
-        } else if (n == DW_TILE) {
-            vec->transpose(from, ld, (float *)(void *)tile, DW_TILE);
-            tile += SQUARE * sizeof(float);
-        } else {
-            float square[SQUARE];
-            vec->transpose(from, ld, square, DW_TILE);
-            memcpy(tile, square, (size_t)n * DW_TILE * sizeof(float));
-        }
+        memset(whole, 0, sizeof whole);
+        for (int t = 0; t < n_tokens; t++) memcpy(whole + t * step, x + (size_t)t * ldx + i, (size_t)n * sizeof *x);
+        form->pack(in, whole, (size_t)step, i, n, tile);
     }
 }
 
@@ -154,21 +273,11 @@ void dw_gemm_pack(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_thre
 
 void dw_gemm_pack_turned(const dw_gemm_tokens *in, uint8_t *packed, int ith, int n_threads) {
     check_tokens(in, packed, ith, n_threads);
-    dw_assert(!in->w && (in->n == 1 || in->ldx >= (size_t)in->n_tokens));
+    dw_assert(!in->w && in->form != DW_GEMM_INT8 && (in->n == 1 || in->ldx >= (size_t)in->n_tokens));
     pack_turned_tiles(in, packed, ith, n_threads);
 }
 
 /* ---- weights ------------------------------------------------------------------------------------------------ */
-
-typedef struct product {
-    const dw_gemm_job *job;
-    bool turned;    // w is stored transposed: "rows" are its columns
-    float *sum;     // [row tile][token tile] squares
-    uint8_t *panel;
-    float *row;     // DW_PANEL_K values of a weight row
-    float *square;  // one square, transposed
-    float *strip;   // STRIP values as stored
-} product;
 
 static const uint8_t *row_at(const product *p, int r) {
     const size_t at = p->job->first + (size_t)r;
@@ -177,22 +286,12 @@ static const uint8_t *row_at(const product *p, int r) {
 
 /* Unpacks values k0 .. k0 + k - 1 of n_rows rows into the panel; rows up to n_padded are zeros. */
 static void unpack(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
-    const size_t offset = dw_qtype_row_bytes(p->job->w->type, (size_t)k0), bytes = dw_qtype_row_bytes(p->job->w->type, (size_t)k);
-    const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
-    const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
-    dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
-    const bool in_place = p->job->form != DW_GEMM_F32 && p->job->w->type->id == DW_F32 && k % DW_AMX_STEP == 0;
+    const dw_qtype_row *type = p->job->w->type;
+    const size_t offset = dw_qtype_row_bytes(type, (size_t)k0), bytes = dw_qtype_row_bytes(type, (size_t)k);
     for (int r = 0; r < n_padded; r++) {
-        float *values = p->job->form == DW_GEMM_F32 ? (float *)(void *)p->panel + (size_t)r * DW_PANEL_LD : p->row;
         if (r + ROWS_AHEAD < n_rows)
             for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(row_at(p, row0 + r + ROWS_AHEAD) + offset + i);
-        const uint8_t *row = r < n_rows ? row_at(p, row0 + r) + offset : NULL;
-        if (row && !in_place) decode(row, values, (size_t)k);
-        if (!row) memset(values, 0, (size_t)k * sizeof *values);
-        if (p->job->form == DW_GEMM_F32) continue;
-        memset(values + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *values);
-        dw_amx_unpack(row && in_place ? (const float *)(const void *)row : values, n_steps, r % DW_TILE, n_parts,
-                      p->panel + (size_t)(r / DW_TILE) * tile_row_bytes);
+        forms[p->job->form].unpack(p, r < n_rows ? row_at(p, row0 + r) + offset : NULL, r, k);
     }
 }
 
@@ -222,14 +321,13 @@ static strip unpack_strip(const product *p, int row0, int n_rows, int n_padded, 
 static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
-    const size_t tile_row_bytes = (size_t)n_steps * (size_t)n_parts * AMX_TILE;
     for (int step = 0; step < n_steps; step++) {
         float *flat = (float *)(void *)p->panel + step * DW_AMX_STEP; // of DW_GEMM_F32
         const int first = step * DW_AMX_STEP;
         const strip s = unpack_strip(p, row0, n_rows, n_padded, k0 + first, smaller(DW_AMX_STEP, k - first));
         for (int r = 0; r < n_padded; r += DW_TILE)
             if (p->job->form != DW_GEMM_F32)
-                dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes +
+                dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes(p->job->form, k) +
                                                                  (size_t)(step * n_parts) * AMX_TILE);
             else
                 for (int i = 0; i < DW_AMX_STEP; i += DW_TILE)
@@ -277,21 +375,11 @@ static void store_rows(const product *p, int row0, int n_rows, int n_row_tiles) 
     }
 }
 
-/* A panel in any form, times one or two token tiles of k values. */
-static void multiply_panel(dw_level level, dw_gemm_form form, const dw_amx_product *p, int k) {
-    if (form == DW_GEMM_F32)
-        dw_vec_of(level)->multiply((const float *)(const void *)p->panel, p->n_row_tiles,
-                                   (const float *)(const void *)p->x, p->n_token_tiles, k, p->c, p->fresh);
-    else if (level >= DW_AMX)
-        dw_amx_multiply(form, p);
-    else
-        dw_bf16_multiply(p);
-}
-
 /* Multiplies rows row0 .. row0 + n_rows - 1, at most ROW_BLOCK.  Two token tiles stay in L1 while all rows are read. */
 static void multiply_block(const product *p, int row0, int n_rows) {
     const int n = (int)p->job->w->ne[p->turned], chunk = DW_PANEL_K, n_token_tiles = tiles_of(p->job->n_tokens);
-    const int n_row_tiles = p->job->form == DW_GEMM_F32 ? tiles_of(n_rows) : (tiles_of(n_rows) + 1) / 2 * 2; // AMX pairs
+    const form_row *form = &forms[p->job->form];
+    const int n_row_tiles = (tiles_of(n_rows) + form->row_tiles - 1) / form->row_tiles * form->row_tiles;
     for (int k0 = 0; k0 < n; k0 += chunk) {
         const int k = smaller(chunk, n - k0);
         const bool fresh = k0 == 0, last = k0 + k == n;
@@ -300,8 +388,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
             const int here = smaller(2, n_token_tiles - t);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
-            multiply_panel(p->job->level, p->job->form,
-                           &(dw_amx_product){p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}, k);
+            form->multiply(&(panel_job){p->job->level, p->job->form, p->job->w->type->id, k,
+                                        {p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}});
             if (last && !p->job->by_rows) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
         }
     }
@@ -310,7 +398,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
 
 static void check(const dw_gemm_job *j) {
     dw_assert(j->packed && j->y && j->scratch && (uintptr_t)j->packed % 64 == 0 && (uintptr_t)j->scratch % 64 == 0);
-    dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED);
+    dw_assert(j->form == DW_GEMM_F32 || j->level >= DW_AMX || j->form == DW_GEMM_ROUNDED ||
+              (j->form == DW_GEMM_INT8 && dw_int8_of(j->level)->multiply[j->w->type->id]));
     dw_assert(j->n_rows >= 0 && j->n_tokens > 0 && j->n_tokens <= DW_GEMM_TOKENS);
     dw_assert(j->ldy >= (size_t)(j->by_rows ? j->n_tokens : j->n_rows));
     (void)j;
@@ -321,7 +410,7 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
     float *row = (float *)(void *)(panel + PANEL_BYTES), *square = row + DW_PANEL_K;
     const product p = {.job = job, .turned = turned, .sum = (float *)(void *)job->scratch, .panel = panel, .row = row,
                        .square = square, .strip = square + SQUARE};
-    const bool has_tiles = job->form != DW_GEMM_F32 && job->level >= DW_AMX;
+    const bool has_tiles = is_amx(job->form) && job->level >= DW_AMX;
     if (has_tiles) dw_amx_begin();
     for (int r = 0; r < job->n_rows; r += ROW_BLOCK) multiply_block(&p, r, smaller(ROW_BLOCK, job->n_rows - r));
     if (has_tiles) dw_amx_end();
@@ -334,22 +423,23 @@ void dw_gemm_rows(const dw_gemm_job *job) {
 
 void dw_gemm_columns(const dw_gemm_job *job) {
     check(job);
-    dw_assert(!job->list && job->first % (size_t)job->w->type->block == 0);
+    dw_assert(!job->list && job->form != DW_GEMM_INT8 && job->first % (size_t)job->w->type->block == 0);
     multiply_all(job, true);
 }
 
 /* Two tiles of tokens lie where strips do. */
 double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *scratch) {
     _Static_assert(STRIP * 4 >= 2 * DW_TILE * DW_PANEL_K * 4, "two tiles of tokens");
-    const bool has_tiles = form != DW_GEMM_F32 && level >= DW_AMX;
+    const bool has_tiles = is_amx(form) && level >= DW_AMX;
     const uint8_t *panel = scratch + SUM_BYTES, *x = panel + PANEL_BYTES + (DW_PANEL_K + SQUARE) * 4;
-    const dw_amx_product p = {panel, x, ROW_BLOCK / DW_TILE, 2, steps_of(DW_PANEL_K), (float *)(void *)scratch, true};
+    const panel_job job = {level, form, DW_Q4_0, DW_PANEL_K,
+                           {panel, x, ROW_BLOCK / DW_TILE, 2, steps_of(DW_PANEL_K), (float *)(void *)scratch, true}};
     const double began = dw_now();
     double operations = 0, now = began;
     memset(scratch, 0, DW_GEMM_SCRATCH);
     if (has_tiles) dw_amx_begin();
     for (; now < began + seconds; now = dw_now(), operations += 2.0 * ROW_BLOCK * 2 * DW_TILE * DW_PANEL_K)
-        multiply_panel(level, form, &p, DW_PANEL_K);
+        forms[form].multiply(&job);
     if (has_tiles) dw_amx_end();
     return operations / (now - began);
 }

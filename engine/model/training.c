@@ -23,7 +23,7 @@ static int fill(const dw_session *s, const dw_train_options *given, dw_train_opt
     *o = *given;
     if (!o->n_ctx) o->n_ctx = s->o.n_ctx;
     if (!o->n_seq) o->n_seq = 1;
-    if (!o->precision) o->precision = DW_PRECISION_ROUNDED;
+    if (o->precision != DW_PRECISION_SPLIT) o->precision = DW_PRECISION_ROUNDED;
     if (o->n_ctx < 2 || o->n_ctx > 1 << 16 || o->n_seq < 1 || o->n_seq > 1 << 16 ||
         (int64_t)o->n_ctx * o->n_seq > 1 << 20)
         return dw_fail(err, "a training pass of %d windows of %d tokens is out of range", o->n_seq, o->n_ctx);
