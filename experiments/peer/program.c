@@ -24,7 +24,8 @@ static int open_own(exp_program *s, const char *path, dw_err *err) {
     if (!s->model) return -1;
     const dw_session_options o = {.pool = s->o.pool, .backend = s->o.backend, .n_ctx = s->o.n_ctx, .n_seq = s->o.n_seq,
                                   .n_batch = s->o.n_batch,
-                                  .kv = s->o.kv_f32 ? DW_KV_CACHE_F32 : DW_KV_CACHE_F16, .exact = s->o.exact};
+                                  .kv = s->o.kv_f32 ? DW_KV_CACHE_F32 : DW_KV_CACHE_F16, .exact = s->o.exact,
+                                  .precision = s->o.precision};
     s->session = dw_session_new(s->model, &o, err);
     s->n_vocab = dw_model_hparams(s->model)->n_vocab;
     s->out = dw_alloc((size_t)s->o.n_batch, 1, "a batch", err);

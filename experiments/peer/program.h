@@ -16,6 +16,7 @@ typedef struct exp_program_options {
     bool plain_buffers;  // stock
     const char *backend; // this engine
     bool kv_f32, exact;
+    dw_precision precision; // this engine
     dw_pool *pool;       // borrowed; its size is the number of threads of both
     int n_ctx, n_batch;
     int n_seq;           // sequences; 0: one

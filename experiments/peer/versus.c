@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths;
+    const char *model, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *precision;
     int pairs, tokens, prefill, n_ctx, compete, n_seq;
     opt_range windows;
     bool ppl;
@@ -44,6 +44,9 @@ static const opt_row options[] = {
     {"text", 'f', OPT_PATH, OPT_INPUT, &o.text, NULL, "TEXT", .help = "text; default: random tokens"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1000000},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", .help = "only windows A to B of every text; 20 is 1-20"},
+    {"precision", 0, OPT_CHOICE, 0, &o.precision, "split", "NAME",
+     "how finely this engine rounds products, as in score; upstream's inputs of quantized weights always have 8 bits",
+     OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     {"ppl", 0, OPT_FLAG, 0, &o.ppl, NULL, NULL, .help = "compare the perplexities, time nothing"},
     {.kind = OPT_GROUP, .help = "upstream's own tools"},
     {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get upstream's libraries with npm into DIR"},
@@ -215,7 +218,8 @@ static exp_runner_options own_options(const comparison *c, task t) {
                                 .n_ctx = t.depth + lap_tokens(t.work),
                                 .n_seq = t.n_seq,
                                 .n_batch = n_batch < 512 ? 512 : n_batch,
-                                .exact = t.work == EXP_PERPLEXITY};
+                                .exact = t.work == EXP_PERPLEXITY,
+                                .precision = t.work == EXP_PERPLEXITY ? tool_precision(o.precision) : DW_PRECISION_DEFAULT};
     return p;
 }
 
