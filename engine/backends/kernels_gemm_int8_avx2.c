@@ -37,13 +37,15 @@ INLINE vi begin_dots(dw_qtype type, vi less) { return is_wide(type) ? less : set
 INLINE __m256i in_fours(__m256i twos) { return _mm256_madd_epi16(twos, _mm256_set1_epi16(1)); }
 
 INLINE vi add_dots(dw_qtype type, vi sum, vi u, vi q) {
-    const __m256i w = (__m256i)u, x = (__m256i)q;
-    if (is_signed(type))
-        return sum + (vi)in_fours(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)));
-    if (is_wide(type)) return sum + (vi)in_fours(_mm256_maddubs_epi16(w, x));
-    /* Both instructions at once: left to itself, gcc computes all products first and keeps them on the stack. */
-    __m256i twos;
-    __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(twos) : "x"(w), "x"(x));
+    const __m256i one = _mm256_set1_epi16(1), w = (__m256i)u;
+    __m256i x = (__m256i)q;
+    /* Product and sum at once: left to itself, gcc computes all products first and keeps them on the stack. */
+    if (is_wide(type)) {
+        if (is_signed(type)) x = _mm256_sign_epi8(x, w);
+        __asm__("vpmaddubsw %1, %2, %1\n\tvpmaddwd %3, %1, %1\n\tvpaddd %1, %0, %0"
+                : "+x"(sum), "+x"(x) : "x"(is_signed(type) ? _mm256_abs_epi8(w) : w), "x"(one));
+    } else
+        __asm__("vpmaddubsw %1, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "+x"(x) : "x"(w));
     return sum;
 }
 
