@@ -7,7 +7,7 @@
  * Two shapes of work:
  *   dot rows   decode, 1..DW_DOT_MAX_COLS activation vectors: weight rows are read once, straight from the packed
  *              file; activations are int8 blocks of 32 with an F32 scale (quantized weights) or F32 (F32, F16, BF16).
- *   gemm       prefill and exact passes: a panel of weight rows is unpacked into cache (F32, or BF16 tiles for AMX) and
+ *   gemm       prefill and exact passes: a panel of weight rows is unpacked into cache (F32, bytes, or BF16 tiles) and
  *              multiplied with all tokens.  The order of every sum depends neither on the number of tokens nor on that
  *              of threads, so exact passes use only this.
  *
@@ -72,9 +72,10 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
 /* Precision of a product.  Below AMX numbers and multiply-adds are F32, or bytes and integers.  AMX multiplies BF16
- * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below 2^-17. */
+ * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
+ * 2^-17. */
 typedef enum dw_gemm_form {
-    DW_GEMM_INT8,     // AVX2 and AVX-512: tokens as the dot kernels round them: about 6e-3; quantized weights, dw_gemm_rows
+    DW_GEMM_INT8,     // AVX2 and AVX-512, tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
     DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights
     DW_GEMM_SPLIT_X,  // AMX, tokens in two parts; BF16 weights: 3e-6
     DW_GEMM_SPLIT,    // AMX, both in two parts, without lo * lo; other types: 3e-6

@@ -112,12 +112,14 @@ static void unpack_f32(const product *p, const uint8_t *w, int r, int k) {
 }
 
 static void multiply_f32(const panel_job *j) {
-    dw_vec_of(j->level)->multiply((const float *)(const void *)j->p.panel, j->p.n_row_tiles, (const float *)(const void *)j->p.x,
-                                  j->p.n_token_tiles, j->k, j->p.c, j->p.fresh);
+    const float *panel = (const float *)(const void *)j->p.panel, *x = (const float *)(const void *)j->p.x;
+    dw_vec_of(j->level)->multiply(panel, j->p.n_row_tiles, x, j->p.n_token_tiles, j->k, j->p.c, j->p.fresh);
 }
 
 /* AMX: [step of 32][part] tiles. */
-static size_t tile_bytes_amx(dw_gemm_form form, int k) { return (size_t)steps_of(k) * (size_t)token_parts(form) * AMX_TILE; }
+static size_t tile_bytes_amx(dw_gemm_form form, int k) {
+    return (size_t)steps_of(k) * (size_t)token_parts(form) * AMX_TILE;
+}
 
 static void pack_amx(const dw_gemm_tokens *in, const float *x, size_t ld, int at, int n, uint8_t *tile) {
     (void)n;
@@ -321,13 +323,14 @@ static strip unpack_strip(const product *p, int row0, int n_rows, int n_padded, 
 static void unpack_turned(const product *p, int row0, int n_rows, int n_padded, int k0, int k) {
     const dw_vec *vec = dw_vec_of(p->job->level);
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
+    const size_t row_bytes = tile_row_bytes(p->job->form, k);
     for (int step = 0; step < n_steps; step++) {
         float *flat = (float *)(void *)p->panel + step * DW_AMX_STEP; // of DW_GEMM_F32
         const int first = step * DW_AMX_STEP;
         const strip s = unpack_strip(p, row0, n_rows, n_padded, k0 + first, smaller(DW_AMX_STEP, k - first));
         for (int r = 0; r < n_padded; r += DW_TILE)
             if (p->job->form != DW_GEMM_F32)
-                dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * tile_row_bytes(p->job->form, k) +
+                dw_amx_unpack_turned(s.x + r, s.ld, n_parts, p->panel + (size_t)(r / DW_TILE) * row_bytes +
                                                                  (size_t)(step * n_parts) * AMX_TILE);
             else
                 for (int i = 0; i < DW_AMX_STEP; i += DW_TILE)

@@ -76,7 +76,8 @@ INLINE void unpack_scales(dw_qtype type, const uint8_t *w, int n_blocks, float *
     for (int h = 0; h < 2; h++) {
         if (!has_scale_of_16(type)) {
             const float m = offset_32(type);
-            store(scale + 8 * h, _mm256_mul_ps(scales_32(type, w, h, n_blocks), _mm256_setr_ps(1, m, 1, m, 1, m, 1, m)));
+            const __m256 d_m = scales_32(type, w, h, n_blocks);
+            store(scale + 8 * h, _mm256_mul_ps(d_m, _mm256_setr_ps(1, m, 1, m, 1, m, 1, m)));
             continue;
         }
         const scales s = scales_16(type, w, h);

@@ -1,5 +1,5 @@
-/* kernels_weights_avx2.h - packed weights as bytes, scales and offsets, with AVX2: for dot rows and for products with 8-bit
- * inputs.
+/* kernels_weights_avx2.h - packed weights as bytes, scales and offsets, with AVX2: for dot rows and for products with
+ * 8-bit inputs.
  *
  * As kernels_weights_avx512.h with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of
  * bytes are added in pairs to 16 bits, which must not overflow.  Unsigned bytes of Q8_0 and IQ4_NL would be too large

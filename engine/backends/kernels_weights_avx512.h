@@ -1,5 +1,5 @@
-/* kernels_weights_avx512.h - packed weights as unsigned bytes, scales and offsets, with AVX-512: for dot rows and for products
- * with 8-bit inputs.
+/* kernels_weights_avx512.h - packed weights as unsigned bytes, scales and offsets, with AVX-512: for dot rows and for
+ * products with 8-bit inputs.
  *
  * A type says how four blocks of 32 become two vectors of unsigned bytes (unpack_half) and what its scales and offsets
  * are (scales_32, scales_16).  Vector lanes of 128 bits hold the blocks 0 2 1 3, as records do (kernels_dot.h). */

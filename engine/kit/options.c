@@ -512,7 +512,7 @@ const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CA
 const tool_precision_name tool_precision_names[] = {
     {"split", "each number as a sum of two BF16", DW_PRECISION_SPLIT},
     {"rounded", "quantized weights and their inputs rounded to one BF16: faster", DW_PRECISION_ROUNDED},
-    {"int8", "inputs of quantized weights rounded to 8 bits, as in generation: the fastest without AMX", DW_PRECISION_INT8},
+    {"int8", "inputs of quantized weights rounded to 8 bits, as in generation: fastest without AMX", DW_PRECISION_INT8},
     {0}};
 
 dw_precision tool_precision(const char *name) {

@@ -219,7 +219,8 @@ static exp_runner_options own_options(const comparison *c, task t) {
                                 .n_seq = t.n_seq,
                                 .n_batch = n_batch < 512 ? 512 : n_batch,
                                 .exact = t.work == EXP_PERPLEXITY,
-                                .precision = t.work == EXP_PERPLEXITY ? tool_precision(o.precision) : DW_PRECISION_DEFAULT};
+                                .precision = DW_PRECISION_DEFAULT};
+    if (t.work == EXP_PERPLEXITY) p.program.precision = tool_precision(o.precision);
     return p;
 }
 
