@@ -69,14 +69,15 @@ versus_cell() {
     own=$file
     trial=''
     case $model in 7b-*) model "7b4-${model#7b-}" && trial="--try $file" || return 1 ;; esac
-    [ "$work" != decode ] || wall || return 1
+    reads=no # of memory: the other models fit into caches
+    case $model-$work-$busy in 7b*-decode-0) reads=yes && wall || return 1 ;; esac
     lap=''
     [ "$level" = best ] || lap="--level $level"
     # shellcheck disable=SC2086
     deadwood versus -m "$own" --what "$work" --depth "$depth" --sequences "$seq" --compete "$busy" --pairs "$pairs" --seconds "$seconds" $lap $trial $threads >"$1" || return 1
     ratio=$(value "$1" ratio)
     if [ "$busy" -gt 0 ]; then share=$(value "$1" own_kept)
-    elif [ "$work" = decode ]; then share=$(awk -v a="$(value "$1" own_gb_s)" -v b="$wall" 'BEGIN {printf "%.3f", a / b}')
+    elif [ $reads = yes ]; then share=$(awk -v a="$(value "$1" own_gb_s)" -v b="$wall" 'BEGIN {printf "%.3f", a / b}')
     fi
     case $model in 7b4-*) [ "$model" = 7b4-q4_0 ] || [ "$model" = 7b4-q4_k ] || rm -f "$own" ;; esac
 }
@@ -131,8 +132,8 @@ todo=$out/cells-$mode
 awk -v mode="$mode" -v only=" ${CELLS:-} " '/^#/ {next} mode == "quick" && $NF != "yes" {next} only != "  " && !index(only, " " $1 " ") {next} {print}' experiments/bench.cells >"$todo"
 n_cells=$(wc -l <"$todo") i=0
 while read -r cell kind model work level depth seq busy pairs seconds want_ratio want_share _ <&3; do
-    i=$((i + 1)) ratio=- share=-
-    [ "$mode" = full ] || { pairs=5 seconds=4; }
+    i=$((i + 1)) ratio=- share=- reads=no
+    [ "$mode" = full ] || [ "$kind" != versus ] || { pairs=5 seconds=4; }
     to=$rows/$cell.tsv
     if ! has_level "$level"; then said "$cell: this machine lacks the level $level" && rm -f "$to" && continue; fi
     case $commit in *-dirty | -) ;; *) [ "$mode" = full ] && [ -f "$to" ] && [ "$(value "$to" commit)" = "$commit" ] && said "$cell: is there" && continue ;; esac
@@ -147,7 +148,7 @@ while read -r cell kind model work level depth seq busy pairs seconds want_ratio
         failed="$failed $cell"
         continue
     fi
-    { [ "$kind" = versus ] && [ "$work" = decode ] && [ "$busy" = 0 ]; } && of=$wall || of=-
+    [ "$kind $reads" = 'versus yes' ] && of=$wall || of=-
     sed -n '1p;$p' "$out/cell.tsv" >"$out/row.tsv" # beside busy processes there is a row without them before it
     row "cell=$cell" "want_ratio=$want_ratio" "want_share=$want_share" "cell_ratio=$ratio" "cell_share=$share" "wall_gb_s=$of" | paste - "$out/row.tsv" >"$to.part"
     mv "$to.part" "$to"

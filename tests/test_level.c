@@ -62,6 +62,7 @@ static void links(void) {
 static void refused_links(void) {
     dw_err err = {0};
     CHECK(!exp_level_links(test_file("nowhere"), "avx2", &err) && strstr(err.text, "nowhere"), "%s", err.text);
+    err = (dw_err){0};
     CHECK(!exp_level_links(folder_of("whole", whole), "avx9", &err) && strstr(err.text, "avx9"), "%s", err.text);
 }
 
@@ -86,6 +87,7 @@ static void checked(void) {
         CHECK(!rc || strstr(err.text, "this machine lacks the level"), "%s", err.text);
         if (i > best) continue;
         CHECK(exp_level_check(name, poor, &err) && strstr(err.text, "has no library of the level"), "%s", err.text);
+        err = (dw_err){0};
         CHECK(exp_level_check(name, test_file("nowhere"), &err) && strstr(err.text, "cannot open"), "%s", err.text);
     }
     setenv("DEADWOOD_CPU", "portable", 1);

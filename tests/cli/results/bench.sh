@@ -1,5 +1,6 @@
 # `make bench`: what it measures, refuses, keeps and prints, with programs that answer at once instead of measuring.
 command -v git >/dev/null || { echo "git is not installed" >&2; exit 77; }
+unset DW_STOCK DIRTY CELLS T
 mkdir -p tree/experiments tree/results tree/build stock
 cp "$ROOT"/experiments/bench.sh "$ROOT"/experiments/bench.awk "$ROOT"/experiments/clean_tree.sh tree/experiments
 : >stock/libllama.so
