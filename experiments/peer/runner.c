@@ -51,7 +51,8 @@ static int evaluate(child *c, int n, int pos, dw_err *err) {
 
 /* Both programs keep what lies before the first position of a batch, so what comes before a lap is evaluated once. */
 static int decode(child *c, int n, exp_watch *watch, dw_err *err) {
-    const int from = c->o->depth ? c->o->depth : EXP_WARM_TOKENS;
+    const int prefix = EXP_WARM_TOKENS > n_seq_of(c) ? EXP_WARM_TOKENS / n_seq_of(c) : 1;
+    const int from = c->o->depth ? c->o->depth : prefix;
     int again = n / 8 < 1 ? 1 : n / 8 < EXP_WARM_TOKENS ? n / 8 : EXP_WARM_TOKENS;
     if (!c->o->depth && !c->is_warm) again = from;
     c->is_warm = true;

@@ -8,7 +8,8 @@
 #include "experiments/peer/program.h"
 
 typedef enum exp_work {
-    EXP_DECODE,  // n tokens of each sequence one by one after `depth` tokens (8 if that is 0), logits of each fetched
+    EXP_DECODE,  // n tokens of each sequence one by one after `depth` tokens, logits of each fetched; if that is 0,
+                 // after 8 tokens of one sequence, 4 of two, .. 1 of eight or more
     EXP_PREFILL, // n tokens of each sequence in one batch after `depth` tokens, logits of each one's last fetched
     EXP_PERPLEXITY, // n windows of n_ctx tokens, log-probabilities of their second halves
     EXP_N_WORKS,

@@ -81,7 +81,7 @@ static const opt_program program = {
         "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
         "With --depth the first tokens are evaluated once, 512 at a time, which is timed as well (own_fill_tok_s).\n"
         "\n"
-        "  decode      tokens one by one after --depth others (8 if that is 0), the logits of each fetched\n"
+        "  decode      tokens one by one after --depth others (if that is 0, 8 of all sequences together), the logits of each fetched\n"
         "  prefill     one batch after --depth tokens, the last token's logits fetched\n"
         "  perplexity  windows of -c tokens with the log-probabilities of their second halves\n"
         "\n"
@@ -209,9 +209,12 @@ static task task_of(const comparison *c, exp_work work, int d) {
     return (task){work, work == EXP_PERPLEXITY ? 0 : c->depth[d], work == EXP_PERPLEXITY ? 1 : o.n_seq};
 }
 
+/* Tokens of a sequence that a lap of decode has at most, unless --tokens says how many: the caches hold them. */
+static int decode_limit(void) { return 496 / o.n_seq > 16 ? 496 / o.n_seq : 16; }
+
 /* Tokens of a sequence's longest lap. */
 static int lap_tokens(exp_work work) {
-    const int decode = 8 + (o.tokens > 496 ? o.tokens : 496);
+    const int decode = EXP_WARM_TOKENS + (o.tokens ? o.tokens : decode_limit());
     return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
 }
 
@@ -278,10 +281,10 @@ static double fill(exp_runner *r, task t, const char *name) {
 
 /* Tokens or windows of a lap: a third of a second of this engine's time; of decode at least 8 tokens, of slow ones 2. */
 static int lap_length(exp_runner *own, const comparison *c, exp_work work) {
-    const double wanted_s = 0.33, slow_s = 0.2;
+    const double wanted_s = 0.33, slow_s = 0.4;
     if (work == EXP_PREFILL) return o.prefill;
     if (work == EXP_DECODE && o.tokens) return o.tokens;
-    const int limit = work == EXP_DECODE ? 496 : c->n_windows;
+    const int limit = work == EXP_DECODE ? decode_limit() : c->n_windows;
     int probe = 1;
     double s = (run(own, c, work, 0, 1, NULL), run(own, c, work, 0, 1, NULL)); // the first one warms up
     for (; s < wanted_s / 8 && probe * 4 <= limit; s = run(own, c, work, 0, probe, NULL)) probe *= 4;
