@@ -25,11 +25,13 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *try, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *level;
+    const char *model, *try, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *level, *kv;
     int pairs, tokens, prefill, n_ctx, compete, n_seq, seconds;
     opt_range windows;
     bool ppl;
 } o;
+
+static const struct { const char *name; } kv_types[] = {{"f16"}, {"f32"}, {0}}; // that stock has at every setting
 
 static const opt_row options[] = {
     {"model", 'm', OPT_PATH, OPT_INPUT, &o.model, NULL, "FILE", .help = "the GGUF file that both run"},
@@ -47,7 +49,7 @@ static const opt_row options[] = {
      .max = 64},
     {"level", 0, OPT_CHOICE, 0, &o.level, NULL, "NAME",
      "hold both programs to instruction sets; default: the best of each", OPT_CHOICES(exp_levels)},
-    OPT_KV,
+    {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache of both", OPT_CHOICES(kv_types)},
     {"try", 0, OPT_PATH, OPT_INPUT, &o.try, NULL, "FILE",
      .help = "find upstream's best setting on this file instead of -m: a large model with fewer layers"},
     {.kind = OPT_GROUP, .help = "perplexity"},
@@ -231,7 +233,7 @@ static exp_runner_options own_options(const comparison *c, task t) {
                                 .n_ctx = t.depth + lap_tokens(t.work),
                                 .n_seq = t.n_seq,
                                 .n_batch = n_batch < EXP_FILL_TOKENS ? EXP_FILL_TOKENS : n_batch,
-                                .kv_f32 = tool_kv() == DW_KV_CACHE_F32,
+                                .kv_f32 = !strcmp(o.kv, "f32"),
                                 .exact = t.work == EXP_PERPLEXITY};
     return p;
 }
@@ -432,7 +434,7 @@ static void cell_task(line *l, const timing *t, const comparison *c, bool crowde
     cell(l, "pair_s", "%.2f", t->pair_s);
     cell(l, "threads", "%d", c->n_threads);
     cell(l, "level", "%s", o.level ? o.level : "best");
-    cell(l, "kv", "%s", tool.kv);
+    cell(l, "kv", "%s", o.kv);
     cell(l, "depth", "%d", t->task.depth);
     cell(l, "sequences", "%d", t->task.n_seq);
     cell(l, "busy_others", "%d", crowded ? o.compete : 0);
