@@ -135,11 +135,6 @@ INLINE void add_q8_0(int n_cols, int n_rows, const terms *t) {
     }
 }
 
-INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const terms *t) {
-    if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, t);
-    else add_q8_0(n_cols, n_rows, t);
-}
-
 /* ---- F32, F16, BF16 ----------------------------------------------------------------------------------------- */
 
 INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
@@ -181,6 +176,12 @@ INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const terms *t) {
                 float *to = sum_at(t, c, i);
                 *to = fmaf(load_value(type, b->row[r] + (size_t)(i * bytes)), factor_of(t, c, r), *to);
             }
+}
+
+INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    if (type == DW_F32 || type == DW_F16 || type == DW_BF16) add_floats(type, n_cols, n_rows, t);
+    else if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, t);
+    else add_q8_0(n_cols, n_rows, t);
 }
 
 /* ---- rows of each type -------------------------------------------------------------------------------------- */

@@ -169,13 +169,6 @@ INLINE void add_q4_0(int n_cols, int n_rows, const terms *t) {
     }
 }
 
-INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const terms *t) {
-    if (type == DW_Q4_0)
-        add_q4_0(n_cols, n_rows, t);
-    else
-        add_scaled(type, n_cols, n_rows, t);
-}
-
 /* ---- F32, F16, BF16 ----------------------------------------------------------------------------------------- */
 
 INLINE __m512 load_values(dw_qtype type, const uint8_t *p, __mmask16 some) {
@@ -226,6 +219,12 @@ INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     }
     for (; i < n; i += 16)
         add_piece(type, n_cols, n_rows, (piece){i, 1, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1)}, t);
+}
+
+INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    if (type == DW_F32 || type == DW_F16 || type == DW_BF16) add_floats(type, n_cols, n_rows, t);
+    else if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, t);
+    else add_scaled(type, n_cols, n_rows, t);
 }
 
 /* ---- rows of each type -------------------------------------------------------------------------------------- */

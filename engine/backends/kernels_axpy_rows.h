@@ -51,17 +51,20 @@ static inline ALWAYS_INLINE void prefetch_row(ahead next, int row, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next.from[row] + next.at + i);
 }
 
-// X(type, suffix): types that a level adds without decoding them first
+// X(type, suffix): types that a level adds without decoding them first; K types are in files of their own
 // clang-format off
 #define AXPY_AVX2_TYPES(X) X(DW_Q4_0, q4_0) X(DW_Q8_0, q8_0) FLOAT_TYPES(X)
 #define AXPY_AVX512_TYPES(X) X(DW_Q4_0, q4_0) X(DW_IQ4_NL, iq4_nl) X(DW_Q8_0, q8_0) FLOAT_TYPES(X)
+#define AXPY_K_TYPES(X) X(DW_Q2_K, q2_k) X(DW_Q3_K, q3_k) X(DW_Q4_K, q4_k) X(DW_Q5_K, q5_k) X(DW_Q6_K, q6_k)
 // clang-format on
 
 #define DECLARE(type, suffix) void dw_axpy_avx2_##suffix(const dw_axpy_job *job);
 AXPY_AVX2_TYPES(DECLARE)
+AXPY_K_TYPES(DECLARE)
 #undef DECLARE
 #define DECLARE(type, suffix) void dw_axpy_avx512_##suffix(const dw_axpy_job *job);
 AXPY_AVX512_TYPES(DECLARE)
+AXPY_K_TYPES(DECLARE)
 #undef DECLARE
 
 /* A bundle's rows times some columns: y_c += sum over rows r of a_c[r] row_r, n values. */
@@ -77,16 +80,9 @@ typedef struct terms {
 static inline ALWAYS_INLINE float factor_of(const terms *t, int c, int r) { return t->a[(size_t)c * t->a_stride + (size_t)r]; }
 static inline ALWAYS_INLINE float *sum_at(const terms *t, int c, int i) { return t->y + (size_t)c * t->y_stride + i; }
 
-/* add_rows: all bundles times all columns.  add_floats or add_blocks takes up to MOST_COLS columns at a time; its
- * type and its numbers of columns and rows are constants after inlining.  Rows come AXPY_ROWS at a time, the last
- * ones singly. */
+/* add_rows: all bundles times all columns.  The file's add_some takes up to MOST_COLS columns at a time; its type and
+ * its numbers of columns and rows are constants after inlining.  Rows come AXPY_ROWS at a time, the last ones singly. */
 #define DEFINE_ADD_ROWS(INLINE, MOST_COLS)                                                                             \
-    INLINE void add_some(dw_qtype type, int cols, int rows, const terms *t) {                                          \
-        if (type == DW_F32 || type == DW_F16 || type == DW_BF16)                                                       \
-            add_floats(type, cols, rows, t);                                                                           \
-        else                                                                                                           \
-            add_blocks(type, cols, rows, t);                                                                           \
-    }                                                                                                                  \
     INLINE void add_bundle(dw_qtype type, int rows, int n_cols, terms t) {                                             \
         for (int c = 0; c < n_cols; c += MOST_COLS, t.a += MOST_COLS * t.a_stride, t.y += MOST_COLS * t.y_stride) {    \
             const int cols = n_cols - c < MOST_COLS ? n_cols - c : MOST_COLS;                                          \
