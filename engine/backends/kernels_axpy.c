@@ -61,7 +61,7 @@ DW_QTYPES(DEFINE_ADDED)
 
 const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 #if defined(__x86_64__)
-    [DW_AVX2] = {AXPY_AVX2_TYPES(AVX2_ROW)},
+    [DW_AVX2] = {AXPY_AVX2_TYPES(AVX2_ROW) AXPY_K_TYPES(AVX2_ROW)},
     [DW_AVX512] = {AXPY_AVX512_TYPES(AVX512_ROW) AXPY_K_TYPES(AVX512_ROW)},
 #else
     {{0}},

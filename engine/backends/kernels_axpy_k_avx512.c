@@ -27,11 +27,7 @@ typedef struct factors {
     float factor[AXPY_ROWS][PIECES], offset[PIECES];
 } factors;
 
-// A superblock's scales.
-typedef struct scales {
-    float d, dmin;
-    __m512 scale, min; // Q4_K, Q5_K: scale and minimum of each block take turns in `scale`
-} scales;
+#define HIGH (1 / 16.0f) // high nibbles of Q4_K stay where they are, so they are 16 times as large
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
@@ -70,6 +66,7 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, float a, __m512 *offs
         return s;
     default: // Q4_K, Q5_K
         s = _mm512_mul_ps(factor, _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p))));
+        if (type == DW_Q4_K) s = _mm512_mul_ps(s, _mm512_setr_ps(1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1));
         s = _mm512_mul_ps(s, scales_and_minima(p));
         *offset = _mm512_sub_ps(*offset, s);
         return s;
@@ -119,19 +116,18 @@ typedef struct unit {
     __m512 v[4]; // codes of 64 columns
 } unit;
 
+// Shifts, shuffles, conversions and multiply-adds use different ports of a core: low nibbles are looked up, high ones converted.
 INLINE unit q4_unit(const uint8_t *p) {
     const __m512 number = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i high = _mm512_set1_epi32(0xf0);
     const __m512i x = _mm512_cvtepu8_epi32(load128(p)), y = _mm512_cvtepu8_epi32(load128(p + 16));
     return (unit){{_mm512_permutexvar_ps(x, number), _mm512_permutexvar_ps(y, number),
-                   _mm512_permutexvar_ps(_mm512_srli_epi32(x, 4), number),
-                   _mm512_permutexvar_ps(_mm512_srli_epi32(y, 4), number)}};
+                   _mm512_cvtepi32_ps(_mm512_and_si512(x, high)), _mm512_cvtepi32_ps(_mm512_and_si512(y, high))}};
 }
 
-INLINE unit unit_of(dw_qtype type, const uint8_t *p, int j) {
-    if (type == DW_Q4_K) return q4_unit(p + 16 + 32 * j);
-    const __m512i x = codes_of(type, p, j);
-    return (unit){{bytes_to_float(_mm512_castsi512_si128(x)), bytes_to_float(_mm512_extracti32x4_epi32(x, 1)),
-                   bytes_to_float(_mm512_extracti32x4_epi32(x, 2)), bytes_to_float(_mm512_extracti32x4_epi32(x, 3))}};
+INLINE unit unit_of_bytes(const uint8_t *code) {
+    return (unit){{bytes_to_float(load128(code)), bytes_to_float(load128(code + 16)), bytes_to_float(load128(code + 32)),
+                   bytes_to_float(load128(code + 48))}};
 }
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
@@ -141,6 +137,9 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
     const size_t at = (size_t)(i / RECORD * record_bytes(type));
     const int per_scale = has_scale_of_16(type) ? 1 : 2, shift = per_scale - 1; // where the offsets are
     __m512 sum[MOST_COLS][4];
+    _Alignas(64) uint8_t code[AXPY_ROWS][UNIT];
+    for (int r = 0; r < n_rows && type != DW_Q4_K; r++)
+        _mm512_store_si512(code[r], codes_of(type, t->b->row[r] + at, j));
     for (int c = 0; c < n_cols; c++)
         for (int k = 0; k < 4; k++) {
             const int piece = (4 * j + k) / per_scale * per_scale;
@@ -148,7 +147,7 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
                                       _mm512_set1_ps(f[c].offset[piece + shift]));
         }
     for (int r = 0; r < n_rows; r++) {
-        const unit u = unit_of(type, t->b->row[r] + at, j);
+        const unit u = type == DW_Q4_K ? q4_unit(t->b->row[r] + at + 16 + 32 * j) : unit_of_bytes(code[r]);
         for (int c = 0; c < n_cols; c++)
             for (int k = 0; k < 4; k++) {
                 const int piece = (4 * j + k) / per_scale * per_scale;
