@@ -17,7 +17,8 @@ INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
 /* ---- scales ------------------------------------------------------------------------------------------------- */
 
-/* Of a superblock: a row's factors of its pieces of 16 (blocks of 32: number k at 2k), and all rows' offsets (at 2k + 1). */
+/* Of a superblock: a row's factors of its pieces of 16, and the offsets of all rows.  With blocks of 32 a factor is at 2k
+ * and an offset at 2k + 1 for block k. */
 typedef struct factors {
     float factor[AXPY_ROWS][PIECES], offset[PIECES];
 } factors;
@@ -27,7 +28,8 @@ typedef struct numbers {
 } numbers;
 
 INLINE numbers of_bytes(__m128i x) { // signed
-    return (numbers){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+    return (numbers){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
 }
 
 INLINE numbers times(__m256 a, numbers x) { return (numbers){_mm256_mul_ps(a, x.first), _mm256_mul_ps(a, x.last)}; }
@@ -56,7 +58,8 @@ INLINE numbers row_factors(dw_qtype type, const uint8_t *p, float a, numbers *of
     numbers s;
     switch (type) {
     case DW_Q2_K:
-        *offset = minus(*offset, _mm256_set1_ps(a * half_at(p + 82)), of_bytes(_mm_and_si128(_mm_srli_epi16(load128(p), 4), fifteen)));
+        *offset = minus(*offset, _mm256_set1_ps(a * half_at(p + 82)),
+                        of_bytes(_mm_and_si128(_mm_srli_epi16(load128(p), 4), fifteen)));
         return times(_mm256_set1_ps(a * half_at(p + 80)), of_bytes(_mm_and_si128(load128(p), fifteen)));
     case DW_Q3_K:
         s = times(_mm256_set1_ps(a * half_at(p + 108)), of_bytes(q3_scales(p)));
@@ -67,7 +70,8 @@ INLINE numbers row_factors(dw_qtype type, const uint8_t *p, float a, numbers *of
         *offset = minus(*offset, _mm256_set1_ps(32), s);
         return s;
     default: // Q4_K, Q5_K: d, dmin, d, ..
-        s = times(_mm256_mul_ps(_mm256_set1_ps(a), _mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p)))), of_bytes(scales_and_minima(p)));
+        s = times(_mm256_mul_ps(_mm256_set1_ps(a), _mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p)))),
+                  of_bytes(scales_and_minima(p)));
         *offset = minus(*offset, one, s);
         return s;
     }
@@ -99,7 +103,8 @@ INLINE __m256i codes_of(dw_qtype type, const uint8_t *p, int s) {
     case DW_Q4_K: return bits_of(p + 16 + 32 * (s / 2), 4 * (s % 2), 15, 0);
     case DW_Q5_K: return _mm256_or_si256(bits_of(p + 48 + 32 * (s / 2), 4 * (s % 2), 15, 0), bits_of(p + 16, s, 1, 4));
     default: // Q6_K
-        return _mm256_or_si256(bits_of(p + 64 * half + 32 * (j % 2), 4 * (j / 2), 15, 0), bits_of(p + 128 + 32 * half, 2 * j, 3, 4));
+        return _mm256_or_si256(bits_of(p + 64 * half + 32 * (j % 2), 4 * (j / 2), 15, 0),
+                               bits_of(p + 128 + 32 * half, 2 * j, 3, 4));
     }
 }
 

@@ -18,11 +18,13 @@ enum { MOST_COLS = 4, UNIT = 64, UNITS = RECORD / UNIT };
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m512i load256_twice(const void *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(p)); }
+INLINE __m512i four_numbers(int a, int b, int c, int d) { return _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d)); }
 INLINE __m512 bytes_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x)); }
 
 /* ---- scales ------------------------------------------------------------------------------------------------- */
 
-/* Of a superblock: a row's factors of its pieces of 16 (blocks of 32: number k at 2k), and all rows' offsets (at 2k + 1). */
+/* Of a superblock: a row's factors of its pieces of 16, and the offsets of all rows.  With blocks of 32 a factor is at 2k
+ * and an offset at 2k + 1 for block k. */
 typedef struct factors {
     float factor[AXPY_ROWS][PIECES], offset[PIECES];
 } factors;
@@ -31,10 +33,20 @@ typedef struct factors {
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
-INLINE __m512 scales_and_minima(const uint8_t *p) {
-    uint64_t scale, min;
-    dw_unpack_scales_mins(p + 4, &scale, &min);
-    return bytes_to_float(_mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)scale), _mm_cvtsi64_si128((long long)min)));
+/* Q4_K, Q5_K: the packed scales and minima of four superblocks (dw_unpack_scales_mins), each in its own lane, as bytes
+ * that take turns. */
+INLINE __m512i scales_and_minima(const uint8_t *const *row, int n_rows, size_t at) {
+    const __m512i x = _mm512_castsi128_si512(load128(row[0] + at)); // words: d and dmin, a, b, c
+    const __m512i xy = _mm512_inserti32x4(x, load128(row[1 < n_rows ? 1 : 0] + at), 1);
+    const __m512i xyz = _mm512_inserti32x4(xy, load128(row[2 < n_rows ? 2 : 0] + at), 2);
+    const __m512i all = _mm512_inserti32x4(xyz, load128(row[3 < n_rows ? 3 : 0] + at), 3);
+    const __m512i acbc = _mm512_shuffle_epi32(all, (_MM_PERM_ENUM)0xed);
+    const __m512i aabb = _mm512_shuffle_epi32(all, (_MM_PERM_ENUM)0xa5);
+    const __m512i low = _mm512_and_si512(_mm512_srlv_epi32(acbc, four_numbers(0, 0, 0, 4)),
+                                         four_numbers(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+    const __m512i high = _mm512_and_si512(_mm512_srli_epi32(aabb, 2), four_numbers(0, 0x30303030, 0, 0x30303030));
+    const __m512i turns = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+    return _mm512_shuffle_epi8(_mm512_or_si512(low, high), turns);
 }
 
 INLINE __m512 q3_scales(const uint8_t *p) {
@@ -44,8 +56,8 @@ INLINE __m512 q3_scales(const uint8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s));
 }
 
-// Sets the row's factors and adds to the rows' offsets, for one column's factor a.
-INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, float a, __m512 *offset) {
+// A row's factors for one column's a; adds to the rows' offsets.  packed: the row's scales and minima of Q4_K and Q5_K.
+INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed, float a, __m512 *offset) {
     const __m512 factor = _mm512_set1_ps(a);
     const __m128i fifteen = _mm_set1_epi8(15);
     __m512 s;
@@ -66,18 +78,25 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, float a, __m512 *offs
         return s;
     default: // Q4_K, Q5_K
         s = _mm512_mul_ps(factor, _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p))));
-        if (type == DW_Q4_K) s = _mm512_mul_ps(s, _mm512_setr_ps(1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1));
-        s = _mm512_mul_ps(s, scales_and_minima(p));
+        if (type == DW_Q4_K)
+            s = _mm512_mul_ps(s, _mm512_setr_ps(1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1));
+        s = _mm512_mul_ps(s, bytes_to_float(load128(packed)));
         *offset = _mm512_sub_ps(*offset, s);
         return s;
     }
 }
 
-INLINE void make_factors(dw_qtype type, int n_rows, size_t at, const terms *t, int c, factors *f) {
-    __m512 offset = _mm512_setzero_ps();
-    for (int r = 0; r < n_rows; r++)
-        _mm512_storeu_ps(f->factor[r], row_factors(type, t->b->row[r] + at, factor_of(t, c, r), &offset));
-    _mm512_storeu_ps(f->offset, offset);
+INLINE void make_factors(dw_qtype type, int n_cols, int n_rows, size_t at, const terms *t, factors *f) {
+    _Alignas(64) uint8_t packed[AXPY_ROWS][16];
+    for (int r = 0; r < n_rows && (type == DW_Q4_K || type == DW_Q5_K); r += 4)
+        _mm512_store_si512(packed[r], scales_and_minima(t->b->row + r, n_rows - r, at));
+    for (int c = 0; c < n_cols; c++) {
+        __m512 offset = _mm512_setzero_ps();
+        for (int r = 0; r < n_rows; r++)
+            _mm512_storeu_ps(f[c].factor[r],
+                             row_factors(type, t->b->row[r] + at, packed[r], factor_of(t, c, r), &offset));
+        _mm512_storeu_ps(f[c].offset, offset);
+    }
 }
 
 /* ---- codes -------------------------------------------------------------------------------------------------- */
@@ -102,7 +121,8 @@ INLINE __m512i codes_of(dw_qtype type, const uint8_t *p, int j) {
     switch (type) {
     case DW_Q2_K: return and_bytes(turned(p + 16 + 32 * half, 4 * e, 4 * e + 2, 0), 3);
     case DW_Q3_K:
-        return or_masked(and_bytes(turned(p + 32 + 32 * half, 4 * e, 4 * e + 2, 0), 3), turned(p, 2 * j, 2 * j + 1, 2), 4);
+        return or_masked(and_bytes(turned(p + 32 + 32 * half, 4 * e, 4 * e + 2, 0), 3),
+                         turned(p, 2 * j, 2 * j + 1, 2), 4);
     case DW_Q5_K:
         return or_masked(and_bytes(turned(p + 48 + 32 * j, 0, 4, 0), 15), turned(p + 16, 2 * j, 2 * j + 1, 4), 16);
     default: { // Q6_K
@@ -116,7 +136,7 @@ typedef struct unit {
     __m512 v[4]; // codes of 64 columns
 } unit;
 
-// Shifts, shuffles, conversions and multiply-adds use different ports of a core: low nibbles are looked up, high ones converted.
+// Shuffles, conversions and multiply-adds use different ports of a core: low nibbles are looked up, high ones converted.
 INLINE unit q4_unit(const uint8_t *p) {
     const __m512 number = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i high = _mm512_set1_epi32(0xf0);
@@ -126,8 +146,8 @@ INLINE unit q4_unit(const uint8_t *p) {
 }
 
 INLINE unit unit_of_bytes(const uint8_t *code) {
-    return (unit){{bytes_to_float(load128(code)), bytes_to_float(load128(code + 16)), bytes_to_float(load128(code + 32)),
-                   bytes_to_float(load128(code + 48))}};
+    return (unit){{bytes_to_float(load128(code)), bytes_to_float(load128(code + 16)),
+                   bytes_to_float(load128(code + 32)), bytes_to_float(load128(code + 48))}};
 }
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
@@ -163,7 +183,7 @@ INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     for (int tile = 0; tile < n_tiles; tile++) {
         factors f[MOST_COLS];
         const ahead next = ahead_of(t->b, tile, n_tiles, bytes);
-        for (int c = 0; c < n_cols; c++) make_factors(type, n_rows, (size_t)(tile * bytes), t, c, &f[c]);
+        make_factors(type, n_cols, n_rows, (size_t)(tile * bytes), t, f);
         for (int j = 0; j < UNITS; j++) {
             for (int r = j; r < n_rows; r += UNITS) prefetch_row(next, r, bytes);
             add_unit(type, n_cols, n_rows, t, RECORD * tile, j, f);
