@@ -135,7 +135,7 @@ INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
     for (int tile = 0; tile < n_tiles; tile++) {
         factors f[MOST_COLS];
-        const ahead next = ahead_of(t->b, tile, n_tiles, bytes);
+        const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
         for (int c = 0; c < n_cols; c++) make_factors(type, n_rows, (size_t)(tile * bytes), t, c, &f[c]);
         for (int s = 0; s < BLOCKS; s++) {
             if (s < n_rows) prefetch_row(next, s, bytes);
