@@ -98,7 +98,11 @@ typedef struct dw_coverage {     // of a layer, since the session began or dw_se
 /* ---- session ---------------------------------------------------------------------------------------- */
 
 typedef struct dw_session dw_session;
-typedef enum dw_kv_cache { DW_KV_CACHE_F16, DW_KV_CACHE_F32 } dw_kv_cache;
+typedef enum dw_kv_cache {
+    DW_KV_CACHE_F16,
+    DW_KV_CACHE_F32,
+    DW_KV_CACHE_Q8_0, // blocks of 32 values in 34 bytes; heads must be whole blocks
+} dw_kv_cache;
 
 typedef enum dw_precision {
     DW_PRECISION_DEFAULT, // split in exact sessions, rounded in others

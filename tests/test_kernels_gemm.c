@@ -329,11 +329,17 @@ static double attention_error(const float *mix, size_t ld, const float *q, const
     return sqrt(error / size);
 }
 
-static void attention_of(int head_dim, dw_kv_cache type) {
+/* Values as the cache holds them, encoded and decoded by the type's definition. */
+static void fill_cache(const dw_qtype_row *type, float *values, size_t n, void *cache) {
+    type->encode(values, cache, n, NULL);
+    type->decode(cache, values, n);
+}
+
+static void attention_of(int head_dim, const dw_qtype_row *type) {
     dw_rng rng;
     dw_rng_seed(&rng, 3);
     const size_t hd = (size_t)head_dim, ld = GROUP * hd + 5;
-    const size_t cache_bytes = CTX * hd * (type == DW_KV_CACHE_F16 ? 2 : 4);
+    const size_t cache_bytes = dw_qtype_row_bytes(type, CTX * hd);
     guarded k = guarded_new(cache_bytes), v = guarded_new(cache_bytes);
     float *kf = malloc(CTX * hd * 4), *vf = malloc(CTX * hd * 4), *q = malloc(QUERIES * ld * 4);
     float *mix = malloc(QUERIES * ld * 4), *again = malloc(QUERIES * ld * 4);
@@ -341,23 +347,17 @@ static void attention_of(int head_dim, dw_kv_cache type) {
     random_values(kf, CTX * hd, &rng);
     random_values(vf, CTX * hd, &rng);
     random_values(q, QUERIES * ld, &rng);
-    for (size_t i = 0; i < CTX * hd; i++)
-        if (type == DW_KV_CACHE_F16) {
-            ((uint16_t *)(void *)k.data)[i] = dw_f32_to_f16(kf[i]);
-            ((uint16_t *)(void *)v.data)[i] = dw_f32_to_f16(vf[i]);
-        } else {
-            ((float *)(void *)k.data)[i] = kf[i];
-            ((float *)(void *)v.data)[i] = vf[i];
-        }
+    fill_cache(type, kf, CTX * hd, k.data);
+    fill_cache(type, vf, CTX * hd, v.data);
     for (int t = 0; t < QUERIES; t++) pos[t] = t < QUERIES / 2 ? t : CTX - QUERIES + t;
     const float scale = 1 / sqrtf((float)head_dim);
     EACH_LEVEL(vec) {
-        dw_attend_job job = {type, k.data, v.data, head_dim, GROUP, QUERIES, pos, q, mix, ld, scale,
+        dw_attend_job job = {type, dw_unpack_of(level, type), k.data, v.data, head_dim, GROUP, QUERIES, pos, q, mix, ld, scale,
                              aligned_alloc(64, dw_attend_scratch_bytes(head_dim, GROUP))};
         for (int one = 0; one < 2; one++) {
             attend_all(vec, job, QUERIES, one ? 0 : QUERIES);
-            const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale), limit = type == DW_KV_CACHE_F16 ? 1e-3 : 1e-6;
-            CHECK(error <= limit, "%s head_dim %d, one %d: %g", dw_level_names[level], head_dim, one, error);
+            const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale);
+            CHECK(error <= 1e-6, "%s %s head_dim %d, one %d: %g", dw_level_names[level], type->name, head_dim, one, error);
         }
         attend_all(vec, job, QUERIES, QUERIES);
         for (int at_once = 1; at_once < QUERIES; at_once += 4) {
@@ -381,8 +381,9 @@ static void attention_of(int head_dim, dw_kv_cache type) {
 static void attention(void) {
     static const int head_dims[] = {8, 16, 40, 64, 128};
     for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
-        attention_of(head_dims[i], DW_KV_CACHE_F16);
-        attention_of(head_dims[i], DW_KV_CACHE_F32);
+        attention_of(head_dims[i], dw_qtype_get(DW_F16));
+        attention_of(head_dims[i], dw_qtype_get(DW_F32));
+        if (head_dims[i] % 32 == 0) attention_of(head_dims[i], dw_qtype_get(DW_Q8_0));
     }
 }
 

@@ -392,6 +392,47 @@ static void state_moves(void) {
         }
 }
 
+/* A layer's keys or values, (KV heads, N, head_dim). */
+static float *cache_of(const run *r, dw_part part, int l) {
+    dw_err err = {0};
+    float *values = calloc((size_t)r->hp->n_head_kv_max * N * (size_t)r->hp->head_dim, sizeof *values);
+    CHECK(!r->session->backend->get(r->session->state, (dw_place){part, l, 0, 0, N}, values, &err), "%s", err.text);
+    return values;
+}
+
+/* The first layer's keys and values are those of F32, rounded to Q8_0 by its definition; the logits follow. */
+static void cache_in_blocks(void) {
+    const dw_qtype_row *q8_0 = dw_qtype_get(DW_Q8_0);
+    for (int b = 0; b < 2; b++) {
+        run r[2];
+        float *logits[2];
+        for (int i = 0; i < 2; i++) {
+            const dw_session_options o = {
+                .backend = backends[b], .exact = true, .kv = i ? DW_KV_CACHE_Q8_0 : DW_KV_CACHE_F32};
+            if (!open_run(&r[i], random_model("tiny-qwen3", "F32", 0), o)) return;
+            logits[i] = whole_pass(&r[i]);
+        }
+        for (dw_part part = DW_PART_K; part <= DW_PART_V; part++) {
+            const size_t n = (size_t)r->hp->n_head_kv[0] * N * (size_t)r->hp->head_dim;
+            float *f32 = cache_of(&r[0], part, 0), *blocks = cache_of(&r[1], part, 0);
+            uint8_t *bytes = malloc(dw_qtype_row_bytes(q8_0, n));
+            q8_0->encode(f32, bytes, n, NULL);
+            q8_0->decode(bytes, f32, n);
+            CHECK(!memcmp(f32, blocks, n * sizeof *f32), "%s: the cache is not the rounded one", backends[b]);
+            free(bytes), free(f32), free(blocks);
+        }
+        const double error = nmse(logits[1], logits[0], n_logits(r));
+        CHECK(error > 0 && error < 1e-4, "%s: NMSE %.1e", backends[b], error);
+        for (int i = 0; i < 2; i++) free(logits[i]), close_run(&r[i]);
+    }
+    run r;
+    dw_err err = {0};
+    if (!open_run(&r, random_model("tiny-llama", "F32", 0), (dw_session_options){0})) return;
+    CHECK(!dw_session_new(r.model, &(dw_session_options){.pool = two_threads(), .kv = DW_KV_CACHE_Q8_0}, &err));
+    check_sentence(&err, "the heads of this model have 16", "heads of half a block");
+    close_run(&r);
+}
+
 /* The table of rope grows in blocks: crossing them one token at a time gives what one pass gives. */
 static void long_context(void) {
     enum { LONG = 600 };
@@ -508,6 +549,7 @@ static const test_case cases[] = {
     {"down of a gated layer is replaced together with its transposed copy, and restored before it", gated_down},
     {"a range does not begin where a predictor reads the layer before", range_of_previous},
     {"keys and values are taken out of one session and put into another", state_moves},
+    {"a cache in Q8_0 holds what its definition makes of F32, and needs whole blocks", cache_in_blocks},
     {"a long context costs nothing before it is used", long_context},
     {"sessions whose sizes no sum holds are refused", huge_sessions},
     {"precision is chosen apart from exactness", precision},

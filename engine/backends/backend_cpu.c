@@ -116,10 +116,10 @@ void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int to
         memcpy(p->q + ((size_t)token * (size_t)w->n_head + (size_t)head) * (size_t)n, x, (size_t)n * sizeof *x);
         return;
     }
-    void *cache = kind == DW_HEAD_K ? p->cache.k[l] : p->cache.v[l];
-    const size_t at = cache_at(p, l, p->seq[token], head, pos);
-    if (p->cache.type == DW_KV_CACHE_F32) memcpy((float *)cache + at, x, (size_t)n * sizeof *x);
-    else s->vec->to_f16(x, n, (uint16_t *)cache + at);
+    uint8_t *cache = kind == DW_HEAD_K ? p->cache.k[l] : p->cache.v[l];
+    cache += dw_qtype_row_bytes(p->cache.type, cache_at(p, l, p->seq[token], head, pos));
+    if (p->cache.type->id == DW_F16) s->vec->to_f16(x, n, (uint16_t *)(void *)cache);
+    else p->cache.type->encode(x, cache, (size_t)n, NULL);
 }
 
 /* Copies values of selected neurons to their places in y; the others from `from` to `to` become zero. */
@@ -177,7 +177,7 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
     const int n = p->net->hp.head_dim, n_group = w->n_head / w->n_head_kv;
-    const size_t element = p->cache.type == DW_KV_CACHE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const dw_qtype_row *type = p->cache.type;
     int n_blocks = 0;
     for (int t = 0; t < p->n_tokens; t = block_end(p, t, most)) n_blocks++;
 
@@ -186,10 +186,10 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
         const int head = i % w->n_head_kv, block = n_blocks - 1 - i / w->n_head_kv; // the longest first
         int first = 0;
         for (int b = 0; b < block; b++) first = block_end(p, first, most);
-        const size_t at = cache_at(p, l, p->seq[first], head, 0), ld = (size_t)w->n_head * (size_t)n;
+        const size_t at = dw_qtype_row_bytes(type, cache_at(p, l, p->seq[first], head, 0)), ld = (size_t)w->n_head * (size_t)n;
         const size_t q = (size_t)first * ld + (size_t)(head * n_group) * (size_t)n;
-        const dw_attend_job job = {.type = p->cache.type, .k = (const uint8_t *)p->cache.k[l] + at * element,
-                                   .v = (const uint8_t *)p->cache.v[l] + at * element, .head_dim = n, .n_group = n_group,
+        const dw_attend_job job = {.type = type, .decode = dw_unpack_of(s->level, type), .k = (const uint8_t *)p->cache.k[l] + at,
+                                   .v = (const uint8_t *)p->cache.v[l] + at, .head_dim = n, .n_group = n_group,
                                    .n_tokens = block_end(p, first, most) - first, .pos = p->pos + first, .q = p->q + q,
                                    .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s->scratch};
         attend(&job);

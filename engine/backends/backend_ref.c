@@ -167,16 +167,13 @@ static void rotate(float *v, const float *angles, int head_dim, bool neox) {
 }
 
 static void to_cache(const dw_cache *c, void *array, size_t first, const float *v, int n) {
-    for (int i = 0; i < n; i++) {
-        if (c->type == DW_KV_CACHE_F32) ((float *)array)[first + (size_t)i] = v[i];
-        else ((uint16_t *)array)[first + (size_t)i] = dw_f32_to_f16(v[i]);
-    }
+    c->type->encode(v, (uint8_t *)array + dw_qtype_row_bytes(c->type, first), (size_t)n, NULL);
 }
 
 /* n values of the cache as F32: a pointer into it, or converted into row. */
 static const float *from_cache(const dw_cache *c, const void *array, size_t first, float *row, int n) {
-    if (c->type == DW_KV_CACHE_F32) return (const float *)array + first;
-    for (int i = 0; i < n; i++) row[i] = dw_f16_to_f32(((const uint16_t *)array)[first + (size_t)i]);
+    if (c->type->id == DW_F32) return (const float *)array + first;
+    c->type->decode((const uint8_t *)array + dw_qtype_row_bytes(c->type, first), row, (size_t)n);
     return row;
 }
 

@@ -16,7 +16,8 @@ enum {
 
 /* Queries that share one KV head of one sequence. */
 typedef struct dw_attend_job {
-    dw_kv_cache type;
+    const dw_qtype_row *type;
+    void (*decode)(const void *src, float *dst, size_t n); // of the type
     const void *k, *v;  // position 0 of the KV head, rows of head_dim
     int head_dim, n_group; // query heads that share the KV head
     int n_tokens;       // at most max(1, DW_QUERY_BLOCK / n_group)

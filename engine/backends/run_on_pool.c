@@ -56,16 +56,21 @@ static size_t times(size_t a, size_t b) { // SIZE_MAX on overflow, which a layou
     return dw_mul(a, b, &product) ? product : SIZE_MAX;
 }
 
+static const dw_qtype_row *type_of_cache(dw_kv_cache kv) {
+    static const dw_qtype type[] = {[DW_KV_CACHE_F16] = DW_F16, [DW_KV_CACHE_F32] = DW_F32, [DW_KV_CACHE_Q8_0] = DW_Q8_0};
+    return dw_qtype_get((uint32_t)type[kv]);
+}
+
 static void lay_out_cache(dw_pass *p, dw_layout *a, const dw_session_options *o) {
     const dw_hparams *hp = &p->net->hp;
-    p->cache = (dw_cache){.type = o->kv, .n_ctx = o->n_ctx, .n_seq = o->n_seq};
+    p->cache = (dw_cache){.type = type_of_cache(o->kv), .n_ctx = o->n_ctx, .n_seq = o->n_seq};
     p->cache.k = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
     p->cache.v = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
     for (int l = 0; l < hp->n_layer; l++) {
         const size_t rows = times(times((size_t)o->n_seq, (size_t)hp->n_head_kv[l]), (size_t)o->n_ctx), n = times(rows,
                                                             (size_t)hp->head_dim);
-        const size_t size = o->kv == DW_KV_CACHE_F32 ? sizeof(float) : sizeof(uint16_t);
-        void *k = dw_layout_take(a, n, size), *v = dw_layout_take(a, n, size);
+        const size_t blocks = n / (size_t)p->cache.type->block, size = (size_t)p->cache.type->block_bytes;
+        void *k = dw_layout_take(a, blocks, size), *v = dw_layout_take(a, blocks, size);
         if (!a->base) continue;
         p->cache.k[l] = k;
         p->cache.v[l] = v;
@@ -408,20 +413,13 @@ static void copy_cache(const dw_state *s, dw_place at, float *to, const float *f
     const dw_cache *c = &s->pass.cache;
     const size_t head_dim = (size_t)s->pass.net->hp.head_dim, n = (size_t)at.n * head_dim;
     const int n_head = s->pass.net->layer[at.layer].n_head_kv;
-    void *array = (at.part == DW_PART_K ? c->k : c->v)[at.layer];
+    uint8_t *array = (at.part == DW_PART_K ? c->k : c->v)[at.layer];
     for (int head = 0; head < n_head; head++) {
         const size_t row = (size_t)at.seq * (size_t)n_head + (size_t)head,
                      place = (row * (size_t)c->n_ctx + (size_t)at.first) * head_dim;
-        for (size_t i = 0, k = (size_t)head * n; i < n; i++, k++) {
-            float *f32 = (float *)array + place + i;
-            uint16_t *f16 = (uint16_t *)array + place + i;
-            if (to)
-                to[k] = c->type == DW_KV_CACHE_F32 ? *f32 : dw_f16_to_f32(*f16);
-            else if (c->type == DW_KV_CACHE_F32)
-                *f32 = from[k];
-            else
-                *f16 = dw_f32_to_f16(from[k]);
-        }
+        uint8_t *values = array + dw_qtype_row_bytes(c->type, place);
+        if (to) c->type->decode(values, to + (size_t)head * n, n);
+        else c->type->encode(from + (size_t)head * n, values, n, NULL);
     }
 }
 

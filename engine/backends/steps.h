@@ -24,10 +24,10 @@
 
 #include "backends/ffn_ops.h"
 
-/* Keys and values of layer l, sequence s, KV head h, position p: head_dim values at
+/* Keys and values of layer l, sequence s, KV head h, position p: head_dim values (whole blocks), the first of them value
  * ((s * n_head_kv[l] + h) * n_ctx + p) * head_dim of k[l] and v[l]. */
 typedef struct dw_cache {
-    dw_kv_cache type;
+    const dw_qtype_row *type;
     int n_ctx, n_seq;
     void **k, **v; // n_layer
 } dw_cache;

@@ -507,7 +507,7 @@ char *opt_quoted(const char *text) {
     return quoted;
 }
 
-const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {0}};
+const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {"q8_0", DW_KV_CACHE_Q8_0}, {0}};
 
 const tool_precision_name tool_precision_names[] = {
     {"split", "each number as a sum of two BF16", DW_PRECISION_SPLIT},

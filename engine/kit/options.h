@@ -94,7 +94,7 @@ typedef struct tool_common {
     bool quiet;          // -q
 } tool_common;
 extern tool_common tool;
-extern const tool_kv_name tool_kv_names[]; // "f16", "f32"
+extern const tool_kv_name tool_kv_names[]; // "f16", "f32", "q8_0"
 dw_kv_cache tool_kv(void);                 // the value of --kv
 
 typedef struct tool_precision_name {

@@ -66,7 +66,9 @@ static int check_copy(const sweep *s, const char *path, const char *line, dw_err
     char hex[65];
     if (dw_sha256_file(path, hex, err)) return -1;
     if (!strcmp(hex, s->grid_sha256) || (line && strstr(line, hex)) || dw_is_input(path, true)) return 0;
-    return dw_fail(err, "'%s' was not written by a sweep, which would replace it; move it, or choose another folder",
+    return dw_fail(err,
+                   "'%s' is another grid, or was not written by a sweep, which would replace it; move it, or choose "
+                   "another folder",
                    path);
 }
 
