@@ -120,7 +120,7 @@ static double seconds_of(const shrink_work *w, double r) {
     const double gram = w->calib_tokens * n.square, solves = 4 * n.cube + 2 * 2 * n.cube;
     double s = r * w->calib_tokens * (stats + 1.3 * w->kept * n_requants) + (gram + solves) / f;
     if (w->evaluations) s += seconds_of_widths(w, r, w->evaluations, w->held_tokens);
-    s += 1.5 * r * w->eval_tokens * n_rows;
+    s += 2 * r * w->eval_tokens * n_rows;
     s += n_params * (n_requants + (w->control != NULL)) / (values_a_second * fmax(1, w->n_threads));
     return s + 0.3 * (6 + n_rows + 2 * n_requants);
 }

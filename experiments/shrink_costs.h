@@ -14,7 +14,7 @@
  *                   Gram matrices take a second pass, 2 r more for gradients
  *     rank obs      4 n^3 a layer: factor, inverse, removals      cut --repair   2 n^3 a layer: factor and solve
  *     evolve        r a token and evaluation, 8 a layer before it, and 2 w^3 for every new width w of a layer
- *     score         1.5 r a token, a pass for each row
+ *     score         2 r a token, a pass for each row
  *     heal          as told, twice
  *     requant       a constant number of values a second          each step      0.3 s
  *
