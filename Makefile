@@ -42,7 +42,7 @@ TESTS    := $(patsubst tests/%.c,$B/%,$(sort $(wildcard tests/test_*.c)))
 TESTLIB  := $(patsubst %.c,$B/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/bench_%.c tests/preload_%.c tests/run.c,$(sort $(wildcard tests/*.c))))
 HEADERS  := $(sort $(wildcard engine/*.h engine/*/*.h $(ROOMS:=/*.h) $(ROOMS:=/*/*.h) tests/*.h))
 
-.PHONY: FORCE all demo exact results results-7b test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
+.PHONY: FORCE all demo exact results results-7b bench bench-quick test test-slow tests layers headers bench-dot bench-sparse fuzz man install clean help
 .SECONDARY:
 .SECONDEXPANSION:
 
@@ -134,6 +134,14 @@ results: all  ## make the tables and plots of the embedded model in results/ aga
 
 results-7b: all $B/bench_sparse  ## speed and size on the shape of a 7B model: results/7b.md, sparse-7b.svg
 	sh experiments/results_7b.sh
+
+BENCHES := $B/bench_sparse $B/bench_sampler $B/bench_collect
+
+bench: all $(BENCHES)  ## all speeds beside upstream llama.cpp in half an hour: results/speed.md, .tsv; needs DW_STOCK=FOLDER
+	sh experiments/bench.sh
+
+bench-quick: all $(BENCHES)  ## the same for the small models in three minutes, to the terminal only
+	sh experiments/bench.sh quick
 
 # ---- fuzzing
 

@@ -7,6 +7,7 @@
  *   bandwidth      read bandwidth at the time of a measurement, load and steal time   (limits, versus, score)
  *   stock          upstream llama.cpp through its packaged libraries                     (versus, tests)
  *   program        this engine or stock behind one set of calls                       (versus, tests)
+ *   level          stock held to a level of instruction sets                           (versus, tests)
  *   runner         programs in processes of their own, which work in turn             (versus)
  *   checkpoint     a checkpoint folder as the tensors of a GGUF file                  (convert)
  *   chat           recognises the common chat formats                                 (generate)

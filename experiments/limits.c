@@ -31,6 +31,7 @@ typedef struct part {
 static const part parts[] = {
     {"all", "everything"},
     {"read", "read bandwidth by working set, page kind and prefetch distance"},
+    {"wall", "the best read of the largest working set by all threads, which no decoding of a large model exceeds"},
     {"peak", "arithmetic"},
     {"barrier", "the price of a barrier, alone and beside a busy process"},
     {"map", "mapping and touching a file that is in the page cache"},
@@ -59,7 +60,8 @@ static const opt_program program = {
         "and what others took\n"
         "of the machine meanwhile (CPU seconds a second of wall time, the host's steal included).  Bandwidth counts\n"
         "1e9 bytes, an operation is a multiply or an add.",
-    .example = "deadwood limits --what read -t 2",
+    .example = "deadwood limits --what read -t 2\n"
+               "deadwood limits --what wall --repeats 3",
     .rows = options,
 };
 
@@ -125,7 +127,8 @@ static void touch_part(void *arg, int ith, int n) {
     memset((uint8_t *)r->memory + share * (size_t)ith, ith + 1, share);
 }
 
-static void measure_reading(reading *r, const char *pages, double *rates) {
+/* Prints a row; returns its median. */
+static double measure_reading(reading *r, const char *pages, double *rates) {
     char variant[96];
     const int n = dw_pool_size(r->pool);
     const exp_watch begin = exp_watch_begin();
@@ -138,7 +141,8 @@ static void measure_reading(reading *r, const char *pages, double *rates) {
         if (repeat >= 0) rates[repeat] = rate;
     }
     snprintf(variant, sizeof variant, "%.0f MB, %s, prefetch %d", (double)r->n_bytes / 1e6, pages, r->prefetch);
-    print_row("read", variant, n, rates, o.repeats, "GB/s", &begin);
+    print_row("read", variant, n, rates, o.repeats, "GB/s", &begin); // sorts the rates
+    return rates[o.repeats / 2];
 }
 
 static uint8_t *take_memory(size_t n_bytes, bool huge) {
@@ -152,11 +156,13 @@ static uint8_t *take_memory(size_t n_bytes, bool huge) {
     return p;
 }
 
-static void measure_reads(int n_threads) {
+/* The largest working set by page kind and prefetch distance, then by size unless only_largest.  The best median of the
+ * largest. */
+static double measure_reads(int n_threads, bool only_largest) {
     static const int distances[] = {0, 512, 1024, 4096};
     static const size_t sets[] = {8 << 20, 24 << 20, 64 << 20, 256 << 20, 1 << 30};
     const size_t slack = 4096 + 256; // the prefetches at the end
-    double *rates = numbers((size_t)o.repeats);
+    double *rates = numbers((size_t)o.repeats), best = 0;
     reading r = {.pool = pool_of(n_threads), .seconds = numbers((size_t)n_threads)};
     for (int huge = 0; huge < 2; huge++) {
         const char *pages = huge ? "huge pages" : "4 KB pages";
@@ -166,10 +172,10 @@ static void measure_reads(int n_threads) {
         dw_pool_run(r.pool, touch_part, &r);
         for (size_t i = 0; i < sizeof distances / sizeof *distances; i++) {
             r.prefetch = distances[i];
-            measure_reading(&r, pages, rates);
+            best = fmax(best, measure_reading(&r, pages, rates));
         }
         r.prefetch = 0;
-        for (size_t i = 0; i < sizeof sets / sizeof *sets && sets[i] < o.bytes; i++) {
+        for (size_t i = 0; i < sizeof sets / sizeof *sets && sets[i] < o.bytes && !only_largest; i++) {
             r.n_bytes = sets[i];
             measure_reading(&r, pages, rates);
         }
@@ -178,6 +184,13 @@ static void measure_reads(int n_threads) {
     dw_pool_free(r.pool);
     free(r.seconds);
     free(rates);
+    return best;
+}
+
+static void measure_wall(int n_threads) {
+    const exp_watch begin = exp_watch_begin();
+    double best = measure_reads(n_threads, true);
+    print_row("wall", "best median of these", n_threads, &best, 1, "GB/s", &begin);
 }
 
 /* ---- arithmetic ----------------------------------------------------------------------------------------- */
@@ -406,6 +419,7 @@ static void measure_mapping(void) {
 /* ---- main ----------------------------------------------------------------------------------------------- */
 
 static bool wants(const char *name) { return !strcmp(o.what, "all") || !strcmp(o.what, name); }
+static bool only(const char *name) { return !strcmp(o.what, name); }
 
 static void warn_of_cache(void) {
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -424,9 +438,10 @@ int main(int argc, char **argv) {
     printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats,
            show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");
-    if (wants("read")) warn_of_cache();
+    if (wants("read") || only("wall")) warn_of_cache();
+    if (only("wall")) measure_wall(all); // "all" has these rows in "read"
     for (int n = 1; n <= all; n = n == 1 && all > 1 ? all : all + 1) {
-        if (wants("read")) measure_reads(n);
+        if (wants("read")) measure_reads(n, false);
         if (wants("peak")) measure_peaks(n);
     }
     if (wants("barrier") && all > 1) measure_barriers(all);

@@ -14,7 +14,7 @@ static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"1
 
 static struct {
     const char *shape, *type, *out, *vocab, *group;
-    int seed, predictors;
+    int seed, predictors, layers;
     double dead;
     bool gate;
 } o;
@@ -25,6 +25,8 @@ static const opt_row options[] = {
     {"type", 0, OPT_CHOICE, 0, &o.type, "Q4_0", "TYPE", "number type of every matrix, the embeddings too",
      OPT_CHOICES(dw_encodable_names)},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the GGUF file to write"},
+    {"layers", 0, OPT_INT, 0, &o.layers, NULL, "N", "only the first N layers of the shape; default: all", .min = 1,
+     .max = DW_MAX_LAYERS},
     {"seed", 0, OPT_INT, 0, &o.seed, "1", "N", "seed of all random numbers", .min = 0, .max = 2147483647},
     {"dead", 0, OPT_REAL, 0, &o.dead, "0", "F", "plant this fraction of every layer's neurons dead", .min = 0,
      .max = 1},
@@ -43,7 +45,7 @@ static const opt_row options[] = {
 static const opt_program program = {
     .name = "synth",
     .summary = "write a model of a known shape with random weights",
-    .usage = "--shape NAME [--type T] -o M.gguf [--seed S] [--dead F] [--gate [--group N] [--predictors R]]",
+    .usage = "--shape NAME [--type T] -o M.gguf [--layers N] [--seed S] [--dead F] [--gate [--group N] [--predictors R]]",
     .about =
         "Writes a GGUF file that has the tensors, sizes and types of a real model and random "
         "weights of sane size, for\n"
@@ -105,7 +107,11 @@ int main(int argc, char **argv) {
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     if (!pool) die_err(&err);
-    exp_random_options model = {.shape = exp_shape_find(o.shape), .type = dw_qtype_by_name(o.type), .pool = pool};
+    exp_shape shape = *exp_shape_find(o.shape);
+    if (o.layers > shape.n_layer)
+        die_usage("--layers %d: '%s' has only %d layers", o.layers, shape.name, shape.n_layer);
+    if (o.layers) shape.n_layer = o.layers;
+    exp_random_options model = {.shape = &shape, .type = dw_qtype_by_name(o.type), .pool = pool};
     model.seed = (uint64_t)o.seed;
     model.dead = o.dead;
     model.gate = o.gate;

@@ -119,7 +119,7 @@ void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int to
     uint8_t *cache = kind == DW_HEAD_K ? p->cache.k[l] : p->cache.v[l];
     cache += dw_qtype_row_bytes(p->cache.type, cache_at(p, l, p->seq[token], head, pos));
     if (p->cache.type->id == DW_F16) s->vec->to_f16(x, n, (uint16_t *)(void *)cache);
-    else p->cache.type->encode(x, cache, (size_t)n, NULL);
+    else dw_cache_store(&p->cache, x, (size_t)n, cache);
 }
 
 /* Copies values of selected neurons to their places in y; the others from `from` to `to` become zero. */

@@ -167,7 +167,7 @@ static void rotate(float *v, const float *angles, int head_dim, bool neox) {
 }
 
 static void to_cache(const dw_cache *c, void *array, size_t first, const float *v, int n) {
-    c->type->encode(v, (uint8_t *)array + dw_qtype_row_bytes(c->type, first), (size_t)n, NULL);
+    dw_cache_store(c, v, (size_t)n, (uint8_t *)array + dw_qtype_row_bytes(c->type, first));
 }
 
 /* n values of the cache as F32: a pointer into it, or converted into row. */

@@ -283,20 +283,25 @@ typedef struct rope_job {
     int n_head, sign;
 } rope_job;
 
+/* Pairs are `apart` values apart, `step` from one to the next; their angles as cos, sin. */
+static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *angles, int n_pairs, int step,
+                                                               int apart, double sign, float *y) {
+    for (int i = 0; i < n_pairs; i++) {
+        const double c = angles[2 * i], s = sign * angles[2 * i + 1], a = x[i * step], b = x[i * step + apart];
+        y[i * step] = (float)(a * c - b * s);
+        y[i * step + apart] = (float)(a * s + b * c);
+    }
+}
+
 /* Rotates the pairs of a token's heads by sign times the angles of its position (Su et al. 2021). */
-static void rope_piece(void *job, size_t token) {
+FOR_VECTOR_UNITS static void rope_piece(void *job, size_t token) {
     const rope_job *j = job;
     const int D = j->t->net->hp.head_dim;
-    const bool neox = j->t->net->rope_neox;
     const float *angles = j->t->rope + token % (size_t)j->t->o.n_ctx * (size_t)D;
     for (int h = 0; h < j->n_head; h++) {
         const size_t at = (token * (size_t)j->n_head + (size_t)h) * (size_t)D;
-        for (int i = 0; i < D / 2; i++) {
-            const size_t a = at + (size_t)(neox ? i : 2 * i), b = neox ? a + (size_t)D / 2 : a + 1;
-            const double c = angles[2 * i], s = j->sign * (double)angles[2 * i + 1], x = j->x[a], y = j->x[b];
-            j->y[a] = (float)(x * c - y * s);
-            j->y[b] = (float)(x * s + y * c);
-        }
+        if (j->t->net->rope_neox) rotate_pairs(j->x + at, angles, D / 2, 1, D / 2, j->sign, j->y + at);
+        else rotate_pairs(j->x + at, angles, D / 2, 2, 1, j->sign, j->y + at);
     }
 }
 

@@ -37,6 +37,7 @@ static void add_listed_bias(const dw_tensor *bias, const int32_t *list, int n, f
 static void finish_token(const dw_walk *k, int token, const int32_t *list, int n, float *gate, float *up) {
     const dw_pass *p = k->s->p;
     const uint8_t *open = dw_walk_flags(k, token);
+    const bool is_only = p->n_tokens == 1; // then every listed neuron is open
     float *gates = p->gate + dw_walk_row(k, token), *neurons = p->neuron + dw_walk_row(k, token);
     add_listed_bias(&k->w->up_bias, list, n, up);
     if (k->predicted) {
@@ -45,7 +46,7 @@ static void finish_token(const dw_walk *k, int token, const int32_t *list, int n
     }
     for (int i = 0; i < n; i++) {
         const int j = list[i];
-        if (!open[j / k->w->sparse.group]) {
+        if (!is_only && !open[j / k->w->sparse.group]) {
             up[i] = 0;
             continue;
         }

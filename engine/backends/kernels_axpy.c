@@ -25,11 +25,11 @@ static void decoded(dw_level level, dw_qtype type, void (*add_f32)(const dw_axpy
                        .y_stride = j->y_stride};
     for (int r = 0, rows; r < j->n_rows; r += rows) {
         rows = j->n_rows - r < AXPY_ROWS ? j->n_rows - r : AXPY_ROWS;
-        const bundle b = bundle_at(j, r, rows);
+        const bundle b = bundle_at(type, j, r, rows);
         for (int i = 0; i < j->n; i += RECORD) {
             const int n_here = j->n - i < RECORD ? j->n - i : RECORD;
             const size_t at = dw_qtype_row_bytes(t, (size_t)i);
-            const ahead next = ahead_of(&b, i / RECORD, (j->n + RECORD - 1) / RECORD, bytes);
+            const ahead next = ahead_of(type, &b, i / RECORD, (j->n + RECORD - 1) / RECORD, bytes);
             for (int k = 0; k < rows; k++) {
                 prefetch_row(next, k, bytes);
                 unpack(b.row[k] + at, values[k], (size_t)n_here);
@@ -61,8 +61,8 @@ DW_QTYPES(DEFINE_ADDED)
 
 const dw_axpy_kernel dw_axpy_kernels[DW_N_LEVELS][DW_QTYPE_END] = {
 #if defined(__x86_64__)
-    [DW_AVX2] = {AXPY_AVX2_TYPES(AVX2_ROW)},
-    [DW_AVX512] = {AXPY_AVX512_TYPES(AVX512_ROW)},
+    [DW_AVX2] = {AXPY_AVX2_TYPES(AVX2_ROW) AXPY_K_TYPES(AVX2_ROW)},
+    [DW_AVX512] = {AXPY_AVX512_TYPES(AVX512_ROW) AXPY_K_TYPES(AVX512_ROW)},
 #else
     {{0}},
 #endif

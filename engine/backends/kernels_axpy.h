@@ -5,15 +5,19 @@
  *
  * Eight rows are added at a time, so that a piece of y stays in registers meanwhile.  The tiles of rows that will be
  * read next, wherever they are, are prefetched.  Weights are unpacked in registers and y is F32: y_i = fma(w_ri, a_r,
- * y_i) for one row after the other, in the order of the list.  Only Q4_0 of avx2 and avx512 adds eight rows in fixed
- * point, with factors of 16 bits (kernels_axpy_avx512.c).  A result depends only on the list of rows and the level; a
- * list may be divided into calls at multiples of eight without a change.
+ * y_i) for one row after the other, in the order of the list.  K types add the eight rows' minima first, as one number
+ * for a block (kernels_axpy_k_avx512.c).  Only Q4_0 of avx2 and avx512 adds eight rows in fixed point, with factors of
+ * 16 bits (kernels_axpy_avx512.c).  A result depends only on the list of rows and the level; a list may be divided into
+ * calls at multiples of eight without a change.
  *
  * Types without a kernel of their own are decoded piece by piece and added as F32.
  *
  * Measured speed as a share of reading alone, 600 MB, two threads, all rows / half of them as single rows:
  *   avx512   Q4_0 0.80 / 0.76 (as F32 0.66), Q8_0 1.0 / 1.0, BF16 1.3 / 1.2 (eight streams are read faster than one)
- *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47) */
+ *   avx2     Q4_0 0.67 / 0.64 (as F32 0.47)
+ * K types, GB/s of one thread with weights in the second level (Zen 4), decoded first / as they are:
+ *   avx512   Q2_K 1.8 / 5.3, Q3_K 2.3 / 6.1, Q4_K 4.5 / 13, Q5_K 5.0 / 10, Q6_K 6.1 / 13
+ *   avx2     Q3_K 1.3 / 5.2, Q4_K 2.2 / 7.5, Q6_K 2.5 / 10 */
 #ifndef DW_KERNELS_AXPY_H
 #define DW_KERNELS_AXPY_H
 

@@ -52,7 +52,7 @@ INLINE void add_scaled(dw_qtype type, int n_cols, int n_rows, const terms *t) {
         const int n_blocks = n - i < RECORD ? (n - i) / 32 : BLOCKS;
         const size_t at = (size_t)(i / 32 * bytes);
         float factor[4][AXPY_ROWS][BLOCKS];
-        const ahead next = ahead_of(b, i / RECORD, (n + RECORD - 1) / RECORD, record_bytes(type));
+        const ahead next = ahead_of(type, b, i / RECORD, (n + RECORD - 1) / RECORD, record_bytes(type));
         for (int r = 0; r < n_rows; r++) {
             const __m256 scale = block_scales(type, b->row[r] + at, n_blocks);
             for (int c = 0; c < n_cols; c++)
@@ -145,7 +145,7 @@ INLINE void add_q4_0(int n_cols, int n_rows, const terms *t) {
         const int n_blocks = n - i < COLUMNS ? (n - i) / 32 : TILE_BLOCKS;
         const size_t at = (size_t)(i / 32 * 18);
         factors f[4];
-        const ahead next = ahead_of(b, i / COLUMNS, (n + COLUMNS - 1) / COLUMNS, BYTES);
+        const ahead next = ahead_of(DW_Q4_0, b, i / COLUMNS, (n + COLUMNS - 1) / COLUMNS, BYTES);
         for (int c = 0; c < n_cols; c++) make_factors(b, n_rows, at, n_blocks, t->a + (size_t)c * t->a_stride, &f[c]);
         for (int k = 0; k < n_blocks; k++) {
             __m512i sum[4][2];
@@ -167,13 +167,6 @@ INLINE void add_q4_0(int n_cols, int n_rows, const terms *t) {
             }
         }
     }
-}
-
-INLINE void add_blocks(dw_qtype type, int n_cols, int n_rows, const terms *t) {
-    if (type == DW_Q4_0)
-        add_q4_0(n_cols, n_rows, t);
-    else
-        add_scaled(type, n_cols, n_rows, t);
 }
 
 /* ---- F32, F16, BF16 ----------------------------------------------------------------------------------------- */
@@ -220,12 +213,18 @@ INLINE void add_floats(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = value_bytes(type);
     int i = 0;
     for (; i + 64 <= n; i += 64) {
-        const ahead next = ahead_of(b, i / 64, n / 64, 64 * bytes);
-        for (int r = 0; r < n_rows; r++) prefetch_row(next, r, 64 * bytes);
+        const ahead next = ahead_of(type, b, i / 64, n / 64, 64 * bytes);
+        for (int r = 0; r < n_rows; r++) prefetch_row_second(next, r, 64 * bytes);
         add_piece(type, n_cols, n_rows, (piece){i, 4, 0xffff}, t);
     }
     for (; i < n; i += 16)
         add_piece(type, n_cols, n_rows, (piece){i, 1, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1)}, t);
+}
+
+INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    if (type == DW_F32 || type == DW_F16 || type == DW_BF16) add_floats(type, n_cols, n_rows, t);
+    else if (type == DW_Q4_0) add_q4_0(n_cols, n_rows, t);
+    else add_scaled(type, n_cols, n_rows, t);
 }
 
 /* ---- rows of each type -------------------------------------------------------------------------------------- */

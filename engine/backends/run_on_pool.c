@@ -419,7 +419,7 @@ static void copy_cache(const dw_state *s, dw_place at, float *to, const float *f
                      place = (row * (size_t)c->n_ctx + (size_t)at.first) * head_dim;
         uint8_t *values = array + dw_qtype_row_bytes(c->type, place);
         if (to) c->type->decode(values, to + (size_t)head * n, n);
-        else c->type->encode(from + (size_t)head * n, values, n, NULL);
+        else dw_cache_store(c, from + (size_t)head * n, n, values);
     }
 }
 

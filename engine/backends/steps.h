@@ -32,6 +32,11 @@ typedef struct dw_cache {
     void **k, **v; // n_layer
 } dw_cache;
 
+/* Stores values as they come, NaN and infinity too: a cache is no file, and what is wrong must show in the logits. */
+static inline void dw_cache_store(const dw_cache *c, const float *x, size_t n, void *to) {
+    c->type->encode(x, to, n, NULL);
+}
+
 /* What binding chose for a layer. */
 typedef struct dw_bound {
     const dw_ffn_op *op;

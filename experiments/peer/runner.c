@@ -2,6 +2,7 @@
 #include "experiments/peer/runner.h"
 
 #include "experiments/bandwidth.h"
+#include "experiments/peer/level.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -29,11 +30,9 @@ typedef struct child {
     const exp_runner_options *o;
     exp_program *program;
     int32_t *token;      // (n_seq, n) of a batch
-    bool is_deep;        // the cache holds the first `depth` tokens
+    bool is_warm;        // decode, depth 0: the cache holds the first tokens
     volatile float sink; // logits are looked at
 } child;
-
-enum { WARM_TOKENS = 8, FILL_TOKENS = 512 };
 
 static int n_seq_of(const child *c) { return c->o->program.n_seq ? c->o->program.n_seq : 1; }
 
@@ -50,20 +49,14 @@ static int evaluate(child *c, int n, int pos, dw_err *err) {
     return 0;
 }
 
-/* Both programs keep what lies before the first position of a batch, so this is done once. */
-static int go_deep(child *c, dw_err *err) {
-    const int most = FILL_TOKENS / n_seq_of(c);
-    for (int pos = 0, n; pos < c->o->depth && !c->is_deep; pos += n) {
-        n = c->o->depth - pos < most ? c->o->depth - pos : most;
-        if (evaluate(c, n, pos, err)) return -1;
-    }
-    c->is_deep = true;
-    return 0;
-}
-
+/* Both programs keep what lies before the first position of a batch, so what comes before a lap is evaluated once. */
 static int decode(child *c, int n, exp_watch *watch, dw_err *err) {
-    const int from = c->o->depth ? c->o->depth : WARM_TOKENS;
-    for (int pos = c->o->depth; pos < from; pos++)
+    const int prefix = EXP_WARM_TOKENS > n_seq_of(c) ? EXP_WARM_TOKENS / n_seq_of(c) : 1;
+    const int from = c->o->depth ? c->o->depth : prefix;
+    int again = n / 8 < 1 ? 1 : n / 8 < EXP_WARM_TOKENS ? n / 8 : EXP_WARM_TOKENS;
+    if (!c->o->depth && !c->is_warm) again = from;
+    c->is_warm = true;
+    for (int pos = again < from ? from - again : 0; pos < from; pos++)
         if (evaluate(c, 1, pos, err)) return -1;
     *watch = exp_watch_begin();
     for (int pos = from; pos < from + n; pos++)
@@ -80,27 +73,26 @@ static int windows(child *c, int first, int n, double *mean, dw_err *err) {
     return rc;
 }
 
-static void obey(child *c, const order *o, reply *r) {
-    r->rc = o->work == EXP_PERPLEXITY ? 0 : go_deep(c, &r->err);
-    if (r->rc) return;
-    exp_watch watch = exp_watch_begin();
-    switch ((exp_work)o->work) {
-    case EXP_DECODE: r->rc = decode(c, o->n, &watch, &r->err); break;
-    case EXP_PREFILL: r->rc = evaluate(c, o->n, c->o->depth, &r->err); break;
-    case EXP_PERPLEXITY: r->rc = windows(c, o->first, o->n, &r->lap.nll, &r->err); break;
-    case EXP_N_WORKS: break;
-    }
-    watch = exp_watch_end(&watch);
-    r->lap.wall_s = watch.wall_s;
-    r->lap.cpu_s = watch.own_cpu_s;
-}
-
 static double resident_bytes(void) {
     unsigned long long total, resident = 0;
     FILE *f = fopen("/proc/self/statm", "re");
     if (f && fscanf(f, "%llu %llu", &total, &resident) != 2) resident = 0;
     if (f) fclose(f);
     return (double)resident * (double)sysconf(_SC_PAGESIZE);
+}
+
+static void obey(child *c, const order *o, reply *r) {
+    exp_watch watch = exp_watch_begin();
+    switch (o->work) {
+    case EXP_DECODE: r->rc = decode(c, o->n, &watch, &r->err); break;
+    case EXP_PREFILL: r->rc = evaluate(c, o->n, c->o->depth, &r->err); break;
+    case EXP_PERPLEXITY: r->rc = windows(c, o->first, o->n, &r->lap.nll, &r->err); break;
+    case EXP_FILL: r->rc = evaluate(c, o->n, o->first, &r->err); break;
+    }
+    watch = exp_watch_end(&watch);
+    r->lap.wall_s = watch.wall_s;
+    r->lap.cpu_s = watch.own_cpu_s;
+    r->lap.rss_bytes = resident_bytes();
 }
 
 static void open_program(child *c, reply *r) {
@@ -111,7 +103,7 @@ static void open_program(child *c, reply *r) {
     program.pool = dw_pool_new(c->o->n_threads, &r->err);
     if (!program.pool) return;
     if (c->o->stock_folder) {
-        program.stock = stock_open(c->o->stock_folder, &r->err);
+        program.stock = stock_open_level(c->o->stock_folder, c->o->level, &r->err);
         if (!program.stock) return;
         r->can_set = stock_can_set(program.stock);
         snprintf(r->about, sizeof r->about, "%s %s", stock_version(program.stock), stock_cpu_library(program.stock));

@@ -8,21 +8,26 @@
 #include "experiments/peer/program.h"
 
 typedef enum exp_work {
-    EXP_DECODE,  // n tokens of each sequence one by one after `depth` tokens (8 if that is 0), logits of each fetched
+    EXP_DECODE,  // n tokens of each sequence one by one after `depth` tokens, logits of each fetched; if that is 0,
+                 // after 8 tokens of one sequence, 4 of two, .. 1 of eight or more
     EXP_PREFILL, // n tokens of each sequence in one batch after `depth` tokens, logits of each one's last fetched
     EXP_PERPLEXITY, // n windows of n_ctx tokens, log-probabilities of their second halves
-    EXP_N_WORKS
+    EXP_N_WORKS,
+    EXP_FILL = EXP_N_WORKS // n tokens of each sequence at the positions first .., which stay in the cache
 } exp_work;
+
+enum { EXP_FILL_TOKENS = 512, EXP_WARM_TOKENS = 8 }; // tokens of one EXP_FILL, of all sequences; before decoding
 
 typedef struct exp_runner_options {
     const char *path;         // the model
     const char *stock_folder; // NULL: this engine
+    const char *level;        // of stock (level.h); NULL: the best variant
     exp_program_options program; // its pool and stock are made in the child
     int n_threads;
     const int32_t *ids;       // n_ids of them, at least one window and one batch
     size_t n_ids;
     int n_ctx;                // of a window
-    int depth;                // tokens of each sequence that are evaluated once and stay in the cache
+    int depth;                // tokens of each sequence that EXP_FILL has put into the cache before
     int32_t bos;              // first token of each window; -1: as it stands
 } exp_runner_options;
 
@@ -36,13 +41,17 @@ typedef struct exp_runner {
 
 typedef struct exp_lap {
     double wall_s, cpu_s;
-    double nll; // EXP_PERPLEXITY: mean over the scored tokens
+    double nll;       // EXP_PERPLEXITY: mean over the scored tokens
+    double rss_bytes; // at the end
 } exp_lap;
 
 /* Starts a child; returns when its model is ready. */
 int exp_runner_start(exp_runner *c, const exp_runner_options *o, dw_err *err);
 void exp_runner_stop(exp_runner *c);
-/* One repetition: first (of windows, else ignored) and n as above. */
+/* One repetition: first (of windows and EXP_FILL, else ignored) and n as above.
+ *
+ * Before the clock starts, decode evaluates the last tokens before its first position again, n / 8 of them but 1 to 8:
+ * the caches of the CPU belong to this program then, and its threads are awake. */
 int exp_runner_run(exp_runner *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err);
 
 /* Processes that do nothing but keep cores busy; started stopped. */

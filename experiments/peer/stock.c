@@ -262,8 +262,9 @@ stock_session *stock_session_new(stock *s, const char *path, const stock_options
     ss->logits = dw_alloc(n, sizeof *ss->logits, "a batch", err);
     if (!ss->pos || !ss->n_seq_id || !ss->seq_id || !ss->logits || !ss->seq) goto fail;
     for (int k = 0; k < ss->n_seq; k++) ss->seq[k] = k;
-    if (ss->n_seq > 1 && !s->can_set) {
-        dw_fail(err, "stock %s: where its number of sequences is set is not known", stock_version(s));
+    if ((ss->n_seq > 1 || o->kv_f32) && !s->can_set) {
+        dw_fail(err, "stock %s: where its %s is set is not known; version %s is known to work", stock_version(s),
+                o->kv_f32 ? "KV cache's type" : "number of sequences", known_version);
         goto fail;
     }
     s->last_error[0] = 0;

@@ -4,6 +4,8 @@
  *
  * Each program has a process of its own, laps in turn (A B A B), the ratio taken pair by pair. */
 #include "experiments/bandwidth.h"
+#include "experiments/measures.h"
+#include "experiments/peer/level.h"
 #include "experiments/peer/runner.h"
 #include "experiments/speed.h"
 #include "kit/options.h"
@@ -18,21 +20,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct {
-    const char *model, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths;
-    int pairs, tokens, prefill, n_ctx, compete, n_seq;
+    const char *model, *try, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *level, *kv;
+    int pairs, tokens, prefill, n_ctx, compete, n_seq, seconds;
     opt_range windows;
     bool ppl;
 } o;
+
+static const struct { const char *name; } kv_types[] = {{"f16"}, {"f32"}, {0}}; // that stock has at every setting
 
 static const opt_row options[] = {
     {"model", 'm', OPT_PATH, OPT_INPUT, &o.model, NULL, "FILE", .help = "the GGUF file that both run"},
     {"stock", 0, OPT_PATH, 0, &o.stock, NULL, "DIR", .help = "folder with upstream's libllama*.so; default: $DW_STOCK"},
     {"what", 0, OPT_TEXT, 0, &o.what, "decode,prefill,perplexity", "LIST", .help = "what is timed"},
     {"pairs", 0, OPT_INT, 0, &o.pairs, "21", "N", "pairs of laps", .min = 1, .max = 9999},
+    {"seconds", 0, OPT_INT, 0, &o.seconds, "0", "N",
+     "end each row after about N seconds of laps, with fewer pairs but at least 3; 0: never", .min = 0, .max = 1000000},
     {"tokens", 'n', OPT_INT, 0, &o.tokens, "0", "N", "tokens of a lap of decode; 0: a third of a second's", .min = 0,
      .max = 100000},
     {"prefill", 0, OPT_INT, 0, &o.prefill, "512", "N", "tokens of a lap of prefill", .min = 1, .max = 100000},
@@ -40,6 +47,11 @@ static const opt_row options[] = {
     {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "sequences that run together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
     {"compete", 0, OPT_INT, 0, &o.compete, "0", "N", "time each pair also beside N busy processes", .min = 0,
      .max = 64},
+    {"level", 0, OPT_CHOICE, 0, &o.level, NULL, "NAME",
+     "hold both programs to instruction sets; default: the best of each", OPT_CHOICES(exp_levels)},
+    {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache of both", OPT_CHOICES(kv_types)},
+    {"try", 0, OPT_PATH, OPT_INPUT, &o.try, NULL, "FILE",
+     .help = "find upstream's best setting on this file instead of -m: a large model with fewer layers"},
     {.kind = OPT_GROUP, .help = "perplexity"},
     {"text", 'f', OPT_PATH, OPT_INPUT, &o.text, NULL, "TEXT", .help = "text; default: random tokens"},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 4, .max = 1000000},
@@ -69,8 +81,9 @@ static const opt_program program = {
         "90 % interval of its median and all ratios in order, "
         "CPU seconds a second of wall time (the number of threads\n"
         "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
+        "With --depth the first tokens are evaluated once, 512 at a time, which is timed as well (own_fill_tok_s).\n"
         "\n"
-        "  decode      tokens one by one after --depth others (8 if that is 0), the logits of each fetched\n"
+        "  decode      tokens one by one after --depth others (if that is 0, 8 of all sequences together), the logits of each fetched\n"
         "  prefill     one batch after --depth tokens, the last token's logits fetched\n"
         "  perplexity  windows of -c tokens with the log-probabilities of their second halves\n"
         "\n"
@@ -80,6 +93,7 @@ static const opt_program program = {
     .example = "deadwood versus --fetch stock\n"
                "deadwood versus -m 7b.gguf --what decode,prefill --stock stock/package/bins/linux-x64\n"
                "deadwood versus -m 7b.gguf --what decode --depth 0,4096 --sequences 4\n"
+               "deadwood versus -m base.gguf --level avx2\n"
                "deadwood versus -m mini.gguf --ppl -f text.txt\n"
                "deadwood versus --quantize Q4_K_M -m mini-f16.gguf -o mini-q4_k_m.gguf",
     .rows = options,
@@ -173,16 +187,17 @@ static const setting settings[] = {
     {"flash auto, plain", STOCK_FLASH_AUTO, true},
     {"flash off, plain", STOCK_FLASH_OFF, true},
 };
-enum { N_SETTINGS = sizeof settings / sizeof *settings };
+enum { N_SETTINGS = sizeof settings / sizeof *settings, FEW_LAPS = 3 };
 static const setting unset = {"its defaults", STOCK_FLASH_AUTO, false};
 
 typedef struct comparison {
+    exp_result place; // date, machine, commit
     int32_t *ids;
     size_t n_ids;
     int n_windows, first_window;
     int32_t bos;
     int n_threads;
-    double bytes_per_token;
+    double bytes_per_token, file_bytes;
     int depth[EXP_SPEED_MAX_DEPTHS], n_depths;
 } comparison;
 
@@ -196,9 +211,12 @@ static task task_of(const comparison *c, exp_work work, int d) {
     return (task){work, work == EXP_PERPLEXITY ? 0 : c->depth[d], work == EXP_PERPLEXITY ? 1 : o.n_seq};
 }
 
+/* Tokens of a sequence that a lap of decode has at most, unless --tokens says how many: the caches hold them. */
+static int decode_limit(void) { return 496 / o.n_seq > 16 ? 496 / o.n_seq : 16; }
+
 /* Tokens of a sequence's longest lap. */
 static int lap_tokens(exp_work work) {
-    const int decode = 8 + (o.tokens > 496 ? o.tokens : 496);
+    const int decode = EXP_WARM_TOKENS + (o.tokens ? o.tokens : decode_limit());
     return work == EXP_DECODE ? decode : work == EXP_PREFILL ? o.prefill : o.n_ctx;
 }
 
@@ -214,7 +232,8 @@ static exp_runner_options own_options(const comparison *c, task t) {
     p.program = (exp_program_options){.backend = tool.backend,
                                 .n_ctx = t.depth + lap_tokens(t.work),
                                 .n_seq = t.n_seq,
-                                .n_batch = n_batch < 512 ? 512 : n_batch,
+                                .n_batch = n_batch < EXP_FILL_TOKENS ? EXP_FILL_TOKENS : n_batch,
+                                .kv_f32 = !strcmp(o.kv, "f32"),
                                 .exact = t.work == EXP_PERPLEXITY};
     return p;
 }
@@ -223,6 +242,7 @@ static exp_runner_options stock_options_of(const comparison *c, task t, const se
     exp_runner_options p = own_options(c, t);
     p.program.exact = false;
     p.stock_folder = o.stock;
+    p.level = o.level;
     p.program.flash = s->flash;
     p.program.plain_buffers = s->plain_buffers;
     return p;
@@ -242,46 +262,84 @@ static void start(exp_runner *c, exp_runner_options p) {
     if (exp_runner_start(c, &p, &err)) die_err(&err);
 }
 
-/* Tokens or windows of a lap: at least a third of a second of this engine's time. */
-static int lap_length(exp_runner *own, const comparison *c, exp_work work) {
-    const double wanted_s = 0.33;
-    if (work == EXP_PREFILL) return o.prefill;
-    if (work == EXP_DECODE && o.tokens) return o.tokens;
-    const int probe = work == EXP_DECODE ? 8 : 1, limit = work == EXP_DECODE ? 496 : c->n_windows;
-    run(own, c, work, 0, probe, NULL);
-    const double n = wanted_s / (run(own, c, work, 0, probe, NULL) / probe);
-    return n < probe ? probe : n > limit ? limit : (int)n;
+/* Puts the tokens before a task's laps into the cache; the seconds that it takes.  `name` is shown. */
+static double fill(exp_runner *r, task t, const char *name) {
+    dw_err err = {0};
+    exp_lap lap;
+    char what[96];
+    const int most = EXP_FILL_TOKENS / t.n_seq;
+    double seconds = 0;
+    snprintf(what, sizeof what, "%s: filling the cache", name);
+    progress *bar = progress_begin(what, "tokens", (double)t.depth * t.n_seq);
+    for (int pos = 0, n; pos < t.depth; pos += n) {
+        n = t.depth - pos < most ? t.depth - pos : most;
+        if (exp_runner_run(r, EXP_FILL, pos, n, &lap, &err)) die_err(&err);
+        seconds += lap.wall_s;
+        progress_step(bar, (double)n * t.n_seq);
+    }
+    progress_end(bar);
+    return seconds;
 }
 
-/* The setting whose best lap is fastest: of three behind a first one, or as many as fit into three seconds.  A release
- * whose parameters are not known runs as it comes. */
+/* Tokens or windows of a lap: a third of a second of this engine's time; of decode at least 8 tokens, of slow ones 2. */
+static int lap_length(exp_runner *own, const comparison *c, exp_work work) {
+    const double wanted_s = 0.33, slow_s = 0.4;
+    if (work == EXP_PREFILL) return o.prefill;
+    if (work == EXP_DECODE && o.tokens) return o.tokens;
+    const int limit = work == EXP_DECODE ? decode_limit() : c->n_windows;
+    int probe = 1;
+    double s = (run(own, c, work, 0, 1, NULL), run(own, c, work, 0, 1, NULL)); // the first one warms up
+    for (; s < wanted_s / 8 && probe * 4 <= limit; s = run(own, c, work, 0, probe, NULL)) probe *= 4;
+    const double n = wanted_s * probe / s;
+    const int least = work != EXP_DECODE ? 1 : s / probe < slow_s ? 8 : 2;
+    return n < least ? least : n > limit ? limit : (int)n;
+}
+
+/* Seconds of the best lap at a setting: of three after a first one, or as many as fit into a second.  -1: this
+ * release obeys no settings. */
+static double try_setting(const comparison *c, task t, const setting *s, int n) {
+    exp_runner candidate;
+    exp_runner_options p = stock_options_of(c, t, s);
+    if (o.try) p.path = o.try;
+    start(&candidate, p);
+    double least = -1;
+    if (candidate.can_set) {
+        fill(&candidate, t, s->name);
+        double spent = least = run(&candidate, c, t.work, 0, n, NULL);
+        for (int lap = 0; lap < 3 && spent < 1; lap++) {
+            const double lap_s = run(&candidate, c, t.work, lap, n, NULL);
+            least = fmin(least, lap_s);
+            spent += lap_s;
+        }
+    }
+    exp_runner_stop(&candidate);
+    return least;
+}
+
+/* The setting whose best lap is fastest; of a release whose parameters are not known, its own.  A deep cache costs
+ * minutes to fill: there, whether weights are repacked is found without it, and only flash attention with it. */
 static const setting *best_setting(const comparison *c, task t, int n) {
-    const setting *best = settings;
+    const setting *best = NULL;
+    const bool is_deep = t.depth * t.n_seq > EXP_FILL_TOKENS;
     double best_s = INFINITY;
-    progress *bar = progress_begin("trying upstream's settings", "settings", N_SETTINGS);
-    for (int i = 0; i < N_SETTINGS; i++) {
-        exp_runner candidate;
-        start(&candidate, stock_options_of(c, t, &settings[i]));
-        if (!candidate.can_set) {
-            exp_runner_stop(&candidate);
-            best = &unset;
-            break;
-        }
-        double spent = run(&candidate, c, t.work, 0, n, NULL), least = spent;
-        for (int lap = 0; lap < 3 && spent < 3; lap++) {
-            const double s = run(&candidate, c, t.work, lap, n, NULL);
-            least = fmin(least, s);
-            spent += s;
-        }
-        exp_runner_stop(&candidate);
-        if (least < best_s) {
-            best_s = least;
-            best = &settings[i];
-        }
+    if (is_deep) best = best_setting(c, (task){t.work, 0, t.n_seq}, n);
+    if (best == &unset) return best;
+    const bool plain = best && best->plain_buffers;
+    progress *bar = progress_begin("trying upstream's settings", "settings", is_deep ? 2 : N_SETTINGS);
+    for (int i = 0; i < N_SETTINGS && best != &unset; i++) {
+        if (is_deep && settings[i].plain_buffers != plain) continue;
+        const double s = try_setting(c, t, &settings[i], n);
+        if (s < 0) best = &unset;
+        if (s >= 0 && s < best_s) best_s = s, best = &settings[i];
         progress_step(bar, 1);
     }
     progress_end(bar);
     return best;
+}
+
+/* A lap for choosing a setting: prefill of a large model takes many seconds, and a part of it shows which is best. */
+static int trial_length(exp_work work, int n, double lap_s) {
+    return work == EXP_PREFILL && lap_s > 1 && n > 128 ? 128 : n;
 }
 
 typedef struct laps { // of one program in one condition, a value a pair
@@ -293,6 +351,10 @@ typedef struct timing { // [0] this engine, [1] stock
     task task;
     const setting *setting;
     int n;                  // tokens of a sequence or windows of a lap
+    int n_pairs;            // that were measured
+    double pair_s;          // a pair of laps, with what is not timed
+    double fill_s[2];
+    double rss_bytes[2];    // after the laps
     laps idle[2], crowded[2];
     double read_before, read_after;
     exp_watch watch;
@@ -306,6 +368,7 @@ static void time_pair(timing *t, const comparison *c, int pair, int n, laps *int
         run(&t->runner[s], c, t->task.work, pair, n, &lap);
         into[s].speed[pair] = tokens_of(t->task, n) / lap.wall_s;
         into[s].cpu_share[pair] = lap.cpu_s / lap.wall_s;
+        t->rss_bytes[s] = lap.rss_bytes;
     }
 }
 
@@ -321,70 +384,99 @@ static double read_now(const comparison *c) {
     return rate;
 }
 
-static void cell_both(line *l, const char *what, const laps *of, double *(*values)(const laps *)) {
+static void cell_both(line *l, const char *what, const timing *t, const laps *of, double *(*values)(const laps *)) {
     static const char *const names[2] = {"own", "stock"};
     for (int s = 0; s < 2; s++) {
         char key[64];
         snprintf(key, sizeof key, "%s_%s", names[s], what);
-        cell_spread(l, key, values(&of[s]), (size_t)o.pairs);
+        cell_spread(l, key, values(&of[s]), (size_t)t->n_pairs);
     }
 }
 
 static double *speeds(const laps *l) { return l->speed; }
 static double *cpu_shares(const laps *l) { return l->cpu_share; }
 
+/* A number, or "-" where there is none. */
+static void cell_if(line *l, bool known, const char *name, const char *format, double value) {
+    char text[32] = "-";
+    if (known) snprintf(text, sizeof text, format, value);
+    cell(l, name, "%s", text);
+}
+
 /* What program s keeps of its idle speed beside the crowd: median over the pairs. */
 static double kept(const timing *t, int s) {
-    double *share = malloc((size_t)o.pairs * sizeof *share);
+    double *share = malloc((size_t)t->n_pairs * sizeof *share);
     if (!share) die("out of memory");
-    for (int i = 0; i < o.pairs; i++) share[i] = t->crowded[s].speed[i] / t->idle[s].speed[i];
-    const double median = exp_spread_of(share, (size_t)o.pairs).median;
+    for (int i = 0; i < t->n_pairs; i++) share[i] = t->crowded[s].speed[i] / t->idle[s].speed[i];
+    const double median = exp_spread_of(share, (size_t)t->n_pairs).median;
     free(share);
     return median;
 }
 
-/* Weight bytes a second over the read bandwidth around it. */
-static double read_share(const timing *t, const comparison *c, const laps *of) {
-    double *speed = malloc((size_t)o.pairs * sizeof *speed);
+/* Bytes of weights that this engine reads a second while it decodes, in GB (1e9). */
+static double weight_rate(const timing *t, const comparison *c, const laps *of) {
+    double *speed = malloc((size_t)t->n_pairs * sizeof *speed);
     if (!speed) die("out of memory");
-    memcpy(speed, of[0].speed, (size_t)o.pairs * sizeof *speed);
-    const double median = exp_spread_of(speed, (size_t)o.pairs).median;
+    memcpy(speed, of[0].speed, (size_t)t->n_pairs * sizeof *speed);
+    const double median = exp_spread_of(speed, (size_t)t->n_pairs).median;
     free(speed);
-    return median / t->task.n_seq * c->bytes_per_token * 1e-9 / ((t->read_before + t->read_after) / 2);
+    return median / t->task.n_seq * c->bytes_per_token * 1e-9;
+}
+
+static void cell_task(line *l, const timing *t, const comparison *c, bool crowded) {
+    cell(l, "date", "%s", c->place.date);
+    cell(l, "machine", "%s", c->place.machine);
+    cell(l, "commit", "%s", *c->place.commit ? c->place.commit : "-");
+    cell(l, "model", "%s", dw_base_name(o.model));
+    cell(l, "work", "%s", work_names[t->task.work]);
+    cell(l, "lap", "%d", crowded ? crowded_lap(t->task.work, t->n) : t->n);
+    cell(l, "pairs", "%d", t->n_pairs);
+    cell(l, "pair_s", "%.2f", t->pair_s);
+    cell(l, "threads", "%d", c->n_threads);
+    cell(l, "level", "%s", o.level ? o.level : "best");
+    cell(l, "kv", "%s", o.kv);
+    cell(l, "depth", "%d", t->task.depth);
+    cell(l, "sequences", "%d", t->task.n_seq);
+    cell(l, "busy_others", "%d", crowded ? o.compete : 0);
+}
+
+static void cell_memory(line *l, const timing *t, const comparison *c) {
+    static const char *const names[2] = {"own", "stock"};
+    cell(l, "file_mb", "%.0f", 1e-6 * c->file_bytes);
+    for (int s = 0; s < 2; s++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s_load_ms", names[s]);
+        cell(l, key, "%.0f", 1e3 * t->runner[s].load_s);
+        snprintf(key, sizeof key, "%s_rss_mb", names[s]);
+        cell(l, key, "%.0f", 1e-6 * t->runner[s].rss_bytes);
+        snprintf(key, sizeof key, "%s_rss_after_mb", names[s]);
+        cell(l, key, "%.0f", 1e-6 * t->rss_bytes[s]);
+    }
 }
 
 static void print_timing(const timing *t, const comparison *c, bool crowded) {
-    const exp_work work = t->task.work;
     const laps *of = crowded ? t->crowded : t->idle;
-    double *ratio = malloc((size_t)o.pairs * sizeof *ratio);
+    const double n_filled = (double)t->task.depth * t->task.n_seq, gb_s = weight_rate(t, c, of);
+    const bool decodes = t->task.work == EXP_DECODE;
+    double *ratio = malloc((size_t)t->n_pairs * sizeof *ratio);
     line l = {0};
     if (!ratio) die("out of memory");
-    for (int i = 0; i < o.pairs; i++) ratio[i] = of[0].speed[i] / of[1].speed[i];
-    cell(&l, "model", "%s", dw_base_name(o.model));
-    cell(&l, "work", "%s", work_names[work]);
-    cell(&l, "lap", "%d", crowded ? crowded_lap(work, t->n) : t->n);
-    cell(&l, "pairs", "%d", o.pairs);
-    cell(&l, "threads", "%d", c->n_threads);
-    cell(&l, "depth", "%d", t->task.depth);
-    cell(&l, "sequences", "%d", t->task.n_seq);
-    cell(&l, "busy_others", "%d", crowded ? o.compete : 0);
-    cell_both(&l, "tok_s", of, speeds);
-    cell_ratios(&l, ratio, (size_t)o.pairs);
-    cell_both(&l, "cpu_wall", of, cpu_shares);
-    if (crowded) cell(&l, "own_kept", "%.3f", kept(t, 0));
-    else cell(&l, "own_kept", "-");
-    if (crowded) cell(&l, "stock_kept", "%.3f", kept(t, 1));
-    else cell(&l, "stock_kept", "-");
-    if (work == EXP_DECODE) cell(&l, "own_read_share", "%.3f", read_share(t, c, of));
-    else cell(&l, "own_read_share", "-");
+    for (int i = 0; i < t->n_pairs; i++) ratio[i] = of[0].speed[i] / of[1].speed[i];
+    cell_task(&l, t, c, crowded);
+    cell_both(&l, "tok_s", t, of, speeds);
+    cell_ratios(&l, ratio, (size_t)t->n_pairs);
+    cell_both(&l, "cpu_wall", t, of, cpu_shares);
+    cell_if(&l, crowded, "own_kept", "%.3f", crowded ? kept(t, 0) : 0);
+    cell_if(&l, crowded, "stock_kept", "%.3f", crowded ? kept(t, 1) : 0);
+    cell_if(&l, n_filled > 0, "own_fill_tok_s", "%.4g", n_filled / t->fill_s[0]);
+    cell_if(&l, n_filled > 0, "stock_fill_tok_s", "%.4g", n_filled / t->fill_s[1]);
+    cell_if(&l, decodes, "own_gb_s", "%.2f", gb_s);
+    cell_if(&l, decodes, "own_read_share", "%.3f", gb_s / ((t->read_before + t->read_after) / 2));
     cell(&l, "read_gb_s_before", "%.1f", t->read_before);
     cell(&l, "read_gb_s_after", "%.1f", t->read_after);
     cell(&l, "load", "%.2f", t->watch.load);
     cell(&l, "steal_share", "%.3f", t->watch.steal_cpu_s / t->watch.wall_s);
-    cell(&l, "own_load_ms", "%.0f", 1e3 * t->runner[0].load_s);
-    cell(&l, "stock_load_ms", "%.0f", 1e3 * t->runner[1].load_s);
-    cell(&l, "own_rss_mb", "%.0f", 1e-6 * t->runner[0].rss_bytes);
-    cell(&l, "stock_rss_mb", "%.0f", 1e-6 * t->runner[1].rss_bytes);
+    cell_memory(&l, t, c);
     cell(&l, "own_kernels", "%s", t->runner[0].about);
     cell(&l, "stock_version", "%s", t->runner[1].about);
     cell(&l, "stock_setting", "%s", t->setting->name);
@@ -399,8 +491,42 @@ static double *values(void) {
     return x;
 }
 
+/* Both programs with what comes before their laps, warmed up by one. */
+static void prepare_pair(timing *t, const comparison *c) {
+    const exp_work work = t->task.work;
+    start(&t->runner[0], own_options(c, t->task));
+    t->fill_s[0] = fill(&t->runner[0], t->task, "this engine");
+    t->n = lap_length(&t->runner[0], c, work);
+    const double own_s = run(&t->runner[0], c, work, 0, t->n, NULL);
+    t->setting = best_setting(c, t->task, trial_length(work, t->n, own_s));
+    start(&t->runner[1], stock_options_of(c, t->task, t->setting));
+    t->fill_s[1] = fill(&t->runner[1], t->task, "upstream");
+    const double stock_s = run(&t->runner[1], c, work, 0, t->n, NULL);
+    say("%s at depth %d: laps of %d take %.3g and %.3g s, upstream with %s; %d pair%s: about %.0f s", work_names[work],
+        t->task.depth, t->n, own_s, stock_s, t->setting->name, o.pairs, plural(o.pairs),
+        o.pairs * (own_s + stock_s));
+}
+
+static void time_pairs(timing *t, const comparison *c, const exp_crowd *crowd) {
+    const exp_work work = t->task.work;
+    progress *bar = progress_begin(work_names[work], "pairs", o.pairs);
+    const exp_watch begin = exp_watch_begin();
+    for (t->n_pairs = 0; t->n_pairs < o.pairs; t->n_pairs++) {
+        if (o.seconds && t->n_pairs >= FEW_LAPS && dw_now() - begin.wall_s > o.seconds) break;
+        time_pair(t, c, t->n_pairs, t->n, t->idle);
+        if (crowd->n) {
+            exp_crowd_go(crowd, true);
+            time_pair(t, c, t->n_pairs, crowded_lap(work, t->n), t->crowded);
+            exp_crowd_go(crowd, false);
+        }
+        progress_step(bar, 1);
+    }
+    t->watch = exp_watch_end(&begin);
+    t->pair_s = t->watch.wall_s / t->n_pairs;
+    progress_end(bar);
+}
+
 static void time_task(const comparison *c, task of) {
-    const exp_work work = of.work;
     timing t = {.task = of};
     dw_err err = {0};
     exp_crowd crowd = {0};
@@ -408,27 +534,9 @@ static void time_task(const comparison *c, task of) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] = (laps){values(), values()};
     if (exp_crowd_start(&crowd, o.compete, &err)) die_err(&err);
 
-    start(&t.runner[0], own_options(c, of));
-    t.n = lap_length(&t.runner[0], c, work);
-    t.setting = best_setting(c, of, t.n);
-    say("%s at depth %d: laps of %d, upstream with %s", work_names[work], of.depth, t.n, t.setting->name);
-    start(&t.runner[1], stock_options_of(c, of, t.setting));
-    for (int s = 0; s < 2; s++) run(&t.runner[s], c, work, 0, t.n, NULL);
-
+    prepare_pair(&t, c);
     t.read_before = read_now(c);
-    progress *bar = progress_begin(work_names[work], "pairs", o.pairs);
-    const exp_watch begin = exp_watch_begin();
-    for (int pair = 0; pair < o.pairs; pair++) {
-        time_pair(&t, c, pair, t.n, t.idle);
-        if (crowd.n) {
-            exp_crowd_go(&crowd, true);
-            time_pair(&t, c, pair, crowded_lap(work, t.n), t.crowded);
-            exp_crowd_go(&crowd, false);
-        }
-        progress_step(bar, 1);
-    }
-    t.watch = exp_watch_end(&begin);
-    progress_end(bar);
+    time_pairs(&t, c, &crowd);
     t.read_after = read_now(c);
 
     print_timing(&t, c, false);
@@ -554,6 +662,9 @@ static comparison prepare(void) {
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     c.bytes_per_token = (double)dw_model_bytes_per_token(m);
+    struct stat status;
+    if (!stat(o.model, &status)) c.file_bytes = (double)status.st_size;
+    if (exp_fill_place(&c.place, &err)) die_err(&err);
     if (o.text)
         take_text(&c, m);
     else
@@ -601,6 +712,11 @@ int main(int argc, char **argv) {
     if (!n_depths)
         die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths,
                   EXP_SPEED_MAX_DEPTHS);
+    dw_err err = {0};
+    if (o.level) {
+        if (exp_level_check(o.level, o.stock, &err)) die("--level: %s", err.text);
+        setenv("DEADWOOD_CPU", o.level, 1); // for the children
+    }
     comparison c = prepare();
     c.n_depths = n_depths;
     memcpy(c.depth, depth, sizeof depth);

@@ -52,6 +52,9 @@ wrong 'is missing'                 inspect
 wrong 'give one file'              inspect m.gguf m.gguf
 wrong 'none of decode'             versus -m m.gguf --what encode
 wrong 'no list of'                 versus -m m.gguf --depth 1,x --stock folder
+wrong 'not one of avx2, avx512, amx' versus -m m.gguf --level avx9 --stock folder
+wrong 'not one of f16, f32'        versus -m m.gguf --kv q8_0 --stock folder
+wrong 'has only'                   synth --shape tiny-llama --layers 99 -o made
 wrong 'needs -o'                   versus -m m.gguf --quantize Q4_0 --stock folder
 
 # Binary output is not for the terminal, nor for a file called '-'.

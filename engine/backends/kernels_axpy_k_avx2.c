@@ -1,0 +1,155 @@
+/* kernels_axpy_k_avx2.c - sums of rows of K types with AVX2, FMA and F16C.
+ *
+ * As kernels_axpy_k_avx512.c with vectors half as wide: 32 columns at a time. */
+#if defined(__x86_64__)
+#include "backends/kernels_axpy_rows.h"
+
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define INLINE static inline __attribute__((always_inline)) TARGET
+
+enum { MOST_COLS = 2, UNIT = 32 };
+
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
+INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
+
+/* ---- scales ------------------------------------------------------------------------------------------------- */
+
+/* Of a superblock: a row's factors of its pieces of 16, and the offsets of all rows.  With blocks of 32 a factor is at 2k
+ * and an offset at 2k + 1 for block k. */
+typedef struct factors {
+    float factor[AXPY_ROWS][PIECES], offset[PIECES];
+} factors;
+
+typedef struct numbers {
+    __m256 first, last; // of 8 pieces each
+} numbers;
+
+INLINE numbers of_bytes(__m128i x) { // signed
+    return (numbers){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+}
+
+INLINE numbers times(__m256 a, numbers x) { return (numbers){_mm256_mul_ps(a, x.first), _mm256_mul_ps(a, x.last)}; }
+
+// sum - a x
+INLINE numbers minus(numbers sum, __m256 a, numbers x) {
+    return (numbers){_mm256_fnmadd_ps(a, x.first, sum.first), _mm256_fnmadd_ps(a, x.last, sum.last)};
+}
+
+INLINE __m128i scales_and_minima(const uint8_t *p) {
+    uint64_t scale, min;
+    dw_unpack_scales_mins(p + 4, &scale, &min);
+    return _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)scale), _mm_cvtsi64_si128((long long)min));
+}
+
+INLINE __m128i q3_scales(const uint8_t *p) {
+    uint64_t first, last;
+    dw_unpack_q3_scales(p + 96, &first, &last);
+    return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
+}
+
+// The row's factors; adds to the rows' offsets, for one column's factor a.
+INLINE numbers row_factors(dw_qtype type, const uint8_t *p, float a, numbers *offset) {
+    const __m256 one = _mm256_set1_ps(1);
+    const __m128i fifteen = _mm_set1_epi8(15);
+    numbers s;
+    switch (type) {
+    case DW_Q2_K:
+        *offset = minus(*offset, _mm256_set1_ps(a * half_at(p + 82)),
+                        of_bytes(_mm_and_si128(_mm_srli_epi16(load128(p), 4), fifteen)));
+        return times(_mm256_set1_ps(a * half_at(p + 80)), of_bytes(_mm_and_si128(load128(p), fifteen)));
+    case DW_Q3_K:
+        s = times(_mm256_set1_ps(a * half_at(p + 108)), of_bytes(q3_scales(p)));
+        *offset = minus(*offset, _mm256_set1_ps(4), s);
+        return s;
+    case DW_Q6_K:
+        s = times(_mm256_set1_ps(a * half_at(p + 208)), of_bytes(load128(p + 192)));
+        *offset = minus(*offset, _mm256_set1_ps(32), s);
+        return s;
+    default: // Q4_K, Q5_K: d, dmin, d, ..
+        s = times(_mm256_mul_ps(_mm256_set1_ps(a), _mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p)))),
+                  of_bytes(scales_and_minima(p)));
+        *offset = minus(*offset, one, s);
+        return s;
+    }
+}
+
+INLINE void make_factors(dw_qtype type, int n_rows, size_t at, const terms *t, int c, factors *f) {
+    numbers offset = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (int r = 0; r < n_rows; r++) {
+        const numbers s = row_factors(type, t->b->row[r] + at, factor_of(t, c, r), &offset);
+        _mm256_storeu_ps(f->factor[r], s.first), _mm256_storeu_ps(f->factor[r] + 8, s.last);
+    }
+    _mm256_storeu_ps(f->offset, offset.first), _mm256_storeu_ps(f->offset + 8, offset.last);
+}
+
+/* ---- codes -------------------------------------------------------------------------------------------------- */
+
+// Bits of each byte at p from bit `from` on, under the mask, from bit `to` on.
+INLINE __m256i bits_of(const void *p, int from, int mask, int to) {
+    const __m256i x = _mm256_srl_epi16(load256(p), _mm_cvtsi32_si128(from));
+    return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), to);
+}
+
+// Codes of columns 32 s .. 32 s + 31 of the superblock at p.
+INLINE __m256i codes_of(dw_qtype type, const uint8_t *p, int s) {
+    const int half = s / 4, j = s % 4;
+    switch (type) {
+    case DW_Q2_K: return bits_of(p + 16 + 32 * half, 2 * j, 3, 0);
+    case DW_Q3_K: return _mm256_or_si256(bits_of(p + 32 + 32 * half, 2 * j, 3, 0), bits_of(p, s, 1, 2));
+    case DW_Q4_K: return bits_of(p + 16 + 32 * (s / 2), 4 * (s % 2), 15, 0);
+    case DW_Q5_K: return _mm256_or_si256(bits_of(p + 48 + 32 * (s / 2), 4 * (s % 2), 15, 0), bits_of(p + 16, s, 1, 4));
+    default: // Q6_K
+        return _mm256_or_si256(bits_of(p + 64 * half + 32 * (j % 2), 4 * (j / 2), 15, 0),
+                               bits_of(p + 128 + 32 * half, 2 * j, 3, 4));
+    }
+}
+
+/* ---- rows --------------------------------------------------------------------------------------------------- */
+
+// Columns 32 s .. of the superblock whose columns begin at i.
+INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int i, int s, const factors *f) {
+    const size_t at = (size_t)(i / RECORD * record_bytes(type));
+    const bool of_16 = has_scale_of_16(type);
+    __m256 sum[MOST_COLS][4];
+    _Alignas(32) uint8_t code[AXPY_ROWS][UNIT];
+    for (int r = 0; r < n_rows; r++) _mm256_store_si256((void *)code[r], codes_of(type, t->b->row[r] + at, s));
+    for (int c = 0; c < n_cols; c++)
+        for (int k = 0; k < 4; k++)
+            sum[c][k] = _mm256_add_ps(_mm256_loadu_ps(sum_at(t, c, i + UNIT * s + 8 * k)),
+                                      _mm256_set1_ps(f[c].offset[2 * s + (of_16 ? k / 2 : 1)]));
+    for (int r = 0; r < n_rows; r++)
+        for (int k = 0; k < 4; k++) {
+            const __m256 v = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(code[r] + 8 * k))));
+            for (int c = 0; c < n_cols; c++)
+                sum[c][k] = _mm256_fmadd_ps(v, _mm256_set1_ps(f[c].factor[r][2 * s + (of_16 ? k / 2 : 0)]), sum[c][k]);
+        }
+    for (int c = 0; c < n_cols; c++)
+        for (int k = 0; k < 4; k++) _mm256_storeu_ps(sum_at(t, c, i + UNIT * s + 8 * k), sum[c][k]);
+}
+
+INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
+    const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
+    for (int tile = 0; tile < n_tiles; tile++) {
+        factors f[MOST_COLS];
+        const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
+        for (int c = 0; c < n_cols; c++) make_factors(type, n_rows, (size_t)(tile * bytes), t, c, &f[c]);
+        for (int s = 0; s < BLOCKS; s++) {
+            if (s < n_rows) prefetch_row(next, s, bytes);
+            add_unit(type, n_cols, n_rows, t, RECORD * tile, s, f);
+        }
+    }
+}
+
+/* ---- rows of each type -------------------------------------------------------------------------------------- */
+
+DEFINE_ADD_ROWS(INLINE, MOST_COLS)
+
+// Defines dw_axpy_avx2_q2_k, ..: one for each row of the list.
+#define DEFINE(type, suffix) \
+    TARGET void dw_axpy_avx2_##suffix(const dw_axpy_job *job) { add_rows(type, job); }
+AXPY_K_TYPES(DEFINE)
+#endif

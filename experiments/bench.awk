@@ -1,0 +1,85 @@
+# bench.awk - speed.tsv of bench.sh as a readable table.
+#
+# A cell is reached when the lower end of its interval (the value itself, where it has none) is at least the bound less
+# 0.02; of sampling when the share is at most the bound.
+BEGIN { FS = "\t" }
+NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+
+function get(name) { return name in at ? $at[name] : "-" }
+function number(x, digits) { return x == "-" ? "-" : sprintf("%." digits "f", x) }
+function speed(x) { return x == "-" ? "-" : sprintf(x < 100 ? "%.3g" : "%.0f", x) }
+function reaches(low, want) { return want == "-" || low == "-" ? 1 : low >= want - 0.02 }
+
+# What the bounds ask for, "1.00 / 0.95", and whether they are reached.
+function wanted(ratio, share) {
+    if (ratio == "-" && share == "-") return "-"
+    if (share == "-") return number(ratio, 2)
+    return ratio == "-" ? "share " share : number(ratio, 2) " / " share
+}
+
+function work_of(  text, of) {
+    of = get("model"); sub(/\.gguf$/, "", of)
+    text = of ", " get("work")
+    if (get("work") == "prefill") text = text " of " get("lap")
+    if (get("level") != "-" && get("level") != "best") text = text ", forced " get("level")
+    else if (get("cell") ~ /^avx512-/) text = text ", " get("own_kernels") " (the best here)"
+    if (get("depth") + 0 > 0) text = text " at depth " get("depth")
+    if (get("sequences") + 0 > 1) text = text ", " get("sequences") " sequences"
+    if (get("busy_others") + 0 > 0) text = text ", beside a busy process"
+    return text
+}
+
+function put(r, c, text) { table[r, c] = text; if (length(text) > width[c]) width[c] = length(text) }
+
+{
+    n++
+    low = get("ratio_low"); share = get("cell_share"); want = get("want_ratio"); part = get("want_share")
+    if (low == "-") low = get("cell_ratio")
+    ok = get("work") == "sampling" ? share <= part : reaches(low, want) && reaches(share, part)
+    put(n, 1, work_of())
+    put(n, 2, speed(get("own_tok_s"))); put(n, 3, speed(get("stock_tok_s")))
+    put(n, 4, number(get("cell_ratio"), 2))
+    put(n, 5, get("ratio_low") == "-" ? "-" : number(get("ratio_low"), 2) " to " number(get("ratio_high"), 2))
+    put(n, 6, number(share, get("work") == "sampling" ? 4 : 2))
+    put(n, 7, number(get("wall_gb_s"), 1)); put(n, 8, get("pairs"))
+    put(n, 9, wanted(want, part)); put(n, 10, want == "-" && part == "-" ? "-" : ok ? "yes" : "no")
+    if (get("stock_version") != "-") { version = get("stock_version"); sub(/ .*/, "", version) }
+    if (get("level") == "best") level = get("own_kernels")
+    if (get("threads") != "-") threads = get("threads")
+    seen(machines, get("machine")); seen(commits, get("commit"))
+    if (get("level") == "best") seen(libraries, get("stock_version"))
+    if (first == "" || get("date") < first) first = get("date")
+    if (get("date") > last) last = get("date")
+    if (get("work") == "decode" && get("own_load_ms") != "-" && get("busy_others") == "0" && get("level") == "best" && get("sequences") == "1")
+        memory[++n_memory] = sprintf("| %s | %s | %s | %s | %s | %s | %s |", work_of(), get("file_mb"), get("own_rss_after_mb"), get("stock_rss_after_mb"), get("own_load_ms"), get("stock_load_ms"), get("stock_setting"))
+}
+
+function seen(list, text) { if (text != "-") list[text] = 1 }
+function all(list,  text, x) { for (x in list) text = text (text == "" ? "" : "; ") x; return text }
+function rule(c,  i, line) { line = ""; for (i = 0; i < width[c] + 1; i++) line = line "-"; return c > 1 && c < 10 ? line ":" : ":" line }
+
+function print_row(r,  c, line) {
+    line = "|"
+    for (c = 1; c <= 10; c++) line = line sprintf(c == 1 || c == 10 ? " %-" width[c] "s |" : " %" width[c] "s |", table[r, c])
+    print line
+}
+
+END {
+    split("work|this, tok/s|upstream|ratio|90 % interval|share|wall, GB/s|pairs|at least|reached", head, "|")
+    for (c = 1; c <= 10; c++) put(0, c, head[c])
+    printf "# Speed beside upstream llama.cpp\n\n"
+    printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all(machines), level, threads, all(commits), first, last
+    printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n\n", version, all(libraries)
+    printf "Models have random weights. 7b is the shape of Qwen2.5-7B, 7b4 its first 4 layers with its output matrix. Speeds and ratios are\n"
+    printf "medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read in the same minute\n"
+    printf "(*wall*, `deadwood limits --what wall`); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"
+    printf "collect, the speed with statistics over the speed without; of sampling, the slowest of top-k, top-p, min-p and all three\n"
+    printf "at 152,064 tokens over a step of the 7b (at most). *Reached*: the lower end of the interval is at least the bound less 0.02.\n\n"
+    print_row(0)
+    line = "|"; for (c = 1; c <= 10; c++) line = line rule(c) "|"; print line
+    for (r = 1; r <= n; r++) print_row(r)
+    if (n_memory) {
+        printf "\n| work | file, MB | resident after, MB | upstream | ready after, ms | upstream | upstream's setting |\n|:---|---:|---:|---:|---:|---:|:---|\n"
+        for (i = 1; i <= n_memory; i++) print memory[i]
+    }
+}
