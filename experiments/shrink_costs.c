@@ -57,7 +57,8 @@ const kit_mixture *shrink_nearest(const dw_model *m, double bytes) {
 
 /* ---- minutes ---------------------------------------------------------------------------------------------------- */
 
-/* Seconds a token, after one run that warms up; products as finely as collect's. */
+/* Seconds a token, products as finely as collect's: after a run that warms up the shortest of several, as other programs
+ * only make it longer. */
 static int time_tokens(double *seconds, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
     dw_pool *pool = dw_pool_new(w->n_threads, err);
     const dw_session_options options = {.pool = pool, .n_ctx = n, .n_batch = n, .n_out = 1,
@@ -65,10 +66,15 @@ static int time_tokens(double *seconds, const shrink_work *w, const int32_t *tok
     dw_session *s = pool ? dw_session_new(w->model, &options, err) : NULL;
     const dw_batch batch = {.n_tokens = n, .token = token};
     int rc = s ? dw_session_eval(s, &batch, err) : -1;
-    if (!rc) dw_session_rewind(s, 0, 0);
-    const double began = dw_now();
-    if (!rc) rc = dw_session_eval(s, &batch, err);
-    *seconds = (dw_now() - began) / n;
+    double least = INFINITY;
+    const double until = dw_now() + 2;
+    for (int i = 0; i < 2 || (i < 20 && dw_now() < until); i++) {
+        const double began = dw_now();
+        if (!rc) dw_session_rewind(s, 0, 0);
+        if (!rc) rc = dw_session_eval(s, &batch, err);
+        least = fmin(least, dw_now() - began);
+    }
+    *seconds = least / n;
     dw_session_free(s);
     dw_pool_free(pool);
     return rc;
@@ -92,13 +98,31 @@ static widths widths_of(const dw_model *m) {
 
 static const double values_a_second = 10e6; // that requant encodes, a thread
 
+enum { SENSITIVITY_LEVELS = 8 }; // widths of a layer that rank measures
+#define MOST_GRAM 4e9            // collect --gram-memory: beyond it Gram matrices take a second pass
+
+static double gram_bytes(const dw_model *m) { return 4 * widths_of(m).square; }
+
+/* Of n evaluations on so many held-out tokens, and of the curves of rank --start sensitivity. */
+static double seconds_of_widths(const shrink_work *w, double r, int n, double held_tokens) {
+    const dw_hparams *hp = dw_model_hparams(w->model);
+    const double f = 2 * (double)dw_model_n_params(w->model) / r, curves = SENSITIVITY_LEVELS * hp->n_layer;
+    const widths width = widths_of(w->model);
+    const double widths_of_all = hp->n_layer * width.widest / w->step, kept = w->kept * w->kept * w->kept;
+    const double of_curves = 2 * 1.5 * width.cube; // sum of (i / 8)^3 over the levels
+    const double of_steps = fmin(2.0 * n, widths_of_all) * 2 * kept * width.cube / hp->n_layer;
+    return r * held_tokens * (curves + n) + (of_curves + of_steps) / f;
+}
+
 static double seconds_of(const shrink_work *w, double r) {
     const double n_params = (double)dw_model_n_params(w->model), f = 2 * n_params / r;
     const widths n = widths_of(w->model);
-    const double n_requants = w->mixture ? 2 : 0, n_collects = 1 + n_requants, n_rows = 4 + (w->control != NULL);
+    const double n_requants = w->mixture ? 2 : 0, n_rows = 4 + (w->control != NULL);
+    const double stats = 1.3 + (w->by_gradient ? 2 : 0) + (gram_bytes(w->model) > MOST_GRAM ? 1 : 0);
     const double gram = w->calib_tokens * n.square, solves = 4 * n.cube + 2 * 2 * n.cube;
-    double s = 1.3 * r * w->calib_tokens * n_collects + (gram + solves) / f;
-    s += r * w->held_tokens * w->evaluations + 1.5 * r * w->eval_tokens * n_rows;
+    double s = r * w->calib_tokens * (stats + 1.3 * w->kept * n_requants) + (gram + solves) / f;
+    if (w->evaluations) s += seconds_of_widths(w, r, w->evaluations, w->held_tokens);
+    s += 2 * r * w->eval_tokens * n_rows;
     s += n_params * (n_requants + (w->control != NULL)) / (values_a_second * fmax(1, w->n_threads));
     return s + 0.3 * (6 + n_rows + 2 * n_requants);
 }
@@ -117,12 +141,13 @@ int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token,
     double r = 0;
     const widths width = widths_of(w->model);
     const double whole = shrink_bytes(w->model, NULL, 1), cut = shrink_bytes(w->model, NULL, w->kept);
-    const double gram = 4 * width.square, most_gram = 4e9; // collect --gram-memory
+    const double gram = gram_bytes(w->model);
     const double layer = 3 * 8 * width.widest * width.widest, room = 100e6;
     if (time_tokens(&r, w, token, n, err)) return -1;
     const double heal = w->heal_minutes > 0 ? healing_memory(w->model, w->kept) : 0;
     c->minutes = seconds_of(w, r) / 60 + 2 * w->heal_minutes;
-    c->memory = whole + fmax(heal, fmax(fmin(gram, most_gram), layer)) + room;
+    c->evolve_minutes = seconds_of_widths(w, r, SHRINK_EVALUATIONS, w->calib_tokens / 6) / 60;
+    c->memory = whole + fmax(heal, fmax(fmin(gram, MOST_GRAM), layer)) + room;
     c->disk = gram + 2 * cut + 400 * w->eval_tokens;
     if (w->heal_minutes > 0) c->disk += 2 * cut;
     if (w->mixture) c->disk += 3 * shrink_bytes(w->model, w->mixture, w->kept);

@@ -7,12 +7,14 @@
  * where rest and ffn are sums over the tensors in the types of the mixture, or in their own.  It is a few percent off
  * where the cut rows are no whole blocks (fallback types) and rank's widths are rounded.
  *
- * Minutes.  One run of tokens through the model gives seconds a token, r, and with it the rate of products,
+ * Minutes.  A few runs of tokens through the model give seconds a token, r, and with it the rate of products,
  * f = 2 parameters / r.  Every step is tokens times r, or products by f:
  *
- *     collect       1.3 r a token, and T n^2 for the Gram matrix of a layer of width n over T tokens
+ *     collect       1.3 r a token, and T n^2 for the Gram matrix of a layer of width n over T tokens; r more where
+ *                   Gram matrices take a second pass, 2 r more for gradients
  *     rank obs      4 n^3 a layer: factor, inverse, removals      cut --repair   2 n^3 a layer: factor and solve
- *     evolve        r a token and evaluation                      score          1.5 r a token, a pass for each row
+ *     evolve        r a token and evaluation, 8 a layer before it, and 2 w^3 for every new width w of a layer
+ *     score         2 r a token, a pass for each row
  *     heal          as told, twice
  *     requant       a constant number of values a second          each step      0.3 s
  *
@@ -35,13 +37,18 @@ typedef struct shrink_work { // what is to be done
     const kit_mixture *mixture, *control; // mixture NULL: the types stay; control NULL: there is none
     double kept;                          // share of neurons
     double calib_tokens, held_tokens, eval_tokens;
-    int evaluations; // of the held-out tokens
+    int evaluations;  // of the held-out tokens, by evolve
+    int step;         // of widths
+    bool by_gradient; // the metric needs gradients
     int n_threads;
     double heal_minutes; // of each of two cut models
 } shrink_work;
 
+enum { SHRINK_EVALUATIONS = 200 }; // that are recommended
+
 typedef struct shrink_costs {
     double minutes, memory, disk; // bytes
+    double evolve_minutes;        // of SHRINK_EVALUATIONS, on a sixth of the calibration tokens
 } shrink_costs;
 
 /* Runs `n` tokens through the model, and estimates. */

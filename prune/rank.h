@@ -87,6 +87,8 @@ int rank_unit(const rank_options *o, int group);
 /* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */
 int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *a, double *wanted, int *n_keep,
                        dw_err *err);
+/* Fails when no neuron goes although some should, and warns when the rate is missed by more than 0.01. */
+int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err);
 /* Widths by a rule that runs the model, with the unit that the uniform rule has found. */
 int rank_search_widths(rank_inputs *in, prune_task *t, const prune_allocator *a, int *n_keep, dw_err *err);
 /* --us: a time as the rate of the widest layers that keep to it. */

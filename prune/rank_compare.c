@@ -100,6 +100,7 @@ int rank_compare(rank_inputs *in, dw_err *err) {
                     .min_width = in->o->min_width,
                     .protect = in->protect};
     int rc = all && n_keep ? rank_choose_widths(in, &t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
+    if (!rc) rc = rank_check_rate(&t, wanted, n_keep, err);
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (rank_can_score(in, m)) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {

@@ -171,6 +171,7 @@ static int make_plan(rank_inputs *in, double *const *score, dw_err *err) {
     const prune_allocator *first = allocator->runs_model ? prune_allocator_find("uniform") : allocator;
     int rc = n_keep ? rank_choose_widths(in, &t, first, &wanted, n_keep, err) : -1;
     if (!rc && allocator->runs_model) rc = rank_search_widths(in, &t, allocator, n_keep, err);
+    if (!rc) rc = rank_check_rate(&t, wanted, n_keep, err);
     if (!rc) {
         plan.rate_reached = prune_rate_of(&t, n_keep);
         rc = fill_plan(&plan, &t, n_keep, err);

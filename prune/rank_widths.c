@@ -36,8 +36,7 @@ static const dw_qtype_row *largest_block(const dw_model *m) {
     return type;
 }
 
-/* A rate that no width near it reaches: the user would get something else without noticing. */
-static int check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err) {
+int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err) {
     const double reached = prune_rate_of(t, n_keep), step = (double)t->unit / dw_model_hparams(t->model)->n_ff_max;
     if (t->bytes > 0 || t->us > 0 || !(wanted > 0)) return 0;
     if (!(reached > 0))
@@ -87,7 +86,7 @@ int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocat
     if (t->group % down->block)
         say("down is %s in blocks of %d and groups are of %d: cut will have to encode it again (--down-type)",
             down->name, down->block, t->group);
-    return check_rate(t, *wanted, n_keep, err);
+    return 0;
 }
 
 /* The calibration texts of the scores may not be those that judge the widths. */

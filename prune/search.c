@@ -85,16 +85,21 @@ static double cost_of_unit(const prune_task *t, int l, int width) {
     return t->us > 0 ? cost_of(t, l, width + t->unit) - cost_of(t, l, width) : cost_of(t, l, t->unit);
 }
 
+/* Neurons that stay: as many as in the uniform rule, or as the rate says where large units keep that rule from it. */
+static double neurons_of(const prune_task *t, const int *uniform) {
+    double all = 0, kept = 0, least = 0;
+    for (int l = 0; l < hp_of(t)->n_layer; l++)
+        if (!t->drop[l]) all += n_ff(t, l), kept += uniform[l], least += prune_least_width(t, l);
+    const double wanted = (1 - t->rate) * all;
+    return fabs(kept - wanted) > 0.01 * all ? fmax(least, floor(wanted / t->unit + 1e-9) * t->unit) : kept;
+}
+
 /* What widths may cost together. */
 static double budget_of(const prune_task *t, const int *uniform) {
-    double neurons = 0, fixed = t->sizes->fixed;
-    for (int l = 0; l < hp_of(t)->n_layer; l++) {
-        if (t->drop[l]) continue;
-        neurons += uniform[l];
-        fixed += t->sizes->layer[l];
-    }
+    double fixed = t->sizes->fixed;
+    for (int l = 0; l < hp_of(t)->n_layer; l++) fixed += t->drop[l] ? 0 : t->sizes->layer[l];
     if (t->us > 0) return t->us - t->times->rest;
-    return t->bytes > 0 ? t->bytes - fixed : neurons;
+    return t->bytes > 0 ? t->bytes - fixed : neurons_of(t, uniform);
 }
 
 static int cells_of(const table *b, double cost) { return (int)ceil(cost / b->cell - 1e-9); }
@@ -198,13 +203,19 @@ int search_sensitivity(const prune_task *t, int *n_keep, dw_err *err) {
 
 /* ---- evolve ----------------------------------------------------------------------------------------------- */
 
+typedef struct move { // of n neurons between two layers
+    int from, to, n;
+} move;
+
 typedef struct state {
     int *best, *trial;  // (n_layer) widths
+    move last, *failed; // the trial's; those that did not help since the last that did
+    size_t n_failed, room;
     double *kl, *other; // of windows
     double mean, first; // of best; of the start
     dw_rng rng;
     int n_done, n_accepted;
-    bool is_stuck; // nothing can move
+    bool is_stuck; // no other move is left
 } state;
 
 static int save(const prune_task *t, const state *s, dw_err *err) {
@@ -253,19 +264,41 @@ static bool resume(const prune_task *t, state *s) {
     return ok;
 }
 
-/* Neurons from a random layer to another, in steps of a fortieth of a layer; false: these two cannot. */
+static bool has_failed(const state *s, const move *m) {
+    for (size_t i = 0; i < s->n_failed; i++)
+        if (!memcmp(&s->failed[i], m, sizeof *m)) return true;
+    return false;
+}
+
+static int add_failed(state *s, dw_err *err) {
+    if (s->n_failed == s->room) {
+        const size_t room = s->room ? 2 * s->room : 256;
+        move *more = dw_alloc(room, sizeof *more, "moves", err);
+        if (!more) return -1;
+        if (s->n_failed) memcpy(more, s->failed, s->n_failed * sizeof *more);
+        free(s->failed);
+        s->failed = more, s->room = room;
+    }
+    s->failed[s->n_failed++] = s->last;
+    return 0;
+}
+
+/* Neurons from a random layer to another: 1, 2 or 4 fortieths of a layer, or units where those are larger; at most a
+ * quarter of the layer, or one unit.  false: these two cannot, or the same move has failed. */
 static bool mutate(const prune_task *t, state *s) {
     const int n_layer = hp_of(t)->n_layer, a = (int)dw_rng_below(&s->rng, (uint64_t)n_layer),
               b = (int)dw_rng_below(&s->rng, (uint64_t)n_layer);
     const int units = n_ff(t, a) / 40 / t->unit, steps = 1 << dw_rng_below(&s->rng, 3);
+    const int quarter = n_ff(t, a) / 4 / t->unit * t->unit;
     memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
     if (a == b || t->drop[a] || t->drop[b]) return false;
-    int n = steps * (units < 1 ? 1 : units) * t->unit;
+    int n = smaller(steps * (units < 1 ? 1 : units) * t->unit, quarter > t->unit ? quarter : t->unit);
     n = smaller(n, (s->best[a] - prune_least_width(t, a)) / t->unit * t->unit);
     n = smaller(n, (n_ff(t, b) - s->best[b]) / t->unit * t->unit);
     s->trial[a] -= n;
     s->trial[b] += n;
-    return n > 0 && (t->bytes <= 0 || prune_file_bytes(t, s->trial) <= t->bytes);
+    s->last = (move){a, b, n};
+    return n > 0 && !has_failed(s, &s->last) && (t->bytes <= 0 || prune_file_bytes(t, s->trial) <= t->bytes);
 }
 
 /* Whether the mean of windows falls by more than its standard error. */
@@ -280,10 +313,11 @@ static bool is_better(const prune_task *t, const state *s) {
 static int step(const prune_task *t, state *s, dw_err *err) {
     double mean;
     for (int tries = 0; !mutate(t, s); tries++)
-        if (tries == 1000) return s->is_stuck = true, 0;
+        if (tries == 10000) return s->is_stuck = true, 0;
     if (mean_kl(t, s->trial, s->other, &mean, err)) return -1;
     s->n_done++;
-    if (!is_better(t, s)) return 0;
+    if (!is_better(t, s)) return add_failed(s, err);
+    s->n_failed = 0;
     memcpy(s->best, s->trial, (size_t)hp_of(t)->n_layer * sizeof *s->best);
     memcpy(s->kl, s->other, (size_t)trial_n_windows(t->search->trial) * sizeof *s->kl);
     s->mean = mean;
@@ -319,10 +353,10 @@ int search_evolve(const prune_task *t, int *n_keep, dw_err *err) {
     while (!rc && s.n_done < most && !s.is_stuck) rc = step(t, &s, err);
     char text[160];
     snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats%s",
-             s.n_accepted, s.n_done, s.first, s.mean, s.is_stuck ? "; no more neurons can move" : "");
+             s.n_accepted, s.n_done, s.first, s.mean, s.is_stuck ? "; no other move is left" : "");
     if (!rc && t->search->tell) t->search->tell(text);
     for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = s.best[l];
-    free(s.best), free(s.trial), free(s.kl), free(s.other);
+    free(s.best), free(s.trial), free(s.kl), free(s.other), free(s.failed);
     return rc;
 }
 

@@ -588,6 +588,33 @@ static void idle_layers_go(void) {
     CHECK(strstr(test_run_output(), "steps accepted, KL on the held-out texts"), "%s", test_run_output());
 }
 
+/* Layers of 128 in units of 32: one width for all is 96 for a rate of 0.3, which is 0.25; widths that differ keep 11 of
+ * the 16 units, the most that the rate allows.  There are at most 12 moves of a unit, and none is tried twice. */
+static void large_units(void) {
+    int width[16];
+    const char *const allocations[] = {"sensitivity", "evolve --start sensitivity --evaluations 400"};
+    if (!widths_of("--allocate sensitivity", test_file("first.tsv"), width)) return;
+    for (int i = 0; i < 2; i++) {
+        kit_plan p;
+        dw_err err = {0};
+        int sum = 0;
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.3 --multiple 32 -f %s -c %d "
+                          "--windows 7-9 --allocate %s",
+                          idle_layer(), test_file("idle.h5"), test_file("large.tsv"), random_text("calib.txt", 6000, 4),
+                          N_CTX, allocations[i]),
+                "%s", test_run_output());
+        CHECK(!i || strstr(test_run_output(), "no other move is left"), "%s", test_run_output());
+        CHECK(strstr(test_run_output(), "reached 0.3125"), "%s", test_run_output());
+        REQUIRE(!kit_plan_read(&p, test_file("large.tsv"), NULL, 0, &err), "%s", err.text);
+        for (int l = 0; l < p.n_layer; l++) {
+            CHECK(p.layer[l].n_keep % 32 == 0, "layer %d keeps %d", l, p.layer[l].n_keep);
+            sum += p.layer[l].n_keep;
+        }
+        CHECK(p.layer[0].n_keep == 32 && sum == 11 * 32, "%d of %d", p.layer[0].n_keep, sum);
+        kit_plan_release(&p);
+    }
+}
+
 /* A state after some evaluations leads to the same plan as a run without a stop. */
 static void evolve_resumes(void) {
     int width[16];
@@ -686,6 +713,7 @@ static const test_case cases[] = {
     {"sequential repairs equal direct solves on the layers below as they are cut", sequential},
     {"a layer that writes nothing is cut first by sensitivity and evolve", idle_layers_go},
     {"evolve goes on after a kill and ends with the same plan, but not for other layers", evolve_resumes},
+    {"large units: layers together keep as many as the rate allows, and no move is tried twice", large_units},
     {"texts that the statistics have seen do not judge widths", held_out},
     {"a trial from stored residuals equals one from the start", trials_start_late},
     {0}};

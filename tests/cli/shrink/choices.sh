@@ -1,0 +1,49 @@
+# What shrink chooses itself, seen in its grid: the metric, and widths that fit the blocks of a mixture.  The rate that
+# it tells is the one that rank reaches.
+deadwood-convert "$ROOT/experiments/mini" -o mini.gguf --type bf16 -q # 8 layers of 1024 neurons
+deadwood-synth --shape tiny-qwen2 --type Q8_0 -o q8.gguf -q
+for i in 1 2 3; do head -c 9000 "$ROOT/experiments/texts/calib/english-$i.txt" >$i.txt; done
+grid_of() { # grid_of MODEL ARGUMENTS..
+    deadwood-shrink "$1" -f 1.txt 2.txt 3.txt -c 64 -o x.gguf --dry-run "${@:2}" >out 2>err
+    cp x.gguf.shrink/shrink.grid grid
+    rm -r x.gguf.shrink
+}
+has() { grep -q -- "$1 : .*$2" grid || { echo "no '$2' in $1: $(cat grid)"; exit 1; }; }
+has_no() { if grep -q -- "$1 : .*$2" grid; then echo "'$2' in $1: $(cat grid)"; exit 1; fi; }
+
+# K types: 768 is the multiple of 256 that is nearest to 717
+grid_of mini.gguf --rate 0.3 --mixture Q4_K_M
+has '^stats' '--gradients'
+has '^plan' '--metric obs-gradient --rate 0.3 --as Q4_K_M'
+has '^random_plan' '--as Q4_K_M'
+grep -q 'widths are multiples of 256, the blocks of Q4_K_M: rate 0.2500 instead of 0.3$' err
+grep -q -- '--evaluations 200 would take about' err
+deadwood-rank -m mini.gguf --metric random --rate 0.3 --as Q4_K_M -o plan.tsv 2>said
+grep -q 'reached 0.2500; widths 768 to 768' said
+
+# widths that differ by layer keep 22 of 32 blocks; the control, with one width for all, stays at the rate
+grid_of mini.gguf --rate 0.3 --mixture Q4_K_M --evaluations 9
+has '^plan' '--as Q4_K_M --allocate evolve'
+has_no '^random_plan' '--as'
+grep -q 'rate 0.3125 instead of 0.3$' err
+if grep -q 'would take about' err; then exit 1; fi
+
+# no multiple is near, or every width is one
+grid_of mini.gguf --rate 0.1 --mixture Q4_K_M
+has_no '^plan' '--as'
+grep -q 'multiples of 256, the blocks of Q4_K_M, are too far from rate 0.1: down gets larger types' err
+grid_of mini.gguf --rate 0.5 --mixture Q4_K_M
+has '^plan' '--as Q4_K_M'
+if grep -q 'multiples' err; then exit 1; fi
+grid_of mini.gguf --rate 0.3 --mixture Q8_0
+has_no '^plan' '--as'
+grid_of mini.gguf --rate 0.3
+has_no '^plan' '--as'
+
+# fewer bits, or the user's word
+grid_of q8.gguf --rate 0.5
+has '^plan' '--metric obs '
+has_no '^stats' '--gradients'
+grid_of mini.gguf --rate 0.5 --metric obs
+has '^plan' '--metric obs '
+has_no '^stats' '--gradients'
