@@ -117,13 +117,14 @@ static bool write_dense(const char *from, const char *to, bool add_biases) {
 /* ---- logits ------------------------------------------------------------------------------------------------------ */
 
 /* Of N tokens, `step` in a pass, row by row; free(). */
-static float *logits_of(const char *path, const char *backend, int step, bool exact) {
+static float *logits_with(const char *path, const char *backend, int step, bool exact, dw_precision precision) {
     static uint8_t all_out[N];
     int32_t token[N];
     dw_err err = {0};
     dw_model *m = dw_model_open(path, &err);
-    const dw_session_options o = {
-        .pool = two_threads(), .backend = backend, .n_ctx = N, .n_batch = N, .kv = DW_KV_CACHE_F32, .exact = exact};
+    const dw_session_options o = {.pool = two_threads(), .backend = backend,      .n_ctx = N,
+                                  .n_batch = N,          .kv = DW_KV_CACHE_F32, .exact = exact,
+                                  .precision = precision};
     dw_session *s = m ? dw_session_new(m, &o, &err) : NULL;
     float *logits = calloc(N * 512, sizeof *logits);
     if (CHECK(s && dw_model_hparams(m)->n_vocab == 512, "%s", err.text)) {
@@ -136,6 +137,10 @@ static float *logits_of(const char *path, const char *backend, int step, bool ex
     dw_session_free(s);
     dw_model_close(m);
     return logits;
+}
+
+static float *logits_of(const char *path, const char *backend, int step, bool exact) {
+    return logits_with(path, backend, step, exact, DW_PRECISION_DEFAULT);
 }
 
 static double distance(const char *a, const char *b) {
@@ -175,7 +180,8 @@ static void biases(void) {
     free(a), free(b), free(c);
 }
 
-/* Hot and cold types, and how far cpu may be from ref: int8 activations in decoding. */
+/* Hot and cold types, and how far cpu may be from ref with many tokens; with few, and with many where the precision is
+ * int8, activations have 8 bits. */
 static const struct {
     const char *hot, *cold;
     double many, few;
@@ -196,10 +202,12 @@ static void different_types(void) {
         CHECK(d <= 1e-10 && lost > 1e-5, "%s and %s: NMSE %.3g to the joined model, %.3g to the whole one",
               pairs[i].hot, pairs[i].cold, d, lost);
         float *ref = logits_of(to, "ref", N, false);
-        static const int steps[] = {1, 4, N, 0};
-        for (int k = 0; steps[k]; k++) {
-            float *cpu = logits_of(to, "cpu", steps[k], false), *once_more = logits_of(to, "ref", steps[k], false);
-            const double bound = steps[k] == N ? pairs[i].many : pairs[i].few;
+        static const int steps[] = {1, 4, N, N};
+        for (int k = 0; k < 4; k++) {
+            const dw_precision precision = k == 2 ? DW_PRECISION_ROUNDED : DW_PRECISION_INT8;
+            float *cpu = logits_with(to, "cpu", steps[k], false, precision);
+            float *once_more = logits_of(to, "ref", steps[k], false);
+            const double bound = k == 2 ? pairs[i].many : pairs[i].few;
             CHECK(nmse(cpu, ref, N * 512) <= bound, "%s and %s, %d at a time: NMSE %.3g", pairs[i].hot, pairs[i].cold,
                   steps[k], nmse(cpu, ref, N * 512));
             CHECK(nmse(once_more, ref, N * 512) <= 1e-12, "%s and %s: ref, %d at a time: NMSE %.3g", pairs[i].hot,
