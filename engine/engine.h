@@ -27,7 +27,7 @@
  * kernels for up to 8 tokens and matrix products for more; the two may differ by rounding.
  *
  * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  It holds for more than 8
- * tokens and in exact sessions, whose results depend on threads or batching with no value.  `split` and `rounded`
+ * tokens and in exact sessions, whose results never depend on threads or batching.  `split` and `rounded`
  * differ only on CPUs with tiles for BF16 (level amx); the other levels multiply in F32.  `int8` rounds the inputs of
  * quantized weights to 8 bits at the levels avx2 and avx512, where that is fastest; at level amx it is the same as
  * `rounded`.  The fast path for a few tokens always packs them to 8 bits for quantized weights. */

@@ -1,14 +1,15 @@
 # bench.awk - speed.tsv of bench.sh as a readable table.
 #
-# A cell is reached when the lower end of its interval (the value itself, where it has none) is at least the bound less
-# 0.02; of sampling when the share is at most the bound.
+# A ratio is reached when the lower end of its interval (the value itself, where it has none) is at least the bound less
+# 0.02, a share when its median is; sampling when the share is at most the bound.  Fewer than five pairs give no interval
+# of 90 %, and no verdict.
 BEGIN { FS = "\t" }
 NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
 
 function get(name) { return name in at ? $at[name] : "-" }
 function number(x, digits) { return x == "-" ? "-" : sprintf("%." digits "f", x) }
 function speed(x) { return x == "-" ? "-" : sprintf(x < 100 ? "%.3g" : "%.0f", x) }
-function reaches(low, want) { return want == "-" || low == "-" ? 1 : low >= want - 0.02 }
+function reaches(low, want) { return want == "-" ? 1 : low != "-" && low + 0 >= want - 0.02 }
 
 # What the bounds ask for, "1.00 / 0.95", and whether they are reached.
 function wanted(ratio, share) {
@@ -35,14 +36,15 @@ function put(r, c, text) { table[r, c] = text; if (length(text) > width[c]) widt
     n++
     low = get("ratio_low"); share = get("cell_share"); want = get("want_ratio"); part = get("want_share")
     if (low == "-") low = get("cell_ratio")
-    ok = get("work") == "sampling" ? share <= part : reaches(low, want) && reaches(share, part)
+    ok = get("work") == "sampling" ? share != "-" && share + 0 <= part + 0 : reaches(low, want) && reaches(share, part)
+    few = get("pairs") != "-" && get("pairs") + 0 < 5
     put(n, 1, work_of())
     put(n, 2, speed(get("own_tok_s"))); put(n, 3, speed(get("stock_tok_s")))
     put(n, 4, number(get("cell_ratio"), 2))
-    put(n, 5, get("ratio_low") == "-" ? "-" : number(get("ratio_low"), 2) " to " number(get("ratio_high"), 2))
+    put(n, 5, get("ratio_low") == "-" || few ? "-" : number(get("ratio_low"), 2) " to " number(get("ratio_high"), 2))
     put(n, 6, number(share, get("work") == "sampling" ? 4 : 2))
     put(n, 7, number(get("wall_gb_s"), 1)); put(n, 8, get("pairs"))
-    put(n, 9, wanted(want, part)); put(n, 10, want == "-" && part == "-" ? "-" : ok ? "yes" : "no")
+    put(n, 9, wanted(want, part)); put(n, 10, (want == "-" && part == "-") || few ? "-" : ok ? "yes" : "no")
     if (get("stock_version") != "-") { version = get("stock_version"); sub(/ .*/, "", version) }
     if (get("level") == "best") level = get("own_kernels")
     if (get("threads") != "-") threads = get("threads")
@@ -71,10 +73,11 @@ END {
     printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all(machines), level, threads, all(commits), first, last
     printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n\n", version, all(libraries)
     printf "Models have random weights. 7b is the shape of Qwen2.5-7B, 7b4 its first 4 layers with its output matrix. Speeds and ratios are\n"
-    printf "medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read in the same minute\n"
+    printf "medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read, measured at most a minute before\n"
     printf "(*wall*, `deadwood limits --what wall`); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"
     printf "collect, the speed with statistics over the speed without; of sampling, the slowest of top-k, top-p, min-p and all three\n"
-    printf "at 152,064 tokens over a step of the 7b (at most). *Reached*: the lower end of the interval is at least the bound less 0.02.\n\n"
+    printf "at 152,064 tokens over a step of the 7b (at most). *Reached*: the lower end of the interval, or the median of a\n"
+    printf "share, is at least the bound less 0.02; fewer than five pairs have neither interval nor verdict.\n\n"
     print_row(0)
     line = "|"; for (c = 1; c <= 10; c++) line = line rule(c) "|"; print line
     for (r = 1; r <= n; r++) print_row(r)

@@ -43,12 +43,12 @@ model() {
     deadwood synth $shape --type "$type" -o "$file" -q
 }
 
-# wall: GB/s of the best read within this minute, in $wall; the level of this machine in $best
+# wall: GB/s of the best read, measured at most a minute before, in $wall; the level of this machine in $best
 walled=0
 wall() {
     [ $(($(date +%s) - walled)) -ge 60 ] || return 0
     # shellcheck disable=SC2086
-    deadwood limits --what wall --repeats 3 $threads >"$out/wall.tsv"
+    deadwood limits --what wall --repeats 3 $threads >"$out/wall.tsv" || return 1
     wall=$(awk -F '\t' '$1 == "wall" {print $4}' "$out/wall.tsv")
     best=$(sed -n 's/^# .*kernels \([^,]*\),.*/\1/p' "$out/wall.tsv")
     walled=$(date +%s)
@@ -82,7 +82,7 @@ versus_cell() {
     case $model in 7b4-*) [ "$model" = 7b4-q4_0 ] || [ "$model" = 7b4-q4_k ] || rm -f "$own" ;; esac
 }
 
-needs() { [ -f "$rows/$1.tsv" ] || { said "$cell needs the cell $1" && return 1; }; }
+needs() { [ -f "$rows/$1.tsv" ] && [ "$(value "$rows/$1.tsv" commit)" = "$commit" ] || { said "$cell needs the cell $1" && return 1; }; }
 
 fill_cell() {
     from=$rows/$work.tsv
@@ -141,7 +141,7 @@ while read -r cell kind model work level depth seq busy pairs seconds want_ratio
     rm -f "$to"
     twin=''
     [ "$level" != "$best" ] || twin=$(twin_of "$cell")
-    if [ -n "$twin" ] && [ -f "$rows/$twin.tsv" ]; then
+    if [ -n "$twin" ] && needs "$twin"; then
         cp "$rows/$twin.tsv" "$out/cell.tsv" && ratio=$(value "$out/cell.tsv" cell_ratio) share=$(value "$out/cell.tsv" cell_share)
         cut -f7- "$out/cell.tsv" >"$out/twin.tsv" && mv "$out/twin.tsv" "$out/cell.tsv" # without the twin's own six columns
     elif ! "${kind}_cell" "$out/cell.tsv"; then
@@ -169,7 +169,7 @@ awk -F '\t' -v OFS='\t' '
 ' "$@" >"$new/speed.tsv"
 awk -f experiments/bench.awk "$new/speed.tsv" >"$new/speed.md"
 if [ "$mode" = quick ]; then cat "$new/speed.md"
-elif [ -n "${CELLS:-}" ]; then cat "$new/speed.md" # a part is no result
+elif [ -n "${CELLS:-}$failed" ]; then cat "$new/speed.md" # a part is no result
 else mv -f "$new"/speed.tsv "$new"/speed.md results/
 fi
 said "done"

@@ -31,7 +31,7 @@ typedef struct part {
 static const part parts[] = {
     {"all", "everything"},
     {"read", "read bandwidth by working set, page kind and prefetch distance"},
-    {"wall", "the best read of the largest working set by all threads, which no decoding of a large model exceeds"},
+    {"wall", "the best read of the largest working set by all threads"},
     {"peak", "arithmetic"},
     {"barrier", "the price of a barrier, alone and beside a busy process"},
     {"map", "mapping and touching a file that is in the page cache"},

@@ -564,8 +564,8 @@ static int tell(shrink *s, dw_err *err) {
     const double memory = memory_available();
     if (memory < c.memory) warn("the memory may be too small: %s are free", show_bytes(memory).text);
     if (!o.evaluations && c.evolve_minutes < 8 * 60)
-        say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer; on a model of 56 M "
-            "parameters without half of its neurons it lowered the perplexity from 20.27 to 18.95",
+        say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (results/repair.md: a "
+            "model of 56 M parameters without half of its neurons, any width, 300 evaluations: perplexity 18.95 for 20.27)",
             SHRINK_EVALUATIONS, c.evolve_minutes < 10, c.evolve_minutes);
     if (!s->work.control) say("no control in fewer bits: the model is %s already", narrow_type(s->model));
     return 0;

@@ -423,6 +423,12 @@ static void cache_in_blocks(void) {
         }
         const double error = nmse(logits[1], logits[0], n_logits(r));
         CHECK(error > 0 && error < 1e-4, "%s: NMSE %.1e", backends[b], error);
+        float values[64] = {1, 2, NAN};
+        const dw_place at = {DW_PART_K, 0, 0, 0, 1};
+        dw_err err = {0};
+        CHECK(!r[1].session->backend->put(r[1].session->state, at, values, &err) &&
+                  !r[1].session->backend->get(r[1].session->state, at, values, &err) && isnan(values[0]) && values[32] == 0,
+              "a block with a NaN is NaN");
         for (int i = 0; i < 2; i++) free(logits[i]), close_run(&r[i]);
     }
     run r;

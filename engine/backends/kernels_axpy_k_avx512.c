@@ -19,7 +19,7 @@ enum { MOST_COLS = 4, UNIT = 64, UNITS = RECORD / UNIT };
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m512i load256_twice(const void *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(p)); }
 INLINE __m512i four_numbers(int a, int b, int c, int d) { return _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d)); }
-INLINE __m512 bytes_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x)); }
+INLINE __m512 unsigned_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x)); }
 
 /* ---- scales ------------------------------------------------------------------------------------------------- */
 
@@ -64,9 +64,9 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed
     switch (type) {
     case DW_Q2_K:
         s = _mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 82)));
-        *offset = _mm512_fnmadd_ps(s, bytes_to_float(_mm_and_si128(_mm_srli_epi16(load128(p), 4), fifteen)), *offset);
+        *offset = _mm512_fnmadd_ps(s, unsigned_to_float(_mm_and_si128(_mm_srli_epi16(load128(p), 4), fifteen)), *offset);
         s = _mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 80)));
-        return _mm512_mul_ps(s, bytes_to_float(_mm_and_si128(load128(p), fifteen)));
+        return _mm512_mul_ps(s, unsigned_to_float(_mm_and_si128(load128(p), fifteen)));
     case DW_Q3_K:
         s = _mm512_mul_ps(_mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 108))), q3_scales(p));
         *offset = _mm512_fnmadd_ps(s, _mm512_set1_ps(4), *offset);
@@ -80,7 +80,7 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed
         s = _mm512_mul_ps(factor, _mm512_cvtph_ps(_mm256_set1_epi32((int)dw_le32(p))));
         if (type == DW_Q4_K)
             s = _mm512_mul_ps(s, _mm512_setr_ps(1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1, 1, 1, HIGH, 1));
-        s = _mm512_mul_ps(s, bytes_to_float(load128(packed)));
+        s = _mm512_mul_ps(s, unsigned_to_float(load128(packed)));
         *offset = _mm512_sub_ps(*offset, s);
         return s;
     }
@@ -146,8 +146,8 @@ INLINE unit q4_unit(const uint8_t *p) {
 }
 
 INLINE unit unit_of_bytes(const uint8_t *code) {
-    return (unit){{bytes_to_float(load128(code)), bytes_to_float(load128(code + 16)),
-                   bytes_to_float(load128(code + 32)), bytes_to_float(load128(code + 48))}};
+    return (unit){{unsigned_to_float(load128(code)), unsigned_to_float(load128(code + 16)),
+                   unsigned_to_float(load128(code + 32)), unsigned_to_float(load128(code + 48))}};
 }
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */

@@ -174,7 +174,7 @@ static const form_row forms[] = {
     [DW_GEMM_F32] = {DW_TILE, 1, tile_bytes_f32, pack_f32, unpack_f32, multiply_f32},
 };
 
-static bool is_amx(dw_gemm_form form) { return forms[form].row_tiles == 2; }
+static bool is_amx(dw_gemm_form form) { return forms[form].pack == pack_amx; }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------- */
 

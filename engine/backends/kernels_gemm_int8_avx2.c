@@ -43,7 +43,7 @@ INLINE vi add_dots(dw_qtype type, vi sum, vi u, vi q) {
     if (is_wide(type)) {
         if (is_signed(type)) x = _mm256_sign_epi8(x, w);
         __asm__("vpmaddubsw %1, %2, %1\n\tvpmaddwd %3, %1, %1\n\tvpaddd %1, %0, %0"
-                : "+x"(sum), "+x"(x) : "x"(is_signed(type) ? _mm256_abs_epi8(w) : w), "x"(one));
+                : "+x"(sum), "+&x"(x) : "x"(is_signed(type) ? _mm256_abs_epi8(w) : w), "x"(one));
     } else
         __asm__("vpmaddubsw %1, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "+x"(x) : "x"(w));
     return sum;

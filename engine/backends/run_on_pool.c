@@ -57,7 +57,8 @@ static size_t times(size_t a, size_t b) { // SIZE_MAX on overflow, which a layou
 }
 
 static const dw_qtype_row *type_of_cache(dw_kv_cache kv) {
-    static const dw_qtype type[] = {[DW_KV_CACHE_F16] = DW_F16, [DW_KV_CACHE_F32] = DW_F32, [DW_KV_CACHE_Q8_0] = DW_Q8_0};
+    static const dw_qtype type[] = {
+        [DW_KV_CACHE_F16] = DW_F16, [DW_KV_CACHE_F32] = DW_F32, [DW_KV_CACHE_Q8_0] = DW_Q8_0};
     return dw_qtype_get((uint32_t)type[kv]);
 }
 

@@ -24,6 +24,9 @@
 
 #include "backends/ffn_ops.h"
 
+#include <math.h>
+#include <string.h>
+
 /* Keys and values of layer l, sequence s, KV head h, position p: head_dim values (whole blocks), the first of them value
  * ((s * n_head_kv[l] + h) * n_ctx + p) * head_dim of k[l] and v[l]. */
 typedef struct dw_cache {
@@ -32,9 +35,13 @@ typedef struct dw_cache {
     void **k, **v; // n_layer
 } dw_cache;
 
-/* Stores values as they come, NaN and infinity too: a cache is no file, and what is wrong must show in the logits. */
+/* Stores values as they come, NaN and infinity too: a cache is no file, and what is wrong must show in the logits.  Codes of
+ * a block know neither, so its scale becomes NaN. */
 static inline void dw_cache_store(const dw_cache *c, const float *x, size_t n, void *to) {
+    static const uint8_t nan[2] = {0x00, 0x7e};
     c->type->encode(x, to, n, NULL);
+    for (size_t i = 0; c->type->id == DW_Q8_0 && i < n; i++)
+        if (!isfinite(x[i])) memcpy((uint8_t *)to + dw_qtype_row_bytes(c->type, i / 32 * 32), nan, sizeof nan);
 }
 
 /* What binding chose for a layer. */

@@ -39,8 +39,10 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
     if (!o->n_batch) o->n_batch = DEFAULT_BATCH;
     if (!o->n_out) o->n_out = o->n_batch;
     if (!o->precision) o->precision = o->exact ? DW_PRECISION_SPLIT : DW_PRECISION_INT8;
+    if ((unsigned)o->kv > DW_KV_CACHE_Q8_0) return dw_fail(err, "cache type %d is unknown", (int)o->kv);
     if (o->kv == DW_KV_CACHE_Q8_0 && hp->head_dim % 32)
-        return dw_fail(err, "a Q8_0 cache has blocks of 32 values, the heads of this model have %d; give --kv f16", hp->head_dim);
+        return dw_fail(err, "a Q8_0 cache has blocks of 32 values, the heads of this model have %d; give --kv f16",
+                       hp->head_dim);
     if (o->n_ctx < 1 || o->n_ctx > 1 << 22 || o->n_seq < 1 || o->n_seq > 4096 || o->n_batch < 1 || o->n_batch > 1 << 16 || o->n_out < 1 ||
         o->n_out > 1 << 20)
         return dw_fail(err, "a session of %d positions, %d sequences, %d tokens a batch and %d outputs is out of range", o->n_ctx, o->n_seq,
