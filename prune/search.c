@@ -215,7 +215,7 @@ typedef struct state {
     double mean, first; // of best; of the start
     dw_rng rng;
     int n_done, n_accepted;
-    bool is_stuck; // no other move is left
+    bool is_stuck; // no untried move was found
 } state;
 
 static int save(const prune_task *t, const state *s, dw_err *err) {

@@ -9,11 +9,12 @@
  *              the mean divergence of the windows falls by more than the standard error of the differences (Sieberling
  *              2024, arXiv 2410.14649: EvoPress).  A move that has failed is not tried again until another one has
  *              stayed, because the same widths give the same divergence.  The state is written to a file after every
- *              accepted step, and the same command goes on from it.
- * Neither exceeds the neurons of the uniform rule, or the bytes that were asked for.  Where units are so large that the
- * uniform rule misses the rate by more than 0.01, sensitivity keeps as many units as the rate allows, in all layers
- * together: 12 layers of 2048 in units of 256 reach every rate to 0.0104, where one width for all is 0.125 from the
- * next. */
+ *              accepted step, and the same command goes on from it; moves that failed are tried again then.
+ *
+ * Neither exceeds the bytes that were asked for.  Neither exceeds the neurons of the uniform rule, but for one case:
+ * where units are so large that this rule misses the rate by more than 0.01, sensitivity keeps as many units as the
+ * rate allows, in all layers together.  So 12 layers of 2048 in units of 256 reach every rate to 0.0104, where one
+ * width for all is 0.125 from the next. */
 #ifndef PRUNE_SEARCH_H
 #define PRUNE_SEARCH_H
 

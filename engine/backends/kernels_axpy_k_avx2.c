@@ -3,25 +3,13 @@
  * As kernels_axpy_k_avx512.c with vectors half as wide: 32 columns at a time. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
-
-#include <immintrin.h>
-
-#define TARGET __attribute__((target("avx2,fma,f16c")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
+#include "backends/kernels_weights_avx2.h"
 
 enum { MOST_COLS = 2, UNIT = 32 };
 
-INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
-INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
 /* ---- scales ------------------------------------------------------------------------------------------------- */
-
-/* Of a superblock: a row's factors of its pieces of 16, and the offsets of all rows.  With blocks of 32 a factor is at 2k
- * and an offset at 2k + 1 for block k. */
-typedef struct factors {
-    float factor[AXPY_ROWS][PIECES], offset[PIECES];
-} factors;
 
 typedef struct numbers {
     __m256 first, last; // of 8 pieces each
@@ -77,7 +65,7 @@ INLINE numbers row_factors(dw_qtype type, const uint8_t *p, float a, numbers *of
     }
 }
 
-INLINE void make_factors(dw_qtype type, int n_rows, size_t at, const terms *t, int c, factors *f) {
+INLINE void make_factors(dw_qtype type, int n_rows, size_t at, const terms *t, int c, k_factors *f) {
     numbers offset = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (int r = 0; r < n_rows; r++) {
         const numbers s = row_factors(type, t->b->row[r] + at, factor_of(t, c, r), &offset);
@@ -111,7 +99,7 @@ INLINE __m256i codes_of(dw_qtype type, const uint8_t *p, int s) {
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
 // Columns 32 s .. of the superblock whose columns begin at i.
-INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int i, int s, const factors *f) {
+INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int i, int s, const k_factors *f) {
     const size_t at = (size_t)(i / RECORD * record_bytes(type));
     const bool of_16 = has_scale_of_16(type);
     __m256 sum[MOST_COLS][4];
@@ -134,7 +122,7 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
 INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
     for (int tile = 0; tile < n_tiles; tile++) {
-        factors f[MOST_COLS];
+        k_factors f[MOST_COLS];
         const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
         for (int c = 0; c < n_cols; c++) make_factors(type, n_rows, (size_t)(tile * bytes), t, c, &f[c]);
         for (int s = 0; s < BLOCKS; s++) {

@@ -8,30 +8,17 @@
  * while the rows' codes are unpacked to bytes, converted and added as F32. */
 #if defined(__x86_64__)
 #include "backends/kernels_axpy_rows.h"
-
-#include <immintrin.h>
-
-#define TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
+#include "backends/kernels_weights_avx512.h"
 
 enum { MOST_COLS = 4, UNIT = 64, UNITS = RECORD / UNIT };
 
-INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m512i load256_twice(const void *p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(p)); }
 INLINE __m512i four_numbers(int a, int b, int c, int d) { return _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d)); }
 INLINE __m512 unsigned_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x)); }
 
 /* ---- scales ------------------------------------------------------------------------------------------------- */
 
-/* Of a superblock: a row's factors of its pieces of 16, and the offsets of all rows.  With blocks of 32 a factor is at 2k
- * and an offset at 2k + 1 for block k. */
-typedef struct factors {
-    float factor[AXPY_ROWS][PIECES], offset[PIECES];
-} factors;
-
 #define HIGH (1 / 16.0f) // high nibbles of Q4_K stay where they are, so they are 16 times as large
-
-INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
 /* Q4_K, Q5_K: the packed scales and minima of four superblocks (dw_unpack_scales_mins), each in its own lane, as bytes
  * that take turns. */
@@ -49,13 +36,6 @@ INLINE __m512i scales_and_minima(const uint8_t *const *row, int n_rows, size_t a
     return _mm512_shuffle_epi8(_mm512_or_si512(low, high), turns);
 }
 
-INLINE __m512 q3_scales(const uint8_t *p) {
-    uint64_t first, last;
-    dw_unpack_q3_scales(p + 96, &first, &last);
-    const __m128i s = _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(s));
-}
-
 // A row's factors for one column's a; adds to the rows' offsets.  packed: the row's scales and minima of Q4_K and Q5_K.
 INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed, float a, __m512 *offset) {
     const __m512 factor = _mm512_set1_ps(a);
@@ -68,12 +48,12 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed
         s = _mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 80)));
         return _mm512_mul_ps(s, unsigned_to_float(_mm_and_si128(load128(p), fifteen)));
     case DW_Q3_K:
-        s = _mm512_mul_ps(_mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 108))), q3_scales(p));
+        s = _mm512_mul_ps(_mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 108))), signed_to_float(q3_scales(p)));
         *offset = _mm512_fnmadd_ps(s, _mm512_set1_ps(4), *offset);
         return s;
     case DW_Q6_K:
         s = _mm512_mul_ps(_mm512_mul_ps(factor, _mm512_set1_ps(half_at(p + 208))),
-                          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128(p + 192))));
+                          signed_to_float(load128(p + 192)));
         *offset = _mm512_fnmadd_ps(s, _mm512_set1_ps(32), *offset);
         return s;
     default: // Q4_K, Q5_K
@@ -86,7 +66,7 @@ INLINE __m512 row_factors(dw_qtype type, const uint8_t *p, const uint8_t *packed
     }
 }
 
-INLINE void make_factors(dw_qtype type, int n_cols, int n_rows, size_t at, const terms *t, factors *f) {
+INLINE void make_factors(dw_qtype type, int n_cols, int n_rows, size_t at, const terms *t, k_factors *f) {
     _Alignas(64) uint8_t packed[AXPY_ROWS][16];
     for (int r = 0; r < n_rows && (type == DW_Q4_K || type == DW_Q5_K); r += 4)
         _mm512_store_si512(packed[r], scales_and_minima(t->b->row + r, n_rows - r, at));
@@ -153,7 +133,7 @@ INLINE unit unit_of_bytes(const uint8_t *code) {
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
 // Columns 64 j .. of the superblock whose columns begin at i.
-INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int i, int j, const factors *f) {
+INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int i, int j, const k_factors *f) {
     const size_t at = (size_t)(i / RECORD * record_bytes(type));
     const int per_scale = has_scale_of_16(type) ? 1 : 2, shift = per_scale - 1; // where the offsets are
     __m512 sum[MOST_COLS][4];
@@ -181,7 +161,7 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
 INLINE void add_some(dw_qtype type, int n_cols, int n_rows, const terms *t) {
     const int bytes = record_bytes(type), n_tiles = t->n / RECORD;
     for (int tile = 0; tile < n_tiles; tile++) {
-        factors f[MOST_COLS];
+        k_factors f[MOST_COLS];
         const ahead next = ahead_of(type, t->b, tile, n_tiles, bytes);
         make_factors(type, n_cols, n_rows, (size_t)(tile * bytes), t, f);
         for (int j = 0; j < UNITS; j++) {

@@ -98,6 +98,12 @@ typedef struct terms {
 static inline ALWAYS_INLINE float factor_of(const terms *t, int c, int r) { return t->a[(size_t)c * t->a_stride + (size_t)r]; }
 static inline ALWAYS_INLINE float *sum_at(const terms *t, int c, int i) { return t->y + (size_t)c * t->y_stride + i; }
 
+/* Of a superblock of a K type: each row's factors of its pieces of 16, and the sums of all rows' offsets.  With blocks of 32
+ * a factor is at 2k and an offset at 2k + 1 for block k. */
+typedef struct k_factors {
+    float factor[AXPY_ROWS][PIECES], offset[PIECES];
+} k_factors;
+
 /* add_rows: all bundles times all columns.  The file's add_some takes up to MOST_COLS columns at a time; its type and
  * its numbers of columns and rows are constants after inlining.  Rows come AXPY_ROWS at a time, the last ones singly. */
 #define DEFINE_ADD_ROWS(INLINE, MOST_COLS)                                                                             \

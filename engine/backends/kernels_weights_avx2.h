@@ -161,7 +161,7 @@ typedef struct scales {
     __m256 d, m;
 } scales;
 
-INLINE __m256 bytes_to_float(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)); }
+INLINE __m256 signed_to_float(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)); }
 
 INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
     const __m128i fifteen = _mm_set1_epi8(15);
@@ -171,17 +171,17 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
     switch (type) {
     case DW_Q2_K:
         s = _mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h));
-        return (scales){_mm256_mul_ps(_mm256_set1_ps(half_at(p + 80)), bytes_to_float(_mm_and_si128(s, fifteen))),
+        return (scales){_mm256_mul_ps(_mm256_set1_ps(half_at(p + 80)), signed_to_float(_mm_and_si128(s, fifteen))),
                         _mm256_mul_ps(_mm256_set1_ps(half_at(p + 82)),
-                                      bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
+                                      signed_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
     case DW_Q3_K:
         dw_unpack_q3_scales(p + 96, &part[0], &part[1]);
         s = _mm_sub_epi8(_mm_cvtsi64_si128((long long)part[h]), _mm_set1_epi8(32));
-        d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 108)));
+        d = _mm256_mul_ps(signed_to_float(s), _mm256_set1_ps(half_at(p + 108)));
         return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(4))};
     default: // Q6_K
         s = _mm_loadl_epi64((const __m128i *)(const void *)(p + 192 + 8 * h));
-        d = _mm256_mul_ps(bytes_to_float(s), _mm256_set1_ps(half_at(p + 208)));
+        d = _mm256_mul_ps(signed_to_float(s), _mm256_set1_ps(half_at(p + 208)));
         return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(32))};
     }
 }

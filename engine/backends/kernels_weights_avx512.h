@@ -220,11 +220,17 @@ typedef struct scales {
     __m512 d, m;
 } scales;
 
-INLINE __m512 bytes_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)); }
+INLINE __m512 signed_to_float(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)); }
+
+// The scales of the 16 pieces of a superblock of Q3_K.
+INLINE __m128i q3_scales(const uint8_t *p) {
+    uint64_t first, last;
+    dw_unpack_q3_scales(p + 96, &first, &last);
+    return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
+}
 
 INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
     const __m128i fifteen = _mm_set1_epi8(15);
-    uint64_t first, last;
     __m512 d, place;
     __m128i s;
     switch (type) {
@@ -233,16 +239,14 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p) {
         place = _mm512_broadcast_f32x8(
             _mm256_setr_ps(1, 1, 1 / 4.0f, 1 / 4.0f, 1 / 16.0f, 1 / 16.0f, 1 / 64.0f, 1 / 64.0f));
         d = _mm512_mul_ps(_mm512_set1_ps(half_at(p + 80)), place); // two_bits_in_place
-        return (scales){_mm512_mul_ps(d, bytes_to_float(_mm_and_si128(s, fifteen))),
+        return (scales){_mm512_mul_ps(d, signed_to_float(_mm_and_si128(s, fifteen))),
                         _mm512_mul_ps(_mm512_set1_ps(half_at(p + 82)),
-                                      bytes_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
+                                      signed_to_float(_mm_and_si128(_mm_srli_epi16(s, 4), fifteen)))};
     case DW_Q3_K:
-        dw_unpack_q3_scales(p + 96, &first, &last);
-        s = _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
-        d = _mm512_mul_ps(bytes_to_float(s), _mm512_set1_ps(half_at(p + 108)));
+        d = _mm512_mul_ps(signed_to_float(q3_scales(p)), _mm512_set1_ps(half_at(p + 108)));
         return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(4))};
     default: // Q6_K
-        d = _mm512_mul_ps(bytes_to_float(load128(p + 192)), _mm512_set1_ps(half_at(p + 208)));
+        d = _mm512_mul_ps(signed_to_float(load128(p + 192)), _mm512_set1_ps(half_at(p + 208)));
         return (scales){d, _mm512_mul_ps(d, _mm512_set1_ps(32))};
     }
 }

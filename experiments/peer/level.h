@@ -5,7 +5,7 @@
  * of links to its other libraries and to the variants of the level:
  *
  *   avx2     haswell
- *   avx512   zen4, cooperlake, icelake, cannonlake, cascadelake, skylakex, of which it loads the best
+ *   avx512   zen4, cooperlake, icelake, cannonlake, cascadelake, skylakex; stock loads the best that runs here
  *   amx      sapphirerapids
  *
  * The links are removed as soon as the libraries are open. */
