@@ -82,7 +82,9 @@ versus_cell() {
     case $model in 7b4-*) [ "$model" = 7b4-q4_0 ] || [ "$model" = 7b4-q4_k ] || rm -f "$own" ;; esac
 }
 
-needs() { [ -f "$rows/$1.tsv" ] && [ "$(value "$rows/$1.tsv" commit)" = "$commit" ] || { said "$cell needs the cell $1" && return 1; }; }
+# has CELL: it was measured at this commit
+has() { [ -f "$rows/$1.tsv" ] && [ "$(value "$rows/$1.tsv" commit)" = "$commit" ]; }
+needs() { has "$1" || { said "$cell needs the cell $1" && return 1; }; }
 
 fill_cell() {
     from=$rows/$work.tsv
@@ -136,12 +138,12 @@ while read -r cell kind model work level depth seq busy pairs seconds want_ratio
     [ "$mode" = full ] || [ "$kind" != versus ] || { pairs=5 seconds=4; }
     to=$rows/$cell.tsv
     if ! has_level "$level"; then said "$cell: this machine lacks the level $level" && rm -f "$to" && continue; fi
-    case $commit in *-dirty | -) ;; *) [ "$mode" = full ] && [ -f "$to" ] && [ "$(value "$to" commit)" = "$commit" ] && said "$cell: is there" && continue ;; esac
+    case $commit in *-dirty | -) ;; *) [ "$mode" = full ] && has "$cell" && said "$cell: is there" && continue ;; esac
     said "$cell ($i of $n_cells)"
     rm -f "$to"
     twin=''
     [ "$level" != "$best" ] || twin=$(twin_of "$cell")
-    if [ -n "$twin" ] && needs "$twin"; then
+    if [ -n "$twin" ] && has "$twin"; then
         cp "$rows/$twin.tsv" "$out/cell.tsv" && ratio=$(value "$out/cell.tsv" cell_ratio) share=$(value "$out/cell.tsv" cell_share)
         cut -f7- "$out/cell.tsv" >"$out/twin.tsv" && mv "$out/twin.tsv" "$out/cell.tsv" # without the twin's own six columns
     elif ! "${kind}_cell" "$out/cell.tsv"; then
