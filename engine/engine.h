@@ -55,6 +55,7 @@ typedef struct dw_hparams {
 } dw_hparams;
 
 dw_model *dw_model_open(const char *path, dw_err *err);
+int dw_model_opens(void *nothing, const char *path, dw_err *err); // a dw_out_check: dw_model_open takes the new file
 void dw_model_close(dw_model *m);
 const dw_hparams *dw_model_hparams(const dw_model *m);
 const char *dw_model_activation(const dw_model *m);        // of the FFN's gate: silu, gelu_pytorch_tanh, relu

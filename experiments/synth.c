@@ -77,18 +77,10 @@ static int add_vocab_input(lineage *l, dw_err *err) {
     return rc;
 }
 
-/* The engine opens the new file before it gets its name. */
-static int open_file(void *nothing, const char *path, dw_err *err) {
-    (void)nothing;
-    dw_model *m = dw_model_open(path, err);
-    dw_model_close(m);
-    return m ? 0 : -1;
-}
-
 static int write_model(const exp_random_options *model, const lineage *l, dw_gguf_writer *w, dw_err *err) {
     dw_gguf_hash_writes(w);
     if (lineage_write(l, w, err) || exp_random_write(w, model, err)) return -1;
-    return dw_gguf_commit_read_back(w, open_file, NULL, err);
+    return dw_gguf_commit_read_back(w, dw_model_opens, NULL, err);
 }
 
 static int write_file(const exp_random_options *model, dw_err *err) {

@@ -286,7 +286,7 @@ void distil_keep_best(distil *d) { memcpy(d->best, d->p.value, d->p.n_values * s
 
 void distil_take_best(distil *d) {
     memcpy(d->p.value, d->best, d->p.n_values * sizeof *d->best);
-    dw_parameters_merge(&d->p, d->o.pool);
+    dw_parameters_derive(&d->p, d->o.pool);
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------------------------- */
@@ -405,7 +405,7 @@ int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err 
         memcpy(d->p.square, m.data + sizeof h + 2 * bytes, bytes);
         if (has_best(d, &h)) memcpy(d->best, m.data + sizeof h + 3 * bytes, bytes);
         take_head(d, &h);
-        dw_parameters_merge(&d->p, d->o.pool);
+        dw_parameters_derive(&d->p, d->o.pool);
     }
     dw_unmap(&m);
     return rc ? -1 : 1;

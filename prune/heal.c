@@ -4,10 +4,11 @@
  *
  * The loss, its steps and the checkpoints: distil.h.  Plan and end of a run: schedule.h.  The healed file is the cut one
  * with other values: each trained row is encoded in its own type, and a row whose values are as they were is copied as
- * bytes. */
+ * bytes.  With --as every matrix is encoded in the type of a mixture, and was rounded to it in every step. */
 #include "formats/ffn_act.h"
 #include "kit/hash_cache.h"
 #include "kit/lineage.h"
+#include "kit/mixtures.h"
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
@@ -88,7 +89,7 @@ static const struct activation {
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    const char *model, *teacher, *out, *train, *activation, *cache;
+    const char *model, *teacher, *out, *train, *activation, *as, *cache;
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
@@ -115,6 +116,9 @@ static const opt_row rows[] = {
     {"train", 0, OPT_CHOICE, 0, &o.train, "all", "WHAT", "what is trained", OPT_CHOICES_HELP(trained, struct trained)},
     {"activation", 0, OPT_CHOICE, 0, &o.activation, NULL, "NAME",
      "of the FFN's gates from now on; default: the cut model's own", OPT_CHOICES_HELP(activations, struct activation)},
+    {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "MIXTURE",
+     "round the weights to the types of this mixture in every step, and write them in these; needs --train all",
+     OPT_CHOICES(kit_mixtures)},
     {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "16", "N", "windows of a step", .min = 1, .max = 4096},
@@ -147,8 +151,12 @@ static const opt_program program = {
              "\n"
              "The trained weights are F32 copies.  With --train lora the matrices stay as they are, and the trained "
              "products B A are added to them (Hu et al. 2021): AdamW then needs less memory.  At the end all are "
-             "encoded in the types of the cut file, which must have 16 or 32 bits: heal first, then requant.  The "
-             "teacher may have any type.\n"
+             "encoded in the types of the cut file, which must have 16 or 32 bits.  The teacher may have any type.\n"
+             "\n"
+             "With --as the model learns to be rounded: it computes with weights in the types of a mixture, which requant "
+             "--mixture would give it, and the steps change the values before rounding (Bengio et al. 2013, "
+             "straight-through).  It can be the original itself (-m M -T M).  Importances are not used.  Without --as, "
+             "heal first, then requant.\n"
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
@@ -163,7 +171,8 @@ static const opt_program program = {
              "command goes on from it.  With --tokens the result is then the same, bit for bit, as that of an "
              "uninterrupted run.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
-               "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn",
+               "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn\n"
+               "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K",
     .rows = rows};
 // clang-format on
 
@@ -242,6 +251,7 @@ static void close_inputs(inputs *in) {
 typedef struct run {
     inputs in;
     distil d;
+    kit_mixture_use as; // --as; its mixture is NULL without
     char *checkpoint;
     uint8_t identity[32];
     double started, began; // times: of the program; of the steps, less the seconds that the checkpoint had
@@ -255,6 +265,12 @@ static const struct trained *what_is_trained(void) {
     const struct trained *t = trained;
     while (strcmp(t->name, o.train)) t++;
     return t;
+}
+
+/* The type that a tensor gets; NULL: its own. */
+static const dw_qtype_row *type_as(const void *use, const dw_tensor *t) {
+    bool fell_back;
+    return kit_is_matrix(t) ? kit_mixture_type(use, t, &fell_back) : NULL;
 }
 
 static distil_options options_of(const run *r, dw_pool *pool) {
@@ -272,7 +288,11 @@ static distil_options options_of(const run *r, dw_pool *pool) {
         .hidden = o.hidden,
         .activation = o.activation,
         .keeps_best = o.patience > 0,
-        .trained = {.wanted = what->wanted, .rank = what->low_rank ? o.rank : 0, .seed = (uint64_t)o.seed},
+        .trained = {.wanted = what->wanted,
+                    .rank = what->low_rank ? o.rank : 0,
+                    .seed = (uint64_t)o.seed,
+                    .rounded = r->as.mixture ? type_as : NULL,
+                    .ctx = &r->as},
         .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
 }
 
@@ -360,6 +380,7 @@ static schedule plan_of(const run *r) {
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err) || read_texts(&r->in, err)) return -1;
+    if (o.as) r->as = (kit_mixture_use){.mixture = kit_mixture_find(o.as), .model = r->in.model};
     const distil_options options = options_of(r, pool);
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || tell_memory(r, &options, err) || identify(r, err))
         return -1;
@@ -479,7 +500,7 @@ static int learn(run *r, dw_err *err) {
 typedef struct writing { // of one tensor
     const dw_parameters *p;
     const dw_tensor *t;
-    dw_encoding encoding; // of its rows
+    dw_encoding encoding; // of its rows, in the file's type
 } writing;
 
 /* The trained values of the row that begins at these bytes of the file; NULL: it was not trained. */
@@ -487,25 +508,26 @@ static const float *trained_row(const dw_parameters *p, const uint8_t *row) {
     for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
         const dw_tensor *s = &i->source;
         if (row >= s->data && row < s->data + s->n_bytes)
-            return i->weight + (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
+            return (i->rounded ? p->value + i->first : i->weight) +
+                   (size_t)(row - s->data) / dw_tensor_row_bytes(s) * s->ne[0];
     }
     return NULL;
 }
 
 static void make_rows(void *ctx, const kit_piece *piece) {
     writing *w = ctx;
-    const size_t n = w->t->ne[0], row_bytes = dw_tensor_row_bytes(w->t);
+    const size_t n = w->t->ne[0], bytes = dw_tensor_row_bytes(w->t), new_bytes = dw_qtype_row_bytes(w->encoding.type, n);
     for (size_t r = 0; r < piece->n; r++) {
-        const uint8_t *from = w->t->data + (piece->first + r) * row_bytes;
-        uint8_t *to = piece->out + r * row_bytes;
+        const uint8_t *from = w->t->data + (piece->first + r) * bytes;
+        uint8_t *to = piece->out + r * new_bytes;
         const float *row = trained_row(w->p, from);
-        bool same = true;
+        bool same = w->encoding.type == w->t->type;
         w->t->type->decode(from, piece->scratch, n);
         for (size_t i = 0; row && i < n; i++) same = same && row[i] == piece->scratch[i];
-        if (row && !same)
-            dw_encode_row(&w->encoding, piece->first + r, row, to);
+        if (same)
+            memcpy(to, from, bytes);
         else
-            memcpy(to, from, row_bytes);
+            dw_encode_row(&w->encoding, piece->first + r, row ? row : piece->scratch, to);
     }
 }
 
@@ -513,12 +535,18 @@ static int check_rows(void *ctx, dw_err *err) {
     return dw_encoding_end(&((writing *)ctx)->encoding, "heal a BF16 or F32 file", err);
 }
 
+static const dw_qtype_row *file_type_of(const run *r, const dw_tensor *t) {
+    const dw_qtype_row *type = r->as.mixture ? type_as(&r->as, t) : NULL;
+    return type ? type : t->type;
+}
+
 static int write_tensor(const run *r, kit_stream *s, const dw_tensor *t, dw_err *err) {
-    writing w = {.p = &r->d.p, .t = t, .encoding = {.tensor = t->name, .type = t->type, .n = t->ne[0]}};
-    if (!trained_row(&r->d.p, t->data)) return kit_stream_copy(s, t, err);
+    const dw_qtype_row *type = file_type_of(r, t);
+    writing w = {.p = &r->d.p, .t = t, .encoding = {.tensor = t->name, .type = type, .n = t->ne[0]}};
+    if (type == t->type && !trained_row(&r->d.p, t->data)) return kit_stream_copy(s, t, err);
     return kit_stream_tensor(s,
                              &(kit_rows){.n_rows = t->ne[1] * t->ne[2] * t->ne[3],
-                                         .row_bytes = dw_tensor_row_bytes(t),
+                                         .row_bytes = dw_qtype_row_bytes(type, t->ne[0]),
                                          .n_scratch = t->ne[0],
                                          .make = make_rows,
                                          .check = check_rows,
@@ -570,12 +598,14 @@ static int write_model(const run *r, dw_err *err) {
     if (changes_activation(r)) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, o.activation);
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+        dw_gguf_add_tensor(w, t->name, file_type_of(r, t), t->n_dims, t->ne);
     }
+    if (r->as.mixture) dw_gguf_set_u32(w, "general.file_type", (uint32_t)r->as.mixture->file_type);
+    dw_gguf_hash_writes(w);
     int rc = stamp(r, w, err);
     if (!rc) rc = dw_gguf_begin(w, err);
     if (!rc) rc = write_data(r, w, err);
-    if (!rc) rc = dw_gguf_commit(w, err);
+    if (!rc) rc = dw_gguf_commit_read_back(w, dw_model_opens, NULL, err);
     dw_gguf_writer_free(w);
     return rc;
 }
@@ -609,6 +639,7 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     say_if_interrupted(NULL);
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
+    if (o.as && strcmp(o.train, "all")) die_usage("--as rounds every matrix; it needs --train all");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
     dw_err err = {0};

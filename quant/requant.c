@@ -592,14 +592,6 @@ static int write_tensors(dw_gguf_writer *w, const target *targets, size_t n, dw_
     return rc;
 }
 
-/* The engine opens the new file before it gets its name. */
-static int open_file(void *nothing, const char *path, dw_err *err) {
-    (void)nothing;
-    dw_model *m = dw_model_open(path, err);
-    dw_model_close(m);
-    return m ? 0 : -1;
-}
-
 static int write_file(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_gguf_writer *w,
                       dw_err *err) {
     if (write_keys(c, g, targets, n, w, err)) return -1;
@@ -607,7 +599,7 @@ static int write_file(const choice *c, const dw_gguf *g, const target *targets, 
         dw_gguf_add_tensor(w, targets[i].name, stored_type(&targets[i]), targets[i].from->n_dims, targets[i].ne);
     dw_gguf_hash_writes(w);
     if (dw_gguf_begin(w, err) || write_tensors(w, targets, n, c->pool, err)) return -1;
-    return dw_gguf_commit_read_back(w, open_file, NULL, err);
+    return dw_gguf_commit_read_back(w, dw_model_opens, NULL, err);
 }
 
 static int write_model(const choice *c, const dw_gguf *g, const target *targets, size_t n, dw_err *err) {

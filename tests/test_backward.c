@@ -4,6 +4,7 @@
 #include "build.h"
 #include "model/optimizer.h"
 #include "model/session.h"
+#include "qtypes/encoding.h"
 #include "test.h"
 
 #include <math.h>
@@ -62,6 +63,7 @@ typedef struct setting {
     bool biases;
     bool (*wanted)(dw_weight);
     int rank; // of low-rank additions
+    const dw_qtype_row *(*rounded)(const void *, const dw_tensor *);
     dw_precision precision;
     dw_pool *pool; // NULL: two threads
 } setting;
@@ -87,8 +89,8 @@ static bool couple_open(couple *c, setting s) {
     const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .precision = s.precision};
     const dw_train_options forward = {
         .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .keep_residuals = true, .precision = s.precision};
-    CHECK(!dw_parameters_new(&c->p, c->session, &(dw_trained){s.wanted ? s.wanted : any, s.rank, 1}, &err), "%s",
-          err.text);
+    const dw_trained what = {s.wanted ? s.wanted : any, s.rank, 1, s.rounded};
+    CHECK(!dw_parameters_new(&c->p, c->session, &what, &err), "%s", err.text);
     c->train = dw_train_new(c->session, &o, &err);
     c->teacher = dw_train_new(c->teacher_session, &forward, &err);
     random_tokens(c->token, s.n_ctx * s.n_seq, dw_model_hparams(c->model)->n_vocab, 5);
@@ -153,11 +155,11 @@ static double slope_along(couple *c, const dw_parameter *item, const float *v, d
     static const double at[4] = {-2, -1, 1, 2};
     for (int k = 0; k < 4; k++) {
         for (size_t i = 0; i < item->n; i++) value[i] = (float)(kept[i] + at[k] * e * v[i]);
-        dw_parameters_merge(&c->p, one_thread());
+        dw_parameters_derive(&c->p, one_thread());
         f[k] = loss_of(c, loss);
     }
     memcpy(value, kept, item->n * sizeof *kept);
-    dw_parameters_merge(&c->p, one_thread());
+    dw_parameters_derive(&c->p, one_thread());
     free(kept);
     return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * e);
 }
@@ -190,7 +192,7 @@ static void check_differences(couple *c, dw_loss loss, double bound, int n_layer
     dw_rng rng;
     dw_rng_seed(&rng, 11);
     gradients_of(c, loss);
-    if (c->p.n_merged) dw_adamw_step(&c->p, &still, 1, one_thread()); // gradients by the factors
+    if (c->p.n_derived) dw_adamw_step(&c->p, &still, 1, one_thread()); // gradients by the factors
     for (size_t i = 0; i < c->p.n; i++) {
         const dw_parameter *item = &c->p.item[i];
         if (item->layer >= n_layers && item->layer < dw_model_hparams(c->model)->n_layer) continue;
@@ -256,8 +258,40 @@ static void differences_low_rank(void) {
     for (const dw_parameter *i = c.p.item; i < c.p.item + c.p.n; i++)
         for (size_t k = 0; i->rank && k < 3 * i->source.ne[1]; k++)
             c.p.value[i->first + 3 * i->source.ne[0] + k] = (float)(0.05 * dw_rng_normal(&rng));
-    dw_parameters_merge(&c.p, one_thread());
+    dw_parameters_derive(&c.p, one_thread());
     check_differences(&c, (dw_loss){.teacher = c.teacher}, 1e-3, 2, "rank 3");
+    couple_close(&c);
+}
+
+static const dw_qtype_row *as_q4_0(const void *nothing, const dw_tensor *t) {
+    (void)nothing;
+    return t->ne[1] > 1 && t->ne[0] % 32 == 0 ? dw_qtype_get(DW_Q4_0) : NULL;
+}
+
+/* After three steps the session computes with decode(encode(V)); V itself is exact, and dV = dW. */
+static void rounded_is_derived(void) {
+    couple c;
+    if (!couple_open(&c, (setting){path_of(0), path_of(TEACHER), "cpu", 6, 2, .rounded = as_q4_0})) return;
+    for (int t = 1; t <= 3; t++) {
+        gradients_of(&c, (dw_loss){.teacher = c.teacher});
+        dw_adamw_step(&c.p, &(dw_adamw){.rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}, (uint64_t)t,
+                      two_threads());
+    }
+    size_t n_rounded = 0;
+    for (const dw_parameter *i = c.p.item; i < c.p.item + c.p.n; i++) {
+        const float *V = c.p.value + i->first;
+        float w[64];
+        uint8_t packed[64];
+        CHECK(i->weight_grad == c.p.grad + i->first, "%s: dV is not dW", i->source.name);
+        CHECK((i->weight == V) == !i->rounded, "%s: W is not V", i->source.name);
+        n_rounded += i->rounded != NULL;
+        for (size_t k = 0; i->rounded && k < i->n; k += 32) {
+            dw_encode_row(&(dw_encoding){.tensor = i->source.name, .type = i->rounded, .n = 32}, k, V + k, packed);
+            i->rounded->decode(packed, w, 32);
+            if (!CHECK(!memcmp(w, i->weight + k, 32 * sizeof *w), "%s: W is not V rounded", i->source.name)) break;
+        }
+    }
+    CHECK(n_rounded > 5 && n_rounded < c.p.n, "%zu of %zu parameters are rounded", n_rounded, c.p.n);
     couple_close(&c);
 }
 
@@ -268,8 +302,8 @@ static void low_rank_is_merged(void) {
     const dw_parameter *item = &c.p.item[1];
     const size_t n_in = item->source.ne[0], n_out = item->source.ne[1];
     const float *W0 = (const float *)(const void *)item->source.data, *A = c.p.value + item->first, *B = A + 2 * n_in;
-    CHECK(c.p.n == 2 && c.p.n_values == 2 * 2 * (n_in + n_out) && c.p.n_merged == 2 * n_in * n_out, "%zu values of %zu",
-          c.p.n_values, c.p.n_merged);
+    CHECK(c.p.n == 2 && c.p.n_values == 2 * 2 * (n_in + n_out) && c.p.n_derived == 2 * n_in * n_out, "%zu values of %zu",
+          c.p.n_values, c.p.n_derived);
     CHECK(!memcmp(item->weight, W0, n_in * n_out * sizeof *W0), "W does not begin as W0");
     for (int t = 1; t <= 3; t++) {
         gradients_of(&c, (dw_loss){.teacher = c.teacher});
@@ -963,6 +997,7 @@ static const test_case cases[] = {
     {"stored predictions of the whole vocabulary are the teacher", coarse_may_be_whole},
     {"stored predictions: cpu's loss and gradients are ref's", coarse_cpu_is_ref},
     {"low-rank additions: finite differences agree with the gradients of both factors", differences_low_rank},
+    {"rounded matrices: W = decode(encode(V)) after every step, dV = dW", rounded_is_derived},
     {"low-rank additions: the session computes with W0 + 2 B A", low_rank_is_merged},
     {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},

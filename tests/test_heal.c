@@ -114,37 +114,81 @@ static void rate_0_changes_nothing(void) {
     }
 }
 
+/* ---- rounded weights ------------------------------------------------------------------------------------------- */
+
+static const char *embedded(void) { // the model of experiments/mini, with 16 bits
+    const char *path = test_file("mini.gguf");
+    if (!dw_file_exists(path))
+        CHECK(!test_run("deadwood-convert experiments/mini -o %s -q", path), "%s", test_run_output());
+    return path;
+}
+
+/* The same types and bytes as requant's. */
+static void rounded_as_requant(void) {
+    static const char *const mixtures[] = {"Q4_0", "Q2_K", "Q3_K_M", "Q4_K_M"};
+    const char *healed = test_file("rounded.gguf"), *rounded = test_file("requant.gguf");
+    for (int i = 0; i < 4; i++) {
+        const char *m = i % 2 ? embedded() : random_model("tiny-qwen3", "F32", 0); // the tiny one needs fallbacks
+        char options[64];
+        snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s", mixtures[i]);
+        CHECK(!heal(m, m, options, healed), "%s", test_run_output());
+        CHECK(!test_run("deadwood-requant -m %s --mixture %s -o %s -q", m, mixtures[i], rounded), "%s",
+              test_run_output());
+        CHECK(!n_changed(rounded, healed, NULL), "%s: %d tensors differ", mixtures[i], n_changed(rounded, healed, NULL));
+        CHECK(!test_run("deadwood-inspect %s --keys | grep file_type > %s; deadwood-inspect %s --keys | grep file_type "
+                        "| cmp - %s",
+                        rounded, test_file("keys"), healed, test_file("keys")),
+              "%s: %s", mixtures[i], test_run_output());
+    }
+}
+
+/* The number that score says of the file is the one that heal had. */
+static void learns_to_be_rounded(void) {
+    const char *m = embedded(), *out = test_file("learned.gguf");
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 64 --held-out 1 --batch 4 --tokens 4096 --lr 3e-4 --as Q2_K",
+                    m, m, text(), out),
+          "%s", test_run_output());
+    const double after = number_after("held-out loss "), before = number_after(", before ");
+    CHECK(before > 0.05 && after < 0.9 * before, "held-out KL %g from %g", after, before);
+    CHECK(test_run("deadwood-heal -m %s -T %s -f %s -o %s --tokens 64 --as Q2_K --train ffn", m, m, text(), out) == 2 &&
+              strstr(test_run_output(), "--as rounds every matrix; it needs --train all"),
+          "%s", test_run_output());
+}
+
 /* ---- going on -------------------------------------------------------------------------------------------------- */
 
 enum { N_STEPS = 40 }; // enough that the signal comes before the end
 
 /* Ends a run by a signal as soon as it has a checkpoint.  (Without `set -m` a job ignores SIGINT.) */
-static void begin(const char *out, const char *signal_name) {
+static void begin(const char *out, const char *options, const char *signal_name) {
     const char *line =
-        "bash -c 'set -m; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 --tokens %d "
+        "bash -c 'set -m; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --batch 4 %s "
         "--checkpoint-minutes 0 -t 1 2> %s.log & p=$!; "
         "while ! test -e %s.checkpoint && kill -0 $p; do sleep 0.01; done; kill -%s $p; wait $p'";
-    test_run(line, cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), text(), out, N_STEPS * 64, out,
-             out, signal_name);
+    test_run(line, cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), text(), out, options, out, out,
+             signal_name);
     CHECK(dw_file_exists(test_file("broken.gguf.checkpoint")) && !dw_file_exists(out),
           "%s: no checkpoint is left, or there is a model: %s", signal_name, test_run_output());
 }
 
-static void resumed_is_uninterrupted(void) {
-    const char *whole = test_file("whole.gguf"), *out = test_file("broken.gguf"), *student = cut("tiny-qwen2", "BF16");
+static void check_resumed(const char *more, const char *signal_name) {
+    const char *whole = test_file("whole.gguf"), *out = test_file("broken.gguf"), *student = cut("tiny-qwen2", "BF16"),
+               *teacher = random_model("tiny-qwen2", "BF16", 0);
     char options[64];
-    snprintf(options, sizeof options, "--tokens %d", N_STEPS * 64);
-    CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), options, whole), "%s", test_run_output());
-    static const char *const signals[] = {"KILL", "INT"};
-    for (int i = 0; i < 2; i++) {
-        test_run("rm -f %s", out);
-        begin(out, signals[i]);
-        CHECK(!heal(student, random_model("tiny-qwen2", "BF16", 0), options, out) &&
-                  strstr(test_run_output(), "going on after step"),
-              "%s", test_run_output());
-        CHECK(same_files(whole, out), "%s: another file than that of an uninterrupted run", signals[i]);
-        CHECK(!dw_file_exists(test_file("broken.gguf.checkpoint")), "the checkpoint stays after the end");
-    }
+    snprintf(options, sizeof options, "--tokens %d %s", N_STEPS * 64, more);
+    test_run("rm -f %s", out);
+    CHECK(!heal(student, teacher, options, whole), "%s", test_run_output());
+    begin(out, options, signal_name);
+    CHECK(!heal(student, teacher, options, out) && strstr(test_run_output(), "going on after step"), "%s",
+          test_run_output());
+    CHECK(same_files(whole, out), "%s %s: another file than that of an uninterrupted run", signal_name, more);
+    CHECK(!dw_file_exists(test_file("broken.gguf.checkpoint")), "the checkpoint stays after the end");
+}
+
+static void resumed_is_uninterrupted(void) {
+    check_resumed("--as Q4_0", "KILL");
+    check_resumed("", "KILL");
+    check_resumed("", "INT");
 }
 
 static void checkpoints_are_checked(void) {
@@ -153,7 +197,7 @@ static void checkpoints_are_checked(void) {
     const char *teacher = random_model("tiny-qwen2", "BF16", 0);
     char before[65], after[65];
     test_run("rm -f %s", out);
-    begin(out, "KILL");
+    begin(out, "--tokens 2560", "KILL");
     dw_sha256_file(checkpoint, before, NULL);
     CHECK(heal(student, teacher, "--tokens 2560 --lr 0.001", out) == 1 &&
               strstr(test_run_output(), "is of another run"),
@@ -183,7 +227,8 @@ static void full_disk_keeps_the_checkpoint(void) {
     char before[65], after[65], options[64];
     snprintf(options, sizeof options, "--tokens %d", N_STEPS * 64);
     test_run("rm -f %s", out);
-    begin(out, "KILL");
+    begin(out, options, "KILL");
+    test_run("find %s -name '*.part' -delete", test_folder()); // a kill just before a rename leaves one
     dw_sha256_file(checkpoint, before, NULL);
     CHECK(test_run("bash -c 'trap \"\" XFSZ; ulimit -f 64; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 "
                    "--batch 4 -t 1 %s --checkpoint-minutes 0'",
@@ -192,7 +237,8 @@ static void full_disk_keeps_the_checkpoint(void) {
           "%s", test_run_output());
     dw_sha256_file(checkpoint, after, NULL);
     CHECK(!strcmp(before, after) && !dw_file_exists(out), "the last checkpoint has changed, or there is a model");
-    CHECK(!test_run("test -z \"$(find %s -name '*.part')\"", test_folder()), "something unfinished is left");
+    CHECK(!test_run("! find %s -name '*.part' | grep .", test_folder()), "something unfinished is left: %s",
+          test_run_output());
     if (!dw_file_exists(whole)) CHECK(!heal(student, teacher, options, whole), "%s", test_run_output());
     CHECK(!heal(student, teacher, options, out) && same_files(whole, out),
           "with room it does not go on to the same: %s", test_run_output());
@@ -710,6 +756,8 @@ static const test_case cases[] = {
     {"--train changes what it names and nothing else", trains_what_is_asked},
     {"a model healed against itself keeps every byte of its tensors", itself_stays},
     {"with --lr 0 no byte of a tensor changes", rate_0_changes_nothing},
+    {"with --as and --lr 0 tensors and file type are those of requant --mixture", rounded_as_requant},
+    {"with --as a model learns to be rounded; it needs --train all", learns_to_be_rounded},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},

@@ -207,6 +207,7 @@ static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
             free(name);
         }
     }
+    dw_gguf_hash_writes(w);
     int rc = dw_gguf_begin(w, err);
     for (size_t i = 0; i < im->n_entry && !rc; i++) {
         const kit_imatrix_entry *e = &im->entry[i];
@@ -217,7 +218,7 @@ static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
         }
         if (!rc) rc = dw_gguf_write(w, &count, sizeof count, err);
     }
-    if (!rc) rc = dw_gguf_commit(w, err);
+    if (!rc) rc = dw_gguf_commit_read_back(w, NULL, NULL, err);
     dw_gguf_writer_free(w);
     return rc;
 }

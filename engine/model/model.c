@@ -21,6 +21,13 @@ fail:
     return NULL;
 }
 
+int dw_model_opens(void *nothing, const char *path, dw_err *err) {
+    (void)nothing;
+    dw_model *m = dw_model_open(path, err);
+    dw_model_close(m);
+    return m ? 0 : -1;
+}
+
 void dw_model_close(dw_model *m) {
     if (!m) return;
     free(m->net.layer);

@@ -1,6 +1,7 @@
-/* optimizer.c - parameters in four arrays, their low-rank products, and AdamW in blocks of them. */
+/* optimizer.c - parameters in four arrays, what is derived from them, and AdamW in blocks of them. */
 #include "model/optimizer.h"
 #include "model/session.h"
+#include "qtypes/encoding.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,6 +63,15 @@ static size_t n_trained(const dw_tensor *t, int rank) {
     return rank ? (size_t)rank * (t->ne[0] + t->ne[1]) : t->ne[0] * t->ne[1];
 }
 
+/* The type that a weight is rounded to; NULL: none. */
+static const dw_qtype_row *rounded_of(const dw_trained *what, const dw_tensor *t) {
+    return what->rounded ? what->rounded(what->ctx, t) : NULL;
+}
+
+static size_t packed_row_bytes(const dw_qtype_row *type, const dw_tensor *t) {
+    return type ? dw_qtype_row_bytes(type, t->ne[0]) : 0;
+}
+
 typedef struct making { // of parameters
     dw_parameters *p;
     const dw_trained *what;
@@ -69,13 +79,17 @@ typedef struct making { // of parameters
 
 static int count_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_err *err) {
     const making *m = ctx;
+    dw_parameters *p = m->p;
     const int rank = rank_of(m->what, w, t);
-    const size_t n = n_trained(t, rank);
+    const dw_qtype_row *rounded = rounded_of(m->what, t);
+    const size_t n = n_trained(t, rank), n_weights = t->ne[0] * t->ne[1];
     (void)layer, (void)err;
-    m->p->n++;
-    m->p->n_values += n;
-    m->p->n_merged += rank ? t->ne[0] * t->ne[1] : 0;
-    m->p->n_blocks += (n + BLOCK - 1) / BLOCK;
+    p->n++;
+    p->n_values += n;
+    p->n_derived += rank || rounded ? n_weights : 0;
+    p->n_derived_grad += rank ? n_weights : 0;
+    p->n_packed += packed_row_bytes(rounded, t) * t->ne[1];
+    p->n_blocks += (n + BLOCK - 1) / BLOCK;
     return 0;
 }
 
@@ -87,7 +101,7 @@ static dw_parameters count_all(dw_session *s, const dw_trained *what) {
 
 size_t dw_parameters_memory(dw_session *s, const dw_trained *what) {
     const dw_parameters p = count_all(s, what);
-    return 4 * sizeof(float) * p.n_values + 2 * sizeof(float) * p.n_merged + p.n * sizeof *p.item +
+    return sizeof(float) * (4 * p.n_values + p.n_derived + p.n_derived_grad) + p.n_packed + p.n * sizeof *p.item +
            p.n_blocks * sizeof(block) + ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
 }
 
@@ -112,9 +126,14 @@ static void begin_factors(const dw_parameters *p, const dw_parameter *item, uint
 
 /* Where the weight and its gradient are. */
 static void place_weight(dw_parameters *p, dw_parameter *item) {
-    item->weight = item->rank ? p->merged + p->n_merged : p->value + item->first;
-    item->weight_grad = item->rank ? p->merged_grad + p->n_merged : p->grad + item->first;
-    p->n_merged += item->rank ? item->source.ne[0] * item->source.ne[1] : 0;
+    const bool derived = item->rank || item->rounded;
+    const size_t n_weights = item->source.ne[0] * item->source.ne[1];
+    item->weight = derived ? p->derived + p->n_derived : p->value + item->first;
+    item->weight_grad = item->rank ? p->derived_grad + p->n_derived_grad : p->grad + item->first;
+    item->packed = p->packed + p->n_packed;
+    p->n_derived += derived ? n_weights : 0;
+    p->n_derived_grad += item->rank ? n_weights : 0;
+    p->n_packed += packed_row_bytes(item->rounded, &item->source) * item->source.ne[1];
 }
 
 /* The session computes with the copy, and its gradients go where AdamW reads them. */
@@ -143,10 +162,12 @@ static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_er
                          .first = p->n_values,
                          .n = n_trained(t, rank),
                          .decays = is_layer_matrix(w),
-                         .rank = rank};
+                         .rank = rank,
+                         .rounded = rounded_of(m->what, t)};
     place_weight(p, &item);
+    float *to = rank ? item.weight : p->value + item.first;
     for (size_t r = 0; r < t->ne[1]; r++)
-        t->type->decode(t->data + r * dw_tensor_row_bytes(t), item.weight + r * t->ne[0], t->ne[0]);
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), to + r * t->ne[0], t->ne[0]);
     if (rank) begin_factors(p, &item, m->what->seed);
     if (put_to_work(p, &item, err)) return -1;
     p->item[p->n++] = item;
@@ -165,14 +186,18 @@ int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, d
     p->grad = dw_alloc(p->n_values, sizeof *p->grad, use, err);
     p->mean = dw_alloc(p->n_values, sizeof *p->mean, use, err);
     p->square = dw_alloc(p->n_values, sizeof *p->square, use, err);
-    p->merged = dw_alloc(p->n_merged, sizeof *p->merged, use, err);
-    p->merged_grad = dw_alloc(p->n_merged, sizeof *p->merged_grad, use, err);
-    const bool ok = p->item && p->block && p->gradients && p->value && p->grad && p->mean && p->square && p->merged &&
-                    p->merged_grad;
-    p->n = p->n_values = p->n_merged = p->n_blocks = 0; // copy_one counts them again
-    if (ok && !each_parameter(s, what->wanted, copy_one, &(making){p, what}, err)) return 0;
-    dw_parameters_release(p);
-    return -1;
+    p->derived = dw_alloc(p->n_derived, sizeof *p->derived, use, err);
+    p->derived_grad = dw_alloc(p->n_derived_grad, sizeof *p->derived_grad, use, err);
+    p->packed = dw_alloc(p->n_packed, 1, use, err);
+    const bool ok = p->item && p->block && p->gradients && p->value && p->grad && p->mean && p->square && p->derived &&
+                    p->derived_grad && p->packed;
+    p->n = p->n_values = p->n_derived = p->n_derived_grad = p->n_packed = p->n_blocks = 0; // copy_one counts again
+    if (!ok || each_parameter(s, what->wanted, copy_one, &(making){p, what}, err)) {
+        dw_parameters_release(p);
+        return -1;
+    }
+    dw_parameters_derive(p, s->o.pool);
+    return 0;
 }
 
 void dw_parameters_release(dw_parameters *p) {
@@ -189,8 +214,9 @@ void dw_parameters_release(dw_parameters *p) {
     free(p->grad);
     free(p->mean);
     free(p->square);
-    free(p->merged);
-    free(p->merged_grad);
+    free(p->derived);
+    free(p->derived_grad);
+    free(p->packed);
     *p = (dw_parameters){0};
 }
 
@@ -201,10 +227,10 @@ static void zero_block(void *parameters, size_t i) {
 
 void dw_parameters_zero_gradients(dw_parameters *p) {
     dw_pool_each(p->session->o.pool, p->n_blocks, zero_block, p);
-    memset(p->merged_grad, 0, p->n_merged * sizeof *p->merged_grad);
+    memset(p->derived_grad, 0, p->n_derived_grad * sizeof *p->derived_grad);
 }
 
-/* ---- low-rank additions ---------------------------------------------------------------------------------------- */
+/* ---- derived matrices ------------------------------------------------------------------------------------------ */
 
 static const float low_rank_scale = 2; // s
 
@@ -272,10 +298,32 @@ static void grad_a_columns(void *job, size_t slab) {
 
 static size_t n_slabs(size_t n) { return (n + SLAB - 1) / SLAB; }
 
-void dw_parameters_merge(dw_parameters *p, dw_pool *pool) {
-    for (size_t i = 0; i < p->n; i++) {
-        factors f = factors_of(p, &p->item[i]);
-        if (p->item[i].rank) dw_pool_each(pool, n_slabs(f.n_out), merge_rows, &f);
+typedef struct rounding { // of one matrix
+    const dw_parameter *item;
+    const float *value;
+    dw_encoding encoding;
+} rounding;
+
+/* Values that have grown beyond what the type holds become NaN, so the next loss is. */
+static void round_rows(void *job, size_t slab) {
+    rounding *r = job;
+    const dw_qtype_row *type = r->item->rounded;
+    const size_t n_in = r->item->source.ne[0], row_bytes = packed_row_bytes(type, &r->item->source);
+    for (size_t i = slab * SLAB; i < end_of(slab, r->item->source.ne[1]); i++) {
+        uint8_t *packed = r->item->packed + i * row_bytes;
+        float *w = r->item->weight + i * n_in;
+        dw_encode_row(&r->encoding, i, r->value + i * n_in, packed);
+        type->decode(packed, w, n_in);
+        if (atomic_load(&r->encoding.is_refused)) w[0] = NAN;
+    }
+}
+
+void dw_parameters_derive(dw_parameters *p, dw_pool *pool) {
+    for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
+        factors f = factors_of(p, i);
+        rounding r = {i, p->value + i->first, {.tensor = i->source.name, .type = i->rounded, .n = i->source.ne[0]}};
+        if (i->rank) dw_pool_each(pool, n_slabs(i->source.ne[1]), merge_rows, &f);
+        if (i->rounded) dw_pool_each(pool, n_slabs(i->source.ne[1]), round_rows, &r);
     }
 }
 
@@ -330,7 +378,7 @@ double dw_adamw_step(dw_parameters *p, const dw_adamw *o, uint64_t t, dw_pool *p
     if (!isfinite(norm)) return norm;
     if (o->clip > 0 && norm > o->clip) j.factor = o->clip / norm;
     dw_pool_each(pool, p->n_blocks, step_block, &j);
-    dw_parameters_merge(p, pool);
+    dw_parameters_derive(p, pool);
     return norm;
 }
 

@@ -14,8 +14,14 @@
  *
  *     W = W0 + s B A,   A (rank, n_in), B (n_out, rank)     dA = s B^T dW,   dB = s dW A^T
  *
- * A begins as random numbers of variance 1 / n_in, B as 0, so the first W is W0.  s is 2 (alpha = 2 rank).  The session
- * computes with W, which every step of AdamW makes again.  AdamW's moments then exist for A and B only. */
+ * A begins as random numbers of variance 1 / n_in, B as 0, so the first W is W0.  s is 2 (alpha = 2 rank).  AdamW's
+ * moments then exist for A and B only.
+ *
+ * Rounded matrices (Bengio, Leonard & Courville 2013, arXiv 1308.3432, the straight-through estimator).  The session
+ * computes with W = decode(encode(V)) of a number type, where V are the trained values, and dV = dW, as if rounding did
+ * nothing.  So a model learns to be rounded.
+ *
+ * Low-rank sums and rounded matrices are derived from the values again after every step of AdamW. */
 #ifndef DW_OPTIMIZER_H
 #define DW_OPTIMIZER_H
 
@@ -28,7 +34,9 @@ typedef struct dw_parameter {
     size_t first, n;  // values first .. first + n - 1 of the arrays below
     bool decays;
     int rank;                    // 0: the values are the weight's; else those of A, then of B
-    float *weight, *weight_grad; // W and dW, in the shape of the source; rank 0: value + first, grad + first
+    const dw_qtype_row *rounded; // W is rounded to this type; NULL: it is not
+    float *weight, *weight_grad; // W and dW, in the shape of the source; not derived: value + first, grad + first
+    uint8_t *packed;             // W in the type `rounded`
 } dw_parameter;
 
 typedef struct dw_parameters {
@@ -37,9 +45,10 @@ typedef struct dw_parameters {
     size_t n;
     size_t n_values; // of all parameters together, and of each of these arrays:
     float *value, *grad, *mean, *square;
-    size_t n_merged;             // of all matrices with low-rank additions together, and of each of these arrays:
-    float *merged, *merged_grad; // W and dW
-    dw_gradients *gradients;     // (n_layer + 1): for dw_train_backward; they point into grad and merged_grad
+    size_t n_derived, n_derived_grad, n_packed; // values of derived matrices; of those of low rank; bytes
+    float *derived, *derived_grad;              // W, and dW where it is not the gradient of values
+    uint8_t *packed;
+    dw_gradients *gradients; // (n_layer + 1): for dw_train_backward; they point into grad and derived_grad
     struct dw_parameter_block *block;
     size_t n_blocks;
 } dw_parameters;
@@ -48,6 +57,9 @@ typedef struct dw_trained { // what is trained
     bool (*wanted)(dw_weight which);
     int rank; // of the additions to the layers' matrices, at most the matrix's smaller side; 0: the matrices themselves
     uint64_t seed; // of A
+    /* The type that a weight is rounded to; NULL: it is not.  Not with low-rank additions.  NULL: none is. */
+    const dw_qtype_row *(*rounded)(const void *ctx, const dw_tensor *t);
+    const void *ctx;
 } dw_trained;
 
 /* Copies the weights that `wanted` accepts, and replaces them in the session by these copies, which the session
@@ -56,15 +68,15 @@ int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, d
 size_t dw_parameters_memory(dw_session *s, const dw_trained *what); // bytes
 size_t dw_parameters_n_values(dw_session *s, const dw_trained *what);
 void dw_parameters_release(dw_parameters *p);                       // the session has its own weights again
-/* Makes W of every matrix with low-rank additions; after the caller has changed `value`. */
-void dw_parameters_merge(dw_parameters *p, dw_pool *pool);
+/* Makes W of every derived matrix; after the caller has changed `value`. */
+void dw_parameters_derive(dw_parameters *p, dw_pool *pool);
 
 typedef struct dw_adamw {
     double rate, beta1, beta2, eps, decay;
     double clip; // 0: none
 } dw_adamw;
 
-/* Step t (from 1 on) with the gradients in `grad` (and dW in `merged_grad`).  Returns their norm before clipping; if
+/* Step t (from 1 on) with the gradients in `grad` (and dW in `derived_grad`).  Returns their norm before clipping; if
  * it is not finite, no value and no moment has changed. */
 double dw_adamw_step(dw_parameters *p, const dw_adamw *o, uint64_t t, dw_pool *pool);
 void dw_parameters_zero_gradients(dw_parameters *p);
