@@ -383,7 +383,7 @@ static int repair(inputs *in, const dw_qtype_row *down_type, dw_pool *pool, dw_e
         if (open_gram(&gram, in, err)) return -1;
         t.gram = &gram;
     }
-    t.bar = progress_begin("repairing", "tokens", repairs_tokens(&t));
+    t.bar = progress_begin("repairing", t.texts ? "tokens" : "layers", repairs_steps(&t));
     const int rc = repairs_make(&in->repairs, &t, err);
     progress_end(t.bar);
     kit_gram_close(&gram);

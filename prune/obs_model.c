@@ -75,9 +75,11 @@ obs_order *obs_select_model(const obs_model_task *t, dw_err *err) {
     const int n_layer = dw_model_hparams(t->model)->n_layer;
     obs_order *order = dw_alloc((size_t)n_layer, sizeof *order, "orders of neurons", err);
     for (int l = 0; order && l < n_layer; l++) {
-        if (!select_layer(t, l, &order[l], err)) continue;
-        obs_orders_free(order, n_layer);
-        return NULL;
+        if (select_layer(t, l, &order[l], err)) {
+            obs_orders_free(order, n_layer);
+            return NULL;
+        }
+        progress_step(t->bar, 1);
     }
     return order;
 }

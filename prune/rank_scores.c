@@ -67,7 +67,7 @@ static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, 
     if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
         rank_open_gram(in, true, err))
         return -1;
-    const obs_model_task t = {.model = in->model,
+    obs_model_task t = {.model = in->model,
                               .gram = &in->gram,
                               .by_gradient = is_weighted(metric),
                               .group = in->scorer.group,
@@ -75,8 +75,11 @@ static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, 
                               .damp = in->o->damp,
                               .most_f64 = in->o->most_f64,
                               .pool = in->scorer.pool,
-                              .tell = rank_say};
-    return obs_score_model(&t, score, err);
+                              .tell = rank_say,
+                              .bar = progress_begin("selecting", "layers", in->hp->n_layer)};
+    const int rc = obs_score_model(&t, score, err);
+    progress_end(t.bar);
+    return rc;
 }
 
 int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err) {

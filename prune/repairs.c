@@ -53,8 +53,9 @@ bool repairs_needed_of_o(const repairs_task *t, int layer) {
     return t->gram && repairs_head_columns(dw_model_hparams(t->model), t->plan, layer, NULL) > 0;
 }
 
-double repairs_tokens(const repairs_task *t) {
-    return t->texts ? 3.0 * (double)calib_n_tokens(t->texts) : 1; // the whole model once, the cut one twice
+double repairs_steps(const repairs_task *t) {
+    if (!t->texts) return dw_model_hparams(t->model)->n_layer;
+    return 3.0 * (double)calib_n_tokens(t->texts); // the whole model once, the cut one twice
 }
 
 void repairs_tell(const repairs_task *t, int layer, const char *words) {
@@ -157,8 +158,10 @@ float *repairs_whole_o(const repairs *r, const repairs_task *t, int layer, dw_er
 }
 
 static int repair_all(repairs *r, const repairs_task *t, dw_err *err) {
-    for (int l = 0; l < r->n_layer; l++)
+    for (int l = 0; l < r->n_layer; l++) {
         if (repairs_needed(t, l) && repair_layer(r, t, l, err)) return -1;
+        progress_step(t->bar, 1);
+    }
     return 0;
 }
 
@@ -208,8 +211,10 @@ static int make_bias(repairs *r, const repairs_task *t, int l, dw_err *err) {
 }
 
 static int make_biases(repairs *r, const repairs_task *t, dw_err *err) {
-    for (int l = 0; l < r->n_layer; l++)
+    for (int l = 0; l < r->n_layer; l++) {
         if (repairs_needed(t, l) && make_bias(r, t, l, err)) return -1;
+        progress_step(t->bar, 1);
+    }
     return 0;
 }
 

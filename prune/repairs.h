@@ -62,7 +62,7 @@ typedef struct repairs_task {
     const char *backend; // NULL: the default
     const repair_target *target;
     double gap;
-    progress *bar;                  // hears of tokens: repairs_tokens in all
+    progress *bar;                  // hears of repairs_steps in all
     void (*tell)(const char *text); // hears of damping; may be NULL
 } repairs_task;
 
@@ -77,7 +77,7 @@ typedef struct repairs {
 /* After a failure there is nothing to release. */
 int repairs_make(repairs *r, const repairs_task *t, dw_err *err);
 void repairs_release(repairs *r);
-double repairs_tokens(const repairs_task *t);
+double repairs_steps(const repairs_task *t); // what the bar hears in all: tokens of sequential repairs, else layers
 
 /* Columns of o that stay where heads are cut: those of the query heads of each KV head.  Returns their number; 0: all
  * stay.  column may be NULL. */
