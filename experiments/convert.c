@@ -173,7 +173,8 @@ static int write_file(const checkpoint *c, int wished, dw_gguf_writer *w, dw_poo
     if (stored_type(&c->tensor[0], wished)->block > 1) dw_gguf_set_u32(w, "general.quantization_version", 2);
     dw_gguf_hash_writes(w);
     if (stamp(c, w, err) || add_tensors(c, wished, w, &total, err) || dw_gguf_begin(w, err)) return -1;
-    if (write_tensors(c, wished, w, pool, total, err) || dw_gguf_commit_read_back(w, dw_model_opens, NULL, err)) return -1;
+    if (write_tensors(c, wished, w, pool, total, err)) return -1;
+    if (dw_gguf_commit_read_back(w, dw_model_opens, NULL, err)) return -1;
     say("%zu tensors, %s in %.1f s", c->n_tensor, show_bytes(total).text, dw_now() - began);
     return 0;
 }

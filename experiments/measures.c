@@ -317,6 +317,9 @@ static void fill_step(exp_result *r, const json_t *step) {
     const json_t *args = json_object_get(step, "args"), *facts = json_object_get(step, "facts");
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
+    const bool heals = !strcmp(r->tool, "heal");
+    const double before = heals ? atof(r->tokens_trained) : 0; // tokens of earlier steps of heal count, too
+    if (heals) r->minutes_trained[0] = 0;
     if (!strcmp(r->tool, "train"))
         snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++) {
@@ -325,6 +328,12 @@ static void fill_step(exp_result *r, const json_t *step) {
         if (value && is_left_out(r->tool, option_fields[f].option, value)) value = NULL;
         if (value) snprintf((char *)r + option_fields[f].offset, option_fields[f].size, "%s", value);
     }
+    for (size_t i = 0; heals && i < json_array_size(args); i++) {
+        const char *as = value_of(args, i, "--as");
+        if (as) snprintf(r->type, sizeof r->type, "%s", as);
+    }
+    if (before > 0)
+        snprintf(r->tokens_trained, sizeof r->tokens_trained, "%.0f", before + atof(r->tokens_trained));
 }
 
 /* ---- types of the matrices ---- */

@@ -67,7 +67,7 @@ static int score_obs(rank_inputs *in, const kit_metric *metric, double **score, 
     if (kit_stats_check_shape(&in->stats, in->hp->n_layer, in->hp->n_embd, in->hp->n_ff, err) ||
         rank_open_gram(in, true, err))
         return -1;
-    obs_model_task t = {.model = in->model,
+    const obs_model_task t = {.model = in->model,
                               .gram = &in->gram,
                               .by_gradient = is_weighted(metric),
                               .group = in->scorer.group,

@@ -302,8 +302,8 @@ static void low_rank_is_merged(void) {
     const dw_parameter *item = &c.p.item[1];
     const size_t n_in = item->source.ne[0], n_out = item->source.ne[1];
     const float *W0 = (const float *)(const void *)item->source.data, *A = c.p.value + item->first, *B = A + 2 * n_in;
-    CHECK(c.p.n == 2 && c.p.n_values == 2 * 2 * (n_in + n_out) && c.p.n_derived == 2 * n_in * n_out, "%zu values of %zu",
-          c.p.n_values, c.p.n_derived);
+    CHECK(c.p.n == 2 && c.p.n_values == 2 * 2 * (n_in + n_out) && c.p.n_derived == 2 * n_in * n_out,
+          "%zu values of %zu", c.p.n_values, c.p.n_derived);
     CHECK(!memcmp(item->weight, W0, n_in * n_out * sizeof *W0), "W does not begin as W0");
     for (int t = 1; t <= 3; t++) {
         gradients_of(&c, (dw_loss){.teacher = c.teacher});

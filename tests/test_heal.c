@@ -134,18 +134,19 @@ static void rounded_as_requant(void) {
         CHECK(!heal(m, m, options, healed), "%s", test_run_output());
         CHECK(!test_run("deadwood-requant -m %s --mixture %s -o %s -q", m, mixtures[i], rounded), "%s",
               test_run_output());
-        CHECK(!n_changed(rounded, healed, NULL), "%s: %d tensors differ", mixtures[i], n_changed(rounded, healed, NULL));
-        CHECK(!test_run("deadwood-inspect %s --keys | grep file_type > %s; deadwood-inspect %s --keys | grep file_type "
-                        "| cmp - %s",
-                        rounded, test_file("keys"), healed, test_file("keys")),
-              "%s: %s", mixtures[i], test_run_output());
+        const int n = n_changed(rounded, healed, NULL);
+        CHECK(!n, "%s: %d tensors differ", mixtures[i], n);
+        const char *line = "for f in %s %s; do deadwood-inspect $f --keys | grep -E 'file_type|quantization_version' "
+                           "> $f.keys; grep -a -o '\"types\": *\"[^\"]*\"' $f >> $f.keys; done; "
+                           "test $(wc -l < %s.keys) = 3 && cmp %s.keys %s.keys";
+        CHECK(!test_run(line, rounded, healed, healed, rounded, healed), "%s: %s", mixtures[i], test_run_output());
     }
 }
 
-/* The number that score says of the file is the one that heal had. */
 static void learns_to_be_rounded(void) {
     const char *m = embedded(), *out = test_file("learned.gguf");
-    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 64 --held-out 1 --batch 4 --tokens 4096 --lr 3e-4 --as Q2_K",
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 64 --held-out 1 --batch 4 --tokens 4096 --lr 3e-4 "
+                    "--as Q2_K",
                     m, m, text(), out),
           "%s", test_run_output());
     const double after = number_after("held-out loss "), before = number_after(", before ");
@@ -153,6 +154,23 @@ static void learns_to_be_rounded(void) {
     CHECK(test_run("deadwood-heal -m %s -T %s -f %s -o %s --tokens 64 --as Q2_K --train ffn", m, m, text(), out) == 2 &&
               strstr(test_run_output(), "--as rounds every matrix; it needs --train all"),
           "%s", test_run_output());
+}
+
+/* Minutes that an earlier step was planned by say nothing of all of them. */
+static void rows_count_all_steps(void) {
+    const char *first = test_file("first.gguf"), *second = test_file("second.gguf"), *rows = test_file("rows.tsv"),
+               *m = random_model("tiny-qwen2", "BF16", 0);
+    CHECK(!heal(m, m, "--minutes 0.01", first) && !heal(first, m, "--tokens 128 --as Q4_0", second), "%s",
+          test_run_output());
+    CHECK(!test_run("deadwood-score -m %s %s -f %s -c 16 --no-speed -o %s -q >%s && deadwood-table %s --text text.txt "
+                    "--columns tokens_trained,minutes_trained,type --format tsv -q | cut -f1-3",
+                    first, second, text(), rows, test_file("short"), rows),
+          "%s", test_run_output());
+    double tokens[2], minutes;
+    char type[16], other[16];
+    const char *line = strstr(test_run_output(), "type\n");
+    const int n = line ? sscanf(line, "type %lf %lf %15s %lf - %15s", &tokens[0], &minutes, other, &tokens[1], type) : 0;
+    CHECK(n == 5 && tokens[1] == tokens[0] + 128 && !strcmp(type, "Q4_0"), "%s", test_run_output());
 }
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
@@ -758,6 +776,7 @@ static const test_case cases[] = {
     {"with --lr 0 no byte of a tensor changes", rate_0_changes_nothing},
     {"with --as and --lr 0 tensors and file type are those of requant --mixture", rounded_as_requant},
     {"with --as a model learns to be rounded; it needs --train all", learns_to_be_rounded},
+    {"rows count the tokens of all steps of heal, and name the mixture of --as", rows_count_all_steps},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",
      resumed_is_uninterrupted},
     {"checkpoints of another run or damaged ones are refused and stay", checkpoints_are_checked},

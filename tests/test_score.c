@@ -408,6 +408,17 @@ static void evaluation_invariance(void) {
     }
 }
 
+/* A piece of 512 tokens has parts of up to 172 windows of 4 tokens. */
+static void short_windows(void) {
+    const char *m = model("m.gguf", "tiny-llama", DW_Q4_0, 1), *rows = test_file("short.tsv");
+    for (int n_ctx = 4; n_ctx <= 16; n_ctx *= 2)
+        CHECK(!test_run("for b in 512 %d; do rm -f %s; deadwood-score -m %s -f README.md -c %d --windows 300 --batch $b "
+                        "--no-speed -o %s -q >%s.txt || exit 1; "
+                        "deadwood-table %s --columns ppl,nll_nats --format tsv -q >%s.$b || exit 1; done; cmp %s.512 %s.%d",
+                        n_ctx, rows, m, n_ctx, rows, rows, rows, rows, rows, rows, n_ctx),
+              "%d: %s", n_ctx, test_run_output());
+}
+
 /* ---- the stored base -------------------------------------------------------------------------------------- */
 
 enum { STORED_1 = 300, STORED_2 = 7 }; // one text of more than a chunk, and a short one
@@ -965,6 +976,7 @@ static const test_case cases[] = {
     {"hf scores every token but the first once; llama and full score what their papers say", window_counts},
     {"each protocol's scored tokens and contexts are those of its definition", protocols_by_definition},
     {"no number depends on threads or on how tokens are batched", evaluation_invariance},
+    {"windows far shorter than a batch are scored, with the same numbers as one at a time", short_windows},
     {"stored predictions come back bit for bit, text by text", stored_round_trip},
     {"a stored base of an earlier version reads as then", stored_seed},
     {"a truncated stored base is refused, a changed byte never harms", stored_damage},

@@ -16,6 +16,9 @@ static int n_vocab_of(const measure_entrant *e) {
     return e->model ? dw_model_hparams(e->model)->n_vocab : measure_predictions_head(e->stored)->n_vocab;
 }
 
+/* Windows of a piece: n_ctx - 1 tokens each, and a part of one at either end. */
+static int n_sequences(const measure_entrant_options *o) { return o->n_batch / (o->n_ctx - 1) + 2; }
+
 int measure_entrant_open(measure_entrant *e, const measure_entrant_options *o, dw_err *err) {
     const size_t tile = (size_t)tile_rows(n_vocab_of(e));
     e->prediction = dw_alloc(tile, sizeof *e->prediction, "predictions", err);
@@ -23,7 +26,7 @@ int measure_entrant_open(measure_entrant *e, const measure_entrant_options *o, d
     const dw_session_options so = {.pool = o->pool,
                                    .backend = o->backend,
                                    .n_ctx = o->n_ctx,
-                                   .n_seq = o->n_batch / o->n_ctx + 2,
+                                   .n_seq = n_sequences(o),
                                    .n_batch = o->n_batch,
                                    .n_out = o->n_batch,
                                    .kv = o->kv,
@@ -76,7 +79,7 @@ static int piece_open(piece *p, int n_batch, dw_err *err) {
 
 /* Takes the next tokens of the stream of windows; false at its end.  A window keeps its sequence in the next piece. */
 static bool piece_next(piece *p, const measure_evaluation *e) {
-    const int n_seq = e->o->n_batch / e->o->n_ctx + 2;
+    const int n_seq = n_sequences(e->o);
     p->n_tokens = p->n_out = 0;
     while (p->next < e->windows->n && p->n_tokens < e->o->n_batch) {
         const measure_window *w = &e->windows->window[p->next];

@@ -64,12 +64,17 @@ static size_t n_trained(const dw_tensor *t, int rank) {
 }
 
 /* The type that a weight is rounded to; NULL: none. */
-static const dw_qtype_row *rounded_of(const dw_trained *what, const dw_tensor *t) {
-    return what->rounded ? what->rounded(what->ctx, t) : NULL;
+static const dw_qtype_row *rounded_of(const dw_trained *what, const dw_tensor *t, int rank) {
+    return what->rounded && !rank ? what->rounded(what->ctx, t) : NULL;
 }
 
-static size_t packed_row_bytes(const dw_qtype_row *type, const dw_tensor *t) {
-    return type ? dw_qtype_row_bytes(type, t->ne[0]) : 0;
+enum { SLAB = 64 }; // rows or columns of W that one thread takes at a time
+
+static size_t n_slabs(size_t n) { return (n + SLAB - 1) / SLAB; }
+
+/* An encoded row for each slab of a matrix. */
+static size_t scratch_of(const dw_qtype_row *type, const dw_tensor *t) {
+    return type ? n_slabs(t->ne[1]) * dw_qtype_row_bytes(type, t->ne[0]) : 0;
 }
 
 typedef struct making { // of parameters
@@ -81,14 +86,14 @@ static int count_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_e
     const making *m = ctx;
     dw_parameters *p = m->p;
     const int rank = rank_of(m->what, w, t);
-    const dw_qtype_row *rounded = rounded_of(m->what, t);
-    const size_t n = n_trained(t, rank), n_weights = t->ne[0] * t->ne[1];
+    const dw_qtype_row *rounded = rounded_of(m->what, t, rank);
+    const size_t n = n_trained(t, rank), n_weights = t->ne[0] * t->ne[1], scratch = scratch_of(rounded, t);
     (void)layer, (void)err;
     p->n++;
     p->n_values += n;
     p->n_derived += rank || rounded ? n_weights : 0;
     p->n_derived_grad += rank ? n_weights : 0;
-    p->n_packed += packed_row_bytes(rounded, t) * t->ne[1];
+    p->n_scratch = p->n_scratch > scratch ? p->n_scratch : scratch;
     p->n_blocks += (n + BLOCK - 1) / BLOCK;
     return 0;
 }
@@ -101,7 +106,7 @@ static dw_parameters count_all(dw_session *s, const dw_trained *what) {
 
 size_t dw_parameters_memory(dw_session *s, const dw_trained *what) {
     const dw_parameters p = count_all(s, what);
-    return sizeof(float) * (4 * p.n_values + p.n_derived + p.n_derived_grad) + p.n_packed + p.n * sizeof *p.item +
+    return sizeof(float) * (4 * p.n_values + p.n_derived + p.n_derived_grad) + p.n_scratch + p.n * sizeof *p.item +
            p.n_blocks * sizeof(block) + ((size_t)n_layer_of(s) + 1) * sizeof *p.gradients;
 }
 
@@ -130,10 +135,8 @@ static void place_weight(dw_parameters *p, dw_parameter *item) {
     const size_t n_weights = item->source.ne[0] * item->source.ne[1];
     item->weight = derived ? p->derived + p->n_derived : p->value + item->first;
     item->weight_grad = item->rank ? p->derived_grad + p->n_derived_grad : p->grad + item->first;
-    item->packed = p->packed + p->n_packed;
     p->n_derived += derived ? n_weights : 0;
     p->n_derived_grad += item->rank ? n_weights : 0;
-    p->n_packed += packed_row_bytes(item->rounded, &item->source) * item->source.ne[1];
 }
 
 /* The session computes with the copy, and its gradients go where AdamW reads them. */
@@ -163,11 +166,10 @@ static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_er
                          .n = n_trained(t, rank),
                          .decays = is_layer_matrix(w),
                          .rank = rank,
-                         .rounded = rounded_of(m->what, t)};
+                         .rounded = rounded_of(m->what, t, rank)};
     place_weight(p, &item);
-    float *to = rank ? item.weight : p->value + item.first;
-    for (size_t r = 0; r < t->ne[1]; r++)
-        t->type->decode(t->data + r * dw_tensor_row_bytes(t), to + r * t->ne[0], t->ne[0]);
+    for (size_t r = 0; r < t->ne[1] && !rank; r++)
+        t->type->decode(t->data + r * dw_tensor_row_bytes(t), p->value + item.first + r * t->ne[0], t->ne[0]);
     if (rank) begin_factors(p, &item, m->what->seed);
     if (put_to_work(p, &item, err)) return -1;
     p->item[p->n++] = item;
@@ -178,7 +180,7 @@ static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_er
 
 int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, dw_err *err) {
     *p = count_all(s, what);
-    const char use[] = "trainable copies of the weights; train fewer of them";
+    const char use[] = "trainable copies of the weights";
     p->item = dw_alloc(p->n, sizeof *p->item, use, err);
     p->block = dw_alloc(p->n_blocks, sizeof *p->block, use, err);
     p->gradients = dw_alloc((size_t)n_layer_of(s) + 1, sizeof *p->gradients, use, err);
@@ -188,10 +190,10 @@ int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, d
     p->square = dw_alloc(p->n_values, sizeof *p->square, use, err);
     p->derived = dw_alloc(p->n_derived, sizeof *p->derived, use, err);
     p->derived_grad = dw_alloc(p->n_derived_grad, sizeof *p->derived_grad, use, err);
-    p->packed = dw_alloc(p->n_packed, 1, use, err);
+    p->scratch = dw_alloc(p->n_scratch, 1, use, err);
     const bool ok = p->item && p->block && p->gradients && p->value && p->grad && p->mean && p->square && p->derived &&
-                    p->derived_grad && p->packed;
-    p->n = p->n_values = p->n_derived = p->n_derived_grad = p->n_packed = p->n_blocks = 0; // copy_one counts again
+                    p->derived_grad && p->scratch;
+    p->n = p->n_values = p->n_derived = p->n_derived_grad = p->n_blocks = 0; // copy_one counts again
     if (!ok || each_parameter(s, what->wanted, copy_one, &(making){p, what}, err)) {
         dw_parameters_release(p);
         return -1;
@@ -216,7 +218,7 @@ void dw_parameters_release(dw_parameters *p) {
     free(p->square);
     free(p->derived);
     free(p->derived_grad);
-    free(p->packed);
+    free(p->scratch);
     *p = (dw_parameters){0};
 }
 
@@ -233,8 +235,6 @@ void dw_parameters_zero_gradients(dw_parameters *p) {
 /* ---- derived matrices ------------------------------------------------------------------------------------------ */
 
 static const float low_rank_scale = 2; // s
-
-enum { SLAB = 64 }; // rows or columns of W that one thread takes at a time
 
 typedef struct factors { // of one matrix
     const dw_parameter *item;
@@ -296,32 +296,30 @@ static void grad_a_columns(void *job, size_t slab) {
         }
 }
 
-static size_t n_slabs(size_t n) { return (n + SLAB - 1) / SLAB; }
-
 typedef struct rounding { // of one matrix
     const dw_parameter *item;
     const float *value;
-    dw_encoding encoding;
+    uint8_t *scratch;
 } rounding;
 
-/* Values that have grown beyond what the type holds become NaN, so the next loss is. */
 static void round_rows(void *job, size_t slab) {
-    rounding *r = job;
+    const rounding *r = job;
     const dw_qtype_row *type = r->item->rounded;
-    const size_t n_in = r->item->source.ne[0], row_bytes = packed_row_bytes(type, &r->item->source);
+    const size_t n_in = r->item->source.ne[0];
+    uint8_t *row = r->scratch + slab * dw_qtype_row_bytes(type, n_in);
     for (size_t i = slab * SLAB; i < end_of(slab, r->item->source.ne[1]); i++) {
-        uint8_t *packed = r->item->packed + i * row_bytes;
+        dw_encoding e = {.tensor = r->item->source.name, .type = type, .n = n_in};
         float *w = r->item->weight + i * n_in;
-        dw_encode_row(&r->encoding, i, r->value + i * n_in, packed);
-        type->decode(packed, w, n_in);
-        if (atomic_load(&r->encoding.is_refused)) w[0] = NAN;
+        dw_encode_row(&e, i, r->value + i * n_in, row);
+        if (!e.is_refused) type->decode(row, w, n_in);
+        for (size_t k = 0; k < n_in && e.is_refused; k++) w[k] = NAN;
     }
 }
 
 void dw_parameters_derive(dw_parameters *p, dw_pool *pool) {
     for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
         factors f = factors_of(p, i);
-        rounding r = {i, p->value + i->first, {.tensor = i->source.name, .type = i->rounded, .n = i->source.ne[0]}};
+        rounding r = {i, p->value + i->first, p->scratch};
         if (i->rank) dw_pool_each(pool, n_slabs(i->source.ne[1]), merge_rows, &f);
         if (i->rounded) dw_pool_each(pool, n_slabs(i->source.ne[1]), round_rows, &r);
     }

@@ -17,9 +17,9 @@
  * A begins as random numbers of variance 1 / n_in, B as 0, so the first W is W0.  s is 2 (alpha = 2 rank).  AdamW's
  * moments then exist for A and B only.
  *
- * Rounded matrices (Bengio, Leonard & Courville 2013, arXiv 1308.3432, the straight-through estimator).  The session
- * computes with W = decode(encode(V)) of a number type, where V are the trained values, and dV = dW, as if rounding did
- * nothing.  So a model learns to be rounded.
+ * Rounded matrices (quantization-aware training by the straight-through estimator: Bengio, Leonard & Courville 2013,
+ * arXiv 1308.3432).  The session computes with W = decode(encode(V)) of a number type, where V are the trained values,
+ * and dV = dW, as if rounding did nothing.  So a model learns to be rounded.
  *
  * Low-rank sums and rounded matrices are derived from the values again after every step of AdamW. */
 #ifndef DW_OPTIMIZER_H
@@ -36,7 +36,6 @@ typedef struct dw_parameter {
     int rank;                    // 0: the values are the weight's; else those of A, then of B
     const dw_qtype_row *rounded; // W is rounded to this type; NULL: it is not
     float *weight, *weight_grad; // W and dW, in the shape of the source; not derived: value + first, grad + first
-    uint8_t *packed;             // W in the type `rounded`
 } dw_parameter;
 
 typedef struct dw_parameters {
@@ -45,9 +44,10 @@ typedef struct dw_parameters {
     size_t n;
     size_t n_values; // of all parameters together, and of each of these arrays:
     float *value, *grad, *mean, *square;
-    size_t n_derived, n_derived_grad, n_packed; // values of derived matrices; of those of low rank; bytes
-    float *derived, *derived_grad;              // W, and dW where it is not the gradient of values
-    uint8_t *packed;
+    size_t n_derived, n_derived_grad; // values of derived matrices; of those of low rank
+    float *derived, *derived_grad;    // W, and dW where it is not the gradient of values
+    size_t n_scratch;
+    uint8_t *scratch; // encoded rows of one matrix, one for each thread's share of it
     dw_gradients *gradients; // (n_layer + 1): for dw_train_backward; they point into grad and derived_grad
     struct dw_parameter_block *block;
     size_t n_blocks;
@@ -57,7 +57,7 @@ typedef struct dw_trained { // what is trained
     bool (*wanted)(dw_weight which);
     int rank; // of the additions to the layers' matrices, at most the matrix's smaller side; 0: the matrices themselves
     uint64_t seed; // of A
-    /* The type that a weight is rounded to; NULL: it is not.  Not with low-rank additions.  NULL: none is. */
+    /* The type that a weight without low-rank additions is rounded to; NULL: it is not.  NULL: none is. */
     const dw_qtype_row *(*rounded)(const void *ctx, const dw_tensor *t);
     const void *ctx;
 } dw_trained;
@@ -68,7 +68,8 @@ int dw_parameters_new(dw_parameters *p, dw_session *s, const dw_trained *what, d
 size_t dw_parameters_memory(dw_session *s, const dw_trained *what); // bytes
 size_t dw_parameters_n_values(dw_session *s, const dw_trained *what);
 void dw_parameters_release(dw_parameters *p);                       // the session has its own weights again
-/* Makes W of every derived matrix; after the caller has changed `value`. */
+/* Makes W of every derived matrix; after the caller has changed `value`.  A row with a value that its type cannot hold
+ * becomes NaN. */
 void dw_parameters_derive(dw_parameters *p, dw_pool *pool);
 
 typedef struct dw_adamw {

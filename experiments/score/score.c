@@ -196,7 +196,7 @@ static int evaluate_group(score_run *r, int first, int n, measure_predictions_wr
                                         .select = tool_select()->select,
                                         .precision = tool_precision(o.precision),
                                         .n_ctx = o.n_ctx,
-                                        .n_batch = o.n_batch / o.n_ctx > 4000 ? 4000 * o.n_ctx : o.n_batch};
+                                        .n_batch = o.n_batch / (o.n_ctx - 1) > 4000 ? 4000 * (o.n_ctx - 1) : o.n_batch};
     int rc = 0;
     for (int i = 0; i < r->n_models + (r->base != NULL) && !rc; i++) {
         score_entrant *c = &r->all[i];
