@@ -126,7 +126,7 @@ static int measure_layer(run *r, ablated *group, size_t n, dw_err *err) {
         rc = evaluate(r, l, r->loss, err);
         if (!rc) compare(r, &group[i]);
         put_columns(r, &group[i], v, kept, true);
-        if (r->t->bar) progress_step(r->t->bar, 1);
+        progress_step(r->t->bar, 1);
     }
     if (v && kept && dw_session_replace(r->w.session, l, DW_W_DOWN, NULL, err)) rc = -1;
     free(v), free(kept);

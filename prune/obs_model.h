@@ -21,7 +21,7 @@ typedef struct obs_model_task {
     int most_f64; // as in obs_task
     dw_pool *pool;
     void (*tell)(const char *text); // hears what is said of a layer's damping; may be NULL
-    progress *bar;                  // hears of layers; not NULL
+    progress *bar;                  // hears of layers; may be NULL
 } obs_model_task;
 
 /* Orders of all layers, order[l] for each of n_layer; obs_orders_free. */

@@ -102,6 +102,7 @@ static void draw(progress *p, double now) {
 }
 
 void progress_step(progress *p, double done) {
+    if (!p) return;
     pthread_mutex_lock(&lock);
     p->done += done;
     const double now = screen.now();

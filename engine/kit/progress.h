@@ -8,7 +8,7 @@
  * progress_step. */
 typedef struct progress progress;
 progress *progress_begin(const char *what, const char *unit, double total); // total 0: unknown
-void progress_step(progress *p, double done); // units done since the last call
+void progress_step(progress *p, double done); // units done since the last call; p NULL: nobody looks
 void progress_end(progress *p);
 
 #endif
