@@ -318,10 +318,9 @@ static void round_rows(void *job, size_t slab) {
 
 void dw_parameters_derive(dw_parameters *p, dw_pool *pool) {
     for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
-        factors f = factors_of(p, i);
-        rounding r = {i, p->value + i->first, p->scratch};
-        if (i->rank) dw_pool_each(pool, n_slabs(i->source.ne[1]), merge_rows, &f);
-        if (i->rounded) dw_pool_each(pool, n_slabs(i->source.ne[1]), round_rows, &r);
+        const size_t n = n_slabs(i->source.ne[1]);
+        if (i->rank) dw_pool_each(pool, n, merge_rows, (factors[]){factors_of(p, i)});
+        if (i->rounded) dw_pool_each(pool, n, round_rows, &(rounding){i, p->value + i->first, p->scratch});
     }
 }
 
