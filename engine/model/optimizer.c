@@ -317,7 +317,8 @@ static void round_rows(void *job, size_t slab) {
 }
 
 void dw_parameters_derive(dw_parameters *p, dw_pool *pool) {
-    for (const dw_parameter *i = p->item; i < p->item + p->n; i++) {
+    for (size_t k = 0; k < p->n; k++) {
+        const dw_parameter *i = &p->item[k];
         const size_t n = n_slabs(i->source.ne[1]);
         if (i->rank) dw_pool_each(pool, n, merge_rows, (factors[]){factors_of(p, i)});
         if (i->rounded) dw_pool_each(pool, n, round_rows, &(rounding){i, p->value + i->first, p->scratch});
