@@ -564,7 +564,7 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
 }
 
 int main(int argc, char **argv) {
-    kit_blas_on_one_thread(argv);
+    kit_blas_start(argv);
     opt_parse(&program, argc, argv);
     dw_err err = {0};
     run r;

@@ -747,7 +747,7 @@ int main(int argc, char **argv) {
     kit_stats s = {0};
     run r = {0};
     char model_sha256[65];
-    if (writes_gram()) kit_blas_on_one_thread(argv);
+    if (writes_gram()) kit_blas_start(argv);
     dw_model *m = dw_model_open(o.model, &err);
     if (!m) die_err(&err);
     r.model = m;

@@ -452,7 +452,7 @@ int main(int argc, char **argv) {
     name_types();
     opt_parse(&program, argc, argv);
     check_usage();
-    if (is_fitted()) kit_blas_on_one_thread(argv);
+    if (is_fitted()) kit_blas_start(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     inputs in = {0};

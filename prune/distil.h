@@ -12,9 +12,8 @@
  * The last windows of the texts are held out.  The held-out loss is their mean KL(teacher || student) at temperature 1,
  * whatever the loss is: the number that score calls kl_mean.
  *
- * Rounded weights.  With dw_trained.rounded (engine/model/optimizer.h) the student computes with weights that are rounded to
- * number types, also where the held-out loss is measured.  The products take inputs of more bits than decoding does, so
- * score's number of the file differs a little.
+ * Rounded weights.  With dw_trained.rounded (engine/model/optimizer.h) the student computes with weights that are
+ * rounded to number types, also where the held-out loss is measured.
  *
  * Dropped layers.  A student with fewer layers than its teacher computes with the teacher's layers that have the same
  * FFN norms, value by value.  The residual before each of them is compared with the teacher's before the

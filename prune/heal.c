@@ -14,6 +14,7 @@
 #include "kit/sizes.h"
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
+#include "kit/weights.h"
 #include "measure/predictions.h"
 #include "prune/prune.h"
 #include "prune/teacher_cache.h"
@@ -90,7 +91,7 @@ static const struct activation {
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    const char *model, *teacher, *out, *train, *activation, *as, *cache;
+    const char *model, *teacher, *out, *train, *activation, *as, *weights, *cache;
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
@@ -120,6 +121,8 @@ static const opt_row rows[] = {
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "MIXTURE",
      "round the weights to the types of this mixture in every step, and write them in these; needs --train all",
      OPT_CHOICES(kit_mixtures)},
+    {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE",
+     "of --as: weigh errors of rounding by how strong each input is, as requant -s does: stats.h5 or llama.cpp's imatrix"},
     {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
     {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "16", "N", "windows of a step", .min = 1, .max = 4096},
@@ -143,7 +146,8 @@ static const opt_row rows[] = {
 static const opt_program program = {
     .name = "heal",
     .summary = "the cut model learns from the original",
-    .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X]",
+    .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X] "
+             "[--as MIXTURE [-s STATS]]",
     .about = "AdamW trains the cut model (the student) to give the original's (the teacher's) distributions of the "
              "next token: the loss is KL(teacher || student) over the whole vocabulary, at every position of windows at "
              "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass, and its logits are "
@@ -152,15 +156,17 @@ static const opt_program program = {
              "\n"
              "The trained weights are F32 copies.  With --train lora the matrices stay as they are, and the trained "
              "products B A are added to them (Hu et al. 2021): AdamW then needs less memory.  At the end all are "
-             "encoded in the types of the cut file, which must have 16 or 32 bits.  The teacher may have any type.\n"
+             "encoded in the types of the cut file, which must have 16 or 32 bits, or in those of --as.  The teacher may "
+             "have any type.\n"
              "\n"
-             "With --as the model learns to be rounded (quantization-aware training): it computes with weights in the types "
-             "that requant --mixture would choose, and the steps change the values before rounding (Bengio et al. 2013, "
-             "straight-through).  -m may be the original itself.  Importances are not used.  Without --as, heal first, "
-             "then requant.\n"
+             "With --as the model learns to be rounded (quantization-aware training): it computes with weights in the "
+             "types that requant --mixture would choose, and the steps change the values before rounding (Bengio et al. "
+             "2013, straight-through).  -m may be the original itself.  With -s errors of rounding are weighed as requant "
+             "-s weighs them.  Without --as, heal first, then requant.\n"
              "\n"
-             "With a rate too high the loss rises first.  In a model of 56 M parameters it fell from the first tenth on by "
-             "5e-4 with half of the neurons and by 3e-4 with 70 %; with 75 % it rose by 5e-4.\n"
+             "With a rate too high the loss rises first.  In a model of 56 M parameters it fell from the first tenth on "
+             "at 5e-4 with half of the neurons and at 3e-4 with 70 %; with 75 % it rose first at 5e-4.  With all of them, "
+             "rounded to Q2_K, it fell at 1e-4 and rose first at 3e-4.\n"
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
@@ -176,7 +182,7 @@ static const opt_program program = {
              "uninterrupted run.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
                "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn\n"
-               "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K",
+               "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K --lr 1e-4",
     .rows = rows};
 // clang-format on
 
@@ -256,6 +262,7 @@ typedef struct run {
     inputs in;
     distil d;
     kit_mixture_use as; // --as; its mixture is NULL without
+    kit_weights weights; // -s
     char *checkpoint;
     uint8_t identity[32];
     double started, began; // times: of the program; of the steps, less the seconds that the checkpoint had
@@ -272,10 +279,66 @@ static const struct trained *what_is_trained(void) {
     return t;
 }
 
-/* The type that a tensor gets; NULL: its own. */
-static const dw_qtype_row *type_as(const void *use, const dw_tensor *t) {
+/* The type that a tensor is rounded to; NULL: none. */
+static const dw_qtype_row *type_as(const void *run_pointer, const dw_tensor *t) {
+    const run *r = run_pointer;
     bool fell_back;
-    return kit_is_matrix(t) ? kit_mixture_type(use, t, &fell_back) : NULL;
+    return r->as.mixture && kit_is_matrix(t) ? kit_mixture_type(&r->as, t, &fell_back) : NULL;
+}
+
+/* check_as has found them without an error. */
+static const float *importance_of(const void *run_pointer, const dw_tensor *t) {
+    const run *r = run_pointer;
+    const float *mean = NULL;
+    kit_weights_find(&r->weights, t, &mean, NULL);
+    return mean;
+}
+
+/* Importances fit their matrices, and are there where the mixture needs them. */
+static int check_as(const run *r, dw_err *err) {
+    const dw_gguf *g = dw_model_gguf(r->in.model);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const dw_qtype_row *type = type_as(r, t);
+        const float *mean;
+        if (!type) continue;
+        if (kit_weights_find(&r->weights, t, &mean, err)) return dw_fail_in(err, "'%s'", o.weights);
+        if (!mean && kit_mixture_needs_weights(r->as.mixture, t, type))
+            return kit_weights_fail(o.weights, t, o.as, err);
+    }
+    return 0;
+}
+
+static const dw_qtype_row *file_type_of(const run *r, const dw_tensor *t) {
+    const dw_qtype_row *type = type_as(r, t);
+    return type ? type : t->type;
+}
+
+/* The tensors as --as stores them. */
+static kit_sizes sizes_as(const run *r) {
+    const dw_gguf *g = dw_model_gguf(r->in.model);
+    kit_sizes sizes = {0};
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const dw_qtype_row *type = file_type_of(r, t);
+        const size_t n_rows = t->ne[1] * t->ne[2] * t->ne[3];
+        const bool fell_back = kit_is_matrix(t) && type != kit_mixture_wanted(&r->as, t);
+        const char *kind = fell_back ? KIT_SIZES_FALLBACK : kit_is_matrix(t) ? KIT_SIZES_MATRICES : KIT_SIZES_VECTORS;
+        kit_sizes_add(&sizes, type->name, kind, (double)(t->ne[0] * n_rows),
+                      (double)(dw_qtype_row_bytes(type, t->ne[0]) * n_rows));
+    }
+    return sizes;
+}
+
+static void warn_of_fallbacks(const run *r) {
+    const kit_sizes sizes = sizes_as(r);
+    size_t n = 0;
+    for (int i = 0; i < sizes.n; i++)
+        if (!strcmp(sizes.row[i].kind, KIT_SIZES_FALLBACK)) n += sizes.row[i].n_tensors;
+    if (n)
+        warn("'%s' has rows that are no whole blocks of the types of %s; %zu matri%s get%s larger types; a cut by a plan "
+             "of rank --multiple 256 avoids it",
+             o.model, o.as, n, n > 1 ? "ces" : "x", n > 1 ? "" : "s");
 }
 
 static distil_options options_of(const run *r, dw_pool *pool) {
@@ -296,8 +359,9 @@ static distil_options options_of(const run *r, dw_pool *pool) {
         .trained = {.wanted = what->wanted,
                     .rank = what->low_rank ? o.rank : 0,
                     .seed = (uint64_t)o.seed,
-                    .rounded = r->as.mixture ? type_as : NULL,
-                    .ctx = &r->as},
+                    .rounded = type_as,
+                    .importance = importance_of,
+                    .ctx = r},
         .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = o.decay, .clip = o.clip}};
 }
 
@@ -311,6 +375,7 @@ static int identify(run *r, dw_err *err) {
     dw_sha256_add(&h, r->in.model_sha256, 64);
     dw_sha256_add(&h, r->in.teacher_sha256, 64);
     for (size_t i = 0; i < r->in.n_text; i++) dw_sha256_add(&h, r->in.text[i].sha256, 64);
+    dw_sha256_add(&h, r->weights.sha256, strlen(r->weights.sha256));
     dw_sha256_add(&h, backend, strlen(backend) + 1);
     dw_sha256_add(&h, arguments, strlen(arguments));
     dw_sha256_end(&h, r->identity);
@@ -382,25 +447,16 @@ static schedule plan_of(const run *r) {
                       .patience = o.patience};
 }
 
-static void warn_of_fallbacks(const run *r) {
-    const dw_gguf *g = dw_model_gguf(r->in.model);
-    size_t n = 0;
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        const dw_tensor *t = dw_gguf_tensor(g, i);
-        bool fell_back = false;
-        if (kit_is_matrix(t)) kit_mixture_type(&r->as, t, &fell_back);
-        n += fell_back;
-    }
-    if (n)
-        warn("%zu matri%s of '%s' %s rows that are no whole blocks of their types in %s and get%s larger types; a cut by "
-             "a plan of rank --multiple 256 avoids it",
-             n, n > 1 ? "ces" : "x", o.model, n > 1 ? "have" : "has", o.as, n > 1 ? "" : "s");
+static int open_mixture(run *r, dw_err *err) {
+    r->as = (kit_mixture_use){.mixture = kit_mixture_find(o.as), .model = r->in.model, .weighted = o.weights != NULL};
+    if (o.weights && kit_weights_read(&r->weights, r->in.model, r->in.model_sha256, o.weights, err)) return -1;
+    if (check_as(r, err)) return -1;
+    warn_of_fallbacks(r);
+    return 0;
 }
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
-    if (open_models(&r->in, err) || read_texts(&r->in, err)) return -1;
-    if (o.as) r->as = (kit_mixture_use){.mixture = kit_mixture_find(o.as), .model = r->in.model};
-    if (o.as) warn_of_fallbacks(r);
+    if (open_models(&r->in, err) || read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
     const distil_options options = options_of(r, pool);
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || tell_memory(r, &options, err) || identify(r, err))
         return -1;
@@ -419,6 +475,7 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
 static void close_run(run *r) {
     distil_close(&r->d);
     close_inputs(&r->in);
+    kit_weights_release(&r->weights);
     free(r->checkpoint);
 }
 
@@ -560,14 +617,10 @@ static int check_rows(void *ctx, dw_err *err) {
     return dw_encoding_end(&((writing *)ctx)->encoding, o.as ? "try a smaller --lr" : "heal a BF16 or F32 file", err);
 }
 
-static const dw_qtype_row *file_type_of(const run *r, const dw_tensor *t) {
-    const dw_qtype_row *type = r->as.mixture ? type_as(&r->as, t) : NULL;
-    return type ? type : t->type;
-}
-
 static int write_tensor(const run *r, kit_stream *s, const dw_tensor *t, dw_err *err) {
     const dw_qtype_row *type = file_type_of(r, t);
     writing w = {.p = &r->d.p, .t = t, .encoding = {.tensor = t->name, .type = type, .n = t->ne[0]}};
+    if (type_as(r, t)) w.encoding.weight = importance_of(r, t);
     if (type == t->type && !trained_row(&r->d.p, t->data)) return kit_stream_copy(s, t, err);
     return kit_stream_tensor(s,
                              &(kit_rows){.n_rows = t->ne[1] * t->ne[2] * t->ne[3],
@@ -588,20 +641,7 @@ static int stamp_text(lineage *l, const distil_text *t, dw_err *err) {
 }
 
 static int stamp_types(const run *r, lineage *l, dw_err *err) {
-    const dw_gguf *g = dw_model_gguf(r->in.model);
-    kit_sizes sizes = {0};
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        const dw_tensor *t = dw_gguf_tensor(g, i);
-        const dw_qtype_row *type = file_type_of(r, t);
-        const size_t n_rows = t->ne[1] * t->ne[2] * t->ne[3];
-        bool fell_back = false;
-        if (kit_is_matrix(t)) kit_mixture_type(&r->as, t, &fell_back);
-        kit_sizes_add(&sizes, type->name,
-                      fell_back          ? KIT_SIZES_FALLBACK
-                      : kit_is_matrix(t) ? KIT_SIZES_MATRICES
-                                         : KIT_SIZES_VECTORS,
-                      (double)(t->ne[0] * n_rows), (double)(dw_qtype_row_bytes(type, t->ne[0]) * n_rows));
-    }
+    const kit_sizes sizes = sizes_as(r);
     char *types = kit_sizes_types(&sizes, err);
     const int rc = types ? lineage_fact(l, "types", types, err) : -1;
     free(types);
@@ -617,7 +657,8 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
              lineage_fact(l, "tokens_trained", tokens, err) || lineage_fact(l, "minutes_trained", minutes, err);
     for (size_t i = 0; i < r->in.n_text && !rc; i++) rc = stamp_text(l, &r->in.text[i], err);
-    rc = rc || (r->as.mixture && stamp_types(r, l, err)) || lineage_write(l, w, err);
+    rc = rc || (o.weights && kit_weights_stamp(&r->weights, o.weights, l, err)) ||
+         (r->as.mixture && stamp_types(r, l, err)) || lineage_write(l, w, err);
     lineage_free(l);
     return rc ? -1 : 0;
 }
@@ -649,6 +690,7 @@ static int write_model(const run *r, dw_err *err) {
     if (r->as.mixture) {
         dw_gguf_set_u32(w, "general.quantization_version", 2);
         dw_gguf_set_u32(w, "general.file_type", (uint32_t)r->as.mixture->file_type);
+        kit_weights_put_keys(&r->weights, o.weights, w);
     }
     dw_gguf_hash_writes(w);
     int rc = stamp(r, w, err);
@@ -689,6 +731,7 @@ int main(int argc, char **argv) {
     say_if_interrupted(NULL);
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
     if (o.as && strcmp(o.train, "all")) die_usage("--as rounds every matrix; it needs --train all");
+    if (o.weights && !o.as) die_usage("-s belongs to --as");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
     dw_err err = {0};

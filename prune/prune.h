@@ -7,7 +7,7 @@
  *   collect   model, texts -> stats.h5   sums over calibration tokens (kit/stats.h)
  *   rank      stats, model -> plan.tsv   scores, order, what stays (kit/plan.h)
  *   cut       plan, model  -> model      the smaller file
- *   heal      model, original, texts -> model   learns the original's distributions (distil.h), also with rounded weights
+ *   heal      model, original, texts -> model   learns the original's distributions (distil.h)
  *
  * A plan is text and complete: the same parent and plan give the same bytes.
  * Invariants: every layer that stays keeps at least one group; the order of neurons is kept; rate 0 gives the parent's

@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     check_options();
     if ((o.metric && rank_is_obs(rank_find_metric(o.metric))) || o.heads > 0 || (o.ablation && o.stats))
-        kit_blas_on_one_thread(argv);
+        kit_blas_start(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     rank_inputs in = {0};

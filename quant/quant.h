@@ -34,7 +34,6 @@
 #define QUANT_H
 
 #include "backends/backends.h"
-#include "kit/imatrix.h"
 #include "kit/metrics.h"
 #include "kit/mixtures.h"
 #include "kit/plan.h"
@@ -103,23 +102,6 @@ int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, con
 /* What the plan keeps stays hot, the rest becomes cold. */
 int quant_cold_by_plan(quant_cold *c, const dw_model *m, const kit_plan *plan, dw_err *err);
 void quant_cold_release(quant_cold *c);
-
-/* ---- importances (weights.c) ------------------------------------------------------------------------------------ */
-
-/* Of each input column the mean of x^2 over calibration tokens: the block formats' encoders weigh errors by it. */
-typedef struct quant_weights {
-    kit_imatrix matrix;
-    kit_stats stats;      // is_stats: where the matrix came from
-    bool is_stats;
-} quant_weights;
-
-/* Reads stats.h5 or llama.cpp's importance file, old or new.  Statistics must be of this model (the hash of its file),
- * or of one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
-int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err);
-/* *mean: the importances of a matrix's columns, borrowed, or NULL when there are none.  Refused when their number
- * differs. */
-int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float **mean, dw_err *err);
-void quant_weights_release(quant_weights *w);
 
 /* ---- recipes (recipe.c) ---------------------------------------------------------------------------------------- */
 

@@ -13,6 +13,7 @@
 #include "kit/sizes.h"
 #include "kit/talk.h"
 #include "kit/tensor_stream.h"
+#include "kit/weights.h"
 #include "qtypes/encoding.h"
 #include "quant/quant.h"
 
@@ -141,7 +142,7 @@ typedef struct choice {
     const quant_type *type; // one of the three, or none
     const kit_mixture *mixture;
     quant_recipe recipe, overrides; // of --recipe; of --tensor
-    quant_weights weights;
+    kit_weights weights;
     const quant_type *cold_type; // NULL: the FFN stays in one part
     kit_plan plan;               // of what is hot
     quant_cold cold;
@@ -156,7 +157,7 @@ static int read_choice(choice *c, const dw_model *m, dw_err *err) {
     if (quant_recipe_of_words(&c->overrides, o.tensors.item, o.tensors.n, err)) return -1;
     if (o.cold_type) c->cold_type = quant_type_find(o.cold_type);
     kit_sha256_gguf(dw_model_gguf(m), c->sha256);
-    return o.weights ? quant_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
+    return o.weights ? kit_weights_read(&c->weights, m, c->sha256, o.weights, err) : 0;
 }
 
 static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
@@ -205,8 +206,7 @@ static int check_target(const choice *c, const target *t, dw_err *err) {
                        "--lossy-twice",
                        t->name, from->type->name, to->name);
     if (c->mixture && !t->weight && kit_mixture_needs_weights(c->mixture, from, to->stored))
-        return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name,
-                       o.mixture);
+        return kit_weights_fail(o.weights, from, o.mixture, err);
     return 0;
 }
 
@@ -285,7 +285,7 @@ static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_er
         return dw_fail(err, "tensor '%s' is %s, which can be read but not encoded; give --type", from->name,
                        from->type->name);
     const size_t n_ff = from->ne[is_down ? 0 : 1], n_cold = (size_t)c->cold.n_cold[x->layer], n_hot = n_ff - n_cold;
-    if (quant_weights_find(&c->weights, from, &hot->weight, err)) return -1;
+    if (kit_weights_find(&c->weights, from, &hot->weight, err)) return -1;
     target *cold = &targets[(*n)++];
     *cold = *hot;
     cold->to = c->cold_type;
@@ -326,7 +326,7 @@ static int add_targets(choice *c, const dw_gguf *g, const wish *wishes, target *
         target *t = &targets[(*n)++];
         *t = whole(x.from, x.w);
         if (!t->to) continue;
-        if (quant_weights_find(&c->weights, x.from, &t->weight, err) || check_target(c, t, err)) return -1;
+        if (kit_weights_find(&c->weights, x.from, &t->weight, err) || check_target(c, t, err)) return -1;
     }
     return 0;
 }
@@ -453,27 +453,13 @@ static double nominal_bits(const target *targets, size_t n) {
     return differs ? bits / values : 0;
 }
 
-/* Says, as llama.cpp's quantizer does, where the importances came from.  Keys of an earlier step are removed. */
-static void write_weights_keys(const kit_imatrix *im, dw_gguf_writer *w) {
-    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset",
-                      entries[] = "quantize.imatrix.entries_count", chunks[] = "quantize.imatrix.chunks_count";
-    const char *const keys[] = {file, dataset, entries, chunks};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dw_gguf_unset(w, keys[i]);
-    if (!o.weights) return;
-    dw_gguf_set_text(w, file, dw_base_name(o.weights));
-    if (*im->dataset) dw_gguf_set_text(w, dataset, im->dataset);
-    dw_gguf_set_u32(w, entries, (uint32_t)im->n_entry);
-    if (im->n_chunks > 0) dw_gguf_set_u32(w, chunks, (uint32_t)im->n_chunks);
-}
-
 static int add_inputs(lineage *l, const choice *c, dw_err *err) {
-    const char *const paths[] = {o.recipe, o.weights, o.hot};
+    const char *const paths[] = {o.recipe, o.hot};
     int rc = lineage_input_hashed(l, o.model, c->sha256, err);
     for (size_t i = 0; i < sizeof paths / sizeof *paths && !rc; i++)
         if (paths[i]) rc = lineage_input(l, paths[i], err);
     if (!rc) rc = lineage_plan_texts(l, c->plan.text, c->plan.n_text, err);
-    if (!rc && o.weights && !c->weights.is_stats) rc = lineage_unnamed_data(l, o.weights, err);
-    return rc ? rc : lineage_texts(l, c->weights.stats.text, c->weights.stats.n_text, err);
+    return rc || !o.weights ? rc : kit_weights_stamp(&c->weights, o.weights, l, err);
 }
 
 static int stamp(const choice *c, const dw_gguf *g, const kit_sizes *sizes, dw_gguf_writer *w, dw_err *err) {
@@ -496,7 +482,7 @@ static int write_keys(const choice *c, const dw_gguf *g, const target *targets, 
     dw_gguf_unset(w, "deadwood.nominal_bits");
     const double nominal = nominal_bits(targets, n);
     if (nominal > 0) dw_gguf_set_f32(w, "deadwood.nominal_bits", (float)nominal);
-    write_weights_keys(&c->weights.matrix, w);
+    kit_weights_put_keys(&c->weights, o.weights, w);
     if (c->cold_type) {
         dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, c->cold.n_cold, (size_t)c->cold.n_layer);
         dw_gguf_set_f32(w, DW_KEY_COLD_RATE, (float)c->cold.rate);
@@ -679,7 +665,7 @@ int main(int argc, char **argv) {
     free(targets);
     quant_recipe_release(&c.recipe);
     quant_recipe_release(&c.overrides);
-    quant_weights_release(&c.weights);
+    kit_weights_release(&c.weights);
     quant_cold_release(&c.cold);
     if (o.hot) kit_plan_release(&c.plan);
     dw_model_close(m);

@@ -83,7 +83,7 @@ static void report(const dw_model *m, times *t, int n, double n_tokens) {
 }
 
 int main(int argc, char **argv) {
-    kit_blas_on_one_thread(argv);
+    kit_blas_start(argv);
     const int n_seq = argc > 2 ? atoi(argv[2]) : 4, n = argc > 3 ? atoi(argv[3]) : 5;
     if (argc < 2 || n_seq < 1 || n < 1 || n > MOST)
         return fputs("usage: bench_backward M.gguf [WINDOWS [STEPS]]\n", stderr), 2;

@@ -123,24 +123,48 @@ static const char *embedded(void) { // the model of experiments/mini, with 16 bi
     return path;
 }
 
-/* The same types and bytes as requant's. */
+/* Importances of a model; of the embedded one, and of the tiny one with F32. */
+static const char *importances(const char *model) {
+    char name[96];
+    snprintf(name, sizeof name, "%s.h5", dw_base_name(model));
+    const char *path = test_file(name);
+    if (!dw_file_exists(path))
+        CHECK(!test_run("deadwood-collect -m %s -f %s -c 32 --windows 4 -o %s -q", model, text(), path), "%s",
+              test_run_output());
+    return path;
+}
+
+/* The same types, bytes and keys as requant's, without importances and with them. */
 static void rounded_as_requant(void) {
-    static const char *const mixtures[] = {"Q4_0", "Q2_K", "Q3_K_M", "Q4_K_M"};
+    static const struct {
+        const char *mixture;
+        bool weighed;
+    } cases[] = {{"Q4_0", false},   {"Q2_K", false}, {"Q3_K_M", true},
+                 {"Q4_K_M", false}, {"Q2_K", true},  {"Q2_K_S", true}};
     const char *healed = test_file("rounded.gguf"), *rounded = test_file("requant.gguf");
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         const char *m = i % 2 ? embedded() : random_model("tiny-qwen3", "F32", 0); // the tiny one needs fallbacks
-        char options[64];
-        snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s", mixtures[i]);
+        char options[128], stats[96] = "";
+        if (cases[i].weighed) snprintf(stats, sizeof stats, "-s %s", importances(m));
+        snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s %s", cases[i].mixture, stats);
         CHECK(!heal(m, m, options, healed), "%s", test_run_output());
-        CHECK(!test_run("deadwood-requant -m %s --mixture %s -o %s -q", m, mixtures[i], rounded), "%s",
+        CHECK(!test_run("deadwood-requant -m %s --mixture %s %s -o %s -q", m, cases[i].mixture, stats, rounded), "%s",
               test_run_output());
         const int n = n_changed(rounded, healed, NULL);
-        CHECK(!n, "%s: %d tensors differ", mixtures[i], n);
-        const char *line = "for f in %s %s; do deadwood-inspect $f --keys | grep -E 'file_type|quantization_version' "
-                           "> $f.keys; grep -a -o '\"types\": *\"[^\"]*\"' $f >> $f.keys; done; "
-                           "test $(wc -l < %s.keys) = 3 && cmp %s.keys %s.keys";
-        CHECK(!test_run(line, rounded, healed, healed, rounded, healed), "%s: %s", mixtures[i], test_run_output());
+        CHECK(!n, "%s: %d tensors differ", cases[i].mixture, n);
+        const char *line =
+            "for f in %s %s; do deadwood-inspect $f --keys | grep -E 'file_type|quantization_version|imatrix' "
+            "> $f.keys; grep -a -o '\"types\": *\"[^\"]*\"' $f >> $f.keys; done; "
+            "test $(wc -l < %s.keys) = %d && cmp %s.keys %s.keys";
+        CHECK(!test_run(line, rounded, healed, healed, cases[i].weighed ? 7 : 3, rounded, healed), "%s: %s",
+              cases[i].mixture, test_run_output());
     }
+    const char *m = embedded();
+    CHECK(heal(m, m, "--tokens 64 --as Q2_K_S", healed) == 1 &&
+              strstr(test_run_output(), "Q2_K_S is not made without importances; give them by -s"),
+          "%s", test_run_output());
+    CHECK(heal(m, m, "--tokens 64 -s README.md", healed) == 2 && strstr(test_run_output(), "-s belongs to --as"), "%s",
+          test_run_output());
 }
 
 static void learns_to_be_rounded(void) {
@@ -169,7 +193,8 @@ static void rows_count_all_steps(void) {
     double tokens[2], minutes;
     char type[16], other[16];
     const char *line = strstr(test_run_output(), "type\n");
-    const int n = line ? sscanf(line, "type %lf %lf %15s %lf - %15s", &tokens[0], &minutes, other, &tokens[1], type) : 0;
+    const int n =
+        line ? sscanf(line, "type %lf %lf %15s %lf - %15s", &tokens[0], &minutes, other, &tokens[1], type) : 0;
     CHECK(n == 5 && tokens[1] == tokens[0] + 128 && !strcmp(type, "Q4_0"), "%s", test_run_output());
 }
 
@@ -774,7 +799,8 @@ static const test_case cases[] = {
     {"--train changes what it names and nothing else", trains_what_is_asked},
     {"a model healed against itself keeps every byte of its tensors", itself_stays},
     {"with --lr 0 no byte of a tensor changes", rate_0_changes_nothing},
-    {"with --as and --lr 0 tensors and file type are those of requant --mixture", rounded_as_requant},
+    {"with --as and --lr 0 tensors, types and keys are those of requant --mixture, with importances too",
+     rounded_as_requant},
     {"with --as a model learns to be rounded; it needs --train all", learns_to_be_rounded},
     {"rows count the tokens of all steps of heal, and name the mixture of --as", rows_count_all_steps},
     {"a run that was killed or interrupted goes on, and its file is that of an uninterrupted one",

@@ -1,6 +1,7 @@
 /* test_tool.c - options, messages, progress, rows, lineage. */
 #include "formats/formats.h"
 #include "test.h"
+#include "kit/blas.h"
 #include "kit/kit_own.h"
 #include "kit/lineage.h"
 #include "kit/tsv.h"
@@ -671,6 +672,13 @@ static void bad_lineage(void) {
     }
 }
 
+static void blas_cores(void) {
+    CHECK(!kit_blas_core("Haswell", true, true));
+    CHECK(!kit_blas_core("Prescott", false, false));
+    CHECK(!strcmp(kit_blas_core("Prescott", true, false), "Haswell"));
+    CHECK(!strcmp(kit_blas_core("Prescott", true, true), "SkylakeX"));
+}
+
 static const test_case cases[] = {
     {"every way to write an option gives the same values", every_form},
     {"what is not given has its default or stays untouched", defaults},
@@ -697,6 +705,7 @@ static const test_case cases[] = {
     {"a forged lineage proposes tools that write models, base names and quoted words only", forged_lineage},
     {"a forged parent proposes no file elsewhere and no hidden one", forged_outputs},
     {"a damaged lineage is one sentence", bad_lineage},
+    {"a CPU that OpenBLAS takes for a Prescott gets the kernels of its own instructions", blas_cores},
     {0},
 };
 TEST_MAIN(cases)

@@ -4,6 +4,7 @@
 #include "build.h"
 #include "experiments/random_model.h"
 #include "experiments/peer/stock.h"
+#include "kit/imatrix.h"
 #include "quant/quant.h"
 #include "test.h"
 #include "kit/lineage.h"

@@ -8,8 +8,8 @@
  *   metrics        scores of neurons                              safetensors  checkpoints, read and written
  *   hash_cache     hashes of large inputs, remembered between runs
  *   mixtures       types that llama.cpp's quantizer gives to tensors
- *   sizes          tensors and bytes of a new model, by type
- *   gram           Gram matrices of matrix inputs (stats.h5.gram) blas           OpenBLAS on one thread
+ *   sizes          tensors and bytes of a new model, by type    weights    importances of input columns
+ *   gram           Gram matrices of matrix inputs (stats.h5.gram) blas       OpenBLAS on one thread
  * Not included below, because few programs use them:
  *   h5             HDF5 files of this project                     traces     training data of predictors (traces.h5)
  *   tensor_stream  writes tensors while others are computed
@@ -38,5 +38,6 @@
 #include "kit/stats.h"
 #include "kit/talk.h"
 #include "kit/tsv.h"
+#include "kit/weights.h"
 
 #endif

@@ -167,6 +167,7 @@ static int copy_one(void *ctx, int layer, dw_weight w, const dw_tensor *t, dw_er
                          .decays = is_layer_matrix(w),
                          .rank = rank,
                          .rounded = rounded_of(m->what, t, rank)};
+    if (item.rounded && m->what->importance) item.importance = m->what->importance(m->what->ctx, t);
     place_weight(p, &item);
     for (size_t r = 0; r < t->ne[1] && !rank; r++)
         t->type->decode(t->data + r * dw_tensor_row_bytes(t), p->value + item.first + r * t->ne[0], t->ne[0]);
@@ -308,7 +309,7 @@ static void round_rows(void *job, size_t slab) {
     const size_t n_in = r->item->source.ne[0];
     uint8_t *row = r->scratch + slab * dw_qtype_row_bytes(type, n_in);
     for (size_t i = slab * SLAB; i < end_of(slab, r->item->source.ne[1]); i++) {
-        dw_encoding e = {.tensor = r->item->source.name, .type = type, .n = n_in};
+        dw_encoding e = {.tensor = r->item->source.name, .type = type, .n = n_in, .weight = r->item->importance};
         float *w = r->item->weight + i * n_in;
         dw_encode_row(&e, i, r->value + i * n_in, row);
         if (!e.is_refused) type->decode(row, w, n_in);

@@ -35,6 +35,7 @@ typedef struct dw_parameter {
     bool decays;
     int rank;                    // 0: the values are the weight's; else those of A, then of B
     const dw_qtype_row *rounded; // W is rounded to this type; NULL: it is not
+    const float *importance;     // of the columns, when it is rounded; borrowed, NULL: all are equal
     float *weight, *weight_grad; // W and dW, in the shape of the source; not derived: value + first, grad + first
 } dw_parameter;
 
@@ -59,6 +60,9 @@ typedef struct dw_trained { // what is trained
     uint64_t seed; // of A
     /* The type that a weight without low-rank additions is rounded to; NULL: it is not.  NULL: none is. */
     const dw_qtype_row *(*rounded)(const void *ctx, const dw_tensor *t);
+    /* The importances of its columns, by which errors of rounding are weighed; they stay until
+     * dw_parameters_release.  NULL: all are equal. */
+    const float *(*importance)(const void *ctx, const dw_tensor *t);
     const void *ctx;
 } dw_trained;
 

@@ -1,6 +1,6 @@
-/* weights.c - importances of input columns, from activation statistics or an importance file (quant.h). */
-#include "kit/lineage.h"
-#include "quant/quant.h"
+/* weights.c - importances of input columns, from activation statistics or an importance file (weights.h). */
+#include "kit/weights.h"
+#include "kit/hash_cache.h"
 
 #include <string.h>
 
@@ -32,7 +32,7 @@ static int check_origin(const kit_stats *s, const dw_gguf *g, const char sha256[
         path, dw_gguf_path(g));
 }
 
-static int from_stats(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
+static int from_stats(kit_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(m);
     const dw_hparams *hp = dw_model_hparams(m);
     if (kit_stats_open(&w->stats, path, err) || check_origin(&w->stats, g, model_sha256, path, err)) return -1;
@@ -54,20 +54,20 @@ static int check_layers(const kit_imatrix *im, int n_layer, const char *path, dw
     return 0;
 }
 
-int quant_weights_read(quant_weights *w, const dw_model *m, const char model_sha256[65], const char *path,
-                       dw_err *err) {
-    *w = (quant_weights){.is_stats = kit_stats_is(path)};
+int kit_weights_read(kit_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
+    *w = (kit_weights){.is_stats = kit_stats_is(path)};
+    if (kit_sha256_input(path, w->sha256, err)) return -1;
     if (w->is_stats) return from_stats(w, m, model_sha256, path, err);
     if (kit_imatrix_read(&w->matrix, path, err)) return -1;
     return check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err);
 }
 
-void quant_weights_release(quant_weights *w) {
+void kit_weights_release(kit_weights *w) {
     kit_imatrix_release(&w->matrix);
     if (w->is_stats) kit_stats_release(&w->stats);
 }
 
-int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float **mean, dw_err *err) {
+int kit_weights_find(const kit_weights *w, const dw_tensor *t, const float **mean, dw_err *err) {
     const kit_imatrix_entry *e = kit_imatrix_find(&w->matrix, t->name);
     const bool fits = e && (size_t)e->n == t->ne[0];
     *mean = fits ? e->mean : NULL;
@@ -76,4 +76,30 @@ int quant_weights_find(const quant_weights *w, const dw_tensor *t, const float *
                    "tensor '%s' has rows of %zu values and %d importances: these are of another model, or of this one "
                    "before it was cut",
                    t->name, t->ne[0], e->n);
+}
+
+int kit_weights_fail(const char *path, const dw_tensor *t, const char *mixture, dw_err *err) {
+    if (path)
+        return dw_fail(err, "tensor '%s': %s is not made without importances, and '%s' has none of it; choose Q2_K",
+                       t->name, mixture, path);
+    return dw_fail(err, "tensor '%s': %s is not made without importances; give them by -s, or choose Q2_K", t->name,
+                   mixture);
+}
+
+void kit_weights_put_keys(const kit_weights *w, const char *path, dw_gguf_writer *to) {
+    static const char file[] = "quantize.imatrix.file", dataset[] = "quantize.imatrix.dataset",
+                      entries[] = "quantize.imatrix.entries_count", chunks[] = "quantize.imatrix.chunks_count";
+    const char *const keys[] = {file, dataset, entries, chunks};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dw_gguf_unset(to, keys[i]);
+    if (!path) return;
+    dw_gguf_set_text(to, file, dw_base_name(path));
+    if (*w->matrix.dataset) dw_gguf_set_text(to, dataset, w->matrix.dataset);
+    dw_gguf_set_u32(to, entries, (uint32_t)w->matrix.n_entry);
+    if (w->matrix.n_chunks > 0) dw_gguf_set_u32(to, chunks, (uint32_t)w->matrix.n_chunks);
+}
+
+int kit_weights_stamp(const kit_weights *w, const char *path, lineage *l, dw_err *err) {
+    if (lineage_input_hashed(l, path, w->sha256, err)) return -1;
+    if (!w->is_stats && lineage_unnamed_data(l, path, err)) return -1;
+    return lineage_texts(l, w->stats.text, w->stats.n_text, err);
 }
