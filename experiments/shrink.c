@@ -9,12 +9,16 @@
  *   stats        : collect -m M -f TEXTS --gram down --gradients -o $out.h5
  *   plan         : rank -m M -s $stats --metric obs-gradient --rate 0.3 --as Q4_K_M -o $out.tsv
  *   cut          : cut -m M -p $plan --repair lsq -s $stats -o $out.gguf
- *   healed       : heal -m $cut -T M -f TEXTS --minutes 10 -o $out.gguf    with --heal-minutes 10
  *   of_cut       : collect -m $cut -f TEXTS -o $out.h5
  *   small        : requant -m $cut --mixture Q4_K_M -s $of_cut -o $out.gguf
  *   random_*     : plan to small once more with --metric random: the first control
  *   rounded      : requant -m M --mixture NEAREST -s $stats -o $out.gguf: the second, uncut, nearest in bytes
  *   base, *_row  : score of the whole model, of small, and of the controls
+ *
+ * With --heal-minutes 10 the cut models learn, and with a mixture a third control, the uncut model:
+ *
+ *   small        : heal -m $cut -T M -f TEXTS --minutes 10 --lr 3e-4 --as Q4_K_M -s $of_cut -o $out.gguf
+ *   learned      : heal -m M -T M -f TEXTS --minutes 10 --lr 1e-4 --as NEAREST -s $stats -o $out.gguf
  *
  * The metric, and --as, which makes widths multiples of the mixture's blocks: shrink_choices.h.
  *
@@ -24,6 +28,7 @@
 #include "experiments/shrink_costs.h"
 #include "experiments/sweep/sweep.h"
 #include "formats/ffn_gated.h"
+#include "kit/blas.h"
 #include "kit/talk.h"
 #include "kit/tsv.h"
 
@@ -67,8 +72,8 @@ static const opt_row rows[] = {
      "let widths differ by layer, found by N evaluations of every sixth text; 0: one rate for all", .min = 0,
      .max = 1000000},
     {"heal-minutes", 0, OPT_REAL, 0, &o.heal_minutes, "0", "M",
-     "after the cut, learn from the whole model for M minutes, on the whole of the calibration texts; the control of "
-     "random neurons, too",
+     "let the cut model, and its controls, learn from the whole one for at most M minutes, on the whole of the "
+     "calibration texts",
      .min = 0, .max = 1e6},
     {"eval", 0, OPT_TEXTS, OPT_INPUT, &o.eval, NULL, "TEXT",
      "texts for the rows; default: every fifth text of -f, which then makes nothing"},
@@ -89,10 +94,14 @@ static const opt_program program = {
              "[--eval TEXT..]",
     .about =
         "Cuts the neurons that the others can best replace (collect --gram --gradients, rank --metric obs-gradient), "
-        "repairs what stays (cut --repair lsq), with --heal-minutes trains it to predict what the whole model predicts "
-        "(heal), and with --mixture requantizes it with statistics of the cut model.  Then it scores the result beside "
-        "the whole model and two controls: random neurons with the same repair and types, and the uncut model in the "
-        "mixture that is nearest in bytes.  The table goes to standard output.\n"
+        "repairs what stays (cut --repair lsq), and with --mixture requantizes it with statistics of the cut model.  "
+        "Then it scores the result beside the whole model and two controls: random neurons with the same repair and "
+        "types, and the uncut model in the mixture that is nearest in bytes.  The table goes to standard output.\n"
+        "\n"
+        "With --heal-minutes the cut model learns to predict what the whole model predicts (heal).  With --mixture, too, "
+        "its weights are rounded in every step, and requant is not needed.  The control of random neurons learns as "
+        "long, and a third control is the uncut model that learns to be rounded.  The learning rate is 1e-4, and 6e-4 "
+        "times the share of the neurons that is cut in addition.\n"
         "\n"
         "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory "
         "and disk, and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and "
@@ -320,39 +329,61 @@ static int n_held_out(const shrink *s) {
     return 1;
 }
 
+typedef struct lesson { // of a model with the share `kept` of its neurons
+    const char *model, *stats;  // words of the grid; stats: importances of the model
+    const kit_mixture *mixture; // which it is rounded to; NULL: none
+    double kept;
+} lesson;
+
+/* The rate fits the cuts of results/heal.md: 1e-4 where only rounding is learned, 4e-4 where half of the neurons went. */
+static void put_heal(char **to, const shrink *s, const words *w, const lesson *l, dw_err *err) {
+    dw_append(to, err, "heal -m %s -T %s%s --held-out %d --minutes %.6g --lr %.2g", l->model, w->model, w->lesson,
+              n_held_out(s), o.heal_minutes, 1e-4 + 6e-4 * (1 - l->kept));
+    if (l->mixture) dw_append(to, err, " --as %s -s %s", l->mixture->name, l->stats);
+    dw_append(to, err, " -o $out.gguf\n");
+}
+
 /* A cut model and its row; the steps' names begin with `prefix`, and the last model is "small". */
 static void put_cut(char **to, const shrink *s, const words *w, const char *prefix, dw_err *err) {
-    const char *mixture = s->work.mixture ? s->work.mixture->name : NULL;
+    const kit_mixture *mixture = s->work.mixture;
     const bool heals = o.heal_minutes > 0;
-    const char *cut = mixture || heals ? "cut" : "small", *healed = !heals ? cut : mixture ? "healed" : "small";
+    const char *cut = mixture || heals ? "cut" : "small";
+    char cut_step[32], of_cut[32];
+    snprintf(cut_step, sizeof cut_step, "$%scut", prefix);
+    snprintf(of_cut, sizeof of_cut, "$%sof_cut", prefix);
     dw_append(to, err, "%splan : ", prefix);
     put_rank(to, s, w, *prefix ? "random" : s->metric, err);
     dw_append(to, err, "%s%s : cut -m %s -p $%splan --repair lsq -s $stats -o $out.gguf\n", prefix, cut, w->model,
               prefix);
+    if (mixture) dw_append(to, err, "%s : collect -m %s%s -o $out.h5\n", of_cut + 1, cut_step, w->calib);
+    if (mixture || heals) dw_append(to, err, "%ssmall : ", prefix);
     if (heals)
-        dw_append(to, err, "%s%s : heal -m $%scut -T %s%s --held-out %d --minutes %.6g -o $out.gguf\n", prefix, healed,
-                  prefix, w->model, w->lesson, n_held_out(s), o.heal_minutes);
-    if (mixture) {
-        dw_append(to, err, "%sof_cut : collect -m $%s%s%s -o $out.h5\n", prefix, prefix, healed, w->calib);
-        dw_append(to, err, "%ssmall : requant -m $%s%s --mixture %s -s $%sof_cut -o $out.gguf\n", prefix, prefix,
-                  healed, mixture, prefix);
-    }
+        put_heal(to, s, w, &(lesson){cut_step, of_cut, mixture, s->work.kept}, err);
+    else if (mixture)
+        dw_append(to, err, "requant -m %s --mixture %s -s %s -o $out.gguf\n", cut_step, mixture->name, of_cut);
     dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
+}
+
+/* The uncut model in the mixture nearest in bytes; and once more, learning to be rounded, where rounded cuts learn. */
+static void put_rounded(char **to, const shrink *s, const words *w, dw_err *err) {
+    const kit_mixture *control = s->work.control;
+    dw_append(to, err, "rounded : requant -m %s --mixture %s -s $stats -o $out.gguf\n", w->model, control->name);
+    dw_append(to, err, "rounded_row : score -m $rounded --base $base%s --no-speed -o $rows\n", w->eval);
+    if (o.heal_minutes <= 0 || !s->work.mixture) return;
+    dw_append(to, err, "learned : ");
+    put_heal(to, s, w, &(lesson){w->model, "$stats", control, 1}, err);
+    dw_append(to, err, "learned_row : score -m $learned --base $base%s --no-speed -o $rows\n", w->eval);
 }
 
 static char *grid_of(const shrink *s, const words *w, dw_err *err) {
     char *to = dw_strdup("# deadwood grid 1\n#\n# deadwood shrink wrote this, and runs it by deadwood sweep.\n\n", err);
-    const kit_mixture *control = s->work.control;
     dw_append(&to, err, "stats : collect -m %s%s --gram down%s -o $out.h5\n", w->model, w->calib,
               s->work.by_gradient ? " --gradients" : "");
     dw_append(&to, err, "base : score -m %s%s --no-speed --store $out.base\n", w->model, w->eval);
     dw_append(&to, err, "base_row : score -m %s --base $base%s --no-speed -o $rows\n", w->model, w->eval);
     put_cut(&to, s, w, "", err);
     put_cut(&to, s, w, "random_", err);
-    if (control) {
-        dw_append(&to, err, "rounded : requant -m %s --mixture %s -s $stats -o $out.gguf\n", w->model, control->name);
-        dw_append(&to, err, "rounded_row : score -m $rounded --base $base%s --no-speed -o $rows\n", w->eval);
-    }
+    if (s->work.control) put_rounded(&to, s, w, err);
     if (!err->text[0]) return to;
     free(to);
     return NULL;
@@ -504,9 +535,10 @@ static int take_result(const shrink *s, dw_err *err) {
     return rc;
 }
 
-/* "cut-8c5e0f12ab.gguf": a file that sweep has named, and that is a model, statistics or stored predictions. */
+/* "cut-8c5e0f12ab.gguf": a file that sweep has named, and that is a model, a checkpoint of heal, statistics or stored
+ * predictions. */
 static bool is_large_step(const char *name) {
-    static const char *const endings[] = {".gguf", ".h5", ".h5.gram", ".base"};
+    static const char *const endings[] = {".gguf", ".gguf.checkpoint", ".h5", ".h5.gram", ".base"};
     const char *dash = strrchr(name, '-');
     if (!dash || dash == name || strspn(dash + 1, "0123456789abcdef") != 10) return false;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
@@ -610,6 +642,7 @@ int main(int argc, char **argv) {
     opt_parse(&program, argc, argv);
     if ((o.rate >= 0) == !!o.bytes) die_usage("give --rate or --bytes");
     if (o.eval_windows.last && !o.eval.n) die_usage("--eval-windows belongs to --eval");
+    kit_blas_start(argv); // its speed is measured
     dw_err err = {0};
     shrink s = {0};
     int rc = prepare(&s, &err);

@@ -1,6 +1,7 @@
 /* shrink_costs.c - what a shrunk model will take. */
 #include "experiments/shrink_costs.h"
 #include "engine.h"
+#include "kit/blas.h"
 
 #include <math.h>
 #include <string.h>
@@ -57,6 +58,8 @@ const kit_mixture *shrink_nearest(const dw_model *m, double bytes) {
 
 /* ---- minutes ---------------------------------------------------------------------------------------------------- */
 
+#define GRAM_OVERHEAD 1.6 // time of Gram matrices over that of their products: the rest adds tiles to sums in F64
+
 /* Seconds a token, products as finely as collect's: after a run that warms up the shortest of several, as other programs
  * only make it longer. */
 static int time_tokens(double *seconds, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
@@ -78,6 +81,19 @@ static int time_tokens(double *seconds, const shrink_work *w, const int32_t *tok
     dw_session_free(s);
     dw_pool_free(pool);
     return rc;
+}
+
+typedef struct rates { // of this machine, all threads
+    double token; // seconds that one takes
+    double gram;  // F32 operations a second of Gram matrices
+    double solve; // F64 operations a second of factors and solutions
+} rates;
+
+static int measure(rates *r, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
+    if (time_tokens(&r->token, w, token, n, err)) return -1;
+    r->gram = kit_blas_speed(false) * w->n_threads / GRAM_OVERHEAD;
+    r->solve = kit_blas_speed(true) * w->n_threads;
+    return r->gram > 0 && r->solve > 0 ? 0 : dw_fail(err, "no memory to time products in");
 }
 
 typedef struct widths { // sums over layers
@@ -104,52 +120,71 @@ enum { SENSITIVITY_LEVELS = 8 }; // widths of a layer that rank measures
 static double gram_bytes(const dw_model *m) { return 4 * widths_of(m).square; }
 
 /* Of n evaluations on so many held-out tokens, and of the curves of rank --start sensitivity. */
-static double seconds_of_widths(const shrink_work *w, double r, int n, double held_tokens) {
+static double seconds_of_widths(const shrink_work *w, const rates *r, int n, double held_tokens) {
     const dw_hparams *hp = dw_model_hparams(w->model);
-    const double f = 2 * (double)dw_model_n_params(w->model) / r, curves = SENSITIVITY_LEVELS * hp->n_layer;
+    const double curves = SENSITIVITY_LEVELS * hp->n_layer;
     const widths width = widths_of(w->model);
     const double widths_of_all = hp->n_layer * width.widest / w->step, kept = w->kept * w->kept * w->kept;
     const double of_curves = 2 * 1.5 * width.cube; // sum of (i / 8)^3 over the levels
     const double of_steps = fmin(2.0 * n, widths_of_all) * 2 * kept * width.cube / hp->n_layer;
-    return r * held_tokens * (curves + n) + (of_curves + of_steps) / f;
+    return r->token * held_tokens * (curves + n) + (of_curves + of_steps) / r->solve;
 }
 
-static double seconds_of(const shrink_work *w, double r) {
-    const double n_params = (double)dw_model_n_params(w->model), f = 2 * n_params / r;
+static bool control_learns(const shrink_work *w) { return w->heal_minutes > 0 && w->mixture && w->control; }
+
+static double seconds_of(const shrink_work *w, const rates *r) {
+    const double n_params = (double)dw_model_n_params(w->model);
     const widths n = widths_of(w->model);
-    const double n_requants = w->mixture ? 2 : 0, n_rows = 4 + (w->control != NULL);
+    const bool heals = w->heal_minutes > 0, has_learned = control_learns(w);
+    const double n_cuts = w->mixture ? 2 : 0; // that have statistics of their own
+    const double n_rows = 4 + (w->control != NULL) + has_learned, n_requants = (heals ? 0 : n_cuts) + (w->control != NULL);
     const double stats = 1.3 + (w->by_gradient ? 2 : 0) + (gram_bytes(w->model) > MOST_GRAM ? 1 : 0);
     const double gram = w->calib_tokens * n.square, solves = 4 * n.cube + 2 * 2 * n.cube;
-    double s = r * w->calib_tokens * (stats + 1.3 * w->kept * n_requants) + (gram + solves) / f;
+    double s = r->token * w->calib_tokens * (stats + 1.3 * w->kept * n_cuts) + gram / r->gram + solves / r->solve;
     if (w->evaluations) s += seconds_of_widths(w, r, w->evaluations, w->held_tokens);
-    s += 2 * r * w->eval_tokens * n_rows;
-    s += n_params * (n_requants + (w->control != NULL)) / (values_a_second * fmax(1, w->n_threads));
-    return s + 0.3 * (6 + n_rows + 2 * n_requants);
+    s += 2 * r->token * w->eval_tokens * n_rows;
+    s += n_params * n_requants / (values_a_second * fmax(1, w->n_threads));
+    return s + 0.3 * (6 + n_rows + 2 * n_cuts) + 60 * w->heal_minutes * (2 + has_learned);
 }
 
 /* ---- memory and disk -------------------------------------------------------------------------------------------- */
 
-/* Of heal: five F32 numbers a parameter; about 20 values of n_embd, 4 of n_ff and a residual a layer for each of the
- * 4096 tokens of a pass, student and teacher. */
-static double healing_memory(const dw_model *m, double kept) {
+static double n_params_of(const dw_model *m, double kept) {
     const dw_hparams *hp = dw_model_hparams(m);
+    double ffn = 0;
+    for (int l = 0; l < hp->n_layer; l++) ffn += 3.0 * hp->n_embd * hp->n_ff[l];
+    return (double)dw_model_n_params(m) - (1 - kept) * ffn;
+}
+
+/* Of heal: for each parameter its value, gradient, two moments, the best so far and, with a mixture, what it is rounded
+ * to, in F32; about 20 values of n_embd, 4 of n_ff and a residual a layer for each of the 4096 tokens of a pass, student
+ * and teacher. */
+static double healing_memory(const shrink_work *w) {
+    const dw_hparams *hp = dw_model_hparams(w->model);
     const double pass = 4096 * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
-    return 5 * sizeof(float) * kept * (double)dw_model_n_params(m) + pass;
+    const double n_params = n_params_of(w->model, control_learns(w) ? 1 : w->kept);
+    return (w->mixture ? 6 : 5) * sizeof(float) * n_params + pass;
+}
+
+/* Of heal: a checkpoint of four F32 numbers a parameter, and its successor. */
+static double checkpoint_bytes(const shrink_work *w) {
+    return 2 * 4 * sizeof(float) * n_params_of(w->model, control_learns(w) ? 1 : w->kept);
 }
 
 int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
-    double r = 0;
+    rates r = {0};
     const widths width = widths_of(w->model);
     const double whole = shrink_bytes(w->model, NULL, 1), cut = shrink_bytes(w->model, NULL, w->kept);
     const double gram = gram_bytes(w->model);
     const double layer = 3 * 8 * width.widest * width.widest, room = 100e6;
-    if (time_tokens(&r, w, token, n, err)) return -1;
-    const double heal = w->heal_minutes > 0 ? healing_memory(w->model, w->kept) : 0;
-    c->minutes = seconds_of(w, r) / 60 + 2 * w->heal_minutes;
-    c->evolve_minutes = seconds_of_widths(w, r, SHRINK_EVALUATIONS, w->calib_tokens / 6) / 60;
+    if (measure(&r, w, token, n, err)) return -1;
+    const double heal = w->heal_minutes > 0 ? healing_memory(w) : 0;
+    c->minutes = seconds_of(w, &r) / 60;
+    c->evolve_minutes = seconds_of_widths(w, &r, SHRINK_EVALUATIONS, w->calib_tokens / 6) / 60;
     c->memory = whole + fmax(heal, fmax(fmin(gram, MOST_GRAM), layer)) + room;
     c->disk = gram + 2 * cut + 400 * w->eval_tokens;
-    if (w->heal_minutes > 0) c->disk += 2 * cut;
+    if (w->heal_minutes > 0) c->disk += checkpoint_bytes(w) + (w->mixture ? 0 : 2 * cut);
+    if (control_learns(w)) c->disk += shrink_bytes(w->model, w->control, 1);
     if (w->mixture) c->disk += 3 * shrink_bytes(w->model, w->mixture, w->kept);
     if (!w->mixture) c->disk += cut;
     if (w->control) c->disk += shrink_bytes(w->model, w->control, 1);

@@ -7,15 +7,15 @@
  * where rest and ffn are sums over the tensors in the types of the mixture, or in their own.  It is a few percent off
  * where the cut rows are no whole blocks (fallback types) and rank's widths are rounded.
  *
- * Minutes.  A few runs of tokens through the model give seconds a token, r, and with it the rate of products,
- * f = 2 parameters / r.  Every step is tokens times r, or products by f:
+ * Minutes.  A few runs of tokens through the model give seconds a token, r; products of OpenBLAS on one thread, times
+ * the threads, give rates in F32 and F64.  Every step is tokens times r, or operations by a rate:
  *
  *     collect       1.3 r a token, and T n^2 for the Gram matrix of a layer of width n over T tokens; r more where
  *                   Gram matrices take a second pass, 2 r more for gradients
  *     rank obs      4 n^3 a layer: factor, inverse, removals      cut --repair   2 n^3 a layer: factor and solve
  *     evolve        r a token and evaluation, 8 a layer before it, and 2 w^3 for every new width w of a layer
  *     score         2 r a token, a pass for each row
- *     heal          as told, twice
+ *     heal          as told, for the cut model, its control, and with a mixture for the uncut one
  *     requant       a constant number of values a second          each step      0.3 s
  *
  * The constants are rough; what the estimate is for is a choice between a coffee and a night. */
@@ -41,7 +41,7 @@ typedef struct shrink_work { // what is to be done
     int step;         // of widths
     bool by_gradient; // the metric needs gradients
     int n_threads;
-    double heal_minutes; // of each of two cut models
+    double heal_minutes; // of each of the two cut models and, with a mixture, of the uncut one
 } shrink_work;
 
 enum { SHRINK_EVALUATIONS = 200 }; // that are recommended
