@@ -4,8 +4,11 @@
 #include "kit/tsv.h"
 #include "test.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -301,6 +304,40 @@ static void random_names(void) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) CHECK(!dw_out_is_temporary(others[i]), "%s", others[i]);
 }
 
+static atomic_bool stop_removing;
+
+/* Removes all that nobody writes, again and again; counts it. */
+static void *remove_all_left(void *count) {
+    const char *folder = test_file("busy");
+    while (!stop_removing) {
+        DIR *d = opendir(folder);
+        for (struct dirent *entry; d && (entry = readdir(d));) {
+            char *path = dw_format(NULL, "%s/%s", folder, entry->d_name);
+            if (path && dw_out_remove_left(path)) ++*(int *)count;
+            free(path);
+        }
+        if (d) closedir(d);
+    }
+    return NULL;
+}
+
+static void written_files_stay(void) {
+    dw_err err = {0};
+    int n_removed = 0, n_failed = 0;
+    pthread_t remover;
+    const char *out_path = test_file("busy/out"), *left = test_file("busy/x.dw0123456789abcdef.part");
+    REQUIRE(!mkdir(test_file("busy"), 0777) && !test_run("touch %s", left));
+    REQUIRE(!pthread_create(&remover, NULL, remove_all_left, &n_removed));
+    for (int i = 0; i < 300 || dw_file_exists(left); i++) {
+        dw_out *out = dw_out_open(out_path, &err);
+        n_failed += !out || dw_out_write(out, "a", 1, &err) || dw_out_commit(out, &err);
+        dw_out_free(out);
+    }
+    stop_removing = true;
+    CHECK(!pthread_join(remover, NULL));
+    CHECK(!n_failed && n_removed, "%d failed, %d were removed: %s", n_failed, n_removed, err.text);
+}
+
 /* ---- faults and signals ---------------------------------------------------------------------------------- */
 
 static int shrinking(void) {
@@ -336,6 +373,7 @@ static const test_case cases[] = {
     {"two outputs of one name are refused before any work", two_outputs},
     {"an output that has become an input is refused at commit", checked_at_commit},
     {"temporary names cannot be guessed, and are told from other files", random_names},
+    {"what nobody writes is removed, what is written never", written_files_stay},
     {"a mapped file that becomes shorter ends the program with a sentence", bus_error},
     {0}};
 TEST_MAIN(cases)

@@ -108,7 +108,7 @@ static int sweep(const char *grid, const char *dir, const char *options) {
 
 /* Names and contents of two folders agree, but for what tells of times and processes. */
 static void check_same_folders(const char *a, const char *b) {
-    const int rc = test_run("diff -r -x log %s %s", file(a), file(b));
+    const int rc = test_run("diff -r -x log %s %s || { head %s/claims/*; exit 1; }", file(a), file(b), file(b));
     CHECK(!rc, "%s", test_run_output());
 }
 
@@ -320,6 +320,22 @@ static void two_killed(void) {
     share_and_kill("plain.grid", "two-whole", "two-killed", 6, (dw_now() - t0) / 4);
 }
 
+/* A sweep was killed between the two names of its own files; another one lives. */
+static void own_leftovers(void) {
+    set_up();
+    write_text(file("left.grid"), HEAD "x : stub -o $out.gguf\n");
+    REQUIRE(!sweep("left.grid", "left", ""), "%s", test_run_output());
+    const char *dead = file("left/grid.dw0123456789abcdef.part"), *living = file("left/grid.dw0123456789abcde0.part");
+    write_text(dead, "half");
+    write_text(living, "half");
+    const int fd = open(living, O_RDONLY);
+    REQUIRE(fd >= 0 && !flock(fd, LOCK_EX));
+    CHECK(!sweep("left.grid", "left", ""), "%s", test_run_output());
+    CHECK(!dw_file_exists(dead) && dw_file_exists(living), "what nobody writes goes, and nothing else");
+    close(fd);
+    CHECK(!sweep("left.grid", "left", "") && !has_leftovers("left"), "%s", test_run_output());
+}
+
 /* The acceptance: 60 variants by real programs, two sweeps, of which one or the other is killed 20 times. */
 static void sixty_variants(void) {
     if (!test_slow()) SKIP("60 variants by two sweeps, killed 20 times, take minutes: DW_SLOW=1");
@@ -354,13 +370,13 @@ static void claims_die(void) {
     const int n = begun();
     CHECK(!test_run("cd %s && f=$(ls x-1-*) && p=$(sed -n 's/.*//;1p' /dev/null; cat /proc/sys/kernel/random/boot_id | "
                     "cut -c1-36) && "
-                    "printf 'deadwood claim 1\n%%s %%s %%s 999999999 5\n' $(uname -n) $p \"$(readlink "
+                    "printf 'deadwood claim 2\n%%s %%s %%s 999999999 5\nbegan\n' $(uname -n) $p \"$(readlink "
                     "/proc/self/ns/pid)\" >claims/$f",
                     file("claim")),
           "%s", test_run_output());
     CHECK(!sweep("claim.grid", "claim", "") && begun() == n + 1, "what a dead process has written is not trusted: %d",
           begun() - n);
-    CHECK(!test_run("cd %s && f=$(ls x-1-*) && rm $f && printf 'deadwood claim 1\nelsewhere 1 2 3 4\n' >claims/$f && "
+    CHECK(!test_run("cd %s && f=$(ls x-1-*) && rm $f && printf 'deadwood claim 2\nelsewhere 1 2 3 4\n' >claims/$f && "
                     "touch -d '1 hour ago' claims/$f", file("claim")), "%s", test_run_output());
     CHECK(!test_run("deadwood-sweep %s -o %s --allow stub", file("claim.grid"), file("claim")) &&
               strstr(test_run_output(), "of elsewhere 1 2 3 4 was not touched for 36"), "%s", test_run_output());
@@ -369,7 +385,7 @@ static void claims_die(void) {
 
 /* What a process on another machine does that takes the claim of one that sleeps too long for dead. */
 static void take_over(const char *path) {
-    write_text(file("heir"), "deadwood claim 1\nelsewhere 1 2 3 4 5\n");
+    write_text(file("heir"), "deadwood claim 2\nelsewhere 1 2 3 4 5\n");
     CHECK(!rename(file("heir"), path));
 }
 
@@ -418,7 +434,7 @@ static void claims_apart(void) {
     CHECK(test_run("ls %s | grep .", file("apart/claims")), "%s", test_run_output());
 }
 
-/* A process that ends as if killed: with a claim, and while it took a second one over. */
+/* A process that ends as if killed: with a job that began, one that did not, and while it took a third one over. */
 static pid_t die_with_claims(const char *folder) {
     const pid_t pid = fork();
     if (pid) return pid;
@@ -426,7 +442,8 @@ static pid_t die_with_claims(const char *folder) {
     int n_others;
     claim_taken taken;
     claims *c = claims_open(folder, "grid", &n_others, &err);
-    const bool ok = c && !claims_take(c, "job", &taken, &err) &&
+    const bool ok = c && !claims_take(c, "job", &taken, &err) && !claims_begin(c, "job", &err) &&
+                    !claims_take(c, "looked-at", &taken, &err) &&
                     !test_run("cd %s/claims && cp job $(ls | grep sweep$).heir", folder);
     _exit(!ok);
 }
@@ -457,8 +474,10 @@ static void claims_forgotten(void) {
     claims *c = claims_open(file("forgotten"), "grid", &n_others, &err);
     REQUIRE(c && !n_others, "%s", err.text);
     CHECK(!test_run("test $(ls %s | grep -c sweep) = 1", file("forgotten/claims")), "its presence and heir are gone");
-    CHECK(claims_look(c, "job", &reason) == CLAIM_DEAD);
+    CHECK(claims_look(c, "job", &reason) == CLAIM_DEAD && claims_look(c, "looked-at", &reason) == CLAIM_FREE);
     claims_close(c);
+    CHECK(!test_run("test \"$(ls %s)\" = job", file("forgotten/claims")), "what began is told to later sweeps: %s",
+          test_run_output());
     waitpid(dead, NULL, 0);
     waitpid(locker, NULL, 0);
 }
@@ -1081,6 +1100,7 @@ static const test_case cases[] = {
     {"a job that fails costs the rows that need it, which say why; the next run tries it again", failures},
     {"a grid that cannot be run is refused with its line before anything is made", refusals},
     {"two sweeps share a folder: each job is done once, the table is that of one", two_share},
+    {"what a sweep that was killed left of its own files goes, what a living one writes stays", own_leftovers},
     {"two sweeps of which one or the other is killed, again and again, end as one that was not", two_killed},
     {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
     {"a process that lost its claim while it slept notices it, and leaves the other's claim alone", claims_lost},

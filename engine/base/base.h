@@ -181,6 +181,10 @@ const char *dw_out_temporary(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
 /* Whether a file's name (without folders) has the form that dw_out gives to unfinished files. */
 bool dw_out_is_temporary(const char *name);
+/* Removes such a file, unless a living process writes it; true when it is gone. */
+bool dw_out_remove_left(const char *path);
+/* Makes a small file that appears with its contents, but is not synced.  1: there is a file of that name. */
+int dw_write_new(const char *path, const char *text, size_t n, dw_err *err);
 
 /* The same for a new folder of up to 16 files.  Each is written with dw_out to the path that dw_out_folder_file
  * returns (borrowed until dw_out_folder_free).  The folder must not exist yet. */

@@ -1,10 +1,13 @@
 /* out.c - output that appears whole or not at all.
  *
  * An output is written into a file without a name (O_TMPFILE).  When it is complete it gets a random name in the
- * same folder and is renamed to the final one, so a process that is killed leaves nothing.  On a file system without
+ * same folder and is renamed to the final one, so a process that is killed before leaves nothing.  On a file system without
  * O_TMPFILE the file has the random name from the beginning:
  *
  *     model.gguf.dw9f86d081884c7d65.part
+ *
+ * A process that is killed between the two names, or on such a file system, leaves that file.  Its writer held a lock
+ * (flock) on it for as long as it lived, so others can tell (dw_out_remove_left).
  *
  * A name that would be longer than file systems allow is cut before the random part.  The random name must be new and
  * is never followed as a link, so nobody who writes into the folder can redirect the output. */
@@ -17,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -131,6 +135,36 @@ static int check_path(const dw_out *out, dw_err *err) {
     return refuse_input(out, err);
 }
 
+/* ---- locks ----------------------------------------------------------------------------------------- */
+
+/* Where files cannot be locked, nobody can lock them to remove them. */
+static int lock(int fd) {
+    if (fd >= 0) flock(fd, LOCK_EX | LOCK_NB);
+    return fd;
+}
+
+bool dw_out_remove_left(const char *path) {
+    struct stat st;
+    if (!dw_out_is_temporary(dw_base_name(path))) return false;
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const bool is_left = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && !flock(fd, LOCK_EX | LOCK_NB);
+    const bool removed = is_left && !unlink(path);
+    if (fd >= 0) close(fd);
+    return removed;
+}
+
+/* A file with this name, locked.  Another process that finds it before the lock may remove it, so it is made again. */
+static int open_named(const char *name) {
+    struct stat st;
+    for (int i = 0; i < 8; i++) {
+        const int fd = lock(open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+        if (fd < 0 || (!fstat(fd, &st) && st.st_nlink)) return fd;
+        close(fd);
+    }
+    errno = EBUSY;
+    return -1;
+}
+
 /* ---- files without a name ------------------------------------------------------------------------ */
 
 #ifdef O_TMPFILE
@@ -140,23 +174,24 @@ static int give_name(int fd, const char *name) {
     return linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-static int open_in(const char *folder) { return open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); }
+static int open_unnamed(const char *folder) { return lock(open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666)); }
 
 /* A descriptor, or -1 where files without a name cannot be made or cannot be named later.  An empty file tests both,
  * because a failure to name the output after hours of work would be too late. */
 static int open_nameless(const char *path, const char *temporary) {
     char *folder = folder_of(path);
-    int fd = folder ? open_in(folder) : -1;
+    int fd = folder ? open_unnamed(folder) : -1;
     if (fd >= 0) {
         const bool can = !give_name(fd, temporary) && !unlink(temporary);
         close(fd);
-        fd = can ? open_in(folder) : -1;
+        fd = can ? open_unnamed(folder) : -1;
     }
     free(folder);
     return fd;
 }
 #else
 static int give_name(int fd, const char *name) { return (void)fd, (void)name, -1; }
+static int open_unnamed(const char *folder) { return (void)folder, -1; }
 static int open_nameless(const char *path, const char *temporary) { return (void)path, (void)temporary, -1; }
 #endif
 
@@ -176,7 +211,7 @@ static dw_out *open_out(const char *path, bool keeper, dw_err *err) {
     out->fd = open_nameless(path, out->temporary);
     out->nameless = out->fd >= 0;
     if (out->nameless) return out;
-    out->fd = open(out->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    out->fd = open_named(out->temporary);
     if (out->fd >= 0) return out;
     dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
 fail:
@@ -240,9 +275,15 @@ static int fail_create(const char *path, dw_err *err) {
     return dw_fail(err, "cannot create '%s': %s", path, strerror(errno));
 }
 
-const char *dw_out_temporary(dw_out *out, dw_err *err) {
-    if (out->nameless && give_name(out->fd, out->temporary)) return fail_create(out->path, err), NULL;
+static int name_file(dw_out *out, dw_err *err) {
+    if (out->nameless && give_name(out->fd, out->temporary)) return fail_create(out->path, err);
     out->nameless = false;
+    return 0;
+}
+
+const char *dw_out_temporary(dw_out *out, dw_err *err) {
+    if (name_file(out, err)) return NULL;
+    flock(out->fd, LOCK_UN); // the library (HDF5) locks it
     return out->temporary;
 }
 
@@ -267,9 +308,8 @@ int dw_out_commit_checked(dw_out *out, dw_out_check *check, void *ctx, dw_err *e
     return dw_out_commit(out, err);
 }
 
-int dw_out_commit(dw_out *out, dw_err *err) {
-    if (sync_file(out, err) || refuse_input(out, err)) return -1;
-    if (!dw_out_temporary(out, err)) return -1;
+/* Closing may tell of an error. */
+static int close_and_rename(dw_out *out, dw_err *err) {
     const int fd = out->fd;
     out->fd = -1;
     if (close(fd)) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
@@ -277,6 +317,14 @@ int dw_out_commit(dw_out *out, dw_err *err) {
     let_go(&out->slot, &out->temporary);
     sync_folder(out->path);
     return 0;
+}
+
+int dw_out_commit(dw_out *out, dw_err *err) {
+    if (sync_file(out, err) || refuse_input(out, err)) return -1;
+    const int held = fcntl(lock(out->fd), F_DUPFD_CLOEXEC, 0); // the lock stays until the rename
+    const int rc = name_file(out, err) ? -1 : close_and_rename(out, err);
+    if (held >= 0) close(held);
+    return rc;
 }
 
 int dw_out_holds(void *pieces_pointer, const char *path, dw_err *err) {
@@ -305,6 +353,39 @@ void dw_out_free(dw_out *out) {
     free(out->path);
     free(out->buffer);
     free(out);
+}
+
+/* ---- small files that must be new -------------------------------------------------------------------- */
+
+/* Where there are no files without a name: others may see it while it is written. */
+static int write_new_named(const char *path, const char *text, size_t n) {
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return -1;
+    const int rc = write(fd, text, n) == (ssize_t)n ? 0 : -1, why = errno;
+    if (rc) unlink(path);
+    close(fd);
+    errno = why;
+    return rc;
+}
+
+/* 1: files without a name cannot be made here. */
+static int write_new_nameless(const char *path, const char *text, size_t n) {
+    char *folder = folder_of(path);
+    const int fd = folder ? open_unnamed(folder) : -1;
+    free(folder);
+    if (fd < 0) return 1;
+    const bool ok = write(fd, text, n) == (ssize_t)n;
+    const int rc = !ok ? -1 : !give_name(fd, path) ? 0 : errno == EEXIST ? -1 : 1, why = errno;
+    close(fd);
+    errno = why;
+    return rc;
+}
+
+int dw_write_new(const char *path, const char *text, size_t n, dw_err *err) {
+    int rc = write_new_nameless(path, text, n);
+    if (rc == 1) rc = write_new_named(path, text, n);
+    if (rc && errno == EEXIST) return 1;
+    return rc ? dw_fail(err, "cannot write '%s': %s", path, strerror(errno)) : 0;
 }
 
 /* ---- folders ---------------------------------------------------------------------------------------- */

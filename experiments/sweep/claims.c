@@ -20,7 +20,7 @@
 
 enum { MAX_CLAIM = 1024, BEGINNING_SECONDS = 10 };
 
-static const char head[] = "deadwood claim 1\n";
+static const char head[] = "deadwood claim 2\n";
 
 struct claims {
     char *folder, *presence;
@@ -91,7 +91,7 @@ static void read_text(int fd, char text[MAX_CLAIM]) {
     text[n > 0 ? n : 0] = 0;
 }
 
-/* Reads a claim; -1: there is none.  The text may be incomplete while its owner writes it. */
+/* Reads a claim; -1: there is none.  On some file systems the text may be incomplete while its owner writes it. */
 static int read_claim(const char *path, char text[MAX_CLAIM]) {
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const bool absent = fd < 0 && errno == ENOENT;
@@ -133,6 +133,14 @@ static char *line_in(const char *text, const char *word) {
     return NULL;
 }
 
+/* Whether outputs may be half made; unknown where a claim is not complete. */
+static bool has_begun(const char *text) {
+    char process[256], *began = line_in(text, "began");
+    const bool begun = began || !process_in(text, process);
+    free(began);
+    return begun;
+}
+
 /* ---- life and death --------------------------------------------------------------------------------------------- */
 
 /* Seconds since a file was touched, by the clock of the file system; 0 where that cannot be known. */
@@ -163,7 +171,7 @@ claim_state claims_look(claims *c, const char *name, char **reason) {
     if (path && (read_claim(path, text) || is_own(c, text)))
         state = CLAIM_FREE;
     else if (path && is_dead(c, path, text))
-        state = CLAIM_DEAD;
+        state = has_begun(text) ? CLAIM_DEAD : CLAIM_FREE;
     else if (path && (*reason = line_in(text, "failed ")))
         state = CLAIM_FAILED;
     free(path);
@@ -172,27 +180,19 @@ claim_state claims_look(claims *c, const char *name, char **reason) {
 
 /* ---- taking and giving ------------------------------------------------------------------------------------------ */
 
+/* 1: there is a claim. */
 static int write_claim(const claims *c, const char *path, const char *more, dw_err *err) {
     char text[MAX_CLAIM];
     const int n = snprintf(text, sizeof text, "%s%s\n%s", head, c->process, more);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0) return errno == EEXIST ? 1 : dw_fail(err, "cannot write '%s': %s", path, strerror(errno));
-    const size_t size = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    const bool ok = write(fd, text, size) == (ssize_t)size;
-    const int why = errno;
-    if (close(fd) || !ok) {
-        unlink(path);
-        return dw_fail(err, "cannot write '%s': %s", path, strerror(why));
-    }
-    return 0;
+    return dw_write_new(path, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1, err);
 }
 
-/* A lock is held for a few calls only: who waits longer met a process that was stopped.  Where the file system has no
- * locks, without.  -1: another process holds it. */
+/* A lock is held for a few calls only: who waits seconds for it met a process that was stopped.  Where the file system has
+ * no locks, without.  -1: another process holds it. */
 static int lock_folder(const claims *c) {
     const int lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (int wait = 0; lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; wait++) {
-        if (wait == 200) {
+        if (wait == 5000) {
             close(lock);
             return -1;
         }
@@ -217,11 +217,12 @@ static bool bury(claims *c, const char *path, const char *heir) {
     return removed;
 }
 
-/* Takes the claim of a dead process over.  1: another process does. */
-static int inherit(claims *c, const char *path, dw_err *err) {
+/* Takes the claim of a dead process over, with its line "began": its outputs are not trusted until they are removed.
+ * 1: another process does. */
+static int inherit(claims *c, const char *path, bool begun, dw_err *err) {
     char *heir = dw_format(err, "%s.heir", c->presence);
     if (!heir) return -1;
-    int rc = write_claim(c, heir, "", err);
+    int rc = write_claim(c, heir, begun ? "began\n" : "", err);
     if (!rc && !bury(c, path, heir)) {
         unlink(heir);
         rc = 1;
@@ -243,8 +244,9 @@ int claims_take(claims *c, const char *name, claim_taken *taken, dw_err *err) {
         rc = write_claim(c, path, "", err);
         if (rc != 1 || read_claim(path, text)) continue;
         if (!is_dead(c, path, text)) break;
-        rc = inherit(c, path, err);
-        if (!rc) *taken = CLAIM_INHERITED;
+        const bool begun = has_begun(text);
+        rc = inherit(c, path, begun, err);
+        if (!rc && begun) *taken = CLAIM_INHERITED;
     }
     if (!rc) rc = hold(c, name, err);
     if (rc == 1) *taken = CLAIM_NOT_MINE;
@@ -272,6 +274,15 @@ void claims_release(claims *c, const char *name) {
         c->held[i] = c->held[--c->n_held];
         return;
     }
+}
+
+int claims_begin(claims *c, const char *name, dw_err *err) {
+    const int fd = open_own(c, name);
+    if (fd < 0) return 0; // lost to another process: claims_holds says so when the job ends
+    const bool ok = dprintf(fd, "began\n") > 0;
+    const int why = errno;
+    close(fd);
+    return ok ? 0 : dw_fail(err, "cannot write '%s/%s': %s", c->folder, name, strerror(why));
 }
 
 void claims_fail(claims *c, const char *name, const char *reason) {
@@ -364,8 +375,20 @@ claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, 
     return NULL;
 }
 
+static void bury_all(claims *c) {
+    char text[MAX_CLAIM];
+    DIR *d = opendir(c->folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char *path = *e->d_name == '.' ? NULL : path_of(c, e->d_name);
+        if (path && !read_claim(path, text) && !has_begun(text) && is_dead(c, path, text)) bury(c, path, NULL);
+        free(path);
+    }
+    if (d) closedir(d);
+}
+
 void claims_close(claims *c) {
     if (!c) return;
+    if (c->presence) bury_all(c);
     while (c->n_held) {
         give_up(c, c->held[--c->n_held]);
         free(c->held[c->n_held]);

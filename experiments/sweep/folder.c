@@ -124,11 +124,17 @@ int folder_open(sweep *s, dw_err *err) {
 
 /* ---- what killed programs left ---------------------------------------------------------------------------------- */
 
-/* The job whose output has this name, n bytes; SWEEP_NONE: none. */
+/* Whether a name of n bytes is that of an output, or of what belongs to it, as OUT.gram and OUT.windows do. */
+static bool is_of(const char *out, const char *name, size_t n) {
+    const size_t n_out = strlen(out);
+    return n >= n_out && !memcmp(out, name, n_out) && (n == n_out || name[n_out] == '.');
+}
+
+/* The job to whose outputs a name of n bytes belongs; SWEEP_NONE: none. */
 static size_t job_named(const sweep *s, const char *name, size_t n) {
     for (size_t i = 0; i < s->jobs.n; i++)
         for (size_t k = 0; k < job_of(s, i)->step->n_output; k++)
-            if (strlen(job_of(s, i)->file[k]) == n && !memcmp(job_of(s, i)->file[k], name, n)) return i;
+            if (is_of(job_of(s, i)->file[k], name, n)) return i;
     return SWEEP_NONE;
 }
 
@@ -141,27 +147,54 @@ static void remove_outputs(const sweep *s, size_t i) {
     }
 }
 
-/* "NAME.dw0123456789abcdef.part" of job `only`, or of any job that nobody works on, goes. */
+/* A temporary, n bytes before its random part, of a file that the sweep itself writes goes when nobody writes it. */
+static void remove_own(const sweep *s, const char *name, size_t n) {
+    static const char *const own[] = {"grid", "rows.tsv", "rows.tsv.windows"};
+    char *path = folder_path(s, name, NULL);
+    for (size_t i = 0; path && i < sizeof own / sizeof *own; i++)
+        if (strlen(own[i]) == n && !strncmp(name, own[i], n)) dw_out_remove_left(path);
+    free(path);
+}
+
+/* Whoever works on a job holds its claim for as long as its programs run.  So a temporary that was seen before the
+ * claim was free is not written any more. */
+static claim_state claim_of(const sweep *s, size_t i) {
+    char *reason;
+    const claim_state claim = claims_look(s->claims, job_of(s, i)->file[0], &reason);
+    free(reason);
+    return claim;
+}
+
+/* "NAME.dw0123456789abcdef.part" of job `only`, or of the sweep itself and any job that nobody works on, goes. */
 static int clean(const sweep *s, size_t only, dw_err *err) {
     DIR *d = opendir(s->dir);
     if (!d) return dw_fail(err, "cannot read the folder '%s': %s", s->dir, strerror(errno));
-    int rc = 0;
-    for (struct dirent *entry; !rc && (entry = readdir(d));) {
-        const size_t n = strlen(entry->d_name), tail = strlen(".dw0123456789abcdef.part");
-        const size_t i = dw_out_is_temporary(entry->d_name) ? job_named(s, entry->d_name, n - tail) : SWEEP_NONE;
-        claim_taken taken = CLAIM_NOT_MINE;
-        if (i == SWEEP_NONE || (only != SWEEP_NONE && i != only)) continue;
-        if (only == SWEEP_NONE) rc = claims_take(s->claims, job_of(s, i)->file[0], &taken, err);
-        if (i == only || taken != CLAIM_NOT_MINE) unlinkat(dirfd(d), entry->d_name, 0);
-        if (taken == CLAIM_INHERITED) remove_outputs(s, i);
-        if (taken != CLAIM_NOT_MINE) claims_release(s->claims, job_of(s, i)->file[0]);
+    for (struct dirent *entry; (entry = readdir(d));) {
+        if (!dw_out_is_temporary(entry->d_name)) continue;
+        const size_t n = strlen(entry->d_name) - strlen(".dw0123456789abcdef.part"), i = job_named(s, entry->d_name, n);
+        if (i == SWEEP_NONE)
+            remove_own(s, entry->d_name, n);
+        else if (only == SWEEP_NONE ? claim_of(s, i) != CLAIM_OTHER : i == only)
+            unlinkat(dirfd(d), entry->d_name, 0);
     }
     closedir(d);
-    return rc;
+    return 0;
 }
 
 int folder_clean(const sweep *s, dw_err *err) { return clean(s, SWEEP_NONE, err); }
 int folder_clean_job(const sweep *s, size_t i, dw_err *err) {
     remove_outputs(s, i);
     return clean(s, i, err);
+}
+
+/* Nobody takes over the dead claim of a job that is not needed any more. */
+int folder_bury(const sweep *s, dw_err *err) {
+    for (size_t i = 0; i < s->jobs.n; i++) {
+        claim_taken taken;
+        const char *name = job_of(s, i)->file[0];
+        if (s->task[i].needed || claim_of(s, i) != CLAIM_DEAD) continue;
+        if (claims_take(s->claims, name, &taken, err) || (taken == CLAIM_INHERITED && folder_clean_job(s, i, err))) return -1;
+        if (taken != CLAIM_NOT_MINE) claims_release(s->claims, name);
+    }
+    return 0;
 }

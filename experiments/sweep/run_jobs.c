@@ -359,7 +359,8 @@ static int take_claim(sweep *s, size_t i, bool *mine, dw_err *err) {
     const int rc = taken == CLAIM_NEW ? still_needed(s, i, mine, err) : folder_clean_job(s, i, err);
     if (rc) return -1;
     *mine = *mine && t->state == ABSENT && has_inputs(s, i);
-    if (!*mine) claims_release(s->claims, claim);
+    if (*mine) return claims_begin(s->claims, claim, err);
+    claims_release(s->claims, claim);
     return 0;
 }
 

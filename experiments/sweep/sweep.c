@@ -132,7 +132,7 @@ static int open_sweep(sweep *s, dw_err *err) {
 static int find_work(sweep *s, dw_err *err) {
     if ((!o.dry_run && folder_open(s, err)) || jobs_identify(&s->jobs, s->program, err)) return -1;
     if (!o.dry_run && folder_clean(s, err)) return -1;
-    if (tasks_find(s, err)) return -1;
+    if (tasks_find(s, err) || (!o.dry_run && folder_bury(s, err))) return -1;
     tasks_estimate(s);
     return 0;
 }

@@ -98,6 +98,7 @@ int folder_open(sweep *s, dw_err *err);
 /* Removes what killed programs left of the outputs of jobs that nobody works on. */
 int folder_clean(const sweep *s, dw_err *err);
 int folder_clean_job(const sweep *s, size_t i, dw_err *err); // of one job, which this process holds
+int folder_bury(const sweep *s, dw_err *err); // removes what dead processes held of jobs that are not needed
 extern const char sweep_comment[];                           // the begin of the second line of a sweep's table
 
 /* ---- tasks.c ---- */
