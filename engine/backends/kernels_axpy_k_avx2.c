@@ -7,8 +7,6 @@
 
 enum { MOST_COLS = 2, UNIT = 32 };
 
-INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
-
 /* ---- scales ------------------------------------------------------------------------------------------------- */
 
 typedef struct numbers {
@@ -25,18 +23,6 @@ INLINE numbers times(__m256 a, numbers x) { return (numbers){_mm256_mul_ps(a, x.
 // sum - a x
 INLINE numbers minus(numbers sum, __m256 a, numbers x) {
     return (numbers){_mm256_fnmadd_ps(a, x.first, sum.first), _mm256_fnmadd_ps(a, x.last, sum.last)};
-}
-
-INLINE __m128i scales_and_minima(const uint8_t *p) {
-    uint64_t scale, min;
-    dw_unpack_scales_mins(p + 4, &scale, &min);
-    return _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)scale), _mm_cvtsi64_si128((long long)min));
-}
-
-INLINE __m128i q3_scales(const uint8_t *p) {
-    uint64_t first, last;
-    dw_unpack_q3_scales(p + 96, &first, &last);
-    return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
 }
 
 // The row's factors; adds to the rows' offsets, for one column's factor a.
@@ -74,28 +60,6 @@ INLINE void make_factors(dw_qtype type, int n_rows, size_t at, const terms *t, i
     _mm256_storeu_ps(f->offset, offset.first), _mm256_storeu_ps(f->offset + 8, offset.last);
 }
 
-/* ---- codes -------------------------------------------------------------------------------------------------- */
-
-// Bits of each byte at p from bit `from` on, under the mask, from bit `to` on.
-INLINE __m256i bits_of(const void *p, int from, int mask, int to) {
-    const __m256i x = _mm256_srl_epi16(load256(p), _mm_cvtsi32_si128(from));
-    return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), to);
-}
-
-// Codes of columns 32 s .. 32 s + 31 of the superblock at p.
-INLINE __m256i codes_of(dw_qtype type, const uint8_t *p, int s) {
-    const int half = s / 4, j = s % 4;
-    switch (type) {
-    case DW_Q2_K: return bits_of(p + 16 + 32 * half, 2 * j, 3, 0);
-    case DW_Q3_K: return _mm256_or_si256(bits_of(p + 32 + 32 * half, 2 * j, 3, 0), bits_of(p, s, 1, 2));
-    case DW_Q4_K: return bits_of(p + 16 + 32 * (s / 2), 4 * (s % 2), 15, 0);
-    case DW_Q5_K: return _mm256_or_si256(bits_of(p + 48 + 32 * (s / 2), 4 * (s % 2), 15, 0), bits_of(p + 16, s, 1, 4));
-    default: // Q6_K
-        return _mm256_or_si256(bits_of(p + 64 * half + 32 * (j % 2), 4 * (j / 2), 15, 0),
-                               bits_of(p + 128 + 32 * half, 2 * j, 3, 4));
-    }
-}
-
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
 // Columns 32 s .. of the superblock whose columns begin at i.
@@ -104,7 +68,7 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
     const bool of_16 = has_scale_of_16(type);
     __m256 sum[MOST_COLS][4];
     _Alignas(32) uint8_t code[AXPY_ROWS][UNIT];
-    for (int r = 0; r < n_rows; r++) _mm256_store_si256((void *)code[r], codes_of(type, t->b->row[r] + at, s));
+    for (int r = 0; r < n_rows; r++) _mm256_store_si256((void *)code[r], columns_of(type, t->b->row[r] + at, s));
     for (int c = 0; c < n_cols; c++)
         for (int k = 0; k < 4; k++)
             sum[c][k] = _mm256_add_ps(_mm256_loadu_ps(sum_at(t, c, i + UNIT * s + 8 * k)),

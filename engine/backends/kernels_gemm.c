@@ -12,7 +12,7 @@
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
- * finished squares are transposed once.  Missing rows and tokens of a square are zeros.
+ * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.
  *
  * A matrix that is stored transposed gives the same panels: of 32 of its rows at a time a piece, as wide as the block,
  * is unpacked and transposed. */
@@ -74,7 +74,7 @@ typedef struct panel_job {
     dw_level level;
     dw_gemm_form form;
     dw_qtype type;
-    int k;
+    int k, n_tokens;
     dw_amx_product p;
 } panel_job;
 
@@ -113,7 +113,7 @@ static void unpack_f32(const product *p, const uint8_t *w, int r, int k) {
 
 static void multiply_f32(const panel_job *j) {
     const float *panel = (const float *)(const void *)j->p.panel, *x = (const float *)(const void *)j->p.x;
-    dw_vec_of(j->level)->multiply(panel, j->p.n_row_tiles, x, j->p.n_token_tiles, j->k, j->p.c, j->p.fresh);
+    dw_vec_of(j->level)->multiply(panel, j->p.n_row_tiles, x, j->n_tokens, j->k, j->p.c, j->p.fresh);
 }
 
 /* AMX: [step of 32][part] tiles. */
@@ -389,9 +389,9 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
         (p->turned ? unpack_turned : unpack)(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
-            const int here = smaller(2, n_token_tiles - t);
+            const int here = smaller(2, n_token_tiles - t), n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
-            form->multiply(&(panel_job){p->job->level, p->job->form, p->job->w->type->id, k,
+            form->multiply(&(panel_job){p->job->level, p->job->form, p->job->w->type->id, k, n_tokens,
                                         {p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}});
             if (last && !p->job->by_rows) store_tokens(p, sum, row0, n_rows, t * DW_TILE, here);
         }
@@ -435,7 +435,7 @@ double dw_gemm_rate(dw_level level, dw_gemm_form form, double seconds, uint8_t *
     _Static_assert(STRIP * 4 >= 2 * DW_TILE * DW_PANEL_K * 4, "two tiles of tokens");
     const bool has_tiles = is_amx(form) && level >= DW_AMX;
     const uint8_t *panel = scratch + SUM_BYTES, *x = panel + PANEL_BYTES + (DW_PANEL_K + SQUARE) * 4;
-    const panel_job job = {level, form, DW_Q4_0, DW_PANEL_K,
+    const panel_job job = {level, form, DW_Q4_0, DW_PANEL_K, 2 * DW_TILE,
                            {panel, x, ROW_BLOCK / DW_TILE, 2, steps_of(DW_PANEL_K), (float *)(void *)scratch, true}};
     const double began = dw_now();
     double operations = 0, now = began;

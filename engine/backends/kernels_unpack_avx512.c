@@ -203,21 +203,9 @@ TARGET static void decode_q6_k(const void *src, float *dst, size_t n) {
     }
 }
 
-static dw_unpack_fn *const decoders[DW_QTYPE_END] = {
+dw_unpack_fn *const dw_unpack_avx512[DW_QTYPE_END] = {
     [DW_F16] = decode_f16,       [DW_BF16] = decode_bf16, [DW_Q8_0] = decode_q8_0, [DW_Q4_0] = decode_q4_0, [DW_Q4_1] = decode_q4_1,
     [DW_IQ4_NL] = decode_iq4_nl, [DW_Q5_0] = decode_q5_0, [DW_Q5_1] = decode_q5_1, [DW_Q2_K] = decode_q2_k, [DW_Q3_K] = decode_q3_k,
     [DW_Q4_K] = decode_q4_k,     [DW_Q5_K] = decode_q5_k, [DW_Q6_K] = decode_q6_k,
 };
-
-dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type) {
-    return level >= DW_AVX512 && decoders[type->id] ? decoders[type->id] : type->decode;
-}
-
-#else
-
-dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type) {
-    (void)level;
-    return type->decode;
-}
-
 #endif

@@ -1,4 +1,4 @@
-/* kernels_vec.c - which table of vector functions a level uses. */
+/* kernels_vec.c - which tables of vector functions and of decoders a level uses. */
 #include "backends/kernels_vec.h"
 
 const dw_vec *dw_vec_of(dw_level level) {
@@ -9,6 +9,16 @@ const dw_vec *dw_vec_of(dw_level level) {
     (void)level;
 #endif
     return &dw_vec_portable;
+}
+
+dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type) {
+#if defined(__x86_64__)
+    dw_unpack_fn *own = level >= DW_AVX512 ? dw_unpack_avx512[type->id] : level == DW_AVX2 ? dw_unpack_avx2[type->id] : NULL;
+    if (own) return own;
+#else
+    (void)level;
+#endif
+    return type->decode;
 }
 
 size_t dw_attend_scratch_bytes(int head_dim, int n_group) {

@@ -37,8 +37,9 @@ typedef struct dw_vec {
     /* y (n_pairs, 32) (+)= the same row of pairs of squares; pairs lie ld apart. */
     void (*gather_row)(const float *row, size_t ld, int n_pairs, float *y, bool add);
     /* C[row tile][token tile] (16 rows, 16 tokens) (+)= panel . x over k values.  Rows of the panel lie DW_PANEL_LD
-     * floats apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero. */
-    void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_token_tiles, int k, float *c, bool fresh);
+     * floats apart; token tiles of x are (k, 16) and follow each other.  `fresh`: C begins at zero.  Columns of C from
+     * n_tokens on may stay as they are. */
+    void (*multiply)(const float *panel, int n_row_tiles, const float *x, int n_tokens, int k, float *c, bool fresh);
     void (*norm)(const float *x, const float *weight, int n, float eps, float *y);    // y = x / rms(x) * weight
     void (*add)(float *x, const float *y, const float *bias, int n);                  // x += y + bias; bias may be NULL
     /* gate = act(gate); neuron = gate * up; by dw_act */
@@ -60,6 +61,7 @@ enum {
 
 /* The fastest decoder of a level; its results are those of type->decode, bit for bit. */
 typedef void dw_unpack_fn(const void *src, float *dst, size_t n);
+extern dw_unpack_fn *const dw_unpack_avx2[DW_QTYPE_END], *const dw_unpack_avx512[DW_QTYPE_END]; // NULL: none of its own
 dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type);
 
 /* ---- AMX (kernels_gemm_amx.c): 16 rows x 32 values BF16 make a tile of 1 KB ---------------------------------- */

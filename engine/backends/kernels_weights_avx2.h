@@ -25,6 +25,7 @@ typedef struct pair {
 INLINE bool is_signed(dw_qtype type) { return type == DW_Q8_0 || type == DW_IQ4_NL; }
 
 INLINE __m128i load128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256(p); }
 INLINE __m256i lanes(const void *a, const void *b) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(a)), load128(b), 1);
 }
@@ -117,6 +118,28 @@ INLINE pair unpack_pair(dw_qtype type, const uint8_t *p, int h, int odd, int n_b
     return unpack_blocks(type, p + (a < last ? a : last) * bytes, p + (b < last ? b : last) * bytes);
 }
 
+/* ---- weights: bytes in the order of columns ------------------------------------------------------------- */
+
+// Bits of each byte at p from bit `from` on, under the mask, from bit `to` on.
+INLINE __m256i bits_of(const void *p, int from, int mask, int to) {
+    const __m256i x = _mm256_srl_epi16(load256(p), _mm_cvtsi32_si128(from));
+    return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), to);
+}
+
+// Codes of columns 32 s .. 32 s + 31 of the superblock at p.
+INLINE __m256i columns_of(dw_qtype type, const uint8_t *p, int s) {
+    const int half = s / 4, j = s % 4;
+    switch (type) {
+    case DW_Q2_K: return bits_of(p + 16 + 32 * half, 2 * j, 3, 0);
+    case DW_Q3_K: return _mm256_or_si256(bits_of(p + 32 + 32 * half, 2 * j, 3, 0), bits_of(p, s, 1, 2));
+    case DW_Q4_K: return bits_of(p + 16 + 32 * (s / 2), 4 * (s % 2), 15, 0);
+    case DW_Q5_K: return _mm256_or_si256(bits_of(p + 48 + 32 * (s / 2), 4 * (s % 2), 15, 0), bits_of(p + 16, s, 1, 4));
+    default: // Q6_K
+        return _mm256_or_si256(bits_of(p + 64 * half + 32 * (j % 2), 4 * (j / 2), 15, 0),
+                               bits_of(p + 128 + 32 * half, 2 * j, 3, 4));
+    }
+}
+
 /* ---- weights: scales and offsets ----------------------------------------------------------------------- */
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
@@ -184,6 +207,20 @@ INLINE scales scales_16(dw_qtype type, const uint8_t *p, int h) {
         d = _mm256_mul_ps(signed_to_float(s), _mm256_set1_ps(half_at(p + 208)));
         return (scales){d, _mm256_mul_ps(d, _mm256_set1_ps(32))};
     }
+}
+
+// Q4_K, Q5_K: scale, minimum, scale, .. of the eight blocks.
+INLINE __m128i scales_and_minima(const uint8_t *p) {
+    uint64_t scale, min;
+    dw_unpack_scales_mins(p + 4, &scale, &min);
+    return _mm_unpacklo_epi8(_mm_cvtsi64_si128((long long)scale), _mm_cvtsi64_si128((long long)min));
+}
+
+// Q3_K: the signed scales of the 16 pieces.
+INLINE __m128i q3_scales(const uint8_t *p) {
+    uint64_t first, last;
+    dw_unpack_q3_scales(p + 96, &first, &last);
+    return _mm_sub_epi8(_mm_set_epi64x((long long)last, (long long)first), _mm_set1_epi8(32));
 }
 
 #endif

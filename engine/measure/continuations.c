@@ -18,7 +18,7 @@ typedef struct continuations {
     const dw_tokenizer *tok;
     dw_session *session; // a sequence for each prompt
     dw_sampler *greedy;
-    float *logits; // (n_vocab)
+    float *logits; // (MEASURE_PROMPTS, n_vocab)
     int n_vocab;
     int32_t id[MEASURE_PROMPTS][MEASURE_CONTINUED];
 } continuations;
@@ -39,11 +39,15 @@ bool measure_only_repeats(const int32_t *id, int n) {
     return 2 * repeated >= MEASURE_REPEAT_TAIL;
 }
 
-/* The likeliest token after an output row. */
-static int likeliest(continuations *c, int row, int32_t *id, dw_err *err) {
-    if (dw_session_logits(c->session, row, 1, c->logits, err)) return -1;
-    *id = dw_sample(c->greedy, c->logits);
-    return *id < 0 ? dw_fail(err, "the model's logits are NaN after a built-in prompt") : 0;
+/* The likeliest tokens after the n output rows: the next ones, number `at`, of sequences `first` and following. */
+static int choose(continuations *c, int first, int n, int at, dw_err *err) {
+    if (dw_session_logits(c->session, 0, n, c->logits, err)) return -1;
+    for (int i = 0; i < n; i++) {
+        int32_t *id = &c->id[first + i][at];
+        *id = dw_sample(c->greedy, c->logits + (size_t)i * (size_t)c->n_vocab);
+        if (*id < 0) return dw_fail(err, "the model's logits are NaN after a built-in prompt");
+    }
+    return 0;
 }
 
 static int begin(continuations *c, int seq, dw_err *err) {
@@ -57,7 +61,7 @@ static int begin(continuations *c, int seq, dw_err *err) {
                            prompts[seq], n, PROMPT_TOKENS);
     if (!rc) rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = (int)n, .token = id, .seq = of}, err);
     free(id);
-    return rc ? rc : likeliest(c, 0, &c->id[seq][0], err);
+    return rc ? rc : choose(c, seq, 1, 0, err);
 }
 
 /* Adds one token to every continuation. */
@@ -69,10 +73,8 @@ static int go_on(continuations *c, int at, dw_err *err) {
         seq[s] = s;
         out[s] = 1;
     }
-    int rc = dw_session_eval(c->session, &(dw_batch){.n_tokens = MEASURE_PROMPTS, .token = id, .seq = seq, .out = out},
-                             err);
-    for (int s = 0; s < MEASURE_PROMPTS && !rc; s++) rc = likeliest(c, s, &c->id[s][at], err);
-    return rc;
+    const dw_batch batch = {.n_tokens = MEASURE_PROMPTS, .token = id, .seq = seq, .out = out};
+    return dw_session_eval(c->session, &batch, err) ? -1 : choose(c, 0, MEASURE_PROMPTS, at, err);
 }
 
 static int length(const continuations *c, int seq) {
@@ -92,7 +94,7 @@ static int open_session(continuations *c, const dw_model *m, const dw_tokenizer 
     c->n_vocab = dw_model_hparams(m)->n_vocab;
     c->session = dw_session_new(m, &own, err);
     c->greedy = dw_sampler_new(&(dw_sampler_options){0}, c->n_vocab, err);
-    c->logits = dw_alloc((size_t)c->n_vocab, sizeof *c->logits, "logits", err);
+    c->logits = dw_alloc((size_t)c->n_vocab, MEASURE_PROMPTS * sizeof *c->logits, "logits", err);
     return c->session && c->greedy && c->logits ? 0 : -1;
 }
 
