@@ -14,8 +14,18 @@ INLINE __m256i products(dw_qtype type, __m256i u, __m256i q) {
 
 INLINE __m256i in_fours(__m256i twos) { return _mm256_madd_epi16(twos, _mm256_set1_epi16(1)); }
 
-INLINE __m256 scaled(__m256i dots, __m256 scale, int first, int second, __m256 sum) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_permutevar8x32_ps(scale, lane_numbers(first, second)), sum);
+// Number k of each lane of 128 bits, in all places of the lane.
+INLINE __m256 of_lane(__m256 x, int k) {
+    switch (k) {
+    case 0: return _mm256_permute_ps(x, 0x00);
+    case 1: return _mm256_permute_ps(x, 0x55);
+    case 2: return _mm256_permute_ps(x, 0xaa);
+    default: return _mm256_permute_ps(x, 0xff);
+    }
+}
+
+INLINE __m256 scaled(__m256i dots, __m256 scale, int k, __m256 sum) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), of_lane(scale, k), sum);
 }
 
 INLINE __m256i load_q(const record *r, int at) { return _mm256_load_si256((const __m256i *)(const void *)(r->q + at)); }
@@ -38,8 +48,8 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const
             for (int odd = 0; odd < 2; odd++) {
                 const __m256i first = products(type, u[odd].first, load_q(r, 128 * h + 32 * odd));
                 const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
-                sum[c] = scaled(in_fours(first), scale, 2 * odd, 4 + 2 * odd, sum[c]);
-                off[c] = scaled(in_fours(last), scale, 1 + 2 * odd, 5 + 2 * odd, off[c]);
+                sum[c] = scaled(in_fours(first), scale, 2 * odd, sum[c]);
+                off[c] = scaled(in_fours(last), scale, 1 + 2 * odd, off[c]);
             }
             continue;
         }
@@ -50,7 +60,7 @@ INLINE void add_half(dw_qtype type, const uint8_t *p, int h, int n_blocks, const
             const __m256i last = products(type, u[odd].last, load_q(r, 128 * h + 64 + 32 * odd));
             const __m256i dots = is_signed(type) ? _mm256_add_epi32(in_fours(first), in_fours(last))
                                                  : in_fours(_mm256_add_epi16(first, last));
-            sum[c] = scaled(dots, scale, 2 * odd, 4 + 2 * odd, sum[c]);
+            sum[c] = scaled(dots, scale, 2 * odd, sum[c]);
         }
     }
 }

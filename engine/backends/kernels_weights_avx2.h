@@ -144,10 +144,18 @@ INLINE __m256i columns_of(dw_qtype type, const uint8_t *p, int s) {
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
-// d, m of a block of 32, or d, d where its type has no minimum; both F16.
-INLINE int block_head(dw_qtype type, const uint8_t *p, bool there) {
-    if (!there) return 0;
-    return type == DW_Q4_1 || type == DW_Q5_1 ? (int)dw_le32(p) : (int)(dw_le16(p) * 0x10001u);
+// d, m of four blocks of 32, or d, d where their type has no minimum, as F16; zeros from block n_blocks on, 0 <= n_blocks.
+INLINE __m128i block_heads(dw_qtype type, const uint8_t *p, int n_blocks) {
+    const int bytes = record_bytes(type) / 8, last = n_blocks - 1; // a block has at least 16 bytes
+    if (n_blocks < 1) return _mm_setzero_si128();
+    const __m128i a = load128(p), b = load128(p + (last < 1 ? last : 1) * bytes), c = load128(p + (last < 2 ? last : 2) * bytes),
+                  d = load128(p + (last < 3 ? last : 3) * bytes);
+    const bool has_minimum = type == DW_Q4_1 || type == DW_Q5_1;
+    const __m128i ab = has_minimum ? _mm_unpacklo_epi32(a, b) : _mm_unpacklo_epi16(a, b);
+    const __m128i cd = has_minimum ? _mm_unpacklo_epi32(c, d) : _mm_unpacklo_epi16(c, d);
+    const __m128i abcd = _mm_unpacklo_epi32(ab, cd);
+    const __m128i heads = has_minimum ? _mm_unpacklo_epi64(ab, cd) : _mm_unpacklo_epi16(abcd, abcd);
+    return n_blocks < 4 ? _mm_and_si128(heads, _mm_cmpgt_epi32(_mm_set1_epi32(n_blocks), _mm_setr_epi32(0, 1, 2, 3))) : heads;
 }
 
 // Types with one scale for 32 weights: d, m of four blocks; offset_32 * m * sum is subtracted.
@@ -160,11 +168,7 @@ INLINE __m256 scales_32(dw_qtype type, const uint8_t *p, int h, int n_blocks) {
         return _mm256_mul_ps(_mm256_cvtph_ps(_mm_set1_epi32((int)dw_le32(p))),
                              _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(both)));
     }
-    const int bytes = record_bytes(type) / 8, b = 4 * h;
-    return _mm256_cvtph_ps(_mm_setr_epi32(block_head(type, p + b * bytes, b < n_blocks),
-                                          block_head(type, p + (b + 1) * bytes, b + 1 < n_blocks),
-                                          block_head(type, p + (b + 2) * bytes, b + 2 < n_blocks),
-                                          block_head(type, p + (b + 3) * bytes, b + 3 < n_blocks)));
+    return _mm256_cvtph_ps(block_heads(type, p + 4 * h * (record_bytes(type) / 8), n_blocks - 4 * h));
 }
 
 INLINE float offset_32(dw_qtype type) {
