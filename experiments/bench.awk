@@ -1,4 +1,4 @@
-# bench.awk - speed.tsv of bench.sh as a readable table.
+# bench.awk - speed-LEVEL.tsv of bench.sh as a readable table.
 #
 # A ratio is reached when the lower end of its interval (the value itself, where it has none) is at least the bound less
 # 0.02, a share when its median is; sampling when the share is at most the bound.  Fewer than five pairs give no interval

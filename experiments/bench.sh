@@ -1,6 +1,7 @@
 #!/bin/sh
 # bench.sh - what `make bench` and `make bench-quick` run: the cells of experiments/bench.cells, this engine beside upstream
-# llama.cpp, into results/speed.tsv and results/speed.md; quick: the small models with few pairs, to the terminal only.
+# llama.cpp, into results/speed-LEVEL.tsv and .md, of this machine's best level; quick: the small models with few pairs, to
+# the terminal only.
 #
 # DW_STOCK names the folder of upstream's libraries; T=N threads; CELLS='NAME..' measures only these.  Models of random
 # weights and rows are in build/bench: interrupted, the same command goes on with the cells that have no row of this
@@ -168,11 +169,10 @@ awk -F '\t' -v OFS='\t' '
     {rows++; for (i = 1; i <= NF; i++) cell[rows, name[FILENAME, i]] = $i}
     END {line = ""; for (c = 1; c <= n; c++) line = line (c > 1 ? OFS : "") column[c]; print line
          for (r = 1; r <= rows; r++) {line = ""; for (c = 1; c <= n; c++) line = line (c > 1 ? OFS : "") ((r, column[c]) in cell ? cell[r, column[c]] : "-"); print line}}
-' "$@" >"$new/speed.tsv"
-awk -f experiments/bench.awk "$new/speed.tsv" >"$new/speed.md"
-if [ "$mode" = quick ]; then cat "$new/speed.md"
-elif [ -n "${CELLS:-}$failed" ]; then cat "$new/speed.md" # a part is no result
-else mv -f "$new"/speed.tsv "$new"/speed.md results/
+' "$@" >"$new/speed-$best.tsv"
+awk -f experiments/bench.awk "$new/speed-$best.tsv" >"$new/speed-$best.md"
+if [ "$mode" = quick ] || [ -n "${CELLS:-}$failed" ]; then cat "$new/speed-$best.md" # a part is no result
+else mv -f "$new"/speed-* results/
 fi
 said "done"
 [ -z "$failed" ] || { echo "bench: failed:$failed; the same command tries them again" >&2; exit 1; }

@@ -34,7 +34,8 @@ TARGET static void decode_bf16(const void *src, float *dst, size_t n) {
     const uint8_t *h = src;
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(h + 2 * i)), 16)));
+        _mm256_storeu_ps(dst + i,
+                         _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(h + 2 * i)), 16)));
     for (; i < n; i++) dst[i] = dw_bf16_to_f32(dw_le16(h + 2 * i));
 }
 
@@ -48,7 +49,8 @@ INLINE void decode_blocks(dw_qtype type, const uint8_t *p, float *dst, size_t n)
     const bool has_minimum = type == DW_Q4_1 || type == DW_Q5_1;
     for (const float *end = dst + n; dst < end; dst += UNIT, p += dw_qtype_block_bytes(type)) {
         const float d = half_at(p), m = has_minimum ? half_at(p + 2) : 0;
-        put(dst, less(in_order(unpack_blocks(type, p, p)), offset), (float[2]){d, d}, has_minimum ? (float[2]){m, m} : NULL);
+        put(dst, less(in_order(unpack_blocks(type, p, p)), offset), (float[2]){d, d},
+            has_minimum ? (float[2]){m, m} : NULL);
     }
 }
 
@@ -74,7 +76,8 @@ INLINE numbers numbers_of(dw_qtype type, const uint8_t *p) {
     case DW_Q3_K: store_times(x.factor, half_at(p + 108), q3_scales(p)); break;
     case DW_Q6_K: store_times(x.factor, half_at(p + 208), load128(p + 192)); break;
     default: { // Q4_K, Q5_K: each of a block of 32 twice
-        const __m128i both = scales_and_minima(p), twice = _mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
+        const __m128i both = scales_and_minima(p),
+                      twice = _mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14);
         store_times(x.factor, half_at(p), _mm_shuffle_epi8(both, twice));
         store_times(x.minimum, -half_at(p + 2), _mm_shuffle_epi8(_mm_srli_si128(both, 1), twice));
     }
@@ -94,10 +97,8 @@ INLINE void decode_superblocks(dw_qtype type, const uint8_t *p, float *dst, size
 
 /* ---- the table ----------------------------------------------------------------------------------------------- */
 
-#define DEFINE(type, suffix, of)                                                    \
-    TARGET static void decode_##suffix(const void *src, float *dst, size_t n) {     \
-        decode_##of(type, src, dst, n);                                             \
-    }
+#define DEFINE(type, suffix, of)                                                                                       \
+    TARGET static void decode_##suffix(const void *src, float *dst, size_t n) { decode_##of(type, src, dst, n); }
 DEFINE(DW_Q8_0, q8_0, blocks)
 DEFINE(DW_Q4_0, q4_0, blocks)
 DEFINE(DW_Q4_1, q4_1, blocks)
@@ -111,8 +112,9 @@ DEFINE(DW_Q5_K, q5_k, superblocks)
 DEFINE(DW_Q6_K, q6_k, superblocks)
 
 dw_unpack_fn *const dw_unpack_avx2[DW_QTYPE_END] = {
-    [DW_F16] = decode_f16,       [DW_BF16] = decode_bf16, [DW_Q8_0] = decode_q8_0, [DW_Q4_0] = decode_q4_0, [DW_Q4_1] = decode_q4_1,
-    [DW_IQ4_NL] = decode_iq4_nl, [DW_Q5_0] = decode_q5_0, [DW_Q5_1] = decode_q5_1, [DW_Q2_K] = decode_q2_k, [DW_Q3_K] = decode_q3_k,
-    [DW_Q4_K] = decode_q4_k,     [DW_Q5_K] = decode_q5_k, [DW_Q6_K] = decode_q6_k,
+    [DW_F16] = decode_f16,   [DW_BF16] = decode_bf16,     [DW_Q8_0] = decode_q8_0, [DW_Q4_0] = decode_q4_0,
+    [DW_Q4_1] = decode_q4_1, [DW_IQ4_NL] = decode_iq4_nl, [DW_Q5_0] = decode_q5_0, [DW_Q5_1] = decode_q5_1,
+    [DW_Q2_K] = decode_q2_k, [DW_Q3_K] = decode_q3_k,     [DW_Q4_K] = decode_q4_k, [DW_Q5_K] = decode_q5_k,
+    [DW_Q6_K] = decode_q6_k,
 };
 #endif

@@ -13,7 +13,9 @@ const dw_vec *dw_vec_of(dw_level level) {
 
 dw_unpack_fn *dw_unpack_of(dw_level level, const dw_qtype_row *type) {
 #if defined(__x86_64__)
-    dw_unpack_fn *own = level >= DW_AVX512 ? dw_unpack_avx512[type->id] : level == DW_AVX2 ? dw_unpack_avx2[type->id] : NULL;
+    dw_unpack_fn *own = level >= DW_AVX512 ? dw_unpack_avx512[type->id]
+                        : level == DW_AVX2 ? dw_unpack_avx2[type->id]
+                                           : NULL;
     if (own) return own;
 #else
     (void)level;

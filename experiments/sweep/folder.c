@@ -193,7 +193,8 @@ int folder_bury(const sweep *s, dw_err *err) {
         claim_taken taken;
         const char *name = job_of(s, i)->file[0];
         if (s->task[i].needed || claim_of(s, i) != CLAIM_DEAD) continue;
-        if (claims_take(s->claims, name, &taken, err) || (taken == CLAIM_INHERITED && folder_clean_job(s, i, err))) return -1;
+        if (claims_take(s->claims, name, &taken, err) || (taken == CLAIM_INHERITED && folder_clean_job(s, i, err)))
+            return -1;
         if (taken != CLAIM_NOT_MINE) claims_release(s->claims, name);
     }
     return 0;
