@@ -140,7 +140,7 @@ BENCHES := $B/bench_sparse $B/bench_sampler $B/bench_collect
 bench: all $(BENCHES)  ## all speeds beside upstream llama.cpp in half an hour: results/speed-LEVEL.md, .tsv; needs DW_STOCK=FOLDER
 	sh experiments/bench.sh
 
-bench-quick: all $(BENCHES)  ## the same for the small models in three minutes, to the terminal only
+bench-quick: all $(BENCHES)  ## the same for the small models in three minutes, to the terminal only; needs DW_STOCK=FOLDER
 	sh experiments/bench.sh quick
 
 # ---- fuzzing

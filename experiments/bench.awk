@@ -76,8 +76,9 @@ END {
     printf "medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read, measured at most a minute before\n"
     printf "(*wall*, `deadwood limits --what wall`); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"
     printf "collect, the speed with statistics over the speed without; of sampling, the slowest of top-k, top-p, min-p and all three\n"
-    printf "at 152,064 tokens over a step of the 7b (at most). *Reached*: the lower end of the interval, or the median of a\n"
-    printf "share, is at least the bound less 0.02; fewer than five pairs have neither interval nor verdict.\n\n"
+    printf "at 152,064 tokens over a step of the 7b (at most). *At least* is a bound of the ratio, of the share, or of both. *Reached*: the\n"
+    printf "lower end of the interval, or the median of a share, is at least the bound less 0.02; fewer than five pairs have neither\n"
+    printf "interval nor verdict. *The best here*: the row of the best level once more, beside the bound for that level.\n\n"
     print_row(0)
     line = "|"; for (c = 1; c <= 10; c++) line = line rule(c) "|"; print line
     for (r = 1; r <= n; r++) print_row(r)

@@ -162,7 +162,7 @@ static const opt_program program = {
              "With --as the model learns to be rounded (quantization-aware training): it computes with weights in the "
              "types that requant --mixture would choose, and the steps change the values before rounding (Bengio et al. "
              "2013, straight-through).  -m may be the original itself.  With -s errors of rounding are weighed as requant "
-             "-s weighs them.  Without --as, heal first, then requant.\n"
+             "-s weighs them.  A model that heals without --as is rounded afterwards, by requant.\n"
              "\n"
              "With a rate too high the loss rises first.  In a model of 56 M parameters it fell from the first tenth on "
              "at 5e-4 with half of the neurons and at 3e-4 with 70 %; with 75 % it rose first at 5e-4.  With all of them, "
