@@ -55,6 +55,9 @@ wall() {
     walled=$(date +%s)
 }
 
+# most NUMBER..: the largest; one reading of a shared machine may be low
+most() { printf '%s\n' "$@" | awk '$1 + 0 > m {m = $1 + 0} END {print m}'; }
+
 # row NAME=VALUE..: a table of one row
 row() {
     printf '%s\n' "$@" | awk -F = '{name = name sep $1; value = value sep substr($0, length($1) + 2); sep = "\t"} END {print name; print value}'
@@ -78,7 +81,9 @@ versus_cell() {
     deadwood versus -m "$own" --what "$work" --depth "$depth" --sequences "$seq" --compete "$busy" --pairs "$pairs" --seconds "$seconds" $lap $trial $threads >"$1" || return 1
     ratio=$(value "$1" ratio)
     if [ "$busy" -gt 0 ]; then share=$(value "$1" own_kept)
-    elif [ $reads = yes ]; then share=$(awk -v a="$(value "$1" own_gb_s)" -v b="$wall" 'BEGIN {printf "%.3f", a / b}')
+    elif [ $reads = yes ]; then
+        of=$(most "$wall" "$(value "$1" read_gb_s_before)" "$(value "$1" read_gb_s_after)")
+        share=$(awk -v a="$(value "$1" own_gb_s)" -v b="$of" 'BEGIN {printf "%.3f", a / b}')
     fi
     case $model in 7b4-*) [ "$model" = 7b4-q4_0 ] || [ "$model" = 7b4-q4_k ] || rm -f "$own" ;; esac
 }
@@ -135,7 +140,7 @@ todo=$out/cells-$mode
 awk -v mode="$mode" -v only=" ${CELLS:-} " '/^#/ {next} mode == "quick" && $NF != "yes" {next} only != "  " && !index(only, " " $1 " ") {next} {print}' experiments/bench.cells >"$todo"
 n_cells=$(wc -l <"$todo") i=0
 while read -r cell kind model work level depth seq busy pairs seconds want_ratio want_share _ <&3; do
-    i=$((i + 1)) ratio=- share=- reads=no
+    i=$((i + 1)) ratio=- share=- reads=no of=-
     [ "$mode" = full ] || [ "$kind" != versus ] || { pairs=5 seconds=4; }
     to=$rows/$cell.tsv
     if ! has_level "$level"; then said "$cell: this machine lacks the level $level" && rm -f "$to" && continue; fi
@@ -151,7 +156,7 @@ while read -r cell kind model work level depth seq busy pairs seconds want_ratio
         failed="$failed $cell"
         continue
     fi
-    [ "$kind $reads" = 'versus yes' ] && of=$wall || of=-
+    [ "$kind $reads" = 'versus yes' ] || of=-
     sed -n '1p;$p' "$out/cell.tsv" >"$out/row.tsv" # beside busy processes there is a row without them before it
     row "cell=$cell" "want_ratio=$want_ratio" "want_share=$want_share" "cell_ratio=$ratio" "cell_share=$share" "wall_gb_s=$of" | paste - "$out/row.tsv" >"$to.part"
     mv "$to.part" "$to"

@@ -17,7 +17,7 @@
  *
  * With --heal-minutes 10 the cut models learn, and with a mixture a third control, the uncut model:
  *
- *   small        : heal -m $cut -T M -f TEXTS --minutes 10 --lr 3e-4 --as Q4_K_M -s $of_cut -o $out.gguf
+ *   small        : heal -m $cut -T M -f TEXTS --minutes 10 --lr 2.8e-4 --as Q4_K_M -s $of_cut -o $out.gguf
  *   learned      : heal -m M -T M -f TEXTS --minutes 10 --lr 1e-4 --as NEAREST -s $stats -o $out.gguf
  *
  * The metric, and --as, which makes widths multiples of the mixture's blocks: shrink_choices.h.

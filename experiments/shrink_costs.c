@@ -91,9 +91,11 @@ typedef struct rates { // of this machine, all threads
 
 static int measure(rates *r, const shrink_work *w, const int32_t *token, int n, dw_err *err) {
     if (time_tokens(&r->token, w, token, n, err)) return -1;
-    r->gram = kit_blas_speed(false) * w->n_threads / GRAM_OVERHEAD;
-    r->solve = kit_blas_speed(true) * w->n_threads;
-    return r->gram > 0 && r->solve > 0 ? 0 : dw_fail(err, "no memory to time products in");
+    const double engine = 2 * (double)dw_model_n_params(w->model) / r->token; // where OpenBLAS has no memory
+    const double singles = kit_blas_speed(false) * w->n_threads, doubles = kit_blas_speed(true) * w->n_threads;
+    r->gram = (singles > 0 ? singles : engine) / GRAM_OVERHEAD;
+    r->solve = doubles > 0 ? doubles : engine / 2;
+    return 0;
 }
 
 typedef struct widths { // sums over layers
@@ -156,19 +158,21 @@ static double n_params_of(const dw_model *m, double kept) {
     return (double)dw_model_n_params(m) - (1 - kept) * ffn;
 }
 
+/* Of the largest model that learns. */
+static double n_trained(const shrink_work *w) { return n_params_of(w->model, control_learns(w) ? 1 : w->kept); }
+
 /* Of heal: for each parameter its value, gradient, two moments, the best so far and, with a mixture, what it is rounded
  * to, in F32; about 20 values of n_embd, 4 of n_ff and a residual a layer for each of the 4096 tokens of a pass, student
  * and teacher. */
 static double healing_memory(const shrink_work *w) {
     const dw_hparams *hp = dw_model_hparams(w->model);
     const double pass = 4096 * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
-    const double n_params = n_params_of(w->model, control_learns(w) ? 1 : w->kept);
-    return (w->mixture ? 6 : 5) * sizeof(float) * n_params + pass;
+    return (w->mixture ? 6 : 5) * sizeof(float) * n_trained(w) + pass;
 }
 
 /* Of heal: a checkpoint of four F32 numbers a parameter, and its successor. */
 static double checkpoint_bytes(const shrink_work *w) {
-    return 2 * 4 * sizeof(float) * n_params_of(w->model, control_learns(w) ? 1 : w->kept);
+    return 2 * 4 * sizeof(float) * n_trained(w);
 }
 
 int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token, int n, dw_err *err) {

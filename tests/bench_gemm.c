@@ -19,6 +19,7 @@ typedef struct bench {
     dw_gemm_form form;
     dw_tensor w;
     int n_rows, n_tokens;
+    float *x; // (n_tokens, n)
     uint8_t *packed, **scratch; // scratch: of each thread
     float **y;
     double *rate; // of the inner loop, of each thread
@@ -43,8 +44,7 @@ static void time_loop(void *arg, int ith, int n_threads) {
 
 static void pack(void *arg, int ith, int n_threads) {
     const bench *b = arg;
-    dw_gemm_pack(&(dw_gemm_tokens){.level = b->level, .form = b->form, .x = (const float *)(const void *)b->scratch[0],
-                                   .ldx = b->w.ne[0], .n_tokens = b->n_tokens, .n = (int)b->w.ne[0]},
+    dw_gemm_pack(&(dw_gemm_tokens){.level = b->level, .form = b->form, .x = b->x, .ldx = b->w.ne[0], .n_tokens = b->n_tokens, .n = (int)b->w.ne[0]},
                  b->packed, ith, n_threads);
 }
 
@@ -113,16 +113,20 @@ int main(int argc, char **argv) {
     b.scratch = dw_alloc((size_t)n_threads, sizeof *b.scratch, "scratch", &err);
     b.y = dw_alloc((size_t)n_threads, sizeof *b.y, "results", &err);
     b.rate = dw_alloc((size_t)n_threads, sizeof *b.rate, "rates", &err);
+    b.x = dw_alloc((size_t)b.n_tokens, (size_t)n * sizeof *b.x, "tokens", &err);
     uint8_t *data = aligned_alloc(64, (size_t)b.n_rows * (size_t)n * 4);
     for (int i = 0; b.scratch && b.y && i < n_threads; i++) {
         b.scratch[i] = aligned_alloc(64, DW_GEMM_SCRATCH);
         b.y[i] = aligned_alloc(64, (size_t)256 * DW_GEMM_TOKENS * sizeof(float));
         if (!b.scratch[i] || !b.y[i]) return 1;
     }
-    if (!b.pool || !b.packed || !b.scratch || !b.y || !b.rate || !data || dw_level_choose(&b.level, &err)) {
+    if (!b.pool || !b.packed || !b.scratch || !b.x || !b.y || !b.rate || !data || dw_level_choose(&b.level, &err)) {
         fprintf(stderr, "bench_gemm: %s\n", err.text);
         return 1;
     }
+    dw_rng rng;
+    dw_rng_seed(&rng, 2);
+    for (size_t i = 0; i < (size_t)b.n_tokens * (size_t)n; i++) b.x[i] = (float)dw_rng_normal(&rng);
     printf("# level %s, %d threads, (%d, %d) x %d tokens\n# type   form  Gflop/s     loop  share\n",
            dw_level_names[b.level], n_threads, b.n_rows, n, b.n_tokens);
     for (int i = 0; i < DW_QTYPE_END; i++) {

@@ -181,7 +181,8 @@ const char *dw_out_temporary(dw_out *out, dw_err *err);
 void dw_out_free(dw_out *out);
 /* Whether a file's name (without folders) has the form that dw_out gives to unfinished files. */
 bool dw_out_is_temporary(const char *name);
-/* Removes such a file, unless a living process writes it; true when it is gone. */
+/* Removes such a file, unless a living process writes it; true when it is gone.  Where locks do not reach other hosts,
+ * their processes are not seen. */
 bool dw_out_remove_left(const char *path);
 /* Makes a small file that appears with its contents, but is not synced.  1: there is a file of that name. */
 int dw_write_new(const char *path, const char *text, size_t n, dw_err *err);

@@ -1,13 +1,13 @@
 /* out.c - output that appears whole or not at all.
  *
- * An output is written into a file without a name (O_TMPFILE).  When it is complete it gets a random name in the
- * same folder and is renamed to the final one, so a process that is killed before leaves nothing.  On a file system without
- * O_TMPFILE the file has the random name from the beginning:
+ * An output is written into a file without a name (O_TMPFILE).  When it is complete it gets a random name in the same
+ * folder and is renamed to the final one, so a process that is killed while it writes leaves nothing.  On a file system
+ * without O_TMPFILE the file has the random name from the beginning:
  *
  *     model.gguf.dw9f86d081884c7d65.part
  *
- * A process that is killed between the two names, or on such a file system, leaves that file.  Its writer held a lock
- * (flock) on it for as long as it lived, so others can tell (dw_out_remove_left).
+ * A process that is killed while such a name is there leaves that file.  Its writer holds a lock (flock) on it for as long
+ * as it lives, so others can tell (dw_out_remove_left).
  *
  * A name that would be longer than file systems allow is cut before the random part.  The random name must be new and
  * is never followed as a link, so nobody who writes into the folder can redirect the output. */
@@ -137,11 +137,8 @@ static int check_path(const dw_out *out, dw_err *err) {
 
 /* ---- locks ----------------------------------------------------------------------------------------- */
 
-/* Where files cannot be locked, nobody can lock them to remove them. */
-static int lock(int fd) {
-    if (fd >= 0) flock(fd, LOCK_EX | LOCK_NB);
-    return fd;
-}
+/* Where files cannot be locked, nobody can lock them to remove them.  False: another process holds the lock. */
+static bool lock(int fd) { return !flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK; }
 
 bool dw_out_remove_left(const char *path) {
     struct stat st;
@@ -157,8 +154,9 @@ bool dw_out_remove_left(const char *path) {
 static int open_named(const char *name) {
     struct stat st;
     for (int i = 0; i < 8; i++) {
-        const int fd = lock(open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-        if (fd < 0 || (!fstat(fd, &st) && st.st_nlink)) return fd;
+        const int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0 || (lock(fd) && !fstat(fd, &st) && st.st_nlink)) return fd;
+        unlink(name);
         close(fd);
     }
     errno = EBUSY;
@@ -174,7 +172,11 @@ static int give_name(int fd, const char *name) {
     return linkat(AT_FDCWD, link, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-static int open_unnamed(const char *folder) { return lock(open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666)); }
+static int open_unnamed(const char *folder) {
+    const int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    if (fd >= 0) lock(fd); // nobody else can
+    return fd;
+}
 
 /* A descriptor, or -1 where files without a name cannot be made or cannot be named later.  An empty file tests both,
  * because a failure to name the output after hours of work would be too late. */
@@ -321,7 +323,8 @@ static int close_and_rename(dw_out *out, dw_err *err) {
 
 int dw_out_commit(dw_out *out, dw_err *err) {
     if (sync_file(out, err) || refuse_input(out, err)) return -1;
-    const int held = fcntl(lock(out->fd), F_DUPFD_CLOEXEC, 0); // the lock stays until the rename
+    lock(out->fd); // again, after a library
+    const int held = fcntl(out->fd, F_DUPFD_CLOEXEC, 0); // the lock stays until the rename
     const int rc = name_file(out, err) ? -1 : close_and_rename(out, err);
     if (held >= 0) close(held);
     return rc;
@@ -361,9 +364,9 @@ void dw_out_free(dw_out *out) {
 static int write_new_named(const char *path, const char *text, size_t n) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return -1;
-    const int rc = write(fd, text, n) == (ssize_t)n ? 0 : -1, why = errno;
+    int rc = write(fd, text, n) == (ssize_t)n ? 0 : -1, why = errno;
+    if (close(fd) && !rc) rc = -1, why = errno;
     if (rc) unlink(path);
-    close(fd);
     errno = why;
     return rc;
 }

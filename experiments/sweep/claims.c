@@ -29,7 +29,8 @@ struct claims {
     size_t n_place;    // bytes of "HOST BOOT NAMESPACE "
     char **held;
     size_t n_held, cap_held;
-    double beaten; // when claims were touched last
+    double beaten;   // when claims were touched last
+    bool lock_stuck; // another process held the lock too long
 };
 
 /* ---- processes -------------------------------------------------------------------------------------------------- */
@@ -189,10 +190,11 @@ static int write_claim(const claims *c, const char *path, const char *more, dw_e
 
 /* A lock is held for a few calls only: who waits seconds for it met a process that was stopped.  Where the file system has
  * no locks, without.  -1: another process holds it. */
-static int lock_folder(const claims *c) {
+static int lock_folder(claims *c) {
     const int lock = open(c->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (int wait = 0; lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK; wait++) {
-        if (wait == 5000) {
+        if (wait == (c->lock_stuck ? 0 : 5000)) {
+            c->lock_stuck = true;
             close(lock);
             return -1;
         }
@@ -203,15 +205,15 @@ static int lock_folder(const claims *c) {
 
 /* Removes the claim of a dead process, or puts the claim `heir` in its place: at no time is there none, or a third
  * process could take the dead one's outputs for finished.  The lock keeps a second process, which saw the same dead
- * claim, from removing the claim that the first one makes next. */
-static bool bury(claims *c, const char *path, const char *heir) {
+ * claim, from removing the claim that the first one makes next.  begun: what the caller saw of it. */
+static bool bury(claims *c, const char *path, bool begun, const char *heir) {
     char text[MAX_CLAIM], process[256] = "a process";
     const int lock = lock_folder(c);
     if (lock < 0) return false;
-    const bool dead = !read_claim(path, text) && is_dead(c, path, text);
+    const bool dead = !read_claim(path, text) && has_begun(text) == begun && is_dead(c, path, text);
     const bool here = process_in(text, process) && !strncmp(process, c->process, strcspn(c->process, " ") + 1);
     if (dead && !here)
-        say("the claim '%s' of %s was not touched for %.0f s; the job is done here", path, process, age_of(c, path));
+        say("the claim '%s' of %s was not touched for %.0f s and ends", path, process, age_of(c, path));
     const bool removed = dead && !(heir ? rename(heir, path) : unlink(path));
     close(lock);
     return removed;
@@ -223,7 +225,7 @@ static int inherit(claims *c, const char *path, bool begun, dw_err *err) {
     char *heir = dw_format(err, "%s.heir", c->presence);
     if (!heir) return -1;
     int rc = write_claim(c, heir, begun ? "began\n" : "", err);
-    if (!rc && !bury(c, path, heir)) {
+    if (!rc && !bury(c, path, begun, heir)) {
         unlink(heir);
         rc = 1;
     }
@@ -279,9 +281,9 @@ void claims_release(claims *c, const char *name) {
 int claims_begin(claims *c, const char *name, dw_err *err) {
     const int fd = open_own(c, name);
     if (fd < 0) return 0; // lost to another process: claims_holds says so when the job ends
-    const bool ok = dprintf(fd, "began\n") > 0;
-    const int why = errno;
-    close(fd);
+    bool ok = dprintf(fd, "began\n") > 0;
+    int why = errno;
+    if (close(fd) && ok) ok = false, why = errno;
     return ok ? 0 : dw_fail(err, "cannot write '%s/%s': %s", c->folder, name, strerror(why));
 }
 
@@ -334,7 +336,7 @@ static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err
         if (path && strcmp(path, c->presence) && !read_claim(path, text)) {
             char *grid = line_in(text, "grid ");
             if (is_dead(c, path, text))
-                bury(c, path, NULL);
+                bury(c, path, has_begun(text), NULL);
             else if (grid && strcmp(grid, grid_sha256))
                 rc = refuse_other_grid(c->folder, text, err);
             else
@@ -380,7 +382,7 @@ static void bury_all(claims *c) {
     DIR *d = opendir(c->folder);
     for (struct dirent *e; d && (e = readdir(d));) {
         char *path = *e->d_name == '.' ? NULL : path_of(c, e->d_name);
-        if (path && !read_claim(path, text) && !has_begun(text) && is_dead(c, path, text)) bury(c, path, NULL);
+        if (path && !read_claim(path, text) && !has_begun(text) && is_dead(c, path, text)) bury(c, path, false, NULL);
         free(path);
     }
     if (d) closedir(d);

@@ -138,15 +138,6 @@ static size_t job_named(const sweep *s, const char *name, size_t n) {
     return SWEEP_NONE;
 }
 
-/* What a dead process has finished is not trusted: it may have ended before it looked at the inputs again. */
-static void remove_outputs(const sweep *s, size_t i) {
-    for (size_t k = 0; k < job_of(s, i)->step->n_output; k++) {
-        char *path = folder_path(s, job_of(s, i)->file[k], NULL);
-        if (path) unlink(path);
-        free(path);
-    }
-}
-
 /* A temporary, n bytes before its random part, of a file that the sweep itself writes goes when nobody writes it. */
 static void remove_own(const sweep *s, const char *name, size_t n) {
     static const char *const own[] = {"grid", "rows.tsv", "rows.tsv.windows"};
@@ -183,7 +174,7 @@ static int clean(const sweep *s, size_t only, dw_err *err) {
 
 int folder_clean(const sweep *s, dw_err *err) { return clean(s, SWEEP_NONE, err); }
 int folder_clean_job(const sweep *s, size_t i, dw_err *err) {
-    remove_outputs(s, i);
+    tasks_remove_outputs(&s->task[i]); // a dead process may have finished them before it looked at the inputs again
     return clean(s, i, err);
 }
 

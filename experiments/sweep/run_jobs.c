@@ -238,11 +238,6 @@ static int take(sweep *s, size_t i, dw_err *why) {
     return 0;
 }
 
-/* What a program that failed has written is not trusted. */
-static void remove_outputs(const task *t) {
-    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) unlink(t->path[k]);
-}
-
 /* Another process does the job now: its outputs are taken when its claim ends. */
 static int leave_to_heir(sweep *s, size_t i) {
     warn("'%s' was taken over by another sweep while this one did not run", job_of(s, i)->file[0]);
@@ -261,7 +256,7 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     t->state = ABSENT;
     if (!claims_holds(s->claims, claim)) return leave_to_heir(s, i);
     if (children_signal() && end->status) { // it was told to end, maybe between two outputs or in the middle of one
-        remove_outputs(t);
+        tasks_remove_outputs(t);
         claims_release(s->claims, claim);
         return 0;
     }
@@ -270,7 +265,7 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
         claims_release(s->claims, claim);
         return 0;
     }
-    remove_outputs(t);
+    tasks_remove_outputs(t); // what a program that failed has written is not trusted
     t->reason = *why.text ? dw_strdup(why.text, NULL) : reason_of(s, i, end->status);
     if (t->reason) drop_folder(t->reason, s->dir);
     claims_fail(s->claims, claim, t->reason ? t->reason : "out of memory");

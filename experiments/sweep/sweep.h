@@ -95,7 +95,7 @@ char *folder_path(const sweep *s, const char *name, dw_err *err); // free()
 int folder_check(const sweep *s, dw_err *err);
 /* Makes the folder and takes part in the work on it. */
 int folder_open(sweep *s, dw_err *err);
-/* Removes what killed programs left of the outputs of jobs that nobody works on. */
+/* Removes what killed programs left of the outputs of jobs that nobody works on, and of the files of the sweep itself. */
 int folder_clean(const sweep *s, dw_err *err);
 int folder_clean_job(const sweep *s, size_t i, dw_err *err); // of one job, which this process holds
 int folder_bury(const sweep *s, dw_err *err); // removes what dead processes held of jobs that are not needed
@@ -105,6 +105,7 @@ extern const char sweep_comment[];                           // the begin of the
 
 int tasks_find(sweep *s, dw_err *err); // which jobs are done, in which order the others come
 bool tasks_exist(const task *t);       // whether all outputs are there
+void tasks_remove_outputs(const task *t);
 double tasks_bytes(const task *t);     // of its outputs, and of what tools write beside them
 void tasks_estimate(sweep *s);         // what every job that is still to run will read, take and write
 void tasks_want(sweep *s, size_t i);   // a model that was removed is needed again

@@ -8,6 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+void tasks_remove_outputs(const task *t) {
+    for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++) unlink(t->path[k]);
+}
+
 bool tasks_exist(const task *t) {
     for (int k = 0; k < GRID_MAX_OUTPUTS && t->path[k]; k++)
         if (!dw_file_exists(t->path[k])) return false;
