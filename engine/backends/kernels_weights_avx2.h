@@ -1,5 +1,5 @@
-/* kernels_weights_avx2.h - packed weights as bytes, scales and offsets, with AVX2: for dot rows and for products with
- * 8-bit inputs.
+/* kernels_weights_avx2.h - packed weights as bytes, scales and offsets, with AVX2: for dot rows, products with
+ * 8-bit inputs, additions of rows and decoders.
  *
  * As kernels_weights_avx512.h with vectors half as wide: two blocks of 32, one in each lane of 128 bits.  Products of
  * bytes are added in pairs to 16 bits, which must not overflow.  Unsigned bytes of Q8_0 and IQ4_NL would be too large
@@ -144,7 +144,7 @@ INLINE __m256i columns_of(dw_qtype type, const uint8_t *p, int s) {
 
 INLINE float half_at(const uint8_t *p) { return _cvtsh_ss(dw_le16(p)); }
 
-// d, m of four blocks of 32, or d, d where their type has no minimum, as F16; zeros from block n_blocks on, 0 <= n_blocks.
+// d, m of four blocks of 32, or d, d where their type has no minimum, as F16; zeros from block n_blocks on.
 INLINE __m128i block_heads(dw_qtype type, const uint8_t *p, int n_blocks) {
     const int bytes = record_bytes(type) / 8, last = n_blocks - 1; // a block has at least 16 bytes
     if (n_blocks < 1) return _mm_setzero_si128();

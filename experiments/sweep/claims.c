@@ -134,7 +134,7 @@ static char *line_in(const char *text, const char *word) {
     return NULL;
 }
 
-/* Whether outputs may be half made; unknown where a claim is not complete. */
+/* Whether outputs may be half made; so they may where the claim is not complete. */
 static bool has_begun(const char *text) {
     char process[256], *began = line_in(text, "began");
     const bool begun = began || !process_in(text, process);
@@ -377,7 +377,8 @@ claims *claims_open(const char *folder, const char *grid_sha256, int *n_others, 
     return NULL;
 }
 
-static void bury_all(claims *c) {
+/* Claims of dead processes that did not begin say nothing of outputs. */
+static void bury_not_begun(claims *c) {
     char text[MAX_CLAIM];
     DIR *d = opendir(c->folder);
     for (struct dirent *e; d && (e = readdir(d));) {
@@ -390,7 +391,7 @@ static void bury_all(claims *c) {
 
 void claims_close(claims *c) {
     if (!c) return;
-    if (c->presence) bury_all(c);
+    if (c->presence) bury_not_begun(c);
     while (c->n_held) {
         give_up(c, c->held[--c->n_held]);
         free(c->held[c->n_held]);

@@ -5,12 +5,12 @@
  *   PROCESS  "HOST BOOT NAMESPACE PID START RANDOM": host, boot id, pid namespace, process id, its start, 64 random bits,
  *            so that two processes never have one name: containers may share host name and process ids
  *
- * A claim is made with O_EXCL, so one process gets it.  When that has seen that the job must be done, it adds the line
- * "began", and it removes the claim when the job's outputs are complete.  So an output without a claim is finished, and
- * one with the claim of a dead process that began is not trusted.  A claim of this host,
- * boot and namespace is dead when there is no process of that id and start time.  Any other claim is dead when nobody
- * has touched it for CLAIM_LOST seconds of the file system's clock; its owner touches it every CLAIM_BEAT seconds.  A
- * process that slept longer may have lost its claim to another one: it asks claims_holds before it takes an output.
+ * A claim must be a new file (dw_write_new), so one process gets it.  When that has seen that the job must be done, it
+ * adds the line "began", and it removes the claim when the job's outputs are complete.  So an output without a claim is
+ * finished, and one with the claim of a dead process that began is not trusted.  A claim of this host, boot and namespace
+ * is dead when there is no process of that id and start time.  Any other claim is dead when nobody has touched it for
+ * CLAIM_LOST seconds of the file system's clock; its owner touches it every CLAIM_BEAT seconds.  A process that slept
+ * longer may have lost its claim to another one: it asks claims_holds before it takes an output.
  *
  * A job that failed keeps its claim, with the line "failed REASON", until its process ends.  Others that share the
  * folder then do not repeat it, and a later sweep does. */
