@@ -9,6 +9,7 @@
  *                       GGUF instead of N: the first write that begins with it
  *     FAULT_NO_TMPFILE=1  files without a name (O_TMPFILE) cannot be made, as on some file systems, also in child
  *                         processes
+ *     FAULT_LATE_LOCK=1 locks of files (flock) come late, or what follows them does, by a tenth of a millisecond
  *     FAULT_COUNT=FILE  nothing fails; at exit FILE gets one line for each distinct call stack: "alloc N" or "io N",
  *                       N its first call, then "total alloc N" and "total io N"
  *
@@ -29,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -41,7 +43,7 @@ int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv,
 
 enum { ALLOC, IO, N_KINDS, MAX_STACKS = 1 << 16, MAX_PARTS = 32, DEPTH = 24 };
 
-static bool armed, no_tmpfile;
+static bool armed, no_tmpfile, late_lock;
 static long n_calls[N_KINDS], failing[N_KINDS], interrupted, n_writes, flipped;
 static const char *flipped_word;
 typedef struct code { // of loaded libraries
@@ -136,6 +138,7 @@ static int armed_main(int argc, char **argv, char **envp) {
     dl_iterate_phdr(find_code, NULL);
     backtrace(frame, 4);    // loads the unwinder now
     no_tmpfile = getenv("FAULT_NO_TMPFILE") != NULL;
+    late_lock = getenv("FAULT_LATE_LOCK") != NULL;
     if (!no_tmpfile) unsetenv("LD_PRELOAD"); // children run as they are
     armed = true;
     const int rc = real_main(argc, argv, envp);
@@ -205,6 +208,16 @@ int open64(const char *path, int flags, ...) {
     const mode_t mode = mode_of(flags, args);
     va_end(args);
     return is_refused(flags) || IO_FAILS(flags & O_CREAT ? ENOSPC : EIO) ? -1 : real(path, flags, mode);
+}
+
+/* One of four calls waits before it locks, one after it. */
+int flock(int fd, int operation) {
+    REAL(flock);
+    const long when = late_lock ? random() % 4 : 0;
+    if (when == 1) usleep(100);
+    const int rc = real(fd, operation);
+    if (when == 2) usleep(100);
+    return rc;
 }
 
 FILE *fopen(const char *path, const char *mode) {

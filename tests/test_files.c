@@ -338,6 +338,14 @@ static void written_files_stay(void) {
     CHECK(!n_failed && n_removed, "%d failed, %d were removed: %s", n_failed, n_removed, err.text);
 }
 
+/* Removers meet the name between its creation and its lock. */
+static void written_files_stay_with_names(void) {
+    if (getenv("SAN")) SKIP("no preloading under sanitizers");
+    const int status = test_run("own=$(command -v test_files) && FAULT_NO_TMPFILE=1 FAULT_LATE_LOCK=1 "
+                                "LD_PRELOAD=$(dirname $own)/faults.so $own 'what nobody writes'");
+    CHECK(!status, "%s", test_run_output());
+}
+
 /* ---- faults and signals ---------------------------------------------------------------------------------- */
 
 static int shrinking(void) {
@@ -374,6 +382,7 @@ static const test_case cases[] = {
     {"an output that has become an input is refused at commit", checked_at_commit},
     {"temporary names cannot be guessed, and are told from other files", random_names},
     {"what nobody writes is removed, what is written never", written_files_stay},
+    {"the same where a file has its name from the beginning", written_files_stay_with_names},
     {"a mapped file that becomes shorter ends the program with a sentence", bus_error},
     {0}};
 TEST_MAIN(cases)

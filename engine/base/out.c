@@ -144,19 +144,26 @@ bool dw_out_remove_left(const char *path) {
     struct stat st;
     if (!dw_out_is_temporary(dw_base_name(path))) return false;
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    const bool is_left = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && !flock(fd, LOCK_EX | LOCK_NB);
+    // Looked at under the lock: another remover may have been here, and the name may be that of a new file.
+    const bool is_left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_nlink;
     const bool removed = is_left && !unlink(path);
     if (fd >= 0) close(fd);
     return removed;
 }
 
-/* A file with this name, locked.  Another process that finds it before the lock may remove it, so it is made again. */
+/* Waits for the lock. */
+static void wait_for_lock(int fd) {
+    while (flock(fd, LOCK_EX) && errno == EINTR) {}
+}
+
+/* A file with this name, locked.  Another process that finds it before the lock may remove it, under the lock; then it is
+ * made again. */
 static int open_named(const char *name) {
     struct stat st;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 100; i++) {
         const int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-        if (fd < 0 || (lock(fd) && !fstat(fd, &st) && st.st_nlink)) return fd;
-        unlink(name);
+        if (fd >= 0) wait_for_lock(fd);
+        if (fd < 0 || (!fstat(fd, &st) && st.st_nlink)) return fd;
         close(fd);
     }
     errno = EBUSY;
