@@ -44,6 +44,9 @@ const char *test_file(const char *name);
 int test_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* What the last test_run printed; static storage. */
 const char *test_run_output(void);
+/* Runs this program's cases that contain the words once more where no file can be without a name (O_TMPFILE), with more
+ * faults ("FAULT_LATE_LOCK=1", preload_faults.c) or "". */
+void test_again_with_names(const char *words, const char *faults);
 /* True when the long tests were asked for ($DW_SLOW). */
 bool test_slow(void);
 

@@ -339,12 +339,46 @@ static void written_files_stay(void) {
 }
 
 /* Removers meet the name between its creation and its lock. */
-static void written_files_stay_with_names(void) {
-    if (getenv("SAN")) SKIP("no preloading under sanitizers");
-    const int status = test_run("own=$(command -v test_files) && FAULT_NO_TMPFILE=1 FAULT_LATE_LOCK=1 "
-                                "LD_PRELOAD=$(dirname $own)/faults.so $own 'what nobody writes'");
-    CHECK(!status, "%s", test_run_output());
+static void written_files_stay_with_names(void) { test_again_with_names("what nobody writes", "FAULT_LATE_LOCK=1"); }
+
+/* ---- small files that must be new ---------------------------------------------------------------------- */
+
+enum { WRITERS = 4, NEW_FILES = 50 };
+static atomic_int n_new, n_refused;
+
+/* Writers want the same names; who gets one finds its own text there. */
+static void *write_new(void *number) {
+    dw_err err = {0};
+    char text[64], name[32];
+    snprintf(text, sizeof text, "writer %d\n", *(int *)number);
+    for (int i = 0; i < NEW_FILES; i++) {
+        size_t n;
+        snprintf(name, sizeof name, "new/%d", i);
+        char *path = dw_format(NULL, "%s/%s", test_folder(), name);
+        const int rc = dw_write_new(path, text, strlen(text), &err);
+        char *got = dw_read_file(path, 64, &n, &err);
+        if (!rc && got && !strcmp(got, text)) n_new++;
+        if (rc == 1 && got && !strncmp(got, "writer ", 7) && strchr(got, '\n')) n_refused++;
+        free(got);
+        free(path);
+    }
+    return NULL;
 }
+
+static void new_files(void) {
+    pthread_t writer[WRITERS];
+    int number[WRITERS];
+    REQUIRE(!mkdir(test_file("new"), 0777));
+    for (int i = 0; i < WRITERS; i++) {
+        number[i] = i;
+        REQUIRE(!pthread_create(&writer[i], NULL, write_new, &number[i]));
+    }
+    for (int i = 0; i < WRITERS; i++) CHECK(!pthread_join(writer[i], NULL));
+    CHECK(n_new == NEW_FILES && n_refused == NEW_FILES * (WRITERS - 1), "%d and %d", n_new, n_refused);
+    CHECK(!test_run("test $(ls -A %s | wc -l) = %d", test_file("new"), NEW_FILES), "%s", test_run_output());
+}
+
+static void new_files_with_names(void) { test_again_with_names("a small file", ""); }
 
 /* ---- faults and signals ---------------------------------------------------------------------------------- */
 
@@ -383,6 +417,8 @@ static const test_case cases[] = {
     {"temporary names cannot be guessed, and are told from other files", random_names},
     {"what nobody writes is removed, what is written never", written_files_stay},
     {"the same where a file has its name from the beginning", written_files_stay_with_names},
+    {"a small file that must be new has one writer and appears with its text", new_files},
+    {"so it does where a file has its name from the beginning", new_files_with_names},
     {"a mapped file that becomes shorter ends the program with a sentence", bus_error},
     {0}};
 TEST_MAIN(cases)

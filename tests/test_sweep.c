@@ -320,6 +320,8 @@ static void two_killed(void) {
     share_and_kill("plain.grid", "two-whole", "two-killed", 6, (dw_now() - t0) / 4);
 }
 
+static void two_killed_with_names(void) { test_again_with_names("two sweeps of which", ""); }
+
 /* A sweep was killed between the two names of its own files; another one lives. */
 static void own_leftovers(void) {
     set_up();
@@ -1102,6 +1104,7 @@ static const test_case cases[] = {
     {"two sweeps share a folder: each job is done once, the table is that of one", two_share},
     {"what a sweep that was killed left of its own files goes, what a living one writes stays", own_leftovers},
     {"two sweeps of which one or the other is killed, again and again, end as one that was not", two_killed},
+    {"so do they where a file has its name from the beginning", two_killed_with_names},
     {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
     {"a process that lost its claim while it slept notices it, and leaves the other's claim alone", claims_lost},
     {"two processes of equal host name and id are told apart", claims_apart},

@@ -184,7 +184,8 @@ bool dw_out_is_temporary(const char *name);
 /* Removes such a file, unless a living process writes it; true when it is gone.  Where locks do not reach other hosts,
  * their processes are not seen. */
 bool dw_out_remove_left(const char *path);
-/* Makes a small file that appears with its contents, but is not synced.  1: there is a file of that name. */
+/* Makes a small file that appears with its contents, but is not synced.  1: there is a file of that name.  A process that
+ * is killed here may leave a temporary name beside it. */
 int dw_write_new(const char *path, const char *text, size_t n, dw_err *err);
 
 /* The same for a new folder of up to 16 files.  Each is written with dw_out to the path that dw_out_folder_file

@@ -367,13 +367,36 @@ void dw_out_free(dw_out *out) {
 
 /* ---- small files that must be new -------------------------------------------------------------------- */
 
-/* Where there are no files without a name: others may see it while it is written. */
-static int write_new_named(const char *path, const char *text, size_t n) {
+static bool write_whole(int fd, const char *text, size_t n) {
+    const ssize_t w = write(fd, text, n);
+    if (w >= 0 && w != (ssize_t)n) errno = ENOSPC;
+    return w == (ssize_t)n;
+}
+
+/* 1: this way is closed here, another may be open. */
+static int linked(int rc) { return !rc ? 0 : errno == EEXIST ? -1 : 1; }
+
+/* Where files have no second name either: others may see it while it is written. */
+static int write_new_in_place(const char *path, const char *text, size_t n) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return -1;
-    int rc = write(fd, text, n) == (ssize_t)n ? 0 : -1, why = errno;
+    int rc = write_whole(fd, text, n) ? 0 : -1, why = errno;
     if (close(fd) && !rc) rc = -1, why = errno;
     if (rc) unlink(path);
+    errno = why;
+    return rc;
+}
+
+/* Where there are no files without a name: under a random name first. */
+static int write_new_named(const char *path, const char *text, size_t n) {
+    char *temporary = temporary_name(path, NULL);
+    const int fd = temporary ? open_named(temporary) : -1;
+    const int rc = fd < 0 || !write_whole(fd, text, n) ? -1 : linked(link(temporary, path)), why = errno;
+    if (fd >= 0) {
+        unlink(temporary);
+        close(fd);
+    }
+    free(temporary);
     errno = why;
     return rc;
 }
@@ -384,8 +407,7 @@ static int write_new_nameless(const char *path, const char *text, size_t n) {
     const int fd = folder ? open_unnamed(folder) : -1;
     free(folder);
     if (fd < 0) return 1;
-    const bool ok = write(fd, text, n) == (ssize_t)n;
-    const int rc = !ok ? -1 : !give_name(fd, path) ? 0 : errno == EEXIST ? -1 : 1, why = errno;
+    const int rc = !write_whole(fd, text, n) ? -1 : linked(give_name(fd, path)), why = errno;
     close(fd);
     errno = why;
     return rc;
@@ -394,6 +416,7 @@ static int write_new_nameless(const char *path, const char *text, size_t n) {
 int dw_write_new(const char *path, const char *text, size_t n, dw_err *err) {
     int rc = write_new_nameless(path, text, n);
     if (rc == 1) rc = write_new_named(path, text, n);
+    if (rc == 1) rc = write_new_in_place(path, text, n);
     if (rc && errno == EEXIST) return 1;
     return rc ? dw_fail(err, "cannot write '%s': %s", path, strerror(errno)) : 0;
 }

@@ -325,24 +325,34 @@ static int refuse_other_grid(const char *folder, const char *text, dw_err *err) 
         pid, host, (int)(strrchr(folder, '/') - folder), folder);
 }
 
-/* Who else is here: dead ones are forgotten, live ones must have the same grid. */
+/* Another process of the folder, if it lives, must have the same grid. */
+static int look_at(claims *c, const char *path, bool presence, const char *grid_sha256, int *n_others, dw_err *err) {
+    char text[MAX_CLAIM];
+    int rc = 0;
+    if (!strcmp(path, c->presence) || read_claim(path, text)) return 0;
+    char *grid = line_in(text, "grid ");
+    if (is_dead(c, path, text))
+        bury(c, path, has_begun(text), NULL);
+    else if (grid && strcmp(grid, grid_sha256))
+        rc = refuse_other_grid(c->folder, text, err);
+    else
+        *n_others += presence;
+    free(grid);
+    return rc;
+}
+
+/* Who else is here.  What dead ones left goes: their names, and claims that they did not finish. */
 static int look_around(claims *c, const char *grid_sha256, int *n_others, dw_err *err) {
     DIR *d = opendir(c->folder);
     if (!d) return dw_fail(err, "cannot read the folder '%s': %s", c->folder, strerror(errno));
     int rc = 0;
     for (struct dirent *e; !rc && (e = readdir(d));) {
         const bool heir = ends_with(e->d_name, ".heir"), presence = ends_with(e->d_name, ".sweep");
-        char text[MAX_CLAIM], *path = heir || presence ? path_of(c, e->d_name) : NULL;
-        if (path && strcmp(path, c->presence) && !read_claim(path, text)) {
-            char *grid = line_in(text, "grid ");
-            if (is_dead(c, path, text))
-                bury(c, path, has_begun(text), NULL);
-            else if (grid && strcmp(grid, grid_sha256))
-                rc = refuse_other_grid(c->folder, text, err);
-            else
-                *n_others += presence;
-            free(grid);
-        }
+        char *path = path_of(c, e->d_name);
+        if (path && dw_out_is_temporary(e->d_name))
+            dw_out_remove_left(path);
+        else if (path && (heir || presence))
+            rc = look_at(c, path, presence, grid_sha256, n_others, err);
         free(path);
     }
     closedir(d);
