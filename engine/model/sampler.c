@@ -29,6 +29,7 @@ struct dw_sampler {
     float largest;          // of the logits in work
     candidate *list, *work; // n_vocab each; work is for sorting
     double *p;              // n_vocab
+    double exp_bucket[BUCKETS]; // exp(-distance) where each begins
 };
 
 dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err) {
@@ -37,6 +38,7 @@ dw_sampler *dw_sampler_new(const dw_sampler_options *o, int n_vocab, dw_err *err
     s->o = *o;
     s->n_vocab = n_vocab;
     dw_rng_seed(&s->rng, o->seed);
+    for (int b = 0; b < BUCKETS; b++) s->exp_bucket[b] = exp(-b / (double)PER_UNIT);
     s->list = dw_alloc((size_t)n_vocab, sizeof *s->list, "candidates", err);
     s->work = dw_alloc((size_t)n_vocab, sizeof *s->work, "candidates", err);
     s->p = dw_alloc((size_t)n_vocab, sizeof *s->p, "probabilities", err);
@@ -112,6 +114,15 @@ static int bucket_of(double distance) { // NaN, too, goes to the last
     return distance < (BUCKETS - 1) / (double)PER_UNIT ? (int)(distance * PER_UNIT) : BUCKETS - 1;
 }
 
+/* exp(-distance) of a distance in bucket b: by the series, whose next term is below 2^-55. */
+static double exp_in_bucket(const dw_sampler *s, int b, double distance) {
+    if (b == BUCKETS - 1) return exp(-distance);
+    const double x = b / (double)PER_UNIT - distance; // without rounding
+    const double x2 = x * x;
+    return s->exp_bucket[b] * ((1 + x + x2 * (1 / 2. + x * (1 / 6.))) +
+                               x2 * x2 * (1 / 24. + x * (1 / 120.) + x2 * (1 / 720. + x * (1 / 5040.))));
+}
+
 /* The bucket that holds the n-th likeliest. */
 static int bucket_of_nth(const dw_sampler *s, const float *logits, int n) {
     int count[BUCKETS] = {0}, b = 0;
@@ -125,9 +136,10 @@ static int bucket_of_nth(const dw_sampler *s, const float *logits, int n) {
 static int bucket_of_share(const dw_sampler *s, const float *logits, double *sum) {
     double share[BUCKETS] = {0}, all = 0;
     for (int i = 0; i < s->n_vocab; i++) {
-        const float distance = s->largest - logits[i];
-        const double e = exp(-distance);
-        share[bucket_of(distance)] += e;
+        const double distance = s->largest - logits[i];
+        const int b = bucket_of(distance);
+        const double e = exp_in_bucket(s, b, distance);
+        share[b] += e;
         all += e;
     }
     int b = 0;
