@@ -535,7 +535,7 @@ static void mutate_head(const char *parent, const char *path, dw_rng *rng) {
     for (size_t i = 1 + dw_rng_below(rng, 3); i; i--) change_head(&h, rng);
     note("%d texts; ", n_texts);
     measure_predictions_writer *w = measure_predictions_writer_new(path, &h, &err);
-    if (!w || copy_predictions(p, &h, w, &err) || measure_predictions_commit(w, &err)) {
+    if (!w || copy_predictions(p, &h, w, &err) || measure_predictions_commit(w, true, &err)) {
         fprintf(stderr, "a mutant cannot be written: %s\n", err.text);
         exit(1);
     }

@@ -415,7 +415,7 @@ static void many_columns(void) {
 static void windows_lines(void) {
     const char *path = test_path(test_folder(), "crlf.tsv");
     FILE *f = fopen(path, "w");
-    fputs("# c\r\na\tb\r\n1\t\r\n\n2\tx", f);
+    fputs("# c\r\na\tb\r\n1\t\r\n\n2\tx\r", f);
     fclose(f);
     tsv_table t;
     dw_err err = {0};

@@ -459,7 +459,7 @@ static const char *stored_file(const char *name) {
         CHECK(!measure_predictions_write(w, &p, 1, &err), "%s", err.text);
     }
     CHECK(w && measure_predictions_write(w, &(measure_prediction){0}, 1, NULL), "one more than announced is refused");
-    CHECK(w && !measure_predictions_commit(w, &err), "%s", err.text);
+    CHECK(w && !measure_predictions_commit(w, false, &err), "%s", err.text);
     measure_predictions_writer_free(w);
     return path;
 }
@@ -491,7 +491,7 @@ static void stored_round_trip(void) {
                            .n_texts = 1,
                            .text = &(measure_stored_text){.name = "t", .n_tokens = 9, .n_scored = 2}},
         &err);
-    CHECK(w && measure_predictions_commit(w, NULL), "fewer than announced is refused");
+    CHECK(w && measure_predictions_commit(w, false, NULL), "fewer than announced is refused");
     measure_predictions_writer_free(w);
 }
 
@@ -508,7 +508,7 @@ static void stored_seed(void) { // written by version 1 of the format
     measure_predictions_close(s);
 }
 
-/* Opens bytes and reads all; 0 when every one was accepted. */
+/* Opens bytes and reads all; 0 when every one was accepted, and is what was written. */
 static int read_stored(const uint8_t *data, size_t size, dw_err *err) {
     uint8_t *exact = malloc(size ? size : 1); // so that an address sanitizer sees the first byte too many
     if (size) memcpy(exact, data, size);
@@ -518,7 +518,8 @@ static int read_stored(const uint8_t *data, size_t size, dw_err *err) {
         measure_prediction p;
         measure_predictions_seek(s, t);
         for (uint64_t i = 0; !rc && i < measure_predictions_head(s)->text[t].n_scored; i++)
-            rc = measure_predictions_read(s, &p, 1, err);
+            if (!(rc = measure_predictions_read(s, &p, 1, err)))
+                CHECK(is_prediction(&p, (t ? STORED_1 : 0) + i), "text %d, prediction %d", t, (int)i);
     }
     measure_predictions_close(s);
     free(exact);
@@ -538,15 +539,29 @@ static void stored_damage(void) {
               "%zu of %zu bytes are accepted", n, size);
     }
     dw_rng_seed(&rng, 8);
-    for (int i = 0; i < 2000; i++) { // a changed byte may go unseen in a probability, but never harms
+    for (int i = 0; i < 2000; i++) {
         dw_err e = {0};
         const size_t at = i < 400 ? (size_t)i : dw_rng_below(&rng, size);
-        const char old = data[at];
-        data[at] = (char)dw_rng_next(&rng);
-        CHECK(!read_stored((uint8_t *)data, size, &e) == !e.text[0]);
-        data[at] = old;
+        const char bit = (char)(1 << dw_rng_below(&rng, 8));
+        data[at] ^= bit;
+        CHECK(!read_stored((uint8_t *)data, size, &e) == !e.text[0]); // a few bits of a zstd frame say nothing
+        data[at] ^= bit;
     }
     free(data);
+}
+
+/* A token that occurs twice would be counted twice. */
+static void stored_repeated(void) {
+    dw_err err = {0};
+    measure_stored_text text = {.name = "t", .n_tokens = 9, .n_scored = 1};
+    const measure_stored_head h = {.model = "m", .n_vocab = 1000, .protocol = "llama", .n_ctx = 16, .bos = -1, .text = &text, .n_texts = 1};
+    measure_predictions_writer *w = measure_predictions_writer_new(test_file("twice.base"), &h, &err);
+    measure_prediction p = prediction(0);
+    p.coarse.id[9] = p.coarse.id[5];
+    CHECK(w && !measure_predictions_write(w, &p, 1, &err), "%s", err.text);
+    CHECK(w && measure_predictions_commit(w, false, &err) && strstr(err.text, "fails its check"), "%s", err.text);
+    measure_predictions_writer_free(w);
+    CHECK(!dw_file_exists(test_file("twice.base")));
 }
 
 /* ---- small functions -------------------------------------------------------------------------------------- */
@@ -980,7 +995,8 @@ static const test_case cases[] = {
     {"windows far shorter than a batch are scored, with the same numbers as one at a time", short_windows},
     {"stored predictions come back bit for bit, text by text", stored_round_trip},
     {"a stored base of an earlier version reads as then", stored_seed},
-    {"a truncated stored base is refused, a changed byte never harms", stored_damage},
+    {"a stored base that was truncated is refused, and a changed bit changes no prediction", stored_damage},
+    {"a stored prediction that names a token twice is refused", stored_repeated},
     {"a disturbed measurement says by what", disturbances},
     {"what is unknown is written as a dash", unknown_cells},
     {"a continuation only repeats when half of its last 32 tokens are among the four before them", repeated_tokens},

@@ -436,6 +436,22 @@ static void claims_apart(void) {
     CHECK(test_run("ls %s | grep .", file("apart/claims")), "%s", test_run_output());
 }
 
+/* As one of another user, whose file this process may not read. */
+static void claims_unreadable(void) {
+    set_up();
+    dw_err err = {0};
+    int n_others;
+    char *reason;
+    mkdir(file("unreadable"), 0777);
+    claims *c = claims_open(file("unreadable"), "grid", &n_others, &err);
+    REQUIRE(c, "%s", err.text);
+    CHECK(!test_run("mkdir %s && touch -d '1 minute ago' %s", file("unreadable/claims/job"), file("unreadable/claims/job")));
+    CHECK(claims_look(c, "job", &reason) == CLAIM_OTHER, "its owner may live");
+    CHECK(!test_run("touch -d '11 minutes ago' %s", file("unreadable/claims/job")));
+    CHECK(claims_look(c, "job", &reason) == CLAIM_DEAD, "nobody has touched it");
+    claims_close(c);
+}
+
 /* A process that ends as if killed: with a job that began, one that did not, and while it took a third one over. */
 static pid_t die_with_claims(const char *folder) {
     const pid_t pid = fork();
@@ -1108,6 +1124,7 @@ static const test_case cases[] = {
     {"the claim of a dead process is taken over, that of another machine when it is old, and this is told", claims_die},
     {"a process that lost its claim while it slept notices it, and leaves the other's claim alone", claims_lost},
     {"two processes of equal host name and id are told apart", claims_apart},
+    {"a claim that cannot be read is believed as long as somebody touches it", claims_unreadable},
     {"a process that was killed is forgotten, whoever holds the lock just then", claims_forgotten},
     {"a sweep that lost a job waits for the one that has it, and takes the outputs then", lost_job},
     {"folders above the output folder are made", parents},

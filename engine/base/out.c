@@ -143,7 +143,9 @@ static bool lock(int fd) { return !flock(fd, LOCK_EX | LOCK_NB) || errno != EWOU
 bool dw_out_remove_left(const char *path) {
     struct stat st;
     if (!dw_out_is_temporary(dw_base_name(path))) return false;
-    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    int fd = open(path, O_RDWR | flags); // some file systems lock only what can be written
+    if (fd < 0) fd = open(path, O_RDONLY | flags);
     // Looked at under the lock: another remover may have been here, and the name may be that of a new file.
     const bool is_left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_nlink;
     const bool removed = is_left && !unlink(path);
@@ -329,8 +331,8 @@ static int close_and_rename(dw_out *out, dw_err *err) {
 }
 
 int dw_out_commit(dw_out *out, dw_err *err) {
-    if (sync_file(out, err) || refuse_input(out, err)) return -1;
     lock(out->fd); // again, after a library
+    if (sync_file(out, err) || refuse_input(out, err)) return -1;
     const int held = fcntl(out->fd, F_DUPFD_CLOEXEC, 0); // the lock stays until the rename
     const int rc = name_file(out, err) ? -1 : close_and_rename(out, err);
     if (held >= 0) close(held);
@@ -391,7 +393,8 @@ static int write_new_in_place(const char *path, const char *text, size_t n) {
 static int write_new_named(const char *path, const char *text, size_t n) {
     char *temporary = temporary_name(path, NULL);
     const int fd = temporary ? open_named(temporary) : -1;
-    const int rc = fd < 0 || !write_whole(fd, text, n) ? -1 : linked(link(temporary, path)), why = errno;
+    const bool written = fd >= 0 && write_whole(fd, text, n) && !fsync(fd); // a full disk may be told only now
+    const int rc = written ? linked(link(temporary, path)) : -1, why = errno;
     if (fd >= 0) {
         unlink(temporary);
         close(fd);

@@ -149,11 +149,12 @@ static int size_of_input(const char *path, size_t *bytes, dw_err *err) {
     for (size_t i = 0; i < n; i++) {
         char *part = dw_split_name(path, i, err);
         size_t size = 0;
-        const bool there = part && (!i || dw_file_exists(part));
+        if (!part) return -1;
+        const bool there = !i || dw_file_exists(part);
         const int fd = there ? dw_open_input(part, &size, err) : -1;
         free(part);
         if (fd >= 0) close(fd);
-        else if (there || !part) return -1;
+        else if (there) return -1;
         *bytes += size;
     }
     return 0;

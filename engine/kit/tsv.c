@@ -39,8 +39,8 @@ static char *next_line(char **rest) {
     char *line = *rest;
     const size_t n = strcspn(line, "\n");
     *rest = line + n + (line[n] == '\n');
-    line[n - (n && line[n] && line[n - 1] == '\r')] = 0;
     line[n] = 0;
+    if (n && line[n - 1] == '\r') line[n - 1] = 0;
     return line;
 }
 

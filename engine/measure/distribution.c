@@ -206,7 +206,7 @@ static float tail_of(float *x, const measure_row *r, int n, const int32_t *id, i
         x[id[k]] = -INFINITY;
     }
     const double mass = best_loops()->sum_exp(x, n, r->max);
-    for (int k = 0; k < n_top; k++) x[id[k]] = kept[k];
+    for (int k = n_top; k-- > 0;) x[id[k]] = kept[k];
     return mass > 1e-300 ? (float)(log(mass) - r->log_sum) : no_mass;
 }
 

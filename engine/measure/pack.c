@@ -55,6 +55,16 @@ double measure_read_f64(dw_cursor *c) {
     return v;
 }
 
+size_t measure_pack(void *to, size_t cap, const void *raw, size_t size, int level) {
+    ZSTD_CCtx *context = ZSTD_createCCtx();
+    if (!context) return 0;
+    ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    const size_t n = ZSTD_compress2(context, to, cap, raw, size);
+    ZSTD_freeCCtx(context);
+    return ZSTD_isError(n) ? 0 : n;
+}
+
 int measure_unpack(dw_cursor *c, size_t packed, void *raw, size_t size) {
     const uint8_t *frame = dw_cursor_take(c, packed);
     if (!frame || ZSTD_getFrameContentSize(frame, packed) != size ||

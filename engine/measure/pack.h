@@ -22,7 +22,11 @@ void measure_add_text(measure_bytes *b, const char *text); // u32 length and byt
 char *measure_read_text(dw_cursor *c, size_t most, dw_err *err);
 double measure_read_f64(dw_cursor *c);
 
-/* Unpacks the frame of the next `packed` bytes; fails unless it gives exactly `size` bytes. */
+/* Packs into a frame with a checksum; its size, or 0. */
+size_t measure_pack(void *to, size_t cap, const void *raw, size_t size, int level);
+
+/* Unpacks the frame of the next `packed` bytes; fails unless it gives exactly `size` bytes.  A frame that has a
+ * checksum must agree with it. */
 int measure_unpack(dw_cursor *c, size_t packed, void *raw, size_t size);
 
 #endif

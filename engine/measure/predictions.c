@@ -61,6 +61,13 @@ static void put_record(uint8_t *to, const measure_prediction *p) {
 /* Whether v can be ln of a probability; rounding may make it slightly larger than 0. */
 static bool is_logprob(double v) { return v <= 1e-6 && v > -1e5; }
 
+static bool has_repeated(const int32_t *id, int n) {
+    for (int k = 1; k < n; k++)
+        for (int i = 0; i < k; i++)
+            if (id[i] == id[k]) return true;
+    return false;
+}
+
 /* False when the bytes are not a prediction over n_vocab tokens. */
 static bool get_record(const uint8_t *from, int n_vocab, measure_prediction *p) {
     const uint64_t v = dw_le64(from);
@@ -73,7 +80,7 @@ static bool get_record(const uint8_t *from, int n_vocab, measure_prediction *p) 
         p->coarse.logprob[k] = get_float(from + 8 + 4 * MEASURE_TOP + 4 * k);
         if (k < measure_n_top(n_vocab)) ok &= id < (uint32_t)n_vocab && is_logprob((double)p->coarse.logprob[k]);
     }
-    return ok;
+    return ok && !has_repeated(p->coarse.id, measure_n_top(n_vocab));
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------- */
@@ -97,8 +104,8 @@ static int write_u32(dw_out *out, size_t v, dw_err *err) {
 
 /* `with_raw`: writes the raw size first.  A chunk needs none, because the number of its records gives it. */
 static int write_packed(measure_predictions_writer *w, const void *raw, size_t size, bool with_raw, dw_err *err) {
-    const size_t n = ZSTD_compress(w->packed, w->packed_cap, raw, size, LEVEL);
-    if (ZSTD_isError(n)) return dw_fail(err, "cannot compress predictions: %s", ZSTD_getErrorName(n));
+    const size_t n = measure_pack(w->packed, w->packed_cap, raw, size, LEVEL);
+    if (!n) return dw_fail(err, "cannot compress predictions");
     if (with_raw && write_u32(w->out, size, err)) return -1;
     if (write_u32(w->out, n, err) || dw_out_write(w->out, w->packed, n, err)) return -1;
     return 0;
@@ -168,9 +175,42 @@ int measure_predictions_write(measure_predictions_writer *w, const measure_predi
     return 0;
 }
 
-int measure_predictions_commit(measure_predictions_writer *w, dw_err *err) {
+struct measure_predictions {
+    dw_map map; // data NULL: memory of the caller
+    char *name;
+    measure_stored_head head;
+    dw_cursor *chunks; // n_texts: the first chunk of each text
+    dw_cursor at;      // the next chunk
+    uint64_t n_left;   // predictions of the text from the next chunk on
+    int text;
+    uint8_t *planes;      // the chunk that is being read
+    size_t n_chunk, used; // its predictions, and how many of them were read
+};
+
+/* Reads all predictions of a file. */
+static int read_back(void *ctx, const char *path, dw_err *err) {
+    (void)ctx;
+    dw_map map;
+    if (dw_map_file(&map, path, err)) return -1;
+    measure_predictions *p = measure_predictions_open_memory(map.data, map.size, "new file", err);
+    measure_prediction *some = p ? dw_alloc(CHUNK, sizeof *some, "predictions", err) : NULL;
+    int rc = some ? 0 : -1;
+    for (int t = 0; !rc && t < p->head.n_texts; t++) {
+        measure_predictions_seek(p, t);
+        for (size_t left = p->head.text[t].n_scored, n; !rc && left; left -= n) {
+            n = left < CHUNK ? left : CHUNK;
+            rc = measure_predictions_read(p, some, n, err);
+        }
+    }
+    free(some);
+    measure_predictions_close(p);
+    dw_unmap(&map);
+    return rc;
+}
+
+int measure_predictions_commit(measure_predictions_writer *w, bool unread, dw_err *err) {
     if (w->text != w->n_texts) return dw_fail(err, "fewer predictions are written than the header announces");
-    return dw_out_commit(w->out, err);
+    return unread ? dw_out_commit(w->out, err) : dw_out_commit_checked(w->out, read_back, NULL, err);
 }
 
 void measure_predictions_writer_free(measure_predictions_writer *w) {
@@ -184,18 +224,6 @@ void measure_predictions_writer_free(measure_predictions_writer *w) {
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
-
-struct measure_predictions {
-    dw_map map; // data NULL: memory of the caller
-    char *name;
-    measure_stored_head head;
-    dw_cursor *chunks; // n_texts: the first chunk of each text
-    dw_cursor at;      // the next chunk
-    uint64_t n_left;   // predictions of the text from the next chunk on
-    int text;
-    uint8_t *planes;      // the chunk that is being read
-    size_t n_chunk, used; // its predictions, and how many of them were read
-};
 
 static void read_hash(dw_cursor *c, uint8_t hash[32]) {
     const uint8_t *bytes32 = dw_cursor_take(c, 32);

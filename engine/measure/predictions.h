@@ -11,7 +11,7 @@
  *             u32 bytes packed, a zstd frame of n records
  *             record: f64 ln p(target); i32 id[MEASURE_TOP]; f32 ln p of each id; f32 ln of the mass of the rest
  *             byte b of record i is at b * n + i: bytes of one meaning are together, which packs well
- * The reader checks every number.  Its memory is one header (at most 16 MB) and one chunk, whatever the file says. */
+ * Frames have checksums; older files have none.  The reader checks every number.  Its memory is one header (at most 16 MB) and one chunk, whatever the file says. */
 #ifndef MEASURE_PREDICTIONS_H
 #define MEASURE_PREDICTIONS_H
 
@@ -49,7 +49,8 @@ void measure_vocab_hash(const dw_vocab *v, uint8_t digest[32]);
 typedef struct measure_predictions_writer measure_predictions_writer;
 measure_predictions_writer *measure_predictions_writer_new(const char *path, const measure_stored_head *h, dw_err *err);
 int measure_predictions_write(measure_predictions_writer *w, const measure_prediction *p, size_t n, dw_err *err);
-int measure_predictions_commit(measure_predictions_writer *w, dw_err *err);
+/* Reads all back before the rename.  unread: not, for tests that write what no reader may accept. */
+int measure_predictions_commit(measure_predictions_writer *w, bool unread, dw_err *err);
 void measure_predictions_writer_free(measure_predictions_writer *w);
 
 /* Reading.  Opening checks the header and the number and sizes of the chunks. */

@@ -257,17 +257,11 @@ static void put_sums(measure_bytes *b, const measure_sums *s) {
 
 static int pack(record *r, const measure_bytes *raw, dw_err *err) {
     const size_t bound = ZSTD_compressBound(raw->size);
-    ZSTD_CCtx *context = ZSTD_createCCtx();
     r->packed = dw_alloc(bound, 1, "window sums", err);
-    if (context && r->packed) {
-        ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, LEVEL);
-        ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
-        r->size = ZSTD_compress2(context, r->packed, bound, raw->data, raw->size);
-        r->raw = raw->size;
-    }
-    const bool ok = context && r->packed && !ZSTD_isError(r->size);
-    ZSTD_freeCCtx(context);
-    return ok ? 0 : dw_fail(err, "cannot compress window sums");
+    if (!r->packed) return -1;
+    r->size = measure_pack(r->packed, bound, raw->data, raw->size, LEVEL);
+    r->raw = raw->size;
+    return r->size ? 0 : dw_fail(err, "cannot compress window sums");
 }
 
 int measure_book_add(measure_book *b, const measure_sums *s, dw_err *err) {

@@ -231,7 +231,7 @@ static int evaluate_all(score_run *r, dw_err *err) {
         if (r->n_models > n_beside) say("scoring '%s', model %d of %d", r->all[i].path, i + 1, r->n_models);
         rc = evaluate_group(r, i, n, store, err);
         for (int k = i; k < i + n && !rc; k++) rc = continue_prompts(&r->all[k], r, err);
-        if (store && !rc) rc = measure_predictions_commit(store, err);
+        if (store && !rc) rc = measure_predictions_commit(store, false, err);
         for (int k = i; k < i + n && !rc; k++) rc = score_finish(&r->all[k], r, err);
     }
     measure_predictions_writer_free(store);

@@ -87,9 +87,12 @@ static void name_process(claims *c) {
 
 static char *path_of(const claims *c, const char *name) { return dw_format(NULL, "%s/%s", c->folder, name); }
 
+static const char unreadable[] = "cannot be read\n"; // in the place of a claim
+
 static void read_text(int fd, char text[MAX_CLAIM]) {
     const ssize_t n = fd < 0 ? -1 : read(fd, text, MAX_CLAIM - 1);
-    text[n > 0 ? n : 0] = 0;
+    if (n < 0) strcpy(text, unreadable);
+    else text[n] = 0;
 }
 
 /* Reads a claim; -1: there is none.  On some file systems the text may be incomplete while its owner writes it. */
@@ -154,7 +157,8 @@ static double age_of(const claims *c, const char *path) {
 
 static bool is_dead(const claims *c, const char *path, const char *text) {
     char process[256];
-    if (!process_in(text, process)) return age_of(c, path) > BEGINNING_SECONDS;
+    if (!process_in(text, process))
+        return age_of(c, path) > (strcmp(text, unreadable) ? (int)BEGINNING_SECONDS : (int)CLAIM_LOST);
     long pid;
     unsigned long long start;
     if (strncmp(process, c->process, c->n_place) || sscanf(process + c->n_place, "%ld %llu", &pid, &start) != 2)
