@@ -74,6 +74,8 @@ const exp_column exp_columns[] = {
     {"rate_reached", AT(rate_reached), 0, "fraction removed"},
     {"group", AT(group), 0, "neurons cut or gated together"},
     {"allocate", AT(allocate), 0, "how the rate was spread over layers"},
+    {"layers_dropped", AT(layers_dropped), 0, "layers that were dropped as a whole, of how many"},
+    {"kv_heads", AT(kv_heads), 0, "KV heads that the layers keep, of how many, where heads were cut"},
     {"repair", AT(repair), 0, "what was done for what remained"},
     {"type", AT(type), 0, "type or mixture that was asked for; for `keep` and for files of others the type of most matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
@@ -284,6 +286,7 @@ typedef struct option_field { // an option or a fact of a lineage step and the t
     { "--" option, AT(field), sizeof((exp_result *)0)->field }
 static const option_field option_fields[] = {
     FIELD("metric", metric), FIELD("rate", rate),        FIELD("group", group),  FIELD("allocate", allocate),
+    FIELD("layers_dropped", layers_dropped), FIELD("kv_heads", kv_heads),
     FIELD("repair", repair), FIELD("type", type),        FIELD("mixture", type), FIELD("recipe", type),
     FIELD("rate_reached", rate_reached), FIELD("types", types), FIELD("tokens_trained", tokens_trained),
     FIELD("minutes_trained", minutes_trained),

@@ -34,7 +34,7 @@ typedef struct exp_result {
     char select[16];
     /* what was done to the model, from its lineage */
     char tool[32], metric[64], rate[32], rate_reached[32], group[32], allocate[64], repair[64], type[64],
-        nominal_bits[32], types[160];
+        nominal_bits[32], types[160], layers_dropped[32], kv_heads[32];
     char rule[64], activity[32], tokens_trained[32], minutes_trained[32];
     /* the judgement of whoever reads the rows */
     char dominated_by[32], verdict[16], note[160];

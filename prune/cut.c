@@ -202,6 +202,14 @@ static int stamp_heads(lineage *l, const inputs *in, dw_err *err) {
     return cuts_heads(in) ? lineage_fact(l, "kv_heads", words, err) : 0;
 }
 
+static int stamp_layers(lineage *l, const kit_plan *p, dw_err *err) {
+    int dropped = 0;
+    char words[64];
+    for (int i = 0; i < p->n_layer; i++) dropped += p->layer[i].drop;
+    snprintf(words, sizeof words, "%d of %d", dropped, p->n_layer);
+    return dropped ? lineage_fact(l, "layers_dropped", words, err) : 0;
+}
+
 /* What was repaired, how, and with which texts. */
 static int stamp_repair(lineage *l, const inputs *in, dw_err *err) {
     char words[64];
@@ -243,6 +251,7 @@ static int stamp_texts(lineage *l, const inputs *in, dw_err *err) {
 static int stamp(const inputs *in, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(in->model), err);
     int rc = l ? stamp_inputs(l, in, err) : -1;
+    if (!rc) rc = stamp_layers(l, &in->plan, err);
     if (!rc) rc = stamp_heads(l, in, err);
     if (!rc) rc = stamp_repair(l, in, err);
     if (!rc) rc = stamp_texts(l, in, err);

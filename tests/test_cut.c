@@ -515,6 +515,7 @@ static void folder_without_layers(void) {
     fclose(f);
     snprintf(options, sizeof options, "--hf %s --checkpoint %s", test_file("folder"), checkpoint);
     cut(m, plan, "small.gguf", options);
+    CHECK(!test_run("grep -qa 'layers_dropped.*2 of 4' %s", test_file("small.gguf")), "the lineage tells the layers");
     char *text = dw_read_file(test_file("folder/config.json"), 1 << 16, &n, &err), *to = text;
     REQUIRE(text, "%s", err.text);
     for (const char *p = text; *p; p++)

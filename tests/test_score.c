@@ -842,6 +842,7 @@ static void leaks(void) {
         step, sizeof step,
         "{\"tool\": \"cut\", \"version\": \"0.1\", \"args\": [\"m.gguf\", \"--metric\", \"wanda\", \"--rate=0.25\"], "
         "\"parent\": \"p.gguf\","
+        "\"facts\": {\"layers_dropped\": \"1 of 4\", \"kv_heads\": \"2 of 6\"}, "
         "\"inputs\": [], \"texts\": [{\"name\": \"calib.txt\", \"sha256\": \"%s\", \"tokens\": 9, \"blocks\": \"\"}]}",
         hex);
     const char *leaky = changed(m, "leaky.gguf", (change){.lineage = step}),
@@ -851,8 +852,9 @@ static void leaks(void) {
     const char *first = json_string_value(cell(rows, 0, "leak")), *mean = json_string_value(cell(rows, 2, "leak"));
     CHECK(first && strstr(first, "calib.txt") && mean && strstr(mean, "calib.txt"), "%s", first ? first : "no text");
     CHECK(says(rows, 1, "leak", "no") && json_is_null(cell(unknown, 0, "leak")));
-    static const char *const done[][2] = {{"tool", "cut"}, {"metric", "wanda"}, {"rate", "0.25"}, {"parent", "p.gguf"}};
-    for (size_t k = 0; k < 4; k++) CHECK(says(rows, 0, done[k][0], done[k][1]), "%s", done[k][0]);
+    static const char *const done[][2] = {{"tool", "cut"}, {"metric", "wanda"}, {"rate", "0.25"}, {"parent", "p.gguf"},
+                                           {"layers_dropped", "1 of 4"}, {"kv_heads", "2 of 6"}};
+    for (size_t k = 0; k < sizeof done / sizeof *done; k++) CHECK(says(rows, 0, done[k][0], done[k][1]), "%s", done[k][0]);
     json_decref(rows);
     json_decref(unknown);
 }

@@ -560,6 +560,20 @@ static void labels(void) {
     CHECK(strstr(out, "| cut.gguf "), "files that a person named keep their names: %s", out);
 }
 
+static void labels_of_layers_and_heads(void) {
+    FILE *f = fopen(test_file("dropped.tsv"), "w");
+    fprintf(f, "model\ttext\tbase\tmetric\trate\tlayers_dropped\tkv_heads\tppl\tvariant\n"
+               "dense-1a.gguf\t*\tdense-1a.gguf\t-\t-\t-\t-\t10\tpart=x\n"
+               "cut-0.gguf\t*\tdense-1a.gguf\tenergy\t0.25\t-\t-\t14\tpart=x\n"
+               "cut-1.gguf\t*\tdense-1a.gguf\tenergy\t0.25\t1 of 12\t-\t15\tpart=x\n"
+               "cut-2.gguf\t*\tdense-1a.gguf\tblock-influence\t0\t-\t4 of 8\t16\tpart=x\n");
+    fclose(f);
+    const char *out = shown(test_file("dropped.tsv"), "");
+    CHECK(strstr(out, "| energy, rate 0.25 ") && strstr(out, "| energy, rate 0.25, layers dropped 1 of 12 ") &&
+              strstr(out, "| block-influence, rate 0, KV heads 4 of 8 "),
+          "%s", out);
+}
+
 static void latex(void) {
     const char *path = write_table("rows.tsv", results), *tex = test_file("t.tex");
     CHECK(!test_run("deadwood-table %s -o %s", path, tex), "%s", test_run_output());
@@ -646,6 +660,7 @@ static const test_case cases[] = {
     {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing", plain_quantizations},
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
     {"rows of a sweep are called by what was done, and so is what dominates them", labels},
+    {"labels say how many layers were dropped and how many KV heads are kept", labels_of_layers_and_heads},
     {"LaTeX tables escape what LaTeX would take for itself", latex},
     {"names in a table are never run", evil_names},
     {"a missing or failing gnuplot costs one line that says what to do, and no output", without_gnuplot},

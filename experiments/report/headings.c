@@ -21,6 +21,8 @@ const exp_heading exp_headings[] = {
     {"activity",         "activity",       EXP_TREATMENT,      true,  NULL,          1,     0},
     {"group",            "group",          EXP_TREATMENT,      true,  NULL,          1,     0},
     {"allocate",         "allocate",       EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"layers_dropped",   "layers dropped", EXP_TREATMENT,      true,  NULL,          1,     0},
+    {"kv_heads",         "KV heads",       EXP_TREATMENT,      true,  NULL,          1,     0},
     {"repair",           "repair",         EXP_TREATMENT,      true,  NULL,          1,     0},
     {"type",             "type",           EXP_TREATMENT,      true,  NULL,          1,     0},
     {"nominal_bits",     "nominal bits",   EXP_TREATMENT,      true,  NULL,          1,     0},

@@ -60,10 +60,21 @@ static bool has_heading(const char *column) {
     return false;
 }
 
+/* Whether a label always says it: a cut of these kinds is another one, whatever its rate. */
+static bool is_always_said(const char *column) {
+    return !strcmp(column, "metric") || !strcmp(column, "rule") || !strcmp(column, "layers_dropped") ||
+           !strcmp(column, "kv_heads");
+}
+
+/* A value that says nothing without the name of its column: a number, or "1 of 12". */
+static bool needs_head(const char *column, const char *value) {
+    return !isnan(exp_number(value)) || !strcmp(column, "layers_dropped") || !strcmp(column, "kv_heads");
+}
+
 static void add_column(exp_labels *l, const exp_lines *lines, int column) {
     if (column < 0 || !is_telling(l->rows->column[column])) return;
     const char *name = l->rows->column[column];
-    l->differs[l->n_columns] = !strcmp(name, "metric") || !strcmp(name, "rule") || differs(l->rows, lines, column);
+    l->differs[l->n_columns] = is_always_said(name) || differs(l->rows, lines, column);
     l->column[l->n_columns++] = column;
 }
 
@@ -114,10 +125,10 @@ static size_t append_treatment(char text[EXP_LABEL], const exp_labels *l, const 
         const char *value = l->differs[i] || all ? exp_line_text(l->rows, line, l->column[i]) : NULL;
         if (!value || !is_known(value)) continue;
         const char *name = l->rows->column[l->column[i]];
-        const bool is_number = !isnan(exp_number(value));
-        if (!is_number && before && !strcmp(before, value)) continue;
+        const bool headed = needs_head(name, value);
+        if (!headed && before && !strcmp(before, value)) continue;
         before = value;
-        append(text, &n, !is_number ? "" : !strcmp(name, "rate") ? "rate" : exp_heading_of(name).head, value);
+        append(text, &n, !headed ? "" : !strcmp(name, "rate") ? "rate" : exp_heading_of(name).head, value);
     }
     return n;
 }
