@@ -28,8 +28,8 @@ static const opt_row rows[] = {
     {NULL, 0, OPT_TEXTS, OPT_REQUIRED, &o.file, NULL, "FILE", "the model (GGUF), statistics, traces, a plan, or rows of results"},
     {"tensors", 0, OPT_FLAG, 0, &o.tensors, NULL, NULL, "list the tensors: name, type, shape, bytes"},
     {"keys", 0, OPT_FLAG, 0, &o.keys, NULL, NULL, "list the metadata keys"},
-    {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print how the file came to be, as commands (file names without folders)"},
-    {"verify", 0, OPT_FLAG, 0, &o.verify, NULL, NULL, "check the hashes of the lineage's inputs that are at hand; exit 1 if one differs"},
+    {"lineage", 0, OPT_FLAG, 0, &o.lineage, NULL, NULL, "print the model's own commands, the oldest first (file names without folders); those of its plan and its statistics are in these files"},
+    {"verify", 0, OPT_FLAG, 0, &o.verify, NULL, NULL, "check the hashes of the lineage's inputs and texts that are at hand; exit 1 if one differs, or if none is at hand"},
     {"inputs", 0, OPT_TEXTS, 0, &o.inputs, NULL, "DIR", "folders to look for inputs in, besides this one and the file's"},
     {"json", 0, OPT_FLAG, 0, &o.json, NULL, NULL, "one JSON object instead of text"},
     OPT_COMMON_HEADING, OPT_QUIET, {0}};
@@ -40,8 +40,8 @@ static const opt_program program = {
     .summary = "what is in a model, statistics, traces, a plan or rows of results",
     .usage = "FILE [--tensors | --keys | --lineage | --verify | --json [--tensors]]",
     .about = "Prints the hyperparameters, the widths of every layer, the number formats and sizes, and the lineage: "
-             "the chain of commands that made the file, with the hashes of what they read.  Of statistics: the texts, "
-             "every layer's block influence, and quantiles of the magnitudes of neurons, gates and inputs.  Of traces: "
+             "the chain of the model's own commands, with the hashes of what they read.  The commands of its plan and "
+             "its statistics are in these files.  Of statistics: the texts, every layer's block influence, and quantiles of the magnitudes of neurons, gates and inputs.  Of traces: "
              "the texts, and every layer's groups and share of open ones.  Of a plan: what it was made from and every "
              "layer's width.  Of rows: how many, and which values each column has.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",

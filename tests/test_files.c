@@ -104,6 +104,12 @@ static void other_second_part(void) {
             test_run_output());
     REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", m, plan, test_file("cut.gguf")), "%s", test_run_output());
     CHECK(!test_run("deadwood-inspect %s --verify", test_file("cut.gguf")), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "text.txt\tsame"), "%s", test_run_output());
+    REQUIRE(!test_run("cp %s %s.kept && echo more >>%s", text, text, text));
+    CHECK(test_run("deadwood-inspect %s --verify", test_file("cut.gguf")) == 1 &&
+              strstr(test_run_output(), "text.txt\tDIFFERS"),
+          "%s", test_run_output());
+    REQUIRE(!test_run("mv %s.kept %s", text, text));
     const char *score = "deadwood-score -m %s -f %s -c 64 --windows 2 --no-speed -q -o %s";
     CHECK(!test_run(score, m, text, rows), "%s", test_run_output());
 

@@ -73,9 +73,12 @@ int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name
     for (size_t i = 0; found > 0 && i < steps->count; i++) {
         json_t *step = parse_step(steps, i, err), *input;
         if (!step) return -1;
+        static const char *const lists[] = {"inputs", "texts"};
         size_t k;
-        json_array_foreach(json_object_get(step, "inputs"), k, input)
-            fn(ctx, text_of(step, "tool"), text_of(input, "name"), text_of(input, "sha256"));
+        for (size_t n = 0; n < sizeof lists / sizeof *lists; n++)
+            json_array_foreach(json_object_get(step, lists[n]), k, input)
+                if (*text_of(input, "name")) // what is none of ours has no name
+                    fn(ctx, text_of(step, "tool"), text_of(input, "name"), text_of(input, "sha256"));
         json_decref(step);
     }
     return found < 0 ? -1 : 0;
