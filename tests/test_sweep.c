@@ -818,6 +818,34 @@ static void costs_beside(void) {
     setenv("XDG_CACHE_HOME", file("cache"), 1); // as before
 }
 
+/* What a dry run says of a step that reads a folder with one file of so many bytes. */
+static const char *estimate(const char *folder, int bytes) {
+    char text[1024];
+    mkdir(file(folder), 0777);
+    CHECK(!test_run("truncate -s %d %s/model", bytes, file(folder)), "%s", test_run_output());
+    snprintf(text, sizeof text, HEAD "x : stub %s -o $out.gguf\ny : stub $x -o $out.gguf\n", file(folder));
+    write_text(file("folder.grid"), text);
+    CHECK(!sweep("folder.grid", "folder-out", "--controls none --dry-run"), "%s", test_run_output());
+    return test_run_output();
+}
+
+/* A job read 1 MB in 10 s, had 1 GB of memory and wrote 1 MB. */
+static void costs_scaled(void) {
+    set_up();
+    setenv("XDG_CACHE_HOME", file("cache-scaled"), 1);
+    mkdir(file("cache-scaled"), 0700);
+    mkdir(file("cache-scaled/deadwood"), 0700);
+    write_text(file("cache-scaled/deadwood/times.tsv"), "stub\t1\t1\t1000000\t1\t10\t10\t1000000000\t1000000\n");
+    const char *out = estimate("half", 500000);
+    CHECK(strstr(out, "       5.00        0.5      500.0\n# y"), "a folder of half as many bytes: %s", out);
+    out = estimate("small", 100000);
+    CHECK(strstr(out, "       1.00        0.1      100.0\n"), "a tenth: %s", out);
+    out = estimate("large", 20000000);
+    CHECK(strstr(out, "          -          -          -\n# y") && strstr(out, "are known when such jobs have run"),
+          "twenty times as much, and what reads it: %s", out);
+    setenv("XDG_CACHE_HOME", file("cache"), 1); // as before
+}
+
 /* A row is in the table while later jobs run. */
 static void rows_come(void) {
     set_up();
@@ -1141,6 +1169,7 @@ static const test_case cases[] = {
     {"memory bounds the jobs at once", memory_bounds},
     {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
     {"disk counts the files beside outputs, and minutes those that heal is told", costs_beside},
+    {"costs follow the bytes that are read, of folders, too, and are unknown far from all that ran", costs_scaled},
     {"rows come into the table while other jobs run", rows_come},
     {"a step has several outputs; all of them must be there", several_outputs},
     {"failures that are alike are told once, with their number", alike},

@@ -82,13 +82,21 @@ static int likeness(const remembered *r, const job *j) {
 
 static double distance(const remembered *r, double in_bytes) { return fabs(log((r->in_bytes + 1) / (in_bytes + 1))); }
 
+static const double comparable = 10;     // inputs that differ by a larger factor tell nothing
+static const double least_memory = 64e6; // a program has its own, however little it reads
+
+/* The memory of a job whose inputs are `ratio` times those of the remembered one. */
+static double scaled_memory(double peak_bytes, double ratio) {
+    return fmax(peak_bytes * ratio, fmin(peak_bytes, least_memory));
+}
+
 bool costs_find(const costs *c, const job *j, double in_bytes, job_cost *cost) {
     const remembered *best = NULL;
     int most = 0;
     for (size_t i = c->n; i-- > 0;) { // the last ones first
         const int like = likeness(&c->all[i], j);
-        if (!like || like < most || (like == most && distance(&c->all[i], in_bytes) >= distance(best, in_bytes)))
-            continue;
+        if (!like || distance(&c->all[i], in_bytes) > log(comparable)) continue;
+        if (like < most || (like == most && distance(&c->all[i], in_bytes) >= distance(best, in_bytes))) continue;
         best = &c->all[i];
         most = like;
     }
@@ -98,7 +106,7 @@ bool costs_find(const costs *c, const job *j, double in_bytes, job_cost *cost) {
     cost->seconds *= ratio;
     cost->cpu_seconds *= ratio;
     cost->file_bytes *= ratio;
-    if (ratio > 1) cost->peak_bytes *= ratio; // a program has its own memory, however little it reads
+    cost->peak_bytes = scaled_memory(cost->peak_bytes, ratio);
     return true;
 }
 

@@ -5,7 +5,8 @@
  *
  * options and words are hashes of a command's options and of all its words that are no files.  The cost of a new job is
  * that of the remembered job with the most in common (the same words, else the same options, else the same tool) and
- * the nearest number of bytes to read; seconds, memory and bytes written are taken as proportional to those.
+ * the nearest number of bytes to read; seconds, memory and bytes written are taken as proportional to those.  Where all
+ * that is remembered read more than ten times as much, or less than a tenth, the cost is unknown.
  * file_bytes counts what tools write beside an output, too (.gram, .windows). */
 #ifndef EXP_COSTS_H
 #define EXP_COSTS_H

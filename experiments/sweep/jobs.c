@@ -212,8 +212,9 @@ void jobs_free_words(char **word, size_t n) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Of a folder: the names and contents of the files that lie in it, not of those in folders below. */
-static int hash_folder(const char *path, char hex[65], dw_err *err) {
+/* Of a folder: the names and contents of the files that lie in it, not of those in folders below; *bytes has their
+ * sum. */
+static int hash_folder(const char *path, char hex[65], double *bytes, dw_err *err) {
     DIR *dir = opendir(path);
     if (!dir) return dw_fail(err, "cannot read the folder '%s'", path);
     words names = {0};
@@ -232,6 +233,7 @@ static int hash_folder(const char *path, char hex[65], dw_err *err) {
         else if (!stat(file, &st) && S_ISREG(st.st_mode) && !(rc = kit_sha256_file(file, sha256, err))) {
             dw_sha256_add(&h, names.word[i], strlen(names.word[i]) + 1);
             dw_sha256_add(&h, sha256, sizeof sha256);
+            *bytes += (double)st.st_size;
         }
         free(file);
     }
@@ -247,7 +249,7 @@ static int hash_outside(job_outside *o, dw_err *err) {
     o->stamp = (dw_stamp){0};
     *o->sha256 = 0;
     if (!*o->word || stat(o->word, &st)) return o->is_program ? dw_fail(err, "there is no '%s'", o->word) : 0;
-    if (S_ISDIR(st.st_mode)) return hash_folder(o->word, o->sha256, err);
+    if (S_ISDIR(st.st_mode)) return hash_folder(o->word, o->sha256, &o->bytes, err);
     if (!S_ISREG(st.st_mode)) return 0;
     dw_stamp_of(o->word, &o->stamp); // before it is read: a change while it is read counts as one after
     o->is_file = true;

@@ -186,15 +186,27 @@ static double planned_seconds(const sweep *s, size_t i) {
     return minutes > 0 && minutes < 1e9 ? 60 * minutes : 0;
 }
 
+/* The bytes that a job will read; false: what a job before it will write is not known. */
+static bool find_in_bytes(sweep *s, size_t i) {
+    const job *j = job_of(s, i);
+    task *t = &s->task[i];
+    bool known = true;
+    t->in_bytes = 0;
+    for (size_t k = 0; k < j->n_outside; k++)
+        t->in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
+    for (size_t k = 0; k < j->step->n_read; k++) {
+        const task *input = &s->task[j->input[k]];
+        t->in_bytes += input->cost.file_bytes;
+        known = known && (input->cost_known || input->cost.file_bytes > 0);
+    }
+    return known;
+}
+
 void tasks_estimate(sweep *s) {
     for (size_t i = 0; i < s->jobs.n; i++) { // inputs stand before what reads them
         const job *j = job_of(s, i);
         task *t = &s->task[i];
-        t->in_bytes = 0;
-        for (size_t k = 0; k < j->n_outside; k++)
-            t->in_bytes += s->jobs.outside[j->outside[k]].is_program ? 0 : s->jobs.outside[j->outside[k]].bytes;
-        for (size_t k = 0; k < j->step->n_read; k++) t->in_bytes += s->task[j->input[k]].cost.file_bytes;
-        t->cost_known = costs_find(s->costs, j, t->in_bytes, &t->cost);
+        t->cost_known = find_in_bytes(s, i) && costs_find(s->costs, j, t->in_bytes, &t->cost);
         const double planned = planned_seconds(s, i);
         if (planned > 0) t->cost.seconds = planned;
         t->seconds_known = t->cost_known || planned > 0;
