@@ -736,6 +736,10 @@ static void options_checked(void) {
     refuse("p : versus -m $dense --stock evil -o $out.tsv\n",
            "line 3: 'versus' is not among the programs that steps run");
     refuse("p : collect -m $dense -f nowhere/*.txt -o $out.h5\n", "line 3: no file matches 'nowhere/*.txt'");
+    refuse("p : collect -m $dense -f nowhere.txt -o $out.h5\n",
+           "line 3: collect: there is no 'nowhere.txt', and no step makes it");
+    refuse("p : convert no-such-folder -o $out.gguf\n", "line 3: convert: there is no 'no-such-folder'");
+    refuse("p : rank -m mini-typo.gguf --metric weight --rate 0.2 -o $out.tsv\n", "rank: there is no 'mini-typo.gguf'");
 }
 
 static void globs_in_steps(void) {
@@ -993,8 +997,9 @@ static void controls_made(void) {
           "%s", said);
 
     snprintf(text, sizeof text,
-             HEAD "cut : cut -m %s -p a.tsv -o $out.gguf\nscore : score -m $cut -f %s --no-speed -o $rows\n",
-             file("narrow.gguf"), file("a.txt"));
+             HEAD "cut : cut -m %s -p %s -o $out.gguf\nscore : score -m $cut -f %s --no-speed -o $rows\n",
+             file("narrow.gguf"), file("a.tsv"), file("a.txt"));
+    write_text(file("a.tsv"), "# no plan, but a file\n");
     CHECK(!test_run("deadwood-synth --shape tiny-llama --type Q8_0 -o %s -q", file("narrow.gguf")), "%s",
           test_run_output());
     write_text(file("narrow.grid"), text);
@@ -1010,8 +1015,9 @@ static void gates_controlled(void) {
                                     "gated : gate -m $dense -s $stats --rule cats --activity $activity -o $out.gguf\n"
                                     "score : score -m $gated --base $dense -f a.txt --no-speed -o $rows\n";
     set_up();
+    write_texts();
     write_text(file("gates.grid"), text);
-    CHECK(!test_run("deadwood-sweep %s -o %s --dry-run", file("gates.grid"), file("gates")), "%s", test_run_output());
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o %s --dry-run", test_folder(), file("gates.grid"), file("gates")), "%s", test_run_output());
     const char *said = test_run_output();
     CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
     CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 &&

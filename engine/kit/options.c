@@ -420,7 +420,7 @@ void opt_parse(const opt_program *program, int argc, char **argv) {
     case OPT_ASKED_MAN: opt_print_man(program, stdout); break;
     case OPT_ASKED_VERSION: printf("%s %s\n", tool_name(), DEADWOOD_VERSION); break;
     case OPT_ASKED_SUMMARY: printf("%s\n", program->summary); break;
-    case OPT_ASKED_CHECK: paths_print_outputs(program); break;
+    case OPT_ASKED_CHECK: paths_print(program); break;
     case OPT_DONE: say_if_interrupted(NULL), paths_check(program); return;
     default: die_usage("%s", err.text);
     }

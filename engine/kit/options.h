@@ -8,7 +8,8 @@
  * the next option (--name=value takes one) and may be repeated; of any other option the last value counts.  Choices are
  * found in upper and lower case and stored as the table spells them.  Every program has --help (-h), --help-man,
  * --version, --summary and --check-options: it reads the other arguments as always, prints "output PATH" for every file
- * that they name for writing, and ends without looking at any file.  sweep asks so before it runs a command. */
+ * that they name for writing and "input PATH" for every one for reading, and ends without looking at any file.  sweep
+ * asks so before it runs a command. */
 #ifndef KIT_OPTIONS_H
 #define KIT_OPTIONS_H
 

@@ -127,9 +127,22 @@ static const char *output_of(const opt_row *row) {
     return !path || (!strcmp(path, "-") && row->flags & OPT_STDOUT) ? NULL : path;
 }
 
-void paths_print_outputs(const opt_program *program) {
+/* A path with a line end is left out: whoever reads the lines could take its rest for another line. */
+static void print_inputs(const opt_row *row) {
+    size_t n;
+    char **value = opt_values(row, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(value[i], "-") != 0 && !strchr(value[i], '\n')) printf("input %s\n", value[i]);
+        free(value[i]);
+    }
+    free(value);
+}
+
+void paths_print(const opt_program *program) {
     for (const opt_row *row = program->rows; !opt_is_end(row); row++)
         if (opt_is_value(row) && output_of(row)) printf("output %s\n", output_of(row));
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+        if (opt_is_value(row) && row->flags & OPT_INPUT) print_inputs(row);
 }
 
 static void add_outputs(output_list *list, const opt_row *row) {

@@ -2,7 +2,8 @@
  *
  * A grid is read by people who did not write it, so it must not be able to run any program or to write any file.  Only
  * the programs below are steps.  None of them loads code.  A step writes only into the sweep's folder: the program
- * itself says which files its arguments name for writing (--check-options), and each must be an output of the step. */
+ * itself says which files its arguments name for writing (--check-options), and each must be an output of the step.  It
+ * also says which they name for reading: each must be there, or be the output of another step. */
 #include "experiments/sweep/sweep.h"
 
 #include <limits.h>
@@ -81,18 +82,30 @@ typedef struct checked_job {
     size_t job;
 } checked_job;
 
+static const char in[] = "//in", out[] = "//out/";
+
 static const char *checked_name(void *ctx, size_t i, int output) {
     static const char *const own[GRID_MAX_OUTPUTS] = {"//out/0", "//out/1", "//out/2", "//out/3"};
     const checked_job *c = ctx;
-    return i == c->job ? own[output] : "//in";
+    return i == c->job ? own[output] : in;
 }
 
-/* What a program says of its outputs must be exactly the outputs of the step. */
-static int check_outputs(const grid_step *step, char *said, dw_err *err) {
+/* An input that no step makes must be there. */
+static int check_input(const char *path, dw_err *err) {
+    if (strstr(path, in) || strstr(path, out) || !access(path, F_OK)) return 0;
+    return dw_fail(err, "there is no '%s', and no step makes it", path);
+}
+
+/* What a program says of its outputs must be exactly the outputs of the step; its inputs must be there. */
+static int check_files(const grid_step *step, char *said, dw_err *err) {
     bool written[GRID_MAX_OUTPUTS] = {false};
     for (char *rest = said, *line; rest && (line = strsep(&rest, "\n")) && *line;) {
         unsigned k = 0;
         char end;
+        if (!strncmp(line, "input ", 6)) {
+            if (check_input(line + 6, err)) return -1;
+            continue;
+        }
         if (strncmp(line, "output ", 7))
             return dw_fail(err, "cannot check the options of '%s': it said '%.80s'", step->tool, line);
         if (sscanf(line + 7, "//out/%u%c", &k, &end) != 1 || k >= step->n_output)
@@ -125,7 +138,7 @@ static int ask(const sweep *s, const grid_step *step, char **word, size_t n, dw_
     const int status = children_ask(s->program[step - s->grid.step], argv, &said, err);
     int rc = said ? 0 : -1;
     if (!rc && WIFEXITED(status) && !WEXITSTATUS(status)) {
-        rc = check_outputs(step, said, err);
+        rc = check_files(step, said, err);
     } else if (!rc) {
         shorten(said, step->tool);
         rc = dw_fail(err, "%s", said);

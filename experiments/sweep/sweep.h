@@ -85,7 +85,8 @@ static inline bool is_settled(const task *t) { return t->state >= DONE; }
 char *programs_path(const char *name, dw_err *err);
 /* Finds the programs of all steps; only those of a list and those in `allowed` may be steps. */
 int programs_find(sweep *s, const opt_list *allowed, dw_err *err);
-/* Asks every program whether it understands its commands, and refuses outputs that are none of the step's. */
+/* Asks every program whether it understands its commands, and refuses outputs that are none of the step's and inputs
+ * that are not there. */
 int programs_check(const sweep *s, dw_err *err);
 
 /* ---- folder.c ---- */
