@@ -321,15 +321,20 @@ static void tell_heads(const prune_layout *layout) {
             layout->n_repaired_o);
 }
 
+static void warn_again(const char *matrix, size_t n_layer) {
+    if (n_layer)
+        warn("%s of %zu layer%s is encoded again from what was encoded before; 16 bits are the better source "
+             "(--source)",
+             matrix, n_layer, plural((double)n_layer));
+}
+
 static void tell_down(const prune_layout *layout) {
     if (layout->n_biases) say("down of %zu layers gets the mean of what is lost as its bias", layout->n_biases);
     if (layout->n_repaired)
         say("down of %zu layers is repaired (%s%s)", layout->n_repaired, o.repair,
             o.sequential ? ", in order of the layers" : "");
-    if (layout->n_encoded && !layout->source)
-        warn("down of %zu layers is encoded again from what was encoded before; "
-             "16 bits are the better source (--source)",
-             layout->n_encoded);
+    warn_again("down", layout->n_down_again);
+    warn_again("o", layout->n_o_again);
     if (leaves_k_blocks(layout))
         say("some widths are no multiples of 256, so a requant to K types will store ffn_down in larger types "
             "(fallbacks); rank --multiple 256 avoids that");
@@ -411,18 +416,6 @@ static int check_plan(const inputs *in, dw_err *err) {
     return dw_model_need_whole_ffn(in->model, err);
 }
 
-/* A dry run takes no time for repairs.  A repaired down is always encoded. */
-static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err *err) {
-    const bool same = o.down_type && !strcmp(o.down_type, "same"), repairs_now = is_repaired() && !o.dry_run;
-    prune_cut_options options = {.source = in->source, .encode_down = o.down_type || is_fitted(), .pad = o.pad};
-    if (o.down_type && !same) options.down_type = dw_qtype_by_name(o.down_type);
-    if (is_repaired() && (check_plan(in, err) || check_repair(in, err))) return -1;
-    if (repairs_now && repair(in, options.down_type, pool, err)) return -1;
-    if (repairs_now) options.repairs = &in->repairs;
-    if (o.stats) options.stats = &in->stats;
-    return prune_layout_init(layout, in->model, &in->plan, &options, err);
-}
-
 static int check_hf(const prune_layout *layout, dw_err *err) {
     if (o.hf && (layout->cuts_heads || layout->n_biases))
         return dw_fail(err, "--hf cannot write models whose heads are cut, or whose down has a bias");
@@ -431,13 +424,38 @@ static int check_hf(const prune_layout *layout, dw_err *err) {
                    "--hf needs one width for all layers (or --pad) and a down matrix as it is, without --down-type");
 }
 
+static int make_layout(prune_layout *layout, const inputs *in, const prune_cut_options *options, dw_err *err) {
+    if (prune_layout_init(layout, in->model, &in->plan, options, err)) return -1;
+    if (!check_hf(layout, err)) return 0;
+    prune_layout_release(layout);
+    return -1;
+}
+
+/* The first layout refuses what no repair can change, before a repair takes its time.  A dry run ends with it.  A
+ * repaired down is always encoded. */
+static int choose_layout(prune_layout *layout, inputs *in, dw_pool *pool, dw_err *err) {
+    const bool same = o.down_type && !strcmp(o.down_type, "same"), fits = is_fitted();
+    prune_cut_options options = {.source = in->source,
+                                 .encode_down = o.down_type || fits,
+                                 .pad = o.pad,
+                                 .coming = {.down = fits, .o = fits && o.stats, .bias = is_repaired() && !fits}};
+    if (o.down_type && !same) options.down_type = dw_qtype_by_name(o.down_type);
+    if (o.stats) options.stats = &in->stats;
+    if (is_repaired() && (check_plan(in, err) || check_repair(in, err))) return -1;
+    if (make_layout(layout, in, &options, err)) return -1;
+    if (!is_repaired() || o.dry_run) return 0;
+    prune_layout_release(layout);
+    if (repair(in, options.down_type, pool, err)) return -1;
+    options.repairs = &in->repairs;
+    return make_layout(layout, in, &options, err);
+}
+
 static int cut(inputs *in, dw_pool *pool, dw_err *err) {
     prune_layout layout;
     if (o.hf && prune_hf_check(in->model, o.checkpoint, o.hf, err)) return -1;
     if (choose_layout(&layout, in, pool, err)) return -1;
-    int rc = check_hf(&layout, err);
-    if (!rc) tell(&layout, &in->plan);
-    if (!rc) rc = o.dry_run ? print_sizes(&layout, err) : make_file(in, &layout, pool, err);
+    tell(&layout, &in->plan);
+    int rc = o.dry_run ? print_sizes(&layout, err) : make_file(in, &layout, pool, err);
     prune_layout_release(&layout);
     if (!rc && o.hf && !o.dry_run) rc = prune_hf_write(o.out, &in->plan, o.checkpoint, o.hf, err);
     return rc;

@@ -34,12 +34,19 @@
 #include "prune/repairs.h"
 #include "qtypes/encoding.h"
 
+/* What a repair will give to the layers that are cut.  The layout is then that of the file after the repair, but nothing
+ * can be written from it: for dry runs, and for refusals before a long repair. */
+typedef struct prune_coming {
+    bool down, o, bias;
+} prune_coming;
+
 typedef struct prune_cut_options {
     const dw_model *source;        // 16-bit model that down is encoded from; NULL: the parent
     bool encode_down;              // down may be encoded; else it is copied or refused
     const dw_qtype_row *down_type; // its new type; NULL: each layer's own
     bool pad;                      // zero neurons up to a common width instead of a carrier
     const repairs *repairs;        // values of down where a layer has them; NULL: none
+    prune_coming coming;           // without `repairs`: what they will have
     const kit_stats *stats;        // of the parent: importances where down is encoded; NULL: none
 } prune_cut_options;
 
@@ -80,11 +87,12 @@ typedef struct prune_layout {
     int *n_head, *n_head_kv; // (n_layer)
     prune_heads *heads;      // (n_layer)
     bool cuts_heads;         // some layer has fewer heads than in the parent
-    dw_tensor *bias;         // (n_layer): of down after a repair; data NULL: as it is
+    dw_tensor *bias;         // (n_layer): of down after a repair; name NULL: as it is
     prune_tensor *tensor; // n_tensor
     size_t n_tensor, n_encoded, n_repaired, n_repaired_o; // n_encoded: from what the model holds
     float **importance;   // (n_layer): of columns that are encoded, then zeros; NULL: none
-    size_t n_biases;      // that a repair has made
+    size_t n_biases;      // that a repair has made, or will
+    size_t n_down_again, n_o_again; // of n_encoded: from blocks, which lost before
     double data_bytes;    // of all tensors
     const dw_model *source;
 } prune_layout;

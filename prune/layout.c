@@ -251,7 +251,13 @@ static bool keeps_all(const prune_layout *o, int l) {
     return n == o->parent->net.hp.n_ff[o->layer_of[l]] && o->keep[l][n - 1] == n - 1;
 }
 
-/* Values come from the repair, and the importances of its columns guide the encoder. */
+/* Fewer neurons than in the parent, padding not counted. */
+static bool is_cut(const prune_layout *o, int l) {
+    const int n_parent = o->parent->net.hp.n_ff[o->layer_of[l]];
+    return o->n_ff[l] < n_parent || o->keep[l][n_parent - 1] != n_parent - 1;
+}
+
+/* Values come from the repair, and the importances of its columns guide the encoder.  r NULL: they are not there yet. */
 static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs *r, dw_err *err) {
     const int n = o->n_ff[l], parent_l = o->layer_of[l];
     if (n % t->type->block)
@@ -262,15 +268,16 @@ static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs
     if (!t->type->encode)
         return dw_fail(err, "layer %d: %s can be read but not encoded; give another --down-type", parent_l,
                        t->type->name);
+    t->map = o->keep[l];
+    t->move = PRUNE_ENCODE;
+    o->n_repaired++;
+    if (!r) return 0;
     for (int j = 0; j < n; j++) t->n_kept += o->keep[l][j] >= 0;
     o->importance[l] = dw_alloc((size_t)n, sizeof **o->importance, "importances", err);
     if (!o->importance[l]) return -1;
     memcpy(o->importance[l], r->importance[parent_l], t->n_kept * sizeof **o->importance);
-    t->map = o->keep[l];
-    t->move = PRUNE_ENCODE;
     t->repaired = r->down[parent_l];
     t->importance = o->importance[l];
-    o->n_repaired++;
     return 0;
 }
 
@@ -315,7 +322,8 @@ static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_o
     const dw_qtype_row *type = new_down_type(options, down);
     t->ne[0] = (size_t)n;
     t->type = type;
-    if (options->repairs && options->repairs->down[parent_l]) return place_repaired(o, t, l, options->repairs, err);
+    const repairs *r = options->repairs;
+    if (r ? r->down[parent_l] != NULL : options->coming.down && is_cut(o, l)) return place_repaired(o, t, l, r, err);
     if (type == down->type && keeps_all(o, l)) return 0;
     t->map = o->keep[l];
     t->move = PRUNE_BLOCKS;
@@ -324,6 +332,7 @@ static int place_down(prune_layout *o, prune_tensor *t, int l, const prune_cut_o
     if (check_encoding(parent_l, type, options, err)) return -1;
     t->move = PRUNE_ENCODE;
     o->n_encoded++;
+    o->n_down_again += !options->source && down->type->block > 1;
     if (options->source) t->from[0] = &options->source->net.layer[parent_l].down;
     return options->stats ? weigh(o, t, l, options->stats, err) : 0;
 }
@@ -337,7 +346,7 @@ static int place_o(prune_layout *o, prune_tensor *t, int l, const prune_cut_opti
     t->ne[0] = (size_t)n;
     t->map = o->heads[l].o;
     t->move = PRUNE_BLOCKS;
-    const bool is_repaired = r && r->o[parent_l];
+    const bool is_repaired = r ? r->o[parent_l] != NULL : options->coming.o;
     if (!is_repaired && is_whole_blocks(t->map, n, type->block)) return 0;
     if (n % type->block || !type->encode || (!is_repaired && !options->encode_down))
         return dw_fail(
@@ -348,13 +357,15 @@ static int place_o(prune_layout *o, prune_tensor *t, int l, const prune_cut_opti
     t->move = PRUNE_ENCODE;
     if (!is_repaired) {
         o->n_encoded++;
+        o->n_o_again += !options->source && type->block > 1;
         if (options->source) t->from[0] = &options->source->net.layer[parent_l].o;
         return 0;
     }
+    o->n_repaired_o++;
+    t->n_kept = (size_t)n;
+    if (!r) return 0;
     t->repaired = r->o[parent_l];
     t->importance = r->o_importance[parent_l];
-    t->n_kept = (size_t)n;
-    o->n_repaired_o++;
     return 0;
 }
 
@@ -390,7 +401,7 @@ static int place_tensor(prune_layout *o, prune_tensor *t, int l, const prune_cut
     const char rows = bias ? row->bias : row->shape[0];
     if (!bias && row->shape[1] == 'n') return place_down(o, t, l, options, err);
     if (!bias && row->shape[1] == 'q') return place_o(o, t, l, options, err);
-    if (bias && !strcmp(row->gguf, "ffn_down") && o->bias[l].data) t->from[0] = &o->bias[l];
+    if (bias && !strcmp(row->gguf, "ffn_down") && o->bias[l].name) t->from[0] = &o->bias[l];
     if (rows == 'n' || rows == 'f') {
         t->ne[t->n_dims - 1] = (size_t)o->n_ff[l];
         if (!keeps_all(o, l)) t->map = o->keep[l];
@@ -417,11 +428,12 @@ static void add_bias(prune_layout *o, int l) {
 }
 
 /* Biases of the repair as tensors. */
-static void list_biases(prune_layout *o, const repairs *r) {
+static void list_biases(prune_layout *o, const prune_cut_options *options) {
     const size_t d = (size_t)o->parent->net.hp.n_embd;
-    for (int l = 0; r && l < o->n_layer; l++) {
-        const float *b = r->bias[o->layer_of[l]];
-        if (!b) continue;
+    const repairs *r = options->repairs;
+    for (int l = 0; l < o->n_layer; l++) {
+        const float *b = r ? r->bias[o->layer_of[l]] : NULL;
+        if (!b && (r || !options->coming.bias || !is_cut(o, l))) continue;
         o->bias[l] = (dw_tensor){.name = "ffn_down.bias",
                                  .type = dw_qtype_get(DW_F32),
                                  .n_dims = 1,
@@ -450,7 +462,7 @@ static int place_tensors(prune_layout *o, const prune_cut_options *options, dw_e
         o->data_bytes += (double)(prune_tensor_n_rows(t) * prune_tensor_row_bytes(t));
     }
     for (int l = 0; l < o->n_layer; l++)
-        if (o->bias[l].data && !o->parent->net.layer[o->layer_of[l]].down_bias.name) add_bias(o, l);
+        if (o->bias[l].name && !o->parent->net.layer[o->layer_of[l]].down_bias.name) add_bias(o, l);
     return 0;
 }
 
@@ -472,7 +484,7 @@ static int init(prune_layout *o, const kit_plan *plan, const prune_cut_options *
     if (options->source && dw_model_check_source(o->parent, options->source, err)) return -1;
     if (choose_widths(o, plan, options, err)) return -1;
     count_heads(o, plan);
-    list_biases(o, options->repairs);
+    list_biases(o, options);
     if (choose_arch(o, err)) return -1;
     for (int l = 0; l < o->n_layer; l++)
         if (map_heads(o, &plan->layer[o->layer_of[l]], l, err)) return -1;

@@ -412,6 +412,66 @@ static void dry_run(void) {
           "%s", test_run_output());
 }
 
+/* A biased down is a tensor more and qwen2 becomes deci for it: a dry run knows both, and refuses what the cut refuses. */
+static void dry_run_repaired(void) {
+    const char *model = random_model("tiny-qwen2", "F32", 0), *plan = write_plan("plan.tsv", model, "3-20,40-43|all"),
+               *stats = test_file("dry.h5"), *out = test_file("dry.gguf"), *text = random_text("calib.txt", 4000, 4);
+    char options[512], total[64];
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 64 --windows 4 --gram down -o %s -q", model, text, stats), "%s",
+            test_run_output());
+    for (int i = 0; i < 2; i++) {
+        snprintf(options, sizeof options, "--repair %s -s %s", i ? "lsq" : "bias", stats);
+        dw_err err = {0};
+        dw_gguf *g = dw_gguf_open(cut(model, plan, "wet.gguf", options), &err);
+        REQUIRE(g, "%s", err.text);
+        kit_sizes sizes = {0};
+        for (size_t t = 0; t < dw_gguf_n_tensors(g); t++) kit_sizes_add_tensor(&sizes, dw_gguf_tensor(g, t));
+        dw_gguf_close(g);
+        snprintf(total, sizeof total, "\t%.0f\t", kit_sizes_bytes(&sizes));
+        CHECK(!test_run("deadwood-cut -m %s -p %s -o %s --dry-run %s", model, plan, out, options) && access(out, F_OK),
+              "%s", test_run_output());
+        const char *last = strstr(test_run_output(), "*\ttotal");
+        CHECK(last && strstr(last, total), "%s, wanted%s", test_run_output(), total);
+        CHECK(strstr(test_run_output(), "architecture 'deci'"), "%s", test_run_output());
+        CHECK(strstr(test_run_output(), i ? "down of 1 layers is repaired" : "down of 1 layers gets the mean"), "%s",
+              test_run_output());
+    }
+    model = random_model("tiny-qwen3", "F32", 0);
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 64 --windows 4 -o %s -q", model, text, stats), "%s",
+            test_run_output());
+    snprintf(options, sizeof options, "--dry-run --repair bias -s %s", stats);
+    refused(model, write_plan("plan.tsv", model, "3-20"), options, "has no bias of down");
+}
+
+/* What no repair can change is refused before the texts are read, which are too short here. */
+static void refused_before_repairs(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *text = random_text("short.txt", 4, 4);
+    char options[1024];
+    snprintf(options, sizeof options, "--repair lsq --sequential -f %s --down-type Q4_0", text);
+    refused(model, write_plan("plan.tsv", model, "0-40"), options, "no whole number of Q4_0 blocks");
+    const char *shared = test_shared();
+    if (!shared) return;
+    test_run("rm -rf %s", test_file("folder"));
+    snprintf(options, sizeof options, "--repair lsq --sequential -f %s --hf %s --checkpoint %s/oracle/llama-untied", text,
+             test_file("folder"), shared);
+    refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
+}
+
+/* Only what has blocks already was rounded before. */
+static void rounded_before(void) {
+    static const struct {
+        const char *type;
+        bool warned;
+    } of[] = {{"BF16", false}, {"Q8_0", true}};
+    for (int i = 0; i < 2; i++) {
+        const char *model = random_model("tiny-llama", of[i].type, 0);
+        CHECK(!test_run("deadwood-cut -m %s -p %s -o %s --down-type q8_0", model, write_plan("plan.tsv", model, "1-32"),
+                        test_file("again.gguf")) &&
+                  of[i].warned == (strstr(test_run_output(), "down of 4 layers is encoded again from") != NULL),
+              "%s: %s", of[i].type, test_run_output());
+    }
+}
+
 static void sources(void) {
     const char *model = random_model("mini", "Q4_0", 0), *plan = write_plan("plan.tsv", model, "0-511");
     char options[512];
@@ -643,6 +703,9 @@ static const test_case cases[] = {
     {"down is encoded again as asked, better from 16 bits", encoded},
     {"statistics weigh the errors of a down that is encoded", weighed},
     {"a dry run prints types and bytes, and writes nothing", dry_run},
+    {"a dry run with a repair shows and refuses what the repaired file has", dry_run_repaired},
+    {"what no repair can change is refused before the repair", refused_before_repairs},
+    {"down is called encoded again only where it was encoded before", rounded_before},
     {"a source of other weights, shape or type is refused", sources},
     {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},
     {"the lineage names the plan, what it says of itself and the texts that it learnt from", lineage},
