@@ -43,6 +43,49 @@ static int name_inputs(const char *checkpoint, dw_err *err) {
     return rc;
 }
 
+/* The class in config.json; "": it names none. */
+static const char *class_of(const json_t *config) {
+    const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    return name ? name : "";
+}
+
+static json_int_t number_of(const json_t *config, dw_key key) {
+    return json_integer_value(json_object_get(config, dw_keys[key].config));
+}
+
+/* The folder's config.json goes with the model's weights, so it must be of the same class and shape. */
+static int compare_config(const dw_model *m, const json_t *config, const char *checkpoint, dw_err *err) {
+    const dw_hparams *hp = &m->net.hp;
+    const char *class = class_of(config);
+    const json_int_t n_embd = number_of(config, DW_KEY_N_EMBD), n_layer = number_of(config, DW_KEY_N_LAYER),
+                     n_vocab = number_of(config, DW_KEY_N_VOCAB);
+    if (class[0] && dw_arch_of_hf(class) != m->arch)
+        return dw_fail(err, "'%s' is a checkpoint of class %s, the model is %s; give the folder that it came from",
+                       checkpoint, class, m->arch->name);
+    if (n_embd != hp->n_embd || n_layer != hp->n_layer)
+        return dw_fail(err,
+                       "'%s' has %lld layers of width %lld, the model has %d of %d; give the folder that it came from",
+                       checkpoint, (long long)n_layer, (long long)n_embd, hp->n_layer, hp->n_embd);
+    if (n_vocab && n_vocab != hp->n_vocab)
+        return dw_fail(err, "'%s' has a vocabulary of %lld, the model of %d; give the folder that it came from",
+                       checkpoint, (long long)n_vocab, hp->n_vocab);
+    return 0;
+}
+
+static int check_config(const dw_model *m, const char *checkpoint, dw_err *err) {
+    char *path = dw_format(err, "%s/config.json", checkpoint);
+    if (!path) return -1;
+    json_t *config = NULL;
+    int rc = -1;
+    if (!dw_file_exists(path))
+        dw_fail(err, "'%s' has no config.json; give the checkpoint folder that the model came from", checkpoint);
+    else if ((config = dw_json_load(path, MAX_CONFIG_BYTES, DW_JSON_TREE, err)))
+        rc = compare_config(m, config, checkpoint, err);
+    json_decref(config);
+    free(path);
+    return rc;
+}
+
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err) {
     if (!m->arch->hf_class[0])
         return dw_fail(err, "architecture '%s' has no checkpoint folder: --hf needs one that transformers knows",
@@ -62,12 +105,7 @@ int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, d
     const bool can_write = !access(dirname(copy), W_OK | X_OK);
     free(copy);
     if (!can_write) return dw_fail(err, "cannot create '%s': %s", out, strerror(errno));
-    char *config = dw_format(err, "%s/config.json", checkpoint);
-    const bool there = config && dw_file_exists(config);
-    free(config);
-    return there ? name_inputs(checkpoint, err)
-                 : dw_fail(err, "'%s' has no config.json; give the checkpoint folder that the model came from",
-                           checkpoint);
+    return check_config(m, checkpoint, err) ? -1 : name_inputs(checkpoint, err);
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------- */
@@ -161,14 +199,7 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
     json_t *config = dw_json_load(from, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config) return -1;
     int rc = -1;
-    const json_int_t n_embd = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_EMBD].config));
-    const json_int_t n_layer = json_integer_value(json_object_get(config, dw_keys[DW_KEY_N_LAYER].config));
-    if (n_embd != hp->n_embd || n_layer != plan->n_layer) {
-        dw_fail(
-            err,
-            "'%s' has %lld layers of width %lld, the model was cut from %d of %d: give the folder that it came from",
-            from, (long long)n_layer, (long long)n_embd, plan->n_layer, hp->n_embd);
-    } else if (!drop_layer_types(config, plan, from, err)) {
+    if (!drop_layer_types(config, plan, from, err)) {
         json_object_del(config, "quantization"); // the weights are plain now
         json_object_del(config, "quantization_config");
         char *text = NULL;

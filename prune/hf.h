@@ -11,7 +11,7 @@
 #include "prune/prune.h"
 
 /* Whether m can be written as a folder: 16 or 32 bits, an architecture that transformers has.  checkpoint: the folder
- * that m came from. */
+ * that m came from, of the same class, layers, width and vocabulary. */
 int prune_hf_check(const dw_model *m, const char *checkpoint, const char *out, dw_err *err);
 /* Writes the cut file `model`; `plan` says which layers stayed.  The folder `out` must not exist.  It appears whole
  * or not at all. */

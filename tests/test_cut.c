@@ -64,6 +64,19 @@ static void refused(const char *model, const char *plan, const char *options, co
           text, words);
 }
 
+/* n_vocab 0: none is named. */
+static void write_config(const char *path, int n_layer, int n_vocab) {
+    char vocab[64] = "";
+    FILE *f = fopen(path, "w");
+    REQUIRE(f);
+    if (n_vocab) snprintf(vocab, sizeof vocab, "\"vocab_size\": %d, ", n_vocab);
+    fprintf(f,
+            "{\"hidden_size\": 64, \"num_hidden_layers\": %d, %s\"layer_types\": [\"a\", \"b\", \"c\", \"d\"], "
+            "\"eos_token_id\": [1, 2, 3, 4]}",
+            n_layer, vocab);
+    fclose(f);
+}
+
 /* ---- logits ------------------------------------------------------------------------------------------------------ */
 
 /* Logits (N, n_vocab) by ref; with a plan of the model, those of the neurons that it keeps, chosen by list. */
@@ -449,11 +462,12 @@ static void refused_before_repairs(void) {
     char options[1024];
     snprintf(options, sizeof options, "--repair lsq --sequential -f %s --down-type Q4_0", text);
     refused(model, write_plan("plan.tsv", model, "0-40"), options, "no whole number of Q4_0 blocks");
-    const char *shared = test_shared();
-    if (!shared) return;
-    test_run("rm -rf %s", test_file("folder"));
-    snprintf(options, sizeof options, "--repair lsq --sequential -f %s --hf %s --checkpoint %s/oracle/llama-untied", text,
-             test_file("folder"), shared);
+    const char *checkpoint = test_file("of-tiny");
+    test_run("rm -rf %s %s", test_file("folder"), checkpoint);
+    REQUIRE(!mkdir(checkpoint, 0777));
+    write_config(test_file("of-tiny/config.json"), 4, 0);
+    snprintf(options, sizeof options, "--repair lsq --sequential -f %s --hf %s --checkpoint %s", text,
+             test_file("folder"), checkpoint);
     refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
 }
 
@@ -567,12 +581,7 @@ static void folder_without_layers(void) {
     test_run("rm -rf %s %s", test_file("folder"), checkpoint);
     REQUIRE(!mkdir(checkpoint, 0777));
     const char *config = test_file("checkpoint/config.json");
-    FILE *f = fopen(config, "w");
-    REQUIRE(f);
-    fputs("{\"hidden_size\": 64, \"num_hidden_layers\": 4, \"layer_types\": [\"a\", \"b\", \"c\", \"d\"], "
-          "\"eos_token_id\": [1, 2, 3, 4]}",
-          f);
-    fclose(f);
+    write_config(config, 4, 0);
     snprintf(options, sizeof options, "--hf %s --checkpoint %s", test_file("folder"), checkpoint);
     cut(m, plan, "small.gguf", options);
     CHECK(!test_run("grep -qa 'layers_dropped.*2 of 4' %s", test_file("small.gguf")), "the lineage tells the layers");
@@ -587,6 +596,12 @@ static void folder_without_layers(void) {
     free(text);
     snprintf(options, sizeof options, "--hf %s/folder --checkpoint %s", test_file("nowhere"), checkpoint);
     refused(m, plan, options, "cannot create");
+    test_run("rm -rf %s", test_file("folder"));
+    snprintf(options, sizeof options, "--hf %s --checkpoint %s", test_file("folder"), checkpoint);
+    write_config(config, 4, 7);
+    refused(m, plan, options, "has a vocabulary of 7");
+    write_config(config, 5, 0);
+    refused(m, plan, options, "has 5 layers of width 64, the model has 4 of 64");
 }
 
 static void folders(void) {
@@ -601,8 +616,11 @@ static void folders(void) {
     char options[1024];
     test_run("rm -rf %s", test_file("folder"));
     snprintf(options, sizeof options, "--hf %s --checkpoint %s/oracle/llama-untied", test_file("folder"), shared);
-    const char *model = random_model("tiny-llama", "F32", 0);
-    refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
+    const char *model = test_file("from.gguf"); // the last folder's, of qwen3
+    refused(model, write_plan("plan.tsv", model, "3-20,40-43"), options,
+            "is a checkpoint of class LlamaForCausalLM, the model is qwen3; give the folder that it came from");
+    REQUIRE(!test_run("deadwood-convert %s/oracle/llama-untied -o %s -q", shared, model), "%s", test_run_output());
+    refused(model, write_plan("plan.tsv", model, "3-20|3-30"), options, "needs one width");
     model = random_model("tiny-llama", "Q8_0", 0);
     refused(model, write_plan("plan.tsv", model, "0-31"), options, "F32, F16 and BF16 only");
 }
