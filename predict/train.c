@@ -23,6 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEFAULT_MASS 0.98 // as in the table of options
+
 static const struct { const char *name; } inputs[] = {{"ffn"}, {"previous"}, {0}};
 
 static struct {
@@ -71,7 +73,7 @@ static const opt_program program = {
         "mass, a token's sum ||v_j||^2 a_j^2.  It is written in F16 into a copy of the model, where it decides "
         "instead of the threshold.  First a linear map of the same rank is found in closed form; the network begins "
         "as this map and is trained by logistic loss in which an open group weighs its share of the mass.  Training "
-        "stops when the mass at a fixed share of open groups no longer grows on texts it does not train on.  If the "
+        "stops when the mass at a fixed share of open groups no longer grows on tokens it does not train on.  If the "
         "closed form captures as much there, the closed form is stored.\n\n"
         "Of each text the first eight tenths train, the next tenth chooses (epoch, form, operating point), and the "
         "last tenth, which nothing has seen, is reported.\n\n"
@@ -563,9 +565,18 @@ static int train(run *r, dw_pool *pool, dw_err *err) {
     return report(r, err) ? -1 : write_model(r, err);
 }
 
+/* A mass of 0, or the default's, is not asked for. */
+static void check_usage(void) {
+    const bool has_mass = o.mass > 0 && o.mass != DEFAULT_MASS;
+    if ((o.recall > 0) + (o.activity > 0) + has_mass > 1) die_usage("give one of --mass, --recall and --activity");
+    if (o.mass == 0 && o.recall == 0 && o.activity == 0)
+        die_usage("--mass 0 would open no group; give a larger one, or --recall or --activity");
+}
+
 int main(int argc, char **argv) {
     kit_blas_start(argv);
     opt_parse(&program, argc, argv);
+    check_usage();
     dw_err err = {0};
     run r;
     dw_pool *pool = NULL; // after the traces, whose reading process is forked

@@ -728,6 +728,9 @@ static int export_imatrix(const kit_stats *s, const dw_model *m, dw_err *err) {
 
 /* ---- main ----------------------------------------------------------------------------------------------- */
 
+/* Histograms see the counted positions that are multiples of --hist-every. */
+static bool samples_a_position(void) { return (o.skip + o.hist_every - 1) / o.hist_every * o.hist_every < o.n_ctx; }
+
 static void check_usage(void) {
     if (!o.out && !o.export_imatrix) die_usage("nothing to write: give -o or --export-imatrix");
     if (!o.texts.n && !o.parts.n && !o.import_imatrix)
@@ -738,6 +741,9 @@ static void check_usage(void) {
                   o.gram ? "gram" : "gradients");
     if (o.gradients && o.n_ctx < 2) die_usage("--gradients needs windows of two tokens or more: one has no next token");
     if (o.skip >= o.n_ctx) die_usage("a window of %d tokens has nothing left when %d are skipped", o.n_ctx, o.skip);
+    if (o.texts.n && !samples_a_position())
+        die_usage("no position from %d to %d is a multiple of %d, so the histograms would be empty; lower --hist-every",
+                  o.skip, o.n_ctx - 1, o.hist_every);
 }
 
 int main(int argc, char **argv) {

@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { LORA_RANK = 16 }; // as in the table of options
 enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21 };
 
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
@@ -729,9 +730,10 @@ int main(int argc, char **argv) {
     const double started = dw_now();
     opt_parse(&program, argc, argv);
     say_if_interrupted(NULL);
-    if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes");
+    if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes, not both");
     if (o.as && strcmp(o.train, "all")) die_usage("--as rounds every matrix; it needs --train all");
     if (o.weights && !o.as) die_usage("-s belongs to --as");
+    if (o.rank != LORA_RANK && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
     dw_err err = {0};

@@ -626,6 +626,7 @@ static void check_usage(void) {
     if (o.cold_type && !has_rate && !o.hot) die_usage("--cold-type needs --cold-rate or --hot, which say what is cold");
     const int n_ways = !!o.type + !!o.mixture + !!o.recipe;
     if (n_ways > 1 || (!n_ways && !o.cold_type && !o.tensors.n)) die_usage("give one of --type, --mixture, --recipe");
+    if (o.metric && !has_rate) die_usage("--metric says which neurons are cold by --cold-rate; give that too");
     if (has_rate && o.hot) die_usage("give --cold-rate or --hot; a plan says itself what is cold");
     if (has_rate && !o.weights) die_usage("--cold-rate needs statistics of the model: -s stats.h5");
 }

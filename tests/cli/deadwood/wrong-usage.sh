@@ -37,8 +37,21 @@ wrong 'do not compare'             rank -m m.gguf --metric weight --rate 0.5 --a
 wrong 'nothing to read'            collect -m m.gguf -o made
 wrong 'nothing to write'           collect -m m.gguf -f text.txt
 wrong 'nothing left'               collect -m m.gguf -f text.txt -c 64 --skip 64 -o made
+wrong 'histograms would be empty'  collect -m m.gguf -f text.txt -c 64 --skip 4 --hist-every 64 -o made
 wrong 'belong together'            cut -m m.gguf -p text.txt -o made --hf folder
 wrong 'give --down-type too'       cut -m m.gguf -p text.txt -o made --source m.gguf
+wrong 'for --repair lsq --sequential' cut -m m.gguf -p text.txt -o made --repair lsq -s text.txt --gap 0.9
+wrong 'for --repair lsq --sequential' cut -m m.gguf -p text.txt -o made --repair lsq -s text.txt --windows 2
+wrong 'for --repair lsq --sequential' cut -m m.gguf -p text.txt -o made --repair lsq -s text.txt -c 100
+wrong 'targets dense and blend'    cut -m m.gguf -p text.txt -o made --repair lsq --sequential -f text.txt --target own --gap 0.9
+wrong '--damp is for'              cut -m m.gguf -p text.txt -o made --damp 0.5
+wrong 'not both'                   heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --minutes 1
+wrong 'for --train lora'           heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --rank 4
+wrong 'for --train lora'           heal -m m.gguf -T m.gguf -f text.txt -o made --tokens 1000 --rank 4 --train down
+wrong 'by --cold-rate'             requant -m m.gguf -o made --type Q8_0 --metric energy
+wrong 'would open no group'        train -m m.gguf -x text.txt -o made --mass 0
+wrong 'give one of --mass'         train -m m.gguf -x text.txt -o made --recall 0.9 --activity 0.1
+wrong 'give one of --mass'         train -m m.gguf -x text.txt -o made --recall 0.9 --mass 0.5
 wrong 'give one of'                requant -m m.gguf -o made
 wrong 'needs --cold-type'          requant -m m.gguf -o made --cold-rate 0.5
 wrong 'or 128, not of 1; give --group' gate -m m.gguf -s text.txt -o made --rule group-max --activity 0.5
