@@ -34,8 +34,8 @@
 #include "prune/repairs.h"
 #include "qtypes/encoding.h"
 
-/* What a repair will give to the layers that are cut.  The layout is then that of the file after the repair, but nothing
- * can be written from it: for dry runs, and for refusals before a long repair. */
+/* What a repair will give to the layers that are cut.  The layout is then that of the file after the repair, but
+ * nothing can be written from it: for dry runs, and for refusals before a long repair. */
 typedef struct prune_coming {
     bool down, o, bias;
 } prune_coming;

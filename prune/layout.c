@@ -257,7 +257,7 @@ static bool is_cut(const prune_layout *o, int l) {
     return o->n_ff[l] < n_parent || o->keep[l][n_parent - 1] != n_parent - 1;
 }
 
-/* Values come from the repair, and the importances of its columns guide the encoder.  r NULL: they are not there yet. */
+/* Values come from the repair, and the importances of its columns guide the encoder.  r NULL: not there yet. */
 static int place_repaired(prune_layout *o, prune_tensor *t, int l, const repairs *r, dw_err *err) {
     const int n = o->n_ff[l], parent_l = o->layer_of[l];
     if (n % t->type->block)

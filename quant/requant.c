@@ -30,6 +30,18 @@ static struct {
     bool lossy_twice, dry_run;
 } o;
 
+enum { MOST_METRICS = 32 };
+static kit_metric cold_metrics[MOST_METRICS]; // those of the kit; here no --seed gives other random numbers
+
+static void name_metrics(void) {
+    int n = 0;
+    for (const kit_metric *m = kit_metrics; m->name && n < MOST_METRICS - 1; m++) {
+        cold_metrics[n] = *m;
+        if (!strcmp(m->name, "random")) cold_metrics[n].formula = "random numbers, always the same";
+        n++;
+    }
+}
+
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
@@ -50,7 +62,7 @@ static const opt_row rows[] = {
      "this share of each layer is cold, the smallest by --metric; needs -s",
      .min = 0.001, .max = 0.999},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default",
-     OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
+     OPT_CHOICES(cold_metrics), .choice_help = offsetof(kit_metric, formula)},
     {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE",
      "a plan of rank, by any metric: its neurons are hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
@@ -194,6 +206,11 @@ static int fail_blocks(const choice *c, const target *t, dw_err *err) {
                  c->type && !to->bits ? ", or let --mixture fall back" : "");
     return dw_fail(err, "tensor '%s': rows of %zu values are no whole number of %s %s of %d; %s%s", t->name, t->ne[0],
                    to->name, to->bits ? "groups" : "blocks", to->multiple, ranked, other);
+}
+
+/* The others are copied, or copied into another order.  A block of reordered columns is another block. */
+static bool is_rounded(const target *t) {
+    return t->to && (!is_copy(t->to, t->from) || (t->column && t->from->type->block > 1));
 }
 
 static int check_target(const choice *c, const target *t, dw_err *err) {
@@ -352,22 +369,32 @@ static void tell_cold(const choice *c) {
             o.cold_type);
 }
 
-/* Widths of the FFN come from a cut, which can avoid fallbacks. */
+/* Widths of the FFN come from a cut, which can avoid their fallbacks. */
+static void advise_width(char *words, size_t size, size_t n_down, size_t n_fell_back) {
+    static const char how[] = "a cut by a plan of rank --multiple 256 avoids it";
+    words[0] = 0;
+    if (n_down == n_fell_back)
+        snprintf(words, size, "; %s", how);
+    else if (n_down)
+        snprintf(words, size, "; for the %zu ffn_down of them %s", n_down, how);
+}
+
 static void tell_fallbacks(const target *targets, size_t n) {
-    size_t n_matrices = 0, n_fell_back = 0;
+    size_t n_matrices = 0, n_fell_back = 0, n_down = 0;
     const target *first = NULL;
-    bool is_width = false;
+    char advice[128];
     for (size_t i = 0; i < n; i++) {
         n_matrices += kit_is_matrix(targets[i].from);
         if (!targets[i].fell_back) continue;
         if (!n_fell_back++) first = &targets[i];
-        is_width |= strstr(targets[i].name, ".ffn_down") != NULL;
+        n_down += strstr(targets[i].name, ".ffn_down") != NULL;
     }
     if (!first) return;
+    advise_width(advice, sizeof advice, n_down, n_fell_back);
     warn("%zu of %zu matrices have rows that are no whole number of their type's blocks and get another type, as in "
          "llama.cpp: '%s' (rows of %zu) gets %s%s%s",
          n_fell_back, n_matrices, first->name, first->ne[0], first->to ? first->to->name : first->from->type->name,
-         n_fell_back > 1 ? ", ..." : "", is_width ? "; a cut by a plan of rank --multiple 256 avoids it" : "");
+         n_fell_back > 1 ? ", ..." : "", advice);
 }
 
 static int check_patterns(const choice *c, dw_err *err) {
@@ -599,23 +626,26 @@ static int write_model(const choice *c, const dw_gguf *g, const target *targets,
 
 static void tell(const dw_gguf *g, const target *targets, size_t n) {
     double before = 0, after = 0, bits = 0, values = 0;
-    size_t n_changed = 0, n_weighed = 0;
+    size_t n_copied = 0, n_rounded = 0, n_weighed = 0;
     for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) before += (double)dw_gguf_tensor(g, i)->n_bytes;
     for (size_t i = 0; i < n; i++) {
         after += (double)stored_bytes(&targets[i]);
-        n_changed += targets[i].to != NULL;
-        n_weighed += targets[i].weight != NULL;
+        n_copied += !targets[i].to;
+        n_rounded += is_rounded(&targets[i]);
+        n_weighed += is_rounded(&targets[i]) && targets[i].weight;
         if (!kit_is_matrix(targets[i].from)) continue;
         bits += 8 * (double)stored_bytes(&targets[i]);
         values += n_values(&targets[i]);
     }
-    say("%zu tensor%s rounded, %zu copied; %s -> %s, %.2f bits a weight", n_changed, plural((double)n_changed),
-        n - n_changed, show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
-    if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_changed);
-    if (n_changed && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
+    char reordered[64] = "";
+    if (n_copied + n_rounded < n) snprintf(reordered, sizeof reordered, "%zu reordered, ", n - n_copied - n_rounded);
+    say("%zu tensor%s rounded, %s%zu copied; %s -> %s, %.2f bits a weight", n_rounded, plural((double)n_rounded),
+        reordered, n_copied, show_bytes(before).text, show_bytes(after).text, values > 0 ? bits / values : 0);
+    if (o.weights) say("%zu of the %zu rounded tensors had importances", n_weighed, n_rounded);
+    if (n_rounded && dw_gguf_find(g, DW_KEY_PREDICTOR_INPUT))
         warn("predictors trained on the weights before decide from rounded weights now; better round first, then gate, "
              "trace and train");
-    else if (n_changed && dw_gguf_find(g, DW_KEY_GATE_RULE))
+    else if (n_rounded && dw_gguf_find(g, DW_KEY_GATE_THRESHOLD)) // controls that open the same groups have none
         warn("the gate decides from rounded weights now, by thresholds of those before; better round first, then gate");
 }
 
@@ -651,6 +681,7 @@ static int make(choice *c, const dw_model *m, target *targets, size_t *n, dw_err
 int main(int argc, char **argv) {
     quant_types_init();
     write_about();
+    name_metrics();
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};

@@ -285,6 +285,21 @@ static void check_same_tensors(const char *a, const char *b, const char *what) {
     dw_gguf_close(h);
 }
 
+/* Parts that keep their type are reordered, not rounded. */
+static void reordered(void) {
+    const char *from = test_file("a.gguf"), *stats = test_file("stats.h5");
+    char words[128];
+    const int n = 3 * wide.n_layer;
+    if (!write_random(from, &wide, "BF16") || !write_statistics(from, &wide, stats)) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --cold-rate 0.5 --cold-type Q4_0 -s %s", from, test_file("b.gguf"),
+                      stats),
+            "%s", test_run_output());
+    snprintf(words, sizeof words, ": %d tensors rounded, %d reordered, ", n, n);
+    CHECK(strstr(test_run_output(), words), "%s", test_run_output());
+    snprintf(words, sizeof words, "%d of the %d rounded tensors had importances", n, n);
+    CHECK(strstr(test_run_output(), words), "%s", test_run_output());
+}
+
 /* The same metrics as rank's, so that a plan says the same as a rate. */
 static void rate_and_plan(void) {
     const char *from = test_file("a.gguf"), *stats = test_file("stats.h5"), *plan = test_file("plan.tsv"),
@@ -430,6 +445,7 @@ static const test_case cases[] = {
     {"biases of gate and up go with their neurons", biases},
     {"two types run as one: the joined matrices, both backends, prefill and decode", different_types},
     {"parameters and bytes a token count both parts", sizes},
+    {"parts that keep their type are called reordered, not rounded", reordered},
     {"a rate and rank's plan at that rate give the same file", rate_and_plan},
     {"what cannot be divided is refused in one line and leaves no file", refusals_of_requant},
     {"rank, cut, lists of neurons and a second division refuse a model in two parts", refusals_of_others},

@@ -425,7 +425,8 @@ static void dry_run(void) {
           "%s", test_run_output());
 }
 
-/* A biased down is a tensor more and qwen2 becomes deci for it: a dry run knows both, and refuses what the cut refuses. */
+/* A bias of down is one more tensor, and qwen2 becomes deci for it: a dry run knows both, and refuses what the cut
+ * refuses. */
 static void dry_run_repaired(void) {
     const char *model = random_model("tiny-qwen2", "F32", 0), *plan = write_plan("plan.tsv", model, "3-20,40-43|all"),
                *stats = test_file("dry.h5"), *out = test_file("dry.gguf"), *text = random_text("calib.txt", 4000, 4);

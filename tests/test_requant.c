@@ -577,8 +577,26 @@ static void fallbacks_are_facts(void) {
     CHECK(strstr(said, "'blk.0.ffn_down.weight' (rows of 288) gets ") && strstr(said, "--multiple 256"), "%s", said);
     CHECK(lineage_has(to, "\"types\":\"Q4_K 23, Q6_K 3, Q5_0 2 (fallback), Q8_0 2 (fallback)\""),
           "the types are no fact");
+    CHECK(strstr(said, "; a cut by a plan of rank --multiple 256 avoids it"), "%s", said);
+    const char *narrow = test_file("narrow.gguf");
+    if (!write_random(narrow, &shapes[2], "BF16")) return;
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --mixture Q4_K_M", narrow, to), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "; for the 3 ffn_down of them a cut by a plan of rank --multiple 256 avoids it"),
+          "no width of the FFN helps rows of 96: %s", test_run_output());
     REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q4_0", from, to), "%s", test_run_output());
     CHECK(!strstr(test_run_output(), "warning") && lineage_has(to, "\"types\":\"Q4_0 30\""), "%s", test_run_output());
+}
+
+/* A gate's thresholds are of the weights before; a control that opens the same groups for every token has none. */
+static void gates_before_rounding(void) {
+    const char *from = test_file("a.gguf"), *gated = test_file("gated.gguf"), *to = test_file("b.gguf");
+    if (!write_random(from, &small, "BF16")) return;
+    REQUIRE(!test_run("deadwood-gate -m %s -o %s --rule random --activity 0.5 --group 32 -q", from, gated), "%s",
+            test_run_output());
+    REQUIRE(!test_run("deadwood-requant -m %s -o %s --type Q8_0", gated, to), "%s", test_run_output());
+    CHECK(!strstr(test_run_output(), "the gate decides"), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-requant --help"), "%s", test_run_output());
+    CHECK(!strstr(test_run_output(), "--seed"), "requant has no --seed");
 }
 
 static void dry_run(void) {
@@ -784,6 +802,8 @@ static const test_case cases[] = {
     {"importances from before a cut are refused", importances_from_before_a_cut},
     {"--tensor decides on top of a mixture, and a pattern that matches nothing is refused", tensor_overrides},
     {"a mixture's fallbacks are counted, told with advice, and facts of the lineage", fallbacks_are_facts},
+    {"a control that opens the same groups is no gate with thresholds, and random numbers have no --seed",
+     gates_before_rounding},
     {"a dry run prints the types and bytes of the file, and writes none", dry_run},
     {"a mixture's name given as a type is pointed to --mixture, and convert says how", wrong_choices},
     {"learning from data without named texts is a fact of the lineage", unnamed_data},

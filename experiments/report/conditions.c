@@ -361,7 +361,7 @@ static void print_fallbacks(FILE *out, const exp_sheet *s) {
     snprintf(
         words, sizeof words,
         "fallback: in %zu of %zu rows some matrices do not fit the mixture's type and have a larger one, as in %s: %s. "
-        "rank --multiple 256 gives widths that fit.",
+        "Where it is ffn_down, rank --multiple 256 gives widths that fit.",
         n, s->lines->n, name, types);
     print_paragraph(out, words);
 }
