@@ -165,19 +165,21 @@ static void write_about(void) {
 
 /* ---- main ------------------------------------------------------------------------------------------------------- */
 
-static void check_metric(const kit_metric *metric, const prune_allocator *allocator) {
+static void check_metric(const kit_metric *metric) {
+    const char *option;
+    const prune_allocator *allocator = rank_first_rule(&o, &option);
     if (metric->needs_stats && !o.stats)
         die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
     if (metric->scale >= allocator->scale) return;
     if (metric->scale == KIT_SCALE_ENERGY)
         die_usage("scores of metric '%s' do not compare across layers as they are, because the residual stream grows "
-                  "from layer to layer; give --allocate relative or standardized",
-                  metric->name);
+                  "from layer to layer; give --%s relative or standardized",
+                  metric->name, option);
     char *energies = names_of_scale(KIT_SCALE_ENERGY, NULL);
     die_usage(
-        "scores of metric '%s' do not compare across layers, as --allocate %s needs; give --allocate standardized, or "
+        "scores of metric '%s' do not compare across layers, as --%s %s needs; give --%s standardized, or "
         "relative with one of these metrics: %s",
-        metric->name, allocator->name, energies ? energies : "");
+        metric->name, option, allocator->name, option, energies ? energies : "");
 }
 
 static void check_outputs(void) {
@@ -218,7 +220,7 @@ static void check_options(void) {
     if (o.heads >= 1) die_usage("--heads 1 leaves no head; every layer keeps a KV head");
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
     check_search(prune_allocator_find(o.allocate), prune_allocator_find(o.start));
-    if (o.metric) check_metric(rank_find_metric(o.metric), prune_allocator_find(o.allocate));
+    if (o.metric) check_metric(rank_find_metric(o.metric));
     if (o.rate < 0) o.rate = 0;
 }
 

@@ -82,6 +82,8 @@ int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, 
 
 /* ---- rank_widths.c */
 
+/* The rule that compares scores of layers: that of --start where evolve starts from it.  *option: what names it. */
+const prune_allocator *rank_first_rule(const rank_options *o, const char **option);
 /* What widths are multiples of: --multiple and --group, or the coarsest that is tried. */
 int rank_unit(const rank_options *o, int group);
 /* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */

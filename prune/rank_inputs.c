@@ -142,10 +142,10 @@ static int read_inverse(rank_inputs *in, const char *what, dw_err *err) {
 
 int rank_measure_residual(rank_inputs *in, dw_err *err) {
     char what[64];
-    if (!prune_allocator_find(in->o->allocate)->needs_inverse ||
-        rank_find_metric(in->o->metric)->scale == KIT_SCALE_COMMON)
-        return 0;
-    snprintf(what, sizeof what, "--allocate %s", in->o->allocate);
+    const char *option;
+    const prune_allocator *rule = rank_first_rule(in->o, &option);
+    if (!rule->needs_inverse || rank_find_metric(in->o->metric)->scale == KIT_SCALE_COMMON) return 0;
+    snprintf(what, sizeof what, "--%s %s", option, rule->name);
     return read_inverse(in, what, err);
 }
 

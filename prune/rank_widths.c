@@ -22,6 +22,13 @@ static int least_common_multiple(int a, int b) {
     return a / x * b;
 }
 
+const prune_allocator *rank_first_rule(const rank_options *o, const char **option) {
+    const prune_allocator *allocator = prune_allocator_find(o->allocate);
+    const bool is_start = allocator->allocate == search_evolve;
+    *option = is_start ? "start" : "allocate";
+    return is_start ? prune_allocator_find(o->start) : allocator;
+}
+
 int rank_unit(const rank_options *o, int group) {
     return least_common_multiple(group, o->multiple ? o->multiple : 256);
 }

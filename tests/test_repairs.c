@@ -639,6 +639,20 @@ static void evolve_resumes(void) {
     CHECK(access(part, F_OK), "the state stays");
 }
 
+/* evolve may start from a rule across layers; what that rule needs is asked of --start as of --allocate. */
+static void evolve_starts(void) {
+    int width[16], sum = 0;
+    if (!widths_of("--allocate evolve --start relative --evaluations 2", test_file("start.tsv"), width)) return;
+    for (int l = 0; l < 4; l++) sum += width[l];
+    CHECK(sum == 384 && width[0] < 64, "widths %d %d %d %d", width[0], width[1], width[2], width[3]);
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 "
+                   "--allocate evolve --start global -q",
+                   idle_layer(), test_file("idle.h5"), test_file("start.tsv"), random_text("calib.txt", 6000, 4),
+                   N_CTX) == 2 &&
+              strstr(test_run_output(), "give --start relative or standardized"),
+          "%s", test_run_output());
+}
+
 static void held_out(void) {
     const char *model = idle_layer(), *text = random_text("calib.txt", 6000, 4);
     int width[16];
@@ -714,6 +728,7 @@ static const test_case cases[] = {
     {"a layer that writes nothing is cut first by sensitivity and evolve", idle_layers_go},
     {"evolve goes on after a kill and ends with the same plan, but not for other layers", evolve_resumes},
     {"large units: layers together keep as many as the rate allows, and no move is tried twice", large_units},
+    {"evolve starts from rules across layers, which get what they need", evolve_starts},
     {"texts that the statistics have seen do not judge widths", held_out},
     {"a trial from stored residuals equals one from the start", trials_start_late},
     {0}};
