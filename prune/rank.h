@@ -67,6 +67,8 @@ int rank_measure_residual(rank_inputs *in, dw_err *err); // where the allocation
 /* STATS.gram, if it is there or must be. */
 int rank_open_gram(rank_inputs *in, bool must, dw_err *err);
 int rank_read_texts(rank_inputs *in, dw_err *err); // those of -f, once
+/* A text of -f of whose tokens the statistics have some; NULL: none. */
+const calib_text *rank_find_seen(const rank_inputs *in);
 void rank_say(const char *text);
 
 /* ---- rank_scores.c */

@@ -172,11 +172,20 @@ static int write_ablation(const rank_inputs *in, const ablated *group, size_t n,
     return rc;
 }
 
+static void warn_of_seen(const rank_inputs *in) {
+    const calib_text *seen = rank_find_seen(in);
+    if (seen)
+        warn("tokens of windows %d to %d of '%s' are in the statistics; metrics that read these agree with the loss "
+             "better than on held-out texts; give others (--windows)",
+             seen->first_window, seen->first_window + seen->n_windows - 1, seen->name);
+}
+
 int rank_ablate(rank_inputs *in, dw_err *err) {
     scored s = {.n = 0};
     size_t n = 0;
     double loss = 0;
     if (rank_read_texts(in, err)) return -1;
+    warn_of_seen(in);
     for (int l = 0; l < in->hp->n_layer; l++)
         if (in->hp->n_ff[l] % in->scorer.group)
             return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d", l, in->hp->n_ff[l],

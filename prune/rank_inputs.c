@@ -161,9 +161,41 @@ int rank_open_gram(rank_inputs *in, bool must, dw_err *err) {
     return rc;
 }
 
+/* Whole windows only: losses are means of windows that weigh the same, and a tail is a few tokens after others that
+ * have been counted already. */
 int rank_read_texts(rank_inputs *in, dw_err *err) {
     const calib_request wanted = {&in->o->texts, in->o->windows, in->o->n_ctx, 0};
-    return in->texts.n_text ? 0 : calib_read(&in->texts, in->model, &wanted, err);
+    if (in->texts.n_text) return 0;
+    if (calib_read(&in->texts, in->model, &wanted, err)) return -1;
+    for (size_t i = 0; i < in->texts.n_text; i++) in->texts.text[i].n_tail = 0;
+    return 0;
+}
+
+typedef struct token_range { // of a file
+    int64_t first, end;
+} token_range;
+
+static token_range tokens_of(int first_window, int n_windows, int n_ctx) {
+    const int64_t first = (int64_t)(first_window - 1) * n_ctx;
+    return (token_range){first, first + (int64_t)n_windows * n_ctx};
+}
+
+/* More tokens than whole windows have are those of the tail, which is the file's end. */
+static token_range tokens_of_stats(const kit_stats *s, const kit_stats_text *text) {
+    token_range r = tokens_of(text->first_window, text->n_windows, s->n_ctx);
+    if (text->n_tokens > (uint64_t)text->n_windows * (uint64_t)(s->n_ctx - s->skip)) r.end = INT64_MAX;
+    return r;
+}
+
+const calib_text *rank_find_seen(const rank_inputs *in) {
+    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++)
+        for (size_t k = 0; k < in->stats.n_text; k++) {
+            const calib_text *text = &in->texts.text[i];
+            const token_range a = tokens_of(text->first_window, text->n_windows, in->texts.n_ctx),
+                              b = tokens_of_stats(&in->stats, &in->stats.text[k]);
+            if (!strcmp(text->sha256, in->stats.text[k].sha256) && a.first < b.end && b.first < a.end) return text;
+        }
+    return NULL;
 }
 
 /* ---- heads ---------------------------------------------------------------------------------------------------- */

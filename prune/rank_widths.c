@@ -98,17 +98,11 @@ int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocat
 
 /* The calibration texts of the scores may not be those that judge the widths. */
 static int check_held_out(const rank_inputs *in, dw_err *err) {
-    for (size_t i = 0; i < in->texts.n_text && in->has_stats; i++)
-        for (size_t k = 0; k < in->stats.n_text; k++) {
-            const calib_text *a = &in->texts.text[i];
-            const kit_stats_text *b = &in->stats.text[k];
-            if (!strcmp(a->sha256, b->sha256) && a->first_window < b->first_window + b->n_windows &&
-                b->first_window < a->first_window + a->n_windows)
-                return dw_fail(err,
-                               "windows %d to %d of '%s' are in the statistics; judge the widths by others (--windows)",
-                               a->first_window, a->first_window + a->n_windows - 1, a->name);
-        }
-    return 0;
+    const calib_text *seen = rank_find_seen(in);
+    if (!seen) return 0;
+    return dw_fail(err,
+                   "tokens of windows %d to %d of '%s' are in the statistics; judge the widths by others (--windows)",
+                   seen->first_window, seen->first_window + seen->n_windows - 1, seen->name);
 }
 
 /* The hash of STATS.gram, "-" where trials repair nothing. */

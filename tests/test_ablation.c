@@ -208,6 +208,39 @@ static void by_command(void) {
           "%s", test_run_output());
 }
 
+/* Texts are whole windows: the tokens after the last one do not count, with --windows or without. */
+static void whole_windows(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *all = test_file("all.tsv"), *out = test_file("some.tsv");
+    size_t size;
+    dw_err err = {0};
+    int last = 0;
+    REQUIRE(!test_run("deadwood-rank -m %s --ablation %s --group 64 --sample 1 -f %s -c 250 -q", model, all,
+                      text_file()),
+            "%s", test_run_output());
+    char *text = dw_read_text(all, 1 << 20, &size, &err), *at = text ? strstr(text, "windows 1-") : NULL;
+    CHECK(at && sscanf(at, "windows 1-%d", &last) == 1, "%s", text ? text : err.text);
+    free(text);
+    REQUIRE(!test_run("deadwood-rank -m %s --ablation %s --group 64 --sample 1 -f %s -c 250 --windows 1-%d -q", model,
+                      out, text_file(), last),
+            "%s", test_run_output());
+    CHECK(same_files(all, out));
+}
+
+/* Texts that the statistics have seen are told. */
+static void seen(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *stats = test_file("seen.h5");
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 64 --windows 3 -o %s -q", model, text_file(), stats), "%s",
+            test_run_output());
+    for (int first = 6; first <= 7; first++) { // 6 windows of 32 are 3 of 64
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s --ablation %s --group 64 --sample 1 -f %s -c 32 --windows %d-8",
+                          model, stats, test_file("seen.tsv"), text_file(), first),
+                "%s", test_run_output());
+        CHECK(!strstr(test_run_output(), "warning: tokens of windows 6 to 8 of 'text.txt' are in the statistics") ==
+                  (first == 7),
+              "%s", test_run_output());
+    }
+}
+
 /* Neurons that are always zero change nothing, to the last bit. */
 static void dead_groups(void) {
     const char *model = random_model("tiny-llama", "F32", 0.99);
@@ -224,6 +257,8 @@ static const test_case cases[] = {
     {"the sample is random, ascending and the same for a seed", sample},
     {"metrics are told by their rank correlation with the changes", agreement},
     {"rank --ablation writes the same table for any threads, and refuses what cannot be measured", by_command},
+    {"texts count in whole windows", whole_windows},
+    {"texts that the statistics have seen are told", seen},
     {"dead neurons change nothing", dead_groups},
     {0}};
 

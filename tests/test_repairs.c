@@ -665,6 +665,27 @@ static void held_out(void) {
                    test_file("idle.h5"), test_file("held.tsv")) == 2);
 }
 
+/* Statistics and held-out texts may have windows of different sizes: tokens count. */
+static void other_windows(void) {
+    static const struct { const char *collected, *held; bool is_refused; } cases[] = {
+        {"-c 64 --windows 2", "-c 32 --windows 4-6", true},
+        {"-c 64 --windows 2", "-c 32 --windows 5-6", false},
+        {"-c 32 --windows 4", "-c 64 --windows 2-3", true},
+        {"-c 32 --windows 4", "-c 64 --windows 3-4", false},
+        {"-c 4096", "-c 32 --windows 150-151", true}}; // in the tail
+    const char *model = idle_layer(), *text = random_text("calib.txt", 6000, 4), *stats = test_file("other.h5");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        REQUIRE(!test_run("deadwood-collect -m %s -f %s %s -o %s -q", model, text, cases[i].collected, stats), "%s",
+                test_run_output());
+        const int status = test_run("deadwood-rank -m %s -s %s -o %s --metric energy --rate 0.25 --multiple 32 -f %s "
+                                    "%s --allocate sensitivity --evaluations 8 -q",
+                                    model, stats, test_file("other.tsv"), text, cases[i].held);
+        CHECK(status == cases[i].is_refused &&
+                  !strstr(test_run_output(), "are in the statistics") == !cases[i].is_refused,
+              "%s, then %s: %s", cases[i].collected, cases[i].held, test_run_output());
+    }
+}
+
 /* A trial's divergence from stored residuals is that of a trial from the start, to the bit. */
 static void trials_start_late(void) {
     const char *model = idle_layer();
@@ -730,6 +751,7 @@ static const test_case cases[] = {
     {"large units: layers together keep as many as the rate allows, and no move is tried twice", large_units},
     {"evolve starts from rules across layers, which get what they need", evolve_starts},
     {"texts that the statistics have seen do not judge widths", held_out},
+    {"nor do parts of them in windows of another size", other_windows},
     {"a trial from stored residuals equals one from the start", trials_start_late},
     {0}};
 
