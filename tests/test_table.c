@@ -344,7 +344,8 @@ static void damaged(void) {
                {"model text  ppl\na * 1 2\n", "the name of column 3 is empty"},
                {"model text ppl\n\xff * 1\n", "column 'model' of row 1 is no UTF-8"},
                {"model text p\xffpl\na * 1\n", "the name of column 3 is no UTF-8"},
-               {"# deadwood\n# x\nmodel text ppl\n", "none of 0 rows is left"}};
+               {"# deadwood\n# x\nmodel text ppl\n", "there are no rows, only a line"},
+               {"hello\n", "there are no rows, only a line"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *path = write_table("bad.tsv", bad[i].text), *out = test_file("bad.md");
         CHECK(test_run("deadwood-table %s -o %s", path, out) == 1, "row %zu", i);
@@ -574,6 +575,24 @@ static void labels_of_layers_and_heads(void) {
           "%s", out);
 }
 
+/* One row failed; no row has errors, and none is of the base. */
+static void only_what_is_known(void) {
+    FILE *f = fopen(test_file("known.tsv"), "w");
+    fprintf(f, "model\ttext\tbase\tfile_bytes\tppl\tppl_se\tln_ratio\tln_ratio_se\tdecode_tok_s\tn_ctx\tprotocol\tnote\t"
+               "verdict\n"
+               "gated.gguf\ta.txt\tmini.gguf\t9000000\t40\t-\t0.9\t-\t100\t512\tllama\tdown_t 4.2 MB of it\t-\n"
+               "cut.gguf\ta.txt\tmini.gguf\t8000000\t50\t-\t1.2\t-\t110\t512\tllama\t-\t-\n"
+               "lost.gguf\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\twhy\tfailed\n");
+    fclose(f);
+    const char *out =
+        shown(test_file("known.tsv"), "--text all --columns model,file_bytes,ppl,decode_tok_s/base,verdict");
+    CHECK(!strstr(out, "Rows differ in") && strstr(out, "protocol llama"), "%s", out);
+    CHECK(!strstr(out, "±") && strstr(out, "No standard errors: they need 5 windows."), "%s", out);
+    CHECK(strstr(out, "decode tok/s ÷ dense is unknown: no row is of the base mini.gguf; score it, too."), "%s", out);
+    CHECK(!strstr(out, "of it)") && strstr(out, "include down_t, a transposed copy of down; column note"), "%s", out);
+    CHECK(strstr(out, "failed (why)"), "%s", out);
+}
+
 static void latex(void) {
     const char *path = write_table("rows.tsv", results), *tex = test_file("t.tex");
     CHECK(!test_run("deadwood-table %s -o %s", path, tex), "%s", test_run_output());
@@ -661,6 +680,7 @@ static const test_case cases[] = {
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
     {"rows of a sweep are called by what was done, and so is what dominates them", labels},
     {"labels say how many layers were dropped and how many KV heads are kept", labels_of_layers_and_heads},
+    {"a table says nothing of what no row knows, and why a ratio to the base is unknown", only_what_is_known},
     {"LaTeX tables escape what LaTeX would take for itself", latex},
     {"names in a table are never run", evil_names},
     {"a missing or failing gnuplot costs one line that says what to do, and no output", without_gnuplot},

@@ -44,6 +44,11 @@ static bool has_labels(const exp_sheet *s) {
     return false;
 }
 
+/* What a gated file holds besides the model (measures.c), which is no reason of a verdict. */
+static bool is_note_of_gate(const char *column, const char *cell) {
+    return !strcmp(column, "note") && !strncmp(cell, "down_t ", 7);
+}
+
 bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *line) {
     static const struct {
         const char *column, *begin, *end;
@@ -55,6 +60,7 @@ bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *lin
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char cell[EXP_VERDICT / 4];
         exp_clip(cell, sizeof cell, cell_of(r, line->row[0], parts[i].column));
+        if (is_note_of_gate(parts[i].column, cell)) continue; // a paragraph tells it
         if (is_known(cell) && is_label_table && !strcmp(parts[i].column, "dominated_by"))
             exp_label_of_model(cell, &s->labels, cell_of(r, line->row[0], parts[i].column));
         if (is_known(cell))
@@ -161,13 +167,16 @@ static int value_of(char **text, const exp_sheet *s, const char *column, size_t 
     return *text ? 0 : -1;
 }
 
-/* The values of a column in all rows that are shown.  For treatments the dense model is left out; where labels are
- * shown, unknown values are left out, too. */
+static bool has_failed(const exp_rows *r, size_t row) { return !strcmp(cell_of(r, row, "verdict"), "failed"); }
+
+/* The values of a column in all rows that are shown, but for failed ones, which know nothing.  For treatments the dense
+ * model is left out; where labels are shown, unknown values are left out, too. */
 static int collect_values(values *v, const exp_sheet *s, const exp_heading *h, dw_err *err) {
     for (size_t i = 0; i < s->lines->n; i++) {
         const exp_line *line = &s->lines->line[i];
         for (size_t k = 0; k < line->n && !(line->is_dense && h->role == EXP_TREATMENT); k++) {
             char *text;
+            if (has_failed(s->rows, line->row[k])) continue;
             if (value_of(&text, s, h->column, line->row[k], err)) return -1;
             const bool skip = h->role == EXP_TREATMENT && has_labels(s) && !is_known(text);
             const int rc = skip ? 0 : add_value(v, text, err);
@@ -216,6 +225,12 @@ static int print_role(FILE *out, const exp_sheet *s, exp_role role, bool differi
     return text ? 0 : -1;
 }
 
+static bool has_dense(const exp_sheet *s) {
+    for (size_t i = 0; i < s->lines->n; i++)
+        if (s->lines->line[i].is_dense) return true;
+    return false;
+}
+
 /* ---- what the marks mean -------------------------------------------------------------------------------------- */
 
 /* The ± of ln ratio goes by windows and needs five of them. */
@@ -230,10 +245,35 @@ static bool lacks_error(const exp_sheet *s) {
     return false;
 }
 
+/* Whether a cell of a column has a ±. */
+static bool has_error(const exp_sheet *s, const exp_field *f) {
+    for (size_t i = 0; i < s->lines->n && f->se >= 0; i++) {
+        double error;
+        const double v = exp_field_value(s, f, &s->lines->line[i], &error);
+        if (isfinite(v) && isfinite(error) && error > 0) return true;
+    }
+    return false;
+}
+
+/* A ratio to the dense model that no row knows. */
+static void print_unknown_ratio(FILE *out, const exp_sheet *s, const exp_field *f) {
+    char words[600], name[300];
+    double ignored;
+    for (size_t i = 0; i < s->lines->n; i++)
+        if (!isnan(exp_field_value(s, f, &s->lines->line[i], &ignored))) return;
+    const char *base = s->lines->n ? cell_of(s->rows, s->lines->line[0].row[0], "base") : "-";
+    exp_escape(name, sizeof name, is_known(base) ? base : "model");
+    snprintf(words, sizeof words,
+             has_dense(s) ? "%.80s is unknown: no row has both values."
+                          : "%.80s is unknown: no row is of the base %s; score it, too.", f->head, name);
+    print_paragraph(out, words);
+}
+
 static void print_marks(FILE *out, const exp_sheet *s) {
-    bool errors = false, speeds = false, disturbed = false, bound = false, joined = false;
+    bool errors = false, any_error = false, speeds = false, disturbed = false, bound = false, joined = false;
     for (size_t i = 0; i < s->n_fields; i++) {
         errors |= s->field[i].se >= 0;
+        any_error |= has_error(s, &s->field[i]);
         speeds |= exp_is_speed(s->field[i].heading.column);
     }
     for (size_t i = 0; i < s->lines->n; i++) {
@@ -242,9 +282,13 @@ static void print_marks(FILE *out, const exp_sheet *s) {
         joined |= s->lines->line[i].n > 1;
     }
     const bool compared = is_shown(s, "ln_ratio") || is_shown(s, "kl_mean") || is_shown(s, "top1_agree");
-    if (errors)
+    if (errors && !any_error && lacks_error(s))
+        print_paragraph(out, "No standard errors: they need 5 windows.");
+    if (any_error)
         print_paragraph(out, lacks_error(s) ? "± is a standard error over windows (fewer than 5 windows: none)."
                                             : "± is a standard error over windows.");
+    for (size_t i = 0; i < s->n_fields; i++)
+        if (s->field[i].of_dense) print_unknown_ratio(out, s, &s->field[i]);
     if (compared) print_paragraph(out, "ln ratio, KL and top-1 are against the base.");
     if (s->against && is_shown(s, "difference")) {
         char text[600], name[300];
@@ -297,6 +341,20 @@ static int print_leaks(FILE *out, const exp_sheet *s, dw_err *err) {
     return rc;
 }
 
+/* What gated files hold besides the model, where their size is shown. */
+static void print_gates(FILE *out, const exp_sheet *s) {
+    for (size_t i = 0; i < s->lines->n; i++) {
+        const char *note = cell_of(s->rows, s->lines->line[i].row[0], "note");
+        if (!is_note_of_gate("note", note) || !is_shown(s, "file_bytes")) continue;
+        print_paragraph(out, strstr(note, "predictors")
+                                 ? "MB of gated models include down_t, a transposed copy of down, and predictors; "
+                                   "column note says how much."
+                                 : "MB of gated models include down_t, a transposed copy of down; column note says "
+                                   "how much.");
+        return;
+    }
+}
+
 /* What the words of the column verdict mean. */
 static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
     if (!is_shown(s, "verdict")) return 0;
@@ -307,12 +365,6 @@ static int print_verdicts(FILE *out, const exp_sheet *s, dw_err *err) {
     if (any_verdict(s, "verdict", "collapsed"))
         print_paragraph(out, "collapsed: the perplexity is above ten times the base's, beyond the error.");
     return print_leaks(out, s, err);
-}
-
-static bool has_dense(const exp_sheet *s) {
-    for (size_t i = 0; i < s->lines->n; i++)
-        if (s->lines->line[i].is_dense) return true;
-    return false;
 }
 
 /* The spread between texts, where a row of several is shown. */
@@ -376,7 +428,7 @@ static void print_hidden(FILE *out, size_t n, const char *what) {
 static size_t count_failed(const exp_sheet *s) {
     size_t n = 0;
     for (size_t i = 0; i < s->lines->n; i++)
-        n += !strcmp(cell_of(s->rows, s->lines->line[i].row[0], "verdict"), "failed");
+        n += has_failed(s->rows, s->lines->line[i].row[0]);
     return n;
 }
 
@@ -403,6 +455,7 @@ int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {
     print_marks(out, s);
     print_spread(out, s);
     print_fallbacks(out, s);
+    print_gates(out, s);
     print_counts(out, s);
     return print_verdicts(out, s, err);
 }

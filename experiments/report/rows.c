@@ -597,6 +597,7 @@ static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool
     for (size_t i = 0; i < r->n_rows; i++)
         if (keep[i]) take_line(s, r, keep, c->join ? key : NULL, of, i);
     free(of);
+    if (!r->n_rows) return dw_fail(err, "there are no rows, only a line with names of columns");
     if (!s->n) return dw_fail(err, "none of %zu rows is left; look at --where and --text", r->n_rows);
     mark_dense(s, r);
     return sort_lines(s, r, sort, c->reverse, err);
