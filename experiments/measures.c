@@ -79,7 +79,7 @@ const exp_column exp_columns[] = {
     {"repair", AT(repair), 0, "what was done for what remained"},
     {"type", AT(type), 0, "type or mixture that was asked for; for `keep` and for files of others the type of most matrices"},
     {"nominal_bits", AT(nominal_bits), 0, "bits a weight that were aimed at"},
-    {"rule", AT(rule), 0, "rule that selects neurons at run time"},
+    {"rule", AT(rule), 0, "rule that selects neurons at run time; predictors: what train made decides"},
     {"activity", AT(activity), 0, "fraction to be computed at run time; planted by --inject where that is given"},
     {"tokens_trained", AT(tokens_trained), 0, "tokens of the texts that training saw"},
     {"base_ppl", AT(base_ppl), 8, "perplexity of the base on the same tokens: the dense value"},
@@ -323,8 +323,9 @@ static void fill_step(exp_result *r, const json_t *step) {
     const bool heals = !strcmp(r->tool, "heal");
     const double before = heals ? atof(r->tokens_trained) : 0; // tokens of earlier steps of heal count, too
     if (heals) r->minutes_trained[0] = 0;
-    if (!strcmp(r->tool, "train"))
-        snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
+    const bool trains = !strcmp(r->tool, "train");
+    if (trains) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
+    if (trains) snprintf(r->rule, sizeof r->rule, "predictors"); // they decide, no more the gate's rule
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++) {
         const char *value = json_string_value(json_object_get(facts, option_fields[f].option + strlen("--")));
         for (size_t i = 0; !value && i < json_array_size(args); i++) value = value_of(args, i, option_fields[f].option);

@@ -642,7 +642,7 @@ static int make(const shrink *s, dw_err *err) {
 int main(int argc, char **argv) {
     o.rate = -1;
     opt_parse(&program, argc, argv);
-    if ((o.rate >= 0) == !!o.bytes) die_usage("give --rate or --bytes");
+    if ((o.rate >= 0) == !!o.bytes) die_usage("give --rate or --bytes%s", o.bytes ? ", not both" : "");
     if (o.eval_windows.last && !o.eval.n) die_usage("--eval-windows belongs to --eval");
     kit_blas_start(argv); // its speed is measured
     dw_err err = {0};

@@ -595,6 +595,9 @@ static void usage(void) {
     CHECK(test_run("deadwood-score -m %s --inject 1.5", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject 0.5,", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject 0.5 --no-speed", model) == 2);
+    CHECK(test_run("deadwood-score -m %s -f README.md --inject 0.5", model) == 2 &&
+              strstr(test_run_output(), "reads no text; leave out -f"),
+          "%s", test_run_output());
     CHECK(test_run("deadwood-score -m %s --inject 0.5 -q", model) == 1 && strstr(test_run_output(), "is not gated"),
           "%s", test_run_output());
 }

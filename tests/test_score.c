@@ -875,6 +875,14 @@ static void leak_after(const char *step, bool imatrix, const char *expected) {
     "{\"name\": \"c.txt\", \"sha256\": \"00\", \"tokens\": 64, \"blocks\": \"01234567012345670123456701234567\"}"
 #define IMPORTED "{\"name\": \"x.imatrix\", \"sha256\": \"00\", \"tokens\": 4096, \"blocks\": \"\"}"
 
+static void rule_of_predictors(void) {
+    const char *m = model("m.gguf", "tiny-llama", DW_F16, 1), *t = text_file("t.txt", 700, 1),
+               *path = changed(m, "step.gguf", (change){.lineage = STEP("train", "\"--activity\", \"0.5\"", "", "")});
+    json_t *rows = SCORE("-m %s -f %s -c 64 --windows 2 --no-speed", path, t);
+    CHECK(says(rows, 0, "rule", "predictors") && says(rows, 0, "activity", "0.5"));
+    json_decref(rows);
+}
+
 static void unnamed_data(void) {
     leak_after(STEP("requant", "\"--type\", \"Q4_K\"", "", ""), false, "no");
     leak_after(STEP("requant", "\"--stats\", \"s.h5\"", "", NAMED), true, "no");
@@ -937,7 +945,8 @@ static void refusals(void) {
     json_decref(SCORE("-m %s -f %s -c 64 --no-speed --store %s", m, t, stored));
     refused(words("-m %s -f %s -c 32 --base %s", m, t, stored), "was stored with --protocol llama -c 64");
     refused(words("-m %s -f %s -c 64 --protocol hf --base %s", m, t, stored), "was stored with --protocol llama -c 64");
-    refused(words("-m %s -f %s -c 64 --windows 1-2 --base %s", m, t, stored), "give the same --windows");
+    refused(words("-m %s -f %s -c 64 --windows 1-2 --base %s", m, t, stored),
+            "was stored with all windows, this run takes --windows 1-2; give the same --windows");
     refused(words("-m %s -f %s -c 64 --base %s", m, shorter, stored), "holds no predictions for the text");
     refused(words("-m %s -f %s -c 64 --base %s", other, t, stored), "have different vocabularies");
     refused(words("-m %s -f %s -c 64 --base %s", stored, t, m), "can only be compared with a stored base");
@@ -1011,6 +1020,7 @@ static const test_case cases[] = {
     {"side by side, against a stored base and between two stored files the ratio is the same", side_by_side_and_stored},
     {"quality columns are the same for every -t and --batch", threads_and_batches},
     {"the table and the objects say the same, with memory and speed", rows_and_objects},
+    {"after train the rule is that predictors decide", rule_of_predictors},
     {"a calibration text in the lineage is reported as a leak, with what was done", leaks},
     {"leak is unknown as soon as a step learnt from data that it does not name", unnamed_data},
     {"a row holds the hashes of base and texts, types, windows, half widths of intervals and the spread between texts",

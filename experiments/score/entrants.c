@@ -104,16 +104,23 @@ int score_find_stored_text(const score_entrant *c, const score_run *r, int t) {
     return s;
 }
 
+/* "--windows 1-6" or "all windows". */
+static const char *windows_words(char words[40], opt_range w) {
+    snprintf(words, 40, w.last ? "--windows %d-%d" : "all windows", w.first, w.last);
+    return words;
+}
+
 /* Every setting that decides which tokens are predicted from what. */
 static int check_stored(const score_entrant *c, const score_run *r, dw_err *err) {
     const measure_stored_head *h = measure_predictions_head(c->stored);
     if (strcmp(h->protocol, r->protocol->name) || h->n_ctx != r->o->n_ctx)
         return dw_fail(err, "'%s' was stored with --protocol %s -c %d, this run has --protocol %s -c %d", c->path,
                        h->protocol, h->n_ctx, r->protocol->name, r->o->n_ctx);
+    char stored[40], here[40];
+    const opt_range of_stored = {h->first, h->last};
     if (h->first != r->o->windows.first || h->last != r->o->windows.last)
-        return dw_fail(err,
-                       "'%s' was stored with windows %d to %d (0: all), this run has %d to %d; give the same --windows",
-                       c->path, h->first, h->last, r->o->windows.first, r->o->windows.last);
+        return dw_fail(err, "'%s' was stored with %s, this run takes %s; give the same --windows", c->path,
+                       windows_words(stored, of_stored), windows_words(here, r->o->windows));
     for (int t = 0; t < r->n_texts; t++)
         if (score_find_stored_text(c, r, t) == h->n_texts)
             return dw_fail(err, "'%s' holds no predictions for the text '%s' as it is now", c->path, r->texts[t].path);

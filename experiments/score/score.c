@@ -301,6 +301,7 @@ int main(int argc, char **argv) {
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
     if (o.inject && (o.no_speed || o.store))
         die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
+    if (o.inject && o.texts.n) die_usage("--inject measures speed alone, which reads no text; leave out -f");
     if (o.no_speed && strcmp(o.depths, "0"))
         die_usage("--depth asks for speed, --no-speed for none; leave one of them out");
     if (o.json && o.per_layer) die_usage("--per-layer prints a table, --json objects; give one of them");

@@ -15,7 +15,7 @@ refused() { # refused STATUS WORDS ARGUMENTS..
 }
 both=(-f a.txt b.txt -c 64)
 refused 2 'give --rate or --bytes' tiny.gguf "${both[@]}"
-refused 2 'give --rate or --bytes' tiny.gguf "${both[@]}" --rate 0.3 --bytes 300kB
+refused 2 'give --rate or --bytes, not both' tiny.gguf "${both[@]}" --rate 0.3 --bytes 300kB
 refused 2 "'1.5' is not between" tiny.gguf "${both[@]}" --rate 1.5
 refused 2 '--eval-windows belongs to --eval' tiny.gguf "${both[@]}" --rate 0.3 --eval-windows 2
 refused 2 "'Q9' is not one of" tiny.gguf "${both[@]}" --rate 0.3 --mixture Q9
