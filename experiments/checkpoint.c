@@ -323,6 +323,10 @@ int checkpoint_open(checkpoint *c, const char *folder, dw_err *err) {
     json_t *config = NULL;
     char *path = dw_format(err, "%s/config.json", folder);
     if (!path) return -1;
+    if (!dw_file_exists(path)) {
+        free(path);
+        return dw_fail(err, "'%s' is no checkpoint folder: it has no config.json", folder);
+    }
     config = dw_json_load(path, MAX_CONFIG_BYTES, DW_JSON_TREE, err);
     if (!config || read_config(&c->config, config, err)) goto done;
     c->weights = kit_safetensors_open(folder, err);

@@ -245,10 +245,6 @@ static int choose_size(shrink *s, dw_err *err) {
 }
 
 static int open_model(shrink *s, dw_err *err) {
-    struct stat st;
-    if (!stat(s->path, &st) && S_ISDIR(st.st_mode))
-        return dw_fail(err, "'%s' is a folder; make a model file of it: deadwood convert %s -o M.gguf", s->path,
-                       s->path);
     if (!(s->model = dw_model_open(s->path, err)) || dw_model_need_whole_ffn(s->model, err)) return -1;
     if (dw_gguf_find(dw_model_gguf(s->model), DW_KEY_GATE_RULE))
         return dw_fail(err, "'%s' is a gated model, which cannot be cut; give the model before gate", s->path);

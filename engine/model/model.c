@@ -2,9 +2,18 @@
 #include "model/model.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <string.h>
 
+/* A folder is what checkpoints are, so it gets the command that makes a model file of it. */
+static int check_no_folder(const char *path, dw_err *err) {
+    struct stat st;
+    if (stat(path, &st) || !S_ISDIR(st.st_mode)) return 0;
+    return dw_fail(err, "'%s' is a folder; make a model file of it: deadwood convert %s -o M.gguf", path, path);
+}
+
 dw_model *dw_model_open(const char *path, dw_err *err) {
+    if (check_no_folder(path, err)) return NULL;
     dw_model *m = dw_alloc(1, sizeof *m, "a model", err);
     if (!m) return NULL;
     m->gguf = dw_gguf_open(path, err);
