@@ -850,6 +850,22 @@ static void costs_scaled(void) {
     setenv("XDG_CACHE_HOME", file("cache"), 1); // as before
 }
 
+/* Warnings of jobs that succeed are told at the end, each once. */
+static void warnings_told(void) {
+    set_up();
+    write_text(file("deadwood-warner"),
+               "#!/bin/sh\nfor out; do :; done\n"
+               "echo \"deadwood-warner: warning: '$1' is short\" >&2\necho 'deadwood-warner: no warning: x' >&2\n"
+               "while [ $1 != -o ]; do shift; done\necho x >\"$2\"\n");
+    chmod(file("deadwood-warner"), 0755);
+    write_text(file("warned.grid"), HEAD "n = 1 2 3\nx : stub $n -o $out.gguf\ny : warner $x $n -o $out.txt\n");
+    CHECK(!test_run("deadwood-sweep %s -o %s --allow stub warner -q --controls none --keep all", file("warned.grid"),
+                    file("warned")),
+          "%s", test_run_output());
+    CHECK(!strcmp(test_run_output(), "deadwood-sweep: warning: 3 jobs of step 'y': 'x..' is short\n"), "%s",
+          test_run_output());
+}
+
 /* A row is in the table while later jobs run. */
 static void rows_come(void) {
     set_up();
@@ -1175,6 +1191,7 @@ static const test_case cases[] = {
     {"memory bounds the jobs at once", memory_bounds},
     {"what jobs took is known to later sweeps: minutes, disk, memory", costs_remembered},
     {"disk counts the files beside outputs, and minutes those that heal is told", costs_beside},
+    {"warnings of jobs that succeed are told at the end, each once", warnings_told},
     {"costs follow the bytes that are read, of folders, too, and are unknown far from all that ran", costs_scaled},
     {"rows come into the table while other jobs run", rows_come},
     {"a step has several outputs; all of them must be there", several_outputs},

@@ -190,6 +190,47 @@ static void tell_repeated_failures(const sweep *s) {
                  s->failure[k].reason);
 }
 
+/* ---- what jobs warn of ------------------------------------------------------------------------------------------- */
+
+/* Remembers a warning of a job, unless another job of the step gave it before; then it counts. */
+static void note_warning(sweep *s, size_t i, const char *said) {
+    const size_t step = (size_t)(job_of(s, i)->step - s->grid.step);
+    char *text = general_reason(said);
+    size_t k = 0;
+    while (text && k < s->n_warning && (s->warning[k].step != step || strcmp(s->warning[k].text, text))) k++;
+    if (text && k < s->n_warning) {
+        s->warning[k].n += s->warning[k].last != i;
+        s->warning[k].last = i;
+        free(text);
+    } else if (text && !dw_grow(&s->warning, &s->cap_warning, s->n_warning + 1, sizeof *s->warning, "warnings", NULL)) {
+        s->warning[s->n_warning++] = (warning){text, 1, step, i};
+    } else {
+        free(text);
+    }
+}
+
+/* A job that succeeds is not told of, but for its warnings: "deadwood-rank: warning: .." in its log. */
+static void note_warnings(sweep *s, size_t i) {
+    static const char mark[] = ": warning: ";
+    char *path = log_of(s, i, NULL);
+    char *text = path ? dw_read_file(path, 1 << 30, NULL, NULL) : NULL, *rest = text;
+    for (char *line; rest && (line = strsep(&rest, "\n"));) {
+        char *said = strncmp(line, "deadwood-", 9) ? NULL : strstr(line, mark);
+        if (!said || strcspn(line, " ") != (size_t)(said - line) + 1) continue;
+        said += strlen(mark);
+        drop_folder(said, s->dir);
+        note_warning(s, i, said);
+    }
+    free(text);
+    free(path);
+}
+
+static void tell_warnings(const sweep *s) {
+    for (size_t k = 0; k < s->n_warning; k++)
+        warn("%zu job%s of step '%s': %s", s->warning[k].n, plural((double)s->warning[k].n),
+             s->grid.step[s->warning[k].step].name, s->warning[k].text);
+}
+
 /* The job cannot be done because `cause`, itself or one that it needs, failed. */
 static int fail(sweep *s, size_t i, size_t cause, dw_err *err) {
     task *t = &s->task[i];
@@ -262,6 +303,7 @@ static int finish(sweep *s, size_t i, const child_end *end, dw_err *err) {
     }
     if (!end->status && tasks_exist(t) && !jobs_check_inputs(&s->jobs, i, &why) && !take(s, i, &why)) {
         note_cost(s, i, end);
+        note_warnings(s, i);
         claims_release(s->claims, claim);
         return 0;
     }
@@ -520,5 +562,6 @@ int run_jobs(sweep *s, dw_err *err) {
     while (s->n_running && !wait_for_one(s, CLAIM_BEAT, err)) {}
     progress_end(s->bar);
     tell_repeated_failures(s);
+    tell_warnings(s);
     return rc;
 }

@@ -156,6 +156,8 @@ static void close_sweep(sweep *s) {
     judge_free(s->judge);
     jobs_release(&s->jobs);
     grid_release(&s->grid);
+    for (size_t i = 0; i < s->n_warning; i++) free(s->warning[i].text);
+    free(s->warning);
     free(s->failure);
     free(s->program);
     free(s->comment);

@@ -46,6 +46,12 @@ typedef struct failure { // of jobs that failed for the same reason
     size_t n, step;
 } failure;
 
+typedef struct warning { // that jobs of a step gave
+    char *text;          // in which the names of files are those of their steps
+    size_t n, step;      // n: how many jobs
+    size_t last;         // job
+} warning;
+
 typedef struct sweep {
     const char *dir;
     const char *grid_path;
@@ -68,6 +74,8 @@ typedef struct sweep {
     size_t n_failed, n_failed_files; // rows; files that no row needed
     failure *failure;
     size_t n_failure, cap_failure;
+    warning *warning;
+    size_t n_warning, cap_warning;
     double written, write_seconds; // when the table was written last, and how long that took
     bool rows_came;                // since then
     char *comment;                 // of the table
