@@ -231,6 +231,7 @@ static int choose_size(shrink *s, dw_err *err) {
     const double uncut = shrink_bytes(s->model, w->mixture, 1) + keys;
     const double bare = shrink_bytes(s->model, w->mixture, 0) + keys;
     if (!o.bytes) s->widths = shrink_choose_widths(s->model, w->mixture, o.rate, o.evaluations > 0);
+    if (!o.bytes && shrink_check_rate(s->model, &s->widths, o.rate, o.evaluations > 0, err)) return -1;
     w->kept = o.bytes ? shrink_kept(s->model, w->mixture, (double)o.bytes - keys) : 1 - s->widths.reached;
     if (w->kept >= 1)
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without a cut; give fewer bytes", o.bytes, uncut,
@@ -578,6 +579,9 @@ static int tell(shrink *s, dw_err *err) {
     int32_t *token = dw_alloc((size_t)o.n_ctx, sizeof *token, "a window", err);
     const double disk = folder_free_disk(s->dir);
     tell_choices(s);
+    if (o.n_ctx > dw_model_hparams(s->model)->n_ctx_train)
+        warn("'%s' was trained on %d positions, windows have %d (-c)", s->path, dw_model_hparams(s->model)->n_ctx_train,
+             o.n_ctx);
     s->work.n_threads = tool.threads ? tool.threads : dw_cpu_count();
     s->work.heal_minutes = o.heal_minutes;
     s->work.evaluations = o.evaluations;

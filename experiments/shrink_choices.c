@@ -52,3 +52,22 @@ shrink_widths shrink_choose_widths(const dw_model *m, const kit_mixture *mixture
     if (w.fit) w.reached = reached;
     return w;
 }
+
+/* What widths are multiples of: of blocks that fit, of those of the model's own type of down, or of 32. */
+static int unit_of(const dw_model *m, const shrink_widths *w) {
+    const dw_gguf *g = dw_model_gguf(m);
+    int unit = w->fit ? w->block : 32;
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        if (strstr(t->name, ".ffn_down.") && t->type->block > unit) unit = t->type->block;
+    }
+    return unit;
+}
+
+int shrink_check_rate(const dw_model *m, const shrink_widths *w, double rate, bool vary, dw_err *err) {
+    const int unit = unit_of(m, w);
+    if (reached_rate(m, unit, rate, vary) > 0) return 0;
+    return dw_fail(err, "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give "
+                        "that rate or more",
+                   rate, unit, (double)unit / dw_model_hparams(m)->n_ff_max);
+}

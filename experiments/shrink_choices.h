@@ -35,5 +35,7 @@ typedef struct shrink_widths {
 
 /* Widths for a rate; vary: they may differ by layer. */
 shrink_widths shrink_choose_widths(const dw_model *m, const kit_mixture *mixture, double rate, bool vary);
+/* Fails where all widths that rank can choose keep every neuron, which it would say only after the statistics. */
+int shrink_check_rate(const dw_model *m, const shrink_widths *w, double rate, bool vary, dw_err *err);
 
 #endif

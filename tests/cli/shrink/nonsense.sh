@@ -17,6 +17,7 @@ both=(-f a.txt b.txt -c 64)
 refused 2 'give --rate or --bytes' tiny.gguf "${both[@]}"
 refused 2 'give --rate or --bytes, not both' tiny.gguf "${both[@]}" --rate 0.3 --bytes 300kB
 refused 2 "'1.5' is not between" tiny.gguf "${both[@]}" --rate 1.5
+refused 1 'removes no neuron: widths are multiples of 32, so a layer loses at least' tiny.gguf "${both[@]}" --rate 0.01
 refused 2 '--eval-windows belongs to --eval' tiny.gguf "${both[@]}" --rate 0.3 --eval-windows 2
 refused 2 "'Q9' is not one of" tiny.gguf "${both[@]}" --rate 0.3 --mixture Q9
 refused 1 "cannot open 'none.gguf'" none.gguf "${both[@]}" --rate 0.3
@@ -31,3 +32,9 @@ refused 1 'windows 1 to 9000 are wanted' tiny.gguf "${both[@]}" --rate 0.3 --win
 refused 1 'give fewer bytes' tiny.gguf "${both[@]}" --bytes 1GB
 refused 1 'give more bytes, or smaller types' tiny.gguf "${both[@]}" --bytes 10kB
 refused 1 'is Q8_0 already' q8.gguf "${both[@]}" --rate 0.3 --mixture Q4_0
+
+# Windows longer than those that the model was trained on are told before anything runs.
+context=$(deadwood-inspect tiny.gguf | awk '$1 == "context" {print $2}')
+for i in 1 2 3; do cat "$ROOT"/experiments/texts/calib/*-"$i".txt >long-$i.txt; done
+deadwood-shrink tiny.gguf -f long-*.txt -c $((context + 8)) --rate 0.3 -o long.gguf --dry-run >out 2>err
+test "$(grep -c "warning: 'tiny.gguf' was trained on $context positions, windows have $((context + 8))" err)" = 1
