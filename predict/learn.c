@@ -374,15 +374,37 @@ static void judge_network(learner *t, predict_learned *r, predict_learn_method m
     judge_scores(t, r, m, threshold);
 }
 
-/* The groups of most mass, for every token: as many as the predictor opens on average. */
-static void judge_static(learner *t, predict_learned *r) {
+/* The k groups of most mass for every token, and the mass that each token has in them. */
+static predict_tally judge_most(learner *t, uint64_t k, float *mass) {
     const predict_examples *e = t->e;
-    const size_t n_groups = (size_t)e->n_groups;
-    const double active = predict_tally_active(&r->held_out[PREDICT_LEARN_PREDICTOR]);
+    const size_t n_groups = (size_t)e->n_groups, n = e->n[PREDICT_EXAMPLES_HELD_OUT];
+    predict_tally tally = {0};
     for (size_t g = 0; g < n_groups; g++) t->scored[g] = (predict_scored){(float)e->mass[g], 1};
-    const float threshold = predict_tally_threshold(t->scored, n_groups, floor(active * (double)n_groups + 0.5));
-    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_HELD_OUT] * n_groups; i++) t->score[i] = (float)e->mass[i % n_groups];
-    judge_scores(t, r, PREDICT_LEARN_STATIC, threshold);
+    const float threshold = predict_tally_threshold(t->scored, n_groups, (double)k);
+    for (size_t i = 0; i < n * n_groups; i++) t->score[i] = (float)e->mass[i % n_groups];
+    predict_tally_choose(t->score, threshold, e->n_groups, n, t->chosen);
+    predict_tally_rows(&tally, t->chosen, e->open[PREDICT_EXAMPLES_HELD_OUT], e->share[PREDICT_EXAMPLES_HELD_OUT],
+                       e->n_groups, n, mass);
+    return tally;
+}
+
+/* The groups of most mass for every token, as many as the predictor opens on average.  That is seldom a whole number:
+ * of 16 groups a predictor may open 0.4.  So each token has the whole groups, and a part of the next one's mass. */
+static void judge_static(learner *t, predict_learned *r) {
+    const size_t n = t->e->n[PREDICT_EXAMPLES_HELD_OUT];
+    const uint64_t n_chosen = r->held_out[PREDICT_LEARN_PREDICTOR].n_chosen, k = n_chosen / n;
+    const double part = (double)(n_chosen % n) / (double)n;
+    float *mass = r->mass[PREDICT_LEARN_STATIC], *with_next = t->score; // the scores are read before masses are written
+    predict_tally tally = judge_most(t, k, mass);
+    const predict_tally next = judge_most(t, k + (part > 0), with_next);
+    tally.mass = 0;
+    for (size_t i = 0; i < n; i++) {
+        mass[i] += (float)part * (with_next[i] - mass[i]);
+        tally.mass += (double)mass[i];
+    }
+    tally.n_chosen = n_chosen;
+    tally.n_both += (uint64_t)llround(part * (double)(next.n_both - tally.n_both));
+    r->held_out[PREDICT_LEARN_STATIC] = tally;
 }
 
 /* Sets the operating point of the better network and fills the result. */

@@ -16,9 +16,11 @@
  *
  * A linear map fits into a network: relu passes A x + a unchanged when a exceeds all that A x takes away.
  *
- * Judged on the held-out part, each beside the gate's own decisions, at the predictor's activity on the choosing part:
+ * Judged on the held-out part, each beside the gate's own decisions.  The thresholds of linear and network give the
+ * predictor's activity on the choosing part; static has its activity on the held-out part, exactly.
  *   predictor  what is returned
- *   static     always the same groups: those of most mass on the training part; what cutting would give
+ *   static     always the same groups: those of most mass on the training part; what cutting would give.  Where the
+ *              activity is no whole number of groups, every token has a part of the next group's mass
  *   linear     the closed form
  *   network    the trained network
  *   never      always closed: what accuracy is worth */

@@ -380,6 +380,29 @@ static void load_planted(const char *name, traces *t, predict_examples *e) {
             "%s", err.text);
 }
 
+/* The static choice by plain loops, where it is less than one group: a part of the mass of the first one. */
+static void check_static(const predict_learned *r, const predict_examples *e) {
+    const predict_tally *s = &r->held_out[PREDICT_LEARN_STATIC];
+    const size_t n = e->n[PREDICT_EXAMPLES_HELD_OUT];
+    const double part = (double)r->held_out[PREDICT_LEARN_PREDICTOR].n_chosen / (double)n;
+    int best = 0;
+    double sum = 0;
+    CHECK(part > 0 && part < 1, "%g groups a token", part);
+    for (int g = 0; g < e->n_groups; g++)
+        if (e->mass[g] > e->mass[best]) best = g;
+    for (size_t i = 0; i < n; i++) {
+        double all = 0;
+        const uint16_t *share = e->share[PREDICT_EXAMPLES_HELD_OUT] + i * (size_t)e->n_groups;
+        for (int g = 0; g < e->n_groups; g++) all += (double)dw_f16_to_f32(share[g]);
+        const double wanted = part * (double)dw_f16_to_f32(share[best]) / all;
+        CHECK(fabs((double)r->mass[PREDICT_LEARN_STATIC][i] - wanted) < 1e-6, "token %zu", i);
+        sum += wanted;
+    }
+    CHECK(fabs(predict_tally_mass(s) - sum / (double)n) < 1e-6 &&
+              predict_tally_active(s) == predict_tally_active(&r->held_out[PREDICT_LEARN_PREDICTOR]),
+          "static captures %g instead of %g", predict_tally_mass(s), sum / (double)n);
+}
+
 static void planted_problem(void) {
     traces t;
     predict_examples e;
@@ -416,6 +439,10 @@ static void planted_problem(void) {
         const double active = predict_tally_active(&r.held_out[m]);
         CHECK(fabs(active - 0.25) < 0.02, "%s opens %g, wanted is 0.25", predict_learn_method_names[m], active);
     }
+    predict_learned_release(&r);
+    o.activity = 0.4 / P_GROUPS; // less than half a group
+    REQUIRE(!predict_learn_layer(&r, &e, &o, &err), "%s", err.text);
+    check_static(&r, &e);
     predict_learned_release(&r), predict_examples_release(&e), traces_release(&t);
 }
 
