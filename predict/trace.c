@@ -37,8 +37,9 @@ static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the gated model (gate)"},
     {"text", 'f', OPT_TEXTS, OPT_REQUIRED | OPT_INPUT, &o.texts, NULL, "TEXT", "calibration texts"},
     {"out", 'o', OPT_PATH, OPT_REQUIRED | OPT_NO_BYTE | OPT_KEEPS, &o.out, NULL, "TRACES", "the traces (HDF5)"},
-    {"tokens", 0, OPT_INT, 0, &o.n_tokens, "8192", "N", "at most N tokens, from all texts alike: whole windows",
-     .min = 1, .max = KIT_H5_MAX_ROWS},
+    {"tokens", 0, OPT_INT, 0, &o.n_tokens, "0", "N",
+     "at most N tokens, from all texts alike: whole windows; 0: 8192, or one window of every text if that is more",
+     .min = 0, .max = KIT_H5_MAX_ROWS},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 1, .max = 1 << 20},
     {"windows", 0, OPT_RANGE, 0, &o.windows, NULL, "A-B", "only windows A to B of every text; 20 is 1-20"},
     {"skip", 0, OPT_INT, 0, &o.skip, "0", "N", "leave the first N positions of every window out",
@@ -63,6 +64,7 @@ static const opt_program program = {
     .rows = rows};
 
 enum { BATCH_TOKENS = 512 }; // of one pass, but for longer windows: they are cut
+enum { USUAL_TOKENS = 8192 };
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
@@ -84,10 +86,18 @@ typedef struct schedule {
 
 static void release_schedule(schedule *p) { free(p->n_windows), free(p->text_of), free(p->pass); }
 
+/* Tokens that one window of every text has. */
+static double tokens_of_all(const calib_texts *texts) { return (double)texts->n_text * (o.n_ctx - o.skip); }
+
+static int tokens_wanted(const calib_texts *texts) {
+    if (o.n_tokens) return o.n_tokens;
+    return (int)fmin(fmax(USUAL_TOKENS, tokens_of_all(texts)), KIT_H5_MAX_ROWS);
+}
+
 /* Windows in turn from all texts until the tokens are spent. */
 static int draw(schedule *p, const calib_texts *texts, dw_err *err) {
     const int per_window = o.n_ctx - o.skip;
-    int left = o.n_tokens / per_window, n_before;
+    int left = tokens_wanted(texts) / per_window, n_before;
     if (!left)
         return dw_fail(err, "%d tokens are less than one window of %d; raise --tokens or lower -c", o.n_tokens,
                        per_window);
@@ -134,6 +144,19 @@ static int set_text(kit_stats_text *to, const calib_text *from, int n_windows, d
     return to->blocks ? 0 : -1;
 }
 
+/* Windows are given in the order of the texts, so whole kinds of text may be missing: their names say it. */
+static void warn_of_left_out(const schedule *p, const calib_texts *texts, size_t n) {
+    enum { MOST_NAMES = 8 };
+    char names[MOST_NAMES * 64] = "";
+    size_t n_named = 0, used = 0;
+    for (size_t i = 0; i < texts->n_text && n_named < MOST_NAMES; i++)
+        if (!p->n_windows[i])
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%.50s", n_named++ ? ", " : "",
+                                     texts->text[i].name);
+    warn("%zu of %zu texts get no window: %s%s; --tokens %.0f gives one to every text", n, texts->n_text, names,
+         n_named < n ? ", .." : "", tokens_of_all(texts));
+}
+
 /* Texts and rows of the traces, and the passes that give them. */
 static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_err *err) {
     if (o.skip >= o.n_ctx)
@@ -150,8 +173,7 @@ static int make_schedule(schedule *p, traces *t, const calib_texts *texts, dw_er
             schedule_text(p, t->n_text - 1, p->n_windows[i], token_bytes, &t->n_tokens, err))
             return -1;
     }
-    if (t->n_text < texts->n_text)
-        warn("%zu of %zu texts get no window; raise --tokens", texts->n_text - t->n_text, texts->n_text);
+    if (t->n_text < texts->n_text) warn_of_left_out(p, texts, texts->n_text - t->n_text);
     return 0;
 }
 

@@ -492,6 +492,24 @@ static void check_fails(const char *words, const char *command) {
     CHECK(strstr(test_run_output(), words), "'%s' says '%s'", command, test_run_output());
 }
 
+/* Five windows of 2048 are more than 8192 tokens. */
+static void every_text(void) {
+    const char *gated = planted_gate("gated.gguf", 1, 0, 1), *out = test_file("every.h5");
+    char names[640] = "";
+    for (int i = 0; i < 5; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "part%d.txt", i);
+        snprintf(names + strlen(names), sizeof names - strlen(names), " %s", planted_text(name, 2500, (uint64_t)i + 1));
+    }
+    RUN("deadwood-trace -m %s -f %s -o %s -c 2048", gated, names, out);
+    CHECK(strstr(test_run_output(), "10240 tokens of 5 texts") && !strstr(test_run_output(), "no window"), "%s",
+          test_run_output());
+    RUN("deadwood-trace -m %s -f %s -o %s -c 2048 --tokens 8000", gated, names, out);
+    CHECK(strstr(test_run_output(), "2 of 5 texts get no window: part3.txt, part4.txt; --tokens 10240 gives one to "
+                                    "every text"),
+          "%s", test_run_output());
+}
+
 static void refusals(void) {
     const char *gated = planted_gate("gated.gguf", 1, 0, 1), *all_dense = planted_gate("dense.gguf", 1, 15, 1),
                *text = planted_text("one.txt", 900, 1);
@@ -525,6 +543,7 @@ static const test_case cases[] = {
     {"a journal keeps whole records and nothing else", journals},
     {"trace writes what the taps show, by plain loops", against_taps},
     {"trace goes on where it was killed and writes the same file, with any threads", killed},
+    {"trace takes a window of every text, or names those left out and the tokens that would suffice", every_text},
     {"trace refuses what does not fit in one line", refusals},
     {0}};
 TEST_MAIN(cases)
