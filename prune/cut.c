@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { N_CTX = 512 };
 #define DAMP 0.01
@@ -292,6 +293,15 @@ static int write_file(const inputs *in, dw_gguf_writer *w, comparer *c, dw_err *
     return dw_gguf_commit_checked(w, compare_file, c, err);
 }
 
+/* rank --bytes does not know what a repair adds: biases, and the hashes of its texts in the lineage, about three bytes
+ * a token. */
+static void check_size(const inputs *in) {
+    struct stat file;
+    if (!(in->plan.most_bytes > 0) || stat(o.out, &file) || (double)file.st_size <= in->plan.most_bytes) return;
+    warn("'%s' has %.0f bytes, and the plan is for %.0f at most; rank with --bytes %.0f smaller", o.out,
+         (double)file.st_size, in->plan.most_bytes, (double)file.st_size - in->plan.most_bytes);
+}
+
 /* Writes the file and compares it with the parent before it replaces an old one. */
 static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool, dw_err *err) {
     const double bytes = layout->data_bytes, t0 = dw_now();
@@ -304,6 +314,7 @@ static int make_file(const inputs *in, const prune_layout *layout, dw_pool *pool
     say("%s read, written and synced in %.2f s (%s/s); the parent hashed in %.2f s, compared in %.2f s",
         show_bytes(bytes).text, c.began - t0, show_bytes(bytes / (c.began - t0)).text, in->hash_seconds,
         dw_now() - c.began);
+    check_size(in);
     return 0;
 }
 

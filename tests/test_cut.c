@@ -472,6 +472,25 @@ static void refused_before_repairs(void) {
     refused(model, write_plan("plan.tsv", model, "0-31|0-63"), options, "needs one width");
 }
 
+/* A plan made by rank --bytes says how large the file may be; what a repair adds is not in it. */
+static void larger_than_planned(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *plan = write_plan("plan.tsv", model, "0-31"),
+               *out = test_file("large.gguf");
+    struct stat file;
+    for (int i = 0; i < 3; i++) {
+        if (i) {
+            FILE *f = fopen(plan, "a");
+            REQUIRE(f);
+            fprintf(f, "# bytes  at most %lld\n", (long long)file.st_size - (i == 1));
+            fclose(f);
+        }
+        CHECK(!test_run("deadwood-cut -m %s -p %s -o %s", model, plan, out) && !stat(out, &file), "%s",
+              test_run_output());
+        CHECK((i == 1) == (strstr(test_run_output(), "bytes, and the plan is for ") != NULL), "%d: %s", i,
+              test_run_output());
+    }
+}
+
 /* Only what has blocks already was rounded before. */
 static void rounded_before(void) {
     static const struct {
@@ -724,6 +743,7 @@ static const test_case cases[] = {
     {"a dry run prints types and bytes, and writes nothing", dry_run},
     {"a dry run with a repair shows and refuses what the repaired file has", dry_run_repaired},
     {"what no repair can change is refused before the repair", refused_before_repairs},
+    {"a file larger than its plan's bytes is warned of", larger_than_planned},
     {"down is called encoded again only where it was encoded before", rounded_before},
     {"a source of other weights, shape or type is refused", sources},
     {"plans of other models, widths that a type cannot hold and empty layers are refused", refusals},

@@ -91,6 +91,14 @@ static int read_rate(reader *r, const char *text) {
     return 0;
 }
 
+/* "at most N" is of the cut file, "at most N as TYPE" of another one that is made from it. */
+static void read_bytes(reader *r, const char *text) {
+    double most;
+    int n = 0;
+    if (sscanf(text, "at most %lf%n", &most, &n) == 1 && most > 0 && strspn(text + n, " \t\r") == strlen(text + n))
+        r->p->most_bytes = most;
+}
+
 static int read_text(reader *r, char *text) {
     static const char form[] = "'text' is not 'NAME sha256 HASH tokens N blocks HEX'";
     char *at = after_last(text, " sha256 ");
@@ -131,6 +139,7 @@ static int read_comment(reader *r, char *text) {
         r->p->comment[r->n_comment] = 0;
     }
     if (is_text && strstr(at, " sha256 ")) return read_text(r, at);
+    if (n_key == 5 && !memcmp(text, "bytes", 5)) read_bytes(r, at);
     if (n_key == 5 && !memcmp(text, "model", 5)) return read_model(r, at - 1);
     if (n_key == 6 && !memcmp(text, "metric", 6)) return read_metric(r, at);
     if (n_key == 4 && !memcmp(text, "rate", 4)) return read_rate(r, at);

@@ -5,6 +5,7 @@
  *   # stats  stats.h5  sha256 77...
  *   # metric energy (||v_j||^2 E[a_j^2]: ...), group 64, allocate uniform, seed 0
  *   # rate   wanted 0.2000, reached 0.1875
+ *   # bytes  at most 20000000
  *   layer  width  keep
  *   0      832    0-63,128-895
  *   1      0      drop
@@ -16,7 +17,7 @@
  * removes a whole layer; its width may be left out.  Tabs or spaces separate fields.
  * A line `heads` follows its layer's line, and lists the KV heads that stay; each has its query heads with it (with 8
  * heads and 4 KV heads, KV head 2 has heads 4 and 5).  Without such a line all heads stay.
- * Comments may be anywhere.  Those that begin with `model`, `metric`, `rate` or `text` are read.  A `text` is a
+ * Comments may be anywhere.  Those that begin with `model`, `metric`, `rate`, `bytes` or `text` are read.  A `text` is a
  * calibration text of the scores; `blocks` are its hashes for the lineage (lineage.h). */
 #ifndef KIT_PLAN_H
 #define KIT_PLAN_H
@@ -47,6 +48,7 @@ typedef struct kit_plan {
     char *comment; // comment lines without "# ", each with "\n"; the first line and texts are left out
     char model_sha256[65]; // "": unknown
     double rate_wanted, rate_reached; // -1: unknown
+    double most_bytes;                // of the cut file in the model's types; 0: any
     char metric[64], allocate[32];    // "": unknown
     int group;                        // 0: unknown
     int n_layer;
