@@ -2,6 +2,7 @@
 #include "prune/teacher_cache.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +10,16 @@ enum { PASS_TOKENS = 4096 }; // of one pass: large enough for efficient products
 
 /* ---- windows --------------------------------------------------------------------------------------------------- */
 
-/* Windows that a text holds out: its share, as far as one window is left to learn from. */
+/* Windows that a text holds out: its share, rounded up, as far as one window is left to learn from. */
 static size_t held_of_text(size_t n, size_t n_text, const distil_options *o) {
     const size_t share = ((size_t)o->n_held + n_text - 1) / n_text, room = n / (size_t)o->n_ctx - 1;
     return share < room ? share : room;
+}
+
+size_t distil_n_held(const distil_text *text, size_t n_text, int n_ctx) {
+    size_t n = 0;
+    for (const distil_text *t = text; t < text + n_text; t++) n += (t->n - t->n_train) / (size_t)n_ctx;
+    return n;
 }
 
 int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, dw_err *err) {
@@ -62,9 +69,10 @@ static dw_session *open_session(const dw_model *m, const distil_options *o, dw_e
         m, &(dw_session_options){.pool = o->pool, .backend = o->backend, .n_ctx = o->n_ctx, .n_batch = 1}, err);
 }
 
+/* Neither a step nor a measurement has more windows at a time than `batch`. */
 static int windows_of_pass(const distil_options *o) {
-    const int fit = PASS_TOKENS / o->n_ctx, most = o->batch > o->n_held ? o->batch : o->n_held;
-    return fit < 1 ? 1 : fit < most ? fit : most;
+    const int fit = PASS_TOKENS / o->n_ctx;
+    return fit < 1 ? 1 : fit < o->batch ? fit : o->batch;
 }
 
 static dw_train_options pass_options(const distil_options *o, bool forward_only) {
@@ -253,25 +261,33 @@ double distil_operations(const distil *d) {
     return teacher + forward_operations(d->session, hp, d->o.n_ctx) + backward_operations(d, hp);
 }
 
-/* ---- held out -------------------------------------------------------------------------------------------------- */
-
-static size_t n_held_out(const distil *d) {
-    size_t n = 0;
-    for (size_t i = 0; i < d->n_text; i++) n += (d->text[i].n - d->text[i].n_train) / (size_t)d->o.n_ctx;
-    return n;
+/* Steps cannot be faster than their products: other work then disturbed the measurement of the rate. */
+void distil_speed_words(char words[160], double tokens, double allowed) {
+    const double share = 100 * tokens / allowed;
+    if (share <= 100)
+        snprintf(words, 160,
+                 "%.0f tokens/s, %.0f %% of the rate that their operations and the machine's matrix products allow",
+                 tokens, share);
+    else
+        snprintf(words, 160,
+                 "%.0f tokens/s; other work disturbed the measurement of the machine's matrix products, so no share of "
+                 "them can be told",
+                 tokens);
 }
+
+/* ---- held out -------------------------------------------------------------------------------------------------- */
 
 /* Held-out windows go through the pass one text after the other, n_micro at a time. */
 int distil_held_out(distil *d, double *loss, dw_err *err) {
     const dw_loss l = {.teacher = d->teacher};
-    const size_t n_ctx = (size_t)d->o.n_ctx, n_all = n_held_out(d);
+    const size_t n_ctx = (size_t)d->o.n_ctx, n_all = distil_n_held(d->text, d->n_text, d->o.n_ctx);
     dw_loss_sums sums = {0};
     size_t n_seen = 0;
     int n = 0;
     for (size_t i = 0; i < d->n_text; i++)
         for (size_t at = d->text[i].n_train; at + n_ctx <= d->text[i].n; at += n_ctx) {
             copy_window(d, d->text[i].id + at, d->token + (size_t)n++ * n_ctx);
-            if (++n_seen < n_all && n < d->n_micro && n < d->o.batch) continue;
+            if (++n_seen < n_all && n < d->n_micro) continue;
             if (forward(d, d->token, n, err)) return -1;
             dw_train_loss(d->train, &l, &sums);
             n = 0;

@@ -44,7 +44,7 @@ typedef struct distil_text {
 typedef struct distil_options {
     dw_pool *pool;
     const char *backend;
-    int n_ctx, batch, n_held; // tokens of a window; windows of a step; held-out windows
+    int n_ctx, batch, n_held; // tokens of a window; windows of a step; least number of held-out windows
     uint64_t seed;
     int32_t bos; // replaces the first token of each window; -1: none does
     double temperature, ce, hidden;
@@ -73,9 +73,11 @@ typedef struct distil {
     double first_held_out;
 } distil;
 
-/* Marks the last windows of every text as held out, in equal shares.  A text without room for its share holds out
- * fewer.  Fails for a text shorter than a window, and where all texts together hold out fewer than n_held. */
+/* Marks the last windows of every text as held out, in equal shares, which are rounded up: eight windows of 20 texts
+ * are one of each.  A text without room for its share holds out fewer.  Fails for a text shorter than a window, and
+ * where all texts together hold out fewer than n_held. */
 int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, dw_err *err);
+size_t distil_n_held(const distil_text *text, size_t n_text, int n_ctx); // windows that are held out
 size_t distil_memory(const dw_model *student, const dw_model *teacher,
                      const distil_options *o); // bytes; 0: cannot be opened
 int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err);
@@ -90,6 +92,8 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err);
 /* Operations of a step by its tokens: products with matrices of both models, with the layers' values computed again,
  * and of attention; a multiply-add is two. */
 double distil_operations(const distil *d);
+/* Words for a line: tokens a second beside those that the measured rate of products allows. */
+void distil_speed_words(char words[160], double tokens, double allowed);
 int distil_held_out(distil *d, double *loss, dw_err *err);
 void distil_keep_best(distil *d); // the values as they are now
 void distil_take_best(distil *d); // the values are what was kept

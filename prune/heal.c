@@ -138,7 +138,8 @@ static const opt_row rows[] = {
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
     {"warm-up", 0, OPT_REAL, 0, &o.warm, "0.05", "X", "part of the run in which the rate rises", .min = 0, .max = 1},
     {"last", 0, OPT_REAL, 0, &o.last, "0", "X", "the cosine falls to X times --lr", .min = 0, .max = 1},
-    {"held-out", 0, OPT_INT, 0, &o.n_held, "8", "N", "windows at the ends of the texts that only measure",
+    {"held-out", 0, OPT_INT, 0, &o.n_held, "8", "N",
+     "at least N windows at the ends of the texts only measure, as many of each text: one or more",
      .min = 1, .max = 4096},
     {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
      "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
@@ -425,6 +426,12 @@ static int check_types(const dw_parameters *p, dw_err *err) {
     return 0;
 }
 
+static void tell_held_out(const run *r) {
+    const size_t n = distil_n_held(r->in.text, r->in.n_text, o.n_ctx);
+    say("held out: %zu window%s at the ends of %zu text%s", n, plural((double)n), r->in.n_text,
+        plural((double)r->in.n_text));
+}
+
 static int tell_memory(const run *r, const distil_options *options, dw_err *err) {
     const double need = (double)distil_memory(r->in.model, r->in.teacher, options),
                  has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -461,6 +468,7 @@ static int open_run(run *r, dw_pool *pool, dw_err *err) {
     const distil_options options = options_of(r, pool);
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || tell_memory(r, &options, err) || identify(r, err))
         return -1;
+    tell_held_out(r);
     r->d.text = r->in.text;
     r->d.n_text = r->in.n_text;
     if (distil_open(&r->d, r->in.model, r->in.teacher, &options, err) || check_types(&r->d.p, err)) return -1;
@@ -706,10 +714,9 @@ static int write_model(const run *r, dw_err *err) {
 static void tell_speed(const run *r) {
     const double tokens = (double)r->n_steps * o.batch * o.n_ctx, rate = dw_train_rate(r->d.train);
     if (!r->n_steps || rate == 0) return;
-    const double allowed = rate / distil_operations(&r->d);
-    say("steps: %.0f tokens/s, %.0f %% of the rate that their operations and the machine's matrix products allow "
-        "(%.3g Tflop/s, measured)",
-        tokens / r->in_steps, 100 * tokens / r->in_steps / allowed, rate / 1e12);
+    char words[160];
+    distil_speed_words(words, tokens / r->in_steps, rate / distil_operations(&r->d));
+    say("steps: %s (%.3g Tflop/s, measured)", words, rate / 1e12);
 }
 
 static int heal(run *r, dw_pool *pool, dw_err *err) {

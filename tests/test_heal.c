@@ -296,12 +296,14 @@ static void short_texts_only_teach(void) {
     const distil_options o = {.n_ctx = 16, .batch = 2, .n_held = 2};
     dw_err err = {0};
     CHECK(!distil_hold_out(text, 1, &o, &err) && text[0].n_train == 56 - 32, "%s", err.text);
+    CHECK(distil_n_held(text, 1, 16) == 2);
     CHECK(distil_hold_out(text, 2, &o, &err) && strstr(err.text, "the texts have room for 1"), "%s", err.text);
     const char *first = test_file("longer.txt"), *second = test_file("short.txt"), *out = test_file("short.gguf");
     CHECK(!test_run("head -c 2000 README.md >%s && head -c 60 README.md >%s", first, second), "%s", test_run_output());
     CHECK(!test_run("deadwood-heal -m %s -T %s -f %s %s -o %s -c 32 --held-out 1 --batch 2 --tokens 64 -t 1", student,
                     teacher, first, second, out),
           "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "held out: 2 windows at the ends of 2 texts"), "%s", test_run_output());
     const double after = number_after("held-out loss ");
     CHECK(after > 0, "the held-out loss is %g: the last text holds nothing out, and the first one's window counts",
           after);
@@ -436,7 +438,27 @@ static void operations_are_counted(void) {
     }
 }
 
+/* A pass holds as many windows as a step; windows that measure go through it one pass after the other. */
+static void memory_is_of_a_step(void) {
+    dw_err err = {0};
+    dw_model *m = dw_model_open(random_model("tiny-qwen2", "BF16", 0), &err);
+    REQUIRE(m, "%s", err.text);
+    distil_options o = small_options();
+    o.batch = 1, o.n_held = 1;
+    const size_t one = distil_memory(m, m, &o);
+    o.n_held = 64;
+    CHECK(one > 0 && distil_memory(m, m, &o) == one, "%zu and %zu", one, distil_memory(m, m, &o));
+    o.batch = 64;
+    CHECK(distil_memory(m, m, &o) > one);
+    dw_model_close(m);
+}
+
 static void speed_is_told(void) {
+    char words[160];
+    distil_speed_words(words, 30, 40);
+    CHECK(strstr(words, "30 tokens/s, 75 % of the rate that"), "%s", words);
+    distil_speed_words(words, 54, 40);
+    CHECK(strstr(words, "54 tokens/s; other work disturbed") && !strchr(words, '%'), "%s", words);
     const char *out = test_file("told.gguf");
     CHECK(!heal(cut("tiny-qwen2", "BF16"), random_model("tiny-qwen2", "BF16", 0), "--tokens 128", out) &&
               number_after("steps: ") > 0 && strstr(test_run_output(), "% of the rate that their operations"),
@@ -826,6 +848,7 @@ static const test_case cases[] = {
     {"special tokens in a text count as such", special_tokens_count},
     {"--minutes ends in time", minutes_end},
     {"a step's operations are those by hand, for all weights and for some", operations_are_counted},
+    {"memory grows with --batch, not with --held-out", memory_is_of_a_step},
     {"the speed of the steps is told beside what matrix products allow", speed_is_told},
     {0}};
 TEST_MAIN(cases)
