@@ -79,6 +79,7 @@ const kit_metric *rank_find_metric(const char *name);
 bool rank_is_obs(const kit_metric *m);
 /* Whether the statistics, and for obs the Gram matrices, have what the metric needs. */
 bool rank_can_score(const rank_inputs *in, const kit_metric *m);
+int rank_check_groups(const rank_inputs *in, dw_err *err); // that layers are whole groups
 /* score[l]: a list for each layer; free() each. */
 int rank_make_scores(rank_inputs *in, const kit_metric *metric, double **score, dw_err *err);
 
@@ -91,9 +92,13 @@ int rank_unit(const rank_options *o, int group);
 /* n_keep (n_layer), with the first multiple that comes near enough or the one that was asked for; *wanted: the rate. */
 int rank_choose_widths(const rank_inputs *in, prune_task *t, const prune_allocator *a, double *wanted, int *n_keep,
                        dw_err *err);
-/* Fails when no neuron goes although some should, and warns when the rate is missed by more than 0.01. */
+/* Fails when no neuron goes although some should. */
 int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err);
-/* Widths by a rule that runs the model, with the unit that the uniform rule has found. */
+/* Warns when the rate is missed by more than 0.01. */
+void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep);
+/* Reads the held-out texts of a rule that runs the model, and checks what it can without scores. */
+int rank_prepare_search(rank_inputs *in, const prune_allocator *a, dw_err *err);
+/* Widths by that rule, with the unit that the uniform rule has found. */
 int rank_search_widths(rank_inputs *in, prune_task *t, const prune_allocator *a, int *n_keep, dw_err *err);
 /* --us: a time as the rate of the widest layers that keep to it. */
 int rank_measure_times(rank_inputs *in, prune_task *t, dw_err *err);

@@ -101,6 +101,7 @@ int rank_compare(rank_inputs *in, dw_err *err) {
                     .protect = in->protect};
     int rc = all && n_keep ? rank_choose_widths(in, &t, prune_allocator_find("uniform"), &wanted, n_keep, err) : -1;
     if (!rc) rc = rank_check_rate(&t, wanted, n_keep, err);
+    if (!rc) rank_warn_of_rate(&t, wanted, n_keep);
     for (const kit_metric *m = kit_metrics; m->name && !rc && n < MAX_METRICS; m++)
         if (rank_can_score(in, m)) rc = judge(&j[n++], m, in, &t, n_keep, err);
     if (!rc) {
@@ -186,10 +187,7 @@ int rank_ablate(rank_inputs *in, dw_err *err) {
     double loss = 0;
     if (rank_read_texts(in, err)) return -1;
     warn_of_seen(in);
-    for (int l = 0; l < in->hp->n_layer; l++)
-        if (in->hp->n_ff[l] % in->scorer.group)
-            return dw_fail(err, "layer %d: %d neurons are not a multiple of the group size %d", l, in->hp->n_ff[l],
-                           in->scorer.group);
+    if (rank_check_groups(in, err)) return -1;
     ablated *group = ablation_sample(in->hp, in->scorer.group, in->o->sample, (uint64_t)in->o->seed, &n, err);
     int rc = group ? score_everything(in, &s, err) : -1;
     ablation_task t = {.model = in->model, .texts = &in->texts, .group = in->scorer.group, .pool = in->scorer.pool};

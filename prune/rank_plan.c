@@ -98,6 +98,7 @@ static void tell(const prune_task *t, const int *n_keep, double wanted, const ch
         if (n_keep[l] < least) least = n_keep[l];
         if (n_keep[l] > most) most = n_keep[l];
     }
+    rank_warn_of_rate(t, wanted, n_keep);
     if (t->bytes > 0 && !(prune_rate_of(t, n_keep) > 0))
         warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all "
              "neurons",
@@ -151,51 +152,75 @@ static int describe_times(kit_plan *p, const rank_inputs *in, const int *n_keep,
     return rc ? rc : dw_append(&p->comment, err, "\n");
 }
 
-static int make_plan(rank_inputs *in, double *const *score, dw_err *err) {
-    kit_plan plan = {0};
-    double wanted = 0;
-    int *n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *n_keep, "widths", err);
-    prune_task t = {.model = in->model,
-                    .drop = in->drop,
-                    .group = in->scorer.group,
-                    .score = score,
-                    .inverse = in->inverse,
-                    .is_energy = in->o->metric && rank_find_metric(in->o->metric)->scale == KIT_SCALE_ENERGY,
-                    .sizes = &in->sizes,
-                    .rate = in->o->rate,
-                    .bytes = (double)in->o->bytes,
-                    .min_width = in->o->min_width,
-                    .protect = in->protect};
+/* How many neurons stay, and by what rule. */
+typedef struct draft {
+    prune_task t;
+    const prune_allocator *allocator, *first; // first: the rule without runs of the model
+    int *n_keep;
+    double wanted;
+} draft;
+
+static bool reads_scores(const prune_allocator *a) { return a->allocate != prune_allocator_find("uniform")->allocate; }
+
+/* Refuses before the scores are made, which may take an hour, what does not depend on them. */
+static int begin_draft(draft *d, rank_inputs *in, double *const *score, dw_err *err) {
     const prune_allocator *allocator = prune_allocator_find(in->o->allocate);
-    if (in->o->us > 0 && rank_measure_times(in, &t, err)) return free(n_keep), -1;
-    const prune_allocator *first = allocator->runs_model ? prune_allocator_find("uniform") : allocator;
-    int rc = n_keep ? rank_choose_widths(in, &t, first, &wanted, n_keep, err) : -1;
-    if (!rc && allocator->runs_model) rc = rank_search_widths(in, &t, allocator, n_keep, err);
-    if (!rc) rc = rank_check_rate(&t, wanted, n_keep, err);
+    *d = (draft){.allocator = allocator,
+                 .first = allocator->runs_model ? prune_allocator_find("uniform") : allocator,
+                 .n_keep = dw_alloc((size_t)in->hp->n_layer, sizeof *d->n_keep, "widths", err)};
+    d->t = (prune_task){.model = in->model,
+                        .drop = in->drop,
+                        .group = in->scorer.group,
+                        .score = score,
+                        .inverse = in->inverse,
+                        .is_energy = in->o->metric && rank_find_metric(in->o->metric)->scale == KIT_SCALE_ENERGY,
+                        .sizes = &in->sizes,
+                        .rate = in->o->rate,
+                        .bytes = (double)in->o->bytes,
+                        .min_width = in->o->min_width,
+                        .protect = in->protect};
+    if (!d->n_keep || (allocator->runs_model && rank_prepare_search(in, allocator, err))) return -1;
+    if (in->o->us > 0 && rank_measure_times(in, &d->t, err)) return -1;
+    if (reads_scores(d->first)) return 0;
+    if (rank_choose_widths(in, &d->t, d->first, &d->wanted, d->n_keep, err)) return -1;
+    return allocator->runs_model ? 0 : rank_check_rate(&d->t, d->wanted, d->n_keep, err);
+}
+
+static int end_draft(draft *d, rank_inputs *in, dw_err *err) {
+    if (reads_scores(d->first) && rank_choose_widths(in, &d->t, d->first, &d->wanted, d->n_keep, err)) return -1;
+    if (d->allocator->runs_model && rank_search_widths(in, &d->t, d->allocator, d->n_keep, err)) return -1;
+    return reads_scores(d->allocator) ? rank_check_rate(&d->t, d->wanted, d->n_keep, err) : 0;
+}
+
+static int make_plan(rank_inputs *in, draft *d, dw_err *err) {
+    kit_plan plan = {0};
+    int rc = end_draft(d, in, err);
     if (!rc) {
-        plan.rate_reached = prune_rate_of(&t, n_keep);
-        rc = fill_plan(&plan, &t, n_keep, err);
+        plan.rate_reached = prune_rate_of(&d->t, d->n_keep);
+        rc = fill_plan(&plan, &d->t, d->n_keep, err);
     }
-    if (!rc) rc = describe(&plan, in, &t, wanted, err);
+    if (!rc) rc = describe(&plan, in, &d->t, d->wanted, err);
     if (!rc) rc = plan_heads(&plan, in, err);
-    if (!rc) rc = describe_times(&plan, in, n_keep, err);
+    if (!rc) rc = describe_times(&plan, in, d->n_keep, err);
     if (!rc && in->has_stats) rc = list_texts(&plan, &in->stats, err);
     if (!rc) rc = write_plan(&plan, in->o->out, err);
-    if (!rc) tell(&t, n_keep, wanted, in->o->as);
+    if (!rc) tell(&d->t, d->n_keep, d->wanted, in->o->as);
     kit_plan_release(&plan);
-    free(n_keep);
     return rc;
 }
 
 int rank_score_and_plan(rank_inputs *in, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
+    draft d = {.n_keep = NULL};
     double **score = in->o->metric ? dw_alloc(n_layer, sizeof *score, "scores", err) : NULL;
     int rc = score || !in->o->metric ? 0 : -1;
-    if (!rc && in->o->metric) rc = rank_measure_residual(in, err);
+    if (!rc && in->o->metric) rc = rank_check_groups(in, err) ? -1 : rank_measure_residual(in, err);
+    if (!rc && in->o->out) rc = begin_draft(&d, in, score, err);
     if (!rc && score) rc = rank_make_scores(in, rank_find_metric(in->o->metric), score, err);
     if (!rc && in->o->scores) rc = write_scores(in, score, err);
-    if (!rc && in->o->out) rc = make_plan(in, score, err);
+    if (!rc && in->o->out) rc = make_plan(in, &d, err);
     for (size_t l = 0; score && l < n_layer; l++) free(score[l]);
     free(score);
+    free(d.n_keep);
     return rc;
 }

@@ -45,18 +45,25 @@ static const dw_qtype_row *largest_block(const dw_model *m) {
 
 int rank_check_rate(const prune_task *t, double wanted, const int *n_keep, dw_err *err) {
     const double reached = prune_rate_of(t, n_keep), step = (double)t->unit / dw_model_hparams(t->model)->n_ff_max;
-    if (t->bytes > 0 || t->us > 0 || !(wanted > 0)) return 0;
-    if (!(reached > 0))
-        return dw_fail(
-            err,
-            "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give that rate, "
-            "or a smaller --multiple or --group",
-            wanted, t->unit, step);
-    if (fabs(reached - wanted) > 0.01)
-        warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with "
-             "plans of exactly that rate",
-             wanted, reached, t->unit);
-    return 0;
+    if (t->bytes > 0 || t->us > 0 || !(wanted > 0) || reached > 0) return 0;
+    if (t->unit >= dw_model_hparams(t->model)->n_ff_max)
+        return dw_fail(err,
+                       "--rate %g removes no neuron: widths are multiples of %d, and layers have at most %d neurons; "
+                       "give a smaller --multiple or --group",
+                       wanted, t->unit, dw_model_hparams(t->model)->n_ff_max);
+    return dw_fail(
+        err,
+        "--rate %g removes no neuron: widths are multiples of %d, so a layer loses at least %.4f; give that rate, or a "
+        "smaller --multiple or --group",
+        wanted, t->unit, step);
+}
+
+void rank_warn_of_rate(const prune_task *t, double wanted, const int *n_keep) {
+    const double reached = prune_rate_of(t, n_keep);
+    if (t->bytes > 0 || t->us > 0 || !(wanted > 0) || fabs(reached - wanted) <= 0.01) return;
+    warn("--rate %g is wanted and %.4f is reached, because widths are multiples of %d; do not compare it with plans of "
+         "exactly that rate",
+         wanted, reached, t->unit);
 }
 
 static int allocate_unit(prune_task *t, const prune_allocator *allocator, int multiple, const char *as, int *n_keep,
@@ -135,11 +142,21 @@ static int make_key(rank_inputs *in, const prune_task *t, dw_err *err) {
     return rc;
 }
 
+/* A layer's curve needs two widths besides the whole one. */
+static int check_evaluations(const rank_inputs *in, const prune_allocator *allocator, dw_err *err) {
+    if (allocator->allocate != search_sensitivity || !in->o->evaluations || in->o->evaluations >= 2 * in->hp->n_layer)
+        return 0;
+    return dw_fail(err, "--evaluations %d is too few: sensitivity needs 2 of each layer, %d in all", in->o->evaluations,
+                   2 * in->hp->n_layer);
+}
+
+int rank_prepare_search(rank_inputs *in, const prune_allocator *allocator, dw_err *err) {
+    return check_evaluations(in, allocator, err) || rank_read_texts(in, err) || check_held_out(in, err) ? -1 : 0;
+}
+
 static int open_search(rank_inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {
     const prune_allocator *start = allocator->allocate == search_evolve ? prune_allocator_find(in->o->start) : NULL;
-    if ((in->o->stats && rank_open_gram(in, false, err)) || rank_read_texts(in, err) || check_held_out(in, err) ||
-        make_key(in, t, err))
-        return -1;
+    if ((in->o->stats && rank_open_gram(in, false, err)) || make_key(in, t, err)) return -1;
     if (!in->gram.matrix) say("there are no Gram matrices (collect --gram): widths are judged without repair");
     const trial_options options = {.model = in->model,
                                    .gram = in->gram.matrix ? &in->gram : NULL,

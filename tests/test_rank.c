@@ -644,6 +644,12 @@ static void refusals(void) {
          "at most 0.5000 of the neurons may go"},
         {1, f32, stats, "--drop-layers 3 --protect 1-2", "3 layers cannot be dropped: 2 of 4 are protected"},
         {1, f32, stats, "--metric activation --drop-layers 4", "one must stay"},
+        {1, f32, NULL, "--metric weight --rate 0.2 --multiple 1000",
+         "widths are multiples of 1000, and layers have at most 128 neurons; give a smaller --multiple"},
+        /* These statistics have no Gram matrices, which obs misses only after all that needs no scores. */
+        {1, f32, stats, "--metric obs --rate 0.2 --multiple 1000", "layers have at most 128 neurons"},
+        {1, f32, stats, "--metric obs --rate 0.6 --protect 0-1", "at most 0.5000 of the neurons may go"},
+        {1, f32, stats, "--metric obs --bytes 1kB", "are too few"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         snprintf(arguments, sizeof arguments, "-m %s %s %s %s", rows[i].model, rows[i].stats ? "-s" : "",

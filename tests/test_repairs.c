@@ -663,6 +663,19 @@ static void held_out(void) {
     CHECK(strstr(test_run_output(), "are in the statistics; judge the widths by others"), "%s", test_run_output());
     CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --allocate evolve -q", model,
                    test_file("idle.h5"), test_file("held.tsv")) == 2);
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d --windows 7-9 "
+                   "--allocate sensitivity --evaluations 7 -q",
+                   model, test_file("idle.h5"), test_file("held.tsv"), text, N_CTX) == 1 &&
+              strstr(test_run_output(), "--evaluations 7 is too few: sensitivity needs 2 of each layer, 8 in all"),
+          "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c %d --windows 2 -o %s -q", model, text, N_CTX,
+                      test_file("bare.h5")),
+            "%s", test_run_output());
+    CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 -f %s -c %d --windows 1-2 "
+                   "--allocate sensitivity -q",
+                   model, test_file("bare.h5"), test_file("held.tsv"), text, N_CTX) == 1 &&
+              strstr(test_run_output(), "are in the statistics"), // before the missing Gram matrices
+          "%s", test_run_output());
 }
 
 /* Statistics and held-out texts may have windows of different sizes: tokens count. */
