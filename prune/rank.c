@@ -29,6 +29,8 @@ static prune_as as_named(const char *name) {
 
 static const struct { const char *name; } groups[] = {{"1"}, {"32"}, {"64"}, {"128"}, {"256"}, {0}};
 
+enum { SAMPLE = 4 }; // groups of every layer, when --sample is not given
+
 static rank_options o = {.rate = -1};
 
 static const opt_row rows[] = {
@@ -81,9 +83,10 @@ static const opt_row rows[] = {
      .max = 2147483647},
     {"ablation", 0, OPT_PATH, OPT_NO_BYTE | OPT_OUTPUT | OPT_STDOUT, &o.ablation, NULL, "FILE",
      "measure the loss without single groups on the texts of -f, and write it beside all metrics; -: standard output"},
-    {"sample", 0, OPT_INT, 0, &o.sample, "4", "N", "of --ablation: random groups of every layer", .min = 1,
-     .max = 1 << 20},
-    {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL, "print how all metrics agree, as a table"},
+    {"sample", 0, OPT_INT, 0, &o.sample, NULL, "N", "of --ablation: random groups of every layer; otherwise 4",
+     .min = 1, .max = 1 << 20},
+    {"compare", 0, OPT_FLAG, 0, &o.compare, NULL, NULL,
+     "print how all metrics but obs and obs-gradient agree, as a table; needs --rate or --bytes"},
     OPT_COMMON,
     {0}};
 
@@ -121,7 +124,8 @@ static const char about[] =
     "\n"
     "--protect and --min-width leave more to the other layers: the rate counts the neurons of all layers that stay.\n"
     "\n"
-    "--allocate relative needs a metric whose scores are energies of the layer's output: %s.  Raw scores of different "
+    "--allocate relative needs a metric whose scores are energies of the layer's output: %s; random is taken, too, "
+    "as the control.  Raw scores of different "
     "layers do not compare, because the residual stream grows from layer to layer.\n"
     "\n"
     "--drop-layers goes by block influence, 1 - mean cosine of the residuals before and after a layer (Men et al. "
@@ -170,6 +174,10 @@ static void check_metric(const kit_metric *metric) {
     const prune_allocator *allocator = rank_first_rule(&o, &option);
     if (metric->needs_stats && !o.stats)
         die_usage("metric '%s' needs statistics: collect them and give them with -s", metric->name);
+    if (allocator->needs_inverse && metric->scale == KIT_SCALE_COMMON && strcmp(metric->name, "random") != 0)
+        die_usage("scores of metric '%s' compare across layers as they are, and relative is for energies: %s; give "
+                  "--%s global",
+                  metric->name, names_of_scale(KIT_SCALE_ENERGY, NULL), option);
     if (metric->scale >= allocator->scale) return;
     if (metric->scale == KIT_SCALE_ENERGY)
         die_usage("scores of metric '%s' do not compare across layers as they are, because the residual stream grows "
@@ -182,6 +190,8 @@ static void check_metric(const kit_metric *metric) {
         metric->name, option, allocator->name, option, energies ? energies : "");
 }
 
+static bool is_stdout(const char *path) { return path && !strcmp(path, "-"); }
+
 static void check_outputs(void) {
     const bool has_size = o.rate >= 0 || o.bytes || o.us > 0;
     if (!o.compare && !o.out && !o.scores && !o.ablation)
@@ -191,8 +201,20 @@ static void check_outputs(void) {
     if (!has_size && !o.drop_layers && !(o.heads > 0) && (o.out || o.compare))
         die_usage("give --rate, --bytes, --heads or --drop-layers");
     if (o.out && has_size && !o.metric) die_usage("--rate and --bytes need a --metric, which says what goes first");
-    if (o.scores && o.out && !strcmp(o.scores, "-") && !strcmp(o.out, "-"))
-        die_usage("the plan and the scores cannot both go to standard output");
+    if (o.compare && o.rate < 0 && !o.bytes)
+        die_usage("--compare needs --rate or --bytes: it compares which neurons metrics remove");
+    if (is_stdout(o.out) + is_stdout(o.scores) + is_stdout(o.ablation) + o.compare > 1)
+        die_usage("only one of the plan, the scores, the ablation and the comparison can go to standard output");
+}
+
+/* Options that others make meaningless. */
+static void check_idle(const prune_allocator *allocator) {
+    if (o.sample && !o.ablation) die_usage("--sample is for --ablation");
+    if (allocator->allocate != search_evolve && strcmp(o.start, "uniform") != 0)
+        die_usage("--start is for --allocate evolve");
+    if (o.evaluations && !allocator->runs_model)
+        die_usage("--evaluations is for allocations that run the model, sensitivity and evolve");
+    if (!(o.heads > 0) && strcmp(o.heads_allocate, "uniform") != 0) die_usage("--heads-allocate needs --heads");
 }
 
 static void check_search(const prune_allocator *allocator, const prune_allocator *start) {
@@ -221,7 +243,9 @@ static void check_options(void) {
     if (o.drop_layers && !o.stats) die_usage("--drop-layers needs statistics: collect them and give them with -s");
     check_search(prune_allocator_find(o.allocate), prune_allocator_find(o.start));
     if (o.metric) check_metric(rank_find_metric(o.metric));
+    check_idle(prune_allocator_find(o.allocate));
     if (o.rate < 0) o.rate = 0;
+    if (!o.sample) o.sample = SAMPLE;
 }
 
 static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {

@@ -41,14 +41,16 @@ static void judged_release(judged *j, int n_layer) {
     free(j->keep);
 }
 
-/* Mean over layers of the rank correlation of groups. */
+/* Mean over layers of the rank correlation of groups; NaN: no layer has one, as with a single group or equal scores. */
 static int correlation(const judged *a, const judged *b, const rank_inputs *in, double *mean, dw_err *err) {
+    int n = 0;
     *mean = 0;
     for (int l = 0; l < in->hp->n_layer; l++) {
         double rho;
         if (prune_rank_correlation(a->score[l], b->score[l], in->hp->n_ff[l] / in->scorer.group, &rho, err)) return -1;
-        *mean += rho / in->hp->n_layer;
+        if (isfinite(rho)) *mean += rho, n++;
     }
+    *mean = n ? *mean / n : NAN;
     return 0;
 }
 
@@ -107,6 +109,7 @@ int rank_compare(rank_inputs *in, dw_err *err) {
     if (!rc) {
         printf("# groups of %d; mean of the layers' rank correlations; overlap of the neurons removed at rate %.4f\n",
                t.group, prune_rate_of(&t, n_keep));
+        printf("# not compared: obs, obs-gradient, whose scores are an order of removal\n");
         rc = print_matrix(j, n, in, false, err);
         if (!rc) rc = print_matrix(j, n, in, true, err);
     }

@@ -588,6 +588,17 @@ static void compare(void) {
                              row + 5, row + 6) == 7,
             "%s", text);
     CHECK(row[5] == 1 && row[6] > 0.7 && row[2] < 0.5, "%s", text);
+    CHECK(strstr(text, "# not compared: obs, obs-gradient"), "%s", text);
+}
+
+/* A layer of one group has no order; the others count. */
+static void compare_small(void) {
+    REQUIRE(!test_run("deadwood-rank -m %s --compare --rate 0.25 --group 32 --multiple 32",
+                      random_model("tiny-deci", "F32", 0)),
+            "%s", test_run_output());
+    double rho;
+    const char *weight = strstr(test_run_output(), "\nweight\t");
+    CHECK(weight && sscanf(weight, "\nweight %*f %lf", &rho) == 1 && rho == 1, "%s", test_run_output());
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
@@ -629,6 +640,16 @@ static void refusals(void) {
         {1, f32, NULL, "--metric weight --rate 0.2 --group 256", "128 neurons are not a multiple of the group size"},
         {1, q8, NULL, "--metric weight --rate 0.2 --multiple 1", "do not fill Q8_0 blocks of 32"},
         {2, f32, stats, "--metric activation --rate 0.2 --allocate global", "do not compare across layers"},
+        {2, f32, stats, "--metric taylor --rate 0.2 --allocate relative", "give --allocate global"},
+        {2, f32, stats, "--metric obs-gradient --rate 0.2 --allocate evolve --start relative -f /etc/passwd",
+         "relative is for energies: energy, flap, obs; give --start global"},
+        {2, f32, stats, "--compare --us 10 --metric weight", "--compare needs --rate or --bytes"},
+        {2, f32, stats, "--metric weight --rate 0.2 --sample 4", "--sample is for --ablation"},
+        {2, f32, stats, "--metric weight --rate 0.2 --start global", "--start is for --allocate evolve"},
+        {2, f32, stats, "--metric weight --rate 0.2 --evaluations 7", "--evaluations is for allocations that run"},
+        {2, f32, stats, "--metric weight --rate 0.2 --heads-allocate relative", "--heads-allocate needs --heads"},
+        {2, f32, stats, "--metric weight --rate 0.2 --scores - --compare", "only one of the plan, the scores"},
+        {2, f32, stats, "--metric weight --rate 0.2 --scores - --ablation - -f /etc/passwd", "only one of the plan"},
         {2, f32, stats, "--rate 0.2", "need a --metric"},
         {2, f32, stats, "--drop-layers 1 --allocate relative", "needs a --metric"},
         {2, f32, stats, "--drop-layers 1 --as Q4_K_M", "--as needs --bytes or --rate"},
@@ -796,6 +817,7 @@ static const test_case cases[] = {
     {"the layer with the least block influence is dropped", drop_layers},
     {"rank correlation with and without ties", spearman},
     {"metrics are compared", compare},
+    {"metrics are compared where a layer is a single group", compare_small},
     {"what cannot be ranked is refused in one line", refusals},
     {"same seed, same plan, for any number of threads", seeds},
     {"cut models have the perplexities that an independent program measured", independent},
