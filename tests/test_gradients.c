@@ -451,7 +451,7 @@ static void refusals(void) {
     refused(1,
             "layer 0: there is no Gram matrix of the gradients by the FFN's output; collect it (collect --gradients)",
             "deadwood-rank -q -m %s -s %s -o %s --metric obs-gradient --rate 0.5", m, without, plan);
-    refused(1, "layer 0: there is no Gram matrix of the inputs of 'ffn_neuron'",
+    refused(1, "layer 0: there is no Gram matrix of the inputs of down; collect it (collect --gram down)",
             "deadwood-rank -q -m %s -s %s -o %s --metric obs-gradient --rate 0.5", m, alone, plan);
     refused(2, "needs statistics", "deadwood-rank -q -m %s -o %s --metric fisher --rate 0.5", m, plan);
     refused(1, "statistics with gradients cannot be added to others without",

@@ -454,9 +454,9 @@ static void refusals(void) {
                       bare),
             "%s", test_run_output());
     snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair lsq -s %s", qwen2, plan, out, bare);
-    refused(1, line, "there is no Gram matrix of the inputs of");
+    refused(1, line, "there is no Gram matrix of the inputs of o; collect it (collect --gram down+o)");
     snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 0.5 -o %s -q", qwen2, bare, out);
-    refused(1, line, "there is no Gram matrix of the inputs of");
+    refused(1, line, "there is no Gram matrix of the inputs of o; collect it (collect --gram down+o)");
     snprintf(line, sizeof line, "deadwood-rank -m %s --heads 0.5 -o %s -q", qwen2, out);
     refused(2, line, "--heads needs statistics with Gram matrices");
     snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 1 -o %s -q", qwen2, stats, out);

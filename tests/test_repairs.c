@@ -265,7 +265,8 @@ static void sums_of_products(void) {
         CHECK(worst < 1e-4 * largest, "layer %d: differs by %g of %g", l, worst, largest);
     }
     CHECK(!kit_gram_find(&gram, 0, KIT_STATS_ATTN_MIX, &(double){0}, &err));
-    check_sentence(&err, "collect --gram all", "a matrix that was not collected");
+    check_sentence(&err, "layer 0: there is no Gram matrix of the inputs of o; collect it (collect --gram down+o)",
+                   "a matrix that was not collected");
     close_pass(&p);
     kit_gram_close(&gram);
 }
@@ -414,8 +415,9 @@ static void damaged_files(void) {
     unlink(gram_file(other));
     CHECK(test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.5 -q", model, other, test_file("no.tsv")) ==
           1);
-    CHECK(strstr(test_run_output(), "does not exist; make it with the statistics (collect --gram)"), "%s",
-          test_run_output());
+    CHECK(strstr(test_run_output(),
+                 "does not exist; make it with the statistics (collect --gram down, or down+o for heads)"),
+          "%s", test_run_output());
 }
 
 /* The program ended after it had kept the statistics of its finished texts, and before STATS.gram was of these

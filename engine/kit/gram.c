@@ -18,7 +18,7 @@ enum {
 
 static const char magic[] = "deadwood gram 1\n";
 
-const char *const kit_gram_names[KIT_GRAM_N_KINDS] = {"the inputs of q, k, v", "the inputs of attn_output",
+const char *const kit_gram_names[KIT_GRAM_N_KINDS] = {"the inputs of q, k, v", "the inputs of o",
                                                       "the inputs of gate and up", "the inputs of down",
                                                       "the gradients by the FFN's output"};
 
@@ -254,7 +254,9 @@ static int read_head(kit_gram *g, const char *path, dw_err *err) {
 int kit_gram_open(kit_gram *g, const char *path, dw_err *err) {
     *g = (kit_gram){0};
     if (!dw_file_exists(path))
-        return dw_fail(err, "'%s' does not exist; make it with the statistics (collect --gram)", path);
+        return dw_fail(err,
+                       "'%s' does not exist; make it with the statistics (collect --gram down, or down+o for heads)",
+                       path);
     if (dw_map_file(&g->map, path, err)) return -1;
     if (!read_head(g, path, err)) return 0;
     kit_gram_close(g);
@@ -286,12 +288,13 @@ bool kit_gram_has(const kit_gram *g, int input) {
 }
 
 static void fail_missing(int layer, int input, dw_err *err) {
+    const char *which = input == KIT_STATS_FFN_NEURON ? "down" : input == KIT_STATS_ATTN_MIX ? "down+o" : "all";
     if (input == KIT_GRAM_GRADIENT)
         dw_fail(err, "layer %d: there is no Gram matrix of %s; collect it (collect --gradients)", layer,
                 kit_gram_names[input]);
     else
-        dw_fail(err, "layer %d: there is no Gram matrix of the inputs of '%s'; collect it (collect --gram all)", layer,
-                kit_stats_input_names[input]);
+        dw_fail(err, "layer %d: there is no Gram matrix of %s; collect it (collect --gram %s)", layer,
+                kit_gram_names[input], which);
 }
 
 const kit_gram_matrix *kit_gram_find(kit_gram *g, int layer, int input, double *n_tokens, dw_err *err) {
