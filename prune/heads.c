@@ -73,13 +73,24 @@ static void count_gone(const heads_task *t, const obs_order *order, int *gone) {
     }
 }
 
+double heads_reached(const heads_task *t, bool *const *keep, double *nearest) {
+    double all = 0, gone = 0, most = 0;
+    for (int l = 0; l < hp_of(t)->n_layer; l++) {
+        if (is_fixed(t, l)) continue;
+        all += n_kv(t, l), most += n_kv(t, l) - 1;
+        for (int h = 0; keep[l] && h < n_kv(t, l); h++) gone += !keep[l][h];
+    }
+    *nearest = fmin(floor(t->rate * all + 0.5), most) / all;
+    return gone / all;
+}
+
 /* ---- all together ----------------------------------------------------------------------------------------- */
 
 static int mark(const heads_task *t, const obs_order *order, const int *gone, bool **keep, dw_err *err) {
     int n_gone = 0, most = 1;
     for (int l = 0; l < hp_of(t)->n_layer; l++) {
         n_gone += gone[l];
-        if (n_kv(t, l) > most) most = n_kv(t, l);
+        if (!is_fixed(t, l) && n_kv(t, l) > most) most = n_kv(t, l);
         if (!gone[l]) continue;
         keep[l] = dw_alloc((size_t)n_kv(t, l), sizeof **keep, "kept heads", err);
         if (!keep[l]) return -1;
@@ -87,6 +98,9 @@ static int mark(const heads_task *t, const obs_order *order, const int *gone, bo
         for (int i = 0; i < gone[l]; i++) keep[l][order[l].group[i]] = false;
     }
     if (n_gone) return 0;
+    if (most < 2)
+        return dw_fail(err, "--heads %g cuts no KV head: no layer that may be cut has two of them, and one must stay",
+                       t->rate);
     return dw_fail(err,
                    "--heads %g cuts no KV head: layers have at most %d of them, and one must stay; give at least %.4g",
                    t->rate, most, 0.5 / most);

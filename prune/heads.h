@@ -37,4 +37,7 @@ typedef struct heads_task {
  * KV head would go. */
 int heads_choose(const heads_task *t, bool **keep, dw_err *err);
 
+/* The fraction of the KV heads of layers that are not fixed that goes.  *nearest: that of all layers together. */
+double heads_reached(const heads_task *t, bool *const *keep, double *nearest);
+
 #endif

@@ -45,6 +45,7 @@ typedef struct rank_inputs {
     bool *drop;        // (n_layer)
     bool *protect;     // (n_layer): --protect; NULL: none
     bool **kv;         // (n_layer) of n_head_kv: KV heads that stay, NULL where all do; NULL: --heads is not given
+    double heads_reached; // fraction of the KV heads of layers that may be cut
     double *influence; // (n_layer): block influence; NULL: no layer is dropped
     double *inverse;   // (n_layer): E[1 / ||x||^2] of the residual after the layer; NULL: not needed
     kit_gram gram;     // when the metric or the allocation reads it

@@ -200,6 +200,20 @@ const calib_text *rank_find_seen(const rank_inputs *in) {
 
 /* ---- heads ---------------------------------------------------------------------------------------------------- */
 
+static void warn_of_heads(rank_inputs *in, const heads_task *t) {
+    double nearest;
+    int most = 0;
+    for (int l = 0; l < in->hp->n_layer; l++)
+        if (!t->fixed[l] && in->hp->n_head_kv[l] > most) most = in->hp->n_head_kv[l];
+    in->heads_reached = heads_reached(t, in->kv, &nearest);
+    if (fabs(in->heads_reached - t->rate) <= 0.01) return;
+    warn("--heads %g is wanted and %.4f is reached, because layers have at most %d KV heads, and one must stay%s",
+         t->rate, in->heads_reached, most,
+         fabs(nearest - t->rate) < fabs(in->heads_reached - t->rate) - 1e-9
+             ? "; --heads-allocate relative comes nearer"
+             : "");
+}
+
 /* Dropped and protected layers keep their heads. */
 int rank_choose_heads(rank_inputs *in, dw_err *err) {
     const size_t n_layer = (size_t)in->hp->n_layer;
@@ -220,6 +234,7 @@ int rank_choose_heads(rank_inputs *in, dw_err *err) {
                           .pool = in->scorer.pool,
                           .tell = rank_say};
     const int rc = fixed && in->kv ? heads_choose(&t, in->kv, err) : -1;
+    if (!rc) warn_of_heads(in, &t);
     free(fixed);
     return rc;
 }

@@ -5,11 +5,16 @@
 #include "prune/rank.h"
 #include "prune/scores.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a plan says whose layers are dropped and whose neurons all stay. */
-static const kit_metric no_metric = {.name = "block-influence",
+/* What plans say whose neurons all stay: that layers are dropped, or only heads are cut. */
+static const kit_metric heads_metric = {.name = "obs-heads",
+                                        .formula = "tr(O_g ([H^-1]_gg)^-1 O_g^T), a KV head at a time, O_g its columns "
+                                                   "of o, H = E[x x^T] + damping",
+                                        .source = "Kurtic et al. 2023 (arXiv 2302.04089)"};
+static const kit_metric layers_metric = {.name = "block-influence",
                                      .formula = "1 - mean cosine of the residuals before and after a layer",
                                      .source = "Men et al. 2024 (arXiv 2403.03853)"};
 
@@ -27,13 +32,16 @@ static int describe_size(kit_plan *p, const rank_options *o, dw_err *err) {
 }
 
 static int describe(kit_plan *p, const rank_inputs *in, const prune_task *t, double wanted, dw_err *err) {
-    const kit_metric *metric = in->o->metric ? rank_find_metric(in->o->metric) : &no_metric;
+    const kit_metric *metric = in->o->metric      ? rank_find_metric(in->o->metric)
+                               : in->o->drop_layers ? &layers_metric
+                                                    : &heads_metric;
     if (rank_describe_inputs(&p->comment, in, err)) return -1;
     if (dw_append(&p->comment, err, "metric %s (%s; %s), group %d, allocate %s, seed %d\n", metric->name,
                   metric->formula, metric->source, t->group, in->o->allocate, in->o->seed))
         return -1;
     if (dw_append(&p->comment, err, "rate   wanted %.4f, reached %.4f\n", wanted, p->rate_reached)) return -1;
-    if (dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit) || describe_size(p, in->o, err)) return -1;
+    if (p->rate_reached > 0 && dw_append(&p->comment, err, "widths are multiples of %d\n", t->unit)) return -1;
+    if (describe_size(p, in->o, err)) return -1;
     if (in->o->min_width && dw_append(&p->comment, err, "widths are at least %d\n", in->o->min_width)) return -1;
     if (in->o->protect && dw_append(&p->comment, err, "layers %s are protected\n", in->o->protect)) return -1;
     for (int l = 0; l < p->n_layer; l++)
@@ -93,6 +101,7 @@ static int write_plan(const kit_plan *p, const char *path, dw_err *err) {
 
 static void tell(const prune_task *t, const int *n_keep, double wanted, const char *as) {
     int least = INT32_MAX, most = 0;
+    char multiples[40] = "";
     for (int l = 0; l < dw_model_hparams(t->model)->n_layer; l++) {
         if (t->drop[l]) continue;
         if (n_keep[l] < least) least = n_keep[l];
@@ -103,9 +112,10 @@ static void tell(const prune_task *t, const int *n_keep, double wanted, const ch
         warn("nothing needs to be cut: the whole model takes at most %s, and --bytes allows %s; the plan keeps all "
              "neurons",
              show_bytes(prune_file_bytes(t, n_keep)).text, show_bytes(t->bytes).text);
-    say("rate wanted %.4f, reached %.4f; widths %d to %d, multiples of %d; the file will have at most %s%s%s", wanted,
-        prune_rate_of(t, n_keep), least, most, t->unit, show_bytes(prune_file_bytes(t, n_keep)).text, as ? " as " : "",
-        as ? as : "");
+    if (prune_rate_of(t, n_keep) > 0) snprintf(multiples, sizeof multiples, ", multiples of %d", t->unit);
+    say("rate wanted %.4f, reached %.4f; widths %d to %d%s; the file will have at most %s%s%s", wanted,
+        prune_rate_of(t, n_keep), least, most, multiples, show_bytes(prune_file_bytes(t, n_keep)).text,
+        as ? " as " : "", as ? as : "");
 }
 
 static int plan_heads(kit_plan *p, const rank_inputs *in, dw_err *err) {
@@ -118,8 +128,8 @@ static int plan_heads(kit_plan *p, const rank_inputs *in, dw_err *err) {
     if (!in->kv) return 0;
     say("heads: %d of %d KV heads stay", kept, all);
     return dw_append(&p->comment, err,
-                     "heads  %d of %d KV heads stay (obs on the inputs of o), allocate %s, wanted %.4f\n", kept, all,
-                     in->o->heads_allocate, in->o->heads);
+                     "heads  %d of %d KV heads stay (obs on the inputs of o), allocate %s, wanted %.4f, reached %.4f\n",
+                     kept, all, in->o->heads_allocate, in->o->heads, in->heads_reached);
 }
 
 static int write_scores(const rank_inputs *in, double *const *score, dw_err *err) {
@@ -192,6 +202,12 @@ static int end_draft(draft *d, rank_inputs *in, dw_err *err) {
     return reads_scores(d->allocator) ? rank_check_rate(&d->t, d->wanted, d->n_keep, err) : 0;
 }
 
+/* Whether --rate 0 is all that was asked for. */
+static bool is_whole(const rank_inputs *in, const draft *d) {
+    const rank_options *o = in->o;
+    return !(d->t.rate > 0) && !o->bytes && !(o->us > 0) && !o->drop_layers && !(o->heads > 0);
+}
+
 static int make_plan(rank_inputs *in, draft *d, dw_err *err) {
     kit_plan plan = {0};
     int rc = end_draft(d, in, err);
@@ -205,6 +221,7 @@ static int make_plan(rank_inputs *in, draft *d, dw_err *err) {
     if (!rc && in->has_stats) rc = list_texts(&plan, &in->stats, err);
     if (!rc) rc = write_plan(&plan, in->o->out, err);
     if (!rc) tell(&d->t, d->n_keep, d->wanted, in->o->as);
+    if (!rc && is_whole(in, d)) warn("nothing is cut: --rate 0 keeps all neurons");
     kit_plan_release(&plan);
     return rc;
 }

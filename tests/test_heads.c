@@ -318,6 +318,9 @@ static void counts(void) {
     REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.99 --protect 2 -o %s -q", model, stats, plan), "%s",
             test_run_output());
     CHECK(n_kv_of(plan, kept) == 7 && kept[2] == 4 && kept[0] == 1, "%d %d", kept[0], kept[2]);
+    CHECK(strstr(test_run_output(), "--heads 0.99 is wanted and 0.7500 is reached, because layers have at most 4 KV") &&
+              !strstr(test_run_output(), "comes nearer"),
+          "%s", test_run_output());
     REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.5 --metric energy --bytes 500kB --multiple 1 -o %s -q && "
                       "deadwood-cut -m %s -p %s -o %s -q",
                       model, stats, plan, model, plan, test_file("bytes.gguf")),
@@ -327,6 +330,30 @@ static void counts(void) {
     REQUIRE(g, "%s", err.text);
     CHECK(dw_gguf_file_bytes(g) <= 500000 && dw_gguf_file_bytes(g) > 480000, "%zu bytes", dw_gguf_file_bytes(g));
     dw_gguf_close(g);
+}
+
+/* Rounding in every layer is told, and the plan says what chose the heads. */
+static void rounded(void) {
+    const char *model = model_of("qwen2"), *stats = stats_of("qwen2"), *plan = test_file("rounded.tsv");
+    dw_err err = {0};
+    size_t size;
+    kit_plan p;
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s --heads 0.125 -o %s %s", model, stats, plan,
+                          i ? "--heads-allocate relative" : ""),
+                "%s", test_run_output());
+        const char *told = strstr(test_run_output(), "warning: --heads 0.125 is wanted and 0.2500 is reached, because "
+                                                     "layers have at most 4 KV heads, and one must stay; "
+                                                     "--heads-allocate relative comes nearer");
+        CHECK(i ? !told : told != NULL, "%s", test_run_output());
+        CHECK(!strstr(test_run_output(), "multiples of"), "all neurons stay: %s", test_run_output());
+        char *text = dw_read_text(plan, 1 << 20, &size, &err);
+        CHECK(text && strstr(text, i ? "wanted 0.1250, reached 0.1250" : "wanted 0.1250, reached 0.2500"), "%s", text);
+        free(text);
+    }
+    REQUIRE(!kit_plan_read(&p, plan, NULL, 0, &err), "%s", err.text);
+    CHECK(!strcmp(p.metric, "obs-heads"), "%s", p.metric);
+    kit_plan_release(&p);
 }
 
 /* ---- biases of down --------------------------------------------------------------------------------------- */
@@ -466,7 +493,10 @@ static void refusals(void) {
             "--heads 0.1 cuts no KV head: layers have at most 4 of them, and one must stay; give at least 0.125");
     snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 0.9 -o %s -q", model_of("one"), stats_of("one"),
              out);
-    refused(1, line, "cuts no KV head");
+    refused(1, line, "cuts no KV head: no layer that may be cut has two of them");
+    snprintf(line, sizeof line, "deadwood-rank -m %s -s %s --heads 0.9 --protect 0,2 -o %s -q", model_of("tiny-deci"),
+             stats_of("tiny-deci"), out);
+    refused(1, line, "cuts no KV head: no layer that may be cut has two of them");
     plan = test_file("flap.tsv");
     REQUIRE(!test_run("deadwood-rank -m %s --metric random --rate 0.5 --multiple 1 -o %s -q", model_of("qwen3"), plan),
             "%s", test_run_output());
@@ -505,6 +535,7 @@ static const test_case cases[] = {
     {"cutting heads twice equals cutting them at once", one_after_the_other},
     {"the heads that go have the least error, and the repaired o is the least-squares solution", least_errors},
     {"as many KV heads go as wanted, in every layer or all together, and sizes know it", counts},
+    {"heads that rounding adds are told, and the plan says what chose them", rounded},
     {"columns of o in blocks are copied where they are whole ones, and refused otherwise", whole_blocks},
     {"with --repair bias the mean output over the calibration tokens stays", biases},
     {"plans of heads and biases that cannot be stored are refused in one line", refusals},

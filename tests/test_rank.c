@@ -278,6 +278,10 @@ static void missed_rates(void) {
     CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0.25 --group 64", model, plan) &&
               !strstr(test_run_output(), "warning"),
           "%s", test_run_output());
+    CHECK(!test_run("deadwood-rank -m %s --metric random -o %s --rate 0", model, plan) &&
+              strstr(test_run_output(), "warning: nothing is cut: --rate 0 keeps all neurons") &&
+              strstr(test_run_output(), "widths 1024 to 1024; the file"),
+          "%s", test_run_output());
 }
 
 /* The size after requant is met from below, and by less than a step of the widths. */
