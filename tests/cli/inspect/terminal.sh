@@ -38,6 +38,7 @@ grep -qF "'\\u202e.gguf'" err
 clean err
 # In the commands of a sweep.
 printf "# deadwood grid 1\nx = 'a${escape}b' '$turn'\nm : convert \$x -o \$out.gguf\n" >grid
+mkdir -p "a${escape}b" "$turn" # inputs that are not there are refused
 deadwood sweep grid -o d --dry-run >>out
 grep -qF "\$'a\\x1bb'" out
 clean out
