@@ -164,19 +164,39 @@ static void put_roff(FILE *to, const char *text) {
     }
 }
 
-/* An empty line begins a new paragraph; indented lines are kept as they are. */
+/* "  energy: error of .." is an item of a list: the bytes of its name; 0: the line is none. */
+static size_t item_name(const char *line) {
+    const char *colon = strstr(line, ": ");
+    return line[0] == ' ' && colon && colon[-1] != ' ' ? (size_t)(colon - line) : 0;
+}
+
+static void man_item(FILE *to, char *line, size_t n_name) {
+    line[n_name] = 0;
+    fputs(".TP\n\\fB", to);
+    put_roff(to, line + strspn(line, " "));
+    fputs("\\fR\n", to);
+    put_roff(to, line + n_name + 2);
+    fputc('\n', to);
+}
+
+/* An empty line begins a new paragraph; indented lines are items, whose text is filled, or are kept as they are. */
 static void man_paragraphs(FILE *to, const char *text) {
-    bool kept = false;
+    bool kept = false, listed = false;
     while (*text) {
         const size_t n = strcspn(text, "\n");
         char line[2048];
         snprintf(line, sizeof line, "%.*s", (int)n, text);
-        if ((line[0] == ' ') != kept && n) fputs((kept = !kept) ? ".PP\n.nf\n" : ".fi\n", to);
-        if (n)
+        const size_t n_name = item_name(line);
+        const bool keep = line[0] == ' ' && !n_name;
+        if (keep != kept && n) fputs((kept = keep) ? ".PP\n.nf\n" : ".fi\n", to);
+        if (listed && n && !n_name && !keep) fputs(".PP\n", to);
+        listed = n_name || (listed && !n);
+        if (n_name) {
+            man_item(to, line, n_name);
+        } else {
             put_roff(to, line);
-        else
-            fputs(".PP", to);
-        fputc('\n', to);
+            fputs(n ? "\n" : ".PP\n", to);
+        }
         text += n + (text[n] == '\n');
     }
     if (kept) fputs(".fi\n", to);
