@@ -142,6 +142,7 @@ int main(int argc, char **argv) {
         list_programs();
         return fflush(stdout) ? 1 : 0;
     }
+    if (is_help && argc > 3) die_usage("'%s' takes the name of one program, '%s' is one word too many", name, argv[3]);
     opt_parse(&program, *name == '-' && !is_help ? argc : 1, argv);
     if (is_help) run(argv[2], (char *[]){argv[0], "--help", NULL});
     run(name, argv + 1);
