@@ -198,7 +198,8 @@ gain() {
 # at_speed NAME MODEL: the same in words.
 at_speed() {
     at_gain=$(gain "$1" "$2")
-    printf '%s' "${at_gain:+at $at_gain of the dense speed}"
+    case $(disturbed "$1" "$2") in '' | no) at_note= ;; *) at_note=' (disturbed)' ;; esac
+    printf '%s' "${at_gain:+at $at_gain of the dense speed$at_note}"
     [ -n "$at_gain" ] || printf 'at a speed that was not measured'
 }
 # disturbed NAME MODEL: what disturbed these rounds, or "no".
