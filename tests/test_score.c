@@ -854,7 +854,8 @@ static void leaks(void) {
     CHECK(says(rows, 1, "leak", "no") && json_is_null(cell(unknown, 0, "leak")));
     static const char *const done[][2] = {{"tool", "cut"}, {"metric", "wanda"}, {"rate", "0.25"}, {"parent", "p.gguf"},
                                            {"layers_dropped", "1 of 4"}, {"kv_heads", "2 of 6"}};
-    for (size_t k = 0; k < sizeof done / sizeof *done; k++) CHECK(says(rows, 0, done[k][0], done[k][1]), "%s", done[k][0]);
+    for (size_t k = 0; k < sizeof done / sizeof *done; k++)
+        CHECK(says(rows, 0, done[k][0], done[k][1]), "%s", done[k][0]);
     json_decref(rows);
     json_decref(unknown);
 }

@@ -1033,7 +1033,8 @@ static void gates_controlled(void) {
     set_up();
     write_texts();
     write_text(file("gates.grid"), text);
-    CHECK(!test_run("cd %s && deadwood-sweep %s -o %s --dry-run", test_folder(), file("gates.grid"), file("gates")), "%s", test_run_output());
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o %s --dry-run", test_folder(), file("gates.grid"), file("gates")),
+          "%s", test_run_output());
     const char *said = test_run_output();
     CHECK(strstr(said, "by energy and at random in three seeds (steps fixed_gated fixed_score)"), "%s", said);
     CHECK(count_in(file("log"), "--rule static --seed 1 --activity 0.75") == 1 &&

@@ -578,8 +578,8 @@ static void labels_of_layers_and_heads(void) {
 /* One row failed; no row has errors, and none is of the base. */
 static void only_what_is_known(void) {
     FILE *f = fopen(test_file("known.tsv"), "w");
-    fprintf(f, "model\ttext\tbase\tfile_bytes\tppl\tppl_se\tln_ratio\tln_ratio_se\tdecode_tok_s\tn_ctx\tprotocol\tnote\t"
-               "verdict\n"
+    fprintf(f, "model\ttext\tbase\tfile_bytes\tppl\tppl_se\tln_ratio\tln_ratio_se\tdecode_tok_s\tn_ctx\tprotocol\t"
+               "note\tverdict\n"
                "gated.gguf\ta.txt\tmini.gguf\t9000000\t40\t-\t0.9\t-\t100\t512\tllama\tdown_t 4.2 MB of it\t-\n"
                "cut.gguf\ta.txt\tmini.gguf\t8000000\t50\t-\t1.2\t-\t110\t512\tllama\t-\t-\n"
                "lost.gguf\t-\t-\t-\t-\t-\t-\t-\t-\t-\t-\twhy\tfailed\n");
