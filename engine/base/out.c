@@ -392,14 +392,15 @@ static int write_new_in_place(const char *path, const char *text, size_t n) {
 /* Where there are no files without a name: under a random name first. */
 static int write_new_named(const char *path, const char *text, size_t n) {
     char *temporary = temporary_name(path, NULL);
-    const int fd = temporary ? open_named(temporary) : -1;
+    int slot = temporary ? claim(temporary, NULL) : -1;
+    const int fd = slot < 0 ? -1 : open_named(temporary);
     const bool written = fd >= 0 && write_whole(fd, text, n) && !fsync(fd); // a full disk may be told only now
     const int rc = written ? linked(link(temporary, path)) : -1, why = errno;
     if (fd >= 0) {
         unlink(temporary);
         close(fd);
     }
-    free(temporary);
+    let_go(&slot, &temporary);
     errno = why;
     return rc;
 }
