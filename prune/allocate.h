@@ -72,7 +72,7 @@ typedef struct prune_task {
     bool is_energy;        // scores are energies of the layer's output
     const prune_sizes *sizes;
     double rate;  // wanted, of the neurons of the layers that stay; used when bytes is 0
-    double bytes; // wanted size of the file, never exceeded; 0: by rate
+    double bytes; // wanted size of the file, at most, but for what a repair adds; 0: by rate
     double us;           // wanted time of a token, of allocators that know times; 0: by rate
     const timing *times; // with us
     int unit;     // of widths

@@ -338,8 +338,8 @@ static void warn_of_fallbacks(const run *r) {
     for (int i = 0; i < sizes.n; i++)
         if (!strcmp(sizes.row[i].kind, KIT_SIZES_FALLBACK)) n += sizes.row[i].n_tensors;
     if (n)
-        warn("'%s' has rows that are no whole blocks of the types of %s; %zu matri%s get%s larger types; a cut by a plan "
-             "of rank --multiple 256 avoids it",
+        warn("'%s' has rows that are no whole blocks of the types of %s; %zu matri%s get%s larger types; where it is "
+             "ffn_down, a cut by a plan of rank --multiple 256 avoids it",
              o.model, o.as, n, n > 1 ? "ces" : "x", n > 1 ? "" : "s");
 }
 

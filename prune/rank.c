@@ -114,7 +114,7 @@ static const char about[] =
     "Kept widths are multiples of --multiple and of --group, so that number formats and kernels can hold them; a "
     "multiple of 1 needs a down matrix in 16 or 32 bits.  The rate counts neurons of layers that stay.\n"
     "\n"
-    "--bytes is never exceeded.  Where the whole model fits, the plan keeps all neurons, and a warning says so.  "
+    "--bytes is never exceeded, but by what a repair adds, of which cut warns.  Where the whole model fits, the plan keeps all neurons, and a warning says so.  "
     "Without --as no tensor changes its type.  With --as the size is that of the file after requant, with other types "
     "where rows are no whole number of blocks, as requant takes them; widths are multiples of 256 for K types and of "
     "32 for the simple ones, unless --multiple says another number.\n"

@@ -30,18 +30,6 @@ static struct {
     bool lossy_twice, dry_run;
 } o;
 
-enum { MOST_METRICS = 32 };
-static kit_metric cold_metrics[MOST_METRICS]; // those of the kit; here no --seed gives other random numbers
-
-static void name_metrics(void) {
-    int n = 0;
-    for (const kit_metric *m = kit_metrics; m->name && n < MOST_METRICS - 1; m++) {
-        cold_metrics[n] = *m;
-        if (!strcmp(m->name, "random")) cold_metrics[n].formula = "random numbers, always the same";
-        n++;
-    }
-}
-
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the model (GGUF)"},
@@ -62,7 +50,7 @@ static const opt_row rows[] = {
      "this share of each layer is cold, the smallest by --metric; needs -s",
      .min = 0.001, .max = 0.999},
     {"metric", 0, OPT_CHOICE, 0, &o.metric, NULL, "NAME", "of --cold-rate, as in rank: activation by default",
-     OPT_CHOICES(cold_metrics), .choice_help = offsetof(kit_metric, formula)},
+     OPT_CHOICES(kit_metrics), .choice_help = offsetof(kit_metric, formula)},
     {"hot", 0, OPT_PATH, OPT_INPUT, &o.hot, NULL, "FILE",
      "a plan of rank, by any metric: its neurons are hot, the rest cold"},
     {.kind = OPT_GROUP, .help = "how"},
@@ -681,7 +669,6 @@ static int make(choice *c, const dw_model *m, target *targets, size_t *n, dw_err
 int main(int argc, char **argv) {
     quant_types_init();
     write_about();
-    name_metrics();
     opt_parse(&program, argc, argv);
     check_usage();
     dw_err err = {0};

@@ -91,7 +91,7 @@ const kit_metric kit_metrics[] = {
     /* name            function        stats  weights scale */
     {"activation",     activation,     true,  false, KIT_SCALE_LAYER, "mean over texts of mean |a_j|",                      "mean activity of a neuron; ignores its column of down"},
     {"activation-max", activation_max, true,  false, KIT_SCALE_LAYER, "largest over texts of mean |a_j|",                   "highest activity on any text: one text keeps a neuron"},
-    {"random",         at_random,      false, false, KIT_SCALE_COMMON, "uniform random numbers from --seed",                 "the control that every other metric must beat"},
+    {"random",         at_random,      false, false, KIT_SCALE_COMMON, "uniform random numbers",                            "the control that every other metric must beat"},
     {"weight",         weight,         false, true,  KIT_SCALE_LAYER, "||(gate_j, up_j, v_j)||",                            "norm of the three slices; needs no statistics"},
     {"wanda",          wanda,          true,  true,  KIT_SCALE_LAYER, "sqrt(E[a_j^2]) sum_i |V_ij|",                        "Sun et al. 2023 (arXiv 2306.11695), summed over a column"},
     {"energy",         energy,         true,  true,  KIT_SCALE_ENERGY,  "||v_j||^2 E[a_j^2]",                                 "error of the layer's output when j alone is zeroed"},
