@@ -95,7 +95,8 @@ static void read_text(int fd, char text[MAX_CLAIM]) {
     else text[n] = 0;
 }
 
-/* Reads a claim; -1: there is none.  On some file systems the text may be incomplete while its owner writes it. */
+/* Reads a claim; -1: there is none.  Where files have no second names the text may be incomplete while its owner
+ * writes it. */
 static int read_claim(const char *path, char text[MAX_CLAIM]) {
     const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     const bool absent = fd < 0 && errno == ENOENT;
