@@ -99,9 +99,9 @@ static const opt_program program = {
         "types, and the uncut model in the mixture that is nearest in bytes.  The table goes to standard output.\n"
         "\n"
         "With --heal-minutes M the cut model learns to predict what the whole model predicts (heal), for at most M "
-        "minutes.  The control of random neurons learns as long.  With --mixture the weights are rounded in every step, "
-        "requant is not needed, and a third control is the uncut model that learns to be rounded.  The learning rate is "
-        "1e-4 + 6e-4 C, where C is the share of the neurons that is cut; it suited a model of 56 M parameters, and one "
+        "minutes.  The control of random neurons learns as long.  With --mixture the weights are rounded in every "
+        "step, requant is not needed, and a third control is the uncut model that learns to be rounded.  The learning "
+        "rate is 1e-4 + 6e-4 C, where C is the share of the neurons that is cut; it suited a model of 56 M parameters, and one "
         "of 12 M, uncut and in Q2_K, did better at 3e-4 than at 1e-4.\n"
         "\n"
         "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory "
@@ -598,8 +598,9 @@ static int tell(shrink *s, dw_err *err) {
     const double memory = memory_available();
     if (memory < c.memory) warn("the memory may be too small: %s are free", show_bytes(memory).text);
     if (!o.evaluations && c.evolve_minutes < 8 * 60)
-        say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (results/repair.md: a "
-            "model of 56 M parameters without half of its neurons, any width, 300 evaluations: perplexity 18.95 for 20.27)",
+        say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (results/repair.md: "
+            "a model of 56 M parameters without half of its neurons, any width, 300 evaluations: perplexity 18.95 for "
+            "20.27)",
             SHRINK_EVALUATIONS, c.evolve_minutes < 10, c.evolve_minutes);
     if (!s->work.control) say("no control in fewer bits: the model is %s already", narrow_type(s->model));
     return 0;

@@ -139,7 +139,8 @@ static double seconds_of(const shrink_work *w, const rates *r) {
     const widths n = widths_of(w->model);
     const bool heals = w->heal_minutes > 0, has_learned = control_learns(w);
     const double n_cuts = w->mixture ? 2 : 0; // that have statistics of their own
-    const double n_rows = 4 + (w->control != NULL) + has_learned, n_requants = (heals ? 0 : n_cuts) + (w->control != NULL);
+    const double n_rows = 4 + (w->control != NULL) + has_learned,
+                 n_requants = (heals ? 0 : n_cuts) + (w->control != NULL);
     const double stats = 1.3 + (w->by_gradient ? 2 : 0) + (gram_bytes(w->model) > MOST_GRAM ? 1 : 0);
     const double gram = w->calib_tokens * n.square, solves = 4 * n.cube + 2 * 2 * n.cube;
     double s = r->token * w->calib_tokens * (stats + 1.3 * w->kept * n_cuts) + gram / r->gram + solves / r->solve;

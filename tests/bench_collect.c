@@ -40,8 +40,8 @@ static void measure(run *r, int n) {
     }
     for (int k = 0; k < 2; k++) qsort(seconds[k], (size_t)n, sizeof **seconds, compare);
     qsort(ratio, (size_t)n, sizeof *ratio, compare);
-    printf("bare %.1f ms, collect %.1f ms a window of %d; speed %.3f [%.3f, %.3f] of bare, %d pairs\n", 1e3 * seconds[0][n / 2], 1e3 * seconds[1][n / 2], o.n_ctx,
-           ratio[n / 2], ratio[n / 4], ratio[3 * n / 4], n);
+    printf("bare %.1f ms, collect %.1f ms a window of %d; speed %.3f [%.3f, %.3f] of bare, %d pairs\n",
+           1e3 * seconds[0][n / 2], 1e3 * seconds[1][n / 2], o.n_ctx, ratio[n / 2], ratio[n / 4], ratio[3 * n / 4], n);
 }
 
 int main(int argc, char **argv) {
@@ -56,7 +56,8 @@ int main(int argc, char **argv) {
     r.model = m;
     r.pool = dw_pool_new(tool.threads, &err);
     const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
-    if (!m || !r.pool || calib_read(&r.texts, m, &wanted, &err) || prepare(&s, &r, "", NULL, &err) || open_run(&r, &s, &err))
+    if (!m || !r.pool || calib_read(&r.texts, m, &wanted, &err) || prepare(&s, &r, "", NULL, &err) ||
+        open_run(&r, &s, &err))
         die_err(&err);
     r.bar = progress_begin("measuring", "tokens", 2.0 * (n + 1) * o.n_ctx);
     measure(&r, n);

@@ -44,7 +44,12 @@ static void time_loop(void *arg, int ith, int n_threads) {
 
 static void pack(void *arg, int ith, int n_threads) {
     const bench *b = arg;
-    dw_gemm_pack(&(dw_gemm_tokens){.level = b->level, .form = b->form, .x = b->x, .ldx = b->w.ne[0], .n_tokens = b->n_tokens, .n = (int)b->w.ne[0]},
+    dw_gemm_pack(&(dw_gemm_tokens){.level = b->level,
+                                   .form = b->form,
+                                   .x = b->x,
+                                   .ldx = b->w.ne[0],
+                                   .n_tokens = b->n_tokens,
+                                   .n = (int)b->w.ne[0]},
                  b->packed, ith, n_threads);
 }
 
@@ -133,10 +138,12 @@ int main(int argc, char **argv) {
         const dw_qtype_row *t = dw_qtype_get((uint32_t)i);
         bool wanted = optind == argc;
         for (int k = optind; t && k < argc; k++) wanted |= dw_qtype_by_name(argv[k]) == t;
-        if (!t || !wanted || !t->encode || (t->block == 1 && t->id != DW_F32 && t->id != DW_F16 && t->id != DW_BF16)) continue;
+        if (!t || !wanted || !t->encode || (t->block == 1 && t->id != DW_F32 && t->id != DW_F16 && t->id != DW_BF16))
+            continue;
         fill(&b, t, data);
         run_type(&b, t, DW_PRECISION_SPLIT, n_rounds);
-        if (dw_gemm_form_of(b.level, t, DW_PRECISION_INT8) == DW_GEMM_INT8) run_type(&b, t, DW_PRECISION_INT8, n_rounds);
+        if (dw_gemm_form_of(b.level, t, DW_PRECISION_INT8) == DW_GEMM_INT8)
+            run_type(&b, t, DW_PRECISION_INT8, n_rounds);
     }
     return 0;
 }

@@ -30,7 +30,8 @@ static int open_bench(bench *b, const char *path, int layer, int n_tokens, int n
     if (!b->model) return -1;
     b->hp = dw_model_hparams(b->model);
     if (layer >= b->hp->n_layer) return dw_fail(err, "'%s' has %d layers", path, b->hp->n_layer);
-    const dw_session_options o = {.pool = b->pool, .n_ctx = WINDOW, .n_seq = n_tokens / WINDOW + 1, .n_out = 1, .exact = true};
+    const dw_session_options o = {
+        .pool = b->pool, .n_ctx = WINDOW, .n_seq = n_tokens / WINDOW + 1, .n_out = 1, .exact = true};
     b->session = dw_session_new(b->model, &o, err);
     const size_t n = (size_t)n_tokens, d = (size_t)b->hp->n_embd, n_ff = (size_t)b->hp->n_ff[layer];
     b->token = dw_alloc(3 * n, sizeof *b->token, "tokens", err);
@@ -38,9 +39,14 @@ static int open_bench(bench *b, const char *path, int layer, int n_tokens, int n
     b->down = dw_alloc(n_ff * d, sizeof *b->down, "a matrix", err);
     if (!b->session || !b->token || !b->before || !b->down) return -1;
     b->seq = b->token + n, b->pos = b->seq + n, b->x = b->before + n * d;
-    for (int i = 0; i < n_tokens; i++) b->token[i] = i * 37 % b->hp->n_vocab, b->seq[i] = i / WINDOW, b->pos[i] = i % WINDOW;
+    for (int i = 0; i < n_tokens; i++)
+        b->token[i] = i * 37 % b->hp->n_vocab, b->seq[i] = i / WINDOW, b->pos[i] = i % WINDOW;
     b->batch = (dw_batch){.n_tokens = n_tokens, .token = b->token, .seq = b->seq, .pos = b->pos};
-    b->changed = (dw_tensor){.name = "down", .type = dw_qtype_get(DW_F32), .n_dims = 2, .ne = {n_ff, d, 1, 1}, .data = (const uint8_t *)b->down,
+    b->changed = (dw_tensor){.name = "down",
+                             .type = dw_qtype_get(DW_F32),
+                             .n_dims = 2,
+                             .ne = {n_ff, d, 1, 1},
+                             .data = (const uint8_t *)b->down,
                              .n_bytes = n_ff * d * sizeof *b->down};
     return 0;
 }
@@ -72,7 +78,8 @@ static int time_layers(bench *b, int layer, int first, int end, double *seconds,
         change(b, i);
         const double start = dw_now();
         memcpy(b->x, b->before, bytes);
-        if (dw_session_replace(b->session, layer, DW_W_DOWN, &b->changed, err) || dw_session_layers(b->session, &b->batch, layer, layer + 1, b->x, err))
+        if (dw_session_replace(b->session, layer, DW_W_DOWN, &b->changed, err) ||
+            dw_session_layers(b->session, &b->batch, layer, layer + 1, b->x, err))
             return -1;
         *seconds += dw_now() - start;
     }
@@ -88,8 +95,8 @@ static int measure(bench *b, int layer, int n, dw_err *err) {
         time_layers(b, layer, n / 2, n, &layers, err) || time_whole(b, &whole, err))
         return -1;
     whole /= 3;
-    printf("whole pass %.3f s, %d times layer %d of %d %.3f s: %.3f of that share of a whole pass\n", whole, n, layer, b->hp->n_layer, layers,
-           layers / (whole * n / b->hp->n_layer));
+    printf("whole pass %.3f s, %d times layer %d of %d %.3f s: %.3f of that share of a whole pass\n", whole, n, layer,
+           b->hp->n_layer, layers, layers / (whole * n / b->hp->n_layer));
     return 0;
 }
 

@@ -36,7 +36,8 @@ static float *make_logits(int n_vocab, dw_err *err) {
     float *logits = dw_alloc((size_t)N_SETS * (size_t)n_vocab, sizeof *logits, "logits", err);
     dw_rng rng;
     dw_rng_seed(&rng, 1);
-    for (size_t i = 0; logits && i < (size_t)N_SETS * (size_t)n_vocab; i++) logits[i] = (float)(3 * dw_rng_normal(&rng));
+    for (size_t i = 0; logits && i < (size_t)N_SETS * (size_t)n_vocab; i++)
+        logits[i] = (float)(3 * dw_rng_normal(&rng));
     for (int i = 0; logits && i < N_SETS * 100; i++)
         logits[(size_t)(i % N_SETS) * (size_t)n_vocab + dw_rng_below(&rng, (uint64_t)n_vocab)] += 8;
     return logits;

@@ -105,7 +105,13 @@ static int make(bench *b, const dw_qtype_row *type, int n_layer, int n_embd, int
                              .norm_eps = 1e-6f};
     b->backend = dw_backend_find("cpu");
     for (int i = 0; i < N_PATHS; i++) {
-        const dw_session_options o = {.pool = b->pool, .n_ctx = 64, .n_seq = 1, .n_batch = 1, .n_out = 1, .precision = DW_PRECISION_ROUNDED, .select = path_select[i]};
+        const dw_session_options o = {.pool = b->pool,
+                                      .n_ctx = 64,
+                                      .n_seq = 1,
+                                      .n_batch = 1,
+                                      .n_out = 1,
+                                      .precision = DW_PRECISION_ROUNDED,
+                                      .select = path_select[i]};
         b->state[i] = b->backend->open(b->backend, &b->net, &o, err);
         if (!b->state[i]) return -1;
     }
@@ -150,7 +156,8 @@ static double time_pass(bench *b, int path, double inactive, int group, double *
     const int n_layer = b->net.hp.n_layer;
     dw_state *state = b->state[path];
     const dw_random_groups lots = {b->activity, 1};
-    const dw_ffn_experiment e = {.decide = dw_open_random, .ctx = &lots, .activity = b->activity, .gathered = path == LISTED};
+    const dw_ffn_experiment e = {
+        .decide = dw_open_random, .ctx = &lots, .activity = b->activity, .gathered = path == LISTED};
     const dw_work w = {.n_tokens = 1, .seq = b->seq, .pos = b->pos, .x = b->residual};
     if (group != b->group) set_group(b, group);
     for (int l = 0; l < n_layer; l++) b->activity[l] = (float)(1 - inactive);

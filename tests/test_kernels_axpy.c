@@ -69,8 +69,8 @@ static void reset(const sums *s, const shape *h) {
 // Rows first .. first + n_rows - 1 of the list, columns c and following.
 static void add(const sums *s, const dw_axpy_kernel *k, const shape *h, int first, int n_rows, int c, int n_cols) {
     const uint8_t *w = h->listed ? s->w.data : s->w.data + (size_t)first * s->row_bytes;
-    k->rows(&(dw_axpy_job){w, s->row_bytes, h->listed ? s->row + first : NULL, n_rows, h->n, s->a[c] + first, MAX_ROWS, n_cols,
-                           y_of(s) + (size_t)c * s->y_stride, s->y_stride});
+    k->rows(&(dw_axpy_job){w, s->row_bytes, h->listed ? s->row + first : NULL, n_rows, h->n, s->a[c] + first, MAX_ROWS,
+                           n_cols, y_of(s) + (size_t)c * s->y_stride, s->y_stride});
 }
 
 /* Squared error / squared size of all columns, against the sums in double. */

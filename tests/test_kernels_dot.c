@@ -65,8 +65,8 @@ static void compare(const dw_dot_kernel *k, int n, int n_cols, double size, size
             all += scale;
             off_packed += pow(y[c][r] - packed, 2), off_exact += pow(y[c][r] - exact, 2);
             float alone;
-            k->rows(&(dw_dot_job){w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride, act_stride, 1,
-                                  &alone, 1});
+            k->rows(&(dw_dot_job){w.data + (size_t)r * stride, stride, 1, n, act.data + (size_t)c * act_stride,
+                                  act_stride, 1, &alone, 1});
             CHECK(!memcmp(&alone, &y[c][r], sizeof alone), "%s: row %d alone %.9g, with others %.9g",
                   text_of(k, n, n_cols), r, (double)alone, (double)y[c][r]);
         }

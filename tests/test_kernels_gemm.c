@@ -67,15 +67,25 @@ static void problem_free(problem *p) {
 }
 
 /* Rows first .. first + n_rows - 1 (of the list, if any) for tokens token0 .. token0 + n_tokens - 1 into y. */
-static void multiply(const problem *p, dw_level level, dw_gemm_form form, const int32_t *list, int first, int n_rows, int token0,
-                     int n_tokens, int n_threads, float *y) {
+static void multiply(const problem *p, dw_level level, dw_gemm_form form, const int32_t *list, int first, int n_rows,
+                     int token0, int n_tokens, int n_threads, float *y) {
     const float *x = (const float *)(const void *)p->x.data + token0 * p->n;
     uint8_t *packed = p->packed.data + dw_gemm_pack_bytes(p->n_tokens, p->n) - dw_gemm_pack_bytes(n_tokens, p->n);
     memset(packed, 0xff, dw_gemm_pack_bytes(n_tokens, p->n)); // NaN: whatever is read must be written
     memset(p->scratch.data, 0xff, DW_GEMM_SCRATCH);
-    for (int i = n_threads - 1; i >= 0; i--) dw_gemm_pack(&(dw_gemm_tokens){level, form, x, (size_t)p->n, n_tokens, p->n}, packed, i, n_threads);
-    dw_gemm_rows(&(dw_gemm_job){.level = level, .form = form, .w = &p->w, .list = list, .first = (size_t)first, .n_rows = n_rows,
-                                .packed = packed, .n_tokens = n_tokens, .y = y, .ldy = (size_t)n_rows, .scratch = p->scratch.data});
+    for (int i = n_threads - 1; i >= 0; i--)
+        dw_gemm_pack(&(dw_gemm_tokens){level, form, x, (size_t)p->n, n_tokens, p->n}, packed, i, n_threads);
+    dw_gemm_rows(&(dw_gemm_job){.level = level,
+                                .form = form,
+                                .w = &p->w,
+                                .list = list,
+                                .first = (size_t)first,
+                                .n_rows = n_rows,
+                                .packed = packed,
+                                .n_tokens = n_tokens,
+                                .y = y,
+                                .ldy = (size_t)n_rows,
+                                .scratch = p->scratch.data});
 }
 
 static double relative_error(const problem *p, const float *y) {
@@ -103,8 +113,8 @@ static void against_double(void) {
                     memset(y.data, 0xff, (size_t)n * sizeof(float));
                     multiply(&p, level, form, NULL, 0, p.n_rows, 0, p.n_tokens, 1, (float *)(void *)y.data);
                     const double error = relative_error(&p, (float *)(void *)y.data);
-                    CHECK(error <= bound[form], "%s %s n %d rows %d tokens %d: %.3g", dw_level_names[level], type->name, p.n, p.n_rows,
-                          p.n_tokens, error);
+                    CHECK(error <= bound[form], "%s %s n %d rows %d tokens %d: %.3g", dw_level_names[level], type->name,
+                          p.n, p.n_rows, p.n_tokens, error);
                 }
             unguard(&y);
             problem_free(&p);
@@ -191,13 +201,15 @@ static void unaffected_by_cuts(void) {
             for (int i = 0; i < N_PRECISIONS && dw_level_usable(level); i++) {
                 const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
                 multiply(&p, level, form, NULL, 0, 83, 0, 41, 1, whole);
-                static const int cuts[][4] = {{0, 83, 0, 41}, {0, 1, 40, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}}; // rows, tokens
+                static const int cuts[][4] = {
+                    {0, 83, 0, 41}, {0, 1, 40, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}}; // rows, tokens
                 for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
                     const int first = cuts[c][0], rows = cuts[c][1], token0 = cuts[c][2], tokens = cuts[c][3];
                     multiply(&p, level, form, NULL, first, rows, token0, tokens, 3, part);
                     bool same = true;
                     for (int t = 0; t < tokens; t++)
-                        same = same && !memcmp(part + t * rows, whole + (token0 + t) * 83 + first, (size_t)rows * sizeof *part);
+                        same = same &&
+                               !memcmp(part + t * rows, whole + (token0 + t) * 83 + first, (size_t)rows * sizeof *part);
                     CHECK(same, "%s %s cut %zu", dw_level_names[level], type->name, c);
                 }
             }
@@ -215,8 +227,10 @@ static void decoders_equal(void) {
             const size_t bytes = dw_qtype_row_bytes(type, (size_t)n);
             guarded src = guard(bytes), dst = guard((size_t)n * sizeof(float));
             float expected[1024];
-            for (size_t i = 0; i < bytes; i++) src.data[i] = (uint8_t)dw_rng_below(&rng, type->block == 1 ? 120 : 256); // no NaN
-            for (int b = 0; b < n / type->block && type->block > 1; b++) { // halves that are finite, wherever they stand
+            for (size_t i = 0; i < bytes; i++)
+                src.data[i] = (uint8_t)dw_rng_below(&rng, type->block == 1 ? 120 : 256); // no NaN
+            for (int b = 0; b < n / type->block && type->block > 1;
+                 b++) { // halves that are finite, wherever they stand
                 uint8_t *block = src.data + b * type->block_bytes;
                 for (int i = 0; i < type->block_bytes; i++) block[i] = (uint8_t)(block[i] & 0xbf);
             }
@@ -225,7 +239,8 @@ static void decoders_equal(void) {
                 if (!dw_level_usable(level)) continue;
                 memset(dst.data, 0xff, (size_t)n * sizeof(float));
                 dw_unpack_of(level, type)(src.data, (float *)(void *)dst.data, (size_t)n);
-                CHECK(!memcmp(expected, dst.data, (size_t)n * sizeof(float)), "%s %s n %d", dw_level_names[level], type->name, n);
+                CHECK(!memcmp(expected, dst.data, (size_t)n * sizeof(float)), "%s %s n %d", dw_level_names[level],
+                      type->name, n);
             }
             unguard(&src);
             unguard(&dst);
@@ -270,7 +285,8 @@ static void norm_and_add(void) {
         for (int i = 0; i < n; i++) square += (double)x[i] * (double)x[i];
         memset(y, 0xff, sizeof y);
         vec->norm(x, w, n, 1e-5f, y);
-        for (int i = 0; i < n; i++) worst = fmax(worst, fabs(y[i] - x[i] / sqrt(square / n + 1e-5) * w[i]) / (1e-30 + fabs((double)y[i])));
+        for (int i = 0; i < n; i++)
+            worst = fmax(worst, fabs(y[i] - x[i] / sqrt(square / n + 1e-5) * w[i]) / (1e-30 + fabs((double)y[i])));
         CHECK(worst < 1e-6 && (n == MOST || isnan(y[n])), "%s n %d: %g", dw_level_names[level], n, worst);
         memcpy(z, x, sizeof z);
         vec->add(z, w, NULL, n);
@@ -366,8 +382,8 @@ static void attend_all(const dw_vec *vec, dw_attend_job job, int n_tokens, int a
 }
 
 /* Relative RMS error against softmax in double. */
-static double attention_error(const float *mix, size_t ld, const float *q, const float *k, const float *v, int head_dim, const int32_t *pos,
-                              float scale) {
+static double attention_error(const float *mix, size_t ld, const float *q, const float *k, const float *v, int head_dim,
+                              const int32_t *pos, float scale) {
     double error = 0, size = 0;
     for (int t = 0; t < QUERIES; t++)
         for (int g = 0; g < GROUP; g++) {
@@ -411,12 +427,24 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
     for (int t = 0; t < QUERIES; t++) pos[t] = t < QUERIES / 2 ? t : CTX - QUERIES + t;
     const float scale = 1 / sqrtf((float)head_dim);
     EACH_LEVEL(vec) {
-        dw_attend_job job = {type, dw_unpack_of(level, type), k.data, v.data, head_dim, GROUP, QUERIES, pos, q, mix, ld, scale,
+        dw_attend_job job = {type,
+                             dw_unpack_of(level, type),
+                             k.data,
+                             v.data,
+                             head_dim,
+                             GROUP,
+                             QUERIES,
+                             pos,
+                             q,
+                             mix,
+                             ld,
+                             scale,
                              aligned_alloc(64, dw_attend_scratch_bytes(head_dim, GROUP))};
         for (int one = 0; one < 2; one++) {
             attend_all(vec, job, QUERIES, one ? 0 : QUERIES);
             const double error = attention_error(mix, ld, q, kf, vf, head_dim, pos, scale);
-            CHECK(error <= 1e-6, "%s %s head_dim %d, one %d: %g", dw_level_names[level], type->name, head_dim, one, error);
+            CHECK(error <= 1e-6, "%s %s head_dim %d, one %d: %g", dw_level_names[level], type->name, head_dim, one,
+                  error);
         }
         attend_all(vec, job, QUERIES, QUERIES);
         for (int at_once = 1; at_once < QUERIES; at_once += 4) {

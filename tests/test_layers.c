@@ -427,7 +427,8 @@ static void cache_in_blocks(void) {
         const dw_place at = {DW_PART_K, 0, 0, 0, 1};
         dw_err err = {0};
         CHECK(!r[1].session->backend->put(r[1].session->state, at, values, &err) &&
-                  !r[1].session->backend->get(r[1].session->state, at, values, &err) && isnan(values[0]) && values[32] == 0,
+                  !r[1].session->backend->get(r[1].session->state, at, values, &err) && isnan(values[0]) &&
+                  values[32] == 0,
               "a block with a NaN is NaN");
         for (int i = 0; i < 2; i++) free(logits[i]), close_run(&r[i]);
     }

@@ -554,7 +554,8 @@ static void stored_damage(void) {
 static void stored_repeated(void) {
     dw_err err = {0};
     measure_stored_text text = {.name = "t", .n_tokens = 9, .n_scored = 1};
-    const measure_stored_head h = {.model = "m", .n_vocab = 1000, .protocol = "llama", .n_ctx = 16, .bos = -1, .text = &text, .n_texts = 1};
+    const measure_stored_head h = {
+        .model = "m", .n_vocab = 1000, .protocol = "llama", .n_ctx = 16, .bos = -1, .text = &text, .n_texts = 1};
     measure_predictions_writer *w = measure_predictions_writer_new(test_file("twice.base"), &h, &err);
     measure_prediction p = prediction(0);
     p.coarse.id[9] = p.coarse.id[5];

@@ -445,7 +445,8 @@ static void claims_unreadable(void) {
     mkdir(file("unreadable"), 0777);
     claims *c = claims_open(file("unreadable"), "grid", &n_others, &err);
     REQUIRE(c, "%s", err.text);
-    CHECK(!test_run("mkdir %s && touch -d '1 minute ago' %s", file("unreadable/claims/job"), file("unreadable/claims/job")));
+    CHECK(!test_run("mkdir %s && touch -d '1 minute ago' %s", file("unreadable/claims/job"),
+                    file("unreadable/claims/job")));
     CHECK(claims_look(c, "job", &reason) == CLAIM_OTHER, "its owner may live");
     CHECK(!test_run("touch -d '11 minutes ago' %s", file("unreadable/claims/job")));
     CHECK(claims_look(c, "job", &reason) == CLAIM_DEAD, "nobody has touched it");

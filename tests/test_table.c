@@ -135,10 +135,12 @@ static void marks(void) {
     CHECK(strstr(line_of(out, "cut.gguf"), "discard; dominated by q4.gguf |"), "%s", out);
     CHECK(strstr(line_of(out, "flap.gguf"), "| leak") && strstr(line_of(out, "flap.gguf"), "≥ 4.200 ± 0.013"), "%s",
           out);
-    CHECK(strstr(out, "\ndominated by: ") && strstr(out, "that it is scored on: a\n") && !strstr(out, "\ncollapsed: "), "%s",
-          out);
+    CHECK(strstr(out, "\ndominated by: ") && strstr(out, "that it is scored on: a\n") && !strstr(out, "\ncollapsed: "),
+          "%s", out);
     out = shown(test_file("rows.tsv"), "--where model=dense.gguf");
-    CHECK(!strstr(out, "verdict") && !strstr(out, "dominated by") && !strstr(out, "Something else") && !strstr(out, "lower bound"), "%s", out);
+    CHECK(!strstr(out, "verdict") && !strstr(out, "dominated by") && !strstr(out, "Something else") &&
+              !strstr(out, "lower bound"),
+          "%s", out);
 }
 
 static void long_cells(void) {
@@ -241,19 +243,22 @@ static void told_by_hash(void) {
     char text[sizeof of_hashes];
     strcpy(text, of_hashes);
     const char *path = write_table("hashes.tsv", text), *out = shown(path, "--columns model,text,ppl,verdict");
-    CHECK(strstr(out, "| bad.gguf") && strstr(out, "failed (no-memory)") && strstr(out, "failed: 1 of 4 rows"), "%s", out);
+    CHECK(strstr(out, "| bad.gguf") && strstr(out, "failed (no-memory)") && strstr(out, "failed: 1 of 4 rows"), "%s",
+          out);
     CHECK(strstr(out, "Not shown: 4 rows of single texts (--text all)."), "%s", out);
     CHECK(strstr(out, "Not shown: 1 row measured again later"), "%s", out);
     CHECK(strstr(out, "a.txt (sha256 cccccccc)"), "of a model without a mean the single text is shown: %s", out);
     CHECK(strstr(out, "fallback: in 1 of 4 rows"), "%s", out);
     out = shown(path, "--columns model,text,ppl --text all");
-    CHECK(strstr(out, "a.txt (sha256 aaaaaaaa)") && strstr(out, "a.txt (sha256 cccccccc)") && strstr(out, "| b.txt "), "%s", out);
+    CHECK(strstr(out, "a.txt (sha256 aaaaaaaa)") && strstr(out, "a.txt (sha256 cccccccc)") && strstr(out, "| b.txt "),
+          "%s", out);
     out = shown(path, "--columns model,ppl --text cccccccc");
     CHECK(strstr(out, "| cut.gguf") && strstr(out, "| dense.gguf | 19") && !strstr(out, "| 20"), "%s", out);
     dw_err err = {0};
     exp_rows r;
     exp_lines lines;
-    REQUIRE(!exp_rows_read(&r, &path, 1, &err) && !exp_lines_choose(&lines, &r, &(exp_choice){.text = "all"}, &err), "%s", err.text);
+    REQUIRE(!exp_rows_read(&r, &path, 1, &err) && !exp_lines_choose(&lines, &r, &(exp_choice){.text = "all"}, &err),
+            "%s", err.text);
     size_t n_dense = 0;
     for (size_t i = 0; i < lines.n; i++) n_dense += lines.line[i].is_dense;
     CHECK(n_dense == 3 && lines.line[0].is_dense, "the other dense.gguf is no base of these rows: %zu", n_dense);
@@ -367,7 +372,8 @@ static void wrong_usage(void) {
     CHECK(test_run("deadwood-table") == 2 && strstr(test_run_output(), "ROWS is missing"), "%s", test_run_output());
     CHECK(test_run("deadwood-table %s -o %s", path, test_file("x.html")) == 2 &&
           strstr(test_run_output(), "ends in none of .md, .tsv, .csv, .tex"));
-    CHECK(test_run("deadwood-table %s --plot x.gif", path) == 2 && strstr(test_run_output(), "ends in none of .svg, .pdf, .png"));
+    CHECK(test_run("deadwood-table %s --plot x.gif", path) == 2 &&
+          strstr(test_run_output(), "ends in none of .svg, .pdf, .png"));
     CHECK(test_run("deadwood-table %s --plot %s --x-range 9:3", path, test_file("x.svg")) == 2 &&
               strstr(test_run_output(), "--x-range: '9:3' is no range like 5:10"),
           "%s", test_run_output());
@@ -430,8 +436,9 @@ static char *script_for(const char *text, exp_axes axes) {
 }
 
 static void two_variables(void) {
-    char *script = script_for("x y metric group\n1 5 energy 64\n2 6 energy 64\n1 4 energy 1\n1 3 energy 1\n2 9 flap 64\n",
-                              (exp_axes){.x = "x", .y = "y", .by = "metric,group"});
+    char *script = script_for(
+        "x y metric group\n1 5 energy 64\n2 6 energy 64\n1 4 energy 1\n1 3 energy 1\n2 9 flap 64\n",
+        (exp_axes){.x = "x", .y = "y", .by = "metric,group"});
     REQUIRE(script);
     CHECK(strstr(script, "title 'energy, group 64'") && strstr(script, "title 'energy, group 1'") &&
               strstr(script, "title 'flap, group 64'"),
@@ -442,9 +449,11 @@ static void two_variables(void) {
     script = script_for("x y metric group\n1 5 energy 64\n2 6 energy 64\n1 4 random -\n1 3 - -\n",
                         (exp_axes){.x = "x", .y = "y", .by = "metric,group"});
     REQUIRE(script);
-    CHECK(strstr(script, "title 'random'") && strstr(script, "title 'no metric'"), "what is not set is not named: %s", script);
+    CHECK(strstr(script, "title 'random'") && strstr(script, "title 'no metric'"), "what is not set is not named: %s",
+          script);
     free(script);
-    CHECK(test_run("deadwood-table %s --plot %s --x x --y y --by metric,grup", test_file("plot.tsv"), test_file("x.svg")) == 1 &&
+    CHECK(test_run("deadwood-table %s --plot %s --x x --y y --by metric,grup", test_file("plot.tsv"),
+                   test_file("x.svg")) == 1 &&
               strstr(test_run_output(), "no column 'grup' (did you mean 'group'?)"),
           "%s", test_run_output());
 }
@@ -509,10 +518,13 @@ static const char quantized[] = "model text base tool metric rate type ppl ppl_s
 static void plain_quantizations(void) {
     char *script = script_for(quantized, (exp_axes){.x = "file_bytes", .y = "ppl"});
     REQUIRE(script);
-    CHECK(strstr(script, "\n6 45 44 46\n9 33 32 34\nEOD") && strstr(script, "title 'plain quantization'"), "%s", script);
-    CHECK(strstr(script, "set label 'Q3_K_M' at first 6, first 45") && !strstr(script, "at first 5, first 50"), "%s", script);
+    CHECK(strstr(script, "\n6 45 44 46\n9 33 32 34\nEOD") && strstr(script, "title 'plain quantization'"), "%s",
+          script);
+    CHECK(strstr(script, "set label 'Q3_K_M' at first 6, first 45") && !strstr(script, "at first 5, first 50"), "%s",
+          script);
     CHECK(strstr(script, "title 'energy'") && !strstr(script, "title 'Q4_K_M'"), "%s", script);
-    CHECK(strstr(script, "30 with lines lc rgb '#000000' dt 2 title 'dense, at MB 24'") && strstr(script, "$dense << EOD\nEOD"),
+    CHECK(strstr(script, "30 with lines lc rgb '#000000' dt 2 title 'dense, at MB 24'") &&
+              strstr(script, "$dense << EOD\nEOD"),
           "a dense model of three times the size squeezes nothing: %s", script);
     free(script);
     exp_axes axes = {.x = "file_bytes", .y = "ppl", .x_range = {.to = 30, .has_to = true}};
@@ -529,7 +541,8 @@ static void pictures(void) {
         char name[2][16];
         for (int k = 0; k < 2; k++) {
             snprintf(name[k], sizeof name[k], "%d.%s", k, endings[i]);
-            CHECK(!test_run("deadwood-table %s --plot %s --title 'a < b' && sleep 0.%d", test_file("plot.tsv"), test_file(name[k]), 5 * (1 - k) * (i > 0)),
+            CHECK(!test_run("deadwood-table %s --plot %s --title 'a < b' && sleep 0.%d", test_file("plot.tsv"),
+                            test_file(name[k]), 5 * (1 - k) * (i > 0)),
                   "%s", test_run_output());
         }
         CHECK(!strncmp(read_file(test_file(name[0])), begin[i], strlen(begin[i])), "%s", endings[i]);
@@ -551,11 +564,14 @@ static void labels(void) {
     CHECK(strstr(line_of(out, "dense"), " 10.0") && strstr(line_of(out, "Q4_K_M"), "control") &&
               strstr(line_of(out, "energy, group 1"), "discard; dominated by energy, group 64 |"),
           "%s", out);
-    CHECK(!strstr(out, ".gguf |") && strstr(out, "The same wherever it applies: metric energy; rate wanted 0.2; type Q4_K_M."), "%s", out);
+    CHECK(!strstr(out, ".gguf |") &&
+              strstr(out, "The same wherever it applies: metric energy; rate wanted 0.2; type Q4_K_M."),
+          "%s", out);
     out = shown(test_file("named.tsv"), "--columns label,model,ppl");
     CHECK(strstr(out, "| energy, group 64 | cut-energy-64-0.2-77.gguf "), "%s", out);
     out = shown(test_file("named.tsv"), "--format tsv");
-    CHECK(!strncmp(out, "model\tmetric\trate\tgroup\t", 24) && strstr(out, "\ncut-energy-1-0.2-26ea4cde1d.gguf\tenergy\t0.2\t"),
+    CHECK(!strncmp(out, "model\tmetric\trate\tgroup\t", 24) &&
+              strstr(out, "\ncut-energy-1-0.2-26ea4cde1d.gguf\tenergy\t0.2\t"),
           "programs get the names of files and each variable: %s", out);
     out = shown(write_table("rows.tsv", results), "");
     CHECK(strstr(out, "| cut.gguf "), "files that a person named keep their names: %s", out);
@@ -598,9 +614,13 @@ static void latex(void) {
     CHECK(!test_run("deadwood-table %s -o %s", path, tex), "%s", test_run_output());
     const char *out = read_file(tex);
     CHECK(strstr(out, "\\begin{tabular}{llrrrrrrl}\n\\toprule\nmodel & metric & "), "%s", out);
-    CHECK(strstr(out, "top-1 \\%") && strstr(out, "42.12 $\\pm$ 0.80") && strstr(out, "discard; dominated by q4.gguf \\\\\n"), "%s", out);
+    CHECK(strstr(out, "top-1 \\%") && strstr(out, "42.12 $\\pm$ 0.80") &&
+              strstr(out, "discard; dominated by q4.gguf \\\\\n"),
+          "%s", out);
     CHECK(strstr(out, "$\\ge$ 4.200 $\\pm$ 0.013") && strstr(out, "\\bottomrule\n\\end{tabular}\n"), "%s", out);
-    CHECK(strstr(out, "\\footnotesize\nAll but the base: rate wanted 0.25; group 64.\n\nConditions: ") && strstr(out, "\\end{table}\n"), "%s", out);
+    CHECK(strstr(out, "\\footnotesize\nAll but the base: rate wanted 0.25; group 64.\n\nConditions: ") &&
+              strstr(out, "\\end{table}\n"),
+          "%s", out);
     CHECK(!strcmp(shown(path, "--format latex"), read_file(tex)), "--format gives the same on standard output");
     out = shown(write_table("odd.tsv", "a_b% c\n\\x{1} -2\na&b~^#$ *|`<\n"), "--format latex");
     CHECK(strstr(out, "a\\_b\\% & c \\\\\n") && strstr(out, "\\textbackslash{}x\\{1\\} & $-$2 \\\\\n") &&

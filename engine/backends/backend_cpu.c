@@ -61,7 +61,8 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
 
 dw_pieces dw_pieces_begin(const dw_step *s, int n, bool own_shares) {
     const int share = own_shares ? n * 9 / 10 / s->n_threads : 0;
-    return (dw_pieces){.next = share * s->ith, .end = share * (s->ith + 1), .n_shared_out = share * s->n_threads, .n = n};
+    return (dw_pieces){
+        .next = share * s->ith, .end = share * (s->ith + 1), .n_shared_out = share * s->n_threads, .n = n};
 }
 
 int dw_pieces_next(const dw_step *s, dw_pieces *pieces) {
@@ -138,7 +139,8 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_toke
         if (gate_bias) s->vec->add(gate, gate_bias + first, NULL, n);
         if (up_bias) s->vec->add(up, up_bias + first, NULL, n);
         s->glu(gate, up, n, p->neuron + row + first);
-        if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0) memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
+        if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0)
+            memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
     }
 }
 
@@ -160,7 +162,8 @@ void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token
         add_listed(&w->up_bias, list, n, up);
         s->glu(gate, up, n, up);
         scatter(list, n, from, to, up, p->neuron + row);
-        if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0) scatter(list, n, from, to, gate, p->gate + row);
+        if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0)
+            scatter(list, n, from, to, gate, p->gate + row);
     }
 }
 
@@ -186,12 +189,22 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
         const int head = i % w->n_head_kv, block = n_blocks - 1 - i / w->n_head_kv; // the longest first
         int first = 0;
         for (int b = 0; b < block; b++) first = block_end(p, first, most);
-        const size_t at = dw_qtype_row_bytes(type, cache_at(p, l, p->seq[first], head, 0)), ld = (size_t)w->n_head * (size_t)n;
+        const size_t at = dw_qtype_row_bytes(type, cache_at(p, l, p->seq[first], head, 0)),
+                     ld = (size_t)w->n_head * (size_t)n;
         const size_t q = (size_t)first * ld + (size_t)(head * n_group) * (size_t)n;
-        const dw_attend_job job = {.type = type, .decode = dw_unpack_of(s->level, type), .k = (const uint8_t *)p->cache.k[l] + at,
-                                   .v = (const uint8_t *)p->cache.v[l] + at, .head_dim = n, .n_group = n_group,
-                                   .n_tokens = block_end(p, first, most) - first, .pos = p->pos + first, .q = p->q + q,
-                                   .mix = p->mix + q, .ld = ld, .scale = p->net->hp.attn_scale, .scratch = s->scratch};
+        const dw_attend_job job = {.type = type,
+                                   .decode = dw_unpack_of(s->level, type),
+                                   .k = (const uint8_t *)p->cache.k[l] + at,
+                                   .v = (const uint8_t *)p->cache.v[l] + at,
+                                   .head_dim = n,
+                                   .n_group = n_group,
+                                   .n_tokens = block_end(p, first, most) - first,
+                                   .pos = p->pos + first,
+                                   .q = p->q + q,
+                                   .mix = p->mix + q,
+                                   .ld = ld,
+                                   .scale = p->net->hp.attn_scale,
+                                   .scratch = s->scratch};
         attend(&job);
     }
 }

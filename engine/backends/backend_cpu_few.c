@@ -36,10 +36,15 @@ void dw_dot_rows(dw_vectors *v, const dw_tensor *w, dw_rows rows, float *y, size
     const size_t stride = dw_act_bytes(kernel->form, v->n), row_bytes = dw_tensor_row_bytes(w);
     if (!v->packed[kernel->form]) {
         for (int c = 0; c < v->n_cols; c++)
-            dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->ldx, v->n, v->act[kernel->form] + (size_t)c * stride);
+            dw_act_pack(v->s->level, kernel->form, v->x + (size_t)c * (size_t)v->ldx, v->n,
+                        v->act[kernel->form] + (size_t)c * stride);
         v->packed[kernel->form] = true;
     }
-    dw_dot_job job = {.row_bytes = row_bytes, .n = v->n, .act = v->act[kernel->form], .act_stride = stride, .n_cols = v->n_cols,
+    dw_dot_job job = {.row_bytes = row_bytes,
+                      .n = v->n,
+                      .act = v->act[kernel->form],
+                      .act_stride = stride,
+                      .n_cols = v->n_cols,
                       .y_stride = ldy};
     int asked = 0;
     for (int r = 0, run; r < n_rows; r += run) { // a run of consecutive rows is one call
@@ -76,7 +81,8 @@ static void qkv(dw_pass *p, int l, int ith) {
     for (int i; (i = dw_pieces_next(s, &pieces)) >= 0;) {
         const dw_head_kind kind = i < w->n_head ? DW_HEAD_Q : i < w->n_head + w->n_head_kv ? DW_HEAD_K : DW_HEAD_V;
         const int head = kind == DW_HEAD_Q ? i : kind == DW_HEAD_K ? i - w->n_head : i - w->n_head - w->n_head_kv;
-        dw_dot_rows(&v, kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v, (dw_rows){NULL, head * n, n}, s->out, (size_t)n);
+        const dw_tensor *matrix = kind == DW_HEAD_Q ? &w->q : kind == DW_HEAD_K ? &w->k : &w->v;
+        dw_dot_rows(&v, matrix, (dw_rows){NULL, head * n, n}, s->out, (size_t)n);
         for (int t = 0; t < v.n_cols; t++) dw_finish_head(s, l, kind, head, t, s->out + t * n);
     }
 }
@@ -144,7 +150,8 @@ static void logits(dw_pass *p, const dw_head *head, int ith) {
     dw_pieces pieces = dw_pieces_of_rows(s, n_vocab);
     for (int first, rows; dw_next_rows(s, &pieces, n_vocab, &first, &rows);) {
         dw_dot_rows(&v, w, (dw_rows){NULL, first, rows}, head->logits + first, (size_t)n_vocab);
-        for (int t = 0; bias && t < head->n; t++) s->vec->add(head->logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
+        for (int t = 0; bias && t < head->n; t++)
+            s->vec->add(head->logits + (size_t)t * (size_t)n_vocab + first, bias + first, NULL, rows);
     }
 }
 

@@ -28,7 +28,8 @@ static group group_in(const uint8_t *packed, int i, int n_tokens, int n) {
 static group group_of(const dw_step *s, int i, int n_tokens, int n) { return group_in(s->shared, i, n_tokens, n); }
 
 static dw_gemm_job job_of(const dw_step *s, dw_gemm_form form, const dw_tensor *w, group g) {
-    return (dw_gemm_job){.level = s->level, .form = form, .w = w, .packed = g.packed, .n_tokens = g.n, .scratch = s->scratch};
+    return (dw_gemm_job){
+        .level = s->level, .form = form, .w = w, .packed = g.packed, .n_tokens = g.n, .scratch = s->scratch};
 }
 
 static void rows_into(dw_gemm_job job, dw_rows rows, float *y, size_t ldy) {
@@ -44,8 +45,12 @@ dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const 
         if (f > form) form = f;
     }
     for (int t = 0; t < x.n_tokens; t += DW_GEMM_TOKENS)
-        dw_gemm_pack(&(dw_gemm_tokens){.level = s->level, .form = form, .x = x.x + (size_t)t * (size_t)x.ldx,
-                                       .ldx = (size_t)x.ldx, .n_tokens = dw_smaller(DW_GEMM_TOKENS, x.n_tokens - t), .n = x.n},
+        dw_gemm_pack(&(dw_gemm_tokens){.level = s->level,
+                                       .form = form,
+                                       .x = x.x + (size_t)t * (size_t)x.ldx,
+                                       .ldx = (size_t)x.ldx,
+                                       .n_tokens = dw_smaller(DW_GEMM_TOKENS, x.n_tokens - t),
+                                       .n = x.n},
                      packed + dw_gemm_pack_bytes(t, x.n), s->ith, s->n_threads);
     dw_pool_barrier(s->p->pool);
     return form;
@@ -85,7 +90,8 @@ static void qkv(dw_pass *p, int l, int ith) {
         const int here = dw_smaller(heads, n_heads[kind] - first), n_rows = here * n;
         rows_into(job_of(s, form, matrix[kind], g), (dw_rows){NULL, first * n, n_rows}, s->out, (size_t)n_rows);
         for (int t = 0; t < g.n; t++)
-            for (int h = 0; h < here; h++) dw_finish_head(s, l, kind, first + h, g.first + t, s->out + (size_t)t * (size_t)n_rows + h * n);
+            for (int h = 0; h < here; h++)
+                dw_finish_head(s, l, kind, first + h, g.first + t, s->out + (size_t)t * (size_t)n_rows + h * n);
     }
 }
 
@@ -98,7 +104,8 @@ static void add_to_x(const dw_step *s, group g, int n_x, dw_rows at, const float
 
 void dw_many_add_product(const dw_step *s, const float *v, int ldv, const dw_tensor *w, const dw_tensor *bias) {
     const dw_pass *p = s->p;
-    const int n = (int)w->ne[0], n_rows = (int)w->ne[1], rows = rows_of_piece(s, n_rows, 32), n_pieces = count(n_rows, rows);
+    const int n = (int)w->ne[0], n_rows = (int)w->ne[1], rows = rows_of_piece(s, n_rows, 32),
+              n_pieces = count(n_rows, rows);
     const float *b = dw_floats(bias);
     const dw_gemm_form form = dw_many_pack(s, s->shared, (dw_many_x){v, ldv, p->n_tokens, n, false}, &w, 1);
     dw_pieces pieces = dw_pieces_begin(s, n_pieces * n_groups(p->n_tokens), false);
@@ -191,7 +198,8 @@ void dw_many_end_neurons(const dw_many_input *in, int n_counted) {
 
 dw_neuron_pieces dw_neuron_pieces_of(const dw_many_input *in, int n_all) {
     const int rows = rows_of_piece(in->s, n_all, 32), n_each = n_all ? count(n_all, rows) : 1; // 1: writes zeros
-    return (dw_neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens), false), n_all, rows, n_each};
+    return (dw_neuron_pieces){dw_pieces_begin(in->s, n_each * n_groups(in->s->p->n_tokens), false), n_all, rows,
+                              n_each};
 }
 
 bool dw_next_neurons(const dw_many_input *in, dw_neuron_pieces *of, dw_neuron_piece *piece) {
@@ -270,7 +278,8 @@ static void logprobs(dw_pass *p, const dw_head *head, int ith) {
     dw_pool_barrier(p->pool);
     for (int t = s->ith; t < n; t += s->n_threads) {
         double max = -INFINITY, sum = 0;
-        for (int tile = 0; tile < n_tiles; tile++) max = fmax(max, (double)sums[(size_t)tile * (size_t)n + (size_t)t].max);
+        for (int tile = 0; tile < n_tiles; tile++)
+            max = fmax(max, (double)sums[(size_t)tile * (size_t)n + (size_t)t].max);
         for (int tile = 0; tile < n_tiles; tile++) {
             const tile_sum *part = &sums[(size_t)tile * (size_t)n + (size_t)t];
             sum += (double)part->sum * exp((double)part->max - max);

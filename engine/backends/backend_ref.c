@@ -10,7 +10,8 @@
 #include <string.h>
 
 static size_t longest_row(const dw_net *net) {
-    const int lengths[] = {net->hp.n_embd, net->hp.n_head_max * net->hp.head_dim, net->hp.n_ff_max, dw_gate_sizes_of(net).rank};
+    const int lengths[] = {net->hp.n_embd, net->hp.n_head_max * net->hp.head_dim, net->hp.n_ff_max,
+                           dw_gate_sizes_of(net).rank};
     int n = 0;
     for (int i = 0; i < 4; i++)
         if (lengths[i] > n) n = lengths[i];
@@ -25,7 +26,8 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
 }
 
 static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
-    const size_t rows = (size_t)o->n_batch, n = longest_row(p->net), n_kv = rows * (size_t)p->net->hp.n_head_kv_max * (size_t)p->net->hp.head_dim;
+    const size_t rows = (size_t)o->n_batch, n = longest_row(p->net),
+                 n_kv = rows * (size_t)p->net->hp.n_head_kv_max * (size_t)p->net->hp.head_dim;
     const dw_gate_sizes most = dw_gate_sizes_of(p->net);
     dw_ref_scratch *thread = p->own, all = {0};
     all.k = dw_layout_take(a, n_kv, sizeof *all.k);
@@ -43,12 +45,13 @@ static void lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
 /* ---- products -------------------------------------------------------------------------------------- */
 
 /* acc[r][t] = sum over k of rows[r][k] * xt[k][t], each sum in the order of k.  Products of two F32 are exact. */
-static inline __attribute__((always_inline)) void tile_sums(const float *rows, const double *restrict xt, size_t n, int width,
-                                                            double (*restrict acc)[DW_REF_TILE]) {
+static inline __attribute__((always_inline)) void tile_sums(const float *rows, const double *restrict xt, size_t n,
+                                                            int width, double (*restrict acc)[DW_REF_TILE]) {
     double sum[DW_REF_ROWS][DW_REF_TILE] = {0};
     for (size_t k = 0; k < n; k++)
         for (int r = 0; r < DW_REF_ROWS; r++)
-            for (int t = 0; t < width; t++) sum[r][t] += (double)rows[(size_t)r * n + k] * xt[k * (size_t)width + (size_t)t];
+            for (int t = 0; t < width; t++)
+                sum[r][t] += (double)rows[(size_t)r * n + k] * xt[k * (size_t)width + (size_t)t];
     memcpy(acc, sum, sizeof sum);
 }
 
@@ -64,8 +67,9 @@ FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, s
     tile_sums(rows, xt, n, DW_REF_TILE, acc);
 }
 
-FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[DW_REF_TILE]) { tile_sums(rows,
-                                                            xt, n, 1, acc); }
+FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[DW_REF_TILE]) {
+    tile_sums(rows, xt, n, 1, acc);
+}
 
 float dw_ref_at(const dw_tensor *vector, size_t i) {
     float f;
@@ -142,7 +146,8 @@ static void rms_norm(const float *x, const dw_tensor *weight, float eps, float *
 
 void dw_ref_norm_tokens(dw_pass *p, const dw_tensor *weight, int ith) {
     const size_t d = (size_t)p->net->hp.n_embd;
-    for (int t = ith; t < p->n_tokens; t += p->n_threads) rms_norm(p->x + (size_t)t * d, weight, p->net->hp.norm_eps, p->h + (size_t)t * d);
+    for (int t = ith; t < p->n_tokens; t += p->n_threads)
+        rms_norm(p->x + (size_t)t * d, weight, p->net->hp.norm_eps, p->h + (size_t)t * d);
     dw_pool_barrier(p->pool);
 }
 
@@ -298,13 +303,20 @@ void dw_ref_neurons(dw_pass *p, int l, bool is_cold, dw_ref_rows rows, int ith) 
     const size_t first = is_cold ? (size_t)(w->n_ff - w->n_cold) : 0;
     const dw_tensor gate_bias = values_from(&w->gate_bias, first), up_bias = values_from(&w->up_bias, first);
     ffn_sink f = {.act = p->net->act, .gate = p->gate + first, .neuron = p->neuron + first, .n_ff = (size_t)w->n_ff};
-    dw_ref_product(s, &(dw_ref_job){.w = is_cold ? &w->gate_cold : &w->gate, .bias = &gate_bias, .rows = rows, .x = p->h,
-                                    .n_tokens = p->n_tokens, .out = to_gate, .ctx = &f});
+    dw_ref_product(s, &(dw_ref_job){.w = is_cold ? &w->gate_cold : &w->gate,
+                                    .bias = &gate_bias,
+                                    .rows = rows,
+                                    .x = p->h,
+                                    .n_tokens = p->n_tokens,
+                                    .out = to_gate,
+                                    .ctx = &f});
     dw_ref_product(s, &(dw_ref_job){.w = is_cold ? &w->up_cold : &w->up, .bias = &up_bias, .rows = rows, .x = p->h,
                                     .n_tokens = p->n_tokens, .out = to_neuron, .ctx = &f});
 }
 
-static void store_relu(void *ctx, size_t row, int token, double sum) { dw_ref_store(ctx, row, token, sum > 0 ? sum : 0); }
+static void store_relu(void *ctx, size_t row, int token, double sum) {
+    dw_ref_store(ctx, row, token, sum > 0 ? sum : 0);
+}
 
 void dw_ref_hidden(dw_pass *p, int l, int ith) {
     const dw_layer_gate *g = &p->net->layer[l].sparse;
@@ -319,8 +331,10 @@ void dw_ref_end_neurons(dw_pass *p, int l, int ith, int n_counted) {
 
 void dw_ref_down(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
-    dw_ref_matrix(p, ith, (dw_ref_job){.w = &w->down, .bias = &w->down_bias, .x = p->neuron, .ldx = (size_t)w->n_ff, .out = dw_ref_add},
-                  p->x);
+    dw_ref_matrix(
+        p, ith,
+        (dw_ref_job){.w = &w->down, .bias = &w->down_bias, .x = p->neuron, .ldx = (size_t)w->n_ff, .out = dw_ref_add},
+        p->x);
 }
 
 /* ---- head ------------------------------------------------------------------------------------------------ */
@@ -333,8 +347,12 @@ static void head_norm(dw_pass *p, const float *x, float *hidden_row, int ith) {
 static void logits(dw_pass *p, const dw_head *h, int ith) {
     const dw_tensor *w = &p->net->output;
     const size_t rows = w->ne[1];
-    dw_ref_product(dw_ref_scratch_of(p, ith), &(dw_ref_job){.w = w, .bias = &p->net->output_bias, .rows = dw_ref_share(p, rows, ith),
-                                                            .x = h->hidden, .n_tokens = h->n, .out = dw_ref_store,
+    dw_ref_product(dw_ref_scratch_of(p, ith), &(dw_ref_job){.w = w,
+                                                            .bias = &p->net->output_bias,
+                                                            .rows = dw_ref_share(p, rows, ith),
+                                                            .x = h->hidden,
+                                                            .n_tokens = h->n,
+                                                            .out = dw_ref_store,
                                                             .ctx = &(dw_ref_into){h->logits, rows}});
 }
 
@@ -360,9 +378,13 @@ static void logprobs(dw_pass *p, const dw_head *h, int ith) {
         const int width = h->n - t0 < DW_REF_TILE ? h->n - t0 : DW_REF_TILE;
         softmax_sink f = {.target = h->target + t0};
         for (int t = 0; t < width; t++) f.max[t] = -INFINITY;
-        dw_ref_product(dw_ref_scratch_of(p, ith), &(dw_ref_job){.w = w, .bias = &p->net->output_bias, .rows = {0, w->ne[1], NULL},
-                                                                .x = h->hidden + (size_t)t0 * w->ne[0], .n_tokens = width,
-                                                                .out = to_softmax, .ctx = &f});
+        dw_ref_product(dw_ref_scratch_of(p, ith), &(dw_ref_job){.w = w,
+                                                                .bias = &p->net->output_bias,
+                                                                .rows = {0, w->ne[1], NULL},
+                                                                .x = h->hidden + (size_t)t0 * w->ne[0],
+                                                                .n_tokens = width,
+                                                                .out = to_softmax,
+                                                                .ctx = &f});
         for (int t = 0; t < width; t++) h->logprob[t0 + t] = f.target_logit[t] - f.max[t] - log(f.sum[t]);
     }
 }
@@ -380,4 +402,5 @@ static const dw_way only_way = {
     .logprobs = logprobs,
 };
 
-const dw_steps dw_steps_ref = {.way = {&only_way, &only_way}, .own_bytes = own_bytes, .start = start, .lay_out = lay_out};
+const dw_steps dw_steps_ref = {
+    .way = {&only_way, &only_way}, .own_bytes = own_bytes, .start = start, .lay_out = lay_out};

@@ -284,8 +284,8 @@ typedef struct rope_job {
 } rope_job;
 
 /* Pairs are `apart` values apart, `step` from one to the next; their angles as cos, sin. */
-static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *angles, int n_pairs, int step,
-                                                               int apart, double sign, float *y) {
+static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *angles, int n_pairs,
+                                                               int step, int apart, double sign, float *y) {
     for (int i = 0; i < n_pairs; i++) {
         const double c = angles[2 * i], s = sign * angles[2 * i + 1], a = x[i * step], b = x[i * step + apart];
         y[i * step] = (float)(a * c - b * s);

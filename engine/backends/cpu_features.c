@@ -34,8 +34,8 @@ bool dw_level_runs_on(dw_level level, const dw_cpu_words *cpu) {
     switch (level) {
     case DW_PORTABLE: return true;
     case DW_AVX2:
-        return has(cpu->leaf1_c, LEAF1_C_OSXSAVE | LEAF1_C_AVX | LEAF1_C_FMA | LEAF1_C_F16C) && has(cpu->state, STATE_YMM) &&
-               has(cpu->leaf7_b, LEAF7_B_AVX2 | LEAF7_B_BMI2);
+        return has(cpu->leaf1_c, LEAF1_C_OSXSAVE | LEAF1_C_AVX | LEAF1_C_FMA | LEAF1_C_F16C) &&
+               has(cpu->state, STATE_YMM) && has(cpu->leaf7_b, LEAF7_B_AVX2 | LEAF7_B_BMI2);
     case DW_AVX512:
         return dw_level_runs_on(DW_AVX2, cpu) && has(cpu->state, STATE_ZMM) && has(cpu->leaf7_c, LEAF7_C_VNNI) &&
                has(cpu->leaf7_b, LEAF7_B_F | LEAF7_B_DQ | LEAF7_B_BW | leaf7_b_vl);

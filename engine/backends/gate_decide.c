@@ -49,7 +49,8 @@ int dw_decide(const dw_pass *p, int l, int token, int first, int end, uint8_t *o
     if (p->experiment.decide) {
         p->experiment.decide(p->experiment.ctx, l, p->pos[token], first, end, open);
     } else if (!w->sparse.pred_a.name) {
-        dw_open_groups(p->gate + (size_t)token * (size_t)w->n_ff + from, to - from, group, w->sparse.threshold, open + first);
+        dw_open_groups(p->gate + (size_t)token * (size_t)w->n_ff + from, to - from, group, w->sparse.threshold,
+                       open + first);
     }
     int n = 0;
     for (int i = first; i < end; i++) n += open[i];
@@ -64,6 +65,6 @@ void dw_count_dense(const dw_pass *p, int l, int n, bool few) {
     if (!few) return;
     c->n_few++;
     c->n_computed += (uint64_t)n;
-    c->n_bytes += (uint64_t)(n - w->n_cold) * (dw_tensor_row_bytes(&w->gate) + dw_tensor_row_bytes(&w->up)) + w->down.n_bytes +
-                  w->gate_cold.n_bytes + w->up_cold.n_bytes + w->down_cold.n_bytes;
+    c->n_bytes += (uint64_t)(n - w->n_cold) * (dw_tensor_row_bytes(&w->gate) + dw_tensor_row_bytes(&w->up)) +
+                  w->down.n_bytes + w->gate_cold.n_bytes + w->up_cold.n_bytes + w->down_cold.n_bytes;
 }

@@ -21,7 +21,10 @@ static void decoded(dw_level level, dw_qtype type, void (*add_f32)(const dw_axpy
     dw_unpack_fn *unpack = dw_unpack_of(level, t);
     const int bytes = (int)dw_qtype_row_bytes(t, RECORD);
     _Alignas(64) float values[AXPY_ROWS][RECORD];
-    dw_axpy_job f32 = {.w = (const uint8_t *)values, .row_bytes = sizeof *values, .a_stride = j->a_stride, .n_cols = j->n_cols,
+    dw_axpy_job f32 = {.w = (const uint8_t *)values,
+                       .row_bytes = sizeof *values,
+                       .a_stride = j->a_stride,
+                       .n_cols = j->n_cols,
                        .y_stride = j->y_stride};
     for (int r = 0, rows; r < j->n_rows; r += rows) {
         rows = j->n_rows - r < AXPY_ROWS ? j->n_rows - r : AXPY_ROWS;

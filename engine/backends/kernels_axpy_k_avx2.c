@@ -96,12 +96,15 @@ INLINE __m256 unit_of_byte(int k) { return _mm256_set1_ps(k == 3 ? 1 : 1 / (floa
 INLINE void add_columns(float *y, const __m256 *sum) {
     const __m256 a = _mm256_unpacklo_ps(sum[0], sum[1]), b = _mm256_unpacklo_ps(sum[2], sum[3]);
     const __m256 c = _mm256_unpackhi_ps(sum[0], sum[1]), d = _mm256_unpackhi_ps(sum[2], sum[3]);
-    const __m256 of[4] = {_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee), // columns 4 j .. 4 j + 3, 4 j + 16 ..
+    // of[j]: columns 4 j .. 4 j + 3 and 4 j + 16 .. 4 j + 19.
+    const __m256 of[4] = {_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee),
                           _mm256_shuffle_ps(c, d, 0x44), _mm256_shuffle_ps(c, d, 0xee)};
     for (int k = 0; k < 2; k++) {
         float *first = y + 8 * k, *last = first + 16;
-        _mm256_storeu_ps(first, _mm256_add_ps(_mm256_loadu_ps(first), _mm256_permute2f128_ps(of[2 * k], of[2 * k + 1], 0x20)));
-        _mm256_storeu_ps(last, _mm256_add_ps(_mm256_loadu_ps(last), _mm256_permute2f128_ps(of[2 * k], of[2 * k + 1], 0x31)));
+        _mm256_storeu_ps(first,
+                         _mm256_add_ps(_mm256_loadu_ps(first), _mm256_permute2f128_ps(of[2 * k], of[2 * k + 1], 0x20)));
+        _mm256_storeu_ps(last,
+                         _mm256_add_ps(_mm256_loadu_ps(last), _mm256_permute2f128_ps(of[2 * k], of[2 * k + 1], 0x31)));
     }
 }
 
@@ -125,7 +128,8 @@ INLINE void add_unit(dw_qtype type, int n_cols, int n_rows, const terms *t, int 
         const __m256i code = columns_of(type, t->b->row[r] + at, s);
         for (int k = 0; k < 4; k++) {
             const __m256 v = bytes_in_place(code, k);
-            for (int c = 0; c < n_cols; c++) sum[c][k] = _mm256_fmadd_ps(v, factors_of(f[c].factor[r], of_16, s), sum[c][k]);
+            for (int c = 0; c < n_cols; c++)
+                sum[c][k] = _mm256_fmadd_ps(v, factors_of(f[c].factor[r], of_16, s), sum[c][k]);
         }
     }
     for (int c = 0; c < n_cols; c++) {

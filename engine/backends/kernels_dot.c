@@ -231,7 +231,8 @@ static inline ALWAYS_INLINE void rows_int8(dw_qtype type, void (*unpack)(const u
             const int n_here = j.n - i < RECORD ? j.n - i : RECORD;
             for (int b = 0; b < n_here / block; b++, p += bytes) unpack(p, &u, b);
             for (int c = 0; c < j.n_cols; c++)
-                add_pieces(&u, (const record *)column_at(j.act, j.act_stride, c) + i / RECORD, n_here / 16, &sum[c], &off[c]);
+                add_pieces(&u, (const record *)column_at(j.act, j.act_stride, c) + i / RECORD, n_here / 16, &sum[c],
+                           &off[c]);
         }
         for (int c = 0; c < j.n_cols; c++) {
             float all = -off[c];
@@ -290,8 +291,14 @@ static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtyp
         for (int i = 0; i < j.n; i += RECORD) {
             const int n_here = j.n - i < RECORD ? j.n - i : RECORD;
             decode(w + dw_qtype_row_bytes(type, (size_t)i), values, (size_t)n_here);
-            f32->rows(&(dw_dot_job){.w = (const uint8_t *)values, .n_rows = 1, .n = n_here, .act = j.act + (size_t)i * sizeof(float),
-                                    .act_stride = j.act_stride, .n_cols = j.n_cols, .y = part, .y_stride = 1});
+            f32->rows(&(dw_dot_job){.w = (const uint8_t *)values,
+                                    .n_rows = 1,
+                                    .n = n_here,
+                                    .act = j.act + (size_t)i * sizeof(float),
+                                    .act_stride = j.act_stride,
+                                    .n_cols = j.n_cols,
+                                    .y = part,
+                                    .y_stride = 1});
             for (int c = 0; c < j.n_cols; c++) sum[c] += part[c];
         }
         for (int c = 0; c < j.n_cols; c++) j.y[(size_t)c * j.y_stride + (size_t)r] = sum[c];
@@ -299,8 +306,10 @@ static __attribute__((noinline)) void rows_decoded(dw_level level, const dw_qtyp
 }
 
 // Defines decoded_PORTABLE_q4_0, decoded_AVX2_q4_0, ..: one for each level and type.
-#define DECODED(NAME, level, suffix) \
-    static void decoded_##level##_##suffix(const dw_dot_job *job) { rows_decoded(DW_##level, dw_qtype_get(DW_##NAME), job); }
+#define DECODED(NAME, level, suffix)                                                                                   \
+    static void decoded_##level##_##suffix(const dw_dot_job *job) {                                                    \
+        rows_decoded(DW_##level, dw_qtype_get(DW_##NAME), job);                                                        \
+    }
 #define DECODED_ROW(NAME, level, suffix) [DW_##NAME] = {DW_##NAME, DW_##level, DW_ACT_F32, decoded_##level##_##suffix},
 
 /* ---- the tables ---------------------------------------------------------------------------------------- */

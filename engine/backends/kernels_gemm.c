@@ -306,7 +306,8 @@ typedef struct strip { // 32 stored rows of a transposed matrix
  * zeros elsewhere: F32 where it lies, if nothing is missing. */
 static strip unpack_strip(const product *p, int row0, int n_rows, int n_padded, int k0, int n_k) {
     dw_unpack_fn *decode = dw_unpack_of(p->job->level, p->job->w->type);
-    const size_t row_bytes = dw_tensor_row_bytes(p->job->w), offset = dw_qtype_row_bytes(p->job->w->type, p->job->first + (size_t)row0);
+    const size_t row_bytes = dw_tensor_row_bytes(p->job->w),
+                 offset = dw_qtype_row_bytes(p->job->w->type, p->job->first + (size_t)row0);
     const uint8_t *from = p->job->w->data + (size_t)k0 * row_bytes + offset;
     if (p->job->w->type->id == DW_F32 && n_rows == n_padded && n_k == DW_AMX_STEP)
         return (strip){(const float *)(const void *)from, p->job->w->ne[0]};
@@ -389,7 +390,8 @@ static void multiply_block(const product *p, int row0, int n_rows) {
         const uint8_t *x = p->job->packed + chunk_offset(p->job->form, p->job->n_tokens, k0);
         (p->turned ? unpack_turned : unpack)(p, row0, n_rows, n_row_tiles * DW_TILE, k0, k);
         for (int t = 0; t < n_token_tiles; t += 2, x += 2 * tile_bytes(p->job->form, k)) {
-            const int here = smaller(2, n_token_tiles - t), n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
+            const int here = smaller(2, n_token_tiles - t),
+                      n_tokens = smaller(2 * DW_TILE, p->job->n_tokens - t * DW_TILE);
             float *sum = p->sum + (size_t)(t * n_row_tiles) * SQUARE;
             form->multiply(&(panel_job){p->job->level, p->job->form, p->job->w->type->id, k, n_tokens,
                                         {p->panel, x, n_row_tiles, here, steps_of(k), sum, fresh}});

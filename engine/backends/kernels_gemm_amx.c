@@ -29,7 +29,8 @@ TARGET void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles)
         _mm512_storeu_si512(part[0] + t * DW_TILE, rounded);
         if (n_parts > 1) _mm512_storeu_si512(part[1] + t * DW_TILE, rest_pair(low, high, rounded));
     }
-    for (int i = 0; i < n_parts; i++) dw_vec_avx512.transpose(part[i], DW_TILE, (float *)(void *)(tiles + i * TILE_BYTES), DW_TILE);
+    for (int i = 0; i < n_parts; i++)
+        dw_vec_avx512.transpose(part[i], DW_TILE, (float *)(void *)(tiles + i * TILE_BYTES), DW_TILE);
 }
 
 /* Words of a pair: (low_i, high_i), one BF16 number each. */
@@ -65,7 +66,8 @@ TARGET void dw_amx_unpack_halves(const float *low, const float *high, size_t ld,
 TARGET void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles) {
     uint8_t *to = tiles + row * ROW_BYTES;
     for (int s = 0; s < n_steps; s++, to += n_parts * TILE_BYTES) {
-        const __m512 low = _mm512_loadu_ps(values + s * DW_AMX_STEP), high = _mm512_loadu_ps(values + s * DW_AMX_STEP + 16);
+        const __m512 low = _mm512_loadu_ps(values + s * DW_AMX_STEP),
+                     high = _mm512_loadu_ps(values + s * DW_AMX_STEP + 16);
         const __m512i rounded = round_pair(low, high);
         _mm512_storeu_si512(to, rounded);
         if (n_parts > 1) _mm512_storeu_si512(to + TILE_BYTES, rest_pair(low, high, rounded));
@@ -136,7 +138,8 @@ typedef struct tile_block {
 
 /* hi * lo, hi * hi, lo * hi: this order loads each part once. */
 INLINE void block(dw_gemm_form form, bool two, tile_block b, bool fresh) {
-    const int w_step = form == DW_GEMM_SPLIT ? 2 * TILE_BYTES : TILE_BYTES, x_step = form == DW_GEMM_ROUNDED ? TILE_BYTES : 2 * TILE_BYTES;
+    const int w_step = form == DW_GEMM_SPLIT ? 2 * TILE_BYTES : TILE_BYTES,
+              x_step = form == DW_GEMM_ROUNDED ? TILE_BYTES : 2 * TILE_BYTES;
     begin_sums(two, fresh, b.c, b.c_ld);
     for (int s = 0; s < b.n_steps; s++, b.w += w_step, b.x += x_step) {
         for (int i = 0; i < b.n_ahead; i++, b.ahead += ROW_BYTES) _mm_prefetch((const char *)b.ahead, _MM_HINT_T1);
@@ -160,8 +163,14 @@ INLINE void multiply(dw_gemm_form form, bool two, const dw_amx_product *p) {
     const int w_parts = form == DW_GEMM_SPLIT ? 2 : 1, x_parts = form == DW_GEMM_ROUNDED ? 1 : 2;
     const int n_pairs = p->n_row_tiles / 2, n_ahead = (2 * DW_TILE * x_parts + n_pairs - 1) / n_pairs;
     const size_t step_bytes = (size_t)p->n_steps * TILE_BYTES;
-    tile_block b = {.w = p->panel, .x = p->x, .w_ld = step_bytes * (size_t)w_parts, .x_ld = step_bytes * (size_t)x_parts,
-                    .c_ld = two ? 2 * SQUARE : SQUARE, .n_steps = p->n_steps, .n_ahead = n_ahead, .c = p->c};
+    tile_block b = {.w = p->panel,
+                    .x = p->x,
+                    .w_ld = step_bytes * (size_t)w_parts,
+                    .x_ld = step_bytes * (size_t)x_parts,
+                    .c_ld = two ? 2 * SQUARE : SQUARE,
+                    .n_steps = p->n_steps,
+                    .n_ahead = n_ahead,
+                    .c = p->c};
     b.ahead = p->x + 2 * b.x_ld;
     for (int r = 0; r < p->n_row_tiles; r += 2, b.ahead += (size_t)(n_ahead * p->n_steps) * ROW_BYTES) {
         b.w = p->panel + (size_t)r * b.w_ld;
@@ -222,7 +231,10 @@ DOT_TARGET void dw_bf16_multiply(const dw_amx_product *p) {
     dw_assert(p->n_row_tiles > 0 && p->n_token_tiles >= 1 && p->n_token_tiles <= 2 && p->n_steps > 0);
     for (int r = 0; r < p->n_row_tiles * DW_TILE; r += DOT_ROWS) {
         const size_t at = (size_t)(r / DW_TILE), row = (size_t)(r % DW_TILE);
-        const tile_block b = {.w = p->panel + at * tile + row * ROW_BYTES, .x = p->x, .x_ld = tile, .n_steps = p->n_steps,
+        const tile_block b = {.w = p->panel + at * tile + row * ROW_BYTES,
+                              .x = p->x,
+                              .x_ld = tile,
+                              .n_steps = p->n_steps,
                               .c = p->c + at * (two ? 2 * SQUARE : SQUARE) + row * DW_TILE};
         if (two) dot_rows(true, b, p->fresh);
         else dot_rows(false, b, p->fresh);
@@ -233,7 +245,9 @@ DOT_TARGET void dw_bf16_multiply(const dw_amx_product *p) {
 
 void dw_bf16_multiply(const dw_amx_product *p) { (void)p; }
 
-void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) { (void)x, (void)ldx, (void)n_parts, (void)tiles; }
+void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles) {
+    (void)x, (void)ldx, (void)n_parts, (void)tiles;
+}
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles) {
     (void)values, (void)n_steps, (void)row, (void)n_parts, (void)tiles;
 }

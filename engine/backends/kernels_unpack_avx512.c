@@ -49,7 +49,8 @@ TARGET static void decode_f16(const void *src, float *dst, size_t n) {
 TARGET static void decode_bf16(const void *src, float *dst, size_t n) {
     const uint8_t *h = src;
     size_t i = 0;
-    for (; i + 16 <= n; i += 16) _mm512_storeu_si512(dst + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(load256(h + 2 * i)), 16));
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_si512(dst + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(load256(h + 2 * i)), 16));
     for (; i < n; i++) dst[i] = dw_bf16_to_f32(dw_le16(h + 2 * i));
 }
 
@@ -67,7 +68,8 @@ TARGET static void decode_q8_0(const void *src, float *dst, size_t n) {
 TARGET static void decode_q4_0(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
     const __m512 value = plus(numbers(), -8);
-    for (const float *end = dst + n; dst < end; dst += 32, b += 18) look_up_nibbles(dst, b + 2, times(half_at(b), value));
+    for (const float *end = dst + n; dst < end; dst += 32, b += 18)
+        look_up_nibbles(dst, b + 2, times(half_at(b), value));
 }
 
 TARGET static void decode_q4_1(const void *src, float *dst, size_t n) {
@@ -80,7 +82,8 @@ TARGET static void decode_iq4_nl(const void *src, float *dst, size_t n) {
     const uint8_t *b = src;
     static const float values[16] = {DW_IQ4_NL_VALUES};
     const __m512 value = _mm512_loadu_ps(values);
-    for (const float *end = dst + n; dst < end; dst += 32, b += 18) look_up_nibbles(dst, b + 2, times(half_at(b), value));
+    for (const float *end = dst + n; dst < end; dst += 32, b += 18)
+        look_up_nibbles(dst, b + 2, times(half_at(b), value));
 }
 
 /* 32 five-bit codes: nibbles, and the fifth bits in a word. */
@@ -139,7 +142,8 @@ TARGET static void decode_q3_k(const void *src, float *dst, size_t n) {
             const __m128i qs = load128(b + 32 + 32 * (k / 8) + 16 * (k & 1)), hmask = load128(b + 16 * (k & 1));
             const __m128i codes = _mm_and_si128(_mm_srl_epi16(qs, _mm_cvtsi32_si128(k & 6)), _mm_set1_epi8(3));
             const __mmask16 high = _mm_test_epi8_mask(hmask, _mm_set1_epi8((char)(1 << k / 2)));
-            look_up(dst, _mm_mask_add_epi8(codes, high, codes, _mm_set1_epi8(4)), times(d * (float)(scale[k] - 32), value));
+            look_up(dst, _mm_mask_add_epi8(codes, high, codes, _mm_set1_epi8(4)),
+                    times(d * (float)(scale[k] - 32), value));
         }
     }
 }
@@ -160,7 +164,8 @@ TARGET static void decode_q4_k(const void *src, float *dst, size_t n) {
         float scale[8], min[8];
         scales_mins(b, scale, min);
         for (int s = 0; s < 8; s += 2, dst += 64) {
-            const __m512 even = plus(times(scale[s], numbers()), -min[s]), odd = plus(times(scale[s + 1], numbers()), -min[s + 1]);
+            const __m512 even = plus(times(scale[s], numbers()), -min[s]),
+                         odd = plus(times(scale[s + 1], numbers()), -min[s + 1]);
             for (int half = 0; half < 32; half += 16) {
                 const __m128i qs = load128(b + 16 + 16 * s + half);
                 look_up(dst + half, low4(qs), even);
@@ -194,18 +199,23 @@ TARGET static void decode_q6_k(const void *src, float *dst, size_t n) {
         for (int s = 0; s < 8; s++, dst += 32) { // two scales each
             const __m256i ql = load256(b + 64 * (s / 4) + 32 * (s & 1)), qh = load256(b + 128 + 32 * (s / 4));
             const __m256i low = _mm256_and_si256(s & 2 ? _mm256_srli_epi16(ql, 4) : ql, _mm256_set1_epi8(15));
-            const __m256i high = _mm256_and_si256(_mm256_srl_epi16(qh, _mm_cvtsi32_si128(2 * (s & 3))), _mm256_set1_epi8(3));
-            const __m256i codes = _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)), _mm256_set1_epi8(32));
+            const __m256i high = _mm256_and_si256(_mm256_srl_epi16(qh, _mm_cvtsi32_si128(2 * (s & 3))),
+                                                  _mm256_set1_epi8(3));
+            const __m256i codes = _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16(high, 4)),
+                                                  _mm256_set1_epi8(32));
             const float scale0 = d * (float)(int8_t)b[192 + 2 * s], scale1 = d * (float)(int8_t)b[193 + 2 * s];
-            _mm512_storeu_ps(dst, times(scale0, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes)))));
-            _mm512_storeu_ps(dst + 16, times(scale1, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1)))));
+            _mm512_storeu_ps(dst,
+                             times(scale0, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes)))));
+            _mm512_storeu_ps(
+                dst + 16, times(scale1, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1)))));
         }
     }
 }
 
 dw_unpack_fn *const dw_unpack_avx512[DW_QTYPE_END] = {
-    [DW_F16] = decode_f16,       [DW_BF16] = decode_bf16, [DW_Q8_0] = decode_q8_0, [DW_Q4_0] = decode_q4_0, [DW_Q4_1] = decode_q4_1,
-    [DW_IQ4_NL] = decode_iq4_nl, [DW_Q5_0] = decode_q5_0, [DW_Q5_1] = decode_q5_1, [DW_Q2_K] = decode_q2_k, [DW_Q3_K] = decode_q3_k,
-    [DW_Q4_K] = decode_q4_k,     [DW_Q5_K] = decode_q5_k, [DW_Q6_K] = decode_q6_k,
+    [DW_F16] = decode_f16,   [DW_BF16] = decode_bf16,     [DW_Q8_0] = decode_q8_0, [DW_Q4_0] = decode_q4_0,
+    [DW_Q4_1] = decode_q4_1, [DW_IQ4_NL] = decode_iq4_nl, [DW_Q5_0] = decode_q5_0, [DW_Q5_1] = decode_q5_1,
+    [DW_Q2_K] = decode_q2_k, [DW_Q3_K] = decode_q3_k,     [DW_Q4_K] = decode_q4_k, [DW_Q5_K] = decode_q5_k,
+    [DW_Q6_K] = decode_q6_k,
 };
 #endif

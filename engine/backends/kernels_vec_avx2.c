@@ -14,7 +14,9 @@ TARGET static inline vf set1(float x) { return _mm256_set1_ps(x); }
 TARGET static inline vf fmadd(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 TARGET static inline vf at_least(vf bound, vf x) { return _mm256_max_ps(bound, x); }
 TARGET static inline vf at_most(vf bound, vf x) { return _mm256_min_ps(bound, x); }
-TARGET static inline vf load_f16(const uint16_t *h) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h)); }
+TARGET static inline vf load_f16(const uint16_t *h) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h));
+}
 TARGET static inline void store_f16(uint16_t *h, vf v) {
     _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }

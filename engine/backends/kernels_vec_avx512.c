@@ -14,7 +14,9 @@ TARGET static inline vf set1(float x) { return _mm512_set1_ps(x); }
 TARGET static inline vf fmadd(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 TARGET static inline vf at_least(vf bound, vf x) { return _mm512_max_ps(bound, x); }
 TARGET static inline vf at_most(vf bound, vf x) { return _mm512_min_ps(bound, x); }
-TARGET static inline vf load_f16(const uint16_t *h) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)h)); }
+TARGET static inline vf load_f16(const uint16_t *h) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)h));
+}
 TARGET static inline void store_f16(uint16_t *h, vf v) {
     _mm256_storeu_si256((__m256i *)(void *)h, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
@@ -38,8 +40,10 @@ TARGET static inline void transpose16(const float *src, size_t ld_src, float *ds
     }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        const __m512 even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
-        const __m512 even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+        const __m512 even = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88),
+                     odd = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
+        const __m512 even2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88),
+                     odd2 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
         store(dst + (size_t)j * ld_dst, _mm512_shuffle_f32x4(even, even2, 0x88));
         store(dst + (size_t)(j + 4) * ld_dst, _mm512_shuffle_f32x4(odd, odd2, 0x88));
         store(dst + (size_t)(j + 8) * ld_dst, _mm512_shuffle_f32x4(even, even2, 0xdd));

@@ -22,7 +22,8 @@ static inline vf choose(mask_lanes m, vf a, vf b) { return (vf)((m & (mask_lanes
 static inline vf at_least(vf bound, vf x) { return choose(bound > x, bound, x); }
 static inline vf at_most(vf bound, vf x) { return choose(bound < x, bound, x); }
 static inline vf load_f16(const uint16_t *h) {
-    return (vf){dw_f16_to_f32_inline(h[0]), dw_f16_to_f32_inline(h[1]), dw_f16_to_f32_inline(h[2]), dw_f16_to_f32_inline(h[3])};
+    return (vf){dw_f16_to_f32_inline(h[0]), dw_f16_to_f32_inline(h[1]), dw_f16_to_f32_inline(h[2]),
+                dw_f16_to_f32_inline(h[3])};
 }
 static inline void store_f16(uint16_t *h, vf v) {
     for (int i = 0; i < LANES; i++) h[i] = dw_f32_to_f16_inline(v[i]);

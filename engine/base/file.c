@@ -206,8 +206,9 @@ char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err
     char *text = dw_read_file(path, max_bytes, size, err);
     const size_t good = text ? dw_utf8_len(text, *size) : 0;
     if (!text || good == *size) return text;
-    dw_fail(err, "'%s' is not a text in UTF-8: byte 0x%02x at offset %zu; convert it if it is a text in another encoding", path,
-            (uint8_t)text[good], good);
+    dw_fail(err,
+            "'%s' is not a text in UTF-8: byte 0x%02x at offset %zu; convert it if it is a text in another encoding",
+            path, (uint8_t)text[good], good);
     free(text);
     return NULL;
 }

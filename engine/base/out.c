@@ -147,7 +147,8 @@ bool dw_out_remove_left(const char *path) {
     int fd = open(path, O_RDWR | flags); // some file systems lock only what can be written
     if (fd < 0) fd = open(path, O_RDONLY | flags);
     // Looked at under the lock: another remover may have been here, and the name may be that of a new file.
-    const bool is_left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_nlink;
+    const bool is_left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &st) && S_ISREG(st.st_mode) &&
+                         st.st_nlink;
     const bool removed = is_left && !unlink(path);
     if (fd >= 0) close(fd);
     return removed;

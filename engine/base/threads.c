@@ -154,7 +154,8 @@ dw_pool *dw_pool_new(int n_threads, dw_err *err) {
     while (!rc && p->n_started < n_threads - 1 && !(rc = start_thread(p, p->n_started + 1, err))) p->n_started++;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!rc) {
-        dw_pool_run(p, do_nothing, NULL); // a thread that still starts may hold a lock of the allocator: a fork would keep it locked
+        // A thread that still starts may hold a lock of the allocator: a fork would keep it locked.
+        dw_pool_run(p, do_nothing, NULL);
         return p;
     }
     dw_pool_free(p);

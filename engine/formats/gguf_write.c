@@ -318,7 +318,8 @@ static int compare_hash(void *read_back_pointer, const char *path, dw_err *err) 
     const read_back *r = read_back_pointer;
     char sha256[65];
     if (dw_sha256_file(path, sha256, err)) return -1;
-    if (strcmp(sha256, r->sha256)) return dw_fail(err, "its bytes are not those that were written; the disk may be failing");
+    if (strcmp(sha256, r->sha256))
+        return dw_fail(err, "its bytes are not those that were written; the disk may be failing");
     return r->check ? r->check(r->ctx, path, err) : 0;
 }
 

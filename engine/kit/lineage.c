@@ -166,7 +166,8 @@ static int size_of_input(const char *path, size_t *bytes, dw_err *err) {
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err) {
     size_t bytes;
     if (size_of_input(path, &bytes, err)) return -1;
-    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes", (json_int_t)bytes);
+    json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes",
+                              (json_int_t)bytes);
     return json_array_append_new(l->inputs, input) ? fail_memory(err) : 0;
 }
 
@@ -202,7 +203,8 @@ char *lineage_blocks(const int32_t *ids, size_t n, dw_err *err) {
     return blocks;
 }
 
-int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n, dw_err *err) {
+int lineage_text_blocks(lineage *l, const char *name, const char sha256[65], const char *blocks, size_t n,
+                        dw_err *err) {
     json_t *text = json_pack("{s:o, s:s, s:I, s:s}", "name", base_name_json(name), "sha256", sha256, "tokens",
                              (json_int_t)n, "blocks", blocks);
     return json_array_append_new(l->texts, text) ? fail_memory(err) : 0;
@@ -223,7 +225,8 @@ static text_view view_plan(const void *texts, size_t i) {
     return (text_view){t->name, t->sha256, t->blocks, t->n_tokens};
 }
 
-static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i), const void *texts, size_t n, dw_err *err) {
+static int add_texts(lineage *l, text_view (*view)(const void *texts, size_t i), const void *texts, size_t n,
+                     dw_err *err) {
     for (size_t i = 0; i < n; i++) {
         const text_view t = view(texts, i);
         if (lineage_text_blocks(l, t.name, t.sha256, t.blocks, t.n_tokens, err)) return -1;

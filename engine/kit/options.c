@@ -201,7 +201,8 @@ static int set_range(const opt_row *row, const char *text, dw_err *err) {
     return 0;
 }
 
-void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name, const char *help), void *ctx) {
+void opt_each_choice(const opt_row *row, void (*fn)(void *ctx, size_t i, const char *name, const char *help),
+                     void *ctx) {
     const char *name, *help = NULL, *at = row->choices;
     for (size_t i = 0; memcpy(&name, at, sizeof name), name; at += row->choice_size) {
         if (row->choice_help) memcpy(&help, at + row->choice_help, sizeof help);
@@ -500,14 +501,16 @@ char *opt_quoted(const char *text) {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,/:@%^";
     if (*text && !text[strspn(text, plain)]) return tool_need(strdup(text), "a quoted word");
     const size_t n = strlen(text);
-    char *shown = tool_need(malloc(4 * n + 1), "a quoted word"), *quoted = tool_need(malloc(4 * n + 4), "a quoted word");
+    char *shown = tool_need(malloc(4 * n + 1), "a quoted word"),
+         *quoted = tool_need(malloc(4 * n + 4), "a quoted word");
     dw_show(shown, 4 * n + 1, text, n);
     strcmp(shown, text) ? quote_bytes(text, quoted) : quote_text(text, quoted);
     free(shown);
     return quoted;
 }
 
-const tool_kv_name tool_kv_names[] = {{"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {"q8_0", DW_KV_CACHE_Q8_0}, {0}};
+const tool_kv_name tool_kv_names[] = {
+    {"f16", DW_KV_CACHE_F16}, {"f32", DW_KV_CACHE_F32}, {"q8_0", DW_KV_CACHE_Q8_0}, {0}};
 
 const tool_precision_name tool_precision_names[] = {
     {"split", "each number as a sum of two BF16", DW_PRECISION_SPLIT},

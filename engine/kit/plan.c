@@ -66,7 +66,8 @@ static char *after_last(char *text, const char *word) {
 static int read_model(reader *r, char *text) {
     char *at = after_last(text, " sha256 ");
     const char *hash = at ? next_word(&at) : "";
-    if (!dw_is_hash(hash)) return dw_fail(r->err, "'model' is not followed by a name and 'sha256' with 64 hexadecimal digits");
+    if (!dw_is_hash(hash))
+        return dw_fail(r->err, "'model' is not followed by a name and 'sha256' with 64 hexadecimal digits");
     copy_text(r->p->model_sha256, sizeof r->p->model_sha256, hash);
     return 0;
 }
@@ -76,7 +77,8 @@ static int read_metric(reader *r, const char *text) {
     if (sscanf(text, "%63s", r->p->metric) != 1) return dw_fail(r->err, "'metric' has no name");
     if (group) {
         group += strlen(", group ");
-        if (!take_number(&group, MAX_NEURON, &r->p->group)) return dw_fail(r->err, "'group' is not a number up to %d", MAX_NEURON);
+        if (!take_number(&group, MAX_NEURON, &r->p->group))
+            return dw_fail(r->err, "'group' is not a number up to %d", MAX_NEURON);
     }
     if (allocate) sscanf(allocate, ", allocate %31[^, \t]", r->p->allocate);
     return 0;
@@ -84,7 +86,8 @@ static int read_metric(reader *r, const char *text) {
 
 static int read_rate(reader *r, const char *text) {
     double wanted, reached;
-    if (sscanf(text, "wanted %lf , reached %lf", &wanted, &reached) != 2 || !(wanted >= 0 && wanted <= 1) || !(reached >= 0 && reached <= 1))
+    if (sscanf(text, "wanted %lf , reached %lf", &wanted, &reached) != 2 || !(wanted >= 0 && wanted <= 1) ||
+        !(reached >= 0 && reached <= 1))
         return dw_fail(r->err, "'rate' is not 'wanted W, reached R' with fractions from 0 to 1");
     r->p->rate_wanted = wanted;
     r->p->rate_reached = reached;
@@ -105,10 +108,12 @@ static int read_text(reader *r, char *text) {
     if (!at) return dw_fail(r->err, form);
     size_t n_name = (size_t)(at - strlen(" sha256 ") - text);
     while (n_name && is_blank(text[n_name - 1])) n_name--;
-    const char *hash = next_word(&at), *tokens_word = next_word(&at), *tokens = next_word(&at), *blocks_word = next_word(&at), *blocks = next_word(&at);
+    const char *hash = next_word(&at), *tokens_word = next_word(&at), *tokens = next_word(&at),
+               *blocks_word = next_word(&at), *blocks = next_word(&at);
     kit_plan_text t = {0};
-    if (!n_name || !dw_is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") || strspn(blocks, "0123456789abcdef") != strlen(blocks) ||
-        strlen(blocks) % 8 || !*tokens || strlen(tokens) > 18 || tokens[strspn(tokens, "0123456789")])
+    if (!n_name || !dw_is_hash(hash) || strcmp(tokens_word, "tokens") || strcmp(blocks_word, "blocks") ||
+        strspn(blocks, "0123456789abcdef") != strlen(blocks) || strlen(blocks) % 8 || !*tokens || strlen(tokens) > 18 ||
+        tokens[strspn(tokens, "0123456789")])
         return dw_fail(r->err, form);
     if (dw_grow(&r->p->text, &r->cap_text, r->p->n_text + 1, sizeof *r->p->text, "texts of a plan", r->err)) return -1;
     text[n_name] = 0;
@@ -253,7 +258,8 @@ static int read_layer(reader *r, char *line) {
 
 static int read_columns(reader *r, char *line) {
     char *at = line;
-    if (strcmp(next_word(&at), "layer") || strcmp(next_word(&at), "width") || strcmp(next_word(&at), "keep") || *next_word(&at))
+    if (strcmp(next_word(&at), "layer") || strcmp(next_word(&at), "width") || strcmp(next_word(&at), "keep") ||
+        *next_word(&at))
         return dw_fail(r->err, "the columns are not 'layer width keep'");
     r->columns_seen = true;
     return 0;
@@ -277,7 +283,8 @@ static int check_whole(const reader *r) {
     const kit_plan *p = r->p;
     int n_kept = 0;
     if (!p->n_layer) return dw_fail(r->err, "it has no layers");
-    if (r->n_ff && p->n_layer != r->n_layer) return dw_fail(r->err, "it has %d layers, the model %d", p->n_layer, r->n_layer);
+    if (r->n_ff && p->n_layer != r->n_layer)
+        return dw_fail(r->err, "it has %d layers, the model %d", p->n_layer, r->n_layer);
     for (int l = 0; l < p->n_layer; l++) n_kept += !p->layer[l].drop;
     return n_kept ? 0 : dw_fail(r->err, "it drops every layer; at least one must stay");
 }
@@ -299,7 +306,8 @@ static int read_lines(reader *r, char *text, size_t size, const char *name) {
     return rc ? dw_fail_in(r->err, "'%s'", name) : 0;
 }
 
-int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer, dw_err *err) {
+int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name, const int *n_ff, int n_layer,
+                   dw_err *err) {
     *p = (kit_plan){.rate_wanted = -1, .rate_reached = -1};
     reader r = {.p = p, .n_ff = n_ff, .n_layer = n_layer, .err = err};
     char *copy = dw_alloc(size + 1, 1, "a plan's text", err);
@@ -375,7 +383,8 @@ char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err) {
         fprintf(f, "%s\n", columns);
         for (int l = 0; l < p->n_layer; l++) put_layer(f, l, &p->layer[l]);
         for (size_t i = 0; i < p->n_text; i++)
-            fprintf(f, "# text   %s  sha256 %s  tokens %" PRIu64 "  blocks %s\n", p->text[i].name, p->text[i].sha256, p->text[i].n_tokens, p->text[i].blocks);
+            fprintf(f, "# text   %s  sha256 %s  tokens %" PRIu64 "  blocks %s\n", p->text[i].name, p->text[i].sha256,
+                    p->text[i].n_tokens, p->text[i].blocks);
         failed = ferror(f);
         failed |= fclose(f) != 0;
     }

@@ -40,13 +40,15 @@ void kit_st_add_tensor(kit_st_writer *w, const char *name, kit_st_dtype dtype, i
     bool fits = true;
     for (int d = 0; d < n_dims; d++) {
         fits &= dw_mul(n, shape[d], &n);
-        if (json_array_append_new(dims, json_integer((json_int_t)shape[d]))) dw_fail(&w->err, "out of memory: a safetensors header");
+        if (json_array_append_new(dims, json_integer((json_int_t)shape[d])))
+            dw_fail(&w->err, "out of memory: a safetensors header");
     }
     if (!dw_add(w->n_bytes, n, &end) || !fits) {
         dw_fail(&w->err, "tensor '%.200s' is too large", name);
         end = w->n_bytes;
     }
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", kit_st_dtypes[dtype].name, "shape", dims, "data_offsets", (json_int_t)w->n_bytes, (json_int_t)end);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", kit_st_dtypes[dtype].name, "shape", dims, "data_offsets",
+                              (json_int_t)w->n_bytes, (json_int_t)end);
     if (json_object_get(w->header, name)) dw_fail(&w->err, "tensor '%.200s' is added twice", name);
     if (!entry || json_object_set_new(w->header, name, entry)) dw_fail(&w->err, "out of memory: a safetensors header");
     w->n_bytes = end;
@@ -61,7 +63,8 @@ int kit_st_begin(kit_st_writer *w, dw_err *err) {
     memcpy(text, &length, sizeof length);
     memset(text + 8, ' ', padded);
     const bool ok = n && json_dumpb(w->header, text + 8, n, JSON_COMPACT) == n;
-    const int rc = ok ? dw_out_write(w->out, text, 8 + padded, err) : dw_fail(err, "out of memory: a safetensors header");
+    const int rc = ok ? dw_out_write(w->out, text, 8 + padded, err)
+                      : dw_fail(err, "out of memory: a safetensors header");
     free(text);
     w->begun = !rc;
     return rc;

@@ -57,7 +57,8 @@ static int parse(tsv_table *t, char *text, dw_err *err) {
         }
         const size_t n = count_cells(line);
         if (!t->n_columns) {
-            if (n > MAX_COLUMNS) return dw_fail(err, "line %zu has %zu columns; at most %d are read", n_line, n, MAX_COLUMNS);
+            if (n > MAX_COLUMNS)
+                return dw_fail(err, "line %zu has %zu columns; at most %d are read", n_line, n, MAX_COLUMNS);
             t->column = dw_alloc(n, sizeof *t->column, "the columns", err);
             if (!t->column) return -1;
             t->n_columns = n;
@@ -196,7 +197,8 @@ int tsv_lock(const char *path, dw_err *err) {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = -1;
     while (fd >= 0 && (rc = flock(fd, LOCK_EX)) && errno == EINTR) {}
     if (fd < 0 || rc) {
-        dw_fail(err, fd < 0 ? "cannot write '%s': %s" : "cannot append to '%s', whose folder cannot be locked: %s", path, strerror(errno));
+        dw_fail(err, fd < 0 ? "cannot write '%s': %s" : "cannot append to '%s', whose folder cannot be locked: %s",
+                path, strerror(errno));
         if (fd >= 0) close(fd);
         fd = -1;
     }

@@ -392,7 +392,8 @@ int dw_model_bind(dw_model *m, dw_err *err) {
                        name.ptr, dw_arch_names(false).text);
     m->net.rope_neox = m->arch->has & DW_ARCH_ROPE_NEOX;
     const keys k = {m->gguf, m->arch->name, err};
-    if (read_activation(m, err) || read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) || dw_model_read_gate(m, err))
+    if (read_activation(m, err) || read_hparams(m, &k) || read_rope_scaling(m, &k) || bind_tensors(m, err) ||
+        dw_model_read_gate(m, err))
         return -1;
     return 0;
 }

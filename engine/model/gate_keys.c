@@ -9,7 +9,8 @@ static int missing(const char *key, dw_err *err) {
 }
 
 /* Finds an array of one element per layer; *kv stays NULL when it is absent. */
-static int find_per_layer(const dw_model *m, const char *key, dw_kv_type type, const char *type_name, const dw_kv **kv, dw_err *err) {
+static int find_per_layer(const dw_model *m, const char *key, dw_kv_type type, const char *type_name, const dw_kv **kv,
+                          dw_err *err) {
     const dw_kv *found = dw_gguf_find(m->gguf, key);
     if (found && (found->type != type || !found->is_array || found->count != (size_t)m->net.hp.n_layer))
         return dw_fail(err, "key '%s' is not an array of %s for %d layers", key, type_name, m->net.hp.n_layer);
@@ -24,7 +25,8 @@ static int find_numbers(const dw_model *m, const char *key, double most, bool re
     for (int l = 0; l < m->net.hp.n_layer; l++) {
         const double value = dw_kv_number(*kv, (size_t)l);
         if (!isfinite(value) || value < 0 || value > most)
-            return dw_fail(err, "key '%s' is %g for layer %d, expected a number of 0 %s", key, value, l, most > 1 ? "or more" : "to 1");
+            return dw_fail(err, "key '%s' is %g for layer %d, expected a number of 0 %s", key, value, l,
+                           most > 1 ? "or more" : "to 1");
     }
     return 0;
 }
@@ -45,8 +47,8 @@ static int read_predictor_input(const dw_model *m, bool *previous, dw_err *err) 
     if (dw_gguf_str(m->gguf, DW_KEY_PREDICTOR_INPUT, &input, err) < 0) return -1;
     *previous = dw_str_is(input, "previous");
     if (*previous || dw_str_is(input, "ffn")) return 0;
-    return dw_fail(err, "key '%s' is '%.*s', but must be ffn or previous", DW_KEY_PREDICTOR_INPUT, (int)(input.len < 40 ? input.len : 40),
-                   input.ptr);
+    return dw_fail(err, "key '%s' is '%.*s', but must be ffn or previous", DW_KEY_PREDICTOR_INPUT,
+                   (int)(input.len < 40 ? input.len : 40), input.ptr);
 }
 
 int dw_model_read_gate(dw_model *m, dw_err *err) {
@@ -59,7 +61,8 @@ int dw_model_read_gate(dw_model *m, dw_err *err) {
     if (!dw_model_is_gated(m)) return 0;
     if (find_numbers(m, DW_KEY_GATE_THRESHOLD, INFINITY, by_threshold, &threshold, err) ||
         find_numbers(m, DW_KEY_GATE_ACTIVITY, 1, true, &activity, err) ||
-        find_per_layer(m, DW_KEY_GATE_DENSE, DW_KV_BOOL, "bool", &dense, err) || read_predictor_input(m, &previous, err))
+        find_per_layer(m, DW_KEY_GATE_DENSE, DW_KV_BOOL, "bool", &dense, err) ||
+        read_predictor_input(m, &previous, err))
         return -1;
     for (int l = 0; l < m->net.hp.n_layer; l++) {
         dw_layer_gate *g = &m->net.layer[l].sparse;

@@ -57,7 +57,9 @@ int dw_model_need_whole_ffn(const dw_model *m, dw_err *err) {
 }
 
 /* Tensors that gate and train add (formats/ffn_gated.h) do not count: ffn_down_t is a copy of ffn_down. */
-static bool is_dense_weight(const dw_tensor *t) { return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_"); }
+static bool is_dense_weight(const dw_tensor *t) {
+    return !strstr(t->name, ".ffn_down_t.") && !strstr(t->name, ".ffn_pred_");
+}
 
 size_t dw_model_n_params(const dw_model *m) {
     size_t n = 0;

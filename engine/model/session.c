@@ -43,10 +43,10 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
     if (o->kv == DW_KV_CACHE_Q8_0 && hp->head_dim % 32)
         return dw_fail(err, "a Q8_0 cache has blocks of 32 values, the heads of this model have %d; give --kv f16",
                        hp->head_dim);
-    if (o->n_ctx < 1 || o->n_ctx > 1 << 22 || o->n_seq < 1 || o->n_seq > 4096 || o->n_batch < 1 || o->n_batch > 1 << 16 || o->n_out < 1 ||
-        o->n_out > 1 << 20)
-        return dw_fail(err, "a session of %d positions, %d sequences, %d tokens a batch and %d outputs is out of range", o->n_ctx, o->n_seq,
-                       o->n_batch, o->n_out);
+    if (o->n_ctx < 1 || o->n_ctx > 1 << 22 || o->n_seq < 1 || o->n_seq > 4096 || o->n_batch < 1 ||
+        o->n_batch > 1 << 16 || o->n_out < 1 || o->n_out > 1 << 20)
+        return dw_fail(err, "a session of %d positions, %d sequences, %d tokens a batch and %d outputs is out of range",
+                       o->n_ctx, o->n_seq, o->n_batch, o->n_out);
     s->backend = dw_backend_find(o->backend);
     return s->backend ? 0 : dw_fail(err, "backend '%s' is unknown", o->backend);
 }
@@ -90,7 +90,8 @@ typedef enum start { AT_MOST_PAST, ANYWHERE } start;
 static int token_error(const dw_session *s, const dw_batch *b, int i, int seq, dw_err *err) {
     if (b->token && (b->token[i] < 0 || b->token[i] >= s->net.hp.n_vocab))
         return dw_fail(err, "token %d of the batch is %d, the vocabulary has %d", i, b->token[i], s->net.hp.n_vocab);
-    if (seq < 0 || seq >= s->o.n_seq) return dw_fail(err, "token %d of the batch is for sequence %d of %d", i, seq, s->o.n_seq);
+    if (seq < 0 || seq >= s->o.n_seq)
+        return dw_fail(err, "token %d of the batch is for sequence %d of %d", i, seq, s->o.n_seq);
     return 0;
 }
 
@@ -102,7 +103,8 @@ static int place(const dw_session *s, const dw_batch *b, int i, start where, int
     *pos = b->pos ? b->pos[i] : n_past[seq];
     const bool is_first = !s->begun[seq];
     if (*pos < 0 || (*pos > n_past[seq] && !(is_first && where == ANYWHERE)) || (!is_first && *pos < n_past[seq]))
-        return dw_fail(err, "token %d of the batch is for position %d, sequence %d ends at %d", i, *pos, seq, n_past[seq]);
+        return dw_fail(err, "token %d of the batch is for position %d, sequence %d ends at %d", i, *pos, seq,
+                       n_past[seq]);
     if (*pos >= s->o.n_ctx) return dw_fail(err, "the context of %d positions is full; give a larger one", s->o.n_ctx);
     n_past[seq] = *pos + 1;
     s->begun[seq] = true;
@@ -130,7 +132,9 @@ static int check_batch(dw_session *s, const dw_batch *b, start where, dw_err *er
         if (place(s, b, i, where, s->next_past, &pos, err)) return -1;
         n_out += is_wanted(b, i);
     }
-    return n_out <= s->o.n_out ? 0 : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
+    return n_out <= s->o.n_out
+               ? 0
+               : dw_fail(err, "the batch asks for %d output rows, the session keeps %d", n_out, s->o.n_out);
 }
 
 /* Layers first .. end - 1 of a checked batch, in passes of at most n_batch tokens; whether tokens are embedded before them,
@@ -153,9 +157,15 @@ static int run_passes(dw_session *s, const dw_batch *b, range r, int *ends, floa
             s->seq[i] = b->seq ? b->seq[from + i] : 0;
             if (r.gives_rows && is_wanted(b, from + i)) s->wanted[n_rows++] = i;
         }
-        const dw_work w = {.n_tokens = n, .token = r.embeds ? s->token : NULL, .seq = s->seq, .pos = s->pos,
+        const dw_work w = {.n_tokens = n,
+                           .token = r.embeds ? s->token : NULL,
+                           .seq = s->seq,
+                           .pos = s->pos,
                            .x = x ? x + (size_t)from * d : NULL,
-                           .n_rows = n_rows, .row = s->wanted, .hidden = s->hidden + (size_t)s->n_hidden * d, .tap = s->tap.points ? &s->tap : NULL};
+                           .n_rows = n_rows,
+                           .row = s->wanted,
+                           .hidden = s->hidden + (size_t)s->n_hidden * d,
+                           .tap = s->tap.points ? &s->tap : NULL};
         if (s->backend->layers(s->state, &w, r.first, r.end, err)) return -1;
         if (r.gives_rows) s->n_hidden += n_rows;
     }
@@ -186,8 +196,10 @@ int dw_session_embed(dw_session *s, const dw_batch *b, float *residual, dw_err *
 static int check_start(const dw_session *s, int first, dw_err *err) {
     const bool is_whole = first == 0 || first >= s->net.hp.n_layer || s->o.select == DW_SELECT_DENSE;
     if (is_whole || !s->net.layer[first].sparse.pred_previous) return 0;
-    return dw_fail(err, "layer %d cannot be the first of a range: its predictor reads the input of the layer before; begin with layer 0 or "
-                        "open the session with dense selection", first);
+    return dw_fail(err,
+                   "layer %d cannot be the first of a range: its predictor reads the input of the layer before; begin "
+                   "with layer 0 or open the session with dense selection",
+                   first);
 }
 
 int dw_session_layers(dw_session *s, const dw_batch *b, int first, int end, float *residual, dw_err *err) {
@@ -230,7 +242,8 @@ int dw_session_logits(dw_session *s, int first, int n, float *out, dw_err *err) 
 int dw_session_logprobs(dw_session *s, int first, int n, const int32_t *target, double *logprob, dw_err *err) {
     const int n_vocab = s->net.hp.n_vocab;
     for (int i = 0; i < n; i++)
-        if (target[i] < 0 || target[i] >= n_vocab) return dw_fail(err, "target %d is %d, the vocabulary has %d", i, target[i], n_vocab);
+        if (target[i] < 0 || target[i] >= n_vocab)
+            return dw_fail(err, "target %d is %d, the vocabulary has %d", i, target[i], n_vocab);
     return run_head(s, first, (dw_head){.n = n, .target = target, .logprob = logprob}, err);
 }
 
@@ -254,7 +267,8 @@ static slot layer_slot(dw_session *s, int l, dw_weight which) {
     const dw_hparams *hp = &s->net.hp;
     dw_layer *w = &s->net.layer[l];
     const dw_layer *m = &s->model->net.layer[l];
-    const size_t d = (size_t)hp->n_embd, n_ff = (size_t)w->n_ff, n_hot = n_ff - (size_t)w->n_cold, head = (size_t)hp->head_dim;
+    const size_t d = (size_t)hp->n_embd, n_ff = (size_t)w->n_ff, n_hot = n_ff - (size_t)w->n_cold,
+                 head = (size_t)hp->head_dim;
     const size_t n_q = (size_t)w->n_head * head, n_kv = (size_t)w->n_head_kv * head;
     switch (which) {
     case DW_W_ATTN_NORM: return SLOT(attn_norm, d, 0);
@@ -295,21 +309,25 @@ static slot net_slot(dw_session *s, dw_weight which) {
 
 static int find_slot(dw_session *s, int l, dw_weight which, slot *found, dw_err *err) {
     const bool is_of_net = which >= DW_W_TOKEN_EMBD;
-    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer)) return dw_fail(err, "layer %d does not exist, the model has %d", l,
-                                                            s->net.hp.n_layer);
+    if (!is_of_net && (l < 0 || l >= s->net.hp.n_layer))
+        return dw_fail(err, "layer %d does not exist, the model has %d", l, s->net.hp.n_layer);
     *found = is_of_net ? net_slot(s, which) : layer_slot(s, l, which);
-    if (!is_of_net && which <= DW_W_O_BIAS && !s->net.layer[l].n_head) return dw_fail(err, "layer %d has no attention", l);
+    if (!is_of_net && which <= DW_W_O_BIAS && !s->net.layer[l].n_head)
+        return dw_fail(err, "layer %d has no attention", l);
     if (!found->mine) return dw_fail(err, "weight %d is unknown", (int)which);
-    if (which == DW_W_DOWN_T && !found->model->name) return dw_fail(err, "layer %d is not gated and has no transposed down", l);
+    if (which == DW_W_DOWN_T && !found->model->name)
+        return dw_fail(err, "layer %d is not gated and has no transposed down", l);
     return 0;
 }
 
 static int check_shape(const slot *at, const dw_tensor *t, dw_err *err) {
     const size_t rows = at->rows ? at->rows : 1;
     if (t->ne[0] != at->n || t->ne[1] != rows)
-        return dw_fail(err, "a replacement of shape [%zu, %zu] was given, expected [%zu, %zu]", t->ne[0], t->ne[1], at->n, rows);
+        return dw_fail(err, "a replacement of shape [%zu, %zu] was given, expected [%zu, %zu]", t->ne[0], t->ne[1],
+                       at->n, rows);
     if (!t->data || !t->type || (!at->rows && t->type->id != DW_F32) || at->n % (size_t)t->type->block)
-        return dw_fail(err, "a replacement has no data or a type that rows of %zu values cannot have (vectors are F32)", at->n);
+        return dw_fail(err, "a replacement has no data or a type that rows of %zu values cannot have (vectors are F32)",
+                       at->n);
     return 0;
 }
 
@@ -320,9 +338,13 @@ static bool is_replaced(const dw_tensor *mine, const dw_tensor *model) { return 
 static int check_copies(const dw_session *s, int l, dw_weight which, const dw_tensor *t, dw_err *err) {
     const dw_layer *mine = &s->net.layer[l], *model = &s->model->net.layer[l];
     if (s->o.select == DW_SELECT_DENSE || !model->sparse.down_t.name) return 0;
-    const bool is_copy_new = is_replaced(&mine->sparse.down_t, &model->sparse.down_t), is_down_new = is_replaced(&mine->down, &model->down);
+    const bool is_copy_new = is_replaced(&mine->sparse.down_t, &model->sparse.down_t),
+               is_down_new = is_replaced(&mine->down, &model->down);
     if (which == DW_W_DOWN && t && !is_copy_new)
-        return dw_fail(err, "layer %d is gated and also holds down transposed: replace that one first, or open the session with dense selection", l);
+        return dw_fail(err,
+                       "layer %d is gated and also holds down transposed: replace that one first, or open the session "
+                       "with dense selection",
+                       l);
     if (which == DW_W_DOWN_T && !t && is_down_new)
         return dw_fail(err, "layer %d: down is replaced; restore it before its transposed copy", l);
     return 0;
@@ -365,7 +387,8 @@ int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err
         if (list && sel->n[l] < 0) return dw_fail(err, "layer %d: a list cannot have %d neurons", l, sel->n[l]);
         for (int i = 0; list && i < sel->n[l]; i++)
             if (list[i] < 0 || list[i] >= hp->n_ff[l] || (i && list[i] <= list[i - 1]))
-                return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l, hp->n_ff[l] - 1, i);
+                return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l,
+                               hp->n_ff[l] - 1, i);
     }
     s->binding.selection = sel;
     return s->backend->bind(s->state, &s->binding, err);

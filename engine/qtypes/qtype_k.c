@@ -61,7 +61,8 @@ void dw_decode_q3_k(const void *src, float *dst, size_t n) {
         for (int s = 0; s < 8; s++, y += 32) {
             const uint8_t *hmask = b, *qs = b + 32 + 32 * (s / 4);
             const int shift = 2 * (s & 3);
-            const float scale[2] = {d * (byte_of(scales[s / 4], 2 * s % 8) - 32), d * (byte_of(scales[s / 4], 2 * s % 8 + 1) - 32)};
+            const float scale[2] = {d * (byte_of(scales[s / 4], 2 * s % 8) - 32),
+                                    d * (byte_of(scales[s / 4], 2 * s % 8 + 1) - 32)};
             int8_t code[32];
             for (int l = 0; l < 32; l++) code[l] = (int8_t)(((qs[l] >> shift & 3) | (hmask[l] >> s & 1) << 2) - 4);
             scale_pair(code, scale, no_min, y);
@@ -189,9 +190,13 @@ static void fit_q2_k(const float *x, const float *importance, float mean_square,
     set_groups(f, 16);
 }
 
-static inline int code_q2_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, 0, 3); }
+static inline int code_q2_k(const dw_block_fit *f, int g, int i, float x, bool any) {
+    return best_code(f, g, i, x, any, 0, 3);
+}
 
-static float value_16(const dw_block_fit *f, int i, int code) { return f->scale[i / 16] * (float)code - f->min[i / 16]; }
+static float value_16(const dw_block_fit *f, int i, int code) {
+    return f->scale[i / 16] * (float)code - f->min[i / 16];
+}
 
 static void pack_q2_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
     for (int k = 0; k < 16; k++) b[k] = (uint8_t)(f->scale_code[k] | f->min_code[k] << 4);
@@ -228,7 +233,9 @@ static void fit_q3_k(const float *x, const float *importance, float mean_square,
     }
 }
 
-static inline int code_q3_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, -4, 3); }
+static inline int code_q3_k(const dw_block_fit *f, int g, int i, float x, bool any) {
+    return best_code(f, g, i, x, any, -4, 3);
+}
 
 static float value_q3_k(const dw_block_fit *f, int i, int code) { return f->scale[i / 16] * (float)(code - 4); }
 
@@ -282,10 +289,16 @@ static void fit_q5_k(const float *x, const float *importance, float mean_square,
     fit_affine_k(x, importance, (dw_affine_search){31, -0.5f, 0.1f, 15, false}, f);
 }
 
-static inline int code_q4_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, 0, 15); }
-static inline int code_q5_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, 0, 31); }
+static inline int code_q4_k(const dw_block_fit *f, int g, int i, float x, bool any) {
+    return best_code(f, g, i, x, any, 0, 15);
+}
+static inline int code_q5_k(const dw_block_fit *f, int g, int i, float x, bool any) {
+    return best_code(f, g, i, x, any, 0, 31);
+}
 
-static float value_32(const dw_block_fit *f, int i, int code) { return f->scale[i / 32] * (float)code - f->min[i / 32]; }
+static float value_32(const dw_block_fit *f, int i, int code) {
+    return f->scale[i / 32] * (float)code - f->min[i / 32];
+}
 
 /* The first 16 bytes of a block. */
 static void store_q4_k_scales(uint8_t *b, const dw_block_fit *f) {
@@ -331,7 +344,9 @@ static void fit_q6_k(const float *x, const float *importance, float mean_square,
     }
 }
 
-static inline int code_q6_k(const dw_block_fit *f, int g, int i, float x, bool any) { return best_code(f, g, i, x, any, -32, 31); }
+static inline int code_q6_k(const dw_block_fit *f, int g, int i, float x, bool any) {
+    return best_code(f, g, i, x, any, -32, 31);
+}
 
 static float value_q6_k(const dw_block_fit *f, int i, int code) { return f->scale[i / 16] * (float)(code - 32); }
 
@@ -351,8 +366,9 @@ static void pack_q6_k(const dw_block_fit *f, const uint8_t *code, uint8_t *b) {
 
 /* ---- the types ---------------------------------------------------------------------------------------- */
 
-#define TYPE(suffix, bytes, group, value)                                                                                     \
-    static const coding steps_##suffix = {SUPER, bytes, group, 1, false, fit_##suffix, code_##suffix, value, pack_##suffix};        \
+#define TYPE(suffix, bytes, group, value)                                                                              \
+    static const coding steps_##suffix = {SUPER,         bytes, group,        1, false, fit_##suffix,                  \
+                                          code_##suffix, value, pack_##suffix};                                        \
     DEFINE_ENCODER(suffix, steps_##suffix)
 TYPE(q2_k, 84, 16, value_16)
 TYPE(q3_k, 110, 16, value_q3_k)

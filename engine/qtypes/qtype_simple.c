@@ -237,7 +237,9 @@ static inline int code_symmetric(int nmax, const dw_block_fit *f, int i, float x
     return f->inverse == 0 ? f->code[i] : clamp(nearest(l), -nmax, nmax - 1) + nmax;
 }
 
-static inline float value_symmetric(int nmax, const dw_block_fit *f, int code) { return in_half(f->d) * (float)(code - nmax); }
+static inline float value_symmetric(int nmax, const dw_block_fit *f, int code) {
+    return in_half(f->d) * (float)(code - nmax);
+}
 
 /* ---- affine: Q4_1, Q5_1 ------------------------------------------------------------------------------ */
 
@@ -275,7 +277,9 @@ static inline int code_affine(int nmax, const dw_block_fit *f, int i, float x, b
     return f->inverse == 0 ? f->code[i] : clamp(nearest(l), 0, nmax);
 }
 
-static inline float value_affine(const dw_block_fit *f, int code) { return in_half(f->d) * (float)code + in_half(f->m); }
+static inline float value_affine(const dw_block_fit *f, int code) {
+    return in_half(f->d) * (float)code + in_half(f->m);
+}
 
 /* ---- IQ4_NL ------------------------------------------------------------------------------------------ */
 
@@ -352,7 +356,9 @@ static inline void pack_q5_1(const dw_block_fit *f, const uint8_t *code, uint8_t
     static inline int code_##suffix(const dw_block_fit *f, int g, int i, float x, bool any) {                          \
         return (void)g, code_symmetric(nmax, f, i, x, any);                                                            \
     }                                                                                                                  \
-    static float value_##suffix(const dw_block_fit *f, int i, int code) { return (void)i, value_symmetric(nmax, f, code); }
+    static float value_##suffix(const dw_block_fit *f, int i, int code) {                                              \
+        return (void)i, value_symmetric(nmax, f, code);                                                                \
+    }
 #define STEPS_AFFINE(suffix, nmax)                                                                                     \
     static void fit_##suffix(const float *x, const float *w, float ms, int n, dw_block_fit *f) {                       \
         fit_affine(nmax, x, w, ms, n, f);                                                                              \
@@ -366,7 +372,7 @@ STEPS_SYMMETRIC(q5_0, 16)
 STEPS_AFFINE(q4_1, 15)
 STEPS_AFFINE(q5_1, 31)
 
-#define TYPE(suffix, bytes, by_row)                                                                                          \
+#define TYPE(suffix, bytes, by_row)                                                                                    \
     static const coding steps_##suffix = {BLOCK,        bytes,          BLOCK,       SIDE, by_row, fit_##suffix,       \
                                           code_##suffix, value_##suffix, pack_##suffix};                               \
     DEFINE_ENCODER(suffix, steps_##suffix)
