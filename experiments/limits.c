@@ -33,7 +33,7 @@ static const part parts[] = {
     {"read", "read bandwidth by working set, page kind and prefetch distance"},
     {"wall", "the best read of the largest working set by all threads"},
     {"peak", "arithmetic"},
-    {"barrier", "the price of a barrier, alone and beside a busy process"},
+    {"barrier", "the price of a barrier of two threads or more, alone and beside a busy process"},
     {"map", "mapping and touching a file that is in the page cache"},
     {0},
 };
@@ -435,6 +435,7 @@ int main(int argc, char **argv) {
     const char *level = dw_cpu_level(&err); // asks for the tiles before threads start
     if (!level) die_err(&err);
     const int all = tool.threads ? tool.threads : dw_cpu_count();
+    if (only("barrier") && all == 1) die_usage("a barrier is for two threads or more; give -t 2");
     printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats,
            show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");

@@ -145,6 +145,12 @@ static int tell_layer(char **text, const predict_result *x, dw_err *err) {
         brief(predict_tally_mass(&t[PREDICT_LEARN_NETWORK])).text);
 }
 
+static shown show_gain(const predict_gain *g) {
+    shown s = show("%+.4f", g->mean);
+    if (!isnan(g->half)) snprintf(s.text, sizeof s.text, "%+.4f +- %.4f", g->mean, g->half);
+    return s;
+}
+
 static int tell_method(char **text, const predict_result *all, int m, dw_err *err) {
     const predict_tally *t = &all->held_out[m];
     const predict_gain *g = &all->gain[m];
@@ -155,7 +161,7 @@ static int tell_method(char **text, const predict_result *all, int m, dw_err *er
         return -1;
     const bool has_gain = m == PREDICT_LEARN_STATIC || m == PREDICT_LEARN_LINEAR || m == PREDICT_LEARN_NETWORK;
     if (!has_gain) return dw_append(text, err, "\n");
-    return dw_append(text, err, "   %8s +- %s\n", show("%+.4f", g->mean).text, brief(g->half).text);
+    return dw_append(text, err, "    %s\n", show_gain(g).text);
 }
 
 /* What the gain over the static choice, with its interval, says. */
@@ -171,11 +177,11 @@ static int tell_verdict(char **text, const predict_result *all, dw_err *err) {
     const predict_tally *p = &all->held_out[PREDICT_LEARN_PREDICTOR];
     return dw_append(
         text, err,
-        "\nThe predictors capture %s of the mass at an activity of %s: %s +- %s more than the static choice, "
+        "\nThe predictors capture %s of the mass at an activity of %s: %s more than the static choice, "
         "which costs nothing (90 %% interval over %zu windows, conditional on these texts): %s.\n"
         "In %d of %d layers the closed form captured at least as much as the trained network, and is stored.\n",
-        brief(predict_tally_mass(p)).text, brief(predict_tally_active(p)).text, show("%+.4f", g->mean).text,
-        brief(g->half).text, all->n_windows, verdict(g), all->n_linear, all->n_linear + all->n_network);
+        brief(predict_tally_mass(p)).text, brief(predict_tally_active(p)).text, show_gain(g).text, all->n_windows,
+        verdict(g), all->n_linear, all->n_linear + all->n_network);
 }
 
 static int tell(char **text, const predict_result *x, size_t n, const traces *t, dw_err *err) {
