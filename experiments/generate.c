@@ -164,7 +164,7 @@ static int put_token(const dw_tokenizer *tok, int32_t id, dw_err *err) {
 
 typedef enum end_of_text { ENDED_BY_MODEL, ENDED_BY_LENGTH, ENDED_BY_USER } end_of_text;
 
-/* Generates until an end token, n tokens or an interrupt.  Every token but the last is evaluated. */
+/* Generates until an end token, n tokens or an interrupt.  The last token is evaluated in a chat only, which goes on. */
 static int write_tokens(talk *t, int n, end_of_text *end, dw_err *err) {
     const double start = dw_now();
     *end = ENDED_BY_LENGTH;
@@ -178,7 +178,7 @@ static int write_tokens(talk *t, int n, end_of_text *end, dw_err *err) {
         }
         if (put_token(t->tok, id, err)) return -1;
         t->n_generated++;
-        if (i + 1 < n && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
+        if ((i + 1 < n || o.chat) && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
     }
     t->generate_s += dw_now() - start;
     return 0;

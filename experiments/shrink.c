@@ -236,7 +236,11 @@ static int choose_size(shrink *s, dw_err *err) {
     if (w->kept >= 1)
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without a cut; give fewer bytes", o.bytes, uncut,
                        w->mixture ? " as " : "", w->mixture ? w->mixture->name : "");
-    if (w->kept * dw_model_hparams(s->model)->n_ff_max < 32)
+    const bool is_too_narrow = w->kept * dw_model_hparams(s->model)->n_ff_max < 32;
+    if (is_too_narrow && !o.bytes)
+        return dw_fail(err, "--rate %g leaves fewer than 32 of %d neurons of a layer; give a lower rate", o.rate,
+                       dw_model_hparams(s->model)->n_ff_max);
+    if (is_too_narrow)
         return dw_fail(err, "--bytes %zu: the model has %.0f%s%s without its neurons; give more bytes%s", o.bytes, bare,
                        w->mixture ? " as " : "", w->mixture ? w->mixture->name : "",
                        w->mixture ? "" : ", or smaller types (--mixture)");

@@ -35,7 +35,6 @@ typedef struct bench {
     float activity[DW_MAX_LAYERS]; // planted
     dw_random_groups lots;
     int32_t ids[EXP_SPEED_TOKENS];
-    int n_prefill;
 } bench;
 
 /* The planted activity of every layer; other models of the run are timed as they are. */
@@ -101,8 +100,6 @@ static int load(bench *b, reply *r) {
     const double start = dw_now();
     b->model = dw_model_open(b->o->path, &r->err);
     if (!b->model) return -1;
-    const dw_hparams *hp = dw_model_hparams(b->model);
-    b->n_prefill = hp->n_ctx_train < b->o->n_prefill ? hp->n_ctx_train : b->o->n_prefill;
     const dw_session_options so = {.pool = b->pool,
                                    .backend = b->o->backend,
                                    .n_ctx = deepest(b->o) + EXP_SPEED_TOKENS,
@@ -163,7 +160,7 @@ static int run_round(bench *b, int d, reply *r) {
     const int depth = b->o->depth[d];
     if (go_to(b, d, depth, &r->err)) return -1;
     const exp_watch began = exp_watch_begin();
-    if (time_tokens(b, d, b->n_prefill, true, &r->prefill_rate, &r->err)) return -1;
+    if (time_tokens(b, d, b->o->n_prefill, true, &r->prefill_rate, &r->err)) return -1;
     if (!depth) rewind_all(b, d, 0);
     if (go_to(b, d, depth ? depth : EXP_SPEED_PREFIX, &r->err)) return -1;
     dw_session_reset_coverage(b->session);

@@ -130,12 +130,13 @@ typedef struct target { // a tensor of the new file
     const int32_t *row;    // the rows of `from` that it has; NULL: all
     const int32_t *column; // the columns, likewise
     bool is_cold;          // the part of --cold-type
-    bool fell_back;        // the mixture's type does not fit its rows
+    bool of_mixture;       // the mixture chose its type, so another that fits its rows may take its place
+    bool fell_back;        // it did
 } target;
 
 typedef struct wish {     // of a tensor
     const quant_type *to; // NULL: it stays
-    bool fell_back;
+    bool of_mixture, fell_back;
 } wish;
 
 typedef struct choice {
@@ -167,6 +168,7 @@ static wish chosen_type(choice *c, const dw_model *m, const dw_tensor *t) {
     if (!rule && c->type) return (wish){.to = c->type};
     if (!rule && c->mixture) {
         w.to = quant_type_of(kit_mixture_type(&use, t, &w.fell_back));
+        w.of_mixture = true;
         return w;
     }
     if (!rule && o.recipe) rule = quant_recipe_find(&c->recipe, t->name);
@@ -217,7 +219,10 @@ static int check_target(const choice *c, const target *t, dw_err *err) {
 
 /* A tensor of the old file as it is or in another type. */
 static target whole(const dw_tensor *from, wish w) {
-    target t = {.from = from, .to = is_copy(w.to, from) ? NULL : w.to, .fell_back = w.fell_back};
+    target t = {.from = from,
+                .to = is_copy(w.to, from) ? NULL : w.to,
+                .of_mixture = w.of_mixture,
+                .fell_back = w.fell_back};
     snprintf(t.name, sizeof t.name, "%s", from->name);
     memcpy(t.ne, from->ne, sizeof t.ne);
     return t;
@@ -301,7 +306,7 @@ static int split(choice *c, target *targets, size_t *n, const ffn_part *x, dw_er
     *(is_down ? &cold->column : &cold->row) = order + n_hot;
     hot->ne[!is_down] = n_hot;
     cold->ne[!is_down] = n_cold;
-    if (c->mixture && hot->ne[0] % (size_t)hot->to->multiple) {
+    if (hot->of_mixture && hot->ne[0] % (size_t)hot->to->multiple) {
         hot->to = quant_type_of(kit_mixture_fallback(hot->to->stored, hot->ne[0]));
         hot->fell_back = true;
     }

@@ -358,6 +358,9 @@ static void refusals_of_requant(void) {
                         from, how);
     snprintf(how, sizeof how, "--cold-type Q2_K --hot %s", plan);
     check_requant_fails("no whole number of Q2_K blocks of 256; give a cold type with blocks of 32", 1, from, how);
+    if (!write_random(other, &wide, "BF16") || !write_half_plan(plan, &wide, 128)) return; // 384 of 768
+    snprintf(how, sizeof how, "--mixture Q8_0 --tensor ffn_down=Q4_K --cold-type Q8_0 --hot %s", plan);
+    check_requant_fails("rows of 384 values are no whole number of Q4_K blocks of 256", 1, other, how);
     FILE *f = fopen(plan, "w");
     fputs("# deadwood plan 1\nlayer width keep\n0 48 0-47\n1 128 0-127\n2 128 0-127\n3 128 0-127\n", f);
     fclose(f);

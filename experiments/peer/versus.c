@@ -11,6 +11,7 @@
 #include "kit/options.h"
 #include "kit/progress.h"
 #include "kit/talk.h"
+#include "measure/statistics.h"
 #include "text/tokenizers.h"
 
 #include <errno.h>
@@ -573,7 +574,7 @@ static void compare_perplexity(const comparison *c) {
         progress_step(bar, 1);
     }
     progress_end(bar);
-    const double ln_ratio = mean[0] - mean[1], variance = square - ln_ratio * ln_ratio;
+    const double ln_ratio = mean[0] - mean[1], variance = fmax(0, square - ln_ratio * ln_ratio);
     line l = {0};
     cell(&l, "model", "%s", dw_base_name(o.model));
     cell(&l, "text", "%s", o.text ? dw_base_name(o.text) : "random");
@@ -584,7 +585,8 @@ static void compare_perplexity(const comparison *c) {
     cell(&l, "stock_ppl", "%.4f", exp(mean[1]));
     cell(&l, "difference", "%+.4f%%", 100 * expm1(ln_ratio));
     cell(&l, "ln_ratio", "%+.3e", ln_ratio);
-    cell(&l, "ln_ratio_se", "%.1e", n > 1 && variance > 0 ? sqrt(variance / (n - 1)) : 0);
+    if (n < MEASURE_LEAST_WINDOWS) cell(&l, "ln_ratio_se", "-");
+    else cell(&l, "ln_ratio_se", "%.1e", sqrt(variance / (n - 1)));
     cell(&l, "own_tok_s", "%.1f", n * o.n_ctx / seconds[0]);
     cell(&l, "stock_tok_s", "%.1f", n * o.n_ctx / seconds[1]);
     cell(&l, "own_kernels", "%s", runner[0].about);

@@ -22,6 +22,14 @@ printf 'one\ntwo\nthree\n' | deadwood generate -m chat.gguf --chat -n 20 -c 45 -
 test "$status" = 1
 grep -q 'the context is full: the conversation holds [0-9]* of its 45 positions and this message needs [0-9]* more; begin a new chat' err
 
+# An answer that ends by its length is a part of the conversation, its last token too.
+status=0
+printf 'one\n' | deadwood generate -m chat.gguf --chat -n 5 --temp 0 >out 2>err
+n=$(($(sed -n 's/.*prompt \([0-9]*\) tokens.*/\1/p' err) + 5))
+printf 'one\ntwo\n' | deadwood generate -m chat.gguf --chat -n 5 -c $((n + 2)) --temp 0 >out 2>err || status=$?
+test "$status" = 1
+grep -q "the conversation holds $n of its $((n + 2)) positions" err
+
 # Near-uniform tokens: the model practically never ends an answer itself.  The signal of Ctrl-C, which a shell's background process ignores unless it is told otherwise.
 waits() { for _ in $(seq 300); do "$@" && return; sleep 0.02; done; echo "waited for: $*"; cat out err; exit 1; }
 longer() { [ "$(stat -c %s out)" -gt "$1" ]; }

@@ -18,6 +18,7 @@ refused 2 'give --rate or --bytes' tiny.gguf "${both[@]}"
 refused 2 'give --rate or --bytes, not both' tiny.gguf "${both[@]}" --rate 0.3 --bytes 300kB
 refused 2 "'1.5' is not between" tiny.gguf "${both[@]}" --rate 1.5
 refused 1 'removes no neuron: widths are multiples of 32, so a layer loses at least' tiny.gguf "${both[@]}" --rate 0.01
+refused 1 '--rate 0.99 leaves fewer than 32 of' tiny.gguf "${both[@]}" --rate 0.99
 refused 2 '--eval-windows belongs to --eval' tiny.gguf "${both[@]}" --rate 0.3 --eval-windows 2
 refused 2 "'Q9' is not one of" tiny.gguf "${both[@]}" --rate 0.3 --mixture Q9
 refused 1 "cannot open 'none.gguf'" none.gguf "${both[@]}" --rate 0.3
