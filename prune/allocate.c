@@ -5,6 +5,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,17 +24,39 @@ void prune_sizes_release(prune_sizes *z) {
     *z = (prune_sizes){0};
 }
 
+static const dw_qtype_row *larger_of(const dw_qtype_row *a, const dw_qtype_row *b) {
+    return a->block_bytes * b->block > b->block_bytes * a->block ? a : b;
+}
+
 /* The types with and without importances differ in a few tensors.  The larger one counts, so no size is exceeded. */
-static const dw_qtype_row *wanted_type(const prune_sizes_request *wanted, const dw_tensor *t) {
-    if (!kit_is_matrix(t)) return t->type;
-    if (wanted->as.type) return wanted->as.type;
-    if (!wanted->as.mixture) return t->type;
+static const dw_qtype_row *type_of_mixture(const prune_sizes_request *wanted, const dw_tensor *t) {
     kit_mixture_use use = {.mixture = wanted->as.mixture, .model = wanted->model, .drop = wanted->drop};
     const dw_qtype_row *plain = kit_mixture_wanted(&use, t);
     use.weighted = true;
     const dw_qtype_row *weighted = kit_mixture_wanted(&use, t);
-    const bool larger = weighted->block_bytes * plain->block > plain->block_bytes * weighted->block;
-    return larger ? weighted : plain;
+    return larger_of(weighted, plain);
+}
+
+/* The v whose type q and k get, where a carrier may store the three as one matrix; NULL: each has its own. */
+static const dw_tensor *v_beside(const prune_sizes_request *wanted, const dw_tensor *t) {
+    const dw_arch *from = wanted->model->arch;
+    const dw_arch *to = from->carrier ? dw_arch_find((dw_str){from->carrier, strlen(from->carrier)}) : NULL;
+    const char *rest = "";
+    char name[64];
+    const int l = dw_layer_of(t->name, &rest);
+    if (!wanted->may_differ || !to || !(to->has & DW_ARCH_FUSED_QKV)) return NULL;
+    if (strcmp(rest, "attn_q.weight") && strcmp(rest, "attn_k.weight")) return NULL;
+    snprintf(name, sizeof name, "blk.%d.attn_v.weight", l);
+    return dw_gguf_find_tensor(wanted->model->gguf, name);
+}
+
+static const dw_qtype_row *wanted_type(const prune_sizes_request *wanted, const dw_tensor *t) {
+    if (!kit_is_matrix(t)) return t->type;
+    if (wanted->as.type) return wanted->as.type;
+    if (!wanted->as.mixture) return t->type;
+    const dw_tensor *v = v_beside(wanted, t);
+    const dw_qtype_row *own = type_of_mixture(wanted, t);
+    return v ? larger_of(type_of_mixture(wanted, v), own) : own;
 }
 
 /* The shape with the heads that stay: rows of q, k and v, values of their biases, columns of o. */

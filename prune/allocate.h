@@ -56,6 +56,7 @@ typedef struct prune_sizes_request {
     prune_as as;
     size_t lineage_bytes;
     const int *n_kv; // (n_layer): KV heads that stay; NULL: all
+    bool may_differ; // widths or heads may come to differ by layer, so that a carrier stores the file
 } prune_sizes_request;
 
 int prune_sizes_init(prune_sizes *z, const prune_sizes_request *wanted, dw_err *err);

@@ -1,6 +1,7 @@
 /* layout.c - what the smaller file holds: widths, architecture, keys, tensors. */
 #include "prune/cutting.h"
 
+#include "formats/ffn_act.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -542,7 +543,8 @@ static int set_filtered(const prune_layout *o, dw_gguf_writer *w, const char *ke
     return 0;
 }
 
-/* The architecture's keys change their prefix.  Keys about single neurons of the parent are left out. */
+/* The architecture's keys change their prefix.  Of deadwood's own only the activation is copied: the others are about
+ * single neurons of the parent, or about its numbers. */
 static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
     const dw_model *m = o->parent;
     const size_t n_arch = strlen(m->arch->name);
@@ -550,7 +552,7 @@ static int copy_keys(const prune_layout *o, dw_gguf_writer *w, dw_err *err) {
     int rc = 0;
     for (size_t i = 0; i < dw_gguf_n_kv(m->gguf) && !rc; i++) {
         const dw_kv *kv = dw_gguf_kv(m->gguf, i);
-        if (!strncmp(kv->key, "deadwood.", 9)) continue;
+        if (!strncmp(kv->key, "deadwood.", 9) && strcmp(kv->key, DW_KEY_FFN_ACTIVATION) != 0) continue;
         if (strncmp(kv->key, m->arch->name, n_arch) || kv->key[n_arch] != '.') {
             dw_gguf_set_kv(w, kv->key, kv);
             continue;

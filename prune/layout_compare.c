@@ -72,6 +72,9 @@ int prune_layout_compare(const prune_layout *o, const char *path, kit_stream *s,
     int rc = 0;
     if (dw_gguf_n_tensors(m->gguf) != o->n_tensor)
         rc = dw_fail(err, "%zu tensors were written, %zu were planned", dw_gguf_n_tensors(m->gguf), o->n_tensor);
+    if (!rc && m->net.act != o->parent->net.act)
+        rc = dw_fail(err, "its activation is %s, the parent's is %s", dw_model_activation(m),
+                     dw_model_activation(o->parent));
     for (size_t i = 0; i < o->n_tensor && !rc; i++) rc = compare_tensor(s, m->gguf, &o->tensor[i], err);
     if (!rc) rc = kit_stream_end(s, err);
     dw_model_close(m);

@@ -250,13 +250,20 @@ static void check_options(void) {
     if (!o.sample) o.sample = SAMPLE;
 }
 
+/* Exact selection, heads, and trials of cut models, which statistics repair. */
+static bool uses_blas(void) {
+    const bool is_obs = o.metric && rank_is_obs(rank_find_metric(o.metric));
+    return is_obs || o.heads > 0 || (o.stats && (o.ablation || prune_allocator_find(o.allocate)->runs_model));
+}
+
 static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     if (rank_open_inputs(in, &o, pool, err) || rank_read_protected(in, err) || rank_choose_layers(in, err)) return -1;
     if (rank_choose_heads(in, err)) return -1;
     int *n_kv = dw_alloc((size_t)in->hp->n_layer, sizeof *n_kv, "numbers of heads", err);
     if (!n_kv) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) n_kv[l] = rank_n_kv_kept(in, l);
-    const prune_sizes_request wanted = {in->model, in->drop, as_named(o.as), rank_lineage_bytes(in), n_kv};
+    const bool may_differ = strcmp(o.allocate, "uniform") || strcmp(o.heads_allocate, "uniform") || o.protect;
+    const prune_sizes_request wanted = {in->model, in->drop, as_named(o.as), rank_lineage_bytes(in), n_kv, may_differ};
     const int rc = prune_sizes_init(&in->sizes, &wanted, err);
     free(n_kv);
     if (rc) return -1;
@@ -271,8 +278,7 @@ int main(int argc, char **argv) {
     write_about();
     opt_parse(&program, argc, argv);
     check_options();
-    if ((o.metric && rank_is_obs(rank_find_metric(o.metric))) || o.heads > 0 || (o.ablation && o.stats))
-        kit_blas_start(argv);
+    if (uses_blas()) kit_blas_start(argv);
     dw_err err = {0};
     dw_pool *pool = dw_pool_new(tool.threads, &err);
     rank_inputs in = {0};

@@ -3,6 +3,7 @@
 #include "kit/safetensors.h"
 #include "engine.h"
 #include "experiments/peer/stock.h"
+#include "formats/ffn_act.h"
 #include "kit/plan.h"
 #include "kit/sizes.h"
 #include "kit/stats.h"
@@ -233,6 +234,36 @@ static void rate_zero(void) {
         same_file(model, cut(model, write_plan("plan.tsv", model, "all"), "same.gguf", "--down-type same --pad"),
                   t->name);
     }
+}
+
+/* A copy of a model whose FFN has another activation. */
+static const char *with_activation(const char *model, const char *act, const char *name) {
+    const char *path = test_file(name);
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(model, &err);
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    if (!CHECK(g && w, "%s", err.text)) exit(1);
+    dw_gguf_set_keys(w, g);
+    dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, act);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    dw_gguf_begin(w, &err);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
+        dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
+    CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
+    dw_gguf_writer_free(w);
+    dw_gguf_close(g);
+    return path;
+}
+
+static void activation(void) {
+    const char *model = with_activation(random_model("tiny-qwen2", "F32", 0), "relu", "relu.gguf"), *plan;
+    plan = write_plan("plan.tsv", model, "all");
+    same_logits(cut(model, plan, "small.gguf", ""), model, plan, "all neurons");
+    plan = write_plan("plan.tsv", model, some); // unequal widths, in deci
+    same_logits(cut(model, plan, "small.gguf", ""), model, plan, "some neurons");
 }
 
 /* Kept columns of a down matrix of the small file are those of the parent. */
@@ -733,6 +764,7 @@ static const test_case cases[] = {
     {"a file cut to equal widths computes what a list of the same neurons computes", uniform},
     {"a file cut to unequal widths computes the same, in an architecture that has them", unequal},
     {"a padded file computes the same, at one width", padded},
+    {"a model whose FFN computes with relu does so when it is cut", activation},
     {"rate 0 gives the parent's tensors and keys bit for bit, in every type", rate_zero},
     {"whole blocks of down are copied in every type, others refused", every_type},
     {"cutting A then B equals cutting A and B at once", cut_twice},

@@ -287,19 +287,22 @@ static void missed_rates(void) {
 /* The size after requant is met from below, and by less than a step of the widths. */
 static void bytes_as(void) {
     static const struct {
-        const char *as, *options, *requant;
+        const char *shape, *as, *options, *requant;
         size_t wanted, step;
-    } cases[] = {{"Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
-                 {"Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
-                 {"Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000,
+    } cases[] = {{"mini", "Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
+                 {"mini", "Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
+                 {"mini", "Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000,
                   8 * 32 * 3 * 256 * 9 / 8 + 8 * 1024 * 256 / 4}, // with fallbacks
-                 {"Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
-                 {"Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
-                 {"BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2}};
-    const char *model = random_model("mini", "BF16", 0), *plan = test_file("as.tsv"), *small = test_file("as.gguf"),
-               *last = test_file("last.gguf");
+                 {"mini", "Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
+                 {"mini", "Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
+                 {"mini", "BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2},
+                 // openelm stores q, k and v as one matrix, whose type is that of v
+                 {"tiny-qwen3-tied", "Q3_K_M", "--allocate standardized --multiple 32", "--mixture Q3_K_M", 150000,
+                  32 * 3 * 64 * 6 / 8 + 4 * 2 * 96 * 64 / 4}};
+    const char *plan = test_file("as.tsv"), *small = test_file("as.gguf"), *last = test_file("last.gguf");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_err err = {0};
+        const char *model = random_model(cases[i].shape, "BF16", 0);
         REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes %zu --as %s %s", model, plan,
                           cases[i].wanted, cases[i].as, cases[i].options),
                 "%s", test_run_output());
@@ -313,6 +316,7 @@ static void bytes_as(void) {
               cases[i].as, cases[i].options, n, cases[i].wanted);
         dw_gguf_close(g);
     }
+    const char *model = random_model("mini", "BF16", 0);
     CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 6MB --as Q4_K --multiple 32", model, plan) ==
                   1 &&
               strstr(test_run_output(), "--multiple 256 does"),
