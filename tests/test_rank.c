@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { N_TEXT = 2, N_TOKENS = 40 };
@@ -287,22 +288,19 @@ static void missed_rates(void) {
 /* The size after requant is met from below, and by less than a step of the widths. */
 static void bytes_as(void) {
     static const struct {
-        const char *shape, *as, *options, *requant;
+        const char *as, *options, *requant;
         size_t wanted, step;
-    } cases[] = {{"mini", "Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
-                 {"mini", "Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
-                 {"mini", "Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000,
+    } cases[] = {{"Q4_K_M", "--allocate uniform", "--mixture Q4_K_M", 6400000, 8 * 256 * 3 * 256 * 6 / 8},
+                 {"Q4_K_M", "--allocate standardized", "--mixture Q4_K_M", 6400000, 256 * 3 * 256 * 6 / 8},
+                 {"Q4_K_M", "--multiple 32", "--mixture Q4_K_M", 6400000,
                   8 * 32 * 3 * 256 * 9 / 8 + 8 * 1024 * 256 / 4}, // with fallbacks
-                 {"mini", "Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
-                 {"mini", "Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
-                 {"mini", "BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2},
-                 // openelm stores q, k and v as one matrix, whose type is that of v
-                 {"tiny-qwen3-tied", "Q3_K_M", "--allocate standardized --multiple 32", "--mixture Q3_K_M", 150000,
-                  32 * 3 * 64 * 6 / 8 + 4 * 2 * 96 * 64 / 4}};
-    const char *plan = test_file("as.tsv"), *small = test_file("as.gguf"), *last = test_file("last.gguf");
+                 {"Q4_K", "", "--type Q4_K", 6200000, 8 * 256 * 3 * 256 * 6 / 8},
+                 {"Q8_0", "--group 64", "--mixture Q8_0", 9000000, 8 * 64 * 3 * 256 * 9 / 8},
+                 {"BF16", "--multiple 1", "--type BF16", 20000000, 8 * 3 * 256 * 2}};
+    const char *model = random_model("mini", "BF16", 0), *plan = test_file("as.tsv"), *small = test_file("as.gguf"),
+               *last = test_file("last.gguf");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dw_err err = {0};
-        const char *model = random_model(cases[i].shape, "BF16", 0);
         REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes %zu --as %s %s", model, plan,
                           cases[i].wanted, cases[i].as, cases[i].options),
                 "%s", test_run_output());
@@ -316,13 +314,29 @@ static void bytes_as(void) {
               cases[i].as, cases[i].options, n, cases[i].wanted);
         dw_gguf_close(g);
     }
-    const char *model = random_model("mini", "BF16", 0);
     CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --bytes 6MB --as Q4_K --multiple 32", model, plan) ==
                   1 &&
               strstr(test_run_output(), "--multiple 256 does"),
           "%s", test_run_output());
     CHECK(test_run("deadwood-rank -m %s --metric weight -o %s -q --as Q4_K --drop-layers 0", model, plan) == 2, "%s",
           test_run_output());
+}
+
+/* openelm, which stores tied qwen3 with unequal widths, joins q, k and v in one matrix of v's type. */
+static void bytes_as_joined(void) {
+    enum { N_LAYER = 12, WANTED = 4200000 };
+    static const exp_shape shape = {"joined", "qwen3", N_LAYER, 256, 768, 4, 2, 64, 512, true, 10000, 256};
+    const char *model = test_file("joined.gguf"), *plan = test_file("as.tsv"), *small = test_file("as.gguf"),
+               *last = test_file("last.gguf");
+    struct stat st;
+    if (!write_random(model, &shape, "BF16")) return;
+    REQUIRE(!test_run("deadwood-rank -m %s --metric weight -o %s -q --allocate standardized --bytes %d --as Q3_K_M "
+                      "--multiple 32 && deadwood-cut -m %s -p %s -o %s -q && deadwood-requant -m %s -o %s -q "
+                      "--mixture Q3_K_M",
+                      model, plan, WANTED, model, plan, small, small, last),
+            "%s", test_run_output());
+    CHECK(!stat(last, &st) && st.st_size <= WANTED && st.st_size > WANTED * 9 / 10, "%lld bytes, wanted %d",
+          (long long)st.st_size, WANTED);
 }
 
 /* Widths of a plan that rank makes of a model without statistics. */
@@ -815,6 +829,7 @@ static const test_case cases[] = {
     {"a file's size is met from below", bytes},
     {"a rate that widths do not reach is refused or told", missed_rates},
     {"a size after requant is met from below", bytes_as},
+    {"... also where the carrier joins q, k and v", bytes_as_joined},
     {"widths fit the types that are given for later", widths_as},
     {"protected layers keep all their neurons, and the rate still holds for the model", protected_layers},
     {"no layer keeps less than the least width", least_width},
