@@ -189,6 +189,33 @@ static void counts_bounded(void) {
         if (write_changed("tiny-llama", with_whole, &bad[i], NULL)) check_says(bad[i].says);
 }
 
+/* Keys of llama.cpp under which the model would compute something else. */
+static void with_no_causality(dw_gguf_writer *w, const void *value) {
+    dw_gguf_set_bool(w, "llama.attention.causal", *(const bool *)value);
+}
+
+static void check_opens(void) {
+    dw_err err = {0};
+    dw_model *m = dw_model_open(test_file("changed.gguf"), &err);
+    CHECK(m, "%s", err.text);
+    dw_model_close(m);
+}
+
+static void others_refused(void) {
+    static const bool is_causal[] = {true, false};
+    static const whole_key n_expert[] = {{"llama.expert_count", 0, NULL}, {"llama.expert_count", 2, "mixture of experts"}};
+    static const real_key scale[] = {{"llama.attention.scale", 0}, // unset
+                                     {"llama.attention.scale", 0.25f}, // 1 / sqrt(16)
+                                     {"llama.attention.scale", 0.3f}};
+    if (write_changed("tiny-llama", with_no_causality, &is_causal[0], NULL)) check_opens();
+    if (write_changed("tiny-llama", with_no_causality, &is_causal[1], NULL)) check_says("'llama.attention.causal'");
+    if (write_changed("tiny-llama", with_whole, &n_expert[0], NULL)) check_opens();
+    if (write_changed("tiny-llama", with_whole, &n_expert[1], NULL)) check_says(n_expert[1].says);
+    for (int i = 0; i < 2; i++)
+        if (write_changed("tiny-llama", with_real, &scale[i], NULL)) check_opens();
+    if (write_changed("tiny-llama", with_real, &scale[2], NULL)) check_says("'llama.attention.scale' is 0.3; only");
+}
+
 typedef struct heads { const char *arch; int32_t q[4], kv[4]; } heads;
 static void with_heads(dw_gguf_writer *w, const void *p) {
     const heads *h = p;
@@ -237,6 +264,7 @@ static const test_case cases[] = {
     {"a model without a required key is refused by name, the norms' epsilon too", required_keys},
     {"real numbers are finite and within bounds", reals_bounded},
     {"every count is bounded", counts_bounded},
+    {"experts, another scale of attention, and attention to later tokens are refused", others_refused},
     {"a layer has attention and KV heads, or neither where that is allowed", layers_without_attention},
     {"an unknown architecture is refused with the list of those that are known", unknown_arch},
     {0}};

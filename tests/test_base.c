@@ -168,6 +168,25 @@ static void checked(void) {
     }
 }
 
+/* What a program has written and read back it may write again; what it has read it may not replace. */
+static void written_again(void) {
+    const char *path = test_path(test_folder(), "twice.txt"), *input = test_path(test_folder(), "input.txt");
+    dw_err err = {0};
+    size_t size;
+    save(&(test_bytes){.data = (uint8_t *)(uintptr_t) "old", .size = 3}, input);
+    dw_inputs_keep();
+    free(dw_read_file(input, 100, &size, &err));
+    CHECK(!dw_out_open(input, &err) && strstr(err.text, "input and output"), "%s", err.text);
+    for (int i = 0; i < 2; i++) {
+        dw_out *out = dw_out_open(path, &err);
+        REQUIRE(out && !dw_out_write(out, "new", 3, &err), "%s", err.text);
+        const dw_out_piece piece = {"new", 3};
+        dw_out_pieces pieces = {&piece, 1};
+        CHECK(!dw_out_commit_checked(out, dw_out_holds, &pieces, &err), "time %d: %s", i, err.text);
+        dw_out_free(out);
+    }
+}
+
 static void out_folder(void) {
     dw_err err = {0};
     const char *path = test_file("folder"), *names[] = {"a", "b"};
@@ -380,6 +399,7 @@ static const test_case cases[] = {
     {"an output file appears whole or not at all", whole_or_not},
     {"every name that a file system allows can be written, and a longer one fails at the beginning", long_names},
     {"a new file replaces the old one only after its check", checked},
+    {"a file that was written and checked is no input: it may be written again", written_again},
     {"a folder of files appears whole or not at all", out_folder},
     {"SHA-256 gives the published digests", sha256_known},
     {"SipHash gives the published values", siphash_known},

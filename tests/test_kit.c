@@ -354,6 +354,8 @@ static void tables(void) {
     CHECK(!tsv_append(path, "# rows, format 1", columns + 1, 1, (const char *[]){"7"}, 1, &err), "%s", err.text);
     CHECK(!tsv_append(path, NULL, (const char *[]){"ppl", "model"}, 2, (const char *[]){"3", "c d"}, 1, &err), "%s",
           err.text);
+    CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"#1", "3"}, 1, &err) && strstr(err.text, "comment"),
+          "a row that would be read as a comment: %s", err.text);
     char *text = dw_read_file(path, 1000, NULL, &err);
     CHECK(text && !strcmp(text, "# rows, format 1\nmodel\tppl\na.gguf\t12.5\nb.gguf\t-\n-\t7\nc d\t3\n"), "%s", text);
     free(text);

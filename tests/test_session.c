@@ -411,6 +411,32 @@ static void memory_known(void) {
     close_run(&r);
 }
 
+/* Each backend computes with the activation that the session has now, whatever the file says. */
+static void activation_changes(void) {
+    static const char *const acts[] = {"relu", "silu"}; // the file's own is the second
+    run r[2];
+    int32_t token[N];
+    float *logits[2][2]; // by backend, by activation
+    for (int b = 0; backends[b].name; b++) {
+        if (!open_run(&r[b], random_model("tiny-llama", "F32", 0),
+                      (dw_session_options){.backend = backends[b].name, .kv = DW_KV_CACHE_F32}))
+            return;
+        random_tokens(token, N, r[b].n_vocab, 3);
+        for (int a = 0; a < 2; a++) {
+            dw_err err = {0};
+            logits[b][a] = logit_rows(r[b].n_vocab);
+            CHECK(!dw_session_activation(r[b].session, acts[a], &err), "%s", err.text);
+            dw_session_rewind(r[b].session, 0, 0);
+            logits_of(&r[b], token, N, a ? N : 1, 0, logits[b][a]); // few and many
+        }
+    }
+    const size_t n = (size_t)N * (size_t)r[0].n_vocab;
+    CHECK(nmse(logits[0][0], logits[0][1], n) > 1e-3, "%.1e", nmse(logits[0][0], logits[0][1], n));
+    for (int a = 0; a < 2; a++)
+        CHECK(nmse(logits[1][a], logits[0][a], n) < 1e-4, "%s: %.1e", acts[a], nmse(logits[1][a], logits[0][a], n));
+    for (int b = 0; b < 2; b++) free(logits[b][0]), free(logits[b][1]), close_run(&r[b]);
+}
+
 static const test_case cases[] = {
     {"prefill equals decode for every architecture", prefill_decode},
     {"a rewound cache gives the same logits again", rewind_kv},
@@ -424,5 +450,6 @@ static const test_case cases[] = {
     {"bad batches and options are refused in a sentence", refusals},
     {"heads are of a width that backends have room for", head_widths},
     {"a session's memory is known beforehand", memory_known},
+    {"a session computes with the activation that it was given last", activation_changes},
     {0}};
 TEST_MAIN(cases)

@@ -914,6 +914,42 @@ static void bad_gguf(void) {
     check_bad_gguf("tokenizer.ggml.add_bos_token", false, set_add_bos);
 }
 
+/* llama.cpp knows them by their names, whatever their types. */
+static void controls_by_name(void) {
+    static const struct {
+        const char *name;
+        bool ends;
+    } names[] = {{"<|im_end|>", true}, {"<|file_sep|>", true}, {"<|fim_prefix|>", false}, {"<|im_start|>", false}};
+    enum { N = sizeof names / sizeof *names };
+    for (int32_t type = DW_TOKEN_NORMAL; type <= DW_TOKEN_USER; type++) {
+        dw_err err = {0};
+        const char *path = test_path(test_folder(), "controls.gguf");
+        dw_str token[3 + N + 1] = {{"a", 1}, {"b", 1}, {"ab", 2}};
+        int32_t types[3 + N + 1] = {1, 1, 1};
+        for (int i = 0; i < N; i++) token[3 + i] = (dw_str){names[i].name, strlen(names[i].name)}, types[3 + i] = type;
+        token[3 + N] = (dw_str){"done", 4}, types[3 + N] = DW_TOKEN_NORMAL;
+        dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+        dw_gguf_set_text(w, "general.architecture", "llama");
+        dw_gguf_set_text(w, "tokenizer.ggml.model", "gpt2");
+        dw_gguf_set_text(w, "tokenizer.ggml.pre", "qwen2");
+        dw_gguf_set_strs(w, "tokenizer.ggml.tokens", token, 3 + N + 1);
+        dw_gguf_set_array(w, "tokenizer.ggml.token_type", DW_KV_I32, types, 3 + N + 1);
+        dw_gguf_set_strs(w, "tokenizer.ggml.merges", (dw_str[]){{"a b", 3}}, 1);
+        dw_gguf_set_u32(w, "tokenizer.ggml.eom_token_id", 3 + N);
+        CHECK(!dw_gguf_begin(w, &err) && !dw_gguf_commit(w, &err), "%s", err.text);
+        dw_gguf_writer_free(w);
+        loaded l = {0};
+        if (!load_gguf(&l, path)) continue;
+        for (int i = 0; i < 3; i++)
+            CHECK(l.vocab.type[3 + i] == (type == DW_TOKEN_UNKNOWN ? type : DW_TOKEN_CONTROL) &&
+                      dw_token_ends(l.t, 3 + i) == names[i].ends,
+                  "%s of type %d is read as %d", names[i].name, type, l.vocab.type[3 + i]);
+        CHECK(l.vocab.type[3 + 3] == type && !dw_token_ends(l.t, 3 + 3), "<|im_start|> is no such name");
+        CHECK(dw_token_ends(l.t, 3 + N), "the key names a token that ends a message");
+        release(&l);
+    }
+}
+
 static void any_bytes(void) {
     if (!test_shared()) SKIP("no shared folder");
     static const char *const names[] = {"qwen3", "mistral"};
@@ -966,6 +1002,7 @@ static const test_case cases[] = {
     {"tokenizer.json's added tokens, padding, special ids and template are taken over", import_rules},
     {"a malformed tokenizer.json costs one sentence", bad_tokenizer_json},
     {"a malformed tokenizer.model costs one sentence", bad_tokenizer_model},
+    {"tokens that llama.cpp knows by their names are controls of any type, and end texts", controls_by_name},
     {"a malformed vocabulary in a GGUF file costs one sentence", bad_gguf},
     {"any bytes can be tokenized", any_bytes},
     {0}};

@@ -38,7 +38,7 @@ static int start(dw_pass *p, const dw_session_options *o, dw_err *err) {
     const dw_vec *vec = dw_vec_of(level);
     for (int i = 0; i < p->n_threads; i++)
         c->step[i] = (dw_step){.p = p, .ith = i, .n_threads = p->n_threads, .level = level, .vec = vec,
-                               .glu = vec->glu[p->net->act], .gated = &c->gated};
+                               .gated = &c->gated};
     return 0;
 }
 
@@ -138,7 +138,7 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_toke
         float *gate = s->out + (size_t)t * (size_t)n, *up = s->out2 + (size_t)t * (size_t)n;
         if (gate_bias) s->vec->add(gate, gate_bias + first, NULL, n);
         if (up_bias) s->vec->add(up, up_bias + first, NULL, n);
-        s->glu(gate, up, n, p->neuron + row + first);
+        dw_glu(s, gate, up, n, p->neuron + row + first);
         if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0)
             memcpy(p->gate + row + first, gate, (size_t)n * sizeof *gate);
     }
@@ -160,7 +160,7 @@ void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token
         float *gate = s->out + (size_t)t * (size_t)n, *up = s->out2 + (size_t)t * (size_t)n;
         add_listed(&w->gate_bias, list, n, gate);
         add_listed(&w->up_bias, list, n, up);
-        s->glu(gate, up, n, up);
+        dw_glu(s, gate, up, n, up);
         scatter(list, n, from, to, up, p->neuron + row);
         if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0)
             scatter(list, n, from, to, gate, p->gate + row);

@@ -48,7 +48,6 @@ typedef struct dw_step { // of one thread
     int ith, n_threads;
     dw_level level;
     const dw_vec *vec;
-    void (*glu)(float *gate, const float *up, int n, float *neuron); // of the net's activation
     dw_team *team;
     uint8_t *scratch;  // this thread's: of a product or of attention, or packed vectors
     float *out, *out2; // this thread's: results of a piece, (tokens, rows)
@@ -62,6 +61,11 @@ typedef struct dw_cpu { // dw_pass.own
 } dw_cpu;
 
 static inline const dw_step *dw_step_of(const dw_pass *p, int ith) { return &((const dw_cpu *)p->own)->step[ith]; }
+
+/* neuron = act(gate) * up with the net's activation, which dw_session_activation may change. */
+static inline void dw_glu(const dw_step *s, float *gate, const float *up, int n, float *neuron) {
+    s->vec->glu[s->p->net->act](gate, up, n, neuron);
+}
 
 /* The pieces 0 .. n - 1 of a step as one thread gets them. */
 typedef struct dw_pieces {

@@ -42,7 +42,7 @@ static void finish_token(const dw_walk *k, int token, const int32_t *list, int n
     add_listed_bias(&k->w->up_bias, list, n, up);
     if (k->predicted) {
         add_listed_bias(&k->w->gate_bias, list, n, gate);
-        k->s->glu(gate, up, n, up);
+        dw_glu(k->s, gate, up, n, up);
     }
     for (int i = 0; i < n; i++) {
         const int j = list[i];
@@ -93,7 +93,7 @@ void dw_walk_gates(dw_walk *k, int first, int n) {
     for (int t = 0; t < p->n_tokens; t++) {
         float *row = gate + dw_walk_row(k, t);
         if (bias) k->s->vec->add(row, bias + first, NULL, n);
-        k->s->glu(row, row, n, p->neuron + dw_walk_row(k, t) + first); // pass->neuron is overwritten later
+        dw_glu(k->s, row, row, n, p->neuron + dw_walk_row(k, t) + first); // pass->neuron is overwritten later
     }
     if (!k->predicted) k->count->n_bytes += (uint64_t)n * dw_tensor_row_bytes(&k->w->gate);
 }
@@ -256,7 +256,7 @@ static void finish_gates(const dw_step *s, int l, dw_token_group g, int first, i
     for (int t = 0; t < g.n; t++) {
         float *gate = s->out + t * n;
         if (bias) s->vec->add(gate, bias + first, NULL, n);
-        s->glu(gate, gate, n, s->out2); // s->out2 is scratch here
+        dw_glu(s, gate, gate, n, s->out2); // s->out2 is scratch here
         memcpy(s->p->gate + (size_t)(g.first + t) * (size_t)w->n_ff + first, gate, (size_t)n * sizeof *gate);
     }
 }

@@ -140,6 +140,7 @@ char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err
 void dw_inputs_keep(void);
 int dw_input_named(const char *path, dw_err *err);
 bool dw_is_input(const char *path, bool only_named); // whether the path now leads to a remembered file
+void dw_input_forget(int fd);                        // an output that was read back is no input
 
 /* ---- output files ------------------------------------------------------------------------------ */
 

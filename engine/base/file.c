@@ -65,6 +65,16 @@ static int remember(const struct stat *st, bool named, dw_err *err) {
     return rc;
 }
 
+void dw_input_forget(int fd) {
+    struct stat st;
+    if (fstat(fd, &st)) return;
+    const input gone = input_of(&st);
+    pthread_mutex_lock(&inputs.lock);
+    input *found = find_input(&gone);
+    if (found) *found = inputs.list[--inputs.n];
+    pthread_mutex_unlock(&inputs.lock);
+}
+
 void dw_inputs_keep(void) { inputs.kept = true; }
 
 int dw_input_named(const char *path, dw_err *err) {

@@ -317,6 +317,7 @@ int dw_out_commit_checked(dw_out *out, dw_out_check *check, void *ctx, dw_err *e
     if (sync_file(out, err)) return -1;
     if (check(ctx, readable_path(out), &why))
         return dw_fail(err, "'%s' was not written, because the new file fails its check: %s", out->path, why.text);
+    dw_input_forget(out->fd); // the check has read it
     return dw_out_commit(out, err);
 }
 

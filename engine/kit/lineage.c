@@ -106,6 +106,26 @@ static int add_values(json_t *args, const opt_row *row) {
     return rc;
 }
 
+/* JSON holds no other text. */
+static int check_text(const char *text, dw_err *err) {
+    if (dw_is_utf8(text, strlen(text))) return 0;
+    return dw_fail(err, "'%s' is not UTF-8 text, as the lineage in the new file must be; rename it", text);
+}
+
+static int check_args(const opt_row *rows, dw_err *err) {
+    int rc = 0;
+    for (const opt_row *row = rows; !opt_is_end(row); row++) {
+        size_t n;
+        char **value = opt_is_value(row) && !(row->flags & OPT_NO_BYTE) ? opt_values(row, &n) : NULL;
+        for (size_t i = 0; value && i < n; i++) {
+            if (!rc) rc = check_text(value[i], err);
+            free(value[i]);
+        }
+        free(value);
+    }
+    return rc;
+}
+
 /* Positional arguments come first; after an option with several values they would be taken as its values. */
 static int add_args(json_t *args, const opt_row *rows) {
     int rc = 0;
@@ -126,6 +146,7 @@ static int copy_steps(lineage *l, const dw_gguf *parent, dw_err *err) {
 }
 
 lineage *lineage_new(const opt_program *program, const dw_gguf *parent, dw_err *err) {
+    if (check_args(program->rows, err) || (parent && check_text(dw_gguf_path(parent), err))) return NULL;
     lineage *l = dw_alloc(1, sizeof *l, "the lineage", err);
     if (!l) return NULL;
     json_t *args = json_array();
@@ -165,7 +186,7 @@ static int size_of_input(const char *path, size_t *bytes, dw_err *err) {
 
 int lineage_input_hashed(lineage *l, const char *path, const char sha256[65], dw_err *err) {
     size_t bytes;
-    if (size_of_input(path, &bytes, err)) return -1;
+    if (check_text(path, err) || size_of_input(path, &bytes, err)) return -1;
     json_t *input = json_pack("{s:o, s:s, s:I}", "name", base_name_json(path), "sha256", sha256, "bytes",
                               (json_int_t)bytes);
     return json_array_append_new(l->inputs, input) ? fail_memory(err) : 0;

@@ -117,6 +117,8 @@ static int check_cells(const char *const *cells, size_t n, dw_err *err) {
 static int write_line(dw_out *out, const char *const *cells, const size_t *from, size_t n_out, size_t n, dw_err *err) {
     for (size_t i = 0; i < n_out; i++) {
         const char *cell = from[i] < n ? cells[from[i]] : NULL;
+        if (!i && cell && *cell == '#')
+            return dw_fail(err, "the first cell of a row begins as a comment does: '%s'", cell);
         if (dw_out_printf(out, err, "%s%s", cell && *cell ? cell : "-", i + 1 < n_out ? "\t" : "\n")) return -1;
     }
     return 0;

@@ -93,10 +93,25 @@ static int check_attention(const dw_model *m, const keys *k) {
     if (check_is_head_dim(k, DW_KEY_ROPE_DIM, hp->head_dim, "only rotation of whole heads is supported") ||
         check_is_head_dim(k, DW_KEY_VALUE_DIM, hp->head_dim, "only values as long as keys are supported"))
         return -1;
-    char key[128];
-    if (dw_gguf_find(k->g, key_name(k, "expert_count", key)))
-        return dw_fail(k->err, "this is a mixture of experts ('%s'), which is not supported", key);
     return 0;
+}
+
+/* Keys of llama.cpp that change what a model computes, with values that this engine does not compute. */
+static int check_others(const dw_model *m, const keys *k) {
+    const double own_scale = 1 / sqrt(m->net.hp.head_dim);
+    char key[128];
+    uint32_t n_expert = 0;
+    bool causal = true;
+    float scale = 0;
+    if (dw_gguf_u32(k->g, key_name(k, "expert_count", key), &n_expert, k->err) < 0) return -1;
+    if (n_expert) return dw_fail(k->err, "this is a mixture of experts ('%s'), which is not supported", key);
+    if (dw_gguf_bool(k->g, key_name(k, "attention.causal", key), &causal, k->err) < 0) return -1;
+    if (!causal)
+        return dw_fail(k->err, "every token sees the later ones, too ('%s' is false), which is not supported", key);
+    if (get_positive(k, "attention.scale", &scale, true)) return -1;
+    if (scale == 0 || fabs(scale - own_scale) <= 1e-5 * own_scale) return 0;
+    return dw_fail(k->err, "key '%s' is %g; only 1/sqrt(%d), the root of a head's values, is supported",
+                   key_name(k, "attention.scale", key), (double)scale, m->net.hp.head_dim);
 }
 
 /* Reads widths and numbers of heads of each layer, and finds the largest of each. */
@@ -125,11 +140,10 @@ static int read_hparams(dw_model *m, const keys *k) {
     if (get_int(k, DW_KEY_HEAD_DIM, &hp->head_dim) || check_attention(m, k)) return -1;
 
     hp->rope_base = 10000; // llama.cpp's default
-    float scale = 0;
     if (get_real(k, DW_KEY_ROPE_BASE, &hp->rope_base) || get_real(k, DW_KEY_NORM_EPS, &hp->norm_eps) ||
-        get_positive(k, "attention.scale", &scale, true))
+        check_others(m, k))
         return -1;
-    hp->attn_scale = scale > 0 ? scale : 1 / sqrtf((float)hp->head_dim);
+    hp->attn_scale = 1 / sqrtf((float)hp->head_dim);
     m->net.embd_scale = m->arch->has & DW_ARCH_EMBD_SCALE ? sqrtf((float)hp->n_embd) : 1;
     return 0;
 }

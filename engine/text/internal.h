@@ -36,14 +36,14 @@ dw_str dw_vocab_text(dw_vocab *v, const char *text, size_t len, dw_err *err);
 int dw_vocab_alloc(dw_vocab *v, const char *model, size_t n_token, dw_err *err);
 /* Gives every id without a text the text "[PADid]" and the type unused. */
 int dw_vocab_pad(dw_vocab *v, dw_err *err);
-/* Tokens that end a text; the last row's name is NULL. */
-typedef struct dw_end_token {
+/* Tokens that control a model by their names; the last row's name is NULL. */
+typedef struct dw_control {
     const char *name;
-    bool is_turn; // the token ends a turn of a chat
-} dw_end_token;
-extern const dw_end_token dw_end_tokens[];
+    enum { DW_CONTROLS, DW_ENDS_TEXT, DW_ENDS_TURN } does; // who ends a turn of a chat ends a text, too
+} dw_control;
+extern const dw_control dw_controls[];
 
-/* The first token of dw_end_tokens that ends a turn and is in the vocabulary, or -1. */
+/* The first token of dw_controls that ends a turn and is in the vocabulary, or -1. */
 int32_t dw_vocab_find_eot(const dw_lookup *x);
 
 /* The ids of merge i: left part, right part, result.  Fails when one of the three is not a token. */

@@ -63,9 +63,10 @@ static int find_ends(dw_tokenizer *t, dw_err *err) {
     if (!(t->ends = dw_alloc(v->n_token, sizeof *t->ends, "tokens that end a text", err))) return -1;
     if (v->eos >= 0) t->ends[v->eos] = true;
     if (v->eot >= 0) t->ends[v->eot] = true;
-    for (const dw_end_token *end = dw_end_tokens; end->name; end++) {
-        const int32_t id = dw_lookup_find(&t->index, end->name, strlen(end->name));
-        if (id >= 0) t->ends[id] = true;
+    if (v->eom >= 0) t->ends[v->eom] = true;
+    for (const dw_control *c = dw_controls; c->name; c++) {
+        const int32_t id = dw_lookup_find(&t->index, c->name, strlen(c->name));
+        if (id >= 0 && c->does != DW_CONTROLS) t->ends[id] = true;
     }
     return 0;
 }

@@ -28,7 +28,7 @@ typedef struct dw_vocab {
     float *score;       // llama: n_token; else NULL
     size_t n_merge;
     dw_str *merge;      // gpt2: n_merge texts "left right", the index is the rank; else NULL
-    int32_t bos, eos, eot, unk, pad; // -1: none
+    int32_t bos, eos, eot, eom, unk, pad; // -1: none
     bool add_bos, add_eos, add_space_prefix, ignore_merges;
     dw_str chat_template; // Jinja source, which is never executed; ptr NULL: none
     void *owned;        // memory of the texts that the vocabulary owns

@@ -90,7 +90,7 @@ int dw_vocab_alloc(dw_vocab *v, const char *model, size_t n_token, dw_err *err) 
     if (!n_token || n_token >= INT32_MAX) return dw_fail(err, "a vocabulary cannot have %zu tokens", n_token);
     v->model = model;
     v->n_token = n_token;
-    v->bos = v->eos = v->eot = v->unk = v->pad = -1;
+    v->bos = v->eos = v->eot = v->eom = v->unk = v->pad = -1;
     v->token = dw_alloc(n_token, sizeof *v->token, "tokens", err);
     v->type = dw_alloc(n_token, sizeof *v->type, "token types", err);
     if (!v->token || !v->type) return -1;
@@ -127,19 +127,60 @@ int dw_vocab_pad(dw_vocab *v, dw_err *err) {
     return rc;
 }
 
-/* The list of llama.cpp.  If a vocabulary names no eot, its eot is the first row here that ends a turn and is a token.
- * */
-const dw_end_token dw_end_tokens[] = {
-    {"<|eot_id|>", true}, {"<|im_end|>", true},     {"<|end|>", true},   {"<end_of_turn>", true},
-    {"<EOT>", true},      {"<|endoftext|>", true},  {"<|return|>"},      {"<|call|>"},
-    {"<|eom_id|>"},       {"<|end_of_text|>"},      {"</s>"},            {"_<EOT>"},
-    {"<end_of_utterance>"}, {NULL}};
+/* The list of llama.cpp.  If a vocabulary names no eot, its eot is the first row here that ends a turn and is a token. */
+const dw_control dw_controls[] = {
+    {"<|eot_id|>", DW_ENDS_TURN},
+    {"<|im_end|>", DW_ENDS_TURN},
+    {"<|end|>", DW_ENDS_TURN},
+    {"<end_of_turn>", DW_ENDS_TURN},
+    {"<EOT>", DW_ENDS_TURN},
+    {"<|endoftext|>", DW_ENDS_TURN},
+    {"<|return|>", DW_ENDS_TEXT},
+    {"<|call|>", DW_ENDS_TEXT},
+    {"<|calls|>", DW_ENDS_TEXT},
+    {"<|flush|>", DW_ENDS_TEXT},
+    {"<|eom_id|>", DW_ENDS_TEXT},
+    {"<|end_of_text|>", DW_ENDS_TEXT},
+    {"</s>", DW_ENDS_TEXT},
+    {"_<EOT>", DW_ENDS_TEXT},
+    {"[EOT]", DW_ENDS_TEXT},
+    {"[EOS]", DW_ENDS_TEXT},
+    {"<eos>", DW_ENDS_TEXT},
+    {"<turn|>", DW_ENDS_TEXT},
+    {"<end_of_utterance>", DW_ENDS_TEXT},
+    /* between the parts of a repository, and around a gap that is to be filled */
+    {"<|fim_pad|>", DW_ENDS_TEXT},
+    {"<fim-pad>", DW_ENDS_TEXT},
+    {"<fim_pad>", DW_ENDS_TEXT},
+    {"<|fim_repo|>", DW_ENDS_TEXT},
+    {"<|repo_name|>", DW_ENDS_TEXT},
+    {"<fim-repo>", DW_ENDS_TEXT},
+    {"<reponame>", DW_ENDS_TEXT},
+    {"<|file_sep|>", DW_ENDS_TEXT},
+    {"<|fim_prefix|>", DW_CONTROLS},
+    {"<fim-prefix>", DW_CONTROLS},
+    {"<fim_prefix>", DW_CONTROLS},
+    {"<|fim_suffix|>", DW_CONTROLS},
+    {"<fim-suffix>", DW_CONTROLS},
+    {"<fim_suffix>", DW_CONTROLS},
+    {"<|fim_middle|>", DW_CONTROLS},
+    {"<fim-middle>", DW_CONTROLS},
+    {"<fim_middle>", DW_CONTROLS},
+    {NULL, 0}};
 
 int32_t dw_vocab_find_eot(const dw_lookup *x) {
     int32_t id = -1;
-    for (const dw_end_token *t = dw_end_tokens; t->name && id < 0; t++)
-        if (t->is_turn) id = dw_lookup_find(x, t->name, strlen(t->name));
+    for (const dw_control *t = dw_controls; t->name && id < 0; t++)
+        if (t->does == DW_ENDS_TURN) id = dw_lookup_find(x, t->name, strlen(t->name));
     return id;
+}
+
+/* Whatever their types in the file, as llama.cpp does it. */
+static void mark_controls(dw_vocab *v, const dw_lookup *x) {
+    for (const dw_control *t = dw_controls; t->name; t++) {
+        const int32_t id = dw_lookup_find(x, t->name, strlen(t->name));
+        if (id >= 0 && (v->type[id] == DW_TOKEN_NORMAL || v->type[id] == DW_TOKEN_USER)) v->type[id] = DW_TOKEN_CONTROL;
+    }
 }
 
 int dw_vocab_merge_ids(const dw_vocab *v, const dw_lookup *x, size_t i, dw_merge_ids *ids, dw_err *err) {
@@ -245,9 +286,9 @@ static int read_pre(dw_vocab *v, const dw_gguf *g, dw_err *err) {
 }
 
 static int read_settings(dw_vocab *v, const dw_gguf *g, dw_err *err) {
-    int32_t *const ids[] = {&v->bos, &v->eos, &v->eot, &v->unk, &v->pad};
-    static const char *const keys[] = {KEY "bos_token_id", KEY "eos_token_id", KEY "eot_token_id",
-                                       KEY "unknown_token_id", KEY "padding_token_id"};
+    int32_t *const ids[] = {&v->bos, &v->eos, &v->eot, &v->eom, &v->unk, &v->pad};
+    static const char *const keys[] = {KEY "bos_token_id", KEY "eos_token_id",     KEY "eot_token_id",
+                                       KEY "eom_token_id", KEY "unknown_token_id", KEY "padding_token_id"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (read_id(g, keys[i], v->n_token, ids[i], err)) return -1;
     if (dw_gguf_bool(g, KEY "add_bos_token", &v->add_bos, err) < 0) return -1;
@@ -278,6 +319,7 @@ static int read_gguf(dw_vocab *v, const dw_gguf *g, dw_err *err) {
     dw_lookup x;
     if (dw_lookup_build(&x, v->token, v->n_token, err)) return -1;
     if (v->eot < 0) v->eot = dw_vocab_find_eot(&x);
+    mark_controls(v, &x);
     dw_lookup_release(&x);
     return 0;
 }
@@ -303,6 +345,7 @@ void dw_vocab_write(const dw_vocab *v, dw_gguf_writer *w) {
     write_id(w, KEY "bos_token_id", v->bos);
     write_id(w, KEY "eos_token_id", v->eos);
     write_id(w, KEY "eot_token_id", v->eot);
+    write_id(w, KEY "eom_token_id", v->eom);
     write_id(w, KEY "unknown_token_id", v->unk);
     write_id(w, KEY "padding_token_id", v->pad);
     dw_gguf_set_bool(w, KEY "add_bos_token", v->add_bos);
