@@ -1137,6 +1137,84 @@ static void gate_controls(void) {
     }
 }
 
+/* The table of sources of one row each, whose cells are separated by spaces. */
+static void judge_rows(const char *const *row, size_t n, tsv_table *t) {
+    static const char head[] = "model model_sha256 text base file_bytes windows ln_ratio ln_ratio_se kv select "
+                               "activity bytes_per_token threads decode_tok_s depth sequences";
+    dw_err err = {0};
+    judge_counts counts;
+    judge *j = judge_new(n, &err);
+    *t = (tsv_table){0};
+    REQUIRE(j, "%s", err.text);
+    for (size_t i = 0; i < n; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s\n%s\n", head, row[i]);
+        for (char *c = text; *c; c++)
+            if (*c == ' ') *c = '\t';
+        write_text(file("source.tsv"), text);
+        CHECK(!judge_add(j, i, file("source.tsv"), "-", false, &err), "%s", err.text);
+    }
+    CHECK(!judge_write(j, file("source.judged"), "#", &counts, &err), "%s", err.text);
+    CHECK(!tsv_read(t, file("source.judged"), &err), "%s", err.text);
+    judge_free(j);
+}
+
+static bool has_cells(const tsv_table *t, size_t row, const char *bytes_per_token, const char *decode_tok_s) {
+    return row < t->n_rows && !strcmp(tsv_cell(t, row, "bytes_per_token"), bytes_per_token) &&
+           !strcmp(tsv_cell(t, row, "decode_tok_s"), decode_tok_s);
+}
+
+#define DENSE_QUALITY "m hash a b 9 5 1 0.01 f32 auto - 7 -"
+#define GATED_QUALITY "m hash a b 9 5 1 0.01 f32 fused 0.3 - 2"
+
+static void speeds_of_sequences(void) {
+    static const char *const row[] = {"m hash - - 9 - - - f32 auto - 7 2 150 0 2",
+                                      "m hash - - 9 - - - f32 auto - 7 2 100 0 1", DENSE_QUALITY " - - -",
+                                      "m hash - - 9 - - - f32 auto - 7 2 180 0 4",
+                                      "m hash - - 9 - - - f32 auto - 7 2 90 64 1"};
+    tsv_table t;
+    judge_rows(row, 5, &t);
+    CHECK(t.n_rows == 4 && has_cells(&t, 0, "7", "150") && has_cells(&t, 1, "7", "100") &&
+              has_cells(&t, 2, "7", "180") && has_cells(&t, 3, "7", "90"),
+          "x2, the model itself, x4 and depth 64: %zu rows", t.n_rows);
+    CHECK(t.n_rows < 2 || !strcmp(tsv_cell(&t, 1, "threads"), "2"), "with the threads of its speed");
+    tsv_release(&t);
+}
+
+/* What a row of quality says of its cost was measured with its own cache, its own kernels and its own gates. */
+static void speeds_of_others(void) {
+    static const char *const row[] = {GATED_QUALITY " - - -",
+                                      "m hash - - 9 - - - f32 listed 0.05 3 2 400 0 1",
+                                      "m hash - - 9 - - - f32 fused 0.05 3 2 500 0 1",
+                                      "m hash - - 9 - - - q8_0 fused 0.3 4 2 300 0 1",
+                                      "m hash - - 9 - - - f32 listed 0.3 6 2 200 0 1",
+                                      "m hash - - 9 - - - f32 fused 0.3 5 2 100 0 1"};
+    tsv_table t;
+    judge_rows(row, 5, &t);
+    CHECK(t.n_rows == 5 && has_cells(&t, 0, "-", "-") && !strcmp(tsv_cell(&t, 0, "verdict"), "-"),
+          "planted gates, another cache and other kernels say nothing of it: %zu rows", t.n_rows);
+    tsv_release(&t);
+    judge_rows(row, 6, &t);
+    CHECK(t.n_rows == 5 && has_cells(&t, 0, "5", "100") && !strcmp(tsv_cell(&t, 0, "verdict"), "keep"),
+          "the last row does: %zu rows", t.n_rows);
+    tsv_release(&t);
+}
+
+/* A row of speed goes only into others: of two that fit the first, and none where speed is known. */
+static void speeds_not_used(void) {
+    static const char *const row[] = {DENSE_QUALITY " - - -", "m hash - - 9 - - - f32 auto - 7 1 100 0 1",
+                                      "m hash - - 9 - - - f32 auto - 7 2 190 0 1"};
+    tsv_table t;
+    judge_rows(row, 3, &t);
+    CHECK(t.n_rows == 2 && has_cells(&t, 0, "7", "100") && has_cells(&t, 1, "7", "190"), "%zu rows", t.n_rows);
+    tsv_release(&t);
+    static const char *const measured[] = {"m hash a b 9 5 1 0.01 f32 auto - 7 4 120 0 1", row[1]};
+    judge_rows(measured, 2, &t);
+    CHECK(t.n_rows == 2 && has_cells(&t, 0, "7", "120") && has_cells(&t, 1, "7", "100"), "%zu rows", t.n_rows);
+    CHECK(t.n_rows < 1 || !strcmp(tsv_cell(&t, 0, "threads"), "4"), "its speed keeps its threads");
+    tsv_release(&t);
+}
+
 static int n_models(const char *dir) {
     test_run("ls %s | grep -c gguf", file(dir));
     return atoi(test_run_output());
@@ -1208,6 +1286,9 @@ static const test_case cases[] = {
     {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts "
      "say",
      collapses},
+    {"speed of one sequence goes into the rows of its model, that of several has rows of its own", speeds_of_sequences},
+    {"a row takes no cost from planted gates, nor from another cache or other kernels", speeds_of_others},
+    {"a row of speed that no other row uses stays", speeds_not_used},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
     {0}};
 TEST_MAIN(cases)

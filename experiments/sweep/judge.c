@@ -41,6 +41,7 @@ typedef struct standing { // a model of a source, as the row that speaks for it 
 typedef struct place { // a row by its model
     const char *sha256, *model;
     size_t source, row, standing;
+    bool used; // a row of speed: another row takes its numbers
 } place;
 
 struct judge {
@@ -158,9 +159,17 @@ static const char *value_in(const char *variant, const char *name, char *value, 
 
 static bool is_speed_alone(const source *s, size_t row) { return !is_known(cell(s, row, "text")); }
 
-/* Speed at a further depth has no other row to go into. */
+/* Speed at a further depth, or of several sequences together, has no other row to go into. */
 static bool fills_others(const source *s, size_t row) {
-    return is_speed_alone(s, row) && !(number(s, row, "depth") > 0);
+    return is_speed_alone(s, row) && !(number(s, row, "depth") > 0) && !(number(s, row, "sequences") > 1);
+}
+
+static bool has_speed(const source *s, size_t row) {
+    return is_known(cell(s, row, "prefill_tok_s")) || is_known(cell(s, row, "decode_tok_s"));
+}
+
+static bool lacks_cost(const source *s, size_t row) {
+    return !is_speed_alone(s, row) && (!has_speed(s, row) || !is_known(cell(s, row, "bytes_per_token")));
 }
 
 /* ---- adding ----------------------------------------------------------------------------------------------------- */
@@ -359,11 +368,11 @@ static int by_place(const void *pa, const void *pb) {
 
 static place place_at(const judge *j, size_t i, size_t row) {
     const source *s = &j->source[i];
-    return (place){cell(s, row, "model_sha256"), cell(s, row, "model"), i, row, NONE};
+    return (place){cell(s, row, "model_sha256"), cell(s, row, "model"), i, row, NONE, false};
 }
 
 /* The first place of the model of a row; *n: how many there are.  A row without hash has none. */
-static const place *places_of(const place *all, size_t n_all, const place *wanted, size_t *n) {
+static place *places_of(place *all, size_t n_all, const place *wanted, size_t *n) {
     size_t low = 0, high = n_all;
     *n = 0;
     if (!is_known(wanted->sha256)) return NULL;
@@ -376,6 +385,35 @@ static const place *places_of(const place *all, size_t n_all, const place *wante
     }
     while (low + *n < n_all && !by_model(&all[low + *n], wanted)) ++*n;
     return *n ? &all[low] : NULL;
+}
+
+static bool agree(const char *a, const char *b) { return !is_known(a) || !is_known(b) || !strcmp(a, b); }
+
+/* Whether a row of speed tells the cost of a row of the same model.  It does not with another cache, other kernels or
+ * planted gates; score --inject writes their share into `activity`. */
+static bool tells_cost_of(const source *speed, size_t row, const source *s, size_t of) {
+    return agree(cell(speed, row, "kv"), cell(s, of, "kv")) &&
+           agree(cell(speed, row, "select"), cell(s, of, "select")) &&
+           !strcmp(cell(speed, row, "activity"), cell(s, of, "activity"));
+}
+
+/* The row that holds the speed of a row; NULL: none does, or the row has its own. */
+static place *find_speed(const judge *j, size_t i, size_t row) {
+    size_t n = 0;
+    const source *s = &j->source[i];
+    const place wanted = place_at(j, i, row);
+    place *at = lacks_cost(s, row) ? places_of(j->speed, j->n_speed, &wanted, &n) : NULL;
+    for (size_t k = 0; k < n; k++)
+        if (tells_cost_of(&j->source[at[k].source], at[k].row, s, row)) return &at[k];
+    return NULL;
+}
+
+static void mark_used(judge *j) {
+    for (size_t i = 0; i < j->n_source; i++)
+        for (size_t row = 0; row < j->source[i].rows.n_rows; row++) {
+            place *speed = find_speed(j, i, row);
+            if (speed) speed->used = true;
+        }
 }
 
 static int index_rows(judge *j, dw_err *err) {
@@ -394,14 +432,8 @@ static int index_rows(judge *j, dw_err *err) {
     j->n_speaker = j->n;
     if (j->n_speed) qsort(j->speed, j->n_speed, sizeof *j->speed, by_place);
     if (j->n) qsort(j->speaker, j->n, sizeof *j->speaker, by_place);
+    mark_used(j);
     return 0;
-}
-
-/* The row that holds the speed of a row's model; NULL: none. */
-static const place *find_speed(const judge *j, size_t i, size_t row) {
-    size_t n;
-    const place wanted = place_at(j, i, row);
-    return places_of(j->speed, j->n_speed, &wanted, &n);
 }
 
 /* ---- dominance -------------------------------------------------------------------------------------------------- */
@@ -457,7 +489,8 @@ static int by_quality(const void *pa, const void *pb) {
 /* The standing of role select of the same model, where `s` is of role report. */
 static size_t find_selected(const judge *j, const standing *s) {
     size_t n = 0;
-    const place wanted = place_at(j, s->source, s->row), *at = NULL;
+    const place wanted = place_at(j, s->source, s->row);
+    const place *at = NULL;
     if (s->is_report) at = places_of(j->speaker, j->n_speaker, &wanted, &n);
     for (size_t k = 0; k < n; k++) {
         const standing *other = &j->all[at[k].standing];
@@ -591,13 +624,14 @@ static int write_judged(const judge *j, size_t i, size_t row, dw_out *out, dw_er
 
 static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *err) {
     const source *s = &j->source[i];
-    const place *speed = is_speed_alone(s, row) ? NULL : find_speed(j, i, row);
+    const place *speed = find_speed(j, i, row);
+    const bool has_own = has_speed(s, row);
     char value[64];
     for (int c = 0; exp_columns[c].name; c++) {
         const char *name = exp_columns[c].name, *text = cell_at(s, row, c);
         if (is_of_verdict(name)) continue;
         if (!strcmp(name, "role")) text = role_of(s, row);
-        if (speed && (!is_known(text) || !strcmp(name, "threads")))
+        if (speed && (!is_known(text) || (!has_own && !strcmp(name, "threads"))))
             text = cell_at(&j->source[speed->source], speed->row, c);
         if (!is_known(text)) text = value_in(s->variant, name, value, sizeof value);
         if (write_cell(out, text, '\t', err)) return -1;
@@ -605,18 +639,20 @@ static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *
     return write_judged(j, i, row, out, err);
 }
 
-/* Whether a row of speed has others to go into. */
+/* Whether another row has taken the numbers of a row of speed. */
 static bool goes_elsewhere(const judge *j, size_t i, size_t row) {
     size_t n;
-    const place wanted = place_at(j, i, row);
-    return places_of(j->speaker, j->n_speaker, &wanted, &n) != NULL;
+    const place wanted = place_at(j, i, row), *at = places_of(j->speed, j->n_speed, &wanted, &n);
+    for (size_t k = 0; k < n; k++)
+        if (at[k].source == i && at[k].row == row) return at[k].used;
+    return false;
 }
 
 static int write_source(const judge *j, size_t i, dw_out *out, dw_err *err) {
     const source *s = &j->source[i];
     if (s->reason) return write_failed(s, out, err);
     for (size_t row = 0; row < s->rows.n_rows; row++)
-        if (!(fills_others(s, row) && goes_elsewhere(j, i, row)) && write_row(j, i, row, out, err)) return -1;
+        if (!goes_elsewhere(j, i, row) && write_row(j, i, row, out, err)) return -1;
     return 0;
 }
 

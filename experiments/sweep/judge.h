@@ -23,8 +23,11 @@
  * row is tried against at most JUDGE_TRIED others, best ln_ratio first; the first that passes is named.
  *
  * A row that does not know its bytes_per_token (a gated model whose bytes were not counted) is not judged.  A row
- * without text tells of speed alone: before anything is judged it fills what is unknown in the other rows of its model,
- * with the number of threads that it was measured with, and disappears; one of a depth above 0 stays.
+ * without text tells of speed alone.  Before anything is judged, a row with text that has no speed or does not know its
+ * bytes_per_token takes what it does not know, and the threads of the speed, from the first row of speed of the same
+ * model, kv and select.  `activity` must be the same, too: another one was planted (score --inject).  A row of speed
+ * that was taken disappears.  All others stay: those that fit no row, and those at a depth above 0 or of several
+ * sequences, which no row takes.
  *
  * Selection and report: where a model has rows of role select, they alone decide its verdict.  Its rows of role report
  * get the same verdict, and their numbers are unbiased, because nothing was chosen by their texts.
