@@ -49,7 +49,8 @@ static char *name_in(const char *word, dw_err *err) {
 
 typedef enum place { KEPT, DROPPED, WITH_VALUE, WITH_VALUES } place;
 
-/* What becomes of an option of the comparing step: those of quality stay. */
+/* What becomes of an option of the comparing step: those of quality stay.  The storing step has --no-speed, and score
+ * refuses --depth beside it; --sequences says how speed is measured. */
 static place place_of(const char *word) {
     static const struct {
         const char *name;
@@ -64,6 +65,8 @@ static place place_of(const char *word) {
                  {"--speed-prefill", WITH_VALUE},
                  {"--speed-decode", WITH_VALUE},
                  {"--speed-rounds", WITH_VALUE},
+                 {"--depth", WITH_VALUE},
+                 {"--sequences", WITH_VALUE},
                  {"--role", WITH_VALUE},
                  {"--no-speed", DROPPED},
                  {"--json", DROPPED},
