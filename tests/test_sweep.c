@@ -23,18 +23,19 @@
 
 /* ---- the stub ---------------------------------------------------------------------------------------------------- */
 
-/* Words: fail, die, nothing, sleep=S; rows with ln=, bytes=, ppl=, metric=, speed=; -o FILE; others are inputs or
- * text. */
+/* Words: fail, die, nothing, sleep=S; rows with ln=, bytes=, ppl=, metric=, speed=, of the first model, or of each, of
+ * which the first has ln 0; -o FILE; others are inputs or text. */
 static const char stub[] =
     "#!/bin/sh\n"
-    "kind= out= ln=0 bytes=1 ppl=1 metric=- speed= model=- text=a all=$*\n"
+    "kind= out= ln=0 bytes=1 ppl=1 metric=- speed= model=- models= each= text=a all=$*\n"
     "while [ $# -gt 0 ]; do\n"
     "    case $1 in\n"
     "    -o) out=$2; shift ;;\n"
     "    -t) shift ;;\n"
     "    fail|die|nothing|rows|torn) kind=$1 ;;\n"
     "    sleep=*|ln=*|bytes=*|ppl=*|metric=*|speed=*) eval \"${1%%=*}=${1#*=}\" ;;\n"
-    "    *.gguf) [ \"$model\" != - ] || model=${1##*/} ;;\n"
+    "    each) each=yes ;;\n"
+    "    *.gguf) [ \"$model\" != - ] || model=${1##*/}; models=\"$models ${1##*/}\" ;;\n"
     "    esac\n"
     "    last=$1\n"
     "    shift\n"
@@ -52,9 +53,13 @@ static const char stub[] =
     "    printf '# "
     "rows\\nmodel\\tmodel_sha256\\ttext\\tbase\\tln_ratio\\tln_ratio_se\\tfile_bytes\\tbytes_per_token\\tppl\\tbase_"
     "ppl\\tmetric\\tthreads\\tdecode_tok_s\\twindows\\n' >\"$part\"\n"
-    "    printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.0001\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\t100\\n\" \"$model\" \"h$model\" "
+    "    [ \"$each\" ] || models=$model\n"
+    "    for m in $models; do\n"
+    "        of=$ln; [ -z \"$each\" ] || [ \"$m\" != \"$model\" ] || of=0\n"
+    "        printf \"%s\\t%s\\t%s\\tb\\t%s\\t0.0001\\t%s\\t1\\t%s\\t1\\t%s\\t%s\\t%s\\t100\\n\" \"$m\" \"h$m\" "
     "\"$text\" "
-    "\"$ln\" \"$bytes\" \"$ppl\" \"$metric\" \"${speed:+2}\" \"${speed:--}\" >>\"$part\" ;;\n"
+    "\"$of\" \"$bytes\" \"$ppl\" \"$metric\" \"${speed:+2}\" \"${speed:--}\" >>\"$part\"\n"
+    "    done ;;\n"
     "*)\n"
     "    for word in $all; do echo \"${word##*/}\"; [ ! -f \"$word\" ] || cat \"$word\"; done | grep -v '^[-1-9]' "
     ">\"$part\" ;;\n"
@@ -1117,7 +1122,7 @@ static void judged(const char *ln_ratio, const char *se, const char *verdict, co
     REQUIRE(!tsv_read(&t, file("one.judged"), &err), "%s", err.text);
     CHECK(!strcmp(tsv_cell(&t, 0, "verdict"), verdict) && !strncmp(tsv_cell(&t, 0, "note"), note, strlen(note)),
           "ln ratio %s +- %s: %s, %s", ln_ratio, se, tsv_cell(&t, 0, "verdict"), tsv_cell(&t, 0, "note"));
-    CHECK(counts.collapsed == !strcmp(verdict, "collapsed") && judge_keeps(j, 0) == !counts.collapsed);
+    CHECK(counts.collapsed == !strcmp(verdict, "collapsed") && judge_keeps(j, 0, "m") == !counts.collapsed);
     tsv_release(&t);
     judge_free(j);
 }
@@ -1257,6 +1262,34 @@ static void kept_models(void) {
           "what need not stay goes later, too: %s", test_run_output());
 }
 
+/* One step tells of two models. */
+static void kept_each(void) {
+    set_up();
+    write_text(file("each.grid"), HEAD "dense : stub make -o $out.gguf\n"
+                                       "cut : stub $dense -o $out.gguf\n"
+                                       "score : stub rows each $dense $cut ln=3 -o $rows\n");
+    CHECK(!sweep("each.grid", "each", ""), "%s", test_run_output());
+    CHECK(count_in(file("each/rows.tsv"), "\tkeep\t") == 1 && count_in(file("each/rows.tsv"), "\tcollapsed\t") == 1);
+    CHECK(!test_run("ls %s/dense-*.gguf", file("each")) && test_run("ls %s/cut-*.gguf", file("each")),
+          "the collapsed cut goes, whatever its neighbour is worth: %s", test_run_output());
+}
+
+/* Rows hold 127 bytes of a name. */
+static void kept_long_name(void) {
+    static const char rows[] = "model\ttext\tbase\tfile_bytes\tbytes_per_token\twindows\tln_ratio\n"
+                               "dense.gguf\ta\tb\t2\t2\t5\t0\n%.127s\ta\tb\t1\t1\t5\t9\n";
+    char text[512], name[256];
+    dw_err err = {0};
+    snprintf(name, sizeof name, "cut-%0120d-8c5e0f12ab.gguf", 1);
+    snprintf(text, sizeof text, rows, name);
+    write_text(file("long.tsv"), text);
+    judge *j = judge_new(1, &err);
+    REQUIRE(j && !judge_add(j, 0, file("long.tsv"), "-", false, &err), "%s", err.text);
+    CHECK(!judge_keeps(j, 0, name), "its own row is found");
+    CHECK(judge_keeps(j, 0, "base.gguf"), "a file without a row stays while dense.gguf does");
+    judge_free(j);
+}
+
 static const test_case cases[] = {
     {"a sweep that is killed at random moments and run again ends as one that was not", killed},
     {"so does one of real programs", real_programs},
@@ -1310,5 +1343,7 @@ static const test_case cases[] = {
     {"a row takes no cost from planted gates, nor from another cache or other kernels", speeds_of_others},
     {"a row of speed that no other row uses stays", speeds_not_used},
     {"models go when they are scored, as --keep says, and are not made again", kept_models},
+    {"of two models in one step each stays or goes by its own verdict", kept_each},
+    {"so does one whose name is longer than a row holds", kept_long_name},
     {0}};
 TEST_MAIN(cases)

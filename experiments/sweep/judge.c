@@ -565,14 +565,23 @@ static char *reason_of(const judge *j, const standing *row, const char *verdict,
                                           : "not judged: bytes a token were not counted", err);
 }
 
-bool judge_keeps(judge *j, size_t i) {
+/* A row holds no more of a long name than its field takes. */
+static bool is_file_of(const judge *j, const standing *s, const char *file) {
+    return !strncmp(model_of(j, s), file, sizeof(exp_result){0}.model - 1);
+}
+
+bool judge_keeps(judge *j, size_t i, const char *file) {
     const source *s = &j->source[i];
+    bool has_rows = false, keeps = false, keeps_any = false;
     if (judge_all(j, NULL)) return true;
     for (const standing *st = j->all + s->first; st < j->all + s->first + s->n; st++) {
         const char *verdict = verdict_of(j, st);
-        if (!strcmp(verdict, "keep") || !strcmp(verdict, "-")) return true;
+        const bool own = is_file_of(j, st, file), kept = !strcmp(verdict, "keep") || !strcmp(verdict, "-");
+        has_rows |= own;
+        keeps |= own && kept;
+        keeps_any |= kept;
     }
-    return false;
+    return has_rows ? keeps : keeps_any;
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */

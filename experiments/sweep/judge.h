@@ -55,8 +55,9 @@ int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is
 /* Source i has no rows, because of `reason`; `model` is what it would have been about. */
 int judge_fail(judge *j, size_t i, const char *model, const char *variant, const char *reason, dw_err *err);
 
-/* Whether a model of source i is worth its disk: not discarded, no control, not collapsed. */
-bool judge_keeps(judge *j, size_t i);
+/* Whether a model file that source i tells of is worth its disk: not discarded, no control, not collapsed.  A file that
+ * has no row there, as that of the base, is worth it if one of the source's models is. */
+bool judge_keeps(judge *j, size_t i, const char *file);
 
 typedef struct judge_counts {
     size_t keep, discard, control, collapsed, failed, other; // models; other: not judged

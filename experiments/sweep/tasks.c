@@ -224,12 +224,20 @@ static bool ends_in(const char *text, const char *end) {
 
 static bool is_model(const grid_output *o) { return ends_in(o->suffix, ".gguf") || ends_in(o->suffix, ".model"); }
 
+/* Whether the rows of a source keep one of a job's models. */
+static bool has_kept_model(const sweep *s, size_t i, size_t source) {
+    const job *j = job_of(s, i);
+    for (size_t k = 0; k < j->step->n_output; k++)
+        if (is_model(&j->step->output[k]) && judge_keeps(s->judge, source, j->file[k])) return true;
+    return false;
+}
+
 static bool is_best(const sweep *s, size_t i) {
     const task *t = &s->task[i];
     for (size_t k = 0; k < t->n_reader; k++) {
         const task *reader = &s->task[t->reader[k]];
         if (reader->source == SWEEP_NONE) continue;
-        if (reader->state != DONE || judge_keeps(s->judge, reader->source)) return true;
+        if (reader->state != DONE || has_kept_model(s, i, reader->source)) return true;
     }
     return false;
 }
