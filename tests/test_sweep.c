@@ -10,6 +10,7 @@
 #include "kit/tsv.h"
 
 #include <fcntl.h>
+#include <regex.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1068,6 +1069,66 @@ static void gates_controlled(void) {
     CHECK(count_in(file("log"), "deadwood score -m ") == 2 + 8 + 1, "%s", said); // gated, fixed, the stored base
 }
 
+/* A dry run of a grid with a cut and two gates, which ends in these steps. */
+static const char *with_cut_and_gates(const char *steps) {
+    static const char made[] = HEAD "dense : synth --shape tiny-llama --type F16 -o $out.gguf\n"
+                                    "stats : collect -m $dense -f a.txt -o $out.h5\n"
+                                    "plan : rank -m $dense --metric random --rate 0.5 -o $out.tsv\n"
+                                    "cut : cut -m $dense -p $plan -s $stats -o $out.gguf\n"
+                                    "one : gate -m $dense -s $stats --rule cats --activity 0.5 -o $out.gguf\n"
+                                    "two : gate -m $dense -s $stats --rule cats --activity 0.3 -o $out.gguf\n";
+    char text[2048];
+    snprintf(text, sizeof text, "%s%s", made, steps);
+    write_text(file("models.grid"), text);
+    CHECK(!test_run("cd %s && deadwood-sweep %s -o made --dry-run", test_folder(), file("models.grid")), "%s",
+          test_run_output());
+    return test_run_output();
+}
+
+/* Lines of a dry run that match. */
+static int n_lines(const char *said, const char *pattern) {
+    regex_t expression;
+    int n = 0;
+    CHECK(!regcomp(&expression, pattern, REG_NOSUB));
+    for (const char *at = said; *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        char line[4096];
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        n += !regexec(&expression, line, 0, NULL, 0);
+    }
+    regfree(&expression);
+    return n;
+}
+
+/* The order of the models decides nothing, and the control stands in the place of all of them. */
+static void controls_of_several_models(void) {
+    static const char *const steps[] = {"score : score -m $dense $cut -f a.txt -o $rows\n",
+                                        "score : score -m $cut $dense -f a.txt -o $rows\n",
+                                        "score : score -m $dense -m $cut -f a.txt -o $rows\n",
+                                        "score : score -f a.txt --model=$dense --model $cut -o $rows\n"};
+    set_up();
+    write_texts();
+    for (int i = 0; i < 4; i++) {
+        const char *said = with_cut_and_gates(steps[i]);
+        CHECK(strstr(said, "with the statistics $stats (steps rounded_cut rounded_score)"), "%s%s", steps[i], said);
+        CHECK(n_lines(said, "^deadwood score .*/rounded_score-") == 6 &&
+                  n_lines(said, "^deadwood score .*/dense-.*/rounded_score-") == 0 &&
+                  n_lines(said, "^deadwood score .*/rounded_cut-.*/rounded_score-") == 6,
+              "%s%s", steps[i], said);
+    }
+}
+
+static void controls_of_several_gates(void) {
+    set_up();
+    write_texts();
+    const char *said = with_cut_and_gates("score : score -m $dense $one $two -f a.txt -o $rows\n");
+    CHECK(strstr(said, "(steps fixed_one fixed_score fixed_two fixed_score_two)"), "%s", said);
+    CHECK(count_in(file("log"), "/fixed_score-") == 4 && count_in(file("log"), "/fixed_score_two-") == 4,
+          "by energy, and at random in three seeds: %s", said);
+    said = with_cut_and_gates("heal : heal -m $cut -T $dense -f a.txt --minutes 1 -o $out.gguf\n"
+                              "score : score -m $cut $heal -f a.txt -o $rows\n");
+    CHECK(strstr(said, "(steps rounded_cut rounded_score)"), "%s", said);
+}
+
 /* ---- verdicts and models ----------------------------------------------------------------------------------------- */
 
 static const char judged_grid[] = HEAD "row = 'ln=0.1 bytes=10' 'ln=0.2 bytes=20' 'ln=0.15 bytes=9' 'ln=0.11 bytes=10' "
@@ -1334,6 +1395,8 @@ static const test_case cases[] = {
     {"controls come from the 16-bit model with the same statistics, and are refused aloud where they cannot",
      controls_made},
     {"gates get fixed neurons at their activities as controls", gates_controlled},
+    {"a model gets its controls wherever it stands in a step of several models", controls_of_several_models},
+    {"so do several models of a step, each its own", controls_of_several_gates},
     {"verdicts follow from size and quality, whatever comes first", verdicts},
     {"rows of the gates' controls, static and random, are controls", gate_controls},
     {"a variant is collapsed when its perplexity is above ten times the base's beyond the error, whatever five prompts "

@@ -78,6 +78,17 @@ static const char *value_of(const statement *s, const char *name, const char *le
     return NULL;
 }
 
+static bool is_model_option(const char *word) { return !strcmp(word, "-m") || !strcmp(word, "--model"); }
+
+/* The model that word i of a step names, as one of the words after -m or in --model=FILE; NULL: it names none. */
+static const char *model_at(const statement *s, size_t i) {
+    static const char joined[] = "--model=";
+    size_t option = i;
+    if (!strncmp(s->word[i], joined, sizeof joined - 1)) return s->word[i] + sizeof joined - 1;
+    while (option > 3 && s->word[option][0] != '-') option--;
+    return option < i && is_model_option(s->word[option]) ? s->word[i] : NULL;
+}
+
 static size_t name_length(const char *s) {
     size_t n = 0;
     while (isalnum((unsigned char)s[n]) || s[n] == '_') n++;
@@ -137,6 +148,15 @@ static bool comes_from(const controls *c, const char *word, size_t step) {
     return false;
 }
 
+/* The first model of a step that makes rows whose chain of -m comes to `step`; NULL: there is none. */
+static const char *scored_of(const controls *c, const statement *s, size_t step) {
+    for (size_t i = 3; makes_rows(s) && i < s->n && strcmp(s->word[i], "if"); i++) {
+        const char *model = model_at(s, i);
+        if (model && comes_from(c, model, step)) return model;
+    }
+    return NULL;
+}
+
 static bool same_word(const controls *c, const char *a, const char *b) {
     const size_t i = referred(c, a);
     return i != NONE ? i == referred(c, b) : !strcmp(a, b);
@@ -166,11 +186,27 @@ static char *renamed(const controls *c, const char *word, rename_fn fn, const vo
     return text;
 }
 
-/* "NAME : words"; the statement's own name and conditions are left out. */
-static char *rows_words(const controls *c, const statement *s, rename_fn fn, const void *ctx) {
+typedef struct replacement {
+    size_t from; // a step
+    const char *to;
+} replacement;
+
+static const char *as_replaced(const controls *c, size_t step, const void *ctx) {
+    const replacement *r = ctx;
+    (void)c;
+    return step == r->from ? r->to : NULL;
+}
+
+/* The words of a step that makes rows, of the control alone in the place of all models: other models are not scored
+ * again, and are not called controls.  The statement's own name and conditions are left out. */
+static char *rows_words(const controls *c, const statement *s, const replacement *r) {
     char *text = dw_strdup("", NULL);
+    bool named = false;
     for (size_t i = 2; i < s->n && strcmp(s->word[i], "if") && text; i++) {
-        char *word = renamed(c, s->word[i], fn, ctx);
+        const bool is_model = is_model_option(s->word[i]) || model_at(s, i);
+        if (is_model && named) continue;
+        char *word = is_model ? dw_format(NULL, "-m ${%s}", r->to) : renamed(c, s->word[i], as_replaced, r);
+        named |= is_model;
         if (!word || dw_append(&text, NULL, " %s", word)) {
             free(text);
             text = NULL;
@@ -181,8 +217,8 @@ static char *rows_words(const controls *c, const statement *s, rename_fn fn, con
 }
 
 /* Writes a step that makes rows, unless one with the same words was written.  Returns whether it was. */
-static bool put_rows(controls *c, const char *prefix, const statement *s, rename_fn fn, const void *ctx) {
-    char *words = rows_words(c, s, fn, ctx);
+static bool put_rows(controls *c, const char *name, const statement *s, const replacement *r) {
+    char *words = rows_words(c, s, r);
     if (!words || dw_grow(&c->row, &c->cap_row, c->n_row + 1, sizeof *c->row, "controls", NULL)) {
         c->failed = true;
         free(words);
@@ -191,7 +227,7 @@ static bool put_rows(controls *c, const char *prefix, const statement *s, rename
     for (size_t i = 0; i < c->n_row; i++)
         if (!strcmp(c->row[i], words)) return free(words), false;
     c->row[c->n_row++] = words;
-    PUT(c, "%s_%s :%s\n", prefix, s->word[0], words);
+    PUT(c, "%s :%s\n", name, words);
     return true;
 }
 
@@ -295,30 +331,37 @@ static const char *narrow_type(const controls *c, const char *root) {
     return type && *type != '$' && !is_wide(type) ? type : NULL;
 }
 
-typedef struct replacement {
-    size_t from; // a step
-    const char *to;
-} replacement;
+static bool is_written(const controls *c, const char *name) {
+    char *begin = dw_format(NULL, "\n%s :", name);
+    const bool found = begin && c->text && strstr(c->text, begin);
+    free(begin);
+    return found;
+}
 
-static const char *as_replaced(const controls *c, size_t step, const void *ctx) {
-    const replacement *r = ctx;
-    (void)c;
-    return step == r->from ? r->to : NULL;
+/* "fixed_score"; of a step whose models have several controls, from the second on "fixed_score_GATE"; free(). */
+static char *rows_name(const controls *c, const char *prefix, const statement *rows, const statement *from) {
+    char *name = dw_format(NULL, "%s_%s", prefix, rows->word[0]);
+    if (!name || !is_written(c, name)) return name;
+    free(name);
+    return dw_format(NULL, "%s_%s_%s", prefix, rows->word[0], from->word[0]);
 }
 
 /* The rows of every model that comes from a step, of the control instead. */
 static void put_rows_of(controls *c, const char *prefix, size_t step, const char *control) {
     for (size_t i = 0; i < c->n; i++) {
-        const char *model = makes_rows(&c->s[i]) ? value_of(&c->s[i], "--model", "-m") : NULL;
-        if (!model || !comes_from(c, model, step)) continue;
+        const char *model = scored_of(c, &c->s[i], step);
+        if (!model) continue;
         const replacement r = {referred(c, model), control};
-        if (put_rows(c, prefix, &c->s[i], as_replaced, &r)) NOTE(c, " %s_%s", prefix, c->s[i].word[0]);
+        char *name = rows_name(c, prefix, &c->s[i], &c->s[step]);
+        c->failed |= !name;
+        if (name && put_rows(c, name, &c->s[i], &r)) NOTE(c, " %s", name);
+        free(name);
     }
 }
 
 static bool has_rows(const controls *c, size_t step) {
     for (size_t i = 0; i < c->n; i++)
-        if (makes_rows(&c->s[i]) && comes_from(c, value_of(&c->s[i], "--model", "-m"), step)) return true;
+        if (scored_of(c, &c->s[i], step)) return true;
     return false;
 }
 

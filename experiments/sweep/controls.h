@@ -11,6 +11,9 @@
  *                     seeds): the same neurons for every token, as many as the gate opens, and the rows of what comes
  *                     from the gate for them.  Not added where some gate of the grid has one of these rules.
  *
+ * Where a step makes rows of several models, the added step has the control alone in the place of all of them.  It
+ * comes once for each `cut` or `gate` that has a control and from which one of the models comes.
+ *
  * The notes name the steps that were added, and say which controls cannot be made and why. */
 #ifndef EXP_CONTROLS_H
 #define EXP_CONTROLS_H
