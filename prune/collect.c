@@ -472,13 +472,15 @@ static bool resume(kit_stats *s, const char *path, const char *model_sha256, con
         warn("starting again from the first text: %s", err.text);
         return false;
     }
-    const bool same = is_beginning(s, model_sha256, texts) && collect_gram_resume(gram, s, path);
-    if (same)
+    const bool same = is_beginning(s, model_sha256, texts), all = same && collect_gram_resume(gram, s, path);
+    if (all)
         say("continuing after text %zu of %zu, which '%s' has", s->n_text, texts->n_text, path);
+    else if (same)
+        warn("the Gram matrices of '%s' are missing or damaged; starting again from the first text", path);
     else
         warn("'%s' is of another run; starting again from the first text", path);
-    if (!same) kit_stats_release(s);
-    return same;
+    if (!all) kit_stats_release(s);
+    return all;
 }
 
 /* Statistics with room for all texts.  Finished ones come first. */

@@ -94,8 +94,8 @@ void collect_gram_forget(const char *stats_path) {
     free(path);
 }
 
-/* Copies all matrices of a file into the sums. */
-static int load(collect_gram *g, kit_gram *file, dw_err *err) {
+/* Whether a file has all matrices of the sums.  With `copy` they become the sums; otherwise nothing changes. */
+static int load(collect_gram *g, kit_gram *file, bool copy, dw_err *err) {
     const dw_hparams *hp = dw_model_hparams(g->model);
     double n_tokens;
     for (int l = 0; l < hp->n_layer; l++)
@@ -104,16 +104,18 @@ static int load(collect_gram *g, kit_gram *file, dw_err *err) {
             const kit_gram_matrix *m = sum ? kit_gram_find(file, l, k, &n_tokens, err) : NULL;
             if (!sum) continue;
             if (!m || m->n != gram_width(hp, l, k)) return -1;
-            memcpy(sum, m->sum, kit_gram_packed(m->n) * sizeof *sum);
+            if (copy) memcpy(sum, m->sum, kit_gram_packed(m->n) * sizeof *sum);
         }
     return 0;
 }
 
+/* A matrix may be damaged after others that are whole, so all are checked before the first is copied: the sums of a run
+ * that starts again are zero. */
 static bool resume_from(collect_gram *g, const kit_stats *s, char *path) {
     kit_gram file = {0};
     dw_err err = {0};
     const bool ok = path && !kit_gram_open(&file, path, &err) && !kit_gram_check_stats(&file, path, s, &err) &&
-                    !load(g, &file, &err);
+                    !load(g, &file, false, &err) && !load(g, &file, true, &err);
     kit_gram_close(&file);
     free(path);
     return ok;

@@ -30,7 +30,8 @@ void collect_gram_close(collect_gram *g);
 
 /* Keep: the sums so far, of the texts of s, into STATS.gram.next; kept, called when the statistics are written too: it
  * becomes STATS.gram.  So one of the two is of the texts of the statistics whenever the program ends.  Resume goes on
- * from that one, and returns false when there is none.  What the second pass will sum is not kept. */
+ * from that one; when neither is there and whole, it returns false and leaves the sums as they are.  What the second
+ * pass will sum is not kept. */
 int collect_gram_keep(const collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err);
 int collect_gram_kept(const collect_gram *g, const char *stats_path, dw_err *err);
 bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_path);

@@ -450,6 +450,27 @@ static void gram_goes_on(void) {
     }
 }
 
+/* The first matrices of what was kept are whole, and the last one is not: no text may count twice. */
+static void damaged_part(void) {
+    const char *out = test_file("again.h5"), *whole = test_file("again-whole.h5");
+    char command[1024];
+    snprintf(command, sizeof command, "deadwood-collect -m %s -f %s -c %d --text-windows 1 --gram down -t 1",
+             random_model("tiny-qwen2", "F32", 0), random_text("calib.txt", 6000, 4), N_CTX);
+    CHECK(!test_run("%s --windows 3 -q -o %s", command, whole), "%s", test_run_output());
+    CHECK(!test_run("%s --windows 2 -q -o %s.part", command, out), "%s", test_run_output());
+    size_t size;
+    dw_err err = {0};
+    char *kept = dw_read_file(test_file("again.h5.part.gram"), 1 << 28, &size, &err);
+    REQUIRE(kept, "%s", err.text);
+    free(kept);
+    CHECK(!test_run("mv %s.part.gram %s", out, test_file("kept.gram")));
+    flip_byte(test_file("kept.gram"), test_file("again.h5.part.gram"), size - 1000);
+    CHECK(!test_run("%s --windows 3 -o %s", command, out), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "again.h5.part' are missing or damaged; starting again from the first text"), "%s",
+          test_run_output());
+    CHECK(same_files(gram_file(out), gram_file(whole)) && same_files(out, whole), "as if nothing had been kept");
+}
+
 /* Matrices of other widths than the model's would be read beyond their end. */
 static void other_widths(void) {
     const char *stats = test_file("gram.h5");
@@ -757,6 +778,7 @@ static const test_case cases[] = {
     {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
     {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},
     {"collect --gram goes on wherever it ended between keeping statistics and Gram matrices", gram_goes_on},
+    {"collect --gram starts again when a matrix that it kept is damaged, and counts no text twice", damaged_part},
     {"Gram matrices of other widths than the statistics are refused", other_widths},
     {"a cut with --repair lsq holds the least-squares solution", one_shot},
     {"a repaired down is encoded in blocks, one-shot and sequential", in_blocks},
