@@ -616,8 +616,9 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
 
 static bool writes_gram(void) { return o.gram || o.gradients; }
 
-/* A pool for all that computes, and what --gram and --gradients ask for.  Texts are read before. */
-static int open_gram(run *r, dw_err *err) {
+/* A pool for all that computes, and what --gram and --gradients ask for.  Texts are read before, and s is the sum of
+ * the parts. */
+static int open_gram(run *r, const kit_stats *s, dw_err *err) {
     if (!(r->pool = dw_pool_new(tool.threads, err))) return -1;
     if (!writes_gram()) return 0;
     r->walking = (dw_session_options){.pool = r->pool, .backend = tool.backend};
@@ -627,6 +628,7 @@ static int open_gram(run *r, dw_err *err) {
                              .texts = o.texts.n ? &r->texts : NULL,
                              .skip = o.skip,
                              .session = &r->walking};
+    if (collect_gram_open_parts(&r->gram, &o.parts, s, err)) return -1;
     return collect_gram_open(&r->gram, (double)o.gram_memory, dw_pool_size(r->pool), err);
 }
 
@@ -634,7 +636,7 @@ static int write_gram(run *r, const kit_stats *s, dw_err *err) {
     if (!writes_gram()) return 0;
     r->gram.bar = progress_begin("Gram matrices", "tokens",
                                  r->gram.texts && r->gram.by_layer ? (double)calib_n_tokens(&r->texts) : 1);
-    const int rc = collect_gram_write(&r->gram, s, &o.parts, o.out, err);
+    const int rc = collect_gram_write(&r->gram, s, o.out, err);
     progress_end(r->gram.bar);
     return rc;
 }
@@ -763,7 +765,7 @@ int main(int argc, char **argv) {
     if (o.import_imatrix ? import_imatrix(&s, m, model_sha256, &err) : add_parts(&s, model_sha256, &err)) die_err(&err);
     const calib_request wanted = {&o.texts, o.windows, o.n_ctx, o.text_windows};
     if (o.texts.n && calib_read(&r.texts, m, &wanted, &err)) die_err(&err);
-    if ((o.texts.n || writes_gram()) && open_gram(&r, &err)) die_err(&err);
+    if ((o.texts.n || writes_gram()) && open_gram(&r, &s, &err)) die_err(&err);
     if (o.texts.n && run_texts(&r, &s, o.parts.n > 0, model_sha256, &err)) die_err(&err);
     if (o.parts.n && set_arguments(&s, &err)) die_err(&err);
     if (write_gram(&r, &s, &err)) die_err(&err);

@@ -29,6 +29,9 @@ int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err)
 void collect_gram_close(collect_gram *g) {
     gram_sums_release(&g->sums);
     gram_sums_release(&g->gradients);
+    for (size_t i = 0; i < g->n_part; i++) kit_gram_close(&g->part[i]);
+    free(g->part);
+    g->part = NULL, g->n_part = 0;
     g->inputs = NULL;
 }
 
@@ -40,6 +43,60 @@ static double *sum_in_pass(const collect_gram *g, int l, int k) {
 
 static bool is_wanted(const collect_gram *g, int k) {
     return k == KIT_GRAM_GRADIENT ? g->with_gradients : g->inputs->wanted[k];
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------ */
+
+static bool same_text(const kit_stats_text *a, const kit_stats_text *b) {
+    return !strcmp(a->sha256, b->sha256) && a->first_window == b->first_window && a->n_windows == b->n_windows &&
+           a->n_tokens == b->n_tokens;
+}
+
+/* The texts of the parts, in order, are those of s. */
+static int check_texts(const collect_gram *g, const opt_list *paths, const kit_stats *s, dw_err *err) {
+    size_t at = 0;
+    for (size_t i = 0; i < g->n_part; i++) {
+        const kit_gram *part = &g->part[i];
+        bool same = !strcmp(part->model_sha256, s->model_sha256);
+        for (size_t t = 0; t < part->n_text && same; t++, at++)
+            same = at < s->n_text && same_text(&part->text[t], &s->text[at]);
+        if (i + 1 == g->n_part && at < s->n_text) same = false;
+        if (!same)
+            return dw_fail(err, "'%s.gram' is not of the same model and texts as '%s'; collect both in one run",
+                           paths->item[i], paths->item[i]);
+    }
+    return 0;
+}
+
+/* A part has all that is wanted, undamaged and as wide as the model. */
+static int check_matrices(const collect_gram *g, kit_gram *part, dw_err *err) {
+    const dw_hparams *hp = dw_model_hparams(g->model);
+    double n_tokens;
+    for (int l = 0; l < hp->n_layer; l++)
+        for (int k = 0; k < KIT_GRAM_N_KINDS; k++) {
+            const int n = is_wanted(g, k) ? gram_width(hp, l, k) : 0;
+            const kit_gram_matrix *m = n ? kit_gram_find(part, l, k, &n_tokens, err) : NULL;
+            if (n && !m) return -1;
+            if (n && m->n != n)
+                return dw_fail(err, "layer %d: the Gram matrix of %s has another width than the model", l,
+                               kit_gram_names[k]);
+        }
+    return 0;
+}
+
+int collect_gram_open_parts(collect_gram *g, const opt_list *paths, const kit_stats *s, dw_err *err) {
+    g->part = dw_alloc(paths->n + 1, sizeof *g->part, "parts", err);
+    for (size_t i = 0; g->part && i < paths->n; i++) {
+        char *path = kit_gram_path(paths->item[i], err);
+        const int rc = path ? kit_gram_open(&g->part[i], path, err) : -1;
+        free(path);
+        if (rc) return -1;
+        g->n_part++;
+    }
+    if (!g->part || check_texts(g, paths, s, err)) return -1;
+    for (size_t i = 0; i < g->n_part; i++)
+        if (check_matrices(g, &g->part[i], err)) return dw_fail_in(err, "'%s.gram'", paths->item[i]);
+    return 0;
 }
 
 /* ---- a file for texts that are finished ------------------------------------------------------------------- */
@@ -154,43 +211,6 @@ static int sum_layer(layer_pass *p, const collect_gram *g, int l, dw_err *err) {
 
 /* ---- the result ------------------------------------------------------------------------------------------- */
 
-typedef struct part_list {
-    kit_gram *file;
-    size_t n;
-} part_list;
-
-/* The texts of the parts, then those of this run, are the texts of s. */
-static int check_parts(const part_list *p, const opt_list *paths, const kit_stats *s, dw_err *err) {
-    size_t at = 0;
-    for (size_t i = 0; i < p->n; i++)
-        for (size_t t = 0; t < p->file[i].n_text; t++, at++) {
-            const kit_stats_text *a = &p->file[i].text[t], *b = at < s->n_text ? &s->text[at] : NULL;
-            if (!b || strcmp(a->sha256, b->sha256) || a->first_window != b->first_window ||
-                a->n_windows != b->n_windows || a->n_tokens != b->n_tokens ||
-                strcmp(p->file[i].model_sha256, s->model_sha256))
-                return dw_fail(err, "'%s.gram' is not of the same model and texts as '%s'; collect both in one run",
-                               paths->item[i], paths->item[i]);
-        }
-    return 0;
-}
-
-static int open_parts(part_list *p, const opt_list *paths, const kit_stats *s, dw_err *err) {
-    p->file = dw_alloc(paths->n + 1, sizeof *p->file, "parts", err);
-    for (size_t i = 0; p->file && i < paths->n; i++) {
-        char *path = kit_gram_path(paths->item[i], err);
-        const int rc = path ? kit_gram_open(&p->file[i], path, err) : -1;
-        free(path);
-        if (rc) return -1;
-        p->n++;
-    }
-    return p->file ? check_parts(p, paths, s, err) : -1;
-}
-
-static void close_parts(part_list *p) {
-    for (size_t i = 0; i < p->n; i++) kit_gram_close(&p->file[i]);
-    free(p->file);
-}
-
 static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
     for (size_t i = 0; i < kit_gram_packed(m->n); i++)
         if (!isfinite(sum[i]))
@@ -201,16 +221,16 @@ static int check_sum(const double *sum, const kit_gram_matrix *m, dw_err *err) {
 }
 
 /* One matrix: the sums of the parts in order, then `own`, which may be NULL. */
-static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *parts, const double *own, dw_err *err) {
+static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, const collect_gram *g, const double *own,
+                      dw_err *err) {
     const size_t n = kit_gram_packed(m->n);
     double n_tokens, *sum;
-    if (!parts->n) return check_sum(own, m, err) ? -1 : kit_gram_put(out, own, err);
+    if (!g->n_part) return check_sum(own, m, err) ? -1 : kit_gram_put(out, own, err);
     if (!(sum = dw_alloc(n, sizeof *sum, "a Gram matrix", err))) return -1;
     int rc = 0;
-    for (size_t i = 0; i < parts->n && !rc; i++) {
-        const kit_gram_matrix *part = kit_gram_find(&parts->file[i], m->layer, m->input, &n_tokens, err);
-        if (!part || part->n != m->n)
-            rc = dw_fail(err, "layer %d: the Gram matrix of a part has another width", m->layer);
+    for (size_t i = 0; i < g->n_part && !rc; i++) {
+        const kit_gram_matrix *part = kit_gram_find(&g->part[i], m->layer, m->input, &n_tokens, err);
+        if (!part) rc = -1;
         for (size_t k = 0; k < n && !rc; k++) sum[k] += part->sum[k];
     }
     for (size_t k = 0; k < n && own && !rc; k++) sum[k] += own[k];
@@ -220,7 +240,7 @@ static int put_matrix(kit_gram_out *out, const kit_gram_matrix *m, part_list *pa
     return rc;
 }
 
-static int put_all(kit_gram_out *out, const kit_gram *head, collect_gram *g, part_list *parts, dw_err *err) {
+static int put_all(kit_gram_out *out, const kit_gram *head, collect_gram *g, dw_err *err) {
     layer_pass p = {0};
     const bool second = g->texts && g->by_layer;
     int rc = second ? walk_open(&p.w, g->model, g->texts, g->skip, g->session, err) : 0;
@@ -232,26 +252,21 @@ static int put_all(kit_gram_out *out, const kit_gram *head, collect_gram *g, par
         }
         const bool own = second && m->input != KIT_GRAM_GRADIENT;
         if (!rc)
-            rc = put_matrix(out, m, parts, own ? p.sums.sum[m->layer][m->input] : sum_in_pass(g, m->layer, m->input),
-                            err);
+            rc = put_matrix(out, m, g, own ? p.sums.sum[m->layer][m->input] : sum_in_pass(g, m->layer, m->input), err);
     }
     gram_sums_release(&p.sums);
     walk_close(&p.w);
     return rc;
 }
 
-int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path,
-                       dw_err *err) {
+int collect_gram_write(collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err) {
     kit_gram head = {0};
-    part_list files = {0};
     char *path = kit_gram_path(stats_path, err);
     int rc = path ? list_matrices(&head, g, s, false, err) : -1;
-    if (!rc) rc = open_parts(&files, parts, s, err);
     kit_gram_out *out = rc ? NULL : kit_gram_begin(&head, path, err);
-    if (!rc) rc = out ? put_all(out, &head, g, &files, err) : -1;
+    if (!rc) rc = out ? put_all(out, &head, g, err) : -1;
     if (!rc) rc = kit_gram_commit(out, err);
     kit_gram_out_free(out);
-    close_parts(&files);
     kit_gram_close(&head);
     free(path);
     return rc;

@@ -20,12 +20,17 @@ typedef struct collect_gram {
     bool by_layer;
     gram_sums sums;      // of all layers, unless by_layer
     gram_sums gradients; // of all layers, if wanted
+    kit_gram *part;      // files of the parts, in order
+    size_t n_part;
     const dw_session_options *session;
     progress *bar; // hears of tokens of the second pass
 } collect_gram;
 
 /* Decides and takes memory: limit is in bytes, n_threads is that of the pool. */
 int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err);
+/* Opens the Gram matrices of the parts (-s), whose texts are those of s.  Checks all that will be added, so that
+ * nothing of a part is refused after the texts have been evaluated. */
+int collect_gram_open_parts(collect_gram *g, const opt_list *paths, const kit_stats *s, dw_err *err);
 void collect_gram_close(collect_gram *g);
 
 /* Keep: the sums so far, of the texts of s, into STATS.gram.next; kept, called when the statistics are written too: it
@@ -38,6 +43,6 @@ bool collect_gram_resume(collect_gram *g, const kit_stats *s, const char *stats_
 void collect_gram_forget(const char *stats_path); // removes both
 
 /* Writes STATS.gram for the statistics s: those of the parts, in order, and after them the evaluated texts. */
-int collect_gram_write(collect_gram *g, const kit_stats *s, const opt_list *parts, const char *stats_path, dw_err *err);
+int collect_gram_write(collect_gram *g, const kit_stats *s, const char *stats_path, dw_err *err);
 
 #endif

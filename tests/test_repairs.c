@@ -383,6 +383,15 @@ static void flip_byte(const char *from, const char *to, size_t at) {
     free(data);
 }
 
+/* Changes a bit of the last matrix. */
+static void damage_end(const char *path) {
+    FILE *f = fopen(path, "rb");
+    REQUIRE(f && !fseek(f, 0, SEEK_END), "%s", path);
+    const long size = ftell(f);
+    fclose(f);
+    flip_byte(path, path, (size_t)size - 1000);
+}
+
 static void damaged_files(void) {
     const char *stats = test_file("gram.h5"), *bad = test_file("bad.gram");
     if (access(stats, R_OK) && !collect(stats, "")) return;
@@ -450,6 +459,33 @@ static void gram_goes_on(void) {
     }
 }
 
+/* A part whose matrices cannot be added is refused before the texts are evaluated, whose speed would be told. */
+static void parts_come_first(void) {
+    const char *part = test_file("first.h5"), *out = test_file("late.h5"),
+               *model = random_model("tiny-qwen2", "F32", 0), *text = random_text("calib.txt", 6000, 4);
+    const struct {
+        const char *collected, *then, *words;
+    } rows[] = {
+        {"", "down", "first.h5.gram' does not exist"},
+        {"--gram down", "all", "first.h5.gram': layer 0: there is no Gram matrix of the inputs of q, k, v"},
+        {"--gradients", "down --gradients", "first.h5.gram': layer 0: there is no Gram matrix of the inputs of down"},
+        {"--gram down", "down", "first.h5.gram': layer 3: the Gram matrix of the inputs of down is damaged"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        unlink(gram_file(part));
+        CHECK(!test_run("deadwood-collect -m %s -f %s -c %d --windows 1-2 %s -q -o %s", model, text, N_CTX,
+                        rows[i].collected, part),
+              "%s", test_run_output());
+        if (strstr(rows[i].words, "damaged")) damage_end(gram_file(part));
+        CHECK(test_run("deadwood-collect -m %s -f %s -c %d --windows 3-4 --gram %s -s %s -o %s", model, text, N_CTX,
+                       rows[i].then, part, out) == 1,
+              "%s", test_run_output());
+        CHECK(strstr(test_run_output(), rows[i].words) && !strstr(test_run_output(), "tokens/s"),
+              "'%s' is not said before the work: %s", rows[i].words, test_run_output());
+        CHECK(access(out, F_OK) && access(gram_file(out), F_OK), "nothing is written");
+    }
+}
+
 /* The first matrices of what was kept are whole, and the last one is not: no text may count twice. */
 static void damaged_part(void) {
     const char *out = test_file("again.h5"), *whole = test_file("again-whole.h5");
@@ -458,13 +494,7 @@ static void damaged_part(void) {
              random_model("tiny-qwen2", "F32", 0), random_text("calib.txt", 6000, 4), N_CTX);
     CHECK(!test_run("%s --windows 3 -q -o %s", command, whole), "%s", test_run_output());
     CHECK(!test_run("%s --windows 2 -q -o %s.part", command, out), "%s", test_run_output());
-    size_t size;
-    dw_err err = {0};
-    char *kept = dw_read_file(test_file("again.h5.part.gram"), 1 << 28, &size, &err);
-    REQUIRE(kept, "%s", err.text);
-    free(kept);
-    CHECK(!test_run("mv %s.part.gram %s", out, test_file("kept.gram")));
-    flip_byte(test_file("kept.gram"), test_file("again.h5.part.gram"), size - 1000);
+    damage_end(test_file("again.h5.part.gram"));
     CHECK(!test_run("%s --windows 3 -o %s", command, out), "%s", test_run_output());
     CHECK(strstr(test_run_output(), "again.h5.part' are missing or damaged; starting again from the first text"), "%s",
           test_run_output());
@@ -778,6 +808,7 @@ static const test_case cases[] = {
     {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
     {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},
     {"collect --gram goes on wherever it ended between keeping statistics and Gram matrices", gram_goes_on},
+    {"collect --gram refuses parts without the matrices before it evaluates a text", parts_come_first},
     {"collect --gram starts again when a matrix that it kept is damaged, and counts no text twice", damaged_part},
     {"Gram matrices of other widths than the statistics are refused", other_widths},
     {"a cut with --repair lsq holds the least-squares solution", one_shot},
