@@ -774,7 +774,7 @@ int main(int argc, char **argv) {
     if (o.out && o.texts.n) {
         char *kept = dw_format(NULL, "%s.part", o.out);
         if (kept) unlink(kept);
-        if (kept && writes_gram()) collect_gram_forget(kept);
+        if (kept) collect_gram_forget(kept); // an interrupted run may have had --gram
         free(kept);
     }
     close_run(&r);

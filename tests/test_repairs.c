@@ -501,6 +501,19 @@ static void damaged_part(void) {
     CHECK(same_files(gram_file(out), gram_file(whole)) && same_files(out, whole), "as if nothing had been kept");
 }
 
+/* A run with --gram was interrupted, and the same command without it ends. */
+static void kept_is_removed(void) {
+    const char *out = test_file("plain.h5");
+    char command[1024];
+    snprintf(command, sizeof command, "deadwood-collect -m %s -f %s -c %d --text-windows 1 -t 1",
+             random_model("tiny-qwen2", "F32", 0), random_text("calib.txt", 6000, 4), N_CTX);
+    CHECK(!test_run("%s --windows 2 --gram down -q -o %s.part", command, out), "%s", test_run_output());
+    CHECK(!test_run("%s --windows 3 -o %s", command, out), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "continuing after text 2 of 3"), "%s", test_run_output());
+    CHECK(access(test_file("plain.h5.part"), F_OK) && access(test_file("plain.h5.part.gram"), F_OK),
+          "what was kept is gone");
+}
+
 /* Matrices of other widths than the model's would be read beyond their end. */
 static void other_widths(void) {
     const char *stats = test_file("gram.h5");
@@ -810,6 +823,7 @@ static const test_case cases[] = {
     {"collect --gram goes on wherever it ended between keeping statistics and Gram matrices", gram_goes_on},
     {"collect --gram refuses parts without the matrices before it evaluates a text", parts_come_first},
     {"collect --gram starts again when a matrix that it kept is damaged, and counts no text twice", damaged_part},
+    {"Gram matrices that an interrupted run kept are removed by a run without --gram", kept_is_removed},
     {"Gram matrices of other widths than the statistics are refused", other_widths},
     {"a cut with --repair lsq holds the least-squares solution", one_shot},
     {"a repaired down is encoded in blocks, one-shot and sequential", in_blocks},
