@@ -43,8 +43,10 @@ static int open_run(run *r, const ablation_task *t, dw_err *err) {
     *r = (run){.t = t, .hp = dw_model_hparams(t->model)};
     const dw_session_options o = {.pool = t->pool, .backend = t->backend, .select = DW_SELECT_DENSE};
     for (size_t i = 0; i < t->texts->n_text; i++) r->n_windows += calib_n_windows(&t->texts->text[i]);
-    if (r->n_windows < 2 || t->texts->n_ctx < 2)
-        return dw_fail(err, "errors need at least 2 windows of 2 tokens; give more text, or a smaller --ctx");
+    if (t->texts->n_ctx < 3)
+        return dw_fail(err, "windows of %d tokens have no next token in their second half; give --ctx 3 or more",
+                       t->texts->n_ctx);
+    if (r->n_windows < 2) return dw_fail(err, "errors need at least 2 windows; give more text, or a smaller --ctx");
     if (walk_open(&r->w, t->model, t->texts, 0, &o, err)) return -1;
     const size_t most = (size_t)r->w.most, n = (size_t)r->n_windows;
     r->next = dw_alloc(r->w.n_tokens, sizeof *r->next, "tokens", err);
@@ -85,8 +87,7 @@ static int evaluate(run *r, int first, double *loss, dw_err *err) {
             (n && dw_session_logprobs(r->w.session, 0, n, r->target, r->logprob, err)))
             return -1;
         for (int i = 0, k = 0; i < r->w.batch.n_tokens; i++)
-            if (r->out[i])
-                loss[(r->w.first + (size_t)i) / (size_t)n_ctx] -= r->logprob[k++] / (n_scored ? n_scored : 1);
+            if (r->out[i]) loss[(r->w.first + (size_t)i) / (size_t)n_ctx] -= r->logprob[k++] / n_scored;
     }
     for (int w = 0; w < r->n_windows; w++)
         if (!isfinite(loss[w])) return dw_fail(err, "the loss is NaN or infinite; the model is damaged or overflows");

@@ -30,7 +30,8 @@ typedef struct ablation_task {
     progress *bar;       // hears of groups; NULL: none
 } ablation_task;
 
-/* Measures the n groups, ascending by layer.  *loss: of the whole model.  Fails with fewer than 2 windows. */
+/* Measures the n groups, ascending by layer.  *loss: of the whole model.  Fails with fewer than 2 windows, or
+ * with windows of fewer than 3 tokens, whose second half has no next token. */
 int ablation_measure(const ablation_task *t, ablated *group, size_t n, double *loss, dw_err *err);
 
 /* `per_layer` random groups of every layer that has so many (else all of them), ascending; free().  *n: how many. */

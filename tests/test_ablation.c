@@ -208,6 +208,20 @@ static void by_command(void) {
           "%s", test_run_output());
 }
 
+/* Of a window of 2 tokens the second half has no next token; of 3 it has one. */
+static void short_windows(void) {
+    const char *model = random_model("tiny-llama", "F32", 0);
+    for (int n_ctx = 2; n_ctx <= 3; n_ctx++) {
+        const int rc = test_run("deadwood-rank -m %s --ablation - --group 64 --sample 1 -f %s -c %d --windows 4 -q",
+                                model, text_file(), n_ctx);
+        const char *said = test_run_output();
+        if (n_ctx == 2)
+            CHECK(rc == 1 && strstr(said, "windows of 2 tokens have no next token"), "exit %d: %s", rc, said);
+        else
+            CHECK(!rc && strstr(said, "\n0\t0\t0\t63\t") && !strstr(said, "\t63\t0\t0\t"), "exit %d: %s", rc, said);
+    }
+}
+
 /* Texts are whole windows: the tokens after the last one do not count, with --windows or without. */
 static void whole_windows(void) {
     const char *model = random_model("tiny-llama", "F32", 0), *all = test_file("all.tsv"), *out = test_file("some.tsv");
@@ -257,6 +271,7 @@ static const test_case cases[] = {
     {"the sample is random, ascending and the same for a seed", sample},
     {"metrics are told by their rank correlation with the changes", agreement},
     {"rank --ablation writes the same table for any threads, and refuses what cannot be measured", by_command},
+    {"windows whose second half predicts no token are refused", short_windows},
     {"texts count in whole windows", whole_windows},
     {"texts that the statistics have seen are told", seen},
     {"dead neurons change nothing", dead_groups},
