@@ -256,8 +256,18 @@ static bool uses_blas(void) {
     return is_obs || o.heads > 0 || (o.stats && (o.ablation || prune_allocator_find(o.allocate)->runs_model));
 }
 
+/* Of the metrics that are used. */
+static void warn_of_pooled(const rank_inputs *in) {
+    char text[512];
+    for (const kit_metric *m = rank_metrics; m->name && in->has_stats; m++) {
+        const bool is_used = o.compare || o.ablation || (o.metric && !strcmp(m->name, o.metric));
+        if (is_used && kit_metric_of_pooled(m, &in->stats, text, sizeof text)) warn("%s", text);
+    }
+}
+
 static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     if (rank_open_inputs(in, &o, pool, err) || rank_read_protected(in, err) || rank_choose_layers(in, err)) return -1;
+    warn_of_pooled(in);
     if (rank_choose_heads(in, err)) return -1;
     int *n_kv = dw_alloc((size_t)in->hp->n_layer, sizeof *n_kv, "numbers of heads", err);
     if (!n_kv) return -1;

@@ -258,6 +258,8 @@ static int choose_cold(choice *c, const dw_model *m, const wish *wishes, dw_err 
                                     .rate = o.cold_rate,
                                     .hot_multiple = multiple,
                                     .cold_multiple = c->cold_type->multiple};
+    char text[512];
+    if (kit_metric_of_pooled(how.metric, &c->weights.stats, text, sizeof text)) warn("%s", text);
     const int rc = quant_cold_by_rate(&c->cold, m, &c->weights.stats, &how, err);
     free(multiple);
     return rc;

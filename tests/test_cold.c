@@ -325,6 +325,21 @@ static void rate_and_plan(void) {
     CHECK(strstr(test_run_output(), "33.33 % of"), "%s", test_run_output());
 }
 
+/* Requant asks its metric what rank asks (test_rank.c). */
+static void pooled(void) {
+    const char *from = random_model("tiny-llama", "F32", 0), *stats = test_file("pooled.h5");
+    REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 32 --windows 3 --text-windows 1 --apart 1 -o %s -q", from,
+                      random_text("pooled.txt", 3000, 4), stats),
+            "%s", test_run_output());
+    static const char *const metrics[] = {"activation-max", "energy"};
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(!test_run("deadwood-requant -m %s -o %s --cold-rate 0.5 --metric %s --cold-type Q4_0 -s %s --type Q8_0",
+                          from, test_file("pooled.gguf"), metrics[i], stats),
+                "%s", test_run_output());
+        CHECK((strstr(test_run_output(), "2 rows of sums for 3 texts") != NULL) == !i, "%s", test_run_output());
+    }
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void check_one_line(const char *words) {
@@ -450,6 +465,7 @@ static const test_case cases[] = {
     {"parameters and bytes a token count both parts", sizes},
     {"parts that keep their type are called reordered, not rounded", reordered},
     {"a rate and rank's plan at that rate give the same file", rate_and_plan},
+    {"a metric of single texts warns where texts share a row of sums", pooled},
     {"what cannot be divided is refused in one line and leaves no file", refusals_of_requant},
     {"rank, cut, lists of neurons and a second division refuse a model in two parts", refusals_of_others},
     {"cold widths that do not fit the tensors are refused", damage},

@@ -624,6 +624,34 @@ static void compare_small(void) {
     CHECK(weight && sscanf(weight, "\nweight %*f %lf", &rho) == 1 && rho == 1, "%s", test_run_output());
 }
 
+/* ---- pooled texts ------------------------------------------------------------------------------------------------ */
+
+/* Three texts, of which those after the first `apart` share a row of sums.  The metric that asks for single texts says
+ * that it does not see them; the others, whose sums add up, do not. */
+static void pooled(void) {
+    const char *model = random_model("tiny-llama", "F32", 0), *stats = test_file("pooled.h5");
+    static const struct {
+        int apart;
+        const char *options;
+        bool warns;
+    } rows[] = {{3, "--metric activation-max --rate 0.5", false}, {2, "--metric activation-max --rate 0.5", false},
+                {1, "--metric activation-max --rate 0.5", true},  {1, "--metric energy --rate 0.5", false},
+                {1, "--metric flap --rate 0.5", false},           {1, "--metric energy --compare --rate 0.5", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!i || rows[i].apart != rows[i - 1].apart)
+            REQUIRE(!test_run("deadwood-collect -m %s -f %s -c 32 --windows 3 --text-windows 1 --apart %d -o %s -q",
+                              model, random_text("pooled.txt", 3000, 4), rows[i].apart, stats),
+                    "%s", test_run_output());
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s %s --scores %s -q", model, stats, rows[i].options,
+                          test_file("pooled.tsv")),
+                "%s", test_run_output());
+        const bool warned =
+            strstr(test_run_output(), "metric 'activation-max': the statistics have 2 rows of sums for 3 texts");
+        CHECK(warned == rows[i].warns, "--apart %d, %s: %s", rows[i].apart, rows[i].options, test_run_output());
+        if (warned) CHECK(strstr(test_run_output(), "collect with --apart 3"), "%s", test_run_output());
+    }
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(int status, const char *arguments, const char *words) {
@@ -842,6 +870,7 @@ static const test_case cases[] = {
     {"rank correlation with and without ties", spearman},
     {"metrics are compared", compare},
     {"metrics are compared where a layer is a single group", compare_small},
+    {"a metric of single texts warns where texts share a row of sums", pooled},
     {"what cannot be ranked is refused in one line", refusals},
     {"same seed, same plan, for any number of threads", seeds},
     {"cut models have the perplexities that an independent program measured", independent},

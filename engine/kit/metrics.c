@@ -33,13 +33,14 @@ static double variance(const kit_metric_view *v, int j) {
     return difference > 0 ? difference : 0; // a constant neuron may give a slightly negative number
 }
 
-/* Mean |a_j| over the tokens of one row. */
+/* Mean |a_j| over the tokens of one row.  Where texts share a row, nothing is known of a single one. */
 static double row_mean(const kit_metric_view *v, size_t r, int j) {
     return v->stats->sum_abs[r * (size_t)v->n_ff + (size_t)j] / (double)v->stats->count[r];
 }
 
 /* ---- metrics -------------------------------------------------------------------------------------------- */
 
+/* A shared row counts as its texts, by their common mean; that is the mean of their means if they are equally long. */
 static void activation(const kit_metric_view *v, double *score) {
     for (int j = 0; j < v->n_ff; j++) {
         double sum = 0;
@@ -48,6 +49,7 @@ static void activation(const kit_metric_view *v, double *score) {
     }
 }
 
+/* A shared row counts as one text (kit_metric_of_pooled). */
 static void activation_max(const kit_metric_view *v, double *score) {
     for (int j = 0; j < v->n_ff; j++) {
         score[j] = 0;
@@ -105,6 +107,17 @@ const kit_metric *kit_metric_find(const char *name) {
     for (const kit_metric *m = kit_metrics; m->name; m++)
         if (!strcmp(m->name, name)) return m;
     return NULL;
+}
+
+/* Other metrics add or average over texts, so rows that several texts share change nothing but the weights of texts in
+ * activation's mean. */
+const char *kit_metric_of_pooled(const kit_metric *m, const kit_stats *s, char *text, size_t size) {
+    if (m->score != activation_max || s->n_row == s->n_text) return NULL;
+    snprintf(text, size,
+             "metric '%s': the statistics have %zu rows of sums for %zu texts, and texts that share a row count as one "
+             "text, by the mean over all their tokens; for the largest mean of any text, collect with --apart %zu",
+             m->name, s->n_row, s->n_text, s->n_text);
+    return text;
 }
 
 /* ---- sums over weights ------------------------------------------------------------------------------------ */

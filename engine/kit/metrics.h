@@ -47,6 +47,9 @@ typedef struct kit_metric {
 
 extern const kit_metric kit_metrics[]; // ends with name NULL
 const kit_metric *kit_metric_find(const char *name);
+/* What a user should know when texts share a row of these statistics (collect --apart) and the metric asks for single
+ * texts: a sentence in `text`, which is returned; otherwise NULL. */
+const char *kit_metric_of_pooled(const kit_metric *m, const kit_stats *s, char *text, size_t size);
 
 typedef struct kit_scorer {
     const dw_model *model;
