@@ -113,15 +113,21 @@ static void add_tile(double *sum, int n, const float *tile, int nr, int nc, int 
     }
 }
 
-void gram_add(double *sum, int n, const float *x, const int *row, int n_row, float *scratch, int ith, int n_threads) {
-    float *tile = scratch + (size_t)ith * GRAM_SCRATCH;
+static void add_block(double *sum, int n, const float *x, const int *row, int n_row, float *tile, int ith,
+                      int n_threads) {
     int at = 0;
-    for (int r = 0; r < n && n_row; r += TILE)
+    for (int r = 0; r < n; r += TILE)
         for (int c = r; c < n; c += TILE) {
             if (at++ % n_threads != ith) continue;
             multiply(tile, smaller(TILE, n - r), smaller(TILE, n - c), x, n, r, c, row, n_row);
             add_tile(sum, n, tile, smaller(TILE, n - r), smaller(TILE, n - c), r, c);
         }
+}
+
+void gram_add(double *sum, int n, const float *x, const int *row, int n_row, float *scratch, int ith, int n_threads) {
+    float *tile = scratch + (size_t)ith * GRAM_SCRATCH;
+    for (int first = 0; first < n_row; first += GRAM_TOKENS)
+        add_block(sum, n, x, row + first, smaller(GRAM_TOKENS, n_row - first), tile, ith, n_threads);
 }
 
 void gram_sums_add(const gram_sums *g, const dw_tap_event *e, const int *row, int n_row, int ith, int n_threads) {

@@ -1,8 +1,9 @@
 /* gram_sums.h - sums of x x^T over tokens, taken by the threads of a session inside its taps.
  *
- * A block of at most 512 tokens is multiplied in F32 by tiles of columns; each tile is added to sums in double.  A
- * tile belongs to one thread, and blocks come in the order of the text, so no bit depends on the number of threads.
- * Matrices are packed as in kit/gram.h: n (n + 1) / 2 doubles each. */
+ * A block of tokens is multiplied in F32 by tiles of columns; each tile is added to sums in double.  A block is what
+ * one pass shows: at most 512 tokens of the statistics, at most GRAM_TOKENS of a backward pass (collect_gradients.h),
+ * whose longer windows take several blocks.  A tile belongs to one thread, and blocks come in the order of the text, so
+ * no bit depends on the number of threads.  Matrices are packed as in kit/gram.h: n (n + 1) / 2 doubles each. */
 #ifndef PRUNE_GRAM_SUMS_H
 #define PRUNE_GRAM_SUMS_H
 
@@ -43,6 +44,9 @@ void gram_add(double *sum, int n, const float *x, const int *row, int n_row, flo
 /* For a tap's fn_thread: does nothing with events that are not summed. */
 void gram_sums_add(const gram_sums *g, const dw_tap_event *e, const int *row, int n_row, int ith, int n_threads);
 
-enum { GRAM_SCRATCH = 256 * 256 }; // floats for each thread
+enum {
+    GRAM_SCRATCH = 256 * 256, // floats for each thread
+    GRAM_TOKENS = 2048,       // of one product in F32; more tokens are several blocks
+};
 
 #endif

@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "kit/gram.h"
 #include "kit/plan.h"
+#include "prune/gram_sums.h"
 #include "prune/rank.h"
 #include "prune/repairs.h"
 #include "prune/trial.h"
@@ -269,6 +270,24 @@ static void sums_of_products(void) {
                    "a matrix that was not collected");
     close_pass(&p);
     kit_gram_close(&gram);
+}
+
+/* However many tokens come at once, as with gradients of long windows, no product in F32 has more than a block. */
+static void many_tokens(void) {
+    enum { WIDTH = 5, ROWS = 2 * GRAM_TOKENS + 100, PACKED = WIDTH * (WIDTH + 1) / 2 };
+    static float x[(ROWS + ROWS / 7 + 1) * WIDTH], scratch[GRAM_SCRATCH];
+    double at_once[PACKED] = {0}, in_blocks[PACKED] = {0};
+    int row[ROWS];
+    dw_rng rng;
+    dw_rng_seed(&rng, 12);
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) x[i] = (float)dw_rng_normal(&rng);
+    for (int i = 0; i < ROWS; i++) row[i] = i + i / 7; // every eighth does not count
+    gram_add(at_once, WIDTH, x, row, ROWS, scratch, 0, 1);
+    for (int first = 0, n = GRAM_TOKENS; first < ROWS; first += n) {
+        if (n > ROWS - first) n = ROWS - first;
+        gram_add(in_blocks, WIDTH, x, row + first, n, scratch, 0, 1);
+    }
+    CHECK(!memcmp(at_once, in_blocks, sizeof at_once), "%.17g and %.17g", at_once[0], in_blocks[0]);
 }
 
 /* One thread or three, in one pass or layer by layer: the same bytes.  Two halves add up. */
@@ -818,6 +837,7 @@ static void trials_start_late(void) {
 static const test_case cases[] = {
     {"the order of wide layers, in float, is whole as far as any option reads it", wide_order},
     {"collect --gram sums the products of the inputs of down", sums_of_products},
+    {"products of many tokens are those of blocks of them", many_tokens},
     {"Gram matrices are the same for any threads and memory, and parts add up", any_way},
     {"damaged Gram matrices, and those of other statistics, are refused", damaged_files},
     {"collect --gram goes on wherever it ended between keeping statistics and Gram matrices", gram_goes_on},
