@@ -182,6 +182,37 @@ static void columns_and_ratios(void) {
           strstr(test_run_output(), "have no ratio"));
 }
 
+/* Of two rows of the base that differ in one condition only, a row is divided by that which shares its condition. */
+static void ratios_under_equal_conditions(void) {
+    const char *conditions[] = {"protocol",  "n_ctx", "bos",       "window_range", "kv",
+                                "precision", "depth", "sequences", "speed_test",   "machine"};
+    for (size_t i = 0; i < sizeof conditions / sizeof *conditions; i++) {
+        char text[500], arguments[100];
+        snprintf(text, sizeof text,
+                 "model text base ppl %s decode_tok_s\ndense - dense - 1 100\ndense - dense - 2 400\n"
+                 "cut - dense - 1 200\ncut - dense - 2 200\ncut - dense - 3 200\n",
+                 conditions[i]);
+        snprintf(arguments, sizeof arguments, "--format tsv --columns model,%s,decode_tok_s/base", conditions[i]);
+        const char *out = shown(write_table("same.tsv", text), arguments);
+        CHECK(strstr(out, "dense\t1\t1\ndense\t2\t1\ncut\t1\t2\ncut\t2\t0.5\ncut\t3\t-\n"), "%s", out);
+    }
+}
+
+/* Perplexities and sizes are the same whatever was timed beside them; the base may not have been timed at all. */
+static void ratios_beside_speeds(void) {
+    const char *path = write_table("beside.tsv", "model text base ppl file_bytes depth speed_test decode_tok_s\n"
+                                                 "dense a dense 10 90 - - -\n"
+                                                 "dense - dense - 90 0 tg64 100\n"
+                                                 "dense - dense - 90 64 tg64@64 80\n"
+                                                 "cut a dense 20 45 0 tg64 150\n"
+                                                 "cut - dense - 45 64 tg64@64 120\n");
+    const char *out = shown(path,
+                            "--format tsv --where model=cut --columns ppl/base,file_bytes/base,decode_tok_s/base");
+    CHECK(strstr(out, "\n2\t0.5\t-\n-\t0.5\t1.5\n"), "%s", out);
+    out = shown(path, "--where model=cut text=a --columns model,decode_tok_s/base");
+    CHECK(strstr(out, "is unknown: no row of the base dense has it under the same conditions."), "%s", out);
+}
+
 static void alternatives(void) {
     const char *path = test_file("rows.tsv");
     const char *out = shown(path, "--where metric=flap metric=energy");
@@ -682,6 +713,8 @@ static const test_case cases[] = {
     {"a long cell is whole, and one beyond all bounds ends in an ellipsis", long_cells},
     {"the text of the table is aligned, and its paragraphs are not wide", aligned},
     {"columns can be chosen, also as ratios to the dense model", columns_and_ratios},
+    {"a ratio to the dense model is one under the same conditions", ratios_under_equal_conditions},
+    {"what was timed is a condition of speeds, not of perplexities and sizes", ratios_beside_speeds},
     {"values of one column are alternatives, columns are not", alternatives},
     {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
     {"texts, bases and repeated rows are told apart by hash, and no row goes without a count", told_by_hash},

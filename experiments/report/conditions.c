@@ -255,6 +255,12 @@ static bool has_error(const exp_sheet *s, const exp_field *f) {
     return false;
 }
 
+static bool has_rows_of_base(const exp_rows *r) {
+    for (size_t i = 0; i < r->n_rows && r->is_base; i++)
+        if (r->is_base[i]) return true;
+    return false;
+}
+
 /* A ratio to the dense model that no row knows. */
 static void print_unknown_ratio(FILE *out, const exp_sheet *s, const exp_field *f) {
     char words[600], name[300];
@@ -264,8 +270,9 @@ static void print_unknown_ratio(FILE *out, const exp_sheet *s, const exp_field *
     const char *base = s->lines->n ? cell_of(s->rows, s->lines->line[0].row[0], "base") : "-";
     exp_escape(name, sizeof name, is_known(base) ? base : "model");
     snprintf(words, sizeof words,
-             has_dense(s) ? "%.80s is unknown: no row has both values."
-                          : "%.80s is unknown: no row is of the base %s; score it, too.", f->head, name);
+             has_rows_of_base(s->rows) ? "%.80s is unknown: no row of the base %s has it under the same conditions."
+                                       : "%.80s is unknown: no row is of the base %s; score it, too.",
+             f->head, name);
     print_paragraph(out, words);
 }
 

@@ -644,21 +644,33 @@ const char *exp_line_text(const exp_rows *r, const exp_line *line, int column) {
     return text;
 }
 
+enum { N_CONDITIONS = 14, N_TIMED = 3 };
+
+/* The columns in which a row and that of its base must agree, so that the ratio of another column says something; their
+ * number.  What was timed decides about speeds only; rows without a text hold nothing else. */
+static int find_conditions(int at[N_CONDITIONS], const exp_rows *r, size_t row, int column) {
+    static const char *const conditions[N_CONDITIONS] = {
+        "text", "text_sha256", "machine",   "threads",      "backend", "protocol",  "n_ctx",
+        "bos",  "kv",          "precision", "window_range", "depth",   "sequences", "speed_test"};
+    for (int k = 0; k < N_CONDITIONS; k++) at[k] = exp_rows_find(r, conditions[k]);
+    const bool timed = exp_column_varies(r->column[column]) || !is_known(exp_rows_cell(r, row, at[0]));
+    return timed ? N_CONDITIONS : N_CONDITIONS - N_TIMED;
+}
+
 double exp_line_dense(const exp_rows *r, const exp_line *line, int column) {
-    static const char *const conditions[] = {"text", "text_sha256", "machine", "threads", "backend"};
-    enum { N = sizeof conditions / sizeof *conditions };
     const int model = exp_rows_find(r, "model"), hash = exp_rows_find(r, "model_sha256");
     const size_t row = line->row[0];
     const char *base = exp_rows_cell(r, row, exp_rows_find(r, "base")),
                *base_hash = exp_rows_cell(r, row, exp_rows_find(r, "base_sha256"));
     const bool by_name = !is_known(base_hash);
-    int at[N];
+    int at[N_CONDITIONS];
+    const int n = find_conditions(at, r, row, column);
     double found = NAN;
-    for (int k = 0; k < N; k++) at[k] = exp_rows_find(r, conditions[k]);
     for (size_t i = 0; i < r->n_rows && r->is_base && is_known(base); i++) {
         bool ok = r->is_base[i] && !strcmp(exp_rows_cell(r, i, by_name ? model : hash), by_name ? base : base_hash);
-        for (int k = 0; k < N && ok; k++) ok = same(exp_rows_cell(r, i, at[k]), exp_rows_cell(r, row, at[k]));
-        if (ok) found = exp_number(exp_rows_cell(r, i, column));
+        for (int k = 0; k < n && ok; k++) ok = same(exp_rows_cell(r, i, at[k]), exp_rows_cell(r, row, at[k]));
+        const double v = ok ? exp_number(exp_rows_cell(r, i, column)) : NAN;
+        if (!isnan(v)) found = v;
     }
     return found;
 }

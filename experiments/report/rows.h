@@ -84,7 +84,8 @@ void exp_lines_release(exp_lines *s);
 double exp_line_mean(const exp_rows *r, const exp_line *line, int column, double *sd);
 /* The cell that all rows of a line have; NULL when they differ. */
 const char *exp_line_text(const exp_rows *r, const exp_line *line, int column);
-/* The same column of the dense model on the same text, machine, threads and backend; NaN: there is none. */
+/* The same column of the dense model under the same conditions: text and windows, machine, threads, backend, precision,
+ * and for speeds what was timed.  Of several rows the last one that knows it; NaN: there is none. */
 double exp_line_dense(const exp_rows *r, const exp_line *line, int column);
 
 #endif
