@@ -220,7 +220,7 @@ static void alternatives(void) {
     out = shown(path, "--where metric!=flap --where metric!=energy");
     CHECK(!strstr(out, "flap.gguf") && strstr(out, "| dense"), "%s", out);
     out = shown(path, "--where rate=0.250 --where ppl!=42.123456");
-    CHECK(strstr(out, "flap.gguf") && !strstr(out, "cut.gguf"), "numbers are compared as numbers: %s", out);
+    CHECK(strstr(out, "flap.gguf") && !strstr(out, "42.12"), "numbers are compared as numbers: %s", out);
     CHECK(test_run("deadwood-table %s --where ppl", path) == 1 && strstr(test_run_output(), "is no COLUMN=VALUE"));
     CHECK(test_run("deadwood-table %s --where metric=none", path) == 1 &&
               strstr(test_run_output(), "none of 7 rows is left"),
@@ -295,6 +295,27 @@ static void told_by_hash(void) {
     CHECK(n_dense == 3 && lines.line[0].is_dense, "the other dense.gguf is no base of these rows: %zu", n_dense);
     exp_lines_release(&lines);
     exp_rows_release(&r);
+}
+
+/* A mean stands for the single rows of its role, as long as it is shown itself. */
+static void means_that_are_hidden(void) {
+    const char *path = write_table("held-out.tsv", "model text base role ppl\n"
+                                                   "cut a.txt d select 20\ncut b.txt d select 22\ncut * d select 21\n"
+                                                   "cut c.txt d report 30\n");
+    const char *other = write_table("other.tsv", "model text base role ppl\n"
+                                                 "gate a.txt d report 50\ngate b.txt d report 52\ngate * d report 51\n");
+    const char *out = shown(path, other);
+    CHECK(strstr(line_of(out, "cut"), "30.0") && strstr(line_of(out, "gate"), "51.0"),
+          "the mean of the texts of role select is no mean of the report: %s", out);
+    CHECK(strstr(out, "Not shown: 2 rows of single texts") && strstr(out, "Not shown: 3 rows of the texts that"), "%s",
+          out);
+    out = shown(path, "--where role=select");
+    CHECK(strstr(line_of(out, "cut"), "21.0") && strstr(out, "Not shown: 2 rows of single texts"), "%s", out);
+    path = write_table("discarded.tsv", "model text base verdict ppl\n"
+                                        "cut a.txt d - 20\ncut b.txt d - 22\ncut * d discard 21\ngate * d keep 51\n");
+    out = shown(path, "--where verdict!=discard --columns model,text,ppl");
+    CHECK(strstr(out, "| cut   | a.txt ") && strstr(out, "| cut   | b.txt ") && !strstr(out, "Not shown"),
+          "a mean that --where leaves out hides nothing: %s", out);
 }
 
 /* The script for a table; free(). */
@@ -718,6 +739,7 @@ static const test_case cases[] = {
     {"values of one column are alternatives, columns are not", alternatives},
     {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
     {"texts, bases and repeated rows are told apart by hash, and no row goes without a count", told_by_hash},
+    {"a mean that is not shown, or is of another role, hides no single text", means_that_are_hidden},
     {"rows that differ in the seed only become mean and standard deviation", joined},
     {"the variables of a sweep are columns", variants},
     {"TSV keeps cells as they are and can be read again; CSV quotes", tsv_and_csv},

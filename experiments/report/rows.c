@@ -407,21 +407,25 @@ static bool is_text(const exp_rows *r, size_t row, int text, int hash, const cha
            (n >= 8 && !strncmp(exp_rows_cell(r, row, hash), wanted, n));
 }
 
-static bool has_mean(const exp_rows *r, size_t row, int text) {
+/* A mean that is itself hidden stands for no row, nor does that of texts of another role. */
+static bool has_mean(const exp_rows *r, const bool *keep, size_t row, int text, int role) {
     size_t n;
     const size_t *sibling = exp_rows_siblings(r, row, &n);
     for (size_t k = 0; k < n; k++)
-        if (!strcmp(exp_rows_cell(r, sibling[k], text), "*")) return true;
+        if (keep[sibling[k]] && !strcmp(exp_rows_cell(r, sibling[k], text), "*") &&
+            !strcmp(exp_rows_cell(r, sibling[k], role), exp_rows_cell(r, row, role)))
+            return true;
     return false;
 }
 
 /* Without a choice: of a model that has a row of several texts that row, of others all. */
 static void keep_means(exp_lines *s, bool *keep, const exp_rows *r, int text) {
+    const int role = exp_rows_find(r, "role");
     bool any = false;
     for (size_t i = 0; i < r->n_rows; i++) any |= keep[i] && !strcmp(exp_rows_cell(r, i, text), "*");
     for (size_t i = 0; i < r->n_rows && any; i++) {
         const char *name = exp_rows_cell(r, i, text);
-        if (!keep[i] || !strcmp(name, "*") || !is_known(name) || !has_mean(r, i, text)) continue;
+        if (!keep[i] || !strcmp(name, "*") || !is_known(name) || !has_mean(r, keep, i, text, role)) continue;
         keep[i] = false;
         s->n_single++;
     }

@@ -70,7 +70,8 @@ typedef struct exp_lines {
 typedef struct exp_choice {
     const opt_list *where; // COLUMN=VALUE or COLUMN!=VALUE: several values of one column are alternatives
     const char *text; // a text's name, or the first digits of its hash; "all"; NULL: the geometric means of models that
-                      // have one, else all; rows of role report where there are any.  Failed rows are always shown
+                      // have one among the rows of the same role, else all; rows of role report where there are any.
+                      // Failed rows are always shown
     const char *join;      // column; NULL: none
     const char *sort;      // column; NULL: the order of the files
     bool reverse;
