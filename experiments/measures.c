@@ -160,11 +160,16 @@ bool exp_column_varies(const char *column) {
     return false;
 }
 
+bool exp_column_varies_on(const char *text, const char *column) {
+    return exp_column_varies(column) && (is_known(text) || strcmp(column, "machine"));
+}
+
 /* Whether a row of a table is this measurement, made before. */
 static bool is_again(const tsv_table *t, size_t row, const char *const *cells) {
+    const char *text = tsv_cell(t, row, "text");
     bool same = strcmp(tsv_cell(t, row, "model_sha256"), "-") != 0;
     for (size_t c = 0; exp_columns[c].name && same; c++)
-        if (!exp_column_varies(exp_columns[c].name))
+        if (!exp_column_varies_on(text, exp_columns[c].name))
             same = !strcmp(tsv_cell(t, row, exp_columns[c].name), *cells[c] ? cells[c] : "-");
     return same;
 }

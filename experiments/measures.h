@@ -62,6 +62,8 @@ extern const char exp_rows_comment[]; // the first line of every table of rows
 
 /* Whether a column may differ when the same is measured again: when and where, and how fast it was. */
 bool exp_column_varies(const char *column);
+/* The same of the rows of a text.  A row without a text ("-") holds speeds only, and those are of one machine. */
+bool exp_column_varies_on(const char *text, const char *column);
 
 /* Appends n rows to a table, whole or not at all, after their window sums (sums.h; NULL: they have none).  *n_again is
  * how many of them the table has already: rows that are equal but for columns that vary. */

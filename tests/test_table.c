@@ -302,8 +302,8 @@ static void means_that_are_hidden(void) {
     const char *path = write_table("held-out.tsv", "model text base role ppl\n"
                                                    "cut a.txt d select 20\ncut b.txt d select 22\ncut * d select 21\n"
                                                    "cut c.txt d report 30\n");
-    const char *other = write_table("other.tsv", "model text base role ppl\n"
-                                                 "gate a.txt d report 50\ngate b.txt d report 52\ngate * d report 51\n");
+    const char *other = write_table("other.tsv", "model text base role ppl\ngate a.txt d report 50\n"
+                                                 "gate b.txt d report 52\ngate * d report 51\n");
     const char *out = shown(path, other);
     CHECK(strstr(line_of(out, "cut"), "30.0") && strstr(line_of(out, "gate"), "51.0"),
           "the mean of the texts of role select is no mean of the report: %s", out);
@@ -316,6 +316,41 @@ static void means_that_are_hidden(void) {
     out = shown(path, "--where verdict!=discard --columns model,text,ppl");
     CHECK(strstr(out, "| cut   | a.txt ") && strstr(out, "| cut   | b.txt ") && !strstr(out, "Not shown"),
           "a mean that --where leaves out hides nothing: %s", out);
+}
+
+/* The speeds of two machines are two measurements.  Of one machine's the last is shown, and it is said. */
+static void speeds_of_machines(void) {
+    const char *path = write_table("machines.tsv", "date machine model model_sha256 text ppl decode_tok_s\n"
+                                                   "1 m1 cut h1 - - 100\n2 m2 cut h1 - - 30\n");
+    const char *out = shown(path, "--format tsv --columns machine,decode_tok_s");
+    CHECK(strstr(out, "m1\t100\nm2\t30\n"), "%s", out);
+    CHECK(!strstr(shown(path, ""), "Not shown"), "%s", test_run_output());
+    const char *again = write_table("machines-again.tsv", "date machine model model_sha256 text ppl decode_tok_s\n"
+                                                          "3 m1 cut h1 - - 120\n");
+    char arguments[1024];
+    snprintf(arguments, sizeof arguments, "%s --columns machine,decode_tok_s", again);
+    out = shown(path, arguments);
+    CHECK(strstr(line_of(out, "m1"), "120") && strstr(line_of(out, "m2"), "30"), "%s", out);
+    CHECK(strstr(out, "Not shown: 1 row measured again later; the last measurement is shown.\n"), "%s", out);
+    path = write_table("same.tsv", "date machine model model_sha256 text ppl\n1 m1 cut h1 a 10\n2 m2 cut h1 a 10\n");
+    out = shown(path, "");
+    CHECK(strstr(out, "Not shown: 1 row measured again later with the same result.\n"),
+          "a perplexity is the same on both machines: %s", out);
+}
+
+/* What score says of a table that it appends to agrees with what is shown of it. */
+static void speeds_that_were_there(void) {
+    const char *path = test_file("appended.tsv"), *machines[] = {"m1", "m2", "m1"};
+    const size_t expected[] = {0, 0, 1};
+    dw_err err = {0};
+    for (int i = 0; i < 3; i++) {
+        exp_result r = exp_result_unknown();
+        size_t n_again;
+        strcpy(r.machine, machines[i]), strcpy(r.model, "cut"), strcpy(r.model_sha256, "h1");
+        r.decode_tok_s = 100 + i;
+        REQUIRE(!exp_append_results(path, &r, 1, NULL, &n_again, &err), "%s", err.text);
+        CHECK(n_again == expected[i], "row %d: %zu", i, n_again);
+    }
 }
 
 /* The script for a table; free(). */
@@ -739,6 +774,8 @@ static const test_case cases[] = {
     {"values of one column are alternatives, columns are not", alternatives},
     {"sorting puts numbers in order, the dense model first and unknown ones last", sorted},
     {"texts, bases and repeated rows are told apart by hash, and no row goes without a count", told_by_hash},
+    {"speeds of two machines are both shown, and of one machine the last", speeds_of_machines},
+    {"a speed was in a table before if it was measured on the same machine", speeds_that_were_there},
     {"a mean that is not shown, or is of another role, hides no single text", means_that_are_hidden},
     {"rows that differ in the seed only become mean and standard deviation", joined},
     {"the variables of a sweep are columns", variants},

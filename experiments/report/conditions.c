@@ -449,6 +449,7 @@ static void print_counts(FILE *out, const exp_sheet *s) {
     print_hidden(out, s->lines->n_other_texts, "of other texts (--text all)");
     print_hidden(out, s->lines->n_select, "of the texts that variants were chosen by (--where role=select)");
     print_hidden(out, s->lines->n_again, "measured again later with the same result");
+    print_hidden(out, s->lines->n_timed_again, "measured again later; the last measurement is shown");
 }
 
 int exp_conditions_print(FILE *out, const exp_sheet *s, dw_err *err) {

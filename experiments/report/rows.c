@@ -471,33 +471,51 @@ static int by_hash(const void *pa, const void *pb) {
     return (a->row > b->row) - (a->row < b->row);
 }
 
+/* Which columns may vary between rows that measure the same as this one; `varies` has them for rows with a text, then
+ * for rows without. */
+static const bool *varying_of(const exp_rows *r, const bool *varies, size_t row) {
+    return varies + (is_known(exp_rows_cell(r, row, exp_rows_find(r, "text"))) ? 0 : r->n_columns);
+}
+
 static bool same_measurement(const exp_rows *r, const bool *varies, size_t a, size_t b) {
     for (size_t c = 0; c < r->n_columns; c++)
         if (!varies[c] && strcmp(exp_rows_cell(r, a, (int)c), exp_rows_cell(r, b, (int)c))) return false;
     return true;
 }
 
-/* Drops rows that a later one equals but for time, place and speed.  Rows without a model's hash stay. */
+static uint64_t hash_measurement(const exp_rows *r, const bool *varies, size_t row) {
+    uint64_t h = 0;
+    for (size_t c = 0; c < r->n_columns; c++)
+        if (!varies[c]) h = add_to_hash(h, exp_rows_cell(r, row, (int)c));
+    return h;
+}
+
+static bool has_speed(const exp_rows *r, size_t row) {
+    return is_known(exp_rows_cell(r, row, exp_rows_find(r, "prefill_tok_s"))) ||
+           is_known(exp_rows_cell(r, row, exp_rows_find(r, "decode_tok_s")));
+}
+
+/* Drops rows that a later one equals but for time, place and speed, or without a text but for time and speed.  Rows
+ * without a model's hash stay. */
 static int drop_repeated(exp_lines *s, bool *keep, const exp_rows *r, dw_err *err) {
     const int model = exp_rows_find(r, "model_sha256");
     hashed_row *of = dw_alloc(r->n_rows, sizeof *of, "rows", err);
-    bool *varies = dw_alloc(r->n_columns, sizeof *varies, "columns", err);
+    bool *varies = dw_alloc(2 * r->n_columns, sizeof *varies, "columns", err);
     size_t n = 0;
     const bool ok = of && varies;
-    for (size_t c = 0; ok && c < r->n_columns; c++) varies[c] = exp_column_varies(r->column[c]);
-    for (size_t i = 0; ok && r->are_results && i < r->n_rows; i++) {
-        if (!keep[i] || !is_known(exp_rows_cell(r, i, model))) continue;
-        of[n] = (hashed_row){0, i};
-        for (size_t c = 0; c < r->n_columns; c++)
-            if (!varies[c]) of[n].hash = add_to_hash(of[n].hash, exp_rows_cell(r, i, (int)c));
-        n++;
-    }
+    for (size_t c = 0; ok && c < 2 * r->n_columns; c++)
+        varies[c] = exp_column_varies_on(c < r->n_columns ? "*" : "-", r->column[c % r->n_columns]);
+    for (size_t i = 0; ok && r->are_results && i < r->n_rows; i++)
+        if (keep[i] && is_known(exp_rows_cell(r, i, model)))
+            of[n++] = (hashed_row){hash_measurement(r, varying_of(r, varies, i), i), i};
     if (n) qsort(of, n, sizeof *of, by_hash);
-    for (size_t k = 0; k + 1 < n; k++)
-        if (of[k].hash == of[k + 1].hash && same_measurement(r, varies, of[k].row, of[k + 1].row)) {
-            keep[of[k].row] = false;
-            s->n_again++;
-        }
+    for (size_t k = 0; k + 1 < n; k++) {
+        const size_t row = of[k].row;
+        const bool *may = varying_of(r, varies, row);
+        if (of[k].hash != of[k + 1].hash || !same_measurement(r, may, row, of[k + 1].row)) continue;
+        keep[row] = false;
+        *(has_speed(r, row) ? &s->n_timed_again : &s->n_again) += 1;
+    }
     free(of);
     free(varies);
     return ok ? 0 : -1;

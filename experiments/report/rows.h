@@ -64,6 +64,7 @@ typedef struct exp_lines {
     size_t n_single; // of one text, of models that have a row of several texts
     size_t n_select; // of texts by which variants were chosen, where there are rows of others
     size_t n_again;  // measured again later, with the same result
+    size_t n_timed_again; // the same of rows that hold speeds, which differ
     size_t n_other_texts; // of other texts than the one asked for
 } exp_lines;
 
@@ -77,7 +78,8 @@ typedef struct exp_choice {
     bool reverse;
 } exp_choice;
 
-/* Of rows that are equal but for time, place and speed, the last one is shown.  Fails when no row is left. */
+/* Of rows that are equal but for time, place and speed, the last one is shown; of rows without a text, which hold
+ * speeds only, the last one of each machine.  Fails when no row is left. */
 int exp_lines_choose(exp_lines *s, const exp_rows *r, const exp_choice *c, dw_err *err);
 void exp_lines_release(exp_lines *s);
 
