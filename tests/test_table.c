@@ -257,6 +257,28 @@ static void joined(void) {
     CHECK(!strstr(shown(path, ""), "standard deviation"));
 }
 
+/* Seeds 1 and 2 share what was scored, seed 3 does not; of seeds 4 and 5 it is unknown. */
+static void joined_only_where_measured_alike(void) {
+    const char *conditions[] = {"window_range", "text_sha256", "base_sha256", "depth", "sequences"};
+    for (size_t i = 0; i < sizeof conditions / sizeof *conditions; i++) {
+        char text[500];
+        snprintf(text, sizeof text,
+                 "model text base metric seed ppl %s\nr1 a d random 1 20 1\nr2 a d random 2 22 1\n"
+                 "r3 a d random 3 90 2\nr4 a d random 4 50 -\nr5 a d random 5 52 -\n",
+                 conditions[i]);
+        const char *out = shown(write_table("alike.tsv", text), "--join seed --format tsv --columns metric,ppl");
+        CHECK(!strcmp(out, "metric\tppl\nrandom\t21\nrandom\t90\nrandom\t51\n"), "%s: %s", conditions[i], out);
+    }
+}
+
+/* Rows that differ in the text differ in its hash, too. */
+static void joined_over_texts(void) {
+    const char *path = write_table("texts.tsv", "model text text_sha256 base base_sha256 ppl\n"
+                                                "cut a.txt a1 d d1 20\ncut b.txt b1 d d1 22\n");
+    const char *out = shown(path, "--join text --format tsv --columns base,ppl");
+    CHECK(!strcmp(out, "base\tppl\nd\t21\n"), "%s", out);
+}
+
 static const char of_hashes[] =
     "date model model_sha256 text text_sha256 base base_sha256 protocol n_ctx type types file_bytes ppl verdict note\n"
     "1 dense.gguf h0 a.txt aaaaaaaa1 dense.gguf h0 llama 512 BF16 - 90 10 - -\n"
@@ -778,6 +800,8 @@ static const test_case cases[] = {
     {"a speed was in a table before if it was measured on the same machine", speeds_that_were_there},
     {"a mean that is not shown, or is of another role, hides no single text", means_that_are_hidden},
     {"rows that differ in the seed only become mean and standard deviation", joined},
+    {"rows of other windows, texts, bases and depths are not joined", joined_only_where_measured_alike},
+    {"rows are joined over texts, whose hashes differ, too", joined_over_texts},
     {"the variables of a sweep are columns", variants},
     {"TSV keeps cells as they are and can be read again; CSV quotes", tsv_and_csv},
     {"any table with a header line is shown, and several are united", any_table},

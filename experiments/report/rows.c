@@ -523,13 +523,26 @@ static int drop_repeated(exp_lines *s, bool *keep, const exp_rows *r, dw_err *er
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
-/* What two rows must have in common to be joined: treatments and what decides about quality. */
+/* What two rows must have in common to be joined: treatments and what decides about quality or was timed. */
 static bool is_key(const char *column) {
     static const char *const free_conditions[] = {"date", "commit", "threads"};
-    const exp_heading h = exp_heading_of(column);
-    for (size_t i = 0; i < sizeof free_conditions / sizeof *free_conditions; i++)
-        if (!strcmp(column, free_conditions[i])) return false;
-    return h.role == EXP_TREATMENT || h.role == EXP_CONDITION;
+    static const char *const keys[] = {"text_sha256", "base_sha256", "window_range", "depth", "sequences"};
+    const exp_role role = exp_heading_of(column).role;
+    if (find_name(free_conditions, sizeof free_conditions / sizeof *free_conditions, column) >= 0) return false;
+    if (find_name(keys, sizeof keys / sizeof *keys, column) >= 0) return true;
+    return role == EXP_TREATMENT || role == EXP_CONDITION;
+}
+
+/* Texts and bases of different names have different hashes, too. */
+static bool is_hash_of(const char *column, const char *name) {
+    const size_t n = strlen(name);
+    return !strncmp(column, name, n) && !strcmp(column + n, "_sha256");
+}
+
+/* The columns in which joined rows agree: all keys but the one that they are joined over. */
+static void find_keys(bool *key, const exp_rows *r, const char *join) {
+    for (size_t c = 0; c < r->n_columns; c++)
+        key[c] = is_key(r->column[c]) && strcmp(r->column[c], join) && !is_hash_of(r->column[c], join);
 }
 
 static bool same_but(const exp_rows *r, const bool *key, size_t a, size_t b) {
@@ -614,7 +627,7 @@ static int make_lines(exp_lines *s, const exp_rows *r, const exp_choice *c, bool
     keep_text(s, keep, r, c->text);
     uint64_t *of = dw_alloc(r->n_rows, sizeof *of, "rows", err);
     if (!of) return -1;
-    for (size_t i = 0; i < r->n_columns; i++) key[i] = (int)i != join && is_key(r->column[i]);
+    if (c->join) find_keys(key, r, c->join);
     for (size_t i = 0; i < r->n_rows && c->join; i++) of[i] = keep[i] ? hash_key(r, key, i) : 0;
     for (size_t i = 0; i < r->n_rows; i++)
         if (keep[i]) take_line(s, r, keep, c->join ? key : NULL, of, i);
