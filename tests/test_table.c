@@ -618,6 +618,28 @@ static void bands(void) {
     exp_rows_release(&r);
 }
 
+static void check_band(const char *table) {
+    char *script = script_for(table, (exp_axes){.x = "file_bytes", .y = "ppl"});
+    CHECK(script && strstr(script, "\n80 21 20 22\n") && strstr(script, "\n80 90 NaN NaN\n"), "%s: %s", table, script);
+    free(script);
+}
+
+/* Seeds 1 and 2 share the condition, seed 3 does not. */
+static void bands_of_equal_conditions(void) {
+    const char *conditions[] = {"text_sha256",  "base_sha256", "protocol", "n_ctx", "bos",
+                                "window_range", "precision",   "kv",       "depth", "machine"};
+    for (size_t i = 0; i < sizeof conditions / sizeof *conditions; i++) {
+        char text[500];
+        snprintf(text, sizeof text,
+                 "model text metric seed ppl file_bytes %s\nr1 a random 1 20 80000000 1\n"
+                 "r2 a random 2 22 80000000 1\nr3 a random 3 90 80000000 2\n",
+                 conditions[i]);
+        check_band(text);
+    }
+    check_band("model text metric seed ppl file_bytes\nr1 a random 1 20 80000000\nr2 a random 2 22 80000000\n"
+               "r3 b random 3 90 80000000\n");
+}
+
 static const char quantized[] = "model text base tool metric rate type ppl ppl_se file_bytes\n"
                                 "d * d convert - - - 30 1 24000000\n"
                                 "a * d cut energy 0.2 - 40 1 8000000\nb * d cut energy 0.3 - 60 1 7000000\n"
@@ -812,6 +834,7 @@ static const test_case cases[] = {
     {"a plot by two variables has a series for each pair, and no line where x repeats", two_variables},
     {"a plot has a title and ranges, and refuses ranges that are none", ranges_and_title},
     {"rows that differ in the seed only are a band from the least to the largest", bands},
+    {"a band holds only rows that were measured under the same conditions", bands_of_equal_conditions},
     {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing", plain_quantizations},
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},
     {"rows of a sweep are called by what was done, and so is what dominates them", labels},

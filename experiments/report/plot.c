@@ -22,7 +22,7 @@ static const char plain_series[] = "plain quantization";
 typedef struct point {
     double x, y, low, high; // the ends of a bar or a band; NaN: none
     size_t series;
-    uint64_t treatment; // a hash of what was done, without the seed
+    uint64_t keys; // a hash of what was done without the seed, and of how it was measured
     const exp_line *line;
     bool is_dense, is_band;
 } point;
@@ -171,11 +171,11 @@ static size_t series_of(plot *p, const exp_rows *r, const exp_line *line, const 
     return i;
 }
 
-/* FNV-1a of all that was done, without the seed: random twins have the same. */
-static uint64_t hash_treatment(const exp_rows *r, const exp_line *line, const bool *is_treatment) {
+/* FNV-1a of all keys without the seed: random twins have the same. */
+static uint64_t hash_keys(const exp_rows *r, const exp_line *line, const bool *is_key) {
     uint64_t h = 0xcbf29ce484222325;
     for (size_t c = 0; c < r->n_columns; c++) {
-        if (!is_treatment[c]) continue;
+        if (!is_key[c]) continue;
         for (const char *at = exp_rows_cell(r, line->row[0], (int)c); *at; at++)
             h = (h ^ (unsigned char)*at) * 0x100000001b3;
         h = (h ^ '\t') * 0x100000001b3;
@@ -187,7 +187,7 @@ static int compare_points(const void *pa, const void *pb) {
     const point *a = pa, *b = pb;
     if (a->series != b->series) return a->series < b->series ? -1 : 1;
     if (a->x != b->x) return a->x < b->x ? -1 : 1;
-    if (a->treatment != b->treatment) return a->treatment < b->treatment ? -1 : 1;
+    if (a->keys != b->keys) return a->keys < b->keys ? -1 : 1;
     return (a->y > b->y) - (a->y < b->y);
 }
 
@@ -208,7 +208,7 @@ static point make_point(const plot *p, const exp_sheet *s, const exp_field *y, c
     return a;
 }
 
-static int collect_points(plot *p, const exp_sheet *s, const bool *is_treatment, dw_err *err) {
+static int collect_points(plot *p, const exp_sheet *s, const bool *is_key, dw_err *err) {
     size_t n;
     if (!dw_mul(s->lines->n, p->n_y, &n)) return dw_fail(err, "the table is too large");
     p->point = dw_alloc(n, sizeof *p->point, "points", err);
@@ -221,7 +221,7 @@ static int collect_points(plot *p, const exp_sheet *s, const bool *is_treatment,
         for (size_t k = 0; k < p->n_y; k++) {
             point a = make_point(p, s, &p->y[k], line);
             if (isnan(a.x) || isnan(a.y)) continue;
-            a.treatment = hash_treatment(s->rows, line, is_treatment);
+            a.keys = hash_keys(s->rows, line, is_key);
             if (!a.is_dense) a.series = series_of(p, s->rows, line, &p->y[k]);
             p->point[p->n_points++] = a;
         }
@@ -238,7 +238,7 @@ static int collect_points(plot *p, const exp_sheet *s, const bool *is_treatment,
 /* Two rows of one experiment that differ in their seed only. */
 static bool are_twins(const exp_rows *r, const point *a, const point *b) {
     const char *seed_a = cell_of(r, a->line, "seed"), *seed_b = cell_of(r, b->line, "seed");
-    return !a->is_dense && !b->is_dense && a->series == b->series && a->x == b->x && a->treatment == b->treatment &&
+    return !a->is_dense && !b->is_dense && a->series == b->series && a->x == b->x && a->keys == b->keys &&
            is_known(seed_a) && is_known(seed_b) && strcmp(seed_a, seed_b);
 }
 
@@ -502,15 +502,14 @@ static int print_script(FILE *out, const plot *p, const exp_sheet *s, const char
 }
 
 static int make_points(plot *p, const exp_sheet *s, const exp_axes *axes, dw_err *err) {
-    bool *is_treatment = dw_alloc(s->rows->n_columns, sizeof *is_treatment, "columns", err);
-    if (!is_treatment) return -1;
+    bool *is_key = dw_alloc(s->rows->n_columns, sizeof *is_key, "columns", err);
+    if (!is_key) return -1;
     for (size_t c = 0; c < s->rows->n_columns; c++)
-        is_treatment[c] =
-            exp_heading_of(s->rows->column[c]).role == EXP_TREATMENT && strcmp(s->rows->column[c], "seed");
+        is_key[c] = exp_is_key(s->rows->column[c]) && strcmp(s->rows->column[c], "seed");
     int rc = find_by(p, s->rows, axes->by, err);
     if (!rc) rc = find_axes(p, s, axes, err);
-    if (!rc) rc = collect_points(p, s, is_treatment, err);
-    free(is_treatment);
+    if (!rc) rc = collect_points(p, s, is_key, err);
+    free(is_key);
     return rc;
 }
 

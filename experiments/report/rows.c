@@ -523,8 +523,7 @@ static int drop_repeated(exp_lines *s, bool *keep, const exp_rows *r, dw_err *er
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
-/* What two rows must have in common to be joined: treatments and what decides about quality or was timed. */
-static bool is_key(const char *column) {
+bool exp_is_key(const char *column) {
     static const char *const free_conditions[] = {"date", "commit", "threads"};
     static const char *const keys[] = {"text_sha256", "base_sha256", "window_range", "depth", "sequences"};
     const exp_role role = exp_heading_of(column).role;
@@ -542,7 +541,7 @@ static bool is_hash_of(const char *column, const char *name) {
 /* The columns in which joined rows agree: all keys but the one that they are joined over. */
 static void find_keys(bool *key, const exp_rows *r, const char *join) {
     for (size_t c = 0; c < r->n_columns; c++)
-        key[c] = is_key(r->column[c]) && strcmp(r->column[c], join) && !is_hash_of(r->column[c], join);
+        key[c] = exp_is_key(r->column[c]) && strcmp(r->column[c], join) && !is_hash_of(r->column[c], join);
 }
 
 static bool same_but(const exp_rows *r, const bool *key, size_t a, size_t b) {

@@ -83,6 +83,10 @@ typedef struct exp_choice {
 int exp_lines_choose(exp_lines *s, const exp_rows *r, const exp_choice *c, dw_err *err);
 void exp_lines_release(exp_lines *s);
 
+/* Whether rows must agree in a column to be joined, and to be drawn as one band: treatments, what decides about
+ * quality, and what was timed. */
+bool exp_is_key(const char *column);
+
 /* The mean of a column over a line's rows that know it; *sd is their standard deviation, NaN for less than two. */
 double exp_line_mean(const exp_rows *r, const exp_line *line, int column, double *sd);
 /* The cell that all rows of a line have; NULL when they differ. */
