@@ -30,7 +30,7 @@ struct prune_trial {
     walk w;                  // its x: the embedded texts
     int stride;              // every stride-th layer's residuals are stored
     float **stored;          // (n_layer): before the layer, at the accepted widths; NULL: not stored
-    int *accepted, *current; // (n_layer): widths of `stored`; of the session
+    int *accepted, *current; // (n_layer): widths of `stored`, -1 before there are any; of the session
     matrix_list *list;       // (n_layer)
     float *x, *logits;       // residuals of a batch; (TILE, n_vocab)
     uint8_t *out;
@@ -185,6 +185,7 @@ static int evaluate(prune_trial *t, int first, double *kl, int *n, dw_err *err) 
 /* The stored layer from which a trial with these widths may start. */
 static int start_for(const prune_trial *t, const int *n_keep) {
     int l = 0;
+    if (t->accepted[0] < 0) return 0; // nothing is stored yet
     while (l < t->hp->n_layer - 1 && (t->o.drop[l] || n_keep[l] == t->accepted[l])) l++;
     while (l && !t->stored[l]) l--;
     return l;
@@ -264,7 +265,7 @@ prune_trial *trial_new(const trial_options *o, dw_err *err) {
     const dw_session_options s = {.pool = o->pool, .backend = o->backend};
     int rc = walk_open(&t->w, o->model, o->texts, 0, &s, err);
     if (!rc) rc = take_memory(t, err);
-    for (int l = 0; l < t->hp->n_layer && !rc; l++) t->accepted[l] = -1; // nothing is stored yet
+    for (int l = 0; l < t->hp->n_layer && !rc; l++) t->accepted[l] = -1;
     if (!rc) memcpy(t->current, t->hp->n_ff, (size_t)t->hp->n_layer * sizeof *t->current);
     if (!rc && !evaluate(t, 0, NULL, NULL, err) && !trial_accept(t, t->hp->n_ff, err)) return t;
     trial_free(t);

@@ -1,0 +1,106 @@
+/* test_search.c - widths that sensitivity and evolve choose, on small random models, without the command line. */
+#include "build.h"
+#include "engine.h"
+#include "kit/calib.h"
+#include "kit/metrics.h"
+#include "prune/search.h"
+#include "test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LAYERS = 4, N_CTX = 32, N_WINDOWS = 2 };
+
+typedef struct bench { // a model, texts that judge it, and all that a rule reads; t may be changed
+    dw_model *m;
+    calib_texts texts;
+    double *score[MOST_LAYERS];
+    bool drop[MOST_LAYERS];
+    prune_sizes sizes;
+    prune_search search;
+    prune_task t;
+} bench;
+
+/* A quarter of each layer's neurons writes nothing. */
+static bool write_model(const char *path, const exp_shape *shape) {
+    dw_err err = {0};
+    const exp_random_options o = {
+        .shape = shape, .type = dw_qtype_get(DW_F32), .seed = 1, .dead = 0.25, .pool = two_threads()};
+    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+    const bool ok = w && !exp_random_write(w, &o, &err) && !dw_gguf_commit(w, &err);
+    dw_gguf_writer_free(w);
+    return CHECK(ok, "%s", err.text);
+}
+
+/* These neurons have the smallest scores. */
+static bool open_model(bench *b, const exp_shape *shape) {
+    char name[64];
+    dw_err err = {0};
+    snprintf(name, sizeof name, "search-%d-%d-%d.gguf", shape->n_layer, shape->n_embd, shape->n_ff);
+    const char *path = test_file(name);
+    if (!dw_file_exists(path) && !write_model(path, shape)) return false;
+    b->m = dw_model_open(path, &err);
+    kit_scorer scorer = {.model = b->m, .group = 1, .pool = two_threads()};
+    const bool ok = b->m && !kit_score(&scorer, kit_metric_find("weight"), b->score, &err);
+    kit_scorer_release(&scorer);
+    return CHECK(ok, "%s", err.text);
+}
+
+/* Widths are multiples of `unit`.  dropped: a layer; -1: none.  as: a mixture; NULL: none. */
+static bool open_bench(bench *b, int n_layer, int n_ff, int unit, int dropped, const char *as) {
+    dw_err err = {0};
+    const char *path = random_text("held.txt", 200, 4);
+    const opt_list paths = {&path, 1};
+    const exp_shape shape = {"search", "llama", n_layer, as ? 256 : 32, n_ff, 2, 1, 16, 512, true, 10000, 64};
+    *b = (bench){.m = NULL};
+    if (!open_model(b, &shape)) return false;
+    if (dropped >= 0) b->drop[dropped] = true;
+    const trial_options o = {.model = b->m,
+                             .texts = &b->texts,
+                             .score = b->score,
+                             .group = 1,
+                             .drop = b->drop,
+                             .pool = two_threads()};
+    const prune_sizes_request sizes = {.model = b->m, .drop = b->drop, .as.mixture = as ? kit_mixture_find(as) : NULL};
+    const bool ok = !calib_read(&b->texts, b->m, &(calib_request){&paths, {1, N_WINDOWS}, N_CTX, 0}, &err) &&
+                    !prune_sizes_init(&b->sizes, &sizes, &err) && (b->search.trial = trial_new(&o, &err));
+    b->t = (prune_task){.model = b->m,
+                        .drop = b->drop,
+                        .group = 1,
+                        .unit = unit,
+                        .score = b->score,
+                        .sizes = &b->sizes,
+                        .search = &b->search};
+    return CHECK(ok, "%s", err.text);
+}
+
+static void close_bench(bench *b) {
+    trial_free(b->search.trial);
+    prune_sizes_release(&b->sizes);
+    calib_release(&b->texts);
+    for (int l = 0; l < MOST_LAYERS; l++) free(b->score[l]);
+    dw_model_close(b->m);
+}
+
+/* ---- trials ----------------------------------------------------------------------------------------------- */
+
+/* Residuals are stored before any trial, from the first layer that stays. */
+static void first_layer_dropped(void) {
+    bench b;
+    dw_err err = {0};
+    double whole[N_WINDOWS], cut[N_WINDOWS];
+    if (open_bench(&b, 4, 128, 32, 0, NULL)) {
+        CHECK(!trial_run(b.search.trial, (int[]){0, 128, 128, 128}, whole, &err) &&
+                  !trial_run(b.search.trial, (int[]){0, 32, 128, 128}, cut, &err),
+              "%s", err.text);
+        CHECK(whole[0] > 0 && cut[0] > 0 && whole[0] != cut[0], "%g nats with 128 neurons and %g with 32", whole[0],
+              cut[0]);
+    }
+    close_bench(&b);
+}
+
+static const test_case cases[] = {
+    {"trials without the first layer see how wide the second is", first_layer_dropped},
+    {0}};
+
+TEST_MAIN(cases)
