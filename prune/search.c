@@ -48,9 +48,16 @@ static int n_levels(const prune_task *t) {
     return n < 2 ? 2 : n > MOST_LEVELS ? MOST_LEVELS : n;
 }
 
-static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, curve *c, dw_err *err) {
+static int n_dropped(const prune_task *t) {
+    int n = 0;
+    for (int l = 0; l < hp_of(t)->n_layer; l++) n += t->drop[l];
+    return n;
+}
+
+/* whole: the divergence when no layer is cut. */
+static int measure_curve(const prune_task *t, int l, double whole, int *n_keep, double *kl, curve *c, dw_err *err) {
     const int levels = n_levels(t), least = prune_least_width(t, l);
-    *c = (curve){.width = {n_ff(t, l)}, .n = 1};
+    *c = (curve){.width = {n_ff(t, l)}, .kl = {whole}, .n = 1};
     for (int i = 1; i <= levels; i++) {
         int width = (int)((1 - (double)i / levels) * n_ff(t, l) / t->unit) * t->unit;
         if (width < least) width = least;
@@ -61,6 +68,17 @@ static int measure_curve(const prune_task *t, int l, int *n_keep, double *kl, cu
         c->width[c->n++] = width;
     }
     n_keep[l] = n_ff(t, l);
+    return 0;
+}
+
+/* Each layer alone.  With dropped layers no trial is the whole model, so what they cost alone is measured, too: it is
+ * in every point of every curve. */
+static int measure_curves(const prune_task *t, int *n_keep, double *kl, curve *c, dw_err *err) {
+    double whole = 0;
+    for (int l = 0; l < hp_of(t)->n_layer; l++) n_keep[l] = n_ff(t, l);
+    if (n_dropped(t) && mean_kl(t, n_keep, kl, &whole, err)) return -1;
+    for (int l = 0; l < hp_of(t)->n_layer; l++)
+        if (!t->drop[l] && measure_curve(t, l, whole, n_keep, kl, &c[l], err)) return -1;
     return 0;
 }
 
@@ -192,9 +210,7 @@ int search_sensitivity(const prune_task *t, int *n_keep, dw_err *err) {
     double *kl = dw_alloc((size_t)trial_n_windows(t->search->trial), sizeof *kl, "windows", err), budget = 0;
     int rc = c && kl ? uniform_widths(t, n_keep, err) : -1;
     if (!rc) budget = budget_of(t, n_keep);
-    for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = n_ff(t, (int)l);
-    for (size_t l = 0; l < n_layer && !rc; l++)
-        if (!t->drop[l]) rc = measure_curve(t, (int)l, n_keep, kl, &c[l], err);
+    if (!rc) rc = measure_curves(t, n_keep, kl, c, err);
     if (!rc) rc = plan_widths(t, c, budget, n_keep, err);
     free(c);
     free(kl);
@@ -365,6 +381,6 @@ double search_n_evaluations(const prune_task *t, const prune_allocator *a) {
     const prune_allocator *start = evolves ? t->search->start : NULL;
     double n = evolves ? (t->search->evaluations ? t->search->evaluations : SEARCH_EVALUATIONS) + 1 : 0;
     if (a->allocate == search_sensitivity || (start && start->allocate == search_sensitivity))
-        n += (double)n_levels(t) * hp_of(t)->n_layer;
+        n += (double)n_levels(t) * (hp_of(t)->n_layer - n_dropped(t)) + (n_dropped(t) > 0);
     return n;
 }

@@ -4,7 +4,8 @@
  *              widths.  Dynamic programming minimises sum KL_l(w_l) within the budget: best[l][c] is the least sum of
  *              layers before l that cost at most c (Frantar & Alistarh 2022, arXiv 2202.04997: SPDY).  Sums of single
  *              layers' divergences miss what layers do to each other.  Layers cost neurons, bytes, or their measured
- *              time (timing.h).
+ *              time (timing.h).  Where layers are dropped, each point of a curve contains their divergence, so the
+ *              whole width is measured, too.
  * evolve       Starts from another rule's widths.  A step moves neurons from one random layer to another; it stays when
  *              the mean divergence of the windows falls by more than the standard error of the differences (Sieberling
  *              2024, arXiv 2410.14649: EvoPress).  A move that has failed is not tried again until another one has

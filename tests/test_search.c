@@ -99,8 +99,49 @@ static void first_layer_dropped(void) {
     close_bench(&b);
 }
 
+/* ---- sensitivity ------------------------------------------------------------------------------------------ */
+
+/* A quarter of the neurons goes, and the quarter of each layer that writes nothing costs nothing.  Where a layer is
+ * dropped, the whole width of the others has the divergence of the dropped layer, as their other widths have. */
+static void dropped_layers(void) {
+    for (int dropped = 0; dropped < 4; dropped++) { // 0: none
+        bench b;
+        dw_err err = {0};
+        int n_keep[MOST_LAYERS];
+        if (open_bench(&b, 4, 128, 32, dropped ? dropped : -1, NULL)) {
+            b.t.rate = 0.25;
+            CHECK(!search_sensitivity(&b.t, n_keep, &err), "%s", err.text);
+            for (int l = 0; l < 4; l++)
+                CHECK(n_keep[l] == (dropped && l == dropped ? 0 : 96), "without layer %d, layer %d keeps %d", dropped,
+                      l, n_keep[l]);
+        }
+        close_bench(&b);
+    }
+}
+
+/* 4 widths of each of 4 layers.  Without a dropped layer's curve, but with the whole width of the others, are 13. */
+static void told_evaluations(void) {
+    static const struct { int dropped; double alone, as_start; } rows[] = {{-1, 16, 4 * 8}, {1, 13, 3 * 8 + 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bench b;
+        double n;
+        const prune_allocator *sensitivity = prune_allocator_find("sensitivity");
+        if (open_bench(&b, 4, 128, 32, rows[i].dropped, NULL)) {
+            b.search.evaluations = 16;
+            n = search_n_evaluations(&b.t, sensitivity);
+            CHECK(n == rows[i].alone, "%g evaluations, expected %g", n, rows[i].alone);
+            b.search.start = sensitivity; // of evolve, to which the 16 belong; they begin with one of the start
+            n = search_n_evaluations(&b.t, prune_allocator_find("evolve"));
+            CHECK(n == 17 + rows[i].as_start, "%g evaluations, expected %g", n, 17 + rows[i].as_start);
+        }
+        close_bench(&b);
+    }
+}
+
 static const test_case cases[] = {
     {"trials without the first layer see how wide the second is", first_layer_dropped},
+    {"sensitivity cuts what costs nothing, also where a layer is dropped", dropped_layers},
+    {"the told evaluations are those of layers that stay, and one of the dropped layers", told_evaluations},
     {0}};
 
 TEST_MAIN(cases)
