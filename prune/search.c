@@ -11,6 +11,9 @@ static const dw_hparams *hp_of(const prune_task *t) { return dw_model_hparams(t-
 static int n_ff(const prune_task *t, int l) { return hp_of(t)->n_ff[l]; }
 static int smaller(int a, int b) { return a < b ? a : b; }
 
+/* The next allowed width.  A whole layer may have any width, so the step to it may be less than a unit. */
+static int wider(const prune_task *t, int l, int width) { return smaller(width + t->unit, n_ff(t, l)); }
+
 static int uniform_widths(const prune_task *t, int *n_keep, dw_err *err) {
     return prune_allocator_find("uniform")->allocate(t, n_keep, err);
 }
@@ -98,9 +101,17 @@ static double cost_of(const prune_task *t, int l, int width) {
     return t->bytes > 0 ? width * t->sizes->neuron[l] : width;
 }
 
-/* What a unit more costs. */
-static double cost_of_unit(const prune_task *t, int l, int width) {
-    return t->us > 0 ? cost_of(t, l, width + t->unit) - cost_of(t, l, width) : cost_of(t, l, t->unit);
+/* What the next wider width costs in addition. */
+static double cost_of_step(const prune_task *t, int l, int width) {
+    return cost_of(t, l, wider(t, l, width)) - cost_of(t, l, width);
+}
+
+/* Of the unit and of the layers that stay: every sum of allowed widths is a multiple of it. */
+static int common_divisor(const prune_task *t) {
+    int divisor = t->unit;
+    for (int l = 0; l < hp_of(t)->n_layer; l++)
+        for (int x = t->drop[l] ? 0 : n_ff(t, l), rest; x; x = rest) rest = divisor % x, divisor = x;
+    return divisor;
 }
 
 /* Neurons that stay: as many as in the uniform rule, or as the rate says where large units keep that rule from it. */
@@ -108,8 +119,8 @@ static double neurons_of(const prune_task *t, const int *uniform) {
     double all = 0, kept = 0, least = 0;
     for (int l = 0; l < hp_of(t)->n_layer; l++)
         if (!t->drop[l]) all += n_ff(t, l), kept += uniform[l], least += prune_least_width(t, l);
-    const double wanted = (1 - t->rate) * all;
-    return fabs(kept - wanted) > 0.01 * all ? fmax(least, floor(wanted / t->unit + 1e-9) * t->unit) : kept;
+    const double wanted = (1 - t->rate) * all, step = common_divisor(t);
+    return fabs(kept - wanted) > 0.01 * all ? fmax(least, floor(wanted / step + 1e-9) * step) : kept;
 }
 
 /* What widths may cost together. */
@@ -148,20 +159,20 @@ static void fill_table(const prune_task *t, table *b, const curve *c) {
     }
 }
 
-/* Spends what rounding has left, a unit at a time where the curve is steepest. */
+/* Spends what rounding has left, a step at a time where the curve is steepest. */
 static void spend_rest(const prune_task *t, const curve *c, double left, int *n_keep) {
     for (int best = 0; best >= 0;) {
         double gain = -1;
         best = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
-            if (t->drop[l] || n_keep[l] + t->unit > n_ff(t, l) || cost_of_unit(t, l, n_keep[l]) > left + 1e-9) continue;
-            const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], n_keep[l] + t->unit)) /
-                             fmax(cost_of_unit(t, l, n_keep[l]), 1e-300);
+            if (t->drop[l] || n_keep[l] == n_ff(t, l) || cost_of_step(t, l, n_keep[l]) > left + 1e-9) continue;
+            const double g = (at_width(&c[l], n_keep[l]) - at_width(&c[l], wider(t, l, n_keep[l]))) /
+                             fmax(cost_of_step(t, l, n_keep[l]), 1e-300);
             if (g > gain) gain = g, best = l;
         }
         if (best < 0) break;
-        left -= cost_of_unit(t, best, n_keep[best]);
-        n_keep[best] += t->unit;
+        left -= cost_of_step(t, best, n_keep[best]);
+        n_keep[best] = wider(t, best, n_keep[best]);
     }
 }
 
@@ -182,7 +193,7 @@ static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
 static int plan_widths(const prune_task *t, const curve *c, double budget, int *n_keep, dw_err *err) {
     if (!(budget > 0))
         return dw_fail(err, "no widths fit the budget: it is less than what all but the neurons takes; allow more");
-    table b = {.cell = fmax(t->us > 0 ? 0 : t->bytes > 0 ? 1 : t->unit, budget / MOST_CELLS)};
+    table b = {.cell = fmax(t->us > 0 ? 0 : t->bytes > 0 ? 1 : common_divisor(t), budget / MOST_CELLS)};
     b.n_cell = (int)(budget / b.cell + 1e-9);
     const size_t n = (size_t)b.n_cell + 1;
     double *first = dw_alloc(n, 2 * sizeof *first, "an allocation", err);

@@ -13,8 +13,8 @@
  *              accepted step, and the same command goes on from it; moves that failed are tried again then.
  *
  * Neither exceeds the bytes that were asked for.  Neither exceeds the neurons of the uniform rule, but for one case:
- * where units are so large that this rule misses the rate by more than 0.01, sensitivity keeps as many units as the
- * rate allows, in all layers together.  So 12 layers of 2048 in units of 256 reach every rate to 0.0104, where one
+ * where units are so large that this rule misses the rate by more than 0.01, sensitivity may keep as many neurons as
+ * the rate allows, in all layers together.  So 12 layers of 2048 in units of 256 reach every rate to 0.0104, where one
  * width for all is 0.125 from the next. */
 #ifndef PRUNE_SEARCH_H
 #define PRUNE_SEARCH_H

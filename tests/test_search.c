@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "kit/calib.h"
 #include "kit/metrics.h"
+#include "model/model.h"
 #include "prune/search.h"
 #include "test.h"
 
@@ -55,12 +56,8 @@ static bool open_bench(bench *b, int n_layer, int n_ff, int unit, int dropped, c
     *b = (bench){.m = NULL};
     if (!open_model(b, &shape)) return false;
     if (dropped >= 0) b->drop[dropped] = true;
-    const trial_options o = {.model = b->m,
-                             .texts = &b->texts,
-                             .score = b->score,
-                             .group = 1,
-                             .drop = b->drop,
-                             .pool = two_threads()};
+    const trial_options o = {
+        .model = b->m, .texts = &b->texts, .score = b->score, .group = 1, .drop = b->drop, .pool = two_threads()};
     const prune_sizes_request sizes = {.model = b->m, .drop = b->drop, .as.mixture = as ? kit_mixture_find(as) : NULL};
     const bool ok = !calib_read(&b->texts, b->m, &(calib_request){&paths, {1, N_WINDOWS}, N_CTX, 0}, &err) &&
                     !prune_sizes_init(&b->sizes, &sizes, &err) && (b->search.trial = trial_new(&o, &err));
@@ -138,10 +135,42 @@ static void told_evaluations(void) {
     }
 }
 
+/* A whole layer may have any width: only others are multiples of the unit. */
+static bool is_allowed(const bench *b, int n_keep) {
+    return n_keep == b->t.model->net.hp.n_ff_max || (n_keep > 0 && n_keep % b->t.unit == 0);
+}
+
+/* Three layers whose width is no multiple of the unit keep as many neurons as the rate allows. */
+static void odd_widths(void) {
+    static const struct { int n_ff, unit; double rate; int sum; } rows[] = {
+        {352, 64, 0, 3 * 352},
+        {352, 64, 0.05, 352 + 2 * 320}, // at most 1003
+        {352, 64, 0.1, 3 * 320},        // as in the uniform rule, within 0.01 of the rate
+        {6000, 7, 0, 3 * 6000}};        // more neurons than cells
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bench b;
+        dw_err err = {0};
+        int n_keep[MOST_LAYERS], sum = 0;
+        if (open_bench(&b, 3, rows[i].n_ff, rows[i].unit, -1, NULL)) {
+            b.t.rate = rows[i].rate;
+            b.search.evaluations = 6;
+            CHECK(!search_sensitivity(&b.t, n_keep, &err), "%s", err.text);
+            for (int l = 0; l < 3; l++) {
+                CHECK(is_allowed(&b, n_keep[l]), "rate %g: layer %d keeps %d", rows[i].rate, l, n_keep[l]);
+                sum += n_keep[l];
+            }
+            CHECK(sum == rows[i].sum, "rate %g: widths %d %d %d, %d neurons, expected %d", rows[i].rate, n_keep[0],
+                  n_keep[1], n_keep[2], sum, rows[i].sum);
+        }
+        close_bench(&b);
+    }
+}
+
 static const test_case cases[] = {
     {"trials without the first layer see how wide the second is", first_layer_dropped},
     {"sensitivity cuts what costs nothing, also where a layer is dropped", dropped_layers},
     {"the told evaluations are those of layers that stay, and one of the dropped layers", told_evaluations},
+    {"sensitivity keeps as many neurons as the rate allows, whole layers of any width", odd_widths},
     {0}};
 
 TEST_MAIN(cases)
