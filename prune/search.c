@@ -10,9 +10,15 @@
 static const dw_hparams *hp_of(const prune_task *t) { return dw_model_hparams(t->model); }
 static int n_ff(const prune_task *t, int l) { return hp_of(t)->n_ff[l]; }
 static int smaller(int a, int b) { return a < b ? a : b; }
+static int larger(int a, int b) { return a > b ? a : b; }
 
-/* The next allowed width.  A whole layer may have any width, so the step to it may be less than a unit. */
+/* The next allowed widths.  A whole layer may have any width, so a step to it or from it may be less than a unit. */
 static int wider(const prune_task *t, int l, int width) { return smaller(width + t->unit, n_ff(t, l)); }
+static int narrower(const prune_task *t, int width) { return (width - 1) / t->unit * t->unit; }
+/* The widest allowed width of at most `width`. */
+static int widest(const prune_task *t, int l, int width) {
+    return width < n_ff(t, l) ? width / t->unit * t->unit : n_ff(t, l);
+}
 
 static int uniform_widths(const prune_task *t, int *n_keep, dw_err *err) {
     return prune_allocator_find("uniform")->allocate(t, n_keep, err);
@@ -176,17 +182,23 @@ static void spend_rest(const prune_task *t, const curve *c, double left, int *n_
     }
 }
 
+/* What a layer loses with the next narrower width, by its curve, for each neuron. */
+static double slope_at(const prune_task *t, const curve *c, int width) {
+    const int next = narrower(t, width);
+    return (at_width(c, next) - at_width(c, width)) / (width - next);
+}
+
 /* Rows that fall back to larger types may need more than their blocks: takes units where the curve is flattest. */
 static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
     for (int least = 0; least >= 0 && prune_file_bytes(t, n_keep) > t->bytes;) {
-        double loss = INFINITY;
+        double flattest = INFINITY;
         least = -1;
         for (int l = 0; l < hp_of(t)->n_layer; l++) {
-            if (t->drop[l] || n_keep[l] - t->unit < prune_least_width(t, l)) continue;
-            const double x = at_width(&c[l], n_keep[l] - t->unit) - at_width(&c[l], n_keep[l]);
-            if (x < loss) loss = x, least = l;
+            if (t->drop[l] || narrower(t, n_keep[l]) < prune_least_width(t, l)) continue;
+            const double slope = slope_at(t, &c[l], n_keep[l]);
+            if (slope < flattest) flattest = slope, least = l;
         }
-        if (least >= 0) n_keep[least] -= t->unit;
+        if (least >= 0) n_keep[least] = narrower(t, n_keep[least]);
     }
 }
 
@@ -230,12 +242,13 @@ int search_sensitivity(const prune_task *t, int *n_keep, dw_err *err) {
 
 /* ---- evolve ----------------------------------------------------------------------------------------------- */
 
-typedef struct move { // of n neurons between two layers
+typedef struct move { // n neurons more for a layer, from another one and the spare ones
     int from, to, n;
 } move;
 
 typedef struct state {
     int *best, *trial;  // (n_layer) widths
+    int spare, left;    // neurons that the start's layers keep and these do not: of best; of trial
     move last, *failed; // the trial's; those that did not help since the last that did
     size_t n_failed, room;
     double *kl, *other; // of windows
@@ -250,10 +263,10 @@ static int save(const prune_task *t, const state *s, dw_err *err) {
     if (!search->state) return 0;
     dw_out *out = dw_out_open_kept(search->state, err);
     int rc = out ? dw_out_printf(out, err,
-                                 "deadwood evolve 1\nkey %s\ndone %d accepted %d first %.17g\nrng %" PRIu64 " %" PRIu64
-                                 " %" PRIu64 " %" PRIu64 "\nwidths",
-                                 search->key, s->n_done, s->n_accepted, s->first, s->rng.s[0], s->rng.s[1], s->rng.s[2],
-                                 s->rng.s[3])
+                                 "deadwood evolve 2\nkey %s\ndone %d accepted %d first %.17g spare %d\nrng %" PRIu64
+                                 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\nwidths",
+                                 search->key, s->n_done, s->n_accepted, s->first, s->spare, s->rng.s[0], s->rng.s[1],
+                                 s->rng.s[2], s->rng.s[3])
                  : -1;
     for (int l = 0; l < hp_of(t)->n_layer && !rc; l++) rc = dw_out_printf(out, err, " %d", s->best[l]);
     if (!rc) rc = dw_out_printf(out, err, "\n");
@@ -266,10 +279,10 @@ static bool parse(const prune_task *t, const char *text, state *s) {
     char key[80];
     int at = 0, n;
     if (sscanf(text,
-               "deadwood evolve 1\nkey %79s\ndone %d accepted %d first %lg\nrng %" SCNu64 " %" SCNu64 " %" SCNu64
-               " %" SCNu64 "\nwidths%n",
-               key, &s->n_done, &s->n_accepted, &s->first, &s->rng.s[0], &s->rng.s[1], &s->rng.s[2], &s->rng.s[3],
-               &at) != 8 ||
+               "deadwood evolve 2\nkey %79s\ndone %d accepted %d first %lg spare %d\nrng %" SCNu64 " %" SCNu64
+               " %" SCNu64 " %" SCNu64 "\nwidths%n",
+               key, &s->n_done, &s->n_accepted, &s->first, &s->spare, &s->rng.s[0], &s->rng.s[1], &s->rng.s[2],
+               &s->rng.s[3], &at) != 9 ||
         !at || strcmp(key, t->search->key))
         return false;
     for (int l = 0; l < hp_of(t)->n_layer; l++, at += n) {
@@ -278,7 +291,7 @@ static bool parse(const prune_task *t, const char *text, state *s) {
             s->best[l] < (t->drop[l] ? 0 : prune_least_width(t, l)) || s->best[l] > n_ff(t, l))
             return false;
     }
-    return s->n_done >= 0;
+    return s->n_done >= 0 && s->spare >= 0;
 }
 
 /* Whether an ended run with the same key has left a state. */
@@ -311,7 +324,9 @@ static int add_failed(state *s, dw_err *err) {
 }
 
 /* Neurons from a random layer to another: 1, 2 or 4 fortieths of a layer, or units where those are larger; at most a
- * quarter of the layer, or one unit.  false: these two cannot, or the same move has failed. */
+ * quarter of the layer, or one unit.  A whole layer may have any width.  From it go whole units and what is over; the
+ * other layer takes what fits, and the rest, less than a unit, is spare for later moves.  false: these two cannot, or
+ * the same move has failed. */
 static bool mutate(const prune_task *t, state *s) {
     const int n_layer = hp_of(t)->n_layer, a = (int)dw_rng_below(&s->rng, (uint64_t)n_layer),
               b = (int)dw_rng_below(&s->rng, (uint64_t)n_layer);
@@ -320,10 +335,14 @@ static bool mutate(const prune_task *t, state *s) {
     memcpy(s->trial, s->best, (size_t)n_layer * sizeof *s->trial);
     if (a == b || t->drop[a] || t->drop[b]) return false;
     int n = smaller(steps * (units < 1 ? 1 : units) * t->unit, quarter > t->unit ? quarter : t->unit);
-    n = smaller(n, (s->best[a] - prune_least_width(t, a)) / t->unit * t->unit);
-    n = smaller(n, (n_ff(t, b) - s->best[b]) / t->unit * t->unit);
-    s->trial[a] -= n;
-    s->trial[b] += n;
+    n = smaller(n, n_ff(t, b) - s->best[b]);
+    n = smaller(n, s->best[a] - prune_least_width(t, a));
+    if (n <= 0) return false;
+    n = s->best[a] - larger(widest(t, a, s->best[a] - n), prune_least_width(t, a));
+    s->trial[b] = widest(t, b, s->best[b] + n + s->spare);
+    n = s->trial[b] - s->best[b];
+    s->trial[a] = smaller(s->best[a], widest(t, a, s->best[a] + s->spare - n));
+    s->left = s->best[a] + s->spare - n - s->trial[a];
     s->last = (move){a, b, n};
     return n > 0 && !has_failed(s, &s->last) && (t->bytes <= 0 || prune_file_bytes(t, s->trial) <= t->bytes);
 }
@@ -345,6 +364,7 @@ static int step(const prune_task *t, state *s, dw_err *err) {
     s->n_done++;
     if (!is_better(t, s)) return add_failed(s, err);
     s->n_failed = 0;
+    s->spare = s->left;
     memcpy(s->best, s->trial, (size_t)hp_of(t)->n_layer * sizeof *s->best);
     memcpy(s->kl, s->other, (size_t)trial_n_windows(t->search->trial) * sizeof *s->kl);
     s->mean = mean;
@@ -359,7 +379,7 @@ static int begin(const prune_task *t, state *s, dw_err *err) {
     char text[128];
     if (!resumes) {
         dw_rng_seed(&s->rng, t->search->seed);
-        s->n_done = s->n_accepted = 0;
+        s->n_done = s->n_accepted = s->spare = 0;
         if (start->allocate(t, s->best, err)) return -1;
     }
     if (trial_accept(t->search->trial, s->best, err) || mean_kl(t, s->best, s->kl, &s->mean, err)) return -1;

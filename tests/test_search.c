@@ -166,11 +166,68 @@ static void odd_widths(void) {
     }
 }
 
+/* Rows of down that are no whole blocks of Q4_K get larger types, so the file needs more than its blocks say, and
+ * neurons go again. */
+static void odd_widths_by_bytes(void) {
+    bench b;
+    dw_err err = {0};
+    int n_keep[MOST_LAYERS] = {352, 352, 352};
+    if (open_bench(&b, 3, 352, 64, -1, "Q4_K_M")) {
+        b.t.bytes = prune_file_bytes(&b.t, n_keep) - 1;
+        b.search.evaluations = 6;
+        CHECK(!search_sensitivity(&b.t, n_keep, &err), "%s", err.text);
+        for (int l = 0; l < 3; l++) CHECK(is_allowed(&b, n_keep[l]), "layer %d keeps %d", l, n_keep[l]);
+        CHECK(n_keep[0] + n_keep[1] + n_keep[2] == 2 * 352 + 320 && prune_file_bytes(&b.t, n_keep) <= b.t.bytes,
+              "widths %d %d %d: %.0f bytes, at most %.0f are wanted", n_keep[0], n_keep[1], n_keep[2],
+              prune_file_bytes(&b.t, n_keep), b.t.bytes);
+    }
+    close_bench(&b);
+}
+
+/* ---- evolve ----------------------------------------------------------------------------------------------- */
+
+static int begun[3]; // widths
+
+static int begin_there(const prune_task *t, int *n_keep, dw_err *err) {
+    (void)t, (void)err;
+    memcpy(n_keep, begun, sizeof begun);
+    return 0;
+}
+
+/* Layers of 128 in units of 48, so widths are 48, 96 and 128.  Moves end at such widths, and less than a unit of all
+ * neurons is missing at the end. */
+static void odd_moves(void) {
+    static const prune_allocator start = {.name = "there", .allocate = begin_there};
+    static const int widths[][3] = {{128, 96, 96}, {96, 128, 96}, {96, 96, 128}, {128, 48, 48}, {48, 128, 128}};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        bench b;
+        dw_err err = {0};
+        int n_keep[MOST_LAYERS], sum = 0, most = 0;
+        memcpy(begun, widths[i], sizeof begun);
+        if (open_bench(&b, 3, 128, 48, -1, NULL)) {
+            b.search.start = &start, b.search.evaluations = 100;
+            CHECK(!search_evolve(&b.t, n_keep, &err), "%s", err.text);
+            for (int l = 0; l < 3; l++) {
+                CHECK(is_allowed(&b, n_keep[l]), "from %d %d %d: layer %d keeps %d", begun[0], begun[1], begun[2], l,
+                      n_keep[l]);
+                sum += n_keep[l], most += begun[l];
+            }
+            CHECK(n_keep[0] == 128, "from %d %d %d: layer 0, which matters most, keeps %d", begun[0], begun[1],
+                  begun[2], n_keep[0]);
+            CHECK(sum <= most && sum > most - 48, "from %d %d %d: %d neurons of %d", begun[0], begun[1], begun[2], sum,
+                  most);
+        }
+        close_bench(&b);
+    }
+}
+
 static const test_case cases[] = {
     {"trials without the first layer see how wide the second is", first_layer_dropped},
     {"sensitivity cuts what costs nothing, also where a layer is dropped", dropped_layers},
     {"the told evaluations are those of layers that stay, and one of the dropped layers", told_evaluations},
     {"sensitivity keeps as many neurons as the rate allows, whole layers of any width", odd_widths},
+    {"neurons that go for the sake of bytes leave allowed widths", odd_widths_by_bytes},
+    {"evolve moves neurons to and from whole layers of any width", odd_moves},
     {0}};
 
 TEST_MAIN(cases)
