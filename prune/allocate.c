@@ -186,6 +186,12 @@ double prune_file_bytes(const prune_task *t, const int *n_keep) {
     return bytes;
 }
 
+double prune_token_us(const prune_task *t, const int *n_keep) {
+    double us = t->times->rest;
+    for (int l = 0; l < n_layer_of(t); l++) us += t->drop[l] ? 0 : timing_of_layer(t->times, n_keep[l]);
+    return us;
+}
+
 double prune_rate_of(const prune_task *t, const int *n_keep) {
     double kept = 0, all = 0;
     for (int l = 0; l < n_layer_of(t); l++)
@@ -220,9 +226,13 @@ double prune_rate_for_bytes(const prune_task *t) {
 
 /* ---- rules ------------------------------------------------------------------------------------------------ */
 
+/* Of a layer that is cut. */
+static int least_cut(const prune_task *t) {
+    return t->min_width > t->unit ? (t->min_width + t->unit - 1) / t->unit * t->unit : t->unit;
+}
+
 int prune_least_width(const prune_task *t, int l) {
-    const int units = t->min_width > t->unit ? (t->min_width + t->unit - 1) / t->unit : 1, n_ff = width(t, l);
-    return is_protected(t, l) || n_ff / t->unit < units ? n_ff : units * t->unit;
+    return is_protected(t, l) || width(t, l) < least_cut(t) ? width(t, l) : least_cut(t);
 }
 
 /* The allowed width nearest to `wanted` (the larger of two), or, when rounded down, the next below. */
@@ -239,8 +249,21 @@ static int too_small(const prune_task *t, const int *n_keep, dw_err *err) {
         err,
         "%.0f bytes are too few: %.0f are needed even when every layer keeps no more than %d neurons%s; drop "
         "layers, or allow more",
-        t->bytes, prune_file_bytes(t, n_keep), t->min_width > t->unit ? t->min_width : t->unit,
-        t->protect ? ", but for the protected ones" : "");
+        t->bytes, prune_file_bytes(t, n_keep), least_cut(t), t->protect ? ", but for the protected ones" : "");
+}
+
+static int too_slow(const prune_task *t, const int *n_keep, dw_err *err) {
+    return dw_fail(err,
+                   "--us %g is too little: a token takes %.1f us by the measured times even when no layer keeps more "
+                   "than %d neurons%s, or allow more",
+                   t->us, prune_token_us(t, n_keep), least_cut(t),
+                   t->protect ? ", but for the protected ones; drop layers, protect less" : "; drop layers");
+}
+
+/* Whether widths miss the size or the time that is wanted; the part in a billion is rounding. */
+static bool is_too_much(const prune_task *t, const int *n_keep) {
+    if (t->us > 0) return prune_token_us(t, n_keep) > t->us * (1 + 1e-9);
+    return t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes;
 }
 
 /* A rate that protected layers and min_width do not allow. */
@@ -251,7 +274,7 @@ static int check_rate(const prune_task *t, dw_err *err) {
         all += width(t, l);
         if (!is_protected(t, l)) most += width(t, l) - (t->min_width > t->unit ? prune_least_width(t, l) : 0);
     }
-    if (t->bytes > 0 || t->rate <= 0 || t->rate * all <= most) return 0;
+    if (t->bytes > 0 || t->us > 0 || t->rate <= 0 || t->rate * all <= most) return 0;
     return dw_fail(err,
                    "--rate %g cannot be reached: with the protected layers and the least width at most %.4f of the "
                    "neurons may go; give a smaller rate, or protect less",
@@ -263,7 +286,8 @@ static void uniform_widths(const prune_task *t, double rate, int *n_keep) {
         n_keep[l] = t->drop[l] ? 0 : allowed_width(t, l, (1 - rate) * width(t, l), t->bytes > 0 || t->us > 0);
 }
 
-/* By bytes: the rate of whole blocks, and more where rows fall back to larger types. */
+/* By bytes: the rate of whole blocks, and more where rows fall back to larger types.  By time: the rate at which all
+ * layers are fast enough with one width, and more where protected layers keep theirs. */
 static int uniform(const prune_task *t, int *n_keep, dw_err *err) {
     const double by_bytes = t->bytes > 0 ? prune_rate_for_bytes(t) : 0;
     const double step = (double)t->unit / t->model->net.hp.n_ff_max, share = cuttable(t);
@@ -271,9 +295,9 @@ static int uniform(const prune_task *t, int *n_keep, dw_err *err) {
     double rate = t->bytes > 0 ? by_bytes < 0 ? 1 : by_bytes : t->rate;
     if (rate > 0 && rate < 1) rate = fmin(rate / share, 1); // of the layers that may be cut
     uniform_widths(t, rate, n_keep);
-    for (; t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes && rate < 1; rate += step)
-        uniform_widths(t, fmin(rate + step, 1), n_keep);
-    return t->bytes > 0 && prune_file_bytes(t, n_keep) > t->bytes ? too_small(t, n_keep, err) : 0;
+    for (; is_too_much(t, n_keep) && rate < 1; rate += step) uniform_widths(t, fmin(rate + step, 1), n_keep);
+    if (!is_too_much(t, n_keep)) return 0;
+    return t->us > 0 ? too_slow(t, n_keep, err) : too_small(t, n_keep, err);
 }
 
 /* The groups of a layer that can still go, smallest score first. */

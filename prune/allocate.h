@@ -101,6 +101,8 @@ const prune_allocator *prune_allocator_find(const char *name);
 int prune_least_width(const prune_task *t, int l);
 /* Bytes of the file when layers keep n_keep neurons. */
 double prune_file_bytes(const prune_task *t, const int *n_keep);
+/* Microseconds of a token when layers keep n_keep neurons, by t->times. */
+double prune_token_us(const prune_task *t, const int *n_keep);
 /* Fraction of the neurons of layers that stay that go. */
 double prune_rate_of(const prune_task *t, const int *n_keep);
 /* The rate, not rounded to any unit, at which the file has t->bytes when all layers lose the same fraction; -1: too

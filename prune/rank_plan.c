@@ -147,16 +147,14 @@ static int write_scores(const rank_inputs *in, double *const *score, dw_err *err
 }
 
 /* The table of times, and what the widths take by it. */
-static int describe_times(kit_plan *p, const rank_inputs *in, const int *n_keep, dw_err *err) {
+static int describe_times(kit_plan *p, const rank_inputs *in, const prune_task *t, const int *n_keep, dw_err *err) {
     const timing *m = &in->times;
-    double us = m->rest;
     char backend[32];
-    for (int l = 0; l < p->n_layer && in->o->us > 0; l++) us += in->drop[l] ? 0 : timing_of_layer(m, n_keep[l]);
-    if (!(in->o->us > 0)) return 0;
+    if (!(t->us > 0)) return 0;
     tool_backend_text(backend);
     int rc = dw_append(&p->comment, err,
                        "time   at most %g us a token wanted, %.1f by this table (decoding, %s, %d threads)\n",
-                       in->o->us, us, backend, dw_pool_size(in->scorer.pool));
+                       t->us, prune_token_us(t, n_keep), backend, dw_pool_size(in->scorer.pool));
     if (!rc) rc = dw_append(&p->comment, err, "width:us of a token with all layers so wide:");
     for (int k = 0; k < m->n && !rc; k++) rc = dw_append(&p->comment, err, " %d:%.1f", m->width[k], m->us[k]);
     return rc ? rc : dw_append(&p->comment, err, "\n");
@@ -217,7 +215,7 @@ static int make_plan(rank_inputs *in, draft *d, dw_err *err) {
     }
     if (!rc) rc = describe(&plan, in, &d->t, d->wanted, err);
     if (!rc) rc = plan_heads(&plan, in, err);
-    if (!rc) rc = describe_times(&plan, in, d->n_keep, err);
+    if (!rc) rc = describe_times(&plan, in, &d->t, d->n_keep, err);
     if (!rc && in->has_stats) rc = list_texts(&plan, &in->stats, err);
     if (!rc) rc = write_plan(&plan, in->o->out, err);
     if (!rc) tell(&d->t, d->n_keep, d->wanted, in->o->as);

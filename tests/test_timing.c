@@ -2,6 +2,7 @@
 #include "build.h"
 #include "engine.h"
 #include "kit/plan.h"
+#include "prune/allocate.h"
 #include "prune/timing.h"
 #include "test.h"
 
@@ -136,11 +137,61 @@ static void plans(void) {
               "%s", test_run_output());
 }
 
+/* The uniform rule on 4 layers of 2048, by a table of ours: 100 us for the rest, and for one layer 100 us with 256
+ * neurons and 240 us with all, which the protected layers have.  With 1024 a layer takes 160 us, or 125 us. */
+static void uniform_widths(void) {
+    static const struct {
+        double us, at_1024; // wanted; of one layer
+        int unit, min_width;
+        bool protects;
+        int width; // of the layers that are not protected; 0: refused
+        const char *words;
+    } rows[] = {{1060, 160, 32, 0, false, 2048, NULL},
+                {900, 160, 32, 0, false, 1536, NULL},
+                {899, 160, 32, 0, false, 1504, NULL},
+                {900, 160, 256, 1600, false, 0, "--us 900 is too little: a token takes 980.0 us by the measured times"},
+                {499, 160, 256, 0, false, 0, "500.0 us by the measured times even when no layer keeps more than 256"},
+                {900, 160, 32, 0, true, 1024, NULL},
+                {800, 125, 32, 0, true, 544, NULL}, // 798.75 us; as many neurons as without protection take 821 us
+                {779, 160, 256, 0, true, 0, "256 neurons, but for the protected ones; drop layers, protect less, or "}};
+    dw_err err = {0};
+    dw_model *m = dw_model_open(wide_model(), &err);
+    REQUIRE(m, "%s", err.text);
+    const bool drop[4] = {false}, protect[4] = {false, true, true};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int n_keep[4] = {0};
+        const timing table = {.n = 3,
+                              .n_layer = 4,
+                              .width = {256, 1024, 2048},
+                              .us = {500, 100 + 4 * rows[i].at_1024, 1060},
+                              .rest = 100};
+        const prune_task t = {.model = m,
+                              .drop = drop,
+                              .group = 1,
+                              .unit = rows[i].unit,
+                              .us = rows[i].us,
+                              .times = &table,
+                              .rate = 1 - timing_uniform_width(&table, rows[i].us) / 2048.0,
+                              .min_width = rows[i].min_width,
+                              .protect = rows[i].protects ? protect : NULL};
+        err = (dw_err){0};
+        const int rc = prune_allocator_find("uniform")->allocate(&t, n_keep, &err);
+        CHECK(!rc == !rows[i].words, "%g us: widths %d %d %d %d", rows[i].us, n_keep[0], n_keep[1], n_keep[2],
+              n_keep[3]);
+        if (rows[i].words) check_sentence(&err, rows[i].words, "a time that widths do not reach");
+        for (int l = 0; l < 4 && !rows[i].words; l++)
+            CHECK(n_keep[l] == (rows[i].protects && protect[l] ? 2048 : rows[i].width), "%g us: %slayer %d keeps %d",
+                  rows[i].us, err.text, l, n_keep[l]);
+    }
+    dw_model_close(m);
+}
+
 static const test_case cases[] = {
     {"a layer costs what the table gives, linear between widths, and the rest of a token apart", arithmetic},
     {"wider layers never count as faster", settled},
     {"a table is measured at eight widths, without layers that are dropped", measured},
     {"models whose layers differ in width are refused", unequal},
+    {"one width for all keeps to a time, or is refused", uniform_widths},
     {"plans keep to microseconds and tell the table", plans},
     {0}};
 
