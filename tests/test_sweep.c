@@ -323,7 +323,7 @@ static void two_killed(void) {
     write_text(file("plain.grid"), plain_grid);
     const double t0 = dw_now();
     REQUIRE(!sweep("plain.grid", "two-whole", ""), "%s", test_run_output());
-    share_and_kill("plain.grid", "two-whole", "two-killed", 6, (dw_now() - t0) / 4);
+    share_and_kill("plain.grid", "two-whole", "two-killed", 6, (dw_now() - t0) / 8);
 }
 
 static void two_killed_with_names(void) { test_again_with_names("two sweeps of which", ""); }
