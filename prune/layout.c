@@ -294,6 +294,7 @@ static int weigh(prune_layout *o, prune_tensor *t, int l, const kit_stats *stats
         const int32_t from = t->map ? t->map[j] : (int32_t)j;
         o->importance[l][j] = from < 0 ? 0 : (float)(square[from] / n_tokens);
     }
+    dw_weights_raise(o->importance[l], t->ne[0]);
     t->importance = o->importance[l];
     return 0;
 }

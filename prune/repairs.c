@@ -1,5 +1,6 @@
 /* repairs.c - repairs of all layers from their Gram matrices (repairs.h). */
 #include "prune/repairs.h"
+#include "qtypes/encoding.h"
 
 #include "model/model.h"
 #include "prune/obs_model.h"
@@ -94,6 +95,7 @@ static int repair_matrix(const one_shot *m, const repairs_task *t, int l, dw_err
     damping_tell(&info, g->n, n_tokens, words);
     repairs_tell(t, l, words);
     for (int s = 0; s < m->n_keep; s++) m->importance[s] = (float)(kit_gram_at(g, m->keep[s], m->keep[s]) / n_tokens);
+    dw_weights_raise(m->importance, (size_t)m->n_keep);
     return 0;
 }
 

@@ -237,6 +237,7 @@ static int solve(sequence *s, repairs *r, dw_err *err) {
     damping_tell(&info, s->n_keep, n_tokens, words);
     repairs_tell(s->t, s->l, words);
     for (int i = 0; i < s->n_keep; i++) r->importance[s->l][i] = (float)(kit_gram_at(&gram, i, i) / n_tokens);
+    dw_weights_raise(r->importance[s->l], (size_t)s->n_keep);
     return expand(s, r->down[s->l], r->importance[s->l], err);
 }
 

@@ -465,6 +465,37 @@ static void attention_of(int head_dim, const dw_qtype_row *type) {
     free(again);
 }
 
+/* An infinite value of a later position is no number of an earlier query's, however many queries come at once. */
+static void unseen_infinity(void) {
+    enum { HEAD = 16, N = 3 };
+    const size_t n = (size_t)N * HEAD;
+    float k[N * HEAD], v[N * HEAD], q[N * HEAD], mix[N * HEAD];
+    const int32_t pos[N] = {0, 1, 2};
+    for (size_t i = 0; i < n; i++) k[i] = q[i] = 0.5f, v[i] = i / HEAD == 2 ? INFINITY : 1 + (float)(i / HEAD);
+    EACH_LEVEL(vec) {
+        dw_attend_job job = {dw_qtype_get(DW_F32),
+                             dw_unpack_of(level, dw_qtype_get(DW_F32)),
+                             (const uint8_t *)k,
+                             (const uint8_t *)v,
+                             HEAD,
+                             1,
+                             N,
+                             pos,
+                             q,
+                             mix,
+                             HEAD,
+                             0.25f,
+                             aligned_alloc(64, dw_attend_scratch_bytes(HEAD, 1))};
+        vec->attend(&job);
+        for (size_t i = 0; i < n; i++) {
+            const float wanted = i / HEAD == 0 ? 1 : 1.5f;
+            CHECK(i / HEAD == 2 ? !isfinite(mix[i]) : fabsf(mix[i] - wanted) < 1e-5f, "%s: value %zu is %g",
+                  dw_level_names[level], i, (double)mix[i]);
+        }
+        free(job.scratch);
+    }
+}
+
 static void attention(void) {
     static const int head_dims[] = {8, 16, 40, 64, 128};
     for (size_t i = 0; i < sizeof head_dims / sizeof *head_dims; i++) {
@@ -486,6 +517,7 @@ static const test_case cases[] = {
     {"log of a sum of exponentials is accurate to 1e-6", log_sum_exp},
     {"conversion to half precision equals the definition", half_precision},
     {"attention equals softmax in double, and each query does not depend on its neighbours, bit for bit", attention},
+    {"attention: an infinite value at a later position does not reach earlier queries", unseen_infinity},
     {0},
 };
 TEST_MAIN(cases)

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "base/half_inline.h"
 #include "qtypes/qtypes.h"
+#include "qtypes/encoding.h"
 #include "test.h"
 
 #include <dlfcn.h>
@@ -252,6 +253,46 @@ static void weights_help(void) {
         const dw_qtype_row *t = dw_qtype_get(searched[k]);
         const double plain = round_trip_error(t, NULL, weight), weighted = round_trip_error(t, weight, weight);
         CHECK(weighted < plain, "%s: %.3f %% with weights, %.3f %% without", t->name, weighted, plain);
+    }
+}
+
+/* Importances of columns of which nearly all were never active. */
+static void few_weights(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 12);
+    for (int round = 0; round < 400; round++) {
+        for (size_t i = 0; i < N_MAX; i++) {
+            x[i] = (float)(round % 2 ? -dw_rng_uniform(&rng) : 2 * dw_rng_uniform(&rng) - 1);
+            weight[i] = dw_rng_uniform(&rng) < 0.9 ? 0 : (float)dw_rng_uniform(&rng);
+        }
+        dw_weights_raise(weight, N_MAX);
+        EACH_ENCODABLE(t) {
+            t->encode(x, packed, N_MAX, weight);
+            t->decode(packed, y, N_MAX);
+            for (size_t i = 0; i < N_MAX; i++)
+                REQUIRE(fabsf(y[i]) < 4, "%s: %g becomes %g", t->name, (double)x[i], (double)y[i]);
+        }
+    }
+}
+
+/* What dw_encode_row does not refuse is read back as finite numbers. */
+static void weighted_is_finite(void) {
+    dw_rng rng;
+    dw_rng_seed(&rng, 13);
+    for (int round = 0; round < 200; round++) {
+        const double size = round % 2 ? 65280 : 30000;
+        for (size_t i = 0; i < N_MAX; i++) {
+            x[i] = (float)(size * (2 * dw_rng_uniform(&rng) - 1));
+            weight[i] = (float)dw_rng_uniform(&rng);
+        }
+        EACH_ENCODABLE(t) {
+            dw_encoding e = {.tensor = "t", .type = t, .n = N_MAX, .weight = weight};
+            dw_encode_row(&e, 0, x, packed);
+            if (dw_encoding_end(&e, "", NULL)) continue;
+            t->decode(packed, y, N_MAX);
+            for (size_t i = 0; i < N_MAX; i++)
+                REQUIRE(isfinite(y[i]), "%s: %g becomes %g", t->name, (double)x[i], (double)y[i]);
+        }
     }
 }
 
@@ -554,6 +595,8 @@ static const test_case cases[] = {
     {"blocks computed by hand decode to their values", decoders_by_hand},
     {"errors on normal data are within each type's bounds", errors_bounded},
     {"importance weights lower the weighted error", weights_help},
+    {"blocks of which one column counts keep the size of their values", few_weights},
+    {"weighted rows of large values are finite or refused", weighted_is_finite},
     {"rows of zeros stay zeros", zeros_stay},
     {"encoding what was decoded gives the same bytes", second_pass_changes_nothing},
     {"a block encodes alike alone and in a row", blocks_independent},

@@ -46,7 +46,7 @@ typedef struct own {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static int smaller(int a, int b) { return a < b ? a : b; }
 static int count(int n, int size) { return (n + size - 1) / size; }
-static int whole(int n) { return count(n, 32) * 32; } // (n, m) and (m, n) then take as many bytes packed
+static int whole(int n) { return count(n, 32) * 32; } // packed sizes are those of whole pieces
 
 static void lay_out(dw_back_env *e, dw_layout *a, const dw_back_sizes *most) {
     const dw_hparams *hp = &e->net->hp;

@@ -1,6 +1,7 @@
 /* weights.c - importances of input columns, from activation statistics or an importance file (weights.h). */
 #include "kit/weights.h"
 #include "kit/hash_cache.h"
+#include "qtypes/encoding.h"
 
 #include <string.h>
 
@@ -54,12 +55,18 @@ static int check_layers(const kit_imatrix *im, int n_layer, const char *path, dw
     return 0;
 }
 
+static int from_imatrix(kit_weights *w, const dw_model *m, const char *path, dw_err *err) {
+    if (kit_imatrix_read(&w->matrix, path, err)) return -1;
+    return check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err);
+}
+
 int kit_weights_read(kit_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     *w = (kit_weights){.is_stats = kit_stats_is(path)};
     if (kit_sha256_input(path, w->sha256, err)) return -1;
-    if (w->is_stats) return from_stats(w, m, model_sha256, path, err);
-    if (kit_imatrix_read(&w->matrix, path, err)) return -1;
-    return check_layers(&w->matrix, dw_model_hparams(m)->n_layer, path, err);
+    if (w->is_stats ? from_stats(w, m, model_sha256, path, err) : from_imatrix(w, m, path, err)) return -1;
+    for (size_t i = 0; i < w->matrix.n_entry; i++)
+        dw_weights_raise(w->matrix.entry[i].mean, (size_t)w->matrix.entry[i].n);
+    return 0;
 }
 
 void kit_weights_release(kit_weights *w) {

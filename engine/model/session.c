@@ -47,6 +47,9 @@ static int fill_options(dw_session *s, const dw_session_options *given, dw_err *
         o->n_batch > 1 << 16 || o->n_out < 1 || o->n_out > 1 << 20)
         return dw_fail(err, "a session of %d positions, %d sequences, %d tokens a batch and %d outputs is out of range",
                        o->n_ctx, o->n_seq, o->n_batch, o->n_out);
+    if (o->n_batch > INT32_MAX / (hp->n_head_max > 1 ? hp->n_head_max : 1))
+        return dw_fail(err, "%d tokens a batch times %d heads are too many; take fewer tokens", o->n_batch,
+                       hp->n_head_max);
     s->backend = dw_backend_find(o->backend);
     return s->backend ? 0 : dw_fail(err, "backend '%s' is unknown", o->backend);
 }

@@ -6,8 +6,9 @@
 #include <float.h>
 #include <math.h>
 
-/* Every type stores magnitudes up to this as finite numbers: 255 * 2^8 fits F16 with room for a scale's rounding. */
-static const float always_finite = 65280;
+/* Every type stores magnitudes up to this as finite numbers: 255 * 2^8 fits F16 with room for a scale's rounding.  With
+ * weights the line that is fitted through an affine block's values may begin below them, by up to their range. */
+static const float always_finite = 65280, always_finite_weighted = 16000;
 
 enum { BLOCK_MAX = 256 };
 
@@ -64,10 +65,19 @@ static void check_stored(dw_encoding *e, size_t row, const float *values, const 
     }
 }
 
+void dw_weights_raise(float *weight, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)weight[i];
+    const float least = n ? (float)(1e-5 * sum / (double)n) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (weight[i] < least) weight[i] = least;
+}
+
 void dw_encode_row(dw_encoding *e, size_t row, const float *values, void *out) {
     if (!dw_encoding_accepts(e, row, values)) return;
     e->type->encode(values, out, e->n, e->weight);
-    if (!all_within(values, e->n, always_finite)) check_stored(e, row, values, out);
+    const float safe = e->weight ? always_finite_weighted : always_finite;
+    if (!all_within(values, e->n, safe)) check_stored(e, row, values, out);
 }
 
 int dw_encoding_end(dw_encoding *e, const char *advice, dw_err *err) {
