@@ -178,7 +178,8 @@ static int write_tokens(talk *t, int n, end_of_text *end, dw_err *err) {
         }
         if (put_token(t->tok, id, err)) return -1;
         t->n_generated++;
-        if ((i + 1 < n || o.chat) && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
+        const bool goes_on = i + 1 < n || o.chat;
+        if (goes_on && dw_session_eval(t->session, &(dw_batch){.n_tokens = 1, .token = &id}, err)) return -1;
     }
     t->generate_s += dw_now() - start;
     return 0;

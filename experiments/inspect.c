@@ -43,7 +43,8 @@ static const opt_program program = {
              "the chain of the model's own commands, with the hashes of what they read.  The commands of its plan and "
              "its statistics are in these files.  Of statistics: the texts, every layer's block influence "
              "(1 - the mean cosine of the residuals before and after it: Men et al. 2024, arXiv 2403.03853), and "
-             "quantiles of the magnitudes of neurons, gates and inputs.  Of traces: the texts, and every layer's groups and share of open ones.  Of a plan: what it was made from, and every "
+             "quantiles of the magnitudes of neurons, gates and inputs.  Of traces: the texts, and "
+             "every layer's groups and share of open ones.  Of a plan: what it was made from, and every "
              "layer's width and the number of runs (spans) of kept neurons.  Of rows: how many, and which values "
              "each column has.",
     .example = "deadwood inspect mini.gguf\ndeadwood inspect mini.gguf --verify --inputs experiments/mini",

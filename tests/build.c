@@ -285,6 +285,26 @@ void random_tokens(int32_t *token, int n, int n_vocab, uint64_t seed) {
     for (int i = 0; i < n; i++) token[i] = (int32_t)dw_rng_below(&rng, (uint64_t)n_vocab);
 }
 
+void write_with_keys(const char *parent, const char *path, void (*change)(dw_gguf_writer *w, const void *ctx),
+                     const void *ctx) {
+    dw_err err = {0};
+    dw_gguf *g = dw_gguf_open(parent, &err);
+    dw_gguf_writer *w = g ? dw_gguf_writer_new(path, &err) : NULL;
+    if (!CHECK(w, "%s", err.text)) exit(1);
+    dw_gguf_set_keys(w, g);
+    change(w, ctx);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    dw_gguf_begin(w, &err);
+    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
+        dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
+    if (!CHECK(!dw_gguf_commit(w, &err), "%s", err.text)) exit(1);
+    dw_gguf_writer_free(w);
+    dw_gguf_close(g);
+}
+
 double nmse(const float *a, const float *b, size_t n) {
     double error = 0, size = 0;
     for (size_t i = 0; i < n; i++) {

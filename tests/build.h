@@ -63,6 +63,10 @@ typedef struct gated_file {
 /* Ends the program when files cannot be read or written. */
 void write_gated(const char *parent, const char *path, const gated_file *o);
 
+/* A copy of a model's file with other keys.  Ends the program when files cannot be read or written. */
+void write_with_keys(const char *parent, const char *path, void (*change)(dw_gguf_writer *w, const void *ctx),
+                     const void *ctx);
+
 /* ---- random models, and what comes out of them ------------------------------------------------------- */
 
 dw_pool *two_threads(void); // made once

@@ -203,7 +203,8 @@ static void check_opens(void) {
 
 static void others_refused(void) {
     static const bool is_causal[] = {true, false};
-    static const whole_key n_expert[] = {{"llama.expert_count", 0, NULL}, {"llama.expert_count", 2, "mixture of experts"}};
+    static const whole_key n_expert[] = {{"llama.expert_count", 0, NULL},
+                                         {"llama.expert_count", 2, "mixture of experts"}};
     static const real_key scale[] = {{"llama.attention.scale", 0}, // unset
                                      {"llama.attention.scale", 0.25f}, // 1 / sqrt(16)
                                      {"llama.attention.scale", 0.3f}};

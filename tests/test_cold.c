@@ -416,27 +416,19 @@ static void refusals_of_others(void) {
     dw_model_close(m);
 }
 
+typedef struct lengths { const int32_t *length; size_t n; } lengths;
+
+static void set_lengths(dw_gguf_writer *w, const void *p) {
+    const lengths *cold = p;
+    if (cold->n) dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, cold->length, cold->n);
+    else dw_gguf_unset(w, DW_KEY_COLD_LENGTH);
+}
+
 /* The file again with other cold widths, n of them. */
 static void check_damaged(const char *cold, const int32_t *length, size_t n, const char *words) {
     dw_err err = {0};
     const char *bad = test_file("bad.gguf");
-    dw_gguf *g = dw_gguf_open(cold, &err);
-    dw_gguf_writer *w = dw_gguf_writer_new(bad, &err);
-    REQUIRE(g && w, "%s", err.text);
-    dw_gguf_set_keys(w, g);
-    if (n) dw_gguf_set_array(w, DW_KEY_COLD_LENGTH, DW_KV_I32, length, n);
-    else dw_gguf_unset(w, DW_KEY_COLD_LENGTH);
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        const dw_tensor *t = dw_gguf_tensor(g, i);
-        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
-    }
-    dw_gguf_begin(w, &err);
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
-        dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
-    const bool ok = !dw_gguf_commit(w, &err);
-    dw_gguf_writer_free(w);
-    dw_gguf_close(g);
-    REQUIRE(ok, "%s", err.text);
+    write_with_keys(cold, bad, set_lengths, &(lengths){length, n});
     dw_model *m = dw_model_open(bad, &err);
     CHECK(!m && strstr(err.text, words), "'%s' is not in: %s", words, err.text);
     dw_model_close(m);

@@ -236,31 +236,12 @@ static void rate_zero(void) {
     }
 }
 
-/* A copy of a model whose FFN has another activation. */
-static const char *with_activation(const char *model, const char *act, const char *name) {
-    const char *path = test_file(name);
-    dw_err err = {0};
-    dw_gguf *g = dw_gguf_open(model, &err);
-    dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
-    if (!CHECK(g && w, "%s", err.text)) exit(1);
-    dw_gguf_set_keys(w, g);
-    dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, act);
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++) {
-        const dw_tensor *t = dw_gguf_tensor(g, i);
-        dw_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
-    }
-    dw_gguf_begin(w, &err);
-    for (size_t i = 0; i < dw_gguf_n_tensors(g); i++)
-        dw_gguf_write(w, dw_gguf_tensor(g, i)->data, dw_gguf_tensor(g, i)->n_bytes, &err);
-    CHECK(!dw_gguf_commit(w, &err), "%s", err.text);
-    dw_gguf_writer_free(w);
-    dw_gguf_close(g);
-    return path;
-}
+static void set_activation(dw_gguf_writer *w, const void *act) { dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, act); }
 
 static void activation(void) {
-    const char *model = with_activation(random_model("tiny-qwen2", "F32", 0), "relu", "relu.gguf"), *plan;
-    plan = write_plan("plan.tsv", model, "all");
+    const char *model = test_file("relu.gguf");
+    write_with_keys(random_model("tiny-qwen2", "F32", 0), model, set_activation, "relu");
+    const char *plan = write_plan("plan.tsv", model, "all");
     same_logits(cut(model, plan, "small.gguf", ""), model, plan, "all neurons");
     plan = write_plan("plan.tsv", model, some); // unequal widths, in deci
     same_logits(cut(model, plan, "small.gguf", ""), model, plan, "some neurons");

@@ -626,8 +626,8 @@ static void compare_small(void) {
 
 /* ---- pooled texts ------------------------------------------------------------------------------------------------ */
 
-/* Three texts, of which those after the first `apart` share a row of sums.  The metric that asks for single texts says
- * that it does not see them; the others, whose sums add up, do not. */
+/* The texts from number `apart` on share a row of sums.  The metric that asks for single texts then warns; the others,
+ * whose sums add up, do not. */
 static void pooled(void) {
     const char *model = random_model("tiny-llama", "F32", 0), *stats = test_file("pooled.h5");
     static const struct {

@@ -27,8 +27,8 @@ typedef struct dw_encoding {
     float value;
 } dw_encoding;
 
-/* Raises importances to at least 1e-5 of their mean.  Where all but one column of a block have none, the searches of the K
- * types, which are llama.cpp's, divide by what rounding left of 0: the block's numbers are then of any size. */
+/* Raises importances to at least 1e-5 of their mean.  Where all but one column of a block have none, the searches of
+ * the K types, which are llama.cpp's, divide by what rounding left of 0: the block's numbers are then of any size. */
 void dw_weights_raise(float *weight, size_t n);
 
 /* Encodes n values to out, a row of the type; if one is refused, the contents of out are undefined. */
