@@ -290,6 +290,33 @@ static void base_perplexity(void) {
     check_parity(folder, 4);
 }
 
+/* versus --stock-model: upstream scores another file than this engine, on the same windows. */
+static void another_file(void) {
+    NEED_FOLDER();
+    char f32[1024], small[1024], other[1024], *field;
+    snprintf(f32, sizeof f32, "%s/f32.gguf", test_folder());
+    snprintf(small, sizeof small, "%s/small.gguf", test_folder());
+    snprintf(other, sizeof other, "%s/other.gguf", test_folder());
+    REQUIRE(!test_run("deadwood-convert experiments/mini -o %s --type f32", f32), "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-versus --quantize IQ3_S -m %s -o %s", f32, small), "%s", test_run_output());
+    const char *text = "-f experiments/texts/eval/english.txt --windows 1 -q";
+    REQUIRE(!test_run("deadwood-versus --ppl -m %s --stock-model %s %s | cut -f 2,7,8", f32, small, text), "%s",
+            test_run_output());
+    const char *row = strchr(test_run_output(), '\n');
+    REQUIRE(row && !strncmp(row + 1, "small.gguf\t", 11), "%s", test_run_output());
+    const double own = strtod(row + 12, &field), theirs = strtod(field, NULL);
+    CHECK(own > 1 && theirs > 1.01 * own && theirs < 1.5 * own, "32 bits: %.3f, 3 bits of upstream: %.3f", own, theirs);
+
+    REQUIRE(!test_run("deadwood-synth --shape qwen2.5-0.5b --layers 1 --type Q4_0 -o %s -q", other), "%s",
+            test_run_output());
+    CHECK(test_run("deadwood-versus --ppl -m %s --stock-model %s %s", f32, other, text) == 1 &&
+              strstr(test_run_output(), "different vocabularies do not compare"),
+          "%s", test_run_output());
+    CHECK(test_run("deadwood-versus --what decode -m %s --stock-model %s", f32, small) == 2 &&
+              strstr(test_run_output(), "--stock-model needs --ppl"),
+          "%s", test_run_output());
+}
+
 /* ---- files of cut and requant ------------------------------------------------------------------------------------ */
 
 typedef struct parent { // a trained model in 16 bits, its windows, and what it scores
@@ -498,6 +525,7 @@ static void headless_logits(void) {
 static const test_case cases[] = {
     {"mini in every type, by convert or by stock's quantizer, has stock's perplexity", mini_perplexity},
     {"base likewise", base_perplexity},
+    {"upstream scores a file of a type that this engine lacks, beside -m", another_file},
     {"mini requantized to every type and mixture has stock's perplexity", requantized},
     {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
     {"mini repaired, with biases and without heads has stock's perplexity", repaired_perplexity},

@@ -21,6 +21,7 @@ typedef struct reply {
     exp_lap lap;
     double load_s, rss_bytes;
     char about[96];
+    int n_vocab;
     bool can_set;
 } reply;
 
@@ -115,6 +116,7 @@ static void open_program(child *c, reply *r) {
     c->program = exp_program_open(c->o->path, &program, &r->err);
     c->token = dw_alloc((size_t)program.n_batch, sizeof *c->token, "a batch", &r->err);
     r->rc = c->program && c->token ? 0 : -1;
+    if (c->program) r->n_vocab = exp_program_n_vocab(c->program);
     r->load_s = dw_now() - t0;
     r->rss_bytes = resident_bytes();
 }
@@ -141,6 +143,7 @@ int exp_runner_start(exp_runner *c, const exp_runner_options *o, dw_err *err) {
     if (r.rc) return dw_fail(err, "%s", r.err.text);
     c->load_s = r.load_s;
     c->rss_bytes = r.rss_bytes;
+    c->n_vocab = r.n_vocab;
     c->can_set = r.can_set;
     memcpy(c->about, r.about, sizeof c->about);
     return 0;

@@ -36,6 +36,7 @@ typedef struct exp_runner {
     double load_s;      // opening model and session
     double rss_bytes;   // then
     char about[96];     // kernels or version and CPU library
+    int n_vocab;
     bool can_set;       // options are obeyed: stock_can_set
 } exp_runner;
 

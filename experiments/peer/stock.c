@@ -338,6 +338,8 @@ static const struct { const char *name; int number; } file_types[] = {
     {"F32", 0}, {"F16", 1}, {"Q4_0", 2}, {"Q4_1", 3}, {"Q8_0", 7}, {"Q5_0", 8}, {"Q5_1", 9}, {"Q2_K", 10},
     {"Q3_K_S", 11}, {"Q3_K_M", 12}, {"Q3_K_L", 13}, {"Q4_K_S", 14}, {"Q4_K_M", 15}, {"Q5_K_S", 16}, {"Q5_K_M", 17},
     {"Q6_K", 18}, {"Q2_K_S", 21}, {"IQ4_NL", 25}, {"BF16", 32},
+    // which this engine does not read
+    {"IQ3_XS", 22}, {"IQ3_XXS", 23}, {"IQ3_S", 26}, {"IQ3_M", 27}, {"IQ2_S", 28}, {"IQ2_M", 29}, {"IQ4_XS", 30},
 };
 // clang-format on
 

@@ -26,7 +26,8 @@
 #include <unistd.h>
 
 static struct {
-    const char *model, *try, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *level, *kv, *precision;
+    const char *model, *stock_model, *try, *what, *text, *stock, *fetch, *quantize, *out, *imatrix, *depths, *level, *kv;
+    const char *precision;
     int pairs, tokens, prefill, n_ctx, compete, n_seq, seconds;
     opt_range windows;
     bool ppl;
@@ -61,10 +62,12 @@ static const opt_row options[] = {
      "how finely this engine rounds products, as in score; upstream's inputs of quantized weights always have 8 bits",
      OPT_CHOICES_HELP(tool_precision_names, tool_precision_name)},
     {"ppl", 0, OPT_FLAG, 0, &o.ppl, NULL, NULL, .help = "compare the perplexities, time nothing"},
+    {"stock-model", 0, OPT_PATH, OPT_INPUT, &o.stock_model, NULL, "FILE",
+     .help = "of --ppl: upstream runs this file, of a type that this engine lacks, beside -m; tokens are those of -m"},
     {.kind = OPT_GROUP, .help = "upstream's own tools"},
     {"fetch", 0, OPT_PATH, 0, &o.fetch, NULL, "DIR", .help = "get upstream's libraries with npm into DIR"},
     {"quantize", 0, OPT_TEXT, 0, &o.quantize, NULL, "TYPE",
-     .help = "let upstream quantize -m to -o: Q4_K_M, Q6_K, ..."},
+     .help = "let upstream quantize -m to -o: Q4_K_M, IQ2_M, ..."},
     {"imatrix", 0, OPT_PATH, OPT_INPUT, &o.imatrix, NULL, "FILE", .help = "importances for --quantize"},
     {"out", 'o', OPT_PATH, OPT_NO_BYTE, &o.out, NULL, "FILE", .help = "the file that --quantize writes"},
     OPT_COMMON_ENGINE,
@@ -99,7 +102,8 @@ static const opt_program program = {
                "deadwood versus -m 7b.gguf --what decode --depth 0,4096 --sequences 4\n"
                "deadwood versus -m base.gguf --level avx2\n"
                "deadwood versus -m mini.gguf --ppl -f text.txt\n"
-               "deadwood versus --quantize Q4_K_M -m mini-f16.gguf -o mini-q4_k_m.gguf",
+               "deadwood versus --quantize Q4_K_M -m mini-f16.gguf -o mini-q4_k_m.gguf\n"
+               "deadwood versus --ppl -m small.gguf --stock-model mini-iq2_m.gguf -f text.txt",
     .rows = options,
 };
 
@@ -560,7 +564,12 @@ static void compare_perplexity(const comparison *c) {
     exp_runner runner[2];
     const task windows = task_of(c, EXP_PERPLEXITY, 0);
     start(&runner[0], own_options(c, windows));
-    start(&runner[1], stock_options_of(c, windows, &settings[0]));
+    exp_runner_options theirs = stock_options_of(c, windows, &settings[0]);
+    if (o.stock_model) theirs.path = o.stock_model;
+    start(&runner[1], theirs);
+    if (runner[0].n_vocab != runner[1].n_vocab)
+        die("'%s' has %d tokens and '%s' %d: perplexities of different vocabularies do not compare", o.model,
+            runner[0].n_vocab, theirs.path, runner[1].n_vocab);
     double mean[2] = {0}, square = 0, seconds[2] = {0};
     const int n = c->n_windows;
     progress *bar = progress_begin("perplexity", "windows", n);
@@ -577,6 +586,7 @@ static void compare_perplexity(const comparison *c) {
     const double ln_ratio = mean[0] - mean[1], variance = fmax(0, square - ln_ratio * ln_ratio);
     line l = {0};
     cell(&l, "model", "%s", dw_base_name(o.model));
+    cell(&l, "stock_model", "%s", dw_base_name(theirs.path));
     cell(&l, "text", "%s", o.text ? dw_base_name(o.text) : "random");
     cell(&l, "n_ctx", "%d", o.n_ctx);
     cell(&l, "windows", "%d", n);
@@ -713,6 +723,7 @@ int main(int argc, char **argv) {
     if (!o.model) die_usage("give a model with -m");
     if (!o.stock) die_usage("give the folder of upstream's libraries with --stock or $DW_STOCK; --fetch DIR gets them");
     if (o.quantize) return quantize(), 0;
+    if (o.stock_model && !o.ppl) die_usage("--stock-model needs --ppl: speeds of different files are not compared");
     int depth[EXP_SPEED_MAX_DEPTHS];
     const int n_depths = exp_speed_depths(o.depths, depth);
     if (!n_depths)
