@@ -666,6 +666,8 @@ static void hostile(void) {
         {"a chunk of 64 MiB", "stored in a way", one_chunk},
         {"a string that no heap has: the library crashes", "hostile", string_number},
         {"a string whose length wraps: the library loops", "hostile", string_length}};
+    REQUIRE(write_shape(test_file("honest.h5"), 1, 0, 20000));
+    const double honest = read_apart(test_file("honest.h5")).seconds; // a slow machine is no fault of the reader
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         const char *path = test_file("h.h5");
         size_t size;
@@ -674,7 +676,8 @@ static void hostile(void) {
         const outcome o = read_apart(path);
         CHECK(o.status == 256, "%s: status %d", files[i].what, o.status);
         check_sentence(&o.err, files[i].words, files[i].what);
-        CHECK(o.seconds < 2 || KIT_H5_SHADOW, "%s: %.1f s", files[i].what, o.seconds);
+        CHECK(o.seconds < fmax(2, 1.5 * honest) || KIT_H5_SHADOW, "%s: %.1f s, an honest file of as many texts %.1f s",
+              files[i].what, o.seconds, honest);
         CHECK(o.peak_bytes <= size + (64 << 20) || KIT_H5_SHADOW, "%s: %zu bytes of memory for a file of %zu",
               files[i].what, o.peak_bytes, size);
         CHECK(test_run("deadwood-inspect %s", path) == 1, "%s", files[i].what);

@@ -56,7 +56,7 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
-/* Rows are read one after the other, so that the weights are one stream; the bytes AHEAD of the current ones are
+/* Rows are read one after the other (short ones in pairs), so that the weights are one stream; the bytes AHEAD of the current ones are
  * prefetched.  (Speed as a share of reading alone, 600 MB of Q4_0, two threads: 1.0; with 2 KB ahead 0.97, 1 KB 0.86,
  * four rows at once 0.72.)  A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of
  * the next piece is prefetched, too.  Fewer rows come from a list, and prefetching stops at the end of the last one.
@@ -69,7 +69,7 @@ static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t
 
 /* Prefetches `bytes` bytes at p + AHEAD into the second-level cache: F32 activations fill a large part of the first
  * level, and prefetched weights drove them out.  (Decode of base in F16, Zen 4, two threads: 1.38 times as fast.  With
- * quantized types the levels do not differ on Zen 4 and Zen 3: base, mini and 7B in Q4_0 within 3 %.) */
+ * quantized types the levels do not differ: base and 7B in Q4_0 on Zen 4 and Zen 3 within 3 %.) */
 static inline ALWAYS_INLINE void prefetch(const uint8_t *p, const uint8_t *end, int bytes) {
     const uint8_t *ahead = end - p > AHEAD ? p + AHEAD : p;
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + i, 0, 2);
@@ -106,11 +106,11 @@ static inline ALWAYS_INLINE const uint8_t *column_at(const uint8_t *act, size_t 
 
 /* A short row is read before its chain of additions ends, so one column takes two of them at a time.  (Decode on Zen 3,
  * two threads, 21 pairs: base 1.11 times as fast in Q4_0 and 1.07 in Q2_K, mini in Q4_0 1.08.  Rows of 2,048: no
- * difference.  Rows of 3,584 from memory: slower.) */
+ * difference.  Rows of 3,584 from memory: slower.  With AVX-512 it was not measured.) */
 enum { SHORT_ROW = 1024 };
 
 /* all_rows: every row times all columns.  A row's columns are taken four at a time by row_float or rows_int8, whose type
- * and number of columns are constants after inlining; the row is in cache for the second four.  Their parameters stay
+ * and numbers of rows and columns are constants after inlining; the row is in cache for the second four.  Their parameters stay
  * apart, because rows of 512 values take 4 % longer when a struct holds them. */
 #define DEFINE_ALL_ROWS(INLINE)                                                                                        \
     INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,        \

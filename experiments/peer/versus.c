@@ -567,7 +567,7 @@ static void compare_perplexity(const comparison *c) {
     exp_runner_options theirs = stock_options_of(c, windows, &settings[0]);
     if (o.stock_model) theirs.path = o.stock_model;
     start(&runner[1], theirs);
-    if (runner[0].n_vocab != runner[1].n_vocab)
+    if (runner[0].n_vocab != runner[1].n_vocab) // equal numbers prove nothing, but llama.cpp's files of one model pass
         die("'%s' has %d tokens and '%s' %d: perplexities of different vocabularies do not compare", o.model,
             runner[0].n_vocab, theirs.path, runner[1].n_vocab);
     double mean[2] = {0}, square = 0, seconds[2] = {0};
@@ -722,8 +722,9 @@ int main(int argc, char **argv) {
     if (o.fetch) return fetch(), 0;
     if (!o.model) die_usage("give a model with -m");
     if (!o.stock) die_usage("give the folder of upstream's libraries with --stock or $DW_STOCK; --fetch DIR gets them");
+    if (o.stock_model && (!o.ppl || o.quantize))
+        die_usage("--stock-model needs --ppl: speeds of different files are not compared");
     if (o.quantize) return quantize(), 0;
-    if (o.stock_model && !o.ppl) die_usage("--stock-model needs --ppl: speeds of different files are not compared");
     int depth[EXP_SPEED_MAX_DEPTHS];
     const int n_depths = exp_speed_depths(o.depths, depth);
     if (!n_depths)
