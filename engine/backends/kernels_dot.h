@@ -56,11 +56,11 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
-/* Rows are read one after the other (short ones in pairs), so that the weights are one stream; the bytes AHEAD of the current ones are
- * prefetched.  (Speed as a share of reading alone, 600 MB of Q4_0, two threads: 1.0; with 2 KB ahead 0.97, 1 KB 0.86,
- * four rows at once 0.72.)  A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of
- * the next piece is prefetched, too.  Fewer rows come from a list, and prefetching stops at the end of the last one.
- * (Pieces of 32 rows of 512: this raises 0.67 to 0.85.) */
+/* Rows are read one after the other (short ones in pairs), so that the weights are one stream; the bytes AHEAD of
+ * the current ones are prefetched.  (Speed as a share of reading alone, 600 MB of Q4_0, two threads: 1.0; with 2 KB
+ * ahead 0.97, 1 KB 0.86, four rows at once 0.72.)  A call with LONG_RUN rows or more is probably a piece of a
+ * matrix, so the beginning of the next piece is prefetched, too.  Fewer rows come from a list, and prefetching stops
+ * at the end of the last one. (Pieces of 32 rows of 512: this raises 0.67 to 0.85.) */
 enum { AHEAD = 4096, LONG_RUN = 32 };
 
 static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t row_bytes, int n_rows) {
@@ -103,46 +103,6 @@ FLOAT_TYPES(DECLARE)
 static inline ALWAYS_INLINE const uint8_t *column_at(const uint8_t *act, size_t act_stride, int c) {
     return act + (size_t)c * act_stride;
 }
-
-/* A short row is read before its chain of additions ends, so one column takes two of them at a time.  (Decode on Zen 3,
- * two threads, 21 pairs: base 1.11 times as fast in Q4_0 and 1.07 in Q2_K, mini in Q4_0 1.08.  Rows of 2,048: no
- * difference.  Rows of 3,584 from memory: slower.  With AVX-512 it was not measured.) */
-enum { SHORT_ROW = 1024 };
-
-/* all_rows: every row times all columns.  A row's columns are taken four at a time by row_float or rows_int8, whose type
- * and numbers of rows and columns are constants after inlining; the row is in cache for the second four.  Their parameters stay
- * apart, because rows of 512 values take 4 % longer when a struct holds them. */
-#define DEFINE_ALL_ROWS(INLINE)                                                                                        \
-    INLINE void row(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,        \
-                    size_t act_stride, float *y, size_t y_stride) {                                                    \
-        if (has_float_rows(type))                                                                                      \
-            row_float(type, n_cols, w, end, n, act, act_stride, y, y_stride);                                          \
-        else                                                                                                           \
-            rows_int8(type, 1, 0, n_cols, w, end, n, act, act_stride, y, y_stride);                                    \
-    }                                                                                                                  \
-    INLINE void all_rows(dw_qtype type, const dw_dot_job *job) {                                                       \
-        check_dot_rows(type, job);                                                                                     \
-        const uint8_t *w = job->w, *act = job->act;                                                                    \
-        const size_t row_bytes = job->row_bytes, act_stride = job->act_stride, y_stride = job->y_stride;               \
-        const int n_rows = job->n_rows, n = job->n, n_cols = job->n_cols;                                              \
-        float *y = job->y;                                                                                             \
-        const uint8_t *end = prefetch_end(w, row_bytes, n_rows);                                                       \
-        int r = 0;                                                                                                     \
-        if (!has_float_rows(type) && n_cols == 1 && n <= SHORT_ROW)                                                    \
-            for (; r + 2 <= n_rows; r += 2, w += 2 * row_bytes)                                                        \
-                rows_int8(type, 2, row_bytes, 1, w, end, n, act, act_stride, y + r, y_stride);                         \
-        for (; r < n_rows; r++, w += row_bytes)                                                                        \
-            for (int c = 0; c < n_cols; c += 4) {                                                                      \
-                const uint8_t *x = act + (size_t)c * act_stride;                                                       \
-                float *out = y + (size_t)c * y_stride + r;                                                             \
-                switch (n_cols - c) {                                                                                  \
-                case 1: row(type, 1, w, end, n, x, act_stride, out, y_stride); break;                                  \
-                case 2: row(type, 2, w, end, n, x, act_stride, out, y_stride); break;                                  \
-                case 3: row(type, 3, w, end, n, x, act_stride, out, y_stride); break;                                  \
-                default: row(type, 4, w, end, n, x, act_stride, out, y_stride);                                        \
-                }                                                                                                      \
-            }                                                                                                          \
-    }
 
 /* The scale of a block, from the bits of its largest |x|.  Bits are ordered as |x| is, with infinity and NaN on top. */
 typedef struct act_scale {

@@ -61,28 +61,6 @@ INLINE float sum_of(__m512 v) {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-// One or two rows times n_cols <= 4 columns; both numbers are constants after inlining.
-INLINE void rows_int8(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, const uint8_t *end,
-                      int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
-    __m512 sum[2][4], off[2][4];
-    for (int r = 0; r < n_rows; r++)
-        for (int c = 0; c < n_cols; c++) sum[r][c] = off[r][c] = _mm512_setzero_ps();
-    const record *x = (const record *)act;
-    int i = 0;
-    for (; i + RECORD <= n; i += RECORD, w += record_bytes(type), x++)
-        for (int r = 0; r < n_rows; r++) {
-            const uint8_t *from = w + (size_t)r * row_bytes;
-            prefetch(from, end, record_bytes(type));
-            add_record(type, from, BLOCKS, x, act_stride, n_cols, sum[r], off[r]);
-        }
-    for (int r = 0; r < n_rows; r++) {
-        if (i < n && !is_superblock(type))
-            add_record(type, w + (size_t)r * row_bytes, (n - i) / 32, x, act_stride, n_cols, sum[r], off[r]);
-        for (int c = 0; c < n_cols; c++)
-            y[(size_t)c * y_stride + (size_t)r] = sum_of(add_off(type, sum[r][c], off[r][c]));
-    }
-}
-
 /* ---- F32, F16, BF16 ------------------------------------------------------------------------------------ */
 
 INLINE __m512 load_values(dw_qtype type, const uint8_t *p) {
@@ -106,7 +84,7 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
 }
 
-// As rows_int8 of one row; four sums for each column, of values 16k.. for k = 0 1 2 3 modulo 4.
+// A row times n_cols <= 4 columns; four sums for each column, of values 16k.. for k = 0 1 2 3 modulo 4.
 INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
                       size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
@@ -134,7 +112,8 @@ INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
 
-DEFINE_ALL_ROWS(INLINE) // all_rows: kernels_dot.h
+typedef __m512 vf;
+#include "backends/kernels_dot_rows.inc"
 
 // Defines dw_dot_avx512_q4_0, dw_dot_avx512_q8_0, .., dw_dot_avx512_f16, ..: one for each row of the two lists.
 #define DEFINE(type, suffix)                                                                                           \

@@ -567,7 +567,7 @@ static void compare_perplexity(const comparison *c) {
     exp_runner_options theirs = stock_options_of(c, windows, &settings[0]);
     if (o.stock_model) theirs.path = o.stock_model;
     start(&runner[1], theirs);
-    if (runner[0].n_vocab != runner[1].n_vocab) // equal numbers prove nothing, but llama.cpp's files of one model pass
+    if (runner[0].n_vocab != runner[1].n_vocab) // equal numbers do not prove equal vocabularies
         die("'%s' has %d tokens and '%s' %d: perplexities of different vocabularies do not compare", o.model,
             runner[0].n_vocab, theirs.path, runner[1].n_vocab);
     double mean[2] = {0}, square = 0, seconds[2] = {0};
