@@ -92,7 +92,7 @@ static const struct activation {
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    const char *model, *teacher, *out, *train, *activation, *as, *weights, *cache;
+    const char *model, *teacher, *out, *train, *activation, *as, *output_type, *weights, *cache;
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
@@ -122,6 +122,10 @@ static const opt_row rows[] = {
     {"as", 0, OPT_CHOICE, 0, &o.as, NULL, "MIXTURE",
      "round the weights to the types of this mixture in every step, and write them in these; needs --train all",
      OPT_CHOICES(kit_mixtures)},
+    {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
+     "of --as: this type for the matrix that gives the logits, the embeddings where they are that; default: the "
+     "mixture's, Q6_K or Q8_0",
+     OPT_CHOICES(dw_encodable_names)},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE",
      "of --as: weigh errors of rounding by how strong each input is, as requant -s does: stats.h5 or llama.cpp's imatrix"},
     {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
@@ -149,7 +153,7 @@ static const opt_program program = {
     .name = "heal",
     .summary = "the cut model learns from the original",
     .usage = "-m CUT.gguf -T TEACHER.gguf -f TEXT... -o M2.gguf --tokens N | --minutes M [--train WHAT] [--lr X] "
-             "[--as MIXTURE [-s STATS]]",
+             "[--as MIXTURE [--output-type TYPE] [-s STATS]]",
     .about = "AdamW trains the cut model (the student) to give the original's (the teacher's) distributions of the "
              "next token: the loss is KL(teacher || student) over the whole vocabulary, at every position of windows at "
              "random places of the texts (Hinton et al. 2015).  The teacher runs in the same pass, and its logits are "
@@ -164,7 +168,9 @@ static const opt_program program = {
              "With --as the model learns to be rounded (quantization-aware training): it computes with weights in the "
              "types that requant --mixture would choose, and the steps change the values before rounding (Bengio et al. "
              "2013, straight-through).  -m may be the original itself.  With -s errors of rounding are weighed as requant "
-             "-s weighs them.  A model that heals without --as is rounded afterwards, by requant.\n"
+             "-s weighs them.  A small model has a large part of its bytes in the matrix that gives the logits: --output-type "
+             "sets its type, as requant's --tensor does.  A model that heals without --as is rounded afterwards, by "
+             "requant.\n"
              "\n"
              "With a rate too high the loss rises first.  In a model of 56 M parameters it fell from the first tenth on "
              "at 5e-4 with half of the neurons and at 3e-4 with 70 %; with 75 % it rose first at 5e-4.  With all of them, "
@@ -456,7 +462,10 @@ static schedule plan_of(const run *r) {
 }
 
 static int open_mixture(run *r, dw_err *err) {
-    r->as = (kit_mixture_use){.mixture = kit_mixture_find(o.as), .model = r->in.model, .weighted = o.weights != NULL};
+    r->as = (kit_mixture_use){.mixture = kit_mixture_find(o.as),
+                              .model = r->in.model,
+                              .weighted = o.weights != NULL,
+                              .output = o.output_type ? dw_qtype_by_name(o.output_type) : NULL};
     if (o.weights && kit_weights_read(&r->weights, r->in.model, r->in.model_sha256, o.weights, err)) return -1;
     if (check_as(r, err)) return -1;
     warn_of_fallbacks(r);
@@ -740,6 +749,7 @@ int main(int argc, char **argv) {
     if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes, not both");
     if (o.as && strcmp(o.train, "all")) die_usage("--as rounds every matrix; it needs --train all");
     if (o.weights && !o.as) die_usage("-s belongs to --as");
+    if (o.output_type && !o.as) die_usage("--output-type belongs to --as");
     if (o.rank != LORA_RANK && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");

@@ -139,16 +139,28 @@ static void rounded_as_requant(void) {
     static const struct {
         const char *mixture;
         bool weighed;
-    } cases[] = {{"Q4_0", false},   {"Q2_K", false}, {"Q3_K_M", true},
-                 {"Q4_K_M", false}, {"Q2_K", true},  {"Q2_K_S", true}};
+        const char *output; // --output-type of heal, --tensor of requant
+    } cases[] = {{"Q4_0", false},
+                 {"Q2_K", false},
+                 {"Q3_K_M", true},
+                 {"Q4_K_M", false},
+                 {"Q2_K", true},
+                 {"Q2_K_S", true},
+                 {"Q4_K_S", false, "IQ4_NL"},
+                 {"Q2_K_S", true, "Q3_K"}};
     const char *healed = test_file("rounded.gguf"), *rounded = test_file("requant.gguf");
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *m = i % 2 ? embedded() : random_model("tiny-qwen3", "F32", 0); // the tiny one needs fallbacks
-        char options[128], stats[96] = "";
+        char options[160], stats[96] = "", output[48] = "", tensor[64] = "";
+        if (cases[i].output) { // the embedded model has no matrix of its own for the output
+            snprintf(output, sizeof output, "--output-type %s", cases[i].output);
+            snprintf(tensor, sizeof tensor, "--tensor '^%s=%s'", i % 2 ? "token_embd" : "output", cases[i].output);
+        }
         if (cases[i].weighed) snprintf(stats, sizeof stats, "-s %s", importances(m));
-        snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s %s", cases[i].mixture, stats);
+        snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s %s %s", cases[i].mixture, output, stats);
         CHECK(!heal(m, m, options, healed), "%s", test_run_output());
-        CHECK(!test_run("deadwood-requant -m %s --mixture %s %s -o %s -q", m, cases[i].mixture, stats, rounded), "%s",
+        CHECK(!test_run("deadwood-requant -m %s --mixture %s %s %s -o %s -q", m, cases[i].mixture, tensor, stats,
+                        rounded), "%s",
               test_run_output());
         const int n = n_changed(rounded, healed, NULL);
         CHECK(!n, "%s: %d tensors differ", cases[i].mixture, n);
@@ -162,6 +174,9 @@ static void rounded_as_requant(void) {
     const char *m = embedded();
     CHECK(heal(m, m, "--tokens 64 --as Q2_K_S", healed) == 1 &&
               strstr(test_run_output(), "Q2_K_S is not made without importances; give them by -s"),
+          "%s", test_run_output());
+    CHECK(heal(m, m, "--tokens 64 --output-type Q4_K", healed) == 2 &&
+              strstr(test_run_output(), "--output-type belongs to --as"),
           "%s", test_run_output());
     CHECK(heal(m, m, "--tokens 64 -s README.md", healed) == 2 && strstr(test_run_output(), "-s belongs to --as"), "%s",
           test_run_output());

@@ -110,8 +110,10 @@ static dw_qtype wanted_type(const kit_mixture_use *use, const dw_tensor *t) {
     const kit_mixture *m = use->mixture;
     const dw_hparams *hp = dw_model_hparams(use->model);
     const int layer = dw_layer_of(t->name, NULL);
-    if (is_output(t->name) || (hp->tied && is_embedding(t->name)))
+    if (is_output(t->name) || (hp->tied && is_embedding(t->name))) {
+        if (use->output) return use->output->id;
         return m->type == DW_Q8_0 || t->ne[0] % (size_t)dw_qtype_get(m->type)->block ? DW_Q8_0 : DW_Q6_K;
+    }
     const kit_mixture_rule *r;
     int n_layer = hp->n_layer, i = 0, n;
     for (int l = 0; use->drop && l < hp->n_layer; l++) n_layer -= use->drop[l];

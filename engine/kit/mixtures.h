@@ -47,6 +47,7 @@ typedef struct kit_mixture_use {
     const dw_model *model;
     bool weighted;    // importances are given; llama.cpp then decides otherwise for a few tensors
     const bool *drop; // (n_layer): these layers are cut before; NULL: none
+    const dw_qtype_row *output; // type of the matrix that gives the logits; NULL: the mixture's
 } kit_mixture_use;
 
 /* The type of a matrix of the model, whether or not its rows are whole blocks of it. */
