@@ -738,7 +738,7 @@ static void known_perplexities(void) {
                {"--mixture Q2_K", NULL, 31.913, 0.015, 0.005},
                {"--mixture Q4_0", "--mixture Q2_K", 38.985, 0.015, 0.005},
                {"--type affine4", NULL, 18.88, 0.003, 0.003},
-               {"--type affine2", NULL, 647.7, 0.02, 0.02, .is_quick = true},
+               {"--type affine2", NULL, 647.7, 0.02, 0.02},
                {"--type affine4", "--type affine2", 1164.5, 0.02, 0.02},
                {"--type minmax4", NULL, 18.86, 0.003, 0.003},
                {"--type minmax3", NULL, 29.86, 0.003, 0.003},

@@ -689,13 +689,13 @@ static void depths(void) {
     const char *m = model("m.gguf", "tiny-llama", DW_F32, 1), *t = text_file("t.txt", 700, 1),
                *out = test_file("depths.tsv");
     json_t *rows = SCORE(
-        "-m %s -f %s -c 64 --windows 1-2 --depth 0,8192 --speed-prefill 16 --speed-decode 4 --speed-rounds 3 -o %s", m,
+        "-m %s -f %s -c 64 --windows 1-2 --depth 0,4096 --speed-prefill 16 --speed-decode 4 --speed-rounds 2 -o %s", m,
         t, out);
     REQUIRE(json_array_size(rows) == 2, "%zu rows", json_array_size(rows));
     for (size_t i = 0; i < 2; i++) {
         const bool is_deep = i == 1;
-        CHECK(number(rows, i, "depth") == (is_deep ? 8192 : 0) && number(rows, i, "sequences") == 1);
-        CHECK(!strcmp(json_string_value(cell(rows, i, "speed_test")), is_deep ? "pp16 tg4 @ d8192" : "pp16 tg4"));
+        CHECK(number(rows, i, "depth") == (is_deep ? 4096 : 0) && number(rows, i, "sequences") == 1);
+        CHECK(!strcmp(json_string_value(cell(rows, i, "speed_test")), is_deep ? "pp16 tg4 @ d4096" : "pp16 tg4"));
         CHECK(json_is_null(cell(rows, i, "text")) == is_deep && isnan(number(rows, i, "ppl")) == is_deep);
         CHECK(number(rows, i, "prefill_tok_s") > 0 && number(rows, i, "decode_tok_s") > 0 &&
               number(rows, i, "file_bytes") > 0);
@@ -703,14 +703,14 @@ static void depths(void) {
     // The keys and values of so many positions were written: 4 layers, 2 heads of 16 values, F16.
     json_t *shallow = SCORE("-m %s -f %s -c 64 --windows 1-2 --speed-prefill 16 --speed-decode 4 --speed-rounds 1", m,
                             t);
-    const double kv_bytes = 8192.0 * 4 * 2 * 2 * 16 * 2;
+    const double kv_bytes = 4096.0 * 4 * 2 * 2 * 16 * 2;
     const double with = number(rows, 1, "peak_rss_bytes"), without = number(shallow, 0, "peak_rss_bytes");
     CHECK(with - without >= kv_bytes, "%g bytes, at depth 0 %g", with, without);
     json_decref(rows);
     json_decref(shallow);
     CHECK(!test_run("deadwood-table %s --columns model,text,speed_test,depth,decode_tok_s", out), "%s",
           test_run_output());
-    CHECK(strstr(test_run_output(), "pp16 tg4 @ d8192"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "pp16 tg4 @ d4096"), "%s", test_run_output());
 }
 
 /* Four sequences in one batch: weights are read once, and the rate counts the tokens of all. */

@@ -339,7 +339,8 @@ static const struct { const char *name; int number; } file_types[] = {
     {"Q3_K_S", 11}, {"Q3_K_M", 12}, {"Q3_K_L", 13}, {"Q4_K_S", 14}, {"Q4_K_M", 15}, {"Q5_K_S", 16}, {"Q5_K_M", 17},
     {"Q6_K", 18}, {"Q2_K_S", 21}, {"IQ4_NL", 25}, {"BF16", 32},
     // which this engine does not read
-    {"IQ3_XS", 22}, {"IQ3_XXS", 23}, {"IQ3_S", 26}, {"IQ3_M", 27}, {"IQ2_S", 28}, {"IQ2_M", 29}, {"IQ4_XS", 30},
+    {"IQ2_XXS", 19}, {"IQ2_XS", 20}, {"IQ3_XS", 22}, {"IQ3_XXS", 23}, {"IQ3_S", 26}, {"IQ3_M", 27},
+    {"IQ2_S", 28}, {"IQ2_M", 29}, {"IQ4_XS", 30},
 };
 // clang-format on
 
