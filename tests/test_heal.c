@@ -184,7 +184,7 @@ static void rounded_as_requant(void) {
 
 static void learns_to_be_rounded(void) {
     const char *m = embedded(), *out = test_file("learned.gguf");
-    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 64 --held-out 1 --batch 4 --tokens 4096 --lr 3e-4 "
+    CHECK(!test_run("deadwood-heal -m %s -T %s -f %s -o %s -c 64 --held-out 1 --batch 4 --tokens 2560 --lr 3e-4 "
                     "--as Q2_K",
                     m, m, text(), out),
           "%s", test_run_output());
