@@ -123,8 +123,8 @@ static const opt_row rows[] = {
      "round the weights to the types of this mixture in every step, and write them in these; needs --train all",
      OPT_CHOICES(kit_mixtures)},
     {"output-type", 0, OPT_CHOICE, 0, &o.output_type, NULL, "TYPE",
-     "of --as: this type for the matrix that gives the logits, the embeddings where they are that; default: the "
-     "mixture's, Q6_K or Q8_0",
+     "of --as: type of the matrix that gives the logits (in tied models the embeddings); default: the mixture's, "
+     "Q6_K or Q8_0",
      OPT_CHOICES(dw_encodable_names)},
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE",
      "of --as: weigh errors of rounding by how strong each input is, as requant -s does: stats.h5 or llama.cpp's imatrix"},
@@ -168,9 +168,9 @@ static const opt_program program = {
              "With --as the model learns to be rounded (quantization-aware training): it computes with weights in the "
              "types that requant --mixture would choose, and the steps change the values before rounding (Bengio et al. "
              "2013, straight-through).  -m may be the original itself.  With -s errors of rounding are weighed as requant "
-             "-s weighs them.  A small model has a large part of its bytes in the matrix that gives the logits: --output-type "
-             "sets its type, as requant's --tensor does.  A model that heals without --as is rounded afterwards, by "
-             "requant.\n"
+             "-s weighs them.  In a small model the matrix that gives the logits takes a large part of the bytes; "
+             "--output-type sets its type.  Where its rows are no whole blocks of that type, it gets another, as in a "
+             "mixture.  A model that heals without --as is rounded afterwards, by requant.\n"
              "\n"
              "With a rate too high the loss rises first.  In a model of 56 M parameters it fell from the first tenth on "
              "at 5e-4 with half of the neurons and at 3e-4 with 70 %; with 75 % it rose first at 5e-4.  With all of them, "

@@ -1,7 +1,7 @@
 /* mixtures.c - the table of mixtures and its rules.
  *
  * A mixture has one type for all matrices but these:
- *   output            Q6_K (Q8_0 stays); the embeddings too, where they are the output as well
+ *   output            Q6_K (Q8_0 stays), or the caller's; the embeddings too, where they are the output as well
  *   attn_v, attn_qkv  by a rule; models of 80 layers with shared keys have Q5_K where the rule says Q3_K or Q4_K
  *   ffn_down          by a rule
  *   attn_output       by a rule

@@ -45,8 +45,8 @@ const kit_mixture *kit_mixture_find(const char *name); // any case; NULL: unknow
 typedef struct kit_mixture_use {
     const kit_mixture *mixture;
     const dw_model *model;
-    bool weighted;    // importances are given; llama.cpp then decides otherwise for a few tensors
-    const bool *drop; // (n_layer): these layers are cut before; NULL: none
+    bool weighted;              // importances are given; llama.cpp then decides otherwise for a few tensors
+    const bool *drop;           // (n_layer): these layers are cut before; NULL: none
     const dw_qtype_row *output; // type of the matrix that gives the logits; NULL: the mixture's
 } kit_mixture_use;
 

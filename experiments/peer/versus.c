@@ -722,9 +722,9 @@ int main(int argc, char **argv) {
     if (o.fetch) return fetch(), 0;
     if (!o.model) die_usage("give a model with -m");
     if (!o.stock) die_usage("give the folder of upstream's libraries with --stock or $DW_STOCK; --fetch DIR gets them");
-    if (o.stock_model && !o.ppl)
-        die_usage("--stock-model needs --ppl: speeds of different files are not compared");
-    if (o.quantize && (o.ppl || o.stock_model)) die_usage("--quantize compares nothing; leave out --ppl");
+    if (o.quantize && (o.ppl || o.stock_model))
+        die_usage("--quantize compares nothing; leave out --ppl and --stock-model");
+    if (o.stock_model && !o.ppl) die_usage("--stock-model needs --ppl: speeds of different files are not compared");
     if (o.quantize) return quantize(), 0;
     if (o.out || o.imatrix) die_usage("-o and --imatrix belong to --quantize; tables go to stdout");
     int depth[EXP_SPEED_MAX_DEPTHS];

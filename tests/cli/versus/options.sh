@@ -1,4 +1,4 @@
-# Options of another use are refused before upstream's libraries are opened.
+# Wrong options are refused before upstream's libraries are opened.
 export DW_STOCK=$PWD # holds none
 refuses() {
     words=$1
@@ -10,5 +10,6 @@ echo >m.gguf
 refuses '-o and --imatrix belong to --quantize' -m m.gguf --ppl -o table.tsv
 refuses '-o and --imatrix belong to --quantize' -m m.gguf --imatrix m.gguf
 refuses '--quantize compares nothing' -m m.gguf --ppl --quantize Q4_0 -o q.gguf
+refuses '--quantize compares nothing' -m m.gguf --stock-model m.gguf --quantize Q4_0 -o q.gguf
 refuses '--stock-model needs --ppl' -m m.gguf --stock-model m.gguf
 refuses "none of decode, prefill, perplexity" -m m.gguf --what speed
