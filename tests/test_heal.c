@@ -160,8 +160,8 @@ static void rounded_as_requant(void) {
         snprintf(options, sizeof options, "--tokens 64 --lr 0 --as %s %s %s", cases[i].mixture, output, stats);
         CHECK(!heal(m, m, options, healed), "%s", test_run_output());
         CHECK(!test_run("deadwood-requant -m %s --mixture %s %s %s -o %s -q", m, cases[i].mixture, tensor, stats,
-                        rounded), "%s",
-              test_run_output());
+                        rounded),
+              "%s", test_run_output());
         const int n = n_changed(rounded, healed, NULL);
         CHECK(!n, "%s: %d tensors differ", cases[i].mixture, n);
         const char *line =
