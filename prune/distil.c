@@ -79,7 +79,8 @@ static dw_train_options pass_options(const distil_options *o, bool forward_only)
     return (dw_train_options){.n_ctx = o->n_ctx,
                               .n_seq = windows_of_pass(o),
                               .forward_only = forward_only,
-                              .keep_residuals = forward_only && o->hidden != 0};
+                              .keep_residuals = forward_only && o->hidden != 0,
+                              .keep_values = !forward_only && o->keeps_values};
 }
 
 size_t distil_memory(const dw_model *student, const dw_model *teacher, const distil_options *o) {
@@ -239,12 +240,12 @@ static double forward_operations(dw_session *s, const dw_hparams *hp, int n_ctx)
     return sum;
 }
 
-/* dx of every product, dW where it is trained, attention's five products, and the values of all layers but the last
- * once more, without `down`. */
+/* dx of every product, dW where it is trained, attention's five products, and, unless they are kept, the values of all
+ * layers but the last once more, without `down`. */
 static double backward_operations(const distil *d, const dw_hparams *hp) {
     double sum = of_head(hp) * (d->p.gradients[hp->n_layer].of[DW_W_OUTPUT] ? 2 : 1);
     for (int l = 0; l < hp->n_layer; l++) {
-        const bool again = l < hp->n_layer - 1;
+        const bool again = !d->o.keeps_values && l < hp->n_layer - 1;
         sum += of_attention(hp, l, d->o.n_ctx) * (2.5 + again);
         for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
             const dw_weight w = matrices[i];

@@ -51,7 +51,8 @@ typedef struct distil_options {
     dw_adamw adamw; // its rate is set by the caller of each step
     dw_trained trained;
     const char *activation; // of the student's FFN gates (dw_session_activation); NULL: its own
-    bool keeps_best; // a copy of the values with the lowest held-out loss
+    bool keeps_best;        // a copy of the values with the lowest held-out loss
+    bool keeps_values;      // of the layers, for the backward pass: more memory, fewer operations, the same bits
 } distil_options;
 
 typedef struct teacher_cache teacher_cache; // teacher_cache.h
@@ -90,7 +91,7 @@ void distil_draw(const distil *d, uint64_t step);
  * fails. */
 int distil_step(distil *d, double rate, double *loss, dw_err *err);
 /* Operations of a step by its tokens: products with matrices of both models, with the layers' values computed again,
- * and of attention; a multiply-add is two. */
+ * unless they are kept, and of attention; a multiply-add is two. */
 double distil_operations(const distil *d);
 /* Words for a line: tokens a second beside those that the measured rate of products allows. */
 void distil_speed_words(char words[160], double tokens, double allowed);

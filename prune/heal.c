@@ -96,6 +96,7 @@ static struct {
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
+    bool recompute;
 } o;
 
 // clang-format off
@@ -145,6 +146,8 @@ static const opt_row rows[] = {
     {"held-out", 0, OPT_INT, 0, &o.n_held, "8", "N",
      "at least N windows at the ends of the texts only measure, as many of each text: one or more",
      .min = 1, .max = 4096},
+    {"recompute", 0, OPT_FLAG, OPT_NO_BYTE, &o.recompute, NULL, NULL,
+     "compute the layers' values again instead of keeping them: less memory, slower, the same bits"},
     {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
      "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
     OPT_COMMON_ENGINE, {0}};
@@ -438,11 +441,17 @@ static void tell_held_out(const run *r) {
         plural((double)r->in.n_text));
 }
 
-static int tell_memory(const run *r, const distil_options *options, dw_err *err) {
-    const double need = (double)distil_memory(r->in.model, r->in.teacher, options),
-                 has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    say("memory: %s for %s of the student and passes of both models", show_bytes(need).text,
-        strcmp(o.train, "all") ? o.train : "all weights");
+/* Keeps the layers' values where that takes at most half of the machine's memory. */
+static int choose_memory(const run *r, distil_options *options, dw_err *err) {
+    const double has = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    options->keeps_values = !o.recompute;
+    double need = (double)distil_memory(r->in.model, r->in.teacher, options);
+    if (options->keeps_values && need > has / 2) {
+        options->keeps_values = false;
+        need = (double)distil_memory(r->in.model, r->in.teacher, options);
+    }
+    say("memory: %s for %s of the student and passes of both models; the layers' values are %s", show_bytes(need).text,
+        strcmp(o.train, "all") ? o.train : "all weights", options->keeps_values ? "kept" : "computed again");
     if (need <= has) return 0;
     return dw_fail(err, "out of memory: %s are needed, the machine has %s; try %sa smaller -c or a smaller --batch",
                    show_bytes(need).text, show_bytes(has).text, o.as ? "" : "--train down, ");
@@ -474,8 +483,8 @@ static int open_mixture(run *r, dw_err *err) {
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err) || read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
-    const distil_options options = options_of(r, pool);
-    if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || tell_memory(r, &options, err) || identify(r, err))
+    distil_options options = options_of(r, pool);
+    if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || choose_memory(r, &options, err) || identify(r, err))
         return -1;
     tell_held_out(r);
     r->d.text = r->in.text;

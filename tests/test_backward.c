@@ -65,6 +65,7 @@ typedef struct setting {
     int rank; // of low-rank additions
     const dw_qtype_row *(*rounded)(const void *, const dw_tensor *);
     dw_precision precision;
+    bool keeps;    // the layers' values
     dw_pool *pool; // NULL: two threads
 } setting;
 
@@ -86,7 +87,7 @@ static bool couple_open(couple *c, setting s) {
     c->teacher_session = open_session(c->teacher_model, s.backend, pool, s.n_ctx);
     if (!c->session || !c->teacher_session) return false;
     if (s.biases) add_biases(c);
-    const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .precision = s.precision};
+    const dw_train_options o = {.n_ctx = s.n_ctx, .n_seq = s.n_seq, .keep_values = s.keeps, .precision = s.precision};
     const dw_train_options forward = {
         .n_ctx = s.n_ctx, .n_seq = s.n_seq, .forward_only = true, .keep_residuals = true, .precision = s.precision};
     const dw_trained what = {s.wanted ? s.wanted : any, s.rank, 1, s.rounded};
@@ -970,6 +971,33 @@ static void schedule(void) {
           "cosine");
 }
 
+/* ---- kept values ----------------------------------------------------------------------------------------------- */
+
+static void check_kept(const char *path, const char *backend, const char *what) {
+    couple again, kept;
+    const setting s = {path, path_of(TEACHER), backend, 6, 2, .pool = one_thread()};
+    setting keeps = s;
+    keeps.keeps = true;
+    if (!couple_open(&again, s) || !couple_open(&kept, keeps)) return;
+    for (int pass = 0; pass < 2; pass++) { // what a pass has kept does not meet the next
+        const dw_loss_sums a = gradients_of(&again, (dw_loss){0}), b = gradients_of(&kept, (dw_loss){0});
+        CHECK(a.loss == b.loss && a.loss > 0, "%s, %s: loss %g and %g", what, backend, a.loss, b.loss);
+        CHECK(!memcmp(again.p.grad, kept.p.grad, again.p.n_values * sizeof *kept.p.grad), "%s, %s: other gradients",
+              what, backend);
+        again.token[2] = kept.token[2] = 7;
+    }
+    couple_close(&again);
+    couple_close(&kept);
+}
+
+static void kept_values(void) {
+    static const char *const names[] = {"tiny-deci", "tiny-openelm"}, *const backends[] = {"ref", "cpu"};
+    for (int b = 0; b < 2; b++) {
+        for (int s = 0; s < N_SHAPES; s++) check_kept(path_of(s), backends[b], shapes[s].name);
+        for (int i = 0; i < 2; i++) check_kept(random_model(names[i], "F32", 0), backends[b], names[i]);
+    }
+}
+
 /* ---- refusals -------------------------------------------------------------------------------------------------- */
 
 static void refusals(void) {
@@ -983,7 +1011,9 @@ static void refusals(void) {
     err.text[0] = 0;
     CHECK(!dw_train_new(c.session, &(dw_train_options){.n_ctx = 1}, &err) && strstr(err.text, "out of range"), "%s",
           err.text);
-    CHECK(dw_train_memory(c.session, &(dw_train_options){.n_ctx = 6}) > 10000, "no memory told");
+    const size_t memory = dw_train_memory(c.session, &(dw_train_options){.n_ctx = 6}),
+                 kept = dw_train_memory(c.session, &(dw_train_options){.n_ctx = 6, .keep_values = true});
+    CHECK(memory > 10000 && kept > memory, "memory of %zu and %zu bytes", memory, kept);
     couple_close(&c);
 }
 
@@ -1011,6 +1041,7 @@ static const test_case cases[] = {
      rounded_attention},
     {"a student that is its teacher has KL 0 and gradient 0, exactly", same_model_is_still},
     {"gradients and steps are the same bits with 1 and 3 threads", threads_do_not_matter},
+    {"layers' values that are kept give the same bits as those computed again", kept_values},
     {"the training pass has the session's logits", logits_of_session},
     {"taps see gradients by neurons and by the FFN's output", taps_see_gradients},
     {"AdamW: two steps with clipping and decay are those by hand", adamw_by_hand},

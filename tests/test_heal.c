@@ -424,7 +424,7 @@ static void nan_is_named(void) {
 static bool only_down(dw_weight w) { return w == DW_W_DOWN; }
 
 /* Multiply-adds count twice.  A token's keys and values: half a window in the mean. */
-static double operations_by_hand(const dw_model *m, const dw_model *teacher, bool all, double n_ctx) {
+static double operations_by_hand(const dw_model *m, const dw_model *teacher, bool all, bool kept, double n_ctx) {
     const dw_hparams *s = dw_model_hparams(m), *t = dw_model_hparams(teacher);
     const double d = s->n_embd, head = 2 * d * s->n_vocab;
     double sum = head + head + (all ? 2 : 1) * head; // the teacher's, the student's, its gradients
@@ -433,7 +433,7 @@ static double operations_by_hand(const dw_model *m, const dw_model *teacher, boo
                      projections = 2 * d * D * 2 * (s->n_head[l] + s->n_head_kv[l]), ffn = 2 * d * s->n_ff[l];
         sum += attention + projections + 3 * 2 * d * t->n_ff[l];
         sum += attention + projections + 3 * ffn;                        // forward
-        if (l + 1 < s->n_layer) sum += attention + projections + 2 * ffn; // once more
+        if (!kept && l + 1 < s->n_layer) sum += attention + projections + 2 * ffn; // once more
         sum += 2.5 * attention + projections + 3 * ffn;                  // dx
         sum += all ? projections + 3 * ffn : ffn;                        // dW
     }
@@ -442,11 +442,13 @@ static double operations_by_hand(const dw_model *m, const dw_model *teacher, boo
 
 static void operations_are_counted(void) {
     static lesson l;
-    for (int all = 0; all < 2; all++) {
+    for (int k = 0; k < 4; k++) {
+        const bool all = k & 1, kept = k & 2;
         distil_options o = small_options();
         o.trained.wanted = all ? any_weight : only_down;
+        o.keeps_values = kept;
         if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
-        const double by_hand = operations_by_hand(l.model, l.teacher, all, 16), got = distil_operations(&l.d);
+        const double by_hand = operations_by_hand(l.model, l.teacher, all, kept, 16), got = distil_operations(&l.d);
         CHECK(fabs(got - by_hand) < 1, "%g operations, by hand %g", got, by_hand);
         CHECK(dw_train_rate(l.d.train) > 1e8, "%g operations a second", dw_train_rate(l.d.train));
         end_lesson(&l);

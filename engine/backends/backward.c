@@ -14,6 +14,14 @@ enum {
     COLUMNS_OF_PIECE = 16,
 };
 
+/* What the products of a layer give, (n, ..). */
+typedef struct layer_values {
+    float *x1;        // x + attention
+    float *q, *k, *v; // products and biases
+    float *mix, *lse;
+    float *g, *u; // Wgate h2, Wup h2
+} layer_values;
+
 struct dw_train {
     const dw_net *net;
     const dw_back_ops *ops;
@@ -26,12 +34,11 @@ struct dw_train {
     float *rope;     // (n_ctx, head_dim/2, 2)
     float *residual; // (n_layer + 1, n, d) before each layer; not kept: (n, d), overwritten by each layer
     float *hidden;   // (n, d): normed for the head
-    /* values of one layer, (n, ..) */
-    float *h, *x1, *h2;   // norm(x); x + attention; norm(x1)
-    float *q, *k, *v;     // products and biases
+    layer_values now;     // of the layer at hand
+    layer_values *kept;   // (n_layer) with keep_values; NULL: each layer overwrites those of the one before
+    float *h, *h2;        // norm(x); norm(x1)
     float *q_rot, *k_rot; // after norm and rope
-    float *mix, *lse;
-    float *g, *u, *a; // Wgate h2, Wup h2, act(g) u
+    float *a;             // act(g) u
     /* gradients by them */
     float *dx, *dh; // by the residual; by the result of a norm
     float *da;
@@ -78,22 +85,42 @@ static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
     t->scale = dw_layout_take(a, times(n, (size_t)larger(1, hp->n_head_max)), sizeof *t->scale);
 }
 
+static layer_values take_values(dw_layout *a, size_t n, int n_embd, int head_dim, int n_head, int n_head_kv, int n_ff) {
+    const size_t nq = (size_t)n_head * (size_t)head_dim, nkv = (size_t)n_head_kv * (size_t)head_dim;
+    layer_values v;
+    v.x1 = take(a, n, (size_t)n_embd);
+    v.q = take(a, n, nq);
+    v.k = take(a, n, nkv);
+    v.v = take(a, n, nkv);
+    v.mix = take(a, n, nq);
+    v.lse = take(a, n, (size_t)n_head);
+    v.g = take(a, n, (size_t)n_ff);
+    v.u = take(a, n, (size_t)n_ff);
+    return v;
+}
+
+static void lay_out_values(dw_train *t, dw_layout *a, size_t n) {
+    const dw_hparams *hp = &t->net->hp;
+    if (!t->o.keep_values) {
+        t->now = take_values(a, n, hp->n_embd, hp->head_dim, hp->n_head_max, hp->n_head_kv_max, hp->n_ff_max);
+        return;
+    }
+    t->kept = dw_layout_take(a, (size_t)hp->n_layer, sizeof *t->kept);
+    for (int l = 0; l < hp->n_layer; l++) {
+        const dw_layer *w = &t->net->layer[l];
+        const layer_values v = take_values(a, n, hp->n_embd, hp->head_dim, w->n_head, w->n_head_kv, w->n_ff);
+        if (a->base) t->kept[l] = v;
+    }
+}
+
 static void lay_out_layer(dw_train *t, dw_layout *a, size_t n) {
     const dw_hparams *hp = &t->net->hp;
-    const size_t d = (size_t)hp->n_embd, D = (size_t)hp->head_dim, nq = (size_t)hp->n_head_max * D,
-                 nkv = (size_t)hp->n_head_kv_max * D;
+    const size_t d = (size_t)hp->n_embd, D = (size_t)hp->head_dim;
+    lay_out_values(t, a, n);
     t->h = take(a, n, d);
-    t->x1 = take(a, n, d);
     t->h2 = take(a, n, d);
-    t->q = take(a, n, nq);
-    t->k = take(a, n, nkv);
-    t->v = take(a, n, nkv);
-    t->q_rot = take(a, n, nq);
-    t->k_rot = take(a, n, nkv);
-    t->mix = take(a, n, nq);
-    t->lse = take(a, n, (size_t)hp->n_head_max);
-    t->g = take(a, n, (size_t)hp->n_ff_max);
-    t->u = take(a, n, (size_t)hp->n_ff_max);
+    t->q_rot = take(a, n, (size_t)hp->n_head_max * D);
+    t->k_rot = take(a, n, (size_t)hp->n_head_kv_max * D);
     t->a = take(a, n, (size_t)hp->n_ff_max);
 }
 
@@ -380,9 +407,9 @@ static dw_back_attention attention_of(const dw_train *t, const dw_layer *w) {
                                .n_head_kv = w->n_head_kv,
                                .q = t->q_rot,
                                .k = t->k_rot,
-                               .v = t->v,
-                               .mix = t->mix,
-                               .lse = t->lse,
+                               .v = t->now.v,
+                               .mix = t->now.mix,
+                               .lse = t->now.lse,
                                .dmix = t->dmix,
                                .dq = t->dq,
                                .dk = t->dk,
@@ -395,43 +422,53 @@ static void normed_rope(const dw_train *t, const float *from, const dw_tensor *w
     rope(t, weight->name ? to : from, n_head, 1, to);
 }
 
+static void rotate(const dw_train *t, const dw_layer *w) {
+    normed_rope(t, t->now.q, &w->q_norm, w->n_head, t->q_rot);
+    normed_rope(t, t->now.k, &w->k_norm, w->n_head_kv, t->k_rot);
+}
+
 /* x1 = x + Wo attention(norm(x)) */
 static void attention(const dw_train *t, const dw_layer *w, const float *x) {
     const size_t n = (size_t)t->n, d = (size_t)t->net->hp.n_embd;
     if (!w->n_head) {
-        memcpy(t->x1, x, n * d * sizeof *x);
+        memcpy(t->now.x1, x, n * d * sizeof *x);
         return;
     }
     const dw_back_attention a = attention_of(t, w);
     norm(t, x, &w->attn_norm, n, t->h);
-    const dw_back_linear qkv[3] = {{&w->q, &w->q_bias, t->q}, {&w->k, &w->k_bias, t->k}, {&w->v, &w->v_bias, t->v}};
+    const dw_back_linear qkv[3] = {
+        {&w->q, &w->q_bias, t->now.q}, {&w->k, &w->k_bias, t->now.k}, {&w->v, &w->v_bias, t->now.v}};
     t->ops->linear(&t->env, qkv, 3, t->h, t->n);
-    normed_rope(t, t->q, &w->q_norm, w->n_head, t->q_rot);
-    normed_rope(t, t->k, &w->k_norm, w->n_head_kv, t->k_rot);
+    rotate(t, w);
     t->ops->attend(&t->env, &a);
-    t->ops->linear(&t->env, &(dw_back_linear){&w->o, &w->o_bias, t->x1}, 1, t->mix, t->n);
-    add(t, x, n * d, t->x1);
+    t->ops->linear(&t->env, &(dw_back_linear){&w->o, &w->o_bias, t->now.x1}, 1, t->now.mix, t->n);
+    add(t, x, n * d, t->now.x1);
 }
 
 /* a = act(Wgate norm(x1)) * Wup norm(x1) */
 static void neurons(const dw_train *t, const dw_layer *w) {
-    norm(t, t->x1, &w->ffn_norm, (size_t)t->n, t->h2);
-    const dw_back_linear both[2] = {{&w->gate, &w->gate_bias, t->g}, {&w->up, &w->up_bias, t->u}};
+    norm(t, t->now.x1, &w->ffn_norm, (size_t)t->n, t->h2);
+    const dw_back_linear both[2] = {{&w->gate, &w->gate_bias, t->now.g}, {&w->up, &w->up_bias, t->now.u}};
     t->ops->linear(&t->env, both, 2, t->h2, t->n);
-    t->ops->glu(&t->env, t->g, t->u, (size_t)t->n * (size_t)w->n_ff, t->a);
+    t->ops->glu(&t->env, t->now.g, t->now.u, (size_t)t->n * (size_t)w->n_ff, t->a);
 }
 
 static float *residual_of(const dw_train *t, int l) {
     return t->residual + (keeps_residuals(t) ? (size_t)l * (size_t)t->n * (size_t)t->net->hp.n_embd : 0);
 }
 
-static void layer_forward(const dw_train *t, int l) {
+static void choose_layer(dw_train *t, int l) {
+    if (t->kept) t->now = t->kept[l];
+}
+
+static void layer_forward(dw_train *t, int l) {
     const dw_layer *w = &t->net->layer[l];
     float *y = residual_of(t, l + 1);
+    choose_layer(t, l);
     attention(t, w, residual_of(t, l));
     neurons(t, w);
     t->ops->linear(&t->env, &(dw_back_linear){&w->down, &w->down_bias, y}, 1, t->a, t->n);
-    add(t, t->x1, (size_t)t->n * (size_t)t->net->hp.n_embd, y);
+    add(t, t->now.x1, (size_t)t->n * (size_t)t->net->hp.n_embd, y);
 }
 
 int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err) {
@@ -499,6 +536,32 @@ static void count_hidden(const dw_train *t, const dw_loss *loss, dw_loss_sums *s
     if (loss->hidden != 0 && n > 0) sums->n_hidden += (size_t)t->n_seq * (size_t)n;
 }
 
+/* ---- a layer's values once more -------------------------------------------------------------------------------- */
+
+/* What follows from kept values without products. */
+static void derive(const dw_train *t, const dw_layer *w, const float *x) {
+    const size_t n = (size_t)t->n;
+    if (w->n_head) {
+        norm(t, x, &w->attn_norm, n, t->h);
+        rotate(t, w);
+    }
+    norm(t, t->now.x1, &w->ffn_norm, n, t->h2);
+    t->ops->glu(&t->env, t->now.g, t->now.u, n * (size_t)w->n_ff, t->a);
+}
+
+/* All values of layer l, the same bits as in the forward pass. */
+static void recall(dw_train *t, int l) {
+    const dw_layer *w = &t->net->layer[l];
+    const float *x = residual_of(t, l);
+    choose_layer(t, l);
+    if (t->kept) {
+        derive(t, w, x);
+        return;
+    }
+    attention(t, w, x);
+    neurons(t, w);
+}
+
 /* ---- a layer backward ------------------------------------------------------------------------------------------ */
 
 /* dw += dy^T x and db += sum dy, where they are wanted. */
@@ -521,12 +584,12 @@ static void ffn_back(dw_train *t, int l, const dw_gradients *g) {
     weight_back(t, g, DW_W_DOWN, DW_W_DOWN_BIAS, t->a, t->dx, &w->down);
     t->ops->linear_x(&t->env, &w->down, t->dx, t->n, t->da, false);
     tapped(t, &(dw_grad_event){DW_GRAD_NEURON, l, t->n, w->n_ff, t->da, t->a});
-    t->ops->glu_back(&t->env, t->da, n * (size_t)w->n_ff, t->g, t->u);
-    weight_back(t, g, DW_W_GATE, DW_W_GATE_BIAS, t->h2, t->g, &w->gate);
-    weight_back(t, g, DW_W_UP, DW_W_UP_BIAS, t->h2, t->u, &w->up);
-    t->ops->linear_x(&t->env, &w->gate, t->g, t->n, t->dh, false);
-    t->ops->linear_x(&t->env, &w->up, t->u, t->n, t->dh, true);
-    norm_back(t, t->x1, &w->ffn_norm, t->dh, n, (norm_grads){t->dx, false, g->of[DW_W_FFN_NORM]});
+    t->ops->glu_back(&t->env, t->da, n * (size_t)w->n_ff, t->now.g, t->now.u);
+    weight_back(t, g, DW_W_GATE, DW_W_GATE_BIAS, t->h2, t->now.g, &w->gate);
+    weight_back(t, g, DW_W_UP, DW_W_UP_BIAS, t->h2, t->now.u, &w->up);
+    t->ops->linear_x(&t->env, &w->gate, t->now.g, t->n, t->dh, false);
+    t->ops->linear_x(&t->env, &w->up, t->now.u, t->n, t->dh, true);
+    norm_back(t, t->now.x1, &w->ffn_norm, t->dh, n, (norm_grads){t->dx, false, g->of[DW_W_FFN_NORM]});
 }
 
 /* From the gradient by rope(norm(x)) to that by x, in place. */
@@ -541,11 +604,11 @@ static void attention_back(dw_train *t, int l, const dw_gradients *g) {
     const dw_layer *w = &t->net->layer[l];
     const dw_back_attention a = attention_of(t, w);
     if (!w->n_head) return;
-    weight_back(t, g, DW_W_O, DW_W_O_BIAS, t->mix, t->dx, &w->o);
+    weight_back(t, g, DW_W_O, DW_W_O_BIAS, t->now.mix, t->dx, &w->o);
     t->ops->linear_x(&t->env, &w->o, t->dx, t->n, t->dmix, false);
     t->ops->attend_back(&t->env, &a);
-    normed_rope_back(t, t->q, &w->q_norm, w->n_head, g->of[DW_W_Q_NORM], t->dq);
-    normed_rope_back(t, t->k, &w->k_norm, w->n_head_kv, g->of[DW_W_K_NORM], t->dk);
+    normed_rope_back(t, t->now.q, &w->q_norm, w->n_head, g->of[DW_W_Q_NORM], t->dq);
+    normed_rope_back(t, t->now.k, &w->k_norm, w->n_head_kv, g->of[DW_W_K_NORM], t->dk);
     weight_back(t, g, DW_W_Q, DW_W_Q_BIAS, t->h, t->dq, &w->q);
     weight_back(t, g, DW_W_K, DW_W_K_BIAS, t->h, t->dk, &w->k);
     weight_back(t, g, DW_W_V, DW_W_V_BIAS, t->h, t->dv, &w->v);
@@ -670,10 +733,7 @@ void dw_train_backward(dw_train *t, const dw_loss *loss, double scale, const dw_
     norm_back(t, residual_of(t, n_layer), &t->net->output_norm, t->dh, (size_t)n,
               (norm_grads){t->dx, true, whole->of[DW_W_OUTPUT_NORM]});
     for (int l = n_layer - 1; l >= 0; l--) {
-        if (l < n_layer - 1) { // the last layer's values are still there
-            attention(t, &t->net->layer[l], residual_of(t, l));
-            neurons(t, &t->net->layer[l]);
-        }
+        if (l < n_layer - 1) recall(t, l); // the last layer's values are still there
         hidden_layer(t, loss, l, scale, sums);
         ffn_back(t, l, &g[l]);
         attention_back(t, l, &g[l]);

@@ -3,7 +3,8 @@
  * The pass works on whole windows of a text: token t of window s has position t and sees positions 0 .. t of its
  * window. The forward part keeps the residual before each layer only (Chen et al. 2016, "Training deep nets with
  * sublinear memory cost").  The backward part goes from the last layer to the first, computes the layer's inner values
- * again from that residual, and then its gradients.  Formulas, with dx for the loss's gradient by x, per token:
+ * again from that residual, and then its gradients.  With keep_values the results of the layers' products stay, too;
+ * norms, rope and act(g) u alone are then computed again.  Formulas, with dx for the loss's gradient by x, per token:
  *
  *   linear     y = W x + b             dx = W^T dy,  dW += dy x^T,  db += dy
  *   RMS norm   y_i = w_i x_i r         r = (mean x^2 + eps)^(-1/2)
