@@ -3,6 +3,8 @@
 #
 #     experiments/exact.sh OUT.tsv [TEXT...]      TEXT: code, english, german, math, spanish; default: all
 #
+# MODELS names the files to score, as in the table's first column; default: all.
+#
 # Files made without a BLAS (converted, cut, rounded), scored by --backend ref, from statistics that ref collected too: all
 # of it is the same on every machine, for every instruction set and number of threads, to 1e-6 of a nat and better.
 set -eu
@@ -32,5 +34,6 @@ for type in affine2 minmax4 Q2_K Q3_K Q4_K Q5_K Q6_K; do
 done
 deadwood requant -m "$dense" --mixture Q4_K_M -s "$work/stats.h5" -o "$work/requant-Q4_K_M-weighted.gguf" -q
 
-deadwood score -m "$work"/*.gguf -f $texts --backend ref -c 128 --windows 1 --protocol full --no-speed -o "$work/rows.tsv" -q >"$work/shown"
+models=$(cd "$work" && ls ${MODELS:-*.gguf} | sed "s|^|$work/|")
+deadwood score -m $models -f $texts --backend ref -c 128 --windows 1 --protocol full --no-speed -o "$work/rows.tsv" -q >"$work/shown"
 deadwood table "$work/rows.tsv" --text all --where text!='*' --columns model,text,tokens_scored,nll_nats -o "$out"

@@ -198,25 +198,25 @@ static void different_types(void) {
                 "%s", test_run_output());
         CHECK(strstr(test_run_output(), "upstream llama.cpp cannot load"), "%s", test_run_output());
         if (!write_dense(to, dense, false)) return;
-        const double d = distance(dense, to), lost = distance(from, to);
+        float *ref = logits_of(to, "ref", N, false), *joined = logits_of(dense, "ref", N, false),
+              *whole = logits_of(from, "ref", N, false), *in_fours = logits_of(to, "ref", 4, false);
+        const double d = nmse(joined, ref, N * 512), lost = nmse(whole, ref, N * 512);
         CHECK(d <= 1e-10 && lost > 1e-5, "%s and %s: NMSE %.3g to the joined model, %.3g to the whole one",
               pairs[i].hot, pairs[i].cold, d, lost);
-        float *ref = logits_of(to, "ref", N, false);
+        CHECK(nmse(in_fours, ref, N * 512) <= 1e-12, "%s and %s: ref, 4 at a time: NMSE %.3g", pairs[i].hot,
+              pairs[i].cold, nmse(in_fours, ref, N * 512));
         static const int steps[] = {1, 4, N, N};
         for (int k = 0; k < 4; k++) {
             const dw_precision precision = k == 2 ? DW_PRECISION_ROUNDED : DW_PRECISION_INT8;
             float *cpu = logits_with(to, "cpu", steps[k], false, precision);
-            float *once_more = logits_of(to, "ref", steps[k], false);
             const double bound = k == 2 ? pairs[i].many : pairs[i].few;
             CHECK(nmse(cpu, ref, N * 512) <= bound, "%s and %s, %d at a time: NMSE %.3g", pairs[i].hot, pairs[i].cold,
                   steps[k], nmse(cpu, ref, N * 512));
-            CHECK(nmse(once_more, ref, N * 512) <= 1e-12, "%s and %s: ref, %d at a time: NMSE %.3g", pairs[i].hot,
-                  pairs[i].cold, steps[k], nmse(once_more, ref, N * 512));
-            free(cpu), free(once_more);
+            free(cpu);
         }
         float *one = logits_of(to, "cpu", 1, true), *many = logits_of(to, "cpu", N, true);
         CHECK(!memcmp(one, many, N * 512 * sizeof *one), "an exact pass hangs on its batches");
-        free(ref), free(one), free(many);
+        free(ref), free(joined), free(whole), free(in_fours), free(one), free(many);
     }
 }
 

@@ -189,7 +189,7 @@ static void differences(void) {
     RUN("deadwood-collect -q -m %s -f %s -c 2 --windows 1 --gradients --backend ref -o %s", tiny(), text, stats);
     if (!open_subject(&x, text, "ref", 2) || !open_collected(&c, stats)) return;
     CHECK(c.s.text[0].n_tokens == 2 && c.s.has_gradients);
-    for (int l = 0; l < x.hp->n_layer; l++) {
+    for (int l = 0; l < x.hp->n_layer; l += x.hp->n_layer - 1) { // the first and the last
         check_columns(&x, &c, l);
         check_biases(&x, &c, l);
     }
@@ -273,7 +273,7 @@ static void compare_layers(collected *c, const plain *p, double part) {
 }
 
 static void check_plain(const char *backend, int n_ctx, int skip, bool whole) {
-    const char *stats = test_file("plain.h5"), *text = random_text("calib.txt", 1000, 4);
+    const char *stats = test_file("plain.h5"), *text = random_text("calib.txt", 640, 4);
     subject x;
     plain p;
     collected c;

@@ -21,7 +21,7 @@
 enum { SECONDS = 10, WORDS = 24, MAX_COMMANDS = 10 };
 
 /* Mutants of each reader in make test, and with DW_SLOW. */
-enum { N_MODELS = 15, N_STATS = 15, N_BASES = 50, N_SLOW = 10000 };
+enum { N_MODELS = 15, N_STATS = 15, N_BASES = 25, N_SLOW = 10000 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const bool has_sanitizer = true; // reserves terabytes
