@@ -1,9 +1,9 @@
 /* threads.c - one pool: a job runs on every thread, and threads wait for each other at barriers.
  *
- * Waiting has three stages.  A short spin serves the common case, where the other thread arrives within
- * microseconds.  Then the thread yields a few times, because on a shared machine the other may be waiting for this
- * very core.  Then it parks on a futex.  A spin that never ends loses whole scheduler slices to a competing process:
- * other engines fall to a tenth of their speed there. */
+ * Waiting has three stages.  A short spin serves the common case, where the other thread arrives within microseconds.
+ * Then the thread yields between shorter spins, because on a shared machine the other may be waiting for this very
+ * core: an idle core comes back at once, a wanted one is not held.  Then it parks on a futex.  A spin that never ends
+ * loses whole scheduler slices to a competing process: other engines fall to a tenth of their speed there. */
 #include "base/base.h"
 
 #include <limits.h>
@@ -20,9 +20,9 @@
 #endif
 
 enum {
-    SPINS_BARRIER = 1500, // about 20 us: the imbalance of a fused step
-    SPINS_IDLE = 8000,    // about 100 us: a caller that samples a token between two jobs
-    YIELDS = 8,
+    SPINS_FIRST = 100,  // 3 to 5 us, by the length of a pause: the imbalance of a fused step
+    SPINS_BETWEEN = 20, // two yields
+    AWAKE_US = 200,     // a caller that samples a token between two jobs
     MAX_THREADS = 256,
 };
 
@@ -61,15 +61,20 @@ static void park(signal_word *s, unsigned seen) {
 #endif
 }
 
-/* Returns once s->value differs from `seen`. */
-static void wait_for_change(signal_word *s, unsigned seen, int spins) {
+static bool changes_within(const signal_word *s, unsigned seen, int spins) {
     for (int i = 0; i < spins; i++) {
-        if (atomic_load_explicit(&s->value, memory_order_acquire) != seen) return;
+        if (atomic_load_explicit(&s->value, memory_order_acquire) != seen) return true;
         relax();
     }
-    for (int i = 0; i < YIELDS; i++) {
-        if (atomic_load_explicit(&s->value, memory_order_acquire) != seen) return;
+    return false;
+}
+
+/* Returns once s->value differs from `seen`. */
+static void wait_for_change(signal_word *s, unsigned seen) {
+    if (changes_within(s, seen, SPINS_FIRST)) return;
+    for (const double until = dw_now() + 1e-6 * AWAKE_US; dw_now() < until;) {
         sched_yield();
+        if (changes_within(s, seen, SPINS_BETWEEN)) return;
     }
     atomic_fetch_add(&s->n_parked, 1);
     while (atomic_load(&s->value) == seen) park(s, seen);
@@ -90,7 +95,7 @@ void dw_pool_barrier(dw_pool *p) {
         atomic_store_explicit(&p->n_arrived, 0, memory_order_relaxed);
         advance(&p->barrier);
     } else {
-        wait_for_change(&p->barrier, seen, SPINS_BARRIER);
+        wait_for_change(&p->barrier, seen);
     }
 }
 
@@ -105,7 +110,7 @@ static void *worker(void *start_pointer) {
     const int ith = start->ith;
     free(start);
     for (unsigned seen = 0;; seen++) {
-        wait_for_change(&p->job, seen, SPINS_IDLE);
+        wait_for_change(&p->job, seen);
         if (p->stop) return NULL;
         p->fn(p->arg, ith, p->n);
         dw_pool_barrier(p);
