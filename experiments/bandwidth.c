@@ -100,9 +100,21 @@ static void read_part(void *arg, int ith, int n) {
     r->seconds[ith] = dw_now() - t0;
 }
 
-static size_t default_bytes(void) {
-    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE), pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t bytes = cache > 0 ? 4 * (size_t)cache : 0;
+/* A guest is told the L3 of the whole chip by CPUID (sysconf), the slice that a core shares by the kernel. */
+size_t exp_cache_bytes(int n_threads) {
+    const long chip = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const size_t all = chip > 0 ? (size_t)chip : 0;
+    size_t kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    if (f && fscanf(f, "%zuK", &kib) != 1) kib = 0;
+    if (f) fclose(f);
+    const size_t slices = kib << 10 <= all / (size_t)n_threads ? (kib << 10) * (size_t)n_threads : all;
+    return slices ? slices : all;
+}
+
+static size_t default_bytes(int n_threads) {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    size_t bytes = 4 * exp_cache_bytes(n_threads);
     if (bytes < (size_t)256 << 20) bytes = (size_t)256 << 20;
     if (bytes > (size_t)1 << 30) bytes = (size_t)1 << 30;
     const size_t eighth = (size_t)pages / 8 * (size_t)page;
@@ -111,7 +123,7 @@ static size_t default_bytes(void) {
 
 double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err) {
     const int n = dw_pool_size(pool);
-    reading r = {.n_word = (n_bytes ? n_bytes : default_bytes()) / 8, .n_threads = n, .pool = pool};
+    reading r = {.n_word = (n_bytes ? n_bytes : default_bytes(n)) / 8, .n_threads = n, .pool = pool};
     r.word = dw_alloc(r.n_word, 8, "memory to read", err);
     r.seconds = dw_alloc((size_t)n, sizeof *r.seconds, "times", err);
     r.sum = dw_alloc((size_t)n, sizeof *r.sum, "sums", err);

@@ -8,10 +8,13 @@
 #include "base/base.h"
 
 /* Gigabytes (1e9) a second that all threads of the pool read together from `n_bytes` of touched memory, each its own
- * part: the median of n_pass passes.  n_bytes 0: four times the last-level cache, from 256 MB to 1 GB and at most an
+ * part: the median of n_pass passes.  n_bytes 0: four times exp_cache_bytes, from 256 MB to 1 GB and at most an
  * eighth of the machine's memory.  The memory is taken and given back; takes about half a second.  -1 after an
  * error. */
 double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err);
+
+/* Bytes of third-level cache that n threads can read from: a slice each, at most the whole chip's; 0: not known. */
+size_t exp_cache_bytes(int n_threads);
 
 /* Reads n bytes (the last n % 256 not) of memory that is aligned to 64, as fast as this CPU loads them; prefetch: bytes
  * ahead, 0: left to the hardware.  The sum, so that nothing is left out. */

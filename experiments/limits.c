@@ -421,9 +421,9 @@ static void measure_mapping(void) {
 static bool wants(const char *name) { return !strcmp(o.what, "all") || !strcmp(o.what, name); }
 static bool only(const char *name) { return !strcmp(o.what, name); }
 
-static void warn_of_cache(void) {
-    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (cache > 0 && o.bytes < 4 * (size_t)cache)
+static void warn_of_cache(int n_threads) {
+    const size_t cache = exp_cache_bytes(n_threads);
+    if (o.bytes < 4 * cache)
         warn("a working set of %s is less than four times the cache of %s: part of it is read from there; "
              "give more --bytes",
              show_bytes((double)o.bytes).text, show_bytes((double)cache).text);
@@ -439,7 +439,7 @@ int main(int argc, char **argv) {
     printf("# %d threads, kernels %s, %d repeats, largest working set %s\n", all, level, o.repeats,
            show_bytes((double)o.bytes).text);
     printf("what\tvariant\tthreads\tmedian\tmin\tmax\tunit\tothers_cpu\tload\tsteal\n");
-    if (wants("read") || only("wall")) warn_of_cache();
+    if (wants("read") || only("wall")) warn_of_cache(all);
     if (only("wall")) measure_wall(all); // "all" has these rows in "read"
     for (int n = 1; n <= all; n = n == 1 && all > 1 ? all : all + 1) {
         if (wants("read")) measure_reads(n, false);
