@@ -22,7 +22,7 @@
 enum {
     SPINS_FIRST = 100,  // 3 to 5 us, by the length of a pause: the imbalance of a fused step
     SPINS_BETWEEN = 20, // two yields
-    AWAKE_US = 1000,    // a parked thread is slow to wake, on some virtual machines by a millisecond; a caller samples meanwhile
+    AWAKE_US = 1000,    // a parked thread wakes slowly, above all on virtual machines
     MAX_THREADS = 256,
 };
 
