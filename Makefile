@@ -9,7 +9,7 @@ comma    := ,
 B        := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))$(if $(DEBUG),-debug)$(if $(filter clang,$(CC)),-clang)
 
 PKGS     := libpcre2-8 jansson libzstd hdf5 openblas lapacke
-STD      := -std=gnu11 -fno-fast-math -ffp-contract=off
+STD      := -std=gnu11 -fno-fast-math -ffp-contract=off -fno-math-errno
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -Werror
 # Warnings that hang on what the optimizer sees are for the ordinary build.
 WARN     += $(if $(SAN),$(if $(filter clang,$(CC)),,-Wno-format-truncation -Wno-maybe-uninitialized -Wno-stringop-overflow))

@@ -189,14 +189,6 @@ void dw_train_set_tap(dw_train *t, const dw_grad_tap *tap) { t->tap = tap ? *tap
 
 /* ---- norms, rope, sums: the same in both arithmetics ----------------------------------------------------------- */
 
-/* The same bits for every width of the vector unit, because contraction is off and sums are apart.  (Not under the
- * thread sanitizer: the choice between clones runs before the sanitizer is ready.) */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
-#define FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define FOR_VECTOR_UNITS
-#endif
-
 /* sum of a_i b_i c_i in eight interleaved sums; c NULL: all 1. */
 static inline __attribute__((always_inline)) double dot3(const float *a, const float *b, const float *c, size_t n) {
     double lane[8] = {0}, sum = 0;
@@ -224,7 +216,7 @@ static inline __attribute__((always_inline)) double row_scale(const norm_job *j,
     return 1 / sqrt(dot3(x, x, NULL, j->width) / (double)j->width + j->eps);
 }
 
-FOR_VECTOR_UNITS static void norm_piece(void *job, size_t piece) {
+DW_FOR_VECTOR_UNITS static void norm_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t end = (piece + 1) * ROWS_OF_PIECE < j->n_rows ? (piece + 1) * ROWS_OF_PIECE : j->n_rows;
     for (size_t r = piece * ROWS_OF_PIECE; r < end; r++) {
@@ -248,13 +240,13 @@ static void norm(const dw_train *t, const float *x, const dw_tensor *weight, siz
     dw_pool_each(t->env.pool, pieces_of(n_rows, ROWS_OF_PIECE), norm_piece, &j);
 }
 
-FOR_VECTOR_UNITS static void norm_scale_piece(void *job, size_t piece) {
+DW_FOR_VECTOR_UNITS static void norm_scale_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t end = (piece + 1) * ROWS_OF_PIECE < j->n_rows ? (piece + 1) * ROWS_OF_PIECE : j->n_rows;
     for (size_t r = piece * ROWS_OF_PIECE; r < end; r++) j->scale[r] = row_scale(j, j->x + r * j->width);
 }
 
-FOR_VECTOR_UNITS static void norm_back_piece(void *job, size_t piece) {
+DW_FOR_VECTOR_UNITS static void norm_back_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t end = (piece + 1) * ROWS_OF_PIECE < j->n_rows ? (piece + 1) * ROWS_OF_PIECE : j->n_rows;
     for (size_t r = piece * ROWS_OF_PIECE; r < end; r++) {
@@ -267,7 +259,7 @@ FOR_VECTOR_UNITS static void norm_back_piece(void *job, size_t piece) {
     }
 }
 
-FOR_VECTOR_UNITS static void norm_weight_piece(void *job, size_t piece) {
+DW_FOR_VECTOR_UNITS static void norm_weight_piece(void *job, size_t piece) {
     const norm_job *j = job;
     const size_t first = piece * COLUMNS_OF_PIECE,
                  n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;
@@ -321,19 +313,22 @@ static inline __attribute__((always_inline)) void rotate_pairs(const float *x, c
 }
 
 /* Rotates the pairs of a token's heads by sign times the angles of its position (Su et al. 2021). */
-FOR_VECTOR_UNITS static void rope_piece(void *job, size_t token) {
+DW_FOR_VECTOR_UNITS static void rope_piece(void *job, size_t piece) {
     const rope_job *j = job;
     const int D = j->t->net->hp.head_dim;
-    const float *angles = j->t->rope + token % (size_t)j->t->o.n_ctx * (size_t)D;
-    for (int h = 0; h < j->n_head; h++) {
-        const size_t at = (token * (size_t)j->n_head + (size_t)h) * (size_t)D;
-        if (j->t->net->rope_neox) rotate_pairs(j->x + at, angles, D / 2, 1, D / 2, j->sign, j->y + at);
-        else rotate_pairs(j->x + at, angles, D / 2, 2, 1, j->sign, j->y + at);
+    const size_t n = (size_t)j->t->n, end = (piece + 1) * ROWS_OF_PIECE < n ? (piece + 1) * ROWS_OF_PIECE : n;
+    for (size_t token = piece * ROWS_OF_PIECE; token < end; token++) {
+        const float *angles = j->t->rope + token % (size_t)j->t->o.n_ctx * (size_t)D;
+        for (int h = 0; h < j->n_head; h++) {
+            const size_t at = (token * (size_t)j->n_head + (size_t)h) * (size_t)D;
+            if (j->t->net->rope_neox) rotate_pairs(j->x + at, angles, D / 2, 1, D / 2, j->sign, j->y + at);
+            else rotate_pairs(j->x + at, angles, D / 2, 2, 1, j->sign, j->y + at);
+        }
     }
 }
 
 static void rope(const dw_train *t, const float *x, int n_head, int sign, float *y) {
-    dw_pool_each(t->env.pool, (size_t)t->n, rope_piece, &(rope_job){t, x, y, n_head, sign});
+    dw_pool_each(t->env.pool, pieces_of((size_t)t->n, ROWS_OF_PIECE), rope_piece, &(rope_job){t, x, y, n_head, sign});
 }
 
 typedef struct add_job {
@@ -355,7 +350,7 @@ static void add(const dw_train *t, const float *x, size_t n, float *y) {
     dw_pool_each(t->env.pool, pieces_of(n, ADD_PIECE), add_piece, &(add_job){x, y, n, 0});
 }
 
-FOR_VECTOR_UNITS static void sum_piece(void *job, size_t piece) {
+DW_FOR_VECTOR_UNITS static void sum_piece(void *job, size_t piece) {
     const add_job *j = job;
     const size_t first = piece * COLUMNS_OF_PIECE,
                  n = j->width - first < COLUMNS_OF_PIECE ? j->width - first : COLUMNS_OF_PIECE;

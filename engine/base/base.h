@@ -24,6 +24,15 @@
 #define dw_assert(x) ((void)sizeof(x))
 #endif
 
+/* A function that is compiled for several widths of the vector unit; the CPU's own is called.  All give the same bits:
+ * multiply-adds are not contracted, and a loop's sums are written apart.  (Not under the thread sanitizer: the choice
+ * runs before the sanitizer is ready.) */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__)
+#define DW_FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define DW_FOR_VECTOR_UNITS
+#endif
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct dw_err {

@@ -344,26 +344,31 @@ typedef struct step_job {
     double factor, first, second; // of clipping; 1 - b1^t and 1 - b2^t
 } step_job;
 
-static void square_block(void *job, size_t i) {
+DW_FOR_VECTOR_UNITS static void square_block(void *job, size_t i) {
     const step_job *j = job;
     block *b = &j->p->block[i];
     const float *g = j->p->grad + b->first;
     double lane[8] = {0};
-    for (size_t k = 0; k < b->n; k++) lane[k % 8] += (double)g[k] * g[k];
+    size_t k = 0;
+    for (; k + 8 <= b->n; k += 8)
+        for (size_t l = 0; l < 8; l++) lane[l] += (double)g[k + l] * g[k + l];
+    for (; k < b->n; k++) lane[k % 8] += (double)g[k] * g[k];
     b->square = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
-static void step_block(void *job, size_t i) {
+DW_FOR_VECTOR_UNITS static void step_block(void *job, size_t i) {
     const step_job *j = job;
     const block *b = &j->p->block[i];
     const double b1 = j->o->beta1, b2 = j->o->beta2, rate = j->o->rate, decay = b->decays ? j->o->decay : 0;
-    float *w = j->p->value + b->first, *m = j->p->mean + b->first, *v = j->p->square + b->first;
-    const float *grad = j->p->grad + b->first;
+    const double factor = j->factor, first = j->first, second = j->second, eps = j->o->eps;
+    float *restrict w = j->p->value + b->first, *restrict m = j->p->mean + b->first,
+                    *restrict v = j->p->square + b->first;
+    const float *restrict grad = j->p->grad + b->first;
     for (size_t k = 0; k < b->n; k++) {
-        const double g = grad[k] * j->factor;
+        const double g = grad[k] * factor;
         m[k] = (float)(b1 * m[k] + (1 - b1) * g);
         v[k] = (float)(b2 * v[k] + (1 - b2) * g * g);
-        w[k] = (float)(w[k] - rate * (m[k] / j->first / (sqrt(v[k] / j->second) + j->o->eps) + decay * w[k]));
+        w[k] = (float)(w[k] - rate * (m[k] / first / (sqrt(v[k] / second) + eps) + decay * w[k]));
     }
 }
 
