@@ -13,11 +13,14 @@ struct exp_program {
     dw_session *session;
     uint8_t *out;       // n_batch flags
     int32_t *seq;       // n_batch
-    float *logits;      // (n_vocab)
+    float *logits;      // (n_seq, n_vocab): output rows first_logits ..
+    int first_logits;   // -1: none of the last evaluation
     stock_session *stock;
     int32_t *window;    // n_ctx ids
     double *logprob;    // n_ctx
 };
+
+static int n_seq_of(const exp_program *s) { return s->o.n_seq ? s->o.n_seq : 1; }
 
 static int open_own(exp_program *s, const char *path, dw_err *err) {
     s->model = dw_model_open(path, err);
@@ -29,7 +32,7 @@ static int open_own(exp_program *s, const char *path, dw_err *err) {
     s->session = dw_session_new(s->model, &o, err);
     s->n_vocab = dw_model_hparams(s->model)->n_vocab;
     s->out = dw_alloc((size_t)s->o.n_batch, 1, "a batch", err);
-    s->logits = dw_alloc((size_t)s->n_vocab, sizeof *s->logits, "logits", err);
+    s->logits = dw_alloc((size_t)s->n_vocab, (size_t)n_seq_of(s) * sizeof *s->logits, "logits", err);
     s->seq = dw_alloc((size_t)s->o.n_batch, sizeof *s->seq, "a batch", err);
     return s->session && s->out && s->logits && s->seq ? 0 : -1;
 }
@@ -77,6 +80,7 @@ int exp_program_eval(exp_program *s, const stock_tokens *t, dw_err *err) {
     const int n_all = t->n * t->n_seq;
     if (n_all > s->o.n_batch) return dw_fail(err, "%d tokens in a batch of %d", n_all, s->o.n_batch);
     s->last = *t;
+    s->first_logits = -1;
     if (s->stock) return stock_session_eval(s->stock, t, err);
     for (int k = 0; k < t->n_seq; k++) dw_session_rewind(s->session, k, t->pos0);
     for (int i = 0; i < n_all; i++) {
@@ -93,9 +97,14 @@ static const float *stock_row(exp_program *s, int i) {
     return stock_session_logits(s->stock, i / t->n_out * t->n + t->n - t->n_out + i % t->n_out);
 }
 
+/* This engine computes rows on demand: as many as there are sequences at once, so that the head is one product. */
 const float *exp_program_logits(exp_program *s, int i, dw_err *err) {
     if (s->stock) return stock_row(s, i);
-    return dw_session_logits(s->session, i, 1, s->logits, err) ? NULL : s->logits;
+    const int most = n_seq_of(s), first = i / most * most, left = s->last.n_seq * s->last.n_out - first;
+    if (s->first_logits != first && dw_session_logits(s->session, first, left < most ? left : most, s->logits, err))
+        return NULL;
+    s->first_logits = first;
+    return s->logits + (size_t)(i - first) * (size_t)s->n_vocab;
 }
 
 typedef struct softmax_job {
