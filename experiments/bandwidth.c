@@ -69,35 +69,50 @@ uint64_t exp_read_bytes(const void *memory, size_t n, int prefetch) {
 }
 
 typedef struct reading {
-    uint64_t *word;
-    size_t n_word;
-    int n_threads;
-    double *seconds; // of each thread
-    uint64_t *sum;
     dw_pool *pool;
+    const exp_span *span;
+    size_t n_spans;
+    int prefetch;
+    double *seconds; // of each thread
+    volatile uint64_t sink;
 } reading;
 
-static void part_of(const reading *r, int ith, int n, size_t *first, size_t *end) {
-    *first = r->n_word / (size_t)n * (size_t)ith / 64 * 64;
-    *end = ith == n - 1 ? r->n_word : r->n_word / (size_t)n * (size_t)(ith + 1) / 64 * 64;
+/* A thread's own part of a span. */
+static exp_span part_of(exp_span s, int ith, int n) {
+    const size_t first = s.n_bytes / (size_t)n * (size_t)ith / 64 * 64;
+    const size_t end = ith == n - 1 ? s.n_bytes : s.n_bytes / (size_t)n * (size_t)(ith + 1) / 64 * 64;
+    return (exp_span){s.start + first, end - first};
 }
 
-static void touch(void *arg, int ith, int n) { // each thread its own part
-    const reading *r = arg;
-    size_t first, end;
-    part_of(r, ith, n, &first, &end);
-    for (size_t i = first; i < end; i++) r->word[i] = i;
+/* Each thread first touches the part that it will read. */
+static void touch(void *arg, int ith, int n) {
+    const exp_span part = part_of(*(const exp_span *)arg, ith, n);
+    uint64_t *word = (uint64_t *)(uintptr_t)part.start;
+    for (size_t i = 0; i < part.n_bytes / 8; i++) word[i] = i;
 }
 
 /* The clock runs inside of the thread, behind a barrier: threads that start late must not shorten the time. */
-static void read_part(void *arg, int ith, int n) {
-    const reading *r = arg;
-    size_t first, end;
-    part_of(r, ith, n, &first, &end);
+static void read_parts(void *arg, int ith, int n) {
+    reading *r = arg;
+    uint64_t sum = 0;
     dw_pool_barrier(r->pool);
     const double t0 = dw_now();
-    r->sum[ith] = exp_read_bytes(r->word + first, (end - first) * 8, 0);
+    for (size_t i = 0; i < r->n_spans; i++) {
+        const exp_span part = part_of(r->span[i], ith, n);
+        sum += exp_read_bytes(part.start, part.n_bytes, r->prefetch);
+    }
     r->seconds[ith] = dw_now() - t0;
+    r->sink = sum;
+}
+
+double exp_read_spans(dw_pool *pool, const exp_span *span, size_t n_spans, int prefetch, double *seconds) {
+    reading r = {.pool = pool, .span = span, .n_spans = n_spans, .prefetch = prefetch, .seconds = seconds};
+    const int n = dw_pool_size(pool);
+    double rate = 0, n_bytes = 0;
+    for (size_t i = 0; i < n_spans; i++) n_bytes += (double)span[i].n_bytes;
+    dw_pool_run(pool, read_parts, &r);
+    for (int i = 0; i < n; i++) rate += n_bytes * 1e-9 / n / seconds[i];
+    return rate;
 }
 
 /* A guest is told the L3 of the whole chip by CPUID (sysconf), the slice that a core shares by the kernel. */
@@ -123,24 +138,19 @@ static size_t default_bytes(int n_threads) {
 
 double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err) {
     const int n = dw_pool_size(pool);
-    reading r = {.n_word = (n_bytes ? n_bytes : default_bytes(n)) / 8, .n_threads = n, .pool = pool};
-    r.word = dw_alloc(r.n_word, 8, "memory to read", err);
-    r.seconds = dw_alloc((size_t)n, sizeof *r.seconds, "times", err);
-    r.sum = dw_alloc((size_t)n, sizeof *r.sum, "sums", err);
+    const size_t n_all = (n_bytes ? n_bytes : default_bytes(n)) / 64 * 64;
+    uint8_t *memory = dw_alloc(n_all, 1, "memory to read", err);
+    double *seconds = dw_alloc((size_t)n, sizeof *seconds, "times", err);
     double *rate = dw_alloc((size_t)n_pass, sizeof *rate, "rates", err), result = -1;
-    if (r.word && r.seconds && r.sum && rate) {
-        dw_pool_run(pool, touch, &r);
-        for (int pass = -1; pass < n_pass; pass++) { // the first is not counted
-            dw_pool_run(pool, read_part, &r);
-            double sum = 0;
-            for (int i = 0; i < n; i++) sum += (double)r.n_word * 8e-9 / n / r.seconds[i];
-            if (pass >= 0) rate[pass] = sum;
-        }
+    if (memory && seconds && rate) {
+        exp_span all = {memory, n_all};
+        dw_pool_run(pool, touch, &all);
+        exp_read_spans(pool, &all, 1, 0, seconds); // not counted
+        for (int pass = 0; pass < n_pass; pass++) rate[pass] = exp_read_spans(pool, &all, 1, 0, seconds);
         result = exp_spread_of(rate, (size_t)n_pass).median;
     }
-    free(r.word);
-    free(r.seconds);
-    free(r.sum);
+    free(memory);
+    free(seconds);
     free(rate);
     return result;
 }

@@ -1,7 +1,8 @@
 /* bandwidth.h - what a speed must be read beside: this minute's read bandwidth, and who else used the machine.
  *
  * On shared hosts the read bandwidth itself moves by a third within minutes, so a speed that is bound by memory is
- * stated as a share of the bandwidth measured in the same run, before and after it. */
+ * stated as a share of the bandwidth measured in the same run, before and after it.  Some hosts change it several times
+ * a minute by half: there a lap must be read beside what the same threads read right before and after it. */
 #ifndef EXP_BANDWIDTH_H
 #define EXP_BANDWIDTH_H
 
@@ -12,6 +13,16 @@
  * eighth of the machine's memory.  The memory is taken and given back; takes about half a second.  -1 after an
  * error. */
 double exp_read_bandwidth(dw_pool *pool, size_t n_bytes, int n_pass, dw_err *err);
+
+/* One piece of memory, aligned to 64. */
+typedef struct exp_span {
+    const uint8_t *start;
+    size_t n_bytes;
+} exp_span;
+
+/* Gigabytes a second that all threads of the pool read together from the spans, once, each its own part of every span,
+ * `prefetch` bytes ahead.  seconds: of each thread, for this call's use. */
+double exp_read_spans(dw_pool *pool, const exp_span *span, size_t n_spans, int prefetch, double *seconds);
 
 /* Bytes of third-level cache that n threads can read from: a slice each, at most the whole chip's; 0: not known. */
 size_t exp_cache_bytes(int n_threads);

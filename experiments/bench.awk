@@ -43,8 +43,9 @@ function put(r, c, text) { table[r, c] = text; if (length(text) > width[c]) widt
     put(n, 4, number(get("cell_ratio"), 2))
     put(n, 5, get("ratio_low") == "-" || few ? "-" : number(get("ratio_low"), 2) " to " number(get("ratio_high"), 2))
     put(n, 6, number(share, get("work") == "sampling" ? 4 : 2))
-    put(n, 7, number(get("wall_gb_s"), 1)); put(n, 8, get("pairs"))
-    put(n, 9, wanted(want, part)); put(n, 10, (want == "-" && part == "-") || few ? "-" : ok ? "yes" : "no")
+    put(n, 7, number(get("wall_gb_s"), 1)); put(n, 8, get("wall_gb_s") == "-" ? "-" : number(get("lap_share"), 2))
+    put(n, 9, get("pairs"))
+    put(n, 10, wanted(want, part)); put(n, 11, (want == "-" && part == "-") || few ? "-" : ok ? "yes" : "no")
     if (get("stock_version") != "-") { version = get("stock_version"); sub(/ .*/, "", version) }
     if (get("level") == "best") level = get("own_kernels")
     if (get("threads") != "-") threads = get("threads")
@@ -58,17 +59,17 @@ function put(r, c, text) { table[r, c] = text; if (length(text) > width[c]) widt
 
 function seen(list, text) { if (text != "-") list[text] = 1 }
 function all(list,  text, x) { for (x in list) text = text (text == "" ? "" : "; ") x; return text }
-function rule(c,  i, line) { line = ""; for (i = 0; i < width[c] + 1; i++) line = line "-"; return c > 1 && c < 10 ? line ":" : ":" line }
+function rule(c,  i, line) { line = ""; for (i = 0; i < width[c] + 1; i++) line = line "-"; return c > 1 && c < LAST ? line ":" : ":" line }
 
 function print_row(r,  c, line) {
     line = "|"
-    for (c = 1; c <= 10; c++) line = line sprintf(c == 1 || c == 10 ? " %-" width[c] "s |" : " %" width[c] "s |", table[r, c])
+    for (c = 1; c <= LAST; c++) line = line sprintf(c == 1 || c == LAST ? " %-" width[c] "s |" : " %" width[c] "s |", table[r, c])
     print line
 }
 
 END {
-    split("work|this, tok/s|upstream|ratio|90 % interval|share|wall, GB/s|pairs|at least|reached", head, "|")
-    for (c = 1; c <= 10; c++) put(0, c, head[c])
+    LAST = split("work|this, tok/s|upstream|ratio|90 % interval|share|wall, GB/s|lap by lap|pairs|at least|reached", head, "|")
+    for (c = 1; c <= LAST; c++) put(0, c, head[c])
     printf "# Speed beside upstream llama.cpp\n\n"
     printf "`make bench`: %s logical CPUs; level %s, %s threads; commit %s; %s to %s.\n", all(machines), level, threads, all(commits), first, last
     printf "Upstream %s (%s) at the best of its four settings, which for 7b is found on 4 of its 28 layers; laps in turn.\n\n", version, all(libraries)
@@ -76,11 +77,12 @@ END {
     printf "medians of the pairs; *share* is, of decoding a 7b, the bytes of weights a second over the best read of memory within a minute\n"
     printf "(*wall*: `deadwood limits --what wall` before, and what `versus` reads before and after); beside a busy process, of the own idle speed; of a gate, ideal time / time; of\n"
     printf "collect, the speed with statistics over the speed without; of sampling, the slowest of top-k, top-p, min-p and all three\n"
-    printf "at 152,064 tokens over a step of the 7b (at most). *At least* is a bound of the ratio, of the share, or of both. *Reached*: the\n"
+    printf "at 152,064 tokens over a step of the 7b (at most). *Lap by lap*: each lap's bytes a second over what the same threads read of\n"
+    printf "the same weights right before or after it, whichever is more. *At least* is a bound of the ratio, of the share, or of both. *Reached*: the\n"
     printf "lower end of the interval, or the median of a share, is at least the bound less 0.02; fewer than five pairs have neither\n"
     printf "interval nor verdict. *The best here*: the row of the best level once more, beside the bound for that level.\n\n"
     print_row(0)
-    line = "|"; for (c = 1; c <= 10; c++) line = line rule(c) "|"; print line
+    line = "|"; for (c = 1; c <= LAST; c++) line = line rule(c) "|"; print line
     for (r = 1; r <= n; r++) print_row(r)
     if (n_memory) {
         printf "\n| work | file, MB | resident after, MB | upstream | ready after, ms | upstream | upstream's setting |\n|:---|---:|---:|---:|---:|---:|:---|\n"

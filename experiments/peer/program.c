@@ -1,6 +1,8 @@
 /* program.c - the two programs behind one set of calls. */
 #include "experiments/peer/program.h"
 
+#include "experiments/bandwidth.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +17,41 @@ struct exp_program {
     int32_t *seq;       // n_batch
     float *logits;      // (n_seq, n_vocab): output rows first_logits ..
     int first_logits;   // -1: none of the last evaluation
+    exp_span *span;     // of the weights of a token
+    size_t n_spans;
+    double *seconds;    // of each thread
     stock_session *stock;
     int32_t *window;    // n_ctx ids
     double *logprob;    // n_ctx
 };
 
 static int n_seq_of(const exp_program *s) { return s->o.n_seq ? s->o.n_seq : 1; }
+
+/* The tensors that are read for a token, as spans without gaps of a page and more: all but the embeddings, of which a
+ * token reads one row unless they are the output matrix, too. */
+static int find_spans(exp_program *s, dw_err *err) {
+    enum { GAP = 4096, ALIGNED = 64 };
+    const dw_gguf *g = dw_model_gguf(s->model);
+    const size_t n = dw_gguf_n_tensors(g);
+    const dw_tensor *unread = dw_gguf_find_tensor(g, "output.weight") ? dw_gguf_find_tensor(g, "token_embd.weight") : NULL;
+    s->span = dw_alloc(n, sizeof *s->span, "tensors", err);
+    s->seconds = dw_alloc((size_t)dw_pool_size(s->o.pool), sizeof *s->seconds, "times", err);
+    if (!s->span || !s->seconds) return -1;
+    for (size_t i = 0; i < n; i++) {
+        const dw_tensor *t = dw_gguf_tensor(g, i);
+        const uint8_t *start = t->data + (ALIGNED - (uintptr_t)t->data % ALIGNED) % ALIGNED, *end = t->data + t->n_bytes;
+        exp_span *last = s->n_spans ? &s->span[s->n_spans - 1] : NULL;
+        if (t == unread || end <= start) continue;
+        if (last && start >= last->start + last->n_bytes && start - (last->start + last->n_bytes) < GAP)
+            last->n_bytes = (size_t)(end - last->start);
+        else s->span[s->n_spans++] = (exp_span){start, (size_t)(end - start)};
+    }
+    return 0;
+}
+
+double exp_program_read(exp_program *s) {
+    return s->stock ? 0 : exp_read_spans(s->o.pool, s->span, s->n_spans, 4096, s->seconds);
+}
 
 static int open_own(exp_program *s, const char *path, dw_err *err) {
     s->model = dw_model_open(path, err);
@@ -34,7 +65,7 @@ static int open_own(exp_program *s, const char *path, dw_err *err) {
     s->out = dw_alloc((size_t)s->o.n_batch, 1, "a batch", err);
     s->logits = dw_alloc((size_t)s->n_vocab, (size_t)n_seq_of(s) * sizeof *s->logits, "logits", err);
     s->seq = dw_alloc((size_t)s->o.n_batch, sizeof *s->seq, "a batch", err);
-    return s->session && s->out && s->logits && s->seq ? 0 : -1;
+    return s->session && s->out && s->logits && s->seq ? find_spans(s, err) : -1;
 }
 
 static int open_stock(exp_program *s, const char *path, dw_err *err) {
@@ -71,6 +102,8 @@ void exp_program_close(exp_program *s) {
     free(s->logits);
     free(s->window);
     free(s->logprob);
+    free(s->span);
+    free(s->seconds);
     free(s);
 }
 

@@ -31,6 +31,10 @@ int exp_program_eval(exp_program *s, const stock_tokens *t, dw_err *err);
 /* (n_vocab) logits of output row i, borrowed until the next call. */
 const float *exp_program_logits(exp_program *s, int i, dw_err *err);
 
+/* GB/s that the threads read of the weights that this engine reads for a token, where they lie, once and in the order of
+ * the file: what decoding could reach at most.  Of upstream: 0. */
+double exp_program_read(exp_program *s);
+
 /* Perplexity as llama-perplexity defines it: window w is ids[w * n_ctx ..], evaluated from an empty cache, its first
  * token replaced by bos unless that is -1; the tokens behind its first half are scored.  nll[w]: their sum of
  * -ln p, for windows first .. first + n - 1; each has n_ctx - 1 - n_ctx/2 of them. */

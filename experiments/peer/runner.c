@@ -83,6 +83,7 @@ static double resident_bytes(void) {
 }
 
 static void obey(child *c, const order *o, reply *r) {
+    const double before = o->work == EXP_DECODE ? exp_program_read(c->program) : 0;
     exp_watch watch = exp_watch_begin();
     switch (o->work) {
     case EXP_DECODE: r->rc = decode(c, o->n, &watch, &r->err); break;
@@ -94,6 +95,8 @@ static void obey(child *c, const order *o, reply *r) {
     r->lap.wall_s = watch.wall_s;
     r->lap.cpu_s = watch.own_cpu_s;
     r->lap.rss_bytes = resident_bytes();
+    const double after = o->work == EXP_DECODE ? exp_program_read(c->program) : 0;
+    r->lap.read_gb_s = after > before ? after : before;
 }
 
 static void open_program(child *c, reply *r) {

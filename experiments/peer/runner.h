@@ -44,6 +44,7 @@ typedef struct exp_lap {
     double wall_s, cpu_s;
     double nll;       // EXP_PERPLEXITY: mean over the scored tokens
     double rss_bytes; // at the end
+    double read_gb_s; // EXP_DECODE of this engine: exp_program_read right before and after, the better one; else 0
 } exp_lap;
 
 /* Starts a child; returns when its model is ready. */

@@ -88,6 +88,8 @@ static const opt_program program = {
         "90 % interval of its median and all ratios in order, "
         "CPU seconds a second of wall time (the number of threads\n"
         "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
+        "Of decode also what this engine's threads read of the same weights right before or after each lap, whichever is\n"
+        "more (lap_read_gb_s), and what share of that decoding reads (lap_share).\n"
         "With --depth the first tokens are evaluated once, 512 at a time, which is timed as well (own_fill_tok_s).\n"
         "\n"
         "  decode: tokens one by one after --depth others (if that is 0, 8 of all sequences together), the logits of each fetched\n"
@@ -167,15 +169,23 @@ static void cell_spread(line *l, const char *name, const double *x, size_t n) {
     free(sorted);
 }
 
-static void cell_ratios(line *l, double *ratio, size_t n) {
-    const exp_spread s = exp_spread_of(ratio, n);
+/* The median of n values, which are sorted, and its interval. */
+static void cell_median(line *l, const char *name, double *x, size_t n) {
+    const exp_spread s = exp_spread_of(x, n);
     const size_t k = interval_rank(n);
+    char key[64];
+    cell(l, name, "%.4f", s.median);
+    snprintf(key, sizeof key, "%s_low", name);
+    cell(l, key, "%.4f", x[k - 1]);
+    snprintf(key, sizeof key, "%s_high", name);
+    cell(l, key, "%.4f", x[n - k]);
+}
+
+static void cell_ratios(line *l, double *ratio, size_t n) {
     char list[8192] = "";
+    cell_median(l, "ratio", ratio, n);
     for (size_t i = 0, at = 0; i < n && at + 16 < sizeof list; i++)
         at += (size_t)snprintf(list + at, sizeof list - at, "%s%.3f", i ? "," : "", ratio[i]);
-    cell(l, "ratio", "%.4f", s.median);
-    cell(l, "ratio_low", "%.4f", ratio[k - 1]);
-    cell(l, "ratio_high", "%.4f", ratio[n - k]);
     cell(l, "ratios", "%s", list);
 }
 
@@ -352,7 +362,7 @@ static int trial_length(exp_work work, int n, double lap_s) {
 }
 
 typedef struct laps { // of one program in one condition, a value a pair
-    double *speed, *cpu_share;
+    double *speed, *cpu_share, *read;
 } laps;
 
 typedef struct timing { // [0] this engine, [1] stock
@@ -377,6 +387,7 @@ static void time_pair(timing *t, const comparison *c, int pair, int n, laps *int
         run(&t->runner[s], c, t->task.work, pair, n, &lap);
         into[s].speed[pair] = tokens_of(t->task, n) / lap.wall_s;
         into[s].cpu_share[pair] = lap.cpu_s / lap.wall_s;
+        into[s].read[pair] = lap.read_gb_s;
         t->rss_bytes[s] = lap.rss_bytes;
     }
 }
@@ -422,14 +433,31 @@ static double kept(const timing *t, int s) {
     return median;
 }
 
-/* Bytes of weights that this engine reads a second while it decodes, in GB (1e9). */
-static double weight_rate(const timing *t, const comparison *c, const laps *of) {
-    double *speed = malloc((size_t)t->n_pairs * sizeof *speed);
-    if (!speed) die("out of memory");
-    memcpy(speed, of[0].speed, (size_t)t->n_pairs * sizeof *speed);
-    const double median = exp_spread_of(speed, (size_t)t->n_pairs).median;
-    free(speed);
-    return median / t->task.n_seq * c->bytes_per_token * 1e-9;
+/* GB (1e9) of weights that this engine reads a second while it decodes at a speed. */
+static double weight_rate(const timing *t, const comparison *c, double speed) {
+    return speed / t->task.n_seq * c->bytes_per_token * 1e-9;
+}
+
+/* What this engine reads a second while it decodes; what its threads read of the same weights right beside each lap; and
+ * the first as a share of the second, lap by lap. */
+static void cell_reading(line *l, const timing *t, const comparison *c, const laps *own) {
+    const size_t n = (size_t)t->n_pairs;
+    double *x = malloc(n * sizeof *x);
+    if (!x) die("out of memory");
+    for (size_t i = 0; i < n; i++) x[i] = weight_rate(t, c, own->speed[i]);
+    const double gb_s = exp_spread_of(x, n).median;
+    cell(l, "own_gb_s", "%.2f", gb_s);
+    cell(l, "own_read_share", "%.3f", gb_s / ((t->read_before + t->read_after) / 2));
+    cell_spread(l, "lap_read_gb_s", own->read, n);
+    for (size_t i = 0; i < n; i++) x[i] = weight_rate(t, c, own->speed[i]) / own->read[i];
+    cell_median(l, "lap_share", x, n);
+    free(x);
+}
+
+static void no_reading(line *l) {
+    static const char *const names[] = {"own_gb_s", "own_read_share", "lap_read_gb_s", "lap_read_gb_s_min",
+                                        "lap_read_gb_s_max", "lap_share", "lap_share_low", "lap_share_high"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) cell(l, names[i], "-");
 }
 
 static void cell_task(line *l, const timing *t, const comparison *c, bool crowded) {
@@ -465,8 +493,7 @@ static void cell_memory(line *l, const timing *t, const comparison *c) {
 
 static void print_timing(const timing *t, const comparison *c, bool crowded) {
     const laps *of = crowded ? t->crowded : t->idle;
-    const double n_filled = (double)t->task.depth * t->task.n_seq, gb_s = weight_rate(t, c, of);
-    const bool decodes = t->task.work == EXP_DECODE;
+    const double n_filled = (double)t->task.depth * t->task.n_seq;
     double *ratio = malloc((size_t)t->n_pairs * sizeof *ratio);
     line l = {0};
     if (!ratio) die("out of memory");
@@ -479,8 +506,8 @@ static void print_timing(const timing *t, const comparison *c, bool crowded) {
     cell_if(&l, crowded, "stock_kept", "%.3f", crowded ? kept(t, 1) : 0);
     cell_if(&l, n_filled > 0, "own_fill_tok_s", "%.4g", n_filled / t->fill_s[0]);
     cell_if(&l, n_filled > 0, "stock_fill_tok_s", "%.4g", n_filled / t->fill_s[1]);
-    cell_if(&l, decodes, "own_gb_s", "%.2f", gb_s);
-    cell_if(&l, decodes, "own_read_share", "%.3f", gb_s / ((t->read_before + t->read_after) / 2));
+    if (t->task.work == EXP_DECODE) cell_reading(&l, t, c, &of[0]);
+    else no_reading(&l);
     cell(&l, "read_gb_s_before", "%.1f", t->read_before);
     cell(&l, "read_gb_s_after", "%.1f", t->read_after);
     cell(&l, "load", "%.2f", t->watch.load);
@@ -540,7 +567,7 @@ static void time_task(const comparison *c, task of) {
     dw_err err = {0};
     exp_crowd crowd = {0};
     laps *const all[] = {&t.idle[0], &t.idle[1], &t.crowded[0], &t.crowded[1]};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] = (laps){values(), values()};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) *all[i] = (laps){values(), values(), values()};
     if (exp_crowd_start(&crowd, o.compete, &err)) die_err(&err);
 
     prepare_pair(&t, c);
@@ -555,6 +582,7 @@ static void time_task(const comparison *c, task of) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         free(all[i]->speed);
         free(all[i]->cpu_share);
+        free(all[i]->read);
     }
 }
 
