@@ -130,11 +130,17 @@ static void round_inputs(float *x, int n) {
     }
 }
 
+/* AMX multiplies bytes with AVX-512. */
+static bool multiplies_bytes(dw_level level, const dw_qtype_row *type) {
+    const dw_level of = level > DW_AVX512 ? DW_AVX512 : level;
+    return dw_level_usable(level) && dw_gemm_form_of(of, type, DW_PRECISION_INT8) == DW_GEMM_INT8;
+}
+
 /* Some inputs are large, some blocks zero, and bytes are as extreme as codes can be in random blocks. */
 static void eight_bit_inputs(void) {
     for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
         for (int level = 0; level < DW_N_LEVELS; level++) {
-            if (!dw_level_usable(level) || dw_gemm_form_of(level, type, DW_PRECISION_INT8) != DW_GEMM_INT8) continue;
+            if (!multiplies_bytes(level, type)) continue;
             for (int blocks = 1; blocks <= 24; blocks = blocks * 2 + 1) {
                 problem p = problem_new(type, blocks * type->block, 37, 35);
                 float *x = (float *)(void *)p.x.data, *row = malloc((size_t)p.n * sizeof *row), y[35 * 37];
@@ -171,7 +177,7 @@ static void eight_bit_inputs(void) {
 static void eight_bit_nans(void) {
     const dw_qtype_row *type = dw_qtype_get(DW_Q4_0);
     for (int level = 0; level < DW_N_LEVELS; level++) {
-        if (!dw_level_usable(level) || dw_gemm_form_of(level, type, DW_PRECISION_INT8) != DW_GEMM_INT8) continue;
+        if (!multiplies_bytes(level, type)) continue;
         problem p = problem_new(type, 96, 20, 19);
         float y[19 * 20], clean[19 * 20], *x = (float *)(void *)p.x.data;
         multiply(&p, level, DW_GEMM_INT8, NULL, 0, 20, 0, 19, 1, clean);

@@ -75,7 +75,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
  * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
  * 2^-17. */
 typedef enum dw_gemm_form {
-    DW_GEMM_INT8,     // AVX2 and AVX-512, tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
+    DW_GEMM_INT8,     // tokens as the dot kernels round them: about 6e-3; quantized weights; rows only
     DW_GEMM_ROUNDED,  // AMX, one part each: relative RMS error about 2e-3; quantized weights
     DW_GEMM_SPLIT_X,  // AMX, tokens in two parts; BF16 weights: 3e-6
     DW_GEMM_SPLIT,    // AMX, both in two parts, without lo * lo; other types: 3e-6
@@ -83,11 +83,13 @@ typedef enum dw_gemm_form {
 } dw_gemm_form;
 
 /* The form for a weight type; matrices that share packed tokens use the largest of their forms.  Columns and training
- * have no INT8: they ask with another precision. */
+ * have no INT8: they ask with another precision.  AMX takes BF16 tiles for many tokens; unpacking them takes longer than
+ * multiplying a few, for which the caller may ask with DW_AVX512. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision);
 
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
+    DW_GEMM_FEW = 64,          // up to so many wait for weights
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 

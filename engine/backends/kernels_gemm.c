@@ -11,8 +11,8 @@
  *         for each two tiles of 16 tokens:
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
- * A few tokens take longer to wait for weights than to multiply them: for up to 64 tokens a block has 16 rows (AMX 32),
- * so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values, Q4_0: 440
+ * A few tokens take longer to wait for weights than to multiply them: for up to DW_GEMM_FEW tokens a block has 16 rows
+ * (AMX 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values, Q4_0: 440
  * Gflop/s instead of 360; blocks of 32 rows: 390.)
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
@@ -27,7 +27,6 @@
 
 enum {
     ROW_BLOCK = 256,
-    FEW_TILES = 4,   // of tokens: blocks have as few rows as the form allows
     ROWS_AHEAD = 16, // the hardware prefetcher does not follow such short pieces of rows
     SQUARE = DW_TILE * DW_TILE,
     AMX_TILE = 1024, // bytes
@@ -47,7 +46,7 @@ static int weight_parts(dw_gemm_form form) { return form == DW_GEMM_SPLIT ? 2 : 
 
 const dw_int8 *dw_int8_of(dw_level level) {
 #if defined(__x86_64__)
-    if (level == DW_AVX512) return &dw_int8_avx512;
+    if (level >= DW_AVX512) return &dw_int8_avx512;
     if (level == DW_AVX2) return &dw_int8_avx2;
 #endif
     (void)level;
@@ -56,8 +55,8 @@ const dw_int8 *dw_int8_of(dw_level level) {
 
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision) {
     const dw_int8 *int8 = dw_int8_of(level);
-    if (precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id]) return DW_GEMM_INT8;
-    if (level < DW_AMX) return DW_GEMM_F32;
+    const bool has_bytes = precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id];
+    if (level < DW_AMX) return has_bytes ? DW_GEMM_INT8 : DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
     return precision != DW_PRECISION_SPLIT && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
 }
@@ -426,7 +425,7 @@ static void multiply_all(const dw_gemm_job *job, bool turned) {
                        .strip = square + SQUARE};
     const bool has_tiles = is_amx(job->form) && job->level >= DW_AMX;
     if (has_tiles) dw_amx_begin();
-    const bool is_few = !turned && tiles_of(job->n_tokens) <= FEW_TILES;
+    const bool is_few = !turned && job->n_tokens <= DW_GEMM_FEW;
     const int block = is_few ? forms[job->form].row_tiles * DW_TILE : ROW_BLOCK;
     for (int r = 0; r < job->n_rows; r += block) multiply_block(&p, r, smaller(block, job->n_rows - r));
     if (has_tiles) dw_amx_end();
