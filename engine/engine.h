@@ -29,8 +29,9 @@
  * Precision.  A separate option, dw_precision, says how finely `cpu` rounds matrix products.  It holds for more than 8
  * tokens and in exact sessions, whose results never depend on threads or batching.  `split` and `rounded`
  * differ only on CPUs with tiles for BF16 (level amx); the other levels multiply in F32.  `int8` rounds the inputs of
- * quantized weights to 8 bits at the levels avx2 and avx512, where that is fastest; at level amx it is the same as
- * `rounded`.  The fast path for a few tokens always packs them to 8 bits for quantized weights. */
+ * quantized weights to 8 bits where that is fastest: at the levels avx2 and avx512, and at level amx for 9 to 64
+ * tokens of sessions that are not exact; else it is the same as `rounded`.  The fast path for up to 8 tokens always
+ * packs them to 8 bits for quantized weights. */
 #ifndef DW_ENGINE_H
 #define DW_ENGINE_H
 
@@ -111,7 +112,7 @@ typedef enum dw_precision {
     DW_PRECISION_SPLIT,   // numbers as a sum of two BF16: relative error about 3e-6
     DW_PRECISION_ROUNDED, // quantized weights and their inputs to one BF16: 2e-3; 16 and 32 bits as in split
     DW_PRECISION_INT8,    // inputs of quantized weights to 8 bits, as in decode: 6e-3; where there is no such kernel
-                          // (portable; amx above 64 tokens and in exact sessions), and for 16 and 32 bits: as rounded
+                          // (portable), on amx above 64 tokens or in exact sessions, and for 16 and 32 bits: as rounded
 } dw_precision;
 
 typedef struct dw_session_options { // zero means the default

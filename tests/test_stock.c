@@ -114,6 +114,21 @@ static bool deep_logits(exp_program *program, const int32_t *ids, float *logits,
     return true;
 }
 
+/* What versus reads beside its laps. */
+static void reads_weights(void) {
+    dw_err err = {0};
+    const char *path = test_path(test_folder(), "m.gguf");
+    if (!pool) pool = dw_pool_new(2, &err);
+    REQUIRE(pool && !write_model(path, "tiny-qwen2", "Q4_0", &err), "%s", err.text);
+    exp_program *program = open_program(false, path, &err);
+    REQUIRE(program, "%s", err.text);
+    for (int i = 0; i < 3; i++) {
+        const double gb_s = exp_program_read(program);
+        CHECK(gb_s > 0 && gb_s < 1e5, "%g GB/s", gb_s);
+    }
+    exp_program_close(program);
+}
+
 /* Both programs at a depth, against each sequence whole and alone. */
 static void at_a_depth(void) {
     NEED_STOCK();
@@ -529,6 +544,7 @@ static const test_case cases[] = {
     {"mini requantized to every type and mixture has stock's perplexity", requantized},
     {"mini cut to equal, unequal and padded widths has stock's perplexity, in every type", cut_perplexity},
     {"mini repaired, with biases and without heads has stock's perplexity", repaired_perplexity},
+    {"this engine's program reads its weights at a rate", reads_weights},
     {"tokens after a depth of two sequences have the logits of each sequence alone, by both programs", at_a_depth},
     {"a random model of every architecture has stock's logits", every_architecture},
     {"a random model of every type has stock's logits", every_type},

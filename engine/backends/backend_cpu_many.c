@@ -37,7 +37,7 @@ static void rows_into(dw_gemm_job job, dw_rows rows, float *y, size_t ldy) {
     dw_gemm_rows(&job);
 }
 
-/* The form for w's products with n_tokens tokens, which exact passes must not hang on. */
+/* The form of w's products.  In exact passes it does not depend on n_tokens. */
 static dw_gemm_form form_of(const dw_step *s, const dw_tensor *w, int n_tokens, dw_precision precision) {
     const bool is_few = !s->p->exact && n_tokens <= DW_GEMM_FEW && s->level > DW_AVX512;
     if (is_few && dw_gemm_form_of(DW_AVX512, w->type, precision) == DW_GEMM_INT8) return DW_GEMM_INT8;

@@ -71,7 +71,7 @@ void dw_act_pack(dw_level level, dw_act_form form, const float *x, int n, uint8_
 
 /* ---- matrix products (kernels_gemm.c) --------------------------------------------------------------------- */
 
-/* Precision of a product.  Below AMX numbers and multiply-adds are F32, or bytes and integers.  AMX multiplies BF16
+/* Precision of a product.  AVX2 and AVX-512 multiply and add F32, or bytes and integers.  AMX multiplies BF16
  * numbers and adds in F32; a number is rounded to one BF16 part, or split into two, x = hi + lo, with an error below
  * 2^-17. */
 typedef enum dw_gemm_form {
@@ -83,13 +83,13 @@ typedef enum dw_gemm_form {
 } dw_gemm_form;
 
 /* The form for a weight type; matrices that share packed tokens use the largest of their forms.  Columns and training
- * have no INT8: they ask with another precision.  AMX takes BF16 tiles for many tokens; unpacking them takes longer than
- * multiplying a few, for which the caller may ask with DW_AVX512. */
+ * have no INT8: they ask with another precision.  AMX takes BF16 tiles; for few tokens their unpacking takes longer
+ * than the product, and the caller may ask for the form of DW_AVX512. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision);
 
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
-    DW_GEMM_FEW = 64,          // up to so many wait for weights
+    DW_GEMM_FEW = 64,          // up to so many tokens, a product waits for weights
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 

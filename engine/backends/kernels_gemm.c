@@ -11,9 +11,9 @@
  *         for each two tiles of 16 tokens:
  *             squares (16 rows, 16 tokens) += panel . tokens
  *
- * A few tokens take longer to wait for weights than to multiply them: for up to DW_GEMM_FEW tokens a block has 16 rows
- * (AMX 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values, Q4_0: 440
- * Gflop/s instead of 360; blocks of 32 rows: 390.)
+ * With few tokens, reading weights takes longer than multiplying.  For up to DW_GEMM_FEW tokens a block has 16 rows
+ * (AMX 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values,
+ * Q4_0: 440 Gflop/s instead of 360; blocks of 32 rows: 390.)
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
  * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.

@@ -33,13 +33,15 @@ static int find_spans(exp_program *s, dw_err *err) {
     enum { GAP = 4096, ALIGNED = 64 };
     const dw_gguf *g = dw_model_gguf(s->model);
     const size_t n = dw_gguf_n_tensors(g);
-    const dw_tensor *unread = dw_gguf_find_tensor(g, "output.weight") ? dw_gguf_find_tensor(g, "token_embd.weight") : NULL;
+    const bool is_tied = !dw_gguf_find_tensor(g, "output.weight");
+    const dw_tensor *unread = is_tied ? NULL : dw_gguf_find_tensor(g, "token_embd.weight");
     s->span = dw_alloc(n, sizeof *s->span, "tensors", err);
     s->seconds = dw_alloc((size_t)dw_pool_size(s->o.pool), sizeof *s->seconds, "times", err);
     if (!s->span || !s->seconds) return -1;
     for (size_t i = 0; i < n; i++) {
         const dw_tensor *t = dw_gguf_tensor(g, i);
-        const uint8_t *start = t->data + (ALIGNED - (uintptr_t)t->data % ALIGNED) % ALIGNED, *end = t->data + t->n_bytes;
+        const uint8_t *start = t->data + (ALIGNED - (uintptr_t)t->data % ALIGNED) % ALIGNED;
+        const uint8_t *end = t->data + t->n_bytes;
         exp_span *last = s->n_spans ? &s->span[s->n_spans - 1] : NULL;
         if (t == unread || end <= start) continue;
         if (last && start >= last->start + last->n_bytes && start - (last->start + last->n_bytes) < GAP)
@@ -134,9 +136,11 @@ static const float *stock_row(exp_program *s, int i) {
 const float *exp_program_logits(exp_program *s, int i, dw_err *err) {
     if (s->stock) return stock_row(s, i);
     const int most = n_seq_of(s), first = i / most * most, left = s->last.n_seq * s->last.n_out - first;
-    if (s->first_logits != first && dw_session_logits(s->session, first, left < most ? left : most, s->logits, err))
-        return NULL;
-    s->first_logits = first;
+    if (s->first_logits != first) {
+        s->first_logits = -1;
+        if (dw_session_logits(s->session, first, left < most ? left : most, s->logits, err)) return NULL;
+        s->first_logits = first;
+    }
     return s->logits + (size_t)(i - first) * (size_t)s->n_vocab;
 }
 

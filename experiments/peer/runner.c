@@ -51,7 +51,7 @@ static int evaluate(child *c, int n, int pos, dw_err *err) {
 }
 
 /* Both programs keep what lies before the first position of a batch, so what comes before a lap is evaluated once. */
-static int decode(child *c, int n, exp_watch *watch, dw_err *err) {
+static int decode(child *c, int n, exp_watch *watch, exp_lap *lap, dw_err *err) {
     const int prefix = EXP_WARM_TOKENS > n_seq_of(c) ? EXP_WARM_TOKENS / n_seq_of(c) : 1;
     const int from = c->o->depth ? c->o->depth : prefix;
     int again = n / 8 < 1 ? 1 : n / 8 < EXP_WARM_TOKENS ? n / 8 : EXP_WARM_TOKENS;
@@ -59,6 +59,7 @@ static int decode(child *c, int n, exp_watch *watch, dw_err *err) {
     c->is_warm = true;
     for (int pos = again < from ? from - again : 0; pos < from; pos++)
         if (evaluate(c, 1, pos, err)) return -1;
+    lap->read_gb_s = exp_program_read(c->program);
     *watch = exp_watch_begin();
     for (int pos = from; pos < from + n; pos++)
         if (evaluate(c, 1, pos, err)) return -1;
@@ -83,10 +84,9 @@ static double resident_bytes(void) {
 }
 
 static void obey(child *c, const order *o, reply *r) {
-    const double before = o->work == EXP_DECODE ? exp_program_read(c->program) : 0;
     exp_watch watch = exp_watch_begin();
     switch (o->work) {
-    case EXP_DECODE: r->rc = decode(c, o->n, &watch, &r->err); break;
+    case EXP_DECODE: r->rc = decode(c, o->n, &watch, &r->lap, &r->err); break;
     case EXP_PREFILL: r->rc = evaluate(c, o->n, c->o->depth, &r->err); break;
     case EXP_PERPLEXITY: r->rc = windows(c, o->first, o->n, &r->lap.nll, &r->err); break;
     case EXP_FILL: r->rc = evaluate(c, o->n, o->first, &r->err); break;
@@ -96,7 +96,7 @@ static void obey(child *c, const order *o, reply *r) {
     r->lap.cpu_s = watch.own_cpu_s;
     r->lap.rss_bytes = resident_bytes();
     const double after = o->work == EXP_DECODE ? exp_program_read(c->program) : 0;
-    r->lap.read_gb_s = after > before ? after : before;
+    if (after > r->lap.read_gb_s) r->lap.read_gb_s = after;
 }
 
 static void open_program(child *c, reply *r) {

@@ -88,8 +88,8 @@ static const opt_program program = {
         "90 % interval of its median and all ratios in order, "
         "CPU seconds a second of wall time (the number of threads\n"
         "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
-        "Of decode also what this engine's threads read of the same weights right before or after each lap, whichever is\n"
-        "more (lap_read_gb_s), and what share of that decoding reads (lap_share).\n"
+        "Of decode also what this engine's threads read of the same weights right before or after each lap, whichever\n"
+        "is more (lap_read_gb_s), and what share of that decoding reads (lap_share).\n"
         "With --depth the first tokens are evaluated once, 512 at a time, which is timed as well (own_fill_tok_s).\n"
         "\n"
         "  decode: tokens one by one after --depth others (if that is 0, 8 of all sequences together), the logits of each fetched\n"
@@ -438,8 +438,8 @@ static double weight_rate(const timing *t, const comparison *c, double speed) {
     return speed / t->task.n_seq * c->bytes_per_token * 1e-9;
 }
 
-/* What this engine reads a second while it decodes; what its threads read of the same weights right beside each lap; and
- * the first as a share of the second, lap by lap. */
+/* What this engine reads a second while it decodes; what its threads read of the same weights right beside each lap;
+ * and the first as a share of the second, lap by lap. */
 static void cell_reading(line *l, const timing *t, const comparison *c, const laps *own) {
     const size_t n = (size_t)t->n_pairs;
     double *x = malloc(n * sizeof *x);

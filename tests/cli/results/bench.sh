@@ -90,7 +90,7 @@ test "$(column forced level)" = avx2 && test "$(column same level)" = best && te
 test "$(column gate cell_share)" = 0.91 && test "$(column collect cell_share)" = 0.900
 test "$(column sampling cell_share)" = 0.0200 # 1 ms of the 50 of a step
 test "$(column filled cell_ratio)" = 2.0000 && test "$(column deep commit)" = "$COMMIT"
-reached() { awk -F '|' -v work="$1" 'index($2, work) == 2 {gsub(/ /, "", $11); print $11; exit}' results/speed-avx512.md; }
+reached() { awk -F '|' -v work="$1" 'index($2, work) == 2 {gsub(/ /, "", $12); print $12; exit}' results/speed-avx512.md; }
 test "$(reached '7b-q4_0, decode ')" = yes
 test "$(reached 'base-q4_0, prefill of 512 ')" = no       # 1.59 of 4
 test "$(reached 'base-q4_0, prefill of 512, forced avx2')" = yes # 1.59 of 1.6 less 0.02
