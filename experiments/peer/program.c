@@ -27,8 +27,8 @@ struct exp_program {
 
 static int n_seq_of(const exp_program *s) { return s->o.n_seq ? s->o.n_seq : 1; }
 
-/* The tensors that are read for a token, as spans without gaps of a page and more: all but the embeddings, of which a
- * token reads one row unless they are the output matrix, too. */
+/* The tensors that are read for a token, as spans without gaps of a page and more.  The embeddings are among them if they
+ * are the output matrix, too; else a token reads one row. */
 static int find_spans(exp_program *s, dw_err *err) {
     enum { GAP = 4096, ALIGNED = 64 };
     const dw_gguf *g = dw_model_gguf(s->model);
