@@ -19,7 +19,7 @@ static bool have_stock(void) {
     dw_err err = {0};
     if (!tried) {
         peer = stock_open(NULL, &err);
-        pool = dw_pool_new(2, &err);
+        if (!pool) pool = dw_pool_new(2, &err);
         pool_of_one = dw_pool_new(1, &err);
         if (!peer && getenv("DW_STOCK")) printf("%s\n", err.text);
     }

@@ -13,7 +13,7 @@
  *
  * With few tokens, reading weights takes longer than multiplying.  For up to DW_GEMM_FEW tokens a block has 16 rows
  * (AMX 32), so that weights are read nearly in the order of the file.  (From memory, Zen 4, 16 tokens of 3,584 values,
- * Q4_0: 440 Gflop/s instead of 360; blocks of 32 rows: 390.)
+ * Q4_0: 445 Gflop/s instead of 361; blocks of 32 rows: 390.)
  *
  * A square has 1 KB; a block's squares follow each other.  Tokens are the lanes, so weights need no transposition; the
  * finished squares are transposed once.  Missing rows of a square are zeros, missing tokens anything.
