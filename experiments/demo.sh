@@ -452,14 +452,6 @@ requantize() {
     say "${said:+$said  }The mixture Q2_K, with scales of scales and weighted by the inputs' energy: by $(factor q2_k)."
 }
 
-# Windows of a step of heal, so that twenty steps and more fit into the minutes: a step runs both models forward and one
-# backward, which takes the time of about six forward passes.
-heal_batch() {
-    awk -v minutes="$heal" -v prefill="$(cell dense prefill_tok_s "$out/first.tsv")" -v n="$((ctx / 2))" 'BEGIN {
-        batch = int(60 * minutes * prefill / (6 * 20 * n))
-        printf "%d", (batch > 16 ? 16 : batch < 1 ? 1 : batch)}'
-}
-
 learn_again() {
     heading "Attempt 5: let the cut model learn from the original"
     if is "$heal == 0"; then echo "(skipped: HEAL=$heal)" && return; fi
@@ -469,7 +461,7 @@ learn_again() {
     fi
     if ! has activation-0.3; then echo "(skipped: attempt 3 made no model to heal)" && return; fi
     run deadwood heal -m "$out/activation-0.3.gguf" -T "$out/dense.gguf" -f "$texts"/calib/*.txt -c $((ctx / 2)) \
-        --minutes "$heal" --batch "$(heal_batch)" --held-out "$(ls "$texts"/calib/*.txt | wc -l)" -o "$out/healed-0.3.gguf" || return
+        --minutes "$heal" --held-out "$(ls "$texts"/calib/*.txt | wc -l)" -o "$out/healed-0.3.gguf" || return
     score healed '' healed-0.3 || return
     say "Cut by 30 %, the model cost $(costs activation-0.3) of perplexity.  After $(value healed-0.3 tokens_trained) tokens in" \
         "$(value healed-0.3 minutes_trained) minutes it costs $(costs healed-0.3), at the same size and speed.  A better cut" \

@@ -17,8 +17,8 @@
  *
  * With --heal-minutes 10 the cut models learn, and with a mixture a third control, the uncut model:
  *
- *   small        : heal -m $cut -T M -f TEXTS --minutes 10 --lr 2.8e-4 --as Q4_K_M -s $of_cut -o $out.gguf
- *   learned      : heal -m M -T M -f TEXTS --minutes 10 --lr 1e-4 --as NEAREST -s $stats -o $out.gguf
+ *   small        : heal -m $cut -T M -f TEXTS --minutes 10 --as Q4_K_M -s $of_cut -o $out.gguf
+ *   learned      : heal -m M -T M -f TEXTS --minutes 10 --as NEAREST -s $stats -o $out.gguf
  *
  * The metric, and --as, which makes widths multiples of the mixture's blocks: shrink_choices.h.
  *
@@ -100,9 +100,7 @@ static const opt_program program = {
         "\n"
         "With --heal-minutes M the cut model learns to predict what the whole model predicts (heal), for at most M "
         "minutes.  The control of random neurons learns as long.  With --mixture the weights are rounded in every "
-        "step, requant is not needed, and a third control is the uncut model that learns to be rounded.  The learning "
-        "rate is 1e-4 + 6e-4 C, where C is the share of the neurons that is cut; it suited a model of 56 M parameters, "
-        "and one of 12 M, uncut and in Q2_K, did better at 3e-4 than at 1e-4.\n"
+        "step, requant is not needed, and a third control is the uncut model that learns to be rounded.\n"
         "\n"
         "Everything is done by other programs.  Their commands are printed first, with an estimate of minutes, memory "
         "and disk, and can be run by hand.  OUT.shrink/shrink.grid holds them as a grid for deadwood sweep, and "
@@ -331,17 +329,14 @@ static int n_held_out(const shrink *s) {
     return 1;
 }
 
-typedef struct lesson { // of a model with the share `kept` of its neurons
+typedef struct lesson { // of a cut model, or of the whole one
     const char *model, *stats;  // words of the grid; stats: importances of the model
     const kit_mixture *mixture; // which it is rounded to; NULL: none
-    double kept;
 } lesson;
 
-/* The rate is near those of results/heal.md for base: 1e-4 where only rounding is learned, 4e-4 where half of the neurons
- * went. */
 static void put_heal(char **to, const shrink *s, const words *w, const lesson *l, dw_err *err) {
-    dw_append(to, err, "heal -m %s -T %s%s --held-out %d --minutes %.6g --lr %.2g", l->model, w->model, w->lesson,
-              n_held_out(s), o.heal_minutes, 1e-4 + 6e-4 * (1 - l->kept));
+    dw_append(to, err, "heal -m %s -T %s%s --held-out %d --minutes %.6g", l->model, w->model, w->lesson, n_held_out(s),
+              o.heal_minutes);
     if (l->mixture) dw_append(to, err, " --as %s -s %s", l->mixture->name, l->stats);
     dw_append(to, err, " -o $out.gguf\n");
 }
@@ -361,7 +356,7 @@ static void put_cut(char **to, const shrink *s, const words *w, const char *pref
     if (mixture) dw_append(to, err, "%s : collect -m %s%s -o $out.h5\n", of_cut + 1, cut_step, w->calib);
     if (mixture || heals) dw_append(to, err, "%ssmall : ", prefix);
     if (heals)
-        put_heal(to, s, w, &(lesson){cut_step, of_cut, mixture, s->work.kept}, err);
+        put_heal(to, s, w, &(lesson){cut_step, of_cut, mixture}, err);
     else if (mixture)
         dw_append(to, err, "requant -m %s --mixture %s -s %s -o $out.gguf\n", cut_step, mixture->name, of_cut);
     dw_append(to, err, "%ssmall_row : score -m $%ssmall --base $base%s --no-speed -o $rows\n", prefix, prefix, w->eval);
@@ -374,7 +369,7 @@ static void put_rounded(char **to, const shrink *s, const words *w, dw_err *err)
     dw_append(to, err, "rounded_row : score -m $rounded --base $base%s --no-speed -o $rows\n", w->eval);
     if (o.heal_minutes <= 0 || !s->work.mixture) return;
     dw_append(to, err, "learned : ");
-    put_heal(to, s, w, &(lesson){w->model, "$stats", control, 1}, err);
+    put_heal(to, s, w, &(lesson){w->model, "$stats", control}, err);
     dw_append(to, err, "learned_row : score -m $learned --base $base%s --no-speed -o $rows\n", w->eval);
 }
 

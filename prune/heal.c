@@ -17,6 +17,7 @@
 #include "kit/weights.h"
 #include "measure/predictions.h"
 #include "prune/prune.h"
+#include "prune/recipe.h"
 #include "prune/teacher_cache.h"
 #include "qtypes/encoding.h"
 
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 enum { LORA_RANK = 16 }; // as in the table of options
+enum { BY_RECIPE = -1 }; // no value was given
 enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21 };
 
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
@@ -97,7 +99,7 @@ static struct {
     double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
     bool recompute;
-} o;
+} o = {.rate = BY_RECIPE, .hidden = BY_RECIPE};
 
 // clang-format off
 static const opt_row rows[] = {
@@ -130,19 +132,24 @@ static const opt_row rows[] = {
     {"stats", 's', OPT_PATH, OPT_INPUT, &o.weights, NULL, "FILE",
      "of --as: weigh errors of rounding by how strong each input is, as requant -s does: stats.h5 or llama.cpp's imatrix"},
     {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
-    {"lr", 0, OPT_REAL, 0, &o.rate, "0.0005", "X", "AdamW's highest rate", .min = 0, .max = 1},
-    {"batch", 0, OPT_INT, 0, &o.batch, "16", "N", "windows of a step", .min = 1, .max = 4096},
+    {"lr", 0, OPT_REAL, 0, &o.rate, NULL, "X",
+     "AdamW's highest rate; default: (0.025 + 0.2 C) / N, where N is the model's width and C the share of the layers' "
+     "weights that was cut, at least 0.5 with another --activation",
+     .min = 0, .max = 1},
+    {"batch", 0, OPT_INT, 0, &o.batch, "2", "N", "windows of a step", .min = 1, .max = 4096},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 2, .max = 65536},
     {"seed", 0, OPT_INT, 0, &o.seed, "0", "N", "seed of the places of windows", .min = 0, .max = 2147483647},
     {"temperature", 0, OPT_REAL, 0, &o.temperature, "1", "X", "of both distributions", .min = 0.1, .max = 100},
     {"ce", 0, OPT_REAL, 0, &o.ce, "0", "X", "share of the cross entropy with the texts' own next tokens",
      .min = 0, .max = 1},
-    {"hidden-states", 0, OPT_REAL, 0, &o.hidden, "0", "W",
-     "weight of the relative squared error of the layers' outputs, in addition", .min = 0, .max = 1000},
+    {"hidden-states", 0, OPT_REAL, 0, &o.hidden, NULL, "W",
+     "weight of the relative squared error of the layers' outputs, in addition; default: 10 if both models have as many "
+     "layers, 0 if not and with --teacher-cache",
+     .min = 0, .max = 1000},
     {"decay", 0, OPT_REAL, 0, &o.decay, "0", "X", "AdamW's decay of matrices", .min = 0, .max = 1},
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
     {"warm-up", 0, OPT_REAL, 0, &o.warm, "0.05", "X", "part of the run in which the rate rises", .min = 0, .max = 1},
-    {"last", 0, OPT_REAL, 0, &o.last, "0", "X", "the cosine falls to X times --lr", .min = 0, .max = 1},
+    {"last", 0, OPT_REAL, 0, &o.last, "0.1", "X", "the cosine falls to X times --lr", .min = 0, .max = 1},
     {"held-out", 0, OPT_INT, 0, &o.n_held, "8", "N",
      "at least N windows at the ends of the texts only measure, as many of each text: one or more",
      .min = 1, .max = 4096},
@@ -175,13 +182,9 @@ static const opt_program program = {
              "--output-type sets its type.  Where its rows are no whole blocks of that type, it gets another, as in a "
              "mixture.  A model that heals without --as is rounded afterwards, by requant.\n"
              "\n"
-             "With a rate too high the loss rises first.  In a model of 56 M parameters it fell from the first tenth on "
-             "at 5e-4 with half of the neurons and at 3e-4 with 70 %; with 75 % it rose first at 5e-4.  With all of them, "
-             "rounded to Q2_K, it fell at 1e-4 and rose first at 3e-4; a model of 12 M parameters did better at 3e-4.\n"
-             "\n"
-             "Small steps learn more from few tokens.  With --batch 2 --hidden-states 10 --last 0.1 a model of 12 M "
-             "parameters learned as much from half a million tokens as from a million with --batch 16, at 5e-4; one of "
-             "56 M parameters learned more at 1.5e-4 than with --batch 16 at 3e-4.\n"
+             "The defaults (small steps, hidden states, a rate that fits what is missing) were found with two models, of 12 "
+             "and 56 M parameters, which learned from half a million tokens and fewer.  A held-out loss that rises first "
+             "asks for a smaller --lr.\n"
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
@@ -197,7 +200,7 @@ static const opt_program program = {
              "uninterrupted run.",
     .example = "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --tokens 2e6\n"
                "deadwood heal -m mini-cut.gguf -T mini.gguf -f heal.txt -o mini-healed.gguf --minutes 10 --train ffn\n"
-               "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K --lr 3e-4",
+               "deadwood heal -m mini.gguf -T mini.gguf -f heal.txt -o mini-Q2_K.gguf --minutes 10 --as Q2_K",
     .rows = rows};
 // clang-format on
 
@@ -485,8 +488,23 @@ static int open_mixture(run *r, dw_err *err) {
     return 0;
 }
 
+static bool changes_activation(const run *r) {
+    return o.activation && strcmp(o.activation, dw_model_activation(r->in.model));
+}
+
+static void follow_recipe(const run *r) {
+    const dw_model *m = r->in.model, *teacher = r->in.teacher;
+    if (o.rate == BY_RECIPE) o.rate = recipe_rate(m, teacher, changes_activation(r));
+    if (o.hidden == BY_RECIPE) o.hidden = o.cache ? 0 : recipe_hidden(m, teacher);
+    opt_chosen(&o.rate);
+    opt_chosen(&o.hidden);
+    say("recipe: --lr %.3g --batch %d --hidden-states %g --last %g", o.rate, o.batch, o.hidden, o.last);
+}
+
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
-    if (open_models(&r->in, err) || read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
+    if (open_models(&r->in, err)) return -1;
+    follow_recipe(r);
+    if (read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
     distil_options options = options_of(r, pool);
     if (distil_hold_out(r->in.text, r->in.n_text, &options, err) || choose_memory(r, &options, err) || identify(r, err))
         return -1;
@@ -702,10 +720,6 @@ static int write_data(const run *r, dw_gguf_writer *w, dw_err *err) {
     rc = rc || kit_stream_end(s, err);
     kit_stream_free(s);
     return rc ? -1 : 0;
-}
-
-static bool changes_activation(const run *r) {
-    return o.activation && strcmp(o.activation, dw_model_activation(r->in.model));
 }
 
 static int write_model(const run *r, dw_err *err) {

@@ -586,6 +586,40 @@ static void hidden_states_of_kept_layers(void) {
           "%s", test_run_output());
 }
 
+/* ---- the recipe --------------------------------------------------------------------------------------------------- */
+
+/* What heal says that it does with these options. */
+static void check_recipe(const char *student, const char *teacher, const char *options, const char *wanted) {
+    const char *out = test_file("recipe.gguf");
+    CHECK(!test_run("rm -f %s.checkpoint; deadwood-heal -m %s -T %s -f %s -o %s -c 16 --held-out 4 --tokens 32 -t 1 %s",
+                    out, student, teacher, text(), out, options) &&
+              strstr(test_run_output(), wanted),
+          "wanted '%s': %s", wanted, test_run_output());
+}
+
+/* tiny-llama has width 64, and a layer 36,992 weights, of which 3 x 64 x 64 are cut with half of its neurons: C = 0.3322,
+ * (0.025 + 0.2 C) / 64 = 0.001429.  Nothing cut: 0.000391.  Another activation: C = 0.5, 0.00195. */
+static void recipe_follows_the_cut(void) {
+    const char *whole = random_model("tiny-llama", "F32", 0), *half = cut("tiny-llama", "F32"),
+               *plan = test_file("drop.tsv"), *dropped = test_file("dropped-llama.gguf");
+    char options[160];
+    check_recipe(whole, whole, "", "recipe: --lr 0.000391 --batch 2 --hidden-states 10 --last 0.1\n");
+    check_recipe(half, whole, "", "recipe: --lr 0.00143 --batch 2 --hidden-states 10 --last 0.1\n");
+    check_recipe(whole, whole, "--activation relu", "recipe: --lr 0.00195 --batch 2 --hidden-states 10 --last 0.1\n");
+    check_recipe(half, whole, "--lr 0 --batch 1 --hidden-states 0 --last 0",
+                 "recipe: --lr 0 --batch 1 --hidden-states 0 --last 0\n");
+    snprintf(options, sizeof options, "--teacher-cache %s", test_file("recipe.cache"));
+    check_recipe(half, whole, options, " --hidden-states 0 --last 0.1\n");
+    CHECK(!test_run("deadwood-rank -m %s --metric weight --rate 0.25 -o %s -q && "
+                    "sed -i 's/^1\t.*/1\t0\tdrop/' %s && deadwood-cut -m %s -p %s -o %s -q",
+                    whole, plan, plan, whole, plan, dropped),
+          "%s", test_run_output());
+    check_recipe(dropped, whole, "", " --hidden-states 0 --last 0.1\n");
+    CHECK(!test_run("deadwood-inspect %s --lineage | grep -q -- '--lr 0.00[0-9]* .*--hidden-states 0 '",
+                    test_file("recipe.gguf")),
+          "the lineage does not tell the recipe: %s", test_run_output());
+}
+
 /* ---- stored predictions of the teacher ------------------------------------------------------------------------- */
 
 /* Heals with a file of predictions; *out is the healed file. */
@@ -855,6 +889,8 @@ static const test_case cases[] = {
     {"the values with the lowest held-out loss come back bit for bit, with low-rank additions, too",
      best_values_come_back},
     {"KL is a mean over the positions of a window, cross entropy over its next tokens", means_of_the_terms},
+    {"by default the rate follows from what was cut, and hidden states are compared where layers match",
+     recipe_follows_the_cut},
     {"--hidden-states compares kept layers with the same layers of the teacher", hidden_states_of_kept_layers},
     {"--teacher-cache: a second student reads what the first wrote; files of other runs and damaged ones are refused",
      teacher_is_stored},

@@ -461,6 +461,11 @@ static char *scalar_text(const opt_row *row) {
     return tool_need(strdup(text), opt_label(row));
 }
 
+void opt_chosen(const void *target) {
+    for (const opt_row *row = parsed->rows; !opt_is_end(row); row++)
+        if (opt_is_value(row) && row->target == target) has_value[row - parsed->rows] = true;
+}
+
 char **opt_values(const opt_row *row, size_t *n) {
     *n = 0;
     const ptrdiff_t i = row - parsed->rows;

@@ -4,14 +4,12 @@ deadwood-synth --shape tiny-qwen2 --type BF16 -o tiny.gguf -q
 for i in 1 2 3; do head -c 6000 "$ROOT/experiments/texts/calib/english-$i.txt" >$i.txt; done
 shrink=(deadwood-shrink tiny.gguf -f 1.txt 2.txt 3.txt -c 32 --rate 0.5 --heal-minutes 0.01)
 "${shrink[@]}" --mixture Q8_0 -o small.gguf >table 2>err
-test "$(grep -c 'heal -m .* -T tiny.gguf -f .*1.txt.* --minutes 0.01 --lr .* --as .* -s ' err)" = 3
-test "$(grep -c 'heal .*--lr 0.0001 ' err)" = 1 # the uncut model
-test "$(grep -c 'heal .*--lr 0.0004 ' err)" = 2
+test "$(grep -c 'heal -m .* -T tiny.gguf -f .*1.txt.* --minutes 0.01 --as .* -s ' err)" = 3
 grep -q 'minutes trained' table
 deadwood-inspect small.gguf --lineage | cut -d' ' -f2 | tr '\n' ' ' >steps
 grep -q 'cut heal $' steps
 awk -F'\t' '/^#/ {next} $1 == "date" {for (n = 1; n <= NF; n++) at[$n] = n; next}
-    $at["model"] ~ /small|learned/ {print $at["model"], ($at["tokens_trained"] >= 512), ($at["minutes_trained"] > 0)}' \
+    $at["model"] ~ /small|learned/ {print $at["model"], ($at["tokens_trained"] >= 64), ($at["minutes_trained"] > 0)}' \
     small.gguf.shrink/rows.tsv | sed 's/-[0-9a-f]*\.gguf//' | sort -u >trained
 printf '%s\n' 'learned 1 1' 'random_small 1 1' 'small 1 1' | cmp - trained
 "${shrink[@]}" -o plain.gguf -q >table # without a mixture the healed model is the result
