@@ -701,7 +701,7 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
     char tokens[32], minutes[32] = "";
     snprintf(tokens, sizeof tokens, "%.0f", tokens_of(r));
-    if (o.minutes > 0) snprintf(minutes, sizeof minutes, "%.2f", r->d.plan.seconds / 60);
+    if (o.minutes > 0) snprintf(minutes, sizeof minutes, "%.3g", r->d.plan.seconds / 60);
     int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
              lineage_fact(l, "tokens_trained", tokens, err) || lineage_fact(l, "minutes_trained", minutes, err);
