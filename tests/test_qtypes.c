@@ -4,6 +4,7 @@
 #include "base/half_inline.h"
 #include "qtypes/qtypes.h"
 #include "qtypes/encoding.h"
+#include "qtypes/scale_search_own.h"
 #include "test.h"
 
 #include <dlfcn.h>
@@ -586,7 +587,50 @@ static void stock_encodes_alike(void) {
                 }
 }
 
+/* ---- searches --------------------------------------------------------------------------------------- */
+
+typedef struct found {
+    float scale[48], depth[48], inverse[48], base[48];
+    uint8_t code[48 * DW_SEARCH_MAX];
+} found;
+
+/* What search number `which` finds; in the same order as below. */
+static void search(const dw_searches *s, int which, int n_groups, int len, bool weighted, found *f) {
+    const dw_groups g = {n_groups, len, x, weighted ? weight : NULL, f->scale, f->depth, f->inverse, f->base, f->code};
+    memset(f, 0, sizeof *f);
+    if (which == 0) s->symmetric(&g, 32);
+    if (which == 1) s->sweeps(&g, 4);
+    if (which == 2) s->affine(&g, (dw_affine_search){.nmax = 15, .first = -1, .step = 0.1f, .n_steps = 20});
+    if (which == 3) s->affine(&g, (dw_affine_search){.nmax = 3, .first = -0.5f, .step = 0.1f, .n_steps = 15, .absolute = true});
+    if (which == 4) s->table(&g);
+}
+
+/* Among the values: a group of zeros, one that is too small, one of equal values, an infinity and a NaN. */
+static void searches_agree(void) {
+#if defined(__x86_64__)
+    const struct {
+        const dw_searches *s;
+        bool there;
+    } wide[] = {{&dw_searches_avx2, __builtin_cpu_supports("avx2")}, {&dw_searches_avx512, __builtin_cpu_supports("avx512f")}};
+    static found plain, other;
+    normal_row(77, 48 * DW_SEARCH_MAX);
+    for (int i = 0; i < 32; i++) x[i] = 0, x[96 + i] = 1e-20f, x[160 + i] = 3;
+    x[224] = INFINITY, x[290] = NAN;
+    for (int i = 0; i < 2; i++)
+        for (int n_groups = 1; wide[i].there && n_groups <= 48; n_groups += n_groups < 34 ? 1 : 7)
+            for (int which = 0; which < 5; which++)
+                for (int len = 16; len <= 32; len += 16)
+                    for (int weighted = which == 2 || which == 3; weighted < 2; weighted++) {
+                        search(&dw_searches_plain, which, n_groups, len, weighted, &plain);
+                        search(wide[i].s, which, n_groups, len, weighted, &other);
+                        CHECK(!memcmp(&plain, &other, sizeof plain), "search %d of %d groups of %d, %s at a time", which,
+                              n_groups, len, i ? "16" : "8");
+                    }
+#endif
+}
+
 static const test_case cases[] = {
+    {"searches of 8 and of 16 groups at a time find what those of 4 find, bit for bit", searches_agree},
     {"encode is fit, round and pack, and round says how a value is read", steps_are_encode},
     {"round takes a value of any size, and larger ones never become less", round_takes_any_value},
     {"every row of the table has consistent sizes and is found by number and by name", table_consistent},

@@ -5,7 +5,7 @@
  * weights and codes likewise.  len is at most 32.
  *
  * Bytes must be equal on every machine, so each sum runs in index order in F32 and each product associates as
- * written.  Four groups are searched together, one per vector lane, which changes neither. */
+ * written.  4, 8 or 16 groups are searched together, one per vector lane, which changes neither. */
 #ifndef DW_SCALE_SEARCH_H
 #define DW_SCALE_SEARCH_H
 
