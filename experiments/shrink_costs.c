@@ -163,11 +163,11 @@ static double n_params_of(const dw_model *m, double kept) {
 static double n_trained(const shrink_work *w) { return n_params_of(w->model, control_learns(w) ? 1 : w->kept); }
 
 /* Of heal: for each parameter its value, gradient, two moments, the best so far and, with a mixture, what it is rounded
- * to, in F32; about 20 values of n_embd, 4 of n_ff and a residual a layer for each of the 4096 tokens of a pass, student
+ * to, in F32; about 20 values of n_embd, 4 of n_ff and a residual a layer for each of the 1024 tokens of a pass, student
  * and teacher. */
 static double healing_memory(const shrink_work *w) {
     const dw_hparams *hp = dw_model_hparams(w->model);
-    const double pass = 4096 * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
+    const double pass = 1024 * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
     return (w->mixture ? 6 : 5) * sizeof(float) * n_trained(w) + pass;
 }
 
