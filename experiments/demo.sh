@@ -452,6 +452,13 @@ requantize() {
     say "${said:+$said  }The mixture Q2_K, with scales of scales and weighted by the inputs' energy: by $(factor q2_k)."
 }
 
+# Two windows a step, or one if twenty steps would not fit into the minutes: a step runs both models forward and one
+# backward, which takes the time of about six forward passes.
+heal_batch() {
+    awk -v minutes="$heal" -v prefill="$(cell dense prefill_tok_s "$out/first.tsv")" -v n="$((ctx / 2))" \
+        'BEGIN { print (60 * minutes * prefill < 6 * 20 * 2 * n ? 1 : 2) }'
+}
+
 learn_again() {
     heading "Attempt 5: let the cut model learn from the original"
     if is "$heal == 0"; then echo "(skipped: HEAL=$heal)" && return; fi
@@ -461,7 +468,7 @@ learn_again() {
     fi
     if ! has activation-0.3; then echo "(skipped: attempt 3 made no model to heal)" && return; fi
     run deadwood heal -m "$out/activation-0.3.gguf" -T "$out/dense.gguf" -f "$texts"/calib/*.txt -c $((ctx / 2)) \
-        --minutes "$heal" --held-out "$(ls "$texts"/calib/*.txt | wc -l)" -o "$out/healed-0.3.gguf" || return
+        --minutes "$heal" --batch "$(heal_batch)" --held-out "$(ls "$texts"/calib/*.txt | wc -l)" -o "$out/healed-0.3.gguf" || return
     score healed '' healed-0.3 || return
     say "Cut by 30 %, the model cost $(costs activation-0.3) of perplexity.  After $(value healed-0.3 tokens_trained) tokens in" \
         "$(value healed-0.3 minutes_trained) minutes it costs $(costs healed-0.3), at the same size and speed.  A better cut" \

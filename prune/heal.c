@@ -29,6 +29,7 @@
 
 enum { LORA_RANK = 16 }; // as in the table of options
 enum { BY_RECIPE = -1 }; // no value was given
+static const double RATE_OF_PARTS = 5e-4; // of --train down, norms and lora
 enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21 };
 
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
@@ -134,7 +135,7 @@ static const opt_row rows[] = {
     {"rank", 0, OPT_INT, 0, &o.rank, "16", "R", "of --train lora", .min = 1, .max = 4096},
     {"lr", 0, OPT_REAL, 0, &o.rate, NULL, "X",
      "AdamW's highest rate; default: (0.025 + 0.2 C) / N, where N is the model's width and C the share of the layers' "
-     "weights that was cut, at least 0.5 with another --activation",
+     "weights that was cut; with another --activation C is at least 0.5; for --train down, norms and lora 0.0005",
      .min = 0, .max = 1},
     {"batch", 0, OPT_INT, 0, &o.batch, "2", "N", "windows of a step", .min = 1, .max = 4096},
     {"ctx", 'c', OPT_INT, 0, &o.n_ctx, "512", "N", "tokens of a window", .min = 2, .max = 65536},
@@ -143,8 +144,8 @@ static const opt_row rows[] = {
     {"ce", 0, OPT_REAL, 0, &o.ce, "0", "X", "share of the cross entropy with the texts' own next tokens",
      .min = 0, .max = 1},
     {"hidden-states", 0, OPT_REAL, 0, &o.hidden, NULL, "W",
-     "weight of the relative squared error of the layers' outputs, in addition; default: 10 if both models have as many "
-     "layers, 0 if not and with --teacher-cache",
+     "weight of the relative squared error of the layers' outputs, in addition; default: 10, or 0 if the models differ in "
+     "layers or width, and with --teacher-cache",
      .min = 0, .max = 1000},
     {"decay", 0, OPT_REAL, 0, &o.decay, "0", "X", "AdamW's decay of matrices", .min = 0, .max = 1},
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
@@ -182,9 +183,9 @@ static const opt_program program = {
              "--output-type sets its type.  Where its rows are no whole blocks of that type, it gets another, as in a "
              "mixture.  A model that heals without --as is rounded afterwards, by requant.\n"
              "\n"
-             "The defaults (small steps, hidden states, a rate that fits what is missing) were found with two models, of 12 "
-             "and 56 M parameters, which learned from half a million tokens and fewer.  A held-out loss that rises first "
-             "asks for a smaller --lr.\n"
+             "The defaults (small steps, hidden states, a rate that fits what was cut) come from runs of two models, of 12 "
+             "and 56 M parameters, with half a million tokens and fewer.  If the held-out loss rises first, try a smaller "
+             "--lr.\n"
              "\n"
              "The last windows of the texts are held out.  After each tenth of the run their KL(teacher || student) is "
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
@@ -494,11 +495,12 @@ static bool changes_activation(const run *r) {
 
 static void follow_recipe(const run *r) {
     const dw_model *m = r->in.model, *teacher = r->in.teacher;
-    if (o.rate == BY_RECIPE) o.rate = recipe_rate(m, teacher, changes_activation(r));
+    const bool has_formula = what_is_trained()->wanted == is_any || what_is_trained()->wanted == is_ffn;
+    if (o.rate == BY_RECIPE) o.rate = has_formula ? recipe_rate(m, teacher, changes_activation(r)) : RATE_OF_PARTS;
     if (o.hidden == BY_RECIPE) o.hidden = o.cache ? 0 : recipe_hidden(m, teacher);
     opt_chosen(&o.rate);
     opt_chosen(&o.hidden);
-    say("recipe: --lr %.3g --batch %d --hidden-states %g --last %g", o.rate, o.batch, o.hidden, o.last);
+    say("recipe: --lr %g --batch %d --hidden-states %g --last %g", o.rate, o.batch, o.hidden, o.last);
 }
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
@@ -701,7 +703,7 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
     char tokens[32], minutes[32] = "";
     snprintf(tokens, sizeof tokens, "%.0f", tokens_of(r));
-    if (o.minutes > 0) snprintf(minutes, sizeof minutes, "%.3g", r->d.plan.seconds / 60);
+    if (o.minutes > 0) snprintf(minutes, sizeof minutes, r->d.plan.seconds < 60 ? "%.3g" : "%.2f", r->d.plan.seconds / 60);
     int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
              lineage_fact(l, "tokens_trained", tokens, err) || lineage_fact(l, "minutes_trained", minutes, err);

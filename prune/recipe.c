@@ -17,7 +17,7 @@ static double weights_of_layers(const dw_model *m) {
     return n;
 }
 
-/* To three digits, so that the rate which is printed is the one that was used. */
+/* To three digits: a rate that can be typed. */
 double recipe_rate(const dw_model *cut, const dw_model *teacher, bool other_activation) {
     const double was_cut = fmax(0, 1 - weights_of_layers(cut) / weights_of_layers(teacher));
     const double rate = (0.025 + 0.2 * (other_activation ? fmax(was_cut, 0.5) : was_cut)) / dw_model_hparams(cut)->n_embd;

@@ -430,13 +430,12 @@ void opt_parse(const opt_program *program, int argc, char **argv) {
 
 /* ---- effective values ----------------------------------------------------------------------------------- */
 
-/* The shortest decimal text that reads back as x. */
+/* A short decimal text that reads back as x: 10 and not 1e+01. */
 static char *real_text(double x) {
     char text[40];
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, x);
-        if (strtod(text, NULL) == x) break;
-    }
+    int digits = x == floor(x) && fabs(x) < 1e6 ? 6 : 1;
+    do snprintf(text, sizeof text, "%.*g", digits, x);
+    while (strtod(text, NULL) != x && digits++ < 17);
     return strdup(text);
 }
 

@@ -136,8 +136,8 @@ void tool_backend_text(char text[32]);     // "cpu avx512": backend and level, w
  * output replaces one, and installs the signal handlers that remove unfinished outputs. */
 void opt_parse(const opt_program *program, int argc, char **argv);
 
-/* The program has chosen the value of an option without a default, by its target: the lineage stores it as if it had
- * been given. */
+/* Says that the program itself has set the option with this target, which was not given and has no default.  The lineage
+ * then stores the value as if it had been given. */
 void opt_chosen(const void *target);
 
 /* The text quoted for a shell, in one line; free() it.  A text with bytes that a terminal must not get (dw_show)

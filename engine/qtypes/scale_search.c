@@ -54,7 +54,7 @@ float dw_extreme(const float *x, int n) {
 
 const dw_searches dw_searches_plain = LANES_TABLE;
 
-/* Wide enough for the groups, where the CPU is. */
+/* The widest that this CPU has, unless so few groups leave half of its lanes empty. */
 static const dw_searches *searches_of(int n_groups) {
 #if defined(__x86_64__)
     if (n_groups > 8 && __builtin_cpu_supports("avx512f")) return &dw_searches_avx512;
