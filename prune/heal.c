@@ -17,7 +17,7 @@
 #include "kit/weights.h"
 #include "measure/predictions.h"
 #include "prune/prune.h"
-#include "prune/recipe.h"
+#include "prune/heal_recipe.h"
 #include "prune/teacher_cache.h"
 #include "qtypes/encoding.h"
 
@@ -496,8 +496,8 @@ static bool changes_activation(const run *r) {
 static void follow_recipe(const run *r) {
     const dw_model *m = r->in.model, *teacher = r->in.teacher;
     const bool has_formula = what_is_trained()->wanted == is_any || what_is_trained()->wanted == is_ffn;
-    if (o.rate == BY_RECIPE) o.rate = has_formula ? recipe_rate(m, teacher, changes_activation(r)) : RATE_OF_PARTS;
-    if (o.hidden == BY_RECIPE) o.hidden = o.cache ? 0 : recipe_hidden(m, teacher);
+    if (o.rate == BY_RECIPE) o.rate = has_formula ? heal_recipe_rate(m, teacher, changes_activation(r)) : RATE_OF_PARTS;
+    if (o.hidden == BY_RECIPE) o.hidden = o.cache ? 0 : heal_recipe_hidden(m, teacher);
     opt_chosen(&o.rate);
     opt_chosen(&o.hidden);
     say("recipe: --lr %g --batch %d --hidden-states %g --last %g", o.rate, o.batch, o.hidden, o.last);

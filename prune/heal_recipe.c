@@ -1,5 +1,5 @@
-/* recipe.c - the rate and the terms of the loss that suit a cut. */
-#include "prune/recipe.h"
+/* heal_recipe.c - the rate and the terms of the loss that suit a cut. */
+#include "prune/heal_recipe.h"
 
 #include "formats/formats.h"
 
@@ -18,7 +18,7 @@ static double weights_of_layers(const dw_model *m) {
 }
 
 /* To three digits: a rate that can be typed. */
-double recipe_rate(const dw_model *cut, const dw_model *teacher, bool other_activation) {
+double heal_recipe_rate(const dw_model *cut, const dw_model *teacher, bool other_activation) {
     const double was_cut = fmax(0, 1 - weights_of_layers(cut) / weights_of_layers(teacher));
     const double rate = (0.025 + 0.2 * (other_activation ? fmax(was_cut, 0.5) : was_cut)) / dw_model_hparams(cut)->n_embd;
     char text[32];
@@ -26,7 +26,7 @@ double recipe_rate(const dw_model *cut, const dw_model *teacher, bool other_acti
     return strtod(text, NULL);
 }
 
-double recipe_hidden(const dw_model *cut, const dw_model *teacher) {
+double heal_recipe_hidden(const dw_model *cut, const dw_model *teacher) {
     const dw_hparams *own = dw_model_hparams(cut), *teachers = dw_model_hparams(teacher);
     return own->n_layer == teachers->n_layer && own->n_embd == teachers->n_embd ? 10 : 0;
 }
