@@ -167,7 +167,8 @@ static double n_trained(const shrink_work *w) { return n_params_of(w->model, con
  * A pass has two windows, or one of more than 2048 tokens. */
 static double healing_memory(const shrink_work *w, int n_ctx) {
     const dw_hparams *hp = dw_model_hparams(w->model);
-    const double pass = (n_ctx > 2048 ? 1 : 2) * (double)n_ctx * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
+    const double tokens = (n_ctx > 2048 ? 1.0 : 2.0) * n_ctx;
+    const double pass = tokens * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
     return (w->mixture ? 6 : 5) * sizeof(float) * n_trained(w) + pass;
 }
 

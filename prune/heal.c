@@ -29,7 +29,6 @@
 
 enum { LORA_RANK = 16 }; // as in the table of options
 enum { BY_RECIPE = -1 }; // no value was given
-static const double RATE_OF_PARTS = 5e-4; // of --train down, norms and lora
 enum { MAX_TEXT_BYTES = 1 << 30, MOST_BLOCK_TOKENS = 1 << 21 };
 
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
@@ -74,12 +73,13 @@ static const struct trained {
     const char *name, *help;
     bool (*wanted)(dw_weight w);
     bool low_rank;
+    double rate; // where --lr says none; 0: by heal_recipe.h
 } trained[] = {
-    {"all", "every weight", is_any, false},
-    {"ffn", "gate, up, down and their norm", is_ffn, false},
-    {"down", "down, norms and biases", is_down_or_norm, false},
-    {"norms", "norms and biases", is_bias_or_norm, false},
-    {"lora", "a product of rank --rank added to every matrix of the layers; norms and biases", is_of_layer, true},
+    {"all", "every weight", is_any, false, 0},
+    {"ffn", "gate, up, down and their norm", is_ffn, false, 0},
+    {"down", "down, norms and biases", is_down_or_norm, false, 5e-4},
+    {"norms", "norms and biases", is_bias_or_norm, false, 5e-4},
+    {"lora", "a product of rank --rank added to every matrix of the layers; norms and biases", is_of_layer, true, 5e-4},
     {0},
 };
 
@@ -493,10 +493,11 @@ static bool changes_activation(const run *r) {
     return o.activation && strcmp(o.activation, dw_model_activation(r->in.model));
 }
 
+/* Fills in what no option says, and tells all of it as options. */
 static void follow_recipe(const run *r) {
     const dw_model *m = r->in.model, *teacher = r->in.teacher;
-    const bool has_formula = what_is_trained()->wanted == is_any || what_is_trained()->wanted == is_ffn;
-    if (o.rate == BY_RECIPE) o.rate = has_formula ? heal_recipe_rate(m, teacher, changes_activation(r)) : RATE_OF_PARTS;
+    const double own = what_is_trained()->rate;
+    if (o.rate == BY_RECIPE) o.rate = own > 0 ? own : heal_recipe_rate(m, teacher, changes_activation(r));
     if (o.hidden == BY_RECIPE) o.hidden = o.cache ? 0 : heal_recipe_hidden(m, teacher);
     opt_chosen(&o.rate);
     opt_chosen(&o.hidden);
@@ -703,7 +704,8 @@ static int stamp(const run *r, dw_gguf_writer *w, dw_err *err) {
     lineage *l = lineage_new(&program, dw_model_gguf(r->in.model), err);
     char tokens[32], minutes[32] = "";
     snprintf(tokens, sizeof tokens, "%.0f", tokens_of(r));
-    if (o.minutes > 0) snprintf(minutes, sizeof minutes, r->d.plan.seconds < 60 ? "%.3g" : "%.2f", r->d.plan.seconds / 60);
+    const double took = r->d.plan.seconds / 60;
+    if (o.minutes > 0) snprintf(minutes, sizeof minutes, took < 1 ? "%.3g" : "%.2f", took);
     int rc = !l || lineage_input_hashed(l, o.model, r->in.model_sha256, err) ||
              lineage_input_hashed(l, o.teacher, r->in.teacher_sha256, err) ||
              lineage_fact(l, "tokens_trained", tokens, err) || lineage_fact(l, "minutes_trained", minutes, err);

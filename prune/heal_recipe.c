@@ -20,7 +20,8 @@ static double weights_of_layers(const dw_model *m) {
 /* To three digits: a rate that can be typed. */
 double heal_recipe_rate(const dw_model *cut, const dw_model *teacher, bool other_activation) {
     const double was_cut = fmax(0, 1 - weights_of_layers(cut) / weights_of_layers(teacher));
-    const double rate = (0.025 + 0.2 * (other_activation ? fmax(was_cut, 0.5) : was_cut)) / dw_model_hparams(cut)->n_embd;
+    const double rate = (0.025 + 0.2 * (other_activation ? fmax(was_cut, 0.5) : was_cut)) /
+                        dw_model_hparams(cut)->n_embd;
     char text[32];
     snprintf(text, sizeof text, "%.3g", rate);
     return strtod(text, NULL);

@@ -597,7 +597,7 @@ static void check_recipe(const char *student, const char *teacher, const char *o
           "wanted '%s': %s", wanted, test_run_output());
 }
 
-/* tiny-llama has width 64, and a layer 36,992 weights, of which 3 x 64 x 64 are cut with half of its neurons: C = 0.3322,
+/* tiny-llama has width 64 and 36,992 weights a layer.  Half of its neurons are 3 x 64 x 64 of them: C = 0.3322, and
  * (0.025 + 0.2 C) / 64 = 0.001429.  Nothing cut: 0.000391.  Another activation: C = 0.5, 0.00195. */
 static void recipe_follows_the_cut(void) {
     const char *whole = random_model("tiny-llama", "F32", 0), *half = cut("tiny-llama", "F32"),

@@ -601,7 +601,7 @@ static void search(const dw_searches *s, int which, int n_groups, int len, bool 
     if (which == 0) s->symmetric(&g, 32);
     if (which == 1) s->sweeps(&g, 4);
     if (which == 2) s->affine(&g, (dw_affine_search){.nmax = 15, .first = -1, .step = 0.1f, .n_steps = 20});
-    if (which == 3) s->affine(&g, (dw_affine_search){.nmax = 3, .first = -0.5f, .step = 0.1f, .n_steps = 15, .absolute = true});
+    if (which == 3) s->affine(&g, (dw_affine_search){.nmax = 3, .first = -0.5f, .step = 0.1f, .n_steps = 15, true});
     if (which == 4) s->table(&g);
 }
 
@@ -611,7 +611,8 @@ static void searches_agree(void) {
     const struct {
         const dw_searches *s;
         bool there;
-    } wide[] = {{&dw_searches_avx2, __builtin_cpu_supports("avx2")}, {&dw_searches_avx512, __builtin_cpu_supports("avx512f")}};
+    } wide[] = {{&dw_searches_avx2, __builtin_cpu_supports("avx2")},
+                {&dw_searches_avx512, __builtin_cpu_supports("avx512f")}};
     static found plain, other;
     normal_row(77, 48 * DW_SEARCH_MAX);
     for (int i = 0; i < 32; i++) x[i] = 0, x[96 + i] = 1e-20f, x[160 + i] = 3;

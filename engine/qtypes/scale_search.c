@@ -1,4 +1,4 @@
-/* scale_search.c - the searches; scale_search.h says what they minimise. */
+/* scale_search.c - ranges, scales of a super-block, and which of the searches (scale_search_lanes.inc) this CPU uses. */
 #define LANES 4
 #define LANES_STATIC static
 #define LANES_INLINE static inline
