@@ -82,9 +82,15 @@ static void fill(bench *b, const dw_qtype_row *t, uint8_t *data) {
     b->w.type = t, b->w.data = data;
 }
 
-static void run_type(bench *b, const dw_qtype_row *t, dw_precision precision, int n_rounds) {
+static const char *const form_names[] = {[DW_GEMM_INT8] = "int8",
+                                         [DW_GEMM_ROUNDED] = "rounded",
+                                         [DW_GEMM_SPLIT_X] = "split x",
+                                         [DW_GEMM_SPLIT] = "split",
+                                         [DW_GEMM_F32] = "f32"};
+
+static void run_form(bench *b, const dw_qtype_row *t, dw_gemm_form form, int n_rounds) {
     double rate[MAX_ROUNDS], share[MAX_ROUNDS];
-    b->form = dw_gemm_form_of(b->level, t, precision);
+    b->form = form;
     dw_pool_run(b->pool, pack, b);
     for (int i = 0; i < n_rounds; i++) {
         double loop = 0;
@@ -94,8 +100,22 @@ static void run_type(bench *b, const dw_qtype_row *t, dw_precision precision, in
     }
     qsort(rate, (size_t)n_rounds, sizeof(double), by_size);
     qsort(share, (size_t)n_rounds, sizeof(double), by_size);
-    printf("%-7s %-5s %8.1f %8.1f %6.2f\n", t->name, b->form == DW_GEMM_INT8 ? "int8" : "-", rate[n_rounds / 2] * 1e-9,
+    printf("%-7s %-7s %8.1f %8.1f %6.2f\n", t->name, form_names[form], rate[n_rounds / 2] * 1e-9,
            rate[n_rounds / 2] / share[n_rounds / 2] * 1e-9, share[n_rounds / 2]);
+    fflush(stdout);
+}
+
+/* All forms that a session of this level may take for the type, and bytes. */
+static void run_type(bench *b, const dw_qtype_row *t, int n_rounds) {
+    const dw_level bytes = b->level > DW_AVX512 ? DW_AVX512 : b->level;
+    const dw_gemm_form forms[] = {dw_gemm_form_of(b->level, t, DW_PRECISION_SPLIT, b->n_tokens),
+                                  dw_gemm_form_of(b->level, t, DW_PRECISION_ROUNDED, b->n_tokens),
+                                  dw_gemm_form_of(bytes, t, DW_PRECISION_INT8, b->n_tokens)};
+    unsigned done = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!(done & 1u << forms[i])) run_form(b, t, forms[i], n_rounds);
+        done |= 1u << forms[i];
+    }
 }
 
 int main(int argc, char **argv) {
@@ -132,7 +152,7 @@ int main(int argc, char **argv) {
     dw_rng rng;
     dw_rng_seed(&rng, 2);
     for (size_t i = 0; i < (size_t)b.n_tokens * (size_t)n; i++) b.x[i] = (float)dw_rng_normal(&rng);
-    printf("# level %s, %d threads, (%d, %d) x %d tokens\n# type   form  Gflop/s     loop  share\n",
+    printf("# level %s, %d threads, (%d, %d) x %d tokens\n# type   form     Gflop/s     loop  share\n",
            dw_level_names[b.level], n_threads, b.n_rows, n, b.n_tokens);
     for (int i = 0; i < DW_QTYPE_END; i++) {
         const dw_qtype_row *t = dw_qtype_get((uint32_t)i);
@@ -141,9 +161,7 @@ int main(int argc, char **argv) {
         if (!t || !wanted || !t->encode || (t->block == 1 && t->id != DW_F32 && t->id != DW_F16 && t->id != DW_BF16))
             continue;
         fill(&b, t, data);
-        run_type(&b, t, DW_PRECISION_SPLIT, n_rounds);
-        if (dw_gemm_form_of(b.level, t, DW_PRECISION_INT8) == DW_GEMM_INT8)
-            run_type(&b, t, DW_PRECISION_INT8, n_rounds);
+        run_type(&b, t, n_rounds);
     }
     return 0;
 }

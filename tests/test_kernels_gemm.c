@@ -12,8 +12,15 @@ static const double bound[] = {
     [DW_GEMM_INT8] = 8e-3,  [DW_GEMM_ROUNDED] = 4e-3, [DW_GEMM_SPLIT_X] = 1e-5,
     [DW_GEMM_SPLIT] = 1e-5, [DW_GEMM_F32] = 1e-6};
 
-static const dw_precision precisions[] = {DW_PRECISION_SPLIT, DW_PRECISION_ROUNDED, DW_PRECISION_INT8};
-enum { N_PRECISIONS = sizeof precisions / sizeof *precisions };
+/* What callers ask for: all forms. */
+static const struct { dw_precision precision; int n_tokens; } asked[] = {
+    {DW_PRECISION_SPLIT, DW_GEMM_TOKENS}, {DW_PRECISION_ROUNDED, DW_GEMM_TOKENS}, {DW_PRECISION_INT8, DW_GEMM_TOKENS},
+    {DW_PRECISION_INT8, 1}};
+enum { N_ASKED = sizeof asked / sizeof *asked };
+
+static dw_gemm_form form_asked(dw_level level, const dw_qtype_row *type, int i) {
+    return dw_gemm_form_of(level, type, asked[i].precision, asked[i].n_tokens);
+}
 
 /* ---- a product with its reference ---------------------------------------------------------------------------- */
 
@@ -108,8 +115,8 @@ static void against_double(void) {
             const int n = p.n_rows * p.n_tokens;
             guarded y = guard((size_t)n * sizeof(float));
             for (int level = 0; level < DW_N_LEVELS; level++)
-                for (int i = 0; i < N_PRECISIONS && dw_level_usable(level); i++) {
-                    const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
+                for (int i = 0; i < N_ASKED && dw_level_usable(level); i++) {
+                    const dw_gemm_form form = form_asked(level, type, i);
                     memset(y.data, 0xff, (size_t)n * sizeof(float));
                     multiply(&p, level, form, NULL, 0, p.n_rows, 0, p.n_tokens, 1, (float *)(void *)y.data);
                     const double error = relative_error(&p, (float *)(void *)y.data);
@@ -133,7 +140,7 @@ static void round_inputs(float *x, int n) {
 /* AMX multiplies bytes with AVX-512. */
 static bool multiplies_bytes(dw_level level, const dw_qtype_row *type) {
     const dw_level of = level > DW_AVX512 ? DW_AVX512 : level;
-    return dw_level_usable(level) && dw_gemm_form_of(of, type, DW_PRECISION_INT8) == DW_GEMM_INT8;
+    return dw_level_usable(level) && dw_gemm_form_of(of, type, DW_PRECISION_INT8, 1) == DW_GEMM_INT8;
 }
 
 /* Some inputs are large, some blocks zero, and bytes are as extreme as codes can be in random blocks. */
@@ -204,8 +211,8 @@ static void unaffected_by_cuts(void) {
         problem p = problem_new(type, length_of(type, 3), 83, 41);
         float *whole = malloc(83 * 41 * sizeof *whole), *part = malloc(83 * 41 * sizeof *part);
         for (int level = 0; level < DW_N_LEVELS; level++)
-            for (int i = 0; i < N_PRECISIONS && dw_level_usable(level); i++) {
-                const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
+            for (int i = 0; i < N_ASKED && dw_level_usable(level); i++) {
+                const dw_gemm_form form = form_asked(level, type, i);
                 multiply(&p, level, form, NULL, 0, 83, 0, 41, 1, whole);
                 static const int cuts[][4] = {
                     {0, 83, 0, 41}, {0, 1, 40, 1}, {5, 40, 3, 17}, {81, 2, 9, 32}}; // rows, tokens
@@ -253,6 +260,29 @@ static void decoders_equal(void) {
         }
 }
 
+/* All rows of a tile, and nothing besides. */
+static void tiles_equal_decoders(void) {
+    if (!dw_level_has_bf16(DW_AVX512)) SKIP("this machine has no AVX512_BF16");
+    dw_rng rng;
+    dw_rng_seed(&rng, 6);
+    for (const dw_qtype_row *type = dw_qtypes; type->name; type++)
+        for (int n = type->block; dw_unpack_tiles[type->id] && n <= DW_PANEL_K; n += type->block) {
+            const size_t bytes = dw_qtype_row_bytes(type, (size_t)n), tiles = (size_t)n / DW_AMX_STEP * 1024;
+            guarded src = guard(bytes), got = guard(tiles), expected = guard(tiles);
+            float row[DW_PANEL_K];
+            for (int r = 0; r < DW_TILE; r++) {
+                random_weights(&rng, type, src.data, bytes);
+                type->decode(src.data, row, (size_t)n);
+                dw_amx_unpack(row, n / DW_AMX_STEP, r, 1, expected.data);
+                dw_unpack_tiles[type->id](src.data, n / DW_AMX_STEP, r, got.data);
+            }
+            CHECK(!memcmp(got.data, expected.data, tiles), "%s n %d", type->name, n);
+            unguard(&src);
+            unguard(&got);
+            unguard(&expected);
+        }
+}
+
 static void listed_rows(void) {
     const dw_qtype_row *type = dw_qtype_get(DW_Q8_0);
     problem p = problem_new(type, 320, 50, 7);
@@ -260,8 +290,8 @@ static void listed_rows(void) {
     const int32_t list[] = {0, 4, 31, 49};
     for (int level = 0; level < DW_N_LEVELS; level++) {
         if (!dw_level_usable(level)) continue;
-        for (int i = 0; i < N_PRECISIONS; i++) {
-            const dw_gemm_form form = dw_gemm_form_of(level, type, precisions[i]);
+        for (int i = 0; i < N_ASKED; i++) {
+            const dw_gemm_form form = form_asked(level, type, i);
             multiply(&p, level, form, NULL, 0, 50, 0, 7, 1, whole);
             multiply(&p, level, form, list, 1, 3, 0, 7, 1, part);
             for (int t = 0; t < 7; t++)
@@ -517,6 +547,7 @@ static const test_case cases[] = {
     {"a NaN or infinite input is not rounded away, and its neighbours do not see it", eight_bit_nans},
     {"a product's elements do not depend on how rows and tokens are cut, bit for bit", unaffected_by_cuts},
     {"every level's decoder equals the type's, bit for bit, inside its memory", decoders_equal},
+    {"weights unpacked straight into tiles of BF16 are the decoder's, rounded, bit for bit", tiles_equal_decoders},
     {"listed rows equal the same rows of the whole product", listed_rows},
     {"RMS norm and sums of any length, and nothing behind their end", norm_and_add},
     {"every activation (silu, gelu, relu) is accurate to 1e-6 and shows a NaN", activations_accurate},

@@ -1,7 +1,7 @@
 /* test_layers.c - a net is a value: layers run one by one on a residual of the caller, tensors that are replaced,
  * parts of the state that are given and taken, a context that costs nothing before it is used. */
 #include "build.h"
-#include "backends/kernels.h"
+#include "backends/kernels_vec.h"
 #include "model/session.h"
 #include "test.h"
 
@@ -494,17 +494,20 @@ static void huge_sessions(void) {
 
 static void precision(void) {
     for (const dw_qtype_row *t = dw_qtypes; t->name; t++) {
-        const dw_gemm_form split = dw_gemm_form_of(DW_AMX, t, DW_PRECISION_SPLIT), rounded = dw_gemm_form_of(DW_AMX, t,
-                                                            DW_PRECISION_ROUNDED);
+        const dw_gemm_form split = dw_gemm_form_of(DW_AMX, t, DW_PRECISION_SPLIT, 1),
+                           rounded = dw_gemm_form_of(DW_AMX, t, DW_PRECISION_ROUNDED, 1);
         CHECK(split != DW_GEMM_ROUNDED && (rounded == DW_GEMM_ROUNDED) == (t->block > 1), "%s", t->name);
-        CHECK(dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_ROUNDED) == DW_GEMM_F32, "%s", t->name);
-        CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8) == rounded, "%s", t->name);
-        CHECK(dw_gemm_form_of(DW_PORTABLE, t, DW_PRECISION_INT8) == DW_GEMM_F32, "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_ROUNDED, 1) == DW_GEMM_F32, "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8, DW_GEMM_FEW + 1) == rounded, "%s", t->name);
+        const dw_gemm_form bytes = dw_gemm_form_of(DW_AVX512, t, DW_PRECISION_INT8, 1);
+        CHECK(dw_gemm_form_of(DW_AMX, t, DW_PRECISION_INT8, DW_GEMM_FEW) ==
+                  (bytes == DW_GEMM_INT8 && !dw_unpack_tiles[t->id] ? bytes : rounded), "%s", t->name);
+        CHECK(dw_gemm_form_of(DW_PORTABLE, t, DW_PRECISION_INT8, 1) == DW_GEMM_F32, "%s", t->name);
         for (dw_level l = DW_AVX2; l <= DW_AVX512; l++) { // as in decode
             if (!dw_level_usable(l)) continue;
-            const bool bytes = dw_dot_find(l, t->id)->form == DW_ACT_INT8;
-            CHECK(dw_gemm_form_of(l, t, DW_PRECISION_INT8) == (bytes ? DW_GEMM_INT8 : DW_GEMM_F32), "%s", t->name);
-            CHECK(dw_gemm_form_of(l, t, DW_PRECISION_SPLIT) == DW_GEMM_F32, "%s", t->name);
+            const bool has_bytes = dw_dot_find(l, t->id)->form == DW_ACT_INT8;
+            CHECK(dw_gemm_form_of(l, t, DW_PRECISION_INT8, DW_GEMM_TOKENS) == (has_bytes ? DW_GEMM_INT8 : DW_GEMM_F32), "%s", t->name);
+            CHECK(dw_gemm_form_of(l, t, DW_PRECISION_SPLIT, DW_GEMM_TOKENS) == DW_GEMM_F32, "%s", t->name);
         }
     }
     static const struct { bool exact; dw_precision asked, got; } cases[] = {

@@ -37,18 +37,13 @@ static void rows_into(dw_gemm_job job, dw_rows rows, float *y, size_t ldy) {
     dw_gemm_rows(&job);
 }
 
-/* The form of w's products.  In exact passes it does not depend on n_tokens. */
-static dw_gemm_form form_of(const dw_step *s, const dw_tensor *w, int n_tokens, dw_precision precision) {
-    const bool is_few = !s->p->exact && n_tokens <= DW_GEMM_FEW && s->level > DW_AVX512;
-    if (is_few && dw_gemm_form_of(DW_AVX512, w->type, precision) == DW_GEMM_INT8) return DW_GEMM_INT8;
-    return dw_gemm_form_of(s->level, w->type, precision);
-}
-
 dw_gemm_form dw_many_pack(const dw_step *s, uint8_t *packed, dw_many_x x, const dw_tensor *const *w, int n_matrices) {
     const bool no_bytes = x.turned && s->p->precision == DW_PRECISION_INT8; // the form that columns do not have
+    const dw_precision precision = no_bytes ? DW_PRECISION_ROUNDED : s->p->precision;
+    const int n_tokens = s->p->exact ? DW_GEMM_TOKENS : x.n_tokens;
     dw_gemm_form form = 0;
     for (int i = 0; i < n_matrices; i++) {
-        const dw_gemm_form f = form_of(s, w[i], x.n_tokens, no_bytes ? DW_PRECISION_ROUNDED : s->p->precision);
+        const dw_gemm_form f = dw_gemm_form_of(s->level, w[i]->type, precision, n_tokens);
         if (f > form) form = f;
     }
     for (int t = 0; t < x.n_tokens; t += DW_GEMM_TOKENS)

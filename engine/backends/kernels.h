@@ -82,16 +82,17 @@ typedef enum dw_gemm_form {
     DW_GEMM_F32,      // the other levels: 1e-6
 } dw_gemm_form;
 
-/* The form for a weight type; matrices that share packed tokens use the largest of their forms.  Columns and training
- * have no INT8: they ask with another precision.  AMX takes BF16 tiles; for few tokens their unpacking takes longer
- * than the product, and the caller may ask for the form of DW_AVX512. */
-dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision);
-
 enum {
     DW_GEMM_TOKENS = 512,      // most tokens of one product
     DW_GEMM_FEW = 64,          // up to so many tokens, a product waits for weights
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
+
+/* The form for a weight type; matrices that share packed tokens use the largest of their forms.  Columns and training
+ * have no INT8: they ask with another precision.  With DW_PRECISION_INT8, AMX rounds to BF16, which is more precise and
+ * faster; but few tokens take bytes where unpacking to BF16 goes through F32 (dw_unpack_tiles), which takes longer than
+ * the product.  Exact passes ask with DW_GEMM_TOKENS, so that the number of tokens makes no difference. */
+dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens);
 
 typedef struct dw_gemm_tokens { // x (n_tokens, n), rows ldx apart, to be packed
     dw_level level;

@@ -53,10 +53,11 @@ const dw_int8 *dw_int8_of(dw_level level) {
     return NULL;
 }
 
-dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision) {
+dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens) {
     const dw_int8 *int8 = dw_int8_of(level);
     const bool has_bytes = precision == DW_PRECISION_INT8 && int8 && int8->multiply[type->id];
-    if (level < DW_AMX) return has_bytes ? DW_GEMM_INT8 : DW_GEMM_F32;
+    if (has_bytes && (level < DW_AMX || (n_tokens <= DW_GEMM_FEW && !dw_unpack_tiles[type->id]))) return DW_GEMM_INT8;
+    if (level < DW_AMX) return DW_GEMM_F32;
     if (type->id == DW_BF16) return DW_GEMM_SPLIT_X;
     return precision != DW_PRECISION_SPLIT && type->block > 1 ? DW_GEMM_ROUNDED : DW_GEMM_SPLIT;
 }
@@ -135,11 +136,15 @@ static void unpack_amx(const product *p, const uint8_t *w, int r, int k) {
     const dw_qtype_row *type = p->job->w->type;
     const int n_parts = weight_parts(p->job->form), n_steps = steps_of(k);
     const bool in_place = w && type->id == DW_F32 && k % DW_AMX_STEP == 0;
+    uint8_t *tiles = p->panel + (size_t)(r / DW_TILE) * tile_row_bytes(p->job->form, k);
+    if (w && n_parts == 1 && dw_unpack_tiles[type->id]) {
+        dw_unpack_tiles[type->id](w, n_steps, r % DW_TILE, tiles);
+        return;
+    }
     if (w && !in_place) dw_unpack_of(p->job->level, type)(w, p->row, (size_t)k);
     if (!w) memset(p->row, 0, (size_t)k * sizeof *p->row);
     memset(p->row + k, 0, (size_t)(n_steps * DW_AMX_STEP - k) * sizeof *p->row);
-    dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, r % DW_TILE, n_parts,
-                  p->panel + (size_t)(r / DW_TILE) * tile_row_bytes(p->job->form, k));
+    dw_amx_unpack(in_place ? (const float *)(const void *)w : p->row, n_steps, r % DW_TILE, n_parts, tiles);
 }
 
 static void multiply_amx(const panel_job *j) {
