@@ -162,7 +162,8 @@ void distil_close(distil *d) {
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
 /* The means of distil.h as one factor of all sums, and weights within them.  With r = n_ctx / (n_ctx - 1),
- *     (1 - ce) KL + ce r CE + hidden r E = m ((1 - c) KL + c CE + h E),   m = 1 - ce + ce r,  c = ce r / m,  h = hidden r / m */
+ *     (1 - ce) KL + ce r CE + hidden r E + sparsity S = m ((1 - c) KL + c CE + h E + k S),
+ *     m = 1 - ce + ce r,  c = ce r / m,  h = hidden r / m,  k = sparsity / m */
 static double terms_of(const distil *d, dw_loss *loss) {
     const double ce = d->o.ce, r = (double)d->o.n_ctx / (d->o.n_ctx - 1), m = 1 - ce + ce * r;
     *loss = (dw_loss){.teacher = d->cache ? NULL : d->teacher,
@@ -170,6 +171,7 @@ static double terms_of(const distil *d, dw_loss *loss) {
                       .temperature = d->o.temperature,
                       .ce = ce * r / m,
                       .hidden = d->o.hidden * r / m,
+                      .sparsity = d->o.sparsity / m,
                       .residual = d->residual};
     return m;
 }
@@ -209,6 +211,7 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err) {
         dw_train_backward(d->train, &l, scale, d->p.gradients, &sums);
     }
     *loss = sums.loss * scale;
+    d->open = sums.n_sparsity ? sums.open / (double)sums.n_sparsity : 0;
     if (check(d, "loss", *loss, err)) return -1;
     if (check(d, "gradient", dw_adamw_step(&d->p, &adamw, d->plan.steps + 1, d->o.pool), err)) return -1;
     d->plan.steps++;

@@ -3,11 +3,12 @@
  * A step draws `batch` windows of n_ctx tokens at random places of the texts (the places follow from the seed and the
  * step's number alone), computes
  *
- *     loss = (1 - ce) mean tau^2 KL(teacher || student) + ce mean CE + hidden mean E
+ *     loss = (1 - ce) mean tau^2 KL(teacher || student) + ce mean CE + hidden mean E + sparsity mean S
  *
  * and takes one step of AdamW (engine/model/optimizer.h).  CE is the cross entropy with the text's next token, E the
- * relative squared error of the residuals (dw_loss in engine.h).  Each mean is over the positions that have the term:
- * KL all n_ctx of a window, CE n_ctx - 1 (the last has no next token), E n_ctx - 1 (the first is left out).
+ * relative squared error of the residuals, S the sparsity of the neurons (dw_loss in engine.h).  Each mean is over the
+ * positions that have the term: KL and S all n_ctx of a window, CE n_ctx - 1 (the last has no next token), E n_ctx - 1
+ * (the first is left out).
  *
  * The last windows of the texts are held out.  The held-out loss is their mean KL(teacher || student) at temperature 1,
  * whatever the loss is: the number that score calls kl_mean.
@@ -47,7 +48,7 @@ typedef struct distil_options {
     int n_ctx, batch, n_held; // tokens of a window; windows of a step; least number of held-out windows
     uint64_t seed;
     int32_t bos; // replaces the first token of each window; -1: none does
-    double temperature, ce, hidden;
+    double temperature, ce, hidden, sparsity;
     dw_adamw adamw; // its rate is set by the caller of each step
     dw_trained trained;
     const char *activation; // of the student's FFN gates (dw_session_activation); NULL: its own
@@ -72,6 +73,7 @@ typedef struct distil {
     float *best;    // (n values); NULL: not kept
     schedule plan;  // steps and time; set by the caller
     double first_held_out;
+    double open; // share of the neurons that the tokens of the last step use; only with sparsity
 } distil;
 
 /* Marks the last windows of every text as held out, in equal shares, which are rounded up: eight windows of 20 texts

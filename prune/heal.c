@@ -97,7 +97,7 @@ static const struct activation {
 static struct {
     const char *model, *teacher, *out, *train, *activation, *as, *output_type, *weights, *cache;
     opt_list texts;
-    double tokens, minutes, rate, temperature, ce, hidden, decay, warm, last, clip, checkpoint;
+    double tokens, minutes, rate, temperature, ce, hidden, sparsity, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
     bool recompute;
 } o = {.rate = BY_RECIPE, .hidden = BY_RECIPE};
@@ -146,6 +146,10 @@ static const opt_row rows[] = {
     {"hidden-states", 0, OPT_REAL, 0, &o.hidden, NULL, "W",
      "weight of the relative squared error of the layers' outputs, in addition; default: 10, or 0 if the models differ in "
      "layers or width, and with --teacher-cache",
+     .min = 0, .max = 1000},
+    {"sparsity", 0, OPT_REAL, 0, &o.sparsity, "0", "W",
+     "weight of how many neurons a token uses, |r|_1 / (sqrt(n) |r|_2) with r = relu(g), in addition; needs relu; the last "
+     "values win, as the held-out loss does not know it",
      .min = 0, .max = 1000},
     {"decay", 0, OPT_REAL, 0, &o.decay, "0", "X", "AdamW's decay of matrices", .min = 0, .max = 1},
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
@@ -374,6 +378,7 @@ static distil_options options_of(const run *r, dw_pool *pool) {
         .ce = o.ce,
         .hidden = o.hidden,
         .activation = o.activation,
+        .sparsity = o.sparsity,
         .keeps_best = o.patience > 0,
         .trained = {.wanted = what->wanted,
                     .rank = what->low_rank ? o.rank : 0,
@@ -506,6 +511,9 @@ static void follow_recipe(const run *r) {
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err)) return -1;
+    if (o.sparsity > 0 && strcmp(o.activation ? o.activation : dw_model_activation(r->in.model), "relu"))
+        return dw_fail(err, "'%s' has the activation %s, and --sparsity needs relu; add --activation relu", o.model,
+                       o.activation ? o.activation : dw_model_activation(r->in.model));
     follow_recipe(r);
     if (read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
     distil_options options = options_of(r, pool);
@@ -553,9 +561,11 @@ static int report(run *r, dw_err *err) {
     p->reserve = fmax(p->reserve, dw_now() - began);
     if (schedule_measure(p, r->held_out) && r->d.best) distil_keep_best(&r->d);
     const double done = schedule_done(p);
-    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f), %.0f tokens/s, %s left",
+    char open[48] = "";
+    if (o.sparsity > 0) snprintf(open, sizeof open, ", %.1f %% of the neurons open", 100 * r->d.open);
+    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
         100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
-        tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
+        open, tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
     if (r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
         say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
         r->told_of_rise = true;
@@ -784,6 +794,7 @@ int main(int argc, char **argv) {
     if (o.rank != LORA_RANK && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
+    if (o.sparsity > 0) o.patience = 0;
     dw_err err = {0};
     run r = {.started = started};
     dw_pool *pool = dw_pool_new(tool.threads, &err);

@@ -524,6 +524,56 @@ static void differences_act(void) {
                           act == DW_RELU   ? "relu"
                           : act == DW_SILU ? "silu"
                                            : "gelu_tanh");
+        if (act == DW_RELU) check_differences(&c, (dw_loss){.sparsity = 20, .first = 1}, 2e-2, 1, "relu, sparsity");
+        couple_close(&c);
+    }
+}
+
+typedef struct gates { // act(g) of 6 tokens, 48 neurons, in two layers
+    float r[2][6][48];
+} gates;
+
+static void keep_gates(void *ctx, const dw_tap_event *e) {
+    if (e->point == DW_TAP_FFN_GATE) memcpy(((gates *)ctx)->r[e->layer], e->values, sizeof(float) * 6 * 48);
+}
+
+static void gates_of(const dw_model *m, const int32_t *token, gates *x) {
+    dw_err err = {0};
+    const dw_session_options o = {
+        .pool = one_thread(), .backend = "ref", .n_ctx = 6, .n_batch = 6, .kv = DW_KV_CACHE_F32, .exact = true};
+    dw_session *s = dw_session_new(m, &o, &err);
+    CHECK(!dw_session_activation(s, "relu", &err), "%s", err.text);
+    dw_session_set_tap(s, &(dw_tap){.points = 1u << DW_TAP_FFN_GATE, .fn = keep_gates, .ctx = x});
+    CHECK(!dw_session_eval(s, &(dw_batch){.n_tokens = 6, .token = token}, &err), "%s", err.text);
+    dw_session_free(s);
+}
+
+/* |r|_1 / (sqrt(n) |r|_2) of five tokens, in the mean over two layers; with kept values and without. */
+static void sparsity_is_by_hand(void) {
+    for (int keeps = 0; keeps < 2; keeps++) {
+        couple c;
+        static gates x;
+        if (!couple_open(&c, (setting){path_of(0), path_of(TEACHER), "ref", 6, 1, .keeps = keeps, .pool = one_thread()}))
+            return;
+        c.session->net.act = DW_RELU;
+        gates_of(c.model, c.token, &x);
+        double sum = 0, open = 0;
+        for (int l = 0; l < 2; l++)
+            for (int t = 1; t < 6; t++) {
+                double one = 0, two = 0;
+                for (int i = 0; i < 48; i++) {
+                    const double r = x.r[l][t][i];
+                    one += r, two += r * r, open += (r > 0) / 48.0 / 2;
+                }
+                sum += one / sqrt(48 * two) / 2;
+            }
+        const dw_loss loss = {.sparsity = 3, .first = 1};
+        const dw_loss_sums got = gradients_of(&c, loss);
+        CHECK(fabs(got.sparsity - sum) < 1e-5 * sum && fabs(got.open - open) < 1e-9 && got.n_sparsity == 5 &&
+                  fabs(got.loss - got.nll - 3 * sum) < 1e-4 * sum,
+              "%.9g, %.9g open of %zu tokens, by hand %.9g, %.9g; loss %.9g, NLL %.9g", got.sparsity, got.open,
+              got.n_sparsity, sum, open, got.loss, got.nll);
+        CHECK(fabs(loss_of(&c, loss) - got.loss) < 1e-9 * got.loss, "the loss alone differs");
         couple_close(&c);
     }
 }
@@ -1032,7 +1082,8 @@ static const test_case cases[] = {
     {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},
     {"oracles' architectures: finite differences agree", differences_oracles},
-    {"silu, gelu_tanh and relu: finite differences agree", differences_act},
+    {"silu, gelu_tanh and relu, also with sparsity: finite differences agree", differences_act},
+    {"sparsity by hand, and the share of open neurons", sparsity_is_by_hand},
     {"cpu's losses and gradients are ref's at every level: NMSE within 1e-9", cpu_is_ref},
     {"cpu rounded to BF16: gradients' NMSE within 1e-3", rounded_is_near},
     {"columns are packed as the rows of the transposed matrix, in every form", turned_is_packed},
