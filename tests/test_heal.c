@@ -785,6 +785,21 @@ static void learns_relu(void) {
           "%s", test_run_output());
 }
 
+static void learns_sparsity(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0),
+               *plain = test_file("relu-plain.gguf"), *sparse = test_file("relu-sparse.gguf");
+    CHECK(!heal(student, teacher, "--tokens 6400 --lr 0.002 --activation relu", plain), "%s", test_run_output());
+    CHECK(!heal(student, teacher, "--tokens 6400 --lr 0.002 --activation relu --sparsity 100", sparse), "%s",
+          test_run_output());
+    const double told = number_after("), ") / 100; // "began at X), P % of the neurons open"
+    CHECK(strstr(test_run_output(), " % of the neurons open"), "%s", test_run_output());
+    const gates a = gates_of(plain), b = gates_of(sparse);
+    const double open_a = 1 - (double)a.n_zero / a.n, open_b = 1 - (double)b.n_zero / b.n;
+    CHECK(open_b < 0.85 * open_a, "%.3f of the gates are open with sparsity, %.3f without", open_b, open_a);
+    CHECK(told > 0 && told < 1, "the first line says %g", told);
+    refused(student, teacher, "--tokens 100 --sparsity 1", 1, "--sparsity needs relu; add --activation relu");
+}
+
 /* ---- the plan of a run ----------------------------------------------------------------------------------------- */
 
 /* Plays a run whose steps take 0.7 s and whose measurements take 0.5 s; returns when its command ends. */
@@ -896,6 +911,7 @@ static const test_case cases[] = {
     {"--teacher-cache: a second student reads what the first wrote; files of other runs and damaged ones are refused",
      teacher_is_stored},
     {"--teacher-cache: the file has the teacher's predictions", stored_is_the_teacher},
+    {"--sparsity: fewer neurons are open, and how many is told; it needs relu", learns_sparsity},
     {"--activation relu: the file says so, computes so, keeps it through heal and gate", learns_relu},
     {"--minutes: a run of known steps ends in time, measured ten times, at a low rate", minutes_are_planned},
     {"--patience: which values win, and when a run stops", patience_ends_a_run},
