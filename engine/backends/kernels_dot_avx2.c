@@ -93,36 +93,44 @@ INLINE __m256 load_values(dw_qtype type, const uint8_t *p) {
     }
 }
 
-// A row times n_cols <= 4 columns; four sums for each column, of values 8k.. for k = 0 1 2 3 modulo 4.
-INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
-                      size_t act_stride, float *y, size_t y_stride) {
+INLINE __m256 column_values(const uint8_t *act, size_t act_stride, int c, int i) {
+    return _mm256_load_ps((const float *)(const void *)(act + (size_t)c * act_stride) + i);
+}
+
+// One or two rows times n_cols <= 4 columns; four sums for each, of values 8k.. for k = 0 1 2 3 modulo 4.
+INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, const uint8_t *end,
+                       int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
-    __m256 sum[4][4];
-    for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm256_setzero_ps();
+    __m256 sum[2][4][4];
+    for (int r = 0; r < n_rows; r++)
+        for (int j = 0; j < 4 * n_cols; j++) sum[r][j / 4][j % 4] = _mm256_setzero_ps();
     int i = 0;
-    for (; i + 32 <= n; i += 32, w += 32 * bytes) {
-        prefetch(w, end, 32 * bytes);
-        for (int k = 0; k < 4; k++) {
-            const __m256 v = load_values(type, w + 8 * k * bytes);
-            for (int c = 0; c < n_cols; c++) {
-                const float *x = (const float *)(const void *)(act + (size_t)c * act_stride) + i + 8 * k;
-                sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
+    for (; i + 32 <= n; i += 32, w += 32 * bytes)
+        for (int r = 0; r < n_rows; r++) {
+            const uint8_t *from = w + (size_t)r * row_bytes;
+            prefetch(from, end, 32 * bytes);
+            for (int k = 0; k < 4; k++) {
+                const __m256 v = load_values(type, from + 8 * k * bytes);
+                for (int c = 0; c < n_cols; c++)
+                    sum[r][c][k] = _mm256_fmadd_ps(v, column_values(act, act_stride, c, i + 8 * k), sum[r][c][k]);
             }
         }
-    }
     for (int k = 0; k < 4; k++, i += 8, w += 8 * bytes) {
         if (i >= n) break;
-        uint8_t some[8 * sizeof(float)] = {0};
-        memcpy(some, w, (size_t)((n - i < 8 ? n - i : 8) * bytes));
-        const __m256 v = load_values(type, some);
-        for (int c = 0; c < n_cols; c++) {
-            const float *x = (const float *)(const void *)(act + (size_t)c * act_stride) + i;
-            sum[c][k] = _mm256_fmadd_ps(v, _mm256_load_ps(x), sum[c][k]);
+        for (int r = 0; r < n_rows; r++) {
+            uint8_t some[8 * sizeof(float)] = {0};
+            memcpy(some, w + (size_t)r * row_bytes, (size_t)((n - i < 8 ? n - i : 8) * bytes));
+            const __m256 v = load_values(type, some);
+            for (int c = 0; c < n_cols; c++)
+                sum[r][c][k] = _mm256_fmadd_ps(v, column_values(act, act_stride, c, i), sum[r][c][k]);
         }
     }
-    for (int c = 0; c < n_cols; c++)
-        y[(size_t)c * y_stride] = sum_of(
-            _mm256_add_ps(_mm256_add_ps(sum[c][0], sum[c][2]), _mm256_add_ps(sum[c][1], sum[c][3])));
+    for (int r = 0; r < n_rows; r++)
+        for (int c = 0; c < n_cols; c++) {
+            const __m256 *s = sum[r][c];
+            y[(size_t)c * y_stride + (size_t)r] =
+                sum_of(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
+        }
 }
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */

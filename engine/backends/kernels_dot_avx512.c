@@ -84,30 +84,39 @@ INLINE __m512 column_values(const uint8_t *act, size_t act_stride, int c, int i)
     return _mm512_load_ps((const float *)(act + (size_t)c * act_stride) + i);
 }
 
-// A row times n_cols <= 4 columns; four sums for each column, of values 16k.. for k = 0 1 2 3 modulo 4.
-INLINE void row_float(dw_qtype type, int n_cols, const uint8_t *w, const uint8_t *end, int n, const uint8_t *act,
-                      size_t act_stride, float *y, size_t y_stride) {
+// One or two rows times n_cols <= 4 columns; four sums for each, of values 16k.. for k = 0 1 2 3 modulo 4.
+INLINE void rows_float(dw_qtype type, int n_rows, size_t row_bytes, int n_cols, const uint8_t *w, const uint8_t *end,
+                       int n, const uint8_t *act, size_t act_stride, float *y, size_t y_stride) {
     const int bytes = value_bytes(type);
-    __m512 sum[4][4];
-    for (int j = 0; j < 4 * n_cols; j++) sum[j / 4][j % 4] = _mm512_setzero_ps();
+    __m512 sum[2][4][4];
+    for (int r = 0; r < n_rows; r++)
+        for (int j = 0; j < 4 * n_cols; j++) sum[r][j / 4][j % 4] = _mm512_setzero_ps();
     int i = 0;
-    for (; i + 64 <= n; i += 64, w += 64 * bytes) {
-        prefetch(w, end, 64 * bytes);
-        for (int k = 0; k < 4; k++) {
-            const __m512 v = load_values(type, w + 16 * k * bytes);
-            for (int c = 0; c < n_cols; c++)
-                sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), sum[c][k]);
+    for (; i + 64 <= n; i += 64, w += 64 * bytes)
+        for (int r = 0; r < n_rows; r++) {
+            const uint8_t *from = w + (size_t)r * row_bytes;
+            prefetch(from, end, 64 * bytes);
+            for (int k = 0; k < 4; k++) {
+                const __m512 v = load_values(type, from + 16 * k * bytes);
+                for (int c = 0; c < n_cols; c++)
+                    sum[r][c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i + 16 * k), sum[r][c][k]);
+            }
         }
-    }
     for (int k = 0; k < 4; k++, i += 16, w += 16 * bytes) {
         if (i >= n) break;
-        const __m512 v = load_some_values(type, w, n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1));
-        for (int c = 0; c < n_cols; c++)
-            sum[c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[c][k]);
+        const __mmask16 some = n - i >= 16 ? 0xffff : (__mmask16)((1 << (n - i)) - 1);
+        for (int r = 0; r < n_rows; r++) {
+            const __m512 v = load_some_values(type, w + (size_t)r * row_bytes, some);
+            for (int c = 0; c < n_cols; c++)
+                sum[r][c][k] = _mm512_fmadd_ps(v, column_values(act, act_stride, c, i), sum[r][c][k]);
+        }
     }
-    for (int c = 0; c < n_cols; c++)
-        y[(size_t)c * y_stride] = sum_of(
-            _mm512_add_ps(_mm512_add_ps(sum[c][0], sum[c][2]), _mm512_add_ps(sum[c][1], sum[c][3])));
+    for (int r = 0; r < n_rows; r++)
+        for (int c = 0; c < n_cols; c++) {
+            const __m512 *s = sum[r][c];
+            y[(size_t)c * y_stride + (size_t)r] =
+                sum_of(_mm512_add_ps(_mm512_add_ps(s[0], s[2]), _mm512_add_ps(s[1], s[3])));
+        }
 }
 
 /* ---- rows of each type --------------------------------------------------------------------------------- */
