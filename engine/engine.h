@@ -302,15 +302,17 @@ typedef struct dw_loss {
                         // over the layers' outputs; not of a window's first token, whose residual is unlike all others
     const int *residual; // (n_layer): the residual before that layer of the teacher is compared with the one after layer
                          // l, and n_layer of the teacher is its last; NULL: l + 1
-    double sparsity;    // weight of |r|_1 / (sqrt(n) |r|_2), r the n values relu(g) of a layer's gates, in the mean over
-                        // the layers: 1 if all neurons are alike, small if a token uses few (Hoyer 2004).  For nets with relu
+    double sparsity;    // weight of the gates' density, |r|_1 / (sqrt(n) |r|_2) of the n values r = relu(g) of a layer, in
+                        // the mean over the layers: 1 if all are alike, 1 / sqrt(n) if one alone is open, 0 if none is.  It
+                        // does not depend on their scale (it falls as the sparseness of Hoyer 2004 rises).  Needs relu
     int first;          // positions of a window before it have no loss
 } dw_loss;
 
-typedef struct dw_loss_sums { // nats; a caller may add up passes
-    double loss, kl, nll, hidden, sparsity;
-    double open; // share of the neurons with g > 0, in the mean over the layers; like sparsity, only if it has a weight
-    size_t n_kl, n_nll, n_hidden, n_sparsity; // tokens; the last of a window has no next token
+typedef struct dw_loss_sums { // over tokens; a caller may add up passes
+    double loss, kl, nll; // nats
+    double hidden;
+    double density, open; // open: a token's share of gates g > 0, in the mean over the layers; 0 if sparsity is 0
+    size_t n_kl, n_nll, n_hidden, n_density; // tokens; the last of a window has no next token
 } dw_loss_sums;
 
 /* Arrays of the caller with the weights' shapes, to which gradients are added; NULL: not wanted. */

@@ -211,7 +211,7 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err) {
         dw_train_backward(d->train, &l, scale, d->p.gradients, &sums);
     }
     *loss = sums.loss * scale;
-    d->open = sums.n_sparsity ? sums.open / (double)sums.n_sparsity : 0;
+    d->open = sums.n_density ? sums.open / (double)sums.n_density : 0;
     if (check(d, "loss", *loss, err)) return -1;
     if (check(d, "gradient", dw_adamw_step(&d->p, &adamw, d->plan.steps + 1, d->o.pool), err)) return -1;
     d->plan.steps++;

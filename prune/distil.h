@@ -6,7 +6,7 @@
  *     loss = (1 - ce) mean tau^2 KL(teacher || student) + ce mean CE + hidden mean E + sparsity mean S
  *
  * and takes one step of AdamW (engine/model/optimizer.h).  CE is the cross entropy with the text's next token, E the
- * relative squared error of the residuals, S the sparsity of the neurons (dw_loss in engine.h).  Each mean is over the
+ * relative squared error of the residuals, S the density of the gates (dw_loss in engine.h).  Each mean is over the
  * positions that have the term: KL and S all n_ctx of a window, CE n_ctx - 1 (the last has no next token), E n_ctx - 1
  * (the first is left out).
  *
@@ -73,7 +73,7 @@ typedef struct distil {
     float *best;    // (n values); NULL: not kept
     schedule plan;  // steps and time; set by the caller
     double first_held_out;
-    double open; // share of the neurons that the tokens of the last step use; only with sparsity
+    double open; // share of open gates in the last step; only with sparsity
 } distil;
 
 /* Marks the last windows of every text as held out, in equal shares, which are rounded up: eight windows of 20 texts

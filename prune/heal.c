@@ -148,8 +148,8 @@ static const opt_row rows[] = {
      "layers or width, and with --teacher-cache",
      .min = 0, .max = 1000},
     {"sparsity", 0, OPT_REAL, 0, &o.sparsity, "0", "W",
-     "weight of how many neurons a token uses, |r|_1 / (sqrt(n) |r|_2) with r = relu(g), in addition; needs relu; the last "
-     "values win, as the held-out loss does not know it",
+     "weight of the gates' density, |r|_1 / (sqrt(n) |r|_2) with r = relu(g), in addition: fewer neurons are open; needs "
+     "relu and --patience 0, since the held-out loss leaves it out",
      .min = 0, .max = 1000},
     {"decay", 0, OPT_REAL, 0, &o.decay, "0", "X", "AdamW's decay of matrices", .min = 0, .max = 1},
     {"clip", 0, OPT_REAL, 0, &o.clip, "1", "X", "largest norm of a step's gradient; 0: any", .min = 0, .max = 1e6},
@@ -195,7 +195,7 @@ static const opt_program program = {
              "measured.  The values with the lowest are written, and a run that does not lower it any more stops early.\n"
              "\n"
              "With --activation relu the model learns to do with another activation.  Upstream llama.cpp cannot run such a "
-             "file: it computes with the architecture's own.\n"
+             "file: it computes with the architecture's own.  --sparsity asks for more neurons that are 0.\n"
              "\n"
              "At the end a line tells the speed of the steps, as a share of what the machine's matrix products allow: "
              "their rate is measured, in BF16 where the CPU multiplies it.\n"
@@ -512,7 +512,7 @@ static void follow_recipe(const run *r) {
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err)) return -1;
     if (o.sparsity > 0 && strcmp(o.activation ? o.activation : dw_model_activation(r->in.model), "relu"))
-        return dw_fail(err, "'%s' has the activation %s, and --sparsity needs relu; add --activation relu", o.model,
+        return dw_fail(err, "'%s' has the activation %s, and --sparsity needs relu; use --activation relu", o.model,
                        o.activation ? o.activation : dw_model_activation(r->in.model));
     follow_recipe(r);
     if (read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
@@ -562,11 +562,11 @@ static int report(run *r, dw_err *err) {
     if (schedule_measure(p, r->held_out) && r->d.best) distil_keep_best(&r->d);
     const double done = schedule_done(p);
     char open[48] = "";
-    if (o.sparsity > 0) snprintf(open, sizeof open, ", %.1f %% of the neurons open", 100 * r->d.open);
+    if (o.sparsity > 0) snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
     say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
         100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
         open, tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
-    if (r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
+    if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
         say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
         r->told_of_rise = true;
     }
@@ -779,7 +779,7 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
     if (changes_activation(r))
         say("upstream llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
             dw_model_activation(r->in.model), o.activation);
-    if (r->held_out > r->d.first_held_out) warn("the model has got worse; try a smaller --lr");
+    if (o.sparsity == 0 && r->held_out > r->d.first_held_out) warn("the model has got worse; try a smaller --lr");
     return 0;
 }
 
@@ -794,7 +794,7 @@ int main(int argc, char **argv) {
     if (o.rank != LORA_RANK && !what_is_trained()->low_rank) die_usage("--rank is for --train lora");
     if (o.cache && !(o.tokens > 0)) die_usage("--teacher-cache needs --tokens, which say what the file holds");
     if (o.cache && o.hidden > 0) die_usage("--teacher-cache stores no hidden states; leave out it or --hidden-states");
-    if (o.sparsity > 0) o.patience = 0;
+    if (o.sparsity > 0 && o.patience) die_usage("--sparsity raises the held-out loss on purpose; add --patience 0");
     dw_err err = {0};
     run r = {.started = started};
     dw_pool *pool = dw_pool_new(tool.threads, &err);

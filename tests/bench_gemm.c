@@ -105,17 +105,15 @@ static void run_form(bench *b, const dw_qtype_row *t, dw_gemm_form form, int n_r
     fflush(stdout);
 }
 
-/* All forms that a session of this level may take for the type, and bytes. */
+/* All forms that a session of this level may take for the type. */
 static void run_type(bench *b, const dw_qtype_row *t, int n_rounds) {
-    const dw_level bytes = b->level > DW_AVX512 ? DW_AVX512 : b->level;
-    const dw_gemm_form forms[] = {dw_gemm_form_of(b->level, t, DW_PRECISION_SPLIT, b->n_tokens),
-                                  dw_gemm_form_of(b->level, t, DW_PRECISION_ROUNDED, b->n_tokens),
-                                  dw_gemm_form_of(bytes, t, DW_PRECISION_INT8, b->n_tokens)};
-    unsigned done = 0;
-    for (int i = 0; i < 3; i++) {
-        if (!(done & 1u << forms[i])) run_form(b, t, forms[i], n_rounds);
-        done |= 1u << forms[i];
-    }
+    const dw_level level = b->level;
+    const dw_gemm_form split = dw_gemm_form_of(level, t, DW_PRECISION_SPLIT, b->n_tokens),
+                       rounded = dw_gemm_form_of(level, t, DW_PRECISION_ROUNDED, b->n_tokens),
+                       bytes = dw_gemm_form_of(level > DW_AVX512 ? DW_AVX512 : level, t, DW_PRECISION_INT8, b->n_tokens);
+    run_form(b, t, split, n_rounds);
+    if (rounded != split) run_form(b, t, rounded, n_rounds);
+    if (bytes == DW_GEMM_INT8) run_form(b, t, bytes, n_rounds);
 }
 
 int main(int argc, char **argv) {

@@ -524,7 +524,7 @@ static void differences_act(void) {
                           act == DW_RELU   ? "relu"
                           : act == DW_SILU ? "silu"
                                            : "gelu_tanh");
-        if (act == DW_RELU) check_differences(&c, (dw_loss){.sparsity = 20, .first = 1}, 2e-2, 1, "relu, sparsity");
+        if (act == DW_RELU) check_differences(&c, (dw_loss){.sparsity = 20, .first = 1}, 2e-2, 1, "relu, density");
         couple_close(&c);
     }
 }
@@ -548,8 +548,10 @@ static void gates_of(const dw_model *m, const int32_t *token, gates *x) {
     dw_session_free(s);
 }
 
-/* |r|_1 / (sqrt(n) |r|_2) of five tokens, in the mean over two layers; with kept values and without. */
-static void sparsity_is_by_hand(void) {
+/* |r|_1 / (sqrt(n) |r|_2) of five tokens, in the mean over two layers; with kept values and without, which give the same
+ * gradient. */
+static void density_is_by_hand(void) {
+    float *first = NULL;
     for (int keeps = 0; keeps < 2; keeps++) {
         couple c;
         static gates x;
@@ -569,13 +571,20 @@ static void sparsity_is_by_hand(void) {
             }
         const dw_loss loss = {.sparsity = 3, .first = 1};
         const dw_loss_sums got = gradients_of(&c, loss);
-        CHECK(fabs(got.sparsity - sum) < 1e-5 * sum && fabs(got.open - open) < 1e-9 && got.n_sparsity == 5 &&
+        CHECK(fabs(got.density - sum) < 1e-5 * sum && fabs(got.open - open) < 1e-9 && got.n_density == 5 &&
                   fabs(got.loss - got.nll - 3 * sum) < 1e-4 * sum,
-              "%.9g, %.9g open of %zu tokens, by hand %.9g, %.9g; loss %.9g, NLL %.9g", got.sparsity, got.open,
-              got.n_sparsity, sum, open, got.loss, got.nll);
+              "%.9g, %.9g open of %zu tokens, by hand %.9g, %.9g; loss %.9g, NLL %.9g", got.density, got.open,
+              got.n_density, sum, open, got.loss, got.nll);
+        const size_t bytes = c.p.n_values * sizeof *first;
+        if (!keeps) first = memcpy(malloc(bytes), c.p.grad, bytes);
+        else CHECK(!memcmp(first, c.p.grad, bytes), "kept values give another gradient");
         CHECK(fabs(loss_of(&c, loss) - got.loss) < 1e-9 * got.loss, "the loss alone differs");
+        dw_parameters_zero_gradients(&c.p);
+        dw_train_backward(c.train, &loss, 1, c.p.gradients, &(dw_loss_sums){0});
+        CHECK(!memcmp(first, c.p.grad, bytes), "another gradient after the loss of the same pass");
         couple_close(&c);
     }
+    free(first);
 }
 
 /* ---- cpu against ref ------------------------------------------------------------------------------------------- */
@@ -1082,8 +1091,8 @@ static const test_case cases[] = {
     {"layers of unequal widths and heads: finite differences agree", differences_unequal},
     {"KL at temperature 2 with 0.3 of cross entropy: finite differences agree", differences_mixed},
     {"oracles' architectures: finite differences agree", differences_oracles},
-    {"silu, gelu_tanh and relu, also with sparsity: finite differences agree", differences_act},
-    {"sparsity by hand, and the share of open neurons", sparsity_is_by_hand},
+    {"silu, gelu_tanh and relu, also with the gates' density: finite differences agree", differences_act},
+    {"density of the gates by hand, and the share of open ones", density_is_by_hand},
     {"cpu's losses and gradients are ref's at every level: NMSE within 1e-9", cpu_is_ref},
     {"cpu rounded to BF16: gradients' NMSE within 1e-3", rounded_is_near},
     {"columns are packed as the rows of the transposed matrix, in every form", turned_is_packed},

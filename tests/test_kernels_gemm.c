@@ -12,7 +12,7 @@ static const double bound[] = {
     [DW_GEMM_INT8] = 8e-3,  [DW_GEMM_ROUNDED] = 4e-3, [DW_GEMM_SPLIT_X] = 1e-5,
     [DW_GEMM_SPLIT] = 1e-5, [DW_GEMM_F32] = 1e-6};
 
-/* What callers ask for: all forms. */
+/* Together these give every form. */
 static const struct { dw_precision precision; int n_tokens; } asked[] = {
     {DW_PRECISION_SPLIT, DW_GEMM_TOKENS}, {DW_PRECISION_ROUNDED, DW_GEMM_TOKENS}, {DW_PRECISION_INT8, DW_GEMM_TOKENS},
     {DW_PRECISION_INT8, 1}};
@@ -260,7 +260,7 @@ static void decoders_equal(void) {
         }
 }
 
-/* All rows of a tile, and nothing besides. */
+/* All 16 rows of the tiles; nothing is written elsewhere. */
 static void tiles_equal_decoders(void) {
     if (!dw_level_has_bf16(DW_AVX512)) SKIP("this machine has no AVX512_BF16");
     dw_rng rng;

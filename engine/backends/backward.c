@@ -43,7 +43,8 @@ struct dw_train {
     float *dx, *dh; // by the residual; by the result of a norm
     float *da;
     float *dmix, *dq, *dk, *dv;
-    double *scale; // (n * most heads, or 2): 1 / rms of each row of a norm, and other numbers of tokens
+    double *scale; // (n * most heads, at least n): 1 / rms of each row of a norm; a number of each token
+    double *open;  // (n): share of a token's open gates
     /* the head, (n_rows, ..) */
     float *logits, *teacher_logits;
     int32_t *target;
@@ -82,7 +83,8 @@ static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
     t->dq = take(a, n, nq);
     t->dk = take(a, n, nkv);
     t->dv = take(a, n, nkv);
-    t->scale = dw_layout_take(a, times(n, (size_t)larger(2, hp->n_head_max)), sizeof *t->scale);
+    t->scale = dw_layout_take(a, times(n, (size_t)larger(1, hp->n_head_max)), sizeof *t->scale);
+    t->open = dw_layout_take(a, n, sizeof *t->open);
 }
 
 static layer_values take_values(dw_layout *a, size_t n, int n_embd, int head_dim, int n_head, int n_head_kv, int n_ff) {
@@ -529,7 +531,7 @@ static void hidden_layer(dw_train *t, const dw_loss *loss, int l, double scale, 
 static void count_tokens(const dw_train *t, const dw_loss *loss, dw_loss_sums *sums) {
     const int n_hidden = t->o.n_ctx - hidden_first(loss), n = t->o.n_ctx - loss->first;
     if (loss->hidden != 0 && n_hidden > 0) sums->n_hidden += (size_t)t->n_seq * (size_t)n_hidden;
-    if (loss->sparsity != 0 && n > 0) sums->n_sparsity += (size_t)t->n_seq * (size_t)n;
+    if (loss->sparsity != 0 && n > 0) sums->n_density += (size_t)t->n_seq * (size_t)n;
 }
 
 /* ---- a layer's values once more -------------------------------------------------------------------------------- */
@@ -558,50 +560,56 @@ static void recall(dw_train *t, int l) {
     neurons(t, w);
 }
 
-/* ---- how many neurons a token uses ----------------------------------------------------------------------------- */
+/* ---- density of the gates -------------------------------------------------------------------------------------- */
 
-typedef struct sparsity_job {
-    const float *g; // (n, n_ff): of the layer, before act
+typedef struct density_job {
+    const float *g; // (n, n_ff): before act
     size_t n_ff;
-    int n_ctx, first; // positions of a window
-    double factor;    // of the gradient
-    double *measure, *open; // (n)
-    float *dg;        // (n, n_ff): set
-} sparsity_job;
+    int n_ctx, first;       // positions of a window
+    double factor;          // of the gradient dg; 0: dg is not written
+    double *density, *open; // (n)
+    float *dg;              // (n, n_ff)
+} density_job;
 
-static void sparsity_piece(void *job, size_t i) {
-    const sparsity_job *j = job;
+DW_FOR_VECTOR_UNITS static void density_piece(void *job, size_t i) {
+    const density_job *j = job;
     const float *g = j->g + i * j->n_ff;
     float *dg = j->dg + i * j->n_ff;
-    double sum = 0, square = 0;
-    size_t n_open = 0;
+    double sum = 0, square = 0, n_open = 0;
     for (size_t k = 0; k < j->n_ff; k++) {
         const double r = g[k] > 0 ? g[k] : 0;
         sum += r, square += r * r, n_open += r > 0;
     }
-    const bool counts = (int)(i % (size_t)j->n_ctx) >= j->first && square > 0;
-    const double slope = counts ? 1 / sqrt((double)j->n_ff * square) : 0, measure = sum * slope;
-    j->measure[i] = measure;
-    j->open[i] = counts ? (double)n_open / (double)j->n_ff : 0;
-    for (size_t k = 0; k < j->n_ff; k++)
-        dg[k] = counts && g[k] > 0 ? (float)(j->factor * (slope - measure * g[k] / square)) : 0;
+    const bool has_loss = (int)(i % (size_t)j->n_ctx) >= j->first, has_slope = has_loss && square > 0;
+    const double slope = has_slope ? 1 / sqrt((double)j->n_ff * square) : 0, density = sum * slope;
+    const double fall = has_slope ? density / square : 0;
+    j->density[i] = density;
+    j->open[i] = has_loss ? n_open / (double)j->n_ff : 0;
+    for (size_t k = 0; k < j->n_ff && j->factor != 0; k++)
+        dg[k] = g[k] > 0 ? (float)(j->factor * (slope - fall * g[k])) : 0;
 }
 
-/* The gates of the layer whose values are there: adds its share of the loss; its gradient by g goes to t->a. */
-static bool sparsity_layer(dw_train *t, const dw_loss *loss, int l, double scale, dw_loss_sums *sums) {
+/* The layer whose values are there: adds its share of the loss.  With a scale, its gradient by g goes to t->a; false: it
+ * has none. */
+static bool density_layer(dw_train *t, const dw_loss *loss, int l, double scale, dw_loss_sums *sums) {
     const double share = loss->sparsity / t->net->hp.n_layer;
     if (share == 0) return false;
     dw_assert(t->net->act == DW_RELU);
-    sparsity_job j = {.g = t->now.g, .n_ff = (size_t)t->net->layer[l].n_ff, .n_ctx = t->o.n_ctx,
-                            .first = loss->first, .factor = scale * share, .measure = t->scale,
-                            .open = t->scale + t->n, .dg = t->a};
+    density_job j = {.g = t->now.g,
+                     .n_ff = (size_t)t->net->layer[l].n_ff,
+                     .n_ctx = t->o.n_ctx,
+                     .first = loss->first,
+                     .factor = scale * share,
+                     .density = t->scale,
+                     .open = t->open,
+                     .dg = t->a};
     double sum = 0, open = 0;
-    dw_pool_each(t->env.pool, (size_t)t->n, sparsity_piece, &j);
-    for (int i = 0; i < t->n; i++) sum += j.measure[i], open += j.open[i];
-    sums->sparsity += sum / t->net->hp.n_layer;
+    dw_pool_each(t->env.pool, (size_t)t->n, density_piece, &j);
+    for (int i = 0; i < t->n; i++) sum += t->scale[i], open += t->open[i];
+    sums->density += sum / t->net->hp.n_layer;
     sums->open += open / t->net->hp.n_layer;
     sums->loss += share * sum;
-    return true;
+    return j.factor != 0;
 }
 
 /* ---- a layer backward ------------------------------------------------------------------------------------------ */
@@ -626,9 +634,9 @@ static void ffn_back(dw_train *t, const dw_loss *loss, int l, double scale, cons
     weight_back(t, g, DW_W_DOWN, DW_W_DOWN_BIAS, t->a, t->dx, &w->down);
     t->ops->linear_x(&t->env, &w->down, t->dx, t->n, t->da, false);
     tapped(t, &(dw_grad_event){DW_GRAD_NEURON, l, t->n, w->n_ff, t->da, t->a});
-    const bool sparse = sparsity_layer(t, loss, l, scale, sums); // t->a is free from here on
+    const bool has_density = density_layer(t, loss, l, scale, sums); // t->a is free from here on
     t->ops->glu_back(&t->env, t->da, n * (size_t)w->n_ff, t->now.g, t->now.u);
-    if (sparse) add(t, t->a, n * (size_t)w->n_ff, t->now.g);
+    if (has_density) add(t, t->a, n * (size_t)w->n_ff, t->now.g);
     weight_back(t, g, DW_W_GATE, DW_W_GATE_BIAS, t->h2, t->now.g, &w->gate);
     weight_back(t, g, DW_W_UP, DW_W_UP_BIAS, t->h2, t->now.u, &w->up);
     t->ops->linear_x(&t->env, &w->gate, t->now.g, t->n, t->dh, false);
@@ -752,7 +760,7 @@ void dw_train_loss(dw_train *t, const dw_loss *loss, dw_loss_sums *sums) {
     for (int l = 0; l < t->net->hp.n_layer; l++) {
         hidden_layer(t, loss, l, 0, sums);
         if (loss->sparsity != 0) recall(t, l);
-        sparsity_layer(t, loss, l, 0, sums);
+        density_layer(t, loss, l, 0, sums);
     }
     count_tokens(t, loss, sums);
 }

@@ -18,9 +18,9 @@
  *                                      dz = tau (q - p)
  *   CE         -ln q_target            dz = q - onehot
  *   hidden     |x - y|^2 / |y|^2       dx = 2 (x - y) / |y|^2   of a layer's output and the teacher's
- *   sparsity   s = |r|_1 / (sqrt(n) |r|_2), r = relu(g)
+ *   density    s = |r|_1 / (sqrt(n) |r|_2), r = relu(g)
  *                                      dg = 1 / (sqrt(n) |r|_2) - s g / |r|_2^2  where g > 0
- * (attention: Dao et al. 2022, FlashAttention, algorithm 4; KL: Hinton et al. 2015; sparsity: Hoyer 2004.)
+ * (attention: Dao et al. 2022, FlashAttention, algorithm 4; KL: Hinton et al. 2015; density: Hoyer 2004.)
  *
  * Logits exist for a few rows at a time.  dw_back_new allocates all memory.
  *

@@ -88,10 +88,12 @@ enum {
     DW_GEMM_SCRATCH = 5 << 18, // bytes per thread
 };
 
-/* The form for a weight type; matrices that share packed tokens use the largest of their forms.  Columns and training
- * have no INT8: they ask with another precision.  With DW_PRECISION_INT8, AMX rounds to BF16, which is more precise and
- * faster; but few tokens take bytes where unpacking to BF16 goes through F32 (dw_unpack_tiles), which takes longer than
- * the product.  Exact passes ask with DW_GEMM_TOKENS, so that the number of tokens makes no difference. */
+/* The form for a weight type.
+ *   - Matrices that share packed tokens use the largest of their forms.
+ *   - Columns and training have no INT8: they ask with another precision.
+ *   - AMX takes BF16 for DW_PRECISION_INT8, too: products are faster and more precise.  Up to DW_GEMM_FEW tokens it
+ *     takes bytes for the types without dw_unpack_tiles, whose weights take longer to unpack to BF16 than to multiply.
+ *   - Exact passes ask with n_tokens = DW_GEMM_TOKENS: their sums must not depend on the number of tokens. */
 dw_gemm_form dw_gemm_form_of(dw_level level, const dw_qtype_row *type, dw_precision precision, int n_tokens);
 
 typedef struct dw_gemm_tokens { // x (n_tokens, n), rows ldx apart, to be packed

@@ -56,13 +56,17 @@ static inline ALWAYS_INLINE bool has_float_rows(dw_qtype type) {
 
 static inline ALWAYS_INLINE int value_bytes(dw_qtype type) { return dw_qtype_block_bytes(type); }
 
-/* Rows are read one after the other, so that the weights are one stream (but short and long ones in pairs,
- * kernels_dot_rows.inc); the bytes AHEAD of the current ones are prefetched.  (Zen 4, two threads, decode, 15 pairs each,
- * 8 KB beside 4 KB: base in F16 1.26 times as fast, with AVX2 1.22; a 7B in Q4_0 with AVX2 1.10, with AVX-512 1.00; base in
- * Q4_0 1.04 and 0.97.  16 KB: base in F16 0.94 of 8 KB.  Nothing prefetched: a 7B in Q4_0 0.90 of 4 KB.  Four rows at once:
- * 0.72 of one, 600 MB of Q4_0.)  A call with LONG_RUN rows or more is probably a piece of a
- * matrix, so the beginning of the next piece is prefetched, too.  Fewer rows come from a list, and prefetching stops
- * at the end of the last one. (Pieces of 32 rows of 512: this raises 0.67 to 0.85.) */
+/* Rows are read one after the other, so that the weights are one stream (four at once: 0.72 of the speed, 600 MB of
+ * Q4_0), but short and long ones in pairs (kernels_dot_rows.inc).  The bytes AHEAD of the current ones are prefetched.
+ * Decode on Zen 4, two threads, 15 pairs of builds in turn, against 4 KB:
+ *
+ *             base in F16   base in Q4_0   7B in Q4_0   7B in Q4_K
+ *     8 KB    1.26          1.04           1.00         1.02         (AVX2: 1.22, 0.97, 1.10, -)
+ *     none    1.02          1.01           0.90         0.87
+ *
+ * A call with LONG_RUN rows or more is probably a piece of a matrix, so the beginning of the next piece is prefetched,
+ * too.  (Pieces of 32 rows of 512, with 4 KB: 0.85 instead of 0.67 of reading alone.)  Fewer rows come from a list, and
+ * prefetching stops at the end of the last one. */
 enum { AHEAD = 8192, LONG_RUN = 32 };
 
 static inline ALWAYS_INLINE const uint8_t *prefetch_end(const uint8_t *w, size_t row_bytes, int n_rows) {

@@ -1,8 +1,8 @@
 /* kernels_unpack_bf16.c - weights of four bits straight into tiles of BF16; the numbers are those of the type's decoder,
  * rounded, bit for bit.
  *
- * The 16 values of a block are computed and rounded once, those of two blocks into one vector of 32.  One permutation
- * of words looks up a block's 32 codes. */
+ * A code of four bits stands for one of 16 numbers.  Those of two blocks are computed and rounded once, into a table of
+ * 32; one permutation of words looks up a block's 32 weights. */
 #include "backends/kernels_vec.h"
 
 #if defined(__x86_64__)
@@ -13,9 +13,10 @@
 
 enum { TILE_BYTES = 1024, ROW_BYTES = 64 };
 
-/* Values of two blocks; bit 4 of a code says which.  Higher bits make no difference. */
+/* The 16 numbers of an even block, then those of the odd one. */
 INLINE __m512i table_of(__m512 even, __m512 odd) { return (__m512i)_mm512_cvtne2ps_pbh(odd, even); }
 
+/* A block's 32 codes, in words whose bits above the third are anything. */
 INLINE void look_up(__m512i codes, bool is_odd, __m512i table, uint8_t *to) {
     const __m512i fifteen = _mm512_set1_epi16(15), block = _mm512_set1_epi16(is_odd ? 16 : 0);
     enum { AND_OR = 0xea }; // a & b | c
@@ -28,15 +29,15 @@ INLINE __m512i nibbles_of(const uint8_t *p) {
                                           -1, 7, -1, 6, -1, 5, -1, 4, -1, 3, -1, 2, -1, 1, -1, 0,
                                           -1, 15, -1, 14, -1, 13, -1, 12, -1, 11, -1, 10, -1, 9, -1, 8,
                                           -1, 7, -1, 6, -1, 5, -1, 4, -1, 3, -1, 2, -1, 1, -1, 0);
-    const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
+    const __m512i shift = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
     const __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)p));
-    return _mm512_srlv_epi16(_mm512_shuffle_epi8(bytes, words), turn);
+    return _mm512_srlv_epi16(_mm512_shuffle_epi8(bytes, words), shift);
 }
 
 INLINE __m512 numbers(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 
-/* Block i's values: d value + m. */
-INLINE __m512 values_of(bool has_m, const float scale[2], __m512 value) {
+/* A block's 16 numbers: d value + m. */
+INLINE __m512 numbers_of(bool has_m, const float scale[2], __m512 value) {
     const __m512 v = _mm512_mul_ps(_mm512_set1_ps(scale[0]), value);
     return has_m ? _mm512_add_ps(v, _mm512_set1_ps(scale[1])) : v;
 }
@@ -49,35 +50,36 @@ INLINE void put_blocks(dw_qtype type, const uint8_t *w, int n_blocks, __m512 val
     __asm__("" : "+m"(scale)); // read from memory: gcc would permute a register, which takes three times as many steps
 #pragma GCC unroll 4
     for (int i = 0; i < n_blocks; i += 2, w += 2 * bytes, to += 2 * TILE_BYTES) {
-        const __m512i table = table_of(values_of(has_m, scale[i], value), values_of(has_m, scale[i + 1], value));
+        const __m512i table = table_of(numbers_of(has_m, scale[i], value), numbers_of(has_m, scale[i + 1], value));
         look_up(nibbles_of(w + nibbles), false, table, to);
         if (i + 1 < n_blocks) look_up(nibbles_of(w + bytes + nibbles), true, table, to + TILE_BYTES);
     }
 }
 
+/* Whole chunks have a loop of their own. */
+INLINE void unpack(dw_qtype type, const uint8_t *w, int n_blocks, __m512 value, uint8_t *to) {
+    if (n_blocks == BLOCKS) put_blocks(type, w, BLOCKS, value, to);
+    else put_blocks(type, w, n_blocks, value, to);
+}
+
 TARGET static void unpack_q4_0(const uint8_t *w, int n_steps, int row, uint8_t *tiles) {
-    const __m512 value = _mm512_sub_ps(numbers(), _mm512_set1_ps(8));
-    if (n_steps == BLOCKS) put_blocks(DW_Q4_0, w, BLOCKS, value, tiles + row * ROW_BYTES);
-    else put_blocks(DW_Q4_0, w, n_steps, value, tiles + row * ROW_BYTES);
+    unpack(DW_Q4_0, w, n_steps, _mm512_sub_ps(numbers(), _mm512_set1_ps(8)), tiles + row * ROW_BYTES);
 }
 
 TARGET static void unpack_q4_1(const uint8_t *w, int n_steps, int row, uint8_t *tiles) {
-    if (n_steps == BLOCKS) put_blocks(DW_Q4_1, w, BLOCKS, numbers(), tiles + row * ROW_BYTES);
-    else put_blocks(DW_Q4_1, w, n_steps, numbers(), tiles + row * ROW_BYTES);
+    unpack(DW_Q4_1, w, n_steps, numbers(), tiles + row * ROW_BYTES);
 }
 
 TARGET static void unpack_iq4_nl(const uint8_t *w, int n_steps, int row, uint8_t *tiles) {
     static const float values[16] = {DW_IQ4_NL_VALUES};
-    const __m512 value = _mm512_loadu_ps(values);
-    if (n_steps == BLOCKS) put_blocks(DW_IQ4_NL, w, BLOCKS, value, tiles + row * ROW_BYTES);
-    else put_blocks(DW_IQ4_NL, w, n_steps, value, tiles + row * ROW_BYTES);
+    unpack(DW_IQ4_NL, w, n_steps, _mm512_loadu_ps(values), tiles + row * ROW_BYTES);
 }
 
 INLINE __m256 eight_bytes(uint64_t x) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)x)));
 }
 
-INLINE __m512 less(float d, float m) { // the values of a block of Q4_K
+INLINE __m512 numbers_of_q4_k(float d, float m) {
     return _mm512_sub_ps(_mm512_mul_ps(_mm512_set1_ps(d), numbers()), _mm512_set1_ps(m));
 }
 
@@ -95,14 +97,17 @@ TARGET static void unpack_q4_k(const uint8_t *w, int n_steps, int row, uint8_t *
 #pragma GCC unroll 4
     for (int i = 0; i < BLOCKS; i += 2, w += 32, to += 2 * TILE_BYTES) {
         const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)w));
-        const __m512i table = table_of(less(d[i], m[i]), less(d[i + 1], m[i + 1]));
+        const __m512i table = table_of(numbers_of_q4_k(d[i], m[i]), numbers_of_q4_k(d[i + 1], m[i + 1]));
         look_up(codes, false, table, to);
         look_up(_mm512_srli_epi16(codes, 4), true, table, to + TILE_BYTES);
     }
 }
 
 dw_unpack_tiles_fn *const dw_unpack_tiles[DW_QTYPE_END] = {
-    [DW_Q4_0] = unpack_q4_0, [DW_Q4_1] = unpack_q4_1, [DW_IQ4_NL] = unpack_iq4_nl, [DW_Q4_K] = unpack_q4_k,
+    [DW_Q4_0] = unpack_q4_0,
+    [DW_Q4_1] = unpack_q4_1,
+    [DW_IQ4_NL] = unpack_iq4_nl,
+    [DW_Q4_K] = unpack_q4_k,
 };
 
 #else // no AVX-512 on this machine
