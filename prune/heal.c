@@ -494,8 +494,13 @@ static int open_mixture(run *r, dw_err *err) {
     return 0;
 }
 
+/* The student's from now on. */
+static const char *activation_of(const run *r) {
+    return o.activation ? o.activation : dw_model_activation(r->in.model);
+}
+
 static bool changes_activation(const run *r) {
-    return o.activation && strcmp(o.activation, dw_model_activation(r->in.model));
+    return strcmp(activation_of(r), dw_model_activation(r->in.model)) != 0;
 }
 
 /* Fills in what no option says, and tells all of it as options. */
@@ -511,9 +516,9 @@ static void follow_recipe(const run *r) {
 
 static int open_run(run *r, dw_pool *pool, dw_err *err) {
     if (open_models(&r->in, err)) return -1;
-    if (o.sparsity > 0 && strcmp(o.activation ? o.activation : dw_model_activation(r->in.model), "relu"))
-        return dw_fail(err, "'%s' has the activation %s, and --sparsity needs relu; use --activation relu", o.model,
-                       o.activation ? o.activation : dw_model_activation(r->in.model));
+    if (o.sparsity > 0 && strcmp(activation_of(r), "relu"))
+        return dw_fail(err, "'%s' would have the activation %s, and --sparsity needs relu; use --activation relu", o.model,
+                       activation_of(r));
     follow_recipe(r);
     if (read_texts(&r->in, err) || (o.as && open_mixture(r, err))) return -1;
     distil_options options = options_of(r, pool);

@@ -43,7 +43,7 @@ struct dw_train {
     float *dx, *dh; // by the residual; by the result of a norm
     float *da;
     float *dmix, *dq, *dk, *dv;
-    double *scale; // (n * most heads, at least n): 1 / rms of each row of a norm; a number of each token
+    double *scale; // (n * most heads): 1 / rms of each row of a norm; of tokens, the error of a residual or the density
     double *open;  // (n): share of a token's open gates
     /* the head, (n_rows, ..) */
     float *logits, *teacher_logits;

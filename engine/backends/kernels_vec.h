@@ -75,7 +75,8 @@ void dw_amx_pack(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 void dw_amx_pack_turned(const float *x, size_t ldx, int n_parts, uint8_t *tiles);
 /* Packs 32 * n_steps values as row `row` of weight tiles: step s, part p is at tiles + (s * n_parts + p) KB. */
 void dw_amx_unpack(const float *values, int n_steps, int row, int n_parts, uint8_t *tiles);
-/* The same, in one part, of 32 * n_steps packed weights of a type, without F32 in between.  NULL: the type has none. */
+/* The same, in one part, of 32 * n_steps packed weights of a type, without F32 in between; needs AVX512_BF16.  NULL: the
+ * type has none. */
 typedef void dw_unpack_tiles_fn(const uint8_t *w, int n_steps, int row, uint8_t *tiles);
 extern dw_unpack_tiles_fn *const dw_unpack_tiles[DW_QTYPE_END];
 /* A whole tile of one part: its rows are 16 values of `low` and 16 of `high`, whose rows lie ld apart. */
