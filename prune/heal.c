@@ -99,7 +99,7 @@ static struct {
     opt_list texts;
     double tokens, minutes, rate, temperature, ce, hidden, sparsity, decay, warm, last, clip, checkpoint;
     int patience, rank, batch, n_ctx, seed, n_held;
-    bool recompute;
+    bool recompute, snapshots;
 } o = {.rate = BY_RECIPE, .hidden = BY_RECIPE};
 
 // clang-format off
@@ -160,6 +160,9 @@ static const opt_row rows[] = {
      .min = 1, .max = 4096},
     {"recompute", 0, OPT_FLAG, OPT_NO_BYTE, &o.recompute, NULL, NULL,
      "compute the layers' values again instead of keeping them: less memory, slower, the same bits"},
+    {"snapshots", 0, OPT_FLAG, OPT_NO_BYTE, &o.snapshots, NULL, NULL,
+     "also write the model as it is after each tenth of the run, OUT-10.gguf to OUT-90.gguf: scored, they show "
+     "what longer learning brings"},
     {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
      "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
     OPT_COMMON_ENGINE, {0}};
@@ -546,103 +549,6 @@ static void close_run(run *r) {
 
 static double tokens_of(const run *r) { return (double)r->d.plan.steps * o.batch * o.n_ctx; }
 
-/* "1:02:03" or "2:03" */
-static const char *duration(double seconds) {
-    static char text[32];
-    const long s = lrint(fmin(fmax(seconds, 0), 1e8));
-    if (s >= 3600)
-        snprintf(text, sizeof text, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(text, sizeof text, "%ld:%02ld", s / 60, s % 60);
-    return text;
-}
-
-/* At each tenth of the run: measures, keeps the best values, and prints a line. */
-static int report(run *r, dw_err *err) {
-    schedule *p = &r->d.plan;
-    const double began = dw_now();
-    if (!schedule_is_due(p)) return 0;
-    if (distil_held_out(&r->d, &r->held_out, err)) return -1;
-    p->reserve = fmax(p->reserve, dw_now() - began);
-    if (schedule_measure(p, r->held_out) && r->d.best) distil_keep_best(&r->d);
-    const double done = schedule_done(p);
-    char open[48] = "";
-    if (o.sparsity > 0) snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
-    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
-        100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
-        open, tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
-    if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
-        say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
-        r->told_of_rise = true;
-    }
-    return 0;
-}
-
-static int save(run *r, dw_err *err) {
-    if (dw_now() - r->saved < 60 * o.checkpoint || schedule_ends(&r->d.plan)) return 0;
-    if (distil_save(&r->d, r->checkpoint, r->identity, err)) return -1;
-    say_if_interrupted(r->checkpoint);
-    r->saved = dw_now();
-    return 0;
-}
-
-/* A step that failed says where the run can be taken up again. */
-static int step(run *r, dw_err *err) {
-    dw_err why = {0};
-    const double began = dw_now();
-    if (!distil_step(&r->d, schedule_rate(&r->d.plan), &r->loss, &why)) {
-        r->in_steps += dw_now() - began;
-        r->n_steps++;
-        schedule_clock(&r->d.plan, dw_now() - r->began);
-        return 0;
-    }
-    if (dw_file_exists(r->checkpoint))
-        return dw_fail(err, "%s ('%s' has the steps before the last checkpoint)", why.text, r->checkpoint);
-    return dw_fail(err, "%s", why.text);
-}
-
-/* The loss before the first step, and how long a measurement takes. */
-static int measure_start(run *r, dw_err *err) {
-    const double began = dw_now();
-    if (r->d.plan.steps) return 0;
-    if (distil_held_out(&r->d, &r->d.first_held_out, err)) return -1;
-    r->d.plan.reserve += dw_now() - began;
-    r->d.plan.seconds = dw_now() - r->began;
-    return 0;
-}
-
-/* The best values win. */
-static void end_run(run *r) {
-    const schedule *p = &r->d.plan;
-    if (!p->patience) return;
-    if (schedule_done(p) < 1)
-        say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
-    if (p->best_step < p->steps) {
-        distil_take_best(&r->d);
-        say("the values after step %llu win, whose held-out loss is the lowest", (unsigned long long)p->best_step);
-    }
-    r->held_out = p->best;
-}
-
-static int learn(run *r, dw_err *err) {
-    schedule *p = &r->d.plan;
-    progress *bar = progress_begin("healing", "tokens", o.tokens > 0 ? (double)p->n_steps * o.batch * o.n_ctx : 0);
-    r->saved = dw_now();
-    r->began = r->saved - p->seconds;
-    p->budget -= r->saved - r->started; // reading models and texts took part of the minutes
-    int rc = measure_start(r, err);
-    progress_step(bar, tokens_of(r));
-    while (!rc && !schedule_ends(p)) {
-        rc = step(r, err);
-        if (!rc) rc = report(r, err);
-        if (!rc) rc = save(r, err);
-        if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
-    }
-    progress_end(bar);
-    if (!rc) end_run(r);
-    return rc;
-}
-
 /* ---- the file -------------------------------------------------------------------------------------------------- */
 
 typedef struct writing { // of one tensor
@@ -741,9 +647,9 @@ static int write_data(const run *r, dw_gguf_writer *w, dw_err *err) {
     return rc ? -1 : 0;
 }
 
-static int write_model(const run *r, dw_err *err) {
+static int write_model(const run *r, const char *path, dw_err *err) {
     const dw_gguf *g = dw_model_gguf(r->in.model);
-    dw_gguf_writer *w = dw_gguf_writer_new(o.out, err);
+    dw_gguf_writer *w = dw_gguf_writer_new(path, err);
     if (!w) return -1;
     dw_gguf_set_keys(w, g);
     if (changes_activation(r)) dw_gguf_set_text(w, DW_KEY_FFN_ACTIVATION, o.activation);
@@ -765,6 +671,116 @@ static int write_model(const run *r, dw_err *err) {
     return rc;
 }
 
+/* OUT-30.gguf: the model as it is after three tenths. */
+static int write_snapshot(const run *r, dw_err *err) {
+    const char *dot = strrchr(o.out, '.');
+    const size_t stem = dot && !strcmp(dot, ".gguf") ? (size_t)(dot - o.out) : strlen(o.out);
+    char *path = dw_format(err, "%.*s-%d0.gguf", (int)stem, o.out, r->d.plan.n_measured);
+    const int rc = path ? write_model(r, path, err) : -1;
+    free(path);
+    return rc;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------------------------- */
+
+/* "1:02:03" or "2:03" */
+static const char *duration(double seconds) {
+    static char text[32];
+    const long s = lrint(fmin(fmax(seconds, 0), 1e8));
+    if (s >= 3600)
+        snprintf(text, sizeof text, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, sizeof text, "%ld:%02ld", s / 60, s % 60);
+    return text;
+}
+
+/* At each tenth of the run: measures, keeps the best values, and prints a line. */
+static int report(run *r, dw_err *err) {
+    schedule *p = &r->d.plan;
+    const double began = dw_now();
+    if (!schedule_is_due(p)) return 0;
+    if (distil_held_out(&r->d, &r->held_out, err)) return -1;
+    if (schedule_measure(p, r->held_out) && r->d.best) distil_keep_best(&r->d);
+    if (o.snapshots && schedule_done(p) < 1 && write_snapshot(r, err)) return -1;
+    p->reserve = fmax(p->reserve, dw_now() - began);
+    const double done = schedule_done(p);
+    char open[48] = "";
+    if (o.sparsity > 0) snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
+    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
+        100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
+        open, tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
+    if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
+        say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
+        r->told_of_rise = true;
+    }
+    return 0;
+}
+
+static int save(run *r, dw_err *err) {
+    if (dw_now() - r->saved < 60 * o.checkpoint || schedule_ends(&r->d.plan)) return 0;
+    if (distil_save(&r->d, r->checkpoint, r->identity, err)) return -1;
+    say_if_interrupted(r->checkpoint);
+    r->saved = dw_now();
+    return 0;
+}
+
+/* A step that failed says where the run can be taken up again. */
+static int step(run *r, dw_err *err) {
+    dw_err why = {0};
+    const double began = dw_now();
+    if (!distil_step(&r->d, schedule_rate(&r->d.plan), &r->loss, &why)) {
+        r->in_steps += dw_now() - began;
+        r->n_steps++;
+        schedule_clock(&r->d.plan, dw_now() - r->began);
+        return 0;
+    }
+    if (dw_file_exists(r->checkpoint))
+        return dw_fail(err, "%s ('%s' has the steps before the last checkpoint)", why.text, r->checkpoint);
+    return dw_fail(err, "%s", why.text);
+}
+
+/* The loss before the first step, and how long a measurement takes. */
+static int measure_start(run *r, dw_err *err) {
+    const double began = dw_now();
+    if (r->d.plan.steps) return 0;
+    if (distil_held_out(&r->d, &r->d.first_held_out, err)) return -1;
+    r->d.plan.reserve += dw_now() - began;
+    r->d.plan.seconds = dw_now() - r->began;
+    return 0;
+}
+
+/* The best values win. */
+static void end_run(run *r) {
+    const schedule *p = &r->d.plan;
+    if (!p->patience) return;
+    if (schedule_done(p) < 1)
+        say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
+    if (p->best_step < p->steps) {
+        distil_take_best(&r->d);
+        say("the values after step %llu win, whose held-out loss is the lowest", (unsigned long long)p->best_step);
+    }
+    r->held_out = p->best;
+}
+
+static int learn(run *r, dw_err *err) {
+    schedule *p = &r->d.plan;
+    progress *bar = progress_begin("healing", "tokens", o.tokens > 0 ? (double)p->n_steps * o.batch * o.n_ctx : 0);
+    r->saved = dw_now();
+    r->began = r->saved - p->seconds;
+    p->budget -= r->saved - r->started; // reading models and texts took part of the minutes
+    int rc = measure_start(r, err);
+    progress_step(bar, tokens_of(r));
+    while (!rc && !schedule_ends(p)) {
+        rc = step(r, err);
+        if (!rc) rc = report(r, err);
+        if (!rc) rc = save(r, err);
+        if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
+    }
+    progress_end(bar);
+    if (!rc) end_run(r);
+    return rc;
+}
+
 /* How fast the steps were, beside what the machine's matrix products allow. */
 static void tell_speed(const run *r) {
     const double tokens = (double)r->n_steps * o.batch * o.n_ctx, rate = dw_train_rate(r->d.train);
@@ -777,7 +793,7 @@ static void tell_speed(const run *r) {
 static int heal(run *r, dw_pool *pool, dw_err *err) {
     if (open_run(r, pool, err) || learn(r, err)) return -1;
     tell_speed(r);
-    if (write_model(r, err)) return -1;
+    if (write_model(r, o.out, err)) return -1;
     unlink(r->checkpoint);
     say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.plan.seconds / 60,
         r->held_out, r->d.first_held_out);

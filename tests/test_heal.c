@@ -885,6 +885,25 @@ static void minutes_end(void) {
     CHECK(dw_now() - began < 60, "1.2 seconds took %.0f", dw_now() - began);
 }
 
+static void snapshots_show_the_way(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0);
+    const char *plain = test_file("plain.gguf"), *out = test_file("way.gguf");
+    CHECK(!heal(student, teacher, "--tokens 640 --patience 0", plain), "%s", test_run_output());
+    CHECK(!heal(student, teacher, "--tokens 640 --patience 0 --snapshots", out), "%s", test_run_output());
+    CHECK(!n_changed(plain, out, NULL), "--snapshots changes the healed model");
+    const char *before = student;
+    for (int tenth = 1; tenth < 10; tenth++) {
+        char name[32];
+        snprintf(name, sizeof name, "way-%d0.gguf", tenth);
+        const char *now = test_file(name);
+        CHECK(dw_file_exists(now) && n_changed(before, now, NULL), "%s: not there, or as one tenth before", name);
+        CHECK(!test_run("grep -a -q 'tokens_trained\\W*%d\\b' %s", 64 * tenth, now), "%s: other tokens", name);
+        before = now;
+    }
+    CHECK(n_changed(before, out, NULL), "the last step changes nothing");
+    CHECK(!dw_file_exists(test_file("way-100.gguf")), "the end is written twice");
+}
+
 static const test_case cases[] = {
     {"a cut model learns: held-out KL falls by a tenth or more, in four architectures", learns},
     {"--train changes what it names and nothing else", trains_what_is_asked},
@@ -919,6 +938,7 @@ static const test_case cases[] = {
     {"a run whose held-out loss does not fall stops early and says so", stops_early},
     {"special tokens in a text count as such", special_tokens_count},
     {"--minutes ends in time", minutes_end},
+    {"--snapshots writes the model after each tenth and does not change the run", snapshots_show_the_way},
     {"a step's operations are those by hand, for all weights and for some", operations_are_counted},
     {"memory grows with --batch, not with --held-out", memory_is_of_a_step},
     {"the speed of the steps is told beside what matrix products allow", speed_is_told},
