@@ -62,7 +62,7 @@ deadwood table "$rows" -o "$new/predict.tsv"
 table predict
 deadwood table "$out/report.tsv" -o "$new/predictors.md" --columns gate,method,open,active,accuracy,recall,precision,mass,mass_p5,gain,gain_ci90
 
-# A larger model, where it lies beside the project: fewer neurons or fewer bits?
+# Models and texts that lie beside the project: fewer neurons or fewer bits?
 if [ -d ../shared/reference-model/base ]; then
     grid bytes bytes --base stored
     table bytes --join seed --sort file_bytes
@@ -70,6 +70,9 @@ if [ -d ../shared/reference-model/base ]; then
     grid cuts cuts --base stored --controls none # random twins stand in bytes
     table cuts --sort file_bytes --columns rate,mixture,file_bytes,ppl,ln_ratio,decode_tok_s,prefill_tok_s,peak_rss_bytes,verdict
     plot cuts --y ln_ratio --by rate
+    grid repair repair --base stored --controls none # the rows of tables that are written by hand
+    grid cold cold-neurons --base stored --controls none
+    grid rounding double-quantization --base stored --controls none
 fi
 
 mv -f "$new"/* results/
