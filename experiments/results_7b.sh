@@ -39,7 +39,7 @@ for ending in md tsv; do
     deadwood table "$rows" -o results/7b.$ending --columns model,select,activity,file_bytes,bytes_per_token,decode_tok_s,decode_spread,read_share,disturbed
 done
 
-build/bench_sparse | grep -v '^#' >results/sparse-7b.tsv
+build/bench_sparse >results/sparse-7b.tsv
 for group in 64 1; do
     deadwood table results/sparse-7b.tsv -o results/sparse-7b-$group.md --where group=$group \
         --plot results/sparse-7b-$group.svg --x inactive --y ms,ideal_ms --by path
