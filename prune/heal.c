@@ -102,6 +102,13 @@ static struct {
     bool recompute, snapshots;
 } o = {.rate = BY_RECIPE, .hidden = BY_RECIPE};
 
+/* OUT-10.gguf .. OUT-90.gguf: the model after i + 1 tenths; NULL: memory is missing. */
+static char *snapshot_name(size_t i) {
+    const char *dot = strrchr(o.out, '.');
+    const size_t stem = dot && !strcmp(dot, ".gguf") ? (size_t)(dot - o.out) : strlen(o.out);
+    return dw_format(NULL, "%.*s-%zu0.gguf", (int)stem, o.out, i + 1);
+}
+
 // clang-format off
 static const opt_row rows[] = {
     {"model", 'm', OPT_PATH, OPT_REQUIRED | OPT_INPUT, &o.model, NULL, "FILE", "the cut model (GGUF)"},
@@ -162,7 +169,7 @@ static const opt_row rows[] = {
      "compute the layers' values again instead of keeping them: less memory, slower, the same bits"},
     {"snapshots", 0, OPT_FLAG, OPT_NO_BYTE, &o.snapshots, NULL, NULL,
      "also write the model as it is after each tenth of the run, OUT-10.gguf to OUT-90.gguf: scored, they show "
-     "what longer learning brings"},
+     "what longer learning brings", .n_derived = 9, .derived = snapshot_name},
     {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
      "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
     OPT_COMMON_ENGINE, {0}};
@@ -671,12 +678,10 @@ static int write_model(const run *r, const char *path, dw_err *err) {
     return rc;
 }
 
-/* OUT-30.gguf: the model as it is after three tenths. */
+/* The model as it is after some tenths. */
 static int write_snapshot(const run *r, dw_err *err) {
-    const char *dot = strrchr(o.out, '.');
-    const size_t stem = dot && !strcmp(dot, ".gguf") ? (size_t)(dot - o.out) : strlen(o.out);
-    char *path = dw_format(err, "%.*s-%d0.gguf", (int)stem, o.out, r->d.plan.n_measured);
-    const int rc = path ? write_model(r, path, err) : -1;
+    char *path = snapshot_name((size_t)r->d.plan.n_measured - 1);
+    const int rc = path ? write_model(r, path, err) : dw_fail(err, "out of memory: the name of a snapshot");
     free(path);
     return rc;
 }

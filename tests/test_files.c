@@ -249,6 +249,42 @@ static void two_outputs(void) {
     CHECK(access(test_path(dir, "z"), F_OK), "nothing is made");
 }
 
+/* A name that no file can have is refused before the work. */
+static void impossible_outputs(void) {
+    const char *dir = test_folder(), *m = random_model("tiny-llama", "F32", 0);
+    char name[301];
+    memset(name, 'n', 300);
+    name[300] = 0;
+    REQUIRE(!test_run("cd %s && echo words >t.txt && touch file", dir));
+    const char *names[][2] = {{"new/", "does not end in '/'"}, {name, "File name too long"},
+                              {"file/x", "Not a directory"}, {"file/", "Not a directory"}, {"gone/x", "No such file"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const int rc = test_run("cd %s && deadwood-heal -m %s -T %s -f t.txt --tokens 1 -o %s", dir, m, m, names[i][0]);
+        const char *text = test_run_output();
+        CHECK(rc == 1 && !strncmp(text, "deadwood-heal: cannot write '", 29) && strstr(text, names[i][1]), "%s", text);
+        CHECK(strchr(text, '\n') == text + strlen(text) - 1, "the first line: %s", text);
+        dw_err err = {0};
+        CHECK(!dw_out_open(test_path(dir, names[i][0]), &err) && strstr(err.text, names[i][1]), "%s", err.text);
+    }
+}
+
+/* Files that an option makes in addition are outputs. */
+static void derived_outputs(void) {
+    const char *dir = test_folder(), *m = random_model("tiny-llama", "F32", 0);
+    REQUIRE(!test_run("cd %s && echo words >t.txt && cp %s h-30.gguf", dir, m));
+    char command[1024];
+    snprintf(command, sizeof command, "cd %s && deadwood-heal -m h-30.gguf -T %s -f t.txt --tokens 1 -o h.gguf", dir, m);
+    CHECK(!test_run("%s --check-options", command) && !strstr(test_run_output(), "-10"), "%s", test_run_output());
+    strcat(command, " --snapshots");
+    CHECK(!test_run("%s --check-options", command), "%s", test_run_output());
+    for (int tenth = 10; tenth < 100; tenth += 10) {
+        char line[32];
+        snprintf(line, sizeof line, "output h-%d.gguf\n", tenth);
+        CHECK(strstr(test_run_output(), line), "%s", test_run_output());
+    }
+    spares(test_path(dir, "h-30.gguf"), "'h-30.gguf' is an input, but --snapshots would write", command);
+}
+
 /* In a child, whose inputs are kept in mind from here on; the checks that fail are its exit status. */
 static int wrong_at_commit(void) {
     dw_err err = {0};
@@ -419,6 +455,8 @@ static const test_case cases[] = {
     {"a FIFO in place of an input is refused at once by every program", fifos},
     {"no output replaces an input, a part of one, or a file inside one", no_output_over_an_input},
     {"two outputs of one name are refused before any work", two_outputs},
+    {"a name that no file can have is refused before any work", impossible_outputs},
+    {"files that an option makes in addition are outputs, and never replace an input", derived_outputs},
     {"an output that has become an input is refused at commit", checked_at_commit},
     {"temporary names cannot be guessed, and are told from other files", random_names},
     {"what nobody writes is removed, what is written never", written_files_stay},

@@ -605,6 +605,8 @@ static void forged_lineage(void) {
         {"{\"tool\":\"../evil\",\"args\":[]}", "it names no tool that writes models"},
         {"{\"tool\":\"cut --hf\",\"args\":[]}", "it names no tool that writes models"},
         {"{\"tool\":\"train\",\"args\":[\"--report\",\"x\"]}", "an option names another file to write, or code"},
+        {"{\"tool\":\"heal\",\"args\":[\"--snapshots\"]}", "an option names another file to write, or code"},
+        {"{\"tool\":\"heal\",\"args\":[\"--teacher-cache\",\"t\"]}", "it has --teacher-cache, which writes another file"},
         {"{\"tool\":\"cut\",\"args\":[\"--out=x\"]}", "an option names another file to write, or code"},
         {"{\"tool\":\"cut\",\"args\":[\"-ox\"]}", "an argument is not written as deadwood writes it"},
         {"{\"tool\":\"cut\",\"args\":[\"--\",\"-o\",\"x\"]}", "an argument is not written as deadwood writes it"},

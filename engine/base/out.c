@@ -128,8 +128,13 @@ static int refuse_input(const dw_out *out, dw_err *err) {
 
 static int check_path(const dw_out *out, dw_err *err) {
     struct stat st;
-    if (stat(out->path, &st)) // a name that cannot exist fails now, and not after hours of work
-        return errno == ENAMETOOLONG ? dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno)) : 0;
+    const size_t n = strlen(out->path);
+    if (stat(out->path, &st)) { // a name that cannot exist fails now, and not after hours of work
+        if (errno != ENOENT) return dw_fail(err, "cannot write '%s': %s", out->path, strerror(errno));
+        if (n && out->path[n - 1] == '/')
+            return dw_fail(err, "cannot write '%s': a file's name does not end in '/'", out->path);
+        return 0;
+    }
     if (!S_ISREG(st.st_mode))
         return dw_fail(err, "cannot write '%s': it is %s, not a regular file", out->path, dw_file_kind(st.st_mode));
     return refuse_input(out, err);

@@ -317,11 +317,13 @@ char *lineage_arguments(const opt_program *program, dw_err *err) {
 /* Programs that write models.  Other programs are not proposed: their options may load code or write files. */
 static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant", "train", "heal"};
 
-/* Options that write or copy other files or load code, of these and other programs.  deadwood never stores them
- * (OPT_NO_BYTE), so a lineage that has one is forged. */
+/* Options that write or copy other files or load code, of these and other programs.  Except --teacher-cache, which heal
+ * stores because it changes bytes, deadwood never stores them (OPT_NO_BYTE), so a lineage that has another one is
+ * forged. */
+static const char *const caches[] = {"teacher-cache"};
 static const char *const not_proposed[] = {"out",   "hf",   "checkpoint", "report", "export-imatrix",
                                            "store", "plot", "stock",      "fetch",  "program",
-                                           "teacher-cache"};
+                                           "snapshots"};
 
 static bool is_one_of(const char *word, size_t n_word, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -343,6 +345,7 @@ static const char *why_not(const json_t *step, const char *output) {
         if (word[0] != '-') continue;
         const size_t n = word[1] == '-' ? strcspn(word + 2, "=") : 0;
         if (!n) return "an argument is not written as deadwood writes it";
+        if (IS_ONE_OF(word + 2, n, caches)) return "it has --teacher-cache, which writes another file";
         if (IS_ONE_OF(word + 2, n, not_proposed)) return "an option names another file to write, or code";
     }
     return NULL;

@@ -59,7 +59,7 @@ static void check_inputs(const opt_row *rows) {
 
 /* ---- outputs ---------------------------------------------------------------------------------------- */
 
-enum { MAX_OUTPUTS = 16 };
+enum { MAX_OUTPUTS = 32 };
 
 /* A file that the program may make.  Two outputs are the same file if folder and name are equal. */
 typedef struct output {
@@ -75,13 +75,28 @@ typedef struct output_list {
     int n;
 } output_list;
 
+static bool is_folder(const output *o) { return o->row->flags & OPT_FOLDER; }
+
+static void die_unwritable(const output *o, int why) {
+    die("cannot %s '%s': %s", is_folder(o) ? "create" : "write", o->path, strerror(why));
+}
+
 static void check_kind(const output *o) {
     struct stat st;
-    if (stat(o->path, &st)) return;
+    const bool ends_in_slash = o->path[strlen(o->path) - 1] == '/';
+    if (stat(o->path, &st)) {
+        if (errno != ENOENT) die_unwritable(o, errno); // a name that is too long, for example
+        if (ends_in_slash && !is_folder(o)) die("cannot write '%s': a file's name does not end in '/'", o->path);
+        return;
+    }
+    if (is_folder(o)) return;
     if (!S_ISREG(st.st_mode)) die("cannot write '%s': it is %s, not a regular file", o->path, dw_file_kind(st.st_mode));
     if (!dw_is_input(o->path, true)) return;
     if (o->kept)
         die("'%s' is an input, but %s would store an unfinished run there; choose another name for one of them",
+            o->path, opt_label(o->row));
+    if (o->row->n_derived)
+        die("'%s' is an input, but %s would write a file of that name; rename the input or choose another output",
             o->path, opt_label(o->row));
     die("'%s' is input and output at once; choose another name for %s", o->path, opt_label(o->row));
 }
@@ -89,8 +104,7 @@ static void check_kind(const output *o) {
 static void check_folder(output *o) {
     char *copy = tool_need(strdup(o->path), opt_label(o->row));
     const char *folder = dirname(copy);
-    if (access(folder, W_OK | X_OK) || stat(folder, &o->folder))
-        die("cannot %s '%s': %s", o->row->flags & OPT_FOLDER ? "create" : "write", o->path, strerror(errno));
+    if (access(folder, W_OK | X_OK) || stat(folder, &o->folder)) die_unwritable(o, errno);
     free(copy);
 }
 
@@ -115,7 +129,7 @@ static void add_output(output_list *list, const opt_row *row, char *path, bool k
     char *copy = tool_need(strdup(path), opt_label(row));
     o->name = tool_need(strdup(basename(copy)), opt_label(row)); // basename, so that "folder/" has a name, too
     free(copy);
-    if (!(row->flags & OPT_FOLDER)) check_kind(o);
+    check_kind(o);
     check_folder(o);
     check_distinct(list, o);
 }
@@ -125,6 +139,20 @@ static const char *output_of(const opt_row *row) {
     const bool is_output = row->kind == OPT_PATH && (row->letter == 'o' || row->flags & (OPT_OUTPUT | OPT_FOLDER));
     const char *path = is_output ? *(const char **)row->target : NULL;
     return !path || (!strcmp(path, "-") && row->flags & OPT_STDOUT) ? NULL : path;
+}
+
+static size_t n_derived(const opt_row *row) {
+    return row->kind == OPT_FLAG && *(bool *)row->target ? row->n_derived : 0;
+}
+
+static char *derived(const opt_row *row, size_t i) { return tool_need(row->derived(i), opt_label(row)); }
+
+static void print_derived(const opt_row *row) {
+    for (size_t i = 0; i < n_derived(row); i++) {
+        char *path = derived(row, i);
+        printf("output %s\n", path);
+        free(path);
+    }
 }
 
 /* A path with a line end is left out: whoever reads the lines could take its rest for another line. */
@@ -139,14 +167,17 @@ static void print_inputs(const opt_row *row) {
 }
 
 void paths_print(const opt_program *program) {
-    for (const opt_row *row = program->rows; !opt_is_end(row); row++)
+    for (const opt_row *row = program->rows; !opt_is_end(row); row++) {
         if (opt_is_value(row) && output_of(row)) printf("output %s\n", output_of(row));
+        print_derived(row);
+    }
     for (const opt_row *row = program->rows; !opt_is_end(row); row++)
         if (opt_is_value(row) && row->flags & OPT_INPUT) print_inputs(row);
 }
 
 static void add_outputs(output_list *list, const opt_row *row) {
     const char *path = output_of(row);
+    for (size_t i = 0; i < n_derived(row); i++) add_output(list, row, derived(row, i), false);
     if (!path) return;
     if (!strcmp(path, "-"))
         die_usage("%s: this output cannot go to standard output; give a file name ('./-' for a file called '-')",

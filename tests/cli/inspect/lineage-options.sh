@@ -1,12 +1,16 @@
 # Commands are proposed from a file's lineage only without options that write further files.  Every such option of a tool
 # that writes models is in the list of engine/kit/lineage.c.
 cd "$ROOT"
-list=$(sed -n '/not_proposed\[\] = {/,/};/p' engine/kit/lineage.c)
+list=$(sed -n '/ caches\[\] = {/,/};/p; /not_proposed\[\] = {/,/};/p' engine/kit/lineage.c)
 makers=$(sed -n 's/.*makers\[\] = {\(.*\)};/\1/p' engine/kit/lineage.c | tr -d '",')
 test -n "$makers"
 for tool in $makers; do
     file=$(ls */$tool.c)
-    for option in $(sed -n 's/^ *{"\([a-z-]*\)",.*OPT_PATH.*OPT_\(NO_BYTE\|OUTPUT\).*/\1/p' $file); do
+    rows=$(tr '\n' ' ' <$file | sed 's/{"/\n{"/g') # a row a line
+    writers=$(echo "$rows" | sed -n 's/^{"\([a-z-]*\)",.*OPT_PATH.*OPT_\(NO_BYTE\|OUTPUT\).*/\1/p
+                                    s/^{"\([a-z-]*\)",.*\.derived = .*/\1/p')
+    test -n "$writers"
+    for option in $writers; do
         case $list in
         *"\"$option\""*) ;;
         *) echo "$file: --$option"; exit 1 ;;
