@@ -256,8 +256,11 @@ static void impossible_outputs(void) {
     memset(name, 'n', 300);
     name[300] = 0;
     REQUIRE(!test_run("cd %s && echo words >t.txt && touch file", dir));
-    const char *names[][2] = {{"new/", "does not end in '/'"}, {name, "File name too long"},
-                              {"file/x", "Not a directory"}, {"file/", "Not a directory"}, {"gone/x", "No such file"}};
+    const char *names[][2] = {{"new/", "does not end in '/'"},
+                              {name, "File name too long"},
+                              {"file/x", "Not a directory"},
+                              {"file/", "Not a directory"},
+                              {"gone/x", "No such file"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const int rc = test_run("cd %s && deadwood-heal -m %s -T %s -f t.txt --tokens 1 -o %s", dir, m, m, names[i][0]);
         const char *text = test_run_output();
@@ -273,7 +276,8 @@ static void derived_outputs(void) {
     const char *dir = test_folder(), *m = random_model("tiny-llama", "F32", 0);
     REQUIRE(!test_run("cd %s && echo words >t.txt && cp %s h-30.gguf", dir, m));
     char command[1024];
-    snprintf(command, sizeof command, "cd %s && deadwood-heal -m h-30.gguf -T %s -f t.txt --tokens 1 -o h.gguf", dir, m);
+    snprintf(command, sizeof command, "cd %s && deadwood-heal -m h-30.gguf -T %s -f t.txt --tokens 1 -o h.gguf", dir,
+             m);
     CHECK(!test_run("%s --check-options", command) && !strstr(test_run_output(), "-10"), "%s", test_run_output());
     strcat(command, " --snapshots");
     CHECK(!test_run("%s --check-options", command), "%s", test_run_output());

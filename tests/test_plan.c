@@ -96,6 +96,28 @@ static void round_trip(void) {
     free(text);
 }
 
+/* Names with line ends neither break the plan nor are lost. */
+static void odd_names(void) {
+    kit_plan p, again;
+    dw_err err = {0};
+    const char *path = test_file("odd.tsv");
+    REQUIRE(!parse(&p, whole, &err), "%s", err.text);
+    char *name = p.text[0].name;
+    p.text[0].name = "two\nlines\x1b.txt";
+    CHECK(!kit_plan_write(&p, path, &err) && !kit_plan_read(&again, path, NULL, 0, &err), "%s", err.text);
+    CHECK(again.n_text == 1 && !strcmp(again.text[0].name, "two\\nlines\\x1b.txt"), "%s", again.text[0].name);
+    kit_plan_release(&again);
+    char *comment = p.comment;
+    p.comment = "model  two\nlines.gguf  sha256 " HASH "\n";
+    CHECK(kit_plan_write(&p, test_file("none.tsv"), &err) && strstr(err.text, "no plan was written"), "%s",
+          err.text);
+    CHECK(strstr(err.text, "line 2: 'model' is not followed by a name") && !dw_file_exists(test_file("none.tsv")), "%s",
+          err.text);
+    p.comment = comment;
+    p.text[0].name = name;
+    kit_plan_release(&p);
+}
+
 static void seed(void) {
     size_t size;
     dw_err err = {0};
@@ -200,6 +222,7 @@ static const test_case cases[] = {
     {"KV heads that stay are read and written, and every bad line of them is named", heads},
     {"a plan's comments and layers are read", fields},
     {"a plan that is read and written has the same bytes", round_trip},
+    {"a text's name with a line end is written as an escape; a plan that cannot be read is not written", odd_names},
     {"the seed is what is written today", seed},
     {"a plan made by hand may have spaces and other line ends", by_hand},
     {"flags of neurons become ranges", from_flags},

@@ -321,9 +321,8 @@ static const char *const makers[] = {"convert", "synth", "cut", "gate", "requant
  * stores because it changes bytes, deadwood never stores them (OPT_NO_BYTE), so a lineage that has another one is
  * forged. */
 static const char *const caches[] = {"teacher-cache"};
-static const char *const not_proposed[] = {"out",   "hf",   "checkpoint", "report", "export-imatrix",
-                                           "store", "plot", "stock",      "fetch",  "program",
-                                           "snapshots"};
+static const char *const not_proposed[] = {"out",  "hf",    "checkpoint", "report",  "export-imatrix", "store",
+                                           "plot", "stock", "fetch",      "program", "snapshots"};
 
 static bool is_one_of(const char *word, size_t n_word, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)

@@ -67,8 +67,8 @@ typedef struct opt_row {
     size_t choice_help;  // offset in a row of a `const char *` with its help text; 0: none
     const char *(*hint)(const char *word); // OPT_CHOICE: where a word belongs that is no choice here, for the error
                                            // message; it returns NULL if it does not know; may be NULL
-    size_t n_derived;               // OPT_FLAG: a program with this flag also writes n_derived files, which are
-    char *(*derived)(size_t i);     // outputs, too; derived(i) names one, with the other options read; free() it
+    size_t n_derived;                      // OPT_FLAG: a program with this flag also writes n_derived files, which are
+    char *(*derived)(size_t i);            // outputs, too; derived(i) names one, with the other options read; free() it
 } opt_row;
 
 typedef struct opt_program {

@@ -372,25 +372,48 @@ static void put_layer(FILE *f, int l, const kit_plan_layer *layer) {
     fprintf(f, "\n");
 }
 
+/* A name with a line end would end the comment: it is shown as a terminal gets it. */
+static void put_text(FILE *f, const kit_plan_text *t, char *shown, size_t cap) {
+    dw_show(shown, cap, t->name, strlen(t->name));
+    fprintf(f, "# text   %s  sha256 %s  tokens %" PRIu64 "  blocks %s\n", shown, t->sha256, t->n_tokens, t->blocks);
+}
+
+static size_t longest_name(const kit_plan *p) {
+    size_t most = 0;
+    for (size_t i = 0; i < p->n_text; i++)
+        if (strlen(p->text[i].name) > most) most = strlen(p->text[i].name);
+    return most;
+}
+
+/* A name in a comment may be one that the reader takes for something else, so the text is read before it is written. */
+static int check_readable(const char *text, size_t size, dw_err *err) {
+    kit_plan p;
+    dw_err why = {0};
+    if (kit_plan_parse(&p, text, size, "the new plan", NULL, 0, &why))
+        return dw_fail(err, "no plan was written, because it could not be read: %s", why.text);
+    kit_plan_release(&p);
+    return 0;
+}
+
 char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err) {
-    char *text = NULL;
+    const size_t cap = 4 * longest_name(p) + 1;
+    char *text = NULL, *shown = malloc(cap);
     *size = 0;
-    FILE *f = open_memstream(&text, size);
+    FILE *f = shown ? open_memstream(&text, size) : NULL;
     bool failed = !f;
     if (f) {
         fprintf(f, "# %s\n", format_line);
         put_comment(f, p->comment);
         fprintf(f, "%s\n", columns);
         for (int l = 0; l < p->n_layer; l++) put_layer(f, l, &p->layer[l]);
-        for (size_t i = 0; i < p->n_text; i++)
-            fprintf(f, "# text   %s  sha256 %s  tokens %" PRIu64 "  blocks %s\n", p->text[i].name, p->text[i].sha256,
-                    p->text[i].n_tokens, p->text[i].blocks);
+        for (size_t i = 0; i < p->n_text; i++) put_text(f, &p->text[i], shown, cap);
         failed = ferror(f);
         failed |= fclose(f) != 0;
     }
-    if (!failed) return text;
+    free(shown);
+    if (failed) dw_fail(err, "out of memory: a plan's text");
+    if (!failed && !check_readable(text, *size, err)) return text;
     free(text);
-    dw_fail(err, "out of memory: a plan's text");
     return NULL;
 }
 

@@ -67,7 +67,8 @@ int kit_plan_parse(kit_plan *p, const char *text, size_t size, const char *name,
 /* Fails when the plan names the hash of another model.  `model` is the name of the model with this sha256. */
 int kit_plan_check_model(const kit_plan *p, const char *path, const char *model, const char sha256[65], dw_err *err);
 
-/* The text of the file, made from comment, layers and texts only; free(). */
+/* The text of the file, made from comment, layers and texts only; free().  Control characters of a text's name become
+ * escapes (dw_show).  Fails rather than give a text that kit_plan_parse refuses. */
 char *kit_plan_format(const kit_plan *p, size_t *size, dw_err *err);
 int kit_plan_write(const kit_plan *p, const char *path, dw_err *err);
 void kit_plan_release(kit_plan *p);
