@@ -20,6 +20,17 @@ static void first_failure_wins(void) {
     CHECK(dw_fail(NULL, "nobody listens") == -1);
 }
 
+static void long_paths(void) {
+    static char path[4096];
+    memset(path, 'p', sizeof path - 1);
+    dw_err err = {0};
+    dw_fail(&err, "cannot open '%s': %s", path, "no such file");
+    CHECK(strstr(err.text, "p': no such file"), "%s", err.text);
+    CHECK(test_run("deadwood-inspect $(printf 'folder/%%.0s' $(seq 500))m.gguf") == 1);
+    CHECK(strstr(test_run_output(), "m.gguf"), "%s", test_run_output());
+    CHECK(strstr(test_run_output(), "No such file or directory"), "%s", test_run_output());
+}
+
 static void control_bytes(void) {
     dw_err err = {0};
     dw_fail(&err, "name '%s'", "a\033[2Jb");
@@ -389,6 +400,7 @@ static void signals_of_threads(void) {
 
 static const test_case cases[] = {
     {"the first failure wins, and NULL takes none", first_failure_wins},
+    {"a path of any length leaves room for the reason", long_paths},
     {"control bytes in names do not reach the terminal", control_bytes},
     {"text from files is shown with controls and turns of direction as escapes", shown_text},
     {"an allocation whose size overflows is refused by name", huge_allocation},

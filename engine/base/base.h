@@ -36,7 +36,7 @@
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct dw_err {
-    char text[512]; // "" while nothing has failed
+    char text[4096 + 512]; // "" while nothing has failed; beside the longest path (PATH_MAX) there is room for the reason
 } dw_err;
 
 /* Record a failure unless one is recorded already.  Always returns -1, so that failing is one line. */

@@ -19,7 +19,7 @@ const char *tool_name(void) {
 
 /* Prints "deadwood-cut: KIND TEXT END" as one line without control bytes; allocates no memory. */
 static void line(const char *kind, const char *end, const char *format, va_list args) {
-    char text[1024], shown[2 * sizeof text];
+    char text[2 * sizeof(dw_err)], shown[2 * sizeof text];
     vsnprintf(text, sizeof text, format, args);
     dw_show(shown, sizeof shown, text, strlen(text));
     progress_hide();
