@@ -607,6 +607,24 @@ static void many_counts(void) {
     check_sentence(&err, "in all experts", "counts beyond 2^53");
 }
 
+/* As many chunks as windows that statistics can number are read, one more is not. */
+static void many_chunks(void) {
+    const double sums[] = {1, 2, 3};
+    kit_imatrix im = {0}, back;
+    dw_err err = {0};
+    REQUIRE(!kit_imatrix_put(&im, "w", 3, sums, 2, &err), "%s", err.text);
+    for (int form = KIT_IMATRIX_GGUF; form <= KIT_IMATRIX_OLD; form++)
+        for (int over = 0; over < 2; over++) {
+            const char *path = test_file("chunks.imatrix");
+            dw_err why = {0};
+            im.n_chunks = INT32_MAX - 1 + over;
+            REQUIRE(!kit_imatrix_write(&im, path, (kit_imatrix_form)form, &err), "%s", err.text);
+            CHECK(kit_imatrix_read(&back, path, &why) == -over, "form %d: %s", form, why.text);
+            if (!over) kit_imatrix_release(&back);
+        }
+    kit_imatrix_release(&im);
+}
+
 /* Values and shapes that a reader must not believe. */
 static void bad_imatrix(void) {
     static const struct {
@@ -639,6 +657,7 @@ static void bad_imatrix(void) {
         free(b.data);
     }
     many_counts();
+    many_chunks();
     kit_imatrix im = {0}, back;
     dw_err err = {0};
     const double sums[] = {1, 2, 3};

@@ -9,6 +9,9 @@
 
 enum { MAX_ENTRIES = DW_GGUF_MAX_TENSORS, MAX_COLUMNS = 1 << 28, MAX_NAME = 255 };
 
+/* In statistics the chunks are windows, counted from 1, and the number after the last window is an int, too. */
+enum { MAX_CHUNKS = INT32_MAX - 1 };
+
 #define MAX_COUNT 0x1p53f // tokens; up to here a double has every whole number
 
 static const char sums_suffix[] = ".in_sum2", counts_suffix[] = ".counts";
@@ -65,8 +68,7 @@ static int check_names(const kit_imatrix *im, dw_err *err) {
     return rc;
 }
 
-/* ---- the old form
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the old form ---------------------------------------------------------------------------------------------- */
 
 static int read_old_entry(kit_imatrix *im, dw_cursor *c, dw_err *err) {
     const uint32_t len = dw_cursor_u32(c);
@@ -96,7 +98,7 @@ static int read_old(kit_imatrix *im, dw_cursor c, dw_err *err) {
     if (c.left) { // files before 2024 end here
         const uint32_t n_chunks = dw_cursor_u32(&c), len = dw_cursor_u32(&c);
         name = (dw_str){(const char *)dw_cursor_take(&c, len), len};
-        if (c.failed || n_chunks > INT32_MAX || len > 65535 || !dw_is_utf8(name.ptr, len))
+        if (c.failed || n_chunks > MAX_CHUNKS || len > 65535 || !dw_is_utf8(name.ptr, len))
             return dw_fail(err, "the bytes after the last entry are not a number of chunks and the name of a dataset");
         im->n_chunks = (int)n_chunks;
     }
@@ -124,8 +126,7 @@ static int write_old(const kit_imatrix *im, dw_out *out, dw_err *err) {
     return 0;
 }
 
-/* ---- GGUF
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- GGUF ------------------------------------------------------------------------------------------------------ */
 
 /* The token count of an expert. */
 static int read_count(const dw_tensor *counts, size_t expert, double *count, dw_err *err) {
@@ -175,7 +176,7 @@ static int read_gguf(kit_imatrix *im, const dw_gguf *g, dw_err *err) {
         return -1;
     const dw_kv *datasets = dw_gguf_find(g, "imatrix.datasets");
     if (datasets && datasets->str && datasets->count) dataset = datasets->str[0];
-    if (n_chunks > INT32_MAX || chunk_size > INT32_MAX || !dw_is_utf8(dataset.ptr, dataset.len) || dataset.len > 65535)
+    if (n_chunks > MAX_CHUNKS || chunk_size > INT32_MAX || !dw_is_utf8(dataset.ptr, dataset.len) || dataset.len > 65535)
         return dw_fail(err, "imatrix.chunk_count, .chunk_size or .datasets are out of range");
     im->n_chunks = (int)n_chunks;
     im->chunk_size = (int)chunk_size;
@@ -223,8 +224,7 @@ static int write_gguf(const kit_imatrix *im, const char *path, dw_err *err) {
     return rc;
 }
 
-/* ---- statistics
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------------------------ */
 
 /* Which input each matrix reads. */
 static const struct {
@@ -304,8 +304,7 @@ int kit_imatrix_to_stats(const kit_imatrix *im, kit_stats *s, dw_err *err) {
     return 0;
 }
 
-/* ---- both forms
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- both forms ------------------------------------------------------------------------------------------------ */
 
 static int parse(kit_imatrix *im, const void *data, size_t size, const char *name, dw_err *err) {
     int rc;
