@@ -96,8 +96,9 @@ typedef struct dw_binding {
 
 /* A part of the state as F32 values: n rows from `first` on. */
 typedef enum dw_part {
-    DW_PART_RESIDUAL,                // of tokens of the last pass, (n, n_embd)
-    DW_PART_K, DW_PART_V,            // of positions of a layer and sequence, (n_head_kv, n, head_dim)
+    DW_PART_RESIDUAL, // the state's own, of tokens of the last pass with dw_work.x NULL, (n, n_embd)
+    DW_PART_K,
+    DW_PART_V, // of positions of a layer and sequence, (n_head_kv, n, head_dim)
 } dw_part;
 
 typedef struct dw_place {
@@ -116,7 +117,8 @@ struct dw_backend {
     size_t (*memory)(const dw_backend *b, const dw_net *net, const dw_session_options *o);
     dw_state *(*open)(const dw_backend *b, const dw_net *net, const dw_session_options *o, dw_err *err);
     void (*close)(dw_state *s);
-    int (*bind)(dw_state *s, const dw_binding *b, dw_err *err); // also after tensors of the net were replaced
+    /* Also after tensors of the net were replaced.  After a failure the binding before stays. */
+    int (*bind)(dw_state *s, const dw_binding *b, dw_err *err);
     int (*layers)(dw_state *s, const dw_work *w, int first, int end, dw_err *err); // first .. end - 1; may be none
     int (*head)(dw_state *s, const dw_head *h, dw_err *err);
     int (*get)(dw_state *s, dw_place at, float *values, dw_err *err);

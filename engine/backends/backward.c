@@ -472,11 +472,12 @@ int dw_train_forward(dw_train *t, const int32_t *token, int n_seq, dw_err *err) 
     const dw_hparams *hp = &t->net->hp;
     if (n_seq < 1 || n_seq > t->o.n_seq)
         return dw_fail(err, "a training pass of %d windows was asked for, there is room for %d", n_seq, t->o.n_seq);
-    t->n_seq = n_seq;
-    t->n = n_seq * t->o.n_ctx;
-    for (int i = 0; i < t->n; i++)
+    const int n = n_seq * t->o.n_ctx;
+    for (int i = 0; i < n; i++)
         if (token[i] < 0 || token[i] >= hp->n_vocab)
             return dw_fail(err, "token %d of the pass is %d, the vocabulary has %d", i, token[i], hp->n_vocab);
+    t->n_seq = n_seq;
+    t->n = n;
     memcpy(t->token, token, (size_t)t->n * sizeof *token);
     dw_pool_each(t->env.pool, (size_t)t->n, embed_piece, t);
     for (int l = 0; l < hp->n_layer; l++) layer_forward(t, l);

@@ -24,8 +24,8 @@
  *
  * Logits exist for a few rows at a time.  dw_back_new allocates all memory.
  *
- * A dw_back_ops is the arithmetic: `ref` is the definition (plain loops, double sums), `cpu` is fast.  Every sum has
- * an order that does not depend on the number of threads. */
+ * A dw_back_ops is the arithmetic: `ref` is the definition (plain loops, double sums except for attention's dq, dk and
+ * dv), `cpu` is fast.  Every sum has an order that does not depend on the number of threads. */
 #ifndef DW_BACKWARD_H
 #define DW_BACKWARD_H
 

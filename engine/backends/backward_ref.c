@@ -1,5 +1,6 @@
 /* backward_ref.c - the arithmetic of the training pass, as a definition: one loop each, sums in double and in index
- * order. */
+ * order.  The gradients of q, k and v in attention are the exception: each of their terms is computed in double and
+ * added to an F32 value. */
 #include "backends/backward.h"
 
 #include <math.h>

@@ -357,6 +357,7 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
     slot at = {0};
     if (find_slot(s, layer, which, &at, err) || (t && check_shape(&at, t, err))) return -1;
     if ((which == DW_W_DOWN || which == DW_W_DOWN_T) && check_copies(s, layer, which, t, err)) return -1;
+    const dw_tensor before = *at.mine;
     *at.mine = t ? *t : *at.model;
     if (t) {
         at.mine->name = at.model->name ? at.model->name : "replaced";
@@ -365,14 +366,19 @@ int dw_session_replace(dw_session *s, int layer, dw_weight which, const dw_tenso
         at.mine->ne[2] = at.mine->ne[3] = 1;
         at.mine->n_bytes = dw_tensor_row_bytes(at.mine) * at.mine->ne[1];
     }
-    return s->backend->bind(s->state, &s->binding, err);
+    if (!s->backend->bind(s->state, &s->binding, err)) return 0;
+    *at.mine = before;
+    return -1;
 }
 
 int dw_session_activation(dw_session *s, const char *name, dw_err *err) {
     const int act = dw_act_of((dw_str){name, strlen(name)});
     if (act < 0) return dw_fail(err, "activation '%s' is not supported", name);
+    const dw_act before = s->net.act;
     s->net.act = (dw_act)act;
-    return s->backend->bind(s->state, &s->binding, err);
+    if (!s->backend->bind(s->state, &s->binding, err)) return 0;
+    s->net.act = before;
+    return -1;
 }
 
 dw_tensor dw_session_tensor(dw_session *s, int layer, dw_weight which) {
@@ -393,19 +399,25 @@ int dw_session_set_selection(dw_session *s, const dw_selection *sel, dw_err *err
                 return dw_fail(err, "layer %d: neuron list is not ascending within 0 to %d at entry %d", l,
                                hp->n_ff[l] - 1, i);
     }
-    s->binding.selection = sel;
-    return s->backend->bind(s->state, &s->binding, err);
+    dw_binding b = s->binding;
+    b.selection = sel;
+    if (s->backend->bind(s->state, &b, err)) return -1;
+    s->binding = b;
+    return 0;
 }
 
 int dw_session_experiment(dw_session *s, const dw_ffn_experiment *e, dw_err *err) {
     dw_assert(!e || !e->decide == !e->activity);
+    dw_binding b = s->binding;
+    b.experiment = e;
+    if (s->backend->bind(s->state, &b, err)) return -1; // the experiment before stays in force
     s->experiment = e ? *e : (dw_ffn_experiment){0};
     if (e && e->activity) {
         memcpy(s->activity, e->activity, (size_t)s->net.hp.n_layer * sizeof *s->activity);
         s->experiment.activity = s->activity;
     }
     s->binding.experiment = e ? &s->experiment : NULL;
-    return s->backend->bind(s->state, &s->binding, err);
+    return s->backend->bind(s->state, &s->binding, err); // the same again, to the session's own copy
 }
 
 dw_coverage dw_session_coverage(const dw_session *s, int layer) {
