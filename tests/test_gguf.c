@@ -202,6 +202,20 @@ static void writer_counts(void) {
 }
 
 /* A file-size limit stands for a full disk. */
+static void hashed_from_the_start(void) {
+    for (int late = 0; late < 2; late++) {
+        const char *path = test_file("unhashed.gguf");
+        dw_err err = {0};
+        dw_gguf_writer *w = dw_gguf_writer_new(path, &err);
+        REQUIRE(w && !dw_gguf_begin(w, &err), "%s", err.text);
+        if (late) dw_gguf_hash_writes(w);
+        CHECK(dw_gguf_commit_read_back(w, NULL, NULL, &err) && !dw_file_exists(path));
+        CHECK(strstr(err.text, late ? "hashing was asked for after the header" : "its writes were not hashed"), "%s",
+              err.text);
+        dw_gguf_writer_free(w);
+    }
+}
+
 static void full_disk(void) {
     dw_err err = {0};
     const char *path = test_path(test_folder(), "full.gguf");
@@ -675,6 +689,7 @@ static const test_case cases[] = {
     {"a file is written as it was in tests/seeds", seed},
     {"the writer refuses what a reader would refuse", writer_refuses},
     {"a file with too few or too many data does not appear", writer_counts},
+    {"only what was hashed from the header on is read back", hashed_from_the_start},
     {"a full disk leaves no file", full_disk},
     {"a value of another type is an error, an absent one is not", typed_values},
     {"thousands of names are found, each in its place", many_names},

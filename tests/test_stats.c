@@ -1,5 +1,6 @@
 /* test_stats.c - statistics in memory and as HDF5 files: round trips, addition, what is refused, h5py. */
 #include "build.h"
+#include "kit/gram.h"
 #include "kit/h5_child.h"
 #include "test.h"
 #include "tests/h5_changes.h"
@@ -825,6 +826,22 @@ static void gradients(void) {
     kit_stats_release(&s), kit_stats_release(&back), kit_stats_release(&more), kit_stats_release(&none);
 }
 
+/* As many Gram matrices as the head lists, no more and no fewer. */
+static void gram_counts(void) {
+    kit_gram_matrix matrix = {.n = 2};
+    const kit_gram head = {.n_matrix = 1, .matrix = &matrix};
+    const double sum[] = {1, 2, 3};
+    const char *path = test_file("counts.gram");
+    dw_err err = {0}, many = {0}, few = {0};
+    kit_gram_out *o = kit_gram_begin(&head, path, &err);
+    REQUIRE(o, "%s", err.text);
+    CHECK(kit_gram_commit(o, &few) && strstr(few.text, "0 of 1 Gram matrices"), "%s", few.text);
+    CHECK(!kit_gram_put(o, sum, &err), "%s", err.text);
+    CHECK(kit_gram_put(o, sum, &many) && strstr(many.text, "too many"), "%s", many.text);
+    CHECK(!kit_gram_commit(o, &err), "%s", err.text);
+    kit_gram_out_free(o);
+}
+
 static const test_case cases[] = {
     {"bins of histograms are half octaves", bins},
     {"quantiles of histograms", quantiles},
@@ -845,5 +862,6 @@ static const test_case cases[] = {
     {"gradients that are not whole are refused by name", bad_gradients},
     {"every dataset says its meaning and unit, and the file says the edges of bins", notes},
     {"statistics open in h5py with the layout of the header", python},
+    {"a file of Gram matrices has as many as its head lists", gram_counts},
     {0}};
 TEST_MAIN(cases)

@@ -36,7 +36,7 @@
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 typedef struct dw_err {
-    char text[4096 + 512]; // "" while nothing has failed; beside the longest path (PATH_MAX) there is room for the reason
+    char text[4096 + 512]; // "" while nothing has failed; a path of PATH_MAX bytes leaves room for the reason
 } dw_err;
 
 /* Record a failure unless one is recorded already.  Always returns -1, so that failing is one line. */
@@ -222,6 +222,7 @@ typedef struct dw_sha256 {
 void dw_sha256_begin(dw_sha256 *h);
 void dw_sha256_add(dw_sha256 *h, const void *data, size_t size); // uses the CPU's SHA instructions where present
 void dw_sha256_end(dw_sha256 *h, uint8_t digest[32]);
+void dw_sha256_digest(const void *data, size_t size, uint8_t digest[32]); // all three
 void dw_hex(const uint8_t *bytes, size_t n, char *text); // 2n digits and a NUL
 bool dw_is_hash(const char *text);                       // 64 digits as dw_hex writes them
 void dw_sha256_hex(const void *data, size_t size, char hex[65]);

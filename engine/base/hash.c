@@ -132,12 +132,16 @@ void dw_hex(const uint8_t *bytes, size_t n, char *text) {
 
 bool dw_is_hash(const char *text) { return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64; }
 
-void dw_sha256_hex(const void *data, size_t size, char hex[65]) {
+void dw_sha256_digest(const void *data, size_t size, uint8_t digest[32]) {
     dw_sha256 h;
-    uint8_t digest[32];
     dw_sha256_begin(&h);
     dw_sha256_add(&h, data, size);
     dw_sha256_end(&h, digest);
+}
+
+void dw_sha256_hex(const void *data, size_t size, char hex[65]) {
+    uint8_t digest[32];
+    dw_sha256_digest(data, size, digest);
     dw_hex(digest, 32, hex);
 }
 

@@ -304,6 +304,7 @@ int dw_gguf_commit_checked(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw
 }
 
 void dw_gguf_hash_writes(dw_gguf_writer *w) {
+    if (w->begun) dw_fail(&w->err, "cannot write '%s': hashing was asked for after the header", w->path);
     w->is_hashed = true;
     dw_sha256_begin(&w->hash);
 }
@@ -326,7 +327,9 @@ static int compare_hash(void *read_back_pointer, const char *path, dw_err *err) 
 int dw_gguf_commit_read_back(dw_gguf_writer *w, dw_out_check *check, void *ctx, dw_err *err) {
     read_back r = {.check = check, .ctx = ctx};
     uint8_t digest[32];
+    if (!w->is_hashed)
+        return dw_fail(err, "cannot write '%s': it cannot be read back, because its writes were not hashed", w->path);
     dw_sha256_end(&w->hash, digest);
-    for (int i = 0; i < 32; i++) snprintf(r.sha256 + 2 * i, 3, "%02x", digest[i]);
+    dw_hex(digest, sizeof digest, r.sha256);
     return dw_gguf_commit_checked(w, compare_hash, &r, err);
 }

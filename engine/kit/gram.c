@@ -121,10 +121,7 @@ static int write_head(kit_gram_out *o, dw_err *err) {
     put_head(g, head);
     put_bytes(&at, magic, strlen(magic));
     put_u32(&at, (uint32_t)n), put_u32(&at, (uint32_t)((uint64_t)n >> 32));
-    dw_sha256 h;
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, head, n);
-    dw_sha256_end(&h, at);
+    dw_sha256_digest(head, n, at);
     int rc = write_padded(o, first, ALIGN, err);
     if (!rc) rc = write_padded(o, head, n, err);
     free(head);
@@ -142,18 +139,20 @@ kit_gram_out *kit_gram_begin(const kit_gram *head, const char *path, dw_err *err
 }
 
 int kit_gram_put(kit_gram_out *o, const double *sum, dw_err *err) {
+    if (o->n_put == o->head->n_matrix)
+        return dw_fail(err, "a Gram matrix too many: the head lists %zu", o->head->n_matrix);
     const size_t n = kit_gram_packed(o->head->matrix[o->n_put++].n) * sizeof *sum;
     uint8_t hash[HASH];
-    dw_sha256 h;
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, sum, n);
-    dw_sha256_end(&h, hash);
+    dw_sha256_digest(sum, n, hash);
     o->n_bytes += n;
     if (dw_out_write(o->out, sum, n, err) || write_padded(o, hash, HASH, err)) return -1;
     return 0;
 }
 
-int kit_gram_commit(kit_gram_out *o, dw_err *err) { return dw_out_commit(o->out, err); }
+int kit_gram_commit(kit_gram_out *o, dw_err *err) {
+    if (o->n_put == o->head->n_matrix) return dw_out_commit(o->out, err);
+    return dw_fail(err, "%zu of %zu Gram matrices were written", o->n_put, o->head->n_matrix);
+}
 
 void kit_gram_out_free(kit_gram_out *o) {
     if (!o) return;
@@ -169,10 +168,7 @@ static int damaged(const char *path, const char *how, dw_err *err) {
 
 static bool has_hash(const void *data, size_t n, const uint8_t hash[HASH]) {
     uint8_t digest[HASH];
-    dw_sha256 h;
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, data, n);
-    dw_sha256_end(&h, digest);
+    dw_sha256_digest(data, n, digest);
     return !memcmp(digest, hash, HASH);
 }
 

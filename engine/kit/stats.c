@@ -933,6 +933,7 @@ int kit_stats_open(kit_stats *s, const char *path, dw_err *err) {
     if (!rc) rc = (s->file = new_file(s->n_layer, path, &own)) ? 0 : -1;
     if (!rc) {
         s->file->in = r;
+        s->file->in.err = NULL; // own ends here
         return 0;
     }
     kit_h5_close(&r);
@@ -952,6 +953,7 @@ static int load_layer(const kit_stats *s, int l, dw_err *err) {
     if (!rc) rc = read_layer(&f->in, s, l, LARGE);
     if (f->was_read[l]) f->in.n_left = n_left;
     f->was_read[l] = true;
+    f->in.err = NULL;
     if (rc) return dw_fail(err, "statistics '%s': %s", f->path, own.text);
     total_large(s, l);
     return 0;

@@ -310,8 +310,10 @@ int traces_open(traces *t, const char *path, dw_err *err) {
     dw_err own = {0};
     *t = (traces){0};
     if (!kit_h5_open(&t->in, path, magic, "traces", "trace", &own) && !read_header(t) && !read_texts(t) &&
-        !read_layers(t))
+        !read_layers(t)) {
+        t->in.err = NULL; // own ends here
         return 0;
+    }
     traces_release(t);
     return dw_fail(err, "traces '%s': %s", path, own.text);
 }
