@@ -3,7 +3,7 @@
  * Each loop keeps 8 or 12 independent accumulators in registers (4 tiles for AMX), so that the latency of one step is
  * hidden behind the others; there are no loads or stores in it (look at the disassembly after a change: an array of
  * accumulators was once spilt after every instruction and showed 0.54 instead of 0.89 Top/s).  Values stay finite and
- * normal: sums converge to 1 or wrap as integers.  The result goes into a volatile. */
+ * normal: sums converge to 1 or wrap as integers.  The compiler must believe that the result is used. */
 #include "experiments/peaks.h"
 
 #include "engine.h"
@@ -12,8 +12,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-static volatile int sink;
 
 /* ---- vectors ------------------------------------------------------------------------------------------------ */
 
@@ -27,13 +25,11 @@ static volatile int sink;
     __attribute__((target(features))) static void name(size_t n) {                                                     \
         const type_a a = value_a;                                                                                      \
         const type_b b = value_b;                                                                                      \
-        int first;                                                                                                     \
         v sum = {0};                                                                                                   \
         EACH(FIRST, v)                                                                                                 \
         for (size_t i = 0; i < n; i++) { EACH(STEP, v) }                                                               \
         EACH(ADD, v)                                                                                                   \
-        memcpy(&first, &sum, sizeof first);                                                                            \
-        sink = first;                                                                                                  \
+        __asm__ volatile("" : : "v"(sum));                                                                             \
     }
 
 #define FMA_AVX2(k, v) c##k = _mm256_fmadd_ps(c##k, a, b);
@@ -88,9 +84,7 @@ __attribute__((target("amx-tile"))) static void tiles_end(void) {
     uint8_t result[TILE_BYTES];
     _tile_stored(0, result, 64);
     _tile_release();
-    int first;
-    memcpy(&first, result, sizeof first);
-    sink = first;
+    __asm__ volatile("" : : "r"(result) : "memory");
 }
 
 /* BF16 0x3c00 is 2^-7; as bytes 0 and 60. */
