@@ -4,6 +4,7 @@
 #include "measure/distribution.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +55,7 @@ typedef struct rows_job {
     double temperature;
     float *logits;   // (ROWS, n_vocab)
     uint8_t *packed; // (ROWS, token_bytes)
+    atomic_bool failed; // a logit is NaN or infinite
 } rows_job;
 
 static void pack_token(const head *h, const measure_coarse *c, uint8_t *to) {
@@ -68,12 +70,16 @@ static void pack_token(const head *h, const measure_coarse *c, uint8_t *to) {
 }
 
 static void pack_row(void *job, size_t i) {
-    const rows_job *j = job;
+    rows_job *j = job;
     const int n = (int)j->h->n_vocab;
     float *x = j->logits + i * (size_t)n;
     measure_coarse c;
     for (int k = 0; k < n && j->temperature != 1; k++) x[k] = (float)(x[k] / j->temperature);
     const measure_row r = measure_row_of(x, n);
+    if (r.top < 0) {
+        j->failed = true;
+        return;
+    }
     measure_coarse_of(&c, x, &r, n);
     pack_token(j->h, &c, j->packed + i * token_bytes(j->h));
 }
@@ -93,12 +99,15 @@ static int put(writing *w, const void *data, size_t size, dw_err *err) {
 }
 
 /* n windows of the step: the teacher's last pass. */
-static int write_windows(writing *w, int n, dw_err *err) {
+static int write_windows(writing *w, uint64_t step, int n, dw_err *err) {
     const int n_tokens = n * w->d->o.n_ctx;
     for (int first = 0, now; first < n_tokens; first += now) {
         now = n_tokens - first < ROWS ? n_tokens - first : ROWS;
         dw_train_logits(w->d->teacher, first, now, w->rows.logits);
         dw_pool_each(w->d->o.pool, (size_t)now, pack_row, &w->rows);
+        if (w->rows.failed)
+            return dw_fail(err, "step %llu: a logit of the teacher is NaN or infinite; the model is damaged or overflows",
+                           (unsigned long long)step);
         if (put(w, w->rows.packed, (size_t)now * token_bytes(&w->h), err)) return -1;
     }
     return 0;
@@ -110,7 +119,7 @@ static int write_step(writing *w, uint64_t step, dw_err *err) {
     for (int first = 0, n; first < d->o.batch; first += n) {
         n = d->o.batch - first < d->n_micro ? d->o.batch - first : d->n_micro;
         if (dw_train_forward(d->teacher, d->token + (size_t)first * (size_t)d->o.n_ctx, n, err) ||
-            write_windows(w, n, err))
+            write_windows(w, step, n, err))
             return -1;
     }
     progress_step(w->bar, w->h.step_tokens);
@@ -129,7 +138,8 @@ static int write_file(writing *w, dw_err *err) {
 int teacher_cache_make(distil *d, const char *path, const uint8_t identity[32], uint64_t n_steps, dw_err *err) {
     const teacher_cache_shape s = shape_of(d, n_steps);
     writing w = {.d = d, .h = head_of(&s, identity)};
-    w.rows = (rows_job){.h = &w.h, .temperature = d->o.temperature};
+    w.rows.h = &w.h;
+    w.rows.temperature = d->o.temperature;
     w.rows.logits = dw_alloc((size_t)ROWS * w.h.n_vocab, sizeof(float), "logits of the teacher", err);
     w.rows.packed = dw_alloc(ROWS, token_bytes(&w.h), "predictions of the teacher", err);
     w.out = w.rows.logits && w.rows.packed ? dw_out_open_kept(path, err) : NULL;

@@ -705,6 +705,21 @@ static void stored_is_the_teacher(void) {
     end_lesson(&l);
 }
 
+/* Dividing by a temperature of NaN makes every logit NaN.  No file stays. */
+static void teacher_without_numbers(void) {
+    static lesson l;
+    dw_err err = {0};
+    const uint8_t identity[32] = {1};
+    const char *path = test_file("damaged-teacher.cache");
+    const distil_options o = small_options();
+    if (!begin_lesson(&l, cut("tiny-qwen2", "F32"), 400, &o)) return;
+    l.d.o.temperature = NAN;
+    CHECK(teacher_cache_make(&l.d, path, identity, 3, &err) &&
+              strstr(err.text, "step 1: a logit of the teacher is NaN or infinite") && !dw_file_exists(path),
+          "%s", err.text);
+    end_lesson(&l);
+}
+
 /* ---- another activation ---------------------------------------------------------------------------------------- */
 
 typedef struct gates { // values of act(gate)
@@ -931,6 +946,7 @@ static const test_case cases[] = {
     {"--teacher-cache: a second student reads what the first wrote; files of other runs and damaged ones are refused",
      teacher_is_stored},
     {"--teacher-cache: the file has the teacher's predictions", stored_is_the_teacher},
+    {"--teacher-cache: logits that are NaN are refused, and no file stays", teacher_without_numbers},
     {"--sparsity: fewer neurons are open, and how many is told; it needs relu", learns_sparsity},
     {"--activation relu: the file says so, computes so, keeps it through heal and gate", learns_relu},
     {"--minutes: a run of known steps ends in time, measured ten times, at a low rate", minutes_are_planned},
