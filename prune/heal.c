@@ -303,6 +303,7 @@ typedef struct run {
     double in_steps;       // seconds of this process's steps
     uint64_t n_steps;      // how many they are
     double loss, held_out; // latest
+    uint64_t measured;     // step after which held_out was measured
     bool told_of_rise;
 } run;
 
@@ -699,15 +700,20 @@ static const char *duration(double seconds) {
     return text;
 }
 
-/* At each tenth of the run: measures, keeps the best values, and prints a line. */
-static int report(run *r, dw_err *err) {
+/* Measures, keeps the best values, and writes the snapshot. */
+static int measure_tenth(run *r, dw_err *err) {
     schedule *p = &r->d.plan;
     const double began = dw_now();
-    if (!schedule_is_due(p)) return 0;
     if (distil_held_out(&r->d, &r->held_out, err)) return -1;
+    r->measured = p->steps;
     if (schedule_measure(p, r->held_out) && r->d.best) distil_keep_best(&r->d);
     if (o.snapshots && schedule_done(p) < 1 && write_snapshot(r, err)) return -1;
     p->reserve = fmax(p->reserve, dw_now() - began);
+    return 0;
+}
+
+static void tell_tenth(run *r) {
+    const schedule *p = &r->d.plan;
     const double done = schedule_done(p);
     char open[48] = "";
     if (o.sparsity > 0) snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
@@ -718,6 +724,14 @@ static int report(run *r, dw_err *err) {
         say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
         r->told_of_rise = true;
     }
+}
+
+/* At each tenth of the run.  The clock runs on after the line, which is of the last step. */
+static int report(run *r, dw_err *err) {
+    if (!schedule_is_due(&r->d.plan)) return 0;
+    if (measure_tenth(r, err)) return -1;
+    tell_tenth(r);
+    schedule_clock(&r->d.plan, dw_now() - r->began, 0);
     return 0;
 }
 
@@ -726,6 +740,7 @@ static int save(run *r, dw_err *err) {
     if (distil_save(&r->d, r->checkpoint, r->identity, err)) return -1;
     say_if_interrupted(r->checkpoint);
     r->saved = dw_now();
+    schedule_clock(&r->d.plan, r->saved - r->began, 0);
     return 0;
 }
 
@@ -734,9 +749,10 @@ static int step(run *r, dw_err *err) {
     dw_err why = {0};
     const double began = dw_now();
     if (!distil_step(&r->d, schedule_rate(&r->d.plan), &r->loss, &why)) {
-        r->in_steps += dw_now() - began;
+        const double now = dw_now();
+        r->in_steps += now - began;
         r->n_steps++;
-        schedule_clock(&r->d.plan, dw_now() - r->began);
+        schedule_clock(&r->d.plan, now - r->began, now - began);
         return 0;
     }
     if (dw_file_exists(r->checkpoint))
@@ -781,6 +797,7 @@ static int learn(run *r, dw_err *err) {
         if (!rc) rc = save(r, err);
         if (!rc) progress_step(bar, (double)o.batch * o.n_ctx);
     }
+    if (!rc && r->measured != p->steps) rc = report(r, err); // a checkpoint took the time of the next step
     progress_end(bar);
     if (!rc) end_run(r);
     return rc;

@@ -19,8 +19,8 @@ double schedule_rate(const schedule *s) {
     return s->rate * dw_cosine((uint64_t)(schedule_done(s) * FINE), FINE, s->warm, s->last);
 }
 
-void schedule_clock(schedule *s, double seconds) {
-    s->longest = fmax(s->longest, seconds - s->seconds);
+void schedule_clock(schedule *s, double seconds, double step_seconds) {
+    s->longest = fmax(s->longest, step_seconds);
     s->seconds = seconds;
 }
 

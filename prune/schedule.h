@@ -32,12 +32,13 @@ typedef struct schedule {
     int n_worse;        // measurements since
 } schedule;
 
-double schedule_done(const schedule *s);          // 0 .. 1
-double schedule_rate(const schedule *s);          // of the next step
-void schedule_clock(schedule *s, double seconds); // the step that is done now ended `seconds` after the run began
-bool schedule_is_due(const schedule *s);          // a measurement
-bool schedule_measure(schedule *s, double loss);  // true: the values are the best so far
-bool schedule_gives_up(const schedule *s);        // because of `patience`
+double schedule_done(const schedule *s); // 0 .. 1
+double schedule_rate(const schedule *s); // of the next step
+/* It is `seconds` after the run began.  A step of step_seconds has ended; 0: what ended is a measurement or a file. */
+void schedule_clock(schedule *s, double seconds, double step_seconds);
+bool schedule_is_due(const schedule *s);         // a measurement
+bool schedule_measure(schedule *s, double loss); // true: the values are the best so far
+bool schedule_gives_up(const schedule *s);       // because of `patience`
 static inline bool schedule_ends(const schedule *s) { return schedule_done(s) >= 1 || schedule_gives_up(s); }
 
 #endif

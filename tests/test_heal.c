@@ -818,19 +818,20 @@ static void learns_sparsity(void) {
 
 /* ---- the plan of a run ----------------------------------------------------------------------------------------- */
 
-/* Plays a run whose steps take 0.7 s and whose measurements take 0.5 s; returns when its command ends. */
-static double play(schedule *s, double step, int *n_measured) {
+/* Plays a run by the seconds of a step and of a measurement; returns when its command ends. */
+static double play(schedule *s, double step, double measurement, int *n_measured) {
     double now = 2.5; // after the first measurement
     s->seconds = now;
     for (*n_measured = 0; !schedule_ends(s);) {
         schedule_rate(s);
         s->steps++;
         now += step;
-        schedule_clock(s, now);
+        schedule_clock(s, now, step);
         if (!schedule_is_due(s)) continue;
         ++*n_measured;
-        now += 0.5;
+        now += measurement;
         schedule_measure(s, 1.0 / *n_measured);
+        schedule_clock(s, now, 0);
     }
     return now;
 }
@@ -838,17 +839,26 @@ static double play(schedule *s, double step, int *n_measured) {
 static void minutes_are_planned(void) {
     schedule s = {.budget = 60, .reserve = 0.5, .rate = 1, .warm = 0.05};
     int n;
-    const double ended = play(&s, 0.7, &n);
+    const double ended = play(&s, 0.7, 0.5, &n);
     CHECK(ended <= 60 && ended > 58 && n == 10, "it ended after %g s with %d measurements", ended, n);
     s.steps--;
     s.seconds -= 1.4;
     CHECK(schedule_done(&s) < 1 && schedule_rate(&s) < 0.01, "the last rate was %g of the highest", schedule_rate(&s));
     schedule slow = {.budget = 10, .reserve = 0.5, .rate = 1, .warm = 0.05};
-    CHECK(play(&slow, 30, &n) == 33 && slow.steps == 1 && n == 1, "a step longer than the budget: %llu steps",
+    CHECK(play(&slow, 30, 0.5, &n) == 33 && slow.steps == 1 && n == 1, "a step longer than the budget: %llu steps",
           (unsigned long long)slow.steps);
     schedule by_tokens = {.n_steps = 25, .rate = 1, .warm = 0.05};
-    play(&by_tokens, 0.7, &n);
+    play(&by_tokens, 0.7, 0.5, &n);
     CHECK(by_tokens.steps == 25 && n == 10, "%llu steps, %d measurements", (unsigned long long)by_tokens.steps, n);
+}
+
+/* A measurement is no part of the longest step: the run does not end earlier by it. */
+static void measurements_are_slow(void) {
+    schedule s = {.budget = 60, .reserve = 3, .rate = 1, .warm = 0.05};
+    int n;
+    const double ended = play(&s, 0.7, 3, &n);
+    CHECK(s.longest == 0.7, "the longest step took %g s", s.longest);
+    CHECK(ended <= 60 && ended > 60 - 0.7 - 1e-9 && n == 10, "it ended after %g s with %d measurements", ended, n);
 }
 
 static void patience_ends_a_run(void) {
@@ -950,6 +960,7 @@ static const test_case cases[] = {
     {"--sparsity: fewer neurons are open, and how many is told; it needs relu", learns_sparsity},
     {"--activation relu: the file says so, computes so, keeps it through heal and gate", learns_relu},
     {"--minutes: a run of known steps ends in time, measured ten times, at a low rate", minutes_are_planned},
+    {"--minutes: slow measurements do not end a run early", measurements_are_slow},
     {"--patience: which values win, and when a run stops", patience_ends_a_run},
     {"a run whose held-out loss does not fall stops early and says so", stops_early},
     {"special tokens in a text count as such", special_tokens_count},
