@@ -165,9 +165,9 @@ static double n_trained(const shrink_work *w) { return n_params_of(w->model, con
 /* Of heal: for each parameter its value, gradient, two moments, the best so far and, with a mixture, what it is rounded
  * to, in F32; about 20 values of n_embd, 4 of n_ff and a residual a layer for each token of a pass, student and teacher.
  * A pass has two windows, or one of more than 2048 tokens. */
-static double healing_memory(const shrink_work *w, int n_ctx) {
+static double healing_memory(const shrink_work *w) {
     const dw_hparams *hp = dw_model_hparams(w->model);
-    const double tokens = (n_ctx > 2048 ? 1.0 : 2.0) * n_ctx;
+    const double tokens = (w->n_ctx > 2048 ? 1.0 : 2.0) * w->n_ctx;
     const double pass = tokens * sizeof(float) * 2 * ((hp->n_layer + 20.0) * hp->n_embd + 4.0 * hp->n_ff_max);
     return (w->mixture ? 6 : 5) * sizeof(float) * n_trained(w) + pass;
 }
@@ -184,7 +184,7 @@ int shrink_estimate(shrink_costs *c, const shrink_work *w, const int32_t *token,
     const double gram = gram_bytes(w->model);
     const double layer = 3 * 8 * width.widest * width.widest, room = 100e6;
     if (measure(&r, w, token, n, err)) return -1;
-    const double heal = w->heal_minutes > 0 ? healing_memory(w, n) : 0;
+    const double heal = w->heal_minutes > 0 ? healing_memory(w) : 0;
     c->minutes = seconds_of(w, &r) / 60;
     c->evolve_minutes = seconds_of_widths(w, &r, SHRINK_EVALUATIONS, w->calib_tokens / 6) / 60;
     c->memory = whole + fmax(heal, fmax(fmin(gram, MOST_GRAM), layer)) + room;

@@ -39,6 +39,7 @@ typedef struct shrink_work { // what is to be done
     double calib_tokens, held_tokens, eval_tokens;
     int evaluations;  // of the held-out tokens, by evolve
     int step;         // of widths
+    int n_ctx;        // tokens of heal's windows
     bool by_gradient; // the metric needs gradients
     int n_threads;
     double heal_minutes; // of each of the two cut models and, with a mixture, of the uncut one

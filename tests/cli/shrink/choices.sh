@@ -47,3 +47,10 @@ has_no '^stats' '--gradients'
 grid_of mini.gguf --rate 0.5 --metric obs
 has '^plan' '--metric obs '
 has_no '^stats' '--gradients'
+
+# the memory that heal needs grows with its windows
+memory_of() { # memory_of CTX: in MB
+    deadwood-shrink mini.gguf -f 1.txt 2.txt 3.txt -c "$1" --rate 0.3 --heal-minutes 1 -o m.gguf --dry-run >out 2>err
+    sed -n 's/.*, \([0-9.]*\) MB of memory.*/\1/p' err
+}
+awk "BEGIN { exit !($(memory_of 256) > $(memory_of 128) + 20) }"
