@@ -87,7 +87,7 @@ static void print_layers(const char *what, const int *v, int n) {
 /* Of an FFN in two parts. */
 static void print_cold(const dw_gguf *g, int n_layer) {
     const dw_kv *kv = dw_gguf_find(g, DW_KEY_COLD_LENGTH);
-    int n_cold[512]; // as many layers as a model can have
+    int n_cold[DW_MAX_LAYERS];
     for (int l = 0; kv && l < n_layer; l++) n_cold[l] = (int)dw_kv_number(kv, kv->is_array ? (size_t)l : 0);
     if (kv) print_layers("cold neurons", n_cold, n_layer);
 }

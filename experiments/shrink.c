@@ -11,7 +11,7 @@
  *   cut          : cut -m M -p $plan --repair lsq -s $stats -o $out.gguf
  *   of_cut       : collect -m $cut -f TEXTS -o $out.h5
  *   small        : requant -m $cut --mixture Q4_K_M -s $of_cut -o $out.gguf
- *   random_*     : plan to small once more with --metric random: the first control
+ *   random_*     : plan to small once more with --metric random --seed 1: the first control, of one seed
  *   rounded      : requant -m M --mixture NEAREST -s $stats -o $out.gguf: the second, uncut, nearest in bytes
  *   base, *_row  : score of the whole model, of small, and of the controls
  *
@@ -95,8 +95,9 @@ static const opt_program program = {
     .about =
         "Cuts the neurons that the others can best replace (collect --gram --gradients, rank --metric obs-gradient), "
         "repairs what stays (cut --repair lsq), and with --mixture requantizes it with statistics of the cut model.  "
-        "Then it scores the result beside the whole model and two controls: random neurons with the same repair and "
-        "types, and the uncut model in the mixture that is nearest in bytes.  The table goes to standard output.\n"
+        "Then it scores the result beside the whole model and two controls: random neurons (of one seed, so the row does "
+        "not tell how much seeds differ) with the same repair and types, and the uncut model in the mixture that is "
+        "nearest in bytes.  The table goes to standard output.\n"
         "\n"
         "With --heal-minutes M the cut model learns to predict what the whole model predicts (heal), for at most M "
         "minutes.  The control of random neurons learns as long.  With --mixture the weights are rounded in every "
@@ -584,6 +585,7 @@ static int tell(shrink *s, dw_err *err) {
     s->work.n_threads = tool.threads ? tool.threads : dw_cpu_count();
     s->work.heal_minutes = o.heal_minutes;
     s->work.evaluations = o.evaluations;
+    s->work.n_ctx = o.n_ctx;
     s->work.step = s->widths.fit || (o.bytes && s->work.mixture) ? 256 : 32;
     if (token) calib_window(&s->texts, &s->texts.text[0], 0, token);
     const int rc = token ? shrink_estimate(&c, &s->work, token, o.n_ctx < 128 ? o.n_ctx : 128, err) : -1;
@@ -597,10 +599,10 @@ static int tell(shrink *s, dw_err *err) {
     const double memory = memory_available();
     if (memory < c.memory) warn("the memory may be too small: %s are free", show_bytes(memory).text);
     if (!o.evaluations && c.evolve_minutes < 8 * 60)
-        say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (results/repair.md: "
-            "a model of 56 M parameters without half of its neurons, any width, 300 evaluations: perplexity 18.95 for "
-            "20.27)",
+        say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (what that brings: "
+            "results/repair.md)",
             SHRINK_EVALUATIONS, c.evolve_minutes < 10, c.evolve_minutes);
+    say("the control of random neurons has one seed");
     if (!s->work.control) say("no control in fewer bits: the model is %s already", narrow_type(s->model));
     return 0;
 }
