@@ -161,6 +161,23 @@ static void deep(void) {
     CHECK(atof(cell_of("own_rss_after_mb", 1)) > 0 && atof(cell_of("file_mb", 1)) >= 0 && strlen(cell_of("commit", 1)));
 }
 
+/* The extremes of four pairs hold the median with less than 90 %, those of five with more.  All ratios are told. */
+static void intervals(void) {
+    NEED_STOCK();
+    const char *model = test_file("m.gguf");
+    REQUIRE(!test_run("deadwood-synth --shape tiny-llama --type Q8_0 -o %s -q", model), "%s", test_run_output());
+    for (int pairs = 4; pairs <= 5; pairs++) {
+        REQUIRE(!test_run("deadwood-versus " TINY " --what prefill --pairs %d", model, pairs), "%s", test_run_output());
+        CHECK(!strcmp(cell_of("ratio_low", 1), "-") == (pairs == 4) &&
+                  !strcmp(cell_of("ratio_high", 1), "-") == (pairs == 4),
+              "%d pairs: %s", pairs, test_run_output());
+    }
+    REQUIRE(!test_run("deadwood-versus " TINY " --what prefill --pairs 2000", model), "%s", test_run_output());
+    int n_commas = 0;
+    for (const char *p = test_run_output(); *p; p++) n_commas += *p == ',';
+    CHECK(n_commas >= 1999, "%d commas", n_commas);
+}
+
 /* A thousand laps of 100 ms do not fit into a second; three are always measured. */
 static void bounded(void) {
     NEED_STOCK();
@@ -179,6 +196,7 @@ static const test_case cases[] = {
     {"versus --level says what the machine lacks in one line", one_line},
     {"versus --level holds both programs to it and leaves no links", held},
     {"versus at a depth times the filling of the cache; the row says the cache's type", deep},
+    {"versus tells an interval from five pairs on, and all ratios of many", intervals},
     {"versus --seconds ends a row with fewer pairs", bounded},
     {0},
 };

@@ -85,7 +85,7 @@ static const opt_program program = {
         "on or automatic, weights repacked or plain), found anew for each kind of work.  "
         "One row a kind of work on stdout:\n"
         "tokens a second of both (median, least, most), the ratio of speeds (above 1: this engine is faster) with the\n"
-        "90 % interval of its median and all ratios in order, "
+        "90 % interval of its median (of five pairs or more) and all ratios in order, "
         "CPU seconds a second of wall time (the number of threads\n"
         "when undisturbed), the read bandwidth before and after, load average and what others took of the machine.\n"
         "Of decode also what this engine's threads read of the same weights right before or after each lap, whichever\n"
@@ -113,37 +113,38 @@ static const opt_program program = {
 
 /* A row is built name and value together; the names are printed once. */
 typedef struct line {
-    char names[2048], cells[16384];
-    size_t n_names, n_cells;
+    char *names, *cells;
 } line;
 
 static void cell(line *l, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 static void cell(line *l, const char *name, const char *format, ...) {
+    dw_err err = {0};
+    const char *tab = l->names ? "\t" : "";
+    char *text = NULL;
     va_list args;
     va_start(args, format);
-    l->n_names += (size_t)snprintf(l->names + l->n_names, sizeof l->names - l->n_names, "%s%s", l->n_names ? "\t" : "",
-                                   name);
-    if (l->n_cells) l->cells[l->n_cells++] = '\t';
-    l->n_cells += (size_t)vsnprintf(l->cells + l->n_cells, sizeof l->cells - l->n_cells, format, args);
+    if (vasprintf(&text, format, args) < 0) die("out of memory");
     va_end(args);
-    if (l->n_names >= sizeof l->names || l->n_cells + 1 >= sizeof l->cells)
-        die("a row is too long; give fewer --pairs");
+    if (dw_append(&l->names, &err, "%s%s", tab, name) || dw_append(&l->cells, &err, "%s%s", tab, text)) die_err(&err);
+    free(text);
 }
 
-static void print_line(const line *l) {
+static void print_line(line *l) {
     static bool has_names;
     if (!has_names) printf("%s\n", l->names);
     has_names = true;
     show_lines(stdout, l->cells);
     putchar('\n');
     fflush(stdout);
+    free(l->names);
+    free(l->cells);
 }
 
 /* ---- statistics ------------------------------------------------------------------------------------------ */
 
 /* The median lies between the k-th smallest and the k-th largest of n values with a probability of at least 90 %: k is
- * the largest with P(Binomial(n, 1/2) < k) <= 5 %.  Too few values: their extremes. */
+ * the largest with P(Binomial(n, 1/2) < k) <= 5 %.  0: fewer than 5 values, whose extremes are closer than that. */
 static size_t interval_rank(size_t n) {
     double below = 0;
     size_t k = 0;
@@ -151,7 +152,7 @@ static size_t interval_rank(size_t n) {
         below += exp(lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) - (double)n * log(2));
         if (below > 0.05) break;
     }
-    return k ? k : 1;
+    return k;
 }
 
 static void cell_spread(line *l, const char *name, const double *x, size_t n) {
@@ -169,6 +170,13 @@ static void cell_spread(line *l, const char *name, const double *x, size_t n) {
     free(sorted);
 }
 
+/* A number, or "-" where there is none. */
+static void cell_if(line *l, bool known, const char *name, const char *format, double value) {
+    char text[32] = "-";
+    if (known) snprintf(text, sizeof text, format, value);
+    cell(l, name, "%s", text);
+}
+
 /* The median of n values, which are sorted, and its interval. */
 static void cell_median(line *l, const char *name, double *x, size_t n) {
     const exp_spread s = exp_spread_of(x, n);
@@ -176,17 +184,19 @@ static void cell_median(line *l, const char *name, double *x, size_t n) {
     char key[64];
     cell(l, name, "%.4f", s.median);
     snprintf(key, sizeof key, "%s_low", name);
-    cell(l, key, "%.4f", x[k - 1]);
+    cell_if(l, k > 0, key, "%.4f", k ? x[k - 1] : 0);
     snprintf(key, sizeof key, "%s_high", name);
-    cell(l, key, "%.4f", x[n - k]);
+    cell_if(l, k > 0, key, "%.4f", k ? x[n - k] : 0);
 }
 
 static void cell_ratios(line *l, double *ratio, size_t n) {
-    char list[8192] = "";
+    dw_err err = {0};
+    char *list = NULL;
     cell_median(l, "ratio", ratio, n);
-    for (size_t i = 0, at = 0; i < n && at + 16 < sizeof list; i++)
-        at += (size_t)snprintf(list + at, sizeof list - at, "%s%.3f", i ? "," : "", ratio[i]);
+    for (size_t i = 0; i < n; i++)
+        if (dw_append(&list, &err, "%s%.3f", i ? "," : "", ratio[i])) die_err(&err);
     cell(l, "ratios", "%s", list);
+    free(list);
 }
 
 /* ---- the comparison -------------------------------------------------------------------------------------------- */
@@ -415,13 +425,6 @@ static void cell_both(line *l, const char *what, const timing *t, const laps *of
 
 static double *speeds(const laps *l) { return l->speed; }
 static double *cpu_shares(const laps *l) { return l->cpu_share; }
-
-/* A number, or "-" where there is none. */
-static void cell_if(line *l, bool known, const char *name, const char *format, double value) {
-    char text[32] = "-";
-    if (known) snprintf(text, sizeof text, format, value);
-    cell(l, name, "%s", text);
-}
 
 /* What program s keeps of its idle speed beside the crowd: median over the pairs. */
 static double kept(const timing *t, int s) {
