@@ -54,7 +54,7 @@ static int check_machine(const char *level, dw_err *err) {
 
 int exp_level_check(const char *level, const char *folder, dw_err *err) {
     const exp_level *l = find(level);
-    if (!l) return dw_fail(err, "'%s' is no level that stock can be held to; try avx2, avx512 or amx", level);
+    if (!l) return dw_fail(err, "'%s' is no level that upstream can be held to; try avx2, avx512 or amx", level);
     if (check_machine(level, err)) return -1;
     DIR *dir = opendir(folder);
     if (!dir) return dw_fail(err, "cannot open the folder '%s': %s", folder, strerror(errno));
@@ -88,7 +88,7 @@ char *exp_level_links(const char *folder, const char *level, dw_err *err) {
     const exp_level *l = find(level);
     const char *temporary = getenv("TMPDIR");
     char *from = l ? realpath(folder, NULL) : NULL, *to = NULL;
-    if (!l) dw_fail(err, "'%s' is no level that stock can be held to", level);
+    if (!l) dw_fail(err, "'%s' is no level that upstream can be held to", level);
     else if (!from) dw_fail(err, "cannot open the folder '%s': %s", folder, strerror(errno));
     else to = dw_format(err, "%s/deadwood-stock-XXXXXX", temporary && *temporary ? temporary : "/tmp");
     if (to && !mkdtemp(to)) {
@@ -119,7 +119,7 @@ stock *stock_open_level(const char *folder, const char *level, dw_err *err) {
     stock *s = links ? stock_open(links, err) : NULL;
     exp_level_remove(links);
     if (s && !*stock_cpu_library(s)) {
-        dw_fail(err, "stock %s runs none of its libraries of the level '%s' on this machine", stock_version(s), level);
+        dw_fail(err, "upstream %s runs none of its libraries of the level '%s' on this machine", stock_version(s), level);
         stock_close(s);
         return NULL;
     }

@@ -127,14 +127,16 @@ int exp_program_eval(exp_program *s, const stock_tokens *t, dw_err *err) {
 }
 
 /* Logits of stock's output row i. */
-static const float *stock_row(exp_program *s, int i) {
+static const float *stock_row(exp_program *s, int i, dw_err *err) {
     const stock_tokens *t = &s->last;
-    return stock_session_logits(s->stock, i / t->n_out * t->n + t->n - t->n_out + i % t->n_out);
+    const float *row = stock_session_logits(s->stock, i / t->n_out * t->n + t->n - t->n_out + i % t->n_out);
+    if (!row) dw_fail(err, "upstream has no logits of row %d", i);
+    return row;
 }
 
 /* This engine computes rows on demand: as many as there are sequences at once, so that the head is one product. */
 const float *exp_program_logits(exp_program *s, int i, dw_err *err) {
-    if (s->stock) return stock_row(s, i);
+    if (s->stock) return stock_row(s, i, err);
     const int most = n_seq_of(s), first = i / most * most, left = s->last.n_seq * s->last.n_out - first;
     if (s->first_logits != first) {
         s->first_logits = -1;
@@ -154,7 +156,7 @@ typedef struct softmax_job {
 static void stock_logprob(void *job_pointer, size_t i) {
     const softmax_job *job = job_pointer;
     const int n_vocab = job->s->n_vocab;
-    const float *logit = stock_row(job->s, (int)i);
+    const float *logit = stock_row(job->s, (int)i, NULL);
     float max = logit[0];
     for (int v = 1; v < n_vocab; v++) max = logit[v] > max ? logit[v] : max;
     double sum = 0;
@@ -165,6 +167,8 @@ static void stock_logprob(void *job_pointer, size_t i) {
 /* logprob[i] = ln p(target[i]) of output row i, i < n. */
 static int logprobs(exp_program *s, int n, const int32_t *target, double *logprob, dw_err *err) {
     if (!s->stock) return dw_session_logprobs(s->session, 0, n, target, logprob, err);
+    for (int i = 0; i < n; i++)
+        if (!stock_row(s, i, err)) return -1;
     dw_pool_each(s->o.pool, (size_t)n, stock_logprob, &(softmax_job){s, target, logprob});
     return 0;
 }

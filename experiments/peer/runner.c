@@ -142,7 +142,7 @@ int exp_runner_start(exp_runner *c, const exp_runner_options *o, dw_err *err) {
     *c = (exp_runner){0};
     if (exp_child_start(&c->child, live, o, err)) return -1;
     if (!exp_receive(c->child.line, &r, sizeof r))
-        return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "stock" : "the engine", o->path);
+        return dw_fail(err, "%s ended while loading '%s'", o->stock_folder ? "upstream" : "the engine", o->path);
     if (r.rc) return dw_fail(err, "%s", r.err.text);
     c->load_s = r.load_s;
     c->rss_bytes = r.rss_bytes;
@@ -173,7 +173,8 @@ static void spin(const void *ctx, int line) {
 }
 
 int exp_crowd_start(exp_crowd *c, int n, dw_err *err) {
-    for (c->n = 0; c->n < n && c->n < (int)(sizeof c->child / sizeof *c->child); c->n++) {
+    dw_assert(n <= EXP_MAX_CROWD);
+    for (c->n = 0; c->n < n; c->n++) {
         if (exp_child_start(&c->child[c->n], spin, NULL, err)) return -1;
         waitpid(c->child[c->n].pid, NULL, WUNTRACED); // until it has stopped
     }

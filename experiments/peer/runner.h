@@ -56,14 +56,17 @@ void exp_runner_stop(exp_runner *c);
  * the caches of the CPU belong to this program then, and its threads are awake. */
 int exp_runner_run(exp_runner *c, exp_work work, int first, int n, exp_lap *lap, dw_err *err);
 
-/* Processes that do nothing but keep cores busy; started stopped. */
+enum { EXP_MAX_CROWD = 64 };
+
+/* Processes that do nothing but keep cores busy. */
 typedef struct exp_crowd {
-    exp_child child[64];
+    exp_child child[EXP_MAX_CROWD];
     int n;
 } exp_crowd;
 
+/* Starts n processes, at most EXP_MAX_CROWD, which wait for exp_crowd_go.  After a failure c->n of them are there. */
 int exp_crowd_start(exp_crowd *c, int n, dw_err *err);
-void exp_crowd_go(const exp_crowd *c, bool busy);
-void exp_crowd_stop(exp_crowd *c);
+void exp_crowd_go(const exp_crowd *c, bool busy); // busy: all run; else all wait
+void exp_crowd_stop(exp_crowd *c);                // ends them
 
 #endif

@@ -58,7 +58,6 @@ typedef struct library {
     void (*llama_synchronize)(void *context);
     float *(*llama_get_logits_ith)(void *context, int32_t i);
     void *(*llama_get_memory)(const void *context);
-    void (*llama_memory_clear)(void *memory, bool data);
     bool (*llama_memory_seq_rm)(void *memory, int32_t seq, int32_t first, int32_t end);
     uint32_t (*llama_model_quantize)(const char *in, const char *out, const opaque_params *params);
 } library;
@@ -71,7 +70,7 @@ static const struct { const char *name; size_t at; } symbols[] = {
     SYMBOL(llama_model_load_from_file), SYMBOL(llama_model_free), SYMBOL(llama_model_get_vocab),
     SYMBOL(llama_vocab_n_tokens), SYMBOL(llama_init_from_model), SYMBOL(llama_free), SYMBOL(llama_set_n_threads),
     SYMBOL(llama_decode), SYMBOL(llama_synchronize), SYMBOL(llama_get_logits_ith), SYMBOL(llama_get_memory),
-    SYMBOL(llama_memory_clear), SYMBOL(llama_memory_seq_rm), SYMBOL(llama_model_quantize),
+    SYMBOL(llama_memory_seq_rm), SYMBOL(llama_model_quantize),
 };
 
 /* Fields that are set, by byte offset, and the default that release 0.5.0 has there. */
@@ -174,7 +173,7 @@ stock *stock_open(const char *folder, dw_err *err) {
         dw_fail(err, "upstream llama.cpp: no folder given; name the one with libllama*.so in $DW_STOCK");
         return NULL;
     }
-    stock *s = dw_alloc(1, sizeof *s, "stock's functions", err);
+    stock *s = dw_alloc(1, sizeof *s, "functions of upstream", err);
     char *path = s ? find_library(folder, err) : NULL;
     if (!path) goto fail;
     s->handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
@@ -249,7 +248,7 @@ static opaque_params context_params(const stock *s, const stock_options *o, int 
 }
 
 stock_session *stock_session_new(stock *s, const char *path, const stock_options *o, dw_err *err) {
-    stock_session *ss = dw_alloc(1, sizeof *ss, "a session of stock", err);
+    stock_session *ss = dw_alloc(1, sizeof *ss, "a session of upstream", err);
     if (!ss) return NULL;
     const size_t n = o->n_batch ? (size_t)o->n_batch : 512;
     ss->s = s;
@@ -263,7 +262,7 @@ stock_session *stock_session_new(stock *s, const char *path, const stock_options
     if (!ss->pos || !ss->n_seq_id || !ss->seq_id || !ss->logits || !ss->seq) goto fail;
     for (int k = 0; k < ss->n_seq; k++) ss->seq[k] = k;
     if ((ss->n_seq > 1 || o->kv_f32) && !s->can_set) {
-        dw_fail(err, "stock %s: where its %s is set is not known; version %s is known to work", stock_version(s),
+        dw_fail(err, "upstream %s: where its %s is set is not known; version %s is known to work", stock_version(s),
                 o->kv_f32 ? "KV cache's type" : "number of sequences", known_version);
         goto fail;
     }
@@ -300,11 +299,6 @@ void stock_session_free(stock_session *ss) {
 
 int stock_session_n_vocab(const stock_session *ss) { return ss->n_vocab; }
 
-void stock_session_clear(stock_session *ss) {
-    ss->s->lib.llama_memory_clear(ss->s->lib.llama_get_memory(ss->context), true);
-    ss->n_past = 0;
-}
-
 int stock_session_eval(stock_session *ss, const stock_tokens *t, dw_err *err) {
     const int n_all = t->n * t->n_seq;
     if (n_all > ss->n_batch) return dw_fail(err, "upstream: %d tokens in a batch of %d", n_all, ss->n_batch);
@@ -318,7 +312,7 @@ int stock_session_eval(stock_session *ss, const stock_tokens *t, dw_err *err) {
     void *memory = ss->s->lib.llama_get_memory(ss->context);
     for (int k = 0; k < ss->n_seq && t->pos0 < ss->n_past; k++)
         if (!ss->s->lib.llama_memory_seq_rm(memory, k, t->pos0, -1))
-            return dw_fail(err, "stock cannot forget the positions from %d on", t->pos0);
+            return dw_fail(err, "upstream cannot forget the positions from %d on", t->pos0);
     const llama_batch b = {n_all, (int32_t *)(uintptr_t)t->token, NULL, ss->pos, ss->n_seq_id, ss->seq_id, ss->logits};
     ss->s->last_error[0] = 0;
     const int rc = ss->s->lib.llama_decode(ss->context, b);

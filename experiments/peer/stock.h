@@ -43,8 +43,6 @@ stock_session *stock_session_new(stock *s, const char *path, const stock_options
 void stock_session_free(stock_session *ss);
 int stock_session_n_vocab(const stock_session *ss);
 
-/* Forgets all positions. */
-void stock_session_clear(stock_session *ss);
 /* n tokens of each of n_seq sequences. */
 typedef struct stock_tokens {
     const int32_t *token; // (n_seq, n)
@@ -55,7 +53,7 @@ typedef struct stock_tokens {
 
 /* Evaluates tokens as one batch; returns when the logits are there. */
 int stock_session_eval(stock_session *ss, const stock_tokens *tokens, dw_err *err);
-/* (n_vocab) logits of token i of the last batch, sequence after sequence; borrowed until the next. */
+/* (n_vocab) logits of token i of the last batch, sequence after sequence; borrowed until the next.  NULL: none are kept of it. */
 const float *stock_session_logits(stock_session *ss, int i);
 
 /* Quantizes a model file as llama-quantize does.  type: "Q4_K_M", "Q6_K", ...; imatrix: an importance file of either

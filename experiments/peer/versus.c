@@ -48,7 +48,7 @@ static const opt_row options[] = {
     {"depth", 0, OPT_TEXT, 0, &o.depths, "0", "D[,D...]", "tokens in the KV cache before those of a lap; a row each"},
     {"sequences", 0, OPT_INT, 0, &o.n_seq, "1", "N", "sequences that run together", .min = 1, .max = EXP_SPEED_MAX_SEQ},
     {"compete", 0, OPT_INT, 0, &o.compete, "0", "N", "time each pair also beside N busy processes", .min = 0,
-     .max = 64},
+     .max = EXP_MAX_CROWD},
     {"level", 0, OPT_CHOICE, 0, &o.level, NULL, "NAME",
      "hold both programs to instruction sets; default: the best of each", OPT_CHOICES(exp_levels)},
     {"kv", 0, OPT_CHOICE, 0, &o.kv, "f16", "TYPE", "type of the key/value cache of both", OPT_CHOICES(kv_types)},
