@@ -73,8 +73,9 @@ static const char *plain(char text[32], double v) {
     return text;
 }
 
-static void print_row(const char *what, const char *variant, int threads, double *x, int n, const char *unit,
-                      const exp_watch *begin) {
+/* Returns the median of x, which is sorted. */
+static double print_row(const char *what, const char *variant, int threads, double *x, int n, const char *unit,
+                        const exp_watch *begin) {
     const exp_watch w = exp_watch_end(begin);
     const exp_spread s = exp_spread_of(x, (size_t)n);
     char median[32], min[32], max[32];
@@ -82,6 +83,7 @@ static void print_row(const char *what, const char *variant, int threads, double
            plain(min, s.min), plain(max, s.max), unit, exp_watch_others(&w), w.load,
            w.wall_s > 0 ? w.steal_cpu_s / w.wall_s : 0);
     fflush(stdout);
+    return s.median;
 }
 
 static dw_pool *pool_of(int n) {
@@ -143,8 +145,7 @@ static double measure_reading(reading *r, const char *pages, double *rates) {
         if (repeat >= 0) rates[repeat] = rate;
     }
     snprintf(variant, sizeof variant, "%.0f MB, %s, prefetch %d", (double)r->n_bytes / 1e6, pages, r->prefetch);
-    print_row("read", variant, n, rates, o.repeats, "GB/s", &begin); // sorts the rates
-    return rates[o.repeats / 2];
+    return print_row("read", variant, n, rates, o.repeats, "GB/s", &begin);
 }
 
 static uint8_t *take_memory(size_t n_bytes, bool huge) {

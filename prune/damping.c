@@ -1,6 +1,7 @@
 /* damping.c - the ridge on a Gram matrix, and what is done about dead neurons (damping.h). */
 #include "prune/damping.h"
 
+#include "prune/median.h"
 #include "prune/spd.h"
 
 #include <math.h>
@@ -10,18 +11,12 @@
 
 #define DEAD 1e-12 // of the median
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of the positive values of the diagonal; 0: there is none. */
 static double median_of_diagonal(const kit_gram_matrix *g, double *value) {
     int n = 0;
     for (int j = 0; j < g->n; j++)
         if (kit_gram_at(g, j, j) > 0) value[n++] = kit_gram_at(g, j, j);
-    qsort(value, (size_t)n, sizeof *value, ascending);
-    return n == 0 ? 0 : 0.5 * (value[n / 2] + value[(n - 1) / 2]);
+    return prune_median(value, n);
 }
 
 int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double relative, bool *dead, dw_err *err) {

@@ -2,6 +2,7 @@
 #include "prune/timing.h"
 
 #include "model/model.h"
+#include "prune/median.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,11 +70,6 @@ static int time_token(variant *v, double *us, dw_err *err) {
     return 0;
 }
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static int time_all(timing *t, variant *v, double *sample, dw_err *err) {
     double us = 0, sum = 0;
     for (int k = 0; k < t->n; k++, sum += us)
@@ -83,10 +79,7 @@ static int time_all(timing *t, variant *v, double *sample, dw_err *err) {
     for (int r = 0; r < rounds; r++)
         for (int k = 0; k < t->n; k++)
             if (time_token(&v[k], &sample[k * MOST_ROUNDS + r], err)) return -1;
-    for (int k = 0; k < t->n; k++) {
-        qsort(sample + k * MOST_ROUNDS, (size_t)rounds, sizeof *sample, ascending);
-        t->us[k] = sample[k * MOST_ROUNDS + rounds / 2];
-    }
+    for (int k = 0; k < t->n; k++) t->us[k] = prune_median(sample + k * MOST_ROUNDS, rounds);
     return 0;
 }
 
