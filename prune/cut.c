@@ -385,7 +385,10 @@ static int print_sizes(const prune_layout *layout, dw_err *err) {
 static int open_gram(kit_gram *gram, const inputs *in, dw_err *err) {
     char *path = kit_gram_path(o.stats, err);
     int rc = path ? kit_gram_open(gram, path, err) : -1;
-    if (!rc) rc = kit_gram_check_stats(gram, path, &in->stats, err);
+    if (!rc && kit_gram_check_stats(gram, path, &in->stats, err)) {
+        kit_gram_close(gram);
+        rc = -1;
+    }
     free(path);
     return rc;
 }

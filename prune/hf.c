@@ -203,9 +203,9 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
         json_object_del(config, "quantization"); // the weights are plain now
         json_object_del(config, "quantization_config");
         char *text = NULL;
-        if (m->net.act != m->arch->act)
-            json_object_set_new(config, "hidden_act", json_string(dw_act_hf_name(m->net.act)));
-        if (!json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
+        const bool has_act = m->net.act == m->arch->act ||
+                             !json_object_set_new(config, "hidden_act", json_string(dw_act_hf_name(m->net.act)));
+        if (has_act && !json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
             !json_object_set_new(config, dw_keys[DW_KEY_N_LAYER].config, json_integer(hp->n_layer)))
             text = json_dumps(config, JSON_INDENT(2));
         rc = text ? write_text(to, text, strlen(text), err) : dw_fail(err, "out of memory: config.json");

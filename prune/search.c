@@ -399,7 +399,7 @@ int search_evolve(const prune_task *t, int *n_keep, dw_err *err) {
     int rc = s.best && s.trial && s.kl && s.other ? begin(t, &s, err) : -1;
     while (!rc && s.n_done < most && !s.is_stuck) rc = step(t, &s, err);
     char text[160];
-    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the held-out texts %.4f -> %.4f nats%s",
+    snprintf(text, sizeof text, "evolve: %d of %d steps accepted, KL on the texts of the search %.4f -> %.4f nats%s",
              s.n_accepted, s.n_done, s.first, s.mean, s.is_stuck ? "; no other move was found in 10,000 tries" : "");
     if (!rc && t->search->tell) t->search->tell(text);
     for (size_t l = 0; l < n_layer && !rc; l++) n_keep[l] = s.best[l];

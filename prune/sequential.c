@@ -199,8 +199,9 @@ static int expand(sequence *s, const float *down, const float *importance, dw_er
     const dw_qtype_row *type = s->t->down_type ? s->t->down_type : s->t->model->net.layer[s->l].down.type;
     const size_t n_keep = (size_t)s->n_keep,
                  n = (n_keep + (size_t)type->block - 1) / (size_t)type->block * (size_t)type->block;
-    float *row = dw_alloc(3 * n, sizeof *row, "a row of down", err), *weight = row + n;
+    float *row = dw_alloc(3 * n, sizeof *row, "a row of down", err);
     if (!row) return -1;
+    float *weight = row + n;
     uint8_t *stored = (uint8_t *)(weight + n); // at most as large as the values
     dw_encoding e = {.tensor = "ffn_down", .type = type, .n = n, .weight = weight};
     memcpy(weight, importance, n_keep * sizeof *weight);

@@ -274,11 +274,12 @@ static double *parse_shares(const char *list, int *n) {
     double *share = dw_alloc(cap, sizeof *share, "shares", NULL);
     if (!share) die("out of memory: shares");
     *n = 0;
-    for (char *end = (char *)list - 1; *n == 0 || *end; ++*n) { // behind the comma
-        const char *from = end + 1;
+    for (const char *from = list; from; ++*n) {
+        char *end;
         share[*n] = strtod(from, &end);
         if (end == from || (*end && *end != ',') || !(share[*n] >= 0 && share[*n] <= 1))
             die_usage("--inject '%s' is no list of shares between 0 and 1", list);
+        from = *end ? end + 1 : NULL; // after the comma
     }
     return share;
 }
