@@ -595,7 +595,6 @@ static void usage(void) {
     CHECK(test_run("deadwood-score -m %s --inject 1.5", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject 0.5,", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject \"\"", model) == 2);
-    CHECK(test_run("deadwood-score -m %s --inject 0.5,", model) == 2);
     CHECK(test_run("deadwood-score -m %s --inject 0.5 --no-speed", model) == 2);
     CHECK(test_run("deadwood-score -m %s -f README.md --inject 0.5", model) == 2 &&
               strstr(test_run_output(), "reads no text; leave out -f"),

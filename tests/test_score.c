@@ -834,11 +834,11 @@ static void rows_and_objects(void) {
 }
 
 static void leaks(void) {
-    char hex[65], step[512];
+    char hex[65], hex_of_u[65], step[768];
     dw_err err = {0};
     const char *m = model("m.gguf", "tiny-llama", DW_F16, 1), *t = text_file("t.txt", 700, 1),
                *u = text_file("u.txt", 700, 2);
-    REQUIRE(!dw_sha256_file(t, hex, &err));
+    REQUIRE(!dw_sha256_file(t, hex, &err) && !dw_sha256_file(u, hex_of_u, &err));
     snprintf(
         step, sizeof step,
         "{\"tool\": \"cut\", \"version\": \"0.1\", \"args\": [\"m.gguf\", \"--metric\", \"wanda\", \"--rate=0.25\"], "
@@ -859,6 +859,18 @@ static void leaks(void) {
         CHECK(says(rows, 0, done[k][0], done[k][1]), "%s", done[k][0]);
     json_decref(rows);
     json_decref(unknown);
+
+    snprintf(step, sizeof step,
+             "{\"tool\": \"cut\", \"version\": \"0.1\", \"args\": [], \"parent\": \"p.gguf\", \"inputs\": [], \"texts\": ["
+             "{\"name\": \"one.txt\", \"sha256\": \"%s\", \"tokens\": 9, \"blocks\": \"\"}, "
+             "{\"name\": \"two.txt\", \"sha256\": \"%s\", \"tokens\": 9, \"blocks\": \"\"}]}",
+             hex, hex_of_u);
+    rows = SCORE("-m %s -f %s %s -c 64 --no-speed", changed(m, "both.gguf", (change){.lineage = step}), t, u);
+    CHECK(says(rows, 2, "leak",
+               "calibration text 'one.txt' of step cut has the same hash; "
+               "calibration text 'two.txt' of step cut has the same hash"),
+          "the row of all texts does not name both: %s", json_string_value(cell(rows, 2, "leak")));
+    json_decref(rows);
 }
 
 /* The column leak of a model made by this one step. */

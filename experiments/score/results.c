@@ -196,6 +196,16 @@ int score_begin_rows(score_entrant *c, const score_run *r, dw_err *err) {
     return r->o->speed_only || r->n_texts < 2 ? 0 : name_mean(c, r, err);
 }
 
+/* A leak of one text into the row of all texts, once; a list that is too long ends in "others". */
+static void add_leak(exp_result *all, const char *leak) {
+    static const char others[] = "; others";
+    const size_t n = strlen(all->leak), room = sizeof all->leak - n;
+    if (!n || !strcmp(all->leak, "no")) snprintf(all->leak, sizeof all->leak, "%s", leak);
+    else if (strstr(all->leak, leak) || strstr(all->leak, others)) return;
+    else snprintf(all->leak + n, room, "%s%s", strlen(leak) + sizeof others + 2 < room ? "; " : others,
+                  strlen(leak) + sizeof others + 2 < room ? leak : "");
+}
+
 /* The row of all texts: means of logarithms, so perplexity is the geometric mean; quantiles have no such mean. */
 static void fill_mean(score_entrant *c, const score_run *r) {
     exp_result *res = &c->result[r->n_texts];
@@ -211,8 +221,7 @@ static void fill_mean(score_entrant *c, const score_run *r) {
         res->coverage += c->result[t].coverage / (double)n;
         res->windows += c->result[t].windows;
         res->tokens_scored += c->result[t].tokens_scored;
-        if (*c->result[t].leak && strcmp(c->result[t].leak, "no"))
-            snprintf(res->leak, sizeof res->leak, "%s", c->result[t].leak);
+        if (*c->result[t].leak && strcmp(c->result[t].leak, "no")) add_leak(res, c->result[t].leak);
     }
     res->nll_texts_sd = measure_between_texts(c->nll, n);
     if (r->base) res->ln_ratio_texts_sd = measure_between_texts(c->ratio, n);
