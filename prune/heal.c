@@ -168,8 +168,8 @@ static const opt_row rows[] = {
     {"recompute", 0, OPT_FLAG, OPT_NO_BYTE, &o.recompute, NULL, NULL,
      "compute the layers' values again instead of keeping them: less memory, slower, the same bits"},
     {"snapshots", 0, OPT_FLAG, OPT_NO_BYTE, &o.snapshots, NULL, NULL,
-     "also write the model as it is after each tenth of the run, OUT-10.gguf to OUT-90.gguf: scored, they show "
-     "what longer learning brings", .n_derived = 9, .derived = snapshot_name},
+     "also write the model as it is after each tenth of the run, OUT-10.gguf to OUT-90.gguf (fewer of a run of few "
+     "steps): scored, they show how it learns", .n_derived = 9, .derived = snapshot_name},
     {"checkpoint-minutes", 0, OPT_REAL, OPT_NO_BYTE, &o.checkpoint, "2", "M",
      "minutes between checkpoints; 0: after every step", .min = 0, .max = 1e6},
     OPT_COMMON_ENGINE, {0}};
@@ -247,6 +247,39 @@ static int check_vocabularies(const inputs *in, dw_err *err) {
     return rc;
 }
 
+/* Whether the student's lineage names a file: the teacher, or one that the teacher was made of. */
+typedef struct kinship {
+    const inputs *in;
+    const char *sha256; // looked for among the inputs of the student's steps
+    bool found;
+    size_t n; // inputs
+} kinship;
+
+static void match_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
+    (void)tool_name, (void)name;
+    kinship *k = ctx;
+    k->n++;
+    k->found = k->found || !strcmp(sha256, k->sha256);
+}
+
+static void find_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
+    (void)tool_name, (void)name;
+    kinship *k = ctx;
+    k->sha256 = sha256;
+    if (!k->found) lineage_inputs(dw_model_gguf(k->in->model), match_input, k, NULL);
+}
+
+/* A student that says what it was made of, and of neither the teacher nor what the teacher was made of, may be the cut
+ * of another model.  A lineage that cannot be read says nothing. */
+static void warn_of_strangers(const inputs *in) {
+    kinship k = {.in = in};
+    find_input(&k, NULL, NULL, in->teacher_sha256);
+    lineage_inputs(dw_model_gguf(in->teacher), find_input, &k, NULL);
+    if (k.n && !k.found && strcmp(in->model_sha256, in->teacher_sha256))
+        warn("'%s' was not made of '%s', as its lineage says (deadwood inspect --lineage); is that the original?",
+             o.model, o.teacher);
+}
+
 static int open_models(inputs *in, dw_err *err) {
     in->model = dw_model_open(o.model, err);
     in->teacher = in->model ? dw_model_open(o.teacher, err) : NULL;
@@ -256,6 +289,7 @@ static int open_models(inputs *in, dw_err *err) {
         return dw_fail(err, "'%s' is gated; the teacher must be the original", o.teacher);
     kit_sha256_gguf(dw_model_gguf(in->model), in->model_sha256);
     kit_sha256_gguf(dw_model_gguf(in->teacher), in->teacher_sha256);
+    warn_of_strangers(in);
     return 0;
 }
 
@@ -461,8 +495,8 @@ static int check_types(const dw_parameters *p, dw_err *err) {
 
 static void tell_held_out(const run *r) {
     const size_t n = distil_n_held(r->in.text, r->in.n_text, o.n_ctx);
-    say("held out: %zu window%s at the ends of %zu text%s", n, plural((double)n), r->in.n_text,
-        plural((double)r->in.n_text));
+    say("held out: %zu window%s at the ends of %zu text%s; their loss is the KL alone", n, plural((double)n),
+        r->in.n_text, plural((double)r->in.n_text));
 }
 
 /* Keeps the layers' values where that takes at most half of the machine's memory. */
@@ -687,6 +721,15 @@ static int write_snapshot(const run *r, dw_err *err) {
     return rc;
 }
 
+/* A run that ends early writes fewer snapshots than one before it may have. */
+static void warn_of_old_snapshots(const run *r) {
+    for (size_t i = (size_t)r->d.plan.n_measured; i < SCHEDULE_PARTS - 1; i++) {
+        char *path = snapshot_name(i);
+        if (path && dw_file_exists(path)) warn("'%s' is of another run", path);
+        free(path);
+    }
+}
+
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
 /* "1:02:03" or "2:03" */
@@ -717,7 +760,7 @@ static void tell_tenth(run *r) {
     const double done = schedule_done(p);
     char open[48] = "";
     if (o.sparsity > 0) snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
-    say("%3.0f %%  step %llu, %.3g tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
+    say("%3.0f %%  step %llu, %.0f tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
         100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
         open, tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
     if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
@@ -778,7 +821,7 @@ static void end_run(run *r) {
         say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
     if (p->best_step < p->steps) {
         distil_take_best(&r->d);
-        say("the values after step %llu win, whose held-out loss is the lowest", (unsigned long long)p->best_step);
+        say("the values after step %llu win, whose held-out loss is the lowest of those measured", (unsigned long long)p->best_step);
     }
     r->held_out = p->best;
 }
@@ -817,8 +860,9 @@ static int heal(run *r, dw_pool *pool, dw_err *err) {
     tell_speed(r);
     if (write_model(r, o.out, err)) return -1;
     unlink(r->checkpoint);
-    say("%.3g tokens in %.1f minutes: held-out loss %.4f, before %.4f", tokens_of(r), r->d.plan.seconds / 60,
-        r->held_out, r->d.first_held_out);
+    if (o.snapshots) warn_of_old_snapshots(r);
+    say("%.0f tokens in %s: held-out loss %.4f, before %.4f", tokens_of(r), duration(r->d.plan.seconds), r->held_out,
+        r->d.first_held_out);
     if (changes_activation(r))
         say("upstream llama.cpp cannot run '%s': it would compute with %s instead of %s", o.out,
             dw_model_activation(r->in.model), o.activation);
@@ -830,7 +874,8 @@ int main(int argc, char **argv) {
     const double started = dw_now();
     opt_parse(&program, argc, argv);
     say_if_interrupted(NULL);
-    if ((o.tokens > 0) == (o.minutes > 0)) die_usage("give --tokens or --minutes, not both");
+    if (!(o.tokens > 0) && !(o.minutes > 0)) die_usage("give --tokens N or --minutes M: how long to learn");
+    if (o.tokens > 0 && o.minutes > 0) die_usage("give --tokens or --minutes, not both");
     if (o.as && strcmp(o.train, "all")) die_usage("--as rounds every matrix; it needs --train all");
     if (o.weights && !o.as) die_usage("-s belongs to --as");
     if (o.output_type && !o.as) die_usage("--output-type belongs to --as");

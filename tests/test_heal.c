@@ -15,7 +15,7 @@ static const char *const types[] = {"BF16", "F16", "F32", NULL};
 
 static const char *text(void) {
     const char *path = test_file("text.txt");
-    if (!dw_file_exists(path)) CHECK(!test_run("head -c 6000 README.md > %s", path), "%s", test_run_output());
+    if (!dw_file_exists(path)) CHECK(!test_run("head -c 6000 experiments/texts/calib/english-1.txt > %s", path), "%s", test_run_output());
     return path;
 }
 
@@ -315,7 +315,7 @@ static void short_texts_only_teach(void) {
     CHECK(distil_n_held(text, 1, 16) == 2);
     CHECK(distil_hold_out(text, 2, &o, &err) && strstr(err.text, "the texts have room for 1"), "%s", err.text);
     const char *first = test_file("longer.txt"), *second = test_file("short.txt"), *out = test_file("short.gguf");
-    CHECK(!test_run("head -c 2000 README.md >%s && head -c 60 README.md >%s", first, second), "%s", test_run_output());
+    CHECK(!test_run("head -c 2000 experiments/texts/calib/english-1.txt >%s && head -c 60 experiments/texts/calib/english-1.txt >%s", first, second), "%s", test_run_output());
     CHECK(!test_run("deadwood-heal -m %s -T %s -f %s %s -o %s -c 32 --held-out 1 --batch 2 --tokens 64 -t 1", student,
                     teacher, first, second, out),
           "%s", test_run_output());
@@ -334,13 +334,28 @@ static void refused(const char *student, const char *teacher, const char *option
           test_run_output());
 }
 
+static void strangers_are_told(void) {
+    const char *student = cut("tiny-qwen2", "BF16"), *parent = random_model("tiny-qwen2", "BF16", 0),
+               *rounded = test_file("rounded.gguf"), *out = test_file("of-stranger.gguf");
+    CHECK(!test_run("deadwood-requant -m %s --type Q8_0 -o %s -q", parent, rounded), "%s", test_run_output());
+    const struct {
+        const char *teacher;
+        bool told;
+    } cases[] = {{parent, false}, {rounded, false}, {student, false}, {random_model("tiny-qwen2", "F32", 0), true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK(!heal(student, cases[i].teacher, "--tokens 64", out), "%s", test_run_output());
+        CHECK(!strstr(test_run_output(), "is that the original?") == !cases[i].told, "%s: %s", cases[i].teacher,
+              test_run_output());
+    }
+}
+
 static void refusals(void) {
     const char *student = cut("tiny-qwen2", "BF16"), *teacher = random_model("tiny-qwen2", "BF16", 0),
                *out = test_file("refused.gguf");
     refused(student, random_model("mini", "Q4_0", 0), "--tokens 100", 1, "has another vocabulary");
     refused(random_model("tiny-qwen2", "Q8_0", 0), teacher, "--tokens 100", 1,
             "heal a 16-bit file first, then requant");
-    refused(student, teacher, "", 2, "give --tokens or --minutes");
+    refused(student, teacher, "", 2, "give --tokens N or --minutes M");
     refused(student, teacher, "--tokens 100 --minutes 1", 2, "give --tokens or --minutes");
     const char *gated = test_file("gated.gguf");
     CHECK(!test_run("deadwood-synth --shape tiny-qwen2 --type BF16 --gate --group 32 -o %s -q", gated), "%s",
@@ -927,6 +942,9 @@ static void snapshots_show_the_way(void) {
     }
     CHECK(n_changed(before, out, NULL), "the last step changes nothing");
     CHECK(!dw_file_exists(test_file("way-100.gguf")), "the end is written twice");
+    CHECK(!heal(student, teacher, "--tokens 640 --patience 1 --lr 0 --snapshots", out) &&
+              strstr(test_run_output(), "way-90.gguf' is of another run"),
+          "an early end is silent about files that an earlier run wrote: %s", test_run_output());
 }
 
 static const test_case cases[] = {
@@ -945,6 +963,8 @@ static const test_case cases[] = {
      full_disk_keeps_the_checkpoint},
     {"a text too short to hold a window out only teaches; too few held-out windows in all are refused",
      short_texts_only_teach},
+    {"a teacher that the cut was not made of is told; the parent in other types, and itself, are not",
+     strangers_are_told},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
     {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
     {"the values with the lowest held-out loss come back bit for bit, with low-rank additions, too",
