@@ -215,6 +215,7 @@ static const setting settings[] = {
     {"flash auto, plain", STOCK_FLASH_AUTO, true},
     {"flash off, plain", STOCK_FLASH_OFF, true},
 };
+static const double LEAST_CPU = 0.85; // of each thread, in an undisturbed lap
 enum { N_SETTINGS = sizeof settings / sizeof *settings, FEW_LAPS = 3 };
 static const setting unset = {"its defaults", STOCK_FLASH_AUTO, false};
 
@@ -523,6 +524,35 @@ static void print_timing(const timing *t, const comparison *c, bool crowded) {
     free(ratio);
 }
 
+static double median_of(const double *x, size_t n) {
+    double *sorted = malloc(n * sizeof *sorted);
+    if (!sorted) die("out of memory");
+    memcpy(sorted, x, n * sizeof *x);
+    const double median = exp_spread_of(sorted, n).median;
+    free(sorted);
+    return median;
+}
+
+/* The row in one sentence, and whether other work took so much of a program's time that the ratio says little. */
+static void tell_timing(const timing *t, const comparison *c) {
+    static const char *const names[2] = {"this engine", "upstream"};
+    const size_t n = (size_t)t->n_pairs;
+    double speed[2], ratio[2] = {INFINITY, 0};
+    for (int s = 0; s < 2; s++) speed[s] = median_of(t->idle[s].speed, n);
+    for (size_t i = 0; i < n; i++) {
+        const double x = t->idle[0].speed[i] / t->idle[1].speed[i];
+        ratio[0] = fmin(ratio[0], x);
+        ratio[1] = fmax(ratio[1], x);
+    }
+    say("%s at depth %d: %.4g tokens/s, upstream %.4g; ratios of the pairs %.2f to %.2f", work_names[t->task.work],
+        t->task.depth, speed[0], speed[1], ratio[0], ratio[1]);
+    for (int s = 0; s < 2; s++) {
+        const double cpu = median_of(t->idle[s].cpu_share, n);
+        if (cpu < LEAST_CPU * c->n_threads)
+            warn("%s had the time of %.2f of %d threads; other work disturbs this ratio", names[s], cpu, c->n_threads);
+    }
+}
+
 static double *values(void) {
     dw_err err = {0};
     double *x = dw_alloc((size_t)o.pairs, sizeof *x, "times of the pairs", &err);
@@ -579,6 +609,7 @@ static void time_task(const comparison *c, task of) {
     t.read_after = read_now(c);
 
     print_timing(&t, c, false);
+    tell_timing(&t, c);
     if (crowd.n) print_timing(&t, c, true);
     for (int s = 0; s < 2; s++) exp_runner_stop(&t.runner[s]);
     exp_crowd_stop(&crowd);
