@@ -792,8 +792,8 @@ int main(int argc, char **argv) {
     int depth[EXP_SPEED_MAX_DEPTHS];
     const int n_depths = exp_speed_depths(o.depths, depth);
     if (!n_depths)
-        die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths,
-                  EXP_SPEED_MAX_DEPTHS);
+        die_usage("--depth '%s' is no list of at most %d different numbers of tokens up to %d, like 0,4096", o.depths,
+                  EXP_SPEED_MAX_DEPTHS, EXP_SPEED_MAX_DEPTH);
     dw_err err = {0};
     if (o.level) {
         if (exp_level_check(o.level, o.stock, &err)) die("--level: %s", err.text);

@@ -132,7 +132,6 @@ int score_print_rows(const score_run *r, dw_err *err) {
     int rc = r->o->json ? print_json(all, n, err) : print_short(all, n, err);
     for (int i = 0; i < r->n_models && r->o->per_layer && !rc; i++)
         if (r->all[i].model && dw_model_is_gated(r->all[i].model)) print_layers(&r->all[i]);
-    if (!rc && (fflush(stdout) || ferror(stdout))) rc = dw_fail(err, "cannot write to stdout");
     free(all);
     return rc;
 }

@@ -302,6 +302,9 @@ int main(int argc, char **argv) {
     if (o.store && o.models.n != 1) die_usage("--store keeps the predictions of one model");
     if (o.inject && (o.no_speed || o.store))
         die_usage("--inject plants an activity for measuring speed alone; leave out --no-speed and --store");
+    if (o.speed_only && !o.n_prefill && !o.n_decode)
+        die_usage("--speed-prefill 0 and --speed-decode 0 leave nothing to measure");
+    if (o.speed_only && o.texts.n) warn("--speed-only reads no text; -f is not used");
     if (o.inject && o.texts.n) die_usage("--inject measures speed alone, which reads no text; leave out -f");
     if (o.no_speed && strcmp(o.depths, "0"))
         die_usage("--depth asks for speed, --no-speed for none; leave one of them out");
@@ -317,8 +320,8 @@ int main(int argc, char **argv) {
     r.inject = shares;
     r.n_depths = exp_speed_depths(o.depths, r.depth);
     if (!r.n_depths)
-        die_usage("--depth '%s' is no list of at most %d different numbers of tokens, like 0,4096", o.depths,
-                  EXP_SPEED_MAX_DEPTHS);
+        die_usage("--depth '%s' is no list of at most %d different numbers of tokens up to %d, like 0,4096", o.depths,
+                  EXP_SPEED_MAX_DEPTHS, EXP_SPEED_MAX_DEPTH);
     exp_child *children = dw_alloc(o.models.n, sizeof *children, "models", &err);
     int n_children = 0;
     if (!children || (!o.no_speed && score_start_speed(children, &n_children, &r, &err))) die_err(&err);
