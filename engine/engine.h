@@ -130,7 +130,9 @@ typedef struct dw_session_options { // zero means the default
 
 dw_session *dw_session_new(const dw_model *m, const dw_session_options *o, dw_err *err);
 void dw_session_free(dw_session *s);
-size_t dw_session_memory(const dw_model *m, const dw_session_options *o); // bytes that dw_session_new allocates
+/* Bytes that dw_session_new allocates.  0: it refuses the options; SIZE_MAX: too many, or there is no memory to count
+ * them. */
+size_t dw_session_memory(const dw_model *m, const dw_session_options *o);
 
 typedef struct dw_batch {
     int n_tokens;
@@ -320,7 +322,12 @@ typedef struct dw_gradients {
     float *of[DW_N_WEIGHTS];
 } dw_gradients;
 
-/* After a forward pass: adds to *sums. */
+/* After a forward pass: adds to *sums.  These functions have no way to fail, so the caller sees to it that
+ *   - the pass is not forward_only; its teacher may be;
+ *   - the teacher has the same n_ctx, tokens and vocabulary;
+ *   - with `hidden` there is a teacher of the same n_embd, with keep_residuals if it is forward_only;
+ *   - with `sparsity` the activation of the gates is relu.
+ * Builds with DW_DEBUG check this. */
 void dw_train_loss(dw_train *t, const dw_loss *loss, dw_loss_sums *sums);
 /* The same, and adds scale times the gradients of the loss's sum.  g: (n_layer + 1), the last with the model's own weights.  A
  * forward pass must come before the next backward pass. */

@@ -3,6 +3,7 @@
 #include "build.h"
 #include "experiments/random_model.h"
 #include "formats/ffn_two_part.h"
+#include "kit/metrics.h"
 #include "kit/plan.h"
 #include "kit/stats.h"
 #include "quant/quant.h"
@@ -397,6 +398,14 @@ static void refusals_of_others(void) {
             test_run_output());
     CHECK(test_run("deadwood-rank -q -m %s -o %s --metric weight --rate 0.5", cold, test_file("never.gguf")) == 1);
     check_one_line("has its FFN in two parts");
+    dw_err why = {0};
+    double *score[DW_MAX_LAYERS];
+    kit_scorer scorer = {.model = dw_model_open(cold, &err), .group = 1, .pool = two_threads()};
+    REQUIRE(scorer.model, "%s", err.text);
+    CHECK(kit_score(&scorer, kit_metric_find("weight"), score, &why) && strstr(why.text, "its FFN in two parts"), "%s",
+          why.text);
+    kit_scorer_release(&scorer);
+    dw_model_close((dw_model *)(uintptr_t)scorer.model);
     CHECK(test_run("deadwood-cut -q -m %s -p %s -o %s", cold, plan, test_file("never.gguf")) == 1);
     CHECK(strstr(test_run_output(), "has its FFN in two parts") && access(test_file("never.gguf"), F_OK), "%s",
           test_run_output());

@@ -55,19 +55,13 @@ static inline __attribute__((always_inline)) void tile_sums(const float *rows, c
     memcpy(acc, sum, sizeof sum);
 }
 
-/* The same arithmetic for every width of the vector unit, because contraction is off and lanes are tokens.  (Not
- * under the thread sanitizer: the choice between clones runs before the sanitizer is ready.) */
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-#define FOR_VECTOR_UNITS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define FOR_VECTOR_UNITS
-#endif
-
-FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, size_t n, double (*acc)[DW_REF_TILE]) {
+/* The same arithmetic for every width of the vector unit, because lanes are tokens. */
+DW_FOR_VECTOR_UNITS static void sums_of_tile(const float *rows, const double *xt, size_t n,
+                                             double (*acc)[DW_REF_TILE]) {
     tile_sums(rows, xt, n, DW_REF_TILE, acc);
 }
 
-FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[DW_REF_TILE]) {
+DW_FOR_VECTOR_UNITS static void sums_of_one(const float *rows, const double *xt, size_t n, double (*acc)[DW_REF_TILE]) {
     tile_sums(rows, xt, n, 1, acc);
 }
 
@@ -215,7 +209,7 @@ static void qkv(dw_pass *p, int l, int ith) {
 }
 
 /* Eight interleaved partial sums, folded in order. */
-FOR_VECTOR_UNITS static double dot(const float *a, const float *b, int n) {
+DW_FOR_VECTOR_UNITS static double dot(const float *a, const float *b, int n) {
     double lane[8] = {0}, sum = 0;
     int i = 0;
     for (; i + 8 <= n; i += 8)
@@ -225,7 +219,7 @@ FOR_VECTOR_UNITS static double dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-FOR_VECTOR_UNITS static void accumulate(double *acc, double weight, const float *row, int n) {
+DW_FOR_VECTOR_UNITS static void accumulate(double *acc, double weight, const float *row, int n) {
     for (int j = 0; j < n; j++) acc[j] += weight * row[j];
 }
 

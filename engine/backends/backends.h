@@ -113,7 +113,7 @@ struct dw_backend {
     const char *name, *help;
     const void *own;                 // the backend's own data
     const struct dw_back_ops *back;  // arithmetic of the training pass (backward.h)
-    /* Bytes that open allocates; SIZE_MAX: too many. */
+    /* Bytes that open allocates; SIZE_MAX: too many, or there is no memory to count them. */
     size_t (*memory)(const dw_backend *b, const dw_net *net, const dw_session_options *o);
     dw_state *(*open)(const dw_backend *b, const dw_net *net, const dw_session_options *o, dw_err *err);
     void (*close)(dw_state *s);

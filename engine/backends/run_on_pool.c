@@ -138,7 +138,7 @@ static size_t count_bytes(dw_state *s) {
 
 size_t dw_on_pool_memory(const dw_backend *b, const dw_net *net, const dw_session_options *o) {
     dw_state *s = state_new(b, net, o, NULL);
-    const size_t bytes = s ? count_bytes(s) : 0;
+    const size_t bytes = s ? count_bytes(s) : SIZE_MAX;
     dw_on_pool_close(s);
     return bytes;
 }

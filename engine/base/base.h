@@ -138,8 +138,8 @@ const char *dw_base_name(const char *path); // the part after the last slash tha
 /* A whole file in memory, followed by a NUL; refused when larger than max_bytes.  free() it. */
 char *dw_read_file(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
-/* The same for a text.  Fails if it is not UTF-8 without NUL, so that no model is calibrated on, or scored with, a
- * binary file. */
+/* The same for a text; size must not be NULL.  Fails if it is not UTF-8 without NUL, so that no model is calibrated on,
+ * or scored with, a binary file. */
 char *dw_read_text(const char *path, size_t max_bytes, size_t *size, dw_err *err);
 
 /* No output replaces an input.  A program calls dw_inputs_keep once at its start.  From then on every file that is
@@ -254,7 +254,8 @@ uint16_t dw_f32_to_f16(float f); // round to nearest even, subnormals kept, over
 
 typedef struct dw_pool dw_pool;
 
-/* n_threads <= 0: dw_cpu_count() threads.  The calling thread is one of them; the others receive no signals. */
+/* n_threads <= 0: dw_cpu_count() threads; above 256: 256 threads (dw_pool_size tells).  The calling thread is one of
+ * them; the others receive no signals. */
 dw_pool *dw_pool_new(int n_threads, dw_err *err);
 void dw_pool_free(dw_pool *pool);
 int dw_pool_size(const dw_pool *pool);
@@ -262,8 +263,8 @@ int dw_pool_size(const dw_pool *pool);
 /* Run fn(arg, ith, n) on all n threads, ith = 0 on the caller; returns when all have returned. */
 void dw_pool_run(dw_pool *pool, void (*fn)(void *arg, int ith, int n), void *arg);
 
-/* Inside a job: wait until all threads are here.  Spins about 20 us, yields, then parks on a futex, so that a
- * competing process costs only its share of time instead of whole scheduler slices. */
+/* Inside a job: wait until all threads are here.  Spins for 3 to 5 us, yields for 1 ms, then parks on a futex, so
+ * that a competing process costs only its share of time instead of whole scheduler slices. */
 void dw_pool_barrier(dw_pool *pool);
 
 /* Run fn(arg, i) for i in 0..n-1 in any order, taken one at a time by all threads. */

@@ -427,10 +427,7 @@ size_t dw_gguf_file_bytes(const dw_gguf *g) {
 }
 
 static void hash_map(const dw_map *file, uint8_t digest[32]) {
-    dw_sha256 h;
-    dw_sha256_begin(&h);
-    dw_sha256_add(&h, file->data, file->size);
-    dw_sha256_end(&h, digest);
+    dw_sha256_digest(file->data, file->size, digest);
 }
 
 void dw_gguf_sha256_by(const dw_gguf *g, void (*hash)(const dw_map *file, uint8_t digest[32]), char hex[65]) {

@@ -16,8 +16,9 @@
  *
  * Programs of different rooms exchange only files.  The readers and writers of these files are here, so each layout is
  * in one place.  The kit uses the engine (engine.h) and text (tokenizers.h).  It is the only library that prints or
- * ends a program: die, die_err, die_usage and opt_parse end it, and calls of options, talk and progress end it when
- * memory is missing.  All other calls return errors.
+ * ends a program: die, die_err, die_usage and opt_parse end it, and calls of options, talk and progress, and
+ * lineage_new, lineage_arguments and lineage_commands, which use them, end it when memory is missing.  All other calls
+ * return errors.
  *
  * Names begin with kit_ or with their subject: opt_, tool_, tsv_, lineage_, calib_, progress_, traces_, signals_,
  * paths_; talk.h has a few plain verbs: die, say, warn, show. */

@@ -256,6 +256,7 @@ int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *e
     dw_rng_seed(&rng, s->seed);
     memset(score, 0, (size_t)n_layer * sizeof *score);
     if (metric->needs_stats && check_stats(s, metric, err)) return -1;
+    if (metric->needs_weights && dw_model_need_whole_ffn(s->model, err)) return -1;
     if (metric->needs_weights && need_slices(s, err)) return -1;
     double *row_texts = metric->needs_stats ? count_texts(s->stats, err) : NULL;
     const bool ready = row_texts || !metric->needs_stats;

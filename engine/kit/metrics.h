@@ -61,7 +61,8 @@ typedef struct kit_scorer {
 } kit_scorer;
 
 /* Scores of all groups of all layers: score[l] has n_ff[l] / group values; free() each.  Fails if the statistics have
- * another shape, if `group` does not divide a width, or if a score is not finite. */
+ * another shape, if `group` does not divide a width, if a score is not finite, or if the metric needs weights and the
+ * model has hot and cold neurons. */
 int kit_score(kit_scorer *s, const kit_metric *metric, double **score, dw_err *err);
 void kit_scorer_release(kit_scorer *s);
 

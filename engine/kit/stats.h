@@ -122,7 +122,8 @@ int kit_stats_write(const kit_stats *s, const char *path, dw_err *err);
 int kit_stats_keep(const kit_stats *s, const char *path, dw_err *err); // may replace a file that this program has read
 /* Appends the texts of b to a and updates the totals; a is in memory, b may be open.  While a has at most a->apart
  * rows, a row of b becomes a new row, later ones are added to the last row.  Fails when models, contexts, skips or
- * histograms differ, when one has gradients and the other has none, or when both have the same window of a text. */
+ * histograms differ, when one has gradients and the other has none, or when both have the same window of a text.  If
+ * memory is missing or reading b fails later, a may hold a part of b's sums and is of no use. */
 int kit_stats_add(kit_stats *a, const kit_stats *b, dw_err *err);
 int kit_stats_can_add(const kit_stats *a, const kit_stats *b, dw_err *err); // the checks of kit_stats_add alone
 void kit_stats_total(kit_stats *s); // input_square, sum_cosine, n_cosine, output_square: sums in the order of texts

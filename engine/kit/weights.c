@@ -62,8 +62,12 @@ static int from_imatrix(kit_weights *w, const dw_model *m, const char *path, dw_
 
 int kit_weights_read(kit_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err) {
     *w = (kit_weights){.is_stats = kit_stats_is(path)};
-    if (kit_sha256_input(path, w->sha256, err)) return -1;
-    if (w->is_stats ? from_stats(w, m, model_sha256, path, err) : from_imatrix(w, m, path, err)) return -1;
+    int rc = kit_sha256_input(path, w->sha256, err);
+    if (!rc) rc = w->is_stats ? from_stats(w, m, model_sha256, path, err) : from_imatrix(w, m, path, err);
+    if (rc) {
+        kit_weights_release(w);
+        return -1;
+    }
     for (size_t i = 0; i < w->matrix.n_entry; i++)
         dw_weights_raise(w->matrix.entry[i].mean, (size_t)w->matrix.entry[i].n);
     return 0;
@@ -72,6 +76,7 @@ int kit_weights_read(kit_weights *w, const dw_model *m, const char model_sha256[
 void kit_weights_release(kit_weights *w) {
     kit_imatrix_release(&w->matrix);
     if (w->is_stats) kit_stats_release(&w->stats);
+    w->is_stats = false;
 }
 
 int kit_weights_find(const kit_weights *w, const dw_tensor *t, const float **mean, dw_err *err) {

@@ -15,7 +15,8 @@ typedef struct kit_weights {
 } kit_weights;
 
 /* Reads stats.h5 or llama.cpp's importance file, old or new.  Statistics must be of this model (the hash of its file),
- * or of one that its lineage names without a cut between.  Importances of layers that the model lacks are refused. */
+ * or of one that its lineage names without a cut between.  Importances of layers that the model lacks are refused.
+ * After a failure there is nothing to release. */
 int kit_weights_read(kit_weights *w, const dw_model *m, const char model_sha256[65], const char *path, dw_err *err);
 /* *mean: the importances of a matrix's columns, raised (dw_weights_raise), borrowed; or NULL when there are none.
  * Refused when their number differs. */

@@ -36,7 +36,9 @@ int measure_entrant_open(measure_entrant *e, const measure_entrant_options *o, d
     e->session = dw_session_new(e->model, &so, err);
     e->logits = dw_alloc(tile * (size_t)n_vocab_of(e), sizeof *e->logits, "logits", err);
     e->row = dw_alloc(tile, sizeof *e->row, "rows", err);
-    return e->prediction && e->session && e->logits && e->row ? 0 : -1;
+    if (e->prediction && e->session && e->logits && e->row) return 0;
+    measure_entrant_close(e);
+    return -1;
 }
 
 void measure_entrant_close(measure_entrant *e) {

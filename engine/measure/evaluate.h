@@ -36,7 +36,8 @@ typedef struct measure_entrant_options {
     int n_ctx, n_batch;     // tokens of a window, of a piece
 } measure_entrant_options;
 
-/* Makes session and buffers.  The caller has set name, and model or stored. */
+/* Makes session and buffers.  The caller has set name, and model or stored.  After a failure there is nothing to
+ * close. */
 int measure_entrant_open(measure_entrant *e, const measure_entrant_options *o, dw_err *err);
 void measure_entrant_close(measure_entrant *e);
 

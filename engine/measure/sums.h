@@ -34,7 +34,7 @@ typedef struct measure_sums_text {
 
 typedef struct measure_sums { // of a model on the texts of one run
     char *how;
-    measure_sums_text *text; // n_texts, in the order of measure_sums_order
+    measure_sums_text *text; // n_texts, ascending by hash, then by window
     int n_texts;
     size_t n_windows;            // of all texts
     double *sum[MEASURE_N_SUMS]; // (n_windows); NULL: unknown

@@ -48,7 +48,7 @@ typedef struct dw_parameters {
     size_t n_derived, n_derived_grad; // values of derived matrices; of those of low rank
     float *derived, *derived_grad;    // W, and dW where it is not the gradient of values
     size_t n_scratch;
-    uint8_t *scratch; // encoded rows of one matrix, one for each thread's share of it
+    uint8_t *scratch;        // encoded rows of one matrix, one for each slab of 64 rows
     dw_gradients *gradients; // (n_layer + 1): for dw_train_backward; they point into grad and derived_grad
     struct dw_parameter_block *block;
     size_t n_blocks;

@@ -10,7 +10,6 @@
  * weights the line that is fitted through an affine block's values may begin below them, by up to their range. */
 static const float always_finite = 65280, always_finite_weighted = 16000;
 
-enum { BLOCK_MAX = 256 };
 
 /* The bits of the largest magnitude.  Bits are ordered as magnitudes are, with NaN above infinity. */
 static uint32_t largest_bits(const float *x, size_t n) {
@@ -55,7 +54,7 @@ static size_t largest_of(const float *x, size_t n) {
 /* If a stored block is read back as NaN or infinity, its largest value is reported as the one that does not fit. */
 static void check_stored(dw_encoding *e, size_t row, const float *values, const uint8_t *out) {
     const size_t block = (size_t)e->type->block;
-    float read[BLOCK_MAX];
+    float read[DW_BLOCK_MAX];
     for (size_t i = 0; i < e->n; i += block, out += e->type->block_bytes) {
         e->type->decode(out, read, block);
         if (all_within(read, block, FLT_MAX)) continue;
