@@ -390,7 +390,7 @@ static void pooled(void) {
         test_file("added.h5"));
     if (!read_stats(&all, "all.h5") || !read_stats(&some, "some.h5") || !read_stats(&sum, "added.h5")) return;
     CHECK(all.n_row == 12 && some.n_text == 12 && some.n_row == 6 && sum.n_text == 12 && sum.n_row == 6);
-    CHECK(kit_stats_row_texts(&some, 5) == 7 && some.text[4].row == 4 && some.text[11].row == 5);
+    for (size_t t = 0; t < 12; t++) CHECK(some.text[t].row == (t < 5 ? t : 5), "text %zu", t);
     for (int l = 0; l < all.n_layer; l++) {
         const kit_stats_layer *a = &all.layer[l], *b = &some.layer[l], *c = &sum.layer[l];
         const size_t n = (size_t)a->n_ff;

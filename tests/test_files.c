@@ -1,5 +1,6 @@
 /* test_files.c - the files that programs read and write: identity, kinds of inputs, outputs that replace no input. */
 #include "build.h"
+#include "kit/hash_cache.h"
 #include "kit/kit_own.h"
 #include "kit/tsv.h"
 #include "test.h"
@@ -62,7 +63,7 @@ static void hash_of_parts(void) {
     dw_err err = {0};
     const char *first = split("m", 1), *second = test_file("m-00002-of-00002.gguf"), *whole = test_file("whole-1.gguf");
     char hex[65], expected[65], parts[2][65];
-    CHECK(!dw_input_sha256(whole, hex, &err) && !dw_sha256_file(whole, expected, &err) && !strcmp(hex, expected),
+    CHECK(!kit_sha256_input(whole, hex, &err) && !dw_sha256_file(whole, expected, &err) && !strcmp(hex, expected),
           "one file: its SHA-256");
 
     dw_sha256 h;
@@ -81,7 +82,7 @@ static void hash_of_parts(void) {
     dw_sha256_add(&h, digest, sizeof digest);
     dw_sha256_end(&h, all);
     dw_hex(all, 32, expected);
-    CHECK(!dw_input_sha256(first, hex, &err) && !strcmp(hex, expected), "two: of the digests in order; %s", err.text);
+    CHECK(!kit_sha256_input(first, hex, &err) && !strcmp(hex, expected), "two: of the digests in order; %s", err.text);
     dw_gguf *g = dw_gguf_open(first, &err);
     REQUIRE(g, "%s", err.text);
     dw_gguf_sha256(g, hex);

@@ -346,15 +346,24 @@ static void progress_lines(void) {
 
 static const char *const columns[] = {"model", "ppl"};
 
+/* As programs append. */
+static int append(const char *path, const char *comment, const char *const *column, size_t n_columns,
+                  const char *const *cells, size_t n_rows, dw_err *err) {
+    const int folder = tsv_lock(path, err);
+    const int rc = folder < 0 ? -1 : tsv_append_locked(path, comment, column, n_columns, cells, n_rows, err);
+    tsv_unlock(folder);
+    return rc;
+}
+
 static void tables(void) {
     dw_err err = {0};
     const char *path = test_path(test_folder(), "rows.tsv");
-    CHECK(!tsv_append(path, "# rows, format 1", columns, 2, (const char *[]){"a.gguf", "12.5", "b.gguf", ""}, 2, &err),
+    CHECK(!append(path, "# rows, format 1", columns, 2, (const char *[]){"a.gguf", "12.5", "b.gguf", ""}, 2, &err),
           "%s", err.text);
-    CHECK(!tsv_append(path, "# rows, format 1", columns + 1, 1, (const char *[]){"7"}, 1, &err), "%s", err.text);
-    CHECK(!tsv_append(path, NULL, (const char *[]){"ppl", "model"}, 2, (const char *[]){"3", "c d"}, 1, &err), "%s",
+    CHECK(!append(path, "# rows, format 1", columns + 1, 1, (const char *[]){"7"}, 1, &err), "%s", err.text);
+    CHECK(!append(path, NULL, (const char *[]){"ppl", "model"}, 2, (const char *[]){"3", "c d"}, 1, &err), "%s",
           err.text);
-    CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"#1", "3"}, 1, &err) && strstr(err.text, "comment"),
+    CHECK(append(path, NULL, columns, 2, (const char *[]){"#1", "3"}, 1, &err) && strstr(err.text, "comment"),
           "a row that would be read as a comment: %s", err.text);
     char *text = dw_read_file(path, 1000, NULL, &err);
     CHECK(text && !strcmp(text, "# rows, format 1\nmodel\tppl\na.gguf\t12.5\nb.gguf\t-\n-\t7\nc d\t3\n"), "%s", text);
@@ -369,12 +378,11 @@ static void tables(void) {
 static void refused_tables(void) {
     dw_err err = {0};
     const char *path = test_path(test_folder(), "refused.tsv");
-    CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"a\tb", "1"}, 1, &err) && access(path, F_OK),
+    CHECK(append(path, NULL, columns, 2, (const char *[]){"a\tb", "1"}, 1, &err) && access(path, F_OK),
           "a tab in a cell");
-    CHECK(!tsv_append(path, NULL, columns, 1, (const char *[]){"a"}, 1, NULL));
+    CHECK(!append(path, NULL, columns, 1, (const char *[]){"a"}, 1, NULL));
     err = (dw_err){0};
-    CHECK(tsv_append(path, NULL, columns, 2, (const char *[]){"a", "1"}, 1, &err) &&
-              strstr(err.text, "no column 'ppl'"),
+    CHECK(append(path, NULL, columns, 2, (const char *[]){"a", "1"}, 1, &err) && strstr(err.text, "no column 'ppl'"),
           "%s", err.text);
     err = (dw_err){0};
     CHECK(tsv_check(path, columns, 2, &err) && strstr(err.text, "no column 'ppl'") && strstr(err.text, path), "%s",
@@ -425,7 +433,7 @@ static void windows_lines(void) {
     CHECK(t.n_rows == 2 && !strcmp(t.comment, "# c\n") && !strcmp(t.column[1], "b") && !*tsv_cell(&t, 0, "b"));
     CHECK(!strcmp(tsv_cell(&t, 1, "b"), "x"));
     tsv_release(&t);
-    CHECK(!tsv_append(path, NULL, columns, 0, NULL, 0, &err), "%s", err.text);
+    CHECK(!append(path, NULL, columns, 0, NULL, 0, &err), "%s", err.text);
 }
 
 static void append_together(void) {
@@ -438,7 +446,7 @@ static void append_together(void) {
             char cell[2][16];
             snprintf(cell[0], 16, "%d", k);
             snprintf(cell[1], 16, "%d", i);
-            rc |= tsv_append(path, "# c", columns, 2, (const char *[]){cell[0], cell[1]}, 1, NULL);
+            rc |= append(path, "# c", columns, 2, (const char *[]){cell[0], cell[1]}, 1, NULL);
         }
         _exit(rc != 0);
     }

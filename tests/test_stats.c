@@ -413,8 +413,8 @@ static void pooled(void) {
     dw_err err = {0};
     REQUIRE(make_pooled(&s, 6, 3) && make_pooled(&all, 6, 6) && write_file(&s, test_file("a.h5")));
     REQUIRE(!kit_stats_read(&back, test_file("a.h5"), &err), "%s", err.text);
-    CHECK(back.n_text == 6 && back.n_row == 4 && back.text[2].row == 2 && back.text[5].row == 3 &&
-          kit_stats_row_texts(&back, 3) == 3);
+    CHECK(back.n_text == 6 && back.n_row == 4);
+    for (size_t t = 0; t < 6; t++) CHECK(back.text[t].row == (t < 3 ? t : 3), "text %zu", t);
     for (int l = 0; l < LAYERS; l++) {
         const size_t n = (size_t)n_ff[l];
         CHECK(!n || !memcmp(back.layer[l].sum_a, all.layer[l].sum_a, 3 * n * sizeof(double)), "layer %d: texts apart",

@@ -97,11 +97,6 @@ void dw_cpu_embed(dw_pass *p, int ith) {
     }
 }
 
-static size_t cache_at(const dw_pass *p, int l, int seq, int head, int pos) {
-    const size_t row = (size_t)seq * (size_t)p->net->layer[l].n_head_kv + (size_t)head;
-    return (row * (size_t)p->cache.n_ctx + (size_t)pos) * (size_t)p->net->hp.head_dim;
-}
-
 void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int token, float *x) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
@@ -118,7 +113,7 @@ void dw_finish_head(const dw_step *s, int l, dw_head_kind kind, int head, int to
         return;
     }
     uint8_t *cache = kind == DW_HEAD_K ? p->cache.k[l] : p->cache.v[l];
-    cache += dw_qtype_row_bytes(p->cache.type, cache_at(p, l, p->seq[token], head, pos));
+    cache += dw_qtype_row_bytes(p->cache.type, dw_cache_at(p, l, p->seq[token], head, pos));
     if (p->cache.type->id == DW_F16) s->vec->to_f16(x, n, (uint16_t *)(void *)cache);
     else dw_cache_store(&p->cache, x, (size_t)n, cache);
 }
@@ -144,11 +139,6 @@ void dw_finish_neurons(const dw_step *s, int l, int first, int n, int first_toke
     }
 }
 
-static void add_listed(const dw_tensor *bias, const int32_t *list, int n, float *x) {
-    const float *b = dw_floats(bias);
-    for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
-}
-
 void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token, int n_tokens) {
     const dw_pass *p = s->p;
     const dw_layer *w = &p->net->layer[l];
@@ -158,8 +148,8 @@ void dw_finish_listed(const dw_step *s, int l, int first, int n, int first_token
     for (int t = 0; t < n_tokens; t++) {
         const size_t row = (size_t)(first_token + t) * (size_t)w->n_ff;
         float *gate = s->out + (size_t)t * (size_t)n, *up = s->out2 + (size_t)t * (size_t)n;
-        add_listed(&w->gate_bias, list, n, gate);
-        add_listed(&w->up_bias, list, n, up);
+        dw_add_listed(&w->gate_bias, list, n, gate);
+        dw_add_listed(&w->up_bias, list, n, up);
         dw_glu(s, gate, up, n, up);
         scatter(list, n, from, to, up, p->neuron + row);
         if (p->gate_every && p->pos[first_token + t] % p->gate_every == 0)
@@ -189,7 +179,7 @@ void dw_cpu_attend(const dw_step *s, int l, int most, void (*attend)(const dw_at
         const int head = i % w->n_head_kv, block = n_blocks - 1 - i / w->n_head_kv; // the longest first
         int first = 0;
         for (int b = 0; b < block; b++) first = block_end(p, first, most);
-        const size_t at = dw_qtype_row_bytes(type, cache_at(p, l, p->seq[first], head, 0)),
+        const size_t at = dw_qtype_row_bytes(type, dw_cache_at(p, l, p->seq[first], head, 0)),
                      ld = (size_t)w->n_head * (size_t)n;
         const size_t q = (size_t)first * ld + (size_t)(head * n_group) * (size_t)n;
         const dw_attend_job job = {.type = type,

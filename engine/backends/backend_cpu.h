@@ -119,6 +119,11 @@ dw_pieces dw_pieces_of_rows(const dw_step *s, int n_rows);
 bool dw_next_rows(const dw_step *s, dw_pieces *pieces, int n_rows, int *first, int *n);
 
 static inline const float *dw_floats(const dw_tensor *t) { return t->name ? (const float *)(const void *)t->data : NULL; }
+/* Adds to x the listed values of a bias, if there is one. */
+static inline void dw_add_listed(const dw_tensor *bias, const int32_t *list, int n, float *x) {
+    const float *b = dw_floats(bias);
+    for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
+}
 static inline int dw_smaller(int a, int b) { return a < b ? a : b; }
 static inline void dw_prefetch(const uint8_t *p, size_t n_bytes) {
     for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i);

@@ -176,11 +176,6 @@ static const float *from_cache(const dw_cache *c, const void *array, size_t firs
     return row;
 }
 
-static size_t cache_row(const dw_pass *p, int l, int seq, int head, int pos) {
-    const size_t heads = (size_t)p->net->layer[l].n_head_kv;
-    return (((size_t)seq * heads + (size_t)head) * (size_t)p->cache.n_ctx + (size_t)pos) * (size_t)p->net->hp.head_dim;
-}
-
 static void qkv(dw_pass *p, int l, int ith) {
     const dw_layer *w = &p->net->layer[l];
     const dw_hparams *hp = &p->net->hp;
@@ -201,7 +196,7 @@ static void qkv(dw_pass *p, int l, int ith) {
             if (norm->name) rms_norm(row, norm, hp->norm_eps, row);
             rotate(row, angles, D, p->net->rope_neox);
             if (!is_k) continue;
-            const size_t slot = cache_row(p, l, p->seq[t], head, p->pos[t]);
+            const size_t slot = dw_cache_at(p, l, p->seq[t], head, p->pos[t]);
             to_cache(&p->cache, p->cache.k[l], slot, row, D);
             to_cache(&p->cache, p->cache.v[l], slot, s->v + ((size_t)t * (size_t)n_head + (size_t)head) * (size_t)D, D);
         }
@@ -230,7 +225,7 @@ static void attend_head(dw_pass *p, int l, int t, int head, double *score) {
     const dw_layer *w = &p->net->layer[l];
     const int D = p->net->hp.head_dim, n = p->pos[t] + 1, kv_head = head / (w->n_head / w->n_head_kv);
     const float *q = p->q + ((size_t)t * (size_t)w->n_head + (size_t)head) * (size_t)D;
-    const size_t base = cache_row(p, l, p->seq[t], kv_head, 0);
+    const size_t base = dw_cache_at(p, l, p->seq[t], kv_head, 0);
     float row[DW_MAX_HEAD_DIM];
     double acc[DW_MAX_HEAD_DIM], max = -INFINITY, sum = 0;
     for (int i = 0; i < n; i++) {

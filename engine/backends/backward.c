@@ -65,12 +65,9 @@ static int n_rows_of(const dw_net *net, int n_tokens) {
     return n < n_tokens ? n : n_tokens;
 }
 
-static size_t times(size_t a, size_t b) { // SIZE_MAX on overflow, which a layout refuses
-    size_t product;
-    return dw_mul(a, b, &product) ? product : SIZE_MAX;
+static float *take(dw_layout *a, size_t n, size_t width) {
+    return dw_layout_take(a, dw_times(n, width), sizeof(float));
 }
-
-static float *take(dw_layout *a, size_t n, size_t width) { return dw_layout_take(a, times(n, width), sizeof(float)); }
 
 static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
     const dw_hparams *hp = &t->net->hp;
@@ -83,7 +80,7 @@ static void lay_out_gradients(dw_train *t, dw_layout *a, size_t n) {
     t->dq = take(a, n, nq);
     t->dk = take(a, n, nkv);
     t->dv = take(a, n, nkv);
-    t->scale = dw_layout_take(a, times(n, (size_t)larger(1, hp->n_head_max)), sizeof *t->scale);
+    t->scale = dw_layout_take(a, dw_times(n, (size_t)larger(1, hp->n_head_max)), sizeof *t->scale);
     t->open = dw_layout_take(a, n, sizeof *t->open);
 }
 
@@ -128,14 +125,14 @@ static void lay_out_layer(dw_train *t, dw_layout *a, size_t n) {
 
 static void lay_out(dw_train *t, dw_layout *a) {
     const dw_hparams *hp = &t->net->hp;
-    const size_t n = times((size_t)t->o.n_seq, (size_t)t->o.n_ctx), d = (size_t)hp->n_embd, rows = (size_t)t->n_rows;
+    const size_t n = dw_times((size_t)t->o.n_seq, (size_t)t->o.n_ctx), d = (size_t)hp->n_embd, rows = (size_t)t->n_rows;
     const dw_back_sizes most = {.n_tokens = (int)n,
                                 .n_rows = t->n_rows,
                                 .gradients = !t->o.forward_only,
                                 .widest = larger(hp->n_embd, larger(hp->n_ff_max, hp->n_head_max * hp->head_dim))};
     t->token = dw_layout_take(a, n, sizeof *t->token);
     t->rope = take(a, (size_t)t->o.n_ctx, (size_t)hp->head_dim);
-    t->residual = take(a, times(n, keeps_residuals(t) ? (size_t)hp->n_layer + 1 : 1), d);
+    t->residual = take(a, dw_times(n, keeps_residuals(t) ? (size_t)hp->n_layer + 1 : 1), d);
     t->hidden = take(a, n, d);
     lay_out_layer(t, a, n);
     if (!t->o.forward_only) lay_out_gradients(t, a, n);

@@ -28,20 +28,15 @@ void dw_gated_lay_out(dw_pass *p, dw_layout *a, const dw_session_options *o) {
 
 /* ---- few tokens: parts that masked and gathered share --------------------------------------------------------- */
 
-static void add_listed_bias(const dw_tensor *bias, const int32_t *list, int n, float *x) {
-    const float *b = dw_floats(bias);
-    for (int i = 0; b && i < n; i++) x[i] += b[list[i]];
-}
-
 /* Turns a token's products with up (with a predictor also with gate) into values a of the listed neurons, in up. */
 static void finish_token(const dw_walk *k, int token, const int32_t *list, int n, float *gate, float *up) {
     const dw_pass *p = k->s->p;
     const uint8_t *open = dw_walk_flags(k, token);
     const bool is_only = p->n_tokens == 1; // then every listed neuron is open
     float *gates = p->gate + dw_walk_row(k, token), *neurons = p->neuron + dw_walk_row(k, token);
-    add_listed_bias(&k->w->up_bias, list, n, up);
+    dw_add_listed(&k->w->up_bias, list, n, up);
     if (k->predicted) {
-        add_listed_bias(&k->w->gate_bias, list, n, gate);
+        dw_add_listed(&k->w->gate_bias, list, n, gate);
         dw_glu(k->s, gate, up, n, up);
     }
     for (int i = 0; i < n; i++) {

@@ -51,11 +51,6 @@ static void arena_free(arena *a) {
     *a = (arena){0};
 }
 
-static size_t times(size_t a, size_t b) { // SIZE_MAX on overflow, which a layout then refuses
-    size_t product;
-    return dw_mul(a, b, &product) ? product : SIZE_MAX;
-}
-
 static const dw_qtype_row *type_of_cache(dw_kv_cache kv) {
     static const dw_qtype type[] = {
         [DW_KV_CACHE_F16] = DW_F16, [DW_KV_CACHE_F32] = DW_F32, [DW_KV_CACHE_Q8_0] = DW_Q8_0};
@@ -68,8 +63,8 @@ static void lay_out_cache(dw_pass *p, dw_layout *a, const dw_session_options *o)
     p->cache.k = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.k);
     p->cache.v = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->cache.v);
     for (int l = 0; l < hp->n_layer; l++) {
-        const size_t rows = times(times((size_t)o->n_seq, (size_t)hp->n_head_kv[l]), (size_t)o->n_ctx), n = times(rows,
-                                                            (size_t)hp->head_dim);
+        const size_t rows = dw_times(dw_times((size_t)o->n_seq, (size_t)hp->n_head_kv[l]), (size_t)o->n_ctx),
+                     n = dw_times(rows, (size_t)hp->head_dim);
         const size_t blocks = n / (size_t)p->cache.type->block, size = (size_t)p->cache.type->block_bytes;
         void *k = dw_layout_take(a, blocks, size), *v = dw_layout_take(a, blocks, size);
         if (!a->base) continue;
@@ -95,7 +90,7 @@ static void lay_out(dw_state *s, dw_layout *a) {
                  heads = (size_t)hp->n_head_max * (size_t)hp->head_dim;
     const size_t counts = (size_t)p->n_threads * (size_t)hp->n_layer;
     p->layer = dw_layout_take(a, (size_t)hp->n_layer, sizeof *p->layer);
-    p->rope = dw_layout_take(a, times((size_t)o->n_ctx, (size_t)hp->head_dim), sizeof *p->rope);
+    p->rope = dw_layout_take(a, dw_times((size_t)o->n_ctx, (size_t)hp->head_dim), sizeof *p->rope);
     s->x = dw_layout_take(a, rows * d, sizeof *s->x);
     p->h = dw_layout_take(a, rows * d, sizeof *p->h);
     p->q = dw_layout_take(a, rows * heads, sizeof *p->q);
@@ -416,8 +411,7 @@ static void copy_cache(const dw_state *s, dw_place at, float *to, const float *f
     const int n_head = s->pass.net->layer[at.layer].n_head_kv;
     uint8_t *array = (at.part == DW_PART_K ? c->k : c->v)[at.layer];
     for (int head = 0; head < n_head; head++) {
-        const size_t row = (size_t)at.seq * (size_t)n_head + (size_t)head,
-                     place = (row * (size_t)c->n_ctx + (size_t)at.first) * head_dim;
+        const size_t place = dw_cache_at(&s->pass, at.layer, at.seq, head, at.first);
         uint8_t *values = array + dw_qtype_row_bytes(c->type, place);
         if (to) c->type->decode(values, to + (size_t)head * n, n);
         else dw_cache_store(c, from + (size_t)head * n, n, values);

@@ -83,6 +83,12 @@ struct dw_pass {
     void *own;             // the steps' own data, own_bytes of it
 };
 
+/* The first value of a place in the cache (dw_cache). */
+static inline size_t dw_cache_at(const dw_pass *p, int l, int seq, int head, int pos) {
+    const size_t row = (size_t)seq * (size_t)p->net->layer[l].n_head_kv + (size_t)head;
+    return (row * (size_t)p->cache.n_ctx + (size_t)pos) * (size_t)p->net->hp.head_dim;
+}
+
 /* One way through a pass. */
 typedef struct dw_way {
     void (*embed)(dw_pass *p, int ith);              // x = rows of token_embd

@@ -73,6 +73,11 @@ void *dw_layout_take(dw_layout *l, size_t n, size_t size); // rounded up to 64 b
 /* Checked arithmetic for every number that comes from a file: false on overflow, *out then unset. */
 static inline bool dw_mul(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool dw_add(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+/* The product; SIZE_MAX on overflow, which dw_layout_take refuses. */
+static inline size_t dw_times(size_t a, size_t b) {
+    size_t product;
+    return dw_mul(a, b, &product) ? product : SIZE_MAX;
+}
 
 /* ---- a cursor over untrusted bytes ------------------------------------------------------------ */
 

@@ -73,8 +73,6 @@ size_t dw_gguf_file_bytes(const dw_gguf *g); // all parts
 void dw_gguf_sha256(const dw_gguf *g, char hex[65]);
 /* The same by the caller's hash of a file: for a cache of hashes. */
 void dw_gguf_sha256_by(const dw_gguf *g, void (*hash)(const dw_map *file, uint8_t digest[32]), char hex[65]);
-/* The same for a path.  An input that is not a model is one file. */
-int dw_input_sha256(const char *path, char hex[65], dw_err *err);
 
 /* How many files the name of a model's first part announces: 3 for "m-00001-of-00003.gguf", 1 for any other name; and
  * the name of part i, counted from 0, free() it. */

@@ -444,15 +444,6 @@ void dw_gguf_sha256_by(const dw_gguf *g, void (*hash)(const dw_map *file, uint8_
 
 void dw_gguf_sha256(const dw_gguf *g, char hex[65]) { dw_gguf_sha256_by(g, hash_map, hex); }
 
-int dw_input_sha256(const char *path, char hex[65], dw_err *err) {
-    if (dw_split_count(path) == 1 || !dw_is_gguf(path)) return dw_sha256_file(path, hex, err);
-    dw_gguf *g = dw_gguf_open(path, err);
-    if (!g) return -1;
-    dw_gguf_sha256(g, hex);
-    dw_gguf_close(g);
-    return 0;
-}
-
 size_t dw_gguf_n_kv(const dw_gguf *g) { return g->parts[0].n_kv; }
 const dw_kv *dw_gguf_kv(const dw_gguf *g, size_t i) { return &g->parts[0].kv[i]; }
 const dw_kv *dw_gguf_find(const dw_gguf *g, const char *key) { return dw_index_find(&g->parts[0].by_key, key); }

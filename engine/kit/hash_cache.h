@@ -16,10 +16,11 @@
 
 enum { KIT_HASH_LEAST_BYTES = 1 << 20 };
 
-/* As dw_sha256_file, dw_input_sha256 and dw_gguf_sha256. */
+/* As dw_sha256_file and dw_gguf_sha256. */
 int kit_sha256_file(const char *path, char hex[65], dw_err *err);
-int kit_sha256_input(const char *path, char hex[65], dw_err *err);
 void kit_sha256_gguf(const dw_gguf *g, char hex[65]);
+/* As dw_gguf_sha256, for a path.  An input that is not a model is one file. */
+int kit_sha256_input(const char *path, char hex[65], dw_err *err);
 
 /* SHA-256 of a program's bytes without the commit that it was built from (lineage.h, kit_commit): the same code built
  * from two commits has the same hash. */

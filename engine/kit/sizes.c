@@ -38,8 +38,6 @@ static kit_size total(const kit_sizes *s) {
     return all;
 }
 
-double kit_sizes_bytes(const kit_sizes *s) { return total(s).n_bytes; }
-
 static int add_line(char **text, const kit_size *r, dw_err *err) {
     return dw_append(text, err, "%s\t%s\t%zu\t%.0f\t%.0f\t%.4g\n", r->type, r->kind, r->n_tensors, r->n_values,
                      r->n_bytes, r->n_values > 0 ? 8 * r->n_bytes / r->n_values : 0);

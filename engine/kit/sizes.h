@@ -34,7 +34,6 @@ typedef struct kit_sizes {
 
 void kit_sizes_add(kit_sizes *s, const char *type, const char *kind, double n_values, double n_bytes);
 void kit_sizes_add_tensor(kit_sizes *s, const dw_tensor *t); // as it is stored: a matrix, or a vector
-double kit_sizes_bytes(const kit_sizes *s);
 
 /* The table above as tab-separated text; free(). */
 char *kit_sizes_table(const kit_sizes *s, dw_err *err);

@@ -392,12 +392,6 @@ void kit_stats_total(kit_stats *s) {
     }
 }
 
-size_t kit_stats_row_texts(const kit_stats *s, size_t row) {
-    size_t n = 0;
-    for (size_t t = 0; t < s->n_text; t++) n += s->text[t].row == row;
-    return n;
-}
-
 uint64_t kit_stats_n_tokens(const kit_stats *s) {
     uint64_t n = 0;
     for (size_t t = 0; t < s->n_text; t++) n += s->text[t].n_tokens;

@@ -137,8 +137,7 @@ int kit_stats_check_shape(const kit_stats *s, int n_layer, int n_embd, const int
 int kit_stats_check_neurons(const kit_stats *s, dw_err *err);
 int kit_stats_check_gradients(const kit_stats *s, const char *what, dw_err *err);
 
-/* Over all texts.  kit_stats_row_texts: texts of a row. */
-size_t kit_stats_row_texts(const kit_stats *s, size_t row);
+/* Over all texts. */
 uint64_t kit_stats_n_tokens(const kit_stats *s);
 int kit_stats_n_windows(const kit_stats *s); // fits an int: readers and kit_stats_add check
 

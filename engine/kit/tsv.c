@@ -1,6 +1,5 @@
 /* tsv.c - reads tab-separated tables and appends rows to them. */
 #include "kit/tsv.h"
-#include "kit/kit_own.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -216,13 +215,4 @@ int tsv_append_locked(const char *path, const char *comment, const char *const *
                       const char *const *cells, size_t n_rows, dw_err *err) {
     if (check_cells(columns, n_columns, err) || check_cells(cells, n_rows * n_columns, err)) return -1;
     return rewrite(path, comment, columns, n_columns, cells, n_rows, err);
-}
-
-int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
-               const char *const *cells, size_t n_rows, dw_err *err) {
-    const int folder = tsv_lock(path, err);
-    if (folder < 0) return -1;
-    const int rc = tsv_append_locked(path, comment, columns, n_columns, cells, n_rows, err);
-    tsv_unlock(folder);
-    return rc;
 }

@@ -16,19 +16,17 @@ int tsv_read(tsv_table *t, const char *path, dw_err *err);
 const char *tsv_cell(const tsv_table *t, size_t row, const char *column); // NULL: there is no such column
 void tsv_release(tsv_table *t);
 
-/* Appends n_rows rows, all or none.  Several processes may append at once: the folder is locked, the file is rewritten
- * and renamed.  A new file begins with the comment and a header line.  In an existing file, columns that are not given
- * get "-"; a column that the file lacks is an error. */
-int tsv_append(const char *path, const char *comment, const char *const *columns, size_t n_columns,
-               const char *const *cells, size_t n_rows, dw_err *err);
-
-/* The same in steps, for a caller that writes other files together with the rows: lock, tsv_append_locked, unlock. */
+/* Several processes may append at once: each locks the folder first.  In the meantime it may write other files together
+ * with the rows. */
 int tsv_lock(const char *path, dw_err *err); // a descriptor, or -1
 void tsv_unlock(int folder);                 // -1: does nothing
+/* Appends n_rows rows, all or none, under the lock: the file is rewritten and renamed.  A new file begins with the
+ * comment and a header line.  In an existing file, columns that are not given get "-"; a column that the file lacks is
+ * an error. */
 int tsv_append_locked(const char *path, const char *comment, const char *const *columns, size_t n_columns,
                       const char *const *cells, size_t n_rows, dw_err *err);
 
-/* Fails if tsv_append would refuse these columns: the file exists and is not a table with all of them.  Call it before
+/* Fails if tsv_append_locked would refuse these columns: the file exists and is not a table with all of them.  Call it before
  * the work whose rows are appended. */
 int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err);
 

@@ -10,7 +10,6 @@
  * weights the line that is fitted through an affine block's values may begin below them, by up to their range. */
 static const float always_finite = 65280, always_finite_weighted = 16000;
 
-
 /* The bits of the largest magnitude.  Bits are ordered as magnitudes are, with NaN above infinity. */
 static uint32_t largest_bits(const float *x, size_t n) {
     uint32_t largest = 0;
