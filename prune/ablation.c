@@ -1,6 +1,7 @@
 /* ablation.c - models without one group of neurons after the other (ablation.h). */
 #include "prune/ablation.h"
 
+#include "model/model.h"
 #include "prune/agreement.h"
 #include "prune/obs_model.h"
 #include "prune/walk.h"
@@ -17,6 +18,7 @@ typedef struct run {
     int n_windows;
     int32_t *next;       // (w.n_tokens): the token after each, -1 at a window's end
     double *base, *loss; // (n_windows): of the whole model, of the one without a group
+    double *layer_base;  // (n_windows): of the whole model with an F32 copy of a layer's down
     float *x;            // a batch
     uint8_t *out;
     int32_t *target;
@@ -25,7 +27,8 @@ typedef struct run {
 
 static void close_run(run *r) {
     walk_close(&r->w);
-    free(r->next), free(r->base), free(r->loss), free(r->x), free(r->out), free(r->target), free(r->logprob);
+    free(r->next), free(r->base), free(r->loss), free(r->layer_base);
+    free(r->x), free(r->out), free(r->target), free(r->logprob);
 }
 
 static void list_targets(run *r) {
@@ -52,11 +55,12 @@ static int open_run(run *r, const ablation_task *t, dw_err *err) {
     r->next = dw_alloc(r->w.n_tokens, sizeof *r->next, "tokens", err);
     r->base = dw_alloc(n, sizeof *r->base, "windows", err);
     r->loss = dw_alloc(n, sizeof *r->loss, "windows", err);
+    r->layer_base = dw_alloc(n, sizeof *r->layer_base, "windows", err);
     r->x = dw_alloc(most, (size_t)r->hp->n_embd * sizeof *r->x, "a batch", err);
     r->out = dw_alloc(most, 1, "a batch", err);
     r->target = dw_alloc(most, sizeof *r->target, "a batch", err);
     r->logprob = dw_alloc(most, sizeof *r->logprob, "a batch", err);
-    if (!r->next || !r->base || !r->loss || !r->x || !r->out || !r->target || !r->logprob) return -1;
+    if (!r->next || !r->base || !r->loss || !r->layer_base || !r->x || !r->out || !r->target || !r->logprob) return -1;
     list_targets(r);
     return 0;
 }
@@ -94,13 +98,25 @@ static int evaluate(run *r, int first, double *loss, dw_err *err) {
     return 0;
 }
 
-static void compare(const run *r, ablated *g) {
-    const int n = r->n_windows;
-    double square = 0;
-    g->change = 0;
-    for (int w = 0; w < n; w++) g->change += (r->loss[w] - r->base[w]) / n;
-    for (int w = 0; w < n; w++) square += pow(r->loss[w] - r->base[w] - g->change, 2);
-    g->error = sqrt(square / (n - 1.0) / n);
+/* The mean of n values; *error: its own. */
+static double mean_of(const double *x, int n, double *error) {
+    double mean = 0, square = 0;
+    for (int i = 0; i < n; i++) mean += x[i] / n;
+    for (int i = 0; i < n; i++) square += pow(x[i] - mean, 2);
+    *error = sqrt(square / (n - 1.0) / n);
+    return mean;
+}
+
+/* d (n, n_windows): changes of the groups of a layer.  They become those less the mean of all groups. */
+static void compare(const run *r, ablated *group, size_t n, double *d) {
+    const size_t n_windows = (size_t)r->n_windows;
+    for (size_t i = 0; i < n; i++) group[i].change = mean_of(d + i * n_windows, r->n_windows, &group[i].error);
+    for (size_t w = 0; w < n_windows; w++) {
+        double shared = 0;
+        for (size_t i = 0; i < n; i++) shared += d[i * n_windows + w] / (double)n;
+        for (size_t i = 0; i < n; i++) d[i * n_windows + w] -= shared;
+    }
+    for (size_t i = 0; i < n; i++) mean_of(d + i * n_windows, r->n_windows, &group[i].own_error);
 }
 
 /* Zeros in the columns of a group of v (d, n_ff), or its values back from `kept` (d, group). */
@@ -113,24 +129,40 @@ static void put_columns(const run *r, const ablated *g, float *v, float *kept, b
     }
 }
 
-/* Groups first .. end - 1, all of one layer. */
+static bool is_quantized(const ablation_task *t, int l) { return t->model->net.layer[l].down.type->block > 1; }
+
+/* Layer l computes with v (d, n_ff), a copy of its down. */
+static int measure_groups(run *r, const ablated *group, size_t n, float *v, float *kept, double *d, dw_err *err) {
+    const int l = group[0].layer;
+    const bool has_own_base = is_quantized(r->t, l);
+    const double *base = has_own_base ? r->layer_base : r->base;
+    if (has_own_base && evaluate(r, l, r->layer_base, err)) return -1;
+    if (has_own_base) progress_step(r->t->bar, 1);
+    for (size_t i = 0; i < n; i++) {
+        put_columns(r, &group[i], v, kept, false);
+        if (evaluate(r, l, r->loss, err)) return -1;
+        for (int w = 0; w < r->n_windows; w++) *d++ = r->loss[w] - base[w];
+        put_columns(r, &group[i], v, kept, true);
+        progress_step(r->t->bar, 1);
+    }
+    return 0;
+}
+
+/* n groups of one layer. */
 static int measure_layer(run *r, ablated *group, size_t n, dw_err *err) {
     const int l = group[0].layer;
     float *v = prune_decode_down(r->t->model, l, r->t->pool, err);
     float *kept = dw_alloc((size_t)r->hp->n_embd, (size_t)r->t->group * sizeof *kept, "columns of down", err);
+    double *d = dw_alloc(n, (size_t)r->n_windows * sizeof *d, "changes of the loss", err);
     const dw_tensor down = {.type = dw_qtype_get(DW_F32),
                             .ne = {(size_t)r->hp->n_ff[l], (size_t)r->hp->n_embd, 1, 1},
                             .data = (const uint8_t *)v};
-    int rc = v && kept ? dw_session_replace(r->w.session, l, DW_W_DOWN, &down, err) : -1;
-    for (size_t i = 0; i < n && !rc; i++) {
-        put_columns(r, &group[i], v, kept, false);
-        rc = evaluate(r, l, r->loss, err);
-        if (!rc) compare(r, &group[i]);
-        put_columns(r, &group[i], v, kept, true);
-        progress_step(r->t->bar, 1);
-    }
-    if (v && kept && dw_session_replace(r->w.session, l, DW_W_DOWN, NULL, err)) rc = -1;
-    free(v), free(kept);
+    const bool has_room = v && kept && d;
+    int rc = has_room ? dw_session_replace(r->w.session, l, DW_W_DOWN, &down, err) : -1;
+    if (!rc) rc = measure_groups(r, group, n, v, kept, d, err);
+    if (!rc) compare(r, group, n, d);
+    if (has_room && dw_session_replace(r->w.session, l, DW_W_DOWN, NULL, err)) rc = -1;
+    free(v), free(kept), free(d);
     return rc;
 }
 
@@ -141,6 +173,13 @@ static int advance(run *r, int l, dw_err *err) {
         if (walk_run(&r->w, l, l + 1, r->w.residual, err)) return -1;
     }
     return 0;
+}
+
+size_t ablation_steps(const ablation_task *t, const ablated *group, size_t n) {
+    size_t steps = n;
+    for (size_t i = 0; i < n; i++)
+        if (!i || group[i].layer != group[i - 1].layer) steps += is_quantized(t, group[i].layer);
+    return steps;
 }
 
 int ablation_measure(const ablation_task *t, ablated *group, size_t n, double *loss, dw_err *err) {
@@ -210,17 +249,17 @@ int ablation_agree(const ablated *group, size_t n, const ablation_metric *m, abl
 }
 
 double ablation_reliability(const ablated *group, size_t n) {
-    double variance = 0, noise = 0, free = 0; // free: degrees of freedom
+    double variance = 0, noise = 0; // sums with the same degrees of freedom
+    bool has_two = false;
     for (size_t i = 0, end; i < n; i = end) {
         double mean = 0;
         for (end = i; end < n && group[end].layer == group[i].layer; end++) mean += group[end].change;
         mean /= (double)(end - i);
         for (size_t k = i; k < end; k++) variance += pow(group[k].change - mean, 2);
-        for (size_t k = i; k < end; k++) noise += pow(group[k].error, 2) / (double)n;
-        free += (double)(end - i) - 1;
+        for (size_t k = i; k < end && end - i > 1; k++) noise += pow(group[k].own_error, 2);
+        has_two |= end - i > 1;
     }
-    const double r = 1 - noise / (variance / free);
-    return free > 0 && variance > 0 ? fmax(r, 0) : NAN;
+    return has_two && variance > 0 ? fmax(1 - noise / variance, 0) : NAN;
 }
 
 /* ---- the table -------------------------------------------------------------------------------------------- */

@@ -4,11 +4,15 @@
  * half of every window, its own next tokens the targets.  Without the group means with zeros in its columns of down;
  * nothing is repaired.  The error is that of the mean over windows of the differences, s / sqrt(windows).
  *
- * Where groups are alike, their changes differ by little more than these errors, and no score can agree with them.  So the
- * table tells the reliability within layers, 1 - (mean of error^2) / (variance of the changes within their layers), at
- * least 0: the share of the differences that is not noise.  A correlation is at most about its root.
+ * Where groups are alike, their changes differ by little more than noise, and no score can agree with them.  So the
+ * table tells the reliability within layers, 1 - sum (own error)^2 / sum (change - the layer's mean)^2, at least 0: the
+ * share of the differences that is not noise.  A correlation is at most about its root.  Own errors leave out what all
+ * groups of a layer share in a window, because it makes no difference between them.  Both sums have a degree of freedom
+ * less than groups in each layer.
  *
- * A group of layer l needs the layers from l on; those before are computed once for all groups. */
+ * A group of layer l needs the layers from l on; those before are computed once for all groups.  A layer without a
+ * group computes with an F32 copy of down.  Where the file's own down is quantized, L(model) of this layer is measured
+ * with such a copy, too: CPUs with tiles for BF16 round quantized weights, but not F32, to one BF16. */
 #ifndef PRUNE_ABLATION_H
 #define PRUNE_ABLATION_H
 
@@ -19,6 +23,7 @@
 typedef struct ablated { // a group, and what was measured
     int layer, group;
     double change, error;
+    double own_error; // of the change less the mean change of the layer's measured groups
 } ablated;
 
 typedef struct ablation_task {
@@ -27,8 +32,11 @@ typedef struct ablation_task {
     int group; // neurons of a group
     dw_pool *pool;
     const char *backend; // NULL: the default
-    progress *bar;       // hears of groups; NULL: none
+    progress *bar;       // hears of ablation_steps; NULL: none
 } ablation_task;
+
+/* Evaluations from some layer on: a group each, and one for each layer whose down is quantized. */
+size_t ablation_steps(const ablation_task *t, const ablated *group, size_t n);
 
 /* Measures the n groups, ascending by layer.  *loss: of the whole model.  Fails with fewer than 2 windows, or
  * with windows of fewer than 3 tokens, whose second half has no next token. */

@@ -194,7 +194,7 @@ int rank_ablate(rank_inputs *in, dw_err *err) {
     ablated *group = ablation_sample(in->hp, in->scorer.group, in->o->sample, (uint64_t)in->o->seed, &n, err);
     int rc = group ? score_everything(in, &s, err) : -1;
     ablation_task t = {.model = in->model, .texts = &in->texts, .group = in->scorer.group, .pool = in->scorer.pool};
-    t.bar = rc ? NULL : progress_begin("ablating", "groups", (double)n);
+    t.bar = rc ? NULL : progress_begin("ablating", "evaluations", (double)ablation_steps(&t, group, n));
     if (!rc) rc = ablation_measure(&t, group, n, &loss, err);
     progress_end(t.bar);
     if (!rc) rc = write_ablation(in, group, n, loss, &s, err);

@@ -63,7 +63,7 @@ static void losses(dw_session *s, int n_vocab, const int32_t *token, double *los
 }
 
 static void check_group(dw_session *s, const dw_hparams *hp, const int32_t *token, const double *base,
-                        const ablated *g) {
+                        const ablated *g, double *d) {
     int32_t list[512];
     int n = 0;
     const int32_t *neuron[16] = {0};
@@ -75,11 +75,20 @@ static void check_group(dw_session *s, const dw_hparams *hp, const int32_t *toke
     dw_err err = {0};
     CHECK(!dw_session_set_selection(s, &(dw_selection){neuron, length}, &err), "%s", err.text);
     losses(s, hp->n_vocab, token, loss);
+    for (int w = 0; w < N_WINDOWS; w++) d[w] = loss[w] - base[w];
     for (int w = 0; w < N_WINDOWS; w++) mean += (loss[w] - base[w]) / N_WINDOWS;
     for (int w = 0; w < N_WINDOWS; w++) square += (loss[w] - base[w] - mean) * (loss[w] - base[w] - mean);
     const double se = sqrt(square / (N_WINDOWS - 1) / N_WINDOWS);
     CHECK(fabs(g->change - mean) <= 2e-5 && fabs(g->error - se) <= 2e-5,
           "layer %d, group %d: %.7f +- %.7f, expected %.7f +- %.7f", g->layer, g->group, g->change, g->error, mean, se);
+}
+
+/* Of two groups, each is half their difference from their mean. */
+static double own_error_of(const double *a, const double *b) {
+    double mean = 0, square = 0;
+    for (int w = 0; w < N_WINDOWS; w++) mean += (a[w] - b[w]) / 2 / N_WINDOWS;
+    for (int w = 0; w < N_WINDOWS; w++) square += pow((a[w] - b[w]) / 2 - mean, 2);
+    return sqrt(square / (N_WINDOWS - 1) / N_WINDOWS);
 }
 
 static void as_a_session(void) {
@@ -106,7 +115,12 @@ static void as_a_session(void) {
     losses(s, hp->n_vocab, token, base);
     for (int w = 0; w < N_WINDOWS; w++) mean += base[w] / N_WINDOWS;
     CHECK(fabs(loss - mean) <= 2e-5, "loss %.7f, expected %.7f", loss, mean);
-    for (size_t i = 0; i < n; i++) check_group(s, hp, token, base, &group[i]);
+    double d[8][N_WINDOWS];
+    for (size_t i = 0; i < n; i++) check_group(s, hp, token, base, &group[i], d[i]);
+    for (size_t i = 0; i < n; i++)
+        CHECK(fabs(group[i].own_error - own_error_of(d[i], d[i ^ 1])) <= 2e-5,
+              "layer %d: own error %.7f, expected %.7f", group[i].layer, group[i].own_error,
+              own_error_of(d[i], d[i ^ 1]));
     free(group);
     calib_release(&texts);
     dw_session_free(s);
@@ -146,10 +160,9 @@ static void agreement(void) {
     CHECK(fabs(a.by_layer - 1) < 1e-12 && a.pooled < 0.5, "%g, %g", a.by_layer, a.pooled);
     REQUIRE(!ablation_agree(g, 6, &metric[1], &a, &err), "%s", err.text);
     CHECK(fabs(a.by_layer + 1) < 1e-12 && fabs(a.pooled + 1) < 1e-12, "%g, %g", a.by_layer, a.pooled);
-    for (int i = 0; i < 6; i++)
-        g[i].error = 0.1; // variances 0.01 and 1 with 2 degrees of freedom each: 0.505; noise 0.01
-    CHECK(fabs(ablation_reliability(g, 6) - (1 - 0.01 / 0.505)) < 1e-12, "%g", ablation_reliability(g, 6));
-    for (int i = 0; i < 6; i++) g[i].error = 0;
+    for (int i = 0; i < 6; i++) g[i].error = 9, g[i].own_error = 0.1; // sums of squares: 0.02 and 2; noise 6 times 0.01
+    CHECK(fabs(ablation_reliability(g, 6) - (1 - 0.06 / 2.02)) < 1e-12, "%g", ablation_reliability(g, 6));
+    for (int i = 0; i < 6; i++) g[i].error = g[i].own_error = 0;
     CHECK(ablation_reliability(g, 6) == 1 && isnan(ablation_reliability(g, 1)));
     char *table = ablation_table(&(ablation_report){"model  m\n", g, 6, 64, metric, 3}, &err);
     REQUIRE(table, "%s", err.text);
@@ -255,15 +268,18 @@ static void seen(void) {
     }
 }
 
-/* Neurons that are always zero change nothing, to the last bit. */
+/* Neurons that are always zero change nothing, to the last bit, in files of any type. */
 static void dead_groups(void) {
-    const char *model = random_model("tiny-llama", "F32", 0.99);
-    REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 1 --sample 4 -f %s -c 32 --windows 2 -q", model,
-                      text_file()),
-            "%s", test_run_output());
-    int n_zero = 0;
-    for (const char *p = test_run_output(); (p = strstr(p, "\t0\t0\t")); p++) n_zero++;
-    CHECK(n_zero >= 12, "%d of 16 neurons change nothing:\n%s", n_zero, test_run_output());
+    static const char *const types[] = {"F32", "BF16", "Q8_0"};
+    for (int k = 0; k < 3; k++) {
+        const char *model = random_model("tiny-llama", types[k], 0.99);
+        REQUIRE(!test_run("deadwood-rank -m %s --ablation - --group 1 --sample 4 -f %s -c 32 --windows 2 -q", model,
+                          text_file()),
+                "%s", test_run_output());
+        int n_zero = 0;
+        for (const char *p = test_run_output(); (p = strstr(p, "\t0\t0\t")); p++) n_zero++;
+        CHECK(n_zero >= 12, "%s: %d of 16 neurons change nothing:\n%s", types[k], n_zero, test_run_output());
+    }
 }
 
 static const test_case cases[] = {

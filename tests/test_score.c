@@ -861,7 +861,8 @@ static void leaks(void) {
     json_decref(unknown);
 
     snprintf(step, sizeof step,
-             "{\"tool\": \"cut\", \"version\": \"0.1\", \"args\": [], \"parent\": \"p.gguf\", \"inputs\": [], \"texts\": ["
+             "{\"tool\": \"cut\", \"version\": \"0.1\", \"args\": [], \"parent\": \"p.gguf\", \"inputs\": [], "
+             "\"texts\": ["
              "{\"name\": \"one.txt\", \"sha256\": \"%s\", \"tokens\": 9, \"blocks\": \"\"}, "
              "{\"name\": \"two.txt\", \"sha256\": \"%s\", \"tokens\": 9, \"blocks\": \"\"}]}",
              hex, hex_of_u);
