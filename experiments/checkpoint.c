@@ -246,7 +246,7 @@ static int bind_rows(checkpoint *c, const dw_tensor_row *rows, int layer, dw_err
     return 0;
 }
 
-/* Llama 3's frequency factors (Dubey et al. 2024), computed in F32 as transformers does. */
+/* Llama 3's frequency factors (Dubey et al. 2024), computed in F64 and rounded to F32 at the end. */
 static int make_rope_freqs(checkpoint *c, dw_err *err) {
     const checkpoint_config *g = &c->config;
     const int n = g->sizes.head_dim / 2;

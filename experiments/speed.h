@@ -4,8 +4,7 @@
  * in turn with the other models', so that a slow minute of the machine falls on all.  A round measures at each depth,
  * which is the number of tokens that each sequence has in its KV cache before the timed ones:
  *
- *   prefill  one batch of n_prefill tokens of every sequence (fewer if the context that the model was trained on is
- *            shorter); the logits of each one's last token are fetched
+ *   prefill  one batch of n_prefill tokens of every sequence; the logits of each one's last token are fetched
  *   decode   n_decode times one token of every sequence; the logits of each are fetched.  At depth 0 eight tokens come
  *            before.
  *

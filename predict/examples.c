@@ -21,7 +21,7 @@ size_t predict_examples_count(const traces *t, predict_examples_part part) {
 
 double predict_examples_bytes(const traces *t, int layer) {
     const double n_groups = t->layer[layer].n_groups, n_in = t->n_embd, n = (double)t->n_tokens;
-    return n * (4 * n_in + n_groups / 8 + 1 + 2 * n_groups) + 24 * n_in + 16 * n_groups + 2 * BLOCK_BYTES;
+    return n * (4 * n_in + n_groups / 8 + 1 + 2 * n_groups) + 24 * n_in + 8 * n_groups + 2 * BLOCK_BYTES;
 }
 
 static int read_inputs(float *x, const traces *t, int layer, size_t first, size_t n, uint16_t *rows, size_t most,
@@ -75,13 +75,6 @@ static void standardize(predict_examples *e) {
         x[i] = (x[i] - e->mean[i % cols]) * e->scale[i % cols];
 }
 
-static void find_rates(predict_examples *e) {
-    for (size_t i = 0; i < e->n[PREDICT_EXAMPLES_TRAIN]; i++)
-        for (int g = 0; g < e->n_groups; g++)
-            e->rate[g] += traces_is_open(e->open[PREDICT_EXAMPLES_TRAIN] + i * e->stride, g);
-    for (int g = 0; g < e->n_groups; g++) e->rate[g] /= (double)e->n[PREDICT_EXAMPLES_TRAIN];
-}
-
 static void sum_masses(predict_examples *e) {
     const size_t n_groups = (size_t)e->n_groups;
     const uint16_t *share = e->share[PREDICT_EXAMPLES_TRAIN];
@@ -104,9 +97,8 @@ static int take_memory(predict_examples *e, const traces *t, dw_err *err) {
     }
     e->mean = dw_alloc((size_t)e->n_in, sizeof *e->mean, "examples", err);
     e->scale = dw_alloc((size_t)e->n_in, sizeof *e->scale, "examples", err);
-    e->rate = dw_alloc((size_t)e->n_groups, sizeof *e->rate, "examples", err);
     e->mass = dw_alloc((size_t)e->n_groups, sizeof *e->mass, "examples", err);
-    return ok && e->mean && e->scale && e->rate && e->mass ? 0 : -1;
+    return ok && e->mean && e->scale && e->mass ? 0 : -1;
 }
 
 int predict_examples_load(predict_examples *e, const traces *t, int layer, int input_layer, dw_err *err) {
@@ -121,7 +113,6 @@ int predict_examples_load(predict_examples *e, const traces *t, int layer, int i
     if (!rc) {
         find_scale(e, sums);
         standardize(e);
-        find_rates(e);
         sum_masses(e);
     }
     free(rows);
@@ -132,6 +123,6 @@ int predict_examples_load(predict_examples *e, const traces *t, int layer, int i
 void predict_examples_release(predict_examples *e) {
     for (int part = 0; part < PREDICT_EXAMPLES_N_PARTS; part++)
         free(e->x[part]), free(e->open[part]), free(e->share[part]);
-    free(e->mean), free(e->scale), free(e->rate), free(e->mass);
+    free(e->mean), free(e->scale), free(e->mass);
     *e = (predict_examples){0};
 }

@@ -21,7 +21,7 @@ typedef struct predict_examples {
     uint8_t *open[PREDICT_EXAMPLES_N_PARTS];   // (n, stride)
     uint16_t *share[PREDICT_EXAMPLES_N_PARTS]; // (n, n_groups) F16
     float *mean, *scale;               // (n_in): standardized = (x - mean) * scale
-    double *rate, *mass;               // (n_groups), on the training part: how often open; summed share
+    double *mass;                      // (n_groups): summed share of the training part
 } predict_examples;
 
 /* Rows of a text of n tokens that belong to a part: how many, and *first from the text's beginning. */

@@ -2,7 +2,7 @@
  *
  * A predictor is judged by the mass that it captures (tally.h) at a share of open groups, its activity.
  *
- *   1. The closed form: reduced-rank ridge regression (ridge.h) of each group's share m_g on the FFN's input.
+ *   1. The closed form: reduced-rank ridge regression (ridge.h) of the root of each group's share on the FFN's input.
  *   2. The activity: that at which the closed form reaches on the choosing part what the options want (an activity
  *      itself, a recall, or a part of the mass that the gate captures).  tau is the share at this activity on the
  *      training part: the share of the last group that would be opened if all shares were known.

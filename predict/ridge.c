@@ -96,11 +96,9 @@ int predict_ridge_fit(predict_ridge *r, const predict_regression *p, int rank, d
     *r = (predict_ridge){.n_in = f.n_in, .rank = f.rank, .n_out = f.n_out};
     r->a = dw_alloc((size_t)f.rank * (size_t)f.n_in, sizeof *r->a, "a linear predictor", err);
     r->b = dw_alloc((size_t)f.n_out * (size_t)f.rank, sizeof *r->b, "a linear predictor", err);
-    r->bias = dw_alloc((size_t)f.n_out, sizeof *r->bias, "a linear predictor", err);
-    int rc = r->a && r->b && r->bias ? take_memory(&f, err) : -1;
+    int rc = r->a && r->b ? take_memory(&f, err) : -1;
     for (size_t t = 0; t < p->n && !rc; t += BLOCK) add_block(&f, p, t, p->n - t < BLOCK ? (int)(p->n - t) : BLOCK);
     if (!rc) rc = solve(&f, r, err);
-    for (int g = 0; g < f.n_out && !rc; g++) r->bias[g] = (float)p->mean[g];
     release(&f);
     return rc;
 }
@@ -111,6 +109,6 @@ void predict_ridge_hidden(const predict_ridge *r, const float *x, int n, float *
 }
 
 void predict_ridge_release(predict_ridge *r) {
-    free(r->a), free(r->b), free(r->bias);
+    free(r->a), free(r->b);
     *r = (predict_ridge){0};
 }

@@ -12,7 +12,7 @@
 
 typedef struct predict_ridge {
     int n_in, rank, n_out;
-    float *a, *b, *bias; // (rank, n_in), (n_out, rank), (n_out)
+    float *a, *b; // (rank, n_in), (n_out, rank)
 } predict_ridge;
 
 typedef struct predict_regression {
@@ -24,7 +24,9 @@ typedef struct predict_regression {
     const void *ctx;
 } predict_regression;
 
-/* lambda is a hundredth of the median diagonal of X^T X.  OpenBLAS and LAPACK run on the calling thread. */
+/* The map without b, which is p->mean.  A rank above n_in is n_in.  Release it with predict_ridge_release, after a
+ * failure, too.  lambda is a hundredth of the median diagonal of X^T X.  OpenBLAS and LAPACK run on the calling
+ * thread. */
 int predict_ridge_fit(predict_ridge *r, const predict_regression *p, int rank, dw_err *err);
 /* hidden (n, rank) = A x of n tokens. */
 void predict_ridge_hidden(const predict_ridge *r, const float *x, int n, float *hidden);

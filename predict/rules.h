@@ -7,7 +7,8 @@
  * Histograms have bins of half an octave, and a threshold can lie anywhere in one.  Inside a bin, pre-activations g are
  * taken as spread evenly and as independent within a group: |silu(g)| then piles up below 0.278, the depth of silu's
  * minimum, and the largest of many near the upper edge, as they do.  The true share of open neurons differs from the
- * expected one by less than the bin holds, and mostly by far less. */
+ * expected one by less than the bin holds, and mostly by far less.  Other activations (relu, gelu) are treated as silu:
+ * their error is also less than what the bin holds. */
 #ifndef PREDICT_RULES_H
 #define PREDICT_RULES_H
 

@@ -37,8 +37,8 @@ int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double rel
                    g->n);
 }
 
-void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at,
-                  int m, double *h) {
+static void fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at,
+                 int m, double *h) {
     for (int i = 0; i < m; i++) {
         double *row = h + (size_t)i * (size_t)m;
         const int r = at ? at[i] : i;
@@ -53,7 +53,7 @@ void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, c
 int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
                    double *h, dw_pool *pool, dw_err *err) {
     for (;; d->n_raised++, d->lambda *= 10) {
-        damping_fill(d, g, n_tokens, dead, at, m, h);
+        fill(d, g, n_tokens, dead, at, m, h);
         const int row = spd_factor(h, m, pool);
         if (row == m) return 0;
         if (d->n_raised == DAMPING_TRIES)

@@ -25,15 +25,13 @@ typedef struct damping {
  * Fails when all neurons are dead, or lambda is no positive number. */
 int damping_of(damping *d, const kit_gram_matrix *g, double n_tokens, double relative, bool *dead, dw_err *err);
 
-/* H (m, m) of the m neurons of `at`, ascending; NULL: all.  The lower triangle is filled. */
-void damping_fill(const damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at,
-                  int m, double *h);
-
-/* Fills H and factors it; raises d->lambda until all pivots are positive. */
+/* Fills the lower triangle of H (m, m) of the m neurons of `at`, ascending (NULL: all), and factors it; raises
+ * d->lambda until all pivots are positive. */
 int damping_factor(damping *d, const kit_gram_matrix *g, double n_tokens, const bool *dead, const int32_t *at, int m,
                    double *h, dw_pool *pool, dw_err *err);
 
-/* "damping 0.05 of the median diagonal: 1200 tokens for 4096 neurons" and similar; "" when there is nothing to tell. */
+/* "damped by 0.17 of the median square; 1200 tokens are few for 4096 neurons" and similar; "" when there is nothing to
+ * tell. */
 void damping_tell(const damping *d, int n, double n_tokens, char text[200]);
 
 #endif

@@ -88,7 +88,8 @@ unsigned gram_tap_points(const gram_inputs *inputs) {
     return points;
 }
 
-double *gram_sums_of(const gram_sums *g, const dw_tap_event *e) {
+/* The sums of the input that a tap's event shows; NULL: it is not summed. */
+static double *sums_of(const gram_sums *g, const dw_tap_event *e) {
     const int k = input_of(e->point);
     return k < 0 || !g->sum || e->layer >= g->n_layer ? NULL : g->sum[e->layer][k];
 }
@@ -131,6 +132,6 @@ void gram_add(double *sum, int n, const float *x, const int *row, int n_row, flo
 }
 
 void gram_sums_add(const gram_sums *g, const dw_tap_event *e, const int *row, int n_row, int ith, int n_threads) {
-    double *sum = gram_sums_of(g, e);
+    double *sum = sums_of(g, e);
     if (sum) gram_add(sum, e->n, e->values, row, n_row, g->scratch, ith, n_threads);
 }

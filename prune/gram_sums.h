@@ -35,8 +35,6 @@ int gram_sums_init(gram_sums *g, const dw_hparams *hp, const gram_inputs *inputs
                    dw_err *err);
 void gram_sums_release(gram_sums *g);
 
-/* The input that a tap's event shows, and its sums; NULL: it is not summed. */
-double *gram_sums_of(const gram_sums *g, const dw_tap_event *e);
 unsigned gram_tap_points(const gram_inputs *inputs);
 
 /* sum += x x^T over the rows `row` (ascending) of x, (rows, n), on thread ith of n_threads; all threads must call. */

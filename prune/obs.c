@@ -114,7 +114,7 @@ int obs_select(obs_order *o, const obs_task *t, dw_pool *pool, dw_err *err) {
     free(a.dead);
     free(a.root);
     free(a.h);
-    free(rc && !s.inverse ? NULL : s.inverse);
+    free(s.inverse);
     if (rc) obs_order_release(o);
     return rc;
 }

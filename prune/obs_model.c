@@ -71,7 +71,13 @@ static int select_layer(const obs_model_task *t, int l, obs_order *order, dw_err
     return rc;
 }
 
-obs_order *obs_select_model(const obs_model_task *t, dw_err *err) {
+void obs_orders_free(obs_order *order, int n_layer) {
+    for (int l = 0; order && l < n_layer; l++) obs_order_release(&order[l]);
+    free(order);
+}
+
+/* Orders of all layers. */
+static obs_order *select_model(const obs_model_task *t, dw_err *err) {
     const int n_layer = dw_model_hparams(t->model)->n_layer;
     obs_order *order = dw_alloc((size_t)n_layer, sizeof *order, "orders of neurons", err);
     for (int l = 0; order && l < n_layer; l++) {
@@ -84,14 +90,9 @@ obs_order *obs_select_model(const obs_model_task *t, dw_err *err) {
     return order;
 }
 
-void obs_orders_free(obs_order *order, int n_layer) {
-    for (int l = 0; order && l < n_layer; l++) obs_order_release(&order[l]);
-    free(order);
-}
-
 int obs_score_model(const obs_model_task *t, double **score, dw_err *err) {
     const int n_layer = dw_model_hparams(t->model)->n_layer;
-    obs_order *order = obs_select_model(t, err);
+    obs_order *order = select_model(t, err);
     int rc = order ? 0 : -1;
     memset(score, 0, (size_t)n_layer * sizeof *score);
     for (int l = 0; l < n_layer && !rc; l++) {

@@ -24,11 +24,10 @@ typedef struct obs_model_task {
     progress *bar;                  // hears of layers; may be NULL
 } obs_model_task;
 
-/* Orders of all layers, order[l] for each of n_layer; obs_orders_free. */
-obs_order *obs_select_model(const obs_model_task *t, dw_err *err);
-void obs_orders_free(obs_order *order, int n_layer);
-
-/* Scores of all groups, as kit_score gives them. */
+/* Scores of all groups, as kit_score gives them.  score (n_layer) gets a list for each layer, or NULL after a failure;
+ * the caller frees the lists in both cases. */
 int obs_score_model(const obs_model_task *t, double **score, dw_err *err);
+
+void obs_orders_free(obs_order *order, int n_layer); // NULL is allowed
 
 #endif

@@ -50,7 +50,7 @@ int repairs_head_columns(const dw_hparams *hp, const kit_plan *plan, int layer, 
     return p->n_kv * per;
 }
 
-bool repairs_needed_of_o(const repairs_task *t, int layer) {
+static bool is_o_needed(const repairs_task *t, int layer) {
     return t->gram && repairs_head_columns(dw_model_hparams(t->model), t->plan, layer, NULL) > 0;
 }
 
@@ -169,7 +169,7 @@ static int repair_all(repairs *r, const repairs_task *t, dw_err *err) {
 
 static int repair_heads(repairs *r, const repairs_task *t, dw_err *err) {
     for (int l = 0; l < r->n_layer; l++)
-        if (repairs_needed_of_o(t, l) && repair_o(r, t, l, err)) return -1;
+        if (is_o_needed(t, l) && repair_o(r, t, l, err)) return -1;
     return 0;
 }
 
@@ -230,7 +230,7 @@ static int make_room_of_layer(repairs *r, const repairs_task *t, int l, dw_err *
     if (repairs_needed(t, l) && t->mean) return (r->bias[l] = room(d, 1, err)) ? 0 : -1;
     if (repairs_needed(t, l) && (!(r->down[l] = room(d, n_keep, err)) || !(r->importance[l] = room(n_keep, 1, err))))
         return -1;
-    if (!repairs_needed_of_o(t, l)) return 0;
+    if (!is_o_needed(t, l)) return 0;
     const size_t n_o = (size_t)repairs_head_columns(hp, t->plan, l, NULL);
     return (r->o[l] = room(d, n_o, err)) && (r->o_importance[l] = room(n_o, 1, err)) ? 0 : -1;
 }

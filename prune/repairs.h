@@ -83,9 +83,8 @@ double repairs_steps(const repairs_task *t); // what the bar hears in all: token
  * stay.  column may be NULL. */
 int repairs_head_columns(const dw_hparams *hp, const kit_plan *plan, int layer, int32_t *column);
 
-/* Shared by repairs.c and sequential.c: whether a layer's down, or its o, is repaired. */
+/* Shared by repairs.c and sequential.c: whether a layer's down is repaired. */
 bool repairs_needed(const repairs_task *t, int layer);
-bool repairs_needed_of_o(const repairs_task *t, int layer);
 /* o of the cut model at the places of the whole one's, (n_embd, heads * head_dim), zeros where heads are cut; free(). */
 float *repairs_whole_o(const repairs *r, const repairs_task *t, int layer, dw_err *err);
 int repairs_sequential(repairs *r, const repairs_task *t, dw_err *err);

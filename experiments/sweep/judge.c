@@ -19,7 +19,6 @@ typedef struct source {
     int *column;    // (exp_n_columns) of each column of results in the rows, -1: it has none
     size_t *speaker; // (n_rows) the standing that speaks for the row's model, or NONE
     char *variant, *model, *reason; // reason: it failed
-    const char *role;               // of rows that name none; NULL: none
     bool is_control;
     size_t first, n; // its standings
 } source;
@@ -109,10 +108,7 @@ static const char *cell_at(const source *s, size_t row, int column) {
 
 static const char *cell(const source *s, size_t row, const char *column) { return cell_at(s, row, place_of(column)); }
 
-static const char *role_of(const source *s, size_t row) {
-    const char *role = cell(s, row, "role");
-    return is_known(role) || !s->role ? role : s->role;
-}
+static const char *role_of(const source *s, size_t row) { return cell(s, row, "role"); }
 
 static double number(const source *s, size_t row, const char *column) {
     const char *text = cell(s, row, column);
@@ -316,8 +312,6 @@ static int read_sums(judge *j, const char *path, dw_err *err) {
     free(of);
     return rc;
 }
-
-void judge_set_role(judge *j, size_t i, const char *role) { j->source[i].role = role; }
 
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err) {
     source *s = &j->source[i];
@@ -639,7 +633,6 @@ static int write_row(const judge *j, size_t i, size_t row, dw_out *out, dw_err *
     for (int c = 0; exp_columns[c].name; c++) {
         const char *name = exp_columns[c].name, *text = cell_at(s, row, c);
         if (is_of_verdict(name)) continue;
-        if (!strcmp(name, "role")) text = role_of(s, row);
         if (speed && (!is_known(text) || (!has_own && !strcmp(name, "threads"))))
             text = cell_at(&j->source[speed->source], speed->row, c);
         if (!is_known(text)) text = value_in(s->variant, name, value, sizeof value);

@@ -47,9 +47,6 @@ typedef struct judge judge;
 judge *judge_new(size_t n, dw_err *err);
 void judge_free(judge *j);
 
-/* The role of the rows of source i that name none: "select", "report" or "-".  Call it before judge_add; the text is
- * borrowed. */
-void judge_set_role(judge *j, size_t i, const char *role);
 /* The rows of source i stand in a file, their window sums in the file that measure_book_path names, if it exists. */
 int judge_add(judge *j, size_t i, const char *path, const char *variant, bool is_control, dw_err *err);
 /* Source i has no rows, because of `reason`; `model` is what it would have been about. */
