@@ -83,6 +83,8 @@ int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, d
 size_t distil_n_held(const distil_text *text, size_t n_text, int n_ctx); // windows that are held out
 size_t distil_memory(const dw_model *student, const dw_model *teacher,
                      const distil_options *o); // bytes; 0: cannot be opened
+/* Sessions, passes and parameters.  d->text and d->n_text are set, and distil_hold_out has marked the texts.  The models
+ * and texts are borrowed until distil_close, which is also called after a failure; the plan is left to the caller. */
 int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err);
 void distil_close(distil *d);
 
@@ -97,10 +99,12 @@ int distil_step(distil *d, double rate, double *loss, dw_err *err);
 double distil_operations(const distil *d);
 /* Words for a line: tokens a second beside those that the measured rate of products allows. */
 void distil_speed_words(char words[160], double tokens, double allowed);
+/* The mean over the held-out windows, 0 without any.  Fails where it is not finite. */
 int distil_held_out(distil *d, double *loss, dw_err *err);
 void distil_keep_best(distil *d); // the values as they are now
 void distil_take_best(distil *d); // the values are what was kept
 
+/* Writes the checkpoint.  The file before it stays until the new one is complete. */
 int distil_save(const distil *d, const char *path, const uint8_t identity[32], dw_err *err);
 /* 1: goes on from the file; 0: there is none; -1: it is damaged or of another run, and stays. */
 int distil_load(distil *d, const char *path, const uint8_t identity[32], dw_err *err);

@@ -32,6 +32,7 @@ int walk_open(walk *w, const dw_model *m, const calib_texts *texts, int skip, co
 void walk_close(walk *w);
 double walk_bytes(const dw_model *m, const calib_texts *texts); // of the residuals
 
+/* Batch b, 0 .. n_batch - 1, of whole windows or a part of one: fills what stands under "the selected batch". */
 void walk_select(walk *w, int b);
 /* Layers first .. end - 1 of the selected batch, on a residual of the caller with its rows. */
 int walk_run(walk *w, int first, int end, float *residual, dw_err *err);
