@@ -53,8 +53,8 @@ typedef struct checkpoint {
     const char *folder;           // borrowed
 } checkpoint;
 
-/* Reads config.json and the vocabulary, maps the weights and binds them to tensors.  folder is borrowed.  After a failure
- * *c is closed. */
+/* Reads config.json and the vocabulary, maps the weights and binds them to tensors.  folder is borrowed.  After a
+ * failure *c is closed. */
 int checkpoint_open(checkpoint *c, const char *folder, dw_err *err);
 void checkpoint_close(checkpoint *c);
 

@@ -151,6 +151,12 @@ int exp_check_results(const char *path, dw_err *err) {
     return rc;
 }
 
+int exp_width_of(const char *text) {
+    int n = 0;
+    for (; *text; text++) n += (*text & 0xc0) != 0x80;
+    return n;
+}
+
 bool exp_column_varies(const char *column) {
     static const char *const names[] = {"date",           "machine",       "commit",         "peak_rss_bytes",
                                         "load_ms",        "prefill_tok_s", "prefill_spread", "decode_tok_s",

@@ -60,6 +60,8 @@ void exp_cell(const exp_result *r, const exp_column *c, char *cell, size_t size)
 
 extern const char exp_rows_comment[]; // the first line of every table of rows
 
+int exp_width_of(const char *text); // characters of UTF-8
+
 /* Whether a column may differ when the same is measured again: when and where, and how fast it was. */
 bool exp_column_varies(const char *column);
 /* The same of the rows of a text.  A row without a text ("-") holds speeds only, and those are of one machine. */

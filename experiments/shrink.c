@@ -95,8 +95,8 @@ static const opt_program program = {
     .about =
         "Cuts the neurons that the others can best replace (collect --gram --gradients, rank --metric obs-gradient), "
         "repairs what stays (cut --repair lsq), and with --mixture requantizes it with statistics of the cut model.  "
-        "Then it scores the result beside the whole model and two controls: random neurons (of one seed, so the row does "
-        "not tell how much seeds differ) with the same repair and types, and the uncut model in the mixture that is "
+        "Then it scores the result beside the whole model and two controls: random neurons (of one seed, so the row "
+        "does not tell how much seeds differ) with the same repair and types, and the uncut model in the mixture that is "
         "nearest in bytes.  The table goes to standard output.\n"
         "\n"
         "With --heal-minutes M the cut model learns to predict what the whole model predicts (heal), for at most M "
@@ -517,7 +517,9 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, from, err)) return -1;
     dw_out *out = dw_out_open(to, err);
-    const int rc = out && !dw_out_write(out, map.data, map.size, err) ? dw_out_commit(out, err) : -1;
+    dw_out_pieces whole = {&(dw_out_piece){map.data, map.size}, 1};
+    int rc = out ? dw_out_write(out, map.data, map.size, err) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
     dw_out_free(out);
     dw_unmap(&map);
     return rc;

@@ -444,11 +444,6 @@ static void describe_text(kit_stats_text *to, const calib_texts *texts, size_t t
     snprintf(to->sha256, sizeof to->sha256, "%s", x->sha256);
 }
 
-static bool same_text(const kit_stats_text *a, const kit_stats_text *b) {
-    return !strcmp(a->sha256, b->sha256) && a->first_window == b->first_window && a->n_windows == b->n_windows &&
-           a->n_tokens == b->n_tokens && a->row == b->row;
-}
-
 /* Whether finished texts are the first ones of this run. */
 static bool is_beginning(const kit_stats *s, const char *model_sha256, const calib_texts *texts) {
     char backend[32];
@@ -459,7 +454,7 @@ static bool is_beginning(const kit_stats *s, const char *model_sha256, const cal
     for (size_t t = 0; t < s->n_text; t++) {
         kit_stats_text wanted;
         describe_text(&wanted, texts, t, t < (size_t)o.apart ? t : (size_t)o.apart);
-        if (!same_text(&s->text[t], &wanted)) return false;
+        if (!collect_same_text(&s->text[t], &wanted) || s->text[t].row != wanted.row) return false;
     }
     return true;
 }

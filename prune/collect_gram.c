@@ -47,7 +47,7 @@ static bool is_wanted(const collect_gram *g, int k) {
 
 /* ---- parts ------------------------------------------------------------------------------------------------ */
 
-static bool same_text(const kit_stats_text *a, const kit_stats_text *b) {
+bool collect_same_text(const kit_stats_text *a, const kit_stats_text *b) {
     return !strcmp(a->sha256, b->sha256) && a->first_window == b->first_window && a->n_windows == b->n_windows &&
            a->n_tokens == b->n_tokens;
 }
@@ -59,7 +59,7 @@ static int check_texts(const collect_gram *g, const opt_list *paths, const kit_s
         const kit_gram *part = &g->part[i];
         bool same = !strcmp(part->model_sha256, s->model_sha256);
         for (size_t t = 0; t < part->n_text && same; t++, at++)
-            same = at < s->n_text && same_text(&part->text[t], &s->text[at]);
+            same = at < s->n_text && collect_same_text(&part->text[t], &s->text[at]);
         if (i + 1 == g->n_part && at < s->n_text) same = false;
         if (!same)
             return dw_fail(err, "'%s.gram' is not of the same model and texts as '%s'; collect both in one run",

@@ -26,6 +26,9 @@ typedef struct collect_gram {
     progress *bar; // hears of tokens of the second pass
 } collect_gram;
 
+/* The same windows of the same text; they may stand in different rows. */
+bool collect_same_text(const kit_stats_text *a, const kit_stats_text *b);
+
 /* Decides and takes memory: limit is in bytes, n_threads is that of the pool. */
 int collect_gram_open(collect_gram *g, double limit, int n_threads, dw_err *err);
 /* Opens the Gram matrices of the parts (-s), whose texts are those of s.  Checks all that will be added, so that

@@ -83,8 +83,8 @@ int distil_hold_out(distil_text *text, size_t n_text, const distil_options *o, d
 size_t distil_n_held(const distil_text *text, size_t n_text, int n_ctx); // windows that are held out
 size_t distil_memory(const dw_model *student, const dw_model *teacher,
                      const distil_options *o); // bytes; 0: cannot be opened
-/* Sessions, passes and parameters.  d->text and d->n_text are set, and distil_hold_out has marked the texts.  The models
- * and texts are borrowed until distil_close, which is also called after a failure; the plan is left to the caller. */
+/* Sessions, passes and parameters.  d->text and d->n_text are set, and distil_hold_out has marked the texts.  Models
+ * and texts are borrowed until distil_close, which is also called after a failure.  The plan is left to the caller. */
 int distil_open(distil *d, const dw_model *student, const dw_model *teacher, const distil_options *o, dw_err *err);
 void distil_close(distil *d);
 

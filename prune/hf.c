@@ -1,6 +1,7 @@
 /* hf.c - writes a checkpoint folder beside a cut model. */
 #include "prune/hf.h"
 #include "kit/safetensors.h"
+#include "prune/scores.h"
 #include "text/json.h"
 
 #include "model/model.h"
@@ -172,15 +173,6 @@ static int write_weights(const dw_model *m, const char *path, dw_err *err) {
 
 /* ---- config.json and the tokenizer ------------------------------------------------------------------------- */
 
-static int write_text(const char *path, const char *text, size_t size, dw_err *err) {
-    dw_out *out = dw_out_open(path, err);
-    dw_out_pieces whole = {&(dw_out_piece){text, size}, 1};
-    int rc = out ? dw_out_write(out, text, size, err) : -1;
-    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
-    dw_out_free(out);
-    return rc;
-}
-
 /* layer_types has an entry for each layer.  Those of dropped layers are removed. */
 static int drop_layer_types(json_t *config, const kit_plan *plan, const char *from, dw_err *err) {
     json_t *list = json_object_get(config, "layer_types");
@@ -208,7 +200,7 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
         if (has_act && !json_object_set_new(config, dw_keys[DW_KEY_N_FF].config, json_integer(hp->n_ff[0])) &&
             !json_object_set_new(config, dw_keys[DW_KEY_N_LAYER].config, json_integer(hp->n_layer)))
             text = json_dumps(config, JSON_INDENT(2));
-        rc = text ? write_text(to, text, strlen(text), err) : dw_fail(err, "out of memory: config.json");
+        rc = text ? prune_write_whole(to, text, strlen(text), err) : dw_fail(err, "out of memory: config.json");
         free(text);
     }
     json_decref(config);
@@ -218,7 +210,7 @@ static int write_config(const dw_model *m, const kit_plan *plan, const char *fro
 static int copy_file(const char *from, const char *to, dw_err *err) {
     dw_map map;
     if (dw_map_file(&map, from, err)) return -1;
-    const int rc = write_text(to, (const char *)map.data, map.size, err);
+    const int rc = prune_write_whole(to, map.data, map.size, err);
     dw_unmap(&map);
     return rc;
 }

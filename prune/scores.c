@@ -34,16 +34,20 @@ char *prune_scores_table(const dw_hparams *hp, const char *comment, int group, d
     return NULL;
 }
 
+int prune_write_whole(const char *path, const void *data, size_t size, dw_err *err) {
+    dw_out *out = dw_out_open(path, err);
+    dw_out_pieces whole = {&(dw_out_piece){data, size}, 1};
+    int rc = out ? dw_out_write(out, data, size, err) : -1;
+    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
+    dw_out_free(out);
+    return rc;
+}
+
 int prune_write_text(const char *path, const char *what, const char *text, dw_err *err) {
     const size_t size = strlen(text);
     if (!strcmp(path, "-")) {
         const bool ok = fwrite(text, 1, size, stdout) == size && !fflush(stdout);
         return ok ? 0 : dw_fail(err, "cannot write %s to standard output", what);
     }
-    dw_out *out = dw_out_open(path, err);
-    dw_out_pieces whole = {&(dw_out_piece){text, size}, 1};
-    int rc = out ? dw_out_write(out, text, size, err) : -1;
-    if (!rc) rc = dw_out_commit_checked(out, dw_out_holds, &whole, err);
-    dw_out_free(out);
-    return rc;
+    return prune_write_whole(path, text, size, err);
 }

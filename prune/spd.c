@@ -12,8 +12,7 @@ static int smaller(int a, int b) { return a < b ? a : b; }
 static int n_tiles(int n) { return (n + TILE - 1) / TILE; }
 static int tile_size(int n, int t) { return smaller(TILE, n - t * TILE); }
 
-/* Pair number i of (row, column) with column <= row: 0,0  1,0  1,1  2,0 .. */
-static void pair_of(size_t i, int *row, int *column) {
+void spd_pair_of(size_t i, int *row, int *column) {
     int r = 0;
     while ((size_t)(r + 1) * (size_t)(r + 2) / 2 <= i) r++;
     *row = r;
@@ -43,7 +42,7 @@ static void divide_tile(void *arg, size_t i) {
 static void subtract_tile(void *arg, size_t i) {
     const factoring *f = arg;
     int row, column;
-    pair_of(i, &row, &column);
+    spd_pair_of(i, &row, &column);
     row += f->k + 1, column += f->k + 1;
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, tile_size(f->n, row), tile_size(f->n, column),
                 tile_size(f->n, f->k), -1, tile_at(f, row, f->k), f->n, tile_at(f, column, f->k), f->n, 1,
@@ -134,7 +133,7 @@ static void multiply_tile(void *arg, size_t i) {
     const spd_product *p = arg;
     int row, column;
     if (p->lower)
-        pair_of(i, &row, &column);
+        spd_pair_of(i, &row, &column);
     else
         row = (int)(i / (size_t)n_tiles(p->n)), column = (int)(i % (size_t)n_tiles(p->n));
     const size_t r = (size_t)row * TILE, c = (size_t)column * TILE;

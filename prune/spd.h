@@ -34,4 +34,7 @@ typedef struct spd_product {
 
 void spd_multiply(const spd_product *p, dw_pool *pool);
 
+/* Pair number i of (row, column) with column <= row: 0,0  1,0  1,1  2,0 .. */
+void spd_pair_of(size_t i, int *row, int *column);
+
 #endif

@@ -106,7 +106,8 @@ static int write_windows(writing *w, uint64_t step, int n, dw_err *err) {
         dw_train_logits(w->d->teacher, first, now, w->rows.logits);
         dw_pool_each(w->d->o.pool, (size_t)now, pack_row, &w->rows);
         if (w->rows.failed)
-            return dw_fail(err, "step %llu: a logit of the teacher is NaN or infinite; the model is damaged or overflows",
+            return dw_fail(err,
+                           "step %llu: a logit of the teacher is NaN or infinite; the model is damaged or overflows",
                            (unsigned long long)step);
         if (put(w, w->rows.packed, (size_t)now * token_bytes(&w->h), err)) return -1;
     }

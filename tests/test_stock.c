@@ -149,7 +149,8 @@ static void at_a_depth(void) {
             const double nmse = alone ? nmse_of(deep + k * n_vocab, alone, n_vocab) : 1;
             CHECK(nmse <= 1e-6, "%s, sequence %d: NMSE %.1e %s", of_stock ? "stock" : "this engine", k, nmse, err.text);
         }
-        CHECK(!of_stock || (!exp_program_logits(program, 1, &err) && strstr(err.text, "upstream has no logits of row 1")),
+        CHECK(!of_stock || (!exp_program_logits(program, 1, &err) &&
+                            strstr(err.text, "upstream has no logits of row 1")),
               "a row whose logits were not kept: %s", err.text);
         free(deep);
         exp_program_close(program);

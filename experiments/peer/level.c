@@ -119,7 +119,8 @@ stock *stock_open_level(const char *folder, const char *level, dw_err *err) {
     stock *s = links ? stock_open(links, err) : NULL;
     exp_level_remove(links);
     if (s && !*stock_cpu_library(s)) {
-        dw_fail(err, "upstream %s runs none of its libraries of the level '%s' on this machine", stock_version(s), level);
+        dw_fail(err, "upstream %s runs none of its libraries of the level '%s' on this machine", stock_version(s),
+                level);
         stock_close(s);
         return NULL;
     }

@@ -53,7 +53,8 @@ typedef struct stock_tokens {
 
 /* Evaluates tokens as one batch; returns when the logits are there. */
 int stock_session_eval(stock_session *ss, const stock_tokens *tokens, dw_err *err);
-/* (n_vocab) logits of token i of the last batch, sequence after sequence; borrowed until the next.  NULL: none are kept of it. */
+/* (n_vocab) logits of token i of the last batch, sequence after sequence; borrowed until the next.  NULL: none are kept
+ * of it. */
 const float *stock_session_logits(stock_session *ss, int i);
 
 /* Quantizes a model file as llama-quantize does.  type: "Q4_K_M", "Q6_K", ...; imatrix: an importance file of either

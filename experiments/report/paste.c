@@ -206,20 +206,13 @@ static void make_cell(char cell[CELL], const exp_sheet *s, const exp_field *f, c
 
 /* ---- Markdown ------------------------------------------------------------------------------------------------- */
 
-/* Characters of UTF-8 text. */
-static int width_of(const char *s) {
-    int n = 0;
-    for (; *s; s++) n += (*s & 0xc0) != 0x80;
-    return n;
-}
-
 typedef struct look { // of a column
     int decimals, width;
     bool right;
 } look;
 
 static void print_cell(FILE *out, const char *cell, const look *l) {
-    const int pad = l->width - width_of(cell);
+    const int pad = l->width - exp_width_of(cell);
     fprintf(out, " %*s%s%*s |", l->right ? pad : 0, "", cell, l->right ? 0 : pad, "");
 }
 
@@ -233,10 +226,12 @@ static void measure_field(look *l, const exp_sheet *s, const exp_field *f) {
     char cell[CELL];
     exp_escape(cell, CELL, f->head);
     *l = (look){
-        .decimals = decimals_of(s, f), .width = width_of(cell), .right = f->is_number && strcmp(f->name, "verdict")};
+        .decimals = decimals_of(s, f),
+        .width = exp_width_of(cell),
+        .right = f->is_number && strcmp(f->name, "verdict")};
     for (size_t i = 0; i < s->lines->n; i++) {
         make_cell(cell, s, f, &s->lines->line[i], l->decimals);
-        if (width_of(cell) > l->width) l->width = width_of(cell);
+        if (exp_width_of(cell) > l->width) l->width = exp_width_of(cell);
     }
 }
 

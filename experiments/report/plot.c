@@ -171,15 +171,11 @@ static size_t series_of(plot *p, const exp_rows *r, const exp_line *line, const 
     return i;
 }
 
-/* FNV-1a of all keys without the seed: random twins have the same. */
+/* Of all keys without the seed: random twins have the same. */
 static uint64_t hash_keys(const exp_rows *r, const exp_line *line, const bool *is_key) {
     uint64_t h = 0xcbf29ce484222325;
-    for (size_t c = 0; c < r->n_columns; c++) {
-        if (!is_key[c]) continue;
-        for (const char *at = exp_rows_cell(r, line->row[0], (int)c); *at; at++)
-            h = (h ^ (unsigned char)*at) * 0x100000001b3;
-        h = (h ^ '\t') * 0x100000001b3;
-    }
+    for (size_t c = 0; c < r->n_columns; c++)
+        if (is_key[c]) h = exp_add_to_hash(h, exp_rows_cell(r, line->row[0], (int)c));
     return h;
 }
 

@@ -455,8 +455,8 @@ static void keep_reports(exp_lines *s, bool *keep, const exp_rows *r) {
         }
 }
 
-static uint64_t add_to_hash(uint64_t h, const char *text) {
-    for (const char *p = text; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u; // FNV-1a
+uint64_t exp_add_to_hash(uint64_t h, const char *text) {
+    for (const char *p = text; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
     return (h ^ '\t') * 0x100000001b3u;
 }
 
@@ -486,7 +486,7 @@ static bool same_measurement(const exp_rows *r, const bool *varies, size_t a, si
 static uint64_t hash_measurement(const exp_rows *r, const bool *varies, size_t row) {
     uint64_t h = 0;
     for (size_t c = 0; c < r->n_columns; c++)
-        if (!varies[c]) h = add_to_hash(h, exp_rows_cell(r, row, (int)c));
+        if (!varies[c]) h = exp_add_to_hash(h, exp_rows_cell(r, row, (int)c));
     return h;
 }
 
@@ -558,7 +558,7 @@ static uint64_t hash_key(const exp_rows *r, const bool *key, size_t row) {
         const double v = key[c] ? exp_number(cell) : 0;
         char number[32] = "0"; // -0 is 0
         if (v != 0) snprintf(number, sizeof number, "%.17g", v);
-        if (key[c]) h = add_to_hash(h, isnan(v) ? cell : number);
+        if (key[c]) h = exp_add_to_hash(h, isnan(v) ? cell : number);
     }
     return h;
 }

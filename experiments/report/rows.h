@@ -47,6 +47,8 @@ const char *exp_text_name(char name[EXP_TEXT], const exp_rows *r, size_t row);
 
 double exp_number(const char *cell); // NaN when it is no finite decimal number
 
+uint64_t exp_add_to_hash(uint64_t h, const char *text); // FNV-1a of the text and a tab, going on from h
+
 /* ---- lines: what is shown ------------------------------------------------------------------------------------- */
 
 /* One row, or several that differ in one column only and were joined. */

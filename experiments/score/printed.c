@@ -42,16 +42,9 @@ static void short_row(char (*cell)[CELL], const exp_result *r) {
     if (!strcmp(r->kl_kind, "top64")) strcat(cell[4], " or more");
 }
 
-/* Characters of UTF-8 text. */
-static int width_of(const char *s) {
-    int n = 0;
-    for (; *s; s++) n += (*s & 0xc0) != 0x80;
-    return n;
-}
-
 static void print_cells(char (*cell)[CELL], const int *width) {
     for (int c = 0; c < SHORT_COLUMNS; c++) {
-        const int pad = width[c] - width_of(cell[c]);
+        const int pad = width[c] - exp_width_of(cell[c]);
         if (c < 2)
             printf("%s%s%*s", c ? "  " : "", cell[c], pad, "");
         else
@@ -70,7 +63,7 @@ static int print_short(const exp_result *r, size_t n, dw_err *err) {
     for (size_t i = 0; i < n; i++) short_row(cell[i + 1], &r[i]);
     for (size_t i = 0; i <= n; i++)
         for (int c = 0; c < SHORT_COLUMNS; c++)
-            if (width_of(cell[i][c]) > width[c]) width[c] = width_of(cell[i][c]);
+            if (exp_width_of(cell[i][c]) > width[c]) width[c] = exp_width_of(cell[i][c]);
     for (size_t i = 0; i <= n; i++) print_cells(cell[i], width);
     for (size_t i = 0; i < n; i++)
         if (*r[i].disturbed && strcmp(r[i].disturbed, "no") && (!i || strcmp(r[i].model, r[i - 1].model)))
