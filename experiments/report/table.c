@@ -45,8 +45,8 @@ static const opt_row rows[] = {
     {"where", 0, OPT_TEXTS, 0, &o.where, NULL, "COLUMN=VALUE",
      "only rows that have this value (or != VALUE); several values of one column are alternatives"},
     {"against", 0, OPT_TEXT, 0, &o.against, NULL, "MODEL",
-     "a column with the paired difference of every row from this model (its name or hash), from the sums in "
-     "ROWS.windows"},
+     "the column difference: every row's ln ratio to this model (its name or hash), paired by the sums in ROWS.windows; "
+     "with --columns, name it there"},
     {"join", 0, OPT_TEXT, 0, &o.join, NULL, "COLUMN",
      "rows that differ in this column only (seed) become one: mean and standard deviation"},
     {"sort", 0, OPT_TEXT, 0, &o.sort, NULL, "COLUMN",
