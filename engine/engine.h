@@ -327,7 +327,7 @@ typedef struct dw_gradients {
  *   - the teacher has the same n_ctx, tokens and vocabulary;
  *   - with `hidden` there is a teacher of the same n_embd, with keep_residuals if it is forward_only;
  *   - with `sparsity` the activation of the gates is relu.
- * Builds with DW_DEBUG check this. */
+ * Builds with DW_DEBUG check all but the tokens. */
 void dw_train_loss(dw_train *t, const dw_loss *loss, dw_loss_sums *sums);
 /* The same, and adds scale times the gradients of the loss's sum.  g: (n_layer + 1), the last with the model's own weights.  A
  * forward pass must come before the next backward pass. */

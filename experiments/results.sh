@@ -70,7 +70,8 @@ if [ -d ../shared/reference-model/base ]; then
     grid cuts cuts --base stored --controls none # random twins stand in bytes
     table cuts --sort file_bytes --columns rate,mixture,file_bytes,ppl,ln_ratio,decode_tok_s,prefill_tok_s,peak_rss_bytes,verdict
     plot cuts --y ln_ratio --by rate
-    grid repair repair --base stored --controls none # the rows of tables that are written by hand
+    # The rows of tables that are written by hand.
+    grid repair repair --base stored --controls none
     grid cold cold-neurons --base stored --controls none
     grid rounding double-quantization --base stored --controls none
 fi

@@ -131,6 +131,7 @@ typedef struct shrink {
     opt_list calib, held, scored; // the paths of -f by their use
     shrink_work work;
     char *dir, *grid, *rows; // OUT.shrink, and files in it
+    char *result;            // the name of the shrunk model in it
 } shrink;
 
 /* The type of the first matrix of fewer than 16 bits; NULL: none has. */
@@ -525,13 +526,13 @@ static int copy_file(const char *from, const char *to, dw_err *err) {
     return rc;
 }
 
-static int take_result(const shrink *s, dw_err *err) {
+static int take_result(shrink *s, dw_err *err) {
     tsv_table t;
     if (tsv_read(&t, s->rows, err)) return -1;
-    char *name = result_name(&t, err), *from = name ? dw_format(err, "%s/%s", s->dir, name) : NULL;
+    s->result = result_name(&t, err);
+    char *from = s->result ? dw_format(err, "%s/%s", s->dir, s->result) : NULL;
     const int rc = from ? copy_file(from, o.out, err) : -1;
     free(from);
-    free(name);
     tsv_release(&t);
     return rc;
 }
@@ -604,7 +605,6 @@ static int tell(shrink *s, dw_err *err) {
         say("--evaluations %d would take about %.*f minutes more, and lets widths differ by layer (what that brings: "
             "results/repair.md)",
             SHRINK_EVALUATIONS, c.evolve_minutes < 10, c.evolve_minutes);
-    say("the control of random neurons has one seed");
     if (!s->work.control) say("no control in fewer bits: the model is %s already", narrow_type(s->model));
     return 0;
 }
@@ -630,15 +630,17 @@ static void release(shrink *s) {
     free(s->dir);
     free(s->grid);
     free(s->rows);
+    free(s->result);
 }
 
-static int make(const shrink *s, dw_err *err) {
+static int make(shrink *s, dw_err *err) {
     if ((o.dry_run || !tool.quiet) && show_commands(s, o.dry_run ? stdout : stderr, err)) return -1;
     if (o.dry_run) return 0;
     const int status = run_sweep(s, err);
     if (status < 0 || take_result(s, err)) return -1;
     const int table = run_program("table", (const char *[]){s->rows, NULL}, 1, err);
-    say("%s is there; %s has its rows, and everything that made it", o.out, s->dir);
+    say("'%s' is %s of this table; '%s' has the rows and everything that made them", o.out, s->result, s->dir);
+    if (s->work.control) say("verdicts compare rows of one type; whether fewer bits are better, the control shows");
     if (o.clean) clean_folder(s);
     return status ? status : table;
 }

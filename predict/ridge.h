@@ -24,7 +24,7 @@ typedef struct predict_regression {
     const void *ctx;
 } predict_regression;
 
-/* The map without b, which is p->mean.  A rank above n_in is n_in.  Release it with predict_ridge_release, after a
+/* Fits A and B; the formula's b is p->mean.  A rank above n_in is n_in.  Release it with predict_ridge_release, after a
  * failure, too.  lambda is a hundredth of the median diagonal of X^T X.  OpenBLAS and LAPACK run on the calling
  * thread. */
 int predict_ridge_fit(predict_ridge *r, const predict_regression *p, int rank, dw_err *err);

@@ -287,7 +287,7 @@ static int put_head(char **text, const ablation_report *r, dw_err *err) {
         rc = dw_append(text, err, "# metric %s: rank correlation %s over all groups, %s within layers\n",
                        r->metric[i].name, show_rho(a.pooled, pooled), show_rho(a.by_layer, within));
     }
-    if (!rc) rc = dw_append(text, err, "layer\tgroup\tfirst\tlast\tloss_change\tse");
+    if (!rc) rc = dw_append(text, err, "layer\tgroup\tfirst\tlast\tloss_change\tse\town_se");
     for (size_t i = 0; i < r->n_metric && !rc; i++) rc = dw_append(text, err, "\t%s", r->metric[i].name);
     return rc ? rc : dw_append(text, err, "\n");
 }
@@ -297,8 +297,8 @@ char *ablation_table(const ablation_report *r, dw_err *err) {
     int rc = put_head(&text, r, err);
     for (size_t i = 0; i < r->n && !rc; i++) {
         const ablated *g = &r->group[i];
-        rc = dw_append(&text, err, "%d\t%d\t%d\t%d\t%.6g\t%.3g", g->layer, g->group, g->group * r->group_size,
-                       (g->group + 1) * r->group_size - 1, g->change, g->error);
+        rc = dw_append(&text, err, "%d\t%d\t%d\t%d\t%.6g\t%.3g\t%.3g", g->layer, g->group, g->group * r->group_size,
+                       (g->group + 1) * r->group_size - 1, g->change, g->error, g->own_error);
         for (size_t m = 0; m < r->n_metric && !rc; m++)
             rc = dw_append(&text, err, "\t%.9g", r->metric[m].score[g->layer][g->group]);
         if (!rc) rc = dw_append(&text, err, "\n");

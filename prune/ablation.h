@@ -65,7 +65,7 @@ double ablation_reliability(const ablated *group, size_t n);
  *   # ...                                                  what it was made from, as `comment` says
  *   # reliability 0.62 of the changes within layers
  *   # metric energy: rank correlation 0.81 over all groups, 0.85 within layers
- *   layer  group  first  last  loss_change  se  energy  ...
+ *   layer  group  first  last  loss_change  se  own_se  energy  ...
  *
  * tab-separated; free(). */
 typedef struct ablation_report {

@@ -603,8 +603,8 @@ static int collect_texts(run *r, const char *kept, dw_err *err) {
     if (rc) return -1;
     sum_neuron_hists(s);
     kit_stats_total(s);
-    say("%.0f token%s in %.2f s, with those that last windows repeat: %.0f tokens/s", n_tokens, plural(n_tokens),
-        seconds, n_tokens / (seconds > 0 ? seconds : 1));
+    say("%.0f token%s in %.2f s (those that last windows repeat are counted): %.0f tokens/s", n_tokens,
+        plural(n_tokens), seconds, n_tokens / (seconds > 0 ? seconds : 1));
     if (r->gradients.n_nll)
         say("gradients of a mean loss of %.4f nats a token", r->gradients.nll / (double)r->gradients.n_nll);
     return 0;

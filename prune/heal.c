@@ -247,33 +247,37 @@ static int check_vocabularies(const inputs *in, dw_err *err) {
     return rc;
 }
 
-/* Whether the student's lineage names a file: the teacher, or one that the teacher was made of. */
+/* Whether the student's lineage names a file of weights: the teacher, or one that the teacher was made of. */
 typedef struct kinship {
     const inputs *in;
-    const char *sha256; // looked for among the inputs of the student's steps
+    const char *sha256; // looked for among the files of the student's steps
     bool found;
-    size_t n; // inputs
+    size_t n; // files of weights in the student's lineage
 } kinship;
 
+/* Relatives and strangers can share texts, tokenizers and configurations. */
+static bool has_weights(const char *name) { return strstr(name, ".gguf") || strstr(name, ".safetensors"); }
+
 static void match_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
-    (void)tool_name, (void)name;
+    (void)tool_name;
     kinship *k = ctx;
+    if (!has_weights(name)) return;
     k->n++;
     k->found = k->found || !strcmp(sha256, k->sha256);
 }
 
 static void find_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
-    (void)tool_name, (void)name;
+    (void)tool_name;
     kinship *k = ctx;
     k->sha256 = sha256;
-    if (!k->found) lineage_inputs(dw_model_gguf(k->in->model), match_input, k, NULL);
+    if (!k->found && has_weights(name)) lineage_inputs(dw_model_gguf(k->in->model), match_input, k, NULL);
 }
 
 /* A student that says what it was made of, and of neither the teacher nor what the teacher was made of, may be the cut
  * of another model.  A lineage that cannot be read says nothing. */
 static void warn_of_strangers(const inputs *in) {
     kinship k = {.in = in};
-    find_input(&k, NULL, NULL, in->teacher_sha256);
+    find_input(&k, NULL, ".gguf", in->teacher_sha256);
     lineage_inputs(dw_model_gguf(in->teacher), find_input, &k, NULL);
     if (k.n && !k.found && strcmp(in->model_sha256, in->teacher_sha256))
         warn("'%s' was not made of '%s', as its lineage says (deadwood inspect --lineage); is that the original?",
@@ -721,15 +725,6 @@ static int write_snapshot(const run *r, dw_err *err) {
     return rc;
 }
 
-/* A run that ends early writes fewer snapshots than one before it may have. */
-static void warn_of_old_snapshots(const run *r) {
-    for (size_t i = (size_t)r->d.plan.n_measured; i < SCHEDULE_PARTS - 1; i++) {
-        char *path = snapshot_name(i);
-        if (path && dw_file_exists(path)) warn("'%s' is of another run", path);
-        free(path);
-    }
-}
-
 /* ---- steps ----------------------------------------------------------------------------------------------------- */
 
 /* "1:02:03" or "2:03" */
@@ -758,11 +753,13 @@ static int measure_tenth(run *r, dw_err *err) {
 static void tell_tenth(run *r) {
     const schedule *p = &r->d.plan;
     const double done = schedule_done(p);
-    char open[48] = "";
-    if (o.sparsity > 0) snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
-    say("%3.0f %%  step %llu, %.0f tokens: loss %.4f, held out %.4f (began at %.4f)%s, %.0f tokens/s, %s left",
-        100 * done, (unsigned long long)p->steps, tokens_of(r), r->loss, r->held_out, r->d.first_held_out,
-        open, tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
+    char loss[32] = "", open[48] = "";
+    if (r->n_steps) snprintf(loss, sizeof loss, "loss %.4f, ", r->loss); // else this process has made no step
+    if (r->n_steps && o.sparsity > 0)
+        snprintf(open, sizeof open, ", in this step %.1f %% of the neurons open", 100 * r->d.open);
+    say("%3.0f %%  step %llu, %.0f tokens: %sheld out %.4f (began at %.4f)%s, %.0f tokens/s, %s left", 100 * done,
+        (unsigned long long)p->steps, tokens_of(r), loss, r->held_out, r->d.first_held_out, open,
+        tokens_of(r) / p->seconds, duration(p->seconds * (1 - done) / done));
     if (o.sparsity == 0 && r->held_out > r->d.first_held_out && done < 1 && !r->told_of_rise) {
         say("the held-out loss has risen; it may fall again as the rate falls, but a smaller --lr may do better");
         r->told_of_rise = true;
@@ -855,12 +852,23 @@ static void tell_speed(const run *r) {
     say("steps: %s (%.3g Tflop/s, measured)", words, rate / 1e12);
 }
 
+/* A run of few steps, or one that ends early, does not write all nine. */
+static void warn_of_old_snapshots(void) {
+    for (size_t i = 0; i < SCHEDULE_PARTS - 1; i++) {
+        char *path = snapshot_name(i);
+        if (path && dw_file_exists(path))
+            warn("'%s' is of a run before and may stay; remove it, or do not score it beside those of this run", path);
+        free(path);
+    }
+}
+
 static int heal(run *r, dw_pool *pool, dw_err *err) {
-    if (open_run(r, pool, err) || learn(r, err)) return -1;
+    if (open_run(r, pool, err)) return -1;
+    if (o.snapshots && !r->d.plan.steps) warn_of_old_snapshots();
+    if (learn(r, err)) return -1;
     tell_speed(r);
     if (write_model(r, o.out, err)) return -1;
     unlink(r->checkpoint);
-    if (o.snapshots) warn_of_old_snapshots(r);
     say("%.0f tokens in %s: held-out loss %.4f, before %.4f", tokens_of(r), duration(r->d.plan.seconds), r->held_out,
         r->d.first_held_out);
     if (changes_activation(r))

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <limits.h>
 #include <string.h>
 
 /* What plans say whose neurons all stay: that layers are dropped, or only heads are cut. */
@@ -19,9 +20,14 @@ static const kit_metric layers_metric = {.name = "block-influence",
                                      .source = "Men et al. 2024 (arXiv 2403.03853)"};
 
 int rank_describe_inputs(char **comment, const rank_inputs *in, dw_err *err) {
-    if (dw_append(comment, err, "model  %s  sha256 %s\n", dw_base_name(in->o->model), in->model_sha256)) return -1;
+    char name[4 * NAME_MAX + 1]; // a line end in a name would end the comment
+    const char *model = dw_base_name(in->o->model);
+    dw_show(name, sizeof name, model, strlen(model));
+    if (dw_append(comment, err, "model  %s  sha256 %s\n", name, in->model_sha256)) return -1;
     if (!in->o->stats) return 0;
-    return dw_append(comment, err, "stats  %s  sha256 %s\n", dw_base_name(in->o->stats), in->stats_sha256);
+    const char *stats = dw_base_name(in->o->stats);
+    dw_show(name, sizeof name, stats, strlen(stats));
+    return dw_append(comment, err, "stats  %s  sha256 %s\n", name, in->stats_sha256);
 }
 
 static int describe_size(kit_plan *p, const rank_options *o, dw_err *err) {

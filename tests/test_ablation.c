@@ -171,8 +171,8 @@ static void agreement(void) {
           "%s", table);
     CHECK(strstr(table, "# metric down: rank correlation -1.000 over all groups, -1.000 within layers\n"), "%s", table);
     CHECK(strstr(table, "# metric same: rank correlation - over all groups, - within layers\n"), "%s", table);
-    CHECK(strstr(table, "layer\tgroup\tfirst\tlast\tloss_change\tse\tup\tdown\tsame\n0\t0\t0\t63\t0.1\t0\t0.1\t-0."
-                        "1\t0\n0\t2\t128\t191\t0.3"),
+    CHECK(strstr(table, "layer\tgroup\tfirst\tlast\tloss_change\tse\town_se\tup\tdown\tsame\n"
+                        "0\t0\t0\t63\t0.1\t0\t0\t0.1\t-0.1\t0\n0\t2\t128\t191\t0.3"),
           "%s", table);
     free(table);
 }

@@ -201,7 +201,6 @@ static void writer_counts(void) {
     CHECK(access(path, F_OK), "a refused file appeared");
 }
 
-/* A file-size limit stands for a full disk. */
 static void hashed_from_the_start(void) {
     for (int late = 0; late < 2; late++) {
         const char *path = test_file("unhashed.gguf");
@@ -216,6 +215,7 @@ static void hashed_from_the_start(void) {
     }
 }
 
+/* A file-size limit stands for a full disk. */
 static void full_disk(void) {
     dw_err err = {0};
     const char *path = test_path(test_folder(), "full.gguf");

@@ -13,9 +13,11 @@
 
 static const char *const types[] = {"BF16", "F16", "F32", NULL};
 
+static const char a_text[] = "experiments/texts/calib/english-1.txt";
+
 static const char *text(void) {
     const char *path = test_file("text.txt");
-    if (!dw_file_exists(path)) CHECK(!test_run("head -c 6000 experiments/texts/calib/english-1.txt > %s", path), "%s", test_run_output());
+    if (!dw_file_exists(path)) CHECK(!test_run("head -c 6000 %s > %s", a_text, path), "%s", test_run_output());
     return path;
 }
 
@@ -315,7 +317,8 @@ static void short_texts_only_teach(void) {
     CHECK(distil_n_held(text, 1, 16) == 2);
     CHECK(distil_hold_out(text, 2, &o, &err) && strstr(err.text, "the texts have room for 1"), "%s", err.text);
     const char *first = test_file("longer.txt"), *second = test_file("short.txt"), *out = test_file("short.gguf");
-    CHECK(!test_run("head -c 2000 experiments/texts/calib/english-1.txt >%s && head -c 60 experiments/texts/calib/english-1.txt >%s", first, second), "%s", test_run_output());
+    CHECK(!test_run("head -c 2000 %s >%s && head -c 60 %s >%s", a_text, first, a_text, second), "%s",
+          test_run_output());
     CHECK(!test_run("deadwood-heal -m %s -T %s -f %s %s -o %s -c 32 --held-out 1 --batch 2 --tokens 64 -t 1", student,
                     teacher, first, second, out),
           "%s", test_run_output());
@@ -346,6 +349,24 @@ static void strangers_are_told(void) {
         CHECK(!heal(student, cases[i].teacher, "--tokens 64", out), "%s", test_run_output());
         CHECK(!strstr(test_run_output(), "is that the original?") == !cases[i].told, "%s: %s", cases[i].teacher,
               test_run_output());
+    }
+}
+
+/* Two checkpoints that share their tokenizer are strangers. */
+static void tokenizers_are_no_kin(void) {
+    const char *a = test_file("kin-a.gguf"), *b = test_file("kin-b.gguf"), *half = test_file("kin-cut.gguf"),
+               *folder = test_file("kin"), *plan = test_file("kin.tsv"), *out = test_file("kin-healed.gguf");
+    REQUIRE(!test_run("cp -r experiments/mini %s && printf x | dd of=%s/model.safetensors bs=1 seek=2000000 "
+                      "conv=notrunc 2>&1 && deadwood-convert experiments/mini -o %s -q && deadwood-convert %s -o %s -q",
+                      folder, folder, a, folder, b),
+            "%s", test_run_output());
+    REQUIRE(!test_run("deadwood-rank -m %s --metric weight --rate 0.5 -o %s -q && deadwood-cut -m %s -p %s -o %s -q", a,
+                      plan, a, plan, half),
+            "%s", test_run_output());
+    const char *const teachers[] = {a, b};
+    for (int stranger = 0; stranger < 2; stranger++) {
+        CHECK(!heal(half, teachers[stranger], "--tokens 64", out), "%s", test_run_output());
+        CHECK(!strstr(test_run_output(), "is that the original?") == !stranger, "%s", test_run_output());
     }
 }
 
@@ -942,9 +963,9 @@ static void snapshots_show_the_way(void) {
     }
     CHECK(n_changed(before, out, NULL), "the last step changes nothing");
     CHECK(!dw_file_exists(test_file("way-100.gguf")), "the end is written twice");
-    CHECK(!heal(student, teacher, "--tokens 640 --patience 1 --lr 0 --snapshots", out) &&
-              strstr(test_run_output(), "way-90.gguf' is of another run"),
-          "an early end is silent about files that an earlier run wrote: %s", test_run_output());
+    CHECK(!heal(student, teacher, "--tokens 320 --snapshots", out) &&
+              strstr(test_run_output(), "way-10.gguf' is of a run before"),
+          "a run of five steps is silent about files that an earlier run wrote: %s", test_run_output());
 }
 
 static const test_case cases[] = {
@@ -965,6 +986,7 @@ static const test_case cases[] = {
      short_texts_only_teach},
     {"a teacher that the cut was not made of is told; the parent in other types, and itself, are not",
      strangers_are_told},
+    {"checkpoints that share a tokenizer are no kin for that", tokenizers_are_no_kin},
     {"refused: another vocabulary, quantized or gated students, no length, empty or compressed texts", refusals},
     {"a step whose loss is NaN is refused, named, and changes nothing", nan_is_named},
     {"the values with the lowest held-out loss come back bit for bit, with low-rank additions, too",

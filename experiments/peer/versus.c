@@ -533,7 +533,8 @@ static double median_of(const double *x, size_t n) {
     return median;
 }
 
-/* The row in one sentence, and whether other work took so much of a program's time that the ratio says little. */
+/* The row of the idle machine in one sentence, and whether a program had so little of its threads' time, because of other
+ * work or waits, that the ratio says little. */
 static void tell_timing(const timing *t, const comparison *c) {
     static const char *const names[2] = {"this engine", "upstream"};
     const size_t n = (size_t)t->n_pairs;
@@ -549,7 +550,8 @@ static void tell_timing(const timing *t, const comparison *c) {
     for (int s = 0; s < 2; s++) {
         const double cpu = median_of(t->idle[s].cpu_share, n);
         if (cpu < LEAST_CPU * c->n_threads)
-            warn("%s had the time of %.2f of %d threads; other work disturbs this ratio", names[s], cpu, c->n_threads);
+            warn("%s ran for %.2f of the time of its %d threads; other work or waits disturb this ratio", names[s],
+                 cpu / c->n_threads, c->n_threads);
     }
 }
 

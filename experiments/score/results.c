@@ -199,11 +199,11 @@ int score_begin_rows(score_entrant *c, const score_run *r, dw_err *err) {
 /* A leak of one text into the row of all texts, once; a list that is too long ends in "others". */
 static void add_leak(exp_result *all, const char *leak) {
     static const char others[] = "; others";
-    const size_t n = strlen(all->leak), room = sizeof all->leak - n;
+    const size_t n = strlen(all->leak), last = sizeof all->leak - sizeof others; // where "others" can stand at the latest
     if (!n || !strcmp(all->leak, "no")) snprintf(all->leak, sizeof all->leak, "%s", leak);
     else if (strstr(all->leak, leak) || strstr(all->leak, others)) return;
-    else snprintf(all->leak + n, room, "%s%s", strlen(leak) + sizeof others + 2 < room ? "; " : others,
-                  strlen(leak) + sizeof others + 2 < room ? leak : "");
+    else if (n + 2 + strlen(leak) < last) snprintf(all->leak + n, sizeof all->leak - n, "; %s", leak);
+    else memcpy(all->leak + (n < last ? n : last), others, sizeof others);
 }
 
 /* The row of all texts: means of logarithms, so perplexity is the geometric mean; quantiles have no such mean. */

@@ -7,7 +7,7 @@ test -n "$makers"
 for tool in $makers; do
     file=$(ls */$tool.c)
     rows=$(tr '\n' ' ' <$file | sed 's/{"/\n{"/g') # a row a line
-    writers=$(echo "$rows" | sed -n 's/^{"\([a-z-]*\)",.*OPT_PATH.*OPT_\(NO_BYTE\|OUTPUT\).*/\1/p
+    writers=$(printf '%s\n' "$rows" | sed -n 's/^{"\([a-z-]*\)",.*OPT_PATH.*OPT_\(NO_BYTE\|OUTPUT\).*/\1/p
                                     s/^{"\([a-z-]*\)",.*\.derived = .*/\1/p')
     test -n "$writers"
     for option in $writers; do
