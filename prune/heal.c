@@ -818,7 +818,8 @@ static void end_run(run *r) {
         say("stopped early: the held-out loss has not fallen in %d tenths of the run (--patience)", p->patience);
     if (p->best_step < p->steps) {
         distil_take_best(&r->d);
-        say("the values after step %llu win, whose held-out loss is the lowest of those measured", (unsigned long long)p->best_step);
+        say("the values after step %llu win, whose held-out loss is the lowest of those measured",
+            (unsigned long long)p->best_step);
     }
     r->held_out = p->best;
 }

@@ -26,8 +26,8 @@ void tsv_unlock(int folder);                 // -1: does nothing
 int tsv_append_locked(const char *path, const char *comment, const char *const *columns, size_t n_columns,
                       const char *const *cells, size_t n_rows, dw_err *err);
 
-/* Fails if tsv_append_locked would refuse these columns: the file exists and is not a table with all of them.  Call it before
- * the work whose rows are appended. */
+/* Fails if tsv_append_locked would refuse these columns: the file exists and is not a table with all of them.  Call
+ * it before the work whose rows are appended. */
 int tsv_check(const char *path, const char *const *columns, size_t n_columns, dw_err *err);
 
 #endif

@@ -533,8 +533,8 @@ static double median_of(const double *x, size_t n) {
     return median;
 }
 
-/* The row of the idle machine in one sentence, and whether a program had so little of its threads' time, because of other
- * work or waits, that the ratio says little. */
+/* The row of the idle machine in one sentence, and whether a program had so little of its threads' time, because of
+ * other work or waits, that the ratio says little. */
 static void tell_timing(const timing *t, const comparison *c) {
     static const char *const names[2] = {"this engine", "upstream"};
     const size_t n = (size_t)t->n_pairs;

@@ -199,7 +199,7 @@ int score_begin_rows(score_entrant *c, const score_run *r, dw_err *err) {
 /* A leak of one text into the row of all texts, once; a list that is too long ends in "others". */
 static void add_leak(exp_result *all, const char *leak) {
     static const char others[] = "; others";
-    const size_t n = strlen(all->leak), last = sizeof all->leak - sizeof others; // where "others" can stand at the latest
+    const size_t n = strlen(all->leak), last = sizeof all->leak - sizeof others; // that "others" can begin at
     if (!n || !strcmp(all->leak, "no")) snprintf(all->leak, sizeof all->leak, "%s", leak);
     else if (strstr(all->leak, leak) || strstr(all->leak, others)) return;
     else if (n + 2 + strlen(leak) < last) snprintf(all->leak + n, sizeof all->leak - n, "; %s", leak);
