@@ -618,6 +618,12 @@ static void bands(void) {
     exp_rows_release(&r);
 }
 
+static void large_numbers_are_short(void) {
+    char *script = script_for("x y\n500000 15\n1500000 14\n3000000 13\n", (exp_axes){.x = "x", .y = "y"});
+    CHECK(script && strstr(script, "set format x '%.1s %c'\n") && !strstr(script, "set format y"), "%s", script);
+    free(script);
+}
+
 static void check_band(const char *table) {
     char *script = script_for(table, (exp_axes){.x = "file_bytes", .y = "ppl"});
     CHECK(script && strstr(script, "\n80 21 20 22\n") && strstr(script, "\n80 90 NaN NaN\n"), "%s: %s", table, script);
@@ -834,6 +840,7 @@ static const test_case cases[] = {
     {"a plot by two variables has a series for each pair, and no line where x repeats", two_variables},
     {"a plot has a title and ranges, and refuses ranges that are none", ranges_and_title},
     {"rows that differ in the seed only are a band from the least to the largest", bands},
+    {"numbers of 100,000 and more along an axis have prefixes: 2.5 M", large_numbers_are_short},
     {"a band holds only rows that were measured under the same conditions", bands_of_equal_conditions},
     {"plain quantizations are one line beside pruned models, and a large dense model squeezes nothing", plain_quantizations},
     {"SVG, PDF and PNG are drawn by the name of the file, the same bytes each time", pictures},

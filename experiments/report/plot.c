@@ -316,6 +316,7 @@ static void print_axis(FILE *out, char name, const axis *a, const char *head) {
     print_quoted(out, head);
     fprintf(out, "\n");
     if (a->is_log) fprintf(out, "set logscale %c\n", name);
+    if (!a->is_log && a->all.most >= 1e5) fprintf(out, "set format %c '%%.1s %%c'\n", name); // 2.5 M, not 2.5e+06
     if (!a->range.has_from && !a->range.has_to) return;
     fprintf(out, "set %crange [", name);
     print_end(out, a->range.has_from, a->range.from), fputc(':', out), print_end(out, a->range.has_to, a->range.to);
