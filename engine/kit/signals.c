@@ -67,6 +67,8 @@ static void end_by_bus_error(int sig, siginfo_t *info, void *context) {
         end_by_signal(sig);
         return;
     }
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&told)) pause(); // another thread met the same fault, and ends the program
     char text[NAME_BYTES + 256], shown[2 * NAME_BYTES];
     const char *name = file_mapped_at((uintptr_t)info->si_addr, text, sizeof text);
     remove_unfinished();
