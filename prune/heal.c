@@ -250,9 +250,8 @@ static int check_vocabularies(const inputs *in, dw_err *err) {
 /* Whether the student's lineage names a file of weights: the teacher, or one that the teacher was made of. */
 typedef struct kinship {
     const inputs *in;
-    const char *sha256; // looked for among the files of the student's steps
-    bool found;
-    size_t n; // files of weights in the student's lineage
+    const char *sha256;       // looked for among the files of the student's steps
+    bool has_files, is_found; // the steps name files of weights; this one is among them
 } kinship;
 
 /* Relatives and strangers can share texts, tokenizers and configurations. */
@@ -262,24 +261,27 @@ static void match_input(void *ctx, const char *tool_name, const char *name, cons
     (void)tool_name;
     kinship *k = ctx;
     if (!has_weights(name)) return;
-    k->n++;
-    k->found = k->found || !strcmp(sha256, k->sha256);
+    k->has_files = true;
+    k->is_found = k->is_found || !strcmp(sha256, k->sha256);
 }
 
-static void find_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
-    (void)tool_name;
-    kinship *k = ctx;
+static void look_for(kinship *k, const char *sha256) {
     k->sha256 = sha256;
-    if (!k->found && has_weights(name)) lineage_inputs(dw_model_gguf(k->in->model), match_input, k, NULL);
+    if (!k->is_found) lineage_inputs(dw_model_gguf(k->in->model), match_input, k, NULL);
+}
+
+static void look_for_input(void *ctx, const char *tool_name, const char *name, const char *sha256) {
+    (void)tool_name;
+    if (has_weights(name)) look_for(ctx, sha256);
 }
 
 /* A student that says what it was made of, and of neither the teacher nor what the teacher was made of, may be the cut
  * of another model.  A lineage that cannot be read says nothing. */
 static void warn_of_strangers(const inputs *in) {
     kinship k = {.in = in};
-    find_input(&k, NULL, ".gguf", in->teacher_sha256);
-    lineage_inputs(dw_model_gguf(in->teacher), find_input, &k, NULL);
-    if (k.n && !k.found && strcmp(in->model_sha256, in->teacher_sha256))
+    look_for(&k, in->teacher_sha256);
+    lineage_inputs(dw_model_gguf(in->teacher), look_for_input, &k, NULL);
+    if (k.has_files && !k.is_found && strcmp(in->model_sha256, in->teacher_sha256))
         warn("'%s' was not made of '%s', as its lineage says (deadwood inspect --lineage); is that the original?",
              o.model, o.teacher);
 }

@@ -1,8 +1,8 @@
 /* cpu_features.c - which level of kernels this machine can run, and which one is used.
  *
  * A level is usable when the CPU has its instructions and the operating system saves its registers (XCR0).  AMX also
- * needs a permission for its tiles, which is asked for once (Linux, arch_prctl).  Linux grants it to the process, so
- * threads that exist already have it, too. */
+ * needs a permission for its tiles.  The process asks for it once (Linux, arch_prctl), and threads that exist already
+ * have it, too. */
 #include "backends/kernels.h"
 
 #include <pthread.h>
