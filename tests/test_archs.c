@@ -139,6 +139,18 @@ static void required_keys(void) {
     }
 }
 
+static void with_text(dw_gguf_writer *w, const void *key) { dw_gguf_set_text(w, key, "4"); }
+
+static void key_error_names_file_once(void) {
+    if (!write_changed("tiny-llama", with_text, "llama.block_count", NULL)) return;
+    dw_err err = {0};
+    dw_model *m = dw_model_open(test_file("changed.gguf"), &err);
+    const char *name = strstr(err.text, "changed.gguf");
+    CHECK(!m && name && !strstr(name + 1, "changed.gguf") && strstr(err.text, "'llama.block_count' is str, not u32"),
+          "%s", err.text);
+    dw_model_close(m);
+}
+
 typedef struct real_key { const char *key; float value; } real_key;
 static void with_real(dw_gguf_writer *w, const void *p) {
     const real_key *k = p;
@@ -263,6 +275,7 @@ static const test_case cases[] = {
     {"an architecture's columns reach the net of every tiny model", columns_reach_net},
     {"a random model of every architecture runs, in cpu as in ref", architectures_run},
     {"a model without a required key is refused by name, the norms' epsilon too", required_keys},
+    {"the error for a key of another type names key and file, each once", key_error_names_file_once},
     {"real numbers are finite and within bounds", reals_bounded},
     {"every count is bounded", counts_bounded},
     {"experts, another scale of attention, and attention to later tokens are refused", others_refused},

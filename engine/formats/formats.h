@@ -85,8 +85,8 @@ size_t dw_gguf_n_tensors(const dw_gguf *g);
 const dw_tensor *dw_gguf_tensor(const dw_gguf *g, size_t i);
 const dw_tensor *dw_gguf_find_tensor(const dw_gguf *g, const char *name); // NULL: absent
 
-/* Typed values: 1 read, 0 absent (value untouched), -1 present with another type.  A signed 32-bit integer is
- * accepted for an unsigned one, and the other way round, if the value fits. */
+/* Typed values: 1 read, 0 absent (value untouched), -1 present with another type; the error names the key, and the
+ * caller the file.  A signed 32-bit integer is accepted if it is not negative. */
 int dw_gguf_u32(const dw_gguf *g, const char *key, uint32_t *value, dw_err *err);
 int dw_gguf_f32(const dw_gguf *g, const char *key, float *value, dw_err *err);
 int dw_gguf_bool(const dw_gguf *g, const char *key, bool *value, dw_err *err);

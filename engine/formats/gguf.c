@@ -475,8 +475,8 @@ double dw_kv_number(const dw_kv *kv, size_t i) {
     // clang-format on
 }
 
-static int wrong_type(const dw_gguf *g, const dw_kv *kv, const char *wanted, dw_err *err) {
-    return dw_fail(err, "'%s': key '%.200s' is %s%s, not %s", g->path, kv->key, kv->is_array ? "an array of " : "",
+static int wrong_type(const dw_kv *kv, const char *wanted, dw_err *err) {
+    return dw_fail(err, "key '%.200s' is %s%s, not %s", kv->key, kv->is_array ? "an array of " : "",
                    dw_kv_type_name(kv->type), wanted);
 }
 
@@ -484,26 +484,26 @@ static int wrong_type(const dw_gguf *g, const dw_kv *kv, const char *wanted, dw_
 static int find_one(const dw_gguf *g, const char *key, dw_kv_type type, const dw_kv **kv, dw_err *err) {
     *kv = dw_gguf_find(g, key);
     if (!*kv) return 0;
-    return (*kv)->is_array || (*kv)->type != type ? wrong_type(g, *kv, dw_kv_type_name(type), err) : 1;
+    return (*kv)->is_array || (*kv)->type != type ? wrong_type(*kv, dw_kv_type_name(type), err) : 1;
 }
 
 int dw_gguf_u32s(const dw_gguf *g, const char *key, uint32_t *values, size_t n, dw_err *err) {
     const dw_kv *kv = dw_gguf_find(g, key);
     if (!kv) return 0;
-    if (kv->type != DW_KV_U32 && kv->type != DW_KV_I32) return wrong_type(g, kv, "u32", err);
+    if (kv->type != DW_KV_U32 && kv->type != DW_KV_I32) return wrong_type(kv, "u32", err);
     if (kv->is_array && kv->count != n)
-        return dw_fail(err, "'%s': key '%.200s' has %zu values instead of %zu", g->path, key, kv->count, n);
+        return dw_fail(err, "key '%.200s' has %zu values instead of %zu", key, kv->count, n);
     if (kv->type == DW_KV_I32)
         for (size_t i = 0; i < kv->count; i++)
             if ((int32_t)dw_le32(kv->data + 4 * i) < 0)
-                return dw_fail(err, "'%s': key '%.200s' is negative", g->path, key);
+                return dw_fail(err, "key '%.200s' is negative", key);
     for (size_t i = 0; i < n; i++) values[i] = dw_le32(kv->data + (kv->is_array ? 4 * i : 0));
     return 1;
 }
 
 int dw_gguf_u32(const dw_gguf *g, const char *key, uint32_t *value, dw_err *err) {
     const dw_kv *kv = dw_gguf_find(g, key);
-    if (kv && kv->is_array) return wrong_type(g, kv, "u32", err);
+    if (kv && kv->is_array) return wrong_type(kv, "u32", err);
     return dw_gguf_u32s(g, key, value, 1, err);
 }
 
