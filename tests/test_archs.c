@@ -229,6 +229,17 @@ static void others_refused(void) {
     if (write_changed("tiny-llama", with_real, &scale[2], NULL)) check_says("'llama.attention.scale' is 0.3; only");
 }
 
+static void no_rope_factor(void) {
+    static const real_key none = {"llama.rope.scaling.factor", 0}, negative = {"llama.rope.scaling.factor", -2};
+    dw_err err = {0};
+    if (write_changed("tiny-llama", with_real, &negative, NULL)) check_says(negative.key);
+    if (!write_changed("tiny-llama", with_real, &none, "rope_freqs")) return; // they would scale, too
+    dw_model *m = dw_model_open(test_file("changed.gguf"), &err);
+    REQUIRE(m, "%s", err.text);
+    for (int i = 0; i < m->net.hp.head_dim / 2; i++) CHECK(m->rope_factors[i] == 1);
+    dw_model_close(m);
+}
+
 typedef struct heads { const char *arch; int32_t q[4], kv[4]; } heads;
 static void with_heads(dw_gguf_writer *w, const void *p) {
     const heads *h = p;
@@ -279,6 +290,7 @@ static const test_case cases[] = {
     {"real numbers are finite and within bounds", reals_bounded},
     {"every count is bounded", counts_bounded},
     {"experts, another scale of attention, and attention to later tokens are refused", others_refused},
+    {"a rope factor of 0 means no scaling", no_rope_factor},
     {"a layer has attention and KV heads, or neither where that is allowed", layers_without_attention},
     {"an unknown architecture is refused with the list of those that are known", unknown_arch},
     {0}};

@@ -183,13 +183,14 @@ static int read_rope_scaling(dw_model *m, const keys *k) {
 
     char key[128];
     dw_str type = {"linear", 6};
-    float factor = 1;
+    float factor = 0;
     int n_ctx_original = m->net.hp.n_ctx_train;
-    if (get_positive(k, "rope.scale_linear", &factor, false) ||
-        get_positive(k, "rope.scaling.factor", &factor, false) || get_original_context(k, &n_ctx_original) ||
+    if (get_positive(k, "rope.scale_linear", &factor, true) || // the old name
+        get_positive(k, "rope.scaling.factor", &factor, true) || get_original_context(k, &n_ctx_original) ||
         get_positive(k, "rope.scaling.attn_factor", &m->rope_magnitude, false) ||
         dw_gguf_str(k->g, key_name(k, "rope.scaling.type", key), &type, k->err) < 0)
         return -1;
+    if (factor == 0) factor = 1; // as in llama.cpp
     if (dw_str_is(type, "yarn")) {
         yarn_factors(m, factor, n_ctx_original);
         m->rope_magnitude *= 1 + 0.1f * logf(factor);
