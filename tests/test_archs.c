@@ -201,6 +201,13 @@ static void counts_bounded(void) {
         if (write_changed("tiny-llama", with_whole, &bad[i], NULL)) check_says(bad[i].says);
 }
 
+static void surplus_tensors(void) {
+    static const whole_key fewer = {"llama.block_count", 3, NULL};
+    static const char *const says[] = {"tensor 'blk.3.", "(architecture 'llama', 3 layers)"};
+    for (int i = 0; i < 2; i++)
+        if (write_changed("tiny-llama", with_whole, &fewer, NULL)) check_says(says[i]);
+}
+
 /* Keys of llama.cpp under which the model would compute something else. */
 static void with_no_causality(dw_gguf_writer *w, const void *value) {
     dw_gguf_set_bool(w, "llama.attention.causal", *(const bool *)value);
@@ -289,6 +296,7 @@ static const test_case cases[] = {
     {"the error for a key of another type names key and file, each once", key_error_names_file_once},
     {"real numbers are finite and within bounds", reals_bounded},
     {"every count is bounded", counts_bounded},
+    {"a tensor that the model has no place for is named", surplus_tensors},
     {"experts, another scale of attention, and attention to later tokens are refused", others_refused},
     {"a rope factor of 0 means no scaling", no_rope_factor},
     {"a layer has attention and KV heads, or neither where that is allowed", layers_without_attention},

@@ -209,7 +209,7 @@ typedef struct binder {
     const dw_arch *arch;
     int layer;      // -1: the tensors of the whole model
     dw_sizes sizes; // of the layer
-    size_t n_bound; // every tensor of the file must be bound to something
+    bool *is_bound; // of the file's tensors: every one must be bound to something
     dw_err *err;
 } binder;
 
@@ -232,7 +232,7 @@ static int bind(binder *b, const dw_tensor_row *r, bool bias, dw_tensor *t) {
     if (is_vector && found->type->id != DW_F32)
         return dw_fail(b->err, "tensor '%s' is %s, expected F32", name.text, found->type->name);
     *t = *found;
-    b->n_bound++;
+    b->is_bound[found - dw_gguf_tensor(b->g, 0)] = true;
     return 0;
 }
 
@@ -359,9 +359,33 @@ static int bind_layer(binder *b, const dw_model *m, int l) {
     return 0;
 }
 
-static int bind_tensors(dw_model *m, dw_err *err) {
+/* A tensor that nothing reads would change what the model computes. */
+static int check_all_bound(const binder *b, const dw_model *m) {
+    for (size_t i = 0; i < dw_gguf_n_tensors(b->g); i++)
+        if (!b->is_bound[i])
+            return dw_fail(b->err,
+                           "tensor '%s' is not part of the model that the file's keys describe (architecture '%s', %d "
+                           "layers)",
+                           dw_gguf_tensor(b->g, i)->name, b->arch->name, m->net.hp.n_layer);
+    return 0;
+}
+
+static int bind_all(binder *b, dw_model *m) {
     dw_net *net = &m->net;
     dw_hparams *hp = &net->hp;
+    if (bind_rows(b, dw_net_rows, net) || apply_rope_freqs(m, b->err)) return -1;
+    hp->tied = !net->output.name;
+    if (hp->tied) net->output = net->token_embd;
+
+    net->layer = dw_alloc((size_t)hp->n_layer, sizeof *net->layer, "layers", b->err);
+    if (!net->layer || read_cold_widths(m, b->err)) return -1;
+    for (int l = 0; l < hp->n_layer; l++)
+        if (bind_layer(b, m, l)) return -1;
+    return check_all_bound(b, m);
+}
+
+static int bind_tensors(dw_model *m, dw_err *err) {
+    dw_hparams *hp = &m->net.hp;
     const dw_tensor *embd = dw_gguf_find_tensor(m->gguf, "token_embd.weight");
     if (!embd) return dw_fail(err, "tensor 'token_embd.weight' is missing");
     if (!dw_key_allows(&dw_keys[DW_KEY_N_VOCAB], (double)embd->ne[1]))
@@ -369,18 +393,10 @@ static int bind_tensors(dw_model *m, dw_err *err) {
     hp->n_vocab = (int)embd->ne[1];
     binder b = {.g = m->gguf, .arch = m->arch, .layer = -1, .err = err};
     b.sizes = (dw_sizes){.n_embd = hp->n_embd, .n_vocab = hp->n_vocab, .head_dim = hp->head_dim};
-    if (bind_rows(&b, dw_net_rows, net) || apply_rope_freqs(m, err)) return -1;
-    hp->tied = !net->output.name;
-    if (hp->tied) net->output = net->token_embd;
-
-    net->layer = dw_alloc((size_t)hp->n_layer, sizeof *net->layer, "layers", err);
-    if (!net->layer || read_cold_widths(m, err)) return -1;
-    for (int l = 0; l < hp->n_layer; l++)
-        if (bind_layer(&b, m, l)) return -1;
-    if (b.n_bound != dw_gguf_n_tensors(m->gguf))
-        return dw_fail(err, "the file has %zu tensors, architecture '%s' uses %zu of them", dw_gguf_n_tensors(m->gguf),
-                       hp->arch, b.n_bound);
-    return 0;
+    b.is_bound = dw_alloc(dw_gguf_n_tensors(m->gguf), sizeof *b.is_bound, "marks of bound tensors", err);
+    const int rc = b.is_bound ? bind_all(&b, m) : -1;
+    free(b.is_bound);
+    return rc;
 }
 
 /* The architecture's own, or what the file says (formats/ffn_act.h). */
