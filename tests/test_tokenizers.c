@@ -890,6 +890,7 @@ static void set_merge(dw_gguf_writer *w) { dw_gguf_set_strs(w, "tokenizer.ggml.m
 static void set_spaces(dw_gguf_writer *w) { dw_gguf_set_strs(w, "tokenizer.ggml.merges", (dw_str[]){{" ", 1}}, 1); }
 static void set_eos(dw_gguf_writer *w) { dw_gguf_set_u32(w, "tokenizer.ggml.eos_token_id", 3); }
 static void set_no_pad(dw_gguf_writer *w) { dw_gguf_set_u32(w, "tokenizer.ggml.padding_token_id", UINT32_MAX); }
+static void set_pad_beyond(dw_gguf_writer *w) { dw_gguf_set_u32(w, "tokenizer.ggml.padding_token_id", 3); }
 static void set_add_bos(dw_gguf_writer *w) { dw_gguf_set_text(w, "tokenizer.ggml.add_bos_token", "yes"); }
 
 static void bad_gguf(void) {
@@ -911,6 +912,7 @@ static void bad_gguf(void) {
     check_bad_gguf("not two tokens", false, set_spaces);
     check_bad_gguf("is 3, but there are 3 tokens", false, set_eos);
     check_bad_gguf(NULL, false, set_no_pad);
+    check_bad_gguf(NULL, false, set_pad_beyond);
     check_bad_gguf("tokenizer.ggml.add_bos_token", false, set_add_bos);
 }
 

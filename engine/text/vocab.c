@@ -224,12 +224,13 @@ static const dw_kv *find_array(const dw_gguf *g, const char *key, dw_kv_type typ
     return NULL;
 }
 
-/* Reads a token id.  If the key is absent, or 0xffffffff (what some writers put for "none"), *id is unchanged. */
+/* Reads a token id.  If the key is absent, or 0xffffffff (what some writers put for "none"), *id is unchanged.  So it is
+ * for a padding token beyond the vocabulary, which files of fine-tuned models often name: nothing here uses it. */
 static int read_id(const dw_gguf *g, const char *key, size_t n_token, int32_t *id, dw_err *err) {
     uint32_t value;
     const int found = dw_gguf_u32(g, key, &value, err);
     if (found <= 0) return found;
-    if (value == UINT32_MAX) return 0;
+    if (value == UINT32_MAX || (value >= n_token && !strcmp(key, KEY "padding_token_id"))) return 0;
     if (value >= n_token) return dw_fail(err, "key '%s' is %u, but there are %zu tokens", key, value, n_token);
     *id = (int32_t)value;
     return 0;
