@@ -152,6 +152,7 @@ static int stamp(const checkpoint *c, dw_gguf_writer *w, dw_err *err) {
     static const char *const optional[] = {"config.json",
                                            "tokenizer.json",
                                            "tokenizer.model",
+                                           "added_tokens.json",
                                            "tokenizer_config.json",
                                            "generation_config.json",
                                            "chat_template.jinja",

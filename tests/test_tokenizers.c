@@ -751,6 +751,55 @@ static void import_rules(void) {
     dw_vocab_release(&v);
 }
 
+/* A piece of a tokenizer.model, of score 0. */
+static size_t put_piece(char *to, const char *text, int type) {
+    const int n = (int)strlen(text);
+    return (size_t)sprintf(to, "\x0a%c\x0a%c%s\x18%c", n + 4, n, text, type);
+}
+
+static size_t small_model(char *to) {
+    size_t n = put_piece(to, "<unk>", DW_TOKEN_UNKNOWN);
+    n += put_piece(to + n, "<s>", DW_TOKEN_CONTROL);
+    n += put_piece(to + n, "</s>", DW_TOKEN_CONTROL);
+    n += put_piece(to + n, "a", DW_TOKEN_NORMAL);
+    return n + (size_t)sprintf(to + n, "\x12\x02\x18\x02"); // a trainer_spec: BPE
+}
+
+static int with_added(dw_vocab *v, const char *added, const char *config, dw_err *err) {
+    char model[256];
+    json_t *a = dw_json_parse(added, strlen(added), DW_JSON_TREE, "added_tokens.json", err);
+    json_t *c = config ? dw_json_parse(config, strlen(config), DW_JSON_TREE, "tokenizer_config.json", err) : NULL;
+    const dw_hf_files files = {.added_tokens = a, .tokenizer_config = c, .model = {model, small_model(model)}};
+    const int rc = dw_vocab_from_hf_files(v, &files, 8, err);
+    json_decref(a);
+    json_decref(c);
+    return rc;
+}
+
+static void added_tokens_file(void) {
+    static const char added[] = "{\"<s>\":1,\"<|im_start|>\":4,\"two words\":5,\"[PAD]\":8}";
+    dw_vocab v;
+    dw_err err = {0};
+    REQUIRE(!with_added(&v, added, NULL, &err), "%s", err.text);
+    CHECK(dw_str_is(v.token[4], "<|im_start|>") && v.type[4] == DW_TOKEN_CONTROL && v.score[4] == -1000);
+    CHECK(dw_str_is(v.token[5], "two words") && v.type[5] == DW_TOKEN_USER);
+    CHECK(dw_str_is(v.token[1], "<s>") && v.type[1] == DW_TOKEN_CONTROL && v.score[1] == 0, "the model's own stays");
+    CHECK(v.type[6] == DW_TOKEN_UNUSED && v.type[7] == DW_TOKEN_UNUSED, "[PAD] has no row");
+    dw_vocab_release(&v);
+
+    static const char config[] = "{\"added_tokens_decoder\":{\"5\":{\"content\":\"two words\",\"special\":true}}}";
+    REQUIRE(!with_added(&v, added, config, &err), "%s", err.text);
+    CHECK(v.type[5] == DW_TOKEN_CONTROL && v.type[4] == DW_TOKEN_CONTROL, "tokenizer_config.json knows more");
+    dw_vocab_release(&v);
+
+    static const char *const bad[] = {"{\"x\":-1}", "{\"x\":\"5\"}", "{\"x\":4.5}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        err = (dw_err){0};
+        CHECK(with_added(&v, bad[i], NULL, &err) && strstr(err.text, "the id of 'x' is no whole number"), "%s",
+              err.text);
+    }
+}
+
 /* ---- bad input ---------------------------------------------------------------------------------------------- */
 
 static void bad_tokenizer_json(void) {
@@ -1002,6 +1051,7 @@ static const test_case cases[] = {
     {"text becomes ids and the same text again", text_again},
     {"a vocabulary written to GGUF and read back is the same", through_gguf},
     {"tokenizer.json's added tokens, padding, special ids and template are taken over", import_rules},
+    {"the tokens of added_tokens.json are taken over where there is no tokenizer.json", added_tokens_file},
     {"a malformed tokenizer.json costs one sentence", bad_tokenizer_json},
     {"a malformed tokenizer.model costs one sentence", bad_tokenizer_model},
     {"tokens that llama.cpp knows by their names are controls of any type, and end texts", controls_by_name},

@@ -58,7 +58,7 @@ int dw_vocab_merge_ids(const dw_vocab *v, const dw_lookup *x, size_t i, dw_merge
 /* The parsed files of a Hugging Face folder; a missing file is NULL or empty. */
 struct json_t;
 typedef struct dw_hf_files {
-    const struct json_t *tokenizer, *tokenizer_config, *config, *generation_config;
+    const struct json_t *tokenizer, *added_tokens, *tokenizer_config, *config, *generation_config;
     dw_str model;         // tokenizer.model
     dw_str chat_template; // chat_template.jinja
 } dw_hf_files;

@@ -39,9 +39,10 @@ typedef struct dw_vocab {
  * */
 int dw_vocab_from_gguf(dw_vocab *v, const dw_gguf *g, dw_err *err);
 /* Reads tokenizer.json or tokenizer.model, tokenizer_config.json, config.json, generation_config.json and
- * chat_template.jinja; *v is empty after a failure.  If both of the first two exist and the model is "llama", tokens
- * and scores come from tokenizer.model.  What llama.cpp cannot do in the same way is refused: unknown pre-tokenizers,
- * normalizers other than NFC, ignore_merges with a pre-tokenizer that has none.
+ * chat_template.jinja; without tokenizer.json added_tokens.json, too; *v is empty after a failure.  If both of the
+ * first two exist and the model is "llama", tokens and scores come from tokenizer.model.  What llama.cpp cannot do in
+ * the same way is refused: unknown pre-tokenizers, normalizers other than NFC, ignore_merges with a pre-tokenizer that
+ * has none.
  * n_rows: rows of the embedding matrix; an id without a token gets the text "[PADid]" and the type unused. */
 int dw_vocab_from_hf(dw_vocab *v, const char *folder, size_t n_rows, dw_err *err);
 void dw_vocab_write(const dw_vocab *v, dw_gguf_writer *w);

@@ -224,8 +224,8 @@ static const dw_kv *find_array(const dw_gguf *g, const char *key, dw_kv_type typ
     return NULL;
 }
 
-/* Reads a token id.  If the key is absent, or 0xffffffff (what some writers put for "none"), *id is unchanged.  So it is
- * for a padding token beyond the vocabulary, which files of fine-tuned models often name: nothing here uses it. */
+/* Reads a token id.  If the key is absent, or 0xffffffff (what some writers put for "none"), *id is unchanged.  So it
+ * is for a padding token beyond the vocabulary, which files of fine-tuned models often name: nothing here uses it. */
 static int read_id(const dw_gguf *g, const char *key, size_t n_token, int32_t *id, dw_err *err) {
     uint32_t value;
     const int found = dw_gguf_u32(g, key, &value, err);

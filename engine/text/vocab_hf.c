@@ -2,11 +2,13 @@
  *
  *   tokenizer.json          tokens, merges, added tokens, and how text is prepared
  *   tokenizer.model         SentencePiece's own file; if it exists, a llama vocabulary takes tokens and scores from it
+ *   added_tokens.json       added tokens, in folders without tokenizer.json
  *   tokenizer_config.json   names of special tokens, add_bos_token, chat_template
  *   config.json, generation_config.json   ids of special tokens
  *   chat_template.jinja     the template, in folders of newer writers
  * One of the first two must exist; the other files are optional.  What llama.cpp cannot do in the same way is refused,
- * with one exception: the NFC normalizer of qwen2 is ignored, as llama.cpp does. */
+ * with two exceptions, which are ignored as llama.cpp's converter does: the NFC normalizer of qwen2, and what an added
+ * token says of the text around it (lstrip, rstrip, single_word), for which GGUF has no key. */
 #include "text/internal.h"
 #include "text/json.h"
 
@@ -188,11 +190,10 @@ static dw_str with_spaces(dw_vocab *v, dw_str text, dw_err *err) {
     return (dw_str){copy.ptr, n};
 }
 
-/* Reads one entry; `replace`: it may replace another text of the same id. */
-static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, bool replace, dw_err *err) {
-    const dw_str content = str_at(added, "content");
+/* Takes over one added token; `replace`: it may replace another text of the same id. */
+static int add_token(dw_vocab *v, dw_str content, bool special, json_int_t id, bool replace, dw_err *err) {
     if (!content.len) return dw_fail(err, "the added token %lld has no content", (long long)id);
-    const bool control = is_true(added, "special") || looks_control(content);
+    const bool control = special || looks_control(content);
     const dw_str old = id >= 0 && (uint64_t)id < v->n_token ? v->token[id] : (dw_str){0};
     const bool same = old.len == content.len && !memcmp(old.ptr, content.ptr, old.len);
     if (same && (v->type[id] == DW_TOKEN_UNKNOWN || v->type[id] == DW_TOKEN_BYTE)) return 0;
@@ -205,7 +206,26 @@ static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, boo
     return 0;
 }
 
-/* Added tokens are in tokenizer.json; in a folder without that file they are in tokenizer_config.json, by id. */
+static int read_added_token(dw_vocab *v, const json_t *added, json_int_t id, bool replace, dw_err *err) {
+    return add_token(v, str_at(added, "content"), is_true(added, "special"), id, replace, err);
+}
+
+/* added_tokens.json has ids by text, and nothing else.  Tokens without a row in the embedding, such as a padding token
+ * that was added for training, are left out, as llama.cpp's converter does. */
+static int read_added_ids(dw_vocab *v, const json_t *added, dw_err *err) {
+    const char *text;
+    json_t *entry;
+    json_object_foreach((json_t *)(uintptr_t)added, text, entry) {
+        const json_int_t id = json_is_integer(entry) ? json_integer_value(entry) : -1;
+        if (id < 0) return dw_fail(err, "added_tokens.json: the id of '%.40s' is no whole number", text);
+        if ((uint64_t)id >= v->n_token || dw_str_is(v->token[id], text)) continue;
+        if (add_token(v, (dw_str){text, strlen(text)}, false, id, true, err)) return -1;
+    }
+    return 0;
+}
+
+/* Added tokens are in tokenizer.json.  In a folder without that file they are in added_tokens.json, and by id in the
+ * tokenizer_config.json of newer writers. */
 static int read_added(dw_vocab *v, const dw_hf_files *f, bool replace, dw_err *err) {
     const json_t *list = json_object_get(f->tokenizer, "added_tokens");
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -213,6 +233,7 @@ static int read_added(dw_vocab *v, const dw_hf_files *f, bool replace, dw_err *e
         if (!json_is_integer(id)) return dw_fail(err, "entry %zu of added_tokens has no id", i);
         if (read_added_token(v, added, json_integer_value(id), replace, err)) return -1;
     }
+    if (!f->tokenizer && read_added_ids(v, f->added_tokens, err)) return -1;
     json_t *decoder = f->tokenizer ? NULL : json_object_get(f->tokenizer_config, "added_tokens_decoder");
     for (void *i = json_object_iter(decoder); i; i = json_object_iter_next(decoder, i)) {
         char *end;
@@ -415,20 +436,27 @@ static int load_text(const char *folder, const char *name, size_t max_bytes, cha
 }
 
 int dw_vocab_from_hf(dw_vocab *v, const char *folder, size_t n_rows, dw_err *err) {
-    json_t *tokenizer = NULL, *tokenizer_config = NULL, *config = NULL, *generation_config = NULL;
+    json_t *tokenizer = NULL, *added_tokens = NULL, *tokenizer_config = NULL, *config = NULL, *generation_config = NULL;
     char *model = NULL, *chat_template = NULL;
     size_t model_len = 0, template_len = 0;
     *v = (dw_vocab){0};
     int rc = load(folder, "tokenizer.json", &tokenizer, err) ||
+             (!tokenizer && load(folder, "added_tokens.json", &added_tokens, err)) ||
              load(folder, "tokenizer_config.json", &tokenizer_config, err) ||
              load(folder, "config.json", &config, err) ||
              load(folder, "generation_config.json", &generation_config, err) ||
              load_text(folder, "tokenizer.model", MAX_JSON, &model, &model_len, err) ||
              load_text(folder, "chat_template.jinja", MAX_TEMPLATE, &chat_template, &template_len, err);
-    const dw_hf_files files = {tokenizer,         tokenizer_config,   config,
-                               generation_config, {model, model_len}, {chat_template, template_len}};
+    const dw_hf_files files = {.tokenizer = tokenizer,
+                               .added_tokens = added_tokens,
+                               .tokenizer_config = tokenizer_config,
+                               .config = config,
+                               .generation_config = generation_config,
+                               .model = {model, model_len},
+                               .chat_template = {chat_template, template_len}};
     if (!rc && dw_vocab_from_hf_files(v, &files, n_rows, err)) rc = dw_fail_in(err, "'%s'", folder);
     json_decref(tokenizer);
+    json_decref(added_tokens);
     json_decref(tokenizer_config);
     json_decref(config);
     json_decref(generation_config);
