@@ -53,6 +53,15 @@ static double attention_factor(const checkpoint_config *c) {
     return c->attention_factor / (1 + 0.1 * log(c->rope_factor));
 }
 
+/* What transformers multiplies cos and sin by in yarn where a configuration has these two numbers and no
+ * attention_factor; 0: it has not both. */
+static double mscale_ratio(const json_t *rope, double factor) {
+    const double own = json_number_value(json_object_get(rope, "mscale")),
+                 all = json_number_value(json_object_get(rope, "mscale_all_dim"));
+    if (!(own > 0 && all > 0)) return 0;
+    return factor > 1 ? (1 + 0.1 * own * log(factor)) / (1 + 0.1 * all * log(factor)) : 1;
+}
+
 /* transformers 5 has all of rope in rope_parameters.  Earlier versions have rope_theta in the main object, and
  * rope_scaling. */
 static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
@@ -85,6 +94,9 @@ static int read_rope(checkpoint_config *c, const json_t *config, dw_err *err) {
         return -1;
     if (beta_fast != 32 || beta_slow != 1)
         return dw_fail(err, "config.json: yarn with other betas than 32 and 1 cannot be stored in GGUF");
+    if (json_is_false(json_object_get(rope, "truncate")))
+        return dw_fail(err, "config.json: yarn with 'truncate' false cannot be stored in GGUF");
+    if (c->rope == ROPE_YARN && c->attention_factor == 0) c->attention_factor = mscale_ratio(rope, c->rope_factor);
     const float magnitude = (float)attention_factor(c);
     if (c->rope == ROPE_YARN && c->attention_factor > 0 && (!(magnitude > 0) || !isfinite(magnitude)))
         return dw_fail(err, "config.json: yarn with attention_factor %g and factor %g gives no positive magnitude",

@@ -292,6 +292,36 @@ static void llama3_scaling(void) {
     }
 }
 
+/* What yarn multiplies cos and sin by: transformers takes attention_factor, else mscale and mscale_all_dim, else the
+ * paper's 1 + 0.1 ln(factor), which readers of GGUF multiply by in any case. */
+static void yarn_magnitude(void) {
+    const double by_factor = 1 + 0.1 * log(4.0);
+    const struct { const char *more; double magnitude; } forms[] = {
+        {"", by_factor},
+        {",\"mscale\":0.7", by_factor},
+        {",\"mscale\":0.7,\"mscale_all_dim\":0", by_factor},
+        {",\"mscale\":0.7,\"mscale_all_dim\":1.0", (1 + 0.07 * log(4.0)) / by_factor},
+        {",\"attention_factor\":1.25,\"mscale\":0.7,\"mscale_all_dim\":1.0", 1.25}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        folder f;
+        dw_err err = {0};
+        char name[16], more[256];
+        snprintf(name, sizeof name, "yarn%zu", i);
+        snprintf(more, sizeof more, ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0%s}", forms[i].more);
+        begin(&f, name, "BF16", 5);
+        add_layers(&f, true);
+        write_weights(&f);
+        write_config(&f, "Qwen2ForCausalLM", more);
+        if (!convert(&f, "")) return;
+        dw_gguf *g = dw_gguf_open(out_path(&f), &err);
+        REQUIRE(g, "%s", err.text);
+        float written = 1;
+        dw_gguf_f32(g, "qwen2.rope.scaling.attn_factor", &written, &err);
+        CHECK(fabs((double)written * by_factor - forms[i].magnitude) < 1e-6, "%s: %g", forms[i].more, (double)written);
+        dw_gguf_close(g);
+    }
+}
+
 /* ---- MLX --------------------------------------------------------------------------------------------------------- */
 
 static float half_value(const char *dtype, const uint8_t *p) {
@@ -433,7 +463,9 @@ static void same_bounds(void) {
                  {"1e-6", ",\"head_dim\":8192", "head_dim"},
                  {"1e-6", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e308}", "factor"},
                  {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1e-30,\"attention_factor\":1.0}",
-                  "attention_factor"}};
+                  "attention_factor"},
+                 {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"truncate\":true}", NULL},
+                 {"1e-6", ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"truncate\":false}", "truncate"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];
         snprintf(text, sizeof text,
@@ -548,6 +580,7 @@ static const test_case cases[] = {
     {"llama's rows and biases of q and k are permuted within each head", permuted},
     {"the old and the new form of the configuration say the same", old_and_new},
     {"llama 3's rope scaling becomes frequency factors", llama3_scaling},
+    {"yarn's magnitude is the one that transformers derives", yarn_magnitude},
     {"MLX groups of 2 to 5 bits become blocks exactly", mlx_exact},
     {"MLX groups of 6 and 8 bits go through 16 bits", mlx_through_16_bits},
     {"MLX scales that F16 cannot hold are noticed and said", mlx_tiny_scales},
