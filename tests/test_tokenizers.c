@@ -839,6 +839,8 @@ static void bad_tokenizer_json(void) {
          "\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\",\"use_regex\":false}]}" MODEL(AB, "[\"a b\"]") "}",
          "x+"},
         {"{\"normalizer\":{\"type\":\"Lowercase\"}" MODEL(AB, "[\"a b\"]") "}", "Lowercase"},
+        {"{" SPM ",\"model\":{\"byte_fallback\":true,\"ignore_merges\":true,\"vocab\":" AB ",\"merges\":[\"a b\"]}}",
+         "always merges"},
         {"{\"model\":{\"byte_fallback\":true,\"vocab\":" AB ",\"merges\":[\"a b\"]}}", "U+2581"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

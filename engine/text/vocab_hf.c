@@ -131,9 +131,12 @@ static int read_layout(const json_t *tokenizer, layout *l, dw_err *err) {
         const json_t *affix = json_object_get(model, i ? "end_of_word_suffix" : "continuing_subword_prefix");
         if (json_string_length(affix)) return refuse("a prefix or suffix of subwords,", affix, err);
     }
+    const bool ignore_merges = is_true(model, "ignore_merges");
     l->llama = is_true(model, "byte_fallback");
-    if (l->llama) return read_llama_layout(normalizer, pre, l, err);
-    return read_gpt2_layout(normalizer, pre, is_true(model, "ignore_merges"), l, err);
+    if (!l->llama) return read_gpt2_layout(normalizer, pre, ignore_merges, l, err);
+    if (ignore_merges)
+        return dw_fail(err, "ignore_merges with byte_fallback is not supported: llama.cpp always merges");
+    return read_llama_layout(normalizer, pre, l, err);
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------ */
