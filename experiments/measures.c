@@ -103,7 +103,7 @@ const exp_column exp_columns[] = {
     {"speed_test", AT(speed_test), 0, "what was timed, as llama-bench names it: pp512 tg64 @ d4096 is a prefill of 512 tokens and a decode of 64 after 4096; x4: of 4 sequences"},
     {"depth", AT(depth), 12, "tokens in the KV cache of each sequence before those that are timed (--depth)"},
     {"sequences", AT(sequences), 12, "sequences that are timed together (--sequences); speeds count the tokens of all"},
-    {"minutes_trained", AT(minutes_trained), 0, "minutes that training took, where it was planned by minutes (heal --minutes)"},
+    {"minutes_trained", AT(minutes_trained), 0, "minutes that training took, where all of it was planned by minutes (heal --minutes)"},
     {"dominated_by", AT(dominated_by), 0, "row of the same type that is no larger and better beyond the error of the paired difference; filled by whoever compares"},
     {"verdict", AT(verdict), 0, "keep, discard, control, collapsed, failed; unknown: it could not be judged, see note"},
     {"note", AT(note), 0, "the reason; what a gated file holds beside the model"},
@@ -332,7 +332,9 @@ static void fill_step(exp_result *r, const json_t *step) {
     snprintf(r->tool, sizeof r->tool, "%s", tool_name ? tool_name : "");
     snprintf(r->parent, sizeof r->parent, "%s", parent ? parent : "");
     const bool heals = !strcmp(r->tool, "heal");
-    const double before = heals ? atof(r->tokens_trained) : 0; // tokens of earlier steps of heal count, too
+    // Tokens and minutes of earlier steps of heal count, too; if one of them has no minutes, the sum has none.
+    const double tokens_before = heals ? atof(r->tokens_trained) : 0, minutes_before = atof(r->minutes_trained);
+    const bool has_minutes = tokens_before == 0 || minutes_before > 0;
     if (heals) r->minutes_trained[0] = 0;
     const bool trains = !strcmp(r->tool, "train");
     if (trains) snprintf(r->tokens_trained, sizeof r->tokens_trained, "%lld", (long long)step_tokens(step));
@@ -347,8 +349,11 @@ static void fill_step(exp_result *r, const json_t *step) {
         const char *as = value_of(args, i, "--as");
         if (as) snprintf(r->type, sizeof r->type, "%s", as);
     }
-    if (before > 0)
-        snprintf(r->tokens_trained, sizeof r->tokens_trained, "%.0f", before + atof(r->tokens_trained));
+    if (tokens_before == 0) return;
+    snprintf(r->tokens_trained, sizeof r->tokens_trained, "%.0f", tokens_before + atof(r->tokens_trained));
+    if (!has_minutes) r->minutes_trained[0] = 0;
+    if (r->minutes_trained[0])
+        snprintf(r->minutes_trained, sizeof r->minutes_trained, "%.4g", minutes_before + atof(r->minutes_trained));
 }
 
 /* ---- types of the matrices ---- */

@@ -198,22 +198,26 @@ static void learns_to_be_rounded(void) {
           "%s", test_run_output());
 }
 
-/* Minutes that an earlier step was planned by say nothing of all of them. */
+/* Tokens and minutes of all steps of heal; no minutes where a step was planned by tokens. */
 static void rows_count_all_steps(void) {
-    const char *first = test_file("first.gguf"), *second = test_file("second.gguf"), *rows = test_file("rows.tsv"),
-               *m = random_model("tiny-qwen2", "BF16", 0);
-    CHECK(!heal(m, m, "--minutes 0.01", first) && !heal(first, m, "--tokens 128 --as Q4_0", second), "%s",
-          test_run_output());
-    CHECK(!test_run("deadwood-score -m %s %s -f %s -c 16 --no-speed -o %s -q >%s && deadwood-table %s --text text.txt "
-                    "--columns tokens_trained,minutes_trained,type --format tsv -q | cut -f1-3",
-                    first, second, text(), rows, test_file("short"), rows),
+    const char *first = test_file("first.gguf"), *second = test_file("second.gguf"), *third = test_file("third.gguf"),
+               *rows = test_file("rows.tsv"), *m = random_model("tiny-qwen2", "BF16", 0);
+    CHECK(!heal(m, m, "--minutes 0.01", first) && !heal(first, m, "--minutes 0.02", second) &&
+              !heal(second, m, "--tokens 128 --as Q4_0", third),
           "%s", test_run_output());
-    double tokens[2], minutes;
-    char type[16], other[16];
+    CHECK(!test_run("deadwood-score -m %s %s %s -f %s -c 16 --no-speed -o %s -q >%s && deadwood-table %s --text "
+                    "text.txt --columns tokens_trained,minutes_trained,type --format tsv -q | cut -f1-3",
+                    first, second, third, text(), rows, test_file("short"), rows),
+          "%s", test_run_output());
+    double tokens[3], minutes[2];
+    char type[16];
     const char *line = strstr(test_run_output(), "type\n");
-    const int n =
-        line ? sscanf(line, "type %lf %lf %15s %lf - %15s", &tokens[0], &minutes, other, &tokens[1], type) : 0;
-    CHECK(n == 5 && tokens[1] == tokens[0] + 128 && !strcmp(type, "Q4_0"), "%s", test_run_output());
+    const int n = line ? sscanf(line, "type %lf %lf %*s %lf %lf %*s %lf - %15s", &tokens[0], &minutes[0], &tokens[1],
+                                &minutes[1], &tokens[2], type)
+                       : 0;
+    CHECK(n == 6 && tokens[1] > tokens[0] && tokens[2] == tokens[1] + 128 && !strcmp(type, "Q4_0"), "%s",
+          test_run_output());
+    CHECK(minutes[1] > 1.5 * minutes[0], "%g minutes, and %g more", minutes[0], minutes[1] - minutes[0]);
 }
 
 /* ---- going on -------------------------------------------------------------------------------------------------- */
