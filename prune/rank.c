@@ -269,6 +269,8 @@ static int run(rank_inputs *in, dw_pool *pool, dw_err *err) {
     if (rank_open_inputs(in, &o, pool, err) || rank_read_protected(in, err) || rank_choose_layers(in, err)) return -1;
     warn_of_pooled(in);
     if (rank_choose_heads(in, err)) return -1;
+    const bool judges = o.out && prune_allocator_find(o.allocate)->runs_model; // -f does, and the file will name it
+    if (judges && rank_read_texts(in, err)) return -1;
     int *n_kv = dw_alloc((size_t)in->hp->n_layer, sizeof *n_kv, "numbers of heads", err);
     if (!n_kv) return -1;
     for (int l = 0; l < in->hp->n_layer; l++) n_kv[l] = rank_n_kv_kept(in, l);

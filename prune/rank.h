@@ -59,7 +59,8 @@ typedef struct rank_inputs {
 
 int rank_open_inputs(rank_inputs *in, const rank_options *o, dw_pool *pool, dw_err *err);
 void rank_close_inputs(rank_inputs *in);
-size_t rank_lineage_bytes(const rank_inputs *in); // that the statistics' texts take in a cut file
+/* What the texts of the statistics, and those of -f that have been read, take in the lineage of a cut file. */
+size_t rank_lineage_bytes(const rank_inputs *in);
 int rank_read_protected(rank_inputs *in, dw_err *err);
 int rank_choose_layers(rank_inputs *in, dw_err *err); // which are dropped
 int rank_choose_heads(rank_inputs *in, dw_err *err);

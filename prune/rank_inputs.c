@@ -25,6 +25,8 @@ size_t rank_lineage_bytes(const rank_inputs *in) {
     size_t n = 0;
     for (size_t i = 0; in->has_stats && i < in->stats.n_text; i++)
         n += 256 + strlen(in->stats.text[i].name) + strlen(in->stats.text[i].blocks);
+    for (size_t i = 0; i < in->texts.n_text; i++) // 8 digits for each 16 tokens
+        n += 256 + strlen(in->texts.text[i].name) + (size_t)in->texts.text[i].n_windows * (size_t)in->texts.n_ctx / 2;
     return n;
 }
 

@@ -1,4 +1,5 @@
 /* rank_plan.c - the plan and the table of scores, and what they say of how they were made. */
+#include "kit/lineage.h"
 #include "kit/plan.h"
 #include "kit/talk.h"
 #include "model/model.h"
@@ -57,17 +58,29 @@ static int describe(kit_plan *p, const rank_inputs *in, const prune_task *t, dou
     return 0;
 }
 
-static int list_texts(kit_plan *p, const kit_stats *s, dw_err *err) {
-    p->text = dw_alloc(s->n_text, sizeof *p->text, "texts", err);
-    for (size_t i = 0; p->text && i < s->n_text; i++) {
-        kit_plan_text *t = &p->text[p->n_text++];
-        t->name = dw_strdup(s->text[i].name, err);
-        t->blocks = dw_strdup(s->text[i].blocks, err);
-        t->n_tokens = s->text[i].n_tokens;
-        memcpy(t->sha256, s->text[i].sha256, sizeof t->sha256);
-        if (!t->name || !t->blocks) return -1;
+/* Takes the blocks. */
+static int add_text(kit_plan *p, const char *name, const char *sha256, char *blocks, uint64_t n_tokens, dw_err *err) {
+    kit_plan_text *t = &p->text[p->n_text++];
+    *t = (kit_plan_text){.name = dw_strdup(name, err), .blocks = blocks, .n_tokens = n_tokens};
+    memcpy(t->sha256, sha256, sizeof t->sha256);
+    return t->name && t->blocks ? 0 : -1;
+}
+
+/* The texts of the scores, and those that judged the widths: the plan has learnt from both. */
+static int list_texts(kit_plan *p, const rank_inputs *in, bool judges, dw_err *err) {
+    const size_t n_stats = in->has_stats ? in->stats.n_text : 0, n_judges = judges ? in->texts.n_text : 0;
+    int rc = 0;
+    if (!(p->text = dw_alloc(n_stats + n_judges + 1, sizeof *p->text, "texts", err))) return -1;
+    for (size_t i = 0; i < n_stats && !rc; i++) {
+        const kit_stats_text *t = &in->stats.text[i];
+        rc = add_text(p, t->name, t->sha256, dw_strdup(t->blocks, err), t->n_tokens, err);
     }
-    return p->text ? 0 : -1;
+    for (size_t i = 0; i < n_judges && !rc; i++) {
+        const calib_text *t = &in->texts.text[i];
+        const size_t n = (size_t)t->n_windows * (size_t)in->texts.n_ctx;
+        rc = add_text(p, t->name, t->sha256, lineage_blocks(t->token, n, err), n, err);
+    }
+    return rc;
 }
 
 static int fill_layer(kit_plan_layer *p, const prune_task *t, int l, int n_keep, bool *keep, dw_err *err) {
@@ -222,7 +235,7 @@ static int make_plan(rank_inputs *in, draft *d, dw_err *err) {
     if (!rc) rc = describe(&plan, in, &d->t, d->wanted, err);
     if (!rc) rc = plan_heads(&plan, in, err);
     if (!rc) rc = describe_times(&plan, in, &d->t, d->n_keep, err);
-    if (!rc && in->has_stats) rc = list_texts(&plan, &in->stats, err);
+    if (!rc) rc = list_texts(&plan, in, d->allocator->runs_model, err);
     if (!rc) rc = write_plan(&plan, in->o->out, err);
     if (!rc) tell(&d->t, d->n_keep, d->wanted, in->o->as);
     if (!rc && is_whole(in, d)) warn("nothing is cut: --rate 0 keeps all neurons");

@@ -738,6 +738,32 @@ static void evolve_starts(void) {
           "%s", test_run_output());
 }
 
+/* Texts that judged the widths are texts that the plan has learnt from: a model cut by it has seen them, too. */
+static void judges_are_named(void) {
+    static const char *const allocations[] = {"--allocate sensitivity --evaluations 8",
+                                              "--allocate evolve --evaluations 2"};
+    const char *path = test_file("judged.tsv"), *cut = test_file("judged.gguf");
+    for (int i = 0; i < 2; i++) {
+        int width[16];
+        dw_err err = {0};
+        kit_plan p;
+        if (!widths_of(allocations[i], path, width)) return;
+        REQUIRE(!kit_plan_read(&p, path, NULL, 0, &err), "%s", err.text);
+        const bool named = p.n_text == 2 && !strcmp(p.text[0].sha256, p.text[1].sha256) &&
+                           p.text[1].n_tokens == 3 * N_CTX && strlen(p.text[1].blocks) == 3 * N_CTX / 16 * 8 &&
+                           !strstr(p.text[0].blocks, p.text[1].blocks);
+        CHECK(named, "%s: %zu texts", allocations[i], p.n_text);
+        REQUIRE(!test_run("deadwood-cut -m %s -p %s -o %s -q", idle_layer(), path, cut), "%s", test_run_output());
+        dw_gguf *g = dw_gguf_open(cut, &err);
+        const dw_kv *steps = g ? dw_gguf_find(g, "deadwood.lineage") : NULL;
+        REQUIRE(steps, "%s", err.text);
+        CHECK(named && memmem(steps->data, steps->n_bytes, p.text[1].blocks, strlen(p.text[1].blocks)),
+              "%s: the lineage does not name the text", allocations[i]);
+        dw_gguf_close(g);
+        kit_plan_release(&p);
+    }
+}
+
 static void held_out(void) {
     const char *model = idle_layer(), *text = random_text("calib.txt", 6000, 4);
     int width[16];
@@ -853,6 +879,7 @@ static const test_case cases[] = {
     {"large units: layers together keep as many as the rate allows, and no move is tried twice", large_units},
     {"evolve starts from rules across layers, which get what they need", evolve_starts},
     {"texts that the statistics have seen do not judge widths", held_out},
+    {"a plan names the texts that judged its widths", judges_are_named},
     {"nor do parts of them in windows of another size", other_windows},
     {"a trial from stored residuals equals one from the start", trials_start_late},
     {0}};

@@ -18,7 +18,8 @@
  * A line `heads` follows its layer's line, and lists the KV heads that stay; each has its query heads with it (with 8
  * heads and 4 KV heads, KV head 2 has heads 4 and 5).  Without such a line all heads stay.
  * Comments may be anywhere.  Those that begin with `model`, `metric`, `rate`, `bytes` or `text` are read.  A `text` is
- * a calibration text of the scores; `blocks` are its hashes for the lineage (lineage.h). */
+ * a calibration text of the scores, or one that judged the widths; `blocks` are its hashes for the lineage
+ * (lineage.h). */
 #ifndef KIT_PLAN_H
 #define KIT_PLAN_H
 
