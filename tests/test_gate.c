@@ -767,6 +767,10 @@ static void refusals(void) {
     snprintf(options, sizeof options, "%s --source %s", wanted, other);
     refused(model, stats_of(model), options, "leave out --source");
     refused(synth("mini", "Q8_0"), stats_of(synth("mini", "Q8_0")), options, "the source has 4 layers");
+    RUN("deadwood-rank -q -m %s -o %s --metric weight --rate 0.25 --multiple 32", model, file("narrow.tsv"));
+    RUN("deadwood-cut -q -m %s -p %s -o %s", model, file("narrow.tsv"), file("narrow.gguf"));
+    refused(file("narrow.gguf"), stats_of(file("narrow.gguf")),
+            "--rule group-max --group 128 --activity 0.3 --dry-run", "have at most 96 neurons; give a smaller one");
 
     RUN("deadwood-collect -q -m %s -f %s -c %d --windows 2 -o %s --export-imatrix %s", model, a_text(), N_CTX,
         file("x.h5"), file("x.imatrix"));
