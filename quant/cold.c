@@ -118,7 +118,10 @@ int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, con
 
 /* ---- by a plan --------------------------------------------------------------------------------------------------- */
 
-static int split_by_plan(quant_cold *c, const kit_plan_layer *plan, int l, int n_ff, dw_err *err) {
+static int split_by_plan(quant_cold *c, const kit_plan_layer *plan, int l, const dw_hparams *hp, dw_err *err) {
+    const int n_ff = hp->n_ff[l];
+    if (plan->n_kv && plan->n_kv < hp->n_head_kv[l])
+        return dw_fail(err, "layer %d: the plan cuts heads, which stay here; rank without --heads, or cut first", l);
     if (plan->drop)
         return dw_fail(err, "layer %d: the plan drops it; a layer has at least %d hot neurons", l, DW_HOT_MULTIPLE);
     if (plan->n_keep == n_ff) return 0;
@@ -135,6 +138,6 @@ static int split_by_plan(quant_cold *c, const kit_plan_layer *plan, int l, int n
 
 int quant_cold_by_plan(quant_cold *c, const dw_model *m, const kit_plan *plan, dw_err *err) {
     int rc = begin(c, m, err);
-    for (int l = 0; l < c->n_layer && !rc; l++) rc = split_by_plan(c, &plan->layer[l], l, m->net.hp.n_ff[l], err);
+    for (int l = 0; l < c->n_layer && !rc; l++) rc = split_by_plan(c, &plan->layer[l], l, &m->net.hp, err);
     return end(c, m, rc);
 }

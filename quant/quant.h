@@ -99,7 +99,7 @@ typedef struct quant_cold_options {
 /* The share `rate` of each layer's neurons, or the nearest that blocks can hold, becomes cold.  After a failure there
  * is nothing to release. */
 int quant_cold_by_rate(quant_cold *c, const dw_model *m, const kit_stats *s, const quant_cold_options *o, dw_err *err);
-/* What the plan keeps stays hot, the rest becomes cold. */
+/* What the plan keeps stays hot, the rest becomes cold.  Refused: plans that drop layers or cut heads. */
 int quant_cold_by_plan(quant_cold *c, const dw_model *m, const kit_plan *plan, dw_err *err);
 void quant_cold_release(quant_cold *c);
 

@@ -385,6 +385,10 @@ static void refusals_of_requant(void) {
     fputs("# deadwood plan 1\nlayer width keep\n0 128 0-127\n1 drop\n2 128 0-127\n3 128 0-127\n", f);
     fclose(f);
     check_requant_fails("layer 1: the plan drops it", 1, from, how);
+    f = fopen(plan, "w");
+    fputs("# deadwood plan 1\nlayer width keep\n0 96 0-95\n1 128 0-127\n2 128 0-127\nheads 2 1\n3 128 0-127\n", f);
+    fclose(f);
+    check_requant_fails("layer 2: the plan cuts heads, which stay here", 1, from, how);
     if (!write_half_plan(plan, &shapes[1], 32) || !write_random(from, &shapes[1], "Q4_0")) return;
     snprintf(how, sizeof how, "--cold-type Q4_0 --hot %s", plan);
     check_requant_fails("is Q4_0 already", 1, from, how); // columns of down change their blocks
