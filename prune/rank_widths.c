@@ -151,7 +151,8 @@ static int check_evaluations(const rank_inputs *in, const prune_allocator *alloc
 }
 
 int rank_prepare_search(rank_inputs *in, const prune_allocator *allocator, dw_err *err) {
-    return check_evaluations(in, allocator, err) || rank_read_texts(in, err) || check_held_out(in, err) ? -1 : 0;
+    if (check_evaluations(in, allocator, err) || rank_read_texts(in, err) || check_held_out(in, err)) return -1;
+    return rank_warn_of_shared(in, err);
 }
 
 static int open_search(rank_inputs *in, prune_task *t, const prune_allocator *allocator, dw_err *err) {

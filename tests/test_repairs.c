@@ -787,6 +787,17 @@ static void held_out(void) {
                    model, test_file("bare.h5"), test_file("held.tsv"), text, N_CTX) == 1 &&
               strstr(test_run_output(), "are in the statistics"), // before the missing Gram matrices
           "%s", test_run_output());
+    const char *copy = test_file("copy.txt"); // another hash, the same tokens
+    REQUIRE(!test_run("bash -c '(cat %s; echo) > %s'", text, copy), "%s", test_run_output());
+    const char *const wanted[] = {"--windows 1-2", "--windows 7-9"}; // the statistics have windows 1 to 6
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(!test_run("deadwood-rank -m %s -s %s -o %s --metric obs --rate 0.25 --multiple 1 -f %s -c %d %s "
+                          "--allocate sensitivity --evaluations 8",
+                          model, test_file("idle.h5"), test_file("held.tsv"), copy, N_CTX, wanted[i]),
+                "%s", test_run_output());
+        CHECK((strstr(test_run_output(), "'copy.txt' shares a run of") != NULL) == !i, "%s: %s", wanted[i],
+              test_run_output());
+    }
 }
 
 /* Statistics and held-out texts may have windows of different sizes: tokens count. */

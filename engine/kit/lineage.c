@@ -476,6 +476,22 @@ done:
     return run;
 }
 
+/* free() the hashes. */
+static int hash_windows(windows *w, const int32_t *ids, size_t n, dw_err *err) {
+    *w = (windows){.n = n >= BLOCK ? n - BLOCK + 1 : 0};
+    w->hash = dw_alloc(w->n + 1, sizeof *w->hash, "the hashes of a text", err);
+    for (size_t p = 0; w->hash && p < w->n; p++) w->hash[p] = block_hash(ids + p);
+    return w->hash ? 0 : -1;
+}
+
+long lineage_shared_run(const char *blocks, const int32_t *ids, size_t n, dw_err *err) {
+    windows w;
+    if (hash_windows(&w, ids, n, err)) return -1;
+    const long run = shared_run(blocks, &w, err);
+    free(w.hash);
+    return run;
+}
+
 /* Why the evaluation text leaks from this calibration text; NULL: it does not. */
 static char *leak_of(const json_t *text, const char *tool_name, const char *sha256, const windows *w, dw_err *err) {
     const char *name = text_of(text, "name");
@@ -490,11 +506,9 @@ char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, 
     const dw_kv *steps;
     dw_err own = {0};
     char *why = NULL;
-    windows w = {NULL, n >= BLOCK ? n - BLOCK + 1 : 0};
+    windows w = {NULL, 0};
     const int found = find_steps(g, &steps, &own);
-    if (found > 0) w.hash = dw_alloc(w.n + 1, sizeof *w.hash, "the hashes of a text", &own);
-    if (w.hash)
-        for (size_t p = 0; p < w.n; p++) w.hash[p] = block_hash(ids + p);
+    if (found > 0) hash_windows(&w, ids, n, &own);
     for (size_t i = 0; w.hash && i < steps->count && !why && !own.text[0]; i++) {
         json_t *step = parse_step(steps, i, &own), *text;
         size_t k;

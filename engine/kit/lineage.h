@@ -58,6 +58,8 @@ char *lineage_commands(const dw_gguf *g, dw_err *err);
 /* Why this text is a leak for this model: "calibration text 'x' of step collect has the same hash", or "... shares
  * a run of 112 tokens"; free().  NULL with empty err: the text is not a leak. */
 char *lineage_leak(const dw_gguf *g, const char sha256[65], const int32_t *ids, size_t n, dw_err *err);
+/* Tokens of a run that the n ids share with the text that has these blocks, by the same rule; 0: none; -1: an error. */
+long lineage_shared_run(const char *blocks, const int32_t *ids, size_t n, dw_err *err);
 /* Calls fn for every input and every calibration text of every step. */
 int lineage_inputs(const dw_gguf *g, void (*fn)(void *ctx, const char *tool_name, const char *name, const char *sha256),
                    void *ctx, dw_err *err);
