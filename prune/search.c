@@ -202,6 +202,23 @@ static void shrink_to_bytes(const prune_task *t, const curve *c, int *n_keep) {
     }
 }
 
+/* What the least widths cost.  A budget that just holds them has too few cells, because each layer's are rounded up. */
+static double least_widths(const prune_task *t, int *n_keep) {
+    double cost = 0;
+    for (int l = 0; l < hp_of(t)->n_layer; l++) {
+        n_keep[l] = t->drop[l] ? 0 : prune_least_width(t, l);
+        cost += t->drop[l] ? 0 : cost_of(t, l, n_keep[l]);
+    }
+    return cost;
+}
+
+static int least_of_all(const prune_task *t) {
+    int least = INT32_MAX;
+    for (int l = 0; l < hp_of(t)->n_layer; l++)
+        if (!t->drop[l]) least = smaller(least, prune_least_width(t, l));
+    return least;
+}
+
 static int plan_widths(const prune_task *t, const curve *c, double budget, int *n_keep, dw_err *err) {
     if (!(budget > 0))
         return dw_fail(err, "no widths fit the budget: it is less than what all but the neurons takes; allow more");
@@ -212,13 +229,18 @@ static int plan_widths(const prune_task *t, const curve *c, double budget, int *
     b.choice = dw_alloc((size_t)hp_of(t)->n_layer, n * sizeof *b.choice, "an allocation", err);
     b.best = first, b.next = first ? first + n : NULL;
     int rc = first && b.choice ? 0 : -1;
-    if (!rc) fill_table(t, &b, c);
-    if (!rc && isinf(b.best[b.n_cell]))
-        rc = dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more", t->unit);
     double spent = 0;
-    for (int l = hp_of(t)->n_layer, k = b.n_cell; l-- && !rc;) {
-        n_keep[l] = t->drop[l] ? 0 : b.choice[(size_t)l * n + (size_t)k];
-        if (!t->drop[l]) k -= cells_of(&b, cost_of(t, l, n_keep[l])), spent += cost_of(t, l, n_keep[l]);
+    if (!rc) fill_table(t, &b, c);
+    if (!rc && isinf(b.best[b.n_cell])) {
+        spent = least_widths(t, n_keep);
+        if (spent > budget * (1 + 1e-12))
+            rc = dw_fail(err, "no widths fit the budget, not even %d neurons a layer; drop layers, or allow more",
+                         least_of_all(t));
+    } else {
+        for (int l = hp_of(t)->n_layer, k = b.n_cell; l-- && !rc;) {
+            n_keep[l] = t->drop[l] ? 0 : b.choice[(size_t)l * n + (size_t)k];
+            if (!t->drop[l]) k -= cells_of(&b, cost_of(t, l, n_keep[l])), spent += cost_of(t, l, n_keep[l]);
+        }
     }
     if (!rc) spend_rest(t, c, budget - spent, n_keep);
     if (!rc && t->bytes > 0) shrink_to_bytes(t, c, n_keep);

@@ -738,6 +738,30 @@ static void evolve_starts(void) {
           "%s", test_run_output());
 }
 
+/* A size that just holds the least widths is enough for sensitivity, too, whose table counts in cells. */
+static void least_widths_fit(void) {
+    char command[1024];
+    int width[16], n = 0;
+    if (!widths_of("--allocate sensitivity --evaluations 8", test_file("least.tsv"), width)) return; // makes idle.h5
+    snprintf(command, sizeof command,
+             "deadwood-rank -m %s -s %s -o %s --metric obs --multiple 1 --min-width 37 --protect 1 -f %s -c %d "
+             "--windows 7-9 --allocate sensitivity --evaluations 8 -q",
+             idle_layer(), test_file("idle.h5"), test_file("least.tsv"), random_text("calib.txt", 6000, 4), N_CTX);
+    CHECK(test_run("%s --bytes 1000", command) == 1, "%s", test_run_output());
+    const char *needed = strstr(test_run_output(), "too few: ");
+    REQUIRE(needed && sscanf(needed, "too few: %d are needed", &n) == 1, "%s", test_run_output());
+    for (int more = 0; more < 4; more++) {
+        dw_err err = {0};
+        kit_plan p;
+        REQUIRE(!test_run("%s --bytes %d", command, n + more), "%d bytes more: %s", more, test_run_output());
+        REQUIRE(!kit_plan_read(&p, test_file("least.tsv"), NULL, 0, &err), "%s", err.text);
+        for (int l = 0; l < p.n_layer; l++)
+            CHECK(p.layer[l].n_keep == (l == 1 ? 128 : 37), "layer %d keeps %d", l, p.layer[l].n_keep);
+        kit_plan_release(&p);
+    }
+    CHECK(test_run("%s --bytes %d", command, n - 1) == 1);
+}
+
 /* Texts that judged the widths are texts that the plan has learnt from: a model cut by it has seen them, too. */
 static void judges_are_named(void) {
     static const char *const allocations[] = {"--allocate sensitivity --evaluations 8",
@@ -890,6 +914,7 @@ static const test_case cases[] = {
     {"large units: layers together keep as many as the rate allows, and no move is tried twice", large_units},
     {"evolve starts from rules across layers, which get what they need", evolve_starts},
     {"texts that the statistics have seen do not judge widths", held_out},
+    {"a size that just holds the least widths is enough for sensitivity", least_widths_fit},
     {"a plan names the texts that judged its widths", judges_are_named},
     {"nor do parts of them in windows of another size", other_windows},
     {"a trial from stored residuals equals one from the start", trials_start_late},
