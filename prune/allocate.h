@@ -8,8 +8,8 @@
  * number that must mean the same in every layer:
  *
  *   standardized   (s - mean) / deviation over the layer's groups, as FLAP does (An et al. 2023, arXiv 2312.11983)
- *   relative       s * E[1 / ||x||^2] for scores s that are energies of the layer's output; x is the residual that the
- *                  output was added to.  The residual stream grows from layer to layer, so the same energy matters
+ *   relative       s * E[1 / ||x||^2] for scores s that are energies of the layer's output; x is the residual after
+ *                  the layer.  The residual stream grows from layer to layer, so the same energy matters
  *                  less in a later one.  The mean of 1 / ||x||^2 is taken, not 1 / the mean of ||x||^2, because a few
  *                  tokens can have norms that would decide the latter alone (massive activations, Sun et al. 2024,
  *                  arXiv 2402.17762)
