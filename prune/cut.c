@@ -491,7 +491,7 @@ static void check_usage(void) {
     if (o.damp != DAMP && !is_fitted()) die_usage("--damp is for --repair lsq");
     if (o.stats && !is_repaired() && !o.down_type)
         die_usage("-s is for --down-type, where down is encoded, and for --repair");
-    if (o.source && !o.down_type && !is_repaired())
+    if (o.source && !o.down_type && !is_fitted())
         die_usage("--source is what down is encoded from; give --down-type too");
     if (!o.hf != !o.checkpoint) die_usage("--hf and --checkpoint belong together");
 }

@@ -474,6 +474,9 @@ static void refusals(void) {
     plan = write_heads("qwen2", "0-1", true);
     snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias", qwen2, plan, out);
     refused(2, line, "--repair bias needs statistics");
+    snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias -s %s --source %s", qwen2, plan, out,
+             stats, qwen2);
+    refused(2, line, "--source is what down is encoded from; give --down-type too");
     snprintf(line, sizeof line, "deadwood-cut -m %s -p %s -o %s -q --repair bias -s %s --sequential -f %s", qwen2, plan,
              out, stats, text_file());
     refused(2, line, "--sequential is for --repair lsq");
