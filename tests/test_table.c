@@ -257,6 +257,24 @@ static void joined(void) {
     CHECK(!strstr(shown(path, ""), "standard deviation"));
 }
 
+/* A verdict, its reason and the row that dominates are of single rows: a mean has them where all its rows do. */
+static void joined_verdicts(void) {
+    const char *path = write_table(
+        "verdicts.tsv", "model text base metric seed rate ppl file_bytes dominated_by verdict note\n"
+                        "d * d - - - 10 100 - keep -\n"
+                        "a0 * d energy 0 0.2 11 80 - keep -\na1 * d energy 1 0.2 12 80 a0 discard worse-by-1\n"
+                        "a2 * d energy 2 0.2 99 80 a0 discard worse-by-88\n"
+                        "b0 * d energy 0 0.3 13 70 a0 discard wide\nb1 * d energy 1 0.3 13 70 a0 discard wide\n"
+                        "c0 * d random 0 0.3 30 70 b0 control -\nc1 * d random 1 0.3 30 70 b1 control -\n"
+                        "e0 * d random 0 0.4 30 60 - - -\ne1 * d random 1 0.4 300 60 - collapsed -\n");
+    const char *out = shown(path, "--join seed");
+    CHECK(strstr(line_of(out, "a0 and 2 more"), "| 1 keep, 2 discard "), "%s", out);
+    CHECK(strstr(line_of(out, "b0 and 1 more"), "| discard (wide); dominated by a0 |"), "%s", out);
+    CHECK(strstr(line_of(out, "c0 and 1 more"), "| control  "), "%s", out);
+    CHECK(strstr(line_of(out, "e0 and 1 more"), "| 1 without, 1 collapsed ") && strstr(out, "\ncollapsed: "), "%s",
+          out);
+}
+
 /* Seeds 1 and 2 share what was scored, seed 3 does not; of seeds 4 and 5 it is unknown. */
 static void joined_only_where_measured_alike(void) {
     const char *conditions[] = {"window_range", "text_sha256", "base_sha256", "depth", "sequences"};
@@ -828,6 +846,7 @@ static const test_case cases[] = {
     {"a speed was in a table before if it was measured on the same machine", speeds_that_were_there},
     {"a mean that is not shown, or is of another role, hides no single text", means_that_are_hidden},
     {"rows that differ in the seed only become mean and standard deviation", joined},
+    {"joined rows tell the verdicts of all of them, and reasons only where they agree", joined_verdicts},
     {"rows of other windows, texts, bases and depths are not joined", joined_only_where_measured_alike},
     {"rows are joined over texts, whose hashes differ, too", joined_over_texts},
     {"the variables of a sweep are columns", variants},

@@ -49,6 +49,37 @@ static bool is_note_of_gate(const char *column, const char *cell) {
     return !strcmp(column, "note") && !strncmp(cell, "down_t ", 7);
 }
 
+/* How many of a line's rows say the same in a column as row k; 0: an earlier one says it. */
+static size_t count_alike(const exp_rows *r, const exp_line *line, int column, size_t k) {
+    size_t n = 0;
+    for (size_t i = 0; i < line->n; i++) {
+        const bool same = !strcmp(exp_rows_cell(r, line->row[i], column), exp_rows_cell(r, line->row[k], column));
+        if (same && i < k) return 0;
+        n += same;
+    }
+    return n;
+}
+
+/* What the rows of a line say in a column.  Joined rows that differ there: of verdicts how many have which ("1 keep,
+ * 2 discard"), of other columns nothing, for what holds of one of them does not hold of their mean. */
+static void said_by_all(char *cell, size_t size, const exp_rows *r, const exp_line *line, const char *name) {
+    const int column = exp_rows_find(r, name);
+    char counts[EXP_VERDICT / 4] = "";
+    size_t n = 0;
+    if (count_alike(r, line, column, 0) == line->n) {
+        exp_clip(cell, size, exp_rows_cell(r, line->row[0], column));
+        return;
+    }
+    for (size_t k = 0; k < line->n && !strcmp(name, "verdict") && n < sizeof counts; k++) {
+        const char *verdict = exp_rows_cell(r, line->row[k], column);
+        const size_t alike = count_alike(r, line, column, k);
+        if (alike)
+            n += (size_t)snprintf(counts + n, sizeof counts - n, "%s%zu %.40s", n ? ", " : "", alike,
+                                  is_known(verdict) ? verdict : "without");
+    }
+    exp_clip(cell, size, n ? counts : "-");
+}
+
 bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *line) {
     static const struct {
         const char *column, *begin, *end;
@@ -59,7 +90,7 @@ bool exp_verdict(char text[EXP_VERDICT], const exp_sheet *s, const exp_line *lin
     text[0] = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char cell[EXP_VERDICT / 4];
-        exp_clip(cell, sizeof cell, cell_of(r, line->row[0], parts[i].column));
+        said_by_all(cell, sizeof cell, r, line, parts[i].column);
         if (is_note_of_gate(parts[i].column, cell)) continue; // a paragraph tells it
         if (is_known(cell) && is_label_table && !strcmp(parts[i].column, "dominated_by"))
             exp_label_of_model(cell, &s->labels, cell_of(r, line->row[0], parts[i].column));
@@ -318,8 +349,11 @@ static void print_marks(FILE *out, const exp_sheet *s) {
 
 static bool any_verdict(const exp_sheet *s, const char *column, const char *verdict) {
     for (size_t i = 0; i < s->lines->n; i++) {
-        const char *cell = cell_of(s->rows, s->lines->line[i].row[0], column);
-        if (verdict ? !strcmp(cell, verdict) : is_known(cell)) return true;
+        const exp_line *line = &s->lines->line[i];
+        for (size_t k = 0; k < line->n; k++) {
+            const char *cell = cell_of(s->rows, line->row[k], column);
+            if (verdict ? !strcmp(cell, verdict) : is_known(cell)) return true;
+        }
     }
     return false;
 }
